@@ -1,0 +1,115 @@
+//! Names, checked once where they enter.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::Errno;
+
+/// The name of a directory entry: 1 to 255 bytes, any but `/` and NUL, neither `.` nor `..` (`path_resolution(7)`).
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(Arc<[u8]>);
+
+/// Why a byte string is no [`Name`] or [`XattrName`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    #[error("the name is empty")]
+    Empty,
+    #[error("the name is longer than 255 bytes")]
+    TooLong,
+    #[error("the name is '.', '..' or contains '/' or NUL")]
+    Reserved,
+}
+
+impl From<NameError> for Errno {
+    fn from(error: NameError) -> Errno {
+        match error {
+            NameError::Empty => Errno::ENOENT,
+            NameError::TooLong => Errno::ENAMETOOLONG,
+            NameError::Reserved => Errno::EINVAL,
+        }
+    }
+}
+
+impl Name {
+    /// The longest name in bytes (`NAME_MAX`).
+    pub const MAX_BYTES: usize = 255;
+
+    /// # Errors
+    /// [`NameError::Empty`], then [`NameError::TooLong`], then [`NameError::Reserved`].
+    pub fn new(bytes: &[u8]) -> Result<Self, NameError> {
+        match bytes {
+            [] => Err(NameError::Empty),
+            _ if bytes.len() > Self::MAX_BYTES => Err(NameError::TooLong),
+            b"." | b".." => Err(NameError::Reserved),
+            _ if bytes.iter().any(|&b| b == b'/' || b == 0) => Err(NameError::Reserved),
+            _ => Ok(Name(bytes.into())),
+        }
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Borrow<[u8]> for Name {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        String::from_utf8_lossy(&self.0).fmt(f)
+    }
+}
+
+/// The full name of an extended attribute, e.g. `user.mime_type`: 1 to 255 bytes without NUL (`xattr(7)`).
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct XattrName(Arc<[u8]>);
+
+impl XattrName {
+    /// # Errors
+    /// [`NameError::Empty`], then [`NameError::TooLong`], then [`NameError::Reserved`].
+    pub fn new(bytes: &[u8]) -> Result<Self, NameError> {
+        match bytes {
+            [] => Err(NameError::Empty),
+            _ if bytes.len() > Name::MAX_BYTES => Err(NameError::TooLong),
+            _ if bytes.contains(&0) => Err(NameError::Reserved),
+            _ => Ok(XattrName(bytes.into())),
+        }
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for XattrName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked_where_they_enter() {
+        assert_eq!(Name::new(b""), Err(NameError::Empty));
+        assert_eq!(Name::new(&[b'a'; 256]), Err(NameError::TooLong));
+        for reserved in [&b"."[..], b"..", b"a/b", b"a\0"] {
+            assert_eq!(Name::new(reserved), Err(NameError::Reserved));
+        }
+        for fine in [&[b'a'; 255][..], b"...", b"\xff\n", b" "] {
+            assert_eq!(Name::new(fine).unwrap().as_bytes(), fine);
+        }
+    }
+}

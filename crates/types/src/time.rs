@@ -1,0 +1,66 @@
+//! Points in time.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Nanoseconds since 1970-01-01 UTC, negative before; spans the years 1677 to 2262, and clamps to them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(i64);
+
+const NANOS_PER_SEC: i128 = 1_000_000_000;
+
+impl Time {
+    /// The smallest value: what `max` with anything replaces.
+    pub const MIN: Time = Time(i64::MIN);
+
+    pub fn now() -> Self {
+        match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(after) => Time::clamp(after.as_nanos() as i128),
+            Err(before) => Time::clamp(-(before.duration().as_nanos() as i128)),
+        }
+    }
+
+    /// `sec` may be negative; `nsec` counts up from it (`timespec(3type)`).
+    pub fn new(sec: i64, nsec: u32) -> Self {
+        Time::clamp(sec as i128 * NANOS_PER_SEC + nsec as i128)
+    }
+
+    pub fn from_nanos(nanos: i64) -> Self {
+        Time(nanos)
+    }
+
+    pub fn nanos(self) -> i64 {
+        self.0
+    }
+
+    /// Whole seconds, rounded towards the past.
+    pub fn sec(self) -> i64 {
+        self.0.div_euclid(NANOS_PER_SEC as i64)
+    }
+
+    /// Nanoseconds after [`Time::sec`], 0 to 999,999,999.
+    pub fn nsec(self) -> u32 {
+        self.0.rem_euclid(NANOS_PER_SEC as i64) as u32
+    }
+
+    fn clamp(nanos: i128) -> Self {
+        Time(nanos.clamp(i64::MIN as i128, i64::MAX as i128) as i64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_1970_count_nanoseconds_up_from_their_second() {
+        let t = Time::new(-2, 999_999_999);
+        assert_eq!((t.sec(), t.nsec()), (-2, 999_999_999));
+        assert!(t < Time::new(-1, 0));
+    }
+
+    #[test]
+    fn times_beyond_what_is_stored_clamp() {
+        assert_eq!(Time::new(i64::MAX, 0).nanos(), i64::MAX);
+        assert_eq!(Time::new(i64::MIN, 0).nanos(), i64::MIN);
+    }
+}
