@@ -5,6 +5,7 @@ mod errno;
 mod ids;
 mod mode;
 mod name;
+mod slice;
 mod time;
 
 pub use cred::{Caps, Cred};
@@ -12,4 +13,5 @@ pub use errno::Errno;
 pub use ids::{AclId, ChunkIndex, Ino, OpId, SessionId, SliceId};
 pub use mode::{FileType, Mode};
 pub use name::{Name, NameError, XattrName};
+pub use slice::{BLOCK_BYTES, CHUNK_BYTES, Slice, SliceSource};
 pub use time::Time;
