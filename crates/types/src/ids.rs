@@ -26,7 +26,7 @@ id! {
 }
 id! {
     /// The position of a 64 MiB chunk within a file.
-    ChunkIndex(u32)
+    ChunkIndex(u64)
 }
 id! {
     /// One mounted client.

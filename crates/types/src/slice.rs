@@ -33,14 +33,13 @@ pub enum SliceSource {
 }
 
 impl ChunkIndex {
-    /// The chunk that holds byte `offset` of a file, and the position within it; `None` beyond 2^58 bytes.
-    pub fn of(offset: u64) -> Option<(ChunkIndex, u32)> {
-        let index = u32::try_from(offset / CHUNK_BYTES).ok()?;
-        Some((ChunkIndex(index), (offset % CHUNK_BYTES) as u32))
+    /// The chunk that holds byte `offset` of a file, and the position within it.
+    pub fn of(offset: u64) -> (ChunkIndex, u32) {
+        (ChunkIndex(offset / CHUNK_BYTES), (offset % CHUNK_BYTES) as u32)
     }
 
     /// The file offset at which the chunk begins.
     pub fn start(self) -> u64 {
-        self.0 as u64 * CHUNK_BYTES
+        self.0 * CHUNK_BYTES
     }
 }
