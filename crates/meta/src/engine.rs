@@ -1,0 +1,106 @@
+//! The boundary to a database.
+
+use std::fmt;
+
+use types::Errno;
+
+use crate::record::{Facts, Node, Page, Scan, Seq, Want};
+use crate::txn::Txn;
+
+/// A metadata engine: a store of [records](crate::record) that commits [transactions](Txn). It knows no operation.
+///
+/// All methods may be called from many threads at once and block until done.
+pub trait Engine: Send + Sync + fmt::Debug {
+    /// Reads records as of one moment, in the order of `wants`; one network round trip. Every want is answered, by
+    /// absence if need be.
+    ///
+    /// # Errors
+    /// Always determinate: a read changes nothing.
+    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError>;
+
+    /// Commits each transaction by itself, in order, all in one network round trip: a later one sees what an earlier
+    /// one did. Outcomes come in the order of `txns`.
+    ///
+    /// A transaction with effects whose `op_id` was committed within the last while (at least 10,000 transactions,
+    /// for at least as long as the caller's handle lives) does nothing and is answered as committed again, so that a
+    /// caller may repeat it after an indeterminate error. Acknowledged means kept if the process dies;
+    /// [`Engine::sync`] adds the machine's power.
+    ///
+    /// # Errors
+    /// For all of `txns` together. [`ErrorKind::Determinate`]: none of them happened. [`ErrorKind::Indeterminate`]:
+    /// some or all may have happened.
+    fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError>;
+
+    /// Reads a part of a range as of one moment; one network round trip.
+    ///
+    /// # Errors
+    /// Always determinate.
+    fn scan(&self, scan: &Scan) -> Result<Page, EngineError>;
+
+    /// Returns when everything committed so far survives a loss of power.
+    ///
+    /// # Errors
+    /// What was committed is still there, but may not survive.
+    fn sync(&self) -> Result<(), EngineError>;
+
+    /// Removes every record.
+    ///
+    /// # Errors
+    /// Records may be left; calling again is fine.
+    fn wipe(&self) -> Result<(), EngineError>;
+}
+
+/// What became of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All guards held and all effects are applied. `nodes` are the inodes that existed before and were changed, as
+    /// they stand right after; empty if this is the answer to a repetition.
+    Committed { seq: Seq, nodes: Vec<Node> },
+    /// A guard did not hold and nothing happened; the facts answer every guard's [`want`](crate::Guard::want) afresh.
+    Conflict(Facts),
+}
+
+/// Whether a failed request may have taken effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// It did not happen. Worth another try only if `transient`.
+    Determinate { transient: bool },
+    /// It may have happened; only a repetition with the same `op_id` tells.
+    Indeterminate,
+}
+
+/// A failure of the database, not of the operation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct EngineError {
+    pub kind: ErrorKind,
+    /// What the caller of the system call is told: EIO, or ENOSPC where the database's disk is full.
+    pub errno: Errno,
+    pub message: String,
+}
+
+impl EngineError {
+    /// It did not happen and will not if tried again at once.
+    pub fn permanent(message: impl Into<String>) -> Self {
+        EngineError {
+            kind: ErrorKind::Determinate { transient: false },
+            errno: Errno::EIO,
+            message: message.into(),
+        }
+    }
+
+    /// It did not happen, and may if tried again.
+    pub fn transient(message: impl Into<String>) -> Self {
+        EngineError { kind: ErrorKind::Determinate { transient: true }, ..Self::permanent(message) }
+    }
+
+    /// It may have happened.
+    pub fn indeterminate(message: impl Into<String>) -> Self {
+        EngineError { kind: ErrorKind::Indeterminate, ..Self::permanent(message) }
+    }
+
+    #[must_use]
+    pub fn with_errno(self, errno: Errno) -> Self {
+        EngineError { errno, ..self }
+    }
+}

@@ -1,0 +1,324 @@
+//! The engine in memory: the executable specification of [`Engine`], and a floor to measure others against.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use types::{AclId, ChunkIndex, Ino, Name, OpId, SessionId, Slice, SliceId, SliceSource};
+
+use crate::engine::{Engine, EngineError, Outcome};
+use crate::record::{
+    Counter, Edge, Facts, Garbage, Node, Page, Record, Scan, Seq, Session, Settings, Usage, Want, Xattrs,
+};
+use crate::txn::{Effect, Guard, Txn};
+
+/// How many operation ids are remembered for repetitions.
+const REMEMBERED_OPS: usize = 16_384;
+
+/// All records in ordered maps behind one lock.
+#[derive(Debug, Default)]
+pub struct MemEngine {
+    tables: Mutex<Tables>,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    seq: u64,
+    nodes: BTreeMap<Ino, Node>,
+    edges: BTreeMap<Ino, BTreeMap<Name, Edge>>,
+    slices: BTreeMap<(Ino, ChunkIndex), Vec<Slice>>,
+    xattrs: BTreeMap<Ino, Arc<Xattrs>>,
+    symlinks: BTreeMap<Ino, Arc<[u8]>>,
+    acls: BTreeMap<AclId, Arc<str>>,
+    settings: Arc<Settings>,
+    counters: BTreeMap<Counter, u64>,
+    usage: Usage,
+    sessions: BTreeMap<SessionId, Session>,
+    orphans: BTreeSet<(SessionId, Ino)>,
+    garbage: BTreeMap<SliceId, u32>,
+    applied: BTreeMap<OpId, Seq>,
+    applied_order: VecDeque<OpId>,
+}
+
+impl Engine for MemEngine {
+    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+        Ok(self.lock().read(wants))
+    }
+
+    fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
+        let mut tables = self.lock();
+        Ok(txns.iter().map(|txn| tables.commit(txn)).collect())
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
+        Ok(self.lock().scan(scan))
+    }
+
+    fn sync(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn wipe(&self) -> Result<(), EngineError> {
+        *self.lock() = Tables::default();
+        Ok(())
+    }
+}
+
+impl MemEngine {
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tables {
+    fn commit(&mut self, txn: &Txn) -> Outcome {
+        if let Some(&seq) = self.applied.get(&txn.op_id) {
+            return Outcome::Committed { seq, nodes: Vec::new() };
+        }
+        if !txn.guards.iter().all(|guard| self.holds(guard)) {
+            let wants: Vec<Want> = txn.guards.iter().map(Guard::want).collect();
+            return Outcome::Conflict(self.read(&wants));
+        }
+        if txn.effects.is_empty() {
+            return Outcome::Committed { seq: Seq(self.seq), nodes: Vec::new() };
+        }
+        let mut changed: Vec<Ino> = Vec::new();
+        for effect in &txn.effects {
+            self.apply(effect);
+            changed.extend(effect.changed_node().filter(|ino| !changed.contains(ino)));
+        }
+        self.seq += 1;
+        self.remember(txn.op_id);
+        let nodes = changed.iter().filter_map(|ino| self.nodes.get(ino).copied()).collect();
+        Outcome::Committed { seq: Seq(self.seq), nodes }
+    }
+
+    fn remember(&mut self, op_id: OpId) {
+        self.applied.insert(op_id, Seq(self.seq));
+        self.applied_order.push_back(op_id);
+        if self.applied_order.len() > REMEMBERED_OPS
+            && let Some(oldest) = self.applied_order.pop_front()
+        {
+            self.applied.remove(&oldest);
+        }
+    }
+
+    fn holds(&self, guard: &Guard) -> bool {
+        match guard {
+            Guard::EdgeIs { parent, name, ino } => self.edge(*parent, name).is_some_and(|e| e.ino == *ino),
+            Guard::EdgeAbsent { parent, name } => self.edge(*parent, name).is_none(),
+            Guard::Access { ino, rev } => self.nodes.get(ino).is_some_and(|n| n.access_rev == *rev),
+            Guard::NodeAbsent { ino } => !self.nodes.contains_key(ino),
+            Guard::Links { ino, nlink } => self.nodes.get(ino).is_some_and(|n| n.nlink == *nlink),
+            Guard::ParentIs { ino, parent } => self.nodes.get(ino).is_some_and(|n| n.parent == *parent),
+            Guard::Empty { ino } => self.is_empty(*ino),
+            Guard::Xattr { ino, name, present } => {
+                self.xattrs.get(ino).is_some_and(|x| x.contains_key(name)) == *present
+            }
+            Guard::Setting { name, value } => self.settings.get(*name) == value.as_ref(),
+            Guard::Counter { counter, value } => self.counter(*counter) == *value,
+            Guard::Room { max_inodes, max_blocks } => {
+                self.usage.inodes < *max_inodes && self.usage.blocks < *max_blocks
+            }
+        }
+    }
+
+    fn apply(&mut self, effect: &Effect) {
+        match effect {
+            Effect::PutNode(node) => {
+                self.drop_node(node.ino);
+                self.usage.inodes += 1;
+                self.usage.blocks += node.blocks();
+                self.nodes.insert(node.ino, *node);
+            }
+            Effect::DropNode { ino } => self.drop_node(*ino),
+            Effect::PutEdge { parent, name, ino, kind } => {
+                self.edges.entry(*parent).or_default().insert(name.clone(), Edge { ino: *ino, kind: *kind });
+            }
+            Effect::DropEdge { parent, name } => {
+                if let Some(entries) = self.edges.get_mut(parent) {
+                    entries.remove(name);
+                    if entries.is_empty() {
+                        self.edges.remove(parent);
+                    }
+                }
+            }
+            Effect::SetAccess { ino, .. }
+            | Effect::SetParent { ino, .. }
+            | Effect::AddLinks { ino, .. }
+            | Effect::Touch { ino, .. }
+            | Effect::SetSize { ino, .. }
+            | Effect::Extend { ino, .. } => {
+                if let Some(node) = self.nodes.get_mut(ino) {
+                    self.usage.blocks -= node.blocks();
+                    effect.apply_to(node);
+                    self.usage.blocks += node.blocks();
+                }
+            }
+            Effect::AppendSlice { ino, chunk, slice } => {
+                if self.nodes.contains_key(ino) {
+                    self.slices.entry((*ino, *chunk)).or_default().push(slice.clone());
+                }
+            }
+            Effect::DropSlices { ino, from } => self.drop_slices(*ino, *from),
+            Effect::PutXattr { ino, name, value } => {
+                if self.nodes.contains_key(ino) {
+                    Arc::make_mut(self.xattrs.entry(*ino).or_default()).insert(name.clone(), value.clone());
+                }
+            }
+            Effect::DropXattr { ino, name } => {
+                if let Some(xattrs) = self.xattrs.get_mut(ino) {
+                    Arc::make_mut(xattrs).remove(name);
+                }
+            }
+            Effect::PutAcl { id, text } => {
+                self.acls.entry(*id).or_insert_with(|| text.clone());
+            }
+            Effect::PutSymlink { ino, target } => {
+                self.symlinks.insert(*ino, target.clone());
+            }
+            Effect::PutOrphan { session, ino } => {
+                self.orphans.insert((*session, *ino));
+            }
+            Effect::DropOrphan { session, ino } => {
+                self.orphans.remove(&(*session, *ino));
+            }
+            Effect::PutSession(session) => {
+                self.sessions.insert(session.id, session.clone());
+            }
+            Effect::DropSession { session } => {
+                self.sessions.remove(session);
+            }
+            Effect::DropGarbage { slice } => {
+                self.garbage.remove(slice);
+            }
+            Effect::PutSetting { name, value } => {
+                Arc::make_mut(&mut self.settings).insert((*name).to_owned(), value.clone());
+            }
+            Effect::SetCounter { counter, value } => {
+                self.counters.insert(*counter, *value);
+            }
+        }
+    }
+
+    fn drop_node(&mut self, ino: Ino) {
+        let Some(node) = self.nodes.remove(&ino) else { return };
+        self.usage.inodes -= 1;
+        self.usage.blocks -= node.blocks();
+        self.xattrs.remove(&ino);
+        self.symlinks.remove(&ino);
+        self.drop_slices(ino, ChunkIndex(0));
+    }
+
+    fn drop_slices(&mut self, ino: Ino, from: ChunkIndex) {
+        let dropped = self.slices.range((ino, from)..=(ino, ChunkIndex(u64::MAX)));
+        let keys: Vec<_> = dropped.map(|(key, _)| *key).collect();
+        for key in keys {
+            for slice in self.slices.remove(&key).unwrap_or_default() {
+                if let SliceSource::Blocks { id, size, .. } = slice.source {
+                    self.garbage.insert(id, size);
+                }
+            }
+        }
+    }
+
+    fn edge(&self, parent: Ino, name: &Name) -> Option<Edge> {
+        self.edges.get(&parent)?.get(name).copied()
+    }
+
+    fn is_empty(&self, ino: Ino) -> bool {
+        !self.edges.contains_key(&ino)
+    }
+
+    fn counter(&self, counter: Counter) -> u64 {
+        self.counters.get(&counter).copied().unwrap_or(0)
+    }
+
+    fn read(&self, wants: &[Want]) -> Facts {
+        let mut records = Vec::with_capacity(wants.len() * 2);
+        for want in wants {
+            match want {
+                Want::Node(ino) => self.push_node(*ino, &mut records),
+                Want::Entry(parent, name) => {
+                    let edge = self.edge(*parent, name);
+                    records.push(Record::Edge(*parent, name.clone(), edge));
+                    if let Some(edge) = edge {
+                        self.push_node(edge.ino, &mut records);
+                    }
+                }
+                Want::Empty(ino) => records.push(Record::Empty(*ino, self.is_empty(*ino))),
+                Want::Xattrs(ino) => {
+                    let xattrs = self.xattrs.get(ino).cloned().unwrap_or_default();
+                    records.push(Record::Xattrs(*ino, xattrs));
+                }
+                Want::Symlink(ino) => {
+                    records.push(Record::Symlink(*ino, self.symlinks.get(ino).cloned()));
+                }
+                Want::Slices(ino, chunk) => {
+                    let rows = self.slices.get(&(*ino, *chunk)).map(|rows| rows.as_slice().into());
+                    records.push(Record::Slices(*ino, *chunk, rows.unwrap_or_default()));
+                }
+                Want::Acl(id) => records.push(Record::Acl(*id, self.acls.get(id).cloned())),
+                Want::Settings => records.push(Record::Settings(self.settings.clone())),
+                Want::Counter(counter) => records.push(Record::Counter(*counter, self.counter(*counter))),
+                Want::Usage => records.push(Record::Usage(self.usage)),
+            }
+        }
+        Facts { seq: Seq(self.seq), records }
+    }
+
+    fn push_node(&self, ino: Ino, records: &mut Vec<Record>) {
+        let node = self.nodes.get(&ino).copied();
+        records.push(Record::Node(ino, node));
+        for id in node.iter().flat_map(|n| [n.access_acl, n.default_acl]).filter(|id| !id.is_none()) {
+            records.push(Record::Acl(id, self.acls.get(&id).cloned()));
+        }
+    }
+
+    fn scan(&self, scan: &Scan) -> Page {
+        let mut records = Vec::new();
+        let mut rows = 0;
+        let mut more = false;
+        let mut row = |limit: usize| {
+            more = rows == limit;
+            rows += 1;
+            !more
+        };
+        match scan {
+            Scan::Dir { parent, after, limit, nodes } => {
+                let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+                let entries = self.edges.get(parent).into_iter();
+                for (name, edge) in entries.flat_map(|e| e.range((from, Bound::Unbounded))) {
+                    if !row(*limit) {
+                        break;
+                    }
+                    records.push(Record::Edge(*parent, name.clone(), Some(*edge)));
+                    if *nodes {
+                        self.push_node(edge.ino, &mut records);
+                    }
+                }
+            }
+            Scan::Nodes { after, limit } => {
+                let nodes = self.nodes.range((Bound::Excluded(after), Bound::Unbounded));
+                let nodes = nodes.take_while(|_| row(*limit));
+                records.extend(nodes.map(|(ino, node)| Record::Node(*ino, Some(*node))));
+            }
+            Scan::Orphans { after, limit } => {
+                let orphans = self.orphans.range((Bound::Excluded(after), Bound::Unbounded));
+                let orphans = orphans.take_while(|_| row(*limit));
+                records.extend(orphans.map(|&(session, ino)| Record::Orphan(session, ino)));
+            }
+            Scan::Sessions { after, limit } => {
+                let sessions = self.sessions.range((Bound::Excluded(after), Bound::Unbounded));
+                let sessions = sessions.take_while(|_| row(*limit));
+                records.extend(sessions.map(|(_, session)| Record::Session(session.clone())));
+            }
+            Scan::Garbage { after, limit } => {
+                let garbage = self.garbage.range((Bound::Excluded(after), Bound::Unbounded));
+                let garbage = garbage.take_while(|_| row(*limit));
+                records.extend(garbage.map(|(&slice, &size)| Record::Garbage(Garbage { slice, size })));
+            }
+        }
+        Page { facts: Facts { seq: Seq(self.seq), records }, more }
+    }
+}

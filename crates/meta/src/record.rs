@@ -1,0 +1,185 @@
+//! The records a volume consists of.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, SessionId, Slice, SliceId, Time, XattrName};
+
+/// An inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    pub ino: Ino,
+    pub kind: FileType,
+    pub mode: Mode,
+    pub uid: u32,
+    pub gid: u32,
+    /// Device number as `makedev(3)` packs it in 32 bits; 0 unless a device node.
+    pub rdev: u32,
+    /// Hard links; for a directory 2 plus its subdirectories.
+    pub nlink: u32,
+    /// Length in bytes; of a symlink, its target's.
+    pub size: u64,
+    pub atime: Time,
+    pub mtime: Time,
+    pub ctime: Time,
+    pub access_acl: AclId,
+    pub default_acl: AclId,
+    /// The directory that holds this directory, the root's own number for the root; 0 for all else.
+    pub parent: Ino,
+    /// Moves with each change of what access depends on: mode, owner, group, ACL ids.
+    pub access_rev: u64,
+}
+
+impl Node {
+    /// What the node adds to [`Usage::blocks`].
+    pub fn blocks(&self) -> u64 {
+        if self.kind == FileType::Regular { blocks_of(self.size) } else { 0 }
+    }
+}
+
+/// Blocks of [`Usage::BLOCK_BYTES`] that `size` bytes fill, the last one counted whole.
+pub fn blocks_of(size: u64) -> u64 {
+    size.div_ceil(Usage::BLOCK_BYTES)
+}
+
+/// A directory entry: what a name in a directory refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Edge {
+    pub ino: Ino,
+    pub kind: FileType,
+}
+
+/// All extended attributes of an inode but its ACLs.
+pub type Xattrs = BTreeMap<XattrName, Arc<[u8]>>;
+
+/// The volume's settings by name; written at format time.
+pub type Settings = BTreeMap<String, String>;
+
+/// A source of numbers; leased to clients in ranges, never going back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Counter {
+    Ino,
+    Slice,
+    Session,
+}
+
+impl Counter {
+    pub const ALL: [Counter; 3] = [Counter::Ino, Counter::Slice, Counter::Session];
+
+    /// The name under which engines store it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Counter::Ino => "next_ino",
+            Counter::Slice => "next_slice",
+            Counter::Session => "next_session",
+        }
+    }
+}
+
+/// What the volume holds, kept exact by every engine: it follows from the nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub inodes: u64,
+    /// Sum over regular files of their size in blocks of [`Usage::BLOCK_BYTES`], the last one counted whole.
+    pub blocks: u64,
+}
+
+impl Usage {
+    pub const BLOCK_BYTES: u64 = 4096;
+}
+
+/// A mounted client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Session {
+    pub id: SessionId,
+    pub host: String,
+    pub pid: u32,
+    pub mountpoint: String,
+    pub since: Time,
+    pub heartbeat: Time,
+}
+
+/// A slice no file refers to any more; its blocks are to be deleted from the object store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Garbage {
+    pub slice: SliceId,
+    pub size: u32,
+}
+
+/// Where a record stands in the order of one engine handle's commits: facts read at `Seq(n)` include commit `n`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Seq(pub u64);
+
+/// One record as an engine found it, absence included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    Node(Ino, Option<Node>),
+    Edge(Ino, Name, Option<Edge>),
+    /// Whether the directory has no entries.
+    Empty(Ino, bool),
+    Xattrs(Ino, Arc<Xattrs>),
+    Symlink(Ino, Option<Arc<[u8]>>),
+    /// The rows of one chunk in commit order.
+    Slices(Ino, ChunkIndex, Arc<[Slice]>),
+    /// An ACL in its storage form.
+    Acl(AclId, Option<Arc<str>>),
+    Settings(Arc<Settings>),
+    Counter(Counter, u64),
+    Usage(Usage),
+    Session(Session),
+    Orphan(SessionId, Ino),
+    Garbage(Garbage),
+}
+
+/// What to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// Answered by [`Record::Node`], then a [`Record::Acl`] for each ACL it carries.
+    Node(Ino),
+    /// Answered by [`Record::Edge`] and, where the edge is there, by all that [`Want::Node`] gives for its inode.
+    Entry(Ino, Name),
+    Empty(Ino),
+    Xattrs(Ino),
+    Symlink(Ino),
+    Slices(Ino, ChunkIndex),
+    Acl(AclId),
+    Settings,
+    Counter(Counter),
+    Usage,
+}
+
+/// Records as of one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    pub seq: Seq,
+    pub records: Vec<Record>,
+}
+
+/// A range to read in order, at most `limit` rows of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scan {
+    /// Entries of a directory by name (bytewise), those after `after`: for each a [`Record::Edge`] and, if `nodes`,
+    /// all that [`Want::Node`] gives; an ACL that several nodes carry may come once.
+    Dir { parent: Ino, after: Option<Name>, limit: usize, nodes: bool },
+    /// [`Record::Node`] of every inode after `after`, by number.
+    Nodes { after: Ino, limit: usize },
+    /// [`Record::Orphan`] by session and inode, those after.
+    Orphans { after: (SessionId, Ino), limit: usize },
+    /// [`Record::Session`] by id, those after.
+    Sessions { after: SessionId, limit: usize },
+    /// [`Record::Garbage`] by slice id, those after.
+    Garbage { after: SliceId, limit: usize },
+}
+
+/// A part of a [`Scan`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    pub facts: Facts,
+    /// Whether rows may follow the last one here.
+    pub more: bool,
+}
+
+/// An operation's number under which a retry finds what its first attempt did.
+pub(crate) fn op_id(session: SessionId, count: u64) -> OpId {
+    OpId((session.0 as u128) << 64 | count as u128)
+}

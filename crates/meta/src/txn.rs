@@ -1,0 +1,263 @@
+//! Minitransactions: what must hold, and what then happens.
+//!
+//! Guards are all checked first, then all effects applied, atomically. An effect cannot fail: whatever can fail is a
+//! guard. Effects on hot fields commute ([`Effect::AddLinks`], [`Effect::Extend`], [`Effect::AppendSlice`]), so that
+//! creates in one directory never conflict; the others are guarded by [`Guard::Access`], whose revision orders them.
+
+use std::sync::Arc;
+
+use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, SessionId, Slice, SliceId, Time, XattrName};
+
+use crate::record::{Counter, Node, Session, Want};
+
+/// What an operation decided, ready for an engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Txn {
+    pub op_id: OpId,
+    pub guards: Vec<Guard>,
+    pub effects: Vec<Effect>,
+}
+
+/// A condition on the records; a transaction whose guards do not all hold does nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// The directory entry is there and refers to `ino`.
+    EdgeIs {
+        parent: Ino,
+        name: Name,
+        ino: Ino,
+    },
+    EdgeAbsent {
+        parent: Ino,
+        name: Name,
+    },
+    /// The inode is there and its access revision is `rev`.
+    Access {
+        ino: Ino,
+        rev: u64,
+    },
+    NodeAbsent {
+        ino: Ino,
+    },
+    /// The inode is there and has just `nlink` links.
+    Links {
+        ino: Ino,
+        nlink: u32,
+    },
+    /// The directory is there and lies in `parent`.
+    ParentIs {
+        ino: Ino,
+        parent: Ino,
+    },
+    /// No entry lies in the directory.
+    Empty {
+        ino: Ino,
+    },
+    /// Whether the inode has that extended attribute.
+    Xattr {
+        ino: Ino,
+        name: XattrName,
+        present: bool,
+    },
+    /// The setting's value, or its absence.
+    Setting {
+        name: &'static str,
+        value: Option<String>,
+    },
+    Counter {
+        counter: Counter,
+        value: u64,
+    },
+    /// One more inode fits below `max_inodes`, and the blocks in use are below `max_blocks`.
+    Room {
+        max_inodes: u64,
+        max_blocks: u64,
+    },
+}
+
+impl Guard {
+    /// The record that decides the guard: what a conflict reads afresh.
+    pub fn want(&self) -> Want {
+        match self {
+            Guard::EdgeIs { parent, name, .. } | Guard::EdgeAbsent { parent, name } => {
+                Want::Entry(*parent, name.clone())
+            }
+            Guard::Access { ino, .. }
+            | Guard::NodeAbsent { ino }
+            | Guard::Links { ino, .. }
+            | Guard::ParentIs { ino, .. } => Want::Node(*ino),
+            Guard::Empty { ino } => Want::Empty(*ino),
+            Guard::Xattr { ino, .. } => Want::Xattrs(*ino),
+            Guard::Setting { .. } => Want::Settings,
+            Guard::Counter { counter, .. } => Want::Counter(*counter),
+            Guard::Room { .. } => Want::Usage,
+        }
+    }
+}
+
+/// A change to the records. Where it names an inode or row that is not there, it does nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// A new inode; one that is there is replaced.
+    PutNode(Node),
+    /// The inode goes, and with it its symlink target, xattrs and slices; slices in the object store become garbage.
+    DropNode {
+        ino: Ino,
+    },
+    /// The entry is made, or refers to another inode from now on.
+    PutEdge {
+        parent: Ino,
+        name: Name,
+        ino: Ino,
+        kind: FileType,
+    },
+    DropEdge {
+        parent: Ino,
+        name: Name,
+    },
+    /// All that access depends on; the access revision moves by one.
+    SetAccess {
+        ino: Ino,
+        access: Access,
+    },
+    SetParent {
+        ino: Ino,
+        parent: Ino,
+    },
+    AddLinks {
+        ino: Ino,
+        delta: i32,
+    },
+    /// The times given are taken over, whatever stood there.
+    Touch {
+        ino: Ino,
+        atime: Option<Time>,
+        mtime: Option<Time>,
+        ctime: Option<Time>,
+    },
+    SetSize {
+        ino: Ino,
+        size: u64,
+    },
+    /// The size becomes the larger of the two.
+    Extend {
+        ino: Ino,
+        size: u64,
+    },
+    AppendSlice {
+        ino: Ino,
+        chunk: ChunkIndex,
+        slice: Slice,
+    },
+    /// The rows of chunk `from` and all later ones go; slices in the object store become garbage.
+    DropSlices {
+        ino: Ino,
+        from: ChunkIndex,
+    },
+    PutXattr {
+        ino: Ino,
+        name: XattrName,
+        value: Arc<[u8]>,
+    },
+    DropXattr {
+        ino: Ino,
+        name: XattrName,
+    },
+    /// An ACL in its storage form under its content hash; nothing happens if it is there.
+    PutAcl {
+        id: AclId,
+        text: Arc<str>,
+    },
+    PutSymlink {
+        ino: Ino,
+        target: Arc<[u8]>,
+    },
+    /// The inode has no name, but `session` has it open.
+    PutOrphan {
+        session: SessionId,
+        ino: Ino,
+    },
+    DropOrphan {
+        session: SessionId,
+        ino: Ino,
+    },
+    PutSession(Session),
+    DropSession {
+        session: SessionId,
+    },
+    /// The slice's blocks are gone from the object store.
+    DropGarbage {
+        slice: SliceId,
+    },
+    PutSetting {
+        name: &'static str,
+        value: String,
+    },
+    SetCounter {
+        counter: Counter,
+        value: u64,
+    },
+}
+
+/// The fields of a node that access depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    pub mode: Mode,
+    pub uid: u32,
+    pub gid: u32,
+    pub access_acl: AclId,
+    pub default_acl: AclId,
+}
+
+impl From<&Node> for Access {
+    fn from(node: &Node) -> Self {
+        Access {
+            mode: node.mode,
+            uid: node.uid,
+            gid: node.gid,
+            access_acl: node.access_acl,
+            default_acl: node.default_acl,
+        }
+    }
+}
+
+impl Effect {
+    /// Applies the effect to the node it changes: the one definition that engines and caches share. Effects that
+    /// change no field of an existing node return `false`.
+    pub fn apply_to(&self, node: &mut Node) -> bool {
+        match *self {
+            Effect::SetAccess { ref access, .. } => {
+                node.mode = access.mode;
+                node.uid = access.uid;
+                node.gid = access.gid;
+                node.access_acl = access.access_acl;
+                node.default_acl = access.default_acl;
+                node.access_rev += 1;
+            }
+            Effect::SetParent { parent, .. } => node.parent = parent,
+            Effect::AddLinks { delta, .. } => node.nlink = node.nlink.saturating_add_signed(delta),
+            Effect::Touch { atime, mtime, ctime, .. } => {
+                node.atime = atime.unwrap_or(node.atime);
+                node.mtime = mtime.unwrap_or(node.mtime);
+                node.ctime = ctime.unwrap_or(node.ctime);
+            }
+            Effect::SetSize { size, .. } => node.size = size,
+            Effect::Extend { size, .. } => node.size = node.size.max(size),
+            _ => return false,
+        }
+        true
+    }
+
+    /// The existing inode whose node record [`Effect::apply_to`] changes.
+    pub fn changed_node(&self) -> Option<Ino> {
+        match *self {
+            Effect::SetAccess { ino, .. }
+            | Effect::SetParent { ino, .. }
+            | Effect::AddLinks { ino, .. }
+            | Effect::Touch { ino, .. }
+            | Effect::SetSize { ino, .. }
+            | Effect::Extend { ino, .. } => Some(ino),
+            _ => None,
+        }
+    }
+}
