@@ -288,7 +288,7 @@ impl Tables {
             Scan::Dir { parent, after, limit, nodes } => {
                 let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
                 let entries = self.edges.get(parent).into_iter();
-                for (name, edge) in entries.flat_map(|e| e.range((from, Bound::Unbounded))) {
+                for (name, edge) in entries.flat_map(|e| e.range::<Name, _>((from, Bound::Unbounded))) {
                     if !row(*limit) {
                         break;
                     }
