@@ -1,0 +1,83 @@
+//! The parts of an ACL.
+
+use std::fmt;
+use std::ops::{BitAnd, BitOr};
+
+/// Read, write and execute, as granted by an entry or wanted by a caller: the bits of `S_IRWXO`, which are also those
+/// of `access(2)` and of the kernel's `MAY_READ`, `MAY_WRITE` and `MAY_EXEC`.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Perm(u8);
+
+impl Perm {
+    pub const NONE: Perm = Perm(0);
+    pub const EXECUTE: Perm = Perm(1);
+    pub const WRITE: Perm = Perm(2);
+    pub const READ: Perm = Perm(4);
+    pub const ALL: Perm = Perm(7);
+
+    /// Keeps the low three bits.
+    pub const fn new(bits: u32) -> Self {
+        Perm((bits & 7) as u8)
+    }
+
+    pub const fn bits(self) -> u32 {
+        self.0 as u32
+    }
+
+    pub const fn has(self, all_of: Perm) -> bool {
+        self.0 & all_of.0 == all_of.0
+    }
+}
+
+impl BitAnd for Perm {
+    type Output = Perm;
+
+    fn bitand(self, other: Perm) -> Perm {
+        Perm(self.0 & other.0)
+    }
+}
+
+impl BitOr for Perm {
+    type Output = Perm;
+
+    fn bitor(self, other: Perm) -> Perm {
+        Perm(self.0 | other.0)
+    }
+}
+
+impl fmt::Display for Perm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const TEXT: [&str; 8] = ["---", "--x", "-w-", "-wx", "r--", "r-x", "rw-", "rwx"];
+        f.write_str(TEXT[usize::from(self.0)])
+    }
+}
+
+impl fmt::Debug for Perm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Whom an entry is for. The order is the canonical one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tag {
+    /// The owner of the file.
+    UserObj,
+    /// The user with this id.
+    User(u32),
+    /// The owning group of the file.
+    GroupObj,
+    /// The group with this id.
+    Group(u32),
+    /// Nobody: the limit of what `User`, `GroupObj` and `Group` grant.
+    Mask,
+    /// Everyone that no other entry is for.
+    Other,
+}
+
+/// One entry of an ACL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Entry {
+    pub tag: Tag,
+    pub perm: Perm,
+}

@@ -1,0 +1,26 @@
+//! POSIX ACLs, `acl(5)`: the rules of Linux's `fs/posix_acl.c` and `generic_permission`, rule by rule.
+//!
+//! | file | rule | kernel twin |
+//! |---|---|---|
+//! | `acl` | the validated, normalised, immutable value | `posix_acl_valid` |
+//! | `xattr` | `system.posix_acl_access` and `_default` | `posix_acl_from_xattr`, `posix_acl_to_xattr` |
+//! | `text` | the form people read, which is also the stored one | (libacl) |
+//! | `mode` | setting an ACL moves the mode, chmod moves the ACL | `posix_acl_update_mode`, `__posix_acl_chmod` |
+//! | `inherit` | what a new file gets from its directory | `posix_acl_create` |
+//! | `check` | who may do what | `generic_permission`, `posix_acl_permission` |
+
+mod acl;
+mod check;
+mod entry;
+mod error;
+mod inherit;
+mod mode;
+mod text;
+mod xattr;
+
+pub use acl::PosixAcl;
+pub use check::{Decision, Node, check, decide};
+pub use entry::{Entry, Perm, Tag};
+pub use error::AclError;
+pub use inherit::{Inherited, inherit};
+pub use mode::set_access;

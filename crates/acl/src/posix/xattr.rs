@@ -1,0 +1,162 @@
+//! The wire form: `struct posix_acl_xattr_header` and `posix_acl_xattr_entry` of Linux's `posix_acl_xattr.h`, version
+//! 2, little endian. A header of 4 bytes (the version), then 8 bytes an entry: tag, permissions, id.
+
+use super::{AclError, Entry, Perm, PosixAcl, Tag};
+
+const VERSION: u32 = 2;
+const HEADER_BYTES: usize = 4;
+const ENTRY_BYTES: usize = 8;
+
+// The tags rise in canonical order, and the check of order relies on that.
+const USER_OBJ: u16 = 0x01;
+const USER: u16 = 0x02;
+const GROUP_OBJ: u16 = 0x04;
+const GROUP: u16 = 0x08;
+const MASK: u16 = 0x10;
+const OTHER: u16 = 0x20;
+
+/// What stands in place of an id where a tag has none.
+const UNDEFINED_ID: u32 = u32::MAX;
+
+impl PosixAcl {
+    /// Parses the value of `system.posix_acl_access` or `system.posix_acl_default`. An empty value and a bare header
+    /// mean "no ACL", and remove the one that is there (`do_set_acl`).
+    ///
+    /// Twin of `posix_acl_from_xattr` and `posix_acl_valid`: tags must come in canonical order, but ids in any order
+    /// within their tag (and leave sorted); ids of tags that have none are ignored. Errors in this order: `Size` for a
+    /// broken header, `Version`, `Size`, `TooLong`, then those of the entries.
+    pub fn from_xattr(value: &[u8]) -> Result<Option<Self>, AclError> {
+        if value.is_empty() {
+            return Ok(None);
+        }
+        let (version, body) = value.split_first_chunk::<HEADER_BYTES>().ok_or(AclError::Size)?;
+        if u32::from_le_bytes(*version) != VERSION {
+            return Err(AclError::Version);
+        }
+        let (entries, rest) = body.as_chunks::<ENTRY_BYTES>();
+        if !rest.is_empty() {
+            return Err(AclError::Size);
+        }
+        if entries.is_empty() {
+            return Ok(None);
+        }
+        if entries.len() > Self::MAX_ENTRIES {
+            return Err(AclError::TooLong);
+        }
+        if !entries.iter().map(wire_tag).is_sorted() {
+            return Err(AclError::Order);
+        }
+        let entries = entries.iter().map(decode).collect::<Result<Vec<_>, _>>()?;
+        Self::from_entries(entries).map(Some)
+    }
+
+    /// The value of the extended attribute. Twin of `posix_acl_to_xattr`.
+    pub fn to_xattr(&self) -> Vec<u8> {
+        let mut value = Vec::with_capacity(HEADER_BYTES + ENTRY_BYTES * self.entry_count());
+        value.extend(VERSION.to_le_bytes());
+        for Entry { tag, perm } in self.entries() {
+            let (tag, id) = match tag {
+                Tag::UserObj => (USER_OBJ, UNDEFINED_ID),
+                Tag::User(id) => (USER, id),
+                Tag::GroupObj => (GROUP_OBJ, UNDEFINED_ID),
+                Tag::Group(id) => (GROUP, id),
+                Tag::Mask => (MASK, UNDEFINED_ID),
+                Tag::Other => (OTHER, UNDEFINED_ID),
+            };
+            value.extend(tag.to_le_bytes());
+            value.extend((perm.bits() as u16).to_le_bytes());
+            value.extend(id.to_le_bytes());
+        }
+        value
+    }
+}
+
+fn wire_tag(entry: &[u8; ENTRY_BYTES]) -> u16 {
+    u16::from_le_bytes([entry[0], entry[1]])
+}
+
+fn decode(entry: &[u8; ENTRY_BYTES]) -> Result<Entry, AclError> {
+    let [_, _, perm_low, perm_high, id @ ..] = *entry;
+    let id = u32::from_le_bytes(id);
+    let tag = match wire_tag(entry) {
+        USER_OBJ => Tag::UserObj,
+        USER => Tag::User(id),
+        GROUP_OBJ => Tag::GroupObj,
+        GROUP => Tag::Group(id),
+        MASK => Tag::Mask,
+        OTHER => Tag::Other,
+        _ => return Err(AclError::Tag),
+    };
+    let bits = u32::from(u16::from_le_bytes([perm_low, perm_high]));
+    if bits > Perm::ALL.bits() {
+        return Err(AclError::Perm);
+    }
+    Ok(Entry { tag, perm: Perm::new(bits) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn xattr(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+        let mut value = VERSION.to_le_bytes().to_vec();
+        for (tag, perm, id) in entries {
+            value.extend(tag.to_le_bytes());
+            value.extend(perm.to_le_bytes());
+            value.extend(id.to_le_bytes());
+        }
+        value
+    }
+
+    fn parse(entries: &[(u16, u16, u32)]) -> Result<String, AclError> {
+        PosixAcl::from_xattr(&xattr(entries)).map(|acl| acl.expect("there are entries").to_storage())
+    }
+
+    #[test]
+    fn ids_are_sorted_and_stray_ids_ignored() {
+        let text = parse(&[
+            (USER_OBJ, 7, 5),
+            (USER, 4, 1001),
+            (USER, 5, 1000),
+            (GROUP_OBJ, 5, 0),
+            (GROUP, 1, 9),
+            (GROUP, 2, 8),
+            (MASK, 7, 1),
+            (OTHER, 0, 2),
+        ]);
+        assert_eq!(text.unwrap(), "u::rwx,u:1000:r-x,u:1001:r--,g::r-x,g:8:-w-,g:9:--x,m::rwx,o::---");
+    }
+
+    #[test]
+    fn no_entries_mean_no_acl() {
+        assert_eq!(PosixAcl::from_xattr(&[]), Ok(None));
+        assert_eq!(PosixAcl::from_xattr(&xattr(&[])), Ok(None));
+    }
+
+    #[test]
+    fn malformed_values_are_refused() {
+        let good = xattr(&[(USER_OBJ, 7, 0), (GROUP_OBJ, 5, 0), (OTHER, 0, 0)]);
+        assert!(PosixAcl::from_xattr(&good).is_ok());
+        for length in (1..4).chain(5..12) {
+            assert_eq!(PosixAcl::from_xattr(&good[..length]), Err(AclError::Size));
+        }
+        assert_eq!(PosixAcl::from_xattr(&[1, 0, 0, 0]).unwrap_err().errno(), types::Errno::EOPNOTSUPP);
+        assert_eq!(PosixAcl::from_xattr(&[2, 0, 0, 1, 9]), Err(AclError::Version));
+        assert_eq!(PosixAcl::from_xattr(&vec![0; 65536]), Err(AclError::Version));
+        let long = PosixAcl::from_xattr(&xattr(&[(USER, 7, 0); 512]));
+        assert_eq!(long.unwrap_err().errno(), types::Errno::E2BIG);
+
+        assert_eq!(parse(&[(GROUP_OBJ, 5, 0), (USER_OBJ, 7, 0), (OTHER, 0, 0)]), Err(AclError::Order));
+        assert_eq!(
+            parse(&[(USER_OBJ, 7, 0), (GROUP_OBJ, 5, 0), (OTHER, 0, 0), (MASK, 0, 0)]),
+            Err(AclError::Order)
+        );
+        assert_eq!(parse(&[(USER_OBJ, 7, 0), (GROUP_OBJ, 5, 0), (OTHER, 8, 0)]), Err(AclError::Perm));
+        assert_eq!(parse(&[(USER_OBJ, 7, 0), (GROUP_OBJ, 5, 0), (OTHER, 0x100, 0)]), Err(AclError::Perm));
+        assert_eq!(
+            parse(&[(USER_OBJ, 7, 0), (GROUP_OBJ, 5, 0), (OTHER, 0, 0), (0x40, 0, 0)]),
+            Err(AclError::Tag)
+        );
+        assert_eq!(parse(&[(0, 7, 0), (GROUP_OBJ, 5, 0), (OTHER, 0, 0)]), Err(AclError::Tag));
+    }
+}
