@@ -1,0 +1,75 @@
+#!/bin/bash
+# Runs the whole of pjdfstest (the Rust one, from crates.io) in DIRECTORY, as root.
+#
+#   tests/pjdfstest/run.sh DIRECTORY
+#
+# The tests of EROFS remount the file system read-only for a moment. That needs a file system on
+# which no file is open for writing, and earlier tests leave some open until their process ends;
+# hence two processes: first everything else, then those.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/../../scripts/lib.sh"
+
+version=0.2.2
+[ $# -eq 1 ] && [ -d "$1" ] || die "usage: run.sh DIRECTORY"
+need_root
+here="$top/tests/pjdfstest"
+directory=$(cd "$1" && pwd)
+
+program="$tools/bin/pjdfstest"
+if [ "$("$program" --version 2>/dev/null || true)" != "pjdfstest $version" ]; then
+    say "installing pjdfstest $version below target/tools"
+    cargo install --quiet --locked --force --root "$tools" pjdfstest --version "$version"
+fi
+
+scratch=$(mktemp -d)
+work="$directory/pjdfstest"
+# For one length in 127 of this path the program cannot make a path of exactly PATH_MAX bytes: a
+# remainder of 0 underflows (22 bytes are its two temporary directories).
+[ $(((4095 - 22 - ${#work}) % 127)) -ne 0 ] || work="$work-"
+trap 'rm -rf "$work" "$scratch"' EXIT
+mkdir -p "$work"
+chmod 755 "$work"
+
+# A second file system, for EXDEV.
+mkdir "$scratch/second"
+mount -t tmpfs tmpfs "$scratch/second"
+chmod 755 "$scratch" "$scratch/second"
+trap 'umount "$scratch/second"; rm -rf "$work" "$scratch"' EXIT
+
+# mount(8) hands a FUSE type to a helper that knows nothing of remounting; -i goes to the kernel instead.
+mkdir "$scratch/bin"
+printf '#!/bin/sh\nexec %s -i "$@"\n' "$(command -v mount)" >"$scratch/bin/mount"
+chmod 755 "$scratch/bin/mount"
+
+config="$here/pjdfstest.toml"
+sed 's/^allow_remount = .*/allow_remount = true/' "$config" >"$scratch/remount.toml"
+
+log="$top/target/pjdfstest.log"
+run() {
+    NO_COLOR=1 PATH="$scratch/bin:$PATH" "$program" --path "$work" --secondary-fs "$scratch/second" "$@" 2>&1 || true
+}
+run --configuration-file "$config" >"$log"
+run --configuration-file "$scratch/remount.toml" erofs >"$scratch/erofs.log"
+grep -q '^Summary: ' "$log" || die "pjdfstest did not finish: $(tail -n 3 "$log")"
+grep -q '^Summary: ' "$scratch/erofs.log" || die "pjdfstest did not finish: $(tail -n 3 "$scratch/erofs.log")"
+# The second run's verdicts replace the first one's skips.
+sed -i '/^[a-z0-9_:]*::erofs_[a-z_]* *skipped$/d; /^Summary: /d' "$log"
+cat "$scratch/erofs.log" >>"$log"
+
+passed=$(grep -c '^[a-z0-9_:]* *ok$' "$log" || true)
+failed=$(grep -c '^[a-z0-9_:]* *FAILED$' "$log" || true)
+skipped=0
+while read -r test; do
+    if grep -qF "\`$test\`" "$here/skips.md"; then
+        skipped=$((skipped + 1))
+    else
+        say "$test: skipped, and tests/pjdfstest/skips.md does not say why"
+        failed=$((failed + 1))
+    fi
+done < <(sed -n 's/^\([a-z0-9_:]*\) *skipped$/\1/p' "$log")
+
+grep -A 1 '^[a-z0-9_:]* *FAILED$' "$log" | grep -v '^--$' || true
+[ "$failed" -eq 0 ] || say "the whole log: $log"
+print_counts "$passed" "$failed" "$skipped"
+[ "$failed" -eq 0 ]
