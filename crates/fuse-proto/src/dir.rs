@@ -1,0 +1,106 @@
+//! Listings: the bodies of READDIR and READDIRPLUS.
+
+use zerocopy::IntoBytes;
+
+use crate::Entry;
+use crate::wire;
+
+/// A listing of bounded size.
+///
+/// The reply ends where the buffer is full; the kernel asks again from the last entry's `next_offset`. An empty buffer means the
+/// end of the directory.
+#[derive(Debug)]
+pub struct DirBuffer {
+    bytes: Vec<u8>,
+    max_bytes: usize,
+}
+
+/// The entry did not fit and was left out: send what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+impl DirBuffer {
+    /// `max_bytes` is the size the request asks for.
+    pub fn new(max_bytes: usize) -> Self {
+        DirBuffer { bytes: Vec::new(), max_bytes }
+    }
+
+    /// One entry of READDIR. `next_offset` is where to go on after this entry; `dtype` is [`types::FileType::to_dtype`].
+    ///
+    /// The kernel fails the whole listing with EIO if a name is empty, too long or contains `/` (`parse_dirfile`), so
+    /// `name` is to be a checked one.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub fn push(&mut self, ino: u64, next_offset: u64, dtype: u32, name: &[u8]) -> Result<(), Full> {
+        self.append(&[], ino, next_offset, dtype, name)
+    }
+
+    /// One entry of READDIRPLUS; `ino` and type are the attributes'. Taken entries with a `nodeid` other than 0 count as
+    /// looked up. `.` and `..` are sent with `nodeid` 0 (`fuse_direntplus_link`).
+    ///
+    /// # Errors
+    /// [`Full`]; then nothing was looked up.
+    pub fn push_plus(&mut self, entry: &Entry, next_offset: u64, name: &[u8]) -> Result<(), Full> {
+        let dtype = (entry.attr.mode & 0o170000) >> 12;
+        self.append(wire::EntryOut::from(entry).as_bytes(), entry.attr.ino, next_offset, dtype, name)
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    fn append(&mut self, entry: &[u8], ino: u64, off: u64, kind: u32, name: &[u8]) -> Result<(), Full> {
+        let record = (entry.len() + size_of::<wire::Dirent>() + name.len()).next_multiple_of(8);
+        let end = self.bytes.len() + record;
+        let namelen = u32::try_from(name.len()).map_err(|_| Full)?;
+        if end > self.max_bytes {
+            return Err(Full);
+        }
+        self.bytes.extend_from_slice(entry);
+        self.bytes.extend_from_slice(wire::Dirent { ino, off, namelen, kind }.as_bytes());
+        self.bytes.extend_from_slice(name);
+        self.bytes.resize(end, 0);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Attr, NodeId};
+
+    #[test]
+    fn entries_are_padded_to_eight_bytes_and_stop_at_the_bound() {
+        let mut dir = DirBuffer::new(32 + 40);
+        assert_eq!(dir.push(9, 1, 4, b"abc"), Ok(()));
+        assert_eq!(dir.push(10, 2, 8, b"123456789"), Ok(()));
+        assert_eq!(dir.push(11, 3, 8, b"x"), Err(Full));
+        let b = dir.as_bytes();
+        assert_eq!(b.len(), 72);
+        assert_eq!(b[..8], 9u64.to_ne_bytes());
+        assert_eq!(b[8..16], 1u64.to_ne_bytes());
+        assert_eq!(b[16..20], 3u32.to_ne_bytes());
+        assert_eq!(b[20..24], 4u32.to_ne_bytes());
+        assert_eq!(&b[24..32], b"abc\0\0\0\0\0");
+        assert_eq!(b[32..40], 10u64.to_ne_bytes());
+        assert_eq!(&b[56..], b"123456789\0\0\0\0\0\0\0");
+    }
+
+    #[test]
+    fn plus_entries_begin_with_the_whole_entry() {
+        let attr = Attr { ino: 5, mode: 0o040755, ..Attr::default() };
+        let entry = Entry { nodeid: NodeId(5), attr, ..Entry::default() };
+        let mut dir = DirBuffer::new(160);
+        assert_eq!(dir.push_plus(&entry, 3, b"d"), Ok(()));
+        assert_eq!(dir.push_plus(&entry, 4, b"e"), Err(Full));
+        let b = dir.as_bytes();
+        assert_eq!((b.len(), b[148], b[152]), (160, 4, b'd'));
+        assert_eq!(b[..8], 5u64.to_ne_bytes());
+        assert_eq!(b[128..136], 5u64.to_ne_bytes());
+    }
+}

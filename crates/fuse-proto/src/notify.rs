@@ -1,0 +1,104 @@
+//! Messages that no request asked for (`enum fuse_notify_code`, `fuse_notify`).
+//!
+//! Writing one may wait for a lock that a request under way holds: never from inside a handler.
+
+use zerocopy::IntoBytes;
+
+use crate::reply::header;
+use crate::wire;
+use crate::{NodeId, Unique};
+
+/// A whole message, ready to be written.
+///
+/// The kernel answers ENOENT where it does not know the inode or the name: then there was nothing to drop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notification {
+    bytes: Vec<u8>,
+}
+
+const INVAL_INODE: i32 = 2;
+const INVAL_ENTRY: i32 = 3;
+const DELETE: i32 = 6;
+const INC_EPOCH: i32 = 8;
+
+/// `FUSE_EXPIRE_ONLY`.
+const EXPIRE_ONLY: u32 = 1;
+
+impl Notification {
+    /// Forget the attributes and ACLs of an inode, and its cached pages from `offset` on for `len` bytes; all to the end
+    /// where `len` is 0, none where `offset` is negative.
+    pub fn inval_inode(node: NodeId, offset: i64, len: i64) -> Self {
+        Self::new(INVAL_INODE, &[wire::NotifyInvalInodeOut { ino: node.0, off: offset, len }.as_bytes()])
+    }
+
+    /// Forget the attributes and ACLs of an inode, and keep its pages.
+    pub fn inval_attr(node: NodeId) -> Self {
+        Self::inval_inode(node, -1, 0)
+    }
+
+    /// Forget a name. What is mounted below it is unmounted (`d_invalidate`).
+    pub fn inval_entry(parent: NodeId, name: &[u8]) -> Self {
+        Self::entry(parent, name, 0)
+    }
+
+    /// Ask again before the name is used next, and touch nothing else. Needs [`crate::InitFlags::HAS_EXPIRE_ONLY`].
+    pub fn expire_entry(parent: NodeId, name: &[u8]) -> Self {
+        Self::entry(parent, name, EXPIRE_ONLY)
+    }
+
+    /// The name is gone, if it still names `child`: inotify watchers are told.
+    pub fn delete(parent: NodeId, child: NodeId, name: &[u8]) -> Self {
+        let out =
+            wire::NotifyDeleteOut { parent: parent.0, child: child.0, namelen: namelen(name), padding: 0 };
+        Self::new(DELETE, &[out.as_bytes(), name, b"\0"])
+    }
+
+    /// Ask again before any name is used next. Needs ABI 7.44; older kernels refuse it with EINVAL.
+    pub fn inc_epoch() -> Self {
+        Self::new(INC_EPOCH, &[])
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn entry(parent: NodeId, name: &[u8], flags: u32) -> Self {
+        let out = wire::NotifyInvalEntryOut { parent: parent.0, namelen: namelen(name), flags };
+        Self::new(INVAL_ENTRY, &[out.as_bytes(), name, b"\0"])
+    }
+
+    /// A notification is a reply to no request, with its code where the error would be.
+    fn new(code: i32, parts: &[&[u8]]) -> Self {
+        let body = parts.concat();
+        let mut bytes = header(body.len(), code, Unique(0)).to_vec();
+        bytes.extend_from_slice(&body);
+        Notification { bytes }
+    }
+}
+
+/// Saturates: the kernel refuses what is longer than 1024 bytes with ENAMETOOLONG.
+fn namelen(name: &[u8]) -> u32 {
+    u32::try_from(name.len()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notifications_carry_their_code_and_a_terminated_name() {
+        let expire = Notification::expire_entry(NodeId(2), b"abc");
+        let b = expire.as_bytes();
+        assert_eq!(b.len(), 16 + 16 + 4);
+        assert_eq!(b[..4], 36u32.to_ne_bytes());
+        assert_eq!(b[4..8], 3i32.to_ne_bytes());
+        assert_eq!(b[8..16], [0; 8]);
+        assert_eq!(b[16..24], 2u64.to_ne_bytes());
+        assert_eq!(b[24..28], 3u32.to_ne_bytes());
+        assert_eq!(b[28..32], 1u32.to_ne_bytes());
+        assert_eq!(&b[32..], b"abc\0");
+        assert_eq!(Notification::inc_epoch().as_bytes().len(), 16);
+        assert_eq!(Notification::inval_attr(NodeId(1)).as_bytes()[24..32], (-1i64).to_ne_bytes());
+        assert_eq!(Notification::delete(NodeId(1), NodeId(2), b"x").as_bytes().len(), 16 + 24 + 2);
+    }
+}

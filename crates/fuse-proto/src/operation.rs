@@ -1,0 +1,306 @@
+//! What a request asks for, one variant an opcode.
+
+use types::Time;
+
+use crate::wire;
+use crate::{Fh, InitIn, LockOwner, NodeId, Opcode, RenameFlags, Unique};
+
+/// What is asked of the inode [`crate::Header::nodeid`].
+///
+/// A `name` has 1 or more bytes, none of them `/` or NUL; it may be `.`, `..` or longer than 255 bytes. A symlink's `target`
+/// may be empty and contain `/`. Flags that belong to a system call are passed on as Linux numbers them.
+#[derive(Clone, Copy, Debug)]
+pub enum Operation<'a> {
+    Lookup {
+        name: &'a [u8],
+    },
+    /// Takes back `lookups` lookups; no answer.
+    Forget {
+        lookups: u64,
+    },
+    /// Takes back lookups of several inodes; no answer.
+    BatchForget(Forgets<'a>),
+    GetAttr {
+        fh: Option<Fh>,
+    },
+    SetAttr(SetAttr),
+    ReadLink,
+    Symlink {
+        name: &'a [u8],
+        target: &'a [u8],
+    },
+    /// `mode` with the type. `rdev` is the kernel's `new_encode_dev`, and goes back in [`crate::Attr::rdev`].
+    MkNod {
+        name: &'a [u8],
+        mode: u32,
+        rdev: u32,
+        umask: u32,
+    },
+    MkDir {
+        name: &'a [u8],
+        mode: u32,
+        umask: u32,
+    },
+    Unlink {
+        name: &'a [u8],
+    },
+    RmDir {
+        name: &'a [u8],
+    },
+    /// RENAME and RENAME2.
+    Rename {
+        name: &'a [u8],
+        new_parent: NodeId,
+        new_name: &'a [u8],
+        flags: RenameFlags,
+    },
+    /// The new name is made in [`crate::Header::nodeid`].
+    Link {
+        node: NodeId,
+        name: &'a [u8],
+    },
+    /// `flags` of `open(2)`, without `O_CREAT`, `O_EXCL` and `O_NOCTTY`. `kill_suidgid`: truncation clears SUID and SGID.
+    Open {
+        flags: u32,
+        kill_suidgid: bool,
+    },
+    Create(Create<'a>),
+    /// An unnamed file, `O_TMPFILE`; answered as CREATE. Its `name` is empty.
+    TmpFile(Create<'a>),
+    Read(Read),
+    Write(Write<'a>),
+    Flush {
+        fh: Fh,
+        lock_owner: LockOwner,
+    },
+    Release(Release),
+    Fsync {
+        fh: Fh,
+        datasync: bool,
+    },
+    StatFs,
+    SetXattr(SetXattr<'a>),
+    /// `size` 0 asks for the length.
+    GetXattr {
+        name: &'a [u8],
+        size: u32,
+    },
+    /// `size` 0 asks for the length.
+    ListXattr {
+        size: u32,
+    },
+    RemoveXattr {
+        name: &'a [u8],
+    },
+    Init(InitIn),
+    OpenDir {
+        flags: u32,
+    },
+    ReadDir(ReadDir),
+    ReadDirPlus(ReadDir),
+    ReleaseDir(Release),
+    FsyncDir {
+        fh: Fh,
+        datasync: bool,
+    },
+    GetLk(LockRequest),
+    /// SETLK, and SETLKW with `wait`.
+    SetLk {
+        request: LockRequest,
+        wait: bool,
+    },
+    /// `mask` of `access(2)`; never sent under `default_permissions`.
+    Access {
+        mask: u32,
+    },
+    /// The caller of `unique` was interrupted; no answer. It may come before the request itself.
+    Interrupt {
+        unique: Unique,
+    },
+    Bmap {
+        block: u64,
+        blocksize: u32,
+    },
+    /// The last request: the file system is unmounted.
+    Destroy,
+    Ioctl(Ioctl<'a>),
+    Poll {
+        fh: Fh,
+        kernel_handle: u64,
+        schedule_notify: bool,
+        events: u32,
+    },
+    /// `mode` of `fallocate(2)`.
+    Fallocate {
+        fh: Fh,
+        offset: u64,
+        len: u64,
+        mode: u32,
+    },
+    /// `whence` of `lseek(2)`: `SEEK_DATA` (3) or `SEEK_HOLE` (4).
+    Lseek {
+        fh: Fh,
+        offset: u64,
+        whence: u32,
+    },
+    /// Answered by [`crate::Body::written`], and `CopyFileRange64` by [`crate::Body::copied_64`].
+    CopyFileRange(CopyRange),
+    CopyFileRange64(CopyRange),
+    SyncFs,
+    /// `flags` and `mask` of `statx(2)`.
+    Statx {
+        fh: Option<Fh>,
+        flags: u32,
+        mask: u32,
+    },
+    /// Anything else; to be answered ENOSYS.
+    Unknown(Opcode),
+}
+
+/// CREATE and TMPFILE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Create<'a> {
+    pub name: &'a [u8],
+    /// Of `open(2)`.
+    pub flags: u32,
+    /// With `S_IFREG`.
+    pub mode: u32,
+    pub umask: u32,
+    pub kill_suidgid: bool,
+}
+
+/// SETATTR: what is `Some` is to be changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// With the type.
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size_bytes: Option<u64>,
+    pub atime: Option<SetTime>,
+    pub mtime: Option<SetTime>,
+    pub ctime: Option<Time>,
+    /// The open file a truncation goes through.
+    pub fh: Option<Fh>,
+    pub lock_owner: Option<LockOwner>,
+    /// SUID and SGID are to be cleared, for the caller lacks `CAP_FSETID` (`HANDLE_KILLPRIV_V2`).
+    pub kill_suidgid: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    Now,
+    At(Time),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    pub fh: Fh,
+    pub offset: u64,
+    pub size_bytes: u32,
+    /// Of `open(2)`.
+    pub flags: u32,
+    pub lock_owner: Option<LockOwner>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Write<'a> {
+    pub fh: Fh,
+    pub offset: u64,
+    pub data: &'a [u8],
+    /// Of `open(2)`.
+    pub flags: u32,
+    pub lock_owner: Option<LockOwner>,
+    /// Written back from the page cache: `fh` is a guess, and the header's ids are not the writer's.
+    pub from_cache: bool,
+    /// SUID and SGID are to be cleared, for the writer lacks `CAP_FSETID` (`HANDLE_KILLPRIV_V2`).
+    pub kill_suidgid: bool,
+}
+
+/// RELEASE and RELEASEDIR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Release {
+    pub fh: Fh,
+    /// Of `open(2)`.
+    pub flags: u32,
+    pub lock_owner: LockOwner,
+    /// `FUSE_RELEASE_FLUSH`.
+    pub flush: bool,
+    /// The owner's `flock(2)` lock is to be dropped.
+    pub flock_unlock: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetXattr<'a> {
+    pub name: &'a [u8],
+    pub value: &'a [u8],
+    /// `XATTR_CREATE` (1) and `XATTR_REPLACE` (2).
+    pub flags: u32,
+    /// Setting this access ACL clears SGID (`FUSE_SETXATTR_ACL_KILL_SGID`).
+    pub acl_kill_sgid: bool,
+}
+
+/// READDIR and READDIRPLUS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadDir {
+    pub fh: Fh,
+    /// 0, or the `next_offset` of an entry sent before.
+    pub offset: u64,
+    pub size_bytes: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockRequest {
+    pub fh: Fh,
+    pub owner: LockOwner,
+    pub lock: FileLock,
+    /// A lock of `flock(2)`, not of `fcntl(2)`.
+    pub flock: bool,
+}
+
+/// A byte range of a file and how it is locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileLock {
+    pub start: u64,
+    /// The last byte; `i64::MAX` for the end of the file.
+    pub end: u64,
+    /// `F_RDLCK` (0), `F_WRLCK` (1) or `F_UNLCK` (2).
+    pub kind: u32,
+    pub pid: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ioctl<'a> {
+    pub fh: Fh,
+    pub flags: u32,
+    pub cmd: u32,
+    pub arg: u64,
+    pub data: &'a [u8],
+    pub out_bytes: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyRange {
+    /// Of the file read from, [`crate::Header::nodeid`].
+    pub fh_in: Fh,
+    pub offset_in: u64,
+    pub node_out: NodeId,
+    pub fh_out: Fh,
+    pub offset_out: u64,
+    pub len: u64,
+    pub flags: u64,
+}
+
+/// The inodes of a BATCH_FORGET.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forgets<'a>(pub(crate) &'a [[u8; 16]]);
+
+impl<'a> Forgets<'a> {
+    /// Each inode and how many lookups of it are taken back.
+    pub fn iter(self) -> impl Iterator<Item = (NodeId, u64)> + 'a {
+        self.0.iter().map(|forget| {
+            let forget: wire::ForgetOne = zerocopy::transmute!(*forget);
+            (NodeId(forget.nodeid), forget.nlookup)
+        })
+    }
+}

@@ -1,0 +1,417 @@
+//! From bytes to [`Request`].
+//!
+//! Nothing here trusts the bytes: whatever the device, or a fuzzer in its place, hands over ends as a request or as a
+//! [`ParseError`]. A request is its header, the arguments of its opcode, and at its very end the extensions.
+
+use types::Time;
+use zerocopy::FromBytes;
+
+use crate::operation::*;
+use crate::request::{Header, Malformed, ParseError, Request, SuppGroups};
+use crate::wire;
+use crate::{Fh, InitFlags, InitIn, LockOwner, NodeId, Opcode, RenameFlags, Unique};
+
+impl<'a> Request<'a> {
+    /// Reads the one request that `bytes` hold.
+    ///
+    /// # Errors
+    /// [`ParseError`], which names the request where its header is whole.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
+        let (head, args) = wire::InHeader::read_from_prefix(bytes).map_err(|_| ParseError {
+            unique: None,
+            opcode: None,
+            why: Malformed::Short,
+        })?;
+        let header = Header {
+            unique: Unique(head.unique),
+            opcode: Opcode(head.opcode),
+            nodeid: NodeId(head.nodeid),
+            uid: head.uid,
+            gid: head.gid,
+            pid: head.pid,
+        };
+        parse_args(&head, bytes.len(), args)
+            .map(|(operation, supp_groups)| Request { header, operation, supp_groups })
+            .map_err(|why| ParseError { unique: Some(header.unique), opcode: Some(header.opcode), why })
+    }
+}
+
+fn parse_args<'a>(
+    head: &wire::InHeader,
+    len: usize,
+    args: &'a [u8],
+) -> Result<(Operation<'a>, SuppGroups<'a>), Malformed> {
+    if head.len as usize != len {
+        return Err(Malformed::Length);
+    }
+    let ext_bytes = usize::from(head.total_extlen) * 8;
+    let ext_start = args.len().checked_sub(ext_bytes).ok_or(Malformed::Extension)?;
+    let (args, ext) = args.split_at(ext_start);
+    let supp_groups = parse_extensions(ext)?;
+    let mut args = Args(args);
+    let operation = parse_operation(Opcode(head.opcode), &mut args)?;
+    match args.0 {
+        [] => Ok((operation, supp_groups)),
+        _ => Err(Malformed::LeftOver),
+    }
+}
+
+/// `FUSE_EXT_GROUPS`. Smaller types are a count of security contexts; those and unknown ones are stepped over.
+const EXT_GROUPS: u32 = 32;
+
+fn parse_extensions(mut ext: &[u8]) -> Result<SuppGroups<'_>, Malformed> {
+    let mut groups = SuppGroups::default();
+    while !ext.is_empty() {
+        let (head, _) = wire::ExtHeader::read_from_prefix(ext).map_err(|_| Malformed::Extension)?;
+        let (this, rest) = ext.split_at_checked(head.size as usize).ok_or(Malformed::Extension)?;
+        let body = this.get(size_of::<wire::ExtHeader>()..).ok_or(Malformed::Extension)?;
+        if head.kind == EXT_GROUPS {
+            let (count, gids) = u32::read_from_prefix(body).map_err(|_| Malformed::Extension)?;
+            let bytes = (count as usize).checked_mul(4).ok_or(Malformed::Extension)?;
+            groups = SuppGroups(gids.get(..bytes).ok_or(Malformed::Extension)?);
+        }
+        ext = rest;
+    }
+    Ok(groups)
+}
+
+// Bits of requests, as `include/uapi/linux/fuse.h` names them.
+const GETATTR_FH: u32 = 1;
+const OPEN_KILL_SUIDGID: u32 = 1;
+const WRITE_CACHE: u32 = 1;
+const READ_WRITE_LOCKOWNER: u32 = 1 << 1;
+const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+const RELEASE_FLUSH: u32 = 1;
+const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
+const FSYNC_FDATASYNC: u32 = 1;
+const SETXATTR_ACL_KILL_SGID: u32 = 1;
+const LK_FLOCK: u32 = 1;
+const POLL_SCHEDULE_NOTIFY: u32 = 1;
+
+fn parse_operation<'a>(opcode: Opcode, args: &mut Args<'a>) -> Result<Operation<'a>, Malformed> {
+    Ok(match opcode {
+        Opcode::LOOKUP => Operation::Lookup { name: args.name()? },
+        Opcode::FORGET => Operation::Forget { lookups: args.take::<wire::ForgetIn>()?.nlookup },
+        Opcode::BATCH_FORGET => Operation::BatchForget(args.forgets()?),
+        Opcode::GETATTR => {
+            let a: wire::GetattrIn = args.take()?;
+            Operation::GetAttr { fh: (a.getattr_flags & GETATTR_FH != 0).then_some(Fh(a.fh)) }
+        }
+        Opcode::STATX => {
+            let a: wire::StatxIn = args.take()?;
+            let fh = (a.getattr_flags & GETATTR_FH != 0).then_some(Fh(a.fh));
+            Operation::Statx { fh, flags: a.sx_flags, mask: a.sx_mask }
+        }
+        Opcode::SETATTR => Operation::SetAttr(args.set_attr()?),
+        Opcode::READLINK => Operation::ReadLink,
+        Opcode::SYMLINK => Operation::Symlink { name: args.name()?, target: args.string()? },
+        Opcode::MKNOD => {
+            let a: wire::MknodIn = args.take()?;
+            Operation::MkNod { name: args.name()?, mode: a.mode, rdev: a.rdev, umask: a.umask }
+        }
+        Opcode::MKDIR => {
+            let a: wire::MkdirIn = args.take()?;
+            Operation::MkDir { name: args.name()?, mode: a.mode, umask: a.umask }
+        }
+        Opcode::UNLINK => Operation::Unlink { name: args.name()? },
+        Opcode::RMDIR => Operation::RmDir { name: args.name()? },
+        Opcode::RENAME => {
+            let a: wire::RenameIn = args.take()?;
+            args.rename(a.newdir, 0)?
+        }
+        Opcode::RENAME2 => {
+            let a: wire::Rename2In = args.take()?;
+            args.rename(a.newdir, a.flags)?
+        }
+        Opcode::LINK => {
+            let a: wire::LinkIn = args.take()?;
+            Operation::Link { node: NodeId(a.oldnodeid), name: args.name()? }
+        }
+        Opcode::OPEN => {
+            let a: wire::OpenIn = args.take()?;
+            Operation::Open { flags: a.flags, kill_suidgid: a.open_flags & OPEN_KILL_SUIDGID != 0 }
+        }
+        Opcode::CREATE => {
+            let a: wire::CreateIn = args.take()?;
+            Operation::Create(create(a, args.name()?))
+        }
+        Opcode::TMPFILE => {
+            // The kernel names an unnamed file "/" (`vfs_tmpfile`).
+            let a: wire::CreateIn = args.take()?;
+            args.string()?;
+            Operation::TmpFile(create(a, b""))
+        }
+        Opcode::READ => Operation::Read(args.read()?),
+        Opcode::WRITE => Operation::Write(args.write()?),
+        Opcode::FLUSH => {
+            let a: wire::FlushIn = args.take()?;
+            Operation::Flush { fh: Fh(a.fh), lock_owner: LockOwner(a.lock_owner) }
+        }
+        Opcode::RELEASE => Operation::Release(args.release()?),
+        Opcode::RELEASEDIR => Operation::ReleaseDir(args.release()?),
+        Opcode::FSYNC => {
+            let a: wire::FsyncIn = args.take()?;
+            Operation::Fsync { fh: Fh(a.fh), datasync: a.fsync_flags & FSYNC_FDATASYNC != 0 }
+        }
+        Opcode::FSYNCDIR => {
+            let a: wire::FsyncIn = args.take()?;
+            Operation::FsyncDir { fh: Fh(a.fh), datasync: a.fsync_flags & FSYNC_FDATASYNC != 0 }
+        }
+        Opcode::STATFS => Operation::StatFs,
+        Opcode::SETXATTR => {
+            let a: wire::SetxattrIn = args.take()?;
+            Operation::SetXattr(SetXattr {
+                name: args.xattr_name()?,
+                value: args.data(a.size)?,
+                flags: a.flags,
+                acl_kill_sgid: a.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0,
+            })
+        }
+        Opcode::GETXATTR => {
+            let a: wire::GetxattrIn = args.take()?;
+            Operation::GetXattr { name: args.xattr_name()?, size: a.size }
+        }
+        Opcode::LISTXATTR => Operation::ListXattr { size: args.take::<wire::GetxattrIn>()?.size },
+        Opcode::REMOVEXATTR => Operation::RemoveXattr { name: args.xattr_name()? },
+        Opcode::INIT => Operation::Init(args.init()?),
+        Opcode::OPENDIR => Operation::OpenDir { flags: args.take::<wire::OpenIn>()?.flags },
+        Opcode::READDIR => Operation::ReadDir(args.read_dir()?),
+        Opcode::READDIRPLUS => Operation::ReadDirPlus(args.read_dir()?),
+        Opcode::GETLK => Operation::GetLk(args.lock()?),
+        Opcode::SETLK => Operation::SetLk { request: args.lock()?, wait: false },
+        Opcode::SETLKW => Operation::SetLk { request: args.lock()?, wait: true },
+        Opcode::ACCESS => Operation::Access { mask: args.take::<wire::AccessIn>()?.mask },
+        Opcode::INTERRUPT => {
+            Operation::Interrupt { unique: Unique(args.take::<wire::InterruptIn>()?.unique) }
+        }
+        Opcode::BMAP => {
+            let a: wire::BmapIn = args.take()?;
+            Operation::Bmap { block: a.block, blocksize: a.blocksize }
+        }
+        Opcode::DESTROY => Operation::Destroy,
+        Opcode::IOCTL => Operation::Ioctl(args.ioctl()?),
+        Opcode::POLL => {
+            let a: wire::PollIn = args.take()?;
+            let schedule_notify = a.flags & POLL_SCHEDULE_NOTIFY != 0;
+            Operation::Poll { fh: Fh(a.fh), kernel_handle: a.kh, schedule_notify, events: a.events }
+        }
+        Opcode::FALLOCATE => {
+            let a: wire::FallocateIn = args.take()?;
+            Operation::Fallocate { fh: Fh(a.fh), offset: a.offset, len: a.length, mode: a.mode }
+        }
+        Opcode::LSEEK => {
+            let a: wire::LseekIn = args.take()?;
+            Operation::Lseek { fh: Fh(a.fh), offset: a.offset, whence: a.whence }
+        }
+        Opcode::COPY_FILE_RANGE => Operation::CopyFileRange(args.copy_range()?),
+        Opcode::COPY_FILE_RANGE_64 => Operation::CopyFileRange64(args.copy_range()?),
+        Opcode::SYNCFS => {
+            args.take::<wire::SyncfsIn>()?;
+            Operation::SyncFs
+        }
+        unknown => {
+            args.0 = &[];
+            Operation::Unknown(unknown)
+        }
+    })
+}
+
+/// What is left of the arguments.
+struct Args<'a>(&'a [u8]);
+
+impl<'a> Args<'a> {
+    /// The next structure. It is copied, for the bytes may lie at any address.
+    fn take<T: FromBytes>(&mut self) -> Result<T, Malformed> {
+        let (value, rest) = T::read_from_prefix(self.0).map_err(|_| Malformed::Short)?;
+        self.0 = rest;
+        Ok(value)
+    }
+
+    /// The bytes up to the next NUL, which is taken too.
+    fn string(&mut self) -> Result<&'a [u8], Malformed> {
+        let end = self.0.iter().position(|&b| b == 0).ok_or(Malformed::Unterminated)?;
+        let string = &self.0[..end];
+        self.0 = &self.0[end + 1..];
+        Ok(string)
+    }
+
+    fn name(&mut self) -> Result<&'a [u8], Malformed> {
+        let name = self.string()?;
+        match name.is_empty() || name.contains(&b'/') {
+            true => Err(Malformed::Name),
+            false => Ok(name),
+        }
+    }
+
+    fn xattr_name(&mut self) -> Result<&'a [u8], Malformed> {
+        match self.string()? {
+            [] => Err(Malformed::Name),
+            name => Ok(name),
+        }
+    }
+
+    /// All that is left, which is to be `size` bytes.
+    fn data(&mut self, size: u32) -> Result<&'a [u8], Malformed> {
+        match self.0.len() == size as usize {
+            true => Ok(std::mem::take(&mut self.0)),
+            false => Err(Malformed::Count),
+        }
+    }
+
+    fn forgets(&mut self) -> Result<Forgets<'a>, Malformed> {
+        let count = self.take::<wire::BatchForgetIn>()?.count as usize;
+        let (forgets, odd) = self.0.as_chunks();
+        if forgets.len() != count || !odd.is_empty() {
+            return Err(Malformed::Count);
+        }
+        self.0 = &[];
+        Ok(Forgets(forgets))
+    }
+
+    fn rename(&mut self, newdir: u64, flags: u32) -> Result<Operation<'a>, Malformed> {
+        Ok(Operation::Rename {
+            name: self.name()?,
+            new_parent: NodeId(newdir),
+            new_name: self.name()?,
+            flags: RenameFlags::from_bits(flags),
+        })
+    }
+
+    fn set_attr(&mut self) -> Result<SetAttr, Malformed> {
+        // The bits of `valid`, `FATTR_*`.
+        const MODE: u32 = 1;
+        const UID: u32 = 1 << 1;
+        const GID: u32 = 1 << 2;
+        const SIZE: u32 = 1 << 3;
+        const ATIME: u32 = 1 << 4;
+        const MTIME: u32 = 1 << 5;
+        const FH: u32 = 1 << 6;
+        const ATIME_NOW: u32 = 1 << 7;
+        const MTIME_NOW: u32 = 1 << 8;
+        const LOCKOWNER: u32 = 1 << 9;
+        const CTIME: u32 = 1 << 10;
+        const KILL_SUIDGID: u32 = 1 << 11;
+
+        let a: wire::SetattrIn = self.take()?;
+        let has = |bit: u32| a.valid & bit != 0;
+        let set_time = |set: u32, now: u32, sec: i64, nsec: u32| match (has(now), has(set)) {
+            (true, _) => Ok(Some(SetTime::Now)),
+            (false, true) => time(sec, nsec).map(|t| Some(SetTime::At(t))),
+            (false, false) => Ok(None),
+        };
+        Ok(SetAttr {
+            mode: has(MODE).then_some(a.mode),
+            uid: has(UID).then_some(a.uid),
+            gid: has(GID).then_some(a.gid),
+            size_bytes: has(SIZE).then_some(a.size),
+            atime: set_time(ATIME, ATIME_NOW, a.atime, a.atimensec)?,
+            mtime: set_time(MTIME, MTIME_NOW, a.mtime, a.mtimensec)?,
+            ctime: has(CTIME).then(|| time(a.ctime, a.ctimensec)).transpose()?,
+            fh: has(FH).then_some(Fh(a.fh)),
+            lock_owner: has(LOCKOWNER).then_some(LockOwner(a.lock_owner)),
+            kill_suidgid: has(KILL_SUIDGID),
+        })
+    }
+
+    fn read(&mut self) -> Result<Read, Malformed> {
+        let a: wire::ReadIn = self.take()?;
+        Ok(Read {
+            fh: Fh(a.fh),
+            offset: a.offset,
+            size_bytes: a.size,
+            flags: a.flags,
+            lock_owner: (a.read_flags & READ_WRITE_LOCKOWNER != 0).then_some(LockOwner(a.lock_owner)),
+        })
+    }
+
+    fn read_dir(&mut self) -> Result<ReadDir, Malformed> {
+        let a: wire::ReadIn = self.take()?;
+        Ok(ReadDir { fh: Fh(a.fh), offset: a.offset, size_bytes: a.size })
+    }
+
+    fn write(&mut self) -> Result<Write<'a>, Malformed> {
+        let a: wire::WriteIn = self.take()?;
+        Ok(Write {
+            fh: Fh(a.fh),
+            offset: a.offset,
+            data: self.data(a.size)?,
+            flags: a.flags,
+            lock_owner: (a.write_flags & READ_WRITE_LOCKOWNER != 0).then_some(LockOwner(a.lock_owner)),
+            from_cache: a.write_flags & WRITE_CACHE != 0,
+            kill_suidgid: a.write_flags & WRITE_KILL_SUIDGID != 0,
+        })
+    }
+
+    fn release(&mut self) -> Result<Release, Malformed> {
+        let a: wire::ReleaseIn = self.take()?;
+        Ok(Release {
+            fh: Fh(a.fh),
+            flags: a.flags,
+            lock_owner: LockOwner(a.lock_owner),
+            flush: a.release_flags & RELEASE_FLUSH != 0,
+            flock_unlock: a.release_flags & RELEASE_FLOCK_UNLOCK != 0,
+        })
+    }
+
+    /// Kernels without `INIT_EXT` send 16 bytes, newer ones 64, and future ones may send more.
+    fn init(&mut self) -> Result<InitIn, Malformed> {
+        let a: wire::InitIn16 = self.take()?;
+        let flags2 = match std::mem::take(&mut self.0) {
+            [] => 0,
+            rest => u32::read_from_prefix(rest).map_err(|_| Malformed::Short)?.0,
+        };
+        let flags = InitFlags::from_bits(u64::from(a.flags));
+        let flags = match flags.contains(InitFlags::INIT_EXT) {
+            true => flags | InitFlags::from_bits(u64::from(flags2) << 32),
+            false => flags,
+        };
+        Ok(InitIn { major: a.major, minor: a.minor, max_readahead_bytes: a.max_readahead, flags })
+    }
+
+    fn lock(&mut self) -> Result<LockRequest, Malformed> {
+        let a: wire::LkIn = self.take()?;
+        Ok(LockRequest {
+            fh: Fh(a.fh),
+            owner: LockOwner(a.owner),
+            lock: FileLock { start: a.lk.start, end: a.lk.end, kind: a.lk.kind, pid: a.lk.pid },
+            flock: a.lk_flags & LK_FLOCK != 0,
+        })
+    }
+
+    fn ioctl(&mut self) -> Result<Ioctl<'a>, Malformed> {
+        let a: wire::IoctlIn = self.take()?;
+        Ok(Ioctl {
+            fh: Fh(a.fh),
+            flags: a.flags,
+            cmd: a.cmd,
+            arg: a.arg,
+            data: self.data(a.in_size)?,
+            out_bytes: a.out_size,
+        })
+    }
+
+    fn copy_range(&mut self) -> Result<CopyRange, Malformed> {
+        let a: wire::CopyFileRangeIn = self.take()?;
+        Ok(CopyRange {
+            fh_in: Fh(a.fh_in),
+            offset_in: a.off_in,
+            node_out: NodeId(a.nodeid_out),
+            fh_out: Fh(a.fh_out),
+            offset_out: a.off_out,
+            len: a.len,
+            flags: a.flags,
+        })
+    }
+}
+
+fn create(a: wire::CreateIn, name: &[u8]) -> Create<'_> {
+    let kill_suidgid = a.open_flags & OPEN_KILL_SUIDGID != 0;
+    Create { name, flags: a.flags, mode: a.mode, umask: a.umask, kill_suidgid }
+}
+
+fn time(sec: i64, nsec: u32) -> Result<Time, Malformed> {
+    match nsec < 1_000_000_000 {
+        true => Ok(Time::new(sec, nsec)),
+        false => Err(Malformed::Time),
+    }
+}
