@@ -12,7 +12,7 @@ set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../../scripts/lib.sh"
 
-[ $# -eq 1 ] && [ -d "$1" ] || die "usage: run.sh DIRECTORY"
+if [ $# -ne 1 ] || [ ! -d "$1" ]; then die "usage: run.sh DIRECTORY"; fi
 need_root
 directory=$(cd "$1" && pwd)
 
@@ -42,8 +42,8 @@ export EXPORT_PATH="$work/nfs/nfs-dir.test.dir"
 passed=0 failed=0 skipped=0
 cd "$work"
 while read -r file; do
-    style=locale
-    [ "${file%%/*}" != nfs ] || style=long-iso
+    style="locale"
+    [ "${file%%/*}" != nfs ] || style="long-iso"
     status=0
     TIME_STYLE=$style LC_ALL=C.UTF-8 perl -w -U "$ACL_TEST_SOURCE/test/run" "$file" >"$log" 2>&1 || status=$?
     summary=$(tail -n 1 "$log")

@@ -11,7 +11,7 @@ set -euo pipefail
 . "$(dirname "$0")/../../scripts/lib.sh"
 
 version=0.2.2
-[ $# -eq 1 ] && [ -d "$1" ] || die "usage: run.sh DIRECTORY"
+if [ $# -ne 1 ] || [ ! -d "$1" ]; then die "usage: run.sh DIRECTORY"; fi
 need_root
 here="$top/tests/pjdfstest"
 directory=$(cd "$1" && pwd)

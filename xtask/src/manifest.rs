@@ -1,0 +1,239 @@
+//! Rules on `Cargo.toml`: names, lints, and which crate may know which.
+
+use crate::tidy::Problem;
+
+/// Which crates of this workspace a crate may depend on, as the layers in ARCHITECTURE.md have it. An engine is any
+/// crate whose name begins with `engine-`; they share one line. `cli` and `xtask` are not here: see [`allowed`].
+const LAYERS: &[(&str, &[&str])] = &[
+    ("types", &[]),
+    ("acl", &["types"]),
+    ("meta", &["types", "acl"]),
+    ("engine-*", &["types", "meta"]),
+    ("chunk", &["types"]),
+    ("vfs", &["types", "acl", "meta", "chunk"]),
+    ("fuse-proto", &["types"]),
+    ("fuse-transport", &["types"]),
+    ("fuse", &["types", "acl", "vfs", "fuse-proto", "fuse-transport"]),
+];
+
+/// Crates from outside that belong to one layer: (the crate, who may name it). A trailing `*` stands for any ending.
+const RESERVED: &[(&str, &[&str])] = &[
+    ("clap*", &["cli"]),
+    ("indicatif", &["cli"]),
+    ("fuser", &["fuse*"]),
+    ("fuse3", &["fuse*"]),
+    ("fuse-backend-rs", &["fuse*"]),
+    ("polyfuse*", &["fuse*"]),
+    ("opendal", &["chunk"]),
+    ("rusqlite", &["engine-sqlite"]),
+    ("libsqlite3-sys", &["engine-sqlite"]),
+];
+
+/// Crates that may hold `unsafe` code, and so do without the workspace's `forbid`.
+pub(crate) const UNSAFE_CRATES: &[&str] = &["fuse-transport"];
+
+/// What the rules need of a manifest.
+#[derive(Debug, Default)]
+pub(crate) struct Manifest {
+    pub(crate) name: String,
+    /// `[dependencies]` and `[build-dependencies]`, for any target.
+    pub(crate) dependencies: Vec<String>,
+    pub(crate) dev_dependencies: Vec<String>,
+    /// `[lints] workspace = true` stands in it.
+    pub(crate) workspace_lints: bool,
+    /// It has a `[lints.rust]` or `[lints.clippy]` table of its own.
+    pub(crate) own_lints: bool,
+}
+
+impl Manifest {
+    /// Reads the few tables needed, line by line: Cargo has already accepted the file, so this need not be a TOML parser.
+    pub(crate) fn parse(text: &str) -> Self {
+        let mut manifest = Self::default();
+        let mut table = String::new();
+        for line in text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
+            if let Some(header) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+                table = header.trim().to_owned();
+                manifest.own_lints |= table.starts_with("lints.");
+                // `[dependencies.name]` is a dependency in a table of its own.
+                if let Some((list, name)) =
+                    manifest.list_of(&table).and_then(|(list, rest)| Some((list, rest?)))
+                {
+                    list.push(name);
+                }
+                continue;
+            }
+            let Some((key, value)) = line.split_once('=') else { continue };
+            // `name.workspace = true` and `name = { ... }` both begin with the name.
+            let key = key.trim().split('.').next().unwrap_or_default().trim_matches('"').to_owned();
+            match table.as_str() {
+                "package" if key == "name" => manifest.name = value.trim().trim_matches('"').to_owned(),
+                "lints" => manifest.workspace_lints |= key == "workspace" && value.trim() == "true",
+                _ => {
+                    if let Some((list, None)) = manifest.list_of(&table) {
+                        list.push(key);
+                    }
+                }
+            }
+        }
+        manifest
+    }
+
+    /// The list that a table's entries go to, and the dependency's name where the table is about one.
+    fn list_of(&mut self, table: &str) -> Option<(&mut Vec<String>, Option<String>)> {
+        // `[target.'cfg(unix)'.dependencies]` counts like `[dependencies]`.
+        let table = match table.strip_prefix("target.") {
+            Some(rest) => {
+                &rest[rest.rfind("dev-dep").or(rest.rfind("build-dep")).or(rest.rfind("dependencies"))?..]
+            }
+            None => table,
+        };
+        let (kind, name) = match table.split_once('.') {
+            Some((kind, name)) => (kind, Some(name.trim_matches('"').to_owned())),
+            None => (table, None),
+        };
+        match kind {
+            "dependencies" | "build-dependencies" => Some((&mut self.dependencies, name)),
+            "dev-dependencies" => Some((&mut self.dev_dependencies, name)),
+            _ => None,
+        }
+    }
+}
+
+/// Checks one manifest; `folder` is the name of the folder it lies in.
+pub(crate) fn check(folder: &str, place: &str, manifest: &Manifest) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut problem = |what: String, remedy| problems.push(Problem { place: place.to_owned(), what, remedy });
+    let name = manifest.name.as_str();
+
+    if name != folder {
+        problem(format!("crate `{name}` lies in folder `{folder}`"), "give both the same name");
+    }
+    if UNSAFE_CRATES.contains(&name) {
+        if !manifest.workspace_lints && !manifest.own_lints {
+            problem(
+                "no lints".into(),
+                "add `[lints] workspace = true`, or the same lints with unsafe_code = \"deny\"",
+            );
+        }
+    } else if !manifest.workspace_lints {
+        problem("lints are not the workspace's".into(), "add `[lints]` with `workspace = true`");
+    }
+    if layer(name).is_none() && !is_top(name) {
+        problem(format!("crate `{name}` has no layer"), "add it to LAYERS in xtask/src/manifest.rs");
+    }
+    for dependency in &manifest.dependencies {
+        if let Some(remedy) = forbidden(name, dependency) {
+            problem(format!("`{name}` depends on `{dependency}`"), remedy);
+        }
+    }
+    for dependency in &manifest.dev_dependencies {
+        // Tests obey the same layers: one that needs an engine belongs into cli, or uses the one in memory.
+        if let Some(remedy) = forbidden(name, dependency) {
+            problem(format!("tests of `{name}` depend on `{dependency}`"), remedy);
+        }
+    }
+    problems
+}
+
+/// Why `name` may not depend on `dependency`, if so.
+fn forbidden(name: &str, dependency: &str) -> Option<&'static str> {
+    if let Some((_, who)) = RESERVED.iter().find(|(reserved, _)| matches(reserved, dependency)) {
+        let may = who.iter().any(|who| matches(who, name));
+        return (!may)
+            .then_some("that crate belongs to another layer: see RESERVED in xtask/src/manifest.rs");
+    }
+    if !is_top(dependency) && layer(dependency).is_none() {
+        return None; // Not one of ours.
+    }
+    if name == "cli" || layer(name).is_some_and(|below| below.iter().any(|below| matches(below, dependency)))
+    {
+        return None;
+    }
+    Some("imports point down only: see LAYERS in xtask/src/manifest.rs")
+}
+
+fn layer(name: &str) -> Option<&'static [&'static str]> {
+    LAYERS.iter().find(|(pattern, _)| matches(pattern, name)).map(|(_, below)| *below)
+}
+
+/// Crates that nothing depends on; `cli` may name everything, `xtask` nothing.
+fn is_top(name: &str) -> bool {
+    matches!(name, "cli" | "xtask")
+}
+
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => name == pattern,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(folder: &str, text: &str) -> Vec<String> {
+        check(folder, "P", &Manifest::parse(text)).iter().map(ToString::to_string).collect()
+    }
+
+    fn with_dependency(name: &str, line: &str) -> Vec<String> {
+        problems(
+            name,
+            &format!("[package]\nname = \"{name}\"\n[dependencies]\n{line}\n[lints]\nworkspace = true\n"),
+        )
+    }
+
+    #[test]
+    fn every_form_of_a_dependency_is_read() {
+        let manifest = Manifest::parse(
+            "[package]\nname = \"a\" # the name\n[dependencies]\nb.workspace = true\nc = \"1\"\nd = { path = \"../d\" }\n\
+             [dependencies.e]\nversion = \"1\"\n[target.'cfg(unix)'.dependencies]\nf = \"1\"\n\
+             [target.'cfg(target_os = \"linux\")'.dev-dependencies]\ng = \"1\"\n[build-dependencies]\nh = \"1\"\n\
+             [dev-dependencies]\ni = \"1\"\n[features]\nj = []\n",
+        );
+        assert_eq!(manifest.name, "a");
+        assert_eq!(manifest.dependencies, ["b", "c", "d", "e", "f", "h"]);
+        assert_eq!(manifest.dev_dependencies, ["g", "i"]);
+        assert!(!manifest.workspace_lints);
+    }
+
+    #[test]
+    fn downward_is_allowed_and_upward_is_not() {
+        assert!(with_dependency("meta", "acl.workspace = true").is_empty());
+        assert_eq!(with_dependency("acl", "meta.workspace = true").len(), 1);
+        assert_eq!(with_dependency("types", "acl.workspace = true").len(), 1);
+        assert_eq!(with_dependency("chunk", "meta.workspace = true").len(), 1);
+        assert_eq!(with_dependency("vfs", "fuse.workspace = true").len(), 1);
+        assert_eq!(with_dependency("fuse", "meta.workspace = true").len(), 1);
+        assert_eq!(with_dependency("vfs", "cli.workspace = true").len(), 1);
+    }
+
+    #[test]
+    fn only_cli_names_an_engine() {
+        assert!(with_dependency("cli", "engine-sqlite.workspace = true").is_empty());
+        assert_eq!(with_dependency("vfs", "engine-sqlite.workspace = true").len(), 1);
+        assert_eq!(with_dependency("engine-redis", "engine-sqlite.workspace = true").len(), 1);
+        let tests = "[package]\nname = \"vfs\"\n[dev-dependencies]\nengine-sqlite = \"1\"\n[lints]\nworkspace = true\n";
+        assert_eq!(problems("vfs", tests).len(), 1);
+    }
+
+    #[test]
+    fn reserved_crates_stay_in_their_layer() {
+        assert!(with_dependency("cli", "clap_complete = \"4\"").is_empty());
+        assert_eq!(with_dependency("vfs", "clap = \"4\"").len(), 1);
+        assert_eq!(with_dependency("cli", "rusqlite = \"1\"").len(), 1);
+        assert_eq!(with_dependency("meta", "fuser = \"1\"").len(), 1);
+        assert!(with_dependency("fuse-proto", "fuser = \"1\"").is_empty());
+    }
+
+    #[test]
+    fn name_lints_and_layer_are_asked_for() {
+        let found = problems("folder", "[package]\nname = \"other\"\n");
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert!(
+            problems("fuse-transport", "[package]\nname = \"fuse-transport\"\n[lints.rust]\na = \"deny\"\n")
+                .is_empty()
+        );
+        assert_eq!(problems("vfs", "[package]\nname = \"vfs\"\n[lints.rust]\na = \"deny\"\n").len(), 1);
+    }
+}

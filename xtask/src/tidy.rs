@@ -1,0 +1,137 @@
+//! Walks the workspace and applies the rules of [`crate::manifest`] and [`crate::source`] to it.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::manifest::{self, Manifest};
+use crate::source;
+
+/// One broken rule: where, what, and what to do about it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// Path below the top of the checkout, with `:line` where there is one.
+    pub(crate) place: String,
+    pub(crate) what: String,
+    pub(crate) remedy: &'static str,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}; {}", self.place, self.what, self.remedy)
+    }
+}
+
+/// What was looked at, and what is wrong with it.
+#[derive(Debug, Default)]
+pub(crate) struct Summary {
+    pub(crate) crates: usize,
+    pub(crate) files: usize,
+    pub(crate) problems: Vec<Problem>,
+}
+
+/// Checks every crate of the checkout at `top`.
+///
+/// Fails with the path in the message where a file cannot be read.
+pub(crate) fn check(top: &Path) -> io::Result<Summary> {
+    let mut folders = subfolders(&top.join("crates"))?;
+    folders.push(top.join("xtask"));
+    let mut summary = Summary::default();
+    for folder in folders {
+        check_crate(top, &folder, &mut summary)?;
+        summary.crates += 1;
+    }
+    Ok(summary)
+}
+
+fn check_crate(top: &Path, folder: &Path, summary: &mut Summary) -> io::Result<()> {
+    let manifest_path = folder.join("Cargo.toml");
+    let manifest = Manifest::parse(&read(&manifest_path)?);
+    let folder_name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let place = below(top, &manifest_path);
+    summary.problems.extend(manifest::check(&folder_name, &place, &manifest));
+
+    let mut modules = Vec::new();
+    for path in rust_files(folder)? {
+        let text = read(&path)?;
+        let place = below(top, &path);
+        let inside = path.strip_prefix(folder).unwrap_or(&path);
+        summary.problems.extend(source::check(&folder_name, &place, inside, &text));
+        if inside.starts_with("src") {
+            modules.push((inside.to_path_buf(), text));
+        }
+        summary.files += 1;
+    }
+    for dead in source::dead_files(&modules) {
+        summary.problems.push(Problem {
+            place: below(top, &folder.join(&dead)),
+            what: "no `mod` line reaches this file".into(),
+            remedy: "declare it or delete it",
+        });
+    }
+    Ok(())
+}
+
+/// All `.rs` files below a crate's folder, sorted.
+fn rust_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut waiting = vec![folder.to_path_buf()];
+    while let Some(directory) = waiting.pop() {
+        for entry in named(&directory, fs::read_dir(&directory))? {
+            let path = named(&directory, entry)?.path();
+            if path.is_dir() {
+                // A fuzz crate builds into a target folder of its own.
+                if path.file_name().is_some_and(|name| name != "target") {
+                    waiting.push(path);
+                }
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn subfolders(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut folders = Vec::new();
+    for entry in named(directory, fs::read_dir(directory))? {
+        let path = named(directory, entry)?.path();
+        if path.is_dir() {
+            folders.push(path);
+        }
+    }
+    folders.sort();
+    Ok(folders)
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    named(path, fs::read_to_string(path))
+}
+
+/// Puts the path into an error's message, which the standard library leaves out.
+fn named<T>(path: &Path, result: io::Result<T>) -> io::Result<T> {
+    result.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
+fn below(top: &Path, path: &Path) -> String {
+    path.strip_prefix(top).unwrap_or(path).display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_reads_as_place_what_and_remedy() {
+        let problem = Problem { place: "crates/a/src/b.rs:3".into(), what: "x".into(), remedy: "do y" };
+        assert_eq!(problem.to_string(), "crates/a/src/b.rs:3: x; do y");
+    }
+
+    #[test]
+    fn an_unreadable_folder_is_named() {
+        let error = check(Path::new("/nonexistent")).unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/crates"), "{error}");
+    }
+}
