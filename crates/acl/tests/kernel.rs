@@ -256,7 +256,7 @@ fn acl(ids: u32, rng: &mut Rng) -> PosixAcl {
         0 | 1 => (0, 0),
         2 => (1, 0),
         3 => (0, 1),
-        _ => (rng.below(ids / 3) + 1, rng.below(ids / 3) + 1),
+        _ => (rng.below(ids / 4) + 1, rng.below(ids / 4) + 1),
     };
     let mut named = |count: u32, tag: fn(u32) -> Tag| -> Vec<Entry> {
         let ids: std::collections::BTreeSet<u32> = (0..count).map(|_| rng.below(ids)).collect();

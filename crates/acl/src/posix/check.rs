@@ -57,8 +57,9 @@ pub fn decide(cred: &Cred, node: &Node<'_>) -> Decision {
 }
 
 impl PosixAcl {
-    /// What the ACL grants a caller who is not the owner of the file. It depends on nothing else, so it may be cached
-    /// by (ACL, credential, in owning group). Twin of `posix_acl_permission`.
+    /// What the ACL grants a caller who is not the owner of the file, provided that the mode has group bits; [`decide`]
+    /// sees to both. It depends on nothing else, so it may be cached by (ACL, credential, in owning group). Twin of
+    /// `posix_acl_permission`.
     pub fn decide(&self, cred: &Cred, in_owning_group: bool) -> Decision {
         let mask = self.mask.unwrap_or(Perm::ALL);
         if let Some(perm) = find(&self.users, cred.uid) {
@@ -155,7 +156,7 @@ fn leap<T>(list: &[T], behind: impl Fn(&T) -> bool) -> &[T] {
     while end < list.len() && behind(&list[end]) {
         end *= 2;
     }
-    let reach = &list[..list.len().min(end + 1)];
+    let reach = &list[..list.len().min(end)];
     &list[reach.partition_point(behind)..]
 }
 
