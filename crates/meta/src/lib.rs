@@ -1,11 +1,17 @@
 //! Metadata: records, transactions of guards and effects, the operations of POSIX as pure plans over them, and the one
 //! loop that drives a plan against an engine.
 
+mod cache;
+mod driver;
 mod engine;
 mod mem;
+pub mod ops;
 mod record;
 mod txn;
+mod view;
+mod volume;
 
+pub use driver::{Ctx, Failure, ListedEntry, Listing, Meta, Op, Plan, Vouch};
 pub use engine::{Engine, EngineError, ErrorKind, Outcome};
 pub use mem::MemEngine;
 pub use record::{
@@ -13,3 +19,5 @@ pub use record::{
     blocks_of,
 };
 pub use txn::{Access, Effect, Guard, Txn};
+pub use view::{Stop, View};
+pub use volume::{AclKind, DIR_BYTES, FORMAT_VERSION, Volume, VolumeError};

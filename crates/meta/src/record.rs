@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, SessionId, Slice, SliceId, Time, XattrName};
+use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, SliceId, Time, XattrName};
 
 /// An inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,9 +177,4 @@ pub struct Page {
     pub facts: Facts,
     /// Whether rows may follow the last one here.
     pub more: bool,
-}
-
-/// An operation's number under which a retry finds what its first attempt did.
-pub(crate) fn op_id(session: SessionId, count: u64) -> OpId {
-    OpId((session.0 as u128) << 64 | count as u128)
 }

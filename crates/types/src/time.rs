@@ -1,5 +1,6 @@
 //! Points in time.
 
+use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Nanoseconds since 1970-01-01 UTC, negative before; spans the years 1677 to 2262, and clamps to them.
@@ -47,6 +48,24 @@ impl Time {
     }
 }
 
+/// `2026-11-20 18:52:07 UTC`, in the proleptic Gregorian calendar.
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (days, second) = (self.sec().div_euclid(86_400), self.sec().rem_euclid(86_400));
+        // Counted from 0000-03-01, so that the leap day is a year's last; an era is 400 years of 146,097 days.
+        let days = days + 719_468;
+        let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+        let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+        let day = day - (365 * year + year / 4 - year / 100);
+        let month = (5 * day + 2) / 153;
+        let day = day - (153 * month + 2) / 5 + 1;
+        let (month, carry) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+        let year = era * 400 + year + carry;
+        let (hour, minute) = (second / 3600, second / 60 % 60);
+        write!(f, "{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{:02} UTC", second % 60)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,5 +81,14 @@ mod tests {
     fn times_beyond_what_is_stored_clamp() {
         assert_eq!(Time::new(i64::MAX, 0).nanos(), i64::MAX);
         assert_eq!(Time::new(i64::MIN, 0).nanos(), i64::MIN);
+    }
+
+    #[test]
+    fn times_print_as_dates() {
+        assert_eq!(Time::new(0, 0).to_string(), "1970-01-01 00:00:00 UTC");
+        assert_eq!(Time::new(951_782_399, 5).to_string(), "2000-02-28 23:59:59 UTC");
+        assert_eq!(Time::new(951_782_400, 0).to_string(), "2000-02-29 00:00:00 UTC");
+        assert_eq!(Time::new(-1, 0).to_string(), "1969-12-31 23:59:59 UTC");
+        assert_eq!(Time::new(4_102_444_800, 0).to_string(), "2100-01-01 00:00:00 UTC");
     }
 }

@@ -1,0 +1,322 @@
+//! The one loop that carries an operation from plan to commit, retries included.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use types::{Cred, Errno, Ino, Name, OpId, SessionId, Time};
+
+use crate::cache::{Cache, Key, Value};
+use crate::engine::{Engine, EngineError, ErrorKind, Outcome};
+use crate::record::{Facts, Node, Page, Record, Scan, Seq};
+use crate::txn::{Effect, Txn};
+use crate::view::{Stop, View};
+use crate::volume::Volume;
+
+/// An operation: a pure function from what is known to what shall happen.
+pub trait Op {
+    type Reply;
+    /// For logs and counters.
+    const NAME: &'static str;
+    /// Whether it only looks. It may then be answered by records that are within their lifetime.
+    const READ: bool = false;
+
+    /// Decides. Called again, with more or fresher records, after [`Stop::Missing`] and after a conflict.
+    ///
+    /// # Errors
+    /// [`Stop`]: the operation's rules refuse it, or records are missing.
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Self::Reply>, Stop>;
+}
+
+/// What an operation decided.
+#[derive(Debug)]
+pub struct Plan<R> {
+    pub reply: R,
+    pub effects: Vec<Effect>,
+}
+
+impl<R> Plan<R> {
+    /// A reply to a question: nothing happens.
+    pub fn answer(reply: R) -> Self {
+        Plan { reply, effects: Vec::new() }
+    }
+}
+
+/// What a plan depends on besides the records.
+#[derive(Debug)]
+pub struct Ctx<'a> {
+    pub now: Time,
+    pub vouch: &'a Vouch,
+    pub session: SessionId,
+    pub volume: &'a Volume,
+}
+
+/// Who has made sure that the caller may do it.
+#[derive(Clone, Debug)]
+pub enum Vouch {
+    /// The kernel, by what it knows of the inodes. `told` is the access revision of the parent directory it knows; if
+    /// that has moved, it must look again. `None` where this client is alone and so the kernel knows all there is.
+    Kernel { told: Option<u64> },
+    /// Nobody yet: the operation checks this credential.
+    Daemon(Cred),
+}
+
+/// Why an operation did not happen, or may not have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// By its rules.
+    #[error(transparent)]
+    Refused(#[from] Errno),
+    /// By a failure of the database that outlasted the retries.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+impl From<Failure> for Errno {
+    fn from(failure: Failure) -> Errno {
+        match failure {
+            Failure::Refused(errno) => errno,
+            Failure::Engine(error) => error.errno,
+        }
+    }
+}
+
+/// A client's handle on a volume's metadata.
+#[derive(Debug)]
+pub struct Meta {
+    engine: Arc<dyn Engine>,
+    cache: Cache,
+    volume: Volume,
+    session: SessionId,
+    alone: AtomicBool,
+    ops: AtomicU64,
+}
+
+/// How often a plan may meet a conflict or lack a record before the operation fails with EIO.
+const MAX_ROUNDS: u32 = 64;
+/// How often a failed request is repeated; with the pauses below, for about five seconds.
+const MAX_RETRIES: u32 = 10;
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How long records serve without asking again while other clients may change them.
+const LIFETIME: Duration = Duration::from_secs(1);
+
+impl Meta {
+    /// `cache_records` bounds the records held in memory, some 200 bytes each.
+    pub(crate) fn new(
+        engine: Arc<dyn Engine>,
+        volume: Volume,
+        session: SessionId,
+        cache_records: usize,
+    ) -> Self {
+        Meta {
+            engine,
+            cache: Cache::new(cache_records),
+            volume,
+            session,
+            alone: AtomicBool::new(false),
+            ops: AtomicU64::new(1),
+        }
+    }
+
+    pub fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        &self.engine
+    }
+
+    /// Declares that no other client can change the volume, so that records in memory are the truth.
+    pub fn set_alone(&self, alone: bool) {
+        self.alone.store(alone, Ordering::Release);
+        self.cache.clear();
+    }
+
+    pub fn is_alone(&self) -> bool {
+        self.alone.load(Ordering::Acquire)
+    }
+
+    /// Runs an operation: plans it, reads what the plan lacks, commits what it decides.
+    ///
+    /// # Errors
+    /// [`Failure::Refused`]: the rules forbid it, as of a moment during the call. [`Failure::Engine`]: the database
+    /// failed; if indeterminate, the operation may have happened.
+    pub fn run<O: Op>(&self, op: &O, vouch: &Vouch) -> Result<O::Reply, Failure> {
+        let ctx = Ctx { now: Time::now(), vouch, session: self.session, volume: &self.volume };
+        let alone = self.is_alone();
+        let count = self.ops.fetch_add(1, Ordering::Relaxed);
+        let id = OpId((self.session.0 as u128) << 64 | u128::from(count));
+        let mut fresh: Vec<(Key, Value)> = Vec::new();
+        let mut reads = 0;
+        for round in 0..MAX_ROUNDS {
+            let oldest = if alone { None } else { Instant::now().checked_sub(LIFETIME) };
+            let mut view = View::new(&self.cache, oldest, &fresh);
+            let planned = op.plan(&mut view, &ctx);
+            // What is known of one moment, or cannot change, is an answer; all else has to be committed.
+            let sure = alone || (!view.looked_at_cache() && reads <= 1);
+            let (result, effects) = match planned {
+                Err(Stop::Missing) => {
+                    let wants = view.into_wants();
+                    let facts = self.retry(|| self.engine.read(&wants))?;
+                    reads += 1;
+                    fresh.extend(self.cache.absorb(&facts));
+                    continue;
+                }
+                Err(Stop::KernelIsStale) => return Err(Errno::ESTALE.into()),
+                Err(Stop::Refused(errno)) if sure || O::READ => return Err(errno.into()),
+                Err(Stop::Refused(errno)) => (Err(errno.into()), Vec::new()),
+                Ok(plan) if plan.effects.is_empty() && (sure || O::READ) => return Ok(plan.reply),
+                Ok(plan) => (Ok(plan.reply), plan.effects),
+            };
+            let txn = Txn { op_id: id, guards: view.into_guards(), effects };
+            match self.commit(&txn)? {
+                Outcome::Committed { seq, nodes } => {
+                    self.remember(&txn, seq, &nodes);
+                    return result;
+                }
+                Outcome::Conflict(facts) => {
+                    // All guards were read again at one moment: what was found before is superseded.
+                    fresh = self.cache.absorb(&facts);
+                    reads = 1;
+                    if round > 2 {
+                        std::thread::sleep(pause(round - 2));
+                    }
+                }
+            }
+        }
+        let message = format!("{}: gave up after {MAX_ROUNDS} conflicts with other clients", O::NAME);
+        tracing::error!("{message}");
+        Err(EngineError::permanent(message).into())
+    }
+
+    /// A part of a directory in the order of names, from after `after` on: each name, its edge, and, if `nodes`, its
+    /// inode. ACLs met on the way are remembered.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn list(
+        &self,
+        parent: Ino,
+        after: Option<Name>,
+        limit: usize,
+        nodes: bool,
+    ) -> Result<Listing, Failure> {
+        let Page { facts, more } = self.scan(&Scan::Dir { parent, after, limit, nodes })?;
+        self.cache.absorb(&facts);
+        let mut entries: Vec<ListedEntry> = Vec::with_capacity(limit.min(facts.records.len()));
+        for record in facts.records {
+            match record {
+                Record::Edge(_, name, Some(edge)) => entries.push((name, edge, None)),
+                Record::Node(ino, node) => {
+                    if let Some(last) = entries.last_mut().filter(|(_, edge, _)| edge.ino == ino) {
+                        last.2 = node;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(Listing { entries, more })
+    }
+
+    /// Reads a part of a range; see [`Engine::scan`].
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn scan(&self, scan: &Scan) -> Result<Page, Failure> {
+        self.retry(|| self.engine.scan(scan))
+    }
+
+    /// Returns when all that was committed survives a loss of power.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn sync(&self) -> Result<(), Failure> {
+        self.retry(|| self.engine.sync())
+    }
+
+    fn commit(&self, txn: &Txn) -> Result<Outcome, Failure> {
+        let outcomes = self.retry(|| self.engine.commit(std::slice::from_ref(txn)))?;
+        let mut outcomes = outcomes.into_iter();
+        outcomes.next().ok_or_else(|| EngineError::permanent("the engine gave no outcome").into())
+    }
+
+    /// Repeats a request that failed for a while, or of which it is not known whether it failed: a transaction's
+    /// `op_id` makes the repetition exactly-once.
+    fn retry<T>(&self, mut request: impl FnMut() -> Result<T, EngineError>) -> Result<T, Failure> {
+        let mut retries = 0;
+        loop {
+            let error = match request() {
+                Ok(value) => return Ok(value),
+                Err(error) => error,
+            };
+            let worth_it = error.kind != ErrorKind::Determinate { transient: false };
+            if !worth_it || retries == MAX_RETRIES {
+                tracing::error!(%error, retries, "the metadata engine failed");
+                return Err(error.into());
+            }
+            retries += 1;
+            std::thread::sleep(pause(retries));
+        }
+    }
+
+    /// Takes what a committed transaction did into the cache.
+    fn remember(&self, txn: &Txn, seq: Seq, nodes: &[Node]) {
+        for effect in &txn.effects {
+            let (key, value) = match effect {
+                Effect::PutNode(node) => {
+                    self.cache.put(Key::Xattrs(node.ino), Value::Xattrs(Arc::default()), seq);
+                    (Key::Node(node.ino), Value::Node(Some(*node)))
+                }
+                Effect::DropNode { ino } => (Key::Node(*ino), Value::Node(None)),
+                Effect::PutEdge { parent, name, ino, kind } => (
+                    Key::Edge(*parent, name.clone()),
+                    Value::Edge(Some(crate::record::Edge { ino: *ino, kind: *kind })),
+                ),
+                Effect::DropEdge { parent, name } => (Key::Edge(*parent, name.clone()), Value::Edge(None)),
+                Effect::PutXattr { ino, .. } | Effect::DropXattr { ino, .. } => {
+                    (Key::Xattrs(*ino), Value::Unknown)
+                }
+                Effect::PutSymlink { ino, target } => {
+                    (Key::Symlink(*ino), Value::Symlink(Some(target.clone())))
+                }
+                Effect::PutAcl { id, text } => {
+                    let facts = Facts { seq, records: vec![Record::Acl(*id, Some(text.clone()))] };
+                    self.cache.absorb(&facts);
+                    continue;
+                }
+                // Their nodes came along with the outcome, unless it is the answer to a repetition.
+                changed => match changed.changed_node() {
+                    Some(ino) if nodes.is_empty() => (Key::Node(ino), Value::Unknown),
+                    _ => continue,
+                },
+            };
+            self.cache.put(key, value, seq);
+        }
+        for node in nodes {
+            self.cache.put(Key::Node(node.ino), Value::Node(Some(*node)), seq);
+        }
+    }
+}
+
+/// A name in a directory, what it refers to, and the inode if it was asked for.
+pub type ListedEntry = (Name, crate::record::Edge, Option<Node>);
+
+/// A part of a directory.
+#[derive(Debug)]
+pub struct Listing {
+    pub entries: Vec<ListedEntry>,
+    /// Whether entries may follow.
+    pub more: bool,
+}
+
+/// Doubles with each retry and is drawn from the upper half of its range, so that clients that collided part.
+fn pause(retry: u32) -> Duration {
+    let full = FIRST_PAUSE.saturating_mul(1 << retry.min(16)).min(LONGEST_PAUSE);
+    let jitter = Time::now().nsec() % 1000;
+    full / 2 + full.mul_f64(f64::from(jitter) / 2000.0)
+}

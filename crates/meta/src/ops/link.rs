@@ -1,0 +1,53 @@
+//! Hard links.
+
+use types::{Errno, Ino, Name};
+
+use crate::driver::{Ctx, Op, Plan};
+use crate::record::Want;
+use crate::txn::Effect;
+use crate::view::{Stop, View};
+
+/// Hard links an inode may have.
+const MAX_LINKS: u32 = i32::MAX as u32;
+
+/// Gives an inode one more name. Twin of `vfs_link`.
+///
+/// # Errors
+/// ENOENT where the directory is gone; ENOTDIR; ESTALE; EACCES; EEXIST; ENOENT where the inode is gone or has no name
+/// left; EPERM for a directory; EMLINK.
+#[derive(Debug)]
+pub struct Link {
+    pub ino: Ino,
+    pub parent: Ino,
+    pub name: Name,
+}
+
+impl Op for Link {
+    type Reply = ();
+    const NAME: &'static str = "link";
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, Stop> {
+        view.prefetch([Want::Node(self.parent), Want::Node(self.ino)])?;
+        let dir = view.dir(self.parent)?;
+        ctx.admit_change(view, &dir)?;
+        if view.edge_unlikely(self.parent, &self.name)?.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        let node = view.node(self.ino)?.ok_or(Errno::ENOENT)?;
+        if node.kind.is_dir() {
+            return Err(Errno::EPERM.into());
+        }
+        match view.links(self.ino)? {
+            0 => return Err(Errno::ENOENT.into()),
+            MAX_LINKS.. => return Err(Errno::EMLINK.into()),
+            _ => {}
+        }
+        let effects = vec![
+            Effect::PutEdge { parent: self.parent, name: self.name.clone(), ino: self.ino, kind: node.kind },
+            Effect::AddLinks { ino: self.ino, delta: 1 },
+            super::touch_ctime(self.ino, ctx.now),
+            super::touch_dir(self.parent, ctx.now),
+        ];
+        Ok(Plan { reply: (), effects })
+    }
+}

@@ -1,0 +1,167 @@
+//! New inodes: create, mknod, mkdir, symlink.
+
+use std::sync::Arc;
+
+use acl::posix;
+use types::{AclId, Errno, FileType, Ino, Mode, Name};
+
+use crate::driver::{Ctx, Op, Plan};
+use crate::record::{Node, Want};
+use crate::txn::Effect;
+use crate::view::{Stop, View};
+use crate::volume::{AclKind, DIR_BYTES};
+
+/// Makes an inode and its name. Twin of `vfs_create`, `vfs_mknod`, `vfs_mkdir`, `vfs_symlink`.
+///
+/// The group is the directory's where that has the SGID bit (and a subdirectory inherits the bit), else the caller's
+/// (`inode_init_owner`). Mode and ACLs follow from the directory's default ACL, else from the umask.
+///
+/// # Errors
+/// ENOENT where the directory is gone; ENOTDIR; ESTALE; EACCES; EEXIST; ENOSPC at the volume's limit.
+#[derive(Debug)]
+pub struct Make {
+    pub parent: Ino,
+    pub name: Name,
+    /// A number from [`Counter::Ino`](crate::Counter::Ino) that no inode had.
+    pub ino: Ino,
+    pub kind: MakeKind,
+    pub mode: Mode,
+    pub umask: u32,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MakeKind {
+    Regular,
+    Directory,
+    Symlink(Arc<[u8]>),
+    Fifo,
+    Socket,
+    CharDevice(u32),
+    BlockDevice(u32),
+}
+
+impl MakeKind {
+    fn file_type(&self) -> FileType {
+        match self {
+            MakeKind::Regular => FileType::Regular,
+            MakeKind::Directory => FileType::Directory,
+            MakeKind::Symlink(_) => FileType::Symlink,
+            MakeKind::Fifo => FileType::Fifo,
+            MakeKind::Socket => FileType::Socket,
+            MakeKind::CharDevice(_) => FileType::CharDevice,
+            MakeKind::BlockDevice(_) => FileType::BlockDevice,
+        }
+    }
+}
+
+impl Op for Make {
+    type Reply = Node;
+    const NAME: &'static str = "create";
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Node>, Stop> {
+        view.prefetch([Want::Node(self.parent)])?;
+        let dir = view.dir(self.parent)?;
+        ctx.admit_change(view, &dir)?;
+        if view.edge_unlikely(self.parent, &self.name)?.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        if let Some((max_inodes, max_blocks)) = ctx.volume.limits()
+            && !view.has_room(max_inodes, max_blocks)
+        {
+            return Err(Errno::ENOSPC.into());
+        }
+
+        let kind = self.kind.file_type();
+        let mut effects = Vec::with_capacity(6);
+        let mut mode = self.mode;
+        let mut gid = self.gid;
+        if dir.mode.has(Mode::SGID) {
+            gid = dir.gid;
+            if kind.is_dir() {
+                mode = mode.with(Mode::SGID);
+            }
+        }
+        let access = self.inherit(view, ctx, &dir, mode, &mut effects)?;
+        let node = Node {
+            ino: self.ino,
+            kind,
+            mode: access.mode,
+            uid: self.uid,
+            gid,
+            rdev: match self.kind {
+                MakeKind::CharDevice(rdev) | MakeKind::BlockDevice(rdev) => rdev,
+                _ => 0,
+            },
+            nlink: if kind.is_dir() { 2 } else { 1 },
+            size: match &self.kind {
+                MakeKind::Symlink(target) => target.len() as u64,
+                MakeKind::Directory => DIR_BYTES,
+                _ => 0,
+            },
+            atime: ctx.now,
+            mtime: ctx.now,
+            ctime: ctx.now,
+            access_acl: access.access_acl,
+            default_acl: access.default_acl,
+            parent: if kind.is_dir() { self.parent } else { Ino(0) },
+            access_rev: 1,
+        };
+        effects.push(Effect::PutNode(node));
+        if let MakeKind::Symlink(target) = &self.kind {
+            effects.push(Effect::PutSymlink { ino: self.ino, target: target.clone() });
+        }
+        effects.push(Effect::PutEdge { parent: self.parent, name: self.name.clone(), ino: self.ino, kind });
+        if kind.is_dir() {
+            effects.push(Effect::AddLinks { ino: self.parent, delta: 1 });
+        }
+        effects.push(super::touch_dir(self.parent, ctx.now));
+        Ok(Plan { reply: node, effects })
+    }
+}
+
+struct Inherited {
+    mode: Mode,
+    access_acl: AclId,
+    default_acl: AclId,
+}
+
+impl Make {
+    /// Mode and ACLs under the directory's default ACL. What a default ACL makes of a mode is remembered by ids, so
+    /// that it costs neither a copy nor a hash after the first time.
+    fn inherit(
+        &self,
+        view: &mut View<'_>,
+        ctx: &Ctx<'_>,
+        dir: &Node,
+        mode: Mode,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Inherited, Stop> {
+        let kind = self.kind.file_type();
+        let default_id = if ctx.volume.acl == AclKind::Off { AclId::NONE } else { dir.default_acl };
+        let default = if kind == FileType::Symlink { None } else { view.acl(default_id)? };
+        let Some(default) = default else {
+            let mode = posix::inherit(None, mode, self.umask, kind).mode;
+            return Ok(Inherited { mode, access_acl: AclId::NONE, default_acl: AclId::NONE });
+        };
+        let default_acl = if kind.is_dir() { default_id } else { AclId::NONE };
+        let (allowed, minimal) = default.equiv_mode();
+        let shown = mode.without(0o777 & !allowed);
+        if minimal {
+            return Ok(Inherited { mode: shown, access_acl: AclId::NONE, default_acl });
+        }
+        if let Some(access_acl) = view.inherited(default_id, shown)
+            && view.is_stored(access_acl)
+        {
+            return Ok(Inherited { mode: shown, access_acl, default_acl });
+        }
+        let inherited = posix::inherit(Some(&default), mode, self.umask, kind);
+        let access_acl = match &inherited.access {
+            Some(acl) => super::acl::put(view, acl, effects),
+            None => AclId::NONE,
+        };
+        view.remember_inherited(default_id, inherited.mode, access_acl);
+        Ok(Inherited { mode: inherited.mode, access_acl, default_acl })
+    }
+}

@@ -1,0 +1,39 @@
+//! The operations of POSIX, each rule written once, one family a file.
+//!
+//! An operation is a struct of its arguments; its [`plan`](crate::Op::plan) reads top to bottom in the order in which
+//! Linux checks. Errors stand in the docs in the order they are checked.
+
+mod access;
+mod acl;
+mod link;
+mod look;
+mod make;
+mod remove;
+mod rename;
+mod setattr;
+mod write;
+mod xattr;
+
+pub use acl::{AclType, SetAcl};
+pub use link::Link;
+pub use look::{GetAcl, GetNode, GetSlices, GetUsage, GetXattrs, Lookup, ReadLink};
+pub use make::{Make, MakeKind};
+pub use remove::{Fate, Reap, Rmdir, Unlink, Unlinked};
+pub use rename::{Rename, RenameFlags, Renamed};
+pub use setattr::SetAttr;
+pub use write::{KillPriv, Write};
+pub use xattr::{RemoveXattr, SetXattr, XattrMode};
+
+use types::{Ino, Time};
+
+use crate::txn::Effect;
+
+/// What a change of its entries does to a directory's times.
+fn touch_dir(ino: Ino, now: Time) -> Effect {
+    Effect::Touch { ino, atime: None, mtime: Some(now), ctime: Some(now) }
+}
+
+/// What a change of its attributes does to an inode's times.
+fn touch_ctime(ino: Ino, now: Time) -> Effect {
+    Effect::Touch { ino, atime: None, mtime: None, ctime: Some(now) }
+}

@@ -1,0 +1,196 @@
+//! Rename, with NOREPLACE and EXCHANGE.
+
+use acl::posix::Perm;
+use types::{Errno, Ino, Name};
+
+use crate::driver::{Ctx, Op, Plan, Vouch};
+use crate::ops::remove::{Unlinked, drop_link};
+use crate::record::{Node, Want};
+use crate::txn::Effect;
+use crate::view::{Stop, View};
+
+/// Moves a name. Twin of `vfs_rename` and of the checks of `do_renameat2`.
+///
+/// What had the new name goes, as by unlink or rmdir, in the same moment; where old and new name are the same inode,
+/// nothing happens. A directory does not move into itself.
+///
+/// # Errors
+/// EINVAL for NOREPLACE with EXCHANGE; ENOENT where a directory is gone; ENOTDIR; ENOENT without the old name (with
+/// EXCHANGE: without either); ESTALE; EEXIST under NOREPLACE; EINVAL where the old name is an ancestor of the new
+/// place; ENOTEMPTY where the new name is an ancestor of the old place (with EXCHANGE: EINVAL); EACCES; EPERM by a
+/// sticky bit; ENOTDIR for a directory onto something else; EISDIR for the reverse; ENOTEMPTY onto a directory with
+/// entries.
+#[derive(Debug)]
+pub struct Rename {
+    pub parent: Ino,
+    pub name: Name,
+    pub new_parent: Ino,
+    pub new_name: Name,
+    pub flags: RenameFlags,
+    /// The inode the caller takes for open, if it is the one that is replaced.
+    pub open: Option<Ino>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RenameFlags {
+    pub no_replace: bool,
+    pub exchange: bool,
+}
+
+/// What a rename met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renamed {
+    /// The inode that moved.
+    pub moved: Node,
+    /// The inode that moved the other way, under EXCHANGE.
+    pub exchanged: Option<Node>,
+    /// The inode that lost the new name.
+    pub replaced: Option<Unlinked>,
+}
+
+impl Op for Rename {
+    type Reply = Renamed;
+    const NAME: &'static str = "rename";
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Renamed>, Stop> {
+        if self.flags.no_replace && self.flags.exchange {
+            return Err(Errno::EINVAL.into());
+        }
+        view.prefetch([
+            Want::Node(self.parent),
+            Want::Node(self.new_parent),
+            Want::Entry(self.parent, self.name.clone()),
+            Want::Entry(self.new_parent, self.new_name.clone()),
+        ])?;
+        let old_dir = view.dir(self.parent)?;
+        let new_dir = view.dir(self.new_parent)?;
+        let source = self.find(view, self.parent, &self.name)?.ok_or(Errno::ENOENT)?;
+        let target = self.find(view, self.new_parent, &self.new_name)?;
+        match &target {
+            Some(_) if self.flags.no_replace => return Err(Errno::EEXIST.into()),
+            None if self.flags.exchange => return Err(Errno::ENOENT.into()),
+            _ => {}
+        }
+        self.refuse_cycles(view, &source, target.as_ref())?;
+        self.admit(view, ctx, [&old_dir, &new_dir], &source, target.as_ref())?;
+
+        let mut renamed = Renamed { moved: source, exchanged: None, replaced: None };
+        let mut effects = Vec::with_capacity(12);
+        match target {
+            Some(target) if target.ino == source.ino => return Ok(Plan::answer(renamed)),
+            Some(target) if self.flags.exchange => {
+                renamed.exchanged = Some(target);
+                self.place(&target, self.parent, &self.name, self.new_parent, &mut effects);
+                effects.push(super::touch_ctime(target.ino, ctx.now));
+            }
+            Some(target) => {
+                renamed.replaced = Some(self.replace(view, ctx, &source, &target, &mut effects)?);
+                effects.push(Effect::DropEdge { parent: self.parent, name: self.name.clone() });
+            }
+            None => effects.push(Effect::DropEdge { parent: self.parent, name: self.name.clone() }),
+        }
+        self.place(&source, self.new_parent, &self.new_name, self.parent, &mut effects);
+        effects.push(super::touch_ctime(source.ino, ctx.now));
+        effects.push(super::touch_dir(self.parent, ctx.now));
+        if self.new_parent != self.parent {
+            effects.push(super::touch_dir(self.new_parent, ctx.now));
+        }
+        Ok(Plan { reply: renamed, effects })
+    }
+}
+
+impl Rename {
+    fn find(&self, view: &mut View<'_>, parent: Ino, name: &Name) -> Result<Option<Node>, Stop> {
+        match view.edge(parent, name)? {
+            Some(edge) => Ok(Some(view.node(edge.ino)?.ok_or(Errno::EIO)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Walks from each place up to the root: a directory on the way must not be what moves there. Every step is
+    /// guarded, so no other rename can close a cycle meanwhile. Twin of `lock_rename`'s ancestor search.
+    fn refuse_cycles(&self, view: &mut View<'_>, source: &Node, target: Option<&Node>) -> Result<(), Stop> {
+        if self.parent == self.new_parent {
+            return Ok(());
+        }
+        if source.kind.is_dir() && is_ancestor(view, source.ino, self.new_parent)? {
+            return Err(Errno::EINVAL.into());
+        }
+        match target {
+            Some(target) if target.kind.is_dir() && is_ancestor(view, target.ino, self.parent)? => {
+                Err(if self.flags.exchange { Errno::EINVAL } else { Errno::ENOTEMPTY }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Twin of `may_delete`, `may_create`, and of `vfs_rename`'s own check that a directory which changes its parent,
+    /// and so its `..`, may be written.
+    fn admit(
+        &self,
+        view: &mut View<'_>,
+        ctx: &Ctx<'_>,
+        [old_dir, new_dir]: [&Node; 2],
+        source: &Node,
+        target: Option<&Node>,
+    ) -> Result<(), Stop> {
+        ctx.admit_removal(view, old_dir, source)?;
+        match target {
+            Some(target) => ctx.admit_removal(view, new_dir, target)?,
+            None => ctx.admit_change(view, new_dir)?,
+        }
+        if self.parent != self.new_parent && matches!(ctx.vouch, Vouch::Daemon(_)) {
+            let exchanged = target.filter(|_| self.flags.exchange);
+            for moved in [Some(source), exchanged].into_iter().flatten().filter(|n| n.kind.is_dir()) {
+                ctx.admit(view, moved, Perm::WRITE)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets go of what has the new name.
+    fn replace(
+        &self,
+        view: &mut View<'_>,
+        ctx: &Ctx<'_>,
+        source: &Node,
+        target: &Node,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Unlinked, Stop> {
+        match (source.kind.is_dir(), target.kind.is_dir()) {
+            (true, false) => Err(Errno::ENOTDIR.into()),
+            (false, true) => Err(Errno::EISDIR.into()),
+            (false, false) => drop_link(view, ctx, target, self.open, effects),
+            (true, true) => {
+                if !view.is_empty(target.ino) {
+                    return Err(Errno::ENOTEMPTY.into());
+                }
+                effects.push(Effect::DropNode { ino: target.ino });
+                effects.push(Effect::AddLinks { ino: self.new_parent, delta: -1 });
+                Ok(Unlinked { node: *target, fate: super::remove::Fate::Gone })
+            }
+        }
+    }
+
+    /// Puts a node under its new name; a directory takes its `..` link along.
+    fn place(&self, node: &Node, parent: Ino, name: &Name, from: Ino, effects: &mut Vec<Effect>) {
+        effects.push(Effect::PutEdge { parent, name: name.clone(), ino: node.ino, kind: node.kind });
+        if node.kind.is_dir() && parent != from {
+            effects.push(Effect::SetParent { ino: node.ino, parent });
+            effects.push(Effect::AddLinks { ino: from, delta: -1 });
+            effects.push(Effect::AddLinks { ino: parent, delta: 1 });
+        }
+    }
+}
+
+/// Whether `ino` is `dir` or lies on the way from `dir` to the root.
+fn is_ancestor(view: &mut View<'_>, ino: Ino, dir: Ino) -> Result<bool, Stop> {
+    let mut at = dir;
+    while at != ino {
+        if at == Ino::ROOT {
+            return Ok(false);
+        }
+        at = view.parent_of(at)?;
+    }
+    Ok(true)
+}

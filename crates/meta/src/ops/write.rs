@@ -1,0 +1,93 @@
+//! What writing leaves in the metadata.
+
+use types::{ChunkIndex, Errno, Ino, Mode, Slice, Time, XattrName};
+
+use crate::driver::{Ctx, Op, Plan};
+use crate::record::Want;
+use crate::txn::{Access, Effect};
+use crate::view::{Stop, View};
+
+/// Appends slices whose blocks are stored, and lets the file reach to their end.
+///
+/// # Errors
+/// ESTALE where the inode is gone; ENOSPC at the volume's limit.
+#[derive(Debug)]
+pub struct Write {
+    pub ino: Ino,
+    pub slices: Vec<(ChunkIndex, Slice)>,
+    /// The end of the furthest byte written.
+    pub end: u64,
+    /// When the last byte was written.
+    pub mtime: Time,
+}
+
+impl Op for Write {
+    type Reply = ();
+    const NAME: &'static str = "write";
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, Stop> {
+        view.prefetch([Want::Node(self.ino)])?;
+        view.inode(self.ino)?;
+        if let Some((_, max_blocks)) = ctx.volume.limits()
+            && !view.has_room(u64::MAX, max_blocks)
+        {
+            return Err(Errno::ENOSPC.into());
+        }
+        let append = |(chunk, slice): &(ChunkIndex, Slice)| Effect::AppendSlice {
+            ino: self.ino,
+            chunk: *chunk,
+            slice: slice.clone(),
+        };
+        let mut effects: Vec<Effect> = self.slices.iter().map(append).collect();
+        effects.push(Effect::Extend { ino: self.ino, size: self.end });
+        let time = Some(self.mtime);
+        effects.push(Effect::Touch { ino: self.ino, atime: None, mtime: time, ctime: time });
+        Ok(Plan { reply: (), effects })
+    }
+}
+
+/// Takes SUID, SGID (where the group may execute) and file capabilities from a file that someone without
+/// `CAP_FSETID` writes to. Twin of `file_remove_privs`; FUSE_HANDLE_KILLPRIV_V2.
+///
+/// # Errors
+/// ESTALE where the inode is gone.
+#[derive(Debug)]
+pub struct KillPriv(pub Ino);
+
+impl Op for KillPriv {
+    type Reply = ();
+    const NAME: &'static str = "killpriv";
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, Stop> {
+        let ino = self.0;
+        view.prefetch([Want::Node(ino), Want::Xattrs(ino)])?;
+        let node = view.inode(ino)?;
+        let capable = view.xattrs(ino)?.keys().any(|name| name.as_bytes() == CAPABILITY);
+        let mode = kill_priv(node.mode, true);
+        let mut effects = Vec::new();
+        if mode != node.mode {
+            effects.push(Effect::SetAccess { ino, access: Access { mode, ..Access::from(&node) } });
+            effects.push(super::touch_ctime(ino, ctx.now));
+        }
+        if capable {
+            effects.push(drop_capabilities(ino));
+        }
+        Ok(Plan { reply: (), effects })
+    }
+}
+
+/// The xattr in which Linux keeps a file's capabilities, `capabilities(7)`.
+const CAPABILITY: &[u8] = b"security.capability";
+
+pub(super) fn drop_capabilities(ino: Ino) -> Effect {
+    #[expect(clippy::expect_used, reason = "a constant that is a valid name")]
+    let name = XattrName::new(CAPABILITY).expect("a valid name");
+    Effect::DropXattr { ino, name }
+}
+
+/// The mode without SUID, and without SGID where the group may execute; where it may not, SGID stays if `keep_sgid`.
+pub(super) fn kill_priv(mode: Mode, keep_sgid: bool) -> Mode {
+    let runs_as_group = mode.has(Mode::SGID | 0o010);
+    let mode = mode.without(Mode::SUID);
+    if runs_as_group || !keep_sgid { mode.without(Mode::SGID) } else { mode }
+}

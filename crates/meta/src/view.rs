@@ -1,0 +1,289 @@
+//! What a plan sees, and how every look becomes a guard.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use acl::posix::PosixAcl;
+use types::{AclId, ChunkIndex, Errno, Ino, Mode, Name, Slice, XattrName};
+
+use crate::cache::{Cache, Key, Value};
+use crate::record::{Counter, Edge, Node, Seq, Settings, Usage, Want, Xattrs};
+use crate::txn::Guard;
+
+/// Why a plan came to no decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Records are missing; the driver reads them and plans again.
+    Missing,
+    /// The operation fails by its rules, as long as the guards recorded so far hold.
+    Refused(Errno),
+    /// What the kernel was told of the parent's access is out of date: it must look again (ESTALE).
+    KernelIsStale,
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Self {
+        Stop::Refused(errno)
+    }
+}
+
+/// The records as far as they are known, through which a plan looks at the volume.
+#[derive(Debug)]
+pub struct View<'a> {
+    cache: &'a Cache,
+    oldest: Option<Instant>,
+    fresh: &'a [(Key, Value)],
+    guards: Vec<Guard>,
+    wants: Vec<Want>,
+    looked_at_cache: bool,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn new(cache: &'a Cache, oldest: Option<Instant>, fresh: &'a [(Key, Value)]) -> Self {
+        View { cache, oldest, fresh, guards: Vec::new(), wants: Vec::new(), looked_at_cache: false }
+    }
+
+    /// Says ahead which records will be looked at, so that all missing ones are read together.
+    pub fn prefetch(&mut self, wants: impl IntoIterator<Item = Want>) -> Result<(), Stop> {
+        for want in wants {
+            let known = match &want {
+                Want::Node(ino) => self.find(&Key::Node(*ino)).is_some(),
+                Want::Entry(parent, name) => match self.find(&Key::Edge(*parent, name.clone())) {
+                    Some(Value::Edge(Some(edge))) => self.find(&Key::Node(edge.ino)).is_some(),
+                    found => found.is_some(),
+                },
+                Want::Xattrs(ino) => self.find(&Key::Xattrs(*ino)).is_some(),
+                Want::Acl(id) => self.find(&Key::Acl(*id)).is_some(),
+                _ => false,
+            };
+            if !known {
+                self.wants.push(want);
+            }
+        }
+        if self.wants.is_empty() { Ok(()) } else { Err(Stop::Missing) }
+    }
+
+    /// An inode and all that access to it depends on.
+    pub fn node(&mut self, ino: Ino) -> Result<Option<Node>, Stop> {
+        let node = self.peek_node(ino)?;
+        self.guard(match node {
+            Some(node) => Guard::Access { ino, rev: node.access_rev },
+            None => Guard::NodeAbsent { ino },
+        });
+        Ok(node)
+    }
+
+    /// A directory that is to be searched or changed.
+    ///
+    /// # Errors
+    /// ENOENT where it is gone, then ENOTDIR.
+    pub fn dir(&mut self, ino: Ino) -> Result<Node, Stop> {
+        let node = self.node(ino)?.ok_or(Errno::ENOENT)?;
+        if node.kind.is_dir() { Ok(node) } else { Err(Errno::ENOTDIR.into()) }
+    }
+
+    /// The inode itself, in the hands of the caller.
+    ///
+    /// # Errors
+    /// ESTALE where it is gone.
+    pub fn inode(&mut self, ino: Ino) -> Result<Node, Stop> {
+        Ok(self.node(ino)?.ok_or(Errno::ESTALE)?)
+    }
+
+    /// An inode's link count.
+    pub fn links(&mut self, ino: Ino) -> Result<u32, Stop> {
+        let node = self.peek_node(ino)?.ok_or(Errno::ESTALE)?;
+        self.guard(Guard::Links { ino, nlink: node.nlink });
+        Ok(node.nlink)
+    }
+
+    /// The directory that holds a directory.
+    pub fn parent_of(&mut self, ino: Ino) -> Result<Ino, Stop> {
+        let node = self.peek_node(ino)?.ok_or(Errno::ENOENT)?;
+        self.guard(Guard::ParentIs { ino, parent: node.parent });
+        Ok(node.parent)
+    }
+
+    /// What a name refers to.
+    pub fn edge(&mut self, parent: Ino, name: &Name) -> Result<Option<Edge>, Stop> {
+        match self.look(Key::Edge(parent, name.clone())) {
+            Some(Value::Edge(edge)) => {
+                self.guard(match edge {
+                    Some(edge) => Guard::EdgeIs { parent, name: name.clone(), ino: edge.ino },
+                    None => Guard::EdgeAbsent { parent, name: name.clone() },
+                });
+                Ok(edge)
+            }
+            _ => self.missing(Want::Entry(parent, name.clone())),
+        }
+    }
+
+    /// What a name refers to, where most likely it refers to nothing: if unknown, that is assumed and guarded.
+    pub fn edge_unlikely(&mut self, parent: Ino, name: &Name) -> Result<Option<Edge>, Stop> {
+        if self.find(&Key::Edge(parent, name.clone())).is_some() {
+            return self.edge(parent, name);
+        }
+        self.guard(Guard::EdgeAbsent { parent, name: name.clone() });
+        Ok(None)
+    }
+
+    /// Whether a directory is empty; assumed and guarded unless just found otherwise.
+    pub fn is_empty(&mut self, ino: Ino) -> bool {
+        let empty = !matches!(self.find(&Key::Empty(ino)), Some(Value::Empty(false)));
+        if empty {
+            self.guard(Guard::Empty { ino });
+        }
+        empty
+    }
+
+    /// Requires an xattr to be there or not; if it was just found otherwise, that is the answer.
+    pub fn require_xattr(&mut self, ino: Ino, name: &XattrName, present: bool) -> bool {
+        let holds = match self.find(&Key::Xattrs(ino)) {
+            Some(Value::Xattrs(xattrs)) => xattrs.contains_key(name) == present,
+            _ => true,
+        };
+        let found = if holds { present } else { !present };
+        self.guard(Guard::Xattr { ino, name: name.clone(), present: found });
+        holds
+    }
+
+    /// All xattrs of an inode. Not guarded: only reads and [`View::require_xattr`] depend on them.
+    pub fn xattrs(&mut self, ino: Ino) -> Result<Arc<Xattrs>, Stop> {
+        match self.look(Key::Xattrs(ino)) {
+            Some(Value::Xattrs(xattrs)) => Ok(xattrs),
+            _ => self.missing(Want::Xattrs(ino)),
+        }
+    }
+
+    /// The ACL that `id` stands for; needs no guard, for it never changes. `None` for [`AclId::NONE`].
+    ///
+    /// # Errors
+    /// EIO where it is not stored or corrupt: access is refused rather than decided by the mode.
+    pub fn acl(&mut self, id: AclId) -> Result<Option<Arc<PosixAcl>>, Stop> {
+        if id.is_none() {
+            return Ok(None);
+        }
+        match self.find(&Key::Acl(id)) {
+            Some(Value::Acl(Some(acl))) => Ok(Some(acl)),
+            Some(_) => Err(Errno::EIO.into()),
+            None => self.missing(Want::Acl(id)),
+        }
+    }
+
+    /// Whether this client knows that an ACL is stored, so that it need not be sent again.
+    pub fn is_stored(&self, id: AclId) -> bool {
+        self.find(&Key::Acl(id)).is_some()
+    }
+
+    /// The access ACL that a default ACL gives to files which show `mode`, if this client has worked it out before.
+    pub fn inherited(&self, default: AclId, mode: Mode) -> Option<AclId> {
+        match self.cache.get(&Key::Inherited(default, mode.rwx()), None) {
+            Some(Value::Inherited(access)) => Some(access),
+            _ => None,
+        }
+    }
+
+    /// Remembers what [`View::inherited`] gives: like the ACLs themselves it can never change.
+    pub fn remember_inherited(&self, default: AclId, mode: Mode, access: AclId) {
+        self.cache.put(Key::Inherited(default, mode.rwx()), Value::Inherited(access), Seq::default());
+    }
+
+    pub fn symlink(&mut self, ino: Ino) -> Result<Option<Arc<[u8]>>, Stop> {
+        match self.look(Key::Symlink(ino)) {
+            Some(Value::Symlink(target)) => Ok(target),
+            _ => self.missing(Want::Symlink(ino)),
+        }
+    }
+
+    pub fn slices(&mut self, ino: Ino, chunk: ChunkIndex) -> Result<Arc<[Slice]>, Stop> {
+        match self.look(Key::Slices(ino, chunk)) {
+            Some(Value::Slices(rows)) => Ok(rows),
+            _ => self.missing(Want::Slices(ino, chunk)),
+        }
+    }
+
+    pub fn settings(&mut self) -> Result<Arc<Settings>, Stop> {
+        match self.look(Key::Settings) {
+            Some(Value::Settings(settings)) => Ok(settings),
+            _ => self.missing(Want::Settings),
+        }
+    }
+
+    pub fn counter(&mut self, counter: Counter) -> Result<u64, Stop> {
+        match self.look(Key::Counter(counter)) {
+            Some(Value::Counter(value)) => {
+                self.guard(Guard::Counter { counter, value });
+                Ok(value)
+            }
+            _ => self.missing(Want::Counter(counter)),
+        }
+    }
+
+    pub fn usage(&mut self) -> Result<Usage, Stop> {
+        match self.look(Key::Usage) {
+            Some(Value::Usage(usage)) => Ok(usage),
+            _ => self.missing(Want::Usage),
+        }
+    }
+
+    /// Requires the volume to have room below its limits; if it was just found full, that is the answer.
+    pub fn has_room(&mut self, max_inodes: u64, max_blocks: u64) -> bool {
+        let full = match self.find(&Key::Usage) {
+            Some(Value::Usage(usage)) => usage.inodes >= max_inodes || usage.blocks >= max_blocks,
+            _ => false,
+        };
+        if !full {
+            self.guard(Guard::Room { max_inodes, max_blocks });
+        }
+        !full
+    }
+
+    /// Adds a condition that was not looked at.
+    pub fn guard(&mut self, guard: Guard) {
+        if !self.guards.contains(&guard) {
+            self.guards.push(guard);
+        }
+    }
+
+    pub(crate) fn into_guards(self) -> Vec<Guard> {
+        self.guards
+    }
+
+    pub(crate) fn into_wants(self) -> Vec<Want> {
+        self.wants
+    }
+
+    /// Whether any look was answered by what was known before the operation began.
+    pub(crate) fn looked_at_cache(&self) -> bool {
+        self.looked_at_cache
+    }
+
+    fn peek_node(&mut self, ino: Ino) -> Result<Option<Node>, Stop> {
+        match self.look(Key::Node(ino)) {
+            Some(Value::Node(node)) => Ok(node),
+            _ => self.missing(Want::Node(ino)),
+        }
+    }
+
+    fn missing<T>(&mut self, want: Want) -> Result<T, Stop> {
+        self.wants.push(want);
+        Err(Stop::Missing)
+    }
+
+    fn look(&mut self, key: Key) -> Option<Value> {
+        if let Some(value) = self.find_fresh(&key) {
+            return Some(value);
+        }
+        let value = self.cache.get(&key, self.oldest)?;
+        self.looked_at_cache = true;
+        Some(value)
+    }
+
+    fn find(&self, key: &Key) -> Option<Value> {
+        self.find_fresh(key).or_else(|| self.cache.get(key, self.oldest))
+    }
+
+    fn find_fresh(&self, key: &Key) -> Option<Value> {
+        self.fresh.iter().rev().find(|(k, _)| k == key).map(|(_, value)| value.clone())
+    }
+}
