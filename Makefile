@@ -1,0 +1,35 @@
+# What people run. Each target says what it does while it does it; `make` alone lists them.
+
+.PHONY: help demo test fmt lint deny clean
+
+help:
+	@echo 'make demo    build limen, mount a volume, put files and ACLs on it, prove that they hold'
+	@echo 'make test    every check: format, lints, layering, tests, and suites on a mounted volume (as root)'
+	@echo 'make fmt     format the source'
+	@echo 'make lint    format check, clippy and tidy'
+	@echo 'make deny    licences, sources and advisories of the dependencies (cargo-deny, network)'
+	@echo 'make clean   remove everything that was built or downloaded'
+
+demo:
+	@scripts/install-deps.sh demo
+	@echo 'Building limen; some minutes the first time.'
+	@cargo build --release --package cli
+	@scripts/demo.sh
+
+test:
+	@scripts/install-deps.sh test
+	@scripts/test.sh
+
+fmt:
+	cargo fmt --all
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	cargo xtask tidy
+
+deny:
+	@scripts/deny.sh
+
+clean:
+	cargo clean

@@ -1,0 +1,54 @@
+#!/bin/bash
+# Formats a volume, mounts it, and runs on it the suites that judge a file system from outside.
+#
+#   [LIMEN=target/debug/limen] scripts/test-mount.sh [acl-package|pjdfstest|roundtrip|kill-9]...
+#
+# Ends with one `counts:` line. Leaves nothing behind, interrupted or not.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=scripts/volume.sh
+. "$top/scripts/volume.sh"
+
+need_root
+limen=$(readlink -f "${LIMEN:-${CARGO_TARGET_DIR:-$top/target}/debug/limen}")
+[ -x "$limen" ] || die "no program at $limen: build it first (cargo build -p cli), or set LIMEN"
+[ $# -gt 0 ] || set -- acl-package pjdfstest roundtrip kill-9
+
+log=$(mktemp)
+trap 'volume_remove; rm -f "$log"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+passed=0 failed=0 skipped=0
+for suite in "$@"; do
+    say "--- $suite"
+    program="$top/tests/$suite/run.sh"
+    [ -x "$program" ] || program="$top/tests/$suite.sh"
+    [ -x "$program" ] || die "no suite $suite in tests/"
+    # A volume for each suite, so that one cannot spoil the next.
+    started=$SECONDS
+    if volume_create test >"$log" 2>&1 && volume_mount >>"$log" 2>&1; then
+        # The suite's own exit status says no more than its counts do.
+        LIMEN="$limen" LIMEN_META="$meta" timeout 900 "$program" "$mnt" </dev/null 2>&1 | tee -a "$log" || true
+    else
+        cat "$log"
+        say "$suite: no volume to run on"
+    fi
+    counts=$(counts_of "$log")
+    if [ -n "$counts" ]; then
+        read -r p f s <<<"$counts"
+        passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    else
+        say "$suite: did not finish"
+        failed=$((failed + 1))
+    fi
+    if mountpoint -q "$mnt" && ! timeout 60 "$limen" umount "$mnt"; then
+        say "$suite: the volume did not unmount"
+        failed=$((failed + 1))
+    fi
+    say "($suite took $((SECONDS - started)) s)"
+    volume_remove
+done
+print_counts "$passed" "$failed" "$skipped"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,70 @@
+#!/bin/bash
+# `make test`: every check there is, to the end even when one fails.
+#
+# Its last line is `N passed, N failed, N skipped`: tests of the crates, checks of the source (one
+# each), and the suites that run on a mounted volume.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+cd "$top"
+
+logs="$top/target/test-logs"
+mkdir -p "$logs"
+passed=0 failed=0 skipped=0
+failures=()
+
+# Runs one step with its output on the terminal and in a log.
+step() { # NAME COMMAND...
+    local name=$1 started=$SECONDS status=0
+    shift
+    say "=== $name"
+    "$@" 2>&1 </dev/null | tee "$logs/$name.log" || status=$?
+    say "($name took $((SECONDS - started)) s)"
+    return "$status"
+}
+
+# A step that is one check: it passes or fails as a whole.
+check() { # NAME COMMAND...
+    if step "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        failures+=("$1")
+    fi
+}
+
+add() { # NAME STATUS PASSED FAILED SKIPPED
+    local now_failed=$4
+    # A crash, a build error or a timeout leaves no count behind, but it is a failure.
+    if [ "$2" -ne 0 ] && [ "$now_failed" -eq 0 ]; then now_failed=1; fi
+    passed=$((passed + $3)) failed=$((failed + now_failed)) skipped=$((skipped + $5))
+    if [ "$now_failed" -gt 0 ]; then failures+=("$1"); fi
+}
+
+export CARGO_TERM_COLOR=never
+check fmt cargo fmt --all --check
+check clippy cargo clippy --workspace --all-targets --quiet -- -D warnings
+check tidy cargo xtask tidy
+
+status=0
+step cargo-test cargo test --workspace --no-fail-fast --quiet || status=$?
+# "test result: ok. 3 passed; 0 failed; 1 ignored; ..."
+read -r p f s < <(awk '/^test result:/ { p += $4; f += $6; s += $8 } END { print p + 0, f + 0, s + 0 }' "$logs/cargo-test.log")
+add cargo-test "$status" "$p" "$f" "$s"
+
+if step build cargo build --quiet --package cli; then
+    status=0
+    step mounted as_root env "PATH=$PATH" "CARGO_HOME=${CARGO_HOME:-$HOME/.cargo}" "RUSTUP_HOME=${RUSTUP_HOME:-$HOME/.rustup}" \
+        "LIMEN=${CARGO_TARGET_DIR:-$top/target}/debug/limen" "$top/scripts/test-mount.sh" || status=$?
+    read -r p f s <<<"$(counts_of "$logs/mounted.log")"
+    add mounted "$status" "${p:-0}" "${f:-0}" "${s:-0}"
+else
+    failed=$((failed + 1))
+    failures+=(build)
+fi
+
+say
+say "$((SECONDS / 60)) min $((SECONDS % 60)) s, logs in target/test-logs"
+[ ${#failures[@]} -eq 0 ] || say "failed in: ${failures[*]}"
+say "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
