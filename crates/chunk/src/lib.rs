@@ -1,1 +1,29 @@
-//! chunk
+//! The bytes of files: slices cut into blocks, the object store that keeps them, what a read resolves to, and the
+//! bounded buffers of data not yet written.
+//!
+//! The interface is synchronous; it knows nothing of metadata. Whoever writes puts the blocks first ([`BlockStore`],
+//! [`WriteBuffer::stage`]) and commits the rows afterwards, so that no row ever names a block that is not stored.
+//!
+//! Lock order: a [`WriteBuffer`] is guarded by its owner; below it, one upload's state, then nothing. No lock is held
+//! while the store is asked.
+
+mod backend;
+mod block;
+mod budget;
+mod buffer;
+mod dir;
+mod error;
+mod extent;
+mod remote;
+mod resolve;
+mod store;
+mod upload;
+mod walk;
+
+pub use block::{BLOCK_FORMAT, BlockFault, PAGE_BYTES, object_key};
+pub use budget::MemoryBudget;
+pub use buffer::{NewSliceId, Staged, WriteBuffer, WriteContext, Written};
+pub use error::ChunkError;
+pub use resolve::{Piece, PieceSource, resolve};
+pub use store::{BlockStore, DEFAULT_CACHE_BYTES, Requests, StorageConfig};
+pub use walk::StoredBlock;

@@ -1,0 +1,95 @@
+//! The memory that all write buffers of a mount share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A bound on the bytes held by write buffers, shared by every open file.
+#[derive(Debug)]
+pub struct MemoryBudget {
+    limit_bytes: u64,
+    used_bytes: AtomicU64,
+}
+
+impl MemoryBudget {
+    /// The bound a mount uses unless told otherwise, in bytes: 256 MiB.
+    pub const DEFAULT_BYTES: u64 = 256 << 20;
+
+    pub fn new(limit_bytes: u64) -> Arc<Self> {
+        Arc::new(MemoryBudget { limit_bytes, used_bytes: AtomicU64::new(0) })
+    }
+
+    /// The bytes held now. Above the limit only by what files without any buffered data were granted: one write each.
+    pub fn used_bytes(&self) -> u64 {
+        self.used_bytes.load(Relaxed)
+    }
+
+    pub fn limit_bytes(&self) -> u64 {
+        self.limit_bytes
+    }
+
+    /// Takes `bytes` if that keeps within the limit.
+    pub(crate) fn try_reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
+        self.used_bytes
+            .fetch_update(Relaxed, Relaxed, |used| {
+                used.checked_add(bytes).filter(|sum| *sum <= self.limit_bytes)
+            })
+            .ok()
+            .map(|_| Reservation { budget: Arc::clone(self), bytes })
+    }
+
+    /// Takes `bytes` whatever the limit says.
+    pub(crate) fn reserve(self: &Arc<Self>, bytes: u64) -> Reservation {
+        self.used_bytes.fetch_add(bytes, Relaxed);
+        Reservation { budget: Arc::clone(self), bytes }
+    }
+}
+
+/// Bytes of a budget; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    budget: Arc<MemoryBudget>,
+    bytes: u64,
+}
+
+impl Reservation {
+    /// Splits off up to `bytes`.
+    pub(crate) fn split(&mut self, bytes: u64) -> Reservation {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Reservation { budget: Arc::clone(&self.budget), bytes }
+    }
+
+    /// Moves up to `bytes` of `other` here.
+    pub(crate) fn absorb(&mut self, other: &mut Reservation, bytes: u64) {
+        let bytes = bytes.min(other.bytes);
+        other.bytes -= bytes;
+        self.bytes += bytes;
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.budget.used_bytes.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_dropped_is_given_back() {
+        let budget = MemoryBudget::new(100);
+        let mut first = budget.try_reserve(60).unwrap();
+        assert!(budget.try_reserve(41).is_none());
+        let mut second = first.split(50);
+        drop(first);
+        assert_eq!(budget.used_bytes(), 50);
+        let mut third = budget.reserve(70);
+        second.absorb(&mut third, 1000);
+        drop(third);
+        assert_eq!(budget.used_bytes(), 120);
+        drop(second);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+}

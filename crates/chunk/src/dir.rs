@@ -1,0 +1,172 @@
+//! Objects as files of a local directory.
+//!
+//! Plain system calls, and not opendal's `fs` service: that syncs every file when it is closed and never its directory,
+//! which is both more than a close asks for and less than fsync(2) does, and it hands each call to another thread.
+//!
+//! An object is written below `tmp/` and renamed, so that a process killed at any moment leaves no half object.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use types::Errno;
+
+use crate::backend::Refusal;
+
+const TMP: &str = "tmp";
+
+/// A temporary file that nobody touched for so long belongs to a process that is gone.
+const ABANDONED: Duration = Duration::from_secs(24 * 3600);
+
+#[derive(Debug)]
+pub(crate) struct Dir {
+    root: PathBuf,
+    serial: AtomicU64,
+}
+
+impl Dir {
+    /// Opens the store at `root`, and creates it if absent.
+    pub(crate) fn open(root: &Path) -> Result<Self, Refusal> {
+        let tmp = root.join(TMP);
+        fs::create_dir_all(&tmp).map_err(refusal)?;
+        remove_abandoned(&tmp).map_err(refusal)?;
+        Ok(Dir { root: root.to_owned(), serial: AtomicU64::new(0) })
+    }
+
+    pub(crate) fn put(&self, key: &str, data: &[u8], trailer: &[u8]) -> Result<(), Refusal> {
+        let target = self.root.join(key);
+        let name = key.rsplit('/').next().unwrap_or(key);
+        let serial = self.serial.fetch_add(1, Relaxed);
+        let tmp = self.root.join(TMP).join(format!("{name}.{}.{serial}", std::process::id()));
+        let written = write(&tmp, data, trailer).and_then(|()| rename(&tmp, &target));
+        if written.is_err() {
+            // The first error is the one to tell; a file that stays is swept when it is old.
+            let _ = fs::remove_file(&tmp);
+        }
+        written.map_err(refusal)
+    }
+
+    pub(crate) fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, Refusal> {
+        let file = File::open(self.root.join(key)).map_err(refusal)?;
+        let mut bytes = vec![0; len];
+        let mut filled = 0;
+        while filled < len {
+            match file.read_at(&mut bytes[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(refusal(error)),
+            }
+        }
+        bytes.truncate(filled);
+        Ok(Bytes::from(bytes))
+    }
+
+    pub(crate) fn delete(&self, key: &str) -> Result<(), Refusal> {
+        match fs::remove_file(self.root.join(key)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(refusal(error)),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn list(&self, prefix: &str) -> Result<Vec<String>, Refusal> {
+        let entries = match fs::read_dir(self.root.join(prefix)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(refusal)?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(refusal)?;
+            let slash = if entry.file_type().map_err(refusal)?.is_dir() { "/" } else { "" };
+            names.push(format!("{}{slash}", entry.file_name().to_string_lossy()));
+        }
+        Ok(names)
+    }
+
+    pub(crate) fn sync(&self, keys: &[String]) -> Result<(), Refusal> {
+        let mut directories = BTreeSet::new();
+        for key in keys {
+            match File::open(self.root.join(key)).and_then(|file| file.sync_all()) {
+                // It was deleted meanwhile: there is nothing to keep.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                synced => synced.map_err(refusal)?,
+            }
+            directories.extend(Path::new(key).ancestors().skip(1).map(|path| self.root.join(path)));
+        }
+        for directory in directories {
+            File::open(directory).and_then(|file| file.sync_all()).map_err(refusal)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn sync_all(&self) -> Result<(), Refusal> {
+        let root = File::open(&self.root).map_err(refusal)?;
+        rustix::fs::syncfs(&root).map_err(|error| refusal(error.into()))
+    }
+
+    pub(crate) fn remove_directory(&self, prefix: &str) -> Result<(), Refusal> {
+        match fs::remove_dir(self.root.join(prefix)) {
+            Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
+                Err(refusal(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes temporary files whoever wrote them, and the directory itself if nothing else is in it.
+    pub(crate) fn remove_root(&self) -> Result<(), Refusal> {
+        let tmp = self.root.join(TMP);
+        match fs::remove_dir_all(&tmp) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(refusal(error)),
+            _ => self.remove_directory(""),
+        }
+    }
+}
+
+fn write(path: &Path, data: &[u8], trailer: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(data)?;
+    file.write_all(trailer)
+}
+
+/// Renames, and creates the directories of the target only when they turn out to be absent.
+fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::rename(from, to) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            if let Some(parent) = to.parent() {
+                fs::create_dir_all(parent)?;
+            }
+            fs::rename(from, to)
+        }
+        renamed => renamed,
+    }
+}
+
+fn remove_abandoned(tmp: &Path) -> io::Result<()> {
+    let now = SystemTime::now();
+    for entry in fs::read_dir(tmp)? {
+        let entry = entry?;
+        // Another process may rename it away at any moment, so its absence is no error.
+        let age = entry
+            .metadata()
+            .and_then(|meta| meta.modified())
+            .ok()
+            .and_then(|time| now.duration_since(time).ok());
+        if age.is_some_and(|age| age > ABANDONED) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    Ok(())
+}
+
+fn refusal(error: io::Error) -> Refusal {
+    match error.kind() {
+        ErrorKind::NotFound => Refusal::NotFound,
+        _ => Refusal::Other(Errno::from(&error), error.to_string()),
+    }
+}

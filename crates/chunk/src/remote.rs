@@ -1,0 +1,88 @@
+//! Objects in a store that opendal speaks to.
+
+use std::error::Error as _;
+use std::io;
+
+use bytes::Bytes;
+use opendal::{Buffer, ErrorKind, Operator};
+use tokio::runtime::Handle;
+use types::Errno;
+
+use crate::backend::Refusal;
+
+#[derive(Debug)]
+pub(crate) struct Remote {
+    operator: Operator,
+    runtime: Handle,
+}
+
+impl Remote {
+    pub(crate) fn new(operator: Operator, runtime: Handle) -> Self {
+        Remote { operator, runtime }
+    }
+
+    pub(crate) fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), Refusal> {
+        let body = Buffer::from(vec![data, Bytes::from(trailer)]);
+        self.runtime.block_on(self.operator.write(key, body)).map(drop).map_err(refusal)
+    }
+
+    pub(crate) fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, Refusal> {
+        let read = self.operator.read_with(key).range(offset..offset + len as u64);
+        match self.runtime.block_on(async { read.await }) {
+            Ok(buffer) => Ok(buffer.to_bytes()),
+            Err(error) if error.kind() == ErrorKind::RangeNotSatisfied => Ok(Bytes::new()),
+            Err(error) => Err(refusal(error)),
+        }
+    }
+
+    pub(crate) fn delete(&self, key: &str) -> Result<(), Refusal> {
+        self.runtime.block_on(self.operator.delete(key)).map_err(refusal)
+    }
+
+    pub(crate) fn list(&self, prefix: &str) -> Result<Vec<String>, Refusal> {
+        let entries = match self.runtime.block_on(self.operator.list(prefix)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(refusal)?,
+        };
+        let names = entries.iter().filter_map(|entry| entry.path().strip_prefix(prefix));
+        Ok(names.filter(|name| !name.is_empty()).map(str::to_owned).collect())
+    }
+}
+
+/// The operating system's errno is looked for among the causes, because opendal's own kinds know no full disk.
+fn refusal(error: opendal::Error) -> Refusal {
+    if error.kind() == ErrorKind::NotFound {
+        return Refusal::NotFound;
+    }
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        if let Some(os) = inner.downcast_ref::<io::Error>()
+            && os.raw_os_error().is_some()
+        {
+            return Refusal::Other(Errno::from(os), error.to_string());
+        }
+        cause = inner.source();
+    }
+    Refusal::Other(Errno::EIO, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use opendal::services::Memory;
+    use tokio::runtime::Builder;
+
+    #[test]
+    fn an_object_that_ends_early_is_short_and_not_an_error() {
+        let runtime = Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let remote = Remote::new(Operator::new(Memory::default()).unwrap(), runtime.handle().clone());
+        remote.put("a/b", Bytes::from_static(b"0123"), b"45".to_vec()).unwrap();
+        assert_eq!(remote.get("a/b", 2, 4).unwrap(), "2345");
+        assert_eq!(remote.get("a/b", 2, 10).unwrap(), "2345");
+        assert_eq!(remote.get("a/b", 6, 10).unwrap(), "");
+        assert_eq!(remote.get("a/b", 60, 10).unwrap(), "");
+        assert!(matches!(remote.get("a/c", 0, 1), Err(Refusal::NotFound)));
+        assert_eq!(remote.list("a/").unwrap(), ["b"]);
+        assert_eq!(remote.list("").unwrap(), ["a/"]);
+    }
+}

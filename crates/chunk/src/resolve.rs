@@ -1,0 +1,182 @@
+//! Which bytes of a chunk come from where.
+
+use types::{Slice, SliceId, SliceSource};
+
+/// `len` bytes of a chunk from `pos` on, and where they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece<'a> {
+    pub pos: u32,
+    pub len: u32,
+    pub source: PieceSource<'a>,
+}
+
+/// Where the bytes of a [`Piece`] are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PieceSource<'a> {
+    Zeros,
+    /// Exactly the piece's bytes. Shorter than the piece only if the row itself was damaged.
+    Inline(&'a [u8]),
+    /// The bytes from `offset` on of slice `id`, which holds `size` bytes.
+    Blocks {
+        id: SliceId,
+        offset: u32,
+        size: u32,
+    },
+}
+
+/// What `[pos, pos + len)` of a chunk consists of: pieces in order, without gaps or overlaps. `rows` are the chunk's
+/// rows in commit order; the newest that covers a byte wins, and what none covers is zeros.
+///
+/// The rows are walked from the newest to the oldest, and each fills what is left of the range, so that the cost is that
+/// of the rows down to the one that completes it.
+pub fn resolve(rows: &[Slice], pos: u32, len: u32) -> Vec<Piece<'_>> {
+    let mut pieces = Vec::new();
+    let mut gaps = vec![(u64::from(pos), u64::from(pos) + u64::from(len))];
+    gaps.retain(|(from, to)| from < to);
+    for row in rows.iter().rev() {
+        if gaps.is_empty() {
+            break;
+        }
+        let (start, end) = (u64::from(row.pos), u64::from(row.pos) + u64::from(row.len));
+        if gaps.iter().all(|&(from, to)| end <= from || to <= start) {
+            continue;
+        }
+        let mut left = Vec::with_capacity(gaps.len() + 1);
+        for (from, to) in gaps {
+            let (lo, hi) = (from.max(start), to.min(end));
+            if lo >= hi {
+                left.push((from, to));
+                continue;
+            }
+            left.extend([(from, lo), (hi, to)].into_iter().filter(|(from, to)| from < to));
+            pieces.push(piece(row, lo as u32, (hi - lo) as u32));
+        }
+        gaps = left;
+    }
+    pieces.extend(gaps.iter().map(|&(from, to)| Piece {
+        pos: from as u32,
+        len: (to - from) as u32,
+        source: PieceSource::Zeros,
+    }));
+    pieces.sort_unstable_by_key(|piece| piece.pos);
+    merge(pieces)
+}
+
+fn piece(row: &Slice, pos: u32, len: u32) -> Piece<'_> {
+    let skip = pos - row.pos;
+    let source = match &row.source {
+        SliceSource::Hole => PieceSource::Zeros,
+        SliceSource::Inline(bytes) => {
+            let (from, to) = (skip as usize, skip as usize + len as usize);
+            PieceSource::Inline(bytes.get(from..to.min(bytes.len())).unwrap_or_default())
+        }
+        SliceSource::Blocks { id, offset, size } => {
+            PieceSource::Blocks { id: *id, offset: offset.saturating_add(skip), size: *size }
+        }
+    };
+    Piece { pos, len, source }
+}
+
+/// Joins neighbours that one request can answer: zeros, and consecutive bytes of one slice.
+fn merge(pieces: Vec<Piece<'_>>) -> Vec<Piece<'_>> {
+    let mut merged: Vec<Piece<'_>> = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        if let Some(last) = merged.last_mut()
+            && continues(last, &piece)
+        {
+            last.len += piece.len;
+        } else {
+            merged.push(piece);
+        }
+    }
+    merged
+}
+
+fn continues(last: &Piece<'_>, next: &Piece<'_>) -> bool {
+    match (last.source, next.source) {
+        (PieceSource::Zeros, PieceSource::Zeros) => true,
+        (
+            PieceSource::Blocks { id, offset, size },
+            PieceSource::Blocks { id: next_id, offset: next_offset, size: next_size },
+        ) => id == next_id && size == next_size && offset.checked_add(last.len) == Some(next_offset),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    /// The byte that slice `id` holds at `offset`.
+    fn content(id: u64, offset: u32) -> u8 {
+        (id as u32).wrapping_mul(31).wrapping_add(offset) as u8 | 1
+    }
+
+    fn row() -> impl Strategy<Value = Slice> {
+        (0u32..200, 1u32..100, 0u8..3, 1u64..5, 0u32..50).prop_map(|(pos, len, kind, id, offset)| {
+            let source = match kind {
+                0 => SliceSource::Hole,
+                1 => SliceSource::Inline((0..len).map(|i| content(id + 100, i)).collect()),
+                _ => SliceSource::Blocks { id: SliceId(id), offset, size: 150 },
+            };
+            Slice { pos, len, source }
+        })
+    }
+
+    fn paint(rows: &[Slice]) -> Vec<u8> {
+        let mut bytes = vec![0; 400];
+        for row in rows {
+            for i in 0..row.len {
+                bytes[(row.pos + i) as usize] = match &row.source {
+                    SliceSource::Hole => 0,
+                    SliceSource::Inline(data) => data[i as usize],
+                    SliceSource::Blocks { id, offset, .. } => content(id.0, offset + i),
+                };
+            }
+        }
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn resolves_as_a_painter_would(rows in prop::collection::vec(row(), 0..12), pos in 0u32..300, len in 0u32..100) {
+            let pieces = resolve(&rows, pos, len);
+            let mut got = Vec::new();
+            for piece in &pieces {
+                prop_assert_eq!(piece.pos as usize, pos as usize + got.len());
+                prop_assert!(piece.len > 0);
+                match piece.source {
+                    PieceSource::Zeros => got.resize(got.len() + piece.len as usize, 0),
+                    PieceSource::Inline(data) => {
+                        prop_assert_eq!(data.len(), piece.len as usize);
+                        got.extend_from_slice(data);
+                    }
+                    PieceSource::Blocks { id, offset, .. } => got.extend((0..piece.len).map(|i| content(id.0, offset + i))),
+                }
+            }
+            prop_assert_eq!(&got[..], &paint(&rows)[pos as usize..(pos + len) as usize]);
+            prop_assert!(pieces.windows(2).all(|pair| !continues(&pair[0], &pair[1])));
+        }
+    }
+
+    #[test]
+    fn rows_of_one_slice_join_again() {
+        let blocks = |pos, len, offset| Slice {
+            pos,
+            len,
+            source: SliceSource::Blocks { id: SliceId(7), offset, size: 100 },
+        };
+        let rows = [blocks(50, 50, 50), blocks(0, 50, 0)];
+        let source = PieceSource::Blocks { id: SliceId(7), offset: 10, size: 100 };
+        assert_eq!(resolve(&rows, 10, 80), [Piece { pos: 10, len: 80, source }]);
+    }
+
+    #[test]
+    fn a_row_with_too_few_bytes_does_not_panic() {
+        let rows = [Slice { pos: 0, len: 10, source: SliceSource::Inline(Arc::from(&b"abc"[..])) }];
+        assert_eq!(resolve(&rows, 5, 5)[0].source, PieceSource::Inline(b""));
+    }
+}

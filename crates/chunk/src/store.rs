@@ -1,0 +1,516 @@
+//! The block store: slices in, bytes of slices out.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+
+use bytes::Bytes;
+use opendal::Operator;
+use opendal::services::Memory;
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+use tokio::runtime::{Builder, Runtime};
+use types::{BLOCK_BYTES, CHUNK_BYTES, Slice, SliceId};
+
+use crate::ChunkError;
+use crate::backend::{Backend, Refusal};
+use crate::block::{PAGE_BYTES, Trailer, block_count, block_len, encode_trailer, object_key, trailer_len};
+use crate::dir::Dir;
+use crate::resolve::{PieceSource, resolve};
+
+/// The bound of the cache of blocks in bytes unless told otherwise: 256 MiB.
+pub const DEFAULT_CACHE_BYTES: u64 = 256 << 20;
+
+/// How many background requests run at once: uploads and blocks read ahead.
+const BACKGROUND_THREADS: usize = 8;
+
+/// How many trailers are remembered for reads of single pages, each at most 272 bytes.
+const TRAILERS: usize = 4096;
+
+/// How many slices not known to be durable are remembered one by one; beyond that, all are synced at once.
+const VOLATILE_SLICES: usize = 1 << 16;
+
+/// Where a volume keeps its blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StorageConfig {
+    /// The kind of store: `file` or `memory`.
+    pub storage: String,
+    /// For `file` the absolute path of a directory; `memory` ignores it.
+    pub bucket: String,
+}
+
+/// How many requests a store was sent since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Requests {
+    pub puts: u64,
+    pub gets: u64,
+    pub deletes: u64,
+}
+
+/// The blocks of a volume. All methods may be called from any thread that is not one of an async runtime, and block.
+pub struct BlockStore {
+    pub(crate) inner: Arc<Inner>,
+    runtime: Runtime,
+}
+
+impl BlockStore {
+    /// Opens the store that `config` names. A `file` store's directory is created if absent.
+    ///
+    /// # Errors
+    /// [`ChunkError::Config`] for a kind that this build does not have or a relative path; [`ChunkError::Store`] where
+    /// the directory cannot be made or read.
+    pub fn open(config: &StorageConfig, cache_bytes: u64) -> Result<Arc<BlockStore>, ChunkError> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .max_blocking_threads(BACKGROUND_THREADS)
+            .thread_name("limen-blocks")
+            .enable_all()
+            .build()
+            .map_err(|error| {
+                ChunkError::Config(format!("cannot start the threads of the block store: {error}"))
+            })?;
+        let backend = match config.storage.as_str() {
+            "file" => open_dir(&config.bucket)?,
+            "memory" => {
+                let operator = Operator::new(Memory::default())
+                    .map_err(|error| ChunkError::Config(format!("cannot open a store in memory: {error}")))?;
+                Backend::remote(operator, runtime.handle().clone())
+            }
+            other => {
+                return Err(ChunkError::Config(format!(
+                    "unknown storage {other:?}: known are file and memory"
+                )));
+            }
+        };
+        let estimated_blocks = (cache_bytes / u64::from(BLOCK_BYTES)).max(1) as usize;
+        let inner = Inner {
+            backend,
+            blocks: Cache::with_weighter(estimated_blocks, cache_bytes, ByBytes),
+            trailers: Cache::new(TRAILERS),
+            counts: Counts::default(),
+            volatile: Mutex::default(),
+            synced_once: AtomicBool::new(false),
+        };
+        Ok(Arc::new(BlockStore { inner: Arc::new(inner), runtime }))
+    }
+
+    /// Stores `data`, at most a chunk's length, as slice `id`, blocks in parallel. When it returns, every block can be
+    /// read, also by other machines; it survives a power failure only after [`BlockStore::make_durable`].
+    ///
+    /// # Errors
+    /// [`ChunkError::Row`] if `data` is longer than a chunk; [`ChunkError::Store`]; then what was stored of the slice has been removed again, as far as the store let it.
+    pub fn put_slice(&self, id: SliceId, data: &Bytes) -> Result<(), ChunkError> {
+        if data.len() as u64 > CHUNK_BYTES {
+            return Err(ChunkError::Row { offset: 0, len: data.len() as u64, size: CHUNK_BYTES });
+        }
+        let size = data.len() as u32;
+        let (sender, results) = mpsc::channel();
+        let block = |index: u32| {
+            let from = index as usize * BLOCK_BYTES as usize;
+            data.slice(from..from + block_len(size, index) as usize)
+        };
+        for index in 1..block_count(size) {
+            let (sender, data) = (sender.clone(), block(index));
+            // The receiver outlives the loop below, and whoever no longer listens has an error already.
+            self.spawn(move |inner| drop(sender.send(inner.put_block(id, index, data))));
+        }
+        drop(sender);
+        let first = if size > 0 { self.inner.put_block(id, 0, block(0)) } else { Ok(()) };
+        let mut outcome = first;
+        for _ in 1..block_count(size) {
+            outcome = outcome.and(results.recv().unwrap_or(Err(ChunkError::Aborted)));
+        }
+        if outcome.is_err()
+            && let Err(error) = self.delete_slice(id, size)
+        {
+            tracing::warn!(slice = id.0, %error, "blocks of a slice that could not be stored remain");
+        }
+        outcome
+    }
+
+    /// Fills `buf` with the bytes from `offset` on of slice `id`, which holds `size` bytes. Every byte returned was
+    /// verified.
+    ///
+    /// # Errors
+    /// [`ChunkError::Row`] if the slice has no such bytes; [`ChunkError::Missing`], [`ChunkError::Short`],
+    /// [`ChunkError::Corrupt`] for the first damaged block or page that the range touches, and only these;
+    /// [`ChunkError::Store`].
+    pub fn read(&self, id: SliceId, size: u32, offset: u32, buf: &mut [u8]) -> Result<(), ChunkError> {
+        if u64::from(offset) + buf.len() as u64 > u64::from(size) {
+            return Err(ChunkError::Row { offset: offset.into(), len: buf.len() as u64, size: size.into() });
+        }
+        let (mut offset, mut rest) = (offset, buf);
+        while !rest.is_empty() {
+            let (index, from) = (offset / BLOCK_BYTES, offset % BLOCK_BYTES);
+            let len = block_len(size, index);
+            let (part, tail) = rest.split_at_mut(rest.len().min((len - from) as usize));
+            self.inner.read_block(id, index, len, from, part)?;
+            self.read_ahead(id, size, index, from, part.len() as u32);
+            offset += part.len() as u32;
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    /// Fills `buf` with the bytes from `pos` on of a chunk whose rows, in commit order, are `rows`.
+    ///
+    /// # Errors
+    /// As [`BlockStore::read`]; [`ChunkError::Row`] also for an inline row with fewer bytes than it says.
+    pub fn read_chunk(&self, rows: &[Slice], pos: u32, buf: &mut [u8]) -> Result<(), ChunkError> {
+        for piece in resolve(rows, pos, buf.len() as u32) {
+            let from = (piece.pos - pos) as usize;
+            let part = &mut buf[from..from + piece.len as usize];
+            match piece.source {
+                PieceSource::Zeros => part.fill(0),
+                PieceSource::Inline(bytes) if bytes.len() == part.len() => part.copy_from_slice(bytes),
+                PieceSource::Inline(bytes) => {
+                    return Err(ChunkError::Row {
+                        offset: 0,
+                        len: piece.len.into(),
+                        size: bytes.len() as u64,
+                    });
+                }
+                PieceSource::Blocks { id, offset, size } => self.read(id, size, offset, part)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the blocks of slice `id`, which holds `size` bytes. Blocks that are not there are fine.
+    ///
+    /// # Errors
+    /// [`ChunkError::Store`], after the other blocks have been tried; call it again.
+    pub fn delete_slice(&self, id: SliceId, size: u32) -> Result<(), ChunkError> {
+        let mut outcome = Ok(());
+        for index in 0..block_count(size) {
+            outcome = outcome.and(self.inner.delete_block(id, index, block_len(size, index)));
+        }
+        outcome
+    }
+
+    /// Makes the slices survive a power failure: what fsync(2) and, on a shared volume, close(2) promise, to be called
+    /// before the rows are made durable. Costs nothing for slices already durable and for stores that keep what they
+    /// acknowledge; a local directory syncs each object of a slice written since the last call, and its directories.
+    ///
+    /// # Errors
+    /// [`ChunkError::Store`]; nothing is forgotten, and the next call tries again.
+    pub fn make_durable(&self, slices: &[SliceId]) -> Result<(), ChunkError> {
+        let mut pending = Volatile::new();
+        let mut unknown = false;
+        {
+            let volatile = self.inner.volatile();
+            for id in slices {
+                match volatile.get(id) {
+                    Some(blocks) => drop(pending.insert(*id, blocks.clone())),
+                    None => unknown = true,
+                }
+            }
+        }
+        if unknown && self.inner.backend.is_volatile() && !self.inner.synced_once.load(Relaxed) {
+            // It may have been written by a process that ended before this store was opened.
+            return self.inner.sync_all();
+        }
+        let key = |(id, blocks): (&SliceId, &Vec<(u32, u32)>)| -> Vec<String> {
+            blocks.iter().map(|&(block, len)| object_key(*id, block, len)).collect()
+        };
+        let keys: Vec<String> = pending.iter().flat_map(key).collect();
+        let Some(first) = keys.first() else { return Ok(()) };
+        self.inner.backend.sync(&keys).map_err(|refusal| store_error("sync", first, refusal))?;
+        self.inner.forget_volatile(&pending);
+        Ok(())
+    }
+
+    /// Makes everything stored so far survive a power failure, with one syncfs(2): for a periodic flush, and for slices
+    /// that another process wrote to the same directory.
+    ///
+    /// # Errors
+    /// [`ChunkError::Store`].
+    pub fn make_all_durable(&self) -> Result<(), ChunkError> {
+        self.inner.sync_all()
+    }
+
+    /// Writes, reads and removes one object, to see at format time that the store can do all three.
+    ///
+    /// # Errors
+    /// [`ChunkError::Store`] for the first that it cannot.
+    pub fn check(&self) -> Result<(), ChunkError> {
+        let key = format!("chunks/check/{}", std::process::id());
+        let backend = &self.inner.backend;
+        let data = Bytes::from_static(b"limen");
+        backend.put(&key, data.clone(), Vec::new()).map_err(|refusal| store_error("write", &key, refusal))?;
+        let read = backend.get(&key, 0, data.len()).map_err(|refusal| store_error("read", &key, refusal))?;
+        backend.delete(&key).map_err(|refusal| store_error("delete", &key, refusal))?;
+        backend.remove_directory("chunks/check/").map_err(|refusal| store_error("delete", &key, refusal))?;
+        if read != data {
+            let refusal = Refusal::Other(types::Errno::EIO, "it holds other bytes than were written".into());
+            return Err(store_error("read", &key, refusal));
+        }
+        Ok(())
+    }
+
+    /// The requests sent so far, those of the background included.
+    pub fn requests(&self) -> Requests {
+        let counts = &self.inner.counts;
+        Requests {
+            puts: counts.puts.load(Relaxed),
+            gets: counts.gets.load(Relaxed),
+            deletes: counts.deletes.load(Relaxed),
+        }
+    }
+
+    /// Runs `task` on a background thread, after those that were spawned before it have begun.
+    pub(crate) fn spawn(&self, task: impl FnOnce(&Inner) + Send + 'static) {
+        let inner = Arc::clone(&self.inner);
+        // Not the store itself: its last owner stops these threads, and must not be one of them.
+        drop(self.runtime.spawn_blocking(move || task(&inner)));
+    }
+
+    /// Fetches the next block in the background when a read crosses the middle of one that is cached whole: a sequential
+    /// reader does so once a block.
+    fn read_ahead(&self, id: SliceId, size: u32, index: u32, from: u32, len: u32) {
+        let next = index + 1;
+        let crosses = (from..from + len).contains(&(BLOCK_BYTES / 2));
+        if !crosses || next >= block_count(size) {
+            return;
+        }
+        let (this_key, next_key) = ((id, index), (id, next));
+        if self.inner.blocks.contains_key(&this_key) && !self.inner.blocks.contains_key(&next_key) {
+            self.spawn(move |inner| {
+                if let Err(error) = inner.whole_block(id, next, block_len(size, next)) {
+                    tracing::debug!(%error, "a block could not be read ahead");
+                }
+            });
+        }
+    }
+}
+
+impl fmt::Debug for BlockStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockStore").field("backend", &self.inner.backend).finish_non_exhaustive()
+    }
+}
+
+type BlockKey = (SliceId, u32);
+
+/// What the background threads share with the store.
+pub(crate) struct Inner {
+    pub(crate) backend: Backend,
+    blocks: Cache<BlockKey, Bytes, ByBytes>,
+    trailers: Cache<BlockKey, Arc<Pages>>,
+    counts: Counts,
+    volatile: Mutex<Volatile>,
+    /// Whether all that was there when the store was opened has been made durable.
+    synced_once: AtomicBool,
+}
+
+/// The blocks (index, length) of each slice that a power failure may still take.
+type Volatile = HashMap<SliceId, Vec<(u32, u32)>>;
+
+/// What is known of a block that is read page by page.
+struct Pages {
+    trailer: Trailer,
+    /// Where the last read ended; one that goes on from there is sequential.
+    end: AtomicU64,
+}
+
+#[derive(Default)]
+struct Counts {
+    puts: AtomicU64,
+    gets: AtomicU64,
+    deletes: AtomicU64,
+}
+
+#[derive(Clone)]
+struct ByBytes;
+
+impl Weighter<BlockKey, Bytes> for ByBytes {
+    fn weight(&self, _: &BlockKey, block: &Bytes) -> u64 {
+        block.len() as u64
+    }
+}
+
+impl Inner {
+    pub(crate) fn put_block(&self, id: SliceId, block: u32, data: Bytes) -> Result<(), ChunkError> {
+        let len = data.len() as u32;
+        let key = object_key(id, block, len);
+        let trailer = encode_trailer(&data);
+        self.counts.puts.fetch_add(1, Relaxed);
+        self.backend
+            .put(&key, data.clone(), trailer)
+            .map_err(|refusal| store_error("write", &key, refusal))?;
+        if len < BLOCK_BYTES {
+            // Small files are read soon after; the full blocks of a stream would only push out what is in use.
+            // A copy, because `data` may be a small part of a large allocation that the weight would not show.
+            self.blocks.insert((id, block), Bytes::copy_from_slice(&data));
+        }
+        if self.backend.is_volatile() {
+            let known = {
+                let mut volatile = self.volatile();
+                volatile.entry(id).or_default().push((block, len));
+                volatile.len()
+            };
+            if known > VOLATILE_SLICES {
+                self.sync_all()?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn delete_block(&self, id: SliceId, block: u32, len: u32) -> Result<(), ChunkError> {
+        let key = object_key(id, block, len);
+        self.blocks.remove(&(id, block));
+        self.trailers.remove(&(id, block));
+        self.forget_volatile(&Volatile::from([(id, vec![(block, len)])]));
+        self.delete_object(&key)
+    }
+
+    pub(crate) fn delete_object(&self, key: &str) -> Result<(), ChunkError> {
+        self.counts.deletes.fetch_add(1, Relaxed);
+        self.backend.delete(key).map_err(|refusal| store_error("delete", key, refusal))
+    }
+
+    pub(crate) fn forget_all(&self) {
+        self.blocks.clear();
+        self.trailers.clear();
+        self.volatile().clear();
+    }
+
+    fn volatile(&self) -> MutexGuard<'_, Volatile> {
+        self.volatile.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A slice stays listed until it *is* durable, lest a second fsync at the same time return before the first has done
+    /// the work for both.
+    fn sync_all(&self) -> Result<(), ChunkError> {
+        let pending = self.volatile().clone();
+        self.backend.sync_all().map_err(|refusal| store_error("sync", "the store", refusal))?;
+        self.forget_volatile(&pending);
+        self.synced_once.store(true, Relaxed);
+        Ok(())
+    }
+
+    fn forget_volatile(&self, durable: &Volatile) {
+        let mut volatile = self.volatile();
+        for (id, blocks) in durable {
+            if let Some(listed) = volatile.get_mut(id) {
+                listed.retain(|block| !blocks.contains(block));
+                if listed.is_empty() {
+                    volatile.remove(id);
+                }
+            }
+        }
+    }
+
+    /// Fills `out` from byte `from` on of a block of `len` bytes.
+    ///
+    /// The whole block is fetched for a read of half of it or more, from its beginning, or from where the last one ended;
+    /// else only the pages asked for, so that a random read of 4 KiB does not cost 4 MiB.
+    fn read_block(
+        &self,
+        id: SliceId,
+        block: u32,
+        len: u32,
+        from: u32,
+        out: &mut [u8],
+    ) -> Result<(), ChunkError> {
+        let key = (id, block);
+        let end = u64::from(from) + out.len() as u64;
+        let copy = |whole: &Bytes, out: &mut [u8]| out.copy_from_slice(&whole[from as usize..end as usize]);
+        if let Some(whole) = self.blocks.get(&key) {
+            copy(&whole, out);
+            return Ok(());
+        }
+        let goes_on =
+            || self.trailers.get(&key).is_some_and(|pages| pages.end.load(Relaxed) == u64::from(from));
+        if from == 0 || len <= 2 * PAGE_BYTES || out.len() as u64 * 2 >= u64::from(len) || goes_on() {
+            match self.whole_block(id, block, len) {
+                Ok(whole) => {
+                    copy(&whole, out);
+                    return Ok(());
+                }
+                // Some page is damaged; whether it is one of those asked for, the way by pages tells.
+                Err(ChunkError::Corrupt { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let pages = self.trailers.get_or_insert_with(&key, || {
+            let trailer = self.fetch_trailer(id, block, len)?;
+            Ok::<_, ChunkError>(Arc::new(Pages { trailer, end: AtomicU64::new(0) }))
+        })?;
+        let first = from / PAGE_BYTES;
+        let start = first * PAGE_BYTES;
+        let stop = end.next_multiple_of(PAGE_BYTES.into()).min(len.into());
+        let bytes = self.fetch(id, block, len, start, stop as usize - start as usize)?;
+        pages.trailer.verify(first, &bytes).map_err(|fault| self.corrupt(id, block, len, fault))?;
+        pages.end.store(end, Relaxed);
+        let skip = (from - start) as usize;
+        out.copy_from_slice(&bytes[skip..skip + out.len()]);
+        Ok(())
+    }
+
+    /// The block from the cache, or fetched into it; fetched once however many ask at the same time.
+    fn whole_block(&self, id: SliceId, block: u32, len: u32) -> Result<Bytes, ChunkError> {
+        self.blocks.get_or_insert_with(&(id, block), || {
+            let object = self.fetch(id, block, len, 0, len as usize + trailer_len(len))?;
+            let corrupt = |fault| self.corrupt(id, block, len, fault);
+            let data = object.slice(..len as usize);
+            Trailer::parse(&object[len as usize..], len)
+                .map_err(corrupt)?
+                .verify(0, &data)
+                .map_err(corrupt)?;
+            Ok(data)
+        })
+    }
+
+    fn fetch_trailer(&self, id: SliceId, block: u32, len: u32) -> Result<Trailer, ChunkError> {
+        let bytes = self.fetch(id, block, len, len, trailer_len(len))?;
+        Trailer::parse(&bytes, len).map_err(|fault| self.corrupt(id, block, len, fault))
+    }
+
+    /// Exactly `count` bytes of an object from `offset` on.
+    fn fetch(
+        &self,
+        id: SliceId,
+        block: u32,
+        len: u32,
+        offset: u32,
+        count: usize,
+    ) -> Result<Bytes, ChunkError> {
+        let key = object_key(id, block, len);
+        self.counts.gets.fetch_add(1, Relaxed);
+        match self.backend.get(&key, offset.into(), count) {
+            Ok(bytes) if bytes.len() == count => Ok(bytes),
+            Ok(bytes) => {
+                let (found_bytes, wanted_bytes) = (bytes.len() as u64, count as u64);
+                Err(ChunkError::Short { slice: id, block, key, found_bytes, wanted_bytes })
+            }
+            Err(Refusal::NotFound) => Err(ChunkError::Missing { slice: id, block, key }),
+            Err(refusal) => Err(store_error("read", &key, refusal)),
+        }
+    }
+
+    fn corrupt(&self, id: SliceId, block: u32, len: u32, fault: crate::BlockFault) -> ChunkError {
+        ChunkError::Corrupt { slice: id, block, key: object_key(id, block, len), fault }
+    }
+}
+
+fn open_dir(bucket: &str) -> Result<Backend, ChunkError> {
+    let path = Path::new(bucket);
+    if !path.is_absolute() {
+        return Err(ChunkError::Config(format!(
+            "the bucket of a file storage is an absolute path, not {bucket:?}"
+        )));
+    }
+    let dir = Dir::open(path).map_err(|refusal| store_error("open", bucket, refusal))?;
+    Ok(Backend::Dir(dir))
+}
+
+pub(crate) fn store_error(action: &'static str, key: &str, refusal: Refusal) -> ChunkError {
+    let (errno, message) = match refusal {
+        Refusal::NotFound => (types::Errno::ENOENT, "not found".to_owned()),
+        Refusal::Other(errno, message) => (errno, message),
+    };
+    ChunkError::Store { action, key: key.to_owned(), errno, message }
+}

@@ -1,0 +1,156 @@
+//! One block on its way to the store.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use types::SliceId;
+
+use crate::ChunkError;
+use crate::budget::Reservation;
+use crate::store::{BlockStore, Inner};
+
+/// A block that is to be stored. Its bytes stay in memory, and count against the budget, until the store has them; from
+/// then on they are read from the store.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    pub(crate) slice: SliceId,
+    pub(crate) block: u32,
+    pub(crate) len: u32,
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Not begun, or failed and to be tried again.
+    Waiting(Bytes, Reservation),
+    Running(Bytes, Reservation),
+    Stored,
+}
+
+/// The last error of a file's uploads that nobody was told of yet.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ErrorSlot(Arc<Mutex<Option<ChunkError>>>);
+
+impl ErrorSlot {
+    pub(crate) fn set(&self, error: ChunkError) {
+        self.lock().get_or_insert(error);
+    }
+
+    pub(crate) fn take(&self) -> Option<ChunkError> {
+        self.lock().take()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<ChunkError>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Upload {
+    pub(crate) fn new(slice: SliceId, block: u32, data: Bytes, held: Reservation) -> Arc<Self> {
+        let len = data.len() as u32;
+        Arc::new(Upload {
+            slice,
+            block,
+            len,
+            state: Mutex::new(State::Waiting(data, held)),
+            ended: Condvar::new(),
+        })
+    }
+
+    /// The bytes while they are in memory; `None` once the store has them.
+    pub(crate) fn bytes(&self) -> Option<Bytes> {
+        match &*self.lock() {
+            State::Waiting(data, _) | State::Running(data, _) => Some(data.clone()),
+            State::Stored => None,
+        }
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        matches!(&*self.lock(), State::Running(..))
+    }
+
+    pub(crate) fn is_stored(&self) -> bool {
+        matches!(&*self.lock(), State::Stored)
+    }
+
+    /// Waits until it is stored or has failed. Returns at once where it was never begun.
+    pub(crate) fn wait(&self) {
+        let running = |state: &mut State| matches!(state, State::Running(..));
+        drop(self.ended.wait_while(self.lock(), running).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Stores it on a background thread, unless that is done or going on.
+    pub(crate) fn spawn(self: &Arc<Self>, store: &BlockStore, errors: &ErrorSlot) {
+        if let Some(attempt) = self.begin(errors) {
+            store.spawn(move |inner| attempt.run(inner));
+        }
+    }
+
+    /// Stores it on this thread, unless that is done or going on.
+    pub(crate) fn run(self: &Arc<Self>, store: &BlockStore, errors: &ErrorSlot) {
+        if let Some(attempt) = self.begin(errors) {
+            attempt.run(&store.inner);
+        }
+    }
+
+    fn begin(self: &Arc<Self>, errors: &ErrorSlot) -> Option<Attempt> {
+        let mut state = self.lock();
+        match std::mem::replace(&mut *state, State::Stored) {
+            State::Waiting(data, held) => {
+                *state = State::Running(data.clone(), held);
+                Some(Attempt {
+                    upload: Arc::clone(self),
+                    data,
+                    errors: errors.clone(),
+                    outcome: Err(ChunkError::Aborted),
+                })
+            }
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
+    fn end(&self, stored: bool) {
+        let mut state = self.lock();
+        if let State::Running(data, held) = std::mem::replace(&mut *state, State::Stored)
+            && !stored
+        {
+            *state = State::Waiting(data, held);
+        }
+        self.ended.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One try to store a block. However it ends, also if it is dropped before it ran, whoever waits is told.
+struct Attempt {
+    upload: Arc<Upload>,
+    data: Bytes,
+    errors: ErrorSlot,
+    outcome: Result<(), ChunkError>,
+}
+
+impl Attempt {
+    fn run(mut self, inner: &Inner) {
+        self.outcome = inner.put_block(self.upload.slice, self.upload.block, self.data.clone());
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        match std::mem::replace(&mut self.outcome, Ok(())) {
+            Ok(()) => self.upload.end(true),
+            Err(error) => {
+                // First the error, so that whoever sees the failure finds its reason.
+                self.errors.set(error);
+                self.upload.end(false);
+            }
+        }
+    }
+}

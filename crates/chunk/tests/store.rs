@@ -1,0 +1,275 @@
+//! The block store on a real directory and in memory: what it sends, what damage does, what it leaves behind.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use chunk::{BlockFault, BlockStore, ChunkError, PAGE_BYTES, StorageConfig, object_key};
+use tempfile::TempDir;
+use types::{BLOCK_BYTES, Errno, SliceId};
+
+const CACHE: u64 = 64 << 20;
+const BLOCK: usize = BLOCK_BYTES as usize;
+const PAGE: usize = PAGE_BYTES as usize;
+
+fn file_store(dir: &Path) -> Arc<BlockStore> {
+    let bucket = dir.to_str().unwrap().to_owned();
+    BlockStore::open(&StorageConfig { storage: "file".into(), bucket }, CACHE).unwrap()
+}
+
+fn memory_store() -> Arc<BlockStore> {
+    BlockStore::open(&StorageConfig { storage: "memory".into(), bucket: String::new() }, CACHE).unwrap()
+}
+
+fn pattern(len: usize) -> Bytes {
+    (0..len).map(|i| (i * 7 + i / 4093) as u8).collect::<Vec<u8>>().into()
+}
+
+fn object(dir: &Path, id: u64, block: u32, len: u32) -> PathBuf {
+    dir.join(object_key(SliceId(id), block, len))
+}
+
+fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files_below(&path)) } else { found.push(path) }
+    }
+    found
+}
+
+#[test]
+fn slices_read_back_at_any_place() {
+    let dir = TempDir::new().unwrap();
+    let data = pattern(2 * BLOCK + 100_000);
+    let size = data.len() as u32;
+    for writer in [file_store(dir.path()), memory_store()] {
+        writer.put_slice(SliceId(5), &data).unwrap();
+        for (offset, len) in
+            [(0, 10), (BLOCK - 5, 10), (PAGE + 3, PAGE), (2 * BLOCK + 99_990, 10), (0, data.len()), (7, 0)]
+        {
+            let mut buf = vec![0; len];
+            writer.read(SliceId(5), size, offset as u32, &mut buf).unwrap();
+            assert_eq!(buf, data[offset..offset + len], "{offset} {len}");
+        }
+        assert!(matches!(writer.read(SliceId(5), size, size, &mut [0]), Err(ChunkError::Row { .. })));
+        writer.delete_slice(SliceId(5), size).unwrap();
+        writer.delete_slice(SliceId(5), size).unwrap();
+        assert!(matches!(writer.read(SliceId(5), size, 0, &mut [0]), Err(ChunkError::Missing { .. })));
+    }
+}
+
+#[test]
+fn a_sequential_read_of_a_block_is_one_request() {
+    let dir = TempDir::new().unwrap();
+    let data = pattern(3 * BLOCK);
+    file_store(dir.path()).put_slice(SliceId(1), &data).unwrap();
+    let store = file_store(dir.path());
+    let mut buf = vec![0; 128 << 10];
+    for at in (0..BLOCK).step_by(buf.len()) {
+        store.read(SliceId(1), BLOCK_BYTES, at as u32, &mut buf).unwrap();
+        assert_eq!(buf, data[at..at + buf.len()]);
+    }
+    assert_eq!(store.requests().gets, 1);
+
+    let store = file_store(dir.path());
+    for at in (0..data.len()).step_by(buf.len()) {
+        store.read(SliceId(1), data.len() as u32, at as u32, &mut buf).unwrap();
+    }
+    assert_eq!(store.requests().gets, 3);
+}
+
+#[test]
+fn random_reads_fetch_pages_and_a_sequential_one_the_block() {
+    let dir = TempDir::new().unwrap();
+    let data = pattern(BLOCK);
+    file_store(dir.path()).put_slice(SliceId(1), &data).unwrap();
+    let store = file_store(dir.path());
+    let mut buf = vec![0; 4096];
+    let mut read = |at: usize| {
+        store.read(SliceId(1), BLOCK_BYTES, at as u32, &mut buf).unwrap();
+        assert_eq!(buf, data[at..at + 4096]);
+        store.requests().gets
+    };
+    assert_eq!(read(PAGE * 3), 2);
+    assert_eq!(read(PAGE * 10 + 5), 3);
+    assert_eq!(read(PAGE * 10 + 5 + 4096), 4);
+    assert_eq!(read(PAGE * 20), 4);
+}
+
+#[test]
+fn damage_costs_only_the_range_it_hits() {
+    let dir = TempDir::new().unwrap();
+    let data = pattern(4 * BLOCK);
+    let size = data.len() as u32;
+    file_store(dir.path()).put_slice(SliceId(9), &data).unwrap();
+    let path = |block| object(dir.path(), 9, block, BLOCK_BYTES);
+    let mut bytes = fs::read(path(0)).unwrap();
+    bytes[PAGE * 5 + 77] ^= 0x10;
+    fs::write(path(0), bytes).unwrap();
+    fs::remove_file(path(1)).unwrap();
+    fs::OpenOptions::new().write(true).open(path(2)).unwrap().set_len(1_000_000).unwrap();
+
+    let store = file_store(dir.path());
+    let read = |offset: usize, len: usize| {
+        let mut buf = vec![0; len];
+        store
+            .read(SliceId(9), size, offset as u32, &mut buf)
+            .map(|()| assert_eq!(buf, data[offset..offset + len]))
+    };
+    for _ in 0..2 {
+        read(0, PAGE * 5).unwrap();
+        read(PAGE * 6, BLOCK - PAGE * 6).unwrap();
+        read(3 * BLOCK, BLOCK).unwrap();
+        let corrupt = read(0, BLOCK).unwrap_err();
+        assert!(
+            matches!(&corrupt, ChunkError::Corrupt { slice: SliceId(9), block: 0, key, fault: BlockFault::Page(at) }
+                if *at == PAGE_BYTES * 5 && *key == object_key(SliceId(9), 0, BLOCK_BYTES)),
+            "{corrupt}"
+        );
+        let missing = read(BLOCK + 10, 10).unwrap_err();
+        assert!(matches!(missing, ChunkError::Missing { slice: SliceId(9), block: 1, .. }), "{missing}");
+        for (from, len) in [(2 * BLOCK, BLOCK), (2 * BLOCK + PAGE, 10)] {
+            let short = read(from, len).unwrap_err();
+            assert!(matches!(short, ChunkError::Short { slice: SliceId(9), block: 2, .. }), "{short}");
+            assert_eq!(short.errno(), Errno::EIO);
+        }
+        assert_eq!((corrupt.errno(), missing.errno()), (Errno::EIO, Errno::EIO));
+    }
+}
+
+#[test]
+fn a_failed_put_leaves_nothing() {
+    let dir = TempDir::new().unwrap();
+    let store = file_store(dir.path());
+    // The third block's key is taken by a directory that is not empty, so that only its rename fails.
+    fs::create_dir_all(object(dir.path(), 3, 2, BLOCK_BYTES).join("x")).unwrap();
+    let error = store.put_slice(SliceId(3), &pattern(4 * BLOCK)).unwrap_err();
+    assert!(
+        matches!(&error, ChunkError::Store { action: "write", key, .. } if key.contains("3_2_")),
+        "{error}"
+    );
+    assert_eq!(files_below(dir.path()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn errors_of_the_system_reach_the_program() {
+    let full = |errno| ChunkError::Store { action: "write", key: "k".into(), errno, message: "m".into() };
+    assert_eq!(full(Errno::ENOSPC).errno(), Errno::ENOSPC);
+    assert_eq!(full(Errno::EDQUOT).errno(), Errno::EDQUOT);
+    assert_eq!(full(Errno::EACCES).errno(), Errno::EIO);
+}
+
+#[test]
+fn settings_are_checked() {
+    let open = |storage: &str, bucket: &str| {
+        BlockStore::open(&StorageConfig { storage: storage.into(), bucket: bucket.into() }, CACHE)
+    };
+    assert!(matches!(open("tape", ""), Err(ChunkError::Config(_))));
+    assert!(matches!(open("file", "relative/path"), Err(ChunkError::Config(_))));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let error = open("file", file.path().to_str().unwrap()).unwrap_err();
+    assert!(error.to_string().contains(file.path().to_str().unwrap()), "{error}");
+}
+
+#[test]
+fn a_store_that_works_passes_the_check_and_keeps_nothing_of_it() {
+    let dir = TempDir::new().unwrap();
+    let store = file_store(dir.path());
+    store.check().unwrap();
+    assert_eq!(files_below(dir.path()), Vec::<PathBuf>::new());
+    fs::remove_dir_all(dir.path().join("tmp")).unwrap();
+    fs::write(dir.path().join("tmp"), b"").unwrap();
+    assert!(matches!(store.check(), Err(ChunkError::Store { action: "write", .. })));
+    memory_store().check().unwrap();
+}
+
+#[test]
+fn durability_is_asked_for_and_had_once() {
+    let dir = TempDir::new().unwrap();
+    let store = file_store(dir.path());
+    store.put_slice(SliceId(1), &pattern(BLOCK + 1)).unwrap();
+    store.put_slice(SliceId(2), &pattern(10)).unwrap();
+    store.put_slice(SliceId(3), &pattern(10)).unwrap();
+    store.make_durable(&[SliceId(1)]).unwrap();
+    store.delete_slice(SliceId(2), 10).unwrap();
+    store.make_durable(&[SliceId(1), SliceId(2), SliceId(99)]).unwrap();
+    fs::remove_file(object(dir.path(), 3, 0, 10)).unwrap();
+    store.make_durable(&[SliceId(3)]).unwrap();
+    store.make_all_durable().unwrap();
+}
+
+#[test]
+fn destroying_removes_blocks_and_only_these() {
+    for with_other in [false, true] {
+        let parent = TempDir::new().unwrap();
+        let root = parent.path().join("bucket");
+        let store = file_store(&root);
+        for id in [1, 999, 1_000, 5_000_000] {
+            store.put_slice(SliceId(id), &pattern(100)).unwrap();
+        }
+        if with_other {
+            fs::write(root.join("mine"), b"keep").unwrap();
+        }
+        let mut seen = Vec::new();
+        store
+            .for_each_block(&mut |block| {
+                seen.push((block.id.0, block.block, block.len));
+                Ok(())
+            })
+            .unwrap();
+        seen.sort_unstable();
+        assert_eq!(seen, [(1, 0, 100), (999, 0, 100), (1_000, 0, 100), (5_000_000, 0, 100)]);
+        let mut last = 0;
+        store.destroy(&mut |count| last = count).unwrap();
+        assert_eq!(last, 4);
+        assert_eq!(root.exists(), with_other);
+        if with_other {
+            assert_eq!(files_below(&root), [root.join("mine")]);
+        }
+    }
+}
+
+#[test]
+fn the_store_in_memory_lists_and_destroys() {
+    let store = memory_store();
+    store.put_slice(SliceId(1), &pattern(BLOCK + 5)).unwrap();
+    store.put_slice(SliceId(2_000_000), &pattern(5)).unwrap();
+    let mut count = 0;
+    store
+        .for_each_block(&mut |_| {
+            count += 1;
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(count, 3);
+    store.destroy(&mut |_| {}).unwrap();
+    assert!(matches!(store.read(SliceId(1), 5, 0, &mut [0; 5]), Err(ChunkError::Missing { .. })));
+    store.destroy(&mut |_| panic!("nothing is left")).unwrap();
+}
+
+#[test]
+fn a_full_disk_is_enospc() {
+    let dir = TempDir::new().unwrap();
+    let command = |name: &str, args: &[&str]| {
+        Command::new(name).args(args).output().is_ok_and(|out| out.status.success())
+    };
+    let path = dir.path().to_str().unwrap();
+    if !command("mount", &["-t", "tmpfs", "-o", "size=1m", "limen-test", path]) {
+        eprintln!("skipped: not allowed to mount a small file system");
+        return;
+    }
+    let store = file_store(dir.path());
+    let small = store.put_slice(SliceId(1), &pattern(1000));
+    let error = store.put_slice(SliceId(2), &pattern(2 << 20));
+    let left = files_below(dir.path());
+    drop(store);
+    assert!(command("umount", &[path]));
+    small.unwrap();
+    let error = error.unwrap_err();
+    assert_eq!(error.errno(), Errno::ENOSPC, "{error}");
+    assert!(error.to_string().contains("chunks/0/0/2_0_2097152"), "{error}");
+    assert_eq!(left.len(), 1, "{left:?}");
+}
