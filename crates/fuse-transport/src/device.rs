@@ -1,0 +1,117 @@
+//! `/dev/fuse`, one open file of it.
+
+use std::fs::OpenOptions;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use fuse_proto::{Unique, reply_header};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Setter, opcode};
+
+/// A reply is written to the device that its request was read from; the kernel knows it nowhere else.
+#[derive(Debug)]
+pub(crate) struct Device(OwnedFd);
+
+/// What a read brought.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// This many bytes of one request.
+    Request(usize),
+    /// The file system is unmounted or aborted.
+    End,
+}
+
+impl Device {
+    pub(crate) fn open() -> io::Result<Self> {
+        Ok(Device(OpenOptions::new().read(true).write(true).open("/dev/fuse")?.into()))
+    }
+
+    /// A second queue of the same file system, so that two threads need not share one.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        let clone = Device::open()?;
+        clone_ioctl(clone.0.as_fd(), self.0.as_fd())?;
+        Ok(clone)
+    }
+
+    /// Waits for the next request.
+    ///
+    /// EINTR, and ENOENT for a request that was taken back before it could be read, are no events.
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<Event> {
+        loop {
+            return match rustix::io::read(&self.0, &mut *buffer) {
+                Ok(len) => Ok(Event::Request(len)),
+                Err(Errno::INTR | Errno::NOENT) => continue,
+                Err(Errno::AGAIN) => {
+                    self.wait()?;
+                    continue;
+                }
+                Err(Errno::NODEV | Errno::CONNABORTED) => Ok(Event::End),
+                Err(e) => Err(e.into()),
+            };
+        }
+    }
+
+    /// Answers a request. The answer to a request that is gone, or of a file system that is, is dropped.
+    pub(crate) fn answer(&self, unique: Unique, outcome: Result<&[&[u8]], types::Errno>) {
+        let parts = *outcome.as_ref().unwrap_or(&&[][..]);
+        let body_bytes = parts.iter().map(|part| part.len()).sum();
+        let header = reply_header(unique, outcome.map(|_| body_bytes));
+        let sent = match parts {
+            [] => self.write(&[IoSlice::new(&header)]),
+            [body] => self.write(&[IoSlice::new(&header), IoSlice::new(body)]),
+            parts => {
+                let slices = std::iter::once(&header[..]).chain(parts.iter().copied());
+                self.write(&slices.map(IoSlice::new).collect::<Vec<_>>())
+            }
+        };
+        match sent {
+            Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => {}
+            Err(error) => {
+                tracing::error!(%unique, body_bytes, %error, "the kernel refused a reply");
+                // Without any answer the caller would wait for ever.
+                let header = reply_header(unique, Err(types::Errno::EIO));
+                let _ = self.write(&[IoSlice::new(&header)]);
+            }
+        }
+    }
+
+    /// Writes one message; the kernel takes it whole or not at all.
+    pub(crate) fn write(&self, message: &[IoSlice<'_>]) -> Result<(), Errno> {
+        loop {
+            match rustix::io::writev(&self.0, message) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => continue,
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn wait(&self) -> io::Result<()> {
+        match rustix::event::poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+impl From<OwnedFd> for Device {
+    fn from(fd: OwnedFd) -> Self {
+        Device(fd)
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// `FUSE_DEV_IOC_CLONE`: makes `to`, fresh from open, another device of the file system that `from` serves.
+#[allow(unsafe_code)]
+fn clone_ioctl(to: BorrowedFd<'_>, from: BorrowedFd<'_>) -> Result<(), Errno> {
+    const CLONE: Opcode = opcode::read::<u32>(229, 0);
+    let from = from.as_raw_fd() as u32;
+    // SAFETY: the kernel reads one u32, a file descriptor, through the pointer and writes nothing (`fuse_dev_ioctl_clone`).
+    unsafe { rustix::ioctl::ioctl(to, Setter::<CLONE, u32>::new(from)) }
+}

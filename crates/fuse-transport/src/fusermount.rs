@@ -1,0 +1,127 @@
+//! `fusermount3(1)`: mounting without privileges, by a set-uid helper that hands back the open device.
+
+use std::ffi::OsString;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use rustix::io::{Errno, FdFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+};
+
+use crate::device::Device;
+use crate::error::Error;
+use crate::mount::MountOptions;
+use crate::mountpoint::UnmountMode;
+
+const PROGRAM: &str = "fusermount3";
+
+/// Mounts at `path`, at once: the device's first request is INIT.
+pub(crate) fn mount(path: &Path, options: &MountOptions) -> Result<Device, Error> {
+    let system = |e: Errno| Error::system("make a socket for fusermount3", e);
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .map_err(system)?;
+    rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(system)?;
+    let output = run(Command::new(PROGRAM)
+        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .arg("-o")
+        .arg(option_list(options))
+        .arg("--")
+        .arg(path));
+    // Closed before the read, which would else wait for ever on a helper that sent nothing.
+    drop(theirs);
+    let output = output?;
+    if !output.status.success() {
+        return Err(failed(&output));
+    }
+    match receive(&ours).map_err(|e| Error::system("receive the device from fusermount3", e))? {
+        Some(fd) => {
+            // The helper's device is inherited by programs that limen starts, unless told otherwise.
+            rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(system)?;
+            Ok(fd.into())
+        }
+        None => Err(Error::Fusermount("it sent no device".into())),
+    }
+}
+
+pub(crate) fn unmount(path: &Path, mode: UnmountMode) -> Result<(), Error> {
+    let mut command = Command::new(PROGRAM);
+    command.arg("-u");
+    if mode == UnmountMode::Lazy {
+        command.arg("-z");
+    }
+    let output = run(command.arg("--").arg(path))?;
+    match output.status.success() {
+        true => Ok(()),
+        false if String::from_utf8_lossy(&output.stderr).contains("busy") => Err(Error::Busy(path.into())),
+        false => Err(failed(&output)),
+    }
+}
+
+fn run(command: &mut Command) -> Result<Output, Error> {
+    // The message is looked at, so it is to be the untranslated one.
+    command.env("LC_ALL", "C").stdin(Stdio::null()).output().map_err(Error::NoFusermount)
+}
+
+fn failed(output: &Output) -> Error {
+    Error::Fusermount(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+}
+
+fn option_list(options: &MountOptions) -> OsString {
+    let escaped = options.volume.replace('\\', r"\\").replace(',', r"\,");
+    let mut list = format!("fsname={escaped},subtype={}", crate::SUBTYPE);
+    let flags = [
+        (options.default_permissions, "default_permissions"),
+        (options.allow_other, "allow_other"),
+        (options.read_only, "ro"),
+        (options.nosuid, "nosuid"),
+        (options.nodev, "nodev"),
+        (options.noexec, "noexec"),
+        (options.noatime, "noatime"),
+    ];
+    for (_, flag) in flags.iter().filter(|(set, _)| *set) {
+        list.push(',');
+        list.push_str(flag);
+    }
+    if let Some(max) = options.max_read_bytes {
+        list.push_str(&format!(",max_read={max}"));
+    }
+    list.into()
+}
+
+/// The one file descriptor of a message; `None` at the end of the stream.
+fn receive(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    rustix::io::retry_on_intr(|| {
+        let mut slices = [IoSliceMut::new(&mut byte)];
+        rustix::net::recvmsg(socket, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let fd = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    Ok(fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_escaped() {
+        let options = MountOptions {
+            nosuid: true,
+            nodev: true,
+            max_read_bytes: Some(4096),
+            ..MountOptions::new(r"a,b\c")
+        };
+        let list = option_list(&options);
+        assert_eq!(list, r"fsname=a\,b\\c,subtype=limen,default_permissions,nosuid,nodev,max_read=4096");
+    }
+}

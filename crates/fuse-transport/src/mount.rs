@@ -1,0 +1,255 @@
+//! The mount itself, made with the mount API of Linux 5.2 (`fsopen(2)`, `open_tree(2)`, `move_mount(2)`).
+//!
+//! The kernel makes the FUSE root inode before INIT, and never caches its ACL. So the volume's root is a child of it, and
+//! only that child is shown: path walks then never pass the FUSE root. The whole file system stays detached, in no
+//! directory, until the child is shown; a server that dies before that leaves nothing behind.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
+};
+
+use crate::device::Device;
+use crate::error::Error;
+use crate::fusermount;
+use crate::mountpoint::{self, UnmountMode};
+use crate::serve::DevFuse;
+
+/// How to mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountOptions {
+    /// The source that `mount(8)` and mountinfo show.
+    pub volume: String,
+    /// The name, below the FUSE root, of the volume's root; `None` to show the FUSE root itself.
+    pub child: Option<String>,
+    /// The kernel checks permissions.
+    pub default_permissions: bool,
+    /// Not only the mounting user has access.
+    pub allow_other: bool,
+    pub read_only: bool,
+    pub nosuid: bool,
+    pub nodev: bool,
+    pub noexec: bool,
+    pub noatime: bool,
+    /// The longest READ.
+    pub max_read_bytes: Option<u32>,
+    /// Mount over a directory that has entries.
+    pub allow_nonempty: bool,
+}
+
+impl MountOptions {
+    /// With `default_permissions`, and nothing else.
+    pub fn new(volume: impl Into<String>) -> Self {
+        MountOptions {
+            volume: volume.into(),
+            child: None,
+            default_permissions: true,
+            allow_other: false,
+            read_only: false,
+            nosuid: false,
+            nodev: false,
+            noexec: false,
+            noatime: false,
+            max_read_bytes: None,
+            allow_nonempty: false,
+        }
+    }
+}
+
+/// Where the volume's root is to be served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RootPlacement {
+    /// By LOOKUP of this name in the FUSE root.
+    Child(String),
+    /// It is the FUSE root, [`fuse_proto::NodeId::ROOT`].
+    Direct,
+}
+
+/// A mounted file system; dropped, it is unmounted lazily if it still is mounted.
+#[derive(Debug)]
+pub struct Mount {
+    path: PathBuf,
+    placement: RootPlacement,
+    /// The whole file system, until it is shown.
+    detached: Option<OwnedFd>,
+    /// Major and minor of `st_dev`: what tells this mount from a later one at the same place.
+    dev: (u32, u32),
+}
+
+impl Mount {
+    /// Makes the file system. With CAP_SYS_ADMIN nothing is seen of it before [`Mount::attach`]; without, fusermount3 mounts
+    /// it at `mountpoint` right away, where callers wait until it is served, and the placement is [`RootPlacement::Direct`].
+    ///
+    /// # Errors
+    /// The mount point's: [`Error::Missing`], [`Error::Dead`], [`Error::AlreadyMounted`], [`Error::NotADirectory`],
+    /// [`Error::NotEmpty`]; then [`Error::NoDevice`], [`Error::NoFusermount`], [`Error::Fusermount`], [`Error::System`].
+    pub fn prepare(mountpoint: &Path, options: &MountOptions) -> Result<(Mount, DevFuse), Error> {
+        let path = mountpoint::check(mountpoint, options.allow_nonempty)?;
+        let (mount, device) = match Device::open() {
+            Ok(device) => match fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC) {
+                Ok(context) => (Mount::detached(path, options, &context, &device)?, device),
+                Err(Errno::PERM) => Mount::by_helper(path, options)?,
+                Err(e) => return Err(Error::system("make a FUSE file system", e)),
+            },
+            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Mount::by_helper(path, options)?,
+            Err(e) => return Err(Error::NoDevice(e)),
+        };
+        Ok((mount, DevFuse::new(device)))
+    }
+
+    pub fn placement(&self) -> &RootPlacement {
+        &self.placement
+    }
+
+    /// The mount point, absolute and without symbolic links.
+    pub fn mountpoint(&self) -> &Path {
+        &self.path
+    }
+
+    /// Shows the volume's root at the mount point. For a child this sends LOOKUP, so that requests must be served by then; it
+    /// fails as soon as they no longer are. Does nothing if the root is shown already.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn attach(&mut self) -> Result<(), Error> {
+        let Some(root) = &self.detached else { return Ok(()) };
+        let shown = match &self.placement {
+            RootPlacement::Direct => None,
+            RootPlacement::Child(name) => Some(self.clone_child(root, name)?),
+        };
+        self.show(shown.as_ref().unwrap_or(root))?;
+        self.detached = None;
+        Ok(())
+    }
+
+    /// Unmounts; does nothing if that happened already.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]; [`Error::System`].
+    pub fn unmount(&mut self, mode: UnmountMode) -> Result<(), Error> {
+        self.detached = None;
+        match self.is_mounted()? {
+            true => mountpoint::unmount_at(&self.path, mode),
+            false => Ok(()),
+        }
+    }
+
+    fn detached(
+        path: PathBuf,
+        options: &MountOptions,
+        context: &OwnedFd,
+        device: &Device,
+    ) -> Result<Self, Error> {
+        let root = make(options, context, device)
+            .map_err(|e| Error::system(format!("make a FUSE file system{}", messages(context)), e))?;
+        let placement = match &options.child {
+            Some(name) => RootPlacement::Child(name.clone()),
+            None => RootPlacement::Direct,
+        };
+        // Without a request, for none is served yet.
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let stat = rustix::fs::statx(&root, "", flags, StatxFlags::TYPE)
+            .map_err(|e| Error::system("look at the new file system", e))?;
+        Ok(Mount { path, placement, detached: Some(root), dev: (stat.stx_dev_major, stat.stx_dev_minor) })
+    }
+
+    fn by_helper(path: PathBuf, options: &MountOptions) -> Result<(Self, Device), Error> {
+        let device = fusermount::mount(&path, options)?;
+        let info = mountpoint::info(&path)?.ok_or_else(|| Error::NotMounted(path.clone()))?;
+        let mount = Mount { path, placement: RootPlacement::Direct, detached: None, dev: info.dev };
+        Ok((mount, device))
+    }
+
+    /// A mount of the child alone.
+    fn clone_child(&self, root: &OwnedFd, name: &str) -> Result<OwnedFd, Error> {
+        match open_tree(root, name, CLONE_TREE) {
+            Err(Errno::INVAL) => self.clone_child_in_sight(root, name),
+            tree => tree.map_err(|e| Error::system("reach the volume's root", e)),
+        }
+    }
+
+    /// Kernels before 6.15 clone only what is mounted somewhere: the whole is shown for a moment.
+    fn clone_child_in_sight(&self, root: &OwnedFd, name: &str) -> Result<OwnedFd, Error> {
+        self.show(root)?;
+        let tree = open_tree(CWD, self.path.join(name), CLONE_TREE);
+        mountpoint::unmount_at(&self.path, UnmountMode::Lazy)?;
+        tree.map_err(|e| Error::system("reach the volume's root", e))
+    }
+
+    fn show(&self, tree: &OwnedFd) -> Result<(), Error> {
+        move_mount(tree, "", CWD, &self.path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+            .map_err(|e| Error::at("mount at", &self.path, e))
+    }
+
+    fn is_mounted(&self) -> Result<bool, Error> {
+        Ok(mountpoint::info(&self.path)?.is_some_and(|info| info.is_limen() && info.dev == self.dev))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Err(error) = self.unmount(UnmountMode::Lazy) {
+            tracing::error!(%error, "the mount is left behind");
+        }
+    }
+}
+
+const CLONE_TREE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);
+
+/// `S_IFDIR`, in octal as the parameter wants it.
+const ROOT_MODE: &str = "40000";
+
+fn make(options: &MountOptions, context: &OwnedFd, device: &Device) -> rustix::io::Result<OwnedFd> {
+    let set = |key: &str, value: &str| fsconfig_set_string(context, key, value);
+    set("source", &options.volume)?;
+    set("subtype", crate::SUBTYPE)?;
+    set("fd", &device.as_fd().as_raw_fd().to_string())?;
+    set("rootmode", ROOT_MODE)?;
+    set("user_id", &rustix::process::geteuid().as_raw().to_string())?;
+    set("group_id", &rustix::process::getegid().as_raw().to_string())?;
+    if options.default_permissions {
+        fsconfig_set_flag(context, "default_permissions")?;
+    }
+    if options.allow_other {
+        fsconfig_set_flag(context, "allow_other")?;
+    }
+    if let Some(max) = options.max_read_bytes {
+        set("max_read", &max.to_string())?;
+    }
+    if options.read_only {
+        fsconfig_set_flag(context, "ro")?;
+    }
+    fsconfig_create(context)?;
+    let attributes = [
+        (options.read_only, MountAttrFlags::MOUNT_ATTR_RDONLY),
+        (options.nosuid, MountAttrFlags::MOUNT_ATTR_NOSUID),
+        (options.nodev, MountAttrFlags::MOUNT_ATTR_NODEV),
+        (options.noexec, MountAttrFlags::MOUNT_ATTR_NOEXEC),
+        (options.noatime, MountAttrFlags::MOUNT_ATTR_NOATIME),
+    ];
+    let attributes = attributes.iter().filter(|(set, _)| *set).map(|(_, flag)| *flag).collect();
+    fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+}
+
+/// As many as the kernel keeps (`struct fc_log`).
+const MAX_MESSAGES: usize = 8;
+
+/// What the kernel has to say of a failure, one message a read: "e fuse: Unknown parameter".
+fn messages(context: &OwnedFd) -> String {
+    let mut all = String::new();
+    let mut buffer = [0; 256];
+    for _ in 0..MAX_MESSAGES {
+        let Ok(len @ 1..) = rustix::io::read(context, &mut buffer) else { break };
+        all.push_str(if all.is_empty() { " (" } else { "; " });
+        all.push_str(String::from_utf8_lossy(&buffer[..len]).trim());
+    }
+    if !all.is_empty() {
+        all.push(')');
+    }
+    all
+}

@@ -1,0 +1,293 @@
+//! A trivial file system through the real kernel. Needs root and `/dev/fuse`; skipped without.
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::num::NonZeroUsize;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use fuse_proto::{
+    Attr, Body, DirBuffer, Entry, Fh, InitConfig, InitFlags, NodeId, Notification, OpenFlags, Operation,
+    Request, StatFs,
+};
+use fuse_transport::{
+    DevFuse, Error, Mount, MountOptions, Reply, RootPlacement, Transport, UnmountMode, Workers, clean_stale,
+    unmount,
+};
+use types::Errno;
+
+const VOLUME: NodeId = NodeId(2);
+const FILE: NodeId = NodeId(3);
+const CONTENT: &[u8] = b"written in three pieces";
+const TTL: Duration = Duration::from_secs(600);
+
+/// `/volume/hello`; a look for `boom` panics, and one for `lost` drops its reply.
+#[derive(Debug, Default)]
+struct Tiny {
+    lookups: AtomicUsize,
+}
+
+impl Tiny {
+    fn handle(&self, request: Request<'_>, reply: Reply) {
+        let node = request.header.nodeid;
+        match request.operation {
+            Operation::Init(init) => match init.negotiate(&CONFIG) {
+                Ok(out) => reply.ok(Body::init(&out).as_bytes()),
+                Err(_) => reply.error(Errno::EPROTO),
+            },
+            Operation::Lookup { name } => {
+                self.lookups.fetch_add(1, Ordering::Relaxed);
+                let found = match (node, name) {
+                    (NodeId::ROOT, b"volume") => VOLUME,
+                    (VOLUME, b"hello") => FILE,
+                    (_, b"boom") => panic!("as it was told to"),
+                    (_, b"lost") => return drop(reply),
+                    _ => return reply.error(Errno::ENOENT),
+                };
+                let entry =
+                    Entry { nodeid: found, generation: 0, attr: attr(found), entry_ttl: TTL, attr_ttl: TTL };
+                reply.ok(Body::entry(&entry).as_bytes());
+            }
+            Operation::GetAttr { .. } => reply.ok(Body::attr(&attr(node), TTL).as_bytes()),
+            Operation::Open { .. } | Operation::OpenDir { .. } => {
+                reply.ok(Body::open(Fh(7), OpenFlags::NONE).as_bytes());
+            }
+            Operation::Read(read) => {
+                assert_eq!(read.fh, Fh(7));
+                let rest = &CONTENT[CONTENT.len().min(read.offset as usize)..];
+                let (a, b) = rest.split_at(rest.len() / 3);
+                let (b, c) = b.split_at(b.len() / 2);
+                reply.parts(&[a, b, c]);
+            }
+            Operation::ReadDir(read) => {
+                let mut dir = DirBuffer::new(read.size_bytes as usize);
+                if read.offset == 0 {
+                    dir.push(FILE.0, 1, 8, b"hello").unwrap();
+                }
+                reply.ok(dir.as_bytes());
+            }
+            Operation::StatFs => reply.ok(Body::statfs(&StatFs::default()).as_bytes()),
+            Operation::Release(_)
+            | Operation::ReleaseDir(_)
+            | Operation::Flush { .. }
+            | Operation::Destroy => {
+                reply.ok(&[]);
+            }
+            Operation::Forget { .. } | Operation::BatchForget(_) | Operation::Interrupt { .. } => {
+                reply.none()
+            }
+            _ => reply.error(Errno::ENOSYS),
+        }
+    }
+}
+
+const CONFIG: InitConfig = InitConfig {
+    wanted: InitFlags::MAX_PAGES.union(InitFlags::BIG_WRITES).union(InitFlags::PARALLEL_DIROPS),
+    max_readahead_bytes: 1 << 17,
+    max_write_bytes: 1 << 20,
+    max_background: 16,
+    congestion_threshold: 12,
+    time_gran_ns: 1,
+};
+
+fn attr(node: NodeId) -> Attr {
+    let (mode, nlink, size_bytes) = match node {
+        FILE => (0o100644, 1, CONTENT.len() as u64),
+        _ => (0o040755, 2, 0),
+    };
+    Attr { ino: node.0, mode, nlink, size_bytes, blksize_bytes: 4096, ..Attr::default() }
+}
+
+fn workers() -> Workers {
+    Workers { threads: NonZeroUsize::new(3).unwrap(), max_write_bytes: 1 << 20, pin_cpus: vec![0] }
+}
+
+/// Serves in the background; unmounts when dropped, whatever happened.
+struct Served {
+    mount: Mount,
+    tiny: Arc<Tiny>,
+    server: Option<JoinHandle<Result<(), Error>>>,
+}
+
+impl Served {
+    fn start(mountpoint: &Path, child: Option<&str>) -> (Self, Option<fuse_transport::Notifier>) {
+        let options = MountOptions { child: child.map(Into::into), nosuid: true, nodev: true, ..options() };
+        let (mount, device) = Mount::prepare(mountpoint, &options).unwrap();
+        let notifier = device.notifier(NonZeroUsize::new(8).unwrap()).unwrap();
+        let tiny = Arc::new(Tiny::default());
+        let fs = Arc::clone(&tiny);
+        let server =
+            thread::spawn(move || device.serve(&workers(), &|request, reply| fs.handle(request, reply)));
+        let mut served = Served { mount, tiny, server: Some(server) };
+        served.mount.attach().unwrap();
+        (served, Some(notifier))
+    }
+
+    fn ends(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !self.server.as_ref().unwrap().is_finished() {
+            assert!(Instant::now() < deadline, "the server goes on after the unmount");
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.server.take().unwrap().join().unwrap().unwrap();
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.mount.unmount(UnmountMode::Lazy);
+    }
+}
+
+fn options() -> MountOptions {
+    MountOptions { allow_other: true, ..MountOptions::new("my volume") }
+}
+
+/// The fields type, source and mount options of what mountinfo shows at `path`.
+fn mountinfo(path: &Path) -> Option<(String, String, String)> {
+    let all = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = all.lines().rfind(|line| line.split(' ').nth(4) == path.to_str())?;
+    let (left, right) = line.split_once(" - ").unwrap();
+    let mut right = right.split(' ');
+    Some((right.next()?.into(), right.next()?.into(), left.split(' ').nth(5)?.into()))
+}
+
+fn can_mount() -> bool {
+    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    if !can {
+        eprintln!("skipped: needs root and /dev/fuse");
+    }
+    can
+}
+
+#[test]
+fn the_child_is_mounted_read_and_unmounted() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (mut served, notifier) = Served::start(dir.path(), Some("volume"));
+    drop(notifier);
+    assert_eq!(*served.mount.placement(), RootPlacement::Child("volume".into()));
+
+    assert_eq!(fs::metadata(dir.path()).unwrap().ino(), VOLUME.0);
+    let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names, ["hello"]);
+    let mut file = File::open(dir.path().join("hello")).unwrap();
+    let mut content = Vec::new();
+    file.read_to_end(&mut content).unwrap();
+    assert_eq!(content, CONTENT);
+
+    let (fs_type, source, flags) = mountinfo(dir.path()).unwrap();
+    assert_eq!((fs_type.as_str(), source.as_str()), ("fuse.limen", r"my\040volume"));
+    assert!(flags.contains("nosuid") && flags.contains("nodev"));
+
+    assert!(matches!(Mount::prepare(dir.path(), &options()), Err(Error::AlreadyMounted(_))));
+    assert!(!clean_stale(dir.path()).unwrap());
+    assert!(matches!(unmount(dir.path(), UnmountMode::Clean), Err(Error::Busy(_))));
+    drop(file);
+    unmount(dir.path(), UnmountMode::Clean).unwrap();
+    served.ends();
+    assert_eq!(mountinfo(dir.path()), None);
+    assert!(matches!(unmount(dir.path(), UnmountMode::Clean), Err(Error::NotMounted(_))));
+}
+
+#[test]
+fn a_panic_or_a_lost_reply_is_eio_and_the_mount_lives_on() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (mut served, _notifier) = Served::start(dir.path(), Some("volume"));
+    for _ in 0..10 {
+        for name in ["boom", "lost"] {
+            let error = fs::metadata(dir.path().join(name)).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(Errno::EIO.raw()));
+        }
+    }
+    assert_eq!(fs::read(dir.path().join("hello")).unwrap(), CONTENT);
+    served.mount.unmount(UnmountMode::Clean).unwrap();
+    served.ends();
+}
+
+#[test]
+fn notifications_make_the_kernel_ask_again() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (mut served, notifier) = Served::start(dir.path(), Some("volume"));
+    let notifier = notifier.unwrap();
+    let hello = dir.path().join("hello");
+    let lookups = |served: &Served| served.tiny.lookups.load(Ordering::Relaxed);
+    fs::metadata(&hello).unwrap();
+    let mut known = lookups(&served);
+    fs::metadata(&hello).unwrap();
+    assert_eq!(lookups(&served), known);
+    for notification in [
+        Notification::inval_entry(VOLUME, b"hello"),
+        Notification::expire_entry(VOLUME, b"hello"),
+        Notification::inc_epoch(),
+    ] {
+        notifier.send(Notification::inval_inode(NodeId(4711), 0, 0)).unwrap();
+        notifier.send(notification.clone()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while lookups(&served) == known {
+            assert!(Instant::now() < deadline, "{notification:?} changed nothing");
+            fs::metadata(&hello).unwrap();
+        }
+        known = lookups(&served);
+    }
+    drop(notifier);
+    served.mount.unmount(UnmountMode::Clean).unwrap();
+    served.ends();
+}
+
+#[test]
+fn the_fuse_root_itself_can_be_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (mut served, _notifier) = Served::start(dir.path(), None);
+    assert_eq!(*served.mount.placement(), RootPlacement::Direct);
+    assert_eq!(fs::read(dir.path().join("volume/hello")).unwrap(), CONTENT);
+    served.mount.unmount(UnmountMode::Force).unwrap();
+    served.ends();
+}
+
+#[test]
+fn a_dead_mount_is_found_and_cleaned_up() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for _ in 0..2 {
+        let (mut mount, device) = Mount::prepare(dir.path(), &options()).unwrap();
+        mount.attach().unwrap();
+        drop::<DevFuse>(device);
+        // As if the server had been killed: nothing is unmounted.
+        std::mem::forget(mount);
+        assert!(matches!(Mount::prepare(dir.path(), &options()), Err(Error::Dead(_))));
+        assert!(clean_stale(dir.path()).unwrap());
+        assert!(!clean_stale(dir.path()).unwrap());
+    }
+    assert_eq!(mountinfo(dir.path()), None);
+}
+
+#[test]
+fn a_mount_given_up_before_it_is_shown_leaves_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let options = MountOptions { child: Some("volume".into()), ..options() };
+    let (mount, device) = Mount::prepare(dir.path(), &options).unwrap();
+    assert_eq!(mountinfo(dir.path()), None);
+    drop(mount);
+    device.serve(&workers(), &|_, reply| reply.error(Errno::ENOSYS)).unwrap();
+}
