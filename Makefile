@@ -4,7 +4,7 @@
 
 help:
 	@echo 'make demo    build limen, mount a volume, put files and ACLs on it, prove that they hold'
-	@echo 'make test    every check: format, lints, layering, tests, and suites on a mounted volume (as root)'
+	@echo 'make test    every check: format, lints, layering, licences, tests, suites on a mounted volume (as root)'
 	@echo 'make fmt     format the source'
 	@echo 'make lint    format check, clippy and tidy'
 	@echo 'make deny    licences, sources and advisories of the dependencies (cargo-deny, network)'

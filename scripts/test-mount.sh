@@ -16,7 +16,17 @@ limen=$(readlink -f "${LIMEN:-${CARGO_TARGET_DIR:-$top/target}/debug/limen}")
 [ $# -gt 0 ] || set -- acl-package pjdfstest roundtrip kill-9
 
 log=$(mktemp)
-trap 'volume_remove; rm -f "$log"' EXIT
+suite_process=
+cleanup() {
+    # `timeout` leads a process group of its own, and hands the signal to all of it.
+    if [ -n "$suite_process" ]; then
+        kill -TERM "$suite_process" 2>/dev/null || true
+        wait "$suite_process" 2>/dev/null || true
+    fi
+    volume_remove
+    rm -f "$log"
+}
+trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
@@ -29,12 +39,16 @@ for suite in "$@"; do
     # A volume for each suite, so that one cannot spoil the next.
     started=$SECONDS
     if volume_create test >"$log" 2>&1 && volume_mount >>"$log" 2>&1; then
-        # The suite's own exit status says no more than its counts do.
-        LIMEN="$limen" LIMEN_META="$meta" timeout 900 "$program" "$mnt" </dev/null 2>&1 | tee -a "$log" || true
+        # Waited for in the background: a signal is answered at once, not when the suite is through.
+        LIMEN="$limen" LIMEN_META="$meta" timeout --kill-after=30 900 "$program" "$mnt" </dev/null >"$log" 2>&1 &
+        suite_process=$!
+        # Its exit status says no more than its counts do.
+        wait "$suite_process" || true
+        suite_process=
     else
-        cat "$log"
         say "$suite: no volume to run on"
     fi
+    cat "$log"
     counts=$(counts_of "$log")
     if [ -n "$counts" ]; then
         read -r p f s <<<"$counts"

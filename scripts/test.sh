@@ -13,12 +13,34 @@ mkdir -p "$logs"
 passed=0 failed=0 skipped=0
 failures=()
 
+# The step that runs is a process group, so that an interruption ends all of it: only then can the
+# scripts below clean up before this one is gone.
+job=
+interrupted() {
+    trap '' INT TERM HUP
+    if [ -n "$job" ]; then
+        kill -TERM -- "-$job" 2>/dev/null || true
+        # Its leader ends at once; those that clean up take a moment, and are given a minute.
+        for _ in $(seq 600); do
+            kill -0 -- "-$job" 2>/dev/null || break
+            sleep 0.1
+        done
+    fi
+    exit 130
+}
+trap interrupted INT TERM HUP
+
 # Runs one step with its output on the terminal and in a log.
 step() { # NAME COMMAND...
     local name=$1 started=$SECONDS status=0
     shift
     say "=== $name"
-    "$@" 2>&1 </dev/null | tee "$logs/$name.log" || status=$?
+    set -m
+    { "$@" 2>&1 </dev/null | tee "$logs/$name.log"; } &
+    job=$!
+    set +m
+    wait "$job" || status=$?
+    job=
     say "($name took $((SECONDS - started)) s)"
     return "$status"
 }
@@ -45,6 +67,7 @@ export CARGO_TERM_COLOR=never
 check fmt cargo fmt --all --check
 check clippy cargo clippy --workspace --all-targets --quiet -- -D warnings
 check tidy cargo xtask tidy
+check deny scripts/deny.sh offline
 
 status=0
 step cargo-test cargo test --workspace --no-fail-fast --quiet || status=$?

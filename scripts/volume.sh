@@ -28,10 +28,9 @@ volume_umount() { "$limen" umount "$mnt"; }
 
 # Process ids of the limen processes that serve this volume, and of no other.
 volume_processes() {
-    local process program
+    local process
     for process in /proc/[0-9]*; do
-        program=$(readlink "$process/exe" 2>/dev/null) || continue
-        [ "${program% (deleted)}" = "$(readlink -f "$limen")" ] || continue
+        [ "$process/exe" -ef "$limen" ] || continue
         if tr '\0' ' ' <"$process/cmdline" 2>/dev/null | grep -qF "$work/"; then
             echo "${process#/proc/}"
         fi
