@@ -1,10 +1,11 @@
 //! A trivial file system through the real kernel. Needs root and `/dev/fuse`; skipped without.
 
-use std::fs::{self, File};
-use std::io::Read as _;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read as _, Write as _};
 use std::num::NonZeroUsize;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
@@ -15,8 +16,8 @@ use fuse_proto::{
     Request, StatFs,
 };
 use fuse_transport::{
-    DevFuse, Error, Mount, MountOptions, Reply, RootPlacement, Transport, UnmountMode, Workers, clean_stale,
-    unmount,
+    DevFuse, Error, Mount, MountOptions, Notifier, Reply, RootPlacement, Transport, UnmountMode, Workers,
+    clean_stale, unmount,
 };
 use types::Errno;
 
@@ -29,6 +30,7 @@ const TTL: Duration = Duration::from_secs(600);
 #[derive(Debug, Default)]
 struct Tiny {
     lookups: AtomicUsize,
+    longest_write: AtomicUsize,
 }
 
 impl Tiny {
@@ -62,6 +64,10 @@ impl Tiny {
                 let (a, b) = rest.split_at(rest.len() / 3);
                 let (b, c) = b.split_at(b.len() / 2);
                 reply.parts(&[a, b, c]);
+            }
+            Operation::Write(write) => {
+                self.longest_write.fetch_max(write.data.len(), Ordering::Relaxed);
+                reply.ok(Body::written(write.data.len() as u32).as_bytes());
             }
             Operation::ReadDir(read) => {
                 let mut dir = DirBuffer::new(read.size_bytes as usize);
@@ -114,9 +120,13 @@ struct Served {
 }
 
 impl Served {
-    fn start(mountpoint: &Path, child: Option<&str>) -> (Self, Option<fuse_transport::Notifier>) {
+    fn start(mountpoint: &Path, child: Option<&str>) -> (Self, Notifier) {
         let options = MountOptions { child: child.map(Into::into), nosuid: true, nodev: true, ..options() };
-        let (mount, device) = Mount::prepare(mountpoint, &options).unwrap();
+        Served::with(mountpoint, &options)
+    }
+
+    fn with(mountpoint: &Path, options: &MountOptions) -> (Self, Notifier) {
+        let (mount, device) = Mount::prepare(mountpoint, options).unwrap();
         let notifier = device.notifier(NonZeroUsize::new(8).unwrap()).unwrap();
         let tiny = Arc::new(Tiny::default());
         let fs = Arc::clone(&tiny);
@@ -124,7 +134,7 @@ impl Served {
             thread::spawn(move || device.serve(&workers(), &|request, reply| fs.handle(request, reply)));
         let mut served = Served { mount, tiny, server: Some(server) };
         served.mount.attach().unwrap();
-        (served, Some(notifier))
+        (served, notifier)
     }
 
     fn ends(&mut self) {
@@ -221,7 +231,6 @@ fn notifications_make_the_kernel_ask_again() {
     }
     let dir = tempfile::tempdir().unwrap();
     let (mut served, notifier) = Served::start(dir.path(), Some("volume"));
-    let notifier = notifier.unwrap();
     let hello = dir.path().join("hello");
     let lookups = |served: &Served| served.tiny.lookups.load(Ordering::Relaxed);
     fs::metadata(&hello).unwrap();
@@ -243,6 +252,21 @@ fn notifications_make_the_kernel_ask_again() {
         known = lookups(&served);
     }
     drop(notifier);
+    served.mount.unmount(UnmountMode::Clean).unwrap();
+    served.ends();
+}
+
+#[test]
+fn the_longest_agreed_write_arrives_whole() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (mut served, _notifier) = Served::start(dir.path(), Some("volume"));
+    let mut file = OpenOptions::new().write(true).open(dir.path().join("hello")).unwrap();
+    file.write_all(&vec![1; 4 << 20]).unwrap();
+    drop(file);
+    assert_eq!(served.tiny.longest_write.load(Ordering::Relaxed), 1 << 20);
     served.mount.unmount(UnmountMode::Clean).unwrap();
     served.ends();
 }
@@ -290,4 +314,39 @@ fn a_mount_given_up_before_it_is_shown_leaves_nothing() {
     assert_eq!(mountinfo(dir.path()), None);
     drop(mount);
     device.serve(&workers(), &|_, reply| reply.error(Errno::ENOSYS)).unwrap();
+}
+
+/// Only run as an ordinary user, with a set-uid fusermount3 in the path.
+#[test]
+fn an_ordinary_user_mounts_through_fusermount3() {
+    if rustix::process::geteuid().is_root() || Command::new("fusermount3").arg("-V").output().is_err() {
+        eprintln!("skipped: needs an ordinary user and fusermount3");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let options = MountOptions { child: Some("volume".into()), ..MountOptions::new("mine, all mine") };
+    let (mut served, notifier) = Served::with(dir.path(), &options);
+    drop(notifier);
+    assert_eq!(*served.mount.placement(), RootPlacement::Direct);
+    let (fs_type, source, _) = mountinfo(dir.path()).unwrap();
+    assert_eq!((fs_type.as_str(), source.as_str()), ("fuse.limen", r"mine,\040all\040mine"));
+    let mut file = File::open(dir.path().join("volume/hello")).unwrap();
+    let mut content = Vec::new();
+    file.read_to_end(&mut content).unwrap();
+    assert_eq!(content, CONTENT);
+    assert!(matches!(unmount(dir.path(), UnmountMode::Clean), Err(Error::Busy(_))));
+    drop(file);
+    served.mount.unmount(UnmountMode::Clean).unwrap();
+    served.ends();
+
+    let (mount, device) = Mount::prepare(dir.path(), &options).unwrap();
+    drop(device);
+    std::mem::forget(mount);
+    assert!(matches!(Mount::prepare(dir.path(), &options), Err(Error::Dead(_))));
+    assert!(clean_stale(dir.path()).unwrap());
+    assert_eq!(mountinfo(dir.path()), None);
+    assert!(matches!(
+        Mount::prepare(dir.path(), &MountOptions { allow_other: true, ..options }),
+        Err(Error::Fusermount(message)) if message.contains("user_allow_other")
+    ));
 }
