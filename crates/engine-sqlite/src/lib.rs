@@ -1,1 +1,30 @@
-//! engine-sqlite
+//! The embedded engine: a volume's metadata in one SQLite database.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `config` | the URL a person writes, and the options |
+//! | `schema` | tables, their version, migration |
+//! | `engine` | [`SqliteEngine`]: opening, `impl Engine`, syncing |
+//! | `read`, `scan` | records out of rows |
+//! | `commit` | guards and effects, for a batch of transactions |
+//! | `queue` | group commit: who waits for the writer joins its next batch |
+//! | `pool` | the reader connections |
+//! | `lock` | one process mounts a volume |
+//! | `error` | one table from a SQLite error to an engine error |
+
+mod commit;
+mod config;
+mod engine;
+mod error;
+mod lock;
+mod pool;
+mod queue;
+mod read;
+mod scan;
+mod schema;
+
+pub use config::{Options, UrlError, parse_url};
+pub use engine::{SqliteEngine, Stats};
+pub use error::OpenError;
+pub use lock::{LockError, MountLock};
+pub use schema::VERSION;

@@ -1,0 +1,122 @@
+//! How many creates a second the engine does: `cargo run --release -p engine-sqlite --example throughput -- DIRECTORY`.
+//!
+//! Each is what a create sends: the parent's access revision and the absence of the name as guards; a node, an entry,
+//! and the parent's times as effects.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use engine_sqlite::{Options, SqliteEngine};
+use meta::{Effect, Engine, Guard, Node, Outcome, Txn, Want};
+use types::{AclId, FileType, Ino, Mode, Name, OpId, Time};
+
+const SECONDS: u64 = 4;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let directory = std::env::args().nth(1).ok_or("name a directory to put the database in")?;
+    let path = Path::new(&directory).join("throughput.db");
+    for threads in [1, 4] {
+        SqliteEngine::remove_files(&path)?;
+        let engine = SqliteEngine::open(&path, &Options { create: true, ..Options::default() })?;
+        for parent in 0..=threads {
+            commit(
+                &engine,
+                Txn {
+                    op_id: OpId(parent.into()),
+                    guards: vec![],
+                    effects: vec![Effect::PutNode(node(1 + parent, FileType::Directory))],
+                },
+            )?;
+        }
+        run(&engine, threads, "creates, one directory", |next, _| create(&engine, 1, next))?;
+        run(&engine, threads, "creates, a directory a thread", |next, thread| {
+            create(&engine, 2 + thread, next)
+        })?;
+        run(&engine, threads, "lookups", |next, _| {
+            let name = Name::new(format!("file{}", 1_000 + next % 10_000).as_bytes())?;
+            engine.read(&[Want::Entry(Ino(1), name)])?;
+            Ok(())
+        })?;
+        run(&engine, threads, "creates and syncs", |next, _| {
+            create(&engine, 1, next)?;
+            Ok(engine.sync()?)
+        })?;
+    }
+    SqliteEngine::remove_files(&path)?;
+    Ok(())
+}
+
+type Done = Result<(), Box<dyn std::error::Error>>;
+
+fn run(engine: &SqliteEngine, threads: u64, what: &str, step: impl Fn(u64, u64) -> Done + Sync) -> Done {
+    static NEXT: AtomicU64 = AtomicU64::new(1_000);
+    let before = engine.stats();
+    let start = Instant::now();
+    let steps = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (step, steps) = (&step, &steps);
+            scope.spawn(move || {
+                while start.elapsed() < Duration::from_secs(SECONDS) {
+                    if let Err(error) = step(NEXT.fetch_add(1, Ordering::Relaxed), thread) {
+                        eprintln!("{error}");
+                        return;
+                    }
+                    steps.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let after = engine.stats();
+    println!(
+        "{threads} threads, {what}: {:.0}/s; {} transactions in {} commits, {} syncs",
+        steps.into_inner() as f64 / start.elapsed().as_secs_f64(),
+        after.transactions - before.transactions,
+        after.commits - before.commits,
+        after.syncs - before.syncs,
+    );
+    Ok(())
+}
+
+fn create(engine: &SqliteEngine, parent: u64, number: u64) -> Done {
+    let parent = Ino(parent);
+    let name = Name::new(format!("file{number}").as_bytes())?;
+    let now = Some(Time::now());
+    let guards =
+        vec![Guard::Access { ino: parent, rev: 0 }, Guard::EdgeAbsent { parent, name: name.clone() }];
+    let effects = vec![
+        Effect::PutNode(node(number, FileType::Regular)),
+        Effect::PutEdge { parent, name, ino: Ino(number), kind: FileType::Regular },
+        Effect::Touch { ino: parent, atime: None, mtime: now, ctime: now },
+    ];
+    commit(engine, Txn { op_id: OpId((1 << 64) + u128::from(number)), guards, effects })
+}
+
+fn commit(engine: &SqliteEngine, txn: Txn) -> Done {
+    match engine.commit(&[txn])?.as_slice() {
+        [Outcome::Committed { .. }] => Ok(()),
+        other => Err(format!("{other:?}").into()),
+    }
+}
+
+fn node(ino: u64, kind: FileType) -> Node {
+    let now = Time::now();
+    Node {
+        ino: Ino(ino),
+        kind,
+        mode: Mode::new(0o644),
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        nlink: 1,
+        size: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        access_acl: AclId::NONE,
+        default_acl: AclId::NONE,
+        parent: Ino(0),
+        access_rev: 0,
+    }
+}

@@ -1,0 +1,321 @@
+//! Guards and effects, for a batch of transactions inside one SQLite transaction.
+//!
+//! No savepoint is taken for a transaction: its guards are all checked before its first effect, and an effect fails only
+//! if the database does, which fails the whole batch.
+//!
+//! A node changed by several effects, or by several transactions of the batch, is read once and written once: it stands
+//! in [`Batch::nodes`] between. So does what the batch adds to the volume's usage. Both are written by [`Batch::flush`].
+
+use std::collections::{HashMap, VecDeque};
+
+use meta::{Effect, Guard, Node, Outcome, Seq, Txn, Usage, Want};
+use rusqlite::{Connection, Result, params};
+use types::{AclId, ChunkIndex, Ino, OpId, Slice, SliceSource};
+
+use crate::read::{self, int};
+
+/// How many operation ids are remembered for repetitions.
+const REMEMBERED_OPS: usize = 16_384;
+
+/// The transactions that went into one SQLite transaction so far.
+pub(crate) struct Batch<'c> {
+    conn: &'c Connection,
+    seq: u64,
+    nodes: HashMap<Ino, Loaded>,
+    inodes_delta: i64,
+    blocks_delta: i64,
+    applied: HashMap<OpId, Seq>,
+}
+
+/// A node as the batch left it; `stale` if its row is still to be written. An absent node has no row.
+struct Loaded {
+    node: Option<Node>,
+    stale: bool,
+}
+
+/// The operations this handle committed last. A retry comes from the handle that made the first attempt, since no other
+/// has the volume open for writing; so memory is enough.
+#[derive(Debug, Default)]
+pub(crate) struct Remembered {
+    seqs: HashMap<OpId, Seq>,
+    order: VecDeque<OpId>,
+}
+
+impl Remembered {
+    /// Takes over what a batch applied, once it is committed.
+    pub(crate) fn extend(&mut self, applied: HashMap<OpId, Seq>) {
+        for (op_id, seq) in applied {
+            self.seqs.insert(op_id, seq);
+            self.order.push_back(op_id);
+        }
+        while self.order.len() > REMEMBERED_OPS {
+            if let Some(oldest) = self.order.pop_front() {
+                self.seqs.remove(&oldest);
+            }
+        }
+    }
+}
+
+impl<'c> Batch<'c> {
+    /// A batch in the transaction open on `conn`, after commit `seq`.
+    pub(crate) fn new(conn: &'c Connection, seq: u64) -> Self {
+        Batch { conn, seq, nodes: HashMap::new(), inodes_delta: 0, blocks_delta: 0, applied: HashMap::new() }
+    }
+
+    /// Checks all guards, then applies all effects.
+    pub(crate) fn run(&mut self, txn: &Txn, remembered: &Remembered) -> Result<Outcome> {
+        let earlier = self.applied.get(&txn.op_id).or_else(|| remembered.seqs.get(&txn.op_id));
+        if let Some(&seq) = earlier {
+            return Ok(Outcome::Committed { seq, nodes: Vec::new() });
+        }
+        for guard in &txn.guards {
+            if !self.holds(guard)? {
+                let wants: Vec<Want> = txn.guards.iter().map(Guard::want).collect();
+                self.flush()?;
+                return Ok(Outcome::Conflict(read::facts(self.conn, Seq(self.seq), &wants)?));
+            }
+        }
+        if txn.effects.is_empty() {
+            return Ok(Outcome::Committed { seq: Seq(self.seq), nodes: Vec::new() });
+        }
+        let mut changed: Vec<Ino> = Vec::new();
+        for effect in &txn.effects {
+            self.apply(effect)?;
+            changed.extend(effect.changed_node().filter(|ino| !changed.contains(ino)));
+        }
+        self.seq += 1;
+        self.applied.insert(txn.op_id, Seq(self.seq));
+        let nodes = changed.iter().filter_map(|ino| self.nodes.get(ino)?.node).collect();
+        Ok(Outcome::Committed { seq: Seq(self.seq), nodes })
+    }
+
+    /// Writes everything out and says which operations were applied, and the last one's commit number.
+    pub(crate) fn finish(mut self) -> Result<(HashMap<OpId, Seq>, u64)> {
+        self.flush()?;
+        Ok((self.applied, self.seq))
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        for loaded in self.nodes.values_mut().filter(|loaded| loaded.stale) {
+            if let Some(node) = &loaded.node {
+                const SQL: &str = "UPDATE node SET kind = ?2, mode = ?3, uid = ?4, gid = ?5, rdev = ?6, nlink = ?7, \
+                                   size = ?8, atime = ?9, mtime = ?10, ctime = ?11, access_acl = ?12, \
+                                   default_acl = ?13, parent = ?14, access_rev = ?15 WHERE ino = ?1";
+                write_node(self.conn, SQL, node)?;
+            }
+            loaded.stale = false;
+        }
+        if (self.inodes_delta, self.blocks_delta) != (0, 0) {
+            const SQL: &str = "UPDATE usage SET inodes = inodes + ?1, blocks = blocks + ?2";
+            self.conn.prepare_cached(SQL)?.execute([self.inodes_delta, self.blocks_delta])?;
+            (self.inodes_delta, self.blocks_delta) = (0, 0);
+        }
+        Ok(())
+    }
+
+    fn holds(&mut self, guard: &Guard) -> Result<bool> {
+        let conn = self.conn;
+        Ok(match guard {
+            Guard::EdgeIs { parent, name, ino } => {
+                read::edge(conn, *parent, name)?.is_some_and(|e| e.ino == *ino)
+            }
+            Guard::EdgeAbsent { parent, name } => read::edge(conn, *parent, name)?.is_none(),
+            Guard::Access { ino, rev } => self.node(*ino)?.is_some_and(|n| n.access_rev == *rev),
+            Guard::NodeAbsent { ino } => self.node(*ino)?.is_none(),
+            Guard::Links { ino, nlink } => self.node(*ino)?.is_some_and(|n| n.nlink == *nlink),
+            Guard::ParentIs { ino, parent } => self.node(*ino)?.is_some_and(|n| n.parent == *parent),
+            Guard::Empty { ino } => read::is_empty(conn, *ino)?,
+            Guard::Xattr { ino, name, present } => read::has_xattr(conn, *ino, name)? == *present,
+            Guard::Setting { name, value } => read::setting(conn, name)? == *value,
+            Guard::Counter { counter, value } => read::counter(conn, *counter)? == *value,
+            Guard::Room { max_inodes, max_blocks } => {
+                let usage = self.usage()?;
+                usage.inodes < *max_inodes && usage.blocks < *max_blocks
+            }
+        })
+    }
+
+    fn apply(&mut self, effect: &Effect) -> Result<()> {
+        let conn = self.conn;
+        match effect {
+            Effect::PutNode(node) => self.put_node(node)?,
+            Effect::DropNode { ino } => self.drop_node(*ino)?,
+            Effect::PutEdge { parent, name, ino, kind } => {
+                const SQL: &str = "INSERT INTO edge (parent, name, ino, kind) VALUES (?1, ?2, ?3, ?4) \
+                                   ON CONFLICT DO UPDATE SET ino = excluded.ino, kind = excluded.kind";
+                let params = (int(parent.0), name.as_bytes(), int(ino.0), kind.to_dtype());
+                conn.prepare_cached(SQL)?.execute(params)?;
+            }
+            Effect::DropEdge { parent, name } => {
+                const SQL: &str = "DELETE FROM edge WHERE parent = ?1 AND name = ?2";
+                conn.prepare_cached(SQL)?.execute((int(parent.0), name.as_bytes()))?;
+            }
+            Effect::SetAccess { ino, .. }
+            | Effect::SetParent { ino, .. }
+            | Effect::AddLinks { ino, .. }
+            | Effect::Touch { ino, .. }
+            | Effect::SetSize { ino, .. }
+            | Effect::Extend { ino, .. } => self.change_node(*ino, effect)?,
+            Effect::AppendSlice { ino, chunk, slice } => {
+                if self.node(*ino)?.is_some() {
+                    append_slice(conn, *ino, *chunk, slice)?;
+                }
+            }
+            Effect::DropSlices { ino, from } => drop_slices(conn, *ino, *from)?,
+            Effect::PutXattr { ino, name, value } => {
+                if self.node(*ino)?.is_some() {
+                    const SQL: &str = "INSERT INTO xattr (ino, name, value) VALUES (?1, ?2, ?3) \
+                                       ON CONFLICT DO UPDATE SET value = excluded.value";
+                    conn.prepare_cached(SQL)?.execute((int(ino.0), name.as_bytes(), &value[..]))?;
+                }
+            }
+            Effect::DropXattr { ino, name } => {
+                const SQL: &str = "DELETE FROM xattr WHERE ino = ?1 AND name = ?2";
+                conn.prepare_cached(SQL)?.execute((int(ino.0), name.as_bytes()))?;
+            }
+            Effect::PutAcl { id, text } => {
+                const SQL: &str = "INSERT INTO acl (id, text) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
+                conn.prepare_cached(SQL)?.execute((id.to_bytes(), &text[..]))?;
+            }
+            Effect::PutSymlink { ino, target } => {
+                const SQL: &str = "INSERT INTO symlink (ino, target) VALUES (?1, ?2) \
+                                   ON CONFLICT DO UPDATE SET target = excluded.target";
+                conn.prepare_cached(SQL)?.execute((int(ino.0), &target[..]))?;
+            }
+            Effect::PutOrphan { session, ino } => {
+                const SQL: &str = "INSERT INTO orphan (session, ino) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
+                conn.prepare_cached(SQL)?.execute([int(session.0), int(ino.0)])?;
+            }
+            Effect::DropOrphan { session, ino } => {
+                const SQL: &str = "DELETE FROM orphan WHERE session = ?1 AND ino = ?2";
+                conn.prepare_cached(SQL)?.execute([int(session.0), int(ino.0)])?;
+            }
+            Effect::PutSession(s) => {
+                const SQL: &str = "REPLACE INTO session (id, host, pid, mountpoint, since, heartbeat) \
+                                   VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+                let params =
+                    (int(s.id.0), &s.host, s.pid, &s.mountpoint, s.since.nanos(), s.heartbeat.nanos());
+                conn.prepare_cached(SQL)?.execute(params)?;
+            }
+            Effect::DropSession { session } => {
+                conn.prepare_cached("DELETE FROM session WHERE id = ?1")?.execute([int(session.0)])?;
+            }
+            Effect::DropGarbage { slice } => {
+                conn.prepare_cached("DELETE FROM garbage WHERE slice = ?1")?.execute([int(slice.0)])?;
+            }
+            Effect::PutSetting { name, value } => {
+                const SQL: &str = "REPLACE INTO setting (name, value) VALUES (?1, ?2)";
+                conn.prepare_cached(SQL)?.execute((name, value))?;
+            }
+            Effect::SetCounter { counter, value } => {
+                const SQL: &str = "REPLACE INTO counter (name, value) VALUES (?1, ?2)";
+                conn.prepare_cached(SQL)?.execute((counter.name(), int(*value)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The node as the batch sees it, loaded if need be.
+    fn node(&mut self, ino: Ino) -> Result<Option<Node>> {
+        if let Some(loaded) = self.nodes.get(&ino) {
+            return Ok(loaded.node);
+        }
+        let node = read::node(self.conn, ino)?;
+        self.nodes.insert(ino, Loaded { node, stale: false });
+        Ok(node)
+    }
+
+    fn usage(&self) -> Result<Usage> {
+        let stored = read::usage(self.conn)?;
+        Ok(Usage {
+            inodes: stored.inodes.wrapping_add_signed(self.inodes_delta),
+            blocks: stored.blocks.wrapping_add_signed(self.blocks_delta),
+        })
+    }
+
+    fn change_node(&mut self, ino: Ino, effect: &Effect) -> Result<()> {
+        let Some(mut node) = self.node(ino)? else { return Ok(()) };
+        self.blocks_delta -= node.blocks() as i64;
+        effect.apply_to(&mut node);
+        self.blocks_delta += node.blocks() as i64;
+        self.nodes.insert(ino, Loaded { node: Some(node), stale: true });
+        Ok(())
+    }
+
+    fn put_node(&mut self, node: &Node) -> Result<()> {
+        const SQL: &str = "INSERT INTO node (ino, kind, mode, uid, gid, rdev, nlink, size, atime, mtime, ctime, \
+                           access_acl, default_acl, parent, access_rev) \
+                           VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15) \
+                           ON CONFLICT DO NOTHING";
+        // A new number is the rule, so the insert is tried before anything is looked up.
+        if write_node(self.conn, SQL, node)? == 0 {
+            self.drop_node(node.ino)?;
+            write_node(self.conn, SQL, node)?;
+        }
+        self.inodes_delta += 1;
+        self.blocks_delta += node.blocks() as i64;
+        self.nodes.insert(node.ino, Loaded { node: Some(*node), stale: false });
+        Ok(())
+    }
+
+    fn drop_node(&mut self, ino: Ino) -> Result<()> {
+        let Some(node) = self.node(ino)? else { return Ok(()) };
+        self.inodes_delta -= 1;
+        self.blocks_delta -= node.blocks() as i64;
+        self.nodes.insert(ino, Loaded { node: None, stale: false });
+        for sql in [
+            "DELETE FROM node WHERE ino = ?1",
+            "DELETE FROM xattr WHERE ino = ?1",
+            "DELETE FROM symlink WHERE ino = ?1",
+        ] {
+            self.conn.prepare_cached(sql)?.execute([int(ino.0)])?;
+        }
+        drop_slices(self.conn, ino, ChunkIndex(0))
+    }
+}
+
+/// Runs an INSERT or UPDATE whose parameters are the columns of a node in their order; says how many rows it changed.
+fn write_node(conn: &Connection, sql: &str, node: &Node) -> Result<usize> {
+    let acl = |id: AclId| (!id.is_none()).then(|| id.to_bytes());
+    conn.prepare_cached(sql)?.execute(params![
+        int(node.ino.0),
+        node.kind.to_dtype(),
+        node.mode.bits(),
+        node.uid,
+        node.gid,
+        node.rdev,
+        node.nlink,
+        int(node.size),
+        node.atime.nanos(),
+        node.mtime.nanos(),
+        node.ctime.nanos(),
+        acl(node.access_acl),
+        acl(node.default_acl),
+        int(node.parent.0),
+        int(node.access_rev),
+    ])
+}
+
+fn append_slice(conn: &Connection, ino: Ino, chunk: ChunkIndex, slice: &Slice) -> Result<()> {
+    const SQL: &str = "INSERT INTO slice (ino, chunk, seq, pos, len, data, slice, slice_off, slice_size) \
+                       SELECT ?1, ?2, coalesce(max(seq), 0) + 1, ?3, ?4, ?5, ?6, ?7, ?8 \
+                       FROM slice WHERE ino = ?1 AND chunk = ?2";
+    let (data, id, offset, size) = match &slice.source {
+        SliceSource::Hole => (None, None, None, None),
+        SliceSource::Inline(data) => (Some(&data[..]), None, None, None),
+        SliceSource::Blocks { id, offset, size } => (None, Some(int(id.0)), Some(offset), Some(size)),
+    };
+    let params = params![int(ino.0), int(chunk.0), slice.pos, slice.len, data, id, offset, size];
+    conn.prepare_cached(SQL)?.execute(params)?;
+    Ok(())
+}
+
+fn drop_slices(conn: &Connection, ino: Ino, from: ChunkIndex) -> Result<()> {
+    // No chunk lies beyond i64::MAX, so nothing is lost where the bound is cut down to it.
+    let bounds = (int(ino.0), i64::try_from(from.0).unwrap_or(i64::MAX));
+    const GARBAGE: &str = "REPLACE INTO garbage (slice, size) SELECT slice, slice_size FROM slice \
+                           WHERE ino = ?1 AND chunk >= ?2 AND slice IS NOT NULL";
+    conn.prepare_cached(GARBAGE)?.execute(bounds)?;
+    conn.prepare_cached("DELETE FROM slice WHERE ino = ?1 AND chunk >= ?2")?.execute(bounds)?;
+    Ok(())
+}

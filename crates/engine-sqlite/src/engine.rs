@@ -1,0 +1,307 @@
+//! The engine: its connections, and the boundary it implements.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use meta::{Engine, EngineError, Facts, Outcome, Page, Scan, Seq, Txn, Want};
+use rusqlite::{Connection, OpenFlags};
+
+use crate::commit::{Batch, Remembered};
+use crate::config::Options;
+use crate::error::{OpenError, engine_error};
+use crate::lock::{LockError, MountLock, with_suffix};
+use crate::pool::Pool;
+use crate::queue::{Answer, GroupCommit};
+use crate::{read, scan, schema};
+
+/// How long a connection waits for a lock that another process holds.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Prepared statements kept by each connection; more than there are.
+const STATEMENTS: usize = 96;
+
+/// A volume's metadata in an SQLite database in WAL mode, with one writer connection and several readers.
+///
+/// Commits are written to the log without waiting for the disk (`synchronous = NORMAL`): they survive the death of the
+/// process at once, and a loss of power after [`Engine::sync`].
+#[derive(Debug)]
+pub struct SqliteEngine {
+    path: PathBuf,
+    // Before the writer, for connections close in this order, and the last one folds the log into the database, which
+    // a read-only one cannot.
+    readers: Pool,
+    writer: GroupCommit<Writer>,
+    committed: AtomicU64,
+    log: Log,
+    commits: AtomicU64,
+    transactions: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Writer {
+    conn: Connection,
+    remembered: Remembered,
+}
+
+/// The write-ahead log, to be synced. SQLite itself would sync it only with each commit (`synchronous = FULL`) or when
+/// it folds it into the database; but syncing the file through a descriptor of our own does the same without a lock
+/// and without a commit, while others commit: whatever is not in the log any more was synced into the database before
+/// the log was begun anew. No lock is lost by it, for SQLite locks the database and the index, never the log.
+#[derive(Debug)]
+struct Log {
+    file: File,
+    /// The number of the last commit known to be on disk; `None` before the first sync, for the log may hold commits
+    /// of a process that died.
+    synced: Mutex<Option<u64>>,
+    /// Set by a sync that failed: the kernel may have dropped what it could not write, and would report the next sync
+    /// as done.
+    failed: AtomicBool,
+    syncs: AtomicU64,
+}
+
+/// What a handle has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// COMMITs of the database.
+    pub commits: u64,
+    /// Transactions with effects that those contained.
+    pub transactions: u64,
+    /// Syncs of the log that went to the disk.
+    pub syncs: u64,
+}
+
+impl SqliteEngine {
+    /// Opens the database at `path`, and brings its schema to this version.
+    ///
+    /// # Errors
+    /// [`OpenError::Missing`] where there is none, unless `options.create`; [`OpenError::NotLimenfs`] for another kind
+    /// of file; [`OpenError::Newer`] for the schema of a later limenfs.
+    pub fn open(path: &Path, options: &Options) -> Result<Self, OpenError> {
+        let fail = |error| OpenError::new(path, error);
+        let io = |error| OpenError::Io { path: path.to_owned(), error };
+        if !options.create && !path.try_exists().map_err(io)? {
+            return Err(OpenError::Missing(path.to_owned()));
+        }
+        let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        flags.set(OpenFlags::SQLITE_OPEN_CREATE, options.create);
+        let mut conn = connect(path, flags).map_err(fail)?;
+        // Has an effect only on a database that is about to be made.
+        conn.pragma_update(None, "page_size", 4096).map_err(fail)?;
+        schema::prepare(&mut conn, path, options.create)?;
+        conn.pragma_update(None, "journal_mode", "wal").map_err(fail)?;
+        conn.pragma_update(None, "synchronous", "normal").map_err(fail)?;
+        conn.pragma_update(None, "cache_size", -32 * 1024).map_err(fail)?;
+        // In pages: a log of 32 MiB is folded into the database, by whoever commits then.
+        conn.pragma_update(None, "wal_autocheckpoint", 8192).map_err(fail)?;
+        conn.pragma_update(None, "journal_size_limit", 64 << 20).map_err(fail)?;
+        // The log comes into being with the first transaction in WAL mode.
+        conn.execute_batch("BEGIN IMMEDIATE; COMMIT").map_err(fail)?;
+        let log = Log::open(path).map_err(io)?;
+        Ok(SqliteEngine {
+            path: path.to_owned(),
+            readers: Pool::new(options.readers),
+            writer: GroupCommit::new(Writer { conn, remembered: Remembered::default() }),
+            committed: AtomicU64::new(0),
+            log,
+            commits: AtomicU64::new(0),
+            transactions: AtomicU64::new(0),
+        })
+    }
+
+    /// Takes the right to mount the volume; the database can still be opened and read by others.
+    ///
+    /// # Errors
+    /// [`LockError::AlreadyMounted`] while another process, or another lock in this one, has it.
+    pub fn lock_exclusive(&self) -> Result<MountLock, LockError> {
+        MountLock::take(&self.path)
+    }
+
+    /// Removes a database that nobody has open, with the files that stand beside it. Those that are not there are fine.
+    ///
+    /// # Errors
+    /// Of `unlink(2)`; calling again is fine.
+    pub fn remove_files(path: &Path) -> io::Result<()> {
+        for suffix in ["-wal", "-shm", "", ".lock"] {
+            match fs::remove_file(with_suffix(path, suffix)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn stats(&self) -> Stats {
+        Stats {
+            commits: self.commits.load(Ordering::Relaxed),
+            transactions: self.transactions.load(Ordering::Relaxed),
+            syncs: self.log.syncs.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Runs `work` on a reader connection, within one snapshot, which is at least as new as the number it is given.
+    fn snapshot<R>(
+        &self,
+        work: impl FnOnce(&Connection, u64) -> rusqlite::Result<R>,
+    ) -> Result<R, EngineError> {
+        let run = || {
+            let conn = self.readers.take(|| open_reader(&self.path))?;
+            // Before the snapshot, which then holds this commit, if not a later one too.
+            let seq = self.committed.load(Ordering::Acquire);
+            in_transaction(&conn, "BEGIN", || work(&conn, seq))
+        };
+        run().map_err(|error| engine_error(&self.path, &error))
+    }
+
+    /// Commits a batch of callers. Should the batch fail, each is tried by itself, so that none pays for another's
+    /// failure.
+    fn commit_batch(&self, writer: &mut Writer, members: &[&[Txn]]) -> Vec<Answer> {
+        match self.commit_together(writer, members) {
+            Ok(outcomes) => outcomes.into_iter().map(Ok).collect(),
+            Err(error) if members.len() == 1 => vec![Err(engine_error(&self.path, &error))],
+            Err(_) => members.iter().flat_map(|member| self.commit_batch(writer, &[member])).collect(),
+        }
+    }
+
+    fn commit_together(
+        &self,
+        writer: &mut Writer,
+        members: &[&[Txn]],
+    ) -> rusqlite::Result<Vec<Vec<Outcome>>> {
+        let Writer { conn, remembered } = writer;
+        let before = self.committed.load(Ordering::Relaxed);
+        let (outcomes, applied, seq) = in_transaction(conn, "BEGIN IMMEDIATE", || {
+            let mut batch = Batch::new(conn, before);
+            let run = |member: &&[Txn]| member.iter().map(|txn| batch.run(txn, remembered)).collect();
+            let outcomes: Vec<Vec<Outcome>> = members.iter().map(run).collect::<rusqlite::Result<_>>()?;
+            let (applied, seq) = batch.finish()?;
+            Ok((outcomes, applied, seq))
+        })?;
+        remembered.extend(applied);
+        self.committed.store(seq, Ordering::Release);
+        if seq > before {
+            self.commits.fetch_add(1, Ordering::Relaxed);
+            self.transactions.fetch_add(seq - before, Ordering::Relaxed);
+        }
+        Ok(outcomes)
+    }
+}
+
+impl Engine for SqliteEngine {
+    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+        self.snapshot(|conn, seq| read::facts(conn, Seq(seq), wants))
+    }
+
+    fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
+        if txns.iter().all(|txn| txn.effects.is_empty()) {
+            // Guards alone need no writer.
+            return self.snapshot(|conn, seq| {
+                let mut batch = Batch::new(conn, seq);
+                txns.iter().map(|txn| batch.run(txn, &Remembered::default())).collect()
+            });
+        }
+        self.writer.commit(txns, |writer, members| self.commit_batch(writer, members))
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
+        self.snapshot(|conn, seq| scan::page(conn, Seq(seq), scan))
+    }
+
+    fn sync(&self) -> Result<(), EngineError> {
+        self.log.sync(self.committed.load(Ordering::Acquire)).map_err(|error| {
+            let message = format!("{}: the log cannot be synced: {error}", self.path.display());
+            EngineError::permanent(message).with_errno(types::Errno::EIO)
+        })
+    }
+
+    fn wipe(&self) -> Result<(), EngineError> {
+        let mut writer = self.writer.writer();
+        let conn = &writer.conn;
+        let wipe = in_transaction(conn, "BEGIN IMMEDIATE", || {
+            for table in schema::TABLES {
+                conn.execute(&format!("DELETE FROM {table}"), [])?;
+            }
+            conn.execute("UPDATE usage SET inodes = 0, blocks = 0", [])
+        });
+        wipe.map_err(|error| engine_error(&self.path, &error))?;
+        writer.remembered = Remembered::default();
+        self.committed.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl Log {
+    fn open(database: &Path) -> io::Result<Self> {
+        let file = File::open(with_suffix(database, "-wal"))?;
+        // The names of database and log are to survive as well.
+        if let Some(directory) = database.parent() {
+            File::open(directory)?.sync_all()?;
+        }
+        Ok(Log { file, synced: Mutex::new(None), failed: AtomicBool::new(false), syncs: AtomicU64::new(0) })
+    }
+
+    /// Returns when all up to commit `seq` is on disk. Of several callers one goes to the disk for all who wait.
+    fn sync(&self, seq: u64) -> io::Result<()> {
+        let mut synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.failed.load(Ordering::Relaxed) {
+            return Err(io::Error::other("an earlier sync failed, what it lost is unknown"));
+        }
+        if synced.is_some_and(|synced| synced >= seq) {
+            return Ok(());
+        }
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        let done = self.file.sync_data();
+        match &done {
+            Ok(()) => *synced = Some(seq),
+            Err(_) => self.failed.store(true, Ordering::Relaxed),
+        }
+        done
+    }
+}
+
+/// A transaction around `work`; whatever fails, COMMIT included, leaves none behind.
+fn in_transaction<R>(
+    conn: &Connection,
+    begin: &str,
+    work: impl FnOnce() -> rusqlite::Result<R>,
+) -> rusqlite::Result<R> {
+    roll_back(conn);
+    conn.prepare_cached(begin)?.execute([])?;
+    let done = work().and_then(|result| {
+        conn.prepare_cached("COMMIT")?.execute([])?;
+        Ok(result)
+    });
+    if done.is_err() {
+        roll_back(conn);
+    }
+    done
+}
+
+/// Ends an open transaction, if there is one: SQLite itself ends it after some errors and not after others.
+fn roll_back(conn: &Connection) {
+    if !conn.is_autocommit()
+        && let Err(error) = conn.execute_batch("ROLLBACK")
+    {
+        tracing::error!(%error, "a transaction could not be rolled back");
+    }
+}
+
+fn open_reader(path: &Path) -> rusqlite::Result<Connection> {
+    let conn = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    conn.pragma_update(None, "cache_size", -8 * 1024)?;
+    Ok(conn)
+}
+
+fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
+    let conn = Connection::open_with_flags(path, flags)?;
+    conn.busy_timeout(BUSY_TIMEOUT)?;
+    conn.set_prepared_statement_cache_capacity(STATEMENTS);
+    Ok(conn)
+}

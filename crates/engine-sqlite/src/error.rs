@@ -1,0 +1,56 @@
+//! SQLite's errors, and what they mean to the caller.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use meta::EngineError;
+use rusqlite::{ErrorCode, ffi};
+use types::Errno;
+
+/// Why a database could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("there is no volume at {0}: make one with limen format")]
+    Missing(PathBuf),
+    #[error("{0} is not a limenfs database")]
+    NotLimenfs(PathBuf),
+    #[error(
+        "{path} has schema version {found}, and this limen knows versions up to {known}: use the limen that wrote it, or a newer one"
+    )]
+    Newer { path: PathBuf, found: i64, known: i64 },
+    #[error("{path}: {error}")]
+    Io { path: PathBuf, error: io::Error },
+    #[error("{path}: {error}")]
+    Sqlite { path: PathBuf, error: rusqlite::Error },
+}
+
+impl OpenError {
+    /// What `error` on the database at `path` means while it is being opened.
+    pub(crate) fn new(path: &Path, error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::NotADatabase) => OpenError::NotLimenfs(path.to_owned()),
+            _ => OpenError::Sqlite { path: path.to_owned(), error },
+        }
+    }
+}
+
+/// The one table from a SQLite error to an [`EngineError`]. All are determinate: a transaction whose COMMIT failed is
+/// rolled back before anybody is answered, and a read changes nothing.
+///
+/// | SQLite says | kind | errno |
+/// |---|---|---|
+/// | FULL, no room for the shared-memory index | will fail again until space is freed | ENOSPC |
+/// | BUSY, LOCKED: another process holds the lock beyond our patience | transient | EIO |
+/// | all else: I/O errors, corruption, rows nobody here writes | permanent | EIO |
+pub(crate) fn engine_error(path: &Path, error: &rusqlite::Error) -> EngineError {
+    let message = format!("{}: {error}", path.display());
+    let extended = error.sqlite_error().map_or(0, |e| e.extended_code);
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => EngineError::permanent(message).with_errno(Errno::ENOSPC),
+        _ if extended == ffi::SQLITE_IOERR_SHMSIZE => {
+            EngineError::permanent(message).with_errno(Errno::ENOSPC)
+        }
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => EngineError::transient(message),
+        _ => EngineError::permanent(message),
+    }
+}

@@ -1,0 +1,53 @@
+//! One process mounts a volume.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// Why a volume could not be locked.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    #[error("{path} is already mounted by process {holder}")]
+    AlreadyMounted { path: PathBuf, holder: String },
+    #[error("{path}: {error}")]
+    Io { path: PathBuf, error: io::Error },
+}
+
+/// The right to mount a volume, until dropped; a process that dies gives it up.
+///
+/// It is a `flock(2)` on a file of its own beside the database. Not on the database: SQLite locks that with POSIX record
+/// locks, which a process loses all at once when it closes any descriptor of the file.
+#[derive(Debug)]
+pub struct MountLock {
+    _file: File,
+}
+
+impl MountLock {
+    pub(crate) fn take(database: &Path) -> Result<Self, LockError> {
+        let path = with_suffix(database, ".lock");
+        let io = |error| LockError::Io { path: path.clone(), error };
+        let mut options = OpenOptions::new();
+        let mut file = options.read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::Error(error)) => return Err(io(error)),
+            Err(TryLockError::WouldBlock) => {
+                let mut holder = String::new();
+                // Only for the message; the holder may not have written it yet.
+                let _ = (&file).take(20).read_to_string(&mut holder);
+                let holder = if holder.is_empty() { "(unknown)".to_owned() } else { holder };
+                return Err(LockError::AlreadyMounted { path: database.to_owned(), holder });
+            }
+        }
+        file.set_len(0).and_then(|()| write!(file, "{}", std::process::id())).map_err(io)?;
+        Ok(MountLock { _file: file })
+    }
+}
+
+/// The path of a file that stands beside the database.
+pub(crate) fn with_suffix(database: &Path, suffix: &str) -> PathBuf {
+    let mut path = OsString::from(database);
+    path.push(suffix);
+    path.into()
+}

@@ -1,0 +1,80 @@
+//! Reader connections, lent one at a time.
+
+use std::ops::Deref;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use rusqlite::{Connection, Result};
+
+/// At most `limit` connections, opened when first needed. Whoever finds none waits.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    state: Mutex<State>,
+    returned: Condvar,
+    limit: usize,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The one used last is lent next: its page cache is the warmest.
+    idle: Vec<Connection>,
+    open: usize,
+}
+
+impl Pool {
+    pub(crate) fn new(limit: usize) -> Self {
+        let state = Mutex::new(State { idle: Vec::new(), open: 0 });
+        Pool { state, returned: Condvar::new(), limit: limit.max(1) }
+    }
+
+    /// An idle connection, else a new one from `open` if there may be one more, else the next one to come back.
+    pub(crate) fn take(&self, open: impl FnOnce() -> Result<Connection>) -> Result<Lent<'_>> {
+        let mut state = self.lock();
+        loop {
+            if let Some(conn) = state.idle.pop() {
+                return Ok(Lent { pool: self, conn: Some(conn) });
+            }
+            if state.open < self.limit {
+                state.open += 1;
+                break;
+            }
+            state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(state);
+        // Should opening fail, dropping this gives the place free again.
+        let mut lent = Lent { pool: self, conn: None };
+        lent.conn = Some(open()?);
+        Ok(lent)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection on loan; it goes back when dropped.
+#[derive(Debug)]
+pub(crate) struct Lent<'p> {
+    pool: &'p Pool,
+    conn: Option<Connection>,
+}
+
+impl Deref for Lent<'_> {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        self.conn.as_ref().expect("a connection is there from take to drop")
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        let mut state = self.pool.lock();
+        match self.conn.take() {
+            // One that cannot leave its transaction is of no more use.
+            Some(conn) if conn.is_autocommit() => state.idle.push(conn),
+            _ => state.open -= 1,
+        }
+        drop(state);
+        self.pool.returned.notify_one();
+    }
+}

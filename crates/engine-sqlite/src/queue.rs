@@ -1,0 +1,166 @@
+//! Group commit without a thread of its own.
+//!
+//! There is one writer. A caller who finds it free takes the lead, and commits; a caller who finds it taken leaves its
+//! transactions in the queue, and sleeps. The leader takes all that is queued into its next batch, one COMMIT for all
+//! of it, and wakes their owners with the answers. So an uncontended commit never leaves its thread, which matters where
+//! waking another CPU costs as much as the commit itself; under contention each batch carries what arrived during the
+//! one before.
+//!
+//! Lock order: `writer` before `state` before `answer`. `state` is never held while a batch is worked on.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use meta::{EngineError, Outcome, Txn};
+
+/// How many batches of others a leader works on, once its own is done, before it hands the lead on.
+const EXTRA_BATCHES: usize = 4;
+
+/// How many transactions of others make a batch full, lest its first member wait long.
+const BATCH_TXNS: usize = 256;
+
+pub(crate) type Answer = Result<Vec<Outcome>, EngineError>;
+
+/// The writer `W` and those who wait for it: never more than there are threads, since each of them blocks.
+#[derive(Debug)]
+pub(crate) struct GroupCommit<W> {
+    writer: Mutex<W>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    led: bool,
+    waiting: VecDeque<Arc<Waiter>>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    txns: Vec<Txn>,
+    answer: Mutex<Option<Answer>>,
+    wake: Condvar,
+}
+
+/// The lead, and the batch of others being worked on. Dropping it hands the lead on.
+struct Lead<'g, W> {
+    group: &'g GroupCommit<W>,
+    batch: Vec<Arc<Waiter>>,
+}
+
+impl<W> GroupCommit<W> {
+    pub(crate) fn new(writer: W) -> Self {
+        GroupCommit { writer: Mutex::new(writer), state: Mutex::default() }
+    }
+
+    /// Has `txns` committed, by this thread or another, through `work`, which gives each member of a batch an answer.
+    pub(crate) fn commit(&self, txns: &[Txn], work: impl Fn(&mut W, &[&[Txn]]) -> Vec<Answer>) -> Answer {
+        let mut state = lock(&self.state);
+        if !state.led {
+            return self.lead(state, txns, work);
+        }
+        let waiter = Arc::new(Waiter { txns: txns.to_vec(), answer: Mutex::new(None), wake: Condvar::new() });
+        state.waiting.push_back(waiter.clone());
+        loop {
+            state = waiter.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+            if let Some(answer) = lock(&waiter.answer).take() {
+                return answer;
+            }
+            if !state.led {
+                state.waiting.retain(|other| !Arc::ptr_eq(other, &waiter));
+                return self.lead(state, &waiter.txns, work);
+            }
+        }
+    }
+
+    /// The writer for something other than transactions.
+    pub(crate) fn writer(&self) -> MutexGuard<'_, W> {
+        lock(&self.writer)
+    }
+
+    fn lead(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        txns: &[Txn],
+        work: impl Fn(&mut W, &[&[Txn]]) -> Vec<Answer>,
+    ) -> Answer {
+        state.led = true;
+        let mut lead = Lead { group: self, batch: state.take_batch() };
+        drop(state);
+        let own = lead.work(Some(txns), &work);
+        for _ in 0..EXTRA_BATCHES {
+            lead.batch = lock(&self.state).take_batch();
+            if lead.batch.is_empty() {
+                break;
+            }
+            lead.work(None, &work);
+        }
+        own.unwrap_or_else(lost)
+    }
+}
+
+impl State {
+    fn take_batch(&mut self) -> Vec<Arc<Waiter>> {
+        let mut txns = 0;
+        let full = self.waiting.iter().position(|waiter| {
+            txns += waiter.txns.len();
+            txns > BATCH_TXNS
+        });
+        // A member larger than a batch still makes one of its own.
+        let members = full.map_or(self.waiting.len(), |full| full.max(1));
+        self.waiting.drain(..members).collect()
+    }
+}
+
+impl<W> Lead<'_, W> {
+    /// Works on `own` and the batch; wakes the batch's owners, and returns the answer to `own`.
+    fn work(
+        &mut self,
+        own: Option<&[Txn]>,
+        work: &impl Fn(&mut W, &[&[Txn]]) -> Vec<Answer>,
+    ) -> Option<Answer> {
+        let others = self.batch.iter().map(|waiter| &waiter.txns[..]);
+        let members: Vec<&[Txn]> = own.into_iter().chain(others).collect();
+        let mut answers = work(&mut lock(&self.group.writer), &members).into_iter();
+        let own_answer = own.and_then(|_| answers.next());
+        self.wake_with(answers);
+        own_answer
+    }
+
+    /// Wakes the owners of the batch, each with its answer.
+    fn wake_with(&mut self, answers: impl Iterator<Item = Answer>) {
+        let mut answers = answers.chain(std::iter::repeat_with(lost));
+        // A waiter looks for its answer with the state locked, then sleeps: so it is put there with the state locked.
+        let state = lock(&self.group.state);
+        for waiter in &self.batch {
+            *lock(&waiter.answer) = answers.next();
+        }
+        drop(state);
+        for waiter in self.batch.drain(..) {
+            waiter.wake.notify_one();
+        }
+    }
+}
+
+impl<W> Drop for Lead<'_, W> {
+    fn drop(&mut self) {
+        // The batch is empty unless this thread is panicking.
+        self.wake_with(std::iter::empty());
+        let mut state = lock(&self.group.state);
+        state.led = false;
+        let next = state.waiting.front().cloned();
+        drop(state);
+        if let Some(next) = next {
+            next.wake.notify_one();
+        }
+    }
+}
+
+/// What a caller hears whose transactions a leader took and never answered for: it panicked.
+fn lost() -> Answer {
+    Err(EngineError::indeterminate("the thread that committed for this one died"))
+}
+
+/// Nothing under these locks is left half done by a panic: the writer rolls back what it finds open.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,209 @@
+//! The tables, in a form that `.schema` explains to people, and the version that says which of them there are.
+
+use std::path::Path;
+
+use rusqlite::{Connection, TransactionBehavior};
+
+use crate::error::OpenError;
+
+/// What `PRAGMA application_id` reads as in every limenfs database: "limn".
+const APPLICATION_ID: i64 = 0x6c69_6d6e;
+
+/// The schema version this code reads and writes; `PRAGMA user_version`.
+pub const VERSION: i64 = MIGRATIONS.len() as i64;
+
+/// Step `n` makes version `n + 1` out of version `n`. Steps are only ever added.
+const MIGRATIONS: &[&str] = &[V1];
+
+/// Numbers are signed 64-bit here: what is above `i64::MAX` elsewhere would show as negative; limenfs makes no such
+/// number. ACLs and edges refer to what may not be there only in a damaged volume, so no foreign keys are checked.
+const V1: &str = "
+CREATE TABLE node (              -- an inode
+    ino         INTEGER PRIMARY KEY,
+    kind        INTEGER NOT NULL, -- as d_type: 1 fifo, 2 char device, 4 directory, 6 block device, 8 file, 10 symlink, 12 socket
+    mode        INTEGER NOT NULL, -- the 12 permission bits: suid, sgid, sticky, rwxrwxrwx
+    uid         INTEGER NOT NULL,
+    gid         INTEGER NOT NULL,
+    rdev        INTEGER NOT NULL, -- device number as makedev(3) packs it; 0 unless a device
+    nlink       INTEGER NOT NULL, -- hard links; for a directory 2 plus its subdirectories
+    size        INTEGER NOT NULL, -- in bytes
+    atime       INTEGER NOT NULL, -- times are nanoseconds since 1970-01-01 UTC
+    mtime       INTEGER NOT NULL,
+    ctime       INTEGER NOT NULL,
+    access_acl  BLOB,             -- acl.id, or NULL where mode says all
+    default_acl BLOB,             -- acl.id that new entries of this directory inherit, or NULL
+    parent      INTEGER NOT NULL, -- of a directory, the directory that holds it; of the root, itself; else 0
+    access_rev  INTEGER NOT NULL  -- moves with each change of mode, owner, group and ACLs
+) STRICT;
+
+CREATE TABLE edge (               -- a directory entry
+    parent      INTEGER NOT NULL, -- node.ino of the directory
+    name        BLOB NOT NULL,    -- any bytes but / and NUL
+    ino         INTEGER NOT NULL, -- node.ino the name refers to
+    kind        INTEGER NOT NULL, -- that inode's node.kind
+    PRIMARY KEY (parent, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE slice (              -- one write to one chunk of 64 MiB; where slices overlap, the one with the higher seq holds
+    ino         INTEGER NOT NULL,
+    chunk       INTEGER NOT NULL, -- the chunk's position in the file
+    seq         INTEGER NOT NULL, -- order of writing within the chunk
+    pos         INTEGER NOT NULL, -- first byte, counted from the chunk's start
+    len         INTEGER NOT NULL, -- bytes
+    data        BLOB,             -- the bytes themselves, if small
+    slice       INTEGER,          -- the object-store slice that holds them; a hole (zeros) if this and data are NULL
+    slice_off   INTEGER,          -- first byte within that slice
+    slice_size  INTEGER,          -- bytes of the whole slice
+    PRIMARY KEY (ino, chunk, seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE xattr (              -- extended attributes other than ACLs
+    ino         INTEGER NOT NULL,
+    name        BLOB NOT NULL,    -- with its namespace: user.mime_type
+    value       BLOB NOT NULL,
+    PRIMARY KEY (ino, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE symlink (
+    ino         INTEGER PRIMARY KEY,
+    target      BLOB NOT NULL
+) STRICT;
+
+CREATE TABLE acl (                -- each distinct ACL once; never changed
+    id          BLOB PRIMARY KEY, -- 16 bytes: the hash of its contents
+    text        TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE setting (            -- of the volume, from when it was formatted
+    name        TEXT PRIMARY KEY,
+    value       TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE counter (            -- sources of numbers; value is the next one to lease
+    name        TEXT PRIMARY KEY,
+    value       INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE usage (              -- one row, equal to: SELECT count(*), sum of (size + 4095) / 4096 over files FROM node
+    id          INTEGER PRIMARY KEY CHECK (id = 0),
+    inodes      INTEGER NOT NULL,
+    blocks      INTEGER NOT NULL  -- of 4096 bytes
+) STRICT;
+INSERT INTO usage VALUES (0, 0, 0);
+
+CREATE TABLE session (            -- a mounted client
+    id          INTEGER PRIMARY KEY,
+    host        TEXT NOT NULL,
+    pid         INTEGER NOT NULL,
+    mountpoint  TEXT NOT NULL,
+    since       INTEGER NOT NULL, -- nanoseconds since 1970-01-01 UTC
+    heartbeat   INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE orphan (             -- an inode without a name that a session still has open
+    session     INTEGER NOT NULL,
+    ino         INTEGER NOT NULL,
+    PRIMARY KEY (session, ino)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE garbage (            -- a slice no file refers to; its objects are to be deleted
+    slice       INTEGER PRIMARY KEY,
+    size        INTEGER NOT NULL  -- bytes
+) STRICT;
+
+CREATE VIEW files AS              -- for people: directory entries as ls -l shows them
+SELECT e.parent,
+       CAST(e.name AS TEXT) AS name,
+       e.ino,
+       CASE e.kind WHEN 1 THEN 'fifo' WHEN 2 THEN 'char' WHEN 4 THEN 'dir' WHEN 6 THEN 'block'
+                   WHEN 8 THEN 'file' WHEN 10 THEN 'symlink' WHEN 12 THEN 'socket' END AS kind,
+       printf('%04o', n.mode) AS mode, n.nlink, n.uid, n.gid, n.size,
+       datetime(n.mtime / 1000000000, 'unixepoch') AS mtime,
+       a.text AS access_acl, d.text AS default_acl
+FROM edge e LEFT JOIN node n USING (ino)
+     LEFT JOIN acl a ON a.id = n.access_acl LEFT JOIN acl d ON d.id = n.default_acl;
+";
+
+/// Every table but `usage`, whose one row stays.
+pub(crate) const TABLES: [&str; 11] = [
+    "node", "edge", "slice", "xattr", "symlink", "acl", "setting", "counter", "session", "orphan", "garbage",
+];
+
+/// Brings the database behind `conn` to [`VERSION`], from nothing if `create`.
+///
+/// # Errors
+/// [`OpenError::Missing`] for an empty database unless `create`, [`OpenError::NotLimenfs`] for somebody else's,
+/// [`OpenError::Newer`] for one of a version above [`VERSION`].
+pub(crate) fn prepare(conn: &mut Connection, path: &Path, create: bool) -> Result<(), OpenError> {
+    migrate(conn, path, create, MIGRATIONS)
+}
+
+fn migrate(conn: &mut Connection, path: &Path, create: bool, steps: &[&str]) -> Result<(), OpenError> {
+    let fail = |error| OpenError::new(path, error);
+    // The transaction is held from the first look on, so that two processes that format at once do it once.
+    let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
+    let number = |sql: &str| tx.query_row(sql, [], |row| row.get::<_, i64>(0)).map_err(fail);
+    let fresh = number("SELECT count(*) FROM sqlite_schema")? == 0;
+    let found = number("PRAGMA user_version")?;
+    let application_id = number("PRAGMA application_id")?;
+    if fresh && application_id == 0 {
+        if !create {
+            return Err(OpenError::Missing(path.to_owned()));
+        }
+    } else if application_id != APPLICATION_ID {
+        return Err(OpenError::NotLimenfs(path.to_owned()));
+    }
+    let known = steps.len() as i64;
+    let todo = usize::try_from(found).ok().and_then(|found| steps.get(found..));
+    let Some(todo) = todo else { return Err(OpenError::Newer { path: path.to_owned(), found, known }) };
+    if !todo.is_empty() {
+        for step in todo {
+            tx.execute_batch(step).map_err(fail)?;
+        }
+        tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(fail)?;
+        tx.pragma_update(None, "user_version", known).map_err(fail)?;
+    }
+    tx.commit().map_err(fail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user_version(conn: &Connection) -> i64 {
+        conn.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap()
+    }
+
+    #[test]
+    fn steps_that_were_not_yet_taken_are_taken_once() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        let path = Path::new("/v.db");
+        let steps = ["CREATE TABLE a (x)", "CREATE TABLE b (x)", "CREATE TABLE c (x)"];
+        assert!(matches!(migrate(&mut conn, path, false, &steps), Err(OpenError::Missing(_))));
+        for (upto, version) in [(1, 1), (3, 3), (3, 3)] {
+            migrate(&mut conn, path, true, &steps[..upto]).unwrap();
+            assert_eq!(user_version(&conn), version);
+        }
+        let newer = migrate(&mut conn, path, true, &steps[..2]).unwrap_err();
+        assert!(matches!(newer, OpenError::Newer { found: 3, known: 2, .. }), "{newer}");
+    }
+
+    #[test]
+    fn a_step_that_fails_leaves_the_version_before() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        let path = Path::new("/v.db");
+        migrate(&mut conn, path, true, &["CREATE TABLE a (x)"]).unwrap();
+        migrate(&mut conn, path, true, &["", "CREATE TABLE b (x); nonsense"]).unwrap_err();
+        assert_eq!(user_version(&conn), 1);
+        assert!(!conn.table_exists(None, "b").unwrap());
+    }
+
+    #[test]
+    fn what_people_read_parses() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        prepare(&mut conn, Path::new("/v.db"), true).unwrap();
+        assert!(!conn.prepare("SELECT * FROM files").unwrap().exists([]).unwrap());
+        let tables = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name <> 'usage'";
+        assert_eq!(conn.query_row(tables, [], |r| r.get::<_, i64>(0)).unwrap(), TABLES.len() as i64);
+    }
+}
