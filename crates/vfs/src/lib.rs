@@ -1,1 +1,23 @@
-//! vfs
+//! The file system as its callers see it: names, attributes, open files and directories, xattrs, a session's life.
+//!
+//! It stands between the protocol that brings requests and the layers that keep records ([`meta`]) and bytes
+//! ([`chunk`]). It decides nothing about semantics that a record shows: that is [`meta::ops`].
+
+mod attr;
+mod attrs;
+mod dirs;
+mod files;
+mod names;
+mod numbers;
+mod open;
+mod session;
+mod vfs;
+mod xattrs;
+
+pub use attr::{Attr, Caller, Entry};
+pub use attrs::AttrChange;
+pub use dirs::{DirEntry, DirHandle, DirPosition};
+pub use names::{MakeRequest, Special};
+pub use session::SessionInfo;
+pub use vfs::{StatFs, Vfs, VfsOptions};
+pub use xattrs::XattrName;

@@ -1,0 +1,63 @@
+//! Attributes: getattr and setattr.
+
+use meta::ops::SetAttr;
+use types::{Errno, Ino, Mode, Time};
+
+use crate::attr::{Attr, Caller};
+use crate::vfs::Vfs;
+
+/// What SETATTR asks for; `None` leaves as is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AttrChange {
+    pub mode: Option<Mode>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size_bytes: Option<u64>,
+    pub atime: Option<Time>,
+    pub mtime: Option<Time>,
+    /// The truncating caller lacks `CAP_FSETID`.
+    pub kill_suidgid: bool,
+}
+
+impl Vfs {
+    /// # Errors
+    /// ESTALE where the inode is gone and nobody holds it.
+    pub fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
+        Ok(self.attr_of(&self.node(ino)?))
+    }
+
+    /// # Errors
+    /// Those of [`SetAttr`]; EFBIG beyond 2^63 - 1 bytes; those of a flush.
+    pub fn setattr(&self, caller: Caller, ino: Ino, change: AttrChange) -> Result<Attr, Errno> {
+        if change.size_bytes.is_some_and(|size| size > i64::MAX as u64) {
+            return Err(Errno::EFBIG);
+        }
+        let op = SetAttr {
+            ino,
+            mode: change.mode,
+            uid: change.uid,
+            gid: change.gid,
+            size: change.size_bytes,
+            atime: change.atime,
+            mtime: change.mtime,
+            // The groups of the caller are not known here; whoever is not surely in the group loses the bit.
+            keep_sgid: caller.uid == 0 || caller.gid == self.node(ino)?.gid,
+            kill_suidgid: change.kill_suidgid,
+        };
+        match self.files.get(ino) {
+            // What was written before must be in the records before: it would else grow the file back, or bring its
+            // own time along.
+            Some(file) if change.size_bytes.is_some() || change.mtime.is_some() => {
+                let mut data = file.lock();
+                if let Some(size) = change.size_bytes {
+                    data.buffer.truncate(size);
+                }
+                self.flush_locked(&file, &mut data)?;
+                data.rows.clear();
+                self.change(&op)?;
+            }
+            _ => self.change(&op)?,
+        }
+        self.getattr(ino)
+    }
+}

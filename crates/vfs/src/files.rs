@@ -1,0 +1,255 @@
+//! Open files: read, write, flush, fsync.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use chunk::{ChunkError, Written};
+use meta::ops::{GetSlices, KillPriv, Reap, Write};
+use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, Slice, Time};
+
+use crate::attr::{Attr, Caller};
+use crate::attrs::AttrChange;
+use crate::names::MakeRequest;
+use crate::open::{FileData, OpenFile};
+use crate::vfs::{BY_KERNEL, Vfs};
+
+impl Vfs {
+    /// Opens a regular file, once more if it is open. `truncate`: `O_TRUNC`; `kill_suidgid` as in [`AttrChange`].
+    ///
+    /// # Errors
+    /// ESTALE where the inode is gone; EISDIR; EINVAL for what is no regular file; those of a truncation.
+    pub fn open(&self, caller: Caller, ino: Ino, truncate: bool, kill_suidgid: bool) -> Result<(), Errno> {
+        self.files.open(ino, || self.new_buffer());
+        let opened = self.check_open(caller, ino, truncate, kill_suidgid);
+        if opened.is_err() {
+            self.close(ino)?;
+        }
+        opened
+    }
+
+    fn check_open(&self, caller: Caller, ino: Ino, truncate: bool, kill_suidgid: bool) -> Result<(), Errno> {
+        match self.node(ino)?.kind {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Errno::EISDIR),
+            _ => return Err(Errno::EINVAL),
+        }
+        if truncate {
+            let change = AttrChange { size_bytes: Some(0), kill_suidgid, ..AttrChange::default() };
+            self.setattr(caller, ino, change)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a regular file and opens it.
+    ///
+    /// # Errors
+    /// As [`Vfs::make`].
+    pub fn create(&self, caller: Caller, request: MakeRequest<'_>) -> Result<Attr, Errno> {
+        let attr = self.make(caller, request)?;
+        self.files.open(attr.ino, || self.new_buffer());
+        Ok(attr)
+    }
+
+    /// Up to `len` bytes from `offset` on; fewer at the end of the file.
+    ///
+    /// # Errors
+    /// EBADF unless open; EIO where the bytes are damaged or the object store fails.
+    pub fn read(&self, ino: Ino, offset: u64, len: u32) -> Result<Vec<u8>, Errno> {
+        let file = self.files.get(ino).ok_or(Errno::EBADF)?;
+        let size = self.node(ino)?.size.max(file.dirty_end());
+        let len = size.saturating_sub(offset).min(u64::from(len));
+        let mut buf = vec![0; len as usize];
+        let mut data = file.lock();
+        if data.buffer.touches(offset, len) {
+            if !data.buffer.covers(offset, len) {
+                self.read_stored(&file, &mut data, offset, &mut buf)?;
+            }
+            data.buffer.overlay(offset, &mut buf).map_err(|error| data_error(ino, offset, &error))?;
+        } else {
+            // Rows found under the lock hold every write that was finished before this read began.
+            let rows = self.rows(&file, &mut data, offset, len)?;
+            drop(data);
+            if let Err(first) = self.read_rows(&rows, offset, &mut buf) {
+                // The slices may have been replaced meanwhile and their blocks removed: look once more.
+                let mut data = file.lock();
+                data.rows.clear();
+                let fresh = self.rows(&file, &mut data, offset, len)?;
+                if fresh == rows {
+                    return Err(data_error(ino, offset, &first));
+                }
+                self.read_rows(&fresh, offset, &mut buf).map_err(|error| data_error(ino, offset, &error))?;
+            }
+        }
+        Ok(buf)
+    }
+
+    /// Writes `bytes` at `offset`; they are stored at the next flush. `kill_suidgid`: the writer lacks `CAP_FSETID`.
+    ///
+    /// # Errors
+    /// EBADF unless open; EFBIG beyond 2^63 - 1 bytes; ENOSPC, EIO, also of an earlier write.
+    pub fn write(&self, ino: Ino, offset: u64, bytes: &[u8], kill_suidgid: bool) -> Result<(), Errno> {
+        let file = self.files.get(ino).ok_or(Errno::EBADF)?;
+        let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= i64::MAX as u64);
+        let end = end.ok_or(Errno::EFBIG)?;
+        if kill_suidgid {
+            self.change(&KillPriv(ino))?;
+        }
+        let mut data = file.lock();
+        loop {
+            let written =
+                data.buffer.write(offset, bytes).map_err(|error| data_error(ino, offset, &error))?;
+            match written {
+                Written::Buffered => break,
+                Written::Full => self.flush_locked(&file, &mut data)?,
+            }
+        }
+        file.set_dirty(end, Time::now());
+        Ok(())
+    }
+
+    /// Stores and commits what was written: other clients see it from now on (close-to-open).
+    ///
+    /// # Errors
+    /// EBADF unless open; ENOSPC, EIO. The data stays and can be flushed again, until the last close.
+    pub fn flush(&self, ino: Ino) -> Result<(), Errno> {
+        let file = self.files.get(ino).ok_or(Errno::EBADF)?;
+        let mut data = file.lock();
+        self.flush_locked(&file, &mut data)
+    }
+
+    /// As [`Vfs::flush`], and it survives a loss of power.
+    ///
+    /// # Errors
+    /// As [`Vfs::flush`].
+    pub fn fsync(&self, ino: Ino) -> Result<(), Errno> {
+        let file = self.files.get(ino).ok_or(Errno::EBADF)?;
+        let mut data = file.lock();
+        self.flush_locked(&file, &mut data)?;
+        let durable = self.store.make_durable(&data.unsynced);
+        durable.map_err(|error| data_error(ino, 0, &error))?;
+        data.unsynced.clear();
+        drop(data);
+        Ok(self.meta.sync()?)
+    }
+
+    /// Makes all changes of names and attributes survive a loss of power.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn sync_names(&self) -> Result<(), Errno> {
+        Ok(self.meta.sync()?)
+    }
+
+    /// Closes a file once. With the last close an inode without a name goes.
+    ///
+    /// # Errors
+    /// As [`Vfs::flush`]; the file is closed even so, and what could not be stored is lost.
+    pub fn close(&self, ino: Ino) -> Result<(), Errno> {
+        // Pages of a mapping may be written after the last flush.
+        let flushed = match self.files.get(ino) {
+            Some(file) if !file.is_orphan() => self.flush_locked(&file, &mut file.lock()),
+            _ => Ok(()),
+        };
+        if let Some(file) = self.files.close(ino) {
+            if let Err(errno) = flushed {
+                tracing::error!(%ino, %errno, bytes = file.lock().buffer.dirty_bytes(), "closed with data that could not be stored");
+            }
+            if file.is_orphan() {
+                self.change(&Reap { session: self.meta.session(), ino })?;
+            }
+        }
+        flushed
+    }
+
+    /// Stores and commits the dirty data of a file whose lock is held.
+    pub(crate) fn flush_locked(&self, file: &OpenFile, data: &mut FileData) -> Result<(), Errno> {
+        if !data.buffer.is_dirty() {
+            return match data.buffer.take_error() {
+                Some(error) => Err(data_error(file.ino, 0, &error)),
+                None => Ok(()),
+            };
+        }
+        let end = data.buffer.end();
+        let size = self.node(file.ino)?.size.max(end);
+        let inline = self.meta.volume().inline_bytes;
+        let limit = (size <= u64::from(inline)).then_some(inline);
+        let staged = data.buffer.stage(limit).map_err(|error| data_error(file.ino, 0, &error))?;
+        let slices = staged.slices();
+        self.change(&Write { ino: file.ino, slices: staged.rows.clone(), end, mtime: file.mtime() })?;
+        data.buffer.committed(&staged);
+        data.rows.clear();
+        data.unsynced.extend(slices);
+        file.set_clean();
+        Ok(())
+    }
+
+    fn read_stored(
+        &self,
+        file: &OpenFile,
+        data: &mut FileData,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(), Errno> {
+        let rows = self.rows(file, data, offset, buf.len() as u64)?;
+        self.read_rows(&rows, offset, buf).map_err(|error| data_error(file.ino, offset, &error))
+    }
+
+    /// The rows of every chunk that the range touches.
+    fn rows(
+        &self,
+        file: &OpenFile,
+        data: &mut FileData,
+        offset: u64,
+        len: u64,
+    ) -> Result<Vec<Arc<[Slice]>>, Errno> {
+        let chunks = offset / CHUNK_BYTES..(offset + len).div_ceil(CHUNK_BYTES);
+        let mut found = Vec::with_capacity(2);
+        for chunk in chunks.map(ChunkIndex) {
+            let rows = match data.rows.get(&chunk) {
+                Some(rows) => Arc::clone(rows),
+                None => {
+                    let rows = self.meta.run(&GetSlices { ino: file.ino, chunk }, &BY_KERNEL)?;
+                    if data.rows.len() >= MAX_CHUNKS_HELD {
+                        data.rows.clear();
+                    }
+                    data.rows.insert(chunk, Arc::clone(&rows));
+                    rows
+                }
+            };
+            found.push(rows);
+        }
+        Ok(found)
+    }
+
+    fn read_rows(&self, rows: &[Arc<[Slice]>], offset: u64, buf: &mut [u8]) -> Result<(), ChunkError> {
+        let (mut at, mut rest) = (offset, buf);
+        for rows in rows {
+            let (_, pos) = ChunkIndex::of(at);
+            let len = (CHUNK_BYTES - u64::from(pos)).min(rest.len() as u64) as usize;
+            let (part, tail) = rest.split_at_mut(len);
+            self.store.read_chunk(rows, pos, part)?;
+            at += len as u64;
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    /// Makes all that was written or changed so far survive a loss of power: blocks before the rows that name them.
+    pub(crate) fn sync_all(&self) -> Result<(), Errno> {
+        if self.unsynced.swap(false, Ordering::AcqRel) {
+            self.store.make_all_durable().map_err(|error| data_error(Ino(0), 0, &error))?;
+            self.meta.sync()?;
+        }
+        Ok(())
+    }
+}
+
+/// Chunks whose rows one open file holds in memory.
+const MAX_CHUNKS_HELD: usize = 64;
+
+/// Logs what is wrong with a file's bytes, and where.
+fn data_error(ino: Ino, offset: u64, error: &ChunkError) -> Errno {
+    let (chunk, _) = ChunkIndex::of(offset);
+    tracing::error!(%ino, %chunk, offset, %error, "file data");
+    error.errno()
+}

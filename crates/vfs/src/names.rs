@@ -1,0 +1,175 @@
+//! Names: lookup, and all that makes, moves or removes one.
+
+use meta::ops::{
+    Fate, Link, Lookup, Make, MakeKind, ReadLink, Rename, RenameFlags, Renamed, Rmdir, Unlink, Unlinked,
+};
+use types::{Errno, FileType, Ino, Mode};
+
+use crate::attr::{Attr, Caller, Entry};
+use crate::open::Seal;
+use crate::vfs::{BY_KERNEL, Vfs, name};
+
+/// The longest target of a symbolic link in bytes (`PATH_MAX` with its NUL).
+const MAX_TARGET_BYTES: usize = 4095;
+
+/// What mknod(2) and mkdir(2) make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    Regular,
+    Directory,
+    Fifo,
+    Socket,
+    CharDevice(u32),
+    BlockDevice(u32),
+}
+
+impl Special {
+    /// From mknod(2)'s mode and device.
+    ///
+    /// # Errors
+    /// EPERM for types that mknod does not make.
+    pub fn from_mknod(st_mode: u32, rdev: u32) -> Result<Self, Errno> {
+        // A mode without a type means a regular file, mknod(2).
+        if st_mode & 0o170000 == 0 {
+            return Ok(Special::Regular);
+        }
+        match FileType::from_ifmt(st_mode) {
+            Some(FileType::Regular) => Ok(Special::Regular),
+            Some(FileType::Fifo) => Ok(Special::Fifo),
+            Some(FileType::Socket) => Ok(Special::Socket),
+            Some(FileType::CharDevice) => Ok(Special::CharDevice(rdev)),
+            Some(FileType::BlockDevice) => Ok(Special::BlockDevice(rdev)),
+            _ => Err(Errno::EPERM),
+        }
+    }
+}
+
+/// A new inode that is no symbolic link.
+#[derive(Clone, Copy, Debug)]
+pub struct MakeRequest<'a> {
+    pub parent: Ino,
+    pub name: &'a [u8],
+    pub what: Special,
+    pub mode: Mode,
+    pub umask: u32,
+}
+
+impl Vfs {
+    /// # Errors
+    /// Those of [`Lookup`]; ENAMETOOLONG.
+    pub fn lookup(&self, parent: Ino, bytes: &[u8]) -> Result<Entry, Errno> {
+        let node = self.meta.run(&Lookup { parent, name: name(bytes)? }, &BY_KERNEL)?;
+        Ok(Entry { attr: node.map(|node| self.attr_of(&node)), ttl: self.ttl() })
+    }
+
+    /// # Errors
+    /// Those of [`Make`]; ENAMETOOLONG.
+    pub fn make(&self, caller: Caller, request: MakeRequest<'_>) -> Result<Attr, Errno> {
+        let kind = match request.what {
+            Special::Regular => MakeKind::Regular,
+            Special::Directory => MakeKind::Directory,
+            Special::Fifo => MakeKind::Fifo,
+            Special::Socket => MakeKind::Socket,
+            Special::CharDevice(rdev) => MakeKind::CharDevice(rdev),
+            Special::BlockDevice(rdev) => MakeKind::BlockDevice(rdev),
+        };
+        self.make_kind(caller, request.parent, request.name, kind, request.mode, request.umask)
+    }
+
+    /// # Errors
+    /// Those of [`Make`]; ENAMETOOLONG also for the target, ENOENT for an empty one.
+    pub fn symlink(&self, caller: Caller, parent: Ino, bytes: &[u8], target: &[u8]) -> Result<Attr, Errno> {
+        match target.len() {
+            0 => return Err(Errno::ENOENT),
+            1..=MAX_TARGET_BYTES => {}
+            _ => return Err(Errno::ENAMETOOLONG),
+        }
+        self.make_kind(caller, parent, bytes, MakeKind::Symlink(target.into()), Mode::new(0o777), 0)
+    }
+
+    /// # Errors
+    /// Those of [`ReadLink`].
+    pub fn readlink(&self, ino: Ino) -> Result<std::sync::Arc<[u8]>, Errno> {
+        Ok(self.meta.run(&ReadLink(ino), &BY_KERNEL)?)
+    }
+
+    /// # Errors
+    /// Those of [`Link`]; ENAMETOOLONG.
+    pub fn link(&self, ino: Ino, parent: Ino, bytes: &[u8]) -> Result<Attr, Errno> {
+        self.change(&Link { ino, parent, name: name(bytes)? })?;
+        Ok(self.attr_of(&self.node(ino)?))
+    }
+
+    /// # Errors
+    /// Those of [`Unlink`]; ENAMETOOLONG.
+    pub fn unlink(&self, parent: Ino, bytes: &[u8]) -> Result<(), Errno> {
+        let name = name(bytes)?;
+        let seal = self.seal(parent, &name)?;
+        let open = seal.as_ref().and_then(|seal| seal.file.as_ref()).map(|file| file.ino);
+        let unlinked = self.change(&Unlink { parent, name, open });
+        self.let_go(seal, unlinked.as_ref().ok())?;
+        unlinked.map(drop)
+    }
+
+    /// # Errors
+    /// Those of [`Rmdir`]; ENAMETOOLONG.
+    pub fn rmdir(&self, parent: Ino, bytes: &[u8]) -> Result<(), Errno> {
+        let node = self.change(&Rmdir { parent, name: name(bytes)? })?;
+        self.bury(&node);
+        Ok(())
+    }
+
+    /// # Errors
+    /// Those of [`Rename`]; ENAMETOOLONG.
+    pub fn rename(
+        &self,
+        (parent, old): (Ino, &[u8]),
+        (new_parent, new): (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<(), Errno> {
+        let (name, new_name) = (name(old)?, name(new)?);
+        let seal = if flags.exchange { None } else { self.seal(new_parent, &new_name)? };
+        let open = seal.as_ref().and_then(|seal| seal.file.as_ref()).map(|file| file.ino);
+        let renamed = self.change(&Rename { parent, name, new_parent, new_name, flags, open });
+        let replaced = renamed.as_ref().ok().and_then(|Renamed { replaced, .. }| replaced.as_ref());
+        self.let_go(seal, replaced)?;
+        renamed.map(drop)
+    }
+
+    fn make_kind(
+        &self,
+        caller: Caller,
+        parent: Ino,
+        bytes: &[u8],
+        kind: MakeKind,
+        mode: Mode,
+        umask: u32,
+    ) -> Result<Attr, Errno> {
+        let name = name(bytes)?;
+        let ino = Ino(self.inos.take()?);
+        let (uid, gid) = (caller.uid, caller.gid);
+        let node = self.change(&Make { parent, name, ino, kind, mode, umask, uid, gid })?;
+        Ok(Attr::from(&node))
+    }
+
+    /// Keeps the file that is about to lose a name from being opened meanwhile, so that "is it open" has one answer.
+    fn seal(&self, parent: Ino, name: &types::Name) -> Result<Option<Seal<'_>>, Errno> {
+        let node = self.meta.run(&Lookup { parent, name: name.clone() }, &BY_KERNEL)?;
+        Ok(node.filter(|node| node.kind == FileType::Regular).map(|node| self.files.seal(node.ino)))
+    }
+
+    /// Draws the consequences of a lost name.
+    fn let_go(&self, seal: Option<Seal<'_>>, unlinked: Option<&Unlinked>) -> Result<(), Errno> {
+        let file = seal.as_ref().and_then(|seal| seal.file.clone());
+        match (unlinked, &file) {
+            (Some(Unlinked { fate: Fate::Orphan, .. }), Some(file)) => file.set_orphan(),
+            (Some(Unlinked { fate: Fate::Gone, node }), _) => self.bury(node),
+            _ => {}
+        }
+        drop(seal);
+        match file {
+            Some(file) => self.close(file.ino),
+            None => Ok(()),
+        }
+    }
+}

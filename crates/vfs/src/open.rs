@@ -1,0 +1,208 @@
+//! The table of open files: one [`OpenFile`] an inode, however often it is open.
+//!
+//! File handles carry no state of their own, so requests find their file by inode number, and write-back that the
+//! kernel sends with a guessed handle is no special case.
+//!
+//! Lock order: a file's `data` before a shard of the table; neither is held while the other kind of file is waited for.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use chunk::WriteBuffer;
+use types::{ChunkIndex, Ino, Slice, SliceId, Time};
+
+use crate::attr::Attr;
+
+/// An inode that is open.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) ino: Ino,
+    data: Mutex<FileData>,
+    /// The end of the furthest dirty byte, 0 when clean; and the time of the last write. They stand outside the lock
+    /// so that getattr need not wait for a flush.
+    dirty_end: AtomicU64,
+    mtime_nanos: AtomicI64,
+    /// It lost its last name while open, and goes when it is closed.
+    orphan: AtomicBool,
+}
+
+#[derive(Debug)]
+pub(crate) struct FileData {
+    pub(crate) buffer: WriteBuffer,
+    /// The rows of chunks read since the last change.
+    pub(crate) rows: HashMap<ChunkIndex, Arc<[Slice]>>,
+    /// Slices committed since the last fsync.
+    pub(crate) unsynced: Vec<SliceId>,
+}
+
+impl OpenFile {
+    fn new(ino: Ino, buffer: WriteBuffer) -> Self {
+        OpenFile {
+            ino,
+            data: Mutex::new(FileData { buffer, rows: HashMap::new(), unsynced: Vec::new() }),
+            dirty_end: AtomicU64::new(0),
+            mtime_nanos: AtomicI64::new(0),
+            orphan: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, FileData> {
+        self.data.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that bytes up to `end` are in the buffer. The caller holds the lock, as for [`OpenFile::set_clean`].
+    pub(crate) fn set_dirty(&self, end: u64, now: Time) {
+        self.mtime_nanos.store(now.nanos(), Ordering::Relaxed);
+        self.dirty_end.fetch_max(end, Ordering::Release);
+    }
+
+    pub(crate) fn set_clean(&self) {
+        self.dirty_end.store(0, Ordering::Release);
+    }
+
+    pub(crate) fn mtime(&self) -> Time {
+        Time::from_nanos(self.mtime_nanos.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn dirty_end(&self) -> u64 {
+        self.dirty_end.load(Ordering::Acquire)
+    }
+
+    /// Adds what is written but not flushed.
+    pub(crate) fn overlay(&self, attr: &mut Attr) {
+        let end = self.dirty_end();
+        if end > 0 {
+            attr.size_bytes = attr.size_bytes.max(end);
+            attr.mtime = self.mtime();
+            attr.ctime = attr.ctime.max(attr.mtime);
+        }
+    }
+
+    pub(crate) fn set_orphan(&self) {
+        self.orphan.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.orphan.load(Ordering::Acquire)
+    }
+}
+
+const SHARDS: usize = 32;
+
+#[derive(Debug, Default)]
+pub(crate) struct OpenTable {
+    shards: [Shard; SHARDS],
+    open: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    slots: Mutex<HashMap<Ino, Slot>>,
+    unsealed: Condvar,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// `None` while nobody has it open and it is only sealed.
+    file: Option<Arc<OpenFile>>,
+    handles: u64,
+    /// An unlink is deciding its fate: opens wait.
+    sealed: bool,
+}
+
+impl OpenTable {
+    /// Opens an inode once more. Waits while an unlink of it is under way.
+    pub(crate) fn open(&self, ino: Ino, new_buffer: impl FnOnce() -> WriteBuffer) -> Arc<OpenFile> {
+        let shard = self.shard(ino);
+        let mut slots = shard.lock();
+        while slots.get(&ino).is_some_and(|slot| slot.sealed) {
+            slots = shard.unsealed.wait(slots).unwrap_or_else(PoisonError::into_inner);
+        }
+        let slot = slots.entry(ino).or_insert(Slot { file: None, handles: 0, sealed: false });
+        let file = slot.file.get_or_insert_with(|| {
+            self.open.fetch_add(1, Ordering::Relaxed);
+            Arc::new(OpenFile::new(ino, new_buffer()))
+        });
+        slot.handles += 1;
+        Arc::clone(file)
+    }
+
+    pub(crate) fn get(&self, ino: Ino) -> Option<Arc<OpenFile>> {
+        if self.open.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.shard(ino).lock().get(&ino)?.file.clone()
+    }
+
+    /// Closes an inode once; returns the file if that was the last time.
+    pub(crate) fn close(&self, ino: Ino) -> Option<Arc<OpenFile>> {
+        let mut slots = self.shard(ino).lock();
+        let slot = slots.get_mut(&ino)?;
+        slot.handles = slot.handles.saturating_sub(1);
+        if slot.handles > 0 {
+            return None;
+        }
+        let file = slot.file.take()?;
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        if !slot.sealed {
+            slots.remove(&ino);
+        }
+        Some(file)
+    }
+
+    /// Keeps an inode from being opened until the seal is dropped. If it is open, the seal counts as one more handle,
+    /// which the caller closes.
+    pub(crate) fn seal(&self, ino: Ino) -> Seal<'_> {
+        let shard = self.shard(ino);
+        let mut slots = shard.lock();
+        while slots.get(&ino).is_some_and(|slot| slot.sealed) {
+            slots = shard.unsealed.wait(slots).unwrap_or_else(PoisonError::into_inner);
+        }
+        let slot = slots.entry(ino).or_insert(Slot { file: None, handles: 0, sealed: false });
+        slot.sealed = true;
+        let file = slot.file.clone();
+        if file.is_some() {
+            slot.handles += 1;
+        }
+        Seal { shard, ino, file }
+    }
+
+    /// All open files.
+    pub(crate) fn all(&self) -> Vec<Arc<OpenFile>> {
+        let files = self.shards.iter().map(|shard| shard.lock());
+        files.flat_map(|slots| slots.values().filter_map(|s| s.file.clone()).collect::<Vec<_>>()).collect()
+    }
+
+    fn shard(&self, ino: Ino) -> &Shard {
+        &self.shards[ino.0 as usize % SHARDS]
+    }
+}
+
+impl Shard {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Ino, Slot>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// See [`OpenTable::seal`].
+#[derive(Debug)]
+pub(crate) struct Seal<'a> {
+    shard: &'a Shard,
+    ino: Ino,
+    /// The file, if it is open.
+    pub(crate) file: Option<Arc<OpenFile>>,
+}
+
+impl Drop for Seal<'_> {
+    fn drop(&mut self) {
+        let mut slots = self.shard.lock();
+        if let Some(slot) = slots.get_mut(&self.ino) {
+            slot.sealed = false;
+            if slot.file.is_none() {
+                slots.remove(&self.ino);
+            }
+        }
+        self.shard.unsealed.notify_all();
+    }
+}

@@ -1,0 +1,168 @@
+//! A session's life: cleaning up after its predecessors, housekeeping while it lasts, and its orderly end.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use meta::ops::Reap;
+use meta::{Garbage, Record, Scan, Session};
+use types::{Errno, Ino, SessionId, SliceId, Time};
+
+use crate::vfs::Vfs;
+
+/// Who mounts, for `limen status`.
+#[derive(Clone, Debug)]
+pub struct SessionInfo {
+    pub host: String,
+    pub pid: u32,
+    pub mountpoint: String,
+}
+
+/// How far behind the disk may be on the embedded engine, ext4's contract at its strictest.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(10);
+const COLLECT_EVERY: Duration = Duration::from_secs(3);
+/// Rows read at a time.
+const PAGE: usize = 256;
+
+impl Vfs {
+    /// Begins the session. Where this client is alone, all other sessions are dead: their orphans go.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn begin(&self, info: &SessionInfo) -> Result<(), Errno> {
+        if self.is_alone() {
+            self.clean_up()?;
+        }
+        Ok(self.meta.put_session(self.session(info, Time::now()))?)
+    }
+
+    /// Starts the thread that keeps the session alive, the disk at most a second behind, and removes blocks that no
+    /// file refers to any more. It ends with [`Vfs::end`].
+    pub fn start_housekeeping(self: &Arc<Self>, info: SessionInfo) -> std::io::Result<JoinHandle<()>> {
+        let vfs = Arc::clone(self);
+        let since = Time::now();
+        std::thread::Builder::new().name("limen-house".into()).spawn(move || {
+            let (mut beat, mut collected) = (Instant::now(), Instant::now());
+            while !vfs.stopping.load(Ordering::Acquire) {
+                std::thread::park_timeout(SYNC_EVERY);
+                let mut done = vfs.sync_all();
+                if collected.elapsed() >= COLLECT_EVERY {
+                    done = done.and(vfs.collect_garbage());
+                    collected = Instant::now();
+                }
+                if beat.elapsed() >= HEARTBEAT_EVERY {
+                    done = done.and(vfs.meta.put_session(vfs.session(&info, since)).map_err(Into::into));
+                    beat = Instant::now();
+                }
+                if let Err(errno) = done {
+                    tracing::warn!(%errno, "housekeeping failed and will be tried again");
+                }
+            }
+        })
+    }
+
+    /// Ends the session: all that was written is stored and durable, and nothing of it is left behind.
+    ///
+    /// # Errors
+    /// The first thing that failed; the rest is done even so.
+    pub fn end(&self) -> Result<(), Errno> {
+        self.stopping.store(true, Ordering::Release);
+        let mut done = Ok(());
+        for file in self.files.all() {
+            if file.is_orphan() {
+                done = done.and(self.change(&Reap { session: self.meta.session(), ino: file.ino }));
+            } else {
+                done = done.and(self.flush_locked(&file, &mut file.lock()));
+            }
+        }
+        done = done.and(self.collect_garbage());
+        done = done.and(self.meta.drop_session(self.meta.session()).map_err(Into::into));
+        self.unsynced.store(true, Ordering::Release);
+        done.and(self.sync_all())
+    }
+
+    fn session(&self, info: &SessionInfo, since: Time) -> Session {
+        Session {
+            id: self.meta.session(),
+            host: info.host.clone(),
+            pid: info.pid,
+            mountpoint: info.mountpoint.clone(),
+            since,
+            heartbeat: Time::now(),
+        }
+    }
+
+    fn clean_up(&self) -> Result<(), Errno> {
+        let mut after = (SessionId(0), Ino(0));
+        self.each_page(
+            |last| {
+                if let Some(Record::Orphan(session, ino)) = last {
+                    after = (*session, *ino);
+                }
+                Scan::Orphans { after, limit: PAGE }
+            },
+            |record| match record {
+                Record::Orphan(session, ino) => self.change(&Reap { session: *session, ino: *ino }),
+                _ => Ok(()),
+            },
+        )?;
+        let mut after = SessionId(0);
+        self.each_page(
+            |last| {
+                if let Some(Record::Session(session)) = last {
+                    after = session.id;
+                }
+                Scan::Sessions { after, limit: PAGE }
+            },
+            |record| match record {
+                Record::Session(session) => {
+                    tracing::info!(session = %session.id, host = session.host, "cleaned up after a session that did not end");
+                    Ok(self.meta.drop_session(session.id)?)
+                }
+                _ => Ok(()),
+            },
+        )
+    }
+
+    fn collect_garbage(&self) -> Result<(), Errno> {
+        let mut after = SliceId(0);
+        self.each_page(
+            |last| {
+                if let Some(Record::Garbage(garbage)) = last {
+                    after = garbage.slice;
+                }
+                Scan::Garbage { after, limit: PAGE }
+            },
+            |record| match record {
+                Record::Garbage(Garbage { slice, size }) => {
+                    if let Err(error) = self.store.delete_slice(*slice, *size) {
+                        tracing::warn!(%error, "blocks that no file refers to could not be removed");
+                        return Err(error.errno());
+                    }
+                    self.unsynced.store(true, Ordering::Release);
+                    Ok(self.meta.drop_garbage(*slice)?)
+                }
+                _ => Ok(()),
+            },
+        )
+    }
+
+    /// Does something with every record of a range; `next` says how to go on after the last one.
+    fn each_page(
+        &self,
+        mut next: impl FnMut(Option<&Record>) -> Scan,
+        mut each: impl FnMut(&Record) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let mut last = None;
+        loop {
+            let page = self.meta.scan(&next(last.as_ref()))?;
+            page.facts.records.iter().try_for_each(&mut each)?;
+            last = page.facts.records.last().cloned();
+            if !page.more || last.is_none() {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The mounted volume.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use chunk::{BlockStore, MemoryBudget, WriteBuffer, WriteContext};
+use meta::ops::{GetNode, GetUsage};
+use meta::{Counter, Failure, Meta, Node, Usage, Vouch};
+use types::{Errno, Ino, Name, SliceId};
+
+use crate::attr::Attr;
+use crate::dirs::{DirHandle, OpenDir};
+use crate::numbers::Numbers;
+use crate::open::OpenTable;
+
+/// A mounted volume: what a protocol's requests are carried out on. All methods may be called from many threads.
+#[derive(Debug)]
+pub struct Vfs {
+    pub(crate) meta: Arc<Meta>,
+    pub(crate) store: Arc<BlockStore>,
+    pub(crate) inos: Numbers,
+    pub(crate) writes: Arc<WriteContext>,
+    pub(crate) files: OpenTable,
+    pub(crate) dirs: RwLock<HashMap<DirHandle, Arc<OpenDir>>>,
+    pub(crate) next_dir: AtomicU64,
+    /// Inodes that are gone, but that the kernel still holds, as they stood last: a working directory, an `O_PATH`
+    /// descriptor. They leave when the kernel forgets them.
+    ghosts: Mutex<HashMap<Ino, Node>>,
+    /// Something was committed since the last time all was made durable.
+    pub(crate) unsynced: AtomicBool,
+    pub(crate) stopping: AtomicBool,
+}
+
+/// What a mount may choose.
+#[derive(Clone, Copy, Debug)]
+pub struct VfsOptions {
+    /// Bytes written but not yet stored, all files together.
+    pub write_buffer_bytes: u64,
+}
+
+impl Default for VfsOptions {
+    fn default() -> Self {
+        VfsOptions { write_buffer_bytes: MemoryBudget::DEFAULT_BYTES }
+    }
+}
+
+/// The state of the volume, `statfs(2)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatFs {
+    pub block_bytes: u64,
+    pub blocks: u64,
+    pub free_blocks: u64,
+    pub inodes: u64,
+    pub free_inodes: u64,
+}
+
+/// What a volume without limits shows as its size.
+const UNLIMITED_BYTES: u64 = 1 << 50;
+const UNLIMITED_INODES: u64 = 1 << 40;
+
+/// How long the kernel may go by what it was told, where nobody else can change it.
+const TTL_ALONE: Duration = Duration::from_secs(86_400);
+/// The same, where others can.
+const TTL_SHARED: Duration = Duration::from_secs(1);
+
+/// The kernel has checked the caller, by attributes that are current because this client is alone.
+pub(crate) const BY_KERNEL: Vouch = Vouch::Kernel { told: None };
+
+impl Vfs {
+    pub fn new(meta: Arc<Meta>, store: Arc<BlockStore>, options: VfsOptions) -> Vfs {
+        let slices = Numbers::new(&meta, Counter::Slice);
+        let writes = Arc::new(WriteContext {
+            store: Arc::clone(&store),
+            budget: MemoryBudget::new(options.write_buffer_bytes),
+            new_id: Box::new(move || slices.take().map(SliceId)),
+        });
+        Vfs {
+            inos: Numbers::new(&meta, Counter::Ino),
+            meta,
+            store,
+            writes,
+            files: OpenTable::default(),
+            dirs: RwLock::default(),
+            next_dir: AtomicU64::new(1),
+            ghosts: Mutex::default(),
+            unsynced: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    pub fn meta(&self) -> &Arc<Meta> {
+        &self.meta
+    }
+
+    /// How long the kernel may go by an answer.
+    pub fn ttl(&self) -> Duration {
+        if self.meta.is_alone() { TTL_ALONE } else { TTL_SHARED }
+    }
+
+    /// Whether nobody else can change the volume, so that the kernel may cache data and listings.
+    pub fn is_alone(&self) -> bool {
+        self.meta.is_alone()
+    }
+
+    /// The kernel holds the inode no more.
+    pub fn forget(&self, ino: Ino) {
+        self.ghosts().remove(&ino);
+    }
+
+    /// # Errors
+    /// Those of the database.
+    pub fn statfs(&self) -> Result<StatFs, Errno> {
+        let Usage { inodes, blocks } = self.meta.run(&GetUsage, &BY_KERNEL)?;
+        let volume = self.meta.volume();
+        let or = |limit: u64, unlimited: u64| if limit == 0 { unlimited } else { limit };
+        let all_blocks = or(volume.capacity_bytes, UNLIMITED_BYTES).div_ceil(Usage::BLOCK_BYTES).max(blocks);
+        let all_inodes = or(volume.max_inodes, UNLIMITED_INODES).max(inodes);
+        Ok(StatFs {
+            block_bytes: Usage::BLOCK_BYTES,
+            blocks: all_blocks,
+            free_blocks: all_blocks - blocks,
+            inodes: all_inodes,
+            free_inodes: all_inodes - inodes,
+        })
+    }
+
+    /// Runs an operation that may change the volume.
+    pub(crate) fn change<O: meta::Op>(&self, op: &O) -> Result<O::Reply, Errno> {
+        let reply = self.meta.run(op, &BY_KERNEL);
+        self.unsynced.store(true, Ordering::Release);
+        reply.map_err(Failure::into)
+    }
+
+    /// An inode as the records have it; one that is gone as it stood last.
+    pub(crate) fn node(&self, ino: Ino) -> Result<Node, Errno> {
+        match self.meta.run(&GetNode(ino), &BY_KERNEL) {
+            Ok(node) => Ok(node),
+            Err(Failure::Refused(Errno::ESTALE)) => self.ghosts().get(&ino).copied().ok_or(Errno::ESTALE),
+            Err(failure) => Err(failure.into()),
+        }
+    }
+
+    pub(crate) fn attr_of(&self, node: &Node) -> Attr {
+        let mut attr = Attr::from(node);
+        if let Some(file) = self.files.get(node.ino) {
+            file.overlay(&mut attr);
+        }
+        attr
+    }
+
+    /// Keeps what stat(2) shows of an inode that is gone.
+    pub(crate) fn bury(&self, node: &Node) {
+        self.ghosts().insert(node.ino, Node { nlink: 0, ctime: types::Time::now(), ..*node });
+    }
+
+    pub(crate) fn new_buffer(&self) -> WriteBuffer {
+        WriteBuffer::new(&self.writes)
+    }
+
+    fn ghosts(&self) -> std::sync::MutexGuard<'_, HashMap<Ino, Node>> {
+        self.ghosts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Checks a name where it enters.
+pub(crate) fn name(bytes: &[u8]) -> Result<Name, Errno> {
+    Ok(Name::new(bytes)?)
+}
