@@ -15,10 +15,10 @@ if [ -e "$tree/test/run" ]; then
     exit 0
 fi
 
-# `apt-cache policy` names, for each version, the archive, "suite/component" and architecture.
-origin=$(apt-cache policy acl | awk '$4 == "Packages" && $5 == "" && !found { print $2, $3; found = 1 }
-    $5 == "Packages" && !found { print $2, $3; found = 1 }')
-[ -n "$origin" ] || die "no configured package source offers acl; run apt-get update"
+# `apt-cache policy` names below each version where it comes from: priority, archive, "suite/component",
+# architecture, "Packages". The installed version is marked ***.
+origin=$(apt-cache policy acl | awk '$1 == "***" { installed = 1 } installed && $5 == "Packages" { print $2, $3; exit }')
+[ -n "$origin" ] || die "no configured package source offers acl $version; run apt-get update"
 uri=${origin% *}
 suite=${origin#* }
 component=${suite##*/}

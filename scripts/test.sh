@@ -77,7 +77,7 @@ add cargo-test "$status" "$p" "$f" "$s"
 
 if step build cargo build --quiet --package cli; then
     status=0
-    step mounted as_root env "PATH=$PATH" "CARGO_HOME=${CARGO_HOME:-$HOME/.cargo}" "RUSTUP_HOME=${RUSTUP_HOME:-$HOME/.rustup}" \
+    step mounted as_root env "PATH=$PATH" "CARGO_HOME=${CARGO_HOME:-${HOME:-/root}/.cargo}" "RUSTUP_HOME=${RUSTUP_HOME:-${HOME:-/root}/.rustup}" \
         "LIMEN=${CARGO_TARGET_DIR:-$top/target}/debug/limen" "$top/scripts/test-mount.sh" || status=$?
     read -r p f s <<<"$(counts_of "$logs/mounted.log")"
     add mounted "$status" "${p:-0}" "${f:-0}" "${s:-0}"

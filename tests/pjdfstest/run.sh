@@ -35,7 +35,7 @@ chmod 755 "$work"
 mkdir "$scratch/second"
 mount -t tmpfs tmpfs "$scratch/second"
 chmod 755 "$scratch" "$scratch/second"
-trap 'umount "$scratch/second"; rm -rf "$work" "$scratch"' EXIT
+trap 'umount --lazy "$scratch/second"; rm -rf "$work" "$scratch"' EXIT
 
 # mount(8) hands a FUSE type to a helper that knows nothing of remounting; -i goes to the kernel instead.
 mkdir "$scratch/bin"
