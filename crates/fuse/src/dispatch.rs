@@ -1,0 +1,230 @@
+//! One arm a request: its arguments to the VFS, the answer back.
+
+use fuse_proto::{Body, DirBuffer, Entry, Fh, NodeId, OpenFlags, Operation, ReadDir, Request};
+use fuse_transport::Reply;
+use meta::ops::{RenameFlags, XattrMode};
+use types::{Errno, Ino, Mode};
+use vfs::{DirEntry, DirHandle, DirPosition, MakeRequest, Special, Vfs};
+
+use crate::init;
+use crate::root;
+use crate::translate::{self, attr, caller, entry};
+
+/// Where requests go: the volume, and which node of the protocol is its root.
+#[derive(Debug)]
+pub(crate) struct Dispatch {
+    pub(crate) vfs: std::sync::Arc<Vfs>,
+    /// The FUSE root is the volume's root, not its parent.
+    pub(crate) direct: bool,
+}
+
+/// `open(2)`.
+const O_ACCMODE: u32 = 0o3;
+const O_RDONLY: u32 = 0;
+const O_TRUNC: u32 = 0o1000;
+
+/// `setxattr(2)`.
+const XATTR_CREATE: u32 = 1;
+const XATTR_REPLACE: u32 = 2;
+
+/// What is sent: a body of fixed size, or bytes of any number.
+enum Answer {
+    Body(Body),
+    Bytes(Vec<u8>),
+    Listing(DirBuffer),
+}
+
+impl From<Body> for Answer {
+    fn from(body: Body) -> Self {
+        Answer::Body(body)
+    }
+}
+
+impl Dispatch {
+    pub(crate) fn handle(&self, request: &Request<'_>, reply: Reply) {
+        let vfs = &*self.vfs;
+        match request.operation {
+            Operation::Forget { .. } => {
+                vfs.forget(self.ino(request.header.nodeid));
+                reply.none();
+            }
+            Operation::BatchForget(nodes) => {
+                nodes.iter().for_each(|(node, _)| vfs.forget(self.ino(node)));
+                reply.none();
+            }
+            Operation::Interrupt { .. } => reply.none(),
+            Operation::Init(offered) => match offered.negotiate(&init::config(vfs.meta().volume().acl)) {
+                Ok(agreed) => {
+                    tracing::debug!(?agreed, "INIT");
+                    reply.ok(Body::init(&agreed).as_bytes());
+                }
+                Err(error) => {
+                    tracing::error!(%error, "the kernel cannot be served");
+                    reply.error(Errno::EPROTO);
+                }
+            },
+            ref operation if request.header.nodeid == NodeId::ROOT && !self.direct => {
+                if let Operation::StatFs | Operation::Destroy = operation {
+                    self.send(request, reply);
+                } else {
+                    root::answer(vfs, operation, reply);
+                }
+            }
+            _ => self.send(request, reply),
+        }
+    }
+
+    fn send(&self, request: &Request<'_>, reply: Reply) {
+        match self.answer(request) {
+            Ok(Answer::Body(body)) => reply.ok(body.as_bytes()),
+            Ok(Answer::Bytes(bytes)) => reply.ok(&bytes),
+            Ok(Answer::Listing(dir)) => reply.ok(dir.as_bytes()),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn answer(&self, request: &Request<'_>) -> Result<Answer, Errno> {
+        let vfs = &*self.vfs;
+        let ino = self.ino(request.header.nodeid);
+        let caller = caller(&request.header);
+        match request.operation {
+            Operation::Lookup { name } => {
+                let found = vfs.lookup(ino, name)?;
+                let entry = found.attr.map(|of| entry(&of, found.ttl));
+                Ok(Body::entry(&entry.unwrap_or_else(|| Entry::negative(found.ttl))).into())
+            }
+            Operation::GetAttr { .. } => self.attr_body(&vfs.getattr(ino)?),
+            Operation::SetAttr(change) => {
+                self.attr_body(&vfs.setattr(caller, ino, translate::change(&change))?)
+            }
+            Operation::ReadLink => Ok(Answer::Bytes(vfs.readlink(ino)?.to_vec())),
+            Operation::Symlink { name, target } => self.entry_body(&vfs.symlink(caller, ino, name, target)?),
+            Operation::MkNod { name, mode, rdev, umask } => {
+                let what = Special::from_mknod(mode, rdev)?;
+                let request = MakeRequest { parent: ino, name, what, mode: Mode::new(mode), umask };
+                self.entry_body(&vfs.make(caller, request)?)
+            }
+            Operation::MkDir { name, mode, umask } => {
+                let (what, mode) = (Special::Directory, Mode::new(mode));
+                self.entry_body(&vfs.make(caller, MakeRequest { parent: ino, name, what, mode, umask })?)
+            }
+            Operation::Unlink { name } => done(vfs.unlink(ino, name)),
+            Operation::RmDir { name } => done(vfs.rmdir(ino, name)),
+            Operation::Rename { name, new_parent, new_name, flags } => {
+                let known = fuse_proto::RenameFlags::NOREPLACE | fuse_proto::RenameFlags::EXCHANGE;
+                if !known.contains(flags) {
+                    return Err(Errno::EINVAL);
+                }
+                let flags = RenameFlags {
+                    no_replace: flags.contains(fuse_proto::RenameFlags::NOREPLACE),
+                    exchange: flags.contains(fuse_proto::RenameFlags::EXCHANGE),
+                };
+                done(vfs.rename((ino, name), (self.ino(new_parent), new_name), flags))
+            }
+            Operation::Link { node, name } => self.entry_body(&vfs.link(self.ino(node), ino, name)?),
+            Operation::Open { flags, kill_suidgid } => {
+                vfs.open(caller, ino, flags & O_TRUNC != 0, kill_suidgid)?;
+                Ok(Body::open(Fh(0), self.open_flags(flags)).into())
+            }
+            Operation::Create(create) => {
+                let (what, mode) = (Special::Regular, Mode::new(create.mode));
+                let request = MakeRequest { parent: ino, name: create.name, what, mode, umask: create.umask };
+                let made = vfs.create(caller, request)?;
+                let flags = self.open_flags(create.flags);
+                Ok(Body::create(&entry(&made, vfs.ttl()), Fh(0), flags).into())
+            }
+            Operation::Read(read) => Ok(Answer::Bytes(vfs.read(ino, read.offset, read.size_bytes)?)),
+            Operation::Write(write) => {
+                vfs.write(ino, write.offset, write.data, write.kill_suidgid)?;
+                Ok(Body::written(write.data.len() as u32).into())
+            }
+            Operation::Flush { .. } => done(vfs.flush(ino)),
+            Operation::Release(_) => done(vfs.close(ino)),
+            Operation::Fsync { .. } => done(vfs.fsync(ino)),
+            Operation::StatFs => Ok(Body::statfs(&translate::statfs(&vfs.statfs()?)).into()),
+            Operation::SetXattr(set) => {
+                let mode = match set.flags {
+                    0 => XattrMode::Set,
+                    XATTR_CREATE => XattrMode::Create,
+                    XATTR_REPLACE => XattrMode::Replace,
+                    _ => return Err(Errno::EINVAL),
+                };
+                done(vfs.setxattr(ino, set.name, set.value, mode, set.acl_kill_sgid))
+            }
+            Operation::GetXattr { name, size } => sized(&vfs.getxattr(ino, name)?, size),
+            Operation::ListXattr { size } => sized(&vfs.listxattr(caller, ino)?, size),
+            Operation::RemoveXattr { name } => done(vfs.removexattr(ino, name)),
+            Operation::OpenDir { .. } => {
+                let DirHandle(fh) = vfs.opendir(ino)?;
+                let cached = OpenFlags::CACHE_DIR | OpenFlags::KEEP_CACHE;
+                let flags = if vfs.is_alone() { cached } else { OpenFlags::NONE };
+                Ok(Body::open(Fh(fh), flags).into())
+            }
+            Operation::ReadDir(read) => self.list(read, false),
+            Operation::ReadDirPlus(read) => self.list(read, true),
+            Operation::ReleaseDir(release) => done(vfs.closedir(DirHandle(release.fh.0))),
+            Operation::FsyncDir { .. } => done(vfs.sync_names()),
+            Operation::Destroy => Ok(Body::empty().into()),
+            // The kernel takes ENOSYS for "not here", does without, and mostly asks no more.
+            _ => Err(Errno::ENOSYS),
+        }
+    }
+
+    fn list(&self, read: ReadDir, plus: bool) -> Result<Answer, Errno> {
+        let ttl = self.vfs.ttl();
+        let mut dir = DirBuffer::new(read.size_bytes as usize);
+        let mut take = |found: DirEntry<'_>| {
+            let pushed = if plus {
+                let entry = match &found.attr {
+                    Some(attr) => entry(attr, ttl),
+                    None => bare_entry(&found),
+                };
+                dir.push_plus(&entry, found.next.0, found.name)
+            } else {
+                dir.push(found.ino.0, found.next.0, found.kind.to_dtype(), found.name)
+            };
+            pushed.is_ok()
+        };
+        self.vfs.readdir(DirHandle(read.fh.0), DirPosition(read.offset), plus, &mut take)?;
+        Ok(Answer::Listing(dir))
+    }
+
+    fn attr_body(&self, of: &vfs::Attr) -> Result<Answer, Errno> {
+        Ok(Body::attr(&attr(of), self.vfs.ttl()).into())
+    }
+
+    fn entry_body(&self, of: &vfs::Attr) -> Result<Answer, Errno> {
+        Ok(Body::entry(&entry(of, self.vfs.ttl())).into())
+    }
+
+    /// A file opened only to read has nothing to flush.
+    fn open_flags(&self, flags: u32) -> OpenFlags {
+        let keep = if self.vfs.is_alone() { OpenFlags::KEEP_CACHE } else { OpenFlags::NONE };
+        if flags & O_ACCMODE == O_RDONLY { keep | OpenFlags::NOFLUSH } else { keep }
+    }
+
+    fn ino(&self, node: NodeId) -> Ino {
+        if node == NodeId::ROOT && self.direct { Ino::ROOT } else { Ino(node.0) }
+    }
+}
+
+fn done(result: Result<(), Errno>) -> Result<Answer, Errno> {
+    result.map(|()| Body::empty().into())
+}
+
+/// The answer to GETXATTR and LISTXATTR: the length where no room was offered, ERANGE where too little.
+fn sized(value: &[u8], size: u32) -> Result<Answer, Errno> {
+    let len = u32::try_from(value.len()).map_err(|_| Errno::E2BIG)?;
+    match size {
+        0 => Ok(Body::xattr_size(len).into()),
+        _ if len > size => Err(Errno::ERANGE),
+        _ => Ok(Answer::Bytes(value.to_vec())),
+    }
+}
+
+/// An entry that does not count as looked up: `.` and `..`.
+fn bare_entry(found: &DirEntry<'_>) -> Entry {
+    let attr =
+        fuse_proto::Attr { ino: found.ino.0, mode: found.kind.to_ifmt(), ..fuse_proto::Attr::default() };
+    Entry { attr, ..Entry::default() }
+}

@@ -1,0 +1,40 @@
+//! What is agreed with the kernel at INIT.
+
+use fuse_proto::{InitConfig, InitFlags};
+use meta::AclKind;
+
+/// The longest READ and WRITE: 1 MiB, the most that `max_pages` allows by default.
+pub(crate) const MAX_WRITE_BYTES: u32 = 1 << 20;
+
+/// Why each flag: see the constants themselves; those left out are either for later (locks) or would give the page
+/// cache, not the daemon, the last word on a file's size (`WRITEBACK_CACHE`).
+pub(crate) fn config(acl: AclKind) -> InitConfig {
+    let always = [
+        InitFlags::ASYNC_READ,
+        InitFlags::ASYNC_DIO,
+        InitFlags::ATOMIC_O_TRUNC,
+        InitFlags::AUTO_INVAL_DATA,
+        InitFlags::BIG_WRITES,
+        InitFlags::CACHE_SYMLINKS,
+        InitFlags::CREATE_SUPP_GROUP,
+        InitFlags::DONT_MASK,
+        InitFlags::DO_READDIRPLUS,
+        InitFlags::HANDLE_KILLPRIV_V2,
+        InitFlags::HAS_EXPIRE_ONLY,
+        InitFlags::MAX_PAGES,
+        InitFlags::PARALLEL_DIROPS,
+        InitFlags::READDIRPLUS_AUTO,
+    ];
+    let wanted = always.into_iter().fold(InitFlags::NONE, InitFlags::union);
+    InitConfig {
+        wanted: match acl {
+            AclKind::Posix => wanted | InitFlags::POSIX_ACL,
+            AclKind::Off => wanted,
+        },
+        max_readahead_bytes: 1 << 20,
+        max_write_bytes: MAX_WRITE_BYTES,
+        max_background: 64,
+        congestion_threshold: 48,
+        time_gran_ns: 1,
+    }
+}

@@ -1,0 +1,34 @@
+//! The FUSE root, where it is not the volume's root but its parent.
+//!
+//! The kernel makes the FUSE root's inode before INIT, and for ever takes its ACL for unknown: every path walk would
+//! ask for it. So nobody is shown it; all it is for is that the volume's root can be looked up below it.
+
+use std::time::Duration;
+
+use fuse_proto::{Attr, Body, Operation};
+use fuse_transport::Reply;
+use types::Errno;
+use vfs::Vfs;
+
+use crate::translate;
+
+/// The name of the volume's root below the FUSE root.
+pub(crate) const CHILD: &str = "volume";
+
+const TTL: Duration = Duration::from_secs(86_400);
+
+pub(crate) fn answer(vfs: &Vfs, operation: &Operation<'_>, reply: Reply) {
+    match operation {
+        Operation::Lookup { name } if *name == CHILD.as_bytes() => match vfs.getattr(types::Ino::ROOT) {
+            Ok(root) => reply.ok(Body::entry(&translate::entry(&root, vfs.ttl())).as_bytes()),
+            Err(errno) => reply.error(errno),
+        },
+        Operation::Lookup { .. } => reply.error(Errno::ENOENT),
+        Operation::GetAttr { .. } => {
+            let attr = Attr { ino: 1, mode: 0o040755, nlink: 3, blksize_bytes: 4096, ..Attr::default() };
+            reply.ok(Body::attr(&attr, TTL).as_bytes());
+        }
+        Operation::GetXattr { .. } => reply.error(Errno::ENODATA),
+        _ => reply.error(Errno::EACCES),
+    }
+}

@@ -1,0 +1,117 @@
+//! A mount's life: prepare, serve, show, end.
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use fuse_transport::{Error, Mount, MountOptions, RootPlacement, Transport, UnmountMode, Workers};
+use vfs::Vfs;
+
+use crate::counts::RequestCounts;
+use crate::dispatch::Dispatch;
+use crate::init::MAX_WRITE_BYTES;
+use crate::root;
+
+/// How to mount.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    pub allow_other: bool,
+    pub read_only: bool,
+    pub nosuid: bool,
+    pub nodev: bool,
+    pub noexec: bool,
+    pub noatime: bool,
+    /// Mount over a directory that has entries.
+    pub allow_nonempty: bool,
+    /// Threads that serve requests; `None` for four a CPU, since a request may wait for the object store.
+    pub workers: Option<NonZeroUsize>,
+    /// The CPUs to pin them to, in turn.
+    pub pin_cpus: Vec<usize>,
+}
+
+/// A volume that is mounted and served.
+#[derive(Debug)]
+pub struct Mounted {
+    mount: Mount,
+    server: JoinHandle<Result<(), Error>>,
+    counts: Arc<RequestCounts>,
+}
+
+/// Mounts a volume and serves it from threads of its own. When this returns, the mount point answers.
+///
+/// # Errors
+/// [`Error`]: the mount point is unfit, the kernel refuses, or a thread cannot be started.
+pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mounted, Error> {
+    let mount_options = MountOptions {
+        child: Some(root::CHILD.to_owned()),
+        allow_other: options.allow_other,
+        read_only: options.read_only,
+        nosuid: options.nosuid,
+        nodev: options.nodev,
+        noexec: options.noexec,
+        noatime: options.noatime,
+        allow_nonempty: options.allow_nonempty,
+        ..MountOptions::new(&vfs.meta().volume().name)
+    };
+    let (mut mount, device) = Mount::prepare(mountpoint, &mount_options)?;
+    let dispatch = Dispatch { vfs: Arc::clone(vfs), direct: *mount.placement() == RootPlacement::Direct };
+    let workers = Workers {
+        threads: options.workers.unwrap_or_else(default_workers),
+        max_write_bytes: MAX_WRITE_BYTES,
+        pin_cpus: options.pin_cpus.clone(),
+    };
+    let counts = Arc::new(RequestCounts::new());
+    let counted = Arc::clone(&counts);
+    let serve = move || {
+        device.serve(&workers, &|request, reply| {
+            counted.add(request.header.opcode);
+            dispatch.handle(&request, reply);
+        })
+    };
+    let server = std::thread::Builder::new()
+        .name("limen-serve".into())
+        .spawn(serve)
+        .map_err(|source| Error::System { what: "start the serving thread".into(), source })?;
+    mount.attach()?;
+    Ok(Mounted { mount, server, counts })
+}
+
+impl Mounted {
+    /// The mount point, absolute and without symbolic links.
+    pub fn mountpoint(&self) -> &Path {
+        self.mount.mountpoint()
+    }
+
+    /// Asks the kernel to unmount; serving goes on until it has.
+    ///
+    /// # Errors
+    /// [`Error::Busy`], [`Error::System`].
+    pub fn unmount(&mut self, mode: UnmountMode) -> Result<(), Error> {
+        self.mount.unmount(mode)
+    }
+
+    /// Whether the kernel no longer sends requests.
+    pub fn has_ended(&self) -> bool {
+        self.server.is_finished()
+    }
+
+    /// Waits until the volume is unmounted, by whomever, and gives the requests served.
+    ///
+    /// # Errors
+    /// [`Error::System`] where the device failed.
+    pub fn wait(self) -> Result<Arc<RequestCounts>, Error> {
+        let ended = self.server.join().unwrap_or_else(|_| {
+            Err(Error::System {
+                what: "go on serving".into(),
+                source: std::io::Error::other("the serving thread panicked"),
+            })
+        });
+        ended.map(|()| self.counts)
+    }
+}
+
+fn default_workers() -> NonZeroUsize {
+    let cpus = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    cpus.saturating_mul(const { NonZeroUsize::new(4).unwrap() })
+}
