@@ -34,7 +34,7 @@ impl Backend {
         }
     }
 
-    /// Up to `len` bytes of the object from `offset` on; fewer where it ends.
+    /// `len` bytes of the object from `offset` on; fewer, perhaps none, where it ends before.
     pub(crate) fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, Refusal> {
         match self {
             Backend::Dir(dir) => dir.get(key, offset, len),

@@ -14,6 +14,7 @@ mod buffer;
 mod dir;
 mod error;
 mod extent;
+mod lru;
 mod remote;
 mod resolve;
 mod store;

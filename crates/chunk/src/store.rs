@@ -9,8 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use bytes::Bytes;
 use opendal::Operator;
 use opendal::services::Memory;
-use quick_cache::Weighter;
-use quick_cache::sync::Cache;
 use tokio::runtime::{Builder, Runtime};
 use types::{BLOCK_BYTES, CHUNK_BYTES, Slice, SliceId};
 
@@ -18,6 +16,7 @@ use crate::ChunkError;
 use crate::backend::{Backend, Refusal};
 use crate::block::{PAGE_BYTES, Trailer, block_count, block_len, encode_trailer, object_key, trailer_len};
 use crate::dir::Dir;
+use crate::lru::Lru;
 use crate::resolve::{PieceSource, resolve};
 
 /// The bound of the cache of blocks in bytes unless told otherwise: 256 MiB.
@@ -27,7 +26,7 @@ pub const DEFAULT_CACHE_BYTES: u64 = 256 << 20;
 const BACKGROUND_THREADS: usize = 8;
 
 /// How many trailers are remembered for reads of single pages, each at most 272 bytes.
-const TRAILERS: usize = 4096;
+const TRAILERS: u64 = 4096;
 
 /// How many slices not known to be durable are remembered one by one; beyond that, all are synced at once.
 const VOLATILE_SLICES: usize = 1 << 16;
@@ -84,11 +83,10 @@ impl BlockStore {
                 )));
             }
         };
-        let estimated_blocks = (cache_bytes / u64::from(BLOCK_BYTES)).max(1) as usize;
         let inner = Inner {
             backend,
-            blocks: Cache::with_weighter(estimated_blocks, cache_bytes, ByBytes),
-            trailers: Cache::new(TRAILERS),
+            blocks: Lru::new(cache_bytes),
+            trailers: Lru::new(TRAILERS),
             counts: Counts::default(),
             volatile: Mutex::default(),
             synced_once: AtomicBool::new(false),
@@ -276,7 +274,7 @@ impl BlockStore {
             return;
         }
         let (this_key, next_key) = ((id, index), (id, next));
-        if self.inner.blocks.contains_key(&this_key) && !self.inner.blocks.contains_key(&next_key) {
+        if self.inner.blocks.contains(&this_key) && !self.inner.blocks.contains(&next_key) {
             self.spawn(move |inner| {
                 if let Err(error) = inner.whole_block(id, next, block_len(size, next)) {
                     tracing::debug!(%error, "a block could not be read ahead");
@@ -297,8 +295,8 @@ type BlockKey = (SliceId, u32);
 /// What the background threads share with the store.
 pub(crate) struct Inner {
     pub(crate) backend: Backend,
-    blocks: Cache<BlockKey, Bytes, ByBytes>,
-    trailers: Cache<BlockKey, Arc<Pages>>,
+    blocks: Lru<BlockKey, Bytes>,
+    trailers: Lru<BlockKey, Arc<Pages>>,
     counts: Counts,
     volatile: Mutex<Volatile>,
     /// Whether all that was there when the store was opened has been made durable.
@@ -322,15 +320,6 @@ struct Counts {
     deletes: AtomicU64,
 }
 
-#[derive(Clone)]
-struct ByBytes;
-
-impl Weighter<BlockKey, Bytes> for ByBytes {
-    fn weight(&self, _: &BlockKey, block: &Bytes) -> u64 {
-        block.len() as u64
-    }
-}
-
 impl Inner {
     pub(crate) fn put_block(&self, id: SliceId, block: u32, data: Bytes) -> Result<(), ChunkError> {
         let len = data.len() as u32;
@@ -343,7 +332,7 @@ impl Inner {
         if len < BLOCK_BYTES {
             // Small files are read soon after; the full blocks of a stream would only push out what is in use.
             // A copy, because `data` may be a small part of a large allocation that the weight would not show.
-            self.blocks.insert((id, block), Bytes::copy_from_slice(&data));
+            self.blocks.insert((id, block), Bytes::copy_from_slice(&data), len.into());
         }
         if self.backend.is_volatile() {
             let known = {
@@ -435,9 +424,9 @@ impl Inner {
                 Err(error) => return Err(error),
             }
         }
-        let pages = self.trailers.get_or_insert_with(&key, || {
+        let pages = self.trailers.get_or_load(key, || {
             let trailer = self.fetch_trailer(id, block, len)?;
-            Ok::<_, ChunkError>(Arc::new(Pages { trailer, end: AtomicU64::new(0) }))
+            Ok::<_, ChunkError>((Arc::new(Pages { trailer, end: AtomicU64::new(0) }), 1))
         })?;
         let first = from / PAGE_BYTES;
         let start = first * PAGE_BYTES;
@@ -452,7 +441,7 @@ impl Inner {
 
     /// The block from the cache, or fetched into it; fetched once however many ask at the same time.
     fn whole_block(&self, id: SliceId, block: u32, len: u32) -> Result<Bytes, ChunkError> {
-        self.blocks.get_or_insert_with(&(id, block), || {
+        self.blocks.get_or_load((id, block), || {
             let object = self.fetch(id, block, len, 0, len as usize + trailer_len(len))?;
             let corrupt = |fault| self.corrupt(id, block, len, fault);
             let data = object.slice(..len as usize);
@@ -460,7 +449,7 @@ impl Inner {
                 .map_err(corrupt)?
                 .verify(0, &data)
                 .map_err(corrupt)?;
-            Ok(data)
+            Ok((data, len.into()))
         })
     }
 

@@ -82,6 +82,28 @@ fn a_sequential_read_of_a_block_is_one_request() {
 }
 
 #[test]
+fn a_full_cache_fetches_no_block_twice_for_sequential_readers() {
+    let dir = TempDir::new().unwrap();
+    let data = pattern(16 * BLOCK);
+    let size = data.len() as u32;
+    file_store(dir.path()).put_slice(SliceId(1), &data).unwrap();
+    let config = StorageConfig { storage: "file".into(), bucket: dir.path().to_str().unwrap().into() };
+    let store = BlockStore::open(&config, 9 * u64::from(BLOCK_BYTES)).unwrap();
+    let mut buf = vec![0; 128 << 10];
+    // Four readers at a time, each needs the block it reads and the one read ahead.
+    for at in (0..4 * BLOCK).step_by(buf.len()) {
+        for reader in 0..4 {
+            let at = at + reader * 4 * BLOCK;
+            store.read(SliceId(1), size, at as u32, &mut buf).unwrap();
+            assert_eq!(buf, data[at..at + buf.len()]);
+        }
+    }
+    // All but the last also read ahead into the next one's part.
+    let gets = store.requests().gets;
+    assert!((16..=19).contains(&gets), "{gets}");
+}
+
+#[test]
 fn random_reads_fetch_pages_and_a_sequential_one_the_block() {
     let dir = TempDir::new().unwrap();
     let data = pattern(BLOCK);

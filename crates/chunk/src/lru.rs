@@ -1,0 +1,183 @@
+//! A bounded cache that drops what was used longest ago, and loads a missing entry once however many ask for it.
+//!
+//! Exact least-recently-used order, and not a library with an admission policy: a block just fetched must be there for
+//! the reads that follow. A sequential read of 1 GiB in steps of 128 KiB through 256 MiB is 256 requests this way; with
+//! quick_cache 0.7 it was 380 to 700, because new blocks were dropped before they were read once the cache was full.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::Hash;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+#[derive(Debug)]
+pub(crate) struct Lru<K, V> {
+    capacity: u64,
+    state: Mutex<State<K, V>>,
+    loaded: Condvar,
+}
+
+#[derive(Debug)]
+struct State<K, V> {
+    entries: HashMap<K, Entry<V>>,
+    /// The keys by the time of their last use.
+    order: BTreeMap<u64, K>,
+    loading: HashSet<K>,
+    clock: u64,
+    weight: u64,
+}
+
+#[derive(Debug)]
+struct Entry<V> {
+    value: V,
+    weight: u64,
+    used: u64,
+}
+
+impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
+    /// A cache of entries that together weigh at most `capacity`.
+    pub(crate) fn new(capacity: u64) -> Self {
+        let (entries, order, loading) = (HashMap::new(), BTreeMap::new(), HashSet::new());
+        let state = State { entries, order, loading, clock: 0, weight: 0 };
+        Lru { capacity, state: Mutex::new(state), loaded: Condvar::new() }
+    }
+
+    pub(crate) fn get(&self, key: &K) -> Option<V> {
+        self.lock().touch(key)
+    }
+
+    pub(crate) fn contains(&self, key: &K) -> bool {
+        self.lock().entries.contains_key(key)
+    }
+
+    /// Keeps `value`, unless it alone outweighs the cache.
+    pub(crate) fn insert(&self, key: K, value: V, weight: u64) {
+        let mut state = self.lock();
+        state.remove(&key);
+        if weight > self.capacity {
+            return;
+        }
+        state.clock += 1;
+        let used = state.clock;
+        state.weight += weight;
+        state.order.insert(used, key);
+        state.entries.insert(key, Entry { value, weight, used });
+        while state.weight > self.capacity
+            && let Some((_, oldest)) = state.order.first_key_value()
+        {
+            let oldest = *oldest;
+            state.remove(&oldest);
+        }
+    }
+
+    /// The entry, or what `load` makes of it, with its weight. Others that want it meanwhile wait; if `load` fails, the
+    /// next of them tries.
+    pub(crate) fn get_or_load<E>(&self, key: K, load: impl FnOnce() -> Result<(V, u64), E>) -> Result<V, E> {
+        let mut state = self.lock();
+        loop {
+            if let Some(value) = state.touch(&key) {
+                return Ok(value);
+            }
+            if state.loading.insert(key) {
+                break;
+            }
+            state = self.loaded.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(state);
+        let _loading = Loading { cache: self, key };
+        let (value, weight) = load()?;
+        self.insert(key, value.clone(), weight);
+        Ok(value)
+    }
+
+    pub(crate) fn remove(&self, key: &K) {
+        self.lock().remove(key);
+    }
+
+    pub(crate) fn clear(&self) {
+        let mut state = self.lock();
+        state.entries.clear();
+        state.order.clear();
+        state.weight = 0;
+    }
+}
+
+impl<K, V> Lru<K, V> {
+    fn lock(&self) -> MutexGuard<'_, State<K, V>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Copy + Eq + Hash, V: Clone> State<K, V> {
+    fn touch(&mut self, key: &K) -> Option<V> {
+        let entry = self.entries.get_mut(key)?;
+        self.clock += 1;
+        self.order.remove(&entry.used);
+        entry.used = self.clock;
+        self.order.insert(self.clock, *key);
+        Some(entry.value.clone())
+    }
+
+    fn remove(&mut self, key: &K) {
+        if let Some(entry) = self.entries.remove(key) {
+            self.order.remove(&entry.used);
+            self.weight -= entry.weight;
+        }
+    }
+}
+
+/// Lets the next waiter go on however a load ends, also by a panic.
+struct Loading<'a, K: Copy + Eq + Hash, V> {
+    cache: &'a Lru<K, V>,
+    key: K,
+}
+
+impl<K: Copy + Eq + Hash, V> Drop for Loading<'_, K, V> {
+    fn drop(&mut self) {
+        self.cache.lock().loading.remove(&self.key);
+        self.cache.loaded.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    use super::*;
+
+    #[test]
+    fn the_least_recently_used_goes_first_and_the_bound_holds() {
+        let cache = Lru::new(10);
+        for key in 0..3 {
+            cache.insert(key, key, 3);
+        }
+        assert_eq!(cache.get(&0), Some(0));
+        cache.insert(3, 3, 3);
+        assert_eq!(
+            (cache.get(&0), cache.get(&1), cache.get(&2), cache.get(&3)),
+            (Some(0), None, Some(2), Some(3))
+        );
+        cache.insert(4, 4, 11);
+        assert!(!cache.contains(&4) && cache.contains(&3));
+        cache.insert(3, 33, 4);
+        assert_eq!(cache.lock().weight, 10);
+        cache.remove(&3);
+        cache.clear();
+        assert_eq!((cache.get(&0), cache.lock().weight), (None, 0));
+    }
+
+    #[test]
+    fn many_askers_cost_one_load_and_a_failed_one_another() {
+        let (cache, loads) = (Lru::new(10), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let loaded = cache.get_or_load(1, || {
+                        std::thread::sleep(std::time::Duration::from_millis(5));
+                        if loads.fetch_add(1, Relaxed) == 0 { Err(()) } else { Ok((7, 1)) }
+                    });
+                    assert!(matches!(loaded, Ok(7) | Err(())));
+                });
+            }
+        });
+        assert_eq!(loads.load(Relaxed), 2);
+    }
+}
