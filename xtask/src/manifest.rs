@@ -12,7 +12,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("chunk", &["types"]),
     ("vfs", &["types", "acl", "meta", "chunk"]),
     ("fuse-proto", &["types"]),
-    ("fuse-transport", &["types"]),
+    ("fuse-transport", &["types", "fuse-proto"]),
     ("fuse", &["types", "acl", "vfs", "fuse-proto", "fuse-transport"]),
 ];
 

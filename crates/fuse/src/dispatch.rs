@@ -2,9 +2,8 @@
 
 use fuse_proto::{Body, DirBuffer, Entry, Fh, NodeId, OpenFlags, Operation, ReadDir, Request};
 use fuse_transport::Reply;
-use meta::ops::{RenameFlags, XattrMode};
 use types::{Errno, Ino, Mode};
-use vfs::{DirEntry, DirHandle, DirPosition, MakeRequest, Special, Vfs};
+use vfs::{DirEntry, DirHandle, DirPosition, MakeRequest, RenameFlags, Special, Vfs, XattrMode};
 
 use crate::init;
 use crate::root;
@@ -27,7 +26,8 @@ const O_TRUNC: u32 = 0o1000;
 const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
 
-/// What is sent: a body of fixed size, or bytes of any number.
+/// What is sent: a body of fixed size, or bytes of any number. It lives on the stack for a moment, never in a list.
+#[expect(clippy::large_enum_variant, reason = "a box would cost more than the bytes it saves")]
 enum Answer {
     Body(Body),
     Bytes(Vec<u8>),

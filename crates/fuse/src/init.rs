@@ -1,7 +1,7 @@
 //! What is agreed with the kernel at INIT.
 
 use fuse_proto::{InitConfig, InitFlags};
-use meta::AclKind;
+use vfs::AclKind;
 
 /// The longest READ and WRITE: 1 MiB, the most that `max_pages` allows by default.
 pub(crate) const MAX_WRITE_BYTES: u32 = 1 << 20;

@@ -17,6 +17,8 @@ mod xattrs;
 pub use attr::{Attr, Caller, Entry};
 pub use attrs::AttrChange;
 pub use dirs::{DirEntry, DirHandle, DirPosition};
+pub use meta::AclKind;
+pub use meta::ops::{RenameFlags, XattrMode};
 pub use names::{MakeRequest, Special};
 pub use session::SessionInfo;
 pub use vfs::{StatFs, Vfs, VfsOptions};
