@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -126,69 +127,97 @@ fn bytes(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i as u8).wrapping_mul(13).wrapping_add(seed) ^ (i >> 9) as u8).collect()
 }
 
+/// Many small writes on a few hundred bytes around a chunk's end, so that extents meet in every way.
+fn crowded_action() -> impl Strategy<Value = Action> {
+    let place = || CHUNK_BYTES as usize - 150..CHUNK_BYTES as usize + 150;
+    prop_oneof![
+        12 => (place(), 1usize..80, any::<u8>()).prop_map(|(at, len, seed)| Action::Write { at, len, seed }),
+        1 => place().prop_map(|at| Action::Truncate { at }),
+        1 => prop::option::of(0u32..80).prop_map(|inline| Action::Stage { inline }),
+        1 => prop::bool::weighted(0.7).prop_map(|succeeds| Action::Commit { succeeds }),
+        4 => (place(), 1usize..200).prop_map(|(at, len)| Action::Read { at, len }),
+    ]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn a_file_is_an_array_of_bytes(actions in prop::collection::vec(action(), 1..40)) {
-        let context = context();
-        let mut file = File::new(&context);
-        let mut model = vec![0u8; END];
-        let mut end = 0usize;
-        let mut staged: Option<Staged> = None;
-        for action in actions {
-            match action {
-                Action::Write { .. } | Action::Append { .. } => {
-                    let (at, len, seed) = match action {
-                        Action::Write { at, len, seed } => (at, len, seed),
-                        Action::Append { len, seed } => (end, len, seed),
-                        _ => unreachable!(),
-                    };
-                    let data = bytes(len.min(END - at), seed);
-                    prop_assert_eq!(file.buffer.write(at as u64, &data).unwrap(), Written::Buffered);
-                    model[at..at + data.len()].copy_from_slice(&data);
-                    end = end.max(at + data.len());
-                    prop_assert!(file.buffer.covers(at as u64, data.len() as u64));
-                    prop_assert_eq!(&file.read(at as u64, data.len()), &data);
+        check(actions, 0..END)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn a_crowded_place_is_an_array_of_bytes(actions in prop::collection::vec(crowded_action(), 1..60)) {
+        check(actions, CHUNK_BYTES as usize - 1000..CHUNK_BYTES as usize + 1000)?;
+    }
+}
+
+/// Does the actions to a file and to a plain array, and compares what can be read, at the end all of `window`.
+fn check(actions: Vec<Action>, window: Range<usize>) -> Result<(), TestCaseError> {
+    let context = context();
+    let mut file = File::new(&context);
+    let mut model = vec![0u8; END];
+    let mut end = 0usize;
+    let mut staged: Option<Staged> = None;
+    for action in actions {
+        match action {
+            Action::Write { .. } | Action::Append { .. } => {
+                let (at, len, seed) = match action {
+                    Action::Write { at, len, seed } => (at, len, seed),
+                    Action::Append { len, seed } => (end, len, seed),
+                    _ => unreachable!(),
+                };
+                let data = bytes(len.min(END - at), seed);
+                prop_assert_eq!(file.buffer.write(at as u64, &data).unwrap(), Written::Buffered);
+                model[at..at + data.len()].copy_from_slice(&data);
+                end = end.max(at + data.len());
+                prop_assert!(file.buffer.covers(at as u64, data.len() as u64));
+                prop_assert_eq!(&file.read(at as u64, data.len()), &data);
+            }
+            Action::Truncate { at } => {
+                if let Some(staged) = staged.take() {
+                    file.commit(&staged);
                 }
-                Action::Truncate { at } => {
-                    if let Some(staged) = staged.take() {
-                        file.commit(&staged);
+                file.truncate(at as u64, END as u64);
+                prop_assert!(file.buffer.end() <= at as u64);
+                model[at..end.max(at)].fill(0);
+                end = at;
+            }
+            Action::Stage { inline } => {
+                let puts = context.store.requests().puts;
+                if let Some(earlier) = staged.take() {
+                    // A commit that failed: the same rows come again, before those of what was written since.
+                    let again = file.buffer.stage(inline).unwrap();
+                    prop_assert_eq!(&again.rows[..earlier.rows.len()], &earlier.rows[..]);
+                    if again.rows.len() == earlier.rows.len() {
+                        prop_assert_eq!(context.store.requests().puts, puts);
                     }
-                    file.truncate(at as u64, END as u64);
-                    prop_assert!(file.buffer.end() <= at as u64);
-                    model[at..].fill(0);
-                    end = at;
-                }
-                Action::Stage { inline } => {
-                    let puts = context.store.requests().puts;
-                    if let Some(earlier) = staged.take() {
-                        // A commit that failed: the same rows come again, before those of what was written since.
-                        let again = file.buffer.stage(inline).unwrap();
-                        prop_assert_eq!(&again.rows[..earlier.rows.len()], &earlier.rows[..]);
-                        if again.rows.len() == earlier.rows.len() {
-                            prop_assert_eq!(context.store.requests().puts, puts);
-                        }
-                        staged = Some(again);
-                    } else {
-                        staged = Some(file.buffer.stage(inline).unwrap());
-                    }
-                }
-                Action::Commit { succeeds } => {
-                    if let Some(staged) = staged.take() && succeeds {
-                        file.commit(&staged);
-                    }
-                }
-                Action::Read { at, len } => {
-                    let len = len.min(END - at);
-                    prop_assert!(file.read(at as u64, len) == model[at..at + len], "read {} {}", at, len);
+                    staged = Some(again);
+                } else {
+                    staged = Some(file.buffer.stage(inline).unwrap());
                 }
             }
+            Action::Commit { succeeds } => {
+                if let Some(staged) = staged.take()
+                    && succeeds
+                {
+                    file.commit(&staged);
+                }
+            }
+            Action::Read { at, len } => {
+                let len = len.min(END - at);
+                prop_assert!(file.read(at as u64, len) == model[at..at + len], "read {} {}", at, len);
+            }
         }
-        file.flush(Some(100));
-        prop_assert!(!file.buffer.is_dirty());
-        prop_assert_eq!(context.budget.used_bytes(), 0);
-        prop_assert!(file.read(0, END) == model);
     }
+    file.flush(Some(100));
+    prop_assert!(!file.buffer.is_dirty());
+    prop_assert_eq!(context.budget.used_bytes(), 0);
+    prop_assert!(file.read(window.start as u64, window.len()) == model[window]);
+    Ok(())
 }
 
 #[test]
