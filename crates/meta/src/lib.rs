@@ -2,6 +2,7 @@
 //! loop that drives a plan against an engine.
 
 mod cache;
+pub mod conformance;
 mod driver;
 mod engine;
 mod mem;
@@ -10,6 +11,7 @@ mod record;
 mod txn;
 mod view;
 mod volume;
+mod wrap;
 
 pub use driver::{Ctx, Failure, ListedEntry, Listing, Meta, Op, Plan, Vouch};
 pub use engine::{Engine, EngineError, ErrorKind, Outcome};
@@ -21,3 +23,4 @@ pub use record::{
 pub use txn::{Access, Effect, Guard, Txn};
 pub use view::{Stop, View};
 pub use volume::{AclKind, DIR_BYTES, FORMAT_VERSION, Volume, VolumeError};
+pub use wrap::{Counting, Counts, Fault, Faulty, Odds};

@@ -1,0 +1,285 @@
+//! An engine on which requests fail: before the work, after it, late, or against a client that was faster.
+//!
+//! Lock order: the dice, the script and the rival are each locked alone, never across a request to the inner engine.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use types::OpId;
+
+use crate::engine::{Engine, EngineError, Outcome};
+use crate::record::{Facts, Page, Record, Scan, Want};
+use crate::txn::{Access, Effect, Guard, Txn};
+
+/// Lets requests to an engine meet faults: first those of a script, then by odds that a seed makes repeatable.
+/// It begins disarmed.
+pub struct Faulty<E> {
+    inner: E,
+    armed: AtomicBool,
+    odds: Odds,
+    dice: Mutex<u64>,
+    script: Mutex<VecDeque<Fault>>,
+    rival: Mutex<Option<Rival<E>>>,
+    injected: AtomicU64,
+}
+
+type Rival<E> = Box<dyn FnMut(&E) + Send>;
+
+/// What a request meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    None,
+    /// It fails before any work is done: determinate and transient.
+    Before,
+    /// The work is done, and then the answer is lost: indeterminate for a commit; for all else, which changes
+    /// nothing, transient.
+    After,
+    /// It takes that much longer.
+    Delay(Duration),
+    /// Another client commits just before: the closure of [`Faulty::set_rival`], or else one that moves the access
+    /// revision of an inode the transaction guards and changes nothing. For a request that is no commit, nothing.
+    Rival,
+}
+
+/// How many of 1,000 requests meet which fault.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Odds {
+    pub before: u32,
+    pub after: u32,
+    pub delay: u32,
+    pub rival: u32,
+    /// How long [`Odds::delay`] takes.
+    pub delay_us: u64,
+}
+
+impl<E: Engine> Faulty<E> {
+    pub fn new(inner: E, seed: u64, odds: Odds) -> Self {
+        Faulty {
+            inner,
+            armed: AtomicBool::new(false),
+            odds,
+            dice: Mutex::new(seed),
+            script: Mutex::default(),
+            rival: Mutex::new(None),
+            injected: AtomicU64::new(0),
+        }
+    }
+
+    pub fn inner(&self) -> &E {
+        &self.inner
+    }
+
+    /// Faults happen only while armed.
+    pub fn arm(&self, armed: bool) {
+        self.armed.store(armed, Ordering::Release);
+    }
+
+    /// The next requests meet these, one each, before the odds count again.
+    pub fn script(&self, faults: impl IntoIterator<Item = Fault>) {
+        lock(&self.script).extend(faults);
+    }
+
+    /// What [`Fault::Rival`] does from now on. It is handed the inner engine and must not use the wrapper.
+    pub fn set_rival(&self, rival: impl FnMut(&E) + Send + 'static) {
+        *lock(&self.rival) = Some(Box::new(rival));
+    }
+
+    /// How many faults there were.
+    pub fn injected(&self) -> u64 {
+        self.injected.load(Ordering::Relaxed)
+    }
+
+    fn next_fault(&self) -> Fault {
+        if !self.armed.load(Ordering::Acquire) {
+            return Fault::None;
+        }
+        let scripted = lock(&self.script).pop_front();
+        let fault = scripted.unwrap_or_else(|| self.odds.draw(self.roll()));
+        if fault != Fault::None {
+            self.injected.fetch_add(1, Ordering::Relaxed);
+        }
+        fault
+    }
+
+    fn roll(&self) -> u64 {
+        split_mix(&mut lock(&self.dice))
+    }
+
+    /// Runs a request that changes nothing under the next fault.
+    fn look<T>(&self, request: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
+        match self.next_fault() {
+            Fault::None | Fault::Rival => request(),
+            Fault::Before => Err(EngineError::transient("injected: failed before the work")),
+            Fault::After => {
+                request()?;
+                Err(EngineError::transient("injected: the answer was lost"))
+            }
+            Fault::Delay(time) => {
+                std::thread::sleep(time);
+                request()
+            }
+        }
+    }
+
+    fn compete(&self, txns: &[Txn]) -> Result<(), EngineError> {
+        let rival = lock(&self.rival).take();
+        let Some(mut rival) = rival else { return self.move_revision(txns) };
+        rival(&self.inner);
+        lock(&self.rival).get_or_insert(rival);
+        Ok(())
+    }
+
+    /// Moves the access revision of one of the inodes that the transactions guard.
+    fn move_revision(&self, txns: &[Txn]) -> Result<(), EngineError> {
+        let guarded = txns.iter().flat_map(|txn| &txn.guards).filter_map(|guard| match guard {
+            Guard::Access { ino, .. } => Some(*ino),
+            _ => None,
+        });
+        let guarded: Vec<_> = guarded.collect();
+        if guarded.is_empty() {
+            return Ok(());
+        }
+        let ino = guarded[(self.roll() % guarded.len() as u64) as usize];
+        let facts = self.inner.read(&[Want::Node(ino)])?;
+        if let Some(Record::Node(_, Some(node))) = facts.records.first() {
+            let guards = vec![Guard::Access { ino, rev: node.access_rev }];
+            let effects = vec![Effect::SetAccess { ino, access: Access::from(node) }];
+            // No session has this number, so the rival's operations are nobody else's.
+            let op_id = OpId(u128::from(u64::MAX) << 64 | u128::from(self.roll()));
+            self.inner.commit(&[Txn { op_id, guards, effects }])?;
+        }
+        Ok(())
+    }
+}
+
+impl<E: Engine> Engine for Faulty<E> {
+    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+        self.look(|| self.inner.read(wants))
+    }
+
+    fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
+        match self.next_fault() {
+            Fault::None => {}
+            Fault::Before => return Err(EngineError::transient("injected: failed before the work")),
+            Fault::After => {
+                self.inner.commit(txns)?;
+                return Err(EngineError::indeterminate("injected: the answer was lost"));
+            }
+            Fault::Delay(time) => std::thread::sleep(time),
+            Fault::Rival => self.compete(txns)?,
+        }
+        self.inner.commit(txns)
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
+        self.look(|| self.inner.scan(scan))
+    }
+
+    fn sync(&self) -> Result<(), EngineError> {
+        self.look(|| self.inner.sync())
+    }
+
+    fn wipe(&self) -> Result<(), EngineError> {
+        self.inner.wipe()
+    }
+}
+
+impl<E: fmt::Debug> fmt::Debug for Faulty<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Faulty").field("inner", &self.inner).field("odds", &self.odds).finish_non_exhaustive()
+    }
+}
+
+impl Odds {
+    fn draw(&self, roll: u64) -> Fault {
+        let mut left = (roll % 1000) as u32;
+        let delay = Fault::Delay(Duration::from_micros(self.delay_us));
+        let faults = [
+            (self.before, Fault::Before),
+            (self.after, Fault::After),
+            (self.delay, delay),
+            (self.rival, Fault::Rival),
+        ];
+        for (odds, fault) in faults {
+            if left < odds {
+                return fault;
+            }
+            left -= odds;
+        }
+        Fault::None
+    }
+}
+
+/// The next number of the generator SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+pub(crate) fn split_mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::ErrorKind;
+    use crate::mem::MemEngine;
+    use crate::record::Counter;
+
+    fn count_to(value: u64) -> Txn {
+        let guards = vec![Guard::Counter { counter: Counter::Slice, value: value - 1 }];
+        let effects = vec![Effect::SetCounter { counter: Counter::Slice, value }];
+        Txn { op_id: OpId(u128::from(value)), guards, effects }
+    }
+
+    fn counter(engine: &MemEngine) -> u64 {
+        match engine.read(&[Want::Counter(Counter::Slice)]).unwrap().records[0] {
+            Record::Counter(_, value) => value,
+            ref other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn faults_come_as_scripted_and_only_while_armed() {
+        let engine = Faulty::new(MemEngine::default(), 1, Odds::default());
+        engine.script([Fault::Before, Fault::After, Fault::None]);
+        assert!(engine.commit(&[count_to(1)]).is_ok());
+        engine.arm(true);
+        let before = engine.commit(&[count_to(2)]).unwrap_err();
+        assert_eq!((before.kind, counter(engine.inner())), (ErrorKind::Determinate { transient: true }, 1));
+        let after = engine.commit(&[count_to(2)]).unwrap_err();
+        assert_eq!((after.kind, counter(engine.inner())), (ErrorKind::Indeterminate, 2));
+        let again = engine.commit(&[count_to(2)]).unwrap();
+        assert!(matches!(again[..], [Outcome::Committed { .. }]), "the repetition is known: {again:?}");
+        assert_eq!(engine.injected(), 2);
+    }
+
+    #[test]
+    fn a_rival_is_faster() {
+        let engine = Faulty::new(MemEngine::default(), 1, Odds { rival: 1000, ..Odds::default() });
+        engine.arm(true);
+        engine.set_rival(|inner| drop(inner.commit(&[count_to(1)])));
+        let other = Txn { op_id: OpId(77), ..count_to(1) };
+        let outcome = engine.commit(&[other]).unwrap();
+        assert!(matches!(outcome[..], [Outcome::Conflict(_)]));
+    }
+
+    #[test]
+    fn a_seed_repeats_its_faults() {
+        let faults = |seed| {
+            let odds = Odds { before: 300, after: 300, ..Odds::default() };
+            let engine = Faulty::new(MemEngine::default(), seed, odds);
+            engine.arm(true);
+            (0..100).map(|_| engine.next_fault()).collect::<Vec<_>>()
+        };
+        assert_eq!(faults(7), faults(7));
+        assert_ne!(faults(7), faults(8));
+    }
+}
