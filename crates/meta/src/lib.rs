@@ -3,6 +3,7 @@
 
 mod cache;
 pub mod conformance;
+pub mod conformance;
 mod driver;
 mod engine;
 mod mem;

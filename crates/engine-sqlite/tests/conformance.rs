@@ -1,0 +1,9 @@
+//! The conformance suite on a database in a temporary directory.
+
+use engine_sqlite::{Options, SqliteEngine};
+
+meta::engine_conformance!(|| {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options { create: true, ..Options::default() };
+    (SqliteEngine::open(&directory.path().join("v.db"), &options).unwrap(), directory)
+});
