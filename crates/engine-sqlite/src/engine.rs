@@ -12,7 +12,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::commit::{Batch, Remembered};
 use crate::config::Options;
-use crate::error::{OpenError, engine_error};
+use crate::error::{OpenError, engine_error, is_full};
 use crate::lock::{LockError, MountLock, with_suffix};
 use crate::pool::Pool;
 use crate::queue::{Answer, GroupCommit};
@@ -163,7 +163,13 @@ impl SqliteEngine {
     /// Commits a batch of callers. Should the batch fail, each is tried by itself, so that none pays for another's
     /// failure.
     fn commit_batch(&self, writer: &mut Writer, members: &[&[Txn]]) -> Vec<Answer> {
-        match self.commit_together(writer, members) {
+        let mut done = self.commit_together(writer, members);
+        if done.as_ref().is_err_and(is_full) {
+            // The log finds no room to grow. Folded into the database, it begins anew in the room it already has.
+            fold_log(&writer.conn);
+            done = self.commit_together(writer, members);
+        }
+        match done {
             Ok(outcomes) => outcomes.into_iter().map(Ok).collect(),
             Err(error) if members.len() == 1 => vec![Err(engine_error(&self.path, &error))],
             Err(_) => members.iter().flat_map(|member| self.commit_batch(writer, &[member])).collect(),
@@ -290,6 +296,13 @@ fn roll_back(conn: &Connection) {
         && let Err(error) = conn.execute_batch("ROLLBACK")
     {
         tracing::error!(%error, "a transaction could not be rolled back");
+    }
+}
+
+fn fold_log(conn: &Connection) {
+    // The answer is a row of three numbers, of no interest here: what was not folded stays in the log.
+    if let Err(error) = conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
+        tracing::warn!(%error, "the log cannot be folded into the database");
     }
 }
 

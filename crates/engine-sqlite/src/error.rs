@@ -44,13 +44,15 @@ impl OpenError {
 /// | all else: I/O errors, corruption, rows nobody here writes | permanent | EIO |
 pub(crate) fn engine_error(path: &Path, error: &rusqlite::Error) -> EngineError {
     let message = format!("{}: {error}", path.display());
-    let extended = error.sqlite_error().map_or(0, |e| e.extended_code);
     match error.sqlite_error_code() {
-        Some(ErrorCode::DiskFull) => EngineError::permanent(message).with_errno(Errno::ENOSPC),
-        _ if extended == ffi::SQLITE_IOERR_SHMSIZE => {
-            EngineError::permanent(message).with_errno(Errno::ENOSPC)
-        }
+        _ if is_full(error) => EngineError::permanent(message).with_errno(Errno::ENOSPC),
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => EngineError::transient(message),
         _ => EngineError::permanent(message),
     }
+}
+
+/// Whether the disk has no room for what was to be written.
+pub(crate) fn is_full(error: &rusqlite::Error) -> bool {
+    let extended = error.sqlite_error().map(|e| e.extended_code);
+    error.sqlite_error_code() == Some(ErrorCode::DiskFull) || extended == Some(ffi::SQLITE_IOERR_SHMSIZE)
 }

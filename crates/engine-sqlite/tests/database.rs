@@ -1,0 +1,382 @@
+//! What a file on a disk adds to the conformance suite: it stays, is not ours, is too new, has no room, and outlives
+//! the process.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use engine_sqlite::{LockError, OpenError, Options, SqliteEngine, VERSION};
+use meta::{
+    Effect, Engine, EngineError, ErrorKind, Guard, MemEngine, Node, Outcome, Record, Scan, Seq, Txn, Usage,
+    Want,
+};
+use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, Time};
+
+fn create(path: &Path) -> SqliteEngine {
+    SqliteEngine::open(path, &Options { create: true, ..Options::default() }).unwrap()
+}
+
+fn open(path: &Path) -> Result<SqliteEngine, OpenError> {
+    SqliteEngine::open(path, &Options::default())
+}
+
+fn node(ino: u64) -> Node {
+    Node {
+        ino: Ino(ino),
+        kind: FileType::Regular,
+        mode: Mode::new(0o644),
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        nlink: 1,
+        size: 1,
+        atime: Time::from_nanos(0),
+        mtime: Time::from_nanos(0),
+        ctime: Time::from_nanos(0),
+        access_acl: AclId::NONE,
+        default_acl: AclId::NONE,
+        parent: Ino(0),
+        access_rev: 0,
+    }
+}
+
+fn txn(guards: Vec<Guard>, effects: Vec<Effect>) -> Txn {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    Txn { op_id: OpId(NEXT.fetch_add(1, Ordering::Relaxed).into()), guards, effects }
+}
+
+fn add_file(ino: u64) -> Txn {
+    let name =
+        Name::new(format!("file {ino}, whose name is long enough to fill a page sooner").as_bytes()).unwrap();
+    let edge = Effect::PutEdge { parent: Ino(2), name, ino: Ino(ino), kind: FileType::Regular };
+    txn(vec![Guard::NodeAbsent { ino: Ino(ino) }], vec![Effect::PutNode(node(ino)), edge])
+}
+
+fn commit(engine: &dyn Engine, txn: Txn) -> Result<Seq, EngineError> {
+    match engine.commit(&[txn])?.remove(0) {
+        Outcome::Committed { seq, .. } => Ok(seq),
+        Outcome::Conflict(facts) => panic!("a conflict: {facts:?}"),
+    }
+}
+
+fn nodes(engine: &dyn Engine) -> Vec<Record> {
+    engine.scan(&Scan::Nodes { after: Ino(0), limit: usize::MAX }).unwrap().facts.records
+}
+
+fn inos(engine: &dyn Engine) -> BTreeSet<u64> {
+    let ino = |record| if let Record::Node(ino, _) = record { ino.0 } else { 0 };
+    nodes(engine).into_iter().map(ino).collect()
+}
+
+/// The usage says what is there, and each inode has its name.
+fn assert_consistent(engine: &dyn Engine) {
+    let inodes = inos(engine);
+    let count = inodes.len() as u64;
+    let usage = engine.read(&[Want::Usage]).unwrap().records;
+    assert_eq!(usage, [Record::Usage(Usage { inodes: count, blocks: count })]);
+    let names = Scan::Dir { parent: Ino(2), after: None, limit: usize::MAX, nodes: false };
+    let entries = engine.scan(&names).unwrap().facts.records;
+    let named = entries.into_iter().map(|record| match record {
+        Record::Edge(_, _, Some(edge)) => edge.ino.0,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(named.collect::<BTreeSet<_>>(), inodes);
+}
+
+#[test]
+fn what_was_committed_is_there_after_opening_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("v.db");
+    for round in 0..3 {
+        let engine = create(&path);
+        assert_eq!(inos(&engine), (10..10 + round).collect());
+        commit(&engine, add_file(10 + round)).unwrap();
+    }
+    assert_consistent(&open(&path).unwrap());
+    let left: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["v.db"], "closing folds the log into the database");
+    SqliteEngine::remove_files(&path).unwrap();
+    SqliteEngine::remove_files(&path).unwrap();
+    assert!(matches!(open(&path), Err(OpenError::Missing(_))));
+    assert!(!path.exists(), "looking for a database makes none");
+}
+
+#[test]
+fn two_handles_on_one_database_see_each_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("v.db");
+    let one = create(&path);
+    let other = open(&path).unwrap();
+    commit(&one, add_file(10)).unwrap();
+    commit(&other, add_file(11)).unwrap();
+    assert_eq!((inos(&one), inos(&other)), (BTreeSet::from([10, 11]), BTreeSet::from([10, 11])));
+}
+
+#[test]
+fn databases_of_others_and_of_the_future_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("v.db");
+    let message = |path: &Path| open(path).unwrap_err().to_string();
+
+    drop(create(&path));
+    let plain = rusqlite::Connection::open(&path).unwrap();
+    plain.pragma_update(None, "user_version", VERSION + 1).unwrap();
+    drop(plain);
+    let newer = message(&path);
+    assert!(newer.contains(&format!("version {}", VERSION + 1)), "{newer}");
+    assert!(newer.contains(&format!("up to {VERSION}")), "{newer}");
+
+    let theirs = directory.path().join("theirs.db");
+    let plain = rusqlite::Connection::open(&theirs).unwrap();
+    plain.execute_batch("CREATE TABLE t (x); INSERT INTO t VALUES (1)").unwrap();
+    let before = fs::read(&theirs).unwrap();
+    let text = directory.path().join("text");
+    fs::write(&text, "this is a text, and long enough to be read as a header of a database".repeat(200))
+        .unwrap();
+    for path in [&theirs, &text] {
+        assert!(message(path).contains("is not a limenfs database"), "{}", message(path));
+        let error = SqliteEngine::open(path, &Options { create: true, ..Options::default() }).unwrap_err();
+        assert!(matches!(error, OpenError::NotLimenfs(_)), "{error}");
+    }
+    assert_eq!(fs::read(&theirs).unwrap(), before, "it was not touched");
+
+    let empty = directory.path().join("empty.db");
+    fs::write(&empty, "").unwrap();
+    assert!(matches!(open(&empty), Err(OpenError::Missing(_))));
+    let nowhere = directory.path().join("none/v.db");
+    let error = SqliteEngine::open(&nowhere, &Options { create: true, ..Options::default() }).unwrap_err();
+    assert!(error.to_string().contains("none/v.db"), "{error}");
+}
+
+#[test]
+fn a_damaged_database_is_an_error_that_names_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("v.db");
+    let engine = create(&path);
+    for ino in 10..500 {
+        commit(&engine, add_file(ino)).unwrap();
+    }
+    drop(engine);
+    let mut bytes = fs::read(&path).unwrap();
+    let schema_pages = 5 * 4096;
+    bytes[schema_pages..].fill(0xa5);
+    fs::write(&path, bytes).unwrap();
+    let error = match open(&path) {
+        Err(error) => error.to_string(),
+        Ok(engine) => {
+            let scan = Scan::Nodes { after: Ino(0), limit: usize::MAX };
+            let error = engine.scan(&scan).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Determinate { transient: false });
+            assert!(commit(&engine, add_file(600)).is_err());
+            error.to_string()
+        }
+    };
+    assert!(error.contains("v.db"), "{error}");
+}
+
+#[test]
+fn one_process_at_a_time_mounts() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("v.db");
+    let (one, other) = (create(&path), open(&path).unwrap());
+    let lock = one.lock_exclusive().unwrap();
+    match other.lock_exclusive() {
+        Err(LockError::AlreadyMounted { holder, .. }) => assert_eq!(holder, std::process::id().to_string()),
+        outcome => panic!("{outcome:?}"),
+    }
+    commit(&other, add_file(10)).unwrap();
+    drop(lock);
+    other.lock_exclusive().unwrap();
+}
+
+#[test]
+fn threads_share_commits() {
+    const THREADS: u64 = 8;
+    const EACH: u64 = 200;
+    let directory = tempfile::tempdir().unwrap();
+    let engine = create(&directory.path().join("v.db"));
+    let start = Barrier::new(THREADS as usize);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (engine, start) = (&engine, &start);
+            scope.spawn(move || {
+                start.wait();
+                for n in 0..EACH {
+                    commit(engine, add_file(10 + n * THREADS + thread)).unwrap();
+                }
+            });
+        }
+    });
+    let stats = engine.stats();
+    assert_eq!(stats.transactions, THREADS * EACH);
+    assert!(stats.commits < stats.transactions, "{stats:?}");
+    assert_consistent(&engine);
+}
+
+#[test]
+fn commuting_effects_of_threads_end_as_in_memory() {
+    const THREADS: u64 = 6;
+    let work = |engine: &(dyn Engine + Sync)| {
+        for ino in 2..10 {
+            commit(engine, txn(Vec::new(), vec![Effect::PutNode(node(ino))])).unwrap();
+        }
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                scope.spawn(move || {
+                    for n in 0..150 {
+                        let ino = Ino(2 + (n * (thread + 3)) % 8);
+                        let links = Effect::AddLinks { ino, delta: 1 + (n % 3) as i32 };
+                        let extend = Effect::Extend { ino, size: n * 100 + thread };
+                        commit(engine, txn(vec![Guard::Access { ino, rev: 0 }], vec![links, extend]))
+                            .unwrap();
+                    }
+                });
+            }
+        });
+        (nodes(engine), engine.read(&[Want::Usage]).unwrap().records)
+    };
+    let directory = tempfile::tempdir().unwrap();
+    assert_eq!(work(&create(&directory.path().join("v.db"))), work(&MemEngine::default()));
+}
+
+#[test]
+fn syncs_go_to_the_disk_once_for_what_is_new() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("v.db");
+    let engine = create(&path);
+    for (round, syncs) in [(1, 1), (2, 2)] {
+        commit(&engine, add_file(10 + round)).unwrap();
+        engine.sync().unwrap();
+        engine.sync().unwrap();
+        assert_eq!(engine.stats().syncs, syncs);
+    }
+    // Another handle cannot know what an earlier one left unsynced.
+    let other = open(&path).unwrap();
+    other.sync().unwrap();
+    assert_eq!(other.stats().syncs, 1);
+}
+
+/// A small tmpfs, until dropped.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn mount() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("tmpfs", directory.path(), "tmpfs", flags, c"size=3m").unwrap();
+        SmallDisk(directory)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Takes all the room that is left.
+    fn fill(&self) {
+        let mut file = fs::File::create(self.path("filler")).unwrap();
+        while file.write(&[0; 4096]).is_ok() {}
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.0.path(), rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn a_full_disk_loses_nothing_and_heals() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: mounting a small tmpfs takes root");
+        return;
+    }
+    let disk = SmallDisk::mount();
+    let path = disk.path("v.db");
+    let engine = create(&path);
+    let mut next = 10;
+    for _ in 0..50 {
+        commit(&engine, add_file(next)).unwrap();
+        next += 1;
+    }
+    disk.fill();
+    let error = loop {
+        match commit(&engine, add_file(next)) {
+            Ok(_) => next += 1,
+            Err(error) => break error,
+        }
+        assert!(next < 100_000, "the disk does not fill up");
+    };
+    assert_eq!((error.kind, error.errno), (ErrorKind::Determinate { transient: false }, Errno::ENOSPC));
+    assert!(error.message.contains("v.db"), "{error}");
+    assert_eq!(inos(&engine), (10..next).collect(), "reads go on, and nothing of what failed is seen");
+    assert_consistent(&engine);
+    engine.sync().unwrap();
+
+    fs::remove_file(disk.path("filler")).unwrap();
+    for _ in 0..50 {
+        commit(&engine, add_file(next)).unwrap();
+        next += 1;
+    }
+    drop(engine);
+    let engine = open(&path).unwrap();
+    assert_eq!(inos(&engine), (10..next).collect());
+    assert_consistent(&engine);
+}
+
+/// Where the child of the next test finds its database.
+const CHILD: &str = "LIMEN_TEST_CHILD_DATABASE";
+
+#[test]
+fn every_acknowledged_commit_outlives_a_killed_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("v.db");
+    drop(create(&path));
+    let mut acknowledged = BTreeSet::new();
+    for round in 1..=6 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "commits_until_killed", "--nocapture"])
+            .env(CHILD, &path)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut take =
+            |line: std::io::Result<String>| acknowledged.insert(line.unwrap().parse::<u64>().unwrap());
+        lines.by_ref().take(150 * round).for_each(|line| assert!(take(line)));
+        child.kill().unwrap();
+        lines.for_each(|line| assert!(take(line)));
+        assert!(!child.wait().unwrap().success());
+
+        let engine = open(&path).unwrap();
+        engine.lock_exclusive().expect("a killed process holds no lock");
+        let there = inos(&engine);
+        assert!(there.is_superset(&acknowledged), "lost: {:?}", acknowledged.difference(&there));
+        assert_consistent(&engine);
+    }
+}
+
+#[test]
+#[ignore = "the child process of another test"]
+fn commits_until_killed() {
+    let Some(path) = std::env::var_os(CHILD) else { return };
+    let engine = open(Path::new(&path)).unwrap();
+    let _lock = engine.lock_exclusive().unwrap();
+    let next = AtomicU64::new(inos(&engine).last().map_or(10, |last| last + 1));
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                loop {
+                    let ino = next.fetch_add(1, Ordering::Relaxed);
+                    commit(&engine, add_file(ino)).unwrap();
+                    // One write, so that a line is there as a whole or not at all.
+                    std::io::stderr().write_all(format!("{ino}\n").as_bytes()).unwrap();
+                }
+            });
+        }
+    });
+}
