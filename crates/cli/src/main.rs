@@ -1,1 +1,71 @@
-fn main() {}
+//! The `limen` command: the only crate that names an engine, and the only one that talks to a person.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `args` | the command line |
+//! | `format`, `mount`, `umount`, `status`, `info`, `destroy`, `version` | one command each |
+//! | `url` | from a metadata URL to an engine |
+//! | `options` | `-o` of `limen mount` |
+//! | `daemon` | `limen mount -d`: a process of its own that says when it serves |
+//! | `registry` | which process serves which mount on this machine |
+//! | `process`, `paths` | processes by id and start time; where a user's files go |
+//! | `log`, `output`, `units`, `fault` | what people and programs read |
+
+mod args;
+mod daemon;
+mod destroy;
+mod fault;
+mod format;
+mod info;
+mod log;
+mod mount;
+mod options;
+mod output;
+mod paths;
+mod process;
+mod registry;
+mod status;
+mod umount;
+mod units;
+mod url;
+mod version;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use crate::args::{Args, Command};
+use crate::fault::Fault;
+
+fn main() -> ExitCode {
+    // What a volume holds is guarded by its own permissions; its database, objects and logs are nobody else's to read.
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+    match run(Args::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => {
+            eprintln!("limen: {fault}");
+            ExitCode::from(fault.exit_code())
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Fault> {
+    // A mount has its own log; all else speaks to the terminal, and logs only if asked to.
+    if !matches!(command, Command::Mount(_)) {
+        log::init("off", None)?;
+    }
+    match command {
+        Command::Format(args) => format::run(&args),
+        Command::Mount(args) => mount::run(&args),
+        Command::Umount(args) => umount::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Info(args) => info::run(&args),
+        Command::Destroy(args) => destroy::run(&args),
+        Command::Version(args) => version::run(&args),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Args::command(), "limen", &mut script);
+            output::print(&String::from_utf8_lossy(&script))
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum, ValueHint};
+use clap_complete::Shell;
+
+use crate::units::parse_size;
+
+/// A distributed POSIX file system: metadata in a database, file data in an object store.
+#[derive(Debug, Parser)]
+#[command(name = "limen", version, arg_required_else_help = true, after_help = OVERVIEW)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const OVERVIEW: &str = "\
+META-URL says where a volume's metadata is:
+  sqlite:///absolute/path.db   a SQLite database on this machine
+  mem://                       in the memory of one mount, gone with it: for trials
+
+A first volume:
+  limen format sqlite:///var/lib/limen/home.db home
+  limen mount -d sqlite:///var/lib/limen/home.db /mnt
+  limen umount /mnt
+
+Exit codes: 0 done, 1 it failed, 2 the command line is wrong.
+LIMEN_LOG filters the log, e.g. LIMEN_LOG=debug or LIMEN_LOG=info,vfs=trace.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make a volume: its metadata at META-URL, its data in an object store
+    Format(FormatArgs),
+    /// Mount a volume and serve it, until it is unmounted
+    Mount(MountArgs),
+    /// Unmount a volume; when this returns, all data is stored
+    #[command(visible_alias = "unmount")]
+    Umount(UmountArgs),
+    /// Show a volume's settings, what it holds, and who has it mounted
+    Status(StatusArgs),
+    /// Show what is stored of files on a mount: inode, ACLs, slices, objects
+    Info(InfoArgs),
+    /// Remove a volume with all its files, for good
+    Destroy(DestroyArgs),
+    /// Show the versions of this program and of the formats it knows
+    Version(VersionArgs),
+    /// Print a script that completes limen's commands in a shell
+    #[command(
+        after_help = "Example:\n  limen completions bash >/usr/share/bash-completion/completions/limen"
+    )]
+    Completions { shell: Shell },
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  limen format sqlite:///var/lib/limen/home.db home
+      objects go to /var/lib/limen/home.data
+  limen format sqlite:///var/lib/limen/big.db big --bucket /data/big --capacity 10T --inodes 50000000
+  limen format sqlite:///srv/plain.db plain --acl off")]
+pub(crate) struct FormatArgs {
+    /// Where the metadata goes, e.g. sqlite:///var/lib/limen/home.db
+    #[arg(value_name = "META-URL")]
+    pub(crate) url: String,
+    /// The volume's name: 1 to 63 of a-z, 0-9, - and _
+    #[arg(value_parser = parse_name)]
+    pub(crate) name: String,
+    /// The kind of object store that the data goes to
+    #[arg(long, value_enum, default_value_t = Storage::File)]
+    pub(crate) storage: Storage,
+    /// The directory for the objects, empty or absent [default: beside the database, named NAME.data after its NAME.db]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) bucket: Option<PathBuf>,
+    /// The kind of ACLs that files may have; for good
+    #[arg(long, value_enum, default_value_t = Acl::Posix)]
+    pub(crate) acl: Acl,
+    /// Files up to this size lie in the metadata, at most 64K; 0 for none
+    #[arg(long, value_name = "BYTES", value_parser = parse_inline, default_value = "4096")]
+    pub(crate) inline: u32,
+    /// The most that all files may hold together, e.g. 500G; 0 for no limit
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0")]
+    pub(crate) capacity: u64,
+    /// The most files and directories there may be; 0 for no limit
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) inodes: u64,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Options for -o, several separated by commas:
+  ro               nothing can be changed
+  nosuid,nodev,noexec,noatime  as for mount(8)
+  allow_other      all users may enter, the default for root; user_only: only who mounts
+  nonempty         mount over a directory that has entries
+  workers=N        threads that serve requests [default: 4 a CPU]
+  cache=SIZE       memory for blocks that were read [default: 256M]
+  write_buffer=SIZE  memory for data not yet stored
+
+Examples:
+  limen mount -d sqlite:///var/lib/limen/home.db /mnt
+      returns when /mnt serves requests; logs to a file that it names
+  limen mount -o ro,noexec sqlite:///var/lib/limen/home.db /mnt
+      stays in the foreground and logs to the terminal; Ctrl-C unmounts
+  limen mount mem:// /mnt
+      a new, empty volume in memory, gone when it is unmounted")]
+pub(crate) struct MountArgs {
+    /// Where the volume's metadata is, e.g. sqlite:///var/lib/limen/home.db
+    #[arg(value_name = "META-URL")]
+    pub(crate) url: String,
+    /// The directory to mount at
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) mountpoint: PathBuf,
+    /// Serve in the background; return once the mount serves requests
+    #[arg(short = 'd', long = "background", visible_alias = "daemon")]
+    pub(crate) background: bool,
+    /// Mount options; see below
+    #[arg(short = 'o', long = "options", value_name = "OPT[,OPT...]")]
+    pub(crate) options: Vec<String>,
+    /// The file to log to [default: standard error; with -d /var/log/limen-NAME.log, or limen/NAME.log in the state directory of a user who is not root]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) log: Option<PathBuf>,
+    /// This is the process that serves for a `limen mount -d`, which reads its standard output.
+    #[arg(long, hide = true)]
+    pub(crate) report: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  limen umount /mnt
+  limen umount -l /mnt
+      though files are open there: out of sight now, gone when they are closed")]
+pub(crate) struct UmountArgs {
+    /// Where the volume is mounted
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) mountpoint: PathBuf,
+    /// Take the mount out of sight at once, even if it is in use, and do not wait
+    #[arg(short, long)]
+    pub(crate) lazy: bool,
+    /// Let requests under way fail; programs that use the mount see errors
+    #[arg(short, long, conflicts_with = "lazy")]
+    pub(crate) force: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  limen status --json sqlite:///var/lib/limen/home.db | jq .usage")]
+pub(crate) struct StatusArgs {
+    /// Where the volume's metadata is
+    #[arg(value_name = "META-URL")]
+    pub(crate) url: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  limen info /mnt/report.pdf")]
+pub(crate) struct InfoArgs {
+    /// Files or directories on a mounted volume
+    #[arg(required = true, value_hint = ValueHint::AnyPath)]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Print JSON, an array with an object for each path
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  limen destroy sqlite:///var/lib/limen/home.db")]
+pub(crate) struct DestroyArgs {
+    /// Where the volume's metadata is
+    #[arg(value_name = "META-URL")]
+    pub(crate) url: String,
+    /// Do not ask for the volume's name first
+    #[arg(short, long, visible_alias = "force")]
+    pub(crate) yes: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct VersionArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Storage {
+    /// A directory of this machine, or one that it has mounted
+    File,
+    /// The memory of the mount: the data is gone with it, for trials
+    Memory,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Acl {
+    /// POSIX ACLs, as ext4 and XFS have them
+    Posix,
+    /// Mode bits only
+    Off,
+}
+
+/// The longest name of a volume; it becomes part of file names.
+const MAX_NAME_BYTES: usize = 63;
+
+pub(crate) fn parse_name(text: &str) -> Result<String, String> {
+    let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
+    if (1..=MAX_NAME_BYTES).contains(&text.len()) && text.bytes().all(allowed) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("a volume's name is 1 to {MAX_NAME_BYTES} of a-z, 0-9, - and _"))
+}
+
+/// More than this in a row of the database would slow down everything else in it.
+const MAX_INLINE_BYTES: u64 = 64 << 10;
+
+fn parse_inline(text: &str) -> Result<u32, String> {
+    match parse_size(text)? {
+        bytes if bytes <= MAX_INLINE_BYTES => Ok(bytes as u32),
+        _ => Err("at most 64K of a file can lie in the metadata".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn names_are_checked() {
+        for good in ["a", "home-2_x", &"a".repeat(63)] {
+            assert_eq!(parse_name(good).as_deref(), Ok(good));
+        }
+        for bad in ["", "A", "a b", "a/b", "a.b", "ä", &"a".repeat(64)] {
+            assert!(parse_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn inline_is_bounded() {
+        assert_eq!((parse_inline("0"), parse_inline("64K")), (Ok(0), Ok(65_536)));
+        assert!(parse_inline("65537").is_err());
+    }
+}

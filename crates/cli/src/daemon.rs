@@ -1,0 +1,151 @@
+//! `limen mount -d`: a process of its own serves, and says when it does.
+//!
+//! limen starts itself again rather than fork, which no safe program with threads can do. The new process tells the
+//! one that the person waits for, line by line on its standard output: `note TEXT`, and last `ready` or
+//! `fault TEXT`. Its standard error is the log.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::absolute;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use crate::args::MountArgs;
+use crate::fault::Fault;
+use crate::log;
+use crate::options::Options;
+use crate::output;
+use crate::paths;
+use crate::url::MetaUrl;
+
+/// A message from the new process is cut here, whatever it says.
+const MAX_LINE_BYTES: u64 = 4096;
+
+/// Starts the process that serves and returns when it does.
+///
+/// # Errors
+/// Why it does not.
+pub(crate) fn start(args: &MountArgs) -> Result<(), Fault> {
+    // What can be known to fail does so here, before there is a log to look for.
+    Options::parse(&args.options, rustix::process::geteuid().is_root())?;
+    let url = MetaUrl::parse(&args.url)?;
+    let volume = match &url {
+        MetaUrl::Memory(name) => name.clone(),
+        MetaUrl::Sqlite(_) => url.open_volume()?.1.name,
+    };
+    let mountpoint = paths::mountpoint(&args.mountpoint)?;
+    let log_path = match &args.log {
+        Some(path) => absolute(path).map_err(|error| Fault::usage(error).at(path.display()))?,
+        None => log::default_path(&volume)?,
+    };
+    let log_file = log::open(&log_path)?;
+
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["mount", "--report", "--log"]).arg(&log_path);
+    for list in &args.options {
+        command.arg("-o").arg(list);
+    }
+    command.arg("--").arg(&args.url).arg(&mountpoint);
+    command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
+    let child = command
+        .spawn()
+        .map_err(|error| Fault::new(format!("cannot start the process that is to serve: {error}")))?;
+    let log_path = log_path.display();
+    follow(child, &log_path.to_string())?;
+    output::print(&format!(
+        "Volume '{volume}' is mounted at {}; its log is {log_path}.\n",
+        mountpoint.display()
+    ))
+}
+
+/// Passes on what the new process says, until it serves.
+fn follow(mut child: Child, log: &str) -> Result<(), Fault> {
+    let mut lines = child.stdout.take().map(BufReader::new);
+    let mut next = || -> Option<String> {
+        let mut line = Vec::new();
+        let reader = lines.as_mut()?;
+        reader.take(MAX_LINE_BYTES).read_until(b'\n', &mut line).ok()?;
+        (!line.is_empty()).then(|| String::from_utf8_lossy(&line).trim_end().to_owned())
+    };
+    while let Some(line) = next() {
+        match line.split_once(' ').unwrap_or((&line, "")) {
+            ("note", text) => output::note(text),
+            ("fault", text) => return Err(Fault::new(text)),
+            ("ready", _) => return Ok(()),
+            _ => {}
+        }
+    }
+    let how = child.wait().map_or_else(|error| error.to_string(), describe);
+    Err(Fault::new(format!("the process that was to serve ended: {how}"))
+        .advise(format!("see its log {log}")))
+}
+
+fn describe(status: ExitStatus) -> String {
+    match status.signal() {
+        Some(signal) => format!("by signal {signal}"),
+        None => format!("with exit code {}", status.code().unwrap_or(0)),
+    }
+}
+
+/// How a process that serves speaks to whoever started it: in the foreground by its log, in the background to the
+/// process that waits.
+#[derive(Debug)]
+pub(crate) struct Report {
+    background: bool,
+}
+
+impl Report {
+    pub(crate) fn foreground() -> Self {
+        Report { background: false }
+    }
+
+    /// Also leaves the terminal, so that its signals do not come here.
+    pub(crate) fn background() -> Self {
+        // It fails only for a process that leads a group already, as one that a person starts with --report does.
+        if let Err(error) = rustix::process::setsid() {
+            tracing::debug!(%error, "no session of its own");
+        }
+        Report { background: true }
+    }
+
+    pub(crate) fn is_background(&self) -> bool {
+        self.background
+    }
+
+    pub(crate) fn note(&self, text: &str) {
+        tracing::info!("{text}");
+        if self.background {
+            // Should nobody wait any more, then `ready` finds out.
+            let _ = say("note", text);
+        }
+    }
+
+    pub(crate) fn fault(&self, fault: &Fault) {
+        if self.background {
+            // The log has it too.
+            let _ = say("fault", &fault.to_string());
+        }
+    }
+
+    /// The mount serves requests.
+    ///
+    /// # Errors
+    /// Nobody waits for it any more, so it is not wanted.
+    pub(crate) fn ready(&self) -> Result<(), Fault> {
+        if !self.background {
+            return Ok(());
+        }
+        let null = || -> io::Result<File> {
+            say("ready", "")?;
+            OpenOptions::new().write(true).open("/dev/null")
+        };
+        let quiet = null().and_then(|null| Ok(rustix::stdio::dup2_stdout(null)?));
+        quiet.map_err(|error| Fault::new(format!("nobody waits for the mount any more: {error}")))
+    }
+}
+
+fn say(kind: &str, text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(format!("{kind} {}\n", text.replace('\n', " ")).as_bytes())?;
+    out.flush()
+}

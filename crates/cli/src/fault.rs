@@ -1,0 +1,70 @@
+//! Why a command failed, as a person reads it: what, where, and what to do about it.
+
+use std::fmt;
+
+/// Printed as `limen: WHAT: WHERE: WHAT TO DO`; parts that are empty are left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    what: String,
+    place: String,
+    advice: String,
+    usage: bool,
+}
+
+impl Fault {
+    pub(crate) fn new(what: impl fmt::Display) -> Self {
+        Fault { what: what.to_string(), place: String::new(), advice: String::new(), usage: false }
+    }
+
+    /// The command itself is wrong, whatever it was to work on.
+    pub(crate) fn usage(what: impl fmt::Display) -> Self {
+        Fault { usage: true, ..Fault::new(what) }
+    }
+
+    #[must_use]
+    pub(crate) fn at(self, place: impl fmt::Display) -> Self {
+        Fault { place: place.to_string(), ..self }
+    }
+
+    #[must_use]
+    pub(crate) fn advise(self, advice: impl fmt::Display) -> Self {
+        Fault { advice: advice.to_string(), ..self }
+    }
+
+    /// 1: the operation failed; 2: the command line is wrong, as clap has it too.
+    pub(crate) fn exit_code(&self) -> u8 {
+        if self.usage { 2 } else { 1 }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [&self.what, &self.place, &self.advice];
+        for (index, part) in parts.into_iter().filter(|part| !part.is_empty()).enumerate() {
+            if index > 0 {
+                f.write_str(": ")?;
+            }
+            f.write_str(part)?;
+        }
+        Ok(())
+    }
+}
+
+impl From<fuse::Error> for Fault {
+    fn from(error: fuse::Error) -> Self {
+        Fault::new(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_parts_are_left_out() {
+        assert_eq!(Fault::new("it failed").advise("try again").to_string(), "it failed: try again");
+        let all = Fault::usage("no such option").at("-o x").advise("known are ro and rw");
+        assert_eq!(all.to_string(), "no such option: -o x: known are ro and rw");
+        assert_eq!((all.exit_code(), Fault::new("").exit_code()), (2, 1));
+    }
+}

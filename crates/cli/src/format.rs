@@ -1,0 +1,190 @@
+//! `limen format`: makes a volume, after looking at everything that could speak against it.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf, absolute};
+
+use chunk::{BlockStore, ChunkError, StorageConfig};
+use meta::{AclKind, Volume, VolumeError};
+use types::Time;
+
+use crate::args::{Acl, FormatArgs, Storage};
+use crate::fault::Fault;
+use crate::output;
+use crate::url::MetaUrl;
+
+pub(crate) const STORAGES: [&str; 2] = ["file", "memory"];
+
+/// The directories that an object store makes for itself; a format that was interrupted leaves them empty.
+const STORE_DIRECTORIES: [&str; 2] = ["chunks", "tmp"];
+
+pub(crate) fn run(args: &FormatArgs) -> Result<(), Fault> {
+    let url = MetaUrl::parse(&args.url)?;
+    let MetaUrl::Sqlite(path) = &url else {
+        return Err(Fault::usage("a volume in memory is made by its mount, new each time")
+            .at(&url)
+            .advise(format!("run limen mount {url} MOUNTPOINT")));
+    };
+    refuse_existing(&url, path)?;
+    let volume = Volume {
+        name: args.name.clone(),
+        uuid: new_uuid()?,
+        storage: args.storage.name().to_owned(),
+        bucket: bucket(args, path)?,
+        acl: args.acl.into(),
+        inline_bytes: args.inline,
+        capacity_bytes: args.capacity,
+        max_inodes: args.inodes,
+        created: Time::now(),
+    };
+    if args.storage == Storage::File {
+        check_bucket(Path::new(&volume.bucket))?;
+    }
+    let made = lay_down(&url, &volume);
+    if made.is_err() && args.storage == Storage::File {
+        remove_empty(Path::new(&volume.bucket));
+    }
+    made?;
+    if args.storage == Storage::Memory {
+        output::note(
+            "the files' data will be in the memory of the mount, and gone with it; their names stay",
+        );
+    }
+    let objects = if volume.bucket.is_empty() { "in memory" } else { &volume.bucket };
+    output::print(&format!(
+        "Volume '{}' is made: metadata in {url}, objects in {objects}.\nMount it: limen mount -d {url} MOUNTPOINT\n",
+        volume.name
+    ))
+}
+
+/// Opens the object store of a volume, with a cache of `cache_bytes` for blocks that were read.
+///
+/// # Errors
+/// The store cannot be reached, or is of a kind that this limen does not have.
+pub(crate) fn open_store(volume: &Volume, cache_bytes: u64) -> Result<std::sync::Arc<BlockStore>, Fault> {
+    let config = StorageConfig { storage: volume.storage.clone(), bucket: volume.bucket.clone() };
+    BlockStore::open(&config, cache_bytes).map_err(|error| store_fault(volume, &error))
+}
+
+pub(crate) fn store_fault(volume: &Volume, error: &ChunkError) -> Fault {
+    let place = if volume.bucket.is_empty() { &volume.storage } else { &volume.bucket };
+    Fault::new(format!("the object store of volume '{}' does not work: {error}", volume.name))
+        .at(place)
+        .advise("check that the place exists, has room, and that you may write there")
+}
+
+/// A volume with the defaults of `limen format`, in memory.
+///
+/// # Errors
+/// The kernel gives no UUID.
+pub(crate) fn volume_in_memory(name: &str) -> Result<Volume, Fault> {
+    Ok(Volume {
+        name: name.to_owned(),
+        uuid: new_uuid()?,
+        storage: Storage::Memory.name().to_owned(),
+        bucket: String::new(),
+        acl: AclKind::Posix,
+        inline_bytes: 4096,
+        capacity_bytes: 0,
+        max_inodes: 0,
+        created: Time::now(),
+    })
+}
+
+impl Storage {
+    fn name(self) -> &'static str {
+        match self {
+            Storage::File => STORAGES[0],
+            Storage::Memory => STORAGES[1],
+        }
+    }
+}
+
+impl From<Acl> for AclKind {
+    fn from(acl: Acl) -> Self {
+        match acl {
+            Acl::Posix => AclKind::Posix,
+            Acl::Off => AclKind::Off,
+        }
+    }
+}
+
+/// Looks before anything is made, so that a second format changes nothing at all.
+fn refuse_existing(url: &MetaUrl, path: &Path) -> Result<(), Fault> {
+    // A file without a byte in it is no database yet.
+    if fs::metadata(path).map_or(true, |metadata| metadata.len() == 0) {
+        return Ok(());
+    }
+    let database = url.open(true)?;
+    match Volume::load(&*database.engine()) {
+        Err(VolumeError::NotFormatted) => Ok(()),
+        Ok(Volume { name, created, .. }) => {
+            Err(url.volume_fault(VolumeError::Exists { name, created: created.to_string() }))
+        }
+        Err(error) => Err(url.volume_fault(error)),
+    }
+}
+
+fn lay_down(url: &MetaUrl, volume: &Volume) -> Result<(), Fault> {
+    let store = open_store(volume, 0)?;
+    store.check().map_err(|error| store_fault(volume, &error))?;
+    let engine = url.open(true)?.engine();
+    volume.format(&*engine).map_err(|error| url.volume_fault(error))?;
+    engine.sync().map_err(|error| Fault::new(error).at(url))
+}
+
+fn bucket(args: &FormatArgs, database: &Path) -> Result<String, Fault> {
+    let bucket = match (&args.bucket, args.storage) {
+        (Some(_), Storage::Memory) => {
+            return Err(Fault::usage("--bucket is for --storage file").advise("leave it out"));
+        }
+        (None, Storage::Memory) => return Ok(String::new()),
+        (None, Storage::File) => database.with_extension("data"),
+        (Some(bucket), Storage::File) => {
+            absolute(bucket).map_err(|error| Fault::usage(error).at(bucket.display()))?
+        }
+    };
+    let text = bucket.to_str().map(str::to_owned);
+    text.ok_or_else(|| Fault::usage("the bucket's path is not UTF-8").at(bucket.display()))
+}
+
+/// The directory must be absent or hold nothing: numbers of slices begin anew with each volume, so that what another
+/// volume has there would be overwritten.
+fn check_bucket(bucket: &Path) -> Result<(), Fault> {
+    let fail =
+        |error: std::io::Error| Fault::new(format!("cannot read the bucket: {error}")).at(bucket.display());
+    let advice = "choose an empty or a new directory with --bucket";
+    let entries = match fs::read_dir(bucket) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(fail(error).advise(advice)),
+    };
+    for entry in entries {
+        let path = entry.map_err(fail)?.path();
+        if !is_empty_store_directory(&path) {
+            return Err(Fault::new("the bucket is not empty").at(path.display()).advise(advice));
+        }
+    }
+    Ok(())
+}
+
+fn is_empty_store_directory(path: &PathBuf) -> bool {
+    let ours = STORE_DIRECTORIES.iter().any(|name| path.ends_with(name));
+    ours && fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+/// Takes away the directories that a format which failed has made. Only empty ones go, and if one stays, the next
+/// format does not mind.
+fn remove_empty(bucket: &Path) {
+    for name in STORE_DIRECTORIES {
+        let _ = fs::remove_dir(bucket.join(name));
+    }
+    let _ = fs::remove_dir(bucket);
+}
+
+fn new_uuid() -> Result<String, Fault> {
+    const SOURCE: &str = "/proc/sys/kernel/random/uuid";
+    let uuid = fs::read_to_string(SOURCE)
+        .map_err(|error| Fault::new(format!("cannot get a UUID: {error}")).at(SOURCE))?;
+    Ok(uuid.trim().to_owned())
+}

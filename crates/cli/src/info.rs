@@ -1,0 +1,261 @@
+//! `limen info`: what is stored of a file, found by its device and inode numbers and read beside its mount.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fs::{self, File, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use acl::posix::PosixAcl;
+use chunk::object_key;
+use meta::{Engine, EngineError, Node, Record, Want};
+use serde_json::{Value, json};
+use types::{AclId, BLOCK_BYTES, CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceSource};
+
+use crate::args::InfoArgs;
+use crate::fault::Fault;
+use crate::output::{self, Table};
+use crate::paths;
+use crate::registry;
+use crate::url::{Database, MetaUrl};
+
+/// Chunks shown of one file, 16 GiB of it; a sparse file may have very many.
+const MAX_CHUNKS: u64 = 256;
+
+pub(crate) fn run(args: &InfoArgs) -> Result<(), Fault> {
+    let mut open: HashMap<u64, (String, Database)> = HashMap::new();
+    let mut values = Vec::with_capacity(args.paths.len());
+    for path in &args.paths {
+        let metadata = fs::symlink_metadata(path).map_err(|error| Fault::new(error).at(path.display()))?;
+        let device = metadata.dev();
+        let (volume, database) = match open.entry(device) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(find(path, device)?),
+        };
+        if metadata.is_file() {
+            // What the mount still holds in memory is stored first, so that it can be shown; without the right to
+            // read the file, what is stored already has to do.
+            let _ = File::open(path).and_then(|file| file.sync_all());
+        }
+        let engine = database.engine();
+        let found = Found::read(&*engine, Ino(metadata.ino()))
+            .map_err(|error| Fault::new(error).at(path.display()))?;
+        let parent = parent(path, &metadata, &found.node);
+        match args.json {
+            true => values.push(found.to_json(path, volume, parent)),
+            false => output::print(&found.to_text(path, volume, parent))?,
+        }
+    }
+    if args.json { output::print_json(&Value::Array(values)) } else { Ok(()) }
+}
+
+/// The volume that files with this device number are on.
+fn find(path: &Path, device: u64) -> Result<(String, Database), Fault> {
+    let entry = registry::by_device(device).ok_or_else(|| {
+        Fault::new("this is not on a limenfs volume that this user has mounted").at(path.display())
+    })?;
+    let url = MetaUrl::parse(&entry.url)?;
+    if let MetaUrl::Memory(_) = url {
+        return Err(Fault::new(format!("the volume is in the memory of process {}", entry.process.pid))
+            .at(path.display())
+            .advise("only volumes in a database can be looked into"));
+    }
+    let (database, volume) = url.open_volume()?;
+    Ok((volume.name, database))
+}
+
+/// The number of the directory that `path` is in.
+fn parent(path: &Path, metadata: &Metadata, node: &Node) -> Option<u64> {
+    if node.kind.is_dir() {
+        return Some(node.parent.0);
+    }
+    let parent = fs::symlink_metadata(paths::mountpoint(path).ok()?.parent()?).ok()?;
+    (parent.dev() == metadata.dev()).then(|| parent.ino())
+}
+
+/// All there is to say about an inode.
+#[derive(Debug)]
+struct Found {
+    node: Node,
+    acls: HashMap<AclId, String>,
+    chunks: Vec<(ChunkIndex, Vec<Slice>)>,
+    /// Chunks there may be beyond those.
+    unread: u64,
+}
+
+impl Found {
+    fn read(engine: &dyn Engine, ino: Ino) -> Result<Self, EngineError> {
+        let mut node = None;
+        let mut acls = HashMap::new();
+        for record in engine.read(&[Want::Node(ino)])?.records {
+            match record {
+                Record::Node(_, found) => node = found,
+                Record::Acl(id, Some(text)) => {
+                    let text = PosixAcl::from_storage(&text).map(|acl| acl.to_long_text());
+                    acls.insert(id, text.unwrap_or_else(|error| format!("damaged: {error}")));
+                }
+                _ => {}
+            }
+        }
+        let Some(node) = node else {
+            return Err(EngineError::permanent(format!("inode {ino} is not in the volume any more")));
+        };
+        let all = if node.kind == FileType::Regular { node.size.div_ceil(CHUNK_BYTES) } else { 0 };
+        let wants: Vec<Want> =
+            (0..all.min(MAX_CHUNKS)).map(|index| Want::Slices(ino, ChunkIndex(index))).collect();
+        let mut chunks = Vec::new();
+        if !wants.is_empty() {
+            for record in engine.read(&wants)?.records {
+                if let Record::Slices(_, index, rows) = record
+                    && !rows.is_empty()
+                {
+                    chunks.push((index, rows.to_vec()));
+                }
+            }
+        }
+        Ok(Found { node, acls, chunks, unread: all.saturating_sub(MAX_CHUNKS) })
+    }
+
+    fn acl(&self, id: AclId) -> Option<&str> {
+        if id.is_none() {
+            return None;
+        }
+        Some(self.acls.get(&id).map_or("missing from the database", String::as_str))
+    }
+
+    fn to_text(&self, path: &Path, volume: &str, parent: Option<u64>) -> String {
+        let node = &self.node;
+        let mut table = Table::default();
+        table.row("volume", volume);
+        table.row("inode", node.ino);
+        table.row("type", kind_name(node.kind));
+        table.row("mode", node.mode);
+        table.row("owner", format!("{}:{}", node.uid, node.gid));
+        table.row("links", node.nlink);
+        table.row("size", node.size);
+        table.row("modified", node.mtime);
+        table.row("changed", node.ctime);
+        table.row("parent", parent.map_or_else(|| "-".to_owned(), |parent| parent.to_string()));
+        for (label, id) in [("access ACL", node.access_acl), ("default ACL", node.default_acl)] {
+            if let Some(text) = self.acl(id) {
+                table.row(label, format!("{} ({id})", text.trim_end().replace('\n', ",")));
+            }
+        }
+        for (chunk, rows) in &self.chunks {
+            for slice in rows {
+                let place = format!("{}+{}", chunk.start() + u64::from(slice.pos), slice.len);
+                table.row(format!("chunk {chunk}"), format!("{place}  {}", source_text(&slice.source)));
+                for key in objects(slice) {
+                    table.row("", format!("    {key}"));
+                }
+            }
+        }
+        if self.unread > 0 {
+            table.row("chunks", format!("{} more are not shown", self.unread));
+        }
+        format!("{}\n{}", path.display(), indent(&table.render()))
+    }
+
+    fn to_json(&self, path: &Path, volume: &str, parent: Option<u64>) -> Value {
+        let node = &self.node;
+        let acl = |id: AclId| {
+            self.acl(id)
+                .map(|text| json!({ "id": id.to_string(), "entries": text.lines().collect::<Vec<_>>() }))
+        };
+        let slice = |slice: &Slice| {
+            let mut value =
+                json!({ "pos": slice.pos, "len": slice.len, "source": source_name(&slice.source) });
+            if let SliceSource::Blocks { id, offset, size } = slice.source {
+                value["slice"] = json!({ "id": id.0, "offset": offset, "size": size });
+                value["objects"] = objects(slice).collect();
+            }
+            value
+        };
+        let chunk = |(index, rows): &(ChunkIndex, Vec<Slice>)| json!({ "index": index.0, "slices": rows.iter().map(slice).collect::<Vec<_>>() });
+        json!({
+            "path": path.to_string_lossy(),
+            "volume": volume,
+            "inode": node.ino.0,
+            "type": kind_name(node.kind),
+            "mode": node.mode.to_string(),
+            "uid": node.uid,
+            "gid": node.gid,
+            "links": node.nlink,
+            "size": node.size,
+            "rdev": node.rdev,
+            "atime_ns": node.atime.nanos(),
+            "mtime_ns": node.mtime.nanos(),
+            "ctime_ns": node.ctime.nanos(),
+            "parent": parent,
+            "access_acl": acl(node.access_acl),
+            "default_acl": acl(node.default_acl),
+            "chunks": self.chunks.iter().map(chunk).collect::<Vec<_>>(),
+            "chunks_not_shown": self.unread,
+        })
+    }
+}
+
+/// The keys of the objects that hold what a row shows.
+fn objects(slice: &Slice) -> impl Iterator<Item = String> {
+    let (id, offset, size) = match slice.source {
+        SliceSource::Blocks { id, offset, size } if slice.len > 0 => (id, offset, size),
+        _ => (Default::default(), 0, 0),
+    };
+    let end = u64::from(offset) + u64::from(slice.len);
+    let first = offset / BLOCK_BYTES;
+    let last = if size == 0 { 0 } else { end.min(size.into()).div_ceil(BLOCK_BYTES.into()) as u32 };
+    (first..last).map(move |block| object_key(id, block, BLOCK_BYTES.min(size - block * BLOCK_BYTES)))
+}
+
+fn source_name(source: &SliceSource) -> &'static str {
+    match source {
+        SliceSource::Hole => "hole",
+        SliceSource::Inline(_) => "inline",
+        SliceSource::Blocks { .. } => "blocks",
+    }
+}
+
+fn source_text(source: &SliceSource) -> String {
+    match source {
+        SliceSource::Hole => "a hole".to_owned(),
+        SliceSource::Inline(_) => "in the metadata".to_owned(),
+        SliceSource::Blocks { id, offset, size } => format!("slice {id}, from {offset} of {size} bytes"),
+    }
+}
+
+fn kind_name(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Fifo => "fifo",
+        FileType::CharDevice => "character device",
+        FileType::Directory => "directory",
+        FileType::BlockDevice => "block device",
+        FileType::Regular => "file",
+        FileType::Symlink => "symlink",
+        FileType::Socket => "socket",
+    }
+}
+
+fn indent(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use types::SliceId;
+
+    use super::*;
+
+    #[test]
+    fn the_objects_of_a_row_are_those_it_shows() {
+        let keys = |len, offset, size| {
+            let source = SliceSource::Blocks { id: SliceId(7), offset, size };
+            objects(&Slice { pos: 0, len, source }).collect::<Vec<_>>()
+        };
+        let size = 2 * BLOCK_BYTES + 10;
+        assert_eq!(keys(size, 0, size).len(), 3);
+        assert_eq!(keys(1, BLOCK_BYTES, size), [object_key(SliceId(7), 1, BLOCK_BYTES)]);
+        assert_eq!(keys(10, 2 * BLOCK_BYTES, size), [object_key(SliceId(7), 2, 10)]);
+        assert_eq!(keys(0, 0, size).len(), 0);
+        assert_eq!(objects(&Slice { pos: 0, len: 9, source: SliceSource::Hole }).count(), 0);
+    }
+}

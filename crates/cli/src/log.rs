@@ -1,0 +1,87 @@
+//! The log: to standard error or a file, filtered by the environment variable `LIMEN_LOG`, times in UTC.
+
+use std::env;
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::FormatTime;
+use types::Time;
+
+use crate::fault::Fault;
+use crate::paths;
+
+const VARIABLE: &str = "LIMEN_LOG";
+
+/// A log of this size is set aside as `NAME.1` before the next mount writes to it.
+const ROTATE_BYTES: u64 = 16 << 20;
+
+/// Starts logging, to `file` or else to standard error. `default` is the filter where the environment gives none.
+///
+/// # Errors
+/// The environment's filter is malformed.
+pub(crate) fn init(default: &str, file: Option<File>) -> Result<(), Fault> {
+    let filter = env::var(VARIABLE).unwrap_or_else(|_| default.to_owned());
+    let filter = EnvFilter::try_new(filter).map_err(|error| {
+        Fault::usage(error)
+            .at(format!("environment variable {VARIABLE}"))
+            .advise("write e.g. info or vfs=debug")
+    })?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_timer(Utc);
+    match file {
+        Some(file) => log.with_ansi(false).with_writer(Arc::new(file)).init(),
+        None => log.with_ansi(io::stderr().is_terminal()).with_writer(io::stderr).init(),
+    }
+    Ok(())
+}
+
+/// Where the log of a mount in the background goes unless told: `/var/log` for root, else the user's state directory.
+///
+/// # Errors
+/// There is no home directory.
+pub(crate) fn default_path(volume: &str) -> Result<PathBuf, Fault> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(PathBuf::from(format!("/var/log/limen-{volume}.log")));
+    }
+    let state = paths::state_directory().ok_or_else(|| {
+        Fault::new("there is no place for the log: neither XDG_STATE_HOME nor HOME is set")
+            .advise("name a file with --log")
+    })?;
+    Ok(state.join(format!("{volume}.log")))
+}
+
+/// Opens a log to append to, and makes it and its directory if absent.
+///
+/// # Errors
+/// Of the file system.
+pub(crate) fn open(path: &Path) -> Result<File, Fault> {
+    let fail = |error| {
+        Fault::new(format!("cannot write the log: {error}"))
+            .at(path.display())
+            .advise("name another file with --log")
+    };
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).map_err(fail)?;
+    }
+    if fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() > ROTATE_BYTES) {
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(".1");
+        fs::rename(path, aside).map_err(fail)?;
+    }
+    OpenOptions::new().create(true).append(true).open(path).map_err(fail)
+}
+
+/// `2026-11-20T18:52:07.123Z`.
+struct Utc;
+
+impl FormatTime for Utc {
+    fn format_time(&self, w: &mut Writer<'_>) -> fmt::Result {
+        let now = Time::now();
+        let text = now.to_string().replacen(' ', "T", 1);
+        write!(w, "{}.{:03}Z", text.trim_end_matches(" UTC"), now.nsec() / 1_000_000)
+    }
+}

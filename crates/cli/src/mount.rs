@@ -1,0 +1,222 @@
+//! `limen mount`: from a URL to a mount that serves, and from there to the end of its session.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use engine_sqlite::{LockError, MountLock};
+use fuse::UnmountMode;
+use meta::{Meta, Volume};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use vfs::{SessionInfo, Vfs, VfsOptions};
+
+use crate::args::MountArgs;
+use crate::daemon::{self, Report};
+use crate::fault::Fault;
+use crate::format::{open_store, volume_in_memory};
+use crate::log;
+use crate::options::Options;
+use crate::paths;
+use crate::process::{Process, host_name};
+use crate::registry::Entry;
+use crate::status::sessions;
+use crate::url::{Database, MetaUrl};
+
+/// Records held in memory, some 200 bytes each.
+const CACHED_RECORDS: usize = 400_000;
+
+/// How long a mount waits for one before it to be gone: a process that was killed, or that unmounts at this moment.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+
+pub(crate) fn run(args: &MountArgs) -> Result<(), Fault> {
+    if args.background && !args.report {
+        log::init("off", None)?;
+        return daemon::start(args);
+    }
+    let file = match &args.log {
+        Some(path) if !args.report => Some(log::open(path)?),
+        _ => None,
+    };
+    log::init("info", file)?;
+    let report = if args.report { Report::background() } else { Report::foreground() };
+    let served = serve(args, &report);
+    if let Err(fault) = &served {
+        report.fault(fault);
+    }
+    served
+}
+
+/// Takes the right to be the only process that changes the volume.
+///
+/// # Errors
+/// Another has it mounted: the fault says who and where.
+pub(crate) fn lock(url: &MetaUrl, database: &Database) -> Result<Option<MountLock>, Fault> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match database.lock() {
+            Ok(lock) => return Ok(lock),
+            Err(LockError::Io { path, error }) => {
+                return Err(Fault::new(format!("cannot lock the volume: {error}")).at(path.display()));
+            }
+            Err(LockError::AlreadyMounted { holder, .. }) if Instant::now() >= deadline => {
+                return Err(in_use(url, database, &holder));
+            }
+            Err(LockError::AlreadyMounted { .. }) => thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
+    let options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
+    let url = MetaUrl::parse(&args.url)?;
+    let mountpoint = paths::mountpoint(&args.mountpoint)?;
+    if fuse::clean_stale(&mountpoint)? {
+        report.note(&format!(
+            "cleaned up {}, where a mount was left by a process that is gone",
+            mountpoint.display()
+        ));
+    }
+    let database = open(&url, report)?;
+    // Held until this process ends.
+    let _lock = lock(&url, &database)?;
+    let meta = Meta::open(database.engine(), CACHED_RECORDS).map_err(|error| url.volume_fault(error))?;
+    meta.set_alone(true);
+    let store = open_store(meta.volume(), options.cache_bytes)?;
+    let vfs_options = VfsOptions { write_buffer_bytes: options.write_buffer_bytes };
+    let vfs = Arc::new(Vfs::new(Arc::new(meta), store, vfs_options));
+
+    let session = SessionInfo {
+        host: host_name(),
+        pid: std::process::id(),
+        mountpoint: mountpoint.to_string_lossy().into_owned(),
+    };
+    let broken = |what: &str, error: &dyn std::fmt::Display| Fault::new(format!("{what}: {error}")).at(&url);
+    vfs.begin(&session).map_err(|errno| broken("cannot begin the session", &errno))?;
+    let house = vfs.start_housekeeping(session).map_err(|error| broken("cannot start a thread", &error));
+    let mut entry = Entry {
+        device: 0,
+        mountpoint,
+        url: url.to_string(),
+        volume: vfs.meta().volume().name.clone(),
+        process: Process::this(),
+        log: args.log.clone(),
+        failure: None,
+    };
+    let served =
+        house.as_ref().map_err(Fault::clone).and_then(|_| serve_mounted(&vfs, &options, &mut entry, report));
+    let ended = vfs.end().map_err(|errno| {
+        broken("not all data could be stored at the end of the session", &errno)
+            .advise("the log says which; what was acknowledged by fsync is safe")
+    });
+    if let Ok(house) = house {
+        house.thread().unpark();
+        // It has no result, and a panic is in the log.
+        let _ = house.join();
+    }
+    match &ended {
+        Ok(()) => entry.remove(),
+        Err(fault) => {
+            tracing::error!("{fault}");
+            entry.failure = Some(fault.to_string());
+            entry.write()?;
+        }
+    }
+    tracing::info!(volume = entry.volume, "the session has ended");
+    served.and(ended)
+}
+
+/// The volume's database; one in memory is made here, with an empty volume in it.
+fn open(url: &MetaUrl, report: &Report) -> Result<Database, Fault> {
+    let MetaUrl::Memory(name) = url else { return url.open(false) };
+    let database = url.open(true)?;
+    let volume: Volume = volume_in_memory(name)?;
+    volume.format(&*database.engine()).map_err(|error| url.volume_fault(error))?;
+    report.note("this is a new, empty volume in memory: it is gone with all files when it is unmounted");
+    Ok(database)
+}
+
+/// Mounts, says so, and serves until the volume is unmounted.
+fn serve_mounted(vfs: &Arc<Vfs>, options: &Options, entry: &mut Entry, report: &Report) -> Result<(), Fault> {
+    // From here on signals wait until there is something to unmount.
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
+        .map_err(|error| Fault::new(format!("cannot handle signals: {error}")))?;
+    let handle = signals.handle();
+    let mounted = fuse::mount(vfs, &entry.mountpoint, &options.fuse)?;
+    let mountpoint = mounted.mountpoint().to_owned();
+    if let Err(fault) = register(&mountpoint, entry) {
+        report.note(&format!("limen info will not work, and limen umount not wait: {fault}"));
+    }
+    tracing::info!(volume = entry.volume, mountpoint = %mountpoint.display(), "mounted and serving");
+
+    let ready = report.ready();
+    if ready.is_err() {
+        stop(&mountpoint);
+    }
+    let ignore_hangup = report.is_background();
+    let waiter = thread::Builder::new().name("limen-signals".into()).spawn(move || {
+        for signal in &mut signals {
+            if signal == SIGHUP && ignore_hangup {
+                continue;
+            }
+            tracing::info!(signal, "asked to unmount");
+            stop(&mountpoint);
+        }
+    });
+    if let Err(error) = waiter {
+        tracing::error!(%error, "no thread for signals: only umount will end this mount");
+    }
+    let counts = mounted.wait();
+    handle.close();
+    tracing::info!(requests = %counts?, "unmounted");
+    ready
+}
+
+fn register(mountpoint: &Path, entry: &mut Entry) -> Result<(), Fault> {
+    let metadata = fs::metadata(mountpoint).map_err(|error| Fault::new(error).at(mountpoint.display()))?;
+    entry.device = metadata.dev();
+    entry.mountpoint = PathBuf::from(mountpoint);
+    entry.write()
+}
+
+/// Unmounts because a signal said so, even where files are open: what programs wrote so far is stored, what they try
+/// from now on fails.
+fn stop(mountpoint: &Path) {
+    match fuse::unmount(mountpoint, UnmountMode::Clean) {
+        Err(fuse::Error::Busy(_)) => {}
+        Err(error) => return tracing::error!(%error, "cannot unmount"),
+        Ok(()) => return,
+    }
+    tracing::warn!("the mount is in use; it is taken from the programs that use it");
+    if let Err(error) = File::open(mountpoint).and_then(|root| Ok(rustix::fs::syncfs(root)?)) {
+        tracing::error!(%error, "what programs wrote into memory that they share could not be stored");
+    }
+    // Ends the connection, and then finds the mount still in use.
+    if let Err(error) = fuse::unmount(mountpoint, UnmountMode::Force) {
+        tracing::debug!(%error, "the connection is ended");
+    }
+    match fuse::unmount(mountpoint, UnmountMode::Lazy) {
+        Err(error) if !matches!(error, fuse::Error::NotMounted(_)) => {
+            tracing::error!(%error, "cannot unmount")
+        }
+        _ => {}
+    }
+}
+
+fn in_use(url: &MetaUrl, database: &Database, holder: &str) -> Fault {
+    let name = Volume::load(&*database.engine()).map_or_else(|_| url.to_string(), |volume| volume.name);
+    let all = sessions(&*database.engine()).unwrap_or_default();
+    let place = match all.iter().find(|session| session.pid.to_string() == holder) {
+        Some(session) => format!(
+            "at {} on {} by process {}, since {}",
+            session.mountpoint, session.host, session.pid, session.since
+        ),
+        None => format!("by process {holder}"),
+    };
+    Fault::new(format!("volume '{name}' is in use already"))
+        .at(place)
+        .advise("unmount it there first; several mounts of one volume come with a later version")
+}

@@ -1,0 +1,113 @@
+//! `-o` of `limen mount`: the options that mount(8) and fstab(5) have, and a few of our own.
+
+use std::num::NonZeroUsize;
+
+use crate::fault::Fault;
+use crate::units::parse_size;
+
+/// What `-o` says, all lists together.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) fuse: fuse::Options,
+    pub(crate) cache_bytes: u64,
+    pub(crate) write_buffer_bytes: u64,
+}
+
+const KNOWN: &str = "ro, rw, nosuid, nodev, noexec, noatime, allow_other, user_only, nonempty, workers=N, \
+                     cache=SIZE and write_buffer=SIZE";
+
+const MAX_WORKERS: usize = 1024;
+const MIN_CACHE_BYTES: u64 = 4 << 20;
+/// Less than a few blocks would make every writer wait for the object store.
+const MIN_WRITE_BUFFER_BYTES: u64 = 16 << 20;
+
+impl Options {
+    /// Reads the lists in order; a later option wins. Only root lets other users in unless told otherwise.
+    ///
+    /// # Errors
+    /// An option is unknown, or its value is no value for it.
+    pub(crate) fn parse(lists: &[String], is_root: bool) -> Result<Self, Fault> {
+        let mut options = Options {
+            fuse: fuse::Options { allow_other: is_root, ..fuse::Options::default() },
+            cache_bytes: chunk::DEFAULT_CACHE_BYTES,
+            write_buffer_bytes: vfs::VfsOptions::default().write_buffer_bytes,
+        };
+        for option in lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
+            let wrong = |what: String| Fault::usage(what).at(format!("-o {option}"));
+            let known = match option.split_once('=') {
+                None => options.set_flag(option),
+                Some((key, value)) => options.set_value(key, value).map_err(wrong)?,
+            };
+            if !known {
+                return Err(
+                    wrong("there is no such mount option".to_owned()).advise(format!("known are {KNOWN}"))
+                );
+            }
+        }
+        Ok(options)
+    }
+
+    fn set_flag(&mut self, option: &str) -> bool {
+        let fuse = &mut self.fuse;
+        match option {
+            "ro" => fuse.read_only = true,
+            "rw" => fuse.read_only = false,
+            "nosuid" => fuse.nosuid = true,
+            "suid" => fuse.nosuid = false,
+            "nodev" => fuse.nodev = true,
+            "dev" => fuse.nodev = false,
+            "noexec" => fuse.noexec = true,
+            "exec" => fuse.noexec = false,
+            "noatime" => fuse.noatime = true,
+            "allow_other" => fuse.allow_other = true,
+            "user_only" => fuse.allow_other = false,
+            "nonempty" => fuse.allow_nonempty = true,
+            // What is so anyway, and what fstab(5) has for others to read.
+            "defaults" | "default_permissions" | "relatime" | "_netdev" | "auto" | "noauto" | "nofail" => {}
+            _ => return option.starts_with("x-"),
+        }
+        true
+    }
+
+    fn set_value(&mut self, key: &str, value: &str) -> Result<bool, String> {
+        match key {
+            "workers" => {
+                let workers = value.parse().ok().filter(|n: &NonZeroUsize| n.get() <= MAX_WORKERS);
+                let wrong = || format!("'{value}' is no number of threads: write 1 to {MAX_WORKERS}");
+                self.fuse.workers = Some(workers.ok_or_else(wrong)?);
+            }
+            "cache" => self.cache_bytes = parse_size(value)?.max(MIN_CACHE_BYTES),
+            "write_buffer" => self.write_buffer_bytes = parse_size(value)?.max(MIN_WRITE_BUFFER_BYTES),
+            _ => return Ok(key.starts_with("x-")),
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(list: &str) -> Result<Options, Fault> {
+        Options::parse(&[list.to_owned()], true)
+    }
+
+    #[test]
+    fn options_are_read_in_order() {
+        let options = parse("ro,nosuid,workers=3,cache=1G,rw,,x-systemd.automount,x-a=b").unwrap();
+        assert!(!options.fuse.read_only && options.fuse.nosuid && options.fuse.allow_other);
+        assert_eq!(options.fuse.workers.unwrap().get(), 3);
+        assert_eq!(options.cache_bytes, 1 << 30);
+        assert!(!Options::parse(&[], false).unwrap().fuse.allow_other);
+        assert!(!parse("user_only").unwrap().fuse.allow_other);
+    }
+
+    #[test]
+    fn what_is_unknown_or_wrong_is_named() {
+        for list in ["rx", "ro,workers=0", "workers=many", "cache=big", "ro=1", "workers"] {
+            let fault = parse(list).unwrap_err();
+            assert_eq!(fault.exit_code(), 2);
+            assert!(fault.to_string().contains(list.split(',').next_back().unwrap()), "{fault}");
+        }
+    }
+}

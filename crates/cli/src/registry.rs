@@ -1,0 +1,158 @@
+//! Which process serves which mount on this machine.
+//!
+//! A mount shows nothing of itself in its tree, so each one leaves a small file, named after the device number that
+//! stat(2) gives for its files. `limen info` and
+//! `limen umount` find the volume and the process by it.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::fault::Fault;
+use crate::paths;
+use crate::process::Process;
+
+const OF_ROOT: &str = "/run/limen";
+
+/// One mount, as its process registered it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// `st_dev` of the files on the mount.
+    pub(crate) device: u64,
+    pub(crate) mountpoint: PathBuf,
+    /// Without a password.
+    pub(crate) url: String,
+    pub(crate) volume: String,
+    pub(crate) process: Process,
+    pub(crate) log: Option<PathBuf>,
+    /// Why the process could not bring all data home, if so.
+    pub(crate) failure: Option<String>,
+}
+
+impl Entry {
+    /// Writes the entry, in place of one that a dead mount with the same device number left.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub(crate) fn write(&self) -> Result<(), Fault> {
+        let directory = own_directory();
+        let path = directory.join(self.device.to_string());
+        let fail =
+            |error: io::Error| Fault::new(format!("cannot register the mount: {error}")).at(path.display());
+        fs::create_dir_all(&directory).map_err(fail)?;
+        let part = directory.join(format!("{}.{}", self.device, self.process.pid));
+        fs::write(&part, format!("{:#}\n", self.to_json())).map_err(fail)?;
+        fs::rename(&part, &path).map_err(fail)
+    }
+
+    /// Takes the entry away, if it still is this mount's.
+    pub(crate) fn remove(&self) {
+        let entry_of = |path: &Path| read(path).filter(|entry| entry.process == self.process);
+        for path in directories().iter().map(|directory| directory.join(self.device.to_string())) {
+            if entry_of(&path).is_some() {
+                // An entry of a process that is gone does no harm; the next mount there replaces it.
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "device": self.device,
+            "mountpoint": self.mountpoint.to_string_lossy(),
+            "url": self.url,
+            "volume": self.volume,
+            "pid": self.process.pid,
+            "started": self.process.started,
+            "log": self.log.as_ref().map(|log| log.to_string_lossy()),
+            "failure": self.failure,
+        })
+    }
+
+    fn from_json(value: &Value) -> Option<Self> {
+        let text = |key: &str| value[key].as_str().map(str::to_owned);
+        Some(Entry {
+            device: value["device"].as_u64()?,
+            mountpoint: text("mountpoint")?.into(),
+            url: text("url")?,
+            volume: text("volume")?,
+            process: Process {
+                pid: u32::try_from(value["pid"].as_u64()?).ok()?,
+                started: value["started"].as_u64()?,
+            },
+            log: text("log").map(PathBuf::from),
+            failure: text("failure"),
+        })
+    }
+}
+
+/// The mount that a file with this device number is on.
+pub(crate) fn by_device(device: u64) -> Option<Entry> {
+    let entries = directories().into_iter().filter_map(|directory| read(&directory.join(device.to_string())));
+    entries.into_iter().find(|entry| entry.process.is_alive())
+}
+
+/// All mounts ever registered at `mountpoint`, those whose process is dead included.
+pub(crate) fn by_mountpoint(mountpoint: &Path) -> Vec<Entry> {
+    let files = directories().into_iter().filter_map(|directory| fs::read_dir(directory).ok()).flatten();
+    let entries = files.filter_map(|file| read(&file.ok()?.path()));
+    entries.filter(|entry| entry.mountpoint == mountpoint).collect()
+}
+
+fn read(path: &Path) -> Option<Entry> {
+    // A file of someone else could claim what it likes, and make root wait for or open what it names.
+    let metadata = fs::metadata(path).ok()?;
+    let own = rustix::process::geteuid().as_raw();
+    if metadata.uid() != own && metadata.uid() != 0 {
+        return None;
+    }
+    match fs::read_to_string(path) {
+        Ok(text) => Entry::from_json(&serde_json::from_str(&text).ok()?),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "cannot read the entry of a mount");
+            None
+        }
+    }
+}
+
+/// Where this user's mounts are registered.
+fn own_directory() -> PathBuf {
+    if rustix::process::geteuid().is_root() {
+        return PathBuf::from(OF_ROOT);
+    }
+    let runtime = paths::from_environment("XDG_RUNTIME_DIR").map(|directory| directory.join("limen"));
+    let or_state = || paths::state_directory().map(|directory| directory.join("mounts"));
+    runtime.or_else(or_state).unwrap_or_else(|| PathBuf::from(OF_ROOT))
+}
+
+/// Where mounts that this user may know of are registered.
+fn directories() -> Vec<PathBuf> {
+    let mut all = vec![own_directory(), PathBuf::from(OF_ROOT)];
+    all.dedup();
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_read_as_it_was_written() {
+        let entry = Entry {
+            device: 57,
+            mountpoint: "/mnt/a b".into(),
+            url: "sqlite:///v.db".into(),
+            volume: "v".into(),
+            process: Process { pid: 7, started: 99 },
+            log: Some("/var/log/limen-v.log".into()),
+            failure: None,
+        };
+        assert_eq!(Entry::from_json(&entry.to_json()), Some(entry));
+        assert_eq!(Entry::from_json(&json!({"device": 1})), None);
+        assert_eq!(Entry::from_json(&json!([])), None);
+    }
+}

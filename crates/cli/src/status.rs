@@ -1,0 +1,127 @@
+//! `limen status`: a volume's settings, what it holds, and who has it mounted.
+
+use meta::{Engine, EngineError, Record, Scan, Session, Usage, Volume, Want};
+use serde_json::{Value, json};
+use types::{SessionId, Time};
+
+use crate::args::StatusArgs;
+use crate::fault::Fault;
+use crate::output::{self, Table};
+use crate::process;
+use crate::units::show_size;
+use crate::url::MetaUrl;
+
+/// Sessions read at a time.
+const PAGE: usize = 256;
+
+pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
+    let url = MetaUrl::parse(&args.url)?;
+    let (database, volume) = url.open_volume()?;
+    let engine = database.engine();
+    let failed = |error: EngineError| Fault::new(error).at(&url);
+    let usage = usage(&*engine).map_err(failed)?;
+    let sessions = sessions(&*engine).map_err(failed)?;
+    if args.json {
+        return output::print_json(&to_json(&url, &volume, &usage, &sessions));
+    }
+    let mut table = Table::default();
+    table.row("volume", &volume.name);
+    table.row("uuid", &volume.uuid);
+    table.row("made", volume.created);
+    table.row("metadata", format!("{url} ({})", url.engine()));
+    table.row("format", meta::FORMAT_VERSION);
+    table.row("objects", format!("{} ({})", or(&volume.bucket, "-"), volume.storage));
+    table.row("ACLs", volume.acl.name());
+    table.row("inline up to", show_size(volume.inline_bytes.into()));
+    table.row("data", of_limit(show_size(used_bytes(&usage)), volume.capacity_bytes, show_size));
+    table.row("inodes", of_limit(usage.inodes.to_string(), volume.max_inodes, |n| n.to_string()));
+    for session in &sessions {
+        let Session { id, host, pid, mountpoint, since, .. } = session;
+        let state = state(session).unwrap_or_default();
+        table.row("session", format!("{id}: {mountpoint} on {host}, process {pid}, since {since}{state}"));
+    }
+    if sessions.is_empty() {
+        table.row("session", "none: it is not mounted");
+    }
+    output::print(&table.render())
+}
+
+/// All sessions, by number; those of processes that died are there until the next mount.
+///
+/// # Errors
+/// Those of the database.
+pub(crate) fn sessions(engine: &dyn Engine) -> Result<Vec<Session>, EngineError> {
+    let mut all: Vec<Session> = Vec::new();
+    loop {
+        let after = all.last().map_or(SessionId(0), |session| session.id);
+        let page = engine.scan(&Scan::Sessions { after, limit: PAGE })?;
+        let before = all.len();
+        all.extend(page.facts.records.into_iter().filter_map(|record| match record {
+            Record::Session(session) => Some(session),
+            _ => None,
+        }));
+        if !page.more || all.len() == before {
+            return Ok(all);
+        }
+    }
+}
+
+/// What the volume holds.
+///
+/// # Errors
+/// Those of the database.
+pub(crate) fn usage(engine: &dyn Engine) -> Result<Usage, EngineError> {
+    match engine.read(&[Want::Usage])?.records.first() {
+        Some(Record::Usage(usage)) => Ok(*usage),
+        _ => Err(EngineError::permanent("the engine does not say what the volume holds")),
+    }
+}
+
+pub(crate) fn used_bytes(usage: &Usage) -> u64 {
+    usage.blocks.saturating_mul(Usage::BLOCK_BYTES)
+}
+
+/// What is wrong with a session, if it can be told from here.
+fn state(session: &Session) -> Option<&'static str> {
+    let dead = session.host == process::host_name() && !process::exists(session.pid);
+    dead.then_some(" (its process is gone; the next mount cleans up after it)")
+}
+
+fn to_json(url: &MetaUrl, volume: &Volume, usage: &Usage, sessions: &[Session]) -> Value {
+    let rfc3339 = |time: Time| time.to_string().replacen(' ', "T", 1).replace(" UTC", "Z");
+    let session = |session: &Session| {
+        json!({
+            "id": session.id.0,
+            "host": session.host,
+            "pid": session.pid,
+            "mountpoint": session.mountpoint,
+            "since": rfc3339(session.since),
+            "heartbeat": rfc3339(session.heartbeat),
+            "alive": state(session).is_none(),
+        })
+    };
+    json!({
+        "url": url.to_string(),
+        "engine": url.engine(),
+        "format_version": meta::FORMAT_VERSION,
+        "name": volume.name,
+        "uuid": volume.uuid,
+        "created": rfc3339(volume.created),
+        "storage": volume.storage,
+        "bucket": volume.bucket,
+        "acl": volume.acl.name(),
+        "inline_bytes": volume.inline_bytes,
+        "capacity_bytes": volume.capacity_bytes,
+        "max_inodes": volume.max_inodes,
+        "usage": { "inodes": usage.inodes, "bytes": used_bytes(usage) },
+        "sessions": sessions.iter().map(session).collect::<Vec<_>>(),
+    })
+}
+
+fn of_limit(used: String, limit: u64, show: impl Fn(u64) -> String) -> String {
+    if limit == 0 { used } else { format!("{used} of {}", show(limit)) }
+}
+
+fn or<'a>(text: &'a str, other: &'a str) -> &'a str {
+    if text.is_empty() { other } else { text }
+}

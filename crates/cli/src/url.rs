@@ -1,0 +1,218 @@
+//! From a metadata URL to an engine: the one place that knows which engines there are.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use engine_sqlite::{LockError, MountLock, OpenError, Options, SqliteEngine};
+use meta::{Engine, MemEngine, Volume, VolumeError};
+
+use crate::args::parse_name;
+use crate::fault::Fault;
+
+pub(crate) const ENGINES: [&str; 2] = ["sqlite", "mem"];
+
+const KNOWN: &str = "write sqlite:///absolute/path.db, or mem:// for a trial";
+
+/// Where a volume's metadata is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum MetaUrl {
+    Sqlite(PathBuf),
+    /// A volume in the memory of its mount, with this name.
+    Memory(String),
+}
+
+/// An open engine.
+#[derive(Clone, Debug)]
+pub(crate) enum Database {
+    Sqlite(Arc<SqliteEngine>),
+    Memory(Arc<MemEngine>),
+}
+
+impl MetaUrl {
+    /// # Errors
+    /// A fault that says what to write instead, and never repeats a password.
+    pub(crate) fn parse(text: &str) -> Result<Self, Fault> {
+        let fault = |what: String| Fault::usage(what).at(redact(text)).advise(KNOWN);
+        match text.split_once("://") {
+            Some(("sqlite" | "sqlite3", _)) => {
+                engine_sqlite::parse_url(text).map(MetaUrl::Sqlite).map_err(Fault::usage)
+            }
+            Some(("mem", "")) => Ok(MetaUrl::Memory("mem".to_owned())),
+            Some(("mem", name)) => parse_name(name).map(MetaUrl::Memory).map_err(fault),
+            Some((scheme, _)) => Err(fault(format!("there is no metadata engine '{scheme}' in this limen"))),
+            None if text.starts_with('/') => Err(Fault::usage("this is a path and no URL")
+                .at(text)
+                .advise(format!("write sqlite://{text}"))),
+            None => Err(fault("this is no metadata URL".to_owned())),
+        }
+    }
+
+    pub(crate) fn engine(&self) -> &'static str {
+        match self {
+            MetaUrl::Sqlite(_) => ENGINES[0],
+            MetaUrl::Memory(_) => ENGINES[1],
+        }
+    }
+
+    /// Opens the database; `create` makes one that is absent, as `limen format` does.
+    ///
+    /// # Errors
+    /// There is none, it is no limenfs database, it is of a newer version, or it cannot be read.
+    pub(crate) fn open(&self, create: bool) -> Result<Database, Fault> {
+        match self {
+            MetaUrl::Sqlite(path) => {
+                let options = Options { create, ..Options::default() };
+                let engine = SqliteEngine::open(path, &options).map_err(|error| self.open_fault(&error))?;
+                Ok(Database::Sqlite(Arc::new(engine)))
+            }
+            MetaUrl::Memory(_) => Ok(Database::Memory(Arc::default())),
+        }
+    }
+
+    /// Opens the database of a volume that other processes can see too, and reads the volume's settings.
+    ///
+    /// # Errors
+    /// As [`MetaUrl::open`]; there is no volume in it, or not one that this limen can read.
+    pub(crate) fn open_volume(&self) -> Result<(Database, Volume), Fault> {
+        if let MetaUrl::Memory(_) = self {
+            return Err(Fault::new("a volume in memory lives within its mount alone")
+                .at(self)
+                .advise("mount it with limen mount, or use sqlite:///absolute/path.db"));
+        }
+        let database = self.open(false)?;
+        let volume = Volume::load(&*database.engine()).map_err(|error| self.volume_fault(error))?;
+        Ok((database, volume))
+    }
+
+    /// Why there is no volume, or no new one, at this URL.
+    pub(crate) fn volume_fault(&self, error: VolumeError) -> Fault {
+        let fault = match &error {
+            VolumeError::NotFormatted => return self.not_formatted(),
+            VolumeError::Exists { name, created } => {
+                return Fault::new(format!("there is a volume here already, '{name}', made {created}"))
+                    .at(self)
+                    .advise("mount it, or remove it first with limen destroy");
+            }
+            _ => Fault::new(&error).at(self),
+        };
+        match error {
+            VolumeError::Newer { .. } => fault.advise("use the limen that wrote it, or a newer one"),
+            VolumeError::Damaged { .. } => {
+                fault.advise("restore the database from a backup; nothing was changed")
+            }
+            _ => fault,
+        }
+    }
+
+    fn not_formatted(&self) -> Fault {
+        Fault::new("there is no volume here yet")
+            .at(self)
+            .advise(format!("make one with limen format {self} NAME"))
+    }
+
+    fn open_fault(&self, error: &OpenError) -> Fault {
+        match error {
+            OpenError::Missing(_) => self.not_formatted(),
+            OpenError::NotLimenfs(_) => {
+                Fault::new("this file is not a limenfs database").at(self).advise("name another file")
+            }
+            OpenError::Newer { found, known, .. } => Fault::new(format!(
+                "the database has schema version {found}, and this limen knows up to {known}"
+            ))
+            .at(self)
+            .advise("use the limen that wrote it, or a newer one"),
+            OpenError::Io { error, .. } => Fault::new(format!("cannot open the database: {error}")).at(self),
+            OpenError::Sqlite { error, .. } => Fault::new(format!("cannot open the database: {error}"))
+                .at(self)
+                .advise("check that its directory exists and that you may write there"),
+        }
+    }
+}
+
+/// As it is written, without a password.
+impl fmt::Display for MetaUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MetaUrl::Sqlite(path) => write!(f, "sqlite://{}", path.display()),
+            MetaUrl::Memory(name) => write!(f, "mem://{name}"),
+        }
+    }
+}
+
+impl Database {
+    pub(crate) fn engine(&self) -> Arc<dyn Engine> {
+        match self {
+            Database::Sqlite(engine) => Arc::clone(engine) as Arc<dyn Engine>,
+            Database::Memory(engine) => Arc::clone(engine) as Arc<dyn Engine>,
+        }
+    }
+
+    /// Takes the right to be the only one that changes the volume; `None` where nobody else could.
+    ///
+    /// # Errors
+    /// Another process has it.
+    pub(crate) fn lock(&self) -> Result<Option<MountLock>, LockError> {
+        match self {
+            Database::Sqlite(engine) => engine.lock_exclusive().map(Some),
+            Database::Memory(_) => Ok(None),
+        }
+    }
+}
+
+/// Removes the database at `path`, which nobody has open any more.
+///
+/// # Errors
+/// Of the file system.
+pub(crate) fn remove_database(path: &Path) -> Result<(), Fault> {
+    SqliteEngine::remove_files(path)
+        .map_err(|error| Fault::new(format!("cannot remove the database: {error}")).at(path.display()))
+}
+
+/// The URL with whatever may be a password in it replaced.
+fn redact(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let authority = rest.split('/').next().unwrap_or_default();
+    // A password may hold slashes that were not escaped, so the last @ of all counts.
+    let Some((userinfo, host)) = rest.rsplit_once('@') else { return url.to_owned() };
+    let user = userinfo.split(':').next().unwrap_or_default();
+    if authority.is_empty() || !userinfo.contains(':') {
+        return url.to_owned();
+    }
+    format!("{scheme}://{user}:***@{host}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_of_known_engines_are_read_and_shown() {
+        for (text, shown) in [
+            ("sqlite:///a/b.db", "sqlite:///a/b.db"),
+            ("sqlite3:///a/b.db", "sqlite:///a/b.db"),
+            ("mem://", "mem://mem"),
+            ("mem://x", "mem://x"),
+        ] {
+            assert_eq!(MetaUrl::parse(text).unwrap().to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn other_urls_are_refused_with_what_to_write() {
+        for text in ["redis://h/1", "/a/b.db", "b.db", "", "sqlite://a.db", "mem://A B", "://"] {
+            let fault = MetaUrl::parse(text).unwrap_err();
+            assert!(fault.to_string().contains("write sqlite:///"), "{fault}");
+            assert_eq!(fault.exit_code(), 2);
+        }
+    }
+
+    #[test]
+    fn passwords_are_not_repeated() {
+        for text in ["redis://u:secret@h/1", "x://:secret@h", "x://u:sec/ret@h", "x://u:s@ecret@h"] {
+            let fault = MetaUrl::parse(text).unwrap_err().to_string();
+            assert!(!fault.contains("ecret") && !fault.contains("ret@"), "{fault}");
+            assert!(fault.contains("***"), "{fault}");
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! `limen version`: this program, and the formats it reads and writes.
+
+use serde_json::json;
+
+use crate::args::VersionArgs;
+use crate::fault::Fault;
+use crate::output::{self, Table};
+
+pub(crate) fn run(args: &VersionArgs) -> Result<(), Fault> {
+    let version = env!("CARGO_PKG_VERSION");
+    if args.json {
+        return output::print_json(&json!({
+            "version": version,
+            "volume_format": meta::FORMAT_VERSION,
+            "block_format": chunk::BLOCK_FORMAT,
+            "sqlite_schema": engine_sqlite::VERSION,
+            "engines": crate::url::ENGINES,
+            "storages": crate::format::STORAGES,
+        }));
+    }
+    let mut table = Table::default();
+    table.row("volume format", meta::FORMAT_VERSION);
+    table.row("block format", chunk::BLOCK_FORMAT);
+    table.row("SQLite schema", engine_sqlite::VERSION);
+    table.row("metadata engines", crate::url::ENGINES.join(", "));
+    table.row("object stores", crate::format::STORAGES.join(", "));
+    output::print(&format!("limen {version}\n{}", table.render()))
+}
