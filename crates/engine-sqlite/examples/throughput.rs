@@ -53,16 +53,18 @@ fn run(engine: &SqliteEngine, threads: u64, what: &str, step: impl Fn(u64, u64) 
     static NEXT: AtomicU64 = AtomicU64::new(1_000);
     let before = engine.stats();
     let start = Instant::now();
-    let steps = AtomicU64::new(0);
+    let (steps, slowest_us) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for thread in 0..threads {
-            let (step, steps) = (&step, &steps);
+            let (step, steps, slowest_us) = (&step, &steps, &slowest_us);
             scope.spawn(move || {
                 while start.elapsed() < Duration::from_secs(SECONDS) {
+                    let begin = Instant::now();
                     if let Err(error) = step(NEXT.fetch_add(1, Ordering::Relaxed), thread) {
                         eprintln!("{error}");
                         return;
                     }
+                    slowest_us.fetch_max(begin.elapsed().as_micros() as u64, Ordering::Relaxed);
                     steps.fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -70,11 +72,12 @@ fn run(engine: &SqliteEngine, threads: u64, what: &str, step: impl Fn(u64, u64) 
     });
     let after = engine.stats();
     println!(
-        "{threads} threads, {what}: {:.0}/s; {} transactions in {} commits, {} syncs",
+        "{threads} threads, {what}: {:.0}/s; {} transactions in {} commits, {} syncs; slowest {} us",
         steps.into_inner() as f64 / start.elapsed().as_secs_f64(),
         after.transactions - before.transactions,
         after.commits - before.commits,
         after.syncs - before.syncs,
+        slowest_us.into_inner(),
     );
     Ok(())
 }
