@@ -94,7 +94,11 @@ impl SqliteEngine {
         // the log is half its cost: 42k creates/s with this size, 30k with 4096. The longest name still fits a page.
         conn.pragma_update(None, "page_size", 2048).map_err(fail)?;
         schema::prepare(&mut conn, path, options.create)?;
-        conn.pragma_update(None, "journal_mode", "wal").map_err(fail)?;
+        let set = conn.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get::<_, String>(0));
+        if set.map_err(fail)? != "wal" {
+            let error = "no write-ahead log can be kept there: put the database on a local file system";
+            return Err(io(io::Error::other(error)));
+        }
         conn.pragma_update(None, "synchronous", "normal").map_err(fail)?;
         conn.pragma_update(None, "cache_size", -32 * 1024).map_err(fail)?;
         // In pages: a log of 32 MiB is folded into the database, by whoever commits then.
@@ -249,9 +253,8 @@ impl Log {
     fn open(database: &Path) -> io::Result<Self> {
         let file = File::open(with_suffix(database, "-wal"))?;
         // The names of database and log are to survive as well.
-        if let Some(directory) = database.parent() {
-            File::open(directory)?.sync_all()?;
-        }
+        let directory = database.parent().filter(|directory| !directory.as_os_str().is_empty());
+        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
         Ok(Log { file, synced: Mutex::new(None), failed: AtomicBool::new(false), syncs: AtomicU64::new(0) })
     }
 

@@ -78,3 +78,37 @@ impl Drop for Lent<'_> {
         self.pool.returned.notify_one();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_never_more_than_the_limit() {
+        let pool = Pool::new(2);
+        std::thread::scope(|scope| {
+            for _ in 0..6 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let conn = pool.take(Connection::open_in_memory).unwrap();
+                        conn.execute_batch("SELECT 1").unwrap();
+                        assert!(pool.lock().open <= 2);
+                    }
+                });
+            }
+        });
+        let state = pool.lock();
+        assert_eq!(state.idle.len(), state.open);
+    }
+
+    #[test]
+    fn a_failed_opening_and_a_broken_connection_give_their_place_free() {
+        let pool = Pool::new(1);
+        for _ in 0..3 {
+            pool.take(|| Err(rusqlite::Error::InvalidQuery)).unwrap_err();
+            let conn = pool.take(Connection::open_in_memory).unwrap();
+            conn.execute_batch("BEGIN").unwrap();
+        }
+        assert_eq!(pool.lock().open, 0);
+    }
+}
