@@ -158,7 +158,7 @@ impl Meta {
             let mut view = View::new(&self.cache, oldest, &fresh);
             let planned = op.plan(&mut view, &ctx);
             // What is known of one moment, or cannot change, is an answer; all else has to be committed.
-            let sure = alone || (!view.looked_at_cache() && reads <= 1);
+            let sure = !view.assumed() && (alone || (!view.looked_at_cache() && reads <= 1));
             let (result, effects) = match planned {
                 Err(Stop::Missing) => {
                     let wants = view.into_wants();

@@ -36,11 +36,20 @@ pub struct View<'a> {
     guards: Vec<Guard>,
     wants: Vec<Want>,
     looked_at_cache: bool,
+    assumed: bool,
 }
 
 impl<'a> View<'a> {
     pub(crate) fn new(cache: &'a Cache, oldest: Option<Instant>, fresh: &'a [(Key, Value)]) -> Self {
-        View { cache, oldest, fresh, guards: Vec::new(), wants: Vec::new(), looked_at_cache: false }
+        View {
+            cache,
+            oldest,
+            fresh,
+            guards: Vec::new(),
+            wants: Vec::new(),
+            looked_at_cache: false,
+            assumed: false,
+        }
     }
 
     /// Says ahead which records will be looked at, so that all missing ones are read together.
@@ -123,6 +132,7 @@ impl<'a> View<'a> {
         if self.find(&Key::Edge(parent, name.clone())).is_some() {
             return self.edge(parent, name);
         }
+        self.assumed = true;
         self.guard(Guard::EdgeAbsent { parent, name: name.clone() });
         Ok(None)
     }
@@ -131,6 +141,7 @@ impl<'a> View<'a> {
     pub fn is_empty(&mut self, ino: Ino) -> bool {
         let empty = !matches!(self.find(&Key::Empty(ino)), Some(Value::Empty(false)));
         if empty {
+            self.assumed = true;
             self.guard(Guard::Empty { ino });
         }
         empty
@@ -138,9 +149,12 @@ impl<'a> View<'a> {
 
     /// Requires an xattr to be there or not; if it was just found otherwise, that is the answer.
     pub fn require_xattr(&mut self, ino: Ino, name: &XattrName, present: bool) -> bool {
-        let holds = match self.find(&Key::Xattrs(ino)) {
+        let holds = match self.look(Key::Xattrs(ino)) {
             Some(Value::Xattrs(xattrs)) => xattrs.contains_key(name) == present,
-            _ => true,
+            _ => {
+                self.assumed = true;
+                true
+            }
         };
         let found = if holds { present } else { !present };
         self.guard(Guard::Xattr { ino, name: name.clone(), present: found });
@@ -233,6 +247,7 @@ impl<'a> View<'a> {
             _ => false,
         };
         if !full {
+            self.assumed = true;
             self.guard(Guard::Room { max_inodes, max_blocks });
         }
         !full
@@ -251,6 +266,11 @@ impl<'a> View<'a> {
 
     pub(crate) fn into_wants(self) -> Vec<Want> {
         self.wants
+    }
+
+    /// Whether any look was answered by an assumption, which only the engine can confirm.
+    pub(crate) fn assumed(&self) -> bool {
+        self.assumed
     }
 
     /// Whether any look was answered by what was known before the operation began.

@@ -62,7 +62,10 @@ impl Op for KillPriv {
         let ino = self.0;
         view.prefetch([Want::Node(ino), Want::Xattrs(ino)])?;
         let node = view.inode(ino)?;
-        let capable = view.xattrs(ino)?.keys().any(|name| name.as_bytes() == CAPABILITY);
+        let capability = capability();
+        let capable = view.xattrs(ino)?.contains_key(&capability);
+        // What was in memory may be out of date: the guard sees to it that no capability stays behind.
+        view.require_xattr(ino, &capability, capable);
         let mode = kill_priv(node.mode, true);
         let mut effects = Vec::new();
         if mode != node.mode {
@@ -70,7 +73,7 @@ impl Op for KillPriv {
             effects.push(super::touch_ctime(ino, ctx.now));
         }
         if capable {
-            effects.push(drop_capabilities(ino));
+            effects.push(Effect::DropXattr { ino, name: capability });
         }
         Ok(Plan { reply: (), effects })
     }
@@ -80,9 +83,12 @@ impl Op for KillPriv {
 const CAPABILITY: &[u8] = b"security.capability";
 
 pub(super) fn drop_capabilities(ino: Ino) -> Effect {
+    Effect::DropXattr { ino, name: capability() }
+}
+
+fn capability() -> XattrName {
     #[expect(clippy::expect_used, reason = "a constant that is a valid name")]
-    let name = XattrName::new(CAPABILITY).expect("a valid name");
-    Effect::DropXattr { ino, name }
+    XattrName::new(CAPABILITY).expect("a valid name")
 }
 
 /// The mode without SUID, and without SGID where the group may execute; where it may not, SGID stays if `keep_sgid`.
