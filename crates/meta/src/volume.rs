@@ -1,5 +1,7 @@
 //! A volume: its settings, how it comes to be, and how a client opens it.
 
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use types::{Errno, FileType, Ino, Mode, OpId, SessionId, Time};
@@ -228,9 +230,10 @@ impl Meta {
     }
 }
 
-/// A session number that is not leased: its upper bit is set, the rest is the time.
+/// A session number that is not leased: its upper bit is set, the rest is random. Were it the time, two clients that
+/// open a volume in the same moment would share an operation id, and so a session.
 fn random_session() -> SessionId {
-    SessionId(1 << 63 | Time::now().nanos() as u64)
+    SessionId(1 << 63 | RandomState::new().build_hasher().finish())
 }
 
 struct Lease {
