@@ -3,11 +3,11 @@
 
 mod cache;
 pub mod conformance;
-pub mod conformance;
 mod driver;
 mod engine;
 mod mem;
 pub mod ops;
+pub mod ops_suite;
 mod record;
 mod txn;
 mod view;

@@ -4,6 +4,7 @@ mod counting;
 mod faulty;
 
 pub use counting::{Counting, Counts};
+pub(crate) use faulty::split_mix;
 pub use faulty::{Fault, Faulty, Odds};
 
 use std::sync::Arc;
