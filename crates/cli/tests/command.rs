@@ -1,0 +1,185 @@
+//! The command line and what needs no mount.
+
+mod common;
+
+use std::fs;
+
+use common::{Place, limen};
+use engine_sqlite::{Options, SqliteEngine};
+use meta::{Effect, Engine, Txn};
+use types::OpId;
+
+#[test]
+fn a_wrong_url_says_what_to_write() {
+    for command in ["format", "status", "destroy", "mount"] {
+        for url in ["redis://h/1", "/tmp/v.db", "sqlite://rel.db", "sqlite://", "nonsense"] {
+            let more: &[&str] = match command {
+                "format" => &["name"],
+                "mount" => &["/mnt"],
+                _ => &[],
+            };
+            let said = limen(&[&[command, url], more].concat());
+            said.failed(2, &["limen: ", "write sqlite:///"]);
+        }
+    }
+    let said = limen(&["status", "redis://user:geheim@host/1"]);
+    assert!(!said.err.contains("geheim"), "{said:?}");
+}
+
+#[test]
+fn a_volume_that_is_not_there_is_named() {
+    let place = Place::new();
+    for args in [&["status"][..], &["destroy", "--yes"]] {
+        limen(&[args, &[&place.url()]].concat()).failed(1, &["no volume here yet", "vol.db", "limen format"]);
+    }
+    place.mount(&[]).failed(1, &["no volume here yet", "vol.db"]);
+    assert!(!place.path("vol.db").exists(), "looking makes no database");
+    assert!(!place.path("log").exists(), "what is known to fail leaves no log");
+
+    fs::write(place.path("vol.db"), "this is a letter, not a database\n".repeat(100)).unwrap();
+    for said in [limen(&["status", &place.url()]), place.mount(&[]), place.format(&[])] {
+        said.failed(1, &["not a limenfs database", "vol.db"]);
+    }
+    limen(&["status", "sqlite:///no/such/dir/v.db"]).failed(1, &["no volume here yet"]);
+    limen(&["format", "sqlite:///proc/v.db", "v"]).failed(1, &["/proc/v"]);
+}
+
+#[test]
+fn status_shows_what_format_laid_down() {
+    let place = Place::new();
+    place.format(&["--acl", "off", "--inline", "1K", "--capacity", "1.5G", "--inodes", "1000"]).ok();
+    let status = place.status();
+    let expect = [
+        ("name", "vol".into()),
+        ("engine", "sqlite".into()),
+        ("format_version", 1.into()),
+        ("url", place.url().into()),
+        ("storage", "file".into()),
+        ("bucket", place.text("vol.data").into()),
+        ("acl", "off".into()),
+        ("inline_bytes", 1024.into()),
+        ("capacity_bytes", (3_u64 << 29).into()),
+        ("max_inodes", 1000.into()),
+        ("sessions", serde_json::json!([])),
+        ("usage", serde_json::json!({ "inodes": 1, "bytes": 0 })),
+    ];
+    for (key, value) in expect {
+        assert_eq!(status[key], value, "{key}");
+    }
+    assert_eq!(status["uuid"].as_str().unwrap().len(), 36);
+    let text = limen(&["status", &place.url()]).ok();
+    for part in ["vol", "of 1.5 GiB", "1 of 1000", "not mounted"] {
+        assert!(text.contains(part), "{part:?} is missing in {text}");
+    }
+}
+
+#[test]
+fn the_second_format_changes_nothing() {
+    let place = Place::formatted();
+    let before = place.status();
+    let said = limen(&["format", &place.url(), "other", "--bucket", &place.text("elsewhere")]);
+    said.failed(1, &["volume here already", "'vol'", "limen destroy"]);
+    assert_eq!(place.status(), before);
+    assert!(!place.path("elsewhere").exists());
+}
+
+#[test]
+fn a_bucket_with_something_in_it_is_refused() {
+    let place = Place::new();
+    fs::create_dir(place.path("bucket")).unwrap();
+    fs::write(place.path("bucket/letter"), "dear").unwrap();
+    let bucket = place.text("bucket");
+    place.format(&["--bucket", &bucket]).failed(1, &["not empty", "bucket/letter", "--bucket"]);
+    assert!(!place.path("vol.db").exists());
+    // What a format that was interrupted leaves is no hindrance.
+    fs::remove_file(place.path("bucket/letter")).unwrap();
+    fs::create_dir(place.path("bucket/tmp")).unwrap();
+    place.format(&["--bucket", &bucket]).ok();
+}
+
+#[test]
+fn a_bucket_that_cannot_be_written_leaves_no_volume() {
+    let place = Place::new();
+    fs::write(place.path("file"), "").unwrap();
+    let bucket = place.text("file/below");
+    place.format(&["--bucket", &bucket]).failed(1, &["file/below"]);
+    assert!(!place.path("vol.db").exists());
+}
+
+#[test]
+fn arguments_are_checked() {
+    let place = Place::new();
+    let url = place.url();
+    let wrong: [(&[&str], &str); 7] = [
+        (&["format", &url, "Big Name"], "a-z"),
+        (&["format", &url, "vol", "--capacity", "lots"], "10G"),
+        (&["format", &url, "vol", "--inline", "1M"], "64K"),
+        (&["format", &url, "vol", "--acl", "nt"], "posix"),
+        (&["format", &url, "vol", "--storage", "memory", "--bucket", "/x"], "--storage file"),
+        (&["mount", "-o", "rx", &url, "/mnt"], "known are ro"),
+        (&["frobnicate"], "unrecognized"),
+    ];
+    for (args, part) in wrong {
+        limen(args).failed(2, &[part]);
+    }
+    limen(&["format", "mem://", "vol"]).failed(2, &["limen mount mem://"]);
+    limen(&["status", "mem://"]).failed(1, &["within its mount"]);
+    assert!(!place.path("vol.db").exists());
+}
+
+#[test]
+fn a_newer_volume_is_left_alone() {
+    let place = Place::formatted();
+    let engine = SqliteEngine::open(&place.path("vol.db"), &Options::default()).unwrap();
+    let effects = vec![Effect::PutSetting { name: "format_version", value: "99".to_owned() }];
+    engine.commit(&[Txn { op_id: OpId(7), guards: Vec::new(), effects }]).unwrap();
+    drop(engine);
+    let url = place.url();
+    let all = [
+        limen(&["status", &url]),
+        limen(&["destroy", "--yes", &url]),
+        place.mount(&[]),
+        limen(&["mount", &url, &place.mnt()]),
+        place.format(&[]),
+    ];
+    for said in all {
+        said.failed(1, &["'vol'", "newer limen", "format 99", "vol.db"]);
+    }
+}
+
+#[test]
+fn destroy_asks_and_then_leaves_nothing() {
+    let place = Place::formatted();
+    let url = place.url();
+    limen(&["destroy", &url]).failed(2, &["'vol'", "--yes"]);
+    place.status();
+    limen(&["destroy", "--yes", &url]).ok();
+    let left: Vec<_> =
+        fs::read_dir(place.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["mnt"]);
+    place.format(&[]).ok();
+}
+
+#[test]
+fn versions_help_and_completions_are_told() {
+    assert!(limen(&["version"]).ok().starts_with("limen 0."));
+    assert!(limen(&["--version"]).ok().starts_with("limen 0."));
+    let version: serde_json::Value = serde_json::from_str(&limen(&["version", "--json"]).ok()).unwrap();
+    assert_eq!(version["volume_format"], 1);
+    for command in ["format", "mount", "umount", "status", "info", "destroy", "completions"] {
+        assert!(limen(&[command, "--help"]).ok().contains("Example"), "{command}");
+    }
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        assert!(limen(&["completions", shell]).ok().contains("umount"), "{shell}");
+    }
+}
+
+#[test]
+fn paths_and_mount_points_that_are_not_ours_are_named() {
+    limen(&["info", "/proc"]).failed(1, &["not on a limenfs volume", "/proc"]);
+    limen(&["info", "/no/such/file"]).failed(1, &["/no/such/file"]);
+    for mode in [&[][..], &["-l"], &["-f"]] {
+        limen(&[&["umount"], mode, &["/proc"]].concat()).failed(1, &["no limenfs volume", "/proc"]);
+    }
+    limen(&["umount", "/no/such/dir"]).failed(1, &["/no/such/dir"]);
+}

@@ -1,0 +1,149 @@
+//! A directory with a volume in it, and the command run on it.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+pub(crate) const LIMEN: &str = env!("CARGO_BIN_EXE_limen");
+
+/// What a command said.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Said {
+    /// Panics with all it said unless it was done.
+    #[track_caller]
+    pub(crate) fn ok(self) -> String {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        self.out
+    }
+
+    /// Panics unless it failed with `code` and named every one of `parts`.
+    #[track_caller]
+    pub(crate) fn failed(&self, code: i32, parts: &[&str]) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        for part in parts {
+            assert!(self.err.contains(part), "{part:?} is missing: {self:?}");
+        }
+    }
+}
+
+impl From<Output> for Said {
+    fn from(output: Output) -> Self {
+        Said {
+            code: output.status.code(),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+/// Runs `limen` with these arguments and no terminal.
+pub(crate) fn limen(args: &[&str]) -> Said {
+    command(args).output().unwrap().into()
+}
+
+pub(crate) fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(LIMEN);
+    command.args(args).stdin(Stdio::null()).env_remove("LIMEN_LOG");
+    command
+}
+
+/// A directory of its own; dropped, whatever is mounted in it is unmounted and it is removed.
+#[derive(Debug)]
+pub(crate) struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("limen-cli.").tempdir().unwrap();
+        fs::create_dir(dir.path().join("mnt")).unwrap();
+        Place { dir }
+    }
+
+    /// With a volume named `vol`.
+    pub(crate) fn formatted() -> Self {
+        let place = Place::new();
+        place.format(&[]).ok();
+        place
+    }
+
+    pub(crate) fn format(&self, more: &[&str]) -> Said {
+        let url = self.url();
+        limen(&[&["format", &url, "vol"], more].concat())
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("sqlite://{}", self.text("vol.db"))
+    }
+
+    /// The mount point.
+    pub(crate) fn mnt(&self) -> String {
+        self.text("mnt")
+    }
+
+    /// Mounts in the background, with the log beside the volume.
+    pub(crate) fn mount(&self, more: &[&str]) -> Said {
+        self.mount_url(&self.url(), more)
+    }
+
+    pub(crate) fn mount_url(&self, url: &str, more: &[&str]) -> Said {
+        let (log, mnt) = (self.text("log"), self.mnt());
+        limen(&[&["mount", "-d", "--log", &log], more, &[url, &mnt]].concat())
+    }
+
+    pub(crate) fn umount(&self, more: &[&str]) -> Said {
+        let mnt = self.mnt();
+        limen(&[&["umount"], more, &[&mnt]].concat())
+    }
+
+    pub(crate) fn status(&self) -> serde_json::Value {
+        serde_json::from_str(&limen(&["status", "--json", &self.url()]).ok()).unwrap()
+    }
+
+    /// The process that serves, as the volume's only session has it.
+    pub(crate) fn server(&self) -> u32 {
+        let status = self.status();
+        assert_eq!(status["sessions"].as_array().unwrap().len(), 1, "{status}");
+        status["sessions"][0]["pid"].as_u64().unwrap() as u32
+    }
+
+    pub(crate) fn is_mounted(&self) -> bool {
+        let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        mountinfo.lines().any(|line| line.split(' ').nth(4) == Some(&self.mnt()))
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        for _ in 0..8 {
+            if !self.is_mounted() {
+                return;
+            }
+            // Forced, so that no file left open by a test that failed keeps it.
+            self.umount(&["--force"]);
+            let _ = Command::new("umount").args(["-l", &self.mnt()]).stderr(Stdio::null()).status();
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! The life of a mount, as root. Each test has a volume and a mount point of its own.
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::{Child, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use common::{Place, command, limen};
+use rustix::process::{Pid, Signal, kill_process};
+
+fn kill(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
+}
+
+/// Not merely waiting to be collected by its parent.
+fn is_running(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+#[track_caller]
+fn soon(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < deadline, "still not so: {what}");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// Some of all kinds: inline, one object, several objects, and a name that needs care.
+fn write_tree(root: &str) {
+    fs::create_dir(format!("{root}/dir")).unwrap();
+    fs::write(format!("{root}/dir/small"), "small").unwrap();
+    fs::write(format!("{root}/dir/medium"), vec![7; 100_000]).unwrap();
+    fs::write(format!("{root}/large"), pattern(9 << 20)).unwrap();
+    fs::write(format!("{root}/with space\n"), "x").unwrap();
+    fs::set_permissions(format!("{root}/dir/small"), fs::Permissions::from_mode(0o640)).unwrap();
+    std::os::unix::fs::symlink("dir/small", format!("{root}/link")).unwrap();
+}
+
+#[track_caller]
+fn verify_tree(root: &str) {
+    assert_eq!(fs::read(format!("{root}/link")).unwrap(), b"small");
+    assert_eq!(fs::read(format!("{root}/dir/medium")).unwrap(), vec![7; 100_000]);
+    assert!(fs::read(format!("{root}/large")).unwrap() == pattern(9 << 20));
+    assert_eq!(fs::read(format!("{root}/with space\n")).unwrap(), b"x");
+    assert_eq!(fs::metadata(format!("{root}/dir/small")).unwrap().mode() & 0o7777, 0o640);
+    assert_eq!(fs::read_dir(root).unwrap().count(), 4);
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i / 251 + i % 251) as u8).collect()
+}
+
+#[test]
+fn what_is_written_is_there_after_the_next_mount() {
+    let place = Place::formatted();
+    let said = place.mount(&[]).ok();
+    assert!(said.contains("'vol' is mounted at") && said.contains(&place.text("log")), "{said}");
+    assert!(place.is_mounted());
+    write_tree(&place.mnt());
+    verify_tree(&place.mnt());
+    let status = place.status();
+    assert_eq!(status["sessions"][0]["mountpoint"], place.mnt());
+    assert_eq!(status["usage"]["inodes"], 7);
+    let server = place.server();
+    place.umount(&[]).ok();
+    assert!(!is_running(server), "umount waits for the process");
+    assert!(!place.is_mounted());
+    assert_eq!(place.status()["sessions"], serde_json::json!([]));
+
+    place.mount(&[]).ok();
+    verify_tree(&place.mnt());
+    place.umount(&[]).ok();
+    assert!(place.log().contains("the session has ended"), "{}", place.log());
+    let said = limen(&["destroy", "--yes", &place.url()]).ok();
+    assert!(said.contains("4 objects"), "{said}");
+}
+
+#[test]
+fn the_daemon_leaves_nothing_of_its_caller_behind() {
+    let place = Place::formatted();
+    place.mount(&[]).ok();
+    let server = place.server();
+    assert_eq!(fs::read_link(format!("/proc/{server}/cwd")).unwrap().to_str(), Some("/"));
+    let fd = |n| fs::read_link(format!("/proc/{server}/fd/{n}")).unwrap().to_str().unwrap().to_owned();
+    soon("standard output is closed", || fd(1) == "/dev/null");
+    assert_eq!((fd(0), fd(2)), ("/dev/null".to_owned(), place.text("log")));
+    let stat = fs::read_to_string(format!("/proc/{server}/stat")).unwrap();
+    let session = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(3).unwrap().to_owned();
+    assert_eq!(session, server.to_string(), "it leads a session of its own");
+    kill(server, Signal::HUP);
+    fs::write(format!("{}/a", place.mnt()), "still here").unwrap();
+    assert_eq!(place.server(), server);
+    for path in ["vol.db", "vol.data", "log"] {
+        let mode = fs::metadata(place.path(path)).unwrap().mode();
+        assert_eq!(mode & 0o077, 0, "{path} is nobody else's to read: {mode:o}");
+    }
+}
+
+#[test]
+fn the_second_mount_is_told_who_has_it() {
+    let place = Place::formatted();
+    place.mount(&[]).ok();
+    let server = place.server().to_string();
+    let other = place.text("other");
+    fs::create_dir(&other).unwrap();
+    let parts = ["'vol'", &place.mnt(), &format!("process {server}"), "later version"];
+    limen(&["mount", &place.url(), &other]).failed(1, &parts);
+    limen(&["mount", "-d", "--log", &place.text("log2"), &place.url(), &other]).failed(1, &parts);
+    limen(&["destroy", "--yes", &place.url()]).failed(1, &parts[..3]);
+    // Another volume at the same place.
+    limen(&["mount", "mem://", &place.mnt()]).failed(1, &["already mounted", &place.mnt()]);
+    fs::write(format!("{}/a", place.mnt()), "unharmed").unwrap();
+    place.umount(&[]).ok();
+}
+
+#[test]
+fn mount_points_that_are_none_are_named() {
+    let place = Place::formatted();
+    let url = place.url();
+    fs::write(place.path("file"), "").unwrap();
+    fs::write(place.path("mnt/entry"), "").unwrap();
+    limen(&["mount", &url, &place.text("none")]).failed(1, &["none", "does not exist"]);
+    limen(&["mount", &url, &place.text("file")]).failed(1, &["file", "not a directory"]);
+    limen(&["mount", &url, &place.mnt()]).failed(1, &["mnt", "not empty", "nonempty"]);
+    place.mount(&[]).failed(1, &["mnt", "not empty"]);
+    assert_eq!(place.status()["sessions"], serde_json::json!([]), "no session is left");
+    place.mount(&["-o", "nonempty"]).ok();
+    assert_eq!(fs::read_dir(place.mnt()).unwrap().count(), 0);
+    place.umount(&[]).ok();
+}
+
+#[test]
+fn options_take_effect() {
+    let place = Place::formatted();
+    place.mount(&[]).ok();
+    fs::copy("/bin/true", format!("{}/true", place.mnt())).unwrap();
+    place.umount(&[]).ok();
+    place.mount(&["-o", "ro,noexec", "-o", "workers=2,cache=8M"]).ok();
+    let error = fs::write(format!("{}/a", place.mnt()), "").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(30), "EROFS");
+    let program = format!("{}/true", place.mnt());
+    let error = std::process::Command::new(program).status().unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(13), "EACCES");
+    place.umount(&[]).ok();
+}
+
+fn foreground(place: &Place) -> Child {
+    let mut child = command(&["mount", &place.url(), &place.mnt()]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("mounted and serving")));
+    // Whatever else it says is read, so that it never waits for a reader.
+    std::thread::spawn(move || lines.count());
+    child
+}
+
+#[test]
+fn signals_unmount_and_lose_nothing() {
+    let place = Place::formatted();
+    for (round, signal) in [Signal::TERM, Signal::INT, Signal::HUP].into_iter().enumerate() {
+        let mut child = foreground(&place);
+        let path = format!("{}/{round}", place.mnt());
+        fs::write(&path, pattern(5 << 20)).unwrap();
+        kill(child.id(), signal);
+        assert!(child.wait().unwrap().success(), "{signal:?}");
+        assert!(!place.is_mounted());
+        place.mount(&[]).ok();
+        assert!(fs::read(&path).unwrap() == pattern(5 << 20), "{signal:?}");
+        place.umount(&[]).ok();
+    }
+}
+
+#[test]
+fn a_signal_takes_a_mount_that_is_in_use() {
+    let place = Place::formatted();
+    let mut child = foreground(&place);
+    let path = format!("{}/open", place.mnt());
+    let mut file = File::create(&path).unwrap();
+    file.write_all(&pattern(3 << 20)).unwrap();
+    kill(child.id(), Signal::TERM);
+    assert!(child.wait().unwrap().success());
+    assert!(!place.is_mounted());
+    assert!(file.write_all(b"more").is_err(), "there is nobody to take it");
+    drop(file);
+    place.mount(&[]).ok();
+    assert!(fs::read(&path).unwrap() == pattern(3 << 20));
+    place.umount(&[]).ok();
+}
+
+#[test]
+fn a_mount_in_use_is_not_unmounted_unless_told() {
+    let place = Place::formatted();
+    place.mount(&[]).ok();
+    let server = place.server();
+    let path = format!("{}/open", place.mnt());
+    let mut file = File::create(&path).unwrap();
+    place.umount(&[]).failed(1, &["in use", &place.mnt(), "limen umount -l"]);
+    assert!(place.is_mounted());
+    place.umount(&["-l"]).ok();
+    assert!(!place.is_mounted());
+    file.write_all(b"written after it was out of sight").unwrap();
+    assert!(is_running(server));
+    drop(file);
+    // Waits for the process, which has nothing to serve any more.
+    let _ = place.umount(&[]);
+    soon("the process ends", || !is_running(server));
+    place.mount(&[]).ok();
+    assert_eq!(fs::read(&path).unwrap(), b"written after it was out of sight");
+
+    let file = File::open(&path).unwrap();
+    place.umount(&["--force"]).ok();
+    assert!(!place.is_mounted());
+    drop(file);
+    assert_eq!(place.status()["sessions"], serde_json::json!([]));
+}
+
+#[test]
+fn umount_8_is_as_good() {
+    let place = Place::formatted();
+    for round in 0..3 {
+        place.mount(&[]).ok();
+        fs::write(format!("{}/{round}", place.mnt()), pattern(1 << 20)).unwrap();
+        assert!(std::process::Command::new("umount").arg(place.mnt()).status().unwrap().success());
+    }
+    place.mount(&[]).ok();
+    assert_eq!(fs::read_dir(place.mnt()).unwrap().count(), 3);
+    place.umount(&[]).ok();
+}
+
+#[test]
+fn what_a_killed_process_left_is_cleaned_up() {
+    let place = Place::formatted();
+    for cleaner in ["mount", "umount"] {
+        place.mount(&[]).ok();
+        let path = format!("{}/{cleaner}", place.mnt());
+        let mut file = File::create(&path).unwrap();
+        file.write_all(b"kept").unwrap();
+        file.sync_all().unwrap();
+        kill(place.server(), Signal::KILL);
+        soon("the mount is dead", || fs::metadata(place.mnt()).is_err());
+        assert!(place.is_mounted());
+        let alive = place.status()["sessions"][0]["alive"].as_bool();
+        assert_eq!(alive, Some(false));
+        if cleaner == "umount" {
+            let said = place.umount(&[]).ok();
+            assert!(said.contains("Cleaned up"), "{said}");
+            assert!(!place.is_mounted());
+        }
+        let said = place.mount(&[]);
+        assert_eq!(said.err.contains("cleaned up"), cleaner == "mount", "{said:?}");
+        said.ok();
+        assert_eq!(fs::read(&path).unwrap(), b"kept");
+        place.umount(&[]).ok();
+        assert!(!place.is_mounted());
+    }
+}
+
+#[test]
+fn info_shows_what_is_stored() {
+    let place = Place::formatted();
+    place.mount(&[]).ok();
+    write_tree(&place.mnt());
+    let dir = format!("{}/dir", place.mnt());
+    let small = format!("{dir}/small");
+    let large = format!("{}/large", place.mnt());
+    let acl = std::process::Command::new("setfacl").args(["-m", "u:1234:rw", &small]).status();
+    let infos: serde_json::Value =
+        serde_json::from_str(&limen(&["info", "--json", &dir, &small, &large]).ok()).unwrap();
+    assert_eq!(infos[0]["inode"], fs::metadata(&dir).unwrap().ino());
+    assert_eq!((&infos[0]["type"], &infos[0]["parent"]), (&"directory".into(), &2.into()));
+    assert_eq!((&infos[1]["parent"], &infos[1]["size"]), (&infos[0]["inode"], &5.into()));
+    assert_eq!(infos[1]["chunks"][0]["slices"][0]["source"], "inline");
+    if acl.is_ok_and(|status| status.success()) {
+        let entries = infos[1]["access_acl"]["entries"].as_array().unwrap();
+        assert!(entries.contains(&"user:1234:rw-".into()), "{}", infos[1]);
+    }
+    let slices = infos[2]["chunks"][0]["slices"].as_array().unwrap();
+    let keys = slices.iter().flat_map(|slice| slice["objects"].as_array().cloned().unwrap_or_default());
+    let keys: Vec<String> = keys.map(|key| key.as_str().unwrap().to_owned()).collect();
+    assert!(keys.len() >= 3, "{keys:?}");
+    for key in keys {
+        assert!(place.path("vol.data").join(&key).exists(), "{key}");
+    }
+    let text = limen(&["info", &large]).ok();
+    assert!(text.contains("chunks/0/0/"), "{text}");
+    place.umount(&[]).ok();
+    limen(&["info", &place.mnt()]).failed(1, &["not on a limenfs volume"]);
+}
+
+#[test]
+fn a_volume_in_memory_is_made_by_its_mount() {
+    let place = Place::new();
+    for _ in 0..2 {
+        let said = place.mount_url("mem://scratch", &[]);
+        assert!(said.err.contains("new, empty volume in memory"), "{said:?}");
+        said.ok();
+        assert_eq!(fs::read_dir(place.mnt()).unwrap().count(), 0);
+        write_tree(&place.mnt());
+        verify_tree(&place.mnt());
+        limen(&["info", &place.mnt()]).failed(1, &["in the memory of process"]);
+        place.umount(&[]).ok();
+    }
+}
+
+#[test]
+fn a_process_that_dies_before_it_serves_is_reported() {
+    let place = Place::formatted();
+    let mut filter = command(&["mount", "-d", "--log", &place.text("log"), &place.url(), &place.mnt()]);
+    let said: common::Said = filter.env("LIMEN_LOG", "=/=").output().unwrap().into();
+    said.failed(2, &["LIMEN_LOG"]);
+    limen(&["mount", "-d", "--log", "/proc/none/log", &place.url(), &place.mnt()])
+        .failed(1, &["/proc/none/log", "--log"]);
+    // The place of the objects is gone: a file stands there.
+    fs::remove_dir_all(place.path("vol.data")).unwrap();
+    fs::write(place.path("vol.data"), "").unwrap();
+    place.mount(&[]).failed(1, &["object store of volume 'vol'", "vol.data"]);
+    assert!(!place.is_mounted());
+}
