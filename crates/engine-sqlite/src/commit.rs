@@ -178,9 +178,11 @@ impl<'c> Batch<'c> {
                 conn.prepare_cached(SQL)?.execute((id.to_bytes(), &text[..]))?;
             }
             Effect::PutSymlink { ino, target } => {
-                const SQL: &str = "INSERT INTO symlink (ino, target) VALUES (?1, ?2) \
-                                   ON CONFLICT DO UPDATE SET target = excluded.target";
-                conn.prepare_cached(SQL)?.execute((int(ino.0), &target[..]))?;
+                if self.node(*ino)?.is_some() {
+                    const SQL: &str = "INSERT INTO symlink (ino, target) VALUES (?1, ?2) \
+                                       ON CONFLICT DO UPDATE SET target = excluded.target";
+                    conn.prepare_cached(SQL)?.execute((int(ino.0), &target[..]))?;
+                }
             }
             Effect::PutOrphan { session, ino } => {
                 const SQL: &str = "INSERT INTO orphan (session, ino) VALUES (?1, ?2) ON CONFLICT DO NOTHING";

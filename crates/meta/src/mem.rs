@@ -175,7 +175,9 @@ impl Tables {
                 self.acls.entry(*id).or_insert_with(|| text.clone());
             }
             Effect::PutSymlink { ino, target } => {
-                self.symlinks.insert(*ino, target.clone());
+                if self.nodes.contains_key(ino) {
+                    self.symlinks.insert(*ino, target.clone());
+                }
             }
             Effect::PutOrphan { session, ino } => {
                 self.orphans.insert((*session, *ino));
