@@ -108,11 +108,7 @@ fn add_effect(rng: &mut Rng, kind: u64, effects: &mut Vec<Effect>) {
     let ino = any_ino(rng);
     let effect = match kind {
         0 => Effect::PutNode(any_node(rng, ino)),
-        1 => {
-            // A target is only ever put beside its inode.
-            effects.push(Effect::PutNode(any_node(rng, ino)));
-            Effect::PutSymlink { ino, target: any_bytes(rng).into() }
-        }
+        1 => Effect::PutSymlink { ino, target: any_bytes(rng).into() },
         2 => Effect::DropNode { ino },
         3 | 4 => {
             let (name, kind) = (any_name(rng), any_kind(rng));
