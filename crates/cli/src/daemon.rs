@@ -6,7 +6,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::absolute;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -41,7 +41,7 @@ pub(crate) fn start(args: &MountArgs) -> Result<(), Fault> {
     let log_file = log::open(&log_path)?;
 
     let mut command = Command::new("/proc/self/exe");
-    command.args(["mount", "--report", "--log"]).arg(&log_path);
+    command.arg0("limen").args(["mount", "--report", "--log"]).arg(&log_path);
     for list in &args.options {
         command.arg("-o").arg(list);
     }
@@ -101,6 +101,10 @@ impl Report {
 
     /// Also leaves the terminal, so that its signals do not come here.
     pub(crate) fn background() -> Self {
+        // Started by /proc/self/exe, it would be called "exe" by ps(1) and the like.
+        if let Err(error) = rustix::thread::set_name(c"limen") {
+            tracing::debug!(%error, "no name of its own");
+        }
         // It fails only for a process that leads a group already, as one that a person starts with --report does.
         if let Err(error) = rustix::process::setsid() {
             tracing::debug!(%error, "no session of its own");
@@ -120,11 +124,15 @@ impl Report {
         }
     }
 
-    pub(crate) fn fault(&self, fault: &Fault) {
-        if self.background {
-            // The log has it too.
-            let _ = say("fault", &fault.to_string());
+    /// Why the mount does not serve, or did not end as it should.
+    pub(crate) fn fault(&self, fault: Fault) -> Fault {
+        if !self.background {
+            return fault;
         }
+        tracing::error!("{fault}");
+        // Once it served, nobody waits any more; the log has it.
+        let _ = say("fault", &fault.to_string());
+        fault.told()
     }
 
     /// The mount serves requests.

@@ -9,11 +9,18 @@ pub(crate) struct Fault {
     place: String,
     advice: String,
     usage: bool,
+    told: bool,
 }
 
 impl Fault {
     pub(crate) fn new(what: impl fmt::Display) -> Self {
-        Fault { what: what.to_string(), place: String::new(), advice: String::new(), usage: false }
+        Fault {
+            what: what.to_string(),
+            place: String::new(),
+            advice: String::new(),
+            usage: false,
+            told: false,
+        }
     }
 
     /// The command itself is wrong, whatever it was to work on.
@@ -29,6 +36,16 @@ impl Fault {
     #[must_use]
     pub(crate) fn advise(self, advice: impl fmt::Display) -> Self {
         Fault { advice: advice.to_string(), ..self }
+    }
+
+    /// The person knows it already.
+    #[must_use]
+    pub(crate) fn told(self) -> Self {
+        Fault { told: true, ..self }
+    }
+
+    pub(crate) fn is_told(&self) -> bool {
+        self.told
     }
 
     /// 1: the operation failed; 2: the command line is wrong, as clap has it too.

@@ -3,10 +3,12 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf, absolute};
+use std::sync::Arc;
 
 use chunk::{BlockStore, ChunkError, StorageConfig};
-use meta::{AclKind, Volume, VolumeError};
-use types::Time;
+use meta::ops::SetAttr;
+use meta::{AclKind, Engine, Meta, Volume, VolumeError, Vouch};
+use types::{Ino, Time};
 
 use crate::args::{Acl, FormatArgs, Storage};
 use crate::fault::Fault;
@@ -61,7 +63,7 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Fault> {
 ///
 /// # Errors
 /// The store cannot be reached, or is of a kind that this limen does not have.
-pub(crate) fn open_store(volume: &Volume, cache_bytes: u64) -> Result<std::sync::Arc<BlockStore>, Fault> {
+pub(crate) fn open_store(volume: &Volume, cache_bytes: u64) -> Result<Arc<BlockStore>, Fault> {
     let config = StorageConfig { storage: volume.storage.clone(), bucket: volume.bucket.clone() };
     BlockStore::open(&config, cache_bytes).map_err(|error| store_fault(volume, &error))
 }
@@ -130,7 +132,22 @@ fn lay_down(url: &MetaUrl, volume: &Volume) -> Result<(), Fault> {
     store.check().map_err(|error| store_fault(volume, &error))?;
     let engine = url.open(true)?.engine();
     volume.format(&*engine).map_err(|error| url.volume_fault(error))?;
+    if !rustix::process::geteuid().is_root() {
+        give_root_directory(url, Arc::clone(&engine))?;
+    }
     engine.sync().map_err(|error| Fault::new(error).at(url))
+}
+
+/// Makes the root directory this user's, who could not write in it otherwise.
+fn give_root_directory(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<(), Fault> {
+    let meta = Meta::open(engine, 1).map_err(|error| url.volume_fault(error))?;
+    let owner = SetAttr {
+        ino: Ino::ROOT,
+        uid: Some(rustix::process::geteuid().as_raw()),
+        gid: Some(rustix::process::getegid().as_raw()),
+        ..SetAttr::default()
+    };
+    meta.run(&owner, &Vouch::Kernel { told: None }).map_err(|error| Fault::new(error).at(url))
 }
 
 fn bucket(args: &FormatArgs, database: &Path) -> Result<String, Fault> {

@@ -43,7 +43,9 @@ fn main() -> ExitCode {
     match run(Args::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(fault) => {
-            eprintln!("limen: {fault}");
+            if !fault.is_told() {
+                output::note(&fault);
+            }
             ExitCode::from(fault.exit_code())
         }
     }

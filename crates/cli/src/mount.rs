@@ -22,7 +22,7 @@ use crate::log;
 use crate::options::Options;
 use crate::paths;
 use crate::process::{Process, host_name};
-use crate::registry::Entry;
+use crate::registry::{self, Entry};
 use crate::status::sessions;
 use crate::url::{Database, MetaUrl};
 
@@ -43,11 +43,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), Fault> {
     };
     log::init("info", file)?;
     let report = if args.report { Report::background() } else { Report::foreground() };
-    let served = serve(args, &report);
-    if let Err(fault) = &served {
-        report.fault(fault);
-    }
-    served
+    serve(args, &report).map_err(|fault| report.fault(fault))
 }
 
 /// Takes the right to be the only process that changes the volume.
@@ -75,6 +71,7 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     let url = MetaUrl::parse(&args.url)?;
     let mountpoint = paths::mountpoint(&args.mountpoint)?;
     if fuse::clean_stale(&mountpoint)? {
+        registry::forget_dead(&mountpoint);
         report.note(&format!(
             "cleaned up {}, where a mount was left by a process that is gone",
             mountpoint.display()

@@ -102,6 +102,11 @@ pub(crate) fn by_mountpoint(mountpoint: &Path) -> Vec<Entry> {
     entries.filter(|entry| entry.mountpoint == mountpoint).collect()
 }
 
+/// Takes away what dead processes left of their mounts at `mountpoint`.
+pub(crate) fn forget_dead(mountpoint: &Path) {
+    by_mountpoint(mountpoint).iter().filter(|entry| !entry.process.is_alive()).for_each(Entry::remove);
+}
+
 fn read(path: &Path) -> Option<Entry> {
     // A file of someone else could claim what it likes, and make root wait for or open what it names.
     let metadata = fs::metadata(path).ok()?;

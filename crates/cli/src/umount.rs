@@ -22,7 +22,7 @@ pub(crate) fn run(args: &UmountArgs) -> Result<(), Fault> {
     let entries = registry::by_mountpoint(&mountpoint);
     // Force and lazy must not ask a mount that may hang, and work on a dead one too.
     if !args.lazy && !args.force && fuse::clean_stale(&mountpoint)? {
-        entries.iter().filter(|entry| !entry.process.is_alive()).for_each(Entry::remove);
+        registry::forget_dead(&mountpoint);
         return output::print(&format!(
             "Cleaned up {}, where a mount was left by a process that is gone.\n",
             mountpoint.display()

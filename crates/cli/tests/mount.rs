@@ -87,6 +87,8 @@ fn the_daemon_leaves_nothing_of_its_caller_behind() {
     place.mount(&[]).ok();
     let server = place.server();
     assert_eq!(fs::read_link(format!("/proc/{server}/cwd")).unwrap().to_str(), Some("/"));
+    let name = fs::read_to_string(format!("/proc/{server}/comm")).unwrap();
+    assert_eq!(name, "limen\n");
     let fd = |n| fs::read_link(format!("/proc/{server}/fd/{n}")).unwrap().to_str().unwrap().to_owned();
     soon("standard output is closed", || fd(1) == "/dev/null");
     assert_eq!((fd(0), fd(2)), ("/dev/null".to_owned(), place.text("log")));
@@ -217,6 +219,20 @@ fn a_mount_in_use_is_not_unmounted_unless_told() {
     assert!(!place.is_mounted());
     drop(file);
     assert_eq!(place.status()["sessions"], serde_json::json!([]));
+}
+
+#[test]
+fn umount_says_what_could_not_be_stored() {
+    let place = Place::formatted();
+    place.mount(&[]).ok();
+    let mut file = File::create(format!("{}/lost", place.mnt())).unwrap();
+    file.write_all(&pattern(1 << 20)).unwrap();
+    fs::remove_dir_all(place.path("vol.data")).unwrap();
+    fs::write(place.path("vol.data"), "not a directory any more").unwrap();
+    // The file stays open, so that it is the end of the session that has to store it.
+    place.umount(&["--force"]).failed(1, &["could be stored", &place.text("log")]);
+    assert!(place.log().contains("ERROR"), "{}", place.log());
+    drop(file);
 }
 
 #[test]
