@@ -1,6 +1,6 @@
 //! Random operations, compared with the [model](super::model) after each step.
 //!
-//! Each run prints its seed; `LIMEN_TEST_SEED` replays that one. A run that disagrees is cut down to the steps that
+//! Each run prints its seed; `LIMEN_TEST_SEED` replays that one, `LIMEN_TEST_TIMES` asks for that many times more runs. A run that disagrees is cut down to the steps that
 //! matter before it is shown.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use super::invariants::{check, nodes};
 use super::model::{Model, Shown};
 use super::{Case, Factory};
 use crate::engine::Engine;
-use crate::ops::{Make, MakeKind, RemoveXattr, RenameFlags, XattrMode};
+use crate::ops::{GetNode, GetXattrs, Make, MakeKind, RemoveXattr, RenameFlags, XattrMode};
 use crate::record::{Record, Want};
 use crate::wrap::{Faulty, Odds, split_mix};
 
@@ -49,25 +49,28 @@ const CALM: Odds = Odds { before: 0, after: 0, delay: 0, rival: 0, delay_us: 0 }
 const STORMY: Odds = Odds { before: 60, after: 120, delay: 20, rival: 150, delay_us: 200 };
 
 fn a_client_alone_agrees_with_the_model(factory: Factory<'_>) {
-    explore(factory, Setting { clients: 1, odds: CALM }, 12, 250);
+    explore(factory, Setting { clients: 1, odds: CALM }, 20, 250);
 }
 
 fn faults_change_nothing(factory: Factory<'_>) {
     let odds = Odds { before: 60, after: 150, ..CALM };
-    explore(factory, Setting { clients: 1, odds }, 2, 200);
+    explore(factory, Setting { clients: 1, odds }, 3, 200);
 }
 
 fn two_clients_agree_with_the_model(factory: Factory<'_>) {
-    explore(factory, Setting { clients: 2, odds: CALM }, 8, 200);
+    explore(factory, Setting { clients: 2, odds: CALM }, 16, 200);
 }
 
 fn two_clients_with_faults_and_rivals_agree(factory: Factory<'_>) {
-    explore(factory, Setting { clients: 2, odds: STORMY }, 2, 150);
+    explore(factory, Setting { clients: 2, odds: STORMY }, 3, 200);
 }
 
 fn explore(factory: Factory<'_>, setting: Setting, runs: u64, steps: usize) {
-    let replayed = std::env::var("LIMEN_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seeds = replayed.map_or(0..runs, |seed: u64| seed..seed + 1);
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seeds = match number("LIMEN_TEST_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..runs * number("LIMEN_TEST_TIMES").unwrap_or(1),
+    };
     for seed in seeds {
         println!("seed {seed}, {setting:?}");
         let acts = acts(seed, steps);
@@ -78,39 +81,40 @@ fn explore(factory: Factory<'_>, setting: Setting, runs: u64, steps: usize) {
     }
 }
 
-/// Steps that meet each other often: few names, few directories, some inodes that are gone.
+/// Steps that meet each other often: few names, and mostly inodes that are there, which the model tells.
 fn acts(seed: u64, steps: usize) -> Vec<Act> {
     let mut state = seed.wrapping_mul(0x1_0001);
     let mut draw = |below: usize| (split_mix(&mut state) % below as u64) as usize;
-    let mut dirs = vec![ROOT];
-    let mut inos = vec![ROOT];
+    let mut model = Model::new();
+    let mut made = vec![ROOT];
     let mut acts = Vec::with_capacity(steps);
     for step in 0..steps {
-        let dir = if draw(20) == 0 { inos[draw(inos.len())] } else { dirs[draw(dirs.len())] };
+        let shown = model.show();
+        let dirs: Vec<Ino> = shown.iter().filter(|(_, it)| it.kind.is_dir()).map(|(ino, _)| *ino).collect();
+        let others: Vec<Ino> = shown.keys().filter(|ino| !dirs.contains(ino)).copied().collect();
+        let dir = if draw(20) == 0 { made[draw(made.len())] } else { dirs[draw(dirs.len())] };
         let to = if draw(3) == 0 { dir } else { dirs[draw(dirs.len())] };
-        let ino = inos[inos.len() - 1 - draw(inos.len().min(12))];
+        let ino = match draw(10) {
+            0 => made[draw(made.len())],
+            1 => dirs[draw(dirs.len())],
+            _ if others.is_empty() => ROOT,
+            _ => others[draw(others.len())],
+        };
         let name = ["a", "b", "c", "d"][draw(4)].to_owned();
         let new_name = ["a", "b", "c", "d"][draw(4)].to_owned();
         let xattr = ["user.a", "user.b"][draw(2)].to_owned();
         let mode = [0o644, 0o755, 0o777, 0o1777, 0o4711, 0][draw(6)];
-        acts.push(match draw(100) {
-            0..30 => {
-                let kinds = [FileType::Regular, FileType::Directory, FileType::Directory, FileType::Symlink];
+        let act = match draw(100) {
+            0..26 => {
+                let kinds = [FileType::Regular, FileType::Regular, FileType::Directory, FileType::Symlink];
                 let (ino, kind) = (Ino(1_000_000 + step as u64), kinds[draw(4)]);
-                inos.push(ino);
-                if kind.is_dir() {
-                    // Mostly the newest, so that the tree grows deep and old directories go out of use.
-                    dirs.push(ino);
-                    if dirs.len() > 7 {
-                        dirs.remove(1);
-                    }
-                }
+                made.push(ino);
                 Act::Make { dir, name, ino, kind, mode }
             }
-            30..38 => Act::Link { ino, dir, name },
-            38..46 => Act::Unlink { dir, name },
+            26..36 => Act::Link { ino, dir, name },
+            36..46 => Act::Unlink { dir, name },
             46..52 => Act::Rmdir { dir, name },
-            52..80 => {
+            52..76 => {
                 let flags = match draw(10) {
                     0..6 => REPLACE,
                     6 => NO_REPLACE,
@@ -119,14 +123,16 @@ fn acts(seed: u64, steps: usize) -> Vec<Act> {
                 };
                 Act::Rename { dir, name, to, new_name, flags }
             }
-            80..85 => Act::Chmod { ino, mode },
-            85..91 => Act::Truncate { ino, size: [0, 1, 4096, 4097, 1 << 30][draw(5)] },
-            91..97 => {
+            76..81 => Act::Chmod { ino, mode },
+            81..87 => Act::Truncate { ino, size: [0, 1, 4096, 4097, 1 << 30][draw(5)] },
+            87..95 => {
                 let mode = [XattrMode::Set, XattrMode::Create, XattrMode::Replace][draw(3)];
                 Act::SetXattr { ino, name: xattr, value: step.to_string(), mode }
             }
             _ => Act::RemoveXattr { ino, name: xattr },
-        });
+        };
+        let _ = model.act(&act);
+        acts.push(act);
     }
     acts
 }
@@ -155,10 +161,22 @@ fn replay(factory: Factory<'_>, setting: Setting, seed: u64, acts: &[Act]) -> Re
             return Err(format!("step {step} by client {who}: {act:?} left {shown:#?}, not {expected:#?}"));
         }
         if alone {
+            // Looks are many and meet no faults, for their retries would take most of the time.
+            faulty.arm(false);
             compare_looks(&clients[0], &model, &expected).map_err(|what| format!("step {step}: {what}"))?;
+            faulty.arm(true);
         } else {
             // Looks that may be out of date by a second: they fill the memory with what misleads later steps.
-            let _ = clients[who].lookup(ROOT, "a");
+            let other = &clients[(who + 1) % clients.len()];
+            for (&ino, it) in &expected {
+                let name = ["a", "b", "c", "d"][(split_mix(&mut dice) % 4) as usize];
+                match split_mix(&mut dice) % 4 {
+                    0 if it.kind.is_dir() => drop(other.lookup(ino, name)),
+                    1 => drop(other.run(&GetNode(ino))),
+                    2 => drop(other.run(&GetXattrs(ino))),
+                    _ => {}
+                }
+            }
         }
     }
     faulty.arm(false);
@@ -264,4 +282,105 @@ fn shrink(
         chunk /= 2;
     }
     (acts, problem)
+}
+
+/// The suite judged in its turn: it must notice what is wrong.
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::engine::{EngineError, Outcome};
+    use crate::mem::MemEngine;
+    use crate::record::{Facts, Page, Scan};
+    use crate::txn::{Effect, Guard, Txn};
+
+    /// An engine that gets every transaction a little wrong.
+    #[derive(Debug)]
+    struct Broken {
+        inner: MemEngine,
+        spoil: fn(&mut Txn),
+    }
+
+    impl Engine for Broken {
+        fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+            self.inner.read(wants)
+        }
+
+        fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
+            let mut txns = txns.to_vec();
+            txns.iter_mut().for_each(self.spoil);
+            self.inner.commit(&txns)
+        }
+
+        fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
+            self.inner.scan(scan)
+        }
+
+        fn sync(&self) -> Result<(), EngineError> {
+            self.inner.sync()
+        }
+
+        fn wipe(&self) -> Result<(), EngineError> {
+            self.inner.wipe()
+        }
+    }
+
+    /// The fewest steps in which one of a few runs disagrees, if any does.
+    fn noticed(setting: Setting, spoil: fn(&mut Txn)) -> Option<usize> {
+        let factory = || -> Arc<dyn Engine> { Arc::new(Broken { inner: MemEngine::default(), spoil }) };
+        (0..5).find_map(|seed| {
+            let acts = acts(seed, 120);
+            let problem = replay(&factory, setting, seed, &acts).err()?;
+            Some(shrink(&factory, setting, seed, acts, problem).0.len())
+        })
+    }
+
+    fn without(guard: fn(&Guard) -> bool) -> impl Fn(&mut Txn) {
+        move |txn| txn.guards.retain(|found| !guard(found))
+    }
+
+    #[test]
+    fn a_sound_engine_passes() {
+        assert_eq!(noticed(Setting { clients: 2, odds: CALM }, |_| ()), None);
+    }
+
+    #[test]
+    fn lost_effects_are_noticed_and_cut_down() {
+        let alone = Setting { clients: 1, odds: CALM };
+        let spoilers: [fn(&mut Txn); 3] = [
+            |txn| txn.effects.retain(|effect| !matches!(effect, Effect::AddLinks { delta: -1, .. })),
+            |txn| txn.effects.retain(|effect| !matches!(effect, Effect::DropNode { .. })),
+            |txn| txn.effects.retain(|effect| !matches!(effect, Effect::DropXattr { .. })),
+        ];
+        for (which, spoil) in spoilers.into_iter().enumerate() {
+            let steps = noticed(alone, spoil);
+            assert!(steps.is_some_and(|steps| steps <= 4), "spoiler {which}: {steps:?} steps");
+        }
+    }
+
+    #[test]
+    fn missing_guards_are_noticed() {
+        let two = Setting { clients: 2, odds: CALM };
+        let spoilers: [fn(&mut Txn); 5] = [
+            |txn| without(|guard| matches!(guard, Guard::EdgeIs { .. }))(txn),
+            |txn| without(|guard| matches!(guard, Guard::EdgeAbsent { .. }))(txn),
+            |txn| without(|guard| matches!(guard, Guard::Links { .. }))(txn),
+            |txn| without(|guard| matches!(guard, Guard::Empty { .. }))(txn),
+            |txn| without(|guard| matches!(guard, Guard::Xattr { .. }))(txn),
+        ];
+        for (which, spoil) in spoilers.into_iter().enumerate() {
+            assert!(noticed(two, spoil).is_some(), "spoiler {which}");
+        }
+    }
+
+    #[test]
+    fn a_repetition_done_twice_is_noticed() {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let odds = Odds { after: 300, ..CALM };
+        let steps = noticed(Setting { clients: 1, odds }, |txn| {
+            txn.op_id = types::OpId(1 << 100 | u128::from(NEXT.fetch_add(1, Ordering::Relaxed)));
+        });
+        assert!(steps.is_some());
+    }
 }

@@ -20,6 +20,9 @@ pub(super) const CASES: &[Case] = &[
 
 const NAMED: &str = "u::rwx,u:1000:rw-,g::r-x,m::rwx,o::---";
 
+/// An operation that is refused, and with what.
+type Try = Box<dyn Fn(&Client) -> Option<Errno>>;
+
 struct Bench {
     engine: Arc<Counting<Arc<dyn Engine>>>,
     client: Client,
@@ -147,7 +150,7 @@ fn a_refusal_is_one_round_trip_or_none(factory: Factory<'_>) {
         let dir = b.client.mkdir(ROOT, "dir").unwrap();
         let file = b.client.create(ROOT, "file").unwrap();
         let none = [(ROOT, "none"), (ROOT, "file"), (ROOT, "dir")];
-        let refused: [(&str, Box<dyn Fn(&Client) -> Option<Errno>>, Errno); 7] = [
+        let refused: [(&str, Try, Errno); 7] = [
             ("create", Box::new(|c| c.create(ROOT, "file").err()), Errno::EEXIST),
             ("unlink", Box::new(|c| c.unlink(ROOT, "none").err()), Errno::ENOENT),
             ("unlink of a directory", Box::new(|c| c.unlink(ROOT, "dir").err()), Errno::EISDIR),
