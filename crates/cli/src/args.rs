@@ -89,12 +89,14 @@ pub(crate) struct FormatArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Options for -o, several separated by commas:
-  ro               nothing can be changed
-  nosuid,nodev,noexec,noatime  as for mount(8)
-  allow_other      all users may enter, the default for root; user_only: only who mounts
-  nonempty         mount over a directory that has entries
-  workers=N        threads that serve requests [default: 4 a CPU]
-  cache=SIZE       memory for blocks that were read [default: 256M]
+  ro                 nothing can be changed
+  nosuid, nodev, noexec, noatime
+                     as for mount(8)
+  allow_other        all users may enter, the default for root
+  user_only          only who mounts may enter, the default for others
+  nonempty           mount over a directory that has entries
+  workers=N          threads that serve requests [default: 4 a CPU]
+  cache=SIZE         memory for blocks that were read [default: 256M]
   write_buffer=SIZE  memory for data not yet stored
 
 Examples:

@@ -24,7 +24,7 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<(), Fault> {
         confirm(&volume, usage.inodes, &show_size(used_bytes(&usage)))?;
     }
     // The objects first: should this be interrupted, the volume is still there to be destroyed again.
-    let bar = output::progress("objects removed", None);
+    let bar = output::progress("objects removed");
     let mut removed = 0;
     let destroyed = open_store(&volume, 0)?.destroy(&mut |count| {
         removed = count;

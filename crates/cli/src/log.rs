@@ -3,7 +3,7 @@
 use std::env;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, IsTerminal};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -31,10 +31,10 @@ pub(crate) fn init(default: &str, file: Option<File>) -> Result<(), Fault> {
             .at(format!("environment variable {VARIABLE}"))
             .advise("write e.g. info or vfs=debug")
     })?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_timer(Utc);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_timer(Utc).with_ansi(false);
     match file {
-        Some(file) => log.with_ansi(false).with_writer(Arc::new(file)).init(),
-        None => log.with_ansi(io::stderr().is_terminal()).with_writer(io::stderr).init(),
+        Some(file) => log.with_writer(Arc::new(file)).init(),
+        None => log.with_writer(io::stderr).init(),
     }
     Ok(())
 }

@@ -51,14 +51,11 @@ impl Table {
     }
 }
 
-/// A bar for work of a known or, with `None`, an unknown amount; hidden where standard error is no terminal.
-pub(crate) fn progress(what: &'static str, total: Option<u64>) -> ProgressBar {
-    let (bar, template) = match total {
-        Some(total) => (ProgressBar::new(total), "{msg} [{bar:40}] {pos}/{len} {eta}"),
-        None => (ProgressBar::new_spinner(), "{spinner} {msg}: {pos} ({per_sec})"),
-    };
-    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    let bar = bar.with_style(style).with_message(what);
+/// Counts work of an amount that is not known; hidden where standard error is no terminal.
+pub(crate) fn progress(what: &'static str) -> ProgressBar {
+    let style = ProgressStyle::with_template("{spinner} {msg}: {pos} ({per_sec})");
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_spinner());
+    let bar = ProgressBar::new_spinner().with_style(style).with_message(what);
     bar.enable_steady_tick(Duration::from_millis(100));
     bar
 }

@@ -3,8 +3,10 @@
 mod common;
 
 use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
 
-use common::{Place, limen};
+use common::{LIMEN, Place, Said, limen};
 use engine_sqlite::{Options, SqliteEngine};
 use meta::{Effect, Engine, Txn};
 use types::OpId;
@@ -158,6 +160,34 @@ fn destroy_asks_and_then_leaves_nothing() {
         fs::read_dir(place.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["mnt"]);
     place.format(&[]).ok();
+}
+
+/// With a terminal of its own, as `script(1)` makes one.
+fn on_a_terminal(line: &str, typed: &str) -> Said {
+    let mut script = Command::new("script");
+    script
+        .args(["-qec", line, "/dev/null"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = script.spawn().unwrap();
+    let mut keyboard = child.stdin.take().unwrap();
+    keyboard.write_all(format!("{typed}\n").as_bytes()).unwrap();
+    let said = child.wait_with_output().unwrap().into();
+    drop(keyboard);
+    said
+}
+
+#[test]
+fn destroy_lets_a_person_type_the_name() {
+    let place = Place::formatted();
+    let line = format!("{LIMEN} destroy {}", place.url());
+    let said = on_a_terminal(&line, "bol");
+    assert!(said.code == Some(1) && said.out.contains("nothing was removed"), "{said:?}");
+    place.status();
+    let said = on_a_terminal(&line, "vol");
+    assert!(said.code == Some(0) && said.out.contains("'vol' is gone"), "{said:?}");
+    assert!(!place.path("vol.db").exists());
 }
 
 #[test]
