@@ -11,6 +11,7 @@ mod invariants;
 mod links;
 mod model;
 mod names;
+mod races;
 mod random;
 mod renames;
 mod stale;
@@ -38,6 +39,7 @@ const GROUPS: &[(&str, &[Case])] = &[
     ("attrs", attrs::CASES),
     ("links", links::CASES),
     ("names", names::CASES),
+    ("races", races::CASES),
     ("random", random::CASES),
     ("renames", renames::CASES),
     ("stale", stale::CASES),
@@ -72,7 +74,7 @@ where
 macro_rules! ops_suite {
     ($new:expr) => {
         $crate::ops_suite! { @groups $new;
-            acls attrs links names random renames stale threads trips volumes vouch
+            acls attrs links names races random renames stale threads trips volumes vouch
         }
     };
     (@groups $new:expr; $($group:ident)*) => {

@@ -77,9 +77,9 @@ impl<E: Engine> Faulty<E> {
         self.armed.store(armed, Ordering::Release);
     }
 
-    /// The next requests meet these, one each, before the odds count again.
+    /// The next requests meet these, one each, before the odds count again; what was left of an earlier script is void.
     pub fn script(&self, faults: impl IntoIterator<Item = Fault>) {
-        lock(&self.script).extend(faults);
+        *lock(&self.script) = faults.into_iter().collect();
     }
 
     /// What [`Fault::Rival`] does from now on. It is handed the inner engine and must not use the wrapper.
