@@ -10,9 +10,10 @@ use std::collections::{HashMap, VecDeque};
 
 use meta::{Effect, Guard, Node, Outcome, Seq, Txn, Usage, Want};
 use rusqlite::{Connection, Result, params};
-use types::{AclId, ChunkIndex, Ino, OpId, Slice, SliceSource};
+use types::{AclId, ChunkIndex, Ino, OpId};
 
 use crate::read::{self, int};
+use crate::rows;
 
 /// How many operation ids are remembered for repetitions.
 const REMEMBERED_OPS: usize = 16_384;
@@ -128,6 +129,7 @@ impl<'c> Batch<'c> {
             Guard::Xattr { ino, name, present } => read::has_xattr(conn, *ino, name)? == *present,
             Guard::Setting { name, value } => read::setting(conn, name)? == *value,
             Guard::Counter { counter, value } => read::counter(conn, *counter)? == *value,
+            Guard::Rows { ino, chunk, rows } => read::slices(conn, *ino, *chunk)?.starts_with(rows),
             Guard::Room { max_inodes, max_blocks } => {
                 let usage = self.usage()?;
                 usage.inodes < *max_inodes && usage.blocks < *max_blocks
@@ -158,10 +160,14 @@ impl<'c> Batch<'c> {
             | Effect::Extend { ino, .. } => self.change_node(*ino, effect)?,
             Effect::AppendSlice { ino, chunk, slice } => {
                 if self.node(*ino)?.is_some() {
-                    append_slice(conn, *ino, *chunk, slice)?;
+                    rows::append(conn, *ino, *chunk, slice)?;
                 }
             }
-            Effect::DropSlices { ino, from } => drop_slices(conn, *ino, *from)?,
+            Effect::DropSlices { ino, from, to } => rows::drop_chunks(conn, *ino, *from, *to)?,
+            Effect::ReplaceRows { ino, chunk, count, rows } => {
+                rows::replace(conn, *ino, *chunk, *count, rows)?;
+            }
+            Effect::Share { slice } => rows::share(conn, *slice)?,
             Effect::PutXattr { ino, name, value } => {
                 if self.node(*ino)?.is_some() {
                     const SQL: &str = "INSERT INTO xattr (ino, name, value) VALUES (?1, ?2, ?3) \
@@ -272,7 +278,7 @@ impl<'c> Batch<'c> {
         ] {
             self.conn.prepare_cached(sql)?.execute([int(ino.0)])?;
         }
-        drop_slices(self.conn, ino, ChunkIndex(0))
+        rows::drop_chunks(self.conn, ino, ChunkIndex(0), ChunkIndex(u64::MAX))
     }
 }
 
@@ -296,28 +302,4 @@ fn write_node(conn: &Connection, sql: &str, node: &Node) -> Result<usize> {
         int(node.parent.0),
         int(node.access_rev),
     ])
-}
-
-fn append_slice(conn: &Connection, ino: Ino, chunk: ChunkIndex, slice: &Slice) -> Result<()> {
-    const SQL: &str = "INSERT INTO slice (ino, chunk, seq, pos, len, data, slice, slice_off, slice_size) \
-                       SELECT ?1, ?2, coalesce(max(seq), 0) + 1, ?3, ?4, ?5, ?6, ?7, ?8 \
-                       FROM slice WHERE ino = ?1 AND chunk = ?2";
-    let (data, id, offset, size) = match &slice.source {
-        SliceSource::Hole => (None, None, None, None),
-        SliceSource::Inline(data) => (Some(&data[..]), None, None, None),
-        SliceSource::Blocks { id, offset, size } => (None, Some(int(id.0)), Some(offset), Some(size)),
-    };
-    let params = params![int(ino.0), int(chunk.0), slice.pos, slice.len, data, id, offset, size];
-    conn.prepare_cached(SQL)?.execute(params)?;
-    Ok(())
-}
-
-fn drop_slices(conn: &Connection, ino: Ino, from: ChunkIndex) -> Result<()> {
-    // No chunk lies beyond i64::MAX, so nothing is lost where the bound is cut down to it.
-    let bounds = (int(ino.0), i64::try_from(from.0).unwrap_or(i64::MAX));
-    const GARBAGE: &str = "REPLACE INTO garbage (slice, size) SELECT slice, slice_size FROM slice \
-                           WHERE ino = ?1 AND chunk >= ?2 AND slice IS NOT NULL";
-    conn.prepare_cached(GARBAGE)?.execute(bounds)?;
-    conn.prepare_cached("DELETE FROM slice WHERE ino = ?1 AND chunk >= ?2")?.execute(bounds)?;
-    Ok(())
 }

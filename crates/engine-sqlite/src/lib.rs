@@ -6,6 +6,7 @@
 //! | `schema` | tables, their version, migration |
 //! | `engine` | [`SqliteEngine`]: opening, `impl Engine`, syncing |
 //! | `read`, `scan` | records out of rows |
+//! | `rows` | a file's chunks and the slices they refer to |
 //! | `commit` | guards and effects, for a batch of transactions |
 //! | `queue` | group commit: who waits for the writer joins its next batch |
 //! | `pool` | the reader connections |
@@ -20,6 +21,7 @@ mod lock;
 mod pool;
 mod queue;
 mod read;
+mod rows;
 mod scan;
 mod schema;
 

@@ -119,7 +119,7 @@ fn symlink(conn: &Connection, ino: Ino) -> Result<Option<Arc<[u8]>>> {
     statement.query_row([int(ino.0)], |row| Ok(Arc::from(row.get_ref(0)?.as_blob()?))).optional()
 }
 
-fn slices(conn: &Connection, ino: Ino, chunk: ChunkIndex) -> Result<Vec<Slice>> {
+pub(crate) fn slices(conn: &Connection, ino: Ino, chunk: ChunkIndex) -> Result<Vec<Slice>> {
     const SQL: &str = "SELECT pos, len, data, slice, slice_off, slice_size FROM slice \
                        WHERE ino = ?1 AND chunk = ?2 ORDER BY seq";
     let mut statement = conn.prepare_cached(SQL)?;

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use meta::{Facts, Garbage, Page, Record, Scan, Seq, Session};
 use rusqlite::{Connection, Params, Result, Row};
-use types::{Ino, Name, SessionId, SliceId, Time};
+use types::{ChunkIndex, Ino, Name, SessionId, SliceId, Time};
 
-use crate::read::{acl, acl_ids, edge_at, int, name_at, node_at, node_columns, node_joined, uint};
+use crate::read::{acl, acl_ids, edge_at, int, name_at, node_at, node_columns, node_joined, slices, uint};
 
 /// The rows of `scan`, each as its records. An ACL that several nodes carry comes once.
 pub(crate) fn page(conn: &Connection, seq: Seq, scan: &Scan) -> Result<Page> {
@@ -30,6 +30,16 @@ pub(crate) fn page(conn: &Connection, seq: Seq, scan: &Scan) -> Result<Page> {
             rows(conn, SQL, (after_id(after.0), one_more(*limit)), *limit, &mut page, |row, records| {
                 let node = node_at(row, 0)?;
                 records.push(Record::Node(node.ino, Some(node)));
+                Ok(())
+            })?;
+        }
+        Scan::Slices { ino, from, limit } => {
+            const SQL: &str =
+                "SELECT DISTINCT chunk FROM slice WHERE ino = ?1 AND chunk >= ?2 ORDER BY chunk LIMIT ?3";
+            let params = (int(ino.0), after_id(from.0), one_more(*limit));
+            rows(conn, SQL, params, *limit, &mut page, |row, records| {
+                let chunk = ChunkIndex(uint(row.get(0)?));
+                records.push(Record::Slices(*ino, chunk, slices(conn, *ino, chunk)?.into()));
                 Ok(())
             })?;
         }

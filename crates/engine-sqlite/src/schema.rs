@@ -111,6 +111,11 @@ CREATE TABLE garbage (            -- a slice no file refers to; its objects are 
     size        INTEGER NOT NULL  -- bytes
 ) STRICT;
 
+CREATE TABLE shared (             -- a slice that more than one row of table slice refers to
+    slice       INTEGER PRIMARY KEY,
+    extra       INTEGER NOT NULL  -- rows beyond the first
+) STRICT;
+
 CREATE VIEW files AS              -- for people: directory entries as ls -l shows them
 SELECT e.parent,
        CAST(e.name AS TEXT) AS name,
@@ -125,8 +130,9 @@ FROM edge e LEFT JOIN node n USING (ino)
 ";
 
 /// Every table but `usage`, whose one row stays.
-pub(crate) const TABLES: [&str; 11] = [
+pub(crate) const TABLES: [&str; 12] = [
     "node", "edge", "slice", "xattr", "symlink", "acl", "setting", "counter", "session", "orphan", "garbage",
+    "shared",
 ];
 
 /// Brings the database behind `conn` to [`VERSION`], from nothing if `create`.

@@ -36,6 +36,8 @@ struct Tables {
     sessions: BTreeMap<SessionId, Session>,
     orphans: BTreeSet<(SessionId, Ino)>,
     garbage: BTreeMap<SliceId, u32>,
+    /// Rows that refer to a slice beyond its first; absent for none.
+    shared: BTreeMap<SliceId, u64>,
     applied: BTreeMap<OpId, Seq>,
     applied_order: VecDeque<OpId>,
 }
@@ -117,6 +119,9 @@ impl Tables {
             }
             Guard::Setting { name, value } => self.settings.get(*name) == value.as_ref(),
             Guard::Counter { counter, value } => self.counter(*counter) == *value,
+            Guard::Rows { ino, chunk, rows } => {
+                self.slices.get(&(*ino, *chunk)).map_or(&[][..], Vec::as_slice).starts_with(rows)
+            }
             Guard::Room { max_inodes, max_blocks } => {
                 self.usage.inodes < *max_inodes && self.usage.blocks < *max_blocks
             }
@@ -160,7 +165,18 @@ impl Tables {
                     self.slices.entry((*ino, *chunk)).or_default().push(slice.clone());
                 }
             }
-            Effect::DropSlices { ino, from } => self.drop_slices(*ino, *from),
+            Effect::DropSlices { ino, from, to } => self.drop_slices(*ino, *from, *to),
+            Effect::ReplaceRows { ino, chunk, count, rows } => {
+                if let Some(all) = self.slices.get_mut(&(*ino, *chunk)) {
+                    let count = all.len().min(*count as usize);
+                    let gone: Vec<Slice> = all.splice(..count, rows.iter().take(count).cloned()).collect();
+                    if all.is_empty() {
+                        self.slices.remove(&(*ino, *chunk));
+                    }
+                    self.release(&gone);
+                }
+            }
+            Effect::Share { slice } => *self.shared.entry(*slice).or_default() += 1,
             Effect::PutXattr { ino, name, value } => {
                 if self.nodes.contains_key(ino) {
                     Arc::make_mut(self.xattrs.entry(*ino).or_default()).insert(name.clone(), value.clone());
@@ -209,17 +225,26 @@ impl Tables {
         self.usage.blocks -= node.blocks();
         self.xattrs.remove(&ino);
         self.symlinks.remove(&ino);
-        self.drop_slices(ino, ChunkIndex(0));
+        self.drop_slices(ino, ChunkIndex(0), ChunkIndex(u64::MAX));
     }
 
-    fn drop_slices(&mut self, ino: Ino, from: ChunkIndex) {
-        let dropped = self.slices.range((ino, from)..=(ino, ChunkIndex(u64::MAX)));
+    fn drop_slices(&mut self, ino: Ino, from: ChunkIndex, to: ChunkIndex) {
+        let dropped = self.slices.range((ino, from)..(ino, to.max(from)));
         let keys: Vec<_> = dropped.map(|(key, _)| *key).collect();
         for key in keys {
-            for slice in self.slices.remove(&key).unwrap_or_default() {
-                if let SliceSource::Blocks { id, size, .. } = slice.source {
-                    self.garbage.insert(id, size);
-                }
+            let gone = self.slices.remove(&key).unwrap_or_default();
+            self.release(&gone);
+        }
+    }
+
+    /// What becomes of the slices of rows that are gone.
+    fn release(&mut self, rows: &[Slice]) {
+        for slice in rows {
+            let SliceSource::Blocks { id, size, .. } = slice.source else { continue };
+            match self.shared.get_mut(&id) {
+                Some(1) => drop(self.shared.remove(&id)),
+                Some(others) => *others -= 1,
+                None => drop(self.garbage.insert(id, size)),
             }
         }
     }
@@ -304,6 +329,13 @@ impl Tables {
                 let nodes = self.nodes.range((Bound::Excluded(after), Bound::Unbounded));
                 let nodes = nodes.take_while(|_| row(*limit));
                 records.extend(nodes.map(|(ino, node)| Record::Node(*ino, Some(*node))));
+            }
+            Scan::Slices { ino, from, limit } => {
+                let chunks = self.slices.range((*ino, *from)..(*ino, ChunkIndex(u64::MAX)));
+                let chunks = chunks.take_while(|_| row(*limit));
+                records.extend(
+                    chunks.map(|(&(ino, chunk), rows)| Record::Slices(ino, chunk, rows.as_slice().into())),
+                );
             }
             Scan::Orphans { after, limit } => {
                 let orphans = self.orphans.range((Bound::Excluded(after), Bound::Unbounded));

@@ -163,6 +163,8 @@ pub enum Scan {
     Dir { parent: Ino, after: Option<Name>, limit: usize, nodes: bool },
     /// [`Record::Node`] of every inode after `after`, by number.
     Nodes { after: Ino, limit: usize },
+    /// [`Record::Slices`] of every chunk of a file that has rows, from `from` on.
+    Slices { ino: Ino, from: ChunkIndex, limit: usize },
     /// [`Record::Orphan`] by session and inode, those after.
     Orphans { after: (SessionId, Ino), limit: usize },
     /// [`Record::Session`] by id, those after.

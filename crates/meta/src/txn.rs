@@ -68,6 +68,12 @@ pub enum Guard {
         counter: Counter,
         value: u64,
     },
+    /// The chunk's oldest rows are just these; newer ones may follow.
+    Rows {
+        ino: Ino,
+        chunk: ChunkIndex,
+        rows: Arc<[Slice]>,
+    },
     /// One more inode fits below `max_inodes`, and the blocks in use are below `max_blocks`.
     Room {
         max_inodes: u64,
@@ -90,6 +96,7 @@ impl Guard {
             Guard::Xattr { ino, .. } => Want::Xattrs(*ino),
             Guard::Setting { .. } => Want::Settings,
             Guard::Counter { counter, .. } => Want::Counter(*counter),
+            Guard::Rows { ino, chunk, .. } => Want::Slices(*ino, *chunk),
             Guard::Room { .. } => Want::Usage,
         }
     }
@@ -149,10 +156,24 @@ pub enum Effect {
         chunk: ChunkIndex,
         slice: Slice,
     },
-    /// The rows of chunk `from` and all later ones go; slices in the object store become garbage.
+    /// The rows of the chunks from `from` on and before `to` go; slices in the object store that no other row refers to
+    /// become garbage.
     DropSlices {
         ino: Ino,
         from: ChunkIndex,
+        to: ChunkIndex,
+    },
+    /// The chunk's `count` oldest rows go as by [`Effect::DropSlices`], and `rows`, no more than these, stand in their
+    /// place: before all newer ones.
+    ReplaceRows {
+        ino: Ino,
+        chunk: ChunkIndex,
+        count: u32,
+        rows: Arc<[Slice]>,
+    },
+    /// One row more than so far refers to the slice: it becomes garbage only when that many have gone.
+    Share {
+        slice: SliceId,
     },
     PutXattr {
         ino: Ino,

@@ -160,7 +160,7 @@ pub fn dropped_slices_become_garbage(engine: &dyn Engine) {
         effects.push(Effect::AppendSlice { ino, chunk: ChunkIndex(chunk), slice });
     }
     effects.push(Effect::AppendSlice { ino: Ino(4), chunk: ChunkIndex(3), slice: blocks(20, 1) });
-    effects.push(Effect::DropSlices { ino, from: ChunkIndex(2) });
+    effects.push(Effect::DropSlices { ino, from: ChunkIndex(2), to: ChunkIndex(u64::MAX) });
     apply(engine, effects);
     let left: Vec<usize> = (0..4).map(|chunk| slices(engine, 3, chunk).len()).collect();
     assert_eq!((left, slices(engine, 4, 3).len()), (vec![1, 1, 0, 0], 1));
@@ -171,7 +171,7 @@ pub fn dropped_slices_become_garbage(engine: &dyn Engine) {
     // A chunk that was emptied is written to again like any other.
     apply(engine, vec![Effect::AppendSlice { ino, chunk: ChunkIndex(2), slice: inline(0, b"x") }]);
     assert_eq!(slices(engine, 3, 2), [inline(0, b"x")]);
-    apply(engine, vec![Effect::DropSlices { ino, from: ChunkIndex(u64::MAX) }]);
+    apply(engine, vec![Effect::DropSlices { ino, from: ChunkIndex(u64::MAX), to: ChunkIndex(u64::MAX) }]);
     assert_eq!(slices(engine, 3, 2).len(), 1);
 }
 
@@ -256,7 +256,7 @@ pub fn absent_targets_do_nothing(engine: &dyn Engine) {
             Effect::SetSize { ino, size: 1 },
             Effect::Extend { ino, size: 1 },
             Effect::AppendSlice { ino, chunk: ChunkIndex(0), slice: blocks(1, 1) },
-            Effect::DropSlices { ino, from: ChunkIndex(0) },
+            Effect::DropSlices { ino, from: ChunkIndex(0), to: ChunkIndex(u64::MAX) },
             Effect::PutXattr { ino, name: xattr("user.a"), value: b""[..].into() },
             Effect::DropXattr { ino, name: xattr("user.a") },
             Effect::DropOrphan { session: SessionId(1), ino },

@@ -99,6 +99,10 @@ fn guard(rng: &mut Rng) -> Guard {
         6 => Guard::Empty { ino },
         7 => Guard::Xattr { ino, name: any_xattr(rng), present: rng.one_in(2) },
         8 => Guard::Setting { name: any_setting(rng), value: rng.pick(&[None, Some("x".to_owned())]) },
+        9 if rng.one_in(2) => {
+            let rows = (0..rng.below(2)).map(|_| any_slice(rng)).collect();
+            Guard::Rows { ino, chunk: ChunkIndex(rng.below(CHUNKS)), rows }
+        }
         9 => Guard::Counter { counter: rng.pick(&Counter::ALL), value: rng.below(3) },
         _ => Guard::Room { max_inodes: 1 + rng.below(INOS), max_blocks: 1 + rng.below(10) },
     }
@@ -125,8 +129,18 @@ fn add_effect(rng: &mut Rng, kind: u64, effects: &mut Vec<Effect>) {
             let chunk = ChunkIndex(rng.below(CHUNKS));
             Effect::AppendSlice { ino, chunk, slice: any_slice(rng) }
         }
-        14 => Effect::DropSlices { ino, from: ChunkIndex(rng.below(CHUNKS + 1)) },
-        15 => Effect::PutXattr { ino, name: any_xattr(rng), value: any_bytes(rng).into() },
+        14 => Effect::DropSlices {
+            ino,
+            from: ChunkIndex(rng.below(CHUNKS + 1)),
+            to: ChunkIndex(rng.below(CHUNKS + 2)),
+        },
+        15 if rng.one_in(3) => Effect::Share { slice: SliceId(1 + rng.below(6)) },
+        15 => {
+            let (chunk, count) = (ChunkIndex(rng.below(CHUNKS)), rng.below(4) as u32);
+            let rows = (0..rng.below(u64::from(count) + 1)).map(|_| any_slice(rng)).collect();
+            Effect::ReplaceRows { ino, chunk, count, rows }
+        }
+        16 if rng.one_in(2) => Effect::PutXattr { ino, name: any_xattr(rng), value: any_bytes(rng).into() },
         16 => Effect::DropXattr { ino, name: any_xattr(rng) },
         17 => Effect::PutAcl { id: any_acl(rng), text: rng.pick(&["one", "two"]).into() },
         18 if rng.one_in(2) => Effect::PutOrphan { session: any_session(rng), ino },
@@ -142,7 +156,8 @@ fn add_effect(rng: &mut Rng, kind: u64, effects: &mut Vec<Effect>) {
 
 fn range(rng: &mut Rng) -> Scan {
     let limit = rng.below(4) as usize;
-    match rng.below(6) {
+    match rng.below(7) {
+        6 => Scan::Slices { ino: any_ino(rng), from: ChunkIndex(rng.below(CHUNKS)), limit },
         0 => Scan::Nodes { after: any_ino(rng), limit },
         1 => Scan::Orphans { after: (any_session(rng), any_ino(rng)), limit },
         2 => Scan::Sessions { after: any_session(rng), limit },

@@ -119,7 +119,7 @@ pub fn orphans_sessions_and_garbage_are_scanned_in_order(engine: &dyn Engine) {
         let slice = Slice { pos: 0, len: 1, source };
         effects.push(Effect::AppendSlice { ino: Ino(3), chunk: ChunkIndex(0), slice });
     }
-    effects.push(Effect::DropSlices { ino: Ino(3), from: ChunkIndex(0) });
+    effects.push(Effect::DropSlices { ino: Ino(3), from: ChunkIndex(0), to: ChunkIndex(u64::MAX) });
     apply(engine, effects);
     for limit in 1..6 {
         let first = Scan::Orphans { after: (SessionId(0), Ino(0)), limit };

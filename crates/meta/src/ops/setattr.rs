@@ -3,7 +3,7 @@
 use types::{CHUNK_BYTES, Caps, ChunkIndex, Errno, FileType, Ino, Mode, Slice, SliceSource, Time};
 
 use crate::driver::{Ctx, Op, Plan, Vouch};
-use crate::ops::write::kill_priv;
+use crate::ops::write::{kill_priv, make_room};
 use crate::record::{Node, Want};
 use crate::txn::{Access, Effect};
 use crate::view::{Stop, View};
@@ -15,7 +15,8 @@ use crate::view::{Stop, View};
 /// has `CAP_FSETID` (`setattr_should_drop_sgid`). The times are set as given; ctime moves with every change.
 ///
 /// # Errors
-/// ESTALE where the inode is gone; EISDIR, EINVAL for the size of what is no regular file; EPERM unless owner.
+/// ESTALE where the inode is gone; EISDIR, EINVAL for the size of what is no regular file; ENOSPC where it would grow
+/// beyond the volume's limit, which counts holes; EPERM unless owner.
 #[derive(Debug, Default)]
 pub struct SetAttr {
     pub ino: Ino,
@@ -54,6 +55,7 @@ impl Op for SetAttr {
                 FileType::Directory => return Err(Errno::EISDIR.into()),
                 _ => return Err(Errno::EINVAL.into()),
             }
+            make_room(view, ctx, &node, size)?;
             truncate(self.ino, size, &mut effects);
             if self.kill_suidgid {
                 access.mode = kill_priv(access.mode, true);
@@ -97,7 +99,7 @@ fn truncate(ino: Ino, size: u64, effects: &mut Vec<Effect>) {
     effects.push(Effect::SetSize { ino, size });
     let (chunk, pos) = ChunkIndex::of(size);
     let from = if pos == 0 { chunk } else { ChunkIndex(chunk.0 + 1) };
-    effects.push(Effect::DropSlices { ino, from });
+    effects.push(Effect::DropSlices { ino, from, to: ChunkIndex(u64::MAX) });
     if pos != 0 {
         let slice = Slice { pos, len: CHUNK_BYTES as u32 - pos, source: SliceSource::Hole };
         effects.push(Effect::AppendSlice { ino, chunk, slice });

@@ -3,7 +3,7 @@
 use types::{ChunkIndex, Errno, Ino, Mode, Slice, Time, XattrName};
 
 use crate::driver::{Ctx, Op, Plan};
-use crate::record::Want;
+use crate::record::{Node, Want, blocks_of};
 use crate::txn::{Access, Effect};
 use crate::view::{Stop, View};
 
@@ -27,12 +27,8 @@ impl Op for Write {
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, Stop> {
         view.prefetch([Want::Node(self.ino)])?;
-        view.inode(self.ino)?;
-        if let Some((_, max_blocks)) = ctx.volume.limits()
-            && !view.has_room(u64::MAX, max_blocks)
-        {
-            return Err(Errno::ENOSPC.into());
-        }
+        let node = view.inode(self.ino)?;
+        make_room(view, ctx, &node, self.end)?;
         let append = |(chunk, slice): &(ChunkIndex, Slice)| Effect::AppendSlice {
             ino: self.ino,
             chunk: *chunk,
@@ -43,6 +39,21 @@ impl Op for Write {
         let time = Some(self.mtime);
         effects.push(Effect::Touch { ino: self.ino, atime: None, mtime: time, ctime: time });
         Ok(Plan { reply: (), effects })
+    }
+}
+
+/// Requires the volume to have room for all that a file grows by when it reaches to `end`, not just for a first block:
+/// a flush brings as much as the write buffers hold.
+pub(super) fn make_room(view: &mut View<'_>, ctx: &Ctx<'_>, node: &Node, end: u64) -> Result<(), Stop> {
+    let grown = blocks_of(end).saturating_sub(node.blocks());
+    match ctx.volume.limits() {
+        // So many may be in use that the new ones fit: one less than what would be too much.
+        Some((_, max_blocks))
+            if grown > 0 && !view.has_room(u64::MAX, max_blocks.saturating_sub(grown - 1)) =>
+        {
+            Err(Errno::ENOSPC.into())
+        }
+        _ => Ok(()),
     }
 }
 

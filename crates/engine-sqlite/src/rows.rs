@@ -1,0 +1,95 @@
+//! The rows of a file's chunks, and the slices they refer to.
+
+use rusqlite::{Connection, Result, params};
+use types::{ChunkIndex, Ino, Slice, SliceId, SliceSource};
+
+use crate::read::int;
+
+/// Adds a row that overlies all others of its chunk.
+pub(crate) fn append(conn: &Connection, ino: Ino, chunk: ChunkIndex, slice: &Slice) -> Result<()> {
+    const NEXT: &str = "SELECT coalesce(max(seq), 0) + 1 FROM slice WHERE ino = ?1 AND chunk = ?2";
+    let seq = conn.prepare_cached(NEXT)?.query_row([int(ino.0), int(chunk.0)], |row| row.get(0))?;
+    insert(conn, ino, chunk, seq, slice)
+}
+
+/// Removes the rows of chunks `from` to before `to`, and lets go of their slices.
+pub(crate) fn drop_chunks(conn: &Connection, ino: Ino, from: ChunkIndex, to: ChunkIndex) -> Result<()> {
+    // No chunk lies beyond i64::MAX, so nothing is lost where the bounds are cut down to it.
+    let bound = |chunk: ChunkIndex| i64::try_from(chunk.0).unwrap_or(i64::MAX);
+    let gone = [int(ino.0), bound(from), bound(to)];
+    const UNSHARED: &str = "REPLACE INTO garbage (slice, size) SELECT slice, slice_size FROM slice \
+                            WHERE ino = ?1 AND chunk >= ?2 AND chunk < ?3 AND slice IS NOT NULL \
+                            AND slice NOT IN (SELECT slice FROM shared)";
+    const SHARED: &str = "SELECT slice, slice_size FROM slice \
+                          WHERE ino = ?1 AND chunk >= ?2 AND chunk < ?3 AND slice IN (SELECT slice FROM shared)";
+    conn.prepare_cached(UNSHARED)?.execute(gone)?;
+    let mut statement = conn.prepare_cached(SHARED)?;
+    let shared = statement.query_map(gone, |row| Ok((row.get(0)?, row.get(1)?)))?;
+    for (slice, size) in shared.collect::<Result<Vec<(i64, u32)>>>()? {
+        release(conn, slice, size)?;
+    }
+    const DELETE: &str = "DELETE FROM slice WHERE ino = ?1 AND chunk >= ?2 AND chunk < ?3";
+    conn.prepare_cached(DELETE)?.execute(gone)?;
+    Ok(())
+}
+
+/// Puts `rows` in the place of the chunk's `count` oldest ones.
+pub(crate) fn replace(
+    conn: &Connection,
+    ino: Ino,
+    chunk: ChunkIndex,
+    count: u32,
+    rows: &[Slice],
+) -> Result<()> {
+    const OLDEST: &str =
+        "SELECT seq, slice, slice_size FROM slice WHERE ino = ?1 AND chunk = ?2 ORDER BY seq LIMIT ?3";
+    let mut statement = conn.prepare_cached(OLDEST)?;
+    let oldest = statement.query_map(params![int(ino.0), int(chunk.0), count], |row| {
+        Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+    })?;
+    let oldest: Vec<(i64, Option<i64>, Option<u32>)> = oldest.collect::<Result<_>>()?;
+    for (seq, slice, size) in &oldest {
+        const DELETE: &str = "DELETE FROM slice WHERE ino = ?1 AND chunk = ?2 AND seq = ?3";
+        conn.prepare_cached(DELETE)?.execute([int(ino.0), int(chunk.0), *seq])?;
+        if let (Some(slice), Some(size)) = (slice, size) {
+            release(conn, *slice, *size)?;
+        }
+    }
+    for ((seq, ..), slice) in oldest.iter().zip(rows) {
+        insert(conn, ino, chunk, *seq, slice)?;
+    }
+    Ok(())
+}
+
+/// Notes that one more row refers to the slice.
+pub(crate) fn share(conn: &Connection, slice: SliceId) -> Result<()> {
+    const SQL: &str = "INSERT INTO shared (slice, extra) VALUES (?1, 1) \
+                       ON CONFLICT DO UPDATE SET extra = extra + 1";
+    conn.prepare_cached(SQL)?.execute([int(slice.0)])?;
+    Ok(())
+}
+
+/// Lets go of the slice for one row that is gone.
+fn release(conn: &Connection, slice: i64, size: u32) -> Result<()> {
+    const ONE_LESS: &str = "UPDATE shared SET extra = extra - 1 WHERE slice = ?1";
+    if conn.prepare_cached(ONE_LESS)?.execute([slice])? == 0 {
+        const GARBAGE: &str = "REPLACE INTO garbage (slice, size) VALUES (?1, ?2)";
+        conn.prepare_cached(GARBAGE)?.execute((slice, size))?;
+    } else {
+        conn.prepare_cached("DELETE FROM shared WHERE slice = ?1 AND extra = 0")?.execute([slice])?;
+    }
+    Ok(())
+}
+
+fn insert(conn: &Connection, ino: Ino, chunk: ChunkIndex, seq: i64, slice: &Slice) -> Result<()> {
+    const SQL: &str = "INSERT INTO slice (ino, chunk, seq, pos, len, data, slice, slice_off, slice_size) \
+                       VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+    let (data, id, offset, size) = match &slice.source {
+        SliceSource::Hole => (None, None, None, None),
+        SliceSource::Inline(data) => (Some(&data[..]), None, None, None),
+        SliceSource::Blocks { id, offset, size } => (None, Some(int(id.0)), Some(offset), Some(size)),
+    };
+    let params = params![int(ino.0), int(chunk.0), seq, slice.pos, slice.len, data, id, offset, size];
+    conn.prepare_cached(SQL)?.execute(params)?;
+    Ok(())
+}
