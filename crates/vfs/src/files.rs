@@ -164,6 +164,8 @@ impl Vfs {
     /// Stores and commits the dirty data of a file whose lock is held.
     pub(crate) fn flush_locked(&self, file: &OpenFile, data: &mut FileData) -> Result<(), Errno> {
         if !data.buffer.is_dirty() {
+            // A truncation may have dropped what was dirty, and the file must not look longer for it.
+            file.set_clean();
             return match data.buffer.take_error() {
                 Some(error) => Err(data_error(file.ino, 0, &error)),
                 None => Ok(()),
