@@ -103,8 +103,11 @@ fn bytes_have_a_limit(factory: Factory<'_>) {
     for client in [&c, &stranger] {
         assert_eq!(client.write(file, 8192, 1, 3), Err(Errno::ENOSPC));
         assert_eq!(client.create(ROOT, "b"), Err(Errno::ENOSPC));
+        assert_eq!(client.truncate(file, 8193), Err(Errno::ENOSPC), "holes count");
+        client.write(file, 0, 8192, 5).expect("what does not grow needs no room");
     }
     c.truncate(file, 4096).unwrap();
+    assert_eq!(c.write(file, 4096, 4097, 3), Err(Errno::ENOSPC), "room for one block is none for two");
     stranger.write(file, 4096, 1, 4).unwrap();
     assert_eq!(c.run(&GetUsage).unwrap(), Usage { inodes: 2, blocks: 2 });
     check(&c);
