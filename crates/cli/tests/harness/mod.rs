@@ -1,0 +1,160 @@
+//! What tests on a mount need beside a place of their own: users, errnos, a server that dies.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::thread;
+
+use rustix::fs::{Gid, Uid};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use rustix::thread::{CapabilitySet, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+
+use crate::common::Place;
+
+pub(crate) const NOBODY: u32 = 65_534;
+
+/// A volume that is mounted, and unmounted when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Mounted {
+    pub(crate) place: Place,
+}
+
+impl Mounted {
+    /// `None`, said on standard error, where the test cannot run: mounting takes root.
+    pub(crate) fn new(format_options: &[&str]) -> Option<Self> {
+        Self::with(format_options, |_| {})
+    }
+
+    /// `prepare` changes the place before there is a volume in it.
+    pub(crate) fn with(format_options: &[&str], prepare: impl FnOnce(&Place)) -> Option<Self> {
+        if !geteuid().is_root() {
+            eprintln!(
+                "SKIPPED: {} mounts a volume and needs root",
+                thread::current().name().unwrap_or("this")
+            );
+            return None;
+        }
+        let place = Place::new();
+        prepare(&place);
+        // Other users have to get to the mount point.
+        let open = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
+        fs::set_permissions(place.path(""), open).unwrap();
+        place.format(format_options).ok();
+        place.mount(&[]).ok();
+        Some(Mounted { place })
+    }
+
+    /// A path on the volume.
+    pub(crate) fn at(&self, name: &str) -> PathBuf {
+        self.place.path("mnt").join(name)
+    }
+
+    pub(crate) fn remount(&self) {
+        self.place.umount(&[]).ok();
+        self.place.mount(&[]).ok();
+    }
+
+    /// Ends the server as no server wants to be ended, and mounts again.
+    pub(crate) fn kill_and_remount(&self) {
+        kill_process(Pid::from_raw(self.place.server() as i32).unwrap(), Signal::KILL).unwrap();
+        self.place.mount(&[]).ok();
+    }
+
+    /// Inodes there are, that of the root included.
+    pub(crate) fn inodes(&self) -> u64 {
+        self.place.status()["usage"]["inodes"].as_u64().unwrap()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.place.status()["usage"]["bytes"].as_u64().unwrap()
+    }
+
+    /// Unmounts; says what the kernel asked for during this mount.
+    pub(crate) fn counts_at_unmount(&self) -> Counts {
+        self.place.umount(&[]).ok();
+        Counts::last_of(&self.place.log())
+    }
+}
+
+/// FUSE requests by name, as the log has them at the end of a mount.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts(pub(crate) BTreeMap<String, i64>);
+
+impl Counts {
+    fn last_of(log: &str) -> Self {
+        let line = log.lines().rfind(|line| line.contains("unmounted")).unwrap_or_else(|| panic!("{log}"));
+        let list = line.split_once("requests=").unwrap_or_else(|| panic!("{line}")).1;
+        let pairs = list.split(", ").map(|pair| pair.trim().split_once(' ').unwrap());
+        Counts(pairs.map(|(name, count)| (name.to_owned(), count.parse().unwrap())).collect())
+    }
+
+    pub(crate) fn of(&self, name: &str) -> i64 {
+        self.0.get(name).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn total(&self) -> i64 {
+        self.0.values().sum()
+    }
+
+    /// What came in addition to `before`.
+    pub(crate) fn since(&self, before: &Counts) -> Counts {
+        let names = self.0.keys().chain(before.0.keys());
+        let more = names.map(|name| (name.clone(), self.of(name) - before.of(name)));
+        Counts(more.filter(|(_, count)| *count != 0).collect())
+    }
+}
+
+/// Runs `work` as a user without groups but `gid` and without capabilities, in a thread that ends with it.
+pub(crate) fn as_user<T: Send>(uid: u32, gid: u32, work: impl FnOnce() -> T + Send) -> T {
+    let body = || {
+        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+        set_thread_groups(&[]).unwrap();
+        set_thread_res_gid(gid, gid, gid).unwrap();
+        set_thread_res_uid(uid, uid, uid).unwrap();
+        let left = rustix::thread::capabilities(None).unwrap();
+        assert_eq!(left.effective, CapabilitySet::empty());
+        work()
+    };
+    let outcome = thread::scope(|scope| scope.spawn(body).join());
+    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Panics unless `result` is this error.
+#[track_caller]
+pub(crate) fn refused<T: std::fmt::Debug, E: Into<io::Error>>(result: Result<T, E>, errno: Errno) {
+    match result {
+        Ok(value) => panic!("{value:?} instead of {errno:?}"),
+        Err(error) => {
+            let error = error.into();
+            assert_eq!(Errno::from_io_error(&error), Some(errno), "{error}");
+        }
+    }
+}
+
+/// Numbers that look random and are the same in every run.
+#[derive(Debug)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    /// Below `limit` (xorshift64*).
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % limit
+    }
+
+    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut seed = self.below(u64::MAX);
+        (0..len)
+            .map(|_| {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (seed >> 56) as u8
+            })
+            .collect()
+    }
+}
