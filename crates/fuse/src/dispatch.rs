@@ -1,6 +1,6 @@
 //! One arm a request: its arguments to the VFS, the answer back.
 
-use fuse_proto::{Body, DirBuffer, Entry, Fh, NodeId, OpenFlags, Operation, ReadDir, Request};
+use fuse_proto::{Body, CopyRange, DirBuffer, Entry, Fh, NodeId, OpenFlags, Operation, ReadDir, Request};
 use fuse_transport::Reply;
 use types::{Errno, Ino, Mode};
 use vfs::{DirEntry, DirHandle, DirPosition, MakeRequest, RenameFlags, Special, Vfs, XattrMode};
@@ -111,15 +111,14 @@ impl Dispatch {
             Operation::Unlink { name } => done(vfs.unlink(ino, name)),
             Operation::RmDir { name } => done(vfs.rmdir(ino, name)),
             Operation::Rename { name, new_parent, new_name, flags } => {
-                let known = fuse_proto::RenameFlags::NOREPLACE | fuse_proto::RenameFlags::EXCHANGE;
-                if !known.contains(flags) {
-                    return Err(Errno::EINVAL);
-                }
+                let asked = |flag| flags.contains(flag);
+                let whiteout = asked(fuse_proto::RenameFlags::WHITEOUT);
                 let flags = RenameFlags {
-                    no_replace: flags.contains(fuse_proto::RenameFlags::NOREPLACE),
-                    exchange: flags.contains(fuse_proto::RenameFlags::EXCHANGE),
+                    no_replace: asked(fuse_proto::RenameFlags::NOREPLACE),
+                    exchange: asked(fuse_proto::RenameFlags::EXCHANGE),
                 };
-                done(vfs.rename((ino, name), (self.ino(new_parent), new_name), flags))
+                let (from, to) = ((ino, name), (self.ino(new_parent), new_name));
+                done(vfs.rename(caller, from, to, flags, whiteout))
             }
             Operation::Link { node, name } => self.entry_body(&vfs.link(self.ino(node), ino, name)?),
             Operation::Open { flags, kill_suidgid } => {
@@ -165,9 +164,28 @@ impl Dispatch {
             Operation::ReleaseDir(release) => done(vfs.closedir(DirHandle(release.fh.0))),
             Operation::FsyncDir { .. } => done(vfs.sync_names()),
             Operation::Destroy => Ok(Body::empty().into()),
+            Operation::TmpFile(create) => {
+                let made = vfs.tmpfile(caller, ino, Mode::new(create.mode), create.umask)?;
+                let flags = self.open_flags(create.flags);
+                Ok(Body::create(&entry(&made, vfs.ttl()), Fh(0), flags).into())
+            }
+            Operation::Fallocate { offset, len, mode, .. } => {
+                done(vfs.allocate(ino, offset, len, translate::allocate_mode(mode)?))
+            }
+            Operation::Lseek { offset, whence, .. } => {
+                Ok(Body::lseek(vfs.seek(ino, offset, translate::seek(whence)?)?).into())
+            }
+            Operation::CopyFileRange(copy) => Ok(Body::written(self.copy(ino, &copy)? as u32).into()),
+            Operation::CopyFileRange64(copy) => Ok(Body::copied_64(self.copy(ino, &copy)?).into()),
             // The kernel takes ENOSYS for "not here", does without, and mostly asks no more.
             _ => Err(Errno::ENOSYS),
         }
+    }
+
+    /// Never more than the shorter of the two replies can say.
+    fn copy(&self, from: Ino, copy: &CopyRange) -> Result<u64, Errno> {
+        let to = (self.ino(copy.node_out), copy.offset_out);
+        self.vfs.copy_range((from, copy.offset_in), to, copy.len.min(i32::MAX as u64))
     }
 
     fn list(&self, read: ReadDir, plus: bool) -> Result<Answer, Errno> {

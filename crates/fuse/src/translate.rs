@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use fuse_proto::{Entry, Header, NodeId, SetAttr, SetTime, StatFs};
-use types::{Mode, Time};
-use vfs::{Attr, AttrChange, Caller};
+use types::{Errno, Mode, Time};
+use vfs::{AllocateMode, Attr, AttrChange, Caller, Seek};
 
 /// The unit in which files are best read (`st_blksize`).
 const BLOCK_BYTES: u32 = 4096;
@@ -48,6 +48,38 @@ pub(crate) fn change(asked: &SetAttr) -> AttrChange {
         atime: asked.atime.map(time),
         mtime: asked.mtime.map(time),
         kill_suidgid: asked.kill_suidgid,
+    }
+}
+
+/// `fallocate(2)`'s modes.
+///
+/// # Errors
+/// EOPNOTSUPP for those that move bytes (`FALLOC_FL_COLLAPSE_RANGE`, `FALLOC_FL_INSERT_RANGE`) or that are unknown.
+pub(crate) fn allocate_mode(mode: u32) -> Result<AllocateMode, Errno> {
+    const KEEP_SIZE: u32 = 0x01;
+    const PUNCH_HOLE: u32 = 0x02;
+    const ZERO_RANGE: u32 = 0x10;
+    const BOTH: u32 = PUNCH_HOLE | KEEP_SIZE;
+    const ZERO_KEPT: u32 = ZERO_RANGE | KEEP_SIZE;
+    match mode {
+        0 => Ok(AllocateMode::Extend),
+        KEEP_SIZE => Ok(AllocateMode::Reserve),
+        BOTH => Ok(AllocateMode::PunchHole),
+        ZERO_RANGE => Ok(AllocateMode::ZeroRange { keep_size: false }),
+        ZERO_KEPT => Ok(AllocateMode::ZeroRange { keep_size: true }),
+        _ => Err(Errno::EOPNOTSUPP),
+    }
+}
+
+/// `lseek(2)`'s whence; the kernel answers all others itself.
+///
+/// # Errors
+/// EINVAL.
+pub(crate) fn seek(whence: u32) -> Result<Seek, Errno> {
+    match whence {
+        3 => Ok(Seek::Data),
+        4 => Ok(Seek::Hole),
+        _ => Err(Errno::EINVAL),
     }
 }
 

@@ -63,6 +63,7 @@ impl<'a> View<'a> {
                 },
                 Want::Xattrs(ino) => self.find(&Key::Xattrs(*ino)).is_some(),
                 Want::Acl(id) => self.find(&Key::Acl(*id)).is_some(),
+                Want::Slices(ino, chunk) => self.find(&Key::Slices(*ino, *chunk)).is_some(),
                 _ => false,
             };
             if !known {
@@ -214,6 +215,25 @@ impl<'a> View<'a> {
             Some(Value::Slices(rows)) => Ok(rows),
             _ => self.missing(Want::Slices(ino, chunk)),
         }
+    }
+
+    /// The rows of a chunk, all of which are to stand when the transaction commits.
+    pub fn all_rows(&mut self, ino: Ino, chunk: ChunkIndex) -> Result<Arc<[Slice]>, Stop> {
+        let rows = self.slices(ino, chunk)?;
+        self.guard(Guard::Rows { ino, chunk, rows: Arc::clone(&rows) });
+        Ok(rows)
+    }
+
+    /// Requires a chunk's oldest rows to be these; if they were just found to be others, that is the answer.
+    pub fn rows_begin_with(&mut self, ino: Ino, chunk: ChunkIndex, rows: &Arc<[Slice]>) -> bool {
+        let holds = match self.find(&Key::Slices(ino, chunk)) {
+            Some(Value::Slices(found)) => found.starts_with(rows),
+            _ => true,
+        };
+        if holds {
+            self.guard(Guard::Rows { ino, chunk, rows: Arc::clone(rows) });
+        }
+        holds
     }
 
     pub fn settings(&mut self) -> Result<Arc<Settings>, Stop> {

@@ -1,7 +1,8 @@
 //! Names: lookup, and all that makes, moves or removes one.
 
 use meta::ops::{
-    Fate, Link, Lookup, Make, MakeKind, ReadLink, Rename, RenameFlags, Renamed, Rmdir, Unlink, Unlinked,
+    Fate, Link, Lookup, Make, MakeKind, MakeOrphan, ReadLink, Rename, RenameFlags, Renamed, Rmdir, Unlink,
+    Unlinked, Whiteout,
 };
 use types::{Errno, FileType, Ino, Mode};
 
@@ -97,6 +98,9 @@ impl Vfs {
     /// Those of [`Link`]; ENAMETOOLONG.
     pub fn link(&self, ino: Ino, parent: Ino, bytes: &[u8]) -> Result<Attr, Errno> {
         self.change(&Link { ino, parent, name: name(bytes)? })?;
+        if let Some(file) = self.files.get(ino) {
+            file.set_orphan(false);
+        }
         Ok(self.attr_of(&self.node(ino)?))
     }
 
@@ -123,17 +127,43 @@ impl Vfs {
     /// Those of [`Rename`]; ENAMETOOLONG.
     pub fn rename(
         &self,
+        caller: Caller,
         (parent, old): (Ino, &[u8]),
         (new_parent, new): (Ino, &[u8]),
         flags: RenameFlags,
+        whiteout: bool,
     ) -> Result<(), Errno> {
         let (name, new_name) = (name(old)?, name(new)?);
+        let whiteout = match whiteout {
+            true => Some(Whiteout { ino: Ino(self.inos.take()?), uid: caller.uid, gid: caller.gid }),
+            false => None,
+        };
         let seal = if flags.exchange { None } else { self.seal(new_parent, &new_name)? };
         let open = seal.as_ref().and_then(|seal| seal.file.as_ref()).map(|file| file.ino);
-        let renamed = self.change(&Rename { parent, name, new_parent, new_name, flags, open });
+        let renamed = self.change(&Rename { parent, name, new_parent, new_name, flags, whiteout, open });
         let replaced = renamed.as_ref().ok().and_then(|Renamed { replaced, .. }| replaced.as_ref());
         self.let_go(seal, replaced)?;
         renamed.map(drop)
+    }
+
+    /// Makes a regular file without a name and opens it, `O_TMPFILE`.
+    ///
+    /// # Errors
+    /// Those of [`MakeOrphan`].
+    pub fn tmpfile(&self, caller: Caller, parent: Ino, mode: Mode, umask: u32) -> Result<Attr, Errno> {
+        let make = Make {
+            parent,
+            name: name(b"-")?,
+            ino: Ino(self.inos.take()?),
+            kind: MakeKind::Regular,
+            mode,
+            umask,
+            uid: caller.uid,
+            gid: caller.gid,
+        };
+        let node = self.change(&MakeOrphan(make))?;
+        self.files.open(node.ino, || self.new_buffer()).set_orphan(true);
+        Ok(Attr::from(&node))
     }
 
     fn make_kind(
@@ -162,7 +192,7 @@ impl Vfs {
     fn let_go(&self, seal: Option<Seal<'_>>, unlinked: Option<&Unlinked>) -> Result<(), Errno> {
         let file = seal.as_ref().and_then(|seal| seal.file.clone());
         match (unlinked, &file) {
-            (Some(Unlinked { fate: Fate::Orphan, .. }), Some(file)) => file.set_orphan(),
+            (Some(Unlinked { fate: Fate::Orphan, .. }), Some(file)) => file.set_orphan(true),
             (Some(Unlinked { fate: Fate::Gone, node }), _) => self.bury(node),
             _ => {}
         }

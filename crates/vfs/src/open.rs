@@ -79,8 +79,8 @@ impl OpenFile {
         }
     }
 
-    pub(crate) fn set_orphan(&self) {
-        self.orphan.store(true, Ordering::Release);
+    pub(crate) fn set_orphan(&self, orphan: bool) {
+        self.orphan.store(orphan, Ordering::Release);
     }
 
     pub(crate) fn is_orphan(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use types::{Errno, Ino, Name};
 
-use crate::driver::{Ctx, Op, Plan};
+use crate::driver::{Ctx, Op, Plan, Vouch};
 use crate::record::Want;
 use crate::txn::Effect;
 use crate::view::{Stop, View};
@@ -11,6 +11,9 @@ use crate::view::{Stop, View};
 const MAX_LINKS: u32 = i32::MAX as u32;
 
 /// Gives an inode one more name. Twin of `vfs_link`.
+///
+/// An orphan of this session may get its first one, if the kernel vouches: it lets only `O_TMPFILE` files pass that were
+/// opened without `O_EXCL` (`I_LINKABLE`).
 ///
 /// # Errors
 /// ENOENT where the directory is gone; ENOTDIR; ESTALE; EACCES; EEXIST; ENOENT where the inode is gone or has no name
@@ -37,17 +40,19 @@ impl Op for Link {
         if node.kind.is_dir() {
             return Err(Errno::EPERM.into());
         }
+        let mut effects = Vec::with_capacity(5);
         match view.links(self.ino)? {
-            0 => return Err(Errno::ENOENT.into()),
+            0 if matches!(ctx.vouch, Vouch::Daemon(_)) => return Err(Errno::ENOENT.into()),
+            0 => effects.push(Effect::DropOrphan { session: ctx.session, ino: self.ino }),
             MAX_LINKS.. => return Err(Errno::EMLINK.into()),
             _ => {}
         }
-        let effects = vec![
+        effects.extend([
             Effect::PutEdge { parent: self.parent, name: self.name.clone(), ino: self.ino, kind: node.kind },
             Effect::AddLinks { ino: self.ino, delta: 1 },
             super::touch_ctime(self.ino, ctx.now),
             super::touch_dir(self.parent, ctx.now),
-        ];
+        ]);
         Ok(Plan { reply: (), effects })
     }
 }

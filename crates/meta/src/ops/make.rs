@@ -1,4 +1,4 @@
-//! New inodes: create, mknod, mkdir, symlink.
+//! New inodes: create, mknod, mkdir, symlink, and files without a name.
 
 use std::sync::Arc;
 
@@ -67,14 +67,37 @@ impl Op for Make {
         if view.edge_unlikely(self.parent, &self.name)?.is_some() {
             return Err(Errno::EEXIST.into());
         }
+        let mut effects = Vec::with_capacity(6);
+        let node = self.node(view, ctx, &dir, &mut effects)?;
+        let kind = node.kind;
+        effects.push(Effect::PutNode(node));
+        if let MakeKind::Symlink(target) = &self.kind {
+            effects.push(Effect::PutSymlink { ino: self.ino, target: target.clone() });
+        }
+        effects.push(Effect::PutEdge { parent: self.parent, name: self.name.clone(), ino: self.ino, kind });
+        if kind.is_dir() {
+            effects.push(Effect::AddLinks { ino: self.parent, delta: 1 });
+        }
+        effects.push(super::touch_dir(self.parent, ctx.now));
+        Ok(Plan { reply: node, effects })
+    }
+}
+
+impl Make {
+    /// The new inode, as the directory and the volume's limits let it be.
+    fn node(
+        &self,
+        view: &mut View<'_>,
+        ctx: &Ctx<'_>,
+        dir: &Node,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Node, Stop> {
         if let Some((max_inodes, max_blocks)) = ctx.volume.limits()
             && !view.has_room(max_inodes, max_blocks)
         {
             return Err(Errno::ENOSPC.into());
         }
-
         let kind = self.kind.file_type();
-        let mut effects = Vec::with_capacity(6);
         let mut mode = self.mode;
         let mut gid = self.gid;
         if dir.mode.has(Mode::SGID) {
@@ -83,8 +106,8 @@ impl Op for Make {
                 mode = mode.with(Mode::SGID);
             }
         }
-        let access = self.inherit(view, ctx, &dir, mode, &mut effects)?;
-        let node = Node {
+        let access = self.inherit(view, ctx, dir, mode, effects)?;
+        Ok(Node {
             ino: self.ino,
             kind,
             mode: access.mode,
@@ -107,16 +130,31 @@ impl Op for Make {
             default_acl: access.default_acl,
             parent: if kind.is_dir() { self.parent } else { Ino(0) },
             access_rev: 1,
-        };
+        })
+    }
+}
+
+/// Makes a regular file without a name, open in this session: `O_TMPFILE`. Twin of `vfs_tmpfile`.
+///
+/// It is an orphan from the start: [`Link`](super::Link) gives it a name, [`Reap`](super::Reap) removes it.
+///
+/// # Errors
+/// As [`Make`], but for EEXIST.
+#[derive(Debug)]
+pub struct MakeOrphan(pub Make);
+
+impl Op for MakeOrphan {
+    type Reply = Node;
+    const NAME: &'static str = "tmpfile";
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Node>, Stop> {
+        view.prefetch([Want::Node(self.0.parent)])?;
+        let dir = view.dir(self.0.parent)?;
+        ctx.admit_change(view, &dir)?;
+        let mut effects = Vec::with_capacity(3);
+        let node = Node { nlink: 0, ..self.0.node(view, ctx, &dir, &mut effects)? };
         effects.push(Effect::PutNode(node));
-        if let MakeKind::Symlink(target) = &self.kind {
-            effects.push(Effect::PutSymlink { ino: self.ino, target: target.clone() });
-        }
-        effects.push(Effect::PutEdge { parent: self.parent, name: self.name.clone(), ino: self.ino, kind });
-        if kind.is_dir() {
-            effects.push(Effect::AddLinks { ino: self.parent, delta: 1 });
-        }
-        effects.push(super::touch_dir(self.parent, ctx.now));
+        effects.push(Effect::PutOrphan { session: ctx.session, ino: node.ino });
         Ok(Plan { reply: node, effects })
     }
 }

@@ -1,7 +1,7 @@
-//! Rename, with NOREPLACE and EXCHANGE.
+//! Rename, with NOREPLACE, EXCHANGE and WHITEOUT.
 
 use acl::posix::Perm;
-use types::{Errno, Ino, Name};
+use types::{AclId, Errno, FileType, Ino, Mode, Name, Time};
 
 use crate::driver::{Ctx, Op, Plan, Vouch};
 use crate::ops::remove::{Unlinked, drop_link};
@@ -15,7 +15,7 @@ use crate::view::{Stop, View};
 /// nothing happens. A directory does not move into itself.
 ///
 /// # Errors
-/// EINVAL for NOREPLACE with EXCHANGE; ENOENT where a directory is gone; ENOTDIR; ENOENT without the old name (with
+/// EINVAL for EXCHANGE with NOREPLACE or WHITEOUT; ENOENT where a directory is gone; ENOTDIR; ENOENT without the old name (with
 /// EXCHANGE: without either); ESTALE; EEXIST under NOREPLACE; EINVAL where the old name is an ancestor of the new
 /// place; ENOTEMPTY where the new name is an ancestor of the old place (with EXCHANGE: EINVAL); EACCES; EPERM by a
 /// sticky bit; ENOTDIR for a directory onto something else; EISDIR for the reverse; ENOTEMPTY onto a directory with
@@ -27,8 +27,19 @@ pub struct Rename {
     pub new_parent: Ino,
     pub new_name: Name,
     pub flags: RenameFlags,
+    /// Under WHITEOUT, what is left at the old name: a character device 0:0, as overlayfs marks what is deleted.
+    pub whiteout: Option<Whiteout>,
     /// The inode the caller takes for open, if it is the one that is replaced.
     pub open: Option<Ino>,
+}
+
+/// A whiteout to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whiteout {
+    /// A number that no inode had.
+    pub ino: Ino,
+    pub uid: u32,
+    pub gid: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +64,7 @@ impl Op for Rename {
     const NAME: &'static str = "rename";
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Renamed>, Stop> {
-        if self.flags.no_replace && self.flags.exchange {
+        if self.flags.exchange && (self.flags.no_replace || self.whiteout.is_some()) {
             return Err(Errno::EINVAL.into());
         }
         view.prefetch([
@@ -87,9 +98,9 @@ impl Op for Rename {
             }
             Some(target) => {
                 renamed.replaced = Some(self.replace(view, ctx, &source, &target, &mut effects)?);
-                effects.push(Effect::DropEdge { parent: self.parent, name: self.name.clone() });
+                self.leave(ctx, &old_dir, &mut effects);
             }
-            None => effects.push(Effect::DropEdge { parent: self.parent, name: self.name.clone() }),
+            None => self.leave(ctx, &old_dir, &mut effects),
         }
         self.place(&source, self.new_parent, &self.new_name, self.parent, &mut effects);
         effects.push(super::touch_ctime(source.ino, ctx.now));
@@ -174,6 +185,19 @@ impl Rename {
         }
     }
 
+    /// What becomes of the old name: it goes, or a whiteout takes it.
+    fn leave(&self, ctx: &Ctx<'_>, old_dir: &Node, effects: &mut Vec<Effect>) {
+        let (parent, name) = (self.parent, self.name.clone());
+        match self.whiteout {
+            None => effects.push(Effect::DropEdge { parent, name }),
+            Some(whiteout) => {
+                let node = whiteout.node(old_dir, ctx.now);
+                effects.push(Effect::PutNode(node));
+                effects.push(Effect::PutEdge { parent, name, ino: node.ino, kind: node.kind });
+            }
+        }
+    }
+
     /// Puts a node under its new name; a directory takes its `..` link along.
     fn place(&self, node: &Node, parent: Ino, name: &Name, from: Ino, effects: &mut Vec<Effect>) {
         effects.push(Effect::PutEdge { parent, name: name.clone(), ino: node.ino, kind: node.kind });
@@ -181,6 +205,28 @@ impl Rename {
             effects.push(Effect::SetParent { ino: node.ino, parent });
             effects.push(Effect::AddLinks { ino: from, delta: -1 });
             effects.push(Effect::AddLinks { ino: parent, delta: 1 });
+        }
+    }
+}
+
+impl Whiteout {
+    fn node(&self, dir: &Node, now: Time) -> Node {
+        Node {
+            ino: self.ino,
+            kind: FileType::CharDevice,
+            mode: Mode::default(),
+            uid: self.uid,
+            gid: if dir.mode.has(Mode::SGID) { dir.gid } else { self.gid },
+            rdev: 0,
+            nlink: 1,
+            size: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            access_acl: AclId::NONE,
+            default_acl: AclId::NONE,
+            parent: Ino(0),
+            access_rev: 1,
         }
     }
 }

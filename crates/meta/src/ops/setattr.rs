@@ -1,6 +1,6 @@
 //! chmod, chown, truncate, utimensat: all that SETATTR carries, in one transaction.
 
-use types::{CHUNK_BYTES, Caps, ChunkIndex, Errno, FileType, Ino, Mode, Slice, SliceSource, Time};
+use types::{Caps, Errno, FileType, Ino, Mode, Time};
 
 use crate::driver::{Ctx, Op, Plan, Vouch};
 use crate::ops::write::{kill_priv, make_room};
@@ -56,7 +56,7 @@ impl Op for SetAttr {
                 _ => return Err(Errno::EINVAL.into()),
             }
             make_room(view, ctx, &node, size)?;
-            truncate(self.ino, size, &mut effects);
+            super::range::truncate(self.ino, size, &mut effects);
             if self.kill_suidgid {
                 access.mode = kill_priv(access.mode, true);
                 effects.push(super::write::drop_capabilities(self.ino));
@@ -91,17 +91,5 @@ impl SetAttr {
             return Err(Errno::EPERM.into());
         }
         ctx.admit_owner(node)
-    }
-}
-
-/// Bytes from `size` on read as zeros from now on, whatever is there now and however the file grows later.
-fn truncate(ino: Ino, size: u64, effects: &mut Vec<Effect>) {
-    effects.push(Effect::SetSize { ino, size });
-    let (chunk, pos) = ChunkIndex::of(size);
-    let from = if pos == 0 { chunk } else { ChunkIndex(chunk.0 + 1) };
-    effects.push(Effect::DropSlices { ino, from, to: ChunkIndex(u64::MAX) });
-    if pos != 0 {
-        let slice = Slice { pos, len: CHUNK_BYTES as u32 - pos, source: SliceSource::Hole };
-        effects.push(Effect::AppendSlice { ino, chunk, slice });
     }
 }

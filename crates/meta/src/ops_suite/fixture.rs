@@ -161,7 +161,7 @@ impl Client {
         flags: RenameFlags,
     ) -> Result<Renamed, Errno> {
         let (name, new_name) = (n(name), n(new_name));
-        self.run(&Rename { parent, name, new_parent, new_name, flags, open: None })
+        self.run(&Rename { parent, name, new_parent, new_name, flags, whiteout: None, open: None })
     }
 
     pub(super) fn chmod(&self, ino: Ino, mode: u32) -> Result<(), Errno> {

@@ -6,6 +6,7 @@ use super::Case;
 use super::Factory;
 use super::fixture::{ROOT, fresh, n};
 use super::invariants::check;
+use crate::driver::Vouch;
 use crate::ops::{Fate, GetSlices, GetXattrs, Lookup, MakeKind, ReadLink, Reap, XattrMode};
 use crate::record::{Record, Scan};
 
@@ -155,7 +156,13 @@ fn an_open_file_outlives_its_name(factory: Factory<'_>) {
     assert_eq!(c.unlink_open(ROOT, "twin", Some(file)).unwrap().fate, Fate::Linked);
     assert_eq!(c.unlink_open(ROOT, "file", Some(file)).unwrap().fate, Fate::Orphan);
     assert_eq!(c.node(file).nlink, 0);
-    assert_eq!(c.link(file, ROOT, "back"), Err(Errno::ENOENT), "what has no name gets none");
+    let back = crate::ops::Link { ino: file, parent: ROOT, name: n("back") };
+    let root = Vouch::Daemon(types::Cred::root());
+    assert_eq!(
+        c.meta.run(&back, &root).map_err(Errno::from),
+        Err(Errno::ENOENT),
+        "what has no name gets none"
+    );
     c.write(file, 0, 10, 1).unwrap();
     assert_eq!(c.node(file).size, 10);
     let orphans = |after| c.meta.scan(&Scan::Orphans { after, limit: 10 }).unwrap().facts.records;

@@ -196,6 +196,7 @@ fn a_replaced_open_file_becomes_an_orphan(factory: Factory<'_>) {
         new_parent: ROOT,
         new_name: n("b"),
         flags: REPLACE,
+        whiteout: None,
         open: Some(b),
     };
     assert_eq!(c.run(&op).unwrap().replaced.unwrap().fate, Fate::Orphan);

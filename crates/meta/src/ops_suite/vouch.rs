@@ -35,7 +35,7 @@ fn file_of(c: &Client, parent: Ino, name: &str, uid: u32) -> Ino {
 }
 
 fn rename(parent: Ino, name: &str, new_parent: Ino, new_name: &str, flags: RenameFlags) -> Rename {
-    Rename { parent, name: n(name), new_parent, new_name: n(new_name), flags, open: None }
+    Rename { parent, name: n(name), new_parent, new_name: n(new_name), flags, whiteout: None, open: None }
 }
 
 fn the_daemon_checks_directories(factory: Factory<'_>) {
