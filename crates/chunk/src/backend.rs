@@ -42,6 +42,14 @@ impl Backend {
         }
     }
 
+    /// The object from its beginning to its end, but no more than `at_most` bytes of it.
+    pub(crate) fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, Refusal> {
+        match self {
+            Backend::Dir(dir) => dir.get_whole(key, at_most),
+            Backend::Remote(remote) => remote.get_whole(key, at_most),
+        }
+    }
+
     /// Removes an object; one that is not there is fine.
     pub(crate) fn delete(&self, key: &str) -> Result<(), Refusal> {
         match self {

@@ -1,6 +1,8 @@
 //! A block as an object: its key, and the trailer that lets any page of it be verified alone.
 //!
-//! An object is the block's data followed by a trailer, all numbers little endian:
+//! There are two formats. A block that is neither compressed nor encrypted is its data followed by a trailer, all numbers
+//! little endian, which this file is about; any other is packed, see `packed.rs`. Both are readable whatever the volume's
+//! settings are now, except that an encrypted volume takes nothing that is not encrypted.
 //!
 //! ```text
 //! data        len bytes
@@ -19,13 +21,19 @@ use std::fmt;
 
 use types::{BLOCK_BYTES, SliceId};
 
+use crate::codec::Cipher;
+use crate::packed::PACKED_FORMAT;
+
 /// The unit of verification, in bytes: 64 KiB.
 pub const PAGE_BYTES: u32 = 64 << 10;
 
-/// The version of the object layout that this code writes, and the only one that it reads.
-pub const BLOCK_FORMAT: u32 = 1;
+/// The newest version of the object layout that this code writes and reads; it reads all before it.
+pub const BLOCK_FORMAT: u32 = PACKED_FORMAT;
 
-const MAGIC: [u8; 4] = *b"LMBK";
+/// The version of the layout in this file.
+const PLAIN_FORMAT: u32 = 1;
+
+pub(crate) const MAGIC: [u8; 4] = *b"LMBK";
 const FOOTER_BYTES: usize = 16;
 
 /// Why the bytes of an object are not a block's.
@@ -39,6 +47,17 @@ pub enum BlockFault {
     Length(u32),
     /// The page that begins at this offset in bytes does not match its checksum.
     Page(u32),
+    /// The header is not one, or does not match its own checksum.
+    Header,
+    /// It is this block of this slice.
+    Other(SliceId, u32),
+    /// It is packed by a compression or cipher of these numbers, at least one of which is not known.
+    Codec(u8, u8),
+    /// It is encrypted otherwise than the volume is.
+    Cipher { found: Option<Cipher>, wanted: Option<Cipher> },
+    /// The page that begins at this offset in bytes matches its checksum, but was not encrypted for this place with the
+    /// volume's key.
+    Sealed(u32),
 }
 
 impl fmt::Display for BlockFault {
@@ -46,10 +65,22 @@ impl fmt::Display for BlockFault {
         match self {
             BlockFault::Trailer => f.write_str("its trailer is damaged"),
             BlockFault::Format(version) => {
-                write!(f, "its format is version {version}, known is {BLOCK_FORMAT}")
+                write!(f, "its format is version {version}, known are those up to {BLOCK_FORMAT}")
             }
             BlockFault::Length(len) => write!(f, "it says it holds {len} bytes"),
             BlockFault::Page(at) => write!(f, "the page at offset {at} does not match its checksum"),
+            BlockFault::Header => f.write_str("its header is damaged"),
+            BlockFault::Other(id, block) => write!(f, "it is block {block} of slice {id}"),
+            BlockFault::Codec(compression, cipher) => {
+                write!(f, "its compression is of number {compression}, its cipher of number {cipher}")
+            }
+            BlockFault::Cipher { found, wanted } => {
+                let name = |cipher: &Option<Cipher>| cipher.map_or("none", Cipher::name);
+                write!(f, "its encryption is {}, the volume's is {}", name(found), name(wanted))
+            }
+            BlockFault::Sealed(at) => {
+                write!(f, "the page at offset {at} was not encrypted for this place with the volume's key")
+            }
         }
     }
 }
@@ -89,7 +120,7 @@ pub(crate) fn encode_trailer(data: &[u8]) -> Vec<u8> {
         trailer.extend_from_slice(&crc32c::crc32c(page).to_le_bytes());
     }
     trailer.extend_from_slice(&MAGIC);
-    trailer.extend_from_slice(&BLOCK_FORMAT.to_le_bytes());
+    trailer.extend_from_slice(&PLAIN_FORMAT.to_le_bytes());
     trailer.extend_from_slice(&(data.len() as u32).to_le_bytes());
     let sum = crc32c::crc32c(&trailer);
     trailer.extend_from_slice(&sum.to_le_bytes());
@@ -115,7 +146,7 @@ impl Trailer {
         if words.pop() != Some(MAGIC) {
             return Err(BlockFault::Trailer);
         }
-        if format != BLOCK_FORMAT {
+        if format != PLAIN_FORMAT {
             return Err(BlockFault::Format(format));
         }
         if found_len != len {

@@ -53,18 +53,13 @@ impl Dir {
 
     pub(crate) fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, Refusal> {
         let file = File::open(self.root.join(key)).map_err(refusal)?;
-        let mut bytes = vec![0; len];
-        let mut filled = 0;
-        while filled < len {
-            match file.read_at(&mut bytes[filled..], offset + filled as u64) {
-                Ok(0) => break,
-                Ok(n) => filled += n,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(refusal(error)),
-            }
-        }
-        bytes.truncate(filled);
-        Ok(Bytes::from(bytes))
+        read(&file, offset, len).map_err(refusal)
+    }
+
+    pub(crate) fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, Refusal> {
+        let file = File::open(self.root.join(key)).map_err(refusal)?;
+        let len = file.metadata().map_err(refusal)?.len();
+        read(&file, 0, usize::try_from(len).map_or(at_most, |len| len.min(at_most))).map_err(refusal)
     }
 
     pub(crate) fn delete(&self, key: &str) -> Result<(), Refusal> {
@@ -126,6 +121,22 @@ impl Dir {
             _ => self.remove_directory(""),
         }
     }
+}
+
+/// `len` bytes from `offset` on; fewer where the file ends before.
+fn read(file: &File, offset: u64, len: usize) -> io::Result<Bytes> {
+    let mut bytes = vec![0; len];
+    let mut filled = 0;
+    while filled < len {
+        match file.read_at(&mut bytes[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    bytes.truncate(filled);
+    Ok(Bytes::from(bytes))
 }
 
 fn write(path: &Path, data: &[u8], trailer: &[u8]) -> io::Result<()> {

@@ -27,6 +27,12 @@ pub enum ChunkError {
     /// The storage settings name no store that this build has.
     #[error("{0}")]
     Config(String),
+    /// A key or passphrase cannot be had, or is of the wrong kind. The message never holds any of it.
+    #[error("{0}")]
+    Key(String),
+    /// The key or passphrase is not the one that the volume was made with.
+    #[error("wrong key or passphrase: the volume was encrypted with another")]
+    WrongKey,
     /// No number for a new slice could be had.
     #[error("cannot allocate a slice number: {0}")]
     SliceId(Errno),
@@ -54,7 +60,8 @@ impl ChunkError {
                 | Errno::EFBIG => *errno,
                 _ => Errno::EIO,
             },
-            ChunkError::Config(_) => Errno::EINVAL,
+            ChunkError::Config(_) | ChunkError::Key(_) => Errno::EINVAL,
+            ChunkError::WrongKey => Errno::EACCES,
             ChunkError::SliceId(errno) => *errno,
         }
     }

@@ -10,14 +10,18 @@ use bytes::Bytes;
 use opendal::Operator;
 use opendal::services::Memory;
 use tokio::runtime::{Builder, Runtime};
-use types::{BLOCK_BYTES, CHUNK_BYTES, Slice, SliceId};
+use types::{BLOCK_BYTES, CHUNK_BYTES, Errno, Slice, SliceId};
 
 use crate::ChunkError;
 use crate::backend::{Backend, Refusal};
-use crate::block::{PAGE_BYTES, Trailer, block_count, block_len, encode_trailer, object_key, trailer_len};
+use crate::block::{block_count, block_len, encode_trailer, object_key};
+use crate::codec::{Codec, Compression};
 use crate::dir::Dir;
+use crate::layout::Layout;
 use crate::lru::Lru;
+use crate::packed::{BlockName, pack};
 use crate::resolve::{PieceSource, resolve};
+use crate::secret::Encryption;
 
 /// The bound of the cache of blocks in bytes unless told otherwise: 256 MiB.
 pub const DEFAULT_CACHE_BYTES: u64 = 256 << 20;
@@ -38,6 +42,24 @@ pub struct StorageConfig {
     pub storage: String,
     /// For `file` the absolute path of a directory; `memory` ignores it.
     pub bucket: String,
+}
+
+/// How a store treats the blocks of a volume.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// The bound in bytes of the cache in memory.
+    pub cache_bytes: u64,
+    /// How blocks are compressed from now on.
+    pub compression: Compression,
+    /// The volume's cipher and key, from [`EncryptionSettings`](crate::EncryptionSettings). Whether a volume is encrypted
+    /// is settled when it is made.
+    pub encryption: Option<Encryption>,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        StoreOptions { cache_bytes: DEFAULT_CACHE_BYTES, compression: Compression::None, encryption: None }
+    }
 }
 
 /// How many requests a store was sent since it was opened.
@@ -61,6 +83,14 @@ impl BlockStore {
     /// [`ChunkError::Config`] for a kind that this build does not have or a relative path; [`ChunkError::Store`] where
     /// the directory cannot be made or read.
     pub fn open(config: &StorageConfig, cache_bytes: u64) -> Result<Arc<BlockStore>, ChunkError> {
+        Self::open_with(config, StoreOptions { cache_bytes, ..StoreOptions::default() })
+    }
+
+    /// Opens the store that `config` names, as `options` say.
+    ///
+    /// # Errors
+    /// As [`BlockStore::open`].
+    pub fn open_with(config: &StorageConfig, options: StoreOptions) -> Result<Arc<BlockStore>, ChunkError> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .max_blocking_threads(BACKGROUND_THREADS)
@@ -85,7 +115,8 @@ impl BlockStore {
         };
         let inner = Inner {
             backend,
-            blocks: Lru::new(cache_bytes),
+            codec: Codec { compression: options.compression, encryption: options.encryption },
+            blocks: Lru::new(options.cache_bytes),
             trailers: Lru::new(TRAILERS),
             counts: Counts::default(),
             volatile: Mutex::default(),
@@ -144,7 +175,7 @@ impl BlockStore {
             let (index, from) = (offset / BLOCK_BYTES, offset % BLOCK_BYTES);
             let len = block_len(size, index);
             let (part, tail) = rest.split_at_mut(rest.len().min((len - from) as usize));
-            self.inner.read_block(id, index, len, from, part)?;
+            self.inner.read_block(BlockName { id, block: index, len }, from, part)?;
             self.read_ahead(id, size, index, from, part.len() as u32);
             offset += part.len() as u32;
             rest = tail;
@@ -242,7 +273,7 @@ impl BlockStore {
         backend.delete(&key).map_err(|refusal| store_error("delete", &key, refusal))?;
         backend.remove_directory("chunks/check/").map_err(|refusal| store_error("delete", &key, refusal))?;
         if read != data {
-            let refusal = Refusal::Other(types::Errno::EIO, "it holds other bytes than were written".into());
+            let refusal = Refusal::Other(Errno::EIO, "it holds other bytes than were written".into());
             return Err(store_error("read", &key, refusal));
         }
         Ok(())
@@ -276,7 +307,8 @@ impl BlockStore {
         let (this_key, next_key) = ((id, index), (id, next));
         if self.inner.blocks.contains(&this_key) && !self.inner.blocks.contains(&next_key) {
             self.spawn(move |inner| {
-                if let Err(error) = inner.whole_block(id, next, block_len(size, next)) {
+                let name = BlockName { id, block: next, len: block_len(size, next) };
+                if let Err(error) = inner.whole_block(name) {
                     tracing::debug!(%error, "a block could not be read ahead");
                 }
             });
@@ -290,14 +322,15 @@ impl fmt::Debug for BlockStore {
     }
 }
 
-type BlockKey = (SliceId, u32);
+pub(crate) type BlockKey = (SliceId, u32);
 
 /// What the background threads share with the store.
 pub(crate) struct Inner {
     pub(crate) backend: Backend,
-    blocks: Lru<BlockKey, Bytes>,
-    trailers: Lru<BlockKey, Arc<Pages>>,
-    counts: Counts,
+    pub(crate) codec: Codec,
+    pub(crate) blocks: Lru<BlockKey, Bytes>,
+    pub(crate) trailers: Lru<BlockKey, Arc<Pages>>,
+    pub(crate) counts: Counts,
     volatile: Mutex<Volatile>,
     /// Whether all that was there when the store was opened has been made durable.
     synced_once: AtomicBool,
@@ -307,28 +340,31 @@ pub(crate) struct Inner {
 type Volatile = HashMap<SliceId, Vec<(u32, u32)>>;
 
 /// What is known of a block that is read page by page.
-struct Pages {
-    trailer: Trailer,
+pub(crate) struct Pages {
+    pub(crate) layout: Layout,
     /// Where the last read ended; one that goes on from there is sequential.
-    end: AtomicU64,
+    pub(crate) end: AtomicU64,
 }
 
 #[derive(Default)]
-struct Counts {
-    puts: AtomicU64,
-    gets: AtomicU64,
-    deletes: AtomicU64,
+pub(crate) struct Counts {
+    pub(crate) puts: AtomicU64,
+    pub(crate) gets: AtomicU64,
+    pub(crate) deletes: AtomicU64,
 }
 
 impl Inner {
     pub(crate) fn put_block(&self, id: SliceId, block: u32, data: Bytes) -> Result<(), ChunkError> {
         let len = data.len() as u32;
         let key = object_key(id, block, len);
-        let trailer = encode_trailer(&data);
+        let (body, trailer) = if self.codec.is_plain() {
+            (data.clone(), encode_trailer(&data))
+        } else {
+            let fail = |errno: Errno| store_error("encrypt", &key, Refusal::Other(errno, errno.to_string()));
+            (Bytes::from(pack(BlockName { id, block, len }, &data, &self.codec).map_err(fail)?), Vec::new())
+        };
         self.counts.puts.fetch_add(1, Relaxed);
-        self.backend
-            .put(&key, data.clone(), trailer)
-            .map_err(|refusal| store_error("write", &key, refusal))?;
+        self.backend.put(&key, body, trailer).map_err(|refusal| store_error("write", &key, refusal))?;
         if len < BLOCK_BYTES {
             // Small files are read soon after; the full blocks of a stream would only push out what is in use.
             // A copy, because `data` may be a small part of a large allocation that the weight would not show.
@@ -391,98 +427,6 @@ impl Inner {
             }
         }
     }
-
-    /// Fills `out` from byte `from` on of a block of `len` bytes.
-    ///
-    /// The whole block is fetched for a read of half of it or more, from its beginning, or from where the last one ended;
-    /// else only the pages asked for, so that a random read of 4 KiB does not cost 4 MiB.
-    fn read_block(
-        &self,
-        id: SliceId,
-        block: u32,
-        len: u32,
-        from: u32,
-        out: &mut [u8],
-    ) -> Result<(), ChunkError> {
-        let key = (id, block);
-        let end = u64::from(from) + out.len() as u64;
-        let copy = |whole: &Bytes, out: &mut [u8]| out.copy_from_slice(&whole[from as usize..end as usize]);
-        if let Some(whole) = self.blocks.get(&key) {
-            copy(&whole, out);
-            return Ok(());
-        }
-        let goes_on =
-            || self.trailers.get(&key).is_some_and(|pages| pages.end.load(Relaxed) == u64::from(from));
-        if from == 0 || len <= 2 * PAGE_BYTES || out.len() as u64 * 2 >= u64::from(len) || goes_on() {
-            match self.whole_block(id, block, len) {
-                Ok(whole) => {
-                    copy(&whole, out);
-                    return Ok(());
-                }
-                // Some page is damaged; whether it is one of those asked for, the way by pages tells.
-                Err(ChunkError::Corrupt { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        let pages = self.trailers.get_or_load(key, || {
-            let trailer = self.fetch_trailer(id, block, len)?;
-            Ok::<_, ChunkError>((Arc::new(Pages { trailer, end: AtomicU64::new(0) }), 1))
-        })?;
-        let first = from / PAGE_BYTES;
-        let start = first * PAGE_BYTES;
-        let stop = end.next_multiple_of(PAGE_BYTES.into()).min(len.into());
-        let bytes = self.fetch(id, block, len, start, stop as usize - start as usize)?;
-        pages.trailer.verify(first, &bytes).map_err(|fault| self.corrupt(id, block, len, fault))?;
-        pages.end.store(end, Relaxed);
-        let skip = (from - start) as usize;
-        out.copy_from_slice(&bytes[skip..skip + out.len()]);
-        Ok(())
-    }
-
-    /// The block from the cache, or fetched into it; fetched once however many ask at the same time.
-    fn whole_block(&self, id: SliceId, block: u32, len: u32) -> Result<Bytes, ChunkError> {
-        self.blocks.get_or_load((id, block), || {
-            let object = self.fetch(id, block, len, 0, len as usize + trailer_len(len))?;
-            let corrupt = |fault| self.corrupt(id, block, len, fault);
-            let data = object.slice(..len as usize);
-            Trailer::parse(&object[len as usize..], len)
-                .map_err(corrupt)?
-                .verify(0, &data)
-                .map_err(corrupt)?;
-            Ok((data, len.into()))
-        })
-    }
-
-    fn fetch_trailer(&self, id: SliceId, block: u32, len: u32) -> Result<Trailer, ChunkError> {
-        let bytes = self.fetch(id, block, len, len, trailer_len(len))?;
-        Trailer::parse(&bytes, len).map_err(|fault| self.corrupt(id, block, len, fault))
-    }
-
-    /// Exactly `count` bytes of an object from `offset` on.
-    fn fetch(
-        &self,
-        id: SliceId,
-        block: u32,
-        len: u32,
-        offset: u32,
-        count: usize,
-    ) -> Result<Bytes, ChunkError> {
-        let key = object_key(id, block, len);
-        self.counts.gets.fetch_add(1, Relaxed);
-        match self.backend.get(&key, offset.into(), count) {
-            Ok(bytes) if bytes.len() == count => Ok(bytes),
-            Ok(bytes) => {
-                let (found_bytes, wanted_bytes) = (bytes.len() as u64, count as u64);
-                Err(ChunkError::Short { slice: id, block, key, found_bytes, wanted_bytes })
-            }
-            Err(Refusal::NotFound) => Err(ChunkError::Missing { slice: id, block, key }),
-            Err(refusal) => Err(store_error("read", &key, refusal)),
-        }
-    }
-
-    fn corrupt(&self, id: SliceId, block: u32, len: u32, fault: crate::BlockFault) -> ChunkError {
-        ChunkError::Corrupt { slice: id, block, key: object_key(id, block, len), fault }
-    }
 }
 
 fn open_dir(bucket: &str) -> Result<Backend, ChunkError> {
@@ -498,7 +442,7 @@ fn open_dir(bucket: &str) -> Result<Backend, ChunkError> {
 
 pub(crate) fn store_error(action: &'static str, key: &str, refusal: Refusal) -> ChunkError {
     let (errno, message) = match refusal {
-        Refusal::NotFound => (types::Errno::ENOENT, "not found".to_owned()),
+        Refusal::NotFound => (Errno::ENOENT, "not found".to_owned()),
         Refusal::Other(errno, message) => (errno, message),
     };
     ChunkError::Store { action, key: key.to_owned(), errno, message }

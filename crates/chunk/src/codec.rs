@@ -1,0 +1,256 @@
+//! What happens to the bytes of a block on their way to the store: first compression, then encryption.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::ChunkError;
+use crate::secret::Encryption;
+
+/// The level of Zstandard: its own default. On this project's sources, in pages of 64 KiB, 1 is a third faster and 6 %
+/// larger, and 6 takes twice the time for 3 %.
+const ZSTD_LEVEL: i32 = 3;
+
+/// A page is kept compressed only if that saves at least one part in this many; reading it back would cost more than it
+/// saves otherwise.
+const WORTHWHILE: usize = 16;
+
+/// How blocks are compressed. What is already stored stays as it is and readable when this changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compression {
+    #[default]
+    None,
+    Lz4,
+    Zstd,
+}
+
+/// How blocks are encrypted. Both authenticate what they encrypt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cipher {
+    /// AES-256 in Galois/Counter Mode (NIST SP 800-38D): the faster one where the processor has AES instructions.
+    Aes256Gcm,
+    /// ChaCha20 and Poly1305 (RFC 8439) with the extended nonce: the faster one in plain code.
+    XChaCha20Poly1305,
+}
+
+impl Compression {
+    const NAMES: [(Compression, &str); 3] =
+        [(Compression::None, "none"), (Compression::Lz4, "lz4"), (Compression::Zstd, "zstd")];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Compression::None => "none",
+            Compression::Lz4 => "lz4",
+            Compression::Zstd => "zstd",
+        }
+    }
+
+    /// The number in a block's header.
+    pub(crate) fn id(self) -> u8 {
+        match self {
+            Compression::None => 0,
+            Compression::Lz4 => 1,
+            Compression::Zstd => 2,
+        }
+    }
+
+    pub(crate) fn from_id(id: u8) -> Option<Self> {
+        Self::NAMES.iter().map(|(compression, _)| *compression).find(|compression| compression.id() == id)
+    }
+}
+
+impl Cipher {
+    const ALL: [Cipher; 2] = [Cipher::Aes256Gcm, Cipher::XChaCha20Poly1305];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Cipher::Aes256Gcm => "aes-256-gcm",
+            Cipher::XChaCha20Poly1305 => "xchacha20-poly1305",
+        }
+    }
+
+    /// The number in a block's header; 0 there is no encryption.
+    pub(crate) fn id(self) -> u8 {
+        match self {
+            Cipher::Aes256Gcm => 1,
+            Cipher::XChaCha20Poly1305 => 2,
+        }
+    }
+
+    pub(crate) fn from_id(id: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|cipher| cipher.id() == id)
+    }
+}
+
+impl FromStr for Compression {
+    type Err = ChunkError;
+
+    /// # Errors
+    /// [`ChunkError::Config`] for a name that is none of `none`, `lz4`, `zstd`.
+    fn from_str(name: &str) -> Result<Self, ChunkError> {
+        let known = Self::NAMES.iter().find(|(_, known)| *known == name);
+        known.map(|(compression, _)| *compression).ok_or_else(|| {
+            ChunkError::Config(format!("unknown compression {name:?}: known are none, lz4 and zstd"))
+        })
+    }
+}
+
+impl FromStr for Cipher {
+    type Err = ChunkError;
+
+    /// # Errors
+    /// [`ChunkError::Config`] for a name that is neither `aes-256-gcm` nor `xchacha20-poly1305`.
+    fn from_str(name: &str) -> Result<Self, ChunkError> {
+        Self::ALL.into_iter().find(|cipher| cipher.name() == name).ok_or_else(|| {
+            ChunkError::Config(format!(
+                "unknown encryption {name:?}: known are aes-256-gcm and xchacha20-poly1305"
+            ))
+        })
+    }
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for Cipher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a store does to each block.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Codec {
+    pub(crate) compression: Compression,
+    pub(crate) encryption: Option<Encryption>,
+}
+
+impl Codec {
+    /// Whether blocks are stored as they are.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.compression == Compression::None && self.encryption.is_none()
+    }
+
+    pub(crate) fn cipher(&self) -> Option<Cipher> {
+        self.encryption.as_ref().map(Encryption::cipher)
+    }
+}
+
+/// Compresses page after page with the same working memory.
+pub(crate) enum Packer {
+    None,
+    Lz4,
+    Zstd(zstd::bulk::Compressor<'static>),
+}
+
+impl Packer {
+    pub(crate) fn new(compression: Compression) -> Self {
+        match compression {
+            Compression::None => Packer::None,
+            Compression::Lz4 => Packer::Lz4,
+            // Without memory for the compressor pages are stored as they are, which is always right.
+            Compression::Zstd => zstd::bulk::Compressor::new(ZSTD_LEVEL).map_or(Packer::None, Packer::Zstd),
+        }
+    }
+
+    /// Writes `page`, compressed, to the front of `out`, which is as long, and returns how long it became; `None` where
+    /// it is not worth while, what `out` holds being nothing then.
+    pub(crate) fn pack(&mut self, page: &[u8], out: &mut [u8]) -> Option<usize> {
+        let out = out.get_mut(..page.len() - page.len().div_ceil(WORTHWHILE))?;
+        match self {
+            Packer::None => None,
+            // It wants room for the worst case, and is told by an error that the page did not fit into less.
+            Packer::Lz4 => lz4(page, out),
+            Packer::Zstd(compressor) => compressor.compress_to_buffer(page, out).ok(),
+        }
+    }
+}
+
+fn lz4(page: &[u8], out: &mut [u8]) -> Option<usize> {
+    let packed = lz4_flex::block::compress(page);
+    out.get_mut(..packed.len())?.copy_from_slice(&packed);
+    Some(packed.len())
+}
+
+/// Undoes what [`Packer`] did.
+pub(crate) enum Unpacker {
+    None,
+    Lz4,
+    Zstd(zstd::bulk::Decompressor<'static>),
+}
+
+impl Unpacker {
+    pub(crate) fn new(compression: Compression) -> Option<Self> {
+        Some(match compression {
+            Compression::None => Unpacker::None,
+            Compression::Lz4 => Unpacker::Lz4,
+            Compression::Zstd => Unpacker::Zstd(zstd::bulk::Decompressor::new().ok()?),
+        })
+    }
+
+    /// Fills `out` with exactly the page that `packed` is; `None` if it is none of that length.
+    pub(crate) fn unpack(&mut self, packed: &[u8], out: &mut [u8]) -> Option<()> {
+        let wanted = out.len();
+        let found = match self {
+            Unpacker::None => None,
+            Unpacker::Lz4 => lz4_flex::block::decompress_into(packed, out).ok(),
+            Unpacker::Zstd(decompressor) => decompressor.decompress_to_buffer(packed, out).ok(),
+        };
+        (found? == wanted).then_some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_are_those_of_the_settings_and_the_format() {
+        for (number, name) in ["none", "lz4", "zstd"].into_iter().enumerate() {
+            let compression: Compression = name.parse().unwrap();
+            assert_eq!((compression.name(), usize::from(compression.id())), (name, number));
+            assert_eq!(Compression::from_id(compression.id()), Some(compression));
+        }
+        for (number, name) in ["aes-256-gcm", "xchacha20-poly1305"].into_iter().enumerate() {
+            let cipher: Cipher = name.parse().unwrap();
+            assert_eq!((cipher.name(), usize::from(cipher.id())), (name, number + 1));
+            assert_eq!(Cipher::from_id(cipher.id()), Some(cipher));
+        }
+        assert_eq!((Compression::from_id(3), Cipher::from_id(0)), (None, None));
+        assert!("gzip".parse::<Compression>().is_err() && "rot13".parse::<Cipher>().is_err());
+    }
+
+    #[test]
+    fn a_page_is_compressed_where_that_is_worth_while() {
+        for compression in [Compression::None, Compression::Lz4, Compression::Zstd] {
+            let (text, mut packed) = (b"limen ".repeat(5000), vec![0; 30_000]);
+            let len = Packer::new(compression).pack(&text, &mut packed);
+            assert_eq!(len.is_some(), compression != Compression::None);
+            if let Some(len) = len {
+                let (mut unpacker, mut out) = (Unpacker::new(compression).unwrap(), vec![0; text.len()]);
+                assert!(len < 3000);
+                unpacker.unpack(&packed[..len], &mut out).unwrap();
+                assert_eq!(out, text);
+                assert_eq!(unpacker.unpack(&packed[..len], &mut out[1..]), None);
+                assert_eq!(unpacker.unpack(&packed[..len], &mut vec![0; text.len() + 1]), None);
+            }
+            let noise: Vec<u8> = blake3::Hasher::new().finalize_xof().take_bytes(30_000);
+            assert_eq!(Packer::new(compression).pack(&noise, &mut packed), None);
+            assert_eq!(Packer::new(compression).pack(&[], &mut []), None);
+        }
+    }
+
+    trait TakeBytes {
+        fn take_bytes(self, len: usize) -> Vec<u8>;
+    }
+
+    impl TakeBytes for blake3::OutputReader {
+        fn take_bytes(mut self, len: usize) -> Vec<u8> {
+            let mut bytes = vec![0; len];
+            self.fill(&mut bytes);
+            bytes
+        }
+    }
+}
