@@ -162,7 +162,7 @@ impl Dispatch {
             Operation::ReadDir(read) => self.list(read, false),
             Operation::ReadDirPlus(read) => self.list(read, true),
             Operation::ReleaseDir(release) => done(vfs.closedir(DirHandle(release.fh.0))),
-            Operation::FsyncDir { .. } => done(vfs.sync_names()),
+            Operation::FsyncDir { .. } => done(vfs.make_durable()),
             Operation::Destroy => Ok(Body::empty().into()),
             Operation::TmpFile(create) => {
                 let made = vfs.tmpfile(caller, ino, Mode::new(create.mode), create.umask)?;

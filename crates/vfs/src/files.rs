@@ -1,7 +1,6 @@
 //! Open files: read, write, flush, fsync.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use chunk::{ChunkError, Written};
 use meta::ops::{GetSlices, KillPriv, Reap, Write};
@@ -125,19 +124,8 @@ impl Vfs {
         let file = self.files.get(ino).ok_or(Errno::EBADF)?;
         let mut data = file.lock();
         self.flush_locked(&file, &mut data)?;
-        let durable = self.store.make_durable(&data.unsynced);
-        durable.map_err(|error| data_error(ino, 0, &error))?;
-        data.unsynced.clear();
         drop(data);
-        Ok(self.meta.sync()?)
-    }
-
-    /// Makes all changes of names and attributes survive a loss of power.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub fn sync_names(&self) -> Result<(), Errno> {
-        Ok(self.meta.sync()?)
+        self.make_durable()
     }
 
     /// Closes a file once. With the last close an inode without a name goes.
@@ -173,14 +161,15 @@ impl Vfs {
         }
         let end = data.buffer.end();
         let size = self.node(file.ino)?.size.max(end);
-        let inline = self.meta.volume().inline_bytes;
-        let limit = (size <= u64::from(inline)).then_some(inline);
-        let staged = data.buffer.stage(limit).map_err(|error| data_error(file.ino, 0, &error))?;
-        let slices = staged.slices();
-        self.change(&Write { ino: file.ino, slices: staged.rows.clone(), end, mtime: file.mtime() })?;
+        let staged =
+            data.buffer.stage(self.inline_limit(size)).map_err(|error| data_error(file.ino, 0, &error))?;
+        let op = Write { ino: file.ino, slices: staged.rows.clone(), end, mtime: file.mtime() };
+        self.commit_rows(&op, &staged.slices())?;
         data.buffer.committed(&staged);
         data.rows.clear();
-        data.unsynced.extend(slices);
+        for (chunk, _) in &staged.rows {
+            self.candidates.note(file.ino, *chunk, 1);
+        }
         file.set_clean();
         Ok(())
     }
@@ -215,6 +204,7 @@ impl Vfs {
                         data.rows.clear();
                     }
                     data.rows.insert(chunk, Arc::clone(&rows));
+                    self.candidates.note(file.ino, chunk, rows.len());
                     rows
                 }
             };
@@ -232,15 +222,6 @@ impl Vfs {
             self.store.read_chunk(rows, pos, part)?;
             at += len as u64;
             rest = tail;
-        }
-        Ok(())
-    }
-
-    /// Makes all that was written or changed so far survive a loss of power: blocks before the rows that name them.
-    pub(crate) fn sync_all(&self) -> Result<(), Errno> {
-        if self.unsynced.swap(false, Ordering::AcqRel) {
-            self.store.make_all_durable().map_err(|error| data_error(Ino(0), 0, &error))?;
-            self.meta.sync()?;
         }
         Ok(())
     }

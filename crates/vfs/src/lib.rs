@@ -5,7 +5,9 @@
 
 mod attr;
 mod attrs;
+mod compact;
 mod dirs;
+mod durable;
 mod files;
 mod names;
 mod numbers;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use chunk::WriteBuffer;
-use types::{ChunkIndex, Ino, Slice, SliceId, Time};
+use types::{ChunkIndex, Ino, Slice, Time};
 
 use crate::attr::Attr;
 
@@ -32,15 +32,13 @@ pub(crate) struct FileData {
     pub(crate) buffer: WriteBuffer,
     /// The rows of chunks read since the last change.
     pub(crate) rows: HashMap<ChunkIndex, Arc<[Slice]>>,
-    /// Slices committed since the last fsync.
-    pub(crate) unsynced: Vec<SliceId>,
 }
 
 impl OpenFile {
     fn new(ino: Ino, buffer: WriteBuffer) -> Self {
         OpenFile {
             ino,
-            data: Mutex::new(FileData { buffer, rows: HashMap::new(), unsynced: Vec::new() }),
+            data: Mutex::new(FileData { buffer, rows: HashMap::new() }),
             dirty_end: AtomicU64::new(0),
             mtime_nanos: AtomicI64::new(0),
             orphan: AtomicBool::new(false),

@@ -45,9 +45,10 @@ impl Vfs {
         let since = Time::now();
         std::thread::Builder::new().name("limen-house".into()).spawn(move || {
             let (mut beat, mut collected) = (Instant::now(), Instant::now());
-            while !vfs.stopping.load(Ordering::Acquire) {
+            while !vfs.is_stopping() {
                 std::thread::park_timeout(SYNC_EVERY);
-                let mut done = vfs.sync_all();
+                let mut done = vfs.make_durable_if_dirty();
+                vfs.compact_candidates();
                 if collected.elapsed() >= COLLECT_EVERY {
                     done = done.and(vfs.collect_garbage());
                     collected = Instant::now();
@@ -79,8 +80,7 @@ impl Vfs {
         }
         done = done.and(self.collect_garbage());
         done = done.and(self.meta.drop_session(self.meta.session()).map_err(Into::into));
-        self.unsynced.store(true, Ordering::Release);
-        done.and(self.sync_all())
+        done.and(self.make_durable())
     }
 
     fn session(&self, info: &SessionInfo, since: Time) -> Session {
@@ -141,7 +141,7 @@ impl Vfs {
                         tracing::warn!(%error, "blocks that no file refers to could not be removed");
                         return Err(error.errno());
                     }
-                    self.unsynced.store(true, Ordering::Release);
+                    self.note_change();
                     Ok(self.meta.drop_garbage(*slice)?)
                 }
                 _ => Ok(()),

@@ -11,7 +11,9 @@ use meta::{Counter, Failure, Meta, Node, Usage, Vouch};
 use types::{Errno, Ino, Name, SliceId};
 
 use crate::attr::Attr;
+use crate::compact::Candidates;
 use crate::dirs::{DirHandle, OpenDir};
+use crate::durable::Durability;
 use crate::numbers::Numbers;
 use crate::open::OpenTable;
 
@@ -28,8 +30,8 @@ pub struct Vfs {
     /// Inodes that are gone, but that the kernel still holds, as they stood last: a working directory, an `O_PATH`
     /// descriptor. They leave when the kernel forgets them.
     ghosts: Mutex<HashMap<Ino, Node>>,
-    /// Something was committed since the last time all was made durable.
-    pub(crate) unsynced: AtomicBool,
+    pub(crate) durability: Durability,
+    pub(crate) candidates: Candidates,
     pub(crate) stopping: AtomicBool,
 }
 
@@ -85,7 +87,8 @@ impl Vfs {
             dirs: RwLock::default(),
             next_dir: AtomicU64::new(1),
             ghosts: Mutex::default(),
-            unsynced: AtomicBool::new(false),
+            durability: Durability::default(),
+            candidates: Candidates::default(),
             stopping: AtomicBool::new(false),
         }
     }
@@ -129,7 +132,7 @@ impl Vfs {
     /// Runs an operation that may change the volume.
     pub(crate) fn change<O: meta::Op>(&self, op: &O) -> Result<O::Reply, Errno> {
         let reply = self.meta.run(op, &BY_KERNEL);
-        self.unsynced.store(true, Ordering::Release);
+        self.note_change();
         reply.map_err(Failure::into)
     }
 
@@ -153,6 +156,16 @@ impl Vfs {
     /// Keeps what stat(2) shows of an inode that is gone.
     pub(crate) fn bury(&self, node: &Node) {
         self.ghosts().insert(node.ino, Node { nlink: 0, ctime: types::Time::now(), ..*node });
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// How long a row of a file of `size` bytes may be to lie in the metadata.
+    pub(crate) fn inline_limit(&self, size: u64) -> Option<u32> {
+        let limit = self.meta.volume().inline_bytes;
+        (size <= u64::from(limit)).then_some(limit)
     }
 
     pub(crate) fn new_buffer(&self) -> WriteBuffer {

@@ -1,0 +1,155 @@
+//! Compaction: many rows of a chunk become few, and what they hid is given back.
+//!
+//! A chunk is rewritten whole, so it is left alone until it has a row for every [`BYTES_A_ROW`] it holds: that bounds
+//! what compaction writes by what was written before it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use chunk::PieceSource;
+use meta::ops::{Compact, GetSlices};
+use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice, SliceId, SliceSource};
+
+use crate::vfs::{BY_KERNEL, Vfs};
+
+/// The rows that chunks are known to have; no more than a hint, so forgetting one does no harm.
+#[derive(Debug, Default)]
+pub(crate) struct Candidates(Mutex<HashMap<(Ino, ChunkIndex), usize>>);
+
+/// Chunks remembered at a time.
+const MAX_CANDIDATES: usize = 10_000;
+/// Rows that any chunk may have.
+const FEW_ROWS: usize = 16;
+/// Rows that no chunk should have.
+const MANY_ROWS: usize = 1024;
+const BYTES_A_ROW: u64 = 64 << 10;
+
+impl Candidates {
+    /// A chunk was found to have, or was given, so many rows.
+    pub(crate) fn note(&self, ino: Ino, chunk: ChunkIndex, rows: usize) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MAX_CANDIDATES {
+            known.retain(|_, rows| *rows >= FEW_ROWS);
+        }
+        if known.len() < MAX_CANDIDATES {
+            *known.entry((ino, chunk)).or_default() += rows;
+        }
+    }
+
+    fn take(&self) -> Vec<(Ino, ChunkIndex)> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.extract_if(|_, rows| *rows >= FEW_ROWS).map(|(chunk, _)| chunk).collect()
+    }
+}
+
+impl Vfs {
+    /// Compacts the chunks that have come to need it.
+    pub(crate) fn compact_candidates(&self) {
+        for (ino, chunk) in self.candidates.take() {
+            if self.is_stopping() {
+                return;
+            }
+            match self.compact(ino, chunk) {
+                // The file is gone, or somebody truncated it meanwhile.
+                Ok(()) | Err(Errno::ESTALE | Errno::EAGAIN) => {}
+                Err(errno) => tracing::warn!(%ino, %chunk, %errno, "a chunk could not be compacted"),
+            }
+        }
+    }
+
+    fn compact(&self, ino: Ino, chunk: ChunkIndex) -> Result<(), Errno> {
+        let old = self.meta.run(&GetSlices { ino, chunk }, &BY_KERNEL)?;
+        let runs = runs(&old);
+        let held: u64 = runs.iter().map(|run| u64::from(run.len)).sum();
+        let enough = (held / BYTES_A_ROW).clamp(FEW_ROWS as u64, MANY_ROWS as u64);
+        if (old.len() as u64) < enough || runs.len() >= old.len() {
+            return Ok(());
+        }
+        let inline = self.inline_limit(self.node(ino)?.size);
+        let mut slices = Vec::new();
+        let new: Result<Arc<[Slice]>, Errno> =
+            runs.iter().map(|run| self.rewrite(&old, run, inline, &mut slices)).collect();
+        let ids: Vec<SliceId> = slices.iter().map(|(id, _)| *id).collect();
+        let replaced = new.and_then(|new| self.commit_rows(&Compact { ino, chunk, old, new }, &ids));
+        // A database that failed may have done it all the same: those blocks are for gc to judge.
+        if let Err(Errno::ESTALE | Errno::EAGAIN) = replaced {
+            self.discard(&slices);
+        }
+        if replaced.is_ok()
+            && let Some(file) = self.files.get(ino)
+        {
+            file.lock().rows.clear();
+        }
+        replaced
+    }
+
+    /// Stores what a run of rows shows as one new row.
+    fn rewrite(
+        &self,
+        old: &[Slice],
+        run: &Run,
+        inline: Option<u32>,
+        slices: &mut Vec<(SliceId, u32)>,
+    ) -> Result<Slice, Errno> {
+        let mut buf = vec![0; run.len as usize];
+        self.store.read_chunk(old, run.pos, &mut buf).map_err(|error| {
+            tracing::error!(%error, "file data");
+            error.errno()
+        })?;
+        let source = if inline.is_some_and(|limit| run.len <= limit) {
+            SliceSource::Inline(buf.into())
+        } else {
+            let id = (self.writes.new_id)()?;
+            self.store.put_slice(id, &Bytes::from(buf)).map_err(|error| error.errno())?;
+            slices.push((id, run.len));
+            SliceSource::Blocks { id, offset: 0, size: run.len }
+        };
+        Ok(Slice { pos: run.pos, len: run.len, source })
+    }
+
+    fn discard(&self, slices: &[(SliceId, u32)]) {
+        for &(id, size) in slices {
+            if let Err(error) = self.store.delete_slice(id, size) {
+                tracing::warn!(%error, "blocks of a compaction that did not happen remain");
+            }
+        }
+    }
+}
+
+/// A stretch of a chunk that holds data without a hole.
+struct Run {
+    pos: u32,
+    len: u32,
+}
+
+fn runs(rows: &[Slice]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for piece in chunk::resolve(rows, 0, CHUNK_BYTES as u32) {
+        if piece.source == PieceSource::Zeros {
+            continue;
+        }
+        match runs.last_mut().filter(|run| run.pos + run.len == piece.pos) {
+            Some(run) => run.len += piece.len,
+            None => runs.push(Run { pos: piece.pos, len: piece.len }),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_join_what_touches_and_end_at_holes() {
+        let row = |pos, len, hole: bool| {
+            let source =
+                if hole { SliceSource::Hole } else { SliceSource::Inline(vec![1; len as usize].into()) };
+            Slice { pos, len, source }
+        };
+        let rows = [row(0, 10, false), row(10, 5, false), row(4, 2, true), row(40, 1, false)];
+        let found: Vec<_> = runs(&rows).iter().map(|run| (run.pos, run.len)).collect();
+        assert_eq!(found, [(0, 4), (6, 9), (40, 1)]);
+    }
+}

@@ -1,0 +1,75 @@
+//! What survives a loss of power: blocks before the rows that name them.
+//!
+//! The embedded engine commits lazily, and syncing it syncs every commit so far, whoever made it. So whoever syncs must
+//! first see to the blocks of *all* rows committed by then, not only of the file at hand.
+//!
+//! Lock order: `order` before `pending`; both before whatever the store and the engine lock.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock};
+
+use types::{Errno, SliceId};
+
+use crate::vfs::Vfs;
+
+#[derive(Debug, Default)]
+pub(crate) struct Durability {
+    /// Held shared while rows are committed, exclusively from the last look at `pending` to the end of the sync.
+    order: RwLock<()>,
+    /// Slices that rows name, or are about to, whose blocks may not be durable.
+    pending: Mutex<Vec<SliceId>>,
+    /// Something was committed since the last sync.
+    dirty: AtomicBool,
+}
+
+/// Above this many slices, one syncfs(2) is cheaper than a sync each.
+const MANY_SLICES: usize = 64;
+
+impl Vfs {
+    /// Runs an operation that commits rows naming `slices`, which are stored but may not be durable.
+    pub(crate) fn commit_rows<O: meta::Op>(&self, op: &O, slices: &[SliceId]) -> Result<O::Reply, Errno> {
+        let _shared = self.durability.order.read().unwrap_or_else(PoisonError::into_inner);
+        self.pending().extend_from_slice(slices);
+        self.change(op)
+    }
+
+    pub(crate) fn note_change(&self) {
+        self.durability.dirty.store(true, Ordering::Release);
+    }
+
+    /// Makes everything committed so far survive a loss of power, names and data.
+    ///
+    /// # Errors
+    /// Those of the store and the database.
+    pub fn make_durable(&self) -> Result<(), Errno> {
+        // Most of the work is done before others have to wait.
+        self.sync_pending()?;
+        let _alone = self.durability.order.write().unwrap_or_else(PoisonError::into_inner);
+        self.sync_pending()?;
+        self.durability.dirty.store(false, Ordering::Release);
+        Ok(self.meta.sync()?)
+    }
+
+    /// The same, if anything was committed since the last time.
+    pub(crate) fn make_durable_if_dirty(&self) -> Result<(), Errno> {
+        if self.durability.dirty.load(Ordering::Acquire) { self.make_durable() } else { Ok(()) }
+    }
+
+    fn sync_pending(&self) -> Result<(), Errno> {
+        let slices = std::mem::take(&mut *self.pending());
+        let synced = match slices.len() {
+            0 => return Ok(()),
+            1..=MANY_SLICES => self.store.make_durable(&slices),
+            _ => self.store.make_all_durable(),
+        };
+        synced.map_err(|error| {
+            tracing::error!(%error, "blocks could not be made durable");
+            self.pending().extend(slices);
+            error.errno()
+        })
+    }
+
+    fn pending(&self) -> std::sync::MutexGuard<'_, Vec<SliceId>> {
+        self.durability.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
