@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use chunk::{ChunkError, Written};
-use meta::ops::{GetSlices, KillPriv, Reap, Write};
+use meta::ops::{GetNode, GetSlices, KillPriv, Reap, Write};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, Slice, Time};
 
 use crate::attr::{Attr, Caller};
@@ -27,7 +27,8 @@ impl Vfs {
     }
 
     fn check_open(&self, caller: Caller, ino: Ino, truncate: bool, kill_suidgid: bool) -> Result<(), Errno> {
-        match self.node(ino)?.kind {
+        // What is gone for good can still be looked at, but not opened.
+        match self.meta.run(&GetNode(ino), &BY_KERNEL)?.kind {
             FileType::Regular => {}
             FileType::Directory => return Err(Errno::EISDIR),
             _ => return Err(Errno::EINVAL),

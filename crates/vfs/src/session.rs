@@ -21,6 +21,8 @@ pub struct SessionInfo {
 
 /// How far behind the disk may be on the embedded engine, ext4's contract at its strictest.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
+/// How long what was written may stay in memory alone, if nobody closes or syncs the file.
+const FLUSH_EVERY: Duration = Duration::from_secs(5);
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(10);
 const COLLECT_EVERY: Duration = Duration::from_secs(3);
 /// Rows read at a time.
@@ -44,10 +46,15 @@ impl Vfs {
         let vfs = Arc::clone(self);
         let since = Time::now();
         std::thread::Builder::new().name("limen-house".into()).spawn(move || {
-            let (mut beat, mut collected) = (Instant::now(), Instant::now());
+            let (mut beat, mut collected, mut flushed) = (Instant::now(), Instant::now(), Instant::now());
             while !vfs.is_stopping() {
                 std::thread::park_timeout(SYNC_EVERY);
-                let mut done = vfs.make_durable_if_dirty();
+                let mut done = Ok(());
+                if flushed.elapsed() >= FLUSH_EVERY {
+                    done = vfs.flush_all();
+                    flushed = Instant::now();
+                }
+                done = done.and(vfs.make_durable_if_dirty());
                 vfs.compact_candidates();
                 if collected.elapsed() >= COLLECT_EVERY {
                     done = done.and(vfs.collect_garbage());
@@ -70,17 +77,22 @@ impl Vfs {
     /// The first thing that failed; the rest is done even so.
     pub fn end(&self) -> Result<(), Errno> {
         self.stopping.store(true, Ordering::Release);
-        let mut done = Ok(());
-        for file in self.files.all() {
-            if file.is_orphan() {
-                done = done.and(self.change(&Reap { session: self.meta.session(), ino: file.ino }));
-            } else {
-                done = done.and(self.flush_locked(&file, &mut file.lock()));
-            }
+        let mut done = self.flush_all();
+        for file in self.files.all().iter().filter(|file| file.is_orphan()) {
+            done = done.and(self.change(&Reap { session: self.meta.session(), ino: file.ino }));
         }
         done = done.and(self.collect_garbage());
         done = done.and(self.meta.drop_session(self.meta.session()).map_err(Into::into));
         done.and(self.make_durable())
+    }
+
+    /// Flushes every open file that has a name; gives the first error after all were tried.
+    fn flush_all(&self) -> Result<(), Errno> {
+        let mut done = Ok(());
+        for file in self.files.all().iter().filter(|file| !file.is_orphan()) {
+            done = done.and(self.flush_locked(file, &mut file.lock()));
+        }
+        done
     }
 
     fn session(&self, info: &SessionInfo, since: Time) -> Session {
