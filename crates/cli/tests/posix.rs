@@ -44,12 +44,13 @@ fn shell(dir: &Path, line: &str) -> String {
 fn every_operation_of_the_protocol_that_is_served_is_reached() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let at = |name: &str| volume.at(name);
-    let mut file = File::create(at("file")).unwrap(); // LOOKUP, CREATE
+    fs::write(at("file"), "te").unwrap();
+    volume.remount(); // INIT; nothing is cached
+    let mut file = File::create(at("written")).unwrap(); // LOOKUP, CREATE
     file.write_all(b"text").unwrap(); // WRITE
     file.sync_all().unwrap(); // FSYNC
     file.set_len(2).unwrap(); // SETATTR
     drop(file); // FLUSH, RELEASE
-    volume.remount(); // INIT; nothing is cached
     assert_eq!(fs::read(at("file")).unwrap(), b"te"); // OPEN, READ, GETATTR
     symlink("file", at("link")).unwrap(); // SYMLINK
     assert_eq!(fs::read_link(at("link")).unwrap(), Path::new("file")); // READLINK
@@ -63,7 +64,8 @@ fn every_operation_of_the_protocol_that_is_served_is_reached() {
     assert_eq!(getxattr_query(at("file"), "user.a"), Ok(1)); // GETXATTR
     assert_eq!(listxattr(at("file"), &mut [0; 100][..]), Ok(7)); // LISTXATTR
     removexattr(at("file"), "user.a").unwrap(); // REMOVEXATTR
-    fs::read_dir(at("")).unwrap().for_each(|entry| drop(entry.unwrap().metadata().unwrap())); // OPENDIR, READDIRPLUS
+    let entries = fs::read_dir(at("")).unwrap(); // OPENDIR, READDIRPLUS
+    assert_eq!(entries.filter(|entry| entry.as_ref().unwrap().metadata().is_ok()).count(), 5);
     File::open(at("dir")).unwrap().sync_all().unwrap(); // FSYNCDIR, RELEASEDIR
     fs::remove_dir(at("dir")).unwrap(); // RMDIR
     rustix::fs::statvfs(at("")).unwrap(); // STATFS
@@ -71,15 +73,6 @@ fn every_operation_of_the_protocol_that_is_served_is_reached() {
     fs::create_dir(at("many")).unwrap();
     (0..200).for_each(|n| drop(File::create(at(&format!("many/a-rather-long-name-{n:0100}"))).unwrap()));
     fs::read_dir(at("many")).unwrap().for_each(|entry| drop(entry.unwrap()));
-    // Refused, and programs do without.
-    let file = OpenOptions::new().read(true).write(true).open(at("file")).unwrap();
-    let flags = rustix::fs::FallocateFlags::empty();
-    refused(rustix::fs::fallocate(&file, flags, 0, 10), Errno::OPNOTSUPP);
-    assert_eq!(seek(&file, SeekFrom::Hole(0)).unwrap(), 2);
-    assert_eq!(seek(&file, SeekFrom::Data(1)).unwrap(), 1);
-    assert_eq!(fs::copy(at("file"), at("copy")).unwrap(), 2);
-    assert_eq!(fs::read(at("copy")).unwrap(), b"te");
-    drop(file);
     let counts = volume.counts_at_unmount();
     let expected = [
         "LOOKUP",
@@ -87,6 +80,7 @@ fn every_operation_of_the_protocol_that_is_served_is_reached() {
         "OPEN",
         "READ",
         "WRITE",
+        "FSYNC",
         "FLUSH",
         "RELEASE",
         "GETATTR",
@@ -151,7 +145,6 @@ fn rename_exchanges_and_does_not_replace() {
 
     refused(rename("p/file", "p/dir", RenameFlags::NOREPLACE), Errno::EXIST);
     rename("p/file", "p/free", RenameFlags::NOREPLACE).unwrap();
-    refused(rename("p/free", "p/x", RenameFlags::WHITEOUT), Errno::INVAL);
     volume.remount();
     assert_eq!(fs::read(at("p/free")).unwrap(), b"two");
     assert_eq!(fs::read(at("p/dir")).unwrap(), b"one");
