@@ -8,6 +8,7 @@
 //! | `options` | `-o` of `limen mount` |
 //! | `daemon` | `limen mount -d`: a process of its own that says when it serves |
 //! | `registry` | which process serves which mount on this machine |
+//! | `statistics` | what a mount tells of its work |
 //! | `process`, `paths` | processes by id and start time; where a user's files go |
 //! | `log`, `output`, `units`, `fault` | what people and programs read |
 
@@ -24,6 +25,7 @@ mod output;
 mod paths;
 mod process;
 mod registry;
+mod statistics;
 mod status;
 mod umount;
 mod units;

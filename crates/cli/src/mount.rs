@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use engine_sqlite::{LockError, MountLock};
 use fuse::UnmountMode;
-use meta::{Meta, Volume};
+use meta::{Counting, Engine, Meta, Volume};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use vfs::{SessionInfo, Vfs, VfsOptions};
@@ -23,6 +23,7 @@ use crate::options::Options;
 use crate::paths;
 use crate::process::{Process, host_name};
 use crate::registry::{self, Entry};
+use crate::statistics::{Counters, Endpoint};
 use crate::status::sessions;
 use crate::url::{Database, MetaUrl};
 
@@ -80,7 +81,8 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     let database = open(&url, report)?;
     // Held until this process ends.
     let _lock = lock(&url, &database)?;
-    let meta = Meta::open(database.engine(), CACHED_RECORDS).map_err(|error| url.volume_fault(error))?;
+    let engine = Arc::new(Counting::new(database.engine()));
+    let meta = Meta::open(engine.clone(), CACHED_RECORDS).map_err(|error| url.volume_fault(error))?;
     meta.set_alone(true);
     let store = open_store(meta.volume(), options.cache_bytes)?;
     let vfs_options = VfsOptions { write_buffer_bytes: options.write_buffer_bytes };
@@ -103,8 +105,10 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
         log: args.log.clone(),
         failure: None,
     };
-    let served =
-        house.as_ref().map_err(Fault::clone).and_then(|_| serve_mounted(&vfs, &options, &mut entry, report));
+    let served = house
+        .as_ref()
+        .map_err(Fault::clone)
+        .and_then(|_| serve_mounted(&vfs, engine, &options, &mut entry, report));
     let ended = vfs.end().map_err(|errno| {
         broken("not all data could be stored at the end of the session", &errno)
             .advise("the log says which; what was acknowledged by fsync is safe")
@@ -137,16 +141,30 @@ fn open(url: &MetaUrl, report: &Report) -> Result<Database, Fault> {
 }
 
 /// Mounts, says so, and serves until the volume is unmounted.
-fn serve_mounted(vfs: &Arc<Vfs>, options: &Options, entry: &mut Entry, report: &Report) -> Result<(), Fault> {
+fn serve_mounted(
+    vfs: &Arc<Vfs>,
+    engine: Arc<Counting<Arc<dyn Engine>>>,
+    options: &Options,
+    entry: &mut Entry,
+    report: &Report,
+) -> Result<(), Fault> {
     // From here on signals wait until there is something to unmount.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| Fault::new(format!("cannot handle signals: {error}")))?;
     let handle = signals.handle();
     let mounted = fuse::mount(vfs, &entry.mountpoint, &options.fuse)?;
     let mountpoint = mounted.mountpoint().to_owned();
-    if let Err(fault) = register(&mountpoint, entry) {
-        report.note(&format!("limen info will not work, and limen umount not wait: {fault}"));
-    }
+    let counters = Counters { requests: Arc::clone(mounted.counts()), engine };
+    // It answers until this returns.
+    let _endpoint = match register(&mountpoint, entry) {
+        Ok(()) => Endpoint::start(entry, counters)
+            .inspect_err(|error| tracing::warn!(%error, "limen bench cannot ask this mount what it does"))
+            .ok(),
+        Err(fault) => {
+            report.note(&format!("limen info will not work, and limen umount not wait: {fault}"));
+            None
+        }
+    };
     tracing::info!(volume = entry.volume, mountpoint = %mountpoint.display(), "mounted and serving");
 
     let ready = report.ready();

@@ -54,9 +54,17 @@ impl Entry {
         for path in directories().iter().map(|directory| directory.join(self.device.to_string())) {
             if entry_of(&path).is_some() {
                 // An entry of a process that is gone does no harm; the next mount there replaces it.
+                let _ = fs::remove_file(socket_beside(&path));
                 let _ = fs::remove_file(path);
             }
         }
+    }
+
+    /// The socket at which the mount tells what it has done: beside its entry, wherever that is.
+    pub(crate) fn socket(&self) -> Option<PathBuf> {
+        let mut paths = directories().into_iter().map(|directory| directory.join(self.device.to_string()));
+        let path = paths.find(|path| read(path).is_some_and(|entry| entry.process == self.process))?;
+        Some(socket_beside(&path))
     }
 
     fn to_json(&self) -> Value {
@@ -107,11 +115,16 @@ pub(crate) fn forget_dead(mountpoint: &Path) {
     by_mountpoint(mountpoint).iter().filter(|entry| !entry.process.is_alive()).for_each(Entry::remove);
 }
 
+fn socket_beside(entry: &Path) -> PathBuf {
+    entry.with_extension("sock")
+}
+
 fn read(path: &Path) -> Option<Entry> {
     // A file of someone else could claim what it likes, and make root wait for or open what it names.
     let metadata = fs::metadata(path).ok()?;
     let own = rustix::process::geteuid().as_raw();
-    if metadata.uid() != own && metadata.uid() != 0 {
+    let trusted = metadata.uid() == own || metadata.uid() == 0;
+    if !trusted || !metadata.is_file() {
         return None;
     }
     match fs::read_to_string(path) {

@@ -19,18 +19,21 @@ impl RequestCounts {
     pub(crate) fn add(&self, opcode: Opcode) {
         self.0[(opcode.0 as usize).min(CODES - 1)].fetch_add(1, Ordering::Relaxed);
     }
+
+    /// The kernel's name of each code that came, and how often it did; by number of the code.
+    pub fn seen(&self) -> impl Iterator<Item = (String, u64)> {
+        let counts = self.0.iter().map(|count| count.load(Ordering::Relaxed)).enumerate();
+        counts.filter(|&(_, count)| count > 0).map(|(code, count)| (Opcode(code as u32).to_string(), count))
+    }
 }
 
 /// `LOOKUP 12, GETATTR 3`, by number of the code; codes that never came are left out.
 impl fmt::Display for RequestCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
-        for (code, count) in self.0.iter().enumerate() {
-            let count = count.load(Ordering::Relaxed);
-            if count > 0 {
-                write!(f, "{separator}{} {count}", Opcode(code as u32))?;
-                separator = ", ";
-            }
+        for (name, count) in self.seen() {
+            write!(f, "{separator}{name} {count}")?;
+            separator = ", ";
         }
         Ok(())
     }

@@ -83,6 +83,11 @@ impl Mounted {
         self.mount.mountpoint()
     }
 
+    /// The requests served so far, and those to come.
+    pub fn counts(&self) -> &Arc<RequestCounts> {
+        &self.counts
+    }
+
     /// Asks the kernel to unmount; serving goes on until it has.
     ///
     /// # Errors
