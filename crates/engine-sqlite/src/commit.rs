@@ -219,6 +219,13 @@ impl<'c> Batch<'c> {
                 const SQL: &str = "REPLACE INTO counter (name, value) VALUES (?1, ?2)";
                 conn.prepare_cached(SQL)?.execute((counter.name(), int(*value)))?;
             }
+            Effect::AddUsage { inodes, blocks } => {
+                // What the batch has added so far must not be lost to the bound.
+                self.flush()?;
+                const SQL: &str =
+                    "UPDATE usage SET inodes = max(inodes + ?1, 0), blocks = max(blocks + ?2, 0)";
+                conn.prepare_cached(SQL)?.execute([inodes, blocks])?;
+            }
         }
         Ok(())
     }

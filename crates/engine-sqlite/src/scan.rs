@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use meta::{Facts, Garbage, Page, Record, Scan, Seq, Session};
 use rusqlite::{Connection, Params, Result, Row};
-use types::{ChunkIndex, Ino, Name, SessionId, SliceId, Time};
+use types::{AclId, ChunkIndex, Ino, Name, SessionId, SliceId, Time};
 
 use crate::read::{acl, acl_ids, edge_at, int, name_at, node_at, node_columns, node_joined, slices, uint};
 
@@ -71,6 +71,21 @@ pub(crate) fn page(conn: &Connection, seq: Seq, scan: &Scan) -> Result<Page> {
             rows(conn, SQL, (after_id(after.0), one_more(*limit)), *limit, &mut page, |row, records| {
                 records
                     .push(Record::Garbage(Garbage { slice: SliceId(uint(row.get(0)?)), size: row.get(1)? }));
+                Ok(())
+            })?;
+        }
+        Scan::Shared { after, limit } => {
+            const SQL: &str = "SELECT slice, extra FROM shared WHERE slice > ?1 ORDER BY slice LIMIT ?2";
+            rows(conn, SQL, (after_id(after.0), one_more(*limit)), *limit, &mut page, |row, records| {
+                records.push(Record::Shared(SliceId(uint(row.get(0)?)), uint(row.get(1)?)));
+                Ok(())
+            })?;
+        }
+        Scan::Acls { after, limit } => {
+            const SQL: &str = "SELECT id, text FROM acl WHERE id > ?1 ORDER BY id LIMIT ?2";
+            rows(conn, SQL, (after.to_bytes(), one_more(*limit)), *limit, &mut page, |row, records| {
+                let id = AclId::from_bytes(row.get(0)?);
+                records.push(Record::Acl(id, Some(row.get::<_, String>(1)?.into())));
                 Ok(())
             })?;
         }

@@ -14,7 +14,8 @@ use std::time::Instant;
 use acl::posix::PosixAcl;
 use types::{AclId, Ino, Name, Slice};
 
-use crate::record::{Counter, Edge, Facts, Node, Record, Seq, Settings, Usage, Xattrs};
+use crate::lock::Lock;
+use crate::record::{Counter, Edge, Facts, LockWait, Node, Record, Seq, Settings, Usage, Xattrs};
 use types::ChunkIndex;
 
 /// What a record is found by.
@@ -32,6 +33,8 @@ pub(crate) enum Key {
     Settings,
     Counter(Counter),
     Usage,
+    Locks(Ino),
+    Waits,
 }
 
 /// A record as the client holds it, absence included; ACLs parsed.
@@ -49,6 +52,8 @@ pub(crate) enum Value {
     Settings(Arc<Settings>),
     Counter(u64),
     Usage(Usage),
+    Locks(Arc<[Lock]>),
+    Waits(Arc<[LockWait]>),
     /// It changed, and the new value did not come along.
     Unknown,
 }
@@ -64,7 +69,7 @@ impl Key {
             | Key::Symlink(_)
             | Key::Acl(_)
             | Key::Inherited(..) => true,
-            Key::Empty(_) | Key::Slices(..) | Key::Settings | Key::Counter(_) | Key::Usage => false,
+            Key::Empty(_) | Key::Slices(..) | Key::Settings | Key::Counter(_) | Key::Usage | Key::Locks(_) | Key::Waits => false,
         }
     }
 }
@@ -89,7 +94,9 @@ pub(crate) fn known(record: &Record) -> Option<(Key, Value)> {
         Record::Settings(settings) => (Key::Settings, Value::Settings(settings.clone())),
         Record::Counter(counter, value) => (Key::Counter(*counter), Value::Counter(*value)),
         Record::Usage(usage) => (Key::Usage, Value::Usage(*usage)),
-        Record::Session(_) | Record::Orphan(..) | Record::Garbage(_) => return None,
+        Record::Locks(ino, locks) => (Key::Locks(*ino), Value::Locks(locks.clone())),
+        Record::Waits(waits) => (Key::Waits, Value::Waits(waits.clone())),
+        Record::Session(_) | Record::Orphan(..) | Record::Garbage(_) | Record::Shared(..) => return None,
     })
 }
 

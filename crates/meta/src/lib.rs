@@ -5,6 +5,7 @@ mod cache;
 pub mod conformance;
 mod driver;
 mod engine;
+mod lock;
 mod mem;
 pub mod ops;
 pub mod ops_suite;
@@ -16,12 +17,13 @@ mod wrap;
 
 pub use driver::{Ctx, Failure, ListedEntry, Listing, Meta, Op, Plan, Vouch};
 pub use engine::{Engine, EngineError, ErrorKind, Outcome};
+pub use lock::{Lock, LockKind, LockOwner};
 pub use mem::MemEngine;
 pub use record::{
-    Counter, Edge, Facts, Garbage, Node, Page, Record, Scan, Seq, Session, Settings, Usage, Want, Xattrs,
+    Counter, Edge, Facts, Garbage, LockWait, Node, Page, Record, Scan, Seq, Session, Settings, Usage, Want, Xattrs,
     blocks_of,
 };
 pub use txn::{Access, Effect, Guard, Txn};
 pub use view::{Stop, View};
-pub use volume::{AclKind, DIR_BYTES, FORMAT_VERSION, Volume, VolumeError};
+pub use volume::{AclKind, Configure, DIR_BYTES, FORMAT_VERSION, Volume, VolumeError};
 pub use wrap::{Counting, Counts, Fault, Faulty, Odds};

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use types::{AclId, ChunkIndex, Ino, Name, OpId, SessionId, Slice, SliceId, SliceSource};
 
 use crate::engine::{Engine, EngineError, Outcome};
+use crate::lock::{Lock, LockOwner};
 use crate::record::{
-    Counter, Edge, Facts, Garbage, Node, Page, Record, Scan, Seq, Session, Settings, Usage, Want, Xattrs,
+    Counter, Edge, Facts, Garbage, LockWait, Node, Page, Record, Scan, Seq, Session, Settings, Usage, Want, Xattrs,
 };
 use crate::txn::{Effect, Guard, Txn};
 
@@ -35,6 +36,8 @@ struct Tables {
     usage: Usage,
     sessions: BTreeMap<SessionId, Session>,
     orphans: BTreeSet<(SessionId, Ino)>,
+    locks: BTreeMap<Ino, Arc<[Lock]>>,
+    waits: BTreeMap<LockOwner, LockWait>,
     garbage: BTreeMap<SliceId, u32>,
     /// Rows that refer to a slice beyond its first; absent for none.
     shared: BTreeMap<SliceId, u64>,
@@ -119,6 +122,7 @@ impl Tables {
             }
             Guard::Setting { name, value } => self.settings.get(*name) == value.as_ref(),
             Guard::Counter { counter, value } => self.counter(*counter) == *value,
+            Guard::Locks { ino, locks } => self.nodes.contains_key(ino) && self.locks(*ino) == *locks,
             Guard::Rows { ino, chunk, rows } => {
                 self.slices.get(&(*ino, *chunk)).map_or(&[][..], Vec::as_slice).starts_with(rows)
             }
@@ -201,6 +205,14 @@ impl Tables {
             Effect::DropOrphan { session, ino } => {
                 self.orphans.remove(&(*session, *ino));
             }
+            Effect::PutLocks { ino, locks } if locks.is_empty() => drop(self.locks.remove(ino)),
+            Effect::PutLocks { ino, locks } => {
+                if self.nodes.contains_key(ino) {
+                    self.locks.insert(*ino, locks.clone());
+                }
+            }
+            Effect::PutWait(wait) => drop(self.waits.insert(wait.lock.owner, *wait)),
+            Effect::DropWait { owner } => drop(self.waits.remove(owner)),
             Effect::PutSession(session) => {
                 self.sessions.insert(session.id, session.clone());
             }
@@ -216,6 +228,10 @@ impl Tables {
             Effect::SetCounter { counter, value } => {
                 self.counters.insert(*counter, *value);
             }
+            Effect::AddUsage { inodes, blocks } => {
+                self.usage.inodes = self.usage.inodes.saturating_add_signed(*inodes);
+                self.usage.blocks = self.usage.blocks.saturating_add_signed(*blocks);
+            }
         }
     }
 
@@ -225,6 +241,7 @@ impl Tables {
         self.usage.blocks -= node.blocks();
         self.xattrs.remove(&ino);
         self.symlinks.remove(&ino);
+        self.locks.remove(&ino);
         self.drop_slices(ino, ChunkIndex(0), ChunkIndex(u64::MAX));
     }
 
@@ -255,6 +272,10 @@ impl Tables {
 
     fn is_empty(&self, ino: Ino) -> bool {
         !self.edges.contains_key(&ino)
+    }
+
+    fn locks(&self, ino: Ino) -> Arc<[Lock]> {
+        self.locks.get(&ino).cloned().unwrap_or_default()
     }
 
     fn counter(&self, counter: Counter) -> u64 {
@@ -288,6 +309,8 @@ impl Tables {
                 Want::Acl(id) => records.push(Record::Acl(*id, self.acls.get(id).cloned())),
                 Want::Settings => records.push(Record::Settings(self.settings.clone())),
                 Want::Counter(counter) => records.push(Record::Counter(*counter, self.counter(*counter))),
+                Want::Locks(ino) => records.push(Record::Locks(*ino, self.locks(*ino))),
+                Want::Waits => records.push(Record::Waits(self.waits.values().copied().collect())),
                 Want::Usage => records.push(Record::Usage(self.usage)),
             }
         }
@@ -347,10 +370,25 @@ impl Tables {
                 let sessions = sessions.take_while(|_| row(*limit));
                 records.extend(sessions.map(|(_, session)| Record::Session(session.clone())));
             }
+            Scan::Locks { after, limit } => {
+                let locks = self.locks.range((Bound::Excluded(after), Bound::Unbounded));
+                let locks = locks.take_while(|_| row(*limit));
+                records.extend(locks.map(|(ino, locks)| Record::Locks(*ino, locks.clone())));
+            }
             Scan::Garbage { after, limit } => {
                 let garbage = self.garbage.range((Bound::Excluded(after), Bound::Unbounded));
                 let garbage = garbage.take_while(|_| row(*limit));
                 records.extend(garbage.map(|(&slice, &size)| Record::Garbage(Garbage { slice, size })));
+            }
+            Scan::Shared { after, limit } => {
+                let shared = self.shared.range((Bound::Excluded(after), Bound::Unbounded));
+                let shared = shared.take_while(|_| row(*limit));
+                records.extend(shared.map(|(&slice, &rows)| Record::Shared(slice, rows)));
+            }
+            Scan::Acls { after, limit } => {
+                let acls = self.acls.range((Bound::Excluded(after), Bound::Unbounded));
+                let acls = acls.take_while(|_| row(*limit));
+                records.extend(acls.map(|(&id, text)| Record::Acl(id, Some(text.clone()))));
             }
         }
         Page { facts: Facts { seq: Seq(self.seq), records }, more }

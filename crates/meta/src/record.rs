@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::lock::Lock;
 use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, SliceId, Time, XattrName};
 
 /// An inode.
@@ -99,6 +100,13 @@ pub struct Session {
     pub heartbeat: Time,
 }
 
+/// Somebody waits for a lock: how a deadlock is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockWait {
+    pub ino: Ino,
+    pub lock: Lock,
+}
+
 /// A slice no file refers to any more; its blocks are to be deleted from the object store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Garbage {
@@ -128,7 +136,13 @@ pub enum Record {
     Usage(Usage),
     Session(Session),
     Orphan(SessionId, Ino),
+    /// All locks on the inode, in order.
+    Locks(Ino, Arc<[Lock]>),
+    /// All that wait for a lock, by owner.
+    Waits(Arc<[LockWait]>),
     Garbage(Garbage),
+    /// Rows that refer to a slice beyond its first.
+    Shared(SliceId, u64),
 }
 
 /// What to read.
@@ -146,6 +160,8 @@ pub enum Want {
     Settings,
     Counter(Counter),
     Usage,
+    Locks(Ino),
+    Waits,
 }
 
 /// Records as of one moment.
@@ -169,8 +185,14 @@ pub enum Scan {
     Orphans { after: (SessionId, Ino), limit: usize },
     /// [`Record::Session`] by id, those after.
     Sessions { after: SessionId, limit: usize },
+    /// [`Record::Locks`] of every inode that has some, by number, those after.
+    Locks { after: Ino, limit: usize },
     /// [`Record::Garbage`] by slice id, those after.
     Garbage { after: SliceId, limit: usize },
+    /// [`Record::Shared`] of every slice that more than one row refers to, by its id, those after.
+    Shared { after: SliceId, limit: usize },
+    /// [`Record::Acl`] of every ACL that is stored, by id, those after.
+    Acls { after: AclId, limit: usize },
 }
 
 /// A part of a [`Scan`].

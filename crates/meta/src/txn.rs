@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, SessionId, Slice, SliceId, Time, XattrName};
 
-use crate::record::{Counter, Node, Session, Want};
+use crate::lock::{Lock, LockOwner};
+use crate::record::{Counter, LockWait, Node, Session, Want};
 
 /// What an operation decided, ready for an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +69,8 @@ pub enum Guard {
         counter: Counter,
         value: u64,
     },
+    /// The inode is there and its locks are just these, in order.
+    Locks { ino: Ino, locks: Arc<[Lock]> },
     /// The chunk's oldest rows are just these; newer ones may follow.
     Rows {
         ino: Ino,
@@ -97,6 +100,7 @@ impl Guard {
             Guard::Setting { .. } => Want::Settings,
             Guard::Counter { counter, .. } => Want::Counter(*counter),
             Guard::Rows { ino, chunk, .. } => Want::Slices(*ino, *chunk),
+            Guard::Locks { ino, .. } => Want::Locks(*ino),
             Guard::Room { .. } => Want::Usage,
         }
     }
@@ -107,7 +111,7 @@ impl Guard {
 pub enum Effect {
     /// A new inode; one that is there is replaced.
     PutNode(Node),
-    /// The inode goes, and with it its symlink target, xattrs and slices; slices in the object store become garbage.
+    /// The inode goes, and with it its symlink target, xattrs, locks and slices; slices in the object store become garbage.
     DropNode {
         ino: Ino,
     },
@@ -206,6 +210,16 @@ pub enum Effect {
     DropSession {
         session: SessionId,
     },
+    /// All locks on the inode are these from now on.
+    PutLocks {
+        ino: Ino,
+        locks: Arc<[Lock]>,
+    },
+    /// The owner waits for this lock, and for no other.
+    PutWait(LockWait),
+    DropWait {
+        owner: LockOwner,
+    },
     /// The slice's blocks are gone from the object store.
     DropGarbage {
         slice: SliceId,
@@ -217,6 +231,12 @@ pub enum Effect {
     SetCounter {
         counter: Counter,
         value: u64,
+    },
+    /// Corrects [`Usage`](crate::Usage) where it does not follow from the inodes, as only damage can have it. It does not
+    /// go below 0.
+    AddUsage {
+        inodes: i64,
+        blocks: i64,
     },
 }
 

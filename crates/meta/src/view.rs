@@ -7,7 +7,8 @@ use acl::posix::PosixAcl;
 use types::{AclId, ChunkIndex, Errno, Ino, Mode, Name, Slice, XattrName};
 
 use crate::cache::{Cache, Key, Value};
-use crate::record::{Counter, Edge, Node, Seq, Settings, Usage, Want, Xattrs};
+use crate::lock::Lock;
+use crate::record::{Counter, Edge, LockWait, Node, Seq, Usage, Want, Xattrs};
 use crate::txn::Guard;
 
 /// Why a plan came to no decision.
@@ -236,9 +237,14 @@ impl<'a> View<'a> {
         holds
     }
 
-    pub fn settings(&mut self) -> Result<Arc<Settings>, Stop> {
+    /// A setting of the volume; `None` where it is not set.
+    pub fn setting(&mut self, name: &'static str) -> Result<Option<String>, Stop> {
         match self.look(Key::Settings) {
-            Some(Value::Settings(settings)) => Ok(settings),
+            Some(Value::Settings(settings)) => {
+                let value = settings.get(name).cloned();
+                self.guard(Guard::Setting { name, value: value.clone() });
+                Ok(value)
+            }
             _ => self.missing(Want::Settings),
         }
     }

@@ -236,6 +236,39 @@ fn random_session() -> SessionId {
     SessionId(1 << 63 | RandomState::new().build_hasher().finish())
 }
 
+/// What may be changed of a volume once it is made; `None` leaves a setting as it is. A client that has the volume open
+/// goes by what it read when it opened it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Configure {
+    /// Bytes the files may have in all; 0 = no limit. What is beyond it already stays.
+    pub capacity_bytes: Option<u64>,
+    /// Inodes the volume may have in all; 0 = no limit. What is beyond it already stays.
+    pub max_inodes: Option<u64>,
+    /// Files up to this many bytes lie in the metadata, from their next write on.
+    pub inline_bytes: Option<u32>,
+}
+
+impl Op for Configure {
+    type Reply = ();
+    const NAME: &'static str = "configure";
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, Stop> {
+        let asked = [
+            ("capacity_bytes", self.capacity_bytes),
+            ("max_inodes", self.max_inodes),
+            ("inline_bytes", self.inline_bytes.map(u64::from)),
+        ];
+        let mut effects = Vec::new();
+        for (name, value) in asked {
+            let Some(value) = value.map(|value| value.to_string()) else { continue };
+            if view.setting(name)?.as_ref() != Some(&value) {
+                effects.push(Effect::PutSetting { name, value });
+            }
+        }
+        Ok(Plan { reply: (), effects })
+    }
+}
+
 struct Lease {
     counter: Counter,
     count: u64,

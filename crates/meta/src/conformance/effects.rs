@@ -286,3 +286,20 @@ pub fn post_images_are_of_changed_nodes(engine: &dyn Engine) {
     let with = |ino, kind, nlink| Node { nlink, ..node(ino, kind) };
     assert_eq!(changed, [with(4, FILE, 3), with(2, DIR, 2)], "in order of first change, as they end");
 }
+
+pub fn usage_is_corrected(engine: &dyn Engine) {
+    let mut file = node(3, FILE);
+    file.size = 5000;
+    apply(engine, vec![Effect::PutNode(file)]);
+    let before = read_usage(engine);
+    // Before, between and after effects that move it as well.
+    let (more, less) = (|inodes, blocks| Effect::AddUsage { inodes, blocks }, put(4, FILE));
+    apply(engine, vec![more(3, 0), less, more(-1, 7), Effect::DropNode { ino: Ino(4) }]);
+    let after = read_usage(engine);
+    assert_eq!((after.inodes, after.blocks), (before.inodes + 2, before.blocks + 7));
+    apply(engine, vec![more(-2, -7)]);
+    assert_eq!(read_usage(engine), before);
+    apply(engine, vec![more(-1000, i64::MIN)]);
+    let none = read_usage(engine);
+    assert_eq!((none.inodes, none.blocks), (0, 0));
+}

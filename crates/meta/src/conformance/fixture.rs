@@ -120,6 +120,8 @@ pub(super) fn dump(engine: &dyn Engine, inos: u64, chunks: u64) -> Vec<Record> {
         Scan::Orphans { after: (SessionId(0), Ino(0)), limit },
         Scan::Sessions { after: SessionId(0), limit },
         Scan::Garbage { after: SliceId(0), limit },
+        Scan::Shared { after: SliceId(0), limit },
+        Scan::Acls { after: AclId(0), limit },
     ];
     scans.extend((0..inos).map(|ino| Scan::Dir { parent: Ino(ino), after: None, limit, nodes: false }));
     for range in scans {

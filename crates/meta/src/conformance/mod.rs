@@ -33,12 +33,14 @@ macro_rules! engine_conformance {
             access_changes_move_the_revision parents_links_and_times_change sizes_are_set_and_extended
             slices_are_kept_in_order_of_commit dropped_slices_become_garbage xattrs_are_put_and_dropped
             acls_are_stored_once symlinks_are_kept sessions_and_orphans_come_and_go settings_and_counters_are_set
+            usage_is_corrected
             absent_targets_do_nothing post_images_are_of_changed_nodes
             later_transactions_see_earlier_ones a_conflict_stops_only_itself a_repetition_does_nothing
             ten_thousand_operations_are_remembered empty_transactions_are_claims commits_are_numbered
             usage_is_exact a_wiped_engine_is_empty a_sync_returns threads_lose_nothing reads_are_of_one_moment
             directories_are_scanned_in_order directories_are_scanned_with_nodes nodes_are_scanned_in_order
-            orphans_sessions_and_garbage_are_scanned_in_order scans_obey_their_limit
+            orphans_sessions_and_garbage_are_scanned_in_order shared_slices_and_acls_are_scanned_in_order
+            scans_obey_their_limit
             names_of_any_bytes numbers_at_their_limits long_values acls_come_with_nodes
             random_transactions_agree_with_memory
         }

@@ -81,7 +81,7 @@ fn transaction(rng: &mut Rng) -> Txn {
     let guards = (0..rng.below(3)).map(|_| guard(rng)).collect();
     let mut effects = Vec::new();
     for _ in 0..rng.below(6) {
-        let kind = rng.below(22);
+        let kind = rng.below(23);
         add_effect(rng, kind, &mut effects);
     }
     txn(guards, effects)
@@ -148,6 +148,8 @@ fn add_effect(rng: &mut Rng, kind: u64, effects: &mut Vec<Effect>) {
         19 if rng.one_in(2) => Effect::PutSession(session(1 + rng.below(3))),
         19 => Effect::DropSession { session: any_session(rng) },
         20 => Effect::DropGarbage { slice: SliceId(1 + rng.below(6)) },
+        21 if rng.one_in(4) => Effect::AddUsage { inodes: rng.below(3) as i64, blocks: rng.below(3) as i64 },
+        21 => Effect::SetCounter { counter: rng.pick(&Counter::ALL), value: rng.below(3) },
         _ if rng.one_in(2) => Effect::PutSetting { name: any_setting(rng), value: "x".to_owned() },
         _ => Effect::SetCounter { counter: rng.pick(&Counter::ALL), value: rng.below(3) },
     };
@@ -156,7 +158,9 @@ fn add_effect(rng: &mut Rng, kind: u64, effects: &mut Vec<Effect>) {
 
 fn range(rng: &mut Rng) -> Scan {
     let limit = rng.below(4) as usize;
-    match rng.below(7) {
+    match rng.below(9) {
+        8 => Scan::Shared { after: SliceId(rng.below(6)), limit },
+        7 => Scan::Acls { after: any_acl(rng), limit },
         6 => Scan::Slices { ino: any_ino(rng), from: ChunkIndex(rng.below(CHUNKS)), limit },
         0 => Scan::Nodes { after: any_ino(rng), limit },
         1 => Scan::Orphans { after: (any_session(rng), any_ino(rng)), limit },

@@ -143,6 +143,32 @@ pub fn orphans_sessions_and_garbage_are_scanned_in_order(engine: &dyn Engine) {
     }
 }
 
+pub fn shared_slices_and_acls_are_scanned_in_order(engine: &dyn Engine) {
+    let acls = [AclId(1), AclId(255), AclId(256), AclId(1 << 64), AclId(u128::MAX)];
+    let slices = [(1, 1), (2, 3), (300, 1), (1 << 40, 2)];
+    let mut effects = Vec::new();
+    for id in acls.into_iter().rev() {
+        effects.push(Effect::PutAcl { id, text: id.to_string().into() });
+    }
+    for (id, rows) in slices.into_iter().rev() {
+        effects.extend((0..rows).map(|_| Effect::Share { slice: SliceId(id) }));
+    }
+    apply(engine, effects);
+    for limit in 1..6 {
+        let all = in_parts(engine, Scan::Acls { after: AclId(0), limit }, limit, |record| match record {
+            Record::Acl(after, _) => Some(Scan::Acls { after: *after, limit }),
+            _ => None,
+        });
+        assert_eq!(all, acls.map(|id| Record::Acl(id, Some(id.to_string().into()))));
+        let first = Scan::Shared { after: SliceId(0), limit };
+        let all = in_parts(engine, first, limit, |record| match record {
+            Record::Shared(after, _) => Some(Scan::Shared { after: *after, limit }),
+            _ => None,
+        });
+        assert_eq!(all, slices.map(|(id, rows)| Record::Shared(SliceId(id), rows)));
+    }
+}
+
 pub fn scans_obey_their_limit(engine: &dyn Engine) {
     let nothing = scan(engine, &Scan::Nodes { after: Ino(0), limit: 10 });
     assert!(nothing.facts.records.is_empty() && !nothing.more);

@@ -6,6 +6,7 @@
 mod access;
 mod acl;
 mod link;
+mod lock;
 mod look;
 mod make;
 mod range;
@@ -17,6 +18,7 @@ mod xattr;
 
 pub use acl::{AclType, SetAcl};
 pub use link::Link;
+pub use lock::{DropLocks, FindLock, Locked, StopWaiting, TakeLock, Unlock};
 pub use look::{GetAcl, GetNode, GetSlices, GetUsage, GetXattrs, Lookup, ReadLink};
 pub use make::{Make, MakeKind, MakeOrphan};
 pub use range::{Allocate, AllocateMode, Compact, CopyRange};

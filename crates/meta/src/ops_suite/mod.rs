@@ -13,6 +13,7 @@ mod model;
 mod names;
 mod races;
 mod random;
+mod ranges;
 mod renames;
 mod stale;
 mod threads;
@@ -41,6 +42,7 @@ const GROUPS: &[(&str, &[Case])] = &[
     ("names", names::CASES),
     ("races", races::CASES),
     ("random", random::CASES),
+    ("ranges", ranges::CASES),
     ("renames", renames::CASES),
     ("stale", stale::CASES),
     ("threads", threads::CASES),
@@ -74,7 +76,7 @@ where
 macro_rules! ops_suite {
     ($new:expr) => {
         $crate::ops_suite! { @groups $new;
-            acls attrs links names races random renames stale threads trips volumes vouch
+            acls attrs links names races random ranges renames stale threads trips volumes vouch
         }
     };
     (@groups $new:expr; $($group:ident)*) => {
