@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use types::Errno;
 
-use crate::backend::Refusal;
+use crate::backend::{Backend, Refusal};
 
 const TMP: &str = "tmp";
 
@@ -37,13 +37,15 @@ impl Dir {
         remove_abandoned(&tmp).map_err(refusal)?;
         Ok(Dir { root: root.to_owned(), serial: AtomicU64::new(0) })
     }
+}
 
-    pub(crate) fn put(&self, key: &str, data: &[u8], trailer: &[u8]) -> Result<(), Refusal> {
+impl Backend for Dir {
+    fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), Refusal> {
         let target = self.root.join(key);
         let name = key.rsplit('/').next().unwrap_or(key);
         let serial = self.serial.fetch_add(1, Relaxed);
         let tmp = self.root.join(TMP).join(format!("{name}.{}.{serial}", std::process::id()));
-        let written = write(&tmp, data, trailer).and_then(|()| rename(&tmp, &target));
+        let written = write(&tmp, &data, &trailer).and_then(|()| rename(&tmp, &target));
         if written.is_err() {
             // The first error is the one to tell; a file that stays is swept when it is old.
             let _ = fs::remove_file(&tmp);
@@ -51,25 +53,25 @@ impl Dir {
         written.map_err(refusal)
     }
 
-    pub(crate) fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, Refusal> {
+    fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, Refusal> {
         let file = File::open(self.root.join(key)).map_err(refusal)?;
         read(&file, offset, len).map_err(refusal)
     }
 
-    pub(crate) fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, Refusal> {
+    fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, Refusal> {
         let file = File::open(self.root.join(key)).map_err(refusal)?;
         let len = file.metadata().map_err(refusal)?.len();
         read(&file, 0, usize::try_from(len).map_or(at_most, |len| len.min(at_most))).map_err(refusal)
     }
 
-    pub(crate) fn delete(&self, key: &str) -> Result<(), Refusal> {
+    fn delete(&self, key: &str) -> Result<(), Refusal> {
         match fs::remove_file(self.root.join(key)) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(refusal(error)),
             _ => Ok(()),
         }
     }
 
-    pub(crate) fn list(&self, prefix: &str) -> Result<Vec<String>, Refusal> {
+    fn list(&self, prefix: &str) -> Result<Vec<String>, Refusal> {
         let entries = match fs::read_dir(self.root.join(prefix)) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries.map_err(refusal)?,
@@ -83,7 +85,11 @@ impl Dir {
         Ok(names)
     }
 
-    pub(crate) fn sync(&self, keys: &[String]) -> Result<(), Refusal> {
+    fn is_volatile(&self) -> bool {
+        true
+    }
+
+    fn sync(&self, keys: &[String]) -> Result<(), Refusal> {
         let mut directories = BTreeSet::new();
         for key in keys {
             match File::open(self.root.join(key)).and_then(|file| file.sync_all()) {
@@ -99,12 +105,12 @@ impl Dir {
         Ok(())
     }
 
-    pub(crate) fn sync_all(&self) -> Result<(), Refusal> {
+    fn sync_all(&self) -> Result<(), Refusal> {
         let root = File::open(&self.root).map_err(refusal)?;
         rustix::fs::syncfs(&root).map_err(|error| refusal(error.into()))
     }
 
-    pub(crate) fn remove_directory(&self, prefix: &str) -> Result<(), Refusal> {
+    fn remove_directory(&self, prefix: &str) -> Result<(), Refusal> {
         match fs::remove_dir(self.root.join(prefix)) {
             Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
                 Err(refusal(error))
@@ -114,7 +120,7 @@ impl Dir {
     }
 
     /// Removes temporary files whoever wrote them, and the directory itself if nothing else is in it.
-    pub(crate) fn remove_root(&self) -> Result<(), Refusal> {
+    fn remove_root(&self) -> Result<(), Refusal> {
         let tmp = self.root.join(TMP);
         match fs::remove_dir_all(&tmp) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(refusal(error)),

@@ -7,6 +7,8 @@
 //! Lock order: a [`WriteBuffer`] is guarded by its owner; below it, one upload's state, then nothing. No lock is held
 //! while the store is asked.
 
+#[cfg(feature = "remote")]
+mod address;
 mod backend;
 mod block;
 mod budget;
@@ -17,11 +19,18 @@ mod error;
 mod extent;
 mod layout;
 mod lru;
+#[cfg(any(feature = "gcs", feature = "azblob", feature = "webdav", feature = "sftp"))]
+mod others;
 mod packed;
+#[cfg(feature = "remote")]
+mod patience;
 mod read;
 mod remote;
 mod resolve;
+#[cfg(feature = "s3")]
+mod s3;
 mod secret;
+mod services;
 mod store;
 mod upload;
 mod walk;
@@ -33,5 +42,6 @@ pub use codec::{Cipher, Compression};
 pub use error::ChunkError;
 pub use resolve::{Piece, PieceSource, resolve};
 pub use secret::{Encryption, EncryptionSettings, Secret};
+pub use services::STORAGES;
 pub use store::{BlockStore, DEFAULT_CACHE_BYTES, Requests, StorageConfig, StoreOptions};
 pub use walk::StoredBlock;

@@ -17,7 +17,8 @@
 //! ```
 //!
 //! All numbers are little endian. Each page is compressed, then encrypted, alone, so that a small read fetches pages
-//! and not the block. The header comes first, for a reader knows its length from the block's, but not the object's: it
+//! and not the block. Measured with Zstandard, whole blocks would be 9 % smaller for programs and 30 % for sources; a
+//! random read of 4 KiB would unpack 4 MiB, some milliseconds, in place of 64 us. The header comes first, for a reader knows its length from the block's, but not the object's: it
 //! is one request without asking for the size, on every kind of store.
 //!
 //! A block is encrypted under a key of its own: keyed BLAKE3, under the volume's key, of the first 44 bytes, salt

@@ -11,25 +11,51 @@ use opendal::{Buffer, ErrorKind, Operator};
 use tokio::runtime::Handle;
 use types::Errno;
 
-use crate::backend::Refusal;
+use crate::backend::{Backend, Refusal};
 
 #[derive(Debug)]
 pub(crate) struct Remote {
     operator: Operator,
     runtime: Handle,
+    put: Put,
+}
+
+/// How an object comes to be all there or not at all.
+#[derive(Debug)]
+pub(crate) enum Put {
+    /// The store sees to it.
+    Atomic,
+    /// It is written below `tmp/`, under a number of its own, and renamed.
+    #[cfg(any(feature = "webdav", feature = "sftp"))]
+    Renamed(std::sync::atomic::AtomicU64),
 }
 
 impl Remote {
-    pub(crate) fn new(operator: Operator, runtime: Handle) -> Self {
-        Remote { operator, runtime }
+    pub(crate) fn new(operator: Operator, runtime: Handle, put: Put) -> Self {
+        Remote { operator, runtime, put }
     }
+}
 
-    pub(crate) fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), Refusal> {
+impl Backend for Remote {
+    fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), Refusal> {
         let body = Buffer::from(vec![data, Bytes::from(trailer)]);
-        self.runtime.block_on(self.operator.write(key, body)).map(drop).map_err(refusal)
+        let put = async {
+            match &self.put {
+                Put::Atomic => self.operator.write(key, body).await.map(drop),
+                #[cfg(any(feature = "webdav", feature = "sftp"))]
+                Put::Renamed(serial) => {
+                    let serial = serial.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    let name = key.rsplit('/').next().unwrap_or(key);
+                    let tmp = format!("tmp/{name}.{}.{serial}", std::process::id());
+                    self.operator.write(&tmp, body).await?;
+                    self.operator.rename(&tmp, key).await
+                }
+            }
+        };
+        self.runtime.block_on(put).map_err(refusal)
     }
 
-    pub(crate) fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, Refusal> {
+    fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, Refusal> {
         let read = |len: u64| {
             let read = self.operator.read_with(key).range(offset..offset + len);
             self.runtime.block_on(async { read.await })
@@ -50,7 +76,7 @@ impl Remote {
     }
 
     /// A stream, so that an object of any length costs no more memory than was asked for, nor a request for its length.
-    pub(crate) fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, Refusal> {
+    fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, Refusal> {
         self.runtime.block_on(async {
             let mut stream =
                 self.operator.reader(key).await.map_err(refusal)?.into_stream(..).await.map_err(refusal)?;
@@ -72,11 +98,21 @@ impl Remote {
         })
     }
 
-    pub(crate) fn delete(&self, key: &str) -> Result<(), Refusal> {
+    fn delete(&self, key: &str) -> Result<(), Refusal> {
         self.runtime.block_on(self.operator.delete(key)).map_err(refusal)
     }
 
-    pub(crate) fn list(&self, prefix: &str) -> Result<Vec<String>, Refusal> {
+    #[cfg(any(feature = "webdav", feature = "sftp"))]
+    fn remove_root(&self) -> Result<(), Refusal> {
+        match self.put {
+            Put::Atomic => Ok(()),
+            Put::Renamed(_) => {
+                self.list("tmp/")?.iter().try_for_each(|name| self.delete(&format!("tmp/{name}")))
+            }
+        }
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<String>, Refusal> {
         let entries = match self.runtime.block_on(self.operator.list(prefix)) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries.map_err(refusal)?,
@@ -90,6 +126,10 @@ impl Remote {
 fn refusal(error: opendal::Error) -> Refusal {
     if error.kind() == ErrorKind::NotFound {
         return Refusal::NotFound;
+    }
+    if error.is_persistent() || error.is_temporary() {
+        // It might have passed, and was tried again until the tries were used up.
+        return Refusal::Other(Errno::ETIMEDOUT, error.to_string());
     }
     let mut cause = error.source();
     while let Some(inner) = cause {
@@ -112,7 +152,8 @@ mod tests {
     #[test]
     fn an_object_that_ends_early_is_short_and_not_an_error() {
         let runtime = Builder::new_multi_thread().worker_threads(1).build().unwrap();
-        let remote = Remote::new(Operator::new(Memory::default()).unwrap(), runtime.handle().clone());
+        let remote =
+            Remote::new(Operator::new(Memory::default()).unwrap(), runtime.handle().clone(), Put::Atomic);
         remote.put("a/b", Bytes::from_static(b"0123"), b"45".to_vec()).unwrap();
         assert_eq!(remote.get("a/b", 2, 4).unwrap(), "2345");
         assert_eq!(remote.get("a/b", 2, 10).unwrap(), "2345");

@@ -2,13 +2,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use bytes::Bytes;
-use opendal::Operator;
-use opendal::services::Memory;
 use tokio::runtime::{Builder, Runtime};
 use types::{BLOCK_BYTES, CHUNK_BYTES, Errno, Slice, SliceId};
 
@@ -16,12 +13,12 @@ use crate::ChunkError;
 use crate::backend::{Backend, Refusal};
 use crate::block::{block_count, block_len, encode_trailer, object_key};
 use crate::codec::{Codec, Compression};
-use crate::dir::Dir;
 use crate::layout::Layout;
 use crate::lru::Lru;
 use crate::packed::{BlockName, pack};
 use crate::resolve::{PieceSource, resolve};
 use crate::secret::Encryption;
+use crate::services;
 
 /// The bound of the cache of blocks in bytes unless told otherwise: 256 MiB.
 pub const DEFAULT_CACHE_BYTES: u64 = 256 << 20;
@@ -38,9 +35,20 @@ const VOLATILE_SLICES: usize = 1 << 16;
 /// Where a volume keeps its blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorageConfig {
-    /// The kind of store: `file` or `memory`.
+    /// The kind of store, one of [`STORAGES`](crate::STORAGES).
     pub storage: String,
-    /// For `file` the absolute path of a directory; `memory` ignores it.
+    /// Where it is; never a secret, as settings are no place for one. By kind:
+    ///
+    /// - `file`: the absolute path of a directory.
+    /// - `memory`: ignored.
+    /// - `s3`: `s3://BUCKET[/PREFIX]`, `https://HOST[:PORT]/BUCKET[/PREFIX]` (path-style), or
+    ///   `https://BUCKET.s3.REGION.amazonaws.com[/PREFIX]`. Credentials come from `AWS_ACCESS_KEY_ID`,
+    ///   `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, the profile that `AWS_PROFILE` names, or the machine's role; the
+    ///   region from the host, `AWS_REGION` or `AWS_DEFAULT_REGION`; the host of `s3://` from `AWS_ENDPOINT_URL`.
+    /// - `gcs`: `gs://BUCKET[/PREFIX]`, with Google's default credentials.
+    /// - `azblob`: `https://ACCOUNT.blob.core.windows.net/CONTAINER[/PREFIX]`, with the key in `AZURE_STORAGE_KEY`.
+    /// - `webdav`: `https://HOST[:PORT]/PATH`, with `WEBDAV_USERNAME` and `WEBDAV_PASSWORD`.
+    /// - `sftp`: `sftp://[USER@]HOST[:PORT]/PATH`, through the `ssh` command and its configuration.
     pub bucket: String,
 }
 
@@ -100,19 +108,7 @@ impl BlockStore {
             .map_err(|error| {
                 ChunkError::Config(format!("cannot start the threads of the block store: {error}"))
             })?;
-        let backend = match config.storage.as_str() {
-            "file" => open_dir(&config.bucket)?,
-            "memory" => {
-                let operator = Operator::new(Memory::default())
-                    .map_err(|error| ChunkError::Config(format!("cannot open a store in memory: {error}")))?;
-                Backend::remote(operator, runtime.handle().clone())
-            }
-            other => {
-                return Err(ChunkError::Config(format!(
-                    "unknown storage {other:?}: known are file and memory"
-                )));
-            }
-        };
+        let backend = services::open(config, runtime.handle())?;
         let inner = Inner {
             backend,
             codec: Codec { compression: options.compression, encryption: options.encryption },
@@ -326,7 +322,7 @@ pub(crate) type BlockKey = (SliceId, u32);
 
 /// What the background threads share with the store.
 pub(crate) struct Inner {
-    pub(crate) backend: Backend,
+    pub(crate) backend: Box<dyn Backend>,
     pub(crate) codec: Codec,
     pub(crate) blocks: Lru<BlockKey, Bytes>,
     pub(crate) trailers: Lru<BlockKey, Arc<Pages>>,
@@ -427,17 +423,6 @@ impl Inner {
             }
         }
     }
-}
-
-fn open_dir(bucket: &str) -> Result<Backend, ChunkError> {
-    let path = Path::new(bucket);
-    if !path.is_absolute() {
-        return Err(ChunkError::Config(format!(
-            "the bucket of a file storage is an absolute path, not {bucket:?}"
-        )));
-    }
-    let dir = Dir::open(path).map_err(|refusal| store_error("open", bucket, refusal))?;
-    Ok(Backend::Dir(dir))
 }
 
 pub(crate) fn store_error(action: &'static str, key: &str, refusal: Refusal) -> ChunkError {

@@ -6,7 +6,6 @@
 use types::SliceId;
 
 use crate::ChunkError;
-use crate::backend::Backend;
 use crate::block::parse_name;
 use crate::store::{BlockStore, Inner, store_error};
 
@@ -56,12 +55,8 @@ impl BlockStore {
             Ok(())
         })?;
         remove_directories(&self.inner, ROOT)?;
-        match &self.inner.backend {
-            Backend::Dir(dir) => {
-                dir.remove_root().map_err(|refusal| store_error("remove", "the directory", refusal))
-            }
-            Backend::Remote(_) => Ok(()),
-        }
+        let removed = self.inner.backend.remove_root();
+        removed.map_err(|refusal| store_error("remove", "the store", refusal))
     }
 }
 

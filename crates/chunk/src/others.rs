@@ -1,0 +1,67 @@
+//! Stores that are not built in unless asked for: from a bucket's address to opendal's settings.
+
+use opendal::{Operator, services};
+
+use crate::ChunkError;
+use crate::address::{Address, root_of};
+
+/// `gs://BUCKET[/PREFIX]`
+#[cfg(feature = "gcs")]
+pub(crate) fn gcs(bucket: &str) -> Result<Operator, ChunkError> {
+    let address = parse(bucket, &["gs"])?;
+    finish(bucket, services::Gcs::default().bucket(&address.authority).root(&root_of(&address.segments)))
+}
+
+/// `https://ACCOUNT.blob.core.windows.net/CONTAINER[/PREFIX]`
+#[cfg(feature = "azblob")]
+pub(crate) fn azblob(bucket: &str) -> Result<Operator, ChunkError> {
+    let address = parse(bucket, &["https", "http"])?;
+    let account = address.host().split('.').next().unwrap_or_default();
+    let Some((container, prefix)) = address.segments.split_first() else {
+        return Err(ChunkError::Config(format!("{bucket:?} names an account, but no container in it")));
+    };
+    let mut builder = services::Azblob::default()
+        .endpoint(&address.origin())
+        .account_name(account)
+        .container(container)
+        .root(&root_of(prefix));
+    if let Ok(key) = std::env::var("AZURE_STORAGE_KEY") {
+        builder = builder.account_key(&key);
+    }
+    finish(bucket, builder)
+}
+
+/// `https://HOST[:PORT]/PATH`
+#[cfg(feature = "webdav")]
+pub(crate) fn webdav(bucket: &str) -> Result<Operator, ChunkError> {
+    let address = parse(bucket, &["https", "http"])?;
+    let mut builder =
+        services::Webdav::default().endpoint(&address.origin()).root(&root_of(&address.segments));
+    if let (Ok(user), Ok(password)) = (std::env::var("WEBDAV_USERNAME"), std::env::var("WEBDAV_PASSWORD")) {
+        builder = builder.username(&user).password(&password);
+    }
+    finish(bucket, builder)
+}
+
+/// `sftp://[USER@]HOST[:PORT]/PATH`
+#[cfg(feature = "sftp")]
+pub(crate) fn sftp(bucket: &str) -> Result<Operator, ChunkError> {
+    let address = parse(bucket, &["sftp"])?;
+    let endpoint = format!("ssh://{}", address.authority);
+    finish(bucket, services::Sftp::default().endpoint(&endpoint).root(&root_of(&address.segments)))
+}
+
+fn parse(bucket: &str, schemes: &[&str]) -> Result<Address, ChunkError> {
+    let address = Address::parse(bucket)?;
+    if schemes.contains(&address.scheme.as_str()) {
+        return Ok(address);
+    }
+    Err(ChunkError::Config(format!(
+        "the bucket {bucket:?} does not begin with {}://",
+        schemes.join(":// or ")
+    )))
+}
+
+fn finish(bucket: &str, builder: impl opendal::Builder) -> Result<Operator, ChunkError> {
+    Operator::new(builder).map_err(|error| ChunkError::Config(format!("bucket {bucket:?}: {error}")))
+}

@@ -1,0 +1,142 @@
+//! S3 and what speaks its protocol: from a bucket's address to opendal's settings.
+
+use std::env;
+
+use opendal::Operator;
+use opendal::services::S3;
+
+use crate::ChunkError;
+use crate::address::{Address, root_of};
+
+/// The region where neither the host nor the environment names one: what S3's own clients fall back to, and what other
+/// servers expect unless configured.
+const DEFAULT_REGION: &str = "us-east-1";
+
+/// Where a bucket is.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    /// `None`: Amazon's, or the one in the environment.
+    endpoint: Option<String>,
+    bucket: String,
+    root: String,
+    region: Option<String>,
+    /// The bucket is part of the host's name, and not of the path.
+    is_virtual_host: bool,
+}
+
+pub(crate) fn operator(bucket: &str) -> Result<Operator, ChunkError> {
+    let place = Place::parse(bucket)?;
+    let from_env =
+        |names: &[&str]| names.iter().find_map(|name| env::var(name).ok()).filter(|value| !value.is_empty());
+    let region = place.region.or_else(|| from_env(&["AWS_REGION", "AWS_DEFAULT_REGION"]));
+    let mut builder = S3::default()
+        .bucket(&place.bucket)
+        .root(&place.root)
+        .region(region.as_deref().unwrap_or(DEFAULT_REGION));
+    // opendal reads AWS_ENDPOINT_URL by itself; the name for S3 alone comes before it.
+    if let Some(endpoint) = place.endpoint.or_else(|| from_env(&["AWS_ENDPOINT_URL_S3"])) {
+        builder = builder.endpoint(&endpoint);
+    }
+    if place.is_virtual_host {
+        builder = builder.enable_virtual_host_style();
+    }
+    if let Some(profile) = from_env(&["AWS_PROFILE"]) {
+        builder = builder.profile(&profile);
+    }
+    Operator::new(builder).map_err(|error| ChunkError::Config(format!("bucket {bucket:?}: {error}")))
+}
+
+impl Place {
+    fn parse(bucket: &str) -> Result<Self, ChunkError> {
+        let address = Address::parse(bucket)?;
+        let (root, segments) = (root_of, address.segments.as_slice());
+        if address.scheme == "s3" {
+            let (bucket, root) = (address.authority.clone(), root(segments));
+            return Ok(Place { endpoint: None, bucket, root, region: None, is_virtual_host: false });
+        }
+        if !matches!(address.scheme.as_str(), "http" | "https") {
+            return Err(ChunkError::Config(format!(
+                "the bucket of an s3 storage begins with s3://, https:// or http://, not {}://",
+                address.scheme
+            )));
+        }
+        let (in_host, region) = amazon(address.host());
+        if let Some(name) = in_host {
+            let rest = address.authority.split_at(name.len() + 1).1;
+            let endpoint = format!("{}://{}", address.scheme, rest.replacen("s3-", "s3.", 1));
+            // A name with dots is not covered by the certificate of the host.
+            let is_virtual_host = !name.contains('.');
+            return Ok(Place {
+                endpoint: Some(endpoint),
+                bucket: name,
+                root: root(segments),
+                region,
+                is_virtual_host,
+            });
+        }
+        let Some((bucket, prefix)) = segments.split_first() else {
+            return Err(ChunkError::Config(format!("{bucket:?} names a host, but no bucket on it")));
+        };
+        let endpoint = Some(address.origin());
+        Ok(Place { endpoint, bucket: bucket.clone(), root: root(prefix), region, is_virtual_host: false })
+    }
+}
+
+/// The bucket and the region that a host of Amazon's names: `[BUCKET.]s3[.REGION].amazonaws.com[.cn]`, where older ones
+/// have `s3-REGION`.
+fn amazon(host: &str) -> (Option<String>, Option<String>) {
+    let suffix =
+        [".amazonaws.com", ".amazonaws.com.cn"].into_iter().find_map(|suffix| host.strip_suffix(suffix));
+    let labels: Vec<&str> = suffix.map(|rest| rest.split('.').collect()).unwrap_or_default();
+    let Some(at) = labels.iter().rposition(|label| *label == "s3" || label.starts_with("s3-")) else {
+        return (None, None);
+    };
+    let bucket = (at > 0).then(|| labels[..at].join("."));
+    let region = labels[at].strip_prefix("s3-").or_else(|| labels[at + 1..].last().copied());
+    (bucket, region.map(str::to_owned))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_found_as_people_write_them() {
+        let place =
+            |endpoint: Option<&str>, bucket: &str, root: &str, region: Option<&str>, is_virtual_host| Place {
+                endpoint: endpoint.map(str::to_owned),
+                bucket: bucket.to_owned(),
+                root: root.to_owned(),
+                region: region.map(str::to_owned),
+                is_virtual_host,
+            };
+        for (text, wanted) in [
+            ("s3://b", place(None, "b", "/", None, false)),
+            ("s3://b/x/y/", place(None, "b", "/x/y", None, false)),
+            ("http://127.0.0.1:9000/b", place(Some("http://127.0.0.1:9000"), "b", "/", None, false)),
+            ("https://minio.lan/b/vol", place(Some("https://minio.lan"), "b", "/vol", None, false)),
+            (
+                "https://s3.eu-west-1.amazonaws.com/b/p",
+                place(Some("https://s3.eu-west-1.amazonaws.com"), "b", "/p", Some("eu-west-1"), false),
+            ),
+            (
+                "https://b.s3.eu-west-1.amazonaws.com/p",
+                place(Some("https://s3.eu-west-1.amazonaws.com"), "b", "/p", Some("eu-west-1"), true),
+            ),
+            (
+                "https://my.b.s3.cn-north-1.amazonaws.com.cn",
+                place(Some("https://s3.cn-north-1.amazonaws.com.cn"), "my.b", "/", Some("cn-north-1"), false),
+            ),
+            (
+                "https://b.s3-us-west-2.amazonaws.com",
+                place(Some("https://s3.us-west-2.amazonaws.com"), "b", "/", Some("us-west-2"), true),
+            ),
+            ("https://b.s3.amazonaws.com", place(Some("https://s3.amazonaws.com"), "b", "/", None, true)),
+        ] {
+            assert_eq!(Place::parse(text).unwrap(), wanted, "{text}");
+        }
+        for bad in ["https://minio.lan", "https://s3.amazonaws.com/", "ftp://h/b", "bucket"] {
+            assert!(matches!(Place::parse(bad), Err(ChunkError::Config(_))), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The block store on a real S3 server: `tests/s3/run.sh` starts one and sets `LIMEN_TEST_S3` to a bucket of it,
+//! `LIMEN_TEST_S3_DIR` to the directory in which the server keeps that. Without these every test here is skipped.
+#![cfg(feature = "s3")]
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+use bytes::Bytes;
+use chunk::{
+    BlockStore, ChunkError, Cipher, Compression, EncryptionSettings, PAGE_BYTES, Secret, StorageConfig,
+    StoreOptions, object_key,
+};
+use types::{BLOCK_BYTES, Errno, SliceId};
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+const PAGE: usize = PAGE_BYTES as usize;
+
+/// The bucket with a prefix of this test's own, and where its objects are.
+fn bucket(prefix: &str) -> Option<(String, PathBuf)> {
+    let (Ok(bucket), Ok(dir)) = (env::var("LIMEN_TEST_S3"), env::var("LIMEN_TEST_S3_DIR")) else {
+        eprintln!("skipped: no S3 server; run tests/s3/run.sh");
+        return None;
+    };
+    Some((format!("{bucket}/{prefix}/"), PathBuf::from(dir).join(prefix)))
+}
+
+fn open(bucket: &str, options: StoreOptions) -> Arc<BlockStore> {
+    BlockStore::open_with(&StorageConfig { storage: "s3".into(), bucket: bucket.into() }, options).unwrap()
+}
+
+fn pattern(len: usize) -> Bytes {
+    (0..len).map(|i| (i * 7 + i / 4093) as u8).collect::<Vec<u8>>().into()
+}
+
+fn read(store: &BlockStore, id: u64, size: usize, offset: usize, len: usize) -> Result<Vec<u8>, ChunkError> {
+    let mut buf = vec![0; len];
+    store.read(SliceId(id), size as u32, offset as u32, &mut buf).map(|()| buf)
+}
+
+#[test]
+fn slices_go_and_come_back_with_every_setting() {
+    let Some((bucket, _)) = bucket("round-trip") else { return };
+    let data = pattern(2 * BLOCK + 100_000);
+    let secret = Secret::key_from_text(&"7e".repeat(32)).unwrap();
+    let settings = EncryptionSettings::new(Cipher::XChaCha20Poly1305, &secret).unwrap().0;
+    for (id, compression, sealed) in
+        [(1, Compression::None, false), (2, Compression::Lz4, false), (3, Compression::Zstd, true)]
+    {
+        let options = || StoreOptions {
+            compression,
+            encryption: sealed.then(|| settings.unlock(&secret).unwrap()),
+            ..StoreOptions::default()
+        };
+        let store = open(&bucket, options());
+        store.check().unwrap();
+        store.put_slice(SliceId(id), &data).unwrap();
+        store.make_durable(&[SliceId(id)]).unwrap();
+        let store = open(&bucket, options());
+        for (offset, len) in
+            [(PAGE * 3 + 1, 4096), (BLOCK - 5, 10), (2 * BLOCK + 99_990, 10), (0, data.len())]
+        {
+            assert_eq!(read(&store, id, data.len(), offset, len).unwrap(), data[offset..offset + len]);
+        }
+        store.delete_slice(SliceId(id), data.len() as u32).unwrap();
+        store.delete_slice(SliceId(id), data.len() as u32).unwrap();
+        let missing = read(&store, id, data.len(), 0, 1).unwrap_err();
+        assert!(matches!(missing, ChunkError::Missing { .. }), "{missing}");
+    }
+    // A block is one request, and a page of it one more than the trailer.
+    let store = open(&bucket, StoreOptions::default());
+    store.put_slice(SliceId(4), &data.slice(..BLOCK)).unwrap();
+    read(&store, 4, BLOCK, PAGE * 9, 100).unwrap();
+    assert_eq!(store.requests().gets, 2);
+    read(&store, 4, BLOCK, 0, BLOCK).unwrap();
+    assert_eq!(store.requests().gets, 3);
+    store.destroy(&mut |_| {}).unwrap();
+}
+
+#[test]
+fn damage_is_eio_for_its_range_and_never_data() {
+    let Some((bucket, dir)) = bucket("damage") else { return };
+    let data = pattern(4 * BLOCK);
+    open(&bucket, StoreOptions::default()).put_slice(SliceId(9), &data).unwrap();
+    let path = |block| dir.join(object_key(SliceId(9), block, BLOCK_BYTES));
+    let mut bytes = fs::read(path(0)).unwrap();
+    bytes[PAGE * 5 + 77] ^= 0x10;
+    fs::write(path(0), bytes).unwrap();
+    fs::remove_file(path(1)).unwrap();
+    fs::OpenOptions::new().write(true).open(path(2)).unwrap().set_len(1_000_000).unwrap();
+    let store = open(&bucket, StoreOptions::default());
+    let read = |offset, len| read(&store, 9, data.len(), offset, len);
+    assert_eq!(read(0, PAGE * 5).unwrap(), data[..PAGE * 5]);
+    assert_eq!(read(3 * BLOCK, BLOCK).unwrap(), data[3 * BLOCK..]);
+    let corrupt = read(PAGE * 5, 10).unwrap_err();
+    assert!(matches!(corrupt, ChunkError::Corrupt { block: 0, .. }), "{corrupt}");
+    let missing = read(BLOCK, BLOCK).unwrap_err();
+    assert!(matches!(missing, ChunkError::Missing { block: 1, .. }), "{missing}");
+    for (offset, len) in [(2 * BLOCK, BLOCK), (2 * BLOCK + PAGE, 10)] {
+        let short = read(offset, len).unwrap_err();
+        assert!(matches!(short, ChunkError::Short { block: 2, .. }), "{short}");
+    }
+}
+
+#[test]
+fn listings_of_more_than_a_page_are_walked_to_their_end() {
+    let Some((bucket, dir)) = bucket("listing") else { return };
+    let store = open(&bucket, StoreOptions::default());
+    let count = 1100;
+    std::thread::scope(|scope| {
+        for worker in 0..4 {
+            let store = &store;
+            scope.spawn(move || {
+                // All below one prefix of a thousand numbers, two blocks each for some.
+                for id in (worker..count).step_by(4) {
+                    store.put_slice(SliceId(id % 990), &pattern(10 + id as usize / 990)).unwrap();
+                }
+            });
+        }
+    });
+    let mut seen = 0;
+    store
+        .for_each_block(&mut |_| {
+            seen += 1;
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(seen, count);
+    let mut removed = 0;
+    store.destroy(&mut |count| removed = count).unwrap();
+    assert_eq!(removed, count);
+    store.for_each_block(&mut |block| panic!("{block:?}")).unwrap();
+    assert!(!dir.join("chunks/0/0").exists());
+}
+
+#[test]
+fn a_bucket_that_is_not_there_and_a_server_that_is_not_there_are_errors() {
+    let Some((bucket, _)) = bucket("absent") else { return };
+    let error = open(&bucket.replace("limen-test", "no-such"), StoreOptions::default()).check().unwrap_err();
+    assert!(matches!(error, ChunkError::Store { action: "write", .. }), "{error}");
+    let started = Instant::now();
+    let error = open("http://127.0.0.1:9/b", StoreOptions::default()).check().unwrap_err();
+    assert_eq!(error.errno(), Errno::ETIMEDOUT, "{error}");
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+}
+
+/// Credentials are the process's, so each kind has one of its own.
+#[test]
+fn credentials_come_from_the_environment_or_a_profile() {
+    if bucket("credentials").is_none() {
+        return;
+    }
+    let run = |vars: &[(&str, &str)]| {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args(["--exact", "slices_go_and_come_back_with_every_setting"]);
+        command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
+        let output = command.envs(vars.iter().copied()).output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (works, output) = run(&[("AWS_PROFILE", "limen-profile")]);
+    assert!(works, "{output}");
+    let (works, output) = run(&[("AWS_ACCESS_KEY_ID", "limen"), ("AWS_SECRET_ACCESS_KEY", "wrong")]);
+    assert!(!works && output.contains("PermissionDenied") && !output.contains("wrong"), "{output}");
+}
