@@ -12,6 +12,7 @@ use meta::{Effect, Guard, Node, Outcome, Seq, Txn, Usage, Want};
 use rusqlite::{Connection, Result, params};
 use types::{AclId, ChunkIndex, Ino, OpId};
 
+use crate::locks;
 use crate::read::{self, int};
 use crate::rows;
 
@@ -129,6 +130,9 @@ impl<'c> Batch<'c> {
             Guard::Xattr { ino, name, present } => read::has_xattr(conn, *ino, name)? == *present,
             Guard::Setting { name, value } => read::setting(conn, name)? == *value,
             Guard::Counter { counter, value } => read::counter(conn, *counter)? == *value,
+            Guard::Locks { ino, locks } => {
+                self.node(*ino)?.is_some() && locks::of(conn, *ino)?[..] == locks[..]
+            }
             Guard::Rows { ino, chunk, rows } => read::slices(conn, *ino, *chunk)?.starts_with(rows),
             Guard::Room { max_inodes, max_blocks } => {
                 let usage = self.usage()?;
@@ -198,6 +202,13 @@ impl<'c> Batch<'c> {
                 const SQL: &str = "DELETE FROM orphan WHERE session = ?1 AND ino = ?2";
                 conn.prepare_cached(SQL)?.execute([int(session.0), int(ino.0)])?;
             }
+            Effect::PutLocks { ino, locks } => {
+                if self.node(*ino)?.is_some() {
+                    locks::put(conn, *ino, locks)?;
+                }
+            }
+            Effect::PutWait(wait) => locks::put_wait(conn, wait)?,
+            Effect::DropWait { owner } => locks::drop_wait(conn, *owner)?,
             Effect::PutSession(s) => {
                 const SQL: &str = "REPLACE INTO session (id, host, pid, mountpoint, since, heartbeat) \
                                    VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
@@ -282,6 +293,7 @@ impl<'c> Batch<'c> {
             "DELETE FROM node WHERE ino = ?1",
             "DELETE FROM xattr WHERE ino = ?1",
             "DELETE FROM symlink WHERE ino = ?1",
+            "DELETE FROM lock WHERE ino = ?1",
         ] {
             self.conn.prepare_cached(sql)?.execute([int(ino.0)])?;
         }

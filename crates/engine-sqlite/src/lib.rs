@@ -6,6 +6,7 @@
 //! | `schema` | tables, their version, migration |
 //! | `engine` | [`SqliteEngine`]: opening, `impl Engine`, syncing |
 //! | `read`, `scan` | records out of rows |
+//! | `locks` | the locks on files, and who waits for one |
 //! | `rows` | a file's chunks and the slices they refer to |
 //! | `commit` | guards and effects, for a batch of transactions |
 //! | `queue` | group commit: who waits for the writer joins its next batch |
@@ -18,6 +19,7 @@ mod config;
 mod engine;
 mod error;
 mod lock;
+mod locks;
 mod pool;
 mod queue;
 mod read;

@@ -10,6 +10,8 @@ use rusqlite::types::{FromSqlError, Type};
 use rusqlite::{Connection, Error, OptionalExtension, Result, Row};
 use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, Slice, SliceId, SliceSource, Time, XattrName};
 
+use crate::locks;
+
 /// The columns of a node from `n`, in the order [`node_at`] reads them.
 macro_rules! node_columns {
     () => {
@@ -47,6 +49,8 @@ fn answer(conn: &Connection, want: &Want, records: &mut Vec<Record>) -> Result<(
         Want::Acl(id) => records.push(Record::Acl(*id, acl(conn, *id)?)),
         Want::Settings => records.push(Record::Settings(Arc::new(settings(conn)?))),
         Want::Counter(which) => records.push(Record::Counter(*which, counter(conn, *which)?)),
+        Want::Locks(ino) => records.push(Record::Locks(*ino, locks::of(conn, *ino)?.into())),
+        Want::Waits => records.push(Record::Waits(locks::waits(conn)?.into())),
         Want::Usage => records.push(Record::Usage(usage(conn)?)),
     }
     Ok(())

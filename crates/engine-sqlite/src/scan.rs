@@ -66,6 +66,14 @@ pub(crate) fn page(conn: &Connection, seq: Seq, scan: &Scan) -> Result<Page> {
                 Ok(())
             })?;
         }
+        Scan::Locks { after, limit } => {
+            const SQL: &str = "SELECT DISTINCT ino FROM lock WHERE ino > ?1 ORDER BY ino LIMIT ?2";
+            rows(conn, SQL, (after_id(after.0), one_more(*limit)), *limit, &mut page, |row, records| {
+                let ino = Ino(uint(row.get(0)?));
+                records.push(Record::Locks(ino, crate::locks::of(conn, ino)?.into()));
+                Ok(())
+            })?;
+        }
         Scan::Garbage { after, limit } => {
             const SQL: &str = "SELECT slice, size FROM garbage WHERE slice > ?1 ORDER BY slice LIMIT ?2";
             rows(conn, SQL, (after_id(after.0), one_more(*limit)), *limit, &mut page, |row, records| {

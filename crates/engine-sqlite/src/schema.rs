@@ -106,6 +106,30 @@ CREATE TABLE orphan (             -- an inode without a name that a session stil
     PRIMARY KEY (session, ino)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE lock (               -- a lock on a file; rows of one inode never overlap for one owner
+    ino         INTEGER NOT NULL,
+    first       INTEGER NOT NULL, -- bytes, both included; 9223372036854775807 is the end of any file
+    last        INTEGER NOT NULL,
+    session     INTEGER NOT NULL, -- session.id of the mount it is held on, and there the kernel's number of the holder
+    owner       INTEGER NOT NULL,
+    kind        INTEGER NOT NULL, -- 0 fcntl(2), 1 flock(2)
+    exclusive   INTEGER NOT NULL,
+    pid         INTEGER NOT NULL,
+    PRIMARY KEY (ino, first, last, session, owner, kind)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE lock_wait (          -- somebody waits for a lock; columns as in table lock
+    session     INTEGER NOT NULL,
+    owner       INTEGER NOT NULL,
+    kind        INTEGER NOT NULL,
+    ino         INTEGER NOT NULL,
+    first       INTEGER NOT NULL,
+    last        INTEGER NOT NULL,
+    exclusive   INTEGER NOT NULL,
+    pid         INTEGER NOT NULL,
+    PRIMARY KEY (session, owner, kind)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE garbage (            -- a slice no file refers to; its objects are to be deleted
     slice       INTEGER PRIMARY KEY,
     size        INTEGER NOT NULL  -- bytes
@@ -130,9 +154,21 @@ FROM edge e LEFT JOIN node n USING (ino)
 ";
 
 /// Every table but `usage`, whose one row stays.
-pub(crate) const TABLES: [&str; 12] = [
-    "node", "edge", "slice", "xattr", "symlink", "acl", "setting", "counter", "session", "orphan", "garbage",
+pub(crate) const TABLES: [&str; 14] = [
+    "node",
+    "edge",
+    "slice",
+    "xattr",
+    "symlink",
+    "acl",
+    "setting",
+    "counter",
+    "session",
+    "orphan",
+    "garbage",
     "shared",
+    "lock",
+    "lock_wait",
 ];
 
 /// Brings the database behind `conn` to [`VERSION`], from nothing if `create`.

@@ -1,18 +1,22 @@
 //! One arm a request: its arguments to the VFS, the answer back.
 
-use fuse_proto::{Body, CopyRange, DirBuffer, Entry, Fh, NodeId, OpenFlags, Operation, ReadDir, Request};
+use std::sync::Arc;
+
+use fuse_proto::{Body, CopyRange, DirBuffer, Entry, Fh, LockOwner, LockRequest, NodeId, OpenFlags, Operation, ReadDir, Request};
 use fuse_transport::Reply;
 use types::{Errno, Ino, Mode};
-use vfs::{DirEntry, DirHandle, DirPosition, MakeRequest, RenameFlags, Special, Vfs, XattrMode};
+use vfs::{DirEntry, DirHandle, DirPosition, LockKind, Locked, MakeRequest, RenameFlags, Special, Vfs, XattrMode};
 
 use crate::init;
+use crate::waiters::Waiters;
 use crate::root;
 use crate::translate::{self, attr, caller, entry};
 
 /// Where requests go: the volume, and which node of the protocol is its root.
 #[derive(Debug)]
 pub(crate) struct Dispatch {
-    pub(crate) vfs: std::sync::Arc<Vfs>,
+    pub(crate) vfs: Arc<Vfs>,
+    pub(crate) waiters: Arc<Waiters>,
     /// The FUSE root is the volume's root, not its parent.
     pub(crate) direct: bool,
 }
@@ -21,6 +25,9 @@ pub(crate) struct Dispatch {
 const O_ACCMODE: u32 = 0o3;
 const O_RDONLY: u32 = 0;
 const O_TRUNC: u32 = 0o1000;
+
+/// `fcntl(2)`.
+pub(crate) const F_UNLCK: u32 = 2;
 
 /// `setxattr(2)`.
 const XATTR_CREATE: u32 = 1;
@@ -52,8 +59,14 @@ impl Dispatch {
                 nodes.iter().for_each(|(node, _)| vfs.forget(self.ino(node)));
                 reply.none();
             }
-            Operation::Interrupt { .. } => reply.none(),
-            Operation::Init(offered) => match offered.negotiate(&init::config(vfs.meta().volume().acl)) {
+            Operation::Interrupt { unique } => {
+                self.waiters.interrupt(unique);
+                reply.none();
+            }
+            Operation::SetLk { request: asked, wait: true } if asked.lock.kind != F_UNLCK => {
+                self.wait_for_lock(self.ino(request.header.nodeid), &asked, reply);
+            }
+            Operation::Init(offered) => match offered.negotiate(&init::config(vfs.meta().volume().acl, vfs.is_alone())) {
                 Ok(agreed) => {
                     tracing::debug!(?agreed, "INIT");
                     reply.ok(Body::init(&agreed).as_bytes());
@@ -137,8 +150,31 @@ impl Dispatch {
                 vfs.write(ino, write.offset, write.data, write.kill_suidgid)?;
                 Ok(Body::written(write.data.len() as u32).into())
             }
-            Operation::Flush { .. } => done(vfs.flush(ino)),
-            Operation::Release(_) => done(vfs.close(ino)),
+            Operation::Flush { lock_owner, .. } => {
+                let unlocked = self.unlock_all(ino, LockKind::Posix, lock_owner);
+                done(vfs.flush(ino).and(unlocked))
+            }
+            Operation::Release(release) => {
+                let unlocked = match release.flock_unlock {
+                    true => self.unlock_all(ino, LockKind::Flock, release.lock_owner),
+                    false => Ok(()),
+                };
+                done(vfs.close(ino).and(unlocked))
+            }
+            Operation::GetLk(asked) => {
+                let found = vfs.find_lock(ino, translate::lock(&asked)?)?;
+                Ok(Body::lock(&translate::found_lock(&asked.lock, found)).into())
+            }
+            Operation::SetLk { request: asked, .. } => {
+                let wanted = translate::lock(&asked)?;
+                if asked.lock.kind == F_UNLCK {
+                    vfs.unlock(ino, wanted)?;
+                    self.waiters.wake();
+                } else {
+                    vfs.take_lock(ino, wanted, false)?;
+                }
+                Ok(Body::empty().into())
+            }
             Operation::Fsync { .. } => done(vfs.fsync(ino)),
             Operation::StatFs => Ok(Body::statfs(&translate::statfs(&vfs.statfs()?)).into()),
             Operation::SetXattr(set) => {
@@ -180,6 +216,24 @@ impl Dispatch {
             // The kernel takes ENOSYS for "not here", does without, and mostly asks no more.
             _ => Err(Errno::ENOSYS),
         }
+    }
+
+    fn wait_for_lock(&self, ino: Ino, asked: &LockRequest, reply: Reply) {
+        let wanted = match translate::lock(asked) {
+            Ok(wanted) => wanted,
+            Err(errno) => return reply.error(errno),
+        };
+        match self.vfs.take_lock(ino, wanted, true) {
+            Ok(Locked::Granted) => reply.ok(&[]),
+            Ok(Locked::Waiting) => self.waiters.add(reply, ino, wanted),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn unlock_all(&self, ino: Ino, kind: LockKind, owner: LockOwner) -> Result<(), Errno> {
+        self.vfs.unlock_all(ino, kind, owner.0)?;
+        self.waiters.wake();
+        Ok(())
     }
 
     /// Never more than the shorter of the two replies can say.

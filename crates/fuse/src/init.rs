@@ -6,9 +6,9 @@ use vfs::AclKind;
 /// The longest READ and WRITE: 1 MiB, the most that `max_pages` allows by default.
 pub(crate) const MAX_WRITE_BYTES: u32 = 1 << 20;
 
-/// Why each flag: see the constants themselves; those left out are either for later (locks) or would give the page
-/// cache, not the daemon, the last word on a file's size (`WRITEBACK_CACHE`).
-pub(crate) fn config(acl: AclKind) -> InitConfig {
+/// Why each flag: see the constants themselves. `WRITEBACK_CACHE` would give the page cache, not the daemon, the last
+/// word on a file's size. Where this client is alone, the kernel keeps locks by itself, faster than anyone could.
+pub(crate) fn config(acl: AclKind, alone: bool) -> InitConfig {
     let always = [
         InitFlags::ASYNC_READ,
         InitFlags::ASYNC_DIO,
@@ -25,7 +25,10 @@ pub(crate) fn config(acl: AclKind) -> InitConfig {
         InitFlags::PARALLEL_DIROPS,
         InitFlags::READDIRPLUS_AUTO,
     ];
-    let wanted = always.into_iter().fold(InitFlags::NONE, InitFlags::union);
+    let mut wanted = always.into_iter().fold(InitFlags::NONE, InitFlags::union);
+    if !alone {
+        wanted = wanted | InitFlags::POSIX_LOCKS | InitFlags::FLOCK_LOCKS;
+    }
     InitConfig {
         wanted: match acl {
             AclKind::Posix => wanted | InitFlags::POSIX_ACL,

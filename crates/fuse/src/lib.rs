@@ -9,6 +9,7 @@ mod init;
 mod root;
 mod serve;
 mod translate;
+mod waiters;
 
 pub use counts::RequestCounts;
 pub use fuse_transport::{Error, UnmountMode, clean_stale, unmount};

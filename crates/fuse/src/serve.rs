@@ -12,6 +12,7 @@ use crate::counts::RequestCounts;
 use crate::dispatch::Dispatch;
 use crate::init::MAX_WRITE_BYTES;
 use crate::root;
+use crate::waiters::Waiters;
 
 /// How to mount.
 #[derive(Clone, Debug, Default)]
@@ -55,7 +56,14 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
         ..MountOptions::new(&vfs.meta().volume().name)
     };
     let (mut mount, device) = Mount::prepare(mountpoint, &mount_options)?;
-    let dispatch = Dispatch { vfs: Arc::clone(vfs), direct: *mount.placement() == RootPlacement::Direct };
+    let waiters = Arc::new(Waiters::default());
+    let dispatch = Dispatch {
+        vfs: Arc::clone(vfs),
+        waiters: Arc::clone(&waiters),
+        direct: *mount.placement() == RootPlacement::Direct,
+    };
+    let starting = |source| Error::System { what: "start a serving thread".into(), source };
+    waiters.start(Arc::clone(vfs)).map_err(starting)?;
     let workers = Workers {
         threads: options.workers.unwrap_or_else(default_workers),
         max_write_bytes: MAX_WRITE_BYTES,
@@ -64,15 +72,17 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
     let counts = Arc::new(RequestCounts::new());
     let counted = Arc::clone(&counts);
     let serve = move || {
-        device.serve(&workers, &|request, reply| {
+        let served = device.serve(&workers, &|request, reply| {
             counted.add(request.header.opcode);
             dispatch.handle(&request, reply);
-        })
+        });
+        waiters.end();
+        served
     };
     let server = std::thread::Builder::new()
         .name("limen-serve".into())
         .spawn(serve)
-        .map_err(|source| Error::System { what: "start the serving thread".into(), source })?;
+        .map_err(starting)?;
     mount.attach()?;
     Ok(Mounted { mount, server, counts })
 }

@@ -2,9 +2,15 @@
 
 use std::time::Duration;
 
-use fuse_proto::{Entry, Header, NodeId, SetAttr, SetTime, StatFs};
+use fuse_proto::{Entry, FileLock, Header, NodeId, SetAttr, SetTime, StatFs};
 use types::{Errno, Mode, Time};
-use vfs::{AllocateMode, Attr, AttrChange, Caller, Seek};
+use vfs::{AllocateMode, Attr, AttrChange, Caller, Lock, LockKind, LockRequest, Seek};
+
+use crate::dispatch::F_UNLCK;
+
+/// `fcntl(2)`.
+const F_RDLCK: u32 = 0;
+const F_WRLCK: u32 = 1;
 
 /// The unit in which files are best read (`st_blksize`).
 const BLOCK_BYTES: u32 = 4096;
@@ -80,6 +86,37 @@ pub(crate) fn seek(whence: u32) -> Result<Seek, Errno> {
         3 => Ok(Seek::Data),
         4 => Ok(Seek::Hole),
         _ => Err(Errno::EINVAL),
+    }
+}
+
+/// A lock that is asked for.
+///
+/// # Errors
+/// EINVAL for a kind or range that no kernel sends.
+pub(crate) fn lock(asked: &fuse_proto::LockRequest) -> Result<LockRequest, Errno> {
+    if asked.lock.kind > F_UNLCK || asked.lock.start > asked.lock.end {
+        return Err(Errno::EINVAL);
+    }
+    Ok(LockRequest {
+        kind: if asked.flock { LockKind::Flock } else { LockKind::Posix },
+        owner: asked.owner.0,
+        exclusive: asked.lock.kind == F_WRLCK,
+        start: asked.lock.start,
+        end: asked.lock.end,
+        pid: asked.lock.pid,
+    })
+}
+
+/// The answer to `F_GETLK`: what is in the way, or that nothing is.
+pub(crate) fn found_lock(asked: &FileLock, found: Option<Lock>) -> FileLock {
+    match found {
+        None => FileLock { kind: F_UNLCK, ..*asked },
+        Some(lock) => FileLock {
+            start: lock.start,
+            end: lock.end,
+            kind: if lock.exclusive { F_WRLCK } else { F_RDLCK },
+            pid: lock.pid,
+        },
     }
 }
 

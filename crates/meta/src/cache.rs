@@ -69,7 +69,13 @@ impl Key {
             | Key::Symlink(_)
             | Key::Acl(_)
             | Key::Inherited(..) => true,
-            Key::Empty(_) | Key::Slices(..) | Key::Settings | Key::Counter(_) | Key::Usage | Key::Locks(_) | Key::Waits => false,
+            Key::Empty(_)
+            | Key::Slices(..)
+            | Key::Settings
+            | Key::Counter(_)
+            | Key::Usage
+            | Key::Locks(_)
+            | Key::Waits => false,
         }
     }
 }

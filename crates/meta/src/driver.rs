@@ -89,6 +89,7 @@ pub struct Meta {
     volume: Volume,
     session: SessionId,
     alone: AtomicBool,
+    lifetime_nanos: AtomicU64,
     ops: AtomicU64,
 }
 
@@ -98,7 +99,7 @@ const MAX_ROUNDS: u32 = 64;
 const MAX_RETRIES: u32 = 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How long records serve without asking again while other clients may change them.
+/// How long records serve without asking again while other clients may change them, unless the mount says otherwise.
 const LIFETIME: Duration = Duration::from_secs(1);
 
 impl Meta {
@@ -115,6 +116,7 @@ impl Meta {
             volume,
             session,
             alone: AtomicBool::new(false),
+            lifetime_nanos: AtomicU64::new(LIFETIME.as_nanos() as u64),
             ops: AtomicU64::new(1),
         }
     }
@@ -137,6 +139,16 @@ impl Meta {
         self.cache.clear();
     }
 
+    /// How long a question may be answered from memory while other clients may change the volume; never, with zero.
+    pub fn lifetime(&self) -> Duration {
+        Duration::from_nanos(self.lifetime_nanos.load(Ordering::Acquire))
+    }
+
+    pub fn set_lifetime(&self, lifetime: Duration) {
+        let nanos = u64::try_from(lifetime.as_nanos()).unwrap_or(u64::MAX);
+        self.lifetime_nanos.store(nanos, Ordering::Release);
+    }
+
     pub fn is_alone(&self) -> bool {
         self.alone.load(Ordering::Acquire)
     }
@@ -154,7 +166,8 @@ impl Meta {
         let mut fresh: Vec<(Key, Value)> = Vec::new();
         let mut reads = 0;
         for round in 0..MAX_ROUNDS {
-            let oldest = if alone { None } else { Instant::now().checked_sub(LIFETIME) };
+            // What a change rests on is confirmed by its guards, however old it is.
+            let oldest = if alone || !O::READ { None } else { Instant::now().checked_sub(self.lifetime()) };
             let mut view = View::new(&self.cache, oldest, &fresh);
             let planned = op.plan(&mut view, &ctx);
             // What is known of one moment, or cannot change, is an answer; all else has to be committed.

@@ -2,6 +2,7 @@
 //! loop that drives a plan against an engine.
 
 mod cache;
+pub mod check;
 pub mod conformance;
 mod driver;
 mod engine;
@@ -20,8 +21,8 @@ pub use engine::{Engine, EngineError, ErrorKind, Outcome};
 pub use lock::{Lock, LockKind, LockOwner};
 pub use mem::MemEngine;
 pub use record::{
-    Counter, Edge, Facts, Garbage, LockWait, Node, Page, Record, Scan, Seq, Session, Settings, Usage, Want, Xattrs,
-    blocks_of,
+    Counter, Edge, Facts, Garbage, LockWait, Node, Page, Record, Scan, Seq, Session, Settings, Usage, Want,
+    Xattrs, blocks_of,
 };
 pub use txn::{Access, Effect, Guard, Txn};
 pub use view::{Stop, View};

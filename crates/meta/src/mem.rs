@@ -9,7 +9,8 @@ use types::{AclId, ChunkIndex, Ino, Name, OpId, SessionId, Slice, SliceId, Slice
 use crate::engine::{Engine, EngineError, Outcome};
 use crate::lock::{Lock, LockOwner};
 use crate::record::{
-    Counter, Edge, Facts, Garbage, LockWait, Node, Page, Record, Scan, Seq, Session, Settings, Usage, Want, Xattrs,
+    Counter, Edge, Facts, Garbage, LockWait, Node, Page, Record, Scan, Seq, Session, Settings, Usage, Want,
+    Xattrs,
 };
 use crate::txn::{Effect, Guard, Txn};
 

@@ -70,7 +70,10 @@ pub enum Guard {
         value: u64,
     },
     /// The inode is there and its locks are just these, in order.
-    Locks { ino: Ino, locks: Arc<[Lock]> },
+    Locks {
+        ino: Ino,
+        locks: Arc<[Lock]>,
+    },
     /// The chunk's oldest rows are just these; newer ones may follow.
     Rows {
         ino: Ino,

@@ -64,6 +64,7 @@ impl<'a> View<'a> {
                 },
                 Want::Xattrs(ino) => self.find(&Key::Xattrs(*ino)).is_some(),
                 Want::Acl(id) => self.find(&Key::Acl(*id)).is_some(),
+                Want::Locks(ino) => self.find(&Key::Locks(*ino)).is_some(),
                 Want::Slices(ino, chunk) => self.find(&Key::Slices(*ino, *chunk)).is_some(),
                 _ => false,
             };
@@ -246,6 +247,25 @@ impl<'a> View<'a> {
                 Ok(value)
             }
             _ => self.missing(Want::Settings),
+        }
+    }
+
+    /// All locks on an inode, which are to be the same when the transaction commits.
+    pub fn locks(&mut self, ino: Ino) -> Result<Arc<[Lock]>, Stop> {
+        match self.look(Key::Locks(ino)) {
+            Some(Value::Locks(locks)) => {
+                self.guard(Guard::Locks { ino, locks: Arc::clone(&locks) });
+                Ok(locks)
+            }
+            _ => self.missing(Want::Locks(ino)),
+        }
+    }
+
+    /// All that wait for locks. Not guarded: who waits asks again and again.
+    pub fn waits(&mut self) -> Result<Arc<[LockWait]>, Stop> {
+        match self.look(Key::Waits) {
+            Some(Value::Waits(waits)) => Ok(waits),
+            _ => self.missing(Want::Waits),
         }
     }
 

@@ -64,8 +64,6 @@ const UNLIMITED_INODES: u64 = 1 << 40;
 
 /// How long the kernel may go by what it was told, where nobody else can change it.
 const TTL_ALONE: Duration = Duration::from_secs(86_400);
-/// The same, where others can.
-const TTL_SHARED: Duration = Duration::from_secs(1);
 
 /// The kernel has checked the caller, by attributes that are current because this client is alone.
 pub(crate) const BY_KERNEL: Vouch = Vouch::Kernel { told: None };
@@ -99,7 +97,7 @@ impl Vfs {
 
     /// How long the kernel may go by an answer.
     pub fn ttl(&self) -> Duration {
-        if self.meta.is_alone() { TTL_ALONE } else { TTL_SHARED }
+        if self.meta.is_alone() { TTL_ALONE } else { self.meta.lifetime() }
     }
 
     /// Whether nobody else can change the volume, so that the kernel may cache data and listings.

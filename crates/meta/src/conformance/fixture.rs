@@ -107,10 +107,16 @@ pub(super) fn scan(engine: &dyn Engine, scan: &Scan) -> Page {
 
 /// Everything about the inodes below `inos` and the chunks below `chunks`, and all else there is, in a fixed order.
 pub(super) fn dump(engine: &dyn Engine, inos: u64, chunks: u64) -> Vec<Record> {
-    let mut wants = vec![Want::Settings, Want::Usage];
+    let mut wants = vec![Want::Settings, Want::Usage, Want::Waits];
     wants.extend(Counter::ALL.map(Want::Counter));
     for ino in (0..inos).map(Ino) {
-        wants.extend([Want::Node(ino), Want::Empty(ino), Want::Xattrs(ino), Want::Symlink(ino)]);
+        wants.extend([
+            Want::Node(ino),
+            Want::Empty(ino),
+            Want::Xattrs(ino),
+            Want::Symlink(ino),
+            Want::Locks(ino),
+        ]);
         wants.extend((0..chunks).map(|chunk| Want::Slices(ino, ChunkIndex(chunk))));
     }
     let mut records = read(engine, &wants);

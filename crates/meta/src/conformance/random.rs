@@ -7,7 +7,10 @@ use types::{
 
 use super::fixture::*;
 use super::rng::Rng;
-use crate::{Access, Counter, Effect, Engine, Guard, MemEngine, Node, Outcome, Record, Scan, Txn};
+use crate::{
+    Access, Counter, Effect, Engine, Guard, Lock, LockKind, LockOwner, LockWait, MemEngine, Node, Outcome,
+    Record, Scan, Txn,
+};
 
 /// Runs from different seeds, unless one is given by [`SEED`].
 const RUNS: u64 = 24;
@@ -81,7 +84,7 @@ fn transaction(rng: &mut Rng) -> Txn {
     let guards = (0..rng.below(3)).map(|_| guard(rng)).collect();
     let mut effects = Vec::new();
     for _ in 0..rng.below(6) {
-        let kind = rng.below(23);
+        let kind = rng.below(25);
         add_effect(rng, kind, &mut effects);
     }
     txn(guards, effects)
@@ -89,7 +92,8 @@ fn transaction(rng: &mut Rng) -> Txn {
 
 fn guard(rng: &mut Rng) -> Guard {
     let ino = any_ino(rng);
-    match rng.below(11) {
+    match rng.below(12) {
+        11 => Guard::Locks { ino, locks: any_locks(rng).into() },
         0 => Guard::EdgeIs { parent: ino, name: any_name(rng), ino: any_ino(rng) },
         1 => Guard::EdgeAbsent { parent: ino, name: any_name(rng) },
         2 => Guard::Access { ino, rev: rng.below(3) },
@@ -150,6 +154,9 @@ fn add_effect(rng: &mut Rng, kind: u64, effects: &mut Vec<Effect>) {
         20 => Effect::DropGarbage { slice: SliceId(1 + rng.below(6)) },
         21 if rng.one_in(4) => Effect::AddUsage { inodes: rng.below(3) as i64, blocks: rng.below(3) as i64 },
         21 => Effect::SetCounter { counter: rng.pick(&Counter::ALL), value: rng.below(3) },
+        22 => Effect::PutLocks { ino, locks: any_locks(rng).into() },
+        23 if rng.one_in(3) => Effect::DropWait { owner: any_lock(rng).owner },
+        23 => Effect::PutWait(LockWait { ino, lock: any_lock(rng) }),
         _ if rng.one_in(2) => Effect::PutSetting { name: any_setting(rng), value: "x".to_owned() },
         _ => Effect::SetCounter { counter: rng.pick(&Counter::ALL), value: rng.below(3) },
     };
@@ -158,7 +165,8 @@ fn add_effect(rng: &mut Rng, kind: u64, effects: &mut Vec<Effect>) {
 
 fn range(rng: &mut Rng) -> Scan {
     let limit = rng.below(4) as usize;
-    match rng.below(9) {
+    match rng.below(10) {
+        9 => Scan::Locks { after: any_ino(rng), limit },
         8 => Scan::Shared { after: SliceId(rng.below(6)), limit },
         7 => Scan::Acls { after: any_acl(rng), limit },
         6 => Scan::Slices { ino: any_ino(rng), from: ChunkIndex(rng.below(CHUNKS)), limit },
@@ -171,6 +179,22 @@ fn range(rng: &mut Rng) -> Scan {
             Scan::Dir { parent: any_ino(rng), after, limit, nodes: rng.one_in(2) }
         }
     }
+}
+
+/// Locks as an inode may have them: those of one owner never overlap.
+fn any_locks(rng: &mut Rng) -> Vec<Lock> {
+    let mut locks = Vec::new();
+    for _ in 0..rng.below(3) {
+        locks = crate::lock::lock(&locks, any_lock(rng));
+    }
+    locks
+}
+
+fn any_lock(rng: &mut Rng) -> Lock {
+    let kind = rng.pick(&[LockKind::Posix, LockKind::Flock]);
+    let owner = LockOwner { session: any_session(rng), owner: rng.pick(&[1, u64::MAX]), kind };
+    let (start, end) = rng.pick(&[(0, 0), (0, i64::MAX as u64), (5, 9), (1 << 63, u64::MAX)]);
+    Lock { start, end, owner, exclusive: rng.one_in(2), pid: rng.pick(&[0, 7]) }
 }
 
 fn any_ino(rng: &mut Rng) -> Ino {

@@ -7,16 +7,17 @@ use types::{Errno, OpId, SessionId, Time};
 use super::fixture::{ROOT, client, fresh, fresh_with, volume};
 use super::invariants::check;
 use super::{Case, Factory};
-use crate::driver::Meta;
+use crate::driver::{Meta, Vouch};
 use crate::engine::Engine;
 use crate::ops::GetUsage;
 use crate::record::{Counter, Record, Scan, Session, Usage};
 use crate::txn::{Effect, Txn};
-use crate::volume::{Volume, VolumeError};
+use crate::volume::{Configure, Volume, VolumeError};
 
 pub(super) const CASES: &[Case] = &[
     ("a_volume_is_laid_down_once", a_volume_is_laid_down_once),
     ("what_is_no_volume_is_told_apart", what_is_no_volume_is_told_apart),
+    ("settings_change_and_nothing_else", settings_change_and_nothing_else),
     ("the_root_is_there", the_root_is_there),
     ("inodes_have_a_limit", inodes_have_a_limit),
     ("bytes_have_a_limit", bytes_have_a_limit),
@@ -45,6 +46,21 @@ fn a_volume_is_laid_down_once(factory: Factory<'_>) {
     second.format(&*engine).unwrap();
     assert_eq!(Volume::load(&*engine).unwrap(), second);
     check(&client(&engine));
+}
+
+fn settings_change_and_nothing_else(factory: Factory<'_>) {
+    let engine = factory();
+    volume().format(&*engine).unwrap();
+    let change = |change: Configure| client(&engine).run(&change).unwrap();
+    change(Configure { capacity_bytes: Some(7 << 30), max_inodes: Some(9), ..Configure::default() });
+    let expected = Volume { capacity_bytes: 7 << 30, max_inodes: 9, ..volume() };
+    assert_eq!(Volume::load(&*engine).unwrap(), expected);
+    change(Configure { max_inodes: Some(0), inline_bytes: Some(1), ..Configure::default() });
+    let expected = Volume { max_inodes: 0, inline_bytes: 1, ..expected };
+    assert_eq!(Volume::load(&*engine).unwrap(), expected);
+    change(Configure { max_inodes: Some(0), ..Configure::default() });
+    change(Configure::default());
+    assert_eq!(Volume::load(&*engine).unwrap(), expected);
 }
 
 fn what_is_no_volume_is_told_apart(factory: Factory<'_>) {

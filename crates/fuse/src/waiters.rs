@@ -1,0 +1,137 @@
+//! Requests that wait for a lock (SETLKW), apart from the threads that serve, which must not wait for so long.
+//!
+//! The lock may be given up on another machine, so they ask again from time to time; what is unlocked here wakes them.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use fuse_proto::Unique;
+use fuse_transport::Reply;
+use types::{Errno, Ino};
+use vfs::{LockRequest, Locked, Vfs};
+
+/// How long a lock given up elsewhere may go unnoticed.
+const ASK_EVERY: Duration = Duration::from_millis(20);
+
+/// Requests that may wait at once; one more is refused (ENOLCK).
+const MAX_WAITING: usize = 10_000;
+
+/// Interrupts remembered; almost all are for requests that never wait here.
+const MAX_INTERRUPTS: usize = 256;
+
+#[derive(Debug, Default)]
+pub(crate) struct Waiters {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Vec<Waiting>,
+    /// The last interrupts: one may come before its request does. Numbers are never used again.
+    interrupted: VecDeque<Unique>,
+    /// Something happened since all were asked for last.
+    news: bool,
+    ended: bool,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    reply: Reply,
+    ino: Ino,
+    asked: LockRequest,
+}
+
+impl Waiters {
+    /// Lets a request wait until its lock is granted.
+    pub(crate) fn add(&self, reply: Reply, ino: Ino, asked: LockRequest) {
+        let mut state = self.lock();
+        if state.ended || state.waiting.len() >= MAX_WAITING {
+            return reply.error(Errno::ENOLCK);
+        }
+        state.waiting.push(Waiting { reply, ino, asked });
+        self.tell(state);
+    }
+
+    /// The caller of a request was interrupted: if it waits here it is answered EINTR.
+    pub(crate) fn interrupt(&self, unique: Unique) {
+        let mut state = self.lock();
+        if state.interrupted.len() >= MAX_INTERRUPTS {
+            state.interrupted.pop_front();
+        }
+        state.interrupted.push_back(unique);
+        self.tell(state);
+    }
+
+    /// A lock was given up here.
+    pub(crate) fn wake(&self) {
+        self.tell(self.lock());
+    }
+
+    /// Nobody waits any more; all who do are answered.
+    pub(crate) fn end(&self) {
+        let mut state = self.lock();
+        state.ended = true;
+        self.tell(state);
+    }
+
+    /// Starts the thread that asks; it ends with [`Waiters::end`].
+    pub(crate) fn start(self: &Arc<Self>, vfs: Arc<Vfs>) -> std::io::Result<thread::JoinHandle<()>> {
+        let waiters = Arc::clone(self);
+        thread::Builder::new().name("limen-locks".into()).spawn(move || waiters.run(&vfs))
+    }
+
+    fn run(&self, vfs: &Vfs) {
+        let mut state = self.lock();
+        while !state.ended {
+            if state.waiting.is_empty() {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let waiting = std::mem::take(&mut state.waiting);
+            let interrupted: Vec<Unique> = state.interrupted.iter().copied().collect();
+            state.news = false;
+            drop(state);
+            let left: Vec<Waiting> =
+                waiting.into_iter().filter_map(|waiting| ask(vfs, waiting, &interrupted)).collect();
+            state = self.lock();
+            state.waiting.splice(..0, left);
+            if !state.news {
+                let waited = self.changed.wait_timeout(state, ASK_EVERY);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+        for waiting in state.waiting.drain(..) {
+            waiting.reply.error(Errno::EINTR);
+        }
+    }
+
+    fn tell(&self, mut state: MutexGuard<'_, State>) {
+        state.news = true;
+        self.changed.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Asks once more for what a request waits for; gives it back if it has to go on waiting.
+fn ask(vfs: &Vfs, waiting: Waiting, interrupted: &[Unique]) -> Option<Waiting> {
+    let Waiting { ino, asked, .. } = waiting;
+    if interrupted.contains(&waiting.reply.unique()) {
+        if let Err(errno) = vfs.stop_waiting(asked) {
+            tracing::warn!(%ino, %errno, "an interrupted wait for a lock is still on record");
+        }
+        waiting.reply.error(Errno::EINTR);
+        return None;
+    }
+    match vfs.take_lock(ino, asked, true) {
+        Ok(Locked::Waiting) => return Some(waiting),
+        Ok(Locked::Granted) => waiting.reply.ok(&[]),
+        Err(errno) => waiting.reply.error(errno),
+    }
+    None
+}

@@ -1,0 +1,126 @@
+//! Whether a volume's records agree with each other: what `limen fsck` and `limen gc` are made of.
+//!
+//! Everything here reads through an [`Engine`](crate::Engine) in pages and holds a bounded number of records: inodes and
+//! slices are taken in windows of [`WINDOW`], and what refers to them is walked once a window. So a volume of any size
+//! needs the same memory, and one of up to a million inodes is walked once.
+//!
+//! Nothing may change the volume meanwhile, or its changes look like damage.
+
+mod circles;
+mod paths;
+mod problem;
+mod repair;
+mod slices;
+mod tree;
+mod walk;
+
+pub use paths::find_paths;
+pub use problem::{Place, Problem};
+pub use repair::{LOST_AND_FOUND, repair};
+pub use slices::{SliceUse, SliceWindow, for_each_slice_window};
+
+use types::{Ino, SessionId, SliceId};
+
+use crate::engine::{Engine, EngineError};
+use crate::record::{Counter, Record, Scan, Usage, Want};
+
+/// How many inodes, or slices, are held in memory at once, some 50 to 100 bytes each.
+pub const WINDOW: usize = 1 << 20;
+
+/// What a check went through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    pub inodes: u64,
+    pub entries: u64,
+    pub rows: u64,
+}
+
+/// Checks every record, and calls `report` for each problem. `progress` is told what is being looked at, and how many of
+/// that have been so far.
+///
+/// # Errors
+/// Those of the database; what was reported until then stands.
+pub fn check(
+    engine: &dyn Engine,
+    report: &mut dyn FnMut(Problem),
+    progress: &mut dyn FnMut(&'static str, u64),
+) -> Result<Checked, EngineError> {
+    check_in_windows(engine, WINDOW, report, progress)
+}
+
+/// The largest numbers met, and what the inodes sum up to.
+#[derive(Debug, Default)]
+struct Totals {
+    checked: Checked,
+    usage: Usage,
+    last_ino: Ino,
+    last_slice: SliceId,
+    last_session: SessionId,
+}
+
+fn check_in_windows(
+    engine: &dyn Engine,
+    window: usize,
+    report: &mut dyn FnMut(Problem),
+    progress: &mut dyn FnMut(&'static str, u64),
+) -> Result<Checked, EngineError> {
+    let mut totals = Totals::default();
+    tree::check(engine, window, &mut totals, report, progress)?;
+    circles::check(engine, report)?;
+    slices::check(engine, window, &mut totals, report, progress)?;
+    check_usage(engine, &totals, report)?;
+    check_counters(engine, &mut totals, report)?;
+    Ok(totals.checked)
+}
+
+fn check_usage(
+    engine: &dyn Engine,
+    totals: &Totals,
+    report: &mut dyn FnMut(Problem),
+) -> Result<(), EngineError> {
+    if let Some(Record::Usage(says)) = engine.read(&[Want::Usage])?.records.first()
+        && *says != totals.usage
+    {
+        report(Problem::Usage { says: *says, is: totals.usage });
+    }
+    Ok(())
+}
+
+/// A counter that is behind would give a number out a second time.
+fn check_counters(
+    engine: &dyn Engine,
+    totals: &mut Totals,
+    report: &mut dyn FnMut(Problem),
+) -> Result<(), EngineError> {
+    let mut after = SessionId(0);
+    walk::pages(
+        engine,
+        |last| {
+            if let Some(Record::Session(session)) = last {
+                after = session.id;
+            }
+            Scan::Sessions { after, limit: walk::PAGE }
+        },
+        |record| {
+            if let Record::Session(session) = record {
+                totals.last_session = totals.last_session.max(session.id);
+            }
+            Ok(())
+        },
+    )?;
+    let last = |counter| match counter {
+        Counter::Ino => totals.last_ino.0,
+        Counter::Slice => totals.last_slice.0,
+        Counter::Session => totals.last_session.0,
+    };
+    for record in engine.read(&Counter::ALL.map(Want::Counter))?.records {
+        let Record::Counter(counter, says) = record else { continue };
+        if says <= last(counter) {
+            report(Problem::Counter { counter, says, last: last(counter) });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+//! The rows of files, and the slices they refer to.
+
+use std::collections::BTreeMap;
+
+use types::{CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceId, SliceSource};
+
+use super::{Problem, Totals, WINDOW, walk};
+use crate::engine::{Engine, EngineError};
+
+/// What refers to a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SliceUse {
+    /// How many rows do.
+    pub rows: u64,
+    /// The length of the slice in bytes.
+    pub size: u32,
+    /// Whether it is listed for removal.
+    pub garbage: bool,
+    /// A file that has one of the rows.
+    pub ino: Ino,
+}
+
+/// All slices with numbers from `first` to `last` that anything refers to.
+#[derive(Debug)]
+pub struct SliceWindow {
+    pub first: SliceId,
+    pub last: SliceId,
+    limit: usize,
+    slices: BTreeMap<SliceId, SliceUse>,
+}
+
+impl SliceWindow {
+    fn new(first: SliceId, limit: usize) -> Self {
+        SliceWindow { first, last: SliceId(u64::MAX), limit, slices: BTreeMap::new() }
+    }
+
+    pub fn holds(&self, slice: SliceId) -> bool {
+        self.first <= slice && slice <= self.last
+    }
+
+    pub fn get(&self, slice: SliceId) -> Option<&SliceUse> {
+        self.slices.get(&slice)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (SliceId, &SliceUse)> {
+        self.slices.iter().map(|(slice, used)| (*slice, used))
+    }
+
+    /// What is known of a slice, made if need be; `None` beyond the window, which ends before what there is no room for.
+    fn entry(&mut self, slice: SliceId, ino: Ino, size: u32) -> Option<&mut SliceUse> {
+        if !self.holds(slice) {
+            return None;
+        }
+        if self.slices.len() >= self.limit
+            && !self.slices.contains_key(&slice)
+            && let Some((&highest, _)) = self.slices.last_key_value()
+        {
+            if slice > highest {
+                self.last = highest;
+                return None;
+            }
+            self.slices.pop_last();
+            self.last = self.slices.last_key_value().map_or(slice, |(last, _)| (*last).max(slice));
+        }
+        Some(self.slices.entry(slice).or_insert(SliceUse { rows: 0, size, garbage: false, ino }))
+    }
+}
+
+/// Calls `each` with all slices that rows or garbage records refer to, a bounded number at a time and in order; the
+/// windows leave no number out.
+///
+/// # Errors
+/// Those of the database, and the first one of `each`.
+pub fn for_each_slice_window<E: From<EngineError>>(
+    engine: &dyn Engine,
+    mut each: impl FnMut(&SliceWindow) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut first = SliceId(0);
+    loop {
+        let mut window = SliceWindow::new(first, WINDOW);
+        gather(engine, &mut window, &mut |_, _, _, _| {}, &mut |_| {})?;
+        each(&window)?;
+        if window.last == SliceId(u64::MAX) {
+            return Ok(());
+        }
+        first = SliceId(window.last.0 + 1);
+    }
+}
+
+type EachRow<'a> = &'a mut dyn FnMut(Ino, ChunkIndex, usize, &Slice);
+
+fn gather(
+    engine: &dyn Engine,
+    window: &mut SliceWindow,
+    each_row: EachRow<'_>,
+    report: &mut dyn FnMut(Problem),
+) -> Result<(), EngineError> {
+    walk::nodes(engine, |node| {
+        if node.kind != FileType::Regular {
+            return Ok(());
+        }
+        let ino = node.ino;
+        walk::chunks(engine, ino, |chunk, rows| {
+            for (at, row) in rows.iter().enumerate() {
+                each_row(ino, chunk, at, row);
+                let SliceSource::Blocks { id, size, .. } = row.source else { continue };
+                let Some(used) = window.entry(id, ino, size) else { continue };
+                used.rows += 1;
+                if used.size != size {
+                    report(Problem::SliceSize { ino, slice: id, says: size, is: used.size });
+                }
+            }
+        })
+    })?;
+    walk::garbage(engine, SliceId(window.first.0.saturating_sub(1)), |garbage| {
+        if let Some(used) = window.entry(garbage.slice, Ino(0), garbage.size) {
+            used.garbage = true;
+        }
+    })
+}
+
+pub(super) fn check(
+    engine: &dyn Engine,
+    size: usize,
+    totals: &mut Totals,
+    report: &mut dyn FnMut(Problem),
+    progress: &mut dyn FnMut(&'static str, u64),
+) -> Result<(), EngineError> {
+    let mut first = SliceId(0);
+    loop {
+        let begins = first == SliceId(0);
+        let mut window = SliceWindow::new(first, size);
+        let mut faults: Vec<Problem> = Vec::new();
+        let mut each_row = |ino, chunk, row: usize, slice: &Slice| {
+            if !begins {
+                return;
+            }
+            totals.checked.rows += 1;
+            if totals.checked.rows.is_multiple_of(walk::PAGE as u64) {
+                progress("rows", totals.checked.rows);
+            }
+            if let Some(fault) = fault_of(slice)
+                && faults.len() < FAULTS
+            {
+                faults.push(Problem::Row { ino, chunk, row, fault });
+            }
+        };
+        gather(engine, &mut window, &mut each_row, report)?;
+        faults.into_iter().for_each(&mut *report);
+        check_shared(engine, &window, report)?;
+        for (slice, used) in window.iter().filter(|(_, used)| used.garbage && used.rows > 0) {
+            report(Problem::GarbageInUse { slice, ino: used.ino });
+        }
+        let highest = window.slices.last_key_value().map_or(SliceId(0), |(slice, _)| *slice);
+        totals.last_slice = totals.last_slice.max(highest);
+        if window.last == SliceId(u64::MAX) {
+            return Ok(());
+        }
+        first = SliceId(window.last.0 + 1);
+    }
+}
+
+/// Rows that cannot be are named, up to so many.
+const FAULTS: usize = 10_000;
+
+fn check_shared(
+    engine: &dyn Engine,
+    window: &SliceWindow,
+    report: &mut dyn FnMut(Problem),
+) -> Result<(), EngineError> {
+    let is = |slice| window.get(slice).map_or(0, |used| used.rows.saturating_sub(1));
+    // Both are in order, so that those without a record are found by going along.
+    let mut without = window.iter().filter(|(_, used)| used.rows > 1).map(|(slice, _)| slice).peekable();
+    walk::shared(engine, SliceId(window.first.0.saturating_sub(1)), |slice, says| {
+        if !window.holds(slice) {
+            return;
+        }
+        while let Some(missing) = without.next_if(|without| *without < slice) {
+            report(Problem::Shared { slice: missing, says: 0, is: is(missing) });
+        }
+        without.next_if_eq(&slice);
+        if says != is(slice) {
+            report(Problem::Shared { slice, says, is: is(slice) });
+        }
+    })?;
+    for missing in without {
+        report(Problem::Shared { slice: missing, says: 0, is: is(missing) });
+    }
+    Ok(())
+}
+
+/// Why a row cannot be one that was written.
+fn fault_of(row: &Slice) -> Option<&'static str> {
+    let len = u64::from(row.len);
+    if u64::from(row.pos) + len > CHUNK_BYTES {
+        return Some("it reaches beyond its chunk's end");
+    }
+    if len == 0 {
+        return Some("it is empty");
+    }
+    match &row.source {
+        SliceSource::Hole => None,
+        SliceSource::Inline(bytes) => {
+            (bytes.len() as u64 != len).then_some("it holds another number of bytes than it says")
+        }
+        SliceSource::Blocks { size, .. } if u64::from(*size) > CHUNK_BYTES => {
+            Some("its slice is longer than a chunk")
+        }
+        SliceSource::Blocks { offset, size, .. } => {
+            (u64::from(*offset) + len > u64::from(*size)).then_some("it reaches beyond its slice's end")
+        }
+    }
+}

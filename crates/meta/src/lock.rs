@@ -1,0 +1,145 @@
+//! Byte-range and whole-file locks as pure values: who conflicts with whom, and what a change of one leaves.
+
+use types::SessionId;
+
+/// Which system call a lock is from; the two kinds never meet (`flock(2)`, NOTES).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum LockKind {
+    /// `fcntl(2)`: of a process, or of an open file description (`F_OFD_SETLK`), on a range of bytes.
+    Posix,
+    /// `flock(2)`: of an open file description, on the whole file.
+    Flock,
+}
+
+/// Who holds a lock: the kernel's number for it within one mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockOwner {
+    pub session: SessionId,
+    pub owner: u64,
+    pub kind: LockKind,
+}
+
+/// A lock on the bytes `start` to `end`, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Lock {
+    pub start: u64,
+    pub end: u64,
+    pub owner: LockOwner,
+    /// A write lock; else a read lock, which others may share.
+    pub exclusive: bool,
+    /// Whom `F_GETLK` names, on the holder's machine.
+    pub pid: u32,
+}
+
+impl Lock {
+    /// Whether the two cannot be held at once. Twin of `posix_locks_conflict` and `flock_locks_conflict`, fs/locks.c.
+    pub fn conflicts_with(&self, other: &Lock) -> bool {
+        self.owner.kind == other.owner.kind
+            && self.owner != other.owner
+            && self.start <= other.end
+            && other.start <= self.end
+            && (self.exclusive || other.exclusive)
+    }
+
+    fn joins(&self, other: &Lock) -> bool {
+        self.owner == other.owner
+            && self.exclusive == other.exclusive
+            && self.pid == other.pid
+            && other.start <= self.end.saturating_add(1)
+            && self.start <= other.end.saturating_add(1)
+    }
+}
+
+/// The locks of an inode after `owner` unlocks `start` to `end`: what it holds there goes, what reaches beyond stays.
+pub(crate) fn unlock(locks: &[Lock], owner: LockOwner, start: u64, end: u64) -> Vec<Lock> {
+    let mut left = Vec::with_capacity(locks.len() + 1);
+    for lock in locks {
+        if lock.owner != owner || lock.end < start || lock.start > end {
+            left.push(*lock);
+            continue;
+        }
+        if lock.start < start {
+            left.push(Lock { end: start - 1, ..*lock });
+        }
+        if lock.end > end {
+            left.push(Lock { start: end + 1, ..*lock });
+        }
+    }
+    left.sort_unstable();
+    left
+}
+
+/// The locks of an inode after one more is granted: it takes the place of what its owner held there, and grows together
+/// with what it touches (`posix_lock_inode`).
+pub(crate) fn lock(locks: &[Lock], new: Lock) -> Vec<Lock> {
+    let mut left = unlock(locks, new.owner, new.start, new.end);
+    let mut new = new;
+    left.retain(|other| {
+        let joined = new.joins(other);
+        if joined {
+            new.start = new.start.min(other.start);
+            new.end = new.end.max(other.end);
+        }
+        !joined
+    });
+    left.push(new);
+    left.sort_unstable();
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(owner: u64, start: u64, end: u64, exclusive: bool) -> Lock {
+        let owner = LockOwner { session: SessionId(1), owner, kind: LockKind::Posix };
+        Lock { start, end, owner, exclusive, pid: 9 }
+    }
+
+    #[test]
+    fn only_others_exclusive_overlapping_locks_of_a_kind_conflict() {
+        let a = held(1, 10, 19, true);
+        assert!(a.conflicts_with(&held(2, 19, 30, false)));
+        assert!(held(2, 0, 10, false).conflicts_with(&a));
+        assert!(!a.conflicts_with(&held(2, 20, 30, true)), "they do not touch");
+        assert!(!a.conflicts_with(&held(1, 0, u64::MAX, true)), "its own");
+        assert!(!held(1, 0, 9, false).conflicts_with(&held(2, 0, 9, false)), "both read");
+        let mut other = held(2, 10, 19, true);
+        other.owner.kind = LockKind::Flock;
+        assert!(!a.conflicts_with(&other), "another kind");
+    }
+
+    #[test]
+    fn every_byte_is_locked_as_the_last_call_said() {
+        // A byte array is the model: each byte has at most one lock of an owner.
+        const BYTES: u64 = 12;
+        let mut seed = 1u64;
+        let mut draw = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        let mut locks: Vec<Lock> = Vec::new();
+        let mut model = [[None; BYTES as usize]; 2];
+        for _ in 0..20_000 {
+            let (a, b) = (draw(BYTES), draw(BYTES));
+            let (start, end) = (a.min(b), a.max(b));
+            let owner = draw(2);
+            let new = held(owner, start, end, draw(2) == 0);
+            let release = draw(3) == 0;
+            locks = if release { unlock(&locks, new.owner, start, end) } else { lock(&locks, new) };
+            for byte in start..=end {
+                model[owner as usize][byte as usize] = (!release).then_some(new.exclusive);
+            }
+            for owner in 0..2 {
+                for byte in 0..BYTES {
+                    let mine = |l: &&Lock| l.owner.owner == owner && (l.start..=l.end).contains(&byte);
+                    let found: Vec<bool> = locks.iter().filter(mine).map(|l| l.exclusive).collect();
+                    let expected: Vec<bool> = model[owner as usize][byte as usize].into_iter().collect();
+                    assert_eq!(found, expected, "byte {byte} of owner {owner} in {locks:?}");
+                }
+            }
+            let neighbours = locks.iter().any(|a| locks.iter().any(|b| a != b && a.joins(b)));
+            assert!(!neighbours, "locks that touch are one: {locks:?}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Locks: `fcntl(2)` and `flock(2)`, across all mounts of a volume.
+
+use std::collections::HashSet;
+
+use types::{Errno, Ino};
+
+use crate::driver::{Ctx, Op, Plan};
+use crate::lock::{self, Lock, LockKind, LockOwner};
+use crate::record::Want;
+use crate::txn::Effect;
+use crate::view::{Stop, View};
+
+/// What becomes of a lock that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Locked {
+    Granted,
+    /// Others hold what conflicts. It is noted that the caller waits; to be asked again.
+    Waiting,
+}
+
+/// Takes a lock, in the place of what its owner holds on that range. Twin of `posix_lock_inode`, `flock_lock_inode`.
+///
+/// With `wait` it is to be run again until granted, or [`StopWaiting`] be run.
+///
+/// # Errors
+/// ESTALE where the inode is gone; EAGAIN without `wait` where others hold what conflicts; EDEADLK where one of these
+/// waits, over however many others, for a lock of this owner (`posix_locks_deadlock`; not with `flock`).
+#[derive(Debug)]
+pub struct TakeLock {
+    pub ino: Ino,
+    pub lock: Lock,
+    pub wait: bool,
+}
+
+impl Op for TakeLock {
+    type Reply = Locked;
+    const NAME: &'static str = "setlk";
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Locked>, Stop> {
+        view.prefetch([Want::Node(self.ino), Want::Locks(self.ino)])?;
+        view.inode(self.ino)?;
+        let locks = view.locks(self.ino)?;
+        let owner = self.lock.owner;
+        if !locks.iter().any(|held| held.conflicts_with(&self.lock)) {
+            let mut effects = Vec::with_capacity(2);
+            if self.wait {
+                effects.push(Effect::DropWait { owner });
+            }
+            effects.push(Effect::PutLocks { ino: self.ino, locks: lock::lock(&locks, self.lock).into() });
+            return Ok(Plan { reply: Locked::Granted, effects });
+        }
+        if !self.wait {
+            return Err(Errno::EAGAIN.into());
+        }
+        let waits = view.waits()?;
+        if owner.kind == LockKind::Posix && self.closes_circle(view)? {
+            return Err(Errno::EDEADLK.into());
+        }
+        let wait = crate::record::LockWait { ino: self.ino, lock: self.lock };
+        let known = waits.contains(&wait);
+        let effects = if known { Vec::new() } else { vec![Effect::PutWait(wait)] };
+        Ok(Plan { reply: Locked::Waiting, effects })
+    }
+}
+
+impl TakeLock {
+    /// Walks from each holder that is in the way to what it waits for itself, and so on.
+    fn closes_circle(&self, view: &mut View<'_>) -> Result<bool, Stop> {
+        let waits = view.waits()?;
+        let mut met: HashSet<LockOwner> = HashSet::new();
+        let mut next = vec![(self.ino, self.lock)];
+        while let Some((ino, wanted)) = next.pop() {
+            for holder in view.locks(ino)?.iter().filter(|held| held.conflicts_with(&wanted)) {
+                if holder.owner == self.lock.owner {
+                    return Ok(true);
+                }
+                if met.insert(holder.owner) {
+                    let theirs = waits.iter().filter(|wait| wait.lock.owner == holder.owner);
+                    next.extend(theirs.map(|wait| (wait.ino, wait.lock)));
+                }
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Gives up what an owner holds on a range; it need hold nothing there.
+#[derive(Debug)]
+pub struct Unlock {
+    pub ino: Ino,
+    pub owner: LockOwner,
+    pub start: u64,
+    pub end: u64,
+}
+
+impl Op for Unlock {
+    type Reply = ();
+    const NAME: &'static str = "unlock";
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, Stop> {
+        view.prefetch([Want::Node(self.ino), Want::Locks(self.ino)])?;
+        if view.node(self.ino)?.is_none() {
+            return Ok(Plan::answer(()));
+        }
+        let locks = view.locks(self.ino)?;
+        let left = lock::unlock(&locks, self.owner, self.start, self.end);
+        if left[..] == locks[..] {
+            return Ok(Plan::answer(()));
+        }
+        Ok(Plan { reply: (), effects: vec![Effect::PutLocks { ino: self.ino, locks: left.into() }] })
+    }
+}
+
+/// An owner no longer waits.
+#[derive(Debug)]
+pub struct StopWaiting(pub LockOwner);
+
+impl Op for StopWaiting {
+    type Reply = ();
+    const NAME: &'static str = "interrupt";
+
+    fn plan(&self, _: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, Stop> {
+        Ok(Plan { reply: (), effects: vec![Effect::DropWait { owner: self.0 }] })
+    }
+}
+
+/// Finds a lock that conflicts with one that could be asked for, `F_GETLK`.
+///
+/// # Errors
+/// None but those of the database.
+#[derive(Debug)]
+pub struct FindLock {
+    pub ino: Ino,
+    pub lock: Lock,
+}
+
+impl Op for FindLock {
+    type Reply = Option<Lock>;
+    const NAME: &'static str = "getlk";
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Option<Lock>>, Stop> {
+        let locks = view.locks(self.ino)?;
+        Ok(Plan::answer(locks.iter().find(|held| held.conflicts_with(&self.lock)).copied()))
+    }
+}
+
+/// Removes all locks that a session holds on an inode: what is left to do for a session that died.
+#[derive(Debug)]
+pub struct DropLocks {
+    pub ino: Ino,
+    pub session: types::SessionId,
+}
+
+impl Op for DropLocks {
+    type Reply = ();
+    const NAME: &'static str = "droplocks";
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, Stop> {
+        view.prefetch([Want::Node(self.ino), Want::Locks(self.ino)])?;
+        if view.node(self.ino)?.is_none() {
+            return Ok(Plan::answer(()));
+        }
+        let locks = view.locks(self.ino)?;
+        let left: Vec<Lock> = locks.iter().filter(|l| l.owner.session != self.session).copied().collect();
+        if left.len() == locks.len() {
+            return Ok(Plan::answer(()));
+        }
+        Ok(Plan { reply: (), effects: vec![Effect::PutLocks { ino: self.ino, locks: left.into() }] })
+    }
+}
