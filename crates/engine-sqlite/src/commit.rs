@@ -130,6 +130,7 @@ impl<'c> Batch<'c> {
             Guard::Xattr { ino, name, present } => read::has_xattr(conn, *ino, name)? == *present,
             Guard::Setting { name, value } => read::setting(conn, name)? == *value,
             Guard::Counter { counter, value } => read::counter(conn, *counter)? == *value,
+            Guard::Size { ino, size } => self.node(*ino)?.is_some_and(|n| n.size == *size),
             Guard::Locks { ino, locks } => {
                 self.node(*ino)?.is_some() && locks::of(conn, *ino)?[..] == locks[..]
             }

@@ -25,6 +25,7 @@ pub(crate) struct Dispatch {
 const O_ACCMODE: u32 = 0o3;
 const O_RDONLY: u32 = 0;
 const O_TRUNC: u32 = 0o1000;
+const O_APPEND: u32 = 0o2000;
 
 /// `fcntl(2)`.
 pub(crate) const F_UNLCK: u32 = 2;
@@ -147,7 +148,11 @@ impl Dispatch {
             }
             Operation::Read(read) => Ok(Answer::Bytes(vfs.read(ino, read.offset, read.size_bytes)?)),
             Operation::Write(write) => {
-                vfs.write(ino, write.offset, write.data, write.kill_suidgid)?;
+                if write.flags & O_APPEND != 0 && !write.from_cache && !vfs.is_alone() {
+                    vfs.append(ino, write.data, write.kill_suidgid)?;
+                } else {
+                    vfs.write(ino, write.offset, write.data, write.kill_suidgid)?;
+                }
                 Ok(Body::written(write.data.len() as u32).into())
             }
             Operation::Flush { lock_owner, .. } => {
@@ -269,10 +274,15 @@ impl Dispatch {
         Ok(Body::entry(&entry(of, self.vfs.ttl())).into())
     }
 
-    /// A file opened only to read has nothing to flush.
+    /// A file opened only to read has nothing to flush, but for the locks that go with it. What is appended beside others
+    /// does not go where the kernel believes, so it must not keep it.
     fn open_flags(&self, flags: u32) -> OpenFlags {
-        let keep = if self.vfs.is_alone() { OpenFlags::KEEP_CACHE } else { OpenFlags::NONE };
-        if flags & O_ACCMODE == O_RDONLY { keep | OpenFlags::NOFLUSH } else { keep }
+        match (self.vfs.is_alone(), flags & O_ACCMODE == O_RDONLY) {
+            (true, true) => OpenFlags::KEEP_CACHE | OpenFlags::NOFLUSH,
+            (true, false) => OpenFlags::KEEP_CACHE,
+            (false, _) if flags & O_APPEND != 0 => OpenFlags::DIRECT_IO,
+            (false, _) => OpenFlags::NONE,
+        }
     }
 
     fn ino(&self, node: NodeId) -> Ino {

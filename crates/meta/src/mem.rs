@@ -123,6 +123,7 @@ impl Tables {
             }
             Guard::Setting { name, value } => self.settings.get(*name) == value.as_ref(),
             Guard::Counter { counter, value } => self.counter(*counter) == *value,
+            Guard::Size { ino, size } => self.nodes.get(ino).is_some_and(|n| n.size == *size),
             Guard::Locks { ino, locks } => self.nodes.contains_key(ino) && self.locks(*ino) == *locks,
             Guard::Rows { ino, chunk, rows } => {
                 self.slices.get(&(*ino, *chunk)).map_or(&[][..], Vec::as_slice).starts_with(rows)

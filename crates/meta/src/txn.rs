@@ -69,6 +69,11 @@ pub enum Guard {
         counter: Counter,
         value: u64,
     },
+    /// The inode is there and so many bytes long.
+    Size {
+        ino: Ino,
+        size: u64,
+    },
     /// The inode is there and its locks are just these, in order.
     Locks {
         ino: Ino,
@@ -97,6 +102,7 @@ impl Guard {
             Guard::Access { ino, .. }
             | Guard::NodeAbsent { ino }
             | Guard::Links { ino, .. }
+            | Guard::Size { ino, .. }
             | Guard::ParentIs { ino, .. } => Want::Node(*ino),
             Guard::Empty { ino } => Want::Empty(*ino),
             Guard::Xattr { ino, .. } => Want::Xattrs(*ino),

@@ -109,6 +109,16 @@ impl<'a> View<'a> {
         Ok(node.nlink)
     }
 
+    /// How long an inode is, to the byte.
+    ///
+    /// # Errors
+    /// ESTALE where it is gone.
+    pub fn size(&mut self, ino: Ino) -> Result<u64, Stop> {
+        let node = self.peek_node(ino)?.ok_or(Errno::ESTALE)?;
+        self.guard(Guard::Size { ino, size: node.size });
+        Ok(node.size)
+    }
+
     /// The directory that holds a directory.
     pub fn parent_of(&mut self, ino: Ino) -> Result<Ino, Stop> {
         let node = self.peek_node(ino)?.ok_or(Errno::ENOENT)?;

@@ -6,10 +6,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bytes::Bytes;
 use chunk::PieceSource;
 use meta::ops::{Compact, GetSlices};
-use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice, SliceId, SliceSource};
+use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice, SliceId};
 
 use crate::vfs::{BY_KERNEL, Vfs};
 
@@ -97,14 +96,8 @@ impl Vfs {
             tracing::error!(%error, "file data");
             error.errno()
         })?;
-        let source = if inline.is_some_and(|limit| run.len <= limit) {
-            SliceSource::Inline(buf.into())
-        } else {
-            let id = (self.writes.new_id)()?;
-            self.store.put_slice(id, &Bytes::from(buf)).map_err(|error| error.errno())?;
-            slices.push((id, run.len));
-            SliceSource::Blocks { id, offset: 0, size: run.len }
-        };
+        let (source, stored) = self.store_bytes(buf, inline)?;
+        slices.extend(stored.into_iter().map(|id| (id, run.len)));
         Ok(Slice { pos: run.pos, len: run.len, source })
     }
 
@@ -139,6 +132,8 @@ fn runs(rows: &[Slice]) -> Vec<Run> {
 
 #[cfg(test)]
 mod tests {
+    use types::SliceSource;
+
     use super::*;
 
     #[test]

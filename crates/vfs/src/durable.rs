@@ -26,10 +26,15 @@ pub(crate) struct Durability {
 const MANY_SLICES: usize = 64;
 
 impl Vfs {
-    /// Runs an operation that commits rows naming `slices`, which are stored but may not be durable.
+    /// Runs an operation that commits rows naming `slices`, which are stored but may not be durable: where others share
+    /// the volume, and may make the rows durable at any time, they are made so first.
     pub(crate) fn commit_rows<O: meta::Op>(&self, op: &O, slices: &[SliceId]) -> Result<O::Reply, Errno> {
         let _shared = self.durability.order.read().unwrap_or_else(PoisonError::into_inner);
-        self.pending().extend_from_slice(slices);
+        if self.is_alone() {
+            self.pending().extend_from_slice(slices);
+        } else {
+            self.store.make_durable(slices).map_err(|error| sync_error(&error))?;
+        }
         self.change(op)
     }
 
@@ -63,13 +68,17 @@ impl Vfs {
             _ => self.store.make_all_durable(),
         };
         synced.map_err(|error| {
-            tracing::error!(%error, "blocks could not be made durable");
             self.pending().extend(slices);
-            error.errno()
+            sync_error(&error)
         })
     }
 
     fn pending(&self) -> std::sync::MutexGuard<'_, Vec<SliceId>> {
         self.durability.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn sync_error(error: &chunk::ChunkError) -> Errno {
+    tracing::error!(%error, "blocks could not be made durable");
+    error.errno()
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use chunk::{ChunkError, Written};
-use meta::ops::{GetNode, GetSlices, KillPriv, Reap, Write};
-use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, Slice, Time};
+use meta::ops::{Append, GetNode, GetSlices, KillPriv, Reap, Write};
+use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, Slice, SliceId, SliceSource, Time};
 
 use crate::attr::{Attr, Caller};
 use crate::attrs::AttrChange;
@@ -18,7 +18,11 @@ impl Vfs {
     /// # Errors
     /// ESTALE where the inode is gone; EISDIR; EINVAL for what is no regular file; those of a truncation.
     pub fn open(&self, caller: Caller, ino: Ino, truncate: bool, kill_suidgid: bool) -> Result<(), Errno> {
-        self.files.open(ino, || self.new_buffer());
+        let file = self.files.open(ino, || self.new_buffer());
+        if !self.is_alone() {
+            // Close-to-open: what others closed before is seen from now on.
+            file.lock().rows.clear();
+        }
         let opened = self.check_open(caller, ino, truncate, kill_suidgid);
         if opened.is_err() {
             self.close(ino)?;
@@ -105,6 +109,43 @@ impl Vfs {
         }
         file.set_dirty(end, Time::now());
         Ok(())
+    }
+
+    /// Writes `bytes` to where the file ends, wherever others let it end; gives the offset. They are committed when this
+    /// returns.
+    ///
+    /// # Errors
+    /// As [`Vfs::write`].
+    pub fn append(&self, ino: Ino, bytes: &[u8], kill_suidgid: bool) -> Result<u64, Errno> {
+        let file = self.files.get(ino).ok_or(Errno::EBADF)?;
+        if kill_suidgid {
+            self.change(&KillPriv(ino))?;
+        }
+        let mut data = file.lock();
+        self.flush_locked(&file, &mut data)?;
+        data.rows.clear();
+        let len = u32::try_from(bytes.len()).map_err(|_| Errno::EINVAL)?;
+        let size = self.node(ino)?.size.saturating_add(u64::from(len));
+        let (source, slices) = self.store_bytes(bytes.to_vec(), self.inline_limit(size))?;
+        self.commit_rows(&Append { ino, source, len }, &slices)
+    }
+
+    /// Stores bytes as a slice, or keeps them for the row where they are few enough; and the slice made, if any.
+    pub(crate) fn store_bytes(
+        &self,
+        bytes: Vec<u8>,
+        inline: Option<u32>,
+    ) -> Result<(SliceSource, Vec<SliceId>), Errno> {
+        let len = bytes.len() as u32;
+        if inline.is_some_and(|limit| len <= limit) {
+            return Ok((SliceSource::Inline(bytes.into()), Vec::new()));
+        }
+        let id = (self.writes.new_id)()?;
+        self.store.put_slice(id, &bytes.into()).map_err(|error| {
+            tracing::error!(%error, "file data");
+            error.errno()
+        })?;
+        Ok((SliceSource::Blocks { id, offset: 0, size: len }, vec![id]))
     }
 
     /// Stores and commits what was written: other clients see it from now on (close-to-open).

@@ -1,15 +1,17 @@
 //! A session's life: cleaning up after its predecessors, housekeeping while it lasts, and its orderly end.
 
+use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use meta::ops::Reap;
+use meta::ops::{DropLocks, GetWaits, Reap, StopWaiting};
 use meta::{Garbage, Record, Scan, Session};
 use types::{Errno, Ino, SessionId, SliceId, Time};
 
-use crate::vfs::Vfs;
+use crate::vfs::{BY_KERNEL, Vfs};
 
 /// Who mounts, for `limen status`.
 #[derive(Clone, Debug)]
@@ -24,19 +26,19 @@ const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// How long what was written may stay in memory alone, if nobody closes or syncs the file.
 const FLUSH_EVERY: Duration = Duration::from_secs(5);
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(10);
+/// A session on another machine that is silent for so long is taken for dead.
+const DEAD_AFTER: Duration = Duration::from_secs(60);
 const COLLECT_EVERY: Duration = Duration::from_secs(3);
 /// Rows read at a time.
 const PAGE: usize = 256;
 
 impl Vfs {
-    /// Begins the session. Where this client is alone, all other sessions are dead: their orphans go.
+    /// Begins the session, and cleans up after those that are dead.
     ///
     /// # Errors
     /// Those of the database.
     pub fn begin(&self, info: &SessionInfo) -> Result<(), Errno> {
-        if self.is_alone() {
-            self.clean_up()?;
-        }
+        self.clean_up(info)?;
         Ok(self.meta.put_session(self.session(info, Time::now()))?)
     }
 
@@ -62,6 +64,9 @@ impl Vfs {
                 }
                 if beat.elapsed() >= HEARTBEAT_EVERY {
                     done = done.and(vfs.meta.put_session(vfs.session(&info, since)).map_err(Into::into));
+                    if !vfs.is_alone() {
+                        done = done.and(vfs.clean_up(&info));
+                    }
                     beat = Instant::now();
                 }
                 if let Err(errno) = done {
@@ -106,7 +111,46 @@ impl Vfs {
         }
     }
 
-    fn clean_up(&self) -> Result<(), Errno> {
+    /// Cleans up after sessions that ended without a word: their orphans and locks go.
+    fn clean_up(&self, info: &SessionInfo) -> Result<(), Errno> {
+        let mut live = HashSet::from([self.meta.session()]);
+        let mut after = SessionId(0);
+        let mut dead = Vec::new();
+        self.each_page(
+            |last| {
+                if let Some(Record::Session(session)) = last {
+                    after = session.id;
+                }
+                Scan::Sessions { after, limit: PAGE }
+            },
+            |record| {
+                if let Record::Session(session) = record {
+                    if session.id == self.meta.session() || self.is_live(session, info) {
+                        live.insert(session.id);
+                    } else {
+                        dead.push(session.clone());
+                    }
+                }
+                Ok(())
+            },
+        )?;
+        self.drop_orphans(&live)?;
+        self.drop_locks(&live)?;
+        for session in dead {
+            tracing::info!(session = %session.id, host = session.host, "cleaned up after a session that did not end");
+            self.meta.drop_session(session.id)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a session may still be there. Where this client is alone, no other is.
+    fn is_live(&self, session: &Session, info: &SessionInfo) -> bool {
+        let silent = Time::now().nanos().saturating_sub(session.heartbeat.nanos());
+        let gone = session.host == info.host && !Path::new("/proc").join(session.pid.to_string()).exists();
+        !self.is_alone() && !gone && silent < DEAD_AFTER.as_nanos() as i64
+    }
+
+    fn drop_orphans(&self, live: &HashSet<SessionId>) -> Result<(), Errno> {
         let mut after = (SessionId(0), Ino(0));
         self.each_page(
             |last| {
@@ -116,26 +160,33 @@ impl Vfs {
                 Scan::Orphans { after, limit: PAGE }
             },
             |record| match record {
-                Record::Orphan(session, ino) => self.change(&Reap { session: *session, ino: *ino }),
-                _ => Ok(()),
-            },
-        )?;
-        let mut after = SessionId(0);
-        self.each_page(
-            |last| {
-                if let Some(Record::Session(session)) = last {
-                    after = session.id;
-                }
-                Scan::Sessions { after, limit: PAGE }
-            },
-            |record| match record {
-                Record::Session(session) => {
-                    tracing::info!(session = %session.id, host = session.host, "cleaned up after a session that did not end");
-                    Ok(self.meta.drop_session(session.id)?)
+                Record::Orphan(session, ino) if !live.contains(session) => {
+                    self.change(&Reap { session: *session, ino: *ino })
                 }
                 _ => Ok(()),
             },
         )
+    }
+
+    fn drop_locks(&self, live: &HashSet<SessionId>) -> Result<(), Errno> {
+        let mut after = Ino(0);
+        self.each_page(
+            |last| {
+                if let Some(Record::Locks(ino, _)) = last {
+                    after = *ino;
+                }
+                Scan::Locks { after, limit: PAGE }
+            },
+            |record| {
+                let Record::Locks(ino, locks) = record else { return Ok(()) };
+                let holders = locks.iter().map(|lock| lock.owner.session);
+                let dead: HashSet<SessionId> = holders.filter(|session| !live.contains(session)).collect();
+                dead.into_iter().try_for_each(|session| self.change(&DropLocks { ino: *ino, session }))
+            },
+        )?;
+        let waits = self.meta.run(&GetWaits, &BY_KERNEL)?;
+        let dead = waits.iter().filter(|wait| !live.contains(&wait.lock.owner.session));
+        dead.map(|wait| wait.lock.owner).try_for_each(|owner| self.change(&StopWaiting(owner)))
     }
 
     fn collect_garbage(&self) -> Result<(), Errno> {

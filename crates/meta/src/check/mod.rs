@@ -6,6 +6,7 @@
 //!
 //! Nothing may change the volume meanwhile, or its changes look like damage.
 
+mod acls;
 mod circles;
 mod paths;
 mod problem;
@@ -14,10 +15,11 @@ mod slices;
 mod tree;
 mod walk;
 
+pub use acls::unused_acls;
 pub use paths::find_paths;
 pub use problem::{Place, Problem};
 pub use repair::{LOST_AND_FOUND, repair};
-pub use slices::{SliceUse, SliceWindow, for_each_slice_window};
+pub use slices::{SliceUse, SliceWindow, for_each_chunk, for_each_slice_window};
 
 use types::{Ino, SessionId, SliceId};
 

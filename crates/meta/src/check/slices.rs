@@ -6,6 +6,7 @@ use types::{CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceId, SliceSource}
 
 use super::{Problem, Totals, WINDOW, walk};
 use crate::engine::{Engine, EngineError};
+use crate::record::Node;
 
 /// What refers to a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +88,20 @@ pub fn for_each_slice_window<E: From<EngineError>>(
     }
 }
 
+/// Calls `each` with the rows of every chunk of every file, files by their numbers.
+///
+/// # Errors
+/// Those of the database, and the first one of `each`.
+pub fn for_each_chunk<E: From<EngineError>>(
+    engine: &dyn Engine,
+    mut each: impl FnMut(&Node, ChunkIndex, &[Slice]) -> Result<(), E>,
+) -> Result<(), E> {
+    walk::nodes(engine, |node| match node.kind {
+        FileType::Regular => walk::chunks(engine, node.ino, |chunk, rows| each(node, chunk, rows)),
+        _ => Ok(()),
+    })
+}
+
 type EachRow<'a> = &'a mut dyn FnMut(Ino, ChunkIndex, usize, &Slice);
 
 fn gather(
@@ -95,22 +110,18 @@ fn gather(
     each_row: EachRow<'_>,
     report: &mut dyn FnMut(Problem),
 ) -> Result<(), EngineError> {
-    walk::nodes(engine, |node| {
-        if node.kind != FileType::Regular {
-            return Ok(());
-        }
+    for_each_chunk(engine, |node, chunk, rows| {
         let ino = node.ino;
-        walk::chunks(engine, ino, |chunk, rows| {
-            for (at, row) in rows.iter().enumerate() {
-                each_row(ino, chunk, at, row);
-                let SliceSource::Blocks { id, size, .. } = row.source else { continue };
-                let Some(used) = window.entry(id, ino, size) else { continue };
-                used.rows += 1;
-                if used.size != size {
-                    report(Problem::SliceSize { ino, slice: id, says: size, is: used.size });
-                }
+        for (at, row) in rows.iter().enumerate() {
+            each_row(ino, chunk, at, row);
+            let SliceSource::Blocks { id, size, .. } = row.source else { continue };
+            let Some(used) = window.entry(id, ino, size) else { continue };
+            used.rows += 1;
+            if used.size != size {
+                report(Problem::SliceSize { ino, slice: id, says: size, is: used.size });
             }
-        })
+        }
+        Ok::<_, EngineError>(())
     })?;
     walk::garbage(engine, SliceId(window.first.0.saturating_sub(1)), |garbage| {
         if let Some(used) = window.entry(garbage.slice, Ino(0), garbage.size) {

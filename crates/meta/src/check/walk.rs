@@ -9,11 +9,11 @@ use crate::record::{Edge, Garbage, Node, Record, Scan};
 pub(super) const PAGE: usize = 1024;
 
 /// Calls `each` with every record of a range; `next` says how to go on after the last one.
-pub(super) fn pages(
+pub(super) fn pages<E: From<EngineError>>(
     engine: &dyn Engine,
     mut next: impl FnMut(Option<&Record>) -> Scan,
-    mut each: impl FnMut(&Record) -> Result<(), EngineError>,
-) -> Result<(), EngineError> {
+    mut each: impl FnMut(&Record) -> Result<(), E>,
+) -> Result<(), E> {
     let mut last = None;
     loop {
         let page = engine.scan(&next(last.as_ref()))?;
@@ -26,11 +26,11 @@ pub(super) fn pages(
 }
 
 /// Calls `each` with every inode after `after`, a page at a time, until it says that it has enough.
-pub(super) fn node_pages(
+pub(super) fn node_pages<E: From<EngineError>>(
     engine: &dyn Engine,
     mut after: Ino,
-    mut each: impl FnMut(&[Node]) -> Result<bool, EngineError>,
-) -> Result<(), EngineError> {
+    mut each: impl FnMut(&[Node]) -> Result<bool, E>,
+) -> Result<(), E> {
     loop {
         let page = engine.scan(&Scan::Nodes { after, limit: PAGE })?;
         let nodes: Vec<Node> = page
@@ -50,10 +50,10 @@ pub(super) fn node_pages(
     }
 }
 
-pub(super) fn nodes(
+pub(super) fn nodes<E: From<EngineError>>(
     engine: &dyn Engine,
-    mut each: impl FnMut(&Node) -> Result<(), EngineError>,
-) -> Result<(), EngineError> {
+    mut each: impl FnMut(&Node) -> Result<(), E>,
+) -> Result<(), E> {
     node_pages(engine, Ino(0), |nodes| nodes.iter().try_for_each(&mut each).map(|()| true))
 }
 
@@ -101,11 +101,11 @@ pub(super) fn all_entries(
 }
 
 /// Calls `each` with the rows of every chunk of a file.
-pub(super) fn chunks(
+pub(super) fn chunks<E: From<EngineError>>(
     engine: &dyn Engine,
     ino: Ino,
-    mut each: impl FnMut(ChunkIndex, &[Slice]),
-) -> Result<(), EngineError> {
+    mut each: impl FnMut(ChunkIndex, &[Slice]) -> Result<(), E>,
+) -> Result<(), E> {
     let mut from = ChunkIndex(0);
     pages(
         engine,
@@ -117,7 +117,7 @@ pub(super) fn chunks(
         },
         |record| {
             if let Record::Slices(_, chunk, rows) = record {
-                each(*chunk, rows);
+                each(*chunk, rows)?;
             }
             Ok(())
         },

@@ -92,7 +92,8 @@ fn transaction(rng: &mut Rng) -> Txn {
 
 fn guard(rng: &mut Rng) -> Guard {
     let ino = any_ino(rng);
-    match rng.below(12) {
+    match rng.below(13) {
+        12 => Guard::Size { ino, size: any_size(rng) },
         11 => Guard::Locks { ino, locks: any_locks(rng).into() },
         0 => Guard::EdgeIs { parent: ino, name: any_name(rng), ino: any_ino(rng) },
         1 => Guard::EdgeAbsent { parent: ino, name: any_name(rng) },

@@ -145,6 +145,20 @@ impl Op for FindLock {
     }
 }
 
+/// Reads who waits for a lock.
+#[derive(Debug)]
+pub struct GetWaits;
+
+impl Op for GetWaits {
+    type Reply = std::sync::Arc<[crate::record::LockWait]>;
+    const NAME: &'static str = "getwaits";
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Self::Reply>, Stop> {
+        Ok(Plan::answer(view.waits()?))
+    }
+}
+
 /// Removes all locks that a session holds on an inode: what is left to do for a session that died.
 #[derive(Debug)]
 pub struct DropLocks {

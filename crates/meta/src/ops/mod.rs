@@ -18,14 +18,14 @@ mod xattr;
 
 pub use acl::{AclType, SetAcl};
 pub use link::Link;
-pub use lock::{DropLocks, FindLock, Locked, StopWaiting, TakeLock, Unlock};
+pub use lock::{DropLocks, FindLock, GetWaits, Locked, StopWaiting, TakeLock, Unlock};
 pub use look::{GetAcl, GetNode, GetSlices, GetUsage, GetXattrs, Lookup, ReadLink};
 pub use make::{Make, MakeKind, MakeOrphan};
 pub use range::{Allocate, AllocateMode, Compact, CopyRange};
 pub use remove::{Fate, Reap, Rmdir, Unlink, Unlinked};
 pub use rename::{Rename, RenameFlags, Renamed, Whiteout};
 pub use setattr::SetAttr;
-pub use write::{KillPriv, Write};
+pub use write::{Append, KillPriv, Write};
 pub use xattr::{RemoveXattr, SetXattr, XattrMode};
 
 use types::{Ino, Time};

@@ -147,7 +147,7 @@ impl CopyRange {
 }
 
 /// `len` bytes of a source from its byte `skip` on. A damaged row may hold fewer: what is not there reads as an error.
-fn part(source: &SliceSource, skip: u32, len: u32) -> SliceSource {
+pub(super) fn part(source: &SliceSource, skip: u32, len: u32) -> SliceSource {
     match source {
         SliceSource::Hole => SliceSource::Hole,
         SliceSource::Inline(bytes) => {

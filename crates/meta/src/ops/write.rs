@@ -1,8 +1,9 @@
 //! What writing leaves in the metadata.
 
-use types::{ChunkIndex, Errno, Ino, Mode, Slice, Time, XattrName};
+use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Mode, Slice, SliceSource, Time, XattrName};
 
 use crate::driver::{Ctx, Op, Plan};
+use crate::ops::range::part;
 use crate::record::{Node, Want, blocks_of};
 use crate::txn::{Access, Effect};
 use crate::view::{Stop, View};
@@ -39,6 +40,48 @@ impl Op for Write {
         let time = Some(self.mtime);
         effects.push(Effect::Touch { ino: self.ino, atime: None, mtime: time, ctime: time });
         Ok(Plan { reply: (), effects })
+    }
+}
+
+/// Writes to where the file ends at that moment, `O_APPEND`, whoever else does so. Replies with that offset.
+///
+/// # Errors
+/// ESTALE where the inode is gone; EFBIG beyond 2^63 - 1 bytes; ENOSPC at the volume's limit.
+#[derive(Debug)]
+pub struct Append {
+    pub ino: Ino,
+    /// `len` bytes, at most one chunk of them.
+    pub source: SliceSource,
+    pub len: u32,
+}
+
+impl Op for Append {
+    type Reply = u64;
+    const NAME: &'static str = "append";
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<u64>, Stop> {
+        view.prefetch([Want::Node(self.ino)])?;
+        let node = view.inode(self.ino)?;
+        let offset = view.size(self.ino)?;
+        let end = offset.checked_add(self.len.into()).filter(|&end| end <= i64::MAX as u64);
+        let end = end.ok_or(Errno::EFBIG)?;
+        make_room(view, ctx, &node, end)?;
+        let mut effects = Vec::with_capacity(5);
+        let mut done = 0;
+        while done < self.len {
+            let (chunk, pos) = ChunkIndex::of(offset + u64::from(done));
+            let len = (self.len - done).min(CHUNK_BYTES as u32 - pos);
+            let source = part(&self.source, done, len);
+            if let (SliceSource::Blocks { id, .. }, 1..) = (&source, done) {
+                effects.push(Effect::Share { slice: *id });
+            }
+            effects.push(Effect::AppendSlice { ino: self.ino, chunk, slice: Slice { pos, len, source } });
+            done += len;
+        }
+        effects.push(Effect::Extend { ino: self.ino, size: end });
+        let now = Some(ctx.now);
+        effects.push(Effect::Touch { ino: self.ino, atime: None, mtime: now, ctime: now });
+        Ok(Plan { reply: offset, effects })
     }
 }
 

@@ -1,0 +1,43 @@
+//! ACLs that no inode refers to any more.
+
+use std::collections::BTreeSet;
+
+use types::AclId;
+
+use super::{WINDOW, walk};
+use crate::engine::{Engine, EngineError};
+use crate::record::{Record, Scan};
+
+/// How many ACLs are stored, and how many of them no inode refers to. They do no harm but take room: an ACL is a hundred
+/// bytes or a few thousand, and stored once.
+///
+/// # Errors
+/// Those of the database.
+pub fn unused_acls(engine: &dyn Engine) -> Result<(u64, u64), EngineError> {
+    let (mut stored, mut unused) = (0, 0);
+    let mut after = AclId::NONE;
+    loop {
+        let mut left: BTreeSet<AclId> = BTreeSet::new();
+        let mut more = true;
+        while more && left.len() < WINDOW {
+            let page = engine.scan(&Scan::Acls { after, limit: walk::PAGE })?;
+            more = page.more && !page.facts.records.is_empty();
+            for record in page.facts.records {
+                if let Record::Acl(id, _) = record {
+                    left.insert(id);
+                    after = id;
+                }
+            }
+        }
+        stored += left.len() as u64;
+        walk::nodes(engine, |node| {
+            left.remove(&node.access_acl);
+            left.remove(&node.default_acl);
+            Ok::<_, EngineError>(())
+        })?;
+        unused += left.len() as u64;
+        if !more {
+            return Ok((stored, unused));
+        }
+    }
+}
