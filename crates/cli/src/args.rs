@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
+use crate::bench::BenchArgs;
 use crate::units::parse_size;
 
 /// A distributed POSIX file system: metadata in a database, file data in an object store.
@@ -43,6 +44,14 @@ pub(crate) enum Command {
     Info(InfoArgs),
     /// Remove a volume with all its files, for good
     Destroy(DestroyArgs),
+    /// Show a volume's settings, and change those that may change
+    Config(ConfigArgs),
+    /// Remove trees with several threads, and count what was removed
+    Rmr(RmrArgs),
+    /// Read trees with several threads, so that they are in the caches
+    Warmup(WarmupArgs),
+    /// Measure a mounted path, limenfs or not: the operations on files, and ACLs against none
+    Bench(BenchArgs),
     /// Show the versions of this program and of the formats it knows
     Version(VersionArgs),
     /// Print a script that completes limen's commands in a shell
@@ -179,6 +188,75 @@ pub(crate) struct DestroyArgs {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  limen config sqlite:///var/lib/limen/home.db
+  limen config sqlite:///var/lib/limen/home.db --capacity 2T --inodes 0
+      while it is not mounted; 0 is no limit")]
+pub(crate) struct ConfigArgs {
+    /// Where the volume's metadata is
+    #[arg(value_name = "META-URL")]
+    pub(crate) url: String,
+    /// The most that all files may hold together, e.g. 500G; 0 for no limit
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) capacity: Option<u64>,
+    /// The most files and directories there may be; 0 for no limit
+    #[arg(long, value_name = "N")]
+    pub(crate) inodes: Option<u64>,
+    /// Files up to this size lie in the metadata when they are written next, at most 64K; 0 for none
+    #[arg(long, value_name = "BYTES", value_parser = parse_inline)]
+    pub(crate) inline: Option<u32>,
+    /// What may not change, so that it can be said why.
+    #[arg(long, hide = true)]
+    pub(crate) acl: Option<String>,
+    #[arg(long, hide = true)]
+    pub(crate) storage: Option<String>,
+    #[arg(long, hide = true)]
+    pub(crate) bucket: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Symbolic links are removed, never followed; other mounts within are left alone. What is absent is no failure.
+
+Example:
+  limen rmr /mnt/old /mnt/older")]
+pub(crate) struct RmrArgs {
+    /// Files or directories, on any file system
+    #[arg(required = true, value_hint = ValueHint::AnyPath)]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Threads that remove
+    #[arg(long, value_name = "N", value_parser = parse_threads, default_value = "8")]
+    pub(crate) threads: usize,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  limen warmup /mnt/project
+      what was read stays in the kernel's and the mount's caches as long as they have room")]
+pub(crate) struct WarmupArgs {
+    /// Files or directories, on any file system
+    #[arg(required = true, value_hint = ValueHint::AnyPath)]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Names and attributes only, not what the files hold
+    #[arg(long)]
+    pub(crate) metadata: bool,
+    /// Threads that read
+    #[arg(long, value_name = "N", value_parser = parse_threads, default_value = "8")]
+    pub(crate) threads: usize,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
 pub(crate) struct VersionArgs {
     /// Print JSON
     #[arg(long)]
@@ -210,6 +288,14 @@ pub(crate) fn parse_name(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     Err(format!("a volume's name is 1 to {MAX_NAME_BYTES} of a-z, 0-9, - and _"))
+}
+
+/// More threads than this wait for one another on any machine.
+const MAX_THREADS: usize = 1024;
+
+pub(crate) fn parse_threads(text: &str) -> Result<usize, String> {
+    let threads = text.parse().ok().filter(|threads| (1..=MAX_THREADS).contains(threads));
+    threads.ok_or_else(|| format!("'{text}' is no number of threads: write 1 to {MAX_THREADS}"))
 }
 
 /// More than this in a row of the database would slow down everything else in it.

@@ -3,34 +3,42 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `args` | the command line |
-//! | `format`, `mount`, `umount`, `status`, `info`, `destroy`, `version` | one command each |
+//! | `format`, `mount`, `umount`, `status`, `info`, `config`, `destroy`, `version` | one command each |
+//! | `rmr`, `warmup`, `bench` | commands for any mounted path |
 //! | `url` | from a metadata URL to an engine |
 //! | `options` | `-o` of `limen mount` |
 //! | `daemon` | `limen mount -d`: a process of its own that says when it serves |
 //! | `registry` | which process serves which mount on this machine |
 //! | `statistics` | what a mount tells of its work |
+//! | `pool`, `interrupt` | walks of trees by several threads; Ctrl-C |
 //! | `process`, `paths` | processes by id and start time; where a user's files go |
 //! | `log`, `output`, `units`, `fault` | what people and programs read |
 
 mod args;
+mod bench;
+mod config;
 mod daemon;
 mod destroy;
 mod fault;
 mod format;
 mod info;
+mod interrupt;
 mod log;
 mod mount;
 mod options;
 mod output;
 mod paths;
+mod pool;
 mod process;
 mod registry;
+mod rmr;
 mod statistics;
 mod status;
 mod umount;
 mod units;
 mod url;
 mod version;
+mod warmup;
 
 use std::process::ExitCode;
 
@@ -65,6 +73,10 @@ fn run(command: Command) -> Result<(), Fault> {
         Command::Status(args) => status::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Destroy(args) => destroy::run(&args),
+        Command::Config(args) => config::run(&args),
+        Command::Rmr(args) => rmr::run(&args),
+        Command::Warmup(args) => warmup::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Version(args) => version::run(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();

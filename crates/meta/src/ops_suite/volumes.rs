@@ -7,7 +7,7 @@ use types::{Errno, OpId, SessionId, Time};
 use super::fixture::{ROOT, client, fresh, fresh_with, volume};
 use super::invariants::check;
 use super::{Case, Factory};
-use crate::driver::{Meta, Vouch};
+use crate::driver::Meta;
 use crate::engine::Engine;
 use crate::ops::GetUsage;
 use crate::record::{Counter, Record, Scan, Session, Usage};

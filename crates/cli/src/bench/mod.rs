@@ -1,0 +1,46 @@
+//! `limen bench`: how fast a mounted path is, ours or not, and what each operation costs.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `args` | the command line |
+//! | `ops` | the operations |
+//! | `suite` | one round of them: threads, clocks, counters |
+//! | `place` | where it happens: a scratch directory, and the mount that it is on |
+//! | `floor` | a mount in memory: what FUSE can do here |
+//! | `series` | rounds together: medians and spread |
+//! | `files`, `acl`, `big` | the three benchmarks |
+//! | `table` | columns for people |
+
+mod acl;
+mod args;
+mod big;
+mod files;
+mod floor;
+mod ops;
+mod place;
+mod series;
+mod suite;
+mod table;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+pub(crate) use self::args::BenchArgs;
+use self::args::Comparison;
+use crate::fault::Fault;
+use crate::interrupt::Interrupt;
+
+pub(crate) fn run(args: &BenchArgs) -> Result<(), Fault> {
+    let interrupt = Interrupt::install()?;
+    match (&args.comparison, &args.path) {
+        (Some(Comparison::Acl(args)), _) => acl::run(args, &interrupt),
+        (None, Some(path)) => files::run(path, args, &interrupt),
+        (None, None) => Err(Fault::usage("no path is given")),
+    }
+}
+
+/// Shows which of `steps` is under way; hidden where standard error is no terminal.
+fn progress(steps: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("[{bar:30}] {msg}");
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(steps).with_style(style.progress_chars("=> "))
+}

@@ -1,0 +1,205 @@
+//! The rounds of one benchmark together.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::ops::Op;
+use super::suite::Sample;
+use crate::statistics::Statistics;
+
+/// All rounds, in order.
+#[derive(Debug, Default)]
+pub(super) struct Series(Vec<Vec<Sample>>);
+
+/// A figure over the rounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Spread {
+    pub(super) median: f64,
+    pub(super) min: f64,
+    pub(super) max: f64,
+}
+
+/// One operation over the rounds.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) op: Op,
+    /// In all rounds together.
+    pub(super) count: u64,
+    /// Operations a second.
+    pub(super) rate: Spread,
+    /// Of the threads that did it, an operation.
+    pub(super) cpu_us: f64,
+    pub(super) mount: Option<MountRow>,
+}
+
+/// What the mount did for one operation.
+#[derive(Debug)]
+pub(super) struct MountRow {
+    pub(super) cpu_us: f64,
+    pub(super) requests: f64,
+    pub(super) round_trips: f64,
+    total: Statistics,
+}
+
+impl Series {
+    pub(super) fn add(&mut self, round: Vec<Sample>) {
+        self.0.push(round);
+    }
+
+    pub(super) fn rows(&self) -> Vec<Row> {
+        Op::ALL.into_iter().filter_map(|op| self.row(op)).collect()
+    }
+
+    pub(super) fn row(&self, op: Op) -> Option<Row> {
+        let samples: Vec<&Sample> = self.samples(op).collect();
+        let count: u64 = samples.iter().map(|sample| sample.count).sum();
+        if count == 0 {
+            return None;
+        }
+        let total = samples.iter().try_fold(Statistics::default(), |mut total, sample| {
+            total += sample.mount.as_ref()?;
+            Some(total)
+        });
+        let each = |time: Duration, sample: &Sample| time.as_secs_f64() * 1e6 / sample.count.max(1) as f64;
+        let mount_cpu = samples
+            .iter()
+            .map(|sample| each(sample.mount.as_ref().map_or(Duration::ZERO, |mount| mount.cpu), sample));
+        let mount = total.map(|total| MountRow {
+            cpu_us: Spread::of(mount_cpu).median,
+            requests: total.all_requests() as f64 / count as f64,
+            round_trips: total.engine.round_trips() as f64 / count as f64,
+            total,
+        });
+        Some(Row {
+            op,
+            count,
+            rate: Spread::of(samples.iter().map(|sample| sample.rate())),
+            cpu_us: Spread::of(samples.iter().map(|sample| each(sample.cpu, sample))).median,
+            mount,
+        })
+    }
+
+    /// By how many percent the operation is slower than in `other`, which took turns with this one.
+    pub(super) fn loss(&self, op: Op, other: &Series) -> Spread {
+        let pairs = self.samples(op).zip(other.samples(op));
+        Spread::of(pairs.map(|(this, that)| 100.0 * (1.0 - this.rate() / that.rate())))
+    }
+
+    /// Which percentage of the rate in `other` is reached, which took turns with this one.
+    pub(super) fn share(&self, op: Op, other: &Series) -> Spread {
+        let pairs = self.samples(op).zip(other.samples(op));
+        Spread::of(pairs.map(|(this, that)| 100.0 * this.rate() / that.rate()))
+    }
+
+    fn samples(&self, op: Op) -> impl Iterator<Item = &Sample> {
+        self.0.iter().flatten().filter(move |sample| sample.op == op)
+    }
+}
+
+impl Sample {
+    fn rate(&self) -> f64 {
+        self.count as f64 / self.wall.as_secs_f64().max(1e-9)
+    }
+}
+
+impl Spread {
+    /// Of nothing, all zeros.
+    pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        let (Some(&min), Some(&max)) = (values.first(), values.last()) else { return Spread::default() };
+        let middle = values.len() / 2;
+        let median = if values.len() % 2 == 1 {
+            values[middle]
+        } else {
+            f64::midpoint(values[middle - 1], values[middle])
+        };
+        Spread { median, min, max }
+    }
+
+    pub(super) fn to_json(self) -> Value {
+        json!({ "median": round(self.median), "min": round(self.min), "max": round(self.max) })
+    }
+}
+
+impl Row {
+    pub(super) fn to_json(&self) -> Map<String, Value> {
+        let mut row = Map::new();
+        row.insert("name".into(), self.op.name().into());
+        row.insert("count".into(), self.count.into());
+        row.insert("ops_per_s".into(), self.rate.to_json());
+        row.insert("cpu_us".into(), round(self.cpu_us).into());
+        if let Some(mount) = &self.mount {
+            let each = |count: u64| round(count as f64 / self.count as f64);
+            let engine = mount.total.engine;
+            let requests: Map<String, Value> = mount
+                .total
+                .requests
+                .iter()
+                .map(|(name, &count)| (name.clone(), each(count).into()))
+                .collect();
+            let value = json!({
+                "cpu_us": round(mount.cpu_us),
+                "fuse_requests": round(mount.requests),
+                "fuse_requests_by_opcode": requests,
+                "engine_round_trips": round(mount.round_trips),
+                "engine": {
+                    "reads": each(engine.reads),
+                    "commits": each(engine.commits),
+                    "scans": each(engine.scans),
+                    "syncs": each(engine.syncs),
+                    "transactions": each(engine.txns),
+                },
+            });
+            row.insert("mount".into(), value);
+        }
+        row
+    }
+}
+
+/// To four digits after the point: more is noise.
+pub(super) fn round(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(op: Op, count: u64, wall_ms: u64) -> Sample {
+        Sample {
+            op,
+            count,
+            wall: Duration::from_millis(wall_ms),
+            cpu: Duration::from_millis(wall_ms / 2),
+            mount: None,
+        }
+    }
+
+    #[test]
+    fn medians_are_of_the_middle() {
+        assert_eq!(Spread::of([3.0, 1.0, 2.0]), Spread { median: 2.0, min: 1.0, max: 3.0 });
+        assert_eq!(Spread::of([4.0, 1.0]).median, 2.5);
+        assert_eq!(Spread::of([]), Spread::default());
+    }
+
+    #[test]
+    fn rounds_are_compared_pair_by_pair() {
+        let (mut this, mut that) = (Series::default(), Series::default());
+        for (slow, fast) in [(2000, 1000), (200, 100), (60, 30)] {
+            this.add(vec![sample(Op::Create, 10, slow), sample(Op::Open, 10, 10)]);
+            that.add(vec![sample(Op::Create, 10, fast)]);
+        }
+        assert_eq!(this.loss(Op::Create, &that).median, 50.0);
+        assert_eq!(this.share(Op::Create, &that), Spread { median: 50.0, min: 50.0, max: 50.0 });
+        let rows = this.rows();
+        assert_eq!(
+            rows.iter().map(|row| (row.op, row.count)).collect::<Vec<_>>(),
+            [(Op::Create, 30), (Op::Open, 30)]
+        );
+        assert_eq!(rows[0].rate.median, 50.0);
+        assert_eq!(rows[1].cpu_us, 500.0);
+        assert!(this.row(Op::Delete).is_none());
+    }
+}

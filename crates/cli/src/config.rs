@@ -1,0 +1,99 @@
+//! `limen config`: shows the settings that a volume was given, and changes those that may change.
+
+use meta::{Configure, Meta, Volume, Vouch};
+use serde_json::json;
+
+use crate::args::ConfigArgs;
+use crate::fault::Fault;
+use crate::mount;
+use crate::output::{self, Table};
+use crate::status::{usage, used_bytes};
+use crate::units::show_size;
+use crate::url::{Database, MetaUrl};
+
+pub(crate) fn run(args: &ConfigArgs) -> Result<(), Fault> {
+    let url = MetaUrl::parse(&args.url)?;
+    let (database, mut volume) = url.open_volume()?;
+    let change =
+        Configure { capacity_bytes: args.capacity, max_inodes: args.inodes, inline_bytes: args.inline };
+    refuse_fixed(args, &volume)?;
+    if change != Configure::default() {
+        volume = configure(&url, &database, &change)?;
+        warn(&url, &database, &volume)?;
+    }
+    if args.json { output::print_json(&to_json(&volume)) } else { output::print(&to_text(&volume)) }
+}
+
+/// What is laid down for good may be named, as long as it is as it is.
+fn refuse_fixed(args: &ConfigArgs, volume: &Volume) -> Result<(), Fault> {
+    let fixed = [
+        (
+            "acl",
+            &args.acl,
+            volume.acl.name(),
+            "files have ACLs by it, and what was refused before would be granted",
+        ),
+        ("storage", &args.storage, &volume.storage, "all data that the volume has is there"),
+        ("bucket", &args.bucket, &volume.bucket, "all data that the volume has is there"),
+    ];
+    for (name, asked, is, why) in fixed {
+        if let Some(asked) = asked
+            && asked != is
+        {
+            return Err(Fault::usage(format!("{name} is '{is}' for good: {why}"))
+                .at(format!("--{name} {asked}"))
+                .advise("make another volume with limen format and copy the files; nothing was changed"));
+        }
+    }
+    Ok(())
+}
+
+/// A mount goes by the settings that it found when it began, so it must not be there.
+fn configure(url: &MetaUrl, database: &Database, change: &Configure) -> Result<Volume, Fault> {
+    let _lock = mount::lock(url, database, false)?;
+    let engine = database.engine();
+    let meta = Meta::open(engine.clone(), 1).map_err(|error| url.volume_fault(error))?;
+    meta.run(change, &Vouch::Kernel { told: None }).map_err(|error| Fault::new(error).at(url))?;
+    engine.sync().map_err(|error| Fault::new(error).at(url))?;
+    Volume::load(&*engine).map_err(|error| url.volume_fault(error))
+}
+
+fn warn(url: &MetaUrl, database: &Database, volume: &Volume) -> Result<(), Fault> {
+    let usage = usage(&*database.engine()).map_err(|error| Fault::new(error).at(url))?;
+    let beyond = |used: u64, limit: u64| limit != 0 && used > limit;
+    let (bytes, inodes) = (used_bytes(&usage), usage.inodes);
+    if beyond(bytes, volume.capacity_bytes) {
+        output::note(format!("the files hold {} already: nothing can be added", show_size(bytes)));
+    }
+    if beyond(inodes, volume.max_inodes) {
+        output::note(format!("there are {inodes} inodes already: nothing can be made"));
+    }
+    Ok(())
+}
+
+fn to_text(volume: &Volume) -> String {
+    let limit = |limit: u64, shown: String| if limit == 0 { "unlimited".to_owned() } else { shown };
+    let mut table = Table::default();
+    table.row("volume", &volume.name);
+    table.row("capacity", limit(volume.capacity_bytes, show_size(volume.capacity_bytes)));
+    table.row("inodes", limit(volume.max_inodes, volume.max_inodes.to_string()));
+    table.row("inline up to", show_size(volume.inline_bytes.into()));
+    table.row("ACLs", format!("{} (for good)", volume.acl.name()));
+    table.row("storage", format!("{} (for good)", volume.storage));
+    if !volume.bucket.is_empty() {
+        table.row("bucket", format!("{} (for good)", volume.bucket));
+    }
+    table.render()
+}
+
+fn to_json(volume: &Volume) -> serde_json::Value {
+    json!({
+        "name": volume.name,
+        "capacity_bytes": volume.capacity_bytes,
+        "max_inodes": volume.max_inodes,
+        "inline_bytes": volume.inline_bytes,
+        "acl": volume.acl.name(),
+        "storage": volume.storage,
+        "bucket": volume.bucket,
+    })
+}

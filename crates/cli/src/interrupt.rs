@@ -1,0 +1,40 @@
+//! Ctrl-C in a command that has something to put in order first.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use crate::fault::Fault;
+
+/// Whether the person wants the command to end.
+#[derive(Clone, Debug)]
+pub(crate) struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// From here on the first SIGINT, SIGTERM or SIGHUP is only noted; the second one ends the process.
+    ///
+    /// # Errors
+    /// The kernel refuses to have signals handled.
+    pub(crate) fn install() -> Result<Self, Fault> {
+        let noted = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            // In this order, or the first signal would count as the second.
+            flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&noted))
+                .and_then(|_| flag::register(signal, Arc::clone(&noted)))
+                .map_err(|error| Fault::new(format!("cannot handle signals: {error}")))?;
+        }
+        Ok(Interrupt(noted))
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// # Errors
+    /// The person wants the command to end.
+    pub(crate) fn check(&self) -> Result<(), Fault> {
+        if self.is_set() { Err(Fault::new("interrupted")) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,108 @@
+//! Tasks that breed tasks, worked off by several threads: the walk of a tree.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+/// The tasks that wait. The newest goes first, so that a walk goes deep before it goes broad, and keeps few of them.
+#[derive(Debug)]
+pub(crate) struct Queue<T> {
+    state: Mutex<State<T>>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    waiting: Vec<T>,
+    running: usize,
+}
+
+/// Works off `first` and all tasks that come of it; returns when none is left.
+pub(crate) fn run<T: Send>(threads: usize, first: Vec<T>, work: impl Fn(&Queue<T>, T) + Sync) {
+    let queue = Queue { state: Mutex::new(State { waiting: first, running: 0 }), changed: Condvar::new() };
+    let serve = || {
+        while let Some(task) = queue.take() {
+            let _running = Running(&queue);
+            work(&queue, task);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            // This thread alone would do too.
+            let _ = thread::Builder::new().spawn_scoped(scope, serve);
+        }
+        serve();
+    });
+}
+
+impl<T> Queue<T> {
+    pub(crate) fn push(&self, task: T) {
+        self.lock().waiting.push(task);
+        self.changed.notify_one();
+    }
+
+    /// How many tasks wait.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().waiting.len()
+    }
+
+    /// `None` when all is done.
+    fn take(&self) -> Option<T> {
+        let mut state = self.lock();
+        loop {
+            if let Some(task) = state.waiting.pop() {
+                state.running += 1;
+                return Some(task);
+            }
+            if state.running == 0 {
+                return None;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A task under way; it ends even by a panic, so that nobody waits for it for ever.
+#[derive(Debug)]
+struct Running<'a, T>(&'a Queue<T>);
+
+impl<T> Drop for Running<'_, T> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.running -= 1;
+        if state.running == 0 && state.waiting.is_empty() {
+            self.0.changed.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn every_task_and_what_comes_of_it_runs_once() {
+        for threads in [1, 2, 7] {
+            let done = AtomicU64::new(0);
+            run(threads, vec![10_u64, 3], |queue, depth| {
+                done.fetch_add(1, Ordering::Relaxed);
+                for _ in 0..2.min(depth) {
+                    queue.push(depth - 1);
+                }
+            });
+            // Two of each depth down to 1, and one of depth 0 below each of those.
+            let tree = |depth: u32| (1_u64 << depth) - 1 + (1 << (depth - 1));
+            assert_eq!(done.into_inner(), tree(10) + tree(3), "{threads} threads");
+        }
+    }
+
+    #[test]
+    fn nothing_to_do_is_done_at_once() {
+        run(3, Vec::<()>::new(), |_, ()| panic!("there is no task"));
+    }
+}
