@@ -6,6 +6,8 @@ use clap::{Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
 use crate::bench::BenchArgs;
+use crate::fsck::FsckArgs;
+use crate::gc::GcArgs;
 use crate::units::parse_size;
 
 /// A distributed POSIX file system: metadata in a database, file data in an object store.
@@ -46,6 +48,10 @@ pub(crate) enum Command {
     Destroy(DestroyArgs),
     /// Show a volume's settings, and change those that may change
     Config(ConfigArgs),
+    /// Check a volume's records and its files' data, and repair what can be
+    Fsck(FsckArgs),
+    /// Show what a volume keeps that nothing refers to, and remove it
+    Gc(GcArgs),
     /// Remove trees with several threads, and count what was removed
     Rmr(RmrArgs),
     /// Read trees with several threads, so that they are in the caches

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `args` | the command line |
 //! | `format`, `mount`, `umount`, `status`, `info`, `config`, `destroy`, `version` | one command each |
+//! | `fsck`, `gc`, with `scrub` | is the volume whole, and what of it is not needed |
 //! | `rmr`, `warmup`, `bench` | commands for any mounted path |
 //! | `url` | from a metadata URL to an engine |
 //! | `options` | `-o` of `limen mount` |
@@ -21,6 +22,8 @@ mod daemon;
 mod destroy;
 mod fault;
 mod format;
+mod fsck;
+mod gc;
 mod info;
 mod interrupt;
 mod log;
@@ -32,6 +35,7 @@ mod pool;
 mod process;
 mod registry;
 mod rmr;
+mod scrub;
 mod statistics;
 mod status;
 mod umount;
@@ -51,7 +55,7 @@ fn main() -> ExitCode {
     // What a volume holds is guarded by its own permissions; its database, objects and logs are nobody else's to read.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     match run(Args::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(fault) => {
             if !fault.is_told() {
                 output::note(&fault);
@@ -61,12 +65,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<(), Fault> {
+fn run(command: Command) -> Result<ExitCode, Fault> {
     // A mount has its own log; all else speaks to the terminal, and logs only if asked to.
     if !matches!(command, Command::Mount(_)) {
         log::init("off", None)?;
     }
-    match command {
+    let done = match command {
+        Command::Fsck(args) => return Ok(fsck::run(&args)),
+        Command::Gc(args) => gc::run(&args),
         Command::Format(args) => format::run(&args),
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => umount::run(&args),
@@ -83,5 +89,6 @@ fn run(command: Command) -> Result<(), Fault> {
             clap_complete::generate(shell, &mut Args::command(), "limen", &mut script);
             output::print(&String::from_utf8_lossy(&script))
         }
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }

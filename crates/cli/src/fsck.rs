@@ -1,0 +1,368 @@
+//! `limen fsck`: checks every record of a volume, with `--data` every byte of its files, and puts right what it can.
+
+use std::collections::{BTreeSet, HashMap};
+use std::process::ExitCode;
+
+use engine_sqlite::{LockError, MountLock};
+use indicatif::ProgressBar;
+use meta::check::{self, Checked, Place, Problem};
+use meta::{Counter, Engine, EngineError, Meta, Record, Volume, VolumeError, Want};
+use serde_json::{Value, json};
+use types::Ino;
+
+use crate::fault::Fault;
+use crate::format::open_store;
+use crate::gc::Unreferenced;
+use crate::mount;
+use crate::output;
+use crate::scrub::{self, Damage};
+use crate::units::show_size;
+use crate::url::{Database, MetaUrl};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Exit codes, as fsck(8) has them: 0 nothing is wrong, 1 all that was wrong is repaired, 4 something is wrong and stays so,
+8 the volume could not be checked; 2 the command line is wrong.
+
+Files that were written but not yet named in the metadata when a mount was killed leave objects that nothing refers to.
+That is nothing wrong; limen gc removes them.
+
+Examples:
+  limen fsck sqlite:///var/lib/limen/home.db
+  limen fsck --data sqlite:///var/lib/limen/home.db
+      reads all files and names those that are damaged, and where
+  limen fsck --repair sqlite:///var/lib/limen/home.db
+      while it is not mounted; inodes that lost their names go to /lost+found")]
+pub(crate) struct FsckArgs {
+    /// Where the volume's metadata is
+    #[arg(value_name = "META-URL")]
+    url: String,
+    /// Put right what can be without losing anything; the volume must not be mounted
+    #[arg(long)]
+    repair: bool,
+    /// Read every byte of every file too, and look for objects that nothing refers to
+    #[arg(long)]
+    data: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const REPAIRED: u8 = 1;
+const WRONG: u8 = 4;
+const NOT_CHECKED: u8 = 8;
+
+/// How many problems are held at a time, and how many ranges of files; more are counted.
+const MOST: usize = 10_000;
+
+/// Each repair may bring out what was hidden by what it put right; so often it is looked again at most.
+const MAX_ROUNDS: usize = 100;
+
+pub(crate) fn run(args: &FsckArgs) -> ExitCode {
+    match check_volume(args) {
+        Ok(code) => ExitCode::from(code),
+        Err(fault) => {
+            output::note(&fault);
+            ExitCode::from(if fault.exit_code() == 2 { 2 } else { NOT_CHECKED })
+        }
+    }
+}
+
+/// All there is to tell.
+#[derive(Debug, Default)]
+struct Findings {
+    checked: Checked,
+    repaired: Vec<Problem>,
+    left: Vec<Problem>,
+    /// Problems beyond those.
+    unnamed: u64,
+    damage: Vec<Damage>,
+    /// Ranges of files beyond those.
+    unnamed_damage: u64,
+    read_bytes: u64,
+    unreferenced: Unreferenced,
+}
+
+fn check_volume(args: &FsckArgs) -> Result<u8, Fault> {
+    let url = MetaUrl::parse(&args.url)?;
+    let (database, volume) = url.open_volume()?;
+    let _lock = lock(args, &url, &database)?;
+    let engine = database.engine();
+    let failed = |error: EngineError| Fault::new(format!("the records cannot be read: {error}")).at(&url);
+    let bar = output::progress("records checked");
+    let mut repairer = None;
+    let mut findings = Findings::default();
+    let checked = check_records(args, &url, &database, &mut repairer, &mut findings, &bar).and_then(|()| {
+        match args.data {
+            true => check_data(args, &url, &database, &volume, &mut repairer, &mut findings, &bar),
+            false => Ok(()),
+        }
+    });
+    bar.finish_and_clear();
+    checked?;
+    if !findings.repaired.is_empty() {
+        engine.sync().map_err(failed)?;
+    }
+    let paths = findings.paths(&*engine).map_err(failed)?;
+    match args.json {
+        true => output::print_json(&findings.to_json(&volume, &paths))?,
+        false => output::print(&findings.to_text(args, &volume, &paths))?,
+    }
+    Ok(findings.code())
+}
+
+/// Nobody may mount the volume meanwhile. Where it is mounted already it can be looked at, but not repaired.
+fn lock(args: &FsckArgs, url: &MetaUrl, database: &Database) -> Result<Option<MountLock>, Fault> {
+    if args.repair {
+        return mount::lock(url, database, false);
+    }
+    match database.lock(false) {
+        Ok(lock) => Ok(lock),
+        Err(LockError::AlreadyMounted { .. }) => {
+            output::note("the volume is mounted: what changes meanwhile may look like damage");
+            Ok(None)
+        }
+        // Whoever may only read the volume can check it even so.
+        Err(LockError::Io { .. }) => Ok(None),
+    }
+}
+
+fn check_records(
+    args: &FsckArgs,
+    url: &MetaUrl,
+    database: &Database,
+    repairer: &mut Option<Meta>,
+    findings: &mut Findings,
+    bar: &ProgressBar,
+) -> Result<(), Fault> {
+    let engine = database.engine();
+    for round in 0..=MAX_ROUNDS {
+        let (mut problems, mut unnamed) = (Vec::new(), 0);
+        let mut report = |problem: Problem| match problems.len() < MOST {
+            true => problems.push(problem),
+            false => unnamed += 1,
+        };
+        let mut progress = |what: &'static str, count| {
+            bar.set_message(what);
+            bar.set_position(count);
+        };
+        let checked = check::check(&*engine, &mut report, &mut progress);
+        findings.checked =
+            checked.map_err(|error| Fault::new(format!("the records cannot be read: {error}")).at(url))?;
+        (findings.left, findings.unnamed) = (problems, unnamed);
+        if !args.repair || findings.left.is_empty() || round == MAX_ROUNDS {
+            return Ok(());
+        }
+        if repair(url, database, repairer, findings)? == 0 {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Puts right what can be; says how much that was.
+fn repair(
+    url: &MetaUrl,
+    database: &Database,
+    repairer: &mut Option<Meta>,
+    findings: &mut Findings,
+) -> Result<usize, Fault> {
+    let meta = match repairer {
+        Some(meta) => meta,
+        None => repairer.insert(open_meta(database).map_err(|error| url.volume_fault(error))?),
+    };
+    // Numbers first: what has none to take cannot be put into a new directory.
+    findings.left.sort_by_key(|problem| !matches!(problem, Problem::Counter { .. }));
+    let (mut left, mut count) = (Vec::new(), 0);
+    for problem in findings.left.drain(..) {
+        let done = check::repair(meta, &problem)
+            .map_err(|error| Fault::new(format!("cannot repair: {error}")).at(url))?;
+        count += usize::from(done);
+        match done {
+            true if findings.repaired.len() < MOST => findings.repaired.push(problem),
+            true => {}
+            false => left.push(problem),
+        }
+    }
+    findings.left = left;
+    Ok(count)
+}
+
+fn open_meta(database: &Database) -> Result<Meta, VolumeError> {
+    let meta = Meta::open(database.engine(), 10_000)?;
+    meta.set_alone(true);
+    Ok(meta)
+}
+
+fn check_data(
+    args: &FsckArgs,
+    url: &MetaUrl,
+    database: &Database,
+    volume: &Volume,
+    repairer: &mut Option<Meta>,
+    findings: &mut Findings,
+    bar: &ProgressBar,
+) -> Result<(), Fault> {
+    let (engine, store) = (database.engine(), open_store(volume, 0)?);
+    bar.set_message("MiB read");
+    let mut report = |damage: Damage| match findings.damage.len() < MOST {
+        true => findings.damage.push(damage),
+        false => findings.unnamed_damage += 1,
+    };
+    let mut progress = |bytes: u64| bar.set_position(bytes >> 20);
+    findings.read_bytes = scrub::read_all(&*engine, volume, &store, &mut report, &mut progress)?;
+    bar.set_message("objects");
+    let mut count = 0;
+    findings.unreferenced = Unreferenced::find(&*engine, volume, &store, &mut |_| {
+        count += 1;
+        bar.set_position(count);
+        Ok(())
+    })?;
+    let failed = |error: EngineError| Fault::new(error).at(url);
+    let says = next_slice(&*engine).map_err(failed)?;
+    let last = findings.unreferenced.last_slice;
+    if says <= last {
+        findings.left.push(Problem::Counter { counter: Counter::Slice, says, last });
+        if args.repair {
+            repair(url, database, repairer, findings)?;
+        }
+    }
+    Ok(())
+}
+
+/// The next number of a slice to be given out.
+///
+/// # Errors
+/// Those of the database.
+pub(crate) fn next_slice(engine: &dyn Engine) -> Result<u64, EngineError> {
+    match engine.read(&[Want::Counter(Counter::Slice)])?.records.first() {
+        Some(Record::Counter(_, value)) => Ok(*value),
+        _ => Err(EngineError::permanent("the engine does not say which slice is next")),
+    }
+}
+
+impl Findings {
+    fn wrong(&self) -> u64 {
+        (self.left.len() + self.damage.len()) as u64 + self.unnamed + self.unnamed_damage
+    }
+
+    fn code(&self) -> u8 {
+        match (self.wrong(), self.repaired.is_empty()) {
+            (0, true) => 0,
+            (0, false) => REPAIRED,
+            _ => WRONG,
+        }
+    }
+
+    fn problems(&self) -> impl Iterator<Item = (&Problem, bool)> {
+        let repaired = self.repaired.iter().map(|problem| (problem, true));
+        repaired.chain(self.left.iter().map(|problem| (problem, false)))
+    }
+
+    fn paths(&self, engine: &dyn Engine) -> Result<HashMap<Ino, Vec<u8>>, EngineError> {
+        let mut inos: BTreeSet<Ino> = self.damage.iter().map(|damage| damage.ino).collect();
+        inos.extend(self.problems().filter_map(|(problem, _)| match problem.place() {
+            Place::Inode(ino) | Place::Entry(ino, _) => Some(ino),
+            Place::Volume => None,
+        }));
+        check::find_paths(engine, &inos)
+    }
+
+    fn to_text(&self, args: &FsckArgs, volume: &Volume, paths: &HashMap<Ino, Vec<u8>>) -> String {
+        let mut text = String::new();
+        for (problem, repaired) in self.problems() {
+            let place = place_text(&problem.place(), paths).map_or(String::new(), |place| place + ": ");
+            let repaired = if repaired { " (repaired)" } else { "" };
+            text.push_str(&format!("{place}{problem}{repaired}\n"));
+        }
+        for Damage { ino, from, to, error } in &self.damage {
+            let place = path_text(*ino, paths);
+            text.push_str(&format!("{place}: bytes {from} to {} cannot be read: {error}\n", to - 1));
+        }
+        if self.unnamed + self.unnamed_damage > 0 {
+            text.push_str(&format!("{} more are not named here\n", self.unnamed + self.unnamed_damage));
+        }
+        let Checked { inodes, entries, rows } = self.checked;
+        let mut looked = format!("{inodes} inodes, {entries} names, {rows} rows");
+        if args.data {
+            looked.push_str(&format!(", {} of data", show_size(self.read_bytes)));
+        }
+        let name = &volume.name;
+        text.push_str(&match (self.wrong(), self.repaired.len()) {
+            (0, 0) => format!("Volume '{name}' is clean: {looked}.\n"),
+            (0, repaired) => {
+                format!("Volume '{name}' is clean now, {repaired} problems are repaired: {looked}.\n")
+            }
+            (wrong, 0) => format!("Volume '{name}' has {wrong} problems: {looked}.\n"),
+            (wrong, repaired) => {
+                format!("Volume '{name}' has {wrong} problems left, {repaired} are repaired: {looked}.\n")
+            }
+        });
+        if self.unreferenced.objects > 0 {
+            let Unreferenced { objects, bytes, .. } = self.unreferenced;
+            text.push_str(&format!(
+                "Nothing refers to {objects} objects, {}; limen gc --delete removes them.\n",
+                show_size(bytes)
+            ));
+        }
+        text
+    }
+
+    fn to_json(&self, volume: &Volume, paths: &HashMap<Ino, Vec<u8>>) -> Value {
+        let problem = |(problem, repaired): (&Problem, bool)| {
+            let place = problem.place();
+            let inode = match &place {
+                Place::Inode(ino) => Some(ino.0),
+                _ => None,
+            };
+            json!({
+                "code": problem.code(),
+                "path": match &place {
+                    Place::Inode(ino) if !paths.contains_key(ino) => None,
+                    place => place_text(place, paths),
+                },
+                "inode": inode,
+                "message": problem.to_string(),
+                "repaired": repaired,
+            })
+        };
+        let damage = |damage: &Damage| {
+            json!({
+                "path": paths.get(&damage.ino).map(|path| String::from_utf8_lossy(path)),
+                "inode": damage.ino.0,
+                "from": damage.from,
+                "to": damage.to,
+                "message": damage.error,
+            })
+        };
+        json!({
+            "volume": volume.name,
+            "clean": self.wrong() == 0,
+            "checked": {
+                "inodes": self.checked.inodes,
+                "names": self.checked.entries,
+                "rows": self.checked.rows,
+                "bytes": self.read_bytes,
+            },
+            "problems": self.problems().map(problem).collect::<Vec<_>>(),
+            "damage": self.damage.iter().map(damage).collect::<Vec<_>>(),
+            "not_named": self.unnamed + self.unnamed_damage,
+            "unreferenced": { "objects": self.unreferenced.objects, "bytes": self.unreferenced.bytes },
+        })
+    }
+}
+
+fn path_text(ino: Ino, paths: &HashMap<Ino, Vec<u8>>) -> String {
+    paths.get(&ino).map_or_else(|| format!("inode {ino}"), |path| String::from_utf8_lossy(path).into_owned())
+}
+
+fn place_text(place: &Place, paths: &HashMap<Ino, Vec<u8>>) -> Option<String> {
+    match place {
+        Place::Volume => None,
+        Place::Inode(ino) => Some(path_text(*ino, paths)),
+        Place::Entry(dir, name) => {
+            let dir = path_text(*dir, paths);
+            Some(format!("{}/{}", dir.trim_end_matches('/'), String::from_utf8_lossy(name.as_bytes())))
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! `limen gc`: what a volume keeps that nobody needs, and its removal.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use chunk::{BlockStore, ChunkError, StoredBlock};
+use engine_sqlite::MountLock;
+use meta::check::{self, SliceWindow};
+use meta::ops::Reap;
+use meta::{Engine, EngineError, Failure, Meta, Record, Scan, Volume, Vouch};
+use serde_json::json;
+use types::{BLOCK_BYTES, Ino, SessionId, SliceId};
+
+use crate::fault::Fault;
+use crate::format::{open_store, store_fault};
+use crate::fsck::next_slice;
+use crate::mount;
+use crate::output::{self, Table};
+use crate::status::sessions;
+use crate::units::show_size;
+use crate::url::{Database, MetaUrl};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A mount removes by itself what its files no longer refer to. What is left for this command are objects that a mount stored
+but did not name in the metadata before it was killed, and what a volume that is mounted no more would remove next time.
+
+Examples:
+  limen gc sqlite:///var/lib/limen/home.db
+      shows what there is to remove
+  limen gc --delete sqlite:///var/lib/limen/home.db
+      removes it, while the volume is not mounted")]
+pub(crate) struct GcArgs {
+    /// Where the volume's metadata is
+    #[arg(value_name = "META-URL")]
+    url: String,
+    /// Remove it; the volume must not be mounted
+    #[arg(long)]
+    delete: bool,
+    /// Keep objects that are younger than this, e.g. 90s, 30m, 1h or 2d
+    #[arg(long, value_name = "AGE", value_parser = parse_age, default_value = "1h")]
+    grace: Duration,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Records read at a time.
+const PAGE: usize = 256;
+
+/// Sums of what there is to remove, or was removed.
+#[derive(Debug, Default)]
+struct Found {
+    sessions: u64,
+    orphans: u64,
+    garbage: u64,
+    garbage_bytes: u64,
+    objects: u64,
+    object_bytes: u64,
+    /// Objects that nothing refers to and that are kept even so: too young, or not to be told from what is to come.
+    kept: u64,
+    acls: (u64, u64),
+}
+
+pub(crate) fn run(args: &GcArgs) -> Result<(), Fault> {
+    let url = MetaUrl::parse(&args.url)?;
+    let (database, volume) = url.open_volume()?;
+    let lock = lock(args, &url, &database)?;
+    let engine = database.engine();
+    let failed = |error: EngineError| Fault::new(error).at(&url);
+    let store = open_store(&volume, 0)?;
+    let bar = output::progress("objects");
+    let mut found = Found::default();
+    let mounted = lock.is_none();
+    if !mounted {
+        found.sessions = sessions(&*engine).map_err(failed)?.len() as u64;
+        found.orphans = orphans(&*engine).map_err(failed)?.len() as u64;
+    }
+    if args.delete {
+        let meta = Meta::open(engine.clone(), 10_000).map_err(|error| url.volume_fault(error))?;
+        meta.set_alone(true);
+        bury(&meta).map_err(|failure| Fault::new(failure).at(&url))?;
+        collect(&meta, &volume, &store, &mut found)?;
+    } else {
+        count_garbage(&*engine, &mut found).map_err(failed)?;
+    }
+    let sweeper = Sweeper {
+        delete: args.delete,
+        grace: args.grace,
+        below: SliceId(next_slice(&*engine).map_err(failed)?),
+        mounted,
+    };
+    let mut seen = 0;
+    Unreferenced::find(&*engine, &volume, &store, &mut |object| {
+        seen += 1;
+        bar.set_position(seen);
+        sweeper.sweep(&volume, &store, object, &mut found)
+    })?;
+    found.acls = check::unused_acls(&*engine).map_err(failed)?;
+    engine.sync().map_err(failed)?;
+    bar.finish_and_clear();
+    if args.json {
+        return output::print_json(&found.to_json(args, &volume));
+    }
+    output::print(&found.to_text(args, mounted))
+}
+
+/// Removing needs the volume for itself; a mount is given no chance while this looks either, but where there is one, it
+/// may be looked at.
+fn lock(args: &GcArgs, url: &MetaUrl, database: &Database) -> Result<Option<MountLock>, Fault> {
+    if args.delete {
+        return mount::lock(url, database, false);
+    }
+    Ok(database.lock(false).ok().flatten())
+}
+
+/// Ends what sessions that are gone left behind: files that were removed while open.
+fn bury(meta: &Meta) -> Result<(), Failure> {
+    for (session, ino) in orphans(&**meta.engine())? {
+        meta.run(&Reap { session, ino }, &Vouch::Kernel { told: None })?;
+    }
+    for session in sessions(&**meta.engine())? {
+        meta.drop_session(session.id)?;
+    }
+    Ok(())
+}
+
+fn orphans(engine: &dyn Engine) -> Result<Vec<(SessionId, Ino)>, EngineError> {
+    let mut all: Vec<(SessionId, Ino)> = Vec::new();
+    loop {
+        let after = all.last().copied().unwrap_or_default();
+        let page = engine.scan(&Scan::Orphans { after, limit: PAGE })?;
+        let before = all.len();
+        all.extend(page.facts.records.into_iter().filter_map(|record| match record {
+            Record::Orphan(session, ino) => Some((session, ino)),
+            _ => None,
+        }));
+        if !page.more || all.len() == before {
+            return Ok(all);
+        }
+    }
+}
+
+/// Removes the blocks of slices that no row refers to any more, then what says so.
+fn collect(meta: &Meta, volume: &Volume, store: &BlockStore, found: &mut Found) -> Result<(), Fault> {
+    loop {
+        let page = meta.scan(&Scan::Garbage { after: SliceId(0), limit: PAGE }).map_err(Fault::new)?;
+        for record in &page.facts.records {
+            let Record::Garbage(garbage) = record else { continue };
+            let deleted = store.delete_slice(garbage.slice, garbage.size);
+            deleted.map_err(|error| store_fault(volume, &error))?;
+            meta.drop_garbage(garbage.slice).map_err(Fault::new)?;
+            found.garbage += 1;
+            found.garbage_bytes += u64::from(garbage.size);
+        }
+        if page.facts.records.is_empty() {
+            return Ok(());
+        }
+    }
+}
+
+fn count_garbage(engine: &dyn Engine, found: &mut Found) -> Result<(), EngineError> {
+    check::for_each_slice_window(engine, |window| {
+        for (_, used) in window.iter().filter(|(_, used)| used.garbage) {
+            found.garbage += 1;
+            found.garbage_bytes += u64::from(used.size);
+        }
+        Ok(())
+    })
+}
+
+/// Objects that neither a row nor a record of garbage refers to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Unreferenced {
+    pub(crate) objects: u64,
+    pub(crate) bytes: u64,
+    /// The highest number of a slice that any object has.
+    pub(crate) last_slice: u64,
+}
+
+/// An object of the store that nothing refers to.
+#[derive(Debug)]
+pub(crate) struct Stray {
+    pub(crate) block: StoredBlock,
+    /// Whether its slice has other objects that are referred to.
+    pub(crate) of_used_slice: bool,
+}
+
+/// What ends a walk over the store's objects.
+enum Stop {
+    Engine(EngineError),
+    Store(ChunkError),
+}
+
+impl From<EngineError> for Stop {
+    fn from(error: EngineError) -> Self {
+        Stop::Engine(error)
+    }
+}
+
+impl Unreferenced {
+    /// Calls `each` with every object that nothing refers to.
+    ///
+    /// # Errors
+    /// The database or the store fails.
+    pub(crate) fn find(
+        engine: &dyn Engine,
+        volume: &Volume,
+        store: &BlockStore,
+        each: &mut dyn FnMut(&Stray) -> Result<(), ChunkError>,
+    ) -> Result<Unreferenced, Fault> {
+        let mut sums = Unreferenced::default();
+        let done = check::for_each_slice_window(engine, |window| {
+            let walked = store.for_each_block(&mut |block| {
+                sums.last_slice = sums.last_slice.max(block.id.0);
+                if !window.holds(block.id) || is_used(window, &block) {
+                    return Ok(());
+                }
+                sums.objects += 1;
+                sums.bytes += u64::from(block.len);
+                let of_used_slice = window.get(block.id).is_some();
+                each(&Stray { block, of_used_slice })
+            });
+            walked.map_err(Stop::Store)
+        });
+        match done {
+            Ok(()) => Ok(sums),
+            Err(Stop::Engine(error)) => Err(Fault::new(error)),
+            Err(Stop::Store(error)) => Err(store_fault(volume, &error)),
+        }
+    }
+}
+
+fn is_used(window: &SliceWindow, block: &StoredBlock) -> bool {
+    let Some(used) = window.get(block.id) else { return false };
+    let start = u64::from(block.block) * u64::from(BLOCK_BYTES);
+    let len = u64::from(used.size).saturating_sub(start).min(BLOCK_BYTES.into());
+    len > 0 && u64::from(block.len) == len
+}
+
+/// Decides what becomes of an object that nothing refers to.
+struct Sweeper {
+    delete: bool,
+    grace: Duration,
+    /// The next slice number to be given out: an object of that or a later one is of another time, say of before a
+    /// backup of the database was restored, and is kept.
+    below: SliceId,
+    mounted: bool,
+}
+
+impl Sweeper {
+    fn sweep(
+        &self,
+        volume: &Volume,
+        store: &BlockStore,
+        Stray { block, of_used_slice }: &Stray,
+        found: &mut Found,
+    ) -> Result<(), ChunkError> {
+        // Where an age cannot be had, a mount may just be storing it; without one, nobody is.
+        let old = age(volume, block).map_or(!self.mounted, |age| age >= self.grace);
+        let size = u64::from(block.block) * u64::from(BLOCK_BYTES) + u64::from(block.len);
+        let size = u32::try_from(size).ok().filter(|_| block.id < self.below && !of_used_slice);
+        let Some(size) = size.filter(|_| old) else {
+            found.kept += 1;
+            return Ok(());
+        };
+        found.objects += 1;
+        found.object_bytes += u64::from(block.len);
+        if self.delete { store.delete_slice(block.id, size) } else { Ok(()) }
+    }
+}
+
+/// How long ago an object was written, where its store can be asked.
+fn age(volume: &Volume, block: &StoredBlock) -> Option<Duration> {
+    if volume.storage != "file" {
+        return None;
+    }
+    let written = fs::metadata(Path::new(&volume.bucket).join(&block.key)).ok()?.modified().ok()?;
+    // One that was written in the future is young.
+    Some(SystemTime::now().duration_since(written).unwrap_or_default())
+}
+
+impl Found {
+    fn to_text(&self, args: &GcArgs, mounted: bool) -> String {
+        let mut table = Table::default();
+        if mounted {
+            table.row("sessions", "the volume is mounted");
+        } else {
+            table.row("sessions", format!("{} that did not end", self.sessions));
+            table.row("open files", format!("{} that have no name", self.orphans));
+        }
+        let sized = |count: u64, bytes: u64| format!("{count}, {}", show_size(bytes));
+        table.row("slices", format!("{} that files let go of", sized(self.garbage, self.garbage_bytes)));
+        table.row("objects", format!("{} that nothing refers to", sized(self.objects, self.object_bytes)));
+        if self.kept > 0 {
+            table.row("", format!("{} more that are kept: too young, or of unknown numbers", self.kept));
+        }
+        let (stored, unused) = self.acls;
+        table.row("ACLs", format!("{unused} of {stored} that nothing refers to; they stay"));
+        let verdict = match (args.delete, self.garbage + self.objects + self.orphans + self.sessions) {
+            (_, 0) => "There is nothing to remove.\n",
+            (true, _) => "All of this is removed but for what stays.\n",
+            (false, _) => "Nothing was removed; --delete does that.\n",
+        };
+        table.render() + verdict
+    }
+
+    fn to_json(&self, args: &GcArgs, volume: &Volume) -> serde_json::Value {
+        json!({
+            "volume": volume.name,
+            "deleted": args.delete,
+            "sessions": self.sessions,
+            "orphans": self.orphans,
+            "garbage": { "slices": self.garbage, "bytes": self.garbage_bytes },
+            "unreferenced": { "objects": self.objects, "bytes": self.object_bytes },
+            "kept_objects": self.kept,
+            "acls": { "stored": self.acls.0, "unused": self.acls.1 },
+        })
+    }
+}
+
+fn parse_age(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("'{text}' is no age: write a number with s, m, h or d, as in 1h");
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let seconds = match &text[digits.len()..] {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_read() {
+        let seconds = |text| parse_age(text).map(|age| age.as_secs());
+        assert_eq!((seconds("0"), seconds("90s"), seconds("30m")), (Ok(0), Ok(90), Ok(1800)));
+        assert_eq!((seconds("1h"), seconds("2d")), (Ok(3600), Ok(172_800)));
+        for text in ["", "h", "-1h", "1.5h", "1w", "1 h", "99999999999999999999d", "9999999999999999999d"] {
+            assert!(parse_age(text).is_err(), "{text}");
+        }
+    }
+}

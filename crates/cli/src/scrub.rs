@@ -1,0 +1,182 @@
+//! Reads every byte of every file, and says which cannot be read.
+
+use chunk::{BlockStore, ChunkError, PAGE_BYTES, PieceSource, resolve};
+use meta::{Engine, EngineError, Volume, check};
+use types::{BLOCK_BYTES, CHUNK_BYTES, Ino, SliceId};
+
+use crate::fault::Fault;
+use crate::format::store_fault;
+
+/// A range of a file that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Damage {
+    pub(crate) ino: Ino,
+    /// Offsets in the file; `to` is the first beyond.
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) error: String,
+}
+
+/// Why reading came to an end.
+enum Stop {
+    Engine(EngineError),
+    Store(ChunkError),
+}
+
+impl From<EngineError> for Stop {
+    fn from(error: EngineError) -> Self {
+        Stop::Engine(error)
+    }
+}
+
+/// Reads what programs would read: bytes that later writes cover are left out. Says how many bytes lie in objects.
+///
+/// # Errors
+/// The database fails, or the store does other than by having lost something.
+pub(crate) fn read_all(
+    engine: &dyn Engine,
+    volume: &Volume,
+    store: &BlockStore,
+    report: &mut dyn FnMut(Damage),
+    progress: &mut dyn FnMut(u64),
+) -> Result<u64, Fault> {
+    let mut scrub = Scrub { store, buf: vec![0; BLOCK_BYTES as usize], bytes: 0, pending: None, report };
+    let done = check::for_each_chunk(engine, |node, chunk, rows| {
+        for piece in resolve(rows, 0, CHUNK_BYTES as u32) {
+            let at = chunk.start() + u64::from(piece.pos);
+            match piece.source {
+                PieceSource::Zeros => {}
+                PieceSource::Inline(bytes) if bytes.len() == piece.len as usize => {}
+                PieceSource::Inline(bytes) => {
+                    let (len, size) = (piece.len.into(), bytes.len() as u64);
+                    scrub.damaged(node.ino, at, piece.len, &ChunkError::Row { offset: 0, len, size });
+                }
+                PieceSource::Blocks { id, offset, size } => {
+                    scrub
+                        .read(node.ino, at, Part { id, size, offset, len: piece.len })
+                        .map_err(Stop::Store)?;
+                    progress(scrub.bytes);
+                }
+            }
+        }
+        Ok(())
+    });
+    scrub.tell();
+    match done {
+        Ok(()) => Ok(scrub.bytes),
+        Err(Stop::Engine(error)) => Err(Fault::new(error)),
+        Err(Stop::Store(error)) => Err(store_fault(volume, &error)),
+    }
+}
+
+/// Some bytes of a slice.
+#[derive(Clone, Copy)]
+struct Part {
+    id: SliceId,
+    size: u32,
+    offset: u32,
+    len: u32,
+}
+
+struct Scrub<'a> {
+    store: &'a BlockStore,
+    buf: Vec<u8>,
+    bytes: u64,
+    /// What grows as long as the next page is damaged in the same way.
+    pending: Option<(Damage, Option<String>)>,
+    report: &'a mut dyn FnMut(Damage),
+}
+
+impl Scrub<'_> {
+    /// Reads what a row shows of a slice, block by block; of those that are damaged, page by page.
+    fn read(&mut self, ino: Ino, at: u64, part: Part) -> Result<(), ChunkError> {
+        if u64::from(part.offset) + u64::from(part.len) > u64::from(part.size) {
+            let (offset, len, size) = (part.offset.into(), part.len.into(), part.size.into());
+            self.damaged(ino, at, part.len, &ChunkError::Row { offset, len, size });
+            return Ok(());
+        }
+        self.bytes += u64::from(part.len);
+        for (skip, block) in part.cut(BLOCK_BYTES) {
+            let at = at + u64::from(skip);
+            match self.fetch(block) {
+                Ok(()) => {}
+                Err(ChunkError::Corrupt { .. } | ChunkError::Short { .. }) => self.pages(ino, at, block)?,
+                Err(error @ ChunkError::Missing { .. }) => self.damaged(ino, at, block.len, &error),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn pages(&mut self, ino: Ino, at: u64, block: Part) -> Result<(), ChunkError> {
+        for (skip, page) in block.cut(PAGE_BYTES) {
+            match self.fetch(page) {
+                Ok(()) => {}
+                Err(
+                    error @ (ChunkError::Corrupt { .. }
+                    | ChunkError::Short { .. }
+                    | ChunkError::Missing { .. }),
+                ) => self.damaged(ino, at + u64::from(skip), page.len, &error),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn fetch(&mut self, part: Part) -> Result<(), ChunkError> {
+        self.store.read(part.id, part.size, part.offset, &mut self.buf[..part.len as usize])
+    }
+
+    /// Joins neighbours in one object, which are told of by the first one's error.
+    fn damaged(&mut self, ino: Ino, from: u64, len: u32, error: &ChunkError) {
+        let key = match error {
+            ChunkError::Corrupt { key, .. } | ChunkError::Short { key, .. } => Some(key.clone()),
+            _ => None,
+        };
+        let to = from + u64::from(len);
+        match &mut self.pending {
+            Some((damage, of)) if damage.ino == ino && damage.to == from && key.is_some() && *of == key => {
+                damage.to = to;
+            }
+            _ => {
+                self.tell();
+                self.pending = Some((Damage { ino, from, to, error: error.to_string() }, key));
+            }
+        }
+    }
+
+    fn tell(&mut self) {
+        if let Some((damage, _)) = self.pending.take() {
+            (self.report)(damage);
+        }
+    }
+}
+
+impl Part {
+    /// Cuts where the slice has a multiple of `unit`; each part comes with its distance from the beginning of this.
+    fn cut(self, unit: u32) -> impl Iterator<Item = (u32, Part)> {
+        let (end, mut at) = (self.offset + self.len, self.offset);
+        std::iter::from_fn(move || {
+            let offset = at;
+            let next = (u64::from(offset / unit) + 1) * u64::from(unit);
+            at = next.min(end.into()) as u32;
+            (offset < end).then(|| (offset - self.offset, Part { offset, len: at - offset, ..self }))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_end_where_blocks_do() {
+        let cut = |offset, len| -> Vec<(u32, u32, u32)> {
+            let part = Part { id: SliceId(1), size: 100, offset, len };
+            part.cut(10).map(|(skip, part)| (skip, part.offset, part.len)).collect()
+        };
+        assert_eq!(cut(0, 10), [(0, 0, 10)]);
+        assert_eq!(cut(7, 15), [(0, 7, 3), (3, 10, 10), (13, 20, 2)]);
+        assert_eq!(cut(7, 0), []);
+    }
+}
