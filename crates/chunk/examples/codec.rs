@@ -33,7 +33,10 @@ fn measure(data: &Bytes, compression: Compression, cipher: Option<Cipher>) -> Re
         None => None,
     };
     let config = StorageConfig { storage: "memory".into(), bucket: String::new() };
-    let store = BlockStore::open_with(&config, StoreOptions { cache_bytes: 0, compression, encryption })?;
+    let store = BlockStore::open_with(
+        &config,
+        StoreOptions { cache_bytes: 0, compression, encryption, ..Default::default() },
+    )?;
     let megabytes = data.len() as f64 / 1e6;
     let started = Instant::now();
     let blocks: Vec<Bytes> = data.chunks(BLOCK_BYTES as usize).map(|block| data.slice_ref(block)).collect();

@@ -48,12 +48,13 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
         self.lock().entries.contains_key(key)
     }
 
-    /// Keeps `value`, unless it alone outweighs the cache.
-    pub(crate) fn insert(&self, key: K, value: V, weight: u64) {
+    /// Keeps `value`, unless it alone outweighs the cache, and returns the keys of what had to go for it.
+    pub(crate) fn insert(&self, key: K, value: V, weight: u64) -> Vec<K> {
         let mut state = self.lock();
+        let mut gone = Vec::new();
         state.remove(&key);
         if weight > self.capacity {
-            return;
+            return gone;
         }
         state.clock += 1;
         let used = state.clock;
@@ -65,7 +66,17 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
         {
             let oldest = *oldest;
             state.remove(&oldest);
+            gone.push(oldest);
         }
+        gone
+    }
+
+    /// Takes out what was used longest ago.
+    pub(crate) fn pop_oldest(&self) -> Option<K> {
+        let mut state = self.lock();
+        let oldest = *state.order.first_key_value()?.1;
+        state.remove(&oldest);
+        Some(oldest)
     }
 
     /// The entry, or what `load` makes of it, with its weight. Others that want it meanwhile wait; if `load` fails, the

@@ -52,7 +52,7 @@ const SALT_AT: usize = 28;
 const RAW: u32 = 1 << 31;
 
 /// Which block of which slice, and how long it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BlockName {
     pub(crate) id: SliceId,
     pub(crate) block: u32,

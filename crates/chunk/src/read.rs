@@ -1,4 +1,4 @@
-//! How the bytes of a block are had: from memory, or from the store, whole or page by page.
+//! How the bytes of a block are had: from memory, the disk or the store, in this order, whole or page by page.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -38,7 +38,17 @@ impl Inner {
                 Err(error) => return Err(error),
             }
         }
-        let pages = self.trailers.get_or_load(key, || {
+        match self.read_pages(name, from, out) {
+            Err(ChunkError::Corrupt { .. } | ChunkError::Short { .. }) if self.forget_cached(name) => {
+                self.read_pages(name, from, out)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn read_pages(&self, name: BlockName, from: u32, out: &mut [u8]) -> Result<(), ChunkError> {
+        let end = from + out.len() as u32;
+        let pages = self.trailers.get_or_load((name.id, name.block), || {
             let layout = self.fetch_layout(name)?;
             Ok::<_, ChunkError>((Arc::new(Pages { layout, end: AtomicU64::new(0) }), 1))
         })?;
@@ -54,12 +64,35 @@ impl Inner {
         Ok(())
     }
 
+    /// Forgets what the disk has of a block, as it is damaged; returns whether there was anything, so that it is worth
+    /// while to ask the store.
+    fn forget_cached(&self, name: BlockName) -> bool {
+        let was_there = self.disk.as_ref().is_some_and(|disk| disk.remove(name));
+        if was_there {
+            tracing::warn!(block = object_key(name.id, name.block, name.len), "a cached block was damaged");
+            // How it is stored was perhaps read from there too.
+            self.trailers.remove(&(name.id, name.block));
+        }
+        was_there
+    }
+
     /// The block from the cache, or fetched into it; fetched once however many ask at the same time.
     pub(crate) fn whole_block(&self, name: BlockName) -> Result<Bytes, ChunkError> {
         self.blocks.get_or_load((name.id, name.block), || {
+            let weight = u64::from(name.len);
+            let cached = self.disk.as_ref().and_then(|disk| disk.get_whole(name, object_len_bound(name.len)));
+            if let Some(object) = cached {
+                match self.decode(name, &object) {
+                    Ok(data) => return Ok((data, weight)),
+                    Err(_) => drop(self.forget_cached(name)),
+                }
+            }
             let object = self.fetch_whole(name)?;
             let data = self.decode(name, &object).map_err(|damage| damaged(name, object.len(), damage))?;
-            Ok((data, name.len.into()))
+            if let Some(disk) = &self.disk {
+                disk.offer(name, object);
+            }
+            Ok((data, weight))
         })
     }
 
@@ -104,6 +137,9 @@ impl Inner {
 
     /// Exactly `count` bytes of an object from `offset` on.
     fn fetch(&self, name: BlockName, offset: u32, count: usize) -> Result<Bytes, ChunkError> {
+        if let Some(bytes) = self.disk.as_ref().and_then(|disk| disk.get(name, offset.into(), count)) {
+            return Ok(bytes);
+        }
         let key = object_key(name.id, name.block, name.len);
         self.counts.gets.fetch_add(1, Relaxed);
         match self.backend.get(&key, offset.into(), count) {

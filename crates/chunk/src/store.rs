@@ -13,6 +13,8 @@ use crate::ChunkError;
 use crate::backend::{Backend, Refusal};
 use crate::block::{block_count, block_len, encode_trailer, object_key};
 use crate::codec::{Codec, Compression};
+use crate::disk_cache::{DiskCache, DiskCacheOptions};
+use crate::faults::{Faults, Faulty};
 use crate::layout::Layout;
 use crate::lru::Lru;
 use crate::packed::{BlockName, pack};
@@ -62,11 +64,21 @@ pub struct StoreOptions {
     /// The volume's cipher and key, from [`EncryptionSettings`](crate::EncryptionSettings). Whether a volume is encrypted
     /// is settled when it is made.
     pub encryption: Option<Encryption>,
+    /// A cache on a local disk, between memory and the store.
+    pub disk_cache: Option<DiskCacheOptions>,
+    /// For tests: what the store does wrong.
+    pub faults: Option<Arc<Faults>>,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        StoreOptions { cache_bytes: DEFAULT_CACHE_BYTES, compression: Compression::None, encryption: None }
+        StoreOptions {
+            cache_bytes: DEFAULT_CACHE_BYTES,
+            compression: Compression::None,
+            encryption: None,
+            disk_cache: None,
+            faults: None,
+        }
     }
 }
 
@@ -76,6 +88,8 @@ pub struct Requests {
     pub puts: u64,
     pub gets: u64,
     pub deletes: u64,
+    /// Reads answered by the cache on disk, which are no requests.
+    pub disk_hits: u64,
 }
 
 /// The blocks of a volume. All methods may be called from any thread that is not one of an async runtime, and block.
@@ -109,8 +123,13 @@ impl BlockStore {
                 ChunkError::Config(format!("cannot start the threads of the block store: {error}"))
             })?;
         let backend = services::open(config, runtime.handle())?;
+        let backend = match options.faults {
+            Some(faults) => Box::new(Faulty::new(backend, faults)),
+            None => backend,
+        };
         let inner = Inner {
             backend,
+            disk: options.disk_cache.as_ref().map(DiskCache::open).transpose()?,
             codec: Codec { compression: options.compression, encryption: options.encryption },
             blocks: Lru::new(options.cache_bytes),
             trailers: Lru::new(TRAILERS),
@@ -282,6 +301,7 @@ impl BlockStore {
             puts: counts.puts.load(Relaxed),
             gets: counts.gets.load(Relaxed),
             deletes: counts.deletes.load(Relaxed),
+            disk_hits: self.inner.disk.as_ref().map_or(0, DiskCache::hits),
         }
     }
 
@@ -323,6 +343,7 @@ pub(crate) type BlockKey = (SliceId, u32);
 /// What the background threads share with the store.
 pub(crate) struct Inner {
     pub(crate) backend: Box<dyn Backend>,
+    pub(crate) disk: Option<DiskCache>,
     pub(crate) codec: Codec,
     pub(crate) blocks: Lru<BlockKey, Bytes>,
     pub(crate) trailers: Lru<BlockKey, Arc<Pages>>,
@@ -360,7 +381,14 @@ impl Inner {
             (Bytes::from(pack(BlockName { id, block, len }, &data, &self.codec).map_err(fail)?), Vec::new())
         };
         self.counts.puts.fetch_add(1, Relaxed);
+        let kept = match &self.disk {
+            Some(_) if len < BLOCK_BYTES => Some([&body[..], &trailer].concat()),
+            _ => None,
+        };
         self.backend.put(&key, body, trailer).map_err(|refusal| store_error("write", &key, refusal))?;
+        if let (Some(disk), Some(object)) = (&self.disk, kept) {
+            disk.offer(BlockName { id, block, len }, object.into());
+        }
         if len < BLOCK_BYTES {
             // Small files are read soon after; the full blocks of a stream would only push out what is in use.
             // A copy, because `data` may be a small part of a large allocation that the weight would not show.
@@ -383,6 +411,9 @@ impl Inner {
         let key = object_key(id, block, len);
         self.blocks.remove(&(id, block));
         self.trailers.remove(&(id, block));
+        if let Some(disk) = &self.disk {
+            disk.remove(BlockName { id, block, len });
+        }
         self.forget_volatile(&Volatile::from([(id, vec![(block, len)])]));
         self.delete_object(&key)
     }
@@ -395,6 +426,9 @@ impl Inner {
     pub(crate) fn forget_all(&self) {
         self.blocks.clear();
         self.trailers.clear();
+        if let Some(disk) = &self.disk {
+            disk.clear();
+        }
         self.volatile().clear();
     }
 

@@ -1,0 +1,263 @@
+//! Blocks kept on a local disk, so that they are fetched once a machine and not once a mount.
+//!
+//! A cached block is a file: the object as it is in the store, still compressed, encrypted and with its checksums, so
+//! that nothing read from here is trusted more than what a store returns. It is written beside its place and renamed. A
+//! file that does not pass is removed and the block fetched from the store; nothing is synced, for after a power failure
+//! the checksums tell what is left.
+//!
+//! One thread does all the writing, from a queue with a bound: a cache that cannot keep up keeps less, and no reader waits
+//! for it. The same thread begins with a scan of what an earlier mount left; files are found by their name meanwhile.
+
+use std::fs::{self, DirBuilder};
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use types::Errno;
+
+use crate::ChunkError;
+use crate::backend::{Backend, Refusal};
+use crate::block::{object_key, parse_name};
+use crate::dir::Dir;
+use crate::lru::Lru;
+use crate::packed::BlockName;
+use crate::store::store_error;
+
+/// How many blocks wait to be written before more are not kept; 64 MiB of full ones.
+const QUEUE: usize = 16;
+
+/// How many blocks are remembered at most: small ones count as if they were as large as fits this.
+const ENTRIES: u64 = 1 << 20;
+
+/// What a file takes on disk at least, in bytes.
+const FILE_BYTES: u64 = 4096;
+
+/// A cache of blocks on a local disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskCacheOptions {
+    /// Where it is; made if absent, readable by its owner only. Several volumes may share it.
+    pub directory: PathBuf,
+    /// The volume's UUID: it keeps apart volumes, also one that was destroyed and another one made in its place. It
+    /// becomes a directory's name.
+    pub volume: String,
+    /// How many bytes of disk the blocks of this volume may take.
+    pub max_bytes: u64,
+    /// How many bytes of the disk are left free; the cache shrinks when others need the room.
+    pub min_free_bytes: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct DiskCache {
+    shared: Arc<Shared>,
+    /// Taken when the cache is dropped.
+    queue: Option<SyncSender<(BlockName, Bytes)>>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    dir: Dir,
+    root: PathBuf,
+    options: DiskCacheOptions,
+    index: Lru<BlockName, ()>,
+    hits: AtomicU64,
+    is_closing: AtomicBool,
+}
+
+impl DiskCache {
+    /// # Errors
+    /// [`ChunkError::Config`] for a volume that is no name of a directory or no thread to be had;
+    /// [`ChunkError::Store`] where the directory cannot be made or read.
+    pub(crate) fn open(options: &DiskCacheOptions) -> Result<Self, ChunkError> {
+        let volume = options.volume.as_str();
+        if volume.is_empty() || volume.starts_with('.') || volume.contains(['/', '\0']) {
+            return Err(ChunkError::Config(format!("{volume:?} cannot name the cache of a volume")));
+        }
+        let root = options.directory.join(volume);
+        let fail = |refusal| store_error("open", &root.display().to_string(), refusal);
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&root);
+        made.map_err(|error| fail(Refusal::Other(Errno::from(&error), error.to_string())))?;
+        let dir = Dir::open(&root).map_err(fail)?;
+        let index = Lru::new(options.max_bytes);
+        let (hits, is_closing) = (AtomicU64::new(0), AtomicBool::new(false));
+        let shared = Arc::new(Shared { dir, root, options: options.clone(), index, hits, is_closing });
+        let (queue, blocks) = sync_channel(QUEUE);
+        let writer = {
+            let shared = Arc::clone(&shared);
+            Builder::new().name("limen-cache".to_owned()).spawn(move || shared.run(&blocks))
+        };
+        let writer = writer
+            .map_err(|error| ChunkError::Config(format!("cannot start the thread of the cache: {error}")))?;
+        Ok(DiskCache { shared, queue: Some(queue), writer: Mutex::new(Some(writer)) })
+    }
+
+    /// The object of a block, if it is here; at most `at_most` bytes of it.
+    pub(crate) fn get_whole(&self, name: BlockName, at_most: usize) -> Option<Bytes> {
+        self.found(name, self.shared.dir.get_whole(&key_of(name), at_most))
+    }
+
+    /// Exactly `len` bytes of the object of a block from `offset` on, if it is here.
+    pub(crate) fn get(&self, name: BlockName, offset: u64, len: usize) -> Option<Bytes> {
+        let found = self.shared.dir.get(&key_of(name), offset, len);
+        self.found(name, found).filter(|bytes| bytes.len() == len)
+    }
+
+    /// Keeps the object of a block, if the writer has time for it.
+    pub(crate) fn offer(&self, name: BlockName, object: Bytes) {
+        if let Some(queue) = &self.queue {
+            drop(queue.try_send((name, object)));
+        }
+    }
+
+    /// Removes a block, because it is no more, or is damaged. Returns whether it was here.
+    pub(crate) fn remove(&self, name: BlockName) -> bool {
+        self.shared.index.remove(&name);
+        fs::remove_file(self.shared.root.join(key_of(name))).is_ok()
+    }
+
+    /// Removes everything: the volume is no more.
+    pub(crate) fn clear(&self) {
+        self.shared.index.clear();
+        if let Err(error) = fs::remove_dir_all(self.shared.root.join("chunks"))
+            && error.kind() != ErrorKind::NotFound
+        {
+            tracing::warn!(%error, directory = %self.shared.root.display(), "the cache could not be emptied");
+        }
+    }
+
+    /// How many reads were answered from here.
+    pub(crate) fn hits(&self) -> u64 {
+        self.shared.hits.load(Relaxed)
+    }
+
+    fn found(&self, name: BlockName, found: Result<Bytes, Refusal>) -> Option<Bytes> {
+        match found {
+            Ok(bytes) => {
+                self.shared.index.get(&name);
+                self.shared.hits.fetch_add(1, Relaxed);
+                Some(bytes)
+            }
+            Err(Refusal::NotFound) => None,
+            Err(Refusal::Other(_, message)) => {
+                tracing::warn!(message, block = key_of(name), "a cached block cannot be read");
+                self.remove(name);
+                None
+            }
+        }
+    }
+}
+
+impl Drop for DiskCache {
+    fn drop(&mut self) {
+        self.shared.is_closing.store(true, Relaxed);
+        self.queue = None;
+        let writer = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if writer.is_some_and(|writer| writer.join().is_err()) {
+            tracing::warn!("the thread of the cache panicked");
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self, blocks: &Receiver<(BlockName, Bytes)>) {
+        self.scan();
+        while let Ok((name, object)) = blocks.recv() {
+            self.keep(name, &object);
+        }
+    }
+
+    /// Takes up what is there already, the file written longest ago as the one used longest ago.
+    fn scan(&self) {
+        let mut found = Vec::new();
+        if let Err(error) = self.walk(&self.root.join("chunks"), 0, &mut found) {
+            tracing::warn!(%error, directory = %self.root.display(), "the cache could not be read to its end");
+        }
+        found.sort_unstable_by_key(|(written, _, _)| *written);
+        for (_, name, len) in found {
+            if !self.index.contains(&name) {
+                self.evict(self.index.insert(name, (), self.weight(len)));
+            }
+        }
+    }
+
+    fn walk(
+        &self,
+        directory: &Path,
+        depth: u32,
+        found: &mut Vec<(SystemTime, BlockName, u64)>,
+    ) -> std::io::Result<()> {
+        let entries = match fs::read_dir(directory) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            entries => entries?,
+        };
+        for entry in entries {
+            let entry = entry?;
+            if self.is_closing.load(Relaxed) {
+                return Ok(());
+            }
+            if entry.file_type()?.is_dir() {
+                // Keys have two levels of directories.
+                if depth < 2 {
+                    self.walk(&entry.path(), depth + 1, found)?;
+                }
+                continue;
+            }
+            let Ok(metadata) = entry.metadata() else { continue };
+            let file_name = entry.file_name();
+            let name =
+                file_name.to_str().and_then(parse_name).map(|(id, block, len)| BlockName { id, block, len });
+            match name {
+                Some(name) if self.root.join(key_of(name)) == entry.path() => {
+                    found.push((metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH), name, metadata.len()));
+                }
+                _ => tracing::debug!(path = %entry.path().display(), "this is no cached block"),
+            }
+        }
+        Ok(())
+    }
+
+    fn keep(&self, name: BlockName, object: &Bytes) {
+        let (len, key) = (object.len() as u64, key_of(name));
+        let is_kept = self.index.contains(&name) && self.root.join(&key).exists();
+        if self.weight(len) > self.options.max_bytes || is_kept {
+            return;
+        }
+        while self.free_bytes() < self.options.min_free_bytes.saturating_add(len) {
+            let Some(oldest) = self.index.pop_oldest() else { return };
+            self.evict(vec![oldest]);
+        }
+        match self.dir.put(&key, object.clone(), Vec::new()) {
+            Ok(()) => self.evict(self.index.insert(name, (), self.weight(len))),
+            Err(refusal) => tracing::debug!(?refusal, key, "a block could not be cached"),
+        }
+    }
+
+    fn evict(&self, names: Vec<BlockName>) {
+        for name in names {
+            let path = self.root.join(key_of(name));
+            // It may be gone already, and the directory may be in use: neither matters.
+            drop(fs::remove_file(&path));
+            drop(path.parent().map(fs::remove_dir));
+        }
+    }
+
+    /// How much of the bound a file of `len` bytes takes.
+    fn weight(&self, len: u64) -> u64 {
+        len.next_multiple_of(FILE_BYTES).max(FILE_BYTES).max(self.options.max_bytes / ENTRIES)
+    }
+
+    /// What is free on the disk; all of it where the system does not say.
+    fn free_bytes(&self) -> u64 {
+        rustix::fs::statvfs(&self.root).map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+}
+
+fn key_of(name: BlockName) -> String {
+    object_key(name.id, name.block, name.len)
+}

@@ -1,0 +1,199 @@
+//! A store that does wrong on purpose, for the tests of what stands above it.
+//!
+//! A wrapper like any other, so that no other code knows of it. What goes wrong is drawn from a seed: the same calls in the
+//! same order fail alike.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use types::Errno;
+
+use crate::backend::{Backend, Refusal};
+
+/// What a store is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreCall {
+    Put,
+    Get,
+    Delete,
+    List,
+    Sync,
+}
+
+/// What goes wrong with a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It is refused with this errno, and nothing happens.
+    Refuse(Errno),
+    /// It happens, and is answered with this errno all the same.
+    DoneThenRefuse(Errno),
+    /// It takes so much longer.
+    Slow(Duration),
+    /// The answer lacks its end: bytes of an object, or names of a list.
+    Short,
+    /// One bit of the answer is another. For a list as [`Fault::Short`].
+    Flip,
+    /// What is there is said not to be there.
+    Absent,
+}
+
+/// Which calls of a store go wrong, and how often. Shared with the store, so that it can change meanwhile.
+#[derive(Debug)]
+pub struct Faults(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    rules: Vec<(StoreCall, Fault, u32)>,
+    random: u64,
+    injected: u64,
+}
+
+impl Faults {
+    /// None yet.
+    pub fn new(seed: u64) -> Arc<Self> {
+        Arc::new(Faults(Mutex::new(State { rules: Vec::new(), random: seed, injected: 0 })))
+    }
+
+    /// From now on `fault` befalls `per_mille` of a thousand calls of the kind, unless an earlier rule does.
+    pub fn add(&self, call: StoreCall, fault: Fault, per_mille: u32) {
+        self.lock().rules.push((call, fault, per_mille));
+    }
+
+    /// From now on all goes well.
+    pub fn clear(&self) {
+        self.lock().rules.clear();
+    }
+
+    /// How many faults there were.
+    pub fn injected(&self) -> u64 {
+        self.lock().injected
+    }
+
+    fn draw(&self, call: StoreCall) -> Option<Fault> {
+        let mut state = self.lock();
+        let mut drawn = None;
+        for index in 0..state.rules.len() {
+            let (kind, fault, per_mille) = state.rules[index];
+            if kind == call && state.next(1000) < u64::from(per_mille) {
+                drawn = Some(fault);
+                break;
+            }
+        }
+        state.injected += u64::from(drawn.is_some());
+        drawn
+    }
+
+    fn number(&self, below: usize) -> usize {
+        self.lock().next(below as u64) as usize
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// A number below `below`, by SplitMix64; 0 if that is 0.
+    fn next(&mut self, below: u64) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.random;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (word ^ (word >> 31)).checked_rem(below).unwrap_or(0)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Faulty {
+    inner: Box<dyn Backend>,
+    faults: Arc<Faults>,
+}
+
+impl Faulty {
+    pub(crate) fn new(inner: Box<dyn Backend>, faults: Arc<Faults>) -> Self {
+        Faulty { inner, faults }
+    }
+
+    /// Makes the call, with what goes wrong before and after it. The fault is returned where the answer is to be spoiled.
+    fn call<T>(
+        &self,
+        call: StoreCall,
+        make: impl FnOnce() -> Result<T, Refusal>,
+    ) -> Result<(T, Option<Fault>), Refusal> {
+        let refusal = |errno| Refusal::Other(errno, "a fault was injected".to_owned());
+        match self.faults.draw(call) {
+            Some(Fault::Refuse(errno)) => Err(refusal(errno)),
+            Some(Fault::Absent) => Err(Refusal::NotFound),
+            Some(Fault::DoneThenRefuse(errno)) => make().and(Err(refusal(errno))),
+            Some(Fault::Slow(time)) => {
+                std::thread::sleep(time);
+                make().map(|answer| (answer, None))
+            }
+            spoil => make().map(|answer| (answer, spoil)),
+        }
+    }
+
+    fn spoil(&self, (bytes, fault): (Bytes, Option<Fault>)) -> Bytes {
+        match fault {
+            Some(Fault::Short) => bytes.slice(..self.faults.number(bytes.len())),
+            Some(Fault::Flip) if !bytes.is_empty() => {
+                let mut bytes = bytes.to_vec();
+                let at = self.faults.number(bytes.len());
+                bytes[at] ^= 1 << self.faults.number(8);
+                bytes.into()
+            }
+            _ => bytes,
+        }
+    }
+}
+
+impl Backend for Faulty {
+    fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), Refusal> {
+        self.call(StoreCall::Put, || self.inner.put(key, data, trailer)).map(|_| ())
+    }
+
+    fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, Refusal> {
+        self.call(StoreCall::Get, || self.inner.get(key, offset, len)).map(|answer| self.spoil(answer))
+    }
+
+    fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, Refusal> {
+        self.call(StoreCall::Get, || self.inner.get_whole(key, at_most)).map(|answer| self.spoil(answer))
+    }
+
+    fn delete(&self, key: &str) -> Result<(), Refusal> {
+        self.call(StoreCall::Delete, || self.inner.delete(key)).map(|_| ())
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<String>, Refusal> {
+        match self.call(StoreCall::List, || self.inner.list(prefix)) {
+            Ok((mut names, Some(_))) => {
+                names.truncate(self.faults.number(names.len()));
+                Ok(names)
+            }
+            Ok((names, None)) => Ok(names),
+            Err(Refusal::NotFound) => Ok(Vec::new()),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    fn is_volatile(&self) -> bool {
+        self.inner.is_volatile()
+    }
+
+    fn sync(&self, keys: &[String]) -> Result<(), Refusal> {
+        self.call(StoreCall::Sync, || self.inner.sync(keys)).map(|_| ())
+    }
+
+    fn sync_all(&self) -> Result<(), Refusal> {
+        self.call(StoreCall::Sync, || self.inner.sync_all()).map(|_| ())
+    }
+
+    fn remove_directory(&self, prefix: &str) -> Result<(), Refusal> {
+        self.inner.remove_directory(prefix)
+    }
+
+    fn remove_root(&self) -> Result<(), Refusal> {
+        self.inner.remove_root()
+    }
+}
