@@ -18,7 +18,7 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<(), Fault> {
     let (database, volume) = url.open_volume()?;
     let engine = database.engine();
     let failed = |error: EngineError| Fault::new(error).at(&url);
-    let lock = mount::lock(&url, &database)?;
+    let lock = mount::lock(&url, &database, false)?;
     let usage = usage(&*engine).map_err(failed)?;
     if !args.yes {
         confirm(&volume, usage.inodes, &show_size(used_bytes(&usage)))?;

@@ -47,14 +47,14 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), Fault> {
     serve(args, &report).map_err(|fault| report.fault(fault))
 }
 
-/// Takes the right to be the only process that changes the volume.
+/// Takes the right to be the only process that changes the volume, or one of several that know of each other.
 ///
 /// # Errors
 /// Another has it mounted: the fault says who and where.
-pub(crate) fn lock(url: &MetaUrl, database: &Database) -> Result<Option<MountLock>, Fault> {
+pub(crate) fn lock(url: &MetaUrl, database: &Database, shared: bool) -> Result<Option<MountLock>, Fault> {
     let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
-        match database.lock() {
+        match database.lock(shared) {
             Ok(lock) => return Ok(lock),
             Err(LockError::Io { path, error }) => {
                 return Err(Fault::new(format!("cannot lock the volume: {error}")).at(path.display()));
@@ -80,10 +80,12 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     }
     let database = open(&url, report)?;
     // Held until this process ends.
-    let _lock = lock(&url, &database)?;
+    let _lock = lock(&url, &database, options.shared)?;
     let engine = Arc::new(Counting::new(database.engine()));
     let meta = Meta::open(engine.clone(), CACHED_RECORDS).map_err(|error| url.volume_fault(error))?;
-    meta.set_alone(true);
+    meta.set_alone(!options.shared);
+    // Asking a database on this machine costs microseconds: with others about, every question is asked.
+    meta.set_lifetime(Duration::ZERO);
     let store = open_store(meta.volume(), options.cache_bytes)?;
     let vfs_options = VfsOptions { write_buffer_bytes: options.write_buffer_bytes };
     let vfs = Arc::new(Vfs::new(Arc::new(meta), store, vfs_options));
@@ -233,5 +235,5 @@ fn in_use(url: &MetaUrl, database: &Database, holder: &str) -> Fault {
     };
     Fault::new(format!("volume '{name}' is in use already"))
         .at(place)
-        .advise("unmount it there first; several mounts of one volume come with a later version")
+        .advise("unmount it there first, or mount it in both places with -o shared")
 }

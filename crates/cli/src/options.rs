@@ -9,11 +9,13 @@ use crate::units::parse_size;
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) fuse: fuse::Options,
+    /// Other mounts of the volume are let in, and this one among them.
+    pub(crate) shared: bool,
     pub(crate) cache_bytes: u64,
     pub(crate) write_buffer_bytes: u64,
 }
 
-const KNOWN: &str = "ro, rw, nosuid, nodev, noexec, noatime, allow_other, user_only, nonempty, workers=N, \
+const KNOWN: &str = "ro, rw, nosuid, nodev, noexec, noatime, allow_other, user_only, nonempty, shared, workers=N, \
                      cache=SIZE and write_buffer=SIZE";
 
 const MAX_WORKERS: usize = 1024;
@@ -29,6 +31,7 @@ impl Options {
     pub(crate) fn parse(lists: &[String], is_root: bool) -> Result<Self, Fault> {
         let mut options = Options {
             fuse: fuse::Options { allow_other: is_root, ..fuse::Options::default() },
+            shared: false,
             cache_bytes: chunk::DEFAULT_CACHE_BYTES,
             write_buffer_bytes: vfs::VfsOptions::default().write_buffer_bytes,
         };
@@ -50,6 +53,7 @@ impl Options {
     fn set_flag(&mut self, option: &str) -> bool {
         let fuse = &mut self.fuse;
         match option {
+            "shared" => self.shared = true,
             "ro" => fuse.read_only = true,
             "rw" => fuse.read_only = false,
             "nosuid" => fuse.nosuid = true,

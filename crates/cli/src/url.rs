@@ -151,9 +151,10 @@ impl Database {
     /// Takes the right to be the only one that changes the volume; `None` where nobody else could.
     ///
     /// # Errors
-    /// Another process has it.
-    pub(crate) fn lock(&self) -> Result<Option<MountLock>, LockError> {
+    /// Another process has it, and does not share it.
+    pub(crate) fn lock(&self, shared: bool) -> Result<Option<MountLock>, LockError> {
         match self {
+            Database::Sqlite(engine) if shared => engine.lock_shared().map(Some),
             Database::Sqlite(engine) => engine.lock_exclusive().map(Some),
             Database::Memory(_) => Ok(None),
         }

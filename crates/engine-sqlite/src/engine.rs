@@ -14,7 +14,7 @@ use rusqlite::{Connection, OpenFlags};
 use crate::commit::{Batch, Remembered};
 use crate::config::Options;
 use crate::error::{OpenError, engine_error, is_full};
-use crate::lock::{LockError, MountLock, with_suffix};
+use crate::lock::{LockError, MountLock, Sharing, with_suffix};
 use crate::pool::Pool;
 use crate::queue::{Answer, GroupCommit};
 use crate::{read, scan, schema};
@@ -123,7 +123,15 @@ impl SqliteEngine {
     /// # Errors
     /// [`LockError::AlreadyMounted`] while another process, or another lock in this one, has it.
     pub fn lock_exclusive(&self) -> Result<MountLock, LockError> {
-        MountLock::take(&self.path)
+        MountLock::take(&self.path, Sharing::Alone)
+    }
+
+    /// Takes the right to mount the volume together with others that take it by this call.
+    ///
+    /// # Errors
+    /// [`LockError::AlreadyMounted`] while one has it that took it by [`SqliteEngine::lock_exclusive`].
+    pub fn lock_shared(&self) -> Result<MountLock, LockError> {
+        MountLock::take(&self.path, Sharing::Shared)
     }
 
     /// Removes a database that nobody has open, with the files that stand beside it. Those that are not there are fine.

@@ -1,4 +1,4 @@
-//! One process mounts a volume.
+//! One process mounts a volume, or several that know of each other.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -23,13 +23,24 @@ pub struct MountLock {
     _file: File,
 }
 
+/// Whether others may have the volume mounted too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    Alone,
+    Shared,
+}
+
 impl MountLock {
-    pub(crate) fn take(database: &Path) -> Result<Self, LockError> {
+    pub(crate) fn take(database: &Path, sharing: Sharing) -> Result<Self, LockError> {
         let path = with_suffix(database, ".lock");
         let io = |error| LockError::Io { path: path.clone(), error };
         let mut options = OpenOptions::new();
         let mut file = options.read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
-        match file.try_lock() {
+        let taken = match sharing {
+            Sharing::Alone => file.try_lock(),
+            Sharing::Shared => file.try_lock_shared(),
+        };
+        match taken {
             Ok(()) => {}
             Err(TryLockError::Error(error)) => return Err(io(error)),
             Err(TryLockError::WouldBlock) => {
@@ -40,7 +51,10 @@ impl MountLock {
                 return Err(LockError::AlreadyMounted { path: database.to_owned(), holder });
             }
         }
-        file.set_len(0).and_then(|()| write!(file, "{}", std::process::id())).map_err(io)?;
+        file.set_len(0).map_err(io)?;
+        if sharing == Sharing::Alone {
+            write!(file, "{}", std::process::id()).map_err(io)?;
+        }
         Ok(MountLock { _file: file })
     }
 }

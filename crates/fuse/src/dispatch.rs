@@ -2,15 +2,20 @@
 
 use std::sync::Arc;
 
-use fuse_proto::{Body, CopyRange, DirBuffer, Entry, Fh, LockOwner, LockRequest, NodeId, OpenFlags, Operation, ReadDir, Request};
+use fuse_proto::{
+    Body, CopyRange, DirBuffer, Entry, Fh, LockOwner, LockRequest, NodeId, OpenFlags, Operation, ReadDir,
+    Request,
+};
 use fuse_transport::Reply;
 use types::{Errno, Ino, Mode};
-use vfs::{DirEntry, DirHandle, DirPosition, LockKind, Locked, MakeRequest, RenameFlags, Special, Vfs, XattrMode};
+use vfs::{
+    DirEntry, DirHandle, DirPosition, LockKind, Locked, MakeRequest, RenameFlags, Special, Vfs, XattrMode,
+};
 
 use crate::init;
-use crate::waiters::Waiters;
 use crate::root;
 use crate::translate::{self, attr, caller, entry};
+use crate::waiters::Waiters;
 
 /// Where requests go: the volume, and which node of the protocol is its root.
 #[derive(Debug)]
@@ -24,6 +29,7 @@ pub(crate) struct Dispatch {
 /// `open(2)`.
 const O_ACCMODE: u32 = 0o3;
 const O_RDONLY: u32 = 0;
+const O_EXCL: u32 = 0o200;
 const O_TRUNC: u32 = 0o1000;
 const O_APPEND: u32 = 0o2000;
 
@@ -67,16 +73,18 @@ impl Dispatch {
             Operation::SetLk { request: asked, wait: true } if asked.lock.kind != F_UNLCK => {
                 self.wait_for_lock(self.ino(request.header.nodeid), &asked, reply);
             }
-            Operation::Init(offered) => match offered.negotiate(&init::config(vfs.meta().volume().acl, vfs.is_alone())) {
-                Ok(agreed) => {
-                    tracing::debug!(?agreed, "INIT");
-                    reply.ok(Body::init(&agreed).as_bytes());
+            Operation::Init(offered) => {
+                match offered.negotiate(&init::config(vfs.meta().volume().acl, vfs.is_alone())) {
+                    Ok(agreed) => {
+                        tracing::debug!(?agreed, "INIT");
+                        reply.ok(Body::init(&agreed).as_bytes());
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, "the kernel cannot be served");
+                        reply.error(Errno::EPROTO);
+                    }
                 }
-                Err(error) => {
-                    tracing::error!(%error, "the kernel cannot be served");
-                    reply.error(Errno::EPROTO);
-                }
-            },
+            }
             ref operation if request.header.nodeid == NodeId::ROOT && !self.direct => {
                 if let Operation::StatFs | Operation::Destroy = operation {
                     self.send(request, reply);
@@ -142,7 +150,11 @@ impl Dispatch {
             Operation::Create(create) => {
                 let (what, mode) = (Special::Regular, Mode::new(create.mode));
                 let request = MakeRequest { parent: ino, name: create.name, what, mode, umask: create.umask };
-                let made = vfs.create(caller, request)?;
+                let made = match vfs.create(caller, request) {
+                    // Somebody else was faster. The kernel is to look again, and to open what is there.
+                    Err(Errno::EEXIST) if create.flags & O_EXCL == 0 => return Err(Errno::ESTALE),
+                    made => made?,
+                };
                 let flags = self.open_flags(create.flags);
                 Ok(Body::create(&entry(&made, vfs.ttl()), Fh(0), flags).into())
             }

@@ -79,10 +79,7 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
         waiters.end();
         served
     };
-    let server = std::thread::Builder::new()
-        .name("limen-serve".into())
-        .spawn(serve)
-        .map_err(starting)?;
+    let server = std::thread::Builder::new().name("limen-serve".into()).spawn(serve).map_err(starting)?;
     mount.attach()?;
     Ok(Mounted { mount, server, counts })
 }
