@@ -76,6 +76,12 @@ impl Inner {
         was_there
     }
 
+    /// Whether the store, and not some cache, has the whole block.
+    pub(crate) fn verify(&self, name: BlockName) -> Result<(), ChunkError> {
+        let object = self.fetch_whole(name)?;
+        self.decode(name, &object).map(drop).map_err(|damage| damaged(name, object.len(), damage))
+    }
+
     /// The block from the cache, or fetched into it; fetched once however many ask at the same time.
     pub(crate) fn whole_block(&self, name: BlockName) -> Result<Bytes, ChunkError> {
         self.blocks.get_or_load((name.id, name.block), || {

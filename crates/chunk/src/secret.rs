@@ -8,6 +8,8 @@
 //! Keys are wiped from memory when they are dropped, and never printed.
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -16,13 +18,16 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use rustix::rand::{GetRandomFlags, getrandom};
 use types::Errno;
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::ChunkError;
 use crate::codec::Cipher;
 
 /// The length of a key in bytes.
 pub(crate) const KEY_BYTES: usize = 32;
+
+/// How much of a key file is read at most: more than any of its forms needs, with room for white space.
+const KEY_FILE_BYTES: u64 = 1024;
 
 /// The length of a salt, and of a check value, in bytes.
 const SALT_BYTES: usize = 16;
@@ -81,7 +86,9 @@ impl Secret {
     /// [`ChunkError::Key`], which names the file.
     pub fn key_from_file(path: &Path) -> Result<Self, ChunkError> {
         let fail = |what: &dyn fmt::Display| ChunkError::Key(format!("key file {}: {what}", path.display()));
-        let bytes = Zeroizing::new(std::fs::read(path).map_err(|error| fail(&error))?);
+        let mut bytes = Zeroizing::new(Vec::with_capacity(KEY_FILE_BYTES as usize));
+        let file = File::open(path).map_err(|error| fail(&error))?;
+        file.take(KEY_FILE_BYTES).read_to_end(&mut bytes).map_err(|error| fail(&error))?;
         if let Ok(key) = <[u8; KEY_BYTES]>::try_from(bytes.as_slice()) {
             return Ok(Secret(Kind::Key(Zeroizing::new(key))));
         }
@@ -289,7 +296,10 @@ fn check_value(key: &Key) -> [u8; SALT_BYTES] {
 fn keyed(key: &Key, domain: &[u8], bytes: &[u8]) -> Key {
     let mut hasher = blake3::Hasher::new_keyed(key);
     hasher.update(domain).update(bytes);
-    Zeroizing::new(*hasher.finalize().as_bytes())
+    let hash = Zeroizing::new(*hasher.finalize().as_bytes());
+    // It holds the key.
+    hasher.zeroize();
+    hash
 }
 
 fn from_hex(text: &str, out: &mut [u8]) -> Option<()> {

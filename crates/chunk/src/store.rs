@@ -222,6 +222,20 @@ impl BlockStore {
         Ok(())
     }
 
+    /// Fetches block `block` of slice `id`, which holds `size` bytes, from the store itself whatever is cached, and
+    /// verifies all of it; for fsck.
+    ///
+    /// # Errors
+    /// [`ChunkError::Row`] if the slice has no such block; else as [`BlockStore::read`].
+    pub fn verify_block(&self, id: SliceId, size: u32, block: u32) -> Result<(), ChunkError> {
+        let len = block_len(size, block);
+        if len == 0 {
+            let offset = u64::from(block) * u64::from(BLOCK_BYTES);
+            return Err(ChunkError::Row { offset, len: 1, size: size.into() });
+        }
+        self.inner.verify(BlockName { id, block, len })
+    }
+
     /// Removes the blocks of slice `id`, which holds `size` bytes. Blocks that are not there are fine.
     ///
     /// # Errors

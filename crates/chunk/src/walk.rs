@@ -40,6 +40,14 @@ impl BlockStore {
         })
     }
 
+    /// Whether no block is there; a new volume must not be put where another one is, as slice numbers begin anew.
+    ///
+    /// # Errors
+    /// [`ChunkError::Store`].
+    pub fn is_empty(&self) -> Result<bool, ChunkError> {
+        list(&self.inner, ROOT).map(|names| names.is_empty())
+    }
+
     /// Removes all that the store ever wrote, and a directory made for it if nothing else is in it. `progress` is called
     /// with the number of objects removed so far. It can be called again after an error.
     ///

@@ -86,6 +86,7 @@ fn blocks_outlive_a_change_of_the_compression() {
         for id in 0..3 {
             assert_eq!(read(&store, id, BLOCK, PAGE * 5 + 1, 100).unwrap(), data[PAGE * 5 + 1..][..100]);
             assert_eq!(read(&store, id, BLOCK, 0, BLOCK).unwrap(), data);
+            store.verify_block(SliceId(id), BLOCK_BYTES, 0).unwrap();
         }
     }
 }
@@ -158,6 +159,8 @@ fn damage_to_a_packed_block_costs_only_the_range_it_hits() {
             (0..BLOCK / PAGE).filter(|page| read(&store, id, BLOCK, page * PAGE + 10, 10).is_err()).collect();
         assert!(bad.len() == 2 && (20..44).contains(&bad[0]) && bad[1] == BLOCK / PAGE - 1, "{bad:?}");
         assert_eq!(read(&store, id, BLOCK, 0, 15 * PAGE).unwrap(), data[..15 * PAGE]);
+        assert!(store.verify_block(SliceId(id), BLOCK_BYTES, 0).is_err());
+        assert!(matches!(store.verify_block(SliceId(id), BLOCK_BYTES, 1), Err(ChunkError::Row { .. })));
         let last = read(&store, id, BLOCK, BLOCK - 10, 10).unwrap_err();
         assert!(matches!(last, ChunkError::Short { .. }), "{last}");
     }

@@ -2,9 +2,12 @@
 //! `LIMEN_TEST_S3_DIR` to the directory in which the server keeps that. Without these every test here is skipped.
 #![cfg(feature = "s3")]
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
@@ -143,6 +146,49 @@ fn a_bucket_that_is_not_there_and_a_server_that_is_not_there_are_errors() {
     let started = Instant::now();
     let error = open("http://127.0.0.1:9/b", StoreOptions::default()).check().unwrap_err();
     assert_eq!(error.errno(), Errno::ETIMEDOUT, "{error}");
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+}
+
+/// A server that answers `busy` requests with 503 and all others with 200, and counts them.
+fn moody(busy: usize) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}/b", listener.local_addr().unwrap());
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            let mut reader = BufReader::new(connection.unwrap());
+            let (mut line, mut body) = (String::new(), 0);
+            while reader.read_line(&mut line).unwrap() > 2 {
+                if let Some(len) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                    body = len.trim().parse().unwrap();
+                }
+                line.clear();
+            }
+            reader.read_exact(&mut vec![0; body]).unwrap();
+            let answer = if counted.fetch_add(1, Relaxed) < busy { "503 Slow Down" } else { "200 OK" };
+            let answer = format!("HTTP/1.1 {answer}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+            reader.get_mut().write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    (address, count)
+}
+
+#[test]
+fn a_busy_store_is_asked_again_and_not_for_ever() {
+    if bucket("busy").is_none() {
+        return;
+    }
+    let put = |bucket: &str| open(bucket, StoreOptions::default()).put_slice(SliceId(1), &pattern(100_000));
+    let (bucket, count) = moody(3);
+    put(&bucket).unwrap();
+    assert_eq!(count.load(Relaxed), 4);
+    let (bucket, count) = moody(usize::MAX);
+    let started = Instant::now();
+    let error = put(&bucket).unwrap_err();
+    assert_eq!(error.errno(), Errno::ETIMEDOUT, "{error}");
+    // Five tries to store it, and five to remove what might have been stored.
+    assert_eq!(count.load(Relaxed), 10);
     assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
 }
 

@@ -267,9 +267,11 @@ fn the_store_in_memory_lists_and_destroys() {
         })
         .unwrap();
     assert_eq!(count, 3);
+    assert!(!store.is_empty().unwrap());
     store.destroy(&mut |_| {}).unwrap();
     assert!(matches!(store.read(SliceId(1), 5, 0, &mut [0; 5]), Err(ChunkError::Missing { .. })));
     store.destroy(&mut |_| panic!("nothing is left")).unwrap();
+    assert!(store.is_empty().unwrap());
 }
 
 #[test]
