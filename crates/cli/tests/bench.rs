@@ -1,0 +1,278 @@
+//! `limen bench`, `rmr`, `warmup` and `config`: what they count and what they leave, never how long they take.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use common::{Place, Said, command, limen};
+use serde_json::Value;
+
+const OPERATIONS: [&str; 12] = [
+    "mkdir", "create", "open", "stat", "ls -lR", "ls", "chmod", "setxattr", "hardlink", "symlink", "rename",
+    "delete",
+];
+
+fn json(said: Said) -> Value {
+    serde_json::from_str(&said.ok()).unwrap()
+}
+
+fn operation<'a>(value: &'a Value, name: &str) -> &'a Value {
+    let all = value["operations"].as_array().unwrap();
+    all.iter().find(|operation| operation["name"] == name).unwrap_or_else(|| panic!("no {name}: {value}"))
+}
+
+fn names(path: impl AsRef<Path>) -> Vec<String> {
+    let entries = fs::read_dir(path).unwrap();
+    let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Asserts of a figure an operation that it is at most that.
+#[track_caller]
+fn at_most(operation: &Value, figure: &Value, most: f64) {
+    let figure = figure.as_f64().unwrap();
+    assert!(figure <= most, "{figure} is more than {most}: {operation:#}");
+}
+
+#[test]
+fn operations_on_a_mount_cost_what_they_should() {
+    let place = Place::formatted();
+    place.mount(&[]).ok();
+    let value = json(limen(&["bench", "--json", "--files", "300", "--rounds", "2", &place.mnt()]));
+    assert_eq!((&value["threads"], &value["volume"]), (&1.into(), &"vol".into()));
+    for name in OPERATIONS {
+        let operation = operation(&value, name);
+        let each = match name {
+            "stat" => 6000,
+            "ls" => 60,
+            _ => 600,
+        };
+        assert_eq!(operation["count"], each, "{operation:#}");
+        assert!(operation["ops_per_s"]["min"].as_f64().unwrap() > 0.0, "{operation:#}");
+        let mount = &operation["mount"];
+        let (engine, requests) = (&mount["engine"], &mount["fuse_requests_by_opcode"]);
+        // A hundredth is for the heartbeat, and for numbers that are taken from the engine many at a time.
+        match name {
+            // What was listed or looked up is known, as long as nobody else can change it.
+            "open" | "stat" | "ls" => at_most(operation, &mount["engine_round_trips"], 0.01),
+            "ls -lR" => at_most(operation, &mount["engine_round_trips"], 0.05),
+            // The name is new: the kernel asks whether it is there, and the engine has to say.
+            "mkdir" | "create" | "hardlink" | "symlink" | "rename" => {
+                at_most(operation, &engine["commits"], 1.05);
+                at_most(operation, &engine["reads"], 1.05);
+                at_most(operation, &mount["engine_round_trips"], 2.1);
+            }
+            _ => at_most(operation, &mount["engine_round_trips"], 1.05),
+        }
+        match name {
+            "stat" => at_most(operation, &mount["fuse_requests"], 0.1),
+            "ls" => {
+                assert!(requests["READDIRPLUS"].is_null() && requests["READDIR"].is_null(), "{operation:#}")
+            }
+            "create" => assert_eq!(requests["CREATE"], 1.0, "{operation:#}"),
+            "delete" => assert_eq!(requests["UNLINK"], 1.0, "{operation:#}"),
+            _ => {}
+        }
+    }
+    assert!(names(place.mnt()).is_empty(), "the scratch directory is gone");
+}
+
+#[test]
+fn a_part_of_the_operations_by_several_threads_and_a_share_of_the_floor() {
+    let place = Place::formatted();
+    place.mount(&[]).ok();
+    let args = ["bench", "--floor", "--json", "--files", "205", "--threads", "3", "--rounds", "2"];
+    let value = json(limen(&[&args[..], &["--ops", "rename,ls", &place.mnt()]].concat()));
+    let listed: Vec<_> = value["operations"].as_array().unwrap().iter().map(|o| o["name"].as_str()).collect();
+    assert_eq!(listed, [Some("ls"), Some("rename")]);
+    let rename = operation(&value, "rename");
+    assert_eq!((&rename["count"], &rename["floor"]["count"]), (&410.into(), &410.into()));
+    assert!(rename["share_pct"]["median"].as_f64().unwrap() > 0.0, "{rename:#}");
+    assert_eq!(rename["floor"]["mount"]["fuse_requests_by_opcode"]["RENAME"], 1.0, "{rename:#}");
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains("limen-floor."), "{mounts}");
+    assert!(names(place.mnt()).is_empty());
+}
+
+#[test]
+fn any_directory_can_be_measured() {
+    let place = Place::new();
+    let value = json(limen(&["bench", "--json", "--files", "50", "--rounds", "1", &place.mnt()]));
+    assert_eq!(value["volume"], Value::Null);
+    let create = operation(&value, "create");
+    assert_eq!((&create["count"], &create["mount"]), (&50.into(), &Value::Null));
+    let text = limen(&["bench", "--files", "50", "--rounds", "1", &place.mnt()]).ok();
+    assert!(text.contains("ops/s") && text.contains("\nls -lR "), "{text}");
+    assert!(names(place.mnt()).is_empty());
+    limen(&["bench", &place.text("absent")]).failed(1, &["absent", "directory"]);
+    limen(&["bench"]).failed(2, &["PATH"]);
+    limen(&["bench", "--ops", "fly", "/"]).failed(2, &["fly", "ls-lR"]);
+}
+
+#[test]
+fn acls_cost_no_request() {
+    let place = Place::formatted();
+    place.mount(&[]).ok();
+    let args = ["bench", "acl", "--json", "--files", "200", "--rounds", "2", &place.mnt()];
+    let value = json(limen(&args));
+    let variants = value["variants"].as_array().unwrap();
+    let entries: Vec<_> = variants.iter().map(|variant| variant["entries"].as_u64().unwrap()).collect();
+    assert_eq!(entries, [0, 3, 454]);
+    for name in OPERATIONS {
+        let [none, minimal, named] = [0, 1, 2].map(|n| operation(&variants[n], name));
+        for with in [minimal, named] {
+            assert!(with["loss_pct"]["median"].is_number(), "{with:#}");
+            for figure in ["fuse_requests", "engine_round_trips"] {
+                let without = none["mount"][figure].as_f64().unwrap();
+                at_most(with, &with["mount"][figure], without + 0.05);
+            }
+        }
+    }
+    assert!(names(place.mnt()).is_empty());
+}
+
+#[test]
+fn a_big_file_is_compared_with_the_directory_of_the_objects() {
+    let place = Place::formatted();
+    place.mount(&[]).ok();
+    let args = ["bench", "--json", "--big", "9M", "--rounds", "1", "--files", "10", "--ops", "open"];
+    let value = json(limen(&[&args[..], &[&place.mnt()]].concat()));
+    let big = &value["big"];
+    assert_eq!(big["bytes"], 9 << 20);
+    for figure in [&big["share_pct"]["write"], &big["share_pct"]["read"], &big["store"]["read"]["mib_per_s"]]
+    {
+        assert!(figure["median"].as_f64().unwrap() > 0.0, "{big:#}");
+    }
+    assert!(names(place.mnt()).is_empty());
+    assert!(!names(place.path(".")).iter().any(|name| name.starts_with(".limen-bench")));
+}
+
+#[test]
+fn an_interrupted_benchmark_leaves_nothing() {
+    let place = Place::formatted();
+    place.mount(&[]).ok();
+    let args = ["bench", "--floor", "--files", "100000", "--threads", "2", &place.mnt()];
+    let mut child = command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    while names(place.mnt()).is_empty() && begun.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert!(names(place.mnt()).is_empty());
+    let floor = format!("limen-floor.{}", child.id());
+    assert!(!std::env::temp_dir().join(floor).exists());
+}
+
+#[test]
+fn only_its_user_may_ask_a_mount_what_it_does() {
+    let place = Place::formatted();
+    place.mount(&[]).ok();
+    let server = place.server();
+    let entries = fs::read_dir("/run/limen").unwrap().map(|entry| entry.unwrap().path());
+    let ours = |path: &std::path::PathBuf| {
+        path.extension().is_none()
+            && fs::read_to_string(path).is_ok_and(|text| text.contains(&format!("\"pid\": {server}")))
+    };
+    let socket = entries.filter(|path| path.is_file()).find(ours).unwrap().with_extension("sock");
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    let ask = || {
+        let mut text = String::new();
+        let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        std::io::Read::read_to_string(&mut stream, &mut text).unwrap();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        serde_json::from_str::<Value>(&text).unwrap()
+    };
+    let before = ask();
+    fs::create_dir(place.path("mnt/d")).unwrap();
+    let after = ask();
+    let more = |value: &Value| value["requests"]["MKDIR"].as_u64().unwrap_or(0);
+    assert_eq!(more(&after), more(&before) + 1);
+    assert!(after["engine"]["commits"].as_u64() > before["engine"]["commits"].as_u64());
+    assert!(after["cpu_ns"].as_u64() > before["cpu_ns"].as_u64());
+    place.umount(&[]).ok();
+    assert!(!socket.exists());
+}
+
+#[test]
+fn rmr_counts_what_it_removes_and_follows_no_link() {
+    let place = Place::formatted();
+    place.mount(&[]).ok();
+    let outside = place.path("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("kept"), "").unwrap();
+    for tree in ["mnt/a", "mnt/b"] {
+        for n in 0..30 {
+            let dir = place.path(tree).join(format!("{n}/x"));
+            fs::create_dir_all(&dir).unwrap();
+            (0..70).for_each(|f| fs::write(dir.join(f.to_string()), "x").unwrap());
+            symlink(&outside, dir.join("link")).unwrap();
+        }
+    }
+    let value = json(limen(&["rmr", "--json", &place.text("mnt/a"), &place.text("mnt/absent")]));
+    assert_eq!((&value["files"], &value["directories"]), (&(30 * 71).into(), &61.into()));
+    let said = limen(&["rmr", "--threads", "1", &place.text("mnt/b")]).ok();
+    assert_eq!(said, "Removed 2130 files and 61 directories.\n");
+    assert!(names(place.mnt()).is_empty() && outside.join("kept").exists());
+    // Neither a mount nor what holds one.
+    for path in ["/".to_owned(), place.mnt(), place.text("mnt/.."), place.text(".")] {
+        limen(&["rmr", &place.text("outside"), &path]).failed(2, &[""]);
+    }
+    let holder = place.path(".").canonicalize().unwrap();
+    limen(&["rmr", holder.to_str().unwrap()]).failed(2, &["mounted", "unmount it first"]);
+    assert!(outside.join("kept").exists(), "nothing is removed before all is looked at");
+}
+
+#[test]
+fn warmup_reads_everything_once() {
+    let place = Place::formatted();
+    place.mount(&[]).ok();
+    for n in 0..10 {
+        let dir = place.path(&format!("mnt/{n}"));
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("small"), vec![1; 1000]).unwrap();
+        fs::write(dir.join("large"), vec![2; 100_000]).unwrap();
+        symlink("/nowhere", dir.join("link")).unwrap();
+    }
+    let value = json(limen(&["warmup", "--json", &place.mnt()]));
+    let counts = ["directories", "files", "bytes", "failed"].map(|key| value[key].as_u64().unwrap());
+    assert_eq!(counts, [11, 30, 1_010_000, 0]);
+    let value = json(limen(&["warmup", "--json", "--metadata", &place.text("mnt/1")]));
+    assert_eq!((&value["files"], &value["bytes"]), (&3.into(), &0.into()));
+    limen(&["warmup", &place.text("mnt/absent")]).failed(1, &["absent"]);
+}
+
+#[test]
+fn config_changes_what_may_change() {
+    let place = Place::formatted();
+    let url = place.url();
+    let value =
+        json(limen(&["config", &url, "--json", "--capacity", "1M", "--inodes", "5", "--inline", "0"]));
+    assert_eq!((&value["capacity_bytes"], &value["max_inodes"]), (&(1 << 20).into(), &5.into()));
+    assert_eq!(json(limen(&["config", &url, "--json"])), value);
+    let status = place.status();
+    assert_eq!((&status["inline_bytes"], &status["max_inodes"]), (&0.into(), &5.into()));
+    for (option, says) in [("--acl=off", "ACLs"), ("--storage=memory", "data"), ("--bucket=/x", "data")] {
+        limen(&["config", &url, option]).failed(2, &["for good", says, "limen format"]);
+    }
+    limen(&["config", &url, "--acl=posix"]).ok();
+
+    place.mount(&[]).ok();
+    let outcomes = (0..6).map(|n| fs::write(place.path(&format!("mnt/{n}")), "")).filter(Result::is_ok);
+    assert_eq!(outcomes.count(), 4, "the root is an inode too");
+    limen(&["config", &url, "--inodes", "0"]).failed(1, &["in use", "unmount"]);
+    assert_eq!(place.status()["max_inodes"], 5);
+    place.umount(&[]).ok();
+    let said = limen(&["config", &url, "--inodes", "2"]);
+    assert!(said.err.contains("5 inodes already"), "{said:?}");
+    assert!(limen(&["config", &url, "--inodes", "0"]).ok().contains("unlimited"));
+    place.mount(&[]).ok();
+    fs::write(place.path("mnt/9"), "").unwrap();
+}
