@@ -18,6 +18,7 @@ pub struct Notification {
 
 const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
+const RETRIEVE: i32 = 5;
 const DELETE: i32 = 6;
 const INC_EPOCH: i32 = 8;
 
@@ -51,6 +52,18 @@ impl Notification {
         let out =
             wire::NotifyDeleteOut { parent: parent.0, child: child.0, namelen: namelen(name), padding: 0 };
         Self::new(DELETE, &[out.as_bytes(), name, b"\0"])
+    }
+
+    /// Send a request `NOTIFY_REPLY`, numbered `unique`, with what is cached of an inode: at most `size_bytes` from its start.
+    pub fn retrieve(unique: Unique, node: NodeId, size_bytes: u32) -> Self {
+        let out = wire::NotifyRetrieveOut {
+            notify_unique: unique.0,
+            nodeid: node.0,
+            offset: 0,
+            size: size_bytes,
+            padding: 0,
+        };
+        Self::new(RETRIEVE, &[out.as_bytes()])
     }
 
     /// Ask again before any name is used next. Needs ABI 7.44; older kernels refuse it with EINVAL.
@@ -99,6 +112,7 @@ mod tests {
         assert_eq!(&b[32..], b"abc\0");
         assert_eq!(Notification::inc_epoch().as_bytes().len(), 16);
         assert_eq!(Notification::inval_attr(NodeId(1)).as_bytes()[24..32], (-1i64).to_ne_bytes());
+        assert_eq!(Notification::retrieve(Unique(9), NodeId(1), 0).as_bytes()[16..24], 9u64.to_ne_bytes());
         assert_eq!(Notification::delete(NodeId(1), NodeId(2), b"x").as_bytes().len(), 16 + 24 + 2);
     }
 }

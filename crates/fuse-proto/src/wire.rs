@@ -517,6 +517,16 @@ pub(crate) struct NotifyDeleteOut {
     pub(crate) padding: u32,
 }
 
+#[derive(Clone, Copy, Debug, IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct NotifyRetrieveOut {
+    pub(crate) notify_unique: u64,
+    pub(crate) nodeid: u64,
+    pub(crate) offset: u64,
+    pub(crate) size: u32,
+    pub(crate) padding: u32,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -578,6 +588,7 @@ mod tests {
             (size_of::<NotifyInvalInodeOut>(), 24, "NotifyInvalInodeOut"),
             (size_of::<NotifyInvalEntryOut>(), 16, "NotifyInvalEntryOut"),
             (size_of::<NotifyDeleteOut>(), 24, "NotifyDeleteOut"),
+            (size_of::<NotifyRetrieveOut>(), 32, "NotifyRetrieveOut"),
         ];
         for (ours, kernels, name) in sizes {
             assert_eq!(ours, kernels, "{name}");

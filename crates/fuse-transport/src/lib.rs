@@ -16,13 +16,16 @@ mod mountinfo;
 mod mountpoint;
 mod notifier;
 mod reply;
+mod ring;
 mod serve;
+mod uring;
 
 pub use error::Error;
 pub use mount::{Mount, MountOptions, RootPlacement};
 pub use mountpoint::{UnmountMode, clean_stale, unmount};
 pub use notifier::{Notifier, NotifyError};
 pub use reply::Reply;
+pub use ring::{Ring, enable_ring, ring_is_enabled};
 pub use serve::{DevFuse, Handler, Transport, Workers};
 
 /// What `mount(8)` and `/proc/self/mountinfo` show as the type.

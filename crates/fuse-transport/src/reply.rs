@@ -6,6 +6,7 @@ use fuse_proto::{Header, Opcode, Unique};
 use types::Errno;
 
 use crate::device::Device;
+use crate::uring::Entry;
 
 /// Answers one request, at once or later, from any thread; dropped without an answer it answers EIO.
 ///
@@ -13,15 +14,40 @@ use crate::device::Device;
 #[derive(Debug)]
 #[must_use = "a reply that is dropped answers EIO"]
 pub struct Reply {
-    device: Arc<Device>,
+    target: Target,
     unique: Unique,
     opcode: Opcode,
     wanted: bool,
 }
 
+/// Where the answer goes: to where the request came from.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    Device(Arc<Device>),
+    Ring(Arc<Entry>),
+}
+
+impl Target {
+    pub(crate) fn answer(&self, unique: Unique, outcome: Result<&[&[u8]], Errno>) {
+        match self {
+            Target::Device(device) => device.answer(unique, outcome),
+            Target::Ring(entry) => entry.answer(unique, outcome),
+        }
+    }
+
+    /// Whether this request is to be answered. On a ring all are, for the answer is also what returns the entry.
+    pub(crate) fn wants(&self, opcode: Opcode) -> bool {
+        match self {
+            Target::Device(_) => opcode.expects_reply(),
+            Target::Ring(_) => true,
+        }
+    }
+}
+
 impl Reply {
-    pub(crate) fn new(device: Arc<Device>, header: &Header) -> Self {
-        Reply { device, unique: header.unique, opcode: header.opcode, wanted: header.opcode.expects_reply() }
+    pub(crate) fn new(target: Target, header: &Header) -> Self {
+        let wanted = target.wants(header.opcode);
+        Reply { target, unique: header.unique, opcode: header.opcode, wanted }
     }
 
     /// Success, with the body of a [`fuse_proto::Body`], a [`fuse_proto::DirBuffer`], or plain bytes.
@@ -52,7 +78,7 @@ impl Reply {
 
     fn send(&mut self, outcome: Result<&[&[u8]], Errno>) {
         if std::mem::take(&mut self.wanted) {
-            self.device.answer(self.unique, outcome);
+            self.target.answer(self.unique, outcome);
         }
     }
 }

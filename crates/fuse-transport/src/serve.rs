@@ -3,15 +3,17 @@
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread;
+use std::sync::mpsc::sync_channel;
+use std::thread::{self, Scope, ScopedJoinHandle};
 
-use fuse_proto::{Request, WRITE_PREFIX_BYTES};
+use fuse_proto::{InitFlags, Operation, Request, Unique, WRITE_PREFIX_BYTES};
 use rustix::thread::CpuSet;
 
 use crate::device::{Device, Event};
 use crate::error::Error;
 use crate::notifier::Notifier;
-use crate::reply::Reply;
+use crate::reply::{Reply, Target};
+use crate::ring::Lane;
 
 /// Answers one request. Called by all workers at once; a panic is logged and answered EIO. What must wait for long takes
 /// the [`Reply`] to another thread.
@@ -21,6 +23,9 @@ pub type Handler<'h> = dyn Fn(Request<'_>, Reply) + Sync + 'h;
 pub trait Transport {
     /// Serves until the file system is unmounted or aborted, or a worker fails; requests that are no requests are answered
     /// EIO. Returns when all workers have ended.
+    ///
+    /// INIT offers [`InitFlags::OVER_IO_URING`] only where this transport is ready for it; a handler that knows the flag
+    /// takes it where it is offered.
     ///
     /// # Errors
     /// [`Error::System`] where a worker cannot be started or its device fails.
@@ -60,33 +65,80 @@ impl DevFuse {
 
 impl Transport for DevFuse {
     fn serve(&self, workers: &Workers, handler: &Handler<'_>) -> Result<(), Error> {
-        thread::scope(|scope| {
-            let mut running = Vec::new();
-            let mut outcome = Ok(());
-            for index in 0..workers.threads.get() {
-                let device = match index {
-                    0 => Arc::clone(&self.device),
-                    _ => self.clone_or_share(),
-                };
-                let worker = move || work(device, index, workers, handler);
-                match thread::Builder::new().name(format!("limen-fuse-{index}")).spawn_scoped(scope, worker) {
-                    Ok(thread) => running.push(thread),
-                    // The ones that run go on serving: fewer are slower, none would hang every caller.
-                    Err(e) => outcome = Err(Error::system("start a worker thread", e)),
-                }
-            }
-            for thread in running {
-                let ended = thread.join().unwrap_or_else(|_| {
-                    Err(Error::system("go on with a worker thread", std::io::Error::other("it panicked")))
-                });
-                outcome = outcome.and(ended);
-            }
-            outcome
-        })
+        self.serve_with(workers, handler, |_| Vec::new())
     }
 }
 
 impl DevFuse {
+    /// Serves from rings too where the kernel offers them: `make_lanes` makes them, or none.
+    pub(crate) fn serve_with(
+        &self,
+        workers: &Workers,
+        handler: &Handler<'_>,
+        make_lanes: impl FnOnce(&Arc<Device>) -> Vec<Lane>,
+    ) -> Result<(), Error> {
+        // The kernel sends INIT first, and nothing else before its answer.
+        let mut room = Room::new(workers.max_write_bytes);
+        let Some(init) = room.read(&self.device)? else { return Ok(()) };
+        thread::scope(|scope| {
+            let mut pool = Pool { scope, running: Vec::new() };
+            let lanes = if offers_rings(init) { make_lanes(&self.device) } else { Vec::new() };
+            let mut gates = Vec::new();
+            for lane in lanes {
+                let (open, gate) = sync_channel(1);
+                let device = Arc::clone(&self.device);
+                let worker = move || match gate.recv() {
+                    Ok(()) => lane.work(handler).and_then(|served| match served {
+                        true => Ok(()),
+                        false => work(&device, workers, handler),
+                    }),
+                    // The rings were given up before they were used.
+                    Err(_) => Ok(()),
+                };
+                match pool.start(format!("limen-ring-{}", gates.len()), worker) {
+                    Ok(()) => gates.push(open),
+                    Err(error) => {
+                        tracing::warn!(%error, "requests come through /dev/fuse");
+                        gates.clear();
+                        break;
+                    }
+                }
+            }
+            let ready = !gates.is_empty();
+            let target = Target::Device(Arc::clone(&self.device));
+            answer(&target, None, init, &|mut request, reply| {
+                if let (Operation::Init(init), false) = (&mut request.operation, ready) {
+                    init.flags = init.flags.without(InitFlags::OVER_IO_URING);
+                }
+                handler(request, reply);
+            });
+            for gate in &gates {
+                // It waits for just this.
+                let _ = gate.send(());
+            }
+            // With rings, only FORGET and INTERRUPT come this way.
+            let threads = if ready { 1 } else { workers.threads.get() };
+            let mut outcome = Ok(());
+            for index in 0..threads {
+                let device = match index {
+                    0 => Arc::clone(&self.device),
+                    _ => self.clone_or_share(),
+                };
+                let worker = move || {
+                    if let Some(turn) = index.checked_rem(workers.pin_cpus.len())
+                        && !ready
+                    {
+                        pin(workers.pin_cpus[turn]);
+                    }
+                    work(&device, workers, handler)
+                };
+                // The ones that run go on serving: fewer are slower, none would hang every caller.
+                outcome = outcome.and(pool.start(format!("limen-fuse-{index}"), worker));
+            }
+            outcome.and(pool.join())
+        })
+    }
+
     /// A device of its own for a worker; sharing one works too, only slower.
     fn clone_or_share(&self) -> Arc<Device> {
         self.device.try_clone().map(Arc::new).unwrap_or_else(|error| {
@@ -96,47 +148,102 @@ impl DevFuse {
     }
 }
 
+/// The threads of one `serve`.
+struct Pool<'scope, 'env> {
+    scope: &'scope Scope<'scope, 'env>,
+    running: Vec<ScopedJoinHandle<'scope, Result<(), Error>>>,
+}
+
+impl<'scope> Pool<'scope, '_> {
+    fn start<F>(&mut self, name: String, worker: F) -> Result<(), Error>
+    where
+        F: FnOnce() -> Result<(), Error> + Send + 'scope,
+    {
+        let thread = thread::Builder::new().name(name).spawn_scoped(self.scope, worker);
+        self.running.push(thread.map_err(|e| Error::system("start a worker thread", e))?);
+        Ok(())
+    }
+
+    /// Waits for all of them; the first error counts.
+    fn join(self) -> Result<(), Error> {
+        let mut outcome = Ok(());
+        for thread in self.running {
+            let ended = thread.join().unwrap_or_else(|_| {
+                Err(Error::system("go on with a worker thread", std::io::Error::other("it panicked")))
+            });
+            outcome = outcome.and(ended);
+        }
+        outcome
+    }
+}
+
 /// What `fuse_dev_do_read` refuses to go below.
 const MIN_BUFFER_BYTES: usize = 8192;
 
 const PAGE_BYTES: usize = 4096;
 
-fn work(device: Arc<Device>, index: usize, workers: &Workers, handler: &Handler<'_>) -> Result<(), Error> {
-    pin(index, &workers.pin_cpus);
-    let bytes = (WRITE_PREFIX_BYTES + workers.max_write_bytes as usize).max(MIN_BUFFER_BYTES) + PAGE_BYTES;
-    // Begun at a page, so that the kernel copies into as few pages as it can.
-    let mut buffer = vec![0; bytes + PAGE_BYTES];
-    let start = buffer.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES);
-    let buffer = &mut buffer[start..][..bytes];
-    loop {
+/// Room for one request, begun at a page, so that the kernel copies into as few pages as it can.
+struct Room {
+    memory: Vec<u8>,
+    start: usize,
+}
+
+impl Room {
+    fn new(max_write_bytes: u32) -> Self {
+        let bytes = (WRITE_PREFIX_BYTES + max_write_bytes as usize).max(MIN_BUFFER_BYTES) + PAGE_BYTES;
+        let memory = vec![0; bytes + PAGE_BYTES];
+        let start = memory.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES);
+        Room { memory, start }
+    }
+
+    /// The next request; `None` when the file system is gone.
+    fn read(&mut self, device: &Device) -> Result<Option<&[u8]>, Error> {
+        let buffer = &mut self.memory[self.start..];
         match device.read(buffer).map_err(|e| Error::system("read from /dev/fuse", e))? {
-            Event::Request(len) => answer(&device, &buffer[..len], handler),
-            Event::End => return Ok(()),
+            Event::Request(len) => Ok(Some(&buffer[..len])),
+            Event::End => Ok(None),
         }
     }
 }
 
-fn answer(device: &Arc<Device>, bytes: &[u8], handler: &Handler<'_>) {
+fn work(device: &Arc<Device>, workers: &Workers, handler: &Handler<'_>) -> Result<(), Error> {
+    let mut room = Room::new(workers.max_write_bytes);
+    let target = Target::Device(Arc::clone(device));
+    while let Some(request) = room.read(device)? {
+        answer(&target, None, request, handler);
+    }
+    Ok(())
+}
+
+fn offers_rings(init: &[u8]) -> bool {
+    let offers = |init: &fuse_proto::InitIn| init.flags.contains(InitFlags::OVER_IO_URING);
+    Request::parse(init)
+        .is_ok_and(|request| matches!(request.operation, Operation::Init(init) if offers(&init)))
+}
+
+/// Has one request answered; `unique` where it is known from elsewhere than its bytes.
+pub(crate) fn answer(target: &Target, unique: Option<Unique>, bytes: &[u8], handler: &Handler<'_>) {
     let request = match Request::parse(bytes) {
         Ok(request) => request,
         Err(error) => {
             tracing::error!(%error, len = bytes.len(), "malformed request");
-            if let (Some(unique), Some(true)) = (error.unique, error.opcode.map(|o| o.expects_reply())) {
-                device.answer(unique, Err(error.errno()));
+            let wanted = error.opcode.is_none_or(|opcode| target.wants(opcode));
+            if let (Some(unique), true) = (unique.or(error.unique), wanted) {
+                target.answer(unique, Err(error.errno()));
             }
             return;
         }
     };
     let opcode = request.header.opcode;
-    let reply = Reply::new(Arc::clone(device), &request.header);
+    let reply = Reply::new(target.clone(), &request.header);
     // The handler may be left half done by a panic; whether its own state survives that is its own affair (poisoned locks).
     if catch_unwind(AssertUnwindSafe(|| handler(request, reply))).is_err() {
         tracing::error!(%opcode, "the handler panicked; the request is answered EIO");
     }
 }
 
-fn pin(index: usize, cpus: &[usize]) {
-    let Some(&cpu) = index.checked_rem(cpus.len()).and_then(|turn| cpus.get(turn)) else { return };
+/// Keeps the calling thread on one CPU, if there is such a one.
+pub(crate) fn pin(cpu: usize) {
     if cpu >= CpuSet::MAX_CPU {
         tracing::warn!(cpu, "no such CPU to pin a worker to");
         return;

@@ -6,8 +6,8 @@ use std::num::NonZeroUsize;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,8 @@ use fuse_proto::{
     Request, StatFs,
 };
 use fuse_transport::{
-    DevFuse, Error, Mount, MountOptions, Notifier, Reply, RootPlacement, Transport, UnmountMode, Workers,
-    clean_stale, unmount,
+    DevFuse, Error, Mount, MountOptions, Notifier, Reply, Ring, RootPlacement, Transport, UnmountMode,
+    Workers, clean_stale, ring_is_enabled, unmount,
 };
 use types::Errno;
 
@@ -31,11 +31,18 @@ const TTL: Duration = Duration::from_secs(600);
 struct Tiny {
     lookups: AtomicUsize,
     longest_write: AtomicUsize,
+    /// Requests that came through io_uring.
+    over_ring: AtomicUsize,
+    /// Who waits for a lock.
+    waiting: Mutex<Vec<Reply>>,
 }
 
 impl Tiny {
     fn handle(&self, request: Request<'_>, reply: Reply) {
         let node = request.header.nodeid;
+        if thread::current().name().is_some_and(|name| name.starts_with("limen-ring")) {
+            self.over_ring.fetch_add(1, Ordering::Relaxed);
+        }
         match request.operation {
             Operation::Init(init) => match init.negotiate(&CONFIG) {
                 Ok(out) => reply.ok(Body::init(&out).as_bytes()),
@@ -48,11 +55,19 @@ impl Tiny {
                     (VOLUME, b"hello") => FILE,
                     (_, b"boom") => panic!("as it was told to"),
                     (_, b"lost") => return drop(reply),
+                    (_, b"slow") => {
+                        thread::sleep(Duration::from_millis(300));
+                        FILE
+                    }
                     _ => return reply.error(Errno::ENOENT),
                 };
                 let entry =
                     Entry { nodeid: found, generation: 0, attr: attr(found), entry_ttl: TTL, attr_ttl: TTL };
                 reply.ok(Body::entry(&entry).as_bytes());
+            }
+            Operation::SetLk { request, wait: true } => {
+                assert_eq!(request.fh, Fh(7));
+                self.waiting.lock().unwrap().push(reply);
             }
             Operation::GetAttr { .. } => reply.ok(Body::attr(&attr(node), TTL).as_bytes()),
             Operation::Open { .. } | Operation::OpenDir { .. } => {
@@ -83,16 +98,25 @@ impl Tiny {
             | Operation::Destroy => {
                 reply.ok(&[]);
             }
-            Operation::Forget { .. } | Operation::BatchForget(_) | Operation::Interrupt { .. } => {
-                reply.none()
+            Operation::Interrupt { unique } => {
+                let mut waiting = self.waiting.lock().unwrap();
+                if let Some(at) = waiting.iter().position(|waiter| waiter.unique() == unique) {
+                    waiting.swap_remove(at).error(Errno::EINTR);
+                }
+                reply.none();
             }
+            Operation::Forget { .. } | Operation::BatchForget(_) => reply.none(),
             _ => reply.error(Errno::ENOSYS),
         }
     }
 }
 
 const CONFIG: InitConfig = InitConfig {
-    wanted: InitFlags::MAX_PAGES.union(InitFlags::BIG_WRITES).union(InitFlags::PARALLEL_DIROPS),
+    wanted: InitFlags::MAX_PAGES
+        .union(InitFlags::BIG_WRITES)
+        .union(InitFlags::PARALLEL_DIROPS)
+        .union(InitFlags::FLOCK_LOCKS)
+        .union(InitFlags::OVER_IO_URING),
     max_readahead_bytes: 1 << 17,
     max_write_bytes: 1 << 20,
     max_background: 16,
@@ -112,29 +136,61 @@ fn workers() -> Workers {
     Workers { threads: NonZeroUsize::new(3).unwrap(), max_write_bytes: 1 << 20, pin_cpus: vec![0] }
 }
 
+/// The transports that this machine has.
+fn transports() -> Vec<Over> {
+    if !can_mount() {
+        return Vec::new();
+    }
+    if !ring_is_enabled() {
+        eprintln!(
+            "only over /dev/fuse: io_uring needs Linux 6.14 and Y in /sys/module/fuse/parameters/enable_uring"
+        );
+        return vec![Over::Device];
+    }
+    vec![Over::Device, Over::Ring]
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    Device,
+    Ring,
+}
+
 /// Serves in the background; unmounts when dropped, whatever happened.
 struct Served {
     mount: Mount,
     tiny: Arc<Tiny>,
+    over: Over,
     server: Option<JoinHandle<Result<(), Error>>>,
 }
 
 impl Served {
-    fn start(mountpoint: &Path, child: Option<&str>) -> (Self, Notifier) {
+    fn start(over: Over, mountpoint: &Path, child: Option<&str>) -> (Self, Notifier) {
         let options = MountOptions { child: child.map(Into::into), nosuid: true, nodev: true, ..options() };
-        Served::with(mountpoint, &options)
+        Served::with(over, mountpoint, &options)
     }
 
-    fn with(mountpoint: &Path, options: &MountOptions) -> (Self, Notifier) {
+    fn with(over: Over, mountpoint: &Path, options: &MountOptions) -> (Self, Notifier) {
         let (mount, device) = Mount::prepare(mountpoint, options).unwrap();
         let notifier = device.notifier(NonZeroUsize::new(8).unwrap()).unwrap();
         let tiny = Arc::new(Tiny::default());
         let fs = Arc::clone(&tiny);
-        let server =
-            thread::spawn(move || device.serve(&workers(), &|request, reply| fs.handle(request, reply)));
-        let mut served = Served { mount, tiny, server: Some(server) };
+        let server = thread::spawn(move || match over {
+            Over::Device => device.serve(&workers(), &|request, reply| fs.handle(request, reply)),
+            Over::Ring => Ring::from(device).serve(&workers(), &|request, reply| fs.handle(request, reply)),
+        });
+        let mut served = Served { mount, tiny, over, server: Some(server) };
         served.mount.attach().unwrap();
         (served, notifier)
+    }
+
+    fn waiters_become(&self, count: usize) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while self.tiny.waiting.lock().unwrap().len() != count {
+            let waiting = self.tiny.waiting.lock().unwrap().len();
+            assert!(Instant::now() < deadline, "{:?}: {waiting} wait, not {count}", self.over);
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 
     fn ends(&mut self) {
@@ -144,6 +200,8 @@ impl Served {
             thread::sleep(Duration::from_millis(5));
         }
         self.server.take().unwrap().join().unwrap().unwrap();
+        let over_ring = self.tiny.over_ring.load(Ordering::Relaxed);
+        assert_eq!(over_ring > 0, self.over == Over::Ring, "{over_ring} requests came through io_uring");
     }
 }
 
@@ -176,112 +234,107 @@ fn can_mount() -> bool {
 
 #[test]
 fn the_child_is_mounted_read_and_unmounted() {
-    if !can_mount() {
-        return;
+    for over in transports() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut served, notifier) = Served::start(over, dir.path(), Some("volume"));
+        drop(notifier);
+        assert_eq!(*served.mount.placement(), RootPlacement::Child("volume".into()));
+
+        assert_eq!(fs::metadata(dir.path()).unwrap().ino(), VOLUME.0);
+        let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(names, ["hello"]);
+        let mut file = File::open(dir.path().join("hello")).unwrap();
+        let mut content = Vec::new();
+        file.read_to_end(&mut content).unwrap();
+        assert_eq!(content, CONTENT);
+
+        let (fs_type, source, flags) = mountinfo(dir.path()).unwrap();
+        assert_eq!((fs_type.as_str(), source.as_str()), ("fuse.limen", r"my\040volume"));
+        assert!(flags.contains("nosuid") && flags.contains("nodev"));
+
+        assert!(matches!(Mount::prepare(dir.path(), &options()), Err(Error::AlreadyMounted(_))));
+        assert!(!clean_stale(dir.path()).unwrap());
+        assert!(matches!(unmount(dir.path(), UnmountMode::Clean), Err(Error::Busy(_))));
+        drop(file);
+        unmount(dir.path(), UnmountMode::Clean).unwrap();
+        served.ends();
+        assert_eq!(mountinfo(dir.path()), None);
+        assert!(matches!(unmount(dir.path(), UnmountMode::Clean), Err(Error::NotMounted(_))));
     }
-    let dir = tempfile::tempdir().unwrap();
-    let (mut served, notifier) = Served::start(dir.path(), Some("volume"));
-    drop(notifier);
-    assert_eq!(*served.mount.placement(), RootPlacement::Child("volume".into()));
-
-    assert_eq!(fs::metadata(dir.path()).unwrap().ino(), VOLUME.0);
-    let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(names, ["hello"]);
-    let mut file = File::open(dir.path().join("hello")).unwrap();
-    let mut content = Vec::new();
-    file.read_to_end(&mut content).unwrap();
-    assert_eq!(content, CONTENT);
-
-    let (fs_type, source, flags) = mountinfo(dir.path()).unwrap();
-    assert_eq!((fs_type.as_str(), source.as_str()), ("fuse.limen", r"my\040volume"));
-    assert!(flags.contains("nosuid") && flags.contains("nodev"));
-
-    assert!(matches!(Mount::prepare(dir.path(), &options()), Err(Error::AlreadyMounted(_))));
-    assert!(!clean_stale(dir.path()).unwrap());
-    assert!(matches!(unmount(dir.path(), UnmountMode::Clean), Err(Error::Busy(_))));
-    drop(file);
-    unmount(dir.path(), UnmountMode::Clean).unwrap();
-    served.ends();
-    assert_eq!(mountinfo(dir.path()), None);
-    assert!(matches!(unmount(dir.path(), UnmountMode::Clean), Err(Error::NotMounted(_))));
 }
 
 #[test]
 fn a_panic_or_a_lost_reply_is_eio_and_the_mount_lives_on() {
-    if !can_mount() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let (mut served, _notifier) = Served::start(dir.path(), Some("volume"));
-    for _ in 0..10 {
-        for name in ["boom", "lost"] {
-            let error = fs::metadata(dir.path().join(name)).unwrap_err();
-            assert_eq!(error.raw_os_error(), Some(Errno::EIO.raw()));
+    for over in transports() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut served, _notifier) = Served::start(over, dir.path(), Some("volume"));
+        for _ in 0..10 {
+            for name in ["boom", "lost"] {
+                let error = fs::metadata(dir.path().join(name)).unwrap_err();
+                assert_eq!(error.raw_os_error(), Some(Errno::EIO.raw()));
+            }
         }
+        assert_eq!(fs::read(dir.path().join("hello")).unwrap(), CONTENT);
+        served.mount.unmount(UnmountMode::Clean).unwrap();
+        served.ends();
     }
-    assert_eq!(fs::read(dir.path().join("hello")).unwrap(), CONTENT);
-    served.mount.unmount(UnmountMode::Clean).unwrap();
-    served.ends();
 }
 
 #[test]
 fn notifications_make_the_kernel_ask_again() {
-    if !can_mount() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let (mut served, notifier) = Served::start(dir.path(), Some("volume"));
-    let hello = dir.path().join("hello");
-    let lookups = |served: &Served| served.tiny.lookups.load(Ordering::Relaxed);
-    fs::metadata(&hello).unwrap();
-    let mut known = lookups(&served);
-    fs::metadata(&hello).unwrap();
-    assert_eq!(lookups(&served), known);
-    for notification in [
-        Notification::inval_entry(VOLUME, b"hello"),
-        Notification::expire_entry(VOLUME, b"hello"),
-        Notification::inc_epoch(),
-    ] {
-        notifier.send(Notification::inval_inode(NodeId(4711), 0, 0)).unwrap();
-        notifier.send(notification.clone()).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while lookups(&served) == known {
-            assert!(Instant::now() < deadline, "{notification:?} changed nothing");
-            fs::metadata(&hello).unwrap();
+    for over in transports() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut served, notifier) = Served::start(over, dir.path(), Some("volume"));
+        let hello = dir.path().join("hello");
+        let lookups = |served: &Served| served.tiny.lookups.load(Ordering::Relaxed);
+        fs::metadata(&hello).unwrap();
+        let mut known = lookups(&served);
+        fs::metadata(&hello).unwrap();
+        assert_eq!(lookups(&served), known);
+        for notification in [
+            Notification::inval_entry(VOLUME, b"hello"),
+            Notification::expire_entry(VOLUME, b"hello"),
+            Notification::inc_epoch(),
+        ] {
+            notifier.send(Notification::inval_inode(NodeId(4711), 0, 0)).unwrap();
+            notifier.send(notification.clone()).unwrap();
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while lookups(&served) == known {
+                assert!(Instant::now() < deadline, "{notification:?} changed nothing");
+                fs::metadata(&hello).unwrap();
+            }
+            known = lookups(&served);
         }
-        known = lookups(&served);
+        drop(notifier);
+        served.mount.unmount(UnmountMode::Clean).unwrap();
+        served.ends();
     }
-    drop(notifier);
-    served.mount.unmount(UnmountMode::Clean).unwrap();
-    served.ends();
 }
 
 #[test]
 fn the_longest_agreed_write_arrives_whole() {
-    if !can_mount() {
-        return;
+    for over in transports() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut served, _notifier) = Served::start(over, dir.path(), Some("volume"));
+        let mut file = OpenOptions::new().write(true).open(dir.path().join("hello")).unwrap();
+        file.write_all(&vec![1; 4 << 20]).unwrap();
+        drop(file);
+        assert_eq!(served.tiny.longest_write.load(Ordering::Relaxed), 1 << 20);
+        served.mount.unmount(UnmountMode::Clean).unwrap();
+        served.ends();
     }
-    let dir = tempfile::tempdir().unwrap();
-    let (mut served, _notifier) = Served::start(dir.path(), Some("volume"));
-    let mut file = OpenOptions::new().write(true).open(dir.path().join("hello")).unwrap();
-    file.write_all(&vec![1; 4 << 20]).unwrap();
-    drop(file);
-    assert_eq!(served.tiny.longest_write.load(Ordering::Relaxed), 1 << 20);
-    served.mount.unmount(UnmountMode::Clean).unwrap();
-    served.ends();
 }
 
 #[test]
 fn the_fuse_root_itself_can_be_mounted() {
-    if !can_mount() {
-        return;
+    for over in transports() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut served, _notifier) = Served::start(over, dir.path(), None);
+        assert_eq!(*served.mount.placement(), RootPlacement::Direct);
+        assert_eq!(fs::read(dir.path().join("volume/hello")).unwrap(), CONTENT);
+        served.mount.unmount(UnmountMode::Force).unwrap();
+        served.ends();
     }
-    let dir = tempfile::tempdir().unwrap();
-    let (mut served, _notifier) = Served::start(dir.path(), None);
-    assert_eq!(*served.mount.placement(), RootPlacement::Direct);
-    assert_eq!(fs::read(dir.path().join("volume/hello")).unwrap(), CONTENT);
-    served.mount.unmount(UnmountMode::Force).unwrap();
-    served.ends();
 }
 
 #[test]
@@ -325,7 +378,7 @@ fn an_ordinary_user_mounts_through_fusermount3() {
     }
     let dir = tempfile::tempdir().unwrap();
     let options = MountOptions { child: Some("volume".into()), ..MountOptions::new("mine, all mine") };
-    let (mut served, notifier) = Served::with(dir.path(), &options);
+    let (mut served, notifier) = Served::with(Over::Device, dir.path(), &options);
     drop(notifier);
     assert_eq!(*served.mount.placement(), RootPlacement::Direct);
     let (fs_type, source, _) = mountinfo(dir.path()).unwrap();
@@ -349,4 +402,94 @@ fn an_ordinary_user_mounts_through_fusermount3() {
         Mount::prepare(dir.path(), &MountOptions { allow_other: true, ..options }),
         Err(Error::Fusermount(message)) if message.contains("user_allow_other")
     ));
+}
+
+#[test]
+fn a_slow_request_holds_up_no_other() {
+    for over in transports() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut served, _notifier) = Served::start(over, dir.path(), Some("volume"));
+        let started = Instant::now();
+        thread::scope(|scope| {
+            // One less than there are threads for a CPU: these may all run on the same.
+            scope.spawn(|| fs::metadata(dir.path().join("slow")).unwrap());
+            thread::sleep(Duration::from_millis(50));
+            for i in 0..100 {
+                fs::metadata(dir.path().join(format!("no-{i}"))).unwrap_err();
+            }
+            assert!(started.elapsed() < Duration::from_millis(250), "{over:?}: {:?}", started.elapsed());
+        });
+        served.mount.unmount(UnmountMode::Clean).unwrap();
+        served.ends();
+    }
+}
+
+/// More than there are threads, so that a transport that keeps a thread for each would serve no one else.
+#[test]
+fn replies_may_come_late_and_from_other_threads_or_after_an_interrupt() {
+    const WAITERS: usize = 40;
+    for over in transports() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut served, _notifier) = Served::start(over, dir.path(), Some("volume"));
+        let hello = dir.path().join("hello");
+        for _ in 0..3 {
+            let waiter = || Command::new("flock").arg(&hello).arg("true").spawn().unwrap();
+            let mut waiters: Vec<_> = (0..WAITERS).map(|_| waiter()).collect();
+            served.waiters_become(WAITERS);
+            assert_eq!(fs::read(&hello).unwrap(), CONTENT);
+            let (killed, answered) = waiters.split_at_mut(WAITERS / 2);
+            for waiter in killed {
+                waiter.kill().unwrap();
+                waiter.wait().unwrap();
+            }
+            served.waiters_become(WAITERS / 2);
+            let late: Vec<_> = std::mem::take(&mut *served.tiny.waiting.lock().unwrap());
+            late.into_iter().for_each(|reply| reply.ok(&[]));
+            for waiter in answered {
+                assert!(waiter.wait().unwrap().success());
+            }
+            assert_eq!(fs::read(&hello).unwrap(), CONTENT);
+        }
+        served.mount.unmount(UnmountMode::Clean).unwrap();
+        served.ends();
+    }
+}
+
+#[test]
+fn many_threads_read_write_and_look_until_the_mount_is_taken_away() {
+    for over in transports() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut served, _notifier) = Served::start(over, dir.path(), Some("volume"));
+        let hello = dir.path().join("hello");
+        thread::scope(|scope| {
+            for thread in 0..8 {
+                let hello = &hello;
+                scope.spawn(move || {
+                    // Ends with the error that the end of the mount brings.
+                    (0..1_000_000).try_for_each(|i| -> std::io::Result<()> {
+                        match (thread + i) % 4 {
+                            0 => OpenOptions::new().write(true).open(hello)?.write_all(&vec![1; 1 << 20])?,
+                            1 => drop(fs::read(hello)?),
+                            2 => {
+                                let missing =
+                                    fs::metadata(hello.with_file_name(format!("no-{i}"))).unwrap_err();
+                                if missing.raw_os_error() != Some(Errno::ENOENT.raw()) {
+                                    return Err(missing);
+                                }
+                            }
+                            _ => drop(fs::read_dir(hello.parent().unwrap())?.count()),
+                        }
+                        Ok(())
+                    })
+                });
+            }
+            thread::sleep(Duration::from_millis(700));
+            // Requests under way fail, then it is busy: its users hold it.
+            let _ = served.mount.unmount(UnmountMode::Force);
+            let _ = served.mount.unmount(UnmountMode::Lazy);
+        });
+        assert!(served.tiny.lookups.load(Ordering::Relaxed) > 100);
+        assert_eq!(served.tiny.longest_write.load(Ordering::Relaxed), 1 << 20);
+        served.ends();
+    }
 }
