@@ -22,6 +22,7 @@ pub(crate) fn config(acl: AclKind, alone: bool) -> InitConfig {
         InitFlags::HANDLE_KILLPRIV_V2,
         InitFlags::HAS_EXPIRE_ONLY,
         InitFlags::MAX_PAGES,
+        InitFlags::OVER_IO_URING,
         InitFlags::PARALLEL_DIROPS,
         InitFlags::READDIRPLUS_AUTO,
     ];

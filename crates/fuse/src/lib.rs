@@ -13,4 +13,4 @@ mod waiters;
 
 pub use counts::RequestCounts;
 pub use fuse_transport::{Error, UnmountMode, clean_stale, unmount};
-pub use serve::{Mounted, Options, mount};
+pub use serve::{Channel, Mounted, Options, mount};

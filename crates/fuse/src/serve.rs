@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use fuse_transport::{Error, Mount, MountOptions, RootPlacement, Transport, UnmountMode, Workers};
+use fuse_transport::{
+    Error, Handler, Mount, MountOptions, Ring, RootPlacement, Transport, UnmountMode, Workers, enable_ring,
+};
 use vfs::Vfs;
 
 use crate::counts::RequestCounts;
@@ -27,8 +29,20 @@ pub struct Options {
     pub allow_nonempty: bool,
     /// Threads that serve requests; `None` for four a CPU, since a request may wait for the object store.
     pub workers: Option<NonZeroUsize>,
-    /// The CPUs to pin them to, in turn.
+    /// The CPUs to pin them to, in turn. With io_uring they are spread over all CPUs, and pinned there, anyway.
     pub pin_cpus: Vec<usize>,
+    pub channel: Channel,
+}
+
+/// How requests come from the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Channel {
+    /// Through io_uring where the kernel offers it, else through `/dev/fuse`.
+    #[default]
+    Auto,
+    /// Through io_uring; the kernel is told to offer it, to all file systems mounted from now on.
+    Ring,
+    Device,
 }
 
 /// A volume that is mounted and served.
@@ -42,7 +56,8 @@ pub struct Mounted {
 /// Mounts a volume and serves it from threads of its own. When this returns, the mount point answers.
 ///
 /// # Errors
-/// [`Error`]: the mount point is unfit, the kernel refuses, or a thread cannot be started.
+/// [`Error`]: the kernel has no io_uring for FUSE and [`Channel::Ring`] asks for it, the mount point is unfit, the kernel
+/// refuses, or a thread cannot be started.
 pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mounted, Error> {
     let mount_options = MountOptions {
         child: Some(root::CHILD.to_owned()),
@@ -55,6 +70,9 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
         allow_nonempty: options.allow_nonempty,
         ..MountOptions::new(&vfs.meta().volume().name)
     };
+    if options.channel == Channel::Ring {
+        enable_ring()?;
+    }
     let (mut mount, device) = Mount::prepare(mountpoint, &mount_options)?;
     let waiters = Arc::new(Waiters::default());
     let dispatch = Dispatch {
@@ -71,11 +89,16 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
     };
     let counts = Arc::new(RequestCounts::new());
     let counted = Arc::clone(&counts);
+    let channel = options.channel;
     let serve = move || {
-        let served = device.serve(&workers, &|request, reply| {
+        let handler: &Handler<'_> = &|request, reply| {
             counted.add(request.header.opcode);
             dispatch.handle(&request, reply);
-        });
+        };
+        let served = match channel {
+            Channel::Device => device.serve(&workers, handler),
+            Channel::Auto | Channel::Ring => Ring::from(device).serve(&workers, handler),
+        };
         waiters.end();
         served
     };
