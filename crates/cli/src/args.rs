@@ -73,7 +73,9 @@ Examples:
   limen format sqlite:///var/lib/limen/home.db home
       objects go to /var/lib/limen/home.data
   limen format sqlite:///var/lib/limen/big.db big --bucket /data/big --capacity 10T --inodes 50000000
-  limen format sqlite:///srv/plain.db plain --acl off")]
+  limen format sqlite:///srv/plain.db plain --acl off
+  limen format sqlite:///srv/cloud.db cloud --storage s3 --bucket https://s3.example.org/mybucket/cloud \\
+      --compress zstd --encrypt aes-256-gcm --key-file cloud.key")]
 pub(crate) struct FormatArgs {
     /// Where the metadata goes, e.g. sqlite:///var/lib/limen/home.db
     #[arg(value_name = "META-URL")]
@@ -84,15 +86,24 @@ pub(crate) struct FormatArgs {
     /// The kind of object store that the data goes to
     #[arg(long, value_enum, default_value_t = Storage::File)]
     pub(crate) storage: Storage,
-    /// The directory for the objects, empty or absent [default: beside the database, named NAME.data after its NAME.db]
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub(crate) bucket: Option<PathBuf>,
+    /// Where the objects go, and nothing else is: for file a directory [default: beside the database, named NAME.data
+    /// after its NAME.db], for s3 s3://BUCKET/PREFIX or https://HOST:PORT/BUCKET/PREFIX
+    #[arg(long, value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
+    pub(crate) bucket: Option<String>,
+    /// How data is compressed before it goes to the object store
+    #[arg(long, value_enum, default_value_t = Compress::None)]
+    pub(crate) compress: Compress,
+    /// Encrypt data before it goes to the object store; needs a key. Names and attributes are not encrypted
+    #[arg(long, value_enum, value_name = "CIPHER")]
+    pub(crate) encrypt: Option<Encrypt>,
+    #[command(flatten)]
+    pub(crate) keys: KeyArgs,
     /// The kind of ACLs that files may have; for good
     #[arg(long, value_enum, default_value_t = Acl::Posix)]
     pub(crate) acl: Acl,
-    /// Files up to this size lie in the metadata, at most 64K; 0 for none
-    #[arg(long, value_name = "BYTES", value_parser = parse_inline, default_value = "4096")]
-    pub(crate) inline: u32,
+    /// Files up to this size lie in the metadata, at most 64K; 0 for none [default: 4096, with --encrypt 0]
+    #[arg(long, value_name = "BYTES", value_parser = parse_inline)]
+    pub(crate) inline: Option<u32>,
     /// The most that all files may hold together, e.g. 500G; 0 for no limit
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0")]
     pub(crate) capacity: u64,
@@ -111,7 +122,11 @@ Options for -o, several separated by commas:
   user_only          only who mounts may enter, the default for others
   nonempty           mount over a directory that has entries
   workers=N          threads that serve requests [default: 4 a CPU]
+  shared             other mounts of the volume, with this option too, are let in
   cache=SIZE         memory for blocks that were read [default: 256M]
+  cache_dir=DIR      keep blocks that were read on this disk too, across mounts
+  cache_dir_size=SIZE, cache_dir_free=SIZE
+                     what it may take [default: 10G], and what it leaves free [default: 5G]
   write_buffer=SIZE  memory for data not yet stored
 
 Examples:
@@ -131,6 +146,8 @@ pub(crate) struct MountArgs {
     /// Serve in the background; return once the mount serves requests
     #[arg(short = 'd', long = "background", visible_alias = "daemon")]
     pub(crate) background: bool,
+    #[command(flatten)]
+    pub(crate) keys: KeyArgs,
     /// Mount options; see below
     #[arg(short = 'o', long = "options", value_name = "OPT[,OPT...]")]
     pub(crate) options: Vec<String>,
@@ -275,6 +292,34 @@ pub(crate) enum Storage {
     File,
     /// The memory of the mount: the data is gone with it, for trials
     Memory,
+    /// S3, or a server that speaks it; credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile
+    S3,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Compress {
+    None,
+    /// Fast
+    Lz4,
+    /// Small
+    Zstd,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Encrypt {
+    #[value(name = "aes-256-gcm")]
+    Aes256Gcm,
+    #[value(name = "xchacha20-poly1305")]
+    XChaCha20Poly1305,
+}
+
+/// What opens an encrypted volume, where not in the environment as LIMEN_KEY or LIMEN_PASSPHRASE.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct KeyArgs {
+    /// The key of an encrypted volume: 32 bytes, or these as hexadecimal digits or base64 [default: LIMEN_KEY or
+    /// LIMEN_PASSPHRASE in the environment]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) key_file: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

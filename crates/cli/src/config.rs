@@ -17,6 +17,9 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<(), Fault> {
     let change =
         Configure { capacity_bytes: args.capacity, max_inodes: args.inodes, inline_bytes: args.inline };
     refuse_fixed(args, &volume)?;
+    if !volume.encryption.is_empty() && args.inline.is_some_and(|bytes| bytes > 0) {
+        return Err(Fault::usage("--inline puts data into the metadata, which is not encrypted").at(&url));
+    }
     if change != Configure::default() {
         volume = configure(&url, &database, &change)?;
         warn(&url, &database, &volume)?;

@@ -45,6 +45,10 @@ pub(crate) fn start(args: &MountArgs) -> Result<(), Fault> {
     for list in &args.options {
         command.arg("-o").arg(list);
     }
+    if let Some(path) = &args.keys.key_file {
+        let path = absolute(path).map_err(|error| Fault::usage(error).at(path.display()))?;
+        command.arg("--key-file").arg(path);
+    }
     command.arg("--").arg(&args.url).arg(&mountpoint);
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
     let child = command

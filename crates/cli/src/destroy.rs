@@ -6,10 +6,10 @@ use meta::{EngineError, Volume};
 
 use crate::args::DestroyArgs;
 use crate::fault::Fault;
-use crate::format::{open_store, store_fault};
 use crate::mount;
 use crate::output;
 use crate::status::{usage, used_bytes};
+use crate::store::{open_closed, store_fault};
 use crate::units::show_size;
 use crate::url::{self, MetaUrl};
 
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<(), Fault> {
     // The objects first: should this be interrupted, the volume is still there to be destroyed again.
     let bar = output::progress("objects removed");
     let mut removed = 0;
-    let destroyed = open_store(&volume, 0)?.destroy(&mut |count| {
+    let destroyed = open_closed(&volume)?.destroy(&mut |count| {
         removed = count;
         bar.set_position(count);
     });

@@ -5,17 +5,19 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
 
-use chunk::{BlockStore, ChunkError, StorageConfig};
+use chunk::{Cipher, Compression, EncryptionSettings, StoreOptions};
 use meta::ops::SetAttr;
 use meta::{AclKind, Engine, Meta, Volume, VolumeError, Vouch};
 use types::{Ino, Time};
 
-use crate::args::{Acl, FormatArgs, Storage};
+use crate::args::{Acl, Compress, Encrypt, FormatArgs, Storage};
 use crate::fault::Fault;
 use crate::output;
+use crate::store::{self, open_store, store_fault};
 use crate::url::MetaUrl;
 
-pub(crate) const STORAGES: [&str; 2] = ["file", "memory"];
+/// Files up to this many bytes lie in the metadata: one page of most of them.
+const DEFAULT_INLINE_BYTES: u32 = 4096;
 
 /// The directories that an object store makes for itself; a format that was interrupted leaves them empty.
 const STORE_DIRECTORIES: [&str; 2] = ["chunks", "tmp"];
@@ -33,8 +35,10 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Fault> {
         uuid: new_uuid()?,
         storage: args.storage.name().to_owned(),
         bucket: bucket(args, path)?,
+        compression: Compression::from(args.compress).name().to_owned(),
+        encryption: encryption(args)?,
         acl: args.acl.into(),
-        inline_bytes: args.inline,
+        inline_bytes: inline_bytes(args)?,
         capacity_bytes: args.capacity,
         max_inodes: args.inodes,
         created: Time::now(),
@@ -42,7 +46,7 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Fault> {
     if args.storage == Storage::File {
         check_bucket(Path::new(&volume.bucket))?;
     }
-    let made = lay_down(&url, &volume);
+    let made = lay_down(&url, args, &volume);
     if made.is_err() && args.storage == Storage::File {
         remove_empty(Path::new(&volume.bucket));
     }
@@ -59,22 +63,6 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Fault> {
     ))
 }
 
-/// Opens the object store of a volume, with a cache of `cache_bytes` for blocks that were read.
-///
-/// # Errors
-/// The store cannot be reached, or is of a kind that this limen does not have.
-pub(crate) fn open_store(volume: &Volume, cache_bytes: u64) -> Result<Arc<BlockStore>, Fault> {
-    let config = StorageConfig { storage: volume.storage.clone(), bucket: volume.bucket.clone() };
-    BlockStore::open(&config, cache_bytes).map_err(|error| store_fault(volume, &error))
-}
-
-pub(crate) fn store_fault(volume: &Volume, error: &ChunkError) -> Fault {
-    let place = if volume.bucket.is_empty() { &volume.storage } else { &volume.bucket };
-    Fault::new(format!("the object store of volume '{}' does not work: {error}", volume.name))
-        .at(place)
-        .advise("check that the place exists, has room, and that you may write there")
-}
-
 /// A volume with the defaults of `limen format`, in memory.
 ///
 /// # Errors
@@ -85,8 +73,10 @@ pub(crate) fn volume_in_memory(name: &str) -> Result<Volume, Fault> {
         uuid: new_uuid()?,
         storage: Storage::Memory.name().to_owned(),
         bucket: String::new(),
+        compression: Compression::None.name().to_owned(),
+        encryption: String::new(),
         acl: AclKind::Posix,
-        inline_bytes: 4096,
+        inline_bytes: DEFAULT_INLINE_BYTES,
         capacity_bytes: 0,
         max_inodes: 0,
         created: Time::now(),
@@ -96,10 +86,51 @@ pub(crate) fn volume_in_memory(name: &str) -> Result<Volume, Fault> {
 impl Storage {
     fn name(self) -> &'static str {
         match self {
-            Storage::File => STORAGES[0],
-            Storage::Memory => STORAGES[1],
+            Storage::File => "file",
+            Storage::Memory => "memory",
+            Storage::S3 => "s3",
         }
     }
+}
+
+impl From<Compress> for Compression {
+    fn from(compress: Compress) -> Self {
+        match compress {
+            Compress::None => Compression::None,
+            Compress::Lz4 => Compression::Lz4,
+            Compress::Zstd => Compression::Zstd,
+        }
+    }
+}
+
+impl From<Encrypt> for Cipher {
+    fn from(encrypt: Encrypt) -> Self {
+        match encrypt {
+            Encrypt::Aes256Gcm => Cipher::Aes256Gcm,
+            Encrypt::XChaCha20Poly1305 => Cipher::XChaCha20Poly1305,
+        }
+    }
+}
+
+/// Metadata is not encrypted, so an encrypted volume keeps no file's data there.
+fn inline_bytes(args: &FormatArgs) -> Result<u32, Fault> {
+    match (args.inline, args.encrypt) {
+        (Some(1..), Some(_)) => {
+            Err(Fault::usage("--inline puts data into the metadata, which is not encrypted")
+                .advise("leave it out, or --encrypt"))
+        }
+        (Some(bytes), _) => Ok(bytes),
+        (None, Some(_)) => Ok(0),
+        (None, None) => Ok(DEFAULT_INLINE_BYTES),
+    }
+}
+
+/// What the volume's settings keep of its encryption.
+fn encryption(args: &FormatArgs) -> Result<String, Fault> {
+    let Some(cipher) = args.encrypt else { return Ok(String::new()) };
+    let (settings, _) =
+        EncryptionSettings::new(cipher.into(), &store::secret(&args.keys)?).map_err(Fault::new)?;
+    Ok(settings.to_string())
 }
 
 impl From<Acl> for AclKind {
@@ -127,8 +158,17 @@ fn refuse_existing(url: &MetaUrl, path: &Path) -> Result<(), Fault> {
     }
 }
 
-fn lay_down(url: &MetaUrl, volume: &Volume) -> Result<(), Fault> {
-    let store = open_store(volume, 0)?;
+fn lay_down(url: &MetaUrl, args: &FormatArgs, volume: &Volume) -> Result<(), Fault> {
+    let options = StoreOptions { cache_bytes: 0, ..StoreOptions::default() };
+    let store = open_store(volume, &args.keys, options)?;
+    if args.storage == Storage::S3 {
+        // As for a directory: what another volume has there would be overwritten.
+        let empty = store.is_empty().map_err(|error| store_fault(volume, &error))?;
+        if !empty {
+            let fault = Fault::new("there are objects in the bucket already").at(&volume.bucket);
+            return Err(fault.advise("choose an empty place with --bucket"));
+        }
+    }
     store.check().map_err(|error| store_fault(volume, &error))?;
     let engine = url.open(true)?.engine();
     volume.format(&*engine).map_err(|error| url.volume_fault(error))?;
@@ -153,13 +193,16 @@ fn give_root_directory(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<(), Fau
 fn bucket(args: &FormatArgs, database: &Path) -> Result<String, Fault> {
     let bucket = match (&args.bucket, args.storage) {
         (Some(_), Storage::Memory) => {
-            return Err(Fault::usage("--bucket is for --storage file").advise("leave it out"));
+            return Err(Fault::usage("--bucket is not for --storage memory").advise("leave it out"));
         }
         (None, Storage::Memory) => return Ok(String::new()),
         (None, Storage::File) => database.with_extension("data"),
-        (Some(bucket), Storage::File) => {
-            absolute(bucket).map_err(|error| Fault::usage(error).at(bucket.display()))?
+        (None, Storage::S3) => {
+            return Err(Fault::usage("--storage s3 needs a bucket")
+                .advise("write --bucket s3://BUCKET/PREFIX or --bucket https://HOST:PORT/BUCKET/PREFIX"));
         }
+        (Some(bucket), Storage::S3) => return Ok(bucket.clone()),
+        (Some(bucket), Storage::File) => absolute(bucket).map_err(|error| Fault::usage(error).at(bucket))?,
     };
     let text = bucket.to_str().map(str::to_owned);
     text.ok_or_else(|| Fault::usage("the bucket's path is not UTF-8").at(bucket.display()))

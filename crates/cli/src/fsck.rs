@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::process::ExitCode;
 
+use chunk::StoreOptions;
 use engine_sqlite::{LockError, MountLock};
 use indicatif::ProgressBar;
 use meta::check::{self, Checked, Place, Problem};
@@ -10,12 +11,13 @@ use meta::{Counter, Engine, EngineError, Meta, Record, Volume, VolumeError, Want
 use serde_json::{Value, json};
 use types::Ino;
 
+use crate::args::KeyArgs;
 use crate::fault::Fault;
-use crate::format::open_store;
 use crate::gc::Unreferenced;
 use crate::mount;
 use crate::output;
 use crate::scrub::{self, Damage};
+use crate::store::open_store;
 use crate::units::show_size;
 use crate::url::{Database, MetaUrl};
 
@@ -46,6 +48,8 @@ pub(crate) struct FsckArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    pub(crate) keys: KeyArgs,
 }
 
 const REPAIRED: u8 = 1;
@@ -203,7 +207,8 @@ fn check_data(
     findings: &mut Findings,
     bar: &ProgressBar,
 ) -> Result<(), Fault> {
-    let (engine, store) = (database.engine(), open_store(volume, 0)?);
+    let options = StoreOptions { cache_bytes: 0, ..StoreOptions::default() };
+    let (engine, store) = (database.engine(), open_store(volume, &args.keys, options)?);
     bar.set_message("MiB read");
     let mut report = |damage: Damage| match findings.damage.len() < MOST {
         true => findings.damage.push(damage),

@@ -13,11 +13,11 @@ use serde_json::json;
 use types::{BLOCK_BYTES, Ino, SessionId, SliceId};
 
 use crate::fault::Fault;
-use crate::format::{open_store, store_fault};
 use crate::fsck::next_slice;
 use crate::mount;
 use crate::output::{self, Table};
 use crate::status::sessions;
+use crate::store::{open_closed, store_fault};
 use crate::units::show_size;
 use crate::url::{Database, MetaUrl};
 
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &GcArgs) -> Result<(), Fault> {
     let lock = lock(args, &url, &database)?;
     let engine = database.engine();
     let failed = |error: EngineError| Fault::new(error).at(&url);
-    let store = open_store(&volume, 0)?;
+    let store = open_closed(&volume)?;
     let bar = output::progress("objects");
     let mut found = Found::default();
     let mounted = lock.is_none();
@@ -98,7 +98,9 @@ pub(crate) fn run(args: &GcArgs) -> Result<(), Fault> {
         sweeper.sweep(&volume, &store, object, &mut found)
     })?;
     found.acls = check::unused_acls(&*engine).map_err(failed)?;
-    engine.sync().map_err(failed)?;
+    if args.delete {
+        engine.sync().map_err(failed)?;
+    }
     bar.finish_and_clear();
     if args.json {
         return output::print_json(&found.to_json(args, &volume));

@@ -38,6 +38,7 @@ mod rmr;
 mod scrub;
 mod statistics;
 mod status;
+mod store;
 mod umount;
 mod units;
 mod url;

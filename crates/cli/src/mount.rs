@@ -17,7 +17,7 @@ use vfs::{SessionInfo, Vfs, VfsOptions};
 use crate::args::MountArgs;
 use crate::daemon::{self, Report};
 use crate::fault::Fault;
-use crate::format::{open_store, volume_in_memory};
+use crate::format::volume_in_memory;
 use crate::log;
 use crate::options::Options;
 use crate::paths;
@@ -25,6 +25,7 @@ use crate::process::{Process, host_name};
 use crate::registry::{self, Entry};
 use crate::statistics::{Counters, Endpoint};
 use crate::status::sessions;
+use crate::store::open_store;
 use crate::url::{Database, MetaUrl};
 
 /// Records held in memory, some 200 bytes each.
@@ -86,7 +87,7 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     meta.set_alone(!options.shared);
     // Asking a database on this machine costs microseconds: with others about, every question is asked.
     meta.set_lifetime(Duration::ZERO);
-    let store = open_store(meta.volume(), options.cache_bytes)?;
+    let store = open_store(meta.volume(), &args.keys, options.store(meta.volume()))?;
     let vfs_options = VfsOptions { write_buffer_bytes: options.write_buffer_bytes };
     let vfs = Arc::new(Vfs::new(Arc::new(meta), store, vfs_options));
 

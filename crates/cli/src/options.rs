@@ -1,6 +1,10 @@
 //! `-o` of `limen mount`: the options that mount(8) and fstab(5) have, and a few of our own.
 
 use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use chunk::{DiskCacheOptions, StoreOptions};
+use meta::Volume;
 
 use crate::fault::Fault;
 use crate::units::parse_size;
@@ -11,12 +15,16 @@ pub(crate) struct Options {
     pub(crate) fuse: fuse::Options,
     /// Other mounts of the volume are let in, and this one among them.
     pub(crate) shared: bool,
-    pub(crate) cache_bytes: u64,
+    cache_bytes: u64,
+    cache_dir: Option<PathBuf>,
+    cache_dir_bytes: u64,
+    cache_dir_free_bytes: u64,
     pub(crate) write_buffer_bytes: u64,
 }
 
 const KNOWN: &str = "ro, rw, nosuid, nodev, noexec, noatime, allow_other, user_only, nonempty, shared, workers=N, \
-                     cache=SIZE and write_buffer=SIZE";
+                     transport=auto|ring|dev, \
+                     cache=SIZE, cache_dir=DIR, cache_dir_size=SIZE, cache_dir_free=SIZE and write_buffer=SIZE";
 
 const MAX_WORKERS: usize = 1024;
 const MIN_CACHE_BYTES: u64 = 4 << 20;
@@ -33,6 +41,9 @@ impl Options {
             fuse: fuse::Options { allow_other: is_root, ..fuse::Options::default() },
             shared: false,
             cache_bytes: chunk::DEFAULT_CACHE_BYTES,
+            cache_dir: None,
+            cache_dir_bytes: 10 << 30,
+            cache_dir_free_bytes: 5 << 30,
             write_buffer_bytes: vfs::VfsOptions::default().write_buffer_bytes,
         };
         for option in lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
@@ -48,6 +59,17 @@ impl Options {
             }
         }
         Ok(options)
+    }
+
+    /// How the volume's blocks are cached.
+    pub(crate) fn store(&self, volume: &Volume) -> StoreOptions {
+        let disk_cache = self.cache_dir.as_ref().map(|directory| DiskCacheOptions {
+            directory: directory.clone(),
+            volume: volume.uuid.clone(),
+            max_bytes: self.cache_dir_bytes,
+            min_free_bytes: self.cache_dir_free_bytes,
+        });
+        StoreOptions { cache_bytes: self.cache_bytes, disk_cache, ..StoreOptions::default() }
     }
 
     fn set_flag(&mut self, option: &str) -> bool {
@@ -80,7 +102,19 @@ impl Options {
                 let wrong = || format!("'{value}' is no number of threads: write 1 to {MAX_WORKERS}");
                 self.fuse.workers = Some(workers.ok_or_else(wrong)?);
             }
+            "transport" => {
+                self.fuse.channel = match value {
+                    "auto" => fuse::Channel::Auto,
+                    "ring" => fuse::Channel::Ring,
+                    "dev" => fuse::Channel::Device,
+                    _ => return Err(format!("'{value}' is no transport: write auto, ring or dev")),
+                }
+            }
             "cache" => self.cache_bytes = parse_size(value)?.max(MIN_CACHE_BYTES),
+            "cache_dir" if Path::new(value).is_absolute() => self.cache_dir = Some(value.into()),
+            "cache_dir" => return Err("the cache's directory has to be an absolute path".to_owned()),
+            "cache_dir_size" => self.cache_dir_bytes = parse_size(value)?,
+            "cache_dir_free" => self.cache_dir_free_bytes = parse_size(value)?,
             "write_buffer" => self.write_buffer_bytes = parse_size(value)?.max(MIN_WRITE_BUFFER_BYTES),
             _ => return Ok(key.starts_with("x-")),
         }
@@ -104,11 +138,12 @@ mod tests {
         assert_eq!(options.cache_bytes, 1 << 30);
         assert!(!Options::parse(&[], false).unwrap().fuse.allow_other);
         assert!(!parse("user_only").unwrap().fuse.allow_other);
+        assert_eq!(parse("transport=ring,transport=dev").unwrap().fuse.channel, fuse::Channel::Device);
     }
 
     #[test]
     fn what_is_unknown_or_wrong_is_named() {
-        for list in ["rx", "ro,workers=0", "workers=many", "cache=big", "ro=1", "workers"] {
+        for list in ["rx", "ro,workers=0", "workers=many", "transport=x", "cache=big", "ro=1", "workers"] {
             let fault = parse(list).unwrap_err();
             assert_eq!(fault.exit_code(), 2);
             assert!(fault.to_string().contains(list.split(',').next_back().unwrap()), "{fault}");

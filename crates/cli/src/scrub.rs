@@ -5,7 +5,7 @@ use meta::{Engine, EngineError, Volume, check};
 use types::{BLOCK_BYTES, CHUNK_BYTES, Ino, SliceId};
 
 use crate::fault::Fault;
-use crate::format::store_fault;
+use crate::store::store_fault;
 
 /// A range of a file that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -32,6 +32,9 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
     table.row("format", meta::FORMAT_VERSION);
     table.row("objects", format!("{} ({})", or(&volume.bucket, "-"), volume.storage));
     table.row("ACLs", volume.acl.name());
+    table.row("compression", &volume.compression);
+    let cipher = volume.encryption.split(':').next().filter(|cipher| !cipher.is_empty());
+    table.row("encryption", cipher.unwrap_or("none"));
     table.row("inline up to", show_size(volume.inline_bytes.into()));
     table.row("data", of_limit(show_size(used_bytes(&usage)), volume.capacity_bytes, show_size));
     table.row("inodes", of_limit(usage.inodes.to_string(), volume.max_inodes, |n| n.to_string()));
@@ -110,6 +113,8 @@ fn to_json(url: &MetaUrl, volume: &Volume, usage: &Usage, sessions: &[Session]) 
         "storage": volume.storage,
         "bucket": volume.bucket,
         "acl": volume.acl.name(),
+        "compression": volume.compression,
+        "encryption": volume.encryption,
         "inline_bytes": volume.inline_bytes,
         "capacity_bytes": volume.capacity_bytes,
         "max_inodes": volume.max_inodes,

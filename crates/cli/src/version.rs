@@ -15,7 +15,7 @@ pub(crate) fn run(args: &VersionArgs) -> Result<(), Fault> {
             "block_format": chunk::BLOCK_FORMAT,
             "sqlite_schema": engine_sqlite::VERSION,
             "engines": crate::url::ENGINES,
-            "storages": crate::format::STORAGES,
+            "storages": chunk::STORAGES,
         }));
     }
     let mut table = Table::default();
@@ -23,6 +23,6 @@ pub(crate) fn run(args: &VersionArgs) -> Result<(), Fault> {
     table.row("block format", chunk::BLOCK_FORMAT);
     table.row("SQLite schema", engine_sqlite::VERSION);
     table.row("metadata engines", crate::url::ENGINES.join(", "));
-    table.row("object stores", crate::format::STORAGES.join(", "));
+    table.row("object stores", chunk::STORAGES.join(", "));
     output::print(&format!("limen {version}\n{}", table.render()))
 }

@@ -43,6 +43,10 @@ pub struct Volume {
     /// The object store's kind, e.g. `file`, and where in it the volume's blocks are.
     pub storage: String,
     pub bucket: String,
+    /// How blocks are compressed, by the name the store has for it; `none`.
+    pub compression: String,
+    /// How blocks are encrypted, as the store writes it down; empty for not at all. Nothing in it is secret.
+    pub encryption: String,
     pub acl: AclKind,
     /// Files up to this many bytes lie in the metadata.
     pub inline_bytes: u32,
@@ -128,13 +132,15 @@ impl Volume {
         }
     }
 
-    fn settings(&self) -> [Effect; 10] {
+    fn settings(&self) -> [Effect; 12] {
         [
             ("format_version", FORMAT_VERSION.to_string()),
             ("name", self.name.clone()),
             ("uuid", self.uuid.clone()),
             ("storage", self.storage.clone()),
             ("bucket", self.bucket.clone()),
+            ("compression", self.compression.clone()),
+            ("encryption", self.encryption.clone()),
             ("acl", self.acl.name().to_owned()),
             ("inline_bytes", self.inline_bytes.to_string()),
             ("capacity_bytes", self.capacity_bytes.to_string()),
@@ -162,6 +168,8 @@ impl Volume {
             uuid: text("uuid")?,
             storage: text("storage")?,
             bucket: text("bucket")?,
+            compression: text("compression")?,
+            encryption: text("encryption")?,
             acl: AclKind::parse(&text("acl")?).ok_or_else(|| damaged("acl"))?,
             inline_bytes: u32::try_from(number("inline_bytes")?).map_err(|_| damaged("inline_bytes"))?,
             capacity_bytes: number("capacity_bytes")?,

@@ -1,1 +1,299 @@
+//! Each kind of damage, found by its name and, where that is promised, repaired; with windows of a few records as well.
 
+use std::sync::Arc;
+
+use types::{
+    AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, SessionId, Slice, SliceId, SliceSource, Time,
+};
+
+use super::{Problem, WINDOW, check_in_windows, find_paths, for_each_slice_window, repair, unused_acls};
+use crate::driver::{Meta, Op, Vouch};
+use crate::engine::{Engine, EngineError};
+use crate::mem::MemEngine;
+use crate::ops::{AclType, CopyRange, Link, Make, MakeKind, MakeOrphan, SetAcl, Unlink, Write};
+use crate::record::{Counter, Session};
+use crate::txn::{Access, Effect, Txn};
+use crate::volume::{AclKind, Volume};
+
+const DIR: FileType = FileType::Directory;
+const FILE: FileType = FileType::Regular;
+
+/// `/d/sub`, `/d/f` and its link `/g`, `/d/copy` of it, `/d/l`, an orphan, and more directories than a small window has.
+struct Sample {
+    engine: Arc<dyn Engine>,
+    meta: Meta,
+    d: Ino,
+    sub: Ino,
+    f: Ino,
+    l: Ino,
+    orphan: Ino,
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+fn blocks(pos: u32, len: u32, id: u64, offset: u32, size: u32) -> Slice {
+    Slice { pos, len, source: SliceSource::Blocks { id: SliceId(id), offset, size } }
+}
+
+impl Sample {
+    fn new() -> Self {
+        let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
+        let volume = Volume {
+            name: "test".into(),
+            uuid: "0b6a1a4e-6d1c-4b53-9d5a-0a4f2b1f4f10".into(),
+            storage: "memory".into(),
+            bucket: String::new(),
+            acl: AclKind::Posix,
+            compression: "none".into(),
+            encryption: String::new(),
+            inline_bytes: 4096,
+            capacity_bytes: 0,
+            max_inodes: 0,
+            created: Time::new(1_700_000_000, 7),
+        };
+        volume.format(&*engine).unwrap();
+        let meta = Meta::open(engine.clone(), 1000).unwrap();
+        meta.set_alone(true);
+        let mut s = Sample { engine, meta, d: Ino(0), sub: Ino(0), f: Ino(0), l: Ino(0), orphan: Ino(0) };
+        s.d = s.make(Ino::ROOT, "d", MakeKind::Directory);
+        s.sub = s.make(s.d, "sub", MakeKind::Directory);
+        s.f = s.make(s.d, "f", MakeKind::Regular);
+        s.l = s.make(s.d, "l", MakeKind::Symlink(b"target"[..].into()));
+        s.run(&Link { ino: s.f, parent: Ino::ROOT, name: name("g") });
+        let copy = s.make(s.d, "copy", MakeKind::Regular);
+        let first = s.meta.lease(Counter::Slice, 10).unwrap();
+        let slices = vec![(ChunkIndex(0), blocks(0, 100, first, 0, 100))];
+        s.run(&Write { ino: s.f, slices, end: 100, mtime: Time::now() });
+        let inline = Slice { pos: 50, len: 3, source: SliceSource::Inline(b"abc"[..].into()) };
+        s.run(&Write { ino: s.f, slices: vec![(ChunkIndex(0), inline)], end: 53, mtime: Time::now() });
+        s.run(&CopyRange { from: s.f, offset: 10, to: copy, to_offset: 0, len: 80 });
+        let acl = acl::posix::PosixAcl::from_text("u::rw,u:5:rw,g::r,m::rw,o::-").unwrap();
+        s.run(&SetAcl { ino: s.f, which: AclType::Access, acl: Some(acl), kill_sgid: false });
+        s.orphan = s.run(&MakeOrphan(s.make_op(s.d, "x", MakeKind::Regular))).ino;
+        for at in 0..20 {
+            let dir = s.make(s.sub, &format!("dir{at}"), MakeKind::Directory);
+            s.make(dir, "file", MakeKind::Regular);
+        }
+        let gone = s.make(s.d, "gone", MakeKind::Regular);
+        let slices = vec![(ChunkIndex(3), blocks(0, 9, first + 1, 0, 9))];
+        s.run(&Write { ino: gone, slices, end: 9, mtime: Time::now() });
+        s.run(&Unlink { parent: s.d, name: name("gone"), open: None });
+        let host = "h".to_owned();
+        let (since, heartbeat) = (Time::now(), Time::now());
+        s.meta
+            .put_session(Session {
+                id: s.meta.session(),
+                host,
+                pid: 1,
+                mountpoint: "/".into(),
+                since,
+                heartbeat,
+            })
+            .unwrap();
+        s
+    }
+
+    fn run<O: Op>(&self, op: &O) -> O::Reply {
+        self.meta.run(op, &Vouch::Kernel { told: None }).unwrap()
+    }
+
+    fn make_op(&self, parent: Ino, name: &str, kind: MakeKind) -> Make {
+        let ino = Ino(self.meta.lease(Counter::Ino, 1).unwrap());
+        let name = Name::new(name.as_bytes()).unwrap();
+        Make { parent, name, ino, kind, mode: Mode::new(0o755), umask: 0, uid: 0, gid: 0 }
+    }
+
+    fn make(&self, parent: Ino, name: &str, kind: MakeKind) -> Ino {
+        self.run(&self.make_op(parent, name, kind)).ino
+    }
+
+    fn damage(&self, effects: Vec<Effect>) {
+        let op_id = OpId(1 << 120);
+        self.engine.commit(&[Txn { op_id, guards: Vec::new(), effects }]).unwrap();
+        self.meta.set_alone(true);
+    }
+
+    fn problems(&self, window: usize) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut report = |problem| problems.push(problem);
+        check_in_windows(&*self.engine, window, &mut report, &mut |_, _| {}).unwrap();
+        problems
+    }
+
+    fn codes(&self, window: usize) -> Vec<&'static str> {
+        let mut codes: Vec<_> = self.problems(window).iter().map(Problem::code).collect();
+        codes.sort_unstable();
+        codes
+    }
+
+    /// Repairs until nothing more comes of it; gives what is left.
+    fn repaired(&self) -> Vec<&'static str> {
+        for _ in 0..10 {
+            let problems = self.problems(WINDOW);
+            if !problems.iter().fold(false, |done, problem| repair(&self.meta, problem).unwrap() || done) {
+                break;
+            }
+        }
+        self.codes(WINDOW)
+    }
+}
+
+type Damage = fn(&Sample) -> Vec<Effect>;
+
+fn access(s: &Sample, change: impl Fn(&mut Access)) -> Vec<Effect> {
+    let node = s.run(&crate::ops::GetNode(s.f));
+    let mut access = Access::from(&node);
+    change(&mut access);
+    vec![Effect::SetAccess { ino: s.f, access }]
+}
+
+fn row(s: &Sample, slice: Slice) -> Vec<Effect> {
+    vec![Effect::AppendSlice { ino: s.f, chunk: ChunkIndex(1), slice }]
+}
+
+/// Damage, what it is called, and what of it is left after a repair.
+const CASES: &[(Damage, &[&str], &[&str])] = &[
+    (|s| vec![Effect::DropNode { ino: s.l }], &["entry-without-inode"], &[]),
+    (|s| vec![edge(s.d, "l", s.l, FILE)], &["entry-kind"], &[]),
+    (|s| vec![edge(s.d, "sub", s.sub, FILE)], &["entry-kind", "links"], &[]),
+    (|s| vec![edge(Ino::ROOT, "again", s.sub, DIR)], &["links", "second-name"], &[]),
+    (|s| vec![edge(s.sub, "root", Ino::ROOT, DIR)], &["links", "second-name"], &[]),
+    (|s| vec![Effect::SetParent { ino: s.sub, parent: Ino::ROOT }], &["parent"], &[]),
+    (|s| vec![Effect::SetParent { ino: s.sub, parent: Ino(1 << 40) }], &["parent"], &[]),
+    (|_| vec![Effect::SetParent { ino: Ino::ROOT, parent: Ino(9) }], &["parent"], &[]),
+    (|s| vec![drop_edge(s.d, "sub")], &["links", "lost"], &[]),
+    (|s| vec![drop_edge(s.d, "l")], &["lost"], &[]),
+    (|s| vec![drop_edge(s.d, "f")], &["links"], &[]),
+    (|s| vec![drop_edge(s.d, "f"), drop_edge(Ino::ROOT, "g")], &["lost"], &[]),
+    (|s| vec![Effect::DropOrphan { session: s.meta.session(), ino: s.orphan }], &["lost"], &[]),
+    (
+        // `d` moves into `sub`, which lies in it.
+        |s| {
+            let (from, to) = (Ino::ROOT, s.sub);
+            vec![
+                drop_edge(from, "d"),
+                edge(to, "d", s.d, DIR),
+                Effect::SetParent { ino: s.d, parent: to },
+                Effect::AddLinks { ino: from, delta: -1 },
+                Effect::AddLinks { ino: to, delta: 1 },
+            ]
+        },
+        &["circle"],
+        &[],
+    ),
+    (|s| vec![Effect::AddLinks { ino: s.f, delta: 3 }], &["links"], &[]),
+    (|s| vec![Effect::AddLinks { ino: s.d, delta: -2 }], &["links"], &[]),
+    (|s| vec![Effect::PutOrphan { session: SessionId(1), ino: s.f }], &["stale-orphan"], &[]),
+    (|_| vec![Effect::PutOrphan { session: SessionId(1), ino: Ino(9) }], &[], &[]),
+    (|s| access(s, |it| it.access_acl = AclId(5)), &["acl-missing"], &["acl-missing"]),
+    (
+        |s| {
+            let put = Effect::PutAcl { id: AclId(6), text: "nonsense".into() };
+            [vec![put], access(s, |it| it.default_acl = AclId(6))].concat()
+        },
+        &["acl-damaged"],
+        &["acl-damaged"],
+    ),
+    (|s| access(s, |it| it.mode = Mode::new(0o777)), &["acl-mode"], &["acl-mode"]),
+    (|s| vec![Effect::PutSymlink { ino: s.l, target: b"elsewhere"[..].into() }], &["target-length"], &[]),
+    (|s| vec![Effect::PutNode(s.run(&crate::ops::GetNode(s.l)))], &["no-target"], &["no-target"]),
+    (|s| row(s, blocks(0, 10, 5, 91, 100)), &["row"], &["row"]),
+    (|s| row(s, blocks(67_108_860, 5, 5, 0, 100)), &["row"], &["row"]),
+    (|s| row(s, Slice { pos: 0, len: 0, source: SliceSource::Hole }), &["row"], &["row"]),
+    (
+        |s| row(s, Slice { pos: 0, len: 4, source: SliceSource::Inline(b"abc"[..].into()) }),
+        &["row"],
+        &["row"],
+    ),
+    (|s| row(s, blocks(0, 5, 1, 0, 90)), &["shared", "slice-size"], &["slice-size"]),
+    (|s| row(s, blocks(0, 5, 1, 0, 100)), &["shared"], &[]),
+    (|_| vec![Effect::Share { slice: SliceId(1) }], &["shared"], &["shared"]),
+    (|_| vec![Effect::Share { slice: SliceId(77) }], &["shared"], &["shared"]),
+    (
+        |s| {
+            // One row too many goes, twice, and with it both references that are known.
+            let (append, ino) = (row(s, blocks(0, 5, 1, 0, 100)), s.f);
+            let drop = vec![Effect::DropSlices { ino, from: ChunkIndex(1), to: ChunkIndex(2) }];
+            [append.clone(), drop.clone(), append, drop].concat()
+        },
+        &["garbage-in-use", "shared"],
+        &[],
+    ),
+    (|_| vec![Effect::AddUsage { inodes: -3, blocks: 99 }], &["usage"], &[]),
+    (|_| vec![Effect::AddUsage { inodes: -3000, blocks: -99 }], &["usage"], &[]),
+    (|_| vec![Effect::SetCounter { counter: Counter::Ino, value: 5 }], &["counter"], &[]),
+    (|_| vec![Effect::SetCounter { counter: Counter::Slice, value: 1 }], &["counter"], &[]),
+    (|_| vec![Effect::SetCounter { counter: Counter::Session, value: 1 }], &["counter"], &[]),
+    (
+        |s| vec![drop_edge(s.d, "l"), Effect::SetCounter { counter: Counter::Ino, value: 5 }],
+        &["counter", "lost"],
+        &[],
+    ),
+    (|s| vec![drop_edge(s.d, "l"), edge(Ino::ROOT, "lost+found", s.f, FILE)], &["links", "lost"], &["lost"]),
+    (|_| vec![Effect::DropNode { ino: Ino::ROOT }], &["no-root"], &["no-root"]),
+];
+
+fn edge(parent: Ino, text: &str, ino: Ino, kind: FileType) -> Effect {
+    Effect::PutEdge { parent, name: name(text), ino, kind }
+}
+
+fn drop_edge(parent: Ino, text: &str) -> Effect {
+    Effect::DropEdge { parent, name: name(text) }
+}
+
+#[test]
+fn a_whole_volume_has_no_problem() {
+    let s = Sample::new();
+    for window in [2, 3, 7, WINDOW] {
+        assert_eq!(s.problems(window), [], "windows of {window}");
+    }
+    assert_eq!(unused_acls(&*s.engine).unwrap(), (1, 0));
+}
+
+#[test]
+fn damage_is_found_by_name_and_repaired() {
+    for (at, (damage, codes, left)) in CASES.iter().enumerate() {
+        let s = Sample::new();
+        s.damage(damage(&s));
+        let found = s.codes(WINDOW);
+        for code in *codes {
+            assert!(found.contains(code), "case {at}: {code} is not among {found:?}");
+        }
+        for window in [2, 5] {
+            assert_eq!(s.codes(window), found, "case {at}, windows of {window}");
+        }
+        let after = s.repaired();
+        for code in *left {
+            assert!(after.contains(code), "case {at}: {code} is not among {after:?}");
+        }
+        assert!(!left.is_empty() || after.is_empty(), "case {at}: {:?}", s.problems(WINDOW));
+    }
+}
+
+#[test]
+fn what_was_lost_is_found_with_all_below_it() {
+    let s = Sample::new();
+    s.damage(vec![drop_edge(s.d, "sub"), drop_edge(s.d, "f"), drop_edge(Ino::ROOT, "g")]);
+    assert!(s.repaired().is_empty());
+    let below = s.run(&crate::ops::Lookup { parent: s.sub, name: name("dir7") }).unwrap().ino;
+    let paths = find_paths(&*s.engine, &[s.sub, s.f, below, s.l, Ino::ROOT].into()).unwrap();
+    let path = |ino| String::from_utf8(paths[&ino].clone()).unwrap();
+    assert_eq!(path(s.sub), format!("/lost+found/#{}", s.sub));
+    assert_eq!(path(s.f), format!("/lost+found/#{}", s.f));
+    assert_eq!(path(below), format!("/lost+found/#{}/dir7", s.sub));
+    assert_eq!((path(s.l), path(Ino::ROOT)), ("/d/l".to_owned(), "/".to_owned()));
+}
+
+#[test]
+fn slices_come_with_what_refers_to_them() {
+    let s = Sample::new();
+    let mut all = Vec::new();
+    for_each_slice_window(&*s.engine, |window| {
+        all.extend(window.iter().map(|(slice, used)| (slice.0, used.rows, used.size, used.garbage)));
+        Ok::<_, EngineError>(())
+    })
+    .unwrap();
+    assert_eq!(all, [(1, 2, 100, false), (2, 0, 9, true)]);
+}

@@ -31,6 +31,8 @@ pub(super) fn volume() -> Volume {
         storage: "mem".into(),
         bucket: "/".into(),
         acl: AclKind::Posix,
+        compression: "none".into(),
+        encryption: String::new(),
         inline_bytes: 4096,
         capacity_bytes: 0,
         max_inodes: 0,

@@ -1,0 +1,79 @@
+//! The object store of a volume: how it is opened, and what opens an encrypted one.
+
+use std::env;
+use std::sync::Arc;
+
+use chunk::{BlockStore, ChunkError, Encryption, EncryptionSettings, Secret, StorageConfig, StoreOptions};
+use meta::Volume;
+
+use crate::args::KeyArgs;
+use crate::fault::Fault;
+
+/// The environment variables that hold a key, or a passphrase.
+const KEY: &str = "LIMEN_KEY";
+const PASSPHRASE: &str = "LIMEN_PASSPHRASE";
+
+/// Opens a volume's store to write, remove or list blocks as they are. What they hold cannot be read where the volume is
+/// encrypted.
+///
+/// # Errors
+/// The store cannot be reached, or is of a kind that this limen does not have.
+pub(crate) fn open_closed(volume: &Volume) -> Result<Arc<BlockStore>, Fault> {
+    open_with(volume, StoreOptions { cache_bytes: 0, ..StoreOptions::default() })
+}
+
+/// Opens a volume's store to read and write files' data.
+///
+/// # Errors
+/// As [`open_closed`]; the key is missing or wrong.
+pub(crate) fn open_store(
+    volume: &Volume,
+    keys: &KeyArgs,
+    options: StoreOptions,
+) -> Result<Arc<BlockStore>, Fault> {
+    let compression = volume.compression.parse().map_err(|error| store_fault(volume, &error))?;
+    open_with(volume, StoreOptions { compression, encryption: unlock(volume, keys)?, ..options })
+}
+
+pub(crate) fn store_fault(volume: &Volume, error: &ChunkError) -> Fault {
+    let place = if volume.bucket.is_empty() { &volume.storage } else { &volume.bucket };
+    let fault = Fault::new(format!("the object store of volume '{}' does not work: {error}", volume.name));
+    fault.at(place).advise("check that the place exists, has room, and that you may write there")
+}
+
+/// What a person gives to lock or open a volume: the file that is named, or what is in the environment.
+///
+/// # Errors
+/// None of them is there, or it is no key.
+pub(crate) fn secret(keys: &KeyArgs) -> Result<Secret, Fault> {
+    let found = match (&keys.key_file, env::var(PASSPHRASE)) {
+        (Some(path), _) => Secret::key_from_file(path),
+        (None, Ok(passphrase)) => Ok(Secret::passphrase(passphrase)),
+        (None, Err(_)) if env::var_os(KEY).is_some() => Secret::key_from_env(KEY),
+        (None, Err(_)) => {
+            return Err(Fault::new("an encrypted volume needs its key").advise(format!(
+                "give it with --key-file FILE, or in the environment as {KEY} (32 bytes as hexadecimal digits or \
+                 base64) or {PASSPHRASE}"
+            )));
+        }
+    };
+    found.map_err(|error| Fault::new(error).advise("make a key with: openssl rand -hex 32 >FILE"))
+}
+
+fn unlock(volume: &Volume, keys: &KeyArgs) -> Result<Option<Encryption>, Fault> {
+    if volume.encryption.is_empty() {
+        return Ok(None);
+    }
+    let settings: EncryptionSettings =
+        volume.encryption.parse().map_err(|error: ChunkError| store_fault(volume, &error))?;
+    let encryption = settings.unlock(&secret(keys)?).map_err(|error| {
+        let fault = Fault::new(format!("volume '{}' cannot be opened: {error}", volume.name));
+        fault.advise("give the key or passphrase that it was formatted with")
+    })?;
+    Ok(Some(encryption))
+}
+
+fn open_with(volume: &Volume, options: StoreOptions) -> Result<Arc<BlockStore>, Fault> {
+    let config = StorageConfig { storage: volume.storage.clone(), bucket: volume.bucket.clone() };
+    BlockStore::open_with(&config, options).map_err(|error| store_fault(volume, &error))
+}
