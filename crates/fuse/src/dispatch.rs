@@ -1,16 +1,14 @@
 //! One arm a request: its arguments to the VFS, the answer back.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fuse_proto::{
-    Body, CopyRange, DirBuffer, Entry, Fh, LockOwner, LockRequest, NodeId, OpenFlags, Operation, ReadDir,
-    Request,
+    Body, CopyRange, DirBuffer, Entry, Fh, LockRequest, NodeId, OpenFlags, Operation, ReadDir, Request,
 };
 use fuse_transport::Reply;
 use types::{Errno, Ino, Mode};
-use vfs::{
-    DirEntry, DirHandle, DirPosition, LockKind, Locked, MakeRequest, RenameFlags, Special, Vfs, XattrMode,
-};
+use vfs::{DirEntry, DirHandle, DirPosition, Locked, MakeRequest, RenameFlags, Special, Vfs, XattrMode};
 
 use crate::init;
 use crate::root;
@@ -22,6 +20,7 @@ use crate::waiters::Waiters;
 pub(crate) struct Dispatch {
     pub(crate) vfs: Arc<Vfs>,
     pub(crate) waiters: Arc<Waiters>,
+    pub(crate) next_handle: AtomicU64,
     /// The FUSE root is the volume's root, not its parent.
     pub(crate) direct: bool,
 }
@@ -145,7 +144,7 @@ impl Dispatch {
             Operation::Link { node, name } => self.entry_body(&vfs.link(self.ino(node), ino, name)?),
             Operation::Open { flags, kill_suidgid } => {
                 vfs.open(caller, ino, flags & O_TRUNC != 0, kill_suidgid)?;
-                Ok(Body::open(Fh(0), self.open_flags(flags)).into())
+                Ok(Body::open(self.new_handle(), self.open_flags(flags)).into())
             }
             Operation::Create(create) => {
                 let (what, mode) = (Special::Regular, Mode::new(create.mode));
@@ -156,7 +155,7 @@ impl Dispatch {
                     made => made?,
                 };
                 let flags = self.open_flags(create.flags);
-                Ok(Body::create(&entry(&made, vfs.ttl()), Fh(0), flags).into())
+                Ok(Body::create(&entry(&made, vfs.ttl()), self.new_handle(), flags).into())
             }
             Operation::Read(read) => Ok(Answer::Bytes(vfs.read(ino, read.offset, read.size_bytes)?)),
             Operation::Write(write) => {
@@ -168,15 +167,18 @@ impl Dispatch {
                 Ok(Body::written(write.data.len() as u32).into())
             }
             Operation::Flush { lock_owner, .. } => {
-                let unlocked = self.unlock_all(ino, LockKind::Posix, lock_owner);
-                done(vfs.flush(ino).and(unlocked))
+                // In this order: who has the lock next is to find what was written under it.
+                let flushed = vfs.flush(ino);
+                let unlocked = vfs.unlock_process(ino, lock_owner.0);
+                self.waiters.wake();
+                done(flushed.and(unlocked))
             }
             Operation::Release(release) => {
-                let unlocked = match release.flock_unlock {
-                    true => self.unlock_all(ino, LockKind::Flock, release.lock_owner),
-                    false => Ok(()),
-                };
-                done(vfs.close(ino).and(unlocked))
+                let flock = release.flock_unlock.then_some(release.lock_owner.0);
+                let closed = vfs.close(ino);
+                let unlocked = vfs.unlock_handle(ino, release.fh.0, flock);
+                self.waiters.wake();
+                done(closed.and(unlocked))
             }
             Operation::GetLk(asked) => {
                 let found = vfs.find_lock(ino, translate::lock(&asked)?)?;
@@ -188,7 +190,7 @@ impl Dispatch {
                     vfs.unlock(ino, wanted)?;
                     self.waiters.wake();
                 } else {
-                    vfs.take_lock(ino, wanted, false)?;
+                    vfs.take_lock(ino, asked.fh.0, wanted, false)?;
                 }
                 Ok(Body::empty().into())
             }
@@ -220,7 +222,7 @@ impl Dispatch {
             Operation::TmpFile(create) => {
                 let made = vfs.tmpfile(caller, ino, Mode::new(create.mode), create.umask)?;
                 let flags = self.open_flags(create.flags);
-                Ok(Body::create(&entry(&made, vfs.ttl()), Fh(0), flags).into())
+                Ok(Body::create(&entry(&made, vfs.ttl()), self.new_handle(), flags).into())
             }
             Operation::Fallocate { offset, len, mode, .. } => {
                 done(vfs.allocate(ino, offset, len, translate::allocate_mode(mode)?))
@@ -240,17 +242,11 @@ impl Dispatch {
             Ok(wanted) => wanted,
             Err(errno) => return reply.error(errno),
         };
-        match self.vfs.take_lock(ino, wanted, true) {
+        match self.vfs.take_lock(ino, asked.fh.0, wanted, true) {
             Ok(Locked::Granted) => reply.ok(&[]),
-            Ok(Locked::Waiting) => self.waiters.add(reply, ino, wanted),
+            Ok(Locked::Waiting) => self.waiters.add(&self.vfs, reply, ino, wanted),
             Err(errno) => reply.error(errno),
         }
-    }
-
-    fn unlock_all(&self, ino: Ino, kind: LockKind, owner: LockOwner) -> Result<(), Errno> {
-        self.vfs.unlock_all(ino, kind, owner.0)?;
-        self.waiters.wake();
-        Ok(())
     }
 
     /// Never more than the shorter of the two replies can say.
@@ -295,6 +291,11 @@ impl Dispatch {
             (false, _) if flags & O_APPEND != 0 => OpenFlags::DIRECT_IO,
             (false, _) => OpenFlags::NONE,
         }
+    }
+
+    /// Tells open files apart for the sake of their locks, which the kernel keeps where this client is alone.
+    fn new_handle(&self) -> Fh {
+        if self.vfs.is_alone() { Fh(0) } else { Fh(self.next_handle.fetch_add(1, Ordering::Relaxed)) }
     }
 
     fn ino(&self, node: NodeId) -> Ino {

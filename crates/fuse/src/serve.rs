@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 
 use fuse_transport::{
@@ -78,10 +79,11 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
     let dispatch = Dispatch {
         vfs: Arc::clone(vfs),
         waiters: Arc::clone(&waiters),
+        next_handle: AtomicU64::new(1),
         direct: *mount.placement() == RootPlacement::Direct,
     };
     let starting = |source| Error::System { what: "start a serving thread".into(), source };
-    waiters.start(Arc::clone(vfs)).map_err(starting)?;
+    let asking = waiters.start(Arc::clone(vfs)).map_err(starting)?;
     let workers = Workers {
         threads: options.workers.unwrap_or_else(default_workers),
         max_write_bytes: MAX_WRITE_BYTES,
@@ -100,6 +102,8 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
             Channel::Auto | Channel::Ring => Ring::from(device).serve(&workers, handler),
         };
         waiters.end();
+        // It has no result, and a panic is in the log.
+        let _ = asking.join();
         served
     };
     let server = std::thread::Builder::new().name("limen-serve".into()).spawn(serve).map_err(starting)?;

@@ -2,7 +2,7 @@
 //!
 //! The lock may be given up on another machine, so they ask again from time to time; what is unlocked here wakes them.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -18,8 +18,8 @@ const ASK_EVERY: Duration = Duration::from_millis(20);
 /// Requests that may wait at once; one more is refused (ENOLCK).
 const MAX_WAITING: usize = 10_000;
 
-/// Interrupts remembered; almost all are for requests that never wait here.
-const MAX_INTERRUPTS: usize = 256;
+/// Interrupts remembered, as many as may be for requests that wait; almost all are for others.
+const MAX_INTERRUPTS: usize = MAX_WAITING;
 
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
@@ -46,9 +46,11 @@ struct Waiting {
 
 impl Waiters {
     /// Lets a request wait until its lock is granted.
-    pub(crate) fn add(&self, reply: Reply, ino: Ino, asked: LockRequest) {
+    pub(crate) fn add(&self, vfs: &Vfs, reply: Reply, ino: Ino, asked: LockRequest) {
         let mut state = self.lock();
         if state.ended || state.waiting.len() >= MAX_WAITING {
+            drop(state);
+            vfs.stop_waiting(asked);
             return reply.error(Errno::ENOLCK);
         }
         state.waiting.push(Waiting { reply, ino, asked });
@@ -91,7 +93,7 @@ impl Waiters {
                 continue;
             }
             let waiting = std::mem::take(&mut state.waiting);
-            let interrupted: Vec<Unique> = state.interrupted.iter().copied().collect();
+            let interrupted: HashSet<Unique> = state.interrupted.iter().copied().collect();
             state.news = false;
             drop(state);
             let left: Vec<Waiting> =
@@ -104,6 +106,7 @@ impl Waiters {
             }
         }
         for waiting in state.waiting.drain(..) {
+            vfs.stop_waiting(waiting.asked);
             waiting.reply.error(Errno::EINTR);
         }
     }
@@ -119,16 +122,14 @@ impl Waiters {
 }
 
 /// Asks once more for what a request waits for; gives it back if it has to go on waiting.
-fn ask(vfs: &Vfs, waiting: Waiting, interrupted: &[Unique]) -> Option<Waiting> {
+fn ask(vfs: &Vfs, waiting: Waiting, interrupted: &HashSet<Unique>) -> Option<Waiting> {
     let Waiting { ino, asked, .. } = waiting;
     if interrupted.contains(&waiting.reply.unique()) {
-        if let Err(errno) = vfs.stop_waiting(asked) {
-            tracing::warn!(%ino, %errno, "an interrupted wait for a lock is still on record");
-        }
+        vfs.stop_waiting(asked);
         waiting.reply.error(Errno::EINTR);
         return None;
     }
-    match vfs.take_lock(ino, asked, true) {
+    match vfs.ask_again(ino, asked) {
         Ok(Locked::Waiting) => return Some(waiting),
         Ok(Locked::Granted) => waiting.reply.ok(&[]),
         Err(errno) => waiting.reply.error(errno),

@@ -1,7 +1,12 @@
 //! Locks on open files, held across mounts. Where this client is alone the kernel keeps them by itself.
+//!
+//! Locks end with the session that holds them, so nothing about them needs to survive a loss of power.
 
-use meta::ops::{FindLock, StopWaiting, TakeLock, Unlock};
-use meta::{Lock, LockKind, LockOwner};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use meta::ops::{FindLock, Locked, StopWaiting, TakeLock, Unlock};
+use meta::{Failure, Lock, LockKind, LockOwner, Op};
 use types::{Errno, Ino};
 
 use crate::vfs::{BY_KERNEL, Vfs};
@@ -18,39 +23,99 @@ pub struct LockRequest {
     pub pid: u32,
 }
 
+/// Who asked for `fcntl(2)` locks on an inode, and through which handle.
+///
+/// A process gives its locks up with the first descriptor it closes, and the kernel says so (FLUSH). But the kernel says
+/// nothing of locks of an open file description (`F_OFD_SETLK`), and does not tell them from others: they are those
+/// that are left when the handle is released. What is not in here holds no lock, so that most files are closed
+/// without a question.
+#[derive(Debug, Default)]
+pub(crate) struct Askers(Mutex<HashMap<Ino, HashSet<Asker>>>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Asker {
+    handle: u64,
+    owner: u64,
+}
+
+impl Askers {
+    fn note(&self, ino: Ino, asker: Asker) {
+        self.lock().entry(ino).or_default().insert(asker);
+    }
+
+    /// Removes some of those who asked, and gives their owners.
+    fn take(&self, ino: Ino, mut which: impl FnMut(&Asker) -> bool) -> HashSet<u64> {
+        let mut all = self.lock();
+        let Some(askers) = all.get_mut(&ino) else { return HashSet::new() };
+        let owners = askers.extract_if(|asker| which(asker)).map(|asker| asker.owner).collect();
+        if askers.is_empty() {
+            all.remove(&ino);
+        }
+        owners
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Ino, HashSet<Asker>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Vfs {
+    /// Takes a lock through a handle. What was written here under another lock is there for others first.
+    ///
     /// # Errors
     /// Those of [`TakeLock`].
-    pub fn take_lock(&self, ino: Ino, asked: LockRequest, wait: bool) -> Result<meta::ops::Locked, Errno> {
-        self.change(&TakeLock { ino, lock: self.lock_of(asked), wait })
+    pub fn take_lock(&self, ino: Ino, handle: u64, asked: LockRequest, wait: bool) -> Result<Locked, Errno> {
+        self.share_written(ino);
+        if asked.kind == LockKind::Posix {
+            self.askers.note(ino, Asker { handle, owner: asked.owner });
+        }
+        self.ask_for_lock(ino, asked, wait)
+    }
+
+    /// Asks once more for what [`Vfs::take_lock`] said to wait for.
+    ///
+    /// # Errors
+    /// Those of [`TakeLock`]; it then waits no longer.
+    pub fn ask_again(&self, ino: Ino, asked: LockRequest) -> Result<Locked, Errno> {
+        self.ask_for_lock(ino, asked, true)
     }
 
     /// No longer waits for what [`Vfs::take_lock`] said to wait for.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub fn stop_waiting(&self, asked: LockRequest) -> Result<(), Errno> {
-        self.change(&StopWaiting(self.lock_of(asked).owner))
+    pub fn stop_waiting(&self, asked: LockRequest) {
+        if let Err(errno) = self.run_lock(&StopWaiting(self.lock_of(asked).owner)) {
+            tracing::warn!(%errno, "a wait for a lock that has ended is still on record");
+        }
     }
 
-    /// Unlocks a range; of a whole file with 0 and `u64::MAX`.
+    /// Unlocks a range, after what was written under the lock is there for others.
     ///
     /// # Errors
     /// Those of the database.
     pub fn unlock(&self, ino: Ino, asked: LockRequest) -> Result<(), Errno> {
+        self.share_written(ino);
         let Lock { owner, start, end, .. } = self.lock_of(asked);
-        self.change(&Unlock { ino, owner, start, end })
+        self.run_lock(&Unlock { ino, owner, start, end })
     }
 
-    /// Unlocks all that an owner holds on a file that it closes; costs nothing where the kernel keeps the locks.
+    /// Unlocks all that a process holds on a file of which it closes a descriptor, and that was flushed.
     ///
     /// # Errors
     /// Those of the database.
-    pub fn unlock_all(&self, ino: Ino, kind: LockKind, owner: u64) -> Result<(), Errno> {
-        if self.is_alone() {
-            return Ok(());
-        }
-        self.unlock(ino, LockRequest { kind, owner, exclusive: false, start: 0, end: u64::MAX, pid: 0 })
+    pub fn unlock_process(&self, ino: Ino, owner: u64) -> Result<(), Errno> {
+        let owners = self.askers.take(ino, |asker| asker.owner == owner);
+        owners.into_iter().try_for_each(|owner| self.unlock_all(ino, LockKind::Posix, owner))
+    }
+
+    /// Unlocks all that is held by an open file description that is no more, and that was flushed; `flock` is its number
+    /// if it ever held such a lock.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn unlock_handle(&self, ino: Ino, handle: u64, flock: Option<u64>) -> Result<(), Errno> {
+        let owners = self.askers.take(ino, |asker| asker.handle == handle);
+        let posix = owners.into_iter().try_for_each(|owner| self.unlock_all(ino, LockKind::Posix, owner));
+        let flock = flock.filter(|_| !self.is_alone());
+        posix.and(flock.map_or(Ok(()), |owner| self.unlock_all(ino, LockKind::Flock, owner)))
     }
 
     /// A lock that is in the way of this one.
@@ -58,12 +123,62 @@ impl Vfs {
     /// # Errors
     /// Those of the database.
     pub fn find_lock(&self, ino: Ino, asked: LockRequest) -> Result<Option<Lock>, Errno> {
-        Ok(self.meta.run(&FindLock { ino, lock: self.lock_of(asked) }, &BY_KERNEL)?)
+        self.run_lock(&FindLock { ino, lock: self.lock_of(asked) })
+    }
+
+    fn unlock_all(&self, ino: Ino, kind: LockKind, owner: u64) -> Result<(), Errno> {
+        let owner = LockOwner { session: self.meta.session(), owner, kind };
+        self.run_lock(&Unlock { ino, owner, start: 0, end: u64::MAX })
+    }
+
+    fn ask_for_lock(&self, ino: Ino, asked: LockRequest, wait: bool) -> Result<Locked, Errno> {
+        let outcome = self.run_lock(&TakeLock { ino, lock: self.lock_of(asked), wait });
+        match (&outcome, asked.kind) {
+            (Err(_), _) if wait => self.stop_waiting(asked),
+            // The old lock is given up before the new one is found to be taken, as by `flock_lock_inode`.
+            (Err(Errno::EAGAIN), LockKind::Flock) => self.unlock_all(ino, LockKind::Flock, asked.owner)?,
+            _ => {}
+        }
+        outcome
+    }
+
+    /// Commits what was written to a file. What cannot be stored stays, and the next flush reports it.
+    fn share_written(&self, ino: Ino) {
+        let Some(file) = self.files.get(ino) else { return };
+        let mut data = file.lock();
+        if data.buffer.is_dirty()
+            && let Err(errno) = self.flush_locked(&file, &mut data)
+        {
+            tracing::warn!(%ino, %errno, "what was written under a lock is not stored yet");
+        }
+    }
+
+    fn run_lock<O: Op>(&self, op: &O) -> Result<O::Reply, Errno> {
+        self.meta.run(op, &BY_KERNEL).map_err(Failure::into)
     }
 
     fn lock_of(&self, asked: LockRequest) -> Lock {
         let owner = LockOwner { session: self.meta.session(), owner: asked.owner, kind: asked.kind };
         let LockRequest { exclusive, start, end, pid, .. } = asked;
         Lock { start, end, owner, exclusive, pid }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn askers_leave_by_owner_and_by_handle() {
+        let askers = Askers::default();
+        let ino = Ino(7);
+        for (handle, owner) in [(1, 10), (2, 10), (2, 11), (2, 11)] {
+            askers.note(ino, Asker { handle, owner });
+        }
+        assert!(askers.take(Ino(8), |_| true).is_empty());
+        assert_eq!(askers.take(ino, |asker| asker.owner == 10), HashSet::from([10]));
+        assert!(askers.take(ino, |asker| asker.handle == 1).is_empty(), "it was closed before");
+        assert_eq!(askers.take(ino, |asker| asker.handle == 2), HashSet::from([11]));
+        assert!(askers.lock().is_empty());
     }
 }

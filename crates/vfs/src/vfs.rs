@@ -14,6 +14,7 @@ use crate::attr::Attr;
 use crate::compact::Candidates;
 use crate::dirs::{DirHandle, OpenDir};
 use crate::durable::Durability;
+use crate::locks::Askers;
 use crate::numbers::Numbers;
 use crate::open::OpenTable;
 
@@ -32,6 +33,7 @@ pub struct Vfs {
     ghosts: Mutex<HashMap<Ino, Node>>,
     pub(crate) durability: Durability,
     pub(crate) candidates: Candidates,
+    pub(crate) askers: Askers,
     pub(crate) stopping: AtomicBool,
 }
 
@@ -87,6 +89,7 @@ impl Vfs {
             ghosts: Mutex::default(),
             durability: Durability::default(),
             candidates: Candidates::default(),
+            askers: Askers::default(),
             stopping: AtomicBool::new(false),
         }
     }
