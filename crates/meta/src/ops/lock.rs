@@ -6,7 +6,7 @@ use types::{Errno, Ino};
 
 use crate::driver::{Ctx, Op, Plan};
 use crate::lock::{self, Lock, LockKind, LockOwner};
-use crate::record::Want;
+use crate::record::{LockWait, Want};
 use crate::txn::Effect;
 use crate::view::{Stop, View};
 
@@ -20,11 +20,14 @@ pub enum Locked {
 
 /// Takes a lock, in the place of what its owner holds on that range. Twin of `posix_lock_inode`, `flock_lock_inode`.
 ///
-/// With `wait` it is to be run again until granted, or [`StopWaiting`] be run.
+/// With `wait` it is to be run again until granted or refused; once refused, or no longer wanted, [`StopWaiting`] is to
+/// be run. A `flock` that waits to become another one is given up first (`flock(2)`: the conversion is not atomic), or
+/// two that both want to be exclusive would wait for each other.
 ///
 /// # Errors
 /// ESTALE where the inode is gone; EAGAIN without `wait` where others hold what conflicts; EDEADLK where one of these
-/// waits, over however many others, for a lock of this owner (`posix_locks_deadlock`; not with `flock`).
+/// waits, over however many others, for a lock of this owner (`posix_locks_deadlock`; not with `flock`). Of several that
+/// came to wait in a circle at the same moment, one is refused.
 #[derive(Debug)]
 pub struct TakeLock {
     pub ino: Ino,
@@ -52,20 +55,30 @@ impl Op for TakeLock {
         if !self.wait {
             return Err(Errno::EAGAIN.into());
         }
-        let waits = view.waits()?;
-        if owner.kind == LockKind::Posix && self.closes_circle(view)? {
-            return Err(Errno::EDEADLK.into());
+        let wait = LockWait { ino: self.ino, lock: self.lock };
+        let known = view.waits()?.contains(&wait);
+        let mut effects = Vec::with_capacity(2);
+        match owner.kind {
+            LockKind::Posix if self.closes_circle(view, known)? => return Err(Errno::EDEADLK.into()),
+            LockKind::Flock if locks.iter().any(|held| held.owner == owner) => {
+                let left = lock::unlock(&locks, owner, 0, u64::MAX);
+                effects.push(Effect::PutLocks { ino: self.ino, locks: left.into() });
+            }
+            _ => {}
         }
-        let wait = crate::record::LockWait { ino: self.ino, lock: self.lock };
-        let known = waits.contains(&wait);
-        let effects = if known { Vec::new() } else { vec![Effect::PutWait(wait)] };
+        if !known {
+            effects.push(Effect::PutWait(wait));
+        }
         Ok(Plan { reply: Locked::Waiting, effects })
     }
 }
 
 impl TakeLock {
     /// Walks from each holder that is in the way to what it waits for itself, and so on.
-    fn closes_circle(&self, view: &mut View<'_>) -> Result<bool, Stop> {
+    ///
+    /// Nobody sees that two begin to wait for each other at the same moment, and later both do. So who is on record as
+    /// waiting (`known`) looks for circles among lower owners only: of any circle, that is one.
+    fn closes_circle(&self, view: &mut View<'_>, known: bool) -> Result<bool, Stop> {
         let waits = view.waits()?;
         let mut met: HashSet<LockOwner> = HashSet::new();
         let mut next = vec![(self.ino, self.lock)];
@@ -73,6 +86,9 @@ impl TakeLock {
             for holder in view.locks(ino)?.iter().filter(|held| held.conflicts_with(&wanted)) {
                 if holder.owner == self.lock.owner {
                     return Ok(true);
+                }
+                if known && holder.owner > self.lock.owner {
+                    continue;
                 }
                 if met.insert(holder.owner) {
                     let theirs = waits.iter().filter(|wait| wait.lock.owner == holder.owner);
@@ -150,7 +166,7 @@ impl Op for FindLock {
 pub struct GetWaits;
 
 impl Op for GetWaits {
-    type Reply = std::sync::Arc<[crate::record::LockWait]>;
+    type Reply = std::sync::Arc<[LockWait]>;
     const NAME: &'static str = "getwaits";
     const READ: bool = true;
 
