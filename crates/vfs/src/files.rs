@@ -18,11 +18,7 @@ impl Vfs {
     /// # Errors
     /// ESTALE where the inode is gone; EISDIR; EINVAL for what is no regular file; those of a truncation.
     pub fn open(&self, caller: Caller, ino: Ino, truncate: bool, kill_suidgid: bool) -> Result<(), Errno> {
-        let file = self.files.open(ino, || self.new_buffer());
-        if !self.is_alone() {
-            // Close-to-open: what others closed before is seen from now on.
-            file.lock().rows.clear();
-        }
+        self.files.open(ino, || self.new_buffer());
         let opened = self.check_open(caller, ino, truncate, kill_suidgid);
         if opened.is_err() {
             self.close(ino)?;
@@ -127,7 +123,9 @@ impl Vfs {
         let len = u32::try_from(bytes.len()).map_err(|_| Errno::EINVAL)?;
         let size = self.node(ino)?.size.saturating_add(u64::from(len));
         let (source, slices) = self.store_bytes(bytes.to_vec(), self.inline_limit(size))?;
-        self.commit_rows(&Append { ino, source, len }, &slices)
+        let offset = self.commit_rows(&Append { ino, source, len }, &slices)?;
+        self.candidates.note(ino, ChunkIndex::of(offset).0, 1);
+        Ok(offset)
     }
 
     /// Stores bytes as a slice, or keeps them for the row where they are few enough; and the slice made, if any.
@@ -238,7 +236,8 @@ impl Vfs {
         let chunks = offset / CHUNK_BYTES..(offset + len).div_ceil(CHUNK_BYTES);
         let mut found = Vec::with_capacity(2);
         for chunk in chunks.map(ChunkIndex) {
-            let rows = match data.rows.get(&chunk) {
+            // Rows of this client's last look serve as long as nobody else could have added to them.
+            let rows = match data.rows.get(&chunk).filter(|_| self.is_alone()) {
                 Some(rows) => Arc::clone(rows),
                 None => {
                     let rows = self.meta.run(&GetSlices { ino: file.ino, chunk }, &BY_KERNEL)?;
