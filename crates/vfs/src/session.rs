@@ -1,6 +1,6 @@
 //! A session's life: cleaning up after its predecessors, housekeeping while it lasts, and its orderly end.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// How long what was written may stay in memory alone, if nobody closes or syncs the file.
 const FLUSH_EVERY: Duration = Duration::from_secs(5);
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(10);
-/// A session on another machine that is silent for so long is taken for dead.
+/// A session that is silent for so long, by the clock of who listens, is taken for dead.
 const DEAD_AFTER: Duration = Duration::from_secs(60);
 const COLLECT_EVERY: Duration = Duration::from_secs(3);
 /// Rows read at a time.
@@ -38,7 +38,7 @@ impl Vfs {
     /// # Errors
     /// Those of the database.
     pub fn begin(&self, info: &SessionInfo) -> Result<(), Errno> {
-        self.clean_up(info)?;
+        self.clean_up(info, &mut Pulses::default())?;
         Ok(self.meta.put_session(self.session(info, Time::now()))?)
     }
 
@@ -48,6 +48,7 @@ impl Vfs {
         let vfs = Arc::clone(self);
         let since = Time::now();
         std::thread::Builder::new().name("limen-house".into()).spawn(move || {
+            let mut pulses = Pulses::default();
             let (mut beat, mut collected, mut flushed) = (Instant::now(), Instant::now(), Instant::now());
             while !vfs.is_stopping() {
                 std::thread::park_timeout(SYNC_EVERY);
@@ -65,7 +66,7 @@ impl Vfs {
                 if beat.elapsed() >= HEARTBEAT_EVERY {
                     done = done.and(vfs.meta.put_session(vfs.session(&info, since)).map_err(Into::into));
                     if !vfs.is_alone() {
-                        done = done.and(vfs.clean_up(&info));
+                        done = done.and(vfs.clean_up(&info, &mut pulses));
                     }
                     beat = Instant::now();
                 }
@@ -85,6 +86,11 @@ impl Vfs {
         let mut done = self.flush_all();
         for file in self.files.all().iter().filter(|file| file.is_orphan()) {
             done = done.and(self.change(&Reap { session: self.meta.session(), ino: file.ino }));
+        }
+        if !self.is_alone() {
+            // Of files that were still open when the mount was taken from them.
+            let own = self.meta.session();
+            done = done.and(self.drop_locks(|session| Ok(session == own)));
         }
         done = done.and(self.collect_garbage());
         done = done.and(self.meta.drop_session(self.meta.session()).map_err(Into::into));
@@ -112,8 +118,8 @@ impl Vfs {
     }
 
     /// Cleans up after sessions that ended without a word: their orphans and locks go.
-    fn clean_up(&self, info: &SessionInfo) -> Result<(), Errno> {
-        let mut live = HashSet::from([self.meta.session()]);
+    fn clean_up(&self, info: &SessionInfo, pulses: &mut Pulses) -> Result<(), Errno> {
+        let mut over = HashMap::from([(self.meta.session(), false)]);
         let mut after = SessionId(0);
         let mut dead = Vec::new();
         self.each_page(
@@ -125,17 +131,18 @@ impl Vfs {
             },
             |record| {
                 if let Record::Session(session) = record {
-                    if session.id == self.meta.session() || self.is_live(session, info) {
-                        live.insert(session.id);
-                    } else {
-                        dead.push(session.clone());
+                    if session.id != self.meta.session() {
+                        let is_dead = self.is_dead(session, info, pulses);
+                        over.insert(session.id, is_dead);
+                        dead.extend(is_dead.then(|| session.clone()));
                     }
                 }
                 Ok(())
             },
         )?;
-        self.drop_orphans(&live)?;
-        self.drop_locks(&live)?;
+        pulses.0.retain(|session, _| over.contains_key(session));
+        self.drop_orphans(|session| self.is_over(session, &mut over))?;
+        self.drop_locks(|session| self.is_over(session, &mut over))?;
         for session in dead {
             tracing::info!(session = %session.id, host = session.host, "cleaned up after a session that did not end");
             self.meta.drop_session(session.id)?;
@@ -143,14 +150,27 @@ impl Vfs {
         Ok(())
     }
 
-    /// Whether a session may still be there. Where this client is alone, no other is.
-    fn is_live(&self, session: &Session, info: &SessionInfo) -> bool {
-        let silent = Time::now().nanos().saturating_sub(session.heartbeat.nanos());
+    /// Whether a session on record is no more. Where this client is alone, no other is.
+    fn is_dead(&self, session: &Session, info: &SessionInfo, pulses: &mut Pulses) -> bool {
         let gone = session.host == info.host && !Path::new("/proc").join(session.pid.to_string()).exists();
-        !self.is_alone() && !gone && silent < DEAD_AFTER.as_nanos() as i64
+        self.is_alone() || gone || pulses.silent_for(session) >= DEAD_AFTER
     }
 
-    fn drop_orphans(&self, live: &HashSet<SessionId>) -> Result<(), Errno> {
+    /// Whether a session that left something behind is no more. One that was not met before may have begun since, but it
+    /// is on record before all that it does.
+    fn is_over(&self, session: SessionId, over: &mut HashMap<SessionId, bool>) -> Result<bool, Errno> {
+        if let Some(&over) = over.get(&session) {
+            return Ok(over);
+        }
+        let after = SessionId(session.0.saturating_sub(1));
+        let page = self.meta.scan(&Scan::Sessions { after, limit: 1 })?;
+        let there = |record: &Record| matches!(record, Record::Session(found) if found.id == session);
+        let is_over = !page.facts.records.iter().any(there);
+        over.insert(session, is_over);
+        Ok(is_over)
+    }
+
+    fn drop_orphans(&self, mut is_over: impl FnMut(SessionId) -> Result<bool, Errno>) -> Result<(), Errno> {
         let mut after = (SessionId(0), Ino(0));
         self.each_page(
             |last| {
@@ -160,7 +180,7 @@ impl Vfs {
                 Scan::Orphans { after, limit: PAGE }
             },
             |record| match record {
-                Record::Orphan(session, ino) if !live.contains(session) => {
+                Record::Orphan(session, ino) if is_over(*session)? => {
                     self.change(&Reap { session: *session, ino: *ino })
                 }
                 _ => Ok(()),
@@ -168,7 +188,7 @@ impl Vfs {
         )
     }
 
-    fn drop_locks(&self, live: &HashSet<SessionId>) -> Result<(), Errno> {
+    fn drop_locks(&self, mut is_over: impl FnMut(SessionId) -> Result<bool, Errno>) -> Result<(), Errno> {
         let mut after = Ino(0);
         self.each_page(
             |last| {
@@ -179,14 +199,22 @@ impl Vfs {
             },
             |record| {
                 let Record::Locks(ino, locks) = record else { return Ok(()) };
-                let holders = locks.iter().map(|lock| lock.owner.session);
-                let dead: HashSet<SessionId> = holders.filter(|session| !live.contains(session)).collect();
-                dead.into_iter().try_for_each(|session| self.change(&DropLocks { ino: *ino, session }))
+                let holders: HashSet<SessionId> = locks.iter().map(|lock| lock.owner.session).collect();
+                for session in holders {
+                    if is_over(session)? {
+                        self.change(&DropLocks { ino: *ino, session })?;
+                    }
+                }
+                Ok(())
             },
         )?;
         let waits = self.meta.run(&GetWaits, &BY_KERNEL)?;
-        let dead = waits.iter().filter(|wait| !live.contains(&wait.lock.owner.session));
-        dead.map(|wait| wait.lock.owner).try_for_each(|owner| self.change(&StopWaiting(owner)))
+        for owner in waits.iter().map(|wait| wait.lock.owner) {
+            if is_over(owner.session)? {
+                self.change(&StopWaiting(owner))?;
+            }
+        }
+        Ok(())
     }
 
     fn collect_garbage(&self) -> Result<(), Errno> {
@@ -227,5 +255,21 @@ impl Vfs {
                 return Ok(());
             }
         }
+    }
+}
+
+/// The last heartbeat seen of each other session, and when it was new. Clocks of other machines, and one that stood still
+/// while this machine slept, are not asked.
+#[derive(Debug, Default)]
+struct Pulses(HashMap<SessionId, (Time, Instant)>);
+
+impl Pulses {
+    fn silent_for(&mut self, session: &Session) -> Duration {
+        let now = Instant::now();
+        let seen = self.0.entry(session.id).or_insert((session.heartbeat, now));
+        if seen.0 != session.heartbeat {
+            *seen = (session.heartbeat, now);
+        }
+        now - seen.1
     }
 }
