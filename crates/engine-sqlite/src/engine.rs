@@ -61,6 +61,8 @@ struct Log {
     /// Set by a sync that failed: the kernel may have dropped what it could not write, and would report the next sync
     /// as done.
     failed: AtomicBool,
+    /// Other processes commit too, of which `synced` knows nothing.
+    shared: AtomicBool,
     syncs: AtomicU64,
 }
 
@@ -131,7 +133,9 @@ impl SqliteEngine {
     /// # Errors
     /// [`LockError::AlreadyMounted`] while one has it that took it by [`SqliteEngine::lock_exclusive`].
     pub fn lock_shared(&self) -> Result<MountLock, LockError> {
-        MountLock::take(&self.path, Sharing::Shared)
+        let lock = MountLock::take(&self.path, Sharing::Shared)?;
+        self.log.shared.store(true, Ordering::Relaxed);
+        Ok(lock)
     }
 
     /// Removes a database that nobody has open, with the files that stand beside it. Those that are not there are fine.
@@ -263,7 +267,13 @@ impl Log {
         // The names of database and log are to survive as well.
         let directory = database.parent().filter(|directory| !directory.as_os_str().is_empty());
         File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
-        Ok(Log { file, synced: Mutex::new(None), failed: AtomicBool::new(false), syncs: AtomicU64::new(0) })
+        Ok(Log {
+            file,
+            synced: Mutex::new(None),
+            failed: AtomicBool::new(false),
+            shared: AtomicBool::new(false),
+            syncs: AtomicU64::new(0),
+        })
     }
 
     /// Returns when all up to commit `seq` is on disk. Of several callers one goes to the disk for all who wait.
@@ -272,7 +282,7 @@ impl Log {
         if self.failed.load(Ordering::Relaxed) {
             return Err(io::Error::other("an earlier sync failed, what it lost is unknown"));
         }
-        if synced.is_some_and(|synced| synced >= seq) {
+        if !self.shared.load(Ordering::Relaxed) && synced.is_some_and(|synced| synced >= seq) {
             return Ok(());
         }
         self.syncs.fetch_add(1, Ordering::Relaxed);
