@@ -112,12 +112,13 @@ fn a_bucket_that_cannot_be_written_leaves_no_volume() {
 fn arguments_are_checked() {
     let place = Place::new();
     let url = place.url();
-    let wrong: [(&[&str], &str); 7] = [
+    let wrong: [(&[&str], &str); 8] = [
         (&["format", &url, "Big Name"], "a-z"),
         (&["format", &url, "vol", "--capacity", "lots"], "10G"),
         (&["format", &url, "vol", "--inline", "1M"], "64K"),
         (&["format", &url, "vol", "--acl", "nt"], "posix"),
-        (&["format", &url, "vol", "--storage", "memory", "--bucket", "/x"], "--storage file"),
+        (&["format", &url, "vol", "--storage", "memory", "--bucket", "/x"], "--storage memory"),
+        (&["format", &url, "vol", "--storage", "s3"], "needs a bucket"),
         (&["mount", "-o", "rx", &url, "/mnt"], "known are ro"),
         (&["frobnicate"], "unrecognized"),
     ];
