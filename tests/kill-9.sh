@@ -75,16 +75,18 @@ for round in $(seq "$rounds"); do
     server=
     wait "${pids[@]}" || true
 
+    # As the killed process left it, before anything is cleaned up: no record may disagree, no byte be missing.
+    damage=$("$LIMEN" fsck --data "$LIMEN_META" 2>&1) && damage=
     # The dead mount point is cleaned by the next mount; every second time by umount.
     [ $((round % 2)) -ne 0 ] || "$LIMEN" umount "$mnt"
     "$LIMEN" mount -d "$LIMEN_META" "$mnt"
     kept=$(cat "$notes/kept-$round"-* 2>/dev/null | wc -l)
     wrong=$(verify "$round" 2>&1)
-    if [ "$kept" -gt 0 ] && [ -z "$wrong" ]; then
-        printf 'round %-2s ok      %s files acknowledged, all there\n' "$round" "$kept"
+    if [ "$kept" -gt 0 ] && [ -z "$wrong$damage" ]; then
+        printf 'round %-2s ok      %s files acknowledged, all there, fsck clean\n' "$round" "$kept"
         passed=$((passed + 1))
     else
-        printf 'round %-2s FAILED  %s files acknowledged\n%s\n' "$round" "$kept" "$(head -n 20 <<<"$wrong")"
+        printf 'round %-2s FAILED  %s files acknowledged\n%s\n' "$round" "$kept" "$(head -n 20 <<<"$damage$wrong")"
         failed=$((failed + 1))
     fi
     [ "$round" -eq "$rounds" ] || "$LIMEN" umount "$mnt"

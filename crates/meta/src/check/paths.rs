@@ -11,60 +11,59 @@ use crate::record::{Node, Record, Want};
 /// How deep a path is followed, should the volume be damaged.
 const DEPTH: usize = 4096;
 
-/// A path from the volume's root, with a slash at its beginning, of each of `inos` that has one, and of each entry's
-/// directory and name. A file with several names comes with the first that is met.
+/// A path from the volume's root, with a slash at its beginning, of each of `inos` that a name leads to. A file with
+/// several names comes with the first that is met.
 ///
 /// # Errors
 /// Those of the database.
 pub fn find_paths(engine: &dyn Engine, inos: &BTreeSet<Ino>) -> Result<HashMap<Ino, Vec<u8>>, EngineError> {
-    let mut found = HashMap::new();
     let mut places: Vec<(Ino, Name, Ino)> = Vec::new();
-    let mut files: BTreeSet<Ino> = BTreeSet::new();
-    for &ino in inos {
-        match read_node(engine, ino)? {
-            Some(node) if node.kind.is_dir() => drop(found.insert(ino, path_of_dir(engine, ino)?)),
-            _ => drop(files.insert(ino)),
-        }
-    }
-    if !files.is_empty() {
+    let mut left: BTreeSet<Ino> = inos.iter().copied().filter(|ino| *ino != Ino::ROOT).collect();
+    if !left.is_empty() {
         walk::all_entries(engine, |dir, name, edge| {
-            if files.remove(&edge.ino) {
+            if left.remove(&edge.ino) {
                 places.push((dir, name.clone(), edge.ino));
             }
-            !files.is_empty()
+            !left.is_empty()
         })?;
     }
+    let mut dirs: HashMap<Ino, Vec<u8>> = HashMap::from([(Ino::ROOT, Vec::new())]);
+    let mut found = HashMap::from([(Ino::ROOT, b"/".to_vec())]);
     for (dir, name, ino) in places {
-        let mut path = path_of_dir(engine, dir)?;
-        if path != b"/" {
-            path.push(b'/');
-        }
-        path.extend(name.as_bytes());
+        let path = join(&path_of_dir(engine, dir, &mut dirs)?, &name);
         found.insert(ino, path);
     }
     Ok(found)
 }
 
-fn path_of_dir(engine: &dyn Engine, dir: Ino) -> Result<Vec<u8>, EngineError> {
-    let mut names: Vec<Vec<u8>> = Vec::new();
+/// The path of a directory without a slash at its end; those on the way are remembered in `known`.
+fn path_of_dir(
+    engine: &dyn Engine,
+    dir: Ino,
+    known: &mut HashMap<Ino, Vec<u8>>,
+) -> Result<Vec<u8>, EngineError> {
+    let mut below: Vec<(Ino, Name)> = Vec::new();
     let mut at = dir;
-    while at != Ino::ROOT && names.len() < DEPTH {
+    let mut path = loop {
+        if let Some(path) = known.get(&at) {
+            break path.clone();
+        }
         let parent = read_node(engine, at)?.map_or(Ino(0), |node| node.parent);
         match name_in(engine, parent, at)? {
-            Some(name) => names.push(name.as_bytes().to_vec()),
-            None => {
-                names.push(format!("#{at}").into_bytes());
-                break;
-            }
+            Some(name) if below.len() < DEPTH => below.push((at, name)),
+            _ => break format!("/#{at}").into_bytes(),
         }
         at = parent;
+    };
+    for (dir, name) in below.into_iter().rev() {
+        path = join(&path, &name);
+        known.insert(dir, path.clone());
     }
-    let mut path = Vec::new();
-    for name in names.into_iter().rev() {
-        path.push(b'/');
-        path.extend(name);
-    }
-    Ok(if path.is_empty() { b"/".to_vec() } else { path })
+    Ok(path)
+}
+
+fn join(dir: &[u8], name: &Name) -> Vec<u8> {
+    [dir, b"/", name.as_bytes()].concat()
 }
 
 /// The name under which `ino` lies in a directory.

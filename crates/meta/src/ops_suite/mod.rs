@@ -9,11 +9,13 @@ mod attrs;
 mod fixture;
 mod invariants;
 mod links;
+mod locks;
 mod model;
 mod names;
 mod races;
 mod random;
 mod ranges;
+mod ranges_random;
 mod renames;
 mod stale;
 mod threads;
@@ -39,6 +41,7 @@ const GROUPS: &[(&str, &[Case])] = &[
     ("acls", acls::CASES),
     ("attrs", attrs::CASES),
     ("links", links::CASES),
+    ("locks", locks::CASES),
     ("names", names::CASES),
     ("races", races::CASES),
     ("random", random::CASES),
@@ -76,7 +79,7 @@ where
 macro_rules! ops_suite {
     ($new:expr) => {
         $crate::ops_suite! { @groups $new;
-            acls attrs links names races random ranges renames stale threads trips volumes vouch
+            acls attrs links locks names races random ranges renames stale threads trips volumes vouch
         }
     };
     (@groups $new:expr; $($group:ident)*) => {

@@ -1,0 +1,388 @@
+//! `limen fsck` and `limen gc` on volumes in SQLite: damage done to records and objects by hand, found and named,
+//! repaired or removed.
+
+mod common;
+mod harness;
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use common::{Place, limen};
+use engine_sqlite::{Options, SqliteEngine};
+use harness::{Mounted, Random};
+use meta::{Counter, Effect, Engine, Txn};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use types::{FileType, Ino, Name, OpId, SessionId, SliceId};
+
+const MIB: usize = 1 << 20;
+const BLOCK: usize = 4 * MIB;
+
+/// What `limen fsck --json` says, with these arguments and this exit code.
+#[track_caller]
+fn fsck(place: &Place, args: &[&str], code: i32) -> Value {
+    let said = limen(&[&["fsck", "--json"], args, &[&place.url()]].concat());
+    assert_eq!(said.code, Some(code), "{said:?}");
+    serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {said:?}"))
+}
+
+#[track_caller]
+fn gc(place: &Place, args: &[&str]) -> Value {
+    serde_json::from_str(&limen(&[&["gc", "--json"], args, &[&place.url()]].concat()).ok()).unwrap()
+}
+
+fn codes(found: &Value, repaired: bool) -> Vec<&str> {
+    let problems = found["problems"].as_array().unwrap().iter();
+    let chosen = problems.filter(|problem| problem["repaired"] == repaired);
+    chosen.map(|problem| problem["code"].as_str().unwrap()).collect()
+}
+
+/// Changes records behind the volume's back.
+fn damage(place: &Place, effects: Vec<Effect>) {
+    let engine = SqliteEngine::open(&place.path("vol.db"), &Options::default()).unwrap();
+    engine.commit(&[Txn { op_id: OpId(1), guards: Vec::new(), effects }]).unwrap();
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+fn ino(path: &Path) -> Ino {
+    Ino(fs::symlink_metadata(path).unwrap().ino())
+}
+
+/// All objects of the volume.
+fn objects(place: &Place) -> Vec<PathBuf> {
+    let (mut found, mut dirs) = (Vec::new(), vec![place.path("vol.data/chunks")]);
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { dirs.push(path) } else { found.push(path) }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Ends the server as none wants to be ended, and waits until it has let go of the volume.
+fn kill(place: &Place) {
+    let server = place.server();
+    kill_process(Pid::from_raw(server as i32).unwrap(), Signal::KILL).unwrap();
+    let is_there = || {
+        let stat = fs::read_to_string(format!("/proc/{server}/stat")).unwrap_or_default();
+        stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
+    };
+    for _ in 0..1000 {
+        if !is_there() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    panic!("process {server} does not end");
+}
+
+/// A volume with a bit of everything, unmounted.
+fn sample() -> Option<(Mounted, [Ino; 4])> {
+    let volume = Mounted::new(&[])?;
+    fs::create_dir_all(volume.at("d/sub/deep")).unwrap();
+    fs::write(volume.at("d/f"), b"small").unwrap();
+    fs::write(volume.at("d/big"), Random(5).bytes(3 * BLOCK)).unwrap();
+    fs::hard_link(volume.at("d/f"), volume.at("twin")).unwrap();
+    symlink("target", volume.at("d/l")).unwrap();
+    fs::write(volume.at("d/sub/deep/below"), b"kept").unwrap();
+    let inos = ["d", "d/sub", "d/f", "d/big"].map(|path| ino(&volume.at(path)));
+    volume.place.umount(&[]).ok();
+    // On a busy machine the file may be stored in more parts, as time goes by while it is written.
+    for _ in 0..10 {
+        if objects(&volume.place).len() == 3 {
+            return Some((volume, inos));
+        }
+        volume.place.mount(&[]).ok();
+        fs::write(volume.at("d/big"), Random(5).bytes(3 * BLOCK)).unwrap();
+        volume.place.umount(&[]).ok();
+    }
+    panic!("three objects are expected: {:?}", objects(&volume.place));
+}
+
+#[test]
+fn a_volume_in_use_and_one_at_rest_are_clean() {
+    let Some((volume, _)) = sample() else { return };
+    for args in [&[][..], &["--data"], &["--repair"], &["--repair", "--data"]] {
+        let found = fsck(&volume.place, args, 0);
+        assert_eq!((found["clean"].as_bool(), found["not_named"].as_u64()), (Some(true), Some(0)));
+        assert_eq!(found["checked"]["inodes"], 8);
+    }
+    let text = limen(&["fsck", "--data", &volume.place.url()]).ok();
+    assert!(text.contains("is clean: 8 inodes, 8 names") && text.contains("12.0 MiB"), "{text}");
+    volume.place.mount(&[]).ok();
+    let open = fs::File::create(volume.at("open")).unwrap();
+    fs::remove_file(volume.at("open")).unwrap();
+    let said = limen(&["fsck", &volume.place.url()]);
+    assert!(said.err.contains("is mounted"), "{said:?}");
+    said.ok();
+    for refused in [["fsck", "--repair"], ["gc", "--delete"]] {
+        let said = limen(&[refused[0], refused[1], &volume.place.url()]);
+        said.failed(if refused[0] == "fsck" { 8 } else { 1 }, &["in use", &volume.place.mnt()]);
+    }
+    assert_eq!(gc(&volume.place, &[])["deleted"], false);
+    drop(open);
+    limen(&["fsck", "sqlite:///nowhere/v.db"]).failed(8, &["no volume"]);
+    limen(&["fsck", "nonsense"]).failed(2, &["URL"]);
+}
+
+#[test]
+fn damaged_records_are_named_and_repaired() {
+    let Some((volume, [d, sub, f, big])) = sample() else { return };
+    let place = &volume.place;
+    let drop_edge = |parent, text| Effect::DropEdge { parent, name: name(text) };
+    let cases: Vec<(Vec<Effect>, &str, Option<&str>)> = vec![
+        (vec![Effect::AddLinks { ino: f, delta: 5 }], "links", Some("/twin")),
+        (vec![Effect::AddLinks { ino: d, delta: 1 }], "links", Some("/d")),
+        (vec![Effect::SetParent { ino: sub, parent: Ino::ROOT }], "parent", None),
+        (
+            vec![Effect::PutEdge { parent: d, name: name("no"), ino: Ino(2222), kind: FileType::Regular }],
+            "entry-without-inode",
+            Some("/d/no"),
+        ),
+        (
+            vec![Effect::PutEdge { parent: d, name: name("big"), ino: big, kind: FileType::Fifo }],
+            "entry-kind",
+            Some("/d/big"),
+        ),
+        (
+            vec![Effect::PutEdge { parent: d, name: name("sub2"), ino: sub, kind: FileType::Directory }],
+            "second-name",
+            Some("/d/sub2"),
+        ),
+        (vec![Effect::PutOrphan { session: SessionId(1), ino: f }], "stale-orphan", None),
+        (vec![Effect::AddUsage { inodes: 7, blocks: -2 }], "usage", None),
+        (vec![Effect::SetCounter { counter: Counter::Ino, value: 3 }], "counter", None),
+        (vec![drop_edge(d, "sub")], "lost", None),
+    ];
+    for (effects, code, path) in cases {
+        damage(place, effects);
+        let found = fsck(place, &[], 4);
+        let problems = found["problems"].as_array().unwrap();
+        let problem = problems.iter().find(|problem| problem["code"] == code);
+        let problem = problem.unwrap_or_else(|| panic!("{code} is not in {found}"));
+        if let Some(path) = path {
+            assert_eq!(problem["path"], path, "{found}");
+        }
+        assert!(fsck(place, &[], 4)["problems"] == found["problems"], "to look changes nothing");
+        let found = fsck(place, &["--repair"], 1);
+        assert!(codes(&found, true).contains(&code) && codes(&found, false).is_empty(), "{found}");
+        fsck(place, &["--data"], 0);
+    }
+    place.mount(&[]).ok();
+    let found = volume.at("lost+found").join(format!("#{sub}"));
+    assert_eq!(fs::read(found.join("deep/below")).unwrap(), b"kept");
+    assert_eq!(fs::read(volume.at("twin")).unwrap(), b"small");
+    assert_eq!(fs::metadata(volume.at("d")).unwrap().nlink(), 2);
+    assert_eq!(fs::metadata(volume.at("lost+found")).unwrap().mode() & 0o7777, 0o700);
+    fs::write(volume.at("new"), b"fresh numbers").unwrap();
+    place.umount(&[]).ok();
+    fsck(place, &["--data"], 0);
+}
+
+#[test]
+fn damaged_blocks_are_named_by_file_and_range() {
+    let Some((volume, _)) = sample() else { return };
+    let place = &volume.place;
+    let all = objects(place);
+    assert_eq!(all.len(), 3, "{all:?}");
+    let block = |at: usize| (at * BLOCK) as u64;
+    let whole = fs::read(&all[1]).unwrap();
+    let harms: [(&dyn Fn(), (u64, u64), &str); 3] = [
+        (
+            &|| {
+                let file = fs::OpenOptions::new().write(true).open(&all[1]).unwrap();
+                file.write_all_at(&[whole[MIB] ^ 1], MIB as u64).unwrap();
+                file.write_all_at(&[whole[MIB + 70_000] ^ 1], MIB as u64 + 70_000).unwrap();
+            },
+            (block(1) + MIB as u64, block(1) + MIB as u64 + (128 << 10)),
+            "corrupt",
+        ),
+        (
+            &|| fs::OpenOptions::new().write(true).open(&all[1]).unwrap().set_len(1000).unwrap(),
+            (block(1), block(2)),
+            "",
+        ),
+        (&|| fs::remove_file(&all[1]).unwrap(), (block(1), block(2)), "missing"),
+    ];
+    for (harm, (from, to), word) in harms {
+        harm();
+        fsck(place, &[], 0);
+        for args in [&["--data"][..], &["--data", "--repair"]] {
+            let found = fsck(place, args, 4);
+            let damage = found["damage"].as_array().unwrap();
+            assert_eq!(damage.len(), 1, "{found}");
+            assert_eq!(damage[0]["path"], "/d/big");
+            assert_eq!((damage[0]["from"].as_u64(), damage[0]["to"].as_u64()), (Some(from), Some(to)));
+            let message = damage[0]["message"].as_str().unwrap();
+            let key = all[1].file_name().unwrap().to_str().unwrap();
+            assert!(message.contains(word) && message.contains(key), "{message}");
+        }
+        let text = limen(&["fsck", "--data", &place.url()]).out;
+        assert!(text.contains(&format!("/d/big: bytes {from} to {}", to - 1)), "{text}");
+        fs::write(&all[1], &whole).unwrap();
+        fsck(place, &["--data"], 0);
+    }
+}
+
+#[test]
+fn objects_that_nothing_refers_to_are_removed_and_no_others() {
+    let Some((volume, _)) = sample() else { return };
+    let place = &volume.place;
+    let before = objects(place);
+    let copy = |to: &str| {
+        let to = place.path("vol.data/chunks").join(to);
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::copy(&before[0], &to).unwrap();
+        to
+    };
+    let next = 4096;
+    let stray = copy(&format!("0/4/{next}_0_{BLOCK}"));
+    let future = copy(&format!("0/900/900000_1_{BLOCK}"));
+    let found = fsck(place, &["--data"], 4);
+    assert_eq!(found["unreferenced"]["objects"], 2);
+    assert_eq!(codes(&found, false), ["counter"], "an object has a number that was never given out");
+    // Both are young, and one belongs to another time.
+    let found = gc(place, &["--delete"]);
+    assert_eq!((&found["unreferenced"]["objects"], &found["kept_objects"]), (&0.into(), &2.into()));
+    let found = gc(place, &["--grace", "0"]);
+    assert_eq!((&found["unreferenced"]["objects"], &found["kept_objects"]), (&1.into(), &1.into()));
+    assert!(stray.exists());
+    gc(place, &["--delete", "--grace", "0"]);
+    assert!(!stray.exists() && future.exists());
+    fsck(place, &["--data", "--repair"], 1);
+    gc(place, &["--delete", "--grace", "0s"]);
+    assert_eq!(objects(place), before);
+    fsck(place, &["--data"], 0);
+}
+
+#[test]
+fn what_a_killed_mount_left_is_removed_without_another_mount() {
+    let Some((volume, _)) = sample() else { return };
+    let place = &volume.place;
+    place.mount(&[]).ok();
+    let held = fs::File::open(volume.at("d/big")).unwrap();
+    fs::remove_file(volume.at("d/big")).unwrap();
+    kill(place);
+    drop(held);
+    place.umount(&[]);
+    fsck(place, &["--data"], 0);
+    let found = gc(place, &[]);
+    assert_eq!((&found["sessions"], &found["orphans"]), (&1.into(), &1.into()));
+    assert_eq!(objects(place).len(), 3);
+    let found = gc(place, &["--delete"]);
+    assert_eq!((&found["garbage"]["slices"], &found["garbage"]["bytes"]), (&1.into(), &(3 * BLOCK).into()));
+    assert!(objects(place).is_empty());
+    let found = gc(place, &[]);
+    assert_eq!((&found["sessions"], &found["orphans"]), (&0.into(), &0.into()));
+    assert_eq!(found["garbage"]["slices"], 0);
+    fsck(place, &["--data"], 0);
+}
+
+/// Whatever happens, in whatever order, and however the mount ends.
+#[test]
+fn volumes_stay_clean_under_random_work_and_kills() {
+    let Some(volume) = Mounted::new(&[]) else { return };
+    let place = &volume.place;
+    for round in 0..4_u64 {
+        let workers: Vec<_> = (0..3)
+            .map(|worker| {
+                let mnt = volume.at("");
+                let mut random = Random(round * 10 + worker + 1);
+                thread::spawn(move || while work(&mnt, &mut random) {})
+            })
+            .collect();
+        thread::sleep(Duration::from_millis(900));
+        kill(place);
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        place.umount(&[]);
+        let found = fsck(place, &["--data"], 0);
+        assert!(found["checked"]["inodes"].as_u64().unwrap() > 2, "{found}");
+        gc(place, &["--delete", "--grace", "0"]);
+        assert_eq!(fsck(place, &["--data"], 0)["unreferenced"]["objects"], 0);
+        place.mount(&[]).ok();
+    }
+    place.umount(&[]).ok();
+    fsck(place, &["--data"], 0);
+}
+
+/// ENOTCONN and ECONNABORTED: nobody serves any more.
+const GONE: [i32; 2] = [107, 103];
+
+/// Some operations on few names; `false` when the mount is gone.
+fn work(mnt: &Path, random: &mut Random) -> bool {
+    for _ in 0..50 {
+        let mut path = || {
+            let dir = mnt.join(format!("d{}", random.below(4)));
+            (dir.clone(), dir.join(format!("f{}", random.below(6))))
+        };
+        let ((dir, a), (_, b)) = (path(), path());
+        let done = match random.below(12) {
+            0 => fs::create_dir(&dir),
+            1 => fs::rename(&a, &b),
+            2 => fs::hard_link(&a, &b),
+            3 => fs::remove_file(&a),
+            4 => symlink("somewhere", &a),
+            5 => fs::rename(&dir, mnt.join(format!("d{}", random.below(4)))),
+            6 => fs::OpenOptions::new()
+                .write(true)
+                .open(&a)
+                .and_then(|file| file.set_len(random.below(2 << 20))),
+            7 => fs::copy(&a, &b).map(drop),
+            8 => fs::remove_dir_all(&dir),
+            9 => fs::write(&a, some_bytes(random, 300_000)),
+            10 => {
+                let len = random.below(9000).to_string();
+                let offset = random.below(100_000).to_string();
+                let punch =
+                    Command::new("fallocate").args(["-p", "-o", &offset, "-l", &len]).arg(&a).output();
+                punch.map(drop)
+            }
+            _ => fs::write(&a, some_bytes(random, 6000)),
+        };
+        // Attributes come from the kernel's memory even then, changes do not.
+        if done.is_err_and(|error| error.raw_os_error().is_some_and(|errno| GONE.contains(&errno))) {
+            return false;
+        }
+    }
+    true
+}
+
+fn some_bytes(random: &mut Random, most: u64) -> Vec<u8> {
+    let len = random.below(most) as usize;
+    random.bytes(len)
+}
+
+#[test]
+fn a_slice_listed_for_removal_while_in_use_is_kept() {
+    let Some((volume, [_, _, _, big])) = sample() else { return };
+    let place = &volume.place;
+    let engine = SqliteEngine::open(&place.path("vol.db"), &Options::default()).unwrap();
+    let rows = match &engine.read(&[meta::Want::Slices(big, types::ChunkIndex(0))]).unwrap().records[..] {
+        [meta::Record::Slices(_, _, rows)] => rows.clone(),
+        other => panic!("{other:?}"),
+    };
+    drop(engine);
+    // The same row once more, which nobody counts, goes and takes the slice along.
+    let (from, to) = (types::ChunkIndex(9), types::ChunkIndex(10));
+    let append = Effect::AppendSlice { ino: big, chunk: from, slice: rows[0].clone() };
+    damage(place, vec![append, Effect::DropSlices { ino: big, from, to }]);
+    let id = match rows[0].source {
+        types::SliceSource::Blocks { id, .. } => id,
+        ref other => panic!("{other:?}"),
+    };
+    assert_ne!(id, SliceId(0));
+    assert_eq!(codes(&fsck(place, &[], 4), false), ["garbage-in-use"]);
+    fsck(place, &["--repair"], 1);
+    gc(place, &["--delete", "--grace", "0"]);
+    fsck(place, &["--data"], 0);
+    assert_eq!(objects(place).len(), 3);
+}
