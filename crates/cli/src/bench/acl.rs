@@ -8,10 +8,10 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use super::args::AclArgs;
-use super::ops::{ACCESS_ACL, DEFAULT_ACL, Op};
+use super::ops::{ACCESS_ACL, DEFAULT_ACL};
 use super::place::Place;
 use super::progress;
-use super::series::Series;
+use super::series::{MountRow, Series};
 use super::table::{Columns, figure};
 use crate::fault::Fault;
 use crate::interrupt::Interrupt;
@@ -62,9 +62,9 @@ fn variants() -> Result<[Variant; 3], acl::posix::AclError> {
     let mask = Entry { tag: Tag::Mask, perm: perm(7) };
     let long = PosixAcl::from_entries(basic.into_iter().chain(named).chain([mask]))?;
     Ok([
-        variant("none", "no ACLs", None),
-        variant("minimal", "minimal", Some(PosixAcl::from_entries(basic)?)),
-        variant("named", "450 named", Some(long)),
+        variant("none", "", None),
+        variant("minimal", "minimal: loss", Some(PosixAcl::from_entries(basic)?)),
+        variant("named", "450 named: loss", Some(long)),
     ])
 }
 
@@ -87,51 +87,47 @@ fn give(dir: &Path, acl: Option<&PosixAcl>) -> Result<(), Fault> {
 }
 
 fn to_text(args: &AclArgs, variants: &[Variant; 3]) -> String {
-    let [none, others @ ..] = variants;
-    let mut head = vec!["operation".to_owned()];
-    for variant in variants {
-        head.extend([format!("{}: ops/s", variant.title), "min..max".to_owned()]);
-        if variant.acl.is_some() {
-            head.extend(["loss %", "min..max"].map(str::to_owned));
-        }
+    let [none, with @ ..] = variants;
+    let mut head = vec!["operation", "ops/s", "CPU us/op"];
+    for variant in with {
+        head.extend([variant.title, "min..max", "CPU"]);
     }
     let ours = none.series.rows().iter().any(|row| row.mount.is_some());
     if ours {
-        head.extend(["requests/op", "trips/op"].map(str::to_owned));
+        head.extend(["requests/op", "trips/op"]);
     }
-    let mut columns = Columns::new(&head.iter().map(String::as_str).collect::<Vec<_>>());
-    for op in Op::ALL {
-        let rows: Vec<_> = variants.iter().filter_map(|variant| variant.series.row(op)).collect();
-        if rows.len() < variants.len() {
-            continue;
+    let mut columns = Columns::new(&head);
+    for row in none.series.rows() {
+        let rows: Vec<_> = variants.iter().filter_map(|variant| variant.series.row(row.op)).collect();
+        let mount_cpu = row.mount.as_ref().map_or(0.0, |mount| mount.cpu_us);
+        let mut cells = vec![row.op.name().to_owned(), format!("{:.0}", row.rate.median)];
+        cells.push(figure(row.cpu_us + mount_cpu));
+        for variant in with {
+            let loss = variant.series.loss(row.op, &none.series);
+            let cpu = variant.series.cpu_loss(row.op, &none.series);
+            cells.push(format!("{:+.1}", loss.median));
+            cells.push(format!("{:+.0}..{:+.0}", loss.min, loss.max));
+            cells.push(format!("{:+.1}", cpu.median));
         }
-        let mut cells = vec![op.name().to_owned()];
-        for (variant, row) in variants.iter().zip(&rows) {
-            cells.push(format!("{:.0}", row.rate.median));
-            cells.push(format!("{:.0}..{:.0}", row.rate.min, row.rate.max));
-            if variant.acl.is_some() {
-                let loss = variant.series.loss(op, &none.series);
-                cells.push(figure(loss.median));
-                cells.push(format!("{:.0}..{:.0}", loss.min, loss.max));
-            }
-        }
-        let each = |of: fn(&super::series::MountRow) -> f64| {
-            let figures =
-                rows.iter().map(|row| row.mount.as_ref().map_or_else(String::new, |m| figure(of(m))));
-            figures.collect::<Vec<_>>().join(" ")
-        };
         if ours {
+            let each = |of: fn(&MountRow) -> f64| {
+                let figures =
+                    rows.iter().map(|row| row.mount.as_ref().map_or_else(String::new, |m| figure(of(m))));
+                figures.collect::<Vec<_>>().join(" ")
+            };
             cells.extend([each(|mount| mount.requests), each(|mount| mount.round_trips)]);
         }
         columns.line(cells);
     }
-    let entries = others.last().and_then(|variant| variant.acl.as_ref()).map_or(0, PosixAcl::entry_count);
+    let entries = with.iter().filter_map(|variant| variant.acl.as_ref()).map(PosixAcl::entry_count).max();
     format!(
-        "{}: {} files, {} threads, medians of {} rounds by turns; the long ACLs have {entries} entries\n\n{}",
+        "{}: {} files, {} threads, medians of {} rounds by turns.\nFor minimal ACLs and for those of {} entries: the \
+         loss in % against no ACLs, its spread, and by how many % more CPU time was used.\n\n{}",
         args.path.display(),
         args.load.files,
         args.load.threads,
         args.rounds,
+        entries.unwrap_or(0),
         columns.render()
     )
 }
@@ -143,6 +139,7 @@ fn to_json(args: &AclArgs, variants: &[Variant; 3]) -> Value {
             let mut value = row.to_json();
             if variant.acl.is_some() {
                 value.insert("loss_pct".into(), variant.series.loss(row.op, none).to_json());
+                value.insert("cpu_more_pct".into(), variant.series.cpu_loss(row.op, none).to_json());
             }
             Value::Object(value)
         });

@@ -86,6 +86,13 @@ impl Series {
         Spread::of(pairs.map(|(this, that)| 100.0 * (1.0 - this.rate() / that.rate())))
     }
 
+    /// By how many percent the operation takes more CPU time than in `other`, of this process and the mount's together;
+    /// other programs disturb that less than they do the clock on the wall.
+    pub(super) fn cpu_loss(&self, op: Op, other: &Series) -> Spread {
+        let pairs = self.samples(op).zip(other.samples(op));
+        Spread::of(pairs.map(|(this, that)| 100.0 * (this.cpu_us() / that.cpu_us().max(1e-9) - 1.0)))
+    }
+
     /// Which percentage of the rate in `other` is reached, which took turns with this one.
     pub(super) fn share(&self, op: Op, other: &Series) -> Spread {
         let pairs = self.samples(op).zip(other.samples(op));
@@ -98,6 +105,12 @@ impl Series {
 }
 
 impl Sample {
+    /// Of this process and the mount's, an operation.
+    fn cpu_us(&self) -> f64 {
+        let mount = self.mount.as_ref().map_or(Duration::ZERO, |mount| mount.cpu);
+        (self.cpu + mount).as_secs_f64() * 1e6 / self.count.max(1) as f64
+    }
+
     fn rate(&self) -> f64 {
         self.count as f64 / self.wall.as_secs_f64().max(1e-9)
     }
@@ -192,6 +205,7 @@ mod tests {
             that.add(vec![sample(Op::Create, 10, fast)]);
         }
         assert_eq!(this.loss(Op::Create, &that).median, 50.0);
+        assert_eq!(this.cpu_loss(Op::Create, &that).median, 100.0);
         assert_eq!(this.share(Op::Create, &that), Spread { median: 50.0, min: 50.0, max: 50.0 });
         let rows = this.rows();
         assert_eq!(
