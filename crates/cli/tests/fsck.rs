@@ -196,7 +196,9 @@ fn damaged_blocks_are_named_by_file_and_range() {
     assert_eq!(all.len(), 3, "{all:?}");
     let block = |at: usize| (at * BLOCK) as u64;
     let whole = fs::read(&all[1]).unwrap();
-    let harms: [(&dyn Fn(), (u64, u64), &str); 3] = [
+    // What is done, the range that is lost by it, and what it is called.
+    type Harm<'a> = (&'a dyn Fn(), (u64, u64), &'a str);
+    let harms: [Harm<'_>; 3] = [
         (
             &|| {
                 let file = fs::OpenOptions::new().write(true).open(&all[1]).unwrap();

@@ -132,7 +132,8 @@ impl Sample {
     fn repaired(&self) -> Vec<&'static str> {
         for _ in 0..10 {
             let problems = self.problems(WINDOW);
-            if !problems.iter().fold(false, |done, problem| repair(&self.meta, problem).unwrap() || done) {
+            let done = problems.iter().filter(|problem| repair(&self.meta, problem).unwrap());
+            if done.count() == 0 {
                 break;
             }
         }
