@@ -130,12 +130,12 @@ impl Vfs {
                 Scan::Sessions { after, limit: PAGE }
             },
             |record| {
-                if let Record::Session(session) = record {
-                    if session.id != self.meta.session() {
-                        let is_dead = self.is_dead(session, info, pulses);
-                        over.insert(session.id, is_dead);
-                        dead.extend(is_dead.then(|| session.clone()));
-                    }
+                if let Record::Session(session) = record
+                    && session.id != self.meta.session()
+                {
+                    let is_dead = self.is_dead(session, info, pulses);
+                    over.insert(session.id, is_dead);
+                    dead.extend(is_dead.then(|| session.clone()));
                 }
                 Ok(())
             },
