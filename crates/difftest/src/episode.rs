@@ -1,0 +1,364 @@
+//! Steps made on both sides, with a comparison after each of what it was about, and now and then of everything.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use crate::generate::Generator;
+use crate::known::{self, Abilities};
+use crate::observe::{self, Clock, Look};
+use crate::random::Random;
+use crate::side::{self, Outcome, Side};
+use crate::step::{At, Call, Place, SLOTS, Step};
+
+/// Files whose content is compared after a step; longer ones wait for the comparison of everything.
+const AT_ONCE_BYTES: i64 = 64 << 10;
+
+/// Fresh directories, one on each file system; removed at the end.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    tested: Side,
+    reference: Side,
+    parents: [PathBuf; 2],
+    abilities: Abilities,
+}
+
+impl Pair {
+    pub(crate) fn create(tested: &Path, reference: &Path) -> Result<Self, String> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("difftest-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        rustix::process::umask(Mode::empty());
+        let make = |parent: &Path| -> Result<(PathBuf, Side), String> {
+            let outer = parent.join(&name);
+            // A path that leads out of the top, as `a/..` may, ends here.
+            for (path, mode) in [(outer.clone(), 0o755), (outer.join("top"), 0o777)] {
+                rustix::fs::mkdir(&path, Mode::from_raw_mode(mode))
+                    .map_err(|error| format!("{}: {error}", path.display()))?;
+            }
+            Ok((outer.clone(), Side::new(outer.join("top"))))
+        };
+        let ((tested_outer, tested), (reference_outer, reference)) = (make(tested)?, make(reference)?);
+        let abilities = Abilities::of(&tested_outer, &reference_outer).map_err(|error| error.to_string())?;
+        Ok(Pair { tested, reference, parents: [tested_outer, reference_outer], abilities })
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.tested.slots = Default::default();
+        self.reference.slots = Default::default();
+        for parent in &self.parents {
+            if let Err(error) = side::remove(parent) {
+                eprintln!("difftest: {} is left behind: {error}", parent.display());
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Difference {
+    what: String,
+    step: Option<String>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.step {
+            Some(step) => write!(f, "{step}: {}", self.what),
+            None => write!(f, "{}", self.what),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Episode {
+    pair: Pair,
+    generator: Generator,
+    /// Steps between two comparisons of everything.
+    interval: u64,
+    made: u64,
+    live: Vec<Place>,
+    /// Times when last seen, by the inode numbers on both sides.
+    seen: HashMap<(u64, u64), Look>,
+    /// The last step may move ctime or not: see [`known::ctime_is_free`].
+    ctime_is_free: bool,
+    clock: Clock,
+}
+
+/// From 5 to 80 steps: often enough to name the step, seldom enough that the tested side's caches matter.
+pub(crate) fn interval_of(seed: u64) -> u64 {
+    5 << Random::new(seed).below(5)
+}
+
+impl Episode {
+    pub(crate) fn new(pair: Pair, seed: u64) -> Result<Self, Errno> {
+        let generator = Generator::new(seed, pair.abilities);
+        let clock = Clock { began: (now_ns() / 1_000_000_000) as i64, grain_ns: pair.abilities.grain_ns };
+        let live = Vec::new();
+        Ok(Episode {
+            pair,
+            generator,
+            interval: interval_of(seed),
+            made: 0,
+            live,
+            seen: HashMap::new(),
+            ctime_is_free: false,
+            clock,
+        })
+    }
+
+    /// The same steps again, or some of them, on fresh directories.
+    pub(crate) fn replay(pair: Pair, steps: &[Step], interval: u64) -> Result<(), Difference> {
+        let fresh = |error: Errno| Difference { what: error.to_string(), step: None };
+        let mut episode = Episode::new(pair, 0).map_err(fresh)?;
+        episode.interval = interval;
+        for step in steps {
+            episode.step(step)?;
+        }
+        episode.compare_everything()
+    }
+
+    pub(crate) fn next(&mut self) -> Step {
+        self.generator.step(&self.live)
+    }
+
+    /// Makes one step on both sides and compares what it said, and what it was about.
+    pub(crate) fn step(&mut self, step: &Step) -> Result<(), Difference> {
+        self.made += 1;
+        self.compare_step(step).map_err(|what| Difference { what, step: Some(step.to_string()) })?;
+        if self.made.is_multiple_of(self.interval) {
+            self.compare_everything().map_err(|mut difference| {
+                difference.step = Some(format!("everything, after {step}"));
+                difference
+            })?;
+        }
+        Ok(())
+    }
+
+    fn compare_step(&mut self, step: &Step) -> Result<(), String> {
+        self.ctime_is_free = known::ctime_is_free(&step.call);
+        let reference = &self.pair.reference;
+        if known::avoid(step, |at| stat_of(reference, at)) {
+            return Ok(());
+        }
+        let said = self.pair.reference.execute(step);
+        let tested = self.pair.tested.execute(step);
+        let content = |slot: usize, offset: u64| content_from(&self.pair.reference, slot, offset);
+        if !known::same(&step.call, &tested, &said, content) {
+            return Err(format!("says {tested:?}, not {said:?}"));
+        }
+        if said == Outcome::Nothing {
+            return Ok(());
+        }
+        for place in step.call.places() {
+            self.compare_place(place)?;
+            if let Some(slash) = place.0.iter().rposition(|byte| *byte == b'/') {
+                self.compare_place(&Place(place.0[..slash].to_vec()))?;
+            } else {
+                self.compare_place(&Place(Vec::new()))?;
+            }
+            if said == Outcome::Done
+                && !self.live.contains(place)
+                && self.live.len() < 200
+                && place.0.len() < 300
+            {
+                self.live.push(place.clone());
+            }
+        }
+        (0..SLOTS).try_for_each(|slot| self.compare_slot(slot, touches(&step.call, slot)))
+    }
+
+    /// Everything below the top, and every open file.
+    pub(crate) fn compare_everything(&mut self) -> Result<(), Difference> {
+        self.walk().map_err(|what| Difference { what, step: None })
+    }
+
+    fn walk(&mut self) -> Result<(), String> {
+        self.live.clear();
+        let mut read = HashSet::new();
+        let mut left = vec![Place(Vec::new())];
+        while let Some(place) = left.pop() {
+            self.compare_place(&place)?;
+            let (tested, reference) = (self.pair.tested.path(&place), self.pair.reference.path(&place));
+            let here = |what: String| format!("{place}: {what}");
+            let stat = rustix::fs::lstat(&reference).map_err(|error| here(error.to_string()))?;
+            if let Some(what) = observe::compare_xattrs(&tested, &reference, false) {
+                return Err(here(what));
+            }
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory => {
+                    let (tested, reference) = (side::list(&tested), side::list(&reference));
+                    if tested != reference {
+                        let show = |list| format!("{:?}", outcome(list));
+                        return Err(here(format!("lists {}, not {}", show(tested), show(reference))));
+                    }
+                    let names = std::fs::read_dir(self.pair.reference.path(&place))
+                        .map_err(|e| here(e.to_string()))?;
+                    for name in names {
+                        let name = name.map_err(|error| here(error.to_string()))?.file_name();
+                        let mut below = place.0.clone();
+                        if !below.is_empty() {
+                            below.push(b'/');
+                        }
+                        below.extend_from_slice(std::os::unix::ffi::OsStrExt::as_bytes(name.as_os_str()));
+                        left.push(Place(below));
+                    }
+                }
+                FileType::Symlink => {
+                    let target = |path| rustix::fs::readlink(path, Vec::new());
+                    let (tested, reference) = (target(&tested), target(&reference));
+                    if tested != reference {
+                        return Err(here(format!("points to {tested:?}, not {reference:?}")));
+                    }
+                }
+                // A file of many names is read once.
+                FileType::RegularFile if read.insert(stat.st_ino) => {
+                    if let Some(what) = observe::compare_content(&tested, &reference) {
+                        return Err(here(what));
+                    }
+                }
+                _ => {}
+            }
+            if !place.0.is_empty() {
+                self.live.push(place);
+            }
+        }
+        (0..SLOTS).try_for_each(|slot| self.compare_slot(slot, true))
+    }
+
+    /// Attributes of what a name says, link or not, and of what it leads to.
+    fn compare_place(&mut self, place: &Place) -> Result<(), String> {
+        for flags in [AtFlags::SYMLINK_NOFOLLOW, AtFlags::empty()] {
+            let stat = |side: &Side| rustix::fs::statat(CWD, side.path(place), flags);
+            let (tested, reference) = (stat(&self.pair.tested), stat(&self.pair.reference));
+            match (tested, reference) {
+                (Ok(tested), Ok(reference)) => {
+                    self.compare_stats(&tested, &reference).map_err(|what| format!("{place}: {what}"))?;
+                    if FileType::from_raw_mode(reference.st_mode) != FileType::Symlink {
+                        break;
+                    }
+                }
+                (Err(tested), Err(reference)) if tested == reference => {}
+                (tested, reference) => {
+                    return Err(format!("{place}: stat gives {:?}, not {:?}", tested.err(), reference.err()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn compare_slot(&mut self, slot: usize, deep: bool) -> Result<(), String> {
+        let here = |what: String| format!("fd{slot}: {what}");
+        let (tested, reference) = match (&self.pair.tested.slots[slot], &self.pair.reference.slots[slot]) {
+            (Some(tested), Some(reference)) => (tested, reference),
+            (None, None) => return Ok(()),
+            (tested, _) => {
+                return Err(here(if tested.is_some() { "is open" } else { "is not open" }.to_owned()));
+            }
+        };
+        let stats = (rustix::fs::fstat(tested), rustix::fs::fstat(reference));
+        let (Ok(tested_stat), Ok(reference_stat)) = stats else {
+            return Err(here(format!("fstat gives {:?}, not {:?}", stats.0.err(), stats.1.err())));
+        };
+        let links = [side::proc_link(tested.as_fd()), side::proc_link(reference.as_fd())];
+        if deep && known::has_content(&reference_stat) && reference_stat.st_size <= AT_ONCE_BYTES {
+            if let Some(what) = observe::compare_content(&links[0], &links[1]) {
+                return Err(here(what));
+            }
+        }
+        if deep && FileType::from_raw_mode(reference_stat.st_mode) != FileType::Symlink {
+            if let Some(what) = observe::compare_xattrs(&links[0], &links[1], true) {
+                return Err(here(what));
+            }
+        }
+        self.compare_stats(&tested_stat, &reference_stat).map_err(here)
+    }
+
+    fn compare_stats(&mut self, tested: &Stat, reference: &Stat) -> Result<(), String> {
+        if let Some(what) = observe::attributes(tested, reference) {
+            return Err(what);
+        }
+        let now =
+            Look { tested: observe::times(tested), reference: observe::times(reference), at_ns: now_ns() };
+        let then = self.seen.insert((tested.st_ino, reference.st_ino), now);
+        observe::moved(then, now, self.clock, self.ctime_is_free).map_or(Ok(()), Err)
+    }
+}
+
+/// Whether a call may have changed the file in a slot.
+fn touches(call: &Call, slot: usize) -> bool {
+    match call {
+        Call::Open { slot: one, .. }
+        | Call::Write { slot: one, .. }
+        | Call::Pwrite { slot: one, .. }
+        | Call::Truncate { slot: one, .. }
+        | Call::Allocate { slot: one, .. }
+        | Call::Copy { to: one, .. }
+        | Call::Chmod { at: At::Slot(one), .. }
+        | Call::Chown { at: At::Slot(one), .. }
+        | Call::SetXattr { at: At::Slot(one), .. }
+        | Call::RemoveXattr { at: At::Slot(one), .. } => *one == slot,
+        _ => false,
+    }
+}
+
+fn stat_of(side: &Side, at: &At) -> Option<Stat> {
+    match at {
+        At::Slot(slot) => rustix::fs::fstat(side.slots[*slot].as_ref()?).ok(),
+        At::Path(place, true) => rustix::fs::stat(side.path(place)).ok(),
+        At::Path(place, false) => rustix::fs::lstat(side.path(place)).ok(),
+    }
+}
+
+/// The bytes from `offset` on of the file in a slot, however it was opened, and its size.
+fn content_from(side: &Side, slot: usize, offset: u64) -> Option<(Vec<u8>, u64)> {
+    let link = side::proc_link(side.slots[slot].as_ref()?.as_fd());
+    let file =
+        rustix::fs::open(link, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()).ok()?;
+    let size = rustix::fs::fstat(&file).ok()?.st_size as u64;
+    let bytes = observe::read_at(file.as_fd(), offset, size.saturating_sub(offset) as usize).ok()?;
+    Some((bytes, size))
+}
+
+fn now_ns() -> i128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i128)
+}
+
+fn outcome(names: Result<Vec<Vec<u8>>, Errno>) -> Outcome {
+    names.map_or_else(Outcome::Failed, Outcome::Names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two directories of one file system do not differ; a change behind the machine's back does.
+    #[test]
+    fn the_machine_finds_what_was_planted_and_nothing_else() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED: this acts as several users and needs root");
+            return;
+        }
+        // tmpfs, which does not use inode numbers again: times are followed by them.
+        let place = tempfile::tempdir_in("/dev/shm").unwrap();
+        let open = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
+        std::fs::set_permissions(place.path(), open).unwrap();
+        let sides = [place.path().join("tested"), place.path().join("reference")];
+        sides.iter().for_each(|side| std::fs::create_dir(side).unwrap());
+        let mut episode = Episode::new(Pair::create(&sides[0], &sides[1]).unwrap(), 7).unwrap();
+        for _ in 0..2_000 {
+            let step = episode.next();
+            episode.step(&step).unwrap();
+        }
+        episode.compare_everything().unwrap();
+        let top = episode.pair.tested.path(&Place(Vec::new()));
+        std::fs::write(top.join("planted"), "x").unwrap();
+        assert!(episode.compare_everything().is_err());
+    }
+}

@@ -1,0 +1,237 @@
+//! Where limenfs is documented to differ from ext4 and tmpfs: one table, and what each entry means for a comparison.
+//! Nothing else may differ.
+
+use std::path::Path;
+
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use crate::generate::ACL_NAMES;
+use crate::side::Outcome;
+use crate::step::{At, Call, Step, USERS, Whence};
+
+/// (difference, why it is one, what is done about it here).
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the table is for people; the tests hold it against SEMANTICS.md")
+)]
+pub(crate) const TABLE: &[(&str, &str, &str)] = &[
+    ("atime", "reads do not move it, as under noatime", "the reference must be mounted noatime"),
+    ("size of directories", "always 4096; ext4 grows them by blocks, tmpfs by entries", "not compared"),
+    ("st_blocks, st_blksize", "holes count; nothing is allocated", "not compared"),
+    (
+        "inode numbers",
+        "each file system has its own",
+        "equality of two names is compared by link counts and content",
+    ),
+    (
+        "order of ACL entries",
+        "they come back sorted by id; ext4 keeps the order given",
+        "`sort_acl` before a comparison",
+    ),
+    ("repeated ACL entries", "EINVAL, as acl(5) has it; ext4 takes them", "not generated"),
+    (
+        "SGID at chown",
+        "of a file without group execute, chown by somebody whose primary group is not the file's takes it",
+        "`avoid` skips those calls",
+    ),
+    (
+        "SGID at write",
+        "a write by an outsider leaves it, of a file without group execute: FUSE does not say who is in the group",
+        "`avoid` skips those calls",
+    ),
+    ("collapse and insert range", "EOPNOTSUPP: not offered", "not generated"),
+    (
+        "SEEK_DATA, SEEK_HOLE",
+        "holes are found to the byte, elsewhere to the block",
+        "`holes` compares with the content",
+    ),
+    (
+        "large xattrs",
+        "ext4 has one block for all of a file's, tmpfs a quota",
+        "values are small, or too large for both",
+    ),
+];
+
+/// What the reference can do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Abilities {
+    /// tmpfs has no `FALLOC_FL_ZERO_RANGE`.
+    pub(crate) zero_range: bool,
+    /// By how much two changes on either side may lie apart and still have one stamp, in nanoseconds. Linux keeps
+    /// ext4's stamps apart once somebody looked at them; a directory of tmpfs has those of the tick.
+    pub(crate) grain_ns: i128,
+}
+
+impl Abilities {
+    /// Tries, in a directory on each side.
+    pub(crate) fn of(tested: &Path, directory: &Path) -> Result<Self, Errno> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let file = rustix::fs::open(directory, flags, Mode::RUSR)?;
+        let zero_range =
+            rustix::fs::fallocate(&file, FallocateFlags::ZERO_RANGE, 0, 1) != Err(Errno::OPNOTSUPP);
+        let fine = stamps_differ(tested)? && stamps_differ(directory)?;
+        Ok(Abilities { zero_range, grain_ns: if fine { 0 } else { 20_000_000 } })
+    }
+}
+
+/// Whether changes to a directory that follow each other at once get different stamps.
+fn stamps_differ(directory: &Path) -> Result<bool, Errno> {
+    let mut last = rustix::fs::stat(directory)?;
+    for round in 0..8 {
+        let name = directory.join("probe");
+        match round % 2 {
+            0 => rustix::fs::mkdir(&name, Mode::RWXU)?,
+            _ => rustix::fs::rmdir(&name)?,
+        }
+        let now = rustix::fs::stat(directory)?;
+        if (now.st_mtime, now.st_mtime_nsec) == (last.st_mtime, last.st_mtime_nsec) {
+            return Ok(false);
+        }
+        last = now;
+    }
+    Ok(true)
+}
+
+/// Whether a step is left out on both sides. `stat` gives the reference's attributes of what a call is about.
+pub(crate) fn avoid(step: &Step, stat: impl FnOnce(&At) -> Option<Stat>) -> bool {
+    let (uid, primary, groups) = USERS[step.user];
+    if uid == 0 {
+        return false;
+    }
+    let sgid_alone = |stat: &Stat| stat.st_mode & 0o2010 == 0o2000;
+    match &step.call {
+        Call::Chown { at, .. } => stat(at)
+            .is_some_and(|stat| sgid_alone(&stat) && stat.st_gid != primary && groups.contains(&stat.st_gid)),
+        call => written(call).is_some_and(|at| {
+            stat(&at).is_some_and(|stat| {
+                sgid_alone(&stat) && stat.st_gid != primary && !groups.contains(&stat.st_gid)
+            })
+        }),
+    }
+}
+
+/// The file whose content a call changes.
+fn written(call: &Call) -> Option<At> {
+    match call {
+        Call::Write { slot, .. }
+        | Call::Pwrite { slot, .. }
+        | Call::Truncate { slot, .. }
+        | Call::Allocate { slot, .. }
+        | Call::Copy { to: slot, .. } => Some(At::Slot(*slot)),
+        Call::Open { place, flags, .. } if flags.contains(OFlags::TRUNC) => {
+            Some(At::Path(place.clone(), true))
+        }
+        _ => None,
+    }
+}
+
+/// Whether ext4 and tmpfs disagree on whether this call moves ctime.
+pub(crate) fn ctime_is_free(call: &Call) -> bool {
+    matches!(call, Call::RemoveXattr { name, .. } if ACL_NAMES.contains(name))
+}
+
+/// Brings the entries of an ACL xattr into the order of [`TABLE`]'s "order of ACL entries".
+pub(crate) fn sort_acl(name: &[u8], value: &mut Vec<u8>) {
+    if !ACL_NAMES.iter().any(|acl| acl.as_bytes() == name) || value.len() < 4 || value.len() % 8 != 4 {
+        return;
+    }
+    let mut entries: Vec<[u8; 8]> = value[4..].as_chunks::<8>().0.to_vec();
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
+    entries.sort_by_key(|entry| (number(&entry[..2]), number(&entry[4..])));
+    value.truncate(4);
+    value.extend(entries.concat());
+}
+
+/// Whether two outcomes of one call say the same. `content` reads the reference's file in a slot, from an offset on,
+/// with its whole size.
+pub(crate) fn same(
+    call: &Call,
+    tested: &Outcome,
+    reference: &Outcome,
+    content: impl FnOnce(usize, u64) -> Option<(Vec<u8>, u64)>,
+) -> bool {
+    match (call, tested, reference) {
+        (Call::GetXattr { name, .. }, Outcome::Bytes(tested), Outcome::Bytes(reference)) => {
+            let (mut tested, mut reference) = (tested.clone(), reference.clone());
+            sort_acl(name.as_bytes(), &mut tested);
+            sort_acl(name.as_bytes(), &mut reference);
+            tested == reference
+        }
+        (Call::Seek { slot, whence, offset }, tested, reference)
+            if matches!(whence, Whence::Data | Whence::Hole) && tested != reference =>
+        {
+            let offset = u64::try_from(*offset).unwrap_or(0);
+            content(*slot, offset)
+                .is_some_and(|(bytes, size)| holes(*whence, tested, reference, offset, &bytes, size))
+        }
+        _ => tested == reference,
+    }
+}
+
+/// No byte but zero may be skipped as a hole, and what is found must be in the file. `bytes` are those from `offset` on.
+fn holes(
+    whence: Whence,
+    tested: &Outcome,
+    reference: &Outcome,
+    offset: u64,
+    bytes: &[u8],
+    size: u64,
+) -> bool {
+    let zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+    match (whence, tested) {
+        (Whence::Data, Outcome::Failed(Errno::NXIO)) => offset >= size || zero(bytes),
+        (Whence::Data, Outcome::Number(found)) => {
+            let skipped = found.saturating_sub(offset) as usize;
+            *found >= offset && *found < size && bytes.get(..skipped).is_some_and(zero)
+        }
+        (Whence::Hole, Outcome::Number(found)) => {
+            // From a hole on the reference's side, ours may be the next one; but it is one.
+            let at = found.saturating_sub(offset) as usize;
+            matches!(reference, Outcome::Number(_))
+                && *found >= offset
+                && (*found == size || *found < size && bytes.get(at) == Some(&0))
+        }
+        _ => false,
+    }
+}
+
+/// Whether the file is one whose content is compared.
+pub(crate) fn has_content(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_entry_says_why() {
+        assert!(
+            TABLE.iter().all(|(what, why, done)| !what.is_empty() && !why.is_empty() && !done.is_empty())
+        );
+    }
+
+    #[test]
+    fn holes_are_held_against_the_content() {
+        let (at, none) = (Outcome::Number, Outcome::Failed(Errno::NXIO));
+        let bytes = [0, 0, 7, 0];
+        assert!(holes(Whence::Data, &at(12), &at(10), 10, &bytes, 14));
+        assert!(!holes(Whence::Data, &at(13), &at(10), 10, &bytes, 14));
+        assert!(!holes(Whence::Data, &none, &at(10), 10, &bytes, 14));
+        assert!(holes(Whence::Data, &none, &at(10), 10, &[0; 4], 14));
+        assert!(holes(Whence::Hole, &at(13), &at(14), 10, &bytes, 14));
+        assert!(!holes(Whence::Hole, &at(12), &at(14), 10, &bytes, 14));
+    }
+
+    #[test]
+    fn acl_entries_are_sorted_by_tag_and_id() {
+        let mut acl =
+            vec![2, 0, 0, 0, 2, 0, 7, 0, 9, 0, 0, 0, 2, 0, 6, 0, 5, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255];
+        sort_acl(b"system.posix_acl_access", &mut acl);
+        assert_eq!(
+            acl[4..],
+            [1, 0, 6, 0, 255, 255, 255, 255, 2, 0, 6, 0, 5, 0, 0, 0, 2, 0, 7, 0, 9, 0, 0, 0]
+        );
+    }
+}

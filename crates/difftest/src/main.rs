@@ -1,0 +1,183 @@
+//! The differential machine: random system calls by several users, each made on two directories, with everything a
+//! program could see compared in between. One directory is the file system under test, the other is one that Linux
+//! itself keeps (ext4 or tmpfs, mounted noatime).
+//!
+//! ```text
+//! difftest --tested DIR --reference DIR [--steps N] [--seed N] [--episode N] [--length N]
+//! ```
+//!
+//! Steps run in episodes, each on fresh directories and from a seed of its own, which is printed when something
+//! differs; the steps of that episode are then shrunk to the few that matter and printed as a script.
+//!
+//! - [`step`]: what a step may be, and how it prints
+//! - [`generate`]: the next step, from a seed and from what there is
+//! - [`side`]: one directory, in which steps are executed
+//! - [`observe`]: what can be seen of it, and how two observations differ
+//! - [`known`]: the documented differences, each with its reason
+//! - [`episode`]: steps on both sides, compared
+//! - [`shrink`]: fewer steps that still differ
+
+mod episode;
+mod generate;
+mod known;
+mod observe;
+mod random;
+mod shrink;
+mod side;
+mod step;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::StatVfsMountFlags;
+
+use crate::episode::{Difference, Episode, Pair};
+use crate::step::Step;
+
+/// How long shrinking may take; what is left then is printed as it is.
+const SHRINK_FOR: Duration = Duration::from_secs(90);
+
+#[derive(Debug)]
+struct Options {
+    tested: PathBuf,
+    reference: PathBuf,
+    steps: u64,
+    seed: u64,
+    /// Runs only this episode of the seed.
+    episode: Option<u64>,
+    /// Steps in an episode.
+    length: u64,
+}
+
+fn main() -> ExitCode {
+    let options = match parse(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(message) => {
+            eprintln!(
+                "difftest: {message}\nusage: difftest --tested DIR --reference DIR [--steps N] [--seed N] [--episode N] \
+                 [--length N]"
+            );
+            return ExitCode::from(2);
+        }
+    };
+    match run(&options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(message) => {
+            eprintln!("difftest: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_nanos() as u64);
+    let (mut tested, mut reference, mut episode) = (None, None, None);
+    let (mut steps, mut seed, mut length) = (20_000, clock % 1_000_000, 1_000);
+    while let Some(name) = arguments.next() {
+        let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
+        let number = || value.parse::<u64>().map_err(|_| format!("{name} takes a number, not {value}"));
+        match name.as_str() {
+            "--tested" => tested = Some(PathBuf::from(&value)),
+            "--reference" => reference = Some(PathBuf::from(&value)),
+            "--steps" => steps = number()?,
+            "--seed" => seed = number()?,
+            "--episode" => episode = Some(number()?),
+            "--length" => length = number()?.clamp(1, 100_000),
+            _ => return Err(format!("no option {name}")),
+        }
+    }
+    let tested = tested.ok_or("--tested is missing")?;
+    let reference = reference.ok_or("--reference is missing")?;
+    Ok(Options { tested, reference, steps, seed, episode, length })
+}
+
+/// Whether no difference was found.
+fn run(options: &Options) -> Result<bool, String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("this must run as root: it acts as several users".to_owned());
+    }
+    let flags = rustix::fs::statvfs(&options.reference).map_err(|error| error.to_string())?.f_flag;
+    if !flags.contains(StatVfsMountFlags::NOATIME) {
+        return Err(format!("{} is not mounted noatime", options.reference.display()));
+    }
+    let Options { seed, length, .. } = *options;
+    let (first, end) = match options.episode {
+        Some(episode) => (episode, episode + 1),
+        None => (0, options.steps.div_ceil(length)),
+    };
+    println!("seed {seed}: {} episodes of {length} steps", end - first);
+    let started = Instant::now();
+    let mut said = started;
+    for number in first..end {
+        if let Err(failure) = one_episode(&options.tested, &options.reference, seed, number, length)? {
+            report(options, number, &failure)?;
+            return Ok(false);
+        }
+        if said.elapsed() > Duration::from_secs(60) {
+            said = Instant::now();
+            println!("{} steps, {} s", (number + 1 - first) * length, started.elapsed().as_secs());
+        }
+    }
+    let (steps, seconds) = ((end - first) * length, started.elapsed().as_secs_f64());
+    println!(
+        "seed {seed}: {steps} steps without a difference in {seconds:.1} s, {:.0} steps/s",
+        steps as f64 / seconds
+    );
+    Ok(true)
+}
+
+/// The steps up to the one after which something differed.
+#[derive(Debug)]
+struct Failure {
+    steps: Vec<Step>,
+    difference: Difference,
+}
+
+fn one_episode(
+    tested: &Path,
+    reference: &Path,
+    seed: u64,
+    number: u64,
+    length: u64,
+) -> Result<Result<(), Failure>, String> {
+    let mut episode = Episode::new(Pair::create(tested, reference)?, random::mix(seed, number))
+        .map_err(|e| e.to_string())?;
+    let mut steps = Vec::new();
+    for _ in 0..length {
+        let step = episode.next();
+        steps.push(step.clone());
+        if let Err(difference) = episode.step(&step) {
+            return Ok(Err(Failure { steps, difference }));
+        }
+    }
+    Ok(episode.compare_everything().map_err(|difference| Failure { steps, difference }))
+}
+
+fn report(options: &Options, number: u64, failure: &Failure) -> Result<(), String> {
+    let Options { seed, length, .. } = *options;
+    println!("DIFFERENCE in seed {seed}, episode {number}, after step {}:", failure.steps.len());
+    println!("  {}", failure.difference);
+    println!("again: --seed {seed} --episode {number} --length {length}");
+    let interval = episode::interval_of(random::mix(seed, number));
+    let deadline = Instant::now() + SHRINK_FOR;
+    let fails = |steps: &[Step]| -> Option<Difference> {
+        if Instant::now() > deadline {
+            return None;
+        }
+        let pair = Pair::create(&options.tested, &options.reference).ok()?;
+        Episode::replay(pair, steps, interval).err()
+    };
+    match shrink::shrink(&failure.steps, &fails) {
+        None => println!("the same steps again did not differ: it depends on time"),
+        Some((steps, difference)) => {
+            println!("shrunk from {} steps to {}:", failure.steps.len(), steps.len());
+            for step in &steps {
+                println!("  {step}");
+            }
+            println!("  # {difference}");
+        }
+    }
+    Ok(())
+}

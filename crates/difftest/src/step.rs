@@ -1,0 +1,215 @@
+//! What a step may be. A step holds all that its system call needs, so that steps can be left out and run again.
+
+use std::fmt;
+
+use rustix::fs::{Access, FallocateFlags, OFlags, RenameFlags, XattrFlags};
+
+/// Open files that an episode keeps.
+pub(crate) const SLOTS: usize = 6;
+
+/// Who makes the calls: (uid, gid, supplementary groups).
+pub(crate) const USERS: [(u32, u32, &[u32]); 4] =
+    [(0, 0, &[]), (1001, 1001, &[2000]), (1002, 1002, &[2000, 1001]), (1003, 2000, &[])];
+
+/// A path below the top of a side. Bytes, as names are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Place(pub(crate) Vec<u8>);
+
+/// What a call is about, by name or by an open file.
+#[derive(Clone, Debug)]
+pub(crate) enum At {
+    /// Symbolic links are followed if this is true.
+    Path(Place, bool),
+    Slot(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stamp {
+    Now,
+    Omit,
+    /// Seconds and nanoseconds.
+    Exact(i64, u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Whence {
+    Start,
+    Current,
+    End,
+    Data,
+    Hole,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Special {
+    Fifo,
+    Socket,
+    /// Character device 1:3.
+    Null,
+    Regular,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    /// Index in [`USERS`].
+    pub(crate) user: usize,
+    pub(crate) umask: u32,
+    pub(crate) call: Call,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Call {
+    Open { slot: usize, place: Place, flags: OFlags, mode: u32 },
+    Close { slot: usize },
+    Read { slot: usize, len: usize },
+    Pread { slot: usize, offset: u64, len: usize },
+    Write { slot: usize, len: usize, fill: u8 },
+    Pwrite { slot: usize, offset: u64, len: usize, fill: u8 },
+    Truncate { slot: usize, len: u64 },
+    Allocate { slot: usize, mode: FallocateFlags, offset: u64, len: u64 },
+    Seek { slot: usize, whence: Whence, offset: i64 },
+    Copy { from: usize, from_offset: Option<u64>, to: usize, to_offset: Option<u64>, len: usize },
+    Sync { slot: usize },
+    Stat { at: At },
+    Mkdir { place: Place, mode: u32 },
+    Rmdir { place: Place },
+    Unlink { place: Place },
+    Link { from: At, to: Place },
+    Symlink { target: Place, place: Place },
+    Readlink { place: Place },
+    Rename { from: Place, to: Place, flags: RenameFlags },
+    Special { place: Place, mode: u32, kind: Special },
+    List { place: Place },
+    Access { place: Place, mask: Access },
+    Chmod { at: At, mode: u32 },
+    Chown { at: At, uid: Option<u32>, gid: Option<u32> },
+    Times { at: At, atime: Stamp, mtime: Stamp },
+    SetXattr { at: At, name: &'static str, value: Vec<u8>, flags: XattrFlags },
+    GetXattr { at: At, name: &'static str },
+    RemoveXattr { at: At, name: &'static str },
+    ListXattr { at: At },
+}
+
+impl Call {
+    /// The places a call names, for comparing them at once.
+    pub(crate) fn places(&self) -> Vec<&Place> {
+        let at = |at| match at {
+            &At::Path(ref place, _) => vec![place],
+            &At::Slot(_) => vec![],
+        };
+        match self {
+            Call::Open { place, .. }
+            | Call::Mkdir { place, .. }
+            | Call::Rmdir { place }
+            | Call::Unlink { place }
+            | Call::Symlink { place, .. }
+            | Call::Readlink { place }
+            | Call::Special { place, .. }
+            | Call::List { place }
+            | Call::Access { place, .. } => vec![place],
+            Call::Rename { from, to, .. } => vec![from, to],
+            Call::Link { from, to } => {
+                let mut places = at(from);
+                places.push(to);
+                places
+            }
+            Call::Stat { at: a }
+            | Call::Chmod { at: a, .. }
+            | Call::Chown { at: a, .. }
+            | Call::Times { at: a, .. }
+            | Call::SetXattr { at: a, .. }
+            | Call::GetXattr { at: a, .. }
+            | Call::RemoveXattr { at: a, .. }
+            | Call::ListXattr { at: a } => at(a),
+            Call::Close { .. }
+            | Call::Read { .. }
+            | Call::Pread { .. }
+            | Call::Write { .. }
+            | Call::Pwrite { .. }
+            | Call::Truncate { .. }
+            | Call::Allocate { .. }
+            | Call::Seek { .. }
+            | Call::Copy { .. }
+            | Call::Sync { .. } => vec![],
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.len() > 120 {
+            return write!(f, "\"{}...\" ({} bytes)", self.0[..20].escape_ascii(), self.0.len());
+        }
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            At::Path(place, true) => write!(f, "{place}"),
+            At::Path(place, false) => write!(f, "{place} NOFOLLOW"),
+            At::Slot(slot) => write!(f, "fd{slot}"),
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "u{} umask {:03o}: {}", USERS[self.user].0, self.umask, self.call)
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Call::Open { slot, place, flags, mode } => {
+                write!(f, "fd{slot} = open({place}, {}, {mode:04o})", names(flags))
+            }
+            Call::Close { slot } => write!(f, "close(fd{slot})"),
+            Call::Read { slot, len } => write!(f, "read(fd{slot}, {len})"),
+            Call::Pread { slot, offset, len } => write!(f, "pread(fd{slot}, {len}, at {offset})"),
+            Call::Write { slot, len, fill } => write!(f, "write(fd{slot}, {len} bytes of {fill})"),
+            Call::Pwrite { slot, offset, len, fill } => {
+                write!(f, "pwrite(fd{slot}, {len} bytes of {fill}, at {offset})")
+            }
+            Call::Truncate { slot, len } => write!(f, "ftruncate(fd{slot}, {len})"),
+            Call::Allocate { slot, mode, offset, len } => {
+                write!(f, "fallocate(fd{slot}, {}, at {offset}, {len})", names(mode))
+            }
+            Call::Seek { slot, whence, offset } => write!(f, "lseek(fd{slot}, {offset}, {whence:?})"),
+            Call::Copy { from, from_offset, to, to_offset, len } => {
+                write!(f, "copy_file_range(fd{from}, {from_offset:?}, fd{to}, {to_offset:?}, {len})")
+            }
+            Call::Sync { slot } => write!(f, "fsync(fd{slot})"),
+            Call::Stat { at } => write!(f, "stat({at})"),
+            Call::Mkdir { place, mode } => write!(f, "mkdir({place}, {mode:04o})"),
+            Call::Rmdir { place } => write!(f, "rmdir({place})"),
+            Call::Unlink { place } => write!(f, "unlink({place})"),
+            Call::Link { from, to } => write!(f, "link({from}, {to})"),
+            Call::Symlink { target, place } => write!(f, "symlink({target}, {place})"),
+            Call::Readlink { place } => write!(f, "readlink({place})"),
+            Call::Rename { from, to, flags } => write!(f, "rename({from}, {to}, {})", names(flags)),
+            Call::Special { place, mode, kind } => write!(f, "mknod({place}, {kind:?}, {mode:04o})"),
+            Call::List { place } => write!(f, "list({place})"),
+            Call::Access { place, mask } => write!(f, "access({place}, {})", names(mask)),
+            Call::Chmod { at, mode } => write!(f, "chmod({at}, {mode:04o})"),
+            Call::Chown { at, uid, gid } => write!(f, "chown({at}, {uid:?}, {gid:?})"),
+            Call::Times { at, atime, mtime } => write!(f, "utimensat({at}, {atime:?}, {mtime:?})"),
+            Call::SetXattr { at, name, value, flags } => {
+                let shown = if value.len() > 200 { "..." } else { &value.escape_ascii().to_string() };
+                write!(f, "setxattr({at}, {name}, \"{shown}\" ({} bytes), {})", value.len(), names(flags))
+            }
+            Call::GetXattr { at, name } => write!(f, "getxattr({at}, {name})"),
+            Call::RemoveXattr { at, name } => write!(f, "removexattr({at}, {name})"),
+            Call::ListXattr { at } => write!(f, "listxattr({at})"),
+        }
+    }
+}
+
+/// `OFlags(CREATE | RDWR)` as `CREATE|RDWR`.
+fn names(flags: &impl fmt::Debug) -> String {
+    let text = format!("{flags:?}");
+    let inner = text.split_once('(').map_or(text.as_str(), |(_, rest)| rest.trim_end_matches(')'));
+    inner.replace(' ', "")
+}
