@@ -8,7 +8,9 @@ use fuse_proto::{
 };
 use fuse_transport::Reply;
 use types::{Errno, Ino, Mode};
-use vfs::{DirEntry, DirHandle, DirPosition, Locked, MakeRequest, RenameFlags, Special, Vfs, XattrMode};
+use vfs::{
+    Caller, DirEntry, DirHandle, DirPosition, Locked, MakeRequest, RenameFlags, Special, Vfs, XattrMode,
+};
 
 use crate::init;
 use crate::root;
@@ -29,7 +31,6 @@ pub(crate) struct Dispatch {
 const O_ACCMODE: u32 = 0o3;
 const O_RDONLY: u32 = 0;
 const O_EXCL: u32 = 0o200;
-const O_TRUNC: u32 = 0o1000;
 const O_APPEND: u32 = 0o2000;
 
 /// `fcntl(2)`.
@@ -142,8 +143,8 @@ impl Dispatch {
                 done(vfs.rename(caller, from, to, flags, whiteout))
             }
             Operation::Link { node, name } => self.entry_body(&vfs.link(self.ino(node), ino, name)?),
-            Operation::Open { flags, kill_suidgid } => {
-                vfs.open(caller, ino, flags & O_TRUNC != 0, kill_suidgid)?;
+            Operation::Open { flags, .. } => {
+                vfs.open(ino)?;
                 Ok(Body::open(self.new_handle(), self.open_flags(flags)).into())
             }
             Operation::Create(create) => {
@@ -197,10 +198,17 @@ impl Dispatch {
             Operation::Fsync { .. } => done(vfs.fsync(ino)),
             Operation::StatFs => Ok(Body::statfs(&translate::statfs(&vfs.statfs()?)).into()),
             Operation::SetXattr(set) => {
+                const BOTH: u32 = XATTR_CREATE | XATTR_REPLACE;
                 let mode = match set.flags {
                     0 => XattrMode::Set,
                     XATTR_CREATE => XattrMode::Create,
                     XATTR_REPLACE => XattrMode::Replace,
+                    // Never possible; ext4 says of the two conditions which one is not met.
+                    BOTH => {
+                        return Err(vfs
+                            .getxattr(ino, set.name)
+                            .map_or_else(|errno| errno, |_| Errno::EEXIST));
+                    }
                     _ => return Err(Errno::EINVAL),
                 };
                 done(vfs.setxattr(ino, set.name, set.value, mode, set.acl_kill_sgid))
@@ -225,13 +233,13 @@ impl Dispatch {
                 Ok(Body::create(&entry(&made, vfs.ttl()), self.new_handle(), flags).into())
             }
             Operation::Fallocate { offset, len, mode, .. } => {
-                done(vfs.allocate(ino, offset, len, translate::allocate_mode(mode)?))
+                done(vfs.allocate(caller, ino, offset, len, translate::allocate_mode(mode)?))
             }
             Operation::Lseek { offset, whence, .. } => {
                 Ok(Body::lseek(vfs.seek(ino, offset, translate::seek(whence)?)?).into())
             }
-            Operation::CopyFileRange(copy) => Ok(Body::written(self.copy(ino, &copy)? as u32).into()),
-            Operation::CopyFileRange64(copy) => Ok(Body::copied_64(self.copy(ino, &copy)?).into()),
+            Operation::CopyFileRange(copy) => Ok(Body::written(self.copy(caller, ino, &copy)? as u32).into()),
+            Operation::CopyFileRange64(copy) => Ok(Body::copied_64(self.copy(caller, ino, &copy)?).into()),
             // The kernel takes ENOSYS for "not here", does without, and mostly asks no more.
             _ => Err(Errno::ENOSYS),
         }
@@ -250,9 +258,9 @@ impl Dispatch {
     }
 
     /// Never more than the shorter of the two replies can say.
-    fn copy(&self, from: Ino, copy: &CopyRange) -> Result<u64, Errno> {
+    fn copy(&self, caller: Caller, from: Ino, copy: &CopyRange) -> Result<u64, Errno> {
         let to = (self.ino(copy.node_out), copy.offset_out);
-        self.vfs.copy_range((from, copy.offset_in), to, copy.len.min(i32::MAX as u64))
+        self.vfs.copy_range(caller, (from, copy.offset_in), to, copy.len.min(i32::MAX as u64))
     }
 
     fn list(&self, read: ReadDir, plus: bool) -> Result<Answer, Errno> {

@@ -6,13 +6,13 @@ use vfs::AclKind;
 /// The longest READ and WRITE: 1 MiB, the most that `max_pages` allows by default.
 pub(crate) const MAX_WRITE_BYTES: u32 = 1 << 20;
 
-/// Why each flag: see the constants themselves. `WRITEBACK_CACHE` would give the page cache, not the daemon, the last
-/// word on a file's size. Where this client is alone, the kernel keeps locks by itself, faster than anyone could.
+/// Why each flag: see the constants themselves. With `ATOMIC_O_TRUNC` a file would be cut by OPEN before the kernel finds
+/// out that it is a program that runs (ETXTBSY), and so may not be. `WRITEBACK_CACHE` would give the page cache, not the
+/// daemon, the last word on a file's size. Where this client is alone, the kernel keeps locks by itself, faster than anyone could.
 pub(crate) fn config(acl: AclKind, alone: bool) -> InitConfig {
     let always = [
         InitFlags::ASYNC_READ,
         InitFlags::ASYNC_DIO,
-        InitFlags::ATOMIC_O_TRUNC,
         InitFlags::AUTO_INVAL_DATA,
         InitFlags::BIG_WRITES,
         InitFlags::CACHE_SYMLINKS,

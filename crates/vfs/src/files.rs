@@ -7,37 +7,31 @@ use meta::ops::{Append, GetNode, GetSlices, KillPriv, Reap, Write};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, Slice, SliceId, SliceSource, Time};
 
 use crate::attr::{Attr, Caller};
-use crate::attrs::AttrChange;
 use crate::names::MakeRequest;
 use crate::open::{FileData, OpenFile};
 use crate::vfs::{BY_KERNEL, Vfs};
 
 impl Vfs {
-    /// Opens a regular file, once more if it is open. `truncate`: `O_TRUNC`; `kill_suidgid` as in [`AttrChange`].
+    /// Opens a regular file, once more if it is open. `O_TRUNC` is a truncation of its own, which follows.
     ///
     /// # Errors
-    /// ESTALE where the inode is gone; EISDIR; EINVAL for what is no regular file; those of a truncation.
-    pub fn open(&self, caller: Caller, ino: Ino, truncate: bool, kill_suidgid: bool) -> Result<(), Errno> {
+    /// ESTALE where the inode is gone; EISDIR; EINVAL for what is no regular file.
+    pub fn open(&self, ino: Ino) -> Result<(), Errno> {
         self.files.open(ino, || self.new_buffer());
-        let opened = self.check_open(caller, ino, truncate, kill_suidgid);
+        let opened = self.check_open(ino);
         if opened.is_err() {
             self.close(ino)?;
         }
         opened
     }
 
-    fn check_open(&self, caller: Caller, ino: Ino, truncate: bool, kill_suidgid: bool) -> Result<(), Errno> {
+    fn check_open(&self, ino: Ino) -> Result<(), Errno> {
         // What is gone for good can still be looked at, but not opened.
         match self.meta.run(&GetNode(ino), &BY_KERNEL)?.kind {
-            FileType::Regular => {}
-            FileType::Directory => return Err(Errno::EISDIR),
-            _ => return Err(Errno::EINVAL),
+            FileType::Regular => Ok(()),
+            FileType::Directory => Err(Errno::EISDIR),
+            _ => Err(Errno::EINVAL),
         }
-        if truncate {
-            let change = AttrChange { size_bytes: Some(0), kill_suidgid, ..AttrChange::default() };
-            self.setattr(caller, ino, change)?;
-        }
-        Ok(())
     }
 
     /// Makes a regular file and opens it.

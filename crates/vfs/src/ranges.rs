@@ -1,10 +1,11 @@
 //! Ranges of open files: fallocate, where data and holes are, copies by reference.
 
 use chunk::{Piece, PieceSource};
-use meta::ops::{Allocate, AllocateMode, CopyRange};
+use meta::ops::{Allocate, AllocateMode, CopyRange, KillPriv};
 use meta::{Record, Scan};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice};
 
+use crate::attr::Caller;
 use crate::open::OpenFile;
 use crate::vfs::Vfs;
 
@@ -21,8 +22,16 @@ const PAGE: usize = 64;
 impl Vfs {
     /// # Errors
     /// EBADF unless open; those of [`Allocate`] and of a flush.
-    pub fn allocate(&self, ino: Ino, offset: u64, len: u64, mode: AllocateMode) -> Result<(), Errno> {
+    pub fn allocate(
+        &self,
+        caller: Caller,
+        ino: Ino,
+        offset: u64,
+        len: u64,
+        mode: AllocateMode,
+    ) -> Result<(), Errno> {
         let file = self.open_file(ino)?;
+        self.kill_priv(caller, ino)?;
         let mut data = file.lock();
         self.flush_locked(&file, &mut data)?;
         data.rows.clear();
@@ -73,16 +82,24 @@ impl Vfs {
     /// EBADF unless both are open; those of [`CopyRange`] and of a flush.
     pub fn copy_range(
         &self,
+        caller: Caller,
         (from, offset): (Ino, u64),
         (to, to_offset): (Ino, u64),
         len: u64,
     ) -> Result<u64, Errno> {
         let (source, target) = (self.open_file(from)?, self.open_file(to)?);
+        self.kill_priv(caller, to)?;
         self.flush_locked(&source, &mut source.lock())?;
         let mut data = target.lock();
         self.flush_locked(&target, &mut data)?;
         data.rows.clear();
         self.change(&CopyRange { from, offset, to, to_offset, len })
+    }
+
+    /// Unlike WRITE and SETATTR, these requests do not say whether the caller has `CAP_FSETID`, and the kernel leaves
+    /// `file_modified` to the server all the same: user 0 is taken to have it.
+    fn kill_priv(&self, caller: Caller, ino: Ino) -> Result<(), Errno> {
+        if caller.uid == 0 { Ok(()) } else { self.change(&KillPriv(ino)) }
     }
 
     fn open_file(&self, ino: Ino) -> Result<std::sync::Arc<OpenFile>, Errno> {
