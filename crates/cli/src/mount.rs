@@ -21,7 +21,7 @@ use crate::format::volume_in_memory;
 use crate::log;
 use crate::options::Options;
 use crate::paths;
-use crate::process::{Process, host_name};
+use crate::process::{self, Process, host_name};
 use crate::registry::{self, Entry};
 use crate::statistics::{Counters, Endpoint};
 use crate::status::sessions;
@@ -227,7 +227,9 @@ fn stop(mountpoint: &Path) {
 fn in_use(url: &MetaUrl, database: &Database, holder: &str) -> Fault {
     let name = Volume::load(&*database.engine()).map_or_else(|_| url.to_string(), |volume| volume.name);
     let all = sessions(&*database.engine()).unwrap_or_default();
-    let place = match all.iter().find(|session| session.pid.to_string() == holder) {
+    // Those that share it do not say who they are: one that is there stands for them.
+    let by_name = all.iter().find(|session| session.pid.to_string() == holder);
+    let place = match by_name.or_else(|| all.iter().find(|session| process::exists(session.pid))) {
         Some(session) => format!(
             "at {} on {} by process {}, since {}",
             session.mountpoint, session.host, session.pid, session.since
@@ -236,5 +238,5 @@ fn in_use(url: &MetaUrl, database: &Database, holder: &str) -> Fault {
     };
     Fault::new(format!("volume '{name}' is in use already"))
         .at(place)
-        .advise("unmount it there first, or mount it in both places with -o shared")
+        .advise("unmount it there first, or mount it with -o shared in all places")
 }
