@@ -62,7 +62,11 @@ fn unmount(mountpoint: &Path, args: &UmountArgs) -> Result<(), Error> {
     }
     match fuse::unmount(mountpoint, UnmountMode::Force) {
         // Its requests have failed by now; programs that still have files open do not hold it.
-        Err(Error::Busy(_)) => fuse::unmount(mountpoint, UnmountMode::Lazy),
+        Err(Error::Busy(_)) => match fuse::unmount(mountpoint, UnmountMode::Lazy) {
+            // The process was faster: it takes its mount away when its requests fail.
+            Err(Error::NotMounted(_)) => Ok(()),
+            outcome => outcome,
+        },
         outcome => outcome,
     }
 }

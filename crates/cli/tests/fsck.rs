@@ -299,15 +299,15 @@ fn volumes_stay_clean_under_random_work_and_kills() {
             .map(|worker| {
                 let mnt = volume.at("");
                 let mut random = Random(round * 10 + worker + 1);
-                thread::spawn(move || while work(&mnt, &mut random) {})
+                thread::spawn(move || (0_u32..).take_while(|_| work(&mnt, &mut random)).count())
             })
             .collect();
         thread::sleep(Duration::from_millis(900));
         kill(place);
-        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        let steps: usize = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
+        assert!(steps > 0, "nothing was done before the kill");
         place.umount(&[]);
-        let found = fsck(place, &["--data"], 0);
-        assert!(found["checked"]["inodes"].as_u64().unwrap() > 2, "{found}");
+        fsck(place, &["--data"], 0);
         gc(place, &["--delete", "--grace", "0"]);
         assert_eq!(fsck(place, &["--data"], 0)["unreferenced"]["objects"], 0);
         place.mount(&[]).ok();

@@ -111,7 +111,7 @@ fn the_second_mount_is_told_who_has_it() {
     let server = place.server().to_string();
     let other = place.text("other");
     fs::create_dir(&other).unwrap();
-    let parts = ["'vol'", &place.mnt(), &format!("process {server}"), "later version"];
+    let parts = ["'vol'", &place.mnt(), &format!("process {server}"), "-o shared"];
     limen(&["mount", &place.url(), &other]).failed(1, &parts);
     limen(&["mount", "-d", "--log", &place.text("log2"), &place.url(), &other]).failed(1, &parts);
     limen(&["destroy", "--yes", &place.url()]).failed(1, &parts[..3]);
