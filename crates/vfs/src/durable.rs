@@ -23,7 +23,7 @@ pub(crate) struct Durability {
 }
 
 /// Above this many slices, one syncfs(2) is cheaper than a sync each.
-const MANY_SLICES: usize = 64;
+const MANY_SLICES: usize = 8;
 
 impl Vfs {
     /// Runs an operation that commits rows naming `slices`, which are stored but may not be durable: where others share
