@@ -281,7 +281,7 @@ fn what_a_killed_mount_left_is_removed_without_another_mount() {
     assert_eq!((&found["sessions"], &found["orphans"]), (&1.into(), &1.into()));
     assert_eq!(objects(place).len(), 3);
     let found = gc(place, &["--delete"]);
-    assert_eq!((&found["garbage"]["slices"], &found["garbage"]["bytes"]), (&1.into(), &(3 * BLOCK).into()));
+    assert_eq!(found["garbage"]["bytes"], 3 * BLOCK);
     assert!(objects(place).is_empty());
     let found = gc(place, &[]);
     assert_eq!((&found["sessions"], &found["orphans"]), (&0.into(), &0.into()));

@@ -54,15 +54,34 @@ fn requests_by_run(volume: &Mounted) -> Vec<Counts> {
     volume.place.umount(&[]).ok();
     let mut totals: Vec<Counts> = Vec::new();
     for runs in 0..=RUNS {
-        volume.place.mount(&[]).ok();
-        // So that every mount begins with the same walk to the tree.
-        fs::metadata(volume.at("tree")).unwrap();
-        (0..runs).for_each(|_| list(volume));
-        let mut counts = volume.counts_at_unmount();
-        counts.0.retain(|name, _| !UNASKED.contains(&name.as_str()));
-        totals.push(counts);
+        totals.push(undisturbed(|| requests(volume, runs)));
     }
     totals.windows(2).map(|pair| pair[1].since(&pair[0])).collect()
+}
+
+/// What a mount is asked for whose tree is listed so many times.
+fn requests(volume: &Mounted, runs: usize) -> Counts {
+    volume.place.mount(&[]).ok();
+    // So that every mount begins with the same walk to the tree.
+    fs::metadata(volume.at("tree")).unwrap();
+    (0..runs).for_each(|_| list(volume));
+    let mut counts = volume.counts_at_unmount();
+    counts.0.retain(|name, _| !UNASKED.contains(&name.as_str()));
+    counts
+}
+
+/// A kernel that runs short of memory takes back what it held of a listing, and asks again: so what is measured counts
+/// when it came out the same twice.
+fn undisturbed(measure: impl Fn() -> Counts) -> Counts {
+    let mut seen: Vec<Counts> = Vec::new();
+    for _ in 0..8 {
+        let counts = measure();
+        if seen.iter().any(|before| before.0 == counts.0) {
+            return counts;
+        }
+        seen.push(counts);
+    }
+    panic!("no two of these are the same: {seen:?}");
 }
 
 #[test]
