@@ -148,7 +148,8 @@ pub enum Effect {
         ino: Ino,
         delta: i32,
     },
-    /// The times given are taken over, whatever stood there.
+    /// The times given are taken over, whatever stood there, but for ctime: that never goes back, for a flush brings the
+    /// time of its last write, and another change may have committed since that write or while the flush was planned.
     Touch {
         ino: Ino,
         atime: Option<Time>,
@@ -289,7 +290,7 @@ impl Effect {
             Effect::Touch { atime, mtime, ctime, .. } => {
                 node.atime = atime.unwrap_or(node.atime);
                 node.mtime = mtime.unwrap_or(node.mtime);
-                node.ctime = ctime.unwrap_or(node.ctime);
+                node.ctime = ctime.map_or(node.ctime, |ctime| ctime.max(node.ctime));
             }
             Effect::SetSize { size, .. } => node.size = size,
             Effect::Extend { size, .. } => node.size = node.size.max(size),

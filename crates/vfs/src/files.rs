@@ -50,7 +50,9 @@ impl Vfs {
     /// EBADF unless open; EIO where the bytes are damaged or the object store fails.
     pub fn read(&self, ino: Ino, offset: u64, len: u32) -> Result<Vec<u8>, Errno> {
         let file = self.files.get(ino).ok_or(Errno::EBADF)?;
-        let size = self.node(ino)?.size.max(file.dirty_end());
+        // In this order: a flush in between is then seen in both rather than in neither, which would cut the read short.
+        let unflushed_end = file.dirty_end();
+        let size = self.node(ino)?.size.max(unflushed_end);
         let len = size.saturating_sub(offset).min(u64::from(len));
         let mut buf = vec![0; len as usize];
         let mut data = file.lock();

@@ -67,14 +67,10 @@ impl OpenFile {
         self.dirty_end.load(Ordering::Acquire)
     }
 
-    /// Adds what is written but not flushed.
-    pub(crate) fn overlay(&self, attr: &mut Attr) {
+    /// What is written but not flushed.
+    pub(crate) fn unflushed(&self) -> Option<Unflushed> {
         let end = self.dirty_end();
-        if end > 0 {
-            attr.size_bytes = attr.size_bytes.max(end);
-            attr.mtime = self.mtime();
-            attr.ctime = attr.ctime.max(attr.mtime);
-        }
+        (end > 0).then(|| Unflushed { end, mtime: self.mtime() })
     }
 
     pub(crate) fn set_orphan(&self, orphan: bool) {
@@ -83,6 +79,21 @@ impl OpenFile {
 
     pub(crate) fn is_orphan(&self) -> bool {
         self.orphan.load(Ordering::Acquire)
+    }
+}
+
+/// The end of the furthest byte that waits for a flush, and when the last was written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unflushed {
+    end: u64,
+    mtime: Time,
+}
+
+impl Unflushed {
+    pub(crate) fn overlay(self, attr: &mut Attr) {
+        attr.size_bytes = attr.size_bytes.max(self.end);
+        attr.mtime = self.mtime;
+        attr.ctime = attr.ctime.max(self.mtime);
     }
 }
 

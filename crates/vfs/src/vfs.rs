@@ -146,10 +146,14 @@ impl Vfs {
         }
     }
 
+    /// An open file's node is looked at again: first what is in the buffer, then the records, so that what a flush
+    /// moves between the two is seen in both rather than in neither.
     pub(crate) fn attr_of(&self, node: &Node) -> Attr {
-        let mut attr = Attr::from(node);
-        if let Some(file) = self.files.get(node.ino) {
-            file.overlay(&mut attr);
+        let Some(file) = self.files.get(node.ino) else { return Attr::from(node) };
+        let unflushed = file.unflushed();
+        let mut attr = Attr::from(&self.node(node.ino).unwrap_or(*node));
+        if let Some(unflushed) = unflushed {
+            unflushed.overlay(&mut attr);
         }
         attr
     }

@@ -37,9 +37,8 @@ impl Op for Write {
         };
         let mut effects: Vec<Effect> = self.slices.iter().map(append).collect();
         effects.push(Effect::Extend { ino: self.ino, size: self.end });
-        // Whatever changed between the write and its flush has moved ctime already: it does not go back.
-        let ctime = Some(self.mtime.max(node.ctime));
-        effects.push(Effect::Touch { ino: self.ino, atime: None, mtime: Some(self.mtime), ctime });
+        let time = Some(self.mtime);
+        effects.push(Effect::Touch { ino: self.ino, atime: None, mtime: time, ctime: time });
         Ok(Plan { reply: (), effects })
     }
 }

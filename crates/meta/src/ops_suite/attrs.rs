@@ -199,10 +199,13 @@ fn writes_extend_and_append(factory: Factory<'_>) {
     c.write(ino, 0, 10, 2).unwrap();
     assert_eq!(c.node(ino).size, 110, "a write before the end moves no size");
     assert_eq!(rows(&c, ino, 0), [blocks(100, 10, 1), blocks(0, 10, 2)]);
-    let mtime = Time::new(1_700_000_001, 3);
+    let (mtime, earlier) = (Time::new(6_000_000_001, 3), Time::new(1_700_000_001, 3));
     c.run(&Write { ino, slices: Vec::new(), end: 4097, mtime }).unwrap();
     let node = c.node(ino);
     assert_eq!((node.size, node.mtime, node.ctime), (4097, mtime, mtime));
+    c.run(&Write { ino, slices: Vec::new(), end: 1, mtime: earlier }).unwrap();
+    let node = c.node(ino);
+    assert_eq!((node.mtime, node.ctime), (earlier, mtime), "what changed meanwhile has moved ctime further");
     assert_eq!(c.run(&GetUsage).unwrap().blocks, 2);
     c.unlink(ROOT, "f").unwrap();
     assert_eq!(c.write(ino, 0, 1, 3), Err(Errno::ESTALE));
