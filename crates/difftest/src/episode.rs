@@ -267,15 +267,18 @@ impl Episode {
             return Err(here(format!("fstat gives {:?}, not {:?}", stats.0.err(), stats.1.err())));
         };
         let links = [side::proc_link(tested.as_fd()), side::proc_link(reference.as_fd())];
-        if deep && known::has_content(&reference_stat) && reference_stat.st_size <= AT_ONCE_BYTES {
-            if let Some(what) = observe::compare_content(&links[0], &links[1]) {
-                return Err(here(what));
-            }
+        if deep
+            && known::has_content(&reference_stat)
+            && reference_stat.st_size <= AT_ONCE_BYTES
+            && let Some(what) = observe::compare_content(&links[0], &links[1])
+        {
+            return Err(here(what));
         }
-        if deep && FileType::from_raw_mode(reference_stat.st_mode) != FileType::Symlink {
-            if let Some(what) = observe::compare_xattrs(&links[0], &links[1], true) {
-                return Err(here(what));
-            }
+        if deep
+            && !known::gone(&reference_stat)
+            && let Some(what) = observe::compare_xattrs(&links[0], &links[1], true)
+        {
+            return Err(here(what));
         }
         self.compare_stats(&tested_stat, &reference_stat).map_err(here)
     }
@@ -287,6 +290,9 @@ impl Episode {
         let now =
             Look { tested: observe::times(tested), reference: observe::times(reference), at_ns: now_ns() };
         let then = self.seen.insert((tested.st_ino, reference.st_ino), now);
+        if !known::has_times(reference) {
+            return Ok(());
+        }
         observe::moved(then, now, self.clock, self.ctime_is_free).map_or(Ok(()), Err)
     }
 }

@@ -127,8 +127,9 @@ impl Generator {
                 }
             }
             94..97 => {
-                let len = self.random.pick(&[0, 1, 20, 200, 65_537]);
-                let byte = b'a' + self.random.below(26) as u8;
+                // Each value once, but for the empty one.
+                let mut value = format!("{:016x}", self.random.below(1 << 48)).into_bytes();
+                value.resize(self.random.pick(&[0, 16, 20, 200, 65_537]), b'x');
                 let flags = self.random.pick(&[
                     XattrFlags::empty(),
                     XattrFlags::empty(),
@@ -136,12 +137,7 @@ impl Generator {
                     XattrFlags::REPLACE,
                     XattrFlags::CREATE | XattrFlags::REPLACE,
                 ]);
-                Call::SetXattr {
-                    at: self.at(live),
-                    name: self.random.pick(&XATTRS),
-                    value: vec![byte; len],
-                    flags,
-                }
+                Call::SetXattr { at: self.at(live), name: self.random.pick(&XATTRS), value, flags }
             }
             97 => Call::GetXattr { at: self.at(live), name: self.random.pick(&XATTRS) },
             98 => Call::RemoveXattr { at: self.at(live), name: self.random.pick(&XATTRS) },
@@ -168,7 +164,6 @@ impl Generator {
                 (OFlags::DIRECTORY, 5),
                 (OFlags::NOFOLLOW, 10),
                 (OFlags::NOATIME, 5),
-                (OFlags::PATH, 4),
             ] {
                 if self.random.chance(percent) {
                     flags |= flag;

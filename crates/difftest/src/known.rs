@@ -36,6 +36,11 @@ pub(crate) const TABLE: &[(&str, &str, &str)] = &[
         "`avoid` skips those calls",
     ),
     (
+        "chown to -1, -1",
+        "leaves SUID and SGID: FUSE does not tell it from a request that changes nothing",
+        "`avoid` skips those calls",
+    ),
+    (
         "SGID at write",
         "a write by an outsider leaves it, of a file without group execute: FUSE does not say who is in the group",
         "`avoid` skips those calls",
@@ -45,6 +50,22 @@ pub(crate) const TABLE: &[(&str, &str, &str)] = &[
         "SEEK_DATA, SEEK_HOLE",
         "holes are found to the byte, elsewhere to the block",
         "`holes` compares with the content",
+    ),
+    (
+        "ctime when an absent ACL is removed, or an xattr set to what it is",
+        "tmpfs moves it, ext4 does not: no program can rely on either",
+        "`ctime_is_free` for that step",
+    ),
+    ("times of FIFOs", "writing to one moves none: the kernel does not tell FUSE of it", "not compared"),
+    (
+        "removed directories, FIFOs, sockets and devices that are open",
+        "show as they were, but are not changed any more, nor are their xattrs there (ESTALE)",
+        "`avoid` skips those calls",
+    ),
+    (
+        "O_PATH of a removed file",
+        "the kernel does not tell FUSE that somebody holds it: it is gone for good once nobody has it open",
+        "O_PATH is not generated",
     ),
     (
         "large xattrs",
@@ -94,8 +115,17 @@ fn stamps_differ(directory: &Path) -> Result<bool, Errno> {
 }
 
 /// Whether a step is left out on both sides. `stat` gives the reference's attributes of what a call is about.
-pub(crate) fn avoid(step: &Step, stat: impl FnOnce(&At) -> Option<Stat>) -> bool {
+pub(crate) fn avoid(step: &Step, stat: impl Fn(&At) -> Option<Stat>) -> bool {
     let (uid, primary, groups) = USERS[step.user];
+    if let Some(at @ At::Slot(_)) = step.call.at()
+        && let Some(stat) = stat(at)
+        && gone(&stat)
+    {
+        return true;
+    }
+    if let Call::Chown { at, uid: None, gid: None } = &step.call {
+        return stat(at).is_some_and(|stat| stat.st_mode & 0o6000 != 0);
+    }
     if uid == 0 {
         return false;
     }
@@ -128,7 +158,12 @@ fn written(call: &Call) -> Option<At> {
 
 /// Whether ext4 and tmpfs disagree on whether this call moves ctime.
 pub(crate) fn ctime_is_free(call: &Call) -> bool {
-    matches!(call, Call::RemoveXattr { name, .. } if ACL_NAMES.contains(name))
+    match call {
+        Call::RemoveXattr { name, .. } => ACL_NAMES.contains(name),
+        // An ACL without entries removes, too; and an empty value may replace an empty one.
+        Call::SetXattr { value, .. } => value.len() <= 4,
+        _ => false,
+    }
 }
 
 /// Brings the entries of an ACL xattr into the order of [`TABLE`]'s "order of ACL entries".
@@ -194,6 +229,16 @@ fn holes(
         }
         _ => false,
     }
+}
+
+/// Whether this has been removed and is no regular file: nothing but those is open for FUSE.
+pub(crate) fn gone(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile && stat.st_nlink == 0
+}
+
+/// Whether the file is one whose times are compared.
+pub(crate) fn has_times(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) != FileType::Fifo
 }
 
 /// Whether the file is one whose content is compared.

@@ -31,7 +31,7 @@ pub(crate) fn attributes(tested: &Stat, reference: &Stat) -> Option<String> {
         ("mode", u64::from(tested.st_mode), u64::from(reference.st_mode)),
         ("uid", u64::from(tested.st_uid), u64::from(reference.st_uid)),
         ("gid", u64::from(tested.st_gid), u64::from(reference.st_gid)),
-        ("nlink", tested.st_nlink as u64, reference.st_nlink as u64),
+        ("nlink", tested.st_nlink, reference.st_nlink),
         ("rdev", tested.st_rdev, reference.st_rdev),
     ];
     for (name, tested, reference) in pairs {
@@ -90,18 +90,14 @@ pub(crate) fn moved(then: Option<Look>, now: Look, clock: Clock, ctime_is_free: 
             ));
         }
     }
-    if then.is_none() && clock.grain_ns == 0 && !ctime_is_free {
-        // A new file: which of its stamps are of one moment?
-        let equal = |t: Times| [t[0] == t[1], t[1] == t[2]];
-        if equal(now.tested) != equal(now.reference) {
-            return Some(format!("times when first seen are {:?}, not like {:?}", now.tested, now.reference));
-        }
-    }
     None
 }
 
+/// Names with their values.
+type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// Names and values of all extended attributes, ACLs among them. The links of /proc lead to open files.
-pub(crate) fn xattrs(path: &Path, follow: bool) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Errno> {
+pub(crate) fn xattrs(path: &Path, follow: bool) -> Result<Xattrs, Errno> {
     let mut buffer = vec![0; 65_536];
     let len = match follow {
         true => rustix::fs::listxattr(path, &mut buffer[..])?,

@@ -325,12 +325,12 @@ fn seek(fd: BorrowedFd<'_>, whence: Whence, offset: i64) -> Result<Outcome, Errn
         Whence::Data => SeekFrom::Data(unsigned),
         Whence::Hole => SeekFrom::Hole(unsigned),
     };
-    let found = rustix::fs::seek(fd, to)?;
+    let found = rustix::fs::seek(fd, to);
     if matches!(whence, Whence::Data | Whence::Hole) {
         // Holes are found more or less finely: what follows shall not depend on it.
         rustix::fs::seek(fd, SeekFrom::Start(unsigned))?;
     }
-    Ok(Outcome::Number(found))
+    found.map(Outcome::Number)
 }
 
 /// Room is set aside or not, which is nobody's business here; what can be seen is compared.

@@ -91,12 +91,24 @@ pub(crate) enum Call {
 }
 
 impl Call {
+    /// What a call is about, where that may be given in either way.
+    pub(crate) fn at(&self) -> Option<&At> {
+        match self {
+            Call::Link { from: at, .. }
+            | Call::Stat { at }
+            | Call::Chmod { at, .. }
+            | Call::Chown { at, .. }
+            | Call::Times { at, .. }
+            | Call::SetXattr { at, .. }
+            | Call::GetXattr { at, .. }
+            | Call::RemoveXattr { at, .. }
+            | Call::ListXattr { at } => Some(at),
+            _ => None,
+        }
+    }
+
     /// The places a call names, for comparing them at once.
     pub(crate) fn places(&self) -> Vec<&Place> {
-        let at = |at| match at {
-            &At::Path(ref place, _) => vec![place],
-            &At::Slot(_) => vec![],
-        };
         match self {
             Call::Open { place, .. }
             | Call::Mkdir { place, .. }
@@ -108,29 +120,12 @@ impl Call {
             | Call::List { place }
             | Call::Access { place, .. } => vec![place],
             Call::Rename { from, to, .. } => vec![from, to],
-            Call::Link { from, to } => {
-                let mut places = at(from);
-                places.push(to);
-                places
-            }
-            Call::Stat { at: a }
-            | Call::Chmod { at: a, .. }
-            | Call::Chown { at: a, .. }
-            | Call::Times { at: a, .. }
-            | Call::SetXattr { at: a, .. }
-            | Call::GetXattr { at: a, .. }
-            | Call::RemoveXattr { at: a, .. }
-            | Call::ListXattr { at: a } => at(a),
-            Call::Close { .. }
-            | Call::Read { .. }
-            | Call::Pread { .. }
-            | Call::Write { .. }
-            | Call::Pwrite { .. }
-            | Call::Truncate { .. }
-            | Call::Allocate { .. }
-            | Call::Seek { .. }
-            | Call::Copy { .. }
-            | Call::Sync { .. } => vec![],
+            Call::Link { from: At::Path(from, _), to } => vec![from, to],
+            Call::Link { to, .. } => vec![to],
+            _ => match self.at() {
+                Some(At::Path(place, _)) => vec![place],
+                _ => vec![],
+            },
         }
     }
 }
