@@ -1,10 +1,11 @@
 # What people run. Each target says what it does while it does it; `make` alone lists them.
 
-.PHONY: help demo test fmt lint deny clean
+.PHONY: help demo test test-long fmt lint deny clean
 
 help:
 	@echo 'make demo    build limen, mount a volume, put files and ACLs on it, prove that they hold'
 	@echo 'make test    every check: format, lints, layering, licences, tests, suites on a mounted volume (as root)'
+	@echo 'make test-long  a million differential steps, fsx at length, databases and fio on a mounted volume (as root, hours)'
 	@echo 'make fmt     format the source'
 	@echo 'make lint    format check, clippy and tidy'
 	@echo 'make deny    licences, sources and advisories of the dependencies (cargo-deny, network)'
@@ -19,6 +20,10 @@ demo:
 test:
 	@scripts/install-deps.sh test
 	@scripts/test.sh
+
+test-long:
+	@scripts/install-deps.sh test
+	@scripts/test-long.sh
 
 fmt:
 	cargo fmt --all

@@ -1,7 +1,9 @@
 #!/bin/bash
 # Formats a volume, mounts it, and runs on it the suites that judge a file system from outside.
 #
-#   [LIMEN=target/debug/limen] scripts/test-mount.sh [acl-package|pjdfstest|roundtrip|kill-9]...
+#   [LIMEN=target/debug/limen] [SUITE_SECONDS=900] scripts/test-mount.sh [SUITE]...
+#
+# A suite is tests/NAME/run.sh or tests/NAME.sh; without any, those of `make test`.
 #
 # Ends with one `counts:` line. Leaves nothing behind, interrupted or not.
 set -euo pipefail
@@ -13,7 +15,7 @@ set -euo pipefail
 need_root
 limen=$(readlink -f "${LIMEN:-${CARGO_TARGET_DIR:-$top/target}/debug/limen}")
 [ -x "$limen" ] || die "no program at $limen: build it first (cargo build -p cli), or set LIMEN"
-[ $# -gt 0 ] || set -- acl-package pjdfstest roundtrip kill-9
+[ $# -gt 0 ] || set -- acl-package pjdfstest roundtrip kill-9 difftest fsx programs
 
 log=$(mktemp)
 suite_process=
@@ -40,7 +42,7 @@ for suite in "$@"; do
     started=$SECONDS
     if volume_create test >"$log" 2>&1 && volume_mount >>"$log" 2>&1; then
         # Waited for in the background: a signal is answered at once, not when the suite is through.
-        LIMEN="$limen" LIMEN_META="$meta" timeout --kill-after=30 900 "$program" "$mnt" </dev/null >"$log" 2>&1 &
+        LIMEN="$limen" LIMEN_META="$meta" timeout --kill-after=30 "${SUITE_SECONDS:-900}" "$program" "$mnt" </dev/null >"$log" 2>&1 &
         suite_process=$!
         # Its exit status says no more than its counts do.
         wait "$suite_process" || true

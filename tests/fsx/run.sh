@@ -1,0 +1,45 @@
+#!/bin/bash
+# fsx, the file system exerciser (the Rust one, from crates.io): random reads, writes, truncations, mappings, hole punches
+# and copies within one file, whose every byte is known.
+#
+#   [FSX_SEEDS=3] [FSX_OPERATIONS=10000] [FSX_FIRST_SEED=1] tests/fsx/run.sh DIRECTORY
+#
+# One test is one seed with one configuration: `plain` has what every file system can do; `ranges`, with a fifth of the
+# operations on a file forty times as long, all that Linux can.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/../../scripts/lib.sh"
+
+version=0.3.2
+if [ $# -ne 1 ] || [ ! -d "$1" ]; then die "usage: run.sh DIRECTORY"; fi
+here="$top/tests/fsx"
+directory=$(cd "$1" && pwd)
+seeds=${FSX_SEEDS:-3} operations=${FSX_OPERATIONS:-10000} first=${FSX_FIRST_SEED:-1}
+
+program="$tools/bin/fsx"
+if [ "$("$program" --version 2>/dev/null || true)" != "fsx $version" ]; then
+    say "installing fsx $version below target/tools"
+    cargo install --quiet --locked --force --root "$tools" fsx --version "$version"
+fi
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+passed=0 failed=0
+for seed in $(seq "$first" $((first + seeds - 1))); do
+    for kind in plain ranges; do
+        started=$SECONDS count=$operations
+        [ "$kind" = plain ] || count=$((operations / 5))
+        if "$program" -q -f "$here/$kind.toml" -N "$count" -S "$seed" -P "$scratch" "$directory/fsx-$kind-$seed" \
+            >"$scratch/said" 2>&1; then
+            say "seed $seed, $kind: $count operations ok, $((SECONDS - started)) s"
+            passed=$((passed + 1))
+        else
+            say "seed $seed, $kind: FAILED"
+            tail -n 40 "$scratch/said"
+            failed=$((failed + 1))
+        fi
+        rm -f "$directory/fsx-$kind-$seed"
+    done
+done
+print_counts "$passed" "$failed" 0
+[ "$failed" -eq 0 ]

@@ -1,0 +1,68 @@
+#!/bin/bash
+# Programs that people use, working in DIRECTORY and checking what they find afterwards.
+#
+#   [LONG=yes] tests/programs/run.sh DIRECTORY [--long] [PROGRAM...]
+#
+# Each script beside this one is one test: it gets a directory of its own and a scratch directory elsewhere, and ends
+# with 0, with 77 where this machine lacks what it needs (its last line says what), or with anything else if it failed.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/../../scripts/lib.sh"
+
+here="$top/tests/programs"
+if [ $# -lt 1 ] || [ ! -d "$1" ]; then die "usage: run.sh DIRECTORY [--long] [PROGRAM...]"; fi
+directory=$(cd "$1" && pwd)
+shift
+export LONG=${LONG:-}
+if [ "${1:-}" = --long ]; then
+    LONG=yes
+    shift
+fi
+[ $# -gt 0 ] || set -- git sqlite make coreutils python cpython postgres fio
+
+limit_seconds=600
+[ -z "$LONG" ] || limit_seconds=7200
+
+scratch=$(mktemp -d)
+chmod 755 "$scratch"
+process=
+# A job of its own each, so that a signal ends all that a program started.
+clean() {
+    [ -z "$process" ] || kill -TERM -- "-$process" 2>/dev/null || true
+    cd /
+    rm -rf "$scratch"
+}
+trap clean EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+passed=0 failed=0 skipped=0
+for name in "$@"; do
+    [ -x "$here/$name.sh" ] || die "no program $name in tests/programs/"
+    mkdir -m 755 "$directory/$name" "$scratch/$name"
+    started=$SECONDS status=0
+    set -m
+    timeout --kill-after=20 "$limit_seconds" "$here/$name.sh" "$directory/$name" "$scratch/$name" >"$scratch/said" 2>&1 </dev/null &
+    process=$!
+    set +m
+    wait "$process" || status=$?
+    process=
+    case $status in
+    0)
+        say "$name: ok, $((SECONDS - started)) s"
+        passed=$((passed + 1))
+        ;;
+    77)
+        say "$name: SKIPPED, $(tail -n 1 "$scratch/said")"
+        skipped=$((skipped + 1))
+        ;;
+    *)
+        say "$name: FAILED with $status"
+        tail -n 40 "$scratch/said"
+        failed=$((failed + 1))
+        ;;
+    esac
+    rm -rf "${directory:?}/$name" "${scratch:?}/$name" || { say "$name: cannot be removed" && failed=$((failed + 1)); }
+done
+print_counts "$passed" "$failed" "$skipped"
+[ "$failed" -eq 0 ]
