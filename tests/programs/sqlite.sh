@@ -6,7 +6,7 @@ set -euo pipefail
 here=$(dirname "$0")
 command -v python3 >/dev/null || { echo "there is no python3" && exit 77; }
 python3 -c 'import sqlite3' 2>/dev/null || { echo "python3 has no sqlite3" && exit 77; }
-rounds=60
+rounds=30
 [ -z "${LONG:-}" ] || rounds=1000
 for mode in DELETE TRUNCATE WAL; do
     python3 "$here/sqlite.py" "$1/$mode.db" "$mode" "$rounds"
