@@ -52,7 +52,12 @@ pub(crate) const TABLE: &[(&str, &str, &str)] = &[
         "`holes` compares with the content",
     ),
     (
-        "ctime when an absent ACL is removed, or an xattr set to what it is",
+        "SGID when an access ACL is removed",
+        "tmpfs takes it where the owner is not in the group, ext4 does not, nor do we",
+        "`avoid` skips those calls",
+    ),
+    (
+        "ctime when an absent ACL is removed, or an ACL or xattr set to what it is",
         "tmpfs moves it, ext4 does not: no program can rely on either",
         "`ctime_is_free` for that step",
     ),
@@ -130,14 +135,16 @@ pub(crate) fn avoid(step: &Step, stat: impl Fn(&At) -> Option<Stat>) -> bool {
         return false;
     }
     let sgid_alone = |stat: &Stat| stat.st_mode & 0o2010 == 0o2000;
+    let outsider = |stat: &Stat| stat.st_gid != primary && !groups.contains(&stat.st_gid);
+    if let Some(at) = removes_acl(&step.call) {
+        return stat(at).is_some_and(|stat| stat.st_mode & 0o2000 != 0 && outsider(&stat));
+    }
     match &step.call {
         Call::Chown { at, .. } => stat(at)
             .is_some_and(|stat| sgid_alone(&stat) && stat.st_gid != primary && groups.contains(&stat.st_gid)),
-        call => written(call).is_some_and(|at| {
-            stat(&at).is_some_and(|stat| {
-                sgid_alone(&stat) && stat.st_gid != primary && !groups.contains(&stat.st_gid)
-            })
-        }),
+        call => {
+            written(call).is_some_and(|at| stat(&at).is_some_and(|stat| sgid_alone(&stat) && outsider(&stat)))
+        }
     }
 }
 
@@ -156,13 +163,23 @@ fn written(call: &Call) -> Option<At> {
     }
 }
 
-/// Whether ext4 and tmpfs disagree on whether this call moves ctime.
+/// Whether this call may move ctime where the reference's stays: ext4 and tmpfs disagree on calls that set what is set
+/// already, and on removing what is not there.
 pub(crate) fn ctime_is_free(call: &Call) -> bool {
     match call {
         Call::RemoveXattr { name, .. } => ACL_NAMES.contains(name),
-        // An ACL without entries removes, too; and an empty value may replace an empty one.
-        Call::SetXattr { value, .. } => value.len() <= 4,
+        // Other values than the empty one are set once.
+        Call::SetXattr { name, value, .. } => ACL_NAMES.contains(name) || value.is_empty(),
         _ => false,
+    }
+}
+
+/// Whether this takes a file's access ACL away: a value without entries does, too.
+fn removes_acl(call: &Call) -> Option<&At> {
+    match call {
+        Call::RemoveXattr { at, name } if *name == ACL_NAMES[0] => Some(at),
+        Call::SetXattr { at, name, value, .. } if *name == ACL_NAMES[0] && value.len() <= 4 => Some(at),
+        _ => None,
     }
 }
 

@@ -76,7 +76,7 @@ pub(crate) fn moved(then: Option<Look>, now: Look, clock: Clock, ctime_is_free: 
         }
         let Some(then) = then else { continue };
         let (did, should) = (then.tested[index] != tested, then.reference[index] != reference);
-        if did == should || index == 2 && ctime_is_free {
+        if did == should || index == 2 && did && ctime_is_free {
             continue;
         }
         // A stamp that stayed may have been set again to the same, if it is young for its clock.
