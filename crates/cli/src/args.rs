@@ -116,8 +116,8 @@ pub(crate) struct FormatArgs {
 #[command(after_help = "\
 Options for -o, several separated by commas:
   ro                 nothing can be changed
-  nosuid, nodev, noexec, noatime
-                     as for mount(8)
+  nosuid, nodev, noexec, noatime, relatime, strictatime
+                     as for mount(8) [default: noatime]
   allow_other        all users may enter, the default for root
   user_only          only who mounts may enter, the default for others
   nonempty           mount over a directory that has entries

@@ -88,7 +88,7 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     // Asking a database on this machine costs microseconds: with others about, every question is asked.
     meta.set_lifetime(Duration::ZERO);
     let store = open_store(meta.volume(), &args.keys, options.store(meta.volume()))?;
-    let vfs_options = VfsOptions { write_buffer_bytes: options.write_buffer_bytes };
+    let vfs_options = VfsOptions { write_buffer_bytes: options.write_buffer_bytes, atime: options.atime() };
     let vfs = Arc::new(Vfs::new(Arc::new(meta), store, vfs_options));
 
     let session = SessionInfo {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use chunk::{DiskCacheOptions, StoreOptions};
 use meta::Volume;
+use vfs::AtimeMode;
 
 use crate::fault::Fault;
 use crate::units::parse_size;
@@ -20,10 +21,11 @@ pub(crate) struct Options {
     cache_dir_bytes: u64,
     cache_dir_free_bytes: u64,
     pub(crate) write_buffer_bytes: u64,
+    atime: AtimeMode,
 }
 
-const KNOWN: &str = "ro, rw, nosuid, nodev, noexec, noatime, allow_other, user_only, nonempty, shared, workers=N, \
-                     transport=auto|ring|dev, \
+const KNOWN: &str = "ro, rw, nosuid, nodev, noexec, noatime, relatime, strictatime, allow_other, user_only, nonempty, \
+                     shared, workers=N, transport=auto|ring|dev, \
                      cache=SIZE, cache_dir=DIR, cache_dir_size=SIZE, cache_dir_free=SIZE and write_buffer=SIZE";
 
 const MAX_WORKERS: usize = 1024;
@@ -45,6 +47,7 @@ impl Options {
             cache_dir_bytes: 10 << 30,
             cache_dir_free_bytes: 5 << 30,
             write_buffer_bytes: vfs::VfsOptions::default().write_buffer_bytes,
+            atime: AtimeMode::default(),
         };
         for option in lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
             let wrong = |what: String| Fault::usage(what).at(format!("-o {option}"));
@@ -59,6 +62,11 @@ impl Options {
             }
         }
         Ok(options)
+    }
+
+    /// Which reads move access times: none where nothing can be changed.
+    pub(crate) fn atime(&self) -> AtimeMode {
+        if self.fuse.read_only { AtimeMode::Never } else { self.atime }
     }
 
     /// How the volume's blocks are cached.
@@ -84,12 +92,14 @@ impl Options {
             "dev" => fuse.nodev = false,
             "noexec" => fuse.noexec = true,
             "exec" => fuse.noexec = false,
-            "noatime" => fuse.noatime = true,
+            "noatime" => self.atime = AtimeMode::Never,
+            "relatime" => self.atime = AtimeMode::Relative,
+            "strictatime" => self.atime = AtimeMode::Always,
             "allow_other" => fuse.allow_other = true,
             "user_only" => fuse.allow_other = false,
             "nonempty" => fuse.allow_nonempty = true,
             // What is so anyway, and what fstab(5) has for others to read.
-            "defaults" | "default_permissions" | "relatime" | "_netdev" | "auto" | "noauto" | "nofail" => {}
+            "defaults" | "default_permissions" | "_netdev" | "auto" | "noauto" | "nofail" => {}
             _ => return option.starts_with("x-"),
         }
         true
@@ -138,6 +148,8 @@ mod tests {
         assert_eq!(options.cache_bytes, 1 << 30);
         assert!(!Options::parse(&[], false).unwrap().fuse.allow_other);
         assert!(!parse("user_only").unwrap().fuse.allow_other);
+        assert_eq!(parse("strictatime,relatime").unwrap().atime(), AtimeMode::Relative);
+        assert_eq!(parse("strictatime,ro").unwrap().atime(), AtimeMode::Never);
         assert_eq!(parse("transport=ring,transport=dev").unwrap().fuse.channel, fuse::Channel::Device);
     }
 

@@ -247,6 +247,8 @@ pub struct ReadDir {
     /// 0, or the `next_offset` of an entry sent before.
     pub offset: u64,
     pub size_bytes: u32,
+    /// Of `open(2)`.
+    pub flags: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

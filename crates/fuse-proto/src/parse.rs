@@ -326,7 +326,7 @@ impl<'a> Args<'a> {
 
     fn read_dir(&mut self) -> Result<ReadDir, Malformed> {
         let a: wire::ReadIn = self.take()?;
-        Ok(ReadDir { fh: Fh(a.fh), offset: a.offset, size_bytes: a.size })
+        Ok(ReadDir { fh: Fh(a.fh), offset: a.offset, size_bytes: a.size, flags: a.flags })
     }
 
     fn write(&mut self) -> Result<Write<'a>, Malformed> {

@@ -36,6 +36,8 @@ pub struct MountOptions {
     pub nodev: bool,
     pub noexec: bool,
     pub noatime: bool,
+    /// Only for `mount(8)` to show: the kernel leaves the access times of FUSE inodes to who serves them.
+    pub strictatime: bool,
     /// The longest READ.
     pub max_read_bytes: Option<u32>,
     /// Mount over a directory that has entries.
@@ -55,6 +57,7 @@ impl MountOptions {
             nodev: false,
             noexec: false,
             noatime: false,
+            strictatime: false,
             max_read_bytes: None,
             allow_nonempty: false,
         }
@@ -231,6 +234,7 @@ fn make(options: &MountOptions, context: &OwnedFd, device: &Device) -> rustix::i
         (options.nodev, MountAttrFlags::MOUNT_ATTR_NODEV),
         (options.noexec, MountAttrFlags::MOUNT_ATTR_NOEXEC),
         (options.noatime, MountAttrFlags::MOUNT_ATTR_NOATIME),
+        (options.strictatime, MountAttrFlags::MOUNT_ATTR_STRICTATIME),
     ];
     let attributes = attributes.iter().filter(|(set, _)| *set).map(|(_, flag)| *flag).collect();
     fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)

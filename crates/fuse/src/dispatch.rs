@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fuse_proto::{
-    Body, CopyRange, DirBuffer, Entry, Fh, LockRequest, NodeId, OpenFlags, Operation, ReadDir, Request,
+    Body, CopyRange, DirBuffer, Entry, Fh, InitConfig, LockRequest, NodeId, OpenFlags, Operation, ReadDir,
+    Request,
 };
 use fuse_transport::Reply;
 use types::{Errno, Ino, Mode};
@@ -30,8 +31,10 @@ pub(crate) struct Dispatch {
 /// `open(2)`.
 const O_ACCMODE: u32 = 0o3;
 const O_RDONLY: u32 = 0;
+const O_WRONLY: u32 = 1;
 const O_EXCL: u32 = 0o200;
 const O_APPEND: u32 = 0o2000;
+const O_NOATIME: u32 = 0o1000000;
 
 /// `fcntl(2)`.
 pub(crate) const F_UNLCK: u32 = 2;
@@ -73,18 +76,16 @@ impl Dispatch {
             Operation::SetLk { request: asked, wait: true } if asked.lock.kind != F_UNLCK => {
                 self.wait_for_lock(self.ino(request.header.nodeid), &asked, reply);
             }
-            Operation::Init(offered) => {
-                match offered.negotiate(&init::config(vfs.meta().volume().acl, vfs.is_alone())) {
-                    Ok(agreed) => {
-                        tracing::debug!(?agreed, "INIT");
-                        reply.ok(Body::init(&agreed).as_bytes());
-                    }
-                    Err(error) => {
-                        tracing::error!(%error, "the kernel cannot be served");
-                        reply.error(Errno::EPROTO);
-                    }
+            Operation::Init(offered) => match offered.negotiate(&self.init_config()) {
+                Ok(agreed) => {
+                    tracing::debug!(?agreed, "INIT");
+                    reply.ok(Body::init(&agreed).as_bytes());
                 }
-            }
+                Err(error) => {
+                    tracing::error!(%error, "the kernel cannot be served");
+                    reply.error(Errno::EPROTO);
+                }
+            },
             ref operation if request.header.nodeid == NodeId::ROOT && !self.direct => {
                 if let Operation::StatFs | Operation::Destroy = operation {
                     self.send(request, reply);
@@ -119,7 +120,11 @@ impl Dispatch {
             Operation::SetAttr(change) => {
                 self.attr_body(&vfs.setattr(caller, ino, translate::change(&change))?)
             }
-            Operation::ReadLink => Ok(Answer::Bytes(vfs.readlink(ino)?.to_vec())),
+            Operation::ReadLink => {
+                let target = vfs.readlink(ino)?;
+                vfs.accessed(ino);
+                Ok(Answer::Bytes(target.to_vec()))
+            }
             Operation::Symlink { name, target } => self.entry_body(&vfs.symlink(caller, ino, name, target)?),
             Operation::MkNod { name, mode, rdev, umask } => {
                 let what = Special::from_mknod(mode, rdev)?;
@@ -145,7 +150,7 @@ impl Dispatch {
             Operation::Link { node, name } => self.entry_body(&vfs.link(self.ino(node), ino, name)?),
             Operation::Open { flags, .. } => {
                 vfs.open(ino)?;
-                Ok(Body::open(self.new_handle(), self.open_flags(flags)).into())
+                Ok(Body::open(self.new_handle(), self.open_flags(ino, flags)).into())
             }
             Operation::Create(create) => {
                 let (what, mode) = (Special::Regular, Mode::new(create.mode));
@@ -155,10 +160,14 @@ impl Dispatch {
                     Err(Errno::EEXIST) if create.flags & O_EXCL == 0 => return Err(Errno::ESTALE),
                     made => made?,
                 };
-                let flags = self.open_flags(create.flags);
+                let flags = self.open_flags(made.ino, create.flags);
                 Ok(Body::create(&entry(&made, vfs.ttl()), self.new_handle(), flags).into())
             }
-            Operation::Read(read) => Ok(Answer::Bytes(vfs.read(ino, read.offset, read.size_bytes)?)),
+            Operation::Read(read) => {
+                let bytes = vfs.read(ino, read.offset, read.size_bytes)?;
+                self.accessed(ino, read.flags);
+                Ok(Answer::Bytes(bytes))
+            }
             Operation::Write(write) => {
                 if write.flags & O_APPEND != 0 && !write.from_cache && !vfs.is_alone() {
                     vfs.append(ino, write.data, write.kill_suidgid)?;
@@ -216,20 +225,22 @@ impl Dispatch {
             Operation::GetXattr { name, size } => sized(&vfs.getxattr(ino, name)?, size),
             Operation::ListXattr { size } => sized(&vfs.listxattr(caller, ino)?, size),
             Operation::RemoveXattr { name } => done(vfs.removexattr(ino, name)),
-            Operation::OpenDir { .. } => {
+            Operation::OpenDir { flags } => {
                 let DirHandle(fh) = vfs.opendir(ino)?;
-                let cached = OpenFlags::CACHE_DIR | OpenFlags::KEEP_CACHE;
-                let flags = if vfs.is_alone() { cached } else { OpenFlags::NONE };
+                let flags = match vfs.is_alone() {
+                    true => OpenFlags::CACHE_DIR | self.keep_cache(ino, flags),
+                    false => OpenFlags::NONE,
+                };
                 Ok(Body::open(Fh(fh), flags).into())
             }
-            Operation::ReadDir(read) => self.list(read, false),
-            Operation::ReadDirPlus(read) => self.list(read, true),
+            Operation::ReadDir(read) => self.list(ino, read, false),
+            Operation::ReadDirPlus(read) => self.list(ino, read, true),
             Operation::ReleaseDir(release) => done(vfs.closedir(DirHandle(release.fh.0))),
             Operation::FsyncDir { .. } => done(vfs.make_durable()),
             Operation::Destroy => Ok(Body::empty().into()),
             Operation::TmpFile(create) => {
                 let made = vfs.tmpfile(caller, ino, Mode::new(create.mode), create.umask)?;
-                let flags = self.open_flags(create.flags);
+                let flags = self.open_flags(made.ino, create.flags);
                 Ok(Body::create(&entry(&made, vfs.ttl()), self.new_handle(), flags).into())
             }
             Operation::Fallocate { offset, len, mode, .. } => {
@@ -263,7 +274,7 @@ impl Dispatch {
         self.vfs.copy_range(caller, (from, copy.offset_in), to, copy.len.min(i32::MAX as u64))
     }
 
-    fn list(&self, read: ReadDir, plus: bool) -> Result<Answer, Errno> {
+    fn list(&self, ino: Ino, read: ReadDir, plus: bool) -> Result<Answer, Errno> {
         let ttl = self.vfs.ttl();
         let mut dir = DirBuffer::new(read.size_bytes as usize);
         let mut take = |found: DirEntry<'_>| {
@@ -279,6 +290,7 @@ impl Dispatch {
             pushed.is_ok()
         };
         self.vfs.readdir(DirHandle(read.fh.0), DirPosition(read.offset), plus, &mut take)?;
+        self.accessed(ino, read.flags);
         Ok(Answer::Listing(dir))
     }
 
@@ -292,13 +304,29 @@ impl Dispatch {
 
     /// A file opened only to read has nothing to flush, but for the locks that go with it. What is appended beside others
     /// does not go where the kernel believes, so it must not keep it.
-    fn open_flags(&self, flags: u32) -> OpenFlags {
+    fn open_flags(&self, ino: Ino, flags: u32) -> OpenFlags {
         match (self.vfs.is_alone(), flags & O_ACCMODE == O_RDONLY) {
-            (true, true) => OpenFlags::KEEP_CACHE | OpenFlags::NOFLUSH,
-            (true, false) => OpenFlags::KEEP_CACHE,
+            (true, true) => OpenFlags::NOFLUSH | self.keep_cache(ino, flags),
+            (true, false) => self.keep_cache(ino, flags),
             (false, _) if flags & O_APPEND != 0 => OpenFlags::DIRECT_IO,
             (false, _) => OpenFlags::NONE,
         }
+    }
+
+    /// The kernel keeps what it has in memory, unless reads of it are to be seen.
+    fn keep_cache(&self, ino: Ino, flags: u32) -> OpenFlags {
+        let unseen = flags & O_ACCMODE == O_WRONLY || flags & O_NOATIME != 0;
+        if unseen || !self.vfs.is_access_due(ino) { OpenFlags::KEEP_CACHE } else { OpenFlags::NONE }
+    }
+
+    fn accessed(&self, ino: Ino, flags: u32) {
+        if flags & O_NOATIME == 0 {
+            self.vfs.accessed(ino);
+        }
+    }
+
+    fn init_config(&self) -> InitConfig {
+        init::config(self.vfs.meta().volume().acl, self.vfs.is_alone(), self.vfs.atime_mode())
     }
 
     /// Tells open files apart for the sake of their locks, which the kernel keeps where this client is alone.

@@ -1,7 +1,7 @@
 //! What is agreed with the kernel at INIT.
 
 use fuse_proto::{InitConfig, InitFlags};
-use vfs::AclKind;
+use vfs::{AclKind, AtimeMode};
 
 /// The longest READ and WRITE: 1 MiB, the most that `max_pages` allows by default.
 pub(crate) const MAX_WRITE_BYTES: u32 = 1 << 20;
@@ -9,13 +9,13 @@ pub(crate) const MAX_WRITE_BYTES: u32 = 1 << 20;
 /// Why each flag: see the constants themselves. With `ATOMIC_O_TRUNC` a file would be cut by OPEN before the kernel finds
 /// out that it is a program that runs (ETXTBSY), and so may not be. `WRITEBACK_CACHE` would give the page cache, not the
 /// daemon, the last word on a file's size. Where this client is alone, the kernel keeps locks by itself, faster than anyone could.
-pub(crate) fn config(acl: AclKind, alone: bool) -> InitConfig {
+/// A symbolic link that the kernel holds would be followed unseen.
+pub(crate) fn config(acl: AclKind, alone: bool, atime: AtimeMode) -> InitConfig {
     let always = [
         InitFlags::ASYNC_READ,
         InitFlags::ASYNC_DIO,
         InitFlags::AUTO_INVAL_DATA,
         InitFlags::BIG_WRITES,
-        InitFlags::CACHE_SYMLINKS,
         InitFlags::CREATE_SUPP_GROUP,
         InitFlags::DONT_MASK,
         InitFlags::DO_READDIRPLUS,
@@ -27,6 +27,9 @@ pub(crate) fn config(acl: AclKind, alone: bool) -> InitConfig {
         InitFlags::READDIRPLUS_AUTO,
     ];
     let mut wanted = always.into_iter().fold(InitFlags::NONE, InitFlags::union);
+    if atime != AtimeMode::Always {
+        wanted = wanted | InitFlags::CACHE_SYMLINKS;
+    }
     if !alone {
         wanted = wanted | InitFlags::POSIX_LOCKS | InitFlags::FLOCK_LOCKS;
     }

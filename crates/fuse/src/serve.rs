@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use fuse_transport::{
     Error, Handler, Mount, MountOptions, Ring, RootPlacement, Transport, UnmountMode, Workers, enable_ring,
 };
-use vfs::Vfs;
+use vfs::{AtimeMode, Vfs};
 
 use crate::counts::RequestCounts;
 use crate::dispatch::Dispatch;
@@ -25,7 +25,6 @@ pub struct Options {
     pub nosuid: bool,
     pub nodev: bool,
     pub noexec: bool,
-    pub noatime: bool,
     /// Mount over a directory that has entries.
     pub allow_nonempty: bool,
     /// Threads that serve requests; `None` for four a CPU, since a request may wait for the object store.
@@ -67,7 +66,8 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
         nosuid: options.nosuid,
         nodev: options.nodev,
         noexec: options.noexec,
-        noatime: options.noatime,
+        noatime: vfs.atime_mode() == AtimeMode::Never,
+        strictatime: vfs.atime_mode() == AtimeMode::Always,
         allow_nonempty: options.allow_nonempty,
         ..MountOptions::new(&vfs.meta().volume().name)
     };

@@ -44,6 +44,8 @@ impl Vfs {
             keep_sgid: caller.uid == 0 || caller.gid == self.node(ino)?.gid,
             kill_suidgid: change.kill_suidgid,
         };
+        // What was read before must not overtake it.
+        let held = change.atime.map(|_| self.accesses.hold());
         match self.files.get(ino) {
             // What was written before must be in the records before: it would else grow the file back, or bring its
             // own time along.
@@ -58,6 +60,10 @@ impl Vfs {
             }
             _ => self.change(&op)?,
         }
+        if held.is_some() {
+            self.accesses.forget(ino);
+        }
+        drop(held);
         self.getattr(ino)
     }
 }

@@ -3,6 +3,7 @@
 //! It stands between the protocol that brings requests and the layers that keep records ([`meta`]) and bytes
 //! ([`chunk`]). It decides nothing about semantics that a record shows: that is [`meta::ops`].
 
+mod atime;
 mod attr;
 mod attrs;
 mod compact;
@@ -22,7 +23,7 @@ pub use attr::{Attr, Caller, Entry};
 pub use attrs::AttrChange;
 pub use dirs::{DirEntry, DirHandle, DirPosition};
 pub use locks::LockRequest;
-pub use meta::ops::{AllocateMode, Locked, RenameFlags, XattrMode};
+pub use meta::ops::{AllocateMode, AtimeMode, Locked, RenameFlags, XattrMode};
 pub use meta::{AclKind, Lock, LockKind};
 pub use names::{MakeRequest, Special};
 pub use ranges::Seek;

@@ -54,7 +54,7 @@ impl Vfs {
                 std::thread::park_timeout(SYNC_EVERY);
                 let mut done = Ok(());
                 if flushed.elapsed() >= FLUSH_EVERY {
-                    done = vfs.flush_all();
+                    done = vfs.flush_all().and(vfs.write_accesses());
                     flushed = Instant::now();
                 }
                 done = done.and(vfs.make_durable_if_dirty());
@@ -92,7 +92,7 @@ impl Vfs {
             let own = self.meta.session();
             done = done.and(self.drop_locks(|session| Ok(session == own)));
         }
-        done = done.and(self.collect_garbage());
+        done = done.and(self.write_accesses()).and(self.collect_garbage());
         done = done.and(self.meta.drop_session(self.meta.session()).map_err(Into::into));
         done.and(self.make_durable())
     }

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use chunk::{BlockStore, MemoryBudget, WriteBuffer, WriteContext};
-use meta::ops::{GetNode, GetUsage};
+use meta::ops::{AtimeMode, GetNode, GetUsage};
 use meta::{Counter, Failure, Meta, Node, Usage, Vouch};
 use types::{Errno, Ino, Name, SliceId};
 
+use crate::atime::Accesses;
 use crate::attr::Attr;
 use crate::compact::Candidates;
 use crate::dirs::{DirHandle, OpenDir};
@@ -34,6 +35,7 @@ pub struct Vfs {
     pub(crate) durability: Durability,
     pub(crate) candidates: Candidates,
     pub(crate) askers: Askers,
+    pub(crate) accesses: Accesses,
     pub(crate) stopping: AtomicBool,
 }
 
@@ -42,11 +44,12 @@ pub struct Vfs {
 pub struct VfsOptions {
     /// Bytes written but not yet stored, all files together.
     pub write_buffer_bytes: u64,
+    pub atime: AtimeMode,
 }
 
 impl Default for VfsOptions {
     fn default() -> Self {
-        VfsOptions { write_buffer_bytes: MemoryBudget::DEFAULT_BYTES }
+        VfsOptions { write_buffer_bytes: MemoryBudget::DEFAULT_BYTES, atime: AtimeMode::default() }
     }
 }
 
@@ -90,6 +93,7 @@ impl Vfs {
             durability: Durability::default(),
             candidates: Candidates::default(),
             askers: Askers::default(),
+            accesses: Accesses::new(options.atime),
             stopping: AtomicBool::new(false),
         }
     }
@@ -149,13 +153,13 @@ impl Vfs {
     /// An open file's node is looked at again: first what is in the buffer, then the records, so that what a flush
     /// moves between the two is seen in both rather than in neither.
     pub(crate) fn attr_of(&self, node: &Node) -> Attr {
-        let Some(file) = self.files.get(node.ino) else { return Attr::from(node) };
+        let Some(file) = self.files.get(node.ino) else { return self.accesses.overlay(Attr::from(node)) };
         let unflushed = file.unflushed();
         let mut attr = Attr::from(&self.node(node.ino).unwrap_or(*node));
         if let Some(unflushed) = unflushed {
             unflushed.overlay(&mut attr);
         }
-        attr
+        self.accesses.overlay(attr)
     }
 
     /// Keeps what stat(2) shows of an inode that is gone.

@@ -4,6 +4,7 @@
 //! Linux checks. Errors stand in the docs in the order they are checked.
 
 mod access;
+mod accessed;
 mod acl;
 mod link;
 mod lock;
@@ -16,6 +17,7 @@ mod setattr;
 mod write;
 mod xattr;
 
+pub use accessed::{Accessed, AtimeMode};
 pub use acl::{AclType, SetAcl};
 pub use link::Link;
 pub use lock::{DropLocks, FindLock, GetWaits, Locked, StopWaiting, TakeLock, Unlock};

@@ -5,13 +5,16 @@ use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Mode, Slice, SliceSource, Time}
 use super::fixture::{Client, ROOT, blocks, fresh, x};
 use super::invariants::check;
 use super::{Case, Factory};
+use crate::Node;
 use crate::ops::{
-    GetSlices, GetUsage, GetXattrs, KillPriv, MakeKind, RemoveXattr, SetAttr, SetXattr, Write, XattrMode,
+    Accessed, GetNode, GetSlices, GetUsage, GetXattrs, KillPriv, MakeKind, RemoveXattr, SetAttr, SetXattr,
+    Write, XattrMode,
 };
 
 pub(super) const CASES: &[Case] = &[
     ("attributes_are_set_alone_and_together", attributes_are_set_alone_and_together),
     ("times_move_as_they_should", times_move_as_they_should),
+    ("access_times_move_alone", access_times_move_alone),
     ("chown_clears_what_would_run_as_another", chown_clears_what_would_run_as_another),
     ("writing_clears_what_would_run_as_another", writing_clears_what_would_run_as_another),
     ("only_regular_files_are_truncated", only_regular_files_are_truncated),
@@ -83,6 +86,22 @@ fn times_move_as_they_should(factory: Factory<'_>) {
     step("what is refused", false, false);
     let _ = (c.lookup(ROOT, "f"), c.list(ROOT));
     step("looking", false, false);
+}
+
+fn access_times_move_alone(factory: Factory<'_>) {
+    let c = fresh(factory);
+    let inos = ["a", "b", "gone"].map(|name| c.create(ROOT, name).unwrap());
+    c.unlink(ROOT, "gone").unwrap();
+    let before = inos.map(|ino| c.node(ino));
+    let times = [Time::new(1 << 33, 1), Time::new(-7, 999_999_999), Time::new(5, 5)];
+    c.run(&Accessed(inos.into_iter().zip(times).collect())).unwrap();
+    for client in [&c, &c.stranger()] {
+        for ((ino, atime), before) in inos.into_iter().zip(times).zip(before).take(2) {
+            assert_eq!(client.node(ino), Node { atime, ..before });
+        }
+    }
+    assert_eq!(c.stranger().run(&GetNode(inos[2])), Err(Errno::ESTALE));
+    check(&c);
 }
 
 fn chown_clears_what_would_run_as_another(factory: Factory<'_>) {
