@@ -1,9 +1,11 @@
 //! The boundary to a database.
 
 use std::fmt;
+use std::time::Duration;
 
 use types::Errno;
 
+use crate::change::Change;
 use crate::record::{Facts, Node, Page, Scan, Seq, Want};
 use crate::txn::Txn;
 
@@ -19,7 +21,8 @@ pub trait Engine: Send + Sync + fmt::Debug {
     fn read(&self, wants: &[Want]) -> Result<Facts, EngineError>;
 
     /// Commits each transaction by itself, in order, all in one network round trip: a later one sees what an earlier
-    /// one did. Outcomes come in the order of `txns`.
+    /// one did. Outcomes come in the order of `txns`. What touches a record together ([`runs`](crate::runs)) may be
+    /// applied together.
     ///
     /// A transaction with effects whose `op_id` was committed within the last while (at least 10,000 transactions,
     /// for at least as long as the caller's handle lives) does nothing and is answered as committed again, so that a
@@ -48,13 +51,34 @@ pub trait Engine: Send + Sync + fmt::Debug {
     /// # Errors
     /// Records may be left; calling again is fine.
     fn wipe(&self) -> Result<(), EngineError>;
+
+    /// All changes by whatever handle, this one's own included, that are committed after this returns; `None` where
+    /// the engine cannot tell of them.
+    ///
+    /// # Errors
+    /// Always determinate.
+    fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
+        Ok(None)
+    }
+}
+
+/// A stream of changes, from [`Engine::watch`] on.
+pub trait Changes: Send + fmt::Debug {
+    /// What was committed since the last call: waits for it until something is there, at most for `wait`. Each change
+    /// comes once, after it can be read; two that meet in a record come in the order of their [`Seq`]. An empty answer
+    /// says that during the call the server was asked and had nothing more to tell.
+    ///
+    /// # Errors
+    /// Changes may be missing from here on: the caller forgets what it remembers, and watches anew.
+    fn next(&mut self, wait: Duration) -> Result<Vec<Change>, EngineError>;
 }
 
 /// What became of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// All guards held and all effects are applied. `nodes` are the inodes that existed before and were changed, as
-    /// they stand right after; empty if this is the answer to a repetition.
+    /// they stand right after this transaction, or a later one of the same call; empty if this is the answer to a
+    /// repetition.
     Committed { seq: Seq, nodes: Vec<Node> },
     /// A guard did not hold and nothing happened; the facts answer every guard's [`want`](crate::Guard::want) afresh.
     Conflict(Facts),

@@ -2,6 +2,7 @@
 //! loop that drives a plan against an engine.
 
 mod cache;
+mod change;
 pub mod check;
 pub mod conformance;
 mod driver;
@@ -10,20 +11,25 @@ mod lock;
 mod mem;
 pub mod ops;
 pub mod ops_suite;
+mod order;
 mod record;
+mod runs;
 mod txn;
 mod view;
 mod volume;
 mod wrap;
 
+pub use change::{Change, Touched};
 pub use driver::{Ctx, Failure, ListedEntry, Listing, Meta, Op, Plan, Vouch};
-pub use engine::{Engine, EngineError, ErrorKind, Outcome};
+pub use engine::{Changes, Engine, EngineError, ErrorKind, Outcome};
 pub use lock::{Lock, LockKind, LockOwner};
 pub use mem::MemEngine;
+pub use order::{Order, Pending};
 pub use record::{
     Counter, Edge, Facts, Garbage, LockWait, Node, Page, Record, Scan, Seq, Session, Settings, Usage, Want,
     Xattrs, blocks_of,
 };
+pub use runs::runs;
 pub use txn::{Access, Effect, Guard, Txn};
 pub use view::{Stop, View};
 pub use volume::{AclKind, Configure, DIR_BYTES, FORMAT_VERSION, Volume, VolumeError};

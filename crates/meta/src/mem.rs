@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use types::{AclId, ChunkIndex, Ino, Name, OpId, SessionId, Slice, SliceId, SliceSource};
 
-use crate::engine::{Engine, EngineError, Outcome};
+use crate::change::Change;
+use crate::engine::{Changes, Engine, EngineError, Outcome};
 use crate::lock::{Lock, LockOwner};
 use crate::record::{
     Counter, Edge, Facts, Garbage, LockWait, Node, Page, Record, Scan, Seq, Session, Settings, Usage, Want,
@@ -20,7 +22,14 @@ const REMEMBERED_OPS: usize = 16_384;
 /// All records in ordered maps behind one lock.
 #[derive(Debug, Default)]
 pub struct MemEngine {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
     tables: Mutex<Tables>,
+    /// Told of each commit.
+    committed: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -44,20 +53,30 @@ struct Tables {
     shared: BTreeMap<SliceId, u64>,
     applied: BTreeMap<OpId, Seq>,
     applied_order: VecDeque<OpId>,
+    /// The newest changes, while somebody watches.
+    changes: VecDeque<Change>,
+    watchers: usize,
 }
+
+/// How many changes a watcher may be behind.
+const REMEMBERED_CHANGES: usize = 16_384;
 
 impl Engine for MemEngine {
     fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
-        Ok(self.lock().read(wants))
+        Ok(self.shared.lock().read(wants))
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
-        let mut tables = self.lock();
-        Ok(txns.iter().map(|txn| tables.commit(txn)).collect())
+        let mut tables = self.shared.lock();
+        let outcomes = txns.iter().map(|txn| tables.commit(txn)).collect();
+        if tables.watchers > 0 {
+            self.shared.committed.notify_all();
+        }
+        Ok(outcomes)
     }
 
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
-        Ok(self.lock().scan(scan))
+        Ok(self.shared.lock().scan(scan))
     }
 
     fn sync(&self) -> Result<(), EngineError> {
@@ -65,12 +84,52 @@ impl Engine for MemEngine {
     }
 
     fn wipe(&self) -> Result<(), EngineError> {
-        *self.lock() = Tables::default();
+        let mut tables = self.shared.lock();
+        *tables = Tables { seq: tables.seq + 1, watchers: tables.watchers, ..Tables::default() };
         Ok(())
+    }
+
+    fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
+        let mut tables = self.shared.lock();
+        tables.watchers += 1;
+        Ok(Some(Box::new(MemChanges { shared: Arc::clone(&self.shared), seen: Seq(tables.seq) })))
     }
 }
 
-impl MemEngine {
+/// A position in the changes of an engine in memory.
+#[derive(Debug)]
+struct MemChanges {
+    shared: Arc<Shared>,
+    seen: Seq,
+}
+
+impl Changes for MemChanges {
+    fn next(&mut self, wait: Duration) -> Result<Vec<Change>, EngineError> {
+        let tables = self.shared.lock();
+        let waited =
+            self.shared.committed.wait_timeout_while(tables, wait, |tables| Seq(tables.seq) <= self.seen);
+        let (tables, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let behind = tables.seq.saturating_sub(self.seen.0);
+        if behind > tables.changes.len() as u64 {
+            return Err(EngineError::permanent("changes were forgotten before they were asked for"));
+        }
+        let news = tables.changes.iter().filter(|change| change.seq > self.seen).cloned().collect();
+        self.seen = Seq(tables.seq);
+        Ok(news)
+    }
+}
+
+impl Drop for MemChanges {
+    fn drop(&mut self) {
+        let mut tables = self.shared.lock();
+        tables.watchers -= 1;
+        if tables.watchers == 0 {
+            tables.changes.clear();
+        }
+    }
+}
+
+impl Shared {
     fn lock(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -95,6 +154,13 @@ impl Tables {
         }
         self.seq += 1;
         self.remember(txn.op_id);
+        if self.watchers > 0 {
+            let by = SessionId((txn.op_id.0 >> 64) as u64);
+            self.changes.push_back(Change { seq: Seq(self.seq), by, touched: txn.touched() });
+            if self.changes.len() > REMEMBERED_CHANGES {
+                self.changes.pop_front();
+            }
+        }
         let nodes = changed.iter().filter_map(|ino| self.nodes.get(ino).copied()).collect();
         Outcome::Committed { seq: Seq(self.seq), nodes }
     }

@@ -13,6 +13,7 @@ mod random;
 mod rng;
 mod scans;
 mod values;
+mod watching;
 
 pub use batches::*;
 pub use effects::*;
@@ -20,6 +21,7 @@ pub use guards::*;
 pub use random::*;
 pub use scans::*;
 pub use values::*;
+pub use watching::*;
 
 /// Makes one `#[test]` of each case of the suite. `$new` is a function without arguments that gives an empty engine and
 /// something to keep alive beside it, such as a temporary directory.
@@ -42,6 +44,7 @@ macro_rules! engine_conformance {
             orphans_sessions_and_garbage_are_scanned_in_order shared_slices_and_acls_are_scanned_in_order
             scans_obey_their_limit
             names_of_any_bytes numbers_at_their_limits long_values acls_come_with_nodes
+            changes_are_told_in_order every_change_is_told_once
             random_transactions_agree_with_memory
         }
     };

@@ -3,7 +3,7 @@
 use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::engine::{Engine, EngineError, Outcome};
+use crate::engine::{Changes, Engine, EngineError, Outcome};
 use crate::record::{Facts, Page, Scan, Want};
 use crate::txn::Txn;
 
@@ -103,6 +103,10 @@ impl<E: Engine> Engine for Counting<E> {
 
     fn wipe(&self) -> Result<(), EngineError> {
         self.inner.wipe()
+    }
+
+    fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
+        self.inner.watch()
     }
 }
 

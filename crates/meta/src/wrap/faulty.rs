@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use types::OpId;
 
-use crate::engine::{Engine, EngineError, Outcome};
+use crate::engine::{Changes, Engine, EngineError, Outcome};
 use crate::record::{Facts, Page, Record, Scan, Want};
 use crate::txn::{Access, Effect, Guard, Txn};
 
@@ -184,6 +184,10 @@ impl<E: Engine> Engine for Faulty<E> {
 
     fn wipe(&self) -> Result<(), EngineError> {
         self.inner.wipe()
+    }
+
+    fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
+        self.inner.watch()
     }
 }
 

@@ -9,7 +9,7 @@ pub use faulty::{Fault, Faulty, Odds};
 
 use std::sync::Arc;
 
-use crate::engine::{Engine, EngineError, Outcome};
+use crate::engine::{Changes, Engine, EngineError, Outcome};
 use crate::record::{Facts, Page, Scan, Want};
 use crate::txn::Txn;
 
@@ -33,5 +33,9 @@ impl<E: Engine + ?Sized> Engine for Arc<E> {
 
     fn wipe(&self) -> Result<(), EngineError> {
         (**self).wipe()
+    }
+
+    fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
+        (**self).watch()
     }
 }
