@@ -17,6 +17,8 @@ if [ "$("$program" --version 2>/dev/null || true)" != "cargo-deny $version" ]; t
     # Without optimisation it builds in a third of the time, and checks in a second.
     cargo install --quiet --locked --debug --force --root "$tools" cargo-deny --version "$version"
 fi
+# It reads the manifests of what other targets would need too, which no build here has fetched.
+cargo fetch --quiet --locked
 "$program" --offline check licenses bans sources
 [ "${1:-}" != offline ] || exit 0
 "$program" check advisories ||
