@@ -5,7 +5,7 @@
 help:
 	@echo 'make demo    build limen, mount a volume, put files and ACLs on it, prove that they hold'
 	@echo 'make test    every check: format, lints, layering, licences, tests, suites on a mounted volume (as root)'
-	@echo 'make test-long  a million differential steps, fsx at length, databases and fio on a mounted volume (as root, hours)'
+	@echo 'make test-long  200 kills, a million differential steps, fsx at length, databases and fio on a mount (as root, hours)'
 	@echo 'make fmt     format the source'
 	@echo 'make lint    format check, clippy and tidy'
 	@echo 'make deny    licences, sources and advisories of the dependencies (cargo-deny, network)'

@@ -20,6 +20,11 @@ rsync            archive round trips
 dpkg-dev         unpacks the acl source package, whose tests are run
 perl             runs the tests of the acl source package
 libacl1-dev      pjdfstest links it
+e2fsprogs        mkfs.ext4, for what the mount is compared with
+fio              writes and verifies past the page cache and through mappings
+git              works on the mount, as does Python
+python3          runs its own tests of files on the mount, if it has them
+postgresql       pgbench on the mount, in a cluster of the test's own
 "
 
 case "${1:-}" in

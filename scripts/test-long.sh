@@ -3,28 +3,24 @@
 #
 #   [LIMEN=target/release/limen] scripts/test-long.sh [SUITE]...
 #
-# A million steps of the differential machine, 20 seeds of 100,000 operations of fsx, and the programs with --long.
-# Ends with one `counts:` line; how long each took is in the lines above it.
+# 200 kills of the server, each followed by fsck --data; pjdfstest with steps of 10 ms and of 150 ms; a million steps of the
+# differential machine, half against ext4 and half against tmpfs; 20 seeds of 100,000 operations of fsx; the programs with
+# --long, PostgreSQL and fio among them. Seeds and times are in the lines above the closing `counts:` line, and in
+# target/test-long.log. DIFFTEST_SEED and FSX_FIRST_SEED repeat a run.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 need_root
 cd "$top"
 
-# What the long versions need beside what `make test` does; a program that is missing is skipped, with a message.
-for package in fio postgresql; do
-    if [ "$(dpkg-query --show --showformat '${db:Status-Status}' "$package" 2>/dev/null || true)" != installed ]; then
-        say "installing $package from Debian"
-        { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends "$package"; } \
-            >/dev/null 2>&1 || say "$package could not be installed"
-    fi
-done
-
 if [ -z "${LIMEN:-}" ]; then
     cargo build --release --quiet --package cli
     LIMEN="${CARGO_TARGET_DIR:-$top/target}/release/limen"
 fi
 export LIMEN LONG=yes SUITE_SECONDS=14400
+export KILL9_ROUNDS="${KILL9_ROUNDS:-200}" PJDFSTEST_STEPS="${PJDFSTEST_STEPS:-0.01 0.15}"
 export DIFFTEST_STEPS="${DIFFTEST_STEPS:-1000000}" FSX_SEEDS="${FSX_SEEDS:-20}" FSX_OPERATIONS="${FSX_OPERATIONS:-100000}"
-[ $# -gt 0 ] || set -- difftest fsx programs
-exec "$top/scripts/test-mount.sh" "$@"
+[ $# -gt 0 ] || set -- kill-9 pjdfstest difftest fsx programs
+mkdir -p "$top/target"
+"$LIMEN" version
+"$top/scripts/test-mount.sh" "$@" 2>&1 | tee "$top/target/test-long.log"

@@ -1,7 +1,9 @@
 #!/bin/bash
 # Runs the whole of pjdfstest (the Rust one, from crates.io) in DIRECTORY, as root.
 #
-#   tests/pjdfstest/run.sh DIRECTORY
+#   [PJDFSTEST_STEPS="0.15"] tests/pjdfstest/run.sh DIRECTORY
+#
+# It runs once for each step, in seconds: how long the tests wait where a time stamp has to have moved.
 #
 # The tests of EROFS remount the file system read-only for a moment. That needs a file system on
 # which no file is open for writing, and earlier tests leave some open until their process ends;
@@ -42,34 +44,39 @@ mkdir "$scratch/bin"
 printf '#!/bin/sh\nexec %s -i "$@"\n' "$(command -v mount)" >"$scratch/bin/mount"
 chmod 755 "$scratch/bin/mount"
 
-config="$here/pjdfstest.toml"
-sed 's/^allow_remount = .*/allow_remount = true/' "$config" >"$scratch/remount.toml"
-
-log="$top/target/pjdfstest.log"
 run() {
     NO_COLOR=1 PATH="$scratch/bin:$PATH" "$program" --path "$work" --secondary-fs "$scratch/second" "$@" 2>&1 || true
 }
-run --configuration-file "$config" >"$log"
-run --configuration-file "$scratch/remount.toml" erofs >"$scratch/erofs.log"
-grep -q '^Summary: ' "$log" || die "pjdfstest did not finish: $(tail -n 3 "$log")"
-grep -q '^Summary: ' "$scratch/erofs.log" || die "pjdfstest did not finish: $(tail -n 3 "$scratch/erofs.log")"
-# The second run's verdicts replace the first one's skips.
-sed -i '/^[a-z0-9_:]*::erofs_[a-z_]* *skipped$/d; /^Summary: /d' "$log"
-cat "$scratch/erofs.log" >>"$log"
 
-passed=$(grep -c '^[a-z0-9_:]* *ok$' "$log" || true)
-failed=$(grep -c '^[a-z0-9_:]* *FAILED$' "$log" || true)
-skipped=0
-while read -r test; do
-    if grep -qF "\`$test\`" "$here/skips.md"; then
-        skipped=$((skipped + 1))
-    else
-        say "$test: skipped, and tests/pjdfstest/skips.md does not say why"
-        failed=$((failed + 1))
-    fi
-done < <(sed -n 's/^\([a-z0-9_:]*\) *skipped$/\1/p' "$log")
+mkdir -p "$top/target"
+passed=0 failed=0 skipped=0
+for step in ${PJDFSTEST_STEPS:-0.15}; do
+    started=$SECONDS log="$top/target/pjdfstest-$step.log"
+    sed "s/^naptime = .*/naptime = $step/" "$here/pjdfstest.toml" >"$scratch/config.toml"
+    sed 's/^allow_remount = .*/allow_remount = true/' "$scratch/config.toml" >"$scratch/remount.toml"
+    run --configuration-file "$scratch/config.toml" >"$log"
+    run --configuration-file "$scratch/remount.toml" erofs >"$scratch/erofs.log"
+    grep -q '^Summary: ' "$log" || die "pjdfstest did not finish: $(tail -n 3 "$log")"
+    grep -q '^Summary: ' "$scratch/erofs.log" || die "pjdfstest did not finish: $(tail -n 3 "$scratch/erofs.log")"
+    # The second run's verdicts replace the first one's skips.
+    sed -i '/^[a-z0-9_:]*::erofs_[a-z_]* *skipped$/d; /^Summary: /d' "$log"
+    cat "$scratch/erofs.log" >>"$log"
 
-grep -A 1 '^[a-z0-9_:]* *FAILED$' "$log" | grep -v '^--$' || true
-[ "$failed" -eq 0 ] || say "the whole log: $log"
+    ok=$(grep -c '^[a-z0-9_:]* *ok$' "$log" || true)
+    bad=$(grep -c '^[a-z0-9_:]* *FAILED$' "$log" || true)
+    left_out=0
+    while read -r test; do
+        if grep -qF "\`$test\`" "$here/skips.md"; then
+            left_out=$((left_out + 1))
+        else
+            say "$test: skipped, and tests/pjdfstest/skips.md does not say why"
+            bad=$((bad + 1))
+        fi
+    done < <(sed -n 's/^\([a-z0-9_:]*\) *skipped$/\1/p' "$log")
+
+    grep -A 1 '^[a-z0-9_:]* *FAILED$' "$log" | grep -v '^--$' || true
+    say "step of $step s: $ok ok, $bad failed, $left_out skipped, $((SECONDS - started)) s; the whole log: $log"
+    passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + left_out))
+done
 print_counts "$passed" "$failed" "$skipped"
 [ "$failed" -eq 0 ]
