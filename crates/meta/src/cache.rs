@@ -4,10 +4,16 @@
 //! after it. So each slot carries the [`Seq`] it is known at, and only news replace it. What was evicted leaves its
 //! version behind as its shard's floor, below which nothing new is taken in.
 //!
+//! While a client is alone, a directory that it has made or listed is known as a whole ([`Value::Listed`]): a name that
+//! is not in memory is then not in the directory either, and nobody needs to be asked. That ends when an entry of the
+//! directory is lost from memory, by eviction or because the floor kept it out. [`Cache::losses`] counts these for a few
+//! directories together, and each mark carries the count from before the moment it speaks of.
+//!
 //! Lock order: one shard's lock at a time, held for no call out of this file.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -23,6 +29,8 @@ use types::ChunkIndex;
 pub(crate) enum Key {
     Node(Ino),
     Edge(Ino, Name),
+    /// Which part of a directory is in memory without a gap.
+    Listed(Ino),
     Empty(Ino),
     Xattrs(Ino),
     Symlink(Ino),
@@ -42,6 +50,11 @@ pub(crate) enum Key {
 pub(crate) enum Value {
     Node(Option<Node>),
     Edge(Option<Edge>),
+    /// Every entry up to this name, all of them with `None`, as long as the directory's losses are these.
+    Listed {
+        to: Option<Name>,
+        losses: u64,
+    },
     Empty(bool),
     Xattrs(Arc<Xattrs>),
     Symlink(Option<Arc<[u8]>>),
@@ -65,6 +78,7 @@ impl Key {
         match self {
             Key::Node(_)
             | Key::Edge(..)
+            | Key::Listed(_)
             | Key::Xattrs(_)
             | Key::Symlink(_)
             | Key::Acl(_)
@@ -122,9 +136,14 @@ fn parse_acl(id: AclId, text: Option<&str>) -> Option<Arc<PosixAcl>> {
 
 const SHARDS: usize = 64;
 
+/// Directories whose losses are counted apart: one in so many suffers from another's.
+const LOSS_COUNTERS: usize = 1024;
+
 #[derive(Debug)]
 pub(crate) struct Cache {
     shards: Vec<Mutex<Shard>>,
+    /// Entries lost from memory, by directory. Counted under the lock of the shard that lost them.
+    losses: Vec<AtomicU64>,
     hasher: RandomState,
     shard_capacity: usize,
 }
@@ -152,15 +171,20 @@ impl Cache {
     pub(crate) fn new(capacity: usize) -> Self {
         Cache {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            losses: (0..LOSS_COUNTERS).map(|_| AtomicU64::new(0)).collect(),
             hasher: RandomState::new(),
             shard_capacity: (capacity / SHARDS).max(1),
         }
     }
 
-    /// The record, unless it is older than `oldest`.
+    /// The record, unless it is older than `oldest`. Without such a bound a name is also known to be absent from the
+    /// part of its directory that is in memory as a whole.
     pub(crate) fn get(&self, key: &Key, oldest: Option<Instant>) -> Option<Value> {
         let mut shard = self.shard(key);
-        let slot = shard.slots.get_mut(key)?;
+        let Some(slot) = shard.slots.get_mut(key) else {
+            drop(shard);
+            return if oldest.is_none() { self.absence(key) } else { None };
+        };
         if oldest.is_some_and(|oldest| slot.since < oldest) && !key.is_immutable() {
             return None;
         }
@@ -169,6 +193,47 @@ impl Cache {
             Value::Unknown => None,
             value => Some(value.clone()),
         }
+    }
+
+    /// That a name is not in its directory, if that is known.
+    fn absence(&self, key: &Key) -> Option<Value> {
+        let Key::Edge(dir, name) = key else { return None };
+        let Some(Value::Listed { to, losses }) = self.get(&Key::Listed(*dir), None) else { return None };
+        if to.is_some_and(|to| *name > to) {
+            return None;
+        }
+        // The entry may have come between the first look and the mark's, so it is looked for once more; and if it has
+        // gone since, that was counted under this lock.
+        let shard = self.shard(key);
+        let absent = !shard.slots.contains_key(key) && self.losses(*dir) == losses;
+        absent.then_some(Value::Edge(None))
+    }
+
+    /// How many entries were lost so far of this directory, and of others that are counted with it.
+    pub(crate) fn losses(&self, dir: Ino) -> u64 {
+        self.loss_counter(dir).load(Ordering::Acquire)
+    }
+
+    /// Notes that the entries after `after` and up to `to` (`None`: from the first, to the last) were taken in at `seq`;
+    /// `losses` is from before they were read, or from before the directory was there. Only a client that is alone may
+    /// say so, for it alone is told of all that changes.
+    pub(crate) fn listed(&self, dir: Ino, after: Option<&Name>, to: Option<&Name>, losses: u64, seq: Seq) {
+        let key = Key::Listed(dir);
+        let mark = match self.get(&key, None) {
+            Some(Value::Listed { to, losses }) if losses == self.losses(dir) => Some((to, losses)),
+            _ => None,
+        };
+        let reaches = |name: Option<&Name>| {
+            let to = mark.as_ref().map(|(to, _)| to.as_ref());
+            to.is_some_and(|to| to.is_none() || (name.is_some() && to >= name))
+        };
+        let losses = match (after, &mark) {
+            _ if reaches(to) => return,
+            (None, _) => losses,
+            (Some(_), Some((_, losses))) if reaches(after) => *losses,
+            (Some(_), _) => return,
+        };
+        self.put(key, Value::Listed { to: to.cloned(), losses }, seq);
     }
 
     pub(crate) fn absorb(&self, facts: &Facts) -> Vec<(Key, Value)> {
@@ -191,8 +256,10 @@ impl Cache {
             if slot.seq <= seq {
                 *slot = fresh;
             }
-        } else if seq >= shard.floor {
-            shard.insert(key, fresh, capacity);
+        } else if seq < shard.floor {
+            self.count_loss(&key, &fresh);
+        } else if let Some((evicted, slot)) = shard.insert(key, fresh, capacity) {
+            self.count_loss(&evicted, &slot);
         }
     }
 
@@ -202,10 +269,22 @@ impl Cache {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             let newest = shard.slots.values().map(|slot| slot.seq).max();
             shard.floor = shard.floor.max(newest.unwrap_or_default());
+            shard.slots.iter().for_each(|(key, slot)| self.count_loss(key, slot));
             shard.slots.clear();
             shard.clock.clear();
             shard.hand = 0;
         }
+    }
+
+    /// The caller holds the lock of the key's shard, so that who finds the entry missing there finds it counted too.
+    fn count_loss(&self, key: &Key, slot: &Slot) {
+        if let (Key::Edge(dir, _), Value::Edge(Some(_))) = (key, &slot.value) {
+            self.loss_counter(*dir).fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    fn loss_counter(&self, dir: Ino) -> &AtomicU64 {
+        &self.losses[dir.0 as usize % LOSS_COUNTERS]
     }
 
     fn shard(&self, key: &Key) -> MutexGuard<'_, Shard> {
@@ -215,7 +294,9 @@ impl Cache {
 }
 
 impl Shard {
-    fn insert(&mut self, key: Key, slot: Slot, capacity: usize) {
+    /// Returns what had to go.
+    fn insert(&mut self, key: Key, slot: Slot, capacity: usize) -> Option<(Key, Slot)> {
+        let mut gone = None;
         if self.clock.len() < capacity {
             self.clock.push(key.clone());
         } else {
@@ -225,12 +306,14 @@ impl Shard {
                 self.hand = (self.hand + 1) % capacity;
             }
             let evicted = std::mem::replace(&mut self.clock[self.hand], key.clone());
-            if let Some(slot) = self.slots.remove(&evicted) {
+            gone = self.slots.remove_entry(&evicted);
+            if let Some((_, slot)) = &gone {
                 self.floor = self.floor.max(slot.seq);
             }
             self.hand = (self.hand + 1) % capacity;
         }
         self.slots.insert(key, slot);
+        gone
     }
 }
 
@@ -286,5 +369,73 @@ mod tests {
         assert!(cache.get(&key, None).is_none());
         cache.put(key.clone(), Value::Node(None), Seq(9));
         assert!(cache.get(&key, None).is_some());
+    }
+
+    fn name(i: u64) -> Name {
+        Name::new(format!("{i:03}").as_bytes()).unwrap()
+    }
+
+    fn edge_key(i: u64) -> Key {
+        Key::Edge(Ino::ROOT, name(i))
+    }
+
+    fn is_absent(cache: &Cache, i: u64) -> bool {
+        matches!(cache.get(&edge_key(i), None), Some(Value::Edge(None)))
+    }
+
+    #[test]
+    fn a_name_is_absent_from_what_was_listed_and_from_nothing_else() {
+        let cache = Cache::new(1000);
+        let losses = cache.losses(Ino::ROOT);
+        cache.put(edge_key(4), edge(7), Seq(5));
+        assert!(!is_absent(&cache, 2));
+        cache.listed(Ino::ROOT, None, Some(&name(4)), losses, Seq(5));
+        assert!(is_absent(&cache, 2) && !is_absent(&cache, 4) && !is_absent(&cache, 6));
+        assert!(cache.get(&edge_key(2), Some(Instant::now())).is_none(), "others may have made it meanwhile");
+        // A page that does not join on adds nothing; one that joins does, and one that covers less takes nothing away.
+        cache.listed(Ino::ROOT, Some(&name(5)), None, losses, Seq(5));
+        assert!(!is_absent(&cache, 6));
+        cache.listed(Ino::ROOT, Some(&name(4)), None, losses, Seq(5));
+        cache.listed(Ino::ROOT, None, Some(&name(1)), losses, Seq(6));
+        assert!(is_absent(&cache, 6) && !is_absent(&cache, 4));
+        cache.clear();
+        assert!(!is_absent(&cache, 6));
+    }
+
+    #[test]
+    fn a_directory_that_lost_an_entry_is_not_known_as_a_whole() {
+        let cache = Cache::new(SHARDS * 4);
+        let losses = cache.losses(Ino::ROOT);
+        cache.put(edge_key(1), edge(7), Seq(5));
+        let mut others = 0;
+        loop {
+            // The mark may be evicted as well; it is made again as it was, by what was counted before the entry was put.
+            cache.listed(Ino::ROOT, None, None, losses, Seq(9));
+            if cache.losses(Ino::ROOT) > losses {
+                break;
+            }
+            assert!(is_absent(&cache, 2) && !is_absent(&cache, 1));
+            cache.put(Key::Node(Ino(100 + others)), Value::Node(None), Seq(9));
+            others += 1;
+            assert!(others < 100_000, "the entry was never evicted");
+        }
+        assert!(!is_absent(&cache, 1) && !is_absent(&cache, 2));
+        // What the floor keeps out is lost as well: here the entry comes late, and is older than what was evicted.
+        let losses = cache.losses(Ino::ROOT);
+        cache.listed(Ino::ROOT, None, None, losses, Seq(9));
+        assert!(is_absent(&cache, 2));
+        cache.put(edge_key(1), edge(7), Seq(4));
+        assert!(!is_absent(&cache, 1) && !is_absent(&cache, 2));
+    }
+
+    #[test]
+    fn an_entry_lost_between_a_reading_and_its_mark_leaves_no_whole_directory() {
+        let cache = Cache::new(SHARDS);
+        let losses = cache.losses(Ino::ROOT);
+        for i in 0..300 {
+            cache.put(edge_key(i), edge(7), Seq(5));
+        }
+        cache.listed(Ino::ROOT, None, None, losses, Seq(5));
+        assert!((0..300).all(|i| !is_absent(&cache, i)));
     }
 }

@@ -187,9 +187,13 @@ impl Meta {
                 Ok(plan) => (Ok(plan.reply), plan.effects),
             };
             let txn = Txn { op_id: id, guards: view.into_guards(), effects };
+            let born = if alone { self.new_directory(&txn) } else { None };
             match self.commit(&txn)? {
                 Outcome::Committed { seq, nodes } => {
                     self.remember(&txn, seq, &nodes);
+                    if let Some((dir, losses)) = born {
+                        self.cache.listed(dir, None, None, losses, seq);
+                    }
                     return result;
                 }
                 Outcome::Conflict(facts) => {
@@ -219,7 +223,9 @@ impl Meta {
         limit: usize,
         nodes: bool,
     ) -> Result<Listing, Failure> {
-        let Page { facts, more } = self.scan(&Scan::Dir { parent, after, limit, nodes })?;
+        let alone = self.is_alone();
+        let losses = self.cache.losses(parent);
+        let Page { facts, more } = self.scan(&Scan::Dir { parent, after: after.clone(), limit, nodes })?;
         self.cache.absorb(&facts);
         let mut entries: Vec<ListedEntry> = Vec::with_capacity(limit.min(facts.records.len()));
         for record in facts.records {
@@ -232,6 +238,11 @@ impl Meta {
                 }
                 _ => {}
             }
+        }
+        // A page that ends early without an entry says nothing of how far it got.
+        let last = entries.last().map(|(name, ..)| name);
+        if alone && (last.is_some() || !more) {
+            self.cache.listed(parent, after.as_ref(), last.filter(|_| more), losses, facts.seq);
         }
         Ok(Listing { entries, more })
     }
@@ -275,6 +286,15 @@ impl Meta {
             retries += 1;
             std::thread::sleep(pause(retries));
         }
+    }
+
+    /// The directory that a transaction is about to make, which is known as a whole from its birth; with its losses from
+    /// before that.
+    fn new_directory(&self, txn: &Txn) -> Option<(Ino, u64)> {
+        txn.effects.iter().find_map(|effect| match effect {
+            Effect::PutNode(node) if node.kind.is_dir() => Some((node.ino, self.cache.losses(node.ino))),
+            _ => None,
+        })
     }
 
     /// Takes what a committed transaction did into the cache.

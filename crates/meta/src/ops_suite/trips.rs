@@ -14,6 +14,7 @@ pub(super) const CASES: &[Case] = &[
     ("a_warm_operation_is_one_round_trip", a_warm_operation_is_one_round_trip),
     ("a_warm_operation_alone_is_one_round_trip_and_looking_none", alone),
     ("a_cold_name_is_one_round_trip", a_cold_name_is_one_round_trip),
+    ("what_is_not_in_a_directory_known_as_a_whole_needs_no_look", what_is_not_there_needs_no_look),
     ("a_refusal_is_one_round_trip_or_none", a_refusal_is_one_round_trip_or_none),
     ("a_thousand_entries_with_acls_are_two_round_trips", a_thousand_entries_with_acls_are_two_round_trips),
 ];
@@ -141,6 +142,38 @@ fn a_cold_name_is_one_round_trip(factory: Factory<'_>) {
         b.client.meta.set_alone(alone);
         let (trips, made) = b.cost(&[(ROOT, "dir")], |c| c.create(dir, "new"));
         assert!(trips <= 1 && made.is_ok(), "a new name needs no look");
+    }
+}
+
+/// A client that is alone knows a directory as a whole once it has made or listed it; one that is not has to ask.
+fn what_is_not_there_needs_no_look(factory: Factory<'_>) {
+    for (alone, look) in [(true, 0), (false, 1)] {
+        let b = Bench::new(factory, alone);
+        let dir = b.client.mkdir(ROOT, "dir").unwrap();
+        let create = |name: &'static str| {
+            move |c: &Client| c.lookup(dir, name).map(|found| (found, c.create(dir, name).unwrap()))
+        };
+        let (found, file) = b.pin(look + 1, "create in a new directory", &[], create("a"));
+        assert_eq!(found, None);
+        assert_eq!(b.client.at(dir, "a").ino, file);
+        b.pin(look + 1, "rename there", &[(dir, "a")], |c| c.rename(dir, "a", dir, "b", REPLACE));
+        b.pin(look + 1, "create where a name was moved away", &[], create("a"));
+        for name in ["c", "d"] {
+            b.client.create(dir, name).unwrap();
+        }
+        // Everything forgotten, and what others made in the meantime read again in three pages.
+        let others = b.client.stranger().create(dir, "e").unwrap();
+        b.client.meta.set_alone(alone);
+        b.pin(1, "an unknown name in an unknown directory", &[], |c| c.lookup(dir, "z"));
+        let mut after = None;
+        for (last, more) in [("b", true), ("d", true), ("e", false)] {
+            let page = b.client.meta.list(dir, after, 2, true).unwrap();
+            after = page.entries.last().map(|(name, ..)| name.clone());
+            assert_eq!((after.as_ref(), page.more), (Some(&n(last)), more));
+        }
+        let (found, _) = b.pin(look + 1, "create in a directory that was listed", &[], create("bb"));
+        assert_eq!(found, None);
+        assert_eq!(b.client.at(dir, "e").ino, others);
     }
 }
 
