@@ -8,7 +8,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("acl", &["types"]),
     ("meta", &["types", "acl"]),
-    ("engine-*", &["types", "meta"]),
+    ("pool", &["meta"]),
+    ("keyspace", &["types", "meta"]),
+    ("engine-*", &["types", "meta", "pool", "keyspace"]),
     ("chunk", &["types"]),
     ("vfs", &["types", "acl", "meta", "chunk"]),
     ("fuse-proto", &["types"]),
@@ -29,6 +31,12 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("opendal", &["chunk"]),
     ("rusqlite", &["engine-sqlite"]),
     ("libsqlite3-sys", &["engine-sqlite"]),
+    ("redis", &["engine-redis"]),
+    ("postgres*", &["engine-postgres"]),
+    ("tokio-postgres*", &["engine-postgres"]),
+    ("mysql*", &["engine-mysql"]),
+    ("etcd-client", &["engine-etcd"]),
+    ("tikv-client", &["engine-tikv"]),
 ];
 
 /// Crates that may hold `unsafe` code, and so do without the workspace's `forbid`.

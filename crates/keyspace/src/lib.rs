@@ -1,0 +1,1 @@
+//! Records as ordered keys and values, for engines on key-value stores.

@@ -1,0 +1,269 @@
+//! A bounded pool of connections that block.
+//!
+//! Lock order: the pool's state alone; no connection is made, used or closed under it.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use meta::EngineError;
+
+use crate::params::Params;
+
+/// How connections come into being.
+pub trait Connect: Send + Sync + fmt::Debug {
+    type Connection: Send;
+
+    /// # Errors
+    /// Determinate; transient where the server may come back.
+    fn connect(&self) -> Result<Self::Connection, EngineError>;
+}
+
+/// Connections to one server, the one used last first, so that those that are not needed age.
+#[derive(Debug)]
+pub struct Pool<C: Connect> {
+    connect: C,
+    max_open: usize,
+    max_idle: usize,
+    max_idle_time: Duration,
+    max_life_time: Duration,
+    /// How long to wait for a connection that others use.
+    patience: Duration,
+    state: Mutex<State<C::Connection>>,
+    returned: Condvar,
+}
+
+struct State<T> {
+    idle: Vec<Idle<T>>,
+    open: usize,
+}
+
+struct Idle<T> {
+    connection: T,
+    born: Instant,
+    since: Instant,
+}
+
+/// A connection in use; it goes back when dropped, unless it is broken.
+pub struct Pooled<'a, C: Connect> {
+    pool: &'a Pool<C>,
+    /// Always there until it is dropped.
+    connection: Option<C::Connection>,
+    born: Instant,
+    broken: bool,
+}
+
+impl<C: Connect> Pool<C> {
+    pub fn new(connect: C, params: &Params) -> Self {
+        Pool {
+            connect,
+            max_open: params.max_open_conns.max(1),
+            max_idle: params.max_idle_conns,
+            max_idle_time: params.max_idle_time,
+            max_life_time: params.max_life_time,
+            patience: params.op_timeout,
+            state: Mutex::new(State { idle: Vec::new(), open: 0 }),
+            returned: Condvar::new(),
+        }
+    }
+
+    pub fn connector(&self) -> &C {
+        &self.connect
+    }
+
+    /// A connection nobody else uses: one that is idle, or a new one, or the next that comes back.
+    ///
+    /// # Errors
+    /// Those of [`Connect::connect`]; transient if all are in use for as long as a request may take.
+    pub fn get(&self) -> Result<Pooled<'_, C>, EngineError> {
+        let deadline = Instant::now() + self.patience;
+        let mut too_old = Vec::new();
+        let mut state = self.state();
+        loop {
+            too_old.extend(self.take_old(&mut state));
+            if let Some(Idle { connection, born, .. }) = state.idle.pop() {
+                return Ok(Pooled { pool: self, connection: Some(connection), born, broken: false });
+            }
+            if state.open < self.max_open {
+                break;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let message = format!("all {} connections are in use (max_open_conns)", self.max_open);
+                return Err(EngineError::transient(message));
+            }
+            state = self.returned.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.open += 1;
+        drop(state);
+        // From here on the guard gives the place back if there is no connection.
+        let mut pooled = Pooled { pool: self, connection: None, born: Instant::now(), broken: true };
+        pooled.connection = Some(self.connect.connect()?);
+        pooled.broken = false;
+        Ok(pooled)
+    }
+
+    /// Closes what is idle: after a failure of the server those are most likely dead too.
+    pub fn clear(&self) {
+        let idle = {
+            let mut state = self.state();
+            state.open -= state.idle.len();
+            std::mem::take(&mut state.idle)
+        };
+        drop(idle);
+        self.returned.notify_all();
+    }
+
+    /// Connections that are open, idle ones included.
+    pub fn open(&self) -> usize {
+        self.state().open
+    }
+
+    fn take_old(&self, state: &mut State<C::Connection>) -> Vec<Idle<C::Connection>> {
+        let is_old = |idle: &mut Idle<C::Connection>| {
+            idle.since.elapsed() >= self.max_idle_time || self.is_worn(idle.born)
+        };
+        let old: Vec<_> = state.idle.extract_if(.., is_old).collect();
+        state.open -= old.len();
+        old
+    }
+
+    fn is_worn(&self, born: Instant) -> bool {
+        !self.max_life_time.is_zero() && born.elapsed() >= self.max_life_time
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<C::Connection>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<C: Connect> Pooled<'_, C> {
+    /// The connection is in a state that nobody knows: it is closed instead of used again.
+    pub fn mark_broken(&mut self) {
+        self.broken = true;
+    }
+}
+
+impl<C: Connect> Deref for Pooled<'_, C> {
+    type Target = C::Connection;
+
+    fn deref(&self) -> &C::Connection {
+        self.connection.as_ref().expect("a connection that is handed out is there")
+    }
+}
+
+impl<C: Connect> DerefMut for Pooled<'_, C> {
+    fn deref_mut(&mut self) -> &mut C::Connection {
+        self.connection.as_mut().expect("a connection that is handed out is there")
+    }
+}
+
+impl<C: Connect> Drop for Pooled<'_, C> {
+    fn drop(&mut self) {
+        let connection = self.connection.take();
+        let mut state = self.pool.state();
+        let room = state.idle.len() < self.pool.max_idle;
+        let closed = match connection {
+            Some(connection) if room && !self.broken && !self.pool.is_worn(self.born) => {
+                state.idle.push(Idle { connection, born: self.born, since: Instant::now() });
+                None
+            }
+            other => {
+                state.open -= 1;
+                other
+            }
+        };
+        drop(state);
+        self.pool.returned.notify_one();
+        // Closing may talk to the server, so it comes last.
+        drop(closed);
+    }
+}
+
+impl<C: Connect> fmt::Debug for Pooled<'_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pooled")
+            .field("born", &self.born)
+            .field("broken", &self.broken)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for State<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State").field("idle", &self.idle.len()).field("open", &self.open).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Numbers its connections; refuses the third.
+    #[derive(Debug, Default)]
+    struct Numbers(AtomicUsize);
+
+    impl Connect for Numbers {
+        type Connection = usize;
+
+        fn connect(&self) -> Result<usize, EngineError> {
+            match self.0.fetch_add(1, Ordering::Relaxed) {
+                2 => Err(EngineError::transient("no third")),
+                number => Ok(number),
+            }
+        }
+    }
+
+    fn pool(params: Params) -> Pool<Numbers> {
+        Pool::new(Numbers::default(), &params)
+    }
+
+    #[test]
+    fn connections_are_used_again_unless_broken() {
+        let pool = pool(Params::default());
+        assert_eq!(*pool.get().unwrap(), 0);
+        let mut again = pool.get().unwrap();
+        assert_eq!(*again, 0);
+        again.mark_broken();
+        drop(again);
+        assert_eq!(*pool.get().unwrap(), 1);
+        assert_eq!(pool.open(), 1);
+        pool.clear();
+        assert_eq!(pool.open(), 0);
+        assert!(pool.get().is_err());
+        assert_eq!(pool.open(), 0, "a connection that failed takes no place");
+        assert_eq!(*pool.get().unwrap(), 3);
+    }
+
+    #[test]
+    fn no_more_are_open_than_allowed_and_who_waits_gets_the_next() {
+        let params = Params { max_open_conns: 1, op_timeout: Duration::from_secs(20), ..Params::default() };
+        let pool = pool(params);
+        let held = pool.get().unwrap();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| *pool.get().unwrap());
+            drop(held);
+            assert_eq!(waiter.join().unwrap(), 0);
+        });
+        let impatient = Pool { patience: Duration::from_millis(1), ..pool };
+        let _held = impatient.get().unwrap();
+        let error = impatient.get().unwrap_err();
+        assert!(error.message.contains("max_open_conns"), "{error}");
+    }
+
+    #[test]
+    fn idle_and_worn_connections_are_closed() {
+        let none_idle = pool(Params { max_idle_conns: 0, ..Params::default() });
+        drop(none_idle.get().unwrap());
+        assert_eq!(none_idle.open(), 0);
+        let idle = pool(Params { max_idle_time: Duration::ZERO, ..Params::default() });
+        drop(idle.get().unwrap());
+        assert_eq!(*idle.get().unwrap(), 1, "the first was idle for too long");
+        let worn = pool(Params { max_life_time: Duration::from_nanos(1), ..Params::default() });
+        drop(worn.get().unwrap());
+        assert_eq!(worn.open(), 0);
+    }
+}

@@ -1,0 +1,229 @@
+//! Metadata URLs: `scheme://[user[:password]@]host[:port][,host[:port]...][/path][?name=value[&...]]`.
+
+use std::collections::BTreeMap;
+use std::{env, fmt, fs};
+
+use crate::secret::Secret;
+
+/// Where a server is and who asks. Shown without its password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    pub scheme: String,
+    pub user: Option<String>,
+    pub password: Option<Secret>,
+    /// At least one, unless the path is a socket's.
+    pub hosts: Vec<Host>,
+    /// What follows the hosts, without its first slash; percent-decoded.
+    pub path: String,
+    /// The parameters after `?`; percent-decoded.
+    pub query: BTreeMap<String, String>,
+}
+
+/// A server's name or address, and its port unless it is the usual one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    pub name: String,
+    pub port: Option<u16>,
+}
+
+/// What is wrong with a URL. Its text repeats no password.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UrlError {
+    #[error("it has no ://")]
+    NoScheme,
+    #[error("the port of '{0}' is no number between 1 and 65535")]
+    Port(String),
+    #[error("there is a host without a name")]
+    NoHost,
+    #[error("a % is not followed by two hexadecimal digits, or what they say is not UTF-8")]
+    Escape,
+    #[error("the parameter '{0}' stands there twice")]
+    Twice(String),
+    #[error("the password file {path} cannot be read: {error}")]
+    PasswordFile { path: String, error: String },
+}
+
+/// The environment's password, for URLs without one.
+const PASSWORD_VARIABLE: &str = "LIMEN_META_PASSWORD";
+/// The parameter that names a file whose first line is the password.
+const PASSWORD_FILE: &str = "password_file";
+
+impl Url {
+    /// Reads a URL. Where it has no password, the parameter `password_file` names a file that holds it, or else the
+    /// environment variable `LIMEN_META_PASSWORD` does: so it need not stand in a command line that `ps` shows.
+    ///
+    /// # Errors
+    /// [`UrlError`].
+    pub fn parse(text: &str) -> Result<Self, UrlError> {
+        let mut url = Self::split(text)?;
+        if url.password.is_none() {
+            url.password = match url.query.remove(PASSWORD_FILE) {
+                Some(path) => Some(read_password(path)?),
+                None => env::var(PASSWORD_VARIABLE).ok().filter(|p| !p.is_empty()).map(Secret::new),
+            };
+        }
+        Ok(url)
+    }
+
+    fn split(text: &str) -> Result<Self, UrlError> {
+        let (scheme, rest) = text.split_once("://").ok_or(UrlError::NoScheme)?;
+        // A password may hold any character that was not escaped but the @ that ends it, so the last @ before the
+        // parameters counts.
+        let (before_query, query) = match rest.rfind('@') {
+            Some(at) => match rest[at..].split_once('?') {
+                Some((_, query)) => (&rest[..rest.len() - query.len() - 1], query),
+                None => (rest, ""),
+            },
+            None => rest.split_once('?').unwrap_or((rest, "")),
+        };
+        let (userinfo, place) = match before_query.rsplit_once('@') {
+            Some((userinfo, place)) => (Some(userinfo), place),
+            None => (None, before_query),
+        };
+        let (user, password) = match userinfo.map(|info| info.split_once(':').unwrap_or((info, ""))) {
+            Some((user, password)) => (decode(user)?, decode(password)?),
+            None => Default::default(),
+        };
+        let (hosts, path) = place.split_once('/').unwrap_or((place, ""));
+        let hosts = match hosts {
+            "" => Vec::new(),
+            hosts => hosts.split(',').map(Host::parse).collect::<Result<_, _>>()?,
+        };
+        if hosts.is_empty() && path.is_empty() {
+            return Err(UrlError::NoHost);
+        }
+        let mut parameters = BTreeMap::new();
+        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            if parameters.insert(decode(name)?, decode(value)?).is_some() {
+                return Err(UrlError::Twice(decode(name)?));
+            }
+        }
+        Ok(Url {
+            scheme: scheme.to_owned(),
+            user: Some(user).filter(|user| !user.is_empty()),
+            password: Some(password).filter(|password| !password.is_empty()).map(Secret::new),
+            hosts,
+            path: decode(path)?,
+            query: parameters,
+        })
+    }
+}
+
+impl Host {
+    fn parse(text: &str) -> Result<Self, UrlError> {
+        // An IPv6 address stands in brackets, for it has colons of its own.
+        let (name, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((name, port)) => (name, port.strip_prefix(':')),
+            None => match text.split_once(':') {
+                Some((name, port)) => (name, Some(port)),
+                None => (text, None),
+            },
+        };
+        if name.is_empty() {
+            return Err(UrlError::NoHost);
+        }
+        let number = |port: &str| port.parse().ok().filter(|&port| port != 0);
+        let port =
+            port.map(|port| number(port).ok_or_else(|| UrlError::Port(name.to_owned()))).transpose()?;
+        Ok(Host { name: decode(name)?, port })
+    }
+}
+
+/// Without a password, and without parameters, among which there may be one.
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://", self.scheme)?;
+        if self.user.is_some() || self.password.is_some() {
+            let password = if self.password.is_some() { ":***" } else { "" };
+            write!(f, "{}{password}@", self.user.as_deref().unwrap_or_default())?;
+        }
+        for (index, host) in self.hosts.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            let brackets = if host.name.contains(':') { ("[", "]") } else { ("", "") };
+            write!(f, "{comma}{}{}{}", brackets.0, host.name, brackets.1)?;
+            host.port.map_or(Ok(()), |port| write!(f, ":{port}"))?;
+        }
+        if self.path.is_empty() { Ok(()) } else { write!(f, "/{}", self.path) }
+    }
+}
+
+fn read_password(path: String) -> Result<Secret, UrlError> {
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(Secret::new(text.lines().next().unwrap_or_default().to_owned())),
+        Err(error) => Err(UrlError::PasswordFile { path, error: error.to_string() }),
+    }
+}
+
+fn decode(text: &str) -> Result<String, UrlError> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let (digits, after) = rest.split_first_chunk::<2>().ok_or(UrlError::Escape)?;
+        let digits = str::from_utf8(digits).map_err(|_| UrlError::Escape)?;
+        // `from_str_radix` would take a sign.
+        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(UrlError::Escape);
+        }
+        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| UrlError::Escape)?);
+        rest = after;
+    }
+    String::from_utf8(bytes).map_err(|_| UrlError::Escape)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_is_read_and_shown_without_the_password() {
+        let url = Url::parse("redis://u%40x:p/w?@h:1,[::1]:2/a%20b?max_open_conns=3&x=%3D").unwrap();
+        assert_eq!(url.user.as_deref(), Some("u@x"));
+        assert_eq!(url.password.as_ref().unwrap().reveal(), "p/w?");
+        assert_eq!(url.hosts[0], Host { name: "h".into(), port: Some(1) });
+        assert_eq!(url.hosts[1], Host { name: "::1".into(), port: Some(2) });
+        assert_eq!((url.path.as_str(), url.query["x"].as_str()), ("a b", "="));
+        assert_eq!(url.to_string(), "redis://u@x:***@h:1,[::1]:2/a b");
+        assert!(!format!("{url:?}").contains("p/w"));
+    }
+
+    #[test]
+    fn a_socket_needs_no_host() {
+        let url = Url::parse("redis+unix:///run/redis.sock?db=1").unwrap();
+        assert_eq!((url.hosts.len(), url.path.as_str()), (0, "run/redis.sock"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, error) in [
+            ("host/path", UrlError::NoScheme),
+            ("x://", UrlError::NoHost),
+            ("x://a,,b", UrlError::NoHost),
+            ("x://h:0", UrlError::Port("h".into())),
+            ("x://h:65536", UrlError::Port("h".into())),
+            ("x://h/%+1", UrlError::Escape),
+            ("x://h/%f", UrlError::Escape),
+            ("x://h/%ff", UrlError::Escape),
+            ("x://h?a=1&a=2", UrlError::Twice("a".into())),
+        ] {
+            assert_eq!(Url::parse(text), Err(error), "{text}");
+        }
+        let missing = Url::parse("x://h?password_file=/nowhere/at/all").unwrap_err();
+        assert!(missing.to_string().contains("/nowhere/at/all"));
+    }
+
+    #[test]
+    fn the_password_comes_from_a_file_if_it_is_named() {
+        let path = env::temp_dir().join(format!("limen-password-{}", std::process::id()));
+        fs::write(&path, "s3cret\n").unwrap();
+        let url = Url::parse(&format!("x://u@h?password_file={}", path.display())).unwrap();
+        fs::remove_file(&path).unwrap();
+        assert_eq!(url.password.unwrap().reveal(), "s3cret");
+        assert!(url.query.is_empty(), "it is no parameter of an engine");
+    }
+}
