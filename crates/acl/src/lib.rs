@@ -1,5 +1,27 @@
 //! Access control lists as pure values: what they say, how they travel, who they let in. No I/O.
 //!
 //! Each family of ACLs is a module of its own, because they share names (entry, permission, mask) but not meanings.
+//! What is common to both: whom NFSv4 ACLs can name (`identity`), callers as decisions know them (`credential`), and
+//! the cache of decisions.
 
+pub mod cache;
+pub mod credential;
+pub mod identity;
+mod keys;
+pub mod nfs4;
 pub mod posix;
+
+use types::AclId;
+
+/// The content hash of an ACL's stored form: never [`AclId::NONE`]. The prefix keeps the ids of different kinds of
+/// ACLs, or of a later storage form, apart.
+fn content_id(prefix: &[u8], stored: &str) -> AclId {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(prefix).update(stored.as_bytes());
+    let mut id = [0; 16];
+    hasher.finalize_xof().fill(&mut id);
+    match AclId::from_bytes(id) {
+        AclId::NONE => AclId(1),
+        id => id,
+    }
+}

@@ -3,15 +3,21 @@
 //!
 //! Every run takes another seed and prints it; `ACL_SEED=...` replays one.
 
-use std::os::fd::OwnedFd;
-use std::time::{SystemTime, UNIX_EPOCH};
+mod common;
 
-use acl::posix::{AclError, Entry, Node, Perm, PosixAcl, Tag, check, inherit, set_access};
+use std::convert::Infallible;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use acl::cache::{self, DecisionCache};
+use acl::credential::{Credential, Credentials};
+use acl::posix::{self, AclError, Node, Perm, PosixAcl, check, inherit, set_access};
+use common::{Rng, cases, cred, posix_acl};
 use rustix::fs::{self, AtFlags, FileType as RawType, Mode as RawMode, OFlags, XattrFlags};
 use rustix::io::Errno as RawErrno;
 use rustix::mount::{self, FsMountFlags, FsOpenFlags, MountAttrFlags};
 use rustix::thread::{self, CapabilitySet, CapabilitySets, Gid, Uid};
-use types::{Caps, Cred, Errno, FileType, Mode};
+use types::{AclId, Caps, Cred, Errno, FileType, Mode};
 
 const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";
@@ -19,13 +25,17 @@ const DEFAULT: &str = "system.posix_acl_default";
 #[test]
 fn checks_agree() {
     let Some((dir, mut rng)) = setup("checks_agree") else { return };
-    let mut asked = 0;
-    // Few ids make callers and entries meet; many make long lists.
-    for (round, ids) in [10, 10, 10, 10, 800].into_iter().enumerate() {
+    let (credentials, cache) = (Credentials::new(1 << 20), DecisionCache::new(1 << 12));
+    let (mut asked, mut round) = (0, 0);
+    let goal = cases(30_000);
+    while asked < goal {
+        // Few ids make callers and entries meet; many make long lists.
+        let ids = if round % 5 == 4 { 800 } else { 10 };
+        round += 1;
         let nodes: Vec<Subject> =
             (0..48).map(|index| subject(&dir, format!("{round}-{index}"), ids, &mut rng)).collect();
         for _ in 0..20 {
-            let cred = cred(ids, &mut rng);
+            let cred = cred(ids, &some_caps(), &mut rng);
             let answers = run_as(&cred, || nodes.iter().map(|node| ask(&dir, node)).collect::<Vec<_>>());
             for (subject, answers) in nodes.iter().zip(answers) {
                 let node = Node {
@@ -35,16 +45,41 @@ fn checks_agree() {
                     is_dir: subject.is_dir,
                     acl: subject.acl.as_ref(),
                 };
+                let compiled = subject.acl.clone().map(|acl| Arc::new(posix::Compiled::new(acl)));
+                let cached = cached(&cache, &credentials.intern(&cred, &[]), subject, compiled);
                 for (how, want, kernel) in answers {
                     asked += 1;
+                    if cred.caps == Caps::NONE {
+                        let refused = (!cached.allows(want)).then_some(Errno::EACCES);
+                        assert_eq!(refused, kernel, "cached: {} {how} {want} {cred:?} {node:?}", rng.name());
+                    }
                     let ours = check(&cred, want, &node).err();
                     assert_eq!(ours, kernel, "{} {how} {want} {cred:?} {node:?}", rng.name());
                 }
             }
         }
     }
-    eprintln!("checks_agree: {asked} decisions compared");
-    assert!(asked > 30_000);
+    eprintln!("checks_agree: {asked} decisions compared, {} of them worked out", cache.misses());
+}
+
+/// The decision by the compiled ACL, and once more from the cache.
+fn cached(
+    cache: &DecisionCache,
+    caller: &Credential,
+    subject: &Subject,
+    compiled: Option<Arc<posix::Compiled>>,
+) -> posix::Decision {
+    let node = cache::Node {
+        uid: subject.uid,
+        gid: subject.gid,
+        mode: subject.mode,
+        is_dir: subject.is_dir,
+        acl: compiled.as_ref().map_or(AclId::NONE, |compiled| compiled.id()),
+    };
+    let first = cache.posix(caller, &node, || Ok::<_, Infallible>(compiled.unwrap())).unwrap();
+    let again = cache.posix(caller, &node, || -> Result<_, Infallible> { unreachable!("known") }).unwrap();
+    assert_eq!(first, again);
+    first
 }
 
 #[test]
@@ -54,7 +89,7 @@ fn setting_and_removing_an_acl_agree() {
         let before = subject(&dir, index.to_string(), 10, &mut rng);
         let caps = rng.pick(&[Caps::NONE, Caps::FSETID]);
         let caller = Cred::new(before.uid, rng.below(10), &[rng.below(10), rng.below(10)], caps);
-        let new = if rng.one_in(5) { None } else { Some(acl(10, &mut rng)) };
+        let new = if rng.one_in(5) { None } else { Some(posix_acl(10, &mut rng)) };
         // Opened by root, because the owner may have no right to open.
         let fd = open(&dir, &before.name);
         run_as(&caller, || match &new {
@@ -75,7 +110,7 @@ fn inheritance_agrees() {
         let parent = format!("parent-{index}");
         fs::mkdirat(&dir, &parent, RawMode::RWXU).unwrap();
         let parent = open(&dir, &parent);
-        let default = if rng.one_in(6) { None } else { Some(acl(10, &mut rng)) };
+        let default = if rng.one_in(6) { None } else { Some(posix_acl(10, &mut rng)) };
         if let Some(acl) = &default {
             fs::fsetxattr(&parent, DEFAULT, &shuffled(acl), XattrFlags::empty()).unwrap();
         }
@@ -120,7 +155,7 @@ fn validity_agrees() {
     let target = open(&dir, "target");
     let (mut valid, mut doubled) = (0, 0);
     for _ in 0..6000 {
-        let value = spoiled(&acl(6, &mut rng), &mut rng);
+        let value = spoiled(&posix_acl(6, &mut rng), &mut rng);
         let kernel = fs::fsetxattr(&target, DEFAULT, &value, XattrFlags::empty()).map_err(errno);
         let context = format!("{} {value:?}", rng.name());
         match PosixAcl::from_xattr(&value) {
@@ -166,7 +201,7 @@ fn subject(dir: &OwnedFd, name: String, ids: u32, rng: &mut Rng) -> Subject {
     let mut subject = Subject { name, uid, gid, is_dir, mode: random_mode(rng), acl: None };
     fs::fchmod(&fd, RawMode::from_raw_mode(subject.mode.bits())).unwrap();
     if !rng.one_in(6) {
-        let acl = acl(ids, rng);
+        let acl = posix_acl(ids, rng);
         fs::fsetxattr(&fd, ACCESS, &shuffled(&acl), XattrFlags::empty()).unwrap();
         (subject.mode, subject.acl) = set_access(subject.mode, Some(acl), false);
         assert_eq!((subject.mode, &subject.acl), (mode(&fd), &get(&fd, ACCESS)), "{}", rng.name());
@@ -231,47 +266,16 @@ fn run_as<T: Send>(cred: &Cred, task: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-fn cred(ids: u32, rng: &mut Rng) -> Cred {
-    let caps = rng.pick(&[
-        Caps::NONE,
-        Caps::NONE,
-        Caps::NONE,
-        Caps::DAC_READ_SEARCH,
-        Caps::DAC_OVERRIDE,
-        Caps::DAC_OVERRIDE | Caps::DAC_READ_SEARCH,
-    ]);
-    let count = rng.pick(&[0, 1, ids / 3, ids]);
-    let groups: Vec<u32> = (0..count).map(|_| rng.below(ids)).collect();
-    Cred::new(rng.below(ids), rng.below(ids), &groups, caps)
+/// What a caller may hold: mostly nothing.
+fn some_caps() -> [Caps; 6] {
+    let none = Caps::NONE;
+    let (read, all) = (Caps::DAC_READ_SEARCH, Caps::DAC_OVERRIDE);
+    [none, none, none, read, all, all | read]
 }
 
 fn random_mode(rng: &mut Rng) -> Mode {
     let mode = Mode::new(rng.below(0o10000));
     if rng.one_in(4) { mode.without(0o070) } else { mode }
-}
-
-/// A random valid ACL over these ids, a quarter of them minimal or nearly so.
-fn acl(ids: u32, rng: &mut Rng) -> PosixAcl {
-    let (users, groups) = match rng.below(8) {
-        0 | 1 => (0, 0),
-        2 => (1, 0),
-        3 => (0, 1),
-        _ => (rng.below(ids / 4) + 1, rng.below(ids / 4) + 1),
-    };
-    let mut named = |count: u32, tag: fn(u32) -> Tag| -> Vec<Entry> {
-        let ids: std::collections::BTreeSet<u32> = (0..count).map(|_| rng.below(ids)).collect();
-        ids.into_iter().map(|id| Entry { tag: tag(id), perm: Perm::new(rng.below(8)) }).collect()
-    };
-    let mut entries = named(users, Tag::User);
-    entries.extend(named(groups, Tag::Group));
-    if !entries.is_empty() || rng.one_in(2) {
-        let perm = if rng.one_in(2) { Perm::ALL } else { Perm::new(rng.below(8)) };
-        entries.push(Entry { tag: Tag::Mask, perm });
-    }
-    for tag in [Tag::UserObj, Tag::GroupObj, Tag::Other] {
-        entries.push(Entry { tag, perm: Perm::new(rng.below(8)) });
-    }
-    PosixAcl::from_entries(entries).unwrap()
 }
 
 /// The attribute with ids in falling order, which the kernel takes and keeps.
@@ -363,46 +367,5 @@ fn setup(test: &str) -> Option<(OwnedFd, Rng)> {
             None
         }
         Err(error) => panic!("making a tmpfs: {error}"),
-    }
-}
-
-/// SplitMix64: small, and good enough to choose cases.
-struct Rng {
-    seed: u64,
-    state: u64,
-}
-
-impl Rng {
-    fn new(test: &str) -> Self {
-        let seed = match std::env::var("ACL_SEED") {
-            Ok(seed) => seed.parse().expect("ACL_SEED is a decimal number"),
-            Err(_) => SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64,
-        };
-        eprintln!("{test}: ACL_SEED={seed}");
-        Rng { seed, state: seed }
-    }
-
-    fn name(&self) -> String {
-        format!("ACL_SEED={}", self.seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, end: u32) -> u32 {
-        (self.next() % u64::from(end)) as u32
-    }
-
-    fn one_in(&mut self, count: u32) -> bool {
-        self.below(count) == 0
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u32) as usize]
     }
 }

@@ -78,15 +78,7 @@ impl PosixAcl {
 
     /// The content hash under which the ACL is stored: never [`AclId::NONE`].
     pub fn id(&self) -> AclId {
-        // The prefix keeps the ids of other kinds of ACLs, or of a later storage form, apart from these.
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(b"limenfs posix acl 1\0").update(self.to_storage().as_bytes());
-        let mut id = [0; 16];
-        hasher.finalize_xof().fill(&mut id);
-        match AclId::from_bytes(id) {
-            AclId::NONE => AclId(1),
-            id => id,
-        }
+        crate::content_id(b"limenfs posix acl 1\0", &self.to_storage())
     }
 }
 

@@ -25,7 +25,7 @@ pub struct Node<'a> {
 
 /// Which sets of permissions are granted: for each of the eight, whether all of it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Decision(u8);
+pub struct Decision(pub(crate) u8);
 
 /// Whether the caller may do all of `want` at once; EACCES if not. Twin of `generic_permission`: the decision by mode
 /// and ACL, and where that refuses, the capabilities. A read-only volume, immutable files and sticky directories are
@@ -86,10 +86,10 @@ impl PosixAcl {
 
 impl Decision {
     /// Not even the empty set; no decision is this.
-    const NOTHING: Decision = Decision(0);
+    pub(super) const NOTHING: Decision = Decision(0);
 
     /// All subsets of `perm`.
-    const fn of(perm: Perm) -> Self {
+    pub(crate) const fn of(perm: Perm) -> Self {
         let mut sets = 0;
         let mut want = 0;
         while want < 8 {
@@ -114,7 +114,7 @@ impl Decision {
             .fold(Perm::NONE, |each, want| each | want)
     }
 
-    fn or(self, other: Decision) -> Decision {
+    pub(super) fn or(self, other: Decision) -> Decision {
         Decision(self.0 | other.0)
     }
 }

@@ -8,19 +8,28 @@
 //! | `mode` | setting an ACL moves the mode, chmod moves the ACL | `posix_acl_update_mode`, `__posix_acl_chmod` |
 //! | `inherit` | what a new file gets from its directory | `posix_acl_create` |
 //! | `check` | who may do what | `generic_permission`, `posix_acl_permission` |
+//! | `compiled` | the same decisions, faster | |
+//! | `explain` | which entry decided | |
+//! | `traverse` | whether anybody at all may search | |
 
 mod acl;
 mod check;
+mod compiled;
 mod entry;
 mod error;
+mod explain;
 mod inherit;
 mod mode;
 mod text;
+mod traverse;
 mod xattr;
 
 pub use acl::PosixAcl;
 pub use check::{Decision, Node, check, decide};
+pub use compiled::Compiled;
 pub use entry::{Entry, Perm, Tag};
 pub use error::AclError;
+pub use explain::{Reason, explain};
 pub use inherit::{Inherited, inherit};
 pub use mode::set_access;
+pub use traverse::anyone_may_traverse;

@@ -1,0 +1,193 @@
+//! Callers, each known by one number.
+
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use types::Cred;
+
+use crate::identity::Id;
+use crate::keys::Keys;
+
+/// The number of a credential's content, capabilities aside. Never given out twice in a process, so that what is
+/// remembered under it holds for as long as anybody remembers it: who joins a group is somebody else from then on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CredId(pub(crate) u64);
+
+/// A caller with all that decisions need of him, worked out once.
+#[derive(Debug)]
+pub struct Credential {
+    id: CredId,
+    cred: Cred,
+    sids: Box<[Id]>,
+    keys: Keys,
+}
+
+impl Credential {
+    pub fn id(&self) -> CredId {
+        self.id
+    }
+
+    /// With the capabilities of whoever was seen first with this content. They are no part of it: ask those of the
+    /// caller at hand.
+    pub fn cred(&self) -> &Cred {
+        &self.cred
+    }
+
+    /// The caller's identities of domains, sorted.
+    pub fn sids(&self) -> &[Id] {
+        &self.sids
+    }
+
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.keys
+    }
+}
+
+/// The credentials met lately, bounded in number and in size; safe to share between threads.
+///
+/// They are kept in two generations. When the younger has reached half of the bound, it becomes the older one, and what
+/// stood there is forgotten; whoever is asked for again in time moves to the younger. Forgetting costs no more than the
+/// decisions about that caller, for he gets a new number.
+#[derive(Debug)]
+pub struct Credentials {
+    generations: RwLock<Generations>,
+    max_cost: usize,
+}
+
+#[derive(Debug, Default)]
+struct Generations {
+    young: HashMap<Content, Arc<Credential>>,
+    old: HashMap<Content, Arc<Credential>>,
+    young_cost: usize,
+    last_id: u64,
+}
+
+/// What makes credentials equal.
+#[derive(Clone, Debug)]
+struct Content {
+    cred: Cred,
+    sids: Box<[Id]>,
+}
+
+impl Content {
+    fn parts(&self) -> (u32, u32, &[u32], &[Id]) {
+        (self.cred.uid, self.cred.gid, self.cred.groups(), &self.sids)
+    }
+
+    /// In units of one group; what a credential without any costs is a guess, and of no consequence.
+    fn cost(&self) -> usize {
+        32 + self.cred.groups().len() + self.sids.len()
+    }
+}
+
+impl PartialEq for Content {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for Content {}
+
+impl Hash for Content {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.parts().hash(state);
+    }
+}
+
+impl Credentials {
+    /// With room for so many groups of all credentials together, where one without groups counts as 32. About 14 bytes
+    /// are used for each.
+    pub fn new(max_groups: usize) -> Self {
+        Credentials { generations: RwLock::default(), max_cost: max_groups }
+    }
+
+    /// The credential of this content. `sids` are identities of domains, in any order, with or without repetitions.
+    ///
+    /// This hashes the whole list of groups, so ask once for as long as a list is known to hold, not for each decision.
+    pub fn intern(&self, cred: &Cred, sids: &[Id]) -> Arc<Credential> {
+        let mut sids = sids.to_vec();
+        sids.sort_unstable();
+        sids.dedup();
+        let content = Content { cred: cred.clone(), sids: sids.into() };
+        // Nothing panics while it holds the lock, and the maps would be in order even then.
+        let known = self.generations.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(credential) = known.young.get(&content) {
+            return credential.clone();
+        }
+        drop(known);
+        let mut generations = self.generations.write().unwrap_or_else(PoisonError::into_inner);
+        generations.promote_or_make(content, self.max_cost)
+    }
+}
+
+impl Generations {
+    fn promote_or_make(&mut self, content: Content, max_cost: usize) -> Arc<Credential> {
+        if let Some(credential) = self.young.get(&content) {
+            return credential.clone();
+        }
+        let cost = content.cost();
+        let credential = self.old.remove(&content).unwrap_or_else(|| {
+            self.last_id += 1;
+            Arc::new(Credential {
+                id: CredId(self.last_id),
+                cred: content.cred.clone(),
+                sids: content.sids.clone(),
+                keys: Keys::of(&content.cred, &content.sids),
+            })
+        });
+        if self.young_cost + cost > max_cost / 2 {
+            self.old = std::mem::take(&mut self.young);
+            self.young_cost = 0;
+        }
+        self.young_cost += cost;
+        self.young.insert(content, credential.clone());
+        credential
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::Caps;
+
+    use super::*;
+
+    fn cred(uid: u32, groups: &[u32]) -> Cred {
+        Cred::new(uid, 100, groups, Caps::NONE)
+    }
+
+    #[test]
+    fn equal_content_has_one_number() {
+        let credentials = Credentials::new(100_000);
+        let sids: Vec<Id> = ["1-7", "1-5"].iter().map(|id| id.parse().unwrap()).collect();
+        let first = credentials.intern(&cred(1, &[5, 6]), &sids);
+        let again =
+            credentials.intern(&Cred::new(1, 100, &[6, 5, 6], Caps::ALL), &[sids[1], sids[0], sids[1]]);
+        assert_eq!(first.id(), again.id());
+        for other in [
+            credentials.intern(&cred(1, &[5]), &sids),
+            credentials.intern(&cred(2, &[5, 6]), &sids),
+            credentials.intern(&cred(1, &[5, 6]), &sids[..1]),
+            credentials.intern(&Cred::new(1, 101, &[5, 6], Caps::NONE), &sids),
+        ] {
+            assert_ne!(first.id(), other.id());
+        }
+    }
+
+    #[test]
+    fn memory_is_bounded_and_numbers_are_never_reused() {
+        let credentials = Credentials::new(32 * 20);
+        let mut ids = std::collections::HashSet::new();
+        let regular = credentials.intern(&cred(0, &[]), &[]).id();
+        for uid in 1..1000 {
+            assert!(ids.insert(credentials.intern(&cred(uid, &[]), &[]).id()));
+            assert_eq!(credentials.intern(&cred(0, &[]), &[]).id(), regular, "whoever is asked for stays");
+            let generations = credentials.generations.read().unwrap();
+            assert!(generations.young.len() <= 10 && generations.old.len() <= 10);
+        }
+        assert!(ids.insert(credentials.intern(&cred(1, &[]), &[]).id()), "the first was forgotten");
+        // One that is larger than all the room there is works too.
+        let groups: Vec<u32> = (0..65_536).collect();
+        assert!(ids.insert(credentials.intern(&cred(5000, &groups), &[]).id()));
+    }
+}

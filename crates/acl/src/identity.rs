@@ -1,0 +1,314 @@
+//! Whom an NFSv4 ACL can name: users and groups of the system by number, and Windows identities by SID.
+//!
+//! A SID (`S-1-5-21-…-1105`, [MS-DTYP] 2.4.2) is a *domain* and a number within it, the RID. Domains are long and few, so
+//! a volume keeps them in an append-only table, and an ACL holds the pair (index in the table, RID), as ZFS does with
+//! its FUIDs. Index 0 is the system itself: there the RID is a uid or a gid.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// A position in the volume's [`DomainTable`]; 0 stands for the system's own users and groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DomainIndex(u32);
+
+impl DomainIndex {
+    pub const SYSTEM: DomainIndex = DomainIndex(0);
+
+    /// None for an index that no table reaches.
+    pub fn new(index: u32) -> Option<Self> {
+        (index as usize <= DomainTable::MAX_DOMAINS).then_some(DomainIndex(index))
+    }
+
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+/// A user, a group, or whatever a SID stands for, as an ACL names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id {
+    domain: DomainIndex,
+    rid: u32,
+}
+
+impl Id {
+    /// A uid or gid; none for -1, which names nobody.
+    pub fn system(id: u32) -> Option<Self> {
+        (id != u32::MAX).then_some(Id { domain: DomainIndex::SYSTEM, rid: id })
+    }
+
+    /// An identity of a domain, or with [`DomainIndex::SYSTEM`] the same as [`Self::system`].
+    pub fn new(domain: DomainIndex, rid: u32) -> Option<Self> {
+        if domain == DomainIndex::SYSTEM { Self::system(rid) } else { Some(Id { domain, rid }) }
+    }
+
+    pub fn domain(self) -> DomainIndex {
+        self.domain
+    }
+
+    pub fn rid(self) -> u32 {
+        self.rid
+    }
+
+    /// The uid or gid, if it is one.
+    pub fn to_system(self) -> Option<u32> {
+        (self.domain == DomainIndex::SYSTEM).then_some(self.rid)
+    }
+}
+
+/// A decimal uid or gid, or `index-rid` for an identity of a domain: the form in which ACLs are stored.
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.to_system() {
+            Some(id) => write!(f, "{id}"),
+            None => write!(f, "{}-{}", self.domain.0, self.rid),
+        }
+    }
+}
+
+/// Why text is not an identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParseIdError;
+
+impl fmt::Display for ParseIdError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a uid, gid, domain-rid pair or SID such as S-1-5-21-1-2-3-1105")
+    }
+}
+
+impl std::error::Error for ParseIdError {}
+
+impl FromStr for Id {
+    type Err = ParseIdError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIdError> {
+        let (domain, rid) = match text.split_once('-') {
+            Some((domain, rid)) => {
+                let domain = DomainIndex::new(decimal(domain)?).ok_or(ParseIdError)?;
+                if domain == DomainIndex::SYSTEM {
+                    return Err(ParseIdError);
+                }
+                (domain, rid)
+            }
+            None => (DomainIndex::SYSTEM, text),
+        };
+        Id::new(domain, decimal(rid)?).ok_or(ParseIdError)
+    }
+}
+
+/// A SID without its last number, e.g. `S-1-5-21-1-2-3`; always in canonical text, so that equal domains are equal.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Domain(Arc<str>);
+
+impl Domain {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Domain {
+    type Err = ParseIdError;
+
+    /// Reads `S-1-`, the authority, and up to 14 numbers; leading zeros and a hexadecimal authority become canonical.
+    fn from_str(text: &str) -> Result<Self, ParseIdError> {
+        canonical_sid(text, 14).map(|text| Domain(text.into()))
+    }
+}
+
+impl fmt::Display for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A Windows security identifier of at least one subauthority.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sid {
+    pub domain: Domain,
+    pub rid: u32,
+}
+
+impl FromStr for Sid {
+    type Err = ParseIdError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIdError> {
+        let (domain, rid) = text.rsplit_once('-').ok_or(ParseIdError)?;
+        Ok(Sid { domain: domain.parse()?, rid: decimal(rid)? })
+    }
+}
+
+impl fmt::Display for Sid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.domain, self.rid)
+    }
+}
+
+/// The domains a volume has met, in the order it met them. Entries are only ever added, so an index keeps its meaning.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DomainTable {
+    domains: Vec<Domain>,
+}
+
+impl DomainTable {
+    /// Far more than any forest has, and a bound on what hostile ACLs could add.
+    pub const MAX_DOMAINS: usize = 65_535;
+
+    /// The table as it was stored; none where a domain stands in it twice or there are too many.
+    pub fn from_domains(domains: impl IntoIterator<Item = Domain>) -> Option<Self> {
+        let mut table = DomainTable::default();
+        for domain in domains {
+            if table.find(&domain).is_some() {
+                return None;
+            }
+            table.append(domain)?;
+        }
+        Some(table)
+    }
+
+    /// Index 1 first.
+    pub fn domains(&self) -> &[Domain] {
+        &self.domains
+    }
+
+    pub fn find(&self, domain: &Domain) -> Option<DomainIndex> {
+        let position = self.domains.iter().position(|known| known == domain)?;
+        u32::try_from(position + 1).ok().map(DomainIndex)
+    }
+
+    pub fn get(&self, index: DomainIndex) -> Option<&Domain> {
+        self.domains.get((index.0 as usize).checked_sub(1)?)
+    }
+
+    /// The index of the domain, which is added if it is new; none if the table is full.
+    pub fn append(&mut self, domain: Domain) -> Option<DomainIndex> {
+        if let Some(index) = self.find(&domain) {
+            return Some(index);
+        }
+        if self.domains.len() >= Self::MAX_DOMAINS {
+            return None;
+        }
+        self.domains.push(domain);
+        u32::try_from(self.domains.len()).ok().map(DomainIndex)
+    }
+
+    /// None where the domain is not in the table.
+    pub fn id_of(&self, sid: &Sid) -> Option<Id> {
+        Id::new(self.find(&sid.domain)?, sid.rid)
+    }
+
+    /// None for a uid or gid, and for a domain that is not in the table.
+    pub fn sid_of(&self, id: Id) -> Option<Sid> {
+        Some(Sid { domain: self.get(id.domain)?.clone(), rid: id.rid })
+    }
+}
+
+fn canonical_sid(text: &str, max_subauthorities: usize) -> Result<String, ParseIdError> {
+    let mut fields = text.split('-');
+    let (Some("S" | "s"), Some("1"), Some(authority)) = (fields.next(), fields.next(), fields.next()) else {
+        return Err(ParseIdError);
+    };
+    let authority = match authority.strip_prefix("0x").or(authority.strip_prefix("0X")) {
+        Some(hex) if !hex.is_empty() && hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            u64::from_str_radix(hex, 16).map_err(|_| ParseIdError)?
+        }
+        Some(_) => return Err(ParseIdError),
+        None => decimal(authority)?,
+    };
+    if authority >= 1 << 48 {
+        return Err(ParseIdError);
+    }
+    // [MS-DTYP] 2.4.2.1: decimal below 2^32, else twelve hexadecimal digits.
+    let mut canonical =
+        if authority < 1 << 32 { format!("S-1-{authority}") } else { format!("S-1-0x{authority:012X}") };
+    for (count, field) in fields.enumerate() {
+        if count == max_subauthorities {
+            return Err(ParseIdError);
+        }
+        canonical.push_str(&format!("-{}", decimal::<u32>(field)?));
+    }
+    Ok(canonical)
+}
+
+/// Digits only: `parse` alone would let a plus sign pass.
+fn decimal<N: FromStr>(text: &str) -> Result<N, ParseIdError> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(ParseIdError);
+    }
+    text.parse().map_err(|_| ParseIdError)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sids_are_canonical() {
+        for (text, canonical) in [
+            ("S-1-5-21-1004336348-1177238915-682003330-512", "S-1-5-21-1004336348-1177238915-682003330-512"),
+            ("s-1-05-021-7", "S-1-5-21-7"),
+            ("S-1-1-0", "S-1-1-0"),
+            ("S-1-0x5-32-544", "S-1-5-32-544"),
+            ("S-1-0xfffffffff-1", "S-1-0x000FFFFFFFFF-1"),
+        ] {
+            let sid: Sid = text.parse().unwrap();
+            assert_eq!(sid.to_string(), canonical);
+            assert_eq!(canonical.parse(), Ok(sid));
+        }
+        let longest = format!("S-1-5{}", "-4294967295".repeat(15));
+        assert_eq!(longest.parse::<Sid>().unwrap().to_string(), longest);
+    }
+
+    #[test]
+    fn malformed_sids_are_refused() {
+        let too_long = format!("S-1-5{}", "-1".repeat(16));
+        for text in [
+            "",
+            "S",
+            "S-1",
+            "S-1-5",
+            "S-2-5-1",
+            "S-1-5-",
+            "S-1--1",
+            "S-1-5-4294967296",
+            "S-1-5-+1",
+            "S-1-5-1 ",
+            "S-1-0x-1",
+            "S-1-0x+5-1",
+            "S-1-281474976710656-1",
+            "X-1-5-1",
+            &too_long,
+        ] {
+            assert_eq!(text.parse::<Sid>(), Err(ParseIdError), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_table_only_grows() {
+        let mut table = DomainTable::default();
+        let sid: Sid = "S-1-5-21-1-2-3-1105".parse().unwrap();
+        assert_eq!(table.id_of(&sid), None);
+        let index = table.append(sid.domain.clone()).unwrap();
+        assert_eq!(index.get(), 1);
+        assert_eq!(table.append("S-1-5-32".parse().unwrap()).unwrap().get(), 2);
+        assert_eq!(table.append(sid.domain.clone()), Some(index));
+        let id = table.id_of(&sid).unwrap();
+        assert_eq!(id.to_string(), "1-1105");
+        assert_eq!("1-1105".parse(), Ok(id));
+        assert_eq!(table.sid_of(id), Some(sid.clone()));
+        assert_eq!(table.sid_of(Id::system(1105).unwrap()), None);
+        assert_eq!(table.sid_of("3-1".parse().unwrap()), None);
+        assert_eq!(DomainTable::from_domains(table.domains().to_vec()), Some(table));
+        assert_eq!(DomainTable::from_domains([sid.domain.clone(), sid.domain]), None);
+    }
+
+    #[test]
+    fn ids_have_one_text() {
+        for text in ["0", "4294967294", "1-0", "65535-4294967295"] {
+            assert_eq!(text.parse::<Id>().unwrap().to_string(), text);
+        }
+        for text in ["", "-", "-1", "4294967295", "0-5", "65536-1", "1-4294967296", "1-1-1", "+1", "root"] {
+            assert_eq!(text.parse::<Id>(), Err(ParseIdError), "{text}");
+        }
+    }
+}

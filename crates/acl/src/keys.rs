@@ -1,0 +1,176 @@
+//! Sets of principals that can be intersected fast: those an ACL names with those a caller is.
+
+use types::Cred;
+
+use crate::identity::Id;
+
+/// A principal as one number, so that users, groups and identities of domains can stand in one sorted list: the domain's
+/// index above, the number within it below, and the highest bit for groups of the system. A SID is neither.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Key(u64);
+
+impl Key {
+    const GROUP: u64 = 1 << 63;
+
+    pub(crate) fn user(uid: u32) -> Self {
+        Key(u64::from(uid))
+    }
+
+    pub(crate) fn group(gid: u32) -> Self {
+        Key(Self::GROUP | u64::from(gid))
+    }
+
+    /// The key of whom an entry names.
+    pub(crate) fn named(id: Id, is_group: bool) -> Self {
+        match id.to_system() {
+            Some(gid) if is_group => Key::group(gid),
+            Some(uid) => Key::user(uid),
+            None => Key(u64::from(id.domain().get()) << 32 | u64::from(id.rid())),
+        }
+    }
+
+    pub(crate) fn is_group(self) -> bool {
+        self.0 & Self::GROUP != 0
+    }
+
+    fn hash(self) -> u64 {
+        let mixed = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
+    }
+}
+
+/// A sorted set of keys with a Bloom filter in front of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Keys {
+    sorted: Box<[Key]>,
+    filter: Box<[u64]>,
+}
+
+impl Keys {
+    /// Keys in any order, with or without repetitions.
+    pub(crate) fn new(mut keys: Vec<Key>) -> Self {
+        keys.sort_unstable();
+        keys.dedup();
+        let mut filter = vec![0; filter_words(keys.len())].into_boxed_slice();
+        for key in &keys {
+            let (word, bits) = place(*key, filter.len());
+            if let Some(word) = filter.get_mut(word) {
+                *word |= bits;
+            }
+        }
+        Keys { sorted: keys.into(), filter }
+    }
+
+    /// Everything the caller is.
+    pub(crate) fn of(cred: &Cred, sids: &[Id]) -> Self {
+        let groups = cred.groups().iter().chain([&cred.gid]).map(|gid| Key::group(*gid));
+        let sids = sids.iter().map(|id| Key::named(*id, false));
+        Keys::new(groups.chain(sids).chain([Key::user(cred.uid)]).collect())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.sorted.len()
+    }
+
+    pub(crate) fn position(&self, key: Key) -> Option<usize> {
+        self.sorted.binary_search(&key).ok()
+    }
+
+    /// False means that the key is not in the set.
+    fn may_contain(&self, key: Key) -> bool {
+        let (word, bits) = place(key, self.filter.len());
+        self.filter.get(word).is_some_and(|word| word & bits == bits)
+    }
+
+    /// The keys that are in both sets, with their positions in this one, in order.
+    ///
+    /// The shorter set is walked. Most of its keys are stopped by the other's filter; for the rest, the place in the
+    /// other is found by steps that double, from where the last one was. So the walk is never longer than the shorter
+    /// set, and no set is too long to be the other.
+    pub(crate) fn common<'a>(&'a self, other: &'a Keys) -> impl Iterator<Item = (usize, Key)> + 'a {
+        let (short, long) = if self.len() <= other.len() { (self, other) } else { (other, self) };
+        let mut from = 0;
+        let hits = short.sorted.iter().enumerate().filter(|(_, key)| long.may_contain(**key));
+        hits.filter_map(move |(at, key)| {
+            from = leap(&long.sorted, from, *key);
+            let is_in_both = long.sorted.get(from) == Some(key);
+            is_in_both.then_some((if std::ptr::eq(short, self) { at } else { from }, *key))
+        })
+    }
+}
+
+/// Sixteen bits a key or more, which with two of them set lets 1 in 70 strangers pass.
+fn filter_words(keys: usize) -> usize {
+    if keys == 0 { 0 } else { (keys / 4).next_power_of_two().max(1) }
+}
+
+/// The word of a filter of so many words that a key is in, and its two bits there.
+fn place(key: Key, words: usize) -> (usize, u64) {
+    let hash = key.hash();
+    let word = (hash >> 12) as usize & words.wrapping_sub(1);
+    (word, 1 << (hash & 63) | 1 << (hash >> 6 & 63))
+}
+
+/// The first position from `from` on whose key is not less than `key`.
+fn leap(sorted: &[Key], from: usize, key: Key) -> usize {
+    let mut step = 1;
+    let (mut low, mut high) = (from, from);
+    while sorted.get(high).is_some_and(|found| *found < key) {
+        low = high + 1;
+        high += step;
+        step *= 2;
+    }
+    let reach = sorted.get(low..high.min(sorted.len())).unwrap_or_default();
+    low + reach.partition_point(|found| *found < key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn users(ids: &[u32]) -> Keys {
+        Keys::new(ids.iter().map(|id| Key::user(*id)).collect())
+    }
+
+    #[test]
+    fn sets_are_intersected_whatever_their_lengths() {
+        let lists: [Vec<u32>; 7] = [
+            vec![],
+            vec![500],
+            (0..1000).rev().collect(),
+            (0..1000).step_by(7).collect(),
+            (0..1000).step_by(2).collect(),
+            vec![0, 1, 2, 998, 999, 1000],
+            vec![u32::MAX - 1],
+        ];
+        for left in &lists {
+            for right in &lists {
+                let mut expected: Vec<u32> = left.iter().copied().filter(|id| right.contains(id)).collect();
+                expected.sort_unstable();
+                let (left, right) = (users(left), users(right));
+                let found: Vec<(usize, Key)> = left.common(&right).collect();
+                assert_eq!(found.iter().map(|(_, key)| key.0 as u32).collect::<Vec<_>>(), expected);
+                assert!(found.iter().all(|(at, key)| left.position(*key) == Some(*at)));
+            }
+        }
+    }
+
+    #[test]
+    fn kinds_of_principals_do_not_meet() {
+        let id: Id = "1-7".parse().unwrap();
+        assert_eq!(Key::named(id, true), Key::named(id, false));
+        let kinds = [Key::user(7), Key::group(7), Key::named(id, true)];
+        assert_eq!(Keys::new(kinds.to_vec()).len(), 3);
+        assert_eq!(kinds.map(Key::is_group), [false, true, false]);
+    }
+
+    #[test]
+    fn filters_stop_most_strangers() {
+        for count in [1, 3, 4, 400, 500, 4000] {
+            let keys = users(&(0..count).map(|id| id * 3).collect::<Vec<_>>());
+            assert!((0..count).all(|id| keys.may_contain(Key::user(id * 3))));
+            let strangers = (0..10_000).filter(|id| keys.may_contain(Key::user(1_000_000 + id))).count();
+            assert!(strangers < 500, "{strangers} of 10000 pass a filter of {count}");
+        }
+    }
+}

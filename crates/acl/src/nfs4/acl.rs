@@ -1,0 +1,147 @@
+//! The value: validated once, then shared.
+
+use std::sync::Arc;
+
+use types::AclId;
+
+use super::{AclError, AclFlags, Entry, EntryFlags, Kind, Who};
+
+/// A valid NFSv4 ACL; cheap to clone. The order of its entries is part of its meaning, so that there is nothing to sort.
+///
+/// What holds by construction: there are 1 to [`Self::MAX_ENTRIES`] entries.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Nfs4Acl {
+    flags: AclFlags,
+    entries: Arc<[Entry]>,
+}
+
+impl Nfs4Acl {
+    /// More than fit an xattr of 64 KiB; a bound for ACLs that come by other ways, and for what chmod adds.
+    pub const MAX_ENTRIES: usize = 8_000;
+
+    /// # Errors
+    /// [`AclError::Empty`], [`AclError::TooLong`].
+    pub fn new(flags: AclFlags, entries: impl IntoIterator<Item = Entry>) -> Result<Self, AclError> {
+        let entries: Arc<[Entry]> = entries.into_iter().take(Self::MAX_ENTRIES + 1).collect();
+        match entries.len() {
+            0 => Err(AclError::Empty),
+            1..=Self::MAX_ENTRIES => Ok(Nfs4Acl { flags, entries }),
+            _ => Err(AclError::TooLong),
+        }
+    }
+
+    /// For three to six entries, as a mode is made of.
+    pub(super) fn of_a_few(entries: impl IntoIterator<Item = Entry>) -> Self {
+        Nfs4Acl { flags: AclFlags::NONE, entries: entries.into_iter().collect() }
+    }
+
+    /// In stored order, which decides.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    pub fn flags(&self) -> AclFlags {
+        self.flags
+    }
+
+    /// Whether new children of a directory with this ACL inherit anything.
+    pub fn is_inheritable(&self) -> bool {
+        self.entries.iter().any(|entry| entry.flags.has_any(EntryFlags::INHERITABLE))
+    }
+
+    /// The same entries under other flags.
+    #[must_use]
+    pub fn with_flags(&self, flags: AclFlags) -> Self {
+        Nfs4Acl { flags, entries: self.entries.clone() }
+    }
+
+    /// The ACL as a file can have it. What only means something on directories is taken away: an entry that is merely
+    /// there to be inherited goes (to keep it without that flag would give it effect), others lose the flags.
+    ///
+    /// # Errors
+    /// [`AclError::Empty`] if nothing is left.
+    pub fn for_file(&self) -> Result<Self, AclError> {
+        if !self.entries.iter().any(|entry| entry.flags.has_any(EntryFlags::OF_DIRECTORIES)) {
+            return Ok(self.clone());
+        }
+        let kept = self.entries.iter().filter(|entry| !entry.flags.has(EntryFlags::INHERIT_ONLY));
+        let plain =
+            kept.map(|entry| Entry { flags: entry.flags.without(EntryFlags::OF_DIRECTORIES), ..*entry });
+        Self::new(self.flags, plain)
+    }
+
+    /// What to store when somebody who sees only part of an ACL has set `new`: who set a `system.nfs4_acl` said
+    /// nothing of the list's flags, and who set a `system.nfs4_dacl` nothing of audit and alarm entries, so these stay
+    /// as they are in `self`. ZFS keeps the flags likewise (`zfs_setacl`).
+    ///
+    /// # Errors
+    /// [`AclError::TooLong`].
+    pub fn replaced_by(&self, new: Nfs4Acl, scope: Scope) -> Result<Self, AclError> {
+        match scope {
+            Scope::Entries => Ok(new.with_flags(self.flags)),
+            Scope::Access => {
+                let kept =
+                    self.entries.iter().filter(|entry| matches!(entry.kind, Kind::Audit | Kind::Alarm));
+                Self::new(new.flags, new.entries.iter().chain(kept).copied())
+            }
+        }
+    }
+
+    /// The content hash under which the ACL is stored: never [`AclId::NONE`].
+    pub fn id(&self) -> AclId {
+        crate::content_id(b"limenfs nfs4 acl 1\0", &self.to_storage())
+    }
+
+    /// Everyone whom entries name, in no order and perhaps repeatedly.
+    pub fn named(&self) -> impl Iterator<Item = Who> + '_ {
+        self.entries.iter().map(|entry| entry.who).filter(|who| !who.is_special())
+    }
+}
+
+/// Which part of an ACL was set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All entries, but not the flags of the list: the attribute `acl`.
+    Entries,
+    /// The entries that allow and deny, and the flags: the attribute `dacl`.
+    Access,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn acl(text: &str) -> Nfs4Acl {
+        Nfs4Acl::from_storage(text).unwrap()
+    }
+
+    #[test]
+    fn lengths_are_bounded() {
+        let entry = acl("A::EVERYONE@:r").entries()[0];
+        assert_eq!(Nfs4Acl::new(AclFlags::NONE, []), Err(AclError::Empty));
+        assert_eq!(Nfs4Acl::new(AclFlags::NONE, [entry; 8000]).unwrap().entries().len(), 8000);
+        assert_eq!(Nfs4Acl::new(AclFlags::NONE, std::iter::repeat(entry)), Err(AclError::TooLong));
+    }
+
+    #[test]
+    fn files_have_no_flags_of_directories() {
+        let mixed = acl("A:fdn:5:r,A:i:6:r,D:fi:7:r,U:dS:8:r,A:I:EVERYONE@:x");
+        assert_eq!(mixed.for_file().unwrap(), acl("A::5:r,U:S:8:r,A:I:EVERYONE@:x"));
+        assert_eq!(acl("A:fi:5:r").for_file(), Err(AclError::Empty));
+    }
+
+    #[test]
+    fn what_was_not_spoken_of_stays() {
+        let old = acl("flags:ap,A::5:r,U:S:6:w");
+        let new = acl("flags:d,A::7:x");
+        assert_eq!(old.replaced_by(new.clone(), Scope::Entries).unwrap(), acl("flags:ap,A::7:x"));
+        assert_eq!(old.replaced_by(new, Scope::Access).unwrap(), acl("flags:d,A::7:x,U:S:6:w"));
+    }
+
+    #[test]
+    fn ids_are_pinned_for_they_are_stored() {
+        let stored = acl("flags:a,D:g:1-1105:w,A:fdI:1000:rx,A::OWNER@:rwx,A::EVERYONE@:tc");
+        assert_eq!(stored.id().to_string(), "276b0098ff86aa3794c71fb7c2b4f9e0");
+        assert_ne!(stored.id(), acl("D:g:1-1105:w,A:fdI:1000:rx,A::OWNER@:rwx,A::EVERYONE@:tc").id());
+    }
+}

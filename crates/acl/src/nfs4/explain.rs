@@ -1,0 +1,108 @@
+//! Why: which entry decided each permission.
+
+use types::{Cred, Mode};
+
+use crate::identity::Id;
+
+use super::decide::{Caller, Node, OWNER_RIGHTS};
+use super::{Decision, Mask, mode};
+
+/// What decided a permission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The entry at this index of [`Nfs4Acl::entries`](super::Nfs4Acl::entries).
+    Entry(usize),
+    /// Owners always may, whatever the entries say.
+    OwnerRight,
+    /// No entry for the caller speaks of it, so it is refused.
+    NotMentioned,
+    /// There is no ACL; the mode's bits of this class decide.
+    Mode(Class),
+}
+
+/// The class of a mode that a caller belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    Owner,
+    Group,
+    Other,
+}
+
+/// One permission, whether it is granted, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// A single bit.
+    pub permission: Mask,
+    pub granted: bool,
+    pub reason: Reason,
+}
+
+/// Explains each permission of `want`, in the order of their letters; agrees with [`decide`](super::decide).
+/// Capabilities are not considered.
+pub fn explain(cred: &Cred, sids: &[Id], node: &Node<'_>, want: Mask) -> Vec<Verdict> {
+    let caller =
+        Caller { cred, sids, is_owner: cred.uid == node.uid, in_owning_group: cred.in_group(node.gid) };
+    want.each().map(|permission| verdict(permission, &caller, node)).collect()
+}
+
+fn verdict(permission: Mask, caller: &Caller<'_>, node: &Node<'_>) -> Verdict {
+    let Some(acl) = node.acl else { return by_mode(permission, caller, node.mode, node.is_dir) };
+    if caller.is_owner && OWNER_RIGHTS.has(permission) {
+        return Verdict { permission, granted: true, reason: Reason::OwnerRight };
+    }
+    let decisive =
+        acl.entries().iter().enumerate().find(|(_, entry)| {
+            entry.is_effective() && entry.mask.has(permission) && caller.is_meant(entry.who)
+        });
+    match decisive {
+        Some((index, entry)) => {
+            Verdict { permission, granted: entry.is_allow(), reason: Reason::Entry(index) }
+        }
+        None => Verdict { permission, granted: false, reason: Reason::NotMentioned },
+    }
+}
+
+fn by_mode(permission: Mask, caller: &Caller<'_>, mode: Mode, is_dir: bool) -> Verdict {
+    let class = match (caller.is_owner, caller.in_owning_group) {
+        (true, _) => Class::Owner,
+        (false, true) => Class::Group,
+        (false, false) => Class::Other,
+    };
+    let Decision { granted, .. } = mode::decide(mode, is_dir, caller.is_owner, caller.in_owning_group);
+    Verdict { permission, granted: granted.has(permission), reason: Reason::Mode(class) }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::Caps;
+
+    use super::super::Nfs4Acl;
+    use super::*;
+
+    #[test]
+    fn the_deciding_entry_is_named() {
+        let acl = Nfs4Acl::from_storage("A:i:2:r,D::3:r,A:g:20:rw,D::OWNER@:xc,A::EVERYONE@:rx").unwrap();
+        let why = |uid, groups: &[u32], acl| {
+            let cred = Cred::new(uid, 100, groups, Caps::NONE);
+            let node = Node { uid: 1, gid: 10, mode: Mode::new(0o640), is_dir: false, acl };
+            let want = Mask::READ_DATA | Mask::WRITE_DATA | Mask::EXECUTE | Mask::READ_ACL;
+            explain(&cred, &[], &node, want)
+                .into_iter()
+                .map(|verdict| (verdict.granted, verdict.reason))
+                .collect::<Vec<_>>()
+        };
+        let (entry, unsaid) = (Reason::Entry, Reason::NotMentioned);
+        assert_eq!(
+            why(3, &[20], Some(&acl)),
+            [(false, entry(1)), (true, entry(2)), (true, entry(4)), (false, unsaid)]
+        );
+        assert_eq!(
+            why(1, &[], Some(&acl)),
+            [(true, entry(4)), (false, unsaid), (false, entry(3)), (true, Reason::OwnerRight)]
+        );
+        let class = |class| Reason::Mode(class);
+        assert_eq!(why(1, &[], None)[1], (true, class(Class::Owner)));
+        assert_eq!(why(2, &[10], None)[..2], [(true, class(Class::Group)), (false, class(Class::Group))]);
+        assert_eq!(why(2, &[], None)[0], (false, class(Class::Other)));
+    }
+}

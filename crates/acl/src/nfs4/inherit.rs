@@ -1,0 +1,235 @@
+//! What a new file gets from the ACL of its directory.
+
+use types::{FileType, Mode};
+
+use super::mode::around;
+use super::{AclError, AclFlags, AclMode, Entry, EntryFlags, Kind, Mask, Nfs4Acl};
+
+/// Which entries pass to new children, and how: the volume's `aclinherit`, `zfsprops(7)`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AclInherit {
+    /// None.
+    Discard,
+    /// Only those that deny.
+    NoAllow,
+    /// All, but without the permissions to change ACL and owner.
+    #[default]
+    Restricted,
+    /// All as they are; where they say what owner, group or everyone may, they replace mode and umask.
+    Passthrough,
+    /// Like `Passthrough`, but a file is executable only if its creator asked for it.
+    PassthroughX,
+}
+
+/// The volume's two policies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    pub mode: AclMode,
+    pub inherit: AclInherit,
+}
+
+/// Mode and ACL of a new file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inherited {
+    pub mode: Mode,
+    /// None where the mode says it all.
+    pub acl: Option<Nfs4Acl>,
+}
+
+/// Works out the permissions of a file created with `mode` and `umask` (nine bits, the others are ignored) in a
+/// directory with this ACL. Twin of `zfs_acl_ids_create` and `zfs_acl_inherit`, which get a mode without the umask's
+/// bits. SUID, SGID and sticky bits of `mode` stay.
+///
+/// Symbolic links and files in directories with nothing to inherit have their mode and no ACL. Otherwise the entries
+/// that pass are marked as inherited, entries for the mode stand around them unless the policy lets them replace it,
+/// and the mode becomes what all this says. Of the list's flags only `AUTO_INHERIT` passes (RFC 8881 section 6.4.3.2).
+///
+/// # Errors
+/// [`AclError::TooLong`] where the mode's entries no longer fit.
+pub fn inherit(
+    parent: Option<&Nfs4Acl>,
+    mode: Mode,
+    umask: u32,
+    file_type: FileType,
+    policy: Policy,
+) -> Result<Inherited, AclError> {
+    if file_type == FileType::Symlink {
+        return Ok(Inherited { mode, acl: None });
+    }
+    let mode = mode.without(umask & 0o777);
+    let Some(parent) = parent.filter(|parent| parent.is_inheritable()) else {
+        return Ok(Inherited { mode, acl: None });
+    };
+    let is_dir = file_type.is_dir();
+    let passing: Vec<Entry> =
+        parent.entries().iter().filter_map(|entry| pass(entry, mode, is_dir, policy.inherit)).collect();
+    let flags = parent.flags() & AclFlags::AUTO_INHERIT;
+    let acl = if replaces_mode(&passing, file_type, policy) {
+        Nfs4Acl::new(flags, passing)?
+    } else {
+        // Without any entry that passes there is nothing for later inheritance to replace either.
+        let flags = if passing.is_empty() { AclFlags::NONE } else { flags };
+        let passthrough = matches!(policy.inherit, AclInherit::Passthrough | AclInherit::PassthroughX);
+        around(flags, passing, mode, is_dir, policy.mode == AclMode::GroupMask && !passthrough)?
+    };
+    Ok(Inherited { mode: mode.without(0o777).with(acl.mode_bits()), acl: acl.unless_trivial(is_dir) })
+}
+
+/// The entry as the child has it, if it passes.
+fn pass(entry: &Entry, mode: Mode, is_dir: bool, how: AclInherit) -> Option<Entry> {
+    let flags = entry.flags;
+    // For a directory, an entry that passes to files only is kept for the files in it, unless it is to go one level.
+    let passes = if is_dir {
+        flags.has(EntryFlags::DIRECTORY_INHERIT)
+            || flags.has(EntryFlags::FILE_INHERIT) && !flags.has(EntryFlags::NO_PROPAGATE_INHERIT)
+    } else {
+        flags.has(EntryFlags::FILE_INHERIT)
+    };
+    let allows = entry.kind == Kind::Allow;
+    if !passes || how == AclInherit::Discard || how == AclInherit::NoAllow && allows {
+        return None;
+    }
+    let mut mask = entry.mask;
+    if how == AclInherit::Restricted && allows {
+        mask = mask.without(Mask::WRITE_ACL | Mask::WRITE_OWNER);
+    }
+    if how == AclInherit::PassthroughX && allows && !is_dir && mode.bits() & 0o111 == 0 {
+        mask = mask.without(Mask::EXECUTE);
+    }
+    let flags = if !is_dir || flags.has(EntryFlags::NO_PROPAGATE_INHERIT) {
+        flags.without(EntryFlags::OF_DIRECTORIES)
+    } else if flags.has(EntryFlags::DIRECTORY_INHERIT) {
+        flags.without(EntryFlags::INHERIT_ONLY)
+    } else {
+        flags.with(EntryFlags::INHERIT_ONLY)
+    };
+    Some(Entry { flags: flags.with(EntryFlags::INHERITED), mask, ..*entry })
+}
+
+/// Whether the entries that pass stand for themselves, without any for the mode.
+fn replaces_mode(passing: &[Entry], file_type: FileType, policy: Policy) -> bool {
+    match policy.inherit {
+        AclInherit::Passthrough | AclInherit::PassthroughX
+            if matches!(file_type, FileType::Regular | FileType::Directory) =>
+        {
+            // What a directory has for the files in it alone says nothing about itself.
+            passing.iter().any(|entry| entry.who.is_special() && !entry.flags.has(EntryFlags::INHERIT_ONLY))
+                || restricted(passing, policy)
+        }
+        _ => restricted(passing, policy),
+    }
+}
+
+/// Where a chmod would be refused, none is made behind the creator's back.
+fn restricted(passing: &[Entry], policy: Policy) -> bool {
+    policy.mode == AclMode::Restricted && !passing.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn acl(text: &str) -> Nfs4Acl {
+        Nfs4Acl::from_storage(text).unwrap()
+    }
+
+    fn made(
+        parent: &str,
+        mode: u32,
+        file_type: FileType,
+        inherit_as: AclInherit,
+        mode_as: AclMode,
+    ) -> (u32, String) {
+        let policy = Policy { mode: mode_as, inherit: inherit_as };
+        let child = inherit(Some(&acl(parent)), Mode::new(mode), 0o022, file_type, policy).unwrap();
+        (child.mode.bits(), child.acl.map_or("none".into(), |acl| acl.to_storage()))
+    }
+
+    const FILE: FileType = FileType::Regular;
+    const DIR: FileType = FileType::Directory;
+    const OWN_644: &str = "A::OWNER@:rwatTnNcCoy,A::GROUP@:rtncy,A::EVERYONE@:rtncy";
+
+    #[test]
+    fn policies_choose_what_passes() {
+        let parent = "flags:ap,A:fd:5:rwxCo,D:f:6:w,A::7:r,A:d:8:r";
+        let file = |how| made(parent, 0o666, FILE, how, AclMode::Discard);
+        assert_eq!(file(AclInherit::Discard), (0o644, "none".into()));
+        assert_eq!(file(AclInherit::NoAllow), (0o644, format!("flags:a,D:I:6:w,{OWN_644}")));
+        assert_eq!(file(AclInherit::Restricted), (0o644, format!("flags:a,A:I:5:rwx,D:I:6:w,{OWN_644}")));
+        assert_eq!(file(AclInherit::Passthrough), (0o644, format!("flags:a,A:I:5:rwxCo,D:I:6:w,{OWN_644}")));
+        assert_eq!(file(AclInherit::PassthroughX), (0o644, format!("flags:a,A:I:5:rwCo,D:I:6:w,{OWN_644}")));
+        let trimmed = made(parent, 0o666, FILE, AclInherit::Restricted, AclMode::GroupMask);
+        assert_eq!(trimmed.1, format!("flags:a,A:I:5:r,D:I:6:w,{OWN_644}"));
+        let kept = made(parent, 0o666, FILE, AclInherit::Passthrough, AclMode::GroupMask);
+        assert_eq!(kept.1, format!("flags:a,A:I:5:rwxCo,D:I:6:w,{OWN_644}"));
+    }
+
+    #[test]
+    fn flags_say_how_far_entries_pass() {
+        let passed = |flags: &str, file_type| {
+            let (_, text) =
+                made(&format!("D:{flags}:5:w"), 0o777, file_type, AclInherit::Restricted, AclMode::Discard);
+            text.split(',').find(|entry| entry.contains(":5:")).map(str::to_owned)
+        };
+        for (flags, to_file, to_dir) in [
+            ("f", Some("D:I:5:w"), Some("D:fiI:5:w")),
+            ("d", None, Some("D:dI:5:w")),
+            ("fd", Some("D:I:5:w"), Some("D:fdI:5:w")),
+            ("fdi", Some("D:I:5:w"), Some("D:fdI:5:w")),
+            ("fdn", Some("D:I:5:w"), Some("D:I:5:w")),
+            ("fdni", Some("D:I:5:w"), Some("D:I:5:w")),
+            ("fn", Some("D:I:5:w"), None),
+            ("dn", None, Some("D:I:5:w")),
+            ("di", None, Some("D:dI:5:w")),
+            ("I", None, None),
+        ] {
+            assert_eq!(passed(flags, FILE).as_deref(), to_file, "{flags}");
+            assert_eq!(passed(flags, DIR).as_deref(), to_dir, "{flags}");
+        }
+    }
+
+    #[test]
+    fn passthrough_replaces_mode_and_umask() {
+        let parent = "A:fd:OWNER@:rwax,A:fd:GROUP@:rwax,A:fd:EVERYONE@:rx";
+        for how in [AclInherit::Passthrough, AclInherit::PassthroughX] {
+            assert_eq!(
+                made(parent, 0o700, DIR, how, AclMode::Discard),
+                (0o775, "A:fdI:OWNER@:rwax,A:fdI:GROUP@:rwax,A:fdI:EVERYONE@:rx".into())
+            );
+            assert_eq!(made(parent, 0o700, FileType::Fifo, how, AclMode::Discard).0 & 0o700, 0o700);
+        }
+        let file = |how| made(parent, 0o600, FILE, how, AclMode::Discard).0;
+        assert_eq!(file(AclInherit::Passthrough), 0o775);
+        assert_eq!(file(AclInherit::PassthroughX), 0o664);
+        // For files only: a directory made here keeps its own mode.
+        let (mode, text) = made("A:f:OWNER@:rwax", 0o750, DIR, AclInherit::Passthrough, AclMode::Discard);
+        assert_eq!(mode, 0o750);
+        assert!(text.starts_with("A:fiI:OWNER@:rwax,A::OWNER@:"), "{text}");
+    }
+
+    #[test]
+    fn under_restricted_mode_entries_stand_for_themselves() {
+        assert_eq!(
+            made("A:fd:5:rx", 0o777, FILE, AclInherit::Restricted, AclMode::Restricted),
+            (0, "A:I:5:rx".into())
+        );
+        assert_eq!(
+            made("A:d:5:rx", 0o777, FILE, AclInherit::Restricted, AclMode::Restricted),
+            (0o755, "none".into())
+        );
+    }
+
+    #[test]
+    fn some_inherit_nothing() {
+        let (parent, plain) = (acl("A:fd:5:r"), acl("A::5:r"));
+        let made = |parent, file_type| {
+            inherit(parent, Mode::new(0o4777), 0o7022, file_type, Policy::default()).unwrap()
+        };
+        assert_eq!(made(Some(&parent), FileType::Symlink), Inherited { mode: Mode::new(0o4777), acl: None });
+        assert_eq!(made(Some(&plain), FILE), Inherited { mode: Mode::new(0o4755), acl: None });
+        assert_eq!(made(None, DIR), Inherited { mode: Mode::new(0o4755), acl: None });
+        let full = Nfs4Acl::new(AclFlags::NONE, vec![parent.entries()[0]; Nfs4Acl::MAX_ENTRIES]).unwrap();
+        let too_long = inherit(Some(&full), Mode::new(0o600), 0, FILE, Policy::default());
+        assert_eq!(too_long, Err(AclError::TooLong));
+    }
+}

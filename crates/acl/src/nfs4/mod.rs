@@ -1,0 +1,42 @@
+//! NFSv4 ACLs: RFC 8881 section 6, and where that leaves room, what ZFS does.
+//!
+//! | file | rule | ZFS twin |
+//! |---|---|---|
+//! | `acl`, `entry`, `mask` | the validated, immutable value | |
+//! | `xattr` | `system.nfs4_acl` and `system.nfs4_dacl` | (Linux's NFS client) |
+//! | `text` | the form people read, which is also the stored one | (nfs4-acl-tools) |
+//! | `decide` | who may do what | `zfs_zaccess_aces_check` |
+//! | `explain` | and why | |
+//! | `delete` | who may remove a name | `zfs_zaccess_delete` |
+//! | `mode` | mode and ACL from one another, chmod | `zfs_mode_compute`, `zfs_acl_chmod` |
+//! | `inherit` | what a new file gets from its directory | `zfs_acl_inherit` |
+//! | `project` | the POSIX ACL to show to the kernel | |
+//! | `compiled` | the same decisions, faster | |
+
+mod acl;
+mod compiled;
+mod decide;
+mod delete;
+mod entry;
+mod error;
+mod explain;
+mod inherit;
+mod mask;
+mod mode;
+mod project;
+mod text;
+mod xattr;
+
+pub use acl::{Nfs4Acl, Scope};
+pub use compiled::Compiled;
+pub use decide::{Caller, Decision, Node, OWNER_RIGHTS, anyone_may_traverse, decide, may_open, overrides};
+pub use delete::{Removal, may_remove};
+pub use entry::{Entry, Kind, Who};
+pub use error::AclError;
+pub use explain::{Class, Reason, Verdict, explain};
+pub use inherit::{AclInherit, Inherited, Policy, inherit};
+pub use mask::{AclFlags, EntryFlags, Mask};
+pub(crate) use mode::decide as decide_by_mode;
+pub use mode::{AclMode, chmod, from_mode, set};
+pub use project::{Projection, project};
+pub use xattr::{Principals, XATTR_BYTES_MAX};

@@ -1,0 +1,182 @@
+//! ACLs as text, in the manner of `nfs4_acl(5)`, with numeric ids: `type:flags:who:permissions`, e.g. `A:fdg:1000:rx`.
+//!
+//! The stored form is the same with letters in one order, entries separated by commas, and, where the list has flags,
+//! `flags:` and their letters in front: `flags:a,A::OWNER@:rwx,D:g:1-1105:w`.
+
+use std::fmt::{self, Write as _};
+
+use super::{AclError, AclFlags, Entry, EntryFlags, Kind, Mask, Nfs4Acl, Who};
+
+const FLAGS: &str = "flags:";
+/// The letter of `ACE4_IDENTIFIER_GROUP`.
+const GROUP_LETTER: char = 'g';
+
+impl Nfs4Acl {
+    /// Parses entries separated by commas or line ends; blanks and comments from `#` to the end of the line are
+    /// skipped, so that what `nfs4_getfacl` prints of numeric ids can be read. Letters come in any order.
+    ///
+    /// # Errors
+    /// Those of [`AclError`] but `Size`.
+    pub fn from_text(text: &str) -> Result<Self, AclError> {
+        let mut flags = AclFlags::NONE;
+        let mut parts = text
+            .lines()
+            .map(|line| line.split_once('#').map_or(line, |(entries, _comment)| entries))
+            .flat_map(|line| line.split(','))
+            .map(str::trim)
+            .filter(|entry| !entry.is_empty())
+            .peekable();
+        if let Some(letters) = parts.peek().and_then(|first| first.strip_prefix(FLAGS)) {
+            flags = AclFlags::from_letters(letters).ok_or(AclError::Flags)?;
+            parts.next();
+        }
+        // One more than the limit is enough to see that it is passed.
+        let entries = parts.take(Self::MAX_ENTRIES + 1).map(parse_entry).collect::<Result<Vec<_>, _>>()?;
+        Self::new(flags, entries)
+    }
+
+    /// The stored form: ASCII, one text for one ACL.
+    pub fn to_storage(&self) -> String {
+        self.to_string()
+    }
+
+    /// Reads what [`Self::to_storage`] wrote, and nothing else: a text in any other form was not written by limenfs,
+    /// and would not have the hash it is stored under.
+    pub fn from_storage(text: &str) -> Result<Self, AclError> {
+        let acl = Self::from_text(text)?;
+        if acl.to_storage() == text { Ok(acl) } else { Err(AclError::Text) }
+    }
+}
+
+impl fmt::Display for Nfs4Acl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.flags().is_none() {
+            write!(f, "{FLAGS}{},", self.flags())?;
+        }
+        for (index, entry) in self.entries().iter().enumerate() {
+            if index > 0 {
+                f.write_char(',')?;
+            }
+            entry.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            Kind::Allow => 'A',
+            Kind::Deny => 'D',
+            Kind::Audit => 'U',
+            Kind::Alarm => 'L',
+        };
+        let group = if matches!(self.who, Who::NamedGroup(_)) { "g" } else { "" };
+        write!(f, "{kind}:{}{group}:{}:{}", self.flags, self.who, self.mask)
+    }
+}
+
+/// Without saying of an id whether it is a user's or a group's: that is told by a flag of the entry.
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Who::Owner => f.write_str("OWNER@"),
+            Who::Group => f.write_str("GROUP@"),
+            Who::Everyone => f.write_str("EVERYONE@"),
+            Who::User(id) | Who::NamedGroup(id) => id.fmt(f),
+        }
+    }
+}
+
+fn parse_entry(text: &str) -> Result<Entry, AclError> {
+    let mut fields = text.split(':');
+    let (Some(kind), Some(flags), Some(who), Some(mask), None) =
+        (fields.next(), fields.next(), fields.next(), fields.next(), fields.next())
+    else {
+        return Err(AclError::Text);
+    };
+    let kind = match kind {
+        "A" => Kind::Allow,
+        "D" => Kind::Deny,
+        "U" => Kind::Audit,
+        "L" => Kind::Alarm,
+        _ => return Err(AclError::Kind),
+    };
+    let is_group = flags.contains(GROUP_LETTER);
+    let flags = EntryFlags::from_letters(&flags.replacen(GROUP_LETTER, "", 1)).ok_or(AclError::Flags)?;
+    let who = match who {
+        "OWNER@" => Who::Owner,
+        "GROUP@" => Who::Group,
+        "EVERYONE@" => Who::Everyone,
+        id => {
+            let id = id.parse().map_err(|_| AclError::Who)?;
+            if is_group { Who::NamedGroup(id) } else { Who::User(id) }
+        }
+    };
+    Ok(Entry { kind, flags, who, mask: Mask::from_letters(mask).ok_or(AclError::Mask)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STORED: &str =
+        "flags:apd,A:fdniI:OWNER@:rwaxdDtTnNcCoyhH,D:g:7:x,U:SF:GROUP@:w,L:F:1-5:,A::EVERYONE@:tc";
+
+    #[test]
+    fn the_stored_form_is_read_back() {
+        let acl = Nfs4Acl::from_storage(STORED).unwrap();
+        assert_eq!(acl.to_storage(), STORED);
+        assert_eq!(acl.entries()[1].who, Who::NamedGroup("7".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_nfs4_getfacl_prints_is_read() {
+        let printed = "# file: a\nA::OWNER@:rwaDxtTnNcCoy\nA:g:GROUP@:rtncy # the group\n\n A:dfg:1000:xr\n";
+        let acl = Nfs4Acl::from_text(printed).unwrap();
+        assert_eq!(acl.to_storage(), "A::OWNER@:rwaxDtTnNcCoy,A::GROUP@:rtncy,A:fdg:1000:rx");
+    }
+
+    #[test]
+    fn only_the_canonical_form_is_stored() {
+        for other in [
+            "A::5:xr",
+            "A::5:r,",
+            "A:df:5:r",
+            "A::05:r",
+            "flags:,A::5:r",
+            "A:g:OWNER@:r",
+            " A::5:r",
+            "A:gf:5:r",
+            "A::5:r\nA::6:r",
+        ] {
+            assert!(Nfs4Acl::from_text(other).is_ok(), "{other}");
+            assert_eq!(Nfs4Acl::from_storage(other), Err(AclError::Text), "{other}");
+        }
+    }
+
+    #[test]
+    fn malformed_text_is_refused() {
+        for (text, error) in [
+            ("", AclError::Empty),
+            ("flags:a", AclError::Empty),
+            ("flags:x,A::5:r", AclError::Flags),
+            ("A::5:r,flags:a", AclError::Text),
+            ("A::5", AclError::Text),
+            ("A::5:r:", AclError::Text),
+            ("X::5:r", AclError::Kind),
+            ("A:q:5:r", AclError::Flags),
+            ("A:gg:5:r", AclError::Flags),
+            ("A:ff:5:r", AclError::Flags),
+            ("A::root:r", AclError::Who),
+            ("A::OWNER:r", AclError::Who),
+            ("A::owner@:r", AclError::Who),
+            ("A::4294967295:r", AclError::Who),
+            ("A::5:R", AclError::Mask),
+            ("A::5:rr", AclError::Mask),
+        ] {
+            assert_eq!(Nfs4Acl::from_text(text), Err(error), "{text}");
+        }
+        assert_eq!(Nfs4Acl::from_text(&"A::1:r,".repeat(100_000)), Err(AclError::TooLong));
+    }
+}

@@ -1,0 +1,322 @@
+//! The wire forms, as the Linux NFS client lays them out: the XDR (RFC 4506) of the attributes `acl` and `dacl`, which
+//! `system.nfs4_acl` and `system.nfs4_dacl` carry unchanged. nfs4-acl-tools, and Samba's `vfs_nfs4acl_xattr` with
+//! `encoding = nfs`, read and write them.
+//!
+//! | attribute | XDR | holds |
+//! |---|---|---|
+//! | `system.nfs4_acl` | `nfsace4<>` (RFC 7530) | every entry |
+//! | `system.nfs4_dacl` | `aclflag4`, `nfsace4<>` (RFC 8881 section 6.2.2) | flags of the list; entries that allow and deny |
+//!
+//! All numbers are 32 bits, big endian. An entry is type, flags, permissions, and whom it is for: a length in bytes and a
+//! string padded with zeros to a multiple of four.
+
+use crate::identity::{DomainTable, Id};
+
+use super::{AclError, AclFlags, Entry, EntryFlags, Kind, Mask, Nfs4Acl, Scope, Who};
+
+/// The largest value of an xattr, `XATTR_SIZE_MAX`.
+pub const XATTR_BYTES_MAX: usize = 65_536;
+
+const ALLOW: u32 = 0;
+const DENY: u32 = 1;
+const AUDIT: u32 = 2;
+const ALARM: u32 = 3;
+const IDENTIFIER_GROUP: u32 = 0x40;
+/// Type, flags, permissions and the length of an empty string.
+const ENTRY_BYTES_MIN: usize = 16;
+
+const OWNER: &str = "OWNER@";
+const GROUP: &str = "GROUP@";
+const EVERYONE: &str = "EVERYONE@";
+
+/// How principals are called on the wire. What is special and what is a bare number is understood by every view, and
+/// never asked for here.
+pub trait Principals {
+    /// The principal of this name, e.g. `ann@example.org` or `S-1-5-21-1-2-3-1105`; none if nobody is called so.
+    fn id_of(&self, name: &str, is_group: bool) -> Option<Id>;
+
+    /// The name to show; none to show the number.
+    fn name_of(&self, id: Id, is_group: bool) -> Option<String>;
+}
+
+/// Users and groups as bare numbers, which is what both tools can be told to use; identities of domains as SIDs.
+impl Principals for DomainTable {
+    fn id_of(&self, name: &str, _is_group: bool) -> Option<Id> {
+        DomainTable::id_of(self, &name.parse().ok()?)
+    }
+
+    fn name_of(&self, id: Id, _is_group: bool) -> Option<String> {
+        self.sid_of(id).map(|sid| sid.to_string())
+    }
+}
+
+impl Nfs4Acl {
+    /// Parses the value of `system.nfs4_acl` ([`Scope::Entries`]) or `system.nfs4_dacl` ([`Scope::Access`]).
+    ///
+    /// The flag `ACE4_IDENTIFIER_GROUP` tells groups from users and is ignored on the three special principals, where
+    /// servers and clients differ. Padding is not looked at.
+    ///
+    /// # Errors
+    /// [`AclError::TooLong`] for more than 64 KiB or more entries than allowed, then the entries' own in stored order,
+    /// then `Size` for bytes that follow, and `Empty`.
+    pub fn from_xattr(value: &[u8], scope: Scope, principals: &dyn Principals) -> Result<Self, AclError> {
+        if value.len() > XATTR_BYTES_MAX {
+            return Err(AclError::TooLong);
+        }
+        let mut reader = Reader(value);
+        let flags = match scope {
+            Scope::Entries => AclFlags::NONE,
+            Scope::Access => AclFlags::from_bits(reader.number()?).ok_or(AclError::Flags)?,
+        };
+        let count = reader.number()? as usize;
+        if count > Self::MAX_ENTRIES {
+            return Err(AclError::TooLong);
+        }
+        // Checked before anything is reserved, so that a small value cannot ask for much memory.
+        if reader.0.len() < count * ENTRY_BYTES_MIN {
+            return Err(AclError::Size);
+        }
+        let entries = (0..count).map(|_| reader.entry(scope, principals)).collect::<Result<Vec<_>, _>>()?;
+        if !reader.0.is_empty() {
+            return Err(AclError::Size);
+        }
+        Self::new(flags, entries)
+    }
+
+    /// The value of the attribute. `GROUP@` bears `ACE4_IDENTIFIER_GROUP`, as from a Linux server.
+    ///
+    /// # Errors
+    /// [`AclError::TooLong`] where it is larger than 64 KiB, and so than any xattr.
+    pub fn to_xattr(&self, scope: Scope, principals: &dyn Principals) -> Result<Vec<u8>, AclError> {
+        let mut value = Vec::new();
+        if scope == Scope::Access {
+            value.extend(self.flags().bits().to_be_bytes());
+        }
+        let shown = || self.entries().iter().filter(|entry| is_in(scope, entry.kind));
+        value.extend(u32::try_from(shown().count()).map_err(|_| AclError::TooLong)?.to_be_bytes());
+        for entry in shown() {
+            put_entry(&mut value, entry, principals)?;
+            if value.len() > XATTR_BYTES_MAX {
+                return Err(AclError::TooLong);
+            }
+        }
+        Ok(value)
+    }
+}
+
+fn is_in(scope: Scope, kind: Kind) -> bool {
+    scope == Scope::Entries || matches!(kind, Kind::Allow | Kind::Deny)
+}
+
+fn put_entry(value: &mut Vec<u8>, entry: &Entry, principals: &dyn Principals) -> Result<(), AclError> {
+    let kind = match entry.kind {
+        Kind::Allow => ALLOW,
+        Kind::Deny => DENY,
+        Kind::Audit => AUDIT,
+        Kind::Alarm => ALARM,
+    };
+    let is_group = matches!(entry.who, Who::Group | Who::NamedGroup(_));
+    let flags = entry.flags.bits() | if is_group { IDENTIFIER_GROUP } else { 0 };
+    let who = match entry.who {
+        Who::Owner => OWNER.to_owned(),
+        Who::Group => GROUP.to_owned(),
+        Who::Everyone => EVERYONE.to_owned(),
+        // An identity of a domain that even its own table does not know keeps the form in which it is stored.
+        Who::User(id) | Who::NamedGroup(id) => {
+            principals.name_of(id, is_group).unwrap_or_else(|| id.to_string())
+        }
+    };
+    let length = u32::try_from(who.len()).map_err(|_| AclError::TooLong)?;
+    for number in [kind, flags, entry.mask.bits(), length] {
+        value.extend(number.to_be_bytes());
+    }
+    value.extend(who.as_bytes());
+    value.resize(value.len().next_multiple_of(4), 0);
+    Ok(())
+}
+
+/// What is left to read.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn number(&mut self) -> Result<u32, AclError> {
+        let (number, rest) = self.0.split_first_chunk::<4>().ok_or(AclError::Size)?;
+        self.0 = rest;
+        Ok(u32::from_be_bytes(*number))
+    }
+
+    /// A string and its padding.
+    fn string(&mut self) -> Result<&'a str, AclError> {
+        let length = self.number()? as usize;
+        let padded = length.checked_next_multiple_of(4).ok_or(AclError::Size)?;
+        let (bytes, rest) = self.0.split_at_checked(padded).ok_or(AclError::Size)?;
+        self.0 = rest;
+        let bytes = bytes.get(..length).ok_or(AclError::Size)?;
+        std::str::from_utf8(bytes).map_err(|_| AclError::Who)
+    }
+
+    fn entry(&mut self, scope: Scope, principals: &dyn Principals) -> Result<Entry, AclError> {
+        let kind = match self.number()? {
+            ALLOW => Kind::Allow,
+            DENY => Kind::Deny,
+            AUDIT => Kind::Audit,
+            ALARM => Kind::Alarm,
+            _ => return Err(AclError::Kind),
+        };
+        if !is_in(scope, kind) {
+            return Err(AclError::Kind);
+        }
+        let flags = self.number()?;
+        let is_group = flags & IDENTIFIER_GROUP != 0;
+        let flags = EntryFlags::from_bits(flags & !IDENTIFIER_GROUP).ok_or(AclError::Flags)?;
+        let mask = Mask::from_bits(self.number()?).ok_or(AclError::Mask)?;
+        let who = match self.string()? {
+            OWNER => Who::Owner,
+            GROUP => Who::Group,
+            EVERYONE => Who::Everyone,
+            name => {
+                let number = name.parse::<Id>().ok().filter(|id| id.to_system().is_some());
+                let id = number.or_else(|| principals.id_of(name, is_group)).ok_or(AclError::Who)?;
+                if is_group { Who::NamedGroup(id) } else { Who::User(id) }
+            }
+        };
+        Ok(Entry { kind, flags, who, mask })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Names;
+
+    impl Principals for Names {
+        fn id_of(&self, name: &str, is_group: bool) -> Option<Id> {
+            match (name, is_group) {
+                ("ann@example.org", false) => Id::system(1000),
+                ("staff@example.org", true) => Id::system(50),
+                _ => None,
+            }
+        }
+
+        fn name_of(&self, id: Id, is_group: bool) -> Option<String> {
+            match (id.to_system(), is_group) {
+                (Some(1000), false) => Some("ann@example.org".into()),
+                (Some(50), true) => Some("staff@example.org".into()),
+                _ => None,
+            }
+        }
+    }
+
+    fn table() -> DomainTable {
+        DomainTable::from_domains(["S-1-5-21-1-2-3".parse().unwrap()]).unwrap()
+    }
+
+    fn blob(words: &[u32], who: &[u8]) -> Vec<u8> {
+        let mut blob: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        blob.extend((who.len() as u32).to_be_bytes());
+        blob.extend(who);
+        blob.resize(blob.len().next_multiple_of(4), 0);
+        blob
+    }
+
+    fn parse(value: &[u8]) -> Result<String, AclError> {
+        Nfs4Acl::from_xattr(value, Scope::Entries, &table()).map(|acl| acl.to_storage())
+    }
+
+    /// Byte for byte what a Linux client shows of a server's `0644`: three entries, `GROUP@` with its flag.
+    #[test]
+    fn the_layout_is_that_of_the_linux_client() {
+        let acl = Nfs4Acl::from_text("A::OWNER@:rwatTcCy,A:g:GROUP@:rtcy,A::EVERYONE@:rtcy").unwrap();
+        let mut expected = 3u32.to_be_bytes().to_vec();
+        expected.extend(blob(&[0, 0, 0x0016_0187], b"OWNER@"));
+        expected.extend(blob(&[0, 0x40, 0x0012_0081], b"GROUP@"));
+        expected.extend(blob(&[0, 0, 0x0012_0081], b"EVERYONE@"));
+        assert_eq!(acl.to_xattr(Scope::Entries, &table()).unwrap(), expected);
+        assert_eq!(Nfs4Acl::from_xattr(&expected, Scope::Entries, &table()), Ok(acl.clone()));
+
+        let acl = acl.with_flags(AclFlags::AUTO_INHERIT);
+        let dacl = [&1u32.to_be_bytes(), &expected[..]].concat();
+        assert_eq!(acl.to_xattr(Scope::Access, &table()).unwrap(), dacl);
+        assert_eq!(Nfs4Acl::from_xattr(&dacl, Scope::Access, &table()), Ok(acl));
+    }
+
+    #[test]
+    fn principals_are_called_as_the_view_asks() {
+        let acl = Nfs4Acl::from_storage("A::1000:r,A:g:50:r,A::7:r,A:g:1-1105:r").unwrap();
+        let numeric = acl.to_xattr(Scope::Entries, &table()).unwrap();
+        let named = acl.to_xattr(Scope::Entries, &Names).unwrap();
+        let shows = |value: &[u8], who: &str| value.windows(who.len()).any(|window| window == who.as_bytes());
+        assert!(shows(&numeric, "1000") && shows(&numeric, "S-1-5-21-1-2-3-1105"));
+        assert!(shows(&named, "ann@example.org") && shows(&named, "staff@example.org"));
+        assert_eq!(Nfs4Acl::from_xattr(&numeric, Scope::Entries, &table()), Ok(acl.clone()));
+        assert_eq!(Nfs4Acl::from_xattr(&named, Scope::Entries, &table()), Err(AclError::Who));
+        // The volume of another table cannot say who the SID is; a user's name is no group's.
+        assert_eq!(
+            Nfs4Acl::from_xattr(&numeric, Scope::Entries, &DomainTable::default()),
+            Err(AclError::Who)
+        );
+        let group = [&1u32.to_be_bytes()[..], &blob(&[0, 0x40, 1], b"ann@example.org")].concat();
+        assert_eq!(Nfs4Acl::from_xattr(&group, Scope::Entries, &Names), Err(AclError::Who));
+    }
+
+    #[test]
+    fn a_dacl_speaks_of_access_only() {
+        let acl = Nfs4Acl::from_storage("A::5:r,U:S:6:w").unwrap();
+        let dacl = acl.to_xattr(Scope::Access, &table()).unwrap();
+        let read = Nfs4Acl::from_xattr(&dacl, Scope::Access, &table()).unwrap();
+        assert_eq!(read.to_storage(), "A::5:r");
+        assert_eq!(acl.replaced_by(read, Scope::Access), Ok(acl));
+        let audit = [&[0; 4], &1u32.to_be_bytes()[..], &blob(&[2, 0, 1], b"5")].concat();
+        assert_eq!(Nfs4Acl::from_xattr(&audit, Scope::Access, &table()), Err(AclError::Kind));
+        assert_eq!(parse(&audit[4..]).unwrap(), "U::5:r");
+    }
+
+    #[test]
+    fn malformed_values_are_refused() {
+        let one = |words: &[u32], who: &[u8]| parse(&[&1u32.to_be_bytes(), &blob(words, who)[..]].concat());
+        assert_eq!(one(&[0, 0, 1], b"5").unwrap(), "A::5:r");
+        assert_eq!(one(&[0, 0x42, 1], b"5").unwrap(), "A:dg:5:r");
+        assert_eq!(one(&[4, 0, 1], b"5"), Err(AclError::Kind));
+        assert_eq!(one(&[0, 0x100, 1], b"5"), Err(AclError::Flags));
+        assert_eq!(one(&[0, 0, 0x0020_0000], b"5"), Err(AclError::Mask));
+        let unknown: [&[u8]; 10] = [
+            b"",
+            b"root",
+            b"OWNER",
+            b"INTERACTIVE@",
+            b"-1",
+            b"4294967295",
+            b"1-5",
+            b"\xff",
+            b"5\0",
+            b"S-1-5-7-1",
+        ];
+        for who in unknown {
+            assert_eq!(one(&[0, 0, 1], who), Err(AclError::Who), "{who:?}");
+        }
+
+        let good =
+            [&2u32.to_be_bytes()[..], &blob(&[0, 0, 1], b"5"), &blob(&[1, 0, 1], b"EVERYONE@")].concat();
+        assert!(parse(&good).is_ok());
+        for length in 0..good.len() {
+            assert_eq!(parse(&good[..length]), Err(AclError::Size), "{length}");
+        }
+        assert_eq!(parse(&[&good[..], &[0]].concat()), Err(AclError::Size));
+        assert_eq!(parse(&0u32.to_be_bytes()), Err(AclError::Empty));
+        assert_eq!(parse(&8001u32.to_be_bytes()), Err(AclError::TooLong));
+        assert_eq!(parse(&8000u32.to_be_bytes()), Err(AclError::Size));
+        assert_eq!(parse(&[0; XATTR_BYTES_MAX + 1]), Err(AclError::TooLong));
+        // A string said to be nearly 4 GiB long.
+        let huge = [&good[..16], &u32::MAX.to_be_bytes(), &good[20..]].concat();
+        assert_eq!(parse(&huge), Err(AclError::Size));
+    }
+
+    #[test]
+    fn what_no_xattr_holds_is_not_sent() {
+        let entry = Nfs4Acl::from_storage("A::1000:r").unwrap().entries()[0];
+        let of = |count: usize| Nfs4Acl::new(AclFlags::NONE, vec![entry; count]).unwrap();
+        assert_eq!(of(3276).to_xattr(Scope::Entries, &table()).unwrap().len(), 65_524);
+        assert_eq!(of(3277).to_xattr(Scope::Entries, &table()), Err(AclError::TooLong));
+    }
+}

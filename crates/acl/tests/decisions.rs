@@ -1,0 +1,145 @@
+//! Naive = step by step = compiled = cached, for random ACLs, callers and requests of both families.
+//!
+//! Quick by default; `ACL_CASES=10000000 cargo test -p acl --test decisions --release` compares as many.
+
+mod common;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use acl::cache::{self, DecisionCache};
+use acl::credential::Credentials;
+use acl::identity::Id;
+use acl::nfs4::{self, Mask};
+use acl::posix::{self, Perm};
+use common::{Outcome, Rng, cases, cred, naive_nfs4, naive_nfs4_mode, naive_posix, nfs4_acl, posix_acl, sid};
+use types::{AclId, Caps, Cred, Mode};
+
+/// Ids in play, and entries of an NFSv4 ACL: few make callers and entries meet, many make lists that only filters and
+/// leaps get through, and sixty groups of three users something in between.
+const SCALES: [(u32, u32); 4] = [(4, 6), (12, 12), (60, 40), (3000, 300)];
+const CALLERS: usize = 12;
+
+fn callers(ids: u32, rng: &mut Rng) -> Vec<(Cred, Vec<Id>)> {
+    (0..CALLERS)
+        .map(|_| {
+            let mut sids: Vec<Id> = (0..rng.pick(&[0, 0, 1, 4])).map(|_| sid(rng)).collect();
+            sids.sort();
+            sids.dedup();
+            (cred(ids, &[Caps::NONE], rng), sids)
+        })
+        .collect()
+}
+
+#[test]
+fn posix_decisions_agree() {
+    let mut rng = Rng::new("posix_decisions_agree");
+    let (mut compared, mut granted, mut loads) = (0_u64, 0_u64, 0_u64);
+    let (credentials, cache) = (Credentials::new(1 << 20), DecisionCache::new(1 << 12));
+    let goal = cases(200_000);
+    while compared < goal {
+        let (ids, _) = rng.pick(&SCALES);
+        let acl = (!rng.one_in(5)).then(|| Arc::new(posix::Compiled::new(posix_acl(ids, &mut rng))));
+        let mode = Mode::new(rng.below(0o1000));
+        for (cred, sids) in callers(ids, &mut rng) {
+            let (uid, gid) = (rng.below(ids), rng.below(ids));
+            let caller = credentials.intern(&cred, &sids);
+            let by_name =
+                posix::Node { uid, gid, mode, is_dir: false, acl: acl.as_deref().map(|acl| acl.acl()) };
+            let id = acl.as_ref().map_or(AclId::NONE, |acl| acl.id());
+            let by_id = cache::Node { uid, gid, mode, is_dir: false, acl: id };
+            let mut load = || {
+                loads += 1;
+                Ok::<_, Infallible>(acl.clone().unwrap())
+            };
+            let compiled = cache::decide_posix(&caller, &by_id, &mut load).unwrap();
+            let first = cache.posix(&caller, &by_id, &mut load).unwrap();
+            let again =
+                cache.posix(&caller, &by_id, || -> Result<_, Infallible> { unreachable!("known") }).unwrap();
+            let context = || format!("{} {cred:?} {by_name:?}", rng.name());
+            let step_by_step = posix::decide(&cred, &by_name);
+            assert_eq!((compiled, first, again), (step_by_step, step_by_step, step_by_step), "{}", context());
+            for want in (0..8).map(Perm::new) {
+                let naive = naive_posix(&cred, want, &by_name);
+                assert_eq!(step_by_step.allows(want), naive, "{want} {}", context());
+                assert_eq!(posix::explain(&cred, want, &by_name).0, naive, "{want} {}", context());
+                (compared, granted) = (compared + 1, granted + u64::from(naive));
+            }
+            if posix::anyone_may_traverse(mode, by_name.acl) {
+                assert!(naive_posix(&cred, Perm::EXECUTE, &by_name), "{}", context());
+            }
+        }
+    }
+    eprintln!("posix_decisions_agree: {compared} requests, {granted} granted, {loads} loads");
+    assert!(granted > compared / 10 && granted < compared);
+}
+
+#[test]
+fn nfs4_decisions_agree() {
+    let mut rng = Rng::new("nfs4_decisions_agree");
+    let (mut compared, mut granted, mut denied) = (0_u64, 0_u64, 0_u64);
+    let (credentials, cache) = (Credentials::new(1 << 20), DecisionCache::new(1 << 12));
+    let goal = cases(200_000);
+    while compared < goal {
+        let (ids, entries) = rng.pick(&SCALES);
+        let acl = (!rng.one_in(8)).then(|| Arc::new(nfs4::Compiled::new(nfs4_acl(ids, entries, &mut rng))));
+        let (mode, is_dir) = (Mode::new(rng.below(0o1000)), rng.one_in(2));
+        for (cred, sids) in callers(ids, &mut rng) {
+            let (uid, gid) = (rng.below(ids), rng.below(ids));
+            let caller = credentials.intern(&cred, &sids);
+            let by_name = nfs4::Node { uid, gid, mode, is_dir, acl: acl.as_deref().map(|acl| acl.acl()) };
+            let id = acl.as_ref().map_or(AclId::NONE, |acl| acl.id());
+            let by_id = cache::Node { uid, gid, mode, is_dir, acl: id };
+            let load = || Ok::<_, Infallible>(acl.clone().unwrap());
+            let compiled = cache::decide_nfs4(&caller, &by_id, load).unwrap();
+            let first = cache.nfs4(&caller, &by_id, load).unwrap();
+            let again =
+                cache.nfs4(&caller, &by_id, || -> Result<_, Infallible> { unreachable!("known") }).unwrap();
+            let context = || format!("{} {cred:?} {sids:?} {by_name:?}", rng.name());
+            let step_by_step = nfs4::decide(&cred, &sids, &by_name);
+            assert_eq!((compiled, first, again), (step_by_step, step_by_step, step_by_step), "{}", context());
+
+            let mut wants: Vec<Mask> = Mask::ALL.each().collect();
+            wants.extend([
+                Mask::NONE,
+                Mask::ALL,
+                Mask::READ_DATA | Mask::EXECUTE,
+                Mask::WRITE_DATA | Mask::APPEND_DATA,
+            ]);
+            for want in wants {
+                let outcome = match by_name.acl {
+                    Some(acl) => naive_nfs4(&cred, &sids, uid, gid, acl, want),
+                    None if naive_nfs4_mode(&cred, uid, gid, mode, is_dir) & want.bits() == want.bits() => {
+                        Outcome::Allowed
+                    }
+                    None => Outcome::Open,
+                };
+                assert_eq!(step_by_step.allows(want), outcome == Outcome::Allowed, "{want} {}", context());
+                if want.bits().count_ones() == 1 {
+                    assert_eq!(
+                        step_by_step.denied.has(want),
+                        outcome == Outcome::Denied,
+                        "{want} {}",
+                        context()
+                    );
+                }
+                compared += 1;
+                granted += u64::from(outcome == Outcome::Allowed);
+                denied += u64::from(outcome == Outcome::Denied);
+            }
+            for verdict in nfs4::explain(&cred, &sids, &by_name, Mask::ALL) {
+                assert_eq!(
+                    verdict.granted,
+                    step_by_step.allows(verdict.permission),
+                    "{verdict:?} {}",
+                    context()
+                );
+            }
+            if nfs4::anyone_may_traverse(mode, by_name.acl) {
+                assert!(step_by_step.allows(Mask::SEARCH), "{}", context());
+            }
+        }
+    }
+    eprintln!("nfs4_decisions_agree: {compared} requests, {granted} granted, {denied} denied");
+    assert!(granted > compared / 10 && denied > compared / 50);
+}

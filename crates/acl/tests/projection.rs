@@ -1,0 +1,167 @@
+//! The POSIX ACL that stands for an NFSv4 ACL before the kernel, against every caller of a small world; and against
+//! every POSIX ACL of that world, where it says that none would be exact.
+//!
+//! Quick by default; `ACL_CASES=... cargo test -p acl --test projection --release` tries as many ACLs.
+
+mod common;
+
+use acl::identity::Id;
+use acl::nfs4::{self, Decision, Mask, Nfs4Acl, project};
+use acl::posix::{self, Entry, Perm, PosixAcl, Tag};
+use common::{Rng, cases, nfs4_acl};
+use types::{Caps, Cred, Mode};
+
+/// The owner, two users whom ACLs may name, and a stranger.
+const USERS: [u32; 4] = [0, 1, 2, 9];
+/// The owning group and two others; callers are in any of them.
+const GROUPS: [u32; 3] = [0, 1, 2];
+const OWNER: u32 = 0;
+const OWNING_GROUP: u32 = 0;
+
+/// Everybody there is: each user in each set of groups, with and without each identity of a domain.
+fn callers(sids: &[Id]) -> Vec<(Cred, Vec<Id>)> {
+    let mut callers = Vec::new();
+    for uid in USERS {
+        for set in 0..1_u32 << GROUPS.len() {
+            let groups: Vec<u32> = GROUPS.into_iter().filter(|gid| set & 1 << gid != 0).collect();
+            for sid_set in 0..1_u32 << sids.len() {
+                let held =
+                    sids.iter().enumerate().filter(|(at, _)| sid_set & 1 << at != 0).map(|(_, id)| *id);
+                callers.push((Cred::new(uid, 99, &groups, Caps::NONE), held.collect()));
+            }
+        }
+    }
+    callers
+}
+
+/// What the NFSv4 ACL lets the caller do, in the kernel's terms.
+fn rwx(decision: Decision, is_dir: bool) -> Perm {
+    let bit = |set: bool, perm: Perm| if set { perm } else { Perm::NONE };
+    let write = Mask::WRITE_DATA | Mask::APPEND_DATA;
+    let write = if is_dir { write | Mask::DELETE_CHILD } else { write };
+    bit(decision.granted.has(Mask::READ_DATA), Perm::READ)
+        | bit(decision.granted.has_any(write), Perm::WRITE)
+        | bit(decision.granted.has(Mask::EXECUTE), Perm::EXECUTE)
+}
+
+/// An ACL over the small world, mostly of entries that speak of search.
+fn small_acl(rng: &mut Rng) -> Nfs4Acl {
+    let length = rng.pick(&[3, 5, 8]);
+    let acl = nfs4_acl(3, length, rng);
+    let with_search = acl.entries().iter().map(|entry| {
+        if rng.one_in(4) { *entry } else { nfs4::Entry { mask: entry.mask | Mask::EXECUTE, ..*entry } }
+    });
+    let with_search: Vec<_> = with_search.collect();
+    // Most without identities of domains, which POSIX ACLs cannot name.
+    let keeps_sids = rng.one_in(4);
+    let kept = with_search.iter().filter(|entry| match entry.who {
+        nfs4::Who::User(id) | nfs4::Who::NamedGroup(id) => keeps_sids || id.to_system().is_some(),
+        _ => true,
+    });
+    Nfs4Acl::new(acl.flags(), kept.copied()).unwrap_or(acl)
+}
+
+fn sids_of(acl: &Nfs4Acl) -> Vec<Id> {
+    let mut sids: Vec<Id> = acl
+        .named()
+        .filter_map(|who| match who {
+            nfs4::Who::User(id) | nfs4::Who::NamedGroup(id) if id.to_system().is_none() => Some(id),
+            _ => None,
+        })
+        .collect();
+    sids.sort();
+    sids.dedup();
+    sids
+}
+
+#[test]
+fn projections_are_never_narrower_and_exact_where_they_say_so() {
+    let mut rng = Rng::new("projections_are_never_narrower_and_exact_where_they_say_so");
+    let (mut tried, mut exact, mut impossible) = (0, 0, 0);
+    let goal = cases(3_000);
+    while tried < goal {
+        let acl = small_acl(&mut rng);
+        let is_dir = rng.one_in(2);
+        let shown = project(&acl, OWNER, OWNING_GROUP, is_dir);
+        let node = posix::Node {
+            uid: OWNER,
+            gid: OWNING_GROUP,
+            mode: Mode::new(shown.rwx),
+            is_dir,
+            acl: shown.acl.as_ref(),
+        };
+        let everybody = callers(&sids_of(&acl));
+        let rights: Vec<Perm> = everybody
+            .iter()
+            .map(|(cred, sids)| {
+                let node =
+                    nfs4::Node { uid: OWNER, gid: OWNING_GROUP, mode: Mode::new(0), is_dir, acl: Some(&acl) };
+                rwx(nfs4::decide(cred, sids, &node), is_dir)
+            })
+            .collect();
+        for ((cred, sids), right) in everybody.iter().zip(&rights) {
+            let context = || format!("{} {acl} dir {is_dir}: {shown:?} {cred:?} {sids:?}", rng.name());
+            let decision = posix::decide(cred, &node);
+            assert!(decision.allows(*right), "narrower than {right}: {}", context());
+            if shown.search_is_exact {
+                let search = right.has(Perm::EXECUTE);
+                assert_eq!(decision.allows(Perm::EXECUTE), search, "not exact: {}", context());
+            }
+            if is_dir && right.has(Perm::EXECUTE) {
+                assert!(decision.allows(Perm::WRITE | Perm::EXECUTE), "no w with x: {}", context());
+            }
+        }
+        if let Some(acl) = &shown.acl {
+            assert_eq!(posix::set_access(Mode::new(0), Some(acl.clone()), false).0, Mode::new(shown.rwx));
+        }
+        if shown.search_is_exact {
+            exact += 1;
+        } else {
+            impossible += 1;
+            let found = any_posix_acl(|node| {
+                everybody.iter().zip(&rights).all(|((cred, _), right)| {
+                    posix::decide(cred, node).allows(Perm::EXECUTE) == right.has(Perm::EXECUTE)
+                })
+            });
+            assert_eq!(found, None, "{} {acl}: {shown:?} says that nothing is exact", rng.name());
+        }
+        tried += 1;
+    }
+    eprintln!("{tried} ACLs, {exact} exact, {impossible} that no POSIX ACL expresses");
+    assert!(exact > tried / 5 && impossible > tried / 20);
+}
+
+/// The first POSIX ACL of the small world that fits, of all there are in respect of search.
+fn any_posix_acl(fits: impl Fn(&posix::Node<'_>) -> bool) -> Option<PosixAcl> {
+    // Each named user and group is not there, or there and may not, or may; owner, owning group and others may or not.
+    for choice in 0..3_u32.pow(4) * 8 {
+        let (base, named) = (choice % 8, choice / 8);
+        // The mask, which also keeps the group bits from being clear, limits nothing.
+        let mut entries = vec![
+            Entry { tag: Tag::UserObj, perm: Perm::new(base & 1) },
+            Entry { tag: Tag::GroupObj, perm: Perm::new(base >> 1 & 1) },
+            Entry { tag: Tag::Other, perm: Perm::new(base >> 2 & 1) },
+            Entry { tag: Tag::Mask, perm: Perm::ALL },
+        ];
+        let tags = [Tag::User(1), Tag::User(2), Tag::Group(1), Tag::Group(2)];
+        for (tag, power) in tags.into_iter().zip(0..) {
+            match named / 3_u32.pow(power) % 3 {
+                0 => {}
+                right => entries.push(Entry { tag, perm: Perm::new(right - 1) }),
+            }
+        }
+        let acl = PosixAcl::from_entries(entries).unwrap();
+        let (rwx, _) = acl.equiv_mode();
+        let node = posix::Node {
+            uid: OWNER,
+            gid: OWNING_GROUP,
+            mode: Mode::new(rwx),
+            is_dir: true,
+            acl: Some(&acl),
+        };
+        if fits(&node) {
+            return Some(acl);
+        }
+    }
+    None
+}
