@@ -22,7 +22,8 @@ as "$bin/initdb" --pgdata "$data" --data-checksums --auth trust --username postg
 start
 as pgbench --host "$scratch" --initialize --quiet --scale $scale postgres
 for round in $(seq $rounds); do
-    as pgbench --host "$scratch" --client 4 --jobs 2 --time $((seconds * 2)) postgres >"$scratch/bench-$round" 2>&1 &
+    # Else it would empty the history of the rounds before.
+    as pgbench --no-vacuum --host "$scratch" --client 4 --jobs 2 --time $((seconds * 2)) postgres >"$scratch/bench-$round" 2>&1 &
     bench=$!
     sleep $seconds
     as "$bin/pg_ctl" --pgdata "$data" --mode immediate stop
