@@ -109,50 +109,13 @@ impl Vfs {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use chunk::{BlockStore, DEFAULT_CACHE_BYTES, StorageConfig};
-    use meta::{AclKind, Counting, MemEngine, Meta, Volume};
-    use types::Mode;
-
     use super::*;
-    use crate::{AttrChange, Caller, MakeRequest, Special, VfsOptions};
-
-    const ROOT: Caller = Caller { uid: 0, gid: 0, pid: 1 };
-
-    fn vfs(atime: AtimeMode) -> (Vfs, Arc<Counting<MemEngine>>) {
-        let engine = Arc::new(Counting::new(MemEngine::new()));
-        let volume = Volume {
-            name: "v".into(),
-            uuid: "u".into(),
-            storage: "memory".into(),
-            bucket: String::new(),
-            compression: "none".into(),
-            encryption: String::new(),
-            acl: AclKind::Posix,
-            inline_bytes: 4096,
-            capacity_bytes: 0,
-            max_inodes: 0,
-            created: Time::now(),
-        };
-        volume.format(&*engine).unwrap();
-        let meta = Meta::open(engine.clone(), 100_000).unwrap();
-        meta.set_alone(true);
-        let config = StorageConfig { storage: "memory".into(), bucket: String::new() };
-        let store = BlockStore::open(&config, DEFAULT_CACHE_BYTES).unwrap();
-        let options = VfsOptions { atime, ..VfsOptions::default() };
-        (Vfs::new(Arc::new(meta), store, options), engine)
-    }
-
-    fn make(vfs: &Vfs, name: &str) -> Ino {
-        let (what, mode) = (Special::Regular, Mode::new(0o600));
-        let request = MakeRequest { parent: Ino::ROOT, name: name.as_bytes(), what, mode, umask: 0 };
-        vfs.make(ROOT, request).unwrap().ino
-    }
+    use crate::AttrChange;
+    use crate::fixture::{ROOT, make, volume};
 
     #[test]
     fn a_commit_is_for_a_thousand_inodes_and_not_for_each_read() {
-        let (vfs, engine) = vfs(AtimeMode::Always);
+        let (vfs, engine) = volume(AtimeMode::Always);
         let inos: Vec<Ino> = (0..MAX_NOTED).map(|n| make(&vfs, &n.to_string())).collect();
         let before = engine.counts();
         for _ in 0..10 {
@@ -168,7 +131,7 @@ mod tests {
 
     #[test]
     fn what_was_read_before_never_overtakes_an_atime_that_is_set() {
-        let (vfs, _) = vfs(AtimeMode::Relative);
+        let (vfs, _) = volume(AtimeMode::Relative);
         let ino = make(&vfs, "f");
         vfs.accessed(ino);
         let noted = vfs.getattr(ino).unwrap().atime;

@@ -10,6 +10,8 @@ mod compact;
 mod dirs;
 mod durable;
 mod files;
+#[cfg(test)]
+mod fixture;
 mod locks;
 mod names;
 mod numbers;

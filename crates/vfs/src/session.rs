@@ -97,6 +97,15 @@ impl Vfs {
         done.and(self.make_durable())
     }
 
+    /// Stores and commits all that was written so far, and makes it survive a loss of power, `syncfs(2)`.
+    ///
+    /// # Errors
+    /// The first thing that failed; the rest is done even so.
+    pub fn sync(&self) -> Result<(), Errno> {
+        let flushed = self.flush_all().and(self.write_accesses());
+        flushed.and(self.make_durable())
+    }
+
     /// Flushes every open file that has a name; gives the first error after all were tried.
     fn flush_all(&self) -> Result<(), Errno> {
         let mut done = Ok(());
@@ -271,5 +280,31 @@ impl Pulses {
             *seen = (session.heartbeat, now);
         }
         now - seen.1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meta::Meta;
+    use meta::ops::{AtimeMode, GetNode};
+
+    use super::*;
+    use crate::fixture::{make, volume};
+
+    #[test]
+    fn syncfs_brings_what_was_written_to_the_records_and_these_to_the_disk() {
+        let (vfs, engine) = volume(AtimeMode::Always);
+        let inos = ["a", "b"].map(|name| make(&vfs, name));
+        inos.iter().for_each(|&ino| vfs.write(ino, 10, b"text", false).unwrap());
+        vfs.accessed(inos[0]);
+        let shown = inos.map(|ino| vfs.getattr(ino).unwrap());
+        let before = engine.counts();
+        vfs.sync().unwrap();
+        assert!((engine.counts() - before).syncs > 0);
+        let stranger = Meta::open(engine, 1000).unwrap();
+        for (ino, shown) in inos.into_iter().zip(shown) {
+            let node = stranger.run(&GetNode(ino), &BY_KERNEL).unwrap();
+            assert_eq!((node.size, node.mtime, node.atime), (14, shown.mtime, shown.atime));
+        }
     }
 }

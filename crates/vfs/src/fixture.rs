@@ -1,0 +1,44 @@
+//! A volume in memory, for tests.
+
+use std::sync::Arc;
+
+use chunk::{BlockStore, DEFAULT_CACHE_BYTES, StorageConfig};
+use meta::ops::AtimeMode;
+use meta::{AclKind, Counting, MemEngine, Meta, Volume};
+use types::{Ino, Mode, Time};
+
+use crate::{Caller, MakeRequest, Special, Vfs, VfsOptions};
+
+pub(crate) const ROOT: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+
+/// Mounted by nobody else, and what counts its engine's requests.
+pub(crate) fn volume(atime: AtimeMode) -> (Vfs, Arc<Counting<MemEngine>>) {
+    let engine = Arc::new(Counting::new(MemEngine::default()));
+    let volume = Volume {
+        name: "v".into(),
+        uuid: "u".into(),
+        storage: "memory".into(),
+        bucket: String::new(),
+        compression: "none".into(),
+        encryption: String::new(),
+        acl: AclKind::Posix,
+        inline_bytes: 4096,
+        capacity_bytes: 0,
+        max_inodes: 0,
+        created: Time::now(),
+    };
+    volume.format(&*engine).unwrap();
+    let meta = Meta::open(engine.clone(), 100_000).unwrap();
+    meta.set_alone(true);
+    let config = StorageConfig { storage: "memory".into(), bucket: String::new() };
+    let store = BlockStore::open(&config, DEFAULT_CACHE_BYTES).unwrap();
+    let options = VfsOptions { atime, ..VfsOptions::default() };
+    (Vfs::new(Arc::new(meta), store, options), engine)
+}
+
+/// Makes a file in the root and opens it.
+pub(crate) fn make(vfs: &Vfs, name: &str) -> Ino {
+    let (what, mode) = (Special::Regular, Mode::new(0o600));
+    let request = MakeRequest { parent: Ino::ROOT, name: name.as_bytes(), what, mode, umask: 0 };
+    vfs.create(ROOT, request).unwrap().ino
+}
