@@ -18,7 +18,7 @@ if [ -z "${LIMEN:-}" ]; then
     LIMEN="${CARGO_TARGET_DIR:-$top/target}/release/limen"
 fi
 export LIMEN LONG=yes SUITE_SECONDS=14400
-export KILL9_ROUNDS="${KILL9_ROUNDS:-200}" PJDFSTEST_STEPS="${PJDFSTEST_STEPS:-0.01 0.15}"
+export KILL9_ROUNDS="${KILL9_ROUNDS:-200}"
 export DIFFTEST_STEPS="${DIFFTEST_STEPS:-1000000}" FSX_SEEDS="${FSX_SEEDS:-20}" FSX_OPERATIONS="${FSX_OPERATIONS:-100000}"
 [ $# -gt 0 ] || set -- kill-9 pjdfstest difftest fsx programs
 mkdir -p "$top/target"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs the whole of pjdfstest (the Rust one, from crates.io) in DIRECTORY, as root.
 #
-#   [PJDFSTEST_STEPS="0.15"] tests/pjdfstest/run.sh DIRECTORY
+#   [PJDFSTEST_STEPS="0.01 0.15"] tests/pjdfstest/run.sh DIRECTORY
 #
 # It runs once for each step, in seconds: how long the tests wait where a time stamp has to have moved.
 #
@@ -50,7 +50,7 @@ run() {
 
 mkdir -p "$top/target"
 passed=0 failed=0 skipped=0
-for step in ${PJDFSTEST_STEPS:-0.15}; do
+for step in ${PJDFSTEST_STEPS:-0.01 0.15}; do
     started=$SECONDS log="$top/target/pjdfstest-$step.log"
     sed "s/^naptime = .*/naptime = $step/" "$here/pjdfstest.toml" >"$scratch/config.toml"
     sed 's/^allow_remount = .*/allow_remount = true/' "$scratch/config.toml" >"$scratch/remount.toml"
