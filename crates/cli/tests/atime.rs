@@ -114,6 +114,7 @@ fn relatime_moves_atime_once_after_each_change() {
     let mut text = String::new();
     quiet.read_to_string(&mut text).unwrap();
     assert_eq!((text.as_str(), atime(&file)), ("text, more", (3_000, 0)));
+    drop(quiet);
     // To open is not to read, and what is opened to be written is not read.
     drop(File::open(&file).unwrap());
     OpenOptions::new().write(true).open(&file).unwrap().sync_all().unwrap();
@@ -165,6 +166,7 @@ fn strictatime_moves_atime_with_each_reader() {
         assert_eq!(direct.read_at(&mut [0; 4], 0).unwrap(), 4);
         assert!(atime(&file) > before);
     }
+    drop(direct);
     let kept = [atime(&file), atime(&dir), atime(&link)];
     remount(&volume, "noatime");
     assert_eq!([atime(&file), atime(&dir), atime(&link)], kept);
