@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use types::{BLOCK_BYTES, ChunkIndex, Slice, SliceId, SliceSource};
 
 use crate::ChunkError;
 use crate::budget::Reservation;
+use crate::pool;
 use crate::store::BlockStore;
 use crate::upload::Upload;
 
@@ -27,6 +27,10 @@ pub(crate) struct Extent {
     tail: Tail,
     held: Reservation,
 }
+
+/// A tail that has come to so many bytes is given room for a whole block, for it probably becomes one, and to grow by
+/// doubling is to copy most of it.
+const LONG_TAIL_BYTES: usize = 256 << 10;
 
 #[derive(Debug)]
 enum Tail {
@@ -79,6 +83,10 @@ impl Extent {
             let full_id = if fills { Some(take_id(&mut self.id, new_id)?) } else { None };
             let over = now.len().min(tail.len() - start);
             tail[start..start + over].copy_from_slice(&now[..over]);
+            if tail.capacity() < start + now.len() && start + now.len() >= LONG_TAIL_BYTES {
+                let short = std::mem::replace(tail, pool::empty());
+                tail.extend_from_slice(&short);
+            }
             tail.extend_from_slice(&now[over..]);
             self.held.absorb(grant, (now.len() - over) as u64);
             at += now.len();
@@ -213,7 +221,7 @@ impl Extent {
     fn push(&mut self, id: SliceId, data: Vec<u8>) -> &Arc<Upload> {
         let held = self.held.split(data.len() as u64);
         let block = self.uploads.len();
-        self.uploads.push(Upload::new(id, block as u32, Bytes::from(data), held));
+        self.uploads.push(Upload::new(id, block as u32, pool::freeze(data), held));
         &self.uploads[block]
     }
 }

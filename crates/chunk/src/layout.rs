@@ -28,6 +28,14 @@ pub(crate) fn object_len_bound(len: u32) -> usize {
     max_object_len(len).max(len as usize + trailer_len(len))
 }
 
+/// The data of block `name`, all of it verified, whose whole object is `object`.
+pub(crate) fn decode(object: &Bytes, name: BlockName, codec: &Codec) -> Result<Bytes, Damage> {
+    let layout = Layout::recognise(object, name, codec)?;
+    let (offset, count) = layout.range(0, name.len.div_ceil(PAGE_BYTES));
+    let stored = object.slice(offset as usize..offset as usize + count);
+    layout.unpack(codec, 0, stored).map_err(Damage::Fault)
+}
+
 impl Layout {
     /// Recognises the whole object of block `name`. Where the volume is encrypted, only an encrypted one is taken:
     /// whoever can write to the store could otherwise put data of his own in a block's place.

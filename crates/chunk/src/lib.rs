@@ -26,6 +26,7 @@ mod others;
 mod packed;
 #[cfg(feature = "remote")]
 mod patience;
+mod pool;
 mod read;
 mod remote;
 mod resolve;
@@ -33,8 +34,10 @@ mod resolve;
 mod s3;
 mod secret;
 mod services;
+mod staging;
 mod store;
 mod upload;
+mod uploader;
 mod walk;
 
 pub use block::{BLOCK_FORMAT, BlockFault, PAGE_BYTES, object_key};
@@ -47,5 +50,6 @@ pub use faults::{Fault, Faults, StoreCall};
 pub use resolve::{Piece, PieceSource, resolve};
 pub use secret::{Encryption, EncryptionSettings, Secret};
 pub use services::STORAGES;
+pub use staging::{Pending, WritebackOptions, count_staged};
 pub use store::{BlockStore, DEFAULT_CACHE_BYTES, Requests, StorageConfig, StoreOptions};
 pub use walk::StoredBlock;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::ChunkError;
 use crate::backend::Refusal;
 use crate::block::{BlockFault, PAGE_BYTES, Trailer, object_key, trailer_len};
-use crate::layout::{Damage, Layout, object_len_bound};
+use crate::layout::{Damage, Layout, decode, object_len_bound};
 use crate::packed::{BlockName, Header, header_len};
 use crate::store::{Inner, Pages, store_error};
 
@@ -79,7 +79,7 @@ impl Inner {
     /// Whether the store, and not some cache, has the whole block.
     pub(crate) fn verify(&self, name: BlockName) -> Result<(), ChunkError> {
         let object = self.fetch_whole(name)?;
-        self.decode(name, &object).map(drop).map_err(|damage| damaged(name, object.len(), damage))
+        decode(&object, name, &self.codec).map(drop).map_err(|damage| damaged(name, object.len(), damage))
     }
 
     /// The block from the cache, or fetched into it; fetched once however many ask at the same time.
@@ -88,26 +88,19 @@ impl Inner {
             let weight = u64::from(name.len);
             let cached = self.disk.as_ref().and_then(|disk| disk.get_whole(name, object_len_bound(name.len)));
             if let Some(object) = cached {
-                match self.decode(name, &object) {
+                match decode(&object, name, &self.codec) {
                     Ok(data) => return Ok((data, weight)),
                     Err(_) => drop(self.forget_cached(name)),
                 }
             }
             let object = self.fetch_whole(name)?;
-            let data = self.decode(name, &object).map_err(|damage| damaged(name, object.len(), damage))?;
+            let data =
+                decode(&object, name, &self.codec).map_err(|damage| damaged(name, object.len(), damage))?;
             if let Some(disk) = &self.disk {
                 disk.offer(name, object);
             }
             Ok((data, weight))
         })
-    }
-
-    /// The data of a block whose whole object is `object`.
-    fn decode(&self, name: BlockName, object: &Bytes) -> Result<Bytes, Damage> {
-        let layout = Layout::recognise(object, name, &self.codec)?;
-        let (offset, count) = layout.range(0, name.len.div_ceil(PAGE_BYTES));
-        let stored = object.slice(offset as usize..offset as usize + count);
-        layout.unpack(&self.codec, 0, stored).map_err(Damage::Fault)
     }
 
     /// How the block is stored. First it is looked for where the volume's settings say; those may have changed since the

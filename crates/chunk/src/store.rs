@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::runtime::{Builder, Runtime};
@@ -18,15 +20,20 @@ use crate::faults::{Faults, Faulty};
 use crate::layout::Layout;
 use crate::lru::Lru;
 use crate::packed::{BlockName, pack};
-use crate::resolve::{PieceSource, resolve};
+use crate::resolve::{Piece, PieceSource, resolve};
 use crate::secret::Encryption;
 use crate::services;
+use crate::staging::{Pending, Staging, WritebackOptions};
 
 /// The bound of the cache of blocks in bytes unless told otherwise: 256 MiB.
 pub const DEFAULT_CACHE_BYTES: u64 = 256 << 20;
 
 /// How many background requests run at once: uploads and blocks read ahead.
 const BACKGROUND_THREADS: usize = 8;
+
+/// How many blocks are read ahead. With one, it would be wanted half a block after it was asked for, which is sooner than a
+/// disk brings it.
+const BLOCKS_AHEAD: u32 = 2;
 
 /// How many trailers are remembered for reads of single pages, each at most 272 bytes.
 const TRAILERS: u64 = 4096;
@@ -66,6 +73,11 @@ pub struct StoreOptions {
     pub encryption: Option<Encryption>,
     /// A cache on a local disk, between memory and the store.
     pub disk_cache: Option<DiskCacheOptions>,
+    /// Write-back: blocks wait on a local disk and are uploaded in the background.
+    pub writeback: Option<WritebackOptions>,
+    /// Where else blocks of this volume may wait for their upload, by [`WritebackOptions::place`]: what the store does not
+    /// have is looked for there.
+    pub staged: Vec<PathBuf>,
     /// For tests: what the store does wrong.
     pub faults: Option<Arc<Faults>>,
 }
@@ -77,12 +89,14 @@ impl Default for StoreOptions {
             compression: Compression::None,
             encryption: None,
             disk_cache: None,
+            writeback: None,
+            staged: Vec::new(),
             faults: None,
         }
     }
 }
 
-/// How many requests a store was sent since it was opened.
+/// How many requests a store was sent since it was opened; a block that is staged counts when it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
     pub puts: u64,
@@ -127,10 +141,20 @@ impl BlockStore {
             Some(faults) => Box::new(Faulty::new(backend, faults)),
             None => backend,
         };
+        let codec = Codec { compression: options.compression, encryption: options.encryption };
+        let (backend, staging): (Arc<dyn Backend>, _) =
+            if options.writeback.is_none() && options.staged.is_empty() {
+                (Arc::from(backend), None)
+            } else {
+                let (writeback, staged) = (options.writeback.as_ref(), options.staged);
+                let staging = Arc::new(Staging::open(backend, writeback, staged, codec.clone())?);
+                (Arc::clone(&staging) as Arc<dyn Backend>, Some(staging))
+            };
         let inner = Inner {
             backend,
+            staging,
             disk: options.disk_cache.as_ref().map(DiskCache::open).transpose()?,
-            codec: Codec { compression: options.compression, encryption: options.encryption },
+            codec,
             blocks: Lru::new(options.cache_bytes),
             trailers: Lru::new(TRAILERS),
             counts: Counts::default(),
@@ -220,6 +244,24 @@ impl BlockStore {
             }
         }
         Ok(())
+    }
+
+    /// The `len` bytes from `pos` on of a chunk; as [`BlockStore::read_chunk`], but bytes of one cached block are not copied.
+    ///
+    /// # Errors
+    /// As [`BlockStore::read_chunk`].
+    pub fn chunk_bytes(&self, rows: &[Slice], pos: u32, len: u32) -> Result<Bytes, ChunkError> {
+        if let [Piece { source: PieceSource::Blocks { id, offset, size }, .. }] = *resolve(rows, pos, len)
+            && let (index, from) = (offset / BLOCK_BYTES, offset % BLOCK_BYTES)
+            && let Some(block) = self.inner.blocks.get(&(id, index))
+            && u64::from(from) + u64::from(len) <= block.len() as u64
+        {
+            self.read_ahead(id, size, index, from, len);
+            return Ok(block.slice(from as usize..(from + len) as usize));
+        }
+        let mut buf = vec![0; len as usize];
+        self.read_chunk(rows, pos, &mut buf)?;
+        Ok(buf.into())
     }
 
     /// Fetches block `block` of slice `id`, which holds `size` bytes, from the store itself whatever is cached, and
@@ -319,6 +361,24 @@ impl BlockStore {
         }
     }
 
+    /// What waits on the local disk for its upload; `None` without write-back.
+    pub fn pending(&self) -> Option<Pending> {
+        self.inner.staging.as_ref().and_then(|staging| staging.pending())
+    }
+
+    /// Waits until everything staged is in the store; `progress` is called every five seconds meanwhile.
+    ///
+    /// # Errors
+    /// What still waits, when the store has failed for `patience` without taking a block. It stays on the local disk, and
+    /// the next store opened with the same [`WritebackOptions`] uploads it.
+    pub fn wait_uploads(
+        &self,
+        patience: Duration,
+        progress: &mut dyn FnMut(&Pending),
+    ) -> Result<(), Pending> {
+        self.inner.staging.as_ref().map_or(Ok(()), |staging| staging.wait(patience, progress))
+    }
+
     /// Runs `task` on a background thread, after those that were spawned before it have begun.
     pub(crate) fn spawn(&self, task: impl FnOnce(&Inner) + Send + 'static) {
         let inner = Arc::clone(&self.inner);
@@ -326,22 +386,31 @@ impl BlockStore {
         drop(self.runtime.spawn_blocking(move || task(&inner)));
     }
 
-    /// Fetches the next block in the background when a read crosses the middle of one that is cached whole: a sequential
+    /// Fetches the next blocks in the background when a read crosses the middle of one that is cached whole: a sequential
     /// reader does so once a block.
     fn read_ahead(&self, id: SliceId, size: u32, index: u32, from: u32, len: u32) {
-        let next = index + 1;
         let crosses = (from..from + len).contains(&(BLOCK_BYTES / 2));
-        if !crosses || next >= block_count(size) {
+        if !crosses || !self.inner.blocks.contains(&(id, index)) {
             return;
         }
-        let (this_key, next_key) = ((id, index), (id, next));
-        if self.inner.blocks.contains(&this_key) && !self.inner.blocks.contains(&next_key) {
-            self.spawn(move |inner| {
-                let name = BlockName { id, block: next, len: block_len(size, next) };
-                if let Err(error) = inner.whole_block(name) {
-                    tracing::debug!(%error, "a block could not be read ahead");
-                }
-            });
+        for next in index + 1..block_count(size).min(index + 1 + BLOCKS_AHEAD) {
+            if !self.inner.blocks.contains(&(id, next)) {
+                self.spawn(move |inner| {
+                    let name = BlockName { id, block: next, len: block_len(size, next) };
+                    if let Err(error) = inner.whole_block(name) {
+                        tracing::debug!(%error, "a block could not be read ahead");
+                    }
+                });
+            }
+        }
+    }
+}
+
+impl Drop for BlockStore {
+    fn drop(&mut self) {
+        // While there is a runtime: uploads that are under way need it.
+        if let Some(staging) = &self.inner.staging {
+            staging.close();
         }
     }
 }
@@ -356,7 +425,9 @@ pub(crate) type BlockKey = (SliceId, u32);
 
 /// What the background threads share with the store.
 pub(crate) struct Inner {
-    pub(crate) backend: Box<dyn Backend>,
+    pub(crate) backend: Arc<dyn Backend>,
+    /// The same as the backend, where blocks may be staged.
+    staging: Option<Arc<Staging>>,
     pub(crate) disk: Option<DiskCache>,
     pub(crate) codec: Codec,
     pub(crate) blocks: Lru<BlockKey, Bytes>,

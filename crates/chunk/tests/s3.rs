@@ -20,6 +20,8 @@ use types::{BLOCK_BYTES, Errno, SliceId};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 const PAGE: usize = PAGE_BYTES as usize;
+/// What stores answer to whoever asks too often.
+const BUSY: &str = "503 Slow Down";
 
 /// The bucket with a prefix of this test's own, and where its objects are.
 fn bucket(prefix: &str) -> Option<(String, PathBuf)> {
@@ -135,13 +137,19 @@ fn listings_of_more_than_a_page_are_walked_to_their_end() {
     store.destroy(&mut |count| removed = count).unwrap();
     assert_eq!(removed, count);
     store.for_each_block(&mut |block| panic!("{block:?}")).unwrap();
-    assert!(!dir.join("chunks/0/0").exists());
+    // The server may keep the directories.
+    assert_eq!(fs::read_dir(dir.join("chunks/0/0")).map_or(0, Iterator::count), 0);
 }
 
 #[test]
 fn a_bucket_that_is_not_there_and_a_server_that_is_not_there_are_errors() {
-    let Some((bucket, _)) = bucket("absent") else { return };
-    let error = open(&bucket.replace("limen-test", "no-such"), StoreOptions::default()).check().unwrap_err();
+    if bucket("absent").is_none() {
+        return;
+    }
+    // The server of these tests makes a bucket that is written to; others do not.
+    let (absent, count) = moody("404 Not Found", usize::MAX);
+    let error = open(&absent, StoreOptions::default()).check().unwrap_err();
+    assert_eq!(count.load(Relaxed), 1, "it is not asked again");
     assert!(matches!(error, ChunkError::Store { action: "write", .. }), "{error}");
     let started = Instant::now();
     let error = open("http://127.0.0.1:9/b", StoreOptions::default()).check().unwrap_err();
@@ -149,8 +157,8 @@ fn a_bucket_that_is_not_there_and_a_server_that_is_not_there_are_errors() {
     assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
 }
 
-/// A server that answers `busy` requests with 503 and all others with 200, and counts them.
-fn moody(busy: usize) -> (String, Arc<AtomicUsize>) {
+/// A server that answers so many requests with `refusal` and all others with 200, and counts them.
+fn moody(refusal: &'static str, times: usize) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}/b", listener.local_addr().unwrap());
     let count = Arc::new(AtomicUsize::new(0));
@@ -166,7 +174,7 @@ fn moody(busy: usize) -> (String, Arc<AtomicUsize>) {
                 line.clear();
             }
             reader.read_exact(&mut vec![0; body]).unwrap();
-            let answer = if counted.fetch_add(1, Relaxed) < busy { "503 Slow Down" } else { "200 OK" };
+            let answer = if counted.fetch_add(1, Relaxed) < times { refusal } else { "200 OK" };
             let answer = format!("HTTP/1.1 {answer}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
             reader.get_mut().write_all(answer.as_bytes()).unwrap();
         }
@@ -180,10 +188,10 @@ fn a_busy_store_is_asked_again_and_not_for_ever() {
         return;
     }
     let put = |bucket: &str| open(bucket, StoreOptions::default()).put_slice(SliceId(1), &pattern(100_000));
-    let (bucket, count) = moody(3);
+    let (bucket, count) = moody(BUSY, 3);
     put(&bucket).unwrap();
     assert_eq!(count.load(Relaxed), 4);
-    let (bucket, count) = moody(usize::MAX);
+    let (bucket, count) = moody(BUSY, usize::MAX);
     let started = Instant::now();
     let error = put(&bucket).unwrap_err();
     assert_eq!(error.errno(), Errno::ETIMEDOUT, "{error}");

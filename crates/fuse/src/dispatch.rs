@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
 use fuse_proto::{
     Body, CopyRange, DirBuffer, Entry, Fh, InitConfig, LockRequest, NodeId, OpenFlags, Operation, ReadDir,
     Request,
@@ -47,7 +48,7 @@ const XATTR_REPLACE: u32 = 2;
 #[expect(clippy::large_enum_variant, reason = "a box would cost more than the bytes it saves")]
 enum Answer {
     Body(Body),
-    Bytes(Vec<u8>),
+    Bytes(Bytes),
     Listing(DirBuffer),
 }
 
@@ -123,7 +124,7 @@ impl Dispatch {
             Operation::ReadLink => {
                 let target = vfs.readlink(ino)?;
                 vfs.accessed(ino);
-                Ok(Answer::Bytes(target.to_vec()))
+                Ok(Answer::Bytes(target.to_vec().into()))
             }
             Operation::Symlink { name, target } => self.entry_body(&vfs.symlink(caller, ino, name, target)?),
             Operation::MkNod { name, mode, rdev, umask } => {
@@ -237,6 +238,8 @@ impl Dispatch {
             Operation::ReadDirPlus(read) => self.list(ino, read, true),
             Operation::ReleaseDir(release) => done(vfs.closedir(DirHandle(release.fh.0))),
             Operation::FsyncDir { .. } => done(vfs.make_durable()),
+            // The kernel does not send it today (`fuse_sync_fs`); were it refused, syncfs(2) would do nothing and succeed.
+            Operation::SyncFs => done(vfs.sync()),
             Operation::Destroy => Ok(Body::empty().into()),
             Operation::TmpFile(create) => {
                 let made = vfs.tmpfile(caller, ino, Mode::new(create.mode), create.umask)?;
@@ -349,7 +352,7 @@ fn sized(value: &[u8], size: u32) -> Result<Answer, Errno> {
     match size {
         0 => Ok(Body::xattr_size(len).into()),
         _ if len > size => Err(Errno::ERANGE),
-        _ => Ok(Answer::Bytes(value.to_vec())),
+        _ => Ok(Answer::Bytes(value.to_vec().into())),
     }
 }
 

@@ -22,9 +22,6 @@ pub(crate) struct Durability {
     dirty: AtomicBool,
 }
 
-/// Above this many slices, one syncfs(2) is cheaper than a sync each.
-const MANY_SLICES: usize = 8;
-
 impl Vfs {
     /// Runs an operation that commits rows naming `slices`, which are stored but may not be durable: where others share
     /// the volume, and may make the rows durable at any time, they are made so first.
@@ -62,12 +59,7 @@ impl Vfs {
 
     fn sync_pending(&self) -> Result<(), Errno> {
         let slices = std::mem::take(&mut *self.pending());
-        let synced = match slices.len() {
-            0 => return Ok(()),
-            1..=MANY_SLICES => self.store.make_durable(&slices),
-            _ => self.store.make_all_durable(),
-        };
-        synced.map_err(|error| {
+        self.store.make_durable(&slices).map_err(|error| {
             self.pending().extend(slices);
             sync_error(&error)
         })

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use chunk::{ChunkError, Written};
 use meta::ops::{Append, GetNode, GetSlices, KillPriv, Reap, Write};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, Slice, SliceId, SliceSource, Time};
@@ -48,24 +49,25 @@ impl Vfs {
     ///
     /// # Errors
     /// EBADF unless open; EIO where the bytes are damaged or the object store fails.
-    pub fn read(&self, ino: Ino, offset: u64, len: u32) -> Result<Vec<u8>, Errno> {
+    pub fn read(&self, ino: Ino, offset: u64, len: u32) -> Result<Bytes, Errno> {
         let file = self.files.get(ino).ok_or(Errno::EBADF)?;
         // In this order: a flush in between is then seen in both rather than in neither, which would cut the read short.
         let unflushed_end = file.dirty_end();
         let size = self.node(ino)?.size.max(unflushed_end);
         let len = size.saturating_sub(offset).min(u64::from(len));
-        let mut buf = vec![0; len as usize];
         let mut data = file.lock();
         if data.buffer.touches(offset, len) {
+            let mut buf = vec![0; len as usize];
             if !data.buffer.covers(offset, len) {
                 self.read_stored(&file, &mut data, offset, &mut buf)?;
             }
             data.buffer.overlay(offset, &mut buf).map_err(|error| data_error(ino, offset, &error))?;
+            Ok(buf.into())
         } else {
             // Rows found under the lock hold every write that was finished before this read began.
             let rows = self.rows(&file, &mut data, offset, len)?;
             drop(data);
-            if let Err(first) = self.read_rows(&rows, offset, &mut buf) {
+            self.bytes_of(&rows, offset, len).or_else(|first| {
                 // The slices may have been replaced meanwhile and their blocks removed: look once more.
                 let mut data = file.lock();
                 data.rows.clear();
@@ -73,10 +75,9 @@ impl Vfs {
                 if fresh == rows {
                     return Err(data_error(ino, offset, &first));
                 }
-                self.read_rows(&fresh, offset, &mut buf).map_err(|error| data_error(ino, offset, &error))?;
-            }
+                self.bytes_of(&fresh, offset, len).map_err(|error| data_error(ino, offset, &error))
+            })
         }
-        Ok(buf)
     }
 
     /// Writes `bytes` at `offset`; they are stored at the next flush. `kill_suidgid`: the writer lacks `CAP_FSETID`.
@@ -248,6 +249,16 @@ impl Vfs {
             found.push(rows);
         }
         Ok(found)
+    }
+
+    /// What the rows of the chunks show from `offset` on.
+    fn bytes_of(&self, rows: &[Arc<[Slice]>], offset: u64, len: u64) -> Result<Bytes, ChunkError> {
+        if let [rows] = rows {
+            return self.store.chunk_bytes(rows, ChunkIndex::of(offset).1, len as u32);
+        }
+        let mut buf = vec![0; len as usize];
+        self.read_rows(rows, offset, &mut buf)?;
+        Ok(buf.into())
     }
 
     fn read_rows(&self, rows: &[Arc<[Slice]>], offset: u64, buf: &mut [u8]) -> Result<(), ChunkError> {

@@ -1,0 +1,294 @@
+//! Write-back: what waits on the local disk is read from there, reaches the store in the end, and is never wrong data.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use chunk::{
+    BlockStore, ChunkError, Cipher, Compression, EncryptionSettings, Fault, Faults, Secret, StorageConfig,
+    StoreCall, StoreOptions, WritebackOptions, count_staged, object_key,
+};
+use tempfile::TempDir;
+use types::{BLOCK_BYTES, Errno, SliceId};
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+/// Longer than any test takes, so that only what is done ends a wait.
+const FOR_EVER: Duration = Duration::from_secs(3600);
+
+/// A store and a local disk.
+struct Bench {
+    store: TempDir,
+    local: TempDir,
+    faults: Arc<Faults>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Bench { store: TempDir::new().unwrap(), local: TempDir::new().unwrap(), faults: Faults::new(1) }
+    }
+
+    fn writeback(&self, max_bytes: u64) -> WritebackOptions {
+        WritebackOptions {
+            directory: self.local.path().to_owned(),
+            volume: "v".into(),
+            max_bytes,
+            min_free_bytes: 0,
+        }
+    }
+
+    /// A process that stages up to `max_bytes`; its memory caches nothing.
+    fn open(&self, max_bytes: u64) -> Arc<BlockStore> {
+        self.open_with(StoreOptions { writeback: Some(self.writeback(max_bytes)), ..StoreOptions::default() })
+    }
+
+    fn open_with(&self, options: StoreOptions) -> Arc<BlockStore> {
+        let bucket = self.store.path().to_str().unwrap().to_owned();
+        let faults = Some(Arc::clone(&self.faults));
+        let options = StoreOptions { cache_bytes: 0, faults, ..options };
+        BlockStore::open_with(&StorageConfig { storage: "file".into(), bucket }, options).unwrap()
+    }
+
+    /// A process that knows only the store.
+    fn plain(&self) -> Arc<BlockStore> {
+        self.open_with(StoreOptions::default())
+    }
+
+    fn down(&self) {
+        self.faults.add(StoreCall::Put, Fault::Refuse(Errno::EIO), 1000);
+    }
+
+    fn staged(&self) -> (u64, u64) {
+        count_staged(&[self.place()]).unwrap()
+    }
+
+    fn place(&self) -> PathBuf {
+        self.writeback(0).place()
+    }
+}
+
+fn pattern(seed: usize, len: usize) -> Bytes {
+    (0..len).map(|i| (i * 7 + i / 4093 + seed * 31) as u8).collect::<Vec<u8>>().into()
+}
+
+fn read(store: &BlockStore, id: u64, len: usize) -> Result<Vec<u8>, ChunkError> {
+    let mut buf = vec![0; len];
+    store.read(SliceId(id), len as u32, 0, &mut buf).map(|()| buf)
+}
+
+fn drain(store: &BlockStore) {
+    store.wait_uploads(FOR_EVER, &mut |_| {}).unwrap();
+    assert_eq!(store.pending().unwrap().blocks, 0);
+}
+
+/// How many blocks there are, whatever knows of them.
+fn blocks(store: &BlockStore) -> usize {
+    let mut count = 0;
+    store
+        .for_each_block(&mut |_| {
+            count += 1;
+            Ok(())
+        })
+        .unwrap();
+    count
+}
+
+#[test]
+fn what_is_staged_is_read_at_once_and_uploaded_when_the_store_is_back() {
+    let bench = Bench::new();
+    bench.down();
+    let store = bench.open(1 << 30);
+    let data = pattern(1, 2 * BLOCK + 77);
+    store.put_slice(SliceId(1), &data).unwrap();
+    assert_eq!(read(&store, 1, data.len()).unwrap(), data);
+    let mut middle = vec![0; 100];
+    store.read(SliceId(1), data.len() as u32, BLOCK as u32 + 70_000, &mut middle).unwrap();
+    assert_eq!(middle, data[BLOCK + 70_000..BLOCK + 70_100]);
+    // Nothing is promised but what the local disk keeps: the store is not asked.
+    bench.faults.add(StoreCall::Sync, Fault::Refuse(Errno::EIO), 1000);
+    store.make_durable(&[SliceId(1)]).unwrap();
+    let pending = store.wait_uploads(Duration::ZERO, &mut |_| {}).unwrap_err();
+    assert_eq!((pending.blocks, pending.uploaded), (3, 0));
+    assert!(pending.bytes > data.len() as u64, "{pending:?}");
+    assert_eq!(bench.staged(), (3, pending.bytes));
+    assert!(matches!(read(&bench.plain(), 1, data.len()), Err(ChunkError::Missing { .. })));
+    bench.faults.clear();
+    drain(&store);
+    assert_eq!((store.pending().unwrap().uploaded, bench.staged()), (3, (0, 0)));
+    assert_eq!(store.pending().unwrap().error, None);
+    assert_eq!(read(&store, 1, data.len()).unwrap(), data);
+    assert_eq!(read(&bench.plain(), 1, data.len()).unwrap(), data);
+}
+
+#[test]
+fn a_block_stays_until_the_store_keeps_it() {
+    let bench = Bench::new();
+    bench.faults.add(StoreCall::Sync, Fault::Refuse(Errno::EIO), 1000);
+    let store = bench.open(1 << 30);
+    store.put_slice(SliceId(1), &pattern(1, 1000)).unwrap();
+    while store.pending().unwrap().failures == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(bench.staged().0, 1);
+    bench.faults.clear();
+    drain(&store);
+    assert_eq!(bench.staged().0, 0);
+}
+
+#[test]
+fn the_next_process_uploads_what_is_left_and_others_read_it() {
+    let bench = Bench::new();
+    let secret = Secret::key_from_text(&"44".repeat(32)).unwrap();
+    let sealed = EncryptionSettings::new(Cipher::Aes256Gcm, &secret).unwrap().1;
+    let encryption = || Some(sealed.clone());
+    let open = |max_bytes| {
+        let (compression, writeback) = (Compression::Lz4, Some(bench.writeback(max_bytes)));
+        bench.open_with(StoreOptions {
+            compression,
+            encryption: encryption(),
+            writeback,
+            ..StoreOptions::default()
+        })
+    };
+    bench.down();
+    let data = pattern(2, BLOCK + 5000);
+    open(1 << 30).put_slice(SliceId(7), &data).unwrap();
+    let place = bench.place();
+    let staged = vec![place.clone()];
+    let looking =
+        bench.open_with(StoreOptions { encryption: encryption(), staged, ..StoreOptions::default() });
+    assert_eq!(looking.pending(), None);
+    assert_eq!(read(&looking, 7, data.len()).unwrap(), data);
+    assert_eq!((blocks(&looking), blocks(&bench.plain())), (2, 0));
+    let elsewhere = bench.open_with(StoreOptions { encryption: encryption(), ..StoreOptions::default() });
+    assert_eq!(read(&elsewhere, 7, data.len()).unwrap_err().errno(), Errno::EIO);
+    // It stages nothing more, but takes up what is there; and it is killed too.
+    let next = open(0);
+    assert_eq!(read(&next, 7, data.len()).unwrap(), data);
+    assert_eq!(next.pending().unwrap().blocks, 2);
+    assert!(next.put_slice(SliceId(8), &data).is_err());
+    drop(next);
+    bench.faults.clear();
+    drain(&open(0));
+    assert_eq!(read(&elsewhere, 7, data.len()).unwrap(), data);
+    assert_eq!(count_staged(&[place]).unwrap(), (0, 0));
+}
+
+#[test]
+fn without_room_blocks_go_to_the_store_at_once() {
+    let bench = Bench::new();
+    bench.down();
+    let store = bench.open(BLOCK as u64 + 1000);
+    store.put_slice(SliceId(1), &pattern(1, BLOCK)).unwrap();
+    assert!(store.put_slice(SliceId(2), &pattern(2, BLOCK)).is_err());
+    bench.faults.clear();
+    drain(&store);
+    store.put_slice(SliceId(2), &pattern(2, BLOCK)).unwrap();
+    drain(&store);
+    drop(store);
+    // The disk is too full, or does not work at all.
+    let mut options = bench.writeback(1 << 30);
+    options.min_free_bytes = u64::MAX;
+    let full = bench.open_with(StoreOptions { writeback: Some(options), ..StoreOptions::default() });
+    full.put_slice(SliceId(3), &pattern(3, BLOCK)).unwrap();
+    assert!(bench.store.path().join(object_key(SliceId(3), 0, BLOCK_BYTES)).exists());
+    drop(full);
+    let broken = bench.open(1 << 30);
+    fs::remove_dir_all(bench.place().join("0/tmp")).unwrap();
+    fs::write(bench.place().join("0/tmp"), "in the way").unwrap();
+    broken.put_slice(SliceId(4), &pattern(4, BLOCK)).unwrap();
+    assert_eq!((broken.pending().unwrap().blocks, bench.staged().0), (0, 0));
+    for id in 1..=4 {
+        assert_eq!(read(&bench.plain(), id, BLOCK).unwrap(), pattern(id as usize, BLOCK));
+    }
+}
+
+#[test]
+fn a_damaged_block_is_not_uploaded() {
+    let bench = Bench::new();
+    bench.down();
+    bench.open(1 << 30).put_slice(SliceId(1), &pattern(1, 3 * BLOCK)).unwrap();
+    let path = |block| bench.place().join("0").join(object_key(SliceId(1), block, BLOCK_BYTES));
+    let mut bytes = fs::read(path(0)).unwrap();
+    bytes[1_000_000] ^= 1;
+    fs::write(path(0), bytes).unwrap();
+    fs::File::options().write(true).open(path(1)).unwrap().set_len(0).unwrap();
+    bench.faults.clear();
+    let store = bench.open(0);
+    drain(&store);
+    assert_eq!(store.pending().unwrap().uploaded, 1);
+    let damaged = fs::read_dir(bench.place().join("0/damaged")).unwrap().count();
+    assert_eq!((damaged, blocks(&bench.plain())), (2, 1));
+    assert_eq!(read(&bench.plain(), 1, 3 * BLOCK).unwrap_err().errno(), Errno::EIO);
+}
+
+#[test]
+fn a_store_that_fails_now_and_then_has_all_in_the_end_and_nothing_that_was_deleted() {
+    let bench = Bench::new();
+    for (fault, per_mille) in [
+        (Fault::Refuse(Errno::EIO), 200),
+        (Fault::DoneThenRefuse(Errno::ETIMEDOUT), 200),
+        (Fault::Slow(Duration::from_millis(2)), 300),
+    ] {
+        bench.faults.add(StoreCall::Put, fault, per_mille);
+    }
+    let store = bench.open(1 << 30);
+    std::thread::scope(|scope| {
+        for worker in 0..3 {
+            let store = &store;
+            scope.spawn(move || {
+                for id in (1 + worker..=60).step_by(3) {
+                    store.put_slice(SliceId(id), &pattern(id as usize, 10_000)).unwrap();
+                    if id % 4 == 0 {
+                        store.delete_slice(SliceId(id), 10_000).unwrap();
+                    }
+                    if id > 6 && (id - 6) % 4 != 0 {
+                        let bytes = read(store, id - 6, 10_000).unwrap();
+                        assert_eq!(bytes, pattern(id as usize - 6, 10_000));
+                    }
+                }
+            });
+        }
+    });
+    // Failures make the next tries wait; the wait for all of them is not to take minutes.
+    bench.faults.clear();
+    drain(&store);
+    assert!(bench.faults.injected() > 0);
+    let plain = bench.plain();
+    for id in 1..=60 {
+        match id % 4 {
+            0 => assert!(matches!(read(&plain, id, 10_000), Err(ChunkError::Missing { .. })), "{id}"),
+            _ => assert_eq!(read(&plain, id, 10_000).unwrap(), pattern(id as usize, 10_000)),
+        }
+    }
+    assert_eq!((blocks(&plain), bench.staged()), (45, (0, 0)));
+}
+
+#[test]
+fn processes_that_share_a_directory_read_and_remove_each_others_blocks() {
+    let bench = Bench::new();
+    bench.down();
+    let (one, two) = (bench.open(1 << 30), bench.open(1 << 30));
+    one.put_slice(SliceId(1), &pattern(1, 5000)).unwrap();
+    two.put_slice(SliceId(2), &pattern(2, 5000)).unwrap();
+    two.put_slice(SliceId(3), &pattern(3, 5000)).unwrap();
+    for store in [&one, &two] {
+        assert_eq!(read(store, 1, 5000).unwrap(), pattern(1, 5000));
+        assert_eq!(read(store, 2, 5000).unwrap(), pattern(2, 5000));
+        assert_eq!(blocks(store), 3);
+    }
+    one.delete_slice(SliceId(3), 5000).unwrap();
+    assert!(matches!(read(&two, 3, 5000), Err(ChunkError::Missing { .. })));
+    // One is gone; the next takes up what it left, and leaves alone what is of the one that lives.
+    drop(one);
+    let next = bench.open(1 << 30);
+    assert_eq!(next.pending().unwrap().blocks, 1);
+    bench.faults.clear();
+    drain(&next);
+    drain(&two);
+    let plain = bench.plain();
+    assert_eq!(read(&plain, 1, 5000).unwrap(), pattern(1, 5000));
+    assert_eq!((read(&plain, 2, 5000).unwrap(), blocks(&plain)), (pattern(2, 5000).to_vec(), 2));
+    assert!(Path::new(&bench.place().join("1")).is_dir() && !bench.place().join("2").exists());
+}
