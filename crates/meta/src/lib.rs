@@ -33,4 +33,4 @@ pub use runs::runs;
 pub use txn::{Access, Effect, Guard, Txn};
 pub use view::{Stop, View};
 pub use volume::{AclKind, Configure, DIR_BYTES, FORMAT_VERSION, Volume, VolumeError};
-pub use wrap::{Counting, Counts, Fault, Faulty, Odds};
+pub use wrap::{Batching, Counting, Counts, Fault, Faulty, Odds};

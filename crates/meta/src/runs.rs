@@ -14,29 +14,46 @@ use crate::txn::{Effect, Guard, Txn};
 /// engine adds up [`Effect::AddLinks`], takes the largest of [`Effect::Extend`], and keeps rows in the order of the batch.)
 pub fn runs(txns: &[Txn]) -> Vec<&[Txn]> {
     let mut runs = Vec::new();
-    let mut changed: HashMap<Aspect, bool> = HashMap::new();
+    let mut run = Run::default();
     let mut start = 0;
     for (index, txn) in txns.iter().enumerate() {
-        let looks = txn.guards.iter().flat_map(looked_at);
-        let mut changes: Vec<(Aspect, bool)> = txn.effects.iter().flat_map(changes_of).collect();
-        changes.push((Aspect::Op(txn.op_id.0), false));
-        let meets = looks.into_iter().any(|aspect| changed.contains_key(&aspect))
-            || changes
-                .iter()
-                .any(|(aspect, commutes)| changed.get(aspect).is_some_and(|all| !(all & commutes)));
-        if meets {
+        if !run.admit(txn) {
             runs.push(&txns[start..index]);
             start = index;
-            changed.clear();
-        }
-        for (aspect, commutes) in changes {
-            changed.entry(aspect).and_modify(|all| *all &= commutes).or_insert(commutes);
+            run = Run::default();
+            run.admit(txn);
         }
     }
     if start < txns.len() {
         runs.push(&txns[start..]);
     }
     runs
+}
+
+/// What the transactions of a run change so far, and whether all of them commute in it.
+#[derive(Debug, Default)]
+pub(crate) struct Run {
+    changed: HashMap<Aspect, bool>,
+}
+
+impl Run {
+    /// Takes in one more transaction, if it may be in this run; the first one always may.
+    pub(crate) fn admit(&mut self, txn: &Txn) -> bool {
+        let mut changes: Vec<(Aspect, bool)> = txn.effects.iter().flat_map(changes_of).collect();
+        changes.push((Aspect::Op(txn.op_id.0), false));
+        let changed = &mut self.changed;
+        let mut looks = txn.guards.iter().flat_map(looked_at);
+        let meets = looks.any(|aspect| changed.contains_key(&aspect))
+            || changes
+                .iter()
+                .any(|(aspect, commutes)| changed.get(aspect).is_some_and(|all| !(all & commutes)));
+        if !meets {
+            for (aspect, commutes) in changes {
+                changed.entry(aspect).and_modify(|all| *all &= commutes).or_insert(commutes);
+            }
+        }
+        !meets
+    }
 }
 
 /// What a guard looks at and an effect changes, no finer than needed.

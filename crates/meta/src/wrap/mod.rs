@@ -1,8 +1,10 @@
 //! Wrappers around an engine: what is not part of any operation stands around the boundary, never inside.
 
+mod batching;
 mod counting;
 mod faulty;
 
+pub use batching::Batching;
 pub use counting::{Counting, Counts};
 pub(crate) use faulty::split_mix;
 pub use faulty::{Fault, Faulty, Odds};
