@@ -290,15 +290,30 @@ impl<'c> Batch<'c> {
         self.inodes_delta -= 1;
         self.blocks_delta -= node.blocks() as i64;
         self.nodes.insert(ino, Loaded { node: None, stale: false });
-        for sql in [
-            "DELETE FROM node WHERE ino = ?1",
-            "DELETE FROM xattr WHERE ino = ?1",
-            "DELETE FROM symlink WHERE ino = ?1",
-            "DELETE FROM lock WHERE ino = ?1",
+        let id = [int(ino.0)];
+        self.conn.prepare_cached("DELETE FROM node WHERE ino = ?1")?.execute(id)?;
+        // Most inodes have nothing of these: one look spares seven statements.
+        const HANGS_ON: &str = "SELECT EXISTS (SELECT 1 FROM xattr WHERE ino = ?1), \
+                                EXISTS (SELECT 1 FROM symlink WHERE ino = ?1), \
+                                EXISTS (SELECT 1 FROM lock WHERE ino = ?1), \
+                                EXISTS (SELECT 1 FROM slice WHERE ino = ?1)";
+        let (xattrs, symlink, locks, slices) = self
+            .conn
+            .prepare_cached(HANGS_ON)?
+            .query_row(id, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
+        for (there, sql) in [
+            (xattrs, "DELETE FROM xattr WHERE ino = ?1"),
+            (symlink, "DELETE FROM symlink WHERE ino = ?1"),
+            (locks, "DELETE FROM lock WHERE ino = ?1"),
         ] {
-            self.conn.prepare_cached(sql)?.execute([int(ino.0)])?;
+            if there {
+                self.conn.prepare_cached(sql)?.execute(id)?;
+            }
         }
-        rows::drop_chunks(self.conn, ino, ChunkIndex(0), ChunkIndex(u64::MAX))
+        if slices {
+            rows::drop_chunks(self.conn, ino, ChunkIndex(0), ChunkIndex(u64::MAX))?;
+        }
+        Ok(())
     }
 }
 

@@ -14,6 +14,7 @@ use rusqlite::{Connection, OpenFlags};
 use crate::commit::{Batch, Remembered};
 use crate::config::Options;
 use crate::error::{OpenError, engine_error, is_full};
+use crate::fold::{Folder, LOG_PAGES};
 use crate::lock::{LockError, MountLock, Sharing, with_suffix};
 use crate::pool::Pool;
 use crate::queue::{Answer, GroupCommit};
@@ -35,6 +36,7 @@ pub struct SqliteEngine {
     // Before the writer, for connections close in this order, and the last one folds the log into the database, which
     // a read-only one cannot.
     readers: Pool,
+    folder: Folder,
     writer: GroupCommit<Writer>,
     committed: AtomicU64,
     log: Log,
@@ -103,8 +105,7 @@ impl SqliteEngine {
         }
         conn.pragma_update(None, "synchronous", "normal").map_err(fail)?;
         conn.pragma_update(None, "cache_size", -32 * 1024).map_err(fail)?;
-        // In pages: a log of 32 MiB is folded into the database, by whoever commits then.
-        conn.pragma_update(None, "wal_autocheckpoint", 16_384).map_err(fail)?;
+        conn.pragma_update(None, "wal_autocheckpoint", LOG_PAGES).map_err(fail)?;
         conn.pragma_update(None, "journal_size_limit", 64 << 20).map_err(fail)?;
         // The log comes into being with the first transaction in WAL mode.
         conn.execute_batch("BEGIN IMMEDIATE; COMMIT").map_err(fail)?;
@@ -112,6 +113,7 @@ impl SqliteEngine {
         Ok(SqliteEngine {
             path: path.to_owned(),
             readers: Pool::new(options.readers),
+            folder: Folder::new(path),
             writer: GroupCommit::new(Writer { conn, remembered: Remembered::default() }),
             committed: AtomicU64::new(0),
             log,
@@ -184,7 +186,7 @@ impl SqliteEngine {
         let mut done = self.commit_together(writer, members);
         if done.as_ref().is_err_and(is_full) {
             // The log finds no room to grow. Folded into the database, it begins anew in the room it already has.
-            fold_log(&writer.conn);
+            self.folder.fold_now(&writer.conn);
             done = self.commit_together(writer, members);
         }
         match done {
@@ -213,6 +215,7 @@ impl SqliteEngine {
         if seq > before {
             self.commits.fetch_add(1, Ordering::Relaxed);
             self.transactions.fetch_add(seq - before, Ordering::Relaxed);
+            self.folder.note(seq - before, open_folder);
         }
         Ok(outcomes)
     }
@@ -322,11 +325,8 @@ fn roll_back(conn: &Connection) {
     }
 }
 
-fn fold_log(conn: &Connection) {
-    // The answer is a row of three numbers, of no interest here: what was not folded stays in the log.
-    if let Err(error) = conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
-        tracing::warn!(%error, "the log cannot be folded into the database");
-    }
+fn open_folder(path: &Path) -> rusqlite::Result<Connection> {
+    connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)
 }
 
 fn open_reader(path: &Path) -> rusqlite::Result<Connection> {

@@ -10,6 +10,7 @@
 //! | `rows` | a file's chunks and the slices they refer to |
 //! | `commit` | guards and effects, for a batch of transactions |
 //! | `queue` | group commit: who waits for the writer joins its next batch |
+//! | `fold` | folding the log into the database beside the commits |
 //! | `pool` | the reader connections |
 //! | `lock` | one process mounts a volume |
 //! | `error` | one table from a SQLite error to an engine error |
@@ -18,6 +19,7 @@ mod commit;
 mod config;
 mod engine;
 mod error;
+mod fold;
 mod lock;
 mod locks;
 mod pool;
