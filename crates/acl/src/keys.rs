@@ -1,5 +1,7 @@
 //! Sets of principals that can be intersected fast: those an ACL names with those a caller is.
 
+use std::ops::Range;
+
 use types::Cred;
 
 use crate::identity::Id;
@@ -43,6 +45,8 @@ impl Key {
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     sorted: Box<[Key]>,
+    /// Where the groups begin.
+    groups_from: usize,
     filter: Box<[u64]>,
 }
 
@@ -58,7 +62,7 @@ impl Keys {
                 *word |= bits;
             }
         }
-        Keys { sorted: keys.into(), filter }
+        Keys { groups_from: keys.partition_point(|key| !key.is_group()), sorted: keys.into(), filter }
     }
 
     /// Everything the caller is.
@@ -84,18 +88,43 @@ impl Keys {
 
     /// The keys that are in both sets, with their positions in this one, in order.
     ///
-    /// The shorter set is walked. Most of its keys are stopped by the other's filter; for the rest, the place in the
-    /// other is found by steps that double, from where the last one was. So the walk is never longer than the shorter
-    /// set, and no set is too long to be the other.
+    /// Users and groups each by themselves, and of either only the stretch where both sets have any: numbers of one
+    /// kind often lie far from those of the other. There the shorter list is walked. Most of its keys are stopped by
+    /// the other's filter; for the rest, the place in the other is found by steps that double, from where the last one
+    /// was. So the walk is never longer than the shorter list, and no list is too long to be the other.
     pub(crate) fn common<'a>(&'a self, other: &'a Keys) -> impl Iterator<Item = (usize, Key)> + 'a {
-        let (short, long) = if self.len() <= other.len() { (self, other) } else { (other, self) };
-        let mut from = 0;
-        let hits = short.sorted.iter().enumerate().filter(|(_, key)| long.may_contain(**key));
+        let users = self.common_of(0..self.groups_from, other, 0..other.groups_from);
+        let groups = self.common_of(self.groups_from..self.len(), other, other.groups_from..other.len());
+        users.chain(groups)
+    }
+
+    fn common_of<'a>(
+        &'a self,
+        mine: Range<usize>,
+        other: &'a Keys,
+        theirs: Range<usize>,
+    ) -> impl Iterator<Item = (usize, Key)> + 'a {
+        let (mine, theirs) = (self.overlap(&mine, other, &theirs), other.overlap(&theirs, self, &mine));
+        let is_mine_short = mine.len() <= theirs.len();
+        let ((short, walked), (long, mut searched)) =
+            if is_mine_short { ((self, mine), (other, theirs)) } else { ((other, theirs), (self, mine)) };
+        let keys = walked.clone().zip(short.sorted.get(walked).unwrap_or_default());
+        let hits = keys.filter(|(_, key)| long.may_contain(**key));
         hits.filter_map(move |(at, key)| {
-            from = leap(&long.sorted, from, *key);
-            let is_in_both = long.sorted.get(from) == Some(key);
-            is_in_both.then_some((if std::ptr::eq(short, self) { at } else { from }, *key))
+            searched.start = leap(&long.sorted, searched.clone(), *key);
+            let is_in_both = long.sorted.get(searched.start) == Some(key);
+            is_in_both.then_some((if is_mine_short { at } else { searched.start }, *key))
         })
+    }
+
+    /// The part of a stretch that lies between the first and the last key of another's.
+    fn overlap(&self, stretch: &Range<usize>, other: &Keys, theirs: &Range<usize>) -> Range<usize> {
+        let theirs = other.sorted.get(theirs.clone()).unwrap_or_default();
+        let (Some(first), Some(last)) = (theirs.first(), theirs.last()) else { return 0..0 };
+        let mine = self.sorted.get(stretch.clone()).unwrap_or_default();
+        let from = mine.partition_point(|key| key < first);
+        let to = mine.partition_point(|key| key <= last);
+        stretch.start + from..stretch.start + to.max(from)
     }
 }
 
@@ -111,16 +140,16 @@ fn place(key: Key, words: usize) -> (usize, u64) {
     (word, 1 << (hash & 63) | 1 << (hash >> 6 & 63))
 }
 
-/// The first position from `from` on whose key is not less than `key`.
-fn leap(sorted: &[Key], from: usize, key: Key) -> usize {
-    let mut step = 1;
-    let (mut low, mut high) = (from, from);
-    while sorted.get(high).is_some_and(|found| *found < key) {
+/// The first position of a stretch whose key is not less than `key`; its end if there is none.
+fn leap(sorted: &[Key], stretch: Range<usize>, key: Key) -> usize {
+    let stretch = stretch.start..stretch.end.min(sorted.len());
+    let (mut low, mut high, mut step) = (stretch.start, stretch.start, 1);
+    while high < stretch.end && sorted.get(high).is_some_and(|found| *found < key) {
         low = high + 1;
         high += step;
         step *= 2;
     }
-    let reach = sorted.get(low..high.min(sorted.len())).unwrap_or_default();
+    let reach = sorted.get(low..high.min(stretch.end)).unwrap_or_default();
     low + reach.partition_point(|found| *found < key)
 }
 
@@ -130,6 +159,11 @@ mod tests {
 
     fn users(ids: &[u32]) -> Keys {
         Keys::new(ids.iter().map(|id| Key::user(*id)).collect())
+    }
+
+    /// Even numbers as users, odd ones as groups.
+    fn mixed(ids: &[u32]) -> Keys {
+        Keys::new(ids.iter().map(|id| if id % 2 == 0 { Key::user(*id) } else { Key::group(*id) }).collect())
     }
 
     #[test]
@@ -146,11 +180,13 @@ mod tests {
         for left in &lists {
             for right in &lists {
                 let mut expected: Vec<u32> = left.iter().copied().filter(|id| right.contains(id)).collect();
-                expected.sort_unstable();
-                let (left, right) = (users(left), users(right));
-                let found: Vec<(usize, Key)> = left.common(&right).collect();
-                assert_eq!(found.iter().map(|(_, key)| key.0 as u32).collect::<Vec<_>>(), expected);
-                assert!(found.iter().all(|(at, key)| left.position(*key) == Some(*at)));
+                for kinds in [users, mixed] {
+                    expected.sort_unstable_by_key(|id| kinds(&[*id]).sorted[0]);
+                    let (left, right) = (kinds(left), kinds(right));
+                    let found: Vec<(usize, Key)> = left.common(&right).collect();
+                    assert_eq!(found.iter().map(|(_, key)| key.0 as u32).collect::<Vec<_>>(), expected);
+                    assert!(found.iter().all(|(at, key)| left.position(*key) == Some(*at)));
+                }
             }
         }
     }

@@ -1,0 +1,219 @@
+//! What a permission decision costs, by length of the ACL and number of the caller's groups.
+//!
+//! `cargo bench -p acl` prints medians of times, in ns; `cargo bench -p acl -- --instructions` runs each case under
+//! valgrind and prints the processor's instructions a decision, which are the same on every run.
+
+use std::convert::Infallible;
+use std::hint::black_box;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::time::Instant;
+
+use acl::cache::{self, DecisionCache, Node};
+use acl::credential::{Credential, Credentials};
+use acl::nfs4::{self, AclFlags, EntryFlags, Kind, Mask, Nfs4Acl, Who};
+use acl::posix::{self, Perm, PosixAcl, Tag};
+use types::{AclId, Caps, Cred, Mode};
+
+const FAMILIES: [&str; 2] = ["posix", "nfs4"];
+/// Named entries of the ACL; none for the mode alone.
+const ACLS: [(&str, Option<u32>); 3] =
+    [("mode bits", None), ("short ACL", Some(1)), ("500 entries", Some(496))];
+const GROUPS: [u32; 3] = [4, 400, 4000];
+/// Different files in turn, so that no processor learns one answer by heart.
+const NODES: u32 = 64;
+const OWNER: u32 = 1;
+const CALLER: u32 = 2;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["--one", family, acl, groups, rounds] => match (acl.parse(), groups.parse(), rounds.parse()) {
+            (Ok(acl), Ok(groups), Ok(rounds)) => {
+                Case::new(family, ACLS.get::<usize>(acl).and_then(|(_, named)| *named), groups).warm(rounds);
+                ExitCode::SUCCESS
+            }
+            _ => ExitCode::from(2),
+        },
+        [rest @ ..] if rest.contains(&"--instructions") => {
+            print_table("instructions a decision, remembered", |family, acl, groups| {
+                let count = |rounds: u64| instructions(family, acl, groups, rounds);
+                (count(120_000)? - count(20_000)?).checked_div(100_000).map(|each| each.to_string())
+            });
+            ExitCode::SUCCESS
+        }
+        _ => {
+            print_table("ns a decision, remembered", |family, acl, groups| {
+                let case = Case::new(family, ACLS[acl].1, groups);
+                Some(median_ns(200_000, |rounds| case.warm(rounds)))
+            });
+            print_table("ns a decision, worked out", |family, acl, groups| {
+                let case = Case::new(family, ACLS[acl].1, groups);
+                Some(median_ns(2_000, |rounds| case.compiled(rounds)))
+            });
+            print_table("ns a decision, entry by entry", |family, acl, groups| {
+                let case = Case::new(family, ACLS[acl].1, groups);
+                Some(median_ns(2_000, |rounds| case.step_by_step(rounds)))
+            });
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn print_table(title: &str, measure: impl Fn(&str, usize, u32) -> Option<String>) {
+    println!("| {title} | 4 groups | 400 groups | 4000 groups |\n|---|---|---|---|");
+    for family in FAMILIES {
+        for (acl, (name, _)) in ACLS.iter().enumerate() {
+            let cells: Vec<String> = GROUPS
+                .iter()
+                .map(|groups| measure(family, acl, *groups).unwrap_or_else(|| "not measured".into()))
+                .collect();
+            println!("| {family}, {name} | {} |", cells.join(" | "));
+        }
+    }
+    println!();
+}
+
+/// The median of 31 runs, each of so many rounds.
+fn median_ns(rounds: u64, run: impl Fn(u64)) -> String {
+    run(rounds);
+    let mut times: Vec<f64> = (0..31)
+        .map(|_| {
+            let start = Instant::now();
+            run(rounds);
+            start.elapsed().as_nanos() as f64 / rounds as f64
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    format!("{:.1}", times[times.len() / 2])
+}
+
+/// All instructions of a process that makes so many decisions; none without valgrind.
+fn instructions(family: &str, acl: usize, groups: u32, rounds: u64) -> Option<u64> {
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(std::env::current_exe().ok()?)
+        .args(["--one", family, &acl.to_string(), &groups.to_string(), &rounds.to_string()])
+        .output()
+        .ok()?;
+    let report = String::from_utf8_lossy(&output.stderr);
+    let collected = report.lines().find_map(|line| line.split_once("Collected :"))?.1;
+    collected.trim().parse().ok()
+}
+
+struct Case {
+    is_nfs4: bool,
+    cache: DecisionCache,
+    caller: Arc<Credential>,
+    nodes: Vec<Node>,
+    posix: Option<Arc<posix::Compiled>>,
+    nfs4: Option<Arc<nfs4::Compiled>>,
+}
+
+impl Case {
+    /// A caller in so many groups, none of them named by the ACL but the last, and nodes of different owning groups.
+    fn new(family: &str, named: Option<u32>, groups: u32) -> Self {
+        let gids: Vec<u32> = (0..groups).map(|index| 100_000 + 7 * index).collect();
+        let last = gids.last().copied().unwrap_or_default();
+        let caller = Credentials::new(1 << 20).intern(&Cred::new(CALLER, 99, &gids, Caps::NONE), &[]);
+        let is_nfs4 = family == "nfs4";
+        let posix =
+            named.filter(|_| !is_nfs4).map(|named| Arc::new(posix::Compiled::new(posix_acl(named, last))));
+        let nfs4 =
+            named.filter(|_| is_nfs4).map(|named| Arc::new(nfs4::Compiled::new(nfs4_acl(named, last))));
+        let acl = posix.as_ref().map(|acl| acl.id()).or(nfs4.as_ref().map(|acl| acl.id()));
+        let node = |index| Node {
+            uid: OWNER,
+            gid: 100_000 + 7 * index,
+            mode: Mode::new(0o750),
+            is_dir: index % 2 == 0,
+            acl: acl.unwrap_or(AclId::NONE),
+        };
+        let nodes = (0..NODES).map(node).collect();
+        Case { is_nfs4, cache: DecisionCache::new(1 << 16), caller, nodes, posix, nfs4 }
+    }
+
+    fn load_posix(&self) -> Result<Arc<posix::Compiled>, Infallible> {
+        Ok(self.posix.clone().expect("asked for where there is an ACL"))
+    }
+
+    fn load_nfs4(&self) -> Result<Arc<nfs4::Compiled>, Infallible> {
+        Ok(self.nfs4.clone().expect("asked for where there is an ACL"))
+    }
+
+    fn nodes(&self, rounds: u64) -> impl Iterator<Item = &Node> {
+        (0..rounds).map(|round| black_box(&self.nodes[round as usize % NODES as usize]))
+    }
+
+    fn warm(&self, rounds: u64) {
+        for node in self.nodes(rounds) {
+            if self.is_nfs4 {
+                black_box(
+                    self.cache.nfs4(&self.caller, node, || self.load_nfs4()).unwrap().allows(Mask::READ_DATA),
+                );
+            } else {
+                black_box(
+                    self.cache.posix(&self.caller, node, || self.load_posix()).unwrap().allows(Perm::READ),
+                );
+            }
+        }
+    }
+
+    fn compiled(&self, rounds: u64) {
+        for node in self.nodes(rounds) {
+            if self.is_nfs4 {
+                black_box(cache::decide_nfs4(&self.caller, node, || self.load_nfs4()).unwrap());
+            } else {
+                black_box(cache::decide_posix(&self.caller, node, || self.load_posix()).unwrap());
+            }
+        }
+    }
+
+    fn step_by_step(&self, rounds: u64) {
+        for Node { uid, gid, mode, is_dir, .. } in self.nodes(rounds).copied() {
+            if self.is_nfs4 {
+                let acl = self.nfs4.as_deref().map(|acl| acl.acl());
+                let node = nfs4::Node { uid, gid, mode, is_dir, acl };
+                black_box(nfs4::decide(self.caller.cred(), &[], &node));
+            } else {
+                let acl = self.posix.as_deref().map(|acl| acl.acl());
+                let node = posix::Node { uid, gid, mode, is_dir, acl };
+                black_box(posix::decide(self.caller.cred(), &node));
+            }
+        }
+    }
+}
+
+/// Two thirds of the entries for users, one third for groups, the last of which the caller is in.
+fn posix_acl(named: u32, group: u32) -> PosixAcl {
+    let entry = |tag, perm| posix::Entry { tag, perm };
+    let mut entries = vec![
+        entry(Tag::UserObj, Perm::ALL),
+        entry(Tag::GroupObj, Perm::READ),
+        entry(Tag::Mask, Perm::ALL),
+        entry(Tag::Other, Perm::NONE),
+        entry(Tag::Group(group), Perm::READ),
+    ];
+    entries.extend((1..named).map(|index| match index % 3 {
+        0 => entry(Tag::Group(200_001 + index), Perm::READ),
+        _ => entry(Tag::User(1000 + index), Perm::ALL),
+    }));
+    PosixAcl::from_entries(entries).expect("a valid ACL")
+}
+
+fn nfs4_acl(named: u32, group: u32) -> Nfs4Acl {
+    let id = |id| acl::identity::Id::system(id).expect("a valid id");
+    let entry = |kind, who, mask| nfs4::Entry { kind, flags: EntryFlags::NONE, who, mask };
+    let mut entries: Vec<nfs4::Entry> = (1..named)
+        .map(|index| match index % 3 {
+            0 => entry(Kind::Allow, Who::NamedGroup(id(200_001 + index)), Mask::READ_DATA),
+            1 => entry(Kind::Deny, Who::User(id(1000 + index)), Mask::WRITE_DATA),
+            _ => entry(Kind::Allow, Who::User(id(1000 + index)), Mask::READ_DATA | Mask::EXECUTE),
+        })
+        .collect();
+    entries.push(entry(Kind::Allow, Who::NamedGroup(id(group)), Mask::READ_DATA));
+    entries.push(entry(Kind::Allow, Who::Owner, Mask::ALL));
+    entries.push(entry(Kind::Allow, Who::Everyone, Mask::READ_ACL | Mask::READ_ATTRIBUTES));
+    Nfs4Acl::new(AclFlags::NONE, entries).expect("a valid ACL")
+}

@@ -1,0 +1,14 @@
+//! Any bytes as `system.posix_acl_access`: refused, no ACL, or one that every form gives back.
+
+#![no_main]
+
+use acl::posix::{Compiled, PosixAcl};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|value: &[u8]| {
+    if let Ok(Some(acl)) = PosixAcl::from_xattr(value) {
+        assert_eq!(PosixAcl::from_xattr(&acl.to_xattr()), Ok(Some(acl.clone())));
+        assert_eq!(PosixAcl::from_storage(&acl.to_storage()), Ok(acl.clone()));
+        assert_eq!(Compiled::new(acl.clone()).id(), acl.id());
+    }
+});
