@@ -4,7 +4,7 @@
 //! after it. So each slot carries the [`Seq`] it is known at, and only news replace it. What was evicted leaves its
 //! version behind as its shard's floor, below which nothing new is taken in.
 //!
-//! While a client is alone, a directory that it has made or listed is known as a whole ([`Value::Listed`]): a name that
+//! While a client is alone, or told of all that others change, a directory that it has made or listed is known as a whole ([`Value::Listed`]): a name that
 //! is not in memory is then not in the directory either, and nobody needs to be asked. That ends when an entry of the
 //! directory is lost from memory, by eviction or because the floor kept it out. [`Cache::losses`] counts these for a few
 //! directories together, and each mark carries the count from before the moment it speaks of.
@@ -215,8 +215,8 @@ impl Cache {
     }
 
     /// Notes that the entries after `after` and up to `to` (`None`: from the first, to the last) were taken in at `seq`;
-    /// `losses` is from before they were read, or from before the directory was there. Only a client that is alone may
-    /// say so, for it alone is told of all that changes.
+    /// `losses` is from before they were read, or from before the directory was there. Only a client may say so that is
+    /// alone or told of all that changes.
     pub(crate) fn listed(&self, dir: Ino, after: Option<&Name>, to: Option<&Name>, losses: u64, seq: Seq) {
         let key = Key::Listed(dir);
         let mark = match self.get(&key, None) {
@@ -263,6 +263,21 @@ impl Cache {
         }
     }
 
+    /// Another client changed the record by the commit `seq`: neither what is in memory of it serves any more, nor what
+    /// is read from before that.
+    pub(crate) fn outdate(&self, key: Key, seq: Seq) {
+        let in_listing = matches!(&key, Key::Edge(dir, _) if self.get(&Key::Listed(*dir), None).is_some());
+        if !in_listing {
+            let mut shard = self.shard(&key);
+            if !shard.slots.contains_key(&key) {
+                shard.floor = shard.floor.max(seq);
+                return;
+            }
+        }
+        // In a directory that is in memory as a whole, a name that is unknown has to stand there as such.
+        self.put(key, Value::Unknown, seq);
+    }
+
     /// Forgets everything, as after a gap in what is heard of other clients.
     pub(crate) fn clear(&self) {
         for shard in &self.shards {
@@ -278,7 +293,7 @@ impl Cache {
 
     /// The caller holds the lock of the key's shard, so that who finds the entry missing there finds it counted too.
     fn count_loss(&self, key: &Key, slot: &Slot) {
-        if let (Key::Edge(dir, _), Value::Edge(Some(_))) = (key, &slot.value) {
+        if let (Key::Edge(dir, _), Value::Edge(Some(_)) | Value::Unknown) = (key, &slot.value) {
             self.loss_counter(*dir).fetch_add(1, Ordering::AcqRel);
         }
     }

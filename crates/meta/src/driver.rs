@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use types::{Cred, Errno, Ino, Name, OpId, SessionId, Time};
 
 use crate::cache::{Cache, Key, Value};
+use crate::change::{Change, Touched};
 use crate::engine::{Engine, EngineError, ErrorKind, Outcome};
 use crate::record::{Facts, Node, Page, Record, Scan, Seq};
 use crate::txn::{Effect, Txn};
@@ -54,11 +55,31 @@ pub struct Ctx<'a> {
 /// Who has made sure that the caller may do it.
 #[derive(Clone, Debug)]
 pub enum Vouch {
-    /// The kernel, by what it knows of the inodes. `told` is the access revision of the parent directory it knows; if
-    /// that has moved, it must look again. `None` where this client is alone and so the kernel knows all there is.
-    Kernel { told: Option<u64> },
+    /// The kernel, by what it knows of the inodes: where that is out of date, it must look again. `None` where this client
+    /// is alone and so the kernel knows all there is.
+    Kernel { told: Option<Told> },
     /// Nobody yet: the operation checks this credential.
     Daemon(Cred),
+}
+
+/// The access revisions that the kernel knows of the directories of an operation, at most two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told([(Ino, u64); 2]);
+
+impl Told {
+    pub fn one(dir: Ino, rev: u64) -> Self {
+        Told([(dir, rev); 2])
+    }
+
+    /// Of the directory that a name leaves, and of the one it comes to.
+    pub fn two(from: (Ino, u64), to: (Ino, u64)) -> Self {
+        Told([from, to])
+    }
+
+    /// Whether the kernel knows of that directory, and by another revision than this.
+    pub(crate) fn is_stale(self, dir: Ino, rev: u64) -> bool {
+        self.0.iter().any(|(known, told)| *known == dir && *told != rev)
+    }
 }
 
 /// Why an operation did not happen, or may not have.
@@ -89,14 +110,18 @@ pub struct Meta {
     volume: Volume,
     session: SessionId,
     alone: AtomicBool,
+    /// Until when this client is told of all that others change, in nanoseconds since `born`; 0 if it is not.
+    told_until: AtomicU64,
+    born: Instant,
     lifetime_nanos: AtomicU64,
+    patience_millis: AtomicU64,
     ops: AtomicU64,
 }
 
 /// How often a plan may meet a conflict or lack a record before the operation fails with EIO.
 const MAX_ROUNDS: u32 = 64;
-/// How often a failed request is repeated; with the pauses below, for about five seconds.
-const MAX_RETRIES: u32 = 10;
+/// How long a failed request is repeated, unless the mount says otherwise: as long as a database takes to restart.
+const PATIENCE: Duration = Duration::from_secs(20);
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long records serve without asking again while other clients may change them, unless the mount says otherwise.
@@ -116,6 +141,9 @@ impl Meta {
             volume,
             session,
             alone: AtomicBool::new(false),
+            told_until: AtomicU64::new(0),
+            born: Instant::now(),
+            patience_millis: AtomicU64::new(PATIENCE.as_millis() as u64),
             lifetime_nanos: AtomicU64::new(LIFETIME.as_nanos() as u64),
             ops: AtomicU64::new(1),
         }
@@ -153,6 +181,50 @@ impl Meta {
         self.alone.load(Ordering::Acquire)
     }
 
+    /// Whether records in memory are the truth, or became untrue so short a time ago that word of it is under way.
+    pub fn is_current(&self) -> bool {
+        self.is_alone() || self.nanos_of(Instant::now()) < self.told_until.load(Ordering::Acquire)
+    }
+
+    /// Declares that all that others changed before now was passed to [`Meta::heard`], and that records in memory serve
+    /// until that moment for it.
+    pub fn set_current_until(&self, until: Instant) {
+        self.told_until.store(self.nanos_of(until), Ordering::Release);
+    }
+
+    /// Changes by others may have been missed: nothing in memory serves any more.
+    pub fn set_outdated(&self) {
+        self.told_until.store(0, Ordering::Release);
+        self.cache.clear();
+    }
+
+    /// Takes in what another client has changed. Those of this client are known already.
+    pub fn heard(&self, change: &Change) {
+        if change.by == self.session {
+            return;
+        }
+        for touched in &change.touched {
+            let key = match touched {
+                Touched::Node(ino) => Key::Node(*ino),
+                Touched::Edge(parent, name) => Key::Edge(*parent, name.clone()),
+                Touched::Xattrs(ino) => Key::Xattrs(*ino),
+                // These are not kept.
+                Touched::Data(_) | Touched::Locks(_) => continue,
+            };
+            self.cache.outdate(key, change.seq);
+        }
+    }
+
+    /// How long a failed request is repeated before the operation fails with EIO.
+    pub fn set_patience(&self, patience: Duration) {
+        let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        self.patience_millis.store(millis, Ordering::Release);
+    }
+
+    fn nanos_of(&self, moment: Instant) -> u64 {
+        u64::try_from(moment.saturating_duration_since(self.born).as_nanos()).unwrap_or(u64::MAX)
+    }
+
     /// Runs an operation: plans it, reads what the plan lacks, commits what it decides.
     ///
     /// # Errors
@@ -167,7 +239,11 @@ impl Meta {
         let mut reads = 0;
         for round in 0..MAX_ROUNDS {
             // What a change rests on is confirmed by its guards, however old it is.
-            let oldest = if alone || !O::READ { None } else { Instant::now().checked_sub(self.lifetime()) };
+            let oldest = if !O::READ || self.is_current() {
+                None
+            } else {
+                Instant::now().checked_sub(self.lifetime())
+            };
             let mut view = View::new(&self.cache, oldest, &fresh);
             let planned = op.plan(&mut view, &ctx);
             // What is known of one moment, or cannot change, is an answer; all else has to be committed.
@@ -187,7 +263,7 @@ impl Meta {
                 Ok(plan) => (Ok(plan.reply), plan.effects),
             };
             let txn = Txn { op_id: id, guards: view.into_guards(), effects };
-            let born = if alone { self.new_directory(&txn) } else { None };
+            let born = if self.is_current() { self.new_directory(&txn) } else { None };
             match self.commit(&txn)? {
                 Outcome::Committed { seq, nodes } => {
                     self.remember(&txn, seq, &nodes);
@@ -223,7 +299,7 @@ impl Meta {
         limit: usize,
         nodes: bool,
     ) -> Result<Listing, Failure> {
-        let alone = self.is_alone();
+        let current = self.is_current();
         let losses = self.cache.losses(parent);
         let Page { facts, more } = self.scan(&Scan::Dir { parent, after: after.clone(), limit, nodes })?;
         self.cache.absorb(&facts);
@@ -241,7 +317,7 @@ impl Meta {
         }
         // A page that ends early without an entry says nothing of how far it got.
         let last = entries.last().map(|(name, ..)| name);
-        if alone && (last.is_some() || !more) {
+        if current && (last.is_some() || !more) {
             self.cache.listed(parent, after.as_ref(), last.filter(|_| more), losses, facts.seq);
         }
         Ok(Listing { entries, more })
@@ -273,13 +349,15 @@ impl Meta {
     /// `op_id` makes the repetition exactly-once.
     fn retry<T>(&self, mut request: impl FnMut() -> Result<T, EngineError>) -> Result<T, Failure> {
         let mut retries = 0;
+        let began = Instant::now();
+        let patience = Duration::from_millis(self.patience_millis.load(Ordering::Acquire));
         loop {
             let error = match request() {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
             let worth_it = error.kind != ErrorKind::Determinate { transient: false };
-            if !worth_it || retries == MAX_RETRIES {
+            if !worth_it || began.elapsed() >= patience {
                 tracing::error!(%error, retries, "the metadata engine failed");
                 return Err(error.into());
             }

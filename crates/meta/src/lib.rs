@@ -20,7 +20,7 @@ mod volume;
 mod wrap;
 
 pub use change::{Change, Touched};
-pub use driver::{Ctx, Failure, ListedEntry, Listing, Meta, Op, Plan, Vouch};
+pub use driver::{Ctx, Failure, ListedEntry, Listing, Meta, Op, Plan, Told, Vouch};
 pub use engine::{Changes, Engine, EngineError, ErrorKind, Outcome};
 pub use lock::{Lock, LockKind, LockOwner};
 pub use mem::MemEngine;

@@ -17,7 +17,9 @@ impl Ctx<'_> {
     /// ESTALE where the kernel decided by what no longer holds; EACCES.
     pub(super) fn admit(&self, view: &mut View<'_>, dir: &Node, want: Perm) -> Result<(), Stop> {
         match self.vouch {
-            Vouch::Kernel { told: Some(told) } if *told != dir.access_rev => Err(Stop::KernelIsStale),
+            Vouch::Kernel { told: Some(told) } if told.is_stale(dir.ino, dir.access_rev) => {
+                Err(Stop::KernelIsStale)
+            }
             Vouch::Kernel { .. } => Ok(()),
             Vouch::Daemon(cred) => {
                 let acl = view.acl(dir.access_acl)?;

@@ -7,6 +7,7 @@
 mod acls;
 mod attrs;
 mod fixture;
+mod heard;
 mod invariants;
 mod links;
 mod locks;
@@ -26,7 +27,7 @@ mod vouch;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::engine::{Engine, EngineError, Outcome};
+use crate::engine::{Changes, Engine, EngineError, Outcome};
 use crate::record::{Facts, Page, Scan, Want};
 use crate::txn::Txn;
 
@@ -40,6 +41,7 @@ type Case = (&'static str, fn(Factory<'_>));
 const GROUPS: &[(&str, &[Case])] = &[
     ("acls", acls::CASES),
     ("attrs", attrs::CASES),
+    ("heard", heard::CASES),
     ("links", links::CASES),
     ("locks", locks::CASES),
     ("names", names::CASES),
@@ -79,7 +81,7 @@ where
 macro_rules! ops_suite {
     ($new:expr) => {
         $crate::ops_suite! { @groups $new;
-            acls attrs links locks names races random ranges renames stale threads trips volumes vouch
+            acls attrs heard links locks names races random ranges renames stale threads trips volumes vouch
         }
     };
     (@groups $new:expr; $($group:ident)*) => {
@@ -117,6 +119,10 @@ impl<E: Engine, K: Send + Sync + fmt::Debug> Engine for Kept<E, K> {
 
     fn wipe(&self) -> Result<(), EngineError> {
         self.engine.wipe()
+    }
+
+    fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
+        self.engine.watch()
     }
 }
 

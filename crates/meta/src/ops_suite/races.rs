@@ -7,7 +7,7 @@ use types::{Errno, Mode};
 use super::fixture::{Client, EXCHANGE, NO_REPLACE, REPLACE, ROOT, client, volume};
 use super::invariants::check;
 use super::{Case, Factory};
-use crate::driver::Vouch;
+use crate::driver::{Told, Vouch};
 use crate::engine::Engine;
 use crate::ops::{MakeKind, XattrMode};
 use crate::wrap::{Fault, Faulty, Odds};
@@ -136,7 +136,7 @@ fn links_and_access_changed_meanwhile(factory: Factory<'_>) {
         race.lose(|r| r.set_xattr(r.at(ROOT, "g").ino, "user.a", "theirs", XattrMode::Set).unwrap(), create);
     assert_eq!(taken, Err(Errno::EEXIST));
     let d = race.client.mkdir(ROOT, "d").unwrap();
-    let told = Vouch::Kernel { told: Some(race.client.node(d).access_rev) };
+    let told = Vouch::Kernel { told: Some(Told::one(d, race.client.node(d).access_rev)) };
     let revoked = race.lose(
         |r| r.chmod(r.at(ROOT, "d").ino, 0o700).unwrap(),
         |c| c.run_as(&c.make_op(d, "x", MakeKind::Regular, 0o644), &told),

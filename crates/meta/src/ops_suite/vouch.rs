@@ -4,7 +4,7 @@ use types::{Caps, Cred, Errno, Ino, Mode};
 
 use super::fixture::{Client, EXCHANGE, REPLACE, ROOT, acl, client, fresh, n, x};
 use super::{Case, Factory};
-use crate::driver::Vouch;
+use crate::driver::{Told, Vouch};
 use crate::ops::{AclType, Link, Lookup, MakeKind, Rename, RenameFlags, Rmdir, SetAcl, SetAttr, Unlink};
 
 pub(super) const CASES: &[Case] = &[
@@ -139,7 +139,7 @@ fn a_kernel_out_of_date_looks_again(factory: Factory<'_>) {
     let dir = c.mkdir(ROOT, "d").unwrap();
     c.create(dir, "f").unwrap();
     let rev = c.node(dir).access_rev;
-    let told = |rev| Vouch::Kernel { told: Some(rev) };
+    let told = |rev| Vouch::Kernel { told: Some(Told::one(dir, rev)) };
     c.chmod(dir, 0o700).unwrap();
     let make = c.make_op(dir, "x", MakeKind::Regular, 0o644);
     for client in [&c, &c.stranger()] {
@@ -166,7 +166,10 @@ fn a_right_revoked_elsewhere_is_gone_at_once(factory: Factory<'_>) {
     b.chmod(dir, 0o700).unwrap();
     assert_eq!(a.node(dir).access_rev, rev, "a has not heard of it");
     let make = a.make_op(dir, "x", MakeKind::Regular, 0o644);
-    assert_eq!(a.run_as(&make, &Vouch::Kernel { told: Some(rev) }).unwrap_err(), Errno::ESTALE);
+    assert_eq!(
+        a.run_as(&make, &Vouch::Kernel { told: Some(Told::one(dir, rev)) }).unwrap_err(),
+        Errno::ESTALE
+    );
     assert_eq!(b.lookup(dir, "x"), Ok(None));
     b.chmod(dir, 0o777).unwrap();
     assert!(a.run_as(&make, &user(5)).is_ok(), "nor is a right withheld that was just given");
