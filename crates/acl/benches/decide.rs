@@ -36,7 +36,7 @@ fn main() -> ExitCode {
             }
             _ => ExitCode::from(2),
         },
-        [rest @ ..] if rest.contains(&"--instructions") => {
+        rest if rest.contains(&"--instructions") => {
             print_table("instructions a decision, remembered", |family, acl, groups| {
                 let count = |rounds: u64| instructions(family, acl, groups, rounds);
                 (count(120_000)? - count(20_000)?).checked_div(100_000).map(|each| each.to_string())

@@ -1,10 +1,9 @@
 //! Callers, each known by one number.
 
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use types::Cred;
+use types::{Caps, Cred};
 
 use crate::identity::Id;
 use crate::keys::Keys;
@@ -28,8 +27,7 @@ impl Credential {
         self.id
     }
 
-    /// With the capabilities of whoever was seen first with this content. They are no part of it: ask those of the
-    /// caller at hand.
+    /// Without capabilities, which are no part of it: ask those of the caller at hand.
     pub fn cred(&self) -> &Cred {
         &self.cred
     }
@@ -64,34 +62,17 @@ struct Generations {
 }
 
 /// What makes credentials equal.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Content {
+    /// Without capabilities.
     cred: Cred,
     sids: Box<[Id]>,
 }
 
 impl Content {
-    fn parts(&self) -> (u32, u32, &[u32], &[Id]) {
-        (self.cred.uid, self.cred.gid, self.cred.groups(), &self.sids)
-    }
-
     /// In units of one group; what a credential without any costs is a guess, and of no consequence.
     fn cost(&self) -> usize {
         32 + self.cred.groups().len() + self.sids.len()
-    }
-}
-
-impl PartialEq for Content {
-    fn eq(&self, other: &Self) -> bool {
-        self.parts() == other.parts()
-    }
-}
-
-impl Eq for Content {}
-
-impl Hash for Content {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.parts().hash(state);
     }
 }
 
@@ -109,7 +90,9 @@ impl Credentials {
         let mut sids = sids.to_vec();
         sids.sort_unstable();
         sids.dedup();
-        let content = Content { cred: cred.clone(), sids: sids.into() };
+        let mut cred = cred.clone();
+        cred.caps = Caps::NONE;
+        let content = Content { cred, sids: sids.into() };
         // Nothing panics while it holds the lock, and the maps would be in order even then.
         let known = self.generations.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(credential) = known.young.get(&content) {
@@ -148,8 +131,6 @@ impl Generations {
 
 #[cfg(test)]
 mod tests {
-    use types::Caps;
-
     use super::*;
 
     fn cred(uid: u32, groups: &[u32]) -> Cred {

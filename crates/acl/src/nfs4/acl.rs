@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use types::AclId;
 
-use super::{AclError, AclFlags, Entry, EntryFlags, Kind, Who};
+use super::{AclError, AclFlags, Entry, EntryFlags, Kind, Mask, Who};
 
 /// A valid NFSv4 ACL; cheap to clone. The order of its entries is part of its meaning, so that there is nothing to sort.
 ///
-/// What holds by construction: there are 1 to [`Self::MAX_ENTRIES`] entries.
+/// What holds by construction: there are 1 to [`Self::MAX_ENTRIES`] entries. A list without any, which lets nobody do
+/// anything, is kept as one entry that allows everyone nothing, so that every form of an ACL has something to say.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Nfs4Acl {
     flags: AclFlags,
@@ -20,19 +21,17 @@ impl Nfs4Acl {
     pub const MAX_ENTRIES: usize = 8_000;
 
     /// # Errors
-    /// [`AclError::Empty`], [`AclError::TooLong`].
+    /// [`AclError::TooLong`].
     pub fn new(flags: AclFlags, entries: impl IntoIterator<Item = Entry>) -> Result<Self, AclError> {
-        let entries: Arc<[Entry]> = entries.into_iter().take(Self::MAX_ENTRIES + 1).collect();
-        match entries.len() {
-            0 => Err(AclError::Empty),
-            1..=Self::MAX_ENTRIES => Ok(Nfs4Acl { flags, entries }),
-            _ => Err(AclError::TooLong),
-        }
+        let acl = Self::of_few(flags, entries.into_iter().take(Self::MAX_ENTRIES + 1));
+        if acl.entries.len() > Self::MAX_ENTRIES { Err(AclError::TooLong) } else { Ok(acl) }
     }
 
-    /// For three to six entries, as a mode is made of.
-    pub(super) fn of_a_few(entries: impl IntoIterator<Item = Entry>) -> Self {
-        Nfs4Acl { flags: AclFlags::NONE, entries: entries.into_iter().collect() }
+    /// For entries that are known not to be too many.
+    pub(super) fn of_few(flags: AclFlags, entries: impl IntoIterator<Item = Entry>) -> Self {
+        let entries: Arc<[Entry]> = entries.into_iter().collect();
+        let nothing = Entry::allow(Who::Everyone, Mask::NONE);
+        Nfs4Acl { flags, entries: if entries.is_empty() { [nothing].into() } else { entries } }
     }
 
     /// In stored order, which decides.
@@ -57,17 +56,15 @@ impl Nfs4Acl {
 
     /// The ACL as a file can have it. What only means something on directories is taken away: an entry that is merely
     /// there to be inherited goes (to keep it without that flag would give it effect), others lose the flags.
-    ///
-    /// # Errors
-    /// [`AclError::Empty`] if nothing is left.
-    pub fn for_file(&self) -> Result<Self, AclError> {
+    #[must_use]
+    pub fn for_file(&self) -> Self {
         if !self.entries.iter().any(|entry| entry.flags.has_any(EntryFlags::OF_DIRECTORIES)) {
-            return Ok(self.clone());
+            return self.clone();
         }
         let kept = self.entries.iter().filter(|entry| !entry.flags.has(EntryFlags::INHERIT_ONLY));
         let plain =
             kept.map(|entry| Entry { flags: entry.flags.without(EntryFlags::OF_DIRECTORIES), ..*entry });
-        Self::new(self.flags, plain)
+        Self::of_few(self.flags, plain)
     }
 
     /// What to store when somebody who sees only part of an ACL has set `new`: who set a `system.nfs4_acl` said
@@ -118,7 +115,7 @@ mod tests {
     #[test]
     fn lengths_are_bounded() {
         let entry = acl("A::EVERYONE@:r").entries()[0];
-        assert_eq!(Nfs4Acl::new(AclFlags::NONE, []), Err(AclError::Empty));
+        assert_eq!(Nfs4Acl::new(AclFlags::NONE, []), Ok(acl("A::EVERYONE@:")));
         assert_eq!(Nfs4Acl::new(AclFlags::NONE, [entry; 8000]).unwrap().entries().len(), 8000);
         assert_eq!(Nfs4Acl::new(AclFlags::NONE, std::iter::repeat(entry)), Err(AclError::TooLong));
     }
@@ -126,8 +123,8 @@ mod tests {
     #[test]
     fn files_have_no_flags_of_directories() {
         let mixed = acl("A:fdn:5:r,A:i:6:r,D:fi:7:r,U:dS:8:r,A:I:EVERYONE@:x");
-        assert_eq!(mixed.for_file().unwrap(), acl("A::5:r,U:S:8:r,A:I:EVERYONE@:x"));
-        assert_eq!(acl("A:fi:5:r").for_file(), Err(AclError::Empty));
+        assert_eq!(mixed.for_file(), acl("A::5:r,U:S:8:r,A:I:EVERYONE@:x"));
+        assert_eq!(acl("flags:a,A:fi:5:r").for_file(), acl("flags:a,A::EVERYONE@:"));
     }
 
     #[test]

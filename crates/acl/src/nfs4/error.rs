@@ -19,7 +19,7 @@ pub enum AclError {
     Mask,
     /// A principal that this system or volume does not know, the id -1 included.
     Who,
-    /// No entry at all.
+    /// Text without any entry; who means a list that allows nothing writes `A::EVERYONE@:`.
     Empty,
     /// More than [`MAX_ENTRIES`](super::Nfs4Acl::MAX_ENTRIES) entries, or more than fit the 64 KiB of an xattr.
     TooLong,
@@ -57,7 +57,7 @@ impl fmt::Display for AclError {
             AclError::Flags => "an ACL entry with unknown flags",
             AclError::Mask => "an ACL entry with unknown permissions",
             AclError::Who => "an ACL entry for an unknown principal",
-            AclError::Empty => "an ACL without entries",
+            AclError::Empty => "ACL text without entries",
             AclError::TooLong => "an ACL of more than 8000 entries or 64 KiB",
         })
     }

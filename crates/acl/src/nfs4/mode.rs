@@ -74,24 +74,15 @@ fn entries_of(mode: Mode, is_dir: bool) -> (Vec<Entry>, [Entry; 3]) {
 /// The ACL to show for a file that has none, e.g. `A::OWNER@:rwatTnNcCoy,A::GROUP@:rtncy,A::EVERYONE@:rtncy`.
 pub fn from_mode(mode: Mode, is_dir: bool) -> Nfs4Acl {
     let (front, end) = entries_of(mode, is_dir);
-    Nfs4Acl::of_a_few(front.into_iter().chain(end))
+    Nfs4Acl::of_few(AclFlags::NONE, front.into_iter().chain(end))
 }
 
 /// Sets the ACL of a file with this mode, and gives the file's new mode and the ACL to store, which is none where the
 /// mode alone says the same. `kill_sgid` as in [`crate::posix::set_access`].
-///
-/// # Errors
-/// [`AclError::Empty`] for a file that is no directory, if all entries are merely there to be inherited.
-pub fn set(
-    mode: Mode,
-    is_dir: bool,
-    acl: &Nfs4Acl,
-    kill_sgid: bool,
-) -> Result<(Mode, Option<Nfs4Acl>), AclError> {
+pub fn set(mode: Mode, is_dir: bool, acl: &Nfs4Acl, kill_sgid: bool) -> (Mode, Option<Nfs4Acl>) {
     let mode = if kill_sgid { mode.without(Mode::SGID) } else { mode };
-    let acl = if is_dir { acl.clone() } else { acl.for_file()? };
-    let rwx = acl.mode_bits();
-    Ok((mode.without(0o777).with(rwx), acl.unless_trivial(is_dir)))
+    let acl = if is_dir { acl.clone() } else { acl.for_file() };
+    (mode.without(0o777).with(acl.mode_bits()), acl.unless_trivial(is_dir))
 }
 
 /// A chmod of a file with this ACL: the ACL to store with the new mode. Twin of `zfs_acl_chmod_setattr`.
@@ -220,7 +211,7 @@ mod tests {
                 assert!(acl.is_trivial(is_dir), "{acl}");
                 assert_eq!(
                     set(Mode::new(0o7000), is_dir, &acl, false),
-                    Ok((Mode::new(0o7000 | bits), None)),
+                    (Mode::new(0o7000 | bits), None),
                     "{acl}"
                 );
             }
@@ -265,11 +256,11 @@ mod tests {
     #[test]
     fn setting_an_acl_sets_the_mode() {
         let named = acl("A::5:rwx,A::EVERYONE@:r");
-        assert_eq!(set(Mode::new(0o7700), true, &named, true), Ok((Mode::new(0o5444), Some(named))));
+        assert_eq!(set(Mode::new(0o7700), true, &named, true), (Mode::new(0o5444), Some(named)));
         let inherited = acl("A:fdi:5:r,A:d:EVERYONE@:x");
         assert_eq!(
             set(Mode::new(0o700), false, &inherited, false),
-            Ok((Mode::new(0o111), Some(acl("A::EVERYONE@:x"))))
+            (Mode::new(0o111), Some(acl("A::EVERYONE@:x")))
         );
     }
 

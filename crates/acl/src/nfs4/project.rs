@@ -19,7 +19,7 @@
 //! Identities of domains count as groups that the POSIX ACL cannot name. Where there is no exact projection, this one
 //! takes the wider side and says so. `tests/projection.rs` compares it with a search of all POSIX ACLs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::identity::Id;
 use crate::posix::{self, Perm, PosixAcl, Tag};
@@ -77,6 +77,10 @@ struct List {
     groups: Vec<(Group, Said)>,
     /// The first entry for everyone.
     everyone: Option<Said>,
+    /// Where the first and the last of the groups' entries stand that allow.
+    allowed: Option<(usize, usize)>,
+    /// The same of those that deny.
+    denied: Option<(usize, usize)>,
 }
 
 impl List {
@@ -89,27 +93,42 @@ impl List {
         own.filter(|own| own.at < self.end().at).unwrap_or(self.end())
     }
 
-    fn any_group(&self, allow: bool, at: impl Fn(usize) -> bool) -> bool {
-        self.groups.iter().any(|(_, said)| said.allow == allow && at(said.at))
+    /// Adds the first entry of a group, which stands behind all those of other groups so far.
+    fn push(&mut self, group: Group, said: Said) {
+        self.groups.push((group, said));
+        let span = if said.allow { &mut self.allowed } else { &mut self.denied };
+        let (first, _) = span.unwrap_or((said.at, said.at));
+        *span = Some((first, said.at));
+    }
+
+    /// Whether a group's entry in front of this place allows, or denies.
+    fn any_before(&self, at: usize, allow: bool) -> bool {
+        let span = if allow { self.allowed } else { self.denied };
+        span.is_some_and(|(first, _)| first < at)
+    }
+
+    /// Whether a group's entry behind this place allows, or denies.
+    fn any_behind(&self, at: usize, allow: bool) -> bool {
+        let span = if allow { self.allowed } else { self.denied };
+        span.is_some_and(|(_, last)| last > at)
     }
 
     /// Whether the caller may be granted it, in some set of groups.
     fn is_possible(&self, own: Option<Said>) -> bool {
         let end = self.end_for(own);
-        end.allow || self.any_group(true, |at| at < end.at)
+        end.allow || self.any_before(end.at, true)
     }
 
     /// Whether it is the same in any set of groups.
     fn is_constant(&self, own: Option<Said>) -> bool {
         let end = self.end_for(own);
-        !self.any_group(!end.allow, |at| at < end.at)
+        !self.any_before(end.at, !end.allow)
     }
 
     /// Whether the entry that speaks of him makes no difference, in any set of groups.
     fn is_as_for_all(&self, own: Option<Said>) -> bool {
         let end = self.end_for(own);
-        end.at == self.end().at
-            || end.allow == self.end().allow && !self.any_group(!end.allow, |at| at > end.at)
+        end.at == self.end().at || end.allow == self.end().allow && !self.any_behind(end.at, !end.allow)
     }
 }
 
@@ -130,7 +149,7 @@ struct Projector {
 /// The groups to name for the sake of search.
 #[derive(Debug)]
 struct Plan {
-    named: Vec<u32>,
+    named: BTreeSet<u32>,
     /// Some of whom the NFSv4 ACL grants search could not be told apart, so everybody gets it.
     all_search: bool,
     is_exact: bool,
@@ -184,7 +203,7 @@ impl Projector {
         let spoken = self.groups.entry(group).or_default();
         for (list, bit) in self.lists.iter_mut().zip(BITS) {
             if entry.mask.has(bit) && !spoken.has(bit) && list.everyone.is_none() {
-                list.groups.push((group, said));
+                list.push(group, said);
             }
         }
         *spoken |= entry.mask;
@@ -206,11 +225,9 @@ impl Projector {
                 Group::Foreign(_) => None,
             })
         };
-        let first_denied = list.groups.iter().find(|(_, said)| !said.allow).map(|(_, said)| said.at);
-        let last_denied = list.groups.iter().rfind(|(_, said)| !said.allow).map(|(_, said)| said.at);
         let allowed = || list.groups.iter().filter(|(_, said)| said.allow);
         let foreign = |group: &Group| matches!(group, Group::Foreign(_));
-        match (first_denied.zip(last_denied), list.end().allow) {
+        match (list.denied, list.end().allow) {
             // Everybody may, so naming groups does no harm.
             (None, true) => Plan { named: every_gid().collect(), all_search: false, is_exact: true },
             (denied, false) => {

@@ -32,7 +32,7 @@ impl Nfs4Acl {
         }
         // One more than the limit is enough to see that it is passed.
         let entries = parts.take(Self::MAX_ENTRIES + 1).map(parse_entry).collect::<Result<Vec<_>, _>>()?;
-        Self::new(flags, entries)
+        if entries.is_empty() { Err(AclError::Empty) } else { Self::new(flags, entries) }
     }
 
     /// The stored form: ASCII, one text for one ACL.

@@ -58,7 +58,7 @@ impl Nfs4Acl {
     ///
     /// # Errors
     /// [`AclError::TooLong`] for more than 64 KiB or more entries than allowed, then the entries' own in stored order,
-    /// then `Size` for bytes that follow, and `Empty`.
+    /// then `Size` for bytes that follow.
     pub fn from_xattr(value: &[u8], scope: Scope, principals: &dyn Principals) -> Result<Self, AclError> {
         if value.len() > XATTR_BYTES_MAX {
             return Err(AclError::TooLong);
@@ -303,7 +303,7 @@ mod tests {
             assert_eq!(parse(&good[..length]), Err(AclError::Size), "{length}");
         }
         assert_eq!(parse(&[&good[..], &[0]].concat()), Err(AclError::Size));
-        assert_eq!(parse(&0u32.to_be_bytes()), Err(AclError::Empty));
+        assert_eq!(parse(&0u32.to_be_bytes()).unwrap(), "A::EVERYONE@:");
         assert_eq!(parse(&8001u32.to_be_bytes()), Err(AclError::TooLong));
         assert_eq!(parse(&8000u32.to_be_bytes()), Err(AclError::Size));
         assert_eq!(parse(&[0; XATTR_BYTES_MAX + 1]), Err(AclError::TooLong));
