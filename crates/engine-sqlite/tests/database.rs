@@ -289,6 +289,26 @@ impl Drop for SmallDisk {
 }
 
 #[test]
+fn the_log_is_folded_into_the_database_while_it_is_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v.db");
+    let engine = create(&path);
+    let size = || fs::metadata(&path).unwrap().len();
+    let empty = size();
+    let mut next = 10;
+    while size() == empty {
+        assert!(next < 100_000, "nothing but the log has grown");
+        let txns: Vec<Txn> = (next..next + 100).map(add_file).collect();
+        engine.commit(&txns).unwrap();
+        next += 100;
+    }
+    drop(engine);
+    let engine = open(&path).unwrap();
+    assert_eq!(inos(&engine), (10..next).collect());
+    assert_consistent(&engine);
+}
+
+#[test]
 fn a_full_disk_loses_nothing_and_heals() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: mounting a small tmpfs takes root");
