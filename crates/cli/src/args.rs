@@ -127,6 +127,10 @@ Options for -o, several separated by commas:
   cache_dir=DIR      keep blocks that were read on this disk too, across mounts
   cache_dir_size=SIZE, cache_dir_free=SIZE
                      what it may take [default: 10G], and what it leaves free [default: 5G]
+  writeback          store blocks in cache_dir first and upload them in the background: faster, but until then
+                     only this machine can read them; umount waits for the uploads
+  writeback_size=SIZE
+                     what may wait there [default: 10G]; beyond that, blocks go to the store at once
   write_buffer=SIZE  memory for data not yet stored
 
 Examples:

@@ -8,6 +8,7 @@ use crate::args::DestroyArgs;
 use crate::fault::Fault;
 use crate::mount;
 use crate::output;
+use crate::staged;
 use crate::status::{usage, used_bytes};
 use crate::store::{open_closed, store_fault};
 use crate::units::show_size;
@@ -33,6 +34,7 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<(), Fault> {
     bar.finish_and_clear();
     destroyed
         .map_err(|error| store_fault(&volume, &error).advise("nothing else was removed; run it again"))?;
+    staged::forget(&volume);
     engine.wipe().map_err(failed)?;
     drop(engine);
     drop(database);

@@ -37,6 +37,7 @@ mod registry;
 mod rmr;
 mod scrub;
 mod statistics;
+mod staged;
 mod status;
 mod store;
 mod umount;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use chunk::{BlockStore, Pending};
 use engine_sqlite::{LockError, MountLock};
 use fuse::UnmountMode;
 use meta::{Counting, Engine, Meta, Volume};
@@ -23,9 +24,11 @@ use crate::options::Options;
 use crate::paths;
 use crate::process::{self, Process, host_name};
 use crate::registry::{self, Entry};
+use crate::staged;
 use crate::statistics::{Counters, Endpoint};
 use crate::status::sessions;
 use crate::store::open_store;
+use crate::units::show_size;
 use crate::url::{Database, MetaUrl};
 
 /// Records held in memory, some 200 bytes each.
@@ -33,6 +36,9 @@ const CACHED_RECORDS: usize = 400_000;
 
 /// How long a mount waits for one before it to be gone: a process that was killed, or that unmounts at this moment.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a store that takes no block is waited for at the end, before blocks are left on the local disk.
+const UPLOAD_PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(args: &MountArgs) -> Result<(), Fault> {
     if args.background && !args.report {
@@ -87,9 +93,12 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     meta.set_alone(!options.shared);
     // Asking a database on this machine costs microseconds: with others about, every question is asked.
     meta.set_lifetime(Duration::ZERO);
+    if let Some(writeback) = options.writeback(meta.volume()) {
+        staged::note(meta.volume(), &writeback.place())?;
+    }
     let store = open_store(meta.volume(), &args.keys, options.store(meta.volume()))?;
     let vfs_options = VfsOptions { write_buffer_bytes: options.write_buffer_bytes, atime: options.atime() };
-    let vfs = Arc::new(Vfs::new(Arc::new(meta), store, vfs_options));
+    let vfs = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(&store), vfs_options));
 
     let session = SessionInfo {
         host: host_name(),
@@ -111,11 +120,12 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     let served = house
         .as_ref()
         .map_err(Fault::clone)
-        .and_then(|_| serve_mounted(&vfs, engine, &options, &mut entry, report));
+        .and_then(|_| serve_mounted(&vfs, &store, engine, &options, &mut entry, report));
     let ended = vfs.end().map_err(|errno| {
         broken("not all data could be stored at the end of the session", &errno)
             .advise("the log says which; what was acknowledged by fsync is safe")
     });
+    let ended = ended.and(wait_uploads(&store));
     if let Ok(house) = house {
         house.thread().unpark();
         // It has no result, and a panic is in the log.
@@ -143,9 +153,41 @@ fn open(url: &MetaUrl, report: &Report) -> Result<Database, Fault> {
     Ok(database)
 }
 
+/// Waits until no block waits for its upload any more.
+///
+/// # Errors
+/// The store takes none: they stay where they are.
+fn wait_uploads(store: &BlockStore) -> Result<(), Fault> {
+    let told = |pending: &Pending| {
+        let Pending { blocks, bytes, uploaded, error, .. } = pending;
+        tracing::info!(
+            blocks,
+            bytes,
+            uploaded,
+            error,
+            "waiting for blocks to be uploaded; they are safe if this is killed"
+        );
+    };
+    if let Some(pending) = store.pending().filter(|pending| pending.blocks > 0) {
+        told(&pending);
+    }
+    store.wait_uploads(UPLOAD_PATIENCE, &mut |pending| told(pending)).map_err(|pending| {
+        let Pending { blocks, bytes, error, .. } = pending;
+        let reason = error.unwrap_or_default();
+        let size = show_size(bytes);
+        Fault::new(format!(
+            "the store does not take {blocks} blocks of {size}, which wait on the local disk: {reason}"
+        ))
+        .advise(
+            "mount the volume here again with the same cache_dir: it reads them from there, and uploads them",
+        )
+    })
+}
+
 /// Mounts, says so, and serves until the volume is unmounted.
 fn serve_mounted(
     vfs: &Arc<Vfs>,
+    store: &Arc<BlockStore>,
     engine: Arc<Counting<Arc<dyn Engine>>>,
     options: &Options,
     entry: &mut Entry,
@@ -157,7 +199,7 @@ fn serve_mounted(
     let handle = signals.handle();
     let mounted = fuse::mount(vfs, &entry.mountpoint, &options.fuse)?;
     let mountpoint = mounted.mountpoint().to_owned();
-    let counters = Counters { requests: Arc::clone(mounted.counts()), engine };
+    let counters = Counters { requests: Arc::clone(mounted.counts()), engine, store: Arc::clone(store) };
     // It answers until this returns.
     let _endpoint = match register(&mountpoint, entry) {
         Ok(()) => Endpoint::start(entry, counters)

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use chunk::{DiskCacheOptions, StoreOptions};
+use chunk::{DiskCacheOptions, StoreOptions, WritebackOptions};
 use meta::Volume;
 use vfs::AtimeMode;
 
@@ -20,13 +20,17 @@ pub(crate) struct Options {
     cache_dir: Option<PathBuf>,
     cache_dir_bytes: u64,
     cache_dir_free_bytes: u64,
+    /// Blocks are stored in the cache's directory first, and uploaded in the background.
+    writeback: bool,
+    writeback_bytes: u64,
     pub(crate) write_buffer_bytes: u64,
     atime: AtimeMode,
 }
 
 const KNOWN: &str = "ro, rw, nosuid, nodev, noexec, noatime, relatime, strictatime, allow_other, user_only, nonempty, \
                      shared, workers=N, transport=auto|ring|dev, \
-                     cache=SIZE, cache_dir=DIR, cache_dir_size=SIZE, cache_dir_free=SIZE and write_buffer=SIZE";
+                     cache=SIZE, cache_dir=DIR, cache_dir_size=SIZE, cache_dir_free=SIZE, writeback, writeback_size=SIZE \
+                     and write_buffer=SIZE";
 
 const MAX_WORKERS: usize = 1024;
 const MIN_CACHE_BYTES: u64 = 4 << 20;
@@ -46,6 +50,8 @@ impl Options {
             cache_dir: None,
             cache_dir_bytes: 10 << 30,
             cache_dir_free_bytes: 5 << 30,
+            writeback: false,
+            writeback_bytes: 10 << 30,
             write_buffer_bytes: vfs::VfsOptions::default().write_buffer_bytes,
             atime: AtimeMode::default(),
         };
@@ -60,6 +66,12 @@ impl Options {
                     wrong("there is no such mount option".to_owned()).advise(format!("known are {KNOWN}"))
                 );
             }
+        }
+        if options.writeback && options.cache_dir.is_none() {
+            let fault = Fault::usage("blocks cannot wait for their upload without a place to wait in");
+            return Err(fault
+                .at("-o writeback")
+                .advise("name a directory on a local disk with -o cache_dir=DIR"));
         }
         Ok(options)
     }
@@ -77,13 +89,27 @@ impl Options {
             max_bytes: self.cache_dir_bytes,
             min_free_bytes: self.cache_dir_free_bytes,
         });
-        StoreOptions { cache_bytes: self.cache_bytes, disk_cache, ..StoreOptions::default() }
+        let writeback = self.writeback(volume);
+        StoreOptions { cache_bytes: self.cache_bytes, disk_cache, writeback, ..StoreOptions::default() }
+    }
+
+    /// How blocks are staged; without `-o writeback` none are, but those that an earlier mount left are uploaded.
+    pub(crate) fn writeback(&self, volume: &Volume) -> Option<WritebackOptions> {
+        let options = WritebackOptions {
+            directory: self.cache_dir.clone()?,
+            volume: volume.uuid.clone(),
+            max_bytes: if self.writeback { self.writeback_bytes } else { 0 },
+            min_free_bytes: self.cache_dir_free_bytes,
+        };
+        (self.writeback || options.place().is_dir()).then_some(options)
     }
 
     fn set_flag(&mut self, option: &str) -> bool {
         let fuse = &mut self.fuse;
         match option {
             "shared" => self.shared = true,
+            "writeback" => self.writeback = true,
+            "nowriteback" => self.writeback = false,
             "ro" => fuse.read_only = true,
             "rw" => fuse.read_only = false,
             "nosuid" => fuse.nosuid = true,
@@ -125,6 +151,7 @@ impl Options {
             "cache_dir" => return Err("the cache's directory has to be an absolute path".to_owned()),
             "cache_dir_size" => self.cache_dir_bytes = parse_size(value)?,
             "cache_dir_free" => self.cache_dir_free_bytes = parse_size(value)?,
+            "writeback_size" => self.writeback_bytes = parse_size(value)?,
             "write_buffer" => self.write_buffer_bytes = parse_size(value)?.max(MIN_WRITE_BUFFER_BYTES),
             _ => return Ok(key.starts_with("x-")),
         }
@@ -150,12 +177,15 @@ mod tests {
         assert!(!parse("user_only").unwrap().fuse.allow_other);
         assert_eq!(parse("strictatime,relatime").unwrap().atime(), AtimeMode::Relative);
         assert_eq!(parse("strictatime,ro").unwrap().atime(), AtimeMode::Never);
+        assert!(parse("writeback,nowriteback").is_ok() && parse("cache_dir=/c,writeback").unwrap().writeback);
         assert_eq!(parse("transport=ring,transport=dev").unwrap().fuse.channel, fuse::Channel::Device);
     }
 
     #[test]
     fn what_is_unknown_or_wrong_is_named() {
-        for list in ["rx", "ro,workers=0", "workers=many", "transport=x", "cache=big", "ro=1", "workers"] {
+        for list in
+            ["writeback", "rx", "ro,workers=0", "workers=many", "transport=x", "cache=big", "ro=1", "workers"]
+        {
             let fault = parse(list).unwrap_err();
             assert_eq!(fault.exit_code(), 2);
             assert!(fault.to_string().contains(list.split(',').next_back().unwrap()), "{fault}");

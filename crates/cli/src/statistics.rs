@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use chunk::{BlockStore, Pending};
 use fuse::RequestCounts;
 use meta::{Counting, Counts, Engine};
 use rustix::time::{ClockId, clock_gettime};
@@ -32,6 +33,7 @@ const MAX_ANSWER_BYTES: u64 = 64 << 10;
 pub(crate) struct Counters {
     pub(crate) requests: Arc<RequestCounts>,
     pub(crate) engine: Arc<Counting<Arc<dyn Engine>>>,
+    pub(crate) store: Arc<BlockStore>,
 }
 
 /// What the counters said at one moment, or what lay between two.
@@ -41,6 +43,8 @@ pub(crate) struct Statistics {
     pub(crate) requests: BTreeMap<String, u64>,
     pub(crate) engine: Counts,
     pub(crate) cpu: Duration,
+    /// What waits for its upload at the later of the two moments; `None` without write-back.
+    pub(crate) pending: Option<Pending>,
 }
 
 /// The endpoint; dropped, it is gone.
@@ -91,7 +95,12 @@ impl Drop for Endpoint {
 
 impl Counters {
     fn read(&self) -> Statistics {
-        Statistics { requests: self.requests.seen().collect(), engine: self.engine.counts(), cpu: own_cpu() }
+        Statistics {
+            requests: self.requests.seen().collect(),
+            engine: self.engine.counts(),
+            cpu: own_cpu(),
+            pending: self.store.pending(),
+        }
     }
 }
 
@@ -125,6 +134,13 @@ impl Statistics {
                 "transactions": self.engine.txns,
             },
             "cpu_ns": self.cpu.as_nanos() as u64,
+            "writeback": self.pending.as_ref().map(|pending| json!({
+                "blocks": pending.blocks,
+                "bytes": pending.bytes,
+                "uploaded": pending.uploaded,
+                "failures": pending.failures,
+                "error": pending.error,
+            })),
         })
     }
 
@@ -142,6 +158,7 @@ impl Statistics {
                 txns: engine["transactions"].as_u64()?,
             },
             cpu: Duration::from_nanos(value["cpu_ns"].as_u64()?),
+            pending: pending(&value["writeback"]),
         })
     }
 }
@@ -158,6 +175,7 @@ impl Sub for &Statistics {
             requests: self.requests.iter().filter_map(since).collect(),
             engine: self.engine - earlier.engine,
             cpu: self.cpu.saturating_sub(earlier.cpu),
+            pending: self.pending.clone(),
         }
     }
 }
@@ -173,6 +191,7 @@ impl AddAssign<&Statistics> for Statistics {
         self.engine.syncs += more.engine.syncs;
         self.engine.txns += more.engine.txns;
         self.cpu += more.cpu;
+        self.pending.clone_from(&more.pending);
     }
 }
 
@@ -180,6 +199,17 @@ impl AddAssign<&Statistics> for Statistics {
 pub(crate) fn own_cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// What waits for its upload, if anything is staged at all.
+fn pending(value: &Value) -> Option<Pending> {
+    Some(Pending {
+        blocks: value["blocks"].as_u64()?,
+        bytes: value["bytes"].as_u64()?,
+        uploaded: value["uploaded"].as_u64()?,
+        failures: value["failures"].as_u64()?,
+        error: value["error"].as_str().map(str::to_owned),
+    })
 }
 
 fn answer(mut stream: UnixStream, counters: &Counters) -> io::Result<()> {
@@ -204,12 +234,16 @@ mod tests {
             requests: [("LOOKUP".to_owned(), lookups), ("INIT".to_owned(), 1)].into(),
             engine: Counts { reads, ..Counts::default() },
             cpu: Duration::from_nanos(cpu_ns),
+            pending: None,
         }
     }
 
     #[test]
     fn an_answer_is_read_as_it_was_written() {
-        let said = statistics(7, 3, 99);
+        let mut said = statistics(7, 3, 99);
+        assert_eq!(Statistics::from_json(&said.to_json()).as_ref(), Some(&said));
+        let error = Some("no answer".to_owned());
+        said.pending = Some(Pending { blocks: 2, bytes: 9, uploaded: 1, failures: 4, error });
         assert_eq!(Statistics::from_json(&said.to_json()), Some(said));
         assert_eq!(Statistics::from_json(&json!({"requests": {}})), None);
     }

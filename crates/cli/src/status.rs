@@ -1,5 +1,7 @@
 //! `limen status`: a volume's settings, what it holds, and who has it mounted.
 
+use std::path::Path;
+
 use meta::{Engine, EngineError, Record, Scan, Session, Usage, Volume, Want};
 use serde_json::{Value, json};
 use types::{SessionId, Time};
@@ -8,6 +10,9 @@ use crate::args::StatusArgs;
 use crate::fault::Fault;
 use crate::output::{self, Table};
 use crate::process;
+use crate::registry;
+use crate::staged;
+use crate::statistics::Statistics;
 use crate::units::show_size;
 use crate::url::MetaUrl;
 
@@ -21,8 +26,10 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
     let failed = |error: EngineError| Fault::new(error).at(&url);
     let usage = usage(&*engine).map_err(failed)?;
     let sessions = sessions(&*engine).map_err(failed)?;
+    // Another user's may not be counted by this one.
+    let staged = chunk::count_staged(&staged::places(&volume)).ok();
     if args.json {
-        return output::print_json(&to_json(&url, &volume, &usage, &sessions));
+        return output::print_json(&to_json(&url, &volume, &usage, &sessions, staged));
     }
     let mut table = Table::default();
     table.row("volume", &volume.name);
@@ -45,6 +52,13 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
     }
     if sessions.is_empty() {
         table.row("session", "none: it is not mounted");
+    }
+    if let Some((blocks, bytes)) = staged.filter(|(blocks, _)| *blocks > 0) {
+        let size = show_size(bytes);
+        table.row("write-back", format!("{blocks} blocks, {size} wait on this machine to be uploaded"));
+    }
+    for error in upload_errors(&sessions) {
+        table.row("", format!("the store does not take them: {error}"));
     }
     output::print(&table.render())
 }
@@ -90,7 +104,21 @@ fn state(session: &Session) -> Option<&'static str> {
     dead.then_some(" (its process is gone; the next mount cleans up after it)")
 }
 
-fn to_json(url: &MetaUrl, volume: &Volume, usage: &Usage, sessions: &[Session]) -> Value {
+/// Why the mounts of this machine cannot upload what waits there.
+fn upload_errors(sessions: &[Session]) -> Vec<String> {
+    let here = sessions.iter().filter(|session| session.host == process::host_name());
+    let entries = here.flat_map(|session| registry::by_mountpoint(Path::new(&session.mountpoint)));
+    let alive = entries.filter(|entry| entry.process.is_alive());
+    alive.filter_map(|entry| Statistics::ask(&entry).ok()?.pending?.error).collect()
+}
+
+fn to_json(
+    url: &MetaUrl,
+    volume: &Volume,
+    usage: &Usage,
+    sessions: &[Session],
+    staged: Option<(u64, u64)>,
+) -> Value {
     let rfc3339 = |time: Time| time.to_string().replacen(' ', "T", 1).replace(" UTC", "Z");
     let session = |session: &Session| {
         json!({
@@ -119,6 +147,7 @@ fn to_json(url: &MetaUrl, volume: &Volume, usage: &Usage, sessions: &[Session]) 
         "capacity_bytes": volume.capacity_bytes,
         "max_inodes": volume.max_inodes,
         "usage": { "inodes": usage.inodes, "bytes": used_bytes(usage) },
+        "staged": staged.map(|(blocks, bytes)| json!({ "blocks": blocks, "bytes": bytes })),
         "sessions": sessions.iter().map(session).collect::<Vec<_>>(),
     })
 }

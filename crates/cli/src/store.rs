@@ -8,6 +8,7 @@ use meta::Volume;
 
 use crate::args::KeyArgs;
 use crate::fault::Fault;
+use crate::staged;
 
 /// The environment variables that hold a key, or a passphrase.
 const KEY: &str = "LIMEN_KEY";
@@ -75,5 +76,6 @@ fn unlock(volume: &Volume, keys: &KeyArgs) -> Result<Option<Encryption>, Fault> 
 
 fn open_with(volume: &Volume, options: StoreOptions) -> Result<Arc<BlockStore>, Fault> {
     let config = StorageConfig { storage: volume.storage.clone(), bucket: volume.bucket.clone() };
+    let options = StoreOptions { staged: staged::places(volume), ..options };
     BlockStore::open_with(&config, options).map_err(|error| store_fault(volume, &error))
 }

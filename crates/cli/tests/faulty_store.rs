@@ -1,0 +1,176 @@
+//! A mount on a store that fails, is slow, and lies, as root: programs are told, and are never given wrong data. The mount
+//! is served by the test itself, for only so can its store be wrapped.
+
+mod common;
+mod harness;
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::num::NonZeroUsize;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chunk::{BlockStore, Fault, Faults, StorageConfig, StoreCall, StoreOptions};
+use harness::Random;
+use meta::{AclKind, MemEngine, Meta, Volume};
+use rustix::fs::{Advice, fadvise};
+use rustix::process::geteuid;
+use tempfile::TempDir;
+use types::{Errno, Time};
+use vfs::{SessionInfo, Vfs, VfsOptions};
+
+const MIB: usize = 1 << 20;
+
+/// A volume mounted by this process; what its store does wrong can change.
+struct Served {
+    dir: TempDir,
+    engine: Arc<MemEngine>,
+    faults: Arc<Faults>,
+    mount: Option<(Arc<Vfs>, fuse::Mounted)>,
+}
+
+impl Served {
+    /// `None`, said on standard error, without root.
+    fn new(seed: u64) -> Option<Self> {
+        if !geteuid().is_root() {
+            eprintln!("SKIPPED: mounting takes root");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("mnt")).unwrap();
+        let engine = Arc::new(MemEngine::default());
+        let volume = Volume {
+            name: "vol".into(),
+            uuid: "b3f1c2de-0000-4000-8000-000000000001".into(),
+            storage: "file".into(),
+            bucket: dir.path().join("objects").to_str().unwrap().into(),
+            compression: "none".into(),
+            encryption: String::new(),
+            acl: AclKind::Posix,
+            inline_bytes: 4096,
+            capacity_bytes: 0,
+            max_inodes: 0,
+            created: Time::now(),
+        };
+        volume.format(&*engine).unwrap();
+        let mut served = Served { dir, engine, faults: Faults::new(seed), mount: None };
+        served.mount();
+        Some(served)
+    }
+
+    /// Without a cache of blocks in memory, so that every read is the store's answer.
+    fn mount(&mut self) {
+        let meta = Meta::open(self.engine.clone(), 10_000).unwrap();
+        meta.set_alone(true);
+        let config =
+            StorageConfig { storage: meta.volume().storage.clone(), bucket: meta.volume().bucket.clone() };
+        let faults = Some(Arc::clone(&self.faults));
+        let options = StoreOptions { cache_bytes: 0, faults, ..StoreOptions::default() };
+        let store = BlockStore::open_with(&config, options).unwrap();
+        let vfs = Arc::new(Vfs::new(Arc::new(meta), store, VfsOptions::default()));
+        let mountpoint = self.dir.path().join("mnt");
+        let info = SessionInfo { host: "here".into(), pid: std::process::id(), mountpoint: String::new() };
+        vfs.begin(&info).unwrap();
+        let options = fuse::Options { workers: NonZeroUsize::new(4), ..fuse::Options::default() };
+        let mounted = fuse::mount(&vfs, &mountpoint, &options).unwrap();
+        self.mount = Some((vfs, mounted));
+    }
+
+    fn remount(&mut self) {
+        let (vfs, mut mounted) = self.mount.take().unwrap();
+        mounted.unmount(fuse::UnmountMode::Clean).unwrap();
+        mounted.wait().unwrap();
+        vfs.end().unwrap();
+        self.mount();
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.dir.path().join("mnt").join(name)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some((_, mut mounted)) = self.mount.take() {
+            // Also where a test has failed and left files open.
+            let _ = mounted.unmount(fuse::UnmountMode::Lazy);
+        }
+    }
+}
+
+#[test]
+fn a_store_that_lies_is_an_error_to_the_program_and_never_data() {
+    let Some(mut served) = Served::new(5) else { return };
+    let bytes = Random(1).bytes(13 * MIB + 777);
+    fs::write(served.at("f"), &bytes).unwrap();
+    served.remount();
+    for fault in [Fault::Flip, Fault::Short, Fault::Absent, Fault::Refuse(Errno::EIO)] {
+        served.faults.add(StoreCall::Get, fault, 100);
+    }
+    let file = File::open(served.at("f")).unwrap();
+    let mut random = Random(2);
+    let (mut right, mut wrong) = (0, 0);
+    for _ in 0..300 {
+        let offset = random.below(bytes.len() as u64) as usize;
+        let len = ([100, 5000, 100_000, 3 * MIB][random.below(4) as usize]).min(bytes.len() - offset);
+        let mut buf = vec![0; len];
+        match file.read_exact_at(&mut buf, offset as u64) {
+            Ok(()) => {
+                assert!(buf == bytes[offset..offset + len], "{offset}+{len} is not what was written");
+                right += 1;
+            }
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(Errno::EIO.raw()), "{offset}+{len}: {error}");
+                wrong += 1;
+            }
+        }
+        // The kernel asks again for what it has read already.
+        fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+    }
+    assert!(right > 30 && wrong > 30, "{right} {wrong} {}", served.faults.injected());
+    served.faults.clear();
+    assert!(fs::read(served.at("f")).unwrap() == bytes);
+}
+
+#[test]
+fn what_a_failing_store_acknowledged_in_the_end_is_there() {
+    let Some(mut served) = Served::new(6) else { return };
+    for (fault, per_mille) in [
+        (Fault::Refuse(Errno::EIO), 200),
+        (Fault::DoneThenRefuse(Errno::ETIMEDOUT), 100),
+        (Fault::Slow(Duration::from_millis(3)), 300),
+    ] {
+        served.faults.add(StoreCall::Put, fault, per_mille);
+        served.faults.add(StoreCall::Sync, fault, per_mille / 4);
+        served.faults.add(StoreCall::Delete, fault, per_mille);
+    }
+    let mut random = Random(3);
+    let mut refused = 0;
+    let mut files = Vec::new();
+    for number in 0..25 {
+        let name = format!("f{}", number % 15);
+        let len = 5000 + random.below(6 * MIB as u64) as usize;
+        let bytes = random.bytes(len);
+        let mut file = File::create(served.at(&name)).unwrap();
+        // What a write or an fsync reported once is not reported again by a close.
+        let mut write = || -> io::Result<()> {
+            file.set_len(0)?;
+            io::Seek::rewind(&mut file)?;
+            file.write_all(&bytes)?;
+            file.sync_all()
+        };
+        while write().is_err() {
+            refused += 1;
+        }
+        files.retain(|(other, _)| *other != name);
+        files.push((name, bytes));
+    }
+    assert!(refused > 5 && served.faults.injected() > refused, "{refused}");
+    served.faults.clear();
+    served.remount();
+    for (name, bytes) in &files {
+        assert!(&fs::read(served.at(name)).unwrap() == bytes, "{name}");
+    }
+}

@@ -1,0 +1,179 @@
+//! `-o writeback` on a mount, as root: the store may be full or the server killed, and nothing is lost or wrong.
+
+mod common;
+mod harness;
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use common::{Place, limen};
+use harness::{Random, refused};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use tempfile::TempDir;
+
+const MIB: usize = 1 << 20;
+
+/// A volume whose objects have a small disk of their own, and a directory to stage blocks in.
+struct Staged {
+    place: Place,
+    /// Dropped last, after what is mounted on it.
+    disk: TempDir,
+}
+
+impl Staged {
+    /// `None`, said on standard error, without root. `disk_size` is as tmpfs(5) has it.
+    fn new(disk_size: &str) -> Option<Self> {
+        if !geteuid().is_root() {
+            eprintln!("SKIPPED: mounting takes root");
+            return None;
+        }
+        let staged = Staged { place: Place::new(), disk: tempfile::tempdir().unwrap() };
+        staged.mount_disk(&["-t", "tmpfs", "-o", &format!("size={disk_size}"), "tmpfs"]);
+        let bucket = staged.disk.path().join("objects");
+        staged.place.format(&["--storage", "file", "--bucket", bucket.to_str().unwrap()]).ok();
+        Some(staged)
+    }
+
+    fn mount_disk(&self, args: &[&str]) {
+        assert!(Command::new("mount").args(args).arg(self.disk.path()).status().unwrap().success());
+    }
+
+    fn mount(&self) {
+        let options = format!("writeback,cache_dir_free=0,cache_dir={}", self.place.text("cache"));
+        self.place.mount(&["-o", &options]).ok();
+    }
+
+    fn kill(&self) {
+        kill_process(Pid::from_raw(self.place.server() as i32).unwrap(), Signal::KILL).unwrap();
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.place.path("mnt").join(name)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) {
+        let mut file = File::create(self.at(name)).unwrap();
+        file.write_all(bytes).unwrap();
+        file.sync_all().unwrap();
+    }
+
+    fn staged_blocks(&self) -> u64 {
+        self.place.status()["staged"]["blocks"].as_u64().unwrap()
+    }
+
+    /// Finds nothing wrong and nothing to remove, mounted or not.
+    fn check(&self) {
+        limen(&["fsck", "--data", &self.place.url()]).ok();
+        let found = limen(&["gc", "--json", &self.place.url()]).ok();
+        let found: serde_json::Value = serde_json::from_str(&found).unwrap();
+        assert_eq!(found["garbage"]["slices"], 0, "{found}");
+        assert_eq!(found["unreferenced"]["objects"], 0, "{found}");
+    }
+
+    fn note(&self) -> PathBuf {
+        let status = self.place.status();
+        PathBuf::from("/var/lib/limen/staging").join(status["uuid"].as_str().unwrap())
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        let note = self.note();
+        self.place.umount(&["--force"]);
+        let _ = fs::remove_file(note);
+        let _ = Command::new("umount").arg("-l").arg(self.disk.path()).status();
+    }
+}
+
+#[test]
+fn a_store_that_is_full_for_a_while_takes_all_in_the_end() {
+    let Some(volume) = Staged::new("64k") else { return };
+    let (big, small) = (Random(3).bytes(9 * MIB + 5), Random(4).bytes(90_000));
+    volume.mount();
+    volume.write("big", &big);
+    volume.write("small", &small);
+    let told = limen(&["status", &volume.place.url()]).ok();
+    assert!(told.contains("4 blocks") && told.contains("wait on this machine"), "{told}");
+    assert_eq!(volume.staged_blocks(), 4);
+    volume.check();
+    volume.kill();
+    volume.check();
+    volume.mount();
+    assert_eq!(
+        (fs::read(volume.at("big")).unwrap(), fs::read(volume.at("small")).unwrap()),
+        (big.clone(), small)
+    );
+    // What is removed is never uploaded.
+    fs::remove_file(volume.at("small")).unwrap();
+    while volume.staged_blocks() > 3 {
+        thread::sleep(Duration::from_millis(50));
+    }
+    volume.kill();
+    // A mount that knows nothing of the directory: an error, and never other bytes.
+    let note = fs::read(volume.note()).unwrap();
+    fs::remove_file(volume.note()).unwrap();
+    volume.place.mount(&[]).ok();
+    refused(fs::read(volume.at("big")), Errno::IO);
+    volume.place.umount(&[]).ok();
+    // One that knows of it, but is not asked to stage or upload.
+    fs::write(volume.note(), note).unwrap();
+    volume.place.mount(&[]).ok();
+    assert_eq!(fs::read(volume.at("big")).unwrap(), big);
+    volume.place.umount(&[]).ok();
+
+    volume.mount_disk(&["-o", "remount,size=64m"]);
+    volume.mount();
+    volume.place.umount(&[]).ok();
+    assert_eq!(volume.staged_blocks(), 0);
+    fs::remove_dir_all(volume.place.path("cache")).unwrap();
+    volume.place.mount(&[]).ok();
+    assert_eq!(fs::read(volume.at("big")).unwrap(), big);
+    volume.check();
+}
+
+#[test]
+fn a_server_killed_while_it_uploads_loses_nothing() {
+    let Some(volume) = Staged::new("512m") else { return };
+    let mut random = Random(9);
+    let mut files: Vec<(String, Vec<u8>)> = Vec::new();
+    for round in 0..6 {
+        volume.mount();
+        for (name, bytes) in &files {
+            assert_eq!(&fs::read(volume.at(name)).unwrap(), bytes, "{name}");
+        }
+        for file in 0..8 {
+            let len = if file == 0 { 17 * MIB } else { 10_000 + random.below(300_000) as usize };
+            let (name, bytes) = (format!("{round}.{file}"), random.bytes(len));
+            volume.write(&name, &bytes);
+            files.push((name, bytes));
+        }
+        volume.kill();
+        limen(&["fsck", "--data", &volume.place.url()]).ok();
+    }
+    volume.mount();
+    volume.place.umount(&[]).ok();
+    assert_eq!(volume.staged_blocks(), 0);
+    fs::remove_file(volume.note()).unwrap();
+    volume.check();
+    volume.place.mount(&[]).ok();
+    for (name, bytes) in &files {
+        assert_eq!(&fs::read(volume.at(name)).unwrap(), bytes, "{name}");
+    }
+}
+
+#[test]
+fn writeback_wants_a_place_and_an_ordinary_mount_stages_nothing() {
+    let Some(volume) = Staged::new("64m") else { return };
+    volume.place.mount(&["-o", "writeback"]).failed(2, &["writeback", "cache_dir"]);
+    volume.place.mount(&["-o", &format!("cache_dir={}", volume.place.text("cache"))]).ok();
+    volume.write("f", &Random(1).bytes(5 * MIB));
+    assert_eq!(volume.staged_blocks(), 0);
+    assert!(!volume.note().exists());
+    volume.place.umount(&[]).ok();
+    volume.check();
+}
