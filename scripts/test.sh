@@ -75,6 +75,11 @@ step cargo-test cargo test --workspace --no-fail-fast --quiet || status=$?
 read -r p f s < <(awk '/^test result:/ { p += $4; f += $6; s += $8 } END { print p + 0, f + 0, s + 0 }' "$logs/cargo-test.log")
 add cargo-test "$status" "$p" "$f" "$s"
 
+status=0
+step s3 tests/s3/run.sh || status=$?
+read -r p f s <<<"$(counts_of "$logs/s3.log")"
+add s3 "$status" "${p:-0}" "${f:-0}" "${s:-0}"
+
 if step build cargo build --quiet --package cli; then
     status=0
     step mounted as_root env "PATH=$PATH" "CARGO_HOME=${CARGO_HOME:-${HOME:-/root}/.cargo}" "RUSTUP_HOME=${RUSTUP_HOME:-${HOME:-/root}/.rustup}" \
