@@ -112,7 +112,8 @@ struct Case {
 }
 
 impl Case {
-    /// A caller in so many groups, none of them named by the ACL but the last, and nodes of different owning groups.
+    /// A caller in so many groups, none of them named by the ACL but the last, though others of the same range of numbers
+    /// are; and nodes of different owning groups.
     fn new(family: &str, named: Option<u32>, groups: u32) -> Self {
         let gids: Vec<u32> = (0..groups).map(|index| 100_000 + 7 * index).collect();
         let last = gids.last().copied().unwrap_or_default();
@@ -196,7 +197,7 @@ fn posix_acl(named: u32, group: u32) -> PosixAcl {
         entry(Tag::Group(group), Perm::READ),
     ];
     entries.extend((1..named).map(|index| match index % 3 {
-        0 => entry(Tag::Group(200_001 + index), Perm::READ),
+        0 => entry(Tag::Group(100_001 + 21 * index), Perm::READ),
         _ => entry(Tag::User(1000 + index), Perm::ALL),
     }));
     PosixAcl::from_entries(entries).expect("a valid ACL")
@@ -207,7 +208,7 @@ fn nfs4_acl(named: u32, group: u32) -> Nfs4Acl {
     let entry = |kind, who, mask| nfs4::Entry { kind, flags: EntryFlags::NONE, who, mask };
     let mut entries: Vec<nfs4::Entry> = (1..named)
         .map(|index| match index % 3 {
-            0 => entry(Kind::Allow, Who::NamedGroup(id(200_001 + index)), Mask::READ_DATA),
+            0 => entry(Kind::Allow, Who::NamedGroup(id(100_001 + 21 * index)), Mask::READ_DATA),
             1 => entry(Kind::Deny, Who::User(id(1000 + index)), Mask::WRITE_DATA),
             _ => entry(Kind::Allow, Who::User(id(1000 + index)), Mask::READ_DATA | Mask::EXECUTE),
         })
