@@ -292,7 +292,7 @@ impl<'c> Batch<'c> {
         self.nodes.insert(ino, Loaded { node: None, stale: false });
         let id = [int(ino.0)];
         self.conn.prepare_cached("DELETE FROM node WHERE ino = ?1")?.execute(id)?;
-        // Most inodes have nothing of these: one look spares seven statements.
+        // Most inodes have nothing of these: one look spares six statements.
         const HANGS_ON: &str = "SELECT EXISTS (SELECT 1 FROM xattr WHERE ino = ?1), \
                                 EXISTS (SELECT 1 FROM symlink WHERE ino = ?1), \
                                 EXISTS (SELECT 1 FROM lock WHERE ino = ?1), \
