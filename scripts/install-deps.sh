@@ -25,6 +25,8 @@ fio              writes and verifies past the page cache and through mappings
 git              works on the mount, as does Python
 python3          runs its own tests of files on the mount, if it has them
 postgresql       pgbench on the mount, in a cluster of the test's own
+redis-server     the engine on Redis is tested on servers of its own, which the tests start and stop
+openssl          makes the certificates of those that speak TLS
 "
 
 case "${1:-}" in
