@@ -352,7 +352,8 @@ impl Generator {
             4 => b"//b",
             _ => b"",
         };
-        if !place.0.is_empty() {
+        // Upwards once at most: that stays on the side.
+        if !place.0.is_empty() && !(suffix == b"/.." && leads_up(&place)) {
             place.0.extend_from_slice(suffix);
         }
         place
@@ -371,8 +372,9 @@ impl Generator {
         let mut bytes = Vec::new();
         if !live.is_empty() && self.random.chance(65) {
             let place = self.random.pick(live);
-            // Not deeper than three names.
-            if place.0.iter().filter(|byte| **byte == b'/').count() < 2 {
+            // Not deeper than three names; and a name in the top has no slash before it, which as a link's target would
+            // mean the machine's own root.
+            if !place.0.is_empty() && place.0.iter().filter(|byte| **byte == b'/').count() < 2 {
                 bytes = place.0;
                 bytes.push(b'/');
             }
@@ -385,17 +387,40 @@ impl Generator {
         Place(bytes)
     }
 
-    /// What a symbolic link says. Nothing that leads upwards: users 0 is among those who follow it.
+    /// What a symbolic link says. Nothing that leads upwards or to the machine's root: user 0 is among those who follow it.
     fn target(&mut self, live: &[Place]) -> Place {
         match self.random.below(10) {
             0 => Place(vec![b't'; 4000]),
             1 => Place(b".".to_vec()),
             2 => Place(Vec::new()),
             3..6 => Place(self.random.pick(&NAMES).to_vec()),
-            _ => {
-                let Place(bytes) = self.new_place(live);
-                Place(bytes)
-            }
+            _ => match self.new_place(live) {
+                place if leads_up(&place) => Place(self.random.pick(&NAMES).to_vec()),
+                place => place,
+            },
+        }
+    }
+}
+
+fn leads_up(place: &Place) -> bool {
+    place.0.split(|byte| *byte == b'/').any(|name| name == b"..")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_link_leads_out_of_its_side() {
+        let abilities = Abilities { zero_range: true, grain_ns: 0 };
+        let mut generator = Generator::new(1, abilities);
+        let live = [&b""[..], b"a", b"a/..", b"a/b", b"c/../d"].map(|place| Place(place.to_vec()));
+        for _ in 0..20_000 {
+            let target = generator.target(&live);
+            assert!(!target.0.starts_with(b"/") && !leads_up(&target), "{target}");
+            let place = generator.place(&live);
+            let up = place.0.split(|byte| *byte == b'/').filter(|name| *name == b"..").count();
+            assert!(!place.0.starts_with(b"/") && up <= 1, "{place}");
         }
     }
 }

@@ -170,7 +170,10 @@ fn report(options: &Options, number: u64, failure: &Failure) -> Result<(), Strin
         Episode::replay(pair, steps, interval).err()
     };
     match shrink::shrink(&failure.steps, &fails) {
-        None => println!("the same steps again did not differ: it depends on time"),
+        None => {
+            println!("the same steps again did not differ: it depends on time. All of them:");
+            failure.steps.iter().for_each(|step| println!("  {step}"));
+        }
         Some((steps, difference)) => {
             println!("shrunk from {} steps to {}:", failure.steps.len(), steps.len());
             for step in &steps {
