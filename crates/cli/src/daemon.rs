@@ -13,6 +13,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use crate::args::MountArgs;
 use crate::fault::Fault;
 use crate::log;
+use crate::network::PASSWORD_VARIABLE;
 use crate::options::Options;
 use crate::output;
 use crate::paths;
@@ -31,7 +32,7 @@ pub(crate) fn start(args: &MountArgs) -> Result<(), Fault> {
     let url = MetaUrl::parse(&args.url)?;
     let volume = match &url {
         MetaUrl::Memory(name) => name.clone(),
-        MetaUrl::Sqlite(_) => url.open_volume()?.1.name,
+        MetaUrl::Sqlite(_) | MetaUrl::Network(_) => url.open_volume()?.1.name,
     };
     let mountpoint = paths::mountpoint(&args.mountpoint)?;
     let log_path = match &args.log {
@@ -49,7 +50,12 @@ pub(crate) fn start(args: &MountArgs) -> Result<(), Fault> {
         let path = absolute(path).map_err(|error| Fault::usage(error).at(path.display()))?;
         command.arg("--key-file").arg(path);
     }
-    command.arg("--").arg(&args.url).arg(&mountpoint);
+    if let MetaUrl::Network(url) = &url
+        && let Some(password) = url.password()
+    {
+        command.env(PASSWORD_VARIABLE, password.reveal());
+    }
+    command.arg("--").arg(url.to_string()).arg(&mountpoint);
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
     let child = command
         .spawn()

@@ -24,21 +24,25 @@ const STORE_DIRECTORIES: [&str; 2] = ["chunks", "tmp"];
 
 pub(crate) fn run(args: &FormatArgs) -> Result<(), Fault> {
     let url = MetaUrl::parse(&args.url)?;
-    let MetaUrl::Sqlite(path) = &url else {
-        return Err(Fault::usage("a volume in memory is made by its mount, new each time")
-            .at(&url)
-            .advise(format!("run limen mount {url} MOUNTPOINT")));
+    let file = match &url {
+        MetaUrl::Sqlite(path) => Some(path.as_path()),
+        MetaUrl::Network(_) => None,
+        MetaUrl::Memory(_) => {
+            return Err(Fault::usage("a volume in memory is made by its mount, new each time")
+                .at(&url)
+                .advise(format!("run limen mount {url} MOUNTPOINT")));
+        }
     };
-    refuse_existing(&url, path)?;
+    refuse_existing(&url, file)?;
     let volume = Volume {
         name: args.name.clone(),
         uuid: new_uuid()?,
         storage: args.storage.name().to_owned(),
-        bucket: bucket(args, path)?,
+        bucket: bucket(args, file)?,
         compression: Compression::from(args.compress).name().to_owned(),
         encryption: encryption(args)?,
         acl: args.acl.into(),
-        inline_bytes: inline_bytes(args)?,
+        inline_bytes: inline_bytes(args, &url)?,
         capacity_bytes: args.capacity,
         max_inodes: args.inodes,
         created: Time::now(),
@@ -113,7 +117,7 @@ impl From<Encrypt> for Cipher {
 }
 
 /// Metadata is not encrypted, so an encrypted volume keeps no file's data there.
-fn inline_bytes(args: &FormatArgs) -> Result<u32, Fault> {
+fn inline_bytes(args: &FormatArgs, url: &MetaUrl) -> Result<u32, Fault> {
     match (args.inline, args.encrypt) {
         (Some(1..), Some(_)) => {
             Err(Fault::usage("--inline puts data into the metadata, which is not encrypted")
@@ -121,6 +125,7 @@ fn inline_bytes(args: &FormatArgs) -> Result<u32, Fault> {
         }
         (Some(bytes), _) => Ok(bytes),
         (None, Some(_)) => Ok(0),
+        (None, None) if matches!(url, MetaUrl::Network(url) if url.is_in_memory()) => Ok(0),
         (None, None) => Ok(DEFAULT_INLINE_BYTES),
     }
 }
@@ -143,9 +148,9 @@ impl From<Acl> for AclKind {
 }
 
 /// Looks before anything is made, so that a second format changes nothing at all.
-fn refuse_existing(url: &MetaUrl, path: &Path) -> Result<(), Fault> {
+fn refuse_existing(url: &MetaUrl, file: Option<&Path>) -> Result<(), Fault> {
     // A file without a byte in it is no database yet.
-    if fs::metadata(path).map_or(true, |metadata| metadata.len() == 0) {
+    if file.is_some_and(|path| fs::metadata(path).map_or(true, |metadata| metadata.len() == 0)) {
         return Ok(());
     }
     let database = url.open(true)?;
@@ -190,13 +195,19 @@ fn give_root_directory(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<(), Fau
     meta.run(&owner, &Vouch::Kernel { told: None }).map_err(|error| Fault::new(error).at(url))
 }
 
-fn bucket(args: &FormatArgs, database: &Path) -> Result<String, Fault> {
+fn bucket(args: &FormatArgs, database: Option<&Path>) -> Result<String, Fault> {
     let bucket = match (&args.bucket, args.storage) {
         (Some(_), Storage::Memory) => {
             return Err(Fault::usage("--bucket is not for --storage memory").advise("leave it out"));
         }
         (None, Storage::Memory) => return Ok(String::new()),
-        (None, Storage::File) => database.with_extension("data"),
+        (None, Storage::File) => match database {
+            Some(database) => database.with_extension("data"),
+            None => {
+                return Err(Fault::usage("a volume of a database server needs a place for its files' data")
+                    .advise("write --bucket DIRECTORY that all its machines share, or --storage s3"));
+            }
+        },
         (None, Storage::S3) => {
             return Err(Fault::usage("--storage s3 needs a bucket")
                 .advise("write --bucket s3://BUCKET/PREFIX or --bucket https://HOST:PORT/BUCKET/PREFIX"));

@@ -28,6 +28,7 @@ mod info;
 mod interrupt;
 mod log;
 mod mount;
+mod network;
 mod options;
 mod output;
 mod paths;

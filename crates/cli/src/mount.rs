@@ -1,6 +1,7 @@
 //! `limen mount`: from a URL to a mount that serves, and from there to the end of its session.
 
 use std::fs::{self, File};
+use std::num::NonZeroUsize;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,6 +37,12 @@ const CACHED_RECORDS: usize = 400_000;
 
 /// How long a mount waits for one before it to be gone: a process that was killed, or that unmounts at this moment.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Threads that serve requests of a volume on a database server, unless the options say how many.
+const NETWORK_WORKERS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
+
+/// How long what is known may serve where nothing is heard of other clients' changes.
+const LIFETIME_UNTOLD: Duration = Duration::from_secs(1);
 
 /// How long a store that takes no block is waited for at the end, before blocks are left on the local disk.
 const UPLOAD_PATIENCE: Duration = Duration::from_secs(60);
@@ -75,7 +82,7 @@ pub(crate) fn lock(url: &MetaUrl, database: &Database, shared: bool) -> Result<O
 }
 
 fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
-    let options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
+    let mut options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
     let url = MetaUrl::parse(&args.url)?;
     let mountpoint = paths::mountpoint(&args.mountpoint)?;
     if fuse::clean_stale(&mountpoint)? {
@@ -90,9 +97,18 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     let _lock = lock(&url, &database, options.shared)?;
     let engine = Arc::new(Counting::new(database.engine()));
     let meta = Meta::open(engine.clone(), CACHED_RECORDS).map_err(|error| url.volume_fault(error))?;
-    meta.set_alone(!options.shared);
-    // Asking a database on this machine costs microseconds: with others about, every question is asked.
-    meta.set_lifetime(Duration::ZERO);
+    if let Database::Network(network) = &database {
+        network.warnings.iter().for_each(|warning| report.note(warning));
+        // Each waits for the database, and those that wait share its round trips.
+        options.fuse.workers.get_or_insert(NETWORK_WORKERS);
+        meta.set_alone(false);
+        // Half of it here and half in the kernel, while nothing is heard of others' changes.
+        meta.set_lifetime(LIFETIME_UNTOLD / 2);
+    } else {
+        meta.set_alone(!options.shared);
+        // Asking a database on this machine costs microseconds: with others about, every question is asked.
+        meta.set_lifetime(Duration::ZERO);
+    }
     if let Some(writeback) = options.writeback(meta.volume()) {
         staged::note(meta.volume(), &writeback.place())?;
     }

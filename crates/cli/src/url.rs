@@ -9,10 +9,13 @@ use meta::{Engine, MemEngine, Volume, VolumeError};
 
 use crate::args::parse_name;
 use crate::fault::Fault;
+use crate::network::{self, Network, NetworkUrl};
 
-pub(crate) const ENGINES: [&str; 2] = ["sqlite", "mem"];
+const SQLITE: &str = "sqlite";
+const MEMORY: &str = "mem";
 
-const KNOWN: &str = "write sqlite:///absolute/path.db, or mem:// for a trial";
+const KNOWN: &str =
+    "write sqlite:///absolute/path.db, mem:// for a trial, or the URL of a server such as redis://HOST/";
 
 /// Where a volume's metadata is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +23,7 @@ pub(crate) enum MetaUrl {
     Sqlite(PathBuf),
     /// A volume in the memory of its mount, with this name.
     Memory(String),
+    Network(NetworkUrl),
 }
 
 /// An open engine.
@@ -27,6 +31,12 @@ pub(crate) enum MetaUrl {
 pub(crate) enum Database {
     Sqlite(Arc<SqliteEngine>),
     Memory(Arc<MemEngine>),
+    Network(Network),
+}
+
+/// The names of the metadata engines.
+pub(crate) fn engines() -> Vec<&'static str> {
+    [SQLITE].into_iter().chain(network::engines()).chain([MEMORY]).collect()
 }
 
 impl MetaUrl {
@@ -34,6 +44,9 @@ impl MetaUrl {
     /// A fault that says what to write instead, and never repeats a password.
     pub(crate) fn parse(text: &str) -> Result<Self, Fault> {
         let fault = |what: String| Fault::usage(what).at(redact(text)).advise(KNOWN);
+        if let Some(url) = NetworkUrl::parse(text) {
+            return url.map(MetaUrl::Network);
+        }
         match text.split_once("://") {
             Some(("sqlite" | "sqlite3", _)) => {
                 engine_sqlite::parse_url(text).map(MetaUrl::Sqlite).map_err(Fault::usage)
@@ -50,8 +63,9 @@ impl MetaUrl {
 
     pub(crate) fn engine(&self) -> &'static str {
         match self {
-            MetaUrl::Sqlite(_) => ENGINES[0],
-            MetaUrl::Memory(_) => ENGINES[1],
+            MetaUrl::Sqlite(_) => SQLITE,
+            MetaUrl::Memory(_) => MEMORY,
+            MetaUrl::Network(url) => url.engine(),
         }
     }
 
@@ -67,6 +81,7 @@ impl MetaUrl {
                 Ok(Database::Sqlite(Arc::new(engine)))
             }
             MetaUrl::Memory(_) => Ok(Database::Memory(Arc::default())),
+            MetaUrl::Network(url) => url.open(create).map(Database::Network),
         }
     }
 
@@ -136,6 +151,7 @@ impl fmt::Display for MetaUrl {
         match self {
             MetaUrl::Sqlite(path) => write!(f, "sqlite://{}", path.display()),
             MetaUrl::Memory(name) => write!(f, "mem://{name}"),
+            MetaUrl::Network(url) => write!(f, "{url}"),
         }
     }
 }
@@ -145,6 +161,7 @@ impl Database {
         match self {
             Database::Sqlite(engine) => Arc::clone(engine) as Arc<dyn Engine>,
             Database::Memory(engine) => Arc::clone(engine) as Arc<dyn Engine>,
+            Database::Network(network) => Arc::clone(&network.engine),
         }
     }
 
@@ -156,7 +173,8 @@ impl Database {
         match self {
             Database::Sqlite(engine) if shared => engine.lock_shared().map(Some),
             Database::Sqlite(engine) => engine.lock_exclusive().map(Some),
-            Database::Memory(_) => Ok(None),
+            // A database server has no such right: those that mount know of each other by their sessions.
+            Database::Memory(_) | Database::Network(_) => Ok(None),
         }
     }
 }
@@ -201,7 +219,7 @@ mod tests {
 
     #[test]
     fn other_urls_are_refused_with_what_to_write() {
-        for text in ["redis://h/1", "/a/b.db", "b.db", "", "sqlite://a.db", "mem://A B", "://"] {
+        for text in ["oracle://h/1", "/a/b.db", "b.db", "", "sqlite://a.db", "mem://A B", "://"] {
             let fault = MetaUrl::parse(text).unwrap_err();
             assert!(fault.to_string().contains("write sqlite:///"), "{fault}");
             assert_eq!(fault.exit_code(), 2);

@@ -14,7 +14,7 @@ pub(crate) fn run(args: &VersionArgs) -> Result<(), Fault> {
             "volume_format": meta::FORMAT_VERSION,
             "block_format": chunk::BLOCK_FORMAT,
             "sqlite_schema": engine_sqlite::VERSION,
-            "engines": crate::url::ENGINES,
+            "engines": crate::url::engines(),
             "storages": chunk::STORAGES,
         }));
     }
@@ -22,7 +22,7 @@ pub(crate) fn run(args: &VersionArgs) -> Result<(), Fault> {
     table.row("volume format", meta::FORMAT_VERSION);
     table.row("block format", chunk::BLOCK_FORMAT);
     table.row("SQLite schema", engine_sqlite::VERSION);
-    table.row("metadata engines", crate::url::ENGINES.join(", "));
+    table.row("metadata engines", crate::url::engines().join(", "));
     table.row("object stores", chunk::STORAGES.join(", "));
     output::print(&format!("limen {version}\n{}", table.render()))
 }

@@ -6,6 +6,7 @@
 mod counts;
 mod dispatch;
 mod init;
+mod kernel;
 mod root;
 mod serve;
 mod translate;

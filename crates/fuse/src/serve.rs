@@ -14,6 +14,7 @@ use vfs::{AtimeMode, Vfs};
 use crate::counts::RequestCounts;
 use crate::dispatch::Dispatch;
 use crate::init::MAX_WRITE_BYTES;
+use crate::kernel::{self, Memory};
 use crate::root;
 use crate::waiters::Waiters;
 
@@ -92,6 +93,12 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
     let counts = Arc::new(RequestCounts::new());
     let counted = Arc::clone(&counts);
     let channel = options.channel;
+    // It ends with the volume's session, after the last request.
+    if !vfs.is_alone() {
+        let capacity = const { NonZeroUsize::new(kernel::MAX_WAITING).unwrap() };
+        let memory = Memory { notifier: device.notifier(capacity)?, direct: dispatch.direct };
+        vfs.start_watching(Arc::new(memory)).map_err(starting)?;
+    }
     let serve = move || {
         let handler: &Handler<'_> = &|request, reply| {
             counted.add(request.header.opcode);

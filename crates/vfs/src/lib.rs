@@ -6,6 +6,7 @@
 mod atime;
 mod attr;
 mod attrs;
+mod coherence;
 mod compact;
 mod dirs;
 mod durable;
@@ -23,6 +24,7 @@ mod xattrs;
 
 pub use attr::{Attr, Caller, Entry};
 pub use attrs::AttrChange;
+pub use coherence::{Coherence, Kernel};
 pub use dirs::{DirEntry, DirHandle, DirPosition};
 pub use locks::LockRequest;
 pub use meta::ops::{AllocateMode, AtimeMode, Locked, RenameFlags, XattrMode};

@@ -97,7 +97,7 @@ impl Vfs {
     /// # Errors
     /// Those of [`Link`]; ENAMETOOLONG.
     pub fn link(&self, ino: Ino, parent: Ino, bytes: &[u8]) -> Result<Attr, Errno> {
-        self.change(&Link { ino, parent, name: name(bytes)? })?;
+        self.change_names(&Link { ino, parent, name: name(bytes)? }, parent, parent)?;
         if let Some(file) = self.files.get(ino) {
             file.set_orphan(false);
         }
@@ -110,7 +110,7 @@ impl Vfs {
         let name = name(bytes)?;
         let seal = self.seal(parent, &name)?;
         let open = seal.as_ref().and_then(|seal| seal.file.as_ref()).map(|file| file.ino);
-        let unlinked = self.change(&Unlink { parent, name, open });
+        let unlinked = self.change_names(&Unlink { parent, name, open }, parent, parent);
         self.let_go(seal, unlinked.as_ref().ok())?;
         unlinked.map(drop)
     }
@@ -118,7 +118,7 @@ impl Vfs {
     /// # Errors
     /// Those of [`Rmdir`]; ENAMETOOLONG.
     pub fn rmdir(&self, parent: Ino, bytes: &[u8]) -> Result<(), Errno> {
-        let node = self.change(&Rmdir { parent, name: name(bytes)? })?;
+        let node = self.change_names(&Rmdir { parent, name: name(bytes)? }, parent, parent)?;
         self.bury(&node);
         Ok(())
     }
@@ -140,7 +140,8 @@ impl Vfs {
         };
         let seal = if flags.exchange { None } else { self.seal(new_parent, &new_name)? };
         let open = seal.as_ref().and_then(|seal| seal.file.as_ref()).map(|file| file.ino);
-        let renamed = self.change(&Rename { parent, name, new_parent, new_name, flags, whiteout, open });
+        let rename = Rename { parent, name, new_parent, new_name, flags, whiteout, open };
+        let renamed = self.change_names(&rename, parent, new_parent);
         let replaced = renamed.as_ref().ok().and_then(|Renamed { replaced, .. }| replaced.as_ref());
         self.let_go(seal, replaced)?;
         renamed.map(drop)
@@ -161,8 +162,9 @@ impl Vfs {
             uid: caller.uid,
             gid: caller.gid,
         };
-        let node = self.change(&MakeOrphan(make))?;
+        let node = self.change_names(&MakeOrphan(make), parent, parent)?;
         self.files.open(node.ino, || self.new_buffer()).set_orphan(true);
+        self.tell(&node);
         Ok(Attr::from(&node))
     }
 
@@ -178,7 +180,9 @@ impl Vfs {
         let name = name(bytes)?;
         let ino = Ino(self.inos.take()?);
         let (uid, gid) = (caller.uid, caller.gid);
-        let node = self.change(&Make { parent, name, ino, kind, mode, umask, uid, gid })?;
+        let make = Make { parent, name, ino, kind, mode, umask, uid, gid };
+        let node = self.change_names(&make, parent, parent)?;
+        self.tell(&node);
         Ok(Attr::from(&node))
     }
 

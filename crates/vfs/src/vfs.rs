@@ -12,6 +12,7 @@ use types::{Errno, Ino, Name, SliceId};
 
 use crate::atime::Accesses;
 use crate::attr::Attr;
+use crate::coherence::{Coherence, Neighbour};
 use crate::compact::Candidates;
 use crate::dirs::{DirHandle, OpenDir};
 use crate::durable::Durability;
@@ -35,6 +36,7 @@ pub struct Vfs {
     pub(crate) durability: Durability,
     pub(crate) candidates: Candidates,
     pub(crate) askers: Askers,
+    pub(crate) neighbour: Neighbour,
     pub(crate) accesses: Accesses,
     pub(crate) stopping: AtomicBool,
 }
@@ -69,6 +71,8 @@ const UNLIMITED_INODES: u64 = 1 << 40;
 
 /// How long the kernel may go by what it was told, where nobody else can change it.
 const TTL_ALONE: Duration = Duration::from_secs(86_400);
+/// And where others can, but it is told: should this process stand still, it serves no longer than that.
+const TTL_TOLD: Duration = Duration::from_secs(60);
 
 /// The kernel has checked the caller, by attributes that are current because this client is alone.
 pub(crate) const BY_KERNEL: Vouch = Vouch::Kernel { told: None };
@@ -93,6 +97,7 @@ impl Vfs {
             durability: Durability::default(),
             candidates: Candidates::default(),
             askers: Askers::default(),
+            neighbour: Neighbour::default(),
             accesses: Accesses::new(options.atime),
             stopping: AtomicBool::new(false),
         }
@@ -104,7 +109,11 @@ impl Vfs {
 
     /// How long the kernel may go by an answer.
     pub fn ttl(&self) -> Duration {
-        if self.meta.is_alone() { TTL_ALONE } else { self.meta.lifetime() }
+        match self.coherence() {
+            Coherence::Alone => TTL_ALONE,
+            Coherence::Told => TTL_TOLD,
+            Coherence::Asks => self.meta.lifetime(),
+        }
     }
 
     /// Whether nobody else can change the volume, so that the kernel may cache data and listings.
@@ -115,6 +124,7 @@ impl Vfs {
     /// The kernel holds the inode no more.
     pub fn forget(&self, ino: Ino) {
         self.ghosts().remove(&ino);
+        self.neighbour.known.remove(ino);
     }
 
     /// # Errors
@@ -153,9 +163,14 @@ impl Vfs {
     /// An open file's node is looked at again: first what is in the buffer, then the records, so that what a flush
     /// moves between the two is seen in both rather than in neither.
     pub(crate) fn attr_of(&self, node: &Node) -> Attr {
-        let Some(file) = self.files.get(node.ino) else { return self.accesses.overlay(Attr::from(node)) };
+        let Some(file) = self.files.get(node.ino) else {
+            self.tell(node);
+            return self.accesses.overlay(Attr::from(node));
+        };
         let unflushed = file.unflushed();
-        let mut attr = Attr::from(&self.node(node.ino).unwrap_or(*node));
+        let node = self.node(node.ino).unwrap_or(*node);
+        self.tell(&node);
+        let mut attr = Attr::from(&node);
         if let Some(unflushed) = unflushed {
             unflushed.overlay(&mut attr);
         }

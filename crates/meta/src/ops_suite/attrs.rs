@@ -91,8 +91,8 @@ fn times_move_as_they_should(factory: Factory<'_>) {
 fn access_times_move_alone(factory: Factory<'_>) {
     let c = fresh(factory);
     let inos = ["a", "b", "gone"].map(|name| c.create(ROOT, name).unwrap());
-    c.unlink(ROOT, "gone").unwrap();
     let before = inos.map(|ino| c.node(ino));
+    c.unlink(ROOT, "gone").unwrap();
     let times = [Time::new(1 << 33, 1), Time::new(-7, 999_999_999), Time::new(5, 5)];
     c.run(&Accessed(inos.into_iter().zip(times).collect())).unwrap();
     for client in [&c, &c.stranger()] {

@@ -1,0 +1,162 @@
+//! Engines on a network: from a metadata URL to an open one.
+
+use std::fmt::{self, Display};
+use std::sync::Arc;
+
+use engine_postgres::PostgresEngine;
+use engine_redis::RedisEngine;
+use meta::{Batching, Engine};
+use pool::{Secret, Url};
+
+use crate::fault::Fault;
+
+/// A database server that limen knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Server {
+    Redis,
+    Postgres,
+}
+
+/// The scheme of a metadata URL, and whose it is; the first of each server's is its name.
+const SCHEMES: [(&str, Server); 6] = [
+    ("redis", Server::Redis),
+    ("rediss", Server::Redis),
+    ("redis+unix", Server::Redis),
+    ("valkey", Server::Redis),
+    ("postgres", Server::Postgres),
+    ("postgresql", Server::Postgres),
+];
+
+/// Commits under way at once: while one is, callers gather for the next.
+const LANES: usize = 2;
+
+/// The variable that brings a password to the process that serves, whose command line everybody can read.
+pub(crate) const PASSWORD_VARIABLE: &str = "LIMEN_META_PASSWORD";
+
+/// A metadata URL of a database server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NetworkUrl {
+    server: Server,
+    url: Url,
+    /// As it was written, without a password.
+    shown: String,
+}
+
+/// An open engine on a network.
+#[derive(Clone, Debug)]
+pub(crate) struct Network {
+    pub(crate) engine: Arc<dyn Engine>,
+    /// The server's name and version.
+    pub(crate) server: String,
+    /// How the server, as it is set up, can lose what it acknowledged.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl NetworkUrl {
+    /// `None` where the scheme is no server's.
+    ///
+    /// # Errors
+    /// What is wrong with the URL.
+    pub(crate) fn parse(text: &str) -> Option<Result<Self, Fault>> {
+        let (scheme, _) = text.split_once("://")?;
+        let (_, server) = SCHEMES.iter().find(|(known, _)| *known == scheme)?;
+        let shown = without_password(text);
+        Some(match Url::parse(text) {
+            Ok(url) => Ok(NetworkUrl { server: *server, url, shown }),
+            Err(error) => Err(Fault::usage(error).at(shown)),
+        })
+    }
+
+    /// The name of the engine.
+    pub(crate) fn engine(&self) -> &'static str {
+        SCHEMES.iter().find(|(_, server)| *server == self.server).map_or("", |(scheme, _)| scheme)
+    }
+
+    pub(crate) fn password(&self) -> Option<&Secret> {
+        self.url.password.as_ref()
+    }
+
+    /// Whether small files are better kept out of the metadata: it is all in the server's memory.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.server == Server::Redis
+    }
+
+    /// # Errors
+    /// Those of the engine, which say what to do.
+    pub(crate) fn open(&self, create: bool) -> Result<Network, Fault> {
+        match self.server {
+            Server::Redis => self.opened(
+                RedisEngine::open(&self.url, create),
+                RedisEngine::server,
+                RedisEngine::warnings,
+            ),
+            Server::Postgres => self.opened(
+                PostgresEngine::open(&self.url, create),
+                PostgresEngine::server,
+                PostgresEngine::warnings,
+            ),
+        }
+    }
+
+    fn opened<E: Engine + 'static, O: Display, S: Display>(
+        &self,
+        engine: Result<E, O>,
+        server: impl FnOnce(&E) -> Result<String, S>,
+        warnings: impl FnOnce(&E) -> Vec<String>,
+    ) -> Result<Network, Fault> {
+        let engine = engine.map_err(Fault::new)?;
+        let server = server(&engine).map_err(Fault::new)?;
+        let warnings = warnings(&engine);
+        Ok(Network { engine: Arc::new(Batching::new(engine, LANES)), server, warnings })
+    }
+}
+
+/// As it was written, without a password.
+impl Display for NetworkUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+/// The names of the engines.
+pub(crate) fn engines() -> impl Iterator<Item = &'static str> {
+    SCHEMES.iter().enumerate().filter_map(|(index, (scheme, server))| {
+        let is_first = SCHEMES.iter().position(|(_, other)| other == server) == Some(index);
+        is_first.then_some(*scheme)
+    })
+}
+
+/// The URL with everything between the user's name and the last @ left out.
+fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let Some((userinfo, place)) = rest.rsplit_once('@') else { return url.to_owned() };
+    match userinfo.split(':').next() {
+        None | Some("") => format!("{scheme}://{place}"),
+        Some(user) => format!("{scheme}://{user}@{place}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_shown_without_its_password_and_read_again() {
+        for (text, shown) in [
+            ("redis://:s3c/ret@h:1/2?table_prefix=a_", "redis://h:1/2?table_prefix=a_"),
+            ("postgres://u:p@ss@h/db", "postgres://u@h/db"),
+            ("postgresql://h/db?sslmode=require", "postgresql://h/db?sslmode=require"),
+        ] {
+            let url = NetworkUrl::parse(text).unwrap().unwrap();
+            assert_eq!(url.to_string(), shown);
+            assert!(NetworkUrl::parse(shown).unwrap().is_ok());
+        }
+        assert!(NetworkUrl::parse("sqlite:///a").is_none());
+        assert!(NetworkUrl::parse("/a/b").is_none());
+    }
+
+    #[test]
+    fn each_server_is_named_once() {
+        assert_eq!(engines().collect::<Vec<_>>(), ["redis", "postgres"]);
+    }
+}
