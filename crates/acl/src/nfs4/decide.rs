@@ -117,7 +117,8 @@ impl Decision {
 /// if not, nobody's capability helps (`generic_permission`).
 ///
 /// `CAP_DAC_OVERRIDE` is for the contents, names and removal, `CAP_DAC_READ_SEARCH` for reading, `CAP_FOWNER` for what
-/// owners may do, `CAP_CHOWN` for giving away. Removal from a sticky directory is [`delete`](super::delete)'s matter.
+/// owners may do, `CAP_CHOWN` for giving away. The sticky bit is a matter of
+/// [`may_remove`](super::may_remove).
 pub fn overrides(caps: Caps, is_dir: bool, any_execute: bool) -> Mask {
     const READ: Mask =
         Mask::READ_DATA.with(Mask::READ_NAMED_ATTRS).with(Mask::READ_ATTRIBUTES).with(Mask::READ_ACL);

@@ -210,60 +210,54 @@ impl Projector {
     }
 
     fn project(&self) -> Projection {
-        let plan = self.plan();
-        // First with every user by name whom that can tell apart, then with as few as search allows, then none.
-        [false, true].into_iter().find_map(|few| self.named(&plan, few)).unwrap_or_else(|| self.unnamed())
+        // First all whom a POSIX ACL can tell apart by name, then only those whom search takes, then nobody.
+        [false, true].into_iter().find_map(|few| self.named(few)).unwrap_or_else(|| self.unnamed())
     }
 
-    /// Which groups to name, and whether search is then exact for callers whom no entry names. The module's header has
-    /// the reasons.
-    fn plan(&self) -> Plan {
+    /// Which groups to name, and whether search is then exact for callers whom no entry names. With `few`, groups are
+    /// named for the sake of search alone. The module's header has the reasons.
+    fn plan(&self, few: bool) -> Plan {
         let list = &self.lists[X];
-        let every_gid = || {
-            self.groups.keys().filter_map(|group| match group {
-                Group::Gid(gid) => Some(*gid),
-                Group::Foreign(_) => None,
-            })
+        let gid = |group: &Group| match group {
+            Group::Gid(gid) => Some(*gid),
+            Group::Foreign(_) => None,
         };
         let allowed = || list.groups.iter().filter(|(_, said)| said.allow);
-        let foreign = |group: &Group| matches!(group, Group::Foreign(_));
-        match (list.denied, list.end().allow) {
-            // Everybody may, so naming groups does no harm.
-            (None, true) => Plan { named: every_gid().collect(), all_search: false, is_exact: true },
+        let (named, is_exact): (BTreeSet<u32>, bool) = match (list.denied, list.end().allow) {
+            // All who are not refused by name may, so that groups make no difference.
+            (None, true) => (BTreeSet::new(), true),
+            // Who is in no group that is allowed is refused, whether by another group or in the end.
             (denied, false) => {
-                let is_exact = allowed()
-                    .all(|(group, said)| !foreign(group) && denied.is_none_or(|(first, _)| said.at < first));
-                let all_search = allowed().any(|(group, _)| foreign(group));
-                Plan { named: every_gid().collect(), all_search, is_exact }
+                let is_exact = allowed().all(|(group, said)| {
+                    gid(group).is_some() && denied.is_none_or(|(first, _)| said.at < first)
+                });
+                (allowed().filter_map(|(group, _)| gid(group)).collect(), is_exact)
             }
             (Some((first, last)), true) => {
                 let own = Group::Gid(self.own_group);
-                let early = |said: &Said| said.at < first;
-                let own_is_told =
-                    list.groups.iter().any(|(group, said)| *group == own && (!said.allow || early(said)));
-                let is_exact = own_is_told
-                    && list.groups.iter().all(|(group, said)| match said.allow {
-                        true => early(said) && !foreign(group) || said.at > last,
-                        false => !foreign(group),
+                let is_told = |said: &Said| !said.allow || said.at < first;
+                let is_exact = list.groups.iter().any(|(group, said)| *group == own && is_told(said))
+                    && list.groups.iter().all(|(group, said)| match is_told(said) {
+                        true => gid(group).is_some(),
+                        false => said.at > last,
                     });
-                if is_exact {
-                    let told = list.groups.iter().filter(|(_, said)| !said.allow || early(said));
-                    let named = told.filter_map(|(group, _)| match group {
-                        Group::Gid(gid) => Some(*gid),
-                        Group::Foreign(_) => None,
-                    });
-                    Plan { named: named.collect(), all_search: false, is_exact }
-                } else {
-                    let all_search = allowed().any(|(group, _)| foreign(group));
-                    Plan { named: every_gid().collect(), all_search, is_exact }
-                }
+                let named = list.groups.iter().filter(|(_, said)| !is_exact || is_told(said));
+                (named.filter_map(|(group, _)| gid(group)).collect(), is_exact)
             }
+        };
+        // Where nobody is allowed past a denial of another group, other groups can be named for reading and writing.
+        let is_free = !few && (list.denied.is_none() || !list.end().allow);
+        Plan {
+            named: if is_free { self.groups.keys().filter_map(gid).collect() } else { named },
+            all_search: !is_exact && allowed().any(|(group, _)| gid(group).is_none()),
+            is_exact,
         }
     }
 
     /// The projection that names the planned groups, and of the users those whose right to search depends on no group,
     /// or with `few`, only those who fare unlike everybody. None if that is more than a POSIX ACL holds.
-    fn named(&self, plan: &Plan, few: bool) -> Option<Projection> {
+    fn named(&self, few: bool) -> Option<Projection> {
+        let plan = self.plan(few);
         let mut is_exact = plan.is_exact && self.lists[X].is_constant(self.owner[X]);
         let mut users = BTreeMap::new();
         // What callers may be granted for whom the ACL has no entry of their own, and so any entry may have to stand.
@@ -305,13 +299,14 @@ impl Projector {
     /// The projection that names nobody, for an ACL too long for any other.
     fn unnamed(&self) -> Projection {
         let list = &self.lists[X];
-        let mentions = || self.users.values().chain([&self.owner]);
-        let all_alike = mentions()
+        let users_alike = self
+            .users
+            .values()
             .all(|user| list.is_constant(user[X]) && list.end_for(user[X]).allow == list.end().allow);
         let everything = self.groups.values().fold(Mask::NONE, |all, mask| all | *mask);
         let everything = self.users.values().fold(everything, |all, user| all | self.possible(user));
         let perm = self.perm(everything);
-        let is_exact = all_alike && list.is_constant(None);
+        let is_exact = users_alike && list.is_constant(None) && list.is_constant(self.owner[X]);
         let named = BTreeMap::new;
         self.build(named(), perm, named(), perm, is_exact).unwrap_or(Projection {
             rwx: 0o777,
@@ -462,6 +457,9 @@ mod tests {
         assert_eq!(many("A::UID:r"), (0o377, "none".into(), true));
         assert!(!many("D::UID:x").2);
         // Users who fare as everybody does in search give way to those who do not.
+        let groups: Vec<String> = (100..1000).map(|gid| format!("A:g:{gid}:r")).collect();
+        let of_groups = projected(&format!("D::5:x,{},A::EVERYONE@:x", groups.join(",")));
+        assert_eq!(of_groups, (0o777, "u::rwx,u:5:r--,g::rwx,m::rwx,o::rwx".into(), true));
         let few = projected(&format!(
             "D::5:x,{},A::EVERYONE@:x",
             (100..1000).map(|uid| format!("A::{uid}:r")).collect::<Vec<_>>().join(",")
