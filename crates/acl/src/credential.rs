@@ -77,7 +77,7 @@ impl Content {
 }
 
 impl Credentials {
-    /// With room for so many groups of all credentials together, where one without groups counts as 32. About 14 bytes
+    /// With room for so many groups of all credentials together, where one without groups counts as 32. About 16 bytes
     /// are used for each.
     pub fn new(max_groups: usize) -> Self {
         Credentials { generations: RwLock::default(), max_cost: max_groups }

@@ -128,7 +128,7 @@ impl Keys {
     }
 }
 
-/// Sixteen bits a key or more, which with two of them set lets 1 in 70 strangers pass.
+/// Sixteen bits a key or more, which with two of them set lets 1 in 60 strangers pass.
 fn filter_words(keys: usize) -> usize {
     if keys == 0 { 0 } else { (keys / 4).next_power_of_two().max(1) }
 }
