@@ -1,0 +1,335 @@
+-- Commits transactions, one after the other. The request is {whether it only removes, transactions}, a transaction
+-- {operation's id, what it touches, guards, effects, inodes it changes}; the answer to each is {1, seq, those inodes} or,
+-- if a guard does not hold, {0, seq, an answer to each guard's want}.
+--
+-- A script is not rolled back, so none may fail after its first write. Where writing is refused, by a replica or because
+-- the disk or the memory is full, it is the first write that is refused, and then nothing has happened. Redis asks for
+-- memory only at the first write, and only of commands that may take some: so who only removes begins with another one.
+--
+-- Lua makes a function anew each time that a script comes to it. So what is seldom needed is made only when it is.
+local floor, ceil = math.floor, math.ceil
+local WORD = 4294967296
+local removes, txns = request[1], request[2]
+if removes == 1 then call('DEL', P .. 'none') end
+local last = tonumber(seq)
+local first = last
+-- Nodes to be written, entries that are known to be absent, and operations and changes to be noted.
+local stale, absent, noted, touched, applied = {}, {}, {}, {}, {}
+
+local function text(number) return string.format('%.0f', number) end
+
+local function less(a, b)
+  local ah, al = numbers('>I4I4', a)
+  local bh, bl = numbers('>I4I4', b)
+  return ah < bh or ah == bh and al < bl
+end
+
+-- Adds the signed number high * 2^32 + low; stays between 0 and 2^64 - 1.
+local function add(a, high, low)
+  local ah, al = numbers('>I4I4', a)
+  al, ah = al + low, ah + high
+  if al >= WORD then al, ah = al - WORD, ah + 1 end
+  if ah < 0 then return ZERO end
+  if ah >= WORD then return string.rep('\255', 8) end
+  return pack('>I4I4', ah, al)
+end
+
+-- Adds to what the volume holds, or with sign -1 takes from it: a node's blocks of 4096 bytes, which only a regular
+-- file has.
+local function use_blocks(sign, found)
+  local high, low = numbers('>I4I4', found, 16)
+  if byte(found, 1) == 8 and high + low > 0 then
+    local delta = sign * (high * 1048576 + ceil(low / 4096))
+    blocks = add(blocks, floor(delta / WORD), delta % WORD)
+  end
+end
+
+local function put(map, key, new)
+  local old, now = member(map, key), key .. '\0' .. new
+  if old ~= now then
+    if old then call('ZREM', map, old) end
+    call('ZADD', map, '0', now)
+  end
+end
+
+local function drop(map, key)
+  local old = member(map, key)
+  if old then call('ZREM', map, old) end
+end
+
+-- The node is to be written, or removed if it is false.
+local function change(ino, found)
+  nodes[ino], stale[ino] = found, true
+end
+
+local function holds(guard)
+  local kind, a, b, c = guard[1], guard[2], guard[3], guard[4]
+  if kind == 'access' then
+    local found = node(a)
+    return found and sub(found, 56, 63) == b
+  elseif kind == 'no_edge' then
+    local key = P .. 'dir:' .. a
+    local free = not member(key, b)
+    if free then absent[key .. b] = true end
+    return free
+  elseif kind == 'edge' then
+    local edge = value(P .. 'dir:' .. a, b)
+    return edge and sub(edge, 2) == c
+  elseif kind == 'no_node' then
+    return not node(a)
+  elseif kind == 'links' then
+    local found = node(a)
+    return found and sub(found, 12, 15) == b
+  elseif kind == 'size' then
+    local found = node(a)
+    return found and sub(found, 16, 23) == b
+  elseif kind == 'parent' then
+    local found = node(a)
+    return found and sub(found, 48, 55) == b
+  elseif kind == 'empty' then
+    return call('EXISTS', P .. 'dir:' .. a) == 0
+  elseif kind == 'room' then
+    return less(inodes, a) and less(blocks, b)
+  elseif kind == 'rows' then
+    local found = rows(a, b)
+    for at, row in ipairs(c) do
+      if not found[at] or sub(found[at], 17) ~= row then return false end
+    end
+    return true
+  elseif kind == 'xattr' then
+    return call('HEXISTS', P .. 'xattrs:' .. a, b) == c
+  elseif kind == 'locks' then
+    return node(a) and (value(P .. 'locks', a) or '') == b
+  elseif kind == 'setting' then
+    return call('HGET', P .. 'settings', a) == b
+  elseif kind == 'no_setting' then
+    return not call('HGET', P .. 'settings', a)
+  elseif kind == 'counter' then
+    return (call('HGET', P .. 'counters', a) or ZERO) == b
+  end
+  error('unknown guard ' .. tostring(kind))
+end
+
+-- A function that applies what is not a create's: `apply` makes it when it is needed.
+local function seldom()
+  -- A row is gone. What it referred to becomes garbage unless another row refers to it.
+  local function release(row)
+    if byte(row, 1) ~= 2 then return end
+    local slice = sub(row, 10, 17)
+    local others = value(P .. 'shared', slice)
+    if not others then
+      put(P .. 'garbage', slice, sub(row, 18, 21))
+    else
+      local left = add(others, -1, WORD - 1)
+      if left == ZERO then drop(P .. 'shared', slice) else put(P .. 'shared', slice, left) end
+    end
+  end
+
+  local function drop_rows(key, from, to)
+    for _, row in ipairs(call('ZRANGEBYLEX', key, from, to)) do release(sub(row, 17)) end
+    call('ZREMRANGEBYLEX', key, from, to)
+  end
+
+  return function(kind, a, b, c, d)
+    if kind == 'drop_node' then
+      local found = node(a)
+      if found then
+        inodes = add(inodes, -1, WORD - 1)
+        use_blocks(-1, found)
+        change(a, false)
+        drop(P .. 'locks', a)
+        call('DEL', P .. 'xattrs:' .. a, P .. 'symlink:' .. a)
+        if call('EXISTS', P .. 'rows:' .. a) == 1 then drop_rows(P .. 'rows:' .. a, '-', '+') end
+      end
+    elseif kind == 'extend' or kind == 'size' then
+      local found = node(a)
+      if found and (kind == 'size' or less(sub(found, 16, 23), b)) then
+        use_blocks(-1, found)
+        found = sub(found, 1, 15) .. b .. sub(found, 24)
+        use_blocks(1, found)
+        change(a, found)
+      end
+    elseif kind == 'access' then
+      local found = node(a)
+      if found then
+        -- A device's number comes last, behind the ACLs if there are some.
+        local device = #found % 32 == 3 and sub(found, -4) or ''
+        local rev = add(sub(found, 56, 63), 0, 1)
+        change(a, sub(found, 1, 1) .. b .. sub(found, 12, 55) .. rev .. c .. device)
+      end
+    elseif kind == 'parent' then
+      local found = node(a)
+      if found then change(a, sub(found, 1, 47) .. b .. sub(found, 56)) end
+    elseif kind == 'drop_slices' then
+      drop_rows(P .. 'rows:' .. a, '[' .. b, '(' .. c)
+    elseif kind == 'replace' then
+      local key, found = P .. 'rows:' .. a, rows(a, b)
+      for at = 1, math.min(c, #found) do
+        call('ZREM', key, found[at])
+        if d[at] then call('ZADD', key, '0', sub(found[at], 1, 16) .. d[at]) end
+      end
+      for at = 1, math.min(c, #found) do release(sub(found[at], 17)) end
+    elseif kind == 'share' then
+      put(P .. 'shared', a, add(value(P .. 'shared', a) or ZERO, 0, 1))
+    elseif kind == 'put_xattr' then
+      if node(a) then call('HSET', P .. 'xattrs:' .. a, b, c) end
+    elseif kind == 'drop_xattr' then
+      call('HDEL', P .. 'xattrs:' .. a, b)
+    elseif kind == 'symlink' then
+      if node(a) then call('SET', P .. 'symlink:' .. a, b) end
+    elseif kind == 'put_locks' then
+      if node(a) then put(P .. 'locks', a, b) end
+    elseif kind == 'put_acl' then
+      if not member(P .. 'acls', a) then put(P .. 'acls', a, b) end
+    elseif kind == 'put' then
+      put(P .. a, b, c)
+    elseif kind == 'drop' then
+      drop(P .. a, b)
+    elseif kind == 'put_orphan' then
+      call('ZADD', P .. 'orphans', '0', a)
+    elseif kind == 'drop_orphan' then
+      call('ZREM', P .. 'orphans', a)
+    elseif kind == 'set' then
+      call('HSET', P .. a, b, c)
+    elseif kind == 'usage' then
+      inodes, blocks = add(inodes, a, b), add(blocks, c, d)
+    else
+      error('unknown effect ' .. tostring(kind))
+    end
+  end
+end
+
+local others
+
+local function apply(effect)
+  local kind, a, b, c, d = effect[1], effect[2], effect[3], effect[4], effect[5]
+  if kind == 'put_node' then
+    if node(a) then
+      others = others or seldom()
+      others('drop_node', a)
+    end
+    change(a, b)
+    inodes = add(inodes, 0, 1)
+    use_blocks(1, b)
+  elseif kind == 'put_edge' then
+    local key = P .. 'dir:' .. a
+    if absent[key .. b] then
+      absent[key .. b] = nil
+      call('ZADD', key, '0', b .. '\0' .. c)
+    else
+      put(key, b, c)
+    end
+  elseif kind == 'drop_edge' then
+    drop(P .. 'dir:' .. a, b)
+  elseif kind == 'touch' then
+    local found = node(a)
+    if found then
+      if d ~= '' and less(d, sub(found, 40, 47)) then d = '' end
+      change(a, sub(found, 1, 23) .. (b ~= '' and b or sub(found, 24, 31)) .. (c ~= '' and c or sub(found, 32, 39))
+        .. (d ~= '' and d or sub(found, 40, 47)) .. sub(found, 48))
+    end
+  elseif kind == 'links' then
+    local found = node(a)
+    if found then
+      local links = numbers('>I4', found, 12) + b
+      links = links < 0 and 0 or links >= WORD and WORD - 1 or links
+      change(a, sub(found, 1, 11) .. pack('>I4', links) .. sub(found, 16))
+    end
+  elseif kind == 'append' then
+    if node(a) then
+      local key = P .. 'rows:' .. a
+      local newest = call('ZREVRANGEBYLEX', key, '(' .. b .. '\255', '[' .. b, 'LIMIT', '0', '1')[1]
+      local number = newest and add(sub(newest, 9, 16), 0, 1) or ZERO
+      call('ZADD', key, '0', b .. number .. c)
+    end
+  else
+    others = others or seldom()
+    others(kind, a, b, c, d)
+  end
+end
+
+-- Writes the nodes that were changed, those of a hash together.
+local function write_nodes()
+  local hashes = {}
+  for ino in pairs(stale) do
+    local key, field = place(ino)
+    local new = nodes[ino]
+    if new then
+      local hash = hashes[key]
+      if not hash then
+        hash = {key}
+        hashes[key] = hash
+      end
+      hash[#hash + 1] = field
+      hash[#hash + 1] = new
+    elseif call('HDEL', key, field) == 1 and call('EXISTS', key) == 0 then
+      call('ZREM', P .. 'nodes', sub(key, -8))
+    end
+  end
+  for key, hash in pairs(hashes) do
+    local added = call('HSET', unpack(hash))
+    -- All that is in it is new, so the hash is.
+    if added > 0 and call('HLEN', key) == added then call('ZADD', P .. 'nodes', '0', sub(key, -8)) end
+  end
+end
+
+-- Tells who watches, and remembers the operations.
+local function note()
+  local oldest = last > 65536 and text(last - 65536) or '0'
+  call('XADD', P .. 'changes', 'MINID', '~', oldest, text(last) .. '-0', unpack(touched))
+  call('HSET', P .. 'ops', unpack(noted))
+  touched, noted = {}, {}
+end
+
+-- A guard did not hold: the answers to all of them.
+local function conflict(guards)
+  local wants = {
+    access = 'node', no_edge = 'entry', edge = 'entry', no_node = 'node', links = 'node', size = 'node',
+    parent = 'node', empty = 'empty', room = 'usage', rows = 'slices', xattr = 'xattrs', locks = 'locks',
+    setting = 'settings', no_setting = 'settings', counter = 'counter',
+  }
+  local out = {0, text(last)}
+  for _, guard in ipairs(guards) do answer(out, wants[guard[1]], guard[2], guard[3]) end
+  return out
+end
+
+local function commit(txn)
+  local id, guards, effects = txn[1], txn[3], txn[4]
+  local earlier = applied[id] or call('HGET', P .. 'ops', id) or call('HGET', P .. 'ops_before', id)
+  if earlier then return {1, earlier} end
+  for _, guard in ipairs(guards) do
+    if not holds(guard) then return conflict(guards) end
+  end
+  if #effects == 0 then return {1, text(last)} end
+  for _, effect in ipairs(effects) do apply(effect) end
+  last = last + 1
+  local now = text(last)
+  applied[id] = now
+  noted[#noted + 1] = id
+  noted[#noted + 1] = now
+  touched[#touched + 1] = sub(id, 1, 8)
+  touched[#touched + 1] = txn[2]
+  if #noted >= 1000 then note() end
+  local out = {1, now}
+  for _, ino in ipairs(txn[5]) do out[#out + 1] = node(ino) end
+  return out
+end
+
+local outcomes = {}
+for at, txn in ipairs(txns) do outcomes[at] = commit(txn) end
+if last > first then
+  write_nodes()
+  call('HSET', P .. 'state', 'seq', text(last), 'inodes', inodes, 'blocks', blocks)
+  if #noted > 0 then note() end
+  -- Operations are forgotten that are at least 16,384 transactions and two minutes old, or a million transactions.
+  if floor(last / 16384) > floor(first / 16384) then
+    local now, since = call('TIME')[1], call('HGET', P .. 'ops', 'since')
+    if since and (now - since >= 120 or call('HLEN', P .. 'ops') >= 1048576) then
+      call('UNLINK', P .. 'ops_before')
+      call('RENAME', P .. 'ops', P .. 'ops_before')
+      since = false
+    end
+    if not since then call('HSET', P .. 'ops', 'since', now) end
+  end
+end
+return outcomes

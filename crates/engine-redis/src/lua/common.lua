@@ -1,0 +1,95 @@
+-- What all scripts begin with. KEYS[1] is what every key begins with, ARGV[1] the request in MessagePack.
+-- Numbers of 64 bits are strings of 8 bytes, big end first: Lua's own are doubles. They are never compared with <, which
+-- goes by the server's locale.
+local call, sub, byte, char = redis.call, string.sub, string.byte, string.char
+local pack, numbers = struct.pack, struct.unpack
+local P = KEYS[1]
+local ZERO, NONE = string.rep('\0', 8), string.rep('\0', 16)
+
+-- The number of the last commit, and what the volume holds.
+local state = call('HMGET', P .. 'state', 'seq', 'inodes', 'blocks')
+local seq, inodes, blocks = state[1], state[2], state[3]
+if not seq then
+  return redis.error_reply('NOVOLUME there is no volume any more, was the database flushed?')
+end
+local request = cmsgpack.unpack(ARGV[1])
+
+-- A map in the order of its keys is a sorted set: each member is a key, NUL, and its value. No key that is not of a
+-- fixed length holds NUL.
+local function member(map, key)
+  return call('ZRANGEBYLEX', map, '[' .. key .. '\0', '(' .. key .. '\1', 'LIMIT', '0', '1')[1]
+end
+
+local function value(map, key)
+  local found = member(map, key)
+  return found and sub(found, #key + 2) or false
+end
+
+-- Sixteen inodes share a hash, small enough to be stored without pointers: key and field of one of them.
+local function place(ino)
+  local last = byte(ino, 8)
+  return P .. 'node:' .. sub(ino, 1, 7) .. char(last - last % 16), sub(ino, 8)
+end
+
+-- Nodes as this script has found or left them.
+local nodes = {}
+
+local function node(ino)
+  local found = nodes[ino]
+  if found == nil then
+    found = call('HGET', place(ino))
+    nodes[ino] = found
+  end
+  return found
+end
+
+-- The rows of a chunk: members that begin with the chunk's and the row's number.
+local function rows(ino, chunk)
+  return call('ZRANGEBYLEX', P .. 'rows:' .. ino, '[' .. chunk, '(' .. chunk .. '\255')
+end
+
+-- A node, and the ACLs that it carries.
+local function add_node(out, ino)
+  local found = node(ino)
+  out[#out + 1] = found
+  if found and #found >= 95 then
+    for at = 64, 80, 16 do
+      local id = sub(found, at, at + 15)
+      if id ~= NONE then out[#out + 1] = value(P .. 'acls', id) end
+    end
+  end
+end
+
+-- Answers a want, in the order in which `read.rs` takes it apart.
+local function answer(out, want, a, b)
+  if want == 'node' then
+    add_node(out, a)
+  elseif want == 'entry' then
+    local edge = value(P .. 'dir:' .. a, b)
+    out[#out + 1] = edge
+    if edge then add_node(out, sub(edge, 2)) end
+  elseif want == 'empty' then
+    out[#out + 1] = 1 - call('EXISTS', P .. 'dir:' .. a)
+  elseif want == 'xattrs' then
+    out[#out + 1] = call('HGETALL', P .. 'xattrs:' .. a)
+  elseif want == 'symlink' then
+    out[#out + 1] = call('GET', P .. 'symlink:' .. a)
+  elseif want == 'slices' then
+    out[#out + 1] = rows(a, b)
+  elseif want == 'acl' then
+    out[#out + 1] = value(P .. 'acls', a)
+  elseif want == 'settings' then
+    out[#out + 1] = call('HGETALL', P .. 'settings')
+  elseif want == 'counter' then
+    out[#out + 1] = call('HGET', P .. 'counters', a)
+  elseif want == 'usage' then
+    out[#out + 1] = inodes
+    out[#out + 1] = blocks
+  elseif want == 'locks' then
+    out[#out + 1] = value(P .. 'locks', a)
+  elseif want == 'waits' then
+    out[#out + 1] = call('ZRANGEBYLEX', P .. 'waits', '-', '+')
+  else
+    error('unknown want ' .. tostring(want))
+  end
+end

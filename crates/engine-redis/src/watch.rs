@@ -1,0 +1,98 @@
+//! The stream of changes.
+//!
+//! Each commit adds an entry to a stream of the server, under its number. So who reads the stream on knows from the
+//! numbers alone that nothing is missing.
+
+use std::time::Duration;
+
+use meta::{Change, Changes, EngineError, Seq, Touched};
+use types::SessionId;
+
+use crate::connect::{Conn, Failure, add_command};
+use crate::error::{Intent, malformed};
+use crate::request::{Answer, Malformed};
+
+/// The most entries taken at once.
+const MOST_ENTRIES: &[u8] = b"1024";
+
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    conn: Conn,
+    place: String,
+    key: Vec<u8>,
+    op_timeout: Duration,
+    /// The newest number that was told.
+    seen: u64,
+    /// After a failure nothing is known any more.
+    lost: bool,
+}
+
+impl Watcher {
+    /// Watches from commit `seen` on.
+    pub(crate) fn new(conn: Conn, place: String, key: Vec<u8>, op_timeout: Duration, seen: Seq) -> Self {
+        Watcher { conn, place, key, op_timeout, seen: seen.0, lost: false }
+    }
+
+    fn ask(&mut self, wait: Duration) -> Result<redis::Value, Failure> {
+        let after = format!("{}-0", self.seen);
+        let millis = wait.as_millis().to_string();
+        let mut arguments: Vec<&[u8]> = vec![b"XREAD", b"COUNT", MOST_ENTRIES];
+        // A wait of 0 would be one for ever.
+        if wait.as_millis() > 0 {
+            arguments.extend([&b"BLOCK"[..], millis.as_bytes()]);
+        }
+        arguments.extend([&b"STREAMS"[..], &self.key, after.as_bytes()]);
+        let mut command = Vec::new();
+        add_command(&mut command, &arguments);
+        self.conn.set_patience(self.op_timeout.saturating_add(wait))?;
+        self.conn.ask_master(&mut command)
+    }
+
+    /// The transactions of an answer: one stream, and its entries.
+    fn take(&mut self, answer: redis::Value) -> Result<Vec<Change>, Malformed> {
+        if answer == redis::Value::Nil {
+            return Ok(Vec::new());
+        }
+        let mut stream = Answer::new(answer)?.array()?;
+        stream.present()?;
+        let mut entries = stream.array()?;
+        let mut changes = Vec::new();
+        while !entries.is_empty() {
+            let mut entry = entries.array()?;
+            let id = entry.present()?;
+            let last = str::from_utf8(&id).ok().and_then(|id| id.strip_suffix("-0")?.parse::<u64>().ok());
+            let last = last.ok_or(Malformed("a change has no number"))?;
+            let fields = entry.array()?.strings().collect::<Result<Vec<_>, _>>()?;
+            let first = (last + 1).checked_sub(fields.len() as u64 / 2);
+            if first != Some(self.seen + 1) {
+                return Err(Malformed("changes were forgotten before they were asked for"));
+            }
+            for pair in fields.chunks_exact(2) {
+                let [by, touched] = pair else { continue };
+                let by = by[..].try_into().map(u64::from_be_bytes);
+                let by = by.map_err(|_| Malformed("the volume was wiped"))?;
+                let touched = Touched::decode(touched).ok_or(Malformed("a change cannot be read"))?;
+                self.seen += 1;
+                changes.push(Change { seq: Seq(self.seen), by: SessionId(by), touched });
+            }
+        }
+        Ok(changes)
+    }
+}
+
+impl Changes for Watcher {
+    fn next(&mut self, wait: Duration) -> Result<Vec<Change>, EngineError> {
+        if self.lost {
+            let message = format!("{}: changes may have been missed: watch anew", self.place);
+            return Err(EngineError::permanent(message));
+        }
+        let changes = match self.ask(wait) {
+            Ok(answer) => {
+                self.take(answer).map_err(|Malformed(what)| malformed(&self.place, what, Intent::Look))
+            }
+            Err(failure) => Err(failure.into_error(&self.place, Intent::Look)),
+        };
+        self.lost = changes.is_err();
+        changes
+    }
+}

@@ -1,0 +1,5 @@
+//! The rules of the operations, on a real server; under faults too, where the suite says so.
+
+mod support;
+
+meta::ops_suite!(support::engine);

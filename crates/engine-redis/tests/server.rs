@@ -1,0 +1,521 @@
+//! What only a real server shows: round trips, crashes, hangs, passwords, and what else can stand behind a URL.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use engine_redis::{OpenError, RedisEngine, VERSION};
+use meta::{
+    Changes, Effect, Engine, EngineError, ErrorKind, Guard, Node, Outcome, Record, Scan, Touched, Txn, Usage,
+    Want,
+};
+use pool::Url;
+use rustix::process::Signal;
+use support::{DURABLE, Server, free_port};
+use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, Time};
+
+fn node(ino: u64) -> Node {
+    Node {
+        ino: Ino(ino),
+        kind: FileType::Regular,
+        mode: Mode::new(0o644),
+        uid: 1,
+        gid: 2,
+        rdev: 0,
+        nlink: 1,
+        size: 1,
+        atime: Time::from_nanos(1),
+        mtime: Time::from_nanos(2),
+        ctime: Time::from_nanos(3),
+        access_acl: AclId::NONE,
+        default_acl: AclId::NONE,
+        parent: Ino(0),
+        access_rev: 0,
+    }
+}
+
+fn name(ino: u64) -> Name {
+    Name::new(format!("file{ino}").as_bytes()).unwrap()
+}
+
+fn txn(guards: Vec<Guard>, effects: Vec<Effect>) -> Txn {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    Txn { op_id: OpId(NEXT.fetch_add(1, Ordering::Relaxed).into()), guards, effects }
+}
+
+/// What a create sends: into directory 2, whose links count the files.
+fn add_file(ino: u64) -> Txn {
+    let parent = Ino(2);
+    let guards = vec![Guard::Access { ino: parent, rev: 0 }, Guard::EdgeAbsent { parent, name: name(ino) }];
+    let edge = Effect::PutEdge { parent, name: name(ino), ino: Ino(ino), kind: FileType::Regular };
+    let links = Effect::AddLinks { ino: parent, delta: 1 };
+    txn(guards, vec![Effect::PutNode(node(ino)), edge, links])
+}
+
+fn add_directory(engine: &dyn Engine) {
+    let directory = Node { kind: FileType::Directory, nlink: 0, ..node(2) };
+    committed(engine, txn(Vec::new(), vec![Effect::PutNode(directory)]));
+}
+
+fn committed(engine: &dyn Engine, txn: Txn) {
+    let outcomes = engine.commit(&[txn]).unwrap();
+    assert!(matches!(outcomes[..], [Outcome::Committed { .. }]), "{outcomes:?}");
+}
+
+/// The files of directory 2, all records of which agree.
+fn files(engine: &dyn Engine) -> BTreeSet<u64> {
+    let mut files = BTreeSet::new();
+    let mut after = None;
+    loop {
+        let scan = Scan::Dir { parent: Ino(2), after: after.clone(), limit: 1000, nodes: true };
+        let page = engine.scan(&scan).unwrap();
+        for record in page.facts.records {
+            match record {
+                Record::Edge(_, name, Some(edge)) => {
+                    files.insert(edge.ino.0);
+                    after = Some(name);
+                }
+                Record::Node(_, Some(_)) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        if !page.more {
+            break;
+        }
+    }
+    let records = engine.read(&[Want::Node(Ino(2)), Want::Usage]).unwrap().records;
+    let [Record::Node(_, Some(directory)), Record::Usage(usage)] = records[..] else { panic!("{records:?}") };
+    let count = files.len() as u64;
+    assert_eq!(u64::from(directory.nlink), count, "nothing is applied twice");
+    assert_eq!(usage, Usage { inodes: count + 1, blocks: count });
+    files
+}
+
+/// What an engine does for a request, asked again for as long as that is worth it, as `meta`'s driver does.
+fn persistently<T>(mut request: impl FnMut() -> Result<T, EngineError>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match request() {
+            Ok(done) => return done,
+            Err(error) => {
+                assert_ne!(error.kind, ErrorKind::Determinate { transient: false }, "{error}");
+                assert!(Instant::now() < deadline, "{error}");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_request_is_one_round_trip() {
+    let server = Server::start(&[]);
+    let engine = server.open("");
+    add_directory(&engine);
+    // A connection idles in the pool from here on.
+    let before = server.calls();
+    let batch: Vec<Txn> = (10..26).map(add_file).collect();
+    engine.commit(&batch).unwrap();
+    committed(&engine, add_file(9));
+    let conflict = engine.commit(&[add_file(9)]).unwrap();
+    assert!(matches!(conflict[..], [Outcome::Conflict(_)]));
+    engine.commit(&[txn(vec![Guard::Empty { ino: Ino(9) }], Vec::new())]).unwrap();
+    let wants: Vec<Want> = (10..26).map(|ino| Want::Entry(Ino(2), name(ino))).collect();
+    assert_eq!(engine.read(&wants).unwrap().records.len(), 32);
+    for nodes in [false, true] {
+        let page = engine.scan(&Scan::Dir { parent: Ino(2), after: None, limit: 100, nodes }).unwrap();
+        assert_eq!(page.facts.records.len(), if nodes { 34 } else { 17 });
+    }
+    let requests = 7;
+    let after = server.calls();
+    let more =
+        |command: &str| after.get(command).copied().unwrap_or(0) - before.get(command).copied().unwrap_or(0);
+    assert_eq!(more("evalsha"), requests);
+    assert_eq!(more("role"), requests, "travels along with each");
+    for command in ["eval", "script|load", "get", "multi", "select", "auth", "hello", "client|setinfo"] {
+        let commands_of_scripts = if command == "get" { requests } else { 0 };
+        assert_eq!(more(command), commands_of_scripts, "{command}");
+    }
+}
+
+#[test]
+fn a_server_that_is_killed_loses_and_repeats_nothing() {
+    const THREADS: u64 = 4;
+    let server = Server::start(&DURABLE);
+    let engine = server.open("");
+    add_directory(&engine);
+    let stop = AtomicBool::new(false);
+    let acknowledged = AtomicU64::new(0);
+    let done: BTreeSet<u64> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (engine, stop, acknowledged) = (&engine, &stop, &acknowledged);
+                scope.spawn(move || {
+                    let mut done = Vec::new();
+                    for round in 0.. {
+                        if stop.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        let inos = (0..4).map(|n| 10 + (round * 4 + n) * THREADS + thread);
+                        let batch: Vec<Txn> = inos.clone().map(add_file).collect();
+                        let outcomes = persistently(|| engine.commit(&batch));
+                        assert!(
+                            outcomes.iter().all(|o| matches!(o, Outcome::Committed { .. })),
+                            "{outcomes:?}"
+                        );
+                        done.extend(inos);
+                        acknowledged.fetch_add(4, Ordering::Relaxed);
+                    }
+                    done
+                })
+            })
+            .collect();
+        for _ in 0..5 {
+            let target = acknowledged.load(Ordering::Relaxed) + 200;
+            while acknowledged.load(Ordering::Relaxed) < target {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            server.restart();
+        }
+        stop.store(true, Ordering::Relaxed);
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(done.len() >= 1000);
+    assert_eq!(persistently(|| Ok(files(&engine))), done);
+    // And once more from the disk alone.
+    server.restart();
+    assert_eq!(files(&server.open("")), done);
+}
+
+#[test]
+fn a_server_that_hangs_is_an_error_after_a_while_and_then_fine_again() {
+    let server = Server::start(&[]);
+    let engine = server.open("?op_timeout=200ms&connect_timeout=200ms");
+    add_directory(&engine);
+    let mut changes = engine.watch().unwrap().unwrap();
+    server.signal(Signal::STOP);
+    let error = engine.commit(&[add_file(10)]).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Indeterminate, "{error}");
+    let error = engine.read(&[Want::Usage]).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Determinate { transient: true }, "{error}");
+    let error = changes.next(Duration::from_millis(10)).unwrap_err();
+    assert!(error.message.contains("op_timeout"), "{error}");
+    server.signal(Signal::CONT);
+    assert!(changes.next(Duration::ZERO).is_err(), "what came meanwhile is not known");
+    // Whether the first commit is done now or not, the repetition comes to the same.
+    let batch = [add_file(11)];
+    persistently(|| engine.commit(&batch));
+    let files = files(&engine);
+    assert!(files == BTreeSet::from([10, 11]) || files == BTreeSet::from([11]), "{files:?}");
+}
+
+#[test]
+fn passwords_are_needed_and_never_shown() {
+    let server = Server::start(&["--requirepass", "s3cret", "--user", "ann on >pa55word ~* &* +@all"]);
+    for login in [":s3cret@", "ann:pa55word@"] {
+        let url = Url::parse(&format!("redis://{login}127.0.0.1:{}", server.port)).unwrap();
+        let engine = RedisEngine::open(&url, true).unwrap();
+        engine.read(&[Want::Usage]).unwrap();
+        let debug = format!("{engine:?}");
+        assert!(!debug.contains("s3cret") && !debug.contains("pa55word"), "{debug}");
+    }
+    for login in [":wr0ng@", "ann:wr0ng@", "bob:wr0ng@"] {
+        let url = Url::parse(&format!("redis://{login}127.0.0.1:{}", server.port)).unwrap();
+        let error = RedisEngine::open(&url, false).unwrap_err();
+        let OpenError::Engine(engine) = &error else { panic!("{error}") };
+        assert_eq!(engine.kind, ErrorKind::Determinate { transient: false });
+        assert!(error.to_string().contains("password"), "{error}");
+        assert!(!format!("{error}{error:?}{url:?}").contains("wr0ng"), "{error:?}");
+    }
+    let error = RedisEngine::open(&server.url(""), false).unwrap_err().to_string();
+    assert!(error.contains("NOAUTH"), "{error}");
+}
+
+#[test]
+fn volumes_are_made_when_asked_and_refused_when_newer() {
+    let server = support::shared();
+    let open = |create| RedisEngine::open(&server.url("/7?table_prefix=layout_"), create);
+    assert!(matches!(open(false), Err(OpenError::Missing(_))));
+    drop(open(true).unwrap());
+    drop(open(false).unwrap());
+    let set = |value: &str| {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}/7", server.port)).unwrap();
+        let mut connection = client.get_connection().unwrap();
+        redis::cmd("SET").arg("{layout_}schema").arg(value).exec(&mut connection).unwrap();
+    };
+    set(&(VERSION + 1).to_string());
+    let error = open(true).unwrap_err().to_string();
+    assert!(error.contains(&format!("version {}", VERSION + 1)), "{error}");
+    set("something else");
+    assert!(matches!(open(true), Err(OpenError::NotLimenfs(_))));
+}
+
+#[test]
+fn volumes_with_other_prefixes_and_in_other_databases_are_others() {
+    let server = support::shared();
+    let engines = ["?table_prefix=a_", "?table_prefix=ab_", "/1?table_prefix=a_"].map(|url| server.open(url));
+    for (number, engine) in engines.iter().enumerate() {
+        add_directory(engine);
+        committed(engine, add_file(10 + number as u64));
+    }
+    engines[0].wipe().unwrap();
+    add_directory(&engines[0]);
+    assert_eq!(files(&engines[0]), BTreeSet::new());
+    assert_eq!(files(&engines[1]), BTreeSet::from([11]));
+    assert_eq!(files(&engines[2]), BTreeSet::from([12]));
+}
+
+#[test]
+fn scripts_that_vanished_come_back_and_a_volume_that_vanished_does_not() {
+    let server = Server::start(&[]);
+    let engine = server.open("");
+    add_directory(&engine);
+    server.ask(&["SCRIPT", "FLUSH"]);
+    committed(&engine, add_file(10));
+    assert_eq!(files(&engine), BTreeSet::from([10]));
+    server.ask(&["FLUSHALL"]);
+    for error in [engine.read(&[Want::Usage]).unwrap_err(), engine.commit(&[add_file(11)]).unwrap_err()] {
+        assert_eq!(error.kind, ErrorKind::Determinate { transient: false });
+        assert!(error.message.contains("no volume"), "{error}");
+    }
+}
+
+#[test]
+fn a_full_memory_refuses_what_grows_and_lets_go_of_the_rest() {
+    let server = Server::start(&["--maxmemory", "8mb"]);
+    let engine = server.open("");
+    add_directory(&engine);
+    let mut next = 10;
+    let error = loop {
+        let batch: Vec<Txn> = (next..next + 100).map(add_file).collect();
+        match engine.commit(&batch) {
+            Ok(_) => next += 100,
+            Err(error) => break error,
+        }
+        assert!(next < 1_000_000, "the memory does not fill up");
+    };
+    assert_eq!((error.kind, error.errno), (ErrorKind::Determinate { transient: false }, Errno::ENOSPC));
+    assert_eq!(files(&engine), (10..next).collect(), "nothing of what failed is seen");
+    let remove = |ino| {
+        let edge = Effect::DropEdge { parent: Ino(2), name: name(ino) };
+        let links = Effect::AddLinks { ino: Ino(2), delta: -1 };
+        txn(Vec::new(), vec![Effect::DropNode { ino: Ino(ino) }, edge, links])
+    };
+    let batch: Vec<Txn> = (10..next).map(remove).collect();
+    engine.commit(&batch).unwrap();
+    assert_eq!(files(&engine), BTreeSet::new());
+}
+
+#[test]
+fn a_watcher_that_missed_something_is_told_so() {
+    let server = Server::start(&[]);
+    let engine = server.open("");
+    add_directory(&engine);
+    let mut behind = engine.watch().unwrap().unwrap();
+    let touch = |n: u64| {
+        let links = Effect::AddLinks { ino: Ino(2), delta: (n % 3) as i32 - 1 };
+        txn(Vec::new(), vec![links])
+    };
+    for _ in 0..150 {
+        engine.commit(&(0..500).map(touch).collect::<Vec<_>>()).unwrap();
+    }
+    let kept = match server.ask(&["XLEN", "{limen_}changes"]) {
+        redis::Value::Int(entries) => entries,
+        other => panic!("{other:?}"),
+    };
+    assert!(kept < 150, "the stream is bounded: {kept} batches of 500");
+    assert!(behind.next(Duration::ZERO).is_err());
+    assert!(behind.next(Duration::ZERO).is_err());
+    // A wipe is more than can be told, too.
+    let mut changes = engine.watch().unwrap().unwrap();
+    committed(&engine, add_file(10));
+    let told = changes.next(Duration::from_secs(20)).unwrap();
+    assert!(told[0].touched.contains(&Touched::Edge(Ino(2), name(10))), "{told:?}");
+    engine.wipe().unwrap();
+    assert!(changes.next(Duration::from_secs(20)).is_err());
+}
+
+#[test]
+fn operations_are_forgotten_in_the_end_but_not_soon() {
+    let server = Server::start(&[]);
+    let engine = server.open("");
+    add_directory(&engine);
+    let link = || txn(Vec::new(), vec![Effect::AddLinks { ino: Ino(2), delta: 1 }]);
+    let commit = |batches| {
+        for _ in 0..batches {
+            engine.commit(&std::iter::repeat_with(link).take(512).collect::<Vec<_>>()).unwrap();
+        }
+    };
+    let first = link();
+    committed(&engine, first.clone());
+    commit(40);
+    // As if two minutes had gone by.
+    server.ask(&["HSET", "{limen_}ops", "since", "1"]);
+    commit(40);
+    assert_eq!(server.ask(&["EXISTS", "{limen_}ops_before"]), redis::Value::Int(1));
+    committed(&engine, first.clone());
+    let links = |engine: &RedisEngine| match engine.read(&[Want::Node(Ino(2))]).unwrap().records[..] {
+        [Record::Node(_, Some(node))] => node.nlink,
+        ref other => panic!("{other:?}"),
+    };
+    assert_eq!(links(&engine), 1 + 80 * 512, "after twenty thousand others it is still known");
+    server.ask(&["HSET", "{limen_}ops", "since", "1"]);
+    commit(40);
+    committed(&engine, first);
+    assert_eq!(links(&engine), 2 + 120 * 512, "it is forgotten");
+}
+
+#[test]
+fn what_can_lose_data_is_said() {
+    let careless = Server::start(&["--maxmemory-policy", "allkeys-lru"]);
+    let warnings = careless.open("").warnings();
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(warnings[0].contains("appendonly no") && warnings[1].contains("allkeys-lru"), "{warnings:?}");
+    let usual = Server::start(&["--appendonly", "yes", "--appendfsync", "everysec"]).open("").warnings();
+    assert!(matches!(&usual[..], [one] if one.contains("appendfsync everysec")), "{usual:?}");
+    let durable = Server::start(&DURABLE);
+    let engine = durable.open("");
+    assert_eq!(engine.warnings(), [""; 0]);
+    let name = engine.server().unwrap();
+    assert!(name.starts_with("Redis ") || name.starts_with("Valkey "), "{name}");
+    engine.sync().unwrap();
+}
+
+#[test]
+fn a_socket_will_do() {
+    let server = Server::start(&["--unixsocket", "redis.sock"]);
+    let path = server.directory().join("redis.sock");
+    let url = Url::parse(&format!("redis+unix://{}?db=3", path.display())).unwrap();
+    let engine = RedisEngine::open(&url, true).unwrap();
+    add_directory(&engine);
+    committed(&engine, add_file(10));
+    assert_eq!(files(&engine), BTreeSet::from([10]));
+}
+
+#[test]
+fn tls_trusts_the_authority_that_is_named_and_no_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name).display().to_string();
+    let (certificate, key) = (file("certificate.pem"), file("key.pem"));
+    let made = std::process::Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-days",
+            "2",
+        ])
+        .args(["-subj", "/CN=limenfs test", "-addext", "subjectAltName=IP:127.0.0.1"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE", "-keyout", &key, "-out", &certificate])
+        .output()
+        .unwrap_or_else(|error| panic!("openssl cannot be run ({error}): install Debian's package openssl"));
+    assert!(made.status.success(), "{made:?}");
+    let port = free_port();
+    let tls = ["--port", "0", "--tls-port", &port.to_string(), "--tls-cert-file", &certificate]
+        .into_iter()
+        .chain(["--tls-key-file", &key, "--tls-ca-cert-file", &certificate]);
+    let _server = Server::start_at(port, tls.map(str::to_owned).collect());
+    let open = |more: &str| {
+        let url = Url::parse(&format!("rediss://127.0.0.1:{port}?op_timeout=5s{more}")).unwrap();
+        RedisEngine::open(&url, true)
+    };
+    // The server wants to know its clients, too.
+    let engine = open(&format!("&tls_ca={certificate}&tls_cert={certificate}&tls_key={key}")).unwrap();
+    add_directory(&engine);
+    committed(&engine, add_file(10));
+    assert_eq!(files(&engine), BTreeSet::from([10]));
+    assert!(open(&format!("&tls_ca={certificate}")).is_err(), "without a certificate of ours");
+    let error = open(&format!("&tls_cert={certificate}&tls_key={key}")).unwrap_err().to_string();
+    assert!(error.contains("certificate"), "{error}");
+}
+
+#[test]
+fn a_cluster_keeps_a_volume_on_one_of_its_nodes() {
+    let nodes = [(); 2].map(|()| Server::start(&["--cluster-enabled", "yes"]));
+    // All slots are the second node's; the first one knows it and sends us there.
+    nodes[1].ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    nodes[0].ask(&["CLUSTER", "MEET", "127.0.0.1", &nodes[1].port.to_string()]);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let engine = loop {
+        match RedisEngine::open(&nodes[0].url("?table_prefix=on_a_cluster_"), true) {
+            Ok(engine) => break engine,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    add_directory(&engine);
+    let mut changes = engine.watch().unwrap().unwrap();
+    committed(&engine, add_file(10));
+    assert_eq!(files(&engine), BTreeSet::from([10]));
+    assert_eq!(changes.next(Duration::from_secs(20)).unwrap().len(), 1);
+    assert!(matches!(nodes[1].ask(&["DBSIZE"]), redis::Value::Int(keys) if keys > 0));
+    engine.wipe().unwrap();
+    assert_eq!(nodes[1].ask(&["DBSIZE"]), redis::Value::Int(3), "schema, state and changes");
+}
+
+#[test]
+fn a_replica_is_refused_and_a_demoted_master_answers_no_more() {
+    let master = Server::start(&[]);
+    let replica = Server::start(&["--replicaof", &format!("127.0.0.1 {}", master.port)]);
+    let error = RedisEngine::open(&replica.url("?connect_timeout=1s"), false).unwrap_err().to_string();
+    assert!(error.contains("is a replica"), "{error}");
+    // Of several hosts, the master is taken.
+    let both = format!("redis://127.0.0.1:{},127.0.0.1:{}", replica.port, master.port);
+    let engine = RedisEngine::open(&Url::parse(&both).unwrap(), true).unwrap();
+    add_directory(&engine);
+    committed(&engine, add_file(10));
+    assert_eq!(master.ask(&["WAIT", "1", "20000"]), redis::Value::Int(1));
+    replica.ask(&["REPLICAOF", "NO", "ONE"]);
+    master.ask(&["REPLICAOF", "127.0.0.1", &replica.port.to_string()]);
+    let error = engine.read(&[Want::Usage]).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Determinate { transient: true }, "{error}");
+    assert_eq!(files(&engine), BTreeSet::from([10]), "on the new master");
+    committed(&engine, add_file(11));
+}
+
+#[test]
+fn sentinels_say_where_the_master_is_and_where_it_went() {
+    let master = Server::start(&[]);
+    let replica = Server::start(&["--replicaof", &format!("127.0.0.1 {}", master.port)]);
+    let port = free_port();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("sentinel.conf");
+    let settings = format!(
+        "port {port}\nsentinel monitor vol 127.0.0.1 {} 1\nsentinel down-after-milliseconds vol 500\n\
+         sentinel failover-timeout vol 2000\n",
+        master.port
+    );
+    std::fs::write(&file, settings).unwrap();
+    let _sentinel = Server::start_at(port, vec![file.display().to_string(), "--sentinel".to_owned()]);
+    let url = Url::parse(&format!("redis://127.0.0.1:{port}?master=vol&connect_timeout=1s")).unwrap();
+    let engine = RedisEngine::open(&url, true).unwrap();
+    add_directory(&engine);
+    committed(&engine, add_file(10));
+    let unknown = Url::parse(&format!("redis://127.0.0.1:{port}?master=other")).unwrap();
+    let error = RedisEngine::open(&unknown, true).unwrap_err().to_string();
+    assert!(error.contains("no master 'other'"), "{error}");
+    assert_eq!(master.ask(&["WAIT", "1", "20000"]), redis::Value::Int(1));
+    // The Sentinel has to know of the replica before it can promote it.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let known = || {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
+        let mut connection = client.get_connection().unwrap();
+        let replicas: redis::Value =
+            redis::cmd("SENTINEL").arg("replicas").arg("vol").query(&mut connection).unwrap();
+        matches!(replicas, redis::Value::Array(all) if !all.is_empty())
+    };
+    while !known() {
+        assert!(Instant::now() < deadline, "the Sentinel does not hear of the replica");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    master.kill();
+    let batch = [add_file(11)];
+    persistently(|| engine.commit(&batch));
+    assert_eq!(files(&engine), BTreeSet::from([10, 11]));
+    assert!(matches!(replica.ask(&["ROLE"]), redis::Value::Array(_)));
+}
