@@ -143,3 +143,36 @@ fn nfs4_decisions_agree() {
     eprintln!("nfs4_decisions_agree: {compared} requests, {granted} granted, {denied} denied");
     assert!(granted > compared / 10 && denied > compared / 50);
 }
+
+/// As many groups as Linux lets a process have, and as many entries as an ACL may have.
+#[test]
+fn the_longest_lists_agree() {
+    let mut rng = Rng::new("the_longest_lists_agree");
+    let ids = 200_000;
+    let groups: Vec<u32> = (0..65_536).map(|_| rng.below(ids)).collect();
+    let cred = Cred::new(rng.below(ids), rng.below(ids), &groups, Caps::NONE);
+    let caller = Credentials::new(1 << 20).intern(&cred, &[]);
+    let entries = std::iter::repeat_with(|| {
+        let gid = if rng.one_in(50) { groups[rng.below(65_536) as usize] } else { rng.below(ids) };
+        let kind = rng.pick(&[nfs4::Kind::Allow, nfs4::Kind::Deny]);
+        let mask = rng.pick(&Mask::ALL.each().collect::<Vec<_>>());
+        let who = nfs4::Who::NamedGroup(Id::system(gid).unwrap());
+        nfs4::Entry { kind, flags: nfs4::EntryFlags::NONE, who, mask }
+    });
+    let entries: Vec<nfs4::Entry> = entries.take(nfs4::Nfs4Acl::MAX_ENTRIES).collect();
+    let acl = nfs4::Nfs4Acl::new(nfs4::AclFlags::NONE, entries).unwrap();
+    let (uid, gid, mode, is_dir) = (1, 2, Mode::new(0), false);
+    let by_name = nfs4::Node { uid, gid, mode, is_dir, acl: Some(&acl) };
+    let compiled = Arc::new(nfs4::Compiled::new(acl.clone()));
+    let by_id = cache::Node { uid, gid, mode, is_dir, acl: compiled.id() };
+    let decision = cache::decide_nfs4(&caller, &by_id, || Ok::<_, Infallible>(compiled)).unwrap();
+    assert_eq!(decision, nfs4::decide(&cred, &[], &by_name), "{}", rng.name());
+    assert_eq!(decision.granted | decision.denied, Mask::ALL, "some entry of each kind is for the caller");
+    let shown = nfs4::project(&acl, uid, gid, is_dir);
+    let shown_mode = Mode::new(shown.rwx);
+    let node = posix::Node { uid, gid, mode: shown_mode, is_dir, acl: shown.acl.as_ref() };
+    let by_projection = posix::decide(&cred, &node);
+    for (mask, perm) in [(Mask::READ_DATA, Perm::READ), (Mask::EXECUTE, Perm::EXECUTE)] {
+        assert!(by_projection.allows(perm) || !decision.allows(mask), "{perm} {}", rng.name());
+    }
+}
