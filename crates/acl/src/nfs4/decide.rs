@@ -47,7 +47,8 @@ pub struct Caller<'a> {
 pub const OWNER_RIGHTS: Mask =
     Mask::READ_ACL.with(Mask::WRITE_ACL).with(Mask::READ_ATTRIBUTES).with(Mask::WRITE_ATTRIBUTES);
 
-/// Everything that mode or ACL say to the caller, capabilities aside.
+/// Everything that mode or ACL say to the caller, capabilities aside. `sids` are the caller's identities of domains,
+/// sorted.
 pub fn decide(cred: &Cred, sids: &[Id], node: &Node<'_>) -> Decision {
     let caller =
         Caller { cred, sids, is_owner: cred.uid == node.uid, in_owning_group: cred.in_group(node.gid) };

@@ -38,7 +38,7 @@ pub struct Verdict {
 }
 
 /// Explains each permission of `want`, in the order of their letters; agrees with [`decide`](super::decide).
-/// Capabilities are not considered.
+/// Capabilities are not considered; `sids` are sorted.
 pub fn explain(cred: &Cred, sids: &[Id], node: &Node<'_>, want: Mask) -> Vec<Verdict> {
     let caller =
         Caller { cred, sids, is_owner: cred.uid == node.uid, in_owning_group: cred.in_group(node.gid) };
