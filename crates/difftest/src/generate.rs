@@ -353,7 +353,7 @@ impl Generator {
             _ => b"",
         };
         // Upwards once at most: that stays on the side.
-        if !place.0.is_empty() && !(suffix == b"/.." && leads_up(&place)) {
+        if !place.0.is_empty() && (suffix != b"/.." || !leads_up(&place)) {
             place.0.extend_from_slice(suffix);
         }
         place
