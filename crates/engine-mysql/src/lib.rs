@@ -1,1 +1,47 @@
-//! The metadata engine on mysql.
+//! The engine on MySQL 8 and MariaDB 10.6+: a volume's metadata in plain InnoDB tables of one database.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `config` | the parameters of the URL |
+//! | `connect` | one connection and its settings; what the server is |
+//! | `schema` | tables, their version |
+//! | `engine` | [`MysqlEngine`]: opening, `impl Engine`, warnings |
+//! | `script` | statements with conditions, sent as one request |
+//! | `commit` | a batch of transactions as one script, and the answer to it |
+//! | `guard` | a guard as a condition |
+//! | `effect`, `body` | effects as statements: inodes and entries; what inodes have |
+//! | `read`, `scan` | one statement for a set of records or for a range |
+//! | `rows` | records out of rows |
+//! | `sql` | values as SQL literals |
+//! | `watch` | the stream of changes |
+//! | `error` | one table from a MySQL error to an engine error |
+//!
+//! **One request for a commit.** The client writes the whole transaction as statements: lock, check, change, log,
+//! commit. All values are numbers or hexadecimal literals, so nothing is escaped. MariaDB takes them as one anonymous
+//! block (`BEGIN NOT ATOMIC`), which needs no routine and no privilege beyond those on the tables; MySQL has no such
+//! blocks, so there one small procedure runs the statements it is given.
+//!
+//! **Order of locks.** First the row that stands for the volume (table `layout`), where something that belongs to no
+//! inode is looked at or changed; then all `node` rows that the request names, by number. Entries, attributes, slices and
+//! locks of an inode are only changed under the lock on its row, entries under that on their directory's. Then rows of
+//! `shared`; one slot of `usage` is the last. So no two commits wait for each other in a circle.
+
+mod body;
+mod commit;
+mod config;
+mod connect;
+mod effect;
+mod engine;
+mod error;
+mod guard;
+mod read;
+mod rows;
+mod scan;
+mod schema;
+mod script;
+mod sql;
+mod watch;
+
+pub use engine::MysqlEngine;
+pub use error::OpenError;
+pub use schema::VERSION;

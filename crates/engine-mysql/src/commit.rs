@@ -1,0 +1,262 @@
+//! A batch of transactions as one script, and what its answer says.
+//!
+//! The script locks all inodes that the batch names, and tells the client of them. Then it goes from run to run
+//! ([`meta::runs`]): it checks all guards of a run in one statement; if all hold, the effects of all transactions are
+//! applied together, else those of each that may be, and the others get their facts. The client works out what the
+//! changed inodes became from what they were: it has their rows, nobody else can change them, and [`Effect::apply_to`] says how.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use meta::{Effect, Guard, Node, Outcome, Seq, Touched, Txn, Want, runs};
+use types::Ino;
+
+use crate::effect::{self, Target};
+use crate::error::Fault;
+use crate::guard;
+use crate::read::{self, Answers};
+use crate::rows::{NODE_COLUMNS, RowReader, Sets, node_at};
+use crate::script::{Script, When};
+use crate::sql::{Bytes, joined, list};
+
+/// Transactions in one run; each has a bit in a number of the database.
+const RUN: usize = 60;
+
+/// A batch, ready to be sent.
+#[derive(Debug)]
+pub(crate) struct Batch<'t> {
+    pub(crate) script: Script,
+    runs: Vec<&'t [Txn]>,
+    writes: bool,
+}
+
+impl<'t> Batch<'t> {
+    /// `p` is what the names of tables begin with.
+    pub(crate) fn new(p: &str, txns: &'t [Txn]) -> Self {
+        let mut script = Script::default();
+        let writes = txns.iter().any(|txn| !txn.effects.is_empty());
+        let runs: Vec<&[Txn]> = runs(txns).into_iter().flat_map(|run| run.chunks(RUN)).collect();
+        if writes {
+            script.always("START TRANSACTION");
+            lock(p, txns, &mut script);
+        }
+        for run in &runs {
+            write_run(p, run, &mut script);
+        }
+        if writes {
+            script.always("COMMIT");
+        }
+        Batch { script, runs, writes }
+    }
+
+    /// The outcomes, from the sets of rows that the script gave; facts are of `label`.
+    pub(crate) fn outcomes(&self, sets: Sets, label: Seq) -> Result<Vec<Outcome>, Fault> {
+        let mut sets = sets.into_iter();
+        let mut next = || sets.next().ok_or(Fault::malformed("an answer ended early"));
+        let mut nodes: HashMap<Ino, Node> = HashMap::new();
+        if self.writes {
+            for row in next()? {
+                let node = node_at(&RowReader(&row), 0, 13)?;
+                nodes.insert(node.ino, node);
+            }
+        }
+        let mut outcomes = Vec::new();
+        for run in &self.runs {
+            let summary = next()?;
+            let summary = RowReader(summary.first().ok_or(Fault::malformed("a run has no answer"))?);
+            let (failed, repeated): (u64, u64) = (summary.number(0)?, summary.number(1)?);
+            let mut seqs: HashMap<Vec<u8>, u64> = HashMap::new();
+            let first: Option<u64> = summary.optional(2)?;
+            let mut facts = Vec::new();
+            if failed | repeated != 0 {
+                for (index, txn) in run.iter().enumerate() {
+                    if failed & 1 << index != 0 {
+                        facts.push((index, Answers::from_rows(next()?)?.facts(label, &wants(txn))?));
+                    }
+                }
+                if has_effects(run) {
+                    for row in next()? {
+                        let row = RowReader(&row);
+                        seqs.insert(row.bytes(0)?.to_vec(), row.number(1)?);
+                    }
+                }
+            }
+            let mut facts = facts.into_iter().peekable();
+            let mut logged = 0;
+            for (index, txn) in run.iter().enumerate() {
+                if let Some((_, facts)) = facts.next_if(|(at, _)| *at == index) {
+                    outcomes.push(Outcome::Conflict(facts));
+                    continue;
+                }
+                if txn.effects.is_empty() {
+                    outcomes.push(Outcome::Committed { seq: label, nodes: Vec::new() });
+                    continue;
+                }
+                let seq = match first {
+                    Some(first) if failed | repeated == 0 => Some(first + logged),
+                    _ => seqs.get(&txn.op_id.0.to_be_bytes()[..]).copied(),
+                };
+                logged += 1;
+                let seq = Seq(seq.ok_or(Fault::malformed("a transaction got no number"))?);
+                let changed = if repeated & 1 << index == 0 { changed(&mut nodes, txn) } else { Vec::new() };
+                outcomes.push(Outcome::Committed { seq, nodes: changed });
+            }
+        }
+        Ok(outcomes)
+    }
+}
+
+fn has_effects(run: &[Txn]) -> bool {
+    run.iter().any(|txn| !txn.effects.is_empty())
+}
+
+fn wants(txn: &Txn) -> Vec<Want> {
+    txn.guards.iter().map(Guard::want).collect()
+}
+
+/// The inodes that `txn` changed, as it left them.
+fn changed(nodes: &mut HashMap<Ino, Node>, txn: &Txn) -> Vec<Node> {
+    let mut changed: Vec<Ino> = Vec::new();
+    for effect in &txn.effects {
+        match effect {
+            Effect::PutNode(node) => drop(nodes.insert(node.ino, *node)),
+            Effect::DropNode { ino } => drop(nodes.remove(ino)),
+            _ => {
+                if let Some(ino) = effect.changed_node() {
+                    nodes.get_mut(&ino).map(|node| effect.apply_to(node));
+                    if !changed.contains(&ino) {
+                        changed.push(ino);
+                    }
+                }
+            }
+        }
+    }
+    changed.iter().filter_map(|ino| nodes.get(ino).copied()).collect()
+}
+
+/// Locks the volume's row, if need be, and the inodes, and gives these.
+fn lock(p: &str, txns: &[Txn], script: &mut Script) {
+    let mut inos = BTreeSet::new();
+    let mut volume = false;
+    for txn in txns.iter().filter(|txn| !txn.effects.is_empty()) {
+        for guard in &txn.guards {
+            match guard.want() {
+                Want::Node(ino)
+                | Want::Entry(ino, _)
+                | Want::Empty(ino)
+                | Want::Xattrs(ino)
+                | Want::Slices(ino, _)
+                | Want::Locks(ino) => drop(inos.insert(ino.0)),
+                _ => volume = true,
+            }
+        }
+        for effect in &txn.effects {
+            match effect {
+                Effect::PutNode(Node { ino, .. })
+                | Effect::DropNode { ino }
+                | Effect::PutEdge { parent: ino, .. }
+                | Effect::DropEdge { parent: ino, .. }
+                | Effect::SetAccess { ino, .. }
+                | Effect::SetParent { ino, .. }
+                | Effect::AddLinks { ino, .. }
+                | Effect::Touch { ino, .. }
+                | Effect::SetSize { ino, .. }
+                | Effect::Extend { ino, .. }
+                | Effect::AppendSlice { ino, .. }
+                | Effect::DropSlices { ino, .. }
+                | Effect::ReplaceRows { ino, .. }
+                | Effect::PutXattr { ino, .. }
+                | Effect::DropXattr { ino, .. }
+                | Effect::PutSymlink { ino, .. }
+                | Effect::PutLocks { ino, .. } => drop(inos.insert(ino.0)),
+                Effect::PutSetting { .. } | Effect::SetCounter { .. } | Effect::AddUsage { .. } => volume = true,
+                _ => {}
+            }
+        }
+    }
+    if volume {
+        script.always(format!("SELECT id INTO @v FROM `{p}layout` WHERE id = 0 FOR UPDATE"));
+    }
+    // A number that is none, for a list must not be empty.
+    let inos = if inos.is_empty() { "NULL".to_owned() } else { list(inos) };
+    script.always(format!(
+        "SELECT {NODE_COLUMNS} FROM `{p}node` FORCE INDEX (PRIMARY) WHERE ino IN ({inos}) ORDER BY ino FOR UPDATE"
+    ));
+}
+
+fn write_run(p: &str, run: &[Txn], script: &mut Script) {
+    let writers: Vec<&Txn> = run.iter().filter(|txn| !txn.effects.is_empty()).collect();
+    script.always(check(p, run, &writers));
+    let summary = "SELECT @f, @r";
+    // All together.
+    effect::apply(&mut Target { script, when: When::All, p }, &writers);
+    if writers.is_empty() {
+        script.when(When::All, format!("{summary}, NULL"));
+    } else {
+        script.when(When::All, log(p, &writers));
+        script.when(When::All, format!("{summary}, LAST_INSERT_ID()"));
+    }
+    // Or each by itself.
+    script.when(When::Some, format!("{summary}, NULL"));
+    for (index, txn) in run.iter().enumerate() {
+        if !txn.guards.is_empty() {
+            script.when(When::Failed(index), read::statement(p, &wants(txn)));
+        }
+        if !txn.effects.is_empty() && run.len() > 1 {
+            effect::apply(&mut Target { script, when: When::Passed(index), p }, &[txn]);
+            script.when(When::Passed(index), log(p, &[txn]));
+        }
+    }
+    if !writers.is_empty() {
+        let ops = list(writers.iter().map(|txn| op_id(txn)));
+        script.when(When::Some, format!("SELECT op_id, id FROM `{p}log` WHERE op_id IN ({ops})"));
+    }
+}
+
+/// Finds out which transactions fail, and which are repetitions.
+fn check(p: &str, run: &[Txn], writers: &[&Txn]) -> String {
+    let bit = |index: usize| 1_u64 << index;
+    // What several transactions look at is looked at once.
+    let mut conditions: BTreeMap<String, u64> = BTreeMap::new();
+    for (index, txn) in run.iter().enumerate() {
+        for guard in &txn.guards {
+            *conditions.entry(guard::condition(p, guard)).or_default() |= bit(index);
+        }
+    }
+    let failed = match conditions.is_empty() {
+        true => "0".to_owned(),
+        false => joined(conditions.iter().map(|(held, bits)| format!("IF({held}, 0, {bits})")), " | "),
+    };
+    if writers.is_empty() {
+        return format!("SELECT {failed}, 0 INTO @f, @r");
+    }
+    let numbered = run.iter().enumerate().filter(|(_, txn)| !txn.effects.is_empty());
+    let bits = numbered.map(|(index, txn)| format!("WHEN {} THEN {}", op_id(txn), bit(index)));
+    let ops = list(writers.iter().map(|txn| op_id(txn)));
+    let repeated = format!(
+        "SELECT COALESCE(BIT_OR(CASE op_id {} ELSE 0 END), 0) AS ops FROM `{p}log` WHERE op_id IN ({ops})",
+        joined(bits, " ")
+    );
+    let puts = writers.iter().flat_map(|txn| &txn.effects).filter_map(|effect| match effect {
+        Effect::PutNode(node) => Some(node.ino.0),
+        _ => None,
+    });
+    let puts = list(puts);
+    let replaced = match puts.is_empty() {
+        true => "0".to_owned(),
+        false => format!("(SELECT COUNT(*) FROM `{p}node` WHERE ino IN ({puts}))"),
+    };
+    format!("SELECT ({failed}) & ~done.ops, done.ops, {replaced} INTO @f, @r, @x FROM ({repeated}) AS done")
+}
+
+fn op_id(txn: &Txn) -> String {
+    Bytes(&txn.op_id.0.to_be_bytes()).to_string()
+}
+
+/// Stores the operations with the commit, for repetitions, and for those who watch. Their numbers, taken under the locks
+/// on all that they change, follow each other.
+fn log(p: &str, txns: &[&Txn]) -> String {
+    let rows = txns.iter().map(|txn| {
+        format!("({}, UNIX_TIMESTAMP(), {})", op_id(txn), Bytes(&Touched::encode(&txn.touched())))
+    });
+    format!("INSERT INTO `{p}log` (op_id, at, touched) VALUES {}", list(rows))
+}

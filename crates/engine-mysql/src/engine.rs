@@ -1,0 +1,253 @@
+//! The engine: its connections, and the boundary it implements.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use meta::{Changes, Engine, EngineError, Facts, Order, Outcome, Page, Scan, Seq, Txn, Want};
+use pool::{Pool, Pooled, Url};
+
+use crate::commit::Batch;
+use crate::config::Config;
+use crate::connect::{Connection, Connector};
+use crate::error::{Fault, OpenError, Stage, engine_error};
+use crate::read::{self, Answers};
+use crate::watch::Stream;
+use crate::{scan, schema};
+
+/// How many of the newest rows of the log are kept, and for how many seconds all are.
+const KEPT_OPS: u64 = 16_384;
+pub(crate) const KEPT_SECONDS: u64 = 180;
+/// After so many transactions of its own, a handle removes the oldest rows of the log, at most twice as many.
+const TRIM_EVERY: u64 = 1024;
+/// Rows removed by one statement of a wipe.
+const WIPE_ROWS: u64 = 10_000;
+
+/// A volume's metadata in the tables of a MySQL or MariaDB database.
+#[derive(Debug)]
+pub struct MysqlEngine {
+    config: Config,
+    pool: Pool<Connector>,
+    order: Arc<Order>,
+    /// Transactions since the log was last trimmed.
+    logged: AtomicU64,
+}
+
+impl MysqlEngine {
+    /// Connects, and checks the version of the tables; makes them if `create` and there are none.
+    ///
+    /// # Errors
+    /// [`OpenError::Url`] for parameters that cannot be, [`OpenError::Missing`] where there is no volume, unless `create`,
+    /// [`OpenError::Newer`] for tables of a later limenfs, [`OpenError::Server`] for all else.
+    pub fn open(url: &Url, create: bool) -> Result<Self, OpenError> {
+        let config = Config::new(url)?;
+        let pool = Pool::new(Connector(config.clone()), &config.params);
+        let engine = MysqlEngine { config, pool, order: Arc::default(), logged: AtomicU64::new(0) };
+        let p = &engine.config.params.table_prefix;
+        let on = |work: &dyn Fn(&mut Connection) -> Result<Option<i64>, Fault>| {
+            engine.request(Stage::Connect, work).map_err(OpenError::Server)
+        };
+        let mut found = on(&|conn| schema::version(conn, p))?;
+        if found.is_none() && create {
+            found = on(&|conn| {
+                schema::create(conn, p)?;
+                schema::version(conn, p)
+            })?;
+        }
+        match found {
+            None => return Err(OpenError::Missing(engine.config.place)),
+            Some(found) if found > schema::VERSION => {
+                let place = engine.config.place;
+                return Err(OpenError::Newer { place, found, known: schema::VERSION });
+            }
+            Some(_) => {}
+        }
+        on(&|conn| {
+            if conn.needs_procedure() {
+                schema::create_procedure(conn, p)?;
+            }
+            Ok(None)
+        })?;
+        Ok(engine)
+    }
+
+    /// The server's name and version, such as "MariaDB 10.11.6".
+    ///
+    /// # Errors
+    /// Determinate.
+    pub fn server(&self) -> Result<String, EngineError> {
+        self.request(Stage::Read, |conn| Ok(conn.server.name()))
+    }
+
+    /// What in the server's configuration can lose what was acknowledged, in whole sentences; empty if it cannot be asked.
+    pub fn warnings(&self) -> Vec<String> {
+        const SQL: &str = "SELECT @@GLOBAL.innodb_flush_log_at_trx_commit, @@GLOBAL.log_bin, @@GLOBAL.sync_binlog, \
+                           @@GLOBAL.read_only";
+        let asked = self.request(Stage::Read, |conn| {
+            let rows = conn.rows(SQL)?;
+            let row = crate::rows::RowReader(rows.first().ok_or(Fault::malformed("no variables"))?);
+            Ok([row.number::<u64>(0)?, row.number(1)?, row.number(2)?, row.number(3)?])
+        });
+        let [flush, binlog, sync, read_only] = match asked {
+            Ok(variables) => variables,
+            Err(error) => {
+                tracing::warn!(%error, "the server's configuration cannot be asked for");
+                return Vec::new();
+            }
+        };
+        let mut warnings = Vec::new();
+        if flush != 1 {
+            warnings.push(format!(
+                "innodb_flush_log_at_trx_commit is {flush}: a crash of the server's machine can lose the last second of \
+                 acknowledged changes; set it to 1"
+            ));
+        }
+        if binlog != 0 && sync != 1 {
+            warnings.push(format!(
+                "sync_binlog is {sync}: after a crash replicas can have changes that the server lost, or lack some; set it to 1"
+            ));
+        }
+        if read_only != 0 {
+            warnings.push("the server is read-only: it is a replica, or about to be one; name the primary".to_owned());
+        }
+        warnings
+    }
+
+    /// Runs `work` on a connection. One that failed is closed.
+    fn request<R>(
+        &self,
+        stage: Stage,
+        work: impl FnOnce(&mut Connection) -> Result<R, Fault>,
+    ) -> Result<R, EngineError> {
+        let mut conn = self.pool.get()?;
+        work(&mut conn).map_err(|fault| self.failed(&mut conn, fault, stage))
+    }
+
+    fn failed(&self, conn: &mut Pooled<'_, Connector>, fault: Fault, stage: Stage) -> EngineError {
+        if !fault.leaves_connection() {
+            conn.mark_broken();
+            if fault.code().is_none() {
+                // The server is gone, and with it most likely all other connections.
+                self.pool.clear();
+            }
+        }
+        engine_error(&self.config.place, fault, stage)
+    }
+
+    /// Commits what fits into one request; more of it in halves.
+    fn commit_on(&self, conn: &mut Connection, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, Fault> {
+        let p = &self.config.params.table_prefix;
+        let batch = Batch::new(p, txns);
+        match conn.run(p, &batch.script) {
+            Ok(sets) => batch.outcomes(sets, label),
+            Err(Fault::TooLong(_)) if txns.len() > 1 => {
+                let (first, second) = txns.split_at(txns.len() / 2);
+                let mut outcomes = self.commit_on(conn, first, label)?;
+                outcomes.extend(self.commit_on(conn, second, label)?);
+                Ok(outcomes)
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Removes the oldest rows of the log now and then. Their numbers are read from the log itself, so that a
+    /// statement never looks at more rows than it may remove.
+    fn trim(&self, newest: Seq, txns: usize) {
+        let txns = u64::try_from(txns).unwrap_or(u64::MAX);
+        let logged = self.logged.fetch_add(txns, Ordering::Relaxed).saturating_add(txns);
+        if logged < TRIM_EVERY {
+            return;
+        }
+        self.logged.store(0, Ordering::Relaxed);
+        let (p, newest) = (&self.config.params.table_prefix, newest.0.saturating_sub(KEPT_OPS));
+        let rows = 2 * logged;
+        let sql = format!(
+            "DELETE FROM `{p}log` WHERE id <= LEAST({newest}, \
+             COALESCE((SELECT oldest FROM (SELECT MIN(id) AS oldest FROM `{p}log`) AS l), 0) + {rows}) \
+             AND at < UNIX_TIMESTAMP() - {KEPT_SECONDS}"
+        );
+        // What stays is removed another time.
+        if let Err(error) = self.request(Stage::Read, |conn| conn.query(&sql)) {
+            tracing::debug!(%error, "the log was not trimmed");
+        }
+    }
+}
+
+impl Engine for MysqlEngine {
+    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+        let sql = read::statement(&self.config.params.table_prefix, wants);
+        let mut conn = self.pool.get()?;
+        let label = self.order.read();
+        let facts = conn.rows(&sql).and_then(|rows| Answers::from_rows(rows)?.facts(label, wants));
+        facts.map_err(|fault| self.failed(&mut conn, fault, Stage::Read))
+    }
+
+    fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
+        if txns.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut conn = self.pool.get()?;
+        let label = self.order.read();
+        let writes = txns.iter().filter(|txn| !txn.effects.is_empty()).count();
+        if writes == 0 {
+            let outcomes = self.commit_on(&mut conn, txns, label);
+            return outcomes.map_err(|fault| self.failed(&mut conn, fault, Stage::Read));
+        }
+        let pending = self.order.begin();
+        let outcomes = match self.commit_on(&mut conn, txns, label) {
+            Ok(outcomes) => outcomes,
+            Err(fault) => {
+                let error = self.failed(&mut conn, fault, Stage::Commit);
+                if error.kind != meta::ErrorKind::Indeterminate {
+                    pending.done(None);
+                }
+                return Err(error);
+            }
+        };
+        drop(conn);
+        let seqs = outcomes.iter().filter_map(|outcome| match outcome {
+            Outcome::Committed { seq, .. } => Some(*seq),
+            Outcome::Conflict(_) => None,
+        });
+        let newest = seqs.max();
+        pending.done(newest);
+        self.trim(newest.unwrap_or_default(), writes);
+        Ok(outcomes)
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
+        let sql = scan::statement(&self.config.params.table_prefix, scan);
+        let mut conn = self.pool.get()?;
+        let label = self.order.read();
+        let page = conn.rows(&sql).and_then(|rows| scan::page(&rows, label, scan));
+        page.map_err(|fault| self.failed(&mut conn, fault, Stage::Read))
+    }
+
+    /// Nothing is left to do: a commit is answered when it is as durable as the server's configuration makes it, and
+    /// [`MysqlEngine::warnings`] says where that is less than on disk.
+    fn sync(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn wipe(&self) -> Result<(), EngineError> {
+        let p = &self.config.params.table_prefix;
+        self.request(Stage::Read, |conn| {
+            conn.query(&format!("UPDATE `{p}layout` SET epoch = epoch + 1 WHERE id = 0"))?;
+            for table in schema::tables() {
+                // A table of any size, in statements that each take little time.
+                loop {
+                    conn.query(&format!("DELETE FROM `{p}{table}` LIMIT {WIPE_ROWS}"))?;
+                    if conn.affected_rows() < WIPE_ROWS {
+                        break;
+                    }
+                }
+            }
+            conn.query(&format!("UPDATE `{p}usage` SET inodes = 0, blocks = 0"))?;
+            Ok(())
+        })
+    }
+
+    fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
+        let stream = Stream::open(self.pool.connector(), Arc::clone(&self.order))?;
+        Ok(Some(Box::new(stream)))
+    }
+}

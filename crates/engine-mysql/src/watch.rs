@@ -1,0 +1,250 @@
+//! The stream of changes: the log table, read every few milliseconds while somebody watches.
+//!
+//! Numbers of the log are given in the order in which transactions insert their rows, and they become visible in the
+//! order in which these commit. So what is read may lack numbers in between. A number that is missing belongs to a
+//! transaction that is still under way, which shows its row sooner or later, or to one that failed, which never will.
+//! Rows that came after it are told at once: while the missing one is under way it holds the locks on all that it
+//! changes, so those after it have nothing to do with it. Its own row is told when it shows.
+//!
+//! Whether a missing number will never come is found out exactly: `LOCK TABLES ... READ` is given when no transaction
+//! that wrote to the table is open, for each holds the table's metadata lock until its end, from before it took a number.
+//! What is not there then, up to the highest number that is, never comes. That is asked only for numbers that have been
+//! missing for a while, which takes a transaction that failed at its very end.
+//!
+//! A gap is an error: when the connection is lost (what is at its other end next may be another server), when the
+//! records were wiped, when the server became read-only as after a failover, when the stream was not read for so long that rows may have been trimmed.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use meta::{Change, Changes, EngineError, Order, Seq, Touched};
+use pool::Connect as _;
+use types::SessionId;
+
+use crate::connect::{Connection, Connector};
+use crate::engine::KEPT_SECONDS;
+use crate::error::{Fault, Stage, engine_error};
+use crate::rows::{Row, RowReader};
+
+/// From one look to the next.
+const PERIOD: Duration = Duration::from_millis(10);
+/// A number missing for so long is asked for; far longer than a transaction takes.
+const MISSING: Duration = Duration::from_millis(250);
+/// Rows of one look.
+const ROWS: usize = 4096;
+/// Rows are kept for [`KEPT_SECONDS`]; whoever looks again after this time has missed none.
+const PATIENCE: Duration = Duration::from_secs(KEPT_SECONDS * 2 / 3);
+
+pub(crate) struct Stream {
+    conn: Connection,
+    place: String,
+    prefix: String,
+    order: Arc<Order>,
+    /// What the server said first: the epoch of the records, and whether it takes changes.
+    was: Option<(u64, u8)>,
+    log: Numbers,
+    /// The first number is missing that [`Numbers::known`] is before, and since when.
+    missing: Option<(u64, Instant)>,
+    looked: Instant,
+    broken: bool,
+}
+
+/// Which numbers of the log are accounted for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Numbers {
+    /// All up to this one were told or never come.
+    known: u64,
+    /// Those beyond that were told.
+    told: BTreeSet<u64>,
+    /// Those up to this one are there or never come.
+    settled: u64,
+}
+
+impl Numbers {
+    /// Whether the row of this number is to be told, which it then is.
+    fn tell(&mut self, id: u64) -> bool {
+        id > self.known && self.told.insert(id)
+    }
+
+    /// A look has shown all rows up to number `covered`; the look began after what `settled` says was found out.
+    fn looked(&mut self, covered: u64) {
+        let sure = self.settled.min(covered);
+        while let Some(&id) = self.told.first()
+            && (id == self.known + 1 || id <= sure)
+        {
+            self.known = id;
+            self.told.pop_first();
+        }
+        self.known = self.known.max(sure);
+    }
+}
+
+impl Stream {
+    /// A stream of what is committed from now on.
+    pub(crate) fn open(connector: &Connector, order: Arc<Order>) -> Result<Self, EngineError> {
+        let place = connector.0.place.clone();
+        let mut stream = Stream {
+            conn: connector.connect()?,
+            place,
+            prefix: connector.0.params.table_prefix.clone(),
+            order,
+            was: None,
+            log: Numbers::default(),
+            missing: None,
+            looked: Instant::now(),
+            broken: false,
+        };
+        let deadline = Instant::now() + connector.0.params.op_timeout;
+        let begin = |stream: &mut Stream| -> Result<(), Fault> {
+            // Who waits for the table keeps others waiting, too.
+            stream.conn.query("SET SESSION lock_wait_timeout = 1")?;
+            while !stream.settle()? {
+                if Instant::now() >= deadline {
+                    return Err(Fault::Malformed("a transaction on the log does not end"));
+                }
+            }
+            stream.log.known = stream.log.settled;
+            stream.look().map(drop)
+        };
+        match begin(&mut stream) {
+            Ok(()) => Ok(stream),
+            Err(fault) => Err(engine_error(&stream.place, fault, Stage::Read)),
+        }
+    }
+
+    /// What became visible since the last look.
+    fn look(&mut self) -> Result<Vec<Change>, Fault> {
+        if self.looked.elapsed() > PATIENCE {
+            return Err(Fault::Malformed("changes were not read for so long that some may be forgotten"));
+        }
+        let (p, known) = (&self.prefix, self.log.known);
+        // One statement, so that all is of one moment.
+        let rows = self.conn.rows(&format!(
+            "SELECT 0, epoch, @@GLOBAL.read_only FROM `{p}layout` UNION ALL \
+             (SELECT id, op_id, touched FROM `{p}log` WHERE id > {known} ORDER BY id LIMIT {ROWS})"
+        ))?;
+        self.looked = Instant::now();
+        let mut changes = Vec::new();
+        let mut now = None;
+        let mut last = 0;
+        for row in rows.iter().map(RowReader) {
+            let id: u64 = row.number(0)?;
+            if id == 0 {
+                now = Some((row.number(1)?, row.number(2)?));
+                continue;
+            }
+            last = last.max(id);
+            if self.log.tell(id) {
+                changes.push(change(id, &row)?);
+            }
+        }
+        let now = now.ok_or(Fault::malformed("the tables say nothing of themselves"))?;
+        if *self.was.get_or_insert(now) != now {
+            return Err(Fault::Malformed("the records were removed, or another server took over"));
+        }
+        self.log.looked(if rows.len() > ROWS { last } else { u64::MAX });
+        changes.sort_unstable_by_key(|change| change.seq);
+        Ok(changes)
+    }
+
+    /// Finds out up to which number all that is not there never comes; `false` if a transaction under way did not end.
+    fn settle(&mut self) -> Result<bool, Fault> {
+        const LOCK_WAIT_TIMEOUT: u16 = 1205;
+        let p = &self.prefix;
+        match self.conn.query(&format!("LOCK TABLES `{p}log` READ")) {
+            Err(fault) if fault.code() == Some(LOCK_WAIT_TIMEOUT) => return Ok(false),
+            locked => locked?,
+        };
+        let rows: Vec<Row> = self.conn.rows(&format!("SELECT COALESCE(MAX(id), 0) FROM `{p}log`"))?;
+        self.conn.query("UNLOCK TABLES")?;
+        let row = rows.first().ok_or(Fault::malformed("the log has no numbers"))?;
+        self.log.settled = RowReader(row).number(0)?;
+        Ok(true)
+    }
+
+    /// Looks, and asks for what is missing for long.
+    fn step(&mut self) -> Result<Vec<Change>, Fault> {
+        let changes = self.look()?;
+        self.missing = match self.missing {
+            _ if self.log.told.is_empty() => None,
+            Some((known, since)) if known == self.log.known => {
+                if since.elapsed() < MISSING {
+                    Some((known, since))
+                } else {
+                    self.settle()?;
+                    None
+                }
+            }
+            _ => Some((self.log.known, Instant::now())),
+        };
+        Ok(changes)
+    }
+}
+
+impl Changes for Stream {
+    fn next(&mut self, wait: Duration) -> Result<Vec<Change>, EngineError> {
+        let deadline = Instant::now() + wait;
+        loop {
+            if self.broken {
+                return Err(EngineError::permanent(format!("{}: changes were missed", self.place)));
+            }
+            let changes = self.step().map_err(|fault| {
+                self.broken = true;
+                engine_error(&self.place, fault, Stage::Read)
+            })?;
+            if let Some(last) = changes.last() {
+                self.order.heard(last.seq);
+                return Ok(changes);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(changes);
+            }
+            thread::sleep(left.min(PERIOD));
+        }
+    }
+}
+
+fn change(id: u64, row: &RowReader<'_>) -> Result<Change, Fault> {
+    let op_id: [u8; 16] =
+        row.bytes(1)?.try_into().map_err(|_| Fault::malformed("an operation's id has not 16 bytes"))?;
+    let by = SessionId((u128::from_be_bytes(op_id) >> 64) as u64);
+    let touched =
+        Touched::decode(row.bytes(2)?).ok_or(Fault::malformed("what an operation touched is unreadable"))?;
+    Ok(Change { seq: Seq(id), by, touched })
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream")
+            .field("place", &self.place)
+            .field("log", &self.log)
+            .field("broken", &self.broken)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_shows_late_is_told_and_one_that_never_comes_is_passed() {
+        let mut log = Numbers { known: 10, ..Numbers::default() };
+        assert!(log.tell(11) && log.tell(13));
+        log.looked(u64::MAX);
+        assert_eq!((log.known, log.told.len()), (11, 1));
+        assert!(!log.tell(11) && !log.tell(13) && log.tell(12));
+        log.looked(u64::MAX);
+        assert_eq!((log.known, log.told.len()), (13, 0));
+        assert!(log.tell(16) && log.tell(20));
+        log.settled = 18;
+        log.looked(17);
+        assert_eq!((log.known, log.told.len()), (17, 1), "of 18 nothing was seen yet");
+        log.looked(u64::MAX);
+        assert_eq!((log.known, log.told.len()), (18, 1));
+    }
+}
