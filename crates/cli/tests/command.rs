@@ -14,7 +14,7 @@ use types::OpId;
 #[test]
 fn a_wrong_url_says_what_to_write() {
     for command in ["format", "status", "destroy", "mount"] {
-        for url in ["redis://h/1", "/tmp/v.db", "sqlite://rel.db", "sqlite://", "nonsense"] {
+        for url in ["oracle://h/1", "/tmp/v.db", "sqlite://rel.db", "sqlite://", "nonsense"] {
             let more: &[&str] = match command {
                 "format" => &["name"],
                 "mount" => &["/mnt"],
