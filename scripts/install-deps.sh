@@ -24,7 +24,8 @@ e2fsprogs        mkfs.ext4, for what the mount is compared with
 fio              writes and verifies past the page cache and through mappings
 git              works on the mount, as does Python
 python3          runs its own tests of files on the mount, if it has them
-postgresql       pgbench on the mount, in a cluster of the test's own
+etcd-server      a metadata engine, in servers of the tests' own
+postgresql       the server that the engine for it is tested on; pgbench on the mount; each in a cluster of its own
 redis-server     the engine on Redis is tested on servers of its own, which the tests start and stop
 openssl          makes the certificates of those that speak TLS
 "
