@@ -104,6 +104,11 @@ impl Server {
         stats.lines().filter_map(line).collect()
     }
 
+    /// What the server has to say.
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
+    }
+
     /// As a power cut would, but that what was handed to the kernel is kept.
     pub fn kill(&self) {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
@@ -128,6 +133,9 @@ impl Server {
     fn wait_until_up(&self) {
         let deadline = Instant::now() + PATIENCE;
         loop {
+            // One that found its port taken ends at once, and somebody else answers there.
+            let ended = self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait().unwrap();
+            assert!(ended.is_none(), "redis-server ended: {}", self.log());
             if self.arguments.iter().any(|argument| argument == "--tls-port") {
                 match TcpStream::connect(("127.0.0.1", self.port)) {
                     Ok(_) => return,
@@ -168,6 +176,16 @@ fn run(arguments: &[String], directory: &Path) -> Child {
         })
 }
 
+/// A port that nobody listens on, and that no other server of this process was given.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static GIVEN: Mutex<Vec<u16>> = Mutex::new(Vec::new());
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        // A node of a Cluster listens 10,000 ports further up, too.
+        if port < 55_000 && !given.contains(&port) {
+            given.push(port);
+            return port;
+        }
+    }
 }
