@@ -1,0 +1,129 @@
+//! The stream of changes: etcd's watch on the log, each new key of which is one transaction.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use keyspace::{Keyspace, decode_log};
+use meta::{Change, Changes, EngineError};
+use tokio::runtime::Runtime;
+use tokio::time::{Instant, timeout, timeout_at};
+use types::SessionId;
+
+use crate::connect::Connection;
+use crate::error::{Asked, engine_error};
+use crate::grpc::{CallError, Channel, Stream};
+use crate::read::seq;
+use crate::wire::{
+    NO_DELETE, WATCH, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse, WatchUnion,
+};
+
+#[derive(Debug)]
+pub(crate) struct EtcdChanges {
+    keys: Arc<Keyspace>,
+    runtime: Runtime,
+    stream: Stream,
+    _channel: Channel,
+    op_timeout: Duration,
+    ready: VecDeque<Change>,
+}
+
+/// How long the server may take to send what it has before it answers that it lives.
+const GRACE: Duration = Duration::from_millis(1);
+
+impl EtcdChanges {
+    /// Begins to watch; what is committed after this returns is told.
+    pub(crate) fn open(connection: Connection, keys: Arc<Keyspace>) -> Result<Self, EngineError> {
+        let (runtime, mut channel, op_timeout) = connection.into_parts();
+        let logs = keys.logs();
+        let create = WatchCreateRequest {
+            key: logs.start.into(),
+            range_end: logs.end.into(),
+            filters: vec![NO_DELETE],
+        };
+        let request = WatchRequest { union: Some(WatchUnion::Create(create)) };
+        let opened = runtime.block_on(async {
+            let begin = async {
+                let mut stream = channel.stream(WATCH, &request).await?;
+                let first: WatchResponse = stream.message().await?;
+                Ok((stream, first))
+            };
+            let late = || Err(CallError::Lost(format!("no answer within {op_timeout:?}")));
+            timeout(op_timeout, begin).await.unwrap_or_else(|_| late())
+        });
+        let (stream, first) = opened.map_err(|error| engine_error(Asked::Look, &error))?;
+        if !first.created || first.canceled {
+            let reason = first.cancel_reason;
+            return Err(EngineError::permanent(format!("etcd refuses to tell of changes: {reason}")));
+        }
+        Ok(EtcdChanges { keys, runtime, stream, _channel: channel, op_timeout, ready: VecDeque::new() })
+    }
+
+    fn take(&mut self, response: WatchResponse) -> Result<bool, EngineError> {
+        if response.canceled || response.compact_revision > 0 {
+            let reason = response.cancel_reason;
+            return Err(EngineError::permanent(format!("etcd has ended the stream of changes: {reason}")));
+        }
+        let is_progress = response.events.is_empty();
+        for kv in response.events.into_iter().filter_map(|event| event.kv) {
+            let op = self.keys.parse_log(&kv.key);
+            let entry = decode_log(&kv.key, &kv.value)
+                .map_err(|damaged| EngineError::permanent(damaged.to_string()))?;
+            let op = op.ok_or_else(|| EngineError::permanent("a change under a key that cannot be"))?;
+            let by = SessionId((op.0 >> 64) as u64);
+            self.ready.push_back(Change {
+                seq: seq(kv.mod_revision, entry.index),
+                by,
+                touched: entry.touched,
+            });
+        }
+        Ok(is_progress)
+    }
+
+    /// The next response, if it comes before the deadline.
+    fn receive(&mut self, deadline: Instant) -> Result<Option<WatchResponse>, EngineError> {
+        let stream = &mut self.stream;
+        match self.runtime.block_on(async { timeout_at(deadline, stream.message()).await }) {
+            Ok(message) => message.map(Some).map_err(|error| engine_error(Asked::Look, &error)),
+            Err(_late) => Ok(None),
+        }
+    }
+
+    fn sorted(&mut self) -> Vec<Change> {
+        let mut changes: Vec<Change> = self.ready.drain(..).collect();
+        // Those of one write come in the order of keys.
+        changes.sort_by_key(|change| change.seq);
+        changes
+    }
+}
+
+impl Changes for EtcdChanges {
+    fn next(&mut self, wait: Duration) -> Result<Vec<Change>, EngineError> {
+        let deadline = Instant::now() + wait;
+        while self.ready.is_empty() {
+            let Some(response) = self.receive(deadline)? else { break };
+            self.take(response)?;
+        }
+        if self.ready.is_empty() {
+            // Silence may be that of a server that is gone, so it is asked to say something.
+            let ask = WatchRequest { union: Some(WatchUnion::Progress(WatchProgressRequest {})) };
+            let sent = self.stream.send(&ask);
+            sent.map_err(|error| engine_error(Asked::Look, &error))?;
+            let deadline = Instant::now() + self.op_timeout;
+            loop {
+                let Some(response) = self.receive(deadline)? else {
+                    let message = format!("etcd: no word on the stream of changes for {:?}", self.op_timeout);
+                    return Err(EngineError::transient(message));
+                };
+                if self.take(response)? || !self.ready.is_empty() {
+                    break;
+                }
+            }
+            // Before 3.4.25 and 3.5.8 the answer may overtake changes that are on their way.
+            while let Some(response) = self.receive(Instant::now() + GRACE)? {
+                self.take(response)?;
+            }
+        }
+        Ok(self.sorted())
+    }
+}

@@ -1,0 +1,188 @@
+//! A batch of transactions as one etcd transaction.
+//!
+//! The batch is decided by what is remembered; the server compares what that rests on, and writes if it is so. If not,
+//! the same answer brings what stands there instead, and the batch is decided by that. So it is one round trip where
+//! the memory is right, and two where it is not. Somebody's transaction always succeeds, so none waits in vain for long;
+//! and what everybody moves, a directory's times and the usage, rests on nothing: times are put as they are, the
+//! ctime if it is later, and the usage has a lane for each who writes.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use keyspace::{Access, Batch, Done, Held, Options, Snapshot, Write};
+use meta::{EngineError, ErrorKind, Facts, Guard, Outcome, Txn, Want};
+
+use crate::engine::Shared;
+use crate::error::Asked;
+use crate::memory::{Above, Recall};
+use crate::read::{Fresh, disagree, fetch, read_seq, records_of, seq};
+use crate::request;
+use crate::wire::{TXN, TxnResponse};
+
+/// How often a transaction may find that others were faster.
+const ATTEMPTS: u32 = 200;
+/// From then on it waits a little before it tries again.
+const PATIENT: u32 = 4;
+
+impl Shared {
+    pub(crate) fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
+        let lane = self.lanes.take();
+        let mut outcomes = Vec::with_capacity(txns.len());
+        while let Some(rest) = txns.get(outcomes.len()..).filter(|rest| !rest.is_empty()) {
+            if let Err(error) = self.commit_some(rest, lane.number(), &mut outcomes) {
+                let changed = |(outcome, txn): (&Outcome, &Txn)| {
+                    matches!(outcome, Outcome::Committed { .. }) && !txn.effects.is_empty()
+                };
+                let partly = outcomes.iter().zip(txns).any(changed);
+                return Err(if partly {
+                    EngineError { kind: ErrorKind::Indeterminate, ..error }
+                } else {
+                    error
+                });
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// Commits the first of the transactions, as many as go together.
+    fn commit_some(&self, txns: &[Txn], lane: u64, outcomes: &mut Vec<Outcome>) -> Result<(), EngineError> {
+        let mut snapshot = Snapshot::default();
+        let mut read_at = 0;
+        for attempt in 0..ATTEMPTS {
+            if attempt > PATIENT {
+                std::thread::sleep(self.pause(attempt));
+            }
+            let source = Recall::new(&snapshot, &self.memory);
+            let options = Options { blind: true, lane, most_claims: self.max_ops - 4, show: false };
+            let batch = keyspace::decide(&self.keys, txns, &source, options);
+            if let Some(damaged) = batch.damaged() {
+                return Err(EngineError::permanent(damaged.to_string()));
+            }
+            let fresh = read_at > 0 && batch.accessed.iter().all(|access| snapshot.has(access));
+            if batch.is_missing() || batch.done.is_empty() {
+                let mut accesses = batch.accessed.clone();
+                if fresh {
+                    if !batch.conflicts() {
+                        return Err(disagree());
+                    }
+                    let wants = wants(txns.get(..1).unwrap_or_default());
+                    let fresh = Fresh { snapshot: &snapshot, shared: self };
+                    let (answer, looked) = keyspace::answer(&self.keys, &wants, &fresh);
+                    match answer {
+                        Ok(records) => {
+                            outcomes.push(Outcome::Conflict(Facts { seq: read_seq(read_at), records }));
+                            return Ok(());
+                        }
+                        Err(keyspace::Stop::Damaged(damaged)) => {
+                            return Err(EngineError::permanent(damaged.to_string()));
+                        }
+                        Err(_) => accesses.extend(looked),
+                    }
+                } else {
+                    accesses.extend(records_of(&self.memory, &self.keys, &wants(txns)));
+                }
+                (snapshot, read_at) = self.read_again(&accesses)?;
+                continue;
+            }
+            let decided = txns.get(..batch.done.len()).unwrap_or_default();
+            if fresh && batch.writes.is_empty() {
+                outcomes.extend(batch.done.into_iter().map(|done| outcome(done, read_at)));
+                return Ok(());
+            }
+            let mut otherwise = batch.accessed.clone();
+            otherwise.extend(records_of(&self.memory, &self.keys, &wants(decided)));
+            let otherwise: Vec<Access> =
+                otherwise.into_iter().filter(|access| self.is_needed(access)).collect();
+            let shown: Vec<Access> = batch.shown.iter().cloned().collect();
+            let answer = self.send(&batch, read_at, &shown, &otherwise)?;
+            let revision = answer.header.map_or(0, |header| header.revision);
+            if answer.succeeded {
+                self.note_writes(&batch, revision);
+                let changes = |txn: &Txn| txn.effects.iter().any(|effect| effect.changed_node().is_some());
+                let mut done = batch.done;
+                if decided.iter().any(changes) {
+                    let mut found = Snapshot::default();
+                    request::take(&mut found, &shown, answer.responses.into_iter());
+                    let options = Options { show: true, ..options };
+                    let again = keyspace::decide(&self.keys, decided, &Above(&found, &source), options);
+                    if again.done.len() == done.len() {
+                        done = again.done;
+                    } else {
+                        tracing::error!("a batch was decided in two ways");
+                    }
+                }
+                outcomes.extend(done.into_iter().map(|done| outcome(done, revision)));
+                return Ok(());
+            }
+            let mut found = Snapshot::default();
+            request::take(&mut found, &otherwise, answer.responses.into_iter());
+            self.memory.note_snapshot(&found, revision);
+            (snapshot, read_at) = (found, revision);
+        }
+        Err(EngineError::transient(format!("{ATTEMPTS} times other clients were faster")))
+    }
+
+    fn send(
+        &self,
+        batch: &Batch,
+        read_at: i64,
+        shown: &[Access],
+        otherwise: &[Access],
+    ) -> Result<TxnResponse, EngineError> {
+        let request = request::commit(&batch.claims, read_at, shown, &batch.writes, otherwise, self.max_ops)?;
+        let asked = if batch.writes.is_empty() { Asked::Look } else { Asked::Change };
+        self.with_connection(asked, |connection| connection.run(|channel| channel.call(TXN, &request)))
+            .inspect_err(|_| {
+                // Nobody knows what stands there now.
+                batch.writes.iter().for_each(|write| self.memory.forget(write.key()));
+            })
+    }
+
+    fn read_again(&self, accesses: &BTreeSet<Access>) -> Result<(Snapshot, i64), EngineError> {
+        let accesses: Vec<Access> = accesses.iter().cloned().collect();
+        let mut snapshot = Snapshot::default();
+        let revision = self.with_connection(Asked::Look, |connection| {
+            fetch(connection, &accesses, 0, self.max_ops, &mut snapshot)
+        })?;
+        self.memory.note_snapshot(&snapshot, revision);
+        Ok((snapshot, revision))
+    }
+
+    fn note_writes(&self, batch: &Batch, revision: i64) {
+        let version = revision.unsigned_abs();
+        for write in &batch.writes {
+            match write {
+                Write::Put(key, value) => {
+                    self.memory.note(key, Some(Held { value: value.clone(), version }), revision);
+                }
+                Write::Delete(key) => self.memory.note(key, None, revision),
+                // It may have stood there before, or stands there as it was.
+                Write::PutGreater(key, _) | Write::PutIfAbsent(key, _) => self.memory.forget(key),
+                Write::DeleteSpan(_) => {}
+            }
+        }
+        self.note_done(batch.writes.iter().filter_map(|write| self.keys.parse_log(write.key())));
+    }
+
+    /// Up to some milliseconds, more the more often others were faster; no two wait for just as long.
+    fn pause(&self, attempt: u32) -> Duration {
+        let most_us = 200 * u64::from(attempt.min(50));
+        Duration::from_micros(self.random() % most_us.max(1))
+    }
+}
+
+/// What a conflict of any of them has to tell.
+fn wants(txns: &[Txn]) -> Vec<Want> {
+    txns.iter().flat_map(|txn| &txn.guards).map(Guard::want).collect()
+}
+
+fn outcome(done: Done, revision: i64) -> Outcome {
+    match done {
+        Done::Committed { index, nodes } => Outcome::Committed { seq: seq(revision, index), nodes },
+        Done::Claimed => Outcome::Committed { seq: read_seq(revision), nodes: Vec::new() },
+        Done::Repeated { version, index } => {
+            let by = version.and_then(|version| i64::try_from(version).ok()).unwrap_or(revision);
+            Outcome::Committed { seq: seq(by, index), nodes: Vec::new() }
+        }
+    }
+}

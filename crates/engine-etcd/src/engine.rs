@@ -1,0 +1,193 @@
+//! The engine: its connections, what it remembers, and the boundary it implements.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use keyspace::{Keyspace, LAYOUT_VERSION};
+use meta::{Changes, Engine, EngineError, Facts, Outcome, Page, Scan, Txn, Want};
+use pool::{Connect, Pool, Url};
+use types::OpId;
+
+use crate::changes::EtcdChanges;
+use crate::config::Config;
+use crate::connect::Connector;
+use crate::error::{Asked, OpenError};
+use crate::memory::Memory;
+use crate::request;
+use crate::schema;
+use crate::upkeep::{DoneOps, Upkeep};
+use crate::wire::{
+    PutRequest, Request, RequestOp, STATUS, StatusRequest, StatusResponse, TXN, TxnRequest, TxnResponse,
+};
+
+/// A volume's metadata in an etcd cluster.
+#[derive(Debug)]
+pub struct EtcdEngine {
+    shared: Arc<Shared>,
+    _upkeep: Upkeep,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) keys: Arc<Keyspace>,
+    pub(crate) pool: Pool<Connector>,
+    pub(crate) memory: Memory,
+    pub(crate) lanes: Lanes,
+    pub(crate) done: DoneOps,
+    pub(crate) max_ops: usize,
+    pub(crate) compaction: bool,
+    random: RandomState,
+    drawn: AtomicU64,
+}
+
+impl EtcdEngine {
+    /// Connects to the cluster that the URL names, and checks the volume under its `table_prefix`; `create` makes one
+    /// that is not there.
+    ///
+    /// # Errors
+    /// [`OpenError::Missing`] where there is none, unless `create`; [`OpenError::Newer`] for the layout of a later
+    /// limenfs; [`OpenError::Param`] and [`OpenError::Config`] for a URL that cannot be; [`OpenError::Engine`] where no
+    /// host answers or lets us in.
+    pub fn open(url: &Url, create: bool) -> Result<Self, OpenError> {
+        let config = Config::new(url)?;
+        let prefix = config.params.table_prefix.clone();
+        // No prefix has a slash, so that none is the beginning of another.
+        let keys = Arc::new(Keyspace::new(format!("{prefix}/")));
+        let (max_ops, compaction, params) = (config.max_txn_ops, config.compaction, config.params.clone());
+        let random = RandomState::new();
+        let shared = Arc::new(Shared {
+            keys: Arc::clone(&keys),
+            pool: Pool::new(Connector::new(config), &params),
+            memory: Memory::default(),
+            lanes: Lanes::new(random.hash_one("lanes")),
+            done: DoneOps::default(),
+            max_ops,
+            compaction,
+            random,
+            drawn: AtomicU64::new(0),
+        });
+        let mut connection = shared.pool.get()?;
+        schema::prepare(&mut connection, &keys, &prefix, create)?;
+        drop(connection);
+        let upkeep = Upkeep::start(&shared)
+            .map_err(|error| OpenError::Config(format!("no thread for the upkeep of the volume: {error}")))?;
+        Ok(EtcdEngine { shared, _upkeep: upkeep })
+    }
+
+    /// What answers: `etcd 3.4.23`.
+    ///
+    /// # Errors
+    /// Always determinate.
+    pub fn server(&self) -> Result<String, EngineError> {
+        Ok(format!("etcd {}", self.status()?.version))
+    }
+
+    /// What about the server's state can cost data or service.
+    pub fn warnings(&self) -> Vec<String> {
+        match self.status() {
+            Ok(status) => status.errors.into_iter().map(|error| format!("etcd reports: {error}")).collect(),
+            Err(error) => vec![error.to_string()],
+        }
+    }
+
+    fn status(&self) -> Result<StatusResponse, EngineError> {
+        self.shared.with_connection(Asked::Look, |connection| {
+            connection.run(|channel| channel.call(STATUS, &StatusRequest {}))
+        })
+    }
+}
+
+impl Engine for EtcdEngine {
+    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+        self.shared.facts(wants)
+    }
+
+    fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
+        self.shared.commit(txns)
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
+        self.shared.page(scan)
+    }
+
+    /// Returns at once: etcd answers a write when a majority of its members have synced it to their logs.
+    fn sync(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn wipe(&self) -> Result<(), EngineError> {
+        let shared = &self.shared;
+        let (all, version) = (shared.keys.all(), shared.keys.version());
+        let mut after = version.clone();
+        after.push(0);
+        let value = LAYOUT_VERSION.to_string().into();
+        let put = Request::Put(PutRequest { key: version.clone().into(), value });
+        let success = vec![
+            request::delete(&all.start, &version),
+            request::delete(&after, &all.end),
+            RequestOp { request: Some(put) },
+        ];
+        let request = TxnRequest { success, ..TxnRequest::default() };
+        shared.with_connection(Asked::Change, |connection| {
+            connection.run(|channel| channel.call::<TxnResponse>(TXN, &request))
+        })?;
+        shared.memory.clear();
+        Ok(())
+    }
+
+    fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
+        // A connection of its own: it lives as long as the stream.
+        let connection = self.shared.pool.connector().connect()?;
+        Ok(Some(Box::new(EtcdChanges::open(connection, Arc::clone(&self.shared.keys))?)))
+    }
+}
+
+impl Shared {
+    pub(crate) fn random(&self) -> u64 {
+        self.random.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn note_done(&self, ops: impl Iterator<Item = OpId>) {
+        self.done.note(ops);
+    }
+}
+
+/// The lanes of the usage that this handle writes: one for each commit under way, used again and again.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    free: Mutex<Vec<u64>>,
+    next: AtomicU64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Lane<'a> {
+    lanes: &'a Lanes,
+    number: u64,
+}
+
+impl Lanes {
+    /// `first` is random, so that no two handles have a lane in common.
+    fn new(first: u64) -> Self {
+        Lanes { free: Mutex::default(), next: AtomicU64::new(first) }
+    }
+
+    pub(crate) fn take(&self) -> Lane<'_> {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        // Lane 0 is where others are folded into.
+        let number = free.unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed).max(1));
+        Lane { lanes: self, number }
+    }
+}
+
+impl Lane<'_> {
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Drop for Lane<'_> {
+    fn drop(&mut self) {
+        self.lanes.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.number);
+    }
+}

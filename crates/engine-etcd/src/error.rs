@@ -1,0 +1,80 @@
+//! etcd's errors, and what they mean to the caller.
+
+use meta::EngineError;
+use pool::ParamError;
+use types::Errno;
+
+use crate::grpc::{CallError, code};
+
+/// Why a volume could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("there is no volume under the prefix '{0}': make one with limen format")]
+    Missing(String),
+    #[error(
+        "the volume has layout version {found}, and this limen knows versions up to {known}: use the limen that wrote it, or a newer one"
+    )]
+    Newer { found: u32, known: u32 },
+    #[error("what stands under the prefix '{0}' is not of limenfs")]
+    NotLimenfs(String),
+    #[error(transparent)]
+    Param(#[from] ParamError),
+    #[error("{0}")]
+    Config(String),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// What is asked of the server: after an error, whether something may have changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Look,
+    Change,
+}
+
+/// The one table from a failed call to an [`EngineError`].
+///
+/// | etcd says | kind | errno |
+/// |---|---|---|
+/// | nothing: the request did not leave | transient | EIO |
+/// | nothing: no answer in time, a connection that broke | a look: transient; a change: indeterminate | EIO |
+/// | RESOURCE_EXHAUSTED, database space exceeded | will fail again until space is freed | ENOSPC |
+/// | RESOURCE_EXHAUSTED, otherwise (too many requests) | transient | EIO |
+/// | UNAUTHENTICATED (a token that ran out), OUT_OF_RANGE (a revision that is gone) | transient | EIO |
+/// | INVALID_ARGUMENT, PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED | permanent | EIO |
+/// | all else (no leader, timeouts within the cluster) | as no answer | EIO |
+pub(crate) fn engine_error(asked: Asked, error: &CallError) -> EngineError {
+    let unknown = |message: String| match asked {
+        Asked::Look => EngineError::transient(message),
+        Asked::Change => EngineError::indeterminate(message),
+    };
+    match error {
+        CallError::NotSent(message) => EngineError::transient(format!("etcd: {message}")),
+        CallError::Lost(message) => unknown(format!("etcd: {message}")),
+        CallError::Status(status, message) => {
+            let text = format!("etcd: {message}");
+            match *status {
+                code::RESOURCE_EXHAUSTED if message.contains("database space exceeded") => {
+                    let advice = "compact and defragment it, then disarm its alarm";
+                    EngineError::permanent(format!("{text}: {advice}")).with_errno(Errno::ENOSPC)
+                }
+                code::RESOURCE_EXHAUSTED | code::UNAUTHENTICATED | code::OUT_OF_RANGE => {
+                    EngineError::transient(text)
+                }
+                code::INVALID_ARGUMENT if message.contains("too many operations in txn") => {
+                    EngineError::permanent(format!(
+                        "{text}: start etcd with --max-txn-ops=128 or more, or say what it has with ?max_txn_ops="
+                    ))
+                }
+                code::INVALID_ARGUMENT if message.contains("invalid auth token") => {
+                    EngineError::transient(text)
+                }
+                code::INVALID_ARGUMENT
+                | code::PERMISSION_DENIED
+                | code::FAILED_PRECONDITION
+                | code::UNIMPLEMENTED => EngineError::permanent(text),
+                _ => unknown(text),
+            }
+        }
+    }
+}

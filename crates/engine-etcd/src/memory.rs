@@ -1,0 +1,151 @@
+//! The keys that were seen last, and as of which revision: what makes a warm commit one round trip.
+//!
+//! It only has to be good guesses: whatever a commit rests on is compared by the server.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use keyspace::{Held, Known, Snapshot, Source, Span};
+
+/// Keys in one generation; there are two.
+const GENERATION: usize = 100_000;
+const SHARDS: usize = 16;
+
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+/// What was used since the last turn is in `young`; the rest is forgotten with the next turn.
+#[derive(Debug, Default)]
+struct Shard {
+    young: HashMap<Vec<u8>, Seen>,
+    old: HashMap<Vec<u8>, Seen>,
+}
+
+#[derive(Clone, Debug)]
+struct Seen {
+    held: Option<Held>,
+    as_of: i64,
+}
+
+impl Memory {
+    fn shard(&self, key: &[u8]) -> MutexGuard<'_, Shard> {
+        // FNV-1a (Fowler, Noll, Vo): a short key's hash in few instructions.
+        let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        let [first, ..] = &self.shards;
+        let shard = self.shards.get((hash >> 32) as usize % SHARDS).unwrap_or(first);
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn get(&self, key: &[u8]) -> Known {
+        let mut shard = self.shard(key);
+        if let Some(seen) = shard.young.get(key) {
+            return known(seen.held.clone());
+        }
+        match shard.old.remove(key) {
+            None => Known::Unknown,
+            Some(seen) => {
+                let found = known(seen.held.clone());
+                shard.insert(key.to_vec(), seen);
+                found
+            }
+        }
+    }
+
+    /// Notes what the key was as of a revision, unless something newer is known.
+    pub(crate) fn note(&self, key: &[u8], held: Option<Held>, as_of: i64) {
+        let mut shard = self.shard(key);
+        let newer = |seen: &Seen| seen.as_of > as_of;
+        if shard.young.get(key).is_some_and(newer) || shard.old.get(key).is_some_and(newer) {
+            return;
+        }
+        shard.old.remove(key);
+        shard.insert(key.to_vec(), Seen { held, as_of });
+    }
+
+    pub(crate) fn forget(&self, key: &[u8]) {
+        let mut shard = self.shard(key);
+        shard.young.remove(key);
+        shard.old.remove(key);
+    }
+
+    pub(crate) fn note_snapshot(&self, snapshot: &Snapshot, as_of: i64) {
+        snapshot.keys().for_each(|(key, held)| self.note(key, held.clone(), as_of));
+        snapshot.found().for_each(|(key, held)| self.note(key, Some(held.clone()), as_of));
+    }
+
+    pub(crate) fn clear(&self) {
+        for shard in &self.shards {
+            *shard.lock().unwrap_or_else(PoisonError::into_inner) = Shard::default();
+        }
+    }
+}
+
+impl Shard {
+    fn insert(&mut self, key: Vec<u8>, seen: Seen) {
+        if self.young.len() >= GENERATION / SHARDS {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(key, seen);
+    }
+}
+
+fn known(held: Option<Held>) -> Known {
+    held.map_or(Known::Absent, Known::Held)
+}
+
+/// What was just read, and beneath it what is remembered, which stays the same for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Recall<'a> {
+    fresh: &'a Snapshot,
+    memory: &'a Memory,
+    recalled: RefCell<HashMap<Vec<u8>, Known>>,
+}
+
+impl<'a> Recall<'a> {
+    pub(crate) fn new(fresh: &'a Snapshot, memory: &'a Memory) -> Self {
+        Recall { fresh, memory, recalled: RefCell::default() }
+    }
+}
+
+impl Source for Recall<'_> {
+    fn get(&self, key: &[u8]) -> Known {
+        match self.fresh.get(key) {
+            Known::Unknown => {
+                let mut recalled = self.recalled.borrow_mut();
+                if let Some(known) = recalled.get(key) {
+                    return known.clone();
+                }
+                let known = self.memory.get(key);
+                recalled.insert(key.to_vec(), known.clone());
+                known
+            }
+            known => known,
+        }
+    }
+
+    fn span(&self, span: &Span) -> Option<&[(Bytes, Held)]> {
+        self.fresh.span(span)
+    }
+}
+
+/// One source above another.
+pub(crate) struct Above<'a>(pub(crate) &'a Snapshot, pub(crate) &'a dyn Source);
+
+impl Source for Above<'_> {
+    fn get(&self, key: &[u8]) -> Known {
+        match self.0.get(key) {
+            Known::Unknown => self.1.get(key),
+            known => known,
+        }
+    }
+
+    fn span(&self, span: &Span) -> Option<&[(Bytes, Held)]> {
+        self.1.span(span)
+    }
+}

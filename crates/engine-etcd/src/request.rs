@@ -1,0 +1,163 @@
+//! Claims, writes and reads as etcd has them: comparisons and operations of one transaction.
+
+use bytes::Bytes;
+use keyspace::{Access, Claim, Held, Snapshot, Span, Write};
+use meta::EngineError;
+
+use crate::wire::{
+    CREATE, Compare, DeleteRangeRequest, EQUAL, KeyValue, LESS, MOD, Operand, PutRequest, RangeRequest,
+    Request, RequestOp, Response, ResponseOp, TxnRequest, VALUE,
+};
+
+/// Reads one access; `revision` 0 is now.
+pub(crate) fn read(access: &Access, revision: i64) -> RequestOp {
+    let (key, range_end, limit) = match (access, access.span()) {
+        (_, Some(Span { start, end, limit })) => (start, end, i64::try_from(limit).unwrap_or(0)),
+        (Access::Key(key), None) => (key.clone(), Vec::new(), 0),
+        (Access::Group(_) | Access::Span(_), None) => Default::default(),
+    };
+    let limit = if limit == i64::MAX { 0 } else { limit };
+    op(Request::Range(RangeRequest {
+        key: key.into(),
+        range_end: range_end.into(),
+        limit,
+        revision,
+        count_only: false,
+    }))
+}
+
+/// Takes the answers to [`read`] into a snapshot.
+pub(crate) fn take<'a>(
+    snapshot: &mut Snapshot,
+    accesses: impl IntoIterator<Item = &'a Access>,
+    responses: impl Iterator<Item = ResponseOp>,
+) {
+    for (access, response) in accesses.into_iter().zip(responses) {
+        let Some(Response::Range(range)) = response.response else { continue };
+        snapshot.fill(access, range.kvs.into_iter().map(held).collect());
+    }
+}
+
+pub(crate) fn held(kv: KeyValue) -> (Bytes, Held) {
+    (kv.key, Held { value: kv.value, version: kv.mod_revision.unsigned_abs() })
+}
+
+/// What is to be committed. `read_at`: the revision as of which ranges were read.
+pub(crate) fn commit(
+    claims: &[Claim],
+    read_at: i64,
+    shown: &[Access],
+    writes: &[Write],
+    otherwise: &[Access],
+    most: usize,
+) -> Result<TxnRequest, EngineError> {
+    let compare: Vec<Compare> = claims.iter().map(|claim| comparison(claim, read_at)).collect();
+    let mut success: Vec<RequestOp> = shown.iter().map(|access| read(access, 0)).collect();
+    let writes: Vec<RequestOp> = writes.iter().map(write).collect();
+    // One more is read by itself, should it come to that.
+    let failure: Vec<RequestOp> =
+        otherwise.iter().map(|access| read(access, 0)).take(most.saturating_sub(2)).collect();
+    let beside = compare.len().max(failure.len());
+    let size = group_size(success.len(), writes.len(), beside, most).ok_or_else(|| {
+        EngineError::permanent(format!(
+            "a transaction of {} comparisons and {} writes is more than etcd takes with --max-txn-ops={most}: start it \
+             with a larger one, and say so with ?max_txn_ops=",
+            compare.len(),
+            writes.len()
+        ))
+    })?;
+    if size == usize::MAX {
+        success.extend(writes);
+    } else {
+        success.extend(
+            writes.chunks(size).map(|group| {
+                op(Request::Txn(TxnRequest { success: group.to_vec(), ..TxnRequest::default() }))
+            }),
+        );
+    }
+    Ok(TxnRequest { compare, success, failure })
+}
+
+/// How many writes go into a transaction within the transaction; `usize::MAX` if none is needed. etcd allows `most`
+/// operations on a path from the outermost transaction to an innermost one (`checkTxnRequest`, server/etcdserver/api/
+/// v3rpc/key.go), and a write may itself be a transaction of one operation.
+fn group_size(shown: usize, writes: usize, beside: usize, most: usize) -> Option<usize> {
+    if beside.max(shown + writes) < most {
+        return Some(usize::MAX);
+    }
+    (1..most).find_map(|groups| {
+        let size = most.checked_sub(beside.max(shown + groups) + 1)?;
+        (size > 0 && size * groups >= writes).then_some(size)
+    })
+}
+
+fn op(request: Request) -> RequestOp {
+    RequestOp { request: Some(request) }
+}
+
+fn comparison(claim: &Claim, read_at: i64) -> Compare {
+    let compare = |key: &[u8], range_end: &[u8], result, target, operand| Compare {
+        result,
+        target,
+        key: Bytes::copy_from_slice(key),
+        operand: Some(operand),
+        range_end: Bytes::copy_from_slice(range_end),
+    };
+    match claim {
+        Claim::Key(key, None) => compare(key, &[], EQUAL, CREATE, Operand::CreateRevision(0)),
+        Claim::Key(key, Some(version)) => {
+            // Revisions begin at 1, and none reaches the sign.
+            let version = i64::try_from(*version).unwrap_or(0);
+            compare(key, &[], EQUAL, MOD, Operand::ModRevision(version))
+        }
+        Claim::Empty(span) => compare(&span.start, &span.end, EQUAL, CREATE, Operand::CreateRevision(0)),
+        Claim::Unchanged(span) => {
+            compare(&span.start, &span.end, LESS, MOD, Operand::ModRevision(read_at.saturating_add(1)))
+        }
+    }
+}
+
+fn write(write: &Write) -> RequestOp {
+    let put = |key: &[u8], value: &Bytes| {
+        op(Request::Put(PutRequest { key: Bytes::copy_from_slice(key), value: value.clone() }))
+    };
+    let put_if = |result, target, operand, key: &[u8], value: &Bytes| {
+        let key_copy = Bytes::copy_from_slice(key);
+        let compare =
+            Compare { result, target, key: key_copy, operand: Some(operand), range_end: Bytes::new() };
+        let txn = TxnRequest { compare: vec![compare], success: vec![put(key, value)], failure: Vec::new() };
+        op(Request::Txn(txn))
+    };
+    match write {
+        Write::Put(key, value) => put(key, value),
+        // An absent key compares with no value: `applyCompare`, server/etcdserver/apply.go.
+        Write::PutGreater(key, value) => put_if(LESS, VALUE, Operand::Value(value.clone()), key, value),
+        Write::PutIfAbsent(key, value) => put_if(EQUAL, CREATE, Operand::CreateRevision(0), key, value),
+        Write::Delete(key) => delete(key, &[]),
+        Write::DeleteSpan(span) => delete(&span.start, &span.end),
+    }
+}
+
+pub(crate) fn delete(key: &[u8], range_end: &[u8]) -> RequestOp {
+    op(Request::DeleteRange(DeleteRangeRequest {
+        key: Bytes::copy_from_slice(key),
+        range_end: Bytes::copy_from_slice(range_end),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_grouped_as_far_as_that_goes() {
+        assert_eq!(group_size(2, 100, 20, 128), Some(usize::MAX));
+        for (writes, beside) in [(128, 1), (1000, 40), (4000, 10)] {
+            let size = group_size(3, writes, beside, 128).unwrap();
+            let groups = writes.div_ceil(size);
+            assert!(beside.max(3 + groups) + size < 128, "{writes} in {groups} groups of {size}");
+        }
+        assert_eq!(group_size(0, 10, 128, 128), None);
+        assert_eq!(group_size(0, 5000, 10, 128), None);
+    }
+}

@@ -1,0 +1,5 @@
+//! The conformance suite on a real etcd.
+
+mod support;
+
+meta::engine_conformance!(support::empty);

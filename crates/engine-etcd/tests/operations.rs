@@ -1,0 +1,5 @@
+//! The rules of the operations, on a real etcd.
+
+mod support;
+
+meta::ops_suite!(support::empty);

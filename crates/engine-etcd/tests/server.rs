@@ -1,0 +1,355 @@
+//! What is particular to a server: round trips as it counts them, its death, its silence, its doors.
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use engine_etcd::{EtcdEngine, OpenError};
+use meta::{Effect, Engine, ErrorKind, Guard, Node, Outcome, Record, Scan, Txn, Want};
+use rustix::process::Signal;
+use support::Server;
+use types::{AclId, FileType, Ino, Mode, Name, OpId, Time};
+
+fn node(ino: u64, kind: FileType) -> Node {
+    let now = Time::from_nanos(1_000_000_000);
+    Node {
+        ino: Ino(ino),
+        kind,
+        mode: Mode::new(0o755),
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        nlink: 1,
+        size: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        access_acl: AclId::NONE,
+        default_acl: AclId::NONE,
+        parent: Ino(0),
+        access_rev: 0,
+    }
+}
+
+fn name(number: u64) -> Name {
+    Name::new(format!("file{number}").as_bytes()).unwrap()
+}
+
+fn txn(op: u64, guards: Vec<Guard>, effects: Vec<Effect>) -> Txn {
+    Txn { op_id: OpId(1 << 64 | u128::from(op)), guards, effects }
+}
+
+/// What a create of the file `number` in the directory `parent` sends.
+fn create(parent: u64, number: u64) -> Txn {
+    let (parent, name) = (Ino(parent), name(number));
+    let now = Some(Time::from_nanos(2_000_000_000 + number as i64));
+    let guards =
+        vec![Guard::Access { ino: parent, rev: 0 }, Guard::EdgeAbsent { parent, name: name.clone() }];
+    let effects = vec![
+        Effect::PutNode(node(1000 + number, FileType::Regular)),
+        Effect::PutEdge { parent, name, ino: Ino(1000 + number), kind: FileType::Regular },
+        Effect::Touch { ino: parent, atime: None, mtime: now, ctime: now },
+    ];
+    txn(number, guards, effects)
+}
+
+/// A volume with the directories `dirs`, below the one with number 2.
+fn volume(server: &Server, prefix: &str, dirs: std::ops::Range<u64>) -> EtcdEngine {
+    let engine = server.open(prefix, true).unwrap();
+    let mut effects = vec![Effect::PutNode(node(2, FileType::Directory))];
+    for ino in dirs {
+        effects.push(Effect::PutNode(node(ino, FileType::Directory)));
+        effects.push(Effect::PutEdge {
+            parent: Ino(2),
+            name: name(ino),
+            ino: Ino(ino),
+            kind: FileType::Directory,
+        });
+    }
+    done(&engine, txn(u64::MAX, Vec::new(), effects));
+    engine
+}
+
+fn done(engine: &EtcdEngine, txn: Txn) {
+    let outcomes = engine.commit(&[txn]).unwrap();
+    assert!(matches!(outcomes[..], [Outcome::Committed { .. }]), "{outcomes:?}");
+}
+
+fn inodes(engine: &EtcdEngine) -> u64 {
+    match engine.read(&[Want::Usage]).unwrap().records[..] {
+        [Record::Usage(usage)] => usage.inodes,
+        ref other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn each_call_is_one_round_trip() {
+    // A server of its own, for it counts for all who ask.
+    let server = Server::start(&std::env::temp_dir());
+    let engine = volume(&server, "v_", 10..14);
+    engine.read(&[Want::Entry(Ino(2), name(10))]).unwrap();
+    let trips = |what: &str, call: &dyn Fn(), expected: u64| {
+        let before = server.calls();
+        call();
+        assert_eq!(server.calls() - before, expected, "{what}");
+    };
+    trips("a create", &|| done(&engine, create(10, 1)), 1);
+    trips(
+        "16 creates",
+        &|| drop(engine.commit(&(100..116).map(|n| create(10, n)).collect::<Vec<_>>()).unwrap()),
+        1,
+    );
+    trips("a look at a name", &|| drop(engine.read(&[Want::Entry(Ino(10), name(1))]).unwrap()), 1);
+    trips(
+        "a listing",
+        &|| {
+            let scan = Scan::Dir { parent: Ino(10), after: None, limit: 1000, nodes: true };
+            assert_eq!(engine.scan(&scan).unwrap().facts.records.len(), 2 * 17);
+        },
+        1,
+    );
+    trips(
+        "a removal",
+        &|| {
+            let guards = vec![Guard::EdgeIs { parent: Ino(10), name: name(1), ino: Ino(1001) }];
+            let effects = vec![
+                Effect::DropEdge { parent: Ino(10), name: name(1) },
+                Effect::DropNode { ino: Ino(1001) },
+            ];
+            done(&engine, txn(2, guards, effects));
+        },
+        1,
+    );
+    trips(
+        "an rmdir",
+        &|| {
+            let drop_edge = Effect::DropEdge { parent: Ino(2), name: name(13) };
+            let effects = vec![drop_edge, Effect::DropNode { ino: Ino(13) }];
+            done(&engine, txn(3, vec![Guard::Empty { ino: Ino(13) }], effects));
+        },
+        1,
+    );
+    // A client that has seen nothing looks a name up in one, too.
+    let stranger = server.open("v_", false).unwrap();
+    trips("a cold look at a file", &|| drop(stranger.read(&[Want::Entry(Ino(10), name(100))]).unwrap()), 1);
+    trips(
+        "a cold look at a directory",
+        &|| drop(stranger.read(&[Want::Entry(Ino(2), name(11))]).unwrap()),
+        1,
+    );
+    // What others did since costs one more, to find out; a conflict none.
+    done(&stranger, txn(4, Vec::new(), vec![Effect::SetParent { ino: Ino(11), parent: Ino(9) }]));
+    engine.read(&[Want::Usage]).unwrap();
+    done(
+        &stranger,
+        txn(
+            5,
+            Vec::new(),
+            vec![Effect::PutEdge { parent: Ino(12), name: name(7), ino: Ino(99), kind: FileType::Regular }],
+        ),
+    );
+    trips(
+        "a create of a name that is taken",
+        &|| {
+            let outcomes = engine.commit(&[create(12, 7)]).unwrap();
+            let [Outcome::Conflict(facts)] = &outcomes[..] else { panic!("{outcomes:?}") };
+            assert!(facts.records.contains(&Record::Node(Ino(99), None)), "{facts:?}");
+        },
+        2,
+    );
+}
+
+#[test]
+fn creates_of_many_clients_in_one_directory_do_not_meet() {
+    const CLIENTS: u64 = 4;
+    const EACH: u64 = 50;
+    let server = Server::start(&std::env::temp_dir());
+    let engine = volume(&server, "v_", 10..11);
+    let clients: Vec<_> = (0..CLIENTS).map(|_| server.open("v_", false).unwrap()).collect();
+    for client in &clients {
+        client.read(&[Want::Entry(Ino(2), name(10))]).unwrap();
+    }
+    let before = server.calls();
+    thread::scope(|scope| {
+        for (client, number) in clients.iter().zip(0..) {
+            scope.spawn(move || {
+                (0..EACH).for_each(|step| done(client, create(10, 1 + step * CLIENTS + number)));
+            });
+        }
+    });
+    assert_eq!(server.calls() - before, CLIENTS * EACH, "none had to try again");
+    assert_eq!(inodes(&engine), 2 + CLIENTS * EACH);
+}
+
+#[test]
+fn a_server_that_is_killed_loses_nothing_and_does_nothing_twice() {
+    const THREADS: u64 = 4;
+    const KILLS: usize = 3;
+    let server = Server::start(&std::env::temp_dir());
+    let engine = volume(&server, "v_", 10..11);
+    let (stop, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (engine, stop, acknowledged) = (&engine, &stop, &acknowledged);
+            scope.spawn(move || {
+                for step in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let number = 1 + step * THREADS + thread;
+                    let links = Effect::AddLinks { ino: Ino(10), delta: 1 };
+                    let mut create = create(10, number);
+                    create.effects.push(links);
+                    // As the driver does: the same operation again, until it is known to be done.
+                    let deadline = Instant::now() + Duration::from_secs(60);
+                    while let Err(error) = engine.commit(std::slice::from_ref(&create)).map(|outcomes| {
+                        assert!(matches!(outcomes[..], [Outcome::Committed { .. }]), "{outcomes:?}");
+                    }) {
+                        assert_ne!(error.kind, ErrorKind::Determinate { transient: false }, "{error}");
+                        assert!(Instant::now() < deadline, "{error}");
+                        thread::sleep(Duration::from_millis(20));
+                    }
+                    acknowledged.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for _ in 0..KILLS {
+            let before = acknowledged.load(Ordering::Relaxed);
+            while acknowledged.load(Ordering::Relaxed) < before + 40 {
+                thread::sleep(Duration::from_millis(5));
+            }
+            server.restart();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let acknowledged = acknowledged.into_inner();
+    let scan = Scan::Dir { parent: Ino(10), after: None, limit: usize::MAX, nodes: false };
+    assert_eq!(engine.scan(&scan).unwrap().facts.records.len() as u64, acknowledged);
+    assert_eq!(inodes(&engine), acknowledged + 2);
+    match engine.read(&[Want::Node(Ino(10))]).unwrap().records[..] {
+        [Record::Node(_, Some(dir))] => assert_eq!(u64::from(dir.nlink), acknowledged + 1, "none came twice"),
+        ref other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_server_that_hangs_costs_the_time_of_an_operation() {
+    let server = Server::start(&std::env::temp_dir());
+    volume(&server, "v_", 10..11);
+    let engine =
+        EtcdEngine::open(&server.url("v_", "&op_timeout=500ms&connect_timeout=500ms"), false).unwrap();
+    let mut changes = engine.watch().unwrap().unwrap();
+    done(&engine, create(10, 1));
+    server.signal(Signal::STOP);
+    let commit = engine.commit(&[create(10, 2)]).unwrap_err();
+    let read = engine.read(&[Want::Node(Ino(10))]).unwrap_err();
+    assert_eq!(commit.kind, ErrorKind::Indeterminate, "{commit}");
+    assert_eq!(read.kind, ErrorKind::Determinate { transient: true }, "{read}");
+    let stream = std::iter::repeat_with(|| changes.next(Duration::from_millis(10))).find_map(Result::err);
+    assert!(stream.is_some(), "a stream that is silent is no stream");
+    server.signal(Signal::CONT);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while let Err(error) = engine.commit(&[create(10, 2)]) {
+        assert!(Instant::now() < deadline, "{error}");
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(inodes(&engine), 4);
+}
+
+#[test]
+fn a_server_that_is_gone_is_a_transient_error() {
+    let server = Server::start(&std::env::temp_dir());
+    let engine = volume(&server, "v_", 10..11);
+    let mut changes = engine.watch().unwrap().unwrap();
+    let url = server.url("v_", "");
+    drop(server);
+    assert!(changes.next(Duration::from_millis(10)).is_err());
+    engine.commit(&[create(10, 1)]).unwrap_err();
+    let error = engine.commit(&[create(10, 1)]).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Determinate { transient: true }, "{error}");
+    assert!(matches!(EtcdEngine::open(&url, false), Err(OpenError::Engine(_))));
+}
+
+#[test]
+fn passwords_are_checked_and_not_shown() {
+    let server = Server::start(&std::env::temp_dir());
+    server.post("/v3/auth/user/add", r#"{"name": "root", "password": "r%ght"}"#);
+    server.post("/v3/auth/role/add", r#"{"name": "root"}"#);
+    server.post("/v3/auth/user/grant", r#"{"user": "root", "role": "root"}"#);
+    server.post("/v3/auth/enable", "{}");
+    let url = |password: &str| server.url_as(&format!("root:{password}@"), "v_", "");
+    let engine = EtcdEngine::open(&url("r%25ght"), true).unwrap();
+    done(&engine, txn(1, Vec::new(), vec![Effect::PutNode(node(2, FileType::Directory))]));
+    assert_eq!(inodes(&engine), 1);
+    assert!(!format!("{engine:?}").contains("r%ght"));
+    let wrong = EtcdEngine::open(&url("wr0ng"), false).unwrap_err();
+    let nobody = server.open("v_", false).unwrap_err();
+    for error in [wrong, nobody] {
+        let text = format!("{error} {error:?}");
+        assert!(!text.contains("wr0ng") && !text.contains("r%ght"), "{text}");
+        assert!(text.contains("etcd: etcdserver: "), "{text}");
+    }
+}
+
+#[test]
+fn a_volume_is_there_or_not_and_of_a_version() {
+    let server = support::shared();
+    let prefix = support::prefix();
+    assert!(matches!(server.open(&prefix, false), Err(OpenError::Missing(_))));
+    let engine = server.open(&prefix, true).unwrap();
+    assert!(engine.server().unwrap().starts_with("etcd 3."));
+    assert_eq!(engine.warnings(), Vec::<String>::new());
+    server.open(&prefix, false).unwrap();
+    // As a later version may write it.
+    let encode = |text: &str| base64(text.as_bytes());
+    let body = format!(r#"{{"key": "{}", "value": "{}"}}"#, encode(&format!("{prefix}/v")), encode("2"));
+    server.post("/v3/kv/put", &body);
+    assert!(matches!(server.open(&prefix, true), Err(OpenError::Newer { found: 2, known: 1 })));
+}
+
+/// RFC 4648, section 4.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for group in bytes.chunks(3) {
+        let bits = (0..3).fold(0u32, |bits, at| bits << 8 | u32::from(group.get(at).copied().unwrap_or(0)));
+        for digit in 0..4 {
+            let value = (bits >> (18 - 6 * digit)) as usize & 63;
+            text.push(if digit > group.len() { '=' } else { char::from(DIGITS[value]) });
+        }
+    }
+    text
+}
+
+#[test]
+fn a_large_transaction_is_split_or_refused_with_advice() {
+    let (engine, _server) = support::empty();
+    let dirs: Vec<Effect> = (2..700).map(|ino| Effect::PutNode(node(ino, FileType::Directory))).collect();
+    let error = engine.commit(&[txn(1, Vec::new(), dirs)]).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Determinate { transient: false });
+    assert!(error.message.contains("max-txn-ops"), "{error}");
+    assert_eq!(inodes(&engine), 0);
+    // Few comparisons and many writes fit.
+    let put = Effect::PutNode(node(2, FileType::Regular));
+    let row = |chunk| Effect::AppendSlice {
+        ino: Ino(2),
+        chunk: types::ChunkIndex(chunk),
+        slice: types::Slice {
+            pos: 0,
+            len: 1,
+            source: types::SliceSource::Blocks { id: types::SliceId(chunk + 1), offset: 0, size: 1 },
+        },
+    };
+    done(&engine, txn(2, Vec::new(), std::iter::once(put).chain((0..1000).map(row)).collect()));
+    done(&engine, txn(3, Vec::new(), vec![Effect::DropNode { ino: Ino(2) }]));
+    let garbage = Scan::Garbage { after: types::SliceId(0), limit: 2000 };
+    assert_eq!(engine.scan(&garbage).unwrap().facts.records.len(), 1000);
+    // Many transactions go in several requests.
+    let many: Vec<Txn> = (0..200)
+        .map(|n| txn(10 + n, Vec::new(), vec![Effect::PutNode(node(2 + n, FileType::Directory))]))
+        .collect();
+    assert_eq!(engine.commit(&many).unwrap().len(), 200);
+    assert_eq!(inodes(&engine), 200);
+}

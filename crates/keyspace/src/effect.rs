@@ -1,0 +1,298 @@
+//! What effects change.
+
+use bytes::Bytes;
+use meta::{Effect, Node};
+use types::{ChunkIndex, Ino, Slice, SliceId, SliceSource};
+
+use crate::keys::Span;
+use crate::source::{Presume, Stop};
+use crate::state::{EdgeState, NodeState, Part, State};
+use crate::value::{
+    Stored, decode_row, decode_u64, encode_bytes, encode_locks, encode_row, encode_session, encode_u64,
+    encode_wait,
+};
+
+impl State<'_> {
+    pub(crate) fn apply(&mut self, effect: &Effect) -> Result<(), Stop> {
+        match effect {
+            Effect::PutNode(node) => return self.put_node(node),
+            Effect::DropNode { ino } => return self.drop_node(*ino, Presume::Nothing),
+            Effect::PutEdge { parent, name, ino, kind } => {
+                if !self.options.blind {
+                    // What may remove the directory excludes this by the directory itself.
+                    self.load(*parent, Presume::Nothing)?;
+                }
+                self.edge(*parent, name, Presume::Absent)?;
+                self.set_edge(*parent, name, Some(meta::Edge { ino: *ino, kind: *kind }));
+            }
+            Effect::DropEdge { parent, name } => {
+                if self.edge(*parent, name, Presume::Nothing)?.is_some() {
+                    self.set_edge(*parent, name, None);
+                }
+            }
+            Effect::SetAccess { ino, .. }
+            | Effect::SetParent { ino, .. }
+            | Effect::AddLinks { ino, .. }
+            | Effect::Touch { ino, .. }
+            | Effect::SetSize { ino, .. }
+            | Effect::Extend { ino, .. } => return self.change(*ino, effect),
+            Effect::AppendSlice { ino, chunk, slice } => {
+                if let Some(stored) = self.dirty(*ino)? {
+                    let row = stored.rows;
+                    stored.rows += 1;
+                    self.put(self.keys.row(*ino, *chunk, row), encode_row(slice));
+                }
+            }
+            Effect::DropSlices { ino, from, to } => return self.drop_rows(*ino, *from, *to),
+            Effect::ReplaceRows { ino, chunk, count, rows } => {
+                return self.replace_rows(*ino, *chunk, *count, rows);
+            }
+            Effect::Share { slice } => {
+                let extra = self.shared(*slice)?;
+                self.set_shared(*slice, extra + 1);
+            }
+            Effect::PutXattr { ino, name, value } => {
+                if self.exists(*ino)? {
+                    self.put(self.keys.xattr(*ino, name), encode_bytes(value));
+                }
+            }
+            Effect::DropXattr { ino, name } => self.delete(self.keys.xattr(*ino, name)),
+            Effect::PutAcl { id, text } => {
+                let key = self.keys.acl(*id);
+                if self.options.blind {
+                    self.if_absent.entry(key).or_insert_with(|| encode_bytes(text.as_bytes()));
+                } else if self.value(&key, Presume::Nothing)?.is_none() {
+                    self.put(key, encode_bytes(text.as_bytes()));
+                }
+            }
+            Effect::PutSymlink { ino, target } => {
+                if self.exists(*ino)? {
+                    self.put(self.keys.symlink(*ino), encode_bytes(target));
+                }
+            }
+            Effect::PutOrphan { session, ino } => {
+                self.put(self.keys.orphan(*session, *ino), encode_bytes(&[]))
+            }
+            Effect::DropOrphan { session, ino } => self.delete(self.keys.orphan(*session, *ino)),
+            Effect::PutSession(session) => {
+                self.put(self.keys.session(session.id), encode_session(session));
+            }
+            Effect::DropSession { session } => {
+                self.delete(self.keys.session(*session));
+                // With a session goes the memory of what it did, for nobody will ask again.
+                return self.drop_span(self.keys.log_of(*session));
+            }
+            Effect::PutLocks { ino, locks } if locks.is_empty() => self.delete(self.keys.locks(*ino)),
+            Effect::PutLocks { ino, locks } => {
+                if self.exists(*ino)? {
+                    self.put(self.keys.locks(*ino), encode_locks(locks));
+                }
+            }
+            Effect::PutWait(wait) => self.put(self.keys.wait(wait.lock.owner), encode_wait(wait)),
+            Effect::DropWait { owner } => self.delete(self.keys.wait(*owner)),
+            Effect::DropGarbage { slice } => self.delete(self.keys.garbage(*slice)),
+            Effect::PutSetting { name, value } => {
+                self.put(self.keys.setting(name), encode_bytes(value.as_bytes()));
+            }
+            Effect::SetCounter { counter, value } => {
+                self.put(self.keys.counter(*counter), encode_u64(*value));
+            }
+            Effect::AddUsage { inodes, blocks } => {
+                let (have_inodes, have_blocks) = self.usage()?;
+                let add = |have: i64, more: i64| have.saturating_add(more).max(0) - have;
+                self.inodes += add(have_inodes, *inodes);
+                self.blocks += add(have_blocks, *blocks);
+            }
+        }
+        Ok(())
+    }
+
+    fn put_node(&mut self, node: &Node) -> Result<(), Stop> {
+        self.drop_node(node.ino, Presume::Absent)?;
+        self.inodes += 1;
+        self.blocks += signed(node.blocks());
+        let part = if node.kind.is_dir() { Part::Dirty } else { Part::Clean };
+        let old = self.load(node.ino, Presume::Absent)?;
+        *old = NodeState {
+            stored: Some(Stored { node: *node, rows: 0 }),
+            base: old.base.take(),
+            base_parts: old.base_parts,
+            dirty: true,
+            links: part,
+            mtime: part,
+            ctime: part,
+        };
+        Ok(())
+    }
+
+    fn drop_node(&mut self, ino: Ino, presume: Presume) -> Result<(), Stop> {
+        let Some(stored) = self.load(ino, presume)?.stored else { return Ok(()) };
+        self.inodes -= 1;
+        self.blocks -= signed(stored.node.blocks());
+        if stored.rows > 0 {
+            self.drop_rows(ino, ChunkIndex(0), ChunkIndex(u64::MAX))?;
+        }
+        self.drop_span(self.keys.body(ino))?;
+        self.delete(self.keys.locks(ino));
+        let node = self.load(ino, presume)?;
+        (node.stored, node.dirty) = (None, true);
+        Ok(())
+    }
+
+    fn set_edge(&mut self, parent: Ino, name: &types::Name, edge: Option<meta::Edge>) {
+        let state = self.edges.entry((parent, name.clone()));
+        let state = state.or_insert(EdgeState { edge: None, existed: false, dirty: true });
+        (state.edge, state.dirty) = (edge, true);
+    }
+
+    /// The inode's record, about to be changed.
+    fn dirty(&mut self, ino: Ino) -> Result<Option<&mut Stored>, Stop> {
+        let node = self.load(ino, Presume::Nothing)?;
+        node.dirty |= node.stored.is_some();
+        Ok(node.stored.as_mut())
+    }
+
+    /// A change of an inode's fields.
+    fn change(&mut self, ino: Ino, effect: &Effect) -> Result<(), Stop> {
+        let Some(node) = self.node(ino)? else { return Ok(()) };
+        if node.kind.is_dir() {
+            match effect {
+                Effect::AddLinks { .. } => {
+                    self.load_links(ino)?;
+                    return Ok(self.change_part(ino, effect));
+                }
+                Effect::Touch { .. } => return self.touch_directory(ino, effect),
+                _ => {}
+            }
+        }
+        let before = signed(node_blocks(self.node(ino)?));
+        if let Some(stored) = self.dirty(ino)? {
+            effect.apply_to(&mut stored.node);
+            let after = signed(stored.node.blocks());
+            self.blocks += after - before;
+        }
+        Ok(())
+    }
+
+    fn change_part(&mut self, ino: Ino, effect: &Effect) {
+        if let Some(node) = self.nodes.get_mut(&ino)
+            && let Some(stored) = &mut node.stored
+        {
+            effect.apply_to(&mut stored.node);
+            node.links = Part::Dirty;
+        }
+    }
+
+    /// Times of a directory are set without a look at them, where the store can.
+    fn touch_directory(&mut self, ino: Ino, effect: &Effect) -> Result<(), Stop> {
+        let Effect::Touch { atime, mtime, ctime, .. } = *effect else { return Ok(()) };
+        if atime.is_some() {
+            self.load_links(ino)?;
+            self.change_part(ino, &Effect::Touch { ino, atime, mtime: None, ctime: None });
+        }
+        if !self.options.blind {
+            self.load_times(ino)?;
+        }
+        let Some(node) = self.nodes.get_mut(&ino) else { return Ok(()) };
+        let Some(stored) = &mut node.stored else { return Ok(()) };
+        if let Some(time) = mtime {
+            node.mtime = match node.mtime {
+                Part::Unknown | Part::Pending(_) => Part::Pending(time),
+                Part::Clean | Part::Dirty => {
+                    stored.node.mtime = time;
+                    Part::Dirty
+                }
+            };
+        }
+        if let Some(time) = ctime {
+            node.ctime = match node.ctime {
+                Part::Unknown => Part::Pending(time),
+                Part::Pending(before) => Part::Pending(time.max(before)),
+                Part::Clean | Part::Dirty => {
+                    stored.node.ctime = time.max(stored.node.ctime);
+                    Part::Dirty
+                }
+            };
+        }
+        Ok(())
+    }
+
+    fn drop_rows(&mut self, ino: Ino, from: ChunkIndex, to: ChunkIndex) -> Result<(), Stop> {
+        let rows = self.load(ino, Presume::Nothing)?.stored.map_or(0, |stored| stored.rows);
+        if rows == 0 {
+            return Ok(());
+        }
+        let span = self.keys.rows(ino, from, to);
+        let gone = self.values_in(&span)?;
+        for (key, value) in &gone {
+            self.release(&decode_row(key, value)?)?;
+        }
+        self.drop_span(span)?;
+        if !gone.is_empty()
+            && let Some(stored) = self.dirty(ino)?
+        {
+            stored.rows += 1;
+        }
+        Ok(())
+    }
+
+    fn replace_rows(&mut self, ino: Ino, chunk: ChunkIndex, count: u32, rows: &[Slice]) -> Result<(), Stop> {
+        if !self.exists(ino)? {
+            return Ok(());
+        }
+        let span = Span { end: self.keys.row(ino, chunk, u64::MAX), ..self.keys.rows(ino, chunk, chunk) };
+        let oldest: Vec<(Vec<u8>, Bytes)> = self.values_in(&span)?.into_iter().take(count as usize).collect();
+        for (index, (key, value)) in oldest.iter().enumerate() {
+            self.release(&decode_row(key, value)?)?;
+            match rows.get(index) {
+                Some(row) => self.put(key.clone(), encode_row(row)),
+                None => self.delete(key.clone()),
+            }
+        }
+        if !oldest.is_empty()
+            && let Some(stored) = self.dirty(ino)?
+        {
+            stored.rows += 1;
+        }
+        Ok(())
+    }
+
+    /// Lets go of what a row that is gone referred to.
+    fn release(&mut self, row: &Slice) -> Result<(), Stop> {
+        let SliceSource::Blocks { id, size, .. } = row.source else { return Ok(()) };
+        match self.shared(id)? {
+            0 => self.put(self.keys.garbage(id), encode_u64(size.into())),
+            extra => self.set_shared(id, extra - 1),
+        }
+        Ok(())
+    }
+
+    /// Rows that refer to the slice beyond its first. Where no slice was ever shared, one key says so for all.
+    fn shared(&mut self, slice: SliceId) -> Result<u64, Stop> {
+        let sharing = self.keys.sharing();
+        if self.value(&sharing, Presume::Absent)?.is_none() {
+            return Ok(0);
+        }
+        let key = self.keys.shared(slice);
+        self.value(&key, Presume::Nothing)?.map_or(Ok(0), |value| Ok(decode_u64(&key, &value)?))
+    }
+
+    fn set_shared(&mut self, slice: SliceId, extra: u64) {
+        let key = self.keys.shared(slice);
+        if extra == 0 {
+            self.delete(key)
+        } else {
+            self.put(key, encode_u64(extra))
+        }
+        self.put(self.keys.sharing(), encode_bytes(&[]));
+    }
+}
+
+fn node_blocks(node: Option<&Node>) -> u64 {
+    node.map_or(0, Node::blocks)
+}
+
+/// Blocks of a file are below 2^51.
+fn signed(blocks: u64) -> i64 {
+    i64::try_from(blocks).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,327 @@
+//! The table of keys. Each begins with the volume's prefix and one letter; numbers are eight bytes, big end first.
+//!
+//! | key | value |
+//! |---|---|
+//! | `v` | the version of this layout, as text |
+//! | `e` parent name 0 | the entry: its inode's number and type, and the inode itself if this is its home |
+//! | `n` ino | where the inode lives: the entry that is its home, or, without one, the inode itself |
+//! | a directory's home, then `c`, `h`, `m` | its ctime; its links and atime; its mtime |
+//! | `i` ino `s` chunk row | a row of the file: where bytes of the chunk are |
+//! | `i` ino `x` name | an extended attribute |
+//! | `i` ino `y` | a symlink's target |
+//! | `k` ino | the locks on the inode |
+//! | `w` session owner kind | who waits for a lock |
+//! | `a` id | an ACL's text |
+//! | `t` name, `c` name | a setting, a counter |
+//! | `u` lane | what one writer has added to the usage |
+//! | `s` session, `o` session ino | a session, a file it has open that has no name |
+//! | `g` slice, `h` slice | garbage: its size; rows that refer to a slice beyond its first |
+//! | `z` | is there once slices have been shared, and changes whenever a `h` does |
+//! | `l` operation | that it is done, and what it touched |
+//!
+//! An inode lives in the entry that names it, so that looking up a name and listing a directory with its inodes are one
+//! range each. Of several names one is the home; an inode without a name lives under its number. What changes all the
+//! time in a directory lies beside its home in keys of its own, so that creates in it do not meet.
+
+use types::{AclId, ChunkIndex, Ino, Name, OpId, SessionId, SliceId, XattrName};
+
+use meta::{Counter, LockKind, LockOwner};
+
+/// The version of the layout that this crate reads and writes.
+pub const LAYOUT_VERSION: u32 = 1;
+
+/// Keys from `start` on and before `end`, at most `limit` of them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span {
+    pub start: Vec<u8>,
+    pub end: Vec<u8>,
+    pub limit: usize,
+}
+
+/// Where an inode's own record is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// In the entry of that name.
+    At(Ino, Name),
+    /// Under its number.
+    Here(Ino),
+}
+
+/// The parts of a directory beside its home.
+pub(crate) const CTIME: u8 = b'c';
+pub(crate) const LINKS: u8 = b'h';
+pub(crate) const MTIME: u8 = b'm';
+pub(crate) const PARTS: [u8; 3] = [CTIME, LINKS, MTIME];
+
+/// Above every part's letter, and below whatever begins the next record.
+const ABOVE_PARTS: u8 = 0x7f;
+
+/// The keys of one volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keyspace {
+    prefix: Vec<u8>,
+}
+
+impl Keyspace {
+    pub fn new(prefix: impl Into<Vec<u8>>) -> Self {
+        Keyspace { prefix: prefix.into() }
+    }
+
+    fn key(&self, table: u8, parts: &[&[u8]]) -> Vec<u8> {
+        let length = parts.iter().map(|part| part.len()).sum::<usize>();
+        let mut key = Vec::with_capacity(self.prefix.len() + 1 + length);
+        key.extend_from_slice(&self.prefix);
+        key.push(table);
+        parts.iter().for_each(|part| key.extend_from_slice(part));
+        key
+    }
+
+    /// All keys of a table.
+    pub(crate) fn table(&self, table: u8) -> Span {
+        Span { start: self.key(table, &[]), end: self.key(table + 1, &[]), limit: usize::MAX }
+    }
+
+    /// All keys of the volume.
+    pub fn all(&self) -> Span {
+        Span { start: self.key(0, &[]), end: self.key(0xff, &[]), limit: usize::MAX }
+    }
+
+    pub fn version(&self) -> Vec<u8> {
+        self.key(b'v', &[])
+    }
+
+    pub(crate) fn entry(&self, parent: Ino, name: &Name) -> Vec<u8> {
+        self.key(b'e', &[&parent.0.to_be_bytes(), name.as_bytes(), &[0]])
+    }
+
+    pub(crate) fn entries(&self, parent: Ino) -> Span {
+        let start = self.key(b'e', &[&parent.0.to_be_bytes()]);
+        Span { end: after_prefix(&start), start, limit: usize::MAX }
+    }
+
+    /// The first key after all of the entry of that name.
+    pub(crate) fn after_entry(&self, parent: Ino, name: &Name) -> Vec<u8> {
+        self.key(b'e', &[&parent.0.to_be_bytes(), name.as_bytes(), &[1]])
+    }
+
+    pub(crate) fn place(&self, ino: Ino) -> Vec<u8> {
+        self.key(b'n', &[&ino.0.to_be_bytes()])
+    }
+
+    /// Where the next inode's place may be.
+    pub(crate) fn after_place(&self, ino: Ino) -> Vec<u8> {
+        self.key(b'n', &[&ino.0.to_be_bytes(), &[0xff]])
+    }
+
+    pub(crate) fn home(&self, home: &Home) -> Vec<u8> {
+        match home {
+            Home::At(parent, name) => self.entry(*parent, name),
+            Home::Here(ino) => self.place(*ino),
+        }
+    }
+
+    pub(crate) fn body(&self, ino: Ino) -> Span {
+        let start = self.key(b'i', &[&ino.0.to_be_bytes()]);
+        Span { end: after_prefix(&start), start, limit: usize::MAX }
+    }
+
+    pub(crate) fn row(&self, ino: Ino, chunk: ChunkIndex, row: u64) -> Vec<u8> {
+        self.key(b'i', &[&ino.0.to_be_bytes(), b"s", &chunk.0.to_be_bytes(), &row.to_be_bytes()])
+    }
+
+    /// The rows of the chunks from `from` on and before `to`.
+    pub(crate) fn rows(&self, ino: Ino, from: ChunkIndex, to: ChunkIndex) -> Span {
+        let start = self.row(ino, from, 0);
+        let end = self.row(ino, to.max(from), 0);
+        Span { start, end, limit: usize::MAX }
+    }
+
+    pub(crate) fn xattr(&self, ino: Ino, name: &XattrName) -> Vec<u8> {
+        self.key(b'i', &[&ino.0.to_be_bytes(), b"x", name.as_bytes()])
+    }
+
+    pub(crate) fn xattrs(&self, ino: Ino) -> Span {
+        let number = ino.0.to_be_bytes();
+        Span {
+            start: self.key(b'i', &[&number, b"x"]),
+            end: self.key(b'i', &[&number, b"y"]),
+            limit: usize::MAX,
+        }
+    }
+
+    pub(crate) fn symlink(&self, ino: Ino) -> Vec<u8> {
+        self.key(b'i', &[&ino.0.to_be_bytes(), b"y"])
+    }
+
+    pub(crate) fn locks(&self, ino: Ino) -> Vec<u8> {
+        self.key(b'k', &[&ino.0.to_be_bytes()])
+    }
+
+    pub(crate) fn wait(&self, owner: LockOwner) -> Vec<u8> {
+        let kind = match owner.kind {
+            LockKind::Posix => 0,
+            LockKind::Flock => 1,
+        };
+        self.key(b'w', &[&owner.session.0.to_be_bytes(), &owner.owner.to_be_bytes(), &[kind]])
+    }
+
+    pub(crate) fn acl(&self, id: AclId) -> Vec<u8> {
+        self.key(b'a', &[&id.to_bytes()])
+    }
+
+    pub(crate) fn setting(&self, name: &str) -> Vec<u8> {
+        self.key(b't', &[name.as_bytes()])
+    }
+
+    pub(crate) fn counter(&self, counter: Counter) -> Vec<u8> {
+        self.key(b'c', &[counter.name().as_bytes()])
+    }
+
+    pub fn lane(&self, lane: u64) -> Vec<u8> {
+        self.key(b'u', &[&lane.to_be_bytes()])
+    }
+
+    pub fn lanes(&self) -> Span {
+        self.table(b'u')
+    }
+
+    pub(crate) fn session(&self, session: SessionId) -> Vec<u8> {
+        self.key(b's', &[&session.0.to_be_bytes()])
+    }
+
+    pub(crate) fn orphan(&self, session: SessionId, ino: Ino) -> Vec<u8> {
+        self.key(b'o', &[&session.0.to_be_bytes(), &ino.0.to_be_bytes()])
+    }
+
+    pub(crate) fn garbage(&self, slice: SliceId) -> Vec<u8> {
+        self.key(b'g', &[&slice.0.to_be_bytes()])
+    }
+
+    pub(crate) fn shared(&self, slice: SliceId) -> Vec<u8> {
+        self.key(b'h', &[&slice.0.to_be_bytes()])
+    }
+
+    pub(crate) fn sharing(&self) -> Vec<u8> {
+        self.key(b'z', &[])
+    }
+
+    /// Whether the key's value, once it is there, never changes: it is named by its content.
+    pub fn is_constant(&self, key: &[u8]) -> bool {
+        self.rest(key, b'a').is_some()
+    }
+
+    pub fn log(&self, op: OpId) -> Vec<u8> {
+        self.key(b'l', &[&op.0.to_be_bytes()])
+    }
+
+    /// The operations of one session.
+    pub(crate) fn log_of(&self, session: SessionId) -> Span {
+        let start = self.key(b'l', &[&session.0.to_be_bytes()]);
+        Span { end: after_prefix(&start), start, limit: usize::MAX }
+    }
+
+    pub fn logs(&self) -> Span {
+        self.table(b'l')
+    }
+
+    /// Which operation a key of the log is of.
+    pub fn parse_log(&self, key: &[u8]) -> Option<OpId> {
+        let bytes = self.rest(key, b'l')?;
+        Some(OpId(u128::from_be_bytes(bytes.try_into().ok()?)))
+    }
+
+    /// What follows the letter of the table.
+    pub(crate) fn rest<'a>(&self, key: &'a [u8], table: u8) -> Option<&'a [u8]> {
+        key.strip_prefix(self.prefix.as_slice())?.strip_prefix(&[table])
+    }
+
+    /// The entry that a key of a directory belongs to, and the part's letter where it is not the entry itself.
+    pub(crate) fn parse_entry(&self, key: &[u8]) -> Option<(Name, Option<u8>)> {
+        let (_, rest) = self.rest(key, b'e')?.split_at_checked(8)?;
+        let end = rest.iter().position(|&byte| byte == 0)?;
+        let name = Name::new(rest.get(..end)?).ok()?;
+        match rest.get(end + 1..)? {
+            [] => Some((name, None)),
+            [part] => Some((name, Some(*part))),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn parse_row(&self, key: &[u8]) -> Option<(ChunkIndex, u64)> {
+        let (_, rest) = self.rest(key, b'i')?.split_at_checked(9)?;
+        let (chunk, row) = rest.split_first_chunk()?;
+        Some((ChunkIndex(u64::from_be_bytes(*chunk)), u64::from_be_bytes(row.try_into().ok()?)))
+    }
+
+    pub(crate) fn parse_xattr(&self, key: &[u8]) -> Option<XattrName> {
+        let (_, name) = self.rest(key, b'i')?.split_at_checked(9)?;
+        XattrName::new(name).ok()
+    }
+}
+
+/// The key of a part of a directory.
+pub(crate) fn part(home: &[u8], part: u8) -> Vec<u8> {
+    let mut key = Vec::with_capacity(home.len() + 1);
+    key.extend_from_slice(home);
+    key.push(part);
+    key
+}
+
+/// An entry or a place, and the parts beside it.
+pub(crate) fn group(home: &[u8]) -> Span {
+    Span { start: home.to_vec(), end: part(home, ABOVE_PARTS), limit: usize::MAX }
+}
+
+/// The first key after all that begin with `prefix`. The letter of the table, which is below 0xff, is part of it.
+fn after_prefix(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while end.last() == Some(&0xff) {
+        end.pop();
+    }
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_in_the_order_of_names_and_read_back() {
+        let keys = Keyspace::new("p_");
+        let names: [&[u8]; 6] = [b"\x01", b"a", b"a\x01", b"a!", b"ab", b"\xff\xff"];
+        let names = names.map(|name| Name::new(name).unwrap());
+        let mut all = Vec::new();
+        for name in &names {
+            let home = keys.entry(Ino(7), name);
+            assert_eq!(keys.parse_entry(&home), Some((name.clone(), None)));
+            assert_eq!(keys.parse_entry(&part(&home, MTIME)), Some((name.clone(), Some(MTIME))));
+            all.extend([home.clone(), part(&home, CTIME), part(&home, MTIME)]);
+            let end = keys.after_entry(Ino(7), name);
+            assert!(group(&home).end <= end && part(&home, MTIME) < end);
+        }
+        assert!(all.is_sorted());
+        let span = keys.entries(Ino(7));
+        assert!(all.iter().all(|key| *key >= span.start && *key < span.end));
+        assert!(keys.entry(Ino(8), &names[0]) >= span.end);
+    }
+
+    #[test]
+    fn no_span_reaches_into_the_next() {
+        let keys = Keyspace::new("");
+        for ino in [Ino(0), Ino(0xff), Ino(u64::MAX >> 1), Ino(u64::MAX)] {
+            let body = keys.body(ino);
+            let name = XattrName::new(&[0xff; 255]).unwrap();
+            for key in
+                [keys.row(ino, ChunkIndex(u64::MAX), u64::MAX), keys.xattr(ino, &name), keys.symlink(ino)]
+            {
+                assert!(key >= body.start && key < body.end, "{key:?}");
+            }
+            assert!(keys.body(Ino(ino.0.wrapping_add(1))).start >= body.end || ino.0 == u64::MAX);
+            assert!(group(&keys.place(ino)).end < keys.after_place(ino));
+        }
+        assert_eq!(keys.parse_log(&keys.log(OpId(u128::MAX))), Some(OpId(u128::MAX)));
+    }
+}

@@ -1,0 +1,408 @@
+//! The form of values: one byte of version, then the fields in order, numbers big end first.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use meta::{Edge, Lock, LockKind, LockOwner, LockWait, Node, Session, Touched};
+use types::{AclId, FileType, Ino, Mode, Name, SessionId, Slice, SliceId, SliceSource, Time};
+
+use crate::keys::Home;
+
+/// A value that no version of limenfs writes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a damaged value: {what}, key {key}")]
+pub struct Damaged {
+    pub what: &'static str,
+    /// In hexadecimal digits.
+    pub key: String,
+}
+
+impl Damaged {
+    pub(crate) fn new(what: &'static str, key: &[u8]) -> Self {
+        Damaged { what, key: key.iter().map(|byte| format!("{byte:02x}")).collect() }
+    }
+}
+
+const VERSION: u8 = 1;
+
+/// An inode's own record. Of a directory it lacks links and times, which lie beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) node: Node,
+    /// The number of the next row of the file. It moves with every change of rows, so that this record, unchanged, says
+    /// that the rows are too.
+    pub(crate) rows: u64,
+}
+
+/// What stands at an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) edge: Edge,
+    pub(crate) stored: Option<Stored>,
+}
+
+/// What stands under an inode's number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    At(Home),
+    Here(Stored),
+}
+
+/// What one writer has added to the usage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lane {
+    pub inodes: i64,
+    pub blocks: i64,
+}
+
+/// What is kept of an operation that is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogEntry {
+    /// Its position among those that were committed by the same write.
+    pub index: u8,
+    pub touched: Vec<Touched>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Writer(Vec<u8>);
+
+impl Writer {
+    fn new() -> Self {
+        Writer(vec![VERSION])
+    }
+
+    fn u8(mut self, value: u8) -> Self {
+        self.0.push(value);
+        self
+    }
+
+    fn u32(mut self, value: u32) -> Self {
+        self.0.extend_from_slice(&value.to_be_bytes());
+        self
+    }
+
+    fn u64(mut self, value: u64) -> Self {
+        self.0.extend_from_slice(&value.to_be_bytes());
+        self
+    }
+
+    fn i64(mut self, value: i64) -> Self {
+        self.0.extend_from_slice(&value.to_be_bytes());
+        self
+    }
+
+    fn bytes(mut self, value: &[u8]) -> Self {
+        self.0.extend_from_slice(value);
+        self
+    }
+
+    fn text(self, value: &str) -> Self {
+        // Host names and mount points; longer ones than that do not exist.
+        self.u32(u32::try_from(value.len()).unwrap_or(u32::MAX)).bytes(value.as_bytes())
+    }
+
+    fn kind(self, kind: FileType) -> Self {
+        self.u8(kind.to_dtype() as u8)
+    }
+
+    fn stored(self, stored: &Stored) -> Self {
+        let node = &stored.node;
+        let writer = self
+            .u64(node.ino.0)
+            .kind(node.kind)
+            .u32(node.mode.bits())
+            .u32(node.uid)
+            .u32(node.gid)
+            .u32(node.rdev)
+            .u64(node.size)
+            .bytes(&node.access_acl.to_bytes())
+            .bytes(&node.default_acl.to_bytes())
+            .u64(node.parent.0)
+            .u64(node.access_rev)
+            .u64(stored.rows);
+        if node.kind.is_dir() {
+            return writer;
+        }
+        let times = [node.atime, node.mtime, node.ctime];
+        times.into_iter().fold(writer.u32(node.nlink), |writer, time| writer.i64(time.nanos()))
+    }
+
+    fn done(self) -> Bytes {
+        self.0.into()
+    }
+}
+
+pub(crate) fn encode_entry(entry: &Entry) -> Bytes {
+    let writer = Writer::new().kind(entry.edge.kind).u64(entry.edge.ino.0);
+    match &entry.stored {
+        Some(stored) => writer.stored(stored).done(),
+        None => writer.done(),
+    }
+}
+
+pub(crate) fn encode_place(place: &Place) -> Bytes {
+    match place {
+        Place::At(Home::At(parent, name)) => {
+            Writer::new().u8(b'e').u64(parent.0).bytes(name.as_bytes()).done()
+        }
+        Place::At(Home::Here(_)) => Writer::new().done(),
+        Place::Here(stored) => Writer::new().u8(b'n').stored(stored).done(),
+    }
+}
+
+/// Its bytes are in the order of time, so that a store can tell the later one.
+pub(crate) fn encode_time(time: Time) -> Bytes {
+    Writer::new().u64(time.nanos() as u64 ^ 1 << 63).done()
+}
+
+pub(crate) fn encode_links(nlink: u32, atime: Time) -> Bytes {
+    Writer::new().u32(nlink).i64(atime.nanos()).done()
+}
+
+pub(crate) fn encode_row(slice: &Slice) -> Bytes {
+    let writer = Writer::new().u32(slice.pos).u32(slice.len);
+    match &slice.source {
+        SliceSource::Hole => writer.u8(b'h').done(),
+        SliceSource::Inline(bytes) => writer.u8(b'i').bytes(bytes).done(),
+        SliceSource::Blocks { id, offset, size } => writer.u8(b'b').u64(id.0).u32(*offset).u32(*size).done(),
+    }
+}
+
+pub(crate) fn encode_bytes(bytes: &[u8]) -> Bytes {
+    Writer::new().bytes(bytes).done()
+}
+
+pub(crate) fn encode_u64(value: u64) -> Bytes {
+    Writer::new().u64(value).done()
+}
+
+pub fn encode_lane(lane: Lane) -> Bytes {
+    Writer::new().i64(lane.inodes).i64(lane.blocks).done()
+}
+
+pub(crate) fn encode_session(session: &Session) -> Bytes {
+    Writer::new()
+        .text(&session.host)
+        .u32(session.pid)
+        .text(&session.mountpoint)
+        .i64(session.since.nanos())
+        .i64(session.heartbeat.nanos())
+        .done()
+}
+
+fn write_lock(writer: Writer, lock: &Lock) -> Writer {
+    let kind = match lock.owner.kind {
+        LockKind::Posix => 0,
+        LockKind::Flock => 1,
+    };
+    let writer = writer.u64(lock.start).u64(lock.end).u64(lock.owner.session.0).u64(lock.owner.owner);
+    writer.u8(kind).u8(lock.exclusive.into()).u32(lock.pid)
+}
+
+pub(crate) fn encode_locks(locks: &[Lock]) -> Bytes {
+    locks.iter().fold(Writer::new(), write_lock).done()
+}
+
+pub(crate) fn encode_wait(wait: &LockWait) -> Bytes {
+    write_lock(Writer::new().u64(wait.ino.0), &wait.lock).done()
+}
+
+pub(crate) fn encode_log(index: u8, touched: &[Touched]) -> Bytes {
+    Writer::new().u8(index).bytes(&Touched::encode(touched)).done()
+}
+
+/// Takes fields off the front; `None` at the end of the bytes or for what cannot be.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.chunk::<1>().map(|[byte]| byte)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.chunk().map(u32::from_be_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.chunk().map(u64::from_be_bytes)
+    }
+
+    fn i64(&mut self) -> Option<i64> {
+        self.chunk().map(i64::from_be_bytes)
+    }
+
+    fn time(&mut self) -> Option<Time> {
+        self.i64().map(Time::from_nanos)
+    }
+
+    fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+
+    fn text(&mut self) -> Option<String> {
+        let length = self.u32()?;
+        let (text, rest) = self.0.split_at_checked(length as usize)?;
+        self.0 = rest;
+        Some(str::from_utf8(text).ok()?.to_owned())
+    }
+
+    fn kind(&mut self) -> Option<FileType> {
+        FileType::from_ifmt(u32::from(self.u8()?) << 12)
+    }
+
+    fn stored(&mut self) -> Option<Stored> {
+        let (ino, kind) = (Ino(self.u64()?), self.kind()?);
+        let mut node = Node {
+            ino,
+            kind,
+            mode: Mode::new(self.u32()?),
+            uid: self.u32()?,
+            gid: self.u32()?,
+            rdev: self.u32()?,
+            size: self.u64()?,
+            access_acl: AclId::from_bytes(self.chunk()?),
+            default_acl: AclId::from_bytes(self.chunk()?),
+            parent: Ino(self.u64()?),
+            access_rev: self.u64()?,
+            nlink: 0,
+            atime: Time::MIN,
+            mtime: Time::MIN,
+            ctime: Time::MIN,
+        };
+        let rows = self.u64()?;
+        if !kind.is_dir() {
+            (node.nlink, node.atime, node.mtime, node.ctime) =
+                (self.u32()?, self.time()?, self.time()?, self.time()?);
+        }
+        Some(Stored { node, rows })
+    }
+
+    fn lock(&mut self) -> Option<Lock> {
+        let (start, end) = (self.u64()?, self.u64()?);
+        let (session, owner) = (SessionId(self.u64()?), self.u64()?);
+        let kind = match self.u8()? {
+            0 => LockKind::Posix,
+            1 => LockKind::Flock,
+            _ => return None,
+        };
+        let owner = LockOwner { session, owner, kind };
+        Some(Lock { start, end, owner, exclusive: self.u8()? != 0, pid: self.u32()? })
+    }
+}
+
+/// Decodes a whole value: nothing may be left over.
+fn decode<T>(
+    what: &'static str,
+    key: &[u8],
+    value: &[u8],
+    fields: impl FnOnce(&mut Reader<'_>) -> Option<T>,
+) -> Result<T, Damaged> {
+    let mut reader = Reader(value);
+    let whole = reader.u8().filter(|&version| version == VERSION).and_then(|_| fields(&mut reader));
+    whole.filter(|_| reader.0.is_empty()).ok_or_else(|| Damaged::new(what, key))
+}
+
+pub(crate) fn decode_entry(key: &[u8], value: &[u8]) -> Result<Entry, Damaged> {
+    decode("a directory entry", key, value, |reader| {
+        let edge = Edge { kind: reader.kind()?, ino: Ino(reader.u64()?) };
+        let stored = if reader.0.is_empty() { None } else { Some(reader.stored()?) };
+        Some(Entry { edge, stored })
+    })
+}
+
+pub(crate) fn decode_place(key: &[u8], value: &[u8]) -> Result<Place, Damaged> {
+    decode("the place of an inode", key, value, |reader| match reader.u8()? {
+        b'e' => {
+            let parent = Ino(reader.u64()?);
+            Some(Place::At(Home::At(parent, Name::new(reader.rest()).ok()?)))
+        }
+        b'n' => Some(Place::Here(reader.stored()?)),
+        _ => None,
+    })
+}
+
+pub(crate) fn decode_time(key: &[u8], value: &[u8]) -> Result<Time, Damaged> {
+    decode("a time", key, value, |reader| Some(Time::from_nanos((reader.u64()? ^ 1 << 63) as i64)))
+}
+
+pub(crate) fn decode_links(key: &[u8], value: &[u8]) -> Result<(u32, Time), Damaged> {
+    decode("links", key, value, |reader| Some((reader.u32()?, reader.time()?)))
+}
+
+pub(crate) fn decode_row(key: &[u8], value: &[u8]) -> Result<Slice, Damaged> {
+    decode("a row of a file", key, value, |reader| {
+        let (pos, len) = (reader.u32()?, reader.u32()?);
+        let source = match reader.u8()? {
+            b'h' => SliceSource::Hole,
+            b'i' => SliceSource::Inline(reader.rest().into()),
+            b'b' => {
+                SliceSource::Blocks { id: SliceId(reader.u64()?), offset: reader.u32()?, size: reader.u32()? }
+            }
+            _ => return None,
+        };
+        Some(Slice { pos, len, source })
+    })
+}
+
+pub(crate) fn decode_bytes(key: &[u8], value: &[u8]) -> Result<Arc<[u8]>, Damaged> {
+    decode("bytes", key, value, |reader| Some(reader.rest().into()))
+}
+
+pub(crate) fn decode_text(key: &[u8], value: &[u8]) -> Result<String, Damaged> {
+    decode("a text", key, value, |reader| Some(str::from_utf8(reader.rest()).ok()?.to_owned()))
+}
+
+pub(crate) fn decode_u64(key: &[u8], value: &[u8]) -> Result<u64, Damaged> {
+    decode("a number", key, value, |reader| reader.u64())
+}
+
+/// # Errors
+/// [`Damaged`].
+pub fn decode_lane(key: &[u8], value: &[u8]) -> Result<Lane, Damaged> {
+    decode("a part of the usage", key, value, |reader| {
+        Some(Lane { inodes: reader.i64()?, blocks: reader.i64()? })
+    })
+}
+
+pub(crate) fn decode_session(id: SessionId, key: &[u8], value: &[u8]) -> Result<Session, Damaged> {
+    decode("a session", key, value, |reader| {
+        Some(Session {
+            id,
+            host: reader.text()?,
+            pid: reader.u32()?,
+            mountpoint: reader.text()?,
+            since: reader.time()?,
+            heartbeat: reader.time()?,
+        })
+    })
+}
+
+pub(crate) fn decode_locks(key: &[u8], value: &[u8]) -> Result<Vec<Lock>, Damaged> {
+    decode("locks", key, value, |reader| {
+        let mut locks = Vec::new();
+        while !reader.0.is_empty() {
+            locks.push(reader.lock()?);
+        }
+        Some(locks)
+    })
+}
+
+pub(crate) fn decode_wait(key: &[u8], value: &[u8]) -> Result<LockWait, Damaged> {
+    decode("a wait for a lock", key, value, |reader| {
+        Some(LockWait { ino: Ino(reader.u64()?), lock: reader.lock()? })
+    })
+}
+
+/// # Errors
+/// [`Damaged`].
+pub fn decode_log(key: &[u8], value: &[u8]) -> Result<LogEntry, Damaged> {
+    decode("an operation that is done", key, value, |reader| {
+        Some(LogEntry { index: reader.u8()?, touched: Touched::decode(reader.rest())? })
+    })
+}
