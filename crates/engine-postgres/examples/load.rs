@@ -1,0 +1,96 @@
+//! Commits a second of transactions like a create's: `load URL SECONDS`, for 1, 4 and 16 threads, singly and in batches of
+//! 16. The tables get the prefix `load_` unless the URL names one; all they hold is removed first.
+
+use std::error::Error;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use engine_postgres::PostgresEngine;
+use meta::{Effect, Engine, Guard, Node, Outcome, Txn};
+use pool::Url;
+use types::{AclId, FileType, Ino, Mode, Name, OpId, Time};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().collect();
+    let [_, url, seconds] = &args[..] else { return Err("usage: load URL SECONDS".into()) };
+    let mut url = Url::parse(url)?;
+    url.query.entry("table_prefix".into()).or_insert_with(|| "load_".into());
+    let engine = PostgresEngine::open(&url, true)?;
+    engine.wipe()?;
+    println!("{}", engine.server()?);
+    let next = AtomicU64::new(1_000_000);
+    for ino in 0..16 {
+        let effects = vec![Effect::PutNode(node(100 + ino, FileType::Directory))];
+        engine.commit(&[Txn { op_id: OpId(u128::from(ino)), guards: Vec::new(), effects }])?;
+    }
+    for batch in [1, 16] {
+        for threads in [1, 4, 16] {
+            let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+            let began = Instant::now();
+            std::thread::scope(|scope| -> Result<(), Box<dyn Error>> {
+                let workers: Vec<_> = (0..threads)
+                    .map(|thread| {
+                        let (engine, next, stop, done) = (&engine, &next, &stop, &done);
+                        scope.spawn(move || {
+                            while !stop.load(Ordering::Relaxed) {
+                                let first = next.fetch_add(batch, Ordering::Relaxed);
+                                let txns = (first..first + batch).map(|ino| create(100 + thread, ino));
+                                let outcomes = engine.commit(&txns.collect::<Vec<_>>())?;
+                                if !outcomes.iter().all(|o| matches!(o, Outcome::Committed { .. })) {
+                                    return Err(meta::EngineError::permanent("a create met a conflict"));
+                                }
+                                done.fetch_add(batch, Ordering::Relaxed);
+                            }
+                            Ok(())
+                        })
+                    })
+                    .collect();
+                std::thread::sleep(Duration::from_secs(seconds.parse()?));
+                stop.store(true, Ordering::Relaxed);
+                for worker in workers {
+                    worker.join().map_err(|_| "a thread panicked")??;
+                }
+                Ok(())
+            })?;
+            let rate = done.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64();
+            println!("{threads:2} threads, batches of {batch:2}: {rate:6.0} commits/s");
+        }
+    }
+    Ok(())
+}
+
+fn node(ino: u64, kind: FileType) -> Node {
+    Node {
+        ino: Ino(ino),
+        kind,
+        mode: Mode::new(0o644),
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        nlink: 1,
+        size: 0,
+        atime: Time::from_nanos(0),
+        mtime: Time::from_nanos(0),
+        ctime: Time::from_nanos(0),
+        access_acl: AclId::NONE,
+        default_acl: AclId::NONE,
+        parent: Ino(0),
+        access_rev: 0,
+    }
+}
+
+fn create(parent: u64, ino: u64) -> Txn {
+    let text = format!("file-{ino:012}");
+    // A name of digits is one.
+    let name = Name::new(text.as_bytes()).unwrap_or_else(|_| unreachable!("{text}"));
+    let (parent, now) = (Ino(parent), Some(Time::from_nanos(ino as i64)));
+    Txn {
+        op_id: OpId(u128::from(ino) | 9 << 64),
+        guards: vec![Guard::Access { ino: parent, rev: 0 }, Guard::EdgeAbsent { parent, name: name.clone() }],
+        effects: vec![
+            Effect::PutNode(node(ino, FileType::Regular)),
+            Effect::PutEdge { parent, name, ino: Ino(ino), kind: FileType::Regular },
+            Effect::Touch { ino: parent, atime: None, mtime: now, ctime: now },
+        ],
+    }
+}

@@ -1,0 +1,102 @@
+//! The stream of changes.
+//!
+//! The log is read again and again. Commits become visible in another order than that of their numbers, so what is new
+//! is told by snapshots: a row is news if its writer was still running, or not yet begun, in the snapshot of the last
+//! look, and is seen by this one. So each row is told as soon as it can be read, once, and none is missed, however long
+//! some transaction runs.
+
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use meta::{Change, Changes, EngineError, Seq, Touched};
+use pool::Connect;
+use types::SessionId;
+
+use crate::connection::Connection;
+use crate::engine::Shared;
+use crate::error::Failure;
+
+/// How often the log is looked at while somebody waits.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A row is kept for five minutes; who looks less often than this may have missed one.
+const LONGEST_GAP: Duration = Duration::from_secs(120);
+
+const LOOK: &str = "WITH now AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot), \
+                    news AS (SELECT l.seq, l.session, l.touched FROM @log l \
+                             WHERE l.xid >= pg_snapshot_xmax($1::text::pg_snapshot) \
+                             UNION ALL \
+                             SELECT l.seq, l.session, l.touched FROM @log l \
+                             WHERE l.xid = ANY (ARRAY(SELECT pg_snapshot_xip($1::text::pg_snapshot)))) \
+                    SELECT now.snapshot::text, news.seq, news.session, news.touched \
+                    FROM now LEFT JOIN news ON true ORDER BY news.seq";
+
+/// A position in the log, and the connection that reads on from it.
+#[derive(Debug)]
+pub(crate) struct LogChanges {
+    shared: Arc<Shared>,
+    connection: Connection,
+    look: String,
+    /// What the last look saw.
+    snapshot: String,
+    looked: Instant,
+}
+
+impl LogChanges {
+    /// All changes that are committed from now on.
+    pub(crate) fn new(shared: &Arc<Shared>) -> Result<Self, EngineError> {
+        let mut connection = shared.pool.connector().connect()?;
+        let looked = Instant::now();
+        let snapshot = connection
+            .query("SELECT pg_current_snapshot()::text", &[])
+            .and_then(|rows| {
+                let snapshot = rows.first().and_then(|row| row.try_get(0).ok());
+                snapshot.ok_or(Failure::Malformed("no snapshot"))
+            })
+            .map_err(|failure| failure.engine_error(shared.name(), false))?;
+        Ok(LogChanges { shared: shared.clone(), connection, look: shared.names.text(LOOK), snapshot, looked })
+    }
+
+    fn look(&mut self) -> Result<Vec<Change>, EngineError> {
+        if self.looked.elapsed() > LONGEST_GAP {
+            return Err(EngineError::permanent("changes may have been forgotten before they were asked for"));
+        }
+        let looked = Instant::now();
+        let failed = |failure: Failure| failure.engine_error(self.shared.name(), false);
+        let rows = self.connection.query(&self.look, &[&self.snapshot]).map_err(failed)?;
+        let malformed = |_| failed(Failure::Malformed("a row of the log"));
+        let mut news = Vec::with_capacity(rows.len());
+        let mut snapshot = None;
+        for row in &rows {
+            snapshot = Some(row.try_get(0).map_err(malformed)?);
+            let Some(seq) = row.try_get::<_, Option<i64>>(1).map_err(malformed)? else { continue };
+            let by = SessionId(row.try_get::<_, i64>(2).map_err(malformed)? as u64);
+            let touched = row.try_get::<_, Option<&[u8]>>(3).map_err(malformed)?.and_then(Touched::decode);
+            let Some(touched) = touched else {
+                return Err(EngineError::permanent("the volume was emptied, or its log is damaged"));
+            };
+            news.push(Change { seq: Seq(seq as u64), by, touched });
+        }
+        self.snapshot = snapshot.ok_or_else(|| failed(Failure::Malformed("no snapshot")))?;
+        self.looked = looked;
+        if let Some(last) = news.last() {
+            self.shared.order.heard(last.seq);
+        }
+        Ok(news)
+    }
+}
+
+impl Changes for LogChanges {
+    fn next(&mut self, wait: Duration) -> Result<Vec<Change>, EngineError> {
+        let deadline = Instant::now() + wait;
+        loop {
+            let news = self.look()?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !news.is_empty() || left.is_zero() {
+                return Ok(news);
+            }
+            sleep(PAUSE.min(left));
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Runs of transactions, and their outcomes.
+
+use meta::{EngineError, Guard, Outcome, Seq, Txn, runs};
+use tokio_postgres::Row;
+
+use crate::engine::Shared;
+use crate::error::{Failure, ONE_BY_ONE};
+use crate::gather::Gathered;
+use crate::read::{Fact, Found};
+
+/// The most transactions that one call of the server is asked for.
+const LONGEST_RUN: usize = 1024;
+
+/// Commits each transaction by itself, in order: a call for each run, as a rule one.
+pub(crate) fn commit(shared: &Shared, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
+    let mut outcomes = Vec::with_capacity(txns.len());
+    let label = shared.order.read();
+    if txns.iter().all(|txn| txn.effects.is_empty()) {
+        for part in txns.chunks(LONGEST_RUN) {
+            outcomes.extend(claim(shared, part, label)?);
+        }
+        return Ok(outcomes);
+    }
+    let pending = shared.order.begin();
+    for run in runs(txns).into_iter().flat_map(|run| run.chunks(LONGEST_RUN)) {
+        match commit_run(shared, run, label) {
+            Ok(done) => outcomes.extend(done),
+            // What went before has happened.
+            Err(error) if !outcomes.is_empty() => return Err(EngineError::indeterminate(error.message)),
+            Err(error) => {
+                if error.kind != meta::ErrorKind::Indeterminate {
+                    pending.done(None);
+                }
+                return Err(error);
+            }
+        }
+    }
+    let seqs = outcomes.iter().filter_map(|outcome| match outcome {
+        Outcome::Committed { seq, .. } => Some(*seq),
+        Outcome::Conflict(_) => None,
+    });
+    pending.done(seqs.max());
+    Ok(outcomes)
+}
+
+/// Guards alone are looked at without a lock.
+fn claim(shared: &Shared, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, EngineError> {
+    if txns.iter().all(|txn| txn.guards.is_empty()) {
+        return Ok(txns.iter().map(|_| Outcome::Committed { seq: label, nodes: Vec::new() }).collect());
+    }
+    let gathered = Gathered::new(txns, false);
+    let mut args = Vec::new();
+    gathered.guards.push_to(&mut args);
+    shared.request(false, |connection| {
+        let rows = connection.call(&shared.sql.functions, &shared.sql.claim, &args)?;
+        outcomes(&rows, txns, &gathered, label)
+    })
+}
+
+fn commit_run(shared: &Shared, run: &[Txn], label: Seq) -> Result<Vec<Outcome>, EngineError> {
+    let mut gathered = Gathered::new(run, false);
+    gathered.head.trim = shared.is_time_to_trim(run.len());
+    if run.len() > 1 && gathered.head.layers > 1 {
+        return one_by_one(shared, run, label, false);
+    }
+    let done = shared.request(true, |connection| call(shared, connection, run, &gathered, label))?;
+    match done {
+        Some(outcomes) => Ok(outcomes),
+        None => one_by_one(shared, run, label, true),
+    }
+}
+
+fn one_by_one(shared: &Shared, run: &[Txn], label: Seq, careful: bool) -> Result<Vec<Outcome>, EngineError> {
+    let mut outcomes = Vec::with_capacity(run.len());
+    for txn in run {
+        let txn = std::slice::from_ref(txn);
+        let gathered = Gathered::new(txn, careful);
+        let mut done = shared.request(true, |connection| call(shared, connection, txn, &gathered, label));
+        if let Ok(None) = done {
+            let gathered = Gathered::new(txn, true);
+            done = shared.request(true, |connection| call(shared, connection, txn, &gathered, label));
+        }
+        match done {
+            Ok(done) => outcomes.extend(done.into_iter().flatten()),
+            Err(error) if !outcomes.is_empty() => return Err(EngineError::indeterminate(error.message)),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(outcomes)
+}
+
+/// One call for a run; `None` if the server wants its transactions one by one, and with care.
+fn call(
+    shared: &Shared,
+    connection: &mut crate::connection::Connection,
+    run: &[Txn],
+    gathered: &Gathered,
+    label: Seq,
+) -> Result<Option<Vec<Outcome>>, Failure> {
+    match connection.call(&shared.sql.functions, &shared.sql.commit, &gathered.args()) {
+        Ok(rows) => outcomes(&rows, run, gathered, label).map(Some),
+        Err(failure) if !gathered.head.careful && failure.code().is_some_and(|c| c.code() == ONE_BY_ONE) => {
+            Ok(None)
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// What became of a transaction.
+#[derive(Clone, Copy)]
+enum Fate {
+    /// It only looked, and its guards hold.
+    Holds,
+    Committed(Seq),
+    Repeated(Seq),
+    Failed,
+}
+
+fn outcomes(rows: &[Row], run: &[Txn], gathered: &Gathered, label: Seq) -> Result<Vec<Outcome>, Failure> {
+    let mut fates = vec![Fate::Holds; run.len()];
+    // What the guards looked at, and, after that, how changed inodes are left.
+    let (mut looked, mut left) = (Found::default(), Found::default());
+    let mut looking = false;
+    let mut set = |place: Option<usize>, fate: Fate| {
+        let place = place.and_then(|place| fates.get_mut(place));
+        *place.ok_or(Failure::Malformed("a transaction that is none"))? = fate;
+        Ok(())
+    };
+    let by_id = |fact: &Fact<'_>| {
+        let id = (fact.number(0)?, fact.number(1)?);
+        Ok(run.iter().position(|txn| ((txn.op_id.0 >> 64) as u64, txn.op_id.0 as u64) == id))
+    };
+    for row in rows {
+        let fact = Fact::new(row)?;
+        match fact.about {
+            20 => set(by_id(&fact)?, Fate::Committed(Seq(fact.number(2)?)))?,
+            21 => set(by_id(&fact)?, Fate::Repeated(Seq(fact.number(2)?)))?,
+            22 => {
+                looking = true;
+                for at in 0..fact.numbers.len() {
+                    let t = usize::try_from(fact.number(at)?).ok();
+                    set(t.and_then(|t| t.checked_sub(1)), Fate::Failed)?;
+                }
+            }
+            23 => looking = false,
+            _ if looking => looked.take(&fact)?,
+            _ => left.take(&fact)?,
+        }
+    }
+    let outcome = |((txn, fate), changed): ((&Txn, &Fate), &crate::gather::Changed)| match *fate {
+        Fate::Holds if !txn.effects.is_empty() => Err(Failure::Malformed("a transaction is not answered")),
+        Fate::Holds => Ok(Outcome::Committed { seq: label, nodes: Vec::new() }),
+        Fate::Repeated(seq) => Ok(Outcome::Committed { seq, nodes: Vec::new() }),
+        Fate::Committed(seq) => {
+            let node = |ino| changed.images.get(ino).copied().unwrap_or_else(|| left.nodes.get(ino).copied());
+            Ok(Outcome::Committed { seq, nodes: changed.inos.iter().filter_map(node).collect() })
+        }
+        Fate::Failed => {
+            let wants: Vec<_> = txn.guards.iter().map(Guard::want).collect();
+            Ok(Outcome::Conflict(meta::Facts { seq: label, records: looked.answer(&wants) }))
+        }
+    };
+    run.iter().zip(&fates).zip(&gathered.changed).map(outcome).collect()
+}

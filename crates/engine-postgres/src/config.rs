@@ -1,0 +1,127 @@
+//! What a person says about the database: its URL, and how to connect by it.
+//!
+//! `postgres://[user[:password]@]host[:port][,...]/database[?...]`; a host that begins with `/` (written `%2F`) is the
+//! folder of a socket. Besides the parameters of every engine: `sslmode` (`disable`, `prefer`, `require`, `verify-ca`,
+//! `verify-full`; without it `prefer`, as libpq has it), `sslrootcert` (a file of authorities to trust; else the system's),
+//! and `schema` (where the tables are; else the first of the user's `search_path`).
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use meta::EngineError;
+use pool::{Connect, ParamError, Params, Url};
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+
+use crate::connection::Connection;
+use crate::error::OpenError;
+use crate::tls::{Check, Tls};
+
+/// Where to connect to, and how.
+pub(crate) struct Target {
+    /// The URL without its password, for messages.
+    pub(crate) name: String,
+    pub(crate) schema: Option<String>,
+    pub(crate) config: tokio_postgres::Config,
+    pub(crate) tls: Option<Tls>,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) op_timeout: Duration,
+}
+
+impl Target {
+    pub(crate) fn parse(url: &Url) -> Result<(Self, Params), OpenError> {
+        let name = url.to_string();
+        let wrong = |error| OpenError::Param { url: name.clone(), error };
+        if !["postgres", "postgresql"].contains(&url.scheme.as_str()) {
+            let what = format!("{}:// is no PostgreSQL URL: write postgres://user@host/database", url.scheme);
+            return Err(OpenError::Url { url: name, what });
+        }
+        let mut query = url.query.clone();
+        let params = Params::take(&mut query).map_err(wrong)?;
+        let roots = query.remove("sslrootcert").map(PathBuf::from);
+        let sslmode = query.remove("sslmode");
+        let schema = query.remove("schema");
+        Params::refuse_rest(&query).map_err(wrong)?;
+        let value_error =
+            |name, value: &str, expected| ParamError::Value { name, value: value.into(), expected };
+        let (mode, check) = match sslmode.as_deref() {
+            Some("disable") => (SslMode::Disable, None),
+            // With an authority named, libpq checks for it in these modes too.
+            None | Some("prefer") if roots.is_none() => (SslMode::Prefer, Some(Check::Nothing)),
+            Some("require") if roots.is_none() => (SslMode::Require, Some(Check::Nothing)),
+            None | Some("prefer") => (SslMode::Prefer, Some(Check::Authority)),
+            Some("require" | "verify-ca") => (SslMode::Require, Some(Check::Authority)),
+            Some("verify-full") => (SslMode::Require, Some(Check::Host)),
+            Some(other) => {
+                let expected = "one of disable, prefer, require, verify-ca, verify-full";
+                return Err(wrong(value_error("sslmode", other, expected)));
+            }
+        };
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        if let Some(schema) =
+            schema.as_deref().filter(|s| s.is_empty() || s.len() > 63 || !s.chars().all(fits))
+        {
+            return Err(wrong(value_error("schema", schema, "1 to 63 of a-z, 0-9 and _")));
+        }
+        let tls = check.map(|check| Tls::new(check, roots.as_deref())).transpose();
+        let tls = tls.map_err(|what| OpenError::Url { url: name.clone(), what })?;
+
+        let mut config = tokio_postgres::Config::new();
+        for host in &url.hosts {
+            config.host(&host.name).port(host.port.unwrap_or(5432));
+        }
+        if let Some(user) = &url.user {
+            config.user(user);
+        }
+        if let Some(password) = &url.password {
+            config.password(password.reveal());
+        }
+        if !url.path.is_empty() {
+            config.dbname(&url.path);
+        }
+        if url.hosts.len() > 1 {
+            // After a failover it is another one that takes changes.
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
+        config
+            .application_name("limen")
+            .ssl_mode(mode)
+            .connect_timeout(params.connect_timeout)
+            .tcp_user_timeout(params.op_timeout)
+            .options(session_options(&params, schema.as_deref()));
+        let hosts = u32::try_from(url.hosts.len()).unwrap_or(u32::MAX).max(1);
+        let connect_timeout = params.connect_timeout.saturating_mul(hosts);
+        let target = Target { name, schema, config, tls, connect_timeout, op_timeout: params.op_timeout };
+        Ok((target, params))
+    }
+}
+
+/// Settings of the session. Every statement here finds its rows by a key, whatever a planner may think that knows a table
+/// only as it was when it was empty.
+fn session_options(params: &Params, schema: Option<&str>) -> String {
+    // The server gives up a little earlier than we do, so that as a rule it is known that nothing happened.
+    let patience_ms = (params.op_timeout.as_millis() * 7 / 8).max(1);
+    let mut options = format!(
+        "-c default_transaction_isolation=read\\ committed -c statement_timeout={patience_ms} -c enable_seqscan=off \
+         -c enable_hashjoin=off -c enable_mergejoin=off -c plan_cache_mode=force_generic_plan -c jit=off"
+    );
+    if let Some(schema) = schema {
+        options.push_str(" -c search_path=");
+        options.push_str(schema);
+    }
+    options
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Target").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Connect for Target {
+    type Connection = Connection;
+
+    fn connect(&self) -> Result<Connection, EngineError> {
+        Connection::open(self).map_err(|failure| failure.engine_error(&self.name, false))
+    }
+}

@@ -1,0 +1,130 @@
+//! One connection, polled by the thread that uses it: no other thread is woken for a request.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Error, NoTls, Row, Statement};
+
+use crate::config::Target;
+use crate::error::{Failure, Stage};
+
+/// Parameters of a statement.
+pub(crate) type Args<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// A connection to the server, with the statements that were prepared on it.
+pub(crate) struct Connection {
+    statements: HashMap<String, Statement>,
+    client: Client,
+    socket: Socket,
+    op_timeout: Duration,
+    /// Last, for what is above is dropped within it.
+    runtime: Runtime,
+}
+
+/// Moves bytes between client and server when polled; `None` once that ended.
+type Socket = Option<Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>>;
+
+impl Connection {
+    /// Connects, one network round trip and those of the authentication.
+    pub(crate) fn open(target: &Target) -> Result<Self, Failure> {
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
+        let (client, socket) = runtime.block_on(async {
+            let connect = async {
+                Ok::<(_, Socket), Error>(match &target.tls {
+                    None => {
+                        let (client, connection) = target.config.connect(NoTls).await?;
+                        (client, Some(Box::pin(connection)))
+                    }
+                    Some(tls) => {
+                        let (client, connection) = target.config.connect(tls.clone()).await?;
+                        (client, Some(Box::pin(connection)))
+                    }
+                })
+            };
+            match timeout(target.connect_timeout, connect).await {
+                Ok(connected) => connected.map_err(|error| Failure::Postgres(Stage::Connect, error)),
+                Err(_) => Err(Failure::Timeout(Stage::Connect, target.connect_timeout)),
+            }
+        })?;
+        Ok(Connection { statements: HashMap::new(), client, socket, op_timeout: target.op_timeout, runtime })
+    }
+
+    /// Runs a statement that has one result, prepared when it is first used here.
+    pub(crate) fn query(&mut self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
+        if !self.statements.contains_key(sql) {
+            let prepared = self.drive(Stage::Prepare, |client| client.prepare(sql))?;
+            self.statements.insert(sql.to_owned(), prepared);
+        }
+        let Connection { statements, client, socket, op_timeout, runtime } = self;
+        let Some(statement) = statements.get(sql) else { return Err(Failure::Malformed("no statement")) };
+        drive(runtime, socket, *op_timeout, Stage::Sent, client.query(statement, args))
+    }
+
+    /// Like [`Connection::query`]; if the statement calls a function that is not there, `functions` make it first.
+    pub(crate) fn call(&mut self, functions: &str, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
+        match self.query(sql, args) {
+            Err(Failure::Postgres(Stage::Prepare, error)) if error.code().is_some_and(is_undefined) => {
+                self.batch(functions)?;
+                self.query(sql, args)
+            }
+            done => done,
+        }
+    }
+
+    /// Runs several statements without results, one round trip.
+    pub(crate) fn batch(&mut self, sql: &str) -> Result<(), Failure> {
+        self.drive(Stage::Sent, |client| client.batch_execute(sql))
+    }
+
+    fn drive<'c, T, W>(&'c mut self, stage: Stage, work: impl FnOnce(&'c Client) -> W) -> Result<T, Failure>
+    where
+        W: Future<Output = Result<T, Error>>,
+    {
+        drive(&self.runtime, &mut self.socket, self.op_timeout, stage, work(&self.client))
+    }
+}
+
+fn is_undefined(code: &SqlState) -> bool {
+    [SqlState::UNDEFINED_FUNCTION, SqlState::UNDEFINED_OBJECT].contains(code)
+}
+
+/// Polls the request and, while it waits, the socket.
+fn drive<T>(
+    runtime: &Runtime,
+    socket: &mut Socket,
+    op_timeout: Duration,
+    stage: Stage,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Failure> {
+    runtime.block_on(async {
+        let mut work = pin!(work);
+        let done = poll_fn(|cx| {
+            if let Poll::Ready(done) = work.as_mut().poll(cx) {
+                return Poll::Ready(done);
+            }
+            if let Some(Poll::Ready(ended)) = socket.as_mut().map(|socket| socket.as_mut().poll(cx)) {
+                *socket = None;
+                ended?;
+            }
+            work.as_mut().poll(cx)
+        });
+        match timeout(op_timeout, done).await {
+            Ok(done) => done.map_err(|error| Failure::Postgres(stage, error)),
+            Err(_) => Err(Failure::Timeout(stage, op_timeout)),
+        }
+    })
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("statements", &self.statements.len()).finish_non_exhaustive()
+    }
+}

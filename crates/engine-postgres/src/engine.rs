@@ -1,0 +1,215 @@
+//! The engine: opening it, and what it is asked for.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use meta::{Changes, Engine, EngineError, Facts, Order, Outcome, Page, Scan, Txn, Want};
+use pool::{Pool, Url};
+
+use crate::changes::LogChanges;
+use crate::commit;
+use crate::config::Target;
+use crate::connection::Connection;
+use crate::error::{Failure, OpenError};
+use crate::gather::Gathered;
+use crate::read::{Fact, Found, Wants};
+use crate::scan;
+use crate::schema::Names;
+
+/// A volume's metadata in a PostgreSQL database.
+#[derive(Debug)]
+pub struct PostgresEngine {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) pool: Pool<Target>,
+    pub(crate) order: Order,
+    pub(crate) names: Names,
+    pub(crate) sql: Sql,
+    /// Transactions that were sent.
+    sent: AtomicU64,
+}
+
+/// The statements that are sent most, and the functions they call.
+#[derive(Debug)]
+pub(crate) struct Sql {
+    pub(crate) functions: String,
+    pub(crate) commit: String,
+    pub(crate) claim: String,
+    read: String,
+}
+
+/// The oldest server this works on, as `server_version_num` counts.
+const OLDEST: i32 = 130_000;
+
+impl PostgresEngine {
+    /// Opens the volume in the database that `url` names; makes its tables first if `create`.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(url: &Url, create: bool) -> Result<Self, OpenError> {
+        let (target, params) = Target::parse(url)?;
+        let names = Names::new(&params.table_prefix);
+        let (name, schema) = (target.name.clone(), target.schema.clone());
+        let pool = Pool::new(target, &params);
+        {
+            let mut connection = pool.get()?;
+            let fail = |failure: Failure| failure.engine_error(&name, false);
+            let about =
+                "SELECT current_setting('server_version_num')::int, current_setting('server_encoding')";
+            let rows = connection.query(about, &[]).map_err(fail)?;
+            let about = rows.first().and_then(|row| Some((row.try_get(0).ok()?, row.try_get(1).ok()?)));
+            let (version, encoding): (i32, String) =
+                about.ok_or_else(|| fail(Failure::Malformed("no server version")))?;
+            let refuse = |what: String| Err(OpenError::Server { url: name.clone(), what });
+            if version < OLDEST {
+                return refuse(format!("the server is older than PostgreSQL 13 ({version})"));
+            }
+            if encoding != "UTF8" {
+                return refuse(format!(
+                    "the database's encoding is {encoding}: make one with ENCODING 'UTF8'"
+                ));
+            }
+            names.prepare(&mut connection, &name, schema.as_deref(), create)?;
+        }
+        let call = |function: &str, args: usize| {
+            let args: Vec<String> = (1..=args).map(|n| format!("${n}")).collect();
+            names.text(&format!("SELECT fact, numbers, bytes FROM @{function}#({})", args.join(", ")))
+        };
+        let args: Vec<String> = (1..=Gathered::default().args().len()).map(|n| format!("${n}")).collect();
+        let commit = format!("SELECT fact, numbers, bytes FROM @commit#(ROW({})::@args#)", args.join(", "));
+        let sql = Sql {
+            functions: names.functions(),
+            commit: names.text(&commit),
+            claim: call("claim", 7),
+            read: call("read", 4),
+        };
+        Ok(PostgresEngine {
+            shared: Arc::new(Shared { pool, order: Order::default(), names, sql, sent: AtomicU64::new(0) }),
+        })
+    }
+
+    /// The server's name and version.
+    ///
+    /// # Errors
+    /// Always determinate.
+    pub fn server(&self) -> Result<String, EngineError> {
+        let version = self.shared.row("SELECT current_setting('server_version')")?;
+        let number = version.first().and_then(|text| text.split_whitespace().next().map(str::to_owned));
+        Ok(format!("PostgreSQL {}", number.unwrap_or_default()))
+    }
+
+    /// What in the server's configuration can lose what was acknowledged, one sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        const SETTINGS: &str = "SELECT current_setting('fsync'), current_setting('full_page_writes'), \
+                                current_setting('synchronous_commit'), pg_is_in_recovery()::text";
+        let settings = match self.shared.row(SETTINGS) {
+            Ok(settings) => settings,
+            Err(error) => return vec![format!("the server's settings are unknown: {error}")],
+        };
+        let risks = [
+            ("off", "fsync is off: a loss of power can destroy the database"),
+            ("off", "full_page_writes is off: a loss of power can destroy the database"),
+            (
+                "off",
+                "synchronous_commit is off: a crash of the server loses the last changes, fsync on a file keeps them",
+            ),
+            ("true", "the server is a standby: it takes no changes"),
+        ];
+        let risky = settings.iter().zip(risks).filter(|(value, (risk, _))| value == risk);
+        risky.map(|(_, (_, what))| what.to_owned()).collect()
+    }
+}
+
+impl Shared {
+    /// The database, for messages.
+    pub(crate) fn name(&self) -> &str {
+        &self.pool.connector().name
+    }
+
+    /// Whether a commit of so many transactions is to remove some that are old: one does in every 64.
+    pub(crate) fn is_time_to_trim(&self, txns: usize) -> bool {
+        let before = self.sent.fetch_add(txns as u64, Ordering::Relaxed);
+        before / 64 != (before + txns as u64) / 64
+    }
+
+    /// Makes a request on a connection of its own; one that may not be used again is closed, and so are idle ones then.
+    pub(crate) fn request<T>(
+        &self,
+        changes: bool,
+        request: impl FnOnce(&mut Connection) -> Result<T, Failure>,
+    ) -> Result<T, EngineError> {
+        let mut connection = self.pool.get()?;
+        request(&mut connection).map_err(|failure| {
+            if !failure.leaves_connection() {
+                connection.mark_broken();
+                self.pool.clear();
+            }
+            failure.engine_error(self.name(), changes)
+        })
+    }
+
+    /// One row of texts.
+    fn row(&self, sql: &str) -> Result<Vec<String>, EngineError> {
+        self.request(false, |connection| {
+            let rows = connection.query(sql, &[])?;
+            let row = rows.first().ok_or(Failure::Malformed("no row"))?;
+            let text = |at| row.try_get(at).map_err(|_| Failure::Malformed("a row of something else"));
+            (0..row.len()).map(text).collect()
+        })
+    }
+}
+
+impl Engine for PostgresEngine {
+    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+        let shared = &self.shared;
+        let seq = shared.order.read();
+        let arrays = Wants::new(wants);
+        let records = shared.request(false, |connection| {
+            let args =
+                [&arrays.what as &(dyn tokio_postgres::types::ToSql + Sync), &arrays.a, &arrays.b, &arrays.x];
+            let rows = connection.call(&shared.sql.functions, &shared.sql.read, &args)?;
+            let mut found = Found::default();
+            for row in &rows {
+                found.take(&Fact::new(row)?)?;
+            }
+            Ok(found.answer(wants))
+        })?;
+        Ok(Facts { seq, records })
+    }
+
+    fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
+        commit::commit(&self.shared, txns)
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
+        let seq = self.shared.order.read();
+        self.shared.request(false, |connection| scan::page(connection, &self.shared.names, scan, seq))
+    }
+
+    /// The server has written its log to disk before it answers a commit, unless `synchronous_commit` is off: then a
+    /// commit with it on takes along all that came before.
+    fn sync(&self) -> Result<(), EngineError> {
+        const SYNC: &str = "SELECT CASE WHEN current_setting('synchronous_commit') = 'off' THEN \
+                            set_config('synchronous_commit', 'on', true) || \
+                            pg_logical_emit_message(true, 'limenfs', '')::text END";
+        self.shared.request(false, |connection| connection.query(SYNC, &[])).map(drop)
+    }
+
+    fn wipe(&self) -> Result<(), EngineError> {
+        let wipe = self.shared.names.wipe();
+        self.shared.request(true, |connection| {
+            let done = connection.batch(&wipe);
+            if done.is_err() {
+                connection.batch("ROLLBACK")?;
+            }
+            done
+        })
+    }
+
+    fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
+        Ok(Some(Box::new(LogChanges::new(&self.shared)?)))
+    }
+}

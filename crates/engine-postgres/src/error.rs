@@ -1,0 +1,134 @@
+//! PostgreSQL's errors, and what they mean to the caller.
+
+use std::error::Error as _;
+use std::io;
+use std::time::Duration;
+
+use meta::EngineError;
+use pool::ParamError;
+use tokio_postgres::error::SqlState;
+use types::Errno;
+
+/// Why an engine could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("{url}: {error}")]
+    Param { url: String, error: ParamError },
+    #[error("{url}: {what}")]
+    Url { url: String, what: String },
+    #[error("there is no volume at {url} with table_prefix={prefix}: make one with limen format")]
+    Missing { url: String, prefix: String },
+    #[error(
+        "{url} has tables of version {found}, and this limen knows versions up to {known}: use the limen that wrote them, or a newer one"
+    )]
+    Newer { url: String, found: i64, known: i64 },
+    #[error("{url}: {what}")]
+    Server { url: String, what: String },
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// How far a request had come when it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Connect,
+    Prepare,
+    /// The server may have got it.
+    Sent,
+}
+
+/// A request that failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Postgres(Stage, tokio_postgres::Error),
+    Timeout(Stage, Duration),
+    Runtime(io::Error),
+    /// The server answered what limenfs never writes.
+    Malformed(&'static str),
+}
+
+/// What `functions.sql` raises where transactions have to be sent one by one.
+pub(crate) const ONE_BY_ONE: &str = "LM001";
+
+impl Failure {
+    /// What the server said, if it was the server that failed.
+    pub(crate) fn code(&self) -> Option<&SqlState> {
+        match self {
+            Failure::Postgres(_, error) => error.code(),
+            _ => None,
+        }
+    }
+
+    /// Whether the connection is as good as before: the server refused this one request, and rolled it back.
+    pub(crate) fn leaves_connection(&self) -> bool {
+        let clean = [
+            SqlState::T_R_SERIALIZATION_FAILURE,
+            SqlState::T_R_DEADLOCK_DETECTED,
+            SqlState::UNIQUE_VIOLATION,
+            SqlState::QUERY_CANCELED,
+            SqlState::DISK_FULL,
+        ];
+        self.code().is_some_and(|code| code.code() == ONE_BY_ONE || clean.contains(code))
+    }
+
+    /// The one table from a failure to an [`EngineError`]. `changes` says whether the request could have changed
+    /// anything, `name` which database it was.
+    ///
+    /// | what | kind |
+    /// |---|---|
+    /// | the server ended a request that was sent without saying that it rolled it back, or nobody knows | indeterminate if it changes, else transient |
+    /// | the disk is full (53100) | ENOSPC |
+    /// | a conflict (40), a unique key that another took (23505), a timeout (57014), too many connections (53), a server that stops or starts (57P), a standby (25006), a function or statement that is gone (42883, 42704, 26000), no connection | transient |
+    /// | all else: a password, a privilege, rows nobody here writes | permanent |
+    pub(crate) fn engine_error(&self, name: &str, changes: bool) -> EngineError {
+        let message = format!("{name}: {}", self.text());
+        let (stage, error) = match self {
+            Failure::Malformed(_) | Failure::Runtime(_) => return EngineError::permanent(message),
+            Failure::Timeout(stage, _) => (*stage, None),
+            Failure::Postgres(stage, error) => (*stage, Some(error)),
+        };
+        let Some(code) = self.code() else {
+            let lost = stage == Stage::Sent && changes;
+            let tls = error.is_some_and(|error| stage == Stage::Connect && !is_io(error));
+            return match (lost, tls) {
+                (true, _) => EngineError::indeterminate(message),
+                (false, true) => EngineError::permanent(message),
+                (false, false) => EngineError::transient(message),
+            };
+        };
+        let code = code.code();
+        match code.get(..2) {
+            _ if code == "53100" => EngineError::permanent(message).with_errno(Errno::ENOSPC),
+            // The server may say so after it has committed.
+            Some("57") if code != "57014" && stage == Stage::Sent && changes => {
+                EngineError::indeterminate(message)
+            }
+            Some("08" | "40" | "53" | "57") => EngineError::transient(message),
+            _ if ["23505", "25006", "42883", "42704", "26000", "55P03", ONE_BY_ONE].contains(&code) => {
+                EngineError::transient(message)
+            }
+            _ => EngineError::permanent(message),
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Failure::Timeout(Stage::Connect, limit) => {
+                format!("no connection within {limit:?} (connect_timeout)")
+            }
+            Failure::Timeout(_, limit) => format!("no answer within {limit:?} (op_timeout)"),
+            Failure::Runtime(error) => format!("no event loop: {error}"),
+            Failure::Malformed(what) => format!("the server answered what limenfs never writes: {what}"),
+            Failure::Postgres(_, error) => match (error.as_db_error(), error.source()) {
+                (Some(db), _) => format!("{} ({})", db.message(), db.code().code()),
+                (None, Some(source)) => format!("{error}: {source}"),
+                (None, None) => error.to_string(),
+            },
+        }
+    }
+}
+
+/// Whether the failure is one of the network, which may pass.
+fn is_io(error: &tokio_postgres::Error) -> bool {
+    error.is_closed() || error.source().is_none_or(|source| source.is::<io::Error>())
+}

@@ -1,0 +1,580 @@
+-- What a request calls. @ is the table prefix; # a suffix made from this text, so that clients of several versions each
+-- find their own. A fact is what it is about, its numbers and its byte strings: see read.rs.
+
+CREATE OR REPLACE FUNCTION @blocks#(kind smallint, size bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS $f$
+    SELECT CASE WHEN kind = 8 THEN size / 4096 + (size % 4096 > 0)::int ELSE 0 END
+$f$;
+
+-- The records that wants ask for; what is not there has no fact. Being STABLE, all of it is of the caller's snapshot.
+CREATE OR REPLACE FUNCTION @read#(p_what smallint[], p_a bigint[], p_b bigint[], p_x bytea[])
+RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql STABLE AS $f$
+DECLARE
+    v_inos bigint[] := '{}';
+BEGIN
+    IF p_what && '{2}' THEN
+        RETURN QUERY
+        SELECT 2::smallint, ARRAY[e.parent, e.ino, e.kind], ARRAY[e.name]
+        FROM unnest(p_what, p_a, p_x) w (what, a, x) JOIN @edge e ON e.parent = w.a AND e.name = w.x
+        WHERE w.what = 2;
+        v_inos := ARRAY(
+            SELECT e.ino FROM unnest(p_what, p_a, p_x) w (what, a, x) JOIN @edge e ON e.parent = w.a AND e.name = w.x
+            WHERE w.what = 2);
+    END IF;
+    IF p_what && '{1}' THEN
+        v_inos := v_inos || ARRAY(SELECT w.a FROM unnest(p_what, p_a) w (what, a) WHERE w.what = 1);
+    END IF;
+    IF v_inos <> '{}' THEN
+        RETURN QUERY
+        SELECT 1::smallint, ARRAY[n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, n.atime, n.mtime,
+                                  n.ctime, n.parent, n.access_rev], ARRAY[n.access_acl, n.default_acl]
+        FROM @node n WHERE n.ino = ANY (v_inos);
+        RETURN QUERY
+        SELECT 7::smallint, NULL::bigint[], ARRAY[l.id, convert_to(l.text, 'UTF8')]
+        FROM @acl l WHERE l.id IN (
+            SELECT n.access_acl FROM @node n WHERE n.ino = ANY (v_inos)
+            UNION SELECT n.default_acl FROM @node n WHERE n.ino = ANY (v_inos));
+    END IF;
+    IF NOT p_what && '{3,4,5,6,7,8,9,10,11,12}' THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
+    SELECT 3::smallint, ARRAY[w.a], NULL::bytea[] FROM unnest(p_what, p_a) w (what, a)
+    WHERE w.what = 3 AND EXISTS (SELECT FROM @edge e WHERE e.parent = w.a);
+    IF p_what && '{4}' THEN
+        RETURN QUERY
+        SELECT 4::smallint, ARRAY[r.ino], ARRAY[r.name, r.value]
+        FROM unnest(p_what, p_a) w (what, a) JOIN @xattr r ON r.ino = w.a WHERE w.what = 4;
+    END IF;
+    IF p_what && '{5}' THEN
+        RETURN QUERY
+        SELECT 5::smallint, ARRAY[r.ino], ARRAY[r.target]
+        FROM unnest(p_what, p_a) w (what, a) JOIN @symlink r ON r.ino = w.a WHERE w.what = 5;
+    END IF;
+    IF p_what && '{6}' THEN
+        RETURN QUERY
+        SELECT 6::smallint, ARRAY[r.ino, r.chunk, r.pos, r.len, r.slice, r.slice_off, r.slice_size], ARRAY[r.data]
+        FROM (SELECT DISTINCT w.a, w.b FROM unnest(p_what, p_a, p_b) w (what, a, b) WHERE w.what = 6) w
+             JOIN @slice r ON r.ino = w.a AND r.chunk = w.b ORDER BY r.ino, r.chunk, r.seq;
+    END IF;
+    IF p_what && '{7}' THEN
+        RETURN QUERY
+        SELECT 7::smallint, NULL::bigint[], ARRAY[r.id, convert_to(r.text, 'UTF8')]
+        FROM unnest(p_what, p_x) w (what, x) JOIN @acl r ON r.id = w.x WHERE w.what = 7;
+    END IF;
+    IF p_what && '{8}' THEN
+        RETURN QUERY
+        SELECT 8::smallint, NULL::bigint[], ARRAY[convert_to(r.name, 'UTF8'), convert_to(r.value, 'UTF8')]
+        FROM @setting r;
+    END IF;
+    IF p_what && '{9}' THEN
+        RETURN QUERY SELECT 9::smallint, ARRAY[r.value], ARRAY[convert_to(r.name, 'UTF8')] FROM @counter r;
+    END IF;
+    IF p_what && '{10}' THEN
+        RETURN QUERY
+        SELECT 10::smallint, ARRAY[sum(r.inodes)::bigint, sum(r.blocks)::bigint], NULL::bytea[] FROM @usage r;
+    END IF;
+    IF p_what && '{11}' THEN
+        RETURN QUERY
+        SELECT 11::smallint, ARRAY[r.ino, r.first, r.last, r.session, r.owner, r.kind, r.exclusive, r.pid], NULL::bytea[]
+        FROM (SELECT DISTINCT w.a FROM unnest(p_what, p_a) w (what, a) WHERE w.what = 11) w
+             JOIN @lock r ON r.ino = w.a;
+    END IF;
+    IF p_what && '{12}' THEN
+        RETURN QUERY
+        SELECT 12::smallint, ARRAY[r.ino, r.first, r.last, r.session, r.owner, r.kind, r.exclusive, r.pid], NULL::bytea[]
+        FROM @lock_wait r;
+    END IF;
+END $f$;
+
+-- The transactions of which a guard does not hold. A guard's kind divided by ten is the want that decides it.
+CREATE OR REPLACE FUNCTION @failed#(g_t bigint[], g_what smallint[], g_a bigint[], g_b bigint[], g_c bigint[],
+                                    g_x bytea[], g_y bytea[])
+RETURNS bigint[] LANGUAGE plpgsql STABLE AS $f$
+DECLARE
+    v_failed bigint[];
+BEGIN
+    v_failed := ARRAY(
+        SELECT g.t FROM unnest(g_t, g_what, g_a, g_b) g (t, what, a, b) LEFT JOIN @node n ON n.ino = g.a
+        WHERE g.what < 20 AND (CASE g.what
+            WHEN 10 THEN n.access_rev = g.b WHEN 11 THEN n.ino IS NULL WHEN 12 THEN n.nlink = g.b
+            WHEN 13 THEN n.parent = g.b WHEN 14 THEN n.size = g.b END) IS NOT TRUE
+        UNION ALL
+        SELECT g.t FROM unnest(g_t, g_what, g_a, g_b, g_x) g (t, what, a, b, x)
+             LEFT JOIN @edge e ON e.parent = g.a AND e.name = g.x
+        WHERE g.what IN (20, 21) AND (CASE g.what WHEN 20 THEN e.ino = g.b ELSE e.ino IS NULL END) IS NOT TRUE);
+    IF NOT g_what && '{30,40,41,60,80,90,100,110}' THEN
+        RETURN v_failed;
+    END IF;
+    RETURN v_failed || ARRAY(
+        SELECT g.t FROM unnest(g_t, g_what, g_a, g_b, g_c, g_x, g_y) g (t, what, a, b, c, x, y)
+        WHERE g.what > 29 AND NOT CASE g.what
+            WHEN 30 THEN NOT EXISTS (SELECT FROM @edge e WHERE e.parent = g.a)
+            WHEN 40 THEN EXISTS (SELECT FROM @xattr r WHERE r.ino = g.a AND r.name = g.x)
+            WHEN 41 THEN NOT EXISTS (SELECT FROM @xattr r WHERE r.ino = g.a AND r.name = g.x)
+            WHEN 60 THEN coalesce((
+                SELECT string_agg(concat_ws(',', o.pos, o.len, coalesce(o.slice::text, ''), coalesce(o.slice_off::text, ''),
+                                            coalesce(o.slice_size::text, ''), coalesce(encode(o.data, 'hex'), '-')), ';'
+                                  ORDER BY o.seq)
+                FROM (SELECT r.* FROM @slice r WHERE r.ino = g.a AND r.chunk = g.b ORDER BY r.seq LIMIT g.c) o), '')
+                = convert_from(g.y, 'UTF8')
+            WHEN 80 THEN (SELECT r.value FROM @setting r WHERE r.name = convert_from(g.x, 'UTF8'))
+                IS NOT DISTINCT FROM convert_from(g.y, 'UTF8')
+            WHEN 90 THEN coalesce((SELECT r.value FROM @counter r WHERE r.name = convert_from(g.x, 'UTF8')), 0) = g.b
+            WHEN 100 THEN (SELECT sum(r.inodes) < g.a AND sum(r.blocks) < g.b FROM @usage r)
+            WHEN 110 THEN EXISTS (SELECT FROM @node n WHERE n.ino = g.a) AND coalesce((
+                SELECT string_agg(concat_ws(',', r.first, r.last, r.session, r.owner, r.kind, r.exclusive, r.pid), ';'
+                                  ORDER BY r.first, r.last, r.session, r.owner, r.kind)
+                FROM @lock r WHERE r.ino = g.a), '') = convert_from(g.y, 'UTF8')
+            END);
+END $f$;
+
+-- Guards alone: one look, no lock.
+CREATE OR REPLACE FUNCTION @claim#(g_t bigint[], g_what smallint[], g_a bigint[], g_b bigint[], g_c bigint[],
+                                   g_x bytea[], g_y bytea[])
+RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql STABLE AS $f$
+DECLARE
+    v_failed bigint[] := @failed#(g_t, g_what, g_a, g_b, g_c, g_x, g_y);
+BEGIN
+    IF v_failed <> '{}' THEN
+        RETURN QUERY SELECT 22::smallint, v_failed, NULL::bytea[];
+        RETURN QUERY SELECT r.* FROM @conflict#(v_failed, g_t, g_what, g_a, g_b, g_x) r;
+    END IF;
+END $f$;
+
+-- What the wants of the guards of these transactions ask for.
+CREATE OR REPLACE FUNCTION @conflict#(p_failed bigint[], g_t bigint[], g_what smallint[], g_a bigint[], g_b bigint[], g_x bytea[])
+RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE sql STABLE AS $f$
+    SELECT r.* FROM (
+        SELECT array_agg((g.what / 10)::smallint), array_agg(g.a), array_agg(g.b), array_agg(g.x)
+        FROM unnest(g_t, g_what, g_a, g_b, g_x) g (t, what, a, b, x) WHERE g.t = ANY (p_failed)) w (what, a, b, x),
+        LATERAL @read#(w.what, w.a, w.b, w.x) r
+$f$;
+
+-- Rows that referred to slices are gone: those to which none refers any more become garbage.
+CREATE OR REPLACE FUNCTION @release#(p_slices bigint[], p_sizes bigint[]) RETURNS void LANGUAGE plpgsql AS $f$
+BEGIN
+    PERFORM FROM @shared r WHERE r.slice = ANY (p_slices) ORDER BY r.slice FOR UPDATE;
+    WITH gone AS (
+        SELECT g.slice, max(g.size) AS size, count(*) AS n FROM unnest(p_slices, p_sizes) g (slice, size) GROUP BY g.slice),
+    known AS (
+        SELECT g.*, coalesce(r.extra, 0) AS extra FROM gone g LEFT JOIN @shared r ON r.slice = g.slice),
+    fewer AS (
+        UPDATE @shared r SET extra = r.extra - k.n FROM known k WHERE r.slice = k.slice AND k.extra > k.n),
+    single AS (
+        DELETE FROM @shared r USING known k WHERE r.slice = k.slice AND k.extra <= k.n)
+    INSERT INTO @garbage (slice, size) SELECT k.slice, k.size FROM known k WHERE k.extra < k.n ORDER BY k.slice
+    ON CONFLICT (slice) DO UPDATE SET size = excluded.size;
+END $f$;
+
+-- Inodes go, with all they have. Says what they counted in the volume's usage.
+CREATE OR REPLACE FUNCTION @forget#(p_inos bigint[], OUT v_inodes bigint, OUT v_blocks bigint) LANGUAGE plpgsql AS $f$
+DECLARE
+    v_slices bigint[];
+    v_sizes bigint[];
+BEGIN
+    WITH gone AS (DELETE FROM @node n WHERE n.ino = ANY (p_inos) RETURNING n.kind, n.size)
+    SELECT count(*), coalesce(sum(@blocks#(g.kind, g.size)), 0) INTO v_inodes, v_blocks FROM gone g;
+    DELETE FROM @xattr r WHERE r.ino = ANY (p_inos);
+    DELETE FROM @symlink r WHERE r.ino = ANY (p_inos);
+    DELETE FROM @lock r WHERE r.ino = ANY (p_inos);
+    WITH gone AS (DELETE FROM @slice r WHERE r.ino = ANY (p_inos) RETURNING r.slice, r.slice_size)
+    SELECT array_agg(g.slice), array_agg(g.slice_size) INTO v_slices, v_sizes FROM gone g WHERE g.slice IS NOT NULL;
+    IF v_slices IS NOT NULL THEN
+        PERFORM @release#(v_slices, v_sizes);
+    END IF;
+END $f$;
+
+-- The rarer effects of one layer, each kind in one statement.
+-- The arguments of a commit in one, for PL/pgSQL takes apart each array that is an argument by itself.
+DO $d$ BEGIN
+    CREATE TYPE @args# AS (
+        session bigint[], op bigint[], touched bytea[], -- of each transaction; touched is NULL for guards alone
+        changing bigint[], -- the transactions that are not guards alone
+        layers int, lock bigint[], numbers boolean, rare boolean, merged boolean, room boolean, careful boolean,
+        trim boolean,
+        g_t bigint[], g_what smallint[], g_a bigint[], g_b bigint[], g_c bigint[], g_x bytea[], g_y bytea[],
+        n_t bigint[], n_ino bigint[], n_kind smallint[], n_mode smallint[], n_uid bigint[], n_gid bigint[],
+        n_rdev bigint[], n_nlink bigint[], n_size bigint[], n_atime bigint[], n_mtime bigint[], n_ctime bigint[],
+        n_parent bigint[], n_rev bigint[], n_acl bytea[], n_default bytea[],
+        c_t bigint[], c_ino bigint[], c_links bigint[], c_least bigint[], c_low bigint[], c_high bigint[],
+        c_atime bigint[], c_mtime bigint[], c_ctime bigint[], c_parent bigint[], c_mode smallint[], c_uid bigint[],
+        c_gid bigint[], c_rev bigint[], c_acl bytea[], c_default bytea[],
+        e_t bigint[], e_parent bigint[], e_name bytea[], e_ino bigint[], e_kind smallint[],
+        x_t bigint[], x_parent bigint[], x_name bytea[], d_t bigint[], d_ino bigint[],
+        r_t bigint[], r_what smallint[], r_a bigint[], r_b bigint[], r_c bigint[], r_d bigint[], r_e bigint[],
+        r_f bigint[], r_g bigint[], r_h bigint[], r_x bytea[], r_y bytea[]);
+EXCEPTION WHEN duplicate_object THEN NULL;
+END $d$;
+
+CREATE OR REPLACE FUNCTION @rest#(p @args#, p_live bigint[])
+RETURNS void LANGUAGE plpgsql AS $f$
+DECLARE
+    v_kinds smallint[];
+    v_slices bigint[];
+    v_sizes bigint[];
+    v_more_slices bigint[];
+    v_more_sizes bigint[];
+    v_row record;
+BEGIN
+    v_kinds := ARRAY(SELECT DISTINCT e.what FROM unnest(p.r_t, p.r_what) e (t, what) WHERE e.t = ANY (p_live));
+    IF v_kinds && '{1}' THEN -- chunks are emptied
+        WITH gone AS (
+            DELETE FROM @slice r USING unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c) e (t, what, a, b, c)
+            WHERE e.t = ANY (p_live) AND e.what = 1 AND r.ino = e.a AND r.chunk >= e.b AND r.chunk < e.c
+            RETURNING r.slice, r.slice_size)
+        SELECT array_agg(g.slice), array_agg(g.slice_size) INTO v_slices, v_sizes FROM gone g WHERE g.slice IS NOT NULL;
+    END IF;
+    IF v_kinds && '{2}' THEN -- a chunk's oldest rows are replaced by those of kind 3
+        FOR v_row IN
+            SELECT e.a, e.b, e.c FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c) e (t, what, a, b, c)
+            WHERE e.t = ANY (p_live) AND e.what = 2
+        LOOP
+            WITH gone AS (
+                DELETE FROM @slice r WHERE r.ino = v_row.a AND r.chunk = v_row.b AND r.seq IN (
+                    SELECT o.seq FROM @slice o WHERE o.ino = v_row.a AND o.chunk = v_row.b ORDER BY o.seq LIMIT v_row.c)
+                RETURNING r.seq, r.slice, r.slice_size),
+            put AS (
+                INSERT INTO @slice (ino, chunk, seq, pos, len, data, slice, slice_off, slice_size)
+                SELECT e.a, e.b, place.seq, e.c, e.d, e.x, e.e, e.f, e.g
+                FROM (SELECT g.seq, row_number() OVER (ORDER BY g.seq) AS i FROM gone g) place JOIN (
+                    SELECT e.*, row_number() OVER (ORDER BY e.i) AS k
+                    FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c, p.r_d, p.r_e, p.r_f, p.r_g, p.r_x) WITH ORDINALITY
+                         e (t, what, a, b, c, d, e, f, g, x, i)
+                    WHERE e.t = ANY (p_live) AND e.what = 3 AND e.a = v_row.a AND e.b = v_row.b) e ON e.k = place.i)
+            SELECT array_agg(g.slice), array_agg(g.slice_size) INTO v_more_slices, v_more_sizes
+            FROM gone g WHERE g.slice IS NOT NULL;
+            v_slices := v_slices || v_more_slices;
+            v_sizes := v_sizes || v_more_sizes;
+        END LOOP;
+    END IF;
+    IF v_kinds && '{4}' THEN -- rows are appended
+        INSERT INTO @slice (ino, chunk, seq, pos, len, data, slice, slice_off, slice_size)
+        SELECT e.a, e.b, row_number() OVER (PARTITION BY e.a, e.b ORDER BY e.i)
+                         + coalesce((SELECT max(r.seq) FROM @slice r WHERE r.ino = e.a AND r.chunk = e.b), 0),
+               e.c, e.d, e.x, e.e, e.f, e.g
+        FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c, p.r_d, p.r_e, p.r_f, p.r_g, p.r_x) WITH ORDINALITY
+             e (t, what, a, b, c, d, e, f, g, x, i)
+        WHERE e.t = ANY (p_live) AND e.what = 4 AND EXISTS (SELECT FROM @node n WHERE n.ino = e.a);
+    END IF;
+    IF v_slices IS NOT NULL THEN
+        PERFORM @release#(v_slices, v_sizes);
+    END IF;
+    IF v_kinds && '{5}' THEN -- one more row refers to a slice
+        INSERT INTO @shared AS r (slice, extra)
+        SELECT e.a, count(*) FROM unnest(p.r_t, p.r_what, p.r_a) e (t, what, a)
+        WHERE e.t = ANY (p_live) AND e.what = 5 GROUP BY e.a ORDER BY e.a
+        ON CONFLICT (slice) DO UPDATE SET extra = r.extra + excluded.extra;
+    END IF;
+    IF v_kinds && '{6}' THEN -- garbage is swept
+        DELETE FROM @garbage r USING unnest(p.r_t, p.r_what, p.r_a) e (t, what, a)
+        WHERE e.t = ANY (p_live) AND e.what = 6 AND r.slice = e.a;
+    END IF;
+    IF v_kinds && '{7}' THEN -- attributes are set
+        INSERT INTO @xattr (ino, name, value)
+        SELECT e.a, e.x, e.y FROM unnest(p.r_t, p.r_what, p.r_a, p.r_x, p.r_y) e (t, what, a, x, y)
+        WHERE e.t = ANY (p_live) AND e.what = 7 AND EXISTS (SELECT FROM @node n WHERE n.ino = e.a)
+        ON CONFLICT (ino, name) DO UPDATE SET value = excluded.value;
+    END IF;
+    IF v_kinds && '{8}' THEN -- attributes are removed
+        DELETE FROM @xattr r USING unnest(p.r_t, p.r_what, p.r_a, p.r_x) e (t, what, a, x)
+        WHERE e.t = ANY (p_live) AND e.what = 8 AND r.ino = e.a AND r.name = e.x;
+    END IF;
+    IF v_kinds && '{9}' THEN -- an inode is a symlink
+        INSERT INTO @symlink (ino, target)
+        SELECT e.a, e.x FROM unnest(p.r_t, p.r_what, p.r_a, p.r_x) e (t, what, a, x)
+        WHERE e.t = ANY (p_live) AND e.what = 9 AND EXISTS (SELECT FROM @node n WHERE n.ino = e.a)
+        ON CONFLICT (ino) DO UPDATE SET target = excluded.target;
+    END IF;
+    IF v_kinds && '{10}' THEN -- the locks of an inode are those of kind 11
+        DELETE FROM @lock r USING unnest(p.r_t, p.r_what, p.r_a) e (t, what, a)
+        WHERE e.t = ANY (p_live) AND e.what = 10 AND r.ino = e.a;
+        INSERT INTO @lock (ino, first, last, session, owner, kind, exclusive, pid)
+        SELECT e.a, e.b, e.c, e.d, e.e, e.f, e.g, e.h
+        FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c, p.r_d, p.r_e, p.r_f, p.r_g, p.r_h) e (t, what, a, b, c, d, e, f, g, h)
+        WHERE e.t = ANY (p_live) AND e.what = 11 AND EXISTS (SELECT FROM @node n WHERE n.ino = e.a)
+        ON CONFLICT DO NOTHING;
+    END IF;
+    IF v_kinds && '{12}' THEN -- somebody waits for a lock
+        INSERT INTO @lock_wait (ino, first, last, session, owner, kind, exclusive, pid)
+        SELECT e.a, e.b, e.c, e.d, e.e, e.f, e.g, e.h
+        FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c, p.r_d, p.r_e, p.r_f, p.r_g, p.r_h) e (t, what, a, b, c, d, e, f, g, h)
+        WHERE e.t = ANY (p_live) AND e.what = 12 ORDER BY e.d, e.e, e.f
+        ON CONFLICT (session, owner, kind) DO UPDATE
+        SET (ino, first, last, exclusive, pid) = (excluded.ino, excluded.first, excluded.last, excluded.exclusive, excluded.pid);
+    END IF;
+    IF v_kinds && '{13}' THEN -- and no longer
+        DELETE FROM @lock_wait r USING unnest(p.r_t, p.r_what, p.r_d, p.r_e, p.r_f) e (t, what, d, e, f)
+        WHERE e.t = ANY (p_live) AND e.what = 13 AND r.session = e.d AND r.owner = e.e AND r.kind = e.f;
+    END IF;
+    IF v_kinds && '{14}' THEN -- an ACL is stored
+        INSERT INTO @acl (id, text)
+        SELECT DISTINCT ON (e.x) e.x, convert_from(e.y, 'UTF8')
+        FROM unnest(p.r_t, p.r_what, p.r_x, p.r_y) WITH ORDINALITY e (t, what, x, y, i)
+        WHERE e.t = ANY (p_live) AND e.what = 14 ORDER BY e.x, e.i
+        ON CONFLICT DO NOTHING;
+    END IF;
+    IF v_kinds && '{15,16}' THEN -- orphans
+        INSERT INTO @orphan (session, ino)
+        SELECT e.a, e.b FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b) e (t, what, a, b)
+        WHERE e.t = ANY (p_live) AND e.what = 15 ORDER BY e.a, e.b
+        ON CONFLICT DO NOTHING;
+        DELETE FROM @orphan r USING unnest(p.r_t, p.r_what, p.r_a, p.r_b) e (t, what, a, b)
+        WHERE e.t = ANY (p_live) AND e.what = 16 AND r.session = e.a AND r.ino = e.b;
+    END IF;
+    IF v_kinds && '{17,18}' THEN -- sessions
+        INSERT INTO @session (id, pid, since, heartbeat, host, mountpoint)
+        SELECT e.a, e.b, e.c, e.d, convert_from(e.x, 'UTF8'), convert_from(e.y, 'UTF8')
+        FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c, p.r_d, p.r_x, p.r_y) e (t, what, a, b, c, d, x, y)
+        WHERE e.t = ANY (p_live) AND e.what = 17 ORDER BY e.a
+        ON CONFLICT (id) DO UPDATE SET (pid, since, heartbeat, host, mountpoint)
+            = (excluded.pid, excluded.since, excluded.heartbeat, excluded.host, excluded.mountpoint);
+        DELETE FROM @session r USING unnest(p.r_t, p.r_what, p.r_a) e (t, what, a)
+        WHERE e.t = ANY (p_live) AND e.what = 18 AND r.id = e.a;
+    END IF;
+    IF v_kinds && '{19}' THEN -- settings
+        INSERT INTO @setting (name, value)
+        SELECT convert_from(e.x, 'UTF8'), convert_from(e.y, 'UTF8')
+        FROM unnest(p.r_t, p.r_what, p.r_x, p.r_y) e (t, what, x, y) WHERE e.t = ANY (p_live) AND e.what = 19
+        ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+    END IF;
+    IF v_kinds && '{20}' THEN -- counters
+        UPDATE @counter r SET value = e.a FROM unnest(p.r_t, p.r_what, p.r_a, p.r_x) e (t, what, a, x)
+        WHERE e.t = ANY (p_live) AND e.what = 20 AND r.name = convert_from(e.x, 'UTF8');
+    END IF;
+END $f$;
+
+-- A run of transactions (see commit.rs): locks, guards, effects.
+CREATE OR REPLACE FUNCTION @commit#(p @args#)
+RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql AS $f$
+DECLARE
+    v_ok bigint[] := p.changing;
+    v_failed bigint[] := '{}';
+    v_repeated bigint[] := '{}';
+    v_live bigint[];
+    v_inos bigint[];
+    v_odd boolean;
+    v_inodes bigint := 0; -- what the run adds to the volume's usage
+    v_blocks bigint := 0;
+    v_count bigint;
+    v_alone boolean := p.careful;
+    v_all record;
+    v_one record;
+BEGIN
+    -- Every call locks in the same order: inodes by number, counters by name, room, shared slices, a part of the usage.
+    IF p.lock <> '{}' THEN
+        PERFORM FROM @node n WHERE n.ino = ANY (p.lock) ORDER BY n.ino FOR NO KEY UPDATE;
+    END IF;
+    IF p.numbers THEN
+        PERFORM FROM @counter r ORDER BY r.name FOR NO KEY UPDATE;
+    END IF;
+    -- Whether there is room depends on what others add at this moment, at most 64 inodes and 65,536 blocks each (checked
+    -- below). Far from the limit that does not matter; near it, one call at a time adds.
+    IF p.room THEN
+        v_alone := v_alone OR @tight#(p);
+        IF v_alone THEN
+            PERFORM pg_advisory_xact_lock(1818848622, '@usage'::regclass::oid::int);
+        ELSE
+            PERFORM pg_advisory_xact_lock_shared(1818848622, '@usage'::regclass::oid::int);
+            IF @tight#(p) THEN
+                RAISE EXCEPTION 'the volume is nearly full' USING ERRCODE = 'LM001';
+            END IF;
+        END IF;
+    END IF;
+
+    -- One look tells whether all is as it mostly is: nothing repeated, no guard that fails, only new inodes made.
+    v_odd := p.rare
+        OR EXISTS (SELECT FROM unnest(p.session, p.op) o (session, op)
+                        JOIN @log l ON l.session = o.session AND l.op = o.op)
+        OR EXISTS (SELECT FROM @node n WHERE n.ino = ANY (p.n_ino))
+        OR EXISTS (SELECT FROM unnest(p.g_what, p.g_a, p.g_b) g (what, a, b) LEFT JOIN @node n ON n.ino = g.a
+                   WHERE g.what < 20 AND (CASE g.what
+                       WHEN 10 THEN n.access_rev = g.b WHEN 11 THEN n.ino IS NULL WHEN 12 THEN n.nlink = g.b
+                       WHEN 13 THEN n.parent = g.b WHEN 14 THEN n.size = g.b END) IS NOT TRUE)
+        OR EXISTS (SELECT FROM unnest(p.g_what, p.g_a, p.g_b, p.g_x) g (what, a, b, x)
+                        LEFT JOIN @edge e ON e.parent = g.a AND e.name = g.x
+                   WHERE g.what IN (20, 21)
+                       AND (CASE g.what WHEN 20 THEN e.ino = g.b ELSE e.ino IS NULL END) IS NOT TRUE);
+    IF v_odd THEN
+        v_repeated := ARRAY(
+            SELECT t FROM unnest(p.changing) t JOIN @log l ON l.session = p.session[t] AND l.op = p.op[t]);
+        RETURN QUERY
+        SELECT 21::smallint, ARRAY[l.session, l.op, l.seq], NULL::bytea[]
+        FROM unnest(v_repeated) t JOIN @log l ON l.session = p.session[t] AND l.op = p.op[t];
+        v_failed := ARRAY(
+            SELECT DISTINCT t FROM unnest(@failed#(p.g_t, p.g_what, p.g_a, p.g_b, p.g_c, p.g_x, p.g_y)) t
+            WHERE t <> ALL (v_repeated));
+        v_ok := ARRAY(SELECT t FROM unnest(p.changing) t WHERE t <> ALL (v_repeated) AND t <> ALL (v_failed));
+        IF v_failed <> '{}' THEN
+            RETURN QUERY SELECT 22::smallint, v_failed, NULL::bytea[];
+            RETURN QUERY SELECT r.* FROM @conflict#(v_failed, p.g_t, p.g_what, p.g_a, p.g_b, p.g_x) r;
+        END IF;
+        RETURN QUERY SELECT 23::smallint, NULL::bigint[], NULL::bytea[];
+    END IF;
+
+    FOR v_layer IN 0 .. CASE WHEN v_ok = '{}' THEN -1 ELSE p.layers - 1 END LOOP
+        v_live := v_ok;
+        IF v_layer > 0 THEN
+            v_live := ARRAY(SELECT v_layer::bigint << 16 | t FROM unnest(v_ok) t);
+        END IF;
+        IF p.d_t <> '{}' THEN
+            SELECT r.* INTO v_all FROM @forget#(ARRAY(
+                SELECT d.ino FROM unnest(p.d_t, p.d_ino) d (t, ino) WHERE d.t = ANY (v_live))) r;
+            v_inodes := v_inodes - v_all.v_inodes;
+            v_blocks := v_blocks - v_all.v_blocks;
+        END IF;
+        IF p.n_t <> '{}' THEN
+            IF v_odd OR v_layer > 0 THEN -- one that is there is replaced
+                v_inos := ARRAY(SELECT n.ino FROM unnest(p.n_t, p.n_ino) c (t, ino) JOIN @node n ON n.ino = c.ino
+                                WHERE c.t = ANY (v_live));
+                SELECT r.* INTO v_all FROM @forget#(v_inos) r;
+                v_inodes := v_inodes - v_all.v_inodes;
+                v_blocks := v_blocks - v_all.v_blocks;
+            END IF;
+            INSERT INTO @node (ino, kind, mode, uid, gid, rdev, nlink, size, atime, mtime, ctime, parent, access_rev,
+                               access_acl, default_acl)
+            SELECT c.ino, c.kind, c.mode, c.uid, c.gid, c.rdev, c.nlink, c.size, c.atime, c.mtime, c.ctime, c.parent,
+                   c.rev, c.acl, c.def
+            FROM unnest(p.n_t, p.n_ino, p.n_kind, p.n_mode, p.n_uid, p.n_gid, p.n_rdev, p.n_nlink, p.n_size, p.n_atime,
+                        p.n_mtime, p.n_ctime, p.n_parent, p.n_rev, p.n_acl, p.n_default)
+                 c (t, ino, kind, mode, uid, gid, rdev, nlink, size, atime, mtime, ctime, parent, rev, acl, def)
+            WHERE c.t = ANY (v_live);
+            GET DIAGNOSTICS v_count = ROW_COUNT;
+            v_inodes := v_inodes + v_count;
+            IF 0 < ANY (p.n_size) THEN
+                v_blocks := v_blocks + coalesce((
+                    SELECT sum(@blocks#(c.kind, c.size)) FROM unnest(p.n_t, p.n_kind, p.n_size) c (t, kind, size)
+                    WHERE c.t = ANY (v_live)), 0);
+            END IF;
+        END IF;
+        IF p.c_t <> '{}' AND NOT p.merged THEN
+            RETURN QUERY
+            UPDATE @node n
+            SET nlink = least(greatest(n.nlink + c.links, c.least), 4294967295),
+                atime = coalesce(c.atime, n.atime),
+                mtime = coalesce(c.mtime, n.mtime),
+                ctime = greatest(n.ctime, c.ctime),
+                parent = coalesce(c.parent, n.parent),
+                access_rev = n.access_rev + c.rev,
+                mode = coalesce(c.mode, n.mode),
+                uid = coalesce(c.uid, n.uid),
+                gid = coalesce(c.gid, n.gid),
+                access_acl = CASE WHEN c.mode IS NULL THEN n.access_acl ELSE c.acl END,
+                default_acl = CASE WHEN c.mode IS NULL THEN n.default_acl ELSE c.def END
+            FROM unnest(p.c_t, p.c_ino, p.c_links, p.c_least, p.c_atime, p.c_mtime, p.c_ctime, p.c_parent, p.c_mode,
+                        p.c_uid, p.c_gid, p.c_rev, p.c_acl, p.c_default)
+                 c (t, ino, links, least, atime, mtime, ctime, parent, mode, uid, gid, rev, acl, def)
+            WHERE n.ino = c.ino AND c.t = ANY (v_live)
+            RETURNING 1::smallint, ARRAY[n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, n.atime, n.mtime,
+                                         n.ctime, n.parent, n.access_rev], ARRAY[n.access_acl, n.default_acl];
+        ELSIF p.c_t <> '{}' THEN
+            -- Several transactions change an inode, or a size changes, which the usage follows.
+            FOR v_one IN
+                WITH c AS (
+                    SELECT c.ino, count(*) AS n, sum(c.links) AS links, max(c.least) AS least,
+                           sum(c.links - c.least) AS lowest, max(c.low) AS low, min(c.high) AS high,
+                           max(c.i) FILTER (WHERE c.atime IS NOT NULL) AS atime,
+                           max(c.i) FILTER (WHERE c.mtime IS NOT NULL) AS mtime, max(c.ctime) AS ctime,
+                           max(c.parent) AS parent, max(c.i) FILTER (WHERE c.mode IS NOT NULL) AS access, sum(c.rev) AS rev
+                    FROM unnest(p.c_t, p.c_ino, p.c_links, p.c_least, p.c_low, p.c_high, p.c_atime, p.c_mtime, p.c_ctime,
+                                p.c_parent, p.c_mode, p.c_rev) WITH ORDINALITY
+                         c (t, ino, links, least, low, high, atime, mtime, ctime, parent, mode, rev, i)
+                    WHERE c.t = ANY (v_live) GROUP BY c.ino)
+                UPDATE @node n
+                SET nlink = least(greatest(n.nlink + c.links, c.least), 4294967295),
+                    size = greatest(least(n.size, c.high), c.low),
+                    atime = coalesce(p.c_atime[c.atime], n.atime),
+                    mtime = coalesce(p.c_mtime[c.mtime], n.mtime),
+                    ctime = greatest(n.ctime, c.ctime),
+                    parent = coalesce(c.parent, n.parent),
+                    access_rev = n.access_rev + c.rev,
+                    mode = coalesce(p.c_mode[c.access], n.mode),
+                    uid = coalesce(p.c_uid[c.access], n.uid),
+                    gid = coalesce(p.c_gid[c.access], n.gid),
+                    access_acl = CASE WHEN c.access IS NULL THEN n.access_acl ELSE p.c_acl[c.access] END,
+                    default_acl = CASE WHEN c.access IS NULL THEN n.default_acl ELSE p.c_default[c.access] END
+                FROM c JOIN @node o ON o.ino = c.ino WHERE n.ino = o.ino
+                RETURNING n.*, @blocks#(n.kind, n.size) - @blocks#(o.kind, o.size) AS grown,
+                          c.n > 1 AND o.nlink + c.lowest < 0 AS unclear
+            LOOP
+                -- Where links would go below none on the way, the order of the transactions matters.
+                IF v_one.unclear THEN
+                    RAISE EXCEPTION 'links go below none' USING ERRCODE = 'LM001';
+                END IF;
+                v_blocks := v_blocks + v_one.grown;
+                fact := 1;
+                numbers := ARRAY[v_one.ino, v_one.kind, v_one.mode, v_one.uid, v_one.gid, v_one.rdev, v_one.nlink,
+                                 v_one.size, v_one.atime, v_one.mtime, v_one.ctime, v_one.parent, v_one.access_rev];
+                bytes := ARRAY[v_one.access_acl, v_one.default_acl];
+                RETURN NEXT;
+            END LOOP;
+        END IF;
+        IF p.r_t <> '{}' THEN
+            PERFORM @rest#(p, v_live);
+            IF p.r_what && '{21}' AND EXISTS (
+                SELECT FROM unnest(p.r_t, p.r_what) e (t, what) WHERE e.what = 21 AND e.t = ANY (v_live))
+            THEN -- the usage is corrected, not below none
+                PERFORM FROM @usage r ORDER BY r.part FOR NO KEY UPDATE;
+                SELECT greatest(e.a, - (sum(r.inodes) + v_inodes)) + v_inodes AS inodes,
+                       greatest(e.b, - (sum(r.blocks) + v_blocks)) + v_blocks AS blocks INTO v_all
+                FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b) e (t, what, a, b), @usage r
+                WHERE e.what = 21 AND e.t = ANY (v_live) GROUP BY e.a, e.b;
+                v_inodes := v_all.inodes;
+                v_blocks := v_all.blocks;
+            END IF;
+        END IF;
+        IF p.x_t <> '{}' THEN
+            DELETE FROM @edge e USING unnest(p.x_t, p.x_parent, p.x_name) c (t, parent, name)
+            WHERE c.t = ANY (v_live) AND e.parent = c.parent AND e.name = c.name;
+        END IF;
+        IF p.e_t <> '{}' THEN
+            INSERT INTO @edge (parent, name, ino, kind)
+            SELECT c.parent, c.name, c.ino, c.kind
+            FROM unnest(p.e_t, p.e_parent, p.e_name, p.e_ino, p.e_kind) c (t, parent, name, ino, kind)
+            WHERE c.t = ANY (v_live)
+            ON CONFLICT (parent, name) DO UPDATE SET (ino, kind) = (excluded.ino, excluded.kind);
+        END IF;
+    END LOOP;
+
+    IF p.room AND NOT v_alone AND (v_inodes > 64 OR v_blocks > 65536) THEN
+        RAISE EXCEPTION 'much is added to the volume' USING ERRCODE = 'LM001';
+    END IF;
+    IF v_ok <> '{}' THEN
+        -- Numbers are taken under the locks, so that those of transactions that meet are in their order.
+        RETURN QUERY
+        INSERT INTO @log AS l (session, op, seq, xid, at, touched)
+        SELECT p.session[t], p.op[t], nextval('@seq'), pg_current_xact_id(), clock_timestamp(), p.touched[t]
+        FROM unnest(v_ok) t
+        RETURNING 20::smallint, ARRAY[l.session, l.op, l.seq], NULL::bytea[];
+        IF p.trim THEN
+            PERFORM @trim#();
+        END IF;
+    END IF;
+    IF v_inodes <> 0 OR v_blocks <> 0 THEN
+        -- A row that nobody else is writing, if there is one; it is the last that is locked.
+        UPDATE @usage r SET inodes = r.inodes + v_inodes, blocks = r.blocks + v_blocks
+        WHERE r.part = (SELECT f.part FROM @usage f WHERE f.part = pg_backend_pid() % 64 FOR NO KEY UPDATE SKIP LOCKED);
+        IF NOT FOUND THEN
+            UPDATE @usage r SET inodes = r.inodes + v_inodes, blocks = r.blocks + v_blocks
+            WHERE r.part = coalesce((SELECT f.part FROM @usage f LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED),
+                                    pg_backend_pid() % 64);
+        END IF;
+    END IF;
+END $f$;
+
+-- Whether what others add meanwhile could leave no room.
+CREATE OR REPLACE FUNCTION @tight#(p @args#) RETURNS boolean LANGUAGE plpgsql AS $f$
+DECLARE
+    v_others bigint := current_setting('max_connections');
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM (SELECT sum(r.inodes) AS inodes, sum(r.blocks) AS blocks FROM @usage r) u,
+                    unnest(p.g_what, p.g_a, p.g_b) g (what, a, b)
+        WHERE g.what = 100 AND (u.inodes + 64 * v_others >= g.a OR u.blocks + 65536 * v_others >= g.b));
+END $f$;
+
+-- Forgets transactions that are older than five minutes and than 16,384 others: more than come in between two calls.
+CREATE OR REPLACE FUNCTION @trim#() RETURNS void LANGUAGE sql AS $f$
+    DELETE FROM @log WHERE ctid = ANY (ARRAY(
+        SELECT o.ctid FROM (SELECT l.ctid, l.seq, l.at FROM @log l ORDER BY l.xid LIMIT 256 FOR UPDATE SKIP LOCKED) o
+        WHERE o.seq < (SELECT last_value FROM @seq) - 16384 AND o.at < now() - interval '5 minutes'))
+$f$;

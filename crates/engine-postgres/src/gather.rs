@@ -1,0 +1,652 @@
+//! The guards and effects of a run, grouped by kind into arrays: the arguments of the functions on the server.
+//!
+//! Effects of one kind are applied by one statement, the kinds in a fixed order: inodes go, come, change; rows of chunks;
+//! what else goes with an inode; names. Where a transaction's own effects mean something else in that order, they are in
+//! several *layers*, each applied after the one before. What happens to an inode's own fields is worked out here, so that
+//! one row says it.
+
+use std::collections::{HashMap, HashSet};
+
+use meta::{Access, Effect, Guard, Lock, Node, Touched, Txn};
+use tokio_postgres::types::ToSql;
+use types::{AclId, Ino, Slice, SliceSource};
+
+use crate::read::int;
+
+macro_rules! arguments {
+    ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Default)]
+        pub(crate) struct $name { $(pub(crate) $field: $type,)* }
+
+        impl $name {
+            pub(crate) fn push_to<'a>(&'a self, args: &mut Vec<&'a (dyn ToSql + Sync)>) {
+                $(args.push(&self.$field);)*
+            }
+        }
+    };
+}
+
+type Number = Vec<Option<i64>>;
+type Bytes = Vec<Option<Vec<u8>>>;
+
+arguments! {
+    /// The transactions, and what is locked for them.
+    Head {
+        session: Vec<i64>, op: Vec<i64>, touched: Bytes, changing: Vec<i64>, layers: i32, lock: Vec<i64>,
+        numbers: bool, rare: bool, merged: bool, room: bool, careful: bool, trim: bool,
+    }
+}
+arguments! {
+    /// A guard's kind divided by ten is the want that decides it; its arguments begin as the want's.
+    Guards { t: Vec<i64>, what: Vec<i16>, a: Number, b: Number, c: Number, x: Bytes, y: Bytes, }
+}
+arguments! {
+    Puts {
+        t: Vec<i64>, ino: Vec<i64>, kind: Vec<i16>, mode: Vec<i16>, uid: Vec<i64>, gid: Vec<i64>, rdev: Vec<i64>,
+        nlink: Vec<i64>, size: Vec<i64>, atime: Vec<i64>, mtime: Vec<i64>, ctime: Vec<i64>, parent: Vec<i64>,
+        rev: Vec<i64>, acl: Bytes, default_acl: Bytes,
+    }
+}
+arguments! {
+    /// What becomes of an inode: links are added, but not below `least`; the size is cut to `high`, then at least `low`.
+    Changes {
+        t: Vec<i64>, ino: Vec<i64>, links: Vec<i64>, least: Vec<i64>, low: Vec<i64>, high: Vec<i64>, atime: Number,
+        mtime: Number, ctime: Number, parent: Number, mode: Vec<Option<i16>>, uid: Number, gid: Number, rev: Vec<i64>,
+        acl: Bytes, default_acl: Bytes,
+    }
+}
+arguments! {
+    Names { t: Vec<i64>, parent: Vec<i64>, name: Vec<Vec<u8>>, ino: Vec<i64>, kind: Vec<i16>, }
+}
+arguments! {
+    Unnames { t: Vec<i64>, parent: Vec<i64>, name: Vec<Vec<u8>>, }
+}
+arguments! {
+    Drops { t: Vec<i64>, ino: Vec<i64>, }
+}
+arguments! {
+    /// The rarer effects; see function `rest`.
+    Rest {
+        t: Vec<i64>, what: Vec<i16>, a: Number, b: Number, c: Number, d: Number, e: Number, f: Number, g: Number,
+        h: Number, x: Bytes, y: Bytes,
+    }
+}
+
+/// A run as the server is asked for it.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    pub(crate) head: Head,
+    pub(crate) guards: Guards,
+    puts: Puts,
+    changes: Changes,
+    names: Names,
+    unnames: Unnames,
+    drops: Drops,
+    rest: Rest,
+    /// Of each transaction, the inodes whose fields it changes.
+    pub(crate) changed: Vec<Changed>,
+}
+
+/// The inodes whose fields a transaction changes.
+#[derive(Debug, Default)]
+pub(crate) struct Changed {
+    /// In the order of first change.
+    pub(crate) inos: Vec<Ino>,
+    /// What those are in the end that it made, and none for those that it drops.
+    pub(crate) images: HashMap<Ino, Option<Node>>,
+}
+
+/// Guards on inodes and entries are below this kind.
+const FIRST_RARE: i16 = 30;
+/// The kind of [`Guard::Room`].
+const ROOM: i16 = 100;
+/// What stands in for a size that nothing bounds.
+const ANY_SIZE: i64 = i64::MAX;
+
+impl Gathered {
+    /// `careful` where a run of this one transaction was refused among others.
+    pub(crate) fn new(run: &[Txn], careful: bool) -> Self {
+        let mut all =
+            Gathered { head: Head { layers: 1, careful, ..Head::default() }, ..Gathered::default() };
+        for (index, txn) in run.iter().enumerate() {
+            // The server counts from 1.
+            let t = index as i64 + 1;
+            for guard in &txn.guards {
+                all.guard(t, guard);
+            }
+            all.head.session.push((txn.op_id.0 >> 64) as i64);
+            all.head.op.push(txn.op_id.0 as i64);
+            let changes = !txn.effects.is_empty();
+            all.head.touched.push(changes.then(|| Touched::encode(&txn.touched())));
+            if changes {
+                all.head.changing.push(t);
+                all.effects(t, txn);
+            } else {
+                all.changed.push(Changed::default());
+            }
+        }
+        all.head.lock.sort_unstable();
+        all.head.lock.dedup();
+        all.head.rare = all.guards.what.iter().any(|what| *what >= FIRST_RARE);
+        all.head.room = all.guards.what.contains(&ROOM);
+        let c = &all.changes;
+        let mut seen = HashSet::new();
+        let resized = c.low.iter().any(|low| *low > 0) || c.high.iter().any(|high| *high < ANY_SIZE);
+        all.head.merged = resized || !c.ino.iter().all(|ino| seen.insert(ino));
+        all
+    }
+
+    pub(crate) fn args(&self) -> Vec<&(dyn ToSql + Sync)> {
+        let mut args = Vec::with_capacity(70);
+        self.head.push_to(&mut args);
+        self.guards.push_to(&mut args);
+        self.puts.push_to(&mut args);
+        self.changes.push_to(&mut args);
+        self.names.push_to(&mut args);
+        self.unnames.push_to(&mut args);
+        self.drops.push_to(&mut args);
+        self.rest.push_to(&mut args);
+        args
+    }
+
+    fn guard(&mut self, t: i64, guard: &Guard) {
+        let one = |n: u64| Some(int(n));
+        let text = |text: &str| Some(text.as_bytes().to_vec());
+        let (what, a, b, c, x, y) = match guard {
+            Guard::Access { ino, rev } => (10, one(ino.0), one(*rev), None, None, None),
+            Guard::NodeAbsent { ino } => (11, one(ino.0), None, None, None, None),
+            Guard::Links { ino, nlink } => (12, one(ino.0), one((*nlink).into()), None, None, None),
+            Guard::ParentIs { ino, parent } => (13, one(ino.0), one(parent.0), None, None, None),
+            Guard::Size { ino, size } => (14, one(ino.0), one(*size), None, None, None),
+            Guard::EdgeIs { parent, name, ino } => {
+                (20, one(parent.0), one(ino.0), None, Some(name.as_bytes().to_vec()), None)
+            }
+            Guard::EdgeAbsent { parent, name } => {
+                (21, one(parent.0), None, None, Some(name.as_bytes().to_vec()), None)
+            }
+            Guard::Empty { ino } => (30, one(ino.0), None, None, None, None),
+            Guard::Xattr { ino, name, present } => {
+                (if *present { 40 } else { 41 }, one(ino.0), None, None, Some(name.as_bytes().to_vec()), None)
+            }
+            Guard::Rows { ino, chunk, rows } => {
+                (60, one(ino.0), one(chunk.0), one(rows.len() as u64), None, text(&rows_text(rows)))
+            }
+            Guard::Setting { name, value } => {
+                (80, None, None, None, text(name), value.as_deref().and_then(text))
+            }
+            Guard::Counter { counter, value } => (90, None, one(*value), None, text(counter.name()), None),
+            Guard::Room { max_inodes, max_blocks } => {
+                (ROOM, Some(bound(*max_inodes)), Some(bound(*max_blocks)), None, None, None)
+            }
+            Guard::Locks { ino, locks } => (110, one(ino.0), None, None, None, text(&locks_text(locks))),
+        };
+        self.guards.t.push(t);
+        self.guards.what.push(what);
+        self.guards.a.push(a);
+        self.guards.b.push(b);
+        self.guards.c.push(c);
+        self.guards.x.push(x);
+        self.guards.y.push(y);
+    }
+
+    /// The effects of transaction `t`, and what has to be locked for it.
+    fn effects(&mut self, t: i64, txn: &Txn) {
+        let made: HashSet<Ino> = txn.effects.iter().filter_map(made).collect();
+        for guard in &txn.guards {
+            match guard {
+                Guard::Setting { .. } | Guard::Counter { .. } => self.head.numbers = true,
+                Guard::Room { .. } => {}
+                Guard::EdgeIs { parent: ino, .. }
+                | Guard::EdgeAbsent { parent: ino, .. }
+                | Guard::Access { ino, .. }
+                | Guard::NodeAbsent { ino }
+                | Guard::Links { ino, .. }
+                | Guard::ParentIs { ino, .. }
+                | Guard::Empty { ino }
+                | Guard::Xattr { ino, .. }
+                | Guard::Size { ino, .. }
+                | Guard::Locks { ino, .. }
+                | Guard::Rows { ino, .. } => self.head.lock.push(int(ino.0)),
+            }
+        }
+        let mut one =
+            One { t, layer: 0, seen: HashSet::new(), fields: HashMap::new(), changed: Changed::default() };
+        for effect in &txn.effects {
+            let keys = keys(effect);
+            for key in &keys {
+                if let Key(Part::Inode | Part::Entries, ino, _) = *key
+                    && !made.contains(&Ino(ino))
+                {
+                    self.head.lock.push(int(ino));
+                }
+            }
+            if one.needs_layer(effect, &keys) {
+                one.layer += 1;
+                one.seen.clear();
+            }
+            one.seen.extend(keys);
+            self.effect(&mut one, effect);
+        }
+        self.head.layers = self.head.layers.max(one.layer as i32 + 1);
+        self.changed.push(one.changed);
+    }
+
+    fn effect(&mut self, one: &mut One, effect: &Effect) {
+        let t = one.layer << 16 | one.t;
+        if let Some(ino) = effect.changed_node() {
+            return self.change(one, ino, effect);
+        }
+        let name = |name: &[u8]| Some(name.to_vec());
+        match effect {
+            Effect::PutNode(node) => {
+                one.changed.images.insert(node.ino, Some(*node));
+                one.fields.insert(node.ino, Fields::Put(self.puts.t.len()));
+                self.puts.push(t, node);
+            }
+            Effect::DropNode { ino } => {
+                one.changed.images.insert(*ino, None);
+                one.fields.remove(ino);
+                self.drops.t.push(t);
+                self.drops.ino.push(int(ino.0));
+            }
+            Effect::PutEdge { parent, name, ino, kind } => {
+                self.names.t.push(t);
+                self.names.parent.push(int(parent.0));
+                self.names.name.push(name.as_bytes().to_vec());
+                self.names.ino.push(int(ino.0));
+                self.names.kind.push(kind.to_dtype() as i16);
+            }
+            Effect::DropEdge { parent, name } => {
+                self.unnames.t.push(t);
+                self.unnames.parent.push(int(parent.0));
+                self.unnames.name.push(name.as_bytes().to_vec());
+            }
+            Effect::DropSlices { ino, from, to } => {
+                // No chunk lies beyond i64::MAX.
+                self.rest.push(t, 1, &[int(ino.0), bound(from.0), bound(to.0)], None, None);
+            }
+            Effect::ReplaceRows { ino, chunk, count, rows } => {
+                self.rest.push(t, 2, &[int(ino.0), int(chunk.0), (*count).into()], None, None);
+                for row in rows.iter() {
+                    self.rest.slice(t, 3, int(ino.0), int(chunk.0), row);
+                }
+            }
+            Effect::AppendSlice { ino, chunk, slice } => {
+                self.rest.slice(t, 4, int(ino.0), int(chunk.0), slice)
+            }
+            Effect::Share { slice } => self.rest.push(t, 5, &[int(slice.0)], None, None),
+            Effect::DropGarbage { slice } => self.rest.push(t, 6, &[int(slice.0)], None, None),
+            Effect::PutXattr { ino, name: key, value } => {
+                self.rest.push(t, 7, &[int(ino.0)], name(key.as_bytes()), name(value));
+            }
+            Effect::DropXattr { ino, name: key } => {
+                self.rest.push(t, 8, &[int(ino.0)], name(key.as_bytes()), None);
+            }
+            Effect::PutSymlink { ino, target } => self.rest.push(t, 9, &[int(ino.0)], name(target), None),
+            Effect::PutLocks { ino, locks } => {
+                self.rest.push(t, 10, &[int(ino.0)], None, None);
+                for lock in locks.iter() {
+                    self.rest.push(t, 11, &lock_numbers(*ino, lock), None, None);
+                }
+            }
+            Effect::PutWait(wait) => self.rest.push(t, 12, &lock_numbers(wait.ino, &wait.lock), None, None),
+            Effect::DropWait { owner } => {
+                let numbers = [0, 0, 0, int(owner.session.0), int(owner.owner), lock_kind(owner.kind)];
+                self.rest.push(t, 13, &numbers, None, None);
+            }
+            Effect::PutAcl { id, text } => {
+                self.rest.push(t, 14, &[], name(&id.to_bytes()), name(text.as_bytes()));
+            }
+            Effect::PutOrphan { session, ino } => {
+                self.rest.push(t, 15, &[int(session.0), int(ino.0)], None, None);
+            }
+            Effect::DropOrphan { session, ino } => {
+                self.rest.push(t, 16, &[int(session.0), int(ino.0)], None, None);
+            }
+            Effect::PutSession(s) => {
+                let numbers = [int(s.id.0), s.pid.into(), s.since.nanos(), s.heartbeat.nanos()];
+                self.rest.push(t, 17, &numbers, name(s.host.as_bytes()), name(s.mountpoint.as_bytes()));
+            }
+            Effect::DropSession { session } => self.rest.push(t, 18, &[int(session.0)], None, None),
+            Effect::PutSetting { name: key, value } => {
+                self.head.numbers = true;
+                self.rest.push(t, 19, &[], name(key.as_bytes()), name(value.as_bytes()));
+            }
+            Effect::SetCounter { counter, value } => {
+                self.head.numbers = true;
+                self.rest.push(t, 20, &[int(*value)], name(counter.name().as_bytes()), None);
+            }
+            Effect::AddUsage { inodes, blocks } => {
+                self.rest.push(t, 21, &[*inodes, *blocks], None, None);
+                // Sizes that change after it are not to be counted before it.
+                one.fields.clear();
+            }
+            Effect::SetAccess { .. }
+            | Effect::SetParent { .. }
+            | Effect::AddLinks { .. }
+            | Effect::Touch { .. }
+            | Effect::SetSize { .. }
+            | Effect::Extend { .. } => {}
+        }
+    }
+
+    /// A change of an inode's own fields: to the row that makes it, or to one that changes it.
+    fn change(&mut self, one: &mut One, ino: Ino, effect: &Effect) {
+        if !one.changed.inos.contains(&ino) {
+            one.changed.inos.push(ino);
+        }
+        let image = one.changed.images.get_mut(&ino).and_then(Option::as_mut);
+        let image = image.map(|node| {
+            effect.apply_to(node);
+            *node
+        });
+        let at = match (one.fields.get(&ino), image) {
+            (Some(Fields::Put(at)), Some(node)) => return self.puts.set(*at, &node),
+            (Some(Fields::Change(at)), _) => *at,
+            _ => {
+                let at = self.changes.t.len();
+                self.changes.add(one.layer << 16 | one.t, ino);
+                one.fields.insert(ino, Fields::Change(at));
+                at
+            }
+        };
+        let c = &mut self.changes;
+        match effect {
+            Effect::AddLinks { delta, .. } => {
+                c.links[at] += i64::from(*delta);
+                c.least[at] = (c.least[at] + i64::from(*delta)).max(0);
+            }
+            Effect::SetSize { size, .. } => (c.low[at], c.high[at]) = (int(*size), int(*size)),
+            Effect::Extend { size, .. } => {
+                (c.low[at], c.high[at]) = (c.low[at].max(int(*size)), c.high[at].max(int(*size)));
+            }
+            Effect::Touch { atime, mtime, ctime, .. } => {
+                c.atime[at] = atime.map(|time| time.nanos()).or(c.atime[at]);
+                c.mtime[at] = mtime.map(|time| time.nanos()).or(c.mtime[at]);
+                c.ctime[at] = c.ctime[at].max(ctime.map(|time| time.nanos()));
+            }
+            Effect::SetParent { parent, .. } => c.parent[at] = Some(int(parent.0)),
+            Effect::SetAccess { access, .. } => c.set_access(at, access),
+            _ => {}
+        }
+    }
+}
+
+/// A transaction while its effects are gathered.
+struct One {
+    t: i64,
+    layer: i64,
+    /// What the layer touches so far.
+    seen: HashSet<Key>,
+    fields: HashMap<Ino, Fields>,
+    changed: Changed,
+}
+
+/// Where the row is that says what becomes of an inode's fields.
+enum Fields {
+    Put(usize),
+    Change(usize),
+}
+
+impl One {
+    /// Whether the effect has to come after what the layer holds already, though the server would not have it so.
+    fn needs_layer(&self, effect: &Effect, keys: &[Key]) -> bool {
+        let seen = |part: Part, number: u64| self.seen.contains(&Key(part, number, Vec::new()));
+        if seen(Part::UsageCorrected, 0) {
+            return true;
+        }
+        match effect {
+            Effect::PutNode(Node { ino, .. }) | Effect::DropNode { ino } => {
+                seen(Part::Inode, ino.0) || seen(Part::Sharing, 0)
+            }
+            Effect::DropSlices { ino, .. } | Effect::ReplaceRows { ino, .. } => {
+                seen(Part::Rows, ino.0) || seen(Part::Sharing, 0)
+            }
+            _ => keys.iter().any(|key| key.0 == Part::Own && self.seen.contains(key)),
+        }
+    }
+}
+
+/// A part of the volume that an effect touches.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key(Part, u64, Vec<u8>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Part {
+    /// Anything of an inode.
+    Inode,
+    /// The entries of a directory.
+    Entries,
+    Rows,
+    Sharing,
+    UsageCorrected,
+    /// One record, that the last effect on it says all about.
+    Own,
+}
+
+fn keys(effect: &Effect) -> Vec<Key> {
+    let inode = |ino: Ino| Key(Part::Inode, ino.0, Vec::new());
+    // A record's own key: a letter for its kind, then its name.
+    let own = |kind: &[u8], number: u64, name: &[u8]| Key(Part::Own, number, [kind, name].concat());
+    match effect {
+        Effect::PutNode(node) => vec![inode(node.ino)],
+        Effect::DropNode { ino } => vec![inode(*ino)],
+        Effect::PutEdge { parent, name, .. } | Effect::DropEdge { parent, name } => {
+            vec![Key(Part::Entries, parent.0, Vec::new()), own(b"e", parent.0, name.as_bytes())]
+        }
+        Effect::AppendSlice { ino, .. }
+        | Effect::DropSlices { ino, .. }
+        | Effect::ReplaceRows { ino, .. } => {
+            vec![inode(*ino), Key(Part::Rows, ino.0, Vec::new())]
+        }
+        Effect::Share { .. } | Effect::DropGarbage { .. } => vec![Key(Part::Sharing, 0, Vec::new())],
+        Effect::PutXattr { ino, name, .. } | Effect::DropXattr { ino, name } => {
+            vec![inode(*ino), own(b"x", ino.0, name.as_bytes())]
+        }
+        Effect::PutSymlink { ino, .. } => vec![inode(*ino), own(b"s", ino.0, b"")],
+        Effect::PutLocks { ino, .. } => vec![inode(*ino), own(b"l", ino.0, b"")],
+        Effect::PutAcl { .. } => Vec::new(),
+        Effect::PutOrphan { session, ino } | Effect::DropOrphan { session, ino } => {
+            vec![own(b"o", session.0, &ino.0.to_be_bytes())]
+        }
+        Effect::PutSession(session) => vec![own(b"S", session.id.0, b"")],
+        Effect::DropSession { session } => vec![own(b"S", session.0, b"")],
+        Effect::PutWait(wait) => vec![wait_key(&wait.lock.owner)],
+        Effect::DropWait { owner } => vec![wait_key(owner)],
+        Effect::PutSetting { name, .. } => vec![own(b"v", 0, name.as_bytes())],
+        Effect::SetCounter { counter, .. } => vec![own(b"c", 0, counter.name().as_bytes())],
+        Effect::AddUsage { .. } => vec![Key(Part::UsageCorrected, 0, Vec::new())],
+        changed => changed.changed_node().map(inode).into_iter().collect(),
+    }
+}
+
+fn wait_key(owner: &meta::LockOwner) -> Key {
+    let kind = if lock_kind(owner.kind) == 0 { b'w' } else { b'W' };
+    Key(Part::Own, owner.session.0, [&[kind][..], &owner.owner.to_be_bytes()].concat())
+}
+
+fn made(effect: &Effect) -> Option<Ino> {
+    match effect {
+        Effect::PutNode(node) => Some(node.ino),
+        _ => None,
+    }
+}
+
+impl Puts {
+    fn push(&mut self, t: i64, node: &Node) {
+        self.t.push(t);
+        for column in [
+            &mut self.ino,
+            &mut self.uid,
+            &mut self.gid,
+            &mut self.rdev,
+            &mut self.nlink,
+            &mut self.size,
+            &mut self.atime,
+            &mut self.mtime,
+            &mut self.ctime,
+            &mut self.parent,
+            &mut self.rev,
+        ] {
+            column.push(0);
+        }
+        self.kind.push(0);
+        self.mode.push(0);
+        self.acl.push(None);
+        self.default_acl.push(None);
+        self.set(self.t.len() - 1, node);
+    }
+
+    fn set(&mut self, at: usize, node: &Node) {
+        self.ino[at] = int(node.ino.0);
+        self.kind[at] = node.kind.to_dtype() as i16;
+        self.mode[at] = node.mode.bits() as i16;
+        self.uid[at] = node.uid.into();
+        self.gid[at] = node.gid.into();
+        self.rdev[at] = node.rdev.into();
+        self.nlink[at] = node.nlink.into();
+        self.size[at] = int(node.size);
+        self.atime[at] = node.atime.nanos();
+        self.mtime[at] = node.mtime.nanos();
+        self.ctime[at] = node.ctime.nanos();
+        self.parent[at] = int(node.parent.0);
+        self.rev[at] = int(node.access_rev);
+        self.acl[at] = acl(node.access_acl);
+        self.default_acl[at] = acl(node.default_acl);
+    }
+}
+
+impl Changes {
+    fn add(&mut self, t: i64, ino: Ino) {
+        self.t.push(t);
+        self.ino.push(int(ino.0));
+        self.links.push(0);
+        self.least.push(0);
+        self.low.push(0);
+        self.high.push(ANY_SIZE);
+        for column in [
+            &mut self.atime,
+            &mut self.mtime,
+            &mut self.ctime,
+            &mut self.parent,
+            &mut self.uid,
+            &mut self.gid,
+        ] {
+            column.push(None);
+        }
+        self.mode.push(None);
+        self.rev.push(0);
+        self.acl.push(None);
+        self.default_acl.push(None);
+    }
+
+    fn set_access(&mut self, at: usize, access: &Access) {
+        self.mode[at] = Some(access.mode.bits() as i16);
+        self.uid[at] = Some(access.uid.into());
+        self.gid[at] = Some(access.gid.into());
+        self.acl[at] = acl(access.access_acl);
+        self.default_acl[at] = acl(access.default_acl);
+        self.rev[at] += 1;
+    }
+}
+
+impl Rest {
+    fn push(&mut self, t: i64, what: i16, numbers: &[i64], x: Option<Vec<u8>>, y: Option<Vec<u8>>) {
+        let numbers: Vec<Option<i64>> = numbers.iter().copied().map(Some).collect();
+        self.row(t, what, &numbers, x, y);
+    }
+
+    fn row(&mut self, t: i64, what: i16, numbers: &[Option<i64>], x: Option<Vec<u8>>, y: Option<Vec<u8>>) {
+        self.t.push(t);
+        self.what.push(what);
+        let columns = [
+            &mut self.a,
+            &mut self.b,
+            &mut self.c,
+            &mut self.d,
+            &mut self.e,
+            &mut self.f,
+            &mut self.g,
+            &mut self.h,
+        ];
+        for (at, column) in columns.into_iter().enumerate() {
+            column.push(numbers.get(at).copied().flatten());
+        }
+        self.x.push(x);
+        self.y.push(y);
+    }
+
+    fn slice(&mut self, t: i64, what: i16, ino: i64, chunk: i64, slice: &Slice) {
+        let (id, offset, size, data) = source(&slice.source);
+        let numbers = [ino, chunk, slice.pos.into(), slice.len.into()].map(Some);
+        self.row(t, what, &[&numbers[..], &[id, offset, size]].concat(), data.map(<[u8]>::to_vec), None);
+    }
+}
+
+fn source(source: &SliceSource) -> (Option<i64>, Option<i64>, Option<i64>, Option<&[u8]>) {
+    match source {
+        SliceSource::Hole => (None, None, None, None),
+        SliceSource::Inline(data) => (None, None, None, Some(data)),
+        SliceSource::Blocks { id, offset, size } => {
+            (Some(int(id.0)), Some((*offset).into()), Some((*size).into()), None)
+        }
+    }
+}
+
+/// The rows as function `failed` writes them, to be compared.
+fn rows_text(rows: &[Slice]) -> String {
+    let number = |n: Option<i64>| n.map(|n| n.to_string()).unwrap_or_default();
+    let row = |slice: &Slice| {
+        let (id, offset, size, data) = source(&slice.source);
+        let hex = |data: &[u8]| data.iter().map(|byte| format!("{byte:02x}")).collect();
+        let data: String = data.map_or("-".to_owned(), hex);
+        [slice.pos.to_string(), slice.len.to_string(), number(id), number(offset), number(size), data]
+            .join(",")
+    };
+    rows.iter().map(row).collect::<Vec<_>>().join(";")
+}
+
+/// The locks as function `failed` writes them: in the order of the table's keys.
+fn locks_text(locks: &[Lock]) -> String {
+    let mut rows: Vec<[i64; 7]> = locks
+        .iter()
+        .map(|lock| {
+            let [_, first, last, session, owner, kind, exclusive, pid] = lock_numbers(Ino(0), lock);
+            [first, last, session, owner, kind, exclusive, pid]
+        })
+        .collect();
+    rows.sort_unstable();
+    let row = |numbers: &[i64; 7]| numbers.map(|n| n.to_string()).join(",");
+    rows.iter().map(row).collect::<Vec<_>>().join(";")
+}
+
+fn lock_numbers(ino: Ino, lock: &Lock) -> [i64; 8] {
+    let owner = lock.owner;
+    [
+        int(ino.0),
+        int(lock.start),
+        int(lock.end),
+        int(owner.session.0),
+        int(owner.owner),
+        lock_kind(owner.kind),
+        lock.exclusive.into(),
+        lock.pid.into(),
+    ]
+}
+
+fn lock_kind(kind: meta::LockKind) -> i64 {
+    match kind {
+        meta::LockKind::Posix => 0,
+        meta::LockKind::Flock => 1,
+    }
+}
+
+fn acl(id: AclId) -> Option<Vec<u8>> {
+    (!id.is_none()).then(|| id.to_bytes().to_vec())
+}
+
+/// Nothing that is stored lies beyond.
+fn bound(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,5 @@
+//! The rules of the operations on a server of its own; the suite brings its own faults, rivals and threads.
+
+mod support;
+
+meta::ops_suite!(support::empty);

@@ -1,0 +1,373 @@
+//! What a server adds to the suites: it counts round trips, dies, hangs, refuses, and has other clients.
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use engine_postgres::{OpenError, PostgresEngine};
+use meta::{Effect, Engine, EngineError, ErrorKind, Guard, Node, Outcome, Record, Scan, Txn, Usage, Want};
+use support::{DURABLE, FAST, Server, empty, shared};
+use types::{AclId, FileType, Ino, Mode, Name, OpId, Time};
+
+fn node(ino: u64, kind: FileType) -> Node {
+    Node {
+        ino: Ino(ino),
+        kind,
+        mode: Mode::new(0o755),
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        nlink: 2,
+        size: 0,
+        atime: Time::from_nanos(0),
+        mtime: Time::from_nanos(0),
+        ctime: Time::from_nanos(0),
+        access_acl: AclId::NONE,
+        default_acl: AclId::NONE,
+        parent: Ino(2),
+        access_rev: 0,
+    }
+}
+
+fn txn(guards: Vec<Guard>, effects: Vec<Effect>) -> Txn {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    Txn { op_id: OpId(5 << 64 | u128::from(NEXT.fetch_add(1, Ordering::Relaxed))), guards, effects }
+}
+
+fn put_dir(ino: u64) -> Txn {
+    txn(Vec::new(), vec![Effect::PutNode(node(ino, FileType::Directory))])
+}
+
+/// A create as the operations plan it.
+fn create(parent: u64, ino: u64) -> Txn {
+    let (parent, name) = (Ino(parent), Name::new(format!("file{ino}").as_bytes()).unwrap());
+    let now = Some(Time::from_nanos(ino as i64));
+    txn(
+        vec![Guard::Access { ino: parent, rev: 0 }, Guard::EdgeAbsent { parent, name: name.clone() }],
+        vec![
+            Effect::PutNode(node(ino, FileType::Regular)),
+            Effect::PutEdge { parent, name, ino: Ino(ino), kind: FileType::Regular },
+            Effect::AddLinks { ino: parent, delta: 1 },
+            Effect::Touch { ino: parent, atime: None, mtime: now, ctime: now },
+        ],
+    )
+}
+
+fn commit(engine: &dyn Engine, txn: Txn) -> Result<Outcome, EngineError> {
+    Ok(engine.commit(&[txn])?.remove(0))
+}
+
+fn done(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Committed { .. })
+}
+
+fn links(engine: &dyn Engine, ino: u64) -> u32 {
+    match engine.read(&[Want::Node(Ino(ino))]).unwrap().records[0] {
+        Record::Node(_, Some(node)) => node.nlink,
+        ref other => panic!("{other:?}"),
+    }
+}
+
+fn inos(engine: &dyn Engine) -> Vec<u64> {
+    let page = engine.scan(&Scan::Nodes { after: Ino(2), limit: usize::MAX }).unwrap();
+    let ino = |record| if let Record::Node(ino, _) = record { ino.0 } else { 0 };
+    page.facts.records.into_iter().map(ino).collect()
+}
+
+#[test]
+fn each_request_is_one_statement() {
+    let server = Server::start(FAST);
+    server.sql("CREATE EXTENSION pg_stat_statements; CREATE ROLE counted SUPERUSER LOGIN");
+    let url = format!("postgres://counted@127.0.0.1:{}/postgres", server.port());
+    let engine = PostgresEngine::open(&pool::Url::parse(&url).unwrap(), true).unwrap();
+    let statements = || -> u64 {
+        let count = "SELECT coalesce(sum(calls), 0) FROM pg_stat_statements s JOIN pg_roles r ON r.oid = s.userid \
+                     WHERE r.rolname = 'counted'";
+        server.sql(count).parse().unwrap()
+    };
+    let entry = Want::Entry(Ino(2), Name::new(b"file10").unwrap());
+    let scans = [
+        Scan::Dir { parent: Ino(2), after: None, limit: 100, nodes: true },
+        Scan::Dir { parent: Ino(2), after: None, limit: 100, nodes: false },
+        Scan::Nodes { after: Ino(0), limit: 100 },
+    ];
+    let claim = || txn(vec![Guard::Access { ino: Ino(2), rev: 0 }], Vec::new());
+    let stale =
+        || txn(vec![Guard::Access { ino: Ino(2), rev: 9 }], vec![Effect::AddLinks { ino: Ino(2), delta: 1 }]);
+    // What is prepared on the one connection, before anything is counted.
+    commit(&engine, put_dir(2)).unwrap();
+    assert!(done(&commit(&engine, claim()).unwrap()));
+    engine.read(&[Want::Usage]).unwrap();
+    scans.iter().for_each(|scan| drop(engine.scan(scan).unwrap()));
+
+    let counted = |what: &str, request: &dyn Fn()| {
+        let before = statements();
+        request();
+        assert_eq!(statements() - before, 1, "{what}");
+    };
+    counted("a create", &|| assert!(done(&commit(&engine, create(2, 10)).unwrap())));
+    counted("a batch", &|| {
+        let batch: Vec<Txn> = (0..16).map(|n| create(2, 100 + n)).collect();
+        assert!(engine.commit(&batch).unwrap().iter().all(done));
+    });
+    counted("a conflict", &|| match commit(&engine, stale()).unwrap() {
+        Outcome::Conflict(facts) => assert!(matches!(facts.records[..], [Record::Node(_, Some(_))])),
+        other => panic!("{other:?}"),
+    });
+    counted("a claim", &|| assert!(done(&commit(&engine, claim()).unwrap())));
+    counted("a cold name", &|| {
+        assert_eq!(engine.read(std::slice::from_ref(&entry)).unwrap().records.len(), 2)
+    });
+    counted("sixteen wants", &|| {
+        let wants: Vec<Want> = (100..116).map(|ino| Want::Node(Ino(ino))).collect();
+        assert_eq!(engine.read(&wants).unwrap().records.len(), 16);
+    });
+    for scan in &scans {
+        counted("a scan", &|| assert!(!engine.scan(scan).unwrap().facts.records.is_empty()));
+    }
+    let unlink = |ino: u64| {
+        let name = Name::new(format!("file{ino}").as_bytes()).unwrap();
+        let guards = vec![Guard::EdgeIs { parent: Ino(2), name: name.clone(), ino: Ino(ino) }];
+        txn(guards, vec![Effect::DropEdge { parent: Ino(2), name }, Effect::DropNode { ino: Ino(ino) }])
+    };
+    counted("an unlink", &|| assert!(done(&commit(&engine, unlink(10)).unwrap())));
+}
+
+#[test]
+fn a_killed_server_loses_nothing_acknowledged_and_does_nothing_twice() {
+    const THREADS: u64 = 3;
+    let server = Server::start(DURABLE);
+    let engine = PostgresEngine::open(&server.url("op_timeout=5s&sslmode=disable"), true).unwrap();
+    commit(&engine, put_dir(2)).unwrap();
+    let (stop, next, failures) = (AtomicBool::new(false), AtomicU64::new(10), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let create = create(2, next.fetch_add(1, Ordering::Relaxed));
+                    // Repeated with its id until it is known to have happened.
+                    loop {
+                        match engine.commit(std::slice::from_ref(&create)) {
+                            Ok(outcomes) => break assert!(outcomes.iter().all(done), "{outcomes:?}"),
+                            Err(error) => {
+                                assert_ne!(
+                                    error.kind,
+                                    ErrorKind::Determinate { transient: false },
+                                    "{error}"
+                                );
+                                failures.fetch_add(1, Ordering::Relaxed);
+                                std::thread::sleep(Duration::from_millis(20));
+                            }
+                        }
+                    }
+                }
+            });
+        }
+        for _ in 0..3 {
+            let before = next.load(Ordering::Relaxed);
+            while next.load(Ordering::Relaxed) < before + 100 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            server.kill();
+            server.up();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(failures.load(Ordering::Relaxed) > 0, "the server was never missed");
+    let all: Vec<u64> = (10..next.load(Ordering::Relaxed)).collect();
+    assert_eq!(inos(&engine), all);
+    assert_eq!(u64::from(links(&engine, 2)), 2 + all.len() as u64, "each link was added once");
+    let usage = Usage { inodes: all.len() as u64 + 1, blocks: 0 };
+    assert_eq!(engine.read(&[Want::Usage]).unwrap().records, [Record::Usage(usage)]);
+    assert!(engine.warnings().is_empty(), "{:?}", engine.warnings());
+}
+
+#[test]
+fn a_hanging_server_costs_the_timeout_and_is_used_again() {
+    let server = Server::start(FAST);
+    let engine =
+        PostgresEngine::open(&server.url("op_timeout=1s&connect_timeout=1s&sslmode=disable"), true).unwrap();
+    commit(&engine, put_dir(2)).unwrap();
+    let create = create(2, 10);
+    server.pause(true);
+    let began = Instant::now();
+    let error = engine.commit(std::slice::from_ref(&create)).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Indeterminate, "{error}");
+    assert!(error.message.contains("op_timeout"), "{error}");
+    let error = engine.read(&[Want::Usage]).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Determinate { transient: true }, "{error}");
+    assert!(error.message.contains("connect_timeout"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(60), "it is not waited for without end");
+    server.pause(false);
+    assert!(engine.commit(std::slice::from_ref(&create)).unwrap().iter().all(done));
+    assert_eq!(links(&engine, 2), 3);
+    assert_eq!(engine.warnings().len(), 3, "{:?}", engine.warnings());
+}
+
+#[test]
+fn a_wrong_password_is_said_without_the_password() {
+    shared().sql("CREATE ROLE guarded LOGIN PASSWORD 'right'");
+    let open = |password: &str| {
+        let url = format!("postgres://guarded:{password}@127.0.0.1:{}/postgres", shared().port());
+        PostgresEngine::open(&pool::Url::parse(&url).unwrap(), false)
+    };
+    let error = open("s3cret-wrong").unwrap_err();
+    let text = format!("{error} {error:?}");
+    assert!(text.contains("password authentication failed") && !text.contains("s3cret"), "{text}");
+    assert!(matches!(error, OpenError::Engine(e) if e.kind == ErrorKind::Determinate { transient: false }));
+    assert!(
+        matches!(open("right"), Err(OpenError::Missing { .. })),
+        "there are no tables of the usual prefix"
+    );
+}
+
+#[test]
+fn what_cannot_be_opened_says_why() {
+    let open = |query: &str, create| PostgresEngine::open(&shared().url(query), create);
+    assert!(matches!(open("table_prefix=none_", false), Err(OpenError::Missing { .. })));
+    for (query, part) in
+        [("max_conns=1", "max_conns"), ("sslmode=maybe", "sslmode"), ("schema=a-b", "schema")]
+    {
+        let error = open(query, false).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+    let error = open("sslmode=require", false).unwrap_err().to_string();
+    assert!(error.contains("TLS"), "{error}");
+    let engine = open("table_prefix=v_&schema=of_its_own", true).unwrap();
+    commit(&engine, put_dir(2)).unwrap();
+    assert_eq!(shared().sql("SELECT count(*) FROM of_its_own.v_node"), "1");
+    assert!(engine.server().unwrap().starts_with("PostgreSQL 1"), "{:?}", engine.server());
+    drop(open("table_prefix=v_&schema=of_its_own", true).unwrap());
+    shared().sql("UPDATE of_its_own.v_layout SET version = 99");
+    let error = open("table_prefix=v_&schema=of_its_own", true).unwrap_err();
+    assert!(matches!(error, OpenError::Newer { found: 99, .. }), "{error}");
+}
+
+#[test]
+fn functions_that_vanish_are_made_again() {
+    let (engine, _place) = empty();
+    commit(&engine, put_dir(2)).unwrap();
+    let drop_all = "SELECT string_agg('DROP FUNCTION IF EXISTS ' || oid::regprocedure || ' CASCADE', '; ') FROM pg_proc \
+                    WHERE proname LIKE 't%\\_commit\\_%'";
+    shared().sql(&shared().sql(drop_all));
+    let create = create(2, 10);
+    let mut tries = 0;
+    while let Err(error) = engine.commit(std::slice::from_ref(&create)) {
+        assert_eq!(error.kind, ErrorKind::Determinate { transient: true }, "{error}");
+        tries += 1;
+        assert!(tries < 5, "{error}");
+    }
+    assert_eq!(links(&engine, 2), 3);
+}
+
+#[test]
+fn hot_directories_neither_deadlock_nor_conflict() {
+    const THREADS: u64 = 6;
+    const EACH: u64 = 60;
+    let (engine, _place) = empty();
+    (2..6).for_each(|ino| assert!(done(&commit(&engine, put_dir(ino)).unwrap())));
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let engine = &engine;
+            scope.spawn(move || {
+                for n in 0..EACH {
+                    let at = 100 + (thread * EACH + n) * 4;
+                    // Each in another order, which must not be the order of locking.
+                    let batch: Vec<Txn> =
+                        (0..4).map(|k| create(2 + (k * 3 + thread + n) % 4, at + k)).collect();
+                    let outcomes = engine.commit(&batch).unwrap();
+                    assert!(outcomes.iter().all(done), "{outcomes:?}");
+                }
+            });
+        }
+    });
+    assert_eq!((2..6).map(|ino| u64::from(links(&engine, ino))).sum::<u64>(), 8 + THREADS * EACH * 4);
+}
+
+#[test]
+fn the_last_room_goes_to_one() {
+    const ROOM: u64 = 40;
+    let (engine, _place) = empty();
+    commit(&engine, put_dir(2)).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..5 {
+            let engine = &engine;
+            scope.spawn(move || {
+                for n in 0..20 {
+                    let mut create = create(2, 100 + thread * 100 + n);
+                    create.guards.push(Guard::Room { max_inodes: ROOM, max_blocks: 1 });
+                    engine.commit(&[create]).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(inos(&engine).len() as u64 + 1, ROOM);
+}
+
+#[test]
+fn an_empty_directory_is_removed_or_filled_but_not_both() {
+    let (engine, _place) = empty();
+    commit(&engine, put_dir(2)).unwrap();
+    for round in 0..40 {
+        let dir = 10 + round * 10;
+        commit(&engine, put_dir(dir)).unwrap();
+        let guards = vec![Guard::Access { ino: Ino(dir), rev: 0 }, Guard::Empty { ino: Ino(dir) }];
+        let rmdir = txn(guards, vec![Effect::DropNode { ino: Ino(dir) }]);
+        let create = create(dir, dir + 1);
+        let (removed, filled) = std::thread::scope(|scope| {
+            let removed = scope.spawn(|| done(&commit(&engine, rmdir).unwrap()));
+            let filled = done(&commit(&engine, create).unwrap());
+            (removed.join().unwrap(), filled)
+        });
+        assert_ne!(removed, filled, "round {round}");
+    }
+}
+
+#[test]
+fn changes_are_told_while_another_transaction_runs() {
+    let (engine, _place) = empty();
+    commit(&engine, put_dir(2)).unwrap();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (ended, slow) = (&ended, "SELECT pg_current_xact_id(), pg_sleep(3)");
+        scope.spawn(move || {
+            shared().sql(slow);
+            ended.store(true, Ordering::Relaxed);
+        });
+        while shared().sql(
+            "SELECT count(*) FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND query LIKE '%pg_sleep%'",
+        ) == "0"
+        {}
+        let mut changes = engine.watch().unwrap().unwrap();
+        for ino in 10..13 {
+            commit(&engine, create(2, ino)).unwrap();
+            let told = changes.next(Duration::from_secs(20)).unwrap();
+            assert_eq!(told.len(), 1, "{told:?}");
+        }
+        assert!(!ended.load(Ordering::Relaxed), "the slow transaction was waited for");
+        engine.wipe().unwrap();
+        assert!(changes.next(Duration::from_secs(20)).is_err(), "everything changed");
+    });
+}
+
+#[test]
+fn old_transactions_are_forgotten() {
+    let (engine, place) = empty();
+    commit(&engine, put_dir(2)).unwrap();
+    let prefix = place.prefix();
+    let rows = || shared().sql(&format!("SELECT count(*) FROM {prefix}log"));
+    let touch =
+        || commit(&engine, txn(Vec::new(), vec![Effect::AddLinks { ino: Ino(2), delta: 1 }])).unwrap();
+    for _ in 0..64 {
+        touch();
+    }
+    assert_ne!(rows(), "0", "those of the last minutes are kept");
+    shared().sql(&format!(
+        "UPDATE {prefix}log SET at = now() - interval '1 hour'; SELECT setval('{prefix}seq', 100000)"
+    ));
+    for _ in 0..64 {
+        touch();
+    }
+    assert_eq!(rows(), "64", "those of long ago are gone");
+}
