@@ -115,7 +115,9 @@ pub(crate) fn engine_error(place: &str, fault: Fault, stage: Stage) -> EngineErr
         Fault::Sql(Error::DriverError(
             error @ (DriverError::ConnectTimeout | DriverError::CouldNotConnect(_) | DriverError::Timeout),
         )) => EngineError::transient(format!("{place}: {error}")),
-        Fault::Sql(error @ (Error::CodecError(_) | Error::DriverError(_))) if stage != Stage::Connect => {
+        // The network, as the codec saw it.
+        Fault::Sql(error @ Error::CodecError(_)) => unsure(format!("{place}: {error}")),
+        Fault::Sql(error @ Error::DriverError(_)) if stage != Stage::Connect => {
             unsure(format!("{place}: {error}"))
         }
         Fault::Sql(error) => EngineError::permanent(format!("{place}: {error}")),

@@ -44,36 +44,40 @@ pub(crate) struct Script {
     steps: Vec<Step>,
 }
 
-/// The procedure that runs a script on servers without anonymous blocks. Its argument is a JSON array of condition,
-/// number, count and statement for each step.
+/// The procedure that runs a script on servers without anonymous blocks. Its argument is a JSON array with an array of
+/// condition, number, count and statement for each step.
 pub(crate) fn procedure(prefix: &str) -> String {
     format!(
-        "CREATE PROCEDURE `{prefix}run`(IN steps LONGTEXT CHARACTER SET utf8mb4) MODIFIES SQL DATA SQL SECURITY INVOKER
+        "CREATE PROCEDURE `{prefix}run`(IN script LONGTEXT CHARACTER SET utf8mb4) MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
-    DECLARE step INT DEFAULT 0;
-    DECLARE steps_end INT DEFAULT JSON_LENGTH(steps);
-    DECLARE condition_kind INT;
-    DECLARE mask BIGINT UNSIGNED;
-    DECLARE runs INT;
-    WHILE step < steps_end DO
-        SET condition_kind = JSON_EXTRACT(steps, CONCAT('$[', step, ']'));
-        SET mask = 1 << JSON_EXTRACT(steps, CONCAT('$[', step + 1, ']'));
-        SET runs = CASE condition_kind
+    DECLARE done INT DEFAULT 0;
+    DECLARE condition_kind, number, nonzero INT;
+    DECLARE step LONGTEXT CHARACTER SET utf8mb4;
+    DECLARE steps CURSOR FOR SELECT s.condition_kind, s.number, s.nonzero, s.step FROM JSON_TABLE(script, '$[*]' COLUMNS (
+        condition_kind INT PATH '$[0]', number INT PATH '$[1]', nonzero INT PATH '$[2]',
+        step LONGTEXT CHARACTER SET utf8mb4 PATH '$[3]')) AS s;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = 1;
+    OPEN steps;
+    all_steps: LOOP
+        SET done = 0;
+        FETCH steps INTO condition_kind, number, nonzero, step;
+        IF done THEN
+            LEAVE all_steps;
+        END IF;
+        IF CASE condition_kind
             WHEN 0 THEN 1
             WHEN 1 THEN (@f | @r) = 0
             WHEN 2 THEN (@f | @r) <> 0
-            WHEN 3 THEN (@f | @r) <> 0 AND ((@f | @r) & mask) = 0
-            ELSE (@f & mask) <> 0 END;
-        SET runs = runs AND CASE JSON_EXTRACT(steps, CONCAT('$[', step + 2, ']'))
-            WHEN 0 THEN 1 WHEN 1 THEN @x <> 0 WHEN 2 THEN @c <> 0 ELSE @h <> 0 END;
-        IF runs THEN
-            SET @statement = JSON_UNQUOTE(JSON_EXTRACT(steps, CONCAT('$[', step + 3, ']')));
+            WHEN 3 THEN (@f | @r) <> 0 AND ((@f | @r) & (1 << number)) = 0
+            ELSE (@f & (1 << number)) <> 0 END
+        AND CASE nonzero WHEN 0 THEN 1 WHEN 1 THEN @x <> 0 WHEN 2 THEN @c <> 0 ELSE @h <> 0 END THEN
+            SET @statement = step;
             PREPARE statement FROM @statement;
             EXECUTE statement;
             DEALLOCATE PREPARE statement;
         END IF;
-        SET step = step + 4;
-    END WHILE;
+    END LOOP;
+    CLOSE steps;
 END"
     )
 }
@@ -148,7 +152,7 @@ impl Script {
             let comma = if index > 0 { "," } else { "" };
             // Statements hold neither double quotes nor backslashes; a line end is a space to SQL.
             let sql = step.sql.replace('\'', "''").replace('\n', " ");
-            let _ = write!(json, "{comma}{kind},{number},{count},\"{sql}\"");
+            let _ = write!(json, "{comma}[{kind},{number},{count},\"{sql}\"]");
         }
         format!("CALL `{prefix}run`('{json}]')")
     }
@@ -197,7 +201,7 @@ mod tests {
         assert_eq!(block, expected);
         assert_eq!(
             script.call("p_"),
-            "CALL `p_run`('[0,0,0,\"A\",1,0,0,\"B\",1,0,0,\"C\",4,1,0,\"D x''00''\",0,0,3,\"E\"]')"
+            "CALL `p_run`('[[0,0,0,\"A\"],[1,0,0,\"B\"],[1,0,0,\"C\"],[4,1,0,\"D x''00''\"],[0,0,3,\"E\"]]')"
         );
     }
 }

@@ -123,8 +123,8 @@ impl Stream {
         let (p, known) = (&self.prefix, self.log.known);
         // One statement, so that all is of one moment.
         let rows = self.conn.rows(&format!(
-            "SELECT 0, epoch, @@GLOBAL.read_only FROM `{p}layout` UNION ALL \
-             (SELECT id, op_id, touched FROM `{p}log` WHERE id > {known} ORDER BY id LIMIT {ROWS})"
+            "SELECT 0, epoch, @@GLOBAL.read_only, NULL, NULL FROM `{p}layout` UNION ALL \
+             (SELECT id, NULL, NULL, op_id, touched FROM `{p}log` WHERE id > {known} ORDER BY id LIMIT {ROWS})"
         ))?;
         self.looked = Instant::now();
         let mut changes = Vec::new();
@@ -210,10 +210,10 @@ impl Changes for Stream {
 
 fn change(id: u64, row: &RowReader<'_>) -> Result<Change, Fault> {
     let op_id: [u8; 16] =
-        row.bytes(1)?.try_into().map_err(|_| Fault::malformed("an operation's id has not 16 bytes"))?;
+        row.bytes(3)?.try_into().map_err(|_| Fault::malformed("an operation's id has not 16 bytes"))?;
     let by = SessionId((u128::from_be_bytes(op_id) >> 64) as u64);
     let touched =
-        Touched::decode(row.bytes(2)?).ok_or(Fault::malformed("what an operation touched is unreadable"))?;
+        Touched::decode(row.bytes(4)?).ok_or(Fault::malformed("what an operation touched is unreadable"))?;
     Ok(Change { seq: Seq(id), by, touched })
 }
 

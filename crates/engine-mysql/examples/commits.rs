@@ -1,0 +1,85 @@
+//! How many creates a second a server commits:
+//! `cargo run --release -p engine-mysql --example commits -- mysql://user:password@host/database [SECONDS]`.
+//! The tables begin with `bench_`, and are emptied first.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use engine_mysql::MysqlEngine;
+use meta::{Effect, Engine, Guard, Node, Outcome, Txn};
+use types::{AclId, FileType, Ino, Mode, Name, OpId, Time};
+
+static NEXT: AtomicU64 = AtomicU64::new(1000);
+
+/// What a create sends: a file into directory 2.
+fn create() -> Txn {
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let parent = Ino(2);
+    let name = Name::new(format!("file{number}").as_bytes()).expect("a name");
+    let now = Time::now();
+    Txn {
+        op_id: OpId(1 << 64 | u128::from(number)),
+        guards: vec![
+            Guard::Access { ino: parent, rev: 0 },
+            Guard::EdgeAbsent { parent, name: name.clone() },
+        ],
+        effects: vec![
+            Effect::PutNode(node(number, FileType::Regular, now)),
+            Effect::PutEdge { parent, name, ino: Ino(number), kind: FileType::Regular },
+            Effect::Touch { ino: parent, atime: None, mtime: Some(now), ctime: Some(now) },
+        ],
+    }
+}
+
+fn node(ino: u64, kind: FileType, now: Time) -> Node {
+    Node {
+        ino: Ino(ino),
+        kind,
+        mode: Mode::new(0o644),
+        uid: 1000,
+        gid: 1000,
+        rdev: 0,
+        nlink: 1,
+        size: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        access_acl: AclId::NONE,
+        default_acl: AclId::NONE,
+        parent: Ino(0),
+        access_rev: 0,
+    }
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let url = arguments.next().expect("a URL");
+    let seconds = arguments.next().map_or(3, |seconds| seconds.parse().expect("a number of seconds"));
+    let separator = if url.contains('?') { '&' } else { '?' };
+    let url = pool::Url::parse(&format!("{url}{separator}table_prefix=bench_")).expect("a URL");
+    let engine = MysqlEngine::open(&url, true).expect("an engine");
+    engine.wipe().expect("an empty volume");
+    let directory = Effect::PutNode(node(2, FileType::Directory, Time::now()));
+    engine.commit(&[Txn { op_id: OpId(1), guards: Vec::new(), effects: vec![directory] }]).expect("a directory");
+    println!("{}", engine.server().expect("a version"));
+    for (threads, batch) in [(1, 1), (4, 1), (16, 1), (1, 16), (4, 16), (16, 16)] {
+        let begin = Instant::now();
+        let end = begin + Duration::from_secs(seconds);
+        let work = || {
+            let mut done = 0;
+            while Instant::now() < end {
+                let txns: Vec<Txn> = std::iter::repeat_with(create).take(batch).collect();
+                let outcomes = engine.commit(&txns).expect("a commit");
+                assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })));
+                done += batch;
+            }
+            done
+        };
+        let done: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().map(|thread| thread.join().expect("a thread")).sum()
+        });
+        let rate = done as f64 / begin.elapsed().as_secs_f64();
+        println!("{threads:>2} threads, batches of {batch:>2}: {rate:>7.0} creates/s");
+    }
+}

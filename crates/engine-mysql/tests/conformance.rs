@@ -1,0 +1,10 @@
+//! The conformance suite on a server of its own: by blocks, as MariaDB runs scripts, and by the stored procedure, as
+//! MySQL does.
+
+mod support;
+
+meta::engine_conformance!(support::empty);
+
+mod routine {
+    meta::engine_conformance!(|| super::support::empty_with("routine=always"));
+}

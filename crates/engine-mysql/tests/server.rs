@@ -1,0 +1,376 @@
+//! What only a real server shows: round trips, crashes, hangs, passwords, contention, and what a watcher may not miss.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use engine_mysql::{MysqlEngine, OpenError, VERSION};
+use meta::{
+    Effect, Engine, EngineError, ErrorKind, Guard, Node, Outcome, Record, Scan, Touched, Txn, Usage, Want,
+};
+use mysql::prelude::Queryable;
+use support::{DURABLE, PASSWORD, Server};
+use types::{AclId, FileType, Ino, Mode, Name, OpId, Time};
+
+fn node(ino: u64) -> Node {
+    Node {
+        ino: Ino(ino),
+        kind: FileType::Regular,
+        mode: Mode::new(0o644),
+        uid: 1,
+        gid: 2,
+        rdev: 0,
+        nlink: 1,
+        size: 1,
+        atime: Time::from_nanos(1),
+        mtime: Time::from_nanos(2),
+        ctime: Time::from_nanos(3),
+        access_acl: AclId::NONE,
+        default_acl: AclId::NONE,
+        parent: Ino(0),
+        access_rev: 0,
+    }
+}
+
+fn name(ino: u64) -> Name {
+    Name::new(format!("file{ino}").as_bytes()).unwrap()
+}
+
+fn txn(guards: Vec<Guard>, effects: Vec<Effect>) -> Txn {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    Txn { op_id: OpId(NEXT.fetch_add(1, Ordering::Relaxed).into()), guards, effects }
+}
+
+/// What a create sends: into directory 2, whose links count the files.
+fn add_file(ino: u64) -> Txn {
+    let parent = Ino(2);
+    let guards = vec![Guard::Access { ino: parent, rev: 0 }, Guard::EdgeAbsent { parent, name: name(ino) }];
+    let edge = Effect::PutEdge { parent, name: name(ino), ino: Ino(ino), kind: FileType::Regular };
+    let links = Effect::AddLinks { ino: parent, delta: 1 };
+    txn(guards, vec![Effect::PutNode(node(ino)), edge, links])
+}
+
+/// What an unlink sends.
+fn drop_file(ino: u64) -> Txn {
+    let (parent, ino) = (Ino(2), Ino(ino));
+    let guards = vec![Guard::Access { ino: parent, rev: 0 }, Guard::EdgeIs { parent, name: name(ino.0), ino }];
+    let edge = Effect::DropEdge { parent, name: name(ino.0) };
+    txn(guards, vec![edge, Effect::AddLinks { ino: parent, delta: -1 }, Effect::DropNode { ino }])
+}
+
+fn add_directory(engine: &dyn Engine) {
+    let directory = Node { kind: FileType::Directory, nlink: 0, ..node(2) };
+    committed(engine, txn(Vec::new(), vec![Effect::PutNode(directory)]));
+}
+
+fn committed(engine: &dyn Engine, txn: Txn) {
+    let outcomes = engine.commit(&[txn]).unwrap();
+    assert!(matches!(outcomes[..], [Outcome::Committed { .. }]), "{outcomes:?}");
+}
+
+/// The files of directory 2, all records of which agree.
+fn files(engine: &dyn Engine) -> BTreeSet<u64> {
+    let scan = Scan::Dir { parent: Ino(2), after: None, limit: usize::MAX, nodes: true };
+    let page = persistently(|| engine.scan(&scan));
+    let mut files = BTreeSet::new();
+    for record in page.facts.records {
+        match record {
+            Record::Edge(_, _, Some(edge)) => assert!(files.insert(edge.ino.0)),
+            Record::Node(_, Some(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    let records = engine.read(&[Want::Node(Ino(2)), Want::Usage]).unwrap().records;
+    let [Record::Node(_, Some(directory)), Record::Usage(usage)] = records[..] else { panic!("{records:?}") };
+    let count = files.len() as u64;
+    assert_eq!(u64::from(directory.nlink), count, "nothing is applied twice");
+    assert_eq!(usage, Usage { inodes: count + 1, blocks: count });
+    files
+}
+
+/// What an engine does for a request, asked again for as long as that is worth it, as `meta`'s driver does.
+fn persistently<T>(mut request: impl FnMut() -> Result<T, EngineError>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match request() {
+            Ok(done) => return done,
+            Err(error) => {
+                assert_ne!(error.kind, ErrorKind::Determinate { transient: false }, "{error}");
+                assert!(Instant::now() < deadline, "{error}");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+}
+
+/// Statements that clients sent to the server so far, this one included.
+fn questions(root: &mut mysql::Conn) -> u64 {
+    let (_, count): (String, u64) = root.query_first("SHOW GLOBAL STATUS LIKE 'Questions'").unwrap().unwrap();
+    count
+}
+
+#[test]
+fn a_request_is_one_round_trip() {
+    let server = Server::start(support::FAST);
+    for routine in ["auto", "always"] {
+        let prefix = format!("{routine}_");
+        let engine = MysqlEngine::open(&server.url(&format!("routine={routine}&table_prefix={prefix}")), true);
+        let engine = engine.unwrap();
+        add_directory(&engine);
+        let mut root = server.root();
+        let mut cost = |what: &str, request: &dyn Fn()| {
+            let before = questions(&mut root);
+            request();
+            assert_eq!(questions(&mut root) - before - 1, 1, "{what}, routine {routine}");
+        };
+        cost("a create", &|| committed(&engine, add_file(10)));
+        cost("a batch of 16", &|| {
+            let batch: Vec<Txn> = (100..116).map(add_file).collect();
+            let outcomes = engine.commit(&batch).unwrap();
+            assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })));
+        });
+        cost("a batch in which one conflicts", &|| {
+            let batch: Vec<Txn> = [200, 10, 201].map(add_file).into();
+            let outcomes = engine.commit(&batch).unwrap();
+            let conflicts = outcomes.iter().map(|outcome| matches!(outcome, Outcome::Conflict(_)));
+            assert_eq!(conflicts.collect::<Vec<_>>(), [false, true, false]);
+        });
+        cost("a batch of dependent transactions", &|| {
+            let outcomes = engine.commit(&[add_file(300), drop_file(300), add_file(300)]).unwrap();
+            assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })));
+        });
+        cost("a claim", &|| {
+            committed(&engine, txn(vec![Guard::Access { ino: Ino(2), rev: 0 }], Vec::new()));
+        });
+        cost("an unlink", &|| committed(&engine, drop_file(10)));
+        cost("a lookup", &|| drop(engine.read(&[Want::Entry(Ino(2), name(100))]).unwrap()));
+        cost("a read of many kinds", &|| {
+            let wants = [Want::Node(Ino(2)), Want::Usage, Want::Settings, Want::Xattrs(Ino(100))];
+            assert_eq!(engine.read(&wants).unwrap().records.len(), 4);
+        });
+        cost("a scan", &|| {
+            let scan = Scan::Dir { parent: Ino(2), after: None, limit: 100, nodes: true };
+            assert_eq!(engine.scan(&scan).unwrap().facts.records.len(), 2 * 19);
+        });
+    }
+}
+
+#[test]
+fn a_server_that_is_killed_loses_and_repeats_nothing() {
+    const THREADS: u64 = 4;
+    let server = Server::start(DURABLE);
+    let engine = MysqlEngine::open(&server.url("op_timeout=5s"), true).unwrap();
+    add_directory(&engine);
+    let stop = AtomicBool::new(false);
+    let (engine, stop) = (&engine, &stop);
+    let acknowledged: BTreeSet<u64> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                scope.spawn(move || {
+                    let mut done = Vec::new();
+                    for number in 0.. {
+                        if stop.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        let ino = 1000 + number * THREADS + thread;
+                        let add = add_file(ino);
+                        let outcomes = persistently(|| engine.commit(std::slice::from_ref(&add)));
+                        assert!(matches!(outcomes[..], [Outcome::Committed { .. }]), "{outcomes:?}");
+                        done.push(ino);
+                    }
+                    done
+                })
+            })
+            .collect();
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(400));
+            server.kill();
+            server.up();
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        stop.store(true, Ordering::Relaxed);
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(acknowledged.len() > 20, "only {} were done", acknowledged.len());
+    assert_eq!(files(engine), acknowledged);
+}
+
+#[test]
+fn a_server_that_hangs_is_an_error_after_a_while_and_then_fine_again() {
+    let server = Server::start(support::FAST);
+    let engine = MysqlEngine::open(&server.url("op_timeout=1s&connect_timeout=1s"), true).unwrap();
+    add_directory(&engine);
+    server.pause(true);
+    let read = engine.read(&[Want::Usage]).unwrap_err();
+    assert_eq!(read.kind, ErrorKind::Determinate { transient: true }, "{read}");
+    // One that is open is needed, for what cannot connect was surely not sent.
+    server.pause(false);
+    persistently(|| engine.read(&[Want::Usage]));
+    server.pause(true);
+    let add = add_file(10);
+    let commit = engine.commit(std::slice::from_ref(&add)).unwrap_err();
+    assert_eq!(commit.kind, ErrorKind::Indeterminate, "{commit}");
+    server.pause(false);
+    let outcomes = persistently(|| engine.commit(std::slice::from_ref(&add)));
+    assert!(matches!(outcomes[..], [Outcome::Committed { .. }]), "{outcomes:?}");
+    assert_eq!(files(&engine), BTreeSet::from([10]));
+}
+
+#[test]
+fn passwords_are_needed_and_never_shown() {
+    let server = support::shared();
+    let wrong = MysqlEngine::open(&server.url_with("mistaken", "table_prefix=pw_"), true).unwrap_err();
+    let text = format!("{wrong} {wrong:?}");
+    assert!(text.contains("1045") && text.contains("limen:***@127.0.0.1"), "{text}");
+    assert!(!text.contains("mistaken"), "{text}");
+    let engine = MysqlEngine::open(&server.url("table_prefix=pw_"), true).unwrap();
+    assert!(!format!("{engine:?}").contains(PASSWORD));
+    assert!(engine.server().unwrap().starts_with("MariaDB 1"), "{:?}", engine.server());
+}
+
+#[test]
+fn volumes_are_made_when_asked_and_refused_when_newer() {
+    let server = support::shared();
+    let url = server.url("table_prefix=ver_");
+    assert!(matches!(MysqlEngine::open(&url, false), Err(OpenError::Missing(_))));
+    drop(MysqlEngine::open(&url, true).unwrap());
+    drop(MysqlEngine::open(&url, false).unwrap());
+    let newer = VERSION + 1;
+    server.root().query_drop(format!("UPDATE limen.ver_layout SET version = {newer}")).unwrap();
+    let error = MysqlEngine::open(&url, true).unwrap_err();
+    assert!(matches!(error, OpenError::Newer { found, known: VERSION, .. } if found == newer), "{error}");
+    let socket = server.socket();
+    let by_socket = server.url(&format!("table_prefix=sock_&socket={}", socket.display()));
+    add_directory(&MysqlEngine::open(&by_socket, true).unwrap());
+}
+
+#[test]
+fn many_writers_of_one_directory_do_not_meet_in_a_deadlock() {
+    const THREADS: u64 = 12;
+    const EACH: u64 = 40;
+    let (engine, _place) = support::empty();
+    add_directory(&engine);
+    let engine = &engine;
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                for number in 0..EACH {
+                    let ino = 1000 + (number * THREADS + thread) * 4;
+                    // Any error fails this: a victim of a deadlock is told so.
+                    let batch: Vec<Txn> = (ino..ino + 4).map(add_file).collect();
+                    let added = engine.commit(&batch).unwrap();
+                    assert!(added.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })));
+                    committed(engine, drop_file(ino + number % 4));
+                }
+            });
+        }
+    });
+    assert_eq!(files(engine).len() as u64, THREADS * EACH * 3);
+}
+
+#[test]
+fn a_directory_is_removed_or_gets_an_entry_but_not_both() {
+    let (engine, _place) = support::empty();
+    let (engine, directory) = (&engine, Ino(2));
+    for ino in 10..40 {
+        add_directory(engine);
+        let rmdir = txn(vec![Guard::Empty { ino: directory }], vec![Effect::DropNode { ino: directory }]);
+        let (removed, added) = std::thread::scope(|scope| {
+            let remove = scope.spawn(|| engine.commit(&[rmdir]).unwrap());
+            let add = scope.spawn(|| engine.commit(&[add_file(ino)]).unwrap());
+            (remove.join().unwrap(), add.join().unwrap())
+        });
+        let done = [removed, added].map(|outcomes| matches!(outcomes[..], [Outcome::Committed { .. }]));
+        assert!(done[0] != done[1], "removed and added: {done:?}");
+        engine.wipe().unwrap();
+    }
+}
+
+#[test]
+fn a_watcher_passes_what_was_rolled_back_and_is_told_of_what_it_missed() {
+    let server = support::shared();
+    let (engine, _place) = support::empty();
+    let prefix = format!("{_place:?}");
+    let prefix = prefix.split('"').nth(1).unwrap();
+    add_directory(&engine);
+    let mut changes = engine.watch().unwrap().unwrap();
+    // A transaction that takes a number of the log and is rolled back.
+    let mut root = server.root();
+    root.query_drop("START TRANSACTION").unwrap();
+    let insert = format!("INSERT INTO limen.{prefix}log (op_id, at, touched) VALUES (REPEAT('x', 16), 0, '')");
+    root.query_drop(insert).unwrap();
+    committed(&engine, add_file(10));
+    let told = changes.next(Duration::from_secs(20)).unwrap();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].touched.contains(&Touched::Edge(Ino(2), name(10))));
+    // One that is under way for long is told when it is done, in its turn.
+    root.query_drop("COMMIT").unwrap();
+    let late = changes.next(Duration::from_secs(20)).unwrap();
+    assert_eq!((late.len(), late[0].seq < told[0].seq), (1, true), "{late:?}");
+    root.query_drop("START TRANSACTION").unwrap();
+    root.query_drop(format!("INSERT INTO limen.{prefix}log (op_id, at, touched) VALUES (REPEAT('y', 16), 0, '')"))
+        .unwrap();
+    root.query_drop("ROLLBACK").unwrap();
+    committed(&engine, add_file(11));
+    assert_eq!(changes.next(Duration::from_secs(20)).unwrap().len(), 1);
+    let passed = Instant::now() + Duration::from_secs(20);
+    while !format!("{changes:?}").contains("told: {}") {
+        assert_eq!(changes.next(Duration::from_millis(50)).unwrap(), []);
+        assert!(Instant::now() < passed, "the number that never comes is waited for: {changes:?}");
+    }
+    engine.wipe().unwrap();
+    changes.next(Duration::ZERO).unwrap_err();
+    changes.next(Duration::ZERO).unwrap_err();
+}
+
+#[test]
+fn the_log_is_trimmed_but_not_of_what_is_young() {
+    let (engine, place) = support::empty();
+    let prefix = format!("{place:?}");
+    let log = format!("limen.{}log", prefix.split('"').nth(1).unwrap());
+    add_directory(&engine);
+    let mut root = support::shared().root();
+    let rows = |root: &mut mysql::Conn| -> u64 {
+        root.query_first(format!("SELECT COUNT(*) FROM {log}")).unwrap().unwrap()
+    };
+    let add = |count: u64| {
+        for _ in 0..count / 50 {
+            let batch: Vec<Txn> = (0..50)
+                .map(|_| txn(Vec::new(), vec![Effect::AddLinks { ino: Ino(2), delta: 1 }]))
+                .collect();
+            engine.commit(&batch).unwrap();
+        }
+    };
+    add(3000);
+    assert_eq!(rows(&mut root), 3001, "all are young");
+    root.query_drop(format!("UPDATE {log} SET at = 1")).unwrap();
+    add(3000);
+    assert_eq!(rows(&mut root), 6001, "these are old, but there are few");
+    // As if many had been stored meanwhile.
+    root.query_drop(format!("ALTER TABLE {log} AUTO_INCREMENT = 1000000")).unwrap();
+    add(3000);
+    let left = rows(&mut root);
+    assert!((6000..=6050).contains(&left), "{left}: 3000 old ones are gone, and nothing else");
+}
+
+#[test]
+fn what_can_lose_data_is_said() {
+    let (engine, _place) = support::empty();
+    let warnings = engine.warnings();
+    assert!(warnings.iter().any(|w| w.contains("innodb_flush_log_at_trx_commit is 0")), "{warnings:?}");
+    let durable = Server::start(DURABLE);
+    let engine = MysqlEngine::open(&durable.url(""), true).unwrap();
+    assert_eq!(engine.warnings(), Vec::<String>::new());
+    durable.root().query_drop("SET GLOBAL read_only = 1").unwrap();
+    assert!(engine.warnings().concat().contains("read-only"), "{:?}", engine.warnings());
+    add_directory_is_refused(&engine);
+}
+
+/// A server that became read-only, as after a failover, did nothing.
+fn add_directory_is_refused(engine: &MysqlEngine) {
+    let put = txn(Vec::new(), vec![Effect::PutNode(node(2))]);
+    let error = engine.commit(&[put]).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Determinate { transient: true }, "{error}");
+}
