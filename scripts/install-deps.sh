@@ -26,6 +26,7 @@ git              works on the mount, as does Python
 python3          runs its own tests of files on the mount, if it has them
 etcd-server      a metadata engine, in servers of the tests' own
 postgresql       the server that the engine for it is tested on; pgbench on the mount; each in a cluster of its own
+mariadb-server   the engine on MariaDB is tested on servers of its own, which the tests start and stop
 redis-server     the engine on Redis is tested on servers of its own, which the tests start and stop
 openssl          makes the certificates of those that speak TLS
 "
