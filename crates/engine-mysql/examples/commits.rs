@@ -19,10 +19,7 @@ fn create() -> Txn {
     let now = Time::now();
     Txn {
         op_id: OpId(1 << 64 | u128::from(number)),
-        guards: vec![
-            Guard::Access { ino: parent, rev: 0 },
-            Guard::EdgeAbsent { parent, name: name.clone() },
-        ],
+        guards: vec![Guard::Access { ino: parent, rev: 0 }, Guard::EdgeAbsent { parent, name: name.clone() }],
         effects: vec![
             Effect::PutNode(node(number, FileType::Regular, now)),
             Effect::PutEdge { parent, name, ino: Ino(number), kind: FileType::Regular },
@@ -60,7 +57,9 @@ fn main() {
     let engine = MysqlEngine::open(&url, true).expect("an engine");
     engine.wipe().expect("an empty volume");
     let directory = Effect::PutNode(node(2, FileType::Directory, Time::now()));
-    engine.commit(&[Txn { op_id: OpId(1), guards: Vec::new(), effects: vec![directory] }]).expect("a directory");
+    engine
+        .commit(&[Txn { op_id: OpId(1), guards: Vec::new(), effects: vec![directory] }])
+        .expect("a directory");
     println!("{}", engine.server().expect("a version"));
     for (threads, batch) in [(1, 1), (4, 1), (16, 1), (1, 16), (4, 16), (16, 16)] {
         let begin = Instant::now();

@@ -47,10 +47,9 @@ pub(crate) fn write(target: &mut Target<'_>, effect: &Effect) {
             Bytes(to),
             ino.0
         )),
-        Effect::PutOrphan { session, ino } => target.put(format!(
-            "REPLACE INTO `{p}orphan` (session, ino) VALUES ({}, {})",
-            session.0, ino.0
-        )),
+        Effect::PutOrphan { session, ino } => {
+            target.put(format!("REPLACE INTO `{p}orphan` (session, ino) VALUES ({}, {})", session.0, ino.0))
+        }
         Effect::DropOrphan { session, ino } => {
             target.put(format!("DELETE FROM `{p}orphan` WHERE session = {} AND ino = {}", session.0, ino.0));
         }

@@ -168,7 +168,9 @@ fn lock(p: &str, txns: &[Txn], script: &mut Script) {
                 | Effect::DropXattr { ino, .. }
                 | Effect::PutSymlink { ino, .. }
                 | Effect::PutLocks { ino, .. } => drop(inos.insert(ino.0)),
-                Effect::PutSetting { .. } | Effect::SetCounter { .. } | Effect::AddUsage { .. } => volume = true,
+                Effect::PutSetting { .. } | Effect::SetCounter { .. } | Effect::AddUsage { .. } => {
+                    volume = true
+                }
                 _ => {}
             }
         }

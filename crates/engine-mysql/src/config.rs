@@ -33,7 +33,10 @@ pub(crate) struct Config {
 impl std::fmt::Debug for Config {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Without `opts`, which hold the password.
-        f.debug_struct("Config").field("place", &self.place).field("params", &self.params).finish_non_exhaustive()
+        f.debug_struct("Config")
+            .field("place", &self.place)
+            .field("params", &self.params)
+            .finish_non_exhaustive()
     }
 }
 

@@ -107,7 +107,9 @@ impl MysqlEngine {
             ));
         }
         if read_only != 0 {
-            warnings.push("the server is read-only: it is a replica, or about to be one; name the primary".to_owned());
+            warnings.push(
+                "the server is read-only: it is a replica, or about to be one; name the primary".to_owned(),
+            );
         }
         warnings
     }

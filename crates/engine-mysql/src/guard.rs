@@ -77,7 +77,8 @@ pub(crate) fn condition(p: &str, guard: &Guard) -> String {
         }
         Guard::Rows { rows, .. } if rows.is_empty() => "1".to_owned(),
         Guard::Rows { ino, chunk, rows } => {
-            let these = rows.iter().enumerate().map(|(index, row)| format!("(nth = {} AND {})", index + 1, is(row)));
+            let these =
+                rows.iter().enumerate().map(|(index, row)| format!("(nth = {} AND {})", index + 1, is(row)));
             format!(
                 "(SELECT COUNT(*) FROM (SELECT ROW_NUMBER() OVER (ORDER BY seq) AS nth, pos, len, data, slice, slice_off, \
                  slice_size FROM `{p}slice` WHERE ino = {} AND chunk = {}) AS oldest WHERE {}) = {}",
@@ -87,9 +88,9 @@ pub(crate) fn condition(p: &str, guard: &Guard) -> String {
                 rows.len()
             )
         }
-        Guard::Room { max_inodes, max_blocks } => format!(
-            "(SELECT SUM(inodes) < {max_inodes} AND SUM(blocks) < {max_blocks} FROM `{p}usage`)"
-        ),
+        Guard::Room { max_inodes, max_blocks } => {
+            format!("(SELECT SUM(inodes) < {max_inodes} AND SUM(blocks) < {max_blocks} FROM `{p}usage`)")
+        }
     }
 }
 

@@ -71,7 +71,11 @@ pub(crate) fn statement(p: &str, wants: &[Want]) -> String {
             }
             Want::Acl(id) => acls.push(Bytes(&id.to_bytes()).to_string()),
             Want::Empty(ino) => {
-                one(&["1"], &[], format!("FROM (SELECT 1 FROM `{p}edge` WHERE parent = {} LIMIT 1) AS x", ino.0));
+                one(
+                    &["1"],
+                    &[],
+                    format!("FROM (SELECT 1 FROM `{p}edge` WHERE parent = {} LIMIT 1) AS x", ino.0),
+                );
             }
             Want::Xattrs(ino) => {
                 one(&[], &["name", "value"], format!("FROM `{p}xattr` WHERE ino = {}", ino.0));
@@ -171,7 +175,8 @@ impl Answers {
                     answers.acls.insert(row.acl_id(1 + NUMBERS)?, text);
                 }
                 place => {
-                    let place = usize::try_from(place).map_err(|_| Fault::malformed("no want has the place"))?;
+                    let place =
+                        usize::try_from(place).map_err(|_| Fault::malformed("no want has the place"))?;
                     answers.own.entry(place).or_default().push(values);
                 }
             }
@@ -219,18 +224,20 @@ impl Answers {
                 records.push(Record::Symlink(*ino, target.map(Arc::from)));
             }
             Want::Slices(ino, chunk) => {
-                let all = rows.iter().map(RowReader).map(|row| {
-                    Ok((row.number(FIRST + 5)?, slice_at(&row, FIRST, STRING)?))
-                });
+                let all = rows
+                    .iter()
+                    .map(RowReader)
+                    .map(|row| Ok((row.number(FIRST + 5)?, slice_at(&row, FIRST, STRING)?)));
                 let mut all = all.collect::<Result<Vec<(u64, _)>, Fault>>()?;
                 all.sort_unstable_by_key(|(seq, _)| *seq);
                 records.push(Record::Slices(*ino, *chunk, all.into_iter().map(|(_, slice)| slice).collect()));
             }
             Want::Acl(id) => records.push(Record::Acl(*id, self.acls.get(id).cloned())),
             Want::Settings => {
-                let all = rows.iter().map(RowReader).map(|row| {
-                    Ok((row.text(STRING)?.to_owned(), row.text(STRING + 1)?.to_owned()))
-                });
+                let all = rows
+                    .iter()
+                    .map(RowReader)
+                    .map(|row| Ok((row.text(STRING)?.to_owned(), row.text(STRING + 1)?.to_owned())));
                 records.push(Record::Settings(Arc::new(all.collect::<Result<_, Fault>>()?)));
             }
             Want::Counter(counter) => {

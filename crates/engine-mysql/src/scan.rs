@@ -17,7 +17,11 @@ pub(crate) fn statement(p: &str, scan: &Scan) -> String {
         Scan::Dir { parent, after, limit, nodes } => {
             // No name is empty, so every name comes after nothing.
             let after = Bytes(after.as_ref().map_or(&[], |name| name.as_bytes()));
-            let range = format!("WHERE e.parent = {} AND e.name > {after} ORDER BY e.name LIMIT {}", parent.0, more(*limit));
+            let range = format!(
+                "WHERE e.parent = {} AND e.name > {after} ORDER BY e.name LIMIT {}",
+                parent.0,
+                more(*limit)
+            );
             if *nodes {
                 format!(
                     "SELECT e.name, e.ino, e.kind, {NODE_AND_ACLS} FROM `{p}edge` AS e \
@@ -109,7 +113,8 @@ pub(crate) fn page(rows: &[Row], seq: Seq, scan: &Scan) -> Result<Page, Fault> {
             records.extend(groups.into_iter().map(record));
         }
         Scan::Locks { .. } => {
-            let (groups, more) = grouped(rows.map(|row| Ok((Ino(row.number(7)?), lock_at(&row, 0)?))), *limit)?;
+            let (groups, more) =
+                grouped(rows.map(|row| Ok((Ino(row.number(7)?), lock_at(&row, 0)?))), *limit)?;
             page.more = more;
             for (ino, mut locks) in groups {
                 locks.sort_unstable();

@@ -55,7 +55,8 @@ fn add_file(ino: u64) -> Txn {
 /// What an unlink sends.
 fn drop_file(ino: u64) -> Txn {
     let (parent, ino) = (Ino(2), Ino(ino));
-    let guards = vec![Guard::Access { ino: parent, rev: 0 }, Guard::EdgeIs { parent, name: name(ino.0), ino }];
+    let guards =
+        vec![Guard::Access { ino: parent, rev: 0 }, Guard::EdgeIs { parent, name: name(ino.0), ino }];
     let edge = Effect::DropEdge { parent, name: name(ino.0) };
     txn(guards, vec![edge, Effect::AddLinks { ino: parent, delta: -1 }, Effect::DropNode { ino }])
 }
@@ -116,7 +117,8 @@ fn a_request_is_one_round_trip() {
     let server = Server::start(support::FAST);
     for routine in ["auto", "always"] {
         let prefix = format!("{routine}_");
-        let engine = MysqlEngine::open(&server.url(&format!("routine={routine}&table_prefix={prefix}")), true);
+        let engine =
+            MysqlEngine::open(&server.url(&format!("routine={routine}&table_prefix={prefix}")), true);
         let engine = engine.unwrap();
         add_directory(&engine);
         let mut root = server.root();
@@ -299,7 +301,8 @@ fn a_watcher_passes_what_was_rolled_back_and_is_told_of_what_it_missed() {
     // A transaction that takes a number of the log and is rolled back.
     let mut root = server.root();
     root.query_drop("START TRANSACTION").unwrap();
-    let insert = format!("INSERT INTO limen.{prefix}log (op_id, at, touched) VALUES (REPEAT('x', 16), 0, '')");
+    let insert =
+        format!("INSERT INTO limen.{prefix}log (op_id, at, touched) VALUES (REPEAT('x', 16), 0, '')");
     root.query_drop(insert).unwrap();
     committed(&engine, add_file(10));
     let told = changes.next(Duration::from_secs(20)).unwrap();
@@ -310,8 +313,10 @@ fn a_watcher_passes_what_was_rolled_back_and_is_told_of_what_it_missed() {
     let late = changes.next(Duration::from_secs(20)).unwrap();
     assert_eq!((late.len(), late[0].seq < told[0].seq), (1, true), "{late:?}");
     root.query_drop("START TRANSACTION").unwrap();
-    root.query_drop(format!("INSERT INTO limen.{prefix}log (op_id, at, touched) VALUES (REPEAT('y', 16), 0, '')"))
-        .unwrap();
+    root.query_drop(format!(
+        "INSERT INTO limen.{prefix}log (op_id, at, touched) VALUES (REPEAT('y', 16), 0, '')"
+    ))
+    .unwrap();
     root.query_drop("ROLLBACK").unwrap();
     committed(&engine, add_file(11));
     assert_eq!(changes.next(Duration::from_secs(20)).unwrap().len(), 1);
@@ -337,9 +342,8 @@ fn the_log_is_trimmed_but_not_of_what_is_young() {
     };
     let add = |count: u64| {
         for _ in 0..count / 50 {
-            let batch: Vec<Txn> = (0..50)
-                .map(|_| txn(Vec::new(), vec![Effect::AddLinks { ino: Ino(2), delta: 1 }]))
-                .collect();
+            let batch: Vec<Txn> =
+                (0..50).map(|_| txn(Vec::new(), vec![Effect::AddLinks { ino: Ino(2), delta: 1 }])).collect();
             engine.commit(&batch).unwrap();
         }
     };

@@ -157,7 +157,8 @@ impl Drop for Server {
 }
 
 fn program(name: &str) -> PathBuf {
-    let found = ["/usr/sbin", "/usr/bin"].iter().map(|dir| Path::new(dir).join(name)).find(|path| path.exists());
+    let found =
+        ["/usr/sbin", "/usr/bin"].iter().map(|dir| Path::new(dir).join(name)).find(|path| path.exists());
     found.unwrap_or_else(|| panic!("there is no {name}: install Debian's package mariadb-server"))
 }
 
