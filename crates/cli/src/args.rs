@@ -122,7 +122,8 @@ Options for -o, several separated by commas:
   user_only          only who mounts may enter, the default for others
   nonempty           mount over a directory that has entries
   workers=N          threads that serve requests [default: 4 a CPU; 32 on a database server]
-  shared             other mounts of the volume, with this option too, are let in
+  shared             other mounts of the volume, with this option too, are let in; on a database server all are
+  patience=SECONDS   how long a database that does not answer is asked again before a call fails with EIO [default: 20]
   cache=SIZE         memory for blocks that were read [default: 256M]
   cache_dir=DIR      keep blocks that were read on this disk too, across mounts
   cache_dir_size=SIZE, cache_dir_free=SIZE

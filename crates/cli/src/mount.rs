@@ -109,6 +109,9 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
         // Asking a database on this machine costs microseconds: with others about, every question is asked.
         meta.set_lifetime(Duration::ZERO);
     }
+    if let Some(patience) = options.patience {
+        meta.set_patience(patience);
+    }
     if let Some(writeback) = options.writeback(meta.volume()) {
         staged::note(meta.volume(), &writeback.place())?;
     }
@@ -215,7 +218,12 @@ fn serve_mounted(
     let handle = signals.handle();
     let mounted = fuse::mount(vfs, &entry.mountpoint, &options.fuse)?;
     let mountpoint = mounted.mountpoint().to_owned();
-    let counters = Counters { requests: Arc::clone(mounted.counts()), engine, store: Arc::clone(store) };
+    let counters = Counters {
+        requests: Arc::clone(mounted.counts()),
+        engine,
+        store: Arc::clone(store),
+        vfs: Arc::clone(vfs),
+    };
     // It answers until this returns.
     let _endpoint = match register(&mountpoint, entry) {
         Ok(()) => Endpoint::start(entry, counters)

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use chunk::{DiskCacheOptions, StoreOptions, WritebackOptions};
 use meta::Volume;
@@ -16,6 +17,8 @@ pub(crate) struct Options {
     pub(crate) fuse: fuse::Options,
     /// Other mounts of the volume are let in, and this one among them.
     pub(crate) shared: bool,
+    /// How long a request that failed at the database is repeated; `None` for as long as one takes to restart.
+    pub(crate) patience: Option<Duration>,
     cache_bytes: u64,
     cache_dir: Option<PathBuf>,
     cache_dir_bytes: u64,
@@ -28,11 +31,12 @@ pub(crate) struct Options {
 }
 
 const KNOWN: &str = "ro, rw, nosuid, nodev, noexec, noatime, relatime, strictatime, allow_other, user_only, nonempty, \
-                     shared, workers=N, transport=auto|ring|dev, \
+                     shared, patience=SECONDS, workers=N, transport=auto|ring|dev, \
                      cache=SIZE, cache_dir=DIR, cache_dir_size=SIZE, cache_dir_free=SIZE, writeback, writeback_size=SIZE \
                      and write_buffer=SIZE";
 
 const MAX_WORKERS: usize = 1024;
+const MAX_PATIENCE_SECS: u64 = 86_400;
 const MIN_CACHE_BYTES: u64 = 4 << 20;
 /// Less than a few blocks would make every writer wait for the object store.
 const MIN_WRITE_BUFFER_BYTES: u64 = 16 << 20;
@@ -46,6 +50,7 @@ impl Options {
         let mut options = Options {
             fuse: fuse::Options { allow_other: is_root, ..fuse::Options::default() },
             shared: false,
+            patience: None,
             cache_bytes: chunk::DEFAULT_CACHE_BYTES,
             cache_dir: None,
             cache_dir_bytes: 10 << 30,
@@ -138,6 +143,11 @@ impl Options {
                 let wrong = || format!("'{value}' is no number of threads: write 1 to {MAX_WORKERS}");
                 self.fuse.workers = Some(workers.ok_or_else(wrong)?);
             }
+            "patience" => {
+                let seconds = value.parse().ok().filter(|&seconds: &u64| seconds <= MAX_PATIENCE_SECS);
+                let wrong = || format!("'{value}' is no number of seconds: write 0 to {MAX_PATIENCE_SECS}");
+                self.patience = Some(Duration::from_secs(seconds.ok_or_else(wrong)?));
+            }
             "transport" => {
                 self.fuse.channel = match value {
                     "auto" => fuse::Channel::Auto,
@@ -172,6 +182,8 @@ mod tests {
         let options = parse("ro,nosuid,workers=3,cache=1G,rw,,x-systemd.automount,x-a=b").unwrap();
         assert!(!options.fuse.read_only && options.fuse.nosuid && options.fuse.allow_other);
         assert_eq!(options.fuse.workers.unwrap().get(), 3);
+        assert_eq!(options.patience, None);
+        assert_eq!(parse("patience=7").unwrap().patience, Some(Duration::from_secs(7)));
         assert_eq!(options.cache_bytes, 1 << 30);
         assert!(!Options::parse(&[], false).unwrap().fuse.allow_other);
         assert!(!parse("user_only").unwrap().fuse.allow_other);
@@ -183,9 +195,18 @@ mod tests {
 
     #[test]
     fn what_is_unknown_or_wrong_is_named() {
-        for list in
-            ["writeback", "rx", "ro,workers=0", "workers=many", "transport=x", "cache=big", "ro=1", "workers"]
-        {
+        for list in [
+            "writeback",
+            "rx",
+            "ro,workers=0",
+            "workers=many",
+            "patience=-1",
+            "patience=1s",
+            "transport=x",
+            "cache=big",
+            "ro=1",
+            "workers",
+        ] {
             let fault = parse(list).unwrap_err();
             assert_eq!(fault.exit_code(), 2);
             assert!(fault.to_string().contains(list.split(',').next_back().unwrap()), "{fault}");

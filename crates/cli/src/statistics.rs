@@ -19,6 +19,7 @@ use fuse::RequestCounts;
 use meta::{Counting, Counts, Engine};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
+use vfs::{Coherence, Vfs};
 
 use crate::fault::Fault;
 use crate::registry::Entry;
@@ -34,6 +35,7 @@ pub(crate) struct Counters {
     pub(crate) requests: Arc<RequestCounts>,
     pub(crate) engine: Arc<Counting<Arc<dyn Engine>>>,
     pub(crate) store: Arc<BlockStore>,
+    pub(crate) vfs: Arc<Vfs>,
 }
 
 /// What the counters said at one moment, or what lay between two.
@@ -45,6 +47,8 @@ pub(crate) struct Statistics {
     pub(crate) cpu: Duration,
     /// What waits for its upload at the later of the two moments; `None` without write-back.
     pub(crate) pending: Option<Pending>,
+    /// How it keeps up with other mounts at the later of the two moments; `None` where it does not say.
+    pub(crate) coherence: Option<Coherence>,
 }
 
 /// The endpoint; dropped, it is gone.
@@ -100,6 +104,7 @@ impl Counters {
             engine: self.engine.counts(),
             cpu: own_cpu(),
             pending: self.store.pending(),
+            coherence: Some(self.vfs.coherence()),
         }
     }
 }
@@ -141,6 +146,7 @@ impl Statistics {
                 "failures": pending.failures,
                 "error": pending.error,
             })),
+            "coherence": self.coherence.map(Coherence::name),
         })
     }
 
@@ -159,6 +165,7 @@ impl Statistics {
             },
             cpu: Duration::from_nanos(value["cpu_ns"].as_u64()?),
             pending: pending(&value["writeback"]),
+            coherence: value["coherence"].as_str().and_then(Coherence::from_name),
         })
     }
 }
@@ -176,6 +183,7 @@ impl Sub for &Statistics {
             engine: self.engine - earlier.engine,
             cpu: self.cpu.saturating_sub(earlier.cpu),
             pending: self.pending.clone(),
+            coherence: self.coherence,
         }
     }
 }
@@ -192,6 +200,7 @@ impl AddAssign<&Statistics> for Statistics {
         self.engine.txns += more.engine.txns;
         self.cpu += more.cpu;
         self.pending.clone_from(&more.pending);
+        self.coherence = more.coherence;
     }
 }
 
@@ -235,6 +244,7 @@ mod tests {
             engine: Counts { reads, ..Counts::default() },
             cpu: Duration::from_nanos(cpu_ns),
             pending: None,
+            coherence: None,
         }
     }
 
@@ -243,6 +253,10 @@ mod tests {
         let mut said = statistics(7, 3, 99);
         assert_eq!(Statistics::from_json(&said.to_json()).as_ref(), Some(&said));
         let error = Some("no answer".to_owned());
+        for kind in [Coherence::Alone, Coherence::Told, Coherence::Asks] {
+            said.coherence = Some(kind);
+            assert_eq!(Statistics::from_json(&said.to_json()).as_ref(), Some(&said));
+        }
         said.pending = Some(Pending { blocks: 2, bytes: 9, uploaded: 1, failures: 4, error });
         assert_eq!(Statistics::from_json(&said.to_json()), Some(said));
         assert_eq!(Statistics::from_json(&json!({"requests": {}})), None);

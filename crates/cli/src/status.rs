@@ -5,16 +5,18 @@ use std::path::Path;
 use meta::{Engine, EngineError, Record, Scan, Session, Usage, Volume, Want};
 use serde_json::{Value, json};
 use types::{SessionId, Time};
+use vfs::Coherence;
 
 use crate::args::StatusArgs;
 use crate::fault::Fault;
+use crate::network::Network;
 use crate::output::{self, Table};
 use crate::process;
 use crate::registry;
 use crate::staged;
 use crate::statistics::Statistics;
 use crate::units::show_size;
-use crate::url::MetaUrl;
+use crate::url::{Database, MetaUrl};
 
 /// Sessions read at a time.
 const PAGE: usize = 256;
@@ -26,16 +28,28 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
     let failed = |error: EngineError| Fault::new(error).at(&url);
     let usage = usage(&*engine).map_err(failed)?;
     let sessions = sessions(&*engine).map_err(failed)?;
+    let mounts: Vec<Option<Statistics>> = sessions.iter().map(ask).collect();
+    let server = match &database {
+        Database::Network(network) => Some(network),
+        Database::Sqlite(_) | Database::Memory(_) => None,
+    };
     // Another user's may not be counted by this one.
     let staged = chunk::count_staged(&staged::places(&volume)).ok();
     if args.json {
-        return output::print_json(&to_json(&url, &volume, &usage, &sessions, staged));
+        let all: Vec<_> = sessions.iter().zip(&mounts).collect();
+        return output::print_json(&to_json(&url, server, &volume, &usage, &all, staged));
     }
     let mut table = Table::default();
     table.row("volume", &volume.name);
     table.row("uuid", &volume.uuid);
     table.row("made", volume.created);
     table.row("metadata", format!("{url} ({})", url.engine()));
+    if let Some(Network { server, warnings, .. }) = server {
+        table.row("server", server);
+        for warning in warnings {
+            table.row("warning", warning);
+        }
+    }
     table.row("format", meta::FORMAT_VERSION);
     table.row("objects", format!("{} ({})", or(&volume.bucket, "-"), volume.storage));
     table.row("ACLs", volume.acl.name());
@@ -45,10 +59,18 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
     table.row("inline up to", show_size(volume.inline_bytes.into()));
     table.row("data", of_limit(show_size(used_bytes(&usage)), volume.capacity_bytes, show_size));
     table.row("inodes", of_limit(usage.inodes.to_string(), volume.max_inodes, |n| n.to_string()));
-    for session in &sessions {
+    for (session, mount) in sessions.iter().zip(&mounts) {
         let Session { id, host, pid, mountpoint, since, .. } = session;
         let state = state(session).unwrap_or_default();
-        table.row("session", format!("{id}: {mountpoint} on {host}, process {pid}, since {since}{state}"));
+        let hears = match mount.as_ref().and_then(|mount| mount.coherence) {
+            Some(Coherence::Told) => ", is told of other mounts' changes",
+            Some(Coherence::Asks) => ", is not told of other mounts' changes and asks",
+            Some(Coherence::Alone) | None => "",
+        };
+        table.row(
+            "session",
+            format!("{id}: {mountpoint} on {host}, process {pid}, since {since}{state}{hears}"),
+        );
     }
     if sessions.is_empty() {
         table.row("session", "none: it is not mounted");
@@ -57,7 +79,8 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
         let size = show_size(bytes);
         table.row("write-back", format!("{blocks} blocks, {size} wait on this machine to be uploaded"));
     }
-    for error in upload_errors(&sessions) {
+    let upload_errors = mounts.iter().flatten().filter_map(|mount| mount.pending.as_ref()?.error.as_ref());
+    for error in upload_errors {
         table.row("", format!("the store does not take them: {error}"));
     }
     output::print(&table.render())
@@ -104,23 +127,26 @@ fn state(session: &Session) -> Option<&'static str> {
     dead.then_some(" (its process is gone; the next mount cleans up after it)")
 }
 
-/// Why the mounts of this machine cannot upload what waits there.
-fn upload_errors(sessions: &[Session]) -> Vec<String> {
-    let here = sessions.iter().filter(|session| session.host == process::host_name());
-    let entries = here.flat_map(|session| registry::by_mountpoint(Path::new(&session.mountpoint)));
-    let alive = entries.filter(|entry| entry.process.is_alive());
-    alive.filter_map(|entry| Statistics::ask(&entry).ok()?.pending?.error).collect()
+/// What the mount of a session does, if it is on this machine and tells.
+fn ask(session: &Session) -> Option<Statistics> {
+    if session.host != process::host_name() {
+        return None;
+    }
+    let entries = registry::by_mountpoint(Path::new(&session.mountpoint));
+    let mut own = entries.iter().filter(|entry| entry.process.pid == session.pid && entry.process.is_alive());
+    own.find_map(|entry| Statistics::ask(entry).ok())
 }
 
 fn to_json(
     url: &MetaUrl,
+    server: Option<&Network>,
     volume: &Volume,
     usage: &Usage,
-    sessions: &[Session],
+    sessions: &[(&Session, &Option<Statistics>)],
     staged: Option<(u64, u64)>,
 ) -> Value {
     let rfc3339 = |time: Time| time.to_string().replacen(' ', "T", 1).replace(" UTC", "Z");
-    let session = |session: &Session| {
+    let session = |(session, mount): &(&Session, &Option<Statistics>)| {
         json!({
             "id": session.id.0,
             "host": session.host,
@@ -129,11 +155,14 @@ fn to_json(
             "since": rfc3339(session.since),
             "heartbeat": rfc3339(session.heartbeat),
             "alive": state(session).is_none(),
+            "coherence": mount.as_ref().and_then(|mount| mount.coherence).map(Coherence::name),
         })
     };
     json!({
         "url": url.to_string(),
         "engine": url.engine(),
+        "server": server.map(|network| &network.server),
+        "warnings": server.map(|network| &network.warnings),
         "format_version": meta::FORMAT_VERSION,
         "name": volume.name,
         "uuid": volume.uuid,

@@ -54,6 +54,21 @@ pub enum Coherence {
     Asks,
 }
 
+impl Coherence {
+    /// A word for people and for JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Coherence::Alone => "alone",
+            Coherence::Told => "told",
+            Coherence::Asks => "asks",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Coherence::Alone, Coherence::Told, Coherence::Asks].into_iter().find(|kind| kind.name() == name)
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Neighbour {
     pub(crate) known: Known,
@@ -81,7 +96,8 @@ impl Vfs {
         let kernel = Arc::clone(self.neighbour.kernel.get_or_init(|| kernel));
         let (watching, checking) = (Arc::clone(self), Arc::clone(self));
         let told = Arc::clone(&kernel);
-        let watch = thread::Builder::new().name("limen-watch".into()).spawn(move || watching.watch(&*told))?;
+        let watch =
+            thread::Builder::new().name("limen-watch".into()).spawn(move || watching.watch(&*told))?;
         let check = thread::Builder::new().name("limen-lease".into()).spawn(move || {
             let mut was = false;
             while !checking.stopping.load(Ordering::Acquire) {
@@ -171,12 +187,7 @@ impl Vfs {
 
     /// Runs an operation on names in these directories that may change the volume. If the kernel decided by what no longer
     /// holds, it is made to forget it before it hears so: it might else repeat the request on the same grounds.
-    pub(crate) fn change_names<O: meta::Op>(
-        &self,
-        op: &O,
-        from: Ino,
-        to: Ino,
-    ) -> Result<O::Reply, Errno> {
+    pub(crate) fn change_names<O: meta::Op>(&self, op: &O, from: Ino, to: Ino) -> Result<O::Reply, Errno> {
         let reply = self.meta.run(op, &self.by_kernel(from, to)).map_err(Errno::from);
         self.note_change();
         if let (Err(Errno::ESTALE), Some(kernel)) = (&reply, self.neighbour.kernel.get()) {
