@@ -3,7 +3,8 @@
 #
 #   [LIMEN=target/debug/limen] [SUITE_SECONDS=900] scripts/test-mount.sh [SUITE]...
 #
-# A suite is tests/NAME/run.sh or tests/NAME.sh; without any, those of `make test`.
+# A suite is tests/NAME/run.sh or tests/NAME.sh, on a volume on the embedded engine; as NAME@redis, on one on a Redis server
+# of its own. Without any, those of `make test`.
 #
 # Ends with one `counts:` line. Leaves nothing behind, interrupted or not.
 set -euo pipefail
@@ -15,7 +16,7 @@ set -euo pipefail
 need_root
 limen=$(readlink -f "${LIMEN:-${CARGO_TARGET_DIR:-$top/target}/debug/limen}")
 [ -x "$limen" ] || die "no program at $limen: build it first (cargo build -p cli), or set LIMEN"
-[ $# -gt 0 ] || set -- acl-package pjdfstest roundtrip kill-9 difftest fsx programs
+[ $# -gt 0 ] || set -- acl-package pjdfstest roundtrip kill-9 difftest fsx programs difftest@redis
 
 log=$(mktemp)
 suite_process=
@@ -35,14 +36,18 @@ trap 'exit 143' TERM HUP
 passed=0 failed=0 skipped=0
 for suite in "$@"; do
     say "--- $suite"
-    program="$top/tests/$suite/run.sh"
-    [ -x "$program" ] || program="$top/tests/$suite.sh"
-    [ -x "$program" ] || die "no suite $suite in tests/"
+    name=${suite%@*} engine=sqlite steps=
+    if [ "$name" != "$suite" ]; then engine=${suite#*@}; fi
+    # The rules are the same on every engine: a short run finds what an engine does otherwise.
+    if [ "$engine" != sqlite ]; then steps=4000; fi
+    program="$top/tests/$name/run.sh"
+    [ -x "$program" ] || program="$top/tests/$name.sh"
+    [ -x "$program" ] || die "no suite $name in tests/"
     # A volume for each suite, so that one cannot spoil the next.
     started=$SECONDS
-    if volume_create test >"$log" 2>&1 && volume_mount >>"$log" 2>&1; then
+    if volume_create test "$engine" >"$log" 2>&1 && volume_mount >>"$log" 2>&1; then
         # Waited for in the background: a signal is answered at once, not when the suite is through.
-        LIMEN="$limen" LIMEN_META="$meta" timeout --kill-after=30 "${SUITE_SECONDS:-900}" "$program" "$mnt" </dev/null >"$log" 2>&1 &
+        LIMEN="$limen" LIMEN_META="$meta" DIFFTEST_STEPS="${DIFFTEST_STEPS:-$steps}" timeout --kill-after=30 "${SUITE_SECONDS:-900}" "$program" "$mnt" </dev/null >"$log" 2>&1 &
         suite_process=$!
         # Its exit status says no more than its counts do.
         wait "$suite_process" || true

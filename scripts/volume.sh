@@ -5,14 +5,31 @@
 # Expects: limen (the program).
 
 # shellcheck disable=SC2154  # limen is set by the script that sources this
-volume_create() { # NAME
+volume_create() { # NAME [sqlite|redis]
     work=$(mktemp -d "${TMPDIR:-/tmp}/limen-$1.XXXXXX")
     # Other users will be asked to reach the mount point.
     chmod 755 "$work"
-    meta="sqlite://$work/meta.db"
     mnt="$work/mnt"
     mkdir "$mnt" "$work/objects"
+    case ${2:-sqlite} in
+    sqlite) meta="sqlite://$work/meta.db" ;;
+    redis) redis_start ;;
+    esac
     "$limen" format "$meta" "$1" --storage file --bucket "$work/objects"
+}
+
+# A server of this volume's own, which keeps what it acknowledges; nobody else can reach it.
+redis_start() {
+    meta="redis+unix://$work/redis.sock"
+    mkdir "$work/redis"
+    redis-server --port 0 --unixsocket "$work/redis.sock" --dir "$work/redis" --pidfile "$work/redis.pid" \
+        --save '' --appendonly yes --appendfsync always --daemonize yes --logfile log >/dev/null || return
+    for _ in $(seq 100); do
+        [ "$(redis-cli -s "$work/redis.sock" ping 2>/dev/null)" != PONG ] || return 0
+        sleep 0.1
+    done
+    say "redis-server does not answer"
+    return 1
 }
 
 # Returns once the mount serves requests.
@@ -52,6 +69,7 @@ volume_remove() {
     done
     for process in $(volume_processes); do kill -KILL "$process" 2>/dev/null || true; done
     while grep -qF " $mnt " /proc/self/mountinfo; do umount --lazy "$mnt" 2>/dev/null || break; done
+    [ ! -f "$work/redis.pid" ] || kill -KILL "$(cat "$work/redis.pid")" 2>/dev/null || true
     # Never walk into a mount that would not go away.
     grep -qF " $work/" /proc/self/mountinfo || rm -rf "$work"
 }

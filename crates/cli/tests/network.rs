@@ -1,0 +1,443 @@
+//! Mounts of volumes on real database servers: what an operation costs, when another mount's change is enforced, and what
+//! becomes of a server that hangs, dies and comes back.
+//!
+//! Each case is written once and runs on every kind of server: see the end.
+
+mod common;
+mod harness;
+mod servers;
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Place, Said, limen};
+use harness::{NOBODY, as_user, refused};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use serde_json::Value;
+use servers::{Cut, Kind, Proxy, Server};
+
+/// Longer than anything here takes, unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Within this a change has to be enforced elsewhere: the bound that is promised when nothing is heard, and as much again
+/// for a machine that is busy.
+const ENFORCED_WITHIN: Duration = Duration::from_secs(2);
+
+/// A volume that is mounted twice, the second time through a proxy.
+struct Pair {
+    place: Place,
+    proxy: Proxy,
+    server: Server,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Pair {
+    /// `None`, said on standard error, where the test cannot run: mounting takes root.
+    fn new(kind: Kind, durable: bool, options: &[&str]) -> Option<Pair> {
+        static TURN: Mutex<()> = Mutex::new(());
+        if !geteuid().is_root() {
+            eprintln!("SKIPPED: {} mounts and needs root", thread::current().name().unwrap_or("this"));
+            return None;
+        }
+        // One at a time: they measure.
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let server = Server::start(kind, durable);
+        let proxy = Proxy::to(&server);
+        let place = Place::new();
+        // Other users have to get to the mount points.
+        fs::set_permissions(place.path(""), PermissionsExt::from_mode(0o755)).unwrap();
+        fs::create_dir(place.path("mnt2")).unwrap();
+        let pair = Pair { place, proxy, server, _turn: turn };
+        limen(&["format", &pair.url(), "vol", "--bucket", &pair.place.text("data")]).ok();
+        pair.place.mount_url(&pair.url(), options).ok();
+        let (log, mnt) = (pair.place.text("log2"), pair.place.text("mnt2"));
+        let url = kind.url(pair.proxy.port, "vol");
+        limen(&[&["mount", "-d", "--log", &log], options, &[&url, &mnt]].concat()).ok();
+        pair.wait_until("told");
+        Some(pair)
+    }
+
+    fn url(&self) -> String {
+        self.server.url()
+    }
+
+    fn a(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.place.path("mnt").join(name)
+    }
+
+    fn b(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.place.path("mnt2").join(name)
+    }
+
+    fn status(&self) -> Value {
+        serde_json::from_str(&limen(&["status", "--json", &self.url()]).ok()).unwrap()
+    }
+
+    /// Waits until both mounts hear of each other, or until the second does not.
+    fn wait_until(&self, coherence: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let status = self.status();
+            let sessions = status["sessions"].as_array().unwrap();
+            let second = self.place.text("mnt2");
+            let of_second = sessions.iter().find(|session| session["mountpoint"] == second.as_str());
+            let is = of_second.is_some_and(|session| session["coherence"] == coherence);
+            if sessions.len() == 2 && is {
+                return;
+            }
+            assert!(Instant::now() < deadline, "not {coherence}: {status:#}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn umount_second(&self, more: &[&str]) -> Said {
+        limen(&[&["umount"], more, &[&self.place.text("mnt2")]].concat())
+    }
+
+    /// Unmounts both and has everything checked.
+    fn end_clean(&self) {
+        self.umount_second(&[]).ok();
+        self.place.umount(&[]).ok();
+        assert_eq!(self.status()["sessions"].as_array().unwrap().len(), 0);
+        limen(&["fsck", "--data", &self.url()]).ok();
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.server.stop(false);
+        self.proxy.cut(Cut::Nothing);
+        if thread::panicking() {
+            eprintln!("first mount: {}\nsecond mount: {}", self.place.log(), log_of(&self.place, "log2"));
+        }
+        self.umount_second(&["--force"]);
+        let _ = Command::new("umount").arg("-l").arg(self.b("")).stderr(Stdio::null()).status();
+    }
+}
+
+fn log_of(place: &Place, name: &str) -> String {
+    fs::read_to_string(place.path(name)).unwrap_or_default()
+}
+
+/// Each operation as often as this; 2,000 times where there is time (`LIMEN_LONG`).
+fn times() -> u64 {
+    if is_long() { 2_000 } else { 500 }
+}
+
+fn is_long() -> bool {
+    std::env::var_os("LIMEN_LONG").is_some()
+}
+
+/// What the server is asked for a second by two mounts that nobody uses, at most: heartbeats and housekeeping.
+const IDLE_REQUESTS_PER_S: f64 = 3.0;
+
+/// Requests of the kernel may be several: what is counted are the server's.
+fn an_operation_costs_one_round_trip(kind: Kind) {
+    let Some(pair) = Pair::new(kind, false, &[]) else { return };
+    let times = times();
+    let judge = |what: &str, most: f64, before: u64, began: Instant| {
+        let each = (pair.server.requests() - before) as f64 / times as f64;
+        let idle = began.elapsed().as_secs_f64() * IDLE_REQUESTS_PER_S / times as f64;
+        eprintln!("{kind:?}: {what}: {each:.3} round trips, of these the mounts' own at most {idle:.3}");
+        assert!(each - idle <= most, "{what}: {each}");
+    };
+    let count = |what: &str, most: f64, each: &dyn Fn(u64)| {
+        let (before, began) = (pair.server.requests(), Instant::now());
+        (0..times).for_each(each);
+        judge(what, most, before, began);
+    };
+    let named = |dir: &str, i: u64| format!("{dir}/{i}");
+    fs::create_dir(pair.b("theirs")).unwrap();
+    count("create in a new directory", 1.05, &|i| {
+        drop(File::create_new(pair.b(named("theirs", i))).unwrap())
+    });
+    count("lookup of a cold name", 1.05, &|i| {
+        drop(fs::symlink_metadata(pair.a(named("theirs", i))).unwrap())
+    });
+    count("lookup of a name that is not there", 1.05, &|i| {
+        refused(fs::symlink_metadata(pair.a(named("theirs", times + i))), Errno::NOENT);
+    });
+    let own = |i| pair.a(named("own", i));
+    fs::create_dir(pair.a("own")).unwrap();
+    count("create", 1.05, &|i| drop(File::create_new(own(i)).unwrap()));
+    count("getattr", 0.05, &|i| {
+        statx(CWD, own(i), AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).unwrap();
+    });
+    count("open and close", 0.05, &|i| drop(File::open(own(i)).unwrap()));
+    count("chmod", 1.05, &|i| fs::set_permissions(own(i), PermissionsExt::from_mode(0o640)).unwrap());
+    count("mkdir", 1.05, &|i| fs::create_dir(pair.a(format!("own/d{i}"))).unwrap());
+    count("rename", 1.05, &|i| fs::rename(own(i), pair.a(format!("own/r{i}"))).unwrap());
+    let (before, began) = (pair.server.requests(), Instant::now());
+    let files = (0..times).map(|i| pair.a(format!("own/r{i}")));
+    let set = Command::new("setfacl").args(["-m", "u:1234:rw"]).args(files).status();
+    assert!(set.expect("setfacl is needed").success());
+    judge("setfacl", 1.05, before, began);
+    count("unlink", 1.05, &|i| fs::remove_file(pair.a(format!("own/r{i}"))).unwrap());
+    count("rmdir", 1.05, &|i| fs::remove_dir(pair.a(format!("own/d{i}"))).unwrap());
+    let status = pair.status();
+    assert!(status["server"].as_str().unwrap().starts_with(kind.name()), "{status:#}");
+    // It was started without durability, which has to be said.
+    assert!(!status["warnings"].as_array().unwrap().is_empty(), "{status:#}");
+    pair.end_clean();
+}
+
+/// Waits until `holds`, and says how long that took.
+#[track_caller]
+fn until(began: Instant, holds: impl Fn() -> bool) -> Duration {
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "nothing of it is seen");
+        thread::sleep(Duration::from_micros(100));
+    }
+    began.elapsed()
+}
+
+/// Waits, as a user with no right but everybody's, until the file can be opened, or cannot.
+#[track_caller]
+fn until_open(began: Instant, path: &Path, may: bool) -> Duration {
+    as_user(NOBODY, NOBODY, || {
+        until(began, || match File::open(path) {
+            Ok(_) => may,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => !may,
+            Err(error) => panic!("{error}"),
+        })
+    })
+}
+
+fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+}
+
+/// Says of delays what is typical and what is not, and that all are bounded.
+#[track_caller]
+fn judge(what: &str, mut delays: Vec<Duration>) {
+    delays.sort();
+    let at = |part: usize| delays[(delays.len() - 1) * part / 100];
+    eprintln!("{what}: median {:?}, p99 {:?}, longest {:?}, {} times", at(50), at(99), at(100), delays.len());
+    assert!(at(100) < ENFORCED_WITHIN, "{what}: {:?}", at(100));
+}
+
+fn a_change_is_enforced_elsewhere(kind: Kind) {
+    let Some(pair) = Pair::new(kind, true, &[]) else { return };
+    let (mut chmods, mut renames, mut unlinks) = (Vec::new(), Vec::new(), Vec::new());
+    let exists = |path: &Path| path.symlink_metadata().is_ok();
+    File::create(pair.a("f")).unwrap();
+    for i in 0..if is_long() { 200 } else { 50 } {
+        chmod(&pair.a("f"), 0o644);
+        until_open(Instant::now(), &pair.b("f"), true);
+        chmod(&pair.a("f"), 0o600);
+        chmods.push(until_open(Instant::now(), &pair.b("f"), false));
+
+        let (old, new) = (format!("o{i}"), format!("n{i}"));
+        File::create_new(pair.a(&old)).unwrap();
+        until(Instant::now(), || exists(&pair.b(&old)) && !exists(&pair.b(&new)));
+        fs::rename(pair.a(&old), pair.a(&new)).unwrap();
+        renames.push(until(Instant::now(), || !exists(&pair.b(&old)) && exists(&pair.b(&new))));
+        fs::remove_file(pair.a(&new)).unwrap();
+        unlinks.push(until(Instant::now(), || !exists(&pair.b(&new))));
+    }
+    judge(&format!("{kind:?}: chmod that revokes"), chmods);
+    judge(&format!("{kind:?}: rename"), renames);
+    judge(&format!("{kind:?}: unlink"), unlinks);
+    pair.end_clean();
+}
+
+fn a_change_is_enforced_without_the_stream(kind: Kind) {
+    let Some(pair) = Pair::new(kind, true, &[]) else { return };
+    let (mut at_cut, mut later) = (Vec::new(), Vec::new());
+    File::create(pair.a("f")).unwrap();
+    for _ in 0..5 {
+        chmod(&pair.a("f"), 0o644);
+        pair.wait_until("told");
+        until_open(Instant::now(), &pair.b("f"), true);
+        pair.proxy.cut(Cut::Stream);
+        chmod(&pair.a("f"), 0o600);
+        at_cut.push(until_open(Instant::now(), &pair.b("f"), false));
+        pair.wait_until("asks");
+        for _ in 0..4 {
+            chmod(&pair.a("f"), 0o644);
+            until_open(Instant::now(), &pair.b("f"), true);
+            chmod(&pair.a("f"), 0o600);
+            later.push(until_open(Instant::now(), &pair.b("f"), false));
+        }
+        pair.proxy.cut(Cut::Nothing);
+    }
+    judge(&format!("{kind:?}: chmod, the stream cut just before"), at_cut);
+    judge(&format!("{kind:?}: chmod, the stream cut for long"), later);
+    pair.wait_until("told");
+    pair.end_clean();
+}
+
+/// Opens a file again and again as a user with no right but everybody's, until that fails: the last success, and the error.
+fn last_grant(path: &Path, running: &AtomicBool) -> (Option<Instant>, Errno) {
+    as_user(NOBODY, NOBODY, || {
+        let mut last = None;
+        loop {
+            running.store(true, Ordering::SeqCst);
+            match File::open(path) {
+                Ok(_) => last = Some(Instant::now()),
+                Err(error) => return (last, Errno::from_io_error(&error).unwrap()),
+            }
+            thread::sleep(Duration::from_micros(100));
+        }
+    })
+}
+
+fn nothing_is_granted_while_the_database_is_away(kind: Kind) {
+    let Some(pair) = Pair::new(kind, true, &[]) else { return };
+    let file = pair.b("f");
+    File::create(pair.a("f")).unwrap();
+    for round in 0..6 {
+        chmod(&pair.a("f"), 0o644);
+        pair.wait_until("told");
+        until_open(Instant::now(), &file, true);
+        let running = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let opener = scope.spawn(|| last_grant(&file, &running));
+            until(Instant::now(), || running.load(Ordering::SeqCst));
+            // The second mount loses sight of the server before the change, or the server stops right after it.
+            let cut = round % 2 == 0;
+            if cut {
+                pair.proxy.cut(Cut::Everything);
+            }
+            chmod(&pair.a("f"), 0o600);
+            let revoked = Instant::now();
+            if !cut {
+                pair.server.stop(true);
+            }
+            // The lease is over by then.
+            thread::sleep(Duration::from_millis(1500));
+            pair.proxy.cut(Cut::Nothing);
+            pair.server.stop(false);
+            let (last, errno) = opener.join().unwrap();
+            // Right after the server is back it may find its mount busy, but never open.
+            assert_eq!(errno, Errno::ACCESS, "round {round}");
+            let granted = last.map(|last| last.saturating_duration_since(revoked)).unwrap_or_default();
+            eprintln!("{kind:?}: round {round}: granted for {granted:?} after the change");
+            assert!(granted < Duration::from_millis(1400), "round {round}: {granted:?}");
+        });
+    }
+    pair.end_clean();
+}
+
+/// What one program did to its directory, all of which has to be there in the end, and nothing else.
+fn load(mnt: &Path, tag: &str, stop: &AtomicBool) -> io::Result<(BTreeSet<String>, Vec<String>)> {
+    let (dir, mut names, mut lines) = (mnt.join(tag), BTreeSet::new(), Vec::new());
+    fs::create_dir(&dir)?;
+    for i in 0_u64.. {
+        if stop.load(Ordering::SeqCst) {
+            break;
+        }
+        // Done twice, each of these would fail, and so it would if one before it were lost.
+        File::create_new(dir.join(format!("{i}")))?;
+        fs::rename(dir.join(format!("{i}")), dir.join(format!("{i}.r")))?;
+        fs::hard_link(dir.join(format!("{i}.r")), dir.join(format!("{i}.l")))?;
+        fs::remove_file(dir.join(format!("{i}.r")))?;
+        names.insert(format!("{i}.l"));
+        if i % 4 == 0 {
+            fs::create_dir(dir.join("d"))?;
+            fs::remove_dir(dir.join("d"))?;
+            let line = format!("{tag} {i}\n");
+            OpenOptions::new().append(true).open(mnt.join("log"))?.write_all(line.as_bytes())?;
+            lines.push(line);
+        }
+    }
+    Ok((names, lines))
+}
+
+fn names_in(dir: &Path) -> BTreeSet<String> {
+    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+fn a_server_is_killed_under_load(kind: Kind) {
+    let Some(pair) = Pair::new(kind, true, &[]) else { return };
+    let rounds = if is_long() { 20 } else { 5 };
+    File::create(pair.a("log")).unwrap();
+    until(Instant::now(), || pair.b("log").exists());
+    let stop = AtomicBool::new(false);
+    let loads = [("a0", pair.a("")), ("b0", pair.b("")), ("a1", pair.a("")), ("b1", pair.b(""))];
+    let done: Vec<_> = thread::scope(|scope| {
+        let start = |(tag, mnt): &(&'static str, PathBuf)| {
+            let (tag, mnt, stop) = (*tag, mnt.clone(), &stop);
+            (tag, scope.spawn(move || load(&mnt, tag, stop)))
+        };
+        let running: Vec<_> = loads.iter().map(start).collect();
+        for _ in 0..rounds {
+            thread::sleep(Duration::from_millis(700));
+            pair.server.kill();
+            thread::sleep(Duration::from_millis(300));
+            pair.server.start_again();
+        }
+        thread::sleep(Duration::from_millis(700));
+        stop.store(true, Ordering::SeqCst);
+        running.into_iter().map(|(tag, load)| (tag, load.join().unwrap())).collect()
+    });
+    let mut lines = Vec::new();
+    for (tag, done) in done {
+        let (names, mut own) = done.unwrap_or_else(|error| panic!("{tag}: {error}"));
+        assert!(names.len() > 10, "{tag} did only {} rounds", names.len());
+        eprintln!("{kind:?}: {tag}: {} names, {} lines", names.len(), own.len());
+        assert_eq!(names_in(&pair.a(tag)), names, "{tag}");
+        assert_eq!(names_in(&pair.b(tag)), names, "{tag}");
+        lines.append(&mut own);
+    }
+    lines.sort();
+    for log in [pair.a("log"), pair.b("log")] {
+        let text = fs::read_to_string(log).unwrap();
+        let mut found: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
+        found.sort();
+        assert_eq!(found, lines);
+    }
+    pair.end_clean();
+}
+
+fn patience_has_an_end(kind: Kind) {
+    let Some(pair) = Pair::new(kind, true, &["-o", "patience=2"]) else { return };
+    pair.server.kill();
+    let began = Instant::now();
+    refused(File::create_new(pair.a("f")), Errno::IO);
+    eprintln!("{kind:?}: EIO after {:?}", began.elapsed());
+    assert!(began.elapsed() >= Duration::from_secs(2));
+    pair.server.start_again();
+    File::create_new(pair.a("g")).unwrap();
+    pair.wait_until("told");
+    assert_eq!(names_in(&pair.b("")), BTreeSet::from(["g".to_owned()]));
+    let status = pair.status();
+    assert_eq!(status["warnings"], serde_json::json!([]), "{status:#}");
+    pair.end_clean();
+}
+
+/// The cases, on a kind of server.
+macro_rules! on {
+    ($server:ident, $kind:expr, $($case:ident),+) => {
+        mod $server {
+            use super::Kind;
+            $(#[test]
+            fn $case() {
+                super::$case($kind);
+            })+
+        }
+    };
+    ($server:ident, $kind:expr) => {
+        on!(
+            $server,
+            $kind,
+            an_operation_costs_one_round_trip,
+            a_change_is_enforced_elsewhere,
+            a_change_is_enforced_without_the_stream,
+            nothing_is_granted_while_the_database_is_away,
+            a_server_is_killed_under_load,
+            patience_has_an_end
+        );
+    };
+}
+
+on!(redis, Kind::Redis);
