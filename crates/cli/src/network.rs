@@ -3,6 +3,7 @@
 use std::fmt::{self, Display};
 use std::sync::Arc;
 
+use engine_mysql::MysqlEngine;
 use engine_postgres::PostgresEngine;
 use engine_redis::RedisEngine;
 use meta::{Batching, Engine};
@@ -15,16 +16,20 @@ use crate::fault::Fault;
 enum Server {
     Redis,
     Postgres,
+    /// And MariaDB.
+    Mysql,
 }
 
 /// The scheme of a metadata URL, and whose it is; the first of each server's is its name.
-const SCHEMES: [(&str, Server); 6] = [
+const SCHEMES: [(&str, Server); 8] = [
     ("redis", Server::Redis),
     ("rediss", Server::Redis),
     ("redis+unix", Server::Redis),
     ("valkey", Server::Redis),
     ("postgres", Server::Postgres),
     ("postgresql", Server::Postgres),
+    ("mysql", Server::Mysql),
+    ("mariadb", Server::Mysql),
 ];
 
 /// Commits under way at once: while one is, callers gather for the next.
@@ -85,16 +90,17 @@ impl NetworkUrl {
     /// Those of the engine, which say what to do.
     pub(crate) fn open(&self, create: bool) -> Result<Network, Fault> {
         match self.server {
-            Server::Redis => self.opened(
-                RedisEngine::open(&self.url, create),
-                RedisEngine::server,
-                RedisEngine::warnings,
-            ),
+            Server::Redis => {
+                self.opened(RedisEngine::open(&self.url, create), RedisEngine::server, RedisEngine::warnings)
+            }
             Server::Postgres => self.opened(
                 PostgresEngine::open(&self.url, create),
                 PostgresEngine::server,
                 PostgresEngine::warnings,
             ),
+            Server::Mysql => {
+                self.opened(MysqlEngine::open(&self.url, create), MysqlEngine::server, MysqlEngine::warnings)
+            }
         }
     }
 
@@ -157,6 +163,6 @@ mod tests {
 
     #[test]
     fn each_server_is_named_once() {
-        assert_eq!(engines().collect::<Vec<_>>(), ["redis", "postgres"]);
+        assert_eq!(engines().collect::<Vec<_>>(), ["redis", "postgres", "mysql"]);
     }
 }

@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn passwords_are_not_repeated() {
-        for text in ["redis://u:secret@h/1", "x://:secret@h", "x://u:sec/ret@h", "x://u:s@ecret@h"] {
+        for text in ["oracle://u:secret@h/1", "x://:secret@h", "x://u:sec/ret@h", "x://u:s@ecret@h"] {
             let fault = MetaUrl::parse(text).unwrap_err().to_string();
             assert!(!fault.contains("ecret") && !fault.contains("ret@"), "{fault}");
             assert!(fault.contains("***"), "{fault}");

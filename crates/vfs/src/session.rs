@@ -38,7 +38,7 @@ impl Vfs {
     /// # Errors
     /// Those of the database.
     pub fn begin(&self, info: &SessionInfo) -> Result<(), Errno> {
-        self.clean_up(info, &mut Pulses::default())?;
+        self.clean_up(info, &mut Pulses::default(), Duty::Arrival)?;
         Ok(self.meta.put_session(self.session(info, Time::now()))?)
     }
 
@@ -49,6 +49,8 @@ impl Vfs {
         let since = Time::now();
         std::thread::Builder::new().name("limen-house".into()).spawn(move || {
             let mut pulses = Pulses::default();
+            // Of several clients the one that has been there longest cleans up for all.
+            let mut elected = vfs.is_alone();
             let (mut beat, mut collected, mut flushed) = (Instant::now(), Instant::now(), Instant::now());
             while !vfs.is_stopping() {
                 std::thread::park_timeout(SYNC_EVERY);
@@ -59,14 +61,15 @@ impl Vfs {
                 }
                 done = done.and(vfs.make_durable_if_dirty());
                 vfs.compact_candidates();
-                if collected.elapsed() >= COLLECT_EVERY {
+                if elected && collected.elapsed() >= COLLECT_EVERY {
                     done = done.and(vfs.collect_garbage());
                     collected = Instant::now();
                 }
                 if beat.elapsed() >= HEARTBEAT_EVERY {
                     done = done.and(vfs.meta.put_session(vfs.session(&info, since)).map_err(Into::into));
                     if !vfs.is_alone() {
-                        done = done.and(vfs.clean_up(&info, &mut pulses));
+                        let cleaned = vfs.clean_up(&info, &mut pulses, Duty::Routine);
+                        done = done.and(cleaned.map(|is_first| elected = is_first));
                     }
                     beat = Instant::now();
                 }
@@ -126,8 +129,9 @@ impl Vfs {
         }
     }
 
-    /// Cleans up after sessions that ended without a word: their orphans and locks go.
-    fn clean_up(&self, info: &SessionInfo, pulses: &mut Pulses) -> Result<(), Errno> {
+    /// Cleans up after sessions that ended without a word: their orphans and locks go. As a routine that is the duty of
+    /// the oldest session alone; says whether that is this one.
+    fn clean_up(&self, info: &SessionInfo, pulses: &mut Pulses, duty: Duty) -> Result<bool, Errno> {
         let mut over = HashMap::from([(self.meta.session(), false)]);
         let mut after = SessionId(0);
         let mut dead = Vec::new();
@@ -150,13 +154,18 @@ impl Vfs {
             },
         )?;
         pulses.0.retain(|session, _| over.contains_key(session));
+        let oldest = over.iter().filter(|(_, is_dead)| !**is_dead).map(|(session, _)| *session).min();
+        let is_first = oldest == Some(self.meta.session());
+        if duty == Duty::Routine && !is_first {
+            return Ok(false);
+        }
         self.drop_orphans(|session| self.is_over(session, &mut over))?;
         self.drop_locks(|session| self.is_over(session, &mut over))?;
         for session in dead {
             tracing::info!(session = %session.id, host = session.host, "cleaned up after a session that did not end");
             self.meta.drop_session(session.id)?;
         }
-        Ok(())
+        Ok(is_first)
     }
 
     /// Whether a session on record is no more. Where this client is alone, no other is.
@@ -265,6 +274,14 @@ impl Vfs {
             }
         }
     }
+}
+
+/// Why a client cleans up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Duty {
+    /// It has come: whatever was left is looked at, for it may be the first one after a crash of all.
+    Arrival,
+    Routine,
 }
 
 /// The last heartbeat seen of each other session, and when it was new. Clocks of other machines, and one that stood still
