@@ -113,13 +113,15 @@ enum Fate {
     Holds,
     Committed(Seq),
     Repeated(Seq),
-    Failed,
+    /// What its guards looked at has this place.
+    Failed(usize),
 }
 
 fn outcomes(rows: &[Row], run: &[Txn], gathered: &Gathered, label: Seq) -> Result<Vec<Outcome>, Failure> {
     let mut fates = vec![Fate::Holds; run.len()];
-    // What the guards looked at, and, after that, how changed inodes are left.
-    let (mut looked, mut left) = (Found::default(), Found::default());
+    // What guards that failed looked at, and how changed inodes are left.
+    let mut looked: Vec<Found> = Vec::new();
+    let mut left = Found::default();
     let mut looking = false;
     let mut set = |place: Option<usize>, fate: Fate| {
         let place = place.and_then(|place| fates.get_mut(place));
@@ -137,14 +139,14 @@ fn outcomes(rows: &[Row], run: &[Txn], gathered: &Gathered, label: Seq) -> Resul
             21 => set(by_id(&fact)?, Fate::Repeated(Seq(fact.number(2)?)))?,
             22 => {
                 looking = true;
+                looked.push(Found::default());
                 for at in 0..fact.numbers.len() {
                     let t = usize::try_from(fact.number(at)?).ok();
-                    set(t.and_then(|t| t.checked_sub(1)), Fate::Failed)?;
+                    set(t.and_then(|t| t.checked_sub(1)), Fate::Failed(looked.len() - 1))?;
                 }
             }
             23 => looking = false,
-            _ if looking => looked.take(&fact)?,
-            _ => left.take(&fact)?,
+            _ => looked.last_mut().filter(|_| looking).unwrap_or(&mut left).take(&fact)?,
         }
     }
     let outcome = |((txn, fate), changed): ((&Txn, &Fate), &crate::gather::Changed)| match *fate {
@@ -155,9 +157,12 @@ fn outcomes(rows: &[Row], run: &[Txn], gathered: &Gathered, label: Seq) -> Resul
             let node = |ino| changed.images.get(ino).copied().unwrap_or_else(|| left.nodes.get(ino).copied());
             Ok(Outcome::Committed { seq, nodes: changed.inos.iter().filter_map(node).collect() })
         }
-        Fate::Failed => {
+        Fate::Failed(at) => {
             let wants: Vec<_> = txn.guards.iter().map(Guard::want).collect();
-            Ok(Outcome::Conflict(meta::Facts { seq: label, records: looked.answer(&wants) }))
+            Ok(Outcome::Conflict(meta::Facts {
+                seq: label,
+                records: looked.get(at).map(|looked| looked.answer(&wants)).unwrap_or_default(),
+            }))
         }
     };
     run.iter().zip(&fates).zip(&gathered.changed).map(outcome).collect()

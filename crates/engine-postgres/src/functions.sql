@@ -353,8 +353,13 @@ DECLARE
     v_live bigint[];
     v_inos bigint[];
     v_odd boolean;
-    v_inodes bigint := 0; -- what the run adds to the volume's usage
-    v_blocks bigint := 0;
+    v_part bigint[];
+    v_from bigint := 0;
+    v_stop bigint;
+    v_inodes bigint; -- what is added to the volume's usage
+    v_blocks bigint;
+    v_more_inodes bigint := 0; -- by the whole run
+    v_more_blocks bigint := 0;
     v_count bigint;
     v_alone boolean := p.careful;
     v_all record;
@@ -402,140 +407,162 @@ BEGIN
         FROM unnest(v_repeated) t JOIN @log l ON l.session = p.session[t] AND l.op = p.op[t];
         v_failed := ARRAY(
             SELECT DISTINCT t FROM unnest(@failed#(p.g_t, p.g_what, p.g_a, p.g_b, p.g_c, p.g_x, p.g_y)) t
-            WHERE t <> ALL (v_repeated));
+            WHERE t <> ALL (v_repeated) ORDER BY t);
         v_ok := ARRAY(SELECT t FROM unnest(p.changing) t WHERE t <> ALL (v_repeated) AND t <> ALL (v_failed));
-        IF v_failed <> '{}' THEN
-            RETURN QUERY SELECT 22::smallint, v_failed, NULL::bytea[];
-            RETURN QUERY SELECT r.* FROM @conflict#(v_failed, p.g_t, p.g_what, p.g_a, p.g_b, p.g_x) r;
-        END IF;
-        RETURN QUERY SELECT 23::smallint, NULL::bigint[], NULL::bytea[];
     END IF;
 
-    FOR v_layer IN 0 .. CASE WHEN v_ok = '{}' THEN -1 ELSE p.layers - 1 END LOOP
-        v_live := v_ok;
-        IF v_layer > 0 THEN
-            v_live := ARRAY(SELECT v_layer::bigint << 16 | t FROM unnest(v_ok) t);
+    -- What a guard that failed looked at is told as it is after the transactions before, and before those that follow.
+    FOREACH v_stop IN ARRAY v_failed || 9223372036854775807 LOOP
+        v_part := v_ok;
+        IF v_failed <> '{}' THEN
+            v_part := ARRAY(SELECT t FROM unnest(v_ok) t WHERE t > v_from AND t < v_stop ORDER BY t);
+            v_from := v_stop;
         END IF;
-        IF p.d_t <> '{}' THEN
-            SELECT r.* INTO v_all FROM @forget#(ARRAY(
-                SELECT d.ino FROM unnest(p.d_t, p.d_ino) d (t, ino) WHERE d.t = ANY (v_live))) r;
-            v_inodes := v_inodes - v_all.v_inodes;
-            v_blocks := v_blocks - v_all.v_blocks;
-        END IF;
-        IF p.n_t <> '{}' THEN
-            IF v_odd OR v_layer > 0 THEN -- one that is there is replaced
-                v_inos := ARRAY(SELECT n.ino FROM unnest(p.n_t, p.n_ino) c (t, ino) JOIN @node n ON n.ino = c.ino
-                                WHERE c.t = ANY (v_live));
-                SELECT r.* INTO v_all FROM @forget#(v_inos) r;
+        v_inodes := 0;
+        v_blocks := 0;
+        FOR v_layer IN 0 .. CASE WHEN v_part = '{}' THEN -1 ELSE p.layers - 1 END LOOP
+            v_live := v_part;
+            IF v_layer > 0 THEN
+                v_live := ARRAY(SELECT v_layer::bigint << 16 | t FROM unnest(v_part) t);
+            END IF;
+            IF p.d_t <> '{}' THEN
+                SELECT r.* INTO v_all FROM @forget#(ARRAY(
+                    SELECT d.ino FROM unnest(p.d_t, p.d_ino) d (t, ino) WHERE d.t = ANY (v_live))) r;
                 v_inodes := v_inodes - v_all.v_inodes;
                 v_blocks := v_blocks - v_all.v_blocks;
             END IF;
-            INSERT INTO @node (ino, kind, mode, uid, gid, rdev, nlink, size, atime, mtime, ctime, parent, access_rev,
-                               access_acl, default_acl)
-            SELECT c.ino, c.kind, c.mode, c.uid, c.gid, c.rdev, c.nlink, c.size, c.atime, c.mtime, c.ctime, c.parent,
-                   c.rev, c.acl, c.def
-            FROM unnest(p.n_t, p.n_ino, p.n_kind, p.n_mode, p.n_uid, p.n_gid, p.n_rdev, p.n_nlink, p.n_size, p.n_atime,
-                        p.n_mtime, p.n_ctime, p.n_parent, p.n_rev, p.n_acl, p.n_default)
-                 c (t, ino, kind, mode, uid, gid, rdev, nlink, size, atime, mtime, ctime, parent, rev, acl, def)
-            WHERE c.t = ANY (v_live);
-            GET DIAGNOSTICS v_count = ROW_COUNT;
-            v_inodes := v_inodes + v_count;
-            IF 0 < ANY (p.n_size) THEN
-                v_blocks := v_blocks + coalesce((
-                    SELECT sum(@blocks#(c.kind, c.size)) FROM unnest(p.n_t, p.n_kind, p.n_size) c (t, kind, size)
-                    WHERE c.t = ANY (v_live)), 0);
+            IF p.n_t <> '{}' THEN
+                IF v_odd OR v_layer > 0 THEN -- one that is there is replaced
+                    v_inos := ARRAY(SELECT n.ino FROM unnest(p.n_t, p.n_ino) c (t, ino) JOIN @node n ON n.ino = c.ino
+                                    WHERE c.t = ANY (v_live));
+                    SELECT r.* INTO v_all FROM @forget#(v_inos) r;
+                    v_inodes := v_inodes - v_all.v_inodes;
+                    v_blocks := v_blocks - v_all.v_blocks;
+                END IF;
+                INSERT INTO @node (ino, kind, mode, uid, gid, rdev, nlink, size, atime, mtime, ctime, parent, access_rev,
+                                   access_acl, default_acl)
+                SELECT c.ino, c.kind, c.mode, c.uid, c.gid, c.rdev, c.nlink, c.size, c.atime, c.mtime, c.ctime, c.parent,
+                       c.rev, c.acl, c.def
+                FROM unnest(p.n_t, p.n_ino, p.n_kind, p.n_mode, p.n_uid, p.n_gid, p.n_rdev, p.n_nlink, p.n_size, p.n_atime,
+                            p.n_mtime, p.n_ctime, p.n_parent, p.n_rev, p.n_acl, p.n_default)
+                     c (t, ino, kind, mode, uid, gid, rdev, nlink, size, atime, mtime, ctime, parent, rev, acl, def)
+                WHERE c.t = ANY (v_live);
+                GET DIAGNOSTICS v_count = ROW_COUNT;
+                v_inodes := v_inodes + v_count;
+                IF 0 < ANY (p.n_size) THEN
+                    v_blocks := v_blocks + coalesce((
+                        SELECT sum(@blocks#(c.kind, c.size)) FROM unnest(p.n_t, p.n_kind, p.n_size) c (t, kind, size)
+                        WHERE c.t = ANY (v_live)), 0);
+                END IF;
             END IF;
-        END IF;
-        IF p.c_t <> '{}' AND NOT p.merged THEN
-            RETURN QUERY
-            UPDATE @node n
-            SET nlink = least(greatest(n.nlink + c.links, c.least), 4294967295),
-                atime = coalesce(c.atime, n.atime),
-                mtime = coalesce(c.mtime, n.mtime),
-                ctime = greatest(n.ctime, c.ctime),
-                parent = coalesce(c.parent, n.parent),
-                access_rev = n.access_rev + c.rev,
-                mode = coalesce(c.mode, n.mode),
-                uid = coalesce(c.uid, n.uid),
-                gid = coalesce(c.gid, n.gid),
-                access_acl = CASE WHEN c.mode IS NULL THEN n.access_acl ELSE c.acl END,
-                default_acl = CASE WHEN c.mode IS NULL THEN n.default_acl ELSE c.def END
-            FROM unnest(p.c_t, p.c_ino, p.c_links, p.c_least, p.c_atime, p.c_mtime, p.c_ctime, p.c_parent, p.c_mode,
-                        p.c_uid, p.c_gid, p.c_rev, p.c_acl, p.c_default)
-                 c (t, ino, links, least, atime, mtime, ctime, parent, mode, uid, gid, rev, acl, def)
-            WHERE n.ino = c.ino AND c.t = ANY (v_live)
-            RETURNING 1::smallint, ARRAY[n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, n.atime, n.mtime,
-                                         n.ctime, n.parent, n.access_rev], ARRAY[n.access_acl, n.default_acl];
-        ELSIF p.c_t <> '{}' THEN
-            -- Several transactions change an inode, or a size changes, which the usage follows.
-            FOR v_one IN
-                WITH c AS (
-                    SELECT c.ino, count(*) AS n, sum(c.links) AS links, max(c.least) AS least,
-                           sum(c.links - c.least) AS lowest, max(c.low) AS low, min(c.high) AS high,
-                           max(c.i) FILTER (WHERE c.atime IS NOT NULL) AS atime,
-                           max(c.i) FILTER (WHERE c.mtime IS NOT NULL) AS mtime, max(c.ctime) AS ctime,
-                           max(c.parent) AS parent, max(c.i) FILTER (WHERE c.mode IS NOT NULL) AS access, sum(c.rev) AS rev
-                    FROM unnest(p.c_t, p.c_ino, p.c_links, p.c_least, p.c_low, p.c_high, p.c_atime, p.c_mtime, p.c_ctime,
-                                p.c_parent, p.c_mode, p.c_rev) WITH ORDINALITY
-                         c (t, ino, links, least, low, high, atime, mtime, ctime, parent, mode, rev, i)
-                    WHERE c.t = ANY (v_live) GROUP BY c.ino)
+            IF p.c_t <> '{}' AND NOT p.merged THEN
+                RETURN QUERY
                 UPDATE @node n
                 SET nlink = least(greatest(n.nlink + c.links, c.least), 4294967295),
-                    size = greatest(least(n.size, c.high), c.low),
-                    atime = coalesce(p.c_atime[c.atime], n.atime),
-                    mtime = coalesce(p.c_mtime[c.mtime], n.mtime),
+                    atime = coalesce(c.atime, n.atime),
+                    mtime = coalesce(c.mtime, n.mtime),
                     ctime = greatest(n.ctime, c.ctime),
                     parent = coalesce(c.parent, n.parent),
                     access_rev = n.access_rev + c.rev,
-                    mode = coalesce(p.c_mode[c.access], n.mode),
-                    uid = coalesce(p.c_uid[c.access], n.uid),
-                    gid = coalesce(p.c_gid[c.access], n.gid),
-                    access_acl = CASE WHEN c.access IS NULL THEN n.access_acl ELSE p.c_acl[c.access] END,
-                    default_acl = CASE WHEN c.access IS NULL THEN n.default_acl ELSE p.c_default[c.access] END
-                FROM c JOIN @node o ON o.ino = c.ino WHERE n.ino = o.ino
-                RETURNING n.*, @blocks#(n.kind, n.size) - @blocks#(o.kind, o.size) AS grown,
-                          c.n > 1 AND o.nlink + c.lowest < 0 AS unclear
-            LOOP
-                -- Where links would go below none on the way, the order of the transactions matters.
-                IF v_one.unclear THEN
-                    RAISE EXCEPTION 'links go below none' USING ERRCODE = 'LM001';
+                    mode = coalesce(c.mode, n.mode),
+                    uid = coalesce(c.uid, n.uid),
+                    gid = coalesce(c.gid, n.gid),
+                    access_acl = CASE WHEN c.mode IS NULL THEN n.access_acl ELSE c.acl END,
+                    default_acl = CASE WHEN c.mode IS NULL THEN n.default_acl ELSE c.def END
+                FROM unnest(p.c_t, p.c_ino, p.c_links, p.c_least, p.c_atime, p.c_mtime, p.c_ctime, p.c_parent, p.c_mode,
+                            p.c_uid, p.c_gid, p.c_rev, p.c_acl, p.c_default)
+                     c (t, ino, links, least, atime, mtime, ctime, parent, mode, uid, gid, rev, acl, def)
+                WHERE n.ino = c.ino AND c.t = ANY (v_live)
+                RETURNING 1::smallint, ARRAY[n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, n.atime, n.mtime,
+                                             n.ctime, n.parent, n.access_rev], ARRAY[n.access_acl, n.default_acl];
+            ELSIF p.c_t <> '{}' THEN
+                -- Several transactions change an inode, or a size changes, which the usage follows.
+                FOR v_one IN
+                    WITH c AS (
+                        SELECT c.ino, count(*) AS n, sum(c.links) AS links, max(c.least) AS least,
+                               sum(c.links - c.least) AS lowest, max(c.low) AS low, min(c.high) AS high,
+                               max(c.i) FILTER (WHERE c.atime IS NOT NULL) AS atime,
+                               max(c.i) FILTER (WHERE c.mtime IS NOT NULL) AS mtime, max(c.ctime) AS ctime,
+                               max(c.parent) AS parent, max(c.i) FILTER (WHERE c.mode IS NOT NULL) AS access, sum(c.rev) AS rev
+                        FROM unnest(p.c_t, p.c_ino, p.c_links, p.c_least, p.c_low, p.c_high, p.c_atime, p.c_mtime, p.c_ctime,
+                                    p.c_parent, p.c_mode, p.c_rev) WITH ORDINALITY
+                             c (t, ino, links, least, low, high, atime, mtime, ctime, parent, mode, rev, i)
+                        WHERE c.t = ANY (v_live) GROUP BY c.ino)
+                    UPDATE @node n
+                    SET nlink = least(greatest(n.nlink + c.links, c.least), 4294967295),
+                        size = greatest(least(n.size, c.high), c.low),
+                        atime = coalesce(p.c_atime[c.atime], n.atime),
+                        mtime = coalesce(p.c_mtime[c.mtime], n.mtime),
+                        ctime = greatest(n.ctime, c.ctime),
+                        parent = coalesce(c.parent, n.parent),
+                        access_rev = n.access_rev + c.rev,
+                        mode = coalesce(p.c_mode[c.access], n.mode),
+                        uid = coalesce(p.c_uid[c.access], n.uid),
+                        gid = coalesce(p.c_gid[c.access], n.gid),
+                        access_acl = CASE WHEN c.access IS NULL THEN n.access_acl ELSE p.c_acl[c.access] END,
+                        default_acl = CASE WHEN c.access IS NULL THEN n.default_acl ELSE p.c_default[c.access] END
+                    FROM c JOIN @node o ON o.ino = c.ino WHERE n.ino = o.ino
+                    RETURNING n.*, @blocks#(n.kind, n.size) - @blocks#(o.kind, o.size) AS grown,
+                              c.n > 1 AND o.nlink + c.lowest < 0 AS unclear
+                LOOP
+                    -- Where links would go below none on the way, the order of the transactions matters.
+                    IF v_one.unclear THEN
+                        RAISE EXCEPTION 'links go below none' USING ERRCODE = 'LM001';
+                    END IF;
+                    v_blocks := v_blocks + v_one.grown;
+                    fact := 1;
+                    numbers := ARRAY[v_one.ino, v_one.kind, v_one.mode, v_one.uid, v_one.gid, v_one.rdev, v_one.nlink,
+                                     v_one.size, v_one.atime, v_one.mtime, v_one.ctime, v_one.parent, v_one.access_rev];
+                    bytes := ARRAY[v_one.access_acl, v_one.default_acl];
+                    RETURN NEXT;
+                END LOOP;
+            END IF;
+            IF p.r_t <> '{}' THEN
+                PERFORM @rest#(p, v_live);
+                IF p.r_what && '{21}' AND EXISTS (
+                    SELECT FROM unnest(p.r_t, p.r_what) e (t, what) WHERE e.what = 21 AND e.t = ANY (v_live))
+                THEN -- the usage is corrected, not below none
+                    PERFORM FROM @usage r ORDER BY r.part FOR NO KEY UPDATE;
+                    SELECT greatest(e.a, - (sum(r.inodes) + v_inodes)) + v_inodes AS inodes,
+                           greatest(e.b, - (sum(r.blocks) + v_blocks)) + v_blocks AS blocks INTO v_all
+                    FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b) e (t, what, a, b), @usage r
+                    WHERE e.what = 21 AND e.t = ANY (v_live) GROUP BY e.a, e.b;
+                    v_inodes := v_all.inodes;
+                    v_blocks := v_all.blocks;
                 END IF;
-                v_blocks := v_blocks + v_one.grown;
-                fact := 1;
-                numbers := ARRAY[v_one.ino, v_one.kind, v_one.mode, v_one.uid, v_one.gid, v_one.rdev, v_one.nlink,
-                                 v_one.size, v_one.atime, v_one.mtime, v_one.ctime, v_one.parent, v_one.access_rev];
-                bytes := ARRAY[v_one.access_acl, v_one.default_acl];
-                RETURN NEXT;
-            END LOOP;
-        END IF;
-        IF p.r_t <> '{}' THEN
-            PERFORM @rest#(p, v_live);
-            IF p.r_what && '{21}' AND EXISTS (
-                SELECT FROM unnest(p.r_t, p.r_what) e (t, what) WHERE e.what = 21 AND e.t = ANY (v_live))
-            THEN -- the usage is corrected, not below none
-                PERFORM FROM @usage r ORDER BY r.part FOR NO KEY UPDATE;
-                SELECT greatest(e.a, - (sum(r.inodes) + v_inodes)) + v_inodes AS inodes,
-                       greatest(e.b, - (sum(r.blocks) + v_blocks)) + v_blocks AS blocks INTO v_all
-                FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b) e (t, what, a, b), @usage r
-                WHERE e.what = 21 AND e.t = ANY (v_live) GROUP BY e.a, e.b;
-                v_inodes := v_all.inodes;
-                v_blocks := v_all.blocks;
+            END IF;
+            IF p.x_t <> '{}' THEN
+                DELETE FROM @edge e USING unnest(p.x_t, p.x_parent, p.x_name) c (t, parent, name)
+                WHERE c.t = ANY (v_live) AND e.parent = c.parent AND e.name = c.name;
+            END IF;
+            IF p.e_t <> '{}' THEN
+                INSERT INTO @edge (parent, name, ino, kind)
+                SELECT c.parent, c.name, c.ino, c.kind
+                FROM unnest(p.e_t, p.e_parent, p.e_name, p.e_ino, p.e_kind) c (t, parent, name, ino, kind)
+                WHERE c.t = ANY (v_live)
+                ON CONFLICT (parent, name) DO UPDATE SET (ino, kind) = (excluded.ino, excluded.kind);
+            END IF;
+        END LOOP;
+        v_more_inodes := v_more_inodes + v_inodes;
+        v_more_blocks := v_more_blocks + v_blocks;
+        IF v_inodes <> 0 OR v_blocks <> 0 THEN
+            -- A row that nobody else is writing, if there is one; it is the last that is locked.
+            UPDATE @usage r SET inodes = r.inodes + v_inodes, blocks = r.blocks + v_blocks
+            WHERE r.part = (SELECT f.part FROM @usage f WHERE f.part = pg_backend_pid() % 64 FOR NO KEY UPDATE SKIP LOCKED);
+            IF NOT FOUND THEN
+                UPDATE @usage r SET inodes = r.inodes + v_inodes, blocks = r.blocks + v_blocks
+                WHERE r.part = coalesce((SELECT f.part FROM @usage f LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED),
+                                        pg_backend_pid() % 64);
             END IF;
         END IF;
-        IF p.x_t <> '{}' THEN
-            DELETE FROM @edge e USING unnest(p.x_t, p.x_parent, p.x_name) c (t, parent, name)
-            WHERE c.t = ANY (v_live) AND e.parent = c.parent AND e.name = c.name;
-        END IF;
-        IF p.e_t <> '{}' THEN
-            INSERT INTO @edge (parent, name, ino, kind)
-            SELECT c.parent, c.name, c.ino, c.kind
-            FROM unnest(p.e_t, p.e_parent, p.e_name, p.e_ino, p.e_kind) c (t, parent, name, ino, kind)
-            WHERE c.t = ANY (v_live)
-            ON CONFLICT (parent, name) DO UPDATE SET (ino, kind) = (excluded.ino, excluded.kind);
+        IF v_stop = ANY (v_failed) THEN
+            RETURN QUERY SELECT 22::smallint, ARRAY[v_stop], NULL::bytea[];
+            RETURN QUERY SELECT r.* FROM @conflict#(ARRAY[v_stop], p.g_t, p.g_what, p.g_a, p.g_b, p.g_x) r;
+            RETURN QUERY SELECT 23::smallint, NULL::bigint[], NULL::bytea[];
         END IF;
     END LOOP;
 
-    IF p.room AND NOT v_alone AND (v_inodes > 64 OR v_blocks > 65536) THEN
+    IF p.room AND NOT v_alone AND (v_more_inodes > 64 OR v_more_blocks > 65536) THEN
         RAISE EXCEPTION 'much is added to the volume' USING ERRCODE = 'LM001';
     END IF;
     IF v_ok <> '{}' THEN
@@ -547,16 +574,6 @@ BEGIN
         RETURNING 20::smallint, ARRAY[l.session, l.op, l.seq], NULL::bytea[];
         IF p.trim THEN
             PERFORM @trim#();
-        END IF;
-    END IF;
-    IF v_inodes <> 0 OR v_blocks <> 0 THEN
-        -- A row that nobody else is writing, if there is one; it is the last that is locked.
-        UPDATE @usage r SET inodes = r.inodes + v_inodes, blocks = r.blocks + v_blocks
-        WHERE r.part = (SELECT f.part FROM @usage f WHERE f.part = pg_backend_pid() % 64 FOR NO KEY UPDATE SKIP LOCKED);
-        IF NOT FOUND THEN
-            UPDATE @usage r SET inodes = r.inodes + v_inodes, blocks = r.blocks + v_blocks
-            WHERE r.part = coalesce((SELECT f.part FROM @usage f LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED),
-                                    pg_backend_pid() % 64);
         END IF;
     END IF;
 END $f$;

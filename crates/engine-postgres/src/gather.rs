@@ -584,7 +584,7 @@ impl Rest {
     }
 }
 
-fn source(source: &SliceSource) -> (Option<i64>, Option<i64>, Option<i64>, Option<&[u8]>) {
+fn source(source: &SliceSource) -> Source<'_> {
     match source {
         SliceSource::Hole => (None, None, None, None),
         SliceSource::Inline(data) => (None, None, None, Some(data)),
@@ -593,6 +593,9 @@ fn source(source: &SliceSource) -> (Option<i64>, Option<i64>, Option<i64>, Optio
         }
     }
 }
+
+/// Slice, first byte in it, bytes of it; or the data.
+type Source<'a> = (Option<i64>, Option<i64>, Option<i64>, Option<&'a [u8]>);
 
 /// The rows as function `failed` writes them, to be compared.
 fn rows_text(rows: &[Slice]) -> String {
