@@ -14,6 +14,7 @@
 //! | `engine` | [`PostgresEngine`]: opening, `impl Engine` |
 //! | `read`, `scan` | records out of facts |
 //! | `gather` | the effects and guards of a run, grouped by kind into arrays |
+//! | `layers` | which effects of a transaction are applied together |
 //! | `commit` | runs of transactions, and their outcomes |
 //! | `changes` | the stream of changes |
 //! | `error` | one table from an error of the server to an engine error |
@@ -25,6 +26,7 @@ mod connection;
 mod engine;
 mod error;
 mod gather;
+mod layers;
 mod read;
 mod scan;
 mod schema;
