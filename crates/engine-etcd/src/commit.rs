@@ -24,6 +24,9 @@ const ATTEMPTS: u32 = 200;
 /// From then on it waits a little before it tries again.
 const PATIENT: u32 = 4;
 
+/// Operations that are left to writes where comparisons take all others: as many in each group of writes.
+const ROOM: usize = 16;
+
 impl Shared {
     pub(crate) fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
         let lane = self.lanes.take();
@@ -53,7 +56,7 @@ impl Shared {
                 std::thread::sleep(self.pause(attempt));
             }
             let source = Recall::new(&snapshot, &self.memory);
-            let options = Options { blind: true, lane, most_claims: self.max_ops - 4, show: false };
+            let options = Options { blind: true, lane, most_claims: self.max_ops - ROOM, show: false };
             let batch = keyspace::decide(&self.keys, txns, &source, options);
             if let Some(damaged) = batch.damaged() {
                 return Err(EngineError::permanent(damaged.to_string()));
@@ -116,7 +119,7 @@ impl Shared {
             }
             let mut found = Snapshot::default();
             request::take(&mut found, &otherwise, answer.responses.into_iter());
-            self.memory.note_snapshot(&found, revision);
+            self.memory.note_snapshot(&self.keys, &found, revision);
             (snapshot, read_at) = (found, revision);
         }
         Err(EngineError::transient(format!("{ATTEMPTS} times other clients were faster")))
@@ -144,7 +147,7 @@ impl Shared {
         let revision = self.with_connection(Asked::Look, |connection| {
             fetch(connection, &accesses, 0, self.max_ops, &mut snapshot)
         })?;
-        self.memory.note_snapshot(&snapshot, revision);
+        self.memory.note_snapshot(&self.keys, &snapshot, revision);
         Ok((snapshot, revision))
     }
 

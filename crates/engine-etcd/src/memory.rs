@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use keyspace::{Held, Known, Snapshot, Source, Span};
+use keyspace::{Held, Keyspace, Known, Snapshot, Source, Span, implied_place};
 
 /// Keys in one generation; there are two.
 const GENERATION: usize = 100_000;
@@ -74,9 +74,19 @@ impl Memory {
         shard.old.remove(key);
     }
 
-    pub(crate) fn note_snapshot(&self, snapshot: &Snapshot, as_of: i64) {
-        snapshot.keys().for_each(|(key, held)| self.note(key, held.clone(), as_of));
-        snapshot.found().for_each(|(key, held)| self.note(key, Some(held.clone()), as_of));
+    /// Notes what was read, and where the inodes are that were met in it.
+    pub(crate) fn note_snapshot(&self, keys: &Keyspace, snapshot: &Snapshot, as_of: i64) {
+        let single = snapshot.keys().map(|(key, held)| (key.as_slice(), held.as_ref()));
+        for (key, held) in single.chain(snapshot.found().map(|(key, held)| (&key[..], Some(held)))) {
+            self.note(key, held.cloned(), as_of);
+            let implied = held.and_then(|held| implied_place(keys, key, &held.value));
+            if let Some((place, value)) = implied
+                && self.get(&place) == Known::Unknown
+            {
+                // Its version is of no matter, for the entry is what is compared.
+                self.note(&place, Some(Held { value, version: 0 }), as_of);
+            }
+        }
     }
 
     pub(crate) fn clear(&self) {

@@ -132,7 +132,7 @@ impl Shared {
                 revision = self.with_connection(Asked::Look, |connection| {
                     fetch(connection, &accesses, revision, self.max_ops, &mut found)
                 })?;
-                self.memory.note_snapshot(&found, revision);
+                self.memory.note_snapshot(&self.keys, &found, revision);
                 snapshot.extend(found);
             }
             let (answered, looked) = answer(&Fresh { snapshot: &snapshot, shared: self });

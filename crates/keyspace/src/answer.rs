@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use meta::{Garbage, Node, Record, Scan, Settings, Usage, Want, Xattrs};
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, SliceId};
 
-use crate::keys::{CTIME, Keyspace, LINKS, MTIME, Span};
+use crate::keys::{CTIME, Home, Keyspace, LINKS, MTIME, Span};
 use crate::source::{Access, Held, Lookup, Presume, Source, Stop};
 use crate::value::{
     Damaged, Entry, Place, Stored, decode_bytes, decode_entry, decode_lane, decode_links, decode_locks,
     decode_place, decode_row, decode_session, decode_text, decode_time, decode_u64, decode_wait,
+    encode_place,
 };
 
 /// Answers wants, in order. Beside the answer stands what was looked at: where the answer is [`Stop::Missing`], what has
@@ -42,6 +44,13 @@ pub fn page(
     let mut reader = Reader { keys, look: Lookup::new(source) };
     let page = reader.page(scan);
     (page, reader.look.accessed)
+}
+
+/// What an entry that is an inode's home says of that inode's place: the key and the value that stand there.
+pub fn implied_place(keys: &Keyspace, key: &[u8], value: &[u8]) -> Option<(Vec<u8>, Bytes)> {
+    let (parent, name, _) = keys.parse_entry(key).filter(|(_, _, part)| part.is_none())?;
+    let stored = decode_entry(key, value).ok()?.stored?;
+    Some((keys.place(stored.node.ino), encode_place(&Place::At(Home::At(parent, name)))))
 }
 
 /// Keys asked for at once where a whole range is read.
@@ -311,11 +320,11 @@ impl Reader<'_> {
         // An entry is complete when the next one begins.
         let mut entries: Vec<(Vec<u8>, Name, Entry, [Option<Held>; 3])> = Vec::new();
         let mut more = self.visit(start, span.end, limit, |_, key, held| match keys.parse_entry(key) {
-            Some((name, None)) => {
+            Some((_, name, None)) => {
                 entries.push((key.to_vec(), name, decode_entry(key, &held.value)?, Default::default()));
                 Ok(true)
             }
-            Some((_, Some(letter))) => {
+            Some((_, _, Some(letter))) => {
                 let place = [LINKS, MTIME, CTIME].iter().position(|known| *known == letter);
                 let last = entries.last_mut().filter(|(home, ..)| key.starts_with(home));
                 if let Some((_, _, _, parts)) = last

@@ -235,14 +235,15 @@ impl Keyspace {
         key.strip_prefix(self.prefix.as_slice())?.strip_prefix(&[table])
     }
 
-    /// The entry that a key of a directory belongs to, and the part's letter where it is not the entry itself.
-    pub(crate) fn parse_entry(&self, key: &[u8]) -> Option<(Name, Option<u8>)> {
-        let (_, rest) = self.rest(key, b'e')?.split_at_checked(8)?;
+    /// The directory and the name of the entry that a key belongs to, and the part's letter where it is not the entry itself.
+    pub(crate) fn parse_entry(&self, key: &[u8]) -> Option<(Ino, Name, Option<u8>)> {
+        let (parent, rest) = self.rest(key, b'e')?.split_first_chunk()?;
+        let parent = Ino(u64::from_be_bytes(*parent));
         let end = rest.iter().position(|&byte| byte == 0)?;
         let name = Name::new(rest.get(..end)?).ok()?;
         match rest.get(end + 1..)? {
-            [] => Some((name, None)),
-            [part] => Some((name, Some(*part))),
+            [] => Some((parent, name, None)),
+            [part] => Some((parent, name, Some(*part))),
             _ => None,
         }
     }
@@ -296,8 +297,8 @@ mod tests {
         let mut all = Vec::new();
         for name in &names {
             let home = keys.entry(Ino(7), name);
-            assert_eq!(keys.parse_entry(&home), Some((name.clone(), None)));
-            assert_eq!(keys.parse_entry(&part(&home, MTIME)), Some((name.clone(), Some(MTIME))));
+            assert_eq!(keys.parse_entry(&home), Some((Ino(7), name.clone(), None)));
+            assert_eq!(keys.parse_entry(&part(&home, MTIME)), Some((Ino(7), name.clone(), Some(MTIME))));
             all.extend([home.clone(), part(&home, CTIME), part(&home, MTIME)]);
             let end = keys.after_entry(Ino(7), name);
             assert!(group(&home).end <= end && part(&home, MTIME) < end);
