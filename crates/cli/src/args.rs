@@ -8,6 +8,7 @@ use clap_complete::Shell;
 use crate::bench::BenchArgs;
 use crate::fsck::FsckArgs;
 use crate::gc::GcArgs;
+use crate::mdtest::MdtestArgs;
 use crate::units::parse_size;
 
 /// A distributed POSIX file system: metadata in a database, file data in an object store.
@@ -58,6 +59,8 @@ pub(crate) enum Command {
     Warmup(WarmupArgs),
     /// Measure a mounted path, limenfs or not: the operations on files, and ACLs against none
     Bench(BenchArgs),
+    /// Measure a volume's metadata without a mount: make, look at, rename and remove a tree with many threads
+    Mdtest(MdtestArgs),
     /// Show the versions of this program and of the formats it knows
     Version(VersionArgs),
     /// Print a script that completes limen's commands in a shell

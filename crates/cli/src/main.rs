@@ -6,6 +6,7 @@
 //! | `format`, `mount`, `umount`, `status`, `info`, `config`, `destroy`, `version` | one command each |
 //! | `fsck`, `gc`, with `scrub` | is the volume whole, and what of it is not needed |
 //! | `rmr`, `warmup`, `bench` | commands for any mounted path |
+//! | `mdtest` | the metadata benchmark, without a mount |
 //! | `url` | from a metadata URL to an engine |
 //! | `options` | `-o` of `limen mount` |
 //! | `daemon` | `limen mount -d`: a process of its own that says when it serves |
@@ -27,6 +28,7 @@ mod gc;
 mod info;
 mod interrupt;
 mod log;
+mod mdtest;
 mod mount;
 mod network;
 mod options;
@@ -37,8 +39,8 @@ mod process;
 mod registry;
 mod rmr;
 mod scrub;
-mod statistics;
 mod staged;
+mod statistics;
 mod status;
 mod store;
 mod umount;
@@ -86,6 +88,7 @@ fn run(command: Command) -> Result<ExitCode, Fault> {
         Command::Rmr(args) => rmr::run(&args),
         Command::Warmup(args) => warmup::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Mdtest(args) => mdtest::run(&args),
         Command::Version(args) => version::run(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use chunk::{BlockStore, Pending};
 use engine_sqlite::{LockError, MountLock};
 use fuse::UnmountMode;
-use meta::{Counting, Engine, Meta, Volume};
+use meta::{Counting, Meta, Volume};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use vfs::{SessionInfo, Vfs, VfsOptions};
@@ -21,6 +21,7 @@ use crate::daemon::{self, Report};
 use crate::fault::Fault;
 use crate::format::volume_in_memory;
 use crate::log;
+use crate::network::Counted;
 use crate::options::Options;
 use crate::paths;
 use crate::process::{self, Process, host_name};
@@ -92,22 +93,17 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
             mountpoint.display()
         ));
     }
-    let database = open(&url, report)?;
+    let database = open(&url)?;
+    if let Database::Memory(_) = database {
+        report.note("this is a new, empty volume in memory: it is gone with all files when it is unmounted");
+    }
     // Held until this process ends.
     let _lock = lock(&url, &database, options.shared)?;
-    let engine = Arc::new(Counting::new(database.engine()));
-    let meta = Meta::open(engine.clone(), CACHED_RECORDS).map_err(|error| url.volume_fault(error))?;
+    let (engine, meta) = open_meta(&url, &database, options.shared)?;
     if let Database::Network(network) = &database {
         network.warnings.iter().for_each(|warning| report.note(warning));
         // Each waits for the database, and those that wait share its round trips.
         options.fuse.workers.get_or_insert(NETWORK_WORKERS);
-        meta.set_alone(false);
-        // Half of it here and half in the kernel, while nothing is heard of others' changes.
-        meta.set_lifetime(LIFETIME_UNTOLD / 2);
-    } else {
-        meta.set_alone(!options.shared);
-        // Asking a database on this machine costs microseconds: with others about, every question is asked.
-        meta.set_lifetime(Duration::ZERO);
     }
     if let Some(patience) = options.patience {
         meta.set_patience(patience);
@@ -163,13 +159,35 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
 }
 
 /// The volume's database; one in memory is made here, with an empty volume in it.
-fn open(url: &MetaUrl, report: &Report) -> Result<Database, Fault> {
+///
+/// # Errors
+/// Those of [`MetaUrl::open`].
+pub(crate) fn open(url: &MetaUrl) -> Result<Database, Fault> {
     let MetaUrl::Memory(name) = url else { return url.open(false) };
     let database = url.open(true)?;
     let volume: Volume = volume_in_memory(name)?;
     volume.format(&*database.engine()).map_err(|error| url.volume_fault(error))?;
-    report.note("this is a new, empty volume in memory: it is gone with all files when it is unmounted");
     Ok(database)
+}
+
+/// The volume's metadata as a client keeps it, remembered for as long as other clients allow; and what counts the
+/// requests that this takes.
+///
+/// # Errors
+/// There is no volume in the database, or not one that this limen can read.
+pub(crate) fn open_meta(url: &MetaUrl, database: &Database, shared: bool) -> Result<(Counted, Meta), Fault> {
+    let engine = Arc::new(Counting::new(database.engine()));
+    let meta = Meta::open(engine.clone(), CACHED_RECORDS).map_err(|error| url.volume_fault(error))?;
+    if let Database::Network(_) = database {
+        meta.set_alone(false);
+        // Half of it here and half in the kernel, while nothing is heard of others' changes.
+        meta.set_lifetime(LIFETIME_UNTOLD / 2);
+    } else {
+        meta.set_alone(!shared);
+        // Asking a database on this machine costs microseconds: with others about, every question is asked.
+        meta.set_lifetime(Duration::ZERO);
+    }
+    Ok((engine, meta))
 }
 
 /// Waits until no block waits for its upload any more.
@@ -207,7 +225,7 @@ fn wait_uploads(store: &BlockStore) -> Result<(), Fault> {
 fn serve_mounted(
     vfs: &Arc<Vfs>,
     store: &Arc<BlockStore>,
-    engine: Arc<Counting<Arc<dyn Engine>>>,
+    engine: Counted,
     options: &Options,
     entry: &mut Entry,
     report: &Report,

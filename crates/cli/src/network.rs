@@ -6,7 +6,7 @@ use std::sync::Arc;
 use engine_mysql::MysqlEngine;
 use engine_postgres::PostgresEngine;
 use engine_redis::RedisEngine;
-use meta::{Batching, Engine};
+use meta::{Batching, Counting, Engine};
 use pool::{Secret, Url};
 
 use crate::fault::Fault;
@@ -47,10 +47,16 @@ pub(crate) struct NetworkUrl {
     shown: String,
 }
 
+/// An engine whose requests are counted.
+pub(crate) type Counted = Arc<Counting<Arc<dyn Engine>>>;
+
 /// An open engine on a network.
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
+    /// Callers share its round trips.
     pub(crate) engine: Arc<dyn Engine>,
+    /// Counts what is sent to the server, after that.
+    pub(crate) sent: Counted,
     /// The server's name and version.
     pub(crate) server: String,
     /// How the server, as it is set up, can lose what it acknowledged.
@@ -113,7 +119,9 @@ impl NetworkUrl {
         let engine = engine.map_err(Fault::new)?;
         let server = server(&engine).map_err(Fault::new)?;
         let warnings = warnings(&engine);
-        Ok(Network { engine: Arc::new(Batching::new(engine, LANES)), server, warnings })
+        let sent: Counted = Arc::new(Counting::new(Arc::new(engine)));
+        let engine = Arc::new(Batching::new(Arc::clone(&sent), LANES));
+        Ok(Network { engine, sent, server, warnings })
     }
 }
 

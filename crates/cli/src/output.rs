@@ -60,6 +60,13 @@ pub(crate) fn progress(what: &'static str) -> ProgressBar {
     bar
 }
 
+/// Counts the parts of work of a known amount; hidden where standard error is no terminal.
+pub(crate) fn progress_of(what: &'static str, parts: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg:12} [{bar:30}] {pos} of {len} ({per_sec})");
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(parts).with_style(style.progress_chars("=> ")).with_message(what)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

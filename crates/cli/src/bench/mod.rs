@@ -20,7 +20,7 @@ mod ops;
 mod place;
 mod series;
 mod suite;
-mod table;
+pub(crate) mod table;
 
 use indicatif::{ProgressBar, ProgressStyle};
 

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::ops::Op;
 use super::suite::Sample;
+use super::table::round;
 use crate::statistics::Statistics;
 
 /// All rounds, in order.
@@ -169,11 +170,6 @@ impl Row {
         }
         row
     }
-}
-
-/// To four digits after the point: more is noise.
-pub(super) fn round(value: f64) -> f64 {
-    (value * 1e4).round() / 1e4
 }
 
 #[cfg(test)]

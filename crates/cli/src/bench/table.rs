@@ -2,18 +2,18 @@
 
 /// A heading and lines; the first column is text, the others are figures and stand to the right.
 #[derive(Debug)]
-pub(super) struct Columns(Vec<Vec<String>>);
+pub(crate) struct Columns(Vec<Vec<String>>);
 
 impl Columns {
-    pub(super) fn new(heading: &[&str]) -> Self {
+    pub(crate) fn new(heading: &[&str]) -> Self {
         Columns(vec![heading.iter().map(|cell| (*cell).to_owned()).collect()])
     }
 
-    pub(super) fn line(&mut self, cells: Vec<String>) {
+    pub(crate) fn line(&mut self, cells: Vec<String>) {
         self.0.push(cells);
     }
 
-    pub(super) fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         let columns = self.0.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
             let cells = self.0.iter().filter_map(|line| line.get(column));
@@ -34,13 +34,18 @@ impl Columns {
 }
 
 /// A figure with as many digits as it is worth.
-pub(super) fn figure(value: f64) -> String {
+pub(crate) fn figure(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
         v if v < 10.0 => format!("{value:.2}"),
         v if v < 100.0 => format!("{value:.1}"),
         _ => format!("{value:.0}"),
     }
+}
+
+/// A figure for programs, to four digits after the point: more is noise.
+pub(crate) fn round(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
 }
 
 #[cfg(test)]
