@@ -20,6 +20,8 @@ pub(crate) struct Target<'a> {
     pub(crate) when: When,
     /// What the names of tables begin with.
     pub(crate) p: &'a str,
+    /// New inodes may have numbers of old ones, which they then replace.
+    pub(crate) careful: bool,
 }
 
 impl Target<'_> {
@@ -262,7 +264,7 @@ impl<'e> Writer<'e> {
         let replaced = list(nodes.iter().map(|node| node.ino.0));
         let uncounted = nodes.iter().map(|node| node.ino).filter(|ino| self.uncounted.contains(ino));
         let uncounted = list(uncounted.map(|ino| ino.0));
-        if !uncounted.is_empty() {
+        if target.careful && !uncounted.is_empty() {
             target.put_if(
                 Count::Replaced,
                 format!(
@@ -272,7 +274,11 @@ impl<'e> Writer<'e> {
             );
         }
         let again = nodes.iter().any(|node| self.put.contains(&node.ino));
-        drop_nodes(target, if again { None } else { Some(Count::Replaced) }, &replaced);
+        if again {
+            drop_nodes(target, None, &replaced);
+        } else if target.careful {
+            drop_nodes(target, Some(Count::Replaced), &replaced);
+        }
         self.put.extend(nodes.iter().map(|node| node.ino));
         let rows = nodes.iter().map(|node| {
             format!(

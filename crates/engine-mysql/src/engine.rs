@@ -19,6 +19,8 @@ const KEPT_OPS: u64 = 16_384;
 pub(crate) const KEPT_SECONDS: u64 = 180;
 /// After so many transactions of its own, a handle removes the oldest rows of the log, at most twice as many.
 const TRIM_EVERY: u64 = 1024;
+/// The server's number for a row whose key is there.
+const DUPLICATE: u16 = 1062;
 /// Rows removed by one statement of a wipe.
 const WIPE_ROWS: u64 = 10_000;
 
@@ -138,8 +140,14 @@ impl MysqlEngine {
     /// Commits what fits into one request; more of it in halves.
     fn commit_on(&self, conn: &mut Connection, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, Fault> {
         let p = &self.config.params.table_prefix;
-        let batch = Batch::new(p, txns);
-        match conn.run(p, &batch.script) {
+        let mut batch = Batch::new(p, txns, false);
+        let mut sets = conn.run(p, &batch.script);
+        if sets.as_ref().is_err_and(|fault| fault.code() == Some(DUPLICATE)) {
+            conn.query("ROLLBACK")?;
+            batch = Batch::new(p, txns, true);
+            sets = conn.run(p, &batch.script);
+        }
+        match sets {
             Ok(sets) => batch.outcomes(sets, label),
             Err(Fault::TooLong(_)) if txns.len() > 1 => {
                 let (first, second) = txns.split_at(txns.len() / 2);

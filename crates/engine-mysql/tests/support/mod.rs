@@ -37,6 +37,7 @@ impl Server {
     pub(crate) fn start(settings: &[&str]) -> Self {
         let dir = tempfile::Builder::new().prefix("limen-mariadb-").tempdir().unwrap().keep();
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::create_dir(dir.join("tmp")).unwrap();
         let undertaker = Command::new("sh")
             .args(["-c", r#"read -r _; kill -9 "$(cat "$1/pid")"; rm -rf "$1""#, "sh"])
             .arg(&dir)
@@ -48,6 +49,8 @@ impl Server {
         let mut arguments = vec![
             "--no-defaults".to_owned(),
             format!("--datadir={}", dir.join("data").display()),
+            // A server that starts removes what it finds of others' temporary tables.
+            format!("--tmpdir={}", dir.join("tmp").display()),
             format!("--socket={}", dir.join("sock").display()),
             format!("--pid-file={}", dir.join("pid").display()),
             format!("--port={port}"),
@@ -61,7 +64,7 @@ impl Server {
             arguments.push("--user=root".to_owned());
         }
         let install = Command::new(program("mariadb-install-db"))
-            .args(&arguments[..2])
+            .args(&arguments[..3])
             .args(["--auth-root-authentication-method=normal", "--skip-test-db"])
             .args(rustix::process::geteuid().is_root().then_some("--user=root"))
             .output()
