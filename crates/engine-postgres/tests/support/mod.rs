@@ -24,8 +24,9 @@ pub(crate) struct Server {
     undertaker: Child,
 }
 
-/// The server's children end soon after it, and write until then.
-const UNDERTAKER: &str = r#"read -r _; kill -9 "$(head -n 1 "$1/data/postmaster.pid")"
+/// What ends the tests must not end it. The server's children end soon after it, and write until then.
+const UNDERTAKER: &str = r#"trap '' TERM INT HUP
+read -r _; kill -9 "$(head -n 1 "$1/data/postmaster.pid")"
 for _ in 1 2 3 4 5 6 7 8 9; do rm -rf "$1" && break; sleep 0.3; done"#;
 
 /// Settings for tests of what an engine does: nothing here outlives the machine.
