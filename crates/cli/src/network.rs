@@ -3,6 +3,7 @@
 use std::fmt::{self, Display};
 use std::sync::Arc;
 
+use engine_etcd::EtcdEngine;
 use engine_mysql::MysqlEngine;
 use engine_postgres::PostgresEngine;
 use engine_redis::RedisEngine;
@@ -18,10 +19,11 @@ enum Server {
     Postgres,
     /// And MariaDB.
     Mysql,
+    Etcd,
 }
 
 /// The scheme of a metadata URL, and whose it is; the first of each server's is its name.
-const SCHEMES: [(&str, Server); 8] = [
+const SCHEMES: [(&str, Server); 10] = [
     ("redis", Server::Redis),
     ("rediss", Server::Redis),
     ("redis+unix", Server::Redis),
@@ -30,6 +32,8 @@ const SCHEMES: [(&str, Server); 8] = [
     ("postgresql", Server::Postgres),
     ("mysql", Server::Mysql),
     ("mariadb", Server::Mysql),
+    ("etcd", Server::Etcd),
+    ("etcds", Server::Etcd),
 ];
 
 /// Commits under way at once: while one is, callers gather for the next.
@@ -104,6 +108,9 @@ impl NetworkUrl {
                 PostgresEngine::server,
                 PostgresEngine::warnings,
             ),
+            Server::Etcd => {
+                self.opened(EtcdEngine::open(&self.url, create), EtcdEngine::server, EtcdEngine::warnings)
+            }
             Server::Mysql => {
                 self.opened(MysqlEngine::open(&self.url, create), MysqlEngine::server, MysqlEngine::warnings)
             }
@@ -171,6 +178,6 @@ mod tests {
 
     #[test]
     fn each_server_is_named_once() {
-        assert_eq!(engines().collect::<Vec<_>>(), ["redis", "postgres", "mysql"]);
+        assert_eq!(engines().collect::<Vec<_>>(), ["redis", "postgres", "mysql", "etcd"]);
     }
 }

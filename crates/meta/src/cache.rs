@@ -9,6 +9,10 @@
 //! directory is lost from memory, by eviction or because the floor kept it out. [`Cache::losses`] counts these for a few
 //! directories together, and each mark carries the count from before the moment it speaks of.
 //!
+//! What another client changed is heard of some time after it happened, and on some engines under a [`Seq`] below that of a
+//! read that missed it. So word of a change ends whatever is known from reads, of the record it names, and bars those that
+//! began before it came. What this client's own commits left behind is known in the server's exact order.
+//!
 //! Lock order: one shard's lock at a time, held for no call out of this file.
 
 use std::collections::HashMap;
@@ -155,6 +159,8 @@ struct Shard {
     clock: Vec<Key>,
     hand: usize,
     floor: Seq,
+    /// When a change was last heard of that concerned a record not in `slots`.
+    heard: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -162,6 +168,8 @@ struct Slot {
     value: Value,
     seq: Seq,
     since: Instant,
+    /// Left by a commit of this client, so that `seq` is the record's exact place in the server's order.
+    committed: bool,
     /// Used since the clock's hand last passed.
     used: bool,
 }
@@ -236,27 +244,35 @@ impl Cache {
         self.put(key, Value::Listed { to: to.cloned(), losses }, seq);
     }
 
-    pub(crate) fn absorb(&self, facts: &Facts) -> Vec<(Key, Value)> {
+    /// Takes in what was read by a request that began at `began`.
+    pub(crate) fn absorb(&self, facts: &Facts, began: Instant) -> Vec<(Key, Value)> {
         let known: Vec<_> = facts.records.iter().filter_map(known).collect();
         for (key, value) in &known {
-            self.put(key.clone(), value.clone(), facts.seq);
+            self.insert(key.clone(), value.clone(), facts.seq, Some(began));
         }
         known
     }
 
+    /// Takes in what a commit of this client left behind.
     pub(crate) fn put(&self, key: Key, value: Value, seq: Seq) {
+        self.insert(key, value, seq, None);
+    }
+
+    fn insert(&self, key: Key, value: Value, seq: Seq, read: Option<Instant>) {
         if !key.is_cacheable() || matches!(value, Value::Acl(None)) {
             return;
         }
         let capacity = self.shard_capacity;
         let mut shard = self.shard(&key);
         let seq = if key.is_immutable() { shard.floor } else { seq };
-        let fresh = Slot { value, seq, since: Instant::now(), used: true };
+        let fresh = Slot { value, seq, since: Instant::now(), committed: read.is_none(), used: true };
+        let began_before = |word: Instant| read.is_some_and(|began| began <= word) && !key.is_immutable();
         if let Some(slot) = shard.slots.get_mut(&key) {
-            if slot.seq <= seq {
+            let is_late = matches!(slot.value, Value::Unknown) && began_before(slot.since);
+            if slot.seq <= seq && !is_late {
                 *slot = fresh;
             }
-        } else if seq < shard.floor {
+        } else if seq < shard.floor || shard.heard.is_some_and(began_before) {
             self.count_loss(&key, &fresh);
         } else if let Some((evicted, slot)) = shard.insert(key, fresh, capacity) {
             self.count_loss(&evicted, &slot);
@@ -267,15 +283,25 @@ impl Cache {
     /// is read from before that.
     pub(crate) fn outdate(&self, key: Key, seq: Seq) {
         let in_listing = matches!(&key, Key::Edge(dir, _) if self.get(&Key::Listed(*dir), None).is_some());
-        if !in_listing {
-            let mut shard = self.shard(&key);
-            if !shard.slots.contains_key(&key) {
+        let mut shard = self.shard(&key);
+        match shard.slots.get_mut(&key) {
+            Some(slot) if slot.committed && slot.seq >= seq => {}
+            Some(slot) => {
+                slot.value = Value::Unknown;
+                slot.seq = seq.max(slot.seq);
+                slot.since = Instant::now();
+                slot.committed = false;
+            }
+            None => {
                 shard.floor = shard.floor.max(seq);
-                return;
+                shard.heard = Some(Instant::now());
+                drop(shard);
+                // In a directory that is in memory as a whole, a name that is unknown has to stand there as such.
+                if in_listing {
+                    self.put(key, Value::Unknown, seq);
+                }
             }
         }
-        // In a directory that is in memory as a whole, a name that is unknown has to stand there as such.
-        self.put(key, Value::Unknown, seq);
     }
 
     /// Forgets everything, as after a gap in what is heard of other clients.
@@ -384,6 +410,38 @@ mod tests {
         assert!(cache.get(&key, None).is_none());
         cache.put(key.clone(), Value::Node(None), Seq(9));
         assert!(cache.get(&key, None).is_some());
+    }
+
+    #[test]
+    fn word_of_a_change_ends_what_was_read_whatever_its_label() {
+        let cache = Cache::new(1000);
+        let key = Key::Edge(Ino::ROOT, Name::new(b"a").unwrap());
+        let facts = |ino| Facts {
+            seq: Seq(16),
+            records: vec![Record::Edge(
+                Ino::ROOT,
+                Name::new(b"a").unwrap(),
+                Some(Edge { ino: Ino(ino), kind: types::FileType::Regular }),
+            )],
+        };
+        let before = Instant::now();
+        cache.absorb(&facts(6), before);
+        cache.outdate(key.clone(), Seq(15));
+        assert_eq!(ino_at(&cache, &key), None, "the read may have missed commit 15");
+        cache.absorb(&facts(6), before);
+        assert_eq!(ino_at(&cache, &key), None, "so may one that was under way");
+        cache.absorb(&facts(7), Instant::now());
+        assert_eq!(ino_at(&cache, &key), Some(Ino(7)));
+        cache.put(key.clone(), edge(8), Seq(20));
+        cache.outdate(key.clone(), Seq(19));
+        assert_eq!(ino_at(&cache, &key), Some(Ino(8)), "an own commit was later");
+        let other = Key::Node(Ino(9));
+        cache.outdate(other.clone(), Seq(21));
+        let node = Facts { seq: Seq(21), records: vec![Record::Node(Ino(9), None)] };
+        cache.absorb(&node, before);
+        assert!(cache.get(&other, None).is_none());
+        cache.absorb(&node, Instant::now());
+        assert!(cache.get(&other, None).is_some());
     }
 
     fn name(i: u64) -> Name {

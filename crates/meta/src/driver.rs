@@ -251,9 +251,10 @@ impl Meta {
             let (result, effects) = match planned {
                 Err(Stop::Missing) => {
                     let wants = view.into_wants();
+                    let began = Instant::now();
                     let facts = self.retry(|| self.engine.read(&wants))?;
                     reads += 1;
-                    fresh.extend(self.cache.absorb(&facts));
+                    fresh.extend(self.cache.absorb(&facts, began));
                     continue;
                 }
                 Err(Stop::KernelIsStale) => return Err(Errno::ESTALE.into()),
@@ -264,6 +265,7 @@ impl Meta {
             };
             let txn = Txn { op_id: id, guards: view.into_guards(), effects };
             let born = if self.is_current() { self.new_directory(&txn) } else { None };
+            let began = Instant::now();
             match self.commit(&txn)? {
                 Outcome::Committed { seq, nodes } => {
                     self.remember(&txn, seq, &nodes);
@@ -274,7 +276,7 @@ impl Meta {
                 }
                 Outcome::Conflict(facts) => {
                     // All guards were read again at one moment: what was found before is superseded.
-                    fresh = self.cache.absorb(&facts);
+                    fresh = self.cache.absorb(&facts, began);
                     reads = 1;
                     if round > 2 {
                         std::thread::sleep(pause(round - 2));
@@ -301,8 +303,9 @@ impl Meta {
     ) -> Result<Listing, Failure> {
         let current = self.is_current();
         let losses = self.cache.losses(parent);
+        let began = Instant::now();
         let Page { facts, more } = self.scan(&Scan::Dir { parent, after: after.clone(), limit, nodes })?;
-        self.cache.absorb(&facts);
+        self.cache.absorb(&facts, began);
         let mut entries: Vec<ListedEntry> = Vec::with_capacity(limit.min(facts.records.len()));
         for record in facts.records {
             match record {
@@ -397,7 +400,7 @@ impl Meta {
                 }
                 Effect::PutAcl { id, text } => {
                     let facts = Facts { seq, records: vec![Record::Acl(*id, Some(text.clone()))] };
-                    self.cache.absorb(&facts);
+                    self.cache.absorb(&facts, Instant::now());
                     continue;
                 }
                 // Their nodes came along with the outcome, unless it is the answer to a repetition.
