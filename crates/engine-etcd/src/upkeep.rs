@@ -41,7 +41,8 @@ impl DoneOps {
         let mut old = Vec::new();
         while done.len() > REMEMBERED_OPS
             && old.len() < most
-            && let Some((op, _)) = done.pop_front_if(|(_, at)| at.elapsed() > REMEMBERED_FOR)
+            && done.front().is_some_and(|(_, at)| at.elapsed() > REMEMBERED_FOR)
+            && let Some((op, _)) = done.pop_front()
         {
             old.push(op);
         }

@@ -15,13 +15,15 @@ use crate::value::{
     encode_place,
 };
 
+/// An answer, and what was looked at for it.
+pub type Answer<T> = (Result<T, Stop>, BTreeSet<Access>);
+
+/// An entry in a listing: its key and name, and the parts beside it: links, mtime, ctime.
+type Listed = (Vec<u8>, Name, Entry, [Option<Held>; 3]);
+
 /// Answers wants, in order. Beside the answer stands what was looked at: where the answer is [`Stop::Missing`], what has
 /// to be read is among it.
-pub fn answer(
-    keys: &Keyspace,
-    wants: &[Want],
-    source: &dyn Source,
-) -> (Result<Vec<Record>, Stop>, BTreeSet<Access>) {
+pub fn answer(keys: &Keyspace, wants: &[Want], source: &dyn Source) -> Answer<Vec<Record>> {
     let mut reader = Reader { keys, look: Lookup::new(source) };
     let mut answers = Ok(Vec::with_capacity(wants.len() * 2));
     for want in wants {
@@ -36,11 +38,7 @@ pub fn answer(
 }
 
 /// A part of a range, and whether more may follow; as [`answer`].
-pub fn page(
-    keys: &Keyspace,
-    scan: &Scan,
-    source: &dyn Source,
-) -> (Result<(Vec<Record>, bool), Stop>, BTreeSet<Access>) {
+pub fn page(keys: &Keyspace, scan: &Scan, source: &dyn Source) -> Answer<(Vec<Record>, bool)> {
     let mut reader = Reader { keys, look: Lookup::new(source) };
     let page = reader.page(scan);
     (page, reader.look.accessed)
@@ -318,7 +316,7 @@ impl Reader<'_> {
         let span = keys.entries(parent);
         let start = after.map_or(span.start, |after| keys.after_entry(parent, after));
         // An entry is complete when the next one begins.
-        let mut entries: Vec<(Vec<u8>, Name, Entry, [Option<Held>; 3])> = Vec::new();
+        let mut entries: Vec<Listed> = Vec::new();
         let mut more = self.visit(start, span.end, limit, |_, key, held| match keys.parse_entry(key) {
             Some((_, name, None)) => {
                 entries.push((key.to_vec(), name, decode_entry(key, &held.value)?, Default::default()));
@@ -365,7 +363,9 @@ impl Reader<'_> {
     fn with_acls(&mut self, node: Node, records: &mut Vec<Record>) -> Result<(), Stop> {
         records.push(Record::Node(node.ino, Some(node)));
         let ids = [node.access_acl, node.default_acl].into_iter().filter(|id| !id.is_none());
-        ids.map(|id| self.acl(id, records)).fold(Ok(()), |all, one| all.and(one))
+        // All of them, to learn at once what is lacking.
+        let answers: Vec<_> = ids.map(|id| self.acl(id, records)).collect();
+        answers.into_iter().collect()
     }
 
     fn nodes(&mut self, after: Ino, limit: usize) -> Result<(Vec<Record>, bool), Stop> {

@@ -209,10 +209,8 @@ impl Run {
 
 /// Whether all hold; each is looked at, to learn at once what all of them lack.
 fn all(guards: impl Iterator<Item = Result<bool, Stop>>) -> Result<bool, Stop> {
-    guards.fold(Ok(true), |all, one| match (all, one) {
-        (Ok(all), Ok(one)) => Ok(all && one),
-        (Err(stop), _) | (Ok(_), Err(stop)) => Err(stop),
-    })
+    let looked: Vec<_> = guards.collect();
+    looked.into_iter().try_fold(true, |all, one| Ok(all && one?))
 }
 
 impl State<'_> {

@@ -159,7 +159,8 @@ impl State<'_> {
             match effect {
                 Effect::AddLinks { .. } => {
                     self.load_links(ino)?;
-                    return Ok(self.change_part(ino, effect));
+                    self.change_part(ino, effect);
+                    return Ok(());
                 }
                 Effect::Touch { .. } => return self.touch_directory(ino, effect),
                 _ => {}

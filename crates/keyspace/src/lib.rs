@@ -25,7 +25,7 @@ mod source;
 mod state;
 mod value;
 
-pub use answer::{answer, implied_place, page};
+pub use answer::{Answer, answer, implied_place, page};
 pub use batch::{Batch, Done, Options, decide};
 pub use keys::{Keyspace, LAYOUT_VERSION, Span};
 pub use settle::{Claim, Write};

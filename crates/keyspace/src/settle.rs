@@ -139,12 +139,10 @@ impl State<'_> {
                         entries.insert((*parent, name.clone()));
                     }
                 }
-                (Some(Home::Here(_)), Some(stored)) => {
-                    if moved || node.dirty {
-                        put(puts, place, encode_place(&Place::Here(*stored)));
-                    }
+                (Some(Home::Here(_)), Some(stored)) if moved || node.dirty => {
+                    put(puts, place, encode_place(&Place::Here(*stored)));
                 }
-                _ if node.base.is_some() => delete(deletes, place),
+                (None, _) if node.base.is_some() => delete(deletes, place),
                 _ => {}
             }
             if let Some(Home::At(parent, name)) = node.base.as_ref().filter(|_| moved) {
