@@ -1,1 +1,0 @@
-//! The metadata engine on tikv.
