@@ -190,12 +190,31 @@ impl Vfs {
     pub(crate) fn change_names<O: meta::Op>(&self, op: &O, from: Ino, to: Ino) -> Result<O::Reply, Errno> {
         let reply = self.meta.run(op, &self.by_kernel(from, to)).map_err(Errno::from);
         self.note_change();
-        if let (Err(Errno::ESTALE), Some(kernel)) = (&reply, self.neighbour.kernel.get()) {
-            kernel.forget_inode(from, false);
-            kernel.forget_inode(to, false);
-            thread::sleep(Duration::from_millis(2));
+        if let Err(Errno::ESTALE) = &reply {
+            self.make_kernel_look_again(&[from, to]);
         }
         reply
+    }
+
+    /// Refuses what the kernel has let through by what no longer holds of an inode: a request that waited for the database
+    /// may come to it long after it was checked.
+    ///
+    /// # Errors
+    /// ESTALE: the kernel looks again, and decides anew.
+    pub(crate) fn admit_by_kernel(&self, node: &Node) -> Result<(), Errno> {
+        if self.is_alone() || self.neighbour.known.get(node.ino) == Some(node.access_rev) {
+            return Ok(());
+        }
+        self.make_kernel_look_again(&[node.ino]);
+        Err(Errno::ESTALE)
+    }
+
+    fn make_kernel_look_again(&self, inos: &[Ino]) {
+        if let Some(kernel) = self.neighbour.kernel.get() {
+            inos.iter().for_each(|&ino| kernel.forget_inode(ino, false));
+            // It hears of it from another thread.
+            thread::sleep(Duration::from_millis(2));
+        }
     }
 }
 

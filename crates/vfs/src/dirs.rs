@@ -51,12 +51,13 @@ const PAGE: usize = 1024;
 
 impl Vfs {
     /// # Errors
-    /// ESTALE where the inode is gone; ENOTDIR.
+    /// ESTALE where the inode is gone, or the kernel decided by outdated rights; ENOTDIR.
     pub fn opendir(&self, ino: Ino) -> Result<DirHandle, Errno> {
         let node = self.node(ino)?;
         if !node.kind.is_dir() {
             return Err(Errno::ENOTDIR);
         }
+        self.admit_by_kernel(&node)?;
         let handle = DirHandle(self.next_dir.fetch_add(1, Ordering::Relaxed));
         let dir = OpenDir { ino, parent: node.parent, names: Mutex::default() };
         self.dirs.write().unwrap_or_else(PoisonError::into_inner).insert(handle, Arc::new(dir));

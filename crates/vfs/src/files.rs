@@ -16,7 +16,7 @@ impl Vfs {
     /// Opens a regular file, once more if it is open. `O_TRUNC` is a truncation of its own, which follows.
     ///
     /// # Errors
-    /// ESTALE where the inode is gone; EISDIR; EINVAL for what is no regular file.
+    /// ESTALE where the inode is gone, or the kernel decided by outdated rights; EISDIR; EINVAL for what is no regular file.
     pub fn open(&self, ino: Ino) -> Result<(), Errno> {
         self.files.open(ino, || self.new_buffer());
         let opened = self.check_open(ino);
@@ -28,8 +28,9 @@ impl Vfs {
 
     fn check_open(&self, ino: Ino) -> Result<(), Errno> {
         // What is gone for good can still be looked at, but not opened.
-        match self.meta.run(&GetNode(ino), &BY_KERNEL)?.kind {
-            FileType::Regular => Ok(()),
+        let node = self.meta.run(&GetNode(ino), &BY_KERNEL)?;
+        match node.kind {
+            FileType::Regular => self.admit_by_kernel(&node),
             FileType::Directory => Err(Errno::EISDIR),
             _ => Err(Errno::EINVAL),
         }
