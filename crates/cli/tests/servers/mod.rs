@@ -4,12 +4,13 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -70,22 +71,31 @@ impl Kind {
 }
 
 /// A server, until dropped.
+///
+/// A shell of its own starts it. A process that has files of a mount open cannot: whatever it starts closes these first,
+/// for which the mount needs its server.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) kind: Kind,
     pub(crate) port: u16,
-    child: Mutex<Child>,
-    directory: TempDir,
-    durable: bool,
+    shell: Mutex<Child>,
+    _directory: TempDir,
 }
+
+/// Runs its arguments once for each line that it reads.
+const SHELL: &str = r#"while read -r _; do "$@"; done"#;
 
 impl Server {
     pub(crate) fn start(kind: Kind, durable: bool) -> Server {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         let directory = tempfile::Builder::new().prefix("limen-server.").tempdir().unwrap();
-        let child = Mutex::new(spawn(kind.command(port, directory.path(), durable)));
-        let server = Server { kind, port, child, directory, durable };
-        server.wait_until_up();
+        let command = kind.command(port, directory.path(), durable);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", SHELL, "sh"]).arg(command.get_program()).args(command.get_args());
+        shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let shell = Mutex::new(shell.spawn().unwrap());
+        let server = Server { kind, port, shell, _directory: directory };
+        server.start_again();
         server
     }
 
@@ -112,28 +122,43 @@ impl Server {
 
     /// As a power cut would, but that what was handed to the kernel is kept.
     pub(crate) fn kill(&self) {
-        let mut child = self.child.lock().unwrap();
-        let _ = child.kill();
-        let _ = child.wait();
+        if let Some(pid) = self.pid() {
+            kill_process(pid, Signal::KILL).unwrap();
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while self.pid().is_some() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// The process that the shell has started, if it lives.
+    fn pid(&self) -> Option<Pid> {
+        let shell = self.shell.lock().unwrap_or_else(PoisonError::into_inner).id();
+        let children = fs::read_to_string(format!("/proc/{shell}/task/{shell}/children")).ok()?;
+        children.split_whitespace().next().and_then(|pid| Pid::from_raw(pid.parse().ok()?))
     }
 
     /// Begins again with what is on the disk.
     pub(crate) fn start_again(&self) {
-        *self.child.lock().unwrap() =
-            spawn(self.kind.command(self.port, self.directory.path(), self.durable));
+        let mut shell = self.shell.lock().unwrap();
+        shell.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        drop(shell);
         self.wait_until_up();
     }
 
     /// To clients a server that is stopped is one that hangs.
     pub(crate) fn stop(&self, stop: bool) {
         let signal = if stop { Signal::STOP } else { Signal::CONT };
-        kill_process(Pid::from_child(&self.child.lock().unwrap()), signal).unwrap();
+        if let Some(pid) = self.pid() {
+            kill_process(pid, signal).unwrap();
+        }
     }
 
     fn wait_until_up(&self) {
         let deadline = Instant::now() + PATIENCE;
         while !self.kind.is_up(self.port) {
-            assert!(Instant::now() < deadline, "{:?} does not start", self.kind);
+            let hint = "does not start: is it installed (scripts/install-deps.sh test)?";
+            assert!(Instant::now() < deadline, "{:?} {hint}", self.kind);
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -142,12 +167,19 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
+        let mut shell = self.shell.lock().unwrap_or_else(PoisonError::into_inner);
+        // It ends with its input.
+        drop(shell.stdin.take());
+        let _ = shell.wait();
     }
 }
 
-fn spawn(mut command: Command) -> Child {
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}; scripts/install-deps.sh test"))
+/// A port that no client is given by chance: while the server is away, one that asks for it might else connect to itself,
+/// and keep it (`net.ipv4.ip_local_port_range` begins at 32,768).
+fn free_port() -> u16 {
+    let first = u16::try_from(std::process::id() % 10_000).unwrap() + 20_000;
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    (first..32_000).find(free).expect("no port is free")
 }
 
 /// The answer to one command: a line, or a bulk string as it is.
