@@ -153,7 +153,9 @@ impl Vfs {
                 again.clear();
                 kernel.expire_all();
             }
-            while let Some((_, parent, name)) = again.pop_front_if(|(due, ..)| *due <= Instant::now()) {
+            while again.front().is_some_and(|(due, ..)| *due <= Instant::now())
+                && let Some((_, parent, name)) = again.pop_front()
+            {
                 kernel.expire_name(parent, name.as_bytes());
             }
         }
