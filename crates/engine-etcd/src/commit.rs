@@ -58,10 +58,15 @@ impl Shared {
             let source = Recall::new(&snapshot, &self.memory);
             let options = Options { blind: true, lane, most_claims: self.max_ops - ROOM, show: false };
             let batch = keyspace::decide(&self.keys, txns, &source, options);
-            if let Some(damaged) = batch.damaged() {
-                return Err(EngineError::permanent(damaged.to_string()));
-            }
             let fresh = read_at > 0 && batch.accessed.iter().all(|access| snapshot.has(access));
+            if let Some(damaged) = batch.damaged() {
+                if fresh {
+                    return Err(EngineError::permanent(damaged.to_string()));
+                }
+                // What is remembered is of several moments, and need not fit together.
+                (snapshot, read_at) = self.read_again(&batch.accessed)?;
+                continue;
+            }
             if batch.is_missing() || batch.done.is_empty() {
                 let mut accesses = batch.accessed.clone();
                 if fresh {

@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_grouped_as_far_as_that_goes() {
         assert_eq!(group_size(2, 100, 20, 128), Some(usize::MAX));
-        for (writes, beside) in [(128, 1), (1000, 40), (4000, 10)] {
+        for (writes, beside) in [(128, 1), (1000, 40), (3800, 10)] {
             let size = group_size(3, writes, beside, 128).unwrap();
             let groups = writes.div_ceil(size);
             assert!(beside.max(3 + groups) + size < 128, "{writes} in {groups} groups of {size}");
