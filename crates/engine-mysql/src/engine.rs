@@ -152,7 +152,8 @@ impl MysqlEngine {
             Err(Fault::TooLong(_)) if txns.len() > 1 => {
                 let (first, second) = txns.split_at(txns.len() / 2);
                 let mut outcomes = self.commit_on(conn, first, label)?;
-                outcomes.extend(self.commit_on(conn, second, label)?);
+                let rest = self.commit_on(conn, second, label);
+                outcomes.extend(rest.map_err(|fault| Fault::Partly(Box::new(fault)))?);
                 Ok(outcomes)
             }
             Err(fault) => Err(fault),

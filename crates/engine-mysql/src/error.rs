@@ -2,7 +2,7 @@
 
 use std::io;
 
-use meta::EngineError;
+use meta::{EngineError, ErrorKind};
 use mysql::{DriverError, Error};
 use types::Errno;
 
@@ -29,6 +29,8 @@ pub(crate) enum Fault {
     Malformed(&'static str),
     /// The request is longer than the server takes (`max_allowed_packet`, in bytes).
     TooLong(usize),
+    /// It came after an earlier part of the same batch was committed.
+    Partly(Box<Fault>),
 }
 
 impl Fault {
@@ -40,13 +42,18 @@ impl Fault {
     pub(crate) fn code(&self) -> Option<u16> {
         match self {
             Fault::Sql(Error::MySqlError(error)) => Some(error.code),
+            Fault::Partly(fault) => fault.code(),
             _ => None,
         }
     }
 
     /// Whether the connection still does what it is told.
     pub(crate) fn leaves_connection(&self) -> bool {
-        matches!(self, Fault::Malformed(_) | Fault::TooLong(_))
+        match self {
+            Fault::Malformed(_) | Fault::TooLong(_) => true,
+            Fault::Partly(fault) => fault.leaves_connection(),
+            Fault::Sql(_) => false,
+        }
     }
 }
 
@@ -75,6 +82,7 @@ pub(crate) enum Stage {
 /// | 1040, 1203, 1226: too many connections; 1053, 1152, 1290, 1792, 1836, 3032: shutting down or read-only | did not happen, transient | EIO |
 /// | 1158-1161, 1180, 1317, 1927, 1969, 3024, and all failures of the network after a commit was sent | may have happened | EIO |
 /// | failures of the network else | did not happen, transient | EIO |
+/// | any of these, after a part of the batch was committed | may have happened | as above |
 /// | all else: wrong password, no such table, damage | did not happen | EIO |
 pub(crate) fn engine_error(place: &str, fault: Fault, stage: Stage) -> EngineError {
     let unsure = |message: String| match stage {
@@ -82,6 +90,9 @@ pub(crate) fn engine_error(place: &str, fault: Fault, stage: Stage) -> EngineErr
         Stage::Connect | Stage::Read => EngineError::transient(message),
     };
     match fault {
+        Fault::Partly(fault) => {
+            EngineError { kind: ErrorKind::Indeterminate, ..engine_error(place, *fault, stage) }
+        }
         Fault::Malformed(what) => {
             let message = format!("{place}: {what}: the tables are damaged, or another program writes them");
             match stage {
