@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use engine_etcd::{EtcdEngine, OpenError};
 use pool::Url;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
 
 #[derive(Debug)]
@@ -89,6 +89,10 @@ impl Server {
         let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         let pid = Pid::from_child(&process);
         kill_process(pid, signal).expect("a signal to etcd");
+        if signal == Signal::STOP {
+            // Until the last of its threads stands still, it may answer.
+            waitpid(Some(pid), WaitOptions::UNTRACED).expect("etcd to stop");
+        }
     }
 
     /// Kills it, and starts it again on the same data.

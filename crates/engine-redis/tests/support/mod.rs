@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use engine_redis::RedisEngine;
 use pool::Url;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
 
 /// How long a server may take to start or to stop; far longer than any does.
@@ -127,7 +127,12 @@ impl Server {
     /// Stops or lets go on: to clients a stopped server is one that hangs.
     pub fn signal(&self, signal: Signal) {
         let child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
-        kill_process(Pid::from_child(&child), signal).unwrap();
+        let pid = Pid::from_child(&child);
+        kill_process(pid, signal).unwrap();
+        if signal == Signal::STOP {
+            // Until the last of its threads stands still, it may answer.
+            waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
+        }
     }
 
     fn wait_until_up(&self) {
