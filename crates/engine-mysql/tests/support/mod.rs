@@ -116,6 +116,10 @@ impl Server {
         let pid = self.server.lock().unwrap().as_ref().unwrap().id().to_string();
         let signal = if pause { "STOP" } else { "CONT" };
         assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());
+        // Until the last of its threads stands still, it may answer.
+        while pause && !all_threads_stopped(&pid) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// A URL of the database with the parameters of `query`.
@@ -208,4 +212,14 @@ pub(crate) fn empty_with(query: &str) -> (MysqlEngine, Place) {
         engine.wipe().unwrap();
     }
     (engine, Place { prefix })
+}
+
+/// By the state in `/proc/PID/task/TID/stat`, proc(5), which follows the name in parentheses.
+#[allow(dead_code)]
+fn all_threads_stopped(pid: &str) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    tasks.flatten().all(|task| {
+        let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('T'))
+    })
 }
