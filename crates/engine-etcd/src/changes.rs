@@ -67,8 +67,7 @@ impl EtcdChanges {
         let is_progress = response.events.is_empty();
         for kv in response.events.into_iter().filter_map(|event| event.kv) {
             let op = self.keys.parse_log(&kv.key);
-            let entry = decode_log(&kv.key, &kv.value)
-                .map_err(|damaged| EngineError::permanent(damaged.to_string()))?;
+            let entry = decode_log(&kv.key, &kv.value)?;
             let op = op.ok_or_else(|| EngineError::permanent("a change under a key that cannot be"))?;
             let by = SessionId((op.0 >> 64) as u64);
             self.ready.push_back(Change {

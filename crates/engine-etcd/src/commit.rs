@@ -9,13 +9,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use keyspace::{Access, Batch, Done, Held, Options, Snapshot, Write};
-use meta::{EngineError, ErrorKind, Facts, Guard, Outcome, Txn, Want};
+use keyspace::{
+    Above, Access, Batch, Done, Fresh, Options, Recall, Snapshot, disagree, is_needed, likely, wants,
+};
+use meta::{EngineError, ErrorKind, Facts, Outcome, Txn};
 
 use crate::engine::Shared;
 use crate::error::Asked;
-use crate::memory::{Above, Recall};
-use crate::read::{Fresh, disagree, fetch, read_seq, records_of, seq};
+use crate::read::{fetch, read_seq, seq};
 use crate::request;
 use crate::wire::{TXN, TxnResponse};
 
@@ -61,7 +62,7 @@ impl Shared {
             let fresh = read_at > 0 && batch.accessed.iter().all(|access| snapshot.has(access));
             if let Some(damaged) = batch.damaged() {
                 if fresh {
-                    return Err(EngineError::permanent(damaged.to_string()));
+                    return Err(damaged.clone().into());
                 }
                 // What is remembered is of several moments, and need not fit together.
                 (snapshot, read_at) = self.read_again(&batch.accessed)?;
@@ -74,20 +75,18 @@ impl Shared {
                         return Err(disagree());
                     }
                     let wants = wants(txns.get(..1).unwrap_or_default());
-                    let fresh = Fresh { snapshot: &snapshot, shared: self };
+                    let fresh = Fresh { snapshot: &snapshot, memory: &self.memory, keys: &self.keys };
                     let (answer, looked) = keyspace::answer(&self.keys, &wants, &fresh);
                     match answer {
                         Ok(records) => {
                             outcomes.push(Outcome::Conflict(Facts { seq: read_seq(read_at), records }));
                             return Ok(());
                         }
-                        Err(keyspace::Stop::Damaged(damaged)) => {
-                            return Err(EngineError::permanent(damaged.to_string()));
-                        }
+                        Err(keyspace::Stop::Damaged(damaged)) => return Err(damaged.into()),
                         Err(_) => accesses.extend(looked),
                     }
                 } else {
-                    accesses.extend(records_of(&self.memory, &self.keys, &wants(txns)));
+                    accesses.extend(likely(&self.keys, &self.memory, &wants(txns)));
                 }
                 (snapshot, read_at) = self.read_again(&accesses)?;
                 continue;
@@ -98,9 +97,9 @@ impl Shared {
                 return Ok(());
             }
             let mut otherwise = batch.accessed.clone();
-            otherwise.extend(records_of(&self.memory, &self.keys, &wants(decided)));
+            otherwise.extend(likely(&self.keys, &self.memory, &wants(decided)));
             let otherwise: Vec<Access> =
-                otherwise.into_iter().filter(|access| self.is_needed(access)).collect();
+                otherwise.into_iter().filter(|access| is_needed(&self.keys, &self.memory, access)).collect();
             let shown: Vec<Access> = batch.shown.iter().cloned().collect();
             let answer = self.send(&batch, read_at, &shown, &otherwise)?;
             let revision = answer.header.map_or(0, |header| header.revision);
@@ -124,7 +123,7 @@ impl Shared {
             }
             let mut found = Snapshot::default();
             request::take(&mut found, &otherwise, answer.responses.into_iter());
-            self.memory.note_snapshot(&self.keys, &found, revision);
+            self.memory.note_snapshot(&self.keys, &found, revision.unsigned_abs());
             (snapshot, read_at) = (found, revision);
         }
         Err(EngineError::transient(format!("{ATTEMPTS} times other clients were faster")))
@@ -152,24 +151,13 @@ impl Shared {
         let revision = self.with_connection(Asked::Look, |connection| {
             fetch(connection, &accesses, 0, self.max_ops, &mut snapshot)
         })?;
-        self.memory.note_snapshot(&self.keys, &snapshot, revision);
+        self.memory.note_snapshot(&self.keys, &snapshot, revision.unsigned_abs());
         Ok((snapshot, revision))
     }
 
     fn note_writes(&self, batch: &Batch, revision: i64) {
-        let version = revision.unsigned_abs();
-        for write in &batch.writes {
-            match write {
-                Write::Put(key, value) => {
-                    self.memory.note(key, Some(Held { value: value.clone(), version }), revision);
-                }
-                Write::Delete(key) => self.memory.note(key, None, revision),
-                // It may have stood there before, or stands there as it was.
-                Write::PutGreater(key, _) | Write::PutIfAbsent(key, _) => self.memory.forget(key),
-                Write::DeleteSpan(_) => {}
-            }
-        }
-        self.note_done(batch.writes.iter().filter_map(|write| self.keys.parse_log(write.key())));
+        self.memory.note_writes(&batch.writes, revision.unsigned_abs());
+        self.done.note(batch.writes.iter().filter_map(|write| self.keys.parse_log(write.key())));
     }
 
     /// Up to some milliseconds, more the more often others were faster; no two wait for just as long.
@@ -177,11 +165,6 @@ impl Shared {
         let most_us = 200 * u64::from(attempt.min(50));
         Duration::from_micros(self.random() % most_us.max(1))
     }
-}
-
-/// What a conflict of any of them has to tell.
-fn wants(txns: &[Txn]) -> Vec<Want> {
-    txns.iter().flat_map(|txn| &txn.guards).map(Guard::want).collect()
 }
 
 fn outcome(done: Done, revision: i64) -> Outcome {

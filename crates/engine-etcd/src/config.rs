@@ -3,12 +3,11 @@
 use std::fs;
 use std::sync::Arc;
 
+use keyspace::OpenError;
 use pool::{Host, Params, Secret, Url};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
-
-use crate::error::OpenError;
 
 const PORT: u16 = 2379;
 
@@ -30,7 +29,7 @@ impl Config {
     /// `compaction=off` where somebody else compacts the cluster.
     pub(crate) fn new(url: &Url) -> Result<Self, OpenError> {
         let mut query = url.query.clone();
-        let params = Params::take(&mut query)?;
+        let params = Params::take(&mut query).map_err(OpenError::config)?;
         let tls = match url.scheme.as_str() {
             "etcds" => {
                 let files = ["cacert", "cert", "key"].map(|name| query.remove(name));
@@ -51,7 +50,7 @@ impl Config {
                 return Err(OpenError::Config(format!("compaction={other} is neither on nor off")));
             }
         };
-        Params::refuse_rest(&query)?;
+        Params::refuse_rest(&query).map_err(OpenError::config)?;
         if url.hosts.is_empty() {
             return Err(OpenError::Config("an etcd URL names at least one host".to_owned()));
         }

@@ -1,22 +1,20 @@
 //! The engine: its connections, what it remembers, and the boundary it implements.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
-use keyspace::{Keyspace, LAYOUT_VERSION};
+use keyspace::{DoneOps, Keyspace, LAYOUT_VERSION, Lanes, Memory, OpenError, Upkeep};
 use meta::{Changes, Engine, EngineError, Facts, Outcome, Page, Scan, Txn, Want};
 use pool::{Connect, Pool, Url};
-use types::OpId;
 
 use crate::changes::EtcdChanges;
 use crate::config::Config;
 use crate::connect::Connector;
-use crate::error::{Asked, OpenError};
-use crate::memory::Memory;
+use crate::error::Asked;
 use crate::request;
 use crate::schema;
-use crate::upkeep::{DoneOps, Upkeep};
+use crate::upkeep;
 use crate::wire::{
     PutRequest, Request, RequestOp, STATUS, StatusRequest, StatusResponse, TXN, TxnRequest, TxnResponse,
 };
@@ -47,7 +45,7 @@ impl EtcdEngine {
     ///
     /// # Errors
     /// [`OpenError::Missing`] where there is none, unless `create`; [`OpenError::Newer`] for the layout of a later
-    /// limenfs; [`OpenError::Param`] and [`OpenError::Config`] for a URL that cannot be; [`OpenError::Engine`] where no
+    /// limenfs; [`OpenError::Config`] for a URL that cannot be; [`OpenError::Engine`] where no
     /// host answers or lets us in.
     pub fn open(url: &Url, create: bool) -> Result<Self, OpenError> {
         let config = Config::new(url)?;
@@ -70,8 +68,8 @@ impl EtcdEngine {
         let mut connection = shared.pool.get()?;
         schema::prepare(&mut connection, &keys, &prefix, create)?;
         drop(connection);
-        let upkeep = Upkeep::start(&shared)
-            .map_err(|error| OpenError::Config(format!("no thread for the upkeep of the volume: {error}")))?;
+        let upkeep = upkeep::start(&shared)
+            .map_err(|error| OpenError::config(format!("no thread for the upkeep of the volume: {error}")))?;
         Ok(EtcdEngine { shared, _upkeep: upkeep })
     }
 
@@ -146,48 +144,5 @@ impl Engine for EtcdEngine {
 impl Shared {
     pub(crate) fn random(&self) -> u64 {
         self.random.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed))
-    }
-
-    pub(crate) fn note_done(&self, ops: impl Iterator<Item = OpId>) {
-        self.done.note(ops);
-    }
-}
-
-/// The lanes of the usage that this handle writes: one for each commit under way, used again and again.
-#[derive(Debug)]
-pub(crate) struct Lanes {
-    free: Mutex<Vec<u64>>,
-    next: AtomicU64,
-}
-
-#[derive(Debug)]
-pub(crate) struct Lane<'a> {
-    lanes: &'a Lanes,
-    number: u64,
-}
-
-impl Lanes {
-    /// `first` is random, so that no two handles have a lane in common.
-    fn new(first: u64) -> Self {
-        Lanes { free: Mutex::default(), next: AtomicU64::new(first) }
-    }
-
-    pub(crate) fn take(&self) -> Lane<'_> {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        // Lane 0 is where others are folded into.
-        let number = free.unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed).max(1));
-        Lane { lanes: self, number }
-    }
-}
-
-impl Lane<'_> {
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-}
-
-impl Drop for Lane<'_> {
-    fn drop(&mut self) {
-        self.lanes.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.number);
     }
 }

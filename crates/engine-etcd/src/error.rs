@@ -1,29 +1,9 @@
 //! etcd's errors, and what they mean to the caller.
 
 use meta::EngineError;
-use pool::ParamError;
 use types::Errno;
 
 use crate::grpc::{CallError, code};
-
-/// Why a volume could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("there is no volume under the prefix '{0}': make one with limen format")]
-    Missing(String),
-    #[error(
-        "the volume has layout version {found}, and this limen knows versions up to {known}: use the limen that wrote it, or a newer one"
-    )]
-    Newer { found: u32, known: u32 },
-    #[error("what stands under the prefix '{0}' is not of limenfs")]
-    NotLimenfs(String),
-    #[error(transparent)]
-    Param(#[from] ParamError),
-    #[error("{0}")]
-    Config(String),
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-}
 
 /// What is asked of the server: after an error, whether something may have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,6 @@
 //! | `read`, `scan` | records out of keys |
 //! | `commit` | a batch of transactions as one etcd transaction |
 //! | `request` | claims, writes and reads as etcd has them |
-//! | `memory` | the keys that were seen last |
 //! | `changes` | the stream of changes |
 //! | `upkeep` | forgetting what is no longer needed |
 //! | `connect`, `grpc`, `wire` | a connection; calls over HTTP/2; etcd's messages |
@@ -21,7 +20,6 @@ mod connect;
 mod engine;
 mod error;
 mod grpc;
-mod memory;
 mod read;
 mod request;
 mod scan;
@@ -30,4 +28,4 @@ mod upkeep;
 mod wire;
 
 pub use engine::EtcdEngine;
-pub use error::OpenError;
+pub use keyspace::OpenError;

@@ -1,18 +1,14 @@
 //! Records out of keys.
 
-use keyspace::{Access, Known, Snapshot, Source, Span, Stop};
-use meta::{EngineError, Facts, Record, Seq, Want};
+use keyspace::{Access, Answer, Snapshot, Source, answer};
+use meta::{EngineError, Facts, Seq, Want};
 
 use crate::connect::Connection;
 use crate::engine::Shared;
 use crate::error::{Asked, engine_error};
 use crate::grpc::CallError;
-use crate::memory::{Memory, Recall};
 use crate::request;
 use crate::wire::{TXN, TxnRequest, TxnResponse};
-
-/// How often what was read may turn out not to be enough: an entry, its inode's place, its ACLs, and as many again.
-const ROUNDS: usize = 16;
 
 /// The number of what was committed by a revision, one of the transactions that it held.
 pub(crate) fn seq(revision: i64, index: u8) -> Seq {
@@ -68,49 +64,11 @@ pub(crate) fn fetch(
     Ok(revision)
 }
 
-/// What was read, and beneath it what never changes.
-pub(crate) struct Fresh<'a> {
-    pub(crate) snapshot: &'a Snapshot,
-    pub(crate) shared: &'a Shared,
-}
-
-impl Source for Fresh<'_> {
-    fn get(&self, key: &[u8]) -> Known {
-        match self.snapshot.get(key) {
-            Known::Unknown if self.shared.keys.is_constant(key) => match self.shared.memory.get(key) {
-                Known::Held(held) => Known::Held(held),
-                // It may be there by now.
-                Known::Absent | Known::Unknown => Known::Unknown,
-            },
-            known => known,
-        }
-    }
-
-    fn span(&self, span: &Span) -> Option<&[(bytes::Bytes, keyspace::Held)]> {
-        self.snapshot.span(span)
-    }
-}
-
 impl Shared {
-    /// Whether it has to be read, or is remembered and cannot have changed.
-    pub(crate) fn is_needed(&self, access: &Access) -> bool {
-        match access {
-            Access::Key(key) if self.keys.is_constant(key) => !matches!(self.memory.get(key), Known::Held(_)),
-            _ => true,
-        }
-    }
-
     pub(crate) fn facts(&self, wants: &[Want]) -> Result<Facts, EngineError> {
         // What a look at the memory comes across is most likely all that is needed.
-        let nothing = Snapshot::default();
-        let (_, mut accesses) = keyspace::answer(&self.keys, wants, &Recall::new(&nothing, &self.memory));
-        if accesses.is_empty() {
-            accesses.insert(Access::Key(self.keys.version()));
-        }
-        let (records, revision) = self.read_until(accesses, |source| {
-            let (answer, accesses) = keyspace::answer(&self.keys, wants, source);
-            (answer, accesses)
-        })?;
+        let first = keyspace::likely(&self.keys, &self.memory, wants);
+        let (records, revision) = self.read_until(first, |source| answer(&self.keys, wants, source))?;
         Ok(Facts { seq: read_seq(revision), records })
     }
 
@@ -118,39 +76,18 @@ impl Shared {
     pub(crate) fn read_until<T>(
         &self,
         first: impl IntoIterator<Item = Access>,
-        answer: impl Fn(&dyn Source) -> (Result<T, Stop>, std::collections::BTreeSet<Access>),
+        answer: impl Fn(&dyn Source) -> Answer<T>,
     ) -> Result<(T, i64), EngineError> {
-        let mut snapshot = Snapshot::default();
-        let mut accesses: Vec<Access> = first.into_iter().filter(|access| self.is_needed(access)).collect();
-        let mut revision = 0;
-        for _ in 0..ROUNDS * ROUNDS {
-            if !accesses.is_empty() || revision == 0 {
-                if accesses.is_empty() {
-                    accesses.push(Access::Key(self.keys.version()));
-                }
-                let mut found = Snapshot::default();
-                revision = self.with_connection(Asked::Look, |connection| {
-                    fetch(connection, &accesses, revision, self.max_ops, &mut found)
-                })?;
-                self.memory.note_snapshot(&self.keys, &found, revision);
-                snapshot.extend(found);
-            }
-            let (answered, looked) = answer(&Fresh { snapshot: &snapshot, shared: self });
-            match answered {
-                Ok(records) => return Ok((records, revision)),
-                Err(Stop::Damaged(damaged)) => return Err(EngineError::permanent(damaged.to_string())),
-                Err(Stop::Missing | Stop::Flush) => {
-                    accesses = looked
-                        .into_iter()
-                        .filter(|access| !snapshot.has(access) && self.is_needed(access))
-                        .collect();
-                    if accesses.is_empty() {
-                        return Err(disagree());
-                    }
-                }
-            }
-        }
-        Err(EngineError::permanent("a read came to no end"))
+        let fetch = |accesses: &[Access], at: Option<u64>| {
+            let mut found = Snapshot::default();
+            let at = at.and_then(|at| i64::try_from(at).ok()).unwrap_or(0);
+            let revision = self.with_connection(Asked::Look, |connection| {
+                fetch(connection, accesses, at, self.max_ops, &mut found)
+            })?;
+            Ok((found, revision.unsigned_abs()))
+        };
+        let (answer, revision) = keyspace::until(&self.keys, &self.memory, None, first, fetch, answer)?;
+        Ok((answer, i64::try_from(revision).unwrap_or(0)))
     }
 
     /// Runs a request on a connection of the pool, which is closed should it fail.
@@ -168,15 +105,4 @@ impl Shared {
             engine_error(asked, &error)
         })
     }
-}
-
-pub(crate) fn disagree() -> EngineError {
-    EngineError::permanent("an inode's place and the entry it names do not agree: run limen fsck")
-}
-
-pub(crate) fn records_of(memory: &Memory, keys: &keyspace::Keyspace, wants: &[Want]) -> Vec<Access> {
-    let nothing = Snapshot::default();
-    let (_, accesses): (Result<Vec<Record>, Stop>, _) =
-        keyspace::answer(keys, wants, &Recall::new(&nothing, memory));
-    accesses.into_iter().collect()
 }

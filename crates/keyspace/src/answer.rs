@@ -45,7 +45,7 @@ pub fn page(keys: &Keyspace, scan: &Scan, source: &dyn Source) -> Answer<(Vec<Re
 }
 
 /// What an entry that is an inode's home says of that inode's place: the key and the value that stand there.
-pub fn implied_place(keys: &Keyspace, key: &[u8], value: &[u8]) -> Option<(Vec<u8>, Bytes)> {
+pub(crate) fn implied_place(keys: &Keyspace, key: &[u8], value: &[u8]) -> Option<(Vec<u8>, Bytes)> {
     let (parent, name, _) = keys.parse_entry(key).filter(|(_, _, part)| part.is_none())?;
     let stored = decode_entry(key, value).ok()?.stored?;
     Some((keys.place(stored.node.ino), encode_place(&Place::At(Home::At(parent, name)))))

@@ -18,6 +18,7 @@
 //! | `g` slice, `h` slice | garbage: its size; rows that refer to a slice beyond its first |
 //! | `z` | is there once slices have been shared, and changes whenever a `h` does |
 //! | `l` operation | that it is done, and what it touched |
+//! | `b` lane, `d` lane number | on a store that pushes no changes: how often one writer has written; what was touched then |
 //!
 //! An inode lives in the entry that names it, so that looking up a name and listing a directory with its inodes are one
 //! range each. Of several names one is the home; an inode without a name lives under its number. What changes all the
@@ -228,6 +229,30 @@ impl Keyspace {
     pub fn parse_log(&self, key: &[u8]) -> Option<OpId> {
         let bytes = self.rest(key, b'l')?;
         Some(OpId(u128::from_be_bytes(bytes.try_into().ok()?)))
+    }
+
+    /// How often the writer of a lane has written.
+    pub fn head(&self, lane: u64) -> Vec<u8> {
+        self.key(b'b', &[&lane.to_be_bytes()])
+    }
+
+    pub fn heads(&self) -> Span {
+        self.table(b'b')
+    }
+
+    /// Which lane a key of [`Keyspace::heads`] is of.
+    pub fn parse_head(&self, key: &[u8]) -> Option<u64> {
+        Some(u64::from_be_bytes(self.rest(key, b'b')?.try_into().ok()?))
+    }
+
+    /// What the writer of a lane touched when it wrote for the `number`th time.
+    pub fn told(&self, lane: u64, number: u64) -> Vec<u8> {
+        self.key(b'd', &[&lane.to_be_bytes(), &number.to_be_bytes()])
+    }
+
+    pub fn all_told(&self, lane: u64) -> Span {
+        let start = self.key(b'd', &[&lane.to_be_bytes()]);
+        Span { end: after_prefix(&start), start, limit: usize::MAX }
     }
 
     /// What follows the letter of the table.

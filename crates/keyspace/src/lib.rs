@@ -14,20 +14,38 @@
 //! | `guard`, `effect` | what must hold, and what then changes |
 //! | `batch` | a batch decided as a whole |
 //! | `settle` | the changes as writes of keys |
+//! | `memory` | the keys that were seen last |
+//! | `ask` | a question, asked until there is an answer |
+//! | `told` | changes as keys, for stores that push none |
+//! | `lanes` | the usage in parts, one for each writer |
+//! | `upkeep` | what is done now and then in the background |
+//! | `open` | whether there is a volume, and of which version |
 
 mod answer;
+mod ask;
 mod batch;
 mod effect;
 mod guard;
 mod keys;
+mod lanes;
+mod memory;
+mod open;
 mod settle;
 mod source;
 mod state;
+mod told;
+mod upkeep;
 mod value;
 
-pub use answer::{Answer, answer, implied_place, page};
+pub use answer::{Answer, answer, page};
+pub use ask::{Fresh, disagree, is_needed, likely, until, wants};
 pub use batch::{Batch, Done, Options, decide};
 pub use keys::{Keyspace, LAYOUT_VERSION, Span};
+pub use lanes::{Lanes, Taken, fold};
+pub use memory::{Above, Memory, Recall};
+pub use open::{OpenError, check_version};
 pub use settle::{Claim, Write};
 pub use source::{Access, Held, Known, Snapshot, Source, Stop};
-pub use value::{Damaged, Lane, LogEntry, decode_lane, decode_log, encode_lane};
+pub use told::{Head, KEPT, Told, decode_head, decode_told, encode_head, encode_told};
+pub use upkeep::{DoneOps, Upkeep};
+pub use value::{Damaged, LogEntry, decode_log};

@@ -1,6 +1,7 @@
 //! What is known of the store's keys, and what has to be read to go on.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt::Debug;
 
 use bytes::Bytes;
 
@@ -56,7 +57,7 @@ impl Access {
 }
 
 /// Who knows values: a snapshot, or what a client remembers.
-pub trait Source {
+pub trait Source: Debug {
     fn get(&self, key: &[u8]) -> Known;
     /// `None` if unknown.
     fn span(&self, span: &Span) -> Option<&[(Bytes, Held)]>;

@@ -200,21 +200,23 @@ impl<'a> State<'a> {
         Ok(())
     }
 
-    /// The whole inode as it is now, without a claim on what is only shown.
+    /// The whole inode as it is now. What is only shown is not claimed, but on a store where a transaction sees one
+    /// moment and is committed at another: there nothing may happen in between.
     pub(crate) fn image(&mut self, ino: Ino) -> Result<Option<Node>, Stop> {
         let Some(state) = self.nodes.get(&ino).cloned() else { return Ok(None) };
         let Some(mut node) = state.stored.map(|stored| stored.node) else { return Ok(None) };
+        let claim = !self.options.blind;
         if state.links == Part::Unknown {
-            let (key, held) = self.part(ino, LINKS, false)?;
+            let (key, held) = self.part(ino, LINKS, claim)?;
             (node.nlink, node.atime) = decode_links(&key, &held.value)?;
         }
         if matches!(state.mtime, Part::Unknown | Part::Pending(_)) {
-            let (key, held) = self.part(ino, MTIME, false)?;
+            let (key, held) = self.part(ino, MTIME, claim)?;
             let base = decode_time(&key, &held.value)?;
             node.mtime = if let Part::Pending(time) = state.mtime { time } else { base };
         }
         if matches!(state.ctime, Part::Unknown | Part::Pending(_)) {
-            let (key, held) = self.part(ino, CTIME, false)?;
+            let (key, held) = self.part(ino, CTIME, claim)?;
             let base = decode_time(&key, &held.value)?;
             node.ctime = if let Part::Pending(time) = state.ctime { time.max(base) } else { base };
         }
@@ -291,6 +293,12 @@ impl<'a> State<'a> {
             if !self.options.blind {
                 self.claims.insert(key.to_vec(), Some(held.version));
             }
+        }
+        if !self.options.blind {
+            // Whoever adds a lane writes this one.
+            let first = self.keys.lane(0);
+            let held = self.look.key(&first, Presume::Nothing)?;
+            self.claim(first, held.as_ref());
         }
         self.unchanged.insert(span);
         Ok((inodes.max(0), blocks.max(0)))

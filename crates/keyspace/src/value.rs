@@ -50,9 +50,9 @@ pub(crate) enum Place {
 
 /// What one writer has added to the usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lane {
-    pub inodes: i64,
-    pub blocks: i64,
+pub(crate) struct Lane {
+    pub(crate) inodes: i64,
+    pub(crate) blocks: i64,
 }
 
 /// What is kept of an operation that is done.
@@ -67,21 +67,21 @@ pub struct LogEntry {
 pub(crate) struct Writer(Vec<u8>);
 
 impl Writer {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Writer(vec![VERSION])
     }
 
-    fn u8(mut self, value: u8) -> Self {
+    pub(crate) fn u8(mut self, value: u8) -> Self {
         self.0.push(value);
         self
     }
 
-    fn u32(mut self, value: u32) -> Self {
+    pub(crate) fn u32(mut self, value: u32) -> Self {
         self.0.extend_from_slice(&value.to_be_bytes());
         self
     }
 
-    fn u64(mut self, value: u64) -> Self {
+    pub(crate) fn u64(mut self, value: u64) -> Self {
         self.0.extend_from_slice(&value.to_be_bytes());
         self
     }
@@ -91,7 +91,7 @@ impl Writer {
         self
     }
 
-    fn bytes(mut self, value: &[u8]) -> Self {
+    pub(crate) fn bytes(mut self, value: &[u8]) -> Self {
         self.0.extend_from_slice(value);
         self
     }
@@ -127,7 +127,7 @@ impl Writer {
         times.into_iter().fold(writer.u32(node.nlink), |writer, time| writer.i64(time.nanos()))
     }
 
-    fn done(self) -> Bytes {
+    pub(crate) fn done(self) -> Bytes {
         self.0.into()
     }
 }
@@ -176,7 +176,7 @@ pub(crate) fn encode_u64(value: u64) -> Bytes {
     Writer::new().u64(value).done()
 }
 
-pub fn encode_lane(lane: Lane) -> Bytes {
+pub(crate) fn encode_lane(lane: Lane) -> Bytes {
     Writer::new().i64(lane.inodes).i64(lane.blocks).done()
 }
 
@@ -212,7 +212,7 @@ pub(crate) fn encode_log(index: u8, touched: &[Touched]) -> Bytes {
 }
 
 /// Takes fields off the front; `None` at the end of the bytes or for what cannot be.
-struct Reader<'a>(&'a [u8]);
+pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reader<'a> {
     fn chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
@@ -221,15 +221,15 @@ impl<'a> Reader<'a> {
         Some(*first)
     }
 
-    fn u8(&mut self) -> Option<u8> {
+    pub(crate) fn u8(&mut self) -> Option<u8> {
         self.chunk::<1>().map(|[byte]| byte)
     }
 
-    fn u32(&mut self) -> Option<u32> {
+    pub(crate) fn u32(&mut self) -> Option<u32> {
         self.chunk().map(u32::from_be_bytes)
     }
 
-    fn u64(&mut self) -> Option<u64> {
+    pub(crate) fn u64(&mut self) -> Option<u64> {
         self.chunk().map(u64::from_be_bytes)
     }
 
@@ -245,11 +245,16 @@ impl<'a> Reader<'a> {
         std::mem::take(&mut self.0)
     }
 
-    fn text(&mut self) -> Option<String> {
+    /// Bytes after their number.
+    pub(crate) fn counted(&mut self) -> Option<&'a [u8]> {
         let length = self.u32()?;
-        let (text, rest) = self.0.split_at_checked(length as usize)?;
+        let (bytes, rest) = self.0.split_at_checked(length as usize)?;
         self.0 = rest;
-        Some(str::from_utf8(text).ok()?.to_owned())
+        Some(bytes)
+    }
+
+    fn text(&mut self) -> Option<String> {
+        Some(str::from_utf8(self.counted()?).ok()?.to_owned())
     }
 
     fn kind(&mut self) -> Option<FileType> {
@@ -297,7 +302,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Decodes a whole value: nothing may be left over.
-fn decode<T>(
+pub(crate) fn decode<T>(
     what: &'static str,
     key: &[u8],
     value: &[u8],
@@ -362,9 +367,7 @@ pub(crate) fn decode_u64(key: &[u8], value: &[u8]) -> Result<u64, Damaged> {
     decode("a number", key, value, |reader| reader.u64())
 }
 
-/// # Errors
-/// [`Damaged`].
-pub fn decode_lane(key: &[u8], value: &[u8]) -> Result<Lane, Damaged> {
+pub(crate) fn decode_lane(key: &[u8], value: &[u8]) -> Result<Lane, Damaged> {
     decode("a part of the usage", key, value, |reader| {
         Some(Lane { inodes: reader.i64()?, blocks: reader.i64()? })
     })

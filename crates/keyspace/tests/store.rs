@@ -140,9 +140,9 @@ impl Engine for Store {
         let mut state = self.state();
         let mut outcomes = Vec::new();
         while let Some(rest) = txns.get(outcomes.len()..).filter(|rest| !rest.is_empty()) {
-            // What is shown must not be needed to decide.
+            // What is shown must not be needed to decide, unless it is claimed.
             let mut snapshot = Snapshot::default();
-            let batch = self.decide(&state, rest, &mut snapshot, false);
+            let batch = self.decide(&state, rest, &mut snapshot, !self.blind);
             if batch.done.is_empty() {
                 assert!(batch.conflicts());
                 let wants: Vec<Want> = rest[0].guards.iter().map(Guard::want).collect();
@@ -197,4 +197,8 @@ mod seeing {
 
 mod operations {
     meta::ops_suite!(|| super::Store::new(true));
+}
+
+mod operations_seeing {
+    meta::ops_suite!(|| super::Store::new(false));
 }

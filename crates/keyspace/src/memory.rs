@@ -1,20 +1,26 @@
-//! The keys that were seen last, and as of which revision: what makes a warm commit one round trip.
+//! The keys that were seen last, and as of which moment: what makes a warm commit one round trip, or says at once all
+//! that it has to read.
 //!
-//! It only has to be good guesses: whatever a commit rests on is compared by the server.
+//! It only has to be good guesses: whatever a commit rests on is read or compared by the server.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use keyspace::{Held, Keyspace, Known, Snapshot, Source, Span, implied_place};
+
+use crate::answer::implied_place;
+use crate::keys::{Keyspace, Span};
+use crate::settle::Write;
+use crate::source::{Held, Known, Snapshot, Source};
 
 /// Keys in one generation; there are two.
 const GENERATION: usize = 100_000;
 const SHARDS: usize = 16;
 
+/// What was seen of keys, bounded, shared by threads.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
+pub struct Memory {
     shards: [Mutex<Shard>; SHARDS],
 }
 
@@ -28,7 +34,7 @@ struct Shard {
 #[derive(Clone, Debug)]
 struct Seen {
     held: Option<Held>,
-    as_of: i64,
+    as_of: u64,
 }
 
 impl Memory {
@@ -42,7 +48,8 @@ impl Memory {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn get(&self, key: &[u8]) -> Known {
+    /// What the key was when it was seen last.
+    pub fn get(&self, key: &[u8]) -> Known {
         let mut shard = self.shard(key);
         if let Some(seen) = shard.young.get(key) {
             return known(seen.held.clone());
@@ -57,8 +64,8 @@ impl Memory {
         }
     }
 
-    /// Notes what the key was as of a revision, unless something newer is known.
-    pub(crate) fn note(&self, key: &[u8], held: Option<Held>, as_of: i64) {
+    /// Notes what the key was as of a moment, of which later ones are greater, unless something newer is known.
+    pub fn note(&self, key: &[u8], held: Option<Held>, as_of: u64) {
         let mut shard = self.shard(key);
         let newer = |seen: &Seen| seen.as_of > as_of;
         if shard.young.get(key).is_some_and(newer) || shard.old.get(key).is_some_and(newer) {
@@ -68,14 +75,14 @@ impl Memory {
         shard.insert(key.to_vec(), Seen { held, as_of });
     }
 
-    pub(crate) fn forget(&self, key: &[u8]) {
+    pub fn forget(&self, key: &[u8]) {
         let mut shard = self.shard(key);
         shard.young.remove(key);
         shard.old.remove(key);
     }
 
     /// Notes what was read, and where the inodes are that were met in it.
-    pub(crate) fn note_snapshot(&self, keys: &Keyspace, snapshot: &Snapshot, as_of: i64) {
+    pub fn note_snapshot(&self, keys: &Keyspace, snapshot: &Snapshot, as_of: u64) {
         let single = snapshot.keys().map(|(key, held)| (key.as_slice(), held.as_ref()));
         for (key, held) in single.chain(snapshot.found().map(|(key, held)| (&key[..], Some(held)))) {
             self.note(key, held.cloned(), as_of);
@@ -89,7 +96,22 @@ impl Memory {
         }
     }
 
-    pub(crate) fn clear(&self) {
+    /// Notes what was written by the commit of that number.
+    pub fn note_writes(&self, writes: &[Write], version: u64) {
+        for write in writes {
+            match write {
+                Write::Put(key, value) => {
+                    self.note(key, Some(Held { value: value.clone(), version }), version);
+                }
+                Write::Delete(key) => self.note(key, None, version),
+                // It may have stood there before, or stands there as it was.
+                Write::PutGreater(key, _) | Write::PutIfAbsent(key, _) => self.forget(key),
+                Write::DeleteSpan(_) => {}
+            }
+        }
+    }
+
+    pub fn clear(&self) {
         for shard in &self.shards {
             *shard.lock().unwrap_or_else(PoisonError::into_inner) = Shard::default();
         }
@@ -111,14 +133,14 @@ fn known(held: Option<Held>) -> Known {
 
 /// What was just read, and beneath it what is remembered, which stays the same for as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Recall<'a> {
+pub struct Recall<'a> {
     fresh: &'a Snapshot,
     memory: &'a Memory,
     recalled: RefCell<HashMap<Vec<u8>, Known>>,
 }
 
 impl<'a> Recall<'a> {
-    pub(crate) fn new(fresh: &'a Snapshot, memory: &'a Memory) -> Self {
+    pub fn new(fresh: &'a Snapshot, memory: &'a Memory) -> Self {
         Recall { fresh, memory, recalled: RefCell::default() }
     }
 }
@@ -145,7 +167,8 @@ impl Source for Recall<'_> {
 }
 
 /// One source above another.
-pub(crate) struct Above<'a>(pub(crate) &'a Snapshot, pub(crate) &'a dyn Source);
+#[derive(Debug)]
+pub struct Above<'a>(pub &'a Snapshot, pub &'a dyn Source);
 
 impl Source for Above<'_> {
     fn get(&self, key: &[u8]) -> Known {

@@ -1,0 +1,84 @@
+//! The usage in parts: each writer has one of its own, a lane, so that no two write the same key.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+
+use crate::keys::Keyspace;
+use crate::settle::{Claim, Write};
+use crate::source::Held;
+use crate::value::{Damaged, Lane, decode_lane, encode_lane};
+
+/// Lanes beyond which they are folded, and how many at once.
+const MOST_LANES: usize = 64;
+
+/// The lanes that one handle writes: one for each commit under way, used again and again.
+#[derive(Debug)]
+pub struct Lanes {
+    free: Mutex<Vec<u64>>,
+    next: AtomicU64,
+}
+
+/// A lane in use; it is free again when dropped.
+#[derive(Debug)]
+pub struct Taken<'a> {
+    lanes: &'a Lanes,
+    number: u64,
+}
+
+impl Lanes {
+    /// `first` is random, so that no two handles have a lane in common.
+    pub fn new(first: u64) -> Self {
+        Lanes { free: Mutex::default(), next: AtomicU64::new(first) }
+    }
+
+    pub fn take(&self) -> Taken<'_> {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        // Lane 0 is where others are folded into.
+        let number = free.unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed).max(1));
+        Taken { lanes: self, number }
+    }
+}
+
+impl Taken<'_> {
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.lanes.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.number);
+    }
+}
+
+/// Brings the usage into one lane, should handles that are gone have left many: what must be so, and what is then
+/// written. `found` is all that [`Keyspace::lanes`] holds. Whoever writes one of the lanes meanwhile makes this fail, to
+/// be done another time.
+///
+/// # Errors
+/// [`Damaged`].
+pub fn fold(keys: &Keyspace, found: &[(Bytes, Held)]) -> Result<Option<(Vec<Claim>, Vec<Write>)>, Damaged> {
+    if found.len() <= MOST_LANES {
+        return Ok(None);
+    }
+    let first = keys.lane(0);
+    let (mut sum, mut claims, mut writes) = (Lane::default(), Vec::new(), Vec::new());
+    // Lane 0 is the first in order, so it is among those that are folded.
+    for (key, held) in found.iter().take(MOST_LANES) {
+        let lane = decode_lane(key, &held.value)?;
+        sum.inodes = sum.inodes.wrapping_add(lane.inodes);
+        sum.blocks = sum.blocks.wrapping_add(lane.blocks);
+        claims.push(Claim::Key(key.to_vec(), Some(held.version)));
+        if *key != first {
+            writes.push(Write::Delete(key.to_vec()));
+        }
+    }
+    if !claims.iter().any(|claim| matches!(claim, Claim::Key(key, _) if *key == first)) {
+        claims.push(Claim::Key(first.clone(), None));
+    }
+    writes.push(Write::Put(first, encode_lane(sum)));
+    Ok(Some((claims, writes)))
+}

@@ -1,0 +1,127 @@
+//! Changes as keys, for stores that push none: who wants to hear of them looks again and again.
+//!
+//! Each writer counts its writes under a key of its own, the head of its lane, and puts what it touched beside it under
+//! the count. Both are written by the transaction that changes the records, so that they can be seen when these can. Two
+//! writes of one lane meet in its head, so that their counts are in the order in which they become visible, with none
+//! left out. A look at all heads as of one moment so tells exactly what has become visible since the last one, however
+//! long some transaction took.
+
+use bytes::Bytes;
+use meta::Touched;
+use types::OpId;
+
+use crate::value::{Damaged, Writer, decode};
+
+/// The writes of a lane that are there to be read are the last so many.
+pub const KEPT: u64 = 1024;
+
+/// How often one writer has written: the counts of its first and its last write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    pub first: u64,
+    pub last: u64,
+}
+
+/// A transaction that was committed, as it is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    pub op: OpId,
+    /// Its position among those that were committed by the same write.
+    pub index: u8,
+    pub touched: Vec<Touched>,
+}
+
+impl Head {
+    /// The head after one more write by a transaction of that number. A lane that was cleared away does not begin with
+    /// a count that it had before, for the numbers of transactions grow faster than the counts.
+    pub fn after(head: Option<Head>, number: u64) -> Head {
+        match head {
+            Some(Head { first, last }) => Head { first, last: last.saturating_add(1) },
+            None => Head { first: number, last: number },
+        }
+    }
+
+    /// The counts of what was written since the head was `before`; `None` where some of it is no longer there.
+    pub fn since(&self, before: Option<Head>) -> Option<std::ops::RangeInclusive<u64>> {
+        let from = match before {
+            Some(before) if before.first == self.first => before.last.saturating_add(1),
+            _ => self.first,
+        };
+        let is_there = from.saturating_add(KEPT) > self.last;
+        is_there.then_some(from..=self.last)
+    }
+}
+
+pub fn encode_head(head: Head) -> Bytes {
+    Writer::new().u64(head.first).u64(head.last).done()
+}
+
+/// # Errors
+/// [`Damaged`].
+pub fn decode_head(key: &[u8], value: &[u8]) -> Result<Head, Damaged> {
+    decode("the head of a lane", key, value, |reader| {
+        Some(Head { first: reader.u64()?, last: reader.u64()? })
+    })
+}
+
+pub fn encode_told(all: &[Told]) -> Bytes {
+    let write = |writer: Writer, told: &Told| {
+        let touched = Touched::encode(&told.touched);
+        let (session, count) = ((told.op.0 >> 64) as u64, told.op.0 as u64);
+        // What one transaction touches is far below 4 GiB.
+        let length = u32::try_from(touched.len()).unwrap_or(u32::MAX);
+        writer.u64(session).u64(count).u8(told.index).u32(length).bytes(&touched)
+    };
+    all.iter().fold(Writer::new(), write).done()
+}
+
+/// # Errors
+/// [`Damaged`].
+pub fn decode_told(key: &[u8], value: &[u8]) -> Result<Vec<Told>, Damaged> {
+    decode("what was touched", key, value, |reader| {
+        let mut all = Vec::new();
+        while !reader.0.is_empty() {
+            let op = OpId(u128::from(reader.u64()?) << 64 | u128::from(reader.u64()?));
+            let index = reader.u8()?;
+            all.push(Told { op, index, touched: Touched::decode(reader.counted()?)? });
+        }
+        Some(all)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use types::Ino;
+
+    use super::*;
+
+    #[test]
+    fn heads_say_what_is_new_and_what_is_lost() {
+        let mut head = Head::after(None, 900);
+        assert_eq!(head.since(None), Some(900..=900));
+        let seen = head;
+        assert!(head.since(Some(seen)).unwrap().is_empty());
+        for number in 901..=903 {
+            head = Head::after(Some(head), number * 10);
+        }
+        assert_eq!(head.since(Some(seen)), Some(901..=903));
+        // Cleared away in between.
+        let again = Head::after(None, 5000);
+        assert_eq!(again.since(Some(seen)), Some(5000..=5000));
+        let far = Head { first: 900, last: 900 + KEPT };
+        assert_eq!(far.since(Some(seen)), Some(901..=900 + KEPT));
+        assert_eq!(Head { last: far.last + 1, ..far }.since(Some(seen)), None);
+    }
+
+    #[test]
+    fn the_stored_form_is_read_back() {
+        let all = vec![
+            Told { op: OpId(u128::MAX - 7), index: 255, touched: vec![Touched::Node(Ino(3))] },
+            Told { op: OpId(1 << 64 | 2), index: 0, touched: Vec::new() },
+        ];
+        assert_eq!(decode_told(b"k", &encode_told(&all)), Ok(all));
+        assert!(decode_told(b"k", b"\x01\x02").is_err());
+        let head = Head { first: 1, last: u64::MAX };
+        assert_eq!(decode_head(b"k", &encode_head(head)), Ok(head));
+    }
+}
