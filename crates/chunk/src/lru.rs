@@ -48,6 +48,16 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
         self.lock().entries.contains_key(key)
     }
 
+    /// Whether it is there, or will be in a moment.
+    pub(crate) fn has_or_loads(&self, key: &K) -> bool {
+        let state = self.lock();
+        state.entries.contains_key(key) || state.loading.contains(key)
+    }
+
+    pub(crate) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
     /// Keeps `value`, unless it alone outweighs the cache, and returns the keys of what had to go for it.
     pub(crate) fn insert(&self, key: K, value: V, weight: u64) -> Vec<K> {
         let mut state = self.lock();

@@ -31,10 +31,6 @@ pub const DEFAULT_CACHE_BYTES: u64 = 256 << 20;
 /// How many background requests run at once: uploads and blocks read ahead.
 const BACKGROUND_THREADS: usize = 8;
 
-/// How many blocks are read ahead. With one, it would be wanted half a block after it was asked for, which is sooner than a
-/// disk brings it.
-const BLOCKS_AHEAD: u32 = 2;
-
 /// How many trailers are remembered for reads of single pages, each at most 272 bytes.
 const TRAILERS: u64 = 4096;
 
@@ -215,7 +211,6 @@ impl BlockStore {
             let len = block_len(size, index);
             let (part, tail) = rest.split_at_mut(rest.len().min((len - from) as usize));
             self.inner.read_block(BlockName { id, block: index, len }, from, part)?;
-            self.read_ahead(id, size, index, from, part.len() as u32);
             offset += part.len() as u32;
             rest = tail;
         }
@@ -251,17 +246,39 @@ impl BlockStore {
     /// # Errors
     /// As [`BlockStore::read_chunk`].
     pub fn chunk_bytes(&self, rows: &[Slice], pos: u32, len: u32) -> Result<Bytes, ChunkError> {
-        if let [Piece { source: PieceSource::Blocks { id, offset, size }, .. }] = *resolve(rows, pos, len)
+        if let [Piece { source: PieceSource::Blocks { id, offset, .. }, .. }] = *resolve(rows, pos, len)
             && let (index, from) = (offset / BLOCK_BYTES, offset % BLOCK_BYTES)
             && let Some(block) = self.inner.blocks.get(&(id, index))
             && u64::from(from) + u64::from(len) <= block.len() as u64
         {
-            self.read_ahead(id, size, index, from, len);
             return Ok(block.slice(from as usize..(from + len) as usize));
         }
         let mut buf = vec![0; len as usize];
         self.read_chunk(rows, pos, &mut buf)?;
         Ok(buf.into())
+    }
+
+    /// Fetches in the background what is not cached of the blocks with the `len` bytes from `pos` on of a chunk. Errors are
+    /// left to whoever reads them.
+    pub fn prefetch(&self, rows: &[Slice], pos: u32, len: u32) {
+        for piece in resolve(rows, pos, len) {
+            let PieceSource::Blocks { id, offset, size } = piece.source else { continue };
+            for block in offset / BLOCK_BYTES..offset.saturating_add(piece.len).div_ceil(BLOCK_BYTES) {
+                let name = BlockName { id, block, len: block_len(size, block) };
+                if name.len > 0 && !self.inner.blocks.has_or_loads(&(id, block)) {
+                    self.spawn(move |inner| {
+                        if let Err(error) = inner.whole_block(name) {
+                            tracing::debug!(%error, "a block could not be read ahead");
+                        }
+                    });
+                }
+            }
+        }
+    }
+
+    /// The bound of the cache of blocks in memory.
+    pub fn cache_bytes(&self) -> u64 {
+        self.inner.blocks.capacity()
     }
 
     /// Fetches block `block` of slice `id`, which holds `size` bytes, from the store itself whatever is cached, and
@@ -384,25 +401,6 @@ impl BlockStore {
         let inner = Arc::clone(&self.inner);
         // Not the store itself: its last owner stops these threads, and must not be one of them.
         drop(self.runtime.spawn_blocking(move || task(&inner)));
-    }
-
-    /// Fetches the next blocks in the background when a read crosses the middle of one that is cached whole: a sequential
-    /// reader does so once a block.
-    fn read_ahead(&self, id: SliceId, size: u32, index: u32, from: u32, len: u32) {
-        let crosses = (from..from + len).contains(&(BLOCK_BYTES / 2));
-        if !crosses || !self.inner.blocks.contains(&(id, index)) {
-            return;
-        }
-        for next in index + 1..block_count(size).min(index + 1 + BLOCKS_AHEAD) {
-            if !self.inner.blocks.contains(&(id, next)) {
-                self.spawn(move |inner| {
-                    let name = BlockName { id, block: next, len: block_len(size, next) };
-                    if let Err(error) = inner.whole_block(name) {
-                        tracing::debug!(%error, "a block could not be read ahead");
-                    }
-                });
-            }
-        }
     }
 }
 

@@ -9,12 +9,17 @@
 //! Lock order: `writer` before `state` before `answer`. `state` is never held while a batch is worked on.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use meta::{EngineError, Outcome, Txn};
 
 /// How many transactions of others make a batch full, lest its first member wait long.
 const BATCH_TXNS: usize = 256;
+
+/// How often a caller whose transactions wait lets others run before it sleeps.
+const YIELDS: u32 = 20;
 
 pub(crate) type Answer = Result<Vec<Outcome>, EngineError>;
 
@@ -35,6 +40,8 @@ struct State {
 struct Waiter {
     txns: Vec<Txn>,
     answer: Mutex<Option<Answer>>,
+    /// It was woken, or would have been: there is an answer, or nobody leads.
+    told: AtomicBool,
     wake: Condvar,
 }
 
@@ -55,10 +62,12 @@ impl<W> GroupCommit<W> {
         if !state.led {
             return self.lead(state, txns, work);
         }
-        let waiter = Arc::new(Waiter { txns: txns.to_vec(), answer: Mutex::new(None), wake: Condvar::new() });
+        let waiter = Arc::new(Waiter::new(txns));
         state.waiting.push_back(waiter.clone());
+        drop(state);
+        waiter.yield_until_told();
+        state = lock(&self.state);
         loop {
-            state = waiter.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
             if let Some(answer) = lock(&waiter.answer).take() {
                 return answer;
             }
@@ -66,6 +75,7 @@ impl<W> GroupCommit<W> {
                 state.waiting.retain(|other| !Arc::ptr_eq(other, &waiter));
                 return self.lead(state, &waiter.txns, work);
             }
+            state = waiter.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -85,6 +95,28 @@ impl<W> GroupCommit<W> {
         drop(state);
         let own = lead.work(txns, &work);
         own.unwrap_or_else(lost)
+    }
+}
+
+impl Waiter {
+    fn new(txns: &[Txn]) -> Self {
+        let (answer, told) = (Mutex::new(None), AtomicBool::new(false));
+        Waiter { txns: txns.to_vec(), answer, told, wake: Condvar::new() }
+    }
+
+    fn wake(&self) {
+        self.told.store(true, Ordering::Release);
+        self.wake.notify_one();
+    }
+
+    /// Lets others run for about as long as a commit takes. Who sleeps is woken by the kernel only after that.
+    fn yield_until_told(&self) {
+        for _ in 0..YIELDS {
+            if self.told.load(Ordering::Acquire) {
+                break;
+            }
+            thread::yield_now();
+        }
     }
 }
 
@@ -123,7 +155,7 @@ impl<W> Lead<'_, W> {
         }
         drop(state);
         for waiter in self.batch.drain(..) {
-            waiter.wake.notify_one();
+            waiter.wake();
         }
     }
 }
@@ -137,7 +169,7 @@ impl<W> Drop for Lead<'_, W> {
         let next = state.waiting.front().cloned();
         drop(state);
         if let Some(next) = next {
-            next.wake.notify_one();
+            next.wake();
         }
     }
 }

@@ -130,6 +130,18 @@ impl Mount {
         Ok(())
     }
 
+    /// Lets the kernel read so far ahead of who reads in a row. By itself it takes what INIT says, but no more than its own
+    /// 128 KiB (`process_init_reply` in `fs/fuse/inode.c`). To be called when INIT is answered, as it is after
+    /// [`Mount::attach`].
+    ///
+    /// # Errors
+    /// EACCES without root; ENOENT where `/sys` is not mounted.
+    pub fn set_read_ahead(&self, bytes: u32) -> std::io::Result<()> {
+        let (major, minor) = self.dev;
+        let file = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+        std::fs::write(file, (bytes / 1024).to_string())
+    }
+
     /// Unmounts; does nothing if that happened already.
     ///
     /// # Errors

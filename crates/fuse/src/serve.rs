@@ -18,6 +18,9 @@ use crate::kernel::{self, Memory};
 use crate::root;
 use crate::waiters::Waiters;
 
+/// How far the kernel reads ahead, where the mount is root's: one READ of the greatest length.
+const READ_AHEAD_BYTES: u32 = 1 << 20;
+
 /// How to mount.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -115,6 +118,9 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
     };
     let server = std::thread::Builder::new().name("limen-serve".into()).spawn(serve).map_err(starting)?;
     mount.attach()?;
+    if let Err(error) = mount.set_read_ahead(READ_AHEAD_BYTES) {
+        tracing::debug!(%error, "the kernel reads ahead as little as it does by itself");
+    }
     Ok(Mounted { mount, server, counts })
 }
 

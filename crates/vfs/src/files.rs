@@ -1,5 +1,6 @@
 //! Open files: read, write, flush, fsync.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, Slice, SliceId, Slice
 use crate::attr::{Attr, Caller};
 use crate::names::MakeRequest;
 use crate::open::{FileData, OpenFile};
+use crate::readahead;
 use crate::vfs::{BY_KERNEL, Vfs};
 
 impl Vfs {
@@ -67,6 +69,7 @@ impl Vfs {
         } else {
             // Rows found under the lock hold every write that was finished before this read began.
             let rows = self.rows(&file, &mut data, offset, len)?;
+            self.read_ahead(&file, &mut data, offset..offset + len, size);
             drop(data);
             self.bytes_of(&rows, offset, len).or_else(|first| {
                 // The slices may have been replaced meanwhile and their blocks removed: look once more.
@@ -223,6 +226,22 @@ impl Vfs {
         self.read_rows(&rows, offset, buf).map_err(|error| data_error(file.ino, offset, &error))
     }
 
+    /// Has fetched what a reader of `range` will want next. What fails is left to the read itself.
+    fn read_ahead(&self, file: &OpenFile, data: &mut FileData, range: Range<u64>, size: u64) {
+        let most = readahead::most_bytes(self.store.cache_bytes(), self.files.count());
+        let Some(next) = data.ahead.note(range, most) else { return };
+        let (mut at, end) = (next.start, next.end.min(size));
+        while at < end {
+            let (_, pos) = ChunkIndex::of(at);
+            let len = (CHUNK_BYTES - u64::from(pos)).min(end - at);
+            match self.rows(file, data, at, len).as_deref() {
+                Ok([rows]) => self.store.prefetch(rows, pos, len as u32),
+                _ => return,
+            }
+            at += len;
+        }
+    }
+
     /// The rows of every chunk that the range touches.
     fn rows(
         &self,
@@ -284,4 +303,54 @@ fn data_error(ino: Ino, offset: u64, error: &ChunkError) -> Errno {
     let (chunk, _) = ChunkIndex::of(offset);
     tracing::error!(%ino, %chunk, offset, %error, "file data");
     error.errno()
+}
+
+#[cfg(test)]
+mod tests {
+    use meta::ops::AtimeMode;
+    use types::BLOCK_BYTES;
+
+    use crate::fixture;
+
+    const BLOCK: u64 = BLOCK_BYTES as u64;
+
+    #[test]
+    fn readers_from_end_to_end_fetch_each_block_once() {
+        // What was written last is in the cache, but not what is read first.
+        let (vfs, _) = fixture::volume_with_cache(AtimeMode::Never, 12 * BLOCK);
+        let bytes: Vec<u8> = (0..1 << 20).map(|i| (i / 251) as u8).collect();
+        // Two chunks, and more.
+        let size = 36 * BLOCK;
+        let files = ["a", "b"].map(|name| fixture::make(&vfs, name));
+        for ino in files {
+            for at in (0..size).step_by(bytes.len()) {
+                vfs.write(ino, at, &bytes, false).unwrap();
+            }
+            vfs.flush(ino).unwrap();
+        }
+        for at in (0..size).step_by(bytes.len()) {
+            for ino in files {
+                assert!(vfs.read(ino, at, 1 << 20).unwrap() == bytes);
+            }
+        }
+        assert_eq!(vfs.store.requests().gets, 2 * 36);
+    }
+
+    #[test]
+    fn whoever_reads_in_a_row_is_ahead_of_no_block() {
+        let (vfs, _) = fixture::volume_with_cache(AtimeMode::Never, 16 * BLOCK);
+        let ino = fixture::make(&vfs, "a");
+        let bytes = vec![7; BLOCK as usize];
+        for block in 0..40 {
+            vfs.write(ino, block * BLOCK, &bytes, false).unwrap();
+        }
+        vfs.flush(ino).unwrap();
+        // One block and a bit is read, and the next one is fetched all the same.
+        for at in (0..=BLOCK).step_by(1 << 20) {
+            vfs.read(ino, at, 1 << 20).unwrap();
+        }
+        while vfs.store.requests().gets < 3 {
+            std::thread::yield_now();
+        }
+    }
 }

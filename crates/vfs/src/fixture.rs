@@ -13,6 +13,11 @@ pub(crate) const ROOT: Caller = Caller { uid: 0, gid: 0, pid: 1 };
 
 /// Mounted by nobody else, and what counts its engine's requests.
 pub(crate) fn volume(atime: AtimeMode) -> (Vfs, Arc<Counting<MemEngine>>) {
+    volume_with_cache(atime, DEFAULT_CACHE_BYTES)
+}
+
+/// With a cache of blocks of so many bytes.
+pub(crate) fn volume_with_cache(atime: AtimeMode, cache_bytes: u64) -> (Vfs, Arc<Counting<MemEngine>>) {
     let engine = Arc::new(Counting::new(MemEngine::default()));
     let volume = Volume {
         name: "v".into(),
@@ -31,7 +36,7 @@ pub(crate) fn volume(atime: AtimeMode) -> (Vfs, Arc<Counting<MemEngine>>) {
     let meta = Meta::open(engine.clone(), 100_000).unwrap();
     meta.set_alone(true);
     let config = StorageConfig { storage: "memory".into(), bucket: String::new() };
-    let store = BlockStore::open(&config, DEFAULT_CACHE_BYTES).unwrap();
+    let store = BlockStore::open(&config, cache_bytes).unwrap();
     let options = VfsOptions { atime, ..VfsOptions::default() };
     (Vfs::new(Arc::new(meta), store, options), engine)
 }

@@ -18,6 +18,7 @@ mod names;
 mod numbers;
 mod open;
 mod ranges;
+mod readahead;
 mod session;
 mod vfs;
 mod xattrs;

@@ -13,6 +13,7 @@ use chunk::WriteBuffer;
 use types::{ChunkIndex, Ino, Slice, Time};
 
 use crate::attr::Attr;
+use crate::readahead::ReadAhead;
 
 /// An inode that is open.
 #[derive(Debug)]
@@ -32,13 +33,14 @@ pub(crate) struct FileData {
     pub(crate) buffer: WriteBuffer,
     /// The rows of chunks read since the last change.
     pub(crate) rows: HashMap<ChunkIndex, Arc<[Slice]>>,
+    pub(crate) ahead: ReadAhead,
 }
 
 impl OpenFile {
     fn new(ino: Ino, buffer: WriteBuffer) -> Self {
         OpenFile {
             ino,
-            data: Mutex::new(FileData { buffer, rows: HashMap::new() }),
+            data: Mutex::new(FileData { buffer, rows: HashMap::new(), ahead: ReadAhead::default() }),
             dirty_end: AtomicU64::new(0),
             mtime_nanos: AtomicI64::new(0),
             orphan: AtomicBool::new(false),
@@ -175,6 +177,11 @@ impl OpenTable {
             slot.handles += 1;
         }
         Seal { shard, ino, file }
+    }
+
+    /// How many files are open.
+    pub(crate) fn count(&self) -> u64 {
+        self.open.load(Ordering::Relaxed)
     }
 
     /// All open files.
