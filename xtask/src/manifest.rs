@@ -8,6 +8,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("acl", &["types"]),
     ("meta", &["types", "acl"]),
+    ("inspect", &["types", "acl", "meta"]),
     ("pool", &["meta"]),
     ("keyspace", &["types", "meta"]),
     ("engine-*", &["types", "meta", "pool", "keyspace"]),

@@ -1,0 +1,578 @@
+//! What somebody is thinking of: a `setfacl`, `chmod` or `chown`, or a change of a group's members.
+
+use std::iter::Peekable;
+
+use acl::posix::{self, Entry, Perm, PosixAcl, Tag};
+use types::Mode;
+
+use crate::subject::{Rules, Subject};
+
+/// Names of users and groups, looked up wherever they are known.
+pub trait Names {
+    fn user(&self, name: &str) -> Option<u32>;
+    fn group(&self, name: &str) -> Option<u32>;
+}
+
+/// A change to think through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The user becomes a member of the group. Users are kept by name, for their groups are to be looked up.
+    Join {
+        user: String,
+        group: u32,
+    },
+    Leave {
+        user: String,
+        group: u32,
+    },
+    /// A file, and with `recursive` all that is below it.
+    Edit {
+        path: String,
+        recursive: bool,
+        edit: Edit,
+    },
+}
+
+/// What is done to a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Edit {
+    Setfacl(Setfacl),
+    /// The nine bits; SUID, SGID and the sticky bit as the number says.
+    Chmod(Mode),
+    Chown {
+        uid: Option<u32>,
+        gid: Option<u32>,
+    },
+}
+
+/// The options of a setfacl(1), as far as they touch access: what is said of default ACLs changes nothing yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Setfacl {
+    steps: Vec<Step>,
+    /// `-n`.
+    keep_mask: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    /// `-b`
+    Clear,
+    /// `--set`
+    Set(Vec<Spec>),
+    /// `-m`
+    Modify(Vec<Spec>),
+    /// `-x`
+    Remove(Vec<Tag>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Spec {
+    tag: Tag,
+    perm: Perm,
+    /// `X`: execute, if it is a directory or somebody may already.
+    execute_if: bool,
+}
+
+/// Why a change cannot be thought through.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    #[error(
+        "'{0}' is not understood: write setfacl, chmod or chown with what follows, or add user U to group G, or \
+         remove user U from group G"
+    )]
+    Command(String),
+    #[error("a quotation mark is not closed")]
+    Quote,
+    #[error("'{0}' is no option that is understood here")]
+    Option(String),
+    #[error("{0} is missing")]
+    Missing(&'static str),
+    #[error("one path at a time: '{0}' is one more")]
+    Paths(String),
+    #[error("'{0}' is no entry of an ACL: write them as in u:ann:rwx,g:staff:r-x")]
+    Entry(String),
+    #[error("'{0}' is no mode: write it in octal, as in 750")]
+    Mode(String),
+    #[error("there is no user '{0}'")]
+    User(String),
+    #[error("there is no group '{0}'")]
+    Group(String),
+    #[error("the ACL would be refused: {0}")]
+    Acl(#[from] posix::AclError),
+    #[error("files with NFSv4 ACLs are not changed by setfacl or chmod here")]
+    Nfs4,
+}
+
+/// Reads a change as it is typed: `setfacl -R -m u:ann:rwx /dir`, `chmod 750 /dir`, `chown ann:staff /f`,
+/// `add user ann to group staff`, `remove user ann from group staff`.
+///
+/// # Errors
+/// [`ChangeError`] says what is wrong with it.
+pub fn parse_change(text: &str, names: &dyn Names) -> Result<Change, ChangeError> {
+    let words = split(text)?;
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let group = |name: &str| id(name, |name| names.group(name)).ok_or(ChangeError::Group(name.to_owned()));
+    match words.as_slice() {
+        ["setfacl", options @ ..] => setfacl(options, names),
+        ["chmod", options @ ..] => chmod(options),
+        ["chown", options @ ..] => chown(options, names),
+        ["add", "user", user, "to", "group", name] => {
+            Ok(Change::Join { user: (*user).to_owned(), group: group(name)? })
+        }
+        ["remove", "user", user, "from", "group", name] => {
+            Ok(Change::Leave { user: (*user).to_owned(), group: group(name)? })
+        }
+        _ => Err(ChangeError::Command(text.to_owned())),
+    }
+}
+
+impl Edit {
+    /// What a file is after it.
+    ///
+    /// # Errors
+    /// [`ChangeError::Acl`] and [`ChangeError::Nfs4`].
+    pub fn apply(&self, subject: &Subject) -> Result<Subject, ChangeError> {
+        let mut after = subject.clone();
+        match (self, &subject.rules) {
+            (Edit::Chown { uid, gid }, _) => {
+                after.uid = uid.unwrap_or(subject.uid);
+                after.gid = gid.unwrap_or(subject.gid);
+            }
+            (_, Rules::Nfs4(_)) => return Err(ChangeError::Nfs4),
+            (Edit::Chmod(mode), Rules::Posix(acl)) => {
+                after.mode = *mode;
+                after.rules = Rules::Posix(acl.as_ref().map(|acl| acl.chmod(*mode)));
+            }
+            (Edit::Setfacl(setfacl), Rules::Posix(acl)) => {
+                let changed = setfacl.apply(subject, acl.as_ref())?;
+                let (mode, acl) = posix::set_access(subject.mode, Some(changed), false);
+                (after.mode, after.rules) = (mode, Rules::Posix(acl));
+            }
+        }
+        Ok(after)
+    }
+}
+
+impl Setfacl {
+    fn apply(&self, subject: &Subject, acl: Option<&PosixAcl>) -> Result<PosixAcl, ChangeError> {
+        let mut entries: Vec<Entry> = match acl {
+            Some(acl) => acl.entries().collect(),
+            None => {
+                let rwx = subject.mode.rwx();
+                let all = [(Tag::UserObj, rwx >> 6), (Tag::GroupObj, rwx >> 3), (Tag::Other, rwx)];
+                all.map(|(tag, bits)| Entry { tag, perm: Perm::new(bits) }).into()
+            }
+        };
+        let mut mask_is_given = false;
+        for step in &self.steps {
+            match step {
+                Step::Clear => entries.retain(|entry| is_base(entry.tag)),
+                Step::Remove(tags) => {
+                    entries.retain(|entry| is_base(entry.tag) || !tags.contains(&entry.tag))
+                }
+                Step::Modify(specs) | Step::Set(specs) => {
+                    let executes = subject.kind.is_dir()
+                        || entries
+                            .iter()
+                            .any(|entry| entry.perm.has(Perm::EXECUTE) && entry.tag != Tag::Mask);
+                    if let Step::Set(_) = step {
+                        entries.clear();
+                    }
+                    mask_is_given |= specs.iter().any(|spec| spec.tag == Tag::Mask);
+                    for Spec { tag, perm, execute_if } in specs.iter().copied() {
+                        let perm = if execute_if && executes { perm | Perm::EXECUTE } else { perm };
+                        entries.retain(|entry| entry.tag != tag);
+                        entries.push(Entry { tag, perm });
+                    }
+                }
+            }
+        }
+        self.set_mask(&mut entries, mask_is_given);
+        Ok(PosixAcl::from_entries(entries)?)
+    }
+
+    /// Where there are named entries, a mask is added; unless it was given or is to be kept, it becomes the union of what
+    /// it limits (setfacl(1), "automatically created entries").
+    fn set_mask(&self, entries: &mut Vec<Entry>, is_given: bool) {
+        let named = entries.iter().any(|entry| matches!(entry.tag, Tag::User(_) | Tag::Group(_)));
+        let has_mask = entries.iter().any(|entry| entry.tag == Tag::Mask);
+        if is_given || has_mask && self.keep_mask || !named && !has_mask {
+            return;
+        }
+        let limited = entries.iter().filter(|entry| match entry.tag {
+            Tag::GroupObj => true,
+            Tag::User(_) | Tag::Group(_) => !self.keep_mask,
+            _ => false,
+        });
+        let perm = limited.fold(Perm::NONE, |all, entry| all | entry.perm);
+        entries.retain(|entry| entry.tag != Tag::Mask);
+        entries.push(Entry { tag: Tag::Mask, perm });
+    }
+}
+
+/// Entries that every ACL has.
+fn is_base(tag: Tag) -> bool {
+    matches!(tag, Tag::UserObj | Tag::GroupObj | Tag::Other)
+}
+
+fn setfacl(words: &[&str], names: &dyn Names) -> Result<Change, ChangeError> {
+    let mut made = Setfacl::default();
+    let (mut recursive, mut path) = (false, None);
+    let mut of_default = false;
+    let mut steps: Vec<(Kind, &str)> = Vec::new();
+    let mut words = words.iter().copied().peekable();
+    let mut only_paths = false;
+    while let Some(word) = words.next() {
+        if only_paths || !word.starts_with('-') || word == "-" {
+            one_path(&mut path, word)?;
+            continue;
+        }
+        let (long, value) = match word.split_once('=') {
+            Some((long, value)) if word.starts_with("--") => (long, Some(value)),
+            _ => (word, None),
+        };
+        match long {
+            "--" => only_paths = true,
+            "--recursive" => recursive = true,
+            "--remove-all" => steps.push((Kind::Clear, "")),
+            "--remove-default" => {}
+            "--default" => of_default = true,
+            "--no-mask" => made.keep_mask = true,
+            "--mask" => made.keep_mask = false,
+            "--modify" => steps.push((Kind::Modify, argument(value, &mut words)?)),
+            "--remove" => steps.push((Kind::Remove, argument(value, &mut words)?)),
+            "--set" => steps.push((Kind::Set, argument(value, &mut words)?)),
+            _ if long.starts_with("--") => return Err(ChangeError::Option(word.to_owned())),
+            _ => {
+                for (at, letter) in word.char_indices().skip(1) {
+                    let rest = Some(&word[at + letter.len_utf8()..]).filter(|rest| !rest.is_empty());
+                    let kind = match letter {
+                        'R' => {
+                            recursive = true;
+                            continue;
+                        }
+                        'n' => {
+                            made.keep_mask = true;
+                            continue;
+                        }
+                        'd' => {
+                            of_default = true;
+                            continue;
+                        }
+                        'k' => continue,
+                        'b' => {
+                            steps.push((Kind::Clear, ""));
+                            continue;
+                        }
+                        'm' => Kind::Modify,
+                        'x' => Kind::Remove,
+                        _ => return Err(ChangeError::Option(word.to_owned())),
+                    };
+                    steps.push((kind, argument(rest, &mut words)?));
+                    break;
+                }
+            }
+        }
+    }
+    if steps.is_empty() {
+        return Err(ChangeError::Missing("-m, -x, -b or --set"));
+    }
+    for (kind, text) in steps {
+        made.steps.extend(step(kind, text, of_default, names)?);
+    }
+    let path = path.ok_or(ChangeError::Missing("the path"))?;
+    Ok(Change::Edit { path, recursive, edit: Edit::Setfacl(made) })
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Clear,
+    Set,
+    Modify,
+    Remove,
+}
+
+/// A step, or none where it only concerns default ACLs.
+fn step(kind: Kind, text: &str, of_default: bool, names: &dyn Names) -> Result<Option<Step>, ChangeError> {
+    if let Kind::Clear = kind {
+        return Ok(Some(Step::Clear));
+    }
+    let texts = text.split(',').map(str::trim).filter(|text| !text.is_empty());
+    let access = texts.filter(|text| !of_default && !text.starts_with("d:") && !text.starts_with("default:"));
+    let step = match kind {
+        Kind::Remove => Step::Remove(access.map(|text| removed(text, names)).collect::<Result<_, _>>()?),
+        Kind::Set => Step::Set(access.map(|text| spec(text, names)).collect::<Result<_, _>>()?),
+        Kind::Modify | Kind::Clear => {
+            Step::Modify(access.map(|text| spec(text, names)).collect::<Result<_, _>>()?)
+        }
+    };
+    let is_empty = match &step {
+        Step::Remove(tags) => tags.is_empty(),
+        Step::Set(specs) | Step::Modify(specs) => specs.is_empty(),
+        Step::Clear => false,
+    };
+    Ok((!is_empty).then_some(step))
+}
+
+/// `u:ann:rwx`, `ann:rwx`, `g::r-x`, `m::rx`, `o:r`.
+fn spec(text: &str, names: &dyn Names) -> Result<Spec, ChangeError> {
+    let wrong = || ChangeError::Entry(text.to_owned());
+    let fields: Vec<&str> = text.split(':').collect();
+    let (kind, name, perm) = match fields.as_slice() {
+        [kind @ ("m" | "mask" | "o" | "other"), perm] => (*kind, "", *perm),
+        [name, perm] => ("u", *name, *perm),
+        [kind, name, perm] => (*kind, *name, *perm),
+        _ => return Err(wrong()),
+    };
+    let tag = tag(kind, name, names).ok_or_else(wrong)??;
+    let mut made = Spec { tag, perm: Perm::NONE, execute_if: false };
+    if let Some(bits) = perm.parse().ok().filter(|bits| *bits < 8 && perm.len() == 1) {
+        return Ok(Spec { perm: Perm::new(bits), ..made });
+    }
+    for letter in perm.chars() {
+        match letter {
+            'r' => made.perm = made.perm | Perm::READ,
+            'w' => made.perm = made.perm | Perm::WRITE,
+            'x' => made.perm = made.perm | Perm::EXECUTE,
+            'X' => made.execute_if = true,
+            '-' => {}
+            _ => return Err(wrong()),
+        }
+    }
+    Ok(made)
+}
+
+/// `u:ann`, `g:staff`, `m`.
+fn removed(text: &str, names: &dyn Names) -> Result<Tag, ChangeError> {
+    let wrong = || ChangeError::Entry(text.to_owned());
+    let fields: Vec<&str> = text.trim_end_matches(':').split(':').collect();
+    match fields.as_slice() {
+        [kind @ ("m" | "mask")] => tag(kind, "", names).ok_or_else(wrong)?,
+        [name] => tag("u", name, names).ok_or_else(wrong)?,
+        [kind, name] => tag(kind, name, names).ok_or_else(wrong)?,
+        _ => Err(wrong()),
+    }
+}
+
+fn tag(kind: &str, name: &str, names: &dyn Names) -> Option<Result<Tag, ChangeError>> {
+    Some(match (kind, name) {
+        ("u" | "user", "") => Ok(Tag::UserObj),
+        ("u" | "user", name) => {
+            id(name, |name| names.user(name)).map(Tag::User).ok_or_else(|| ChangeError::User(name.to_owned()))
+        }
+        ("g" | "group", "") => Ok(Tag::GroupObj),
+        ("g" | "group", name) => id(name, |name| names.group(name))
+            .map(Tag::Group)
+            .ok_or_else(|| ChangeError::Group(name.to_owned())),
+        ("m" | "mask", "") => Ok(Tag::Mask),
+        ("o" | "other", "") => Ok(Tag::Other),
+        _ => return None,
+    })
+}
+
+/// A name as it is known, or else a number.
+fn id(name: &str, known: impl Fn(&str) -> Option<u32>) -> Option<u32> {
+    known(name).or_else(|| name.parse().ok().filter(|id| *id != u32::MAX))
+}
+
+fn chmod(words: &[&str]) -> Result<Change, ChangeError> {
+    let (recursive, words) = recursion(words)?;
+    let (mode, path) = two(&words, "the mode")?;
+    let bits = u32::from_str_radix(mode, 8).ok().filter(|bits| *bits <= 0o7777);
+    let bits = bits.ok_or_else(|| ChangeError::Mode(mode.to_owned()))?;
+    Ok(Change::Edit { path, recursive, edit: Edit::Chmod(Mode::new(bits)) })
+}
+
+fn chown(words: &[&str], names: &dyn Names) -> Result<Change, ChangeError> {
+    let (recursive, words) = recursion(words)?;
+    let (who, path) = two(&words, "the owner")?;
+    let (user, group) = who.split_once(':').unwrap_or((who, ""));
+    let of = |name: &str, known: &dyn Fn(&str) -> Option<u32>| match name {
+        "" => Some(None),
+        name => id(name, known).map(Some),
+    };
+    let uid = of(user, &|name| names.user(name)).ok_or_else(|| ChangeError::User(user.to_owned()))?;
+    let gid = of(group, &|name| names.group(name)).ok_or_else(|| ChangeError::Group(group.to_owned()))?;
+    Ok(Change::Edit { path, recursive, edit: Edit::Chown { uid, gid } })
+}
+
+/// Takes `-R` out of the words.
+fn recursion<'a>(words: &[&'a str]) -> Result<(bool, Vec<&'a str>), ChangeError> {
+    let (flags, rest): (Vec<&str>, Vec<&str>) =
+        words.iter().partition(|word| word.starts_with('-') && word.len() > 1);
+    match flags.iter().find(|flag| !matches!(**flag, "-R" | "--recursive")) {
+        Some(unknown) => Err(ChangeError::Option((*unknown).to_owned())),
+        None => Ok((!flags.is_empty(), rest)),
+    }
+}
+
+fn two<'a>(words: &[&'a str], first: &'static str) -> Result<(&'a str, String), ChangeError> {
+    match words {
+        [] => Err(ChangeError::Missing(first)),
+        [_] => Err(ChangeError::Missing("the path")),
+        [word, path] => Ok((word, (*path).to_owned())),
+        [_, _, more, ..] => Err(ChangeError::Paths((*more).to_owned())),
+    }
+}
+
+fn one_path(path: &mut Option<String>, word: &str) -> Result<(), ChangeError> {
+    match path.replace(word.to_owned()) {
+        None => Ok(()),
+        Some(_) => Err(ChangeError::Paths(word.to_owned())),
+    }
+}
+
+/// What stands with an option, or else the next word.
+fn argument<'a>(
+    with: Option<&'a str>,
+    words: &mut Peekable<impl Iterator<Item = &'a str>>,
+) -> Result<&'a str, ChangeError> {
+    with.or_else(|| words.next()).ok_or(ChangeError::Missing("the entries of the ACL"))
+}
+
+/// Words separated by blanks, with quotation marks and backslashes as a shell has them.
+fn split(text: &str) -> Result<Vec<String>, ChangeError> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        match (quote, letter) {
+            (Some(open), letter) if letter == open => quote = None,
+            (Some('\''), letter) => word.get_or_insert_default().push(letter),
+            (_, '\\') => word.get_or_insert_default().extend(letters.next()),
+            (Some(_), letter) => word.get_or_insert_default().push(letter),
+            (None, '\'' | '"') => {
+                quote = Some(letter);
+                word.get_or_insert_default();
+            }
+            (None, letter) if letter.is_whitespace() => words.extend(word.take()),
+            (None, letter) => word.get_or_insert_default().push(letter),
+        }
+    }
+    words.extend(word);
+    if quote.is_some() { Err(ChangeError::Quote) } else { Ok(words) }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::FileType;
+
+    use super::*;
+
+    struct Known;
+
+    impl Names for Known {
+        fn user(&self, name: &str) -> Option<u32> {
+            [("ann", 7), ("bob", 8)].into_iter().find(|(known, _)| *known == name).map(|(_, id)| id)
+        }
+
+        fn group(&self, name: &str) -> Option<u32> {
+            (name == "staff").then_some(50)
+        }
+    }
+
+    fn subject(mode: u32, acl: Option<&str>) -> Subject {
+        let acl = acl.map(|text| PosixAcl::from_storage(text).unwrap());
+        let mode = Mode::new(mode);
+        Subject { ino: 9, kind: FileType::Regular, mode, uid: 1, gid: 2, rules: Rules::Posix(acl) }
+    }
+
+    /// The mode and ACL after a command.
+    fn after(command: &str, before: &Subject) -> Result<(String, String), ChangeError> {
+        let Change::Edit { edit, .. } = parse_change(command, &Known)? else { panic!("{command}") };
+        let after = edit.apply(before)?;
+        Ok((after.mode.to_string(), after.rules.acl_text().unwrap_or_default()))
+    }
+
+    fn shown(mode: &str, acl: &str) -> Result<(String, String), ChangeError> {
+        Ok((mode.to_owned(), acl.to_owned()))
+    }
+
+    /// Expected values are what setfacl 2.3.1 left of such files.
+    #[test]
+    fn setfacl_is_followed() {
+        let plain = subject(0o640, None);
+        assert_eq!(
+            after("setfacl -m u:ann:rwx /f", &plain),
+            shown("0670", "u::rw-,u:7:rwx,g::r--,m::rwx,o::---")
+        );
+        assert_eq!(
+            after("setfacl -n -m u:ann:rwx /f", &plain),
+            shown("0640", "u::rw-,u:7:rwx,g::r--,m::r--,o::---")
+        );
+        assert_eq!(after("setfacl -m g::rwx,o:x /f", &plain), shown("0671", ""));
+        let named = subject(0o670, Some("u::rw-,u:7:rwx,g::r--,g:50:r--,m::rwx,o::---"));
+        assert_eq!(after("setfacl -x ann /f", &named), shown("0640", "u::rw-,g::r--,g:50:r--,m::r--,o::---"));
+        assert_eq!(after("setfacl -xu:7,g:staff /f", &named), shown("0640", "u::rw-,g::r--,m::r--,o::---"));
+        assert_eq!(after("setfacl -b /f", &named), shown("0640", ""));
+        assert_eq!(
+            after("setfacl --modify=m::r,u:bob:7 /f", &named),
+            shown("0640", "u::rw-,u:7:rwx,u:8:rwx,g::r--,g:50:r--,m::r--,o::---")
+        );
+        assert_eq!(after("setfacl --set u::rwx,g::rx,o:- /f", &named), shown("0750", ""));
+        assert_eq!(
+            after("setfacl -m g:staff:rX /f", &plain),
+            shown("0640", "u::rw-,g::r--,g:50:r--,m::r--,o::---")
+        );
+        assert_eq!(after("setfacl -m d:u:ann:rwx /f", &plain), shown("0640", ""));
+        assert_eq!(after("setfacl -d -m u:ann:rwx /f", &plain), shown("0640", ""));
+        assert_eq!(
+            after("chmod 700 /f", &named),
+            shown("0700", "u::rwx,u:7:rwx,g::r--,g:50:r--,m::---,o::---")
+        );
+    }
+
+    #[test]
+    fn commands_are_read() {
+        assert_eq!(
+            parse_change("add user ann to group staff", &Known),
+            Ok(Change::Join { user: "ann".to_owned(), group: 50 })
+        );
+        assert_eq!(
+            parse_change("remove user 12 from group 51", &Known),
+            Ok(Change::Leave { user: "12".to_owned(), group: 51 })
+        );
+        let edit = Edit::Chown { uid: Some(7), gid: Some(50) };
+        assert_eq!(
+            parse_change("chown -R ann:staff '/a b'", &Known),
+            Ok(Change::Edit { path: "/a b".to_owned(), recursive: true, edit })
+        );
+        let Ok(Change::Edit { path, recursive, .. }) = parse_change("setfacl -Rm u:ann:r -- /d\\ e", &Known)
+        else {
+            panic!("it is understood");
+        };
+        assert_eq!((path.as_str(), recursive), ("/d e", true));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        for text in [
+            "",
+            "rm -rf /",
+            "setfacl",
+            "setfacl /f",
+            "setfacl -m",
+            "setfacl -m u:ann:r",
+            "setfacl -m u:eve:r /f",
+            "setfacl -m u:ann:z /f",
+            "setfacl -m m:7:r /f",
+            "setfacl -q /f",
+            "setfacl --restore=x",
+            "chmod /f",
+            "setfacl -m u:ann:r /f /g",
+            "chmod 9 /f",
+            "chmod 77777 /f",
+            "chown eve /f",
+            "chown -h ann /f",
+            "add user ann to group eve",
+            "add user ann",
+            "setfacl -m 'u:ann:r /f",
+            "setfacl -m u:4294967295:r /f",
+        ] {
+            assert!(parse_change(text, &Known).is_err(), "{text}");
+        }
+        let minimal = subject(0o640, None);
+        assert!(matches!(after("setfacl --set u:ann:rwx /f", &minimal), Err(ChangeError::Acl(_))));
+    }
+}

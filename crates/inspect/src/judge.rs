@@ -1,0 +1,230 @@
+//! One check and one caller: granted or not, and what decides it.
+
+use acl::nfs4::{self, Mask, Nfs4Acl};
+use acl::posix::{self, Entry, Perm, PosixAcl, Reason, Tag};
+use types::{Caps, Cred, Errno};
+
+use crate::route::{Check, Demand};
+use crate::subject::{Rules, Subject};
+
+/// What a check came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// What it is refused with; none where it is granted.
+    pub errno: Option<Errno>,
+    pub ground: Ground,
+}
+
+/// What decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ground {
+    /// Bits of the mode, as the entry that they stand for.
+    Mode(Entry),
+    /// The same, because the group bits of the mode, which are the ACL's mask, are all clear and so put it aside.
+    ModeAside(Entry),
+    /// An entry of the POSIX ACL, and the mask where that takes something away from it.
+    Entry(Entry, Option<Perm>),
+    /// What decided each permission of an NFSv4 ACL, and the entry where one did.
+    Nfs4(Vec<(nfs4::Verdict, Option<nfs4::Entry>)>),
+    /// A capability, though mode and ACL refuse.
+    Capability(&'static str),
+    /// Only this capability would do.
+    NeedsCapability(&'static str),
+    /// The caller owns the file.
+    Owns,
+    /// The caller does not own the file, and that would be needed.
+    OwnsNot,
+    /// The caller owns the sticky directory.
+    OwnsDirectory,
+    /// The directory is sticky, and the caller owns neither it nor the file.
+    OwnsNeither,
+    /// The symbolic link belongs to the owner of the directory that it is in.
+    LinkOfDirectory,
+    /// The symbolic link belongs to a third, and lies where everybody could have put it.
+    LinkOfOther,
+}
+
+impl Verdict {
+    pub fn is_granted(&self) -> bool {
+        self.errno.is_none()
+    }
+
+    fn granted(ground: Ground) -> Self {
+        Verdict { errno: None, ground }
+    }
+
+    fn refused(errno: Errno, ground: Ground) -> Self {
+        Verdict { errno: Some(errno), ground }
+    }
+}
+
+/// Judges a check for a caller; agrees with the kernel, whose functions are named at [`Demand`].
+pub fn judge(cred: &Cred, check: &Check) -> Verdict {
+    let subject = &check.subject;
+    let owns = cred.uid == subject.uid;
+    match &check.demand {
+        Demand::Search => access(cred, Perm::EXECUTE, subject),
+        Demand::Names => access(cred, Perm::WRITE | Perm::EXECUTE, subject),
+        Demand::Access(want) => access(cred, *want, subject),
+        Demand::Follow { dir_uid } => match subject.uid {
+            _ if owns => Verdict::granted(Ground::Owns),
+            uid if uid == *dir_uid => Verdict::granted(Ground::LinkOfDirectory),
+            _ => Verdict::refused(Errno::EACCES, Ground::LinkOfOther),
+        },
+        Demand::Sticky { dir_uid } => sticky(cred, subject, *dir_uid),
+        Demand::Remove { dir } => remove(cred, subject, dir),
+        Demand::Own if owns => Verdict::granted(Ground::Owns),
+        Demand::Own if cred.caps.has(Caps::FOWNER) => Verdict::granted(Ground::Capability("CAP_FOWNER")),
+        Demand::Own => Verdict::refused(Errno::EPERM, Ground::OwnsNot),
+        Demand::GiveAway if cred.caps.has(Caps::CHOWN) => Verdict::granted(Ground::Capability("CAP_CHOWN")),
+        Demand::GiveAway => Verdict::refused(Errno::EPERM, Ground::NeedsCapability("CAP_CHOWN")),
+        Demand::Touch if owns => Verdict::granted(Ground::Owns),
+        Demand::Touch if cred.caps.has(Caps::FOWNER) => Verdict::granted(Ground::Capability("CAP_FOWNER")),
+        Demand::Touch => access(cred, Perm::WRITE, subject),
+    }
+}
+
+/// All of `want` at once. Twin of `generic_permission`.
+fn access(cred: &Cred, want: Perm, subject: &Subject) -> Verdict {
+    match &subject.rules {
+        Rules::Posix(acl) => {
+            let node = posix_node(subject, acl.as_ref());
+            let (granted, reason) = posix::explain(cred, want, &node);
+            let ground = posix_ground(subject, acl.as_ref(), reason);
+            if granted {
+                return Verdict::granted(ground);
+            }
+            let with = |caps| {
+                let mut only = cred.clone();
+                only.caps = caps;
+                cred.caps.has(caps) && posix::check(&only, want, &node).is_ok()
+            };
+            by_capability(with, ground)
+        }
+        Rules::Nfs4(acl) => nfs4_access(cred, mask_of(want), subject, acl.as_ref()),
+    }
+}
+
+/// Refused by `ground`, unless a capability helps: the weaker one is named where both do.
+fn by_capability(with: impl Fn(Caps) -> bool, ground: Ground) -> Verdict {
+    let known = [(Caps::DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH"), (Caps::DAC_OVERRIDE, "CAP_DAC_OVERRIDE")];
+    match known.into_iter().find(|(caps, _)| with(*caps)) {
+        Some((_, name)) => Verdict::granted(Ground::Capability(name)),
+        None => Verdict::refused(Errno::EACCES, ground),
+    }
+}
+
+fn posix_node<'a>(subject: &Subject, acl: Option<&'a PosixAcl>) -> posix::Node<'a> {
+    let Subject { uid, gid, mode, .. } = *subject;
+    posix::Node { uid, gid, mode, is_dir: subject.kind.is_dir(), acl }
+}
+
+fn posix_ground(subject: &Subject, acl: Option<&PosixAcl>, reason: Reason) -> Ground {
+    let rwx = subject.mode.rwx();
+    let (tag, bits) = match reason {
+        Reason::Owner => (Tag::UserObj, rwx >> 6),
+        Reason::Group => (Tag::GroupObj, rwx >> 3),
+        Reason::Other => (Tag::Other, rwx),
+        Reason::Entry { tag, .. } => {
+            let entries = || acl.into_iter().flat_map(PosixAcl::entries);
+            let of = |tag| entries().find(|entry| entry.tag == tag).map_or(Perm::NONE, |entry| entry.perm);
+            let mask = entries().find(|entry| entry.tag == Tag::Mask).map(|entry| entry.perm);
+            let perm = of(tag);
+            let mask = mask.filter(|mask| tag != Tag::Other && !mask.has(perm));
+            return Ground::Entry(Entry { tag, perm }, mask);
+        }
+    };
+    let entry = Entry { tag, perm: Perm::new(bits) };
+    // The owner's rights stand in the mode in any case.
+    if acl.is_some() && reason != Reason::Owner { Ground::ModeAside(entry) } else { Ground::Mode(entry) }
+}
+
+fn sticky(cred: &Cred, subject: &Subject, dir_uid: u32) -> Verdict {
+    if cred.uid == subject.uid {
+        Verdict::granted(Ground::Owns)
+    } else if cred.uid == dir_uid {
+        Verdict::granted(Ground::OwnsDirectory)
+    } else if cred.caps.has(Caps::FOWNER) {
+        Verdict::granted(Ground::Capability("CAP_FOWNER"))
+    } else {
+        Verdict::refused(Errno::EPERM, Ground::OwnsNeither)
+    }
+}
+
+/// What reading, writing and executing are on a file or directory, `nfs4::Mask`.
+pub(crate) fn mask_of(want: Perm) -> Mask {
+    let all =
+        [(Perm::READ, Mask::READ_DATA), (Perm::WRITE, Mask::WRITE_DATA), (Perm::EXECUTE, Mask::EXECUTE)];
+    all.into_iter().filter(|(perm, _)| want.has(*perm)).fold(Mask::NONE, |mask, (_, one)| mask | one)
+}
+
+pub(crate) fn nfs4_node<'a>(subject: &Subject, acl: Option<&'a Nfs4Acl>) -> nfs4::Node<'a> {
+    let Subject { uid, gid, mode, .. } = *subject;
+    nfs4::Node { uid, gid, mode, is_dir: subject.kind.is_dir(), acl }
+}
+
+fn nfs4_access(cred: &Cred, want: Mask, subject: &Subject, acl: Option<&Nfs4Acl>) -> Verdict {
+    let (granted, ground) = nfs4_ground(cred, want, subject, acl);
+    if granted.has(want) {
+        return Verdict::granted(ground);
+    }
+    let left = want.without(granted);
+    let with = |caps: Caps| cred.caps.has(caps) && nfs4_overrides(caps, subject).has(left);
+    by_capability(with, ground)
+}
+
+fn nfs4_overrides(caps: Caps, subject: &Subject) -> Mask {
+    nfs4::overrides(caps, subject.kind.is_dir(), subject.mode.rwx() & 0o111 != 0)
+}
+
+/// What the entries grant of `want`, and which of them decide.
+fn nfs4_ground(cred: &Cred, want: Mask, subject: &Subject, acl: Option<&Nfs4Acl>) -> (Mask, Ground) {
+    let verdicts = nfs4::explain(cred, &[], &nfs4_node(subject, acl), want);
+    let granted =
+        verdicts.iter().filter(|verdict| verdict.granted).fold(Mask::NONE, |all, one| all | one.permission);
+    let entry = |verdict: &nfs4::Verdict| match verdict.reason {
+        nfs4::Reason::Entry(at) => acl.and_then(|acl| acl.entries().get(at)).copied(),
+        _ => None,
+    };
+    let grounds = verdicts.into_iter().map(|verdict| (verdict, entry(&verdict))).collect();
+    (granted, Ground::Nfs4(grounds))
+}
+
+/// Twin of [`nfs4::may_remove`], with its reason.
+fn remove(cred: &Cred, subject: &Subject, dir: &Subject) -> Verdict {
+    let decide = |of: &Subject| match &of.rules {
+        Rules::Nfs4(acl) => nfs4::decide(cred, &[], &nfs4_node(of, acl.as_ref())),
+        Rules::Posix(_) => nfs4::decide(cred, &[], &nfs4_node(of, None)),
+    };
+    let removal = nfs4::Removal {
+        parent: decide(dir),
+        target: decide(subject),
+        parent_mode: dir.mode,
+        parent_uid: dir.uid,
+        target_uid: subject.uid,
+    };
+    let errno = nfs4::may_remove(cred, &removal).err();
+    let mut without = cred.clone();
+    without.caps = Caps::NONE;
+    if errno.is_none()
+        && let Err(errno) = nfs4::may_remove(&without, &removal)
+    {
+        let name = if errno == Errno::EPERM { "CAP_FOWNER" } else { "CAP_DAC_OVERRIDE" };
+        return Verdict::granted(Ground::Capability(name));
+    }
+    if errno == Some(Errno::EPERM) {
+        return Verdict::refused(Errno::EPERM, Ground::OwnsNeither);
+    }
+    let acl_of = |of: &Subject| match &of.rules {
+        Rules::Nfs4(acl) => acl.clone(),
+        Rules::Posix(_) => None,
+    };
+    let own = removal.target;
+    let decided_by_file = own.granted.has(Mask::DELETE) || own.denied.has(Mask::DELETE);
+    let (_, ground) = if decided_by_file {
+        nfs4_ground(cred, Mask::DELETE, subject, acl_of(subject).as_ref())
+    } else {
+        nfs4_ground(cred, Mask::DELETE_CHILD | Mask::WRITE_DATA, dir, acl_of(dir).as_ref())
+    };
+    Verdict { errno, ground }
+}

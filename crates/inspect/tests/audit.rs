@@ -1,0 +1,293 @@
+//! The audit of a volume in memory: against each name explained by itself, and changes thought of against changes made.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use acl::posix::PosixAcl;
+use common::{Fixture, ROOT, Random, user};
+use inspect::{
+    Audit, AuditError, Change, Kind, Met, Names, Options, Rights, Seen, Start, Totals, View, audit,
+    parse_change,
+};
+use meta::ops::{AclType, SetAcl, SetAttr};
+use meta::{AclKind, Effect};
+use types::{AclId, Caps, Cred, FileType, Ino, Mode, Name};
+
+type Listed = BTreeMap<String, (Kind, Seen, Seen)>;
+
+fn list(volume: &Fixture, dir: Ino, path: &str, before: &View, after: Option<&View>) -> (Audit, Listed) {
+    let mut listed = Listed::new();
+    let mut each = |met: Met<'_>| -> Result<(), AuditError> {
+        let path = String::from_utf8(met.path.to_vec()).unwrap();
+        assert!(listed.insert(path, (met.kind, met.before, met.after)).is_none());
+        Ok(())
+    };
+    let start = Start { dir, path: path.into() };
+    let options = Options { threads: 1 };
+    let engine = volume.dyn_engine();
+    let found = audit(engine, AclKind::Posix, &start, (before, after), options, Some(&mut each)).unwrap();
+    (found, listed)
+}
+
+fn count(volume: &Fixture, before: &View, after: Option<&View>, threads: usize) -> Audit {
+    let start = Start { dir: ROOT, path: b"/".to_vec() };
+    let each: Option<&mut dyn FnMut(Met<'_>) -> Result<(), AuditError>> = None;
+    let engine = volume.dyn_engine();
+    audit(engine, AclKind::Posix, &start, (before, after), Options { threads }, each).unwrap()
+}
+
+/// A tree of random owners, groups, modes and ACLs; returns all inodes.
+fn random_tree(volume: &Fixture, random: &mut Random, names: usize) -> Vec<(Ino, bool)> {
+    let mut all = vec![(ROOT, true)];
+    for number in 0..names {
+        let dirs: Vec<Ino> = all.iter().filter(|(_, is_dir)| *is_dir).map(|(ino, _)| *ino).collect();
+        let parent = dirs[random.below(dirs.len() as u64) as usize];
+        let owner = (random.small(6), random.small(6));
+        let name = format!("n{number}");
+        let is_dir = random.small(3) == 0;
+        let ino = match (is_dir, random.small(8)) {
+            (true, _) => volume.dir(parent, &name, random.mode(), owner),
+            (false, 0) => volume.link(parent, &name, "nowhere", owner),
+            (false, _) => volume.file(parent, &name, random.mode(), owner),
+        };
+        let is_link = volume.tree().inode(ino).unwrap().0.kind == FileType::Symlink;
+        if random.small(2) == 0 && !is_link {
+            volume.acl(ino, &random.acl(6));
+        }
+        all.push((ino, is_dir));
+    }
+    all
+}
+
+fn random_cred(random: &mut Random) -> Cred {
+    let uid = random.small(7);
+    let groups: Vec<u32> = (0..random.small(4)).map(|_| random.small(6)).collect();
+    let caps = if uid == 0 && random.small(2) == 0 { Caps::ALL } else { Caps::NONE };
+    Cred::new(uid, random.small(6), &groups, caps)
+}
+
+/// What each name is explained to be, by itself.
+fn naive(volume: &Fixture, path: &str, kind: Kind, is_link: bool, cred: &Cred) -> Seen {
+    let may = |want: &str| volume.explain(path, want, cred).errno.is_none();
+    // To look at a name takes the search of all above it, as much as to remove it does; links are not followed then.
+    let route = volume.route(path, "delete").unwrap();
+    let reached = path == "/" || {
+        let above = route.checks.iter().filter(|check| check.demand == inspect::Demand::Search).count();
+        route.explain(cred).verdicts.iter().take(above).all(inspect::Verdict::is_granted)
+    };
+    if !reached {
+        return Seen::default();
+    }
+    let delete = path != "/" && may("delete");
+    if is_link {
+        return Seen { reached, rights: Rights { delete, own: false, ..Rights::default() } };
+    }
+    let rights = Rights { read: may("r"), write: may("w"), execute: may("x"), delete, own: may("chmod") };
+    assert!(kind != Kind::Other);
+    Seen { reached, rights }
+}
+
+#[test]
+fn an_audit_agrees_with_each_name_explained() {
+    let mut random = Random(20);
+    for _ in 0..12 {
+        let volume = Fixture::new();
+        random_tree(&volume, &mut random, 60);
+        for _ in 0..6 {
+            let cred = random_cred(&mut random);
+            let (found, listed) = list(&volume, ROOT, "/", &View::of(cred.clone()), None);
+            let mut totals = Totals::default();
+            for (path, (kind, seen, _)) in &listed {
+                let is_link = *kind == Kind::Other;
+                let mut expected = naive(&volume, path, *kind, is_link, &cred);
+                if is_link {
+                    expected.rights.own = seen.rights.own;
+                }
+                assert_eq!(*seen, expected, "{path} {cred:?}");
+                let counts = match kind {
+                    Kind::Directory => &mut totals.directories,
+                    Kind::File => &mut totals.files,
+                    Kind::Other => &mut totals.others,
+                };
+                counts.names += 1;
+                counts.reached += u64::from(seen.reached);
+                counts.read += u64::from(seen.rights.read);
+                counts.write += u64::from(seen.rights.write);
+                counts.execute += u64::from(seen.rights.execute);
+                counts.delete += u64::from(seen.rights.delete);
+                counts.own += u64::from(seen.rights.own);
+            }
+            assert_eq!(found.before, totals);
+            assert_eq!((found.after, found.difference), (found.before, Default::default()));
+            for threads in [1, 3] {
+                let counted = count(&volume, &View::of(cred.clone()), None, threads);
+                assert_eq!(counted.before, totals, "{threads} threads");
+            }
+        }
+    }
+}
+
+#[test]
+fn each_distinct_combination_is_decided_once() {
+    let volume = Fixture::new();
+    for d in 0..5 {
+        let dir = volume.dir(ROOT, &format!("d{d}"), 0o755, (1, 1));
+        for f in 0..200 {
+            let file = volume.file(dir, &format!("f{f}"), 0o640, (1, 1));
+            volume.acl(file, &format!("u::rw-,u:{}:r--,g::r--,m::r--,o::---", 100 + f % 40));
+        }
+    }
+    let found = count(&volume, &View::of(user(105, 7, &[])), None, 1);
+    // The root, the directories, and forty ACLs.
+    assert_eq!(found.decisions, 42);
+    assert_eq!((found.before.files.names, found.before.files.read), (1000, 25));
+    assert_eq!(found.before.directories.names, 6);
+    let before = volume.engine.counts();
+    count(&volume, &View::of(user(105, 7, &[])), None, 2);
+    assert_eq!(
+        (volume.engine.counts() - before).round_trips(),
+        1 + 6,
+        "the root by itself, then each directory"
+    );
+}
+
+struct NoNames;
+
+impl Names for NoNames {
+    fn user(&self, _: &str) -> Option<u32> {
+        None
+    }
+
+    fn group(&self, _: &str) -> Option<u32> {
+        None
+    }
+}
+
+/// A change that is thought of has the outcome of the same change made.
+#[test]
+fn what_if_agrees_with_what_is() {
+    let mut random = Random(77);
+    for round in 0..60 {
+        let volume = Fixture::new();
+        let all = random_tree(&volume, &mut random, 50);
+        let cred = random_cred(&mut random);
+        let (target, _) = all[random.below(all.len() as u64) as usize];
+        let (node, _) = volume.tree().inode(target).unwrap();
+        if node.kind == FileType::Symlink {
+            continue;
+        }
+        let recursive = random.small(2) == 0;
+        let flag = if recursive { "-R" } else { "" };
+        let (a, b, c) = (random.small(6), random.small(6), random.small(8));
+        let command = match random.small(4) {
+            0 => format!("setfacl {flag} -m u:{a}:{c},g:{b}:rwX /x"),
+            1 => format!("setfacl {flag} -b /x"),
+            2 => format!("chmod {flag} {:o} /x", random.mode()),
+            _ => format!("chown {flag} {a}:{b} /x"),
+        };
+        let Change::Edit { edit, .. } = parse_change(&command, &NoNames).unwrap() else {
+            panic!("{command}")
+        };
+        let (before, after) = (
+            View::of(cred.clone()),
+            View { cred: cred.clone(), edit: Some((target, recursive, edit.clone())) },
+        );
+        let (found, thought) = list(&volume, ROOT, "/", &before, Some(&after));
+        let counted = count(&volume, &before, Some(&after), 3);
+        assert_eq!((counted.after, counted.difference), (found.after, found.difference));
+
+        let is_below = |mut ino: Ino, parents: &BTreeMap<Ino, Ino>| loop {
+            match parents.get(&ino) {
+                _ if ino == target => return true,
+                Some(parent) if recursive && *parent != ino => ino = *parent,
+                _ => return false,
+            }
+        };
+        let parents = parents(&volume);
+        for (ino, _) in all.iter().filter(|(ino, _)| is_below(*ino, &parents)) {
+            let (node, subject) = volume.tree().inode(*ino).unwrap();
+            if node.kind == FileType::Symlink {
+                continue;
+            }
+            let made = edit.apply(&subject).unwrap();
+            let set = |mode| SetAttr {
+                ino: *ino,
+                mode,
+                uid: Some(made.uid),
+                gid: Some(made.gid),
+                ..SetAttr::default()
+            };
+            volume.run(&set(None));
+            let acl = made.rules.acl_text().map(|text| PosixAcl::from_storage(&text).unwrap());
+            volume.run(&SetAcl { ino: *ino, which: AclType::Access, acl, kill_sgid: false });
+            volume.run(&set(Some(made.mode)));
+        }
+        let (is, listed) = list(&volume, ROOT, "/", &View::of(cred), None);
+        assert_eq!(found.after, is.before, "round {round}: {command}");
+        for (path, (_, _, after)) in &thought {
+            assert_eq!(*after, listed[path].1, "round {round}: {command}: {path}");
+        }
+    }
+}
+
+/// Where each inode lies.
+fn parents(volume: &Fixture) -> BTreeMap<Ino, Ino> {
+    let mut found = BTreeMap::new();
+    let mut waiting = vec![ROOT];
+    while let Some(dir) = waiting.pop() {
+        for entry in inspect::read_dir_plus(volume.dyn_engine(), AclKind::Posix, dir) {
+            let entry = entry.unwrap();
+            found.insert(entry.edge.ino, dir);
+            waiting.extend(entry.edge.kind.is_dir().then_some(entry.edge.ino));
+        }
+    }
+    found
+}
+
+#[test]
+fn groups_and_subtrees() {
+    let volume = Fixture::new();
+    let dir = volume.dir(ROOT, "d", 0o750, (1, 50));
+    let sub = volume.dir(dir, "s", 0o755, (1, 50));
+    volume.file(sub, "f", 0o644, (1, 50));
+    let (out, inside) = (View::of(user(2, 2, &[])), View::of(user(2, 2, &[50])));
+    let (found, listed) = list(&volume, sub, "/d/s", &out, Some(&inside));
+    assert_eq!(listed.len(), 2);
+    assert!(!listed["/d/s/f"].1.reached, "what is above the start counts");
+    assert!(listed["/d/s/f"].2.reached && listed["/d/s/f"].2.rights.read);
+    assert_eq!((found.difference.gained, found.difference.lost), (2, 0));
+    let not_dir = Start { dir: volume.file(ROOT, "x", 0o644, (1, 1)), path: b"/x".to_vec() };
+    let each: Option<&mut dyn FnMut(Met<'_>) -> Result<(), AuditError>> = None;
+    let options = Options { threads: 1 };
+    let refused = audit(volume.dyn_engine(), AclKind::Posix, &not_dir, (&out, None), options, each);
+    assert!(matches!(refused, Err(AuditError::NoDirectory)));
+}
+
+#[test]
+fn a_damaged_volume_grants_nothing_and_ends() {
+    let volume = Fixture::new();
+    let dir = volume.dir(ROOT, "d", 0o777, (1, 1));
+    let inner = volume.dir(dir, "inner", 0o777, (1, 1));
+    let file = volume.file(inner, "f", 0o777, (1, 1));
+    // A circle, a name that leads nowhere, and an ACL that is not there.
+    let edge = |parent, name: &[u8], ino, kind| Effect::PutEdge {
+        parent,
+        name: Name::new(name).unwrap(),
+        ino,
+        kind,
+    };
+    volume.apply(vec![
+        edge(inner, b"circle", dir, FileType::Directory),
+        edge(inner, b"lost", Ino(99_999_999), FileType::Regular),
+    ]);
+    let (mut node, _) = volume.tree().inode(file).unwrap();
+    node.access_acl = AclId(5);
+    node.mode = Mode::new(0o777);
+    volume.apply(vec![Effect::PutNode(node)]);
+    let (found, listed) = list(&volume, ROOT, "/", &View::of(Cred::root()), None);
+    assert_eq!(found.damaged, 2);
+    assert_eq!(listed.len(), 6, "{listed:?}");
+    assert_eq!(listed["/d/inner/f"].1.rights, Rights::default());
+    assert_eq!(listed["/d/inner/lost"].1.rights, Rights::default());
+}

@@ -1,0 +1,147 @@
+//! Routes and reasons on a volume in memory; on real mounts, against the kernel, it is `cli/tests/access.rs`.
+
+mod common;
+
+use acl::posix::{Entry, Perm, Tag};
+use common::{Fixture, ROOT, user};
+use inspect::{Demand, Ground, LocalTree, Route, Trouble, Want};
+use meta::Effect;
+use types::{AclId, Cred, Errno, FileType, Ino, Name};
+
+fn entry(tag: Tag, perm: &str) -> Entry {
+    let bits = perm.bytes().zip([4, 2, 1]).filter(|(byte, _)| *byte != b'-').map(|(_, bit)| bit).sum();
+    Entry { tag, perm: Perm::new(bits) }
+}
+
+/// /a (rwxr-x--x, ACL for group 50) / b (sticky, for all) / f, of users 1 and 2.
+fn volume() -> Fixture {
+    let volume = Fixture::new();
+    let a = volume.dir(ROOT, "a", 0o751, (1, 10));
+    volume.acl(a, "u::rwx,g::r-x,g:50:rwx,m::r-x,o::--x");
+    let b = volume.dir(a, "b", 0o1777, (1, 10));
+    let f = volume.file(b, "f", 0o640, (2, 20));
+    volume.acl(f, "u::rw-,u:3:rw-,g::r--,m::r--,o::---");
+    volume.link(a, "to-f", "b/./f", (1, 10));
+    volume.link(b, "up", "../b/../../a/b/f", (2, 20));
+    volume.link(ROOT, "out", "/etc/passwd", (1, 10));
+    volume.link(ROOT, "circle", "circle", (1, 10));
+    volume
+}
+
+#[test]
+fn every_check_on_the_way_is_named() {
+    let volume = volume();
+    let route = volume.route("/a/b/f", "rw").unwrap();
+    let places: Vec<String> = route.checks.iter().map(|c| String::from_utf8_lossy(&c.path).into()).collect();
+    assert_eq!(places, ["/", "/a", "/a/b", "/a/b/f"]);
+    let answer = route.explain(&user(3, 30, &[50]));
+    assert_eq!(answer.errno, Some(Errno::EACCES));
+    let grounds: Vec<&Ground> = answer.verdicts.iter().map(|verdict| &verdict.ground).collect();
+    assert_eq!(grounds[0], &Ground::Mode(entry(Tag::Other, "r-x")));
+    assert_eq!(grounds[1], &Ground::Entry(entry(Tag::Group(50), "rwx"), Some(Perm::new(5))));
+    assert_eq!(grounds[2], &Ground::Mode(entry(Tag::Other, "rwx")));
+    assert_eq!(grounds[3], &Ground::Entry(entry(Tag::User(3), "rw-"), Some(Perm::READ)));
+    assert_eq!(route.explain(&user(2, 30, &[])).errno, None);
+    assert_eq!(volume.explain("/a/b/f", "r", &user(3, 3, &[])).errno, None);
+    let refused = volume.explain("/a/b/f", "r", &user(4, 4, &[]));
+    assert_eq!(refused.verdicts.last().unwrap().ground, Ground::Entry(entry(Tag::Other, "---"), None));
+    // The group bits are not clear, so the owning group is judged by its entry.
+    let group = volume.explain("/a/b/f", "r", &user(4, 4, &[20]));
+    assert_eq!(group.verdicts.last().unwrap().ground, Ground::Entry(entry(Tag::GroupObj, "r--"), None));
+}
+
+#[test]
+fn names_are_a_matter_of_the_directory() {
+    let volume = volume();
+    let errno = |path, want, cred: &Cred| volume.explain(path, want, cred).errno;
+    assert_eq!(errno("/a/new", "create", &user(1, 1, &[])), None);
+    // The mask takes w from the entry of group 50.
+    assert_eq!(errno("/a/new", "create", &user(3, 3, &[50])), Some(Errno::EACCES));
+    assert_eq!(errno("/a/b/new", "create", &user(3, 3, &[])), None);
+    assert_eq!(errno("/a/b/f", "create", &user(3, 3, &[])), Some(Errno::EEXIST));
+    for (uid, expected) in [(1, None), (2, None), (3, Some(Errno::EPERM)), (0, Some(Errno::EPERM))] {
+        assert_eq!(errno("/a/b/f", "delete", &user(uid, 9, &[])), expected, "{uid}");
+    }
+    assert_eq!(errno("/a/b/f", "delete", &Cred::root()), None);
+    assert_eq!(errno("/a/b", "delete", &user(2, 2, &[])), Some(Errno::EACCES));
+    assert_eq!(errno("/a/b/none", "delete", &user(2, 2, &[])), Some(Errno::ENOENT));
+    assert_eq!(errno("/", "delete", &Cred::root()), Some(Errno::EBUSY));
+    assert_eq!(errno("/a/b/f/", "delete", &user(2, 2, &[])), Some(Errno::ENOTDIR));
+    let verdict = volume.explain("/a/b/f", "delete", &user(1, 9, &[])).verdicts.pop().unwrap();
+    assert_eq!(verdict.ground, Ground::OwnsDirectory);
+    for path in ["/a/b/.", "/a/b/..", "/."] {
+        assert!(matches!(volume.route(path, "delete"), Err(Trouble::Path { .. })), "{path}");
+    }
+}
+
+#[test]
+fn owners_and_capabilities() {
+    let volume = volume();
+    let errno = |want, cred: &Cred| volume.explain("/a/b/f", want, cred).errno;
+    assert_eq!(errno("chmod", &user(2, 2, &[])), None);
+    assert_eq!(errno("chmod", &user(1, 1, &[])), Some(Errno::EPERM));
+    assert_eq!(errno("chmod", &Cred::root()), None);
+    assert_eq!(errno("chown", &user(2, 2, &[])), Some(Errno::EPERM));
+    assert_eq!(errno("chown", &Cred::root()), None);
+    assert_eq!(errno("touch", &user(2, 2, &[])), None);
+    assert_eq!(errno("touch", &user(3, 3, &[])), Some(Errno::EACCES));
+    assert_eq!(errno("stat", &user(4, 4, &[])), None);
+    assert_eq!(errno("rw", &Cred::root()), None);
+    let root = volume.explain("/a/b/f", "rw", &Cred::root());
+    assert_eq!(root.verdicts.last().unwrap().ground, Ground::Capability("CAP_DAC_OVERRIDE"));
+    // Nobody may execute it, so nobody's capability helps.
+    assert_eq!(errno("x", &Cred::root()), Some(Errno::EACCES));
+}
+
+#[test]
+fn links_are_followed_as_the_kernel_does() {
+    let volume = volume();
+    let at = |path: &str, want: &str| {
+        let route = volume.route(path, want).unwrap();
+        let last = route.checks.last().map(|check| String::from_utf8_lossy(&check.path).into_owned());
+        (last.unwrap_or_default(), route.end)
+    };
+    assert_eq!(at("/a/to-f", "r"), ("/a/b/f".to_owned(), Ok(())));
+    assert_eq!(at("/a/b/up", "r"), ("/a/b/f".to_owned(), Ok(())));
+    assert_eq!(at("../../a//b/../to-f", "r"), ("/a/b/f".to_owned(), Ok(())));
+    // The link itself is what is removed.
+    assert_eq!(at("/a/to-f", "delete").0, "/a");
+    assert_eq!(at("/circle", "r").1, Err(Errno::ELOOP));
+    assert_eq!(at("/a/b/f/x", "r").1, Err(Errno::ENOTDIR));
+    assert_eq!(at("/a/to-f/", "r").1, Err(Errno::ENOTDIR));
+    assert_eq!(at("/none/x", "r").1, Err(Errno::ENOENT));
+    assert_eq!(at("", "r").1, Err(Errno::ENOENT));
+    assert_eq!(at(&"/a".repeat(3000), "r").1, Err(Errno::ENAMETOOLONG));
+    assert_eq!(at(&format!("/{}", "n".repeat(256)), "r").1, Err(Errno::ENAMETOOLONG));
+    assert!(matches!(volume.route("/out", "r"), Err(Trouble::LeadsOut { .. })));
+    assert!(matches!(volume.route("/a\0b", "r"), Err(Trouble::Path { .. })));
+    // In a sticky directory that all may write, links of others are not followed at the end of a path.
+    assert_eq!(volume.explain("/a/b/up", "stat", &user(2, 2, &[])).errno, None);
+    let foreign = volume.explain("/a/b/up", "stat", &user(3, 3, &[]));
+    assert_eq!(foreign.errno, Some(Errno::EACCES));
+    assert_eq!(foreign.verdicts.last().unwrap().ground, Ground::LinkOfOther);
+}
+
+#[test]
+fn damage_is_an_error_and_never_a_right() {
+    let volume = volume();
+    let route = volume.route("/a/b/f", "chmod").unwrap();
+    let ino = Ino(route.checks.last().unwrap().subject.ino);
+    let (mut node, _) = volume.tree().inode(ino).unwrap();
+    node.access_acl = AclId(4711);
+    volume.apply(vec![Effect::PutNode(node)]);
+    assert!(matches!(volume.route("/a/b/f", "r"), Err(Trouble::Acl { .. })));
+    let name = Name::new(b"lost").unwrap();
+    volume.apply(vec![Effect::PutEdge { parent: ROOT, name, ino: Ino(9999), kind: FileType::Regular }]);
+    assert!(matches!(volume.route("/lost", "r"), Err(Trouble::Damaged { ino: 9999, .. })));
+    assert!(matches!(volume.tree().inode(Ino(9999)), Err(Trouble::Damaged { .. })));
+}
+
+#[test]
+fn this_machine_is_looked_at_with_ones_own_eyes() {
+    let route = Route::find(&LocalTree, b"/proc/self/status", Want::Access(Perm::READ)).unwrap();
+    assert_eq!(route.end, Ok(()));
+    assert!(matches!(route.checks.first().unwrap().demand, Demand::Search));
+    let none = Route::find(&LocalTree, b"/proc/no such file", Want::Stat).unwrap();
+    assert_eq!(none.end, Err(Errno::ENOENT));
+}
