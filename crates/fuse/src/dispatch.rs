@@ -14,9 +14,10 @@ use vfs::{
     Caller, DirEntry, DirHandle, DirPosition, Locked, MakeRequest, RenameFlags, Special, Vfs, XattrMode,
 };
 
+use crate::callers::Callers;
 use crate::init;
 use crate::root;
-use crate::translate::{self, attr, caller, entry};
+use crate::translate::{self, attr, entry};
 use crate::waiters::Waiters;
 
 /// Where requests go: the volume, and which node of the protocol is its root.
@@ -24,6 +25,7 @@ use crate::waiters::Waiters;
 pub(crate) struct Dispatch {
     pub(crate) vfs: Arc<Vfs>,
     pub(crate) waiters: Arc<Waiters>,
+    pub(crate) callers: Callers,
     pub(crate) next_handle: AtomicU64,
     /// The FUSE root is the volume's root, not its parent.
     pub(crate) direct: bool,
@@ -110,7 +112,8 @@ impl Dispatch {
     fn answer(&self, request: &Request<'_>) -> Result<Answer, Errno> {
         let vfs = &*self.vfs;
         let ino = self.ino(request.header.nodeid);
-        let caller = caller(&request.header);
+        let header = &request.header;
+        let caller = &Caller::new(header.uid, header.gid, header.pid, &self.callers);
         match request.operation {
             Operation::Lookup { name } => {
                 let found = vfs.lookup(ino, name)?;
@@ -272,7 +275,7 @@ impl Dispatch {
     }
 
     /// Never more than the shorter of the two replies can say.
-    fn copy(&self, caller: Caller, from: Ino, copy: &CopyRange) -> Result<u64, Errno> {
+    fn copy(&self, caller: &Caller<'_>, from: Ino, copy: &CopyRange) -> Result<u64, Errno> {
         let to = (self.ino(copy.node_out), copy.offset_out);
         self.vfs.copy_range(caller, (from, copy.offset_in), to, copy.len.min(i32::MAX as u64))
     }

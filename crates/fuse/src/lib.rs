@@ -1,8 +1,9 @@
 //! The FUSE side of a mount: requests become calls of the [`vfs`], and its answers replies.
 //!
-//! The kernel checks permissions (`default_permissions`, and POSIX ACLs by `FUSE_POSIX_ACL`), so no request is decided
-//! by who sent it; the caller's ids only become the owner of what is made.
+//! The kernel checks permissions (`default_permissions`, and POSIX ACLs by `FUSE_POSIX_ACL`). Where that is not enough, the
+//! VFS asks who the caller is, groups and capabilities included; see `callers`.
 
+mod callers;
 mod counts;
 mod dispatch;
 mod init;

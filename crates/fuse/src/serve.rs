@@ -11,6 +11,7 @@ use fuse_transport::{
 };
 use vfs::{AtimeMode, Vfs};
 
+use crate::callers::Callers;
 use crate::counts::RequestCounts;
 use crate::dispatch::Dispatch;
 use crate::init::MAX_WRITE_BYTES;
@@ -83,6 +84,7 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
     let dispatch = Dispatch {
         vfs: Arc::clone(vfs),
         waiters: Arc::clone(&waiters),
+        callers: Callers::new(),
         next_handle: AtomicU64::new(1),
         direct: *mount.placement() == RootPlacement::Direct,
     };

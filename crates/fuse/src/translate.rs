@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use fuse_proto::{Entry, FileLock, Header, NodeId, SetAttr, SetTime, StatFs};
+use fuse_proto::{Entry, FileLock, NodeId, SetAttr, SetTime, StatFs};
 use types::{Errno, Mode, Time};
-use vfs::{AllocateMode, Attr, AttrChange, Caller, Lock, LockKind, LockRequest, Seek};
+use vfs::{AllocateMode, Attr, AttrChange, Lock, LockKind, LockRequest, Seek};
 
 use crate::dispatch::F_UNLCK;
 
@@ -35,10 +35,6 @@ pub(crate) fn attr(attr: &Attr) -> fuse_proto::Attr {
 /// Inode numbers are never used again, so they serve as node ids, and generations are all the same.
 pub(crate) fn entry(of: &Attr, ttl: Duration) -> Entry {
     Entry { nodeid: NodeId(of.ino.0), generation: 0, attr: attr(of), entry_ttl: ttl, attr_ttl: ttl }
-}
-
-pub(crate) fn caller(header: &Header) -> Caller {
-    Caller { uid: header.uid, gid: header.gid, pid: header.pid }
 }
 
 pub(crate) fn change(asked: &SetAttr) -> AttrChange {

@@ -111,7 +111,7 @@ impl Vfs {
 mod tests {
     use super::*;
     use crate::AttrChange;
-    use crate::fixture::{ROOT, make, volume};
+    use crate::fixture::{make, root, volume};
 
     #[test]
     fn a_commit_is_for_a_thousand_inodes_and_not_for_each_read() {
@@ -139,7 +139,7 @@ mod tests {
         vfs.accessed(ino);
         assert_eq!(vfs.getattr(ino).unwrap().atime, noted, "once is enough until the file changes");
         let past = Time::new(5, 5);
-        let set = vfs.setattr(ROOT, ino, AttrChange { atime: Some(past), ..AttrChange::default() }).unwrap();
+        let set = vfs.setattr(&root(), ino, AttrChange { atime: Some(past), ..AttrChange::default() }).unwrap();
         assert_eq!(set.atime, past);
         vfs.write_accesses().unwrap();
         assert_eq!(vfs.getattr(ino).unwrap().atime, past);

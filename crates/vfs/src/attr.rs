@@ -5,14 +5,6 @@ use std::time::Duration;
 use meta::Node;
 use types::{FileType, Ino, Mode, Time};
 
-/// Who a request comes from, as far as the request says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Caller {
-    pub uid: u32,
-    pub gid: u32,
-    pub pid: u32,
-}
-
 /// The attributes of an inode, `stat(2)`, unflushed writes included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {

@@ -3,7 +3,8 @@
 use meta::ops::SetAttr;
 use types::{Errno, Ino, Mode, Time};
 
-use crate::attr::{Attr, Caller};
+use crate::attr::Attr;
+use crate::caller::Caller;
 use crate::vfs::Vfs;
 
 /// What SETATTR asks for; `None` leaves as is.
@@ -28,7 +29,7 @@ impl Vfs {
 
     /// # Errors
     /// Those of [`SetAttr`]; EFBIG beyond 2^63 - 1 bytes; those of a flush.
-    pub fn setattr(&self, caller: Caller, ino: Ino, change: AttrChange) -> Result<Attr, Errno> {
+    pub fn setattr(&self, caller: &Caller<'_>, ino: Ino, change: AttrChange) -> Result<Attr, Errno> {
         if change.size_bytes.is_some_and(|size| size > i64::MAX as u64) {
             return Err(Errno::EFBIG);
         }

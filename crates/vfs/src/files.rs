@@ -8,7 +8,8 @@ use chunk::{ChunkError, Written};
 use meta::ops::{Append, GetNode, GetSlices, KillPriv, Reap, Write};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, Slice, SliceId, SliceSource, Time};
 
-use crate::attr::{Attr, Caller};
+use crate::attr::Attr;
+use crate::caller::Caller;
 use crate::names::MakeRequest;
 use crate::open::{FileData, OpenFile};
 use crate::readahead;
@@ -42,7 +43,7 @@ impl Vfs {
     ///
     /// # Errors
     /// As [`Vfs::make`].
-    pub fn create(&self, caller: Caller, request: MakeRequest<'_>) -> Result<Attr, Errno> {
+    pub fn create(&self, caller: &Caller<'_>, request: MakeRequest<'_>) -> Result<Attr, Errno> {
         let attr = self.make(caller, request)?;
         self.files.open(attr.ino, || self.new_buffer());
         Ok(attr)

@@ -2,14 +2,18 @@
 
 use std::sync::Arc;
 
+use acl::credential::Credentials;
 use chunk::{BlockStore, DEFAULT_CACHE_BYTES, StorageConfig};
 use meta::ops::AtimeMode;
 use meta::{AclKind, Counting, MemEngine, Meta, Volume};
-use types::{Ino, Mode, Time};
+use types::{Caps, Cred, Ino, Mode, Time};
 
-use crate::{Caller, MakeRequest, Special, Vfs, VfsOptions};
+use crate::{Caller, Identity, MakeRequest, Special, Vfs, VfsOptions};
 
-pub(crate) const ROOT: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+pub(crate) fn root() -> Caller<'static> {
+    let credential = Credentials::new(1000).intern(&Cred::root(), &[]);
+    Caller::known(Identity { credential, caps: Caps::ALL })
+}
 
 /// Mounted by nobody else, and what counts its engine's requests.
 pub(crate) fn volume(atime: AtimeMode) -> (Vfs, Arc<Counting<MemEngine>>) {
@@ -45,5 +49,5 @@ pub(crate) fn volume_with_cache(atime: AtimeMode, cache_bytes: u64) -> (Vfs, Arc
 pub(crate) fn make(vfs: &Vfs, name: &str) -> Ino {
     let (what, mode) = (Special::Regular, Mode::new(0o600));
     let request = MakeRequest { parent: Ino::ROOT, name: name.as_bytes(), what, mode, umask: 0 };
-    vfs.create(ROOT, request).unwrap().ino
+    vfs.create(&root(), request).unwrap().ino
 }

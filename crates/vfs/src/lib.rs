@@ -6,6 +6,7 @@
 mod atime;
 mod attr;
 mod attrs;
+mod caller;
 mod coherence;
 mod compact;
 mod dirs;
@@ -13,6 +14,7 @@ mod durable;
 mod files;
 #[cfg(test)]
 mod fixture;
+mod gate;
 mod locks;
 mod names;
 mod numbers;
@@ -23,8 +25,10 @@ mod session;
 mod vfs;
 mod xattrs;
 
-pub use attr::{Attr, Caller, Entry};
+pub use acl::posix::Perm;
+pub use attr::{Attr, Entry};
 pub use attrs::AttrChange;
+pub use caller::{Caller, Identify, Identity};
 pub use coherence::{Coherence, Kernel};
 pub use dirs::{DirEntry, DirHandle, DirPosition};
 pub use locks::LockRequest;

@@ -6,7 +6,8 @@ use meta::ops::{
 };
 use types::{Errno, FileType, Ino, Mode};
 
-use crate::attr::{Attr, Caller, Entry};
+use crate::attr::{Attr, Entry};
+use crate::caller::Caller;
 use crate::open::Seal;
 use crate::vfs::{BY_KERNEL, Vfs, name};
 
@@ -65,7 +66,7 @@ impl Vfs {
 
     /// # Errors
     /// Those of [`Make`]; ENAMETOOLONG.
-    pub fn make(&self, caller: Caller, request: MakeRequest<'_>) -> Result<Attr, Errno> {
+    pub fn make(&self, caller: &Caller<'_>, request: MakeRequest<'_>) -> Result<Attr, Errno> {
         let kind = match request.what {
             Special::Regular => MakeKind::Regular,
             Special::Directory => MakeKind::Directory,
@@ -79,7 +80,7 @@ impl Vfs {
 
     /// # Errors
     /// Those of [`Make`]; ENAMETOOLONG also for the target, ENOENT for an empty one.
-    pub fn symlink(&self, caller: Caller, parent: Ino, bytes: &[u8], target: &[u8]) -> Result<Attr, Errno> {
+    pub fn symlink(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8], target: &[u8]) -> Result<Attr, Errno> {
         match target.len() {
             0 => return Err(Errno::ENOENT),
             1..=MAX_TARGET_BYTES => {}
@@ -127,7 +128,7 @@ impl Vfs {
     /// Those of [`Rename`]; ENAMETOOLONG.
     pub fn rename(
         &self,
-        caller: Caller,
+        caller: &Caller<'_>,
         (parent, old): (Ino, &[u8]),
         (new_parent, new): (Ino, &[u8]),
         flags: RenameFlags,
@@ -151,7 +152,7 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of [`MakeOrphan`].
-    pub fn tmpfile(&self, caller: Caller, parent: Ino, mode: Mode, umask: u32) -> Result<Attr, Errno> {
+    pub fn tmpfile(&self, caller: &Caller<'_>, parent: Ino, mode: Mode, umask: u32) -> Result<Attr, Errno> {
         let make = Make {
             parent,
             name: name(b"-")?,
@@ -170,7 +171,7 @@ impl Vfs {
 
     fn make_kind(
         &self,
-        caller: Caller,
+        caller: &Caller<'_>,
         parent: Ino,
         bytes: &[u8],
         kind: MakeKind,

@@ -5,7 +5,7 @@ use meta::ops::{Allocate, AllocateMode, CopyRange, KillPriv};
 use meta::{Record, Scan};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice};
 
-use crate::attr::Caller;
+use crate::caller::Caller;
 use crate::open::OpenFile;
 use crate::vfs::Vfs;
 
@@ -24,7 +24,7 @@ impl Vfs {
     /// EBADF unless open; those of [`Allocate`] and of a flush.
     pub fn allocate(
         &self,
-        caller: Caller,
+        caller: &Caller<'_>,
         ino: Ino,
         offset: u64,
         len: u64,
@@ -82,7 +82,7 @@ impl Vfs {
     /// EBADF unless both are open; those of [`CopyRange`] and of a flush.
     pub fn copy_range(
         &self,
-        caller: Caller,
+        caller: &Caller<'_>,
         (from, offset): (Ino, u64),
         (to, to_offset): (Ino, u64),
         len: u64,
@@ -98,7 +98,7 @@ impl Vfs {
 
     /// Unlike WRITE and SETATTR, these requests do not say whether the caller has `CAP_FSETID`, and the kernel leaves
     /// `file_modified` to the server all the same: user 0 is taken to have it.
-    fn kill_priv(&self, caller: Caller, ino: Ino) -> Result<(), Errno> {
+    fn kill_priv(&self, caller: &Caller<'_>, ino: Ino) -> Result<(), Errno> {
         if caller.uid == 0 { Ok(()) } else { self.change(&KillPriv(ino)) }
     }
 

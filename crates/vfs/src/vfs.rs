@@ -16,6 +16,7 @@ use crate::coherence::{Coherence, Neighbour};
 use crate::compact::Candidates;
 use crate::dirs::{DirHandle, OpenDir};
 use crate::durable::Durability;
+use crate::gate::Gate;
 use crate::locks::Askers;
 use crate::numbers::Numbers;
 use crate::open::OpenTable;
@@ -38,6 +39,7 @@ pub struct Vfs {
     pub(crate) askers: Askers,
     pub(crate) neighbour: Neighbour,
     pub(crate) accesses: Accesses,
+    pub(crate) gate: Gate,
     pub(crate) stopping: AtomicBool,
 }
 
@@ -99,6 +101,7 @@ impl Vfs {
             askers: Askers::default(),
             neighbour: Neighbour::default(),
             accesses: Accesses::new(options.atime),
+            gate: Gate::default(),
             stopping: AtomicBool::new(false),
         }
     }

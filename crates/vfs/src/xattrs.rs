@@ -7,7 +7,7 @@ use meta::AclKind;
 use meta::ops::{AclType, GetAcl, GetXattrs, RemoveXattr, SetAcl, SetXattr, XattrMode};
 use types::{Errno, Ino};
 
-use crate::attr::Caller;
+use crate::caller::Caller;
 use crate::vfs::{BY_KERNEL, Vfs};
 
 /// The name of an xattr, sorted by who answers for it.
@@ -62,7 +62,7 @@ impl Vfs {
     ///
     /// # Errors
     /// Those of the database.
-    pub fn listxattr(&self, caller: Caller, ino: Ino) -> Result<Vec<u8>, Errno> {
+    pub fn listxattr(&self, caller: &Caller<'_>, ino: Ino) -> Result<Vec<u8>, Errno> {
         let node = self.node(ino)?;
         let xattrs = self.meta.run(&GetXattrs(ino), &BY_KERNEL)?;
         let acls = [(ACCESS, node.access_acl), (DEFAULT, node.default_acl)];

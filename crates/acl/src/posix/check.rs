@@ -56,6 +56,14 @@ pub fn decide(cred: &Cred, node: &Node<'_>) -> Decision {
     }
 }
 
+/// Whether capabilities alone let a caller do `want`, `generic_permission`: `CAP_DAC_READ_SEARCH` reads anything and searches directories;
+/// `CAP_DAC_OVERRIDE` does anything, but executes only what somebody may execute.
+pub fn overrides(caps: Caps, want: Perm, node: &Node<'_>) -> bool {
+    let read_search = if node.is_dir { !want.has(Perm::WRITE) } else { want == Perm::READ };
+    let anything = node.is_dir || !want.has(Perm::EXECUTE) || node.mode.rwx() & 0o111 != 0;
+    read_search && caps.has(Caps::DAC_READ_SEARCH) || anything && caps.has(Caps::DAC_OVERRIDE)
+}
+
 impl PosixAcl {
     /// What the ACL grants a caller who is not the owner of the file, provided that the mode has group bits; [`decide`]
     /// sees to both. It depends on nothing else, so it may be cached by (ACL, credential, in owning group). Twin of
@@ -117,14 +125,6 @@ impl Decision {
     pub(super) fn or(self, other: Decision) -> Decision {
         Decision(self.0 | other.0)
     }
-}
-
-/// The capabilities, `generic_permission`: `CAP_DAC_READ_SEARCH` reads anything and searches directories;
-/// `CAP_DAC_OVERRIDE` does anything, but executes only what somebody may execute.
-fn overrides(caps: Caps, want: Perm, node: &Node<'_>) -> bool {
-    let read_search = if node.is_dir { !want.has(Perm::WRITE) } else { want == Perm::READ };
-    let anything = node.is_dir || !want.has(Perm::EXECUTE) || node.mode.rwx() & 0o111 != 0;
-    read_search && caps.has(Caps::DAC_READ_SEARCH) || anything && caps.has(Caps::DAC_OVERRIDE)
 }
 
 fn find(named: &[Named], id: u32) -> Option<Perm> {

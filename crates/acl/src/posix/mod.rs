@@ -25,7 +25,7 @@ mod traverse;
 mod xattr;
 
 pub use acl::PosixAcl;
-pub use check::{Decision, Node, check, decide};
+pub use check::{Decision, Node, check, decide, overrides};
 pub use compiled::Compiled;
 pub use entry::{Entry, Perm, Tag};
 pub use error::AclError;

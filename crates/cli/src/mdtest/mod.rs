@@ -17,10 +17,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use acl::credential::Credentials;
 use chunk::StoreOptions;
 use rustix::process::{getegid, geteuid};
-use types::Ino;
-use vfs::{Caller, Coherence, Kernel, SessionInfo, Vfs, VfsOptions};
+use types::{Caps, Cred, Ino};
+use vfs::{Caller, Coherence, Identity, Kernel, SessionInfo, Vfs, VfsOptions};
 
 use self::phase::{Counters, Sample};
 use self::report::Report;
@@ -174,9 +175,12 @@ fn work(
     counters: &Counters,
     interrupt: &Interrupt,
 ) -> Result<Vec<Sample>, Fault> {
-    let caller = Caller { uid: geteuid().as_raw(), gid: getegid().as_raw(), pid: std::process::id() };
-    let top = Top::make(vfs, caller, &args.dir)?;
-    let tree = Tree::new(vfs, caller, &top, args.shape(), levels, args.write);
+    // Whoever may use the database may do anything.
+    let cred = Cred::new(geteuid().as_raw(), getegid().as_raw(), &[], Caps::ALL);
+    let credential = Credentials::new(1).intern(&cred, &[]);
+    let caller = Caller::known(Identity { credential, caps: Caps::ALL });
+    let top = Top::make(vfs, &caller, &args.dir)?;
+    let tree = Tree::new(vfs, &caller, &top, args.shape(), levels, args.write);
     let samples = phase::all(&tree, args.threads, args.keep, counters, interrupt);
     if args.keep {
         return samples;

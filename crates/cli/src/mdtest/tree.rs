@@ -34,7 +34,7 @@ pub(super) struct Tree<'a> {
     shape: Shape,
     /// Where its top is, for people.
     path: String,
-    caller: Caller,
+    caller: &'a Caller<'a>,
     write_bytes: u64,
     /// See [`Shape::levels`].
     levels: Vec<u64>,
@@ -74,7 +74,7 @@ impl<'a> Tree<'a> {
     /// A tree below `top`, of which nothing is made yet; `levels` are those of its shape.
     pub(super) fn new(
         vfs: &'a Vfs,
-        caller: Caller,
+        caller: &'a Caller<'a>,
         top: &Top,
         shape: Shape,
         levels: Vec<u64>,
@@ -291,7 +291,7 @@ impl Top {
     ///
     /// # Errors
     /// It is no directory, or something is in it.
-    pub(super) fn make(vfs: &Vfs, caller: Caller, path: &str) -> Result<Self, Fault> {
+    pub(super) fn make(vfs: &Vfs, caller: &Caller<'_>, path: &str) -> Result<Self, Fault> {
         let names: Vec<&str> = path.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
         if names.contains(&"..") {
             return Err(Fault::usage("a path from the top of the volume has no '..' in it").at(path));

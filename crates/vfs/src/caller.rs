@@ -1,0 +1,71 @@
+//! Who a request comes from: what the request says itself, and all the rest, which is found out only where a decision
+//! needs it.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use acl::credential::Credential;
+use types::{Caps, Cred, Errno};
+
+/// All that a decision may depend on: user, groups and capabilities.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    pub credential: Arc<Credential>,
+    /// The capabilities that hold for files of this mount.
+    pub caps: Caps,
+}
+
+impl Identity {
+    /// As operations take it that have to check by themselves ([`meta::Vouch::Daemon`]).
+    pub fn cred(&self) -> Cred {
+        Cred { caps: self.caps, ..self.credential.cred().clone() }
+    }
+}
+
+/// Finds out what a request does not say of its caller.
+pub trait Identify: Send + Sync + fmt::Debug {
+    /// The identity of the thread `pid` as long as it is that of user `uid` with primary group `gid`.
+    ///
+    /// # Errors
+    /// EACCES where that cannot be found out, or is not so: nothing is granted to somebody unknown.
+    fn identify(&self, uid: u32, gid: u32, pid: u32) -> Result<Identity, Errno>;
+}
+
+/// Who a request comes from.
+#[derive(Debug)]
+pub struct Caller<'a> {
+    /// File-system ids, `credentials(7)`.
+    pub uid: u32,
+    pub gid: u32,
+    /// The thread's id; 0 where it is in another PID namespace.
+    pub pid: u32,
+    source: Option<&'a dyn Identify>,
+    identity: OnceLock<Result<Identity, Errno>>,
+}
+
+impl<'a> Caller<'a> {
+    /// As a request says; the rest comes from `source` if somebody asks for it.
+    pub fn new(uid: u32, gid: u32, pid: u32, source: &'a dyn Identify) -> Self {
+        Caller { uid, gid, pid, source: Some(source), identity: OnceLock::new() }
+    }
+
+    /// Of whom everything is known.
+    pub fn known(identity: Identity) -> Self {
+        let cred = identity.credential.cred();
+        let (uid, gid) = (cred.uid, cred.gid);
+        Caller { uid, gid, pid: 0, source: None, identity: OnceLock::from(Ok(identity)) }
+    }
+
+    /// Groups and capabilities too. They are found out at the first call and then stay for this request; ask only where
+    /// user and primary group leave a question open.
+    ///
+    /// # Errors
+    /// Those of [`Identify::identify`].
+    pub fn identity(&self) -> Result<&Identity, Errno> {
+        let found = self.identity.get_or_init(|| match self.source {
+            Some(source) => source.identify(self.uid, self.gid, self.pid),
+            None => Err(Errno::EACCES),
+        });
+        found.as_ref().map_err(|errno| *errno)
+    }
+}
