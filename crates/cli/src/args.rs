@@ -136,6 +136,7 @@ Options for -o, several separated by commas:
   writeback_size=SIZE
                      what may wait there [default: 10G]; beyond that, blocks go to the store at once
   write_buffer=SIZE  memory for data not yet stored
+  acl_domain=DOMAIN  users and groups are called name@DOMAIN in NFSv4 ACLs [default: numbers]
 
 Examples:
   limen mount -d sqlite:///var/lib/limen/home.db /mnt
@@ -237,6 +238,12 @@ pub(crate) struct ConfigArgs {
     /// Files up to this size lie in the metadata when they are written next, at most 64K; 0 for none
     #[arg(long, value_name = "BYTES", value_parser = parse_inline)]
     pub(crate) inline: Option<u32>,
+    /// What chmod does to NFSv4 ACLs
+    #[arg(long, value_enum, value_name = "POLICY")]
+    pub(crate) aclmode: Option<AclMode>,
+    /// What new files get of their directory's NFSv4 ACL
+    #[arg(long, value_enum, value_name = "POLICY")]
+    pub(crate) aclinherit: Option<AclInherit>,
     /// What may not change, so that it can be said why.
     #[arg(long, hide = true)]
     pub(crate) acl: Option<String>,
@@ -334,8 +341,61 @@ pub(crate) struct KeyArgs {
 pub(crate) enum Acl {
     /// POSIX ACLs, as ext4 and XFS have them
     Posix,
+    /// NFSv4 ACLs, as NFS and Windows have them, for nfs4_setfacl and Samba
+    Nfsv4,
     /// Mode bits only
     Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AclMode {
+    /// Nothing of the ACL stays but what the mode says
+    Discard,
+    /// Entries stay, but none allows more than the mode's group bits
+    #[value(name = "groupmask")]
+    GroupMask,
+    /// Entries for users and groups stay as they are
+    Passthrough,
+    /// Files with an ACL refuse chmod
+    Restricted,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AclInherit {
+    /// No entries
+    Discard,
+    /// Those that deny
+    #[value(name = "noallow")]
+    NoAllow,
+    /// All, without the permissions to change ACL and owner
+    Restricted,
+    /// All as they are, also in place of mode and umask
+    Passthrough,
+    /// The same, but files can be executed only if their creator asked for it
+    PassthroughX,
+}
+
+impl From<AclMode> for acl::nfs4::AclMode {
+    fn from(policy: AclMode) -> Self {
+        match policy {
+            AclMode::Discard => Self::Discard,
+            AclMode::GroupMask => Self::GroupMask,
+            AclMode::Passthrough => Self::Passthrough,
+            AclMode::Restricted => Self::Restricted,
+        }
+    }
+}
+
+impl From<AclInherit> for acl::nfs4::AclInherit {
+    fn from(policy: AclInherit) -> Self {
+        match policy {
+            AclInherit::Discard => Self::Discard,
+            AclInherit::NoAllow => Self::NoAllow,
+            AclInherit::Restricted => Self::Restricted,
+            AclInherit::Passthrough => Self::Passthrough,
+            AclInherit::PassthroughX => Self::PassthroughX,
+        }
+    }
 }
 
 /// The longest name of a volume; it becomes part of file names.

@@ -1,6 +1,6 @@
 //! `limen config`: shows the settings that a volume was given, and changes those that may change.
 
-use meta::{Configure, Meta, Volume, Vouch};
+use meta::{AclKind, Configure, Meta, Volume, Vouch};
 use serde_json::json;
 
 use crate::args::ConfigArgs;
@@ -14,9 +14,17 @@ use crate::url::{Database, MetaUrl};
 pub(crate) fn run(args: &ConfigArgs) -> Result<(), Fault> {
     let url = MetaUrl::parse(&args.url)?;
     let (database, mut volume) = url.open_volume()?;
-    let change =
-        Configure { capacity_bytes: args.capacity, max_inodes: args.inodes, inline_bytes: args.inline };
+    let change = Configure {
+        capacity_bytes: args.capacity,
+        max_inodes: args.inodes,
+        inline_bytes: args.inline,
+        aclmode: args.aclmode.map(Into::into),
+        aclinherit: args.aclinherit.map(Into::into),
+    };
     refuse_fixed(args, &volume)?;
+    if volume.acl != AclKind::Nfs4 && (args.aclmode.is_some() || args.aclinherit.is_some()) {
+        return Err(Fault::usage("--aclmode and --aclinherit are for volumes with NFSv4 ACLs").at(&url));
+    }
     if !volume.encryption.is_empty() && args.inline.is_some_and(|bytes| bytes > 0) {
         return Err(Fault::usage("--inline puts data into the metadata, which is not encrypted").at(&url));
     }
@@ -82,6 +90,10 @@ fn to_text(volume: &Volume) -> String {
     table.row("inodes", limit(volume.max_inodes, volume.max_inodes.to_string()));
     table.row("inline up to", show_size(volume.inline_bytes.into()));
     table.row("ACLs", format!("{} (for good)", volume.acl.name()));
+    if volume.acl == AclKind::Nfs4 {
+        table.row("aclmode", volume.policy.mode.name());
+        table.row("aclinherit", volume.policy.inherit.name());
+    }
     table.row("storage", format!("{} (for good)", volume.storage));
     if !volume.bucket.is_empty() {
         table.row("bucket", format!("{} (for good)", volume.bucket));
@@ -96,6 +108,8 @@ fn to_json(volume: &Volume) -> serde_json::Value {
         "max_inodes": volume.max_inodes,
         "inline_bytes": volume.inline_bytes,
         "acl": volume.acl.name(),
+        "aclmode": volume.policy.mode.name(),
+        "aclinherit": volume.policy.inherit.name(),
         "storage": volume.storage,
         "bucket": volume.bucket,
     })

@@ -42,6 +42,7 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Fault> {
         compression: Compression::from(args.compress).name().to_owned(),
         encryption: encryption(args)?,
         acl: args.acl.into(),
+        policy: Default::default(),
         inline_bytes: inline_bytes(args, &url)?,
         capacity_bytes: args.capacity,
         max_inodes: args.inodes,
@@ -80,6 +81,7 @@ pub(crate) fn volume_in_memory(name: &str) -> Result<Volume, Fault> {
         compression: Compression::None.name().to_owned(),
         encryption: String::new(),
         acl: AclKind::Posix,
+        policy: Default::default(),
         inline_bytes: DEFAULT_INLINE_BYTES,
         capacity_bytes: 0,
         max_inodes: 0,
@@ -142,6 +144,7 @@ impl From<Acl> for AclKind {
     fn from(acl: Acl) -> Self {
         match acl {
             Acl::Posix => AclKind::Posix,
+            Acl::Nfsv4 => AclKind::Nfs4,
             Acl::Off => AclKind::Off,
         }
     }

@@ -6,6 +6,7 @@ use std::fs::{self, File, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use acl::nfs4::Nfs4Acl;
 use acl::posix::PosixAcl;
 use chunk::object_key;
 use meta::{Engine, EngineError, Node, Record, Want};
@@ -73,6 +74,13 @@ fn parent(path: &Path, metadata: &Metadata, node: &Node) -> Option<u64> {
     (parent.dev() == metadata.dev()).then(|| parent.ino())
 }
 
+/// An ACL as people read it. The stored forms of the two families have no text in common.
+fn acl_text(stored: &str) -> String {
+    let nfs4 = || Nfs4Acl::from_storage(stored).map(|acl| acl.to_string());
+    let posix = PosixAcl::from_storage(stored).map(|acl| acl.to_long_text());
+    posix.or_else(|error| nfs4().map_err(|_| error)).unwrap_or_else(|error| format!("damaged: {error}"))
+}
+
 /// All there is to say about an inode.
 #[derive(Debug)]
 struct Found {
@@ -91,8 +99,7 @@ impl Found {
             match record {
                 Record::Node(_, found) => node = found,
                 Record::Acl(id, Some(text)) => {
-                    let text = PosixAcl::from_storage(&text).map(|acl| acl.to_long_text());
-                    acls.insert(id, text.unwrap_or_else(|error| format!("damaged: {error}")));
+                    acls.insert(id, acl_text(&text));
                 }
                 _ => {}
             }

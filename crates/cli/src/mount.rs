@@ -114,6 +114,9 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     let store = open_store(meta.volume(), &args.keys, options.store(meta.volume()))?;
     let vfs_options = VfsOptions { write_buffer_bytes: options.write_buffer_bytes, atime: options.atime() };
     let vfs = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(&store), vfs_options));
+    if let Some(domain) = &options.acl_domain {
+        vfs.set_nfs4_domain(domain.clone());
+    }
 
     let session = SessionInfo {
         host: host_name(),

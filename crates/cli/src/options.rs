@@ -28,12 +28,14 @@ pub(crate) struct Options {
     writeback_bytes: u64,
     pub(crate) write_buffer_bytes: u64,
     atime: AtimeMode,
+    /// What follows the `@` of names in NFSv4 ACLs.
+    pub(crate) acl_domain: Option<String>,
 }
 
 const KNOWN: &str = "ro, rw, nosuid, nodev, noexec, noatime, relatime, strictatime, allow_other, user_only, nonempty, \
                      shared, patience=SECONDS, workers=N, transport=auto|ring|dev, \
-                     cache=SIZE, cache_dir=DIR, cache_dir_size=SIZE, cache_dir_free=SIZE, writeback, writeback_size=SIZE \
-                     and write_buffer=SIZE";
+                     cache=SIZE, cache_dir=DIR, cache_dir_size=SIZE, cache_dir_free=SIZE, writeback, writeback_size=SIZE, \
+                     write_buffer=SIZE and acl_domain=DOMAIN";
 
 const MAX_WORKERS: usize = 1024;
 const MAX_PATIENCE_SECS: u64 = 86_400;
@@ -59,6 +61,7 @@ impl Options {
             writeback_bytes: 10 << 30,
             write_buffer_bytes: vfs::VfsOptions::default().write_buffer_bytes,
             atime: AtimeMode::default(),
+            acl_domain: None,
         };
         for option in lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
             let wrong = |what: String| Fault::usage(what).at(format!("-o {option}"));
@@ -161,6 +164,13 @@ impl Options {
             "cache_dir" => return Err("the cache's directory has to be an absolute path".to_owned()),
             "cache_dir_size" => self.cache_dir_bytes = parse_size(value)?,
             "cache_dir_free" => self.cache_dir_free_bytes = parse_size(value)?,
+            "acl_domain" => {
+                let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+                if value.is_empty() || value.len() > 255 || !value.bytes().all(is_name) {
+                    return Err(format!("'{value}' is no domain: write letters, digits, dots and dashes"));
+                }
+                self.acl_domain = Some(value.to_owned());
+            }
             "writeback_size" => self.writeback_bytes = parse_size(value)?,
             "write_buffer" => self.write_buffer_bytes = parse_size(value)?.max(MIN_WRITE_BUFFER_BYTES),
             _ => return Ok(key.starts_with("x-")),
@@ -203,6 +213,7 @@ mod tests {
             "patience=-1",
             "patience=1s",
             "transport=x",
+            "acl_domain=a@b",
             "cache=big",
             "ro=1",
             "workers",

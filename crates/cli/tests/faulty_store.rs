@@ -49,6 +49,7 @@ impl Served {
             compression: "none".into(),
             encryption: String::new(),
             acl: AclKind::Posix,
+            policy: Default::default(),
             inline_bytes: 4096,
             capacity_bytes: 0,
             max_inodes: 0,

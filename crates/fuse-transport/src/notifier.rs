@@ -5,12 +5,12 @@
 
 use std::io::IoSlice;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Weak};
 use std::thread;
 
-use fuse_proto::Notification;
+use fuse_proto::{NodeId, Notification};
 use rustix::io::Errno;
 
 use crate::device::Device;
@@ -23,6 +23,7 @@ use crate::error::Error;
 pub struct Notifier {
     queue: SyncSender<Notification>,
     overflowed: Arc<AtomicBool>,
+    device: Weak<Device>,
 }
 
 /// Why a notification was not queued.
@@ -40,11 +41,21 @@ impl Notifier {
         let (queue, waiting) = sync_channel(capacity.get());
         let overflowed = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&overflowed);
+        let own = Arc::downgrade(&device);
         thread::Builder::new()
             .name("limen-notify".into())
             .spawn(move || run(&device, &waiting, &flag))
             .map_err(|e| Error::system("start the notifier thread", e))?;
-        Ok(Notifier { queue, overflowed })
+        Ok(Notifier { queue, overflowed, device: own })
+    }
+
+    /// Has the kernel forget the attributes and ACLs of an inode before this returns. Who calls may hold a request for that
+    /// inode: it is in use then, and this notification alone takes no lock that a request holds
+    /// (`fuse_reverse_inval_inode` without a range).
+    pub fn forget_attributes(&self, node: NodeId) {
+        if let Some(device) = self.device.upgrade() {
+            write(&device, &Notification::inval_attr(node));
+        }
     }
 
     /// # Errors

@@ -45,7 +45,9 @@ enum Unknown {
     Unreadable(io::Error),
     #[error("its status is not understood")]
     Unparsed,
-    #[error("the request is for user {asked_uid}, group {asked_gid}, and the thread is user {uid}, group {gid}")]
+    #[error(
+        "the request is for user {asked_uid}, group {asked_gid}, and the thread is user {uid}, group {gid}"
+    )]
     Another { asked_uid: u32, asked_gid: u32, uid: u32, gid: u32 },
     #[error("it is in groups that this user namespace does not show")]
     HiddenGroups,
@@ -192,7 +194,8 @@ struct Status {
 impl Status {
     /// `proc_pid_status(5)`. A thread's name comes first and may be anything, but line breaks in it are escaped.
     fn parse(text: &[u8]) -> Option<Self> {
-        let mut lines = text.split_inclusive(|byte| *byte == b'\n').filter_map(|line| line.strip_suffix(b"\n"));
+        let mut lines =
+            text.split_inclusive(|byte| *byte == b'\n').filter_map(|line| line.strip_suffix(b"\n"));
         let mut field = |name: &str| {
             let value = lines.find_map(|line| line.strip_prefix(name.as_bytes())?.strip_prefix(b":"))?;
             std::str::from_utf8(value).ok()
@@ -297,7 +300,9 @@ mod tests {
         for end in 0..STATUS.find("CapBnd").unwrap() {
             assert_eq!(Status::parse(&STATUS.as_bytes()[..end]), None, "{end}");
         }
-        for (from, to) in [("5\t6", "5\t-6"), ("\t8\n", "\n"), ("10 ", "4294967296 "), ("ffff\nCapB", "g\nCapB")] {
+        for (from, to) in
+            [("5\t6", "5\t-6"), ("\t8\n", "\n"), ("10 ", "4294967296 "), ("ffff\nCapB", "g\nCapB")]
+        {
             assert!(STATUS.contains(from));
             assert_eq!(Status::parse(STATUS.replace(from, to).as_bytes()), None, "{from:?}");
         }

@@ -32,11 +32,11 @@ pub(crate) struct Dispatch {
 }
 
 /// `open(2)`.
-const O_ACCMODE: u32 = 0o3;
-const O_RDONLY: u32 = 0;
-const O_WRONLY: u32 = 1;
+pub(crate) const O_ACCMODE: u32 = 0o3;
+pub(crate) const O_RDONLY: u32 = 0;
+pub(crate) const O_WRONLY: u32 = 1;
 const O_EXCL: u32 = 0o200;
-const O_APPEND: u32 = 0o2000;
+pub(crate) const O_APPEND: u32 = 0o2000;
 const O_NOATIME: u32 = 0o1000000;
 
 /// `fcntl(2)`.
@@ -45,6 +45,10 @@ pub(crate) const F_UNLCK: u32 = 2;
 /// `setxattr(2)`.
 const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
+
+/// Stands in the handle of a file whose opener may write nowhere but at its end. Programs can take `O_APPEND` from their
+/// descriptor, but not this.
+const APPEND_ONLY: u64 = 1 << 63;
 
 /// What is sent: a body of fixed size, or bytes of any number. It lives on the stack for a moment, never in a list.
 #[expect(clippy::large_enum_variant, reason = "a box would cost more than the bytes it saves")]
@@ -120,8 +124,11 @@ impl Dispatch {
                 let entry = found.attr.map(|of| entry(&of, found.ttl));
                 Ok(Body::entry(&entry.unwrap_or_else(|| Entry::negative(found.ttl))).into())
             }
-            Operation::GetAttr { .. } => self.attr_body(&vfs.getattr(ino)?),
+            Operation::GetAttr { .. } => self.attr_body(&vfs.getattr_for(caller, ino)?),
             Operation::SetAttr(change) => {
+                if change.size_bytes.is_some() {
+                    refuse_append_only(change.fh)?;
+                }
                 self.attr_body(&vfs.setattr(caller, ino, translate::change(&change))?)
             }
             Operation::ReadLink => {
@@ -139,8 +146,8 @@ impl Dispatch {
                 let (what, mode) = (Special::Directory, Mode::new(mode));
                 self.entry_body(&vfs.make(caller, MakeRequest { parent: ino, name, what, mode, umask })?)
             }
-            Operation::Unlink { name } => done(vfs.unlink(ino, name)),
-            Operation::RmDir { name } => done(vfs.rmdir(ino, name)),
+            Operation::Unlink { name } => done(vfs.unlink(caller, ino, name)),
+            Operation::RmDir { name } => done(vfs.rmdir(caller, ino, name)),
             Operation::Rename { name, new_parent, new_name, flags } => {
                 let asked = |flag| flags.contains(flag);
                 let whiteout = asked(fuse_proto::RenameFlags::WHITEOUT);
@@ -151,10 +158,18 @@ impl Dispatch {
                 let (from, to) = ((ino, name), (self.ino(new_parent), new_name));
                 done(vfs.rename(caller, from, to, flags, whiteout))
             }
-            Operation::Link { node, name } => self.entry_body(&vfs.link(self.ino(node), ino, name)?),
+            Operation::Link { node, name } => {
+                self.entry_body(&vfs.link(caller, self.ino(node), ino, name)?)
+            }
             Operation::Open { flags, .. } => {
-                vfs.open(ino)?;
-                Ok(Body::open(self.new_handle(), self.open_flags(ino, flags)).into())
+                let append_only = vfs.open(caller, ino, translate::open_for(flags))?;
+                let Fh(handle) = self.new_handle();
+                let (handle, flags) = match append_only {
+                    // Without a page cache, and so without mappings, that others' writes may go through.
+                    true => (Fh(handle | APPEND_ONLY), OpenFlags::DIRECT_IO),
+                    false => (Fh(handle), self.open_flags(ino, flags)),
+                };
+                Ok(Body::open(handle, flags).into())
             }
             Operation::Create(create) => {
                 let (what, mode) = (Special::Regular, Mode::new(create.mode));
@@ -173,7 +188,13 @@ impl Dispatch {
                 Ok(Answer::Bytes(bytes))
             }
             Operation::Write(write) => {
-                if write.flags & O_APPEND != 0 && !write.from_cache && !vfs.is_alone() {
+                let appends = write.flags & O_APPEND != 0 && !write.from_cache;
+                // What is written back goes by whatever handle the kernel finds.
+                let append_only = is_append_only(write.fh) && !write.from_cache;
+                if append_only && !appends {
+                    return Err(Errno::EPERM);
+                }
+                if appends && (append_only || !vfs.is_alone()) {
                     vfs.append(ino, write.data, write.kill_suidgid)?;
                 } else {
                     vfs.write(ino, write.offset, write.data, write.kill_suidgid)?;
@@ -219,18 +240,18 @@ impl Dispatch {
                     // Never possible; ext4 says of the two conditions which one is not met.
                     BOTH => {
                         return Err(vfs
-                            .getxattr(ino, set.name)
+                            .getxattr(caller, ino, set.name)
                             .map_or_else(|errno| errno, |_| Errno::EEXIST));
                     }
                     _ => return Err(Errno::EINVAL),
                 };
-                done(vfs.setxattr(ino, set.name, set.value, mode, set.acl_kill_sgid))
+                done(vfs.setxattr(caller, ino, set.name, set.value, mode, set.acl_kill_sgid))
             }
-            Operation::GetXattr { name, size } => sized(&vfs.getxattr(ino, name)?, size),
+            Operation::GetXattr { name, size } => sized(&vfs.getxattr(caller, ino, name)?, size),
             Operation::ListXattr { size } => sized(&vfs.listxattr(caller, ino)?, size),
-            Operation::RemoveXattr { name } => done(vfs.removexattr(ino, name)),
+            Operation::RemoveXattr { name } => done(vfs.removexattr(caller, ino, name)),
             Operation::OpenDir { flags } => {
-                let DirHandle(fh) = vfs.opendir(ino)?;
+                let DirHandle(fh) = vfs.opendir(caller, ino)?;
                 let flags = match vfs.is_alone() {
                     true => OpenFlags::CACHE_DIR | self.keep_cache(ino, flags),
                     false => OpenFlags::NONE,
@@ -249,7 +270,8 @@ impl Dispatch {
                 let flags = self.open_flags(made.ino, create.flags);
                 Ok(Body::create(&entry(&made, vfs.ttl()), self.new_handle(), flags).into())
             }
-            Operation::Fallocate { offset, len, mode, .. } => {
+            Operation::Fallocate { fh, offset, len, mode } => {
+                refuse_append_only(Some(fh))?;
                 done(vfs.allocate(caller, ino, offset, len, translate::allocate_mode(mode)?))
             }
             Operation::Lseek { offset, whence, .. } => {
@@ -276,6 +298,7 @@ impl Dispatch {
 
     /// Never more than the shorter of the two replies can say.
     fn copy(&self, caller: &Caller<'_>, from: Ino, copy: &CopyRange) -> Result<u64, Errno> {
+        refuse_append_only(Some(copy.fh_out))?;
         let to = (self.ino(copy.node_out), copy.offset_out);
         self.vfs.copy_range(caller, (from, copy.offset_in), to, copy.len.min(i32::MAX as u64))
     }
@@ -301,7 +324,7 @@ impl Dispatch {
     }
 
     fn attr_body(&self, of: &vfs::Attr) -> Result<Answer, Errno> {
-        Ok(Body::attr(&attr(of), self.vfs.ttl()).into())
+        Ok(Body::attr(&attr(of), translate::attr_ttl(of, self.vfs.ttl())).into())
     }
 
     fn entry_body(&self, of: &vfs::Attr) -> Result<Answer, Errno> {
@@ -343,6 +366,16 @@ impl Dispatch {
     fn ino(&self, node: NodeId) -> Ino {
         if node == NodeId::ROOT && self.direct { Ino::ROOT } else { Ino(node.0) }
     }
+}
+
+fn is_append_only(handle: Fh) -> bool {
+    handle.0 & APPEND_ONLY != 0
+}
+
+/// # Errors
+/// EPERM, for what changes a file anywhere but at its end.
+fn refuse_append_only(handle: Option<Fh>) -> Result<(), Errno> {
+    if handle.is_some_and(is_append_only) { Err(Errno::EPERM) } else { Ok(()) }
 }
 
 fn done(result: Result<(), Errno>) -> Result<Answer, Errno> {

@@ -35,7 +35,8 @@ pub(crate) fn config(acl: AclKind, alone: bool, atime: AtimeMode) -> InitConfig 
     }
     InitConfig {
         wanted: match acl {
-            AclKind::Posix => wanted | InitFlags::POSIX_ACL,
+            // NFSv4 ACLs show as POSIX ACLs to the kernel.
+            AclKind::Posix | AclKind::Nfs4 => wanted | InitFlags::POSIX_ACL,
             AclKind::Off => wanted,
         },
         max_readahead_bytes: 1 << 20,

@@ -29,6 +29,10 @@ impl Memory {
 }
 
 impl Kernel for Memory {
+    fn forget_attributes(&self, ino: Ino) {
+        self.notifier.forget_attributes(self.node(ino));
+    }
+
     fn forget_inode(&self, ino: Ino, content: bool) {
         let node = self.node(ino);
         self.send(match content {

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use fuse_transport::{
     Error, Handler, Mount, MountOptions, Ring, RootPlacement, Transport, UnmountMode, Workers, enable_ring,
 };
-use vfs::{AtimeMode, Vfs};
+use vfs::{AclKind, AtimeMode, Kernel, Vfs};
 
 use crate::callers::Callers;
 use crate::counts::RequestCounts;
@@ -99,10 +99,11 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
     let counted = Arc::clone(&counts);
     let channel = options.channel;
     // It ends with the volume's session, after the last request.
-    if !vfs.is_alone() {
+    if !vfs.is_alone() || vfs.meta().volume().acl == AclKind::Nfs4 {
         let capacity = const { NonZeroUsize::new(kernel::MAX_WAITING).unwrap() };
-        let memory = Memory { notifier: device.notifier(capacity)?, direct: dispatch.direct };
-        vfs.start_watching(Arc::new(memory)).map_err(starting)?;
+        let memory = Arc::new(Memory { notifier: device.notifier(capacity)?, direct: dispatch.direct });
+        vfs.set_kernel(Arc::clone(&memory) as Arc<dyn Kernel>);
+        vfs.start_watching(memory).map_err(starting)?;
     }
     let serve = move || {
         let handler: &Handler<'_> = &|request, reply| {

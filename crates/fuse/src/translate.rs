@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use fuse_proto::{Entry, FileLock, NodeId, SetAttr, SetTime, StatFs};
 use types::{Errno, Mode, Time};
-use vfs::{AllocateMode, Attr, AttrChange, Lock, LockKind, LockRequest, Seek};
+use vfs::{AllocateMode, Attr, AttrChange, Lock, LockKind, LockRequest, OpenFor, Seek};
 
-use crate::dispatch::F_UNLCK;
+use crate::dispatch::{F_UNLCK, O_ACCMODE, O_APPEND, O_RDONLY, O_WRONLY};
 
 /// `fcntl(2)`.
 const F_RDLCK: u32 = 0;
 const F_WRLCK: u32 = 1;
+
+/// `linux/fs.h`, in the same word as the flags of `open(2)`.
+const FMODE_EXEC: u32 = 0x20;
 
 /// The unit in which files are best read (`st_blksize`).
 const BLOCK_BYTES: u32 = 4096;
@@ -34,7 +37,31 @@ pub(crate) fn attr(attr: &Attr) -> fuse_proto::Attr {
 
 /// Inode numbers are never used again, so they serve as node ids, and generations are all the same.
 pub(crate) fn entry(of: &Attr, ttl: Duration) -> Entry {
-    Entry { nodeid: NodeId(of.ino.0), generation: 0, attr: attr(of), entry_ttl: ttl, attr_ttl: ttl }
+    Entry {
+        nodeid: NodeId(of.ino.0),
+        generation: 0,
+        attr: attr(of),
+        entry_ttl: ttl,
+        attr_ttl: attr_ttl(of, ttl),
+    }
+}
+
+/// How long the kernel may go by attributes: not at all, if they are for nobody but who asked.
+pub(crate) fn attr_ttl(of: &Attr, ttl: Duration) -> Duration {
+    if of.per_caller { Duration::ZERO } else { ttl }
+}
+
+/// What a file is opened for. `flags` are those of `open(2)`; the kernel adds `FMODE_EXEC` where it opens a program to
+/// run it, which then need not be readable. User space cannot: `build_open_flags` takes the bit away.
+pub(crate) fn open_for(flags: u32) -> OpenFor {
+    let access = flags & O_ACCMODE;
+    let execute = flags & FMODE_EXEC != 0 && access == O_RDONLY;
+    OpenFor {
+        read: access != O_WRONLY && !execute,
+        write: access != O_RDONLY,
+        append: flags & O_APPEND != 0,
+        execute,
+    }
 }
 
 pub(crate) fn change(asked: &SetAttr) -> AttrChange {
@@ -42,6 +69,7 @@ pub(crate) fn change(asked: &SetAttr) -> AttrChange {
         SetTime::Now => Time::now(),
         SetTime::At(time) => time,
     };
+    let is_chosen = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
     AttrChange {
         mode: asked.mode.map(Mode::new),
         uid: asked.uid,
@@ -49,6 +77,8 @@ pub(crate) fn change(asked: &SetAttr) -> AttrChange {
         size_bytes: asked.size_bytes,
         atime: asked.atime.map(time),
         mtime: asked.mtime.map(time),
+        is_touch: !is_chosen(asked.atime) && !is_chosen(asked.mtime),
+        is_open: asked.fh.is_some(),
         kill_suidgid: asked.kill_suidgid,
     }
 }

@@ -21,11 +21,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use acl::nfs4::{self, Nfs4Acl};
 use acl::posix::PosixAcl;
-use types::{AclId, Ino, Name, Slice};
+use types::{AclId, FileType, Ino, Name, Slice};
 
 use crate::lock::Lock;
 use crate::record::{Counter, Edge, Facts, LockWait, Node, Record, Seq, Settings, Usage, Xattrs};
+use crate::volume::AclKind;
 use types::ChunkIndex;
 
 /// What a record is found by.
@@ -40,8 +42,10 @@ pub(crate) enum Key {
     Symlink(Ino),
     Slices(Ino, ChunkIndex),
     Acl(AclId),
-    /// What a default ACL makes of the rwx bits of a new file's mode.
-    Inherited(AclId, u32),
+    /// What an ACL to inherit makes of a new file: by the rwx bits of its mode, and by what it is.
+    Inherited(AclId, u32, FileType),
+    /// What the kernel is shown of an NFSv4 ACL on an inode of this owner and group; whether a directory.
+    Projection(AclId, u32, u32, bool),
     Settings,
     Counter(Counter),
     Usage,
@@ -64,8 +68,10 @@ pub(crate) enum Value {
     Symlink(Option<Arc<[u8]>>),
     Slices(Arc<[Slice]>),
     /// `None` also where the stored text is no ACL: access is then refused, never guessed.
-    Acl(Option<Arc<PosixAcl>>),
-    Inherited(AclId),
+    Acl(Option<Acl>),
+    /// The ACL, and the rwx bits of the mode that goes with it.
+    Inherited(AclId, u32),
+    Projection(Arc<nfs4::Projection>),
     Settings(Arc<Settings>),
     Counter(u64),
     Usage(Usage),
@@ -73,6 +79,13 @@ pub(crate) enum Value {
     Waits(Arc<[LockWait]>),
     /// It changed, and the new value did not come along.
     Unknown,
+}
+
+/// An ACL of the volume's kind.
+#[derive(Clone, Debug)]
+pub(crate) enum Acl {
+    Posix(Arc<PosixAcl>),
+    Nfs4(Arc<nfs4::Compiled>),
 }
 
 impl Key {
@@ -86,7 +99,8 @@ impl Key {
             | Key::Xattrs(_)
             | Key::Symlink(_)
             | Key::Acl(_)
-            | Key::Inherited(..) => true,
+            | Key::Inherited(..)
+            | Key::Projection(..) => true,
             Key::Empty(_)
             | Key::Slices(..)
             | Key::Settings
@@ -101,12 +115,12 @@ impl Key {
 impl Key {
     /// Whether the record never changes, once it is there: ACLs go by their content.
     fn is_immutable(&self) -> bool {
-        matches!(self, Key::Acl(_) | Key::Inherited(..))
+        matches!(self, Key::Acl(_) | Key::Inherited(..) | Key::Projection(..))
     }
 }
 
 /// Splits facts into what they are found by and what they say. Rows of scans that no plan looks at fall away.
-pub(crate) fn known(record: &Record) -> Option<(Key, Value)> {
+fn known(record: &Record, kind: AclKind) -> Option<(Key, Value)> {
     Some(match record {
         Record::Node(ino, node) => (Key::Node(*ino), Value::Node(*node)),
         Record::Edge(parent, name, edge) => (Key::Edge(*parent, name.clone()), Value::Edge(*edge)),
@@ -114,7 +128,7 @@ pub(crate) fn known(record: &Record) -> Option<(Key, Value)> {
         Record::Xattrs(ino, xattrs) => (Key::Xattrs(*ino), Value::Xattrs(xattrs.clone())),
         Record::Symlink(ino, target) => (Key::Symlink(*ino), Value::Symlink(target.clone())),
         Record::Slices(ino, chunk, rows) => (Key::Slices(*ino, *chunk), Value::Slices(rows.clone())),
-        Record::Acl(id, text) => (Key::Acl(*id), Value::Acl(parse_acl(*id, text.as_deref()))),
+        Record::Acl(id, text) => (Key::Acl(*id), Value::Acl(parse_acl(*id, text.as_deref(), kind))),
         Record::Settings(settings) => (Key::Settings, Value::Settings(settings.clone())),
         Record::Counter(counter, value) => (Key::Counter(*counter), Value::Counter(*value)),
         Record::Usage(usage) => (Key::Usage, Value::Usage(*usage)),
@@ -124,18 +138,24 @@ pub(crate) fn known(record: &Record) -> Option<(Key, Value)> {
     })
 }
 
-fn parse_acl(id: AclId, text: Option<&str>) -> Option<Arc<PosixAcl>> {
+fn parse_acl(id: AclId, text: Option<&str>, kind: AclKind) -> Option<Acl> {
     let Some(text) = text else {
         tracing::error!(acl = %id, "an inode refers to an ACL that is not stored; access to it is refused");
         return None;
     };
-    match PosixAcl::from_storage(text) {
-        Ok(acl) => Some(Arc::new(acl)),
-        Err(error) => {
+    let parsed = match kind {
+        AclKind::Nfs4 => Nfs4Acl::from_storage(text)
+            .map(|acl| Acl::Nfs4(Arc::new(nfs4::Compiled::new(acl))))
+            .map_err(|error| error.to_string()),
+        AclKind::Posix | AclKind::Off => PosixAcl::from_storage(text)
+            .map(|acl| Acl::Posix(Arc::new(acl)))
+            .map_err(|error| error.to_string()),
+    };
+    parsed
+        .inspect_err(|error| {
             tracing::error!(acl = %id, %error, "a stored ACL is corrupt; access by it is refused");
-            None
-        }
-    }
+        })
+        .ok()
 }
 
 const SHARDS: usize = 64;
@@ -150,6 +170,8 @@ pub(crate) struct Cache {
     losses: Vec<AtomicU64>,
     hasher: RandomState,
     shard_capacity: usize,
+    /// What the volume's ACLs are parsed as.
+    kind: AclKind,
 }
 
 #[derive(Debug, Default)]
@@ -176,12 +198,13 @@ struct Slot {
 
 impl Cache {
     /// Holds about `capacity` records, at least one a shard.
-    pub(crate) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(capacity: usize, kind: AclKind) -> Self {
         Cache {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             losses: (0..LOSS_COUNTERS).map(|_| AtomicU64::new(0)).collect(),
             hasher: RandomState::new(),
             shard_capacity: (capacity / SHARDS).max(1),
+            kind,
         }
     }
 
@@ -246,11 +269,25 @@ impl Cache {
 
     /// Takes in what was read by a request that began at `began`.
     pub(crate) fn absorb(&self, facts: &Facts, began: Instant) -> Vec<(Key, Value)> {
-        let known: Vec<_> = facts.records.iter().filter_map(known).collect();
+        let known: Vec<_> = facts.records.iter().filter_map(|record| self.known(record)).collect();
         for (key, value) in &known {
             self.insert(key.clone(), value.clone(), facts.seq, Some(began));
         }
         known
+    }
+
+    /// An ACL comes along with each inode that has it, and is parsed only the first time.
+    fn known(&self, record: &Record) -> Option<(Key, Value)> {
+        match record {
+            Record::Acl(id, Some(_)) => {
+                let key = Key::Acl(*id);
+                match self.get(&key, None) {
+                    Some(value) => Some((key, value)),
+                    None => known(record, self.kind),
+                }
+            }
+            _ => known(record, self.kind),
+        }
     }
 
     /// Takes in what a commit of this client left behind.
@@ -375,7 +412,7 @@ mod tests {
 
     #[test]
     fn older_facts_never_replace_newer_ones() {
-        let cache = Cache::new(1000);
+        let cache = Cache::new(1000, AclKind::Posix);
         let key = Key::Edge(Ino::ROOT, Name::new(b"a").unwrap());
         cache.put(key.clone(), edge(7), Seq(5));
         cache.put(key.clone(), edge(6), Seq(4));
@@ -387,7 +424,7 @@ mod tests {
 
     #[test]
     fn an_evicted_record_bars_facts_older_than_itself() {
-        let cache = Cache::new(SHARDS);
+        let cache = Cache::new(SHARDS, AclKind::Posix);
         let keys: Vec<_> = (0..1000u64).map(|i| Key::Edge(Ino(i), Name::new(b"a").unwrap())).collect();
         for key in &keys {
             cache.put(key.clone(), edge(1), Seq(9));
@@ -402,7 +439,7 @@ mod tests {
 
     #[test]
     fn clearing_bars_what_was_read_before() {
-        let cache = Cache::new(1000);
+        let cache = Cache::new(1000, AclKind::Posix);
         let key = Key::Node(Ino(3));
         cache.put(key.clone(), Value::Node(None), Seq(9));
         cache.clear();
@@ -414,7 +451,7 @@ mod tests {
 
     #[test]
     fn word_of_a_change_ends_what_was_read_whatever_its_label() {
-        let cache = Cache::new(1000);
+        let cache = Cache::new(1000, AclKind::Posix);
         let key = Key::Edge(Ino::ROOT, Name::new(b"a").unwrap());
         let facts = |ino| Facts {
             seq: Seq(16),
@@ -458,7 +495,7 @@ mod tests {
 
     #[test]
     fn a_name_is_absent_from_what_was_listed_and_from_nothing_else() {
-        let cache = Cache::new(1000);
+        let cache = Cache::new(1000, AclKind::Posix);
         let losses = cache.losses(Ino::ROOT);
         cache.put(edge_key(4), edge(7), Seq(5));
         assert!(!is_absent(&cache, 2));
@@ -477,7 +514,7 @@ mod tests {
 
     #[test]
     fn a_directory_that_lost_an_entry_is_not_known_as_a_whole() {
-        let cache = Cache::new(SHARDS * 4);
+        let cache = Cache::new(SHARDS * 4, AclKind::Posix);
         let losses = cache.losses(Ino::ROOT);
         cache.put(edge_key(1), edge(7), Seq(5));
         let mut others = 0;
@@ -503,7 +540,7 @@ mod tests {
 
     #[test]
     fn an_entry_lost_between_a_reading_and_its_mark_leaves_no_whole_directory() {
-        let cache = Cache::new(SHARDS);
+        let cache = Cache::new(SHARDS, AclKind::Posix);
         let losses = cache.losses(Ino::ROOT);
         for i in 0..300 {
             cache.put(edge_key(i), edge(7), Seq(5));

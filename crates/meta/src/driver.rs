@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use acl::cache::DecisionCache;
 use types::{Cred, Errno, Ino, Name, OpId, SessionId, Time};
 
 use crate::cache::{Cache, Key, Value};
 use crate::change::{Change, Touched};
 use crate::engine::{Engine, EngineError, ErrorKind, Outcome};
 use crate::record::{Facts, Node, Page, Record, Scan, Seq};
+use crate::subject::Subject;
 use crate::txn::{Effect, Txn};
 use crate::view::{Stop, View};
-use crate::volume::Volume;
+use crate::volume::{AclKind, Volume};
 
 /// An operation: a pure function from what is known to what shall happen.
 pub trait Op {
@@ -47,19 +49,23 @@ impl<R> Plan<R> {
 #[derive(Debug)]
 pub struct Ctx<'a> {
     pub now: Time,
-    pub vouch: &'a Vouch,
+    pub vouch: &'a Vouch<'a>,
     pub session: SessionId,
     pub volume: &'a Volume,
+    pub decisions: &'a DecisionCache,
 }
 
 /// Who has made sure that the caller may do it.
 #[derive(Clone, Debug)]
-pub enum Vouch {
+pub enum Vouch<'a> {
     /// The kernel, by what it knows of the inodes: where that is out of date, it must look again. `None` where this client
     /// is alone and so the kernel knows all there is.
     Kernel { told: Option<Told> },
     /// Nobody yet: the operation checks this credential.
     Daemon(Cred),
+    /// The kernel, by less than the rules of the volume's ACLs: it never refuses what they grant, and what it has let
+    /// through the operation checks for this caller.
+    Both(&'a dyn Subject),
 }
 
 /// The access revisions that the kernel knows of the directories of an operation, at most two.
@@ -116,6 +122,7 @@ pub struct Meta {
     lifetime_nanos: AtomicU64,
     patience_millis: AtomicU64,
     ops: AtomicU64,
+    decisions: DecisionCache,
 }
 
 /// How often a plan may meet a conflict or lack a record before the operation fails with EIO.
@@ -126,6 +133,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long records serve without asking again while other clients may change them, unless the mount says otherwise.
 const LIFETIME: Duration = Duration::from_secs(1);
+/// Decisions by NFSv4 ACLs that are remembered, of 64 bytes each.
+const DECISIONS: usize = 1 << 16;
 
 impl Meta {
     /// `cache_records` bounds the records held in memory, some 200 bytes each.
@@ -137,7 +146,8 @@ impl Meta {
     ) -> Self {
         Meta {
             engine,
-            cache: Cache::new(cache_records),
+            cache: Cache::new(cache_records, volume.acl),
+            decisions: DecisionCache::new(if volume.acl == AclKind::Nfs4 { DECISIONS } else { 0 }),
             volume,
             session,
             alone: AtomicBool::new(false),
@@ -230,8 +240,9 @@ impl Meta {
     /// # Errors
     /// [`Failure::Refused`]: the rules forbid it, as of a moment during the call. [`Failure::Engine`]: the database
     /// failed; if indeterminate, the operation may have happened.
-    pub fn run<O: Op>(&self, op: &O, vouch: &Vouch) -> Result<O::Reply, Failure> {
-        let ctx = Ctx { now: Time::now(), vouch, session: self.session, volume: &self.volume };
+    pub fn run<O: Op>(&self, op: &O, vouch: &Vouch<'_>) -> Result<O::Reply, Failure> {
+        let (session, volume, decisions) = (self.session, &self.volume, &self.decisions);
+        let ctx = Ctx { now: Time::now(), vouch, session, volume, decisions };
         let alone = self.is_alone();
         let count = self.ops.fetch_add(1, Ordering::Relaxed);
         let id = OpId((self.session.0 as u128) << 64 | u128::from(count));

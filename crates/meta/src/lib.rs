@@ -14,6 +14,7 @@ pub mod ops_suite;
 mod order;
 mod record;
 mod runs;
+mod subject;
 mod txn;
 mod view;
 mod volume;
@@ -30,6 +31,7 @@ pub use record::{
     Xattrs, blocks_of,
 };
 pub use runs::runs;
+pub use subject::Subject;
 pub use txn::{Access, Effect, Guard, Txn};
 pub use view::{Stop, View};
 pub use volume::{AclKind, Configure, DIR_BYTES, FORMAT_VERSION, Volume, VolumeError};

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use acl::nfs4::{self, Projection};
 use acl::posix::PosixAcl;
-use types::{AclId, ChunkIndex, Errno, Ino, Mode, Name, Slice, XattrName};
+use types::{AclId, ChunkIndex, Errno, FileType, Ino, Mode, Name, Slice, XattrName};
 
-use crate::cache::{Cache, Key, Value};
+use crate::cache::{Acl, Cache, Key, Value};
 use crate::lock::Lock;
 use crate::record::{Counter, Edge, LockWait, Node, Seq, Usage, Want, Xattrs};
 use crate::txn::Guard;
@@ -182,11 +183,31 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The ACL that `id` stands for; needs no guard, for it never changes. `None` for [`AclId::NONE`].
+    /// The POSIX ACL that `id` stands for; needs no guard, for it never changes. `None` for [`AclId::NONE`].
     ///
     /// # Errors
     /// EIO where it is not stored or corrupt: access is refused rather than decided by the mode.
     pub fn acl(&mut self, id: AclId) -> Result<Option<Arc<PosixAcl>>, Stop> {
+        match self.any_acl(id)? {
+            Some(Acl::Posix(acl)) => Ok(Some(acl)),
+            Some(Acl::Nfs4(_)) => Err(Errno::EIO.into()),
+            None => Ok(None),
+        }
+    }
+
+    /// As [`View::acl`], on a volume of NFSv4 ACLs.
+    ///
+    /// # Errors
+    /// As [`View::acl`].
+    pub fn nfs4_acl(&mut self, id: AclId) -> Result<Option<Arc<nfs4::Compiled>>, Stop> {
+        match self.any_acl(id)? {
+            Some(Acl::Nfs4(acl)) => Ok(Some(acl)),
+            Some(Acl::Posix(_)) => Err(Errno::EIO.into()),
+            None => Ok(None),
+        }
+    }
+
+    fn any_acl(&mut self, id: AclId) -> Result<Option<Acl>, Stop> {
         if id.is_none() {
             return Ok(None);
         }
@@ -197,22 +218,41 @@ impl<'a> View<'a> {
         }
     }
 
+    /// What stands before the kernel for the NFSv4 ACL of an inode, worked out once for the ACL and owner and group;
+    /// `None` where there is no ACL.
+    ///
+    /// # Errors
+    /// As [`View::acl`].
+    pub fn projection(&mut self, node: &Node) -> Result<Option<Arc<Projection>>, Stop> {
+        let is_dir = node.kind.is_dir();
+        let key = Key::Projection(node.access_acl, node.uid, node.gid, is_dir);
+        if let Some(Value::Projection(known)) = self.cache.get(&key, None) {
+            return Ok(Some(known));
+        }
+        let Some(acl) = self.nfs4_acl(node.access_acl)? else { return Ok(None) };
+        let projection = Arc::new(nfs4::project(acl.acl(), node.uid, node.gid, is_dir));
+        self.cache.put(key, Value::Projection(Arc::clone(&projection)), Seq::default());
+        Ok(Some(projection))
+    }
+
     /// Whether this client knows that an ACL is stored, so that it need not be sent again.
     pub fn is_stored(&self, id: AclId) -> bool {
         self.find(&Key::Acl(id)).is_some()
     }
 
-    /// The access ACL that a default ACL gives to files which show `mode`, if this client has worked it out before.
-    pub fn inherited(&self, default: AclId, mode: Mode) -> Option<AclId> {
-        match self.cache.get(&Key::Inherited(default, mode.rwx()), None) {
-            Some(Value::Inherited(access)) => Some(access),
+    /// The access ACL that an ACL to inherit gives to new files of this kind, and their rwx bits, if this client has
+    /// worked it out before. `mode` is as [`View::remember_inherited`] was given it.
+    pub fn inherited(&self, from: AclId, mode: Mode, kind: FileType) -> Option<(AclId, u32)> {
+        match self.cache.get(&Key::Inherited(from, mode.rwx(), kind), None) {
+            Some(Value::Inherited(access, rwx)) => Some((access, rwx)),
             _ => None,
         }
     }
 
     /// Remembers what [`View::inherited`] gives: like the ACLs themselves it can never change.
-    pub fn remember_inherited(&self, default: AclId, mode: Mode, access: AclId) {
-        self.cache.put(Key::Inherited(default, mode.rwx()), Value::Inherited(access), Seq::default());
+    pub fn remember_inherited(&self, from: AclId, mode: Mode, kind: FileType, (access, rwx): (AclId, u32)) {
+        let key = Key::Inherited(from, mode.rwx(), kind);
+        self.cache.put(key, Value::Inherited(access, rwx), Seq::default());
     }
 
     pub fn symlink(&mut self, ino: Ino) -> Result<Option<Arc<[u8]>>, Stop> {

@@ -4,6 +4,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
+use acl::nfs4::{AclInherit, AclMode, Policy};
 use types::{Errno, FileType, Ino, Mode, OpId, SessionId, Time};
 
 use crate::driver::{Ctx, Failure, Meta, Op, Plan, Vouch};
@@ -20,6 +21,7 @@ pub const FORMAT_VERSION: u32 = 1;
 pub enum AclKind {
     Off,
     Posix,
+    Nfs4,
 }
 
 impl AclKind {
@@ -27,11 +29,12 @@ impl AclKind {
         match self {
             AclKind::Off => "off",
             AclKind::Posix => "posix",
+            AclKind::Nfs4 => "nfsv4",
         }
     }
 
     fn parse(text: &str) -> Option<Self> {
-        [AclKind::Off, AclKind::Posix].into_iter().find(|kind| kind.name() == text)
+        [AclKind::Off, AclKind::Posix, AclKind::Nfs4].into_iter().find(|kind| kind.name() == text)
     }
 }
 
@@ -48,6 +51,8 @@ pub struct Volume {
     /// How blocks are encrypted, as the store writes it down; empty for not at all. Nothing in it is secret.
     pub encryption: String,
     pub acl: AclKind,
+    /// What chmod does to NFSv4 ACLs (`aclmode`), and what new files get of them (`aclinherit`).
+    pub policy: Policy,
     /// Files up to this many bytes lie in the metadata.
     pub inline_bytes: u32,
     /// Bytes the files may have in all; 0 = no limit.
@@ -132,7 +137,7 @@ impl Volume {
         }
     }
 
-    fn settings(&self) -> [Effect; 12] {
+    fn settings(&self) -> [Effect; 14] {
         [
             ("format_version", FORMAT_VERSION.to_string()),
             ("name", self.name.clone()),
@@ -142,6 +147,8 @@ impl Volume {
             ("compression", self.compression.clone()),
             ("encryption", self.encryption.clone()),
             ("acl", self.acl.name().to_owned()),
+            ("aclmode", self.policy.mode.name().to_owned()),
+            ("aclinherit", self.policy.inherit.name().to_owned()),
             ("inline_bytes", self.inline_bytes.to_string()),
             ("capacity_bytes", self.capacity_bytes.to_string()),
             ("max_inodes", self.max_inodes.to_string()),
@@ -163,6 +170,10 @@ impl Volume {
         if found != FORMAT_VERSION.to_string() {
             return Err(damaged("format_version"));
         }
+        // Volumes from before there were NFSv4 ACLs have no policies for them.
+        let aclmode = get("aclmode").map(|name| AclMode::from_name(&name).ok_or_else(|| damaged("aclmode")));
+        let inherit = get("aclinherit");
+        let inherit = inherit.map(|name| AclInherit::from_name(&name).ok_or_else(|| damaged("aclinherit")));
         Ok(Volume {
             name,
             uuid: text("uuid")?,
@@ -171,6 +182,10 @@ impl Volume {
             compression: text("compression")?,
             encryption: text("encryption")?,
             acl: AclKind::parse(&text("acl")?).ok_or_else(|| damaged("acl"))?,
+            policy: Policy {
+                mode: aclmode.transpose()?.unwrap_or_default(),
+                inherit: inherit.transpose()?.unwrap_or_default(),
+            },
             inline_bytes: u32::try_from(number("inline_bytes")?).map_err(|_| damaged("inline_bytes"))?,
             capacity_bytes: number("capacity_bytes")?,
             max_inodes: number("max_inodes")?,
@@ -254,6 +269,10 @@ pub struct Configure {
     pub max_inodes: Option<u64>,
     /// Files up to this many bytes lie in the metadata, from their next write on.
     pub inline_bytes: Option<u32>,
+    /// What chmod does to NFSv4 ACLs from now on.
+    pub aclmode: Option<AclMode>,
+    /// What new files get of NFSv4 ACLs from now on.
+    pub aclinherit: Option<AclInherit>,
 }
 
 impl Op for Configure {
@@ -262,13 +281,15 @@ impl Op for Configure {
 
     fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, Stop> {
         let asked = [
-            ("capacity_bytes", self.capacity_bytes),
-            ("max_inodes", self.max_inodes),
-            ("inline_bytes", self.inline_bytes.map(u64::from)),
+            ("capacity_bytes", self.capacity_bytes.map(|bytes| bytes.to_string())),
+            ("max_inodes", self.max_inodes.map(|inodes| inodes.to_string())),
+            ("inline_bytes", self.inline_bytes.map(|bytes| bytes.to_string())),
+            ("aclmode", self.aclmode.map(|policy| policy.name().to_owned())),
+            ("aclinherit", self.aclinherit.map(|policy| policy.name().to_owned())),
         ];
         let mut effects = Vec::new();
         for (name, value) in asked {
-            let Some(value) = value.map(|value| value.to_string()) else { continue };
+            let Some(value) = value else { continue };
             if view.setting(name)?.as_ref() != Some(&value) {
                 effects.push(Effect::PutSetting { name, value });
             }

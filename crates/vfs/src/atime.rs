@@ -139,7 +139,8 @@ mod tests {
         vfs.accessed(ino);
         assert_eq!(vfs.getattr(ino).unwrap().atime, noted, "once is enough until the file changes");
         let past = Time::new(5, 5);
-        let set = vfs.setattr(&root(), ino, AttrChange { atime: Some(past), ..AttrChange::default() }).unwrap();
+        let set =
+            vfs.setattr(&root(), ino, AttrChange { atime: Some(past), ..AttrChange::default() }).unwrap();
         assert_eq!(set.atime, past);
         vfs.write_accesses().unwrap();
         assert_eq!(vfs.getattr(ino).unwrap().atime, past);

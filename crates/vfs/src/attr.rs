@@ -19,6 +19,8 @@ pub struct Attr {
     pub atime: Time,
     pub mtime: Time,
     pub ctime: Time,
+    /// Whoever asks has to ask by himself each time: what he is told is not for others.
+    pub per_caller: bool,
 }
 
 impl Attr {
@@ -46,6 +48,7 @@ impl From<&Node> for Attr {
             atime: node.atime,
             mtime: node.mtime,
             ctime: node.ctime,
+            per_caller: false,
         }
     }
 }

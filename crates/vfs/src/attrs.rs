@@ -16,6 +16,10 @@ pub struct AttrChange {
     pub size_bytes: Option<u64>,
     pub atime: Option<Time>,
     pub mtime: Option<Time>,
+    /// The times are the present one, and were not chosen by the caller.
+    pub is_touch: bool,
+    /// The truncation goes through a file that is open for writing.
+    pub is_open: bool,
     /// The truncating caller lacks `CAP_FSETID`.
     pub kill_suidgid: bool,
 }
@@ -41,6 +45,8 @@ impl Vfs {
             size: change.size_bytes,
             atime: change.atime,
             mtime: change.mtime,
+            is_touch: change.is_touch,
+            is_open: change.is_open,
             // The groups of the caller are not known here; whoever is not surely in the group loses the bit.
             keep_sgid: caller.uid == 0 || caller.gid == self.node(ino)?.gid,
             kill_suidgid: change.kill_suidgid,
@@ -57,9 +63,9 @@ impl Vfs {
                 }
                 self.flush_locked(&file, &mut data)?;
                 data.rows.clear();
-                self.change(&op)?;
+                self.change_for(caller, &op)?;
             }
-            _ => self.change(&op)?,
+            _ => self.change_for(caller, &op)?,
         }
         if held.is_some() {
             self.accesses.forget(ino);

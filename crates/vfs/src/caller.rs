@@ -18,7 +18,9 @@ pub struct Identity {
 impl Identity {
     /// As operations take it that have to check by themselves ([`meta::Vouch::Daemon`]).
     pub fn cred(&self) -> Cred {
-        Cred { caps: self.caps, ..self.credential.cred().clone() }
+        let mut cred = self.credential.cred().clone();
+        cred.caps = self.caps;
+        cred
     }
 }
 

@@ -18,10 +18,14 @@ use std::time::{Duration, Instant};
 use meta::{Changes, Node, Told, Touched, Vouch};
 use types::{Errno, Ino, Name};
 
+use crate::caller::Caller;
 use crate::vfs::Vfs;
 
 /// What remembers beside this client. No method waits.
 pub trait Kernel: Send + Sync + fmt::Debug {
+    /// Attributes and ACLs of the inode are outdated, and forgotten when this returns. May be called by who holds a request
+    /// for the inode.
+    fn forget_attributes(&self, ino: Ino);
     /// Attributes and ACLs of the inode are outdated, and with `content` its bytes.
     fn forget_inode(&self, ino: Ino, content: bool);
     /// The name is to be looked up again before it is used.
@@ -81,6 +85,18 @@ impl Vfs {
             (true, _) => Coherence::Alone,
             (false, true) => Coherence::Told,
             (false, false) => Coherence::Asks,
+        }
+    }
+
+    /// Names what remembers beside this client. Said once; [`Vfs::start_watching`] says it too.
+    pub fn set_kernel(&self, kernel: Arc<dyn Kernel>) {
+        let _ = self.neighbour.kernel.set(kernel);
+    }
+
+    /// Has the kernel forget an inode's attributes before its request about it is answered.
+    pub(crate) fn forget_attributes(&self, ino: Ino) {
+        if let Some(kernel) = self.neighbour.kernel.get() {
+            kernel.forget_attributes(ino);
         }
     }
 
@@ -177,10 +193,11 @@ impl Vfs {
         }
     }
 
-    /// The kernel has checked the caller by what it knows of these directories.
-    pub(crate) fn by_kernel(&self, from: Ino, to: Ino) -> Vouch {
-        if self.is_alone() {
-            return Vouch::Kernel { told: None };
+    /// The kernel has checked the caller by what it knows of these directories. Where the operation checks him as well, it
+    /// is no matter how old that is.
+    fn by_kernel<'a>(&self, caller: &'a Caller<'_>, from: Ino, to: Ino) -> Vouch<'a> {
+        if self.is_alone() || self.has_nfs4_acls() {
+            return self.vouch(caller);
         }
         // A directory that it was told nothing of has no revision 0 either: it looks again.
         let rev = |ino| (ino, self.neighbour.known.get(ino).unwrap_or(0));
@@ -189,8 +206,14 @@ impl Vfs {
 
     /// Runs an operation on names in these directories that may change the volume. If the kernel decided by what no longer
     /// holds, it is made to forget it before it hears so: it might else repeat the request on the same grounds.
-    pub(crate) fn change_names<O: meta::Op>(&self, op: &O, from: Ino, to: Ino) -> Result<O::Reply, Errno> {
-        let reply = self.meta.run(op, &self.by_kernel(from, to)).map_err(Errno::from);
+    pub(crate) fn change_names<O: meta::Op>(
+        &self,
+        caller: &Caller<'_>,
+        op: &O,
+        from: Ino,
+        to: Ino,
+    ) -> Result<O::Reply, Errno> {
+        let reply = self.meta.run(op, &self.by_kernel(caller, from, to)).map_err(Errno::from);
         self.note_change();
         if let Err(Errno::ESTALE) = &reply {
             self.make_kernel_look_again(&[from, to]);
@@ -199,12 +222,13 @@ impl Vfs {
     }
 
     /// Refuses what the kernel has let through by what no longer holds of an inode: a request that waited for the database
-    /// may come to it long after it was checked.
+    /// may come to it long after it was checked. On volumes of NFSv4 ACLs the daemon has checked it since.
     ///
     /// # Errors
     /// ESTALE: the kernel looks again, and decides anew.
     pub(crate) fn admit_by_kernel(&self, node: &Node) -> Result<(), Errno> {
-        if self.is_alone() || self.neighbour.known.get(node.ino) == Some(node.access_rev) {
+        let is_current = || self.neighbour.known.get(node.ino) == Some(node.access_rev);
+        if self.is_alone() || self.has_nfs4_acls() || is_current() {
             return Ok(());
         }
         self.make_kernel_look_again(&[node.ino]);

@@ -7,10 +7,12 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use acl::nfs4::Mask;
 use meta::ops::Lookup;
 use types::{Errno, FileType, Ino, Name};
 
 use crate::attr::Attr;
+use crate::caller::Caller;
 use crate::vfs::{BY_KERNEL, Vfs};
 
 /// An open directory's number.
@@ -51,13 +53,14 @@ const PAGE: usize = 1024;
 
 impl Vfs {
     /// # Errors
-    /// ESTALE where the inode is gone, or the kernel decided by outdated rights; ENOTDIR.
-    pub fn opendir(&self, ino: Ino) -> Result<DirHandle, Errno> {
+    /// ESTALE where the inode is gone, or the kernel decided by outdated rights; ENOTDIR; EACCES by an NFSv4 ACL.
+    pub fn opendir(&self, caller: &Caller<'_>, ino: Ino) -> Result<DirHandle, Errno> {
         let node = self.node(ino)?;
         if !node.kind.is_dir() {
             return Err(Errno::ENOTDIR);
         }
         self.admit_by_kernel(&node)?;
+        self.admit(caller, ino, Mask::LIST_DIRECTORY)?;
         let handle = DirHandle(self.next_dir.fetch_add(1, Ordering::Relaxed));
         let dir = OpenDir { ino, parent: node.parent, names: Mutex::default() };
         self.dirs.write().unwrap_or_else(PoisonError::into_inner).insert(handle, Arc::new(dir));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use chunk::{ChunkError, Written};
-use meta::ops::{Append, GetNode, GetSlices, KillPriv, Reap, Write};
+use meta::ops::{Append, GetSlices, KillPriv, Open, OpenFor, Opened, Reap, Write};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, Slice, SliceId, SliceSource, Time};
 
 use crate::attr::Attr;
@@ -16,27 +16,30 @@ use crate::readahead;
 use crate::vfs::{BY_KERNEL, Vfs};
 
 impl Vfs {
-    /// Opens a regular file, once more if it is open. `O_TRUNC` is a truncation of its own, which follows.
+    /// Opens a regular file, once more if it is open. `O_TRUNC` is a truncation of its own, which follows. Replies whether
+    /// the caller may write nowhere but at the end.
     ///
     /// # Errors
-    /// ESTALE where the inode is gone, or the kernel decided by outdated rights; EISDIR; EINVAL for what is no regular file.
-    pub fn open(&self, ino: Ino) -> Result<(), Errno> {
+    /// ESTALE where the inode is gone, or the kernel decided by outdated rights; EACCES by an NFSv4 ACL; EISDIR; EINVAL for
+    /// what is no regular file.
+    pub fn open(&self, caller: &Caller<'_>, ino: Ino, what_for: OpenFor) -> Result<bool, Errno> {
         self.files.open(ino, || self.new_buffer());
-        let opened = self.check_open(ino);
+        let opened = self.check_open(caller, ino, what_for);
         if opened.is_err() {
             self.close(ino)?;
         }
         opened
     }
 
-    fn check_open(&self, ino: Ino) -> Result<(), Errno> {
+    fn check_open(&self, caller: &Caller<'_>, ino: Ino, what_for: OpenFor) -> Result<bool, Errno> {
         // What is gone for good can still be looked at, but not opened.
-        let node = self.meta.run(&GetNode(ino), &BY_KERNEL)?;
+        let Opened { node, append_only } = self.meta.run(&Open { ino, what_for }, &self.vouch(caller))?;
         match node.kind {
-            FileType::Regular => self.admit_by_kernel(&node),
-            FileType::Directory => Err(Errno::EISDIR),
-            _ => Err(Errno::EINVAL),
+            FileType::Regular => self.admit_by_kernel(&node)?,
+            FileType::Directory => return Err(Errno::EISDIR),
+            _ => return Err(Errno::EINVAL),
         }
+        Ok(append_only)
     }
 
     /// Makes a regular file and opens it.

@@ -31,6 +31,7 @@ pub(crate) fn volume_with_cache(atime: AtimeMode, cache_bytes: u64) -> (Vfs, Arc
         compression: "none".into(),
         encryption: String::new(),
         acl: AclKind::Posix,
+        policy: Default::default(),
         inline_bytes: 4096,
         capacity_bytes: 0,
         max_inodes: 0,

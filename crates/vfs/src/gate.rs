@@ -110,6 +110,7 @@ fn as_decided(node: &Node) -> cache::Node {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use acl::credential::Credentials;
@@ -125,7 +126,7 @@ mod tests {
     /// Knows one user, and counts how often somebody asks.
     #[derive(Debug)]
     struct Register {
-        credentials: Credentials,
+        credentials: &'static Credentials,
         groups: Vec<u32>,
         caps: Caps,
         asked: AtomicU64,
@@ -133,7 +134,9 @@ mod tests {
 
     impl Register {
         fn of(groups: &[u32], caps: Caps) -> Self {
-            let credentials = Credentials::new(100_000);
+            // Numbers of credentials are unique only among those of one register.
+            static CREDENTIALS: OnceLock<Credentials> = OnceLock::new();
+            let credentials = CREDENTIALS.get_or_init(|| Credentials::new(100_000));
             Register { credentials, groups: groups.to_vec(), caps, asked: AtomicU64::new(0) }
         }
 

@@ -80,7 +80,13 @@ impl Vfs {
 
     /// # Errors
     /// Those of [`Make`]; ENAMETOOLONG also for the target, ENOENT for an empty one.
-    pub fn symlink(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8], target: &[u8]) -> Result<Attr, Errno> {
+    pub fn symlink(
+        &self,
+        caller: &Caller<'_>,
+        parent: Ino,
+        bytes: &[u8],
+        target: &[u8],
+    ) -> Result<Attr, Errno> {
         match target.len() {
             0 => return Err(Errno::ENOENT),
             1..=MAX_TARGET_BYTES => {}
@@ -97,8 +103,8 @@ impl Vfs {
 
     /// # Errors
     /// Those of [`Link`]; ENAMETOOLONG.
-    pub fn link(&self, ino: Ino, parent: Ino, bytes: &[u8]) -> Result<Attr, Errno> {
-        self.change_names(&Link { ino, parent, name: name(bytes)? }, parent, parent)?;
+    pub fn link(&self, caller: &Caller<'_>, ino: Ino, parent: Ino, bytes: &[u8]) -> Result<Attr, Errno> {
+        self.change_names(caller, &Link { ino, parent, name: name(bytes)? }, parent, parent)?;
         if let Some(file) = self.files.get(ino) {
             file.set_orphan(false);
         }
@@ -107,19 +113,19 @@ impl Vfs {
 
     /// # Errors
     /// Those of [`Unlink`]; ENAMETOOLONG.
-    pub fn unlink(&self, parent: Ino, bytes: &[u8]) -> Result<(), Errno> {
+    pub fn unlink(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<(), Errno> {
         let name = name(bytes)?;
         let seal = self.seal(parent, &name)?;
         let open = seal.as_ref().and_then(|seal| seal.file.as_ref()).map(|file| file.ino);
-        let unlinked = self.change_names(&Unlink { parent, name, open }, parent, parent);
+        let unlinked = self.change_names(caller, &Unlink { parent, name, open }, parent, parent);
         self.let_go(seal, unlinked.as_ref().ok())?;
         unlinked.map(drop)
     }
 
     /// # Errors
     /// Those of [`Rmdir`]; ENAMETOOLONG.
-    pub fn rmdir(&self, parent: Ino, bytes: &[u8]) -> Result<(), Errno> {
-        let node = self.change_names(&Rmdir { parent, name: name(bytes)? }, parent, parent)?;
+    pub fn rmdir(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<(), Errno> {
+        let node = self.change_names(caller, &Rmdir { parent, name: name(bytes)? }, parent, parent)?;
         self.bury(&node);
         Ok(())
     }
@@ -142,7 +148,7 @@ impl Vfs {
         let seal = if flags.exchange { None } else { self.seal(new_parent, &new_name)? };
         let open = seal.as_ref().and_then(|seal| seal.file.as_ref()).map(|file| file.ino);
         let rename = Rename { parent, name, new_parent, new_name, flags, whiteout, open };
-        let renamed = self.change_names(&rename, parent, new_parent);
+        let renamed = self.change_names(caller, &rename, parent, new_parent);
         let replaced = renamed.as_ref().ok().and_then(|Renamed { replaced, .. }| replaced.as_ref());
         self.let_go(seal, replaced)?;
         renamed.map(drop)
@@ -163,10 +169,10 @@ impl Vfs {
             uid: caller.uid,
             gid: caller.gid,
         };
-        let node = self.change_names(&MakeOrphan(make), parent, parent)?;
+        let node = self.change_names(caller, &MakeOrphan(make), parent, parent)?;
         self.files.open(node.ino, || self.new_buffer()).set_orphan(true);
         self.tell(&node);
-        Ok(Attr::from(&node))
+        Ok(self.shown(&node))
     }
 
     fn make_kind(
@@ -182,9 +188,9 @@ impl Vfs {
         let ino = Ino(self.inos.take()?);
         let (uid, gid) = (caller.uid, caller.gid);
         let make = Make { parent, name, ino, kind, mode, umask, uid, gid };
-        let node = self.change_names(&make, parent, parent)?;
+        let node = self.change_names(caller, &make, parent, parent)?;
         self.tell(&node);
-        Ok(Attr::from(&node))
+        Ok(self.shown(&node))
     }
 
     /// Keeps the file that is about to lose a name from being opened meanwhile, so that "is it open" has one answer.

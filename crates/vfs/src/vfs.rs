@@ -12,6 +12,7 @@ use types::{Errno, Ino, Name, SliceId};
 
 use crate::atime::Accesses;
 use crate::attr::Attr;
+use crate::caller::Caller;
 use crate::coherence::{Coherence, Neighbour};
 use crate::compact::Candidates;
 use crate::dirs::{DirHandle, OpenDir};
@@ -20,6 +21,7 @@ use crate::gate::Gate;
 use crate::locks::Askers;
 use crate::numbers::Numbers;
 use crate::open::OpenTable;
+use crate::principals::Principals;
 
 /// A mounted volume: what a protocol's requests are carried out on. All methods may be called from many threads.
 #[derive(Debug)]
@@ -39,6 +41,7 @@ pub struct Vfs {
     pub(crate) askers: Askers,
     pub(crate) neighbour: Neighbour,
     pub(crate) accesses: Accesses,
+    pub(crate) principals: Principals,
     pub(crate) gate: Gate,
     pub(crate) stopping: AtomicBool,
 }
@@ -77,7 +80,7 @@ const TTL_ALONE: Duration = Duration::from_secs(86_400);
 const TTL_TOLD: Duration = Duration::from_secs(60);
 
 /// The kernel has checked the caller, by attributes that are current because this client is alone.
-pub(crate) const BY_KERNEL: Vouch = Vouch::Kernel { told: None };
+pub(crate) const BY_KERNEL: Vouch<'_> = Vouch::Kernel { told: None };
 
 impl Vfs {
     pub fn new(meta: Arc<Meta>, store: Arc<BlockStore>, options: VfsOptions) -> Vfs {
@@ -101,6 +104,7 @@ impl Vfs {
             askers: Askers::default(),
             neighbour: Neighbour::default(),
             accesses: Accesses::new(options.atime),
+            principals: Principals::default(),
             gate: Gate::default(),
             stopping: AtomicBool::new(false),
         }
@@ -147,9 +151,18 @@ impl Vfs {
         })
     }
 
-    /// Runs an operation that may change the volume.
+    /// Runs an operation that may change the volume, and that no caller's rights bear on.
     pub(crate) fn change<O: meta::Op>(&self, op: &O) -> Result<O::Reply, Errno> {
-        let reply = self.meta.run(op, &BY_KERNEL);
+        self.change_by(op, &BY_KERNEL)
+    }
+
+    /// Runs an operation that may change the volume, for a caller.
+    pub(crate) fn change_for<O: meta::Op>(&self, caller: &Caller<'_>, op: &O) -> Result<O::Reply, Errno> {
+        self.change_by(op, &self.vouch(caller))
+    }
+
+    fn change_by<O: meta::Op>(&self, op: &O, vouch: &Vouch<'_>) -> Result<O::Reply, Errno> {
+        let reply = self.meta.run(op, vouch);
         self.note_change();
         reply.map_err(Failure::into)
     }
@@ -168,12 +181,12 @@ impl Vfs {
     pub(crate) fn attr_of(&self, node: &Node) -> Attr {
         let Some(file) = self.files.get(node.ino) else {
             self.tell(node);
-            return self.accesses.overlay(Attr::from(node));
+            return self.accesses.overlay(self.shown(node));
         };
         let unflushed = file.unflushed();
         let node = self.node(node.ino).unwrap_or(*node);
         self.tell(&node);
-        let mut attr = Attr::from(&node);
+        let mut attr = self.shown(&node);
         if let Some(unflushed) = unflushed {
             unflushed.overlay(&mut attr);
         }

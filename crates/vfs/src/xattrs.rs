@@ -2,18 +2,21 @@
 
 use std::sync::Arc;
 
+use acl::nfs4::{Mask, Scope};
 use acl::posix::PosixAcl;
 use meta::AclKind;
 use meta::ops::{AclType, GetAcl, GetXattrs, RemoveXattr, SetAcl, SetXattr, XattrMode};
 use types::{Errno, Ino};
 
 use crate::caller::Caller;
+use crate::nfs4::{NFS4_ACL, NFS4_DACL};
 use crate::vfs::{BY_KERNEL, Vfs};
 
 /// The name of an xattr, sorted by who answers for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum XattrName {
     Acl(AclType),
+    Nfs4(Scope),
     Stored(types::XattrName),
 }
 
@@ -22,16 +25,19 @@ const DEFAULT: &[u8] = b"system.posix_acl_default";
 /// The volume carries no security labels. Saying so once keeps `ls` from asking for every file.
 const SELINUX: &[u8] = b"security.selinux";
 const TRUSTED: &[u8] = b"trusted.";
-const STORED: [&[u8]; 3] = [b"user.", TRUSTED, b"security."];
+const USER: &[u8] = b"user.";
+const STORED: [&[u8]; 3] = [USER, TRUSTED, b"security."];
 
 impl XattrName {
     /// # Errors
-    /// EOPNOTSUPP for a name outside the namespaces `user`, `trusted` and `security`, but for the POSIX ACLs; EINVAL,
-    /// ERANGE for what is no name.
+    /// EOPNOTSUPP for a name outside the namespaces `user`, `trusted` and `security`, but for the ACLs; EINVAL, ERANGE for
+    /// what is no name.
     pub fn parse(bytes: &[u8]) -> Result<Self, Errno> {
         match bytes {
             ACCESS => Ok(XattrName::Acl(AclType::Access)),
             DEFAULT => Ok(XattrName::Acl(AclType::Default)),
+            NFS4_ACL => Ok(XattrName::Nfs4(Scope::Entries)),
+            NFS4_DACL => Ok(XattrName::Nfs4(Scope::Access)),
             SELINUX => Err(Errno::EOPNOTSUPP),
             _ if STORED.contains(&bytes) => Err(Errno::EINVAL),
             _ if STORED.iter().any(|namespace| bytes.starts_with(namespace)) => {
@@ -44,14 +50,19 @@ impl XattrName {
 
 impl Vfs {
     /// # Errors
-    /// EOPNOTSUPP, EINVAL, ERANGE for the name; ENODATA; EIO for an ACL that is damaged.
-    pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Arc<[u8]>, Errno> {
+    /// EOPNOTSUPP, EINVAL, ERANGE for the name; ENODATA; EIO for an ACL that is damaged; EACCES by an NFSv4 ACL; E2BIG for
+    /// one that is longer than an xattr.
+    pub fn getxattr(&self, caller: &Caller<'_>, ino: Ino, name: &[u8]) -> Result<Arc<[u8]>, Errno> {
         match XattrName::parse(name)? {
             XattrName::Acl(which) => {
                 let acl = self.acl(ino, which)?.ok_or(Errno::ENODATA)?;
                 Ok(acl.to_xattr().into())
             }
+            XattrName::Nfs4(scope) => Ok(self.nfs4_acl(caller, ino, scope)?.into()),
             XattrName::Stored(name) => {
+                if name.as_bytes().starts_with(USER) {
+                    self.admit(caller, ino, Mask::READ_NAMED_ATTRS)?;
+                }
                 let xattrs = self.meta.run(&GetXattrs(ino), &BY_KERNEL)?;
                 xattrs.get(&name).cloned().ok_or(Errno::ENODATA)
             }
@@ -65,8 +76,10 @@ impl Vfs {
     pub fn listxattr(&self, caller: &Caller<'_>, ino: Ino) -> Result<Vec<u8>, Errno> {
         let node = self.node(ino)?;
         let xattrs = self.meta.run(&GetXattrs(ino), &BY_KERNEL)?;
+        // What shows as a POSIX ACL of an NFSv4 ACL cannot be set, so programs had better not copy it.
         let acls = [(ACCESS, node.access_acl), (DEFAULT, node.default_acl)];
-        let acls = acls.into_iter().filter(|(_, id)| !id.is_none()).map(|(name, _)| name);
+        let acls = acls.into_iter().filter(|(_, id)| !self.has_nfs4_acls() && !id.is_none());
+        let acls = acls.map(|(name, _)| name).chain(self.nfs4_names(node.kind).iter().copied());
         let stored = xattrs.keys().map(types::XattrName::as_bytes);
         let stored = stored.filter(|name| caller.uid == 0 || !name.starts_with(TRUSTED));
         Ok(acls.chain(stored).flat_map(|name| name.iter().copied().chain([0])).collect())
@@ -75,10 +88,11 @@ impl Vfs {
     /// `acl_kill_sgid`: setting an access ACL takes the SGID bit (`FUSE_SETXATTR_ACL_KILL_SGID`).
     ///
     /// # Errors
-    /// EOPNOTSUPP, EINVAL, ERANGE for the name; EINVAL, E2BIG, EOPNOTSUPP for a malformed ACL; those of [`SetAcl`] and
-    /// [`SetXattr`].
+    /// EOPNOTSUPP, EINVAL, ERANGE for the name; EINVAL, E2BIG, EOPNOTSUPP for a malformed ACL; those of [`SetAcl`],
+    /// [`SetNfs4Acl`](meta::ops::SetNfs4Acl) and [`SetXattr`].
     pub fn setxattr(
         &self,
+        caller: &Caller<'_>,
         ino: Ino,
         name: &[u8],
         value: &[u8],
@@ -88,25 +102,35 @@ impl Vfs {
         match XattrName::parse(name)? {
             XattrName::Acl(which) => {
                 let acl = PosixAcl::from_xattr(value)?;
-                self.change(&SetAcl { ino, which, acl, kill_sgid: acl_kill_sgid })
+                self.change_for(caller, &SetAcl { ino, which, acl, kill_sgid: acl_kill_sgid })
             }
-            XattrName::Stored(name) => self.change(&SetXattr { ino, name, value: value.into(), mode }),
+            XattrName::Nfs4(scope) => self.set_nfs4_acl(caller, ino, scope, Some(value), mode),
+            XattrName::Stored(name) => {
+                self.change_for(caller, &SetXattr { ino, name, value: value.into(), mode })
+            }
         }
     }
 
     /// # Errors
-    /// EOPNOTSUPP, EINVAL, ERANGE for the name; those of [`SetAcl`] and [`RemoveXattr`].
-    pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<(), Errno> {
+    /// EOPNOTSUPP, EINVAL, ERANGE for the name; those of [`SetAcl`], [`SetNfs4Acl`](meta::ops::SetNfs4Acl) and
+    /// [`RemoveXattr`].
+    pub fn removexattr(&self, caller: &Caller<'_>, ino: Ino, name: &[u8]) -> Result<(), Errno> {
         match XattrName::parse(name)? {
-            XattrName::Acl(which) => self.change(&SetAcl { ino, which, acl: None, kill_sgid: false }),
-            XattrName::Stored(name) => self.change(&RemoveXattr { ino, name }),
+            XattrName::Acl(which) => {
+                self.change_for(caller, &SetAcl { ino, which, acl: None, kill_sgid: false })
+            }
+            XattrName::Nfs4(scope) => self.set_nfs4_acl(caller, ino, scope, None, XattrMode::Replace),
+            XattrName::Stored(name) => self.change_for(caller, &RemoveXattr { ino, name }),
         }
     }
 
-    /// An inode's ACL, by its id from memory.
+    /// An inode's POSIX ACL, by its id from memory; on a volume of NFSv4 ACLs what stands for one.
     fn acl(&self, ino: Ino, which: AclType) -> Result<Option<Arc<PosixAcl>>, Errno> {
-        if self.meta.volume().acl == AclKind::Off {
-            return Err(Errno::EOPNOTSUPP);
+        match (self.meta.volume().acl, which) {
+            (AclKind::Off, _) => return Err(Errno::EOPNOTSUPP),
+            (AclKind::Posix, _) => {}
+            (AclKind::Nfs4, AclType::Access) => return Ok(self.projected_acl(ino)?.map(Arc::new)),
+            (AclKind::Nfs4, AclType::Default) => return Ok(None),
         }
         let node = self.node(ino)?;
         let id = match which {

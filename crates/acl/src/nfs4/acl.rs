@@ -48,6 +48,13 @@ impl Nfs4Acl {
         self.entries.iter().any(|entry| entry.flags.has_any(EntryFlags::INHERITABLE))
     }
 
+    /// Whether anybody at all is allowed to execute the file, which decides whether capabilities help
+    /// ([`overrides`](super::overrides)).
+    pub fn lets_anybody_execute(&self) -> bool {
+        let allows = |entry: &Entry| entry.kind == Kind::Allow && entry.mask.has(Mask::EXECUTE);
+        self.entries.iter().any(|entry| entry.is_effective() && allows(entry))
+    }
+
     /// The same entries under other flags.
     #[must_use]
     pub fn with_flags(&self, flags: AclFlags) -> Self {

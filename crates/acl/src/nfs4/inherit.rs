@@ -21,6 +21,31 @@ pub enum AclInherit {
     PassthroughX,
 }
 
+impl AclInherit {
+    pub const ALL: [AclInherit; 5] = [
+        AclInherit::Discard,
+        AclInherit::NoAllow,
+        AclInherit::Restricted,
+        AclInherit::Passthrough,
+        AclInherit::PassthroughX,
+    ];
+
+    /// As ZFS calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            AclInherit::Discard => "discard",
+            AclInherit::NoAllow => "noallow",
+            AclInherit::Restricted => "restricted",
+            AclInherit::Passthrough => "passthrough",
+            AclInherit::PassthroughX => "passthrough-x",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| policy.name() == name)
+    }
+}
+
 /// The volume's two policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
@@ -162,6 +187,12 @@ mod tests {
         assert_eq!(trimmed.1, format!("flags:a,A:I:5:r,D:I:6:w,{OWN_644}"));
         let kept = made(parent, 0o666, FILE, AclInherit::Passthrough, AclMode::GroupMask);
         assert_eq!(kept.1, format!("flags:a,A:I:5:rwxCo,D:I:6:w,{OWN_644}"));
+    }
+
+    #[test]
+    fn policies_have_names() {
+        assert!(AclInherit::ALL.iter().all(|policy| AclInherit::from_name(policy.name()) == Some(*policy)));
+        assert_eq!(AclInherit::from_name("passthroughx"), None);
     }
 
     #[test]

@@ -37,6 +37,6 @@ pub use explain::{Class, Reason, Verdict, explain};
 pub use inherit::{AclInherit, Inherited, Policy, inherit};
 pub use mask::{AclFlags, EntryFlags, Mask};
 pub(crate) use mode::decide as decide_by_mode;
-pub use mode::{AclMode, chmod, from_mode, set};
+pub use mode::{AclMode, chmod, decide_without_groups, from_mode, set};
 pub use project::{Projection, project};
 pub use xattr::{Principals, XATTR_BYTES_MAX};

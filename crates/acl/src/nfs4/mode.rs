@@ -18,6 +18,25 @@ pub enum AclMode {
     Restricted,
 }
 
+impl AclMode {
+    pub const ALL: [AclMode; 4] =
+        [AclMode::Discard, AclMode::GroupMask, AclMode::Passthrough, AclMode::Restricted];
+
+    /// As ZFS calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            AclMode::Discard => "discard",
+            AclMode::GroupMask => "groupmask",
+            AclMode::Passthrough => "passthrough",
+            AclMode::Restricted => "restricted",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| policy.name() == name)
+    }
+}
+
 /// Seeing attributes, named attributes and ACL: what every class of a mode may.
 const OF_EVERYONE: Mask =
     Mask::READ_ATTRIBUTES.with(Mask::READ_NAMED_ATTRS).with(Mask::READ_ACL).with(Mask::SYNCHRONIZE);
@@ -48,6 +67,19 @@ pub(crate) fn decide(mode: Mode, is_dir: bool, is_owner: bool, in_owning_group: 
         of_bits(rwx, is_dir) | OF_EVERYONE
     };
     Decision { granted, denied: Mask::NONE }
+}
+
+/// What a mode without an ACL says to a caller of whom only user and primary group are known; none where it depends on
+/// his other groups.
+pub fn decide_without_groups(
+    mode: Mode,
+    is_dir: bool,
+    is_owner: bool,
+    in_owning_group_by_primary: bool,
+) -> Option<Decision> {
+    let rwx = mode.rwx();
+    let is_known = is_owner || in_owning_group_by_primary || rwx >> 3 & 7 == rwx & 7;
+    is_known.then(|| decide(mode, is_dir, is_owner, in_owning_group_by_primary))
 }
 
 /// The entries that say what a mode says: those in front, which keep an owner or group with fewer rights from those of
@@ -220,6 +252,26 @@ mod tests {
             from_mode(Mode::new(0o604), false).to_storage(),
             "A::OWNER@:r,D::GROUP@:r,A::OWNER@:rwatTnNcCoy,A::GROUP@:tncy,A::EVERYONE@:rtncy"
         );
+    }
+
+    #[test]
+    fn groups_matter_only_where_the_classes_differ() {
+        let known = |bits, owner, group| decide_without_groups(Mode::new(bits), true, owner, group);
+        assert_eq!(known(0o750, false, false), None);
+        for (bits, owner, group) in
+            [(0o755, false, false), (0o750, true, false), (0o750, false, true), (0o700, false, false)]
+        {
+            for in_group in [group, true] {
+                let full = decide(Mode::new(bits), true, owner, in_group);
+                assert_eq!(known(bits, owner, group), Some(full), "{bits:o}");
+            }
+        }
+    }
+
+    #[test]
+    fn policies_have_names() {
+        assert!(AclMode::ALL.iter().all(|policy| AclMode::from_name(policy.name()) == Some(*policy)));
+        assert_eq!(AclMode::from_name("none"), None);
     }
 
     #[test]

@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use acl::identity::DomainTable;
+use acl::nfs4::{Nfs4Acl, Scope};
 use acl::posix::{Entry, Perm, PosixAcl, Tag};
-use rustix::fs::{XattrFlags, setxattr};
+use rustix::fs::{XattrFlags, getxattr_query, setxattr};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
@@ -22,17 +24,30 @@ const NAMED_GROUPS: u32 = 150;
 /// Named users and groups have ids from here on, which nobody has.
 const FIRST_ID: u32 = 700_000;
 
+const NFS4_ACL: &str = "system.nfs4_acl";
+
 /// What the directories differ in.
 #[derive(Debug)]
 struct Variant {
     name: &'static str,
     title: &'static str,
-    acl: Option<PosixAcl>,
+    acl: Option<Given>,
     series: Series,
 }
 
+/// An ACL in its wire form.
+#[derive(Debug)]
+struct Given {
+    /// The xattrs that take it.
+    names: &'static [&'static str],
+    value: Vec<u8>,
+    entries: usize,
+}
+
 pub(super) fn run(args: &AclArgs, interrupt: &Interrupt) -> Result<(), Fault> {
-    let mut variants = variants().map_err(|error| Fault::new(error).at(args.path.display()))?;
+    // Where there are NFSv4 ACLs, there are no others.
+    let nfs4 = getxattr_query(&args.path, NFS4_ACL).is_ok();
+    let mut variants = variants(nfs4)?;
     let place = Place::make(&args.path)?;
     let bar = progress((args.rounds * variants.len()) as u64);
     place.warm_up(&args.load, interrupt)?;
@@ -51,8 +66,19 @@ pub(super) fn run(args: &AclArgs, interrupt: &Interrupt) -> Result<(), Fault> {
     output::print(&to_text(args, &variants))
 }
 
-fn variants() -> Result<[Variant; 3], acl::posix::AclError> {
+fn variants(nfs4: bool) -> Result<[Variant; 3], Fault> {
     let variant = |name, title, acl| Variant { name, title, acl, series: Series::default() };
+    let acls = if nfs4 { nfs4_acls() } else { posix_acls() };
+    let [minimal, named] = acls.map_err(Fault::new)?;
+    Ok([
+        variant("none", "", None),
+        variant("minimal", "minimal: loss", Some(minimal)),
+        variant("named", "450 named: loss", Some(named)),
+    ])
+}
+
+/// An ACL that says what a mode does, and one that names many besides.
+fn posix_acls() -> Result<[Given; 2], String> {
     let perm = |bits: u32| Perm::new(bits);
     let basic = [(Tag::UserObj, 7), (Tag::GroupObj, 5), (Tag::Other, 0)];
     let basic = basic.map(|(tag, bits)| Entry { tag, perm: perm(bits) });
@@ -60,22 +86,40 @@ fn variants() -> Result<[Variant; 3], acl::posix::AclError> {
     let groups = (0..NAMED_GROUPS).map(|n| Tag::Group(FIRST_ID + n));
     let named = users.chain(groups).map(|tag| Entry { tag, perm: perm(5) });
     let mask = Entry { tag: Tag::Mask, perm: perm(7) };
-    let long = PosixAcl::from_entries(basic.into_iter().chain(named).chain([mask]))?;
+    let given = |acl: Result<PosixAcl, acl::posix::AclError>| -> Result<Given, String> {
+        let acl = acl.map_err(|error| error.to_string())?;
+        let names = &[ACCESS_ACL, DEFAULT_ACL][..];
+        Ok(Given { names, value: acl.to_xattr(), entries: acl.entry_count() })
+    };
     Ok([
-        variant("none", "", None),
-        variant("minimal", "minimal: loss", Some(PosixAcl::from_entries(basic)?)),
-        variant("named", "450 named: loss", Some(long)),
+        given(PosixAcl::from_entries(basic))?,
+        given(PosixAcl::from_entries(basic.into_iter().chain(named).chain([mask])))?,
     ])
 }
 
+/// The same as NFSv4 ACLs, every entry of which is inherited.
+fn nfs4_acls() -> Result<[Given; 2], String> {
+    let basic = "A:fd:OWNER@:rwaxDtTnNcCoy,A:fd:GROUP@:rxtncy,A:fd:EVERYONE@:tncy";
+    let users = (0..NAMED_USERS).map(|n| format!("A:fd:{}:rxtncy,", FIRST_ID + n));
+    let groups = (0..NAMED_GROUPS).map(|n| format!("A:fdg:{}:rxtncy,", FIRST_ID + n));
+    let named: String = users.chain(groups).chain([basic.to_owned()]).collect();
+    let given = |text: &str| -> Result<Given, acl::nfs4::AclError> {
+        let acl = Nfs4Acl::from_text(text)?;
+        let value = acl.to_xattr(Scope::Entries, &DomainTable::default())?;
+        Ok(Given { names: &[NFS4_ACL], value, entries: acl.entries().len() })
+    };
+    let given = |text: &str| given(text).map_err(|error| error.to_string());
+    Ok([given(basic)?, given(&named)?])
+}
+
 /// Gives a directory the ACL, and whatever is made in it.
-fn give(dir: &Path, acl: Option<&PosixAcl>) -> Result<(), Fault> {
-    let Some(value) = acl.map(PosixAcl::to_xattr) else { return Ok(()) };
-    for name in [ACCESS_ACL, DEFAULT_ACL] {
-        setxattr(dir, name, &value, XattrFlags::empty()).map_err(|error| {
+fn give(dir: &Path, acl: Option<&Given>) -> Result<(), Fault> {
+    let Some(Given { names, value, .. }) = acl else { return Ok(()) };
+    for name in *names {
+        setxattr(dir, *name, value, XattrFlags::empty()).map_err(|error| {
             let fault = Fault::new(format!("cannot set an ACL: {error}")).at(dir.display());
             match error {
-                Errno::OPNOTSUPP => fault.advise("this file system, or this mount of it, has no POSIX ACLs"),
+                Errno::OPNOTSUPP => fault.advise("this file system, or this mount of it, has no ACLs"),
                 Errno::NOSPC | Errno::TOOBIG | Errno::INVAL => {
                     fault.advise("this file system has no room for an ACL of 454 entries")
                 }
@@ -119,7 +163,7 @@ fn to_text(args: &AclArgs, variants: &[Variant; 3]) -> String {
         }
         columns.line(cells);
     }
-    let entries = with.iter().filter_map(|variant| variant.acl.as_ref()).map(PosixAcl::entry_count).max();
+    let entries = with.iter().filter_map(|variant| variant.acl.as_ref()).map(|acl| acl.entries).max();
     format!(
         "{}: {} files, {} threads, medians of {} rounds by turns.\nFor minimal ACLs and for those of {} entries: the \
          loss in % against no ACLs, its spread, and by how many % more CPU time was used.\n\n{}",
@@ -145,7 +189,7 @@ fn to_json(args: &AclArgs, variants: &[Variant; 3]) -> Value {
         });
         json!({
             "name": variant.name,
-            "entries": variant.acl.as_ref().map_or(0, PosixAcl::entry_count),
+            "entries": variant.acl.as_ref().map_or(0, |acl| acl.entries),
             "operations": operations.collect::<Vec<_>>(),
         })
     };
@@ -165,9 +209,11 @@ mod tests {
 
     #[test]
     fn the_long_acl_is_as_long_as_it_says() {
-        let variants = variants().unwrap();
-        let entries =
-            variants.each_ref().map(|variant| variant.acl.as_ref().map_or(0, PosixAcl::entry_count));
-        assert_eq!(entries, [0, 3, 454]);
+        for (nfs4, expected) in [(false, [0, 3, 454]), (true, [0, 3, 453])] {
+            let variants = variants(nfs4).unwrap();
+            let entries =
+                variants.each_ref().map(|variant| variant.acl.as_ref().map_or(0, |acl| acl.entries));
+            assert_eq!(entries, expected);
+        }
     }
 }

@@ -191,7 +191,7 @@ fn work(
         output::note(format!("the tree is not all removed: {fault}"));
         return samples;
     }
-    let removed = top.remove(vfs);
+    let removed = top.remove(vfs, &caller);
     let samples = samples?;
     removed.map(|()| samples)
 }
@@ -201,6 +201,8 @@ fn work(
 struct NoKernel;
 
 impl Kernel for NoKernel {
+    fn forget_attributes(&self, _: Ino) {}
+
     fn forget_inode(&self, _: Ino, _: bool) {}
 
     fn expire_name(&self, _: Ino, _: &[u8]) {}

@@ -130,7 +130,7 @@ impl<'a> Tree<'a> {
 
     pub(super) fn rmdir(&self, dir: u64) -> Result<(), Fault> {
         let (parent, name) = self.name_of_dir(dir);
-        let removed = self.vfs.rmdir(self.ino(parent), name.as_bytes());
+        let removed = self.vfs.rmdir(self.caller, self.ino(parent), name.as_bytes());
         removed.map_err(|errno| self.fault("rmdir", parent, &name, errno))
     }
 
@@ -173,14 +173,14 @@ impl<'a> Tree<'a> {
 
     pub(super) fn unlink(&self, file: u64) -> Result<(), Fault> {
         let (dir, name) = self.name_of_file(file, "renamed");
-        let unlinked = self.vfs.unlink(self.ino(dir), name.as_bytes());
+        let unlinked = self.vfs.unlink(self.caller, self.ino(dir), name.as_bytes());
         unlinked.map_err(|errno| self.fault("unlink", dir, &name, errno))
     }
 
     /// Lists a directory with the attributes of all that is in it, which is what was made there.
     pub(super) fn list(&self, dir: u64) -> Result<(), Fault> {
         let list = || -> Result<u64, Errno> {
-            let handle = self.vfs.opendir(self.ino(dir))?;
+            let handle = self.vfs.opendir(self.caller, self.ino(dir))?;
             let mut with_attributes = 0;
             let listed = self.vfs.readdir(handle, DirPosition(0), true, &mut |entry| {
                 with_attributes += u64::from(entry.attr.is_some());
@@ -203,7 +203,7 @@ impl<'a> Tree<'a> {
         for stem in ["file", "renamed"] {
             let (dir, name) = self.name_of_file(file, stem);
             let Some(ino) = self.made(dir) else { return Ok(()) };
-            match self.vfs.unlink(ino, name.as_bytes()) {
+            match self.vfs.unlink(self.caller, ino, name.as_bytes()) {
                 Ok(()) | Err(Errno::ENOENT) => {}
                 Err(errno) => return Err(self.fault("unlink", dir, &name, errno)),
             }
@@ -215,7 +215,7 @@ impl<'a> Tree<'a> {
     pub(super) fn clear_dir(&self, dir: u64) -> Result<(), Fault> {
         let (parent, name) = self.name_of_dir(dir);
         let Some(ino) = self.made(parent) else { return Ok(()) };
-        match self.vfs.rmdir(ino, name.as_bytes()) {
+        match self.vfs.rmdir(self.caller, ino, name.as_bytes()) {
             Ok(()) | Err(Errno::ENOENT) => Ok(()),
             Err(errno) => Err(self.fault("rmdir", parent, &name, errno)),
         }
@@ -326,7 +326,8 @@ impl Top {
                 }
             };
         }
-        if top.made_in.is_none() && top.has_content(vfs).map_err(|errno| fail("list", &top.path, errno))? {
+        let has_content = || top.has_content(vfs, caller).map_err(|errno| fail("list", &top.path, errno));
+        if top.made_in.is_none() && has_content()? {
             return Err(Fault::new("there is something in this directory already")
                 .at(&top.path)
                 .advise("name one that is empty, or that is not there yet"));
@@ -338,14 +339,14 @@ impl Top {
     ///
     /// # Errors
     /// Those of rmdir(2).
-    pub(super) fn remove(&self, vfs: &Vfs) -> Result<(), Fault> {
+    pub(super) fn remove(&self, vfs: &Vfs, caller: &Caller<'_>) -> Result<(), Fault> {
         let Some((parent, name)) = &self.made_in else { return Ok(()) };
-        let removed = vfs.rmdir(*parent, name.as_bytes());
+        let removed = vfs.rmdir(caller, *parent, name.as_bytes());
         removed.map_err(|errno| Fault::new(format!("cannot rmdir: {errno}")).at(&self.path))
     }
 
-    fn has_content(&self, vfs: &Vfs) -> Result<bool, Errno> {
-        let handle = vfs.opendir(self.ino)?;
+    fn has_content(&self, vfs: &Vfs, caller: &Caller<'_>) -> Result<bool, Errno> {
+        let handle = vfs.opendir(caller, self.ino)?;
         let mut content = false;
         let listed = vfs.readdir(handle, DirPosition(0), false, &mut |entry| {
             content = !matches!(entry.name, b"." | b"..");

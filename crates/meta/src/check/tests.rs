@@ -46,6 +46,7 @@ impl Sample {
             storage: "memory".into(),
             bucket: String::new(),
             acl: AclKind::Posix,
+            policy: Default::default(),
             compression: "none".into(),
             encryption: String::new(),
             inline_bytes: 4096,

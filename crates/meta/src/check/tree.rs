@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 
+use acl::nfs4::Nfs4Acl;
 use acl::posix::PosixAcl;
 use types::{AclId, FileType, Ino, Name};
 
 use super::{Problem, Totals, walk};
 use crate::engine::{Engine, EngineError};
 use crate::record::{Edge, Node, Record, Want};
+use crate::volume::AclKind;
 
 /// ACLs that were found to be right are remembered, up to so many.
 const ACLS: usize = 1 << 16;
@@ -48,7 +50,7 @@ pub(super) fn check(
     report: Report<'_>,
     progress: Progress<'_>,
 ) -> Result<(), EngineError> {
-    let mut acls = Acls(HashMap::new());
+    let mut acls = Acls::new(engine)?;
     let mut after = Ino(0);
     loop {
         let first = after == Ino(0);
@@ -211,9 +213,13 @@ impl Window {
     }
 }
 
-/// The permission bits of ACLs that were read, by id; `None` where there is a problem.
+/// The permission bits of ACLs that were read, by id, or what is wrong with them.
 #[derive(Debug)]
-struct Acls(HashMap<AclId, Result<u32, Fault>>);
+struct Acls {
+    /// They are NFSv4 ACLs.
+    nfs4: bool,
+    found: HashMap<AclId, Result<u32, Fault>>,
+}
 
 #[derive(Clone, Copy, Debug)]
 enum Fault {
@@ -222,12 +228,22 @@ enum Fault {
 }
 
 impl Acls {
+    fn new(engine: &dyn Engine) -> Result<Self, EngineError> {
+        let nfs4 = match engine.read(&[Want::Settings])?.records.first() {
+            Some(Record::Settings(settings)) => {
+                settings.get("acl").is_some_and(|kind| kind == AclKind::Nfs4.name())
+            }
+            _ => false,
+        };
+        Ok(Acls { nfs4, found: HashMap::new() })
+    }
+
     fn read(&mut self, engine: &dyn Engine, nodes: &[Node]) -> Result<(), EngineError> {
-        if self.0.len() > ACLS {
-            self.0.clear();
+        if self.found.len() > ACLS {
+            self.found.clear();
         }
         let ids = nodes.iter().flat_map(acl_ids);
-        let mut wants: Vec<AclId> = ids.filter(|id| !self.0.contains_key(id)).collect();
+        let mut wants: Vec<AclId> = ids.filter(|id| !self.found.contains_key(id)).collect();
         wants.sort_unstable();
         wants.dedup();
         if wants.is_empty() {
@@ -236,15 +252,25 @@ impl Acls {
         let wants: Vec<Want> = wants.into_iter().map(Want::Acl).collect();
         for record in engine.read(&wants)?.records {
             let Record::Acl(id, text) = record else { continue };
-            let acl = text.map(|text| PosixAcl::from_storage(&text));
-            let found = match acl {
+            let found = match text.map(|text| self.parse(&text)) {
                 None => Err(Fault::Missing),
-                Some(Ok(acl)) if acl.id() == id => Ok(acl.equiv_mode().0),
+                Some(Some((is, mode))) if is == id => Ok(mode),
                 Some(_) => Err(Fault::Damaged),
             };
-            self.0.insert(id, found);
+            self.found.insert(id, found);
         }
         Ok(())
+    }
+
+    /// The id and the permission bits of an ACL.
+    fn parse(&self, text: &str) -> Option<(AclId, u32)> {
+        if self.nfs4 {
+            let acl = Nfs4Acl::from_storage(text).ok()?;
+            Some((acl.id(), acl.mode_bits()))
+        } else {
+            let acl = PosixAcl::from_storage(text).ok()?;
+            Some((acl.id(), acl.equiv_mode().0))
+        }
     }
 }
 
@@ -263,7 +289,7 @@ fn check_nodes(
     for node in nodes {
         let ino = node.ino;
         for id in acl_ids(node) {
-            match acls.0.get(&id) {
+            match acls.found.get(&id) {
                 Some(Ok(mode)) if id == node.access_acl && *mode != node.mode.rwx() => {
                     report(Problem::AclMode { ino, says: node.mode.rwx(), is: *mode });
                 }

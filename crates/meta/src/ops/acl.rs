@@ -22,7 +22,7 @@ pub enum AclType {
 /// the owning group nor has `CAP_FSETID`.
 ///
 /// # Errors
-/// EOPNOTSUPP on a volume without ACLs and for symbolic links; ESTALE where the inode is gone; EACCES for a default
+/// EOPNOTSUPP on a volume without POSIX ACLs and for symbolic links; ESTALE where the inode is gone; EACCES for a default
 /// ACL on what is no directory (removing it succeeds); EPERM unless owner.
 #[derive(Debug)]
 pub struct SetAcl {
@@ -37,7 +37,7 @@ impl Op for SetAcl {
     const NAME: &'static str = "setacl";
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, Stop> {
-        if ctx.volume.acl == AclKind::Off {
+        if ctx.volume.acl != AclKind::Posix {
             return Err(Errno::EOPNOTSUPP.into());
         }
         view.prefetch([Want::Node(self.ino)])?;

@@ -1,6 +1,6 @@
 //! Hard links.
 
-use types::{Errno, Ino, Name};
+use types::{Errno, FileType, Ino, Name};
 
 use crate::driver::{Ctx, Op, Plan, Vouch};
 use crate::record::Want;
@@ -32,7 +32,7 @@ impl Op for Link {
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, Stop> {
         view.prefetch([Want::Node(self.parent), Want::Node(self.ino)])?;
         let dir = view.dir(self.parent)?;
-        ctx.admit_change(view, &dir)?;
+        ctx.admit_new(view, &dir, FileType::Regular)?;
         if view.edge_unlikely(self.parent, &self.name)?.is_some() {
             return Err(Errno::EEXIST.into());
         }

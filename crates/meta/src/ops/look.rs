@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use acl::posix::{Perm, PosixAcl};
+use acl::posix::PosixAcl;
 use types::{AclId, ChunkIndex, Errno, Ino, Name, Slice};
 
 use crate::driver::{Ctx, Op, Plan};
@@ -27,7 +27,7 @@ impl Op for Lookup {
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Option<Node>>, Stop> {
         view.prefetch([Want::Node(self.parent), Want::Entry(self.parent, self.name.clone())])?;
         let dir = view.dir(self.parent)?;
-        ctx.admit(view, &dir, Perm::EXECUTE)?;
+        ctx.admit_search(view, &dir)?;
         let Some(edge) = view.edge(self.parent, &self.name)? else { return Ok(Plan::answer(None)) };
         // An entry without an inode is damage that fsck mends; EIO says so better than "no such file".
         let node = view.node(edge.ino)?.ok_or(Errno::EIO)?;

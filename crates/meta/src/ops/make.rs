@@ -14,7 +14,8 @@ use crate::volume::{AclKind, DIR_BYTES};
 /// Makes an inode and its name. Twin of `vfs_create`, `vfs_mknod`, `vfs_mkdir`, `vfs_symlink`.
 ///
 /// The group is the directory's where that has the SGID bit (and a subdirectory inherits the bit), else the caller's
-/// (`inode_init_owner`). Mode and ACLs follow from the directory's default ACL, else from the umask.
+/// (`inode_init_owner`). Mode and ACLs follow from the directory's default ACL, or from what passes of its NFSv4 ACL by the
+/// volume's policy, else from the umask.
 ///
 /// # Errors
 /// ENOENT where the directory is gone; ENOTDIR; ESTALE; EACCES; EEXIST; ENOSPC at the volume's limit.
@@ -63,7 +64,7 @@ impl Op for Make {
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Node>, Stop> {
         view.prefetch([Want::Node(self.parent)])?;
         let dir = view.dir(self.parent)?;
-        ctx.admit_change(view, &dir)?;
+        ctx.admit_new(view, &dir, self.kind.file_type())?;
         if view.edge_unlikely(self.parent, &self.name)?.is_some() {
             return Err(Errno::EEXIST.into());
         }
@@ -150,7 +151,7 @@ impl Op for MakeOrphan {
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Node>, Stop> {
         view.prefetch([Want::Node(self.0.parent)])?;
         let dir = view.dir(self.0.parent)?;
-        ctx.admit_change(view, &dir)?;
+        ctx.admit_new(view, &dir, FileType::Regular)?;
         let mut effects = Vec::with_capacity(3);
         let node = Node { nlink: 0, ..self.0.node(view, ctx, &dir, &mut effects)? };
         effects.push(Effect::PutNode(node));
@@ -177,6 +178,10 @@ impl Make {
         effects: &mut Vec<Effect>,
     ) -> Result<Inherited, Stop> {
         let kind = self.kind.file_type();
+        if ctx.volume.acl == AclKind::Nfs4 {
+            let (mode, access_acl) = super::nfs4::inherit(view, ctx, dir, (mode, self.umask), kind, effects)?;
+            return Ok(Inherited { mode, access_acl, default_acl: AclId::NONE });
+        }
         let default_id = if ctx.volume.acl == AclKind::Off { AclId::NONE } else { dir.default_acl };
         let default = if kind == FileType::Symlink { None } else { view.acl(default_id)? };
         let Some(default) = default else {
@@ -189,7 +194,7 @@ impl Make {
         if minimal {
             return Ok(Inherited { mode: shown, access_acl: AclId::NONE, default_acl });
         }
-        if let Some(access_acl) = view.inherited(default_id, shown)
+        if let Some((access_acl, _)) = view.inherited(default_id, shown, kind)
             && view.is_stored(access_acl)
         {
             return Ok(Inherited { mode: shown, access_acl, default_acl });
@@ -199,7 +204,8 @@ impl Make {
             Some(acl) => super::acl::put(view, acl, effects),
             None => AclId::NONE,
         };
-        view.remember_inherited(default_id, inherited.mode, access_acl);
+        let remembered = (access_acl, inherited.mode.rwx());
+        view.remember_inherited(default_id, inherited.mode, kind, remembered);
         Ok(Inherited { mode: inherited.mode, access_acl, default_acl })
     }
 }

@@ -1,9 +1,8 @@
 //! Rename, with NOREPLACE, EXCHANGE and WHITEOUT.
 
-use acl::posix::Perm;
 use types::{AclId, Errno, FileType, Ino, Mode, Name, Time};
 
-use crate::driver::{Ctx, Op, Plan, Vouch};
+use crate::driver::{Ctx, Op, Plan};
 use crate::ops::remove::{Unlinked, drop_link};
 use crate::record::{Node, Want};
 use crate::txn::Effect;
@@ -150,12 +149,21 @@ impl Rename {
         ctx.admit_removal(view, old_dir, source)?;
         match target {
             Some(target) => ctx.admit_removal(view, new_dir, target)?,
-            None => ctx.admit_change(view, new_dir)?,
+            None => ctx.admit_new(view, new_dir, source.kind)?,
         }
-        if self.parent != self.new_parent && matches!(ctx.vouch, Vouch::Daemon(_)) {
+        if ctx.asks_nfs4() {
+            // To replace a name is to remove one and to add one.
+            if target.is_some() {
+                ctx.admit_new(view, new_dir, source.kind)?;
+            }
+            if let Some(target) = target.filter(|_| self.flags.exchange) {
+                ctx.admit_new(view, old_dir, target.kind)?;
+            }
+        }
+        if self.parent != self.new_parent {
             let exchanged = target.filter(|_| self.flags.exchange);
             for moved in [Some(source), exchanged].into_iter().flatten().filter(|n| n.kind.is_dir()) {
-                ctx.admit(view, moved, Perm::WRITE)?;
+                ctx.admit_move(view, moved)?;
             }
         }
         Ok(())

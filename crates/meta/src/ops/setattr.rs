@@ -1,12 +1,14 @@
 //! chmod, chown, truncate, utimensat: all that SETATTR carries, in one transaction.
 
-use types::{Caps, Errno, FileType, Ino, Mode, Time};
+use acl::nfs4::Mask;
+use types::{AclId, Caps, Errno, FileType, Ino, Mode, Time};
 
-use crate::driver::{Ctx, Op, Plan, Vouch};
+use crate::driver::{Ctx, Op, Plan};
 use crate::ops::write::{kill_priv, make_room};
 use crate::record::{Node, Want};
 use crate::txn::{Access, Effect};
 use crate::view::{Stop, View};
+use crate::volume::AclKind;
 
 /// Changes attributes. Twin of `notify_change`.
 ///
@@ -14,9 +16,14 @@ use crate::view::{Stop, View};
 /// no directory; SGID stays where it does not mean "run as the group" and `keep_sgid`: the caller is in the group or
 /// has `CAP_FSETID` (`setattr_should_drop_sgid`). The times are set as given; ctime moves with every change.
 ///
+/// On a volume of NFSv4 ACLs, chmod takes `WRITE_ACL` and does to the ACL what the volume's policy says; chown takes
+/// `WRITE_OWNER`, and then only to oneself and one's own groups (`zfs_setattr`), or to be the owner and in the new group;
+/// truncation takes `WRITE_DATA`, times `WRITE_ATTRIBUTES`, and the present time `WRITE_DATA` will do for (RFC 8881
+/// section 6.2.1.3.1).
+///
 /// # Errors
-/// ESTALE where the inode is gone; EISDIR, EINVAL for the size of what is no regular file; ENOSPC where it would grow
-/// beyond the volume's limit, which counts holes; EPERM unless owner.
+/// ESTALE where the inode is gone; EPERM unless owner, EACCES for size and times without the right; EISDIR, EINVAL for the
+/// size of what is no regular file; ENOSPC where it would grow beyond the volume's limit, which counts holes.
 #[derive(Debug, Default)]
 pub struct SetAttr {
     pub ino: Ino,
@@ -26,6 +33,10 @@ pub struct SetAttr {
     pub size: Option<u64>,
     pub atime: Option<Time>,
     pub mtime: Option<Time>,
+    /// The times are the present one, `UTIME_NOW`.
+    pub is_touch: bool,
+    /// The truncation goes through a file that was opened for writing.
+    pub is_open: bool,
     pub keep_sgid: bool,
     /// The truncating caller lacks `CAP_FSETID`: SUID, SGID and file capabilities go.
     pub kill_suidgid: bool,
@@ -38,7 +49,7 @@ impl Op for SetAttr {
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, Stop> {
         view.prefetch([Want::Node(self.ino)])?;
         let node = view.inode(self.ino)?;
-        self.admit(ctx, &node)?;
+        self.admit(view, ctx, &node)?;
         let mut effects = Vec::with_capacity(6);
         let mut access = Access::from(&node);
         if self.uid.is_some() || self.gid.is_some() {
@@ -63,10 +74,7 @@ impl Op for SetAttr {
             }
         }
         if let Some(mode) = self.mode {
-            access.mode = mode;
-            if let Some(acl) = view.acl(node.access_acl)? {
-                access.access_acl = super::acl::put(view, &acl.chmod(mode), &mut effects);
-            }
+            (access.mode, access.access_acl) = chmod(view, ctx, &node, mode, &mut effects)?;
         }
         if access != Access::from(&node) {
             effects.push(Effect::SetAccess { ino: self.ino, access });
@@ -81,15 +89,65 @@ impl Op for SetAttr {
     }
 }
 
+/// Mode and ACL after a chmod.
+fn chmod(
+    view: &mut View<'_>,
+    ctx: &Ctx<'_>,
+    node: &Node,
+    mode: Mode,
+    effects: &mut Vec<Effect>,
+) -> Result<(Mode, AclId), Stop> {
+    if ctx.volume.acl == AclKind::Nfs4 {
+        return super::nfs4::chmod(view, ctx, node, mode, effects);
+    }
+    let acl = view.acl(node.access_acl)?;
+    Ok((mode, acl.map_or(AclId::NONE, |acl| super::acl::put(view, &acl.chmod(mode), effects))))
+}
+
 impl SetAttr {
     /// Twin of `setattr_prepare`, for callers that the kernel has not checked.
-    fn admit(&self, ctx: &Ctx<'_>, node: &Node) -> Result<(), Stop> {
-        let Vouch::Daemon(cred) = ctx.vouch else { return Ok(()) };
+    fn admit(&self, view: &mut View<'_>, ctx: &Ctx<'_>, node: &Node) -> Result<(), Stop> {
+        if ctx.asks_nfs4() {
+            return self.admit_nfs4(view, ctx, node);
+        }
+        let Some(cred) = ctx.cred()? else { return Ok(()) };
         let new_owner = self.uid.is_some_and(|uid| uid != node.uid);
         let foreign_group = self.gid.is_some_and(|gid| gid != node.gid && !cred.in_group(gid));
         if (new_owner || foreign_group) && !cred.caps.has(Caps::CHOWN) {
             return Err(Errno::EPERM.into());
         }
         ctx.admit_owner(node)
+    }
+
+    fn admit_nfs4(&self, view: &mut View<'_>, ctx: &Ctx<'_>, node: &Node) -> Result<(), Stop> {
+        if self.uid.is_some() || self.gid.is_some() {
+            let Some(cred) = ctx.cred()? else { return Ok(()) };
+            let is_member = self.gid.is_none_or(|gid| gid == node.gid || cred.in_group(gid));
+            let keeps_owner = self.uid.is_none_or(|uid| uid == node.uid);
+            let takes = self.uid.is_none_or(|uid| uid == cred.uid);
+            let by_ownership = cred.uid == node.uid && keeps_owner && is_member;
+            if !by_ownership && !cred.caps.has(Caps::CHOWN) {
+                if !(takes && self.gid.is_none_or(|gid| cred.in_group(gid))) {
+                    return Err(Errno::EPERM.into());
+                }
+                ctx.admit_mask(view, node, Mask::WRITE_OWNER, Errno::EPERM)?;
+            }
+        }
+        if self.mode.is_some() {
+            ctx.admit_mask(view, node, Mask::WRITE_ACL, Errno::EPERM)?;
+        }
+        if self.size.is_some() {
+            if !self.is_open {
+                ctx.admit_mask(view, node, Mask::WRITE_DATA, Errno::EACCES)?;
+            }
+        } else if self.atime.is_some() || self.mtime.is_some() {
+            let by_data =
+                self.is_touch && ctx.admit_mask(view, node, Mask::WRITE_DATA, Errno::EACCES) == Ok(());
+            if !by_data {
+                let refusal = if self.is_touch { Errno::EACCES } else { Errno::EPERM };
+                ctx.admit_mask(view, node, Mask::WRITE_ATTRIBUTES, refusal)?;
+            }
+        }
+        Ok(())
     }
 }

@@ -23,7 +23,7 @@ pub enum XattrMode {
 /// Sets an xattr. Twin of `vfs_setxattr`.
 ///
 /// # Errors
-/// E2BIG beyond 64 KiB; ESTALE where the inode is gone; EEXIST under [`XattrMode::Create`]; ENODATA under
+/// E2BIG beyond 64 KiB; ESTALE where the inode is gone; EACCES; EEXIST under [`XattrMode::Create`]; ENODATA under
 /// [`XattrMode::Replace`].
 #[derive(Debug)]
 pub struct SetXattr {
@@ -42,7 +42,8 @@ impl Op for SetXattr {
             return Err(Errno::E2BIG.into());
         }
         view.prefetch([Want::Node(self.ino)])?;
-        view.inode(self.ino)?;
+        let node = view.inode(self.ino)?;
+        ctx.admit_xattr(view, &node, &self.name)?;
         match self.mode {
             XattrMode::Set => {}
             XattrMode::Create if !view.require_xattr(self.ino, &self.name, false) => {
@@ -64,7 +65,7 @@ impl Op for SetXattr {
 /// Removes an xattr. Twin of `vfs_removexattr`.
 ///
 /// # Errors
-/// ESTALE where the inode is gone; ENODATA.
+/// ESTALE where the inode is gone; EACCES; ENODATA.
 #[derive(Debug)]
 pub struct RemoveXattr {
     pub ino: Ino,
@@ -77,7 +78,8 @@ impl Op for RemoveXattr {
 
     fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, Stop> {
         view.prefetch([Want::Node(self.ino)])?;
-        view.inode(self.ino)?;
+        let node = view.inode(self.ino)?;
+        ctx.admit_xattr(view, &node, &self.name)?;
         if !view.require_xattr(self.ino, &self.name, true) {
             return Err(Errno::ENODATA.into());
         }

@@ -18,7 +18,7 @@ use crate::volume::{AclKind, Volume};
 
 pub(super) const ROOT: Ino = Ino::ROOT;
 /// The kernel of a client that is alone.
-pub(super) const KERNEL: Vouch = Vouch::Kernel { told: None };
+pub(super) const KERNEL: Vouch<'_> = Vouch::Kernel { told: None };
 pub(super) const REPLACE: RenameFlags = RenameFlags { no_replace: false, exchange: false };
 pub(super) const NO_REPLACE: RenameFlags = RenameFlags { no_replace: true, exchange: false };
 pub(super) const EXCHANGE: RenameFlags = RenameFlags { no_replace: false, exchange: true };
@@ -31,6 +31,7 @@ pub(super) fn volume() -> Volume {
         storage: "mem".into(),
         bucket: "/".into(),
         acl: AclKind::Posix,
+        policy: Default::default(),
         compression: "none".into(),
         encryption: String::new(),
         inline_bytes: 4096,
@@ -44,7 +45,7 @@ pub(super) fn volume() -> Volume {
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) meta: Meta,
-    pub(super) vouch: Vouch,
+    pub(super) vouch: Vouch<'static>,
     pub(super) uid: u32,
     pub(super) gid: u32,
     pub(super) umask: u32,
@@ -85,7 +86,7 @@ impl Client {
         self.run_as(op, &self.vouch)
     }
 
-    pub(super) fn run_as<O: Op>(&self, op: &O, vouch: &Vouch) -> Result<O::Reply, Errno> {
+    pub(super) fn run_as<O: Op>(&self, op: &O, vouch: &Vouch<'_>) -> Result<O::Reply, Errno> {
         self.meta.run(op, vouch).map_err(|failure| match failure {
             Failure::Refused(errno) => errno,
             Failure::Engine(error) => panic!("{}: the engine failed: {error}", O::NAME),

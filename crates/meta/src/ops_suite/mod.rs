@@ -13,6 +13,7 @@ mod links;
 mod locks;
 mod model;
 mod names;
+mod nfs4;
 mod races;
 mod random;
 mod ranges;
@@ -45,6 +46,7 @@ const GROUPS: &[(&str, &[Case])] = &[
     ("links", links::CASES),
     ("locks", locks::CASES),
     ("names", names::CASES),
+    ("nfs4", nfs4::CASES),
     ("races", races::CASES),
     ("random", random::CASES),
     ("ranges", ranges::CASES),
@@ -81,7 +83,7 @@ where
 macro_rules! ops_suite {
     ($new:expr) => {
         $crate::ops_suite! { @groups $new;
-            acls attrs heard links locks names races random ranges renames stale threads trips volumes vouch
+            acls attrs heard links locks names nfs4 races random ranges renames stale threads trips volumes vouch
         }
     };
     (@groups $new:expr; $($group:ident)*) => {

@@ -17,7 +17,7 @@ pub(super) const CASES: &[Case] = &[
     ("a_right_revoked_elsewhere_is_gone_at_once", a_right_revoked_elsewhere_is_gone_at_once),
 ];
 
-fn user(uid: u32) -> Vouch {
+fn user(uid: u32) -> Vouch<'static> {
     Vouch::Daemon(Cred::new(uid, uid, &[], Caps::NONE))
 }
 

@@ -1,0 +1,578 @@
+//! Volumes of NFSv4 ACLs: who may do what, and what becomes of the ACLs.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use acl::credential::{Credential, Credentials};
+use acl::nfs4::{self, AclInherit, AclMode, Mask, Nfs4Acl, Policy, Scope};
+use types::{AclId, Caps, Cred, Errno, FileType, Ino, Mode, OpId};
+
+use super::fixture::{Client, EXCHANGE, REPLACE, ROOT, client, fresh, fresh_with, n, volume, x};
+use super::invariants::check;
+use super::{Case, Factory};
+use crate::driver::Vouch;
+use crate::engine::Engine;
+use crate::ops::{
+    AclType, Admit, GetNfs4Acl, GetProjection, Link, Lookup, MakeKind, MakeOrphan, Open, OpenFor, Opened,
+    Rename, RenameFlags, Rmdir, SetAcl, SetAttr, SetNfs4Acl, SetXattr, Unlink, XattrMode,
+};
+use crate::subject::Subject;
+use crate::txn::{Access, Effect, Txn};
+use crate::volume::{AclKind, Configure, Volume};
+use crate::wrap::Counting;
+
+pub(super) const CASES: &[Case] = &[
+    ("a_volume_keeps_its_policies", a_volume_keeps_its_policies),
+    ("an_acl_sets_the_mode_and_is_stored_once", an_acl_sets_the_mode_and_is_stored_once),
+    ("setting_an_acl_refuses_in_order", setting_an_acl_refuses_in_order),
+    ("names_are_added_by_what_they_are_for", names_are_added_by_what_they_are_for),
+    ("names_are_removed_by_either_right", names_are_removed_by_either_right),
+    ("a_rename_removes_and_adds", a_rename_removes_and_adds),
+    ("files_are_opened_by_right", files_are_opened_by_right),
+    ("attributes_are_set_by_right", attributes_are_set_by_right),
+    ("chmod_follows_the_volumes_policy", chmod_follows_the_volumes_policy),
+    ("what_is_only_shown_is_not_given_away", what_is_only_shown_is_not_given_away),
+    ("new_inodes_inherit_remembered_or_not", new_inodes_inherit_remembered_or_not),
+    ("a_damaged_acl_refuses_all_but_its_replacement", a_damaged_acl_refuses_all_but_its_replacement),
+    ("callers_are_identified_only_where_it_matters", callers_are_identified_only_where_it_matters),
+    ("acls_cost_no_round_trip", acls_cost_no_round_trip),
+];
+
+fn nfs4_volume(policy: Policy) -> Volume {
+    Volume { acl: AclKind::Nfs4, policy, ..volume() }
+}
+
+fn fresh_nfs4(factory: Factory<'_>) -> Client {
+    fresh_with(factory, &nfs4_volume(Policy::default()))
+}
+
+fn acl(text: &str) -> Nfs4Acl {
+    Nfs4Acl::from_storage(text).unwrap()
+}
+
+fn user(uid: u32) -> Vouch<'static> {
+    able(uid, Caps::NONE)
+}
+
+fn able(uid: u32, caps: Caps) -> Vouch<'static> {
+    Vouch::Daemon(Cred::new(uid, uid, &[], caps))
+}
+
+fn set(ino: Ino, text: &str) -> SetNfs4Acl {
+    SetNfs4Acl { ino, acl: Some((acl(text), Scope::Entries)), mode: XattrMode::Set }
+}
+
+/// An inode of user and group 1 with this ACL.
+fn with_acl(c: &Client, parent: Ino, name: &str, kind: MakeKind, text: &str) -> Ino {
+    let ino = c.make(parent, name, kind, 0o755).unwrap().ino;
+    c.run(&SetAttr { ino, uid: Some(1), gid: Some(1), ..SetAttr::default() }).unwrap();
+    c.run(&set(ino, text)).unwrap();
+    ino
+}
+
+fn dir(c: &Client, name: &str, text: &str) -> Ino {
+    with_acl(c, ROOT, name, MakeKind::Directory, text)
+}
+
+fn file(c: &Client, parent: Ino, name: &str, text: &str) -> Ino {
+    with_acl(c, parent, name, MakeKind::Regular, text)
+}
+
+fn a_volume_keeps_its_policies(factory: Factory<'_>) {
+    let policy = Policy { mode: AclMode::Passthrough, inherit: AclInherit::NoAllow };
+    let c = fresh_with(factory, &nfs4_volume(policy));
+    assert_eq!(Volume::load(&**c.engine()).unwrap(), nfs4_volume(policy));
+    let change = Configure {
+        aclmode: Some(AclMode::GroupMask),
+        aclinherit: Some(AclInherit::PassthroughX),
+        ..Configure::default()
+    };
+    c.run(&change).unwrap();
+    let changed = Policy { mode: AclMode::GroupMask, inherit: AclInherit::PassthroughX };
+    assert_eq!(Volume::load(&**c.engine()).unwrap(), nfs4_volume(changed));
+    assert_eq!(c.meta.volume().policy, policy, "who has it open goes by what it was");
+}
+
+fn an_acl_sets_the_mode_and_is_stored_once(factory: Factory<'_>) {
+    let c = fresh_nfs4(factory);
+    let made = c.make(ROOT, "f", MakeKind::Regular, 0o2640).unwrap();
+    let text = "D::7:w,A::7:rw,A::OWNER@:rwatTnNcCoy,A:f:EVERYONE@:r";
+    c.run(&set(made.ino, text)).unwrap();
+    let stored = acl(&text.replace("A:f:", "A::"));
+    for client in [&c, &c.stranger()] {
+        let node = client.node(made.ino);
+        assert_eq!((node.mode, node.access_acl), (Mode::new(0o2644), stored.id()), "as a file has it");
+        assert_eq!(client.run(&GetNfs4Acl(made.ino)).unwrap(), stored);
+        assert!(node.ctime > made.ctime && node.access_rev > made.access_rev);
+    }
+    let twin = file(&c, ROOT, "g", &stored.to_storage());
+    assert_eq!(c.node(twin).access_acl, stored.id());
+    // Only who does not speak of it keeps the rest.
+    c.run(&set(made.ino, "A::7:r,U:S:EVERYONE@:w")).unwrap();
+    let access = SetNfs4Acl { acl: Some((acl("flags:p,A::8:r"), Scope::Access)), ..set(made.ino, "A::7:r") };
+    c.run(&access).unwrap();
+    assert_eq!(c.run(&GetNfs4Acl(made.ino)).unwrap(), acl("flags:p,A::8:r,U:S:EVERYONE@:w"));
+    c.run(&SetNfs4Acl { ino: made.ino, acl: None, mode: XattrMode::Set }).unwrap();
+    // What a mode says is only a mode.
+    let plain = nfs4::from_mode(Mode::new(0o751), false);
+    c.run(&set(made.ino, &plain.to_storage())).unwrap();
+    let node = c.node(made.ino);
+    assert_eq!((node.mode, node.access_acl), (Mode::new(0o2751), AclId::NONE));
+    assert_eq!(c.run(&GetNfs4Acl(made.ino)).unwrap(), plain);
+    c.run(&set(made.ino, text)).unwrap();
+    c.run(&SetNfs4Acl { ino: made.ino, acl: None, mode: XattrMode::Replace }).unwrap();
+    let node = c.node(made.ino);
+    assert_eq!((node.mode, node.access_acl), (Mode::new(0o2644), AclId::NONE), "the mode stays");
+    check(&c);
+}
+
+fn setting_an_acl_refuses_in_order(factory: Factory<'_>) {
+    let c = fresh_nfs4(factory);
+    let link = c.symlink(ROOT, "l", "t").unwrap();
+    let ino = file(&c, ROOT, "f", "A::2:C,D::3:C,A::GROUP@:r");
+    let create = SetNfs4Acl { mode: XattrMode::Create, ..set(ino, "A::5:r") };
+    assert_eq!(c.run(&set(Ino(1 << 40), "A::5:r")), Err(Errno::ESTALE));
+    assert_eq!(c.run(&set(link, "A::5:r")), Err(Errno::EOPNOTSUPP));
+    assert_eq!(c.run(&GetNfs4Acl(link)), Err(Errno::EOPNOTSUPP));
+    assert_eq!(c.run_as(&create, &user(3)), Err(Errno::EEXIST), "every inode has an ACL");
+    let before = c.node(ino);
+    for stranger in [user(3), user(4), able(4, Caps::DAC_OVERRIDE)] {
+        assert_eq!(c.run_as(&set(ino, "A::4:r"), &stranger), Err(Errno::EPERM));
+    }
+    assert_eq!(c.run_as(&GetNfs4Acl(ino), &user(4)), Err(Errno::EACCES), "READ_ACL");
+    assert!(c.run_as(&GetNfs4Acl(ino), &user(1)).is_ok(), "owners always may");
+    assert_eq!(c.node(ino), before);
+    for (able, text) in [
+        (user(2), "A::2:C,D::OWNER@:cC"),
+        (user(1), "A::GROUP@:r"),
+        (able(9, Caps::FOWNER), "A::EVERYONE@:r"),
+    ] {
+        assert_eq!(c.run_as(&set(ino, text), &able), Ok(()), "{text}");
+        assert_eq!(c.run(&GetNfs4Acl(ino)).unwrap(), acl(text));
+    }
+    // SGID is for members of the group.
+    c.chmod(ino, 0o2750).unwrap();
+    c.run_as(&set(ino, "A::1:r,A::2:C"), &user(1)).unwrap();
+    assert!(c.node(ino).mode.has(Mode::SGID));
+    c.run_as(&set(ino, "A::1:r"), &user(2)).unwrap();
+    assert!(!c.node(ino).mode.has(Mode::SGID));
+    let posix = SetAcl { ino, which: AclType::Access, acl: None, kill_sgid: false };
+    assert_eq!(c.run(&posix), Err(Errno::EOPNOTSUPP));
+    check(&c);
+    let other = fresh(factory);
+    let ino = other.create(ROOT, "f").unwrap();
+    assert_eq!(other.run(&set(ino, "A::5:r")), Err(Errno::EOPNOTSUPP));
+    assert_eq!(other.run(&GetNfs4Acl(ino)), Err(Errno::EOPNOTSUPP));
+}
+
+fn names_are_added_by_what_they_are_for(factory: Factory<'_>) {
+    let c = fresh_nfs4(factory);
+    let d = dir(&c, "d", "A::2:wx,A::3:ax,A::4:wa,A::5:rx,A::EVERYONE@:r");
+    let f = c.create(ROOT, "f").unwrap();
+    let make = |name: &str, kind: MakeKind| c.make_op(d, name, kind, 0o644);
+    let link = |name: &str| Link { ino: f, parent: d, name: n(name) };
+    let orphan = || MakeOrphan(c.make_op(d, "o", MakeKind::Regular, 0o644));
+    let (regular, directory) = (MakeKind::Regular, MakeKind::Directory);
+    let symlink = MakeKind::Symlink(b"t".as_slice().into());
+    assert!(c.run_as(&make("2", regular.clone()), &user(2)).is_ok());
+    assert!(c.run_as(&make("2l", symlink.clone()), &user(2)).is_ok());
+    assert!(c.run_as(&link("2h"), &user(2)).is_ok());
+    assert!(c.run_as(&orphan(), &user(2)).is_ok());
+    assert_eq!(c.run_as(&make("x", directory.clone()), &user(2)).unwrap_err(), Errno::EACCES);
+    assert!(c.run_as(&make("3", directory.clone()), &user(3)).is_ok());
+    assert_eq!(c.run_as(&make("x", regular.clone()), &user(3)).unwrap_err(), Errno::EACCES);
+    assert_eq!(c.run_as(&link("x"), &user(3)), Err(Errno::EACCES));
+    assert_eq!(c.run_as(&orphan(), &user(3)).unwrap_err(), Errno::EACCES);
+    for uid in [4, 5, 6] {
+        for kind in [&regular, &directory, &symlink] {
+            let made = c.run_as(&make("x", kind.clone()), &user(uid));
+            assert_eq!(made.unwrap_err(), Errno::EACCES, "user {uid}");
+        }
+    }
+    assert!(c.run_as(&make("able", directory), &able(6, Caps::DAC_OVERRIDE)).is_ok());
+    let lookup = Lookup { parent: d, name: n("2") };
+    assert!(c.run_as(&lookup, &user(5)).unwrap().is_some());
+    assert_eq!(c.run_as(&lookup, &user(6)), Err(Errno::EACCES));
+    assert!(c.run_as(&lookup, &able(6, Caps::DAC_READ_SEARCH)).is_ok());
+    check(&c);
+}
+
+fn names_are_removed_by_either_right(factory: Factory<'_>) {
+    let c = fresh_nfs4(factory);
+    let search = dir(&c, "search", "A::2:x,A::3:xD,D::4:D,A::4:wx,A::5:wx");
+    let unlink = |name: &str| Unlink { parent: search, name: n(name), open: None };
+    let remove = |name: &str, text: &str, by: &Vouch<'_>| {
+        file(&c, search, name, text);
+        let removed = c.run_as(&unlink(name), by);
+        if removed.is_err() {
+            c.run(&unlink(name)).unwrap();
+        }
+        removed.map(drop)
+    };
+    let (plain, delete, denied) = ("A::EVERYONE@:r", "A::EVERYONE@:d", "D::EVERYONE@:d");
+    for (uid, may) in [(2, [false, true, false]), (3, [true, true, false]), (4, [false, true, false])] {
+        for (text, may) in [plain, delete, denied].into_iter().zip(may) {
+            let expected = if may { Ok(()) } else { Err(Errno::EACCES) };
+            assert_eq!(remove("f", text, &user(uid)), expected, "user {uid}, {text}");
+        }
+    }
+    assert_eq!(remove("f", plain, &user(5)), Ok(()), "to write is to remove");
+    assert_eq!(remove("f", delete, &user(6)), Err(Errno::EACCES), "who may not search finds nothing");
+    assert_eq!(remove("f", denied, &able(6, Caps::DAC_OVERRIDE)), Ok(()));
+    // A sticky directory keeps what its own right would remove.
+    c.run(&SetAttr { ino: search, mode: Some(Mode::new(0o1000)), ..SetAttr::default() }).unwrap();
+    c.run(&set(search, "A::3:xD,A::2:x")).unwrap();
+    assert!(c.node(search).mode.has(Mode::STICKY));
+    assert_eq!(remove("f", plain, &user(3)), Err(Errno::EPERM));
+    assert_eq!(remove("f", delete, &user(3)), Ok(()));
+    with_acl(&c, search, "sub", MakeKind::Directory, "A::2:d");
+    let rmdir = Rmdir { parent: search, name: n("sub") };
+    assert_eq!(c.run_as(&rmdir, &user(3)).unwrap_err(), Errno::EPERM);
+    assert!(c.run_as(&rmdir, &user(2)).is_ok());
+    check(&c);
+}
+
+fn a_rename_removes_and_adds(factory: Factory<'_>) {
+    let c = fresh_nfs4(factory);
+    let from = dir(&c, "from", "A::2:xD,A::3:wx,A::4:xD,A::5:xD");
+    let to = dir(&c, "to", "A::2:wx,A::3:wx,A::4:ax,A::5:xD");
+    let rename = |name: &str, flags: RenameFlags, new: &str| {
+        let (name, new_name) = (n(name), n(new));
+        Rename { parent: from, name, new_parent: to, new_name, flags, whiteout: None, open: None }
+    };
+    let file_at = |parent, name| file(&c, parent, name, "A::EVERYONE@:r");
+    file_at(from, "a");
+    assert!(c.run_as(&rename("a", REPLACE, "a"), &user(2)).is_ok());
+    file_at(from, "b");
+    for uid in [4, 5, 6] {
+        assert_eq!(c.run_as(&rename("b", REPLACE, "b"), &user(uid)).unwrap_err(), Errno::EACCES, "{uid}");
+    }
+    // What is replaced is removed, and its place is taken.
+    assert_eq!(c.run_as(&rename("b", REPLACE, "a"), &user(5)).unwrap_err(), Errno::EACCES);
+    assert!(c.run_as(&rename("b", REPLACE, "a"), &user(2)).is_ok());
+    file_at(from, "c");
+    assert_eq!(c.run_as(&rename("c", EXCHANGE, "a"), &user(2)).unwrap_err(), Errno::EACCES, "no ADD_FILE");
+    assert!(c.run_as(&rename("c", EXCHANGE, "a"), &user(3)).is_ok());
+    // A directory that changes its parent is written to.
+    with_acl(&c, from, "sub", MakeKind::Directory, "A::3:w");
+    c.run(&set(to, "A::2:ax,A::3:ax")).unwrap();
+    assert_eq!(c.run_as(&rename("sub", REPLACE, "sub"), &user(2)).unwrap_err(), Errno::EACCES);
+    assert!(c.run_as(&rename("sub", REPLACE, "sub"), &user(3)).is_ok());
+    check(&c);
+}
+
+fn files_are_opened_by_right(factory: Factory<'_>) {
+    let c = fresh_nfs4(factory);
+    let f = file(&c, ROOT, "f", "A::2:r,A::3:w,A::4:a,A::5:x,A::6:rw");
+    let open =
+        |read, write, append, execute| Open { ino: f, what_for: OpenFor { read, write, append, execute } };
+    let ask = |how: &Open, by: &Vouch<'_>| c.run_as(how, by).map(|Opened { append_only, .. }| append_only);
+    let (read, write) = (open(true, false, false, false), open(false, true, false, false));
+    let (append, both) = (open(false, true, true, false), open(true, true, false, false));
+    let execute = open(false, false, false, true);
+    for (uid, expected) in [
+        (2, [Some(false), None, None, None, None]),
+        (3, [None, Some(false), Some(false), None, None]),
+        (4, [None, None, Some(true), None, None]),
+        (5, [None, None, None, None, Some(false)]),
+        (6, [Some(false), Some(false), Some(false), Some(false), None]),
+        (7, [None; 5]),
+    ] {
+        for (how, expected) in [&read, &write, &append, &both, &execute].into_iter().zip(expected) {
+            assert_eq!(ask(how, &user(uid)), expected.ok_or(Errno::EACCES), "user {uid}, {how:?}");
+        }
+    }
+    let over = able(7, Caps::DAC_OVERRIDE);
+    assert!([&read, &write, &append, &both, &execute].iter().all(|how| ask(how, &over) == Ok(false)));
+    assert_eq!(
+        ask(&append, &able(4, Caps::DAC_OVERRIDE)),
+        Ok(false),
+        "who may write may do more than append"
+    );
+    assert_eq!(ask(&read, &able(7, Caps::DAC_READ_SEARCH)), Ok(false));
+    c.run(&set(f, "A::2:r")).unwrap();
+    assert_eq!(ask(&execute, &over), Err(Errno::EACCES), "nobody may execute it");
+    let admit = |want| Admit { ino: f, want };
+    assert_eq!(c.run_as(&admit(Mask::READ_DATA), &user(2)), Ok(()));
+    assert_eq!(c.run_as(&admit(Mask::READ_NAMED_ATTRS), &user(2)), Err(Errno::EACCES));
+    assert_eq!(c.run(&admit(Mask::ALL)), Ok(()), "the kernel answers for it");
+    let xattr = |name: &str| SetXattr { ino: f, name: x(name), value: b"1"[..].into(), mode: XattrMode::Set };
+    assert_eq!(c.run_as(&xattr("user.a"), &user(2)), Err(Errno::EACCES));
+    c.run(&set(f, "A::2:N")).unwrap();
+    assert_eq!(c.run_as(&xattr("user.a"), &user(2)), Ok(()));
+    assert_eq!(
+        c.run_as(&crate::ops::RemoveXattr { ino: f, name: x("user.a") }, &user(3)),
+        Err(Errno::EACCES)
+    );
+    check(&c);
+}
+
+fn attributes_are_set_by_right(factory: Factory<'_>) {
+    let c = fresh_nfs4(factory);
+    let f = file(&c, ROOT, "f", "A::2:w,A::3:T,A::4:C,A::5:o,D::OWNER@:wTCo");
+    let now = types::Time::new(7, 7);
+    let base = || SetAttr { ino: f, ..SetAttr::default() };
+    let times = || SetAttr { mtime: Some(now), ..base() };
+    let touch = || SetAttr { is_touch: true, ..times() };
+    let size = || SetAttr { size: Some(5), ..base() };
+    let refused = |op: SetAttr, uid| c.run_as(&op, &user(uid)).unwrap_err();
+    assert_eq!(c.run_as(&size(), &user(2)), Ok(()));
+    assert_eq!(c.run_as(&touch(), &user(2)), Ok(()));
+    assert_eq!(refused(times(), 2), Errno::EPERM);
+    assert_eq!(c.run_as(&times(), &user(3)), Ok(()));
+    assert_eq!(c.run_as(&touch(), &user(3)), Ok(()));
+    assert_eq!((refused(size(), 3), refused(touch(), 4)), (Errno::EACCES, Errno::EACCES));
+    assert_eq!(refused(size(), 1), Errno::EACCES, "it is no right of owners");
+    assert_eq!(c.run_as(&SetAttr { is_open: true, ..size() }, &user(1)), Ok(()), "but of who has it open");
+    assert_eq!(c.run_as(&times(), &user(1)), Ok(()), "and this is");
+    let own = |uid, gid| SetAttr { uid, gid, ..base() };
+    assert_eq!(refused(own(Some(9), None), 1), Errno::EPERM, "not given away");
+    assert_eq!(refused(own(Some(4), None), 4), Errno::EPERM);
+    assert_eq!(refused(own(Some(9), None), 5), Errno::EPERM, "only taken");
+    assert_eq!(refused(own(None, Some(9)), 5), Errno::EPERM, "and to no foreign group");
+    assert_eq!(c.run_as(&own(Some(5), Some(5)), &user(5)), Ok(()));
+    assert_eq!(c.run_as(&own(Some(1), Some(1)), &able(9, Caps::CHOWN)), Ok(()));
+    let member = Vouch::Daemon(Cred::new(1, 1, &[8], Caps::NONE));
+    assert_eq!(c.run_as(&own(None, Some(8)), &member), Ok(()), "owners choose among their groups");
+    let chmod = || SetAttr { mode: Some(Mode::new(0o640)), ..base() };
+    assert_eq!(refused(chmod(), 2), Errno::EPERM);
+    assert_eq!(c.run_as(&chmod(), &user(4)), Ok(()));
+    assert_eq!(c.node(f).access_acl, AclId::NONE, "discarded");
+    check(&c);
+}
+
+fn chmod_follows_the_volumes_policy(factory: Factory<'_>) {
+    let old = "flags:a,D::5:w,A:fd:GROUP@:rwax,A::6:rwx,A:I:EVERYONE@:rwax";
+    for mode in AclMode::ALL {
+        let c = fresh_with(factory, &nfs4_volume(Policy { mode, ..Policy::default() }));
+        let f = file(&c, ROOT, "f", old);
+        let stored = c.run(&GetNfs4Acl(f)).unwrap();
+        let changed = c.chmod(f, 0o4640);
+        if mode == AclMode::Restricted {
+            assert_eq!(changed, Err(Errno::EPERM));
+            assert_eq!(c.run(&GetNfs4Acl(f)).unwrap(), stored);
+            let plain = c.create(ROOT, "plain").unwrap();
+            assert_eq!(c.chmod(plain, 0o640), Ok(()));
+            continue;
+        }
+        changed.unwrap();
+        let node = c.node(f);
+        assert_eq!(node.mode, Mode::new(0o4640), "{mode:?}");
+        let expected = nfs4::chmod(Some(&stored), Mode::new(0o640), false, mode).unwrap();
+        assert_eq!(node.access_acl, expected.as_ref().map_or(AclId::NONE, Nfs4Acl::id), "{mode:?}");
+        let now = c.stranger().run(&GetNfs4Acl(f)).unwrap();
+        assert_eq!(now, expected.unwrap_or_else(|| nfs4::from_mode(Mode::new(0o640), false)));
+        check(&c);
+    }
+}
+
+/// `chmod u+x` sends all bits that stat(2) showed, with one more.
+fn what_is_only_shown_is_not_given_away(factory: Factory<'_>) {
+    for mode in [AclMode::Discard, AclMode::Passthrough, AclMode::GroupMask] {
+        let c = fresh_with(factory, &nfs4_volume(Policy { mode, ..Policy::default() }));
+        let shown = |ino| c.run(&GetProjection(&c.node(ino))).unwrap().unwrap().rwx;
+        let f = file(&c, ROOT, "f", "A::7:rw,A::OWNER@:rwatTnNcCoy,A::GROUP@:tncy,A::EVERYONE@:tncy");
+        assert_eq!((c.node(f).mode.rwx(), shown(f)), (0o600, 0o660));
+        c.chmod(f, 0o760).unwrap();
+        assert_eq!(c.node(f).mode.rwx(), 0o700, "{mode:?}: the group gets nothing");
+        let d = dir(&c, "d", "A::7:rwx,A::OWNER@:rwaxD,A::EVERYONE@:rx");
+        assert_eq!((c.node(d).mode.rwx(), shown(d)), (0o755, 0o777));
+        c.chmod(d, 0o2777).unwrap();
+        assert_eq!(c.node(d).mode, Mode::new(0o2755), "{mode:?}: nobody may write");
+        // What was not shown is given as asked.
+        let g = file(&c, ROOT, "g", "A::OWNER@:rwa,A::7:x");
+        assert_eq!(shown(g), 0o610);
+        c.chmod(g, 0o666).unwrap();
+        assert_eq!(c.node(g).mode.rwx(), 0o666);
+        check(&c);
+    }
+}
+
+/// Make remembers what an ACL gives; each time, warm and cold, it must be what the rule says.
+fn new_inodes_inherit_remembered_or_not(factory: Factory<'_>) {
+    let parents = [
+        "A:fd:5:rwxCo,D:f:6:w,A:d:8:r,A::OWNER@:rwaxD",
+        "flags:a,A:fdn:OWNER@:rwax,A:fd:GROUP@:rx,A:fi:EVERYONE@:r",
+        "A::5:rwx,A::OWNER@:rwax",
+        "A:fd:OWNER@:rwatTnNcCoy,A:fd:GROUP@:rtncy,A:fd:EVERYONE@:rtncy",
+    ];
+    for inherit in AclInherit::ALL {
+        let policy = Policy { inherit, mode: AclMode::GroupMask };
+        let c = fresh_with(factory, &nfs4_volume(policy));
+        for (i, text) in parents.iter().enumerate() {
+            let parent = acl(text);
+            let d = c.mkdir(ROOT, &format!("d{i}")).unwrap();
+            c.run(&set(d, text)).unwrap();
+            for round in 0..2 {
+                for mode in [0o777, 0o640, 0o6711] {
+                    let stranger = c.stranger();
+                    for (who, client) in [&c, &stranger].into_iter().enumerate() {
+                        let link = MakeKind::Symlink(b"t".as_slice().into());
+                        for kind in [MakeKind::Regular, MakeKind::Directory, MakeKind::Fifo, link] {
+                            let name = format!("{who}-{round}-{mode:o}-{}", client.next_ino());
+                            let made = client.make(d, &name, kind, mode).unwrap();
+                            let rule =
+                                nfs4::inherit(Some(&parent), Mode::new(mode), 0o022, made.kind, policy);
+                            let rule = rule.unwrap();
+                            let id = rule.acl.map_or(AclId::NONE, |acl| acl.id());
+                            let got = (made.mode, made.access_acl, made.default_acl);
+                            assert_eq!(got, (rule.mode, id, AclId::NONE), "{inherit:?} {text} {name}");
+                            assert!(made.kind != FileType::Symlink || id.is_none());
+                        }
+                    }
+                }
+            }
+        }
+        check(&c);
+    }
+}
+
+fn a_damaged_acl_refuses_all_but_its_replacement(factory: Factory<'_>) {
+    let c = fresh_nfs4(factory);
+    let d = dir(&c, "d", "A::2:rwx");
+    let f = file(&c, d, "f", "A::2:rwx");
+    let damage = |ino, text: Option<&str>| {
+        let id = AclId(if text.is_some() { 77 } else { 78 });
+        let access = Access { access_acl: id, ..Access::from(&c.node(ino)) };
+        let put = text.map(|text| Effect::PutAcl { id, text: text.into() });
+        let effects = put.into_iter().chain([Effect::SetAccess { ino, access }]).collect();
+        c.engine()
+            .commit(&[Txn { op_id: OpId(u128::from(ino.0) << 8), guards: Vec::new(), effects }])
+            .unwrap();
+    };
+    damage(d, None);
+    damage(f, Some("u::rwx,g::r-x,o::r-x"));
+    let s = c.stranger();
+    let open = Open { ino: f, what_for: OpenFor { read: true, ..OpenFor::default() } };
+    for who in [user(1), user(2)] {
+        assert_eq!(s.run_as(&open, &who), Err(Errno::EIO));
+        assert_eq!(s.run_as(&Lookup { parent: d, name: n("f") }, &who), Err(Errno::EIO));
+        let unlink = Unlink { parent: d, name: n("f"), open: None };
+        assert_eq!(s.run_as(&unlink, &who).unwrap_err(), Errno::EIO);
+        assert_eq!(s.run_as(&s.make_op(d, "x", MakeKind::Regular, 0o600), &who).unwrap_err(), Errno::EIO);
+    }
+    assert_eq!(s.run(&GetProjection(&s.node(f))), Err(Errno::EIO));
+    assert_eq!(s.run_as(&GetNfs4Acl(f), &user(1)), Err(Errno::EIO));
+    assert_eq!(s.run_as(&set(f, "A::2:r"), &user(2)), Err(Errno::EIO));
+    assert!(s.run_as(&open, &able(9, Caps::DAC_OVERRIDE)).is_ok(), "whom no ACL keeps out");
+    s.run_as(&set(f, "A::2:r"), &user(1)).unwrap();
+    assert!(s.run_as(&open, &user(2)).is_ok());
+    s.run_as(&SetAttr { ino: d, mode: Some(Mode::new(0o755)), ..SetAttr::default() }, &user(1)).unwrap();
+    let root = able(0, Caps::DAC_OVERRIDE | Caps::FOWNER);
+    assert!(s.run_as(&Unlink { parent: d, name: n("f"), open: None }, &root).is_ok());
+    assert_eq!(s.node(d).access_acl, AclId::NONE);
+}
+
+/// A caller who counts how often somebody wants to know all of him.
+#[derive(Debug)]
+struct Asked {
+    credential: Arc<Credential>,
+    caps: Caps,
+    times: AtomicU64,
+}
+
+impl Asked {
+    fn new(uid: u32, groups: &[u32], caps: Caps) -> Self {
+        // Numbers of credentials are unique only among those of one register.
+        static REGISTER: OnceLock<Credentials> = OnceLock::new();
+        let register = REGISTER.get_or_init(|| Credentials::new(100_000));
+        let credential = register.intern(&Cred::new(uid, uid, groups, caps), &[]);
+        Asked { credential, caps, times: AtomicU64::new(0) }
+    }
+}
+
+impl Subject for Asked {
+    fn uid(&self) -> u32 {
+        self.credential.cred().uid
+    }
+
+    fn gid(&self) -> u32 {
+        self.credential.cred().gid
+    }
+
+    fn identity(&self) -> Result<(Arc<Credential>, Caps), Errno> {
+        self.times.fetch_add(1, Ordering::Relaxed);
+        Ok((Arc::clone(&self.credential), self.caps))
+    }
+}
+
+fn callers_are_identified_only_where_it_matters(factory: Factory<'_>) {
+    let c = fresh_nfs4(factory);
+    let plain = c.make(ROOT, "plain", MakeKind::Regular, 0o640).unwrap().ino;
+    c.run(&SetAttr { ino: plain, uid: Some(1), gid: Some(50), ..SetAttr::default() }).unwrap();
+    let named = file(&c, ROOT, "named", "A:g:60:r");
+    let read = |ino| Open { ino, what_for: OpenFor { read: true, ..OpenFor::default() } };
+    let ask = |subject: &Asked, ino| {
+        let may = c.run_as(&read(ino), &Vouch::Both(subject)).is_ok();
+        (may, subject.times.swap(0, Ordering::Relaxed) > 0)
+    };
+    assert_eq!(ask(&Asked::new(1, &[], Caps::NONE), plain), (true, false), "the owner");
+    assert_eq!(ask(&Asked::new(50, &[], Caps::NONE), plain), (true, false), "by the primary group");
+    assert_eq!(ask(&Asked::new(9, &[50], Caps::NONE), plain), (true, true));
+    assert_eq!(ask(&Asked::new(9, &[], Caps::NONE), plain), (false, true));
+    assert_eq!(ask(&Asked::new(9, &[], Caps::DAC_READ_SEARCH), plain), (true, true));
+    for _ in 0..2 {
+        assert_eq!(ask(&Asked::new(9, &[60], Caps::NONE), named), (true, true));
+        assert_eq!(ask(&Asked::new(9, &[61], Caps::NONE), named), (false, true));
+    }
+    let own = Asked::new(1, &[], Caps::NONE);
+    c.run_as(&set(named, "A::OWNER@:r"), &Vouch::Both(&own)).unwrap();
+    assert_eq!(own.times.load(Ordering::Relaxed), 0, "a right of owners");
+    // An orphan may get its first name where the kernel has looked at how it was made.
+    let orphan = c.run(&MakeOrphan(c.make_op(ROOT, "o", MakeKind::Regular, 0o600))).unwrap().ino;
+    let link = Link { ino: orphan, parent: ROOT, name: n("o") };
+    assert_eq!(c.run_as(&link, &able(0, Caps::ALL)), Err(Errno::ENOENT));
+    assert_eq!(c.run_as(&link, &Vouch::Both(&Asked::new(0, &[], Caps::ALL))), Ok(()));
+}
+
+fn acls_cost_no_round_trip(factory: Factory<'_>) {
+    let engine = Arc::new(Counting::new(factory()));
+    nfs4_volume(Policy::default()).format(&*engine).unwrap();
+    let shared: Arc<dyn Engine> = engine.clone();
+    let maker = client(&shared);
+    let text = "A:fd:2:rwaxdDtTnNcC,A:fd:3:rx,A::OWNER@:rwaxD";
+    let d = dir(&maker, "d", text);
+    let sub = maker.mkdir(d, "sub").unwrap();
+    for name in ["a", "b", "c", "e"] {
+        maker.create(sub, name).unwrap();
+    }
+    let c = client(&shared);
+    let by = Asked::new(2, &[], Caps::NONE);
+    let by = Vouch::Both(&by);
+    let owner = Asked::new(0, &[], Caps::NONE);
+    let owner = Vouch::Both(&owner);
+    let cost = |what: &str, most: u64, act: &dyn Fn()| {
+        let before = engine.counts();
+        act();
+        let trips = (engine.counts() - before).round_trips();
+        assert!(trips <= most, "{what}: {trips} round trips, not {most}");
+    };
+    let unlink = |name: &str| Unlink { parent: sub, name: n(name), open: None };
+    // Nothing is known of the directory nor of the file, nor of either's ACL.
+    cost("a cold name", 1, &|| assert!(c.run_as(&Lookup { parent: sub, name: n("a") }, &by).is_ok()));
+    let a = c.at(sub, "a").ino;
+    let open = Open { ino: a, what_for: OpenFor { read: true, write: true, ..OpenFor::default() } };
+    cost("open", 1, &|| assert!(c.run_as(&open, &by).is_ok()));
+    cost("unlink", 1, &|| assert!(c.run_as(&unlink("a"), &by).is_ok()));
+    let cold = client(&shared);
+    cost("unlink of a cold name", 2, &|| assert!(cold.run_as(&unlink("b"), &by).is_ok()));
+    for name in ["x", "y"] {
+        cost("create", 1, &|| {
+            assert!(c.run_as(&c.make_op(sub, name, MakeKind::Regular, 0o644), &by).is_ok())
+        });
+    }
+    cost("mkdir", 1, &|| assert!(c.run_as(&c.make_op(sub, "z", MakeKind::Directory, 0o755), &by).is_ok()));
+    let x = c.at(sub, "x").ino;
+    cost("chmod", 1, &|| {
+        c.run_as(&SetAttr { ino: x, mode: Some(Mode::new(0o600)), ..SetAttr::default() }, &owner).unwrap();
+    });
+    let y = c.at(sub, "y").ino;
+    cost("set an ACL", 1, &|| c.run_as(&set(y, "A::2:rdC"), &owner).unwrap());
+    let denied = c.run_as(&unlink("y"), &Vouch::Both(&Asked::new(3, &[], Caps::NONE)));
+    assert_eq!(denied.unwrap_err(), Errno::EACCES);
+    c.lookup(sub, "w").unwrap();
+    let (name, new_name, flags) = (n("y"), n("w"), REPLACE);
+    let rename = Rename { parent: sub, name, new_parent: sub, new_name, flags, whiteout: None, open: None };
+    cost("rename", 1, &|| assert!(c.run_as(&rename, &by).is_ok()));
+    check(&c);
+}

@@ -1,0 +1,142 @@
+//! Volumes of NFSv4 ACLs: the kernel checks by a projection of them, the daemon exactly.
+//!
+//! The kernel is shown mode bits and a POSIX ACL that are never narrower than the NFSv4 ACL ([`acl::nfs4::project`]), so
+//! that it walks paths, its own cache of names included, without asking, and refuses by itself whom it can. What it lets
+//! through, the operations of [`meta::ops`] check for the caller.
+//!
+//! Whether a directory may be searched nobody checks but the kernel. Where the projection is not exact for that, the
+//! directory's attributes are said to hold for no time at all ([`Attr::per_caller`]): the kernel then asks for them on
+//! behalf of every caller before it lets him search (`fuse_permission`), and takes a refusal of GETATTR for its own. So
+//! names below stay cached, a caller who may not search meets EACCES before they are looked at, and no LOOKUP is ever
+//! refused: the kernel would take that for a name that is gone, and unmount what is mounted there (`d_invalidate`).
+
+use std::sync::Arc;
+
+use acl::credential::Credential;
+use acl::nfs4::{Mask, Nfs4Acl, Scope};
+use acl::posix::PosixAcl;
+use meta::ops::{Admit, GetNfs4Acl, GetProjection, SetNfs4Acl, XattrMode};
+use meta::{AclKind, Node, Subject, Vouch};
+use types::{Caps, Errno, FileType, Ino};
+
+use crate::attr::Attr;
+use crate::caller::Caller;
+use crate::vfs::{BY_KERNEL, Vfs};
+
+impl Subject for Caller<'_> {
+    fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    fn gid(&self) -> u32 {
+        self.gid
+    }
+
+    fn identity(&self) -> Result<(Arc<Credential>, Caps), Errno> {
+        let identity = Caller::identity(self)?;
+        Ok((Arc::clone(&identity.credential), identity.caps))
+    }
+}
+
+impl Vfs {
+    pub(crate) fn has_nfs4_acls(&self) -> bool {
+        self.meta.volume().acl == AclKind::Nfs4
+    }
+
+    /// Who answers for the caller, where the kernel has checked him by attributes that are current.
+    pub(crate) fn vouch<'a>(&self, caller: &'a Caller<'_>) -> Vouch<'a> {
+        if self.has_nfs4_acls() { Vouch::Both(caller) } else { BY_KERNEL }
+    }
+
+    /// Refuses a caller who may not do `want` to an inode, on a volume of NFSv4 ACLs.
+    ///
+    /// # Errors
+    /// Those of [`Admit`].
+    pub(crate) fn admit(&self, caller: &Caller<'_>, ino: Ino, want: Mask) -> Result<(), Errno> {
+        if self.has_nfs4_acls() {
+            Ok(self.meta.run(&Admit { ino, want }, &self.vouch(caller))?)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The attributes as the kernel is to be told them.
+    pub(crate) fn shown(&self, node: &Node) -> Attr {
+        let attr = Attr::from(node);
+        if !self.has_nfs4_acls() || node.access_acl.is_none() {
+            return attr;
+        }
+        match self.meta.run(&GetProjection(node), &BY_KERNEL) {
+            Ok(None) => attr,
+            Ok(Some(projection)) => Attr {
+                mode: node.mode.without(0o777).with(projection.rwx),
+                per_caller: node.kind.is_dir() && !projection.search_is_exact,
+                ..attr
+            },
+            // An ACL that cannot be read lets nobody in, and what may be a failure of the moment is not to be kept.
+            Err(error) => {
+                tracing::error!(ino = %node.ino, %error, "an ACL cannot be read; access to the inode is refused");
+                Attr { mode: node.mode.without(0o777), per_caller: true, ..attr }
+            }
+        }
+    }
+
+    /// Attributes for a caller. Where they are not for everybody, it is the kernel that asks, before he may search.
+    ///
+    /// # Errors
+    /// As [`Vfs::getattr`]; EACCES for a directory that the caller may not search, where the kernel cannot tell.
+    pub fn getattr_for(&self, caller: &Caller<'_>, ino: Ino) -> Result<Attr, Errno> {
+        let attr = self.getattr(ino)?;
+        if attr.per_caller && attr.kind.is_dir() {
+            self.admit(caller, ino, Mask::SEARCH)?;
+        }
+        Ok(attr)
+    }
+
+    /// The POSIX ACL that stands for an inode's NFSv4 ACL.
+    pub(crate) fn projected_acl(&self, ino: Ino) -> Result<Option<PosixAcl>, Errno> {
+        let node = self.node(ino)?;
+        let projection = self.meta.run(&GetProjection(&node), &BY_KERNEL)?;
+        Ok(projection.and_then(|projection| projection.acl.clone()))
+    }
+
+    pub(crate) fn nfs4_acl(&self, caller: &Caller<'_>, ino: Ino, scope: Scope) -> Result<Vec<u8>, Errno> {
+        let acl = self.meta.run(&GetNfs4Acl(ino), &self.vouch(caller))?;
+        Ok(acl.to_xattr(scope, &self.principals.now())?)
+    }
+
+    /// Sets an ACL from its wire form, or with `None` removes it.
+    pub(crate) fn set_nfs4_acl(
+        &self,
+        caller: &Caller<'_>,
+        ino: Ino,
+        scope: Scope,
+        value: Option<&[u8]>,
+        mode: XattrMode,
+    ) -> Result<(), Errno> {
+        if !self.has_nfs4_acls() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let acl = match value {
+            Some(value) => Some((Nfs4Acl::from_xattr(value, scope, &self.principals.now())?, scope)),
+            None => None,
+        };
+        let set = self.change_for(caller, &SetNfs4Acl { ino, acl, mode });
+        // To the kernel that was an xattr like any other: it goes on by mode and ACL as it knew them.
+        self.forget_attributes(ino);
+        set
+    }
+
+    /// The names under which the ACL of an inode of that kind is found.
+    pub(crate) fn nfs4_names(&self, kind: FileType) -> &'static [&'static [u8]] {
+        if self.has_nfs4_acls() && kind != FileType::Symlink { &[NFS4_ACL, NFS4_DACL] } else { &[] }
+    }
+
+    /// Calls users and groups `name@domain` in ACLs, and understands that; otherwise they are numbers. Said once.
+    pub fn set_nfs4_domain(&self, domain: String) {
+        self.principals.set_domain(domain);
+    }
+}
+
+pub(crate) const NFS4_ACL: &[u8] = b"system.nfs4_acl";
+pub(crate) const NFS4_DACL: &[u8] = b"system.nfs4_dacl";

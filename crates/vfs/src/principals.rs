@@ -1,0 +1,179 @@
+//! What users and groups are called in the wire forms of NFSv4 ACLs: `name@domain` where the mount was given a domain and
+//! the system has the name, else the number.
+//!
+//! Names come from `/etc/passwd` and `/etc/group`, which are read again when they change. Those of a directory service
+//! are not known here, and show as numbers.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use acl::identity::{DomainTable, Id};
+use acl::nfs4;
+
+/// More of a file is not read: some 100,000 users.
+const MAX_BYTES: u64 = 8 << 20;
+
+/// How principals are called on this mount.
+#[derive(Debug)]
+pub(crate) struct Principals {
+    domain: OnceLock<String>,
+    users: Register,
+    groups: Register,
+}
+
+impl Default for Principals {
+    fn default() -> Self {
+        Principals {
+            domain: OnceLock::new(),
+            users: Register::new("/etc/passwd"),
+            groups: Register::new("/etc/group"),
+        }
+    }
+}
+
+impl Principals {
+    pub(crate) fn set_domain(&self, domain: String) {
+        // The first word counts.
+        let _ = self.domain.set(domain);
+    }
+
+    /// The names as they are now.
+    pub(crate) fn now(&self) -> Named {
+        let named = |domain: &String| (domain.clone(), self.users.now(), self.groups.now());
+        Named { names: self.domain.get().map(named), table: DomainTable::default() }
+    }
+}
+
+/// Names at one moment.
+#[derive(Debug)]
+pub(crate) struct Named {
+    /// The domain, users, groups.
+    names: Option<(String, Arc<Names>, Arc<Names>)>,
+    /// Domains of Windows. A volume has none so far, so SIDs are nobody's.
+    table: DomainTable,
+}
+
+impl nfs4::Principals for Named {
+    fn id_of(&self, name: &str, is_group: bool) -> Option<Id> {
+        if let (Some((domain, users, groups)), Some((name, of))) = (&self.names, name.rsplit_once('@')) {
+            let names = if is_group { groups } else { users };
+            return Id::system(*names.ids.get(name).filter(|_| of.eq_ignore_ascii_case(domain))?);
+        }
+        nfs4::Principals::id_of(&self.table, name, is_group)
+    }
+
+    fn name_of(&self, id: Id, is_group: bool) -> Option<String> {
+        match (&self.names, id.to_system()) {
+            (Some((domain, users, groups)), Some(number)) => {
+                let names = if is_group { groups } else { users };
+                names.names.get(&number).map(|name| format!("{name}@{domain}"))
+            }
+            _ => nfs4::Principals::name_of(&self.table, id, is_group),
+        }
+    }
+}
+
+/// One of the two files, as it was read last.
+#[derive(Debug)]
+struct Register {
+    path: &'static str,
+    read: Mutex<(Option<Stamp>, Arc<Names>)>,
+}
+
+/// What tells one state of a file from another: device, inode, length, modification time.
+type Stamp = (u64, u64, u64, i64, i64);
+
+#[derive(Debug, Default)]
+struct Names {
+    ids: HashMap<String, u32>,
+    names: HashMap<u32, String>,
+}
+
+impl Register {
+    fn new(path: &'static str) -> Self {
+        Register { path, read: Mutex::default() }
+    }
+
+    fn now(&self) -> Arc<Names> {
+        let stamp = fs::metadata(self.path)
+            .ok()
+            .map(|of| (of.dev(), of.ino(), of.len(), of.mtime(), of.mtime_nsec()));
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if stamp.is_none() || read.0 != stamp {
+            let names = read_text(self.path).map(|text| Names::parse(&text)).unwrap_or_else(|error| {
+                tracing::warn!(path = self.path, %error, "users and groups are known by number only");
+                Names::default()
+            });
+            *read = (stamp, Arc::new(names));
+        }
+        Arc::clone(&read.1)
+    }
+}
+
+fn read_text(path: &str) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+impl Names {
+    /// Lines of `name:password:number:...`, passwd(5) and group(5). The first line of a name or number counts; what is no
+    /// such line, or could not stand before an `@`, is passed over.
+    fn parse(text: &str) -> Self {
+        let mut names = Names::default();
+        for line in text.lines() {
+            let mut fields = line.split(':');
+            let (Some(name), Some(_), Some(id)) = (fields.next(), fields.next(), fields.next()) else {
+                continue;
+            };
+            let (Ok(id), false) = (id.parse::<u32>(), name.is_empty() || name.contains('@')) else {
+                continue;
+            };
+            if id != u32::MAX {
+                names.ids.entry(name.to_owned()).or_insert(id);
+                names.names.entry(id).or_insert_with(|| name.to_owned());
+            }
+        }
+        names
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use acl::nfs4::Principals as _;
+
+    use super::*;
+
+    #[test]
+    fn lines_are_read_and_others_passed_over() {
+        let text = "ann:x:1000:1000:Ann:/home/ann:/bin/sh\n+::::::\nbad\nann:x:7:\ntwin:x:1000:\nat@x:x:8:\n\
+                    minus:x:4294967295:\nword:x:one:\n";
+        let names = Arc::new(Names::parse(text));
+        assert_eq!(names.ids.len(), 2);
+        let users = Named {
+            names: Some(("example.org".into(), Arc::clone(&names), Arc::default())),
+            table: DomainTable::default(),
+        };
+        assert_eq!(users.id_of("ann@EXAMPLE.org", false), Id::system(1000));
+        for other in ["ann@example.com", "ann", "bob@example.org", "", "S-1-5-21-1-2-3-4"] {
+            assert_eq!(users.id_of(other, false), None, "{other}");
+        }
+        assert_eq!(users.id_of("ann@example.org", true), None, "no group is called so");
+        assert_eq!(users.name_of(Id::system(1000).unwrap(), false).as_deref(), Some("ann@example.org"));
+        assert_eq!(users.name_of(Id::system(8).unwrap(), false), None);
+        let numbers = Named { names: None, table: DomainTable::default() };
+        assert_eq!(numbers.id_of("ann@example.org", false), None);
+        assert_eq!(numbers.name_of(Id::system(1000).unwrap(), false), None);
+    }
+
+    #[test]
+    fn a_file_is_read_when_it_changes() {
+        let root = Register::new("/etc/passwd");
+        assert_eq!(root.now().ids.get("root"), Some(&0));
+        assert!(Arc::ptr_eq(&root.now(), &root.now()));
+        assert!(Register::new("/nonexistent/passwd").now().ids.is_empty());
+    }
+}
