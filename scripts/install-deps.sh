@@ -28,6 +28,7 @@ etcd-server      a metadata engine, in servers of the tests' own
 postgresql       the server that the engine for it is tested on; pgbench on the mount; each in a cluster of its own
 mariadb-server   the engine on MariaDB is tested on servers of its own, which the tests start and stop
 redis-server     the engine on Redis is tested on servers of its own, which the tests start and stop
+nfs4-acl-tools   set and show NFSv4 ACLs on the mount
 openssl          makes the certificates of those that speak TLS
 "
 

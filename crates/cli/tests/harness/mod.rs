@@ -110,9 +110,15 @@ impl Counts {
 
 /// Runs `work` as a user without groups but `gid` and without capabilities, in a thread that ends with it.
 pub(crate) fn as_user<T: Send>(uid: u32, gid: u32, work: impl FnOnce() -> T + Send) -> T {
+    as_member(uid, gid, &[], work)
+}
+
+/// The same as a member of more groups.
+pub(crate) fn as_member<T: Send>(uid: u32, gid: u32, groups: &[u32], work: impl FnOnce() -> T + Send) -> T {
     let body = || {
+        let groups: Vec<Gid> = groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
         let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-        set_thread_groups(&[]).unwrap();
+        set_thread_groups(&groups).unwrap();
         set_thread_res_gid(gid, gid, gid).unwrap();
         set_thread_res_uid(uid, uid, uid).unwrap();
         let left = rustix::thread::capabilities(None).unwrap();

@@ -1,0 +1,247 @@
+//! Random NFSv4 ACLs, callers and requests on a mount: what happens is what the entries say, read one after the other.
+//!
+//! The seed is printed; `NFS4_SEED` runs it again, `NFS4_ROUNDS` runs more.
+
+mod common;
+mod harness;
+mod wire;
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use acl::nfs4::{
+    self, AclFlags, Decision, Entry, EntryFlags, Kind, Mask, Nfs4Acl, Node, Removal, Who, explain, may_open,
+    may_remove,
+};
+use acl::posix::{self, Perm, PosixAcl};
+use harness::{Mounted, Random, as_member};
+use rustix::fs::{CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
+use types::{Caps, Cred, Mode};
+use wire::{NFS4_ACL, set_acl, value};
+
+/// Users and groups have the numbers 1 to this, so that they meet.
+const IDS: u64 = 5;
+
+/// An inode as the test knows it.
+#[derive(Debug)]
+struct Thing {
+    uid: u32,
+    gid: u32,
+    acl: Nfs4Acl,
+    is_dir: bool,
+}
+
+impl Thing {
+    fn random(random: &mut Random, is_dir: bool) -> Self {
+        let count = random.below(6) + 1;
+        let entries: Vec<Entry> = (0..count).map(|_| entry(random)).collect();
+        let acl = Nfs4Acl::new(AclFlags::NONE, entries).unwrap();
+        Thing { uid: id(random), gid: id(random), acl, is_dir }
+    }
+
+    /// What it says without more, it says by its mode.
+    fn is_plain(&self) -> bool {
+        self.stored().is_trivial(self.is_dir)
+    }
+
+    fn stored(&self) -> Nfs4Acl {
+        if self.is_dir { self.acl.clone() } else { self.acl.for_file() }
+    }
+
+    fn decide(&self, cred: &Cred) -> Decision {
+        let acl = self.stored();
+        let mode = Mode::new(acl.mode_bits());
+        let acl = (!self.is_plain()).then_some(&acl);
+        let node = Node { uid: self.uid, gid: self.gid, mode, is_dir: self.is_dir, acl };
+        let decision = nfs4::decide(cred, &[], &node);
+        for verdict in explain(cred, &[], &node, Mask::ALL) {
+            assert_eq!(verdict.granted, decision.granted.has(verdict.permission), "{verdict:?}");
+        }
+        decision
+    }
+
+    /// What the kernel is shown, and whether it is exact for search.
+    fn shown(&self) -> (u32, Option<PosixAcl>, bool) {
+        let acl = self.stored();
+        if self.is_plain() {
+            return (acl.mode_bits(), None, true);
+        }
+        let shown = nfs4::project(&acl, self.uid, self.gid, self.is_dir);
+        (shown.rwx, shown.acl, shown.search_is_exact)
+    }
+
+    /// Whether the kernel lets a caller try what takes these bits.
+    fn lets(&self, cred: &Cred, want: Perm) -> bool {
+        let (rwx, acl, _) = self.shown();
+        let (uid, gid, mode) = (self.uid, self.gid, Mode::new(rwx));
+        let node = posix::Node { uid, gid, mode, is_dir: self.is_dir, acl: acl.as_ref() };
+        posix::check(cred, want, &node).is_ok()
+    }
+
+    fn lay_down(&self, path: &Path) {
+        chown(path, Some(self.uid), Some(self.gid)).unwrap();
+        set_acl(path, &self.acl).unwrap();
+    }
+}
+
+fn id(random: &mut Random) -> u32 {
+    random.below(IDS) as u32 + 1
+}
+
+fn entry(random: &mut Random) -> Entry {
+    let number = acl::identity::Id::system(id(random)).unwrap();
+    let who = match random.below(8) {
+        0 => Who::Owner,
+        1 => Who::Group,
+        2 | 3 => Who::Everyone,
+        4 | 5 => Who::User(number),
+        _ => Who::NamedGroup(number),
+    };
+    let common = Mask::READ_DATA | Mask::WRITE_DATA | Mask::APPEND_DATA | Mask::EXECUTE;
+    let common = common | Mask::DELETE | Mask::DELETE_CHILD;
+    let bits = random.below(1 << 21) as u32;
+    let mask = Mask::from_bits(bits & Mask::ALL.bits()).unwrap();
+    let mask = if random.below(2) == 0 { mask & common } else { mask | Mask::EXECUTE };
+    let flags = if random.below(8) == 0 {
+        EntryFlags::INHERIT_ONLY | EntryFlags::DIRECTORY_INHERIT
+    } else {
+        EntryFlags::NONE
+    };
+    let kind = if random.below(3) == 0 { Kind::Deny } else { Kind::Allow };
+    Entry { kind, flags, who, mask }
+}
+
+/// What a caller tries, by name, whether he may, and how.
+type Try<'a> = (&'static str, bool, Box<dyn Fn() -> io::Result<()> + Sync + 'a>);
+
+fn attempts<'a>(dir: &Thing, file: &Thing, cred: &Cred, at: &'a Path) -> Vec<Try<'a>> {
+    let (of_dir, of_file) = (dir.decide(cred), file.decide(cred));
+    let search = of_dir.allows(Mask::SEARCH);
+    let open = |read, write, append| search && may_open(of_file.granted, read, write, append);
+    let add = |mask| search && of_dir.allows(mask);
+    let removal = Removal {
+        parent: of_dir,
+        target: of_file,
+        parent_mode: Mode::new(0o755),
+        parent_uid: dir.uid,
+        target_uid: file.uid,
+    };
+    // Where a directory has no ACL, the kernel asks for w there whatever the file says.
+    let remove = search && dir.lets(cred, Perm::WRITE | Perm::EXECUTE) && may_remove(cred, &removal).is_ok();
+    let opening = |read: bool, write: bool, append: bool| -> Box<dyn Fn() -> io::Result<()> + Sync + 'a> {
+        Box::new(move || {
+            OpenOptions::new().read(read).write(write).append(append).open(at.join("file")).map(drop)
+        })
+    };
+    let times = search && of_file.granted.has_any(Mask::WRITE_DATA | Mask::WRITE_ATTRIBUTES);
+    // The kernel lets only owners and who may write try.
+    let touch = times && (cred.uid == file.uid || file.lets(cred, Perm::WRITE));
+    // To list what cannot be projected exactly takes search too: the kernel looks at the directory first.
+    let (.., is_exact) = dir.shown();
+    let list = of_dir.allows(Mask::LIST_DIRECTORY) && (is_exact || search);
+    vec![
+        ("stat", search, Box::new(move || fs::metadata(at.join("file")).map(drop))),
+        ("list", list, Box::new(move || fs::read_dir(at).map(drop))),
+        ("read", open(true, false, false), opening(true, false, false)),
+        ("write", open(false, true, false), opening(false, true, false)),
+        ("append", open(false, true, true), opening(false, false, true)),
+        ("read and write", open(true, true, false), opening(true, true, false)),
+        (
+            "truncate",
+            search && of_file.allows(Mask::WRITE_DATA),
+            Box::new(move || OpenOptions::new().write(true).truncate(true).open(at.join("file")).map(drop)),
+        ),
+        (
+            "touch",
+            touch,
+            Box::new(move || {
+                let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+                let times = Timestamps { last_access: now, last_modification: now };
+                Ok(utimensat(CWD, at.join("file"), &times, rustix::fs::AtFlags::empty())?)
+            }),
+        ),
+        (
+            "see the ACL",
+            search && of_file.allows(Mask::READ_ACL),
+            Box::new(move || Ok(value(&at.join("file"), NFS4_ACL).map(drop)?)),
+        ),
+        (
+            "set the ACL",
+            search && of_file.allows(Mask::WRITE_ACL),
+            Box::new({
+                let acl = file.acl.clone();
+                move || Ok(set_acl(&at.join("file"), &acl)?)
+            }),
+        ),
+        (
+            "create",
+            add(Mask::ADD_FILE),
+            Box::new(move || {
+                let mut options = OpenOptions::new();
+                options.write(true).create_new(true).mode(0o600).open(at.join("new")).map(drop)
+            }),
+        ),
+        ("mkdir", add(Mask::ADD_SUBDIRECTORY), Box::new(move || fs::create_dir(at.join("newdir")))),
+        (
+            "rename",
+            remove && add(Mask::ADD_FILE),
+            Box::new(move || {
+                fs::rename(at.join("file"), at.join("moved"))?;
+                fs::rename(at.join("moved"), at.join("file"))
+            }),
+        ),
+        ("remove", remove, Box::new(move || fs::remove_file(at.join("file")))),
+    ]
+}
+
+#[test]
+fn what_happens_is_what_the_entries_say() {
+    let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let seed = number("NFS4_SEED").unwrap_or(clock) | 1;
+    eprintln!("NFS4_SEED={seed}");
+    let mut random = Random(seed);
+    let (mut granted, mut refused) = (0, 0);
+    for round in 0..number("NFS4_ROUNDS").unwrap_or(150) {
+        let (dir, file) = (Thing::random(&mut random, true), Thing::random(&mut random, false));
+        let at = volume.at(&format!("d{round}"));
+        fs::create_dir(&at).unwrap();
+        fs::write(at.join("file"), "text").unwrap();
+        file.lay_down(&at.join("file"));
+        dir.lay_down(&at);
+        for _ in 0..3 {
+            let groups: Vec<u32> = (0..random.below(4)).map(|_| id(&mut random)).collect();
+            let (uid, gid) = (id(&mut random), id(&mut random));
+            let cred = Cred::new(uid, gid, &groups, Caps::NONE);
+            let tries = attempts(&dir, &file, &cred, &at);
+            as_member(uid, gid, &groups, || {
+                for (what, may, attempt) in &tries {
+                    let happened = attempt();
+                    let shown =
+                        || format!("seed {seed}, round {round}: {what} by {cred:?} with {dir:?} {file:?}");
+                    assert_eq!(happened.is_ok(), *may, "{}: {happened:?}", shown());
+                    if let Err(error) = happened {
+                        let kind = error.raw_os_error();
+                        assert!(matches!(kind, Some(1 | 13)), "{}: {error}", shown());
+                    }
+                }
+            });
+            for (_, may, _) in &tries {
+                *(if *may { &mut granted } else { &mut refused }) += 1;
+            }
+            // As it was.
+            if !at.join("file").exists() {
+                fs::write(at.join("file"), "text").unwrap();
+            }
+            file.lay_down(&at.join("file"));
+            let _ = (fs::remove_file(at.join("new")), fs::remove_dir(at.join("newdir")));
+        }
+    }
+    eprintln!("{granted} granted, {refused} refused");
+    assert!(granted > 500 && refused > 500, "{granted} {refused}");
+    assert!(fs::metadata(volume.at("")).unwrap().permissions().mode() & 0o777 == 0o755);
+}
