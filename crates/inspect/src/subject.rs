@@ -30,6 +30,7 @@ impl Rules {
     pub(crate) fn plain(kind: AclKind) -> Rules {
         match kind {
             AclKind::Off | AclKind::Posix => Rules::Posix(None),
+            AclKind::Nfs4 => Rules::Nfs4(None),
         }
     }
 
@@ -39,6 +40,10 @@ impl Rules {
             AclKind::Off | AclKind::Posix => {
                 let acl = PosixAcl::from_storage(text).ok().filter(|acl| acl.id() == id)?;
                 Some(Rules::Posix(Some(acl)))
+            }
+            AclKind::Nfs4 => {
+                let acl = Nfs4Acl::from_storage(text).ok().filter(|acl| acl.id() == id)?;
+                Some(Rules::Nfs4(Some(acl)))
             }
         }
     }

@@ -31,6 +31,7 @@ impl Fixture {
             compression: "none".into(),
             encryption: String::new(),
             acl: AclKind::Posix,
+            policy: Default::default(),
             inline_bytes: 0,
             capacity_bytes: 0,
             max_inodes: 0,
