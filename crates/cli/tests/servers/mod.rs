@@ -1,12 +1,14 @@
-//! Real database servers on loopback ports and in directories of their own, one [`Kind`] each, and what stands between
-//! them and a mount.
+//! Real database servers on loopback ports and in directories of their own, and what stands between them and a mount.
+//! What is particular to a [`Kind`] of server is in `kind.rs`.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
-use std::collections::BTreeMap;
+mod kind;
+
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -17,58 +19,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+pub(crate) use kind::Kind;
+
 /// How long a server may take to start; far longer than any does.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A database server that limen knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Redis,
-}
-
-impl Kind {
-    /// The server; if `durable`, what it acknowledged is on the disk.
-    fn command(self, port: u16, directory: &Path, durable: bool) -> Command {
-        match self {
-            Kind::Redis => {
-                let mut command = Command::new("redis-server");
-                command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
-                command.args(["--appendonly", if durable { "yes" } else { "no" }, "--appendfsync", "always"]);
-                command.args(["--logfile", "log", "--dir"]).arg(directory);
-                command
-            }
-        }
-    }
-
-    fn is_up(self, port: u16) -> bool {
-        match self {
-            // While it reads its log it answers with an error.
-            Kind::Redis => redis(port, "PING").is_some_and(|line| line.starts_with("+PONG")),
-        }
-    }
-
-    pub(crate) fn url(self, port: u16, database: &str) -> String {
-        match self {
-            Kind::Redis => {
-                format!("redis://127.0.0.1:{port}/?table_prefix={database}_&op_timeout=2s&connect_timeout=1s")
-            }
-        }
-    }
-
-    /// What the client sends over the connection by which it hears of changes, and over no other.
-    fn of_stream(self) -> &'static [u8] {
-        match self {
-            Kind::Redis => b"XREAD",
-        }
-    }
-
-    /// The server's name as `limen status` begins it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Kind::Redis => "Redis ",
-        }
-    }
-}
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server, until dropped.
 ///
@@ -79,7 +33,7 @@ pub(crate) struct Server {
     pub(crate) kind: Kind,
     pub(crate) port: u16,
     shell: Mutex<Child>,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 /// Runs its arguments once for each line that it reads.
@@ -89,13 +43,19 @@ impl Server {
     pub(crate) fn start(kind: Kind, durable: bool) -> Server {
         let port = free_port();
         let directory = tempfile::Builder::new().prefix("limen-server.").tempdir().unwrap();
+        // Servers that refuse to be root's have to get there.
+        fs::set_permissions(&directory, PermissionsExt::from_mode(0o755)).unwrap();
+        kind.prepare(directory.path());
         let command = kind.command(port, directory.path(), durable);
         let mut shell = Command::new("sh");
         shell.args(["-c", SHELL, "sh"]).arg(command.get_program()).args(command.get_args());
-        shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let log =
+            || fs::File::options().create(true).append(true).open(directory.path().join("output")).unwrap();
+        shell.stdin(Stdio::piped()).stdout(log()).stderr(log()).current_dir(&directory);
         let shell = Mutex::new(shell.spawn().unwrap());
-        let server = Server { kind, port, shell, _directory: directory };
+        let server = Server { kind, port, shell, directory };
         server.start_again();
+        kind.set_up(port);
         server
     }
 
@@ -106,36 +66,28 @@ impl Server {
     /// Requests of clients that the server has carried out: the round trips, but for those by which a client hears of
     /// changes, or waits for the disk in the background.
     pub(crate) fn requests(&self) -> u64 {
-        match self.kind {
-            // Each of the engine's requests is one script.
-            Kind::Redis => {
-                let stats = redis(self.port, "INFO commandstats").unwrap();
-                let calls = stats.lines().filter_map(|line| {
-                    let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-                    Some((name.to_owned(), rest.split(',').next()?.parse().ok()?))
-                });
-                let calls: BTreeMap<String, u64> = calls.collect();
-                calls.iter().filter(|(name, _)| name.starts_with("eval")).map(|(_, calls)| calls).sum()
-            }
-        }
+        self.kind.requests(self.port)
     }
 
     /// As a power cut would, but that what was handed to the kernel is kept.
     pub(crate) fn kill(&self) {
-        if let Some(pid) = self.pid() {
-            kill_process(pid, Signal::KILL).unwrap();
+        let processes = self.processes();
+        for pid in &processes {
+            // One that ends with its parent may be gone.
+            let _ = kill_process(*pid, Signal::KILL);
         }
         let deadline = Instant::now() + PATIENCE;
-        while self.pid().is_some() && Instant::now() < deadline {
+        while processes.iter().any(|pid| is_alive(*pid)) && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// The process that the shell has started, if it lives.
-    fn pid(&self) -> Option<Pid> {
+    /// The process that the shell has started, if it lives, and those that it has started.
+    fn processes(&self) -> Vec<Pid> {
         let shell = self.shell.lock().unwrap_or_else(PoisonError::into_inner).id();
-        let children = fs::read_to_string(format!("/proc/{shell}/task/{shell}/children")).ok()?;
-        children.split_whitespace().next().and_then(|pid| Pid::from_raw(pid.parse().ok()?))
+        let server = children(shell).into_iter().next();
+        let of_server = server.map(|pid| children(pid.as_raw_nonzero().get() as u32)).unwrap_or_default();
+        server.into_iter().chain(of_server).collect()
     }
 
     /// Begins again with what is on the disk.
@@ -148,17 +100,26 @@ impl Server {
 
     /// To clients a server that is stopped is one that hangs.
     pub(crate) fn stop(&self, stop: bool) {
-        let signal = if stop { Signal::STOP } else { Signal::CONT };
-        if let Some(pid) = self.pid() {
-            kill_process(pid, signal).unwrap();
+        let processes = self.processes();
+        for pid in &processes {
+            let _ = kill_process(*pid, if stop { Signal::STOP } else { Signal::CONT });
         }
+        // Until the last of its threads stands still, it may answer.
+        while stop && !processes.iter().all(|pid| stands_still(*pid)) {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// What it said on its terminal.
+    fn output(&self) -> String {
+        fs::read_to_string(self.directory.path().join("output")).unwrap_or_default()
     }
 
     fn wait_until_up(&self) {
         let deadline = Instant::now() + PATIENCE;
         while !self.kind.is_up(self.port) {
             let hint = "does not start: is it installed (scripts/install-deps.sh test)?";
-            assert!(Instant::now() < deadline, "{:?} {hint}", self.kind);
+            assert!(Instant::now() < deadline, "{:?} {hint}\n{}", self.kind, self.output());
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -182,17 +143,28 @@ fn free_port() -> u16 {
     (first..32_000).find(free).expect("no port is free")
 }
 
-/// The answer to one command: a line, or a bulk string as it is.
-fn redis(port: u16, command: &str) -> Option<String> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).ok()?;
-    stream.write_all(format!("{command}\r\n").as_bytes()).ok()?;
-    let (mut answer, mut line) = (BufReader::new(stream), String::new());
-    answer.read_line(&mut line).ok()?;
-    let Some(len) = line.strip_prefix('$') else { return Some(line) };
-    let mut text = vec![0; len.trim().parse().ok()?];
-    answer.read_exact(&mut text).ok()?;
-    String::from_utf8(text).ok()
+/// The processes that a process with one thread has started.
+fn children(pid: u32) -> Vec<Pid> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
+}
+
+/// The state of a thread or process, from its `stat`, proc(5), where it follows the name in parentheses; `None` if it is
+/// gone.
+fn state(stat: &Path) -> Option<char> {
+    let stat = fs::read_to_string(stat).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+fn is_alive(pid: Pid) -> bool {
+    // One that nobody waits for stays as a zombie.
+    state(Path::new(&format!("/proc/{}/stat", pid.as_raw_nonzero()))).is_some_and(|state| state != 'Z')
+}
+
+fn stands_still(pid: Pid) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero()));
+    let mut tasks = tasks.into_iter().flatten().flatten();
+    tasks.all(|task| state(&task.path().join("stat")).is_none_or(|state| "TZ".contains(state)))
 }
 
 /// What does not go through a [`Proxy`] any more, in either direction. It is held, not refused.

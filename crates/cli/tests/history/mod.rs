@@ -1,0 +1,206 @@
+//! What several programs did through several mounts, and whether there is an order that explains it.
+//!
+//! Each thing that they share is a register: a name that is there or not, a file whose name counts up. An operation asks
+//! for it to go from one value to another; it is done if the register had the first one at that moment, else refused. The
+//! moment of what was done lies between call and return. What was refused may go by what was true a little earlier, as
+//! SEMANTICS.md has it, but not before what the same mount had done. What failed with EIO may have been done at any
+//! moment from its call on, or never. A history is good if moments can be chosen so that all of this holds, and the
+//! register is found at last as the last of them left it: then nothing that was acknowledged was lost, and nothing was done
+//! twice.
+//!
+//! The search is that of G. Lowe, "Testing for linearizability" (2017): call by call and return by return, with the set of
+//! all states that are possible so far, each with the calls under way that have happened in it.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+mod program;
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+pub(crate) use program::{Program, found};
+
+/// How old that may be by which an operation is refused: what SEMANTICS.md promises, and as much again for a machine that
+/// is busy.
+const OLDEST: Duration = Duration::from_secs(2);
+
+/// What became of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Done,
+    /// The register had another value.
+    Refused,
+    /// Nobody knows.
+    Maybe,
+}
+
+/// An operation on a register: to make its value `to` if it is `from`.
+#[derive(Clone, Debug)]
+pub(crate) struct Event {
+    pub(crate) mount: usize,
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) outcome: Outcome,
+    pub(crate) called: Instant,
+    pub(crate) returned: Instant,
+}
+
+/// A value that the register may have, and those of the operations under way that have happened then.
+type Possible = (u64, Vec<usize>);
+
+/// Whether a register that was 0 can have been through all of this, and have one of the values `last` now.
+///
+/// # Errors
+/// The operation that nothing explains, or the last value.
+pub(crate) fn explain(events: &[Event], last: &[u64]) -> Result<(), String> {
+    #[derive(PartialEq, Eq, PartialOrd, Ord)]
+    enum Point {
+        Opens,
+        Closes,
+    }
+    let mut points = Vec::new();
+    for (index, event) in events.iter().enumerate() {
+        points.push((opens(events, event), Point::Opens, index));
+        if event.outcome != Outcome::Maybe {
+            points.push((event.returned, Point::Closes, index));
+        }
+    }
+    points.sort();
+    let mut open: Vec<usize> = Vec::new();
+    let mut possible: HashSet<Possible> = HashSet::from([(0, Vec::new())]);
+    for (_, point, index) in points {
+        if point == Point::Opens {
+            open.push(index);
+            continue;
+        }
+        possible = reachable(events, &open, possible, Some(index));
+        open.retain(|other| *other != index);
+        possible = possible.into_iter().filter(|(_, happened)| happened.contains(&index)).collect();
+        for (value, mut happened) in std::mem::take(&mut possible) {
+            happened.retain(|other| *other != index);
+            possible.insert((value, happened));
+        }
+        if possible.is_empty() {
+            return Err(format!("operation {index} cannot be explained: {:?}", events[index]));
+        }
+    }
+    let ends = reachable(events, &open, possible, None);
+    let values: HashSet<u64> = ends.iter().map(|(value, _)| *value).collect();
+    match last.iter().any(|value| values.contains(value)) {
+        true => Ok(()),
+        false => Err(format!("it is one of {last:?} in the end, and can only be one of {values:?}")),
+    }
+}
+
+/// From when on the operation may have happened.
+fn opens(events: &[Event], event: &Event) -> Instant {
+    if event.outcome != Outcome::Refused {
+        return event.called;
+    }
+    let before = event.called.checked_sub(OLDEST).unwrap_or(event.called);
+    let own = events.iter().filter(|other| follows(event, other)).map(|other| other.called);
+    own.fold(before, Instant::max)
+}
+
+/// Whether `event` was called by a mount that had done `other` then.
+fn follows(event: &Event, other: &Event) -> bool {
+    other.outcome == Outcome::Done && other.mount == event.mount && other.returned <= event.called
+}
+
+/// All that may have happened, up to and with operation `until`.
+fn reachable(
+    events: &[Event],
+    open: &[usize],
+    from: HashSet<Possible>,
+    until: Option<usize>,
+) -> HashSet<Possible> {
+    let mut queue: Vec<Possible> = from.iter().cloned().collect();
+    let mut all = from;
+    while let Some((value, happened)) = queue.pop() {
+        if until.is_some_and(|until| happened.contains(&until)) {
+            continue;
+        }
+        for next in open.iter().filter(|next| !happened.contains(next)) {
+            let event = &events[*next];
+            let first = |other: &usize| !happened.contains(other) && follows(event, &events[*other]);
+            let now = match event.outcome {
+                Outcome::Refused if value == event.from || open.iter().any(first) => continue,
+                Outcome::Refused => value,
+                _ if value != event.from => continue,
+                _ => event.to,
+            };
+            let mut happened = happened.clone();
+            happened.push(*next);
+            happened.sort_unstable();
+            if all.insert((now, happened.clone())) {
+                queue.push((now, happened));
+            }
+        }
+    }
+    all
+}
+
+mod tests {
+    use super::*;
+
+    /// Operations by mount, with their times in ms.
+    fn history(of: &[(usize, [u64; 2], Outcome, [u64; 2])]) -> Vec<Event> {
+        let start = Instant::now() + Duration::from_secs(60);
+        let at = |ms: &u64| start + Duration::from_millis(*ms);
+        of.iter()
+            .map(|(mount, [from, to], outcome, [called, returned])| Event {
+                mount: *mount,
+                from: *from,
+                to: *to,
+                outcome: *outcome,
+                called: at(called),
+                returned: at(returned),
+            })
+            .collect()
+    }
+
+    use Outcome::{Done, Maybe, Refused};
+
+    #[test]
+    fn what_can_be_is_explained() {
+        // Two at once; the one that was refused came second.
+        let two = history(&[(0, [0, 1], Done, [0, 10]), (1, [0, 1], Refused, [1, 9])]);
+        assert_eq!(explain(&two, &[1]), Ok(()));
+        // The second of three called first.
+        let turned =
+            history(&[(0, [1, 0], Done, [0, 20]), (1, [0, 1], Done, [5, 10]), (1, [0, 1], Done, [11, 30])]);
+        assert_eq!(explain(&turned, &[1]), Ok(()));
+        // By what was true a second ago.
+        let old = history(&[(0, [0, 1], Done, [0, 10]), (1, [1, 0], Refused, [1000, 1001])]);
+        assert_eq!(explain(&old, &[1]), Ok(()));
+        // What may have happened did so late.
+        let late = history(&[(0, [0, 1], Maybe, [0, 10]), (1, [1, 0], Refused, [5000, 5001])]);
+        assert_eq!(explain(&late, &[1]), Ok(()));
+        assert_eq!(explain(&late, &[0]), Ok(()));
+    }
+
+    #[test]
+    fn what_was_lost_is_found() {
+        let lost = history(&[(0, [0, 1], Done, [0, 10])]);
+        assert!(explain(&lost, &[0]).is_err());
+        let lost = history(&[(0, [0, 1], Done, [0, 10]), (1, [0, 1], Done, [20, 30])]);
+        assert!(explain(&lost, &[1]).is_err());
+        let lost = history(&[(0, [0, 1], Done, [0, 10]), (1, [1, 0], Refused, [5000, 5001])]);
+        assert!(explain(&lost, &[1]).is_err());
+        // A mount goes by what it did, at once.
+        let lost = history(&[(0, [0, 1], Done, [0, 10]), (0, [1, 0], Refused, [20, 30])]);
+        assert!(explain(&lost, &[1]).is_err());
+    }
+
+    #[test]
+    fn what_was_done_twice_is_found() {
+        // The repetition is told of what was done first.
+        let create = history(&[(0, [0, 1], Refused, [0, 10])]);
+        assert!(explain(&create, &[1]).is_err());
+        // The repetition removes what another made meanwhile.
+        let remove =
+            history(&[(0, [0, 1], Done, [0, 10]), (0, [1, 0], Done, [20, 90]), (1, [0, 1], Done, [30, 40])]);
+        assert_eq!(explain(&remove, &[1]), Ok(()));
+        assert!(explain(&remove, &[0]).is_err());
+    }
+}
