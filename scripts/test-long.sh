@@ -5,7 +5,8 @@
 #
 # 200 kills of the server, each followed by fsck --data; pjdfstest with steps of 10 ms and of 150 ms; a million steps of the
 # differential machine, half against ext4 and half against tmpfs; 20 seeds of 100,000 operations of fsx; the programs with
-# --long, PostgreSQL and fio among them. Seeds and times are in the lines above the closing `counts:` line, and in
+# --long, PostgreSQL and fio among them. And `servers`: two mounts on each database server, which is killed 20 times under
+# load, and ten minutes of hundreds of writers on PostgreSQL and on MariaDB. Seeds and times are in the lines above the closing `counts:` line, and in
 # target/test-long.log. DIFFTEST_SEED and FSX_FIRST_SEED repeat a run.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -20,7 +21,22 @@ fi
 export LIMEN LONG=yes SUITE_SECONDS=14400
 export KILL9_ROUNDS="${KILL9_ROUNDS:-200}"
 export DIFFTEST_STEPS="${DIFFTEST_STEPS:-1000000}" FSX_SEEDS="${FSX_SEEDS:-20}" FSX_OPERATIONS="${FSX_OPERATIONS:-100000}"
-[ $# -gt 0 ] || set -- kill-9 pjdfstest difftest fsx programs
+[ $# -gt 0 ] || set -- kill-9 pjdfstest difftest fsx programs servers
 mkdir -p "$top/target"
 "$LIMEN" version
-"$top/scripts/test-mount.sh" "$@" 2>&1 | tee "$top/target/test-long.log"
+
+suites=()
+servers=
+for suite in "$@"; do
+    if [ "$suite" = servers ]; then servers=yes; else suites+=("$suite"); fi
+done
+: >"$top/target/test-long.log"
+if [ ${#suites[@]} -gt 0 ]; then
+    "$top/scripts/test-mount.sh" "${suites[@]}" 2>&1 | tee -a "$top/target/test-long.log"
+fi
+if [ -n "$servers" ]; then
+    for tests in "cli --test network" "engine-postgres --test writers" "engine-mysql --test writers"; do
+        # shellcheck disable=SC2086 # they are words
+        LIMEN_LONG=1 cargo test --package $tests -- --nocapture --test-threads=1 2>&1 | tee -a "$top/target/test-long.log"
+    done
+fi

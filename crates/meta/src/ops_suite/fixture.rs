@@ -67,8 +67,13 @@ pub(super) fn fresh_with(factory: Factory<'_>, volume: &Volume) -> Client {
 
 /// One more client, not alone.
 pub(super) fn client(engine: &Arc<dyn Engine>) -> Client {
+    client_of(engine, 10_000)
+}
+
+/// One more client, that makes so many inodes at most.
+pub(super) fn client_of(engine: &Arc<dyn Engine>, inodes: u64) -> Client {
     let meta = Meta::open(engine.clone(), CACHE_RECORDS).unwrap();
-    let first = meta.lease(Counter::Ino, 10_000).unwrap();
+    let first = meta.lease(Counter::Ino, inodes).unwrap();
     Client { meta, vouch: KERNEL, uid: 0, gid: 0, umask: 0o022, next_ino: AtomicU64::new(first) }
 }
 

@@ -24,6 +24,7 @@ mod threads;
 mod trips;
 mod volumes;
 mod vouch;
+mod writers;
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,6 +32,8 @@ use std::sync::Arc;
 use crate::engine::{Changes, Engine, EngineError, Outcome};
 use crate::record::{Facts, Page, Scan, Want};
 use crate::txn::Txn;
+
+pub use writers::{Writers, Written, writers};
 
 /// Makes an engine without any record.
 pub type Factory<'a> = &'a dyn Fn() -> Arc<dyn Engine>;
