@@ -49,7 +49,8 @@ the only one, as a mount; a database server may have others.
 Phases: mkdir makes DIRS directories in each directory, DEPTH levels deep; create makes FILES files in each directory,
 DIR included, and writes and closes them; stat looks each up by its name; readdirplus lists each directory with the
 attributes of what is in it; rename gives each file another name in its directory; unlink and rmdir remove all. All
-threads work on neighbouring files at once, so mostly in the same directories; --depth 0 is one directory for all.
+threads work on neighbouring files at once, so mostly in the same directories, or with --spread in as many as there
+are; --depth 0 is one directory for all.
 
 The figures: operations a second over all threads; times that half and 99 % of them did not exceed, to 3 %; CPU time of
 this process, an operation; requests an operation to the metadata engine, reads, scans and commits; and round trips,
@@ -77,6 +78,9 @@ pub(crate) struct MdtestArgs {
     /// Files in each directory
     #[arg(long, value_name = "N", default_value_t = 100)]
     files: u64,
+    /// Work on files of all directories by turns, instead of one directory after the other
+    #[arg(long)]
+    spread: bool,
     /// Threads that work at once
     #[arg(long, value_name = "N", value_parser = parse_threads, default_value = "8")]
     threads: usize,
@@ -95,7 +99,7 @@ pub(crate) struct MdtestArgs {
 
 impl MdtestArgs {
     fn shape(&self) -> Shape {
-        Shape { depth: self.depth, dirs: self.dirs, files: self.files }
+        Shape { depth: self.depth, dirs: self.dirs, files: self.files, spread: self.spread }
     }
 }
 

@@ -25,6 +25,8 @@ pub(super) struct Shape {
     pub(super) dirs: u64,
     /// Files in each directory, the top included.
     pub(super) files: u64,
+    /// Files with neighbouring numbers lie in different directories, not in the same one.
+    pub(super) spread: bool,
 }
 
 /// A tree on a volume.
@@ -246,8 +248,10 @@ impl<'a> Tree<'a> {
 
     /// The directory that a file is in, and its name there.
     fn name_of_file(&self, file: u64, stem: &str) -> (u64, String) {
-        let files = self.shape.files.max(1);
-        (file / files, format!("{stem}.{}", file % files))
+        let (files, dirs) = (self.shape.files.max(1), self.dirs().end.max(1));
+        let (dir, number) =
+            if self.shape.spread { (file % dirs, file / dirs) } else { (file / files, file % files) };
+        (dir, format!("{stem}.{number}"))
     }
 
     /// The inode of a directory; 0, which is none, before it is made.
@@ -363,7 +367,7 @@ mod tests {
 
     #[test]
     fn levels_are_counted_and_bounded() {
-        let levels = |depth, dirs, files| Shape { depth, dirs, files }.levels();
+        let levels = |depth, dirs, files| Shape { depth, dirs, files, spread: false }.levels();
         assert_eq!(levels(2, 3, 10).unwrap(), [0, 1, 4, 13]);
         assert_eq!(levels(0, 3, 10).unwrap(), [0, 1]);
         assert_eq!(levels(2, 0, 10).unwrap(), [0, 1, 1, 1]);
