@@ -190,7 +190,8 @@ DO $d$ BEGIN
     CREATE TYPE @args# AS (
         session bigint[], op bigint[], touched bytea[], -- of each transaction; touched is NULL for guards alone
         changing bigint[], -- the transactions that are not guards alone
-        layers int, lock bigint[], numbers boolean, rare boolean, merged boolean, room boolean, careful boolean,
+        layers int, lock bigint[], rev bigint[], -- inodes, and what each one's access_rev has to be, or NULL
+        numbers boolean, rare boolean, look boolean, fresh boolean, merged boolean, room boolean, careful boolean,
         trim boolean,
         g_t bigint[], g_what smallint[], g_a bigint[], g_b bigint[], g_c bigint[], g_x bytea[], g_y bytea[],
         n_t bigint[], n_ino bigint[], n_kind smallint[], n_mode smallint[], n_uid bigint[], n_gid bigint[],
@@ -347,27 +348,14 @@ END $f$;
 CREATE OR REPLACE FUNCTION @commit#(p @args#)
 RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql AS $f$
 DECLARE
-    v_ok bigint[] := p.changing;
-    v_failed bigint[] := '{}';
-    v_repeated bigint[] := '{}';
-    v_live bigint[];
-    v_inos bigint[];
-    v_odd boolean;
-    v_part bigint[];
-    v_from bigint := 0;
-    v_stop bigint;
-    v_inodes bigint; -- what is added to the volume's usage
-    v_blocks bigint;
-    v_more_inodes bigint := 0; -- by the whole run
-    v_more_blocks bigint := 0;
-    v_count bigint;
+    v_odd boolean := p.rare;
     v_alone boolean := p.careful;
-    v_all record;
-    v_one record;
 BEGIN
     -- Every call locks in the same order: inodes by number, counters by name, room, shared slices, a part of the usage.
     IF p.lock <> '{}' THEN
-        PERFORM FROM @node n WHERE n.ino = ANY (p.lock) ORDER BY n.ino FOR NO KEY UPDATE;
+        SELECT v_odd OR count(*) FILTER (WHERE l.rev IS NULL OR l.rev = l.access_rev) < cardinality(p.lock) INTO v_odd
+        FROM (SELECT g.rev, n.access_rev FROM unnest(p.lock, p.rev) g (ino, rev) JOIN @node n ON n.ino = g.ino
+              ORDER BY g.ino FOR NO KEY UPDATE OF n) l;
     END IF;
     IF p.numbers THEN
         PERFORM FROM @counter r ORDER BY r.name FOR NO KEY UPDATE;
@@ -384,21 +372,52 @@ BEGIN
                 RAISE EXCEPTION 'the volume is nearly full' USING ERRCODE = 'LM001';
             END IF;
         END IF;
+        v_odd := v_odd OR v_alone;
     END IF;
+    -- Mostly all guards hold, nothing is repeated, and only new inodes are made. Keys that are there already tell of all
+    -- else: of a new name, of a new inode, of the operation in the log.
+    IF p.look AND NOT v_odd THEN
+        v_odd := EXISTS (SELECT FROM unnest(p.g_what, p.g_a, p.g_b) g (what, a, b) LEFT JOIN @node n ON n.ino = g.a
+                         WHERE g.what < 20 AND (CASE g.what WHEN 10 THEN n.access_rev = g.b
+                             WHEN 11 THEN n.ino IS NULL WHEN 12 THEN n.nlink = g.b
+                             WHEN 13 THEN n.parent = g.b WHEN 14 THEN n.size = g.b END) IS NOT TRUE)
+            OR EXISTS (SELECT FROM unnest(p.g_what, p.g_a, p.g_b, p.g_x) g (what, a, b, x)
+                            LEFT JOIN @edge e ON e.parent = g.a AND e.name = g.x
+                       WHERE g.what IN (20, 21)
+                           AND (CASE g.what WHEN 20 THEN e.ino = g.b ELSE e.ino IS NULL END) IS NOT TRUE);
+    END IF;
+    IF NOT v_odd THEN
+        BEGIN
+            RETURN QUERY SELECT r.* FROM @apply#(p, false, v_alone) r;
+            RETURN;
+        EXCEPTION WHEN unique_violation THEN
+            v_odd := true;
+        END;
+    END IF;
+    RETURN QUERY SELECT r.* FROM @apply#(p, true, v_alone) r;
+END $f$;
 
-    -- One look tells whether all is as it mostly is: nothing repeated, no guard that fails, only new inodes made.
-    v_odd := p.rare
-        OR EXISTS (SELECT FROM unnest(p.session, p.op) o (session, op)
-                        JOIN @log l ON l.session = o.session AND l.op = o.op)
-        OR EXISTS (SELECT FROM @node n WHERE n.ino = ANY (p.n_ino))
-        OR EXISTS (SELECT FROM unnest(p.g_what, p.g_a, p.g_b) g (what, a, b) LEFT JOIN @node n ON n.ino = g.a
-                   WHERE g.what < 20 AND (CASE g.what
-                       WHEN 10 THEN n.access_rev = g.b WHEN 11 THEN n.ino IS NULL WHEN 12 THEN n.nlink = g.b
-                       WHEN 13 THEN n.parent = g.b WHEN 14 THEN n.size = g.b END) IS NOT TRUE)
-        OR EXISTS (SELECT FROM unnest(p.g_what, p.g_a, p.g_b, p.g_x) g (what, a, b, x)
-                        LEFT JOIN @edge e ON e.parent = g.a AND e.name = g.x
-                   WHERE g.what IN (20, 21)
-                       AND (CASE g.what WHEN 20 THEN e.ino = g.b ELSE e.ino IS NULL END) IS NOT TRUE);
+-- The run, under its locks. Unless it is odd, it fails as a whole (unique_violation) where a name or an inode is there that
+-- is to be made, or an operation was done before.
+CREATE OR REPLACE FUNCTION @apply#(p @args#, v_odd boolean, v_alone boolean)
+RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql AS $f$
+DECLARE
+    v_ok bigint[] := p.changing;
+    v_failed bigint[] := '{}';
+    v_repeated bigint[] := '{}';
+    v_live bigint[];
+    v_inos bigint[];
+    v_part bigint[];
+    v_from bigint := 0;
+    v_stop bigint;
+    v_inodes bigint; -- what is added to the volume's usage
+    v_blocks bigint;
+    v_more_inodes bigint := 0; -- by the whole run
+    v_more_blocks bigint := 0;
+    v_count bigint;
+    v_all record;
+    v_one record;
+BEGIN
     IF v_odd THEN
         v_repeated := ARRAY(
             SELECT t FROM unnest(p.changing) t JOIN @log l ON l.session = p.session[t] AND l.op = p.op[t]);
@@ -535,7 +554,12 @@ BEGIN
                 DELETE FROM @edge e USING unnest(p.x_t, p.x_parent, p.x_name) c (t, parent, name)
                 WHERE c.t = ANY (v_live) AND e.parent = c.parent AND e.name = c.name;
             END IF;
-            IF p.e_t <> '{}' THEN
+            IF p.e_t <> '{}' AND p.fresh AND NOT v_odd THEN
+                INSERT INTO @edge (parent, name, ino, kind)
+                SELECT c.parent, c.name, c.ino, c.kind
+                FROM unnest(p.e_t, p.e_parent, p.e_name, p.e_ino, p.e_kind) c (t, parent, name, ino, kind)
+                WHERE c.t = ANY (v_live);
+            ELSIF p.e_t <> '{}' THEN
                 INSERT INTO @edge (parent, name, ino, kind)
                 SELECT c.parent, c.name, c.ino, c.kind
                 FROM unnest(p.e_t, p.e_parent, p.e_name, p.e_ino, p.e_kind) c (t, parent, name, ino, kind)
@@ -569,8 +593,9 @@ BEGIN
         -- Numbers are taken under the locks, so that those of transactions that meet are in their order.
         RETURN QUERY
         INSERT INTO @log AS l (session, op, seq, xid, at, touched)
-        SELECT p.session[t], p.op[t], nextval('@seq'), pg_current_xact_id(), clock_timestamp(), p.touched[t]
-        FROM unnest(v_ok) t
+        SELECT o.session, o.op, nextval('@seq'), pg_current_xact_id(), clock_timestamp(), o.touched
+        FROM unnest(p.session, p.op, p.touched) WITH ORDINALITY o (session, op, touched, t)
+        WHERE o.t = ANY (v_ok)
         RETURNING 20::smallint, ARRAY[l.session, l.op, l.seq], NULL::bytea[];
         IF p.trim THEN
             PERFORM @trim#();

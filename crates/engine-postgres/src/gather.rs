@@ -7,10 +7,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use meta::{Access, Effect, Guard, Lock, Node, Touched, Txn};
+use meta::{Access, Effect, Guard, Node, Touched, Txn};
 use tokio_postgres::types::ToSql;
-use types::{AclId, Ino, Slice, SliceSource};
+use types::{AclId, Ino, Name, Slice};
 
+use crate::columns::{lock_kind, lock_numbers, locks_text, rows_text, source};
 use crate::layers::{Key, Part, keys, needs_layer};
 use crate::read::int;
 
@@ -34,8 +35,8 @@ type Bytes = Vec<Option<Vec<u8>>>;
 arguments! {
     /// The transactions, and what is locked for them.
     Head {
-        session: Vec<i64>, op: Vec<i64>, touched: Bytes, changing: Vec<i64>, layers: i32, lock: Vec<i64>,
-        numbers: bool, rare: bool, merged: bool, room: bool, careful: bool, trim: bool,
+        session: Vec<i64>, op: Vec<i64>, touched: Bytes, changing: Vec<i64>, layers: i32, lock: Vec<i64>, rev: Number,
+        numbers: bool, rare: bool, look: bool, fresh: bool, merged: bool, room: bool, careful: bool, trim: bool,
     }
 }
 arguments! {
@@ -87,6 +88,8 @@ pub(crate) struct Gathered {
     rest: Rest,
     /// Of each transaction, the inodes whose fields it changes.
     pub(crate) changed: Vec<Changed>,
+    /// What the access revisions of inodes have to be.
+    revs: HashMap<Ino, u64>,
 }
 
 /// The inodes whose fields a transaction changes.
@@ -108,8 +111,8 @@ const ANY_SIZE: i64 = i64::MAX;
 impl Gathered {
     /// `careful` where a run of this one transaction was refused among others.
     pub(crate) fn new(run: &[Txn], careful: bool) -> Self {
-        let mut all =
-            Gathered { head: Head { layers: 1, careful, ..Head::default() }, ..Gathered::default() };
+        let head = Head { layers: 1, careful, fresh: true, ..Head::default() };
+        let mut all = Gathered { head, ..Gathered::default() };
         for (index, txn) in run.iter().enumerate() {
             // The server counts from 1.
             let t = index as i64 + 1;
@@ -124,12 +127,17 @@ impl Gathered {
                 all.head.changing.push(t);
                 all.effects(t, txn);
             } else {
+                all.head.look = true;
                 all.changed.push(Changed::default());
             }
         }
+        // Names that may replace others are no test of whether these are free.
+        all.head.look |= !all.head.fresh;
         all.head.lock.sort_unstable();
         all.head.lock.dedup();
-        all.head.rare = all.guards.what.iter().any(|what| *what >= FIRST_RARE);
+        all.head.rev =
+            all.head.lock.iter().map(|ino| all.revs.get(&Ino(*ino as u64)).copied().map(int)).collect();
+        all.head.rare |= all.guards.what.iter().any(|what| *what >= FIRST_RARE && *what != ROOM);
         all.head.room = all.guards.what.contains(&ROOM);
         let c = &all.changes;
         let mut seen = HashSet::new();
@@ -194,7 +202,20 @@ impl Gathered {
     /// The effects of transaction `t`, and what has to be locked for it.
     fn effects(&mut self, t: i64, txn: &Txn) {
         let made: HashSet<Ino> = txn.effects.iter().filter_map(made).collect();
+        // A name that has to be free is, if the server can insert it.
+        let free: HashSet<_> = txn.guards.iter().filter_map(free).collect();
+        let named: HashSet<_> = txn.effects.iter().filter_map(named).collect();
+        self.head.fresh &= named.is_subset(&free);
+        self.head.look |= !free.is_subset(&named);
         for guard in &txn.guards {
+            match guard {
+                Guard::Access { ino, rev } => {
+                    // Of two that differ one does not hold.
+                    self.head.rare |= self.revs.insert(*ino, *rev).is_some_and(|other| other != *rev);
+                }
+                Guard::EdgeAbsent { .. } => {}
+                _ => self.head.look = true,
+            }
             match guard {
                 Guard::Setting { .. } | Guard::Counter { .. } => self.head.numbers = true,
                 Guard::Room { .. } => {}
@@ -390,6 +411,20 @@ enum Fields {
     Change(usize),
 }
 
+fn free(guard: &Guard) -> Option<(Ino, &Name)> {
+    match guard {
+        Guard::EdgeAbsent { parent, name } => Some((*parent, name)),
+        _ => None,
+    }
+}
+
+fn named(effect: &Effect) -> Option<(Ino, &Name)> {
+    match effect {
+        Effect::PutEdge { parent, name, .. } => Some((*parent, name)),
+        _ => None,
+    }
+}
+
 fn made(effect: &Effect) -> Option<Ino> {
     match effect {
         Effect::PutNode(node) => Some(node.ino),
@@ -505,67 +540,6 @@ impl Rest {
         let (id, offset, size, data) = source(&slice.source);
         let numbers = [ino, chunk, slice.pos.into(), slice.len.into()].map(Some);
         self.row(t, what, &[&numbers[..], &[id, offset, size]].concat(), data.map(<[u8]>::to_vec), None);
-    }
-}
-
-fn source(source: &SliceSource) -> Source<'_> {
-    match source {
-        SliceSource::Hole => (None, None, None, None),
-        SliceSource::Inline(data) => (None, None, None, Some(data)),
-        SliceSource::Blocks { id, offset, size } => {
-            (Some(int(id.0)), Some((*offset).into()), Some((*size).into()), None)
-        }
-    }
-}
-
-/// Slice, first byte in it, bytes of it; or the data.
-type Source<'a> = (Option<i64>, Option<i64>, Option<i64>, Option<&'a [u8]>);
-
-/// The rows as function `failed` writes them, to be compared.
-fn rows_text(rows: &[Slice]) -> String {
-    let number = |n: Option<i64>| n.map(|n| n.to_string()).unwrap_or_default();
-    let row = |slice: &Slice| {
-        let (id, offset, size, data) = source(&slice.source);
-        let hex = |data: &[u8]| data.iter().map(|byte| format!("{byte:02x}")).collect();
-        let data: String = data.map_or("-".to_owned(), hex);
-        [slice.pos.to_string(), slice.len.to_string(), number(id), number(offset), number(size), data]
-            .join(",")
-    };
-    rows.iter().map(row).collect::<Vec<_>>().join(";")
-}
-
-/// The locks as function `failed` writes them: in the order of the table's keys.
-fn locks_text(locks: &[Lock]) -> String {
-    let mut rows: Vec<[i64; 7]> = locks
-        .iter()
-        .map(|lock| {
-            let [_, first, last, session, owner, kind, exclusive, pid] = lock_numbers(Ino(0), lock);
-            [first, last, session, owner, kind, exclusive, pid]
-        })
-        .collect();
-    rows.sort_unstable();
-    let row = |numbers: &[i64; 7]| numbers.map(|n| n.to_string()).join(",");
-    rows.iter().map(row).collect::<Vec<_>>().join(";")
-}
-
-fn lock_numbers(ino: Ino, lock: &Lock) -> [i64; 8] {
-    let owner = lock.owner;
-    [
-        int(ino.0),
-        int(lock.start),
-        int(lock.end),
-        int(owner.session.0),
-        int(owner.owner),
-        lock_kind(owner.kind),
-        lock.exclusive.into(),
-        lock.pid.into(),
-    ]
-}
-
-fn lock_kind(kind: meta::LockKind) -> i64 {
-    match kind {
-        meta::LockKind::Posix => 0,
-        meta::LockKind::Flock => 1,
     }
 }
 

@@ -14,12 +14,14 @@
 //! | `engine` | [`PostgresEngine`]: opening, `impl Engine` |
 //! | `read`, `scan` | records out of facts |
 //! | `gather` | the effects and guards of a run, grouped by kind into arrays |
+//! | `columns` | slices and locks as columns and as texts |
 //! | `layers` | which effects of a transaction are applied together |
 //! | `commit` | runs of transactions, and their outcomes |
 //! | `changes` | the stream of changes |
 //! | `error` | one table from an error of the server to an engine error |
 
 mod changes;
+mod columns;
 mod commit;
 mod config;
 mod connection;
