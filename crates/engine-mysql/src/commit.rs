@@ -4,6 +4,10 @@
 //! ([`meta::runs`]): it checks all guards of a run in one statement; if all hold, the effects of all transactions are
 //! applied together, else those of each that may be, and the others get their facts. The client works out what the
 //! changed inodes became from what they were: it has their rows, nobody else can change them, and [`Effect::apply_to`] says how.
+//!
+//! What to do about a conflict is most of such a script, and mostly there is none. So several transactions are sent
+//! without it first: a *hopeful* script fails as a whole where not all can be applied, and the careful one follows. It does
+//! not look for names that it is about to insert, nor for repetitions: keys that are there already tell of these.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,7 +19,7 @@ use crate::error::Fault;
 use crate::guard;
 use crate::read::{self, Answers};
 use crate::rows::{NODE_COLUMNS, RowReader, Sets, node_at};
-use crate::script::{Script, When};
+use crate::script::{Count, Script, When};
 use crate::sql::{Bytes, joined, list};
 
 /// Transactions in one run; each has a bit in a number of the database.
@@ -30,18 +34,26 @@ pub(crate) struct Batch<'t> {
 }
 
 impl<'t> Batch<'t> {
-    /// `p` is what the names of tables begin with. Unless `careful`, the script fails as a whole (1062) where a new inode
-    /// has the number of an old one, which no operation does: so no script has to carry what would be done then.
+    /// `p` is what the names of tables begin with. Unless `careful`, the script fails as a whole ([`wants_care`]) where a
+    /// new inode has the number of an old one, which no operation does: so no script has to carry what would be done then.
     pub(crate) fn new(p: &str, txns: &'t [Txn], careful: bool) -> Self {
         let mut script = Script::default();
         let writes = txns.iter().any(|txn| !txn.effects.is_empty());
+        let care = match (careful, writes && txns.len() > 1) {
+            (true, _) => Care::Full,
+            (false, true) => Care::Hopeful,
+            (false, false) => Care::NewInodes,
+        };
         let runs: Vec<&[Txn]> = runs(txns).into_iter().flat_map(|run| run.chunks(RUN)).collect();
         if writes {
             script.always("START TRANSACTION");
             lock(p, txns, &mut script);
+        } else if !limits(txns).is_empty() {
+            // Nobody here adds anything.
+            script.always("SET @t = 1");
         }
         for run in &runs {
-            write_run(p, run, careful, &mut script);
+            write_run(p, run, care, &mut script);
         }
         if writes {
             script.always("COMMIT");
@@ -106,6 +118,28 @@ impl<'t> Batch<'t> {
     }
 }
 
+/// What a script is ready for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Care {
+    /// All can be applied.
+    Hopeful,
+    /// All but new inodes that have the number of old ones.
+    NewInodes,
+    Full,
+}
+
+/// Fails with [`TOO_MANY_ROWS`].
+const FAIL: &str = "SET @v = (SELECT 1 UNION ALL SELECT 2)";
+/// "Subquery returns more than 1 row"
+const TOO_MANY_ROWS: u16 = 1242;
+/// "Duplicate entry"
+const DUPLICATE: u16 = 1062;
+
+/// Whether a script that was not careful did nothing, and a careful one may succeed.
+pub(crate) fn wants_care(fault: &Fault) -> bool {
+    fault.code().is_some_and(|code| [TOO_MANY_ROWS, DUPLICATE].contains(&code))
+}
+
 fn has_effects(run: &[Txn]) -> bool {
     run.iter().any(|txn| !txn.effects.is_empty())
 }
@@ -134,10 +168,17 @@ fn changed(nodes: &mut HashMap<Ino, Node>, txn: &Txn) -> Vec<Node> {
     changed.iter().filter_map(|ino| nodes.get(ino).copied()).collect()
 }
 
+/// The limits that transactions are to stay within.
+fn limits(txns: &[Txn]) -> Vec<&Guard> {
+    let guards = txns.iter().flat_map(|txn| &txn.guards);
+    guards.filter(|guard| matches!(guard, Guard::Room { .. })).collect()
+}
+
 /// Locks the volume's row, if need be, and the inodes, and gives these.
 fn lock(p: &str, txns: &[Txn], script: &mut Script) {
     let mut inos = BTreeSet::new();
     let mut volume = false;
+    let limits = limits(txns);
     for txn in txns.iter().filter(|txn| !txn.effects.is_empty()) {
         for guard in &txn.guards {
             match guard.want() {
@@ -147,6 +188,7 @@ fn lock(p: &str, txns: &[Txn], script: &mut Script) {
                 | Want::Xattrs(ino)
                 | Want::Slices(ino, _)
                 | Want::Locks(ino) => drop(inos.insert(ino.0)),
+                Want::Usage => {}
                 _ => volume = true,
             }
         }
@@ -176,7 +218,21 @@ fn lock(p: &str, txns: &[Txn], script: &mut Script) {
             }
         }
     }
-    if volume {
+    volume |= !limits.is_empty() && guard::adds_much(txns);
+    if !limits.is_empty() {
+        script.always(match volume {
+            true => "SET @t = 1, @u = 0".to_owned(),
+            false => {
+                let tight = limits.iter().map(|limit| format!("NOT {}", guard::roomy(p, limit)));
+                let tight = joined(tight.collect::<BTreeSet<_>>(), " OR ");
+                format!("SELECT t, NOT t INTO @t, @u FROM (SELECT {tight} AS t) AS l")
+            }
+        });
+        // Far from the limits many may add at once; near them, one at a time.
+        let lock = format!("SELECT id INTO @v FROM `{p}layout` WHERE id = 0");
+        script.step(When::Always, Count::Roomy, format!("{lock} LOCK IN SHARE MODE"));
+        script.step(When::Always, Count::Tight, format!("{lock} FOR UPDATE"));
+    } else if volume {
         script.always(format!("SELECT id INTO @v FROM `{p}layout` WHERE id = 0 FOR UPDATE"));
     }
     // A number that is none, for a list must not be empty.
@@ -186,9 +242,13 @@ fn lock(p: &str, txns: &[Txn], script: &mut Script) {
     ));
 }
 
-fn write_run(p: &str, run: &[Txn], careful: bool, script: &mut Script) {
+fn write_run(p: &str, run: &[Txn], care: Care, script: &mut Script) {
     let writers: Vec<&Txn> = run.iter().filter(|txn| !txn.effects.is_empty()).collect();
-    script.always(check(p, run, &writers, careful));
+    let careful = care == Care::Full;
+    script.always(check(p, run, &writers, care));
+    if care == Care::Hopeful {
+        script.when(When::Some, FAIL);
+    }
     let summary = "SELECT @f, @r";
     // All together.
     effect::apply(&mut Target { script, when: When::All, p, careful }, &writers);
@@ -197,6 +257,9 @@ fn write_run(p: &str, run: &[Txn], careful: bool, script: &mut Script) {
     } else {
         script.when(When::All, log(p, &writers));
         script.when(When::All, format!("{summary}, LAST_INSERT_ID()"));
+    }
+    if care == Care::Hopeful {
+        return;
     }
     // Or each by itself.
     script.when(When::Some, format!("{summary}, NULL"));
@@ -216,12 +279,16 @@ fn write_run(p: &str, run: &[Txn], careful: bool, script: &mut Script) {
 }
 
 /// Finds out which transactions fail, and which are repetitions.
-fn check(p: &str, run: &[Txn], writers: &[&Txn], careful: bool) -> String {
+fn check(p: &str, run: &[Txn], writers: &[&Txn], care: Care) -> String {
     let bit = |index: usize| 1_u64 << index;
+    let inserts = care == Care::Hopeful && effect::are_new_names(writers);
     // What several transactions look at is looked at once.
     let mut conditions: BTreeMap<String, u64> = BTreeMap::new();
     for (index, txn) in run.iter().enumerate() {
         for guard in &txn.guards {
+            if inserts && effect::names(txn).any(|name| Some(name) == effect::free(guard)) {
+                continue;
+            }
             *conditions.entry(guard::condition(p, guard)).or_default() |= bit(index);
         }
     }
@@ -231,6 +298,9 @@ fn check(p: &str, run: &[Txn], writers: &[&Txn], careful: bool) -> String {
     };
     if writers.is_empty() {
         return format!("SELECT {failed}, 0 INTO @f, @r");
+    }
+    if care == Care::Hopeful {
+        return format!("SELECT {failed}, 0, 0 INTO @f, @r, @x");
     }
     let numbered = run.iter().enumerate().filter(|(_, txn)| !txn.effects.is_empty());
     let bits = numbered.map(|(index, txn)| format!("WHEN {} THEN {}", op_id(txn), bit(index)));
@@ -244,7 +314,7 @@ fn check(p: &str, run: &[Txn], writers: &[&Txn], careful: bool) -> String {
         _ => None,
     });
     let puts = list(puts);
-    let replaced = match puts.is_empty() || !careful {
+    let replaced = match puts.is_empty() || care != Care::Full {
         true => "0".to_owned(),
         false => format!("(SELECT COUNT(*) FROM `{p}node` WHERE ino IN ({puts}))"),
     };

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use meta::{Access, Effect, Node, Txn};
+use meta::{Access, Effect, Guard, Node, Txn};
 use types::{Ino, Name};
 
 use crate::body::{self, release};
@@ -58,7 +58,7 @@ pub(crate) fn apply(target: &mut Target<'_>, txns: &[&Txn]) {
     if !measured.is_empty() {
         target.put(format!("SELECT COUNT(*), COALESCE(SUM({BLOCKS}), 0) INTO @i, @b {of_measured}"));
     }
-    let mut writer = Writer::default();
+    let mut writer = Writer { new_names: are_new_names(txns), ..Writer::default() };
     let (mut inodes, mut blocks) = (0, 0);
     for effect in effects() {
         if let Effect::PutNode(node) = effect
@@ -92,6 +92,29 @@ pub(crate) fn apply(target: &mut Target<'_>, txns: &[&Txn]) {
     }
 }
 
+/// The names that a transaction puts.
+pub(crate) fn names(txn: &Txn) -> impl Iterator<Item = (Ino, &Name)> {
+    txn.effects.iter().filter_map(|effect| match effect {
+        Effect::PutEdge { parent, name, .. } => Some((*parent, name)),
+        _ => None,
+    })
+}
+
+/// The name that has to be free for the guard to hold.
+pub(crate) fn free(guard: &Guard) -> Option<(Ino, &Name)> {
+    match guard {
+        Guard::EdgeAbsent { parent, name } => Some((*parent, name)),
+        _ => None,
+    }
+}
+
+/// Whether each name that is put is put once, and has to be free.
+pub(crate) fn are_new_names(txns: &[&Txn]) -> bool {
+    let mut seen = BTreeSet::new();
+    let is_free = |txn: &Txn, name| txn.guards.iter().any(|guard| free(guard) == Some(name));
+    txns.iter().all(|txn| names(txn).all(|name| seen.insert(name) && is_free(txn, name)))
+}
+
 /// Rows of table `usage`.
 pub(crate) const SLOTS: u32 = 64;
 const SLOT: &str = "slot = CONNECTION_ID() % 64";
@@ -103,6 +126,8 @@ struct Writer<'e> {
     put: BTreeSet<Ino>,
     /// New inodes that the usage gets by number, without a look at their rows.
     uncounted: BTreeSet<Ino>,
+    /// No name that is put is there.
+    new_names: bool,
 }
 
 #[derive(Default)]
@@ -245,9 +270,13 @@ impl<'e> Writer<'e> {
             drop_nodes(target, None, &list(batch.drops.iter().map(|ino| ino.0)));
         }
         if !batch.put_edges.is_empty() {
+            let replaced = if self.new_names {
+                ""
+            } else {
+                "ON DUPLICATE KEY UPDATE ino = VALUES(ino), kind = VALUES(kind)"
+            };
             target.put(format!(
-                "INSERT INTO `{p}edge` (parent, name, ino, kind) VALUES {} \
-                 ON DUPLICATE KEY UPDATE ino = VALUES(ino), kind = VALUES(kind)",
+                "INSERT INTO `{p}edge` (parent, name, ino, kind) VALUES {} {replaced}",
                 list(batch.put_edges)
             ));
         }

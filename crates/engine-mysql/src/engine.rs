@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use meta::{Changes, Engine, EngineError, Facts, Order, Outcome, Page, Scan, Seq, Txn, Want};
 use pool::{Pool, Pooled, Url};
 
-use crate::commit::Batch;
+use crate::commit::{self, Batch};
 use crate::config::Config;
 use crate::connect::{Connection, Connector};
 use crate::error::{Fault, OpenError, Stage, engine_error};
@@ -19,8 +19,6 @@ const KEPT_OPS: u64 = 16_384;
 pub(crate) const KEPT_SECONDS: u64 = 180;
 /// After so many transactions of its own, a handle removes the oldest rows of the log, at most twice as many.
 const TRIM_EVERY: u64 = 1024;
-/// The server's number for a row whose key is there.
-const DUPLICATE: u16 = 1062;
 /// Rows removed by one statement of a wipe.
 const WIPE_ROWS: u64 = 10_000;
 
@@ -142,8 +140,11 @@ impl MysqlEngine {
         let p = &self.config.params.table_prefix;
         let mut batch = Batch::new(p, txns, false);
         let mut sets = conn.run(p, &batch.script);
-        if sets.as_ref().is_err_and(|fault| fault.code() == Some(DUPLICATE)) {
-            conn.query("ROLLBACK")?;
+        if sets.as_ref().is_err_and(commit::wants_care) {
+            // A block has done that itself.
+            if conn.needs_procedure() {
+                conn.query("ROLLBACK")?;
+            }
             batch = Batch::new(p, txns, true);
             sets = conn.run(p, &batch.script);
         }

@@ -1,6 +1,6 @@
 //! A guard as a condition in SQL. What it looks at is locked before, so that it still holds when the effects come.
 
-use meta::Guard;
+use meta::{Effect, Guard, Txn};
 use types::{Slice, SliceSource};
 
 use crate::rows::kind_number;
@@ -88,10 +88,43 @@ pub(crate) fn condition(p: &str, guard: &Guard) -> String {
                 rows.len()
             )
         }
-        Guard::Room { max_inodes, max_blocks } => {
-            format!("(SELECT SUM(inodes) < {max_inodes} AND SUM(blocks) < {max_blocks} FROM `{p}usage`)")
+        // Unless one at a time adds, there has to be room for what others add at this moment.
+        Guard::Room { max_inodes, max_blocks } => format!(
+            "IF(@t, (SELECT SUM(inodes) < {max_inodes} AND SUM(blocks) < {max_blocks} FROM `{p}usage`), {})",
+            roomy(p, guard)
+        ),
+    }
+}
+
+/// What a commit adds at most, unless it [`adds_much`].
+const MOST_INODES: u64 = 64;
+const MOST_BLOCKS: u64 = 65_536;
+
+/// The condition that there is room, whatever all others that are connected add at this moment.
+pub(crate) fn roomy(p: &str, guard: &Guard) -> String {
+    let Guard::Room { max_inodes, max_blocks } = guard else { return "1".to_owned() };
+    format!(
+        "(SELECT SUM(inodes) + {MOST_INODES} * @@max_connections < {max_inodes} \
+         AND SUM(blocks) + {MOST_BLOCKS} * @@max_connections < {max_blocks} FROM `{p}usage`)"
+    )
+}
+
+/// Whether these may add more than others reckon with.
+pub(crate) fn adds_much(txns: &[Txn]) -> bool {
+    let (mut inodes, mut blocks) = (0, 0_u64);
+    for effect in txns.iter().flat_map(|txn| &txn.effects) {
+        match effect {
+            Effect::PutNode(node) => {
+                inodes += 1;
+                blocks = blocks.saturating_add(node.blocks());
+            }
+            Effect::SetSize { size, .. } | Effect::Extend { size, .. } => {
+                blocks = blocks.saturating_add(size.div_ceil(4096));
+            }
+            _ => {}
         }
     }
+    inodes > MOST_INODES || blocks > MOST_BLOCKS
 }
 
 /// Whether a row of table `slice` says just this.

@@ -1,8 +1,8 @@
 //! Statements with conditions, sent as one request.
 //!
 //! The user variables of the connection carry what a script finds out: `@f` the transactions of a run whose guards do not
-//! all hold, `@r` those that were committed before (both bit by bit), and `@x`, `@c`, `@h` counts of which 0 says that
-//! there is nothing to do.
+//! all hold, `@r` those that were committed before (both bit by bit), `@t` and `@u` whether room is so tight that one at a time
+//! may add, or not, and `@x`, `@c`, `@h` counts of which 0 says that there is nothing to do.
 
 use std::fmt::Write;
 
@@ -30,6 +30,10 @@ pub(crate) enum Count {
     Slices,
     /// Those of them that other rows refer to as well.
     Shared,
+    /// Limits that are near.
+    Tight,
+    /// No limit is near.
+    Roomy,
 }
 
 #[derive(Debug)]
@@ -44,11 +48,11 @@ pub(crate) struct Script {
     steps: Vec<Step>,
 }
 
-/// The procedure that runs a script on servers without anonymous blocks. Its argument is a JSON array with an array of
+/// The procedure that runs a script on servers without anonymous blocks; another text needs another name. Its argument is a JSON array with an array of
 /// condition, number, count and statement for each step.
 pub(crate) fn procedure(prefix: &str) -> String {
     format!(
-        "CREATE PROCEDURE `{prefix}run`(IN script LONGTEXT CHARACTER SET utf8mb4) MODIFIES SQL DATA SQL SECURITY INVOKER
+        "CREATE PROCEDURE `{prefix}run2`(IN script LONGTEXT CHARACTER SET utf8mb4) MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE done INT DEFAULT 0;
     DECLARE condition_kind, number, nonzero INT;
@@ -70,7 +74,8 @@ BEGIN
             WHEN 2 THEN (@f | @r) <> 0
             WHEN 3 THEN (@f | @r) <> 0 AND ((@f | @r) & (1 << number)) = 0
             ELSE (@f & (1 << number)) <> 0 END
-        AND CASE nonzero WHEN 0 THEN 1 WHEN 1 THEN @x <> 0 WHEN 2 THEN @c <> 0 ELSE @h <> 0 END THEN
+        AND CASE nonzero WHEN 0 THEN 1 WHEN 1 THEN @x <> 0 WHEN 2 THEN @c <> 0 WHEN 3 THEN @h <> 0
+            WHEN 4 THEN @t <> 0 ELSE @u <> 0 END THEN
             SET @statement = step;
             PREPARE statement FROM @statement;
             EXECUTE statement;
@@ -95,10 +100,12 @@ impl Script {
         self.steps.push(Step { when, count, sql: sql.into() });
     }
 
-    /// One anonymous block, as MariaDB takes it. What is rarely run is a string in it, which is parsed only when it is.
+    /// One anonymous block, as MariaDB takes it; one that fails has done nothing. What is rarely run is a string in it, which is parsed only when it is.
     pub(crate) fn block(&self) -> String {
         let mut text = String::with_capacity(self.steps.iter().map(|step| step.sql.len() + 64).sum());
-        text.push_str("BEGIN NOT ATOMIC\n");
+        text.push_str(
+            "BEGIN NOT ATOMIC\nDECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;\n",
+        );
         let mut open = When::Always;
         for step in &self.steps {
             if step.when != open {
@@ -148,13 +155,15 @@ impl Script {
                 Count::Replaced => 1,
                 Count::Slices => 2,
                 Count::Shared => 3,
+                Count::Tight => 4,
+                Count::Roomy => 5,
             };
             let comma = if index > 0 { "," } else { "" };
             // Statements hold neither double quotes nor backslashes; a line end is a space to SQL.
             let sql = step.sql.replace('\'', "''").replace('\n', " ");
             let _ = write!(json, "{comma}[{kind},{number},{count},\"{sql}\"]");
         }
-        format!("CALL `{prefix}run`('{json}]')")
+        format!("CALL `{prefix}run2`('{json}]')")
     }
 }
 
@@ -179,6 +188,8 @@ impl Count {
             Count::Replaced => Some("@x"),
             Count::Slices => Some("@c"),
             Count::Shared => Some("@h"),
+            Count::Tight => Some("@t"),
+            Count::Roomy => Some("@u"),
         }
     }
 }
@@ -196,12 +207,12 @@ mod tests {
         script.when(When::Failed(1), "D x'00'");
         script.step(When::Always, Count::Shared, "E");
         let block = script.block();
-        let expected = "BEGIN NOT ATOMIC\nA;\nIF (@f | @r) = 0 THEN\nB;\nC;\nEND IF;\nIF (@f & 2) <> 0 THEN\n\
+        let expected = "BEGIN NOT ATOMIC\nDECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;\nA;\nIF (@f | @r) = 0 THEN\nB;\nC;\nEND IF;\nIF (@f & 2) <> 0 THEN\n\
                         EXECUTE IMMEDIATE 'D x''00''';\nEND IF;\nIF @h <> 0 THEN\nEXECUTE IMMEDIATE 'E';\nEND IF;\nEND";
         assert_eq!(block, expected);
         assert_eq!(
             script.call("p_"),
-            "CALL `p_run`('[[0,0,0,\"A\"],[1,0,0,\"B\"],[1,0,0,\"C\"],[4,1,0,\"D x''00''\"],[0,0,3,\"E\"]]')"
+            "CALL `p_run2`('[[0,0,0,\"A\"],[1,0,0,\"B\"],[1,0,0,\"C\"],[4,1,0,\"D x''00''\"],[0,0,3,\"E\"]]')"
         );
     }
 }
