@@ -66,6 +66,8 @@ add() { # NAME STATUS PASSED FAILED SKIPPED
 export CARGO_TERM_COLOR=never
 check fmt cargo fmt --all --check
 check clippy cargo clippy --workspace --all-targets --quiet -- -D warnings
+# What stands behind a feature is not in the default build.
+check clippy-tikv cargo clippy --package engine-tikv --features client --all-targets --quiet -- -D warnings
 check tidy cargo xtask tidy
 check deny scripts/deny.sh offline
 

@@ -37,6 +37,7 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("tokio-postgres*", &["engine-postgres"]),
     ("mysql*", &["engine-mysql"]),
     ("etcd-client", &["engine-etcd"]),
+    ("tikv-client", &["engine-tikv"]),
 ];
 
 /// Crates that may hold `unsafe` code, and so do without the workspace's `forbid`.

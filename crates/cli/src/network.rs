@@ -7,6 +7,7 @@ use engine_etcd::EtcdEngine;
 use engine_mysql::MysqlEngine;
 use engine_postgres::PostgresEngine;
 use engine_redis::RedisEngine;
+use engine_tikv::TikvEngine;
 use meta::{Batching, Counting, Engine};
 use pool::{Secret, Url};
 
@@ -20,10 +21,11 @@ enum Server {
     /// And MariaDB.
     Mysql,
     Etcd,
+    Tikv,
 }
 
 /// The scheme of a metadata URL, and whose it is; the first of each server's is its name.
-const SCHEMES: [(&str, Server); 10] = [
+const SCHEMES: [(&str, Server); 11] = [
     ("redis", Server::Redis),
     ("rediss", Server::Redis),
     ("redis+unix", Server::Redis),
@@ -34,6 +36,7 @@ const SCHEMES: [(&str, Server); 10] = [
     ("mariadb", Server::Mysql),
     ("etcd", Server::Etcd),
     ("etcds", Server::Etcd),
+    ("tikv", Server::Tikv),
 ];
 
 /// Commits under way at once: while one is, callers gather for the next.
@@ -111,6 +114,9 @@ impl NetworkUrl {
             Server::Etcd => {
                 self.opened(EtcdEngine::open(&self.url, create), EtcdEngine::server, EtcdEngine::warnings)
             }
+            Server::Tikv => {
+                self.opened(TikvEngine::open(&self.url, create), TikvEngine::server, TikvEngine::warnings)
+            }
             Server::Mysql => {
                 self.opened(MysqlEngine::open(&self.url, create), MysqlEngine::server, MysqlEngine::warnings)
             }
@@ -139,11 +145,12 @@ impl Display for NetworkUrl {
     }
 }
 
-/// The names of the engines.
+/// The names of the engines in this build.
 pub(crate) fn engines() -> impl Iterator<Item = &'static str> {
     SCHEMES.iter().enumerate().filter_map(|(index, (scheme, server))| {
         let is_first = SCHEMES.iter().position(|(_, other)| other == server) == Some(index);
-        is_first.then_some(*scheme)
+        let is_built = *server != Server::Tikv || cfg!(feature = "tikv");
+        (is_first && is_built).then_some(*scheme)
     })
 }
 
@@ -178,6 +185,8 @@ mod tests {
 
     #[test]
     fn each_server_is_named_once() {
-        assert_eq!(engines().collect::<Vec<_>>(), ["redis", "postgres", "mysql", "etcd"]);
+        let mut names = vec!["redis", "postgres", "mysql", "etcd"];
+        names.extend(cfg!(feature = "tikv").then_some("tikv"));
+        assert_eq!(engines().collect::<Vec<_>>(), names);
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keyspace::{Access, Snapshot, Upkeep, fold};
+use keyspace::{Access, Fold, Snapshot, Upkeep, fold};
 use meta::EngineError;
 
 use crate::engine::Shared;
@@ -68,7 +68,7 @@ impl Shared {
             fetch(connection, std::slice::from_ref(&lanes), 0, 1, &mut snapshot)
         })?;
         let found: Vec<_> = snapshot.found().cloned().collect();
-        let Some((claims, writes)) = fold(&self.keys, &found)? else { return Ok(()) };
+        let Some(Fold { claims, writes }) = fold(&self.keys, &found)? else { return Ok(()) };
         let request = request::commit(&claims, read_at, &[], &writes, &[], self.max_ops)?;
         self.with_connection(Asked::Change, |connection| {
             connection.run(|channel| channel.call::<TxnResponse>(TXN, &request))

@@ -54,13 +54,19 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Brings the usage into one lane, should handles that are gone have left many: what must be so, and what is then
-/// written. `found` is all that [`Keyspace::lanes`] holds. Whoever writes one of the lanes meanwhile makes this fail, to
+/// Lanes that are brought into one: what must be so, and what is then written.
+#[derive(Debug)]
+pub struct Fold {
+    pub claims: Vec<Claim>,
+    pub writes: Vec<Write>,
+}
+
+/// Brings the usage into one lane, should handles that are gone have left many. `found` is all that [`Keyspace::lanes`] holds. Whoever writes one of the lanes meanwhile makes this fail, to
 /// be done another time.
 ///
 /// # Errors
 /// [`Damaged`].
-pub fn fold(keys: &Keyspace, found: &[(Bytes, Held)]) -> Result<Option<(Vec<Claim>, Vec<Write>)>, Damaged> {
+pub fn fold(keys: &Keyspace, found: &[(Bytes, Held)]) -> Result<Option<Fold>, Damaged> {
     if found.len() <= MOST_LANES {
         return Ok(None);
     }
@@ -80,5 +86,5 @@ pub fn fold(keys: &Keyspace, found: &[(Bytes, Held)]) -> Result<Option<(Vec<Clai
         claims.push(Claim::Key(first.clone(), None));
     }
     writes.push(Write::Put(first, encode_lane(sum)));
-    Ok(Some((claims, writes)))
+    Ok(Some(Fold { claims, writes }))
 }

@@ -41,7 +41,7 @@ pub use answer::{Answer, answer, page};
 pub use ask::{Fresh, disagree, is_needed, likely, until, wants};
 pub use batch::{Batch, Done, Options, decide};
 pub use keys::{Keyspace, LAYOUT_VERSION, Span};
-pub use lanes::{Lanes, Taken, fold};
+pub use lanes::{Fold, Lanes, Taken, fold};
 pub use memory::{Above, Memory, Recall};
 pub use open::{OpenError, check_version};
 pub use settle::{Claim, Write};

@@ -1,0 +1,116 @@
+//! The stream of changes. TiKV pushes none to its clients, so the heads of all lanes are looked at again and again; see
+//! the module `told` of the crate `keyspace` for why nothing is missed or told twice.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use keyspace::{Access, Head, Known, Snapshot, Source, decode_head, decode_told};
+use meta::{Change, Changes, EngineError};
+use types::SessionId;
+
+use crate::engine::Shared;
+use crate::read::seq;
+use crate::upkeep::{IDLE, before};
+
+/// How often they are looked at while somebody waits.
+const PAUSE: Duration = Duration::from_millis(15);
+
+/// A lane that nobody writes is cleared away after some minutes; who looks less often than this may have missed it.
+const LONGEST_GAP: Duration = Duration::from_secs(120);
+const _: () = assert!(LONGEST_GAP.as_secs() < IDLE.as_secs());
+
+#[derive(Debug)]
+pub(crate) struct TikvChanges {
+    shared: Arc<Shared>,
+    /// What the last look saw, and the number of the transaction that wrote it.
+    heads: BTreeMap<u64, (Head, u64)>,
+    looked: Instant,
+}
+
+impl TikvChanges {
+    /// All changes that are committed after this returns.
+    pub(crate) fn open(shared: Arc<Shared>) -> Result<Self, EngineError> {
+        let looked = Instant::now();
+        let heads = shared.heads(shared.store.timestamp()?)?;
+        Ok(TikvChanges { shared, heads, looked })
+    }
+
+    /// What has become visible since the last look: one timestamp and one read, or two where there is news.
+    fn look(&mut self) -> Result<Vec<Change>, EngineError> {
+        if self.looked.elapsed() > LONGEST_GAP {
+            return Err(EngineError::permanent("changes may have been forgotten before they were asked for"));
+        }
+        let looked = Instant::now();
+        let at = self.shared.store.timestamp()?;
+        let heads = self.shared.heads(at)?;
+        let idle = before(at, IDLE);
+        let gone = |(lane, (_, version)): (&u64, &(Head, u64))| *version >= idle && !heads.contains_key(lane);
+        if self.heads.iter().any(gone) {
+            return Err(EngineError::permanent("the volume was emptied"));
+        }
+        let mut keys = Vec::new();
+        for (lane, (head, _)) in &heads {
+            let before = self.heads.get(lane).map(|(head, _)| *head);
+            let new = head.since(before).ok_or_else(lost)?;
+            keys.extend(new.map(|number| self.shared.keys.told(*lane, number)));
+        }
+        let mut news = Vec::new();
+        if !keys.is_empty() {
+            let accesses: Vec<Access> = keys.iter().cloned().map(Access::Key).collect();
+            let snapshot = self.shared.read_as_of(at, &accesses)?;
+            for key in &keys {
+                self.take(key, &snapshot, &mut news)?;
+            }
+        }
+        news.sort_by_key(|change| change.seq);
+        if let Some(last) = news.last() {
+            self.shared.order.heard(last.seq);
+        }
+        (self.heads, self.looked) = (heads, looked);
+        Ok(news)
+    }
+
+    fn take(&self, key: &[u8], snapshot: &Snapshot, news: &mut Vec<Change>) -> Result<(), EngineError> {
+        let Known::Held(held) = snapshot.get(key) else { return Err(lost()) };
+        for told in decode_told(key, &held.value)? {
+            let by = SessionId((told.op.0 >> 64) as u64);
+            news.push(Change { seq: seq(held.version, told.index), by, touched: told.touched });
+        }
+        Ok(())
+    }
+}
+
+impl Changes for TikvChanges {
+    fn next(&mut self, wait: Duration) -> Result<Vec<Change>, EngineError> {
+        let deadline = Instant::now() + wait;
+        loop {
+            let news = self.look()?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !news.is_empty() || left.is_zero() {
+                return Ok(news);
+            }
+            sleep(PAUSE.min(left));
+        }
+    }
+}
+
+impl Shared {
+    /// The heads of all lanes, with the number of the transaction that wrote each last.
+    pub(crate) fn heads(&self, at: u64) -> Result<BTreeMap<u64, (Head, u64)>, EngineError> {
+        let snapshot = self.read_as_of(at, &[Access::Span(self.keys.heads())])?;
+        let mut heads = BTreeMap::new();
+        for (key, held) in snapshot.found() {
+            let lane = self.keys.parse_head(key);
+            let lane =
+                lane.ok_or_else(|| EngineError::permanent("the head of a lane under a key that cannot be"))?;
+            heads.insert(lane, (decode_head(key, &held.value)?, held.version));
+        }
+        Ok(heads)
+    }
+}
+
+fn lost() -> EngineError {
+    EngineError::permanent("changes were forgotten before they were asked for")
+}

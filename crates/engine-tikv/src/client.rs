@@ -1,0 +1,216 @@
+//! The store that is a TiKV cluster, through TiKV's own client.
+//!
+//! The client is asynchronous and works on in the background: what a transaction wrote beside its first key is committed
+//! after the answer. So it has a runtime with threads of its own, to which callers hand their requests.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use keyspace::{OpenError, Span};
+use meta::EngineError;
+use tikv_client::transaction::HeartbeatOption;
+use tikv_client::{
+    CheckLevel, Error, KvPair, Timestamp, TimestampExt, Transaction, TransactionClient, TransactionOptions,
+};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
+
+use crate::config::Config;
+use crate::error::{commit_error, read_error};
+use crate::store::{Attempt, CommitError, Found, Mutation, Phases, Store};
+
+/// Threads that talk to the servers.
+const WORKERS: usize = 2;
+/// Rows of a range that are asked for at once.
+const PART: usize = 4096;
+
+pub(crate) struct Cluster {
+    client: Arc<TransactionClient>,
+    runtime: Runtime,
+    op_timeout: Duration,
+    places: String,
+}
+
+struct Running<'a> {
+    cluster: &'a Cluster,
+    transaction: Transaction,
+}
+
+impl Cluster {
+    pub(crate) fn connect(config: &Config) -> Result<Self, OpenError> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(WORKERS)
+            .thread_name("limen-tikv-io")
+            .enable_all()
+            .build()
+            .map_err(|error| OpenError::config(format!("no threads for TiKV's client: {error}")))?;
+        let mut options = tikv_client::Config::default().with_timeout(config.op_timeout);
+        if let Some([roots, certificate, key]) = &config.tls {
+            options = options.with_security(roots, certificate, key);
+        }
+        let places = config.pds.join(",");
+        let limit = config.connect_timeout;
+        let connected = runtime.block_on(async {
+            let connect = TransactionClient::new_with_config(config.pds.clone(), options);
+            tokio::time::timeout(limit, connect).await
+        });
+        let client = match connected {
+            Ok(Ok(client)) => client,
+            Ok(Err(error)) => return Err(EngineError::transient(format!("{places}: {error}")).into()),
+            Err(_late) => {
+                return Err(EngineError::transient(format!("{places}: no answer within {limit:?}")).into());
+            }
+        };
+        Ok(Cluster { client: Arc::new(client), runtime, op_timeout: config.op_timeout, places })
+    }
+
+    /// Waits for a request, but no longer than it may take; `None` if that was not enough.
+    fn wait<T>(&self, request: impl Future<Output = T>) -> Option<T> {
+        self.runtime.block_on(async { tokio::time::timeout(self.op_timeout, request).await.ok() })
+    }
+
+    fn look<T>(&self, request: impl Future<Output = Result<T, Error>>) -> Result<T, EngineError> {
+        match self.wait(request) {
+            Some(answer) => answer.map_err(|error| read_error(&error)),
+            None => Err(EngineError::transient(self.late())),
+        }
+    }
+
+    fn late(&self) -> String {
+        format!("TiKV: no answer within {:?}", self.op_timeout)
+    }
+}
+
+fn options() -> TransactionOptions {
+    // A lock lives for three seconds, and no transaction here takes as long; whoever is later than that is rolled back.
+    TransactionOptions::new_optimistic()
+        .drop_check(CheckLevel::None)
+        .heartbeat_option(HeartbeatOption::NoHeartbeat)
+}
+
+async fn get(client: &TransactionClient, at: u64, keys: &[Vec<u8>]) -> Result<Vec<Option<Bytes>>, Error> {
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut snapshot = client.snapshot(Timestamp::from_version(at), options());
+    let found = snapshot.batch_get(keys.iter().cloned()).await?;
+    let mut values = vec![None; keys.len()];
+    for KvPair(key, value) in found {
+        let key: Vec<u8> = key.into();
+        // They were asked for in order, and come in any.
+        if let Some(place) = keys.binary_search(&key).ok().and_then(|index| values.get_mut(index)) {
+            *place = Some(Bytes::from(value));
+        }
+    }
+    Ok(values)
+}
+
+async fn scan(client: Arc<TransactionClient>, at: u64, span: Span) -> Result<Vec<(Bytes, Bytes)>, Error> {
+    let mut rows: Vec<(Bytes, Bytes)> = Vec::new();
+    let mut start = span.start;
+    while rows.len() < span.limit && start < span.end {
+        let part = (span.limit - rows.len()).min(PART);
+        let mut snapshot = client.snapshot(Timestamp::from_version(at), options());
+        let found = snapshot.scan(start..span.end.clone(), u32::try_from(part).unwrap_or(u32::MAX)).await?;
+        let before = rows.len();
+        rows.extend(found.map(|KvPair(key, value)| (Bytes::from(Vec::from(key)), Bytes::from(value))));
+        match rows.last() {
+            Some((last, _)) if rows.len() - before == part => {
+                start = last.to_vec();
+                start.push(0);
+            }
+            _ => break,
+        }
+    }
+    Ok(rows)
+}
+
+impl Store for Cluster {
+    fn timestamp(&self) -> Result<u64, EngineError> {
+        self.look(async { Ok(self.client.current_timestamp().await?.version()) })
+    }
+
+    fn begin(&self, phases: Phases) -> Result<Box<dyn Attempt + '_>, EngineError> {
+        let options = match phases {
+            Phases::One => options().try_one_pc(),
+            Phases::Two => options(),
+        };
+        let transaction = self.look(self.client.begin_with_options(options))?;
+        Ok(Box::new(Running { cluster: self, transaction }))
+    }
+
+    fn read(&self, at: u64, keys: &[Vec<u8>], spans: &[Span]) -> Result<Found, EngineError> {
+        self.look(async {
+            let mut scans: JoinSet<Result<_, Error>> = JoinSet::new();
+            for (number, span) in spans.iter().cloned().enumerate() {
+                let client = Arc::clone(&self.client);
+                scans.spawn(async move { Ok((number, scan(client, at, span).await?)) });
+            }
+            let values = get(&self.client, at, keys).await?;
+            let mut found = Found { values, spans: vec![Vec::new(); spans.len()] };
+            while let Some(done) = scans.join_next().await {
+                let (number, rows): (usize, _) = done.map_err(Error::JoinError)??;
+                if let Some(place) = found.spans.get_mut(number) {
+                    *place = rows;
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    fn forget_before(&self, at: u64) -> Result<(), EngineError> {
+        self.look(async { self.client.gc(Timestamp::from_version(at)).await.map(drop) })
+    }
+
+    fn name(&self) -> String {
+        format!("TiKV by {}", self.places)
+    }
+}
+
+impl Attempt for Running<'_> {
+    fn started_at(&self) -> u64 {
+        self.transaction.start_timestamp().version()
+    }
+
+    fn commit(mut self: Box<Self>, mutations: Vec<Mutation>) -> Result<(), CommitError> {
+        let cluster = self.cluster;
+        let transaction = &mut self.transaction;
+        let done = cluster.wait(async {
+            for mutation in mutations {
+                match mutation {
+                    Mutation::Put(key, value) => transaction.put(key, Vec::from(value)).await?,
+                    Mutation::Delete(key) => transaction.delete(key).await?,
+                    Mutation::Lock(key) => transaction.lock_keys([key]).await?,
+                }
+            }
+            transaction.commit().await
+        });
+        let error = match done {
+            Some(Ok(_)) => return Ok(()),
+            Some(Err(error)) => commit_error(&error),
+            None => CommitError::Failed(EngineError::indeterminate(cluster.late())),
+        };
+        if matches!(error, CommitError::Conflict(_) | CommitError::OnePhaseRefused) {
+            // Whatever it has locked would be in the way of others, and of its next attempt, until the locks run out.
+            if let Some(Err(left)) = cluster.wait(transaction.rollback()) {
+                tracing::debug!(%left, "locks stay until they run out");
+            }
+        }
+        Err(error)
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").field("places", &self.places).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Running<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Running").field("start", &self.started_at()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,134 @@
+//! The engine: the store, what it remembers, and the boundary it implements.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use keyspace::{DoneOps, Keyspace, Lanes, Memory, OpenError, Upkeep};
+use meta::{Changes, Engine, EngineError, Facts, Order, Outcome, Page, Scan, Txn, Want};
+use pool::Url;
+
+use crate::changes::TikvChanges;
+use crate::config::Config;
+use crate::store::Store;
+use crate::upkeep;
+
+/// A volume's metadata in a TiKV cluster.
+#[derive(Debug)]
+pub struct TikvEngine {
+    shared: Arc<Shared>,
+    _upkeep: Upkeep,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) keys: Keyspace,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) memory: Memory,
+    pub(crate) lanes: Lanes,
+    pub(crate) done: DoneOps,
+    pub(crate) order: Order,
+    random: RandomState,
+    drawn: AtomicU64,
+}
+
+impl TikvEngine {
+    /// Connects to the cluster that the URL names, and checks the volume under its prefix; `create` makes one that is
+    /// not there.
+    ///
+    /// # Errors
+    /// [`OpenError::Missing`] where there is none, unless `create`; [`OpenError::Newer`] for the layout of a later
+    /// limenfs; [`OpenError::Config`] for a URL that cannot be, and where limenfs was built without TiKV's client;
+    /// [`OpenError::Engine`] where no placement driver answers.
+    pub fn open(url: &Url, create: bool) -> Result<Self, OpenError> {
+        let config = Config::new(url)?;
+        Self::on(connect(&config)?, &config.prefix, config.gc, create)
+    }
+
+    /// The volume under a prefix of a store. `gc`: whether old versions are dropped from here.
+    ///
+    /// # Errors
+    /// As [`TikvEngine::open`].
+    pub fn on(store: Arc<dyn Store>, prefix: &str, gc: bool, create: bool) -> Result<Self, OpenError> {
+        let random = RandomState::new();
+        let shared = Arc::new(Shared {
+            // No prefix has a slash, so that none is the beginning of another.
+            keys: Keyspace::new(format!("{prefix}/")),
+            store,
+            memory: Memory::default(),
+            lanes: Lanes::new(random.hash_one("lanes")),
+            done: DoneOps::default(),
+            order: Order::default(),
+            random,
+            drawn: AtomicU64::new(0),
+        });
+        shared.prepare(prefix, create)?;
+        let upkeep = upkeep::start(&shared, gc)
+            .map_err(|error| OpenError::config(format!("no thread for the upkeep of the volume: {error}")))?;
+        Ok(TikvEngine { shared, _upkeep: upkeep })
+    }
+
+    /// What answers, for people.
+    ///
+    /// # Errors
+    /// Always determinate.
+    pub fn server(&self) -> Result<String, EngineError> {
+        self.shared.store.timestamp()?;
+        Ok(self.shared.store.name())
+    }
+
+    /// What about the server's state can cost data or service: nothing that its client is told of.
+    pub fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Does at once what is otherwise done in the background now and then.
+    pub fn keep_up(&self) {
+        self.shared.keep_up();
+    }
+}
+
+#[cfg(feature = "client")]
+fn connect(config: &Config) -> Result<Arc<dyn Store>, OpenError> {
+    Ok(Arc::new(crate::client::Cluster::connect(config)?))
+}
+
+#[cfg(not(feature = "client"))]
+fn connect(_config: &Config) -> Result<Arc<dyn Store>, OpenError> {
+    Err(OpenError::config(
+        "this limen was built without TiKV's client: build it with cargo build --release -p cli --features tikv",
+    ))
+}
+
+impl Engine for TikvEngine {
+    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+        self.shared.facts(wants)
+    }
+
+    fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
+        self.shared.commit(txns)
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
+        self.shared.page(scan)
+    }
+
+    /// Returns at once: TiKV answers a write when a majority of its region's replicas have synced it to their logs.
+    fn sync(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn wipe(&self) -> Result<(), EngineError> {
+        self.shared.wipe()
+    }
+
+    fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
+        Ok(Some(Box::new(TikvChanges::open(Arc::clone(&self.shared))?)))
+    }
+}
+
+impl Shared {
+    pub(crate) fn random(&self) -> u64 {
+        self.random.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed))
+    }
+}

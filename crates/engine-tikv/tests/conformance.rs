@@ -1,0 +1,5 @@
+//! The conformance suite, on a cluster within this process or on the one that `LIMEN_TEST_TIKV` names.
+
+mod support;
+
+meta::engine_conformance!(support::empty);

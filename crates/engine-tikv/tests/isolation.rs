@@ -1,0 +1,371 @@
+//! What TiKV leaves to its clients: write skew, crashes between the phases, a commit in one phase that is refused; and
+//! what a call costs.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine_tikv::{Mutation, OpenError, Phases, Store, TikvEngine};
+use meta::{Effect, Engine, ErrorKind, Guard, Node, Outcome, Record, Scan, Seq, Txn, Want};
+use support::{Cluster, Counts, Fault, open};
+use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, Time};
+
+const DIR: u64 = 10;
+const LOCK_LIFE: Duration = Duration::from_secs(4);
+
+fn node(ino: u64, kind: FileType) -> Node {
+    let now = Time::from_nanos(1_000_000_000);
+    Node {
+        ino: Ino(ino),
+        kind,
+        mode: Mode::new(0o755),
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        nlink: 1,
+        size: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        access_acl: AclId::NONE,
+        default_acl: AclId::NONE,
+        parent: Ino(0),
+        access_rev: 0,
+    }
+}
+
+fn name(number: u64) -> Name {
+    Name::new(format!("file{number}").as_bytes()).unwrap()
+}
+
+fn txn(op: u64, guards: Vec<Guard>, effects: Vec<Effect>) -> Txn {
+    Txn { op_id: OpId(1 << 64 | u128::from(op)), guards, effects }
+}
+
+fn touch(ino: u64, nanos: i64) -> Effect {
+    let now = Some(Time::from_nanos(nanos));
+    Effect::Touch { ino: Ino(ino), atime: None, mtime: now, ctime: now }
+}
+
+/// What a create of the file `number` in the directory [`DIR`] sends.
+fn create(number: u64) -> Txn {
+    let (parent, name) = (Ino(DIR), name(number));
+    let guards =
+        vec![Guard::Access { ino: parent, rev: 0 }, Guard::EdgeAbsent { parent, name: name.clone() }];
+    let effects = vec![
+        Effect::PutNode(node(1000 + number, FileType::Regular)),
+        Effect::PutEdge { parent, name, ino: Ino(1000 + number), kind: FileType::Regular },
+        touch(DIR, 2_000_000_000 + number as i64),
+    ];
+    txn(number, guards, effects)
+}
+
+/// A volume with the directory [`DIR`] in the one with number 2.
+fn volume(cluster: &Arc<Cluster>) -> TikvEngine {
+    let engine = open(cluster, true);
+    let edge = Effect::PutEdge { parent: Ino(2), name: name(DIR), ino: Ino(DIR), kind: FileType::Directory };
+    let dirs = [2, DIR].map(|ino| Effect::PutNode(node(ino, FileType::Directory)));
+    done(&engine, txn(u64::MAX, Vec::new(), dirs.into_iter().chain([edge]).collect()));
+    engine
+}
+
+fn done(engine: &TikvEngine, txn: Txn) -> (Seq, Vec<Node>) {
+    match engine.commit(&[txn]).unwrap().pop() {
+        Some(Outcome::Committed { seq, nodes }) => (seq, nodes),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn conflicts(engine: &TikvEngine, txn: Txn) -> bool {
+    matches!(engine.commit(&[txn]).unwrap()[..], [Outcome::Conflict(_)])
+}
+
+fn inodes(engine: &TikvEngine) -> u64 {
+    match engine.read(&[Want::Usage]).unwrap().records[..] {
+        [Record::Usage(usage)] => usage.inodes,
+        ref other => panic!("{other:?}"),
+    }
+}
+
+fn entries(engine: &TikvEngine) -> usize {
+    let scan = Scan::Dir { parent: Ino(DIR), after: None, limit: 1000, nodes: false };
+    engine.scan(&scan).unwrap().facts.records.len()
+}
+
+/// Commits `first` on one handle, and `second` on another one between the reads of the first and its commit. Says which
+/// of the two were committed. With `used`, each handle has added an inode to the volume before.
+fn interleaved(cluster: &Arc<Cluster>, used: bool, first: Txn, second: Txn) -> (bool, bool) {
+    let (one, other) = (open(cluster, false), open(cluster, false));
+    if used {
+        done(&one, txn(11, Vec::new(), vec![Effect::PutNode(node(900, FileType::Regular))]));
+        done(&other, txn(12, Vec::new(), vec![Effect::PutNode(node(901, FileType::Regular))]));
+    }
+    let hooked = std::sync::mpsc::channel();
+    cluster.before_commit(move || hooked.0.send(!conflicts(&other, second)).expect("a receiver"));
+    let first = !conflicts(&one, first);
+    (first, hooked.1.try_recv().expect("the second to have run in between"))
+}
+
+/// Two transactions each of which looks at what the other one writes, in a volume where `room` inodes fit.
+fn skewed(room: u64) -> Vec<(&'static str, Txn, Txn)> {
+    let absent = |name| vec![Guard::Setting { name, value: None }];
+    let set = |name| vec![Effect::PutSetting { name, value: "1".to_owned() }];
+    let room = || vec![Guard::Room { max_inodes: room, max_blocks: 100 }];
+    let put = |ino| vec![Effect::PutNode(node(ino, FileType::Regular))];
+    let make = Effect::PutEdge { parent: Ino(DIR), name: name(1), ino: Ino(5), kind: FileType::Regular };
+    let remove =
+        vec![Effect::DropEdge { parent: Ino(2), name: name(DIR) }, Effect::DropNode { ino: Ino(DIR) }];
+    vec![
+        ("two settings", txn(1, absent("a"), set("b")), txn(2, absent("b"), set("a"))),
+        ("the last inode that fits", txn(1, room(), put(20)), txn(2, room(), put(21))),
+        (
+            "an entry in a directory that goes",
+            txn(1, vec![Guard::Access { ino: Ino(DIR), rev: 0 }], vec![make]),
+            txn(2, vec![Guard::Empty { ino: Ino(DIR) }], remove),
+        ),
+    ]
+}
+
+#[test]
+fn transactions_that_look_at_what_others_write_exclude_each_other() {
+    for (used, room) in [(false, 3), (true, 5)] {
+        for (what, first, second) in skewed(room) {
+            for (first, second) in [(first.clone(), second.clone()), (second, first)] {
+                let cluster = Cluster::new();
+                let _engine = volume(&cluster);
+                assert_eq!(interleaved(&cluster, used, first, second), (false, true), "{what}");
+            }
+        }
+    }
+}
+
+/// Shows that the test above sees what it is there for: on a store on which keys are not locked that decide and are not
+/// written, both succeed.
+#[test]
+fn without_locks_they_would_not() {
+    for (what, first, second) in skewed(5) {
+        let cluster = Cluster::without_locks();
+        let _engine = volume(&cluster);
+        assert_eq!(interleaved(&cluster, true, first, second), (true, true), "{what}");
+    }
+}
+
+#[test]
+fn what_is_shown_of_an_inode_is_as_of_its_number() {
+    let cluster = Cluster::new();
+    let engine = volume(&cluster);
+    let links = Effect::AddLinks { ino: Ino(DIR), delta: 5 };
+    let (one, other) = (open(&cluster, false), open(&cluster, false));
+    let (send, receive) = std::sync::mpsc::channel();
+    let times = txn(2, Vec::new(), vec![touch(DIR, 77_000_000_000)]);
+    cluster.before_commit(move || send.send(done(&other, times)).expect("a receiver"));
+    let (later, nodes) = done(&one, txn(1, Vec::new(), vec![links]));
+    let (earlier, before) = receive.try_recv().expect("what came in between");
+    assert!(earlier < later, "{earlier:?} {later:?}");
+    assert_eq!((before[0].nlink, before[0].mtime), (1, Time::from_nanos(77_000_000_000)));
+    assert_eq!((nodes[0].nlink, nodes[0].mtime), (6, Time::from_nanos(77_000_000_000)));
+    assert_eq!(
+        engine.read(&[Want::Node(Ino(DIR))]).unwrap().records,
+        [Record::Node(Ino(DIR), Some(nodes[0]))]
+    );
+}
+
+#[test]
+fn a_call_is_a_timestamp_a_read_and_a_commit() {
+    let one_phase = Counts { timestamps: 1, reads: 1, prewrites: 1, commits: 0 };
+    let look = Counts { timestamps: 1, reads: 1, ..Counts::default() };
+    let cluster = Cluster::new();
+    let engine = volume(&cluster);
+    let costs = |what: &str, call: &dyn Fn(), expected: Counts| {
+        cluster.counts();
+        call();
+        assert_eq!(cluster.counts(), expected, "{what}");
+    };
+    costs("a create", &|| drop(done(&engine, create(1))), one_phase);
+    let sixteen: Vec<Txn> = (100..116).map(create).collect();
+    costs("16 creates", &|| drop(engine.commit(&sixteen).unwrap()), one_phase);
+    costs("a look at a name", &|| drop(engine.read(&[Want::Entry(Ino(DIR), name(1))]).unwrap()), look);
+    costs("a listing", &|| assert_eq!(entries(&engine), 17), look);
+    let chmod = |op| {
+        let mut access = meta::Access::from(&node(1001, FileType::Regular));
+        access.mode = Mode::new(0o600);
+        let guards = vec![Guard::Access { ino: Ino(1001), rev: op - 50 }];
+        txn(op, guards, vec![Effect::SetAccess { ino: Ino(1001), access }, touch(1001, 5_000_000_000)])
+    };
+    costs("a chmod", &|| drop(done(&engine, chmod(50))), one_phase);
+    let rename = txn(
+        60,
+        vec![
+            Guard::EdgeIs { parent: Ino(DIR), name: name(1), ino: Ino(1001) },
+            Guard::EdgeAbsent { parent: Ino(DIR), name: name(2) },
+        ],
+        vec![
+            Effect::DropEdge { parent: Ino(DIR), name: name(1) },
+            Effect::PutEdge { parent: Ino(DIR), name: name(2), ino: Ino(1001), kind: FileType::Regular },
+            touch(DIR, 6_000_000_000),
+        ],
+    );
+    costs("a rename", &|| drop(done(&engine, rename.clone())), one_phase);
+    let remove = txn(
+        61,
+        vec![Guard::EdgeIs { parent: Ino(DIR), name: name(2), ino: Ino(1001) }],
+        vec![
+            Effect::DropEdge { parent: Ino(DIR), name: name(2) },
+            Effect::DropNode { ino: Ino(1001) },
+            touch(DIR, 7_000_000_000),
+        ],
+    );
+    costs("a removal", &|| drop(done(&engine, remove.clone())), one_phase);
+    costs("a claim", &|| drop(done(&engine, txn(62, create(1).guards, Vec::new()))), look);
+    let taken = || assert!(conflicts(&engine, Txn { op_id: OpId(7), ..create(100) }));
+    costs("a create of a name that is taken", &taken, look);
+    // A client that has seen nothing looks a name up in one read, and needs one more to learn where an inode is.
+    let stranger = open(&cluster, false);
+    costs("a cold look", &|| drop(stranger.read(&[Want::Entry(Ino(2), name(DIR))]).unwrap()), look);
+    let stranger = open(&cluster, false);
+    let cold = Counts { reads: 2, ..one_phase };
+    costs("a create in a directory never seen", &|| drop(done(&stranger, create(3))), cold);
+    // What others have done meanwhile costs nothing, unless it moved the directory.
+    done(&engine, create(4));
+    costs("a create after others'", &|| drop(done(&stranger, create(5))), one_phase);
+    // Over several regions the commit has a timestamp of its own.
+    let cluster = Cluster::split(&[b"v_/e", b"v_/n"]);
+    let engine = volume(&cluster);
+    cluster.counts();
+    done(&engine, create(1));
+    assert_eq!(cluster.counts(), Counts { timestamps: 2, reads: 1, prewrites: 3, commits: 1 });
+}
+
+#[test]
+fn a_commit_in_one_phase_that_is_refused_is_attempted_in_two() {
+    let cluster = Cluster::new();
+    let engine = volume(&cluster);
+    cluster.counts();
+    cluster.fail_next(Fault::OnePhaseRefused);
+    done(&engine, create(1));
+    let counts = cluster.counts();
+    assert_eq!((counts.prewrites, counts.commits, counts.reads), (2, 1, 2), "{counts:?}");
+    assert_eq!((inodes(&engine), entries(&engine)), (3, 1), "once");
+    // The next one is asked for in one phase again.
+    done(&engine, create(2));
+    assert_eq!(cluster.counts().commits, 0);
+}
+
+#[test]
+fn a_client_that_dies_between_the_phases_is_cleaned_up_after() {
+    let cluster = Cluster::split(&[b"v_/e", b"v_/n"]);
+    let (dead, other) = (volume(&cluster), open(&cluster, false));
+    cluster.fail_next(Fault::DeadAfterPrewrite);
+    let error = dead.commit(&[create(1)]).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Indeterminate, "{error}");
+    assert!(cluster.locks() > 5, "it has left its locks behind");
+    // As long as it may live, its locks are respected.
+    let error = other.read(&[Want::Entry(Ino(DIR), name(1))]).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Determinate { transient: true }, "{error}");
+    cluster.advance(LOCK_LIFE);
+    let found = other.read(&[Want::Entry(Ino(DIR), name(1))]).unwrap();
+    assert_eq!(found.records, [Record::Edge(Ino(DIR), name(1), None)]);
+    done(&other, create(2));
+    // It was not done, so that its repetition does it.
+    done(&dead, create(1));
+    assert_eq!((inodes(&other), entries(&other)), (4, 2));
+}
+
+#[test]
+fn an_answer_that_is_lost_is_asked_for_again() {
+    for boundaries in [&[][..], &[&b"v_/e"[..], b"v_/n"]] {
+        let cluster = Cluster::split(boundaries);
+        let (engine, other) = (volume(&cluster), open(&cluster, false));
+        let mut changes = other.watch().unwrap().unwrap();
+        cluster.fail_next(Fault::AnswerLost);
+        let error = engine.commit(&[create(1), create(2)]).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Indeterminate, "{error}");
+        // Its locks, should there be any, say that it was committed.
+        assert_eq!((inodes(&other), entries(&other)), (4, 2), "others see that it was done");
+        let told = changes.next(Duration::ZERO).unwrap();
+        assert_eq!(told.iter().map(|change| change.by).collect::<Vec<_>>(), [SessionId(1), SessionId(1)]);
+        let again = engine.commit(&[create(1), create(2)]).unwrap();
+        let repeated = told.iter().map(|change| Outcome::Committed { seq: change.seq, nodes: Vec::new() });
+        assert_eq!(again, repeated.collect::<Vec<_>>(), "it is not done twice");
+        assert_eq!((inodes(&engine), entries(&engine)), (4, 2));
+        assert_eq!(changes.next(Duration::ZERO).unwrap(), []);
+
+        cluster.fail_next(Fault::RequestLost);
+        let error = engine.commit(&[create(3)]).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Indeterminate, "{error}");
+        cluster.advance(LOCK_LIFE);
+        assert_eq!(entries(&other), 2);
+        done(&engine, create(3));
+        assert_eq!((inodes(&other), entries(&other)), (5, 3));
+    }
+}
+
+#[test]
+fn a_transaction_that_was_rolled_back_by_others_is_attempted_anew() {
+    let cluster = Cluster::split(&[b"v_/e", b"v_/n"]);
+    let (engine, other) = (volume(&cluster), open(&cluster, false));
+    let clock = Arc::clone(&cluster);
+    // It comes so late to its second phase that another client has taken it for dead.
+    cluster.between_phases(move || {
+        clock.advance(LOCK_LIFE);
+        done(&other, create(2));
+    });
+    done(&engine, create(1));
+    assert_eq!((inodes(&engine), entries(&engine)), (4, 2));
+}
+
+#[test]
+fn what_is_kept_up_stays_bounded() {
+    let cluster = Cluster::new();
+    let engine = volume(&cluster);
+    for number in 0..100 {
+        // Each handle adds to the usage in a lane of its own.
+        done(&open(&cluster, false), create(number));
+    }
+    let mut changes = engine.watch().unwrap().unwrap();
+    let before = cluster.records();
+    engine.keep_up();
+    assert_eq!(inodes(&engine), 102);
+    assert_eq!(changes.next(Duration::ZERO).unwrap(), [], "nothing has changed");
+    // Lanes are cleared away when nobody has written them for long, which is no news either.
+    cluster.advance(Duration::from_secs(3600));
+    engine.keep_up();
+    assert_eq!(changes.next(Duration::ZERO).unwrap(), []);
+    done(&engine, create(1000));
+    assert_eq!(changes.next(Duration::ZERO).unwrap().len(), 1);
+    cluster.advance(Duration::from_secs(3600));
+    cluster.forget_before(cluster.timestamp().unwrap()).unwrap();
+    assert!(cluster.records() < before * 2 / 3, "{} of {before}", cluster.records());
+    done(&engine, create(1001));
+    assert_eq!((inodes(&engine), entries(&engine)), (104, 102));
+    assert_eq!(changes.next(Duration::ZERO).unwrap().len(), 1);
+    engine.wipe().unwrap();
+    assert!(changes.next(Duration::ZERO).is_err(), "who watches hears that all of it is gone");
+}
+
+#[test]
+fn a_volume_is_there_or_not_and_of_a_version() {
+    let cluster = Cluster::new();
+    let store = || cluster.clone() as Arc<dyn Store>;
+    assert!(matches!(TikvEngine::on(store(), "v_", true, false), Err(OpenError::Missing(_))));
+    let engine = open(&cluster, true);
+    assert_eq!(engine.warnings(), Vec::<String>::new());
+    assert!(engine.server().unwrap().contains("TiKV"));
+    let _again = open(&cluster, true);
+    // As a later version may write it.
+    let put = |value: &[u8]| {
+        let attempt = cluster.begin(Phases::Two).unwrap();
+        let value = [value, &attempt.started_at().to_be_bytes()].concat().into();
+        attempt.commit(vec![Mutation::Put(b"v_/v".to_vec(), value)]).unwrap();
+    };
+    put(b"2");
+    assert!(matches!(
+        TikvEngine::on(store(), "v_", true, true),
+        Err(OpenError::Newer { found: 2, known: 1 })
+    ));
+    put(b"?");
+    assert!(matches!(TikvEngine::on(store(), "v_", true, true), Err(OpenError::NotLimenfs(_))));
+    let text = format!("{:?}", TikvEngine::on(store(), "w_", true, false).unwrap_err());
+    assert!(text.contains("w_"), "prefixes are apart: {text}");
+}

@@ -1,0 +1,5 @@
+//! The rules of the operations, on a cluster within this process or on the one that `LIMEN_TEST_TIKV` names.
+
+mod support;
+
+meta::ops_suite!(support::empty);
