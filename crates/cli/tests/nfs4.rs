@@ -397,7 +397,8 @@ fn files_are_used_by_right() {
     // A file that was just made is open for what it was made for.
     let d = dir(&volume, "d", "A::2:wx");
     as_user(2, 2, || {
-        let mut made = OpenOptions::new().write(true).create_new(true).mode(0).open(d.join("made")).unwrap();
+        let mut made =
+            OpenOptions::new().write(true).create_new(true).mode(0o000).open(d.join("made")).unwrap();
         made.write_all(b"x").unwrap();
     });
 }
