@@ -9,7 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use acl::nfs4::{AclFlags, Nfs4Acl, Scope};
 use acl::posix::PosixAcl;
@@ -266,6 +266,16 @@ fn a_walk_over_cached_names_is_checked() {
     as_member(1001, 1, &[20], || refused(fs::read(inexact.join("sub/f")), Errno::ACCESS));
 }
 
+/// A process that ends with the test, also where that fails.
+#[derive(Debug)]
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = (self.0.kill(), self.0.wait());
+    }
+}
+
 /// A LOOKUP that is refused makes the kernel drop the name, and with it what is mounted there. Built so that LOOKUP was
 /// what refused members of group 20, and names below such a directory served for no time, a stat of theirs unmounted.
 #[test]
@@ -278,9 +288,9 @@ fn a_refused_walk_takes_nothing_from_others() {
     let there = d.join("mounted");
     mount("none", &there, "tmpfs", MountFlags::empty(), None).unwrap();
     fs::write(there.join("f"), "text").unwrap();
-    let mut other =
-        Command::new("sleep").arg("600").current_dir(d.join("work")).stdin(Stdio::null()).spawn().unwrap();
-    let cwd = || fs::read_link(format!("/proc/{}/cwd", other.id())).unwrap();
+    let mut sleep = Command::new("sleep");
+    let other = Ended(sleep.arg("600").current_dir(d.join("work")).stdin(Stdio::null()).spawn().unwrap());
+    let cwd = || fs::read_link(format!("/proc/{}/cwd", other.0.id())).unwrap();
     let before = cwd();
     for _ in 0..20 {
         as_member(1001, 1, &[20], || {
@@ -291,10 +301,8 @@ fn a_refused_walk_takes_nothing_from_others() {
         assert_eq!(fs::read(there.join("f")).unwrap(), b"text", "it is still mounted");
         assert_eq!(cwd(), before, "and its name not gone");
     }
-    let ended = unmount(&there, UnmountFlags::empty());
-    other.kill().unwrap();
-    other.wait().unwrap();
-    ended.unwrap();
+    drop(other);
+    unmount(&there, UnmountFlags::empty()).unwrap();
 }
 
 #[test]
