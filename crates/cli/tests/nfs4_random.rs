@@ -242,6 +242,7 @@ fn what_happens_is_what_the_entries_say() {
         }
     }
     eprintln!("{granted} granted, {refused} refused");
-    assert!(granted > 500 && refused > 500, "{granted} {refused}");
+    let all = granted + refused;
+    assert!(granted * 20 > all && refused * 20 > all, "{granted} of {all} were granted");
     assert!(fs::metadata(volume.at("")).unwrap().permissions().mode() & 0o777 == 0o755);
 }
