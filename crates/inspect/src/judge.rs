@@ -169,12 +169,22 @@ fn nfs4_access(cred: &Cred, want: Mask, subject: &Subject, acl: Option<&Nfs4Acl>
         return Verdict::granted(ground);
     }
     let left = want.without(granted);
-    let with = |caps: Caps| cred.caps.has(caps) && nfs4_overrides(caps, subject).has(left);
+    let with = |caps: Caps| cred.caps.has(caps) && nfs4_overrides(caps, subject, acl).has(left);
     by_capability(with, ground)
 }
 
-fn nfs4_overrides(caps: Caps, subject: &Subject) -> Mask {
-    nfs4::overrides(caps, subject.kind.is_dir(), subject.mode.rwx() & 0o111 != 0)
+/// What capabilities add, as the operations of a volume have it.
+pub(crate) fn nfs4_overrides(caps: Caps, subject: &Subject, acl: Option<&Nfs4Acl>) -> Mask {
+    let any_execute = subject.mode.rwx() & 0o111 != 0 || acl.is_some_and(Nfs4Acl::lets_anybody_execute);
+    nfs4::overrides(caps, subject.kind.is_dir(), any_execute)
+}
+
+/// What is decided about the removal of a file: a mode says nothing of `DELETE`.
+pub(crate) fn nfs4_target(cred: &Cred, subject: &Subject, acl: Option<&Nfs4Acl>) -> nfs4::Decision {
+    match acl {
+        Some(_) => nfs4::decide(cred, &[], &nfs4_node(subject, acl)),
+        None => nfs4::Decision::default(),
+    }
 }
 
 /// What the entries grant of `want`, and which of them decide.
@@ -192,13 +202,14 @@ fn nfs4_ground(cred: &Cred, want: Mask, subject: &Subject, acl: Option<&Nfs4Acl>
 
 /// Twin of [`nfs4::may_remove`], with its reason.
 fn remove(cred: &Cred, subject: &Subject, dir: &Subject) -> Verdict {
-    let decide = |of: &Subject| match &of.rules {
-        Rules::Nfs4(acl) => nfs4::decide(cred, &[], &nfs4_node(of, acl.as_ref())),
-        Rules::Posix(_) => nfs4::decide(cred, &[], &nfs4_node(of, None)),
+    let acl_of = |of: &Subject| match &of.rules {
+        Rules::Nfs4(acl) => acl.clone(),
+        Rules::Posix(_) => None,
     };
+    let (dir_acl, own_acl) = (acl_of(dir), acl_of(subject));
     let removal = nfs4::Removal {
-        parent: decide(dir),
-        target: decide(subject),
+        parent: nfs4::decide(cred, &[], &nfs4_node(dir, dir_acl.as_ref())),
+        target: nfs4_target(cred, subject, own_acl.as_ref()),
         parent_mode: dir.mode,
         parent_uid: dir.uid,
         target_uid: subject.uid,
@@ -215,16 +226,12 @@ fn remove(cred: &Cred, subject: &Subject, dir: &Subject) -> Verdict {
     if errno == Some(Errno::EPERM) {
         return Verdict::refused(Errno::EPERM, Ground::OwnsNeither);
     }
-    let acl_of = |of: &Subject| match &of.rules {
-        Rules::Nfs4(acl) => acl.clone(),
-        Rules::Posix(_) => None,
-    };
     let own = removal.target;
     let decided_by_file = own.granted.has(Mask::DELETE) || own.denied.has(Mask::DELETE);
     let (_, ground) = if decided_by_file {
-        nfs4_ground(cred, Mask::DELETE, subject, acl_of(subject).as_ref())
+        nfs4_ground(cred, Mask::DELETE, subject, own_acl.as_ref())
     } else {
-        nfs4_ground(cred, Mask::DELETE_CHILD | Mask::WRITE_DATA, dir, acl_of(dir).as_ref())
+        nfs4_ground(cred, Mask::DELETE_CHILD | Mask::WRITE_DATA, dir, dir_acl.as_ref())
     };
     Verdict { errno, ground }
 }

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use acl::identity::DomainTable;
-use acl::nfs4::{Nfs4Acl, Scope};
+use acl::nfs4::{self, Nfs4Acl, Scope};
 use acl::posix::PosixAcl;
 use types::{Errno, FileType, Mode, Name};
 
@@ -77,20 +77,23 @@ fn subject_of(path: &Path, metadata: &Metadata) -> Result<Subject, Trouble> {
         what: "it is of no known type",
     })?;
     // A symbolic link has no ACL, and is never asked for rights.
-    let rules = if kind == FileType::Symlink { Rules::Posix(None) } else { rules_of(path)? };
+    let mode = Mode::new(metadata.mode());
+    let rules = if kind == FileType::Symlink { Rules::Posix(None) } else { rules_of(path, mode, kind)? };
     let (uid, gid) = (metadata.uid(), metadata.gid());
-    Ok(Subject { ino: metadata.ino(), kind, mode: Mode::new(metadata.mode()), uid, gid, rules })
+    Ok(Subject { ino: metadata.ino(), kind, mode, uid, gid, rules })
 }
 
 /// A file that has an NFSv4 ACL is judged by it; the POSIX ACL that it shows beside is not exact.
-fn rules_of(path: &Path) -> Result<Rules, Trouble> {
+fn rules_of(path: &Path, mode: Mode, kind: FileType) -> Result<Rules, Trouble> {
     let damaged = || Trouble::Path {
         path: path.as_os_str().as_bytes().to_vec(),
         what: "its ACL is damaged, or names somebody whom only the volume's database knows",
     };
     if let Some(value) = xattr(path, NFS4_ACL)? {
         let acl = Nfs4Acl::from_xattr(&value, Scope::Entries, &DomainTable::default());
-        return Ok(Rules::Nfs4(Some(acl.map_err(|_| damaged())?)));
+        let acl = acl.map_err(|_| damaged())?;
+        // Of a file without an ACL the mode is shown as one.
+        return Ok(Rules::Nfs4(Some(acl).filter(|acl| *acl != nfs4::from_mode(mode, kind.is_dir()))));
     }
     match xattr(path, POSIX_ACL)? {
         Some(value) => Ok(Rules::Posix(PosixAcl::from_xattr(&value).map_err(|_| damaged())?)),

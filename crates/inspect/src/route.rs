@@ -324,15 +324,17 @@ impl<T: Tree> Walk<'_, T> {
             }
             (_, None) => Err(Stop::Ends(Errno::ENOENT)),
             (_, Some(found)) => {
-                let check = |demand| Check { path: self.below(name), subject: found.subject.clone(), demand };
-                match dir.rules {
-                    Rules::Nfs4(_) => self.checks.push(check(Demand::Remove { dir: Box::new(dir) })),
-                    Rules::Posix(_) => {
-                        let sticky = dir.mode.has(Mode::STICKY);
-                        let sticky = sticky.then(|| check(Demand::Sticky { dir_uid: dir.uid }));
-                        self.demand(Demand::Names);
-                        self.checks.extend(sticky);
-                    }
+                let path = self.below(name);
+                let check = |demand| Check { path: path.clone(), subject: found.subject.clone(), demand };
+                let sticky = dir.mode.has(Mode::STICKY).then(|| check(Demand::Sticky { dir_uid: dir.uid }));
+                // The kernel goes by what it is shown, which for a directory with an NFSv4 ACL is never too little; a
+                // sticky bit holds there too, against a file's own `DELETE` as well.
+                if !matches!(dir.rules, Rules::Nfs4(Some(_))) {
+                    self.demand(Demand::Names);
+                }
+                self.checks.extend(sticky);
+                if let Rules::Nfs4(_) = dir.rules {
+                    self.checks.push(check(Demand::Remove { dir: Box::new(dir) }));
                 }
                 if self.path.ends_with(b"/") && !found.subject.kind.is_dir() {
                     return Err(Stop::Ends(Errno::ENOTDIR));

@@ -1,4 +1,4 @@
-//! Routes and reasons on a volume in memory; on real mounts, against the kernel, it is `cli/tests/access.rs`.
+//! Routes and reasons on a volume in memory; on real mounts, against the kernel, `cli/tests/access.rs` does.
 
 mod common;
 

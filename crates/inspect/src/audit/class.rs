@@ -9,7 +9,7 @@ use meta::{AclKind, Node};
 use types::{AclId, Caps, FileType, Mode};
 
 use super::{AuditError, Rights, View};
-use crate::judge::nfs4_node;
+use crate::judge::{nfs4_node, nfs4_overrides, nfs4_target};
 use crate::subject::{Rules, Subject};
 
 /// Decisions remembered, some 100 bytes each; when there are more, they are made anew.
@@ -42,7 +42,15 @@ pub(super) struct Decided {
     mode: Mode,
     own: bool,
     /// Where NFSv4 rules hold.
-    nfs4: Option<nfs4::Decision>,
+    nfs4: Option<Nfs4>,
+}
+
+/// What the removal of names depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Nfs4 {
+    decision: nfs4::Decision,
+    target: nfs4::Decision,
+    has_acl: bool,
 }
 
 /// A directory as far as what is in it depends on it.
@@ -140,8 +148,7 @@ impl<'a> Classes<'a> {
             }
             Rules::Nfs4(acl) => {
                 let decision = nfs4::decide(cred, &[], &nfs4_node(&subject, acl.as_ref()));
-                let any_execute = mode.rwx() & 0o111 != 0;
-                let granted = decision.granted | nfs4::overrides(cred.caps, is_dir, any_execute);
+                let granted = decision.granted | nfs4_overrides(cred.caps, &subject, acl.as_ref());
                 let names = nfs4::Mask::WRITE_DATA | nfs4::Mask::EXECUTE;
                 Decided {
                     read: granted.has(nfs4::Mask::READ_DATA),
@@ -151,7 +158,11 @@ impl<'a> Classes<'a> {
                     uid,
                     mode,
                     own,
-                    nfs4: Some(decision),
+                    nfs4: Some(Nfs4 {
+                        decision,
+                        target: nfs4_target(cred, &subject, acl.as_ref()),
+                        has_acl: acl.is_some(),
+                    }),
                 }
             }
         }))
@@ -160,21 +171,22 @@ impl<'a> Classes<'a> {
     /// What may be done with a name, given what its directory and its file are decided to be.
     pub(super) fn rights(&self, kind: FileType, above: Option<&Above>, decided: &Decided) -> Rights {
         let cred = &self.view.cred;
-        let delete = above.is_some_and(|Above { decided: dir, .. }| match (dir.nfs4, decided.nfs4) {
-            (Some(parent), Some(target)) => {
-                let removal = nfs4::Removal {
-                    parent,
-                    target,
-                    parent_mode: dir.mode,
-                    parent_uid: dir.uid,
-                    target_uid: decided.uid,
-                };
-                nfs4::may_remove(cred, &removal).is_ok()
-            }
-            _ => {
-                let is_free = !dir.mode.has(Mode::STICKY) || cred.uid == dir.uid || decided.own;
-                dir.names && is_free
-            }
+        let delete = above.is_some_and(|Above { decided: dir, .. }| {
+            let is_free = !dir.mode.has(Mode::STICKY) || cred.uid == dir.uid || decided.own;
+            let may = match (dir.nfs4, decided.nfs4) {
+                (Some(parent), Some(file)) => {
+                    let removal = nfs4::Removal {
+                        parent: parent.decision,
+                        target: file.target,
+                        parent_mode: dir.mode,
+                        parent_uid: dir.uid,
+                        target_uid: decided.uid,
+                    };
+                    (parent.has_acl || dir.names) && nfs4::may_remove(cred, &removal).is_ok()
+                }
+                _ => dir.names,
+            };
+            may && is_free
         });
         let Decided { read, write, execute, own, .. } = *decided;
         if kind == FileType::Symlink {
