@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
+use crate::access::AccessArgs;
 use crate::bench::BenchArgs;
 use crate::fsck::FsckArgs;
 use crate::gc::GcArgs;
+use crate::ls::LsArgs;
 use crate::mdtest::MdtestArgs;
 use crate::units::parse_size;
 
@@ -45,6 +47,10 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Show what is stored of files on a mount: inode, ACLs, slices, objects
     Info(InfoArgs),
+    /// List directories with attributes and ACLs in bulk, on a mount or straight from a volume's database
+    Ls(LsArgs),
+    /// Say why somebody may or may not, who may what, and what a change would change
+    Access(AccessArgs),
     /// Remove a volume with all its files, for good
     Destroy(DestroyArgs),
     /// Show a volume's settings, and change those that may change

@@ -15,10 +15,11 @@ use types::{AclId, BLOCK_BYTES, CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, S
 
 use crate::args::InfoArgs;
 use crate::fault::Fault;
+use crate::modes::kind_name;
 use crate::output::{self, Table};
 use crate::paths;
-use crate::registry;
-use crate::url::{Database, MetaUrl};
+use crate::target::volume_behind;
+use crate::url::Database;
 
 /// Chunks shown of one file, 16 GiB of it; a sparse file may have very many.
 const MAX_CHUNKS: u64 = 256;
@@ -31,7 +32,10 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Fault> {
         let device = metadata.dev();
         let (volume, database) = match open.entry(device) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => place.insert(find(path, device)?),
+            Entry::Vacant(place) => {
+                let (database, volume) = volume_behind(path, device)?;
+                place.insert((volume.name, database))
+            }
         };
         if metadata.is_file() {
             // What the mount still holds in memory is stored first, so that it can be shown; without the right to
@@ -48,21 +52,6 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Fault> {
         }
     }
     if args.json { output::print_json(&Value::Array(values)) } else { Ok(()) }
-}
-
-/// The volume that files with this device number are on.
-fn find(path: &Path, device: u64) -> Result<(String, Database), Fault> {
-    let entry = registry::by_device(device).ok_or_else(|| {
-        Fault::new("this is not on a limenfs volume that this user has mounted").at(path.display())
-    })?;
-    let url = MetaUrl::parse(&entry.url)?;
-    if let MetaUrl::Memory(_) = url {
-        return Err(Fault::new(format!("the volume is in the memory of process {}", entry.process.pid))
-            .at(path.display())
-            .advise("only volumes in a database can be looked into"));
-    }
-    let (database, volume) = url.open_volume()?;
-    Ok((volume.name, database))
 }
 
 /// The number of the directory that `path` is in.
@@ -227,18 +216,6 @@ fn source_text(source: &SliceSource) -> String {
         SliceSource::Hole => "a hole".to_owned(),
         SliceSource::Inline(_) => "in the metadata".to_owned(),
         SliceSource::Blocks { id, offset, size } => format!("slice {id}, from {offset} of {size} bytes"),
-    }
-}
-
-fn kind_name(kind: FileType) -> &'static str {
-    match kind {
-        FileType::Fifo => "fifo",
-        FileType::CharDevice => "character device",
-        FileType::Directory => "directory",
-        FileType::BlockDevice => "block device",
-        FileType::Regular => "file",
-        FileType::Symlink => "symlink",
-        FileType::Socket => "socket",
     }
 }
 

@@ -4,18 +4,21 @@
 //! |---|---|
 //! | `args` | the command line |
 //! | `format`, `mount`, `umount`, `status`, `info`, `config`, `destroy`, `version` | one command each |
+//! | `ls`, `access` | what is there, who may what, and why |
 //! | `fsck`, `gc`, with `scrub` | is the volume whole, and what of it is not needed |
 //! | `rmr`, `warmup`, `bench` | commands for any mounted path |
 //! | `mdtest` | the metadata benchmark, without a mount |
-//! | `url` | from a metadata URL to an engine |
+//! | `url`, `target` | from a metadata URL to an engine; a path on this machine or in a volume |
 //! | `options` | `-o` of `limen mount` |
 //! | `daemon` | `limen mount -d`: a process of its own that says when it serves |
 //! | `registry` | which process serves which mount on this machine |
 //! | `statistics` | what a mount tells of its work |
 //! | `pool`, `interrupt` | walks of trees by several threads; Ctrl-C |
 //! | `process`, `paths` | processes by id and start time; where a user's files go |
+//! | `users`, `modes` | names of users and groups; modes in letters |
 //! | `log`, `output`, `units`, `fault` | what people and programs read |
 
+mod access;
 mod args;
 mod bench;
 mod config;
@@ -28,7 +31,9 @@ mod gc;
 mod info;
 mod interrupt;
 mod log;
+mod ls;
 mod mdtest;
+mod modes;
 mod mount;
 mod network;
 mod options;
@@ -43,9 +48,11 @@ mod staged;
 mod statistics;
 mod status;
 mod store;
+mod target;
 mod umount;
 mod units;
 mod url;
+mod users;
 mod version;
 mod warmup;
 
@@ -77,6 +84,8 @@ fn run(command: Command) -> Result<ExitCode, Fault> {
     }
     let done = match command {
         Command::Fsck(args) => return Ok(fsck::run(&args)),
+        Command::Ls(args) => return Ok(ls::run(&args)),
+        Command::Access(args) => return Ok(access::run(&args)),
         Command::Gc(args) => gc::run(&args),
         Command::Format(args) => format::run(&args),
         Command::Mount(args) => mount::run(&args),

@@ -1,0 +1,124 @@
+//! Fills a formatted, empty volume for measuring `limen access audit`: many files in directories of 100, with so many
+//! distinct ACLs, each file another one than the file before it. Straight into the database, which takes a minute for a
+//! million files.
+//!
+//!     limen format sqlite:///tmp/audit.db audit
+//!     cargo run --release --package cli --example audit-volume -- /tmp/audit.db 1000000 1000
+
+use std::env;
+use std::error::Error;
+use std::path::Path;
+
+use acl::posix::PosixAcl;
+use engine_sqlite::{Options, SqliteEngine};
+use meta::{Counter, Effect, Engine, Meta, Node, Txn};
+use types::{AclId, FileType, Ino, Mode, Name, OpId, Time};
+
+const FILES_IN_DIR: u64 = 100;
+const DIRS_IN_DIR: u64 = 100;
+/// Directories committed at once.
+const BATCH: u64 = 50;
+/// Users and groups that the ACLs name have numbers from here on.
+const FIRST_ID: u64 = 10_000;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let usage = "usage: audit-volume DATABASE FILES ACLS";
+    let args: Vec<String> = env::args().skip(1).collect();
+    let [database, files, acls] = args.as_slice() else { return Err(usage.into()) };
+    let (files, acls): (u64, u64) = (files.parse()?, acls.parse()?);
+    let engine = std::sync::Arc::new(SqliteEngine::open(Path::new(database), &Options::default())?);
+    let meta = Meta::open(engine.clone(), 1)?;
+    let dirs = files.div_ceil(FILES_IN_DIR);
+    let tops = dirs.div_ceil(DIRS_IN_DIR);
+    let first = meta.lease(Counter::Ino, tops + dirs + files)?;
+    let acls = (0..acls).map(acl).collect::<Result<Vec<PosixAcl>, _>>()?;
+    let put = |acl: &PosixAcl| Effect::PutAcl { id: acl.id(), text: acl.to_storage().into() };
+    let mut committed =
+        OpIds { engine: &*engine, session: u128::from(meta.session().0) << 64, count: 1 << 40 };
+    committed.commit(acls.iter().map(put).collect())?;
+
+    let mut effects = vec![Effect::AddLinks { ino: Ino::ROOT, delta: i32::try_from(tops)? }];
+    for top in 0..tops {
+        let ino = Ino(first + top);
+        let below = DIRS_IN_DIR.min(dirs - top * DIRS_IN_DIR);
+        effects.extend(make(Ino::ROOT, &format!("top-{top:04}"), directory(ino, Ino::ROOT, below))?);
+    }
+    for dir in 0..dirs {
+        let (ino, parent) = (Ino(first + tops + dir), Ino(first + dir / DIRS_IN_DIR));
+        effects.extend(make(parent, &format!("dir-{dir:06}"), directory(ino, parent, 0))?);
+        for file in dir * FILES_IN_DIR..files.min((dir + 1) * FILES_IN_DIR) {
+            let acl = acls.get(usize::try_from(file)? % acls.len().max(1));
+            let node = regular(Ino(first + tops + dirs + file), file, acl);
+            effects.extend(make(ino, &format!("file-{file:08}.dat"), node)?);
+        }
+        if dir % BATCH == BATCH - 1 || dir == dirs - 1 {
+            committed.commit(std::mem::take(&mut effects))?;
+        }
+    }
+    engine.sync()?;
+    println!("{files} files in {dirs} directories, {} distinct ACLs", acls.len());
+    Ok(())
+}
+
+struct OpIds<'a> {
+    engine: &'a dyn Engine,
+    session: u128,
+    count: u128,
+}
+
+impl OpIds<'_> {
+    fn commit(&mut self, effects: Vec<Effect>) -> Result<(), Box<dyn Error>> {
+        self.count += 1;
+        let op_id = OpId(self.session | self.count);
+        self.engine.commit(&[Txn { op_id, guards: Vec::new(), effects }])?;
+        Ok(())
+    }
+}
+
+/// 3 to 40 named users and groups.
+fn acl(number: u64) -> Result<PosixAcl, acl::posix::AclError> {
+    let mut text = "u::rw-,g::r--,m::rw-,o::---".to_owned();
+    for entry in 0..3 + number % 38 {
+        let (kind, id) =
+            (if entry % 3 == 0 { "u" } else { "g" }, FIRST_ID + (number * 7 + entry * 13) % 5000);
+        text.push_str(&format!(",{kind}:{id}:{}", if entry % 4 == 0 { "rw-" } else { "r--" }));
+    }
+    PosixAcl::from_text(&text)
+}
+
+fn make(parent: Ino, name: &str, node: Node) -> Result<[Effect; 2], Box<dyn Error>> {
+    let name = Name::new(name.as_bytes())?;
+    Ok([Effect::PutNode(node), Effect::PutEdge { parent, name, ino: node.ino, kind: node.kind }])
+}
+
+fn directory(ino: Ino, parent: Ino, below: u64) -> Node {
+    // Every tenth is closed to all but its owner and group.
+    let mode = if ino.0.is_multiple_of(10) { 0o750 } else { 0o755 };
+    Node { parent, nlink: 2 + below as u32, size: meta::DIR_BYTES, ..node(ino, FileType::Directory, mode, 0) }
+}
+
+fn regular(ino: Ino, number: u64, acl: Option<&PosixAcl>) -> Node {
+    let access_acl = acl.map_or(AclId::NONE, PosixAcl::id);
+    Node { access_acl, ..node(ino, FileType::Regular, 0o660, number % 50) }
+}
+
+fn node(ino: Ino, kind: FileType, mode: u32, owner: u64) -> Node {
+    let now = Time::now();
+    Node {
+        ino,
+        kind,
+        mode: Mode::new(mode),
+        uid: (FIRST_ID + owner) as u32,
+        gid: FIRST_ID as u32,
+        rdev: 0,
+        nlink: 1,
+        size: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        access_acl: AclId::NONE,
+        default_acl: AclId::NONE,
+        parent: Ino(0),
+        access_rev: 1,
+    }
+}

@@ -1,0 +1,357 @@
+//! `limen access audit`: a whole volume and one user.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::process::ExitCode;
+use std::thread;
+
+use clap::ValueHint;
+use inspect::{
+    Audit, AuditError, Counts, Kind, Met, Options, Rights, Seen, Start, Totals, View, VolumeTree, audit,
+};
+use meta::Volume;
+use serde_json::{Value, json};
+use types::Ino;
+
+use super::whatif::{WhatIf, inode_at};
+use super::{show, who};
+use crate::args::parse_threads;
+use crate::fault::Fault;
+use crate::output;
+use crate::target::{Target, path_to_json, show_name, volume_behind};
+use crate::url::Database;
+use crate::users::{Person, Users};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct AuditArgs {
+    /// The volume, or a directory of it, as PATH or META-URL:PATH
+    #[arg(value_name = "PATH|META-URL[:PATH]", value_hint = ValueHint::AnyPath, required_unless_present = "who")]
+    pub(super) target: Option<OsString>,
+    /// What this user can reach, by name or number
+    #[arg(long, value_name = "USER", conflicts_with = "who")]
+    user: Option<String>,
+    /// The groups that the user is in, the primary one first [default: as the user database says]
+    #[arg(long, value_name = "GROUP[,GROUP...]", value_delimiter = ',', requires = "user")]
+    groups: Option<Vec<String>>,
+    /// Who can reach this file or directory, of all users of this machine and all whom its ACLs name
+    #[arg(long, value_name = "PATH|META-URL:PATH", value_hint = ValueHint::AnyPath)]
+    who: Option<OsString>,
+    /// A change to think through, of which nothing is done: "setfacl ...", "chmod ...", "chown ...", "add user U to
+    /// group G" or "remove user U from group G"; only differences are listed
+    #[arg(long, value_name = "CHANGE")]
+    what_if: Option<String>,
+    /// List every name that the user reaches, not only how many
+    #[arg(long)]
+    list: bool,
+    /// Threads that read, without --list
+    #[arg(long, value_name = "N", value_parser = parse_threads)]
+    threads: Option<usize>,
+    /// Print JSON; with --list a line for each name, and one with the sums at the end
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Print comma-separated values
+    #[arg(long, conflicts_with = "json")]
+    pub(super) csv: bool,
+}
+
+const AFTER_HELP: &str = "\
+A name is reached if all directories of the volume above it may be searched; those above a mount point are not asked. Files
+are counted by their names, so one with two names counts twice. delete is the right to take a name away, sticky directories
+considered; own is the right to change mode and ACL.
+
+Each distinct combination of ACL, owner, group and mode is decided once. Directories are read in pages, and memory does not
+grow with the number of files. A volume that is in use may be audited: each page is of one moment.
+
+PATH is a directory on a volume that this user has mounted, whose database is read beside the mount. META-URL:PATH is a path
+from the root of a volume, whether it is mounted or not; the path begins at the first :/ after the URL's own ://.
+
+Examples:
+  limen access audit sqlite:///var/lib/limen/home.db --user ann
+  limen access audit /mnt/project --user ann --list --csv >ann.csv
+  limen access audit --who /mnt/project/report.txt
+  limen access audit /mnt --user ann --list --what-if 'setfacl -R -m g:staff:rX /mnt/project'
+  limen access audit /mnt --what-if 'add user ann to group staff'";
+
+/// What is audited.
+struct Place {
+    database: Database,
+    volume: Volume,
+    dir: Ino,
+    /// What the paths of the names begin with.
+    path: Vec<u8>,
+    /// Of a mount, whose paths are those of this machine.
+    device: Option<u64>,
+}
+
+pub(super) fn run(args: &AuditArgs) -> Result<ExitCode, Fault> {
+    let users = Users::default();
+    let what_if = args.what_if.as_deref().map(|text| WhatIf::parse(text, &users)).transpose()?;
+    if let Some(path) = &args.who {
+        return who::run(args, path, what_if.as_ref());
+    }
+    let user = args.user.as_deref().or(what_if.as_ref().and_then(WhatIf::user));
+    let user = user.ok_or_else(|| {
+        Fault::usage("it has to be known who is asked about").advise("write --user USER or --who PATH")
+    })?;
+    let person = users.person(user, args.groups.as_deref())?;
+    let place = find(args)?;
+    let engine = place.database.engine();
+    let before = View::of(person.cred.clone());
+    let after = match &what_if {
+        None => None,
+        Some(what_if) => {
+            let tree = VolumeTree::new(&*engine, place.volume.acl);
+            let edit = what_if.edit(&tree, place.device)?;
+            Some(View { cred: what_if.cred(&person, &users)?, edit })
+        }
+    };
+    let start = Start { dir: place.dir, path: place.path.clone() };
+    let threads = args.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, |n| n.get()));
+    let views = (&before, after.as_ref());
+    let mut list = List::new(args, what_if.is_some());
+    let each: Option<&mut dyn FnMut(Met<'_>) -> Result<(), Stop>> = None;
+    let found = if args.list {
+        let mut told = |met: Met<'_>| list.tell(met).map_err(Stop::Output);
+        audit(&*engine, place.volume.acl, &start, views, Options { threads }, Some(&mut told))
+    } else {
+        audit(&*engine, place.volume.acl, &start, views, Options { threads }, each)
+    };
+    let found = match found.and_then(|found| list.finish().map(|()| found).map_err(Stop::Output)) {
+        // A reader that has gone away has seen enough.
+        Err(Stop::Output(error)) if error.kind() == ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+        Err(Stop::Output(error)) => return Err(Fault::new(format!("cannot write the output: {error}"))),
+        Err(Stop::Audit(error)) => return Err(Fault::new(error).at(shown(args))),
+        Ok(found) => found,
+    };
+    report(args, &person, &found, what_if.as_ref(), &users)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What ends an audit early.
+enum Stop {
+    Audit(AuditError),
+    Output(io::Error),
+}
+
+impl From<AuditError> for Stop {
+    fn from(error: AuditError) -> Self {
+        Stop::Audit(error)
+    }
+}
+
+fn find(args: &AuditArgs) -> Result<Place, Fault> {
+    let target = args.target.as_deref().unwrap_or_default();
+    match Target::parse(target)? {
+        Target::Local(path) => {
+            let metadata = fs::metadata(&path).map_err(|error| Fault::new(error).at(path.display()))?;
+            let (database, volume) = volume_behind(&path, metadata.dev())?;
+            let (dir, bytes) = (Ino(metadata.ino()), path.as_os_str().as_bytes().to_vec());
+            Ok(Place { database, volume, dir, path: bytes, device: Some(metadata.dev()) })
+        }
+        Target::Volume(url, path) => {
+            let (database, volume) = url.open_volume()?;
+            let engine = database.engine();
+            let dir = inode_at(&VolumeTree::new(&*engine, volume.acl), &path)?;
+            Ok(Place { database, volume, dir, path, device: None })
+        }
+    }
+}
+
+/// What is audited, for people.
+fn shown(args: &AuditArgs) -> String {
+    let target = Target::parse(args.target.as_deref().unwrap_or_default());
+    target.map_or_else(|_| String::new(), |target| show_name(target.show().as_bytes()))
+}
+
+/// The names, as they are met.
+struct List<'a> {
+    args: &'a AuditArgs,
+    /// Only what changes is listed.
+    differs: bool,
+    out: BufWriter<io::Stdout>,
+    begun: bool,
+}
+
+impl<'a> List<'a> {
+    fn new(args: &'a AuditArgs, differs: bool) -> Self {
+        List { args, differs, out: BufWriter::with_capacity(64 << 10, io::stdout()), begun: false }
+    }
+
+    fn tell(&mut self, met: Met<'_>) -> io::Result<()> {
+        let Met { path, kind, before, after } = met;
+        if self.args.csv && !self.begun {
+            self.begun = true;
+            let after = if self.differs { ",reached_after,rights_after" } else { "" };
+            writeln!(self.out, "path,type,reached,rights{after}")?;
+        }
+        let is_told = if self.differs { before != after } else { before.reached };
+        if !is_told {
+            return Ok(());
+        }
+        if self.args.json {
+            let (text, bytes) = path_to_json(path);
+            let mut line = json!({ "path": text, "type": name(kind) });
+            if let Some(bytes) = bytes {
+                line["path_bytes"] = bytes.into();
+            }
+            line["rights"] = letters(before).into();
+            if self.differs {
+                line["reached"] = before.reached.into();
+                line["after"] = json!({ "reached": after.reached, "rights": letters(after) });
+            }
+            return writeln!(self.out, "{line}");
+        }
+        if self.args.csv {
+            // The path is written as it is, between quotation marks (RFC 4180).
+            self.out.write_all(b"\"")?;
+            for part in path.split_inclusive(|&byte| byte == b'"') {
+                self.out.write_all(part)?;
+                if part.ends_with(b"\"") {
+                    self.out.write_all(b"\"")?;
+                }
+            }
+            write!(self.out, "\",{},{},{}", name(kind), u8::from(before.reached), letters(before))?;
+            if self.differs {
+                write!(self.out, ",{},{}", u8::from(after.reached), letters(after))?;
+            }
+            return writeln!(self.out);
+        }
+        let initial = match kind {
+            Kind::Directory => 'd',
+            Kind::File => '-',
+            Kind::Other => 'o',
+        };
+        let shown = |seen: Seen| if seen.reached { letters(seen) } else { "no way".to_owned() };
+        match self.differs {
+            false => writeln!(self.out, "{initial} {}  {}", shown(before), show_name(path)),
+            true => {
+                let (was, is) = (shown(before), shown(after));
+                writeln!(self.out, "{initial} {was:6} -> {is:6}  {}", show_name(path))
+            }
+        }
+    }
+
+    fn finish(mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+fn name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Directory => "directory",
+        Kind::File => "file",
+        Kind::Other => "other",
+    }
+}
+
+/// `rwxdo`, with a line for each right that is missing.
+fn letters(seen: Seen) -> String {
+    let Rights { read, write, execute, delete, own } = seen.rights;
+    let all = [(read, 'r'), (write, 'w'), (execute, 'x'), (delete, 'd'), (own, 'o')];
+    all.into_iter().map(|(has, letter)| if has { letter } else { '-' }).collect()
+}
+
+const COLUMNS: [&str; 7] = ["names", "reached", "read", "write", "execute", "delete", "own"];
+
+fn cells(counts: &Counts) -> [u64; 7] {
+    let Counts { names, reached, read, write, execute, delete, own } = *counts;
+    [names, reached, read, write, execute, delete, own]
+}
+
+fn kinds(totals: &Totals) -> [(&'static str, &Counts); 3] {
+    [("directories", &totals.directories), ("files", &totals.files), ("others", &totals.others)]
+}
+
+fn report(
+    args: &AuditArgs,
+    person: &Person,
+    found: &Audit,
+    what_if: Option<&WhatIf>,
+    users: &Users,
+) -> Result<(), Fault> {
+    if args.json {
+        let value = to_json(args, person, found, what_if);
+        // With a list it is one more line.
+        return if args.list { output::print(&format!("{value}\n")) } else { output::print_json(&value) };
+    }
+    if args.csv {
+        return if args.list { Ok(()) } else { output::print(&to_csv(found, what_if)) };
+    }
+    let mut text = String::new();
+    if args.list {
+        text.push('\n');
+    }
+    text.push_str(&format!("{}, at {}\n", show::person(person, users), shown(args)));
+    text.push_str(&table(&found.before));
+    if let Some(what_if) = what_if {
+        text.push_str(&format!("\nwith: {}\n", show_name(what_if.text.as_bytes())));
+        text.push_str(&table(&found.after));
+        let inspect::Difference { gained, lost } = found.difference;
+        text.push_str(&format!("More is granted of {gained} names, less of {lost}.\n"));
+    }
+    text.push_str(&format!(
+        "\n{} distinct combinations of ACL, owner, group and mode were decided.\n",
+        found.decisions
+    ));
+    if found.damaged > 0 {
+        text.push_str(&format!(
+            "{} names lead to an inode or ACL that is missing or damaged: limen fsck names them.\n",
+            found.damaged
+        ));
+    }
+    output::print(&text)
+}
+
+fn table(totals: &Totals) -> String {
+    let mut text = format!("{:11}", "");
+    COLUMNS.iter().for_each(|column| text.push_str(&format!("  {column:>10}")));
+    text.push('\n');
+    for (kind, counts) in kinds(totals) {
+        text.push_str(&format!("{kind:11}"));
+        cells(counts).iter().for_each(|count| text.push_str(&format!("  {count:>10}")));
+        text.push('\n');
+    }
+    text
+}
+
+fn to_csv(found: &Audit, what_if: Option<&WhatIf>) -> String {
+    let mut text = format!("type,{}\n", COLUMNS.join(","));
+    let mut rows = |totals: &Totals, suffix: &str| {
+        for (kind, counts) in kinds(totals) {
+            let counts: Vec<String> = cells(counts).iter().map(u64::to_string).collect();
+            text.push_str(&format!("{kind}{suffix},{}\n", counts.join(",")));
+        }
+    };
+    rows(&found.before, "");
+    if what_if.is_some() {
+        rows(&found.after, " after");
+    }
+    text
+}
+
+fn to_json(args: &AuditArgs, person: &Person, found: &Audit, what_if: Option<&WhatIf>) -> Value {
+    let totals = |totals: &Totals| -> Value {
+        let of = |counts: &Counts| -> Value {
+            COLUMNS.iter().zip(cells(counts)).map(|(column, count)| (*column, Value::from(count))).collect()
+        };
+        kinds(totals).into_iter().map(|(kind, counts)| (kind, of(counts))).collect()
+    };
+    let mut value = json!({
+        "target": args.target.as_deref().and_then(|text| Target::parse(text).ok()).map(|target| target.show()),
+        "user": show::person_to_json(person),
+        "totals": totals(&found.before),
+        "decisions": found.decisions,
+        "damaged": found.damaged,
+    });
+    if let Some(what_if) = what_if {
+        value["what_if"] = what_if.text.clone().into();
+        value["after"] = totals(&found.after);
+        value["gained"] = found.difference.gained.into();
+        value["lost"] = found.difference.lost.into();
+    }
+    value
+}

@@ -1,0 +1,219 @@
+//! `limen access audit --who`: one path and all users.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::process::ExitCode;
+
+use acl::posix::{Perm, PosixAcl, Tag};
+use inspect::{Route, Rules, Subject, Want};
+use serde_json::{Value, json};
+use types::{Caps, Cred};
+
+use super::audit::AuditArgs;
+use super::whatif::WhatIf;
+use super::{explain, show};
+use crate::fault::Fault;
+use crate::output;
+use crate::target::{Target, show_name};
+use crate::users::{Person, Users};
+
+/// A number that no user has, for whoever is not named. The kernel shows it for ids that it cannot show.
+const NOBODY_ELSE: u32 = u32::MAX - 1;
+
+/// The three rights, each wanted by itself.
+const RIGHTS: [Perm; 3] = [Perm::READ, Perm::WRITE, Perm::EXECUTE];
+
+/// What one user may.
+struct Row {
+    person: Person,
+    before: Found,
+    after: Found,
+}
+
+/// What somebody may do with the file, and what decides it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Found {
+    reached: bool,
+    rights: Perm,
+    /// The refusal on the way, or else what decides the first right that there is, or is not.
+    by: String,
+}
+
+pub(super) fn run(args: &AuditArgs, who: &OsString, what_if: Option<&WhatIf>) -> Result<ExitCode, Fault> {
+    let users = Users::default();
+    let target = target(args, who)?;
+    let mut before = Vec::new();
+    let mut after = Vec::new();
+    for right in RIGHTS {
+        let route = explain::find(&target, Want::Access(right))?;
+        if let Err(errno) = route.end {
+            return Err(Fault::new(errno).at(target.show()));
+        }
+        after.push(
+            what_if.map(|what_if| what_if.route(&route, &target)).transpose()?.unwrap_or(route.clone()),
+        );
+        before.push(route);
+    }
+    let mut rows = Vec::new();
+    for person in people(&before, &after, &users)? {
+        let cred = match what_if {
+            Some(what_if) if person.cred.uid != NOBODY_ELSE => what_if.cred(&person, &users)?,
+            _ => person.cred.clone(),
+        };
+        let (before, after) = (look(&before, &person.cred, &users), look(&after, &cred, &users));
+        rows.push(Row { person, before, after });
+    }
+    if args.json {
+        output::print_json(&to_json(&target, &rows, what_if))?;
+    } else if args.csv {
+        output::print(&to_csv(&rows))?;
+    } else {
+        output::print(&to_text(&target, &rows, what_if))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// With the URL of a volume beside it, a path is one of that volume.
+fn target(args: &AuditArgs, who: &OsString) -> Result<Target, Fault> {
+    let asked = Target::parse(who)?;
+    let Some(beside) = &args.target else { return Ok(asked) };
+    match (Target::parse(beside)?, asked) {
+        (Target::Volume(url, top), Target::Local(path)) if top == b"/" => {
+            Ok(Target::Volume(url, path.into_os_string().into_vec()))
+        }
+        _ => Err(Fault::usage("--who names the file itself: PATH or META-URL:PATH")
+            .advise("leave the other one out")),
+    }
+}
+
+/// Everybody worth asking about: the users of this machine, those whom an ACL on the way names or who own something on
+/// it, and one who is none of them.
+fn people(before: &[Route], after: &[Route], users: &Users) -> Result<Vec<Person>, Fault> {
+    let mut people = users.all()?;
+    let known: BTreeSet<u32> = people.iter().map(|person| person.cred.uid).collect();
+    let subjects = before.iter().chain(after).flat_map(|route| &route.checks).map(|check| &check.subject);
+    let named: BTreeSet<u32> = subjects.flat_map(named).collect();
+    for uid in named.into_iter().filter(|uid| !known.contains(uid)) {
+        let name = users.user(uid);
+        // Of one whom no database knows, the groups are not known either.
+        let person = users.person(&name, None);
+        people.push(person.unwrap_or(Person { name, cred: Cred::new(uid, NOBODY_ELSE, &[], Caps::NONE) }));
+    }
+    people.sort_by(|one, other| (one.cred.uid, &one.name).cmp(&(other.cred.uid, &other.name)));
+    let cred = Cred::new(NOBODY_ELSE, NOBODY_ELSE, &[], Caps::NONE);
+    people.push(Person { name: "everybody else".to_owned(), cred });
+    Ok(people)
+}
+
+/// The users whom an inode's owner or ACL names.
+fn named(subject: &Subject) -> Vec<u32> {
+    let mut uids = vec![subject.uid];
+    match &subject.rules {
+        Rules::Posix(acl) => {
+            uids.extend(acl.iter().flat_map(PosixAcl::entries).filter_map(|entry| match entry.tag {
+                Tag::User(uid) => Some(uid),
+                _ => None,
+            }));
+        }
+        Rules::Nfs4(acl) => {
+            uids.extend(acl.iter().flat_map(|acl| acl.entries()).filter_map(|entry| match entry.who {
+                acl::nfs4::Who::User(id) => id.to_system(),
+                _ => None,
+            }));
+        }
+    }
+    uids
+}
+
+fn look(routes: &[Route], cred: &Cred, users: &Users) -> Found {
+    let mut found = Found { reached: false, rights: Perm::NONE, by: String::new() };
+    for (right, route) in RIGHTS.into_iter().zip(routes) {
+        let answer = route.explain(cred);
+        let (Some(verdict), Some(check)) =
+            (answer.verdicts.last(), route.checks.get(answer.verdicts.len().saturating_sub(1)))
+        else {
+            continue;
+        };
+        if answer.verdicts.len() < route.checks.len() {
+            found.by = format!("{} at {}", show::ground(&verdict.ground, users), show_name(&check.path));
+            return found;
+        }
+        found.reached = true;
+        let is_first = found.rights == Perm::NONE;
+        if answer.errno.is_none() {
+            found.rights = found.rights | right;
+        }
+        if found.by.is_empty() || is_first && found.rights != Perm::NONE {
+            found.by = show::ground(&verdict.ground, users);
+        }
+    }
+    found
+}
+
+impl Found {
+    fn show(&self) -> String {
+        if self.reached { self.rights.to_string() } else { "no way".to_owned() }
+    }
+
+    fn to_json(&self) -> Value {
+        json!({ "reached": self.reached, "rights": self.rights.to_string(), "by": self.by })
+    }
+}
+
+fn to_text(target: &Target, rows: &[Row], what_if: Option<&WhatIf>) -> String {
+    let mut text = format!("{}\n", show_name(target.show().as_bytes()));
+    if let Some(what_if) = what_if {
+        text.push_str(&format!("with: {}\n", show_name(what_if.text.as_bytes())));
+    }
+    text.push('\n');
+    let shown: Vec<&Row> = match what_if {
+        // What changes; without a change, who has any right.
+        Some(_) => rows.iter().filter(|row| row.before != row.after).collect(),
+        None => rows.iter().filter(|row| row.before.rights != Perm::NONE).collect(),
+    };
+    let width = shown.iter().map(|row| row.person.name.chars().count()).max().unwrap_or(0);
+    for Row { person, before, after } in &shown {
+        let name = &person.name;
+        match what_if {
+            None => text.push_str(&format!("{name:width$}  {}  {}\n", before.show(), before.by)),
+            Some(_) => {
+                let (was, is) = (before.show(), after.show());
+                text.push_str(&format!("{name:width$}  {was:6} -> {is:6}  {}\n", after.by));
+            }
+        }
+    }
+    let others = rows.len() - shown.len();
+    text.push_str(&match what_if {
+        Some(_) => format!("For {others} others nothing changes.\n"),
+        None => format!("{others} others have no right to it.\n"),
+    });
+    text
+}
+
+fn to_json(target: &Target, rows: &[Row], what_if: Option<&WhatIf>) -> Value {
+    let row = |Row { person, before, after }: &Row| {
+        let mut value = before.to_json();
+        value["user"] = person.name.clone().into();
+        value["uid"] = if person.cred.uid == NOBODY_ELSE { Value::Null } else { person.cred.uid.into() };
+        if what_if.is_some() {
+            value["after"] = after.to_json();
+        }
+        value
+    };
+    json!({
+        "path": target.show(),
+        "what_if": what_if.map(|what_if| &what_if.text),
+        "users": rows.iter().map(row).collect::<Vec<_>>(),
+    })
+}
+
+fn to_csv(rows: &[Row]) -> String {
+    let mut text = "user,reached,rights,reached_after,rights_after\n".to_owned();
+    for Row { person, before, after } in rows {
+        let quoted = person.name.replace('"', "\"\"");
+        let of = |found: &Found| format!("{},{}", u8::from(found.reached), found.rights);
+        text.push_str(&format!("\"{quoted}\",{},{}\n", of(before), of(after)));
+    }
+    text
+}

@@ -1,0 +1,419 @@
+//! Directories, read from a volume's records or from the kernel.
+//!
+//! | directory | may it be listed | names and attributes |
+//! |---|---|---|
+//! | of a volume, by its URL | whoever has the database has it all | the records, in bulk |
+//! | on a mount of a volume whose database can be opened | the kernel opens it, and looks something up in it | the records, in bulk |
+//! | any other | the kernel opens it | the kernel, name by name |
+
+use std::collections::VecDeque;
+use std::ffi::{CString, OsStr};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use acl::posix::PosixAcl;
+use inspect::{DirEntry, LocalTree, Route, Rules, Subject, Trouble, VolumeTree, Want, read_dir_plus};
+use meta::{AclKind, Engine, Node};
+use rustix::fs::{AtFlags, CWD, Dir, Mode as RawMode, OFlags, Stat, fstat, openat, readlinkat, statat};
+use rustix::io::fcntl_dupfd_cloexec;
+use types::{Errno, FileType, Ino, Mode, Name, Time};
+
+use crate::fault::Fault;
+use crate::registry;
+use crate::target::{Target, show_name, volume_behind};
+
+const DEFAULT_ACL: &str = "system.posix_acl_default";
+
+/// What ends the command.
+#[derive(Debug)]
+pub(super) enum Stop {
+    Fault(Fault),
+    /// Nobody reads the output any more.
+    Deaf,
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        Stop::Fault(fault)
+    }
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::BrokenPipe => Stop::Deaf,
+            _ => Stop::Fault(Fault::new(format!("cannot write the output: {error}"))),
+        }
+    }
+}
+
+/// A name, and what could be seen of its file.
+#[derive(Debug)]
+pub(super) struct Row {
+    /// Of an operand its path.
+    pub(super) name: Vec<u8>,
+    pub(super) is_operand: bool,
+    pub(super) ino: u64,
+    pub(super) kind: FileType,
+    /// None where the directory may be read but not searched, or the file is damaged.
+    pub(super) attr: Option<Attr>,
+}
+
+#[derive(Debug)]
+pub(super) struct Attr {
+    pub(super) mode: Mode,
+    pub(super) links: u64,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    /// In bytes.
+    pub(super) size: u64,
+    pub(super) rdev: u64,
+    pub(super) atime: Time,
+    pub(super) mtime: Time,
+    pub(super) ctime: Time,
+    pub(super) access: AclText,
+    pub(super) default: AclText,
+    pub(super) target: Option<Vec<u8>>,
+}
+
+/// An ACL in its short form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum AclText {
+    None,
+    Entries(String),
+    Damaged,
+}
+
+/// A directory to list.
+#[derive(Debug)]
+pub(super) enum Place {
+    Records(Ino),
+    /// On a mount, whose kernel has opened it.
+    Beside(Ino, OwnedFd),
+    Kernel(OwnedFd),
+}
+
+/// What was named on the command line.
+pub(super) enum Operand {
+    Directory { lister: Lister, place: Place, path: Vec<u8> },
+    File { row: Row, path: Vec<u8> },
+}
+
+/// How the directories of an operand are read.
+#[derive(Debug)]
+pub(super) struct Lister {
+    volume: Option<Records>,
+}
+
+/// The records of a volume.
+#[derive(Debug)]
+struct Records {
+    engine: Arc<dyn Engine>,
+    acl: AclKind,
+    /// Of the mount that it is listed at, if it is.
+    device: Option<u64>,
+}
+
+/// What each name is passed to; also, whether it is a directory that lies there.
+type Each<'a> = &'a mut dyn FnMut(Row, bool) -> Result<(), Stop>;
+
+impl Operand {
+    /// Without `follow`, a symbolic link that is named is shown itself.
+    ///
+    /// # Errors
+    /// It is not there, or may not be looked at.
+    pub(super) fn open(target: Target, is_link_shown: bool) -> Result<Operand, Fault> {
+        match target {
+            Target::Local(path) => Self::open_local(&path, is_link_shown),
+            Target::Volume(url, path) => {
+                let (database, volume) = url.open_volume()?;
+                let engine = database.engine();
+                let tree = VolumeTree::new(&*engine, volume.acl);
+                let failed = |error: Trouble| Fault::new(error).at(&url);
+                let route = Route::find(&tree, &path, Want::Chmod).map_err(failed)?;
+                let shown = format!("{url}:{}", OsStr::from_bytes(&path).display());
+                let (Ok(()), Some(check)) = (route.end, route.target()) else {
+                    let errno = route.end.err().unwrap_or(Errno::ENOENT);
+                    return Err(Fault::new(format!("cannot access '{shown}': {errno}")));
+                };
+                let ino = Ino(check.subject.ino);
+                let (node, subject) = tree.inode(ino).map_err(failed)?;
+                if node.kind.is_dir() {
+                    let volume = Some(Records { engine, acl: volume.acl, device: None });
+                    return Ok(Operand::Directory {
+                        lister: Lister { volume },
+                        place: Place::Records(ino),
+                        path,
+                    });
+                }
+                let attr = Attr::new(&node, AclText::of(Some(&subject.rules)), AclText::None, None);
+                let row = Row {
+                    name: path.clone(),
+                    is_operand: true,
+                    ino: ino.0,
+                    kind: node.kind,
+                    attr: Some(attr),
+                };
+                Ok(Operand::File { row, path })
+            }
+        }
+    }
+
+    fn open_local(path: &Path, is_link_shown: bool) -> Result<Operand, Fault> {
+        let bytes = path.as_os_str().as_bytes().to_vec();
+        let fail = |what: &str, errno: Errno| Fault::new(format!("{what} '{}': {errno}", show_name(&bytes)));
+        let io = |error: io::Error| fail("cannot access", Errno::from(&error));
+        let mut metadata = fs::symlink_metadata(path).map_err(io)?;
+        if metadata.is_symlink() && !is_link_shown {
+            // One that leads nowhere is shown itself.
+            metadata = fs::metadata(path).unwrap_or(metadata);
+        }
+        if metadata.is_dir() {
+            let raw = |error: rustix::io::Errno| fail("cannot open directory", from_raw(error));
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let fd = openat(CWD, path, flags, RawMode::empty()).map_err(raw)?;
+            let stat = fstat(&fd).map_err(raw)?;
+            let lister = Lister { volume: Records::behind(path, stat.st_dev) };
+            let place = lister.place(fd, &stat);
+            return Ok(Operand::Directory { lister, place, path: bytes });
+        }
+        let stat = statat(
+            CWD,
+            path,
+            if metadata.is_symlink() { AtFlags::SYMLINK_NOFOLLOW } else { AtFlags::empty() },
+        );
+        let stat = stat.map_err(|error| fail("cannot access", from_raw(error)))?;
+        let row = kernel_row(bytes.clone(), &stat, path, || {
+            fs::read_link(path).ok().map(|t| t.into_os_string().into_vec())
+        });
+        Ok(Operand::File { row: Row { is_operand: true, ..row }, path: bytes })
+    }
+}
+
+impl Records {
+    /// Those of the volume that is mounted there, if this user can open them.
+    fn behind(path: &Path, device: u64) -> Option<Self> {
+        registry::by_device(device)?;
+        let (database, volume) = volume_behind(path, device)
+            .inspect_err(|fault| tracing::debug!(%fault, "the kernel is asked instead of the database"))
+            .ok()?;
+        Some(Records { engine: database.engine(), acl: volume.acl, device: Some(device) })
+    }
+}
+
+impl Lister {
+    /// What the kernel has opened: read from the records, if it lies on their mount.
+    fn place(&self, fd: OwnedFd, stat: &Stat) -> Place {
+        match &self.volume {
+            Some(Records { device: Some(device), .. }) if *device == stat.st_dev => {
+                Place::Beside(Ino(stat.st_ino), fd)
+            }
+            _ => Place::Kernel(fd),
+        }
+    }
+
+    /// A directory in another; what is mounted there is followed, symbolic links are not.
+    pub(super) fn open_below(&self, dir: &Place, name: &Name) -> Result<Result<Place, Errno>, Stop> {
+        let fd = match dir {
+            Place::Records(dir) => {
+                let Some(Records { engine, acl, .. }) = &self.volume else { return Ok(Err(Errno::ENOENT)) };
+                let found = inspect::Tree::entry(&VolumeTree::new(&**engine, *acl), dir, name);
+                return match found {
+                    Ok(Some(found)) if found.subject.kind.is_dir() => Ok(Ok(Place::Records(found.place))),
+                    Ok(Some(_)) => Ok(Err(Errno::ENOTDIR)),
+                    Ok(None) => Ok(Err(Errno::ENOENT)),
+                    Err(Trouble::Engine(error)) => Err(Fault::new(error).into()),
+                    Err(_) => Ok(Err(Errno::EIO)),
+                };
+            }
+            Place::Beside(_, fd) | Place::Kernel(fd) => fd,
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = openat(fd, OsStr::from_bytes(name.as_bytes()), flags, RawMode::empty());
+        let placed = opened.and_then(|fd| fstat(&fd).map(|stat| self.place(fd, &stat)));
+        Ok(placed.map_err(from_raw))
+    }
+
+    /// Passes all names after `after` to `each`, in the order of their bytes. The errno is the kernel's.
+    pub(super) fn list(
+        &self,
+        place: &Place,
+        after: Option<Name>,
+        each: Each<'_>,
+    ) -> Result<Result<(), Errno>, Stop> {
+        let (dir, may_see) = match place {
+            Place::Records(dir) => (*dir, true),
+            // A name in it is looked up, which takes the right to search it.
+            Place::Beside(dir, fd) => (*dir, statat(fd, ".", AtFlags::empty()).is_ok()),
+            Place::Kernel(fd) => return list_by_kernel(fd, after, each),
+        };
+        let Some(Records { engine, acl, .. }) = &self.volume else { return Ok(Err(Errno::EIO)) };
+        for entry in read_dir_plus(&**engine, *acl, dir).from_after(after) {
+            let entry = entry.map_err(Fault::new)?;
+            // A directory that says it lies elsewhere is damage, and could lead round in a circle.
+            let is_below = entry.node.is_some_and(|node| node.kind.is_dir() && node.parent == dir);
+            each(Row::new(entry, may_see), is_below)?;
+        }
+        Ok(Ok(()))
+    }
+
+    /// The names of directories after `after`, up to so many, and the last of them if more may follow.
+    pub(super) fn directories(
+        &self,
+        place: &Place,
+        after: Name,
+        limit: usize,
+        hides: bool,
+    ) -> Result<(VecDeque<Name>, Option<Name>), Stop> {
+        let mut names = VecDeque::new();
+        let mut rest = None;
+        let listed = self.list(place, Some(after), &mut |row, is_below| {
+            if is_below && rest.is_none() && !(hides && row.name.starts_with(b".")) {
+                if names.len() < limit {
+                    names.push_back(Name::new(&row.name).map_err(Fault::new)?);
+                } else {
+                    rest = names.back().cloned();
+                }
+            }
+            Ok(())
+        })?;
+        // What cannot be read any more has been said to be so, or is gone.
+        Ok(if listed.is_ok() { (names, rest) } else { Default::default() })
+    }
+}
+
+impl Row {
+    fn new(entry: DirEntry, may_see: bool) -> Self {
+        let DirEntry { name, edge, node, access, default, target } = entry;
+        let attr = node.filter(|_| may_see).map(|node| {
+            let default = match default {
+                Some(acl) => AclText::Entries(acl.to_string()),
+                None if node.default_acl.is_none() => AclText::None,
+                None => AclText::Damaged,
+            };
+            Attr::new(&node, AclText::of(access.as_ref()), default, target.map(|target| target.to_vec()))
+        });
+        Row { name: name.as_bytes().to_vec(), is_operand: false, ino: edge.ino.0, kind: edge.kind, attr }
+    }
+}
+
+impl Attr {
+    fn new(node: &Node, access: AclText, default: AclText, target: Option<Vec<u8>>) -> Self {
+        Attr {
+            mode: node.mode,
+            links: node.nlink.into(),
+            uid: node.uid,
+            gid: node.gid,
+            size: node.size,
+            rdev: node.rdev.into(),
+            atime: node.atime,
+            mtime: node.mtime,
+            ctime: node.ctime,
+            access,
+            default,
+            target,
+        }
+    }
+}
+
+impl AclText {
+    fn of(rules: Option<&Rules>) -> Self {
+        match rules {
+            None => AclText::Damaged,
+            Some(rules) => rules.acl_text().map_or(AclText::None, AclText::Entries),
+        }
+    }
+}
+
+/// Lists what the kernel has opened, name by name; of one directory all names are held, to be sorted.
+fn list_by_kernel(fd: &OwnedFd, after: Option<Name>, each: Each<'_>) -> Result<Result<(), Errno>, Stop> {
+    let mut names: Vec<(CString, u64)> = Vec::new();
+    let read = || -> Result<Vec<(CString, u64)>, rustix::io::Errno> {
+        // Of a copy, for a second descriptor would take the right to search the directory. The copies share their place.
+        let mut dir = Dir::new(fcntl_dupfd_cloexec(fd, 0)?)?;
+        dir.rewind();
+        for entry in dir {
+            let entry = entry?;
+            if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+                names.push((entry.file_name().to_owned(), entry.ino()));
+            }
+        }
+        Ok(names)
+    };
+    let mut names = match read() {
+        Ok(names) => names,
+        Err(error) => return Ok(Err(from_raw(error))),
+    };
+    names.sort_unstable();
+    for (name, ino) in names {
+        let bytes = name.to_bytes();
+        if after.as_ref().is_some_and(|after| bytes <= after.as_bytes()) {
+            continue;
+        }
+        let row = match statat(fd, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => {
+                let path = Path::new("/proc/self/fd")
+                    .join(fd.as_raw_fd().to_string())
+                    .join(OsStr::from_bytes(bytes));
+                let target = || readlinkat(fd, &name, Vec::new()).ok().map(CString::into_bytes);
+                kernel_row(bytes.to_vec(), &stat, &path, target)
+            }
+            // It was removed meanwhile.
+            Err(rustix::io::Errno::NOENT) => continue,
+            Err(_) => {
+                let kind = FileType::Regular;
+                Row { name: bytes.to_vec(), is_operand: false, ino, kind, attr: None }
+            }
+        };
+        let is_below = row.kind.is_dir();
+        each(row, is_below)?;
+    }
+    Ok(Ok(()))
+}
+
+/// A file as the kernel shows it.
+fn kernel_row(name: Vec<u8>, stat: &Stat, path: &Path, target: impl FnOnce() -> Option<Vec<u8>>) -> Row {
+    let kind = FileType::from_ifmt(stat.st_mode).unwrap_or(FileType::Regular);
+    let is_link = kind == FileType::Symlink;
+    let access = match LocalTree::subject(path) {
+        _ if is_link => AclText::None,
+        Ok(Subject { rules, .. }) => AclText::of(Some(&rules)),
+        Err(_) => AclText::Damaged,
+    };
+    let time = |seconds, nanos: u64| Time::new(seconds, nanos as u32);
+    let attr = Attr {
+        mode: Mode::new(stat.st_mode),
+        links: stat.st_nlink,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        size: stat.st_size.unsigned_abs(),
+        rdev: stat.st_rdev,
+        atime: time(stat.st_atime, stat.st_atime_nsec),
+        mtime: time(stat.st_mtime, stat.st_mtime_nsec),
+        ctime: time(stat.st_ctime, stat.st_ctime_nsec),
+        access,
+        default: if kind.is_dir() { default_acl(path) } else { AclText::None },
+        target: if is_link { target() } else { None },
+    };
+    Row { name, is_operand: false, ino: stat.st_ino, kind, attr: Some(attr) }
+}
+
+fn default_acl(path: &Path) -> AclText {
+    let mut value = vec![0; 64 << 10];
+    match rustix::fs::lgetxattr(path, DEFAULT_ACL, value.as_mut_slice()) {
+        Ok(length) => match PosixAcl::from_xattr(value.get(..length).unwrap_or_default()) {
+            Ok(acl) => acl.map_or(AclText::None, |acl| AclText::Entries(acl.to_string())),
+            Err(_) => AclText::Damaged,
+        },
+        Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP) => AclText::None,
+        Err(_) => AclText::Damaged,
+    }
+}
+
+fn from_raw(error: rustix::io::Errno) -> Errno {
+    Errno::from_raw(error.raw_os_error())
+}

@@ -1,0 +1,137 @@
+//! Where somebody points at: a path on this machine, or one in a volume that need not be mounted.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use meta::Volume;
+
+use crate::fault::Fault;
+use crate::registry;
+use crate::url::{Database, MetaUrl};
+
+/// A file or directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// On this machine.
+    Local(PathBuf),
+    /// In a volume, from its root on.
+    Volume(MetaUrl, Vec<u8>),
+}
+
+impl Target {
+    /// # Errors
+    /// It looks like a URL and is none.
+    pub(crate) fn parse(text: &OsStr) -> Result<Self, Fault> {
+        let bytes = text.as_bytes();
+        let Some((scheme, rest)) = split_at(bytes, b"://").filter(|(scheme, _)| is_scheme(scheme)) else {
+            return Ok(Target::Local(text.into()));
+        };
+        let (url_end, path) = match split_at(rest, b":/") {
+            Some((place, _)) => (scheme.len() + 3 + place.len(), &rest[place.len() + 1..]),
+            None => (bytes.len(), &b"/"[..]),
+        };
+        let url = std::str::from_utf8(&bytes[..url_end])
+            .map_err(|_| Fault::usage("the metadata URL is not UTF-8").at(text.display()))?;
+        Ok(Target::Volume(MetaUrl::parse(url)?, path.to_vec()))
+    }
+
+    /// Without a password.
+    pub(crate) fn show(&self) -> String {
+        match self {
+            Target::Local(path) => path.display().to_string(),
+            Target::Volume(url, path) => format!("{url}:{}", OsStr::from_bytes(path).display()),
+        }
+    }
+}
+
+/// The volume that files with this device number are on.
+///
+/// # Errors
+/// It is none that this user has mounted, or one that nobody else can look into; its database cannot be opened.
+pub(crate) fn volume_behind(path: &Path, device: u64) -> Result<(Database, Volume), Fault> {
+    let entry = registry::by_device(device).ok_or_else(|| {
+        Fault::new("this is not on a limenfs volume that this user has mounted").at(path.display())
+    })?;
+    let url = MetaUrl::parse(&entry.url)?;
+    if let MetaUrl::Memory(_) = url {
+        return Err(Fault::new(format!("the volume is in the memory of process {}", entry.process.pid))
+            .at(path.display())
+            .advise("only volumes in a database can be looked into"));
+    }
+    url.open_volume()
+}
+
+/// A path as programs read it: as it is where it is UTF-8, and its bytes in hexadecimal besides where not.
+pub(crate) fn path_to_json(path: &[u8]) -> (String, Option<String>) {
+    let text = String::from_utf8_lossy(path).into_owned();
+    let bytes =
+        std::str::from_utf8(path).is_err().then(|| path.iter().map(|byte| format!("{byte:02x}")).collect());
+    (text, bytes)
+}
+
+/// A name or path as people read it, on a terminal too: control characters and what is no UTF-8 are escaped, and so is
+/// the backslash.
+pub(crate) fn show_name(name: &[u8]) -> String {
+    let mut shown = String::with_capacity(name.len());
+    for chunk in name.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            match letter {
+                '\\' => shown.push_str("\\\\"),
+                letter if letter.is_control() => shown.extend(letter.escape_default()),
+                letter => shown.push(letter),
+            }
+        }
+        shown.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
+    }
+    shown
+}
+
+fn split_at<'a>(text: &'a [u8], at: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
+    let index = text.windows(at.len()).position(|window| window == at)?;
+    Some((&text[..index], &text[index + at.len()..]))
+}
+
+/// RFC 3986 section 3.1.
+fn is_scheme(text: &[u8]) -> bool {
+    let is_of = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+    text.first().is_some_and(u8::is_ascii_alphabetic) && text.iter().all(is_of)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<String, Fault> {
+        Target::parse(OsStr::new(text)).map(|target| match target {
+            Target::Local(path) => format!("local {}", path.display()),
+            Target::Volume(url, path) => format!("{url} {}", String::from_utf8(path).unwrap()),
+        })
+    }
+
+    #[test]
+    fn paths_and_volumes_are_told_apart() {
+        for (text, expected) in [
+            ("/mnt/a", "local /mnt/a"),
+            ("a:/b", "local a:/b"),
+            ("./sqlite:///v.db", "local ./sqlite:///v.db"),
+            ("sqlite:///v.db", "sqlite:///v.db /"),
+            ("sqlite:///v.db:/", "sqlite:///v.db /"),
+            ("sqlite:///v.db:/a/c:/d", "sqlite:///v.db /a/c:/d"),
+            ("redis://:secret@h:7/1:/a@b", "redis://h:7/1 /a@b"),
+            ("redis+unix:///run/r.sock:/x", "redis+unix:///run/r.sock /x"),
+        ] {
+            assert_eq!(parse(text).as_deref(), Ok(expected), "{text}");
+        }
+        for text in ["oracle://h:/a", "sqlite://v.db:/a", "nothing://"] {
+            assert_eq!(parse(text).unwrap_err().exit_code(), 2, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_are_shown_in_one_line_and_without_orders_to_a_terminal() {
+        assert_eq!(show_name(b"a\x1b[2J\n\\\xff b"), "a\\u{1b}[2J\\n\\\\\\xff b");
+        assert_eq!(path_to_json(b"a\xff").1.as_deref(), Some("61ff"));
+        assert_eq!(path_to_json("ä".as_bytes()), ("ä".to_owned(), None));
+    }
+}

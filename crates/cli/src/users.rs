@@ -1,0 +1,248 @@
+//! Users and groups, as this machine's databases have them (nsswitch.conf(5)).
+//!
+//! They are asked of getent(1) and id(1), which know directory services too. What the local files have is taken from
+//! there without starting a program.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
+use std::fs;
+use std::process::{Command, Stdio};
+
+use inspect::Names;
+use types::{Caps, Cred};
+
+use crate::fault::Fault;
+
+const PASSWD: &str = "/etc/passwd";
+const GROUP: &str = "/etc/group";
+/// What getent(1) exits with where there is no such key.
+const NOT_FOUND: i32 = 2;
+
+/// Somebody to ask about.
+#[derive(Clone, Debug)]
+pub(crate) struct Person {
+    /// As it is shown: the user's name, or else the number.
+    pub(crate) name: String,
+    pub(crate) cred: Cred,
+}
+
+/// Looks names up, each once.
+#[derive(Debug, Default)]
+pub(crate) struct Users {
+    users: Table,
+    groups: Table,
+}
+
+/// One of the two databases.
+#[derive(Debug, Default)]
+struct Table {
+    local: OnceCell<HashMap<u32, String>>,
+    asked: RefCell<HashMap<u32, String>>,
+}
+
+/// A line of passwd(5) or group(5), as far as it is needed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    name: String,
+    id: u32,
+    /// Of a user, the primary group.
+    gid: Option<u32>,
+}
+
+impl Users {
+    /// The user's name, or else the number.
+    pub(crate) fn user(&self, uid: u32) -> String {
+        self.users.name("passwd", PASSWD, uid)
+    }
+
+    /// The group's name, or else the number.
+    pub(crate) fn group(&self, gid: u32) -> String {
+        self.groups.name("group", GROUP, gid)
+    }
+
+    /// A user by name or number, with the groups that the database says he is in, or those given instead, of which the
+    /// first is the primary one. User 0 has every capability, all others none.
+    ///
+    /// # Errors
+    /// There is no such user or group; of a bare number the groups are not known.
+    pub(crate) fn person(&self, user: &str, groups: Option<&[String]>) -> Result<Person, Fault> {
+        let (found, number) = (ask("passwd", user)?, number(user));
+        let (uid, name) = match (&found, number) {
+            (Some(found), _) => (found.id, found.name.clone()),
+            (None, Some(uid)) => (uid, uid.to_string()),
+            (None, None) => return Err(no_user(user)),
+        };
+        let all = match (groups, found) {
+            (Some(names), _) => {
+                names.iter().map(|name| self.gid(name)).collect::<Result<Vec<u32>, Fault>>()?
+            }
+            (None, Some(found)) => groups_of(&found)?,
+            (None, None) => {
+                return Err(Fault::usage(format!("user {uid} is in no database, and so are the groups"))
+                    .advise("name the groups with --groups"));
+            }
+        };
+        let Some((primary, more)) = all.split_first() else {
+            return Err(Fault::usage("everybody is in a group").advise("name it with --groups"));
+        };
+        let caps = if uid == 0 { Caps::ALL } else { Caps::NONE };
+        Ok(Person { name, cred: Cred::new(uid, *primary, more, caps) })
+    }
+
+    /// # Errors
+    /// There is no such user.
+    pub(crate) fn uid(&self, user: &str) -> Result<u32, Fault> {
+        Names::user(self, user).or_else(|| number(user)).ok_or_else(|| no_user(user))
+    }
+
+    /// All users whom this machine itself knows. A directory service need not let anybody list its users.
+    ///
+    /// # Errors
+    /// The list cannot be read.
+    pub(crate) fn all(&self) -> Result<Vec<Person>, Fault> {
+        let read = |place| fs::read_to_string(place).map_err(|error| Fault::new(error).at(place));
+        let (users, groups) = (read(PASSWD)?, read(GROUP)?);
+        let users = users.lines().filter_map(|line| parse(line, true));
+        Ok(users.map(|user| Person { cred: local_cred(&user, &groups), name: user.name }).collect())
+    }
+
+    fn gid(&self, name: &str) -> Result<u32, Fault> {
+        let known = Names::group(self, name).or_else(|| number(name));
+        known.ok_or_else(|| Fault::usage(format!("there is no group '{name}'")))
+    }
+}
+
+impl Names for Users {
+    fn user(&self, name: &str) -> Option<u32> {
+        ask("passwd", name).ok().flatten().map(|entry| entry.id)
+    }
+
+    fn group(&self, name: &str) -> Option<u32> {
+        ask("group", name).ok().flatten().map(|entry| entry.id)
+    }
+}
+
+impl Table {
+    fn name(&self, database: &str, place: &str, id: u32) -> String {
+        let read = || {
+            let text = fs::read_to_string(place).unwrap_or_default();
+            // Of several names for a number the first one counts, as in the C library.
+            text.lines()
+                .rev()
+                .filter_map(|line| parse(line, false))
+                .map(|entry| (entry.id, entry.name))
+                .collect()
+        };
+        if let Some(name) = self.local.get_or_init(read).get(&id) {
+            return name.clone();
+        }
+        let number = id.to_string();
+        let ask = || match ask(database, &number) {
+            // A name that looks like this number is another one's.
+            Ok(Some(entry)) if entry.id == id => entry.name,
+            _ => number.clone(),
+        };
+        self.asked.borrow_mut().entry(id).or_insert_with(ask).clone()
+    }
+}
+
+/// What the databases have for a name or number.
+fn ask(database: &str, key: &str) -> Result<Option<Entry>, Fault> {
+    let failed = |what: String| Fault::new(format!("the user database cannot be asked: {what}")).at(key);
+    if key.is_empty() || key.contains(['\0', '\n', ':']) {
+        return Ok(None);
+    }
+    let mut command = Command::new("getent");
+    let output = command.args(["--", database, key]).stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let output = output.map_err(|error| failed(format!("getent: {error}")))?;
+    match output.status.code() {
+        Some(0) => {
+            let text = String::from_utf8_lossy(&output.stdout);
+            Ok(text.lines().next().and_then(|line| parse(line, database == "passwd")))
+        }
+        Some(NOT_FOUND) => Ok(None),
+        _ => Err(failed(format!("getent: {}", output.status))),
+    }
+}
+
+/// The primary group first.
+fn groups_of(user: &Entry) -> Result<Vec<u32>, Fault> {
+    let failed = |what: String| Fault::new(format!("a user's groups cannot be asked: {what}")).at(&user.name);
+    let mut command = Command::new("id");
+    let output = command.args(["-G", "--", &user.name]).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| failed(format!("id: {error}")))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let groups: Option<Vec<u32>> = text.split_ascii_whitespace().map(|gid| gid.parse().ok()).collect();
+    let groups = groups.filter(|groups| output.status.success() && !groups.is_empty());
+    let groups = groups.ok_or_else(|| failed(format!("id: {}", output.status)))?;
+    Ok(user.gid.into_iter().chain(groups).collect())
+}
+
+/// `name:password:id:...`; of users the group follows.
+fn parse(line: &str, is_user: bool) -> Option<Entry> {
+    let fields: Vec<&str> = line.split(':').collect();
+    let [name, _, id, rest @ ..] = fields.as_slice() else { return None };
+    let gid = if is_user { Some(rest.first()?.parse().ok()?) } else { None };
+    Some(Entry { name: (*name).to_owned(), id: id.parse().ok()?, gid }).filter(|entry| !entry.name.is_empty())
+}
+
+/// A user of this machine with the groups of its own list.
+fn local_cred(user: &Entry, groups: &str) -> Cred {
+    let is_member = |line: &&str| {
+        line.rsplit(':')
+            .next()
+            .is_some_and(|members| members.split(',').any(|member| member.trim() == user.name))
+    };
+    let more: Vec<u32> = groups
+        .lines()
+        .filter(is_member)
+        .filter_map(|line| parse(line, false))
+        .map(|group| group.id)
+        .collect();
+    let caps = if user.id == 0 { Caps::ALL } else { Caps::NONE };
+    Cred::new(user.id, user.gid.unwrap_or(user.id), &more, caps)
+}
+
+/// A bare number, but for the one that stands for nobody.
+fn number(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|id| *id != u32::MAX)
+}
+
+fn no_user(user: &str) -> Fault {
+    Fault::usage(format!("there is no user '{user}'"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_databases_are_read() {
+        let user = parse("ann:x:1000:50:Ann:/home/ann:/bin/sh", true).unwrap();
+        assert_eq!(user, Entry { name: "ann".to_owned(), id: 1000, gid: Some(50) });
+        assert_eq!(parse("staff:x:50:ann,bob", false).unwrap().id, 50);
+        for line in ["", "ann", "ann:x:many:50", ":x:1:1", "+::::::", "ann:x:1"] {
+            assert_eq!(parse(line, true), None, "{line}");
+        }
+        let groups = "a:x:1:bob\nb:x:2:bob,ann\nc:x:3:\nd:x:4:ann\n";
+        let cred = local_cred(&user, groups);
+        assert_eq!((cred.gid, cred.groups()), (50, &[2, 4][..]));
+    }
+
+    #[test]
+    fn root_is_known_by_name_and_number() {
+        let users = Users::default();
+        for text in ["root", "0"] {
+            let root = users.person(text, None).unwrap();
+            assert_eq!((root.name.as_str(), root.cred.uid, root.cred.caps), ("root", 0, Caps::ALL));
+        }
+        assert_eq!((users.user(0), users.group(0)), ("root".to_owned(), "root".to_owned()));
+        assert!(users.all().unwrap().iter().any(|person| person.cred.uid == 0));
+        for text in ["", "no such user", "a:b", "-x", "4294967295", "a\nb"] {
+            assert!(users.person(text, None).is_err(), "{text}");
+        }
+        let numbered = users.person("3999999999", Some(&["12".to_owned(), "7".to_owned()])).unwrap();
+        assert_eq!((numbered.cred.gid, numbered.cred.groups()), (12, &[7][..]));
+        assert!(users.person("3999999999", None).unwrap_err().to_string().contains("--groups"));
+    }
+}
