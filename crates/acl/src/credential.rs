@@ -1,6 +1,7 @@
 //! Callers, each known by one number.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use types::{Caps, Cred};
@@ -58,8 +59,10 @@ struct Generations {
     young: HashMap<Content, Arc<Credential>>,
     old: HashMap<Content, Arc<Credential>>,
     young_cost: usize,
-    last_id: u64,
 }
+
+/// Of all [`Credentials`] of this process, since a cache of decisions does not know which of them a number is from.
+static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
 /// What makes credentials equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -111,9 +114,8 @@ impl Generations {
         }
         let cost = content.cost();
         let credential = self.old.remove(&content).unwrap_or_else(|| {
-            self.last_id += 1;
             Arc::new(Credential {
-                id: CredId(self.last_id),
+                id: CredId(LAST_ID.fetch_add(1, Ordering::Relaxed) + 1),
                 cred: content.cred.clone(),
                 sids: content.sids.clone(),
                 keys: Keys::of(&content.cred, &content.sids),
@@ -140,6 +142,8 @@ mod tests {
     #[test]
     fn equal_content_has_one_number() {
         let credentials = Credentials::new(100_000);
+        let others = Credentials::new(100_000);
+        assert_ne!(credentials.intern(&cred(1, &[]), &[]).id(), others.intern(&cred(2, &[]), &[]).id());
         let sids: Vec<Id> = ["1-7", "1-5"].iter().map(|id| id.parse().unwrap()).collect();
         let first = credentials.intern(&cred(1, &[5, 6]), &sids);
         let again =

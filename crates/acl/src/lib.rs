@@ -1,12 +1,13 @@
 //! Access control lists as pure values: what they say, how they travel, who they let in. No I/O.
 //!
 //! Each family of ACLs is a module of its own, because they share names (entry, permission, mask) but not meanings.
-//! What is common to both: whom NFSv4 ACLs can name (`identity`), callers as decisions know them (`credential`), and
-//! the cache of decisions.
+//! What is common to both: whom NFSv4 ACLs can name (`identity`), callers as decisions know them (`credential`), what
+//! numbers users and groups have on a mount (`idmap`), and the cache of decisions.
 
 pub mod cache;
 pub mod credential;
 pub mod identity;
+pub mod idmap;
 mod keys;
 pub mod nfs4;
 pub mod posix;

@@ -11,6 +11,7 @@ use crate::fsck::FsckArgs;
 use crate::gc::GcArgs;
 use crate::ls::LsArgs;
 use crate::mdtest::MdtestArgs;
+use crate::rights::RightsArgs;
 use crate::units::parse_size;
 
 /// A distributed POSIX file system: metadata in a database, file data in an object store.
@@ -149,6 +150,8 @@ Examples:
       returns when /mnt serves requests; logs to a file that it names
   limen mount -o ro,noexec sqlite:///var/lib/limen/home.db /mnt
       stays in the foreground and logs to the terminal; Ctrl-C unmounts
+  limen mount -d --abe sqlite:///srv/projects.db /srv/projects
+      ls shows everybody only what he may read
   limen mount mem:// /mnt
       a new, empty volume in memory, gone when it is unmounted")]
 pub(crate) struct MountArgs {
@@ -163,6 +166,8 @@ pub(crate) struct MountArgs {
     pub(crate) background: bool,
     #[command(flatten)]
     pub(crate) keys: KeyArgs,
+    #[command(flatten)]
+    pub(crate) rights: RightsArgs,
     /// Mount options; see below
     #[arg(short = 'o', long = "options", value_name = "OPT[,OPT...]")]
     pub(crate) options: Vec<String>,
@@ -230,7 +235,9 @@ pub(crate) struct DestroyArgs {
 Examples:
   limen config sqlite:///var/lib/limen/home.db
   limen config sqlite:///var/lib/limen/home.db --capacity 2T --inodes 0
-      while it is not mounted; 0 is no limit")]
+      while it is not mounted; 0 is no limit
+  limen config sqlite:///var/lib/limen/home.db --abe on
+      from the next mount on")]
 pub(crate) struct ConfigArgs {
     /// Where the volume's metadata is
     #[arg(value_name = "META-URL")]
@@ -250,6 +257,9 @@ pub(crate) struct ConfigArgs {
     /// What new files get of their directory's NFSv4 ACL
     #[arg(long, value_enum, value_name = "POLICY")]
     pub(crate) aclinherit: Option<AclInherit>,
+    /// Whether listings show a caller only what he may read (access-based enumeration), on every mount
+    #[arg(long, value_name = "on|off", value_parser = parse_on_off)]
+    pub(crate) abe: Option<bool>,
     /// What may not change, so that it can be said why.
     #[arg(long, hide = true)]
     pub(crate) acl: Option<String>,
@@ -430,6 +440,14 @@ fn parse_inline(text: &str) -> Result<u32, String> {
     match parse_size(text)? {
         bytes if bytes <= MAX_INLINE_BYTES => Ok(bytes as u32),
         _ => Err("at most 64K of a file can lie in the metadata".to_owned()),
+    }
+}
+
+fn parse_on_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("write on or off".to_owned()),
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<(), Fault> {
         inline_bytes: args.inline,
         aclmode: args.aclmode.map(Into::into),
         aclinherit: args.aclinherit.map(Into::into),
+        abe: args.abe,
     };
     refuse_fixed(args, &volume)?;
     if volume.acl != AclKind::Nfs4 && (args.aclmode.is_some() || args.aclinherit.is_some()) {
@@ -89,6 +90,7 @@ fn to_text(volume: &Volume) -> String {
     table.row("capacity", limit(volume.capacity_bytes, show_size(volume.capacity_bytes)));
     table.row("inodes", limit(volume.max_inodes, volume.max_inodes.to_string()));
     table.row("inline up to", show_size(volume.inline_bytes.into()));
+    table.row("listings", shown(volume));
     table.row("ACLs", format!("{} (for good)", volume.acl.name()));
     if volume.acl == AclKind::Nfs4 {
         table.row("aclmode", volume.policy.mode.name());
@@ -101,12 +103,18 @@ fn to_text(volume: &Volume) -> String {
     table.render()
 }
 
+/// What listings show, in words.
+pub(crate) fn shown(volume: &Volume) -> &'static str {
+    if volume.abe { "show a caller what he may read" } else { "show everything" }
+}
+
 fn to_json(volume: &Volume) -> serde_json::Value {
     json!({
         "name": volume.name,
         "capacity_bytes": volume.capacity_bytes,
         "max_inodes": volume.max_inodes,
         "inline_bytes": volume.inline_bytes,
+        "abe": volume.abe,
         "acl": volume.acl.name(),
         "aclmode": volume.policy.mode.name(),
         "aclinherit": volume.policy.inherit.name(),

@@ -29,6 +29,7 @@ const MAX_LINE_BYTES: u64 = 4096;
 pub(crate) fn start(args: &MountArgs) -> Result<(), Fault> {
     // What can be known to fail does so here, before there is a log to look for.
     Options::parse(&args.options, rustix::process::geteuid().is_root())?;
+    args.rights.ids()?;
     let url = MetaUrl::parse(&args.url)?;
     let volume = match &url {
         MetaUrl::Memory(name) => name.clone(),
@@ -46,6 +47,7 @@ pub(crate) fn start(args: &MountArgs) -> Result<(), Fault> {
     for list in &args.options {
         command.arg("-o").arg(list);
     }
+    args.rights.pass_to(&mut command)?;
     if let Some(path) = &args.keys.key_file {
         let path = absolute(path).map_err(|error| Fault::usage(error).at(path.display()))?;
         command.arg("--key-file").arg(path);

@@ -46,6 +46,7 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Fault> {
         inline_bytes: inline_bytes(args, &url)?,
         capacity_bytes: args.capacity,
         max_inodes: args.inodes,
+        abe: false,
         created: Time::now(),
     };
     if args.storage == Storage::File {
@@ -85,6 +86,7 @@ pub(crate) fn volume_in_memory(name: &str) -> Result<Volume, Fault> {
         inline_bytes: DEFAULT_INLINE_BYTES,
         capacity_bytes: 0,
         max_inodes: 0,
+        abe: false,
         created: Time::now(),
     })
 }

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use acl::idmap::Ids;
 use chunk::{BlockStore, Pending};
 use engine_sqlite::{LockError, MountLock};
 use fuse::UnmountMode;
-use meta::{Counting, Meta, Volume};
+use meta::{AclKind, Counting, Meta, Volume};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use vfs::{SessionInfo, Vfs, VfsOptions};
@@ -84,6 +85,7 @@ pub(crate) fn lock(url: &MetaUrl, database: &Database, shared: bool) -> Result<O
 
 fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     let mut options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
+    let ids = args.rights.ids()?;
     let url = MetaUrl::parse(&args.url)?;
     let mountpoint = paths::mountpoint(&args.mountpoint)?;
     if fuse::clean_stale(&mountpoint)? {
@@ -105,6 +107,13 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
         // Each waits for the database, and those that wait share its round trips.
         options.fuse.workers.get_or_insert(NETWORK_WORKERS);
     }
+    if ids != Ids::default() && meta.volume().acl == AclKind::Nfs4 {
+        return Err(Fault::usage(
+            "a volume with NFSv4 ACLs is not mounted with other ids, or with callers squashed",
+        )
+        .at(&url)
+        .advise("leave out --uid-map, --gid-map, --root-squash and --all-squash"));
+    }
     if let Some(patience) = options.patience {
         meta.set_patience(patience);
     }
@@ -112,7 +121,12 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
         staged::note(meta.volume(), &writeback.place())?;
     }
     let store = open_store(meta.volume(), &args.keys, options.store(meta.volume()))?;
-    let vfs_options = VfsOptions { write_buffer_bytes: options.write_buffer_bytes, atime: options.atime() };
+    let vfs_options = VfsOptions {
+        write_buffer_bytes: options.write_buffer_bytes,
+        atime: options.atime(),
+        ids,
+        hide_unreadable: args.rights.abe,
+    };
     let vfs = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(&store), vfs_options));
     if let Some(domain) = &options.acl_domain {
         vfs.set_nfs4_domain(domain.clone());

@@ -19,7 +19,7 @@ use fuse::RequestCounts;
 use meta::{Counting, Counts, Engine};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
-use vfs::{Coherence, Vfs};
+use vfs::{Coherence, SearchCounts, Vfs};
 
 use crate::fault::Fault;
 use crate::registry::Entry;
@@ -47,6 +47,8 @@ pub(crate) struct Statistics {
     pub(crate) cpu: Duration,
     /// What waits for its upload at the later of the two moments; `None` without write-back.
     pub(crate) pending: Option<Pending>,
+    /// Lookups whose check was skipped, and made, where it is the mount's to make.
+    pub(crate) searches: SearchCounts,
     /// How it keeps up with other mounts at the later of the two moments; `None` where it does not say.
     pub(crate) coherence: Option<Coherence>,
 }
@@ -104,6 +106,7 @@ impl Counters {
             engine: self.engine.counts(),
             cpu: own_cpu(),
             pending: self.store.pending(),
+            searches: self.vfs.search_counts(),
             coherence: Some(self.vfs.coherence()),
         }
     }
@@ -138,6 +141,7 @@ impl Statistics {
                 "syncs": self.engine.syncs,
                 "transactions": self.engine.txns,
             },
+            "searches": { "skipped": self.searches.skipped, "checked": self.searches.checked },
             "cpu_ns": self.cpu.as_nanos() as u64,
             "writeback": self.pending.as_ref().map(|pending| json!({
                 "blocks": pending.blocks,
@@ -165,6 +169,11 @@ impl Statistics {
             },
             cpu: Duration::from_nanos(value["cpu_ns"].as_u64()?),
             pending: pending(&value["writeback"]),
+            // A mount of an older limen does not say.
+            searches: SearchCounts {
+                skipped: value["searches"]["skipped"].as_u64().unwrap_or(0),
+                checked: value["searches"]["checked"].as_u64().unwrap_or(0),
+            },
             coherence: value["coherence"].as_str().and_then(Coherence::from_name),
         })
     }
@@ -183,6 +192,10 @@ impl Sub for &Statistics {
             engine: self.engine - earlier.engine,
             cpu: self.cpu.saturating_sub(earlier.cpu),
             pending: self.pending.clone(),
+            searches: SearchCounts {
+                skipped: self.searches.skipped.saturating_sub(earlier.searches.skipped),
+                checked: self.searches.checked.saturating_sub(earlier.searches.checked),
+            },
             coherence: self.coherence,
         }
     }
@@ -200,6 +213,8 @@ impl AddAssign<&Statistics> for Statistics {
         self.engine.txns += more.engine.txns;
         self.cpu += more.cpu;
         self.pending.clone_from(&more.pending);
+        self.searches.skipped += more.searches.skipped;
+        self.searches.checked += more.searches.checked;
         self.coherence = more.coherence;
     }
 }
@@ -244,6 +259,7 @@ mod tests {
             engine: Counts { reads, ..Counts::default() },
             cpu: Duration::from_nanos(cpu_ns),
             pending: None,
+            searches: SearchCounts { skipped: lookups, checked: 1 },
             coherence: None,
         }
     }

@@ -5,9 +5,10 @@ use std::path::Path;
 use meta::{Engine, EngineError, Record, Scan, Session, Usage, Volume, Want};
 use serde_json::{Value, json};
 use types::{SessionId, Time};
-use vfs::Coherence;
+use vfs::{Coherence, SearchCounts};
 
 use crate::args::StatusArgs;
+use crate::config::shown;
 use crate::fault::Fault;
 use crate::network::Network;
 use crate::output::{self, Table};
@@ -53,6 +54,9 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
     table.row("format", meta::FORMAT_VERSION);
     table.row("objects", format!("{} ({})", or(&volume.bucket, "-"), volume.storage));
     table.row("ACLs", volume.acl.name());
+    if volume.abe {
+        table.row("listings", shown(&volume));
+    }
     table.row("compression", &volume.compression);
     let cipher = volume.encryption.split(':').next().filter(|cipher| !cipher.is_empty());
     table.row("encryption", cipher.unwrap_or("none"));
@@ -71,6 +75,15 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
             "session",
             format!("{id}: {mountpoint} on {host}, process {pid}, since {since}{state}{hears}"),
         );
+        let searches = mount.as_ref().map(|mount| mount.searches).unwrap_or_default();
+        if searches != SearchCounts::default() {
+            let SearchCounts { skipped, checked } = searches;
+            let all = skipped + checked;
+            table.row(
+                "",
+                format!("{skipped} of {all} lookups where anybody may search, so that nobody was asked for"),
+            );
+        }
     }
     if sessions.is_empty() {
         table.row("session", "none: it is not mounted");
@@ -155,6 +168,10 @@ fn to_json(
             "since": rfc3339(session.since),
             "heartbeat": rfc3339(session.heartbeat),
             "alive": state(session).is_none(),
+            "searches": mount.as_ref().map(|mount| json!({
+                "skipped": mount.searches.skipped,
+                "checked": mount.searches.checked,
+            })),
             "coherence": mount.as_ref().and_then(|mount| mount.coherence).map(Coherence::name),
         })
     };
@@ -170,6 +187,7 @@ fn to_json(
         "storage": volume.storage,
         "bucket": volume.bucket,
         "acl": volume.acl.name(),
+        "abe": volume.abe,
         "compression": volume.compression,
         "encryption": volume.encryption,
         "inline_bytes": volume.inline_bytes,

@@ -53,6 +53,7 @@ impl Served {
             inline_bytes: 4096,
             capacity_bytes: 0,
             max_inodes: 0,
+            abe: false,
             created: Time::now(),
         };
         volume.format(&*engine).unwrap();

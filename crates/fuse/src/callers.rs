@@ -18,6 +18,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use acl::credential::{Credential, Credentials};
+use acl::idmap::Ids;
 use rustix::fs::{AtFlags, Mode, OFlags, open, openat, readlinkat, statat};
 use types::{Caps, Cred, Errno};
 use vfs::{Identify, Identity};
@@ -58,6 +59,7 @@ enum Unknown {
 /// Finds out who callers are.
 #[derive(Debug)]
 pub(crate) struct Callers {
+    ids: Ids,
     credentials: Credentials,
     known: [RwLock<HashMap<u32, Arc<Known>>>; SHARDS],
     /// `/proc`, if it shows the threads by the numbers that requests have.
@@ -88,7 +90,8 @@ impl Known {
 }
 
 impl Callers {
-    pub(crate) fn new() -> Self {
+    /// `ids` say whom the volume takes callers for.
+    pub(crate) fn new(ids: Ids) -> Self {
         let proc = open("/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok();
         // In a procfs of another PID namespace this process has another number.
         let own = std::process::id().to_string();
@@ -99,6 +102,7 @@ impl Callers {
         let user_namespace = proc.as_ref().and_then(|proc| namespace(proc, "self/ns/user"));
         let hidden_group = if maps_all(&of_self("gid_map")) { None } else { Some(overflow_group()) };
         Callers {
+            ids,
             credentials: Credentials::new(MAX_GROUPS),
             known: std::array::from_fn(|_| RwLock::default()),
             proc,
@@ -133,12 +137,13 @@ impl Callers {
             return Err(Unknown::HiddenGroups);
         }
         let caps = self.caps_here(&directory, &status);
-        let credential = self.credentials.intern(&Cred::new(uid, gid, &status.groups, Caps::NONE), &[]);
+        let cred = self.ids.cred(&Cred::new(uid, gid, &status.groups, caps));
+        let credential = self.credentials.intern(&cred, &[]);
         if status.is_settled() {
             let credential = Arc::clone(&credential);
             self.remember(tid, Known { directory, uid, gid, credential, since });
         }
-        Ok(Identity { credential, caps })
+        Ok(Identity { credential, caps: cred.caps })
     }
 
     /// Capabilities are those of a thread's own user namespace. In another one than this mount's they bear on some files
@@ -353,7 +358,7 @@ mod tests {
             eprintln!("SKIPPED: becoming other users takes root");
             return;
         }
-        let callers = Callers::new();
+        let callers = Callers::new(Ids::default());
         let own = gettid().as_raw_nonzero().get() as u32;
         for _ in 0..100 {
             let identity = callers.identify(0, 0, own).unwrap();
@@ -363,6 +368,7 @@ mod tests {
 
         let many: Vec<u32> = (100_000..165_536).collect();
         beside(1234, 77, &many, |tid| {
+            let begun = Instant::now();
             let first = callers.identify(1234, 77, tid).unwrap();
             assert_eq!(first.credential.cred().groups(), many, "as many groups as there can be");
             assert!(first.credential.cred().in_group(77) && !first.caps.has(Caps::DAC_READ_SEARCH));
@@ -370,8 +376,8 @@ mod tests {
                 let again = callers.identify(1234, 77, tid).unwrap();
                 assert_eq!(again.credential.id(), first.credential.id());
             }
-            let seconds = first_second(&callers, tid);
-            assert!(reads(&callers) <= 2 + seconds, "once a second");
+            // One, unless this machine is slow.
+            assert!(reads(&callers) <= 1 + begun.elapsed().as_secs(), "once a second");
             // Neither another user nor another group is let in by that number.
             for (uid, gid) in [(1235, 77), (1234, 78), (0, 77)] {
                 assert_eq!(callers.identify(uid, gid, tid).map(drop), Err(Errno::EACCES));
@@ -379,15 +385,9 @@ mod tests {
         });
     }
 
-    /// The seconds that have passed since a thread was read, in case this machine is slow.
-    fn first_second(callers: &Callers, tid: u32) -> u64 {
-        let shard = callers.shard(tid).read().unwrap();
-        shard.get(&tid).map_or(0, |known| known.since.elapsed().as_secs())
-    }
-
     #[test]
     fn who_is_gone_or_elsewhere_is_refused() {
-        let callers = Callers::new();
+        let callers = Callers::new(Ids::default());
         assert!(matches!(callers.find(1, 1, 0), Err(Unknown::Elsewhere)));
         if !geteuid().is_root() {
             eprintln!("SKIPPED: becoming other users takes root");
@@ -407,14 +407,14 @@ mod tests {
         callers.remember(tid, Known { since: Instant::now(), ..known });
         assert!(matches!(callers.find(1234, 77, tid), Err(Unknown::Gone)));
         assert!(matches!(callers.find(1, 1, u32::MAX), Err(Unknown::Gone | Unknown::Unreadable(_))));
-        let nowhere = Callers { proc: None, ..Callers::new() };
+        let nowhere = Callers { proc: None, ..Callers::new(Ids::default()) };
         let own = gettid().as_raw_nonzero().get() as u32;
         assert!(matches!(nowhere.find(0, 0, own), Err(Unknown::NoProc)));
     }
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let callers = Callers::new();
+        let callers = Callers::new(Ids::default());
         let credential = callers.credentials.intern(&Cred::new(5, 5, &[], Caps::NONE), &[]);
         let directory = || open("/proc/self", OFlags::PATH, Mode::empty()).unwrap();
         for tid in (1..200).map(|n| n * SHARDS as u32) {

@@ -11,7 +11,8 @@ use fuse_proto::{
 use fuse_transport::Reply;
 use types::{Errno, Ino, Mode};
 use vfs::{
-    Caller, DirEntry, DirHandle, DirPosition, Locked, MakeRequest, RenameFlags, Special, Vfs, XattrMode,
+    AclKind, Caller, DirEntry, DirHandle, DirPosition, Locked, MakeRequest, Perm, RenameFlags, Special, Vfs,
+    XattrMode,
 };
 
 use crate::callers::Callers;
@@ -117,10 +118,10 @@ impl Dispatch {
         let vfs = &*self.vfs;
         let ino = self.ino(request.header.nodeid);
         let header = &request.header;
-        let caller = &Caller::new(header.uid, header.gid, header.pid, &self.callers);
+        let caller = &Caller::new(vfs.ids(), header.uid, header.gid, header.pid, &self.callers);
         match request.operation {
             Operation::Lookup { name } => {
-                let found = vfs.lookup(ino, name)?;
+                let found = vfs.lookup(caller, ino, name)?;
                 let entry = found.attr.map(|of| entry(&of, found.ttl));
                 Ok(Body::entry(&entry.unwrap_or_else(|| Entry::negative(found.ttl))).into())
             }
@@ -252,7 +253,8 @@ impl Dispatch {
             Operation::RemoveXattr { name } => done(vfs.removexattr(caller, ino, name)),
             Operation::OpenDir { flags } => {
                 let DirHandle(fh) = vfs.opendir(caller, ino)?;
-                let flags = match vfs.is_alone() {
+                // A listing that is not the same for everybody is nothing for the kernel to keep.
+                let flags = match vfs.is_alone() && !vfs.hides_unreadable() && !vfs.is_squashing() {
                     true => OpenFlags::CACHE_DIR | self.keep_cache(ino, flags),
                     false => OpenFlags::NONE,
                 };
@@ -279,6 +281,9 @@ impl Dispatch {
             }
             Operation::CopyFileRange(copy) => Ok(Body::written(self.copy(caller, ino, &copy)? as u32).into()),
             Operation::CopyFileRange64(copy) => Ok(Body::copied_64(self.copy(caller, ino, &copy)?).into()),
+            Operation::Access { mask } if vfs.decides_alone() => {
+                done(vfs.access(caller, ino, Perm::new(mask)))
+            }
             // The kernel takes ENOSYS for "not here", does without, and mostly asks no more.
             _ => Err(Errno::ENOSYS),
         }
@@ -355,7 +360,9 @@ impl Dispatch {
     }
 
     fn init_config(&self) -> InitConfig {
-        init::config(self.vfs.meta().volume().acl, self.vfs.is_alone(), self.vfs.atime_mode())
+        // With ACLs of its own the kernel would check everybody by them.
+        let acl = if self.vfs.decides_alone() { AclKind::Off } else { self.vfs.meta().volume().acl };
+        init::config(acl, self.vfs.is_alone(), self.vfs.atime_mode())
     }
 
     /// Tells open files apart for the sake of their locks, which the kernel keeps where this client is alone.

@@ -74,6 +74,7 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
         noatime: vfs.atime_mode() == AtimeMode::Never,
         strictatime: vfs.atime_mode() == AtimeMode::Always,
         allow_nonempty: options.allow_nonempty,
+        default_permissions: !vfs.decides_alone(),
         ..MountOptions::new(&vfs.meta().volume().name)
     };
     if options.channel == Channel::Ring {
@@ -84,7 +85,7 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
     let dispatch = Dispatch {
         vfs: Arc::clone(vfs),
         waiters: Arc::clone(&waiters),
-        callers: Callers::new(),
+        callers: Callers::new(vfs.ids().clone()),
         next_handle: AtomicU64::new(1),
         direct: *mount.placement() == RootPlacement::Direct,
     };

@@ -46,6 +46,8 @@ pub(crate) enum Key {
     Inherited(AclId, u32, FileType),
     /// What the kernel is shown of an NFSv4 ACL on an inode of this owner and group; whether a directory.
     Projection(AclId, u32, u32, bool),
+    /// Whether an access ACL lets everybody search.
+    Anyone(AclId),
     Settings,
     Counter(Counter),
     Usage,
@@ -72,6 +74,7 @@ pub(crate) enum Value {
     /// The ACL, and the rwx bits of the mode that goes with it.
     Inherited(AclId, u32),
     Projection(Arc<nfs4::Projection>),
+    Anyone(bool),
     Settings(Arc<Settings>),
     Counter(u64),
     Usage(Usage),
@@ -100,7 +103,8 @@ impl Key {
             | Key::Symlink(_)
             | Key::Acl(_)
             | Key::Inherited(..)
-            | Key::Projection(..) => true,
+            | Key::Projection(..)
+            | Key::Anyone(_) => true,
             Key::Empty(_)
             | Key::Slices(..)
             | Key::Settings
@@ -115,7 +119,7 @@ impl Key {
 impl Key {
     /// Whether the record never changes, once it is there: ACLs go by their content.
     fn is_immutable(&self) -> bool {
-        matches!(self, Key::Acl(_) | Key::Inherited(..) | Key::Projection(..))
+        matches!(self, Key::Acl(_) | Key::Inherited(..) | Key::Projection(..) | Key::Anyone(_))
     }
 }
 

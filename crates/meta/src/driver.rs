@@ -10,6 +10,7 @@ use types::{Cred, Errno, Ino, Name, OpId, SessionId, Time};
 use crate::cache::{Cache, Key, Value};
 use crate::change::{Change, Touched};
 use crate::engine::{Engine, EngineError, ErrorKind, Outcome};
+use crate::listing::{Listings, Turn, WholeListing};
 use crate::record::{Facts, Node, Page, Record, Scan, Seq};
 use crate::subject::Subject;
 use crate::txn::{Effect, Txn};
@@ -66,6 +67,8 @@ pub enum Vouch<'a> {
     /// The kernel, by less than the rules of the volume's ACLs: it never refuses what they grant, and what it has let
     /// through the operation checks for this caller.
     Both(&'a dyn Subject),
+    /// Nobody, and nobody was asked who it is: the operation may do what anybody may, which is at most to search.
+    Anyone,
 }
 
 /// The access revisions that the kernel knows of the directories of an operation, at most two.
@@ -113,6 +116,7 @@ impl From<Failure> for Errno {
 pub struct Meta {
     engine: Arc<dyn Engine>,
     cache: Cache,
+    listings: Listings,
     volume: Volume,
     session: SessionId,
     alone: AtomicBool,
@@ -147,6 +151,7 @@ impl Meta {
         Meta {
             engine,
             cache: Cache::new(cache_records, volume.acl),
+            listings: Listings::default(),
             decisions: DecisionCache::new(if volume.acl == AclKind::Nfs4 { DECISIONS } else { 0 }),
             volume,
             session,
@@ -174,7 +179,7 @@ impl Meta {
     /// Declares that no other client can change the volume, so that records in memory are the truth.
     pub fn set_alone(&self, alone: bool) {
         self.alone.store(alone, Ordering::Release);
-        self.cache.clear();
+        self.forget_all();
     }
 
     /// How long a question may be answered from memory while other clients may change the volume; never, with zero.
@@ -205,7 +210,12 @@ impl Meta {
     /// Changes by others may have been missed: nothing in memory serves any more.
     pub fn set_outdated(&self) {
         self.told_until.store(0, Ordering::Release);
+        self.forget_all();
+    }
+
+    fn forget_all(&self) {
         self.cache.clear();
+        self.listings.clear();
     }
 
     /// Takes in what another client has changed. Those of this client are known already.
@@ -216,7 +226,10 @@ impl Meta {
         for touched in &change.touched {
             let key = match touched {
                 Touched::Node(ino) => Key::Node(*ino),
-                Touched::Edge(parent, name) => Key::Edge(*parent, name.clone()),
+                Touched::Edge(parent, name) => {
+                    self.listings.changed(*parent);
+                    Key::Edge(*parent, name.clone())
+                }
                 Touched::Xattrs(ino) => Key::Xattrs(*ino),
                 // These are not kept.
                 Touched::Data(_) | Touched::Locks(_) => continue,
@@ -277,7 +290,12 @@ impl Meta {
             let txn = Txn { op_id: id, guards: view.into_guards(), effects };
             let born = if self.is_current() { self.new_directory(&txn) } else { None };
             let began = Instant::now();
-            match self.commit(&txn)? {
+            let committed = self.commit(&txn);
+            // One of which it is not known whether it happened may have.
+            if !matches!(committed, Ok(Outcome::Conflict(_))) {
+                self.change_listings(&txn);
+            }
+            match committed? {
                 Outcome::Committed { seq, nodes } => {
                     self.remember(&txn, seq, &nodes);
                     if let Some((dir, losses)) = born {
@@ -335,6 +353,39 @@ impl Meta {
             self.cache.listed(parent, after.as_ref(), last.filter(|_| more), losses, facts.seq);
         }
         Ok(Listing { entries, more })
+    }
+
+    /// Which state of a directory is read from now on, if a reading of it can be kept: while records in memory serve.
+    pub fn turn(&self, dir: Ino) -> Option<Turn> {
+        self.is_current().then(|| self.listings.turn(dir))
+    }
+
+    /// Keeps all entries of a directory, read since `turn`, for as long as it does not change.
+    pub fn keep_listing(&self, dir: Ino, turn: Turn, whole: WholeListing) {
+        if self.is_current() {
+            self.listings.keep(dir, turn, whole);
+        }
+    }
+
+    /// All entries of a directory, if they are known.
+    pub fn known_listing(&self, dir: Ino) -> Option<WholeListing> {
+        if self.is_current() { self.listings.get(dir) } else { None }
+    }
+
+    /// An inode, if it is known.
+    pub fn known_node(&self, ino: Ino) -> Option<Node> {
+        match self.is_current().then(|| self.cache.get(&Key::Node(ino), None))?? {
+            Value::Node(node) => node,
+            _ => None,
+        }
+    }
+
+    fn change_listings(&self, txn: &Txn) {
+        for effect in &txn.effects {
+            if let Effect::PutEdge { parent, .. } | Effect::DropEdge { parent, .. } = effect {
+                self.listings.changed(*parent);
+            }
+        }
     }
 
     /// Reads a part of a range; see [`Engine::scan`].

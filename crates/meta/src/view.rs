@@ -255,6 +255,19 @@ impl<'a> View<'a> {
         self.cache.put(key, Value::Inherited(access, rwx), Seq::default());
     }
 
+    /// Whether an ACL lets everybody search a directory whose mode does, if this client has worked it out before.
+    pub fn anyone_passes(&self, access: AclId) -> Option<bool> {
+        match self.cache.get(&Key::Anyone(access), None) {
+            Some(Value::Anyone(passes)) => Some(passes),
+            _ => None,
+        }
+    }
+
+    /// Remembers what [`View::anyone_passes`] gives: like the ACL itself it can never change.
+    pub fn remember_anyone_passes(&self, access: AclId, passes: bool) {
+        self.cache.put(Key::Anyone(access), Value::Anyone(passes), Seq::default());
+    }
+
     pub fn symlink(&mut self, ino: Ino) -> Result<Option<Arc<[u8]>>, Stop> {
         match self.look(Key::Symlink(ino)) {
             Some(Value::Symlink(target)) => Ok(target),

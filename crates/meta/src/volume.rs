@@ -59,6 +59,8 @@ pub struct Volume {
     pub capacity_bytes: u64,
     /// Inodes the volume may have in all; 0 = no limit.
     pub max_inodes: u64,
+    /// Whether listings show a caller only what he may read, on every mount.
+    pub abe: bool,
     pub created: Time,
 }
 
@@ -137,7 +139,7 @@ impl Volume {
         }
     }
 
-    fn settings(&self) -> [Effect; 14] {
+    fn settings(&self) -> [Effect; 15] {
         [
             ("format_version", FORMAT_VERSION.to_string()),
             ("name", self.name.clone()),
@@ -152,6 +154,7 @@ impl Volume {
             ("inline_bytes", self.inline_bytes.to_string()),
             ("capacity_bytes", self.capacity_bytes.to_string()),
             ("max_inodes", self.max_inodes.to_string()),
+            ("abe", on_off(self.abe).to_owned()),
             ("created", self.created.nanos().to_string()),
         ]
         .map(|(name, value)| Effect::PutSetting { name, value })
@@ -189,6 +192,12 @@ impl Volume {
             inline_bytes: u32::try_from(number("inline_bytes")?).map_err(|_| damaged("inline_bytes"))?,
             capacity_bytes: number("capacity_bytes")?,
             max_inodes: number("max_inodes")?,
+            // Volumes of before this setting have it off.
+            abe: match get("abe").as_deref() {
+                None | Some("off") => false,
+                Some("on") => true,
+                Some(_) => return Err(damaged("abe")),
+            },
             created: Time::from_nanos(text("created")?.parse().map_err(|_| damaged("created"))?),
         })
     }
@@ -273,6 +282,8 @@ pub struct Configure {
     pub aclmode: Option<AclMode>,
     /// What new files get of NFSv4 ACLs from now on.
     pub aclinherit: Option<AclInherit>,
+    /// Whether listings show a caller only what he may read.
+    pub abe: Option<bool>,
 }
 
 impl Op for Configure {
@@ -280,10 +291,12 @@ impl Op for Configure {
     const NAME: &'static str = "configure";
 
     fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, Stop> {
+        let number = |value: Option<u64>| value.map(|value| value.to_string());
         let asked = [
-            ("capacity_bytes", self.capacity_bytes.map(|bytes| bytes.to_string())),
-            ("max_inodes", self.max_inodes.map(|inodes| inodes.to_string())),
-            ("inline_bytes", self.inline_bytes.map(|bytes| bytes.to_string())),
+            ("capacity_bytes", number(self.capacity_bytes)),
+            ("max_inodes", number(self.max_inodes)),
+            ("inline_bytes", number(self.inline_bytes.map(u64::from))),
+            ("abe", self.abe.map(|abe| on_off(abe).to_owned())),
             ("aclmode", self.aclmode.map(|policy| policy.name().to_owned())),
             ("aclinherit", self.aclinherit.map(|policy| policy.name().to_owned())),
         ];
@@ -296,6 +309,11 @@ impl Op for Configure {
         }
         Ok(Plan { reply: (), effects })
     }
+}
+
+/// How settings say yes and no.
+fn on_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
 }
 
 struct Lease {

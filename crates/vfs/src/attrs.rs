@@ -1,5 +1,6 @@
 //! Attributes: getattr and setattr.
 
+use acl::idmap::UNMAPPED;
 use meta::ops::SetAttr;
 use types::{Errno, Ino, Mode, Time};
 
@@ -32,23 +33,25 @@ impl Vfs {
     }
 
     /// # Errors
-    /// Those of [`SetAttr`]; EFBIG beyond 2^63 - 1 bytes; those of a flush.
+    /// EFBIG beyond 2^63 - 1 bytes; EOVERFLOW for an owner or group whom the volume does not know; those of [`SetAttr`] and of
+    /// a flush.
     pub fn setattr(&self, caller: &Caller<'_>, ino: Ino, change: AttrChange) -> Result<Attr, Errno> {
         if change.size_bytes.is_some_and(|size| size > i64::MAX as u64) {
             return Err(Errno::EFBIG);
         }
+        let known = |id| if id == UNMAPPED { Err(Errno::EOVERFLOW) } else { Ok(id) };
         let op = SetAttr {
             ino,
             mode: change.mode,
-            uid: change.uid,
-            gid: change.gid,
+            uid: change.uid.map(|uid| known(self.ids.user_in_volume(uid))).transpose()?,
+            gid: change.gid.map(|gid| known(self.ids.group_in_volume(gid))).transpose()?,
             size: change.size_bytes,
             atime: change.atime,
             mtime: change.mtime,
             is_touch: change.is_touch,
             is_open: change.is_open,
             // The groups of the caller are not known here; whoever is not surely in the group loses the bit.
-            keep_sgid: caller.uid == 0 || caller.gid == self.node(ino)?.gid,
+            keep_sgid: caller.is_superuser || caller.gid == self.node(ino)?.gid,
             kill_suidgid: change.kill_suidgid,
         };
         // What was read before must not overtake it.

@@ -196,7 +196,7 @@ impl Vfs {
     /// The kernel has checked the caller by what it knows of these directories. Where the operation checks him as well, it
     /// is no matter how old that is.
     fn by_kernel<'a>(&self, caller: &'a Caller<'_>, from: Ino, to: Ino) -> Vouch<'a> {
-        if self.is_alone() || self.has_nfs4_acls() {
+        if self.is_alone() || self.has_nfs4_acls() || self.is_squashing() {
             return self.vouch(caller);
         }
         // A directory that it was told nothing of has no revision 0 either: it looks again.
@@ -204,7 +204,7 @@ impl Vfs {
         Vouch::Kernel { told: Some(Told::two(rev(from), rev(to))) }
     }
 
-    /// Runs an operation on names in these directories that may change the volume. If the kernel decided by what no longer
+    /// Runs an operation on names in these directories that may change the volume, for somebody. If the kernel decided by what no longer
     /// holds, it is made to forget it before it hears so: it might else repeat the request on the same grounds.
     pub(crate) fn change_names<O: meta::Op>(
         &self,

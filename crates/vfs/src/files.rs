@@ -10,6 +10,7 @@ use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, Slice, SliceId, Slice
 
 use crate::attr::Attr;
 use crate::caller::Caller;
+use crate::gate::Perm;
 use crate::names::MakeRequest;
 use crate::open::{FileData, OpenFile};
 use crate::readahead;
@@ -39,6 +40,11 @@ impl Vfs {
             FileType::Directory => return Err(Errno::EISDIR),
             _ => return Err(Errno::EINVAL),
         }
+        let wanted =
+            [(what_for.read, Perm::READ), (what_for.write, Perm::WRITE), (what_for.execute, Perm::EXECUTE)];
+        let want =
+            wanted.into_iter().filter(|(asked, _)| *asked).fold(Perm::NONE, |all, (_, perm)| all | perm);
+        self.admit_posix(caller, &node, want)?;
         Ok(append_only)
     }
 
@@ -96,7 +102,8 @@ impl Vfs {
         let file = self.files.get(ino).ok_or(Errno::EBADF)?;
         let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= i64::MAX as u64);
         let end = end.ok_or(Errno::EFBIG)?;
-        if kill_suidgid {
+        // Nobody who is squashed has capabilities, whatever the kernel says.
+        if kill_suidgid || self.is_squashing() {
             self.change(&KillPriv(ino))?;
         }
         let mut data = file.lock();
@@ -119,7 +126,8 @@ impl Vfs {
     /// As [`Vfs::write`].
     pub fn append(&self, ino: Ino, bytes: &[u8], kill_suidgid: bool) -> Result<u64, Errno> {
         let file = self.files.get(ino).ok_or(Errno::EBADF)?;
-        if kill_suidgid {
+        // Nobody who is squashed has capabilities, whatever the kernel says.
+        if kill_suidgid || self.is_squashing() {
             self.change(&KillPriv(ino))?;
         }
         let mut data = file.lock();

@@ -22,6 +22,14 @@ pub(crate) fn volume(atime: AtimeMode) -> (Vfs, Arc<Counting<MemEngine>>) {
 
 /// With a cache of blocks of so many bytes.
 pub(crate) fn volume_with_cache(atime: AtimeMode, cache_bytes: u64) -> (Vfs, Arc<Counting<MemEngine>>) {
+    make_volume(VfsOptions { atime, ..VfsOptions::default() }, cache_bytes)
+}
+
+pub(crate) fn volume_with(options: VfsOptions) -> (Vfs, Arc<Counting<MemEngine>>) {
+    make_volume(options, DEFAULT_CACHE_BYTES)
+}
+
+fn make_volume(options: VfsOptions, cache_bytes: u64) -> (Vfs, Arc<Counting<MemEngine>>) {
     let engine = Arc::new(Counting::new(MemEngine::default()));
     let volume = Volume {
         name: "v".into(),
@@ -35,6 +43,7 @@ pub(crate) fn volume_with_cache(atime: AtimeMode, cache_bytes: u64) -> (Vfs, Arc
         inline_bytes: 4096,
         capacity_bytes: 0,
         max_inodes: 0,
+        abe: false,
         created: Time::now(),
     };
     volume.format(&*engine).unwrap();
@@ -42,7 +51,6 @@ pub(crate) fn volume_with_cache(atime: AtimeMode, cache_bytes: u64) -> (Vfs, Arc
     meta.set_alone(true);
     let config = StorageConfig { storage: "memory".into(), bucket: String::new() };
     let store = BlockStore::open(&config, cache_bytes).unwrap();
-    let options = VfsOptions { atime, ..VfsOptions::default() };
     (Vfs::new(Arc::new(meta), store, options), engine)
 }
 

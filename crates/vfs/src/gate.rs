@@ -5,13 +5,17 @@
 //! found out only where that leaves the question open.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use acl::cache::{self, DecisionCache};
-use acl::posix::{self, Compiled, Perm};
-use meta::Node;
-use meta::ops::GetAcl;
-use types::{AclId, Errno};
+use acl::idmap::Squash;
+use acl::nfs4::{self, Mask};
+pub use acl::posix::Perm;
+use acl::posix::{self, Compiled};
+use meta::ops::{GetAcl, GetCompiled, Lookup};
+use meta::{Failure, Node, Vouch};
+use types::{AclId, Errno, Ino};
 
 use crate::caller::{Caller, Identity};
 use crate::vfs::{BY_KERNEL, Vfs};
@@ -25,15 +29,86 @@ const MAX_COMPILED: usize = 4096;
 pub(crate) struct Gate {
     decisions: DecisionCache,
     compiled: RwLock<HashMap<AclId, Arc<Compiled>>>,
+    skipped: AtomicU64,
+    checked: AtomicU64,
+}
+
+/// What became of the check whether a caller may search a directory, where it is this client's to make.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SearchCounts {
+    /// Lookups in directories that anybody may search: nobody was asked for.
+    pub skipped: u64,
+    /// Lookups that depended on who the caller is.
+    pub checked: u64,
 }
 
 impl Default for Gate {
     fn default() -> Self {
-        Gate { decisions: DecisionCache::new(DECISIONS), compiled: RwLock::default() }
+        Gate {
+            decisions: DecisionCache::new(DECISIONS),
+            compiled: RwLock::default(),
+            skipped: AtomicU64::new(0),
+            checked: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Gate {
+    /// Decisions that had to be worked out.
+    #[cfg(test)]
+    pub(crate) fn decisions_missed(&self) -> u64 {
+        self.decisions.misses()
     }
 }
 
 impl Vfs {
+    /// Whether callers are taken for others than they are to the kernel, which so lets some pass whom it should not: each
+    /// operation then checks its caller by itself.
+    pub fn is_squashing(&self) -> bool {
+        self.ids.squash.is_some()
+    }
+
+    /// Whether the kernel does not check anybody, because it takes nobody for whom he is.
+    pub fn decides_alone(&self) -> bool {
+        self.ids.squash == Some(Squash::All)
+    }
+
+    /// What access(2) and chdir(2) ask for, where the kernel does not know.
+    ///
+    /// # Errors
+    /// EACCES; those of [`Vfs::permits`].
+    pub fn access(&self, caller: &Caller<'_>, ino: Ino, want: Perm) -> Result<(), Errno> {
+        self.admit_posix(caller, &self.node(ino)?, want)
+    }
+
+    /// Lookups so far by who had to be asked for.
+    pub fn search_counts(&self) -> SearchCounts {
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        SearchCounts { skipped: count(&self.gate.skipped), checked: count(&self.gate.checked) }
+    }
+
+    /// Looks a name up for somebody. Where anybody may search the directory, it is not asked who he is.
+    pub(crate) fn look_up(&self, caller: &Caller<'_>, op: &Lookup) -> Result<Option<Node>, Errno> {
+        if !self.is_squashing() {
+            return Ok(self.meta.run(op, &BY_KERNEL)?);
+        }
+        if let Ok(found) = self.meta.run(op, &Vouch::Anyone) {
+            self.gate.skipped.fetch_add(1, Ordering::Relaxed);
+            return Ok(found);
+        }
+        self.gate.checked.fetch_add(1, Ordering::Relaxed);
+        Ok(self.meta.run(op, &self.vouch(caller))?)
+    }
+
+    /// Refuses what the caller may not do to an inode, where he is taken for somebody else. By the rules of POSIX: volumes
+    /// of NFSv4 ACLs take nobody for somebody else.
+    ///
+    /// # Errors
+    /// EACCES; those of [`Vfs::permits`].
+    pub(crate) fn admit_posix(&self, caller: &Caller<'_>, node: &Node, want: Perm) -> Result<(), Errno> {
+        if !self.is_squashing() || self.permits(caller, node, want)? { Ok(()) } else { Err(Errno::EACCES) }
+    }
+
     /// Whether the caller may do all of `want` to an inode, by mode, ACL and capabilities: what `generic_permission`
     /// in the kernel would say.
     ///
@@ -43,16 +118,19 @@ impl Vfs {
         if is_plainly_granted(caller, node, want) {
             return Ok(true);
         }
-        self.permits_identity(caller.identity()?, node, want)
+        Ok(self.permits_identity(caller.identity()?, node, want)?)
     }
 
     /// As [`Vfs::permits`], of somebody of whom everything is known.
+    ///
+    /// # Errors
+    /// [`Failure::Refused`] with EIO for an ACL that is missing or damaged; [`Failure::Engine`].
     pub(crate) fn permits_identity(
         &self,
         identity: &Identity,
         node: &Node,
         want: Perm,
-    ) -> Result<bool, Errno> {
+    ) -> Result<bool, Failure> {
         let load = || self.compiled(node.access_acl);
         let decision = self.gate.decisions.posix(&identity.credential, &as_decided(node), load)?;
         let of = posix::Node {
@@ -65,9 +143,22 @@ impl Vfs {
         Ok(decision.allows(want) || posix::overrides(identity.caps, want, &of))
     }
 
+    /// Whether somebody may read what the inode holds: its bytes, or its names.
+    ///
     /// # Errors
-    /// EIO for an ACL that is missing or damaged.
-    fn compiled(&self, id: AclId) -> Result<Arc<Compiled>, Errno> {
+    /// Those of [`Vfs::permits_identity`].
+    pub(crate) fn may_read(&self, identity: &Identity, node: &Node) -> Result<bool, Failure> {
+        if !self.has_nfs4_acls() {
+            return self.permits_identity(identity, node, Perm::READ);
+        }
+        let load = || self.meta.run(&GetCompiled(node.access_acl), &BY_KERNEL);
+        let decision = self.gate.decisions.nfs4(&identity.credential, &as_decided(node), load)?;
+        // To read takes no right to execute.
+        let more = nfs4::overrides(identity.caps, node.kind.is_dir(), false);
+        Ok((decision.granted | more).has(Mask::READ_DATA))
+    }
+
+    fn compiled(&self, id: AclId) -> Result<Arc<Compiled>, Failure> {
         let known = self.gate.compiled.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(compiled) = known.get(&id) {
             return Ok(Arc::clone(compiled));
@@ -114,9 +205,10 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use acl::credential::Credentials;
+    use acl::idmap::Ids;
     use acl::posix::PosixAcl;
     use meta::ops::{AclType, AtimeMode, SetAcl};
-    use types::{Caps, Cred, Ino, Mode};
+    use types::{Caps, Cred, Mode};
 
     use super::*;
     use crate::caller::Identify;
@@ -171,7 +263,7 @@ mod tests {
         let node = vfs.node(ino).unwrap();
         let register = Register::of(&[50], Caps::NONE);
         let may = |uid, gid, want| {
-            let caller = Caller::new(uid, gid, 1, &register);
+            let caller = Caller::new(&Ids::default(), uid, gid, 1, &register);
             let first = vfs.permits(&caller, &node, want).unwrap();
             assert_eq!(vfs.permits(&caller, &node, want), Ok(first));
             (first, register.asked())
@@ -181,9 +273,12 @@ mod tests {
         assert_eq!(may(6, 1, Perm::READ), (true, 1), "by another one, asked for once a request");
         assert_eq!(may(6, 1, Perm::WRITE), (false, 1));
         let open = vfs.node(file_of_all(&vfs)).unwrap();
-        assert_eq!(vfs.permits(&Caller::new(9, 9, 0, &register), &open, Perm::READ), Ok(true));
+        assert_eq!(
+            vfs.permits(&Caller::new(&Ids::default(), 9, 9, 0, &register), &open, Perm::READ),
+            Ok(true)
+        );
         assert_eq!(register.asked(), 0, "anybody may");
-        let nobody = Caller::new(6, 1, 0, &register);
+        let nobody = Caller::new(&Ids::default(), 6, 1, 0, &register);
         assert_eq!(vfs.permits(&nobody, &node, Perm::READ), Err(Errno::EACCES), "in doubt, refuse");
     }
 
@@ -204,7 +299,7 @@ mod tests {
         let node = vfs.node(ino).unwrap();
         let may = |uid, groups: &[u32], caps, want| {
             let register = Register::of(groups, caps);
-            let may = vfs.permits(&Caller::new(uid, 1, 1, &register), &node, want);
+            let may = vfs.permits(&Caller::new(&Ids::default(), uid, 1, 1, &register), &node, want);
             (may.unwrap(), register.asked())
         };
         assert_eq!(may(7, &[], Caps::NONE, Perm::READ | Perm::WRITE), (true, 1));

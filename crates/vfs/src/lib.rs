@@ -27,12 +27,13 @@ mod session;
 mod vfs;
 mod xattrs;
 
-pub use acl::posix::Perm;
+pub use acl::idmap::Ids;
 pub use attr::{Attr, Entry};
 pub use attrs::AttrChange;
 pub use caller::{Caller, Identify, Identity};
 pub use coherence::{Coherence, Kernel};
 pub use dirs::{DirEntry, DirHandle, DirPosition};
+pub use gate::{Perm, SearchCounts};
 pub use locks::LockRequest;
 pub use meta::ops::{AllocateMode, AtimeMode, Locked, OpenFor, RenameFlags, XattrMode};
 pub use meta::{AclKind, Lock, LockKind};

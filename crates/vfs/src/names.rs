@@ -4,7 +4,7 @@ use meta::ops::{
     Fate, Link, Lookup, Make, MakeKind, MakeOrphan, ReadLink, Rename, RenameFlags, Renamed, Rmdir, Unlink,
     Unlinked, Whiteout,
 };
-use types::{Errno, FileType, Ino, Mode};
+use types::{Caps, Errno, FileType, Ino, Mode};
 
 use crate::attr::{Attr, Entry};
 use crate::caller::Caller;
@@ -59,13 +59,14 @@ pub struct MakeRequest<'a> {
 impl Vfs {
     /// # Errors
     /// Those of [`Lookup`]; ENAMETOOLONG.
-    pub fn lookup(&self, parent: Ino, bytes: &[u8]) -> Result<Entry, Errno> {
-        let node = self.meta.run(&Lookup { parent, name: name(bytes)? }, &BY_KERNEL)?;
+    pub fn lookup(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<Entry, Errno> {
+        let node = self.look_up(caller, &Lookup { parent, name: name(bytes)? })?;
         Ok(Entry { attr: node.map(|node| self.attr_of(&node)), ttl: self.ttl() })
     }
 
     /// # Errors
-    /// Those of [`Make`]; ENAMETOOLONG.
+    /// EPERM for devices without `CAP_MKNOD`; those of [`Make`]; ENAMETOOLONG; EOVERFLOW for a caller whom the volume does
+    /// not know.
     pub fn make(&self, caller: &Caller<'_>, request: MakeRequest<'_>) -> Result<Attr, Errno> {
         let kind = match request.what {
             Special::Regular => MakeKind::Regular,
@@ -75,6 +76,13 @@ impl Vfs {
             Special::CharDevice(rdev) => MakeKind::CharDevice(rdev),
             Special::BlockDevice(rdev) => MakeKind::BlockDevice(rdev),
         };
+        // The kernel asks for `CAP_MKNOD`, but of whom it takes the caller for.
+        if matches!(kind, MakeKind::CharDevice(_) | MakeKind::BlockDevice(_))
+            && self.is_squashing()
+            && !caller.identity()?.caps.has(Caps::MKNOD)
+        {
+            return Err(Errno::EPERM);
+        }
         self.make_kind(caller, request.parent, request.name, kind, request.mode, request.umask)
     }
 
@@ -142,7 +150,10 @@ impl Vfs {
     ) -> Result<(), Errno> {
         let (name, new_name) = (name(old)?, name(new)?);
         let whiteout = match whiteout {
-            true => Some(Whiteout { ino: Ino(self.inos.take()?), uid: caller.uid, gid: caller.gid }),
+            true => {
+                let (uid, gid) = caller.owner()?;
+                Some(Whiteout { ino: Ino(self.inos.take()?), uid, gid })
+            }
             false => None,
         };
         let seal = if flags.exchange { None } else { self.seal(new_parent, &new_name)? };
@@ -159,6 +170,7 @@ impl Vfs {
     /// # Errors
     /// Those of [`MakeOrphan`].
     pub fn tmpfile(&self, caller: &Caller<'_>, parent: Ino, mode: Mode, umask: u32) -> Result<Attr, Errno> {
+        let (uid, gid) = caller.owner()?;
         let make = Make {
             parent,
             name: name(b"-")?,
@@ -166,8 +178,8 @@ impl Vfs {
             kind: MakeKind::Regular,
             mode,
             umask,
-            uid: caller.uid,
-            gid: caller.gid,
+            uid,
+            gid,
         };
         let node = self.change_names(caller, &MakeOrphan(make), parent, parent)?;
         self.files.open(node.ino, || self.new_buffer()).set_orphan(true);
@@ -185,8 +197,8 @@ impl Vfs {
         umask: u32,
     ) -> Result<Attr, Errno> {
         let name = name(bytes)?;
+        let (uid, gid) = caller.owner()?;
         let ino = Ino(self.inos.take()?);
-        let (uid, gid) = (caller.uid, caller.gid);
         let make = Make { parent, name, ino, kind, mode, umask, uid, gid };
         let node = self.change_names(caller, &make, parent, parent)?;
         self.tell(&node);

@@ -45,7 +45,7 @@ impl Vfs {
 
     /// Who answers for the caller, where the kernel has checked him by attributes that are current.
     pub(crate) fn vouch<'a>(&self, caller: &'a Caller<'_>) -> Vouch<'a> {
-        if self.has_nfs4_acls() { Vouch::Both(caller) } else { BY_KERNEL }
+        if self.has_nfs4_acls() || self.is_squashing() { Vouch::Both(caller) } else { BY_KERNEL }
     }
 
     /// Refuses a caller who may not do `want` to an inode, on a volume of NFSv4 ACLs.
@@ -62,7 +62,8 @@ impl Vfs {
 
     /// The attributes as the kernel is to be told them.
     pub(crate) fn shown(&self, node: &Node) -> Attr {
-        let attr = Attr::from(node);
+        let (uid, gid) = (self.ids.user_here(node.uid), self.ids.group_here(node.gid));
+        let attr = Attr { uid, gid, ..Attr::from(node) };
         if !self.has_nfs4_acls() || node.access_acl.is_none() {
             return attr;
         }

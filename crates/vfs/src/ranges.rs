@@ -97,9 +97,9 @@ impl Vfs {
     }
 
     /// Unlike WRITE and SETATTR, these requests do not say whether the caller has `CAP_FSETID`, and the kernel leaves
-    /// `file_modified` to the server all the same: user 0 is taken to have it.
+    /// `file_modified` to the server all the same: user 0 is taken to have it, if he is not squashed.
     fn kill_priv(&self, caller: &Caller<'_>, ino: Ino) -> Result<(), Errno> {
-        if caller.uid == 0 { Ok(()) } else { self.change(&KillPriv(ino)) }
+        if caller.is_superuser { Ok(()) } else { self.change(&KillPriv(ino)) }
     }
 
     fn open_file(&self, ino: Ino) -> Result<std::sync::Arc<OpenFile>, Errno> {

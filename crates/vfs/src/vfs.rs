@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use acl::idmap::Ids;
 use chunk::{BlockStore, MemoryBudget, WriteBuffer, WriteContext};
 use meta::ops::{AtimeMode, GetNode, GetUsage};
 use meta::{Counter, Failure, Meta, Node, Usage, Vouch};
@@ -43,20 +44,31 @@ pub struct Vfs {
     pub(crate) accesses: Accesses,
     pub(crate) principals: Principals,
     pub(crate) gate: Gate,
+    pub(crate) ids: Ids,
+    pub(crate) hide_unreadable: bool,
     pub(crate) stopping: AtomicBool,
 }
 
 /// What a mount may choose.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct VfsOptions {
     /// Bytes written but not yet stored, all files together.
     pub write_buffer_bytes: u64,
     pub atime: AtimeMode,
+    /// What numbers users and groups have here, and whom callers are taken for.
+    pub ids: Ids,
+    /// Listings show a caller only what he may read, even if the volume does not say so.
+    pub hide_unreadable: bool,
 }
 
 impl Default for VfsOptions {
     fn default() -> Self {
-        VfsOptions { write_buffer_bytes: MemoryBudget::DEFAULT_BYTES, atime: AtimeMode::default() }
+        VfsOptions {
+            write_buffer_bytes: MemoryBudget::DEFAULT_BYTES,
+            atime: AtimeMode::default(),
+            ids: Ids::default(),
+            hide_unreadable: false,
+        }
     }
 }
 
@@ -106,6 +118,8 @@ impl Vfs {
             accesses: Accesses::new(options.atime),
             principals: Principals::default(),
             gate: Gate::default(),
+            ids: options.ids,
+            hide_unreadable: options.hide_unreadable,
             stopping: AtomicBool::new(false),
         }
     }
@@ -117,6 +131,8 @@ impl Vfs {
     /// How long the kernel may go by an answer.
     pub fn ttl(&self) -> Duration {
         match self.coherence() {
+            // What the kernel holds it lets pass whomever it takes for somebody else: it has to ask for each name.
+            _ if self.is_squashing() => Duration::ZERO,
             Coherence::Alone => TTL_ALONE,
             Coherence::Told => TTL_TOLD,
             Coherence::Asks => self.meta.lifetime(),
@@ -191,6 +207,11 @@ impl Vfs {
             unflushed.overlay(&mut attr);
         }
         self.accesses.overlay(attr)
+    }
+
+    /// What numbers users and groups have here.
+    pub fn ids(&self) -> &Ids {
+        &self.ids
     }
 
     /// Keeps what stat(2) shows of an inode that is gone.

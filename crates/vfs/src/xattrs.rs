@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use acl::idmap::UNMAPPED;
 use acl::nfs4::{Mask, Scope};
 use acl::posix::PosixAcl;
 use meta::AclKind;
 use meta::ops::{AclType, GetAcl, GetXattrs, RemoveXattr, SetAcl, SetXattr, XattrMode};
-use types::{Errno, Ino};
+use types::{Caps, Errno, Ino};
 
 use crate::caller::Caller;
+use crate::gate::Perm;
 use crate::nfs4::{NFS4_ACL, NFS4_DACL};
 use crate::vfs::{BY_KERNEL, Vfs};
 
@@ -56,13 +58,20 @@ impl Vfs {
         match XattrName::parse(name)? {
             XattrName::Acl(which) => {
                 let acl = self.acl(ino, which)?.ok_or(Errno::ENODATA)?;
-                Ok(acl.to_xattr().into())
+                if !self.ids.is_mapping() {
+                    return Ok(acl.to_xattr().into());
+                }
+                let place = |id| Some(id).filter(|id| *id != UNMAPPED);
+                let user = |uid| place(self.ids.user_here(uid));
+                let (here, _) = acl.renumbered(user, |gid| place(self.ids.group_here(gid)))?;
+                Ok(here.to_xattr().into())
             }
             XattrName::Nfs4(scope) => Ok(self.nfs4_acl(caller, ino, scope)?.into()),
             XattrName::Stored(name) => {
                 if name.as_bytes().starts_with(USER) {
                     self.admit(caller, ino, Mask::READ_NAMED_ATTRS)?;
                 }
+                self.admit_reading(caller, ino, &name)?;
                 let xattrs = self.meta.run(&GetXattrs(ino), &BY_KERNEL)?;
                 xattrs.get(&name).cloned().ok_or(Errno::ENODATA)
             }
@@ -81,7 +90,7 @@ impl Vfs {
         let acls = acls.into_iter().filter(|(_, id)| !self.has_nfs4_acls() && !id.is_none());
         let acls = acls.map(|(name, _)| name).chain(self.nfs4_names(node.kind).iter().copied());
         let stored = xattrs.keys().map(types::XattrName::as_bytes);
-        let stored = stored.filter(|name| caller.uid == 0 || !name.starts_with(TRUSTED));
+        let stored = stored.filter(|name| caller.is_superuser || !name.starts_with(TRUSTED));
         Ok(acls.chain(stored).flat_map(|name| name.iter().copied().chain([0])).collect())
     }
 
@@ -101,7 +110,11 @@ impl Vfs {
     ) -> Result<(), Errno> {
         match XattrName::parse(name)? {
             XattrName::Acl(which) => {
-                let acl = PosixAcl::from_xattr(value)?;
+                let acl = match PosixAcl::from_xattr(value)? {
+                    Some(acl) if self.ids.is_mapping() => Some(self.acl_in_volume(&acl)?),
+                    acl => acl,
+                };
+                self.keep_strangers(ino, which)?;
                 self.change_for(caller, &SetAcl { ino, which, acl, kill_sgid: acl_kill_sgid })
             }
             XattrName::Nfs4(scope) => self.set_nfs4_acl(caller, ino, scope, Some(value), mode),
@@ -117,10 +130,56 @@ impl Vfs {
     pub fn removexattr(&self, caller: &Caller<'_>, ino: Ino, name: &[u8]) -> Result<(), Errno> {
         match XattrName::parse(name)? {
             XattrName::Acl(which) => {
+                self.keep_strangers(ino, which)?;
                 self.change_for(caller, &SetAcl { ino, which, acl: None, kill_sgid: false })
             }
             XattrName::Nfs4(scope) => self.set_nfs4_acl(caller, ino, scope, None, XattrMode::Replace),
             XattrName::Stored(name) => self.change_for(caller, &RemoveXattr { ino, name }),
+        }
+    }
+
+    /// An ACL in the volume's numbers.
+    ///
+    /// # Errors
+    /// EINVAL where it names somebody whom the volume does not know.
+    fn acl_in_volume(&self, here: &PosixAcl) -> Result<PosixAcl, Errno> {
+        let place = |id| Some(id).filter(|id| *id != UNMAPPED);
+        let user = |uid| place(self.ids.user_in_volume(uid));
+        match here.renumbered(user, |gid| place(self.ids.group_in_volume(gid)))? {
+            (acl, 0) => Ok(acl),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Refuses to replace an ACL that says more than is shown of it here: whom it names beyond that would lose his rights
+    /// unseen.
+    ///
+    /// # Errors
+    /// EOVERFLOW.
+    fn keep_strangers(&self, ino: Ino, which: AclType) -> Result<(), Errno> {
+        if !self.ids.is_mapping() {
+            return Ok(());
+        }
+        let Some(acl) = self.acl(ino, which)? else { return Ok(()) };
+        let place = |id| Some(id).filter(|id| *id != UNMAPPED);
+        let user = |uid| place(self.ids.user_here(uid));
+        match acl.renumbered(user, |gid| place(self.ids.group_here(gid)))? {
+            (_, 0) => Ok(()),
+            _ => Err(Errno::EOVERFLOW),
+        }
+    }
+
+    /// Refuses to tell an xattr, as `xattr_permission` does.
+    fn admit_reading(&self, caller: &Caller<'_>, ino: Ino, name: &types::XattrName) -> Result<(), Errno> {
+        if !self.is_squashing() {
+            return Ok(());
+        }
+        match name.as_bytes() {
+            name if name.starts_with(TRUSTED) && !caller.identity()?.caps.has(Caps::SYS_ADMIN) => {
+                Err(Errno::ENODATA)
+            }
+            name if name.starts_with(USER) => self.admit_posix(caller, &self.node(ino)?, Perm::READ),
+            _ => Ok(()),
         }
     }
 

@@ -71,6 +71,29 @@ impl PosixAcl {
             .chain(one(Tag::Other, self.other))
     }
 
+    /// The ACL with users and groups renumbered, one for one, and how many entries were left out because they name
+    /// somebody who has no other number.
+    ///
+    /// # Errors
+    /// [`AclError::Duplicate`] where two get the same number.
+    pub fn renumbered(
+        &self,
+        user: impl Fn(u32) -> Option<u32>,
+        group: impl Fn(u32) -> Option<u32>,
+    ) -> Result<(Self, usize), AclError> {
+        let entries = self.entries().filter_map(|Entry { tag, perm }| {
+            let tag = match tag {
+                Tag::User(uid) => Tag::User(user(uid)?),
+                Tag::Group(gid) => Tag::Group(group(gid)?),
+                other => other,
+            };
+            Some(Entry { tag, perm })
+        });
+        let renumbered = Self::from_entries(entries)?;
+        let left_out = self.entry_count() - renumbered.entry_count();
+        Ok((renumbered, left_out))
+    }
+
     /// How many entries there are: 3 to [`Self::MAX_ENTRIES`].
     pub fn entry_count(&self) -> usize {
         3 + self.users.len() + self.groups.len() + usize::from(self.mask.is_some())
@@ -160,6 +183,17 @@ mod tests {
         };
         assert_eq!(of_length(511).unwrap().to_xattr().len(), 4092);
         assert_eq!(of_length(512), Err(AclError::TooLong));
+    }
+
+    #[test]
+    fn others_numbers_are_given_to_users_and_groups_apart() {
+        let acl = PosixAcl::from_storage("u::rwx,u:5:r--,u:6:rw-,g::r-x,g:5:--x,m::rwx,o::---").unwrap();
+        let shifted = acl.renumbered(|uid| (uid != 6).then_some(uid + 10), |gid| Some(gid + 20)).unwrap();
+        assert_eq!(shifted.0.to_storage(), "u::rwx,u:15:r--,g::r-x,g:25:--x,m::rwx,o::---");
+        assert_eq!(shifted.1, 1);
+        let (nobody, left_out) = acl.renumbered(|_| None, |_| None).unwrap();
+        assert_eq!((nobody.to_storage().as_str(), left_out), ("u::rwx,g::r-x,m::rwx,o::---", 3));
+        assert_eq!(acl.renumbered(|_| Some(1), Some), Err(AclError::Duplicate));
     }
 
     #[test]

@@ -153,7 +153,9 @@ impl Row {
                 .iter()
                 .map(|(name, &count)| (name.clone(), each(count).into()))
                 .collect();
+            let searches = mount.total.searches;
             let value = json!({
+                "lookups": { "skipped": each(searches.skipped), "checked": each(searches.checked) },
                 "cpu_us": round(mount.cpu_us),
                 "fuse_requests": round(mount.requests),
                 "fuse_requests_by_opcode": requests,

@@ -150,7 +150,7 @@ impl<'a> Tree<'a> {
 
     pub(super) fn stat(&self, file: u64) -> Result<(), Fault> {
         let (dir, name) = self.name_of_file(file, "file");
-        let found = self.vfs.lookup(self.ino(dir), name.as_bytes());
+        let found = self.vfs.lookup(self.caller, self.ino(dir), name.as_bytes());
         let size = match found.and_then(|entry| entry.attr.ok_or(Errno::ENOENT)) {
             Ok(attr) => attr.size_bytes,
             Err(errno) => return Err(self.fault("stat", dir, &name, errno)),
@@ -307,8 +307,9 @@ impl Top {
         for (index, name) in names.iter().enumerate() {
             let parent = top.ino;
             top.path = join(&top.path, name);
-            let entry =
-                vfs.lookup(parent, name.as_bytes()).map_err(|errno| fail("look up", &top.path, errno))?;
+            let entry = vfs
+                .lookup(caller, parent, name.as_bytes())
+                .map_err(|errno| fail("look up", &top.path, errno))?;
             top.ino = match entry.attr {
                 Some(attr) if attr.kind == FileType::Directory => attr.ino,
                 Some(_) => return Err(Fault::new("this is no directory").at(&top.path)),

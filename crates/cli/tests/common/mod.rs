@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::fs;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::thread;
@@ -126,6 +128,18 @@ impl Place {
 
     pub(crate) fn status(&self) -> serde_json::Value {
         serde_json::from_str(&limen(&["status", "--json", &self.url()]).ok()).unwrap()
+    }
+
+    /// What the mount says that it has done so far.
+    pub(crate) fn statistics(&self) -> serde_json::Value {
+        let server = format!("\"pid\": {}", self.server());
+        let entries = fs::read_dir("/run/limen").unwrap().map(|entry| entry.unwrap().path());
+        let mut files = entries.filter(|path| path.is_file() && path.extension().is_none());
+        let ours = files.find(|path| fs::read_to_string(path).is_ok_and(|text| text.contains(&server)));
+        let mut stream = UnixStream::connect(ours.unwrap().with_extension("sock")).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        serde_json::from_str(&text).unwrap()
     }
 
     /// The process that serves, as the volume's only session has it.

@@ -48,6 +48,12 @@ impl Mounted {
         Some(Mounted { place })
     }
 
+    /// Mounts again, with other options.
+    pub(crate) fn remount_with(&self, mount_options: &[&str]) {
+        self.place.umount(&[]).ok();
+        self.place.mount(mount_options).ok();
+    }
+
     /// A path on the volume.
     pub(crate) fn at(&self, name: &str) -> PathBuf {
         self.place.path("mnt").join(name)

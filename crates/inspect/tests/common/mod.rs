@@ -35,6 +35,7 @@ impl Fixture {
             inline_bytes: 0,
             capacity_bytes: 0,
             max_inodes: 0,
+            abe: false,
             created: Time::new(1_700_000_000, 0),
         };
         volume.format(&*engine).unwrap();

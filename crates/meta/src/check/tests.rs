@@ -52,6 +52,7 @@ impl Sample {
             inline_bytes: 4096,
             capacity_bytes: 0,
             max_inodes: 0,
+            abe: false,
             created: Time::new(1_700_000_000, 7),
         };
         volume.format(&*engine).unwrap();

@@ -6,7 +6,7 @@
 
 use acl::nfs4::Mask;
 use acl::posix::{self, Perm};
-use types::{Caps, Cred, Errno, FileType, Mode};
+use types::{Caps, Cred, Errno, FileType, Mode, XattrName};
 
 use crate::driver::{Ctx, Vouch};
 use crate::record::Node;
@@ -88,10 +88,48 @@ impl Ctx<'_> {
         }
     }
 
+    /// The caller may set or remove this xattr. Twin of `xattr_permission`, fs/xattr.c.
+    ///
+    /// # Errors
+    /// EPERM for what takes `CAP_SYS_ADMIN`, and for `user.*` of a sticky directory unless owner; EACCES.
+    pub(super) fn admit_xattr(&self, view: &mut View<'_>, node: &Node, name: &XattrName) -> Result<(), Stop> {
+        if self.asks_nfs4() {
+            return self.admit_nfs4_xattr(view, node, name);
+        }
+        let Some(cred) = self.cred()? else { return Ok(()) };
+        if !name.as_bytes().starts_with(b"user.") {
+            return if cred.caps.has(Caps::SYS_ADMIN) { Ok(()) } else { Err(Errno::EPERM.into()) };
+        }
+        if node.kind.is_dir() && node.mode.has(Mode::STICKY) {
+            self.admit_owner(node)?;
+        }
+        self.admit(view, node, Perm::WRITE)
+    }
+
+    /// Whether an SGID bit that the caller sets, or leaves, on what has this group stays: he is in the group, or has
+    /// `CAP_FSETID`. `told` is what the kernel says, where it does not take the caller for somebody else.
+    ///
+    /// # Errors
+    /// Those of [`Ctx::cred`].
+    pub(super) fn keeps_sgid(&self, gid: u32, told: bool) -> Result<bool, Errno> {
+        if self.asks_nfs4() {
+            return Ok(told);
+        }
+        Ok(self.cred()?.map_or(told, |cred| cred.in_group(gid) || cred.caps.has(Caps::FSETID)))
+    }
+
+    /// Whether the caller lacks `CAP_FSETID`, where it is not for the kernel to say so.
+    ///
+    /// # Errors
+    /// Those of [`Ctx::cred`].
+    pub(super) fn is_without_fsetid(&self) -> Result<bool, Errno> {
+        Ok(!self.asks_nfs4() && self.cred()?.is_some_and(|cred| !cred.caps.has(Caps::FSETID)))
+    }
+
     /// Whom the daemon has to check; nobody where the kernel has.
     ///
     /// # Errors
-    /// Those of [`Subject::identity`](crate::Subject::identity).
+    /// Those of [`Subject::identity`](crate::Subject::identity); EACCES where nobody was asked for.
     pub(super) fn cred(&self) -> Result<Option<Cred>, Errno> {
         match self.vouch {
             Vouch::Kernel { .. } => Ok(None),
@@ -102,26 +140,46 @@ impl Ctx<'_> {
                 cred.caps = caps;
                 Ok(Some(cred))
             }
+            Vouch::Anyone => Err(Errno::EACCES),
         }
     }
 
-    /// By POSIX rules, the caller may do `want` in the directory. Twin of `inode_permission`, fs/namei.c.
-    fn admit(&self, view: &mut View<'_>, dir: &Node, want: Perm) -> Result<(), Stop> {
-        if let Vouch::Kernel { told } = self.vouch {
-            return match told {
-                Some(told) if told.is_stale(dir.ino, dir.access_rev) => Err(Stop::KernelIsStale),
-                _ => Ok(()),
-            };
+    /// By POSIX rules, the caller may do `want` to the inode. Twin of `inode_permission`, fs/namei.c.
+    pub(super) fn admit(&self, view: &mut View<'_>, node: &Node, want: Perm) -> Result<(), Stop> {
+        match self.vouch {
+            Vouch::Kernel { told: Some(told) } if told.is_stale(node.ino, node.access_rev) => {
+                return Err(Stop::KernelIsStale);
+            }
+            Vouch::Kernel { .. } => return Ok(()),
+            Vouch::Anyone if want == Perm::EXECUTE && self.anyone_may_search(view, node)? => return Ok(()),
+            Vouch::Anyone | Vouch::Daemon(_) | Vouch::Both(_) => {}
         }
         let Some(cred) = self.cred()? else { return Ok(()) };
-        let acl = view.acl(dir.access_acl)?;
+        let acl = view.acl(node.access_acl)?;
         let node = posix::Node {
-            uid: dir.uid,
-            gid: dir.gid,
-            mode: dir.mode,
-            is_dir: dir.kind.is_dir(),
+            uid: node.uid,
+            gid: node.gid,
+            mode: node.mode,
+            is_dir: node.kind.is_dir(),
             acl: acl.as_deref(),
         };
         Ok(posix::check(&cred, want, &node)?)
+    }
+
+    /// Whether everybody may search the directory: what is worked out of an ACL is worked out once.
+    fn anyone_may_search(&self, view: &mut View<'_>, dir: &Node) -> Result<bool, Stop> {
+        if dir.access_acl.is_none() || !posix::anyone_may_traverse(dir.mode.with(0o010), None) {
+            return Ok(posix::anyone_may_traverse(dir.mode, None));
+        }
+        if dir.mode.rwx() & 0o070 == 0 {
+            return Ok(false);
+        }
+        if let Some(known) = view.anyone_passes(dir.access_acl) {
+            return Ok(known);
+        }
+        let acl = view.acl(dir.access_acl)?;
+        let passes = posix::anyone_may_traverse(Mode::new(0o111), acl.as_deref());
+        view.remember_anyone_passes(dir.access_acl, passes);
+        Ok(passes)
     }
 }

@@ -57,7 +57,8 @@ impl Op for SetAcl {
         let mut access = Access::from(&node);
         match self.which {
             AclType::Access => {
-                let (mode, stored) = posix::set_access(node.mode, self.acl.clone(), self.kill_sgid);
+                let kill_sgid = !ctx.keeps_sgid(node.gid, !self.kill_sgid)?;
+                let (mode, stored) = posix::set_access(node.mode, self.acl.clone(), kill_sgid);
                 access.mode = mode;
                 access.access_acl = put_or_none(view, stored.as_ref(), &mut effects);
             }

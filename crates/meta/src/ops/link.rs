@@ -42,7 +42,7 @@ impl Op for Link {
         }
         let mut effects = Vec::with_capacity(5);
         match view.links(self.ino)? {
-            0 if matches!(ctx.vouch, Vouch::Daemon(_)) => return Err(Errno::ENOENT.into()),
+            0 if matches!(ctx.vouch, Vouch::Daemon(_) | Vouch::Anyone) => return Err(Errno::ENOENT.into()),
             0 => effects.push(Effect::DropOrphan { session: ctx.session, ino: self.ino }),
             MAX_LINKS.. => return Err(Errno::EMLINK.into()),
             _ => {}

@@ -24,7 +24,7 @@ pub use link::Link;
 pub use lock::{DropLocks, FindLock, GetWaits, Locked, StopWaiting, TakeLock, Unlock};
 pub use look::{GetAcl, GetNode, GetSlices, GetUsage, GetXattrs, Lookup, ReadLink};
 pub use make::{Make, MakeKind, MakeOrphan};
-pub use nfs4::{Admit, GetNfs4Acl, GetProjection, Open, OpenFor, Opened, SetNfs4Acl};
+pub use nfs4::{Admit, GetCompiled, GetNfs4Acl, GetProjection, Open, OpenFor, Opened, SetNfs4Acl};
 pub use range::{Allocate, AllocateMode, Compact, CopyRange};
 pub use remove::{Fate, Reap, Rmdir, Unlink, Unlinked};
 pub use rename::{Rename, RenameFlags, Renamed, Whiteout};

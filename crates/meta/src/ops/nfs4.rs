@@ -24,6 +24,8 @@ impl Ctx<'_> {
             Vouch::Kernel { .. } => 0,
             Vouch::Daemon(cred) => cred.uid,
             Vouch::Both(subject) => subject.uid(),
+            // Nobody has this number.
+            Vouch::Anyone => u32::MAX,
         }
     }
 
@@ -37,6 +39,7 @@ impl Ctx<'_> {
         let load = |view: &mut View<'_>| Ok(view.nfs4_acl(node.access_acl)?.ok_or(Errno::EIO)?);
         match self.vouch {
             Vouch::Kernel { .. } => Ok(Decision { granted: Mask::ALL, denied: Mask::NONE }),
+            Vouch::Anyone => Ok(Decision::default()),
             Vouch::Daemon(cred) => {
                 let acl = view.nfs4_acl(node.access_acl)?;
                 let acl = acl.as_deref().map(Compiled::acl);
@@ -141,8 +144,13 @@ impl Ctx<'_> {
 
     /// The caller may set or remove that xattr. Of the other namespaces the kernel leaves nothing to anybody without the
     /// capability.
-    pub(super) fn admit_xattr(&self, view: &mut View<'_>, node: &Node, name: &XattrName) -> Result<(), Stop> {
-        if !self.asks_nfs4() || !name.as_bytes().starts_with(b"user.") {
+    pub(super) fn admit_nfs4_xattr(
+        &self,
+        view: &mut View<'_>,
+        node: &Node,
+        name: &XattrName,
+    ) -> Result<(), Stop> {
+        if !name.as_bytes().starts_with(b"user.") {
             return Ok(());
         }
         self.admit_mask(view, node, Mask::WRITE_NAMED_ATTRS, Errno::EACCES)
@@ -172,6 +180,23 @@ impl Op for Admit {
             ctx.admit_mask(view, &node, self.want, Errno::EACCES)?;
         }
         Ok(Plan::answer(()))
+    }
+}
+
+/// Reads an NFSv4 ACL by its id, prepared for deciding.
+///
+/// # Errors
+/// EIO where it is not stored or corrupt.
+#[derive(Debug)]
+pub struct GetCompiled(pub AclId);
+
+impl Op for GetCompiled {
+    type Reply = Arc<Compiled>;
+    const NAME: &'static str = "getacl";
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Arc<Compiled>>, Stop> {
+        Ok(Plan::answer(view.nfs4_acl(self.0)?.ok_or(Errno::EIO)?))
     }
 }
 

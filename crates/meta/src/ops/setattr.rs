@@ -1,6 +1,7 @@
 //! chmod, chown, truncate, utimensat: all that SETATTR carries, in one transaction.
 
 use acl::nfs4::Mask;
+use acl::posix::Perm;
 use types::{AclId, Caps, Errno, FileType, Ino, Mode, Time};
 
 use crate::driver::{Ctx, Op, Plan};
@@ -22,8 +23,10 @@ use crate::volume::AclKind;
 /// section 6.2.1.3.1).
 ///
 /// # Errors
-/// ESTALE where the inode is gone; EPERM unless owner, EACCES for size and times without the right; EISDIR, EINVAL for the
-/// size of what is no regular file; ENOSPC where it would grow beyond the volume's limit, which counts holes.
+/// ESTALE where the inode is gone; EPERM unless owner, where the mode, an owner or a given time is set, and for a new owner
+/// or a group that the caller is not in without `CAP_CHOWN`; EACCES without write permission for a size that is not set
+/// through an open file, and for times of now unless owner; EISDIR, EINVAL for the size of what is no regular file;
+/// ENOSPC where it would grow beyond the volume's limit, which counts holes.
 #[derive(Debug, Default)]
 pub struct SetAttr {
     pub ino: Ino,
@@ -56,7 +59,7 @@ impl Op for SetAttr {
             access.uid = self.uid.unwrap_or(node.uid);
             access.gid = self.gid.unwrap_or(node.gid);
             if !node.kind.is_dir() {
-                access.mode = kill_priv(node.mode, self.keep_sgid);
+                access.mode = kill_priv(node.mode, ctx.keeps_sgid(node.gid, self.keep_sgid)?);
                 effects.push(super::write::drop_capabilities(self.ino));
             }
         }
@@ -68,12 +71,14 @@ impl Op for SetAttr {
             }
             make_room(view, ctx, &node, size)?;
             super::range::truncate(self.ino, size, &mut effects);
-            if self.kill_suidgid {
+            if self.kill_suidgid || ctx.is_without_fsetid()? {
                 access.mode = kill_priv(access.mode, true);
                 effects.push(super::write::drop_capabilities(self.ino));
             }
         }
         if let Some(mode) = self.mode {
+            // The kernel does so itself where it checks (`setattr_prepare`).
+            let mode = if ctx.keeps_sgid(access.gid, true)? { mode } else { mode.without(Mode::SGID) };
             (access.mode, access.access_acl) = chmod(view, ctx, &node, mode, &mut effects)?;
         }
         if access != Access::from(&node) {
@@ -116,7 +121,15 @@ impl SetAttr {
         if (new_owner || foreign_group) && !cred.caps.has(Caps::CHOWN) {
             return Err(Errno::EPERM.into());
         }
-        ctx.admit_owner(node)
+        let sets_time = self.atime.is_some() || self.mtime.is_some();
+        let is_changed = self.mode.is_some() || self.uid.is_some() || self.gid.is_some();
+        if is_changed || sets_time && !self.is_touch {
+            ctx.admit_owner(node)?;
+        } else if sets_time && self.size.is_none() && ctx.admit_owner(node).is_err() {
+            ctx.admit(view, node, Perm::WRITE)?;
+        }
+        // What a directory or a device says to that comes after the permission (`vfs_truncate`).
+        if self.size.is_some() && !self.is_open { ctx.admit(view, node, Perm::WRITE) } else { Ok(()) }
     }
 
     fn admit_nfs4(&self, view: &mut View<'_>, ctx: &Ctx<'_>, node: &Node) -> Result<(), Stop> {

@@ -23,7 +23,7 @@ pub enum XattrMode {
 /// Sets an xattr. Twin of `vfs_setxattr`.
 ///
 /// # Errors
-/// E2BIG beyond 64 KiB; ESTALE where the inode is gone; EACCES; EEXIST under [`XattrMode::Create`]; ENODATA under
+/// E2BIG beyond 64 KiB; ESTALE where the inode is gone; EPERM, EACCES; EEXIST under [`XattrMode::Create`]; ENODATA under
 /// [`XattrMode::Replace`].
 #[derive(Debug)]
 pub struct SetXattr {
@@ -65,7 +65,7 @@ impl Op for SetXattr {
 /// Removes an xattr. Twin of `vfs_removexattr`.
 ///
 /// # Errors
-/// ESTALE where the inode is gone; EACCES; ENODATA.
+/// ESTALE where the inode is gone; EPERM, EACCES; ENODATA.
 #[derive(Debug)]
 pub struct RemoveXattr {
     pub ino: Ino,

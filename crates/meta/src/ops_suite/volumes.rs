@@ -58,6 +58,9 @@ fn settings_change_and_nothing_else(factory: Factory<'_>) {
     change(Configure { max_inodes: Some(0), inline_bytes: Some(1), ..Configure::default() });
     let expected = Volume { max_inodes: 0, inline_bytes: 1, ..expected };
     assert_eq!(Volume::load(&*engine).unwrap(), expected);
+    change(Configure { abe: Some(true), ..Configure::default() });
+    let expected = Volume { abe: true, ..expected };
+    assert_eq!(Volume::load(&*engine).unwrap(), expected);
     change(Configure { max_inodes: Some(0), ..Configure::default() });
     change(Configure::default());
     assert_eq!(Volume::load(&*engine).unwrap(), expected);

@@ -1,11 +1,14 @@
 //! Who vouches: the daemon's own checks, and a kernel that knows what is out of date.
 
-use types::{Caps, Cred, Errno, Ino, Mode};
+use types::{Caps, Cred, Errno, Ino, Mode, Time};
 
 use super::fixture::{Client, EXCHANGE, REPLACE, ROOT, acl, client, fresh, n, x};
 use super::{Case, Factory};
 use crate::driver::{Told, Vouch};
-use crate::ops::{AclType, Link, Lookup, MakeKind, Rename, RenameFlags, Rmdir, SetAcl, SetAttr, Unlink};
+use crate::ops::{
+    AclType, Link, Lookup, MakeKind, RemoveXattr, Rename, RenameFlags, Rmdir, SetAcl, SetAttr, SetXattr,
+    Unlink, XattrMode,
+};
 
 pub(super) const CASES: &[Case] = &[
     ("the_daemon_checks_directories", the_daemon_checks_directories),
@@ -13,6 +16,9 @@ pub(super) const CASES: &[Case] = &[
     ("the_sticky_bit_protects", the_sticky_bit_protects),
     ("a_directory_that_changes_parents_must_be_writable", a_directory_that_changes_parents_must_be_writable),
     ("the_daemon_checks_owners", the_daemon_checks_owners),
+    ("the_daemon_checks_attributes", the_daemon_checks_attributes),
+    ("the_daemon_checks_xattrs", the_daemon_checks_xattrs),
+    ("anyone_may_search_and_no_more", anyone_may_search_and_no_more),
     ("a_kernel_out_of_date_looks_again", a_kernel_out_of_date_looks_again),
     ("a_right_revoked_elsewhere_is_gone_at_once", a_right_revoked_elsewhere_is_gone_at_once),
 ];
@@ -132,6 +138,101 @@ fn the_daemon_checks_owners(factory: Factory<'_>) {
     assert_eq!(c.run_as(&set, &user(1)), Ok(()));
     let chown_cap = Vouch::Daemon(Cred::new(5, 5, &[], Caps::CHOWN | Caps::FOWNER));
     assert_eq!(c.run_as(&chown(Some(2), Some(3)), &chown_cap), Ok(()));
+}
+
+fn the_daemon_checks_attributes(factory: Factory<'_>) {
+    let c = fresh(factory);
+    let file = file_of(&c, ROOT, "f", 1);
+    c.chmod(file, 0o646).unwrap();
+    let set = |set: SetAttr, by: u32| c.run_as(&SetAttr { ino: file, ..set }, &user(by));
+    let time = || Some(Time::new(5, 5));
+    let cut = || SetAttr { size: Some(1), ..SetAttr::default() };
+    let touch = || SetAttr { atime: time(), mtime: time(), is_touch: true, ..SetAttr::default() };
+    let give = || SetAttr { is_touch: false, ..touch() };
+    assert_eq!((set(cut(), 2), set(touch(), 2), set(give(), 2)), (Ok(()), Ok(()), Err(Errno::EPERM)));
+    c.chmod(file, 0o444).unwrap();
+    assert_eq!((set(cut(), 2), set(touch(), 2)), (Err(Errno::EACCES), Err(Errno::EACCES)));
+    assert_eq!((set(cut(), 1), set(touch(), 1), set(give(), 1)), (Err(Errno::EACCES), Ok(()), Ok(())));
+    assert_eq!(set(SetAttr { is_open: true, ..cut() }, 2), Ok(()), "the file was opened for writing");
+    let dir = dir_of(&c, "d", 1, 0o777);
+    let cut_dir = SetAttr { ino: dir, ..cut() };
+    assert_eq!(c.run_as(&cut_dir, &user(2)), Err(Errno::EISDIR));
+
+    // SGID goes where the caller is not in the group, and both bits when he cuts the file.
+    let chmod = |mode| SetAttr { mode: Some(Mode::new(mode)), ..SetAttr::default() };
+    assert_eq!(set(chmod(0o6755), 1), Ok(()));
+    assert_eq!(c.node(file).mode, Mode::new(0o6755));
+    assert_eq!(set(cut(), 1), Ok(()));
+    assert_eq!(c.node(file).mode, Mode::new(0o755));
+    c.run(&SetAttr { ino: file, gid: Some(9), ..SetAttr::default() }).unwrap();
+    assert_eq!(set(chmod(0o6755), 1), Ok(()));
+    assert_eq!(c.node(file).mode, Mode::new(0o4755));
+    let member = Vouch::Daemon(Cred::new(1, 1, &[9], Caps::NONE));
+    assert_eq!(c.run_as(&SetAttr { ino: file, ..chmod(0o2755) }, &member), Ok(()));
+    assert_eq!(c.node(file).mode, Mode::new(0o2755));
+    let minimal = acl("u::rwx,g::r-x,o::r-x");
+    let set_acl = SetAcl { ino: file, which: AclType::Access, acl: Some(minimal), kill_sgid: false };
+    assert_eq!(c.run_as(&set_acl, &user(1)), Ok(()));
+    assert_eq!(c.node(file).mode, Mode::new(0o755));
+}
+
+fn the_daemon_checks_xattrs(factory: Factory<'_>) {
+    let c = fresh(factory);
+    let file = file_of(&c, ROOT, "f", 1);
+    let set = |ino, name: &str, vouch: &Vouch| {
+        let value = b"v"[..].into();
+        c.run_as(&SetXattr { ino, name: x(name), value, mode: XattrMode::Set }, vouch)
+    };
+    let remove = |ino, name: &str, vouch: &Vouch| c.run_as(&RemoveXattr { ino, name: x(name) }, vouch);
+    assert_eq!(set(file, "user.a", &user(2)), Err(Errno::EACCES));
+    assert_eq!(set(file, "user.a", &user(1)), Ok(()));
+    assert_eq!(remove(file, "user.a", &user(2)), Err(Errno::EACCES));
+    assert_eq!(remove(file, "user.a", &user(1)), Ok(()));
+    let admin = Vouch::Daemon(Cred::new(2, 2, &[], Caps::SYS_ADMIN));
+    for name in ["trusted.a", "security.a"] {
+        assert_eq!(set(file, name, &user(1)), Err(Errno::EPERM));
+        assert_eq!(set(file, name, &admin), Ok(()));
+        assert_eq!(remove(file, name, &user(1)), Err(Errno::EPERM));
+    }
+    let tmp = dir_of(&c, "tmp", 1, 0o1777);
+    assert_eq!((set(tmp, "user.a", &user(2)), set(tmp, "user.a", &user(1))), (Err(Errno::EPERM), Ok(())));
+}
+
+fn anyone_may_search_and_no_more(factory: Factory<'_>) {
+    let c = fresh(factory);
+    let dir = dir_of(&c, "d", 1, 0o777);
+    c.create(dir, "f").unwrap();
+    let lookup = Lookup { parent: dir, name: n("f") };
+    let search = || c.run_as(&lookup, &Vouch::Anyone).map(|found| found.is_some());
+    assert_eq!(search(), Ok(true));
+    let refused = [
+        c.run_as(&c.make_op(dir, "x", MakeKind::Regular, 0o644), &Vouch::Anyone).map(drop),
+        c.run_as(&Unlink { parent: dir, name: n("f"), open: None }, &Vouch::Anyone).map(drop),
+        c.run_as(&rename(dir, "f", dir, "g", REPLACE), &Vouch::Anyone).map(drop),
+    ];
+    assert_eq!(refused, [Err(Errno::EACCES); 3]);
+    let chmod = SetAttr { ino: dir, mode: Some(Mode::new(0)), ..SetAttr::default() };
+    assert_eq!(c.run_as(&chmod, &Vouch::Anyone), Err(Errno::EACCES));
+    for (mode, passes) in [(0o711, true), (0o710, false), (0o701, false), (0o611, false)] {
+        c.chmod(dir, mode).unwrap();
+        assert_eq!(search(), if passes { Ok(true) } else { Err(Errno::EACCES) }, "{mode:o}");
+    }
+    c.chmod(dir, 0o711).unwrap();
+    for (text, passes) in [
+        ("u::rwx,u:5:r-x,g::--x,m::r-x,o::--x", true),
+        ("u::rwx,u:5:r--,g::--x,m::r-x,o::--x", false),
+        ("u::rwx,u:5:r-x,g::--x,m::r--,o::--x", false),
+        ("u::rw-,u:5:r-x,g::--x,m::r-x,o::--x", false),
+    ] {
+        c.set_acl(dir, AclType::Access, Some(&acl(text))).unwrap();
+        for _ in 0..2 {
+            assert_eq!(search(), if passes { Ok(true) } else { Err(Errno::EACCES) }, "{text}");
+        }
+    }
+    // With clear group bits the ACL is not what decides.
+    c.set_acl(dir, AclType::Access, Some(&acl("u::rwx,u:5:r-x,g::--x,m::r-x,o::--x"))).unwrap();
+    c.chmod(dir, 0o701).unwrap();
+    assert_eq!(search(), Err(Errno::EACCES));
 }
 
 fn a_kernel_out_of_date_looks_again(factory: Factory<'_>) {

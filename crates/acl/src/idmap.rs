@@ -1,0 +1,322 @@
+//! Users and groups that have other numbers on a mount than in its volume, and callers who are taken for somebody else.
+
+use std::fmt;
+use std::str::FromStr;
+
+use types::{Caps, Cred};
+
+/// Numbers of a volume and what they are here, one for one. What is in no range has no counterpart on the other side.
+///
+/// As text: `VOLUME:HERE:COUNT`, several separated by commas, or by line breaks as in `/proc/PID/uid_map`, where spaces
+/// separate the numbers; a `#` begins a comment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdMap {
+    /// Sorted by the volume's numbers.
+    by_volume: Box<[Range]>,
+    /// The same, sorted by the numbers here.
+    by_here: Box<[Range]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Range {
+    volume: u32,
+    here: u32,
+    count: u32,
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.volume, self.here, self.count)
+    }
+}
+
+/// Why text is no map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MapError {
+    Empty,
+    TooLong,
+    NoRange(String),
+    NoIds(String),
+    TooHigh(String),
+    /// Two ranges have numbers in common: in the volume, or here.
+    Overlap {
+        first: String,
+        second: String,
+        in_volume: bool,
+    },
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MapError::Empty => f.write_str("it has no range: nobody would have a place in it"),
+            MapError::TooLong => write!(f, "it has more than {} ranges", IdMap::MAX_RANGES),
+            MapError::NoRange(text) => {
+                write!(f, "'{text}' is no range: write VOLUME:HERE:COUNT, e.g. 0:100000:65536")
+            }
+            MapError::NoIds(text) => write!(f, "'{text}' has no ids: COUNT is 0"),
+            MapError::TooHigh(text) => write!(f, "'{text}' goes beyond the highest id, {}", u32::MAX - 1),
+            MapError::Overlap { first, second, in_volume: true } => {
+                write!(f, "'{first}' and '{second}' give an id of the volume two places here")
+            }
+            MapError::Overlap { first, second, in_volume: false } => {
+                write!(f, "'{first}' and '{second}' give two ids of the volume one place here")
+            }
+        }
+    }
+}
+
+impl std::error::Error for MapError {}
+
+impl IdMap {
+    /// As many as the kernel takes for a user namespace (`UID_GID_MAP_MAX_EXTENTS`).
+    pub const MAX_RANGES: usize = 340;
+
+    /// What a number of the volume is here.
+    pub fn to_here(&self, volume: u32) -> Option<u32> {
+        find(&self.by_volume, volume, |range| (range.volume, range.here))
+    }
+
+    /// What a number here is in the volume.
+    pub fn to_volume(&self, here: u32) -> Option<u32> {
+        find(&self.by_here, here, |range| (range.here, range.volume))
+    }
+}
+
+/// The ranges as they can be read again, by the volume's numbers.
+impl fmt::Display for IdMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for range in &self.by_volume {
+            write!(f, "{separator}{range}")?;
+            separator = ",";
+        }
+        Ok(())
+    }
+}
+
+fn find(sorted: &[Range], id: u32, from_to: impl Fn(&Range) -> (u32, u32)) -> Option<u32> {
+    let index = sorted.partition_point(|range| from_to(range).0 <= id).checked_sub(1)?;
+    let range = sorted.get(index)?;
+    let (from, to) = from_to(range);
+    // None of these can overflow: no range goes beyond the highest id.
+    let offset = id.checked_sub(from)?;
+    if offset < range.count { to.checked_add(offset) } else { None }
+}
+
+impl FromStr for IdMap {
+    type Err = MapError;
+
+    fn from_str(text: &str) -> Result<Self, MapError> {
+        let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+        let pieces = lines.flat_map(|line| line.split(',')).map(str::trim).filter(|piece| !piece.is_empty());
+        let mut ranges = pieces.map(range).collect::<Result<Vec<Range>, MapError>>()?;
+        if ranges.is_empty() {
+            return Err(MapError::Empty);
+        }
+        if ranges.len() > Self::MAX_RANGES {
+            return Err(MapError::TooLong);
+        }
+        ranges.sort_unstable_by_key(|range| range.here);
+        refuse_overlap(&ranges, false, |range| range.here)?;
+        let by_here = ranges.clone().into();
+        ranges.sort_unstable_by_key(|range| range.volume);
+        refuse_overlap(&ranges, true, |range| range.volume)?;
+        Ok(IdMap { by_volume: ranges.into(), by_here })
+    }
+}
+
+fn range(text: &str) -> Result<Range, MapError> {
+    let fields: Vec<&str> =
+        text.split(|c: char| c == ':' || c.is_ascii_whitespace()).filter(|field| !field.is_empty()).collect();
+    let number = |field: &&str| -> Option<u32> {
+        field.bytes().all(|byte| byte.is_ascii_digit()).then(|| field.parse().ok())?
+    };
+    let numbers: Option<Vec<u32>> = fields.iter().map(number).collect();
+    let Some(&[volume, here, count]) = numbers.as_deref() else {
+        return Err(MapError::NoRange(text.to_owned()));
+    };
+    if count == 0 {
+        return Err(MapError::NoIds(text.to_owned()));
+    }
+    // The highest number of all, -1, is nobody's.
+    if volume.max(here).checked_add(count).is_none() {
+        return Err(MapError::TooHigh(text.to_owned()));
+    }
+    Ok(Range { volume, here, count })
+}
+
+fn refuse_overlap(sorted: &[Range], in_volume: bool, from: impl Fn(&Range) -> u32) -> Result<(), MapError> {
+    for pair in sorted.windows(2) {
+        if let [first, second] = pair
+            && from(second) - from(first) < first.count
+        {
+            return Err(MapError::Overlap {
+                first: first.to_string(),
+                second: second.to_string(),
+                in_volume,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Which callers are taken for the anonymous user, without groups of their own and without capabilities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Squash {
+    /// User 0, and wherever it stands group 0. Nobody has capabilities.
+    Root,
+    All,
+}
+
+/// Who nobody in particular is, as NFS servers have it.
+pub const ANONYMOUS: u32 = 65_534;
+
+/// How a mount shows the users and groups of its volume, and for whom it takes its callers.
+///
+/// There are two kinds of numbers: those *here*, as the kernel has them, and those *in the volume*.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ids {
+    pub users: Option<IdMap>,
+    pub groups: Option<IdMap>,
+    pub squash: Option<Squash>,
+    /// For whom squashed callers are taken; in the volume.
+    pub anonymous: (u32, u32),
+}
+
+impl Default for Ids {
+    fn default() -> Self {
+        Ids { users: None, groups: None, squash: None, anonymous: (ANONYMOUS, ANONYMOUS) }
+    }
+}
+
+/// What has no counterpart on the other side: an id that nobody has.
+pub const UNMAPPED: u32 = u32::MAX;
+
+impl Ids {
+    /// A user of the volume as he is shown; [`UNMAPPED`] if he has no place here.
+    pub fn user_here(&self, volume: u32) -> u32 {
+        self.users.as_ref().map_or(Some(volume), |map| map.to_here(volume)).unwrap_or(UNMAPPED)
+    }
+
+    pub fn group_here(&self, volume: u32) -> u32 {
+        self.groups.as_ref().map_or(Some(volume), |map| map.to_here(volume)).unwrap_or(UNMAPPED)
+    }
+
+    /// A user here as the volume knows him, unless he is squashed; [`UNMAPPED`] if it does not.
+    pub fn user_in_volume(&self, here: u32) -> u32 {
+        self.users.as_ref().map_or(Some(here), |map| map.to_volume(here)).unwrap_or(UNMAPPED)
+    }
+
+    pub fn group_in_volume(&self, here: u32) -> u32 {
+        self.groups.as_ref().map_or(Some(here), |map| map.to_volume(here)).unwrap_or(UNMAPPED)
+    }
+
+    /// User and primary group of a caller as the volume knows them.
+    pub fn caller(&self, uid: u32, gid: u32) -> (u32, u32) {
+        let (anonymous_user, anonymous_group) = self.anonymous;
+        match self.squash {
+            Some(Squash::All) => self.anonymous,
+            Some(Squash::Root) => (
+                if uid == 0 { anonymous_user } else { self.user_in_volume(uid) },
+                if gid == 0 { anonymous_group } else { self.group_in_volume(gid) },
+            ),
+            None => (self.user_in_volume(uid), self.group_in_volume(gid)),
+        }
+    }
+
+    /// A caller with all that he is, as the volume knows him.
+    pub fn cred(&self, here: &Cred) -> Cred {
+        let (uid, gid) = self.caller(here.uid, here.gid);
+        let caps = if self.squash.is_some() { Caps::NONE } else { here.caps };
+        let group = |gid: u32| match self.squash {
+            Some(Squash::Root) if gid == 0 => self.anonymous.1,
+            _ => self.group_in_volume(gid),
+        };
+        let groups: Vec<u32> = match self.squash {
+            Some(Squash::All) => Vec::new(),
+            _ => here.groups().iter().map(|gid| group(*gid)).filter(|gid| *gid != UNMAPPED).collect(),
+        };
+        Cred::new(uid, gid, &groups, caps)
+    }
+
+    /// Whether numbers here are not those in the volume.
+    pub fn is_mapping(&self) -> bool {
+        self.users.is_some() || self.groups.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(text: &str) -> IdMap {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn ids_are_mapped_both_ways() {
+        let map = map("0:100000:65536,70000:5:2");
+        for (volume, here) in [(0, 100_000), (65_535, 165_535), (70_000, 5), (70_001, 6)] {
+            assert_eq!((map.to_here(volume), map.to_volume(here)), (Some(here), Some(volume)));
+        }
+        for outside in [65_536, 69_999, 70_002, u32::MAX] {
+            assert_eq!(map.to_here(outside), None, "{outside}");
+        }
+        for outside in [0, 4, 7, 99_999, 165_536, u32::MAX] {
+            assert_eq!(map.to_volume(outside), None, "{outside}");
+        }
+        let file = "# from here\n     0     100000      65536\n70000 5 2 # two more\n\n";
+        assert_eq!(file.parse(), Ok(map.clone()));
+        assert_eq!(map.to_string(), "0:100000:65536,70000:5:2");
+    }
+
+    #[test]
+    fn what_is_no_map_is_named() {
+        for (text, part) in [
+            ("", "no range"),
+            ("# nothing\n", "no range"),
+            ("1:2", "'1:2'"),
+            ("0:0:1,1:x:1", "'1:x:1'"),
+            ("1:2:3:4", "'1:2:3:4'"),
+            ("+1:2:3", "'+1:2:3'"),
+            ("1:2:0", "COUNT is 0"),
+            ("4294967295:0:1", "beyond"),
+            ("0:4294967290:6", "beyond"),
+            ("0:4294967296:1", "'0:4294967296:1'"),
+            ("0:100:10,9:200:1", "'0:100:10' and '9:200:1' give an id of the volume two places"),
+            ("0:100:10,50:109:1", "'0:100:10' and '50:109:1' give two ids of the volume one place"),
+        ] {
+            let error = text.parse::<IdMap>().unwrap_err().to_string();
+            assert!(error.contains(part), "{text:?}: {error}");
+        }
+        assert_eq!(map("0:4294967290:5").to_here(4), Some(u32::MAX - 1), "the highest there is");
+        let many: Vec<String> = (0..341).map(|n| format!("{}:{}:1", 2 * n, 2 * n)).collect();
+        assert_eq!(many.join(",").parse::<IdMap>(), Err(MapError::TooLong));
+        assert!(many[..340].join("\n").parse::<IdMap>().is_ok());
+    }
+
+    #[test]
+    fn callers_are_mapped_and_squashed() {
+        let root = Cred::new(0, 0, &[0, 5, 1000], Caps::ALL);
+        let user = Cred::new(1000, 0, &[0, 5], Caps::DAC_OVERRIDE);
+        let plain = Ids::default();
+        assert_eq!((plain.cred(&root), plain.cred(&user)), (root.clone(), user.clone()));
+
+        let squash = |squash| Ids { squash: Some(squash), anonymous: (77, 78), ..Ids::default() };
+        let no_root = squash(Squash::Root);
+        assert_eq!(no_root.cred(&root), Cred::new(77, 78, &[78, 5, 1000], Caps::NONE));
+        assert_eq!(no_root.cred(&user), Cred::new(1000, 78, &[78, 5], Caps::NONE));
+        assert_eq!(no_root.caller(1000, 5), (1000, 5));
+        assert_eq!(squash(Squash::All).cred(&user), Cred::new(77, 78, &[], Caps::NONE));
+
+        let users = Some(map("1000:5000:10"));
+        let groups = Some(map("5:50:1,1000:5000:1"));
+        let mapped = Ids { users, groups, ..Ids::default() };
+        assert_eq!((mapped.user_here(1003), mapped.user_in_volume(5003)), (5003, 1003));
+        assert_eq!((mapped.user_here(0), mapped.group_here(0)), (UNMAPPED, UNMAPPED));
+        let cred = mapped.cred(&Cred::new(5001, 50, &[50, 51, 5000], Caps::NONE));
+        assert_eq!(cred, Cred::new(1001, 5, &[5, 1000], Caps::NONE), "an unknown group is none");
+        assert_eq!(mapped.caller(0, 0), (UNMAPPED, UNMAPPED));
+    }
+}
