@@ -61,7 +61,10 @@ impl Vfs {
             // own time along.
             Some(file) if change.size_bytes.is_some() || change.mtime.is_some() => {
                 let mut data = file.lock();
-                if let Some(size) = change.size_bytes {
+                // Where the operation may yet refuse the caller, nothing that was written is given up for it.
+                if let Some(size) = change.size_bytes
+                    && self.kernel_vouches()
+                {
                     data.buffer.truncate(size);
                 }
                 self.flush_locked(&file, &mut data)?;
@@ -75,5 +78,31 @@ impl Vfs {
         }
         drop(held);
         self.getattr(ino)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use acl::credential::Credentials;
+    use acl::idmap::{Ids, Squash};
+    use types::{Caps, Cred};
+
+    use super::*;
+    use crate::fixture::{make, root, volume_with};
+    use crate::{Identity, VfsOptions};
+
+    #[test]
+    fn a_truncation_that_is_refused_gives_up_nothing_that_was_written() {
+        let ids = Ids { squash: Some(Squash::Root), ..Ids::default() };
+        let (vfs, _) = volume_with(VfsOptions { ids, ..VfsOptions::default() });
+        let ino = make(&vfs, "f");
+        vfs.write(ino, 0, b"text", false).unwrap();
+        let credential = Credentials::new(100).intern(&Cred::new(7, 7, &[], Caps::NONE), &[]);
+        let stranger = Caller::known(Identity { credential, caps: Caps::NONE });
+        let cut = AttrChange { size_bytes: Some(0), ..AttrChange::default() };
+        assert_eq!(vfs.setattr(&stranger, ino, cut), Err(Errno::EACCES));
+        assert_eq!(vfs.read(ino, 0, 10).unwrap(), &b"text"[..]);
+        assert_eq!(vfs.setattr(&root(), ino, cut).unwrap().size_bytes, 0);
+        assert_eq!(vfs.read(ino, 0, 10).unwrap(), &b""[..]);
     }
 }

@@ -43,9 +43,14 @@ impl Vfs {
         self.meta.volume().acl == AclKind::Nfs4
     }
 
+    /// Whether the kernel's check of a caller is all there is to check.
+    pub(crate) fn kernel_vouches(&self) -> bool {
+        !self.has_nfs4_acls() && !self.is_squashing()
+    }
+
     /// Who answers for the caller, where the kernel has checked him by attributes that are current.
     pub(crate) fn vouch<'a>(&self, caller: &'a Caller<'_>) -> Vouch<'a> {
-        if self.has_nfs4_acls() || self.is_squashing() { Vouch::Both(caller) } else { BY_KERNEL }
+        if self.kernel_vouches() { BY_KERNEL } else { Vouch::Both(caller) }
     }
 
     /// Refuses a caller who may not do `want` to an inode, on a volume of NFSv4 ACLs.
