@@ -29,6 +29,11 @@ postgresql       the server that the engine for it is tested on; pgbench on the 
 mariadb-server   the engine on MariaDB is tested on servers of its own, which the tests start and stop
 redis-server     the engine on Redis is tested on servers of its own, which the tests start and stop
 nfs4-acl-tools   set and show NFSv4 ACLs on the mount
+samba            a share on the mount, with Windows ACLs
+samba-vfs-modules  its module for NFSv4 ACLs
+smbclient        asks it for files and ACLs, as Windows would
+samba-testsuite  smbtorture, which judges it
+iproute2         gives it a network of its own
 openssl          makes the certificates of those that speak TLS
 "
 

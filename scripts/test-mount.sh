@@ -4,7 +4,7 @@
 #   [LIMEN=target/debug/limen] [SUITE_SECONDS=900] scripts/test-mount.sh [SUITE]...
 #
 # A suite is tests/NAME/run.sh or tests/NAME.sh, on a volume on the embedded engine; as NAME@redis, on one on a Redis server
-# of its own. Without any, those of `make test`.
+# of its own; as NAME@nfsv4, on one of NFSv4 ACLs. Without any, those of `make test`.
 #
 # Ends with one `counts:` line. Leaves nothing behind, interrupted or not.
 set -euo pipefail
@@ -16,7 +16,7 @@ set -euo pipefail
 need_root
 limen=$(readlink -f "${LIMEN:-${CARGO_TARGET_DIR:-$top/target}/debug/limen}")
 [ -x "$limen" ] || die "no program at $limen: build it first (cargo build -p cli), or set LIMEN"
-[ $# -gt 0 ] || set -- acl-package pjdfstest roundtrip kill-9 difftest fsx programs difftest@redis
+[ $# -gt 0 ] || set -- acl-package pjdfstest roundtrip kill-9 difftest fsx programs difftest@redis samba@nfsv4
 
 log=$(mktemp)
 suite_process=
@@ -39,7 +39,7 @@ for suite in "$@"; do
     name=${suite%@*} engine=sqlite steps=
     if [ "$name" != "$suite" ]; then engine=${suite#*@}; fi
     # The rules are the same on every engine: a short run finds what an engine does otherwise.
-    if [ "$engine" != sqlite ]; then steps=4000; fi
+    if [ "$engine" = redis ]; then steps=4000; fi
     program="$top/tests/$name/run.sh"
     [ -x "$program" ] || program="$top/tests/$name.sh"
     [ -x "$program" ] || die "no suite $name in tests/"

@@ -5,17 +5,19 @@
 # Expects: limen (the program).
 
 # shellcheck disable=SC2154  # limen is set by the script that sources this
-volume_create() { # NAME [sqlite|redis]
+volume_create() { # NAME [sqlite|redis|nfsv4]
     work=$(mktemp -d "${TMPDIR:-/tmp}/limen-$1.XXXXXX")
     # Other users will be asked to reach the mount point.
     chmod 755 "$work"
     mnt="$work/mnt"
     mkdir "$mnt" "$work/objects"
+    local acl=()
     case ${2:-sqlite} in
+    nfsv4) meta="sqlite://$work/meta.db" acl=(--acl nfsv4) ;;
     sqlite) meta="sqlite://$work/meta.db" ;;
     redis) redis_start ;;
     esac
-    "$limen" format "$meta" "$1" --storage file --bucket "$work/objects"
+    "$limen" format "$meta" "$1" --storage file --bucket "$work/objects" "${acl[@]}"
 }
 
 # A server of this volume's own, which keeps what it acknowledges; nobody else can reach it.
