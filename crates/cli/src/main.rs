@@ -9,8 +9,6 @@
 //! | `rmr`, `warmup`, `bench` | commands for any mounted path |
 //! | `mdtest` | the metadata benchmark, without a mount |
 //! | `url`, `target` | from a metadata URL to an engine; a path on this machine or in a volume |
-//! | `options` | `-o` of `limen mount` |
-//! | `url` | from a metadata URL to an engine |
 //! | `options`, `rights` | `-o` of `limen mount`; who may do what there |
 //! | `daemon` | `limen mount -d`: a process of its own that says when it serves |
 //! | `registry` | which process serves which mount on this machine |

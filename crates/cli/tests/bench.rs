@@ -150,6 +150,37 @@ fn acls_of_a_kind_cost_no_request(kind: &str, expected: [u64; 3]) {
 }
 
 #[test]
+fn listings_that_hide_are_measured_with_few_and_many_groups() {
+    let place = Place::formatted();
+    fs::set_permissions(place.path("."), fs::Permissions::from_mode(0o755)).unwrap();
+    place.mount(&["--abe"]).ok();
+    let measure = |cases: &str| {
+        let args = ["bench", "abe", "--json", "--scale", "0.01", "--rounds", "2", "--cases", cases];
+        json(limen(&[&args[..], &[&place.mnt()]].concat()))
+    };
+    let value = measure("1000,21000,500,500-spread");
+    let shown: Vec<_> = value["cases"].as_array().unwrap().iter().map(|case| &case["readable"]).collect();
+    assert_eq!(shown, [20, 20, 205, 15]);
+    for case in value["cases"].as_array().unwrap() {
+        assert_eq!((&case["rights"], &case["cold"]), (&"acl".into(), &Value::Null));
+        for groups in ["few_groups", "many_groups"] {
+            let walk = &case["warm"][groups];
+            assert_eq!((&walk["shown"], &walk["refused"]), (&case["readable"], &0.into()), "{case:#}");
+            // Housekeeping asks for something now and then.
+            assert!(walk["mount"]["engine_round_trips"].as_f64().unwrap() <= 2.0, "{case:#}");
+        }
+    }
+    assert!(names(place.mnt()).is_empty(), "the scratch directory is gone");
+
+    // A mount that hides nothing shows what then cannot be listed.
+    place.umount(&[]).ok();
+    place.mount(&[]).ok();
+    let walk = &measure("21000")["cases"][0]["warm"]["many_groups"];
+    assert_eq!((&walk["shown"], &walk["refused"]), (&220.into(), &200.into()), "{walk:#}");
+    limen(&["bench", "abe", "--scale", "2", &place.mnt()]).failed(2, &["at most 1"]);
+}
+
+#[test]
 fn a_big_file_is_compared_with_the_directory_of_the_objects() {
     let place = Place::formatted();
     place.mount(&[]).ok();

@@ -8,9 +8,10 @@
 //! | `place` | where it happens: a scratch directory, and the mount that it is on |
 //! | `floor` | a mount in memory: what FUSE can do here |
 //! | `series` | rounds together: medians and spread |
-//! | `files`, `acl`, `big` | the three benchmarks |
+//! | `files`, `acl`, `abe`, `big` | the four benchmarks |
 //! | `table` | columns for people |
 
+mod abe;
 mod acl;
 mod args;
 mod big;
@@ -33,6 +34,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Fault> {
     let interrupt = Interrupt::install()?;
     match (&args.comparison, &args.path) {
         (Some(Comparison::Acl(args)), _) => acl::run(args, &interrupt),
+        (Some(Comparison::Abe(args)), _) => abe::run(args, &interrupt),
         (None, Some(path)) => files::run(path, args, &interrupt),
         (None, None) => Err(Fault::usage("no path is given")),
     }

@@ -49,6 +49,14 @@ impl Place {
         &self.scratch
     }
 
+    /// Removes a directory of this place with all that is in it.
+    ///
+    /// # Errors
+    /// Something of it stays.
+    pub(super) fn remove(&self, dir: &Path) -> Result<(), Fault> {
+        clean(dir)
+    }
+
     /// A round in a directory of its own, which `prepare` may change before anything is made in it.
     ///
     /// # Errors
