@@ -192,8 +192,7 @@ pub(super) fn run(args: &AbeArgs, interrupt: &Interrupt) -> Result<(), Fault> {
     }
     let place = Place::make(&args.path)?;
     // What is measured is another user's view of it.
-    fs::set_permissions(place.path(), Permissions::from_mode(0o755))
-        .map_err(|error| Fault::new(error).at(place.path().display()))?;
+    open_to_all(place.path(), Ok(()))?;
     let asked: Vec<Case> = CASES
         .iter()
         .filter(|case| args.cases.is_empty() || args.cases.iter().any(|name| name == case.name))
@@ -204,7 +203,7 @@ pub(super) fn run(args: &AbeArgs, interrupt: &Interrupt) -> Result<(), Fault> {
     for case in asked {
         bar.set_message(case.name);
         let dir = place.path().join(case.name);
-        fs::create_dir(&dir).map_err(|error| Fault::new(error).at(dir.display()))?;
+        open_to_all(&dir, fs::create_dir(&dir))?;
         let measured = make(&dir, case, interrupt)
             .and_then(|by_acl| measure(args, &place, &dir, case, by_acl, interrupt));
         place.remove(&dir)?;
@@ -217,6 +216,12 @@ pub(super) fn run(args: &AbeArgs, interrupt: &Interrupt) -> Result<(), Fault> {
     } else {
         output::print(&to_text(args, &results))
     }
+}
+
+/// Lets everybody list a directory that was made, whatever this process's umask.
+fn open_to_all(dir: &Path, made: io::Result<()>) -> Result<(), Fault> {
+    let opened = made.and_then(|()| fs::set_permissions(dir, Permissions::from_mode(0o755)));
+    opened.map_err(|error| Fault::new(error).at(dir.display()))
 }
 
 /// Makes the tree with several threads; says whether it has ACLs, for not every file system does.
