@@ -131,6 +131,9 @@ pub struct Met<'a> {
     pub after: Seen,
 }
 
+/// Whoever is told of every name, and may end the audit.
+pub type Told<'a, E> = dyn FnMut(Met<'_>) -> Result<(), E> + 'a;
+
 /// Goes through all names below a directory, and through the directory itself. `after` is what is thought to be
 /// different. With `each` every name is told, in the order of the tree, by one thread.
 ///
@@ -142,7 +145,7 @@ pub fn audit<E: From<AuditError> + Send>(
     start: &Start,
     (before, after): (&View, Option<&View>),
     options: Options,
-    each: Option<&mut dyn FnMut(Met<'_>) -> Result<(), E>>,
+    each: Option<&mut Told<'_, E>>,
 ) -> Result<Audit, E> {
     let audit = walk::Audited { engine, acl, before, after };
     match each {
