@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use acl::posix::PosixAcl;
 use common::{Fixture, ROOT, Random, user};
 use inspect::{
-    Audit, AuditError, Change, Kind, Met, Names, Options, Rights, Seen, Start, Totals, View, audit,
+    Audit, AuditError, Change, Kind, Met, Names, Options, Rights, Seen, Start, Told, Totals, View, audit,
     parse_change,
 };
 use meta::ops::{AclType, SetAcl, SetAttr};
@@ -32,7 +32,7 @@ fn list(volume: &Fixture, dir: Ino, path: &str, before: &View, after: Option<&Vi
 
 fn count(volume: &Fixture, before: &View, after: Option<&View>, threads: usize) -> Audit {
     let start = Start { dir: ROOT, path: b"/".to_vec() };
-    let each: Option<&mut dyn FnMut(Met<'_>) -> Result<(), AuditError>> = None;
+    let each: Option<&mut Told<'_, AuditError>> = None;
     let engine = volume.dyn_engine();
     audit(engine, AclKind::Posix, &start, (before, after), Options { threads }, each).unwrap()
 }
@@ -258,7 +258,7 @@ fn groups_and_subtrees() {
     assert!(listed["/d/s/f"].2.reached && listed["/d/s/f"].2.rights.read);
     assert_eq!((found.difference.gained, found.difference.lost), (2, 0));
     let not_dir = Start { dir: volume.file(ROOT, "x", 0o644, (1, 1)), path: b"/x".to_vec() };
-    let each: Option<&mut dyn FnMut(Met<'_>) -> Result<(), AuditError>> = None;
+    let each: Option<&mut Told<'_, AuditError>> = None;
     let options = Options { threads: 1 };
     let refused = audit(volume.dyn_engine(), AclKind::Posix, &not_dir, (&out, None), options, each);
     assert!(matches!(refused, Err(AuditError::NoDirectory)));

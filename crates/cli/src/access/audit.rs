@@ -10,7 +10,7 @@ use std::thread;
 
 use clap::ValueHint;
 use inspect::{
-    Audit, AuditError, Counts, Kind, Met, Options, Rights, Seen, Start, Totals, View, VolumeTree, audit,
+    Audit, AuditError, Counts, Kind, Met, Options, Rights, Seen, Start, Told, Totals, View, VolumeTree, audit,
 };
 use meta::Volume;
 use serde_json::{Value, json};
@@ -113,7 +113,7 @@ pub(super) fn run(args: &AuditArgs) -> Result<ExitCode, Fault> {
     let threads = args.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, |n| n.get()));
     let views = (&before, after.as_ref());
     let mut list = List::new(args, what_if.is_some());
-    let each: Option<&mut dyn FnMut(Met<'_>) -> Result<(), Stop>> = None;
+    let each: Option<&mut Told<'_, Stop>> = None;
     let found = if args.list {
         let mut told = |met: Met<'_>| list.tell(met).map_err(Stop::Output);
         audit(&*engine, place.volume.acl, &start, views, Options { threads }, Some(&mut told))

@@ -75,7 +75,7 @@ pub(crate) fn explain(events: &[Event], last: &[u64]) -> Result<(), String> {
         }
         possible = reachable(events, &open, possible, Some(index));
         open.retain(|other| *other != index);
-        possible = possible.into_iter().filter(|(_, happened)| happened.contains(&index)).collect();
+        possible.retain(|(_, happened)| happened.contains(&index));
         for (value, mut happened) in std::mem::take(&mut possible) {
             happened.retain(|other| *other != index);
             possible.insert((value, happened));
