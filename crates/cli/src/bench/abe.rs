@@ -202,6 +202,9 @@ pub(super) fn run(args: &AbeArgs, interrupt: &Interrupt) -> Result<(), Fault> {
     let mut results = Vec::new();
     for case in asked {
         bar.set_message(case.name);
+        if !results.is_empty() {
+            place.settle(interrupt)?;
+        }
         let dir = place.path().join(case.name);
         open_to_all(&dir, fs::create_dir(&dir))?;
         let measured = make(&dir, case, interrupt)

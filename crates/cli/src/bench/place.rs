@@ -3,6 +3,8 @@
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 
@@ -17,6 +19,13 @@ use crate::statistics::Statistics;
 
 /// Threads that clean up.
 const CLEANERS: usize = 8;
+/// A mount collects what was removed every three seconds: one that asks its engine for next to nothing in so long has
+/// collected it.
+const SETTLED_AFTER: Duration = Duration::from_secs(4);
+/// A heartbeat, and what is looked for and not found.
+const IDLE_ROUND_TRIPS: u64 = 4;
+/// Others may be at work on the mount; one does not wait for them.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A directory of its own below the path to measure; dropped, it is gone.
 #[derive(Debug)]
@@ -55,6 +64,26 @@ impl Place {
     /// Something of it stays.
     pub(super) fn remove(&self, dir: &Path) -> Result<(), Fault> {
         clean(dir)
+    }
+
+    /// Waits until the mount does nothing of its own accord, so that what was removed does not slow what is measured next.
+    ///
+    /// # Errors
+    /// The mount told what it does before, and does not any more; the person wants the command to end.
+    pub(super) fn settle(&self, interrupt: &Interrupt) -> Result<(), Fault> {
+        let until = Instant::now() + PATIENCE;
+        while let Some(before) = self.probe.ask()? {
+            let asked = Instant::now();
+            while asked.elapsed() < SETTLED_AFTER {
+                interrupt.check()?;
+                thread::sleep(Duration::from_millis(50));
+            }
+            let is_idle = |after: Statistics| (&after - &before).engine.round_trips() <= IDLE_ROUND_TRIPS;
+            if Instant::now() >= until || self.probe.ask()?.is_none_or(is_idle) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// A round in a directory of its own, which `prepare` may change before anything is made in it.
