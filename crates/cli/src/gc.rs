@@ -148,17 +148,19 @@ fn orphans(engine: &dyn Engine) -> Result<Vec<(SessionId, Ino)>, EngineError> {
 fn collect(meta: &Meta, volume: &Volume, store: &BlockStore, found: &mut Found) -> Result<(), Fault> {
     loop {
         let page = meta.scan(&Scan::Garbage { after: SliceId(0), limit: PAGE }).map_err(Fault::new)?;
+        if page.facts.records.is_empty() {
+            return Ok(());
+        }
+        let mut gone = Vec::with_capacity(PAGE);
         for record in &page.facts.records {
             let Record::Garbage(garbage) = record else { continue };
             let deleted = store.delete_slice(garbage.slice, garbage.size);
             deleted.map_err(|error| store_fault(volume, &error))?;
-            meta.drop_garbage(garbage.slice).map_err(Fault::new)?;
-            found.garbage += 1;
+            gone.push(garbage.slice);
             found.garbage_bytes += u64::from(garbage.size);
         }
-        if page.facts.records.is_empty() {
-            return Ok(());
-        }
+        meta.drop_garbage(&gone).map_err(Fault::new)?;
+        found.garbage += gone.len() as u64;
     }
 }
 

@@ -119,7 +119,10 @@ impl<'c> Batch<'c> {
         let conn = self.conn;
         Ok(match guard {
             Guard::EdgeIs { parent, name, ino } => {
-                read::edge(conn, *parent, name)?.is_some_and(|e| e.ino == *ino)
+                // Who removes or renames an entry changes the inode behind it: both come with one statement.
+                let Some((edge, node)) = read::entry(conn, *parent, name)? else { return Ok(false) };
+                self.nodes.entry(edge.ino).or_insert(Loaded { node, stale: false });
+                edge.ino == *ino
             }
             Guard::EdgeAbsent { parent, name } => read::edge(conn, *parent, name)?.is_none(),
             Guard::Access { ino, rev } => self.node(*ino)?.is_some_and(|n| n.access_rev == *rev),

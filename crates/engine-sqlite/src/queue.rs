@@ -19,7 +19,7 @@ use meta::{EngineError, Outcome, Txn};
 const BATCH_TXNS: usize = 256;
 
 /// How often a caller whose transactions wait lets others run before it sleeps.
-const YIELDS: u32 = 20;
+const YIELDS: u32 = 100;
 
 pub(crate) type Answer = Result<Vec<Outcome>, EngineError>;
 

@@ -87,7 +87,7 @@ pub(crate) fn edge(conn: &Connection, parent: Ino, name: &Name) -> Result<Option
 }
 
 /// A directory entry and, if it is there, the inode it refers to.
-fn entry(conn: &Connection, parent: Ino, name: &Name) -> Result<Option<(Edge, Option<Node>)>> {
+pub(crate) fn entry(conn: &Connection, parent: Ino, name: &Name) -> Result<Option<(Edge, Option<Node>)>> {
     const SQL: &str = concat!(
         "SELECT e.ino, e.kind, ",
         node_columns!(),

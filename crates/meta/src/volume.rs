@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use acl::nfs4::{AclInherit, AclMode, Policy};
-use types::{Errno, FileType, Ino, Mode, OpId, SessionId, Time};
+use types::{Errno, FileType, Ino, Mode, OpId, SessionId, SliceId, Time};
 
 use crate::driver::{Ctx, Failure, Meta, Op, Plan, Vouch};
 use crate::engine::{Engine, EngineError, Outcome};
@@ -234,7 +234,7 @@ impl Meta {
     /// # Errors
     /// Those of the database.
     pub fn put_session(&self, session: Session) -> Result<(), Failure> {
-        self.run(&Put(Effect::PutSession(session)), &Vouch::Kernel { told: None })
+        self.run(&Put(vec![Effect::PutSession(session)]), &Vouch::Kernel { told: None })
     }
 
     /// Takes a session off the list.
@@ -242,15 +242,16 @@ impl Meta {
     /// # Errors
     /// Those of the database.
     pub fn drop_session(&self, session: SessionId) -> Result<(), Failure> {
-        self.run(&Put(Effect::DropSession { session }), &Vouch::Kernel { told: None })
+        self.run(&Put(vec![Effect::DropSession { session }]), &Vouch::Kernel { told: None })
     }
 
-    /// Records that a slice's blocks are gone.
+    /// Records that the blocks of slices are gone, in one commit.
     ///
     /// # Errors
     /// Those of the database.
-    pub fn drop_garbage(&self, slice: types::SliceId) -> Result<(), Failure> {
-        self.run(&Put(Effect::DropGarbage { slice }), &Vouch::Kernel { told: None })
+    pub fn drop_garbage(&self, slices: &[SliceId]) -> Result<(), Failure> {
+        let effects = slices.iter().map(|&slice| Effect::DropGarbage { slice }).collect();
+        self.run(&Put(effects), &Vouch::Kernel { told: None })
     }
 
     /// Takes `count` numbers that no client had before, and returns the first.
@@ -332,14 +333,14 @@ impl Op for Lease {
     }
 }
 
-/// One effect that needs no rule.
-struct Put(Effect);
+/// Effects that need no rule.
+struct Put(Vec<Effect>);
 
 impl Op for Put {
     type Reply = ();
     const NAME: &'static str = "housekeeping";
 
     fn plan(&self, _: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, Stop> {
-        Ok(Plan { reply: (), effects: vec![self.0.clone()] })
+        Ok(Plan { reply: (), effects: self.0.clone() })
     }
 }

@@ -237,25 +237,28 @@ impl Vfs {
 
     fn collect_garbage(&self) -> Result<(), Errno> {
         let mut after = SliceId(0);
-        self.each_page(
-            |last| {
-                if let Some(Record::Garbage(garbage)) = last {
-                    after = garbage.slice;
+        loop {
+            let page = self.meta.scan(&Scan::Garbage { after, limit: PAGE })?;
+            let mut gone = Vec::with_capacity(page.facts.records.len());
+            let mut done = Ok(());
+            for record in &page.facts.records {
+                let Record::Garbage(Garbage { slice, size }) = record else { continue };
+                after = *slice;
+                if let Err(error) = self.store.delete_slice(*slice, *size) {
+                    tracing::warn!(%error, "blocks that no file refers to could not be removed");
+                    done = Err(error.errno());
+                    break;
                 }
-                Scan::Garbage { after, limit: PAGE }
-            },
-            |record| match record {
-                Record::Garbage(Garbage { slice, size }) => {
-                    if let Err(error) = self.store.delete_slice(*slice, *size) {
-                        tracing::warn!(%error, "blocks that no file refers to could not be removed");
-                        return Err(error.errno());
-                    }
-                    self.note_change();
-                    Ok(self.meta.drop_garbage(*slice)?)
-                }
-                _ => Ok(()),
-            },
-        )
+                gone.push(*slice);
+            }
+            if !gone.is_empty() {
+                self.note_change();
+                self.meta.drop_garbage(&gone)?;
+            }
+            if done.is_err() || !page.more || page.facts.records.is_empty() {
+                return done;
+            }
+        }
     }
 
     /// Does something with every record of a range; `next` says how to go on after the last one.
@@ -306,7 +309,7 @@ mod tests {
     use meta::ops::{AtimeMode, GetNode};
 
     use super::*;
-    use crate::fixture::{make, volume};
+    use crate::fixture::{make, root, volume};
 
     #[test]
     fn syncfs_brings_what_was_written_to_the_records_and_these_to_the_disk() {
@@ -323,5 +326,22 @@ mod tests {
             let node = stranger.run(&GetNode(ino), &BY_KERNEL).unwrap();
             assert_eq!((node.size, node.mtime, node.atime), (14, shown.mtime, shown.atime));
         }
+    }
+
+    #[test]
+    fn what_was_removed_is_collected_with_a_read_and_a_commit_for_each_page() {
+        let (vfs, engine) = volume(AtimeMode::Always);
+        for n in 0..2 * PAGE {
+            let name = n.to_string();
+            let ino = make(&vfs, &name);
+            vfs.write(ino, 0, &[1; 5000], false).unwrap();
+            vfs.close(ino).unwrap();
+            vfs.unlink(&root(), Ino::ROOT, name.as_bytes()).unwrap();
+        }
+        let before = engine.counts();
+        vfs.collect_garbage().unwrap();
+        assert_eq!((engine.counts() - before).round_trips(), 4);
+        let rest = vfs.meta.scan(&Scan::Garbage { after: SliceId(0), limit: 1 }).unwrap();
+        assert!(rest.facts.records.is_empty());
     }
 }
