@@ -7,11 +7,14 @@
 //!
 //! What to do about a conflict is most of such a script, and mostly there is none. So several transactions are sent
 //! without it first: a *hopeful* script fails as a whole where not all can be applied, and the careful one follows. It does
-//! not look for names that it is about to insert, nor for repetitions: keys that are there already tell of these.
+//! not look for names that it is about to insert, nor for repetitions: keys that are there already tell of these. And it
+//! takes creates together where there is a limit, if there is room for all of them; the careful one gives it in order.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use meta::{Effect, Guard, Node, Outcome, Seq, Touched, Txn, Want, runs};
+use meta::{
+    Effect, Guard, Node, Outcome, Seq, Touched, Txn, Want, ahead_of_room, most_added, runs, runs_in_order,
+};
 use types::Ino;
 
 use crate::effect::{self, Target};
@@ -44,7 +47,8 @@ impl<'t> Batch<'t> {
             (false, true) => Care::Hopeful,
             (false, false) => Care::NewInodes,
         };
-        let runs: Vec<&[Txn]> = runs(txns).into_iter().flat_map(|run| run.chunks(RUN)).collect();
+        let runs = if careful { runs_in_order(txns) } else { runs(txns) };
+        let runs: Vec<&[Txn]> = runs.into_iter().flat_map(|run| run.chunks(RUN)).collect();
         if writes {
             script.always("START TRANSACTION");
             lock(p, txns, &mut script);
@@ -223,7 +227,8 @@ fn lock(p: &str, txns: &[Txn], script: &mut Script) {
         script.always(match volume {
             true => "SET @t = 1, @u = 0".to_owned(),
             false => {
-                let tight = limits.iter().map(|limit| format!("NOT {}", guard::roomy(p, limit)));
+                let most = most_added(txns);
+                let tight = limits.iter().map(|limit| format!("NOT {}", guard::room(p, limit, most, true)));
                 let tight = joined(tight.collect::<BTreeSet<_>>(), " OR ");
                 format!("SELECT t, NOT t INTO @t, @u FROM (SELECT {tight} AS t) AS l")
             }
@@ -282,6 +287,7 @@ fn write_run(p: &str, run: &[Txn], care: Care, script: &mut Script) {
 fn check(p: &str, run: &[Txn], writers: &[&Txn], care: Care) -> String {
     let bit = |index: usize| 1_u64 << index;
     let inserts = care == Care::Hopeful && effect::are_new_names(writers);
+    let ahead = ahead_of_room(run);
     // What several transactions look at is looked at once.
     let mut conditions: BTreeMap<String, u64> = BTreeMap::new();
     for (index, txn) in run.iter().enumerate() {
@@ -289,7 +295,7 @@ fn check(p: &str, run: &[Txn], writers: &[&Txn], care: Care) -> String {
             if inserts && effect::names(txn).any(|name| Some(name) == effect::free(guard)) {
                 continue;
             }
-            *conditions.entry(guard::condition(p, guard)).or_default() |= bit(index);
+            *conditions.entry(guard::condition(p, guard, ahead)).or_default() |= bit(index);
         }
     }
     let failed = match conditions.is_empty() {

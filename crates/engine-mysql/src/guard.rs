@@ -1,13 +1,13 @@
 //! A guard as a condition in SQL. What it looks at is locked before, so that it still holds when the effects come.
 
-use meta::{Effect, Guard, Txn};
+use meta::{Guard, Txn, Usage, most_added};
 use types::{Slice, SliceSource};
 
 use crate::rows::kind_number;
 use crate::sql::{Bytes, Nullable, joined};
 
-/// The condition; `p` is what the names of tables begin with.
-pub(crate) fn condition(p: &str, guard: &Guard) -> String {
+/// The condition; `p` is what the names of tables begin with. Room has to be there beside `ahead`.
+pub(crate) fn condition(p: &str, guard: &Guard, ahead: Usage) -> String {
     let node = |ino: &types::Ino, column: &str, value: u64| {
         format!("EXISTS(SELECT 1 FROM `{p}node` WHERE ino = {ino} AND {column} = {value})", ino = ino.0)
     };
@@ -89,10 +89,9 @@ pub(crate) fn condition(p: &str, guard: &Guard) -> String {
             )
         }
         // Unless one at a time adds, there has to be room for what others add at this moment.
-        Guard::Room { max_inodes, max_blocks } => format!(
-            "IF(@t, (SELECT SUM(inodes) < {max_inodes} AND SUM(blocks) < {max_blocks} FROM `{p}usage`), {})",
-            roomy(p, guard)
-        ),
+        Guard::Room { .. } => {
+            format!("IF(@t, {}, {})", room(p, guard, ahead, false), room(p, guard, ahead, true))
+        }
     }
 }
 
@@ -100,31 +99,23 @@ pub(crate) fn condition(p: &str, guard: &Guard) -> String {
 const MOST_INODES: u64 = 64;
 const MOST_BLOCKS: u64 = 65_536;
 
-/// The condition that there is room, whatever all others that are connected add at this moment.
-pub(crate) fn roomy(p: &str, guard: &Guard) -> String {
+/// The condition that there is room beside `ahead`, and with `others` for what all who are connected add at this moment.
+pub(crate) fn room(p: &str, guard: &Guard, ahead: Usage, others: bool) -> String {
     let Guard::Room { max_inodes, max_blocks } = guard else { return "1".to_owned() };
+    let inodes = max_inodes.saturating_sub(ahead.inodes);
+    let blocks = max_blocks.saturating_sub(ahead.blocks);
+    let added = |most: u64| if others { format!(" + {most} * @@max_connections") } else { String::new() };
     format!(
-        "(SELECT SUM(inodes) + {MOST_INODES} * @@max_connections < {max_inodes} \
-         AND SUM(blocks) + {MOST_BLOCKS} * @@max_connections < {max_blocks} FROM `{p}usage`)"
+        "(SELECT SUM(inodes){} < {inodes} AND SUM(blocks){} < {blocks} FROM `{p}usage`)",
+        added(MOST_INODES),
+        added(MOST_BLOCKS)
     )
 }
 
 /// Whether these may add more than others reckon with.
 pub(crate) fn adds_much(txns: &[Txn]) -> bool {
-    let (mut inodes, mut blocks) = (0, 0_u64);
-    for effect in txns.iter().flat_map(|txn| &txn.effects) {
-        match effect {
-            Effect::PutNode(node) => {
-                inodes += 1;
-                blocks = blocks.saturating_add(node.blocks());
-            }
-            Effect::SetSize { size, .. } | Effect::Extend { size, .. } => {
-                blocks = blocks.saturating_add(size.div_ceil(4096));
-            }
-            _ => {}
-        }
-    }
-    inodes > MOST_INODES || blocks > MOST_BLOCKS
+    let most = most_added(txns);
+    most.inodes > MOST_INODES || most.blocks > MOST_BLOCKS
 }
 
 /// Whether a row of table `slice` says just this.

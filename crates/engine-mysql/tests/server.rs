@@ -145,6 +145,21 @@ fn a_request_is_one_round_trip() {
             let outcomes = engine.commit(&batch).unwrap();
             assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })));
         });
+        // Far from the limit, and up to the last inode of it.
+        for (first, max_inodes) in [(400, 1 << 40), (500, 20 + 2 * 16)] {
+            cost("a batch of 16 with a limit", &|| {
+                let limited = |ino| {
+                    let mut create = add_file(ino);
+                    create.guards.push(Guard::Room { max_inodes, max_blocks: 1 << 40 });
+                    create
+                };
+                let batch: Vec<Txn> = (first..first + 16).map(limited).collect();
+                let outcomes = engine.commit(&batch).unwrap();
+                assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })));
+            });
+        }
+        (400..416).chain(500..516).for_each(|ino| committed(&engine, drop_file(ino)));
+        let mut cost = |what: &str, request: &dyn Fn()| requests(what, 1, request);
         cost("a batch of dependent transactions", &|| {
             let outcomes = engine.commit(&[add_file(300), drop_file(300), add_file(300)]).unwrap();
             assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })));

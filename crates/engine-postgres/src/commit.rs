@@ -4,7 +4,7 @@ use meta::{EngineError, Guard, Outcome, Seq, Txn, runs};
 use tokio_postgres::Row;
 
 use crate::engine::Shared;
-use crate::error::{Failure, ONE_BY_ONE};
+use crate::error::{Failure, IN_PARTS};
 use crate::gather::Gathered;
 use crate::read::{Fact, Found};
 
@@ -58,30 +58,25 @@ fn claim(shared: &Shared, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, Engi
 }
 
 fn commit_run(shared: &Shared, run: &[Txn], label: Seq) -> Result<Vec<Outcome>, EngineError> {
+    let commit = |gathered: &Gathered| {
+        shared.request(true, |connection| call(shared, connection, run, gathered, label))
+    };
     let mut gathered = Gathered::new(run, false);
     gathered.head.trim = shared.is_time_to_trim(run.len());
-    if run.len() > 1 && gathered.head.layers > 1 {
-        return one_by_one(shared, run, label, false);
-    }
-    let done = shared.request(true, |connection| call(shared, connection, run, &gathered, label))?;
-    match done {
-        Some(outcomes) => Ok(outcomes),
-        None => one_by_one(shared, run, label, true),
-    }
-}
-
-fn one_by_one(shared: &Shared, run: &[Txn], label: Seq, careful: bool) -> Result<Vec<Outcome>, EngineError> {
-    let mut outcomes = Vec::with_capacity(run.len());
-    for txn in run {
-        let txn = std::slice::from_ref(txn);
-        let gathered = Gathered::new(txn, careful);
-        let mut done = shared.request(true, |connection| call(shared, connection, txn, &gathered, label));
-        if let Ok(None) = done {
-            let gathered = Gathered::new(txn, true);
-            done = shared.request(true, |connection| call(shared, connection, txn, &gathered, label));
+    if run.len() == 1 || gathered.head.layers == 1 {
+        if let Some(outcomes) = commit(&gathered)? {
+            return Ok(outcomes);
         }
-        match done {
-            Ok(done) => outcomes.extend(done.into_iter().flatten()),
+        if run.len() == 1 {
+            let done = commit(&Gathered::new(run, true))?;
+            return done.ok_or_else(|| EngineError::permanent("the server wants less than one transaction"));
+        }
+    }
+    // The halves, and of those that are not wanted either the halves again.
+    let mut outcomes = Vec::with_capacity(run.len());
+    for half in run.chunks(run.len().div_ceil(2)) {
+        match commit_run(shared, half, label) {
+            Ok(done) => outcomes.extend(done),
             Err(error) if !outcomes.is_empty() => return Err(EngineError::indeterminate(error.message)),
             Err(error) => return Err(error),
         }
@@ -89,7 +84,7 @@ fn one_by_one(shared: &Shared, run: &[Txn], label: Seq, careful: bool) -> Result
     Ok(outcomes)
 }
 
-/// One call for a run; `None` if the server wants its transactions one by one, and with care.
+/// One call for a run; `None` if the server wants it in parts, and a single transaction with care.
 fn call(
     shared: &Shared,
     connection: &mut crate::connection::Connection,
@@ -99,7 +94,7 @@ fn call(
 ) -> Result<Option<Vec<Outcome>>, Failure> {
     match connection.call(&shared.sql.functions, &shared.sql.commit, &gathered.args()) {
         Ok(rows) => outcomes(&rows, run, gathered, label).map(Some),
-        Err(failure) if !gathered.head.careful && failure.code().is_some_and(|c| c.code() == ONE_BY_ONE) => {
+        Err(failure) if !gathered.head.careful && failure.code().is_some_and(|c| c.code() == IN_PARTS) => {
             Ok(None)
         }
         Err(failure) => Err(failure),

@@ -47,8 +47,8 @@ pub(crate) enum Failure {
     Malformed(&'static str),
 }
 
-/// What `functions.sql` raises where transactions have to be sent one by one.
-pub(crate) const ONE_BY_ONE: &str = "LM001";
+/// What `functions.sql` raises where a run has to be sent in parts, and a single transaction with care.
+pub(crate) const IN_PARTS: &str = "LM001";
 
 impl Failure {
     /// What the server said, if it was the server that failed.
@@ -68,7 +68,7 @@ impl Failure {
             SqlState::QUERY_CANCELED,
             SqlState::DISK_FULL,
         ];
-        self.code().is_some_and(|code| code.code() == ONE_BY_ONE || clean.contains(code))
+        self.code().is_some_and(|code| code.code() == IN_PARTS || clean.contains(code))
     }
 
     /// The one table from a failure to an [`EngineError`]. `changes` says whether the request could have changed
@@ -104,7 +104,7 @@ impl Failure {
                 EngineError::indeterminate(message)
             }
             Some("08" | "40" | "53" | "57") => EngineError::transient(message),
-            _ if ["23505", "25006", "42883", "42704", "26000", "55P03", ONE_BY_ONE].contains(&code) => {
+            _ if ["23505", "25006", "42883", "42704", "26000", "55P03", IN_PARTS].contains(&code) => {
                 EngineError::transient(message)
             }
             _ => EngineError::permanent(message),

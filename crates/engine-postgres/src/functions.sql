@@ -193,6 +193,7 @@ DO $d$ BEGIN
         layers int, lock bigint[], rev bigint[], -- inodes, and what each one's access_rev has to be, or NULL
         numbers boolean, rare boolean, look boolean, fresh boolean, merged boolean, room boolean, careful boolean,
         trim boolean,
+        ahead_inodes bigint, ahead_blocks bigint, -- what guards on the room have been tightened by: see meta::runs
         g_t bigint[], g_what smallint[], g_a bigint[], g_b bigint[], g_c bigint[], g_x bytea[], g_y bytea[],
         n_t bigint[], n_ino bigint[], n_kind smallint[], n_mode smallint[], n_uid bigint[], n_gid bigint[],
         n_rdev bigint[], n_nlink bigint[], n_size bigint[], n_atime bigint[], n_mtime bigint[], n_ctime bigint[],
@@ -350,8 +351,29 @@ RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql 
 DECLARE
     v_odd boolean := p.rare;
     v_alone boolean := p.careful;
+    v_room record;
 BEGIN
-    -- Every call locks in the same order: inodes by number, counters by name, room, shared slices, a part of the usage.
+    -- Every call locks in the same order: room, inodes by number, counters by name, shared slices, a part of the usage.
+    -- Whether there is room depends on what others add at this moment, at most 64 inodes and 65,536 blocks each (checked
+    -- below). Far from the limit that does not matter; near it, one call at a time adds, and has no inode locked while it
+    -- waits for that.
+    IF p.room THEN
+        v_alone := v_alone OR (SELECT r.tight FROM @room#(p) r);
+        IF v_alone THEN
+            PERFORM pg_advisory_xact_lock(1818848622, '@usage'::regclass::oid::int);
+        ELSE
+            PERFORM pg_advisory_xact_lock_shared(1818848622, '@usage'::regclass::oid::int);
+        END IF;
+        SELECT r.* INTO v_room FROM @room#(p) r;
+        IF v_room.tight AND NOT v_alone THEN
+            RAISE EXCEPTION 'the volume is nearly full' USING ERRCODE = 'LM001';
+        END IF;
+        -- One of several may get the room that another leaves or does not take.
+        IF NOT v_room.fits AND NOT v_room.shut AND cardinality(p.session) > 1 THEN
+            RAISE EXCEPTION 'there may be no room for all' USING ERRCODE = 'LM001';
+        END IF;
+        v_odd := v_odd OR NOT v_room.fits;
+    END IF;
     IF p.lock <> '{}' THEN
         SELECT v_odd OR count(*) FILTER (WHERE l.rev IS NULL OR l.rev = l.access_rev) < cardinality(p.lock) INTO v_odd
         FROM (SELECT g.rev, n.access_rev FROM unnest(p.lock, p.rev) g (ino, rev) JOIN @node n ON n.ino = g.ino
@@ -359,20 +381,6 @@ BEGIN
     END IF;
     IF p.numbers THEN
         PERFORM FROM @counter r ORDER BY r.name FOR NO KEY UPDATE;
-    END IF;
-    -- Whether there is room depends on what others add at this moment, at most 64 inodes and 65,536 blocks each (checked
-    -- below). Far from the limit that does not matter; near it, one call at a time adds.
-    IF p.room THEN
-        v_alone := v_alone OR @tight#(p);
-        IF v_alone THEN
-            PERFORM pg_advisory_xact_lock(1818848622, '@usage'::regclass::oid::int);
-        ELSE
-            PERFORM pg_advisory_xact_lock_shared(1818848622, '@usage'::regclass::oid::int);
-            IF @tight#(p) THEN
-                RAISE EXCEPTION 'the volume is nearly full' USING ERRCODE = 'LM001';
-            END IF;
-        END IF;
-        v_odd := v_odd OR v_alone;
     END IF;
     -- Mostly all guards hold, nothing is repeated, and only new inodes are made. Keys that are there already tell of all
     -- else: of a new name, of a new inode, of the operation in the log.
@@ -603,15 +611,21 @@ BEGIN
     END IF;
 END $f$;
 
--- Whether what others add meanwhile could leave no room.
-CREATE OR REPLACE FUNCTION @tight#(p @args#) RETURNS boolean LANGUAGE plpgsql AS $f$
+-- Of the guards on the room: whether what others add meanwhile could make one fail, whether all hold, tightened as they are,
+-- and whether not one transaction of the run gets room, for none holds as it was and all that change something have one.
+CREATE OR REPLACE FUNCTION @room#(p @args#, OUT tight boolean, OUT fits boolean, OUT shut boolean)
+LANGUAGE plpgsql AS $f$
 DECLARE
     v_others bigint := current_setting('max_connections');
 BEGIN
-    RETURN EXISTS (
-        SELECT FROM (SELECT sum(r.inodes) AS inodes, sum(r.blocks) AS blocks FROM @usage r) u,
-                    unnest(p.g_what, p.g_a, p.g_b) g (what, a, b)
-        WHERE g.what = 100 AND (u.inodes + 64 * v_others >= g.a OR u.blocks + 65536 * v_others >= g.b));
+    SELECT bool_or(u.inodes + 64 * v_others >= g.a OR u.blocks + 65536 * v_others >= g.b),
+           bool_and(u.inodes < g.a AND u.blocks < g.b),
+           bool_and(u.inodes - p.ahead_inodes >= g.a OR u.blocks - p.ahead_blocks >= g.b)
+               AND count(DISTINCT g.t) FILTER (WHERE g.t = ANY (p.changing)) = cardinality(p.changing)
+    INTO tight, fits, shut
+    FROM (SELECT sum(r.inodes)::bigint AS inodes, sum(r.blocks)::bigint AS blocks FROM @usage r) u,
+         unnest(p.g_t, p.g_what, p.g_a, p.g_b) g (t, what, a, b)
+    WHERE g.what = 100;
 END $f$;
 
 -- Forgets transactions that are older than five minutes and than 16,384 others: more than come in between two calls.

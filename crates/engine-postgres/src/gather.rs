@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use meta::{Access, Effect, Guard, Node, Touched, Txn};
+use meta::{Access, Effect, Guard, Node, Touched, Txn, Usage, ahead_of_room};
 use tokio_postgres::types::ToSql;
 use types::{AclId, Ino, Name, Slice};
 
@@ -37,6 +37,7 @@ arguments! {
     Head {
         session: Vec<i64>, op: Vec<i64>, touched: Bytes, changing: Vec<i64>, layers: i32, lock: Vec<i64>, rev: Number,
         numbers: bool, rare: bool, look: bool, fresh: bool, merged: bool, room: bool, careful: bool, trim: bool,
+        ahead_inodes: i64, ahead_blocks: i64,
     }
 }
 arguments! {
@@ -111,13 +112,15 @@ const ANY_SIZE: i64 = i64::MAX;
 impl Gathered {
     /// `careful` where a run of this one transaction was refused among others.
     pub(crate) fn new(run: &[Txn], careful: bool) -> Self {
-        let head = Head { layers: 1, careful, fresh: true, ..Head::default() };
+        let ahead = ahead_of_room(run);
+        let (ahead_inodes, ahead_blocks) = (bound(ahead.inodes), bound(ahead.blocks));
+        let head = Head { layers: 1, careful, fresh: true, ahead_inodes, ahead_blocks, ..Head::default() };
         let mut all = Gathered { head, ..Gathered::default() };
         for (index, txn) in run.iter().enumerate() {
             // The server counts from 1.
             let t = index as i64 + 1;
             for guard in &txn.guards {
-                all.guard(t, guard);
+                all.guard(t, guard, ahead);
             }
             all.head.session.push((txn.op_id.0 >> 64) as i64);
             all.head.op.push(txn.op_id.0 as i64);
@@ -159,7 +162,7 @@ impl Gathered {
         args
     }
 
-    fn guard(&mut self, t: i64, guard: &Guard) {
+    fn guard(&mut self, t: i64, guard: &Guard, ahead: Usage) {
         let one = |n: u64| Some(int(n));
         let text = |text: &str| Some(text.as_bytes().to_vec());
         let (what, a, b, c, x, y) = match guard {
@@ -186,7 +189,9 @@ impl Gathered {
             }
             Guard::Counter { counter, value } => (90, None, one(*value), None, text(counter.name()), None),
             Guard::Room { max_inodes, max_blocks } => {
-                (ROOM, Some(bound(*max_inodes)), Some(bound(*max_blocks)), None, None, None)
+                let inodes = max_inodes.saturating_sub(ahead.inodes);
+                let blocks = max_blocks.saturating_sub(ahead.blocks);
+                (ROOM, Some(bound(inodes)), Some(bound(blocks)), None, None, None)
             }
             Guard::Locks { ino, locks } => (110, one(ino.0), None, None, None, text(&locks_text(locks))),
         };

@@ -285,6 +285,38 @@ fn hot_directories_neither_deadlock_nor_conflict() {
     assert_eq!((2..6).map(|ino| u64::from(links(&engine, ino))).sum::<u64>(), 8 + THREADS * EACH * 4);
 }
 
+/// As many creates as a client sends together.
+fn limited(first: u64, max_inodes: u64) -> Vec<Txn> {
+    let limited = |ino| {
+        let mut create = create(2, ino);
+        create.guards.push(Guard::Room { max_inodes, max_blocks: 1 });
+        create
+    };
+    (first..first + 32).map(limited).collect()
+}
+
+#[test]
+fn creates_within_a_limit_are_one_transaction_of_the_server() {
+    let (engine, place) = empty();
+    commit(&engine, put_dir(2)).unwrap();
+    let transactions = || -> u64 {
+        let count = format!("SELECT count(DISTINCT xid) FROM {}log", place.prefix());
+        shared().sql(&count).parse().unwrap()
+    };
+    let before = transactions();
+    // Far from the limit, and up to the last inode of it.
+    for (first, max_inodes) in [(100, 1 << 40), (200, 1 + 64)] {
+        let outcomes = engine.commit(&limited(first, max_inodes)).unwrap();
+        assert!(outcomes.iter().all(done), "{outcomes:?}");
+    }
+    assert_eq!(transactions() - before, 2);
+    // What has only room in part is taken apart, but not into single ones.
+    let outcomes = engine.commit(&limited(300, 1 + 64 + 20)).unwrap();
+    assert_eq!(outcomes.iter().take_while(|outcome| done(outcome)).count(), 20);
+    assert_eq!(outcomes.iter().filter(|outcome| done(outcome)).count(), 20);
+    assert_eq!(transactions() - before, 4, "16 and 4 of them go together");
+}
+
 #[test]
 fn the_last_room_goes_to_one() {
     const ROOM: u64 = 40;

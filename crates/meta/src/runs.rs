@@ -5,22 +5,37 @@ use std::collections::HashMap;
 use types::{Ino, Name, SessionId, XattrName};
 
 use crate::lock::LockOwner;
-use crate::record::Counter;
+use crate::record::{Counter, Usage, blocks_of};
 use crate::txn::{Effect, Guard, Txn};
 
 /// Splits a batch into runs. Within a run no transaction looks at what an earlier one changes, and none changes what an
 /// earlier one changed, unless the two changes commute or come to the same as the later one: so all guards of a run may
 /// be checked first and all effects applied after, by kind, with what the last one says where several say it. (An
 /// engine adds up [`Effect::AddLinks`], takes the largest of [`Effect::Extend`], and keeps rows in the order of the batch.)
+///
+/// Only [`Guard::Room`] may follow what moves the usage that it looks at, or else nothing could ever be made together with
+/// something else where there is a limit. Its limits are to be met beside all that [`ahead_of_room`] says. Then it holds,
+/// whatever becomes of the transactions before it; where it does not, they are to be tried in smaller runs, or in those of
+/// [`runs_in_order`].
 pub fn runs(txns: &[Txn]) -> Vec<&[Txn]> {
+    split(txns, false)
+}
+
+/// As [`runs`], but in no run does anything move the usage before a transaction that looks at it.
+pub fn runs_in_order(txns: &[Txn]) -> Vec<&[Txn]> {
+    split(txns, true)
+}
+
+fn split(txns: &[Txn], in_order: bool) -> Vec<&[Txn]> {
     let mut runs = Vec::new();
-    let mut run = Run::default();
+    let empty = || Run { in_order, ..Run::default() };
+    let mut run = empty();
     let mut start = 0;
     for (index, txn) in txns.iter().enumerate() {
         if !run.admit(txn) {
             runs.push(&txns[start..index]);
             start = index;
-            run = Run::default();
+            run = empty();
             run.admit(txn);
         }
     }
@@ -30,10 +45,38 @@ pub fn runs(txns: &[Txn]) -> Vec<&[Txn]> {
     runs
 }
 
+/// What the transactions of a run add to the usage at most, before the last one that asks for room.
+pub fn ahead_of_room(run: &[Txn]) -> Usage {
+    let asks = |txn: &Txn| txn.guards.iter().any(|guard| matches!(guard, Guard::Room { .. }));
+    let last = run.iter().rposition(asks).unwrap_or(0);
+    most_added(run.get(..last).unwrap_or_default())
+}
+
+/// What transactions add to the usage at most.
+pub fn most_added(txns: &[Txn]) -> Usage {
+    let mut most = Usage::default();
+    for effect in txns.iter().flat_map(|txn| &txn.effects) {
+        let (inodes, blocks) = match *effect {
+            Effect::PutNode(ref node) => (1, node.blocks()),
+            // How large it is already is not known here.
+            Effect::SetSize { size, .. } | Effect::Extend { size, .. } => (0, blocks_of(size)),
+            Effect::AddUsage { inodes, blocks } => {
+                (inodes.max(0).unsigned_abs(), blocks.max(0).unsigned_abs())
+            }
+            _ => (0, 0),
+        };
+        most.inodes = most.inodes.saturating_add(inodes);
+        most.blocks = most.blocks.saturating_add(blocks);
+    }
+    most
+}
+
 /// What the transactions of a run change so far, and whether all of them commute in it.
 #[derive(Debug, Default)]
 pub(crate) struct Run {
     changed: HashMap<Aspect, bool>,
+    /// See [`runs_in_order`].
+    in_order: bool,
 }
 
 impl Run {
@@ -41,12 +84,14 @@ impl Run {
     pub(crate) fn admit(&mut self, txn: &Txn) -> bool {
         let mut changes: Vec<(Aspect, bool)> = txn.effects.iter().flat_map(changes_of).collect();
         changes.push((Aspect::Op(txn.op_id.0), false));
-        let changed = &mut self.changed;
+        let (changed, in_order) = (&mut self.changed, self.in_order);
         let mut looks = txn.guards.iter().flat_map(looked_at);
-        let meets = looks.any(|aspect| changed.contains_key(&aspect))
-            || changes
-                .iter()
-                .any(|(aspect, commutes)| changed.get(aspect).is_some_and(|all| !(all & commutes)));
+        let meets = looks.any(|aspect| {
+            let reckoned_with = aspect == Aspect::Usage && !in_order;
+            changed.get(&aspect).is_some_and(|all_commute| !(*all_commute && reckoned_with))
+        }) || changes
+            .iter()
+            .any(|(aspect, commutes)| changed.get(aspect).is_some_and(|all| !(all & commutes)));
         if !meets {
             for (aspect, commutes) in changes {
                 changed.entry(aspect).and_modify(|all| *all &= commutes).or_insert(commutes);
@@ -154,9 +199,10 @@ fn changes_of(effect: &Effect) -> Vec<(Aspect, bool)> {
 
 #[cfg(test)]
 mod tests {
-    use types::{FileType, OpId, Time};
+    use types::{AclId, FileType, Mode, OpId, Time};
 
     use super::*;
+    use crate::record::Node;
 
     fn name(name: &str) -> Name {
         Name::new(name.as_bytes()).unwrap()
@@ -193,6 +239,50 @@ mod tests {
         };
         assert_eq!(lengths(&[create(1, 10, "a"), rmdir.clone()]), [1, 1]);
         assert_eq!(lengths(&[rmdir, create(1, 10, "a")]), [1, 1]);
+    }
+
+    #[test]
+    fn creates_with_a_limit_are_one_run_that_reckons_with_what_they_add() {
+        let now = Time::from_nanos(1);
+        let file = |ino| Node {
+            ino: Ino(ino),
+            kind: FileType::Regular,
+            mode: Mode::new(0o644),
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            nlink: 1,
+            size: 5000,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            access_acl: AclId::NONE,
+            default_acl: AclId::NONE,
+            parent: Ino(0),
+            access_rev: 1,
+        };
+        let limited = |id, ino, entry| {
+            let mut txn = create(id, ino, entry);
+            txn.guards.push(Guard::Room { max_inodes: 9, max_blocks: 9 });
+            txn.effects.push(Effect::PutNode(file(ino)));
+            txn
+        };
+        let mut txns = vec![limited(1, 10, "a"), limited(2, 11, "b"), limited(3, 12, "c")];
+        txns.push(Txn {
+            op_id: OpId(4),
+            guards: Vec::new(),
+            effects: vec![Effect::Extend { ino: Ino(10), size: 1 << 20 }],
+        });
+        // The inode is made in the same run.
+        assert_eq!(lengths(&txns), [3, 1]);
+        assert_eq!(ahead_of_room(&txns[..3]), Usage { inodes: 2, blocks: 4 });
+        assert_eq!(ahead_of_room(&txns[..1]), Usage::default());
+        assert_eq!(most_added(&txns), Usage { inodes: 3, blocks: 6 + 256 });
+        let in_order: Vec<usize> = runs_in_order(&txns).iter().map(|run| run.len()).collect();
+        assert_eq!(in_order, [1, 1, 2]);
+        // What the usage is corrected to is not known before.
+        txns[1].effects.push(Effect::AddUsage { inodes: 1, blocks: 0 });
+        assert_eq!(lengths(&txns[..3]), [1, 1, 1]);
     }
 
     #[test]

@@ -49,6 +49,48 @@ pub fn later_transactions_see_earlier_ones(engine: &dyn Engine) {
     assert_eq!(read_usage(engine).inodes, 3);
 }
 
+/// Creates near a limit: each sees what those before it have left, however they are committed.
+pub fn room_is_given_in_order(engine: &dyn Engine) {
+    apply(engine, vec![put(2, DIR)]);
+    let create = |ino: u64, max_inodes| {
+        let entry = format!("f{ino}");
+        let guards = vec![
+            Guard::Access { ino: Ino(2), rev: 5 },
+            Guard::EdgeAbsent { parent: Ino(2), name: name(&entry) },
+            Guard::Room { max_inodes, max_blocks: u64::MAX },
+        ];
+        txn(guards, vec![put(ino, FILE), put_edge(2, &entry, ino)])
+    };
+    let remove = |ino: u64| txn(Vec::new(), vec![Effect::DropNode { ino: Ino(ino) }]);
+    let write = |ino, max_blocks| {
+        let guards = vec![Guard::Room { max_inodes: u64::MAX, max_blocks }];
+        txn(guards, vec![Effect::Extend { ino: Ino(ino), size: 8192 }])
+    };
+    let done = |batch: &[Txn]| -> Vec<bool> {
+        let outcomes = engine.commit(batch).expect("a commit");
+        for outcome in &outcomes {
+            if let Outcome::Conflict(facts) = outcome {
+                let is_usage = |record: &Record| matches!(record, Record::Usage(_));
+                assert!(facts.records.iter().any(is_usage), "{facts:?}");
+            }
+        }
+        outcomes.iter().map(|outcome| matches!(outcome, Outcome::Committed { .. })).collect()
+    };
+    let far: Vec<Txn> = (10..30).map(|ino| create(ino, 1_000_000)).collect();
+    assert_eq!(done(&far), [true; 20]);
+    let near: Vec<Txn> = (30..40).map(|ino| create(ino, 24)).collect();
+    let held: Vec<bool> = (0..10).map(|at| at < 3).collect();
+    assert_eq!(done(&near), held);
+    assert_eq!(read_usage(engine).inodes, 24);
+    let full: Vec<Txn> = (40..44).map(|ino| create(ino, 24)).collect();
+    assert_eq!(done(&full), [false; 4]);
+    // What goes makes room for what comes after it, and for no more.
+    let turns = [create(50, 24), remove(10), create(51, 24), create(52, 24), remove(11), create(53, 24)];
+    assert_eq!(done(&turns), [false, true, true, false, true, true]);
+    assert_eq!(done(&[write(12, 3), write(13, 3), write(14, 3), write(15, 5)]), [true, true, false, true]);
+    assert_eq!(read_usage(engine), Usage { inodes: 24, blocks: 6 });
+}
+
 pub fn a_conflict_stops_only_itself(engine: &dyn Engine) {
     let never = Guard::Access { ino: Ino(99), rev: 0 };
     let batch = [

@@ -226,29 +226,42 @@ mod tests {
         Txn { op_id: OpId(u128::from(op)), guards, effects }
     }
 
+    /// Commits what `txn` makes of the numbers from 1 to 32 from as many threads, and says in how many requests.
+    fn requests(engine: &Batching<Counting<Faulty<MemEngine>>>, txn: impl Fn(u64) -> Txn + Sync) -> u64 {
+        let before = engine.inner().counts().commits;
+        std::thread::scope(|scope| {
+            for op in 1..=THREADS {
+                let txn = &txn;
+                scope.spawn(move || {
+                    let outcome = engine.commit(&[txn(op)]).unwrap();
+                    assert!(matches!(outcome[..], [Outcome::Committed { .. }]), "{op}: {outcome:?}");
+                });
+            }
+        });
+        engine.inner().counts().commits - before
+    }
+
+    const THREADS: u64 = 32;
+
     #[test]
     fn many_callers_share_few_requests() {
-        const THREADS: u64 = 32;
         let slow =
             Faulty::new(MemEngine::default(), 1, Odds { delay: 1000, delay_us: 50_000, ..Odds::default() });
         let engine = Batching::new(Counting::new(slow), 1);
         let first = Txn { op_id: OpId(1 << 70), guards: Vec::new(), effects: vec![Effect::PutNode(node(2))] };
         engine.commit(&[first]).unwrap();
         engine.inner().inner().arm(true);
-        std::thread::scope(|scope| {
-            for op in 1..=THREADS {
-                let engine = &engine;
-                scope.spawn(move || {
-                    let outcome = engine.commit(&[add_link(op)]).unwrap();
-                    assert!(matches!(outcome[..], [Outcome::Committed { .. }]));
-                });
-            }
-        });
+        // Also where a limit has to be kept to: they take the last of it together.
+        let limited = |op: u64| {
+            let guards = vec![Guard::Room { max_inodes: 1 + THREADS, max_blocks: u64::MAX }];
+            Txn { op_id: OpId(u128::from(1000 + op)), guards, effects: vec![Effect::PutNode(node(10 + op))] }
+        };
+        for commits in [requests(&engine, add_link), requests(&engine, limited)] {
+            assert!(commits < THREADS / 2, "{commits} requests for {THREADS} callers");
+        }
         let facts = engine.inner().inner().inner().read(&[Want::Node(Ino(2))]).unwrap();
         let Record::Node(_, Some(node)) = &facts.records[0] else { panic!("{facts:?}") };
         assert_eq!(u64::from(node.nlink), 2 + THREADS);
-        let commits = engine.inner().counts().commits;
-        assert!(commits < u64::from(THREADS as u32) / 2, "{commits} requests for {THREADS} callers");
     }
 
     #[test]
