@@ -26,15 +26,21 @@ pub(crate) struct EtcdChanges {
     _channel: Channel,
     op_timeout: Duration,
     ready: VecDeque<Change>,
+    /// When the server was last asked for a word that it then gave.
+    proved: Instant,
 }
 
 /// How long the server may take to send what it has before it answers that it lives.
 const GRACE: Duration = Duration::from_millis(1);
 
+/// From 3.4.25 and 3.5.8 on the server leaves a question without an answer while the stream is behind.
+const ASK_AGAIN: Duration = Duration::from_millis(250);
+
 impl EtcdChanges {
     /// Begins to watch; what is committed after this returns is told.
     pub(crate) fn open(connection: Connection, keys: Arc<Keyspace>) -> Result<Self, EngineError> {
         let (runtime, mut channel, op_timeout) = connection.into_parts();
+        let proved = Instant::now();
         let logs = keys.logs();
         let create = WatchCreateRequest {
             key: logs.start.into(),
@@ -56,7 +62,8 @@ impl EtcdChanges {
             let reason = first.cancel_reason;
             return Err(EngineError::permanent(format!("etcd refuses to tell of changes: {reason}")));
         }
-        Ok(EtcdChanges { keys, runtime, stream, _channel: channel, op_timeout, ready: VecDeque::new() })
+        let ready = VecDeque::new();
+        Ok(EtcdChanges { keys, runtime, stream, _channel: channel, op_timeout, ready, proved })
     }
 
     fn take(&mut self, response: WatchResponse) -> Result<bool, EngineError> {
@@ -88,6 +95,32 @@ impl EtcdChanges {
         }
     }
 
+    /// Has the server say something, and takes in all that it sends before. Silence may be that of a server that is gone,
+    /// and what comes without end may be of long ago.
+    fn prove(&mut self) -> Result<(), EngineError> {
+        let asked = Instant::now();
+        let ask = WatchRequest { union: Some(WatchUnion::Progress(WatchProgressRequest {})) };
+        let mut is_heard = false;
+        while !is_heard {
+            if asked.elapsed() >= self.op_timeout {
+                let message = format!("etcd: no word on the stream of changes for {:?}", self.op_timeout);
+                return Err(EngineError::transient(message));
+            }
+            self.stream.send(&ask).map_err(|error| engine_error(Asked::Look, &error))?;
+            let deadline = (Instant::now() + ASK_AGAIN).min(asked + self.op_timeout);
+            while !is_heard && let Some(response) = self.receive(deadline)? {
+                is_heard = self.take(response)?;
+            }
+        }
+        // Before 3.4.25 and 3.5.8 the answer may overtake changes that are on their way.
+        let deadline = Instant::now() + GRACE;
+        while let Some(response) = self.receive(deadline)? {
+            self.take(response)?;
+        }
+        self.proved = asked;
+        Ok(())
+    }
+
     fn sorted(&mut self) -> Vec<Change> {
         let mut changes: Vec<Change> = self.ready.drain(..).collect();
         // Those of one write come in the order of keys.
@@ -103,25 +136,8 @@ impl Changes for EtcdChanges {
             let Some(response) = self.receive(deadline)? else { break };
             self.take(response)?;
         }
-        if self.ready.is_empty() {
-            // Silence may be that of a server that is gone, so it is asked to say something.
-            let ask = WatchRequest { union: Some(WatchUnion::Progress(WatchProgressRequest {})) };
-            let sent = self.stream.send(&ask);
-            sent.map_err(|error| engine_error(Asked::Look, &error))?;
-            let deadline = Instant::now() + self.op_timeout;
-            loop {
-                let Some(response) = self.receive(deadline)? else {
-                    let message = format!("etcd: no word on the stream of changes for {:?}", self.op_timeout);
-                    return Err(EngineError::transient(message));
-                };
-                if self.take(response)? || !self.ready.is_empty() {
-                    break;
-                }
-            }
-            // Before 3.4.25 and 3.5.8 the answer may overtake changes that are on their way.
-            while let Some(response) = self.receive(Instant::now() + GRACE)? {
-                self.take(response)?;
-            }
+        if self.ready.is_empty() || self.proved.elapsed() > wait {
+            self.prove()?;
         }
         Ok(self.sorted())
     }
