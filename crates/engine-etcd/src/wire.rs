@@ -10,67 +10,114 @@ pub(crate) const WATCH: &str = "/etcdserverpb.Watch/Watch";
 pub(crate) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 pub(crate) const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct ResponseHeader {
-    #[prost(int64, tag = "3")]
-    pub(crate) revision: i64,
+/// Messages: each field with its type here and the one in the protocol.
+macro_rules! messages {
+    ($($(#[$about:meta])* $name:ident { $($(#[$note:meta])* $field:ident: $type:ty [$($form:tt)*],)* })*) => {$(
+        #[derive(Clone, PartialEq, Message)]
+        $(#[$about])*
+        pub(crate) struct $name {
+            $($(#[$note])* #[prost($($form)*)] pub(crate) $field: $type,)*
+        }
+    )*};
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct KeyValue {
-    #[prost(bytes = "bytes", tag = "1")]
-    pub(crate) key: Bytes,
-    #[prost(int64, tag = "3")]
-    pub(crate) mod_revision: i64,
-    #[prost(bytes = "bytes", tag = "5")]
-    pub(crate) value: Bytes,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct RangeRequest {
-    #[prost(bytes = "bytes", tag = "1")]
-    pub(crate) key: Bytes,
-    /// Empty for one key.
-    #[prost(bytes = "bytes", tag = "2")]
-    pub(crate) range_end: Bytes,
-    /// 0 for no limit.
-    #[prost(int64, tag = "3")]
-    pub(crate) limit: i64,
-    /// 0 for now.
-    #[prost(int64, tag = "4")]
-    pub(crate) revision: i64,
-    #[prost(bool, tag = "9")]
-    pub(crate) count_only: bool,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct RangeResponse {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<ResponseHeader>,
-    #[prost(message, repeated, tag = "2")]
-    pub(crate) kvs: Vec<KeyValue>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct PutRequest {
-    #[prost(bytes = "bytes", tag = "1")]
-    pub(crate) key: Bytes,
-    #[prost(bytes = "bytes", tag = "2")]
-    pub(crate) value: Bytes,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct DeleteRangeRequest {
-    #[prost(bytes = "bytes", tag = "1")]
-    pub(crate) key: Bytes,
-    #[prost(bytes = "bytes", tag = "2")]
-    pub(crate) range_end: Bytes,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct RequestOp {
-    #[prost(oneof = "Request", tags = "1, 2, 3, 4")]
-    pub(crate) request: Option<Request>,
+messages! {
+    ResponseHeader {
+        revision: i64 [int64, tag = "3"],
+    }
+    KeyValue {
+        key: Bytes [bytes = "bytes", tag = "1"],
+        mod_revision: i64 [int64, tag = "3"],
+        value: Bytes [bytes = "bytes", tag = "5"],
+    }
+    RangeRequest {
+        key: Bytes [bytes = "bytes", tag = "1"],
+        /// Empty for one key.
+        range_end: Bytes [bytes = "bytes", tag = "2"],
+        /// 0 for no limit.
+        limit: i64 [int64, tag = "3"],
+        /// 0 for now.
+        revision: i64 [int64, tag = "4"],
+        count_only: bool [bool, tag = "9"],
+    }
+    RangeResponse {
+        header: Option<ResponseHeader> [message, optional, tag = "1"],
+        kvs: Vec<KeyValue> [message, repeated, tag = "2"],
+    }
+    PutRequest {
+        key: Bytes [bytes = "bytes", tag = "1"],
+        value: Bytes [bytes = "bytes", tag = "2"],
+    }
+    DeleteRangeRequest {
+        key: Bytes [bytes = "bytes", tag = "1"],
+        range_end: Bytes [bytes = "bytes", tag = "2"],
+    }
+    RequestOp {
+        request: Option<Request> [oneof = "Request", tags = "1, 2, 3, 4"],
+    }
+    ResponseOp {
+        response: Option<Response> [oneof = "Response", tags = "1"],
+    }
+    Compare {
+        /// [`EQUAL`] or [`LESS`].
+        result: i32 [int32, tag = "1"],
+        /// [`CREATE`], [`MOD`] or [`VALUE`].
+        target: i32 [int32, tag = "2"],
+        key: Bytes [bytes = "bytes", tag = "3"],
+        operand: Option<Operand> [oneof = "Operand", tags = "5, 6, 7"],
+        /// If there, all keys up to this one have to compare so.
+        range_end: Bytes [bytes = "bytes", tag = "64"],
+    }
+    TxnRequest {
+        compare: Vec<Compare> [message, repeated, tag = "1"],
+        success: Vec<RequestOp> [message, repeated, tag = "2"],
+        failure: Vec<RequestOp> [message, repeated, tag = "3"],
+    }
+    TxnResponse {
+        header: Option<ResponseHeader> [message, optional, tag = "1"],
+        succeeded: bool [bool, tag = "2"],
+        responses: Vec<ResponseOp> [message, repeated, tag = "3"],
+    }
+    CompactionRequest {
+        revision: i64 [int64, tag = "1"],
+    }
+    CompactionResponse {}
+    WatchRequest {
+        union: Option<WatchUnion> [oneof = "WatchUnion", tags = "1, 3"],
+    }
+    WatchCreateRequest {
+        key: Bytes [bytes = "bytes", tag = "1"],
+        range_end: Bytes [bytes = "bytes", tag = "2"],
+        /// What is not wanted: [`NO_DELETE`].
+        filters: Vec<i32> [int32, repeated, tag = "5"],
+    }
+    WatchProgressRequest {}
+    WatchResponse {
+        created: bool [bool, tag = "3"],
+        canceled: bool [bool, tag = "4"],
+        compact_revision: i64 [int64, tag = "5"],
+        cancel_reason: String [string, tag = "6"],
+        events: Vec<Event> [message, repeated, tag = "11"],
+    }
+    Event {
+        kv: Option<KeyValue> [message, optional, tag = "2"],
+    }
+    /// It holds a password, which its `Debug` leaves out.
+    #[prost(skip_debug)]
+    AuthenticateRequest {
+        name: String [string, tag = "1"],
+        password: String [string, tag = "2"],
+    }
+    /// It holds what is as good as a password.
+    #[prost(skip_debug)]
+    AuthenticateResponse {
+        token: String [string, tag = "2"],
+    }
+    StatusRequest {}
+    StatusResponse {
+        version: String [string, tag = "2"],
+        errors: Vec<String> [string, repeated, tag = "8"],
+    }
 }
 
 #[derive(Clone, PartialEq, Oneof)]
@@ -85,40 +132,11 @@ pub(crate) enum Request {
     Txn(TxnRequest),
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct ResponseOp {
-    #[prost(oneof = "Response", tags = "1")]
-    pub(crate) response: Option<Response>,
-}
-
 #[derive(Clone, PartialEq, Oneof)]
 pub(crate) enum Response {
     #[prost(message, tag = "1")]
     Range(RangeResponse),
 }
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Compare {
-    /// [`EQUAL`] or [`LESS`].
-    #[prost(int32, tag = "1")]
-    pub(crate) result: i32,
-    /// [`CREATE`], [`MOD`] or [`VALUE`].
-    #[prost(int32, tag = "2")]
-    pub(crate) target: i32,
-    #[prost(bytes = "bytes", tag = "3")]
-    pub(crate) key: Bytes,
-    #[prost(oneof = "Operand", tags = "5, 6, 7")]
-    pub(crate) operand: Option<Operand>,
-    /// If there, all keys up to this one have to compare so.
-    #[prost(bytes = "bytes", tag = "64")]
-    pub(crate) range_end: Bytes,
-}
-
-pub(crate) const EQUAL: i32 = 0;
-pub(crate) const LESS: i32 = 2;
-pub(crate) const CREATE: i32 = 1;
-pub(crate) const MOD: i32 = 2;
-pub(crate) const VALUE: i32 = 3;
 
 #[derive(Clone, PartialEq, Oneof)]
 pub(crate) enum Operand {
@@ -130,41 +148,6 @@ pub(crate) enum Operand {
     Value(Bytes),
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct TxnRequest {
-    #[prost(message, repeated, tag = "1")]
-    pub(crate) compare: Vec<Compare>,
-    #[prost(message, repeated, tag = "2")]
-    pub(crate) success: Vec<RequestOp>,
-    #[prost(message, repeated, tag = "3")]
-    pub(crate) failure: Vec<RequestOp>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct TxnResponse {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<ResponseHeader>,
-    #[prost(bool, tag = "2")]
-    pub(crate) succeeded: bool,
-    #[prost(message, repeated, tag = "3")]
-    pub(crate) responses: Vec<ResponseOp>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct CompactionRequest {
-    #[prost(int64, tag = "1")]
-    pub(crate) revision: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct CompactionResponse {}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct WatchRequest {
-    #[prost(oneof = "WatchUnion", tags = "1, 3")]
-    pub(crate) union: Option<WatchUnion>,
-}
-
 #[derive(Clone, PartialEq, Oneof)]
 pub(crate) enum WatchUnion {
     #[prost(message, tag = "1")]
@@ -173,51 +156,13 @@ pub(crate) enum WatchUnion {
     Progress(WatchProgressRequest),
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct WatchCreateRequest {
-    #[prost(bytes = "bytes", tag = "1")]
-    pub(crate) key: Bytes,
-    #[prost(bytes = "bytes", tag = "2")]
-    pub(crate) range_end: Bytes,
-    /// What is not wanted: [`NO_DELETE`].
-    #[prost(int32, repeated, tag = "5")]
-    pub(crate) filters: Vec<i32>,
-}
+pub(crate) const EQUAL: i32 = 0;
+pub(crate) const LESS: i32 = 2;
+pub(crate) const CREATE: i32 = 1;
+pub(crate) const MOD: i32 = 2;
+pub(crate) const VALUE: i32 = 3;
 
 pub(crate) const NO_DELETE: i32 = 1;
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct WatchProgressRequest {}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct WatchResponse {
-    #[prost(bool, tag = "3")]
-    pub(crate) created: bool,
-    #[prost(bool, tag = "4")]
-    pub(crate) canceled: bool,
-    #[prost(int64, tag = "5")]
-    pub(crate) compact_revision: i64,
-    #[prost(string, tag = "6")]
-    pub(crate) cancel_reason: String,
-    #[prost(message, repeated, tag = "11")]
-    pub(crate) events: Vec<Event>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Event {
-    #[prost(message, optional, tag = "2")]
-    pub(crate) kv: Option<KeyValue>,
-}
-
-/// It holds a password, which its `Debug` leaves out.
-#[derive(Clone, PartialEq, Message)]
-#[prost(skip_debug)]
-pub(crate) struct AuthenticateRequest {
-    #[prost(string, tag = "1")]
-    pub(crate) name: String,
-    #[prost(string, tag = "2")]
-    pub(crate) password: String,
-}
 
 impl std::fmt::Debug for AuthenticateRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -225,27 +170,8 @@ impl std::fmt::Debug for AuthenticateRequest {
     }
 }
 
-/// It holds what is as good as a password.
-#[derive(Clone, PartialEq, Message)]
-#[prost(skip_debug)]
-pub(crate) struct AuthenticateResponse {
-    #[prost(string, tag = "2")]
-    pub(crate) token: String,
-}
-
 impl std::fmt::Debug for AuthenticateResponse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("AuthenticateResponse").finish_non_exhaustive()
     }
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct StatusRequest {}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct StatusResponse {
-    #[prost(string, tag = "2")]
-    pub(crate) version: String,
-    #[prost(string, repeated, tag = "8")]
-    pub(crate) errors: Vec<String>,
 }
