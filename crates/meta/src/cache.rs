@@ -16,13 +16,14 @@
 //! Lock order: one shard's lock at a time, held for no call out of this file.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use acl::nfs4::{self, Nfs4Acl};
 use acl::posix::PosixAcl;
+use foldhash::quality::RandomState;
 use types::{AclId, FileType, Ino, Name, Slice};
 
 use crate::lock::Lock;
@@ -180,7 +181,7 @@ pub(crate) struct Cache {
 
 #[derive(Debug, Default)]
 struct Shard {
-    slots: HashMap<Key, Slot>,
+    slots: HashMap<Key, Slot, RandomState>,
     /// The keys of `slots` in the order of the eviction clock, and its hand.
     clock: Vec<Key>,
     hand: usize,
@@ -206,7 +207,7 @@ impl Cache {
         Cache {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             losses: (0..LOSS_COUNTERS).map(|_| AtomicU64::new(0)).collect(),
-            hasher: RandomState::new(),
+            hasher: RandomState::default(),
             shard_capacity: (capacity / SHARDS).max(1),
             kind,
         }
@@ -228,6 +229,27 @@ impl Cache {
             Value::Unknown => None,
             value => Some(value.clone()),
         }
+    }
+
+    /// Nodes of many inodes, in their order; `None` of those that are not known. No shard is locked twice, so that the
+    /// processor waits for the memory of several at a time.
+    pub(crate) fn nodes(&self, inos: &[Ino]) -> Vec<Option<Node>> {
+        let mut places: Vec<(usize, usize)> =
+            inos.iter().map(|ino| self.index(&Key::Node(*ino))).zip(0..).collect();
+        places.sort_unstable();
+        let mut nodes = vec![None; inos.len()];
+        for of_one in places.chunk_by(|one, other| one.0 == other.0) {
+            let mut shard = self.lock(of_one[0].0);
+            for &(_, place) in of_one {
+                if let Some(slot) = shard.slots.get_mut(&Key::Node(inos[place]))
+                    && let Value::Node(node) = slot.value
+                {
+                    slot.used = true;
+                    nodes[place] = node;
+                }
+            }
+        }
+        nodes
     }
 
     /// That a name is not in its directory, if that is known.
@@ -370,7 +392,14 @@ impl Cache {
     }
 
     fn shard(&self, key: &Key) -> MutexGuard<'_, Shard> {
-        let index = self.hasher.hash_one(key) as usize % SHARDS;
+        self.lock(self.index(key))
+    }
+
+    fn index(&self, key: &Key) -> usize {
+        self.hasher.hash_one(key) as usize % SHARDS
+    }
+
+    fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -372,12 +372,9 @@ impl Meta {
         if self.is_current() { self.listings.get(dir) } else { None }
     }
 
-    /// An inode, if it is known.
-    pub fn known_node(&self, ino: Ino) -> Option<Node> {
-        match self.is_current().then(|| self.cache.get(&Key::Node(ino), None))?? {
-            Value::Node(node) => node,
-            _ => None,
-        }
+    /// Inodes, in their order; `None` of those that are not known.
+    pub fn known_nodes(&self, inos: &[Ino]) -> Vec<Option<Node>> {
+        if self.is_current() { self.cache.nodes(inos) } else { vec![None; inos.len()] }
     }
 
     fn change_listings(&self, txn: &Txn) {

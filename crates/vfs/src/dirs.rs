@@ -192,15 +192,18 @@ impl Vfs {
     /// Takes all names from memory, if they are known, and of all whose inodes matter these too.
     fn take_known(&self, dir: &OpenDir, names: &mut Names) -> Result<bool, Errno> {
         let Some(whole) = self.meta.known_listing(dir.ino) else { return Ok(false) };
-        for (name, edge) in whole.iter() {
-            let node = if dir.viewer.is_some() { self.meta.known_node(edge.ino) } else { None };
-            if dir.viewer.is_some() && node.is_none() {
+        for part in whole.chunks(PAGE) {
+            let inos: Vec<Ino> = part.iter().filter(|_| dir.viewer.is_some()).map(|(_, edge)| edge.ino).collect();
+            let nodes = self.meta.known_nodes(&inos);
+            if nodes.iter().any(Option::is_none) {
                 // Read again together they cost less than one by one.
                 names.met.clear();
                 return Ok(false);
             }
-            if self.shows(dir, node.as_ref())? {
-                names.met.push((name.clone(), edge.ino, edge.kind));
+            for (at, (name, edge)) in part.iter().enumerate() {
+                if self.shows(dir, nodes.get(at).and_then(Option::as_ref))? {
+                    names.met.push((name.clone(), edge.ino, edge.kind));
+                }
             }
         }
         names.at_end = true;
