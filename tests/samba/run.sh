@@ -12,46 +12,22 @@ set -euo pipefail
 
 if [ $# -ne 1 ] || [ ! -d "$1" ]; then die "usage: run.sh MOUNTPOINT"; fi
 need_root
-# Port 445 of this machine may be somebody's, and smbcacls asks at no other.
-if [ -z "${SAMBA_OWN_NETWORK:-}" ]; then exec env SAMBA_OWN_NETWORK=yes unshare --net "$0" "$@"; fi
-ip link set lo up
-here="$top/tests/samba"
-address=127.0.0.1 ana=limen-smb-ana ben=limen-smb-ben
+# shellcheck source=tests/samba/server.sh
+. "$(dirname "$0")/server.sh"
+ana=limen-smb-ana ben=limen-smb-ben
 share="$(cd "$1" && pwd)/share"
-state=$(mktemp -d)
-server=
-cleanup() {
-    if [ -n "$server" ]; then
-        kill -TERM -- "-$server" 2>/dev/null || true
-        wait "$server" 2>/dev/null || true
-    fi
-    for user in $ana $ben; do userdel "$user" 2>/dev/null || true; done
-    rm -rf "$state"
-}
-trap cleanup EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
 
 for program in smbd smbclient smbcacls smbtorture smbpasswd nfs4_setfacl; do
     command -v $program >/dev/null || die "no $program here: run scripts/install-deps.sh test"
 done
-for user in $ana $ben; do
-    userdel $user 2>/dev/null || true
-    useradd --system --no-create-home --user-group $user
-done
-mkdir -p "$state"/{private,lock,state,cache,pid,rpc}
-sed -e "s|@STATE@|$state|" -e "s|@SHARE@|$share|" "$here/smb.conf" >"$state/smb.conf"
-for user in $ana $ben; do printf 'pw\npw\n' | smbpasswd -c "$state/smb.conf" -s -a $user >/dev/null 2>&1; done
+for user in $ana $ben; do add_user $user; done
 mkdir "$share"
 nfs4_setfacl -s A:fd:OWNER@:rwaDdxtTnNcCoy,A:fdg:GROUP@:rxtncy,A:fd:EVERYONE@:rwaDxtTnNcCy "$share"
 
-set -m
-smbd --foreground --no-process-group --configfile="$state/smb.conf" </dev/null >"$state/out" 2>&1 &
-server=$!
-set +m
+start_server -e "s|@SHARE@|$share|" "$here/smb.conf"
 
 smb() { # USER COMMANDS
-    smbclient --configfile="$state/smb.conf" "//$address/share" --user="$1%pw" --command="$2" 2>&1
+    ask share "$1" "$2"
 }
 acl() { # USER PATH OPTION...
     local user=$1 path=$2
@@ -63,11 +39,6 @@ as() { # USER COMMAND...
     shift
     setpriv --reuid "$user" --regid "$(id -g "$user")" --init-groups -- "$@"
 }
-for _ in $(seq 100); do
-    if smb $ana ls >/dev/null; then break; fi
-    sleep 0.2
-done
-
 passed=0 failed=0 skipped=0
 check() { # WHAT COMMAND...
     local what=$1
