@@ -17,16 +17,13 @@ use meta::{EngineError, ErrorKind, Facts, Outcome, Txn};
 use crate::engine::Shared;
 use crate::error::Asked;
 use crate::read::{fetch, read_seq, seq};
-use crate::request;
-use crate::wire::{TXN, TxnResponse};
+use crate::request::{self, ROOM};
+use crate::wire::{TXN, TxnRequest, TxnResponse};
 
 /// How often a transaction may find that others were faster.
 const ATTEMPTS: u32 = 200;
 /// From then on it waits a little before it tries again.
 const PATIENT: u32 = 4;
-
-/// Operations that are left to writes where comparisons take all others: as many in each group of writes.
-const ROOM: usize = 16;
 
 impl Shared {
     pub(crate) fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
@@ -101,7 +98,17 @@ impl Shared {
             let otherwise: Vec<Access> =
                 otherwise.into_iter().filter(|access| is_needed(&self.keys, &self.memory, access)).collect();
             let shown: Vec<Access> = batch.shown.iter().cloned().collect();
-            let answer = self.send(&batch, read_at, &shown, &otherwise)?;
+            let request =
+                request::commit(&batch.claims, read_at, &shown, &batch.writes, &otherwise, self.max_ops);
+            let request = match request {
+                // It is more than one request holds; so the half of it first.
+                Err(_) if decided.len() > 1 => {
+                    let half = decided.get(..decided.len() / 2).unwrap_or_default();
+                    return self.commit_some(half, lane, outcomes);
+                }
+                request => request?,
+            };
+            let answer = self.send(&batch, &request)?;
             let revision = answer.header.map_or(0, |header| header.revision);
             if answer.succeeded {
                 self.note_writes(&batch, revision);
@@ -129,16 +136,9 @@ impl Shared {
         Err(EngineError::transient(format!("{ATTEMPTS} times other clients were faster")))
     }
 
-    fn send(
-        &self,
-        batch: &Batch,
-        read_at: i64,
-        shown: &[Access],
-        otherwise: &[Access],
-    ) -> Result<TxnResponse, EngineError> {
-        let request = request::commit(&batch.claims, read_at, shown, &batch.writes, otherwise, self.max_ops)?;
+    fn send(&self, batch: &Batch, request: &TxnRequest) -> Result<TxnResponse, EngineError> {
         let asked = if batch.writes.is_empty() { Asked::Look } else { Asked::Change };
-        self.with_connection(asked, |connection| connection.run(|channel| channel.call(TXN, &request)))
+        self.with_connection(asked, |connection| connection.run(|channel| channel.call(TXN, request)))
             .inspect_err(|_| {
                 // Nobody knows what stands there now.
                 batch.writes.iter().for_each(|write| self.memory.forget(write.key()));

@@ -9,6 +9,9 @@ use crate::wire::{
     Request, RequestOp, Response, ResponseOp, TxnRequest, VALUE,
 };
 
+/// Operations that are left to writes where comparisons take all others: as many in each group of writes.
+pub(crate) const ROOM: usize = 16;
+
 /// Reads one access; `revision` 0 is now.
 pub(crate) fn read(access: &Access, revision: i64) -> RequestOp {
     let (key, range_end, limit) = match (access, access.span()) {
@@ -54,9 +57,9 @@ pub(crate) fn commit(
     let compare: Vec<Compare> = claims.iter().map(|claim| comparison(claim, read_at)).collect();
     let mut success: Vec<RequestOp> = shown.iter().map(|access| read(access, 0)).collect();
     let writes: Vec<RequestOp> = writes.iter().map(write).collect();
-    // One more is read by itself, should it come to that.
+    // What is left out for writes to have room is read by itself, should it come to that.
     let failure: Vec<RequestOp> =
-        otherwise.iter().map(|access| read(access, 0)).take(most.saturating_sub(2)).collect();
+        otherwise.iter().map(|access| read(access, 0)).take(most.saturating_sub(ROOM)).collect();
     let beside = compare.len().max(failure.len());
     let size = group_size(success.len(), writes.len(), beside, most).ok_or_else(|| {
         EngineError::permanent(format!(

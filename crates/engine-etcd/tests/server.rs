@@ -55,6 +55,25 @@ fn create(parent: u64, number: u64) -> Txn {
     txn(number, guards, effects)
 }
 
+/// What a rename of the file `number` of that directory sends, on to another name there.
+fn rename(parent: u64, number: u64) -> Txn {
+    let (parent, ino, new) = (Ino(parent), Ino(1000 + number), name(number + 100_000));
+    let now = Some(Time::from_nanos(3_000_000_000 + number as i64));
+    let guards = vec![
+        Guard::Access { ino: parent, rev: 0 },
+        Guard::EdgeIs { parent, name: name(number), ino },
+        Guard::EdgeAbsent { parent, name: new.clone() },
+        Guard::Access { ino, rev: 0 },
+    ];
+    let effects = vec![
+        Effect::DropEdge { parent, name: name(number) },
+        Effect::PutEdge { parent, name: new, ino, kind: FileType::Regular },
+        Effect::Touch { ino: parent, atime: None, mtime: now, ctime: now },
+        Effect::Touch { ino, atime: None, mtime: None, ctime: now },
+    ];
+    txn(number + 100_000, guards, effects)
+}
+
 /// A volume with the directories `dirs`, below the one with number 2.
 fn volume(server: &Server, prefix: &str, dirs: std::ops::Range<u64>) -> EtcdEngine {
     let engine = server.open(prefix, true).unwrap();
@@ -159,6 +178,23 @@ fn each_call_is_one_round_trip() {
         },
         2,
     );
+}
+
+#[test]
+fn many_renames_share_requests() {
+    let server = Server::start(&std::env::temp_dir());
+    let engine = volume(&server, "v_", 10..11);
+    let all_done = |batch: Vec<Txn>| {
+        let before = server.calls();
+        let outcomes = engine.commit(&batch).unwrap();
+        assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })), "{outcomes:?}");
+        server.calls() - before
+    };
+    all_done((0..64).map(|number| create(10, number)).collect());
+    let calls = all_done((0..64).map(|number| rename(10, number)).collect());
+    assert!(calls <= 8, "{calls} requests for 64 renames");
+    let scan = Scan::Dir { parent: Ino(10), after: None, limit: 1000, nodes: true };
+    assert_eq!(engine.scan(&scan).unwrap().facts.records.len(), 2 * 64);
 }
 
 #[test]
