@@ -144,6 +144,9 @@ Options for -o, several separated by commas:
                      what may wait there [default: 10G]; beyond that, blocks go to the store at once
   write_buffer=SIZE  memory for data not yet stored
   acl_domain=DOMAIN  users and groups are called name@DOMAIN in NFSv4 ACLs [default: numbers]
+  abe, root_squash, all_squash, anon_uid=UID, anon_gid=GID, uid_map=RANGE|FILE, gid_map=RANGE|FILE,
+  bypass_traverse=GROUP|UID
+                     as the options under Rights, for fstab(5); maps and holders may come several times
 
 Examples:
   limen mount -d sqlite:///var/lib/limen/home.db /mnt

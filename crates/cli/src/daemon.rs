@@ -28,8 +28,9 @@ const MAX_LINE_BYTES: u64 = 4096;
 /// Why it does not.
 pub(crate) fn start(args: &MountArgs) -> Result<(), Fault> {
     // What can be known to fail does so here, before there is a log to look for.
-    Options::parse(&args.options, rustix::process::geteuid().is_root())?;
-    args.rights.ids()?;
+    let options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
+    let rights = args.rights.with(&options.rights)?;
+    rights.traversers(&rights.ids()?)?;
     let url = MetaUrl::parse(&args.url)?;
     let volume = match &url {
         MetaUrl::Memory(name) => name.clone(),

@@ -85,7 +85,9 @@ pub(crate) fn lock(url: &MetaUrl, database: &Database, shared: bool) -> Result<O
 
 fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     let mut options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
-    let ids = args.rights.ids()?;
+    let rights = args.rights.with(&options.rights)?;
+    let ids = rights.ids()?;
+    let traversers = rights.traversers(&ids)?;
     let url = MetaUrl::parse(&args.url)?;
     let mountpoint = paths::mountpoint(&args.mountpoint)?;
     if fuse::clean_stale(&mountpoint)? {
@@ -114,6 +116,14 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
         .at(&url)
         .advise("leave out --uid-map, --gid-map, --root-squash and --all-squash"));
     }
+    if !traversers.is_empty() && meta.volume().acl != AclKind::Nfs4 {
+        return Err(Fault::usage(
+            "only on a volume with NFSv4 ACLs can some search every directory: on others the kernel checks by itself",
+        )
+        .at(&url)
+        .advise("leave out --bypass-traverse, or make a volume with limen format --acl nfsv4"));
+    }
+    meta.set_traversers(traversers);
     if let Some(patience) = options.patience {
         meta.set_patience(patience);
     }
@@ -125,7 +135,7 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
         write_buffer_bytes: options.write_buffer_bytes,
         atime: options.atime(),
         ids,
-        hide_unreadable: args.rights.abe,
+        hide_unreadable: rights.abe,
     };
     let vfs = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(&store), vfs_options));
     if let Some(domain) = &options.acl_domain {

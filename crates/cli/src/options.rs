@@ -9,6 +9,7 @@ use meta::Volume;
 use vfs::AtimeMode;
 
 use crate::fault::Fault;
+use crate::rights::RightsArgs;
 use crate::units::parse_size;
 
 /// What `-o` says, all lists together.
@@ -30,12 +31,15 @@ pub(crate) struct Options {
     atime: AtimeMode,
     /// What follows the `@` of names in NFSv4 ACLs.
     pub(crate) acl_domain: Option<String>,
+    /// What has options of its own beside `-o` too.
+    pub(crate) rights: RightsArgs,
 }
 
 const KNOWN: &str = "ro, rw, nosuid, nodev, noexec, noatime, relatime, strictatime, allow_other, user_only, nonempty, \
                      shared, patience=SECONDS, workers=N, transport=auto|ring|dev, \
                      cache=SIZE, cache_dir=DIR, cache_dir_size=SIZE, cache_dir_free=SIZE, writeback, writeback_size=SIZE, \
-                     write_buffer=SIZE and acl_domain=DOMAIN";
+                     write_buffer=SIZE, acl_domain=DOMAIN, abe, root_squash, all_squash, anon_uid=UID, anon_gid=GID, \
+                     uid_map=RANGE|FILE, gid_map=RANGE|FILE and bypass_traverse=GROUP|UID";
 
 const MAX_WORKERS: usize = 1024;
 const MAX_PATIENCE_SECS: u64 = 86_400;
@@ -62,6 +66,7 @@ impl Options {
             write_buffer_bytes: vfs::VfsOptions::default().write_buffer_bytes,
             atime: AtimeMode::default(),
             acl_domain: None,
+            rights: RightsArgs::default(),
         };
         for option in lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
             let wrong = |what: String| Fault::usage(what).at(format!("-o {option}"));
@@ -134,7 +139,7 @@ impl Options {
             "nonempty" => fuse.allow_nonempty = true,
             // What is so anyway, and what fstab(5) has for others to read.
             "defaults" | "default_permissions" | "_netdev" | "auto" | "noauto" | "nofail" => {}
-            _ => return option.starts_with("x-"),
+            _ => return self.rights.set_flag(option) || option.starts_with("x-"),
         }
         true
     }
@@ -173,7 +178,7 @@ impl Options {
             }
             "writeback_size" => self.writeback_bytes = parse_size(value)?,
             "write_buffer" => self.write_buffer_bytes = parse_size(value)?.max(MIN_WRITE_BUFFER_BYTES),
-            _ => return Ok(key.starts_with("x-")),
+            _ => return Ok(self.rights.set_value(key, value)? || key.starts_with("x-")),
         }
         Ok(true)
     }
@@ -197,6 +202,9 @@ mod tests {
         assert_eq!(options.cache_bytes, 1 << 30);
         assert!(!Options::parse(&[], false).unwrap().fuse.allow_other);
         assert!(!parse("user_only").unwrap().fuse.allow_other);
+        let rights = parse("abe,uid_map=0:5:1,uid_map=7:8:1,bypass_traverse=u:7").unwrap().rights;
+        assert_eq!((rights.abe, rights.uid_map.as_deref()), (true, Some("0:5:1,7:8:1")));
+        assert_eq!(rights.bypass_traverse, ["u:7"]);
         assert_eq!(parse("strictatime,relatime").unwrap().atime(), AtimeMode::Relative);
         assert_eq!(parse("strictatime,ro").unwrap().atime(), AtimeMode::Never);
         assert!(parse("writeback,nowriteback").is_ok() && parse("cache_dir=/c,writeback").unwrap().writeback);
@@ -216,6 +224,9 @@ mod tests {
             "acl_domain=a@b",
             "cache=big",
             "ro=1",
+            "uid_map=map",
+            "anon_uid=-1",
+            "abe=on",
             "workers",
         ] {
             let fault = parse(list).unwrap_err();

@@ -4,9 +4,11 @@
 use std::fs;
 use std::process::Command;
 
-use acl::idmap::{ANONYMOUS, IdMap, Ids, MapError, Squash};
+use acl::idmap::{ANONYMOUS, IdMap, Ids, MapError, Squash, UNMAPPED};
+use acl::nfs4::Traversers;
 
 use crate::fault::Fault;
+use crate::users::Users;
 
 /// A map of as many ranges as there may be is shorter than this.
 const MAX_MAP_BYTES: u64 = 64 << 10;
@@ -37,9 +39,96 @@ pub(crate) struct RightsArgs {
     /// The anonymous group [default: 65534]
     #[arg(long, value_name = "GID", value_parser = parse_id)]
     pub(crate) anon_gid: Option<u32>,
+    /// Who may search any directory of a volume with NFSv4 ACLs, whatever its ACL says, and nothing else by that
+    /// (Windows: bypass traverse checking): a group's name or a user's number, or u:USER or g:GROUP by name or number.
+    /// May be said several times
+    #[arg(long, value_name = "GROUP|UID")]
+    pub(crate) bypass_traverse: Vec<String>,
 }
 
 impl RightsArgs {
+    /// What `-o` says of rights, one option; whether it does.
+    pub(crate) fn set_flag(&mut self, option: &str) -> bool {
+        match option {
+            "abe" => self.abe = true,
+            "root_squash" => self.root_squash = true,
+            "all_squash" => self.all_squash = true,
+            _ => return false,
+        }
+        true
+    }
+
+    /// The same of an option with a value. Maps and holders of rights add up, for a comma ends an option.
+    ///
+    /// # Errors
+    /// The value is none.
+    pub(crate) fn set_value(&mut self, key: &str, value: &str) -> Result<bool, String> {
+        match key {
+            "uid_map" => add_ranges(&mut self.uid_map, value)?,
+            "gid_map" => add_ranges(&mut self.gid_map, value)?,
+            "anon_uid" => self.anon_uid = Some(parse_id(value)?),
+            "anon_gid" => self.anon_gid = Some(parse_id(value)?),
+            "bypass_traverse" => self.bypass_traverse.push(value.to_owned()),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Together with what `-o` says.
+    ///
+    /// # Errors
+    /// Something that can be said once is said in both ways.
+    pub(crate) fn with(&self, listed: &RightsArgs) -> Result<RightsArgs, Fault> {
+        let twice = [
+            ("uid_map", self.uid_map.is_some() && listed.uid_map.is_some()),
+            ("gid_map", self.gid_map.is_some() && listed.gid_map.is_some()),
+            ("anon_uid", self.anon_uid.is_some() && listed.anon_uid.is_some()),
+            ("anon_gid", self.anon_gid.is_some() && listed.anon_gid.is_some()),
+        ];
+        if let Some((option, _)) = twice.into_iter().find(|(_, is_so)| *is_so) {
+            return Err(Fault::usage("this is said with -o and without").at(option));
+        }
+        Ok(RightsArgs {
+            abe: self.abe || listed.abe,
+            uid_map: self.uid_map.clone().or_else(|| listed.uid_map.clone()),
+            gid_map: self.gid_map.clone().or_else(|| listed.gid_map.clone()),
+            root_squash: self.root_squash || listed.root_squash,
+            all_squash: self.all_squash || listed.all_squash,
+            anon_uid: self.anon_uid.or(listed.anon_uid),
+            anon_gid: self.anon_gid.or(listed.anon_gid),
+            bypass_traverse: [&self.bypass_traverse[..], &listed.bypass_traverse].concat(),
+        })
+    }
+
+    /// Who may search any directory, by their numbers in the volume.
+    ///
+    /// # Errors
+    /// Nobody is called so, or has a place in the volume; they are too many.
+    pub(crate) fn traversers(&self, ids: &Ids) -> Result<Traversers, Fault> {
+        let known = Users::default();
+        let (mut users, mut groups) = (Vec::new(), Vec::new());
+        for text in &self.bypass_traverse {
+            let at = || format!("--bypass-traverse {text}");
+            let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            let (is_group, name) = match text.split_once(':') {
+                Some(("u", user)) => (false, user),
+                Some(("g", group)) => (true, group),
+                _ => (!is_number, text.as_str()),
+            };
+            let here = if is_group { known.gid(name) } else { known.uid(name) };
+            let here = here.map_err(|fault| fault.at(at()))?;
+            let id = if is_group { ids.group_in_volume(here) } else { ids.user_in_volume(here) };
+            if id == UNMAPPED {
+                return Err(Fault::usage("whom the map leaves out has no place in the volume").at(at()));
+            }
+            (if is_group { &mut groups } else { &mut users }).push(id);
+        }
+        let all = Traversers::new(&users, &groups);
+        all.ok_or_else(|| {
+            Fault::usage(format!("at most {} can be named", Traversers::MAX)).at("--bypass-traverse")
+        })
+    }
+
     /// What numbers users and groups have, and whom callers are taken for.
     ///
     /// # Errors
@@ -47,8 +136,12 @@ impl RightsArgs {
     /// him.
     pub(crate) fn ids(&self) -> Result<Ids, Fault> {
         let squash = match (self.root_squash, self.all_squash) {
-            (true, _) => Some(Squash::Root),
-            (_, true) => Some(Squash::All),
+            (true, true) => {
+                return Err(Fault::usage("either user 0 is squashed or everybody")
+                    .advise("leave out --root-squash or --all-squash"));
+            }
+            (true, false) => Some(Squash::Root),
+            (false, true) => Some(Squash::All),
             (false, false) => None,
         };
         let (users, groups) =
@@ -89,8 +182,28 @@ impl RightsArgs {
                 command.arg(option).arg(id.to_string());
             }
         }
+        for holder in &self.bypass_traverse {
+            command.arg("--bypass-traverse").arg(holder);
+        }
         Ok(())
     }
+}
+
+/// Ranges are added to those before; a file is read later, from wherever the mount then is.
+fn add_ranges(map: &mut Option<String>, value: &str) -> Result<(), String> {
+    let is_ranges = value.starts_with(|c: char| c.is_ascii_digit());
+    match map {
+        _ if !is_ranges && !value.starts_with('/') => {
+            return Err(format!("'{value}' is neither a range VOLUME:HERE:COUNT nor an absolute path"));
+        }
+        None => *map = Some(value.to_owned()),
+        Some(map) if is_ranges && !map.starts_with('/') => {
+            map.push(',');
+            map.push_str(value);
+        }
+        Some(_) => return Err("a map is ranges or one file".to_owned()),
+    }
+    Ok(())
 }
 
 fn read(option: &str, asked: Option<&str>) -> Result<Option<IdMap>, Fault> {
@@ -151,5 +264,63 @@ mod tests {
             assert!(fault.to_string().contains(part), "{fault}");
         }
         assert!(RightsArgs { root_squash: true, uid_map: map("0:0:65535"), ..args() }.ids().is_ok());
+    }
+
+    #[test]
+    fn the_same_can_be_said_in_a_list() {
+        let mut listed = args();
+        for option in ["abe", "all_squash"] {
+            assert!(listed.set_flag(option), "{option}");
+        }
+        let values = [
+            ("uid_map", "0:1000:5"),
+            ("uid_map", "5:7:1"),
+            ("gid_map", "/etc/map"),
+            ("anon_uid", "3"),
+            ("anon_gid", "4"),
+            ("bypass_traverse", "g:0"),
+            ("bypass_traverse", "5"),
+        ];
+        for (key, value) in values {
+            assert_eq!(listed.set_value(key, value), Ok(true), "{key}={value}");
+        }
+        assert!(!listed.set_flag("squash") && listed.set_value("uid", "5") == Ok(false));
+        for (key, value) in
+            [("uid_map", "map"), ("uid_map", "/etc/map"), ("gid_map", "0:0:1"), ("anon_uid", "x")]
+        {
+            assert!(listed.clone().set_value(key, value).is_err(), "{key}={value}");
+        }
+        let both = RightsArgs { bypass_traverse: vec!["root".to_owned()], ..args() }.with(&listed).unwrap();
+        assert!(both.abe && both.all_squash && !both.root_squash);
+        assert_eq!(both.uid_map.as_deref(), Some("0:1000:5,5:7:1"));
+        assert_eq!(both.bypass_traverse, ["root", "g:0", "5"]);
+        let said = RightsArgs { anon_gid: Some(4), ..args() };
+        assert!(said.with(&listed).unwrap_err().to_string().contains("anon_gid"));
+        let squashed = RightsArgs { root_squash: true, ..args() }.with(&listed).unwrap();
+        assert!(RightsArgs { gid_map: None, ..squashed }.ids().is_err());
+    }
+
+    #[test]
+    fn holders_are_named_or_numbered() {
+        let plain = Ids::default();
+        let of = |named: &[&str]| {
+            let bypass_traverse = named.iter().map(|&name| name.to_owned()).collect();
+            RightsArgs { bypass_traverse, ..args() }
+        };
+        let expected = Traversers::new(&[0, 7, 3_999_999_999], &[0, 50]);
+        let named = of(&["u:root", "7", "u:3999999999", "root", "g:50"]);
+        assert_eq!(Some(named.traversers(&plain).unwrap()), expected);
+        assert!(of(&[]).traversers(&plain).unwrap().is_empty());
+        for text in ["", "u:", "g:", "no such group", "u:no-such-user", "x:1", "4294967295", "g:-1", "u:g:1"]
+        {
+            let fault = of(&[text]).traversers(&plain).unwrap_err();
+            assert!(fault.to_string().contains("--bypass-traverse"), "{text}: {fault}");
+        }
+        let users: Vec<String> = (0..65).map(|uid| uid.to_string()).collect();
+        let fault = RightsArgs { bypass_traverse: users, ..args() }.traversers(&plain).unwrap_err();
+        assert!(fault.to_string().contains("64"), "{fault}");
+        let mapped = Ids { users: Some("1000:5000:10".parse().unwrap()), ..plain };
+        assert_eq!(Some(of(&["5003"]).traversers(&mapped).unwrap()), Traversers::new(&[1003], &[]));
+        assert!(of(&["7"]).traversers(&mapped).is_err());
     }
 }

@@ -106,7 +106,9 @@ impl Users {
         Ok(users.map(|user| Person { cred: local_cred(&user, &groups), name: user.name }).collect())
     }
 
-    fn gid(&self, name: &str) -> Result<u32, Fault> {
+    /// # Errors
+    /// There is no such group.
+    pub(crate) fn gid(&self, name: &str) -> Result<u32, Fault> {
         let known = Names::group(self, name).or_else(|| number(name));
         known.ok_or_else(|| Fault::usage(format!("there is no group '{name}'")))
     }

@@ -13,8 +13,8 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use acl::nfs4::{
-    self, AclFlags, Decision, Entry, EntryFlags, Kind, Mask, Nfs4Acl, Node, Removal, Who, explain, may_open,
-    may_remove,
+    self, AclFlags, Decision, Entry, EntryFlags, Kind, Mask, Nfs4Acl, Node, Removal, Traversers, Who,
+    explain, may_open, may_remove, project_for,
 };
 use acl::posix::{self, Perm, PosixAcl};
 use harness::{Mounted, Random, as_member};
@@ -64,18 +64,19 @@ impl Thing {
     }
 
     /// What the kernel is shown, and whether it is exact for search.
-    fn shown(&self) -> (u32, Option<PosixAcl>, bool) {
+    fn shown(&self, holders: &Traversers) -> (u32, Option<PosixAcl>, bool) {
         let acl = self.stored();
-        if self.is_plain() {
-            return (acl.mode_bits(), None, true);
+        let mode = Mode::new(acl.mode_bits());
+        let stored = (!self.is_plain()).then_some(&acl);
+        match project_for(stored, mode, (self.uid, self.gid), self.is_dir, holders) {
+            Some(shown) => (shown.rwx, shown.acl, shown.search_is_exact),
+            None => (mode.rwx(), None, true),
         }
-        let shown = nfs4::project(&acl, self.uid, self.gid, self.is_dir);
-        (shown.rwx, shown.acl, shown.search_is_exact)
     }
 
     /// Whether the kernel lets a caller try what takes these bits.
-    fn lets(&self, cred: &Cred, want: Perm) -> bool {
-        let (rwx, acl, _) = self.shown();
+    fn lets(&self, cred: &Cred, want: Perm, holders: &Traversers) -> bool {
+        let (rwx, acl, _) = self.shown(holders);
         let (uid, gid, mode) = (self.uid, self.gid, Mode::new(rwx));
         let node = posix::Node { uid, gid, mode, is_dir: self.is_dir, acl: acl.as_ref() };
         posix::check(cred, want, &node).is_ok()
@@ -117,9 +118,9 @@ fn entry(random: &mut Random) -> Entry {
 /// What a caller tries, by name, whether he may, and how.
 type Try<'a> = (&'static str, bool, Box<dyn Fn() -> io::Result<()> + Sync + 'a>);
 
-fn attempts<'a>(dir: &Thing, file: &Thing, cred: &Cred, at: &'a Path) -> Vec<Try<'a>> {
+fn attempts<'a>(dir: &Thing, file: &Thing, cred: &Cred, at: &'a Path, holders: &Traversers) -> Vec<Try<'a>> {
     let (of_dir, of_file) = (dir.decide(cred), file.decide(cred));
-    let search = of_dir.allows(Mask::SEARCH);
+    let search = of_dir.allows(Mask::SEARCH) || holders.holds(cred);
     let open = |read, write, append| search && may_open(of_file.granted, read, write, append);
     let add = |mask| search && of_dir.allows(mask);
     let removal = Removal {
@@ -130,7 +131,8 @@ fn attempts<'a>(dir: &Thing, file: &Thing, cred: &Cred, at: &'a Path) -> Vec<Try
         target_uid: file.uid,
     };
     // Where a directory has no ACL, the kernel asks for w there whatever the file says.
-    let remove = search && dir.lets(cred, Perm::WRITE | Perm::EXECUTE) && may_remove(cred, &removal).is_ok();
+    let lets = dir.lets(cred, Perm::WRITE | Perm::EXECUTE, holders);
+    let remove = search && lets && may_remove(cred, &removal).is_ok();
     let opening = |read: bool, write: bool, append: bool| -> Box<dyn Fn() -> io::Result<()> + Sync + 'a> {
         Box::new(move || {
             OpenOptions::new().read(read).write(write).append(append).open(at.join("file")).map(drop)
@@ -138,9 +140,9 @@ fn attempts<'a>(dir: &Thing, file: &Thing, cred: &Cred, at: &'a Path) -> Vec<Try
     };
     let times = search && of_file.granted.has_any(Mask::WRITE_DATA | Mask::WRITE_ATTRIBUTES);
     // The kernel lets only owners and who may write try.
-    let touch = times && (cred.uid == file.uid || file.lets(cred, Perm::WRITE));
+    let touch = times && (cred.uid == file.uid || file.lets(cred, Perm::WRITE, holders));
     // To list what cannot be projected exactly takes search too: the kernel looks at the directory first.
-    let (.., is_exact) = dir.shown();
+    let (.., is_exact) = dir.shown(holders);
     let list = of_dir.allows(Mask::LIST_DIRECTORY) && (is_exact || search);
     vec![
         ("stat", search, Box::new(move || fs::metadata(at.join("file")).map(drop))),
@@ -199,7 +201,19 @@ fn attempts<'a>(dir: &Thing, file: &Thing, cred: &Cred, at: &'a Path) -> Vec<Try
 
 #[test]
 fn what_happens_is_what_the_entries_say() {
+    run(&[], &Traversers::default());
+}
+
+/// So many are in the group that it is tried with and without.
+#[test]
+fn some_search_every_directory_and_all_else_is_as_it_was() {
+    let options = ["--bypass-traverse", "u:2", "--bypass-traverse", "g:4"];
+    run(&options, &Traversers::new(&[2], &[4]).unwrap());
+}
+
+fn run(options: &[&str], holders: &Traversers) {
     let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
+    volume.remount_with(options);
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
     let seed = number("NFS4_SEED").unwrap_or(clock) | 1;
@@ -217,7 +231,7 @@ fn what_happens_is_what_the_entries_say() {
             let groups: Vec<u32> = (0..random.below(4)).map(|_| id(&mut random)).collect();
             let (uid, gid) = (id(&mut random), id(&mut random));
             let cred = Cred::new(uid, gid, &groups, Caps::NONE);
-            let tries = attempts(&dir, &file, &cred, &at);
+            let tries = attempts(&dir, &file, &cred, &at, holders);
             as_member(uid, gid, &groups, || {
                 for (what, may, attempt) in &tries {
                     let happened = attempt();

@@ -47,6 +47,8 @@ pub(crate) enum Key {
     Inherited(AclId, u32, FileType),
     /// What the kernel is shown of an NFSv4 ACL on an inode of this owner and group; whether a directory.
     Projection(AclId, u32, u32, bool),
+    /// The same of a directory without an ACL, by its rwx bits, owner and group.
+    ModeProjection(u32, u32, u32),
     /// Whether an access ACL lets everybody search.
     Anyone(AclId),
     Settings,
@@ -105,6 +107,7 @@ impl Key {
             | Key::Acl(_)
             | Key::Inherited(..)
             | Key::Projection(..)
+            | Key::ModeProjection(..)
             | Key::Anyone(_) => true,
             Key::Empty(_)
             | Key::Slices(..)
@@ -120,7 +123,10 @@ impl Key {
 impl Key {
     /// Whether the record never changes, once it is there: ACLs go by their content.
     fn is_immutable(&self) -> bool {
-        matches!(self, Key::Acl(_) | Key::Inherited(..) | Key::Projection(..) | Key::Anyone(_))
+        matches!(
+            self,
+            Key::Acl(_) | Key::Inherited(..) | Key::Projection(..) | Key::ModeProjection(..) | Key::Anyone(_)
+        )
     }
 }
 

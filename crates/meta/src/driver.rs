@@ -1,10 +1,11 @@
 //! The one loop that carries an operation from plan to commit, retries included.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
 use acl::cache::DecisionCache;
+use acl::nfs4::Traversers;
 use types::{Cred, Errno, Ino, Name, OpId, SessionId, Time};
 
 use crate::cache::{Cache, Key, Value};
@@ -54,6 +55,8 @@ pub struct Ctx<'a> {
     pub session: SessionId,
     pub volume: &'a Volume,
     pub decisions: &'a DecisionCache,
+    /// Who may search every directory of a volume of NFSv4 ACLs.
+    pub traversers: &'a Traversers,
 }
 
 /// Who has made sure that the caller may do it.
@@ -127,6 +130,7 @@ pub struct Meta {
     patience_millis: AtomicU64,
     ops: AtomicU64,
     decisions: DecisionCache,
+    traversers: OnceLock<Traversers>,
 }
 
 /// How often a plan may meet a conflict or lack a record before the operation fails with EIO.
@@ -153,6 +157,7 @@ impl Meta {
             cache: Cache::new(cache_records, volume.acl),
             listings: Listings::default(),
             decisions: DecisionCache::new(if volume.acl == AclKind::Nfs4 { DECISIONS } else { 0 }),
+            traversers: OnceLock::new(),
             volume,
             session,
             alone: AtomicBool::new(false),
@@ -174,6 +179,19 @@ impl Meta {
 
     pub fn engine(&self) -> &Arc<dyn Engine> {
         &self.engine
+    }
+
+    /// Lets these search every directory of a volume of NFSv4 ACLs, for as long as it is open here. The first word counts.
+    pub fn set_traversers(&self, traversers: Traversers) {
+        let _ = self.traversers.set(traversers);
+        // What was worked out without them.
+        self.forget_all();
+    }
+
+    /// Who may search every directory; nobody unless it was said.
+    pub fn traversers(&self) -> &Traversers {
+        static NOBODY: LazyLock<Traversers> = LazyLock::new(Traversers::default);
+        self.traversers.get().unwrap_or(&NOBODY)
     }
 
     /// Declares that no other client can change the volume, so that records in memory are the truth.
@@ -255,7 +273,8 @@ impl Meta {
     /// failed; if indeterminate, the operation may have happened.
     pub fn run<O: Op>(&self, op: &O, vouch: &Vouch<'_>) -> Result<O::Reply, Failure> {
         let (session, volume, decisions) = (self.session, &self.volume, &self.decisions);
-        let ctx = Ctx { now: Time::now(), vouch, session, volume, decisions };
+        let traversers = self.traversers();
+        let ctx = Ctx { now: Time::now(), vouch, session, volume, decisions, traversers };
         let alone = self.is_alone();
         let count = self.ops.fetch_add(1, Ordering::Relaxed);
         let id = OpId((self.session.0 as u128) << 64 | u128::from(count));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use acl::nfs4::{self, Projection};
+use acl::nfs4::{self, Projection, Traversers};
 use acl::posix::PosixAcl;
 use types::{AclId, ChunkIndex, Errno, FileType, Ino, Mode, Name, Slice, XattrName};
 
@@ -218,19 +218,29 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What stands before the kernel for the NFSv4 ACL of an inode, worked out once for the ACL and owner and group;
-    /// `None` where there is no ACL.
+    /// What stands before the kernel for the NFSv4 ACL of an inode, worked out once for the ACL (or, where there is none,
+    /// the mode) and owner and group; `None` where the mode says it all. `traversers` are always the same.
     ///
     /// # Errors
     /// As [`View::acl`].
-    pub fn projection(&mut self, node: &Node) -> Result<Option<Arc<Projection>>, Stop> {
+    pub fn projection(
+        &mut self,
+        node: &Node,
+        traversers: &Traversers,
+    ) -> Result<Option<Arc<Projection>>, Stop> {
         let is_dir = node.kind.is_dir();
-        let key = Key::Projection(node.access_acl, node.uid, node.gid, is_dir);
+        let key = match node.access_acl.is_none() {
+            true if !is_dir || traversers.is_empty() => return Ok(None),
+            true => Key::ModeProjection(node.mode.rwx(), node.uid, node.gid),
+            false => Key::Projection(node.access_acl, node.uid, node.gid, is_dir),
+        };
         if let Some(Value::Projection(known)) = self.cache.get(&key, None) {
             return Ok(Some(known));
         }
-        let Some(acl) = self.nfs4_acl(node.access_acl)? else { return Ok(None) };
-        let projection = Arc::new(nfs4::project(acl.acl(), node.uid, node.gid, is_dir));
+        let acl = self.nfs4_acl(node.access_acl)?;
+        let acl = acl.as_deref().map(nfs4::Compiled::acl);
+        let projected = nfs4::project_for(acl, node.mode, (node.uid, node.gid), is_dir, traversers);
+        let Some(projection) = projected.map(Arc::new) else { return Ok(None) };
         self.cache.put(key, Value::Projection(Arc::clone(&projection)), Seq::default());
         Ok(Some(projection))
     }

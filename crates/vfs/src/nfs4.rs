@@ -69,7 +69,8 @@ impl Vfs {
     pub(crate) fn shown(&self, node: &Node) -> Attr {
         let (uid, gid) = (self.ids.user_here(node.uid), self.ids.group_here(node.gid));
         let attr = Attr { uid, gid, ..Attr::from(node) };
-        if !self.has_nfs4_acls() || node.access_acl.is_none() {
+        let is_lent = node.kind.is_dir() && !self.meta.traversers().is_empty();
+        if !self.has_nfs4_acls() || node.access_acl.is_none() && !is_lent {
             return attr;
         }
         match self.meta.run(&GetProjection(node), &BY_KERNEL) {

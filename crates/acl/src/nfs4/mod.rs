@@ -11,6 +11,7 @@
 //! | `mode` | mode and ACL from one another, chmod | `zfs_mode_compute`, `zfs_acl_chmod` |
 //! | `inherit` | what a new file gets from its directory | `zfs_acl_inherit` |
 //! | `project` | the POSIX ACL to show to the kernel | |
+//! | `traverse` | the same where some may search every directory | (Windows) |
 //! | `compiled` | the same decisions, faster | |
 
 mod acl;
@@ -25,6 +26,7 @@ mod mask;
 mod mode;
 mod project;
 mod text;
+mod traverse;
 mod xattr;
 
 pub use acl::{Nfs4Acl, Scope};
@@ -39,4 +41,5 @@ pub use mask::{AclFlags, EntryFlags, Mask};
 pub(crate) use mode::decide as decide_by_mode;
 pub use mode::{AclMode, chmod, decide_without_groups, from_mode, set};
 pub use project::{Projection, project};
+pub use traverse::{Traversers, project_for, without_lent};
 pub use xattr::{Principals, XATTR_BYTES_MAX};

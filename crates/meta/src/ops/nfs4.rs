@@ -76,7 +76,25 @@ impl Ctx<'_> {
         if self.granted(view, node, want)?.has(want) { Ok(()) } else { Err(refusal.into()) }
     }
 
-    /// What the caller may do to the inode, by mode, ACL and ownership, and by capabilities where these do not grant all of `want`.
+    /// Whether the caller may search every directory.
+    ///
+    /// # Errors
+    /// EACCES where it depends on his groups, and these cannot be found out.
+    fn traverses(&self) -> Result<bool, Errno> {
+        match self.vouch {
+            Vouch::Kernel { .. } | Vouch::Anyone => Ok(false),
+            Vouch::Daemon(cred) => Ok(self.traversers.holds(cred)),
+            Vouch::Both(subject) => {
+                match self.traversers.holds_without_groups(subject.uid(), subject.gid()) {
+                    Some(holds) => Ok(holds),
+                    None => Ok(self.traversers.holds(subject.identity()?.0.cred())),
+                }
+            }
+        }
+    }
+
+    /// What the caller may do to the inode, by mode, ACL and ownership, and by the right to search every directory and by
+    /// capabilities where these do not grant all of `want`.
     ///
     /// # Errors
     /// EIO where `want` depends on an ACL that is missing or damaged.
@@ -84,12 +102,20 @@ impl Ctx<'_> {
         if OWNER_RIGHTS.has(want) && self.uid() == node.uid {
             return Ok(OWNER_RIGHTS);
         }
-        let decided = match self.decision(view, node) {
-            Ok(decision) if decision.allows(want) => return Ok(decision.granted),
+        let mut decided = match self.decision(view, node) {
             Ok(decision) => Ok(decision.granted),
             Err(Stop::Refused(Errno::EIO)) => Err(Errno::EIO),
             Err(stop) => return Err(stop),
         };
+        if let Ok(granted) = &mut decided {
+            let search = want.without(*granted).has(Mask::SEARCH);
+            if search && node.kind.is_dir() && self.traverses()? {
+                *granted |= Mask::SEARCH;
+            }
+            if granted.has(want) {
+                return Ok(*granted);
+            }
+        }
         let is_dir = node.kind.is_dir();
         let any_execute = node.mode.rwx() & 0o111 != 0
             || match decided {
@@ -280,7 +306,8 @@ impl Op for GetNfs4Acl {
     }
 }
 
-/// Reads what the kernel is shown in place of an inode's NFSv4 ACL; `None` where the mode is all there is.
+/// Reads what the kernel is shown in place of an inode's NFSv4 ACL, or, where some may search every directory, of its
+/// mode; `None` where the mode is all there is.
 ///
 /// # Errors
 /// EIO where the ACL is not stored or corrupt.
@@ -292,8 +319,8 @@ impl Op for GetProjection<'_> {
     const NAME: &'static str = "getacl";
     const READ: bool = true;
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Self::Reply>, Stop> {
-        Ok(Plan::answer(view.projection(self.0)?))
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Self::Reply>, Stop> {
+        Ok(Plan::answer(view.projection(self.0, ctx.traversers)?))
     }
 }
 
@@ -370,7 +397,8 @@ fn node_with_acl(view: &mut View<'_>, ctx: &Ctx<'_>, ino: Ino) -> Result<Node, S
 /// The caller has seen the mode that the kernel is shown, whose bits may be more than the ACL grants to owner, group and
 /// others (a projection is a union, and on directories `w` goes with `x`). A chmod that brings such a bit along, as
 /// `chmod u+x` does with those of group and others, does not make it a right: it counts as not asked for. See the test
-/// `what_is_only_shown_is_not_given_away`.
+/// `what_is_only_shown_is_not_given_away`. Of bits that were shown only for who may search every directory, it does so where
+/// all bits of their class were sent as shown ([`nfs4::without_lent`]).
 ///
 /// # Errors
 /// EIO for an ACL that is missing or damaged, unless it is discarded; those of [`nfs4::chmod`].
@@ -382,7 +410,7 @@ pub(super) fn chmod(
     effects: &mut Vec<Effect>,
 ) -> Result<(Mode, AclId), Stop> {
     let policy = ctx.volume.policy.mode;
-    let shown = match view.projection(node) {
+    let shown = match view.projection(node, ctx.traversers) {
         Ok(None) => return Ok((asked, AclId::NONE)),
         Ok(Some(projection)) => projection.rwx,
         Err(Stop::Refused(Errno::EIO)) if policy == nfs4::AclMode::Discard => {
@@ -390,9 +418,16 @@ pub(super) fn chmod(
         }
         Err(stop) => return Err(stop),
     };
-    let mode = asked.without(shown & !node.mode.rwx());
     let acl = view.nfs4_acl(node.access_acl)?;
     let acl = acl.as_deref().map(Compiled::acl);
+    let own = match acl {
+        Some(acl) if !ctx.traversers.is_empty() => {
+            nfs4::project(acl, node.uid, node.gid, node.kind.is_dir()).rwx
+        }
+        Some(_) => shown,
+        None => node.mode.rwx(),
+    };
+    let mode = nfs4::without_lent(asked, shown, own).without(own & !node.mode.rwx());
     let changed = nfs4::chmod(acl, mode, node.kind.is_dir(), policy)?;
     Ok((mode, changed.map_or(AclId::NONE, |acl| put(view, &acl, effects))))
 }

@@ -21,6 +21,7 @@ mod ranges_random;
 mod renames;
 mod stale;
 mod threads;
+mod traverse;
 mod trips;
 mod volumes;
 mod vouch;
@@ -56,6 +57,7 @@ const GROUPS: &[(&str, &[Case])] = &[
     ("renames", renames::CASES),
     ("stale", stale::CASES),
     ("threads", threads::CASES),
+    ("traverse", traverse::CASES),
     ("trips", trips::CASES),
     ("volumes", volumes::CASES),
     ("vouch", vouch::CASES),
@@ -86,7 +88,8 @@ where
 macro_rules! ops_suite {
     ($new:expr) => {
         $crate::ops_suite! { @groups $new;
-            acls attrs heard links locks names nfs4 races random ranges renames stale threads trips volumes vouch
+            acls attrs heard links locks names nfs4 races random ranges renames stale threads traverse trips volumes
+            vouch
         }
     };
     (@groups $new:expr; $($group:ident)*) => {

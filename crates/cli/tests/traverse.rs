@@ -1,0 +1,156 @@
+//! Callers who may search every directory of a mounted volume (`--bypass-traverse`), beside others who may not.
+
+mod common;
+mod harness;
+mod wire;
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+
+use harness::{Mounted, as_member, as_user, refused};
+use rustix::io::Errno;
+use wire::set;
+
+const HOLDER: u32 = 4711;
+const GROUP: u32 = 4712;
+const OWNER: u32 = 4713;
+const OTHER: u32 = 4714;
+
+const RIGHT: [&str; 4] = ["--bypass-traverse", "u:4711", "-o", "bypass_traverse=g:4712"];
+
+/// A directory of OWNER with a directory and a file in it.
+fn closed(volume: &Mounted, name: &str, mode: u32, acl: Option<&str>) -> PathBuf {
+    let path = volume.at(name);
+    fs::create_dir_all(path.join("sub")).unwrap();
+    for file in ["f", "sub/f"] {
+        fs::write(path.join(file), "text").unwrap();
+        fs::set_permissions(path.join(file), fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    fs::set_permissions(path.join("sub"), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    for owned in [&path, &path.join("sub")] {
+        chown(owned, Some(OWNER), Some(OWNER)).unwrap();
+    }
+    if let Some(acl) = acl {
+        set(&path, acl).unwrap();
+    }
+    path
+}
+
+/// Runs `work` as each kind of holder: by user, by primary group, and by one of four hundred others.
+fn as_holders(work: impl Fn() + Sync) {
+    let many: Vec<u32> = (10_000..10_400).chain([GROUP]).collect();
+    as_user(HOLDER, HOLDER, &work);
+    as_user(OTHER, GROUP, &work);
+    as_member(OTHER, OTHER, &many, &work);
+    as_member(OTHER, OTHER, &[GROUP], &work);
+}
+
+fn reads(path: &Path) -> io::Result<()> {
+    fs::read(path).map(|text| assert_eq!(text, b"text"))
+}
+
+#[test]
+fn holders_pass_and_may_nothing_else() {
+    let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
+    volume.remount_with(&RIGHT);
+    let dirs = [
+        closed(&volume, "mode", 0o700, None),
+        closed(&volume, "group", 0o750, None),
+        closed(&volume, "acl", 0o700, Some("A::OWNER@:rwaxD,A::5:rx,A::6:r")),
+        closed(&volume, "denied", 0o700, Some("A::OWNER@:rwaxD,D::EVERYONE@:x")),
+        // No POSIX ACL says who may search this one, so that the daemon is asked for everybody.
+        closed(&volume, "inexact", 0o700, Some("A::OWNER@:rwaxD,D:g:20:x,A:g:30:x")),
+    ];
+    for d in &dirs {
+        let at = |name: &str| d.join(name);
+        for round in 0..3 {
+            // The owner's walk leaves the names in the kernel's memory.
+            as_user(OWNER, OWNER, || reads(&at("sub/f")).unwrap());
+            as_holders(|| {
+                reads(&at("f")).unwrap();
+                reads(&at("sub/f")).unwrap();
+                assert!(fs::metadata(at("sub")).unwrap().is_dir());
+                refused(fs::metadata(at("none")), Errno::NOENT);
+                refused(fs::read_dir(d).map(drop), Errno::ACCESS);
+                refused(fs::read_dir(at("sub")).map(drop), Errno::ACCESS);
+                refused(fs::write(at("f"), "x"), Errno::ACCESS);
+                refused(fs::write(at("new"), ""), Errno::ACCESS);
+                refused(fs::create_dir(at("new")), Errno::ACCESS);
+                refused(symlink("f", at("new")), Errno::ACCESS);
+                refused(fs::remove_file(at("f")), Errno::ACCESS);
+                refused(fs::rename(at("f"), at("g")), Errno::ACCESS);
+                refused(fs::set_permissions(d, fs::Permissions::from_mode(0o777)), Errno::PERM);
+            });
+            let others = || {
+                for name in ["f", "sub", "sub/f", "none"] {
+                    refused(fs::metadata(at(name)), Errno::ACCESS);
+                }
+                refused(reads(&at("sub/f")), Errno::ACCESS);
+                refused(fs::read_dir(d).map(drop), Errno::ACCESS);
+            };
+            as_user(OTHER, OTHER, others);
+            as_member(GROUP, OTHER, &[HOLDER], others);
+            as_member(OTHER, OTHER, &(10_000..10_400).collect::<Vec<_>>(), others);
+            as_user(OWNER, OWNER, || {
+                fs::write(at("mine"), format!("{round}")).unwrap();
+                fs::remove_file(at("mine")).unwrap();
+            });
+        }
+    }
+    // What gets closed is closed at once, and open to holders even so.
+    let d = closed(&volume, "later", 0o755, None);
+    as_user(OTHER, OTHER, || reads(&d.join("f")).unwrap());
+    fs::set_permissions(&d, fs::Permissions::from_mode(0o700)).unwrap();
+    as_user(OTHER, OTHER, || refused(reads(&d.join("f")), Errno::ACCESS));
+    as_holders(|| reads(&d.join("f")).unwrap());
+    // It is the mount that gives the right.
+    volume.remount();
+    for d in dirs.iter().chain([&d]) {
+        as_holders(|| refused(reads(&d.join("f")), Errno::ACCESS));
+    }
+}
+
+#[test]
+fn what_is_shown_for_holders_is_not_kept() {
+    let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
+    volume.remount_with(&RIGHT);
+    let d = closed(&volume, "d", 0o700, None);
+    let mode = || fs::metadata(&d).unwrap().mode() & 0o7777;
+    let chmod = |mode: u32| fs::set_permissions(&d, fs::Permissions::from_mode(mode)).unwrap();
+    assert_eq!(mode(), 0o710, "the group bits stand for all who are named");
+    chmod(0o2710);
+    volume.remount();
+    assert_eq!(mode(), 0o2700);
+    volume.remount_with(&RIGHT);
+    chmod(0o750);
+    volume.remount();
+    assert_eq!(mode(), 0o750);
+}
+
+#[test]
+fn listings_that_hide_do_so_for_holders_too() {
+    let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
+    let d = closed(&volume, "d", 0o755, None);
+    fs::set_permissions(d.join("f"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(d.join("open"), "").unwrap();
+    volume.remount_with(&[&RIGHT[..], &["--abe"]].concat());
+    as_holders(|| {
+        let names = fs::read_dir(&d).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(names.collect::<Vec<_>>(), ["open"], "what may be searched need not be readable");
+        reads(&d.join("sub/f")).unwrap();
+    });
+}
+
+#[test]
+fn the_right_is_refused_where_it_cannot_be_given() {
+    let Some(volume) = Mounted::new(&[]) else { return };
+    volume.place.umount(&[]).ok();
+    for options in [&["--bypass-traverse", "root"][..], &["-o", "bypass_traverse=u:5"]] {
+        volume.place.mount(options).failed(1, &["NFSv4", "--acl nfsv4"]);
+    }
+    volume.place.mount(&["--bypass-traverse", "no-such-group"]).failed(2, &["no-such-group"]);
+    volume.place.mount(&["-o", "bypass_traverse=u:no-such-user"]).failed(2, &["no-such-user"]);
+}
