@@ -76,6 +76,11 @@ impl Keys {
         self.sorted.len()
     }
 
+    /// Memory beside the value itself.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        size_of_val(&*self.sorted) + size_of_val(&*self.filter)
+    }
+
     pub(crate) fn position(&self, key: Key) -> Option<usize> {
         self.sorted.binary_search(&key).ok()
     }

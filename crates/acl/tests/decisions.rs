@@ -77,7 +77,7 @@ fn posix_decisions_agree() {
 #[test]
 fn nfs4_decisions_agree() {
     let mut rng = Rng::new("nfs4_decisions_agree");
-    let (mut compared, mut granted, mut denied) = (0_u64, 0_u64, 0_u64);
+    let (mut compared, mut granted, mut denied, mut sure) = (0_u64, 0_u64, 0_u64, 0_u64);
     let (credentials, cache) = (Credentials::new(1 << 20), DecisionCache::new(1 << 12));
     let goal = cases(200_000);
     while compared < goal {
@@ -135,12 +135,20 @@ fn nfs4_decisions_agree() {
                     context()
                 );
             }
+            for _ in 0..2 {
+                let certain = cache.nfs4_certain((cred.uid, cred.gid), &by_id, load).unwrap();
+                let Some(certain) = certain else { continue };
+                assert!(step_by_step.granted.has(certain.granted), "{certain:?} {}", context());
+                assert!(certain.denied.has(step_by_step.denied), "{certain:?} {}", context());
+                sure += u64::from(certain.granted == step_by_step.granted);
+            }
             if nfs4::anyone_may_traverse(mode, by_name.acl) {
                 assert!(step_by_step.allows(Mask::SEARCH), "{}", context());
             }
         }
     }
-    eprintln!("nfs4_decisions_agree: {compared} requests, {granted} granted, {denied} denied");
+    eprintln!("nfs4_decisions_agree: {compared} requests, {granted} granted, {denied} denied, {sure} sure");
+    assert!(sure > 0);
     assert!(granted > compared / 10 && denied > compared / 50);
 }
 

@@ -86,17 +86,36 @@ impl DecisionCache {
     ) -> Result<nfs4::Decision, E> {
         let key = key(Family::Nfs4, caller, node);
         match self.table.get(&key) {
-            Some(known) => Ok(nfs4::Decision {
-                granted: nfs4::Mask::unpack((known >> 16) as u16),
-                denied: nfs4::Mask::unpack(known as u16),
-            }),
+            Some(known) => Ok(unpacked(known)),
             None => {
                 let decision = decide_nfs4(caller, node, load)?;
-                let packed = u64::from(decision.granted.pack()) << 16 | u64::from(decision.denied.pack());
-                self.remember(&key, packed);
+                self.remember(&key, packed(decision));
                 Ok(decision)
             }
         }
+    }
+
+    /// What holds of a user whatever groups he is in beside the primary one, as [`nfs4::Compiled::certain`] and
+    /// [`nfs4::decide_without_groups`] say it: so it need not be found out which groups those are. `None` where nothing
+    /// can be said. The conditions are those of [`Self::posix`].
+    #[inline]
+    pub fn nfs4_certain<E>(
+        &self,
+        (uid, gid): (u32, u32),
+        node: &Node,
+        load: impl FnOnce() -> Result<Arc<nfs4::Compiled>, E>,
+    ) -> Result<Option<nfs4::Decision>, E> {
+        let (is_owner, in_group) = (uid == node.uid, gid == node.gid);
+        if node.acl.is_none() {
+            return Ok(nfs4::decide_without_groups(node.mode, node.is_dir, is_owner, in_group));
+        }
+        let key = key_of_user((uid, gid), is_owner, in_group, node.acl);
+        if let Some(known) = self.table.get(&key) {
+            return Ok(Some(unpacked(known)));
+        }
+        let decision = load()?.certain(uid, gid, is_owner, in_group);
+        self.remember(&key, packed(decision));
+        Ok(Some(decision))
     }
 
     #[cold]
@@ -138,10 +157,29 @@ pub fn decide_nfs4<E>(
     Ok(load()?.decide(caller, is_owner, in_owning_group))
 }
 
+fn packed(decision: nfs4::Decision) -> u64 {
+    u64::from(decision.granted.pack()) << 16 | u64::from(decision.denied.pack())
+}
+
+fn unpacked(value: u64) -> nfs4::Decision {
+    nfs4::Decision {
+        granted: nfs4::Mask::unpack((value >> 16) as u16),
+        denied: nfs4::Mask::unpack(value as u16),
+    }
+}
+
 #[derive(Clone, Copy)]
 enum Family {
     Posix,
     Nfs4,
+    /// What is certain of a user of whom not all groups are known.
+    Certain,
+}
+
+#[inline]
+fn key_of_user((uid, gid): (u32, u32), is_owner: bool, in_group: bool, acl: AclId) -> table::Key {
+    let flags = u64::from(in_group) | u64::from(is_owner) << 9 | (Family::Certain as u64) << 11;
+    [(acl.0 >> 64) as u64, acl.0 as u64, u64::from(uid) << 32 | u64::from(gid), flags]
 }
 
 #[inline]

@@ -23,6 +23,10 @@ pub struct Compiled {
     special: Box<[(Who, Rule)]>,
     /// The decision for a caller whom no entry names: a stranger, in the owning group, the owner, both.
     unnamed: [Decision; 4],
+    /// The first entry that denies each permission to a group or to an identity of a domain.
+    denied_to_some: Box<[Rule]>,
+    /// As [`Compiled::certain`], for those whom no entry names, in the order of `unnamed`.
+    certain: [Decision; 4],
 }
 
 /// What is left of an entry: where it stood, and the permissions that nothing before it decides for the same principal.
@@ -38,6 +42,8 @@ impl Compiled {
         let mut spoken: HashMap<Who, Mask> = HashMap::new();
         let mut named: HashMap<Key, Vec<Rule>> = HashMap::new();
         let mut special = Vec::new();
+        let mut denied_to_some: Vec<Rule> = Vec::new();
+        let mut denied = Mask::NONE;
         for (at, entry) in acl.entries().iter().enumerate().filter(|(_, entry)| entry.is_effective()) {
             let of_everyone = spoken.get(&Who::Everyone).copied().unwrap_or_default();
             // A SID is the same principal as user and as group.
@@ -53,6 +59,15 @@ impl Compiled {
             let mask = entry.mask.without(*spoken | of_everyone);
             *spoken |= entry.mask;
             let rule = Rule { at, mask, allow: entry.is_allow() };
+            let is_for_some = match entry.who {
+                Who::Group | Who::NamedGroup(_) => true,
+                Who::User(id) => id.to_system().is_none(),
+                Who::Owner | Who::Everyone => false,
+            };
+            if is_for_some && !rule.allow && !mask.without(denied).is_none() {
+                denied_to_some.push(Rule { mask: mask.without(denied), ..rule });
+                denied |= mask;
+            }
             match key {
                 _ if mask.is_none() => {}
                 Some(key) => named.entry(key).or_default().push(rule),
@@ -66,11 +81,23 @@ impl Compiled {
                 *slot = of_key.into();
             }
         }
-        let unnamed = [(false, false), (false, true), (true, false), (true, true)].map(|(owner, group)| {
+        let each = [(false, false), (false, true), (true, false), (true, true)];
+        let unnamed = each.map(|(owner, group)| {
             let rules = special.iter().filter(|(who, _)| is_meant(*who, owner, group));
             rules.fold(Decision::default(), |decision, (_, rule)| rule.apply(decision)).for_owner(owner)
         });
-        Compiled { id: acl.id(), acl, named: keys, rules, special: special.into(), unnamed }
+        let mut compiled = Compiled {
+            id: acl.id(),
+            acl,
+            named: keys,
+            rules,
+            special: special.into(),
+            unnamed,
+            denied_to_some: denied_to_some.into(),
+            certain: [Decision::default(); 4],
+        };
+        compiled.certain = each.map(|(owner, group)| compiled.worst(Vec::new(), owner, group));
+        compiled
     }
 
     pub fn id(&self) -> AclId {
@@ -91,18 +118,57 @@ impl Compiled {
             .copied()
             .collect();
         if rules.is_empty() {
-            let [neither, group, owner, both] = self.unnamed;
-            return match (is_owner, in_owning_group) {
-                (false, false) => neither,
-                (false, true) => group,
-                (true, false) => owner,
-                (true, true) => both,
-            };
+            return one_of(self.unnamed, is_owner, in_owning_group);
         }
         let special = self.special.iter().filter(|(who, _)| is_meant(*who, is_owner, in_owning_group));
         rules.extend(special.map(|(_, rule)| rule));
         rules.sort_unstable_by_key(|rule| rule.at);
         rules.iter().fold(Decision::default(), |decision, rule| rule.apply(decision)).for_owner(is_owner)
+    }
+
+    /// What holds of a user whatever groups he is in beside the primary one: `granted` is granted to him in any case,
+    /// and nothing is denied to him that is not in `denied`.
+    ///
+    /// It is the decision for the worst case: entries that deny something to a group count as if he were in it, those
+    /// that allow it something as if he were not. An entry that would decide otherwise for who is in the group stands
+    /// behind the one that decides here, or grants what this refuses.
+    pub fn certain(&self, uid: u32, gid: u32, is_owner: bool, in_owning_group: bool) -> Decision {
+        let named = [Key::user(uid), Key::group(gid)].into_iter().filter_map(|key| self.named.position(key));
+        let rules: Vec<Rule> = named.filter_map(|at| self.rules.get(at)).flatten().copied().collect();
+        if rules.is_empty() {
+            return one_of(self.certain, is_owner, in_owning_group);
+        }
+        self.worst(rules, is_owner, in_owning_group)
+    }
+
+    /// `rules` are those of the entries that name the caller.
+    fn worst(&self, mut rules: Vec<Rule>, is_owner: bool, in_owning_group: bool) -> Decision {
+        let special = self.special.iter().filter(|(who, _)| is_meant(*who, is_owner, in_owning_group));
+        rules.extend(special.map(|(_, rule)| *rule));
+        rules.extend(&self.denied_to_some);
+        rules.sort_unstable_by_key(|rule| rule.at);
+        rules.iter().fold(Decision::default(), |decision, rule| rule.apply(decision)).for_owner(is_owner)
+    }
+
+    /// Memory beside the value itself, that of the ACL included.
+    pub fn heap_bytes(&self) -> usize {
+        let rules = self.rules.iter().map(|rules| size_of_val(&**rules)).sum::<usize>();
+        size_of_val(self.acl.entries())
+            + self.named.heap_bytes()
+            + size_of_val(&*self.rules)
+            + rules
+            + size_of_val(&*self.special)
+            + size_of_val(&*self.denied_to_some)
+    }
+}
+
+fn one_of(decisions: [Decision; 4], is_owner: bool, in_owning_group: bool) -> Decision {
+    let [neither, group, owner, both] = decisions;
+    match (is_owner, in_owning_group) {
+        (false, false) => neither,
+        (false, true) => group,
+        (true, false) => owner,
+        (true, true) => both,
     }
 }
 

@@ -99,6 +99,11 @@ impl PosixAcl {
         3 + self.users.len() + self.groups.len() + usize::from(self.mask.is_some())
     }
 
+    /// Memory beside the value itself.
+    pub fn heap_bytes(&self) -> usize {
+        size_of_val(&*self.users) + size_of_val(&*self.groups)
+    }
+
     /// The content hash under which the ACL is stored: never [`AclId::NONE`].
     pub fn id(&self) -> AclId {
         crate::content_id(b"limenfs posix acl 1\0", &self.to_storage())

@@ -43,6 +43,11 @@ impl Compiled {
         &self.acl
     }
 
+    /// Memory beside the value itself, that of the ACL included.
+    pub fn heap_bytes(&self) -> usize {
+        self.acl.heap_bytes() + self.named.heap_bytes() + size_of_val(&*self.perms)
+    }
+
     /// As [`PosixAcl::decide`], for one who is known.
     pub fn decide(&self, caller: &Credential, in_owning_group: bool) -> Decision {
         let mask = self.acl.mask.unwrap_or(Perm::ALL);

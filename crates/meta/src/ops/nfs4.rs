@@ -47,18 +47,29 @@ impl Ctx<'_> {
                 Ok(nfs4::decide(cred, &[], &of))
             }
             Vouch::Both(subject) => {
-                if node.access_acl.is_none() {
-                    let (is_owner, in_group) = (subject.uid() == node.uid, subject.gid() == node.gid);
-                    let known = nfs4::decide_without_groups(node.mode, is_dir, is_owner, in_group);
-                    if let Some(known) = known {
-                        return Ok(known);
-                    }
+                if node.access_acl.is_none()
+                    && let Some(known) = self.certain(view, node)?
+                {
+                    return Ok(known);
                 }
                 let (credential, _) = subject.identity()?;
                 let Node { uid, gid, mode, .. } = *node;
                 let of = cache::Node { uid, gid, mode, is_dir, acl: node.access_acl };
                 self.decisions.nfs4(&credential, &of, || load(view))
             }
+        }
+    }
+
+    /// What is certain of the caller before it is found out which groups he is in: this much is granted, and no more than
+    /// this denied. An ACL that cannot be read is for [`Self::decision`] to speak of.
+    fn certain(&self, view: &mut View<'_>, node: &Node) -> Result<Option<Decision>, Stop> {
+        let Vouch::Both(subject) = self.vouch else { return Ok(None) };
+        let Node { uid, gid, mode, .. } = *node;
+        let of = cache::Node { uid, gid, mode, is_dir: node.kind.is_dir(), acl: node.access_acl };
+        let load = || Ok(view.nfs4_acl(node.access_acl)?.ok_or(Errno::EIO)?);
+        match self.decisions.nfs4_certain((subject.uid(), subject.gid()), &of, load) {
+            Err(Stop::Refused(Errno::EIO)) => Ok(None),
+            certain => certain,
         }
     }
 
@@ -94,13 +105,18 @@ impl Ctx<'_> {
     }
 
     /// What the caller may do to the inode, by mode, ACL and ownership, and by the right to search every directory and by
-    /// capabilities where these do not grant all of `want`.
+    /// capabilities where these do not grant all of `want`. Where `want` is granted, what else is may be more than is said.
     ///
     /// # Errors
     /// EIO where `want` depends on an ACL that is missing or damaged.
     fn granted(&self, view: &mut View<'_>, node: &Node, want: Mask) -> Result<Mask, Stop> {
         if OWNER_RIGHTS.has(want) && self.uid() == node.uid {
             return Ok(OWNER_RIGHTS);
+        }
+        if let Some(certain) = self.certain(view, node)?
+            && certain.allows(want)
+        {
+            return Ok(certain.granted);
         }
         let mut decided = match self.decision(view, node) {
             Ok(decision) => Ok(decision.granted),
@@ -138,17 +154,24 @@ impl Ctx<'_> {
         child: &Node,
     ) -> Result<(), Stop> {
         self.admit_mask(view, dir, Mask::SEARCH, Errno::EACCES)?;
-        let parent = self.decision(view, dir);
-        // A mode says nothing of `DELETE`.
-        let target = match child.access_acl.is_none() {
-            true => Ok(Decision::default()),
-            false => self.decision(view, child),
-        };
         let by = |parent, target, caps| {
             let cred = Cred::new(self.uid(), 0, &[], caps);
             let (parent_mode, parent_uid, target_uid) = (dir.mode, dir.uid, child.uid);
             nfs4::may_remove(&cred, &Removal { parent, target, parent_mode, parent_uid, target_uid })
         };
+        // A mode says nothing of `DELETE`.
+        let says_delete = !child.access_acl.is_none();
+        let certain = (
+            self.certain(view, dir)?,
+            if says_delete { self.certain(view, child)? } else { Some(Decision::default()) },
+        );
+        if let (Some(parent), Some(target)) = certain
+            && by(parent, target, Caps::NONE).is_ok()
+        {
+            return Ok(());
+        }
+        let parent = self.decision(view, dir);
+        let target = if says_delete { self.decision(view, child) } else { Ok(Decision::default()) };
         match (parent, target) {
             (Err(Stop::Missing), _) | (_, Err(Stop::Missing)) => Err(Stop::Missing),
             (Ok(parent), Ok(target)) => {

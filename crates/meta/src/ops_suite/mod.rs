@@ -14,6 +14,7 @@ mod locks;
 mod model;
 mod names;
 mod nfs4;
+mod nfs4_callers;
 mod races;
 mod random;
 mod ranges;
@@ -51,6 +52,7 @@ const GROUPS: &[(&str, &[Case])] = &[
     ("locks", locks::CASES),
     ("names", names::CASES),
     ("nfs4", nfs4::CASES),
+    ("nfs4_callers", nfs4_callers::CASES),
     ("races", races::CASES),
     ("random", random::CASES),
     ("ranges", ranges::CASES),
@@ -88,8 +90,8 @@ where
 macro_rules! ops_suite {
     ($new:expr) => {
         $crate::ops_suite! { @groups $new;
-            acls attrs heard links locks names nfs4 races random ranges renames stale threads traverse trips volumes
-            vouch
+            acls attrs heard links locks names nfs4 nfs4_callers races random ranges renames stale threads traverse
+            trips volumes vouch
         }
     };
     (@groups $new:expr; $($group:ident)*) => {

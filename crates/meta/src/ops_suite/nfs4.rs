@@ -1,25 +1,18 @@
 //! Volumes of NFSv4 ACLs: who may do what, and what becomes of the ACLs.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-
-use acl::credential::{Credential, Credentials};
 use acl::nfs4::{self, AclInherit, AclMode, Mask, Nfs4Acl, Policy, Scope};
 use types::{AclId, Caps, Cred, Errno, FileType, Ino, Mode, OpId};
 
-use super::fixture::{Client, EXCHANGE, REPLACE, ROOT, client, fresh, fresh_with, n, volume, x};
+use super::fixture::{Client, EXCHANGE, REPLACE, ROOT, fresh, fresh_with, n, volume, x};
 use super::invariants::check;
 use super::{Case, Factory};
 use crate::driver::Vouch;
-use crate::engine::Engine;
 use crate::ops::{
     AclType, Admit, GetNfs4Acl, GetProjection, Link, Lookup, MakeKind, MakeOrphan, Open, OpenFor, Opened,
     Rename, RenameFlags, Rmdir, SetAcl, SetAttr, SetNfs4Acl, SetXattr, Unlink, XattrMode,
 };
-use crate::subject::Subject;
 use crate::txn::{Access, Effect, Txn};
 use crate::volume::{AclKind, Configure, Volume};
-use crate::wrap::Counting;
 
 pub(super) const CASES: &[Case] = &[
     ("a_volume_keeps_its_policies", a_volume_keeps_its_policies),
@@ -34,15 +27,13 @@ pub(super) const CASES: &[Case] = &[
     ("what_is_only_shown_is_not_given_away", what_is_only_shown_is_not_given_away),
     ("new_inodes_inherit_remembered_or_not", new_inodes_inherit_remembered_or_not),
     ("a_damaged_acl_refuses_all_but_its_replacement", a_damaged_acl_refuses_all_but_its_replacement),
-    ("callers_are_identified_only_where_it_matters", callers_are_identified_only_where_it_matters),
-    ("acls_cost_no_round_trip", acls_cost_no_round_trip),
 ];
 
-fn nfs4_volume(policy: Policy) -> Volume {
+pub(super) fn nfs4_volume(policy: Policy) -> Volume {
     Volume { acl: AclKind::Nfs4, policy, ..volume() }
 }
 
-fn fresh_nfs4(factory: Factory<'_>) -> Client {
+pub(super) fn fresh_nfs4(factory: Factory<'_>) -> Client {
     fresh_with(factory, &nfs4_volume(Policy::default()))
 }
 
@@ -54,11 +45,11 @@ fn user(uid: u32) -> Vouch<'static> {
     able(uid, Caps::NONE)
 }
 
-fn able(uid: u32, caps: Caps) -> Vouch<'static> {
+pub(super) fn able(uid: u32, caps: Caps) -> Vouch<'static> {
     Vouch::Daemon(Cred::new(uid, uid, &[], caps))
 }
 
-fn set(ino: Ino, text: &str) -> SetNfs4Acl {
+pub(super) fn set(ino: Ino, text: &str) -> SetNfs4Acl {
     SetNfs4Acl { ino, acl: Some((acl(text), Scope::Entries)), mode: XattrMode::Set }
 }
 
@@ -70,11 +61,11 @@ fn with_acl(c: &Client, parent: Ino, name: &str, kind: MakeKind, text: &str) -> 
     ino
 }
 
-fn dir(c: &Client, name: &str, text: &str) -> Ino {
+pub(super) fn dir(c: &Client, name: &str, text: &str) -> Ino {
     with_acl(c, ROOT, name, MakeKind::Directory, text)
 }
 
-fn file(c: &Client, parent: Ino, name: &str, text: &str) -> Ino {
+pub(super) fn file(c: &Client, parent: Ino, name: &str, text: &str) -> Ino {
     with_acl(c, parent, name, MakeKind::Regular, text)
 }
 
@@ -461,118 +452,4 @@ fn a_damaged_acl_refuses_all_but_its_replacement(factory: Factory<'_>) {
     let root = able(0, Caps::DAC_OVERRIDE | Caps::FOWNER);
     assert!(s.run_as(&Unlink { parent: d, name: n("f"), open: None }, &root).is_ok());
     assert_eq!(s.node(d).access_acl, AclId::NONE);
-}
-
-/// A caller who counts how often somebody wants to know all of him.
-#[derive(Debug)]
-struct Asked {
-    credential: Arc<Credential>,
-    caps: Caps,
-    times: AtomicU64,
-}
-
-impl Asked {
-    fn new(uid: u32, groups: &[u32], caps: Caps) -> Self {
-        // Numbers of credentials are unique only among those of one register.
-        static REGISTER: OnceLock<Credentials> = OnceLock::new();
-        let register = REGISTER.get_or_init(|| Credentials::new(100_000));
-        let credential = register.intern(&Cred::new(uid, uid, groups, caps), &[]);
-        Asked { credential, caps, times: AtomicU64::new(0) }
-    }
-}
-
-impl Subject for Asked {
-    fn uid(&self) -> u32 {
-        self.credential.cred().uid
-    }
-
-    fn gid(&self) -> u32 {
-        self.credential.cred().gid
-    }
-
-    fn identity(&self) -> Result<(Arc<Credential>, Caps), Errno> {
-        self.times.fetch_add(1, Ordering::Relaxed);
-        Ok((Arc::clone(&self.credential), self.caps))
-    }
-}
-
-fn callers_are_identified_only_where_it_matters(factory: Factory<'_>) {
-    let c = fresh_nfs4(factory);
-    let plain = c.make(ROOT, "plain", MakeKind::Regular, 0o640).unwrap().ino;
-    c.run(&SetAttr { ino: plain, uid: Some(1), gid: Some(50), ..SetAttr::default() }).unwrap();
-    let named = file(&c, ROOT, "named", "A:g:60:r");
-    let read = |ino| Open { ino, what_for: OpenFor { read: true, ..OpenFor::default() } };
-    let ask = |subject: &Asked, ino| {
-        let may = c.run_as(&read(ino), &Vouch::Both(subject)).is_ok();
-        (may, subject.times.swap(0, Ordering::Relaxed) > 0)
-    };
-    assert_eq!(ask(&Asked::new(1, &[], Caps::NONE), plain), (true, false), "the owner");
-    assert_eq!(ask(&Asked::new(50, &[], Caps::NONE), plain), (true, false), "by the primary group");
-    assert_eq!(ask(&Asked::new(9, &[50], Caps::NONE), plain), (true, true));
-    assert_eq!(ask(&Asked::new(9, &[], Caps::NONE), plain), (false, true));
-    assert_eq!(ask(&Asked::new(9, &[], Caps::DAC_READ_SEARCH), plain), (true, true));
-    for _ in 0..2 {
-        assert_eq!(ask(&Asked::new(9, &[60], Caps::NONE), named), (true, true));
-        assert_eq!(ask(&Asked::new(9, &[61], Caps::NONE), named), (false, true));
-    }
-    let own = Asked::new(1, &[], Caps::NONE);
-    c.run_as(&set(named, "A::OWNER@:r"), &Vouch::Both(&own)).unwrap();
-    assert_eq!(own.times.load(Ordering::Relaxed), 0, "a right of owners");
-    // An orphan may get its first name where the kernel has looked at how it was made.
-    let orphan = c.run(&MakeOrphan(c.make_op(ROOT, "o", MakeKind::Regular, 0o600))).unwrap().ino;
-    let link = Link { ino: orphan, parent: ROOT, name: n("o") };
-    assert_eq!(c.run_as(&link, &able(0, Caps::ALL)), Err(Errno::ENOENT));
-    assert_eq!(c.run_as(&link, &Vouch::Both(&Asked::new(0, &[], Caps::ALL))), Ok(()));
-}
-
-fn acls_cost_no_round_trip(factory: Factory<'_>) {
-    let engine = Arc::new(Counting::new(factory()));
-    nfs4_volume(Policy::default()).format(&*engine).unwrap();
-    let shared: Arc<dyn Engine> = engine.clone();
-    let maker = client(&shared);
-    let text = "A:fd:2:rwaxdDtTnNcC,A:fd:3:rx,A::OWNER@:rwaxD";
-    let d = dir(&maker, "d", text);
-    let sub = maker.mkdir(d, "sub").unwrap();
-    for name in ["a", "b", "c", "e"] {
-        maker.create(sub, name).unwrap();
-    }
-    let c = client(&shared);
-    let by = Asked::new(2, &[], Caps::NONE);
-    let by = Vouch::Both(&by);
-    let owner = Asked::new(0, &[], Caps::NONE);
-    let owner = Vouch::Both(&owner);
-    let cost = |what: &str, most: u64, act: &dyn Fn()| {
-        let before = engine.counts();
-        act();
-        let trips = (engine.counts() - before).round_trips();
-        assert!(trips <= most, "{what}: {trips} round trips, not {most}");
-    };
-    let unlink = |name: &str| Unlink { parent: sub, name: n(name), open: None };
-    // Nothing is known of the directory nor of the file, nor of either's ACL.
-    cost("a cold name", 1, &|| assert!(c.run_as(&Lookup { parent: sub, name: n("a") }, &by).is_ok()));
-    let a = c.at(sub, "a").ino;
-    let open = Open { ino: a, what_for: OpenFor { read: true, write: true, ..OpenFor::default() } };
-    cost("open", 1, &|| assert!(c.run_as(&open, &by).is_ok()));
-    cost("unlink", 1, &|| assert!(c.run_as(&unlink("a"), &by).is_ok()));
-    let cold = client(&shared);
-    cost("unlink of a cold name", 2, &|| assert!(cold.run_as(&unlink("b"), &by).is_ok()));
-    for name in ["x", "y"] {
-        cost("create", 1, &|| {
-            assert!(c.run_as(&c.make_op(sub, name, MakeKind::Regular, 0o644), &by).is_ok())
-        });
-    }
-    cost("mkdir", 1, &|| assert!(c.run_as(&c.make_op(sub, "z", MakeKind::Directory, 0o755), &by).is_ok()));
-    let x = c.at(sub, "x").ino;
-    cost("chmod", 1, &|| {
-        c.run_as(&SetAttr { ino: x, mode: Some(Mode::new(0o600)), ..SetAttr::default() }, &owner).unwrap();
-    });
-    let y = c.at(sub, "y").ino;
-    cost("set an ACL", 1, &|| c.run_as(&set(y, "A::2:rdC"), &owner).unwrap());
-    let denied = c.run_as(&unlink("y"), &Vouch::Both(&Asked::new(3, &[], Caps::NONE)));
-    assert_eq!(denied.unwrap_err(), Errno::EACCES);
-    c.lookup(sub, "w").unwrap();
-    let (name, new_name, flags) = (n("y"), n("w"), REPLACE);
-    let rename = Rename { parent: sub, name, new_parent: sub, new_name, flags, whiteout: None, open: None };
-    cost("rename", 1, &|| assert!(c.run_as(&rename, &by).is_ok()));
-    check(&c);
 }
