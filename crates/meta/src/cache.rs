@@ -1,4 +1,4 @@
-//! The client's records in memory: bounded, versioned, shared by all threads.
+//! The client's records in memory: bounded by what they weigh ([`crate::weight`]), versioned, shared by all threads.
 //!
 //! Two facts about one record may arrive in any order: a read that took its snapshot before a commit may come back
 //! after it. So each slot carries the [`Seq`] it is known at, and only news replace it. What was evicted leaves its
@@ -29,6 +29,7 @@ use types::{AclId, FileType, Ino, Name, Slice};
 use crate::lock::Lock;
 use crate::record::{Counter, Edge, Facts, LockWait, Node, Record, Seq, Settings, Usage, Xattrs};
 use crate::volume::AclKind;
+use crate::weight::weight;
 use types::ChunkIndex;
 
 /// What a record is found by.
@@ -188,6 +189,8 @@ pub(crate) struct Cache {
 #[derive(Debug, Default)]
 struct Shard {
     slots: HashMap<Key, Slot, RandomState>,
+    /// What they weigh together.
+    weight: usize,
     /// The keys of `slots` in the order of the eviction clock, and its hand.
     clock: Vec<Key>,
     hand: usize,
@@ -208,7 +211,7 @@ struct Slot {
 }
 
 impl Cache {
-    /// Holds about `capacity` records, at least one a shard.
+    /// Holds about `capacity` records of ordinary size, at least one a shard.
     pub(crate) fn new(capacity: usize, kind: AclKind) -> Self {
         Cache {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -339,12 +342,17 @@ impl Cache {
         if let Some(slot) = shard.slots.get_mut(&key) {
             let is_late = matches!(slot.value, Value::Unknown) && began_before(slot.since);
             if slot.seq <= seq && !is_late {
-                *slot = fresh;
+                let old = std::mem::replace(slot, fresh);
+                let new = weight(&slot.value);
+                shard.weight = shard.weight - weight(&old.value) + new;
+                let gone = shard.make_room(0, capacity, Some(&key));
+                gone.iter().for_each(|(key, slot)| self.count_loss(key, slot));
             }
         } else if seq < shard.floor || shard.heard.is_some_and(began_before) {
             self.count_loss(&key, &fresh);
-        } else if let Some((evicted, slot)) = shard.insert(key, fresh, capacity) {
-            self.count_loss(&evicted, &slot);
+        } else {
+            let gone = shard.insert(key, fresh, capacity);
+            gone.iter().for_each(|(key, slot)| self.count_loss(key, slot));
         }
     }
 
@@ -356,10 +364,11 @@ impl Cache {
         match shard.slots.get_mut(&key) {
             Some(slot) if slot.committed && slot.seq >= seq => {}
             Some(slot) => {
-                slot.value = Value::Unknown;
+                let old = std::mem::replace(&mut slot.value, Value::Unknown);
                 slot.seq = seq.max(slot.seq);
                 slot.since = Instant::now();
                 slot.committed = false;
+                shard.weight = shard.weight - weight(&old) + weight(&Value::Unknown);
             }
             None => {
                 shard.floor = shard.floor.max(seq);
@@ -381,6 +390,7 @@ impl Cache {
             shard.floor = shard.floor.max(newest.unwrap_or_default());
             shard.slots.iter().for_each(|(key, slot)| self.count_loss(key, slot));
             shard.slots.clear();
+            shard.weight = 0;
             shard.clock.clear();
             shard.hand = 0;
         }
@@ -412,179 +422,43 @@ impl Cache {
 
 impl Shard {
     /// Returns what had to go.
-    fn insert(&mut self, key: Key, slot: Slot, capacity: usize) -> Option<(Key, Slot)> {
-        let mut gone = None;
-        if self.clock.len() < capacity {
-            self.clock.push(key.clone());
-        } else {
-            // Two rounds at most: the first one clears every mark.
-            while let Some(slot) = self.slots.get_mut(&self.clock[self.hand]).filter(|slot| slot.used) {
-                slot.used = false;
-                self.hand = (self.hand + 1) % capacity;
-            }
-            let evicted = std::mem::replace(&mut self.clock[self.hand], key.clone());
-            gone = self.slots.remove_entry(&evicted);
-            if let Some((_, slot)) = &gone {
-                self.floor = self.floor.max(slot.seq);
-            }
-            self.hand = (self.hand + 1) % capacity;
+    fn insert(&mut self, key: Key, slot: Slot, capacity: usize) -> Vec<(Key, Slot)> {
+        let weight = weight(&slot.value);
+        let gone = self.make_room(weight, capacity, None);
+        self.weight += weight;
+        // Behind the hand, so that it passes all others first.
+        self.clock.push(key.clone());
+        if !gone.is_empty() {
+            let last = self.clock.len() - 1;
+            self.clock.swap(self.hand, last);
+            self.hand = (self.hand + 1) % self.clock.len();
         }
         self.slots.insert(key, slot);
+        gone
+    }
+
+    /// Evicts until so much more fits in, or nothing is left but `keep`, and returns what went.
+    fn make_room(&mut self, more: usize, capacity: usize, keep: Option<&Key>) -> Vec<(Key, Slot)> {
+        let mut gone = Vec::new();
+        while self.weight + more > capacity && self.clock.len() > usize::from(keep.is_some()) {
+            self.hand %= self.clock.len();
+            let key = &self.clock[self.hand];
+            // Two rounds at most: the first one clears every mark.
+            if let Some(slot) = self.slots.get_mut(key).filter(|slot| slot.used || keep == Some(key)) {
+                slot.used = false;
+                self.hand += 1;
+                continue;
+            }
+            let evicted = self.clock.swap_remove(self.hand);
+            if let Some((key, slot)) = self.slots.remove_entry(&evicted) {
+                self.floor = self.floor.max(slot.seq);
+                self.weight -= weight(&slot.value);
+                gone.push((key, slot));
+            }
+        }
         gone
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn edge(ino: u64) -> Value {
-        Value::Edge(Some(Edge { ino: Ino(ino), kind: types::FileType::Regular }))
-    }
-
-    fn ino_at(cache: &Cache, key: &Key) -> Option<Ino> {
-        match cache.get(key, None) {
-            Some(Value::Edge(edge)) => edge.map(|e| e.ino),
-            _ => None,
-        }
-    }
-
-    #[test]
-    fn older_facts_never_replace_newer_ones() {
-        let cache = Cache::new(1000, AclKind::Posix);
-        let key = Key::Edge(Ino::ROOT, Name::new(b"a").unwrap());
-        cache.put(key.clone(), edge(7), Seq(5));
-        cache.put(key.clone(), edge(6), Seq(4));
-        assert_eq!(ino_at(&cache, &key), Some(Ino(7)));
-        cache.put(key.clone(), Value::Unknown, Seq(6));
-        cache.put(key.clone(), edge(7), Seq(5));
-        assert_eq!(ino_at(&cache, &key), None);
-    }
-
-    #[test]
-    fn an_evicted_record_bars_facts_older_than_itself() {
-        let cache = Cache::new(SHARDS, AclKind::Posix);
-        let keys: Vec<_> = (0..1000u64).map(|i| Key::Edge(Ino(i), Name::new(b"a").unwrap())).collect();
-        for key in &keys {
-            cache.put(key.clone(), edge(1), Seq(9));
-        }
-        let gone: Vec<_> = keys.iter().filter(|key| ino_at(&cache, key).is_none()).collect();
-        assert!(gone.len() >= 1000 - SHARDS, "the cache is bounded");
-        for key in gone {
-            cache.put(key.clone(), edge(2), Seq(8));
-            assert_eq!(ino_at(&cache, key), None);
-        }
-    }
-
-    #[test]
-    fn clearing_bars_what_was_read_before() {
-        let cache = Cache::new(1000, AclKind::Posix);
-        let key = Key::Node(Ino(3));
-        cache.put(key.clone(), Value::Node(None), Seq(9));
-        cache.clear();
-        cache.put(key.clone(), Value::Node(None), Seq(8));
-        assert!(cache.get(&key, None).is_none());
-        cache.put(key.clone(), Value::Node(None), Seq(9));
-        assert!(cache.get(&key, None).is_some());
-    }
-
-    #[test]
-    fn word_of_a_change_ends_what_was_read_whatever_its_label() {
-        let cache = Cache::new(1000, AclKind::Posix);
-        let key = Key::Edge(Ino::ROOT, Name::new(b"a").unwrap());
-        let facts = |ino| Facts {
-            seq: Seq(16),
-            records: vec![Record::Edge(
-                Ino::ROOT,
-                Name::new(b"a").unwrap(),
-                Some(Edge { ino: Ino(ino), kind: types::FileType::Regular }),
-            )],
-        };
-        let before = Instant::now();
-        cache.absorb(&facts(6), before);
-        cache.outdate(key.clone(), Seq(15));
-        assert_eq!(ino_at(&cache, &key), None, "the read may have missed commit 15");
-        cache.absorb(&facts(6), before);
-        assert_eq!(ino_at(&cache, &key), None, "so may one that was under way");
-        cache.absorb(&facts(7), Instant::now());
-        assert_eq!(ino_at(&cache, &key), Some(Ino(7)));
-        cache.put(key.clone(), edge(8), Seq(20));
-        cache.outdate(key.clone(), Seq(19));
-        assert_eq!(ino_at(&cache, &key), Some(Ino(8)), "an own commit was later");
-        let other = Key::Node(Ino(9));
-        cache.outdate(other.clone(), Seq(21));
-        let node = Facts { seq: Seq(21), records: vec![Record::Node(Ino(9), None)] };
-        cache.absorb(&node, before);
-        assert!(cache.get(&other, None).is_none());
-        cache.absorb(&node, Instant::now());
-        assert!(cache.get(&other, None).is_some());
-    }
-
-    fn name(i: u64) -> Name {
-        Name::new(format!("{i:03}").as_bytes()).unwrap()
-    }
-
-    fn edge_key(i: u64) -> Key {
-        Key::Edge(Ino::ROOT, name(i))
-    }
-
-    fn is_absent(cache: &Cache, i: u64) -> bool {
-        matches!(cache.get(&edge_key(i), None), Some(Value::Edge(None)))
-    }
-
-    #[test]
-    fn a_name_is_absent_from_what_was_listed_and_from_nothing_else() {
-        let cache = Cache::new(1000, AclKind::Posix);
-        let losses = cache.losses(Ino::ROOT);
-        cache.put(edge_key(4), edge(7), Seq(5));
-        assert!(!is_absent(&cache, 2));
-        cache.listed(Ino::ROOT, None, Some(&name(4)), losses, Seq(5));
-        assert!(is_absent(&cache, 2) && !is_absent(&cache, 4) && !is_absent(&cache, 6));
-        assert!(cache.get(&edge_key(2), Some(Instant::now())).is_none(), "others may have made it meanwhile");
-        // A page that does not join on adds nothing; one that joins does, and one that covers less takes nothing away.
-        cache.listed(Ino::ROOT, Some(&name(5)), None, losses, Seq(5));
-        assert!(!is_absent(&cache, 6));
-        cache.listed(Ino::ROOT, Some(&name(4)), None, losses, Seq(5));
-        cache.listed(Ino::ROOT, None, Some(&name(1)), losses, Seq(6));
-        assert!(is_absent(&cache, 6) && !is_absent(&cache, 4));
-        cache.clear();
-        assert!(!is_absent(&cache, 6));
-    }
-
-    #[test]
-    fn a_directory_that_lost_an_entry_is_not_known_as_a_whole() {
-        let cache = Cache::new(SHARDS * 4, AclKind::Posix);
-        let losses = cache.losses(Ino::ROOT);
-        cache.put(edge_key(1), edge(7), Seq(5));
-        let mut others = 0;
-        loop {
-            // The mark may be evicted as well; it is made again as it was, by what was counted before the entry was put.
-            cache.listed(Ino::ROOT, None, None, losses, Seq(9));
-            if cache.losses(Ino::ROOT) > losses {
-                break;
-            }
-            assert!(is_absent(&cache, 2) && !is_absent(&cache, 1));
-            cache.put(Key::Node(Ino(100 + others)), Value::Node(None), Seq(9));
-            others += 1;
-            assert!(others < 100_000, "the entry was never evicted");
-        }
-        assert!(!is_absent(&cache, 1) && !is_absent(&cache, 2));
-        // What the floor keeps out is lost as well: here the entry comes late, and is older than what was evicted.
-        let losses = cache.losses(Ino::ROOT);
-        cache.listed(Ino::ROOT, None, None, losses, Seq(9));
-        assert!(is_absent(&cache, 2));
-        cache.put(edge_key(1), edge(7), Seq(4));
-        assert!(!is_absent(&cache, 1) && !is_absent(&cache, 2));
-    }
-
-    #[test]
-    fn an_entry_lost_between_a_reading_and_its_mark_leaves_no_whole_directory() {
-        let cache = Cache::new(SHARDS, AclKind::Posix);
-        let losses = cache.losses(Ino::ROOT);
-        for i in 0..300 {
-            cache.put(edge_key(i), edge(7), Seq(5));
-        }
-        cache.listed(Ino::ROOT, None, None, losses, Seq(5));
-        assert!((0..300).all(|i| !is_absent(&cache, i)));
-    }
-}
+mod tests;

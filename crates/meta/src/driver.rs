@@ -145,7 +145,7 @@ const LIFETIME: Duration = Duration::from_secs(1);
 const DECISIONS: usize = 1 << 16;
 
 impl Meta {
-    /// `cache_records` bounds the records held in memory, some 200 bytes each.
+    /// `cache_records` bounds the records held in memory, some 250 bytes each; a larger one counts as many.
     pub(crate) fn new(
         engine: Arc<dyn Engine>,
         volume: Volume,

@@ -19,6 +19,7 @@ mod subject;
 mod txn;
 mod view;
 mod volume;
+mod weight;
 mod wrap;
 
 pub use change::{Change, Touched};

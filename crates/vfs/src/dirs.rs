@@ -193,7 +193,8 @@ impl Vfs {
     fn take_known(&self, dir: &OpenDir, names: &mut Names) -> Result<bool, Errno> {
         let Some(whole) = self.meta.known_listing(dir.ino) else { return Ok(false) };
         for part in whole.chunks(PAGE) {
-            let inos: Vec<Ino> = part.iter().filter(|_| dir.viewer.is_some()).map(|(_, edge)| edge.ino).collect();
+            let inos: Vec<Ino> =
+                part.iter().filter(|_| dir.viewer.is_some()).map(|(_, edge)| edge.ino).collect();
             let nodes = self.meta.known_nodes(&inos);
             if nodes.iter().any(Option::is_none) {
                 // Read again together they cost less than one by one.

@@ -22,15 +22,34 @@ use crate::vfs::{BY_KERNEL, Vfs};
 
 /// Decisions remembered, of 64 bytes each: 8 MiB.
 const DECISIONS: usize = 1 << 17;
-/// ACLs held that are prepared for deciding. A decision that is remembered needs none.
-const MAX_COMPILED: usize = 4096;
+/// Memory for ACLs that are prepared for deciding. A decision that is remembered needs none.
+const MAX_COMPILED_BYTES: usize = 16 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Gate {
     decisions: DecisionCache,
-    compiled: RwLock<HashMap<AclId, Arc<Compiled>>>,
+    compiled: RwLock<Prepared>,
     skipped: AtomicU64,
     checked: AtomicU64,
+}
+
+/// ACLs prepared for deciding.
+#[derive(Debug, Default)]
+struct Prepared {
+    acls: HashMap<AclId, Arc<Compiled>>,
+    bytes: usize,
+}
+
+impl Prepared {
+    fn insert(&mut self, compiled: Arc<Compiled>) {
+        let bytes = size_of_val(&*compiled) + compiled.heap_bytes();
+        if self.bytes + bytes > MAX_COMPILED_BYTES {
+            *self = Prepared::default();
+        }
+        if self.acls.insert(compiled.id(), compiled).is_none() {
+            self.bytes += bytes;
+        }
+    }
 }
 
 /// What became of the check whether a caller may search a directory, where it is this client's to make.
@@ -160,17 +179,13 @@ impl Vfs {
 
     fn compiled(&self, id: AclId) -> Result<Arc<Compiled>, Failure> {
         let known = self.gate.compiled.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(compiled) = known.get(&id) {
+        if let Some(compiled) = known.acls.get(&id) {
             return Ok(Arc::clone(compiled));
         }
         drop(known);
         let acl = self.meta.run(&GetAcl(id), &BY_KERNEL)?.ok_or(Errno::EIO)?;
         let compiled = Arc::new(Compiled::new((*acl).clone()));
-        let mut known = self.gate.compiled.write().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MAX_COMPILED {
-            known.clear();
-        }
-        known.insert(id, Arc::clone(&compiled));
+        self.gate.compiled.write().unwrap_or_else(PoisonError::into_inner).insert(Arc::clone(&compiled));
         Ok(compiled)
     }
 }
