@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use engine_etcd::{EtcdEngine, OpenError};
-use meta::{Effect, Engine, ErrorKind, Guard, Node, Outcome, Record, Scan, Txn, Want};
+use meta::{Beside, Effect, Engine, ErrorKind, Guard, Node, Outcome, Record, Scan, Txn, Want};
 use rustix::process::Signal;
 use support::Server;
 use types::{AclId, FileType, Ino, Mode, Name, OpId, Time};
@@ -124,7 +124,7 @@ fn each_call_is_one_round_trip() {
     trips(
         "a listing",
         &|| {
-            let scan = Scan::Dir { parent: Ino(10), after: None, limit: 1000, nodes: true };
+            let scan = Scan::Dir { parent: Ino(10), after: None, limit: 1000, beside: Beside::NodesWithAcls };
             assert_eq!(engine.scan(&scan).unwrap().facts.records.len(), 2 * 17);
         },
         1,
@@ -193,7 +193,7 @@ fn many_renames_share_requests() {
     all_done((0..64).map(|number| create(10, number)).collect());
     let calls = all_done((0..64).map(|number| rename(10, number)).collect());
     assert!(calls <= 8, "{calls} requests for 64 renames");
-    let scan = Scan::Dir { parent: Ino(10), after: None, limit: 1000, nodes: true };
+    let scan = Scan::Dir { parent: Ino(10), after: None, limit: 1000, beside: Beside::NodesWithAcls };
     assert_eq!(engine.scan(&scan).unwrap().facts.records.len(), 2 * 64);
 }
 
@@ -261,7 +261,7 @@ fn a_server_that_is_killed_loses_nothing_and_does_nothing_twice() {
         stop.store(true, Ordering::Relaxed);
     });
     let acknowledged = acknowledged.into_inner();
-    let scan = Scan::Dir { parent: Ino(10), after: None, limit: usize::MAX, nodes: false };
+    let scan = Scan::Dir { parent: Ino(10), after: None, limit: usize::MAX, beside: Beside::Nothing };
     assert_eq!(engine.scan(&scan).unwrap().facts.records.len() as u64, acknowledged);
     assert_eq!(inodes(&engine), acknowledged + 2);
     match engine.read(&[Want::Node(Ino(10))]).unwrap().records[..] {

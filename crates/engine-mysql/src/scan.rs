@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use meta::{Edge, Facts, Garbage, Page, Record, Scan, Seq, Session};
+use meta::{Beside, Edge, Facts, Garbage, Page, Record, Scan, Seq, Session};
 use types::{AclId, ChunkIndex, Ino, SessionId, Slice, SliceId, Time};
 
 use crate::error::Fault;
@@ -14,7 +14,7 @@ use crate::sql::Bytes;
 /// The statement for a range, one row more than its limit, so that it shows whether more follow.
 pub(crate) fn statement(p: &str, scan: &Scan) -> String {
     match scan {
-        Scan::Dir { parent, after, limit, nodes } => {
+        Scan::Dir { parent, after, limit, beside } => {
             // No name is empty, so every name comes after nothing.
             let after = Bytes(after.as_ref().map_or(&[], |name| name.as_bytes()));
             let range = format!(
@@ -22,19 +22,20 @@ pub(crate) fn statement(p: &str, scan: &Scan) -> String {
                 parent.0,
                 more(*limit)
             );
-            if *nodes {
-                format!(
-                    "SELECT e.name, e.ino, e.kind, {NODE_AND_ACLS} FROM `{p}edge` AS e \
-                     LEFT JOIN `{p}node` AS n ON n.ino = e.ino {} {range}",
+            let nodes = format!("`{p}edge` AS e LEFT JOIN `{p}node` AS n ON n.ino = e.ino");
+            match beside {
+                Beside::Nothing => format!("SELECT e.name, e.ino, e.kind FROM `{p}edge` AS e {range}"),
+                Beside::Nodes => {
+                    format!("SELECT e.name, e.ino, e.kind, {NODE}, NULL, NULL FROM {nodes} {range}")
+                }
+                Beside::NodesWithAcls => format!(
+                    "SELECT e.name, e.ino, e.kind, {NODE}, a.text, d.text FROM {nodes} {} {range}",
                     acls_of_node(p)
-                )
-            } else {
-                format!("SELECT e.name, e.ino, e.kind FROM `{p}edge` AS e {range}")
+                ),
             }
         }
         Scan::Nodes { after, limit } => format!(
-            "SELECT {NODE_AND_ACLS} FROM `{p}node` AS n {} WHERE n.ino > {} ORDER BY n.ino LIMIT {}",
-            acls_of_node(p),
+            "SELECT {NODE}, NULL, NULL FROM `{p}node` AS n WHERE n.ino > {} ORDER BY n.ino LIMIT {}",
             after.0,
             more(*limit)
         ),
@@ -83,8 +84,9 @@ pub(crate) fn statement(p: &str, scan: &Scan) -> String {
     }
 }
 
-const NODE_AND_ACLS: &str = "n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, n.atime, n.mtime, n.ctime, \
-                             n.parent, n.access_rev, n.access_acl, n.default_acl, a.text, d.text";
+/// An inode; the texts of its two ACLs, or NULLs, follow.
+const NODE: &str = "n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, n.atime, n.mtime, n.ctime, n.parent, \
+                    n.access_rev, n.access_acl, n.default_acl";
 
 fn more(limit: usize) -> u64 {
     u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1)
@@ -140,13 +142,14 @@ fn one(
     records: &mut Vec<Record>,
 ) -> Result<(), Fault> {
     match scan {
-        Scan::Dir { parent, nodes, .. } => {
+        Scan::Dir { parent, beside, .. } => {
             let ino = Ino(row.number(1)?);
             records.push(Record::Edge(*parent, row.name(0)?, Some(Edge { ino, kind: row.kind(2)? })));
-            if *nodes {
+            if *beside != Beside::Nothing {
                 let node = NodeAndAcls::at(row, 3, 16)?;
                 records.push(Record::Node(ino, node.as_ref().map(|node| node.node)));
-                for (id, text) in node.iter().flat_map(NodeAndAcls::acls) {
+                let with_acls = node.iter().filter(|_| *beside == Beside::NodesWithAcls);
+                for (id, text) in with_acls.flat_map(NodeAndAcls::acls) {
                     if seen.insert(id) {
                         records.push(Record::Acl(id, text));
                     }

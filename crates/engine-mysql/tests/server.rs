@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use engine_mysql::{MysqlEngine, OpenError, VERSION};
 use meta::{
-    Effect, Engine, EngineError, ErrorKind, Guard, Node, Outcome, Record, Scan, Touched, Txn, Usage, Want,
+    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Node, Outcome, Record, Scan, Touched, Txn, Usage,
+    Want,
 };
 use mysql::prelude::Queryable;
 use support::{DURABLE, PASSWORD, Server};
@@ -73,7 +74,7 @@ fn committed(engine: &dyn Engine, txn: Txn) {
 
 /// The files of directory 2, all records of which agree.
 fn files(engine: &dyn Engine) -> BTreeSet<u64> {
-    let scan = Scan::Dir { parent: Ino(2), after: None, limit: usize::MAX, nodes: true };
+    let scan = Scan::Dir { parent: Ino(2), after: None, limit: usize::MAX, beside: Beside::NodesWithAcls };
     let page = persistently(|| engine.scan(&scan));
     let mut files = BTreeSet::new();
     for record in page.facts.records {
@@ -174,7 +175,7 @@ fn a_request_is_one_round_trip() {
             assert_eq!(engine.read(&wants).unwrap().records.len(), 4);
         });
         cost("a scan", &|| {
-            let scan = Scan::Dir { parent: Ino(2), after: None, limit: 100, nodes: true };
+            let scan = Scan::Dir { parent: Ino(2), after: None, limit: 100, beside: Beside::NodesWithAcls };
             assert_eq!(engine.scan(&scan).unwrap().facts.records.len(), 2 * 19);
         });
     }

@@ -176,10 +176,14 @@ impl Found {
         records
     }
 
+    pub(crate) fn node(&self, ino: Ino) -> Record {
+        Record::Node(ino, self.nodes.get(&ino).copied())
+    }
+
     /// A node and the ACLs it carries.
     pub(crate) fn push_node(&self, ino: Ino, records: &mut Vec<Record>) {
         let node = self.nodes.get(&ino).copied();
-        records.push(Record::Node(ino, node));
+        records.push(self.node(ino));
         for id in node.iter().flat_map(|n| [n.access_acl, n.default_acl]).filter(|id| !id.is_none()) {
             records.push(Record::Acl(id, self.acls.get(&id).cloned()));
         }

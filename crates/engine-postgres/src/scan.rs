@@ -1,6 +1,6 @@
 //! Parts of ranges, in order.
 
-use meta::{Facts, Page, Record, Scan, Seq};
+use meta::{Beside, Facts, Page, Record, Scan, Seq};
 use tokio_postgres::Row;
 use types::{SessionId, SliceId};
 
@@ -9,10 +9,10 @@ use crate::error::Failure;
 use crate::read::{Fact, Found, int, sorted};
 use crate::schema::Names;
 
-/// Entries; with them, if asked for, the inodes and each of their ACLs once.
+/// Entries; with them, if asked for, the inodes, and each of their ACLs once.
 const DIR: &str = "SELECT 2::smallint, ARRAY[e.parent, e.ino, e.kind], ARRAY[e.name] FROM @edge e \
                    WHERE e.parent = $1 AND e.name > $2 ORDER BY e.name LIMIT $3";
-const DIR_NODES: &str = "WITH page AS MATERIALIZED (SELECT e.* FROM @edge e WHERE e.parent = $1 AND e.name > $2 \
+const DIR_NODES_ACLS: &str = "WITH page AS MATERIALIZED (SELECT e.* FROM @edge e WHERE e.parent = $1 AND e.name > $2 \
                                                     ORDER BY e.name LIMIT $3), \
                          inode AS MATERIALIZED (SELECT n.* FROM page p JOIN @node n ON n.ino = p.ino) \
                          SELECT 2::smallint, ARRAY[p.parent, p.ino, p.kind], ARRAY[p.name] FROM page p \
@@ -22,6 +22,12 @@ const DIR_NODES: &str = "WITH page AS MATERIALIZED (SELECT e.* FROM @edge e WHER
                          UNION ALL SELECT 7::smallint, NULL::bigint[], ARRAY[l.id, convert_to(l.text, 'UTF8')] \
                          FROM @acl l WHERE l.id IN (SELECT n.access_acl FROM inode n UNION \
                                                     SELECT n.default_acl FROM inode n)";
+const DIR_NODES: &str = "WITH page AS MATERIALIZED (SELECT e.* FROM @edge e WHERE e.parent = $1 AND e.name > $2 \
+                                                    ORDER BY e.name LIMIT $3) \
+                         SELECT 2::smallint, ARRAY[p.parent, p.ino, p.kind], ARRAY[p.name] FROM page p \
+                         UNION ALL SELECT 1::smallint, ARRAY[n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, \
+                             n.atime, n.mtime, n.ctime, n.parent, n.access_rev], ARRAY[n.access_acl, n.default_acl] \
+                         FROM page p JOIN @node n ON n.ino = p.ino";
 const NODES: &str = "SELECT 1::smallint, ARRAY[n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, n.atime, \
                          n.mtime, n.ctime, n.parent, n.access_rev], ARRAY[n.access_acl, n.default_acl] \
                      FROM @node n WHERE n.ino > $1 ORDER BY n.ino LIMIT $2";
@@ -55,10 +61,14 @@ pub(crate) fn page(
 ) -> Result<Page, Failure> {
     let mut run = |sql: &str, args: crate::connection::Args<'_>| connection.query(&names.text(sql), args);
     let (limit, rows) = match scan {
-        Scan::Dir { parent, after, limit, nodes } => {
+        Scan::Dir { parent, after, limit, beside } => {
             // No name is empty, so every name comes after nothing.
             let after = after.as_ref().map_or(&[][..], |name| name.as_bytes());
-            let sql = if *nodes { DIR_NODES } else { DIR };
+            let sql = match beside {
+                Beside::Nothing => DIR,
+                Beside::Nodes => DIR_NODES,
+                Beside::NodesWithAcls => DIR_NODES_ACLS,
+            };
             (limit, run(sql, &[&int(parent.0), &after, &one_more(*limit)])?)
         }
         Scan::Nodes { after, limit } => (limit, run(NODES, &[&after_id(after.0), &one_more(*limit)])?),
@@ -77,7 +87,7 @@ pub(crate) fn page(
         }
     };
     let (mut records, more) = match scan {
-        Scan::Dir { nodes, .. } => entries(&rows, *limit, *nodes)?,
+        Scan::Dir { beside, .. } => entries(&rows, *limit, *beside)?,
         _ => {
             let mut records = records(&rows)?;
             let more = records.len() > *limit;
@@ -89,7 +99,7 @@ pub(crate) fn page(
     Ok(Page { facts: Facts { seq, records }, more })
 }
 
-fn entries(rows: &[Row], limit: usize, nodes: bool) -> Result<(Vec<Record>, bool), Failure> {
+fn entries(rows: &[Row], limit: usize, beside: Beside) -> Result<(Vec<Record>, bool), Failure> {
     let mut entries = Vec::with_capacity(rows.len());
     let mut found = Found::default();
     for row in rows {
@@ -105,8 +115,10 @@ fn entries(rows: &[Row], limit: usize, nodes: bool) -> Result<(Vec<Record>, bool
     let mut records = Vec::with_capacity(rows.len());
     for (parent, name, edge) in entries {
         records.push(Record::Edge(parent, name, Some(edge)));
-        if nodes {
-            found.push_node(edge.ino, &mut records);
+        match beside {
+            Beside::Nothing => {}
+            Beside::Nodes => records.push(found.node(edge.ino)),
+            Beside::NodesWithAcls => found.push_node(edge.ino, &mut records),
         }
     }
     Ok((records, more))

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use engine_postgres::{OpenError, PostgresEngine};
-use meta::{Effect, Engine, EngineError, ErrorKind, Guard, Node, Outcome, Record, Scan, Txn, Usage, Want};
+use meta::{
+    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Node, Outcome, Record, Scan, Txn, Usage, Want,
+};
 use support::{DURABLE, FAST, Server, empty, shared};
 use types::{AclId, FileType, Ino, Mode, Name, OpId, Time};
 
@@ -88,8 +90,8 @@ fn each_request_is_one_statement() {
     };
     let entry = Want::Entry(Ino(2), Name::new(b"file10").unwrap());
     let scans = [
-        Scan::Dir { parent: Ino(2), after: None, limit: 100, nodes: true },
-        Scan::Dir { parent: Ino(2), after: None, limit: 100, nodes: false },
+        Scan::Dir { parent: Ino(2), after: None, limit: 100, beside: Beside::NodesWithAcls },
+        Scan::Dir { parent: Ino(2), after: None, limit: 100, beside: Beside::Nothing },
         Scan::Nodes { after: Ino(0), limit: 100 },
     ];
     let claim = || txn(vec![Guard::Access { ino: Ino(2), rev: 0 }], Vec::new());

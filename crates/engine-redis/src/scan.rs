@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use meta::{Facts, Page, Record, Scan, Seq};
+use meta::{Beside, Facts, Page, Record, Scan, Seq};
 use types::{AclId, Ino, Name, SessionId, SliceId};
 
 use crate::read;
@@ -18,8 +18,13 @@ pub(crate) fn request(scan: &Scan) -> Request {
         request.array(4).string(kind).number(limit.min(MOST_ROWS) as i64);
     };
     match scan {
-        Scan::Dir { parent, after, limit, nodes } => {
-            head(if *nodes { "directory" } else { "entries" }, *limit);
+        Scan::Dir { parent, after, limit, beside } => {
+            let kind = match beside {
+                Beside::Nothing => "entries",
+                Beside::Nodes => "inodes",
+                Beside::NodesWithAcls => "directory",
+            };
+            head(kind, *limit);
             request.id(parent.0).string(after.as_ref().map_or(&[][..], Name::as_bytes));
             return request;
         }
@@ -67,12 +72,12 @@ pub(crate) fn page(scan: &Scan, mut answer: Answer) -> Result<Page, Malformed> {
     let (mut rows, mut acls) = (answer.array()?, answer.array()?);
     let mut records = Vec::new();
     match scan {
-        Scan::Dir { parent, nodes: false, .. } => {
+        Scan::Dir { parent, beside: Beside::Nothing, .. } => {
             for entry in rows.strings() {
                 records.push(edge(*parent, &entry?)?.0);
             }
         }
-        Scan::Dir { parent, nodes: true, .. } => {
+        Scan::Dir { parent, .. } => {
             let mut texts = HashMap::new();
             while !acls.is_empty() {
                 let id = id_of(&acls.present()?)?;

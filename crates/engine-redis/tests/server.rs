@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use engine_redis::{OpenError, RedisEngine, VERSION};
 use meta::{
-    Effect, Engine, EngineError, ErrorKind, Guard, Node, Outcome, Record, Scan, Touched, Txn, Usage, Want,
+    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Node, Outcome, Record, Scan, Touched, Txn, Usage,
+    Want,
 };
 use pool::Url;
 use rustix::process::Signal;
@@ -68,7 +69,8 @@ fn files(engine: &dyn Engine) -> BTreeSet<u64> {
     let mut files = BTreeSet::new();
     let mut after = None;
     loop {
-        let scan = Scan::Dir { parent: Ino(2), after: after.clone(), limit: 1000, nodes: true };
+        let scan =
+            Scan::Dir { parent: Ino(2), after: after.clone(), limit: 1000, beside: Beside::NodesWithAcls };
         let page = engine.scan(&scan).unwrap();
         for record in page.facts.records {
             match record {
@@ -122,9 +124,9 @@ fn a_request_is_one_round_trip() {
     engine.commit(&[txn(vec![Guard::Empty { ino: Ino(9) }], Vec::new())]).unwrap();
     let wants: Vec<Want> = (10..26).map(|ino| Want::Entry(Ino(2), name(ino))).collect();
     assert_eq!(engine.read(&wants).unwrap().records.len(), 32);
-    for nodes in [false, true] {
-        let page = engine.scan(&Scan::Dir { parent: Ino(2), after: None, limit: 100, nodes }).unwrap();
-        assert_eq!(page.facts.records.len(), if nodes { 34 } else { 17 });
+    for (beside, count) in [(Beside::Nothing, 17), (Beside::NodesWithAcls, 34)] {
+        let page = engine.scan(&Scan::Dir { parent: Ino(2), after: None, limit: 100, beside }).unwrap();
+        assert_eq!(page.facts.records.len(), count);
     }
     let requests = 7;
     let after = server.calls();

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use meta::{Facts, Garbage, Page, Record, Scan, Seq, Session};
+use meta::{Beside, Facts, Garbage, Page, Record, Scan, Seq, Session};
 use rusqlite::{Connection, Params, Result, Row};
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, SliceId, Time};
 
@@ -12,10 +12,11 @@ use crate::read::{acl, acl_ids, edge_at, int, name_at, node_at, node_columns, no
 pub(crate) fn page(conn: &Connection, seq: Seq, scan: &Scan) -> Result<Page> {
     let mut page = Page { facts: Facts { seq, records: Vec::new() }, more: false };
     match scan {
-        Scan::Dir { parent, after, limit, nodes: true } => {
-            entries_with_nodes(conn, *parent, after, *limit, &mut page)?
+        Scan::Dir { parent, after, limit, beside: beside @ (Beside::Nodes | Beside::NodesWithAcls) } => {
+            let acls = *beside == Beside::NodesWithAcls;
+            entries_with_nodes(conn, *parent, (after, *limit), acls, &mut page)?
         }
-        Scan::Dir { parent, after, limit, nodes: false } => {
+        Scan::Dir { parent, after, limit, beside: Beside::Nothing } => {
             const SQL: &str =
                 "SELECT name, ino, kind FROM edge WHERE parent = ?1 AND name > ?2 ORDER BY name LIMIT ?3";
             let params = (int(parent.0), after_name(after), one_more(*limit));
@@ -104,8 +105,8 @@ pub(crate) fn page(conn: &Connection, seq: Seq, scan: &Scan) -> Result<Page> {
 fn entries_with_nodes(
     conn: &Connection,
     parent: Ino,
-    after: &Option<Name>,
-    limit: usize,
+    (after, limit): (&Option<Name>, usize),
+    acls: bool,
     page: &mut Page,
 ) -> Result<()> {
     const SQL: &str = concat!(
@@ -119,7 +120,7 @@ fn entries_with_nodes(
         let (edge, node) = (edge_at(row, 1)?, node_joined(row, 3)?);
         records.push(Record::Edge(parent, name_at(row, 0)?, Some(edge)));
         records.push(Record::Node(edge.ino, node));
-        for id in node.iter().flat_map(acl_ids) {
+        for id in node.iter().filter(|_| acls).flat_map(acl_ids) {
             if seen.insert(id) {
                 records.push(Record::Acl(id, acl(conn, id)?));
             }

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine_sqlite::{LockError, OpenError, Options, SqliteEngine, VERSION};
 use meta::{
-    Effect, Engine, EngineError, ErrorKind, Guard, MemEngine, Node, Outcome, Record, Scan, Seq, Txn, Usage,
-    Want,
+    Beside, Effect, Engine, EngineError, ErrorKind, Guard, MemEngine, Node, Outcome, Record, Scan, Seq, Txn,
+    Usage, Want,
 };
 use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, Time};
 
@@ -78,7 +78,7 @@ fn assert_consistent(engine: &dyn Engine) {
     let count = inodes.len() as u64;
     let usage = engine.read(&[Want::Usage]).unwrap().records;
     assert_eq!(usage, [Record::Usage(Usage { inodes: count, blocks: count })]);
-    let names = Scan::Dir { parent: Ino(2), after: None, limit: usize::MAX, nodes: false };
+    let names = Scan::Dir { parent: Ino(2), after: None, limit: usize::MAX, beside: Beside::Nothing };
     let entries = engine.scan(&names).unwrap().facts.records;
     let named = entries.into_iter().map(|record| match record {
         Record::Edge(_, _, Some(edge)) => edge.ino.0,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine_tikv::{Mutation, OpenError, Phases, Store, TikvEngine};
-use meta::{Effect, Engine, ErrorKind, Guard, Node, Outcome, Record, Scan, Seq, Txn, Want};
+use meta::{Beside, Effect, Engine, ErrorKind, Guard, Node, Outcome, Record, Scan, Seq, Txn, Want};
 use support::{Cluster, Counts, Fault, open};
 use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, Time};
 
@@ -89,7 +89,7 @@ fn inodes(engine: &TikvEngine) -> u64 {
 }
 
 fn entries(engine: &TikvEngine) -> usize {
-    let scan = Scan::Dir { parent: Ino(DIR), after: None, limit: 1000, nodes: false };
+    let scan = Scan::Dir { parent: Ino(DIR), after: None, limit: 1000, beside: Beside::Nothing };
     engine.scan(&scan).unwrap().facts.records.len()
 }
 

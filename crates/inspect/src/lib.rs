@@ -22,7 +22,8 @@ mod tree;
 mod trouble;
 
 pub use audit::{
-    Audit, AuditError, Counts, Difference, Kind, Met, Options, Rights, Seen, Start, Told, Totals, View, audit,
+    Audit, AuditError, Counts, Difference, Kind, Met, Options, Progress, Rights, Seen, Start, Told, Totals,
+    View, audit,
 };
 pub use change::{Change, ChangeError, Edit, Names, parse_change};
 pub use judge::{Ground, Verdict, judge};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::vec;
 
 use acl::posix::PosixAcl;
-use meta::{AclKind, Edge, Engine, EngineError, Node, Record, Scan, Want};
+use meta::{AclKind, Beside, Edge, Engine, EngineError, Node, Record, Scan, Want};
 use types::{AclId, FileType, Ino, Name};
 
 use crate::subject::Rules;
@@ -131,7 +131,12 @@ impl ReadDirPlus<'_> {
 
     fn read_page(&mut self) -> Result<Vec<DirEntry>, EngineError> {
         let after = self.after.take();
-        let page = self.engine.scan(&Scan::Dir { parent: self.dir, after, limit: PAGE, nodes: true })?;
+        let page = self.engine.scan(&Scan::Dir {
+            parent: self.dir,
+            after,
+            limit: PAGE,
+            beside: Beside::NodesWithAcls,
+        })?;
         if self.access.len() + self.default.len() > MAX_ACLS {
             self.access.clear();
             self.default.clear();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use meta::{Garbage, Node, Record, Scan, Settings, Usage, Want, Xattrs};
+use meta::{Beside, Garbage, Node, Record, Scan, Settings, Usage, Want, Xattrs};
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, SliceId};
 
 use crate::keys::{CTIME, Home, Keyspace, LINKS, MTIME, Span};
@@ -201,8 +201,8 @@ impl Reader<'_> {
 
     fn page(&mut self, scan: &Scan) -> Result<(Vec<Record>, bool), Stop> {
         match scan {
-            Scan::Dir { parent, after, limit, nodes } => {
-                self.directory(*parent, after.as_ref(), *limit, *nodes)
+            Scan::Dir { parent, after, limit, beside } => {
+                self.directory(*parent, after.as_ref(), *limit, *beside)
             }
             Scan::Nodes { after, limit } => self.nodes(*after, *limit),
             Scan::Slices { ino, from, limit } => self.slices(*ino, *from, *limit),
@@ -310,7 +310,7 @@ impl Reader<'_> {
         parent: Ino,
         after: Option<&Name>,
         limit: usize,
-        nodes: bool,
+        beside: Beside,
     ) -> Result<(Vec<Record>, bool), Stop> {
         let keys = self.keys;
         let span = keys.entries(parent);
@@ -340,22 +340,29 @@ impl Reader<'_> {
         let mut missing = false;
         for (key, name, entry, parts) in entries {
             records.push(Record::Edge(parent, name, Some(entry.edge)));
-            if !nodes {
+            if beside == Beside::Nothing {
                 continue;
             }
+            let mut found = Vec::with_capacity(3);
             let done = match (entry.stored, &parts) {
                 (Some(stored), [Some(links), Some(mtime), Some(ctime)]) => {
                     let mut node = stored.node;
                     set_parts(&mut node, &key, links, mtime, ctime)?;
-                    self.with_acls(node, &mut records)
+                    self.with_acls(node, &mut found)
                 }
-                (Some(stored), _) if !stored.node.kind.is_dir() => self.with_acls(stored.node, &mut records),
-                _ => self.node_of(&key, &entry, &mut records),
+                (Some(stored), _) if !stored.node.kind.is_dir() => self.with_acls(stored.node, &mut found),
+                _ => self.node_of(&key, &entry, &mut found),
             };
+            if beside == Beside::Nodes {
+                found.truncate(1);
+            }
             match done {
+                // Only its ACLs were not at hand, and they are not asked for.
+                Err(Stop::Missing) if beside == Beside::Nodes && !found.is_empty() => {}
                 Err(Stop::Missing) => missing = true,
                 other => other?,
             }
+            records.extend(found);
         }
         if missing { Err(Stop::Missing) } else { Ok((records, more)) }
     }

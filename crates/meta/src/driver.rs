@@ -12,7 +12,7 @@ use crate::cache::{Cache, Key, Value};
 use crate::change::{Change, Touched};
 use crate::engine::{Engine, EngineError, ErrorKind, Outcome};
 use crate::listing::{Listings, Turn, WholeListing};
-use crate::record::{Facts, Node, Page, Record, Scan, Seq};
+use crate::record::{Beside, Facts, Node, Page, Record, Scan, Seq};
 use crate::subject::Subject;
 use crate::txn::{Effect, Txn};
 use crate::view::{Stop, View};
@@ -352,7 +352,8 @@ impl Meta {
         let current = self.is_current();
         let losses = self.cache.losses(parent);
         let began = Instant::now();
-        let Page { facts, more } = self.scan(&Scan::Dir { parent, after: after.clone(), limit, nodes })?;
+        let beside = if nodes { Beside::NodesWithAcls } else { Beside::Nothing };
+        let Page { facts, more } = self.scan(&Scan::Dir { parent, after: after.clone(), limit, beside })?;
         self.cache.absorb(&facts, began);
         let mut entries: Vec<ListedEntry> = Vec::with_capacity(limit.min(facts.records.len()));
         for record in facts.records {

@@ -30,8 +30,8 @@ pub use lock::{Lock, LockKind, LockOwner};
 pub use mem::MemEngine;
 pub use order::{Order, Pending};
 pub use record::{
-    Counter, Edge, Facts, Garbage, LockWait, Node, Page, Record, Scan, Seq, Session, Settings, Usage, Want,
-    Xattrs, blocks_of,
+    Beside, Counter, Edge, Facts, Garbage, LockWait, Node, Page, Record, Scan, Seq, Session, Settings, Usage,
+    Want, Xattrs, blocks_of,
 };
 pub use runs::{ahead_of_room, most_added, runs, runs_in_order};
 pub use subject::Subject;

@@ -11,8 +11,8 @@ use crate::change::Change;
 use crate::engine::{Changes, Engine, EngineError, Outcome};
 use crate::lock::{Lock, LockOwner};
 use crate::record::{
-    Counter, Edge, Facts, Garbage, LockWait, Node, Page, Record, Scan, Seq, Session, Settings, Usage, Want,
-    Xattrs,
+    Beside, Counter, Edge, Facts, Garbage, LockWait, Node, Page, Record, Scan, Seq, Session, Settings, Usage,
+    Want, Xattrs,
 };
 use crate::txn::{Effect, Guard, Txn};
 
@@ -403,7 +403,7 @@ impl Tables {
             !more
         };
         match scan {
-            Scan::Dir { parent, after, limit, nodes } => {
+            Scan::Dir { parent, after, limit, beside } => {
                 let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
                 let entries = self.edges.get(parent).into_iter();
                 for (name, edge) in entries.flat_map(|e| e.range::<Name, _>((from, Bound::Unbounded))) {
@@ -411,8 +411,12 @@ impl Tables {
                         break;
                     }
                     records.push(Record::Edge(*parent, name.clone(), Some(*edge)));
-                    if *nodes {
-                        self.push_node(edge.ino, &mut records);
+                    match beside {
+                        Beside::Nothing => {}
+                        Beside::Nodes => {
+                            records.push(Record::Node(edge.ino, self.nodes.get(&edge.ino).copied()));
+                        }
+                        Beside::NodesWithAcls => self.push_node(edge.ino, &mut records),
                     }
                 }
             }

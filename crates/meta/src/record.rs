@@ -174,9 +174,9 @@ pub struct Facts {
 /// A range to read in order, at most `limit` rows of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scan {
-    /// Entries of a directory by name (bytewise), those after `after`: for each a [`Record::Edge`] and, if `nodes`,
-    /// all that [`Want::Node`] gives; an ACL that several nodes carry may come once.
-    Dir { parent: Ino, after: Option<Name>, limit: usize, nodes: bool },
+    /// Entries of a directory by name (bytewise), those after `after`: for each a [`Record::Edge`], then what is to
+    /// come `beside` it.
+    Dir { parent: Ino, after: Option<Name>, limit: usize, beside: Beside },
     /// [`Record::Node`] of every inode after `after`, by number.
     Nodes { after: Ino, limit: usize },
     /// [`Record::Slices`] of every chunk of a file that has rows, from `from` on.
@@ -193,6 +193,16 @@ pub enum Scan {
     Shared { after: SliceId, limit: usize },
     /// [`Record::Acl`] of every ACL that is stored, by id, those after.
     Acls { after: AclId, limit: usize },
+}
+
+/// What a [`Scan::Dir`] brings of the inodes that its entries refer to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    Nothing,
+    /// Of each a [`Record::Node`].
+    Nodes,
+    /// Of each all that [`Want::Node`] gives; an ACL that several nodes carry may come once.
+    NodesWithAcls,
 }
 
 /// A part of a [`Scan`].

@@ -2,13 +2,14 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::thread;
 
 use clap::ValueHint;
+use indicatif::ProgressBar;
 use inspect::{
     Audit, AuditError, Counts, Kind, Met, Options, Rights, Seen, Start, Told, Totals, View, VolumeTree, audit,
 };
@@ -113,13 +114,21 @@ pub(super) fn run(args: &AuditArgs) -> Result<ExitCode, Fault> {
     let threads = args.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, |n| n.get()));
     let views = (&before, after.as_ref());
     let mut list = List::new(args, what_if.is_some());
+    // A list that somebody watches is progress enough.
+    let bar = if args.list && io::stdout().is_terminal() {
+        ProgressBar::hidden()
+    } else {
+        output::progress("names")
+    };
+    let progress = |names| bar.inc(names);
     let each: Option<&mut Told<'_, Stop>> = None;
     let found = if args.list {
         let mut told = |met: Met<'_>| list.tell(met).map_err(Stop::Output);
-        audit(&*engine, place.volume.acl, &start, views, Options { threads }, Some(&mut told))
+        audit(&*engine, place.volume.acl, &start, views, Options { threads }, Some(&mut told), &progress)
     } else {
-        audit(&*engine, place.volume.acl, &start, views, Options { threads }, each)
+        audit(&*engine, place.volume.acl, &start, views, Options { threads }, each, &progress)
     };
+    bar.finish_and_clear();
     let found = match found.and_then(|found| list.finish().map(|()| found).map_err(Stop::Output)) {
         // A reader that has gone away has seen enough.
         Err(Stop::Output(error)) if error.kind() == ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),

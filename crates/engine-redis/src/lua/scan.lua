@@ -13,12 +13,12 @@ local function members(key, from)
   return found
 end
 
-if kind == 'entries' or kind == 'directory' then
+if kind == 'entries' or kind == 'inodes' or kind == 'directory' then
   -- `b` is the name to go on after.
   for _, entry in ipairs(members(P .. 'dir:' .. a, b == '' and '-' or '[' .. b .. '\1')) do
     out[#out + 1] = entry
     -- The inode's number stands in the last eight bytes.
-    if kind == 'directory' then out[#out + 1] = node(sub(entry, -8)) end
+    if kind ~= 'entries' then out[#out + 1] = node(sub(entry, -8)) end
   end
   if kind == 'directory' then
     -- Each ACL once.

@@ -1,22 +1,19 @@
 //! Distinct combinations of ACL, owner, group and mode, each decided once.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use acl::nfs4;
 use acl::posix::{self, Perm};
 use meta::{AclKind, Node};
 use types::{AclId, Caps, FileType, Mode};
 
+use super::texts::Texts;
 use super::{AuditError, Rights, View};
 use crate::judge::{nfs4_node, nfs4_overrides, nfs4_target};
 use crate::subject::{Rules, Subject};
 
-/// Decisions remembered, some 100 bytes each; when there are more, they are made anew.
-const MAX_CLASSES: usize = 1 << 18;
-
-/// The ACLs of a page, as they are stored.
-pub(super) type Texts = HashMap<AclId, Arc<str>>;
+/// Decisions remembered by each thread for each view, some 150 bytes each; when there are more, they are made anew.
+const MAX_CLASSES: usize = 1 << 16;
 
 /// What rights depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,12 +85,13 @@ impl<'a> Classes<'a> {
         self.view.edit.as_ref().is_some_and(|(_, recursive, _)| *recursive)
     }
 
-    /// `None` where the ACL is missing or damaged, and all is refused.
-    pub(super) fn decide(
+    /// `None` where the ACL is missing or damaged, and all is refused. `ahead` is as [`Texts::get`] takes it.
+    pub(super) fn decide<'n>(
         &mut self,
         node: &Node,
         edited: bool,
-        texts: &Texts,
+        texts: &mut Texts<'_>,
+        ahead: impl Iterator<Item = &'n Node>,
     ) -> Result<Option<Decided>, AuditError> {
         let class = Class {
             acl: node.access_acl,
@@ -110,14 +108,15 @@ impl<'a> Classes<'a> {
             self.known.clear();
         }
         self.decisions += 1;
-        let decided = self.work_out(node, edited, texts)?;
+        let text = if node.access_acl.is_none() { None } else { texts.get(node.access_acl, ahead)? };
+        let decided = self.work_out(node, edited, text.as_deref())?;
         self.known.insert(class, decided);
         Ok(decided)
     }
 
-    fn work_out(&self, node: &Node, edited: bool, texts: &Texts) -> Result<Option<Decided>, AuditError> {
+    fn work_out(&self, node: &Node, edited: bool, text: Option<&str>) -> Result<Option<Decided>, AuditError> {
         let id = node.access_acl;
-        let rules = match texts.get(&id) {
+        let rules = match text {
             _ if id.is_none() => Some(Rules::plain(self.acl)),
             Some(text) => Rules::read(self.acl, id, text),
             None => None,

@@ -3,11 +3,13 @@
 //! Every name is met once, directory by directory, with all that its access depends on, in pages; of a directory that has
 //! more than one page the rest waits until what was found so far is worked off. So memory goes with the depth of the
 //! tree, not with how many files there are. Rights follow from ACL, owner, group and mode, and most files have these in
-//! common with many others: each distinct combination is decided once, then counted.
+//! common with many others: each distinct combination is decided once, then counted. ACLs are read when a combination is
+//! met for the first time, and not with each inode that carries them.
 //!
 //! A name is *reached* if all directories above it may be searched: a refusal is inherited by all that is below.
 
 mod class;
+mod texts;
 mod walk;
 
 use meta::{AclKind, Engine};
@@ -134,8 +136,12 @@ pub struct Met<'a> {
 /// Whoever is told of every name, and may end the audit.
 pub type Told<'a, E> = dyn FnMut(Met<'_>) -> Result<(), E> + 'a;
 
+/// Whoever is told how far an audit is.
+pub type Progress<'a> = dyn Fn(u64) + Sync + 'a;
+
 /// Goes through all names below a directory, and through the directory itself. `after` is what is thought to be
-/// different. With `each` every name is told, in the order of the tree, by one thread.
+/// different. With `each` every name is told, in the order of the tree, by one thread. `progress` is called with how many
+/// names were met since the last call, by each thread.
 ///
 /// # Errors
 /// The database fails; the directory is not there; the edit cannot be made to a file that it is for. What `each` returns.
@@ -146,8 +152,9 @@ pub fn audit<E: From<AuditError> + Send>(
     (before, after): (&View, Option<&View>),
     options: Options,
     each: Option<&mut Told<'_, E>>,
+    progress: &Progress<'_>,
 ) -> Result<Audit, E> {
-    let audit = walk::Audited { engine, acl, before, after };
+    let audit = walk::Audited { engine, acl, before, after, progress };
     match each {
         Some(each) => audit.list(start, each),
         None => audit.count(start, options.threads).map_err(E::from),

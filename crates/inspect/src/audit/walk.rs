@@ -1,18 +1,18 @@
 //! The walk over all names.
 
-use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use meta::{AclKind, Engine, Node, Record, Scan, Want};
+use meta::{AclKind, Beside, Engine, Node, Record, Scan, Want};
 use types::{FileType, Ino, Name};
 
-use super::class::{Above, Texts};
-use super::{Audit, AuditError, Classes, Kind, Met, Seen, Start, View};
+use super::class::Above;
+use super::texts::Texts;
+use super::{Audit, AuditError, Classes, Kind, Met, Progress, Seen, Start, View};
 use crate::Trouble;
 use crate::route::join;
 
-/// Entries read at once: many, for each page brings the ACLs that occur in it anew.
+/// Entries read at once, some 200 bytes each.
 const PAGE: usize = 8192;
 
 /// From so many directories within one another on, pages become small, for one of each is held.
@@ -27,6 +27,7 @@ pub(super) struct Audited<'a> {
     pub(super) acl: AclKind,
     pub(super) before: &'a View,
     pub(super) after: Option<&'a View>,
+    pub(super) progress: &'a Progress<'a>,
 }
 
 /// A directory to read, from somewhere in it on.
@@ -43,9 +44,17 @@ struct Task {
     path: Option<Vec<u8>>,
 }
 
+/// A name, and the inode that it leads to.
+struct Entry {
+    name: Name,
+    kind: FileType,
+    node: Option<Node>,
+}
+
 /// What one thread remembers and counts.
 struct Reader<'a> {
     audited: &'a Audited<'a>,
+    texts: Texts<'a>,
     before: Classes<'a>,
     /// None where nothing is thought to be different.
     after: Option<Classes<'a>>,
@@ -106,20 +115,16 @@ impl Audited<'_> {
         })
     }
 
-    /// A directory and those above it, the root first, with their ACLs.
-    fn climb(&self, dir: Ino) -> Result<(Vec<Node>, Texts), AuditError> {
+    /// A directory and those above it, the root first.
+    fn climb(&self, dir: Ino) -> Result<Vec<Node>, AuditError> {
         let mut chain = Vec::new();
-        let mut texts = Texts::new();
         let mut at = dir;
         loop {
-            let mut found = None;
-            for record in self.engine.read(&[Want::Node(at)])?.records {
-                match record {
-                    Record::Node(_, node) => found = node,
-                    Record::Acl(id, Some(text)) => drop(texts.insert(id, text)),
-                    _ => {}
-                }
-            }
+            let found =
+                self.engine.read(&[Want::Node(at)])?.records.into_iter().find_map(|record| match record {
+                    Record::Node(_, node) => node,
+                    _ => None,
+                });
             let lost = Trouble::Damaged { ino: at.0, what: "the directories above it lead nowhere" };
             let node = found.filter(|_| chain.len() < MAX_DEPTH).ok_or(lost)?;
             if !node.kind.is_dir() {
@@ -128,7 +133,7 @@ impl Audited<'_> {
             chain.push(node);
             if at == Ino::ROOT {
                 chain.reverse();
-                return Ok((chain, texts));
+                return Ok(chain);
             }
             at = node.parent;
         }
@@ -139,6 +144,7 @@ impl<'a> Reader<'a> {
     fn new(audited: &'a Audited<'a>) -> Self {
         Reader {
             audited,
+            texts: Texts::new(audited.engine),
             before: Classes::new(audited.before, audited.acl),
             after: audited.after.map(|view| Classes::new(view, audited.acl)),
             audit: Audit::default(),
@@ -157,7 +163,7 @@ impl<'a> Reader<'a> {
         with_paths: bool,
         each: &mut Each<'_, E>,
     ) -> Result<Task, E> {
-        let (chain, texts) = self.audited.climb(start.dir)?;
+        let chain = self.audited.climb(start.dir)?;
         let mut task = Task {
             dir: Ino::ROOT,
             after: None,
@@ -168,7 +174,8 @@ impl<'a> Reader<'a> {
         };
         let last = chain.len().saturating_sub(1);
         for (depth, node) in chain.iter().enumerate() {
-            let (seen, above, inside) = self.judge(node, (depth > 0).then_some(&task), &texts)?;
+            let ahead = chain.get(depth + 1..).unwrap_or_default().iter();
+            let (seen, above, inside) = self.judge(node, (depth > 0).then_some(&task), ahead)?;
             task = Task { dir: node.ino, above, inside, ..task };
             if depth == last {
                 self.tell(&start.path, node.kind, seen, each)?;
@@ -180,32 +187,36 @@ impl<'a> Reader<'a> {
     /// Reads a page of a directory; what is left to read comes back, to be taken from its end.
     fn read<E: From<AuditError>>(&mut self, task: Task, each: &mut Each<'_, E>) -> Result<Vec<Task>, E> {
         let limit = if task.depth < DEEP { PAGE } else { PAGE_DEEP };
-        let scan = Scan::Dir { parent: task.dir, after: task.after.clone(), limit, nodes: true };
+        let scan = Scan::Dir { parent: task.dir, after: task.after.clone(), limit, beside: Beside::Nodes };
         let page = self.audited.engine.scan(&scan).map_err(AuditError::from)?;
-        let mut texts: Texts = HashMap::new();
-        for record in &page.facts.records {
-            if let Record::Acl(id, Some(text)) = record {
-                texts.insert(*id, text.clone());
+        let mut entries: Vec<Entry> = Vec::with_capacity(page.facts.records.len() / 2);
+        for record in page.facts.records {
+            match record {
+                Record::Edge(_, name, Some(edge)) => {
+                    entries.push(Entry { name, kind: edge.kind, node: None });
+                }
+                Record::Node(_, node) => {
+                    if let Some(last) = entries.last_mut() {
+                        last.node = node;
+                    }
+                }
+                _ => {}
             }
         }
         let mut below = Vec::new();
-        let mut last = None;
-        let mut records = page.facts.records.into_iter().peekable();
-        while let Some(record) = records.next() {
-            let Record::Edge(_, name, Some(edge)) = record else { continue };
-            let node = match records.peek() {
-                Some(Record::Node(ino, node)) if *ino == edge.ino => *node,
-                _ => None,
-            };
+        let mut rest = entries.as_slice();
+        while let [Entry { name, kind, node }, ahead @ ..] = rest {
+            rest = ahead;
             let path = task.path.as_ref().map(|dir| join(dir, name.as_bytes()));
             let shown = path.as_deref().unwrap_or_default();
             match node {
                 None => {
                     self.audit.damaged += 1;
-                    self.tell(shown, edge.kind, [Seen::default(); 2], each)?;
+                    self.tell(shown, *kind, [Seen::default(); 2], each)?;
                 }
                 Some(node) => {
-                    let (seen, above, inside) = self.judge(&node, Some(&task), &texts)?;
+                    let ahead = ahead.iter().filter_map(|entry| entry.node.as_ref());
+                    let (seen, above, inside) = self.judge(node, Some(&task), ahead)?;
                     self.tell(shown, node.kind, seen, each)?;
                     // A directory that says it lies elsewhere is damage; to follow it could go round in a circle.
                     if node.kind.is_dir() && node.parent == task.dir {
@@ -214,8 +225,9 @@ impl<'a> Reader<'a> {
                     }
                 }
             }
-            last = Some(name);
         }
+        (self.audited.progress)(entries.len() as u64);
+        let last = entries.pop().map(|entry| entry.name);
         // The rest of this directory comes after all that was found in it.
         below.reverse();
         if page.more && last.is_some() {
@@ -226,19 +238,20 @@ impl<'a> Reader<'a> {
 
     /// What each view may do with an inode in the directory of `task`, or with the root.
     #[expect(clippy::type_complexity, reason = "three things of two views each, taken apart at once")]
-    fn judge(
+    fn judge<'n>(
         &mut self,
         node: &Node,
         task: Option<&Task>,
-        texts: &Texts,
+        ahead: impl Iterator<Item = &'n Node> + Clone,
     ) -> Result<([Seen; 2], [Option<Above>; 2], [bool; 2]), AuditError> {
-        let judged = |classes: &mut Classes<'_>, view: usize| {
+        let texts = &mut self.texts;
+        let mut judged = |classes: &mut Classes<'_>, view: usize| {
             let edited = classes.is_edited(node, task.is_some_and(|task| task.inside[view]));
             let inside = edited && classes.is_recursive();
             let above = task.map(|task| task.above[view]);
             // Nothing is above the root.
             let reached = above.is_none_or(|above| above.is_some_and(|above| above.searched));
-            let Some(decided) = classes.decide(node, edited, texts)? else {
+            let Some(decided) = classes.decide(node, edited, texts, ahead.clone())? else {
                 return Ok((Seen { reached, ..Seen::default() }, None, inside));
             };
             let rights = if reached {

@@ -3,7 +3,7 @@
 use types::{ChunkIndex, Ino, Name, SessionId, Slice, SliceId};
 
 use crate::engine::{Engine, EngineError};
-use crate::record::{Edge, Garbage, Node, Record, Scan};
+use crate::record::{Beside, Edge, Garbage, Node, Record, Scan};
 
 /// Rows read at a time.
 pub(super) const PAGE: usize = 1024;
@@ -65,7 +65,12 @@ pub(super) fn entries(
 ) -> Result<(), EngineError> {
     let mut after = None;
     loop {
-        let page = engine.scan(&Scan::Dir { parent: dir, after: after.take(), limit: PAGE, nodes: false })?;
+        let page = engine.scan(&Scan::Dir {
+            parent: dir,
+            after: after.take(),
+            limit: PAGE,
+            beside: Beside::Nothing,
+        })?;
         for record in page.facts.records {
             if let Record::Edge(_, name, Some(edge)) = record {
                 if !each(&name, edge) {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use types::{Ino, Time};
 
 use super::fixture::*;
-use crate::{Effect, Engine, Guard, Outcome, Record, Scan, Seq, Txn, Usage, Want};
+use crate::{Beside, Effect, Engine, Guard, Outcome, Record, Scan, Seq, Txn, Usage, Want};
 
 pub fn later_transactions_see_earlier_ones(engine: &dyn Engine) {
     apply(engine, vec![put(2, DIR)]);
@@ -269,7 +269,8 @@ pub fn threads_lose_nothing(engine: &dyn Engine) {
     assert_eq!(numbers.iter().collect::<BTreeSet<_>>().len() as u64, all, "each commit has its own number");
     assert_eq!(read_usage(engine), Usage { inodes: all + 1, blocks: all });
     assert_eq!(read_node(engine, 2).map(|dir| u64::from(dir.nlink)), Some(all + 1));
-    let entries = scan(engine, &Scan::Dir { parent: Ino(2), after: None, limit: usize::MAX, nodes: false });
+    let entries =
+        scan(engine, &Scan::Dir { parent: Ino(2), after: None, limit: usize::MAX, beside: Beside::Nothing });
     assert_eq!(entries.facts.records.len() as u64, all);
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Time, XattrName};
 
 use crate::{
-    Counter, Effect, Engine, Guard, Node, Outcome, Page, Record, Scan, Seq, Session, Txn, Usage, Want,
+    Beside, Counter, Effect, Engine, Guard, Node, Outcome, Page, Record, Scan, Seq, Session, Txn, Usage, Want,
 };
 
 pub(super) const FILE: FileType = FileType::Regular;
@@ -129,7 +129,12 @@ pub(super) fn dump(engine: &dyn Engine, inos: u64, chunks: u64) -> Vec<Record> {
         Scan::Shared { after: SliceId(0), limit },
         Scan::Acls { after: AclId(0), limit },
     ];
-    scans.extend((0..inos).map(|ino| Scan::Dir { parent: Ino(ino), after: None, limit, nodes: false }));
+    scans.extend((0..inos).map(|ino| Scan::Dir {
+        parent: Ino(ino),
+        after: None,
+        limit,
+        beside: Beside::Nothing,
+    }));
     for range in scans {
         let page = scan(engine, &range);
         assert!(!page.more, "more after everything: {range:?}");

@@ -8,8 +8,8 @@ use types::{
 use super::fixture::*;
 use super::rng::Rng;
 use crate::{
-    Access, Counter, Effect, Engine, Guard, Lock, LockKind, LockOwner, LockWait, MemEngine, Node, Outcome,
-    Record, Scan, Txn,
+    Access, Beside, Counter, Effect, Engine, Guard, Lock, LockKind, LockOwner, LockWait, MemEngine, Node,
+    Outcome, Record, Scan, Txn,
 };
 
 /// Runs from different seeds, unless one is given by [`SEED`].
@@ -182,7 +182,8 @@ fn range(rng: &mut Rng) -> Scan {
         3 => Scan::Garbage { after: SliceId(rng.below(6)), limit },
         _ => {
             let after = if rng.one_in(2) { None } else { Some(any_name(rng)) };
-            Scan::Dir { parent: any_ino(rng), after, limit, nodes: rng.one_in(2) }
+            let beside = rng.pick(&[Beside::Nothing, Beside::Nodes, Beside::NodesWithAcls]);
+            Scan::Dir { parent: any_ino(rng), after, limit, beside }
         }
     }
 }

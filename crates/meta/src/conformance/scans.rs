@@ -3,7 +3,7 @@
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, SliceId, SliceSource};
 
 use super::fixture::*;
-use crate::{Effect, Engine, Garbage, Record, Scan};
+use crate::{Beside, Effect, Engine, Garbage, Record, Scan};
 
 /// All records of a range, read in parts of `limit` rows; `next` makes the scan after a record.
 fn in_parts(
@@ -25,8 +25,8 @@ fn in_parts(
     }
 }
 
-fn dir(after: Option<Name>, limit: usize, nodes: bool) -> Scan {
-    Scan::Dir { parent: Ino(2), after, limit, nodes }
+fn dir(after: Option<Name>, limit: usize, beside: Beside) -> Scan {
+    Scan::Dir { parent: Ino(2), after, limit, beside }
 }
 
 pub fn directories_are_scanned_in_order(engine: &dyn Engine) {
@@ -40,8 +40,8 @@ pub fn directories_are_scanned_in_order(engine: &dyn Engine) {
     effects.extend([put_edge(1, "zz", 1), put_edge(3, "\u{1}", 1)]);
     apply(engine, effects);
     for limit in [1, 2, 3, 9, 10, 11] {
-        let records = in_parts(engine, dir(None, limit, false), limit, |record| match record {
-            Record::Edge(_, name, _) => Some(dir(Some(name.clone()), limit, false)),
+        let records = in_parts(engine, dir(None, limit, Beside::Nothing), limit, |record| match record {
+            Record::Edge(_, name, _) => Some(dir(Some(name.clone()), limit, Beside::Nothing)),
             _ => None,
         });
         let found: Vec<&[u8]> = records
@@ -54,7 +54,7 @@ pub fn directories_are_scanned_in_order(engine: &dyn Engine) {
         assert_eq!(found, names);
     }
     // A listing resumes after a name that is there no more.
-    let page = scan(engine, &dir(Some(name("aaa")), 1, false));
+    let page = scan(engine, &dir(Some(name("aaa")), 1, Beside::Nothing));
     assert!(
         matches!(&page.facts.records[..], [Record::Edge(_, n, Some(_))] if *n == name("ab")) && page.more
     );
@@ -80,7 +80,7 @@ pub fn directories_are_scanned_with_nodes(engine: &dyn Engine) {
             put_edge(2, "d", 13),
         ],
     );
-    let page = scan(engine, &dir(None, 4, true));
+    let page = scan(engine, &dir(None, 4, Beside::NodesWithAcls));
     assert!(!page.more, "a limit counts entries, not records");
     let nodes: Vec<_> =
         page.facts.records.iter().filter(|record| matches!(record, Record::Node(..))).cloned().collect();
@@ -92,8 +92,21 @@ pub fn directories_are_scanned_with_nodes(engine: &dyn Engine) {
         assert!(page.facts.records.contains(&Record::Acl(id, Some(text.into()))));
     }
     // A later part of the same directory brings its ACLs by itself.
-    let page = scan(engine, &dir(Some(name("b")), 1, true));
+    let page = scan(engine, &dir(Some(name("b")), 1, Beside::NodesWithAcls));
     assert!(page.more && page.facts.records.contains(&Record::Acl(acls[0], Some("one".into()))));
+    // Without the ACLs it is the same in pairs.
+    let page = scan(engine, &dir(None, 3, Beside::Nodes));
+    let node_of = |record: &Record| matches!(record, Record::Node(..)).then(|| record.clone());
+    assert!(page.more);
+    assert_eq!(page.facts.records.iter().filter_map(node_of).collect::<Vec<_>>(), nodes[..3]);
+    let (pairs, rest) = page.facts.records.as_chunks::<2>();
+    let is_pair = |[edge, node]: &[Record; 2]| match (edge, node) {
+        (Record::Edge(_, _, Some(edge)), Record::Node(ino, _)) => edge.ino == *ino,
+        _ => false,
+    };
+    assert!(rest.is_empty() && pairs.iter().all(is_pair), "{page:?}");
+    let page = scan(engine, &dir(Some(name("c")), 3, Beside::Nodes));
+    assert!(matches!(page.facts.records[..], [Record::Edge(..), Record::Node(Ino(13), None)]), "{page:?}");
 }
 
 pub fn nodes_are_scanned_in_order(engine: &dyn Engine) {
@@ -173,13 +186,13 @@ pub fn scans_obey_their_limit(engine: &dyn Engine) {
     let nothing = scan(engine, &Scan::Nodes { after: Ino(0), limit: 10 });
     assert!(nothing.facts.records.is_empty() && !nothing.more);
     apply(engine, vec![put(3, FILE), put_edge(2, "a", 3)]);
-    for range in [Scan::Nodes { after: Ino(0), limit: 0 }, dir(None, 0, true)] {
+    for range in [Scan::Nodes { after: Ino(0), limit: 0 }, dir(None, 0, Beside::NodesWithAcls)] {
         let page = scan(engine, &range);
         assert!(page.facts.records.is_empty() && page.more, "{range:?}");
     }
     for limit in [1, usize::MAX] {
         assert!(!scan(engine, &Scan::Nodes { after: Ino(0), limit }).more);
-        assert!(!scan(engine, &dir(None, limit, false)).more);
+        assert!(!scan(engine, &dir(None, limit, Beside::Nothing)).more);
     }
     for after in [Ino(3), Ino(u64::MAX)] {
         assert!(scan(engine, &Scan::Nodes { after, limit: 5 }).facts.records.is_empty());

@@ -7,7 +7,7 @@ use types::{FileType, Ino};
 
 use super::fixture::Client;
 use crate::engine::Engine;
-use crate::record::{Edge, Node, Record, Scan, Usage, Want};
+use crate::record::{Beside, Edge, Node, Record, Scan, Usage, Want};
 use crate::volume::AclKind;
 
 /// Rows a scan gives at once: few, so that the suite pages.
@@ -103,7 +103,7 @@ fn entries(engine: &Arc<dyn Engine>, dir: Ino) -> BTreeMap<types::Name, Edge> {
     let mut entries = BTreeMap::new();
     loop {
         let after = entries.keys().next_back().cloned();
-        let scan = Scan::Dir { parent: dir, after, limit: PAGE_ROWS, nodes: false };
+        let scan = Scan::Dir { parent: dir, after, limit: PAGE_ROWS, beside: Beside::Nothing };
         let page = engine.scan(&scan).unwrap();
         for record in page.facts.records {
             if let Record::Edge(_, name, Some(edge)) = record {

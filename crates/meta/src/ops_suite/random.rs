@@ -234,7 +234,12 @@ fn show(engine: &Arc<dyn Engine>) -> BTreeMap<Ino, Shown> {
     let shown = nodes.into_iter().map(|(ino, node)| {
         let mut entries = BTreeMap::new();
         if node.kind.is_dir() {
-            let scan = crate::record::Scan::Dir { parent: ino, after: None, limit: 100, nodes: false };
+            let scan = crate::record::Scan::Dir {
+                parent: ino,
+                after: None,
+                limit: 100,
+                beside: crate::record::Beside::Nothing,
+            };
             for record in engine.scan(&scan).unwrap().facts.records {
                 if let Record::Edge(_, name, Some(edge)) = record {
                     entries.insert(String::from_utf8_lossy(name.as_bytes()).into_owned(), edge.ino);
