@@ -13,17 +13,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
-use std::thread;
 
 use acl::posix::PosixAcl;
 use common::{LIMEN, limen};
 use engine_sqlite::{Options, SqliteEngine};
-use harness::{Mounted, Random};
+use harness::{Mounted, Random, as_somebody, errno};
 use inspect::{LocalTree, Route, VolumeTree, Want};
 use meta::AclKind;
-use rustix::fs::{Access, AtFlags, CWD, Gid, Uid, XattrFlags, accessat, setxattr, utimensat};
+use rustix::fs::{Access, AtFlags, CWD, XattrFlags, accessat, setxattr, utimensat};
 use rustix::io::Errno;
-use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::Value;
 use types::{Caps, Cred};
 
@@ -112,21 +110,6 @@ fn somebody(random: &mut Random) -> Cred {
     let uid = if random.below(10) == 0 { 0 } else { FIRST_ID + random.below(IDS + 1) as u32 };
     let caps = if uid == 0 { Caps::ALL } else { Caps::NONE };
     Cred::new(uid, FIRST_ID + random.below(IDS + 1) as u32, &groups, caps)
-}
-
-/// Runs `work` as somebody, in a thread that ends with it.
-fn as_somebody<T: Send>(cred: &Cred, work: impl FnOnce() -> T + Send) -> T {
-    let body = || {
-        let gid = Gid::from_raw(cred.gid);
-        let groups: Vec<Gid> = cred.groups().iter().map(|gid| Gid::from_raw(*gid)).collect();
-        set_thread_groups(&groups).unwrap();
-        set_thread_res_gid(gid, gid, gid).unwrap();
-        let uid = Uid::from_raw(cred.uid);
-        set_thread_res_uid(uid, uid, uid).unwrap();
-        work()
-    };
-    let outcome = thread::scope(|scope| scope.spawn(body).join());
-    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Does it, and undoes as root what it changed.
@@ -228,11 +211,6 @@ fn random_want(random: &mut Random) -> Want {
         8 => Want::Touch,
         _ => Want::Access(acl::posix::Perm::new(1 + random.below(7) as u32)),
     }
-}
-
-/// As the errno of a call, with what was explained before it.
-fn errno(answer: &inspect::Answer) -> Result<(), Errno> {
-    answer.errno.map_or(Ok(()), |errno| Err(Errno::from_raw_os_error(errno.raw())))
 }
 
 #[test]

@@ -13,14 +13,13 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use acl::nfs4::{
-    self, AclFlags, Decision, Entry, EntryFlags, Kind, Mask, Nfs4Acl, Node, Removal, Traversers, Who,
-    explain, may_open, may_remove, project_for,
+    self, Decision, Mask, Nfs4Acl, Node, Removal, Traversers, explain, may_open, may_remove, project_for,
 };
 use acl::posix::{self, Perm, PosixAcl};
 use harness::{Mounted, Random, as_member};
 use rustix::fs::{CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 use types::{Caps, Cred, Mode};
-use wire::{NFS4_ACL, set_acl, value};
+use wire::{NFS4_ACL, random_acl, set_acl, value};
 
 /// Users and groups have the numbers 1 to this, so that they meet.
 const IDS: u64 = 5;
@@ -37,8 +36,7 @@ struct Thing {
 impl Thing {
     fn random(random: &mut Random, is_dir: bool) -> Self {
         let count = random.below(6) + 1;
-        let entries: Vec<Entry> = (0..count).map(|_| entry(random)).collect();
-        let acl = Nfs4Acl::new(AclFlags::NONE, entries).unwrap();
+        let acl = random_acl(random, count, id);
         Thing { uid: id(random), gid: id(random), acl, is_dir }
     }
 
@@ -90,29 +88,6 @@ impl Thing {
 
 fn id(random: &mut Random) -> u32 {
     random.below(IDS) as u32 + 1
-}
-
-fn entry(random: &mut Random) -> Entry {
-    let number = acl::identity::Id::system(id(random)).unwrap();
-    let who = match random.below(8) {
-        0 => Who::Owner,
-        1 => Who::Group,
-        2 | 3 => Who::Everyone,
-        4 | 5 => Who::User(number),
-        _ => Who::NamedGroup(number),
-    };
-    let common = Mask::READ_DATA | Mask::WRITE_DATA | Mask::APPEND_DATA | Mask::EXECUTE;
-    let common = common | Mask::DELETE | Mask::DELETE_CHILD;
-    let bits = random.below(1 << 21) as u32;
-    let mask = Mask::from_bits(bits & Mask::ALL.bits()).unwrap();
-    let mask = if random.below(2) == 0 { mask & common } else { mask | Mask::EXECUTE };
-    let flags = if random.below(8) == 0 {
-        EntryFlags::INHERIT_ONLY | EntryFlags::DIRECTORY_INHERIT
-    } else {
-        EntryFlags::NONE
-    };
-    let kind = if random.below(3) == 0 { Kind::Deny } else { Kind::Allow };
-    Entry { kind, flags, who, mask }
 }
 
 /// What a caller tries, by name, whether he may, and how.

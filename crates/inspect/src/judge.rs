@@ -2,7 +2,7 @@
 
 use acl::nfs4::{self, Mask, Nfs4Acl};
 use acl::posix::{self, Entry, Perm, PosixAcl, Reason, Tag};
-use types::{Caps, Cred, Errno};
+use types::{Caps, Cred, Errno, Mode};
 
 use crate::route::{Check, Demand};
 use crate::subject::{Rules, Subject};
@@ -80,7 +80,7 @@ pub fn judge(cred: &Cred, check: &Check) -> Verdict {
         Demand::GiveAway => Verdict::refused(Errno::EPERM, Ground::NeedsCapability("CAP_CHOWN")),
         Demand::Touch if owns => Verdict::granted(Ground::Owns),
         Demand::Touch if cred.caps.has(Caps::FOWNER) => Verdict::granted(Ground::Capability("CAP_FOWNER")),
-        Demand::Touch => access(cred, Perm::WRITE, subject),
+        Demand::Touch => touch(cred, subject),
     }
 }
 
@@ -101,8 +101,36 @@ fn access(cred: &Cred, want: Perm, subject: &Subject) -> Verdict {
             };
             by_capability(with, ground)
         }
-        Rules::Nfs4(acl) => nfs4_access(cred, mask_of(want), subject, acl.as_ref()),
+        Rules::Nfs4(acl) => nfs4_access(cred, mask_of(want) | beforehand(subject), subject, acl.as_ref()),
     }
+}
+
+/// What the kernel asks the volume for before it checks anything else of a directory of which it cannot tell who may
+/// search it: that (`fuse_perm_getattr`, fs/fuse/dir.c).
+pub(crate) fn beforehand(subject: &Subject) -> Mask {
+    match &subject.rules {
+        Rules::Nfs4(Some(acl)) if subject.kind.is_dir() => {
+            let shown = nfs4::project(acl, subject.uid, subject.gid, true);
+            if shown.search_is_exact { Mask::NONE } else { Mask::SEARCH }
+        }
+        _ => Mask::NONE,
+    }
+}
+
+/// By who does not own it. An NFSv4 ACL may grant just that, but the kernel lets only those try to whom it is shown to
+/// grant writing (`setattr_prepare`, and `inode_permission` in `vfs_utimes`).
+fn touch(cred: &Cred, subject: &Subject) -> Verdict {
+    let by_data = access(cred, Perm::WRITE, subject);
+    let Rules::Nfs4(Some(acl)) = &subject.rules else { return by_data };
+    let is_dir = subject.kind.is_dir();
+    let shown = nfs4::project(acl, subject.uid, subject.gid, is_dir);
+    let mode = Mode::new(shown.rwx);
+    let node = posix::Node { uid: subject.uid, gid: subject.gid, mode, is_dir, acl: shown.acl.as_ref() };
+    let may_try = posix::check(cred, Perm::WRITE, &node).is_ok();
+    if by_data.is_granted() || !may_try {
+        return by_data;
+    }
+    nfs4_access(cred, Mask::WRITE_ATTRIBUTES | beforehand(subject), subject, Some(acl))
 }
 
 /// Refused by `ground`, unless a capability helps: the weaker one is named where both do.

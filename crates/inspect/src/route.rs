@@ -10,7 +10,7 @@ use acl::posix::Perm;
 use types::{Cred, Errno, Mode, Name, NameError};
 
 use crate::Trouble;
-use crate::judge::{Verdict, judge};
+use crate::judge::{Verdict, beforehand, judge};
 use crate::subject::{Rules, Subject};
 use crate::tree::{Found, Tree, is_link};
 
@@ -271,6 +271,7 @@ impl<T: Tree> Walk<'_, T> {
             Want::Chmod => self.demand(Demand::Own),
             Want::Chown => self.demand(Demand::GiveAway),
             Want::Touch => self.demand(Demand::Touch),
+            Want::Stat if !beforehand(&self.here().found.subject).is_none() => self.demand(Demand::Search),
             Want::Stat | Want::Create | Want::Delete => {}
         }
         Ok(())

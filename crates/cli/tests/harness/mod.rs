@@ -13,6 +13,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use rustix::thread::{CapabilitySet, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
+use types::Cred;
+
 use crate::common::Place;
 
 pub(crate) const NOBODY: u32 = 65_534;
@@ -133,6 +135,25 @@ pub(crate) fn as_member<T: Send>(uid: u32, gid: u32, groups: &[u32], work: impl 
     };
     let outcome = thread::scope(|scope| scope.spawn(body).join());
     outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Runs `work` as somebody, user 0 with all capabilities included, in a thread that ends with it.
+pub(crate) fn as_somebody<T: Send>(cred: &Cred, work: impl FnOnce() -> T + Send) -> T {
+    let body = || {
+        let groups: Vec<Gid> = cred.groups().iter().map(|gid| Gid::from_raw(*gid)).collect();
+        let (uid, gid) = (Uid::from_raw(cred.uid), Gid::from_raw(cred.gid));
+        set_thread_groups(&groups).unwrap();
+        set_thread_res_gid(gid, gid, gid).unwrap();
+        set_thread_res_uid(uid, uid, uid).unwrap();
+        work()
+    };
+    let outcome = thread::scope(|scope| scope.spawn(body).join());
+    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// What a call is explained to come to.
+pub(crate) fn errno(answer: &inspect::Answer) -> Result<(), Errno> {
+    answer.errno.map_or(Ok(()), |errno| Err(Errno::from_raw_os_error(errno.raw())))
 }
 
 /// Panics unless `result` is this error.

@@ -4,10 +4,12 @@
 
 use std::path::Path;
 
-use acl::identity::DomainTable;
-use acl::nfs4::{Nfs4Acl, Scope};
+use acl::identity::{DomainTable, Id};
+use acl::nfs4::{AclFlags, Entry, EntryFlags, Kind, Mask, Nfs4Acl, Scope, Who};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
+
+use crate::harness::Random;
 
 pub(crate) const NFS4_ACL: &str = "system.nfs4_acl";
 pub(crate) const NFS4_DACL: &str = "system.nfs4_dacl";
@@ -41,4 +43,33 @@ pub(crate) fn value(path: &Path, name: &str) -> Result<Vec<u8>, Errno> {
 pub(crate) fn get(path: &Path) -> Result<String, Errno> {
     let acl = Nfs4Acl::from_xattr(&value(path, NFS4_ACL)?, Scope::Entries, &DomainTable::default());
     Ok(acl.unwrap().to_storage())
+}
+
+/// So many entries, which name whom `id` gives.
+pub(crate) fn random_acl(random: &mut Random, entries: u64, id: fn(&mut Random) -> u32) -> Nfs4Acl {
+    let entries: Vec<Entry> = (0..entries).map(|_| random_entry(random, id)).collect();
+    Nfs4Acl::new(AclFlags::NONE, entries).unwrap()
+}
+
+fn random_entry(random: &mut Random, id: fn(&mut Random) -> u32) -> Entry {
+    let number = Id::system(id(random)).unwrap();
+    let who = match random.below(8) {
+        0 => Who::Owner,
+        1 => Who::Group,
+        2 | 3 => Who::Everyone,
+        4 | 5 => Who::User(number),
+        _ => Who::NamedGroup(number),
+    };
+    let common = Mask::READ_DATA | Mask::WRITE_DATA | Mask::APPEND_DATA | Mask::EXECUTE;
+    let common = common | Mask::DELETE | Mask::DELETE_CHILD;
+    let bits = random.below(1 << 21) as u32;
+    let mask = Mask::from_bits(bits & Mask::ALL.bits()).unwrap();
+    let mask = if random.below(2) == 0 { mask & common } else { mask | Mask::EXECUTE };
+    let flags = if random.below(8) == 0 {
+        EntryFlags::INHERIT_ONLY | EntryFlags::DIRECTORY_INHERIT
+    } else {
+        EntryFlags::NONE
+    };
+    let kind = if random.below(3) == 0 { Kind::Deny } else { Kind::Allow };
+    Entry { kind, flags, who, mask }
 }

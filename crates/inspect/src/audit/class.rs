@@ -9,7 +9,7 @@ use types::{AclId, Caps, FileType, Mode};
 
 use super::texts::Texts;
 use super::{AuditError, Rights, View};
-use crate::judge::{nfs4_node, nfs4_overrides, nfs4_target};
+use crate::judge::{beforehand, nfs4_node, nfs4_overrides, nfs4_target};
 use crate::subject::{Rules, Subject};
 
 /// Decisions remembered by each thread for each view, some 150 bytes each; when there are more, they are made anew.
@@ -149,9 +149,10 @@ impl<'a> Classes<'a> {
                 let decision = nfs4::decide(cred, &[], &nfs4_node(&subject, acl.as_ref()));
                 let granted = decision.granted | nfs4_overrides(cred.caps, &subject, acl.as_ref());
                 let names = nfs4::Mask::WRITE_DATA | nfs4::Mask::EXECUTE;
+                let before = beforehand(&subject);
                 Decided {
-                    read: granted.has(nfs4::Mask::READ_DATA),
-                    write: granted.has(nfs4::Mask::WRITE_DATA),
+                    read: granted.has(nfs4::Mask::READ_DATA | before),
+                    write: granted.has(nfs4::Mask::WRITE_DATA | before),
                     execute: granted.has(nfs4::Mask::EXECUTE),
                     names: granted.has(names),
                     uid,
