@@ -195,7 +195,9 @@ impl Proxy {
                 let client = client.unwrap();
                 let Ok(upstream) = TcpStream::connect(("127.0.0.1", server)) else { continue };
                 // What one side sends in several pieces must not wait here until the other has confirmed the first.
-                [&client, &upstream].map(|stream| stream.set_nodelay(true).unwrap());
+                for stream in [&client, &upstream] {
+                    stream.set_nodelay(true).unwrap();
+                }
                 let is_stream = Arc::new(AtomicBool::new(false));
                 for (from, to, marker) in [
                     (client.try_clone().unwrap(), upstream.try_clone().unwrap(), Some(kind.of_stream())),
