@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use keyspace::{DoneOps, Keyspace, LAYOUT_VERSION, Lanes, Memory, OpenError, Upkeep};
+use keyspace::{DoneOps, Keyspace, LAYOUT_VERSION, Lanes, Memory, OpenError, Span, Upkeep, Write};
 use meta::{Changes, Engine, EngineError, Facts, Outcome, Page, Scan, Txn, Want};
 use pool::{Connect, Pool, Url};
 
@@ -15,9 +15,7 @@ use crate::error::Asked;
 use crate::request;
 use crate::schema;
 use crate::upkeep;
-use crate::wire::{
-    PutRequest, Request, RequestOp, STATUS, StatusRequest, StatusResponse, TXN, TxnRequest, TxnResponse,
-};
+use crate::wire::{STATUS, StatusRequest, StatusResponse};
 
 /// A volume's metadata in an etcd cluster.
 #[derive(Debug)]
@@ -119,17 +117,10 @@ impl Engine for EtcdEngine {
         let (all, version) = (shared.keys.all(), shared.keys.version());
         let mut after = version.clone();
         after.push(0);
-        let value = LAYOUT_VERSION.to_string().into();
-        let put = Request::Put(PutRequest { key: version.clone().into(), value });
-        let success = vec![
-            request::delete(&all.start, &version),
-            request::delete(&after, &all.end),
-            RequestOp { request: Some(put) },
-        ];
-        let request = TxnRequest { success, ..TxnRequest::default() };
-        shared.with_connection(Asked::Change, |connection| {
-            connection.run(|channel| channel.call::<TxnResponse>(TXN, &request))
-        })?;
+        let span = |start, end| Write::DeleteSpan(Span { start, end, limit: usize::MAX });
+        let put = Write::Put(version.clone(), LAYOUT_VERSION.to_string().into());
+        let writes = [span(all.start, version), span(after, all.end), put];
+        shared.transact(&request::commit(&[], 0, &[], &writes, &[], shared.max_ops)?)?;
         shared.memory.clear();
         Ok(())
     }

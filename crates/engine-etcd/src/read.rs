@@ -90,6 +90,11 @@ impl Shared {
         Ok((answer, i64::try_from(revision).unwrap_or(0)))
     }
 
+    /// Has the server carry out a transaction that changes something.
+    pub(crate) fn transact(&self, request: &TxnRequest) -> Result<TxnResponse, EngineError> {
+        self.with_connection(Asked::Change, |connection| connection.run(|channel| channel.call(TXN, request)))
+    }
+
     /// Runs a request on a connection of the pool, which is closed should it fail.
     pub(crate) fn with_connection<T>(
         &self,

@@ -141,7 +141,7 @@ fn write(write: &Write) -> RequestOp {
     }
 }
 
-pub(crate) fn delete(key: &[u8], range_end: &[u8]) -> RequestOp {
+fn delete(key: &[u8], range_end: &[u8]) -> RequestOp {
     op(Request::DeleteRange(DeleteRangeRequest {
         key: Bytes::copy_from_slice(key),
         range_end: Bytes::copy_from_slice(range_end),

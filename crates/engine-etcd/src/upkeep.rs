@@ -4,14 +4,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keyspace::{Access, Fold, Snapshot, Upkeep, fold};
+use keyspace::{Access, Fold, Snapshot, Upkeep, Write, fold};
 use meta::EngineError;
 
 use crate::engine::Shared;
 use crate::error::Asked;
 use crate::read::fetch;
 use crate::request;
-use crate::wire::{COMPACT, CompactionRequest, CompactionResponse, TXN, TxnRequest, TxnResponse};
+use crate::wire::{COMPACT, CompactionRequest, CompactionResponse};
 
 /// How often it is done. Revisions are kept for as long as that, twice at most: they serve reads of several parts.
 const EVERY: Duration = Duration::from_secs(30);
@@ -29,11 +29,9 @@ impl Shared {
             if old.is_empty() {
                 break;
             }
-            let success = old.iter().map(|op| request::delete(&self.keys.log(*op), &[])).collect();
-            let request = TxnRequest { success, ..TxnRequest::default() };
-            let deleted = self.with_connection(Asked::Change, |connection| {
-                connection.run(|channel| channel.call::<TxnResponse>(TXN, &request))
-            });
+            let writes: Vec<Write> = old.iter().map(|op| Write::Delete(self.keys.log(*op))).collect();
+            let deleted = request::commit(&[], 0, &[], &writes, &[], self.max_ops)
+                .and_then(|request| self.transact(&request));
             if let Err(error) = deleted {
                 tracing::warn!(%error, "operations that are done stay remembered");
                 break;
@@ -70,9 +68,6 @@ impl Shared {
         let found: Vec<_> = snapshot.found().cloned().collect();
         let Some(Fold { claims, writes }) = fold(&self.keys, &found)? else { return Ok(()) };
         let request = request::commit(&claims, read_at, &[], &writes, &[], self.max_ops)?;
-        self.with_connection(Asked::Change, |connection| {
-            connection.run(|channel| channel.call::<TxnResponse>(TXN, &request))
-        })?;
-        Ok(())
+        self.transact(&request).map(drop)
     }
 }
