@@ -129,6 +129,17 @@ pub struct Sid {
     pub rid: u32,
 }
 
+impl Sid {
+    /// The user (`false`) or group (`true`) of a Unix system for whom Samba has made it: `S-1-22-1-UID`, `S-1-22-2-GID`.
+    pub fn to_unix(&self) -> Option<(bool, u32)> {
+        match self.domain.as_str() {
+            "S-1-22-1" => Some((false, self.rid)),
+            "S-1-22-2" => Some((true, self.rid)),
+            _ => None,
+        }
+    }
+}
+
 impl FromStr for Sid {
     type Err = ParseIdError;
 
@@ -148,11 +159,16 @@ impl fmt::Display for Sid {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DomainTable {
     domains: Vec<Domain>,
+    /// Of the stored form, and a blank.
+    text_bytes: usize,
 }
 
 impl DomainTable {
-    /// Far more than any forest has, and a bound on what hostile ACLs could add.
+    /// No index is higher.
     pub const MAX_DOMAINS: usize = 65_535;
+    /// The stored form is no longer: some 1,400 domains of the usual length, far more than any forest has, and a bound on
+    /// what hostile ACLs could add.
+    pub const MAX_TEXT_BYTES: usize = 64 << 10;
 
     /// The table as it was stored; none where a domain stands in it twice or there are too many.
     pub fn from_domains(domains: impl IntoIterator<Item = Domain>) -> Option<Self> {
@@ -164,6 +180,20 @@ impl DomainTable {
             table.append(domain)?;
         }
         Some(table)
+    }
+
+    /// The domains in order, separated by blanks.
+    pub fn to_storage(&self) -> String {
+        self.domains.iter().map(Domain::as_str).collect::<Vec<_>>().join(" ")
+    }
+
+    /// What [`Self::to_storage`] gives; none for any other text.
+    pub fn from_storage(text: &str) -> Option<Self> {
+        if text.is_empty() {
+            return Some(DomainTable::default());
+        }
+        let canonical = |piece: &str| piece.parse::<Domain>().ok().filter(|domain| domain.as_str() == piece);
+        Self::from_domains(text.split(' ').map(canonical).collect::<Option<Vec<_>>>()?)
     }
 
     /// Index 1 first.
@@ -185,9 +215,11 @@ impl DomainTable {
         if let Some(index) = self.find(&domain) {
             return Some(index);
         }
-        if self.domains.len() >= Self::MAX_DOMAINS {
+        let text_bytes = self.text_bytes + domain.as_str().len() + 1;
+        if self.domains.len() >= Self::MAX_DOMAINS || text_bytes > Self::MAX_TEXT_BYTES {
             return None;
         }
+        self.text_bytes = text_bytes;
         self.domains.push(domain);
         u32::try_from(self.domains.len()).ok().map(DomainIndex)
     }
@@ -300,6 +332,37 @@ mod tests {
         assert_eq!(table.sid_of("3-1".parse().unwrap()), None);
         assert_eq!(DomainTable::from_domains(table.domains().to_vec()), Some(table));
         assert_eq!(DomainTable::from_domains([sid.domain.clone(), sid.domain]), None);
+    }
+
+    #[test]
+    fn tables_are_stored_as_text_and_bounded() {
+        let text = "S-1-5-21-1-2-3 S-1-5-32 S-1-0x000FFFFFFFFF";
+        let table = DomainTable::from_storage(text).unwrap();
+        assert_eq!(table.to_storage(), text);
+        assert_eq!(table.domains().len(), 3);
+        assert_eq!(DomainTable::from_storage(""), Some(DomainTable::default()));
+        for text in
+            [" ", "S-1-5-32 ", "S-1-5-32  S-1-1", "s-1-5", "S-1-05", "S-1-5 S-1-5", "x", "S-1-5\nS-1-1"]
+        {
+            assert_eq!(DomainTable::from_storage(text), None, "{text:?}");
+        }
+        let mut table = DomainTable::default();
+        let domain = |n: u32| format!("S-1-5-21-{n}-4294967295-4294967295").parse::<Domain>().unwrap();
+        let full = (1_000_000..).find(|n| table.append(domain(*n)).is_none()).unwrap();
+        assert!(table.domains().len() > 1_000 && table.to_storage().len() <= DomainTable::MAX_TEXT_BYTES);
+        assert_eq!(table.append(domain(1_000_000)).map(DomainIndex::get), Some(1), "what is there stays");
+        assert_eq!(table.find(&domain(full)), None);
+        assert_eq!(DomainTable::from_storage(&table.to_storage()), Some(table));
+    }
+
+    #[test]
+    fn samba_s_own_sids_are_users_and_groups() {
+        let unix = |text: &str| text.parse::<Sid>().unwrap().to_unix();
+        assert_eq!(unix("S-1-22-1-1000"), Some((false, 1000)));
+        assert_eq!(unix("S-1-22-2-0"), Some((true, 0)));
+        for text in ["S-1-22-3-1", "S-1-22-1", "S-1-22-1-1-1", "S-1-5-21-1-2-3-1000"] {
+            assert_eq!(unix(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -7,8 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use acl::identity::DomainTable;
-use acl::nfs4::{self, Nfs4Acl, Scope};
+use acl::nfs4::{self, GrowingTable, Nfs4Acl, Scope};
 use acl::posix::PosixAcl;
 use types::{Errno, FileType, Mode, Name};
 
@@ -83,14 +82,15 @@ fn subject_of(path: &Path, metadata: &Metadata) -> Result<Subject, Trouble> {
     Ok(Subject { ino: metadata.ino(), kind, mode, uid, gid, rules })
 }
 
-/// A file that has an NFSv4 ACL is judged by it; the POSIX ACL that it shows beside is not exact.
+/// A file that has an NFSv4 ACL is judged by it; the POSIX ACL that it shows beside is not exact. Domains of SIDs are numbered
+/// as they come: nobody who is asked about is of any.
 fn rules_of(path: &Path, mode: Mode, kind: FileType) -> Result<Rules, Trouble> {
     let damaged = || Trouble::Path {
         path: path.as_os_str().as_bytes().to_vec(),
         what: "its ACL is damaged, or names somebody whom only the volume's database knows",
     };
     if let Some(value) = xattr(path, NFS4_ACL)? {
-        let acl = Nfs4Acl::from_xattr(&value, Scope::Entries, &DomainTable::default());
+        let acl = Nfs4Acl::from_xattr(&value, Scope::Entries, &GrowingTable::default());
         let acl = acl.map_err(|_| damaged())?;
         // Of a file without an ACL the mode is shown as one.
         return Ok(Rules::Nfs4(Some(acl).filter(|acl| *acl != nfs4::from_mode(mode, kind.is_dir()))));

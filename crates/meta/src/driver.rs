@@ -1,10 +1,11 @@
 //! The one loop that carries an operation from plan to commit, retries included.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use acl::cache::DecisionCache;
+use acl::identity::DomainTable;
 use acl::nfs4::Traversers;
 use types::{Cred, Errno, Ino, Name, OpId, SessionId, Time};
 
@@ -12,6 +13,7 @@ use crate::cache::{Cache, Key, Value};
 use crate::change::{Change, Touched};
 use crate::engine::{Engine, EngineError, ErrorKind, Outcome};
 use crate::listing::{Listings, Turn, WholeListing};
+use crate::ops::GetDomains;
 use crate::record::{Beside, Facts, Node, Page, Record, Scan, Seq};
 use crate::subject::Subject;
 use crate::txn::{Effect, Txn};
@@ -131,6 +133,8 @@ pub struct Meta {
     ops: AtomicU64,
     decisions: DecisionCache,
     traversers: OnceLock<Traversers>,
+    /// The volume's table of domains as far as it is known here.
+    domains: RwLock<Arc<DomainTable>>,
 }
 
 /// How often a plan may meet a conflict or lack a record before the operation fails with EIO.
@@ -158,6 +162,7 @@ impl Meta {
             listings: Listings::default(),
             decisions: DecisionCache::new(if volume.acl == AclKind::Nfs4 { DECISIONS } else { 0 }),
             traversers: OnceLock::new(),
+            domains: RwLock::default(),
             volume,
             session,
             alone: AtomicBool::new(false),
@@ -192,6 +197,24 @@ impl Meta {
     pub fn traversers(&self) -> &Traversers {
         static NOBODY: LazyLock<Traversers> = LazyLock::new(Traversers::default);
         self.traversers.get().unwrap_or(&NOBODY)
+    }
+
+    /// The volume's table of domains, as far as this index at least, if it goes so far. What is known of it is known for good,
+    /// and asked for again only for an index beyond.
+    ///
+    /// # Errors
+    /// [`Failure::Refused`] with EIO where it is damaged; [`Failure::Engine`].
+    pub fn domains(&self, reach: u32) -> Result<Arc<DomainTable>, Failure> {
+        let known = Arc::clone(&self.domains.read().unwrap_or_else(PoisonError::into_inner));
+        if known.domains().len() >= reach as usize {
+            return Ok(known);
+        }
+        let found = Arc::new(self.run(&GetDomains, &Vouch::Kernel { told: None })?);
+        let mut known = self.domains.write().unwrap_or_else(PoisonError::into_inner);
+        if known.domains().len() < found.domains().len() {
+            *known = Arc::clone(&found);
+        }
+        Ok(found)
     }
 
     /// Declares that no other client can change the volume, so that records in memory are the truth.

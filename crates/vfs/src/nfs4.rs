@@ -15,8 +15,8 @@ use std::sync::Arc;
 use acl::credential::Credential;
 use acl::nfs4::{Mask, Nfs4Acl, Scope};
 use acl::posix::PosixAcl;
-use meta::ops::{Admit, GetNfs4Acl, GetProjection, SetNfs4Acl, XattrMode};
-use meta::{AclKind, Node, Subject, Vouch};
+use meta::ops::{Admit, GetNfs4Acl, GetProjection, Numbering, SetNfs4Acl, XattrMode};
+use meta::{AclKind, Failure, Node, Subject, Vouch};
 use types::{Caps, Errno, FileType, Ino};
 
 use crate::attr::Attr;
@@ -109,7 +109,15 @@ impl Vfs {
 
     pub(crate) fn nfs4_acl(&self, caller: &Caller<'_>, ino: Ino, scope: Scope) -> Result<Vec<u8>, Errno> {
         let acl = self.meta.run(&GetNfs4Acl(ino), &self.vouch(caller))?;
-        Ok(acl.to_xattr(scope, &self.principals.now())?)
+        let table = match self.meta.domains(acl.highest_domain()) {
+            // Nobody's rights rest on it. What it does not say is shown as it is stored.
+            Err(Failure::Refused(errno)) => {
+                tracing::error!(%errno, "the volume's table of domains is damaged; identities show as numbers");
+                self.meta.domains(0)
+            }
+            table => table,
+        }?;
+        Ok(acl.to_xattr(scope, &self.principals.now(table))?)
     }
 
     /// Sets an ACL from its wire form, or with `None` removes it.
@@ -124,11 +132,17 @@ impl Vfs {
         if !self.has_nfs4_acls() {
             return Err(Errno::EOPNOTSUPP);
         }
-        let acl = match value {
-            Some(value) => Some((Nfs4Acl::from_xattr(value, scope, &self.principals.now())?, scope)),
-            None => None,
-        };
-        let set = self.change_for(caller, &SetNfs4Acl { ino, acl, mode });
+        let table = self.meta.domains(0)?;
+        let known = table.domains().len();
+        let names = self.principals.now(table);
+        let acl = value.map(|value| match Nfs4Acl::from_xattr(value, scope, &names) {
+            Ok(acl) => Ok((acl, scope)),
+            Err(_) if names.sids.is_full() => Err(Errno::ENOSPC),
+            Err(error) => Err(error.into()),
+        });
+        let acl = acl.transpose()?;
+        let numbering = Numbering { table: names.sids.into_table(), known };
+        let set = self.change_for(caller, &SetNfs4Acl { ino, acl, mode, numbering });
         // To the kernel that was an xattr like any other: it goes on by mode and ACL as it knew them.
         self.forget_attributes(ino);
         set

@@ -1,5 +1,5 @@
 //! What users and groups are called in the wire forms of NFSv4 ACLs: `name@domain` where the mount was given a domain and
-//! the system has the name, else the number.
+//! the system has the name, else the number; and others by SID.
 //!
 //! Names come from `/etc/passwd` and `/etc/group`, which are read again when they change. Those of a directory service
 //! are not known here, and show as numbers.
@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use acl::identity::{DomainTable, Id};
-use acl::nfs4;
+use acl::nfs4::{self, GrowingTable};
 
 /// More of a file is not read: some 100,000 users.
 const MAX_BYTES: u64 = 8 << 20;
@@ -40,10 +40,10 @@ impl Principals {
         let _ = self.domain.set(domain);
     }
 
-    /// The names as they are now.
-    pub(crate) fn now(&self) -> Named {
+    /// The names as they are now, beside this part of the volume's table of domains.
+    pub(crate) fn now(&self, table: Arc<DomainTable>) -> Named {
         let named = |domain: &String| (domain.clone(), self.users.now(), self.groups.now());
-        Named { names: self.domain.get().map(named), table: DomainTable::default() }
+        Named { names: self.domain.get().map(named), sids: GrowingTable::new(table) }
     }
 }
 
@@ -52,8 +52,7 @@ impl Principals {
 pub(crate) struct Named {
     /// The domain, users, groups.
     names: Option<(String, Arc<Names>, Arc<Names>)>,
-    /// Domains of Windows. A volume has none so far, so SIDs are nobody's.
-    table: DomainTable,
+    pub(crate) sids: GrowingTable,
 }
 
 impl nfs4::Principals for Named {
@@ -62,7 +61,7 @@ impl nfs4::Principals for Named {
             let names = if is_group { groups } else { users };
             return Id::system(*names.ids.get(name).filter(|_| of.eq_ignore_ascii_case(domain))?);
         }
-        nfs4::Principals::id_of(&self.table, name, is_group)
+        self.sids.id_of(name, is_group)
     }
 
     fn name_of(&self, id: Id, is_group: bool) -> Option<String> {
@@ -71,7 +70,7 @@ impl nfs4::Principals for Named {
                 let names = if is_group { groups } else { users };
                 names.names.get(&number).map(|name| format!("{name}@{domain}"))
             }
-            _ => nfs4::Principals::name_of(&self.table, id, is_group),
+            _ => self.sids.name_of(id, is_group),
         }
     }
 }
@@ -155,16 +154,18 @@ mod tests {
         assert_eq!(names.ids.len(), 2);
         let users = Named {
             names: Some(("example.org".into(), Arc::clone(&names), Arc::default())),
-            table: DomainTable::default(),
+            sids: GrowingTable::default(),
         };
         assert_eq!(users.id_of("ann@EXAMPLE.org", false), Id::system(1000));
-        for other in ["ann@example.com", "ann", "bob@example.org", "", "S-1-5-21-1-2-3-4"] {
+        for other in ["ann@example.com", "ann", "bob@example.org", "", "S-1-5"] {
             assert_eq!(users.id_of(other, false), None, "{other}");
         }
+        let sid = users.id_of("S-1-5-21-1-2-3-4", false).unwrap();
+        assert_eq!(users.name_of(sid, false).as_deref(), Some("S-1-5-21-1-2-3-4"));
         assert_eq!(users.id_of("ann@example.org", true), None, "no group is called so");
         assert_eq!(users.name_of(Id::system(1000).unwrap(), false).as_deref(), Some("ann@example.org"));
         assert_eq!(users.name_of(Id::system(8).unwrap(), false), None);
-        let numbers = Named { names: None, table: DomainTable::default() };
+        let numbers = Named { names: None, sids: GrowingTable::default() };
         assert_eq!(numbers.id_of("ann@example.org", false), None);
         assert_eq!(numbers.name_of(Id::system(1000).unwrap(), false), None);
     }

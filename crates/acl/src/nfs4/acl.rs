@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use types::AclId;
 
+use crate::identity::Id;
+
 use super::{AclError, AclFlags, Entry, EntryFlags, Kind, Mask, Who};
 
 /// A valid NFSv4 ACL; cheap to clone. The order of its entries is part of its meaning, so that there is nothing to sort.
@@ -96,6 +98,34 @@ impl Nfs4Acl {
         crate::content_id(b"limenfs nfs4 acl 1\0", &self.to_storage())
     }
 
+    /// The ACL with those whom entries name renumbered, groups (`true`) and others, and how many entries were left out
+    /// because they name somebody who has no other number.
+    pub fn renumbered(&self, mut number: impl FnMut(Id, bool) -> Option<Id>) -> (Self, usize) {
+        let renumbered: Vec<Entry> = self
+            .entries
+            .iter()
+            .filter_map(|entry| {
+                let who = match entry.who {
+                    Who::User(id) => Who::User(number(id, false)?),
+                    Who::NamedGroup(id) => Who::NamedGroup(number(id, true)?),
+                    special => special,
+                };
+                Some(Entry { who, ..*entry })
+            })
+            .collect();
+        let left_out = self.entries.len() - renumbered.len();
+        (Self::of_few(self.flags, renumbered), left_out)
+    }
+
+    /// The highest index of a domain that entries name; 0 where all are users and groups of the system.
+    pub fn highest_domain(&self) -> u32 {
+        let index = |who| match who {
+            Who::User(id) | Who::NamedGroup(id) => id.domain().get(),
+            _ => 0,
+        };
+        self.named().map(index).max().unwrap_or(0)
+    }
+
     /// Everyone whom entries name, in no order and perhaps repeatedly.
     pub fn named(&self) -> impl Iterator<Item = Who> + '_ {
         self.entries.iter().map(|entry| entry.who).filter(|who| !who.is_special())
@@ -140,6 +170,20 @@ mod tests {
         let new = acl("flags:d,A::7:x");
         assert_eq!(old.replaced_by(new.clone(), Scope::Entries).unwrap(), acl("flags:ap,A::7:x"));
         assert_eq!(old.replaced_by(new, Scope::Access).unwrap(), acl("flags:d,A::7:x,U:S:6:w"));
+    }
+
+    #[test]
+    fn the_named_are_renumbered() {
+        let old = acl("flags:a,A::5:r,A:g:5:w,D::1-5:x,U:S:6:w,A::OWNER@:r");
+        assert_eq!(old.highest_domain(), 1);
+        let shift = |id: Id, is_group: bool| match id.to_system() {
+            Some(6) => None,
+            Some(id) => Id::system(id + if is_group { 100 } else { 10 }),
+            None => Some(id),
+        };
+        assert_eq!(old.renumbered(shift), (acl("flags:a,A::15:r,A:g:105:w,D::1-5:x,A::OWNER@:r"), 1));
+        assert_eq!(acl("A::6:r").renumbered(shift), (acl("A::EVERYONE@:"), 1));
+        assert_eq!(acl("A::6:r").highest_domain(), 0);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `acl`, `entry`, `mask` | the validated, immutable value | |
 //! | `xattr` | `system.nfs4_acl` and `system.nfs4_dacl` | (Linux's NFS client) |
+//! | `sids` | the domains of SIDs that come in them | |
 //! | `text` | the form people read, which is also the stored one | (nfs4-acl-tools) |
 //! | `decide` | who may do what | `zfs_zaccess_aces_check` |
 //! | `explain` | and why | |
@@ -25,6 +26,7 @@ mod inherit;
 mod mask;
 mod mode;
 mod project;
+mod sids;
 mod text;
 mod traverse;
 mod xattr;
@@ -41,5 +43,6 @@ pub use mask::{AclFlags, EntryFlags, Mask};
 pub(crate) use mode::decide as decide_by_mode;
 pub use mode::{AclMode, chmod, decide_without_groups, from_mode, set};
 pub use project::{Projection, project};
+pub use sids::GrowingTable;
 pub use traverse::{Traversers, project_for, without_lent};
 pub use xattr::{Principals, XATTR_BYTES_MAX};

@@ -6,6 +6,7 @@
 mod access;
 mod accessed;
 mod acl;
+mod domains;
 mod link;
 mod lock;
 mod look;
@@ -20,6 +21,7 @@ mod xattr;
 
 pub use accessed::{Accessed, AtimeMode};
 pub use acl::{AclType, SetAcl};
+pub use domains::{GetDomains, Numbering};
 pub use link::Link;
 pub use lock::{DropLocks, FindLock, GetWaits, Locked, StopWaiting, TakeLock, Unlock};
 pub use look::{GetAcl, GetNode, GetSlices, GetUsage, GetXattrs, Lookup, ReadLink};

@@ -10,6 +10,7 @@ use acl::cache;
 use acl::nfs4::{self, Compiled, Decision, Mask, Nfs4Acl, OWNER_RIGHTS, Removal, Scope};
 use types::{AclId, Caps, Cred, Errno, FileType, Ino, Mode, XattrName};
 
+use super::domains::Numbering;
 use super::xattr::XattrMode;
 use crate::driver::{Ctx, Op, Plan, Vouch};
 use crate::record::{Node, Want};
@@ -350,16 +351,19 @@ impl Op for GetProjection<'_> {
 /// Sets an inode's NFSv4 ACL, or with `None` leaves it what its mode says. Twin of `zfs_setacl`.
 ///
 /// The ACL sets the mode, and is stored only if it says more. What the scope does not speak of stays
-/// ([`Nfs4Acl::replaced_by`]). As with chmod, SGID goes where the caller is not in the owning group.
+/// ([`Nfs4Acl::replaced_by`]). As with chmod, SGID goes where the caller is not in the owning group. Domains that it names
+/// join the volume's table.
 ///
 /// # Errors
 /// EOPNOTSUPP on a volume of other ACLs; ESTALE where the inode is gone; EOPNOTSUPP for a symbolic link; EEXIST under
-/// [`XattrMode::Create`], for every inode has an ACL; EPERM without `WRITE_ACL`; E2BIG.
+/// [`XattrMode::Create`], for every inode has an ACL; EPERM without `WRITE_ACL`; ENOSPC where the table of domains is full, EIO
+/// where it is damaged; E2BIG.
 #[derive(Debug)]
 pub struct SetNfs4Acl {
     pub ino: Ino,
     pub acl: Option<(Nfs4Acl, Scope)>,
     pub mode: XattrMode,
+    pub numbering: Numbering,
 }
 
 impl Op for SetNfs4Acl {
@@ -374,18 +378,19 @@ impl Op for SetNfs4Acl {
         if ctx.asks_nfs4() {
             ctx.admit_mask(view, &node, Mask::WRITE_ACL, Errno::EPERM)?;
         }
-        let mut effects = Vec::with_capacity(3);
+        let mut effects = Vec::with_capacity(4);
         let mut access = Access::from(&node);
         access.access_acl = AclId::NONE;
         if let Some((new, scope)) = &self.acl {
+            let new = super::domains::settle(view, new, &self.numbering, &mut effects)?;
             // One that is damaged has nothing to keep.
             let old = match view.nfs4_acl(node.access_acl) {
                 Err(Stop::Refused(Errno::EIO)) => None,
                 found => found?,
             };
             let whole = match old {
-                Some(old) => old.acl().replaced_by(new.clone(), *scope).map_err(Errno::from)?,
-                None => new.clone(),
+                Some(old) => old.acl().replaced_by(new, *scope).map_err(Errno::from)?,
+                None => new,
             };
             let kills_sgid = node.mode.has(Mode::SGID) && self.is_foreign(ctx, &node)?;
             let (mode, stored) = nfs4::set(node.mode, node.kind.is_dir(), &whole, kills_sgid);

@@ -20,6 +20,7 @@ mod random;
 mod ranges;
 mod ranges_random;
 mod renames;
+mod sids;
 mod stale;
 mod threads;
 mod traverse;
@@ -57,6 +58,7 @@ const GROUPS: &[(&str, &[Case])] = &[
     ("random", random::CASES),
     ("ranges", ranges::CASES),
     ("renames", renames::CASES),
+    ("sids", sids::CASES),
     ("stale", stale::CASES),
     ("threads", threads::CASES),
     ("traverse", traverse::CASES),
@@ -90,8 +92,8 @@ where
 macro_rules! ops_suite {
     ($new:expr) => {
         $crate::ops_suite! { @groups $new;
-            acls attrs heard links locks names nfs4 nfs4_callers races random ranges renames stale threads traverse
-            trips volumes vouch
+            acls attrs heard links locks names nfs4 nfs4_callers races random ranges renames sids stale threads
+            traverse trips volumes vouch
         }
     };
     (@groups $new:expr; $($group:ident)*) => {

@@ -50,7 +50,8 @@ pub(super) fn able(uid: u32, caps: Caps) -> Vouch<'static> {
 }
 
 pub(super) fn set(ino: Ino, text: &str) -> SetNfs4Acl {
-    SetNfs4Acl { ino, acl: Some((acl(text), Scope::Entries)), mode: XattrMode::Set }
+    let acl = Some((acl(text), Scope::Entries));
+    SetNfs4Acl { ino, acl, mode: XattrMode::Set, numbering: Default::default() }
 }
 
 /// An inode of user and group 1 with this ACL.
@@ -103,7 +104,7 @@ fn an_acl_sets_the_mode_and_is_stored_once(factory: Factory<'_>) {
     let access = SetNfs4Acl { acl: Some((acl("flags:p,A::8:r"), Scope::Access)), ..set(made.ino, "A::7:r") };
     c.run(&access).unwrap();
     assert_eq!(c.run(&GetNfs4Acl(made.ino)).unwrap(), acl("flags:p,A::8:r,U:S:EVERYONE@:w"));
-    c.run(&SetNfs4Acl { ino: made.ino, acl: None, mode: XattrMode::Set }).unwrap();
+    c.run(&SetNfs4Acl { acl: None, ..set(made.ino, text) }).unwrap();
     // What a mode says is only a mode.
     let plain = nfs4::from_mode(Mode::new(0o751), false);
     c.run(&set(made.ino, &plain.to_storage())).unwrap();
@@ -111,7 +112,7 @@ fn an_acl_sets_the_mode_and_is_stored_once(factory: Factory<'_>) {
     assert_eq!((node.mode, node.access_acl), (Mode::new(0o2751), AclId::NONE));
     assert_eq!(c.run(&GetNfs4Acl(made.ino)).unwrap(), plain);
     c.run(&set(made.ino, text)).unwrap();
-    c.run(&SetNfs4Acl { ino: made.ino, acl: None, mode: XattrMode::Replace }).unwrap();
+    c.run(&SetNfs4Acl { acl: None, mode: XattrMode::Replace, ..set(made.ino, text) }).unwrap();
     let node = c.node(made.ino);
     assert_eq!((node.mode, node.access_acl), (Mode::new(0o2644), AclId::NONE), "the mode stays");
     check(&c);

@@ -34,7 +34,7 @@ fn by(uid: u32, groups: &[u32]) -> Vouch<'static> {
 
 fn set(c: &Client, ino: Ino, text: &str) {
     let acl = Some((Nfs4Acl::from_storage(text).unwrap(), Scope::Entries));
-    c.run(&SetNfs4Acl { ino, acl, mode: XattrMode::Set }).unwrap();
+    c.run(&SetNfs4Acl { ino, acl, mode: XattrMode::Set, numbering: Default::default() }).unwrap();
 }
 
 fn holders_search_every_directory_and_no_more(factory: Factory<'_>) {

@@ -1,0 +1,152 @@
+//! Windows identities in the ACLs of a mounted volume: kept by SID, and nobody's.
+
+mod common;
+mod harness;
+mod wire;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::process::Command;
+
+use acl::nfs4::{GrowingTable, Nfs4Acl, Scope};
+use common::limen;
+use harness::{Mounted, as_member, as_user, refused};
+use rustix::fs::{XattrFlags, setxattr};
+use rustix::io::Errno;
+use wire::{NFS4_ACL, NFS4_DACL, get, value};
+
+const ANN: &str = "S-1-5-21-1004336348-1177238915-682003330-1105";
+const STAFF: &str = "S-1-5-21-1004336348-1177238915-682003330-513";
+const ADMINS: &str = "S-1-5-32-544";
+
+/// The value of `system.nfs4_acl`: type, flags, permissions and name of each entry.
+fn blob(entries: &[(u32, u32, u32, &str)]) -> Vec<u8> {
+    let mut value = (entries.len() as u32).to_be_bytes().to_vec();
+    for (kind, flags, mask, who) in entries {
+        let words = [*kind, *flags, *mask, who.len() as u32];
+        value.extend(words.into_iter().flat_map(u32::to_be_bytes));
+        value.extend(who.as_bytes());
+        value.resize(value.len().next_multiple_of(4), 0);
+    }
+    value
+}
+
+fn put(path: &Path, entries: &[(u32, u32, u32, &str)]) -> Result<(), Errno> {
+    setxattr(path, NFS4_ACL, &blob(entries), XattrFlags::empty())
+}
+
+const GROUP: u32 = 0x40;
+const READ: u32 = 1;
+const OWNER_ALL: (u32, u32, u32, &str) = (0, 0, 0x0016_01ff, "OWNER@");
+
+#[test]
+fn sids_are_kept_and_shown_across_mounts() {
+    let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
+    let (f, g) = (volume.at("f"), volume.at("g"));
+    fs::write(&f, "text").unwrap();
+    fs::write(&g, "text").unwrap();
+    let of_f = [(0, 0, READ, ANN), (0, GROUP, READ, STAFF), OWNER_ALL];
+    let of_g = [(1, GROUP, READ, ADMINS), (0, 0, READ, ANN), (0, 0, READ, "7"), OWNER_ALL];
+    put(&f, &of_f).unwrap();
+    put(&g, &of_g).unwrap();
+    for round in ["now", "after the next mount", "after a crash"] {
+        assert_eq!(value(&f, NFS4_ACL).unwrap(), blob(&of_f), "{round}");
+        assert_eq!(value(&g, NFS4_ACL).unwrap(), blob(&of_g), "{round}");
+        let dacl = [&[0; 4], &blob(&of_g)[..]].concat();
+        assert_eq!(value(&g, NFS4_DACL).unwrap(), dacl, "{round}");
+        if round == "now" { volume.remount() } else { volume.kill_and_remount() }
+    }
+    // A mount that has not read the table adds to it as it is.
+    let h = volume.at("h");
+    fs::write(&h, "text").unwrap();
+    let of_h = [(0, 0, READ, "S-1-5-21-9-9-9-1"), (0, 0, READ, ADMINS), (0, 0, READ, ANN), OWNER_ALL];
+    put(&h, &of_h).unwrap();
+    assert_eq!(value(&h, NFS4_ACL).unwrap(), blob(&of_h));
+    assert_eq!(value(&f, NFS4_ACL).unwrap(), blob(&of_f));
+    // The canonical form comes back, and users and groups of Samba's by number.
+    let odd =
+        [(0, 0, READ, "s-1-0x5-032-0544"), (0, 0, READ, "S-1-22-1-1000"), (0, GROUP, READ, "S-1-22-2-50")];
+    put(&h, &odd).unwrap();
+    assert_eq!(
+        value(&h, NFS4_ACL).unwrap(),
+        blob(&[(0, 0, READ, ADMINS), (0, 0, READ, "1000"), (0, GROUP, READ, "50")])
+    );
+    // New files inherit them.
+    let d = volume.at("d");
+    fs::create_dir(&d).unwrap();
+    put(&d, &[(0, 3, READ, ANN), (0, 0, 0x0016_01ff, "OWNER@")]).unwrap();
+    fs::write(d.join("heir"), "").unwrap();
+    let acl = Nfs4Acl::from_xattr(
+        &value(&d.join("heir"), NFS4_ACL).unwrap(),
+        Scope::Entries,
+        &GrowingTable::default(),
+    );
+    assert!(acl.unwrap().to_storage().starts_with("A:I:1-1105:r,"));
+    let tool = Command::new("nfs4_getfacl").arg(&f).output().unwrap();
+    let shown = String::from_utf8(tool.stdout).unwrap();
+    assert!(shown.contains(&format!("A::{ANN}:r")) && shown.contains(&format!("A:g:{STAFF}:r")), "{shown}");
+    let said = limen(&["access", "explain", f.to_str().unwrap(), "--user", "3999999999", "--groups", "9"]);
+    assert_eq!(said.code, Some(1), "{said:?}");
+    volume.place.umount(&[]).ok();
+    assert_eq!(limen(&["fsck", &volume.place.url()]).code, Some(0));
+}
+
+#[test]
+fn nobody_is_a_sid() {
+    let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
+    let open = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(volume.at(""), open).unwrap();
+    let (d, f) = (volume.at("d"), volume.at("d/f"));
+    fs::create_dir(&d).unwrap();
+    fs::write(&f, "text").unwrap();
+    for path in [&d, &f] {
+        chown(path, Some(1), Some(1)).unwrap();
+    }
+    const ALL: u32 = 0x0016_01ff;
+    put(&f, &[(0, 0, ALL, ANN), (0, GROUP, ALL, STAFF), (1, 0, READ, ADMINS), (0, 0, READ, "2")]).unwrap();
+    put(&d, &[(0, 0, ALL, "S-1-1-0"), (0, 0, 0x20, "2"), (0, 0, 0x20, "3"), OWNER_ALL]).unwrap();
+    for _ in 0..3 {
+        as_user(2, 2, || assert_eq!(fs::read(&f).unwrap(), b"text"));
+        as_member(1105, 513, &[544, 1105, 513, 1], || {
+            refused(fs::metadata(&f), Errno::ACCESS);
+            refused(fs::read_dir(&d).map(drop), Errno::ACCESS);
+        });
+        as_member(3, 513, &[544, 1105], || {
+            fs::metadata(&f).unwrap();
+            refused(fs::read(&f), Errno::ACCESS);
+            // Who may not set the ACL adds no domain either.
+            refused(put(&f, &[(0, 0, ALL, "S-1-5-21-6-6-6-6")]), Errno::PERM);
+        });
+    }
+}
+
+#[test]
+fn a_table_that_is_full_refuses_what_is_new() {
+    let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
+    let f = volume.at("f");
+    fs::write(&f, "text").unwrap();
+    let sid = |n: u32| format!("S-1-5-21-{n}-4294967295-4294967295-7");
+    let mut next = 1_000_000_000;
+    let full = loop {
+        let sids: Vec<String> = (next..next + 500).map(sid).collect();
+        let entries: Vec<_> = sids.iter().map(|sid| (0, 0, READ, sid.as_str())).collect();
+        match put(&f, &entries) {
+            Ok(()) => next += 500,
+            Err(errno) => break errno,
+        }
+    };
+    assert_eq!(full, Errno::NOSPC);
+    assert!(next > 1_000_000_000, "some had a place");
+    // What is left has room for some more, one by one.
+    let refused_one = (next..next + 500).map(sid).find(|sid| put(&f, &[(0, 0, READ, sid)]).is_err());
+    assert!(refused_one.is_some());
+    let known = sid(1_000_000_000);
+    put(&f, &[(0, 0, READ, &known), OWNER_ALL]).unwrap();
+    volume.remount();
+    assert_eq!(value(&f, NFS4_ACL).unwrap(), blob(&[(0, 0, READ, &known), OWNER_ALL]));
+    let before = get(&volume.at("")).unwrap();
+    let new = "S-1-5-21-4000000000-4294967295-4294967295-7";
+    refused(put(&volume.at(""), &[(0, 0, READ, &known), (0, 0, READ, new)]), Errno::NOSPC);
+    assert_eq!(get(&volume.at("")).unwrap(), before, "and nothing changes");
+}
