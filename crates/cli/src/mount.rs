@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use acl::idmap::Ids;
 use chunk::{BlockStore, Pending};
 use engine_sqlite::{LockError, MountLock};
 use fuse::UnmountMode;
@@ -108,13 +107,6 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
         network.warnings.iter().for_each(|warning| report.note(warning));
         // Each waits for the database, and those that wait share its round trips.
         options.fuse.workers.get_or_insert(NETWORK_WORKERS);
-    }
-    if ids != Ids::default() && meta.volume().acl == AclKind::Nfs4 {
-        return Err(Fault::usage(
-            "a volume with NFSv4 ACLs is not mounted with other ids, or with callers squashed",
-        )
-        .at(&url)
-        .advise("leave out --uid-map, --gid-map, --root-squash and --all-squash"));
     }
     if !traversers.is_empty() && meta.volume().acl != AclKind::Nfs4 {
         return Err(Fault::usage(

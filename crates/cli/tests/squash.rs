@@ -196,15 +196,6 @@ fn all_are_taken_for_one() {
 }
 
 #[test]
-fn volumes_of_nfsv4_acls_take_nobody_for_somebody_else() {
-    let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
-    volume.place.umount(&[]).ok();
-    for option in ["--root-squash", "--all-squash", "--uid-map=0:0:1"] {
-        volume.place.mount(&[option]).failed(1, &["NFSv4"]);
-    }
-}
-
-#[test]
 fn lookups_where_anybody_may_search_ask_for_nobody() {
     let Some(volume) = Mounted::new(&[]) else { return };
     fs::create_dir_all(volume.at("a/b/c")).unwrap();

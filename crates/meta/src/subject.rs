@@ -13,6 +13,11 @@ pub trait Subject: Send + Sync + fmt::Debug {
     /// The primary group.
     fn gid(&self) -> u32;
 
+    /// Whether the kernel takes him for somebody else: what it has checked of him, and says of him, counts for nothing.
+    fn is_mistaken(&self) -> bool {
+        false
+    }
+
     /// All that decisions depend on. Each call gives the same, so that an operation that is planned again decides
     /// about the same caller.
     ///

@@ -45,6 +45,8 @@ pub struct Caller<'a> {
     here: (u32, u32),
     /// The thread's id; 0 where it is in another PID namespace.
     pid: u32,
+    /// Taken for somebody else than he is to the kernel, or might be.
+    pub(crate) is_squashed: bool,
     /// User 0 of this machine, and taken for that.
     pub(crate) is_superuser: bool,
     source: Option<&'a dyn Identify>,
@@ -55,9 +57,11 @@ impl<'a> Caller<'a> {
     /// As a request says, and as `ids` have it; the rest comes from `source` if somebody asks for it.
     pub fn new(ids: &Ids, uid: u32, gid: u32, pid: u32, source: &'a dyn Identify) -> Self {
         let here = (uid, gid);
-        let is_superuser = uid == 0 && ids.squash.is_none();
+        let is_squashed = ids.squash.is_some();
+        let is_superuser = uid == 0 && !is_squashed;
         let (uid, gid) = ids.caller(uid, gid);
-        Caller { uid, gid, here, pid, is_superuser, source: Some(source), identity: OnceLock::new() }
+        let identity = OnceLock::new();
+        Caller { uid, gid, here, pid, is_squashed, is_superuser, source: Some(source), identity }
     }
 
     /// Of whom everything is known.
@@ -66,7 +70,8 @@ impl<'a> Caller<'a> {
         let (uid, gid) = (cred.uid, cred.gid);
         let is_superuser = uid == 0;
         let identity = OnceLock::from(Ok(identity));
-        Caller { uid, gid, here: (uid, gid), pid: 0, is_superuser, source: None, identity }
+        let here = (uid, gid);
+        Caller { uid, gid, here, pid: 0, is_squashed: false, is_superuser, source: None, identity }
     }
 
     /// Whose what he makes is: user and group.

@@ -97,7 +97,13 @@ impl Vfs {
     /// # Errors
     /// EACCES; those of [`Vfs::permits`].
     pub fn access(&self, caller: &Caller<'_>, ino: Ino, want: Perm) -> Result<(), Errno> {
-        self.admit_posix(caller, &self.node(ino)?, want)
+        if !self.has_nfs4_acls() {
+            return self.admit_posix(caller, &self.node(ino)?, want);
+        }
+        let masks =
+            [(Perm::READ, Mask::READ_DATA), (Perm::WRITE, Mask::WRITE_DATA), (Perm::EXECUTE, Mask::EXECUTE)];
+        let wanted = masks.into_iter().filter(|(perm, _)| want.has(*perm));
+        self.admit(caller, ino, wanted.fold(Mask::NONE, |all, (_, mask)| all | mask))
     }
 
     /// Lookups so far by who had to be asked for.
@@ -119,13 +125,17 @@ impl Vfs {
         Ok(self.meta.run(op, &self.vouch(caller))?)
     }
 
-    /// Refuses what the caller may not do to an inode, where he is taken for somebody else. By the rules of POSIX: volumes
-    /// of NFSv4 ACLs take nobody for somebody else.
+    /// Refuses what the caller may not do to an inode, where he is taken for somebody else. By the rules of POSIX: on volumes
+    /// of NFSv4 ACLs everybody is checked, by [`Vfs::admit`].
     ///
     /// # Errors
     /// EACCES; those of [`Vfs::permits`].
     pub(crate) fn admit_posix(&self, caller: &Caller<'_>, node: &Node, want: Perm) -> Result<(), Errno> {
-        if !self.is_squashing() || self.permits(caller, node, want)? { Ok(()) } else { Err(Errno::EACCES) }
+        if self.has_nfs4_acls() || !self.is_squashing() || self.permits(caller, node, want)? {
+            Ok(())
+        } else {
+            Err(Errno::EACCES)
+        }
     }
 
     /// Whether the caller may do all of `want` to an inode, by mode, ACL and capabilities: what `generic_permission`

@@ -13,6 +13,7 @@
 use std::sync::Arc;
 
 use acl::credential::Credential;
+use acl::identity::Id;
 use acl::nfs4::{Mask, Nfs4Acl, Scope};
 use acl::posix::PosixAcl;
 use meta::ops::{Admit, GetNfs4Acl, GetProjection, Numbering, SetNfs4Acl, XattrMode};
@@ -30,6 +31,10 @@ impl Subject for Caller<'_> {
 
     fn gid(&self) -> u32 {
         self.gid
+    }
+
+    fn is_mistaken(&self) -> bool {
+        self.is_squashed
     }
 
     fn identity(&self) -> Result<(Arc<Credential>, Caps), Errno> {
@@ -117,7 +122,53 @@ impl Vfs {
             }
             table => table,
         }?;
-        Ok(acl.to_xattr(scope, &self.principals.now(table))?)
+        let (here, _) = self.nfs4_acl_here(&acl);
+        Ok(here.to_xattr(scope, &self.principals.now(table))?)
+    }
+
+    /// An ACL in the numbers of users and groups here, and how many entries name somebody who has none.
+    fn nfs4_acl_here(&self, acl: &Nfs4Acl) -> (Nfs4Acl, usize) {
+        if !self.ids.is_mapping() {
+            return (acl.clone(), 0);
+        }
+        acl.renumbered(|id, is_group| match (id.to_system(), is_group) {
+            (None, _) => Some(id),
+            // Who has no place here has the number that is none.
+            (Some(gid), true) => Id::system(self.ids.group_here(gid)),
+            (Some(uid), false) => Id::system(self.ids.user_here(uid)),
+        })
+    }
+
+    /// An ACL in the volume's numbers.
+    ///
+    /// # Errors
+    /// EINVAL where it names somebody whom the volume does not know.
+    fn nfs4_acl_in_volume(&self, here: Nfs4Acl) -> Result<Nfs4Acl, Errno> {
+        if !self.ids.is_mapping() {
+            return Ok(here);
+        }
+        let renumbered = here.renumbered(|id, is_group| match (id.to_system(), is_group) {
+            (None, _) => Some(id),
+            (Some(gid), true) => Id::system(self.ids.group_in_volume(gid)),
+            (Some(uid), false) => Id::system(self.ids.user_in_volume(uid)),
+        });
+        if let (acl, 0) = renumbered { Ok(acl) } else { Err(Errno::EINVAL) }
+    }
+
+    /// Refuses to replace an ACL that says more than is shown of it here, as with POSIX ACLs.
+    ///
+    /// # Errors
+    /// EOVERFLOW.
+    fn keep_nfs4_strangers(&self, ino: Ino) -> Result<(), Errno> {
+        if !self.ids.is_mapping() {
+            return Ok(());
+        }
+        match self.meta.run(&GetNfs4Acl(ino), &BY_KERNEL) {
+            Ok(acl) if self.nfs4_acl_here(&acl).1 > 0 => Err(Errno::EOVERFLOW),
+            // One that is damaged has nothing to keep; else the operation says why not.
+            Ok(_) | Err(Failure::Refused(_)) => Ok(()),
+            Err(failure) => Err(failure.into()),
+        }
     }
 
     /// Sets an ACL from its wire form, or with `None` removes it.
@@ -136,11 +187,12 @@ impl Vfs {
         let known = table.domains().len();
         let names = self.principals.now(table);
         let acl = value.map(|value| match Nfs4Acl::from_xattr(value, scope, &names) {
-            Ok(acl) => Ok((acl, scope)),
+            Ok(acl) => Ok((self.nfs4_acl_in_volume(acl)?, scope)),
             Err(_) if names.sids.is_full() => Err(Errno::ENOSPC),
             Err(error) => Err(error.into()),
         });
         let acl = acl.transpose()?;
+        self.keep_nfs4_strangers(ino)?;
         let numbering = Numbering { table: names.sids.into_table(), known };
         let set = self.change_for(caller, &SetNfs4Acl { ino, acl, mode, numbering });
         // To the kernel that was an xattr like any other: it goes on by mode and ACL as it knew them.

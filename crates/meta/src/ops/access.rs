@@ -4,7 +4,7 @@
 //! present ones. Where the daemon has to vouch, they are made here, beside the kernel functions that make them there; on
 //! a volume of NFSv4 ACLs by the rules of [`super::nfs4`].
 
-use acl::nfs4::Mask;
+use acl::nfs4::{self, Mask};
 use acl::posix::{self, Perm};
 use types::{Caps, Cred, Errno, FileType, Mode, XattrName};
 
@@ -19,14 +19,20 @@ impl Ctx<'_> {
         self.volume.acl == AclKind::Nfs4 && !matches!(self.vouch, Vouch::Kernel { .. })
     }
 
+    /// Whether the kernel takes the caller for somebody else.
+    pub(super) fn is_mistaken(&self) -> bool {
+        matches!(self.vouch, Vouch::Both(subject) if subject.is_mistaken())
+    }
+
     /// The caller may look names up in the directory.
     ///
     /// # Errors
     /// ESTALE where the kernel decided by what no longer holds; EACCES.
     pub(super) fn admit_search(&self, view: &mut View<'_>, dir: &Node) -> Result<(), Stop> {
-        match self.asks_nfs4() {
-            true => self.admit_mask(view, dir, Mask::SEARCH, Errno::EACCES),
-            false => self.admit(view, dir, Perm::EXECUTE),
+        match self.vouch {
+            _ if !self.asks_nfs4() => self.admit(view, dir, Perm::EXECUTE),
+            Vouch::Anyone if self.anyone_may_search(view, dir)? => Ok(()),
+            _ => self.admit_mask(view, dir, Mask::SEARCH, Errno::EACCES),
         }
     }
 
@@ -112,7 +118,7 @@ impl Ctx<'_> {
     /// # Errors
     /// Those of [`Ctx::cred`].
     pub(super) fn keeps_sgid(&self, gid: u32, told: bool) -> Result<bool, Errno> {
-        if self.asks_nfs4() {
+        if self.asks_nfs4() && !self.is_mistaken() {
             return Ok(told);
         }
         Ok(self.cred()?.map_or(told, |cred| cred.in_group(gid) || cred.caps.has(Caps::FSETID)))
@@ -123,7 +129,8 @@ impl Ctx<'_> {
     /// # Errors
     /// Those of [`Ctx::cred`].
     pub(super) fn is_without_fsetid(&self) -> Result<bool, Errno> {
-        Ok(!self.asks_nfs4() && self.cred()?.is_some_and(|cred| !cred.caps.has(Caps::FSETID)))
+        let is_told = self.asks_nfs4() && !self.is_mistaken();
+        Ok(!is_told && self.cred()?.is_some_and(|cred| !cred.caps.has(Caps::FSETID)))
     }
 
     /// Whom the daemon has to check; nobody where the kernel has.
@@ -168,6 +175,9 @@ impl Ctx<'_> {
 
     /// Whether everybody may search the directory: what is worked out of an ACL is worked out once.
     fn anyone_may_search(&self, view: &mut View<'_>, dir: &Node) -> Result<bool, Stop> {
+        if self.volume.acl == AclKind::Nfs4 {
+            return self.anyone_may_search_nfs4(view, dir);
+        }
         if dir.access_acl.is_none() || !posix::anyone_may_traverse(dir.mode.with(0o010), None) {
             return Ok(posix::anyone_may_traverse(dir.mode, None));
         }
@@ -180,6 +190,18 @@ impl Ctx<'_> {
         let acl = view.acl(dir.access_acl)?;
         let passes = posix::anyone_may_traverse(Mode::new(0o111), acl.as_deref());
         view.remember_anyone_passes(dir.access_acl, passes);
+        Ok(passes)
+    }
+
+    fn anyone_may_search_nfs4(&self, view: &mut View<'_>, dir: &Node) -> Result<bool, Stop> {
+        if let Some(known) = view.anyone_passes(dir.access_acl) {
+            return Ok(known);
+        }
+        let acl = view.nfs4_acl(dir.access_acl)?;
+        let passes = nfs4::anyone_may_traverse(dir.mode, acl.as_deref().map(nfs4::Compiled::acl));
+        if acl.is_some() {
+            view.remember_anyone_passes(dir.access_acl, passes);
+        }
         Ok(passes)
     }
 }

@@ -193,15 +193,23 @@ impl Ctx<'_> {
     }
 
     /// The caller may set or remove that xattr. Of the other namespaces the kernel leaves nothing to anybody without the
-    /// capability.
+    /// capability, if it takes him for whom he is.
+    ///
+    /// # Errors
+    /// As [`Ctx::admit_xattr`].
     pub(super) fn admit_nfs4_xattr(
         &self,
         view: &mut View<'_>,
         node: &Node,
         name: &XattrName,
     ) -> Result<(), Stop> {
+        let is_mistaken = self.is_mistaken();
         if !name.as_bytes().starts_with(b"user.") {
-            return Ok(());
+            let is_refused = is_mistaken && !self.caps()?.has(Caps::SYS_ADMIN);
+            return if is_refused { Err(Errno::EPERM.into()) } else { Ok(()) };
+        }
+        if is_mistaken && node.kind.is_dir() && node.mode.has(Mode::STICKY) {
+            self.admit_owner(node)?;
         }
         self.admit_mask(view, node, Mask::WRITE_NAMED_ATTRS, Errno::EACCES)
     }
