@@ -201,10 +201,13 @@ fn nfs4_access(cred: &Cred, want: Mask, subject: &Subject, acl: Option<&Nfs4Acl>
     by_capability(with, ground)
 }
 
-/// What capabilities add, as the operations of a volume have it.
+/// What capabilities add, as the operations of a volume have it, and the kernel by the bits that it is shown.
 pub(crate) fn nfs4_overrides(caps: Caps, subject: &Subject, acl: Option<&Nfs4Acl>) -> Mask {
-    let any_execute = subject.mode.rwx() & 0o111 != 0 || acl.is_some_and(Nfs4Acl::lets_anybody_execute);
-    nfs4::overrides(caps, subject.kind.is_dir(), any_execute)
+    let is_dir = subject.kind.is_dir();
+    let by_volume = subject.mode.rwx() & 0o111 != 0 || acl.is_some_and(Nfs4Acl::lets_anybody_execute);
+    let by_kernel =
+        acl.is_none_or(|acl| nfs4::project(acl, subject.uid, subject.gid, is_dir).rwx & 0o111 != 0);
+    nfs4::overrides(caps, is_dir, by_volume && by_kernel)
 }
 
 /// What is decided about the removal of a file: a mode says nothing of `DELETE`.

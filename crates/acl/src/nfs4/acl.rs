@@ -1,5 +1,6 @@
 //! The value: validated once, then shared.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use types::AclId;
@@ -51,10 +52,20 @@ impl Nfs4Acl {
     }
 
     /// Whether anybody at all is allowed to execute the file, which decides whether capabilities help
-    /// ([`overrides`](super::overrides)).
+    /// ([`overrides`](super::overrides)): by an entry that none before it denies to the same principal or to everyone.
     pub fn lets_anybody_execute(&self) -> bool {
-        let allows = |entry: &Entry| entry.kind == Kind::Allow && entry.mask.has(Mask::EXECUTE);
-        self.entries.iter().any(|entry| entry.is_effective() && allows(entry))
+        let mut denied = HashSet::new();
+        for entry in self.entries.iter().filter(|entry| entry.is_effective() && entry.mask.has(Mask::EXECUTE))
+        {
+            if entry.is_allow() && !denied.contains(&entry.who) {
+                return true;
+            }
+            if !entry.is_allow() && entry.who == Who::Everyone {
+                return false;
+            }
+            denied.insert(entry.who);
+        }
+        false
     }
 
     /// The same entries under other flags.
@@ -162,6 +173,22 @@ mod tests {
         let mixed = acl("A:fdn:5:r,A:i:6:r,D:fi:7:r,U:dS:8:r,A:I:EVERYONE@:x");
         assert_eq!(mixed.for_file(), acl("A::5:r,U:S:8:r,A:I:EVERYONE@:x"));
         assert_eq!(acl("flags:a,A:fi:5:r").for_file(), acl("flags:a,A::EVERYONE@:"));
+    }
+
+    #[test]
+    fn who_is_denied_before_is_nobody_who_may_execute() {
+        for text in [
+            "A::EVERYONE@:x",
+            "D::5:x,A::6:x",
+            "D:g:5:x,A::5:x",
+            "D:i:EVERYONE@:x,A::5:x",
+            "D::OWNER@:x,A::EVERYONE@:x",
+        ] {
+            assert!(acl(text).lets_anybody_execute(), "{text}");
+        }
+        for text in ["A::EVERYONE@:r", "D::5:x,A::5:x", "D::EVERYONE@:x,A::5:x", "A:i:5:x", "U:S:5:x"] {
+            assert!(!acl(text).lets_anybody_execute(), "{text}");
+        }
     }
 
     #[test]
