@@ -34,6 +34,7 @@ samba-vfs-modules  its module for NFSv4 ACLs
 smbclient        asks it for files and ACLs, as Windows would
 samba-testsuite  smbtorture, which judges it
 iproute2         gives it a network of its own
+procps           ends the helpers that it leaves
 openssl          makes the certificates of those that speak TLS
 "
 

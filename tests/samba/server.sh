@@ -13,6 +13,8 @@ cleanup() {
     if [ -n "$server" ]; then
         kill -TERM -- "-$server" 2>/dev/null || true
         wait "$server" 2>/dev/null || true
+        # The helpers that it started stay a while, and with them this script's view of all mounts.
+        while pkill -KILL --ns $$ --nslist net 'smbd|samba|rpcd'; do sleep 0.1; done
     fi
     rm -rf "$state"
 }
