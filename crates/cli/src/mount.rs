@@ -141,7 +141,7 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     };
     let broken = |what: &str, error: &dyn std::fmt::Display| Fault::new(format!("{what}: {error}")).at(&url);
     vfs.begin(&session).map_err(|errno| broken("cannot begin the session", &errno))?;
-    let house = vfs.start_housekeeping(session).map_err(|error| broken("cannot start a thread", &error));
+    let started = vfs.start_housekeeping(session).map_err(|error| broken("cannot start a thread", &error));
     let mut entry = Entry {
         device: 0,
         mountpoint,
@@ -151,20 +151,12 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
         log: args.log.clone(),
         failure: None,
     };
-    let served = house
-        .as_ref()
-        .map_err(Fault::clone)
-        .and_then(|_| serve_mounted(&vfs, &store, engine, &options, &mut entry, report));
+    let served = started.and_then(|()| serve_mounted(&vfs, &store, engine, &options, &mut entry, report));
     let ended = vfs.end().map_err(|errno| {
         broken("not all data could be stored at the end of the session", &errno)
             .advise("the log says which; what was acknowledged by fsync is safe")
     });
     let ended = ended.and(wait_uploads(&store));
-    if let Ok(house) = house {
-        house.thread().unpark();
-        // It has no result, and a panic is in the log.
-        let _ = house.join();
-    }
     match &ended {
         Ok(()) => entry.remove(),
         Err(fault) => {

@@ -2,9 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use meta::ops::{DropLocks, GetWaits, Reap, StopWaiting};
@@ -44,10 +43,13 @@ impl Vfs {
 
     /// Starts the thread that keeps the session alive, the disk at most a second behind, and removes blocks that no
     /// file refers to any more. It ends with [`Vfs::end`].
-    pub fn start_housekeeping(self: &Arc<Self>, info: SessionInfo) -> std::io::Result<JoinHandle<()>> {
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start_housekeeping(self: &Arc<Self>, info: SessionInfo) -> std::io::Result<()> {
         let vfs = Arc::clone(self);
         let since = Time::now();
-        std::thread::Builder::new().name("limen-house".into()).spawn(move || {
+        let house = std::thread::Builder::new().name("limen-house".into()).spawn(move || {
             let mut pulses = Pulses::default();
             // Of several clients the one that has been there longest cleans up for all.
             let mut elected = vfs.is_alone();
@@ -77,7 +79,20 @@ impl Vfs {
                     tracing::warn!(%errno, "housekeeping failed and will be tried again");
                 }
             }
-        })
+        })?;
+        *self.house.lock().unwrap_or_else(PoisonError::into_inner) = Some(house);
+        Ok(())
+    }
+
+    /// Waits for the housekeeping to end: a heartbeat under way would bring back a session that is off the list.
+    fn stop_housekeeping(&self) {
+        self.stopping.store(true, Ordering::Release);
+        let house = self.house.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(house) = house {
+            house.thread().unpark();
+            // It has no result, and a panic is in the log.
+            let _ = house.join();
+        }
     }
 
     /// Ends the session: all that was written is stored and durable, and nothing of it is left behind.
@@ -85,7 +100,7 @@ impl Vfs {
     /// # Errors
     /// The first thing that failed; the rest is done even so.
     pub fn end(&self) -> Result<(), Errno> {
-        self.stopping.store(true, Ordering::Release);
+        self.stop_housekeeping();
         let mut done = self.flush_all();
         for file in self.files.all().iter().filter(|file| file.is_orphan()) {
             done = done.and(self.change(&Reap { session: self.meta.session(), ino: file.ino }));
@@ -326,6 +341,19 @@ mod tests {
             let node = stranger.run(&GetNode(ino), &BY_KERNEL).unwrap();
             assert_eq!((node.size, node.mtime, node.atime), (14, shown.mtime, shown.atime));
         }
+    }
+
+    #[test]
+    fn no_heartbeat_follows_the_end_of_a_session() {
+        let vfs = Arc::new(volume(AtimeMode::Never).0);
+        let info = SessionInfo { host: "h".into(), pid: 1, mountpoint: "m".into() };
+        vfs.begin(&info).unwrap();
+        vfs.start_housekeeping(info).unwrap();
+        assert_eq!(Arc::strong_count(&vfs), 2);
+        vfs.end().unwrap();
+        assert_eq!(Arc::strong_count(&vfs), 1);
+        let sessions = vfs.meta.scan(&Scan::Sessions { after: SessionId(0), limit: 1 }).unwrap();
+        assert!(sessions.facts.records.is_empty());
     }
 
     #[test]

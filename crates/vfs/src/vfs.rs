@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use acl::idmap::Ids;
@@ -47,6 +48,7 @@ pub struct Vfs {
     pub(crate) ids: Ids,
     pub(crate) hide_unreadable: bool,
     pub(crate) stopping: AtomicBool,
+    pub(crate) house: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// What a mount may choose.
@@ -121,6 +123,7 @@ impl Vfs {
             ids: options.ids,
             hide_unreadable: options.hide_unreadable,
             stopping: AtomicBool::new(false),
+            house: Mutex::default(),
         }
     }
 

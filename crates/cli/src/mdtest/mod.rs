@@ -139,18 +139,13 @@ fn in_session<T>(
         mountpoint: join("limen mdtest ", args.dir.trim_start_matches('/')),
     };
     vfs.begin(&session).map_err(|errno| broken("cannot begin the session", &errno))?;
-    let started = vfs.start_housekeeping(session).and_then(|house| {
-        let mut threads = vec![house];
-        threads.extend(vfs.start_watching(Arc::new(NoKernel))?);
-        Ok(threads)
-    });
+    let started = vfs.start_housekeeping(session).and_then(|()| vfs.start_watching(Arc::new(NoKernel)));
     let done = started.as_ref().map_err(|error| broken("cannot start a thread", error)).and_then(|_| {
         wait_for_word(vfs);
         work()
     });
     let ended = vfs.end().map_err(|errno| broken("cannot end the session", &errno));
     for thread in started.unwrap_or_default() {
-        thread.thread().unpark();
         // It has no result.
         let _ = thread.join();
     }
