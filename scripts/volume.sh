@@ -35,8 +35,8 @@ redis_start() {
 }
 
 # Returns once the mount serves requests.
-volume_mount() {
-    "$limen" mount -d "$meta" "$mnt" || return
+volume_mount() { # [OPTION]...
+    "$limen" mount -d "$@" "$meta" "$mnt" || return
     if ! mountpoint -q "$mnt"; then
         say "limen mount returned, but $mnt is not a mount point"
         return 1

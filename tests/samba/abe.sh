@@ -42,7 +42,7 @@ for top in "$mount" "$store"; do
     cd /
 done
 cat "$here/abe.conf" >"$state/shares"
-start_server -e "s|@SHARE@|$mount|" -e "s|@MOUNT@|$mount|" -e "s|@STORE@|$store|" "$here/smb.conf" "$state/shares"
+start_server -e "s|@SHARE@|$mount|" -e "s|@TRAVERSE@|$mount|" -e "s|@MOUNT@|$mount|" -e "s|@STORE@|$store|" "$here/smb.conf" "$state/shares"
 
 listed() { # SHARE USER: the names, of directories and files
     ask "$1" "$2" 'recurse ON; ls' | grep -oE '^ +(d[0-9]{6}|file) |^\\\\d[0-9]{6}' | tr -d ' ' | sort

@@ -1,17 +1,22 @@
 #!/bin/bash
 # Samba over a mount of a volume of NFSv4 ACLs: a real smbd, and real smbclient, smbcacls and smbtorture.
 #
-#   tests/samba/run.sh MOUNTPOINT
+#   LIMEN=PROGRAM tests/samba/run.sh MOUNTPOINT
 #
 # What one side sets the other has to enforce: ACLs set through SMB hold for programs on the mount, and the other way round.
 # Then smbtorture: what comes out of each test stands in torture.txt, with the reason for each failure, which counts as
-# skipped. As root; the server has a network of its own, and is stopped at the end with all that was made for it.
+# skipped. Tests that ask for the right to pass any directory run on a second volume, of this script's own. As root; the
+# server has a network of its own, and is stopped at the end with all that was made for it.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../../scripts/lib.sh"
+# shellcheck source=scripts/volume.sh
+. "$top/scripts/volume.sh"
 
 if [ $# -ne 1 ] || [ ! -d "$1" ]; then die "usage: run.sh MOUNTPOINT"; fi
 need_root
+limen=${LIMEN:-}
+[ -x "$limen" ] || die "LIMEN says which limen mounts the second volume"
 # shellcheck source=tests/samba/server.sh
 . "$(dirname "$0")/server.sh"
 ana=limen-smb-ana ben=limen-smb-ben
@@ -21,10 +26,16 @@ for program in smbd smbclient smbcacls smbtorture smbpasswd nfs4_setfacl; do
     command -v $program >/dev/null || die "no $program here: run scripts/install-deps.sh test"
 done
 for user in $ana $ben; do add_user $user; done
-mkdir "$share"
-nfs4_setfacl -s A:fd:OWNER@:rwaDdxtTnNcCoy,A:fdg:GROUP@:rxtncy,A:fd:EVERYONE@:rwaDxtTnNcCy "$share"
+trap 'cleanup; volume_remove' EXIT
+volume_create samba nfsv4 >/dev/null
+volume_mount --bypass-traverse "$(id -u $ana)" >/dev/null
+traverse="$mnt/share"
+for directory in "$share" "$traverse"; do
+    mkdir "$directory"
+    nfs4_setfacl -s A:fd:OWNER@:rwaDdxtTnNcCoy,A:fdg:GROUP@:rxtncy,A:fd:EVERYONE@:rwaDxtTnNcCy "$directory"
+done
 
-start_server -e "s|@SHARE@|$share|" "$here/smb.conf"
+start_server -e "s|@SHARE@|$share|" -e "s|@TRAVERSE@|$traverse|" "$here/smb.conf"
 
 smb() { # USER COMMANDS
     ask share "$1" "$2"
@@ -103,9 +114,10 @@ check "and through SMB" granted smb $ben "put $state/file d/new"
 # smbtorture, a test at a time and in an empty share: what one leaves behind is another's failure.
 while read -r test expected _; do
     case $test in smb2.*) ;; *) continue ;; esac
-    expected=${expected%:}
-    rm -rf "$share"/smb2-* "$share"/torture*
-    found=$({ timeout 300 smbtorture --configfile="$state/smb.conf" "//$address/share" --user="$ana%pw" "$test" 2>&1 || true; } |
+    expected=${expected%:} name=share
+    if [ "$test" != "${test%@*}" ]; then name=${test#*@}; fi
+    rm -rf {"$share","$traverse"}/{smb2-*,torture*}
+    found=$({ timeout 300 smbtorture --configfile="$state/smb.conf" "//$address/$name" --user="$ana%pw" "${test%@*}" 2>&1 || true; } |
         sed -n 's/^\(success\|failure\|error\|skip\): .*/\1/p' | tail -n 1)
     if [ "$found" != "$expected" ]; then
         say "FAILED: $test: ${found:-no result}, expected $expected"
