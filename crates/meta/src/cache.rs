@@ -150,6 +150,8 @@ fn known(record: &Record, kind: AclKind) -> Option<(Key, Value)> {
     })
 }
 
+/// The ACL with this id: a text that reads well and has another hash is another ACL, such as one that lost its first entries,
+/// which denied something.
 fn parse_acl(id: AclId, text: Option<&str>, kind: AclKind) -> Option<Acl> {
     let Some(text) = text else {
         tracing::error!(acl = %id, "an inode refers to an ACL that is not stored; access to it is refused");
@@ -157,13 +159,14 @@ fn parse_acl(id: AclId, text: Option<&str>, kind: AclKind) -> Option<Acl> {
     };
     let parsed = match kind {
         AclKind::Nfs4 => Nfs4Acl::from_storage(text)
-            .map(|acl| Acl::Nfs4(Arc::new(nfs4::Compiled::new(acl))))
+            .map(|acl| (acl.id(), Acl::Nfs4(Arc::new(nfs4::Compiled::new(acl)))))
             .map_err(|error| error.to_string()),
         AclKind::Posix | AclKind::Off => PosixAcl::from_storage(text)
-            .map(|acl| Acl::Posix(Arc::new(acl)))
+            .map(|acl| (acl.id(), Acl::Posix(Arc::new(acl))))
             .map_err(|error| error.to_string()),
     };
     parsed
+        .and_then(|(is, acl)| if is == id { Ok(acl) } else { Err(format!("it is the ACL {is}")) })
         .inspect_err(|error| {
             tracing::error!(acl = %id, %error, "a stored ACL is corrupt; access by it is refused");
         })

@@ -72,6 +72,15 @@ pub enum Problem {
         says: u32,
         is: u32,
     },
+    /// An NFSv4 ACL names a Windows domain by this number, and the volume's table has only so many.
+    AclDomain {
+        ino: Ino,
+        id: AclId,
+        says: u32,
+        is: u32,
+    },
+    /// The volume's table of Windows domains is none.
+    Domains,
     NoTarget {
         ino: Ino,
     },
@@ -141,6 +150,8 @@ impl Problem {
             Problem::AclMissing { .. } => "acl-missing",
             Problem::AclDamaged { .. } => "acl-damaged",
             Problem::AclMode { .. } => "acl-mode",
+            Problem::AclDomain { .. } => "acl-domain",
+            Problem::Domains => "domains",
             Problem::NoTarget { .. } => "no-target",
             Problem::TargetLength { .. } => "target-length",
             Problem::Row { .. } => "row",
@@ -154,9 +165,11 @@ impl Problem {
 
     pub fn place(&self) -> Place {
         match self {
-            Problem::NoRoot | Problem::Shared { .. } | Problem::Usage { .. } | Problem::Counter { .. } => {
-                Place::Volume
-            }
+            Problem::NoRoot
+            | Problem::Domains
+            | Problem::Shared { .. }
+            | Problem::Usage { .. }
+            | Problem::Counter { .. } => Place::Volume,
             Problem::EntryWithoutInode { dir, name, .. }
             | Problem::EntryKind { dir, name, .. }
             | Problem::SecondName { dir, name, .. } => Place::Entry(*dir, name.clone()),
@@ -168,6 +181,7 @@ impl Problem {
             | Problem::AclMissing { ino, .. }
             | Problem::AclDamaged { ino, .. }
             | Problem::AclMode { ino, .. }
+            | Problem::AclDomain { ino, .. }
             | Problem::NoTarget { ino }
             | Problem::TargetLength { ino, .. }
             | Problem::Row { ino, .. }
@@ -204,6 +218,10 @@ impl fmt::Display for Problem {
             Problem::AclMode { says, is, .. } => {
                 write!(f, "its mode says {says:03o}, and its access ACL {is:03o}")
             }
+            Problem::AclDomain { id, says, is, .. } => {
+                write!(f, "its ACL {id} names Windows domain {says}, and the volume's table has {is}")
+            }
+            Problem::Domains => f.write_str("the table of Windows domains is damaged"),
             Problem::NoTarget { .. } => f.write_str("the symbolic link points nowhere"),
             Problem::TargetLength { says, is, .. } => {
                 write!(f, "the symbolic link says {says} bytes, and its target has {is}")

@@ -7,10 +7,11 @@ use types::{AclId, Errno, FileType, Ino, Mode, Name};
 
 use super::Problem;
 use crate::driver::{Ctx, Failure, Meta, Op, Plan, Vouch};
+use crate::ops::reserve;
 use crate::record::{Counter, Node, Want};
-use crate::txn::Effect;
+use crate::txn::{Access, Effect};
 use crate::view::{Stop, View};
-use crate::volume::DIR_BYTES;
+use crate::volume::{AclKind, DIR_BYTES};
 
 /// The directory in the root, made when needed, that takes what has no name.
 pub const LOST_AND_FOUND: &str = "lost+found";
@@ -85,6 +86,22 @@ impl Op for Repair<'_> {
                 }
                 effects.push(Effect::DropOrphan { session: *session, ino: *ino });
             }
+            // An NFSv4 ACL decides whatever the mode says, so nobody may more by a mode that agrees with it.
+            Problem::AclMode { ino, says, .. } if ctx.volume.acl == AclKind::Nfs4 => {
+                let node = view.node(*ino)?.ok_or(GONE)?;
+                let acl = view.nfs4_acl(node.access_acl)?.ok_or(GONE)?;
+                if node.mode.rwx() != *says {
+                    return Err(GONE);
+                }
+                let mode = node.mode.without(0o777).with(acl.acl().mode_bits());
+                effects.push(Effect::SetAccess { ino: *ino, access: Access { mode, ..Access::from(&node) } });
+            }
+            Problem::AclDomain { says, .. } => {
+                reserve(view, *says, &mut effects)?;
+                if effects.is_empty() {
+                    return Err(GONE);
+                }
+            }
             Problem::TargetLength { ino, .. } => {
                 view.inode(*ino)?;
                 let target = view.symlink(*ino)?.ok_or(GONE)?;
@@ -119,6 +136,7 @@ impl Op for Repair<'_> {
             | Problem::AclMissing { .. }
             | Problem::AclDamaged { .. }
             | Problem::AclMode { .. }
+            | Problem::Domains
             | Problem::NoTarget { .. }
             | Problem::Row { .. }
             | Problem::SliceSize { .. }

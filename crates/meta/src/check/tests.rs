@@ -1,5 +1,7 @@
 //! Each kind of damage, found by its name and, where that is promised, repaired; with windows of a few records as well.
 
+mod nfs4;
+
 use std::sync::Arc;
 
 use types::{
@@ -39,13 +41,17 @@ fn blocks(pos: u32, len: u32, id: u64, offset: u32, size: u32) -> Slice {
 
 impl Sample {
     fn new() -> Self {
+        Self::of(AclKind::Posix)
+    }
+
+    fn of(kind: AclKind) -> Self {
         let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
         let volume = Volume {
             name: "test".into(),
             uuid: "0b6a1a4e-6d1c-4b53-9d5a-0a4f2b1f4f10".into(),
             storage: "memory".into(),
             bucket: String::new(),
-            acl: AclKind::Posix,
+            acl: kind,
             policy: Default::default(),
             compression: "none".into(),
             encryption: String::new(),
@@ -71,8 +77,12 @@ impl Sample {
         let inline = Slice { pos: 50, len: 3, source: SliceSource::Inline(b"abc"[..].into()) };
         s.run(&Write { ino: s.f, slices: vec![(ChunkIndex(0), inline)], end: 53, mtime: Time::now() });
         s.run(&CopyRange { from: s.f, offset: 10, to: copy, to_offset: 0, len: 80 });
-        let acl = acl::posix::PosixAcl::from_text("u::rw,u:5:rw,g::r,m::rw,o::-").unwrap();
-        s.run(&SetAcl { ino: s.f, which: AclType::Access, acl: Some(acl), kill_sgid: false });
+        if kind == AclKind::Nfs4 {
+            s.run(&nfs4::set(s.f));
+        } else {
+            let acl = acl::posix::PosixAcl::from_text("u::rw,u:5:rw,g::r,m::rw,o::-").unwrap();
+            s.run(&SetAcl { ino: s.f, which: AclType::Access, acl: Some(acl), kill_sgid: false });
+        }
         s.orphan = s.run(&MakeOrphan(s.make_op(s.d, "x", MakeKind::Regular))).ino;
         for at in 0..20 {
             let dir = s.make(s.sub, &format!("dir{at}"), MakeKind::Directory);
@@ -248,11 +258,13 @@ fn drop_edge(parent: Ino, text: &str) -> Effect {
 
 #[test]
 fn a_whole_volume_has_no_problem() {
-    let s = Sample::new();
-    for window in [2, 3, 7, WINDOW] {
-        assert_eq!(s.problems(window), [], "windows of {window}");
+    for kind in [AclKind::Posix, AclKind::Nfs4] {
+        let s = Sample::of(kind);
+        for window in [2, 3, 7, WINDOW] {
+            assert_eq!(s.problems(window), [], "{kind:?}, windows of {window}");
+        }
+        assert_eq!(unused_acls(&*s.engine).unwrap(), (1, 0));
     }
-    assert_eq!(unused_acls(&*s.engine).unwrap(), (1, 0));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Inodes one by one, and the names that lead to them.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use acl::nfs4::Nfs4Acl;
 use acl::posix::PosixAcl;
@@ -8,6 +9,7 @@ use types::{AclId, FileType, Ino, Name};
 
 use super::{Problem, Totals, walk};
 use crate::engine::{Engine, EngineError};
+use crate::ops::domains_in;
 use crate::record::{Edge, Node, Record, Want};
 use crate::volume::AclKind;
 
@@ -50,7 +52,7 @@ pub(super) fn check(
     report: Report<'_>,
     progress: Progress<'_>,
 ) -> Result<(), EngineError> {
-    let mut acls = Acls::new(engine)?;
+    let mut acls = Acls::new(engine, report)?;
     let mut after = Ino(0);
     loop {
         let first = after == Ino(0);
@@ -213,12 +215,24 @@ impl Window {
     }
 }
 
-/// The permission bits of ACLs that were read, by id, or what is wrong with them.
+/// ACLs that were read, by id, or what is wrong with them.
 #[derive(Debug)]
 struct Acls {
     /// They are NFSv4 ACLs.
     nfs4: bool,
-    found: HashMap<AclId, Result<u32, Fault>>,
+    /// How many Windows domains the volume knows; where that is damaged, none is missed.
+    domains: Option<u32>,
+    found: HashMap<AclId, Result<Whole, Fault>>,
+}
+
+/// What an ACL has to agree with.
+#[derive(Clone, Copy, Debug)]
+struct Whole {
+    id: AclId,
+    /// The permission bits that it stands for.
+    rwx: u32,
+    /// The highest number of a domain that it names.
+    domain: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -228,14 +242,18 @@ enum Fault {
 }
 
 impl Acls {
-    fn new(engine: &dyn Engine) -> Result<Self, EngineError> {
-        let nfs4 = match engine.read(&[Want::Settings])?.records.first() {
-            Some(Record::Settings(settings)) => {
-                settings.get("acl").is_some_and(|kind| kind == AclKind::Nfs4.name())
-            }
-            _ => false,
+    fn new(engine: &dyn Engine, report: Report<'_>) -> Result<Self, EngineError> {
+        let settings = match engine.read(&[Want::Settings])?.records.first() {
+            Some(Record::Settings(settings)) => Arc::clone(settings),
+            _ => Arc::default(),
         };
-        Ok(Acls { nfs4, found: HashMap::new() })
+        let nfs4 = settings.get("acl").is_some_and(|kind| kind == AclKind::Nfs4.name());
+        let table = domains_in(&settings);
+        if nfs4 && table.is_none() {
+            report(Problem::Domains);
+        }
+        let domains = table.map(|table| u32::try_from(table.domains().len()).unwrap_or(u32::MAX));
+        Ok(Acls { nfs4, domains, found: HashMap::new() })
     }
 
     fn read(&mut self, engine: &dyn Engine, nodes: &[Node]) -> Result<(), EngineError> {
@@ -254,7 +272,7 @@ impl Acls {
             let Record::Acl(id, text) = record else { continue };
             let found = match text.map(|text| self.parse(&text)) {
                 None => Err(Fault::Missing),
-                Some(Some((is, mode))) if is == id => Ok(mode),
+                Some(Some(whole)) if whole.id == id => Ok(whole),
                 Some(_) => Err(Fault::Damaged),
             };
             self.found.insert(id, found);
@@ -262,14 +280,13 @@ impl Acls {
         Ok(())
     }
 
-    /// The id and the permission bits of an ACL.
-    fn parse(&self, text: &str) -> Option<(AclId, u32)> {
+    fn parse(&self, text: &str) -> Option<Whole> {
         if self.nfs4 {
             let acl = Nfs4Acl::from_storage(text).ok()?;
-            Some((acl.id(), acl.mode_bits()))
+            Some(Whole { id: acl.id(), rwx: acl.mode_bits(), domain: acl.highest_domain() })
         } else {
             let acl = PosixAcl::from_storage(text).ok()?;
-            Some((acl.id(), acl.equiv_mode().0))
+            Some(Whole { id: acl.id(), rwx: acl.equiv_mode().0, domain: 0 })
         }
     }
 }
@@ -290,10 +307,16 @@ fn check_nodes(
         let ino = node.ino;
         for id in acl_ids(node) {
             match acls.found.get(&id) {
-                Some(Ok(mode)) if id == node.access_acl && *mode != node.mode.rwx() => {
-                    report(Problem::AclMode { ino, says: node.mode.rwx(), is: *mode });
+                Some(Ok(Whole { rwx, domain, .. })) => {
+                    if id == node.access_acl && *rwx != node.mode.rwx() {
+                        report(Problem::AclMode { ino, says: node.mode.rwx(), is: *rwx });
+                    }
+                    if let Some(is) = acls.domains
+                        && is < *domain
+                    {
+                        report(Problem::AclDomain { ino, id, says: *domain, is });
+                    }
                 }
-                Some(Ok(_)) => {}
                 Some(Err(Fault::Damaged)) => report(Problem::AclDamaged { ino, id }),
                 Some(Err(Fault::Missing)) | None => report(Problem::AclMissing { ino, id }),
             }

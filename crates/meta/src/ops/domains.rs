@@ -11,6 +11,7 @@ use acl::nfs4::Nfs4Acl;
 use types::Errno;
 
 use crate::driver::{Ctx, Op, Plan};
+use crate::record::Settings;
 use crate::txn::Effect;
 use crate::view::{Stop, View};
 
@@ -43,8 +44,17 @@ impl Op for GetDomains {
 }
 
 fn stored(view: &mut View<'_>) -> Result<DomainTable, Stop> {
-    let Some(text) = view.setting(SETTING)? else { return Ok(DomainTable::default()) };
-    Ok(DomainTable::from_storage(&text).ok_or(Errno::EIO)?)
+    let text = view.setting(SETTING)?;
+    Ok(parse(text.as_deref()).ok_or(Errno::EIO)?)
+}
+
+/// The table that is among these settings of a volume; none where it is damaged.
+pub fn domains_in(settings: &Settings) -> Option<DomainTable> {
+    parse(settings.get(SETTING).map(String::as_str))
+}
+
+fn parse(text: Option<&str>) -> Option<DomainTable> {
+    text.map_or_else(|| Some(DomainTable::default()), DomainTable::from_storage)
 }
 
 /// The ACL with its identities as the volume numbers them; domains that are new to the volume join its table.
@@ -73,4 +83,25 @@ pub(super) fn settle(
         effects.push(Effect::PutSetting { name: SETTING, value: table.to_storage() });
     }
     Ok(settled)
+}
+
+/// Takes the numbers up to `reach` that are free, so that no domain to come is given one that ACLs name already, and with it
+/// what these grant. They go to domains of the null authority (`S-1-0`, [MS-DTYP] 2.4.1.1), in which nobody is. Nothing is
+/// done where none is free.
+///
+/// # Errors
+/// EIO where the table is damaged; ENOSPC where it has no room for so many.
+pub(crate) fn reserve(view: &mut View<'_>, reach: u32, effects: &mut Vec<Effect>) -> Result<(), Stop> {
+    let mut table = stored(view)?;
+    let before = table.domains().len();
+    let mut numbers = 0..=u32::MAX;
+    while table.domains().len() < reach as usize {
+        // One that is there already takes no number, and the next one is tried.
+        let domain = numbers.next().and_then(|number| format!("S-1-0-{number}").parse().ok());
+        table.append(domain.ok_or(Errno::EIO)?).ok_or(Errno::ENOSPC)?;
+    }
+    if table.domains().len() > before {
+        effects.push(Effect::PutSetting { name: SETTING, value: table.to_storage() });
+    }
+    Ok(())
 }

@@ -21,7 +21,8 @@ mod xattr;
 
 pub use accessed::{Accessed, AtimeMode};
 pub use acl::{AclType, SetAcl};
-pub use domains::{GetDomains, Numbering};
+pub(crate) use domains::reserve;
+pub use domains::{GetDomains, Numbering, domains_in};
 pub use link::Link;
 pub use lock::{DropLocks, FindLock, GetWaits, Locked, StopWaiting, TakeLock, Unlock};
 pub use look::{GetAcl, GetNode, GetSlices, GetUsage, GetXattrs, Lookup, ReadLink};

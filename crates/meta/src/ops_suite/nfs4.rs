@@ -27,6 +27,7 @@ pub(super) const CASES: &[Case] = &[
     ("what_is_only_shown_is_not_given_away", what_is_only_shown_is_not_given_away),
     ("new_inodes_inherit_remembered_or_not", new_inodes_inherit_remembered_or_not),
     ("a_damaged_acl_refuses_all_but_its_replacement", a_damaged_acl_refuses_all_but_its_replacement),
+    ("the_longest_acl_is_kept_and_decides", the_longest_acl_is_kept_and_decides),
 ];
 
 pub(super) fn nfs4_volume(policy: Policy) -> Volume {
@@ -423,8 +424,8 @@ fn a_damaged_acl_refuses_all_but_its_replacement(factory: Factory<'_>) {
     let c = fresh_nfs4(factory);
     let d = dir(&c, "d", "A::2:rwx");
     let f = file(&c, d, "f", "A::2:rwx");
-    let damage = |ino, text: Option<&str>| {
-        let id = AclId(if text.is_some() { 77 } else { 78 });
+    let damage = |ino: Ino, text: Option<&str>| {
+        let id = AclId(u128::from(ino.0) << 64 | u128::from(text.is_some()));
         let access = Access { access_acl: id, ..Access::from(&c.node(ino)) };
         let put = text.map(|text| Effect::PutAcl { id, text: text.into() });
         let effects = put.into_iter().chain([Effect::SetAccess { ino, access }]).collect();
@@ -432,6 +433,11 @@ fn a_damaged_acl_refuses_all_but_its_replacement(factory: Factory<'_>) {
             .commit(&[Txn { op_id: OpId(u128::from(ino.0) << 8), guards: Vec::new(), effects }])
             .unwrap();
     };
+    // A good ACL, but not the one that had this number.
+    let g = file(&c, ROOT, "g", "D::2:w,A::2:rwx");
+    damage(g, Some("A::2:rwx"));
+    let opened = c.stranger().run_as(&Admit { ino: g, want: Mask::WRITE_DATA }, &user(2));
+    assert_eq!(opened, Err(Errno::EIO));
     damage(d, None);
     damage(f, Some("u::rwx,g::r-x,o::r-x"));
     let s = c.stranger();
@@ -453,4 +459,39 @@ fn a_damaged_acl_refuses_all_but_its_replacement(factory: Factory<'_>) {
     let root = able(0, Caps::DAC_OVERRIDE | Caps::FOWNER);
     assert!(s.run_as(&Unlink { parent: d, name: n("f"), open: None }, &root).is_ok());
     assert_eq!(s.node(d).access_acl, AclId::NONE);
+}
+
+/// More entries than fit an xattr; they come by chmod, which adds some, and by other ways than mounts.
+fn the_longest_acl_is_kept_and_decides(factory: Factory<'_>) {
+    let c = fresh_nfs4(factory);
+    let entries = |last: &str| {
+        let mut all: Vec<String> = (1..Nfs4Acl::MAX_ENTRIES)
+            .map(|n| format!("A:fdg:{}:rwaxdDtTnNcCoy", 4_000_000_000 + n as u32))
+            .collect();
+        all.push(last.to_owned());
+        all.join(",")
+    };
+    let text = entries("A::7:rx");
+    let d = dir(&c, "d", &text);
+    assert_eq!(acl(&text).entries().len(), 8_000);
+    let f = file(&c, ROOT, "f", &entries("A::7:r").replace("A:fdg:", "A:g:"));
+    let s = c.stranger();
+    assert_eq!(s.run(&GetNfs4Acl(d)).unwrap(), acl(&text));
+    let read = Admit { ino: f, want: Mask::READ_DATA };
+    assert_eq!((s.run_as(&read, &user(7)), s.run_as(&read, &user(8))), (Ok(()), Err(Errno::EACCES)));
+    let member = Vouch::Daemon(Cred::new(8, 8, &[4_000_000_001, 4_000_007_999], Caps::NONE));
+    assert_eq!(s.run_as(&read, &member), Ok(()));
+    // What would be longer is refused, and changes nothing.
+    let before = c.node(d);
+    let one_more = Nfs4Acl::from_storage(&format!("{text},A::8:r"));
+    assert_eq!(one_more, Err(nfs4::AclError::TooLong));
+    let audited = dir(&c, "audited", "U:S:EVERYONE@:w,A::OWNER@:rwaxC");
+    let whole = SetNfs4Acl { acl: Some((acl(&text), Scope::Access)), ..set(audited, "A::9:r") };
+    let kept = c.node(audited);
+    assert_eq!(c.run(&whole), Err(Errno::E2BIG), "the entry that audits would stay");
+    assert_eq!(c.node(audited), kept);
+    let made = c.make(d, "new", MakeKind::Regular, 0o644);
+    assert_eq!(made.unwrap_err(), Errno::E2BIG, "entries of the mode would join those inherited");
+    assert_eq!((c.node(d).access_acl, c.node(d).mode), (before.access_acl, before.mode));
+    check(&c);
 }
