@@ -5,6 +5,8 @@
 //!
 //! A node changed by several effects, or by several transactions of the batch, is read once and written once: it stands
 //! in [`Batch::nodes`] between. So does what the batch adds to the volume's usage. Both are written by [`Batch::flush`].
+//! Where no other process writes, nodes stand there for the batches that follow too: most of them change the same
+//! directories.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -19,20 +21,37 @@ use crate::rows;
 /// How many operation ids are remembered for repetitions.
 const REMEMBERED_OPS: usize = 16_384;
 
+/// How many nodes stand in memory from one batch to the next, some 200 bytes each.
+const REMEMBERED_NODES: usize = 4096;
+
 /// The transactions that went into one SQLite transaction so far.
 pub(crate) struct Batch<'c> {
     conn: &'c Connection,
     seq: u64,
-    nodes: HashMap<Ino, Loaded>,
+    nodes: Nodes,
+    /// Which of them may be stale.
+    stale: Vec<Ino>,
     inodes_delta: i64,
     blocks_delta: i64,
     applied: HashMap<OpId, Seq>,
 }
 
+/// Nodes that were read or changed. Those that a batch took are lost if it fails.
+pub(crate) type Nodes = HashMap<Ino, Loaded>;
+
 /// A node as the batch left it; `stale` if its row is still to be written. An absent node has no row.
-struct Loaded {
+#[derive(Debug)]
+pub(crate) struct Loaded {
     node: Option<Node>,
     stale: bool,
+}
+
+/// What a batch leaves, once it is committed.
+pub(crate) struct Finished {
+    pub(crate) applied: HashMap<OpId, Seq>,
+    /// Of the last commit.
+    pub(crate) seq: u64,
+    pub(crate) nodes: Nodes,
 }
 
 /// The operations this handle committed last. A retry comes from the handle that made the first attempt, since no other
@@ -59,9 +78,17 @@ impl Remembered {
 }
 
 impl<'c> Batch<'c> {
-    /// A batch in the transaction open on `conn`, after commit `seq`.
-    pub(crate) fn new(conn: &'c Connection, seq: u64) -> Self {
-        Batch { conn, seq, nodes: HashMap::new(), inodes_delta: 0, blocks_delta: 0, applied: HashMap::new() }
+    /// A batch in the transaction open on `conn`, after commit `seq`; `nodes` are what their rows say.
+    pub(crate) fn new(conn: &'c Connection, seq: u64, nodes: Nodes) -> Self {
+        Batch {
+            conn,
+            seq,
+            nodes,
+            stale: Vec::new(),
+            inodes_delta: 0,
+            blocks_delta: 0,
+            applied: HashMap::new(),
+        }
     }
 
     /// Checks all guards, then applies all effects.
@@ -91,14 +118,19 @@ impl<'c> Batch<'c> {
         Ok(Outcome::Committed { seq: Seq(self.seq), nodes })
     }
 
-    /// Writes everything out and says which operations were applied, and the last one's commit number.
-    pub(crate) fn finish(mut self) -> Result<(HashMap<OpId, Seq>, u64)> {
+    /// Writes everything out.
+    pub(crate) fn finish(mut self) -> Result<Finished> {
         self.flush()?;
-        Ok((self.applied, self.seq))
+        let mut nodes = self.nodes;
+        if nodes.len() > REMEMBERED_NODES {
+            nodes.clear();
+        }
+        Ok(Finished { applied: self.applied, seq: self.seq, nodes })
     }
 
     fn flush(&mut self) -> Result<()> {
-        for loaded in self.nodes.values_mut().filter(|loaded| loaded.stale) {
+        for ino in self.stale.drain(..) {
+            let Some(loaded) = self.nodes.get_mut(&ino).filter(|loaded| loaded.stale) else { continue };
             if let Some(node) = &loaded.node {
                 const SQL: &str = "UPDATE node SET kind = ?2, mode = ?3, uid = ?4, gid = ?5, rdev = ?6, nlink = ?7, \
                                    size = ?8, atime = ?9, mtime = ?10, ctime = ?11, access_acl = ?12, \
@@ -119,6 +151,9 @@ impl<'c> Batch<'c> {
         let conn = self.conn;
         Ok(match guard {
             Guard::EdgeIs { parent, name, ino } => {
+                if self.nodes.contains_key(ino) {
+                    return Ok(read::edge(conn, *parent, name)?.is_some_and(|edge| edge.ino == *ino));
+                }
                 // Who removes or renames an entry changes the inode behind it: both come with one statement.
                 let Some((edge, node)) = read::entry(conn, *parent, name)? else { return Ok(false) };
                 self.nodes.entry(edge.ino).or_insert(Loaded { node, stale: false });
@@ -268,6 +303,7 @@ impl<'c> Batch<'c> {
         self.blocks_delta -= node.blocks() as i64;
         effect.apply_to(&mut node);
         self.blocks_delta += node.blocks() as i64;
+        self.stale.push(ino);
         self.nodes.insert(ino, Loaded { node: Some(node), stale: true });
         Ok(())
     }

@@ -4,14 +4,14 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use meta::{Engine, EngineError, Facts, Outcome, Page, Scan, Seq, Txn, Want};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use crate::commit::{Batch, Remembered};
+use crate::commit::{Batch, Finished, Nodes, Remembered};
 use crate::config::Options;
 use crate::error::{OpenError, engine_error, is_full};
 use crate::fold::{Folder, LOG_PAGES};
@@ -48,6 +48,10 @@ pub struct SqliteEngine {
 struct Writer {
     conn: Connection,
     remembered: Remembered,
+    /// What the rows say, while nobody else writes.
+    nodes: Nodes,
+    /// There while this handle's [`SqliteEngine::lock_exclusive`] is held.
+    alone: Weak<File>,
 }
 
 /// The write-ahead log, to be synced. SQLite itself would sync it only with each commit (`synchronous = FULL`) or when
@@ -114,7 +118,12 @@ impl SqliteEngine {
             path: path.to_owned(),
             readers: Pool::new(options.readers),
             folder: Folder::new(path),
-            writer: GroupCommit::new(Writer { conn, remembered: Remembered::default() }),
+            writer: GroupCommit::new(Writer {
+                conn,
+                remembered: Remembered::default(),
+                nodes: Nodes::new(),
+                alone: Weak::new(),
+            }),
             committed: AtomicU64::new(0),
             log,
             commits: AtomicU64::new(0),
@@ -127,7 +136,11 @@ impl SqliteEngine {
     /// # Errors
     /// [`LockError::AlreadyMounted`] while another process, or another lock in this one, has it.
     pub fn lock_exclusive(&self) -> Result<MountLock, LockError> {
-        MountLock::take(&self.path, Sharing::Alone)
+        let lock = MountLock::take(&self.path, Sharing::Alone)?;
+        let mut writer = self.writer.writer();
+        writer.nodes.clear();
+        writer.alone = lock.watch();
+        Ok(lock)
     }
 
     /// Takes the right to mount the volume together with others that take it by this call.
@@ -201,15 +214,20 @@ impl SqliteEngine {
         writer: &mut Writer,
         members: &[&[Txn]],
     ) -> rusqlite::Result<Vec<Vec<Outcome>>> {
-        let Writer { conn, remembered } = writer;
+        let Writer { conn, remembered, nodes, alone } = writer;
         let before = self.committed.load(Ordering::Relaxed);
-        let (outcomes, applied, seq) = in_transaction(conn, "BEGIN IMMEDIATE", || {
-            let mut batch = Batch::new(conn, before);
+        let is_alone = || alone.strong_count() > 0;
+        let known = if is_alone() { std::mem::take(nodes) } else { Nodes::new() };
+        let (outcomes, finished) = in_transaction(conn, "BEGIN IMMEDIATE", || {
+            let mut batch = Batch::new(conn, before, known);
             let run = |member: &&[Txn]| member.iter().map(|txn| batch.run(txn, remembered)).collect();
             let outcomes: Vec<Vec<Outcome>> = members.iter().map(run).collect::<rusqlite::Result<_>>()?;
-            let (applied, seq) = batch.finish()?;
-            Ok((outcomes, applied, seq))
+            Ok((outcomes, batch.finish()?))
         })?;
+        let Finished { applied, seq, nodes: left } = finished;
+        if is_alone() {
+            *nodes = left;
+        }
         remembered.extend(applied);
         self.committed.store(seq, Ordering::Release);
         if seq > before {
@@ -230,7 +248,7 @@ impl Engine for SqliteEngine {
         if txns.iter().all(|txn| txn.effects.is_empty()) {
             // Guards alone need no writer.
             return self.snapshot(|conn, seq| {
-                let mut batch = Batch::new(conn, seq);
+                let mut batch = Batch::new(conn, seq, Nodes::new());
                 txns.iter().map(|txn| batch.run(txn, &Remembered::default())).collect()
             });
         }
@@ -259,6 +277,7 @@ impl Engine for SqliteEngine {
         });
         wipe.map_err(|error| engine_error(&self.path, &error))?;
         writer.remembered = Remembered::default();
+        writer.nodes.clear();
         self.committed.fetch_add(1, Ordering::Release);
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 
 /// Why a volume could not be locked.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +21,7 @@ pub enum LockError {
 /// locks, which a process loses all at once when it closes any descriptor of the file.
 #[derive(Debug)]
 pub struct MountLock {
-    _file: File,
+    file: Arc<File>,
 }
 
 /// Whether others may have the volume mounted too.
@@ -55,7 +56,12 @@ impl MountLock {
         if sharing == Sharing::Alone {
             write!(file, "{}", std::process::id()).map_err(io)?;
         }
-        Ok(MountLock { _file: file })
+        Ok(MountLock { file: Arc::new(file) })
+    }
+
+    /// What tells whether the right is still held.
+    pub(crate) fn watch(&self) -> Weak<File> {
+        Arc::downgrade(&self.file)
     }
 }
 

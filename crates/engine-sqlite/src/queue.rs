@@ -19,7 +19,7 @@ use meta::{EngineError, Outcome, Txn};
 const BATCH_TXNS: usize = 256;
 
 /// How often a caller whose transactions wait lets others run before it sleeps.
-const YIELDS: u32 = 100;
+const YIELDS: u32 = 300;
 
 pub(crate) type Answer = Result<Vec<Outcome>, EngineError>;
 
@@ -42,6 +42,8 @@ struct Waiter {
     answer: Mutex<Option<Answer>>,
     /// It was woken, or would have been: there is an answer, or nobody leads.
     told: AtomicBool,
+    /// Set with the state locked, before it sleeps.
+    asleep: AtomicBool,
     wake: Condvar,
 }
 
@@ -75,6 +77,7 @@ impl<W> GroupCommit<W> {
                 state.waiting.retain(|other| !Arc::ptr_eq(other, &waiter));
                 return self.lead(state, &waiter.txns, work);
             }
+            waiter.asleep.store(true, Ordering::Relaxed);
             state = waiter.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -100,13 +103,16 @@ impl<W> GroupCommit<W> {
 
 impl Waiter {
     fn new(txns: &[Txn]) -> Self {
-        let (answer, told) = (Mutex::new(None), AtomicBool::new(false));
-        Waiter { txns: txns.to_vec(), answer, told, wake: Condvar::new() }
+        let (told, asleep) = (AtomicBool::new(false), AtomicBool::new(false));
+        Waiter { txns: txns.to_vec(), answer: Mutex::new(None), told, asleep, wake: Condvar::new() }
     }
 
+    /// What it is woken for was done with the state locked: if it does not sleep by now, it sees that before it would.
     fn wake(&self) {
         self.told.store(true, Ordering::Release);
-        self.wake.notify_one();
+        if self.asleep.load(Ordering::Relaxed) {
+            self.wake.notify_one();
+        }
     }
 
     /// Lets others run for about as long as a commit takes. Who sleeps is woken by the kernel only after that.

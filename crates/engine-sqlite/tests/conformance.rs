@@ -1,9 +1,22 @@
-//! The conformance suite on a database in a temporary directory.
+//! The conformance suite on a database in a temporary directory, by a handle that is alone and by one that need not be.
 
 use engine_sqlite::{Options, SqliteEngine};
+use tempfile::TempDir;
 
-meta::engine_conformance!(|| {
+fn new() -> (SqliteEngine, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let options = Options { create: true, ..Options::default() };
     (SqliteEngine::open(&directory.path().join("v.db"), &options).unwrap(), directory)
-});
+}
+
+mod alone {
+    meta::engine_conformance!(|| {
+        let (engine, directory) = super::new();
+        let lock = engine.lock_exclusive().unwrap();
+        (engine, (directory, lock))
+    });
+}
+
+mod shared {
+    meta::engine_conformance!(super::new);
+}

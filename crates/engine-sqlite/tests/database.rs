@@ -194,6 +194,28 @@ fn one_process_at_a_time_mounts() {
 }
 
 #[test]
+fn what_was_known_while_alone_is_forgotten_when_others_may_have_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("v.db");
+    let (one, other) = (create(&path), open(&path).unwrap());
+    let touch = |nanos| Effect::Touch {
+        ino: Ino(10),
+        atime: None,
+        mtime: None,
+        ctime: Some(Time::from_nanos(nanos)),
+    };
+    let lock = one.lock_exclusive().unwrap();
+    commit(&one, add_file(10)).unwrap();
+    drop(lock);
+    let grow = Effect::SetSize { ino: Ino(10), size: 7 };
+    commit(&other, txn(Vec::new(), vec![grow])).unwrap();
+    let guard = || Guard::Size { ino: Ino(10), size: 7 };
+    commit(&one, txn(vec![guard()], vec![touch(1)])).unwrap();
+    let _lock = one.lock_exclusive().unwrap();
+    commit(&one, txn(vec![guard()], vec![touch(2)])).unwrap();
+}
+
+#[test]
 fn threads_share_commits() {
     const THREADS: u64 = 8;
     const EACH: u64 = 200;

@@ -1,9 +1,11 @@
-//! The rules of the operations, on a database in a temporary directory.
+//! The rules of the operations, on a database in a temporary directory, as on a mount that is alone.
 
 use engine_sqlite::{Options, SqliteEngine};
 
 meta::ops_suite!(|| {
     let directory = tempfile::tempdir().unwrap();
     let options = Options { create: true, ..Options::default() };
-    (SqliteEngine::open(&directory.path().join("v.db"), &options).unwrap(), directory)
+    let engine = SqliteEngine::open(&directory.path().join("v.db"), &options).unwrap();
+    let lock = engine.lock_exclusive().unwrap();
+    (engine, (directory, lock))
 });

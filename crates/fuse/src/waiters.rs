@@ -54,7 +54,8 @@ impl Waiters {
             return reply.error(Errno::ENOLCK);
         }
         state.waiting.push(Waiting { reply, ino, asked });
-        self.tell(state);
+        state.news = true;
+        self.changed.notify_one();
     }
 
     /// The caller of a request was interrupted: if it waits here it is answered EINTR.
@@ -76,7 +77,7 @@ impl Waiters {
     pub(crate) fn end(&self) {
         let mut state = self.lock();
         state.ended = true;
-        self.tell(state);
+        self.changed.notify_one();
     }
 
     /// Starts the thread that asks; it ends with [`Waiters::end`].
@@ -111,9 +112,13 @@ impl Waiters {
         }
     }
 
+    /// Almost every file is closed while nobody waits: then no thread is woken. Those who are being asked for stand in no
+    /// list meanwhile; whoever asks looks for news afterwards.
     fn tell(&self, mut state: MutexGuard<'_, State>) {
         state.news = true;
-        self.changed.notify_one();
+        if !state.waiting.is_empty() {
+            self.changed.notify_one();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
