@@ -5,8 +5,8 @@
 //!
 //! A node changed by several effects, or by several transactions of the batch, is read once and written once: it stands
 //! in [`Batch::nodes`] between. So does what the batch adds to the volume's usage. Both are written by [`Batch::flush`].
-//! Where no other process writes, nodes stand there for the batches that follow too: most of them change the same
-//! directories.
+//! Where no other process writes ([`Alone`]), nodes stand there for the batches that follow too, for most of them change
+//! the same directories; and the usage is only counted on in memory, for its row would be one more page in each commit.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -29,6 +29,9 @@ pub(crate) struct Batch<'c> {
     conn: &'c Connection,
     seq: u64,
     nodes: Nodes,
+    /// The usage before `inodes_delta` and `blocks_delta`, where its row is behind; `None` where that holds.
+    counted: Option<Usage>,
+    is_alone: bool,
     /// Which of them may be stale.
     stale: Vec<Ino>,
     inodes_delta: i64,
@@ -36,12 +39,12 @@ pub(crate) struct Batch<'c> {
     applied: HashMap<OpId, Seq>,
 }
 
-/// Nodes that were read or changed. Those that a batch took are lost if it fails.
-pub(crate) type Nodes = HashMap<Ino, Loaded>;
+/// Nodes that were read or changed.
+type Nodes = HashMap<Ino, Loaded>;
 
 /// A node as the batch left it; `stale` if its row is still to be written. An absent node has no row.
 #[derive(Debug)]
-pub(crate) struct Loaded {
+struct Loaded {
     node: Option<Node>,
     stale: bool,
 }
@@ -51,7 +54,26 @@ pub(crate) struct Finished {
     pub(crate) applied: HashMap<OpId, Seq>,
     /// Of the last commit.
     pub(crate) seq: u64,
-    pub(crate) nodes: Nodes,
+    pub(crate) alone: Option<Alone>,
+}
+
+/// What a handle knows by itself for as long as no other writes.
+#[derive(Debug, Default)]
+pub(crate) struct Alone {
+    nodes: Nodes,
+    /// The usage, where its row is behind.
+    pub(crate) counted: Option<Usage>,
+}
+
+impl Alone {
+    pub(crate) fn counting(counted: Option<Usage>) -> Alone {
+        Alone { counted, ..Alone::default() }
+    }
+
+    /// For a batch, which gives it back. If it fails, the nodes are to be read again.
+    pub(crate) fn lend(&mut self) -> Alone {
+        Alone { nodes: std::mem::take(&mut self.nodes), counted: self.counted }
+    }
 }
 
 /// The operations this handle committed last. A retry comes from the handle that made the first attempt, since no other
@@ -78,17 +100,25 @@ impl Remembered {
 }
 
 impl<'c> Batch<'c> {
-    /// A batch in the transaction open on `conn`, after commit `seq`; `nodes` are what their rows say.
-    pub(crate) fn new(conn: &'c Connection, seq: u64, nodes: Nodes) -> Self {
-        Batch {
+    /// A batch in the transaction open on `conn`, after commit `seq`.
+    pub(crate) fn new(conn: &'c Connection, seq: u64, alone: Option<Alone>) -> Result<Self> {
+        let is_alone = alone.is_some();
+        let Alone { nodes, mut counted } = alone.unwrap_or_default();
+        if is_alone && counted.is_none() && !read::is_usage_exact(conn)? {
+            // Who was alone before has died. Counted now, for what the batch changes is added to it.
+            counted = Some(read::usage(conn)?);
+        }
+        Ok(Batch {
             conn,
             seq,
             nodes,
+            counted,
+            is_alone,
             stale: Vec::new(),
             inodes_delta: 0,
             blocks_delta: 0,
             applied: HashMap::new(),
-        }
+        })
     }
 
     /// Checks all guards, then applies all effects.
@@ -101,7 +131,7 @@ impl<'c> Batch<'c> {
             if !self.holds(guard)? {
                 let wants: Vec<Want> = txn.guards.iter().map(Guard::want).collect();
                 self.flush()?;
-                return Ok(Outcome::Conflict(read::facts(self.conn, Seq(self.seq), &wants)?));
+                return Ok(Outcome::Conflict(read::facts(self.conn, Seq(self.seq), &wants, self.counted)?));
             }
         }
         if txn.effects.is_empty() {
@@ -125,7 +155,8 @@ impl<'c> Batch<'c> {
         if nodes.len() > REMEMBERED_NODES {
             nodes.clear();
         }
-        Ok(Finished { applied: self.applied, seq: self.seq, nodes })
+        let alone = self.is_alone.then_some(Alone { nodes, counted: self.counted });
+        Ok(Finished { applied: self.applied, seq: self.seq, alone })
     }
 
     fn flush(&mut self) -> Result<()> {
@@ -140,9 +171,22 @@ impl<'c> Batch<'c> {
             loaded.stale = false;
         }
         if (self.inodes_delta, self.blocks_delta) != (0, 0) {
-            const SQL: &str = "UPDATE usage SET inodes = inodes + ?1, blocks = blocks + ?2";
-            self.conn.prepare_cached(SQL)?.execute([self.inodes_delta, self.blocks_delta])?;
+            if self.is_alone {
+                let usage = self.usage()?;
+                self.count(usage)?;
+            } else {
+                const SQL: &str = "UPDATE usage SET inodes = inodes + ?1, blocks = blocks + ?2";
+                self.conn.prepare_cached(SQL)?.execute([self.inodes_delta, self.blocks_delta])?;
+            }
             (self.inodes_delta, self.blocks_delta) = (0, 0);
+        }
+        Ok(())
+    }
+
+    /// Keeps the usage in memory from here on.
+    fn count(&mut self, usage: Usage) -> Result<()> {
+        if self.counted.replace(usage).is_none() {
+            self.conn.prepare_cached("UPDATE usage SET exact = 0")?.execute([])?;
         }
         Ok(())
     }
@@ -272,9 +316,15 @@ impl<'c> Batch<'c> {
             Effect::AddUsage { inodes, blocks } => {
                 // What the batch has added so far must not be lost to the bound.
                 self.flush()?;
-                const SQL: &str =
-                    "UPDATE usage SET inodes = max(inodes + ?1, 0), blocks = max(blocks + ?2, 0)";
-                conn.prepare_cached(SQL)?.execute([inodes, blocks])?;
+                if self.is_alone {
+                    let Usage { inodes: all, blocks: full } = self.usage()?;
+                    let add = u64::saturating_add_signed;
+                    self.count(Usage { inodes: add(all, *inodes), blocks: add(full, *blocks) })?;
+                } else {
+                    const SQL: &str =
+                        "UPDATE usage SET inodes = max(inodes + ?1, 0), blocks = max(blocks + ?2, 0)";
+                    conn.prepare_cached(SQL)?.execute([inodes, blocks])?;
+                }
             }
         }
         Ok(())
@@ -291,7 +341,7 @@ impl<'c> Batch<'c> {
     }
 
     fn usage(&self) -> Result<Usage> {
-        let stored = read::usage(self.conn)?;
+        let stored = self.counted.map_or_else(|| read::usage(self.conn), Ok)?;
         Ok(Usage {
             inodes: stored.inodes.wrapping_add_signed(self.inodes_delta),
             blocks: stored.blocks.wrapping_add_signed(self.blocks_delta),
@@ -354,6 +404,12 @@ impl<'c> Batch<'c> {
         }
         Ok(())
     }
+}
+
+/// Makes the row of the usage right, in a transaction of its own.
+pub(crate) fn write_usage(conn: &Connection, usage: Usage) -> Result<()> {
+    const SQL: &str = "UPDATE usage SET inodes = ?1, blocks = ?2, exact = 1";
+    conn.prepare_cached(SQL)?.execute([int(usage.inodes), int(usage.blocks)]).map(drop)
 }
 
 /// Runs an INSERT or UPDATE whose parameters are the columns of a node in their order; says how many rows it changed.

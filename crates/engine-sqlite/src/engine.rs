@@ -4,14 +4,14 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use meta::{Engine, EngineError, Facts, Outcome, Page, Scan, Seq, Txn, Want};
+use meta::{Engine, EngineError, Facts, Outcome, Page, Scan, Seq, Txn, Usage, Want};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use crate::commit::{Batch, Finished, Nodes, Remembered};
+use crate::commit::{Alone, Batch, Finished, Remembered, write_usage};
 use crate::config::Options;
 use crate::error::{OpenError, engine_error, is_full};
 use crate::fold::{Folder, LOG_PAGES};
@@ -38,20 +38,32 @@ pub struct SqliteEngine {
     readers: Pool,
     folder: Folder,
     writer: GroupCommit<Writer>,
+    /// Changed by who has the writer.
+    sole: Mutex<Sole>,
     committed: AtomicU64,
     log: Log,
     commits: AtomicU64,
     transactions: AtomicU64,
 }
 
+/// The right to be alone, and what is known because of it.
+#[derive(Debug)]
+struct Sole {
+    /// There while this handle's [`SqliteEngine::lock_exclusive`] is held.
+    lock: Weak<File>,
+    known: Alone,
+}
+
+impl Sole {
+    fn known(&mut self) -> Option<&mut Alone> {
+        (self.lock.strong_count() > 0).then_some(&mut self.known)
+    }
+}
+
 #[derive(Debug)]
 struct Writer {
     conn: Connection,
     remembered: Remembered,
-    /// What the rows say, while nobody else writes.
-    nodes: Nodes,
-    /// There while this handle's [`SqliteEngine::lock_exclusive`] is held.
-    alone: Weak<File>,
 }
 
 /// The write-ahead log, to be synced. SQLite itself would sync it only with each commit (`synchronous = FULL`) or when
@@ -118,12 +130,8 @@ impl SqliteEngine {
             path: path.to_owned(),
             readers: Pool::new(options.readers),
             folder: Folder::new(path),
-            writer: GroupCommit::new(Writer {
-                conn,
-                remembered: Remembered::default(),
-                nodes: Nodes::new(),
-                alone: Weak::new(),
-            }),
+            writer: GroupCommit::new(Writer { conn, remembered: Remembered::default() }),
+            sole: Mutex::new(Sole { lock: Weak::new(), known: Alone::default() }),
             committed: AtomicU64::new(0),
             log,
             commits: AtomicU64::new(0),
@@ -137,9 +145,8 @@ impl SqliteEngine {
     /// [`LockError::AlreadyMounted`] while another process, or another lock in this one, has it.
     pub fn lock_exclusive(&self) -> Result<MountLock, LockError> {
         let lock = MountLock::take(&self.path, Sharing::Alone)?;
-        let mut writer = self.writer.writer();
-        writer.nodes.clear();
-        writer.alone = lock.watch();
+        let _writer = self.writer.writer();
+        *self.sole() = Sole { lock: lock.watch(), known: Alone::default() };
         Ok(lock)
     }
 
@@ -150,6 +157,14 @@ impl SqliteEngine {
     pub fn lock_shared(&self) -> Result<MountLock, LockError> {
         let lock = MountLock::take(&self.path, Sharing::Shared)?;
         self.log.shared.store(true, Ordering::Relaxed);
+        // One that was alone may have died.
+        let writer = self.writer.writer();
+        let conn = &writer.conn;
+        in_transaction(conn, "BEGIN IMMEDIATE", || {
+            if read::is_usage_exact(conn)? { Ok(()) } else { write_usage(conn, read::usage(conn)?) }
+        })
+        .map_err(|error| LockError::Io { path: self.path.clone(), error: io::Error::other(error) })?;
+        drop(writer);
         Ok(lock)
     }
 
@@ -193,6 +208,27 @@ impl SqliteEngine {
         run().map_err(|error| engine_error(&self.path, &error))
     }
 
+    fn sole(&self) -> MutexGuard<'_, Sole> {
+        self.sole.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The usage, if it is known better than its row says.
+    fn counted(&self) -> Option<Usage> {
+        self.sole().known()?.counted
+    }
+
+    /// Makes the usage's row right, until the next batch.
+    fn write_usage(&self) -> rusqlite::Result<()> {
+        if self.counted().is_none() {
+            return Ok(());
+        }
+        let writer = self.writer.writer();
+        let Some(usage) = self.counted() else { return Ok(()) };
+        in_transaction(&writer.conn, "BEGIN IMMEDIATE", || write_usage(&writer.conn, usage))?;
+        self.sole().known.counted = None;
+        Ok(())
+    }
+
     /// Commits a batch of callers. Should the batch fail, each is tried by itself, so that none pays for another's
     /// failure.
     fn commit_batch(&self, writer: &mut Writer, members: &[&[Txn]]) -> Vec<Answer> {
@@ -214,19 +250,18 @@ impl SqliteEngine {
         writer: &mut Writer,
         members: &[&[Txn]],
     ) -> rusqlite::Result<Vec<Vec<Outcome>>> {
-        let Writer { conn, remembered, nodes, alone } = writer;
+        let Writer { conn, remembered } = writer;
         let before = self.committed.load(Ordering::Relaxed);
-        let is_alone = || alone.strong_count() > 0;
-        let known = if is_alone() { std::mem::take(nodes) } else { Nodes::new() };
+        let alone = self.sole().known().map(Alone::lend);
         let (outcomes, finished) = in_transaction(conn, "BEGIN IMMEDIATE", || {
-            let mut batch = Batch::new(conn, before, known);
+            let mut batch = Batch::new(conn, before, alone)?;
             let run = |member: &&[Txn]| member.iter().map(|txn| batch.run(txn, remembered)).collect();
             let outcomes: Vec<Vec<Outcome>> = members.iter().map(run).collect::<rusqlite::Result<_>>()?;
             Ok((outcomes, batch.finish()?))
         })?;
-        let Finished { applied, seq, nodes: left } = finished;
-        if is_alone() {
-            *nodes = left;
+        let Finished { applied, seq, alone } = finished;
+        if let (Some(known), Some(left)) = (self.sole().known(), alone) {
+            *known = left;
         }
         remembered.extend(applied);
         self.committed.store(seq, Ordering::Release);
@@ -241,14 +276,16 @@ impl SqliteEngine {
 
 impl Engine for SqliteEngine {
     fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
-        self.snapshot(|conn, seq| read::facts(conn, Seq(seq), wants))
+        let counted = self.counted();
+        self.snapshot(|conn, seq| read::facts(conn, Seq(seq), wants, counted))
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
         if txns.iter().all(|txn| txn.effects.is_empty()) {
             // Guards alone need no writer.
+            let counted = self.counted();
             return self.snapshot(|conn, seq| {
-                let mut batch = Batch::new(conn, seq, Nodes::new());
+                let mut batch = Batch::new(conn, seq, Some(Alone::counting(counted)))?;
                 txns.iter().map(|txn| batch.run(txn, &Remembered::default())).collect()
             });
         }
@@ -260,6 +297,10 @@ impl Engine for SqliteEngine {
     }
 
     fn sync(&self) -> Result<(), EngineError> {
+        if let Err(error) = self.write_usage() {
+            // It is counted anew when it is asked for.
+            tracing::warn!(%error, "the usage could not be written");
+        }
         self.log.sync(self.committed.load(Ordering::Acquire)).map_err(|error| {
             let message = format!("{}: the log cannot be synced: {error}", self.path.display());
             EngineError::permanent(message).with_errno(types::Errno::EIO)
@@ -273,11 +314,11 @@ impl Engine for SqliteEngine {
             for table in schema::TABLES {
                 conn.execute(&format!("DELETE FROM {table}"), [])?;
             }
-            conn.execute("UPDATE usage SET inodes = 0, blocks = 0", [])
+            write_usage(conn, Usage::default())
         });
         wipe.map_err(|error| engine_error(&self.path, &error))?;
         writer.remembered = Remembered::default();
-        writer.nodes.clear();
+        self.sole().known = Alone::default();
         self.committed.fetch_add(1, Ordering::Release);
         Ok(())
     }

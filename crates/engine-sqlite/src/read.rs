@@ -21,11 +21,14 @@ macro_rules! node_columns {
 }
 pub(crate) use node_columns;
 
-/// Answers every want, in order.
-pub(crate) fn facts(conn: &Connection, seq: Seq, wants: &[Want]) -> Result<Facts> {
+/// Answers every want, in order; with `counted` about the usage where it is known better than its row says.
+pub(crate) fn facts(conn: &Connection, seq: Seq, wants: &[Want], counted: Option<Usage>) -> Result<Facts> {
     let mut records = Vec::with_capacity(wants.len() * 2);
     for want in wants {
-        answer(conn, want, &mut records)?;
+        match (want, counted) {
+            (Want::Usage, Some(counted)) => records.push(Record::Usage(counted)),
+            _ => answer(conn, want, &mut records)?,
+        }
     }
     Ok(Facts { seq, records })
 }
@@ -162,9 +165,17 @@ pub(crate) fn counter(conn: &Connection, which: Counter) -> Result<u64> {
     Ok(value.map_or(0, uint))
 }
 
+/// By the row, or where that is behind by all nodes.
 pub(crate) fn usage(conn: &Connection) -> Result<Usage> {
-    let mut statement = conn.prepare_cached("SELECT inodes, blocks FROM usage")?;
+    const SQL: &str = "SELECT iif(exact, inodes, (SELECT count(*) FROM node)), \
+                       iif(exact, blocks, (SELECT coalesce(sum((size + 4095) / 4096), 0) FROM node WHERE kind = 8)) \
+                       FROM usage";
+    let mut statement = conn.prepare_cached(SQL)?;
     statement.query_row([], |row| Ok(Usage { inodes: uint(row.get(0)?), blocks: uint(row.get(1)?) }))
+}
+
+pub(crate) fn is_usage_exact(conn: &Connection) -> Result<bool> {
+    conn.prepare_cached("SELECT exact FROM usage")?.query_row([], |row| row.get(0))
 }
 
 pub(crate) fn edge_at(row: &Row<'_>, at: usize) -> Result<Edge> {

@@ -216,6 +216,42 @@ fn what_was_known_while_alone_is_forgotten_when_others_may_have_written() {
 }
 
 #[test]
+fn usage_is_right_however_a_handle_that_is_alone_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("v.db");
+    let usage = |engine: &SqliteEngine| match engine.read(&[Want::Usage]).unwrap().records[..] {
+        [Record::Usage(Usage { inodes, blocks })] => (inodes, blocks),
+        ref records => panic!("{records:?}"),
+    };
+    let is_exact = || {
+        let conn = rusqlite::Connection::open(&path).unwrap();
+        conn.query_row("SELECT exact FROM usage", [], |row| row.get::<_, bool>(0)).unwrap()
+    };
+    let one = create(&path);
+    let lock = one.lock_exclusive().unwrap();
+    commit(&one, add_file(10)).unwrap();
+    commit(&one, add_file(11)).unwrap();
+    // Another one does not go by the row.
+    assert_eq!((usage(&one), usage(&open(&path).unwrap()), is_exact()), ((2, 2), (2, 2), false));
+    one.sync().unwrap();
+    assert_eq!((usage(&one), is_exact()), ((2, 2), true));
+    commit(&one, add_file(12)).unwrap();
+    assert!(!is_exact());
+    // As if it were killed.
+    drop((one, lock));
+    let two = open(&path).unwrap();
+    let lock = two.lock_exclusive().unwrap();
+    commit(&two, add_file(13)).unwrap();
+    assert_eq!(usage(&two), (4, 4));
+    drop((two, lock));
+    let three = open(&path).unwrap();
+    let _lock = three.lock_shared().unwrap();
+    assert!(is_exact());
+    commit(&three, add_file(14)).unwrap();
+    assert_eq!((usage(&three), is_exact()), ((5, 5), true));
+}
+
+#[test]
 fn threads_share_commits() {
     const THREADS: u64 = 8;
     const EACH: u64 = 200;
