@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use keyspace::{Keyspace, decode_log};
 use meta::{Change, Changes, EngineError};
+use pool::{Asked, Failed};
 use tokio::runtime::Runtime;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use types::SessionId;
 
 use crate::connect::Connection;
-use crate::error::{Asked, engine_error};
 use crate::grpc::{CallError, Channel, Stream};
 use crate::read::seq;
 use crate::wire::{
@@ -38,8 +38,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(250);
 
 impl EtcdChanges {
     /// Begins to watch; what is committed after this returns is told.
-    pub(crate) fn open(connection: Connection, keys: Arc<Keyspace>) -> Result<Self, EngineError> {
-        let (runtime, mut channel, op_timeout) = connection.into_parts();
+    pub(crate) fn open(mut connection: Connection, keys: Arc<Keyspace>) -> Result<Self, EngineError> {
         let proved = Instant::now();
         let logs = keys.logs();
         let create = WatchCreateRequest {
@@ -48,16 +47,13 @@ impl EtcdChanges {
             filters: vec![NO_DELETE],
         };
         let request = WatchRequest { union: Some(WatchUnion::Create(create)) };
-        let opened = runtime.block_on(async {
-            let begin = async {
-                let mut stream = channel.stream(WATCH, &request).await?;
-                let first: WatchResponse = stream.message().await?;
-                Ok((stream, first))
-            };
-            let late = || Err(CallError::Lost(format!("no answer within {op_timeout:?}")));
-            timeout(op_timeout, begin).await.unwrap_or_else(|_| late())
+        let opened = connection.run(async |channel| {
+            let mut stream = channel.stream(WATCH, &request).await?;
+            let first: WatchResponse = stream.message().await?;
+            Ok((stream, first))
         });
-        let (stream, first) = opened.map_err(|error| engine_error(Asked::Look, &error))?;
+        let (stream, first) = opened.map_err(failed)?;
+        let (runtime, channel, op_timeout) = connection.into_parts();
         if !first.created || first.canceled {
             let reason = first.cancel_reason;
             return Err(EngineError::permanent(format!("etcd refuses to tell of changes: {reason}")));
@@ -90,7 +86,7 @@ impl EtcdChanges {
     fn receive(&mut self, deadline: Instant) -> Result<Option<WatchResponse>, EngineError> {
         let stream = &mut self.stream;
         match self.runtime.block_on(async { timeout_at(deadline, stream.message()).await }) {
-            Ok(message) => message.map(Some).map_err(|error| engine_error(Asked::Look, &error)),
+            Ok(message) => message.map(Some).map_err(failed),
             Err(_late) => Ok(None),
         }
     }
@@ -106,7 +102,7 @@ impl EtcdChanges {
                 let message = format!("etcd: no word on the stream of changes for {:?}", self.op_timeout);
                 return Err(EngineError::transient(message));
             }
-            self.stream.send(&ask).map_err(|error| engine_error(Asked::Look, &error))?;
+            self.stream.send(&ask).map_err(failed)?;
             let deadline = (Instant::now() + ASK_AGAIN).min(asked + self.op_timeout);
             while !is_heard && let Some(response) = self.receive(deadline)? {
                 is_heard = self.take(response)?;
@@ -127,6 +123,10 @@ impl EtcdChanges {
         changes.sort_by_key(|change| change.seq);
         changes
     }
+}
+
+fn failed(error: CallError) -> EngineError {
+    error.engine_error("etcd", Asked::Look)
 }
 
 impl Changes for EtcdChanges {

@@ -7,15 +7,14 @@
 //! ctime if it is later, and the usage has a lane for each who writes.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use keyspace::{
     Above, Access, Batch, Done, Fresh, Options, Recall, Snapshot, disagree, is_needed, likely, wants,
 };
 use meta::{EngineError, ErrorKind, Facts, Outcome, Txn};
+use pool::Asked;
 
 use crate::engine::Shared;
-use crate::error::Asked;
 use crate::read::{fetch, read_seq, seq};
 use crate::request::{self, ROOM};
 use crate::wire::{TXN, TxnRequest, TxnResponse};
@@ -51,7 +50,7 @@ impl Shared {
         let mut read_at = 0;
         for attempt in 0..ATTEMPTS {
             if attempt > PATIENT {
-                std::thread::sleep(self.pause(attempt));
+                self.jitter.pause(attempt);
             }
             let source = Recall::new(&snapshot, &self.memory);
             let options = Options { blind: true, lane, most_claims: self.max_ops - ROOM, show: false };
@@ -138,7 +137,8 @@ impl Shared {
 
     fn send(&self, batch: &Batch, request: &TxnRequest) -> Result<TxnResponse, EngineError> {
         let asked = if batch.writes.is_empty() { Asked::Look } else { Asked::Change };
-        self.with_connection(asked, |connection| connection.run(|channel| channel.call(TXN, request)))
+        self.pool
+            .request(asked, |connection| connection.run(|channel| channel.call(TXN, request)))
             .inspect_err(|_| {
                 // Nobody knows what stands there now.
                 batch.writes.iter().for_each(|write| self.memory.forget(write.key()));
@@ -148,7 +148,7 @@ impl Shared {
     fn read_again(&self, accesses: &BTreeSet<Access>) -> Result<(Snapshot, i64), EngineError> {
         let accesses: Vec<Access> = accesses.iter().cloned().collect();
         let mut snapshot = Snapshot::default();
-        let revision = self.with_connection(Asked::Look, |connection| {
+        let revision = self.pool.request(Asked::Look, |connection| {
             fetch(connection, &accesses, 0, self.max_ops, &mut snapshot)
         })?;
         self.memory.note_snapshot(&self.keys, &snapshot, revision.unsigned_abs());
@@ -158,12 +158,6 @@ impl Shared {
     fn note_writes(&self, batch: &Batch, revision: i64) {
         self.memory.note_writes(&batch.writes, revision.unsigned_abs());
         self.done.note(batch.writes.iter().filter_map(|write| self.keys.parse_log(write.key())));
-    }
-
-    /// Up to some milliseconds, more the more often others were faster; no two wait for just as long.
-    fn pause(&self, attempt: u32) -> Duration {
-        let most_us = 200 * u64::from(attempt.min(50));
-        Duration::from_micros(self.random() % most_us.max(1))
     }
 }
 

@@ -1,18 +1,18 @@
 //! A connection: one HTTP/2 connection, and the runtime that the thread which uses it drives.
 
+use std::fmt::Display;
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use meta::EngineError;
-use pool::Connect;
+use pool::{Asked, Connect, Failed, Host};
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio_rustls::TlsConnector;
 
-use crate::config::Config;
-use crate::error::{Asked, engine_error};
+use crate::config::{Config, PORT};
 use crate::grpc::{CallError, Channel};
 use crate::wire::{AUTHENTICATE, AuthenticateRequest, AuthenticateResponse};
 
@@ -35,28 +35,26 @@ impl Connector {
         Connector { config, good: AtomicUsize::new(0) }
     }
 
-    async fn open(&self, host: &str, port: u16) -> Result<Channel, EngineError> {
-        let broken =
-            |error: &dyn std::fmt::Display| EngineError::transient(format!("{host}:{port}: {error}"));
-        let tcp = TcpStream::connect((host, port)).await.map_err(|error| broken(&error))?;
+    async fn open(&self, host: &Host) -> Result<Channel, EngineError> {
+        let address = host.address(PORT);
+        let broken = |error: &dyn Display| EngineError::transient(format!("{address}: {error}"));
+        let refused = |error: &dyn Display| EngineError::permanent(format!("{address}: {error}"));
+        let tcp = TcpStream::connect(&address).await.map_err(|error| broken(&error))?;
         tcp.set_nodelay(true).map_err(|error| broken(&error))?;
-        let authority =
-            if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        let mut channel = match &self.config.tls {
-            None => Channel::open(tcp, authority, "http").await.map_err(|error| broken(&error))?,
+        let opened = match &self.config.tls {
+            None => Channel::open(tcp, address.clone(), "http").await,
             Some(config) => {
-                let name = ServerName::try_from(host.to_owned())
-                    .map_err(|error| EngineError::permanent(format!("{host}: {error}")))?;
+                let name = ServerName::try_from(host.name.clone()).map_err(|error| refused(&error))?;
                 let tls = TlsConnector::from(config.clone()).connect(name, tcp).await;
-                let tls = tls.map_err(|error| EngineError::permanent(format!("{host}:{port}: {error}")))?;
-                Channel::open(tls, authority, "https").await.map_err(|error| broken(&error))?
+                Channel::open(tls.map_err(|error| refused(&error))?, address.clone(), "https").await
             }
         };
+        let mut channel = opened.map_err(|error| broken(&error))?;
         if let Some((user, password)) = &self.config.login {
             let request = AuthenticateRequest { name: user.clone(), password: password.reveal().to_owned() };
             let answer: Result<AuthenticateResponse, CallError> = channel.call(AUTHENTICATE, &request).await;
             let token = answer.and_then(|answer| channel.set_token(&answer.token));
-            token.map_err(|error| engine_error(Asked::Look, &error))?;
+            token.map_err(|error| error.engine_error(self.place(), Asked::Look))?;
         }
         Ok(channel)
     }
@@ -77,11 +75,12 @@ impl Connect for Connector {
         let first = self.good.load(Ordering::Relaxed);
         let mut failure = EngineError::permanent("there is no host to connect to");
         for number in (0..count).map(|step| (first + step) % count) {
-            let Some((host, port)) = self.config.hosts.get(number) else { continue };
+            let Some(host) = self.config.hosts.get(number) else { continue };
             let opened = runtime.block_on(async {
                 let limit = params.connect_timeout;
-                tokio::time::timeout(limit, self.open(host, *port)).await.unwrap_or_else(|_| {
-                    Err(EngineError::transient(format!("{host}:{port}: no answer within {limit:?}")))
+                tokio::time::timeout(limit, self.open(host)).await.unwrap_or_else(|_| {
+                    let address = host.address(PORT);
+                    Err(EngineError::transient(format!("{address}: no answer within {limit:?}")))
                 })
             });
             match opened {
@@ -93,6 +92,10 @@ impl Connect for Connector {
             }
         }
         Err(failure)
+    }
+
+    fn place(&self) -> &str {
+        "etcd"
     }
 }
 

@@ -1,17 +1,14 @@
 //! The engine: its connections, what it remembers, and the boundary it implements.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use keyspace::{DoneOps, Keyspace, LAYOUT_VERSION, Lanes, Memory, OpenError, Span, Upkeep, Write};
+use keyspace::{DoneOps, Keyspace, LAYOUT_VERSION, Lanes, Memory, Span, Upkeep, Write};
 use meta::{Changes, Engine, EngineError, Facts, Outcome, Page, Scan, Txn, Want};
-use pool::{Connect, Pool, Url};
+use pool::{Asked, Connect, Jitter, OpenError, Pool, Url};
 
 use crate::changes::EtcdChanges;
 use crate::config::Config;
 use crate::connect::Connector;
-use crate::error::Asked;
 use crate::request;
 use crate::schema;
 use crate::upkeep;
@@ -33,8 +30,7 @@ pub(crate) struct Shared {
     pub(crate) done: DoneOps,
     pub(crate) max_ops: usize,
     pub(crate) compaction: bool,
-    random: RandomState,
-    drawn: AtomicU64,
+    pub(crate) jitter: Jitter,
 }
 
 impl EtcdEngine {
@@ -51,17 +47,15 @@ impl EtcdEngine {
         // No prefix has a slash, so that none is the beginning of another.
         let keys = Arc::new(Keyspace::new(format!("{prefix}/")));
         let (max_ops, compaction, params) = (config.max_txn_ops, config.compaction, config.params.clone());
-        let random = RandomState::new();
         let shared = Arc::new(Shared {
             keys: Arc::clone(&keys),
             pool: Pool::new(Connector::new(config), &params),
             memory: Memory::default(),
-            lanes: Lanes::new(random.hash_one("lanes")),
+            lanes: Lanes::default(),
             done: DoneOps::default(),
             max_ops,
             compaction,
-            random,
-            drawn: AtomicU64::new(0),
+            jitter: Jitter::default(),
         });
         let mut connection = shared.pool.get()?;
         schema::prepare(&mut connection, &keys, &prefix, create)?;
@@ -88,7 +82,7 @@ impl EtcdEngine {
     }
 
     fn status(&self) -> Result<StatusResponse, EngineError> {
-        self.shared.with_connection(Asked::Look, |connection| {
+        self.shared.pool.request(Asked::Look, |connection| {
             connection.run(|channel| channel.call(STATUS, &StatusRequest {}))
         })
     }
@@ -129,11 +123,5 @@ impl Engine for EtcdEngine {
         // A connection of its own: it lives as long as the stream.
         let connection = self.shared.pool.connector().connect()?;
         Ok(Some(Box::new(EtcdChanges::open(connection, Arc::clone(&self.shared.keys))?)))
-    }
-}
-
-impl Shared {
-    pub(crate) fn random(&self) -> u64 {
-        self.random.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed))
     }
 }

@@ -28,4 +28,4 @@ mod upkeep;
 mod wire;
 
 pub use engine::EtcdEngine;
-pub use keyspace::OpenError;
+pub use pool::OpenError;

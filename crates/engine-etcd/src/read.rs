@@ -2,10 +2,10 @@
 
 use keyspace::{Access, Answer, Snapshot, Source, answer};
 use meta::{EngineError, Facts, Seq, Want};
+use pool::Asked;
 
 use crate::connect::Connection;
 use crate::engine::Shared;
-use crate::error::{Asked, engine_error};
 use crate::grpc::CallError;
 use crate::request;
 use crate::wire::{TXN, TxnRequest, TxnResponse};
@@ -81,7 +81,7 @@ impl Shared {
         let fetch = |accesses: &[Access], at: Option<u64>| {
             let mut found = Snapshot::default();
             let at = at.and_then(|at| i64::try_from(at).ok()).unwrap_or(0);
-            let revision = self.with_connection(Asked::Look, |connection| {
+            let revision = self.pool.request(Asked::Look, |connection| {
                 fetch(connection, accesses, at, self.max_ops, &mut found)
             })?;
             Ok((found, revision.unsigned_abs()))
@@ -92,22 +92,6 @@ impl Shared {
 
     /// Has the server carry out a transaction that changes something.
     pub(crate) fn transact(&self, request: &TxnRequest) -> Result<TxnResponse, EngineError> {
-        self.with_connection(Asked::Change, |connection| connection.run(|channel| channel.call(TXN, request)))
-    }
-
-    /// Runs a request on a connection of the pool, which is closed should it fail.
-    pub(crate) fn with_connection<T>(
-        &self,
-        asked: Asked,
-        work: impl FnOnce(&mut Connection) -> Result<T, CallError>,
-    ) -> Result<T, EngineError> {
-        let mut connection = self.pool.get()?;
-        work(&mut connection).map_err(|error| {
-            connection.mark_broken();
-            if !matches!(error, CallError::Status(..)) {
-                self.pool.clear();
-            }
-            engine_error(asked, &error)
-        })
+        self.pool.request(Asked::Change, |connection| connection.run(|channel| channel.call(TXN, request)))
     }
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use keyspace::{Access, Fold, Snapshot, Upkeep, Write, fold};
 use meta::EngineError;
+use pool::Asked;
 
 use crate::engine::Shared;
-use crate::error::Asked;
 use crate::read::fetch;
 use crate::request;
 use crate::wire::{COMPACT, CompactionRequest, CompactionResponse};
@@ -43,12 +43,12 @@ impl Shared {
         let mut snapshot = Snapshot::default();
         let version = [Access::Key(self.keys.version())];
         let now =
-            self.with_connection(Asked::Look, |connection| fetch(connection, &version, 0, 1, &mut snapshot));
+            self.pool.request(Asked::Look, |connection| fetch(connection, &version, 0, 1, &mut snapshot));
         let Ok(now) = now else { return last };
         if self.compaction && last > 0 && now > last {
             let request = CompactionRequest { revision: last };
             // Another client may have been faster, which the server calls an error.
-            let compacted = self.with_connection(Asked::Look, |connection| {
+            let compacted = self.pool.request(Asked::Look, |connection| {
                 connection.run(|channel| channel.call::<CompactionResponse>(COMPACT, &request))
             });
             if let Err(error) = compacted {
@@ -62,7 +62,7 @@ impl Shared {
     fn fold_lanes(&self) -> Result<(), EngineError> {
         let lanes = Access::Span(self.keys.lanes());
         let mut snapshot = Snapshot::default();
-        let read_at = self.with_connection(Asked::Look, |connection| {
+        let read_at = self.pool.request(Asked::Look, |connection| {
             fetch(connection, std::slice::from_ref(&lanes), 0, 1, &mut snapshot)
         })?;
         let found: Vec<_> = snapshot.found().cloned().collect();

@@ -342,7 +342,7 @@ fn a_volume_is_there_or_not_and_of_a_version() {
     let encode = |text: &str| base64(text.as_bytes());
     let body = format!(r#"{{"key": "{}", "value": "{}"}}"#, encode(&format!("{prefix}/v")), encode("2"));
     server.post("/v3/kv/put", &body);
-    assert!(matches!(server.open(&prefix, true), Err(OpenError::Newer { found: 2, known: 1 })));
+    assert!(matches!(server.open(&prefix, true), Err(OpenError::Newer { found: 2, known: 1, .. })));
 }
 
 /// RFC 4648, section 4.

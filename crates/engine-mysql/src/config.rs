@@ -12,9 +12,7 @@
 use std::path::PathBuf;
 
 use mysql::{Opts, OptsBuilder, SslOpts};
-use pool::{Params, Url};
-
-use crate::error::OpenError;
+use pool::{OpenError, Params, Query, Url};
 
 const PORT: u16 = 3306;
 /// What an answer may have in bytes, the most that the protocol knows.
@@ -42,33 +40,24 @@ impl std::fmt::Debug for Config {
 
 impl Config {
     /// # Errors
-    /// [`OpenError::Url`] says what to write instead.
+    /// [`OpenError::Config`] says what to write instead.
     pub(crate) fn new(url: &Url) -> Result<Self, OpenError> {
-        let place = url.to_string();
-        let wrong = |why: &str| OpenError::Url(format!("{place}: {why}"));
-        let mut query = url.query.clone();
-        let params = Params::take(&mut query).map_err(|error| wrong(&error.to_string()))?;
-        let tls = query.remove("tls").unwrap_or_else(|| "off".to_owned());
-        let ca = query.remove("tls_ca").map(PathBuf::from);
-        let socket = query.remove("socket");
-        let routine = query.remove("routine").unwrap_or_else(|| "auto".to_owned());
-        Params::refuse_rest(&query).map_err(|error| wrong(&error.to_string()))?;
+        let mut query = Query::new(url);
+        let params = query.params()?;
+        let ca = query.take("tls_ca").map(PathBuf::from);
         let roots = ca.map(|ca| SslOpts::default().with_root_cert_path(Some(ca))).unwrap_or_default();
-        let ssl = match tls.as_str() {
-            "off" => None,
-            "on" => Some(roots),
-            "unverified" => Some(roots.with_danger_accept_invalid_certs(true)),
-            _ => return Err(wrong("tls is off, on or unverified")),
-        };
-        let routine = match routine.as_str() {
-            "auto" => false,
-            "always" => true,
-            _ => return Err(wrong("routine is auto or always")),
-        };
+        let unverified = roots.clone().with_danger_accept_invalid_certs(true);
+        let tls = [("off", None), ("on", Some(&roots)), ("unverified", Some(&unverified))];
+        let ssl = query.one_of("tls", None, &tls)?.cloned();
+        let socket = query.take("socket");
+        let routine = query.one_of("routine", false, &[("auto", false), ("always", true)])?;
+        query.end()?;
         if url.path.is_empty() || url.path.contains('/') {
-            return Err(wrong("name one database: mysql://user@host/database"));
+            return Err(query.wrong("name one database: mysql://user@host/database"));
         }
-        let [host] = &url.hosts[..] else { return Err(wrong("name one host: mysql://user@host/database")) };
+        let [host] = &url.hosts[..] else {
+            return Err(query.wrong("name one host: mysql://user@host/database"));
+        };
         if ssl.is_some() {
             // Whichever is installed first stays; all that limenfs uses will do.
             let _ = rustls::crypto::ring::default_provider().install_default();
@@ -89,7 +78,7 @@ impl Config {
             .max_allowed_packet(Some(MAX_ANSWER_BYTES))
             .stmt_cache_size(Some(0))
             .ssl_opts(ssl);
-        Ok(Config { params, opts: opts.into(), place, routine })
+        Ok(Config { params, opts: opts.into(), place: url.to_string(), routine })
     }
 }
 
@@ -115,8 +104,8 @@ mod tests {
             ("mysql://h", "one database"),
             ("mysql://h/a/b", "one database"),
             ("mysql://a,b/db", "one host"),
-            ("mysql://h/db?tls=maybe", "tls is"),
-            ("mysql://h/db?routine=never", "routine is"),
+            ("mysql://h/db?tls=maybe", "tls=maybe is"),
+            ("mysql://h/db?routine=never", "routine=never is"),
             ("mysql://h/db?charset=latin1", "charset"),
         ] {
             let error = config(url).unwrap_err().to_string();

@@ -46,6 +46,10 @@ impl Connect for Connector {
     fn connect(&self) -> Result<Connection, EngineError> {
         Connection::open(&self.0).map_err(|fault| engine_error(&self.0.place, fault, Stage::Connect))
     }
+
+    fn place(&self) -> &str {
+        &self.0.place
+    }
 }
 
 impl Connection {

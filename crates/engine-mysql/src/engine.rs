@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use meta::{Changes, Engine, EngineError, Facts, Order, Outcome, Page, Scan, Seq, Txn, Want};
-use pool::{Pool, Pooled, Url};
+use pool::{OpenError, Pool, Pooled, Url, check_version};
 
 use crate::commit::{self, Batch};
 use crate::config::Config;
 use crate::connect::{Connection, Connector};
-use crate::error::{Fault, OpenError, Stage, engine_error};
+use crate::error::{Fault, Stage, engine_error};
 use crate::read::{self, Answers};
 use crate::watch::Stream;
 use crate::{scan, schema};
@@ -36,36 +36,24 @@ impl MysqlEngine {
     /// Connects, and checks the version of the tables; makes them if `create` and there are none.
     ///
     /// # Errors
-    /// [`OpenError::Url`] for parameters that cannot be, [`OpenError::Missing`] where there is no volume, unless `create`,
-    /// [`OpenError::Newer`] for tables of a later limenfs, [`OpenError::Server`] for all else.
+    /// [`OpenError::Config`] for parameters that cannot be, [`OpenError::Missing`] where there is no volume, unless `create`,
+    /// [`OpenError::Newer`] for tables of a later limenfs, [`OpenError::Engine`] for all else.
     pub fn open(url: &Url, create: bool) -> Result<Self, OpenError> {
         let config = Config::new(url)?;
         let pool = Pool::new(Connector(config.clone()), &config.params);
         let engine = MysqlEngine { config, pool, order: Arc::default(), logged: AtomicU64::new(0) };
         let p = &engine.config.params.table_prefix;
-        let on = |work: &dyn Fn(&mut Connection) -> Result<Option<i64>, Fault>| {
-            engine.request(Stage::Connect, work).map_err(OpenError::Server)
-        };
-        let mut found = on(&|conn| schema::version(conn, p))?;
-        if found.is_none() && create {
-            found = on(&|conn| {
+        let place = format!("at {}", engine.config.place);
+        let found = engine.request(Stage::Connect, |conn| schema::version(conn, p))?;
+        if check_version(found.as_deref(), schema::VERSION, &place, create)? {
+            let made = engine.request(Stage::Connect, |conn| {
                 schema::create(conn, p)?;
                 schema::version(conn, p)
             })?;
+            check_version(made.as_deref(), schema::VERSION, &place, false)?;
         }
-        match found {
-            None => return Err(OpenError::Missing(engine.config.place)),
-            Some(found) if found > schema::VERSION => {
-                let place = engine.config.place;
-                return Err(OpenError::Newer { place, found, known: schema::VERSION });
-            }
-            Some(_) => {}
-        }
-        on(&|conn| {
-            if conn.needs_procedure() {
-                schema::create_procedure(conn, p)?;
-            }
-            Ok(None)
+        engine.request(Stage::Connect, |conn| {
+            if conn.needs_procedure() { schema::create_procedure(conn, p) } else { Ok(()) }
         })?;
         Ok(engine)
     }
@@ -198,31 +186,17 @@ impl Engine for MysqlEngine {
             return Ok(Vec::new());
         }
         let mut conn = self.pool.get()?;
-        let label = self.order.read();
         let writes = txns.iter().filter(|txn| !txn.effects.is_empty()).count();
         if writes == 0 {
-            let outcomes = self.commit_on(&mut conn, txns, label);
+            let outcomes = self.commit_on(&mut conn, txns, self.order.read());
             return outcomes.map_err(|fault| self.failed(&mut conn, fault, Stage::Read));
         }
-        let pending = self.order.begin();
-        let outcomes = match self.commit_on(&mut conn, txns, label) {
-            Ok(outcomes) => outcomes,
-            Err(fault) => {
-                let error = self.failed(&mut conn, fault, Stage::Commit);
-                if error.kind != meta::ErrorKind::Indeterminate {
-                    pending.done(None);
-                }
-                return Err(error);
-            }
-        };
+        let outcomes = self.order.commit(|label| {
+            let outcomes = self.commit_on(&mut conn, txns, label);
+            outcomes.map_err(|fault| self.failed(&mut conn, fault, Stage::Commit))
+        })?;
         drop(conn);
-        let seqs = outcomes.iter().filter_map(|outcome| match outcome {
-            Outcome::Committed { seq, .. } => Some(*seq),
-            Outcome::Conflict(_) => None,
-        });
-        let newest = seqs.max();
-        pending.done(newest);
-        self.trim(newest.unwrap_or_default(), writes);
+        self.trim(Outcome::newest(&outcomes).unwrap_or_default(), writes);
         Ok(outcomes)
     }
 

@@ -4,22 +4,8 @@ use std::io;
 
 use meta::{EngineError, ErrorKind};
 use mysql::{DriverError, Error};
+use tables::Malformed;
 use types::Errno;
-
-/// Why a volume's database could not be opened. No text repeats a password.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("{0}")]
-    Url(String),
-    #[error("there is no volume at {0}: make one with limen format")]
-    Missing(String),
-    #[error(
-        "{place} has schema version {found}, and this limen knows versions up to {known}: use the limen that wrote it, or a newer one"
-    )]
-    Newer { place: String, found: i64, known: i64 },
-    #[error("{0}")]
-    Server(EngineError),
-}
 
 /// What went wrong with a request.
 #[derive(Debug)]
@@ -54,6 +40,12 @@ impl Fault {
             Fault::Partly(fault) => fault.leaves_connection(),
             Fault::Sql(_) => false,
         }
+    }
+}
+
+impl From<Malformed> for Fault {
+    fn from(Malformed(what): Malformed) -> Self {
+        Fault::Malformed(what)
     }
 }
 

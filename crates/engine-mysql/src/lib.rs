@@ -11,7 +11,7 @@
 //! | `guard` | a guard as a condition |
 //! | `effect`, `body` | effects as statements: inodes and entries; what inodes have |
 //! | `read`, `scan` | one statement for a set of records or for a range |
-//! | `rows` | records out of rows |
+//! | `rows` | columns of rows, also as facts (crate `tables`) |
 //! | `sql` | values as SQL literals |
 //! | `watch` | the stream of changes |
 //! | `error` | one table from a MySQL error to an engine error |
@@ -43,5 +43,5 @@ mod sql;
 mod watch;
 
 pub use engine::MysqlEngine;
-pub use error::OpenError;
+pub use pool::OpenError;
 pub use schema::VERSION;

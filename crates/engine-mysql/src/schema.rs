@@ -1,172 +1,29 @@
-//! The tables, and the version that says which of them there are.
-//!
-//! Numbers are as everywhere in limenfs, unsigned but for times and usage. No foreign keys are checked: what refers to
-//! something that is not there is found by `limen fsck`, and locks on what is referred to would be taken in no order.
-//! Names and contents are bytes, never characters of some collation. Comments stand with the tables, for
-//! `SHOW CREATE TABLE`.
+//! The tables (`schema.sql`), and the version that says which of them there are.
 
 use crate::connect::Connection;
 use crate::effect::SLOTS;
 use crate::error::Fault;
+use crate::rows::RowReader;
 use crate::script;
 
 /// The schema version this code reads and writes; `version` of table `layout`.
-pub const VERSION: i64 = 1;
+pub const VERSION: u64 = 1;
 
-/// Each table's name, what it is for, and its columns.
-const TABLES: [(&str, &str, &str); 17] = [
-    (
-        "node",
-        "an inode",
-        "ino BIGINT UNSIGNED NOT NULL PRIMARY KEY,
-         kind TINYINT UNSIGNED NOT NULL COMMENT 'as d_type: 1 fifo, 2 char device, 4 directory, 6 block device, 8 file, 10 symlink, 12 socket',
-         mode SMALLINT UNSIGNED NOT NULL COMMENT 'the 12 permission bits',
-         uid INT UNSIGNED NOT NULL,
-         gid INT UNSIGNED NOT NULL,
-         rdev INT UNSIGNED NOT NULL COMMENT 'device number as makedev(3) packs it; 0 unless a device',
-         nlink INT UNSIGNED NOT NULL COMMENT 'hard links; for a directory 2 plus its subdirectories',
-         size BIGINT UNSIGNED NOT NULL COMMENT 'in bytes',
-         atime BIGINT NOT NULL COMMENT 'times are nanoseconds since 1970-01-01 UTC',
-         mtime BIGINT NOT NULL,
-         ctime BIGINT NOT NULL,
-         parent BIGINT UNSIGNED NOT NULL COMMENT 'of a directory, the one that holds it; of the root, itself; else 0',
-         access_rev BIGINT UNSIGNED NOT NULL COMMENT 'moves with each change of mode, owner, group and ACLs',
-         access_acl BINARY(16) COMMENT 'acl.id, or NULL where mode says all',
-         default_acl BINARY(16) COMMENT 'acl.id that new entries of this directory inherit, or NULL'",
-    ),
-    (
-        "edge",
-        "a directory entry",
-        "parent BIGINT UNSIGNED NOT NULL COMMENT 'node.ino of the directory',
-         name VARBINARY(255) NOT NULL,
-         ino BIGINT UNSIGNED NOT NULL COMMENT 'node.ino that the name refers to',
-         kind TINYINT UNSIGNED NOT NULL COMMENT 'node.kind of that',
-         PRIMARY KEY (parent, name)",
-    ),
-    (
-        "slice",
-        "one write to one chunk of 64 MiB; where slices overlap, the one with the higher seq holds",
-        "ino BIGINT UNSIGNED NOT NULL,
-         chunk BIGINT UNSIGNED NOT NULL COMMENT 'position of the chunk in the file',
-         seq BIGINT UNSIGNED NOT NULL COMMENT 'order of writing within the chunk',
-         pos INT UNSIGNED NOT NULL COMMENT 'first byte, counted from the start of the chunk',
-         len INT UNSIGNED NOT NULL COMMENT 'bytes',
-         data LONGBLOB COMMENT 'the bytes themselves, if small',
-         slice BIGINT UNSIGNED COMMENT 'the slice in the object store that holds them; zeros if this and data are NULL',
-         slice_off INT UNSIGNED COMMENT 'first byte within that slice',
-         slice_size INT UNSIGNED COMMENT 'bytes of the whole slice',
-         PRIMARY KEY (ino, chunk, seq)",
-    ),
-    (
-        "xattr",
-        "extended attributes other than ACLs",
-        "ino BIGINT UNSIGNED NOT NULL,
-         name VARBINARY(255) NOT NULL COMMENT 'with its namespace: user.mime_type',
-         value MEDIUMBLOB NOT NULL,
-         PRIMARY KEY (ino, name)",
-    ),
-    ("symlink", "where a symbolic link points to", "ino BIGINT UNSIGNED NOT NULL PRIMARY KEY, target BLOB NOT NULL"),
-    (
-        "acl",
-        "each distinct ACL once; never changed",
-        "id BINARY(16) NOT NULL PRIMARY KEY COMMENT 'the hash of its contents', text LONGTEXT NOT NULL",
-    ),
-    (
-        "setting",
-        "of the volume, from when it was formatted",
-        "name VARBINARY(255) NOT NULL PRIMARY KEY, value LONGBLOB NOT NULL COMMENT 'UTF-8'",
-    ),
-    (
-        "counter",
-        "sources of numbers; value is the next one to lease",
-        "name VARBINARY(255) NOT NULL PRIMARY KEY, value BIGINT UNSIGNED NOT NULL",
-    ),
-    (
-        "usage",
-        "what the volume holds is the sum of these rows; a connection changes one of them, so that few meet",
-        "slot INT UNSIGNED NOT NULL PRIMARY KEY,
-         inodes BIGINT NOT NULL COMMENT 'all together: rows of node',
-         blocks BIGINT NOT NULL COMMENT 'all together: (size + 4095) DIV 4096 of the files in node'",
-    ),
-    (
-        "session",
-        "a mounted client",
-        "id BIGINT UNSIGNED NOT NULL PRIMARY KEY,
-         host TEXT NOT NULL,
-         pid INT UNSIGNED NOT NULL,
-         mountpoint TEXT NOT NULL,
-         since BIGINT NOT NULL COMMENT 'nanoseconds since 1970-01-01 UTC',
-         heartbeat BIGINT NOT NULL",
-    ),
-    (
-        "orphan",
-        "an inode without a name that a session still has open",
-        "session BIGINT UNSIGNED NOT NULL, ino BIGINT UNSIGNED NOT NULL, PRIMARY KEY (session, ino)",
-    ),
-    (
-        "lock",
-        "a lock on a file; rows of one inode never overlap for one owner",
-        "ino BIGINT UNSIGNED NOT NULL,
-         first BIGINT UNSIGNED NOT NULL COMMENT 'bytes, both included',
-         last BIGINT UNSIGNED NOT NULL,
-         session BIGINT UNSIGNED NOT NULL COMMENT 'session.id of the mount it is held on',
-         owner BIGINT UNSIGNED NOT NULL COMMENT 'the number of the holder in the kernel there',
-         kind TINYINT UNSIGNED NOT NULL COMMENT '0 fcntl(2), 1 flock(2)',
-         exclusive TINYINT UNSIGNED NOT NULL,
-         pid INT UNSIGNED NOT NULL,
-         PRIMARY KEY (ino, first, last, session, owner, kind)",
-    ),
-    (
-        "lock_wait",
-        "somebody waits for a lock; columns as in table lock",
-        "session BIGINT UNSIGNED NOT NULL,
-         owner BIGINT UNSIGNED NOT NULL,
-         kind TINYINT UNSIGNED NOT NULL,
-         ino BIGINT UNSIGNED NOT NULL,
-         first BIGINT UNSIGNED NOT NULL,
-         last BIGINT UNSIGNED NOT NULL,
-         exclusive TINYINT UNSIGNED NOT NULL,
-         pid INT UNSIGNED NOT NULL,
-         PRIMARY KEY (session, owner, kind)",
-    ),
-    (
-        "garbage",
-        "a slice that no file refers to; its objects are to be deleted",
-        "slice BIGINT UNSIGNED NOT NULL PRIMARY KEY, size INT UNSIGNED NOT NULL COMMENT 'bytes'",
-    ),
-    (
-        "shared",
-        "a slice that more than one row of table slice refers to",
-        "slice BIGINT UNSIGNED NOT NULL PRIMARY KEY, extra BIGINT UNSIGNED NOT NULL COMMENT 'rows beyond the first'",
-    ),
-    (
-        "log",
-        "the operations of the last minutes: so that none is done twice, and to tell other clients",
-        "id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
-         op_id BINARY(16) NOT NULL COMMENT 'session and number of the operation',
-         at INT UNSIGNED NOT NULL COMMENT 'seconds since 1970-01-01 UTC',
-         touched LONGBLOB NOT NULL COMMENT 'n inode, e entry, d data, x attributes, l locks; each with the inode number in 8 bytes',
-         UNIQUE KEY op_id (op_id)",
-    ),
-    (
-        "layout",
-        "of these tables; its row is locked where something is changed that belongs to no inode",
-        "id INT UNSIGNED NOT NULL PRIMARY KEY,
-         version INT UNSIGNED NOT NULL,
-         epoch BIGINT UNSIGNED NOT NULL COMMENT 'moves when all records are removed'",
-    ),
-];
+/// Each table, made unless it is there.
+const TABLES: &str = include_str!("schema.sql");
+const BEGINNING: &str = "CREATE TABLE IF NOT EXISTS `@";
 
 /// The tables with records, in the order in which they are emptied.
 pub(crate) fn tables() -> impl Iterator<Item = &'static str> {
-    TABLES.iter().map(|(name, ..)| *name).filter(|name| !["usage", "layout"].contains(name))
+    let names = TABLES.lines().filter_map(|line| line.strip_prefix(BEGINNING)?.split('`').next());
+    names.filter(|name| !["usage", "layout"].contains(name))
 }
 
-/// The version of the tables, `None` where there are none.
-pub(crate) fn version(conn: &mut Connection, p: &str) -> Result<Option<i64>, Fault> {
+/// The version of the tables in decimal digits, `None` where there are none.
+pub(crate) fn version(conn: &mut Connection, p: &str) -> Result<Option<Vec<u8>>, Fault> {
     const NO_SUCH_TABLE: u16 = 1146;
     match conn.rows(&format!("SELECT version FROM `{p}layout` WHERE id = 0")) {
-        Ok(rows) => rows.first().map(|row| crate::rows::RowReader(row).number(0)).transpose(),
+        Ok(rows) => rows.first().map(|row| Ok(RowReader(row).bytes(0)?.to_vec())).transpose(),
         Err(fault) if fault.code() == Some(NO_SUCH_TABLE) => Ok(None),
         Err(fault) => Err(fault),
     }
@@ -174,11 +31,8 @@ pub(crate) fn version(conn: &mut Connection, p: &str) -> Result<Option<i64>, Fau
 
 /// Makes the tables that are not there. The version comes last, so that half of them are none.
 pub(crate) fn create(conn: &mut Connection, p: &str) -> Result<(), Fault> {
-    for (name, comment, columns) in TABLES {
-        conn.query(&format!(
-            "CREATE TABLE IF NOT EXISTS `{p}{name}` ({columns}) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 \
-             COLLATE utf8mb4_bin COMMENT = '{comment}'"
-        ))?;
+    for statement in TABLES.split_inclusive(";\n") {
+        conn.query(&statement.replace("`@", &format!("`{p}")))?;
     }
     let slots = crate::sql::list((0..SLOTS).map(|slot| format!("({slot}, 0, 0)")));
     conn.query(&format!("INSERT IGNORE INTO `{p}usage` (slot, inodes, blocks) VALUES {slots}"))?;

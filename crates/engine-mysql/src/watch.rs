@@ -17,11 +17,10 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use meta::{Change, Changes, EngineError, Order, Seq, Touched};
-use pool::Connect as _;
+use pool::{Connect as _, poll};
 use types::SessionId;
 
 use crate::connect::{Connection, Connector};
@@ -186,25 +185,19 @@ impl Stream {
 
 impl Changes for Stream {
     fn next(&mut self, wait: Duration) -> Result<Vec<Change>, EngineError> {
-        let deadline = Instant::now() + wait;
-        loop {
+        let changes = poll(wait, PERIOD, || {
             if self.broken {
                 return Err(EngineError::permanent(format!("{}: changes were missed", self.place)));
             }
-            let changes = self.step().map_err(|fault| {
+            self.step().map_err(|fault| {
                 self.broken = true;
                 engine_error(&self.place, fault, Stage::Read)
-            })?;
-            if let Some(last) = changes.last() {
-                self.order.heard(last.seq);
-                return Ok(changes);
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(changes);
-            }
-            thread::sleep(left.min(PERIOD));
+            })
+        })?;
+        if let Some(last) = changes.last() {
+            self.order.heard(last.seq);
         }
+        Ok(changes)
     }
 }
 

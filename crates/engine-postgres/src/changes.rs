@@ -6,11 +6,10 @@
 //! some transaction runs.
 
 use std::sync::Arc;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use meta::{Change, Changes, EngineError, Seq, Touched};
-use pool::Connect;
+use pool::{Asked, Connect, Failed, poll};
 use types::SessionId;
 
 use crate::connection::Connection;
@@ -54,7 +53,7 @@ impl LogChanges {
                 let snapshot = rows.first().and_then(|row| row.try_get(0).ok());
                 snapshot.ok_or(Failure::Malformed("no snapshot"))
             })
-            .map_err(|failure| failure.engine_error(shared.name(), false))?;
+            .map_err(|failure| failure.engine_error(shared.place(), Asked::Look))?;
         Ok(LogChanges { shared: shared.clone(), connection, look: shared.names.text(LOOK), snapshot, looked })
     }
 
@@ -63,7 +62,7 @@ impl LogChanges {
             return Err(EngineError::permanent("changes may have been forgotten before they were asked for"));
         }
         let looked = Instant::now();
-        let failed = |failure: Failure| failure.engine_error(self.shared.name(), false);
+        let failed = |failure: Failure| failure.engine_error(self.shared.place(), Asked::Look);
         let rows = self.connection.query(&self.look, &[&self.snapshot]).map_err(failed)?;
         let malformed = |_| failed(Failure::Malformed("a row of the log"));
         let mut news = Vec::with_capacity(rows.len());
@@ -89,14 +88,6 @@ impl LogChanges {
 
 impl Changes for LogChanges {
     fn next(&mut self, wait: Duration) -> Result<Vec<Change>, EngineError> {
-        let deadline = Instant::now() + wait;
-        loop {
-            let news = self.look()?;
-            let left = deadline.saturating_duration_since(Instant::now());
-            if !news.is_empty() || left.is_zero() {
-                return Ok(news);
-            }
-            sleep(PAUSE.min(left));
-        }
+        poll(wait, PAUSE, || self.look())
     }
 }

@@ -53,15 +53,8 @@ pub(crate) fn lock_numbers(ino: Ino, lock: &Lock) -> [i64; 8] {
         int(lock.end),
         int(owner.session.0),
         int(owner.owner),
-        lock_kind(owner.kind),
+        owner.kind.number().into(),
         lock.exclusive.into(),
         lock.pid.into(),
     ]
-}
-
-pub(crate) fn lock_kind(kind: meta::LockKind) -> i64 {
-    match kind {
-        meta::LockKind::Posix => 0,
-        meta::LockKind::Flock => 1,
-    }
 }

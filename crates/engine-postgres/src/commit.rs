@@ -1,46 +1,28 @@
 //! Runs of transactions, and their outcomes.
 
 use meta::{EngineError, Guard, Outcome, Seq, Txn, runs};
+use pool::{Asked, in_parts};
+use tables::{Fact, Found};
 use tokio_postgres::Row;
 
+use crate::connection::Connection;
 use crate::engine::Shared;
 use crate::error::{Failure, IN_PARTS};
-use crate::gather::Gathered;
-use crate::read::{Fact, Found};
+use crate::gather::{Changed, Gathered};
+use crate::read::{Values, fact};
 
 /// The most transactions that one call of the server is asked for.
 const LONGEST_RUN: usize = 1024;
 
 /// Commits each transaction by itself, in order: a call for each run, as a rule one.
 pub(crate) fn commit(shared: &Shared, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
-    let mut outcomes = Vec::with_capacity(txns.len());
-    let label = shared.order.read();
     if txns.iter().all(|txn| txn.effects.is_empty()) {
-        for part in txns.chunks(LONGEST_RUN) {
-            outcomes.extend(claim(shared, part, label)?);
-        }
-        return Ok(outcomes);
+        let label = shared.order.read();
+        let parts = txns.chunks(LONGEST_RUN).map(|part| claim(shared, part, label));
+        return Ok(parts.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect());
     }
-    let pending = shared.order.begin();
-    for run in runs(txns).into_iter().flat_map(|run| run.chunks(LONGEST_RUN)) {
-        match commit_run(shared, run, label) {
-            Ok(done) => outcomes.extend(done),
-            // What went before has happened.
-            Err(error) if !outcomes.is_empty() => return Err(EngineError::indeterminate(error.message)),
-            Err(error) => {
-                if error.kind != meta::ErrorKind::Indeterminate {
-                    pending.done(None);
-                }
-                return Err(error);
-            }
-        }
-    }
-    let seqs = outcomes.iter().filter_map(|outcome| match outcome {
-        Outcome::Committed { seq, .. } => Some(*seq),
-        Outcome::Conflict(_) => None,
-    });
-    pending.done(seqs.max());
-    Ok(outcomes)
+    let runs = runs(txns).into_iter().flat_map(|run| run.chunks(LONGEST_RUN));
+    shared.order.commit(|label| in_parts(runs, |run| commit_run(shared, run, label)))
 }
 
 /// Guards alone are looked at without a lock.
@@ -51,7 +33,7 @@ fn claim(shared: &Shared, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, Engi
     let gathered = Gathered::new(txns, false);
     let mut args = Vec::new();
     gathered.guards.push_to(&mut args);
-    shared.request(false, |connection| {
+    shared.pool.request(Asked::Look, |connection| {
         let rows = connection.call(&shared.sql.functions, &shared.sql.claim, &args)?;
         outcomes(&rows, txns, &gathered, label)
     })
@@ -59,7 +41,7 @@ fn claim(shared: &Shared, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, Engi
 
 fn commit_run(shared: &Shared, run: &[Txn], label: Seq) -> Result<Vec<Outcome>, EngineError> {
     let commit = |gathered: &Gathered| {
-        shared.request(true, |connection| call(shared, connection, run, gathered, label))
+        shared.pool.request(Asked::Change, |connection| call(shared, connection, run, gathered, label))
     };
     let mut gathered = Gathered::new(run, false);
     gathered.head.trim = shared.is_time_to_trim(run.len());
@@ -73,21 +55,13 @@ fn commit_run(shared: &Shared, run: &[Txn], label: Seq) -> Result<Vec<Outcome>, 
         }
     }
     // The halves, and of those that are not wanted either the halves again.
-    let mut outcomes = Vec::with_capacity(run.len());
-    for half in run.chunks(run.len().div_ceil(2)) {
-        match commit_run(shared, half, label) {
-            Ok(done) => outcomes.extend(done),
-            Err(error) if !outcomes.is_empty() => return Err(EngineError::indeterminate(error.message)),
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(outcomes)
+    in_parts(run.chunks(run.len().div_ceil(2)), |half| commit_run(shared, half, label))
 }
 
 /// One call for a run; `None` if the server wants it in parts, and a single transaction with care.
 fn call(
     shared: &Shared,
-    connection: &mut crate::connection::Connection,
+    connection: &mut Connection,
     run: &[Txn],
     gathered: &Gathered,
     label: Seq,
@@ -121,21 +95,21 @@ fn outcomes(rows: &[Row], run: &[Txn], gathered: &Gathered, label: Seq) -> Resul
     let mut set = |place: Option<usize>, fate: Fate| {
         let place = place.and_then(|place| fates.get_mut(place));
         *place.ok_or(Failure::Malformed("a transaction that is none"))? = fate;
-        Ok(())
+        Ok::<_, Failure>(())
     };
-    let by_id = |fact: &Fact<'_>| {
+    let by_id = |fact: &Fact<Values<'_>>| {
         let id = (fact.number(0)?, fact.number(1)?);
-        Ok(run.iter().position(|txn| ((txn.op_id.0 >> 64) as u64, txn.op_id.0 as u64) == id))
+        Ok::<_, Failure>(run.iter().position(|txn| ((txn.op_id.0 >> 64) as u64, txn.op_id.0 as u64) == id))
     };
     for row in rows {
-        let fact = Fact::new(row)?;
+        let fact = fact(row)?;
         match fact.about {
             20 => set(by_id(&fact)?, Fate::Committed(Seq(fact.number(2)?)))?,
             21 => set(by_id(&fact)?, Fate::Repeated(Seq(fact.number(2)?)))?,
             22 => {
                 looking = true;
                 looked.push(Found::default());
-                for at in 0..fact.numbers.len() {
+                for at in 0..fact.row.numbers.len() {
                     let t = usize::try_from(fact.number(at)?).ok();
                     set(t.and_then(|t| t.checked_sub(1)), Fate::Failed(looked.len() - 1))?;
                 }
@@ -144,7 +118,7 @@ fn outcomes(rows: &[Row], run: &[Txn], gathered: &Gathered, label: Seq) -> Resul
             _ => looked.last_mut().filter(|_| looking).unwrap_or(&mut left).take(&fact)?,
         }
     }
-    let outcome = |((txn, fate), changed): ((&Txn, &Fate), &crate::gather::Changed)| match *fate {
+    let outcome = |((txn, fate), changed): ((&Txn, &Fate), &Changed)| match *fate {
         Fate::Holds if !txn.effects.is_empty() => Err(Failure::Malformed("a transaction is not answered")),
         Fate::Holds => Ok(Outcome::Committed { seq: label, nodes: Vec::new() }),
         Fate::Repeated(seq) => Ok(Outcome::Committed { seq, nodes: Vec::new() }),

@@ -6,16 +6,15 @@
 //! and `schema` (where the tables are; else the first of the user's `search_path`).
 
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use meta::EngineError;
-use pool::{Connect, ParamError, Params, Url};
+use pool::tls::{self, Check};
+use pool::{Asked, Connect, Failed, OpenError, Params, Query, Url};
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
 use crate::connection::Connection;
-use crate::error::OpenError;
-use crate::tls::{Check, Tls};
+use crate::tls::Tls;
 
 /// Where to connect to, and how.
 pub(crate) struct Target {
@@ -30,41 +29,36 @@ pub(crate) struct Target {
 
 impl Target {
     pub(crate) fn parse(url: &Url) -> Result<(Self, Params), OpenError> {
-        let name = url.to_string();
-        let wrong = |error| OpenError::Param { url: name.clone(), error };
+        let mut query = Query::new(url);
         if !["postgres", "postgresql"].contains(&url.scheme.as_str()) {
-            let what = format!("{}:// is no PostgreSQL URL: write postgres://user@host/database", url.scheme);
-            return Err(OpenError::Url { url: name, what });
+            let scheme = &url.scheme;
+            return Err(
+                query.wrong(format!("{scheme}:// is no PostgreSQL URL: write postgres://user@host/database"))
+            );
         }
-        let mut query = url.query.clone();
-        let params = Params::take(&mut query).map_err(wrong)?;
-        let roots = query.remove("sslrootcert").map(PathBuf::from);
-        let sslmode = query.remove("sslmode");
-        let schema = query.remove("schema");
-        Params::refuse_rest(&query).map_err(wrong)?;
-        let value_error =
-            |name, value: &str, expected| ParamError::Value { name, value: value.into(), expected };
-        let (mode, check) = match sslmode.as_deref() {
-            Some("disable") => (SslMode::Disable, None),
-            // With an authority named, libpq checks for it in these modes too.
-            None | Some("prefer") if roots.is_none() => (SslMode::Prefer, Some(Check::Nothing)),
-            Some("require") if roots.is_none() => (SslMode::Require, Some(Check::Nothing)),
-            None | Some("prefer") => (SslMode::Prefer, Some(Check::Authority)),
-            Some("require" | "verify-ca") => (SslMode::Require, Some(Check::Authority)),
-            Some("verify-full") => (SslMode::Require, Some(Check::Host)),
-            Some(other) => {
-                let expected = "one of disable, prefer, require, verify-ca, verify-full";
-                return Err(wrong(value_error("sslmode", other, expected)));
-            }
-        };
+        let params = query.params()?;
+        let roots = query.file("sslrootcert");
+        // With an authority named, libpq checks for it in these modes too.
+        let lax = if roots.path().is_none() { Check::Nothing } else { Check::Authority };
+        let prefer = (SslMode::Prefer, Some(lax));
+        let modes = [
+            ("disable", (SslMode::Disable, None)),
+            ("prefer", prefer),
+            ("require", (SslMode::Require, Some(lax))),
+            ("verify-ca", (SslMode::Require, Some(Check::Authority))),
+            ("verify-full", (SslMode::Require, Some(Check::Host))),
+        ];
+        let (mode, check) = query.one_of("sslmode", prefer, &modes)?;
+        let schema = query.take("schema");
+        query.end()?;
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if let Some(schema) =
             schema.as_deref().filter(|s| s.is_empty() || s.len() > 63 || !s.chars().all(fits))
         {
-            return Err(wrong(value_error("schema", schema, "1 to 63 of a-z, 0-9 and _")));
+            return Err(query.wrong(format!("schema={schema} is not 1 to 63 of a-z, 0-9 and _")));
         }
-        let tls = check.map(|check| Tls::new(check, roots.as_deref())).transpose();
-        let tls = tls.map_err(|what| OpenError::Url { url: name.clone(), what })?;
+        let tls = check.map(|check| tls::client(check, &roots, None)).transpose();
+        let tls = tls.map_err(|what| query.wrong(what))?.map(Tls::new);
 
         let mut config = tokio_postgres::Config::new();
         for host in &url.hosts {
@@ -91,7 +85,14 @@ impl Target {
             .options(session_options(&params, schema.as_deref()));
         let hosts = u32::try_from(url.hosts.len()).unwrap_or(u32::MAX).max(1);
         let connect_timeout = params.connect_timeout.saturating_mul(hosts);
-        let target = Target { name, schema, config, tls, connect_timeout, op_timeout: params.op_timeout };
+        let target = Target {
+            name: url.to_string(),
+            schema,
+            config,
+            tls,
+            connect_timeout,
+            op_timeout: params.op_timeout,
+        };
         Ok((target, params))
     }
 }
@@ -122,6 +123,10 @@ impl Connect for Target {
     type Connection = Connection;
 
     fn connect(&self) -> Result<Connection, EngineError> {
-        Connection::open(self).map_err(|failure| failure.engine_error(&self.name, false))
+        Connection::open(self).map_err(|failure| failure.engine_error(&self.name, Asked::Look))
+    }
+
+    fn place(&self) -> &str {
+        &self.name
     }
 }

@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use meta::{Changes, Engine, EngineError, Facts, Order, Outcome, Page, Scan, Txn, Want};
-use pool::{Pool, Url};
+use pool::{Asked, Connect, Failed, OpenError, Pool, Url};
+use tables::Found;
 
 use crate::changes::LogChanges;
 use crate::commit;
 use crate::config::Target;
-use crate::connection::Connection;
-use crate::error::{Failure, OpenError};
+use crate::connection::Args;
+use crate::error::Failure;
 use crate::gather::Gathered;
-use crate::read::{Fact, Found, Wants};
+use crate::read::{Wants, fact};
 use crate::scan;
 use crate::schema::Names;
 
@@ -56,14 +57,14 @@ impl PostgresEngine {
         let pool = Pool::new(target, &params);
         {
             let mut connection = pool.get()?;
-            let fail = |failure: Failure| failure.engine_error(&name, false);
+            let fail = |failure: Failure| failure.engine_error(&name, Asked::Look);
             let about =
                 "SELECT current_setting('server_version_num')::int, current_setting('server_encoding')";
             let rows = connection.query(about, &[]).map_err(fail)?;
             let about = rows.first().and_then(|row| Some((row.try_get(0).ok()?, row.try_get(1).ok()?)));
             let (version, encoding): (i32, String) =
                 about.ok_or_else(|| fail(Failure::Malformed("no server version")))?;
-            let refuse = |what: String| Err(OpenError::Server { url: name.clone(), what });
+            let refuse = |what: String| Err(OpenError::Config(format!("{name}: {what}")));
             if version < OLDEST {
                 return refuse(format!("the server is older than PostgreSQL 13 ({version})"));
             }
@@ -125,8 +126,8 @@ impl PostgresEngine {
 
 impl Shared {
     /// The database, for messages.
-    pub(crate) fn name(&self) -> &str {
-        &self.pool.connector().name
+    pub(crate) fn place(&self) -> &str {
+        self.pool.connector().place()
     }
 
     /// Whether a commit of so many transactions is to remove some that are old: one does in every 64.
@@ -135,25 +136,9 @@ impl Shared {
         before / 64 != (before + txns as u64) / 64
     }
 
-    /// Makes a request on a connection of its own; one that may not be used again is closed, and so are idle ones then.
-    pub(crate) fn request<T>(
-        &self,
-        changes: bool,
-        request: impl FnOnce(&mut Connection) -> Result<T, Failure>,
-    ) -> Result<T, EngineError> {
-        let mut connection = self.pool.get()?;
-        request(&mut connection).map_err(|failure| {
-            if !failure.leaves_connection() {
-                connection.mark_broken();
-                self.pool.clear();
-            }
-            failure.engine_error(self.name(), changes)
-        })
-    }
-
     /// One row of texts.
     fn row(&self, sql: &str) -> Result<Vec<String>, EngineError> {
-        self.request(false, |connection| {
+        self.pool.request(Asked::Look, |connection| {
             let rows = connection.query(sql, &[])?;
             let row = rows.first().ok_or(Failure::Malformed("no row"))?;
             let text = |at| row.try_get(at).map_err(|_| Failure::Malformed("a row of something else"));
@@ -167,15 +152,14 @@ impl Engine for PostgresEngine {
         let shared = &self.shared;
         let seq = shared.order.read();
         let arrays = Wants::new(wants);
-        let records = shared.request(false, |connection| {
-            let args =
-                [&arrays.what as &(dyn tokio_postgres::types::ToSql + Sync), &arrays.a, &arrays.b, &arrays.x];
-            let rows = connection.call(&shared.sql.functions, &shared.sql.read, &args)?;
+        let records = shared.pool.request(Asked::Look, |connection| {
+            let args: Args<'_> = &[&arrays.what, &arrays.a, &arrays.b, &arrays.x];
+            let rows = connection.call(&shared.sql.functions, &shared.sql.read, args)?;
             let mut found = Found::default();
             for row in &rows {
-                found.take(&Fact::new(row)?)?;
+                found.take(&fact(row)?)?;
             }
-            Ok(found.answer(wants))
+            Ok::<_, Failure>(found.answer(wants))
         })?;
         Ok(Facts { seq, records })
     }
@@ -186,7 +170,9 @@ impl Engine for PostgresEngine {
 
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
         let seq = self.shared.order.read();
-        self.shared.request(false, |connection| scan::page(connection, &self.shared.names, scan, seq))
+        self.shared
+            .pool
+            .request(Asked::Look, |connection| scan::page(connection, &self.shared.names, scan, seq))
     }
 
     /// The server has written its log to disk before it answers a commit, unless `synchronous_commit` is off: then a
@@ -195,12 +181,12 @@ impl Engine for PostgresEngine {
         const SYNC: &str = "SELECT CASE WHEN current_setting('synchronous_commit') = 'off' THEN \
                             set_config('synchronous_commit', 'on', true) || \
                             pg_logical_emit_message(true, 'limenfs', '')::text END";
-        self.shared.request(false, |connection| connection.query(SYNC, &[])).map(drop)
+        self.shared.pool.request(Asked::Look, |connection| connection.query(SYNC, &[])).map(drop)
     }
 
     fn wipe(&self) -> Result<(), EngineError> {
         let wipe = self.shared.names.wipe();
-        self.shared.request(true, |connection| {
+        self.shared.pool.request(Asked::Change, |connection| {
             let done = connection.batch(&wipe);
             if done.is_err() {
                 connection.batch("ROLLBACK")?;

@@ -5,28 +5,10 @@ use std::io;
 use std::time::Duration;
 
 use meta::EngineError;
-use pool::ParamError;
+use pool::{Asked, Failed, Leaves};
+use tables::Malformed;
 use tokio_postgres::error::SqlState;
 use types::Errno;
-
-/// Why an engine could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("{url}: {error}")]
-    Param { url: String, error: ParamError },
-    #[error("{url}: {what}")]
-    Url { url: String, what: String },
-    #[error("there is no volume at {url} with table_prefix={prefix}: make one with limen format")]
-    Missing { url: String, prefix: String },
-    #[error(
-        "{url} has tables of version {found}, and this limen knows versions up to {known}: use the limen that wrote them, or a newer one"
-    )]
-    Newer { url: String, found: i64, known: i64 },
-    #[error("{url}: {what}")]
-    Server { url: String, what: String },
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-}
 
 /// How far a request had come when it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,58 +41,6 @@ impl Failure {
         }
     }
 
-    /// Whether the connection is as good as before: the server refused this one request, and rolled it back.
-    pub(crate) fn leaves_connection(&self) -> bool {
-        let clean = [
-            SqlState::T_R_SERIALIZATION_FAILURE,
-            SqlState::T_R_DEADLOCK_DETECTED,
-            SqlState::UNIQUE_VIOLATION,
-            SqlState::QUERY_CANCELED,
-            SqlState::DISK_FULL,
-        ];
-        self.code().is_some_and(|code| code.code() == IN_PARTS || clean.contains(code))
-    }
-
-    /// The one table from a failure to an [`EngineError`]. `changes` says whether the request could have changed
-    /// anything, `name` which database it was.
-    ///
-    /// | what | kind |
-    /// |---|---|
-    /// | the server ended a request that was sent without saying that it rolled it back, or nobody knows | indeterminate if it changes, else transient |
-    /// | the disk is full (53100) | ENOSPC |
-    /// | a conflict (40), a unique key that another took (23505), a timeout (57014), too many connections (53), a server that stops or starts (57P), a standby (25006), a function or statement that is gone (42883, 42704, 26000), no connection | transient |
-    /// | all else: a password, a privilege, rows nobody here writes | permanent |
-    pub(crate) fn engine_error(&self, name: &str, changes: bool) -> EngineError {
-        let message = format!("{name}: {}", self.text());
-        let (stage, error) = match self {
-            Failure::Malformed(_) | Failure::Runtime(_) => return EngineError::permanent(message),
-            Failure::Timeout(stage, _) => (*stage, None),
-            Failure::Postgres(stage, error) => (*stage, Some(error)),
-        };
-        let Some(code) = self.code() else {
-            let lost = stage == Stage::Sent && changes;
-            let tls = error.is_some_and(|error| stage == Stage::Connect && !is_io(error));
-            return match (lost, tls) {
-                (true, _) => EngineError::indeterminate(message),
-                (false, true) => EngineError::permanent(message),
-                (false, false) => EngineError::transient(message),
-            };
-        };
-        let code = code.code();
-        match code.get(..2) {
-            _ if code == "53100" => EngineError::permanent(message).with_errno(Errno::ENOSPC),
-            // The server may say so after it has committed.
-            Some("57") if code != "57014" && stage == Stage::Sent && changes => {
-                EngineError::indeterminate(message)
-            }
-            Some("08" | "40" | "53" | "57") => EngineError::transient(message),
-            _ if ["23505", "25006", "42883", "42704", "26000", "55P03", IN_PARTS].contains(&code) => {
-                EngineError::transient(message)
-            }
-            _ => EngineError::permanent(message),
-        }
-    }
-
     fn text(&self) -> String {
         match self {
             Failure::Timeout(Stage::Connect, limit) => {
@@ -125,6 +55,62 @@ impl Failure {
                 (None, None) => error.to_string(),
             },
         }
+    }
+}
+
+impl Failed for Failure {
+    /// A connection where the server refused this one request, and rolled it back.
+    fn leaves(&self) -> Leaves {
+        let clean = [
+            SqlState::T_R_SERIALIZATION_FAILURE,
+            SqlState::T_R_DEADLOCK_DETECTED,
+            SqlState::UNIQUE_VIOLATION,
+            SqlState::QUERY_CANCELED,
+            SqlState::DISK_FULL,
+        ];
+        let is_clean = |code: &SqlState| code.code() == IN_PARTS || clean.contains(code);
+        if self.code().is_some_and(is_clean) { Leaves::Connection } else { Leaves::NoServer }
+    }
+
+    /// The one table from a failure to an [`EngineError`].
+    ///
+    /// | what | kind |
+    /// |---|---|
+    /// | the server ended a request that was sent without saying that it rolled it back, or nobody knows | indeterminate if it changes, else transient |
+    /// | the disk is full (53100) | ENOSPC |
+    /// | a conflict (40), a unique key that another took (23505), a timeout (57014), too many connections (53), a server that stops or starts (57P), a standby (25006), a function or statement that is gone (42883, 42704, 26000), no connection | transient |
+    /// | all else: a password, a privilege, rows nobody here writes | permanent |
+    fn engine_error(self, place: &str, asked: Asked) -> EngineError {
+        let message = format!("{place}: {}", self.text());
+        let (stage, error) = match &self {
+            Failure::Malformed(_) | Failure::Runtime(_) => return EngineError::permanent(message),
+            Failure::Timeout(stage, _) => (*stage, None),
+            Failure::Postgres(stage, error) => (*stage, Some(error)),
+        };
+        let Some(code) = self.code() else {
+            return match stage {
+                Stage::Sent => asked.unanswered(message),
+                Stage::Connect if error.is_some_and(|error| !is_io(error)) => EngineError::permanent(message),
+                Stage::Connect | Stage::Prepare => EngineError::transient(message),
+            };
+        };
+        let code = code.code();
+        match code.get(..2) {
+            _ if code == "53100" => EngineError::permanent(message).with_errno(Errno::ENOSPC),
+            // The server may say so after it has committed.
+            Some("57") if code != "57014" && stage == Stage::Sent => asked.unanswered(message),
+            Some("08" | "40" | "53" | "57") => EngineError::transient(message),
+            _ if ["23505", "25006", "42883", "42704", "26000", "55P03", IN_PARTS].contains(&code) => {
+                EngineError::transient(message)
+            }
+            _ => EngineError::permanent(message),
+        }
+    }
+}
+
+impl From<Malformed> for Failure {
+    fn from(Malformed(what): Malformed) -> Self {
+        Failure::Malformed(what)
     }
 }
 

@@ -11,7 +11,7 @@ use meta::{Access, Effect, Guard, Node, Touched, Txn, Usage, ahead_of_room};
 use tokio_postgres::types::ToSql;
 use types::{AclId, Ino, Name, Slice};
 
-use crate::columns::{lock_kind, lock_numbers, locks_text, rows_text, source};
+use crate::columns::{lock_numbers, locks_text, rows_text, source};
 use crate::layers::{Key, Part, keys, needs_layer};
 use crate::read::int;
 
@@ -319,7 +319,7 @@ impl Gathered {
             }
             Effect::PutWait(wait) => self.rest.push(t, 12, &lock_numbers(wait.ino, &wait.lock), None, None),
             Effect::DropWait { owner } => {
-                let numbers = [0, 0, 0, int(owner.session.0), int(owner.owner), lock_kind(owner.kind)];
+                let numbers = [0, 0, 0, int(owner.session.0), int(owner.owner), owner.kind.number().into()];
                 self.rest.push(t, 13, &numbers, None, None);
             }
             Effect::PutAcl { id, text } => {

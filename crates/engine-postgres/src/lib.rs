@@ -8,11 +8,11 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `config` | the URL a person writes, and how to connect by it |
-//! | `tls` | rustls for the connection |
+//! | `tls` | how the connection comes by TLS |
 //! | `connection` | one connection: statements prepared once, polled by who uses it |
 //! | `schema` | tables and functions (`schema.sql`, `functions.sql`), and their version |
 //! | `engine` | [`PostgresEngine`]: opening, `impl Engine` |
-//! | `read`, `scan` | records out of facts |
+//! | `read`, `scan` | what is asked for, and the facts that answer (crate `tables`) |
 //! | `gather` | the effects and guards of a run, grouped by kind into arrays |
 //! | `columns` | slices and locks as columns and as texts |
 //! | `layers` | which effects of a transaction are applied together |
@@ -35,5 +35,5 @@ mod schema;
 mod tls;
 
 pub use engine::PostgresEngine;
-pub use error::OpenError;
+pub use pool::OpenError;
 pub use schema::VERSION;

@@ -1,10 +1,12 @@
 //! The tables (`schema.sql`) and functions (`functions.sql`), and the version that says which of them there are.
 
+use pool::{Asked, Failed, OpenError, check_version};
+
 use crate::connection::Connection;
-use crate::error::{Failure, OpenError};
+use crate::error::Failure;
 
 /// The version of the tables that this code reads and writes; one row in table `layout`.
-pub const VERSION: i64 = 1;
+pub const VERSION: u64 = 1;
 
 const TABLES: &str = include_str!("schema.sql");
 const FUNCTIONS: &str = include_str!("functions.sql");
@@ -54,16 +56,15 @@ impl Names {
         schema: Option<&str>,
         create: bool,
     ) -> Result<(), OpenError> {
-        let fail = |failure: Failure| OpenError::Engine(failure.engine_error(name, false));
+        let fail = |failure: Failure| OpenError::Engine(failure.engine_error(name, Asked::Look));
+        let place = format!("at {name} with table_prefix={}", self.prefix);
         let known = "SELECT to_regclass('@layout') IS NOT NULL AS there";
         let there = |connection: &mut Connection| -> Result<bool, Failure> {
             let rows = connection.query(&self.text(known), &[])?;
             rows.first().and_then(|row| row.try_get(0).ok()).ok_or(Failure::Malformed("no table name"))
         };
         if !there(connection).map_err(fail)? {
-            if !create {
-                return Err(OpenError::Missing { url: name.to_owned(), prefix: self.prefix.clone() });
-            }
+            check_version(None, VERSION, &place, create)?;
             let schema =
                 schema.map(|schema| format!("CREATE SCHEMA IF NOT EXISTS {schema};")).unwrap_or_default();
             let tables = self.text(&format!(
@@ -77,12 +78,10 @@ impl Names {
                 }
             }
         }
-        let rows = connection.query(&self.text("SELECT version FROM @layout"), &[]).map_err(fail)?;
-        let found = rows.first().and_then(|row| row.try_get::<_, i64>(0).ok());
-        match found.ok_or_else(|| fail(Failure::Malformed("no version in table layout")))? {
-            found if found > VERSION => Err(OpenError::Newer { url: name.to_owned(), found, known: VERSION }),
-            _ => Ok(()),
-        }
+        let rows = connection.query(&self.text("SELECT version::text FROM @layout"), &[]).map_err(fail)?;
+        let found: Option<&str> = rows.first().and_then(|row| row.try_get(0).ok());
+        let found = found.ok_or_else(|| fail(Failure::Malformed("no version in table layout")))?;
+        check_version(Some(found.as_bytes()), VERSION, &place, create).map(drop)
     }
 }
 

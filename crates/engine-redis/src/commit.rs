@@ -1,10 +1,11 @@
 //! Transactions as the script reads them, and outcomes out of its answer.
 
 use meta::{Effect, Guard, Outcome, Seq, Touched, Txn, Want};
-use types::{Ino, Slice};
+use types::Slice;
 
+use crate::error::Malformed;
 use crate::read;
-use crate::request::{Answer, Malformed, Request};
+use crate::request::{Answer, Request};
 use crate::rows;
 
 pub(crate) fn request(txns: &[Txn]) -> Request {
@@ -16,7 +17,7 @@ pub(crate) fn request(txns: &[Txn]) -> Request {
         txn.guards.iter().for_each(|guard| add_guard(&mut request, guard));
         request.array(txn.effects.len());
         txn.effects.iter().for_each(|effect| add_effect(&mut request, effect));
-        let changed = changed(txn);
+        let changed = txn.changed_nodes();
         request.array(changed.len());
         for ino in changed {
             request.id(ino.0);
@@ -37,7 +38,7 @@ fn outcome(txn: &Txn, mut answer: Answer) -> Result<Outcome, Malformed> {
     let seq = Seq(answer.decimal()?);
     let mut nodes = Vec::new();
     // A repetition is answered without nodes.
-    for ino in changed(txn) {
+    for ino in txn.changed_nodes() {
         if answer.is_empty() {
             break;
         }
@@ -46,17 +47,6 @@ fn outcome(txn: &Txn, mut answer: Answer) -> Result<Outcome, Malformed> {
         }
     }
     Ok(Outcome::Committed { seq, nodes })
-}
-
-/// The inodes whose nodes it changes, each once, in order.
-fn changed(txn: &Txn) -> Vec<Ino> {
-    let mut changed = Vec::new();
-    for ino in txn.effects.iter().filter_map(Effect::changed_node) {
-        if !changed.contains(&ino) {
-            changed.push(ino);
-        }
-    }
-    changed
 }
 
 /// Whether something is changed and nothing is added, so that a server whose memory is full should do it all the same.
@@ -77,139 +67,107 @@ fn removes(txns: &[Txn]) -> bool {
     effects.peek().is_some() && !effects.any(adds)
 }
 
-fn add_guard(request: &mut Request, guard: &Guard) {
+fn add_guard(to: &mut Request, guard: &Guard) {
     match guard {
-        Guard::EdgeIs { parent, name, ino } => {
-            request.array(4).string("edge").id(parent.0).string(name.as_bytes()).id(ino.0)
-        }
-        Guard::EdgeAbsent { parent, name } => {
-            request.array(3).string("no_edge").id(parent.0).string(name.as_bytes())
-        }
-        Guard::Access { ino, rev } => request.array(3).string("access").id(ino.0).id(*rev),
-        Guard::NodeAbsent { ino } => request.array(2).string("no_node").id(ino.0),
-        Guard::Links { ino, nlink } => request.array(3).string("links").id(ino.0).string(nlink.to_be_bytes()),
-        Guard::ParentIs { ino, parent } => request.array(3).string("parent").id(ino.0).id(parent.0),
-        Guard::Empty { ino } => request.array(2).string("empty").id(ino.0),
+        Guard::EdgeIs { parent, name, ino } => to.array(4).string("edge").id(parent.0).string(name).id(ino.0),
+        Guard::EdgeAbsent { parent, name } => to.array(3).string("no_edge").id(parent.0).string(name),
+        Guard::Access { ino, rev } => to.array(3).string("access").id(ino.0).id(*rev),
+        Guard::NodeAbsent { ino } => to.array(2).string("no_node").id(ino.0),
+        Guard::Links { ino, nlink } => to.array(3).string("links").id(ino.0).string(nlink.to_be_bytes()),
+        Guard::ParentIs { ino, parent } => to.array(3).string("parent").id(ino.0).id(parent.0),
+        Guard::Empty { ino } => to.array(2).string("empty").id(ino.0),
         Guard::Xattr { ino, name, present } => {
-            request.array(4).string("xattr").id(ino.0).string(name.as_bytes()).number((*present).into())
+            to.array(4).string("xattr").id(ino.0).string(name).number((*present).into())
         }
         Guard::Setting { name, value: Some(value) } => {
-            request.array(3).string("setting").string(name).string(value)
+            to.array(3).string("setting").string(name).string(value)
         }
-        Guard::Setting { name, value: None } => request.array(2).string("no_setting").string(name),
-        Guard::Counter { counter, value } => {
-            request.array(3).string("counter").string(counter.name()).id(*value)
-        }
-        Guard::Size { ino, size } => request.array(3).string("size").id(ino.0).id(*size),
-        Guard::Locks { ino, locks } => {
-            request.array(3).string("locks").id(ino.0).string(rows::put_locks(locks))
-        }
-        Guard::Rows { ino, chunk, rows } => {
-            request.array(4).string("rows").id(ino.0).id(chunk.0);
-            add_rows(request, rows)
-        }
-        Guard::Room { max_inodes, max_blocks } => {
-            request.array(3).string("room").id(*max_inodes).id(*max_blocks)
-        }
+        Guard::Setting { name, value: None } => to.array(2).string("no_setting").string(name),
+        Guard::Counter { counter, value } => to.array(3).string("counter").string(counter.name()).id(*value),
+        Guard::Size { ino, size } => to.array(3).string("size").id(ino.0).id(*size),
+        Guard::Locks { ino, locks } => to.array(3).string("locks").id(ino.0).string(rows::put_locks(locks)),
+        Guard::Rows { ino, chunk, rows } => add_rows(to.array(4).string("rows").id(ino.0).id(chunk.0), rows),
+        Guard::Room { max_inodes, max_blocks } => to.array(3).string("room").id(*max_inodes).id(*max_blocks),
     };
 }
 
-fn add_rows<'a>(request: &'a mut Request, rows: &[Slice]) -> &'a mut Request {
-    request.array(rows.len());
-    for row in rows {
-        request.string(rows::put_slice(row));
-    }
-    request
+fn add_rows<'a>(to: &'a mut Request, rows: &[Slice]) -> &'a mut Request {
+    to.array(rows.len());
+    rows.iter().fold(to, |to, row| to.string(rows::put_slice(row)))
 }
 
-fn add_effect(request: &mut Request, effect: &Effect) {
-    let time = |time: &Option<types::Time>| time.map_or(Vec::new(), |time| rows::time(time).to_vec());
+fn add_effect(to: &mut Request, effect: &Effect) {
+    let time = |time: &Option<types::Time>| time.map_or(Vec::new(), rows::time);
     match effect {
-        Effect::PutNode(node) => {
-            request.array(3).string("put_node").id(node.ino.0).string(rows::put_node(node))
-        }
-        Effect::DropNode { ino } => request.array(2).string("drop_node").id(ino.0),
+        Effect::PutNode(node) => to.array(3).string("put_node").id(node.ino.0).string(rows::put_node(node)),
+        Effect::DropNode { ino } => to.array(2).string("drop_node").id(ino.0),
         Effect::PutEdge { parent, name, ino, kind } => {
-            request.array(4).string("put_edge").id(parent.0).string(name.as_bytes());
-            request.string(rows::put_edge(*ino, *kind))
+            to.array(4).string("put_edge").id(parent.0).string(name).string(rows::put_edge(*ino, *kind))
         }
-        Effect::DropEdge { parent, name } => {
-            request.array(3).string("drop_edge").id(parent.0).string(name.as_bytes())
-        }
+        Effect::DropEdge { parent, name } => to.array(3).string("drop_edge").id(parent.0).string(name),
         Effect::SetAccess { ino, access } => {
-            request.array(4).string("access").id(ino.0);
-            request.string(rows::access_fields(access.mode, access.uid, access.gid));
-            request.string(rows::acls(access.access_acl, access.default_acl))
+            to.array(4).string("access").id(ino.0);
+            to.string(rows::access_fields(access.mode, access.uid, access.gid));
+            to.string(rows::acls(access.access_acl, access.default_acl))
         }
-        Effect::SetParent { ino, parent } => request.array(3).string("parent").id(ino.0).id(parent.0),
-        Effect::AddLinks { ino, delta } => request.array(3).string("links").id(ino.0).number((*delta).into()),
+        Effect::SetParent { ino, parent } => to.array(3).string("parent").id(ino.0).id(parent.0),
+        Effect::AddLinks { ino, delta } => to.array(3).string("links").id(ino.0).number((*delta).into()),
         Effect::Touch { ino, atime, mtime, ctime } => {
-            request.array(5).string("touch").id(ino.0);
-            request.string(time(atime)).string(time(mtime)).string(time(ctime))
+            to.array(5).string("touch").id(ino.0).string(time(atime)).string(time(mtime)).string(time(ctime))
         }
-        Effect::SetSize { ino, size } => request.array(3).string("size").id(ino.0).id(*size),
-        Effect::Extend { ino, size } => request.array(3).string("extend").id(ino.0).id(*size),
+        Effect::SetSize { ino, size } => to.array(3).string("size").id(ino.0).id(*size),
+        Effect::Extend { ino, size } => to.array(3).string("extend").id(ino.0).id(*size),
         Effect::AppendSlice { ino, chunk, slice } => {
-            request.array(4).string("append").id(ino.0).id(chunk.0).string(rows::put_slice(slice))
+            to.array(4).string("append").id(ino.0).id(chunk.0).string(rows::put_slice(slice))
         }
-        Effect::DropSlices { ino, from, to } => {
-            request.array(4).string("drop_slices").id(ino.0).id(from.0).id(to.0)
+        Effect::DropSlices { ino, from, to: end } => {
+            to.array(4).string("drop_slices").id(ino.0).id(from.0).id(end.0)
         }
         Effect::ReplaceRows { ino, chunk, count, rows } => {
-            request.array(5).string("replace").id(ino.0).id(chunk.0).number((*count).into());
-            add_rows(request, rows)
+            to.array(5).string("replace").id(ino.0).id(chunk.0).number((*count).into());
+            add_rows(to, rows)
         }
-        Effect::Share { slice } => request.array(2).string("share").id(slice.0),
+        Effect::Share { slice } => to.array(2).string("share").id(slice.0),
         Effect::PutXattr { ino, name, value } => {
-            request.array(4).string("put_xattr").id(ino.0).string(name.as_bytes()).string(value)
+            to.array(4).string("put_xattr").id(ino.0).string(name).string(value)
         }
-        Effect::DropXattr { ino, name } => {
-            request.array(3).string("drop_xattr").id(ino.0).string(name.as_bytes())
-        }
-        Effect::PutAcl { id, text } => {
-            request.array(3).string("put_acl").string(id.to_bytes()).string(text.as_bytes())
-        }
-        Effect::PutSymlink { ino, target } => request.array(3).string("symlink").id(ino.0).string(target),
+        Effect::DropXattr { ino, name } => to.array(3).string("drop_xattr").id(ino.0).string(name),
+        Effect::PutAcl { id, text } => to.array(3).string("put_acl").string(id.to_bytes()).string(&**text),
+        Effect::PutSymlink { ino, target } => to.array(3).string("symlink").id(ino.0).string(target),
         Effect::PutOrphan { session, ino } => {
-            let orphan = [session.0.to_be_bytes(), ino.0.to_be_bytes()].concat();
-            request.array(2).string("put_orphan").string(orphan)
+            to.array(2).string("put_orphan").string(rows::orphan(*session, *ino))
         }
         Effect::DropOrphan { session, ino } => {
-            let orphan = [session.0.to_be_bytes(), ino.0.to_be_bytes()].concat();
-            request.array(2).string("drop_orphan").string(orphan)
+            to.array(2).string("drop_orphan").string(rows::orphan(*session, *ino))
         }
         Effect::PutSession(session) => {
-            request.array(4).string("put").string("sessions").id(session.id.0);
-            request.string(rows::put_session(session))
+            to.array(4).string("put").string("sessions").id(session.id.0).string(rows::put_session(session))
         }
-        Effect::DropSession { session } => request.array(3).string("drop").string("sessions").id(session.0),
+        Effect::DropSession { session } => to.array(3).string("drop").string("sessions").id(session.0),
         Effect::PutLocks { ino, locks } if locks.is_empty() => {
-            request.array(3).string("drop").string("locks").id(ino.0)
+            to.array(3).string("drop").string("locks").id(ino.0)
         }
         Effect::PutLocks { ino, locks } => {
-            request.array(3).string("put_locks").id(ino.0).string(rows::put_locks(locks))
+            to.array(3).string("put_locks").id(ino.0).string(rows::put_locks(locks))
         }
         Effect::PutWait(wait) => {
-            request.array(4).string("put").string("waits").string(rows::put_owner(wait.lock.owner));
-            request.string(rows::put_wait(wait))
+            to.array(4).string("put").string("waits");
+            to.string(rows::put_owner(wait.lock.owner)).string(rows::put_wait(wait))
         }
         Effect::DropWait { owner } => {
-            request.array(3).string("drop").string("waits").string(rows::put_owner(*owner))
+            to.array(3).string("drop").string("waits").string(rows::put_owner(*owner))
         }
-        Effect::DropGarbage { slice } => request.array(3).string("drop").string("garbage").id(slice.0),
+        Effect::DropGarbage { slice } => to.array(3).string("drop").string("garbage").id(slice.0),
         Effect::PutSetting { name, value } => {
-            request.array(4).string("set").string("settings").string(name).string(value)
+            to.array(4).string("set").string("settings").string(name).string(value)
         }
         Effect::SetCounter { counter, value } => {
-            request.array(4).string("set").string("counters").string(counter.name()).id(*value)
+            to.array(4).string("set").string("counters").string(counter.name()).id(*value)
         }
         Effect::AddUsage { inodes, blocks } => {
-            request.array(5).string("usage");
-            for delta in [*inodes, *blocks] {
-                // The upper half carries the sign.
-                request.number(delta >> 32).number(delta & 0xffff_ffff);
-            }
-            request
+            // The upper half of each carries the sign.
+            to.array(5).string("usage").number(inodes >> 32).number(inodes & 0xffff_ffff);
+            to.number(blocks >> 32).number(blocks & 0xffff_ffff)
         }
     };
 }

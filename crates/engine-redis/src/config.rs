@@ -16,18 +16,14 @@
 //! and those of [`Params`]. Of several hosts that are no Sentinels, the first that is a master is taken; any one node of
 //! a Cluster is enough.
 
-use std::fs;
-
-use pool::{Params, Secret, Url};
-use redis::{ClientTlsConfig, TlsCertificates};
-
-use crate::error::OpenError;
+use pool::{OpenError, Params, Query, Secret, Url};
+use redis::{ClientTlsConfig, ConnectionAddr, TlsCertificates};
 
 #[derive(Debug)]
 pub(crate) struct Config {
     /// The URL without its password.
     pub(crate) shown: String,
-    pub(crate) hosts: Vec<Address>,
+    pub(crate) hosts: Vec<ConnectionAddr>,
     pub(crate) sentinel_master: Option<String>,
     pub(crate) tls: Option<TlsCertificates>,
     pub(crate) user: Option<String>,
@@ -38,63 +34,57 @@ pub(crate) struct Config {
     pub(crate) params: Params,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Address {
-    Tcp(String, u16),
-    Socket(String),
-}
-
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
 impl Config {
     pub(crate) fn new(url: &Url) -> Result<Self, OpenError> {
-        let refuse = |what: String| Err(OpenError::Url(format!("{url}: {what}")));
+        let mut query = Query::new(url);
         let (tls, socket) = match url.scheme.as_str() {
             "redis" | "valkey" => (false, false),
             "rediss" | "valkeys" => (true, false),
             "redis+unix" | "valkey+unix" => (false, true),
-            other => return refuse(format!("'{other}' is no scheme of Redis")),
+            other => return Err(query.wrong(format!("'{other}' is no scheme of Redis"))),
         };
-        let mut query = url.query.clone();
-        let params = Params::take(&mut query).map_err(|e| OpenError::Url(format!("{url}: {e}")))?;
-        let sentinel_master = query.remove("master");
-        let mut db = query.remove("db");
+        let params = query.params()?;
+        let sentinel_master = query.take("master");
+        let mut db = query.take("db");
         let hosts = if socket {
             if !url.hosts.is_empty() || sentinel_master.is_some() {
-                return refuse("a socket has a path and no host: write redis+unix:///run/redis.sock".into());
+                return Err(
+                    query.wrong("a socket has a path and no host: write redis+unix:///run/redis.sock")
+                );
             }
-            vec![Address::Socket(format!("/{}", url.path))]
+            vec![ConnectionAddr::Unix(format!("/{}", url.path).into())]
         } else {
             if !url.path.is_empty() && db.replace(url.path.clone()).is_some() {
-                return refuse("the database's number stands there twice".into());
+                return Err(query.wrong("the database's number stands there twice"));
             }
             let port = if sentinel_master.is_some() { SENTINEL_PORT } else { PORT };
-            url.hosts.iter().map(|h| Address::Tcp(h.name.clone(), h.port.unwrap_or(port))).collect()
+            url.hosts.iter().map(|host| address(tls, &host.name, host.port.unwrap_or(port))).collect()
         };
         if hosts.is_empty() {
-            return refuse("there is no host".into());
+            return Err(query.wrong("there is no host"));
         }
         let db = match db.as_deref().map(str::parse::<u16>) {
             None => 0,
             Some(Ok(db)) => i64::from(db),
-            Some(Err(_)) => return refuse("the database's number is none between 0 and 65535".into()),
+            Some(Err(_)) => return Err(query.wrong("the database's number is none between 0 and 65535")),
         };
-        let mut file = |name: &str| -> Result<Option<Vec<u8>>, OpenError> {
-            let Some(path) = query.remove(name) else { return Ok(None) };
-            if !tls {
-                return Err(OpenError::Url(format!("{url}: {name} is for rediss:// only")));
+        let mut file = |name| {
+            let file = query.file(name);
+            if file.path().is_some() && !tls {
+                return Err(query.wrong(format!("{name} is for rediss:// only")));
             }
-            let bytes = fs::read(&path).map_err(|e| OpenError::Url(format!("{url}: {name}={path}: {e}")))?;
-            Ok(Some(bytes))
+            file.read().map_err(|what| query.wrong(what))
         };
         let (root_cert, cert, key) = (file("tls_ca")?, file("tls_cert")?, file("tls_key")?);
         let client_tls = match (cert, key) {
             (Some(client_cert), Some(client_key)) => Some(ClientTlsConfig { client_cert, client_key }),
             (None, None) => None,
-            _ => return refuse("tls_cert and tls_key go together".into()),
+            _ => return Err(query.wrong("tls_cert and tls_key go together")),
         };
-        Params::refuse_rest(&query).map_err(|e| OpenError::Url(format!("{url}: {e}")))?;
+        query.end()?;
         // Without anything between them, braces would say nothing to a Cluster.
         let tag = if params.table_prefix.is_empty() { "-" } else { &params.table_prefix };
         Ok(Config {
@@ -116,6 +106,14 @@ impl Config {
     }
 }
 
+/// A server's, with TLS or without.
+pub(crate) fn address(tls: bool, host: &str, port: u16) -> ConnectionAddr {
+    match tls {
+        false => ConnectionAddr::Tcp(host.to_owned(), port),
+        true => ConnectionAddr::TcpTls { host: host.to_owned(), port, insecure: false, tls_params: None },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,14 +125,14 @@ mod tests {
     #[test]
     fn every_form_of_url_is_understood() {
         let plain = config("redis://u:p@a,b:7/3?table_prefix=v_").unwrap();
-        assert_eq!(plain.hosts, [Address::Tcp("a".into(), 6379), Address::Tcp("b".into(), 7)]);
+        assert_eq!(plain.hosts, [address(false, "a", 6379), address(false, "b", 7)]);
         assert_eq!((plain.db, plain.tls.is_none(), &plain.prefix[..]), (3, true, &b"{v_}"[..]));
         assert!(!format!("{plain:?}").contains("\"p\""));
         let sentinel = config("rediss://s1,s2?master=m").unwrap();
-        assert_eq!(sentinel.hosts[0], Address::Tcp("s1".into(), 26379));
+        assert_eq!(sentinel.hosts[0], address(true, "s1", 26379));
         assert!(sentinel.tls.is_some());
         let socket = config("redis+unix:///run/r.sock?db=2&table_prefix=").unwrap();
-        assert_eq!((&socket.hosts[..], socket.db), (&[Address::Socket("/run/r.sock".into())][..], 2));
+        assert_eq!((&socket.hosts[..], socket.db), (&[ConnectionAddr::Unix("/run/r.sock".into())][..], 2));
         assert_eq!(socket.key("seq"), b"{-}seq");
     }
 

@@ -4,15 +4,15 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use meta::EngineError;
-use pool::Connect;
+use pool::{Asked, Connect, Failed};
 use redis::io::tcp::TcpSettings;
 use redis::{
     Client, Connection, ConnectionAddr, ConnectionInfo, ConnectionLike, IntoConnectionInfo,
     RedisConnectionInfo, RedisError, RedisResult, ServerError, Value,
 };
 
-use crate::config::{Address, Config};
-use crate::error::{Intent, broken, is_elsewhere, refused};
+use crate::config::{Config, address};
+use crate::error::Failure;
 
 /// The scripts, each after what they share.
 const SCRIPTS: [&str; 3] = [
@@ -46,52 +46,12 @@ pub(crate) struct Conn {
     buffer: Vec<u8>,
 }
 
-/// What came back instead of an answer.
-pub(crate) enum Failure {
-    /// The connection broke or was silent for too long; the request may have been heard.
-    Broken(RedisError),
-    /// The server refused the request, or failed in it.
-    Refused(ServerError),
-    /// The server answered, but is no master any more, so what it said may be old.
-    Demoted,
-}
-
-impl Failure {
-    pub(crate) fn into_error(self, place: &str, intent: Intent) -> EngineError {
-        match self {
-            Failure::Broken(error) => broken(place, &error, intent),
-            Failure::Refused(error) => refused(place, &error, intent),
-            Failure::Demoted => {
-                let message = format!("{place}: the server became a replica");
-                match intent {
-                    Intent::Look => EngineError::transient(message),
-                    Intent::Change => EngineError::indeterminate(message),
-                }
-            }
-        }
-    }
-
-    /// Whether the next request needs another connection.
-    pub(crate) fn ends_connection(&self) -> bool {
-        match self {
-            Failure::Broken(_) | Failure::Demoted => true,
-            Failure::Refused(error) => is_elsewhere(error),
-        }
-    }
-}
-
-impl From<RedisError> for Failure {
-    fn from(error: RedisError) -> Self {
-        Failure::Broken(error)
-    }
-}
-
 impl Connect for Connector {
     type Connection = Conn;
 
     fn connect(&self) -> Result<Conn, EngineError> {
         let config = &self.config;
-        let mut places: VecDeque<Address> = match &config.sentinel_master {
+        let mut places: VecDeque<ConnectionAddr> = match &config.sentinel_master {
             Some(name) => VecDeque::from([self.ask_sentinels(name)?]),
             None => config.hosts.clone().into(),
         };
@@ -99,24 +59,17 @@ impl Connect for Connector {
         let mut why = EngineError::transient(format!("{}: no server was found", config.shown));
         while let Some(address) = places.pop_front() {
             let shown = format!("{} ({address})", config.shown);
-            match self.open(&address, true).map_err(|e| refused_connection(&shown, &e)).and_then(
-                |mut inner| {
-                    let found = self.greet(&mut inner).map_err(|e| e.into_error(&shown, Intent::Look))?;
-                    Ok((inner, found))
-                },
-            ) {
-                Ok((inner, Greeting::Master(names))) => {
-                    return Ok(Conn { inner, names, buffer: Vec::new() });
-                }
-                Ok((_, Greeting::Replica)) => {
+            match self.greet(address, &shown) {
+                Ok(Greeting::Master(conn)) => return Ok(conn),
+                Ok(Greeting::Replica) => {
                     let message = format!("{shown}: the server is a replica: name its master in the URL");
                     why = EngineError::transient(message);
                 }
-                Ok((_, Greeting::Moved(next))) if moves < MOST_MOVES => {
+                Ok(Greeting::Moved(next)) if moves < MOST_MOVES => {
                     moves += 1;
                     places.push_front(next);
                 }
-                Ok((_, Greeting::Moved(_))) => {
+                Ok(Greeting::Moved(_)) => {
                     why = EngineError::transient(format!("{shown}: the Cluster sends us in circles"));
                 }
                 Err(error) => why = error,
@@ -124,27 +77,23 @@ impl Connect for Connector {
         }
         Err(why)
     }
+
+    fn place(&self) -> &str {
+        &self.config.shown
+    }
 }
 
 /// What a server turns out to be.
 enum Greeting {
-    /// The one; its names of the scripts.
-    Master(Vec<Vec<u8>>),
+    Master(Conn),
     Replica,
     /// A node of a Cluster that says which one has the volume.
-    Moved(Address),
+    Moved(ConnectionAddr),
 }
 
 impl Connector {
-    fn open(&self, address: &Address, login: bool) -> RedisResult<Connection> {
+    fn open(&self, address: ConnectionAddr, login: bool) -> RedisResult<Connection> {
         let config = &self.config;
-        let address = match address {
-            Address::Socket(path) => ConnectionAddr::Unix(path.into()),
-            Address::Tcp(host, port) if config.tls.is_none() => ConnectionAddr::Tcp(host.clone(), *port),
-            Address::Tcp(host, port) => {
-                ConnectionAddr::TcpTls { host: host.clone(), port: *port, insecure: false, tls_params: None }
-            }
-        };
         let mut redis = RedisConnectionInfo::default().set_skip_set_lib_name();
         if login {
             redis = redis.set_db(config.db);
@@ -171,49 +120,57 @@ impl Connector {
         Ok(connection)
     }
 
-    /// Asks the server what it is, and loads the scripts.
-    fn greet(&self, inner: &mut Connection) -> Result<Greeting, Failure> {
+    /// Connects, asks the server what it is, and loads the scripts.
+    fn greet(&self, address: ConnectionAddr, shown: &str) -> Result<Greeting, EngineError> {
+        let mut inner = self.open(address, true).map_err(|error| refused_connection(shown, &error))?;
         let mut commands = Vec::new();
         add_command(&mut commands, &[b"EXISTS", &self.config.key("state")]);
         add_command(&mut commands, &[b"ROLE"]);
         for script in SCRIPTS {
             add_command(&mut commands, &[b"SCRIPT", b"LOAD", script.as_bytes()]);
         }
-        let mut answers = inner.req_packed_commands(&commands, 0, 2 + SCRIPTS.len())?.into_iter();
-        if let Some(Value::ServerError(error)) = answers.next() {
-            return moved(&error).map(Greeting::Moved).ok_or(Failure::Refused(error));
-        }
-        if answers.next().is_some_and(|role| is_replica(&role)) {
-            return Ok(Greeting::Replica);
-        }
-        let names = answers.map(|answer| match answer {
-            Value::BulkString(name) => Ok(name),
-            Value::ServerError(error) => Err(Failure::Refused(error)),
-            _ => Ok(Vec::new()),
-        });
-        Ok(Greeting::Master(names.collect::<Result<_, _>>()?))
+        let greet = || {
+            let mut answers = inner.req_packed_commands(&commands, 0, 2 + SCRIPTS.len())?.into_iter();
+            if let Some(Value::ServerError(error)) = answers.next() {
+                return self.moved(&error).map(Greeting::Moved).ok_or(Failure::Refused(error));
+            }
+            if answers.next().is_some_and(|role| is_replica(&role)) {
+                return Ok(Greeting::Replica);
+            }
+            let names = answers.map(|answer| match said(answer)? {
+                Value::BulkString(name) => Ok(name),
+                _ => Ok(Vec::new()),
+            });
+            let names = names.collect::<Result<_, Failure>>()?;
+            Ok(Greeting::Master(Conn { inner, names, buffer: Vec::new() }))
+        };
+        greet().map_err(|failure| failure.engine_error(shown, Asked::Look))
+    }
+
+    /// Where the error of a Cluster's node sends us: "MOVED 3999 host:port".
+    fn moved(&self, error: &ServerError) -> Option<ConnectionAddr> {
+        let (host, port) = error.details()?.split(' ').nth(1)?.rsplit_once(':')?;
+        (error.code() == "MOVED").then_some(address(self.config.tls.is_some(), host, port.parse().ok()?))
     }
 
     /// The master's address, by the first Sentinel that knows it.
-    fn ask_sentinels(&self, name: &str) -> Result<Address, EngineError> {
+    fn ask_sentinels(&self, name: &str) -> Result<ConnectionAddr, EngineError> {
         let shown = &self.config.shown;
         let mut why = EngineError::transient(format!("{shown}: no Sentinel answers"));
         for sentinel in &self.config.hosts {
-            match self.ask(sentinel, name) {
-                Ok(Some(address)) => return Ok(address),
+            let place = format!("{shown} ({sentinel})");
+            match self.ask_sentinel(sentinel.clone(), name) {
+                Ok(Some(master)) => return Ok(master),
                 Ok(None) => {
-                    let message = format!("{shown} ({sentinel}): the Sentinel knows no master '{name}'");
-                    why = EngineError::transient(message);
+                    why = EngineError::transient(format!("{place}: the Sentinel knows no master '{name}'"));
                 }
-                Err(failure) => {
-                    why = failure.into_error(&format!("{shown} ({sentinel})"), Intent::Look);
-                }
+                Err(failure) => why = failure.engine_error(&place, Asked::Look),
             }
         }
         Err(why)
     }
 
-    fn ask(&self, sentinel: &Address, name: &str) -> Result<Option<Address>, Failure> {
+    fn ask_sentinel(&self, sentinel: ConnectionAddr, name: &str) -> Result<Option<ConnectionAddr>, Failure> {
         let mut inner = self.open(sentinel, false)?;
         let mut commands = Vec::new();
         // A Sentinel without a password refuses ours, which is no harm.
@@ -221,21 +178,14 @@ impl Connector {
             let user = self.config.user.as_deref().unwrap_or("default");
             add_command(&mut commands, &[b"AUTH", user.as_bytes(), password.reveal().as_bytes()]);
         });
-        let skipped = usize::from(login.is_some());
         add_command(&mut commands, &[b"SENTINEL", b"get-master-addr-by-name", name.as_bytes()]);
-        let mut answers = inner.req_packed_commands(&commands, 0, skipped + 1)?.into_iter();
-        match answers.nth(skipped) {
-            Some(Value::ServerError(error)) => Err(Failure::Refused(error)),
-            Some(Value::Array(parts)) => match &parts[..] {
-                [Value::BulkString(host), Value::BulkString(port)] => {
-                    let port = str::from_utf8(port).ok().and_then(|port| port.parse().ok());
-                    let host = String::from_utf8(host.clone()).ok();
-                    Ok(host.zip(port).map(|(host, port)| Address::Tcp(host, port)))
-                }
-                _ => Ok(None),
-            },
-            _ => Ok(None),
-        }
+        let count = 1 + usize::from(login.is_some());
+        let answer = inner.req_packed_commands(&commands, 0, count)?.pop().unwrap_or_default();
+        let Value::Array(parts) = said(answer)? else { return Ok(None) };
+        let [Value::BulkString(host), Value::BulkString(port)] = &parts[..] else { return Ok(None) };
+        let port = str::from_utf8(port).ok().and_then(|port| port.parse().ok());
+        let host = str::from_utf8(host).ok();
+        Ok(host.zip(port).map(|(host, port)| address(self.config.tls.is_some(), host, port)))
     }
 }
 
@@ -270,20 +220,13 @@ impl Conn {
     pub(crate) fn ask_master(&mut self, command: &mut Vec<u8>) -> Result<Value, Failure> {
         add_command(command, &[b"ROLE"]);
         let mut answers = self.inner.req_packed_commands(command, 0, 2)?.into_iter();
-        let (answer, role) = (answers.next(), answers.next());
-        match answer {
-            Some(Value::ServerError(error)) => Err(Failure::Refused(error)),
-            Some(_) if role.is_some_and(|role| is_replica(&role)) => Err(Failure::Demoted),
-            answer => Ok(answer.unwrap_or_default()),
-        }
+        let answer = said(answers.next().unwrap_or_default())?;
+        if answers.next().is_some_and(|role| is_replica(&role)) { Err(Failure::Demoted) } else { Ok(answer) }
     }
 
     /// The answers to some commands, the last of which counts.
     pub(crate) fn ask(&mut self, commands: &[u8], count: usize) -> Result<Value, Failure> {
-        match self.inner.req_packed_commands(commands, 0, count)?.pop() {
-            Some(Value::ServerError(error)) => Err(Failure::Refused(error)),
-            answer => Ok(answer.unwrap_or_default()),
-        }
+        said(self.inner.req_packed_commands(commands, 0, count)?.pop().unwrap_or_default())
     }
 
     /// How long to wait for an answer from now on.
@@ -307,13 +250,12 @@ fn is_replica(role: &Value) -> bool {
     matches!(role, Value::Array(parts) if matches!(parts.first(), Some(Value::BulkString(r)) if r == b"slave"))
 }
 
-/// Where the error of a Cluster's node sends us: "MOVED 3999 host:port".
-fn moved(error: &ServerError) -> Option<Address> {
-    if error.code() != "MOVED" {
-        return None;
+/// An answer, unless it is that there is none.
+fn said(answer: Value) -> Result<Value, Failure> {
+    match answer {
+        Value::ServerError(error) => Err(Failure::Refused(error)),
+        answer => Ok(answer),
     }
-    let (host, port) = error.details()?.split(' ').nth(1)?.rsplit_once(':')?;
-    Some(Address::Tcp(host.to_owned(), port.parse().ok()?))
 }
 
 /// Why there is no connection. Nothing happened; a wrong password stays wrong.
@@ -333,14 +275,5 @@ fn refused_connection(place: &str, error: &RedisError) -> EngineError {
 impl std::fmt::Debug for Conn {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Conn").field("open", &self.inner.is_open()).finish_non_exhaustive()
-    }
-}
-
-impl std::fmt::Display for Address {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Address::Tcp(host, port) => write!(f, "{host}:{port}"),
-            Address::Socket(path) => f.write_str(path),
-        }
     }
 }

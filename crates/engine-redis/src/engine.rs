@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use meta::{Changes, Engine, EngineError, ErrorKind, Facts, Outcome, Page, Scan, Seq, Txn, Want};
-use pool::{Connect, Pool, Pooled, Url};
+use meta::{Changes, Engine, EngineError, Facts, Outcome, Page, Scan, Txn, Want};
+use pool::{Asked, Connect, Failed, OpenError, Pool, Url, check_version, in_parts};
 use redis::Value;
 
 use crate::config::Config;
-use crate::connect::{Connector, Failure, Script, add_command};
-use crate::error::{Intent, OpenError, malformed};
-use crate::request::{Answer, Malformed, Request};
+use crate::connect::{Conn, Connector, Script, add_command};
+use crate::error::{Failure, Malformed};
+use crate::request::{Answer, Request};
 use crate::schema::VERSION;
 use crate::watch::Watcher;
 use crate::{commit, read, scan};
@@ -35,7 +35,7 @@ impl RedisEngine {
     /// Connects, and makes an empty volume if `create` and there is none.
     ///
     /// # Errors
-    /// [`OpenError::Url`] for what the URL says; [`OpenError::Missing`] where there is none, unless `create`;
+    /// [`OpenError::Config`] for what the URL says; [`OpenError::Missing`] where there is none, unless `create`;
     /// [`OpenError::NotLimenfs`] and [`OpenError::Newer`] for what others stored there; [`OpenError::Engine`] where the
     /// server cannot be used.
     pub fn open(url: &Url, create: bool) -> Result<Self, OpenError> {
@@ -114,41 +114,38 @@ impl RedisEngine {
         self.pool.connector().config.key(name)
     }
 
+    fn damaged(&self, what: Malformed) -> EngineError {
+        Failure::from(what).engine_error(self.place(), Asked::Look)
+    }
+
     fn check_schema(&self, create: bool) -> Result<(), OpenError> {
-        let place = self.place().to_owned();
+        let place = format!("at {}", self.place());
         let (schema, state) = (self.key("schema"), self.key("state"));
-        let found = self.ask(&[&[b"GET", &schema]], Intent::Look)?;
-        let found = match found {
-            Value::BulkString(digits) => digits,
-            Value::Nil if create => {
-                // Whoever formats at the same time writes the same.
-                let version = VERSION.to_string();
-                let steps: &[&[&[u8]]] = &[
-                    &[b"HSETNX", &state, b"seq", b"0"],
-                    &[b"HSETNX", &state, b"inodes", &[0; 8]],
-                    &[b"HSETNX", &state, b"blocks", &[0; 8]],
-                    &[b"SETNX", &schema, version.as_bytes()],
-                ];
-                self.ask(steps, Intent::Look)?;
-                return Ok(());
-            }
-            Value::Nil => return Err(OpenError::Missing(place)),
+        let found = match self.ask(&[&[b"GET", &schema]], Asked::Look)? {
+            Value::BulkString(digits) => Some(digits),
+            Value::Nil => None,
             _ => return Err(OpenError::NotLimenfs(place)),
         };
-        let found = str::from_utf8(&found).ok().and_then(|digits| digits.parse::<u64>().ok());
-        match found {
-            None => Err(OpenError::NotLimenfs(place)),
-            Some(found) if found > VERSION => Err(OpenError::Newer { url: place, found, known: VERSION }),
-            Some(_) => Ok(()),
+        if check_version(found.as_deref(), VERSION, &place, create)? {
+            // Whoever formats at the same time writes the same.
+            let version = VERSION.to_string();
+            let steps: &[&[&[u8]]] = &[
+                &[b"HSETNX", &state, b"seq", b"0"],
+                &[b"HSETNX", &state, b"inodes", &[0; 8]],
+                &[b"HSETNX", &state, b"blocks", &[0; 8]],
+                &[b"SETNX", &schema, version.as_bytes()],
+            ];
+            self.ask(steps, Asked::Look)?;
         }
+        Ok(())
     }
 
     /// The fields of INFO.
     fn info(&self) -> Result<BTreeMap<String, String>, EngineError> {
-        let text = match self.ask(&[&[b"INFO"]], Intent::Look)? {
+        let text = match self.ask(&[&[b"INFO"]], Asked::Look)? {
             Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Value::VerbatimString { text, .. } => text,
-            _ => return Err(malformed(self.place(), "INFO gives no text", Intent::Look)),
+            _ => return Err(self.damaged(Malformed("INFO gives no text"))),
         };
         let fields = text.lines().filter_map(|line| line.trim().split_once(':'));
         Ok(fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
@@ -156,22 +153,17 @@ impl RedisEngine {
 
     /// A setting of the server, if it tells.
     fn setting(&self, name: &str) -> Result<Option<String>, EngineError> {
-        match self.ask(&[&[b"CONFIG", b"GET", name.as_bytes()]], Intent::Look)? {
-            Value::Array(parts) => match &parts[..] {
-                [_, Value::BulkString(value)] => Ok(Some(String::from_utf8_lossy(value).into_owned())),
-                _ => Ok(None),
-            },
-            _ => Ok(None),
-        }
+        let answer = self.ask(&[&[b"CONFIG", b"GET", name.as_bytes()]], Asked::Look)?;
+        let Value::Array(parts) = answer else { return Ok(None) };
+        let [_, Value::BulkString(value)] = &parts[..] else { return Ok(None) };
+        Ok(Some(String::from_utf8_lossy(value).into_owned()))
     }
 
     /// The answer to the last of some commands.
-    fn ask(&self, commands: &[&[&[u8]]], intent: Intent) -> Result<Value, EngineError> {
+    fn ask(&self, commands: &[&[&[u8]]], asked: Asked) -> Result<Value, EngineError> {
         let mut packed = Vec::new();
         commands.iter().for_each(|command| add_command(&mut packed, command));
-        let mut conn = self.pool.get()?;
-        let answer = conn.ask(&packed, commands.len());
-        self.finish(conn, answer, intent)
+        self.pool.request(asked, |conn| conn.ask(&packed, commands.len()))
     }
 
     /// The answer of a script, in one round trip.
@@ -179,63 +171,35 @@ impl RedisEngine {
         &self,
         script: Script,
         request: &Request,
-        intent: Intent,
+        asked: Asked,
         take: impl FnOnce(Answer) -> Result<T, Malformed>,
     ) -> Result<T, EngineError> {
-        let mut conn = self.pool.get()?;
-        let answer = conn.run(script, &self.pool.connector().config.prefix, request.bytes());
-        let answer = self.finish(conn, answer, intent)?;
-        Answer::new(answer).and_then(take).map_err(|Malformed(what)| malformed(self.place(), what, intent))
-    }
-
-    /// Gives the connection back, or closes it and all others if it failed: they go to the same server.
-    fn finish(
-        &self,
-        mut conn: Pooled<'_, Connector>,
-        answer: Result<Value, Failure>,
-        intent: Intent,
-    ) -> Result<Value, EngineError> {
-        answer.map_err(|failure| {
-            if failure.ends_connection() {
-                conn.mark_broken();
-                drop(conn);
-                self.pool.clear();
-            }
-            failure.into_error(self.place(), intent)
+        let prefix = &self.pool.connector().config.prefix;
+        self.pool.request(asked, |conn: &mut Conn| -> Result<T, Failure> {
+            let answer = conn.run(script, prefix, request.bytes())?;
+            Ok(take(Answer::new(answer)?)?)
         })
     }
 
     fn commit_some(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
-        let intent =
-            if txns.iter().all(|txn| txn.effects.is_empty()) { Intent::Look } else { Intent::Change };
-        self.run(Script::Commit, &commit::request(txns), intent, |answer| commit::outcomes(txns, answer))
+        let asked = if txns.iter().all(|txn| txn.effects.is_empty()) { Asked::Look } else { Asked::Change };
+        self.run(Script::Commit, &commit::request(txns), asked, |answer| commit::outcomes(txns, answer))
     }
 }
 
 impl Engine for RedisEngine {
     fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
-        self.run(Script::Read, &read::request(wants), Intent::Look, |mut answer| {
+        self.run(Script::Read, &read::request(wants), Asked::Look, |mut answer| {
             read::facts(wants.iter(), &mut answer)
         })
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
-        let mut outcomes = Vec::with_capacity(txns.len());
-        for some in txns.chunks(MOST_TXNS) {
-            match self.commit_some(some) {
-                Ok(more) => outcomes.extend(more),
-                // Some happened, so it is not known of all that they did not.
-                Err(error) if !outcomes.is_empty() => {
-                    return Err(EngineError { kind: ErrorKind::Indeterminate, ..error });
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(outcomes)
+        in_parts(txns.chunks(MOST_TXNS), |some| self.commit_some(some))
     }
 
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
-        self.run(Script::Scan, &scan::request(scan), Intent::Look, |answer| scan::page(scan, answer))
+        self.run(Script::Scan, &scan::request(scan), Asked::Look, |answer| scan::page(scan, answer))
     }
 
     /// With `appendfsync always` all that was acknowledged is on the disk already. With `everysec` a server of 7.2 or
@@ -248,7 +212,7 @@ impl Engine for RedisEngine {
         let (key, timeout) = (self.key("synced"), self.pool.connector().config.params.op_timeout);
         let millis = timeout.as_millis().max(1).to_string();
         let wait: &[&[u8]] = &[b"WAITAOF", b"1", b"0", millis.as_bytes()];
-        match self.ask(&[&[b"SET", &key, b"1"], wait], Intent::Look) {
+        match self.ask(&[&[b"SET", &key, b"1"], wait], Asked::Look) {
             Ok(Value::Array(parts)) if parts.first() == Some(&Value::Int(0)) => {
                 Err(EngineError::transient(format!("{}: the log is not on the disk in time", self.place())))
             }
@@ -260,43 +224,36 @@ impl Engine for RedisEngine {
     }
 
     fn wipe(&self) -> Result<(), EngineError> {
-        let pattern = [&self.pool.connector().config.prefix[..], b"*"].concat();
+        let prefix = &self.pool.connector().config.prefix;
+        let pattern = [&prefix[..], b"*"].concat();
         let kept = [self.key("schema"), self.key("state")];
         let mut cursor = b"0".to_vec();
         loop {
             let step: &[&[u8]] = &[b"SCAN", &cursor, b"MATCH", &pattern, b"COUNT", WIPE_STEP];
-            let damaged = |Malformed(what)| malformed(self.place(), what, Intent::Look);
-            let mut answer = Answer::new(self.ask(&[step], Intent::Look)?).map_err(damaged)?;
-            cursor = answer.present().map_err(damaged)?;
-            let found: Result<Vec<_>, _> = answer.array().map_err(damaged)?.strings().collect();
-            let mut found = found.map_err(damaged)?;
+            let answer = self.ask(&[step], Asked::Look)?;
+            let taken = Answer::new(answer).and_then(|mut answer| {
+                Ok((answer.present()?, answer.array()?.strings().collect::<Result<Vec<_>, _>>()?))
+            });
+            let (next, mut found) = taken.map_err(|what| self.damaged(what))?;
             found.retain(|key| !kept.contains(key));
             if !found.is_empty() {
                 let mut unlink: Vec<&[u8]> = vec![b"UNLINK"];
                 unlink.extend(found.iter().map(Vec::as_slice));
-                self.ask(&[&unlink], Intent::Change)?;
+                self.ask(&[&unlink], Asked::Change)?;
             }
-            if cursor == b"0" {
+            if next == b"0" {
                 break;
             }
+            cursor = next;
         }
-        let prefix = &self.pool.connector().config.prefix;
-        self.ask(&[&[b"EVAL", include_str!("lua/wipe.lua").as_bytes(), b"1", prefix]], Intent::Change)?;
+        self.ask(&[&[b"EVAL", include_str!("lua/wipe.lua").as_bytes(), b"1", prefix]], Asked::Change)?;
         Ok(())
     }
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
         let connector = self.pool.connector();
-        let (config, place) = (&connector.config, self.place());
         // A connection of its own, for it is mostly waiting.
-        let mut conn = connector.connect()?;
-        let answer = conn.run(Script::Read, &config.prefix, read::request(&[]).bytes());
-        let answer = answer.map_err(|failure| failure.into_error(place, Intent::Look))?;
-        let seen = Answer::new(answer).and_then(|mut answer| answer.decimal());
-        let seen = seen.map_err(|Malformed(what)| malformed(place, what, Intent::Look))?;
-        let key = config.key("changes");
-        let watcher = Watcher::new(conn, place.to_owned(), key, config.params.op_timeout, Seq(seen));
-        Ok(Some(Box::new(watcher)))
+        Ok(Some(Box::new(Watcher::new(connector.connect()?, &connector.config)?)))
     }
 }
 

@@ -1,52 +1,59 @@
-//! Redis's errors, and what they mean to the caller.
+//! How requests fail, and what that means to the caller.
 
 use meta::EngineError;
+use pool::{Asked, Failed, Leaves};
 use redis::{RedisError, ServerError};
 use types::Errno;
 
-/// Why a volume could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("{0}")]
-    Url(String),
-    #[error("there is no volume at {0}: make one with limen format")]
-    Missing(String),
-    #[error("what is stored at {0} is not limenfs's: take another table_prefix or database")]
-    NotLimenfs(String),
-    #[error(
-        "{url} has layout version {found}, and this limen knows versions up to {known}: use the limen that wrote it, or a newer one"
-    )]
-    Newer { url: String, found: u64, known: u64 },
-    #[error("{0}")]
-    Engine(#[from] EngineError),
+/// What came back instead of an answer.
+pub(crate) enum Failure {
+    /// The connection broke or was silent for too long; the request may have been heard.
+    Broken(RedisError),
+    /// The server refused the request, or failed in it.
+    Refused(ServerError),
+    /// The server answered, but is no master any more, so what it said may be old.
+    Demoted,
+    /// An answer that no script of ours gives.
+    Malformed(&'static str),
 }
 
-/// What a request was for: what is not known about it after the connection broke.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Intent {
-    Look,
-    Change,
-}
+/// What an answer holds that no script of ours writes.
+#[derive(Debug)]
+pub(crate) struct Malformed(pub(crate) &'static str);
 
-/// The connection broke, or stayed silent for too long, after the request was sent or while it was.
-pub(crate) fn broken(place: &str, error: &RedisError, intent: Intent) -> EngineError {
-    let message = if error.is_timeout() {
-        format!("{place}: the server did not answer in time (op_timeout)")
-    } else {
-        format!("{place}: {error}")
-    };
-    match intent {
-        Intent::Look => EngineError::transient(message),
-        Intent::Change => EngineError::indeterminate(message),
+impl From<RedisError> for Failure {
+    fn from(error: RedisError) -> Self {
+        Failure::Broken(error)
     }
 }
 
-/// An answer that no script of ours gives.
-pub(crate) fn malformed(place: &str, what: &str, intent: Intent) -> EngineError {
-    let message = format!("{place}: the server's answer is damaged: {what}");
-    match intent {
-        Intent::Look => EngineError::permanent(message),
-        Intent::Change => EngineError::indeterminate(message),
+impl From<Malformed> for Failure {
+    fn from(Malformed(what): Malformed) -> Self {
+        Failure::Malformed(what)
+    }
+}
+
+impl Failed for Failure {
+    fn leaves(&self) -> Leaves {
+        match self {
+            Failure::Broken(_) | Failure::Demoted => Leaves::NoServer,
+            Failure::Refused(error) if is_elsewhere(error) => Leaves::NoServer,
+            Failure::Refused(_) | Failure::Malformed(_) => Leaves::Connection,
+        }
+    }
+
+    fn engine_error(self, place: &str, asked: Asked) -> EngineError {
+        match self {
+            Failure::Broken(error) if error.is_timeout() => {
+                asked.unanswered(format!("{place}: the server did not answer in time (op_timeout)"))
+            }
+            Failure::Broken(error) => asked.unanswered(format!("{place}: {error}")),
+            Failure::Refused(error) => refused(place, &error, asked),
+            Failure::Demoted => asked.unanswered(format!("{place}: the server became a replica")),
+            Failure::Malformed(what) => {
+                asked.not_understood(format!("{place}: the server's answer is damaged: {what}"))
+            }
+        }
     }
 }
 
@@ -60,28 +67,23 @@ pub(crate) fn malformed(place: &str, what: &str, intent: Intent) -> EngineError 
 /// | READONLY, MOVED, ASK, UNBLOCKED: the master is elsewhere by now | transient, on a new connection | EIO |
 /// | NOVOLUME: our own, there is nothing of ours any more; NOAUTH, NOPERM, WRONGPASS | permanent | EIO |
 /// | all else: a script failed, a key is of another type | permanent for a look, indeterminate for a change | EIO |
-pub(crate) fn refused(place: &str, error: &ServerError, intent: Intent) -> EngineError {
-    let code = code(error);
-    let message = format!("{place}: {}", text(error));
-    match code {
+fn refused(place: &str, error: &ServerError, asked: Asked) -> EngineError {
+    let message = format!("{place}: {} {}", error.code(), error.details().unwrap_or_default());
+    let full = message.contains("No space left");
+    match code(error) {
         "OOM" => EngineError::permanent(message).with_errno(Errno::ENOSPC),
-        "MISCONF" if message.contains("No space left") => {
-            EngineError::permanent(message).with_errno(Errno::ENOSPC)
-        }
+        "MISCONF" if full => EngineError::permanent(message).with_errno(Errno::ENOSPC),
         "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "NOREPLICAS" | "MISCONF" => {
             EngineError::transient(message)
         }
         _ if is_elsewhere(error) => EngineError::transient(message),
         "NOVOLUME" | "NOAUTH" | "NOPERM" | "WRONGPASS" | "NOSCRIPT" => EngineError::permanent(message),
-        _ => match intent {
-            Intent::Look => EngineError::permanent(message),
-            Intent::Change => EngineError::indeterminate(message),
-        },
+        _ => asked.not_understood(message),
     }
 }
 
 /// Whether the server is not, or no longer, the one that has the volume.
-pub(crate) fn is_elsewhere(error: &ServerError) -> bool {
+fn is_elsewhere(error: &ServerError) -> bool {
     matches!(code(error), "READONLY" | "MOVED" | "ASK" | "UNBLOCKED")
 }
 
@@ -97,8 +99,4 @@ fn code(error: &ServerError) -> &str {
         "ERR" => WRAPPED.iter().find(wrapped).copied().unwrap_or("ERR"),
         code => code,
     }
-}
-
-fn text(error: &ServerError) -> String {
-    format!("{} {}", error.code(), error.details().unwrap_or_default())
 }

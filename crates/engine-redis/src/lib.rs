@@ -26,5 +26,5 @@ mod schema;
 mod watch;
 
 pub use engine::RedisEngine;
-pub use error::OpenError;
+pub use pool::OpenError;
 pub use schema::VERSION;

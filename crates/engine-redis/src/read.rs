@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use meta::{Facts, Node, Record, Seq, Settings, Usage, Want, Xattrs};
-use types::{AclId, Ino, Slice, XattrName};
+use types::{Ino, Slice, XattrName};
 
-use crate::request::{Answer, Malformed, Request};
+use crate::error::Malformed;
+use crate::request::{Answer, Request};
 use crate::rows;
 
 pub(crate) fn request(wants: &[Want]) -> Request {
@@ -14,9 +15,7 @@ pub(crate) fn request(wants: &[Want]) -> Request {
     for want in wants {
         match want {
             Want::Node(ino) => request.array(2).string("node").id(ino.0),
-            Want::Entry(parent, name) => {
-                request.array(3).string("entry").id(parent.0).string(name.as_bytes())
-            }
+            Want::Entry(parent, name) => request.array(3).string("entry").id(parent.0).string(name),
             Want::Empty(ino) => request.array(2).string("empty").id(ino.0),
             Want::Xattrs(ino) => request.array(2).string("xattrs").id(ino.0),
             Want::Symlink(ino) => request.array(2).string("symlink").id(ino.0),
@@ -89,15 +88,10 @@ fn take(want: &Want, answer: &mut Answer, records: &mut Vec<Record>) -> Result<(
 fn take_node(ino: Ino, answer: &mut Answer, records: &mut Vec<Record>) -> Result<(), Malformed> {
     let node = answer.string()?.map(|bytes| rows::node(ino, &bytes)).transpose()?;
     records.push(Record::Node(ino, node));
-    for id in node.iter().flat_map(acl_ids) {
+    for id in node.iter().flat_map(Node::acls) {
         records.push(Record::Acl(id, acl(answer.string()?)?));
     }
     Ok(())
-}
-
-/// The ACLs a node carries: none, one or two.
-pub(crate) fn acl_ids(node: &Node) -> impl Iterator<Item = AclId> + use<> {
-    [node.access_acl, node.default_acl].into_iter().filter(|id| !id.is_none())
 }
 
 pub(crate) fn acl(text: Option<Vec<u8>>) -> Result<Option<Arc<str>>, Malformed> {
@@ -114,20 +108,16 @@ pub(crate) fn slices(answer: Answer) -> Result<Vec<Slice>, Malformed> {
     rows.collect()
 }
 
-fn xattrs(mut answer: Answer) -> Result<Xattrs, Malformed> {
-    let mut xattrs = Xattrs::new();
-    while !answer.is_empty() {
-        let name = XattrName::new(&answer.present()?).map_err(|_| Malformed("an xattr's name is none"))?;
-        xattrs.insert(name, answer.present()?.into());
-    }
-    Ok(xattrs)
+fn xattrs(answer: Answer) -> Result<Xattrs, Malformed> {
+    let xattr = |pair: Result<(Vec<u8>, Vec<u8>), Malformed>| {
+        let (name, value) = pair?;
+        let name = XattrName::new(&name).map_err(|_| Malformed("an xattr's name is none"))?;
+        Ok((name, value.into()))
+    };
+    answer.pairs().map(xattr).collect()
 }
 
-fn settings(mut answer: Answer) -> Result<Settings, Malformed> {
-    let mut settings = Settings::new();
+fn settings(answer: Answer) -> Result<Settings, Malformed> {
     let text = |bytes| String::from_utf8(bytes).map_err(|_| Malformed("a setting is not UTF-8"));
-    while !answer.is_empty() {
-        settings.insert(text(answer.present()?)?, text(answer.present()?)?);
-    }
-    Ok(settings)
+    answer.pairs().map(|pair| pair.and_then(|(name, value)| Ok((text(name)?, text(value)?)))).collect()
 }

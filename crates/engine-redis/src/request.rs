@@ -2,6 +2,8 @@
 
 use redis::Value;
 
+use crate::error::Malformed;
+
 /// A request in MessagePack: of its types, arrays, strings and integers. Bytes go as strings, which to Lua are the same.
 #[derive(Debug, Default)]
 pub(crate) struct Request(Vec<u8>);
@@ -13,34 +15,29 @@ impl Request {
 
     /// What follows are the array's elements, so many.
     pub(crate) fn array(&mut self, len: usize) -> &mut Self {
-        match len {
-            0..16 => self.0.push(0x90 | len as u8),
-            16..0x1_0000 => {
-                self.0.push(0xdc);
-                self.0.extend_from_slice(&(len as u16).to_be_bytes());
-            }
-            _ => {
-                self.0.push(0xdd);
-                self.0.extend_from_slice(&(len as u32).to_be_bytes());
-            }
-        }
-        self
+        self.head(len, 0x90, 16, [0xdc, 0xdd])
     }
 
     pub(crate) fn string(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
         let bytes = bytes.as_ref();
-        match bytes.len() {
-            len @ 0..32 => self.0.push(0xa0 | len as u8),
-            len @ 32..0x1_0000 => {
-                self.0.push(0xda);
+        self.head(bytes.len(), 0xa0, 32, [0xda, 0xdb]);
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    /// A type and a length: `few` of them stand in one byte, more in 2 or 4 of their own.
+    fn head(&mut self, len: usize, fix: u8, few: usize, more: [u8; 2]) -> &mut Self {
+        match len {
+            _ if len < few => self.0.push(fix | len as u8),
+            0..0x1_0000 => {
+                self.0.push(more[0]);
                 self.0.extend_from_slice(&(len as u16).to_be_bytes());
             }
-            len => {
-                self.0.push(0xdb);
+            _ => {
+                self.0.push(more[1]);
                 self.0.extend_from_slice(&(len as u32).to_be_bytes());
             }
         }
-        self.0.extend_from_slice(bytes);
         self
     }
 
@@ -61,10 +58,6 @@ impl Request {
         self
     }
 }
-
-/// What an answer holds that no script of ours writes.
-#[derive(Debug)]
-pub(crate) struct Malformed(pub(crate) &'static str);
 
 /// The elements of an answer, one after the other.
 #[derive(Debug)]
@@ -116,5 +109,10 @@ impl Answer {
     /// Strings up to the end.
     pub(crate) fn strings(mut self) -> impl Iterator<Item = Result<Vec<u8>, Malformed>> {
         std::iter::from_fn(move || (!self.is_empty()).then(|| self.present()))
+    }
+
+    /// Two strings at a time, up to the end.
+    pub(crate) fn pairs(mut self) -> impl Iterator<Item = Result<(Vec<u8>, Vec<u8>), Malformed>> {
+        std::iter::from_fn(move || (!self.is_empty()).then(|| Ok((self.present()?, self.present()?))))
     }
 }

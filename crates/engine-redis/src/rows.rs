@@ -1,53 +1,24 @@
 //! The stored forms of records. [`schema`](crate::schema) says what each holds.
 
+use keyspace::{Reader, Writer};
 use meta::{Edge, Garbage, Lock, LockKind, LockOwner, LockWait, Node, Session};
 use types::{AclId, FileType, Ino, Mode, SessionId, Slice, SliceId, SliceSource, Time};
 
-use crate::request::Malformed;
+use crate::error::Malformed;
 
-/// Takes the numbers of a stored form off its front.
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (front, rest) = self.0.split_first_chunk().ok_or(Malformed("a record is too short"))?;
-        self.0 = rest;
-        Ok(*front)
-    }
-
-    fn u8(&mut self) -> Result<u8, Malformed> {
-        self.take::<1>().map(|[byte]| byte)
-    }
-
-    fn u32(&mut self) -> Result<u32, Malformed> {
-        self.take().map(u32::from_be_bytes)
-    }
-
-    fn u64(&mut self) -> Result<u64, Malformed> {
-        self.take().map(u64::from_be_bytes)
-    }
-
-    fn time(&mut self) -> Result<Time, Malformed> {
-        self.u64().map(|bits| Time::from_nanos((bits ^ SIGN) as i64))
-    }
-
-    fn text(&mut self) -> Result<String, Malformed> {
-        let len = self.u32()? as usize;
-        let (front, rest) = self.0.split_at_checked(len).ok_or(Malformed("a record is too short"))?;
-        self.0 = rest;
-        String::from_utf8(front.to_vec()).map_err(|_| Malformed("a text is not UTF-8"))
-    }
-
-    fn end<T>(self, value: T) -> Result<T, Malformed> {
-        if self.0.is_empty() { Ok(value) } else { Err(Malformed("a record is too long")) }
-    }
+/// Takes the fields of a record; nothing may be left over.
+fn read<T>(
+    what: &'static str,
+    bytes: &[u8],
+    fields: impl FnOnce(&mut Reader<'_>) -> Option<T>,
+) -> Result<T, Malformed> {
+    let mut row = Reader(bytes);
+    let record = fields(&mut row);
+    record.filter(|_| row.0.is_empty()).ok_or(Malformed(what))
 }
 
-/// Turned over, so that times order like their bytes.
-const SIGN: u64 = 1 << 63;
-
-pub(crate) fn time(time: Time) -> [u8; 8] {
-    (time.nanos() as u64 ^ SIGN).to_be_bytes()
+pub(crate) fn time(time: Time) -> Vec<u8> {
+    Writer::default().ordered_time(time).into_vec()
 }
 
 /// Both ACLs, or nothing if there is neither.
@@ -59,72 +30,62 @@ pub(crate) fn acls(access: AclId, default: AclId) -> Vec<u8> {
 }
 
 pub(crate) fn put_node(node: &Node) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(100);
-    bytes.push(node.kind.to_dtype() as u8);
-    bytes.extend(access_fields(node.mode, node.uid, node.gid));
-    bytes.extend(node.nlink.to_be_bytes());
-    bytes.extend(node.size.to_be_bytes());
-    bytes.extend(time(node.atime));
-    bytes.extend(time(node.mtime));
-    bytes.extend(time(node.ctime));
-    bytes.extend(node.parent.0.to_be_bytes());
-    bytes.extend(node.access_rev.to_be_bytes());
-    bytes.extend(acls(node.access_acl, node.default_acl));
-    if node.rdev != 0 {
-        bytes.extend(node.rdev.to_be_bytes());
-    }
-    bytes
+    let row = Writer::with_capacity(100)
+        .kind(node.kind)
+        .bytes(&access_fields(node.mode, node.uid, node.gid))
+        .u32(node.nlink)
+        .u64(node.size)
+        .ordered_time(node.atime)
+        .ordered_time(node.mtime)
+        .ordered_time(node.ctime)
+        .u64(node.parent.0)
+        .u64(node.access_rev)
+        .bytes(&acls(node.access_acl, node.default_acl));
+    let row = if node.rdev == 0 { row } else { row.u32(node.rdev) };
+    row.into_vec()
 }
 
 /// Mode, user and group, as they stand in a node.
-pub(crate) fn access_fields(mode: Mode, uid: u32, gid: u32) -> [u8; 10] {
-    let mut bytes = [0; 10];
-    bytes[..2].copy_from_slice(&(mode.bits() as u16).to_be_bytes());
-    bytes[2..6].copy_from_slice(&uid.to_be_bytes());
-    bytes[6..].copy_from_slice(&gid.to_be_bytes());
-    bytes
+pub(crate) fn access_fields(mode: Mode, uid: u32, gid: u32) -> Vec<u8> {
+    Writer::default().u16(mode.bits() as u16).u32(uid).u32(gid).into_vec()
 }
 
 pub(crate) fn node(ino: Ino, bytes: &[u8]) -> Result<Node, Malformed> {
-    let mut row = Reader(bytes);
-    let mut node = Node {
-        ino,
-        kind: kind(row.u8()?)?,
-        mode: Mode::new(u16::from_be_bytes(row.take()?).into()),
-        uid: row.u32()?,
-        gid: row.u32()?,
-        nlink: row.u32()?,
-        size: row.u64()?,
-        atime: row.time()?,
-        mtime: row.time()?,
-        ctime: row.time()?,
-        parent: Ino(row.u64()?),
-        access_rev: row.u64()?,
-        access_acl: AclId::NONE,
-        default_acl: AclId::NONE,
-        rdev: 0,
-    };
-    if row.0.len() >= 32 {
-        node.access_acl = AclId::from_bytes(row.take()?);
-        node.default_acl = AclId::from_bytes(row.take()?);
-    }
-    if !row.0.is_empty() {
-        node.rdev = row.u32()?;
-    }
-    row.end(node)
+    read("an inode cannot be read", bytes, |row| {
+        let mut node = Node {
+            ino,
+            kind: row.kind()?,
+            mode: Mode::new(row.u16()?.into()),
+            uid: row.u32()?,
+            gid: row.u32()?,
+            nlink: row.u32()?,
+            size: row.u64()?,
+            atime: row.ordered_time()?,
+            mtime: row.ordered_time()?,
+            ctime: row.ordered_time()?,
+            parent: Ino(row.u64()?),
+            access_rev: row.u64()?,
+            access_acl: AclId::NONE,
+            default_acl: AclId::NONE,
+            rdev: 0,
+        };
+        if row.0.len() >= 32 {
+            node.access_acl = AclId::from_bytes(row.chunk()?);
+            node.default_acl = AclId::from_bytes(row.chunk()?);
+        }
+        if !row.0.is_empty() {
+            node.rdev = row.u32()?;
+        }
+        Some(node)
+    })
 }
 
-pub(crate) fn put_edge(ino: Ino, kind: FileType) -> [u8; 9] {
-    let mut bytes = [kind.to_dtype() as u8; 9];
-    bytes[1..].copy_from_slice(&ino.0.to_be_bytes());
-    bytes
+pub(crate) fn put_edge(ino: Ino, kind: FileType) -> Vec<u8> {
+    Writer::default().kind(kind).u64(ino.0).into_vec()
 }
 
 pub(crate) fn edge(bytes: &[u8]) -> Result<Edge, Malformed> {
-    let mut row = Reader(bytes);
-    let kind = kind(row.u8()?)?;
-    let ino = Ino(row.u64()?);
-    row.end(Edge { ino, kind })
+    read("an entry cannot be read", bytes, |row| Some(Edge { kind: row.kind()?, ino: Ino(row.u64()?) }))
 }
 
 const HOLE: u8 = 0;
@@ -132,128 +93,92 @@ const INLINE: u8 = 1;
 const BLOCKS: u8 = 2;
 
 pub(crate) fn put_slice(slice: &Slice) -> Vec<u8> {
-    let mut bytes = vec![match slice.source {
-        SliceSource::Hole => HOLE,
-        SliceSource::Inline(_) => INLINE,
-        SliceSource::Blocks { .. } => BLOCKS,
-    }];
-    bytes.extend(slice.pos.to_be_bytes());
-    bytes.extend(slice.len.to_be_bytes());
+    let row = |kind| Writer::default().u8(kind).u32(slice.pos).u32(slice.len);
     match &slice.source {
-        SliceSource::Hole => {}
-        SliceSource::Inline(data) => bytes.extend_from_slice(data),
-        SliceSource::Blocks { id, offset, size } => {
-            bytes.extend(id.0.to_be_bytes());
-            bytes.extend(size.to_be_bytes());
-            bytes.extend(offset.to_be_bytes());
-        }
+        SliceSource::Hole => row(HOLE).into_vec(),
+        SliceSource::Inline(data) => row(INLINE).bytes(data).into_vec(),
+        SliceSource::Blocks { id, offset, size } => row(BLOCKS).u64(id.0).u32(*size).u32(*offset).into_vec(),
     }
-    bytes
 }
 
 pub(crate) fn slice(bytes: &[u8]) -> Result<Slice, Malformed> {
-    let mut row = Reader(bytes);
-    let (source, pos, len) = (row.u8()?, row.u32()?, row.u32()?);
-    let source = match source {
-        HOLE => SliceSource::Hole,
-        INLINE => SliceSource::Inline(std::mem::take(&mut row.0).into()),
-        BLOCKS => {
-            let (id, size, offset) = (SliceId(row.u64()?), row.u32()?, row.u32()?);
-            SliceSource::Blocks { id, offset, size }
-        }
-        _ => return Err(Malformed("a row of a file is of no known kind")),
-    };
-    row.end(Slice { pos, len, source })
+    read("a row of a file cannot be read", bytes, |row| {
+        let (source, pos, len) = (row.u8()?, row.u32()?, row.u32()?);
+        let source = match source {
+            HOLE => SliceSource::Hole,
+            INLINE => SliceSource::Inline(row.rest().into()),
+            BLOCKS => SliceSource::Blocks { id: SliceId(row.u64()?), size: row.u32()?, offset: row.u32()? },
+            _ => return None,
+        };
+        Some(Slice { pos, len, source })
+    })
 }
 
 /// Whose lock it is: the key of a wait.
 pub(crate) fn put_owner(owner: LockOwner) -> Vec<u8> {
-    let kind = match owner.kind {
-        LockKind::Posix => 0,
-        LockKind::Flock => 1,
-    };
-    [&owner.session.0.to_be_bytes()[..], &owner.owner.to_be_bytes(), &[kind]].concat()
+    Writer::default().u64(owner.session.0).u64(owner.owner).u8(owner.kind.number()).into_vec()
 }
 
 pub(crate) fn put_locks(locks: &[Lock]) -> Vec<u8> {
-    locks.iter().flat_map(put_lock).collect()
+    locks.iter().fold(Writer::default(), put_lock).into_vec()
 }
 
-fn put_lock(lock: &Lock) -> Vec<u8> {
-    let mut bytes = put_owner(lock.owner);
-    bytes.extend(lock.start.to_be_bytes());
-    bytes.extend(lock.end.to_be_bytes());
-    bytes.push(lock.exclusive.into());
-    bytes.extend(lock.pid.to_be_bytes());
-    bytes
+fn put_lock(row: Writer, lock: &Lock) -> Writer {
+    let row = row.bytes(&put_owner(lock.owner)).u64(lock.start).u64(lock.end);
+    row.u8(lock.exclusive.into()).u32(lock.pid)
 }
 
-fn lock(row: &mut Reader<'_>) -> Result<Lock, Malformed> {
+fn lock(row: &mut Reader<'_>) -> Option<Lock> {
     let (session, owner) = (SessionId(row.u64()?), row.u64()?);
-    let kind = match row.u8()? {
-        0 => LockKind::Posix,
-        1 => LockKind::Flock,
-        _ => return Err(Malformed("a lock is of no known kind")),
-    };
-    Ok(Lock {
-        owner: LockOwner { session, owner, kind },
-        start: row.u64()?,
-        end: row.u64()?,
-        exclusive: row.u8()? != 0,
-        pid: row.u32()?,
-    })
+    let owner = LockOwner { session, owner, kind: LockKind::of(row.u8()?)? };
+    Some(Lock { owner, start: row.u64()?, end: row.u64()?, exclusive: row.u8()? != 0, pid: row.u32()? })
 }
 
 pub(crate) fn locks(bytes: &[u8]) -> Result<Vec<Lock>, Malformed> {
-    let mut row = Reader(bytes);
-    let mut locks = Vec::new();
-    while !row.0.is_empty() {
-        locks.push(lock(&mut row)?);
-    }
-    Ok(locks)
+    read("locks cannot be read", bytes, |row| {
+        let mut locks = Vec::new();
+        while !row.0.is_empty() {
+            locks.push(lock(row)?);
+        }
+        Some(locks)
+    })
 }
 
 pub(crate) fn put_wait(wait: &LockWait) -> Vec<u8> {
-    [&wait.ino.0.to_be_bytes()[..], &put_lock(&wait.lock)].concat()
+    put_lock(Writer::default().u64(wait.ino.0), &wait.lock).into_vec()
 }
 
 pub(crate) fn wait(bytes: &[u8]) -> Result<LockWait, Malformed> {
-    let mut row = Reader(bytes);
-    let ino = Ino(row.u64()?);
-    let lock = lock(&mut row)?;
-    row.end(LockWait { ino, lock })
+    read("a wait for a lock cannot be read", bytes, |row| {
+        Some(LockWait { ino: Ino(row.u64()?), lock: lock(row)? })
+    })
 }
 
 /// All but its id, which is its key.
 pub(crate) fn put_session(session: &Session) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    bytes.extend(session.pid.to_be_bytes());
-    bytes.extend(time(session.since));
-    bytes.extend(time(session.heartbeat));
-    for text in [&session.host, &session.mountpoint] {
-        bytes.extend(u32::try_from(text.len()).unwrap_or(u32::MAX).to_be_bytes());
-        bytes.extend_from_slice(text.as_bytes());
-    }
-    bytes
+    let row = Writer::default().u32(session.pid);
+    let row = row.ordered_time(session.since).ordered_time(session.heartbeat);
+    row.text(&session.host).text(&session.mountpoint).into_vec()
 }
 
 pub(crate) fn session(id: u64, bytes: &[u8]) -> Result<Session, Malformed> {
-    let mut row = Reader(bytes);
-    let (pid, since, heartbeat) = (row.u32()?, row.time()?, row.time()?);
-    let (host, mountpoint) = (row.text()?, row.text()?);
-    row.end(Session { id: SessionId(id), host, pid, mountpoint, since, heartbeat })
+    read("a session cannot be read", bytes, |row| {
+        let (pid, since, heartbeat) = (row.u32()?, row.ordered_time()?, row.ordered_time()?);
+        let (host, mountpoint) = (row.text()?, row.text()?);
+        Some(Session { id: SessionId(id), host, pid, mountpoint, since, heartbeat })
+    })
+}
+
+pub(crate) fn orphan(session: SessionId, ino: Ino) -> Vec<u8> {
+    Writer::default().u64(session.0).u64(ino.0).into_vec()
 }
 
 pub(crate) fn garbage(slice: u64, bytes: &[u8]) -> Result<Garbage, Malformed> {
-    let mut row = Reader(bytes);
-    let size = row.u32()?;
-    row.end(Garbage { slice: SliceId(slice), size })
+    read("garbage cannot be read", bytes, |row| Some(Garbage { slice: SliceId(slice), size: row.u32()? }))
 }
 
 pub(crate) fn number(bytes: &[u8]) -> Result<u64, Malformed> {
-    let mut row = Reader(bytes);
-    let number = row.u64()?;
-    row.end(number)
+    read("a number cannot be read", bytes, |row| row.u64())
 }
 
 /// A member of a map whose keys are of a fixed length: the key, and what follows NUL.
@@ -262,8 +187,4 @@ pub(crate) fn member<const N: usize>(bytes: &[u8]) -> Result<([u8; N], &[u8]), M
         Some((key, [0, value @ ..])) => Ok((*key, value)),
         _ => Err(Malformed("a member of a map is too short")),
     }
-}
-
-fn kind(dtype: u8) -> Result<FileType, Malformed> {
-    FileType::from_ifmt(u32::from(dtype) << 12).ok_or(Malformed("an inode is of no known type"))
 }

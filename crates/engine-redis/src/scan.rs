@@ -2,67 +2,40 @@
 
 use std::collections::HashMap;
 
-use meta::{Beside, Facts, Page, Record, Scan, Seq};
+use meta::{Beside, Facts, Node, Page, Record, Scan, Seq};
 use types::{AclId, Ino, Name, SessionId, SliceId};
 
+use crate::error::Malformed;
 use crate::read;
-use crate::request::{Answer, Malformed, Request};
+use crate::request::{Answer, Request};
 use crate::rows;
 
 /// The most rows that one scan brings, for a server that runs a script does nothing else.
 const MOST_ROWS: usize = 16_384;
 
 pub(crate) fn request(scan: &Scan) -> Request {
-    let mut request = Request::default();
-    let mut head = |kind: &str, limit: usize| {
-        request.array(4).string(kind).number(limit.min(MOST_ROWS) as i64);
-    };
-    match scan {
+    let id = |id: u64| id.to_be_bytes().to_vec();
+    let name = |name: &Option<Name>| name.as_ref().map_or(Vec::new(), |name| name.as_bytes().to_vec());
+    let (kind, limit, place, after) = match scan {
         Scan::Dir { parent, after, limit, beside } => {
             let kind = match beside {
                 Beside::Nothing => "entries",
                 Beside::Nodes => "inodes",
                 Beside::NodesWithAcls => "directory",
             };
-            head(kind, *limit);
-            request.id(parent.0).string(after.as_ref().map_or(&[][..], Name::as_bytes));
-            return request;
+            (kind, limit, id(parent.0), name(after))
         }
-        Scan::Slices { ino, from, limit } => {
-            head("slices", *limit);
-            request.id(ino.0).id(from.0);
-            return request;
-        }
-        Scan::Orphans { after: (session, ino), limit } => {
-            head("orphans", *limit);
-            request.string([session.0.to_be_bytes(), ino.0.to_be_bytes()].concat());
-        }
-        Scan::Acls { after, limit } => {
-            head("acls", *limit);
-            request.string(after.to_bytes());
-        }
-        Scan::Nodes { after: Ino(after), limit } => {
-            head("nodes", *limit);
-            request.id(*after);
-        }
-        Scan::Sessions { after: SessionId(after), limit } => {
-            head("sessions", *limit);
-            request.id(*after);
-        }
-        Scan::Locks { after: Ino(after), limit } => {
-            head("locks", *limit);
-            request.id(*after);
-        }
-        Scan::Garbage { after: SliceId(after), limit } => {
-            head("garbage", *limit);
-            request.id(*after);
-        }
-        Scan::Shared { after: SliceId(after), limit } => {
-            head("shared", *limit);
-            request.id(*after);
-        }
-    }
-    request.string("");
+        Scan::Slices { ino, from, limit } => ("slices", limit, id(ino.0), id(from.0)),
+        Scan::Orphans { after, limit } => ("orphans", limit, rows::orphan(after.0, after.1), Vec::new()),
+        Scan::Acls { after, limit } => ("acls", limit, after.to_bytes().to_vec(), Vec::new()),
+        Scan::Nodes { after, limit } => ("nodes", limit, id(after.0), Vec::new()),
+        Scan::Sessions { after, limit } => ("sessions", limit, id(after.0), Vec::new()),
+        Scan::Locks { after, limit } => ("locks", limit, id(after.0), Vec::new()),
+        Scan::Garbage { after, limit } => ("garbage", limit, id(after.0), Vec::new()),
+        Scan::Shared { after, limit } => ("shared", limit, id(after.0), Vec::new()),
+    };
+    let mut request = Request::default();
+    request.array(4).string(kind).number((*limit).min(MOST_ROWS) as i64).string(place).string(after);
     request
 }
 
@@ -88,7 +61,7 @@ pub(crate) fn page(scan: &Scan, mut answer: Answer) -> Result<Page, Malformed> {
                 let node = rows.string()?.map(|bytes| rows::node(ino, &bytes)).transpose()?;
                 records.extend([entry, Record::Node(ino, node)]);
                 // An ACL that several nodes carry comes with the first of them.
-                for id in node.iter().flat_map(read::acl_ids) {
+                for id in node.iter().flat_map(Node::acls) {
                     records.extend(texts.remove(&id).map(|text| Record::Acl(id, text)));
                 }
             }

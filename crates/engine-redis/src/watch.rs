@@ -6,11 +6,14 @@
 use std::time::Duration;
 
 use meta::{Change, Changes, EngineError, Seq, Touched};
+use pool::{Asked, Failed};
 use types::SessionId;
 
-use crate::connect::{Conn, Failure, add_command};
-use crate::error::{Intent, malformed};
-use crate::request::{Answer, Malformed};
+use crate::config::Config;
+use crate::connect::{Conn, Script, add_command};
+use crate::error::{Failure, Malformed};
+use crate::read;
+use crate::request::Answer;
 
 /// The most entries taken at once.
 const MOST_ENTRIES: &[u8] = b"1024";
@@ -28,9 +31,13 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Watches from commit `seen` on.
-    pub(crate) fn new(conn: Conn, place: String, key: Vec<u8>, op_timeout: Duration, seen: Seq) -> Self {
-        Watcher { conn, place, key, op_timeout, seen: seen.0, lost: false }
+    /// Watches from now on.
+    pub(crate) fn new(mut conn: Conn, config: &Config) -> Result<Self, EngineError> {
+        let seen = conn.run(Script::Read, &config.prefix, read::request(&[]).bytes());
+        let seen = seen.and_then(|answer| Ok(Answer::new(answer)?.decimal()?));
+        let seen = seen.map_err(|failure| failure.engine_error(&config.shown, Asked::Look))?;
+        let (place, key) = (config.shown.clone(), config.key("changes"));
+        Ok(Watcher { conn, place, key, op_timeout: config.params.op_timeout, seen, lost: false })
     }
 
     fn ask(&mut self, wait: Duration) -> Result<redis::Value, Failure> {
@@ -86,13 +93,8 @@ impl Changes for Watcher {
             let message = format!("{}: changes may have been missed: watch anew", self.place);
             return Err(EngineError::permanent(message));
         }
-        let changes = match self.ask(wait) {
-            Ok(answer) => {
-                self.take(answer).map_err(|Malformed(what)| malformed(&self.place, what, Intent::Look))
-            }
-            Err(failure) => Err(failure.into_error(&self.place, Intent::Look)),
-        };
+        let changes = self.ask(wait).and_then(|answer| Ok(self.take(answer)?));
         self.lost = changes.is_err();
-        changes
+        changes.map_err(|failure| failure.engine_error(&self.place, Asked::Look))
     }
 }

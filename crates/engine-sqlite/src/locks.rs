@@ -44,7 +44,7 @@ pub(crate) fn put_wait(conn: &Connection, wait: &LockWait) -> Result<()> {
 
 pub(crate) fn drop_wait(conn: &Connection, owner: LockOwner) -> Result<()> {
     const SQL: &str = "DELETE FROM lock_wait WHERE session = ?1 AND owner = ?2 AND kind = ?3";
-    let params = params![int(owner.session.0), int(owner.owner), kind_number(owner.kind)];
+    let params = params![int(owner.session.0), int(owner.owner), owner.kind.number()];
     conn.prepare_cached(SQL)?.execute(params)?;
     Ok(())
 }
@@ -54,7 +54,7 @@ fn write(conn: &Connection, sql: &str, ino: Ino, lock: &Lock) -> Result<()> {
     conn.prepare_cached(sql)?.execute(params![
         int(owner.session.0),
         int(owner.owner),
-        kind_number(owner.kind),
+        owner.kind.number(),
         int(ino.0),
         int(lock.start),
         int(lock.end),
@@ -66,8 +66,7 @@ fn write(conn: &Connection, sql: &str, ino: Ino, lock: &Lock) -> Result<()> {
 
 fn lock_at(row: &Row<'_>, at: usize) -> Result<Lock> {
     let number: u8 = row.get(at + 2)?;
-    let kind = [LockKind::Posix, LockKind::Flock].into_iter().find(|kind| kind_number(*kind) == number);
-    let kind = kind.ok_or_else(|| {
+    let kind = LockKind::of(number).ok_or_else(|| {
         let error = FromSqlError::OutOfRange(number.into());
         Error::FromSqlConversionFailure(at + 2, Type::Integer, Box::new(error))
     })?;
@@ -79,11 +78,4 @@ fn lock_at(row: &Row<'_>, at: usize) -> Result<Lock> {
         exclusive: row.get(at + 5)?,
         pid: row.get(at + 6)?,
     })
-}
-
-fn kind_number(kind: LockKind) -> u8 {
-    match kind {
-        LockKind::Posix => 0,
-        LockKind::Flock => 1,
-    }
 }

@@ -67,15 +67,10 @@ pub(crate) fn push_node(
     records: &mut Vec<Record>,
 ) -> Result<()> {
     records.push(Record::Node(ino, node));
-    for id in node.iter().flat_map(acl_ids) {
+    for id in node.iter().flat_map(Node::acls) {
         records.push(Record::Acl(id, acl(conn, id)?));
     }
     Ok(())
-}
-
-/// The ACLs a node carries: none, one or two.
-pub(crate) fn acl_ids(node: &Node) -> impl Iterator<Item = AclId> + use<> {
-    [node.access_acl, node.default_acl].into_iter().filter(|id| !id.is_none())
 }
 
 pub(crate) fn node(conn: &Connection, ino: Ino) -> Result<Option<Node>> {

@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 
-use meta::{Beside, Facts, Garbage, Page, Record, Scan, Seq, Session};
+use meta::{Beside, Facts, Garbage, Node, Page, Record, Scan, Seq, Session};
 use rusqlite::{Connection, Params, Result, Row};
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, SliceId, Time};
 
-use crate::read::{acl, acl_ids, edge_at, int, name_at, node_at, node_columns, node_joined, slices, uint};
+use crate::read::{acl, edge_at, int, name_at, node_at, node_columns, node_joined, slices, uint};
 
 /// The rows of `scan`, each as its records. An ACL that several nodes carry comes once.
 pub(crate) fn page(conn: &Connection, seq: Seq, scan: &Scan) -> Result<Page> {
@@ -120,7 +120,7 @@ fn entries_with_nodes(
         let (edge, node) = (edge_at(row, 1)?, node_joined(row, 3)?);
         records.push(Record::Edge(parent, name_at(row, 0)?, Some(edge)));
         records.push(Record::Node(edge.ino, node));
-        for id in node.iter().filter(|_| acls).flat_map(acl_ids) {
+        for id in node.iter().filter(|_| acls).flat_map(Node::acls) {
             if seen.insert(id) {
                 records.push(Record::Acl(id, acl(conn, id)?));
             }

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use keyspace::{Access, Head, Known, Snapshot, Source, decode_head, decode_told};
 use meta::{Change, Changes, EngineError};
+use pool::poll;
 use types::SessionId;
 
 use crate::engine::Shared;
@@ -84,15 +84,7 @@ impl TikvChanges {
 
 impl Changes for TikvChanges {
     fn next(&mut self, wait: Duration) -> Result<Vec<Change>, EngineError> {
-        let deadline = Instant::now() + wait;
-        loop {
-            let news = self.look()?;
-            let left = deadline.saturating_duration_since(Instant::now());
-            if !news.is_empty() || left.is_zero() {
-                return Ok(news);
-            }
-            sleep(PAUSE.min(left));
-        }
+        poll(wait, PAUSE, || self.look())
     }
 }
 

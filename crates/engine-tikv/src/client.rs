@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use keyspace::{OpenError, Span};
+use keyspace::Span;
 use meta::EngineError;
+use pool::OpenError;
 use tikv_client::transaction::HeartbeatOption;
 use tikv_client::{
     CheckLevel, Error, KvPair, Timestamp, TimestampExt, Transaction, TransactionClient, TransactionOptions,

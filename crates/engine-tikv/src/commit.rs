@@ -9,8 +9,6 @@
 //! Transactions are committed in one phase where the server can. Where it says that it cannot, the transaction is undone
 //! and attempted again in two. Async commit is off: the client cannot complete what another one left behind by it.
 
-use std::time::Duration;
-
 use keyspace::{
     Access, Answer, Batch, Claim, Done, Head, Known, Options, Recall, Snapshot, Source, Stop, Told, Write,
     answer, decide, decode_head, encode_head, encode_told, wants,
@@ -78,7 +76,7 @@ impl Shared {
         let mut faster = String::new();
         for attempt in 0..ATTEMPTS {
             if attempt > PATIENT {
-                std::thread::sleep(self.pause(attempt));
+                self.jitter.pause(attempt);
             }
             let transaction = self.store.begin(phases)?;
             let start = transaction.started_at();
@@ -199,12 +197,6 @@ impl Shared {
             }
         }
         Ok(mutations)
-    }
-
-    /// Up to some milliseconds, more the more often others were faster; no two wait for just as long.
-    fn pause(&self, attempt: u32) -> Duration {
-        let most_us = 200 * u64::from(attempt.min(50));
-        Duration::from_micros(self.random() % most_us.max(1))
     }
 }
 

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use keyspace::OpenError;
-use pool::{Host, Params, Url};
+use pool::{Host, OpenError, Query, Url};
 
 const PORT: u16 = 2379;
 
@@ -32,43 +31,35 @@ impl Config {
     /// # Errors
     /// [`OpenError::Config`].
     pub fn new(url: &Url) -> Result<Self, OpenError> {
-        let mut query = url.query.clone();
+        let mut query = Query::new(url);
         for name in ["max_open_conns", "max_idle_conns", "max_idle_time", "max_life_time"] {
-            if query.contains_key(name) {
-                return Err(OpenError::config(format!(
+            if url.query.contains_key(name) {
+                return Err(query.wrong(format!(
                     "there is no {name} on TiKV: its client keeps one connection to each server"
                 )));
             }
         }
-        match (url.path.trim_end_matches('/'), query.contains_key("table_prefix")) {
+        match (url.path.trim_end_matches('/'), url.query.contains_key("table_prefix")) {
             ("", _) => {}
-            (_, true) => return Err(OpenError::config("the path and table_prefix both name the prefix")),
-            (path, false) => drop(query.insert("table_prefix".to_owned(), path.to_owned())),
+            (_, true) => return Err(query.wrong("the path and table_prefix both name the prefix")),
+            (path, false) => query.put("table_prefix", path),
         }
-        let params = Params::take(&mut query).map_err(OpenError::config)?;
-        let tls = match ["cacert", "cert", "key"].map(|name| query.remove(name).map(PathBuf::from)) {
+        let params = query.params()?;
+        let tls = match ["cacert", "cert", "key"].map(|name| query.take(name).map(PathBuf::from)) {
             [None, None, None] => None,
             [Some(roots), Some(certificate), Some(key)] => Some([roots, certificate, key]),
-            _ => return Err(OpenError::config("cacert, cert and key come together")),
+            _ => return Err(query.wrong("cacert, cert and key come together")),
         };
-        let gc = match query.remove("gc").as_deref() {
-            None | Some("on") => true,
-            Some("off") => false,
-            Some(other) => return Err(OpenError::config(format!("gc={other} is neither on nor off"))),
-        };
-        Params::refuse_rest(&query).map_err(OpenError::config)?;
+        let gc = query.one_of("gc", true, &[("on", true), ("off", false)])?;
+        query.end()?;
         if url.user.is_some() {
-            return Err(OpenError::config("TiKV knows no users: who may connect is decided by certificates"));
+            return Err(query.wrong("TiKV knows no users: who may connect is decided by certificates"));
         }
         if url.hosts.is_empty() {
-            return Err(OpenError::config("a TiKV URL names at least one placement driver"));
+            return Err(query.wrong("a TiKV URL names at least one placement driver"));
         }
-        let address = |Host { name, port }: &Host| {
-            let port = port.unwrap_or(PORT);
-            if name.contains(':') { format!("[{name}]:{port}") } else { format!("{name}:{port}") }
-        };
         Ok(Config {
-            pds: url.hosts.iter().map(address).collect(),
+            pds: url.hosts.iter().map(|host: &Host| host.address(PORT)).collect(),
             prefix: params.table_prefix,
             tls,
             connect_timeout: params.connect_timeout,

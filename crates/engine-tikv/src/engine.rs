@@ -1,12 +1,10 @@
 //! The engine: the store, what it remembers, and the boundary it implements.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use keyspace::{DoneOps, Keyspace, Lanes, Memory, OpenError, Upkeep};
+use keyspace::{DoneOps, Keyspace, Lanes, Memory, Upkeep};
 use meta::{Changes, Engine, EngineError, Facts, Order, Outcome, Page, Scan, Txn, Want};
-use pool::Url;
+use pool::{Jitter, OpenError, Url};
 
 use crate::changes::TikvChanges;
 use crate::config::Config;
@@ -28,8 +26,7 @@ pub(crate) struct Shared {
     pub(crate) lanes: Lanes,
     pub(crate) done: DoneOps,
     pub(crate) order: Order,
-    random: RandomState,
-    drawn: AtomicU64,
+    pub(crate) jitter: Jitter,
 }
 
 impl TikvEngine {
@@ -50,17 +47,15 @@ impl TikvEngine {
     /// # Errors
     /// As [`TikvEngine::open`].
     pub fn on(store: Arc<dyn Store>, prefix: &str, gc: bool, create: bool) -> Result<Self, OpenError> {
-        let random = RandomState::new();
         let shared = Arc::new(Shared {
             // No prefix has a slash, so that none is the beginning of another.
             keys: Keyspace::new(format!("{prefix}/")),
             store,
             memory: Memory::default(),
-            lanes: Lanes::new(random.hash_one("lanes")),
+            lanes: Lanes::default(),
             done: DoneOps::default(),
             order: Order::default(),
-            random,
-            drawn: AtomicU64::new(0),
+            jitter: Jitter::default(),
         });
         shared.prepare(prefix, create)?;
         let upkeep = upkeep::start(&shared, gc)
@@ -124,11 +119,5 @@ impl Engine for TikvEngine {
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
         Ok(Some(Box::new(TikvChanges::open(Arc::clone(&self.shared))?)))
-    }
-}
-
-impl Shared {
-    pub(crate) fn random(&self) -> u64 {
-        self.random.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed))
     }
 }

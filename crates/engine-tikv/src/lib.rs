@@ -28,5 +28,5 @@ mod upkeep;
 
 pub use config::Config;
 pub use engine::TikvEngine;
-pub use keyspace::OpenError;
+pub use pool::OpenError;
 pub use store::{Attempt, CommitError, Found, Mutation, Phases, Store};

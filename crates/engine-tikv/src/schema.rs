@@ -1,6 +1,7 @@
 //! The version of the layout, stored under one key (see the table in the crate `keyspace`, file `keys.rs`).
 
-use keyspace::{Access, Known, LAYOUT_VERSION, OpenError, Source, Write, check_version};
+use keyspace::{Access, Known, LAYOUT_VERSION, Source, Write};
+use pool::{OpenError, check_version};
 
 use crate::engine::Shared;
 use crate::store::{CommitError, Phases};
@@ -14,7 +15,7 @@ impl Shared {
         let snapshot = self.read_as_of(start, &[Access::Key(key.clone())])?;
         let found = snapshot.get(&key);
         let value = if let Known::Held(held) = &found { Some(&held.value[..]) } else { None };
-        if check_version(value, prefix, create)? {
+        if check_version(value, LAYOUT_VERSION, &format!("under the prefix '{prefix}'"), create)? {
             let put = Write::Put(key, LAYOUT_VERSION.to_string().into());
             match attempt.commit(self.mutations(start, &[], &[put])?) {
                 // Somebody else makes the volume at this moment.

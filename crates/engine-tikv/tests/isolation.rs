@@ -362,7 +362,7 @@ fn a_volume_is_there_or_not_and_of_a_version() {
     put(b"2");
     assert!(matches!(
         TikvEngine::on(store(), "v_", true, true),
-        Err(OpenError::Newer { found: 2, known: 1 })
+        Err(OpenError::Newer { found: 2, known: 1, .. })
     ));
     put(b"?");
     assert!(matches!(TikvEngine::on(store(), "v_", true, true), Err(OpenError::NotLimenfs(_))));

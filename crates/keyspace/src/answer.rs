@@ -193,7 +193,7 @@ impl Reader<'_> {
             set_parts(&mut node, home, &there(links?)?, &there(mtime?)?, &there(ctime?)?)?;
         }
         records.push(Record::Node(node.ino, Some(node)));
-        for id in [node.access_acl, node.default_acl].into_iter().filter(|id| !id.is_none()) {
+        for id in node.acls() {
             self.acl(id, records)?;
         }
         Ok(())
@@ -369,7 +369,7 @@ impl Reader<'_> {
 
     fn with_acls(&mut self, node: Node, records: &mut Vec<Record>) -> Result<(), Stop> {
         records.push(Record::Node(node.ino, Some(node)));
-        let ids = [node.access_acl, node.default_acl].into_iter().filter(|id| !id.is_none());
+        let ids = node.acls();
         // All of them, to learn at once what is lacking.
         let answers: Vec<_> = ids.map(|id| self.acl(id, records)).collect();
         answers.into_iter().collect()

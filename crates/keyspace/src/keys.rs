@@ -29,7 +29,7 @@ use types::{AclId, ChunkIndex, Ino, Name, OpId, SessionId, SliceId, XattrName};
 use meta::{Counter, LockKind, LockOwner};
 
 /// The version of the layout that this crate reads and writes.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u64 = 1;
 
 /// Keys from `start` on and before `end`, at most `limit` of them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

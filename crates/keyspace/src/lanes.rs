@@ -1,5 +1,6 @@
 //! The usage in parts: each writer has one of its own, a lane, so that no two write the same key.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,12 +29,14 @@ pub struct Taken<'a> {
     number: u64,
 }
 
-impl Lanes {
-    /// `first` is random, so that no two handles have a lane in common.
-    pub fn new(first: u64) -> Self {
-        Lanes { free: Mutex::default(), next: AtomicU64::new(first) }
+impl Default for Lanes {
+    /// The first number is random, so that no two handles have a lane in common.
+    fn default() -> Self {
+        Lanes { free: Mutex::default(), next: AtomicU64::new(RandomState::new().hash_one("lanes")) }
     }
+}
 
+impl Lanes {
     pub fn take(&self) -> Taken<'_> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         // Lane 0 is where others are folded into.

@@ -7,7 +7,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `keys` | the table of keys: which record stands where |
-//! | `value` | the form of values |
+//! | `form`, `value` | fields as bytes; the form of values |
 //! | `source` | what is known of the store, and what has to be read |
 //! | `answer` | records out of values: wants and ranges |
 //! | `state` | the records as the transactions of a batch leave them, one after another |
@@ -19,17 +19,16 @@
 //! | `told` | changes as keys, for stores that push none |
 //! | `lanes` | the usage in parts, one for each writer |
 //! | `upkeep` | what is done now and then in the background |
-//! | `open` | whether there is a volume, and of which version |
 
 mod answer;
 mod ask;
 mod batch;
 mod effect;
+mod form;
 mod guard;
 mod keys;
 mod lanes;
 mod memory;
-mod open;
 mod settle;
 mod source;
 mod state;
@@ -40,10 +39,10 @@ mod value;
 pub use answer::{Answer, answer, page};
 pub use ask::{Fresh, disagree, is_needed, likely, until, wants};
 pub use batch::{Batch, Done, Options, decide};
+pub use form::{Reader, Writer};
 pub use keys::{Keyspace, LAYOUT_VERSION, Span};
 pub use lanes::{Fold, Lanes, Taken, fold};
 pub use memory::{Above, Memory, Recall};
-pub use open::{OpenError, check_version};
 pub use settle::{Claim, Write};
 pub use source::{Access, Held, Known, Snapshot, Source, Stop};
 pub use told::{Head, KEPT, Told, decode_head, decode_told, encode_head, encode_told};

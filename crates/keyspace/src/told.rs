@@ -10,7 +10,8 @@ use bytes::Bytes;
 use meta::Touched;
 use types::OpId;
 
-use crate::value::{Damaged, Writer, decode};
+use crate::form::Writer;
+use crate::value::{Damaged, decode};
 
 /// The writes of a lane that are there to be read are the last so many.
 pub const KEPT: u64 = 1024;
@@ -53,7 +54,7 @@ impl Head {
 }
 
 pub fn encode_head(head: Head) -> Bytes {
-    Writer::new().u64(head.first).u64(head.last).done()
+    Writer::versioned().u64(head.first).u64(head.last).done()
 }
 
 /// # Errors
@@ -72,7 +73,7 @@ pub fn encode_told(all: &[Told]) -> Bytes {
         let length = u32::try_from(touched.len()).unwrap_or(u32::MAX);
         writer.u64(session).u64(count).u8(told.index).u32(length).bytes(&touched)
     };
-    all.iter().fold(Writer::new(), write).done()
+    all.iter().fold(Writer::versioned(), write).done()
 }
 
 /// # Errors

@@ -1,11 +1,12 @@
-//! The form of values: one byte of version, then the fields in order, numbers big end first.
+//! The form of values: one byte of version, then the fields in order.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use meta::{Edge, Lock, LockKind, LockOwner, LockWait, Node, Session, Touched};
-use types::{AclId, FileType, Ino, Mode, Name, SessionId, Slice, SliceId, SliceSource, Time};
+use types::{AclId, Ino, Mode, Name, SessionId, Slice, SliceId, SliceSource, Time};
 
+use crate::form::{Reader, Writer};
 use crate::keys::Home;
 
 /// A value that no version of limenfs writes.
@@ -63,46 +64,9 @@ pub struct LogEntry {
     pub touched: Vec<Touched>,
 }
 
-#[derive(Debug)]
-pub(crate) struct Writer(Vec<u8>);
-
 impl Writer {
-    pub(crate) fn new() -> Self {
-        Writer(vec![VERSION])
-    }
-
-    pub(crate) fn u8(mut self, value: u8) -> Self {
-        self.0.push(value);
-        self
-    }
-
-    pub(crate) fn u32(mut self, value: u32) -> Self {
-        self.0.extend_from_slice(&value.to_be_bytes());
-        self
-    }
-
-    pub(crate) fn u64(mut self, value: u64) -> Self {
-        self.0.extend_from_slice(&value.to_be_bytes());
-        self
-    }
-
-    fn i64(mut self, value: i64) -> Self {
-        self.0.extend_from_slice(&value.to_be_bytes());
-        self
-    }
-
-    pub(crate) fn bytes(mut self, value: &[u8]) -> Self {
-        self.0.extend_from_slice(value);
-        self
-    }
-
-    fn text(self, value: &str) -> Self {
-        // Host names and mount points; longer ones than that do not exist.
-        self.u32(u32::try_from(value.len()).unwrap_or(u32::MAX)).bytes(value.as_bytes())
-    }
-
-    fn kind(self, kind: FileType) -> Self {
-        self.u8(kind.to_dtype() as u8)
+    pub(crate) fn versioned() -> Self {
+        Writer::default().u8(VERSION)
     }
 
     fn stored(self, stored: &Stored) -> Self {
@@ -126,14 +90,10 @@ impl Writer {
         let times = [node.atime, node.mtime, node.ctime];
         times.into_iter().fold(writer.u32(node.nlink), |writer, time| writer.i64(time.nanos()))
     }
-
-    pub(crate) fn done(self) -> Bytes {
-        self.0.into()
-    }
 }
 
 pub(crate) fn encode_entry(entry: &Entry) -> Bytes {
-    let writer = Writer::new().kind(entry.edge.kind).u64(entry.edge.ino.0);
+    let writer = Writer::versioned().kind(entry.edge.kind).u64(entry.edge.ino.0);
     match &entry.stored {
         Some(stored) => writer.stored(stored).done(),
         None => writer.done(),
@@ -143,24 +103,24 @@ pub(crate) fn encode_entry(entry: &Entry) -> Bytes {
 pub(crate) fn encode_place(place: &Place) -> Bytes {
     match place {
         Place::At(Home::At(parent, name)) => {
-            Writer::new().u8(b'e').u64(parent.0).bytes(name.as_bytes()).done()
+            Writer::versioned().u8(b'e').u64(parent.0).bytes(name.as_bytes()).done()
         }
-        Place::At(Home::Here(_)) => Writer::new().done(),
-        Place::Here(stored) => Writer::new().u8(b'n').stored(stored).done(),
+        Place::At(Home::Here(_)) => Writer::versioned().done(),
+        Place::Here(stored) => Writer::versioned().u8(b'n').stored(stored).done(),
     }
 }
 
 /// Its bytes are in the order of time, so that a store can tell the later one.
 pub(crate) fn encode_time(time: Time) -> Bytes {
-    Writer::new().u64(time.nanos() as u64 ^ 1 << 63).done()
+    Writer::versioned().ordered_time(time).done()
 }
 
 pub(crate) fn encode_links(nlink: u32, atime: Time) -> Bytes {
-    Writer::new().u32(nlink).i64(atime.nanos()).done()
+    Writer::versioned().u32(nlink).i64(atime.nanos()).done()
 }
 
 pub(crate) fn encode_row(slice: &Slice) -> Bytes {
-    let writer = Writer::new().u32(slice.pos).u32(slice.len);
+    let writer = Writer::versioned().u32(slice.pos).u32(slice.len);
     match &slice.source {
         SliceSource::Hole => writer.u8(b'h').done(),
         SliceSource::Inline(bytes) => writer.u8(b'i').bytes(bytes).done(),
@@ -169,19 +129,19 @@ pub(crate) fn encode_row(slice: &Slice) -> Bytes {
 }
 
 pub(crate) fn encode_bytes(bytes: &[u8]) -> Bytes {
-    Writer::new().bytes(bytes).done()
+    Writer::versioned().bytes(bytes).done()
 }
 
 pub(crate) fn encode_u64(value: u64) -> Bytes {
-    Writer::new().u64(value).done()
+    Writer::versioned().u64(value).done()
 }
 
 pub(crate) fn encode_lane(lane: Lane) -> Bytes {
-    Writer::new().i64(lane.inodes).i64(lane.blocks).done()
+    Writer::versioned().i64(lane.inodes).i64(lane.blocks).done()
 }
 
 pub(crate) fn encode_session(session: &Session) -> Bytes {
-    Writer::new()
+    Writer::versioned()
         .text(&session.host)
         .u32(session.pid)
         .text(&session.mountpoint)
@@ -191,76 +151,23 @@ pub(crate) fn encode_session(session: &Session) -> Bytes {
 }
 
 fn write_lock(writer: Writer, lock: &Lock) -> Writer {
-    let kind = match lock.owner.kind {
-        LockKind::Posix => 0,
-        LockKind::Flock => 1,
-    };
     let writer = writer.u64(lock.start).u64(lock.end).u64(lock.owner.session.0).u64(lock.owner.owner);
-    writer.u8(kind).u8(lock.exclusive.into()).u32(lock.pid)
+    writer.u8(lock.owner.kind.number()).u8(lock.exclusive.into()).u32(lock.pid)
 }
 
 pub(crate) fn encode_locks(locks: &[Lock]) -> Bytes {
-    locks.iter().fold(Writer::new(), write_lock).done()
+    locks.iter().fold(Writer::versioned(), write_lock).done()
 }
 
 pub(crate) fn encode_wait(wait: &LockWait) -> Bytes {
-    write_lock(Writer::new().u64(wait.ino.0), &wait.lock).done()
+    write_lock(Writer::versioned().u64(wait.ino.0), &wait.lock).done()
 }
 
 pub(crate) fn encode_log(index: u8, touched: &[Touched]) -> Bytes {
-    Writer::new().u8(index).bytes(&Touched::encode(touched)).done()
+    Writer::versioned().u8(index).bytes(&Touched::encode(touched)).done()
 }
 
-/// Takes fields off the front; `None` at the end of the bytes or for what cannot be.
-pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (first, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    pub(crate) fn u8(&mut self) -> Option<u8> {
-        self.chunk::<1>().map(|[byte]| byte)
-    }
-
-    pub(crate) fn u32(&mut self) -> Option<u32> {
-        self.chunk().map(u32::from_be_bytes)
-    }
-
-    pub(crate) fn u64(&mut self) -> Option<u64> {
-        self.chunk().map(u64::from_be_bytes)
-    }
-
-    fn i64(&mut self) -> Option<i64> {
-        self.chunk().map(i64::from_be_bytes)
-    }
-
-    fn time(&mut self) -> Option<Time> {
-        self.i64().map(Time::from_nanos)
-    }
-
-    fn rest(&mut self) -> &'a [u8] {
-        std::mem::take(&mut self.0)
-    }
-
-    /// Bytes after their number.
-    pub(crate) fn counted(&mut self) -> Option<&'a [u8]> {
-        let length = self.u32()?;
-        let (bytes, rest) = self.0.split_at_checked(length as usize)?;
-        self.0 = rest;
-        Some(bytes)
-    }
-
-    fn text(&mut self) -> Option<String> {
-        Some(str::from_utf8(self.counted()?).ok()?.to_owned())
-    }
-
-    fn kind(&mut self) -> Option<FileType> {
-        FileType::from_ifmt(u32::from(self.u8()?) << 12)
-    }
-
+impl Reader<'_> {
     fn stored(&mut self) -> Option<Stored> {
         let (ino, kind) = (Ino(self.u64()?), self.kind()?);
         let mut node = Node {
@@ -291,12 +198,7 @@ impl<'a> Reader<'a> {
     fn lock(&mut self) -> Option<Lock> {
         let (start, end) = (self.u64()?, self.u64()?);
         let (session, owner) = (SessionId(self.u64()?), self.u64()?);
-        let kind = match self.u8()? {
-            0 => LockKind::Posix,
-            1 => LockKind::Flock,
-            _ => return None,
-        };
-        let owner = LockOwner { session, owner, kind };
+        let owner = LockOwner { session, owner, kind: LockKind::of(self.u8()?)? };
         Some(Lock { start, end, owner, exclusive: self.u8()? != 0, pid: self.u32()? })
     }
 }
@@ -333,7 +235,7 @@ pub(crate) fn decode_place(key: &[u8], value: &[u8]) -> Result<Place, Damaged> {
 }
 
 pub(crate) fn decode_time(key: &[u8], value: &[u8]) -> Result<Time, Damaged> {
-    decode("a time", key, value, |reader| Some(Time::from_nanos((reader.u64()? ^ 1 << 63) as i64)))
+    decode("a time", key, value, |reader| reader.ordered_time())
 }
 
 pub(crate) fn decode_links(key: &[u8], value: &[u8]) -> Result<(u32, Time), Damaged> {

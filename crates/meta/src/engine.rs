@@ -84,6 +84,17 @@ pub enum Outcome {
     Conflict(Facts),
 }
 
+impl Outcome {
+    /// The highest number that a transaction of these was given, or found.
+    pub fn newest(outcomes: &[Outcome]) -> Option<Seq> {
+        let seqs = outcomes.iter().filter_map(|outcome| match outcome {
+            Outcome::Committed { seq, .. } => Some(*seq),
+            Outcome::Conflict(_) => None,
+        });
+        seqs.max()
+    }
+}
+
 /// Whether a failed request may have taken effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {

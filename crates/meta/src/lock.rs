@@ -11,6 +11,21 @@ pub enum LockKind {
     Flock,
 }
 
+impl LockKind {
+    /// What stands for it in stores.
+    pub fn number(self) -> u8 {
+        match self {
+            LockKind::Posix => 0,
+            LockKind::Flock => 1,
+        }
+    }
+
+    /// The kind that a number stands for.
+    pub fn of(number: u8) -> Option<Self> {
+        [LockKind::Posix, LockKind::Flock].into_iter().find(|kind| kind.number() == number)
+    }
+}
+
 /// Who holds a lock: the kernel's number for it within one mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockOwner {

@@ -388,7 +388,7 @@ impl Tables {
     fn push_node(&self, ino: Ino, records: &mut Vec<Record>) {
         let node = self.nodes.get(&ino).copied();
         records.push(Record::Node(ino, node));
-        for id in node.iter().flat_map(|n| [n.access_acl, n.default_acl]).filter(|id| !id.is_none()) {
+        for id in node.iter().flat_map(Node::acls) {
             records.push(Record::Acl(id, self.acls.get(&id).cloned()));
         }
     }

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::engine::{EngineError, ErrorKind, Outcome};
 use crate::record::Seq;
 
 /// The numbers that one handle has heard of.
@@ -44,6 +45,26 @@ impl Order {
         let lost = state.lost.iter().map(|(began, _)| *began).min();
         let oldest = state.under_way.keys().next().copied().into_iter().chain(lost).min();
         Seq(oldest.unwrap_or(state.newest))
+    }
+
+    /// Has `commit` make a commit, which gets the label of what it reads. Unless it is known to be over when it fails, it
+    /// counts as under way for another minute.
+    ///
+    /// # Errors
+    /// Those of `commit`.
+    pub fn commit(
+        &self,
+        commit: impl FnOnce(Seq) -> Result<Vec<Outcome>, EngineError>,
+    ) -> Result<Vec<Outcome>, EngineError> {
+        let label = self.read();
+        let pending = self.begin();
+        let done = commit(label);
+        match &done {
+            Ok(outcomes) => pending.done(Outcome::newest(outcomes)),
+            Err(error) if error.kind == ErrorKind::Indeterminate => {}
+            Err(_) => pending.done(None),
+        }
+        done
     }
 
     /// A commit begins.

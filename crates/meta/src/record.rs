@@ -32,6 +32,11 @@ pub struct Node {
 }
 
 impl Node {
+    /// The ACLs that it carries: none, one or two.
+    pub fn acls(&self) -> impl Iterator<Item = AclId> + use<> {
+        [self.access_acl, self.default_acl].into_iter().filter(|id| !id.is_none())
+    }
+
     /// What the node adds to [`Usage::blocks`].
     pub fn blocks(&self) -> u64 {
         if self.kind == FileType::Regular { blocks_of(self.size) } else { 0 }

@@ -19,6 +19,19 @@ pub struct Txn {
     pub effects: Vec<Effect>,
 }
 
+impl Txn {
+    /// The inodes whose nodes it changes, each once, in the order of first change.
+    pub fn changed_nodes(&self) -> Vec<Ino> {
+        let mut changed = Vec::new();
+        for ino in self.effects.iter().filter_map(Effect::changed_node) {
+            if !changed.contains(&ino) {
+                changed.push(ino);
+            }
+        }
+        changed
+    }
+}
+
 /// A condition on the records; a transaction whose guards do not all hold does nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Guard {

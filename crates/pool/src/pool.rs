@@ -18,6 +18,9 @@ pub trait Connect: Send + Sync + fmt::Debug {
     /// # Errors
     /// Determinate; transient where the server may come back.
     fn connect(&self) -> Result<Self::Connection, EngineError>;
+
+    /// Where the server is, for messages; without a password.
+    fn place(&self) -> &str;
 }
 
 /// Connections to one server, the one used last first, so that those that are not needed age.
@@ -214,6 +217,10 @@ mod tests {
                 2 => Err(EngineError::transient("no third")),
                 number => Ok(number),
             }
+        }
+
+        fn place(&self) -> &str {
+            "nowhere"
         }
     }
 

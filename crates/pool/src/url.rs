@@ -111,6 +111,16 @@ impl Url {
 }
 
 impl Host {
+    /// As an address: `name:port`, an IPv6 address in brackets. `usual` is the port where none is said.
+    pub fn address(&self, usual: u16) -> String {
+        let port = self.port.unwrap_or(usual);
+        if self.name.contains(':') {
+            format!("[{}]:{port}", self.name)
+        } else {
+            format!("{}:{port}", self.name)
+        }
+    }
+
     fn parse(text: &str) -> Result<Self, UrlError> {
         // An IPv6 address stands in brackets, for it has colons of its own.
         let (name, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {

@@ -52,6 +52,18 @@ impl Name {
     }
 }
 
+impl AsRef<[u8]> for Name {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl AsRef<[u8]> for XattrName {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 impl Borrow<[u8]> for Name {
     fn borrow(&self) -> &[u8] {
         &self.0

@@ -260,7 +260,7 @@ impl Acls {
         if self.found.len() > ACLS {
             self.found.clear();
         }
-        let ids = nodes.iter().flat_map(acl_ids);
+        let ids = nodes.iter().flat_map(Node::acls);
         let mut wants: Vec<AclId> = ids.filter(|id| !self.found.contains_key(id)).collect();
         wants.sort_unstable();
         wants.dedup();
@@ -291,10 +291,6 @@ impl Acls {
     }
 }
 
-fn acl_ids(node: &Node) -> impl Iterator<Item = AclId> {
-    [node.access_acl, node.default_acl].into_iter().filter(|id| !id.is_none())
-}
-
 /// What an inode says of itself.
 fn check_nodes(
     engine: &dyn Engine,
@@ -305,7 +301,7 @@ fn check_nodes(
     acls.read(engine, nodes)?;
     for node in nodes {
         let ino = node.ino;
-        for id in acl_ids(node) {
+        for id in node.acls() {
             match acls.found.get(&id) {
                 Some(Ok(Whole { rwx, domain, .. })) => {
                     if id == node.access_acl && *rwx != node.mode.rwx() {

@@ -44,7 +44,7 @@ pub(super) fn check(client: &Client) {
             assert_eq!(node.parent, Ino(0));
             assert_eq!(names == 0, orphans.contains(&node.ino), "only orphans have no name: {}", node.ino);
         }
-        for id in [node.access_acl, node.default_acl].into_iter().filter(|id| !id.is_none()) {
+        for id in node.acls() {
             let records = engine.read(&[Want::Acl(id)]).unwrap().records;
             let Some(Record::Acl(_, Some(text))) = records.first() else { panic!("ACL {id} is not stored") };
             if client.meta.volume().acl == AclKind::Nfs4 {

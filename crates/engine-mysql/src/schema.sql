@@ -1,0 +1,133 @@
+-- The tables of one volume; @ is the table prefix. A semicolon at the end of a line ends a statement.
+--
+-- Numbers are as everywhere in limenfs, unsigned but for times and usage. No foreign keys are checked: what refers to
+-- something that is not there is found by `limen fsck`, and locks on what is referred to would be taken in no order.
+-- Names and contents are bytes, never characters of some collation. Comments stand with the tables, for
+-- `SHOW CREATE TABLE`.
+
+CREATE TABLE IF NOT EXISTS `@node` (
+    ino BIGINT UNSIGNED NOT NULL PRIMARY KEY,
+    kind TINYINT UNSIGNED NOT NULL COMMENT 'as d_type: 1 fifo, 2 char device, 4 directory, 6 block device, 8 file, 10 symlink, 12 socket',
+    mode SMALLINT UNSIGNED NOT NULL COMMENT 'the 12 permission bits',
+    uid INT UNSIGNED NOT NULL,
+    gid INT UNSIGNED NOT NULL,
+    rdev INT UNSIGNED NOT NULL COMMENT 'device number as makedev(3) packs it; 0 unless a device',
+    nlink INT UNSIGNED NOT NULL COMMENT 'hard links; for a directory 2 plus its subdirectories',
+    size BIGINT UNSIGNED NOT NULL COMMENT 'in bytes',
+    atime BIGINT NOT NULL COMMENT 'times are nanoseconds since 1970-01-01 UTC',
+    mtime BIGINT NOT NULL,
+    ctime BIGINT NOT NULL,
+    parent BIGINT UNSIGNED NOT NULL COMMENT 'of a directory, the one that holds it; of the root, itself; else 0',
+    access_rev BIGINT UNSIGNED NOT NULL COMMENT 'moves with each change of mode, owner, group and ACLs',
+    access_acl BINARY(16) COMMENT 'acl.id, or NULL where mode says all',
+    default_acl BINARY(16) COMMENT 'acl.id that new entries of this directory inherit, or NULL'
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'an inode';
+
+CREATE TABLE IF NOT EXISTS `@edge` (
+    parent BIGINT UNSIGNED NOT NULL COMMENT 'node.ino of the directory',
+    name VARBINARY(255) NOT NULL,
+    ino BIGINT UNSIGNED NOT NULL COMMENT 'node.ino that the name refers to',
+    kind TINYINT UNSIGNED NOT NULL COMMENT 'node.kind of that',
+    PRIMARY KEY (parent, name)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'a directory entry';
+
+CREATE TABLE IF NOT EXISTS `@slice` (
+    ino BIGINT UNSIGNED NOT NULL,
+    chunk BIGINT UNSIGNED NOT NULL COMMENT 'position of the chunk in the file',
+    seq BIGINT UNSIGNED NOT NULL COMMENT 'order of writing within the chunk',
+    pos INT UNSIGNED NOT NULL COMMENT 'first byte, counted from the start of the chunk',
+    len INT UNSIGNED NOT NULL COMMENT 'bytes',
+    data LONGBLOB COMMENT 'the bytes themselves, if small',
+    slice BIGINT UNSIGNED COMMENT 'the slice in the object store that holds them; zeros if this and data are NULL',
+    slice_off INT UNSIGNED COMMENT 'first byte within that slice',
+    slice_size INT UNSIGNED COMMENT 'bytes of the whole slice',
+    PRIMARY KEY (ino, chunk, seq)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'one write to one chunk of 64 MiB; where slices overlap, the one with the higher seq holds';
+
+CREATE TABLE IF NOT EXISTS `@xattr` (
+    ino BIGINT UNSIGNED NOT NULL,
+    name VARBINARY(255) NOT NULL COMMENT 'with its namespace: user.mime_type',
+    value MEDIUMBLOB NOT NULL,
+    PRIMARY KEY (ino, name)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'extended attributes other than ACLs';
+
+CREATE TABLE IF NOT EXISTS `@symlink` (
+    ino BIGINT UNSIGNED NOT NULL PRIMARY KEY, target BLOB NOT NULL
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'where a symbolic link points to';
+
+CREATE TABLE IF NOT EXISTS `@acl` (
+    id BINARY(16) NOT NULL PRIMARY KEY COMMENT 'the hash of its contents', text LONGTEXT NOT NULL
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'each distinct ACL once; never changed';
+
+CREATE TABLE IF NOT EXISTS `@setting` (
+    name VARBINARY(255) NOT NULL PRIMARY KEY, value LONGBLOB NOT NULL COMMENT 'UTF-8'
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'of the volume, from when it was formatted';
+
+CREATE TABLE IF NOT EXISTS `@counter` (
+    name VARBINARY(255) NOT NULL PRIMARY KEY, value BIGINT UNSIGNED NOT NULL
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'sources of numbers; value is the next one to lease';
+
+CREATE TABLE IF NOT EXISTS `@usage` (
+    slot INT UNSIGNED NOT NULL PRIMARY KEY,
+    inodes BIGINT NOT NULL COMMENT 'all together: rows of node',
+    blocks BIGINT NOT NULL COMMENT 'all together: (size + 4095) DIV 4096 of the files in node'
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'what the volume holds is the sum of these rows; a connection changes one of them, so that few meet';
+
+CREATE TABLE IF NOT EXISTS `@session` (
+    id BIGINT UNSIGNED NOT NULL PRIMARY KEY,
+    host TEXT NOT NULL,
+    pid INT UNSIGNED NOT NULL,
+    mountpoint TEXT NOT NULL,
+    since BIGINT NOT NULL COMMENT 'nanoseconds since 1970-01-01 UTC',
+    heartbeat BIGINT NOT NULL
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'a mounted client';
+
+CREATE TABLE IF NOT EXISTS `@orphan` (
+    session BIGINT UNSIGNED NOT NULL, ino BIGINT UNSIGNED NOT NULL, PRIMARY KEY (session, ino)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'an inode without a name that a session still has open';
+
+CREATE TABLE IF NOT EXISTS `@lock` (
+    ino BIGINT UNSIGNED NOT NULL,
+    first BIGINT UNSIGNED NOT NULL COMMENT 'bytes, both included',
+    last BIGINT UNSIGNED NOT NULL,
+    session BIGINT UNSIGNED NOT NULL COMMENT 'session.id of the mount it is held on',
+    owner BIGINT UNSIGNED NOT NULL COMMENT 'the number of the holder in the kernel there',
+    kind TINYINT UNSIGNED NOT NULL COMMENT '0 fcntl(2), 1 flock(2)',
+    exclusive TINYINT UNSIGNED NOT NULL,
+    pid INT UNSIGNED NOT NULL,
+    PRIMARY KEY (ino, first, last, session, owner, kind)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'a lock on a file; rows of one inode never overlap for one owner';
+
+CREATE TABLE IF NOT EXISTS `@lock_wait` (
+    session BIGINT UNSIGNED NOT NULL,
+    owner BIGINT UNSIGNED NOT NULL,
+    kind TINYINT UNSIGNED NOT NULL,
+    ino BIGINT UNSIGNED NOT NULL,
+    first BIGINT UNSIGNED NOT NULL,
+    last BIGINT UNSIGNED NOT NULL,
+    exclusive TINYINT UNSIGNED NOT NULL,
+    pid INT UNSIGNED NOT NULL,
+    PRIMARY KEY (session, owner, kind)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'somebody waits for a lock; columns as in table lock';
+
+CREATE TABLE IF NOT EXISTS `@garbage` (
+    slice BIGINT UNSIGNED NOT NULL PRIMARY KEY, size INT UNSIGNED NOT NULL COMMENT 'bytes'
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'a slice that no file refers to; its objects are to be deleted';
+
+CREATE TABLE IF NOT EXISTS `@shared` (
+    slice BIGINT UNSIGNED NOT NULL PRIMARY KEY, extra BIGINT UNSIGNED NOT NULL COMMENT 'rows beyond the first'
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'a slice that more than one row of table slice refers to';
+
+CREATE TABLE IF NOT EXISTS `@log` (
+    id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    op_id BINARY(16) NOT NULL COMMENT 'session and number of the operation',
+    at INT UNSIGNED NOT NULL COMMENT 'seconds since 1970-01-01 UTC',
+    touched LONGBLOB NOT NULL COMMENT 'n inode, e entry, d data, x attributes, l locks; each with the inode number in 8 bytes',
+    UNIQUE KEY op_id (op_id)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'the operations of the last minutes: so that none is done twice, and to tell other clients';
+
+CREATE TABLE IF NOT EXISTS `@layout` (
+    id INT UNSIGNED NOT NULL PRIMARY KEY,
+    version INT UNSIGNED NOT NULL,
+    epoch BIGINT UNSIGNED NOT NULL COMMENT 'moves when all records are removed'
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'of these tables; its row is locked where something is changed that belongs to no inode';

@@ -1,0 +1,127 @@
+//! Fields as bytes, numbers big end first.
+
+use bytes::Bytes;
+use types::{FileType, Time};
+
+/// Adds fields, one after the other.
+#[derive(Clone, Debug, Default)]
+pub struct Writer(Vec<u8>);
+
+impl Writer {
+    pub fn with_capacity(bytes: usize) -> Self {
+        Writer(Vec::with_capacity(bytes))
+    }
+
+    pub fn u8(mut self, value: u8) -> Self {
+        self.0.push(value);
+        self
+    }
+
+    pub fn u16(self, value: u16) -> Self {
+        self.bytes(&value.to_be_bytes())
+    }
+
+    pub fn u32(self, value: u32) -> Self {
+        self.bytes(&value.to_be_bytes())
+    }
+
+    pub fn u64(self, value: u64) -> Self {
+        self.bytes(&value.to_be_bytes())
+    }
+
+    pub fn i64(self, value: i64) -> Self {
+        self.bytes(&value.to_be_bytes())
+    }
+
+    pub fn bytes(mut self, value: &[u8]) -> Self {
+        self.0.extend_from_slice(value);
+        self
+    }
+
+    /// Behind its length.
+    pub fn text(self, value: &str) -> Self {
+        // Host names and mount points; longer ones than that do not exist.
+        self.u32(u32::try_from(value.len()).unwrap_or(u32::MAX)).bytes(value.as_bytes())
+    }
+
+    /// As `d_type`.
+    pub fn kind(self, kind: FileType) -> Self {
+        self.u8(kind.to_dtype() as u8)
+    }
+
+    /// The first bit turned over, so that the bytes are in the order of time.
+    pub fn ordered_time(self, time: Time) -> Self {
+        self.u64(time.nanos() as u64 ^ SIGN)
+    }
+
+    pub fn into_vec(self) -> Vec<u8> {
+        self.0
+    }
+
+    pub(crate) fn done(self) -> Bytes {
+        self.0.into()
+    }
+}
+
+/// Takes fields off the front; `None` at the end of the bytes or for what cannot be.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a>(pub &'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub fn chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    pub fn u8(&mut self) -> Option<u8> {
+        self.chunk::<1>().map(|[byte]| byte)
+    }
+
+    pub fn u16(&mut self) -> Option<u16> {
+        self.chunk().map(u16::from_be_bytes)
+    }
+
+    pub fn u32(&mut self) -> Option<u32> {
+        self.chunk().map(u32::from_be_bytes)
+    }
+
+    pub fn u64(&mut self) -> Option<u64> {
+        self.chunk().map(u64::from_be_bytes)
+    }
+
+    pub fn i64(&mut self) -> Option<i64> {
+        self.chunk().map(i64::from_be_bytes)
+    }
+
+    pub fn time(&mut self) -> Option<Time> {
+        self.i64().map(Time::from_nanos)
+    }
+
+    pub fn ordered_time(&mut self) -> Option<Time> {
+        self.u64().map(|bits| Time::from_nanos((bits ^ SIGN) as i64))
+    }
+
+    /// All that is left.
+    pub fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+
+    /// Bytes after their number.
+    pub fn counted(&mut self) -> Option<&'a [u8]> {
+        let length = self.u32()?;
+        let (bytes, rest) = self.0.split_at_checked(length as usize)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    pub fn text(&mut self) -> Option<String> {
+        Some(str::from_utf8(self.counted()?).ok()?.to_owned())
+    }
+
+    pub fn kind(&mut self) -> Option<FileType> {
+        FileType::from_ifmt(u32::from(self.u8()?) << 12)
+    }
+}
+
+const SIGN: u64 = 1 << 63;

@@ -1,0 +1,107 @@
+//! What is done more than once: looks for what is new, parts of a batch, attempts.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use meta::{EngineError, ErrorKind, Outcome, Txn};
+
+/// Looks every so often until there is something, for as long as `wait`; at least once.
+///
+/// # Errors
+/// The first of `look`.
+pub fn poll<T>(
+    wait: Duration,
+    every: Duration,
+    mut look: impl FnMut() -> Result<Vec<T>, EngineError>,
+) -> Result<Vec<T>, EngineError> {
+    let deadline = Instant::now() + wait;
+    loop {
+        let news = look()?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        if !news.is_empty() || left.is_zero() {
+            return Ok(news);
+        }
+        sleep(every.min(left));
+    }
+}
+
+/// Commits part after part.
+///
+/// # Errors
+/// The first of `commit`. Once a part has happened, it is not known of all of them that they did not.
+pub fn in_parts<'t>(
+    parts: impl IntoIterator<Item = &'t [Txn]>,
+    mut commit: impl FnMut(&'t [Txn]) -> Result<Vec<Outcome>, EngineError>,
+) -> Result<Vec<Outcome>, EngineError> {
+    let mut outcomes = Vec::new();
+    for part in parts {
+        match commit(part) {
+            Ok(done) if outcomes.is_empty() => outcomes = done,
+            Ok(done) => outcomes.extend(done),
+            Err(error) if outcomes.is_empty() => return Err(error),
+            Err(error) => return Err(EngineError { kind: ErrorKind::Indeterminate, ..error }),
+        }
+    }
+    Ok(outcomes)
+}
+
+/// How long to wait before another attempt, so that no two wait for just as long.
+#[derive(Debug, Default)]
+pub struct Jitter {
+    random: RandomState,
+    drawn: AtomicU64,
+}
+
+impl Jitter {
+    /// Sleeps up to some milliseconds, longer the more attempts there were.
+    pub fn pause(&self, attempts: u32) {
+        let most_us = 200 * u64::from(attempts.clamp(1, 50));
+        sleep(Duration::from_micros(self.random() % most_us));
+    }
+
+    /// A number that nobody foresees.
+    pub fn random(&self) -> u64 {
+        self.random.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meta::Seq;
+    use types::OpId;
+
+    use super::*;
+
+    #[test]
+    fn one_looks_until_there_is_something_or_the_time_is_over() {
+        let mut looks = 0;
+        let mut look = || {
+            looks += 1;
+            Ok(if looks < 3 { vec![] } else { vec![looks] })
+        };
+        assert_eq!(poll(Duration::from_secs(60), Duration::from_nanos(1), &mut look), Ok(vec![3]));
+        assert_eq!(poll::<u8>(Duration::ZERO, Duration::from_secs(60), || Ok(vec![])), Ok(vec![]));
+        let failed = EngineError::transient("gone");
+        assert_eq!(poll::<u8>(Duration::ZERO, Duration::ZERO, || Err(failed.clone())), Err(failed));
+    }
+
+    #[test]
+    fn after_a_part_has_happened_it_is_not_known_that_none_did() {
+        let txn = |n| Txn { op_id: OpId(n), guards: vec![], effects: vec![] };
+        let txns = [txn(1), txn(2), txn(3)];
+        let done = |txn: &Txn| Outcome::Committed { seq: Seq(txn.op_id.0 as u64), nodes: vec![] };
+        let all: Vec<_> = txns.iter().map(done).collect();
+        assert_eq!(in_parts(txns.chunks(2), |part| Ok(part.iter().map(done).collect())), Ok(all));
+        let fail_at = |bad: u128| {
+            let failed = in_parts(txns.chunks(1), |part| match part {
+                [txn] if txn.op_id.0 == bad => Err(EngineError::transient("no")),
+                part => Ok(part.iter().map(done).collect()),
+            });
+            failed.unwrap_err().kind
+        };
+        assert_eq!(fail_at(1), ErrorKind::Determinate { transient: true });
+        assert_eq!(fail_at(3), ErrorKind::Indeterminate);
+    }
+}

@@ -1,0 +1,58 @@
+//! Whether there is a volume that this limen can use.
+
+use meta::EngineError;
+
+/// Why a volume on a server could not be opened. No text repeats a password.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Something in the URL cannot be, or this machine lacks what it takes.
+    #[error("{0}")]
+    Config(String),
+    #[error("there is no volume {0}: make one with limen format")]
+    Missing(String),
+    #[error("what is stored {0} is not limenfs's: take another table_prefix or database")]
+    NotLimenfs(String),
+    #[error(
+        "the volume {place} has layout version {found}, and this limen knows versions up to {known}: use the limen that wrote it, or a newer one"
+    )]
+    Newer { place: String, found: u64, known: u64 },
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+impl OpenError {
+    pub fn config(what: impl ToString) -> Self {
+        OpenError::Config(what.to_string())
+    }
+}
+
+/// Judges the version of the layout that stands there, in decimal digits, and says whether it has to be written now, which
+/// is so where there is none and `create` says so. `place` is such as "at redis://host".
+///
+/// # Errors
+/// [`OpenError::Missing`], [`OpenError::NotLimenfs`], [`OpenError::Newer`].
+pub fn check_version(found: Option<&[u8]>, known: u64, place: &str, create: bool) -> Result<bool, OpenError> {
+    let Some(digits) = found else {
+        return if create { Ok(true) } else { Err(OpenError::Missing(place.to_owned())) };
+    };
+    match str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()) {
+        Some(found) if found <= known => Ok(false),
+        Some(found) => Err(OpenError::Newer { place: place.to_owned(), found, known }),
+        None => Err(OpenError::NotLimenfs(place.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_is_made_where_there_is_none_and_left_alone_where_it_is_newer() {
+        let check = |found: Option<&str>, create| check_version(found.map(str::as_bytes), 3, "at x", create);
+        assert!(check(None, true).unwrap());
+        assert!(matches!(check(None, false), Err(OpenError::Missing(place)) if place == "at x"));
+        assert!(!check(Some("3"), true).unwrap());
+        assert!(matches!(check(Some("4"), true), Err(OpenError::Newer { found: 4, known: 3, .. })));
+        assert!(matches!(check(Some("3a"), true), Err(OpenError::NotLimenfs(_))));
+    }
+}

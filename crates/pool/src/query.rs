@@ -1,0 +1,118 @@
+//! The parameters of one URL, taken one after the other.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::open::OpenError;
+use crate::params::Params;
+use crate::url::Url;
+
+/// What was not taken yet, and the URL for messages.
+#[derive(Debug)]
+pub struct Query {
+    url: String,
+    left: BTreeMap<String, String>,
+}
+
+/// A file, if a parameter names one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedFile {
+    pub(crate) parameter: &'static str,
+    path: Option<PathBuf>,
+}
+
+impl Query {
+    pub fn new(url: &Url) -> Self {
+        Query { url: url.to_string(), left: url.query.clone() }
+    }
+
+    /// Those that every engine knows.
+    ///
+    /// # Errors
+    /// [`OpenError::Config`].
+    pub fn params(&mut self) -> Result<Params, OpenError> {
+        Params::take(&mut self.left).map_err(|error| self.wrong(error))
+    }
+
+    pub fn take(&mut self, name: &str) -> Option<String> {
+        self.left.remove(name)
+    }
+
+    /// Says it as if it stood there.
+    pub fn put(&mut self, name: &str, value: &str) {
+        self.left.insert(name.to_owned(), value.to_owned());
+    }
+
+    /// What one of these words means; `usual` if nothing is said.
+    ///
+    /// # Errors
+    /// [`OpenError::Config`].
+    pub fn one_of<T: Copy>(&mut self, name: &str, usual: T, words: &[(&str, T)]) -> Result<T, OpenError> {
+        let Some(value) = self.take(name) else { return Ok(usual) };
+        let known = words.iter().find(|(word, _)| *word == value);
+        known.map(|(_, meant)| *meant).ok_or_else(|| {
+            let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            self.wrong(format!("{name}={value} is not one of {}", words.join(", ")))
+        })
+    }
+
+    pub fn file(&mut self, parameter: &'static str) -> NamedFile {
+        NamedFile { parameter, path: self.take(parameter).map(PathBuf::from) }
+    }
+
+    /// What nobody took is a mistake of who wrote it.
+    ///
+    /// # Errors
+    /// [`OpenError::Config`].
+    pub fn end(&self) -> Result<(), OpenError> {
+        Params::refuse_rest(&self.left).map_err(|error| self.wrong(error))
+    }
+
+    /// What is wrong with the URL.
+    pub fn wrong(&self, what: impl Display) -> OpenError {
+        OpenError::Config(format!("{}: {what}", self.url))
+    }
+}
+
+impl NamedFile {
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// # Errors
+    /// The file cannot be read.
+    pub fn read(&self) -> Result<Option<Vec<u8>>, String> {
+        self.path().map(fs::read).transpose().map_err(|error| self.wrong(error))
+    }
+
+    /// What is wrong with the file.
+    pub(crate) fn wrong(&self, what: impl Display) -> String {
+        let path = self.path().unwrap_or(Path::new(""));
+        format!("{}={}: {what}", self.parameter, path.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_taken_and_mistakes_are_said_with_the_url() {
+        let mut query =
+            Query::new(&Url::parse("x://u:s3cret@h?gc=off&op_timeout=2s&ca=/nowhere&more=1").unwrap());
+        assert_eq!(query.params().unwrap().op_timeout.as_secs(), 2);
+        let words = [("on", true), ("off", false)];
+        assert!(!query.one_of("gc", true, &words).unwrap());
+        assert!(query.one_of("gc", true, &words).unwrap(), "it was taken");
+        let error = query.file("ca").read().unwrap_err();
+        assert!(error.starts_with("ca=/nowhere: "), "{error}");
+        assert_eq!(query.file("key").read(), Ok(None));
+        let error = query.end().unwrap_err().to_string();
+        assert!(error.contains("x://u:***@h: ") && error.contains("'more'"), "{error}");
+        assert!(
+            query.one_of("more", 1, &[("one", 1), ("two", 2)]).unwrap_err().to_string().contains("one, two")
+        );
+    }
+}

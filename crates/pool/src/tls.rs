@@ -1,0 +1,128 @@
+//! rustls for connections, as the parameters of a URL say it.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+
+use crate::query::NamedFile;
+
+/// What is checked of the server's certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check {
+    Nothing,
+    /// That an authority we trust has signed it.
+    Authority,
+    /// That, and that it is for this host.
+    Host,
+}
+
+/// Trusts the authorities in the file `roots`, or else those of the system. `own` are the client's certificate and its
+/// key, both or neither.
+///
+/// # Errors
+/// A file cannot be used, one of `own` lacks the other, or there is no authority to trust.
+pub fn client(check: Check, roots: &NamedFile, own: Option<[&NamedFile; 2]>) -> Result<ClientConfig, String> {
+    let provider = Arc::new(ring::default_provider());
+    let webpki = match check {
+        Check::Nothing => None,
+        Check::Authority | Check::Host => {
+            let roots = Arc::new(authorities(roots)?);
+            let webpki = WebPkiServerVerifier::builder_with_provider(roots, provider.clone());
+            Some(webpki.build().map_err(|error| error.to_string())?)
+        }
+    };
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Verifier { check, provider, webpki }));
+    let Some([certificate, key]) = own else { return Ok(builder.with_no_client_auth()) };
+    match (certificate.path(), key.path()) {
+        (Some(_), Some(path)) => {
+            let chain = certificates(certificate)?;
+            let pem = PrivateKeyDer::from_pem_file(path).map_err(|error| key.wrong(error))?;
+            builder.with_client_auth_cert(chain, pem).map_err(|error| certificate.wrong(error))
+        }
+        (None, None) => Ok(builder.with_no_client_auth()),
+        _ => Err(format!("{} and {} come together", certificate.parameter, key.parameter)),
+    }
+}
+
+fn authorities(file: &NamedFile) -> Result<RootCertStore, String> {
+    let mut store = RootCertStore::empty();
+    if file.path().is_some() {
+        for certificate in certificates(file)? {
+            store.add(certificate).map_err(|error| file.wrong(error))?;
+        }
+    } else {
+        store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    }
+    if store.is_empty() {
+        let name = file.parameter;
+        return Err(format!("there is no certificate authority to trust: name a file of them by {name}"));
+    }
+    Ok(store)
+}
+
+fn certificates(file: &NamedFile) -> Result<Vec<CertificateDer<'static>>, String> {
+    let Some(path) = file.path() else { return Ok(Vec::new()) };
+    let wrong = |error: &dyn Display| file.wrong(error);
+    let found = CertificateDer::pem_file_iter(path).map_err(|error| wrong(&error))?;
+    found.collect::<Result<_, _>>().map_err(|error| wrong(&error))
+}
+
+#[derive(Debug)]
+struct Verifier {
+    check: Check,
+    provider: Arc<CryptoProvider>,
+    /// There unless nothing is checked.
+    webpki: Option<Arc<WebPkiServerVerifier>>,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let Some(webpki) = &self.webpki else { return Ok(ServerCertVerified::assertion()) };
+        match webpki.verify_server_cert(end_entity, intermediates, server_name, ocsp, now) {
+            // The authority is checked before the name.
+            Err(Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) if self.check == Check::Authority => Ok(ServerCertVerified::assertion()),
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
