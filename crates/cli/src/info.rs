@@ -9,6 +9,7 @@ use std::path::Path;
 use acl::nfs4::Nfs4Acl;
 use acl::posix::PosixAcl;
 use chunk::object_key;
+use inspect::Domains;
 use meta::{Engine, EngineError, Node, Record, Want};
 use serde_json::{Value, json};
 use types::{AclId, BLOCK_BYTES, CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceSource};
@@ -64,10 +65,18 @@ fn parent(path: &Path, metadata: &Metadata, node: &Node) -> Option<u64> {
 }
 
 /// An ACL as people read it. The stored forms of the two families have no text in common.
-fn acl_text(stored: &str) -> String {
-    let nfs4 = || Nfs4Acl::from_storage(stored).map(|acl| acl.to_string());
-    let posix = PosixAcl::from_storage(stored).map(|acl| acl.to_long_text());
-    posix.or_else(|error| nfs4().map_err(|_| error)).unwrap_or_else(|error| format!("damaged: {error}"))
+fn acl_text(stored: &str, domains: &Domains, engine: &dyn Engine) -> Result<String, EngineError> {
+    let error = match PosixAcl::from_storage(stored) {
+        Ok(acl) => return Ok(acl.to_long_text()),
+        Err(error) => error,
+    };
+    match Nfs4Acl::from_storage(stored) {
+        Ok(acl) => {
+            let domains = domains.up_to(acl.highest_domain(), engine)?;
+            Ok(acl.by_sid(&domains).to_string())
+        }
+        Err(_) => Ok(format!("damaged: {error}")),
+    }
 }
 
 /// All there is to say about an inode.
@@ -84,11 +93,12 @@ impl Found {
     fn read(engine: &dyn Engine, ino: Ino) -> Result<Self, EngineError> {
         let mut node = None;
         let mut acls = HashMap::new();
+        let domains = Domains::default();
         for record in engine.read(&[Want::Node(ino)])?.records {
             match record {
                 Record::Node(_, found) => node = found,
                 Record::Acl(id, Some(text)) => {
-                    acls.insert(id, acl_text(&text));
+                    acls.insert(id, acl_text(&text, &domains, engine)?);
                 }
                 _ => {}
             }

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::process::{Command, Stdio};
 
+use acl::identity::Sid;
 use inspect::Names;
 use types::{Caps, Cred};
 
@@ -60,12 +61,14 @@ impl Users {
         self.groups.name("group", GROUP, gid)
     }
 
-    /// A user by name or number, with the groups that the database says he is in, or those given instead, of which the
+    /// A user by name, number or SID of Samba's (`S-1-22-1-1000`), with the groups that the database says he is in, or those given instead, of which the
     /// first is the primary one. User 0 has every capability, all others none.
     ///
     /// # Errors
     /// There is no such user or group; of a bare number the groups are not known.
     pub(crate) fn person(&self, user: &str, groups: Option<&[String]>) -> Result<Person, Fault> {
+        let by_sid = unix_id(user, false)?.map(|uid| uid.to_string());
+        let user = by_sid.as_deref().unwrap_or(user);
         let (found, number) = (ask("passwd", user)?, number(user));
         let (uid, name) = match (&found, number) {
             (Some(found), _) => (found.id, found.name.clone()),
@@ -109,6 +112,9 @@ impl Users {
     /// # Errors
     /// There is no such group.
     pub(crate) fn gid(&self, name: &str) -> Result<u32, Fault> {
+        if let Some(gid) = unix_id(name, true)? {
+            return Ok(gid);
+        }
         let known = Names::group(self, name).or_else(|| number(name));
         known.ok_or_else(|| Fault::usage(format!("there is no group '{name}'")))
     }
@@ -205,6 +211,23 @@ fn local_cred(user: &Entry, groups: &str) -> Cred {
     Cred::new(user.id, user.gid.unwrap_or(user.id), &more, caps)
 }
 
+/// The user or group that a SID stands for which Samba has made of one; none for what is no SID.
+///
+/// # Errors
+/// It is one of a Windows domain, or of a group instead of a user.
+fn unix_id(text: &str, is_group: bool) -> Result<Option<u32>, Fault> {
+    let Ok(sid) = text.parse::<Sid>() else { return Ok(None) };
+    match sid.to_unix() {
+        Some((of_group, id)) if of_group == is_group && id != u32::MAX => Ok(Some(id)),
+        _ => {
+            let wanted = if is_group { "group" } else { "user" };
+            Err(Fault::usage("nobody on this machine is taken for this Windows identity")
+                .at(text)
+                .advise(format!("name the {wanted} that it is mapped to")))
+        }
+    }
+}
+
 /// A bare number, but for the one that stands for nobody.
 fn number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|id| *id != u32::MAX)
@@ -242,6 +265,12 @@ mod tests {
         assert!(users.all().unwrap().iter().any(|person| person.cred.uid == 0));
         for text in ["", "no such user", "a:b", "-x", "4294967295", "a\nb"] {
             assert!(users.person(text, None).is_err(), "{text}");
+        }
+        assert_eq!(users.person("S-1-22-1-0", None).unwrap().name, "root");
+        assert_eq!(users.gid("S-1-22-2-12").unwrap(), 12);
+        for text in ["S-1-5-21-1-2-3-1105", "S-1-22-2-0", "S-1-22-1-4294967295"] {
+            let fault = users.person(text, None).unwrap_err();
+            assert!(fault.to_string().contains("Windows identity"), "{fault}");
         }
         let numbered = users.person("3999999999", Some(&["12".to_owned(), "7".to_owned()])).unwrap();
         assert_eq!((numbered.cred.gid, numbered.cred.groups()), (12, &[7][..]));

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use acl::nfs4::{GrowingTable, Nfs4Acl, Scope};
-use common::limen;
+use common::{json_lines, limen};
 use harness::{Mounted, as_member, as_user, refused};
 use rustix::fs::{XattrFlags, setxattr};
 use rustix::io::Errno;
@@ -90,6 +90,43 @@ fn sids_are_kept_and_shown_across_mounts() {
     assert_eq!(said.code, Some(1), "{said:?}");
     volume.place.umount(&[]).ok();
     assert_eq!(limen(&["fsck", &volume.place.url()]).code, Some(0));
+}
+
+#[test]
+fn listings_and_reasons_name_whole_sids() {
+    let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
+    let (d, f) = (volume.at("d"), volume.at("d/f"));
+    fs::create_dir(&d).unwrap();
+    fs::write(&f, "text").unwrap();
+    put(&f, &[(0, 0, READ, ANN), (1, GROUP, READ, ADMINS), (0, 0, READ, "7"), OWNER_ALL]).unwrap();
+    put(&d, &[(0, GROUP, 1, STAFF), (0, 0, 0x21, "7"), OWNER_ALL]).unwrap();
+    let entries = [&format!("A::{ANN}:r"), &format!("D:g:{ADMINS}:r"), "A::7:r"];
+    let acl_of = |line: &serde_json::Value, key: &str| -> Vec<String> {
+        let all = line[key].as_array().unwrap_or_else(|| panic!("{line}")).iter();
+        all.map(|entry| entry.as_str().unwrap().to_owned()).collect()
+    };
+    for top in [volume.place.mnt(), format!("{}:", volume.place.url())] {
+        let (dir, file) = (format!("{top}/d"), format!("{top}/d/f"));
+        for listed in [&dir, &file] {
+            let lines = json_lines(&limen(&["ls", "--json", listed]).ok());
+            assert_eq!(acl_of(&lines[0], "access_acl")[..3], entries, "{listed}");
+        }
+        let explain = |user: &str, groups: &str, more: &[&str]| {
+            limen(&[&["access", "explain", &file, "--user", user, "--groups", groups], more].concat())
+        };
+        let said: serde_json::Value = serde_json::from_str(&explain("7", "7", &["--json"]).ok()).unwrap();
+        let acls: Vec<&str> =
+            said["checks"].as_array().unwrap().iter().filter_map(|check| check["acl"].as_str()).collect();
+        assert!(acls[0].starts_with(&format!("A:g:{STAFF}:r,A::7:rx,")), "{said}");
+        assert!(acls[1].starts_with(&entries.join(",")), "{said}");
+        // The SIDs that Samba makes of users and groups are these; of others nobody is one.
+        let granted = explain("S-1-22-1-7", "S-1-22-2-9", &[]).ok();
+        assert!(granted.starts_with("granted:") && granted.contains("(uid 7; "), "{granted}");
+        explain(ANN, "7", &[]).failed(2, &["Windows identity", ANN]);
+        explain("7", STAFF, &[]).failed(2, &["Windows identity", STAFF]);
+    }
+    let shown = limen(&["info", f.to_str().unwrap()]).ok();
+    assert!(shown.contains(&entries.join(",")), "{shown}");
 }
 
 #[test]

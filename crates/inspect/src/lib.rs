@@ -7,12 +7,14 @@
 //! | `subject` | what access to an inode depends on |
 //! | `tree`, `local` | the names of a volume, and those of this machine, for walks along a path |
 //! | `route` | a path, and every check that stands on the way |
+//! | `domains` | the Windows domains that ACLs name |
 //! | `judge` | a check and a caller: granted or not, and by which entry |
 //! | `audit` | every name of a volume, each distinct permission decided once |
 //! | `change` | what somebody is thinking of changing, applied to what is there |
 
 mod audit;
 mod change;
+mod domains;
 mod judge;
 mod listing;
 mod local;
@@ -26,6 +28,7 @@ pub use audit::{
     View, audit,
 };
 pub use change::{Change, ChangeError, Edit, Names, parse_change};
+pub use domains::Domains;
 pub use judge::{Ground, Verdict, judge};
 pub use listing::{DirEntry, ReadDirPlus, read_dir_plus};
 pub use local::LocalTree;

@@ -5,7 +5,9 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
+use acl::identity::DomainTable;
 use acl::posix::Perm;
 use types::{Cred, Errno, Mode, Name, NameError};
 
@@ -109,12 +111,25 @@ pub struct Check {
     pub demand: Demand,
 }
 
+impl Check {
+    /// Of the ACLs that it may go by.
+    fn highest_domain(&self) -> u32 {
+        let of_dir = match &self.demand {
+            Demand::Remove { dir } => dir.rules.highest_domain(),
+            _ => 0,
+        };
+        of_dir.max(self.subject.rules.highest_domain())
+    }
+}
+
 /// All checks on the way to a wish, in the order in which the kernel makes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     pub checks: Vec<Check>,
     /// How the way ends for who passes them all: ENOENT, ENOTDIR, EEXIST, ELOOP, ENAMETOOLONG, EBUSY, or well.
     pub end: Result<(), Errno>,
+    /// The Windows domains that ACLs on the way name.
+    pub domains: Arc<DomainTable>,
 }
 
 /// A route judged for one caller.
@@ -145,7 +160,8 @@ impl Route {
             Err(Stop::Ends(errno)) => Err(errno),
             Err(Stop::Trouble(trouble)) => return Err(trouble),
         };
-        Ok(Route { checks: walk.checks, end })
+        let reach = walk.checks.iter().map(Check::highest_domain).max().unwrap_or(0);
+        Ok(Route { domains: tree.domains(reach)?, checks: walk.checks, end })
     }
 
     /// Whether the caller may, and what decides it at each step.

@@ -1,5 +1,6 @@
 //! What access to an inode depends on, wherever it was read.
 
+use acl::identity::DomainTable;
 use acl::nfs4::Nfs4Acl;
 use acl::posix::PosixAcl;
 use meta::{AclKind, Node, Record};
@@ -53,11 +54,24 @@ impl Rules {
         matches!(self, Rules::Posix(Some(_)) | Rules::Nfs4(Some(_)))
     }
 
-    /// The ACL in its short form, with numeric ids.
+    /// The ACL in its short form, with numeric ids; those of Windows domains as they are stored (`1-1105`).
     pub fn acl_text(&self) -> Option<String> {
+        self.acl_text_by_sid(&DomainTable::default())
+    }
+
+    /// The same with SIDs, by the table in which the domains stand that the ACL names.
+    pub fn acl_text_by_sid(&self, domains: &DomainTable) -> Option<String> {
         match self {
             Rules::Posix(acl) => acl.as_ref().map(ToString::to_string),
-            Rules::Nfs4(acl) => acl.as_ref().map(ToString::to_string),
+            Rules::Nfs4(acl) => acl.as_ref().map(|acl| acl.by_sid(domains).to_string()),
+        }
+    }
+
+    /// The highest number of a Windows domain that the ACL names; 0 where it names none.
+    pub fn highest_domain(&self) -> u32 {
+        match self {
+            Rules::Nfs4(Some(acl)) => acl.highest_domain(),
+            _ => 0,
         }
     }
 }

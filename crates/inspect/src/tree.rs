@@ -1,9 +1,13 @@
 //! Names, one directory after the other: what a walk along a path needs.
 
+use std::sync::Arc;
+
+use acl::identity::DomainTable;
 use meta::{AclKind, Engine, Node, Record, Want};
 use types::{FileType, Ino, Name};
 
 use crate::Trouble;
+use crate::domains::Domains;
 use crate::subject::Subject;
 
 /// A tree of names that paths lead through. It is looked at with the rights of whoever asks, not of whom is asked about.
@@ -29,6 +33,12 @@ pub trait Tree {
     /// It cannot be looked at, or is damaged.
     fn target(&self, link: &Self::Place) -> Result<Vec<u8>, Trouble>;
 
+    /// The Windows domains that ACLs of files found so far name, up to this index at least.
+    ///
+    /// # Errors
+    /// They cannot be looked at.
+    fn domains(&self, reach: u32) -> Result<Arc<DomainTable>, Trouble>;
+
     /// Whether a symbolic link to an absolute path leads to this tree's root.
     fn has_absolute_links(&self) -> bool;
 
@@ -49,12 +59,13 @@ pub struct Found<P> {
 pub struct VolumeTree<'e> {
     engine: &'e dyn Engine,
     acl: AclKind,
+    domains: Domains,
 }
 
 impl<'e> VolumeTree<'e> {
     /// Of a volume with ACLs of this kind.
     pub fn new(engine: &'e dyn Engine, acl: AclKind) -> Self {
-        VolumeTree { engine, acl }
+        VolumeTree { engine, acl, domains: Domains::default() }
     }
 
     /// An inode; one request.
@@ -102,6 +113,10 @@ impl Tree for VolumeTree<'_> {
             Some(Record::Symlink(_, Some(target))) => Ok(target.to_vec()),
             _ => Err(Trouble::Damaged { ino: link.0, what: "a symbolic link without a target" }),
         }
+    }
+
+    fn domains(&self, reach: u32) -> Result<Arc<DomainTable>, Trouble> {
+        Ok(self.domains.up_to(reach, self.engine)?)
     }
 
     fn has_absolute_links(&self) -> bool {

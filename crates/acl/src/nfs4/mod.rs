@@ -44,5 +44,6 @@ pub(crate) use mode::decide as decide_by_mode;
 pub use mode::{AclMode, chmod, decide_without_groups, from_mode, set};
 pub use project::{Projection, project};
 pub use sids::GrowingTable;
+pub use text::BySid;
 pub use traverse::{Traversers, project_for, without_lent};
 pub use xattr::{Principals, XATTR_BYTES_MAX};

@@ -5,6 +5,8 @@
 
 use std::fmt::{self, Write as _};
 
+use crate::identity::DomainTable;
+
 use super::{AclError, AclFlags, Entry, EntryFlags, Kind, Mask, Nfs4Acl, Who};
 
 const FLAGS: &str = "flags:";
@@ -50,41 +52,90 @@ impl Nfs4Acl {
 
 impl fmt::Display for Nfs4Acl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.flags().is_none() {
-            write!(f, "{FLAGS}{},", self.flags())?;
-        }
-        for (index, entry) in self.entries().iter().enumerate() {
-            if index > 0 {
-                f.write_char(',')?;
-            }
-            entry.fmt(f)?;
-        }
-        Ok(())
+        write_acl(f, self, None)
     }
 }
 
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind {
-            Kind::Allow => 'A',
-            Kind::Deny => 'D',
-            Kind::Audit => 'U',
-            Kind::Alarm => 'L',
-        };
-        let group = if matches!(self.who, Who::NamedGroup(_)) { "g" } else { "" };
-        write!(f, "{kind}:{}{group}:{}:{}", self.flags, self.who, self.mask)
+        write_entry(f, self, None)
     }
 }
 
 /// Without saying of an id whether it is a user's or a group's: that is told by a flag of the entry.
 impl fmt::Display for Who {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Who::Owner => f.write_str("OWNER@"),
-            Who::Group => f.write_str("GROUP@"),
-            Who::Everyone => f.write_str("EVERYONE@"),
-            Who::User(id) | Who::NamedGroup(id) => id.fmt(f),
+        write_who(f, *self, None)
+    }
+}
+
+/// An ACL or an entry as text for people: identities of the domains in a table are SIDs, e.g. `A::S-1-5-21-1-2-3-1105:r`. Those
+/// of others stay as they are stored (`1-1105`).
+#[derive(Clone, Copy, Debug)]
+pub struct BySid<'a, T> {
+    of: &'a T,
+    table: &'a DomainTable,
+}
+
+impl Nfs4Acl {
+    pub fn by_sid<'a>(&'a self, table: &'a DomainTable) -> BySid<'a, Nfs4Acl> {
+        BySid { of: self, table }
+    }
+}
+
+impl Entry {
+    pub fn by_sid<'a>(&'a self, table: &'a DomainTable) -> BySid<'a, Entry> {
+        BySid { of: self, table }
+    }
+}
+
+impl fmt::Display for BySid<'_, Nfs4Acl> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_acl(f, self.of, Some(self.table))
+    }
+}
+
+impl fmt::Display for BySid<'_, Entry> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_entry(f, self.of, Some(self.table))
+    }
+}
+
+fn write_acl(f: &mut fmt::Formatter<'_>, acl: &Nfs4Acl, table: Option<&DomainTable>) -> fmt::Result {
+    if !acl.flags().is_none() {
+        write!(f, "{FLAGS}{},", acl.flags())?;
+    }
+    for (index, entry) in acl.entries().iter().enumerate() {
+        if index > 0 {
+            f.write_char(',')?;
         }
+        write_entry(f, entry, table)?;
+    }
+    Ok(())
+}
+
+fn write_entry(f: &mut fmt::Formatter<'_>, entry: &Entry, table: Option<&DomainTable>) -> fmt::Result {
+    let kind = match entry.kind {
+        Kind::Allow => 'A',
+        Kind::Deny => 'D',
+        Kind::Audit => 'U',
+        Kind::Alarm => 'L',
+    };
+    let group = if matches!(entry.who, Who::NamedGroup(_)) { "g" } else { "" };
+    write!(f, "{kind}:{}{group}:", entry.flags)?;
+    write_who(f, entry.who, table)?;
+    write!(f, ":{}", entry.mask)
+}
+
+fn write_who(f: &mut fmt::Formatter<'_>, who: Who, table: Option<&DomainTable>) -> fmt::Result {
+    match who {
+        Who::Owner => f.write_str("OWNER@"),
+        Who::Group => f.write_str("GROUP@"),
+        Who::Everyone => f.write_str("EVERYONE@"),
+        Who::User(id) | Who::NamedGroup(id) => match table.and_then(|table| table.sid_of(id)) {
+            Some(sid) => write!(f, "{sid}"),
+            None => write!(f, "{id}"),
+        },
     }
 }
 
@@ -128,6 +179,18 @@ mod tests {
         let acl = Nfs4Acl::from_storage(STORED).unwrap();
         assert_eq!(acl.to_storage(), STORED);
         assert_eq!(acl.entries()[1].who, Who::NamedGroup("7".parse().unwrap()));
+    }
+
+    #[test]
+    fn people_are_shown_sids() {
+        let table = DomainTable::from_storage("S-1-5-21-1-2-3 S-1-5-32").unwrap();
+        let acl = Nfs4Acl::from_storage("flags:a,A:fd:1-1105:r,D:g:2-544:w,A::1105:r,A:g:3-7:x,A::OWNER@:r")
+            .unwrap();
+        let shown = "flags:a,A:fd:S-1-5-21-1-2-3-1105:r,D:g:S-1-5-32-544:w,A::1105:r,A:g:3-7:x,A::OWNER@:r";
+        assert_eq!(acl.by_sid(&table).to_string(), shown);
+        assert_eq!(acl.entries()[1].by_sid(&table).to_string(), "D:g:S-1-5-32-544:w");
+        assert_eq!(acl.by_sid(&DomainTable::default()).to_string(), acl.to_storage());
+        assert!(Nfs4Acl::from_text(shown).is_err(), "which is no stored form");
     }
 
     #[test]

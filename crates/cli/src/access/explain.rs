@@ -81,7 +81,7 @@ pub(super) fn find(target: &Target, want: Want) -> Result<Route, Fault> {
     match target {
         Target::Local(path) => {
             let full = absolute(path).map_err(|error| Fault::new(error).at(path.display()))?;
-            Route::find(&LocalTree, full.as_os_str().as_bytes(), want).map_err(super::trouble)
+            Route::find(&LocalTree::default(), full.as_os_str().as_bytes(), want).map_err(super::trouble)
         }
         Target::Volume(url, path) => {
             let (database, volume) = url.open_volume()?;
@@ -119,7 +119,7 @@ fn to_text(
                 format!("{}:{}", users.user(subject.uid), users.group(subject.gid)),
                 show_name(&check.path),
                 format!("{} {granted}", show::demand(&check.demand)),
-                show::ground(&verdict.ground, users),
+                show::ground(&verdict.ground, users, &route.domains),
             ]
         })
         .collect();
@@ -165,7 +165,7 @@ fn to_json(
         .checks
         .iter()
         .zip(&answer.verdicts)
-        .map(|(check, verdict)| show::check_to_json(check, verdict, users))
+        .map(|(check, verdict)| show::check_to_json(check, verdict, users, &route.domains))
         .collect();
     json!({
         "path": target.show(),

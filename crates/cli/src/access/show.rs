@@ -1,5 +1,6 @@
 //! Rights, entries and reasons, in words.
 
+use acl::identity::DomainTable;
 use acl::nfs4::{self, Reason};
 use acl::posix::{Entry, Perm, Tag};
 use inspect::{Check, Demand, Ground, Subject, Verdict};
@@ -59,7 +60,7 @@ fn rights_in_words(perm: Perm) -> String {
 }
 
 /// What decided, in one line.
-pub(super) fn ground(ground: &Ground, users: &Users) -> String {
+pub(super) fn ground(ground: &Ground, users: &Users, domains: &DomainTable) -> String {
     match ground {
         Ground::Mode(of) => entry(of, users),
         Ground::ModeAside(of) => {
@@ -67,7 +68,7 @@ pub(super) fn ground(ground: &Ground, users: &Users) -> String {
         }
         Ground::Entry(of, None) => entry(of, users),
         Ground::Entry(of, Some(mask)) => format!("{} under mask::{mask}", entry(of, users)),
-        Ground::Nfs4(all) => all.iter().map(nfs4_verdict).collect::<Vec<_>>().join("; "),
+        Ground::Nfs4(all) => all.iter().map(|one| nfs4_verdict(one, domains)).collect::<Vec<_>>().join("; "),
         Ground::Capability(name) => format!("{name}, whatever mode and ACL say"),
         Ground::NeedsCapability(name) => format!("it takes {name}"),
         Ground::Owns => "it is the user's own".to_owned(),
@@ -79,9 +80,9 @@ pub(super) fn ground(ground: &Ground, users: &Users) -> String {
     }
 }
 
-fn nfs4_verdict((verdict, entry): &(nfs4::Verdict, Option<nfs4::Entry>)) -> String {
+fn nfs4_verdict((verdict, entry): &(nfs4::Verdict, Option<nfs4::Entry>), domains: &DomainTable) -> String {
     let reason = match (verdict.reason, entry) {
-        (_, Some(entry)) => entry.to_string(),
+        (_, Some(entry)) => entry.by_sid(domains).to_string(),
         (Reason::OwnerRight, _) => "owners always may".to_owned(),
         (Reason::Mode(class), _) => format!("the mode, as {class:?}").to_lowercase(),
         (Reason::NotMentioned | Reason::Entry(_), _) => "no entry speaks of it".to_owned(),
@@ -103,8 +104,8 @@ fn ground_kind(ground: &Ground) -> &'static str {
     }
 }
 
-pub(super) fn ground_to_json(of: &Ground, users: &Users) -> Value {
-    let mut value = json!({ "kind": ground_kind(of), "text": ground(of, users) });
+pub(super) fn ground_to_json(of: &Ground, users: &Users, domains: &DomainTable) -> Value {
+    let mut value = json!({ "kind": ground_kind(of), "text": ground(of, users, domains) });
     match of {
         Ground::Mode(of) | Ground::ModeAside(of) => value["entry"] = numeric(of).into(),
         Ground::Entry(of, mask) => {
@@ -116,7 +117,7 @@ pub(super) fn ground_to_json(of: &Ground, users: &Users) -> Value {
                 json!({
                     "permission": verdict.permission.to_string(),
                     "granted": verdict.granted,
-                    "entry": entry.as_ref().map(ToString::to_string),
+                    "entry": entry.as_ref().map(|entry| entry.by_sid(domains).to_string()),
                 })
             };
             value["permissions"] = all.iter().map(one).collect();
@@ -145,7 +146,7 @@ pub(super) fn mode(subject: &Subject) -> String {
     modes::show(subject.kind, subject.mode, subject.rules.has_acl())
 }
 
-pub(super) fn check_to_json(check: &Check, verdict: &Verdict, users: &Users) -> Value {
+pub(super) fn check_to_json(check: &Check, verdict: &Verdict, users: &Users, domains: &DomainTable) -> Value {
     let (path, bytes) = crate::target::path_to_json(&check.path);
     let mut value = json!({
         "path": path,
@@ -154,11 +155,11 @@ pub(super) fn check_to_json(check: &Check, verdict: &Verdict, users: &Users) -> 
         "mode": check.subject.mode.to_string(),
         "uid": check.subject.uid,
         "gid": check.subject.gid,
-        "acl": check.subject.rules.acl_text(),
+        "acl": check.subject.rules.acl_text_by_sid(domains),
         "asked": demand(&check.demand),
         "granted": verdict.is_granted(),
         "errno": verdict.errno.and_then(|errno| errno.name()),
-        "by": ground_to_json(&verdict.ground, users),
+        "by": ground_to_json(&verdict.ground, users, domains),
     });
     if let Some(bytes) = bytes {
         value["path_bytes"] = bytes.into();

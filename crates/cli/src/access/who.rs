@@ -136,7 +136,8 @@ fn look(routes: &[Route], cred: &Cred, users: &Users) -> Found {
             continue;
         };
         if answer.verdicts.len() < route.checks.len() {
-            found.by = format!("{} at {}", show::ground(&verdict.ground, users), show_name(&check.path));
+            let ground = show::ground(&verdict.ground, users, &route.domains);
+            found.by = format!("{ground} at {}", show_name(&check.path));
             return found;
         }
         found.reached = true;
@@ -145,7 +146,7 @@ fn look(routes: &[Route], cred: &Cred, users: &Users) -> Found {
             found.rights = found.rights | right;
         }
         if found.by.is_empty() || is_first && found.rights != Perm::NONE {
-            found.by = show::ground(&verdict.ground, users);
+            found.by = show::ground(&verdict.ground, users, &route.domains);
         }
     }
     found

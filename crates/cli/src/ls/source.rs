@@ -15,9 +15,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use acl::identity::DomainTable;
 use acl::posix::PosixAcl;
-use inspect::{DirEntry, LocalTree, Route, Rules, Subject, Trouble, VolumeTree, Want, read_dir_plus};
-use meta::{AclKind, Engine, Node};
+use inspect::{
+    DirEntry, Domains, LocalTree, Route, Rules, Subject, Trouble, VolumeTree, Want, read_dir_plus,
+};
+use meta::{AclKind, Engine, EngineError, Node};
 use rustix::fs::{AtFlags, CWD, Dir, Mode as RawMode, OFlags, Stat, fstat, openat, readlinkat, statat};
 use rustix::io::fcntl_dupfd_cloexec;
 use types::{Errno, FileType, Ino, Mode, Name, Time};
@@ -114,6 +117,7 @@ pub(super) struct Lister {
 struct Records {
     engine: Arc<dyn Engine>,
     acl: AclKind,
+    domains: Domains,
     /// Of the mount that it is listed at, if it is.
     device: Option<u64>,
 }
@@ -142,15 +146,18 @@ impl Operand {
                 };
                 let ino = Ino(check.subject.ino);
                 let (node, subject) = tree.inode(ino).map_err(failed)?;
+                let records = Records::new(Arc::clone(&engine), volume.acl, None);
                 if node.kind.is_dir() {
-                    let volume = Some(Records { engine, acl: volume.acl, device: None });
+                    let volume = Some(records);
                     return Ok(Operand::Directory {
                         lister: Lister { volume },
                         place: Place::Records(ino),
                         path,
                     });
                 }
-                let attr = Attr::new(&node, AclText::of(Some(&subject.rules)), AclText::None, None);
+                let access =
+                    records.acl_text(Some(&subject.rules)).map_err(|error| Fault::new(error).at(&url))?;
+                let attr = Attr::new(&node, access, AclText::None, None);
                 let row = Row {
                     name: path.clone(),
                     is_operand: true,
@@ -195,13 +202,24 @@ impl Operand {
 }
 
 impl Records {
+    fn new(engine: Arc<dyn Engine>, acl: AclKind, device: Option<u64>) -> Self {
+        Records { engine, acl, domains: Domains::default(), device }
+    }
+
+    /// An access ACL; `None` is one that is damaged.
+    fn acl_text(&self, rules: Option<&Rules>) -> Result<AclText, EngineError> {
+        let Some(rules) = rules else { return Ok(AclText::Damaged) };
+        let domains = self.domains.up_to(rules.highest_domain(), &*self.engine)?;
+        Ok(AclText::of(rules, &domains))
+    }
+
     /// Those of the volume that is mounted there, if this user can open them.
     fn behind(path: &Path, device: u64) -> Option<Self> {
         registry::by_device(device)?;
         let (database, volume) = volume_behind(path, device)
             .inspect_err(|fault| tracing::debug!(%fault, "the kernel is asked instead of the database"))
             .ok()?;
-        Some(Records { engine: database.engine(), acl: volume.acl, device: Some(device) })
+        Some(Records::new(database.engine(), volume.acl, Some(device)))
     }
 }
 
@@ -251,12 +269,13 @@ impl Lister {
             Place::Beside(dir, fd) => (*dir, statat(fd, ".", AtFlags::empty()).is_ok()),
             Place::Kernel(fd) => return list_by_kernel(fd, after, each),
         };
-        let Some(Records { engine, acl, .. }) = &self.volume else { return Ok(Err(Errno::EIO)) };
-        for entry in read_dir_plus(&**engine, *acl, dir).from_after(after) {
+        let Some(records) = &self.volume else { return Ok(Err(Errno::EIO)) };
+        for entry in read_dir_plus(&*records.engine, records.acl, dir).from_after(after) {
             let entry = entry.map_err(Fault::new)?;
+            let access = records.acl_text(entry.access.as_ref()).map_err(Fault::new)?;
             // A directory that says it lies elsewhere is damage, and could lead round in a circle.
             let is_below = entry.node.is_some_and(|node| node.kind.is_dir() && node.parent == dir);
-            each(Row::new(entry, may_see), is_below)?;
+            each(Row::new(entry, access, may_see), is_below)?;
         }
         Ok(Ok(()))
     }
@@ -287,15 +306,15 @@ impl Lister {
 }
 
 impl Row {
-    fn new(entry: DirEntry, may_see: bool) -> Self {
-        let DirEntry { name, edge, node, access, default, target } = entry;
+    fn new(entry: DirEntry, access: AclText, may_see: bool) -> Self {
+        let DirEntry { name, edge, node, default, target, .. } = entry;
         let attr = node.filter(|_| may_see).map(|node| {
             let default = match default {
                 Some(acl) => AclText::Entries(acl.to_string()),
                 None if node.default_acl.is_none() => AclText::None,
                 None => AclText::Damaged,
             };
-            Attr::new(&node, AclText::of(access.as_ref()), default, target.map(|target| target.to_vec()))
+            Attr::new(&node, access, default, target.map(|target| target.to_vec()))
         });
         Row { name: name.as_bytes().to_vec(), is_operand: false, ino: edge.ino.0, kind: edge.kind, attr }
     }
@@ -321,11 +340,8 @@ impl Attr {
 }
 
 impl AclText {
-    fn of(rules: Option<&Rules>) -> Self {
-        match rules {
-            None => AclText::Damaged,
-            Some(rules) => rules.acl_text().map_or(AclText::None, AclText::Entries),
-        }
+    fn of(rules: &Rules, domains: &DomainTable) -> Self {
+        rules.acl_text_by_sid(domains).map_or(AclText::None, AclText::Entries)
     }
 }
 
@@ -379,9 +395,11 @@ fn list_by_kernel(fd: &OwnedFd, after: Option<Name>, each: Each<'_>) -> Result<R
 fn kernel_row(name: Vec<u8>, stat: &Stat, path: &Path, target: impl FnOnce() -> Option<Vec<u8>>) -> Row {
     let kind = FileType::from_ifmt(stat.st_mode).unwrap_or(FileType::Regular);
     let is_link = kind == FileType::Symlink;
-    let access = match LocalTree::subject(path) {
+    // Each file's ACL is shown at once, so what domains are numbered by need not last.
+    let tree = LocalTree::default();
+    let access = match tree.subject(path) {
         _ if is_link => AclText::None,
-        Ok(Subject { rules, .. }) => AclText::of(Some(&rules)),
+        Ok(Subject { rules, .. }) => AclText::of(&rules, &tree.domains_met()),
         Err(_) => AclText::Damaged,
     };
     let time = |seconds, nanos: u64| Time::new(seconds, nanos as u32);

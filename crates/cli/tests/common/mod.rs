@@ -55,6 +55,11 @@ pub(crate) fn limen(args: &[&str]) -> Said {
     command(args).output().unwrap().into()
 }
 
+/// What a command that prints a line of JSON for each thing said.
+pub(crate) fn json_lines(text: &str) -> Vec<serde_json::Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(LIMEN);
     command.args(args).stdin(Stdio::null()).env_remove("LIMEN_LOG");
