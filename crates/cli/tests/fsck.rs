@@ -3,6 +3,7 @@
 
 mod common;
 mod harness;
+mod wire;
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
@@ -13,11 +14,12 @@ use std::time::Duration;
 
 use common::{Place, limen};
 use engine_sqlite::{Options, SqliteEngine};
-use harness::{Mounted, Random};
-use meta::{Counter, Effect, Engine, Txn};
+use harness::{Mounted, Random, as_user, refused};
+use meta::{Access, Counter, Effect, Engine, Node, Txn, Want};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use types::{FileType, Ino, Name, OpId, SessionId, SliceId};
+use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId};
 
 const MIB: usize = 1 << 20;
 const BLOCK: usize = 4 * MIB;
@@ -184,6 +186,80 @@ fn damaged_records_are_named_and_repaired() {
     assert_eq!(fs::metadata(volume.at("d")).unwrap().nlink(), 2);
     assert_eq!(fs::metadata(volume.at("lost+found")).unwrap().mode() & 0o7777, 0o700);
     fs::write(volume.at("new"), b"fresh numbers").unwrap();
+    place.umount(&[]).ok();
+    fsck(place, &["--data"], 0);
+}
+
+/// Gives an inode other access, behind the volume's back.
+fn damage_access(place: &Place, ino: Ino, more: Vec<Effect>, change: impl Fn(&Node, &mut Access)) {
+    let engine = SqliteEngine::open(&place.path("vol.db"), &Options::default()).unwrap();
+    let node = match engine.read(&[Want::Node(ino)]).unwrap().records.first() {
+        Some(meta::Record::Node(_, Some(node))) => *node,
+        other => panic!("{other:?}"),
+    };
+    drop(engine);
+    let mut access = Access::from(&node);
+    change(&node, &mut access);
+    damage(place, [more, vec![Effect::SetAccess { ino, access }]].concat());
+}
+
+#[test]
+fn damaged_nfs4_acls_are_named_and_let_nobody_in() {
+    let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
+    let place = &volume.place;
+    let files = ["missing", "noise", "of-another", "mode", "sids"].map(|name| volume.at(name));
+    let text = "A::7001:rw,A::1-1105:rwC,A::OWNER@:rwaxdDtTnNcCoy,A::EVERYONE@:x";
+    for path in &files {
+        fs::write(path, "text").unwrap();
+        wire::set_of(path, text, "S-1-5-21-1-2-3").unwrap();
+    }
+    let inos = files.clone().map(|path| ino(&path));
+    place.umount(&[]).ok();
+    fsck(place, &[], 0);
+
+    let put = |id: u128, text: &str| vec![Effect::PutAcl { id: AclId(id), text: text.into() }];
+    damage_access(place, inos[0], vec![], |_, it| it.access_acl = AclId(0xdead));
+    damage_access(place, inos[1], put(77, "A::7001:rw,A::"), |_, it| it.access_acl = AclId(77));
+    damage_access(place, inos[2], put(78, "A::EVERYONE@:rwx"), |_, it| it.access_acl = AclId(78));
+    damage_access(place, inos[3], vec![], |_, it| it.mode = Mode::new(0o777));
+    damage(place, vec![Effect::PutSetting { name: "domains", value: String::new() }]);
+    let found = fsck(place, &[], 4);
+    let said = |found: &Value, code: &str| -> Vec<(String, bool)> {
+        let all = found["problems"].as_array().unwrap().iter().filter(|problem| problem["code"] == code);
+        let mut all: Vec<_> =
+            all.map(|one| (one["path"].as_str().unwrap().to_owned(), one["repaired"] == true)).collect();
+        all.sort();
+        all
+    };
+    let at = |names: &[(&str, bool)]| -> Vec<(String, bool)> {
+        names.iter().map(|(name, repaired)| ((*name).to_owned(), *repaired)).collect()
+    };
+    assert_eq!(said(&found, "acl-missing"), at(&[("/missing", false)]));
+    assert_eq!(said(&found, "acl-damaged"), at(&[("/noise", false), ("/of-another", false)]));
+    assert_eq!(said(&found, "acl-mode"), at(&[("/mode", false)]));
+    assert_eq!(said(&found, "acl-domain"), at(&[("/mode", false), ("/sids", false)]));
+    let found = fsck(place, &["--repair"], 4);
+    assert_eq!(codes(&found, false), ["acl-missing", "acl-damaged", "acl-damaged"], "{found}");
+    assert_eq!(said(&found, "acl-mode"), at(&[("/mode", true)]));
+
+    place.mount(&[]).ok();
+    for (path, let_in) in files.iter().zip([false, false, false, true, true]) {
+        as_user(7001, 7001, || match let_in {
+            true => assert_eq!(fs::read(path).unwrap(), b"text"),
+            // The kernel is shown a mode without any bit.
+            false => refused(fs::read(path), Errno::ACCESS),
+        });
+        as_user(1105, 1105, || refused(fs::read(path), Errno::ACCESS));
+    }
+    let stored = limen(&["ls", "--json", &format!("{}:/mode", place.url())]).ok();
+    assert!(stored.contains("\"mode\":\"0711\""), "{stored}");
+    let value = wire::value(&files[4], wire::NFS4_ACL).unwrap();
+    assert!(value.windows(12).any(|part| part == b"S-1-0-0-1105"), "it names nobody that there could be");
+    // What is gone can be given anew by whoever owns the file.
+    for path in &files {
+        wire::set_of(path, text, "S-1-5-21-1-2-3").unwrap();
+        as_user(7001, 7001, || assert_eq!(fs::read(path).unwrap(), b"text"));
+    }
     place.umount(&[]).ok();
     fsck(place, &["--data"], 0);
 }

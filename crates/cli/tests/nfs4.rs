@@ -223,6 +223,39 @@ fn what_is_no_acl_changes_nothing() {
     assert_eq!(fs::read(d.join("heir")).unwrap(), b"");
 }
 
+/// As many groups as the kernel gives a caller (`NGROUPS_MAX`): each counts, wherever it stands among them.
+#[test]
+fn a_caller_in_65536_groups_has_the_rights_of_each() {
+    let Some(volume) = nfs4(&[]) else { return };
+    let many: Vec<u32> = (100_000..165_536).collect();
+    let d = dir(&volume, "d", "A:g:165535:rx,A::OWNER@:rwaxD");
+    let allowed = ["100000", "132768", "165535"]
+        .map(|group| file(d.join(group), &format!("A:g:{group}:r,A::OWNER@:rw")));
+    let denied = ["100000", "165535"]
+        .map(|group| file(d.join(format!("not-{group}")), &format!("D:g:{group}:r,A::EVERYONE@:r")));
+    let foreign = file(d.join("foreign"), "A:g:99999:r,A:g:165536:r,A::OWNER@:rw");
+    // An ACL as long as an xattr holds, of which the last entry counts.
+    let mut entries: Vec<String> = (0..2_600).map(|n| format!("A:g:{}:r", 200_000 + n)).collect();
+    entries.push("A:g:150000:r".to_owned());
+    let long = file(d.join("long"), &entries.join(","));
+    for options in [&[][..], &["--abe"]] {
+        volume.remount_with(options);
+        for _ in 0..2 {
+            as_member(1000, 1000, &many, || {
+                for path in allowed.iter().chain([&long]) {
+                    assert_eq!(fs::read(path).unwrap(), b"text", "{path:?}");
+                }
+                for path in denied.iter().chain([&foreign]) {
+                    refused(fs::read(path), Errno::ACCESS);
+                }
+                let shown = if options.is_empty() { 7 } else { 4 };
+                assert_eq!(fs::read_dir(&d).unwrap().count(), shown, "{options:?}");
+            });
+            as_member(1000, 1000, &many[..65_535], || refused(fs::read(&long), Errno::ACCESS));
+        }
+    }
+}
+
 /// Search is denied to a group, past what everyone is allowed: no POSIX ACL says that of members of both groups.
 const INEXACT: &str = "A::OWNER@:rwaxD,D:g:20:x,A::EVERYONE@:rx";
 

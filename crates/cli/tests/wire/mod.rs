@@ -31,6 +31,13 @@ pub(crate) fn set_acl(path: &Path, acl: &Nfs4Acl) -> Result<(), Errno> {
     setxattr(path, NFS4_ACL, &blob(acl, Scope::Entries), XattrFlags::empty())
 }
 
+/// The same for an ACL that names Windows identities of these domains, separated by blanks, e.g. `A::1-1105:r`.
+pub(crate) fn set_of(path: &Path, text: &str, domains: &str) -> Result<(), Errno> {
+    let table = DomainTable::from_storage(domains).unwrap();
+    let value = acl(text).to_xattr(Scope::Entries, &table).unwrap();
+    setxattr(path, NFS4_ACL, &value, XattrFlags::empty())
+}
+
 /// The value of an xattr.
 pub(crate) fn value(path: &Path, name: &str) -> Result<Vec<u8>, Errno> {
     let mut value = vec![0; 65_536];
