@@ -154,8 +154,9 @@ pub(crate) fn engines() -> impl Iterator<Item = &'static str> {
     })
 }
 
-/// The URL with everything between the user's name and the last @ left out.
-fn without_password(url: &str) -> String {
+/// The URL with everything between the user's name and the last @ left out, for a password may hold slashes that were not
+/// escaped.
+pub(crate) fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let Some((userinfo, place)) = rest.rsplit_once('@') else { return url.to_owned() };
     match userinfo.split(':').next() {

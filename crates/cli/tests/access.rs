@@ -7,36 +7,31 @@ mod common;
 mod harness;
 
 use std::collections::BTreeMap;
-use std::env;
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{self, Command};
+use std::process::Command;
 
 use acl::posix::PosixAcl;
-use common::{LIMEN, limen};
+use common::{LIMEN, json_lines, limen};
 use engine_sqlite::{Options, SqliteEngine};
-use harness::{Mounted, Random, as_somebody, errno};
+use harness::{Mounted, Random, as_somebody, errno, somebody};
 use inspect::{LocalTree, Route, VolumeTree, Want};
 use meta::AclKind;
 use rustix::fs::{Access, AtFlags, CWD, XattrFlags, accessat, setxattr, utimensat};
 use rustix::io::Errno;
 use serde_json::Value;
-use types::{Caps, Cred};
+use types::Cred;
 
 const ACCESS_ACL: &str = "system.posix_acl_access";
 
 /// Ids begin here, so that they are nobody's on this machine.
 const FIRST_ID: u32 = 7000;
 const IDS: u64 = 6;
-
-fn seed() -> Random {
-    let seed = env::var("ACCESS_SEED").ok().and_then(|text| text.parse().ok());
-    let seed = seed.unwrap_or_else(|| u64::from(process::id()) << 20 | 0x5eed);
-    eprintln!("ACCESS_SEED={seed}");
-    Random(seed)
-}
+/// With one whom no file belongs to and no ACL names.
+const CALLERS: Range<u32> = FIRST_ID..FIRST_ID + IDS as u32 + 1;
 
 fn id(random: &mut Random) -> u32 {
     // Sometimes root, who is everywhere.
@@ -103,13 +98,6 @@ fn tree(top: PathBuf, random: &mut Random, names: usize) -> Vec<PathBuf> {
         }
     }
     all
-}
-
-fn somebody(random: &mut Random) -> Cred {
-    let groups: Vec<u32> = (0..random.below(4)).map(|_| FIRST_ID + random.below(IDS) as u32).collect();
-    let uid = if random.below(10) == 0 { 0 } else { FIRST_ID + random.below(IDS + 1) as u32 };
-    let caps = if uid == 0 { Caps::ALL } else { Caps::NONE };
-    Cred::new(uid, FIRST_ID + random.below(IDS + 1) as u32, &groups, caps)
 }
 
 /// Does it, and undoes as root what it changed.
@@ -216,7 +204,7 @@ fn random_want(random: &mut Random) -> Want {
 #[test]
 fn what_is_explained_is_what_happens() {
     let Some(volume) = Mounted::new(&[]) else { return };
-    let mut random = seed();
+    let mut random = Random::seeded("ACCESS_SEED");
     let (mut asked, mut granted) = (0, 0);
     for round in 0..4 {
         let top = volume.at(&format!("round{round}"));
@@ -232,8 +220,8 @@ fn what_is_explained_is_what_happens() {
             if want == Want::Delete && path == top {
                 continue;
             }
-            let cred = somebody(&mut random);
-            let route = Route::find(&LocalTree, path.as_os_str().as_bytes(), want).unwrap();
+            let cred = somebody(&mut random, CALLERS);
+            let route = Route::find(&LocalTree::default(), path.as_os_str().as_bytes(), want).unwrap();
             let explained = errno(&route.explain(&cred));
             let kept: Vec<Kept> = [path.clone(), fs::canonicalize(&path).unwrap_or(path.clone())]
                 .iter()
@@ -256,7 +244,7 @@ fn what_is_explained_is_what_happens() {
 #[test]
 fn a_volume_explains_as_its_mount_does() {
     let Some(volume) = Mounted::new(&[]) else { return };
-    let mut random = seed();
+    let mut random = Random::seeded("ACCESS_SEED");
     fs::set_permissions(volume.at(""), Permissions::from_mode(0o755)).unwrap();
     let all = tree(volume.at(""), &mut random, 60);
     let engine = SqliteEngine::open(&volume.place.path("vol.db"), &Options::default()).unwrap();
@@ -267,12 +255,12 @@ fn a_volume_explains_as_its_mount_does() {
         let want = random_want(&mut random);
         let path = &all[random.below(all.len() as u64) as usize];
         let inside = path.strip_prefix(&top).unwrap();
-        let cred = somebody(&mut random);
+        let cred = somebody(&mut random, CALLERS);
         // Links of this tree are absolute, and so lead out of the volume.
         let Ok(route) = Route::find(&tree, &[b"/", inside.as_os_str().as_bytes()].concat(), want) else {
             continue;
         };
-        let local = Route::find(&LocalTree, path.as_os_str().as_bytes(), want).unwrap();
+        let local = Route::find(&LocalTree::default(), path.as_os_str().as_bytes(), want).unwrap();
         if path == &top {
             continue;
         }
@@ -282,18 +270,14 @@ fn a_volume_explains_as_its_mount_does() {
     assert!(compared > 200, "{compared}");
 }
 
-fn json_lines(text: &str) -> Vec<Value> {
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
 #[test]
 fn an_audit_is_what_access_says_of_every_name() {
     let Some(volume) = Mounted::new(&[]) else { return };
-    let mut random = seed();
+    let mut random = Random::seeded("ACCESS_SEED");
     let all = tree(volume.at(""), &mut random, 80);
     for by_url in [true, false] {
         let cred = loop {
-            let cred = somebody(&mut random);
+            let cred = somebody(&mut random, CALLERS);
             if cred.uid != 0 {
                 break cred;
             }

@@ -11,45 +11,32 @@ use std::collections::BTreeMap;
 use std::env;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{self, Command};
+use std::process::Command;
 
 use acl::nfs4::{Kind, Nfs4Acl, OWNER_RIGHTS, Reason, Who};
 use acl::posix::Perm;
-use common::limen;
+use common::{json_lines, limen};
 use engine_sqlite::{Options, SqliteEngine};
-use harness::{Mounted, Random, as_somebody, errno};
+use harness::{Mounted, Random, as_somebody, errno, somebody};
 use inspect::{Answer, Ground, LocalTree, Route, Rules, VolumeTree, Want};
 use meta::AclKind;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 use rustix::io::Errno;
 use serde_json::Value;
-use types::{Caps, Cred};
+use types::Cred;
 use wire::{random_acl, set_acl};
 
 /// Ids begin here, so that they are nobody's on this machine.
 const FIRST_ID: u32 = 7000;
 const IDS: u64 = 5;
-
-fn seed() -> Random {
-    let seed = env::var("ACCESS_SEED").ok().and_then(|text| text.parse().ok());
-    let seed = seed.unwrap_or_else(|| u64::from(process::id()) << 20 | 0x5eed);
-    eprintln!("ACCESS_SEED={seed}");
-    Random(seed)
-}
+const CALLERS: Range<u32> = FIRST_ID..FIRST_ID + IDS as u32;
 
 fn id(random: &mut Random) -> u32 {
     FIRST_ID + random.below(IDS) as u32
-}
-
-/// Sometimes root, with all capabilities.
-fn somebody(random: &mut Random) -> Cred {
-    let groups: Vec<u32> = (0..random.below(4)).map(|_| id(random)).collect();
-    let uid = if random.below(10) == 0 { 0 } else { id(random) };
-    let caps = if uid == 0 { Caps::ALL } else { Caps::NONE };
-    Cred::new(uid, id(random), &groups, caps)
 }
 
 /// A name as it is to be.
@@ -273,7 +260,7 @@ fn the_first_entries_decide(route: &Route, answer: &Answer, cred: &Cred) -> usiz
 #[test]
 fn what_is_explained_is_what_happens() {
     let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
-    let mut random = seed();
+    let mut random = Random::seeded("ACCESS_SEED");
     fs::set_permissions(volume.at(""), Permissions::from_mode(0o755)).unwrap();
     let engine = SqliteEngine::open(&volume.place.path("vol.db"), &Options::default()).unwrap();
     let in_volume = VolumeTree::new(&engine, AclKind::Nfs4);
@@ -291,8 +278,8 @@ fn what_is_explained_is_what_happens() {
             if want == Want::Delete && path == top {
                 continue;
             }
-            let cred = somebody(&mut random);
-            let route = Route::find(&LocalTree, path.as_os_str().as_bytes(), want).unwrap();
+            let cred = somebody(&mut random, CALLERS);
+            let route = Route::find(&LocalTree::default(), path.as_os_str().as_bytes(), want).unwrap();
             let answer = route.explain(&cred);
             named += the_first_entries_decide(&route, &answer, &cred);
             let explained = errno(&answer);
@@ -327,20 +314,19 @@ fn what_is_explained_is_what_happens() {
 #[test]
 fn an_audit_is_what_happens_to_every_name() {
     let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
-    let mut random = seed();
+    let mut random = Random::seeded("ACCESS_SEED");
     fs::set_permissions(volume.at(""), Permissions::from_mode(0o755)).unwrap();
     let top = volume.at("top");
     let things = tree(top.clone(), &mut random, 80);
     let (mut reached, mut removed) = (0, 0);
     for by_url in [true, false, true, false] {
-        let cred = somebody(&mut random);
+        let cred = somebody(&mut random, CALLERS);
         let groups: Vec<String> = [cred.gid].iter().chain(cred.groups()).map(ToString::to_string).collect();
         let (url, mnt) = (volume.place.url(), volume.place.mnt());
         let target = if by_url { &url } else { &mnt };
         let (uid, groups) = (cred.uid.to_string(), groups.join(","));
         let args = ["access", "audit", target, "--user", &uid, "--groups", &groups, "--list", "--json"];
-        let said = limen(&args).ok();
-        let mut lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let mut lines = json_lines(&limen(&args).ok());
         let sums = lines.pop().unwrap();
         let names = |kind: &str| sums["totals"][kind]["names"].as_u64().unwrap();
         let root = 1;
@@ -407,8 +393,7 @@ fn listings_show_nfs4_acls() {
     for (target, above) in
         [(local.clone(), volume.place.mnt()), (format!("{}:/d", volume.place.url()), volume.place.url())]
     {
-        let lines = limen(&["ls", "--json", &target]).ok();
-        let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let lines = json_lines(&limen(&["ls", "--json", &target]).ok());
         let of = |name: &str| lines.iter().find(|line| line["name"] == name).unwrap();
         let entries = |line: &Value| -> String {
             let entries: Vec<&str> =
@@ -422,9 +407,8 @@ fn listings_show_nfs4_acls() {
         let line = |name: &str| long.lines().find(|line| line.ends_with(&format!(" {name}"))).unwrap();
         assert_eq!(line("named").split(' ').next().map(|mode| mode.ends_with('+')), Some(true), "{long}");
         assert!(line("plain").starts_with("-rw-r----- "), "{long}");
-        let lines = limen(&["ls", "--json", &above]).ok();
-        let line: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
-        assert_eq!(entries(&line), wire::acl(inherited).to_storage(), "{above}");
+        let lines = json_lines(&limen(&["ls", "--json", &above]).ok());
+        assert_eq!(entries(&lines[0]), wire::acl(inherited).to_storage(), "{above}");
     }
     let explained = limen(&[
         "access",

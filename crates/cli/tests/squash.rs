@@ -5,16 +5,15 @@ mod harness;
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use harness::{Mounted, as_member, as_user, refused};
+use harness::{Mounted, NOBODY, as_member, as_user, owner, refused};
 use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, XattrFlags, accessat, mknodat, setxattr, utimensat};
 use rustix::io::Errno;
 
 const USER: u32 = 4711;
-const NOBODY: u32 = 65_534;
 
 fn give(path: &Path, uid: u32, mode: u32) {
     chown(path, Some(uid), Some(uid)).unwrap();
@@ -29,11 +28,6 @@ fn file(path: &Path, uid: u32, mode: u32) {
 fn dir(path: &Path, uid: u32, mode: u32) {
     fs::create_dir(path).unwrap();
     give(path, uid, mode);
-}
-
-fn owner(path: &Path) -> (u32, u32) {
-    let metadata = fs::symlink_metadata(path).unwrap();
-    (metadata.uid(), metadata.gid())
 }
 
 fn setfacl(entry: &str, path: &Path) -> Output {
@@ -202,16 +196,12 @@ fn lookups_where_anybody_may_search_ask_for_nobody() {
     dir(&volume.at("a/b/c/closed"), USER, 0o750);
     file(&volume.at("a/b/c/closed/f"), USER, 0o644);
     volume.remount_with(&["--root-squash"]);
-    let searches = || {
-        let said = volume.place.statistics();
-        ["skipped", "checked"].map(|kind| said["searches"][kind].as_u64().unwrap())
-    };
-    let before = searches();
+    let before = volume.searches();
     const WALKS: u64 = 20;
     for _ in 0..WALKS {
         as_user(USER, USER, || assert!(fs::metadata(volume.at("a/b/c/closed/f")).unwrap().is_file()));
     }
-    let after = searches();
+    let after = volume.searches();
     // Four names in directories that are open to all, and one in the one that is not.
     assert_eq!(after[0] - before[0], 4 * WALKS);
     assert_eq!(after[1] - before[1], WALKS);

@@ -3,9 +3,13 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::collections::BTreeMap;
+use std::env;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process;
 use std::thread;
 
 use rustix::fs::{Gid, Uid};
@@ -13,7 +17,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use rustix::thread::{CapabilitySet, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-use types::Cred;
+use types::{Caps, Cred};
 
 use crate::common::Place;
 
@@ -70,6 +74,12 @@ impl Mounted {
     pub(crate) fn kill_and_remount(&self) {
         kill_process(Pid::from_raw(self.place.server() as i32).unwrap(), Signal::KILL).unwrap();
         self.place.mount(&[]).ok();
+    }
+
+    /// Lookups so far, for which the right to search was not asked, and for which it was.
+    pub(crate) fn searches(&self) -> [u64; 2] {
+        let said = self.place.statistics();
+        ["skipped", "checked"].map(|kind| said["searches"][kind].as_u64().unwrap())
     }
 
     /// Inodes there are, that of the root included.
@@ -151,6 +161,22 @@ pub(crate) fn as_somebody<T: Send>(cred: &Cred, work: impl FnOnce() -> T + Send)
     outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
+/// Somebody with a few groups, all numbers from `ids`; now and then root, with all capabilities.
+pub(crate) fn somebody(random: &mut Random, ids: Range<u32>) -> Cred {
+    let mut id = || ids.start + random.below(u64::from(ids.end - ids.start)) as u32;
+    let (uid, gid, all) = (id(), id(), [id(), id(), id()]);
+    let groups = &all[..random.below(4) as usize];
+    let uid = if random.below(10) == 0 { 0 } else { uid };
+    let caps = if uid == 0 { Caps::ALL } else { Caps::NONE };
+    Cred::new(uid, gid, groups, caps)
+}
+
+/// User and group of what is at this path.
+pub(crate) fn owner(path: &Path) -> (u32, u32) {
+    let metadata = fs::symlink_metadata(path).unwrap();
+    (metadata.uid(), metadata.gid())
+}
+
 /// What a call is explained to come to.
 pub(crate) fn errno(answer: &inspect::Answer) -> Result<(), Errno> {
     answer.errno.map_or(Ok(()), |errno| Err(Errno::from_raw_os_error(errno.raw())))
@@ -173,6 +199,14 @@ pub(crate) fn refused<T: std::fmt::Debug, E: Into<io::Error>>(result: Result<T, 
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
+    /// From a seed that is printed; where this variable is set, from that.
+    pub(crate) fn seeded(variable: &str) -> Self {
+        let seed = env::var(variable).ok().and_then(|text| text.parse().ok());
+        let seed = seed.unwrap_or_else(|| u64::from(process::id()) << 20 | 0x5eed);
+        eprintln!("{variable}={seed}");
+        Random(seed)
+    }
+
     /// Below `limit` (xorshift64*).
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 >> 12;
