@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use meta::EngineError;
-use pool::{Asked, Connect, Failed, Host};
+use pool::{Asked, Connect, Failed, Host, first};
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
@@ -71,27 +71,17 @@ impl Connect for Connector {
             .build()
             .map_err(|error| EngineError::transient(format!("no runtime for a connection: {error}")))?;
         let params = &self.config.params;
-        let count = self.config.hosts.len();
-        let first = self.good.load(Ordering::Relaxed);
-        let mut failure = EngineError::permanent("there is no host to connect to");
-        for number in (0..count).map(|step| (first + step) % count) {
-            let Some(host) = self.config.hosts.get(number) else { continue };
-            let opened = runtime.block_on(async {
-                let limit = params.connect_timeout;
-                tokio::time::timeout(limit, self.open(host)).await.unwrap_or_else(|_| {
-                    let address = host.address(PORT);
-                    Err(EngineError::transient(format!("{address}: no answer within {limit:?}")))
-                })
-            });
-            match opened {
-                Ok(channel) => {
-                    self.good.store(number, Ordering::Relaxed);
-                    return Ok(Connection { runtime, channel, op_timeout: params.op_timeout });
-                }
-                Err(error) => failure = error,
-            }
-        }
-        Err(failure)
+        let hosts = &self.config.hosts;
+        let turn = hosts.iter().enumerate().cycle().skip(self.good.load(Ordering::Relaxed)).take(hosts.len());
+        let none = EngineError::permanent("there is no host to connect to");
+        let (number, channel) = first(turn, none, |(number, host)| {
+            let limit = params.connect_timeout;
+            let opened = runtime.block_on(async { tokio::time::timeout(limit, self.open(host)).await });
+            let late = |_| format!("{}: no answer within {limit:?}", host.address(PORT));
+            opened.map_err(|error| EngineError::transient(late(error)))?.map(|channel| (number, channel))
+        })?;
+        self.good.store(number, Ordering::Relaxed);
+        Ok(Connection { runtime, channel, op_timeout: params.op_timeout })
     }
 
     fn place(&self) -> &str {

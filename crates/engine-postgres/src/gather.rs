@@ -7,9 +7,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use meta::{Access, Effect, Guard, Node, Touched, Txn, Usage, ahead_of_room};
+use meta::{Effect, Guard, Node, Touched, Txn, Usage, ahead_of_room};
 use tokio_postgres::types::ToSql;
-use types::{AclId, Ino, Name, Slice};
+use types::{AclId, Ino, Slice};
 
 use crate::columns::{lock_numbers, locks_text, rows_text, source};
 use crate::layers::{Key, Part, keys, needs_layer};
@@ -40,39 +40,58 @@ arguments! {
         ahead_inodes: i64, ahead_blocks: i64,
     }
 }
-arguments! {
+/// Rows, each column of which is an argument.
+macro_rules! columns {
+    ($(#[$doc:meta])* $name:ident of $row:ident { $($field:ident: $type:ty,)* }) => {
+        arguments! { $(#[$doc])* $name { $($field: Vec<$type>,)* } }
+
+        #[derive(Debug, Default)]
+        struct $row { $($field: $type,)* }
+
+        impl Extend<$row> for $name {
+            fn extend<I: IntoIterator<Item = $row>>(&mut self, rows: I) {
+                for row in rows {
+                    $(self.$field.push(row.$field);)*
+                }
+            }
+        }
+    };
+}
+
+columns! {
     /// A guard's kind divided by ten is the want that decides it; its arguments begin as the want's.
-    Guards { t: Vec<i64>, what: Vec<i16>, a: Number, b: Number, c: Number, x: Bytes, y: Bytes, }
-}
-arguments! {
-    Puts {
-        t: Vec<i64>, ino: Vec<i64>, kind: Vec<i16>, mode: Vec<i16>, uid: Vec<i64>, gid: Vec<i64>, rdev: Vec<i64>,
-        nlink: Vec<i64>, size: Vec<i64>, atime: Vec<i64>, mtime: Vec<i64>, ctime: Vec<i64>, parent: Vec<i64>,
-        rev: Vec<i64>, acl: Bytes, default_acl: Bytes,
+    Guards of GuardRow {
+        t: i64, what: i16, a: Option<i64>, b: Option<i64>, c: Option<i64>, x: Option<Vec<u8>>, y: Option<Vec<u8>>,
     }
 }
-arguments! {
+columns! {
+    Puts of Put {
+        t: i64, ino: i64, kind: i16, mode: i16, uid: i64, gid: i64, rdev: i64, nlink: i64, size: i64, atime: i64,
+        mtime: i64, ctime: i64, parent: i64, rev: i64, acl: Option<Vec<u8>>, default_acl: Option<Vec<u8>>,
+    }
+}
+columns! {
     /// What becomes of an inode: links are added, but not below `least`; the size is cut to `high`, then at least `low`.
-    Changes {
-        t: Vec<i64>, ino: Vec<i64>, links: Vec<i64>, least: Vec<i64>, low: Vec<i64>, high: Vec<i64>, atime: Number,
-        mtime: Number, ctime: Number, parent: Number, mode: Vec<Option<i16>>, uid: Number, gid: Number, rev: Vec<i64>,
-        acl: Bytes, default_acl: Bytes,
+    Changes of Change {
+        t: i64, ino: i64, links: i64, least: i64, low: i64, high: i64, atime: Option<i64>, mtime: Option<i64>,
+        ctime: Option<i64>, parent: Option<i64>, mode: Option<i16>, uid: Option<i64>, gid: Option<i64>, rev: i64,
+        acl: Option<Vec<u8>>, default_acl: Option<Vec<u8>>,
     }
 }
-arguments! {
-    Names { t: Vec<i64>, parent: Vec<i64>, name: Vec<Vec<u8>>, ino: Vec<i64>, kind: Vec<i16>, }
+columns! {
+    Names of Naming { t: i64, parent: i64, name: Vec<u8>, ino: i64, kind: i16, }
 }
-arguments! {
-    Unnames { t: Vec<i64>, parent: Vec<i64>, name: Vec<Vec<u8>>, }
+columns! {
+    Unnames of Unnaming { t: i64, parent: i64, name: Vec<u8>, }
 }
-arguments! {
-    Drops { t: Vec<i64>, ino: Vec<i64>, }
+columns! {
+    Drops of Dropping { t: i64, ino: i64, }
 }
-arguments! {
+columns! {
     /// The rarer effects; see function `rest`.
-    Rest {
-        t: Vec<i64>, what: Vec<i16>, a: Number, b: Number, c: Number, d: Number, e: Number, f: Number, g: Number,
-        h: Number, x: Bytes, y: Bytes,
+    Rest of RestRow {
+        t: i64, what: i16, a: Option<i64>, b: Option<i64>, c: Option<i64>, d: Option<i64>, e: Option<i64>,
+        f: Option<i64>, g: Option<i64>, h: Option<i64>, x: Option<Vec<u8>>, y: Option<Vec<u8>>,
     }
 }
 
@@ -91,6 +110,9 @@ pub(crate) struct Gathered {
     pub(crate) changed: Vec<Changed>,
     /// What the access revisions of inodes have to be.
     revs: HashMap<Ino, u64>,
+    /// The rows of `puts` and `changes`, for as long as a later effect may have to do with the same inode.
+    made: Vec<(i64, Node)>,
+    changing: Vec<Change>,
 }
 
 /// The inodes whose fields a transaction changes.
@@ -142,10 +164,11 @@ impl Gathered {
             all.head.lock.iter().map(|ino| all.revs.get(&Ino(*ino as u64)).copied().map(int)).collect();
         all.head.rare |= all.guards.what.iter().any(|what| *what >= FIRST_RARE && *what != ROOM);
         all.head.room = all.guards.what.contains(&ROOM);
-        let c = &all.changes;
         let mut seen = HashSet::new();
-        let resized = c.low.iter().any(|low| *low > 0) || c.high.iter().any(|high| *high < ANY_SIZE);
-        all.head.merged = resized || !c.ino.iter().all(|ino| seen.insert(ino));
+        let is_plain = |c: &Change| c.low == 0 && c.high == ANY_SIZE;
+        all.head.merged = !all.changing.iter().all(|c| is_plain(c) && seen.insert(c.ino));
+        all.puts.extend(all.made.drain(..).map(|(t, node)| Put::new(t, &node)));
+        all.changes.extend(all.changing.drain(..));
         all
     }
 
@@ -195,21 +218,15 @@ impl Gathered {
             }
             Guard::Locks { ino, locks } => (110, one(ino.0), None, None, None, text(&locks_text(locks))),
         };
-        self.guards.t.push(t);
-        self.guards.what.push(what);
-        self.guards.a.push(a);
-        self.guards.b.push(b);
-        self.guards.c.push(c);
-        self.guards.x.push(x);
-        self.guards.y.push(y);
+        self.guards.extend([GuardRow { t, what, a, b, c, x, y }]);
     }
 
     /// The effects of transaction `t`, and what has to be locked for it.
     fn effects(&mut self, t: i64, txn: &Txn) {
-        let made: HashSet<Ino> = txn.effects.iter().filter_map(made).collect();
+        let made: HashSet<Ino> = txn.effects.iter().filter_map(tables::made).collect();
         // A name that has to be free is, if the server can insert it.
-        let free: HashSet<_> = txn.guards.iter().filter_map(free).collect();
-        let named: HashSet<_> = txn.effects.iter().filter_map(named).collect();
+        let free: HashSet<_> = txn.guards.iter().filter_map(tables::free).collect();
+        let named: HashSet<_> = txn.effects.iter().filter_map(tables::named).collect();
         self.head.fresh &= named.is_subset(&free);
         self.head.look |= !free.is_subset(&named);
         for guard in &txn.guards {
@@ -221,20 +238,9 @@ impl Gathered {
                 Guard::EdgeAbsent { .. } => {}
                 _ => self.head.look = true,
             }
-            match guard {
-                Guard::Setting { .. } | Guard::Counter { .. } => self.head.numbers = true,
-                Guard::Room { .. } => {}
-                Guard::EdgeIs { parent: ino, .. }
-                | Guard::EdgeAbsent { parent: ino, .. }
-                | Guard::Access { ino, .. }
-                | Guard::NodeAbsent { ino }
-                | Guard::Links { ino, .. }
-                | Guard::ParentIs { ino, .. }
-                | Guard::Empty { ino }
-                | Guard::Xattr { ino, .. }
-                | Guard::Size { ino, .. }
-                | Guard::Locks { ino, .. }
-                | Guard::Rows { ino, .. } => self.head.lock.push(int(ino.0)),
+            match tables::inode(&guard.want()) {
+                Some(ino) => self.head.lock.push(int(ino.0)),
+                None => self.head.numbers |= !matches!(guard, Guard::Room { .. }),
             }
         }
         let mut one =
@@ -268,26 +274,21 @@ impl Gathered {
         match effect {
             Effect::PutNode(node) => {
                 one.changed.images.insert(node.ino, Some(*node));
-                one.fields.insert(node.ino, Fields::Put(self.puts.t.len()));
-                self.puts.push(t, node);
+                one.fields.insert(node.ino, Fields::Put(self.made.len()));
+                self.made.push((t, *node));
             }
             Effect::DropNode { ino } => {
                 one.changed.images.insert(*ino, None);
                 one.fields.remove(ino);
-                self.drops.t.push(t);
-                self.drops.ino.push(int(ino.0));
+                self.drops.extend([Dropping { t, ino: int(ino.0) }]);
             }
             Effect::PutEdge { parent, name, ino, kind } => {
-                self.names.t.push(t);
-                self.names.parent.push(int(parent.0));
-                self.names.name.push(name.as_bytes().to_vec());
-                self.names.ino.push(int(ino.0));
-                self.names.kind.push(kind.to_dtype() as i16);
+                let (name, kind) = (name.as_bytes().to_vec(), kind.to_dtype() as i16);
+                self.names.extend([Naming { t, parent: int(parent.0), name, ino: int(ino.0), kind }]);
             }
             Effect::DropEdge { parent, name } => {
-                self.unnames.t.push(t);
-                self.unnames.parent.push(int(parent.0));
-                self.unnames.name.push(name.as_bytes().to_vec());
+                let name = name.as_bytes().to_vec();
+                self.unnames.extend([Unnaming { t, parent: int(parent.0), name }]);
             }
             Effect::DropSlices { ino, from, to } => {
                 // No chunk lies beyond i64::MAX.
@@ -369,32 +370,37 @@ impl Gathered {
             *node
         });
         let at = match (one.fields.get(&ino), image) {
-            (Some(Fields::Put(at)), Some(node)) => return self.puts.set(*at, &node),
+            (Some(Fields::Put(at)), Some(node)) => return self.made[*at].1 = node,
             (Some(Fields::Change(at)), _) => *at,
             _ => {
-                let at = self.changes.t.len();
-                self.changes.add(one.layer << 16 | one.t, ino);
-                one.fields.insert(ino, Fields::Change(at));
-                at
+                let t = one.layer << 16 | one.t;
+                self.changing.push(Change { t, ino: int(ino.0), high: ANY_SIZE, ..Change::default() });
+                one.fields.insert(ino, Fields::Change(self.changing.len() - 1));
+                self.changing.len() - 1
             }
         };
-        let c = &mut self.changes;
+        let c = &mut self.changing[at];
         match effect {
             Effect::AddLinks { delta, .. } => {
-                c.links[at] += i64::from(*delta);
-                c.least[at] = (c.least[at] + i64::from(*delta)).max(0);
+                c.links += i64::from(*delta);
+                c.least = (c.least + i64::from(*delta)).max(0);
             }
-            Effect::SetSize { size, .. } => (c.low[at], c.high[at]) = (int(*size), int(*size)),
+            Effect::SetSize { size, .. } => (c.low, c.high) = (int(*size), int(*size)),
             Effect::Extend { size, .. } => {
-                (c.low[at], c.high[at]) = (c.low[at].max(int(*size)), c.high[at].max(int(*size)));
+                (c.low, c.high) = (c.low.max(int(*size)), c.high.max(int(*size)));
             }
             Effect::Touch { atime, mtime, ctime, .. } => {
-                c.atime[at] = atime.map(|time| time.nanos()).or(c.atime[at]);
-                c.mtime[at] = mtime.map(|time| time.nanos()).or(c.mtime[at]);
-                c.ctime[at] = c.ctime[at].max(ctime.map(|time| time.nanos()));
+                c.atime = atime.map(|time| time.nanos()).or(c.atime);
+                c.mtime = mtime.map(|time| time.nanos()).or(c.mtime);
+                c.ctime = c.ctime.max(ctime.map(|time| time.nanos()));
             }
-            Effect::SetParent { parent, .. } => c.parent[at] = Some(int(parent.0)),
-            Effect::SetAccess { access, .. } => c.set_access(at, access),
+            Effect::SetParent { parent, .. } => c.parent = Some(int(parent.0)),
+            Effect::SetAccess { access, .. } => {
+                c.mode = Some(access.mode.bits() as i16);
+                (c.uid, c.gid) = (Some(access.uid.into()), Some(access.gid.into()));
+                (c.acl, c.default_acl) = (acl(access.access_acl), acl(access.default_acl));
+                c.rev += 1;
+            }
             _ => {}
         }
     }
@@ -416,102 +422,26 @@ enum Fields {
     Change(usize),
 }
 
-fn free(guard: &Guard) -> Option<(Ino, &Name)> {
-    match guard {
-        Guard::EdgeAbsent { parent, name } => Some((*parent, name)),
-        _ => None,
-    }
-}
-
-fn named(effect: &Effect) -> Option<(Ino, &Name)> {
-    match effect {
-        Effect::PutEdge { parent, name, .. } => Some((*parent, name)),
-        _ => None,
-    }
-}
-
-fn made(effect: &Effect) -> Option<Ino> {
-    match effect {
-        Effect::PutNode(node) => Some(node.ino),
-        _ => None,
-    }
-}
-
-impl Puts {
-    fn push(&mut self, t: i64, node: &Node) {
-        self.t.push(t);
-        for column in [
-            &mut self.ino,
-            &mut self.uid,
-            &mut self.gid,
-            &mut self.rdev,
-            &mut self.nlink,
-            &mut self.size,
-            &mut self.atime,
-            &mut self.mtime,
-            &mut self.ctime,
-            &mut self.parent,
-            &mut self.rev,
-        ] {
-            column.push(0);
+impl Put {
+    fn new(t: i64, node: &Node) -> Self {
+        Put {
+            t,
+            ino: int(node.ino.0),
+            kind: node.kind.to_dtype() as i16,
+            mode: node.mode.bits() as i16,
+            uid: node.uid.into(),
+            gid: node.gid.into(),
+            rdev: node.rdev.into(),
+            nlink: node.nlink.into(),
+            size: int(node.size),
+            atime: node.atime.nanos(),
+            mtime: node.mtime.nanos(),
+            ctime: node.ctime.nanos(),
+            parent: int(node.parent.0),
+            rev: int(node.access_rev),
+            acl: acl(node.access_acl),
+            default_acl: acl(node.default_acl),
         }
-        self.kind.push(0);
-        self.mode.push(0);
-        self.acl.push(None);
-        self.default_acl.push(None);
-        self.set(self.t.len() - 1, node);
-    }
-
-    fn set(&mut self, at: usize, node: &Node) {
-        self.ino[at] = int(node.ino.0);
-        self.kind[at] = node.kind.to_dtype() as i16;
-        self.mode[at] = node.mode.bits() as i16;
-        self.uid[at] = node.uid.into();
-        self.gid[at] = node.gid.into();
-        self.rdev[at] = node.rdev.into();
-        self.nlink[at] = node.nlink.into();
-        self.size[at] = int(node.size);
-        self.atime[at] = node.atime.nanos();
-        self.mtime[at] = node.mtime.nanos();
-        self.ctime[at] = node.ctime.nanos();
-        self.parent[at] = int(node.parent.0);
-        self.rev[at] = int(node.access_rev);
-        self.acl[at] = acl(node.access_acl);
-        self.default_acl[at] = acl(node.default_acl);
-    }
-}
-
-impl Changes {
-    fn add(&mut self, t: i64, ino: Ino) {
-        self.t.push(t);
-        self.ino.push(int(ino.0));
-        self.links.push(0);
-        self.least.push(0);
-        self.low.push(0);
-        self.high.push(ANY_SIZE);
-        for column in [
-            &mut self.atime,
-            &mut self.mtime,
-            &mut self.ctime,
-            &mut self.parent,
-            &mut self.uid,
-            &mut self.gid,
-        ] {
-            column.push(None);
-        }
-        self.mode.push(None);
-        self.rev.push(0);
-        self.acl.push(None);
-        self.default_acl.push(None);
-    }
-
-    fn set_access(&mut self, at: usize, access: &Access) {
-        self.mode[at] = Some(access.mode.bits() as i16);
-        self.uid[at] = Some(access.uid.into());
-        self.gid[at] = Some(access.gid.into());
-        self.acl[at] = acl(access.access_acl);
-        self.default_acl[at] = acl(access.default_acl);
-        self.rev[at] += 1;
     }
 }
 
@@ -522,23 +452,9 @@ impl Rest {
     }
 
     fn row(&mut self, t: i64, what: i16, numbers: &[Option<i64>], x: Option<Vec<u8>>, y: Option<Vec<u8>>) {
-        self.t.push(t);
-        self.what.push(what);
-        let columns = [
-            &mut self.a,
-            &mut self.b,
-            &mut self.c,
-            &mut self.d,
-            &mut self.e,
-            &mut self.f,
-            &mut self.g,
-            &mut self.h,
-        ];
-        for (at, column) in columns.into_iter().enumerate() {
-            column.push(numbers.get(at).copied().flatten());
-        }
-        self.x.push(x);
-        self.y.push(y);
+        let n = |at: usize| numbers.get(at).copied().flatten();
+        let [a, b, c, d, e, f, g, h] = [0, 1, 2, 3, 4, 5, 6, 7].map(n);
+        self.extend([RestRow { t, what, a, b, c, d, e, f, g, h, x, y }]);
     }
 
     fn slice(&mut self, t: i64, what: i16, ino: i64, chunk: i64, slice: &Slice) {

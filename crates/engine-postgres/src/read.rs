@@ -47,19 +47,14 @@ impl Wants {
     pub(crate) fn new(wants: &[Want]) -> Self {
         let mut all = Wants::default();
         for want in wants {
-            let (a, b, x) = match want {
-                Want::Node(ino)
-                | Want::Empty(ino)
-                | Want::Xattrs(ino)
-                | Want::Symlink(ino)
-                | Want::Locks(ino) => (Some(ino.0), None, None),
-                Want::Entry(parent, name) => (Some(parent.0), None, Some(name.as_bytes().to_vec())),
-                Want::Slices(ino, chunk) => (Some(ino.0), Some(chunk.0), None),
-                Want::Acl(id) => (None, None, Some(id.to_bytes().to_vec())),
-                Want::Settings | Want::Counter(_) | Want::Usage | Want::Waits => (None, None, None),
+            let (b, x) = match want {
+                Want::Entry(_, name) => (None, Some(name.as_bytes().to_vec())),
+                Want::Slices(_, chunk) => (Some(chunk.0), None),
+                Want::Acl(id) => (None, Some(id.to_bytes().to_vec())),
+                _ => (None, None),
             };
             all.what.push(tables::want(want));
-            all.a.push(a.map(int));
+            all.a.push(tables::inode(want).map(|ino| int(ino.0)));
             all.b.push(b.map(int));
             all.x.push(x);
         }

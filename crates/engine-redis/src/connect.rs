@@ -1,18 +1,17 @@
 //! Finding the server that has the volume, and talking to it.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use meta::EngineError;
-use pool::{Asked, Connect, Failed};
+use pool::{Asked, Connect, Failed, first};
 use redis::io::tcp::TcpSettings;
 use redis::{
-    Client, Connection, ConnectionAddr, ConnectionInfo, ConnectionLike, IntoConnectionInfo,
-    RedisConnectionInfo, RedisError, RedisResult, ServerError, Value,
+    Client, Connection, ConnectionAddr, ConnectionInfo, ConnectionLike, FromRedisValue, IntoConnectionInfo,
+    RedisConnectionInfo, RedisError, RedisResult, Value, from_redis_value,
 };
 
 use crate::config::{Config, address};
-use crate::error::Failure;
+use crate::error::{Failure, Malformed};
 
 /// The scripts, each after what they share.
 const SCRIPTS: [&str; 3] = [
@@ -29,7 +28,7 @@ pub(crate) enum Script {
     Commit = 2,
 }
 
-/// How often a Cluster may send a new connection on to another node.
+/// How often a Cluster may send a new connection on from one node to another.
 const MOST_MOVES: usize = 5;
 
 /// Makes connections to whatever server is the master at that time.
@@ -51,44 +50,15 @@ impl Connect for Connector {
 
     fn connect(&self) -> Result<Conn, EngineError> {
         let config = &self.config;
-        let mut places: VecDeque<ConnectionAddr> = match &config.sentinel_master {
-            Some(name) => VecDeque::from([self.ask_sentinels(name)?]),
-            None => config.hosts.clone().into(),
-        };
-        let mut moves = 0;
-        let mut why = EngineError::transient(format!("{}: no server was found", config.shown));
-        while let Some(address) = places.pop_front() {
-            let shown = format!("{} ({address})", config.shown);
-            match self.greet(address, &shown) {
-                Ok(Greeting::Master(conn)) => return Ok(conn),
-                Ok(Greeting::Replica) => {
-                    let message = format!("{shown}: the server is a replica: name its master in the URL");
-                    why = EngineError::transient(message);
-                }
-                Ok(Greeting::Moved(next)) if moves < MOST_MOVES => {
-                    moves += 1;
-                    places.push_front(next);
-                }
-                Ok(Greeting::Moved(_)) => {
-                    why = EngineError::transient(format!("{shown}: the Cluster sends us in circles"));
-                }
-                Err(error) => why = error,
-            }
+        match &config.sentinel_master {
+            Some(name) => self.reach(self.ask_sentinels(name)?),
+            None => first(&config.hosts, self.error("no server was found"), |host| self.reach(host.clone())),
         }
-        Err(why)
     }
 
     fn place(&self) -> &str {
         &self.config.shown
     }
-}
-
-/// What a server turns out to be.
-enum Greeting {
-    Master(Conn),
-    Replica,
-    /// A node of a Cluster that says which one has the volume.
-    Moved(ConnectionAddr),
 }
 
 impl Connector {
@@ -120,54 +90,63 @@ impl Connector {
         Ok(connection)
     }
 
-    /// Connects, asks the server what it is, and loads the scripts.
-    fn greet(&self, address: ConnectionAddr, shown: &str) -> Result<Greeting, EngineError> {
-        let mut inner = self.open(address, true).map_err(|error| refused_connection(shown, &error))?;
+    /// A connection to the master: to this server, or to the one that a Cluster's node sends us to.
+    fn reach(&self, mut address: ConnectionAddr) -> Result<Conn, EngineError> {
+        for _ in 0..=MOST_MOVES {
+            let shown = format!("{} ({address})", self.config.shown);
+            let mut inner = self.open(address, true).map_err(|error| refused_connection(&shown, &error))?;
+            let failure = match self.greet(&mut inner) {
+                Ok(names) => return Ok(Conn { inner, names, buffer: Vec::new() }),
+                Err(Failure::Demoted) => {
+                    let message = format!("{shown}: the server is a replica: name its master in the URL");
+                    return Err(EngineError::transient(message));
+                }
+                Err(failure) => failure,
+            };
+            match self.moved(&failure) {
+                Some(next) => address = next,
+                None => return Err(failure.engine_error(&shown, Asked::Look)),
+            }
+        }
+        Err(self.error("the Cluster sends us in circles"))
+    }
+
+    /// Asks the server what it is, and loads the scripts; gives their names.
+    fn greet(&self, inner: &mut Connection) -> Result<Vec<Vec<u8>>, Failure> {
         let mut commands = Vec::new();
         add_command(&mut commands, &[b"EXISTS", &self.config.key("state")]);
         add_command(&mut commands, &[b"ROLE"]);
         for script in SCRIPTS {
             add_command(&mut commands, &[b"SCRIPT", b"LOAD", script.as_bytes()]);
         }
-        let greet = || {
-            let mut answers = inner.req_packed_commands(&commands, 0, 2 + SCRIPTS.len())?.into_iter();
-            if let Some(Value::ServerError(error)) = answers.next() {
-                return self.moved(&error).map(Greeting::Moved).ok_or(Failure::Refused(error));
-            }
-            if answers.next().is_some_and(|role| is_replica(&role)) {
-                return Ok(Greeting::Replica);
-            }
-            let names = answers.map(|answer| match said(answer)? {
-                Value::BulkString(name) => Ok(name),
-                _ => Ok(Vec::new()),
-            });
-            let names = names.collect::<Result<_, Failure>>()?;
-            Ok(Greeting::Master(Conn { inner, names, buffer: Vec::new() }))
-        };
-        greet().map_err(|failure| failure.engine_error(shown, Asked::Look))
+        let mut answers = inner.req_packed_commands(&commands, 0, 2 + SCRIPTS.len())?.into_iter();
+        said(answers.next().unwrap_or_default())?;
+        if answers.next().is_some_and(|role| is_replica(&role)) {
+            return Err(Failure::Demoted);
+        }
+        let names = answers.map(|answer| match said(answer)? {
+            Value::BulkString(name) => Ok(name),
+            _ => Ok(Vec::new()),
+        });
+        names.collect()
     }
 
     /// Where the error of a Cluster's node sends us: "MOVED 3999 host:port".
-    fn moved(&self, error: &ServerError) -> Option<ConnectionAddr> {
+    fn moved(&self, failure: &Failure) -> Option<ConnectionAddr> {
+        let Failure::Refused(error) = failure else { return None };
         let (host, port) = error.details()?.split(' ').nth(1)?.rsplit_once(':')?;
         (error.code() == "MOVED").then_some(address(self.config.tls.is_some(), host, port.parse().ok()?))
     }
 
     /// The master's address, by the first Sentinel that knows it.
     fn ask_sentinels(&self, name: &str) -> Result<ConnectionAddr, EngineError> {
-        let shown = &self.config.shown;
-        let mut why = EngineError::transient(format!("{shown}: no Sentinel answers"));
-        for sentinel in &self.config.hosts {
-            let place = format!("{shown} ({sentinel})");
-            match self.ask_sentinel(sentinel.clone(), name) {
-                Ok(Some(master)) => return Ok(master),
-                Ok(None) => {
-                    why = EngineError::transient(format!("{place}: the Sentinel knows no master '{name}'"));
-                }
-                Err(failure) => why = failure.engine_error(&place, Asked::Look),
-            }
-        }
-        Err(why)
+        first(&self.config.hosts, self.error("no Sentinel answers"), |sentinel| {
+            let place = format!("{} ({sentinel})", self.config.shown);
+            let found = self.ask_sentinel(sentinel.clone(), name);
+            found.map_err(|failure| failure.engine_error(&place, Asked::Look))?.ok_or_else(|| {
+                EngineError::transient(format!("{place}: the Sentinel knows no master '{name}'"))
+            })
+        })
     }
 
     fn ask_sentinel(&self, sentinel: ConnectionAddr, name: &str) -> Result<Option<ConnectionAddr>, Failure> {
@@ -181,11 +160,12 @@ impl Connector {
         add_command(&mut commands, &[b"SENTINEL", b"get-master-addr-by-name", name.as_bytes()]);
         let count = 1 + usize::from(login.is_some());
         let answer = inner.req_packed_commands(&commands, 0, count)?.pop().unwrap_or_default();
-        let Value::Array(parts) = said(answer)? else { return Ok(None) };
-        let [Value::BulkString(host), Value::BulkString(port)] = &parts[..] else { return Ok(None) };
-        let port = str::from_utf8(port).ok().and_then(|port| port.parse().ok());
-        let host = str::from_utf8(host).ok();
-        Ok(host.zip(port).map(|(host, port)| address(self.config.tls.is_some(), host, port)))
+        let master: Option<(String, u16)> = take(said(answer)?)?;
+        Ok(master.map(|(host, port)| address(self.config.tls.is_some(), &host, port)))
+    }
+
+    fn error(&self, what: &str) -> EngineError {
+        EngineError::transient(format!("{}: {what}", self.config.shown))
     }
 }
 
@@ -248,6 +228,11 @@ pub(crate) fn add_command(out: &mut Vec<u8>, arguments: &[&[u8]]) {
 /// Whether an answer to ROLE is a replica's. Where a user may not ask, the server counts as a master.
 fn is_replica(role: &Value) -> bool {
     matches!(role, Value::Array(parts) if matches!(parts.first(), Some(Value::BulkString(r)) if r == b"slave"))
+}
+
+/// An answer in the form that a command has it.
+pub(crate) fn take<T: FromRedisValue>(answer: Value) -> Result<T, Malformed> {
+    from_redis_value(answer).map_err(|_| Malformed("it has another form than that of the command"))
 }
 
 /// An answer, unless it is that there is none.

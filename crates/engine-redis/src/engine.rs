@@ -1,13 +1,11 @@
 //! The engine: its connections, and the boundary it implements.
 
-use std::collections::BTreeMap;
-
 use meta::{Changes, Engine, EngineError, Facts, Outcome, Page, Scan, Txn, Want};
-use pool::{Asked, Connect, Failed, OpenError, Pool, Url, check_version, in_parts};
-use redis::Value;
+use pool::{Asked, Connect, OpenError, Pool, Url, check_version, in_parts};
+use redis::{FromRedisValue, InfoDict, Value};
 
 use crate::config::Config;
-use crate::connect::{Conn, Connector, Script, add_command};
+use crate::connect::{Conn, Connector, Script, add_command, take};
 use crate::error::{Failure, Malformed};
 use crate::request::{Answer, Request};
 use crate::schema::VERSION;
@@ -44,12 +42,12 @@ impl RedisEngine {
         let mut engine = RedisEngine { pool: Pool::new(Connector { config }, &params), waits_for_log: false };
         engine.check_schema(create)?;
         let info = engine.info()?;
-        let version = info.get("redis_version").map(String::as_str).unwrap_or_default();
-        if !at_least(version, (6, 2)) {
+        let version: String = info.get("redis_version").unwrap_or_default();
+        if !at_least(&version, (6, 2)) {
             let message = format!("{}: Redis {version} is too old: 6.2 or later is needed", engine.place());
             return Err(EngineError::permanent(message).into());
         }
-        engine.waits_for_log = at_least(version, (7, 2));
+        engine.waits_for_log = at_least(&version, (7, 2));
         Ok(engine)
     }
 
@@ -59,10 +57,10 @@ impl RedisEngine {
     /// Determinate.
     pub fn server(&self) -> Result<String, EngineError> {
         let info = self.info()?;
-        let field = |name: &str| info.get(name).map_or("of an unknown version", String::as_str);
-        Ok(match info.get("valkey_version") {
+        let field = |name: &str| info.get::<String>(name);
+        Ok(match field("valkey_version") {
             Some(version) => format!("Valkey {version}"),
-            None => format!("Redis {}", field("redis_version")),
+            None => format!("Redis {}", field("redis_version").as_deref().unwrap_or("of an unknown version")),
         })
     }
 
@@ -73,26 +71,27 @@ impl RedisEngine {
             Ok(info) => info,
             Err(error) => return vec![format!("the server's configuration is not known: {error}")],
         };
+        let field = |name: &str| info.get::<String>(name);
         let mut warnings = Vec::new();
-        if info.get("aof_enabled").is_none_or(|enabled| enabled != "1") {
+        if field("aof_enabled").as_deref() != Some("1") {
             warnings.push(format!(
                 "{place}: the server keeps no append-only file (appendonly no): \
                  it loses what it acknowledged when it ends or the machine loses power"
             ));
         } else {
             match self.setting("appendfsync") {
-                Ok(Some(when)) if when == "always" => {}
-                Ok(Some(when)) => warnings.push(format!(
+                Some(when) if when == "always" => {}
+                Some(when) => warnings.push(format!(
                     "{place}: the server does not wait for its disk (appendfsync {when}): \
                      it loses a second or more of what it acknowledged when the machine loses power{}",
                     if self.waits_for_log { ", but for what was synced" } else { ", synced or not" }
                 )),
-                Ok(None) | Err(_) => warnings.push(format!(
+                None => warnings.push(format!(
                     "{place}: the server does not say whether it waits for its disk (appendfsync)"
                 )),
             }
         }
-        match info.get("maxmemory_policy").map(String::as_str) {
+        match field("maxmemory_policy").as_deref() {
             Some("noeviction") => {}
             policy => warnings.push(format!(
                 "{place}: the server may evict keys when its memory is full (maxmemory-policy {}): \
@@ -100,7 +99,7 @@ impl RedisEngine {
                 policy.unwrap_or("unknown")
             )),
         }
-        if info.get("role").is_some_and(|role| role != "master") {
+        if field("role").is_some_and(|role| role != "master") {
             warnings.push(format!("{place}: the server is a replica"));
         }
         warnings
@@ -114,18 +113,10 @@ impl RedisEngine {
         self.pool.connector().config.key(name)
     }
 
-    fn damaged(&self, what: Malformed) -> EngineError {
-        Failure::from(what).engine_error(self.place(), Asked::Look)
-    }
-
     fn check_schema(&self, create: bool) -> Result<(), OpenError> {
         let place = format!("at {}", self.place());
         let (schema, state) = (self.key("schema"), self.key("state"));
-        let found = match self.ask(&[&[b"GET", &schema]], Asked::Look)? {
-            Value::BulkString(digits) => Some(digits),
-            Value::Nil => None,
-            _ => return Err(OpenError::NotLimenfs(place)),
-        };
+        let found: Option<Vec<u8>> = self.ask(&[&[b"GET", &schema]], Asked::Look)?;
         if check_version(found.as_deref(), VERSION, &place, create)? {
             // Whoever formats at the same time writes the same.
             let version = VERSION.to_string();
@@ -135,35 +126,29 @@ impl RedisEngine {
                 &[b"HSETNX", &state, b"blocks", &[0; 8]],
                 &[b"SETNX", &schema, version.as_bytes()],
             ];
-            self.ask(steps, Asked::Look)?;
+            self.ask::<Value>(steps, Asked::Look)?;
         }
         Ok(())
     }
 
-    /// The fields of INFO.
-    fn info(&self) -> Result<BTreeMap<String, String>, EngineError> {
-        let text = match self.ask(&[&[b"INFO"]], Asked::Look)? {
-            Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            Value::VerbatimString { text, .. } => text,
-            _ => return Err(self.damaged(Malformed("INFO gives no text"))),
-        };
-        let fields = text.lines().filter_map(|line| line.trim().split_once(':'));
-        Ok(fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+    fn info(&self) -> Result<InfoDict, EngineError> {
+        self.ask(&[&[b"INFO"]], Asked::Look)
     }
 
     /// A setting of the server, if it tells.
-    fn setting(&self, name: &str) -> Result<Option<String>, EngineError> {
-        let answer = self.ask(&[&[b"CONFIG", b"GET", name.as_bytes()]], Asked::Look)?;
-        let Value::Array(parts) = answer else { return Ok(None) };
-        let [_, Value::BulkString(value)] = &parts[..] else { return Ok(None) };
-        Ok(Some(String::from_utf8_lossy(value).into_owned()))
+    fn setting(&self, name: &str) -> Option<String> {
+        let found: Result<(String, String), _> =
+            self.ask(&[&[b"CONFIG", b"GET", name.as_bytes()]], Asked::Look);
+        found.ok().map(|(_, value)| value)
     }
 
     /// The answer to the last of some commands.
-    fn ask(&self, commands: &[&[&[u8]]], asked: Asked) -> Result<Value, EngineError> {
+    fn ask<T: FromRedisValue>(&self, commands: &[&[&[u8]]], asked: Asked) -> Result<T, EngineError> {
         let mut packed = Vec::new();
         commands.iter().for_each(|command| add_command(&mut packed, command));
-        self.pool.request(asked, |conn| conn.ask(&packed, commands.len()))
+        self.pool.request(asked, |conn: &mut Conn| -> Result<T, Failure> {
+            Ok(take(conn.ask(&packed, commands.len())?)?)
+        })
     }
 
     /// The answer of a script, in one round trip.
@@ -172,12 +157,12 @@ impl RedisEngine {
         script: Script,
         request: &Request,
         asked: Asked,
-        take: impl FnOnce(Answer) -> Result<T, Malformed>,
+        read: impl FnOnce(Answer) -> Result<T, Malformed>,
     ) -> Result<T, EngineError> {
         let prefix = &self.pool.connector().config.prefix;
         self.pool.request(asked, |conn: &mut Conn| -> Result<T, Failure> {
             let answer = conn.run(script, prefix, request.bytes())?;
-            Ok(take(Answer::new(answer)?)?)
+            Ok(read(Answer::new(answer)?)?)
         })
     }
 
@@ -230,24 +215,20 @@ impl Engine for RedisEngine {
         let mut cursor = b"0".to_vec();
         loop {
             let step: &[&[u8]] = &[b"SCAN", &cursor, b"MATCH", &pattern, b"COUNT", WIPE_STEP];
-            let answer = self.ask(&[step], Asked::Look)?;
-            let taken = Answer::new(answer).and_then(|mut answer| {
-                Ok((answer.present()?, answer.array()?.strings().collect::<Result<Vec<_>, _>>()?))
-            });
-            let (next, mut found) = taken.map_err(|what| self.damaged(what))?;
+            let (next, mut found): (Vec<u8>, Vec<Vec<u8>>) = self.ask(&[step], Asked::Look)?;
             found.retain(|key| !kept.contains(key));
             if !found.is_empty() {
                 let mut unlink: Vec<&[u8]> = vec![b"UNLINK"];
                 unlink.extend(found.iter().map(Vec::as_slice));
-                self.ask(&[&unlink], Asked::Change)?;
+                self.ask::<Value>(&[&unlink], Asked::Change)?;
             }
             if next == b"0" {
                 break;
             }
             cursor = next;
         }
-        self.ask(&[&[b"EVAL", include_str!("lua/wipe.lua").as_bytes(), b"1", prefix]], Asked::Change)?;
-        Ok(())
+        let wipe: &[&[u8]] = &[b"EVAL", include_str!("lua/wipe.lua").as_bytes(), b"1", prefix];
+        self.ask::<Value>(&[wipe], Asked::Change).map(drop)
     }
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {

@@ -10,13 +10,16 @@ use pool::{Asked, Failed};
 use types::SessionId;
 
 use crate::config::Config;
-use crate::connect::{Conn, Script, add_command};
+use crate::connect::{self, Conn, Script, add_command};
 use crate::error::{Failure, Malformed};
 use crate::read;
 use crate::request::Answer;
 
 /// The most entries taken at once.
 const MOST_ENTRIES: &[u8] = b"1024";
+
+/// Its number and its fields.
+type Entry = (String, Vec<Vec<u8>>);
 
 #[derive(Debug)]
 pub(crate) struct Watcher {
@@ -57,19 +60,11 @@ impl Watcher {
 
     /// The transactions of an answer: one stream, and its entries.
     fn take(&mut self, answer: redis::Value) -> Result<Vec<Change>, Malformed> {
-        if answer == redis::Value::Nil {
-            return Ok(Vec::new());
-        }
-        let mut stream = Answer::new(answer)?.array()?;
-        stream.present()?;
-        let mut entries = stream.array()?;
+        let streams: Option<Vec<(Vec<u8>, Vec<Entry>)>> = connect::take(answer)?;
         let mut changes = Vec::new();
-        while !entries.is_empty() {
-            let mut entry = entries.array()?;
-            let id = entry.present()?;
-            let last = str::from_utf8(&id).ok().and_then(|id| id.strip_suffix("-0")?.parse::<u64>().ok());
+        for (id, fields) in streams.into_iter().flatten().flat_map(|(_, entries)| entries) {
+            let last = id.strip_suffix("-0").and_then(|id| id.parse::<u64>().ok());
             let last = last.ok_or(Malformed("a change has no number"))?;
-            let fields = entry.array()?.strings().collect::<Result<Vec<_>, _>>()?;
             let first = (last + 1).checked_sub(fields.len() as u64 / 2);
             if first != Some(self.seen + 1) {
                 return Err(Malformed("changes were forgotten before they were asked for"));

@@ -1,4 +1,4 @@
-//! What is done more than once: looks for what is new, parts of a batch, attempts.
+//! What is done more than once: looks for what is new, parts of a batch, one place after the other, attempts.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,6 +47,25 @@ pub fn in_parts<'t>(
     Ok(outcomes)
 }
 
+/// What the first of these gives that gives something.
+///
+/// # Errors
+/// That of the last one; `none` if there is none.
+pub fn first<P, T>(
+    places: impl IntoIterator<Item = P>,
+    none: EngineError,
+    mut attempt: impl FnMut(P) -> Result<T, EngineError>,
+) -> Result<T, EngineError> {
+    let mut why = none;
+    for place in places {
+        match attempt(place) {
+            Ok(found) => return Ok(found),
+            Err(error) => why = error,
+        }
+    }
+    Err(why)
+}
+
 /// How long to wait before another attempt, so that no two wait for just as long.
 #[derive(Debug, Default)]
 pub struct Jitter {
@@ -85,6 +104,15 @@ mod tests {
         assert_eq!(poll::<u8>(Duration::ZERO, Duration::from_secs(60), || Ok(vec![])), Ok(vec![]));
         let failed = EngineError::transient("gone");
         assert_eq!(poll::<u8>(Duration::ZERO, Duration::ZERO, || Err(failed.clone())), Err(failed));
+    }
+
+    #[test]
+    fn the_first_that_works_counts_and_else_the_last_error() {
+        let odd = |n: u32| if n % 2 == 1 { Ok(n) } else { Err(EngineError::transient(n.to_string())) };
+        let none = || EngineError::permanent("none");
+        assert_eq!(first([2, 3, 5], none(), odd), Ok(3));
+        assert_eq!(first([2, 4], none(), odd), Err(EngineError::transient("4")));
+        assert_eq!(first([], none(), odd), Err(none()));
     }
 
     #[test]

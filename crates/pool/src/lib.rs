@@ -8,7 +8,7 @@
 //! | `tls` | whom to trust, and who we are |
 //! | `pool`, `request` | connections; a request on one, and what its failure leaves |
 //! | `open` | why a volume could not be opened |
-//! | `again` | what is done more than once: looks for news, parts of a batch, attempts |
+//! | `again` | what is done more than once: looks for news, parts of a batch, one place after the other, attempts |
 
 mod again;
 mod open;
@@ -20,7 +20,7 @@ mod secret;
 pub mod tls;
 mod url;
 
-pub use again::{Jitter, in_parts, poll};
+pub use again::{Jitter, first, in_parts, poll};
 pub use open::{OpenError, check_version};
 pub use params::{ParamError, Params};
 pub use pool::{Connect, Pool, Pooled};

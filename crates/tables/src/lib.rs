@@ -24,11 +24,14 @@
 //! | `fact` | the values of a fact |
 //! | `found` | wants answered by facts |
 //! | `page` | ranges answered by facts |
+//! | `part` | what guards and effects have to do with |
 
 mod fact;
 mod found;
 mod page;
+mod part;
 
 pub use fact::{Fact, Malformed, Row};
 pub use found::{Found, want};
 pub use page::{limit, page};
+pub use part::{free, inode, made, named};
