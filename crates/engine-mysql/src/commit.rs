@@ -51,7 +51,7 @@ impl<'t> Batch<'t> {
         let runs: Vec<&[Txn]> = runs.into_iter().flat_map(|run| run.chunks(RUN)).collect();
         if writes {
             script.always("START TRANSACTION");
-            lock(p, txns, &mut script);
+            lock(p, txns, careful, &mut script);
         } else if !limits(txns).is_empty() {
             // Nobody here adds anything.
             script.always("SET @t = 1");
@@ -178,9 +178,11 @@ fn limits(txns: &[Txn]) -> Vec<&Guard> {
     guards.filter(|guard| matches!(guard, Guard::Room { .. })).collect()
 }
 
-/// Locks the volume's row, if need be, and the inodes, and gives these.
-fn lock(p: &str, txns: &[Txn], script: &mut Script) {
+/// Locks the volume's row, if need be, and the inodes, and gives these. Those that are new are locked by their insertion;
+/// unless `careful`, nobody looks for them before.
+fn lock(p: &str, txns: &[Txn], careful: bool, script: &mut Script) {
     let mut inos = BTreeSet::new();
+    let mut made = BTreeSet::new();
     let mut volume = false;
     let limits = limits(txns);
     for txn in txns.iter().filter(|txn| !txn.effects.is_empty()) {
@@ -198,6 +200,9 @@ fn lock(p: &str, txns: &[Txn], script: &mut Script) {
         }
         for effect in &txn.effects {
             match effect {
+                Effect::PutNode(Node { ino, .. }) if !careful && !inos.contains(&ino.0) => {
+                    made.insert(ino.0);
+                }
                 Effect::PutNode(Node { ino, .. })
                 | Effect::DropNode { ino }
                 | Effect::PutEdge { parent: ino, .. }
@@ -222,6 +227,7 @@ fn lock(p: &str, txns: &[Txn], script: &mut Script) {
             }
         }
     }
+    let inos: Vec<u64> = inos.difference(&made).copied().collect();
     volume |= !limits.is_empty() && guard::adds_much(txns);
     if !limits.is_empty() {
         script.always(match volume {
@@ -251,17 +257,20 @@ fn write_run(p: &str, run: &[Txn], care: Care, script: &mut Script) {
     let writers: Vec<&Txn> = run.iter().filter(|txn| !txn.effects.is_empty()).collect();
     let careful = care == Care::Full;
     script.always(check(p, run, &writers, care));
+    let mut when = When::All;
     if care == Care::Hopeful {
         script.when(When::Some, FAIL);
+        // It goes on only if all are to be applied.
+        when = When::Always;
     }
     let summary = "SELECT @f, @r";
     // All together.
-    effect::apply(&mut Target { script, when: When::All, p, careful }, &writers);
+    effect::apply(&mut Target { script, when, p, careful }, &writers);
     if writers.is_empty() {
-        script.when(When::All, format!("{summary}, NULL"));
+        script.when(when, format!("{summary}, NULL"));
     } else {
-        script.when(When::All, log(p, &writers));
-        script.when(When::All, format!("{summary}, LAST_INSERT_ID()"));
+        script.when(when, log(p, &writers));
+        script.when(when, format!("{summary}, LAST_INSERT_ID()"));
     }
     if care == Care::Hopeful {
         return;
@@ -286,15 +295,18 @@ fn write_run(p: &str, run: &[Txn], care: Care, script: &mut Script) {
 /// Finds out which transactions fail, and which are repetitions.
 fn check(p: &str, run: &[Txn], writers: &[&Txn], care: Care) -> String {
     let bit = |index: usize| 1_u64 << index;
-    let inserts = care == Care::Hopeful && effect::are_new_names(writers);
     let ahead = ahead_of_room(run);
+    if care == Care::Hopeful {
+        let inserts = effect::are_new_names(writers);
+        let is_inserted =
+            |txn, guard| inserts && effect::names(txn).any(|name| Some(name) == effect::free(guard));
+        let guards = run.iter().flat_map(|txn| txn.guards.iter().filter(|guard| !is_inserted(txn, guard)));
+        return format!("SELECT IF({}, 0, 1), 0, 0 INTO @f, @r, @x", guard::all_hold(p, guards, ahead));
+    }
     // What several transactions look at is looked at once.
     let mut conditions: BTreeMap<String, u64> = BTreeMap::new();
     for (index, txn) in run.iter().enumerate() {
         for guard in &txn.guards {
-            if inserts && effect::names(txn).any(|name| Some(name) == effect::free(guard)) {
-                continue;
-            }
             *conditions.entry(guard::condition(p, guard, ahead)).or_default() |= bit(index);
         }
     }
@@ -304,9 +316,6 @@ fn check(p: &str, run: &[Txn], writers: &[&Txn], care: Care) -> String {
     };
     if writers.is_empty() {
         return format!("SELECT {failed}, 0 INTO @f, @r");
-    }
-    if care == Care::Hopeful {
-        return format!("SELECT {failed}, 0, 0 INTO @f, @r, @x");
     }
     let numbered = run.iter().enumerate().filter(|(_, txn)| !txn.effects.is_empty());
     let bits = numbered.map(|(index, txn)| format!("WHEN {} THEN {}", op_id(txn), bit(index)));

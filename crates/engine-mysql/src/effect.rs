@@ -262,9 +262,7 @@ impl<'e> Writer<'e> {
             ));
         }
         self.put_nodes(target, &batch.puts);
-        for (ino, changed) in batch.changes {
-            target.put(format!("UPDATE `{p}node` SET {} WHERE ino = {}", changed.assignments(), ino.0));
-        }
+        change_nodes(target, batch.changes);
         batch.others.iter().for_each(|effect| body::write(target, effect));
         if !batch.drops.is_empty() {
             drop_nodes(target, None, &list(batch.drops.iter().map(|ino| ino.0)));
@@ -333,6 +331,42 @@ impl<'e> Writer<'e> {
     }
 }
 
+/// Those that only get other times, as directories do and what is renamed, are changed by one statement for all that get
+/// times of the same kinds.
+fn change_nodes(target: &mut Target<'_>, changes: BTreeMap<Ino, Changed>) {
+    let p = target.p;
+    let mut touched: BTreeMap<[bool; 3], Vec<(Ino, Changed)>> = BTreeMap::new();
+    for (ino, changed) in changes {
+        if changed.is_of_times() {
+            touched.entry(changed.times().map(|time| time.is_some())).or_default().push((ino, changed));
+        } else {
+            target.put(format!("UPDATE `{p}node` SET {} WHERE ino = {}", changed.assignments(), ino.0));
+        }
+    }
+    for same in touched.into_values() {
+        if let [(ino, changed)] = &same[..] {
+            target.put(format!("UPDATE `{p}node` SET {} WHERE ino = {}", changed.assignments(), ino.0));
+            continue;
+        }
+        let inos = list(same.iter().map(|(ino, _)| ino.0));
+        let each = |time: usize| {
+            let times = same.iter().filter_map(|(ino, changed)| {
+                let time = changed.times().get(time).copied().flatten()?;
+                Some(format!("WHEN {} THEN {time}", ino.0))
+            });
+            let times = joined(times, " ");
+            (!times.is_empty()).then(|| format!("CASE ino {times} END"))
+        };
+        let assignments = [
+            each(0).map(|times| format!("atime = {times}")),
+            each(1).map(|times| format!("mtime = {times}")),
+            each(2).map(|times| format!("ctime = GREATEST(ctime, {times})")),
+        ];
+        let assignments = list(assignments.into_iter().flatten());
+        target.put(format!("UPDATE `{p}node` FORCE INDEX (PRIMARY) SET {assignments} WHERE ino IN ({inos})"));
+    }
+}
+
 /// The inodes go, with all they have; if `gate`, only where that is not 0.
 fn drop_nodes(target: &mut Target<'_>, gate: Option<Count>, inos: &str) {
     let p = target.p;
@@ -372,6 +406,16 @@ impl Changed {
             }
             _ => {}
         }
+    }
+
+    fn times(&self) -> [Option<i64>; 3] {
+        [self.atime, self.mtime, self.ctime]
+    }
+
+    /// Whether it gets other times and nothing else.
+    fn is_of_times(&self) -> bool {
+        let others = !self.links.is_empty() || self.access.is_some() || self.parent.is_some();
+        !others && matches!(self.size, Size::Kept) && self.times().iter().any(Option::is_some)
     }
 
     /// One column after the other: each assignment sees those before it.

@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::connect::{Connection, Connector};
 use crate::error::{Fault, Stage, engine_error};
 use crate::read::{self, Answers};
+use crate::rows::RowReader;
 use crate::watch::Stream;
 use crate::{scan, schema};
 
@@ -72,7 +73,7 @@ impl MysqlEngine {
                            @@GLOBAL.read_only";
         let asked = self.request(Stage::Read, |conn| {
             let rows = conn.rows(SQL)?;
-            let row = crate::rows::RowReader(rows.first().ok_or(Fault::malformed("no variables"))?);
+            let row = RowReader(rows.first().ok_or(Fault::malformed("no variables"))?);
             Ok([row.number::<u64>(0)?, row.number(1)?, row.number(2)?, row.number(3)?])
         });
         let [flush, binlog, sync, read_only] = match asked {
@@ -149,8 +150,7 @@ impl MysqlEngine {
         }
     }
 
-    /// Removes the oldest rows of the log now and then. Their numbers are read from the log itself, so that a
-    /// statement never looks at more rows than it may remove.
+    /// Removes the oldest rows of the log now and then.
     fn trim(&self, newest: Seq, txns: usize) {
         let txns = u64::try_from(txns).unwrap_or(u64::MAX);
         let logged = self.logged.fetch_add(txns, Ordering::Relaxed).saturating_add(txns);
@@ -158,17 +158,25 @@ impl MysqlEngine {
             return;
         }
         self.logged.store(0, Ordering::Relaxed);
-        let (p, newest) = (&self.config.params.table_prefix, newest.0.saturating_sub(KEPT_OPS));
-        let rows = 2 * logged;
-        let sql = format!(
-            "DELETE FROM `{p}log` WHERE id <= LEAST({newest}, \
-             COALESCE((SELECT oldest FROM (SELECT MIN(id) AS oldest FROM `{p}log`) AS l), 0) + {rows}) \
-             AND at < UNIX_TIMESTAMP() - {KEPT_SECONDS}"
-        );
+        let spared = newest.0.saturating_sub(KEPT_OPS);
         // What stays is removed another time.
-        if let Err(error) = self.request(Stage::Read, |conn| conn.query(&sql)) {
+        if let Err(error) = self.request(Stage::Read, |conn| self.trim_on(conn, spared, 2 * logged)) {
             tracing::debug!(%error, "the log was not trimmed");
         }
+    }
+
+    /// Removes the oldest rows, up to number `spared` and about so many at most. Where they begin is asked first: only
+    /// next to a number, not to an expression, do all servers look at no other rows, and wait for none that is being added.
+    fn trim_on(&self, conn: &mut Connection, spared: u64, most: u64) -> Result<(), Fault> {
+        let p = &self.config.params.table_prefix;
+        let old = format!("at < UNIX_TIMESTAMP() - {KEPT_SECONDS}");
+        let rows = conn.rows(&format!("SELECT id, {old} FROM `{p}log` ORDER BY id LIMIT 1"))?;
+        let Some(oldest) = rows.first().map(RowReader) else { return Ok(()) };
+        let last = spared.min(oldest.number::<u64>(0)?.saturating_add(most));
+        if oldest.number::<u8>(1)? != 0 {
+            conn.query(&format!("DELETE FROM `{p}log` WHERE id <= {last} AND {old}"))?;
+        }
+        Ok(())
     }
 }
 

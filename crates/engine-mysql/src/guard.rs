@@ -1,5 +1,7 @@
 //! A guard as a condition in SQL. What it looks at is locked before, so that it still holds when the effects come.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use meta::{Guard, Txn, Usage, most_added};
 use types::{Slice, SliceSource};
 
@@ -93,6 +95,39 @@ pub(crate) fn condition(p: &str, guard: &Guard, ahead: Usage) -> String {
             format!("IF(@t, {}, {})", room(p, guard, ahead, false), room(p, guard, ahead, true))
         }
     }
+}
+
+/// The condition that all of these hold, for when it need not be known which of them do not. Those of the commonest kinds
+/// are counted, so that there is one look for each kind and not one for each guard.
+pub(crate) fn all_hold<'g>(p: &str, guards: impl Iterator<Item = &'g Guard>, ahead: Usage) -> String {
+    // Different ones of a kind cannot hold for the same row, so as many rows as guards are to be found.
+    let mut counted: BTreeMap<(&str, &str), BTreeSet<String>> = BTreeMap::new();
+    let mut conditions = BTreeSet::new();
+    for guard in guards {
+        let (table, of, row) = match guard {
+            Guard::Access { ino, rev } => {
+                ("node", "rev", format!("(ino = {} AND access_rev = {rev})", ino.0))
+            }
+            Guard::Links { ino, nlink } => {
+                ("node", "nlink", format!("(ino = {} AND nlink = {nlink})", ino.0))
+            }
+            Guard::EdgeIs { parent, name, ino } => {
+                let name = Bytes(name.as_bytes());
+                ("edge", "ino", format!("(parent = {} AND name = {name} AND ino = {})", parent.0, ino.0))
+            }
+            _ => {
+                conditions.insert(condition(p, guard, ahead));
+                continue;
+            }
+        };
+        counted.entry((table, of)).or_default().insert(row);
+    }
+    conditions.extend(counted.into_iter().map(|((table, _), rows)| {
+        let count = rows.len();
+        let rows = joined(rows, " OR ");
+        format!("(SELECT COUNT(*) FROM `{p}{table}` FORCE INDEX (PRIMARY) WHERE {rows}) = {count}")
+    }));
+    if conditions.is_empty() { "1".to_owned() } else { joined(conditions, " AND ") }
 }
 
 /// What a commit adds at most, unless it [`adds_much`].

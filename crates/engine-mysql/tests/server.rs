@@ -382,6 +382,33 @@ fn the_log_is_trimmed_but_not_of_what_is_young() {
 }
 
 #[test]
+fn trimming_the_log_looks_at_none_of_what_stays() {
+    let server = Server::start(support::FAST);
+    let engine = MysqlEngine::open(&server.url("table_prefix=t_"), true).unwrap();
+    let mut root = server.root();
+    root.query_drop("USE limen").unwrap();
+    // Twice as many as are kept in any case, and all of them young.
+    root.query_drop(
+        "INSERT INTO t_log (op_id, at, touched) \
+         SELECT UNHEX(CONCAT('ff', LPAD(HEX(seq), 30, '0'))), UNIX_TIMESTAMP(), '' FROM seq_1_to_32768",
+    )
+    .unwrap();
+    let scanned = |root: &mut mysql::Conn| -> u64 {
+        let row: Option<(String, u64)> =
+            root.query_first("SHOW GLOBAL STATUS LIKE 'Handler_read_rnd_next'").unwrap();
+        row.unwrap().1
+    };
+    add_directory(&engine);
+    let before = scanned(&mut root);
+    for _ in 0..50 {
+        let add = || txn(Vec::new(), vec![Effect::AddLinks { ino: Ino(2), delta: 1 }]);
+        engine.commit(&std::array::from_fn::<_, 50, _>(|_| add())).unwrap();
+    }
+    let scanned = scanned(&mut root) - before;
+    assert!(scanned < 10_000, "{scanned} rows were read without an index");
+}
+
+#[test]
 fn what_can_lose_data_is_said() {
     let (engine, _place) = support::empty();
     let warnings = engine.warnings();
