@@ -1,4 +1,4 @@
-//! Wants as arrays, and facts out of rows.
+//! Wants as arrays, and facts out of rows. What a fact holds is in the table at the head of the crate `tables`.
 
 use meta::Want;
 use tables::{Fact, Malformed};

@@ -109,3 +109,90 @@ fn record<R: Row>(facts: &[Fact<R>]) -> Result<Record, Malformed> {
         _ => return Err(Malformed("a row that does not belong to the range")),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use meta::{Counter, Want};
+    use types::{ChunkIndex, FileType, Ino, Slice, SliceSource};
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Line(Vec<Option<i64>>, Vec<Option<Vec<u8>>>);
+
+    impl Row for Line {
+        fn number(&self, at: usize) -> Result<Option<i64>, Malformed> {
+            Ok(self.0.get(at).copied().flatten())
+        }
+
+        fn bytes(&self, at: usize) -> Result<Option<&[u8]>, Malformed> {
+            Ok(self.1.get(at).and_then(Option::as_deref))
+        }
+    }
+
+    fn fact(about: i16, numbers: &[i64], strings: &[&str]) -> Fact<Line> {
+        let numbers = numbers.iter().copied().map(Some).collect();
+        Fact {
+            about,
+            row: Line(numbers, strings.iter().map(|text| Some(text.as_bytes().to_vec())).collect()),
+        }
+    }
+
+    #[test]
+    fn entries_come_in_order_with_what_is_beside_them_and_one_too_many_is_more() {
+        let file = [7, 8, 0o644, 1, 2, 0, 1, 5, 10, 11, 12, 0, 3];
+        let joined = |name, ino: i64| {
+            let numbers = [&[2, ino, 8][..], if ino == 7 { &file } else { &[] }].concat();
+            fact(17, &numbers, &[name])
+        };
+        let facts = [joined("b", 7), joined("c", 9), joined("a", 9)];
+        let scan = Scan::Dir { parent: Ino(2), after: None, limit: 2, beside: Beside::Nodes };
+        let Page { facts: Facts { records, .. }, more } = page(&scan, Seq(1), &facts).unwrap();
+        assert!(more);
+        let [
+            Record::Edge(_, first, _),
+            Record::Node(Ino(9), None),
+            Record::Edge(_, second, Some(edge)),
+            node,
+        ] = &records[..]
+        else {
+            panic!("{records:?}")
+        };
+        assert_eq!((first.as_bytes(), second.as_bytes()), (&b"a"[..], &b"b"[..]));
+        assert_eq!((edge.ino, edge.kind), (Ino(7), FileType::Regular));
+        assert!(matches!(node, Record::Node(Ino(7), Some(node)) if node.size == 5 && node.access_rev == 3));
+    }
+
+    #[test]
+    fn rows_of_one_chunk_are_one_record_and_wants_get_them_by_their_place() {
+        let row = |chunk, pos, place| fact(6, &[7, chunk, pos, 1, 0, 0, 0, place], &["x"]);
+        let facts = [row(0, 0, 2), row(0, 1, 1), row(3, 2, 1)];
+        let scan = Scan::Slices { ino: Ino(7), from: ChunkIndex(0), limit: 1 };
+        let found = page(&scan, Seq(1), &facts).unwrap();
+        assert!(found.more);
+        assert!(
+            matches!(&found.facts.records[..], [Record::Slices(_, ChunkIndex(0), rows)] if rows.len() == 2)
+        );
+        let mut all = Found::default();
+        facts.iter().for_each(|fact| all.take(fact).unwrap());
+        let wants = [Want::Slices(Ino(7), ChunkIndex(0)), Want::Empty(Ino(7)), Want::Counter(Counter::Ino)];
+        let slice = |pos| Slice { pos, len: 1, source: SliceSource::Inline(b"x"[..].into()) };
+        let expected = [
+            Record::Slices(Ino(7), ChunkIndex(0), [slice(1), slice(0)].into()),
+            Record::Empty(Ino(7), true),
+            Record::Counter(Counter::Ino, 0),
+        ];
+        assert_eq!(all.answer(&wants), expected);
+    }
+
+    #[test]
+    fn what_cannot_be_is_malformed() {
+        let scan = Scan::Garbage { after: SliceId(0), limit: 10 };
+        assert!(page(&scan, Seq(1), &[fact(15, &[1], &[])]).is_err(), "it has no size");
+        assert!(page(&scan, Seq(1), &[fact(15, &[1, -1], &[])]).is_err(), "its size has 32 bits");
+        assert!(page(&scan, Seq(1), &[fact(99, &[1, 1], &[])]).is_err());
+        let dir = Scan::Dir { parent: Ino(2), after: None, limit: 9, beside: Beside::Nothing };
+        assert!(page(&dir, Seq(1), &[fact(2, &[2, 3, 8], &["a/b"])]).is_err());
+        assert!(page(&dir, Seq(1), &[fact(2, &[2, 3, 3], &["a"])]).is_err(), "no kind of inode");
+    }
+}
