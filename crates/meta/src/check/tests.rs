@@ -209,6 +209,15 @@ const CASES: &[(Damage, &[&str], &[&str])] = &[
         &["acl-damaged"],
         &["acl-damaged"],
     ),
+    (
+        // Another one's, in which nothing else is wrong.
+        |s| {
+            let put = Effect::PutAcl { id: AclId(6), text: "u::rwx,g::r-x,o::r-x".into() };
+            [vec![put], access(s, |it| it.default_acl = AclId(6))].concat()
+        },
+        &["acl-damaged"],
+        &["acl-damaged"],
+    ),
     (|s| access(s, |it| it.mode = Mode::new(0o777)), &["acl-mode"], &["acl-mode"]),
     (|s| vec![Effect::PutSymlink { ino: s.l, target: b"elsewhere"[..].into() }], &["target-length"], &[]),
     (|s| vec![Effect::PutNode(s.run(&crate::ops::GetNode(s.l)))], &["no-target"], &["no-target"]),

@@ -1,19 +1,21 @@
 //! ACLs: how they are set, stored, inherited, and how they and the mode move each other.
 
 use acl::posix;
-use types::{AclId, Errno, Ino, Mode};
+use types::{AclId, Errno, Ino, Mode, OpId};
 
 use super::fixture::{Client, ROOT, acl, fresh, fresh_with, volume};
 use super::invariants::check;
 use super::{Case, Factory};
 use crate::ops::{AclType, GetAcl, MakeKind, SetAcl};
 use crate::record::Node;
+use crate::txn::{Effect, Txn};
 use crate::volume::{AclKind, Volume};
 
 pub(super) const CASES: &[Case] = &[
     ("an_access_acl_sets_the_mode", an_access_acl_sets_the_mode),
     ("a_minimal_acl_is_only_a_mode", a_minimal_acl_is_only_a_mode),
     ("equal_acls_are_one", equal_acls_are_one),
+    ("an_acl_is_known_by_its_hash", an_acl_is_known_by_its_hash),
     ("chmod_moves_the_mask", chmod_moves_the_mask),
     ("new_files_inherit", new_files_inherit),
     ("inheritance_is_the_same_remembered_or_not", inheritance_is_the_same_remembered_or_not),
@@ -72,6 +74,20 @@ fn equal_acls_are_one(factory: Factory<'_>) {
     let (s, id) = (c.stranger(), acl(NAMED).id());
     assert_eq!((s.node(a).access_acl, s.node(b).access_acl, s.node(b).default_acl), (id, id, id));
     check(&c);
+}
+
+/// What reads well under an id that is not its own has taken the place of something else.
+fn an_acl_is_known_by_its_hash(factory: Factory<'_>) {
+    let c = fresh(factory);
+    let texts = [NAMED, "u::rwx,u:1000:rwx,g::rwx,m::rwx,o::rwx", "", "A::1000:rwx"];
+    for (id, text) in (1..).map(AclId).zip(texts) {
+        let effects = vec![Effect::PutAcl { id, text: text.into() }];
+        c.engine().commit(&[Txn { op_id: OpId(id.0 << 64), guards: Vec::new(), effects }]).unwrap();
+        assert_eq!(c.stranger().run(&GetAcl(id)), Err(Errno::EIO), "{text}");
+    }
+    let put = vec![Effect::PutAcl { id: acl(NAMED).id(), text: NAMED.into() }];
+    c.engine().commit(&[Txn { op_id: OpId(1 << 80), guards: Vec::new(), effects: put }]).unwrap();
+    assert_eq!(c.stranger().acl(acl(NAMED).id()).as_deref(), Some(&acl(NAMED)));
 }
 
 fn chmod_moves_the_mask(factory: Factory<'_>) {
