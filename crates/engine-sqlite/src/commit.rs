@@ -32,7 +32,7 @@ pub(crate) struct Batch<'c> {
     /// The usage before `inodes_delta` and `blocks_delta`, where its row is behind; `None` where that holds.
     counted: Option<Usage>,
     is_alone: bool,
-    /// Which of them may be stale.
+    /// Which of `nodes` may be stale.
     stale: Vec<Ino>,
     inodes_delta: i64,
     blocks_delta: i64,
