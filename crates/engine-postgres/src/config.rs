@@ -98,7 +98,8 @@ impl Target {
 }
 
 /// Settings of the session. Every statement here finds its rows by a key, whatever a planner may think that knows a table
-/// only as it was when it was empty.
+/// only as it was when it was empty; where a table is joined to an argument, its key is compared with all of them as well,
+/// for else such a planner begins with all rows of the table.
 fn session_options(params: &Params, schema: Option<&str>) -> String {
     // The server gives up a little earlier than we do, so that as a rule it is known that nothing happened.
     let patience_ms = (params.op_timeout.as_millis() * 7 / 8).max(1);

@@ -30,9 +30,8 @@ BEGIN
         FROM @node n WHERE n.ino = ANY (v_inos);
         RETURN QUERY
         SELECT 7::smallint, NULL::bigint[], ARRAY[l.id, convert_to(l.text, 'UTF8')]
-        FROM @acl l WHERE l.id IN (
-            SELECT n.access_acl FROM @node n WHERE n.ino = ANY (v_inos)
-            UNION SELECT n.default_acl FROM @node n WHERE n.ino = ANY (v_inos));
+        FROM @acl l WHERE l.id = ANY (ARRAY(
+            SELECT unnest(ARRAY[n.access_acl, n.default_acl]) FROM @node n WHERE n.ino = ANY (v_inos)));
     END IF;
     IF NOT p_what && '{3,4,5,6,7,8,9,10,11,12}' THEN
         RETURN;
@@ -376,8 +375,8 @@ BEGIN
     END IF;
     IF p.lock <> '{}' THEN
         SELECT v_odd OR count(*) FILTER (WHERE l.rev IS NULL OR l.rev = l.access_rev) < cardinality(p.lock) INTO v_odd
-        FROM (SELECT g.rev, n.access_rev FROM unnest(p.lock, p.rev) g (ino, rev) JOIN @node n ON n.ino = g.ino
-              ORDER BY g.ino FOR NO KEY UPDATE OF n) l;
+        FROM (SELECT n.access_rev, p.rev[width_bucket(n.ino, p.lock)] AS rev FROM @node n WHERE n.ino = ANY (p.lock)
+              ORDER BY n.ino FOR NO KEY UPDATE) l;
     END IF;
     IF p.numbers THEN
         PERFORM FROM @counter r ORDER BY r.name FOR NO KEY UPDATE;
@@ -499,7 +498,7 @@ BEGIN
                 FROM unnest(p.c_t, p.c_ino, p.c_links, p.c_least, p.c_atime, p.c_mtime, p.c_ctime, p.c_parent, p.c_mode,
                             p.c_uid, p.c_gid, p.c_rev, p.c_acl, p.c_default)
                      c (t, ino, links, least, atime, mtime, ctime, parent, mode, uid, gid, rev, acl, def)
-                WHERE n.ino = c.ino AND c.t = ANY (v_live)
+                WHERE n.ino = c.ino AND n.ino = ANY (p.c_ino) AND c.t = ANY (v_live)
                 RETURNING 1::smallint, ARRAY[n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, n.atime, n.mtime,
                                              n.ctime, n.parent, n.access_rev], ARRAY[n.access_acl, n.default_acl];
             ELSIF p.c_t <> '{}' THEN
@@ -528,7 +527,7 @@ BEGIN
                         gid = coalesce(p.c_gid[c.access], n.gid),
                         access_acl = CASE WHEN c.access IS NULL THEN n.access_acl ELSE p.c_acl[c.access] END,
                         default_acl = CASE WHEN c.access IS NULL THEN n.default_acl ELSE p.c_default[c.access] END
-                    FROM c JOIN @node o ON o.ino = c.ino WHERE n.ino = o.ino
+                    FROM c JOIN @node o ON o.ino = c.ino AND o.ino = ANY (p.c_ino) WHERE n.ino = o.ino
                     RETURNING n.*, @blocks#(n.kind, n.size) - @blocks#(o.kind, o.size) AS grown,
                               c.n > 1 AND o.nlink + c.lowest < 0 AS unclear
                 LOOP

@@ -18,8 +18,8 @@ const DIR_NODES_ACLS: &str = "WITH page AS MATERIALIZED (SELECT e.* FROM @edge e
                              n.atime, n.mtime, n.ctime, n.parent, n.access_rev], ARRAY[n.access_acl, n.default_acl] \
                          FROM inode n \
                          UNION ALL SELECT 7::smallint, NULL::bigint[], ARRAY[l.id, convert_to(l.text, 'UTF8')] \
-                         FROM @acl l WHERE l.id IN (SELECT n.access_acl FROM inode n UNION \
-                                                    SELECT n.default_acl FROM inode n)";
+                         FROM @acl l WHERE l.id = ANY (ARRAY( \
+                             SELECT unnest(ARRAY[n.access_acl, n.default_acl]) FROM inode n))";
 const DIR_NODES: &str = "WITH page AS MATERIALIZED (SELECT e.* FROM @edge e WHERE e.parent = $1 AND e.name > $2 \
                                                     ORDER BY e.name LIMIT $3) \
                          SELECT 2::smallint, ARRAY[p.parent, p.ino, p.kind], ARRAY[p.name] FROM page p \

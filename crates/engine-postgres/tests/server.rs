@@ -246,6 +246,67 @@ fn what_cannot_be_opened_says_why() {
     assert!(matches!(error, OpenError::Newer { found: 99, .. }), "{error}");
 }
 
+/// Plans are made once a connection, and here they are made for tables that are all but empty.
+#[test]
+fn plans_made_for_empty_tables_read_no_more_rows_when_these_are_full() {
+    let server = Server::start(FAST);
+    let engine = PostgresEngine::open(&server.url("sslmode=disable"), true).unwrap();
+    for ino in 10..12 {
+        assert!(done(&commit(&engine, put_dir(ino)).unwrap()));
+    }
+    server.sql("VACUUM ANALYZE");
+    drop(engine);
+    let read = |what: &str| {
+        // What a connection counted is told when it ends.
+        let sql =
+            format!("SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = 'limen_{what}'");
+        let mut last = (0, Instant::now());
+        while last.1.elapsed() < Duration::from_secs(1) {
+            let now = server.sql(&sql).trim().parse::<u64>().unwrap();
+            if now != last.0 {
+                last = (now, Instant::now());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        last.0
+    };
+    let before = (read("node"), read("edge"));
+    let engine = PostgresEngine::open(&server.url("sslmode=disable&max_open_conns=1"), false).unwrap();
+    let acl = |ino: u64| AclId::from_bytes(u128::from(ino).to_be_bytes());
+    let (mut next, mut commits) = (100, 0);
+    for round in 0..60 {
+        // Some change two inodes once, some one inode several times, and some look at what is there.
+        let mut txns: Vec<Txn> = (0..10).map(|at| create(10 + (at & round % 2), next + at)).collect();
+        for txn in &mut txns {
+            for effect in &mut txn.effects {
+                if let Effect::PutNode(node) = effect {
+                    node.access_acl = acl(node.ino.0);
+                }
+            }
+        }
+        txns.extend(
+            (next..next + 5)
+                .map(|ino| txn(Vec::new(), vec![Effect::PutAcl { id: acl(ino), text: "user::rwx".into() }])),
+        );
+        assert!(engine.commit(&txns).unwrap().iter().all(done));
+        let (parent, old) = (Ino(10 + round % 2), Ino(next + 3));
+        next += 10;
+        let name = Name::new(format!("file{}", old.0).as_bytes()).unwrap();
+        let unlink = txn(
+            vec![Guard::EdgeIs { parent, name: name.clone(), ino: old }],
+            vec![Effect::DropEdge { parent, name }],
+        );
+        assert!(done(&commit(&engine, unlink).unwrap()));
+        engine.read(&[Want::Node(old)]).unwrap();
+        commits += 3;
+    }
+    drop(engine);
+    let inodes = read("node") - before.0;
+    let entries = read("edge") - before.1;
+    assert!(inodes <= 30 * commits, "{inodes} rows of inodes read by {commits} requests");
+    assert!(entries <= 30 * commits, "{entries} rows of entries read by {commits} requests");
+}
+
 #[test]
 fn functions_that_vanish_are_made_again() {
     let (engine, _place) = empty();
