@@ -1,14 +1,17 @@
 //! Runs of transactions, and their outcomes.
 
-use meta::{EngineError, Guard, Outcome, Seq, Txn, runs};
+use std::collections::HashMap;
+
+use meta::{Effect, EngineError, Guard, Node, Outcome, Seq, Txn, runs};
 use pool::{Asked, in_parts};
 use tables::{Fact, Found};
 use tokio_postgres::Row;
+use types::Ino;
 
 use crate::connection::Connection;
 use crate::engine::Shared;
 use crate::error::{Failure, IN_PARTS};
-use crate::gather::{Changed, Gathered};
+use crate::gather::Gathered;
 use crate::read::{Values, fact};
 
 /// The most transactions that one call of the server is asked for.
@@ -35,7 +38,7 @@ fn claim(shared: &Shared, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, Engi
     gathered.guards.push_to(&mut args);
     shared.pool.request(Asked::Look, |connection| {
         let rows = connection.call(&shared.sql.functions, &shared.sql.claim, &args)?;
-        outcomes(&rows, txns, &gathered, label)
+        outcomes(&rows, txns, label)
     })
 }
 
@@ -67,7 +70,7 @@ fn call(
     label: Seq,
 ) -> Result<Option<Vec<Outcome>>, Failure> {
     match connection.call(&shared.sql.functions, &shared.sql.commit, &gathered.args()) {
-        Ok(rows) => outcomes(&rows, run, gathered, label).map(Some),
+        Ok(rows) => outcomes(&rows, run, label).map(Some),
         Err(failure) if !gathered.head.careful && failure.code().is_some_and(|c| c.code() == IN_PARTS) => {
             Ok(None)
         }
@@ -86,7 +89,7 @@ enum Fate {
     Failed(usize),
 }
 
-fn outcomes(rows: &[Row], run: &[Txn], gathered: &Gathered, label: Seq) -> Result<Vec<Outcome>, Failure> {
+fn outcomes(rows: &[Row], run: &[Txn], label: Seq) -> Result<Vec<Outcome>, Failure> {
     let mut fates = vec![Fate::Holds; run.len()];
     // What guards that failed looked at, and how changed inodes are left.
     let mut looked: Vec<Found> = Vec::new();
@@ -118,14 +121,11 @@ fn outcomes(rows: &[Row], run: &[Txn], gathered: &Gathered, label: Seq) -> Resul
             _ => looked.last_mut().filter(|_| looking).unwrap_or(&mut left).take(&fact)?,
         }
     }
-    let outcome = |((txn, fate), changed): ((&Txn, &Fate), &Changed)| match *fate {
+    let outcome = |(txn, fate): (&Txn, &Fate)| match *fate {
         Fate::Holds if !txn.effects.is_empty() => Err(Failure::Malformed("a transaction is not answered")),
         Fate::Holds => Ok(Outcome::Committed { seq: label, nodes: Vec::new() }),
         Fate::Repeated(seq) => Ok(Outcome::Committed { seq, nodes: Vec::new() }),
-        Fate::Committed(seq) => {
-            let node = |ino| changed.images.get(ino).copied().unwrap_or_else(|| left.nodes.get(ino).copied());
-            Ok(Outcome::Committed { seq, nodes: changed.inos.iter().filter_map(node).collect() })
-        }
+        Fate::Committed(seq) => Ok(Outcome::Committed { seq, nodes: changed_nodes(txn, &left.nodes) }),
         Fate::Failed(at) => {
             let wants: Vec<_> = txn.guards.iter().map(Guard::want).collect();
             Ok(Outcome::Conflict(meta::Facts {
@@ -134,5 +134,22 @@ fn outcomes(rows: &[Row], run: &[Txn], gathered: &Gathered, label: Seq) -> Resul
             }))
         }
     };
-    run.iter().zip(&fates).zip(&gathered.changed).map(outcome).collect()
+    run.iter().zip(&fates).map(outcome).collect()
+}
+
+/// The inodes that `txn` changed, as it left them: `left` holds those that were there before and still are.
+fn changed_nodes(txn: &Txn, left: &HashMap<Ino, Node>) -> Vec<Node> {
+    let mut others: HashMap<Ino, Option<Node>> = HashMap::new();
+    for effect in &txn.effects {
+        match effect {
+            Effect::PutNode(node) => drop(others.insert(node.ino, Some(*node))),
+            Effect::DropNode { ino } => drop(others.insert(*ino, None)),
+            _ => {
+                let made = effect.changed_node().and_then(|ino| others.get_mut(&ino)?.as_mut());
+                made.map(|node| effect.apply_to(node));
+            }
+        }
+    }
+    let node = |ino| others.get(&ino).copied().unwrap_or_else(|| left.get(&ino).copied());
+    txn.changed_nodes().into_iter().filter_map(node).collect()
 }

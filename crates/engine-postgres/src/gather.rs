@@ -1,18 +1,17 @@
 //! The guards and effects of a run, grouped by kind into arrays: the arguments of the functions on the server.
 //!
-//! Effects of one kind are applied by one statement, the kinds in a fixed order: inodes go, come, change; rows of chunks;
-//! what else goes with an inode; names. Where a transaction's own effects mean something else in that order, they are in
-//! several *layers*, each applied after the one before. What happens to an inode's own fields is worked out here, so that
-//! one row says it.
+//! Effects of one kind are applied by one statement, the kinds in the order of [`tables::Layer`], and names last. Where a
+//! transaction's own effects mean something else in that order, they are in several layers, each applied after the one
+//! before.
 
 use std::collections::{HashMap, HashSet};
 
 use meta::{Effect, Guard, Node, Touched, Txn, Usage, ahead_of_room};
+use tables::Size;
 use tokio_postgres::types::ToSql;
-use types::{AclId, Ino, Slice};
+use types::{AclId, Ino, Slice, Time};
 
 use crate::columns::{lock_numbers, locks_text, rows_text, source};
-use crate::layers::{Key, Part, keys, needs_layer};
 use crate::read::int;
 
 macro_rules! arguments {
@@ -106,22 +105,8 @@ pub(crate) struct Gathered {
     unnames: Unnames,
     drops: Drops,
     rest: Rest,
-    /// Of each transaction, the inodes whose fields it changes.
-    pub(crate) changed: Vec<Changed>,
     /// What the access revisions of inodes have to be.
     revs: HashMap<Ino, u64>,
-    /// The rows of `puts` and `changes`, for as long as a later effect may have to do with the same inode.
-    made: Vec<(i64, Node)>,
-    changing: Vec<Change>,
-}
-
-/// The inodes whose fields a transaction changes.
-#[derive(Debug, Default)]
-pub(crate) struct Changed {
-    /// In the order of first change.
-    pub(crate) inos: Vec<Ino>,
-    /// What those are in the end that it made, and none for those that it drops.
-    pub(crate) images: HashMap<Ino, Option<Node>>,
 }
 
 /// Guards on inodes and entries are below this kind.
@@ -153,7 +138,6 @@ impl Gathered {
                 all.effects(t, txn);
             } else {
                 all.head.look = true;
-                all.changed.push(Changed::default());
             }
         }
         // Names that may replace others are no test of whether these are free.
@@ -165,10 +149,7 @@ impl Gathered {
         all.head.rare |= all.guards.what.iter().any(|what| *what >= FIRST_RARE && *what != ROOM);
         all.head.room = all.guards.what.contains(&ROOM);
         let mut seen = HashSet::new();
-        let is_plain = |c: &Change| c.low == 0 && c.high == ANY_SIZE;
-        all.head.merged = !all.changing.iter().all(|c| is_plain(c) && seen.insert(c.ino));
-        all.puts.extend(all.made.drain(..).map(|(t, node)| Put::new(t, &node)));
-        all.changes.extend(all.changing.drain(..));
+        all.head.merged |= !all.changes.ino.iter().all(|ino| seen.insert(*ino));
         all
     }
 
@@ -243,45 +224,25 @@ impl Gathered {
                 None => self.head.numbers |= !matches!(guard, Guard::Room { .. }),
             }
         }
-        let mut one =
-            One { t, layer: 0, seen: HashSet::new(), fields: HashMap::new(), changed: Changed::default() };
         for effect in &txn.effects {
-            let keys = keys(effect);
-            for key in &keys {
-                if let Key(Part::Inode | Part::Entries, ino, _) = *key
-                    && !made.contains(&Ino(ino))
-                {
-                    self.head.lock.push(int(ino));
-                }
-            }
-            if needs_layer(&one.seen, effect, &keys) {
-                one.layer += 1;
-                one.seen.clear();
-            }
-            one.seen.extend(keys);
-            self.effect(&mut one, effect);
+            self.head.numbers |= matches!(effect, Effect::PutSetting { .. } | Effect::SetCounter { .. });
+            let held = tables::holder(effect).filter(|ino| !made.contains(ino));
+            self.head.lock.extend(held.map(|ino| int(ino.0)));
         }
-        self.head.layers = self.head.layers.max(one.layer as i32 + 1);
-        self.changed.push(one.changed);
+        for (number, layer) in (0..).zip(tables::layers(&txn.effects)) {
+            self.head.layers = self.head.layers.max(number + 1);
+            let t = i64::from(number) << 16 | t;
+            self.drops.extend(layer.drops.iter().map(|ino| Dropping { t, ino: int(ino.0) }));
+            self.puts.extend(layer.puts.iter().map(|node| Put::new(t, node)));
+            self.head.merged |= layer.changes.values().any(|change| change.size != Size::Kept);
+            self.changes.extend(layer.changes.iter().map(|(ino, change)| Change::new(t, *ino, change)));
+            layer.others.iter().for_each(|effect| self.other(t, effect));
+        }
     }
 
-    fn effect(&mut self, one: &mut One, effect: &Effect) {
-        let t = one.layer << 16 | one.t;
-        if let Some(ino) = effect.changed_node() {
-            return self.change(one, ino, effect);
-        }
+    fn other(&mut self, t: i64, effect: &Effect) {
         let name = |name: &[u8]| Some(name.to_vec());
         match effect {
-            Effect::PutNode(node) => {
-                one.changed.images.insert(node.ino, Some(*node));
-                one.fields.insert(node.ino, Fields::Put(self.made.len()));
-                self.made.push((t, *node));
-            }
-            Effect::DropNode { ino } => {
-                one.changed.images.insert(*ino, None);
-                one.fields.remove(ino);
-                self.drops.extend([Dropping { t, ino: int(ino.0) }]);
-            }
             Effect::PutEdge { parent, name, ino, kind } => {
                 let (name, kind) = (name.as_bytes().to_vec(), kind.to_dtype() as i16);
                 self.names.extend([Naming { t, parent: int(parent.0), name, ino: int(ino.0), kind }]);
@@ -338,88 +299,18 @@ impl Gathered {
             }
             Effect::DropSession { session } => self.rest.push(t, 18, &[int(session.0)], None, None),
             Effect::PutSetting { name: key, value } => {
-                self.head.numbers = true;
                 self.rest.push(t, 19, &[], name(key.as_bytes()), name(value.as_bytes()));
             }
             Effect::SetCounter { counter, value } => {
-                self.head.numbers = true;
                 self.rest.push(t, 20, &[int(*value)], name(counter.name().as_bytes()), None);
             }
             Effect::AddUsage { inodes, blocks } => {
                 self.rest.push(t, 21, &[*inodes, *blocks], None, None);
-                // Sizes that change after it are not to be counted before it.
-                one.fields.clear();
             }
-            Effect::SetAccess { .. }
-            | Effect::SetParent { .. }
-            | Effect::AddLinks { .. }
-            | Effect::Touch { .. }
-            | Effect::SetSize { .. }
-            | Effect::Extend { .. } => {}
-        }
-    }
-
-    /// A change of an inode's own fields: to the row that makes it, or to one that changes it.
-    fn change(&mut self, one: &mut One, ino: Ino, effect: &Effect) {
-        if !one.changed.inos.contains(&ino) {
-            one.changed.inos.push(ino);
-        }
-        let image = one.changed.images.get_mut(&ino).and_then(Option::as_mut);
-        let image = image.map(|node| {
-            effect.apply_to(node);
-            *node
-        });
-        let at = match (one.fields.get(&ino), image) {
-            (Some(Fields::Put(at)), Some(node)) => return self.made[*at].1 = node,
-            (Some(Fields::Change(at)), _) => *at,
-            _ => {
-                let t = one.layer << 16 | one.t;
-                self.changing.push(Change { t, ino: int(ino.0), high: ANY_SIZE, ..Change::default() });
-                one.fields.insert(ino, Fields::Change(self.changing.len() - 1));
-                self.changing.len() - 1
-            }
-        };
-        let c = &mut self.changing[at];
-        match effect {
-            Effect::AddLinks { delta, .. } => {
-                c.links += i64::from(*delta);
-                c.least = (c.least + i64::from(*delta)).max(0);
-            }
-            Effect::SetSize { size, .. } => (c.low, c.high) = (int(*size), int(*size)),
-            Effect::Extend { size, .. } => {
-                (c.low, c.high) = (c.low.max(int(*size)), c.high.max(int(*size)));
-            }
-            Effect::Touch { atime, mtime, ctime, .. } => {
-                c.atime = atime.map(|time| time.nanos()).or(c.atime);
-                c.mtime = mtime.map(|time| time.nanos()).or(c.mtime);
-                c.ctime = c.ctime.max(ctime.map(|time| time.nanos()));
-            }
-            Effect::SetParent { parent, .. } => c.parent = Some(int(parent.0)),
-            Effect::SetAccess { access, .. } => {
-                c.mode = Some(access.mode.bits() as i16);
-                (c.uid, c.gid) = (Some(access.uid.into()), Some(access.gid.into()));
-                (c.acl, c.default_acl) = (acl(access.access_acl), acl(access.default_acl));
-                c.rev += 1;
-            }
+            // All that is left is on rows of inodes.
             _ => {}
         }
     }
-}
-
-/// A transaction while its effects are gathered.
-struct One {
-    t: i64,
-    layer: i64,
-    /// What the layer touches so far.
-    seen: HashSet<Key>,
-    fields: HashMap<Ino, Fields>,
-    changed: Changed,
-}
-
-/// Where the row is that says what becomes of an inode's fields.
-enum Fields {
-    Put(usize),
-    Change(usize),
 }
 
 impl Put {
@@ -441,6 +332,35 @@ impl Put {
             rev: int(node.access_rev),
             acl: acl(node.access_acl),
             default_acl: acl(node.default_acl),
+        }
+    }
+}
+
+impl Change {
+    fn new(t: i64, ino: Ino, change: &tables::Change) -> Self {
+        let (low, high) = match change.size {
+            Size::Kept => (0, ANY_SIZE),
+            Size::AtLeast(least) => (int(least), ANY_SIZE),
+            Size::Set(size) => (int(size), int(size)),
+        };
+        let access = change.access;
+        Change {
+            t,
+            ino: int(ino.0),
+            links: change.links,
+            least: change.least_links,
+            low,
+            high,
+            atime: change.atime.map(Time::nanos),
+            mtime: change.mtime.map(Time::nanos),
+            ctime: change.ctime.map(Time::nanos),
+            parent: change.parent.map(|parent| int(parent.0)),
+            mode: access.map(|access| access.mode.bits() as i16),
+            uid: access.map(|access| access.uid.into()),
+            gid: access.map(|access| access.gid.into()),
+            rev: int(change.access_revs),
+            acl: access.and_then(|access| acl(access.access_acl)),
+            default_acl: access.and_then(|access| acl(access.default_acl)),
         }
     }
 }

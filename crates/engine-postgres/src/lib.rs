@@ -15,7 +15,6 @@
 //! | `read`, `scan` | what is asked for, and the facts that answer (crate `tables`) |
 //! | `gather` | the effects and guards of a run, grouped by kind into arrays |
 //! | `columns` | slices and locks as columns and as texts |
-//! | `layers` | which effects of a transaction are applied together |
 //! | `commit` | runs of transactions, and their outcomes |
 //! | `changes` | the stream of changes |
 //! | `error` | one table from an error of the server to an engine error |
@@ -28,7 +27,6 @@ mod connection;
 mod engine;
 mod error;
 mod gather;
-mod layers;
 mod read;
 mod scan;
 mod schema;

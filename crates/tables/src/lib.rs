@@ -1,4 +1,5 @@
-//! What engines on SQL servers share: records out of the rows of an answer. Pure: nothing here talks to a server.
+//! What engines on SQL servers share: records out of the rows of an answer, and effects in the order in which statements
+//! may apply them. Pure: nothing here talks to a server.
 //!
 //! A row of an answer is a *fact*: what it is about, its numbers and its byte strings. What is not in an answer is not
 //! there.
@@ -25,13 +26,16 @@
 //! | `found` | wants answered by facts |
 //! | `page` | ranges answered by facts |
 //! | `part` | what guards and effects have to do with |
+//! | `layer` | which effects may be applied together, and what becomes of an inode's row |
 
 mod fact;
 mod found;
+mod layer;
 mod page;
 mod part;
 
 pub use fact::{Fact, Malformed, Row};
 pub use found::{Found, want};
+pub use layer::{Change, Layer, Size, layers};
 pub use page::{limit, page};
-pub use part::{free, inode, made, named};
+pub use part::{free, holder, inode, made, named};

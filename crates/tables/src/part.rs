@@ -40,3 +40,21 @@ pub fn made(effect: &Effect) -> Option<Ino> {
         _ => None,
     }
 }
+
+/// The inode that an effect is on: it, what it has, or its entries change only under the lock on its row.
+pub fn holder(effect: &Effect) -> Option<Ino> {
+    match effect {
+        Effect::PutNode(node) => Some(node.ino),
+        Effect::DropNode { ino }
+        | Effect::PutEdge { parent: ino, .. }
+        | Effect::DropEdge { parent: ino, .. }
+        | Effect::AppendSlice { ino, .. }
+        | Effect::DropSlices { ino, .. }
+        | Effect::ReplaceRows { ino, .. }
+        | Effect::PutXattr { ino, .. }
+        | Effect::DropXattr { ino, .. }
+        | Effect::PutSymlink { ino, .. }
+        | Effect::PutLocks { ino, .. } => Some(*ino),
+        changed => changed.changed_node(),
+    }
+}
