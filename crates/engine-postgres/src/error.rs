@@ -7,7 +7,7 @@ use std::time::Duration;
 use meta::EngineError;
 use pool::{Asked, Failed, Leaves};
 use tables::Malformed;
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, Severity, SqlState};
 use types::Errno;
 
 /// How far a request had come when it failed.
@@ -76,14 +76,16 @@ impl Failed for Failure {
     ///
     /// | what | kind |
     /// |---|---|
-    /// | the server ended a request that was sent without saying that it rolled it back, or nobody knows | indeterminate if it changes, else transient |
+    /// | nothing, after a request was sent; the server ended the connection (FATAL, PANIC, 57P) or is gone (08, said by a pooler), which it may do after it has committed | indeterminate if it changes, else transient |
+    /// | what makes no sense | indeterminate if the request changes, else permanent |
     /// | the disk is full (53100) | ENOSPC |
     /// | a conflict (40), a unique key that another took (23505), a timeout (57014), too many connections (53), a server that stops or starts (57P), a standby (25006), a function or statement that is gone (42883, 42704, 26000), no connection | transient |
     /// | all else: a password, a privilege, rows nobody here writes | permanent |
     fn engine_error(self, place: &str, asked: Asked) -> EngineError {
         let message = format!("{place}: {}", self.text());
         let (stage, error) = match &self {
-            Failure::Malformed(_) | Failure::Runtime(_) => return EngineError::permanent(message),
+            Failure::Malformed(_) => return asked.not_understood(message),
+            Failure::Runtime(_) => return EngineError::permanent(message),
             Failure::Timeout(stage, _) => (*stage, None),
             Failure::Postgres(stage, error) => (*stage, Some(error)),
         };
@@ -94,11 +96,12 @@ impl Failed for Failure {
                 Stage::Connect | Stage::Prepare => EngineError::transient(message),
             };
         };
-        let code = code.code();
-        match code.get(..2) {
+        let (code, class) = (code.code(), code.code().get(..2));
+        let ends = error.and_then(|error| error.as_db_error()).is_some_and(ends_connection);
+        let may_have_committed = ends || class == Some("08") || class == Some("57") && code != "57014";
+        match class {
+            _ if may_have_committed && stage == Stage::Sent => asked.unanswered(message),
             _ if code == "53100" => EngineError::permanent(message).with_errno(Errno::ENOSPC),
-            // The server may say so after it has committed.
-            Some("57") if code != "57014" && stage == Stage::Sent => asked.unanswered(message),
             Some("08" | "40" | "53" | "57") => EngineError::transient(message),
             _ if ["23505", "25006", "42883", "42704", "26000", "55P03", IN_PARTS].contains(&code) => {
                 EngineError::transient(message)
@@ -117,4 +120,8 @@ impl From<Malformed> for Failure {
 /// Whether the failure is one of the network, which may pass.
 fn is_io(error: &tokio_postgres::Error) -> bool {
     error.is_closed() || error.source().is_none_or(|source| source.is::<io::Error>())
+}
+
+fn ends_connection(error: &DbError) -> bool {
+    matches!(error.parsed_severity(), Some(Severity::Fatal | Severity::Panic))
 }

@@ -325,6 +325,27 @@ fn functions_that_vanish_are_made_again() {
 }
 
 #[test]
+fn an_answer_that_makes_no_sense_leaves_it_open_whether_a_change_happened() {
+    let (engine, place) = empty();
+    commit(&engine, put_dir(2)).unwrap();
+    let named = format!("SELECT proname FROM pg_proc WHERE proname LIKE '{}commit\\_%'", place.prefix());
+    let name = shared().sql(&named);
+    // The server does what it is asked for, and says something else.
+    shared().sql(&format!(
+        "ALTER FUNCTION {name} RENAME TO {name}_done; \
+         CREATE FUNCTION {name}(p {args}) RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE sql AS \
+         'SELECT r.* FROM {name}_done(p) r UNION ALL SELECT 99::smallint, NULL, NULL'",
+        args = name.replace("commit", "args")
+    ));
+    let create = create(2, 10);
+    let error = engine.commit(std::slice::from_ref(&create)).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Indeterminate, "{error}");
+    shared().sql(&format!("DROP FUNCTION {name}; ALTER FUNCTION {name}_done RENAME TO {name}"));
+    assert!(engine.commit(std::slice::from_ref(&create)).unwrap().iter().all(done));
+    assert_eq!(links(&engine, 2), 3, "it happened once");
+}
+
+#[test]
 fn hot_directories_neither_deadlock_nor_conflict() {
     const THREADS: u64 = 6;
     const EACH: u64 = 60;
