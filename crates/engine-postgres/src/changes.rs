@@ -12,7 +12,7 @@ use meta::{Change, Changes, EngineError, Seq, Touched};
 use pool::{Asked, Connect, Failed, poll};
 use types::SessionId;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, get};
 use crate::engine::Shared;
 use crate::error::Failure;
 
@@ -47,13 +47,8 @@ impl LogChanges {
     pub(crate) fn new(shared: &Arc<Shared>) -> Result<Self, EngineError> {
         let mut connection = shared.pool.connector().connect()?;
         let looked = Instant::now();
-        let snapshot = connection
-            .query("SELECT pg_current_snapshot()::text", &[])
-            .and_then(|rows| {
-                let snapshot = rows.first().and_then(|row| row.try_get(0).ok());
-                snapshot.ok_or(Failure::Malformed("no snapshot"))
-            })
-            .map_err(|failure| failure.engine_error(shared.place(), Asked::Look))?;
+        let snapshot = connection.texts("SELECT pg_current_snapshot()::text");
+        let [snapshot] = snapshot.map_err(|failure| failure.engine_error(shared.place(), Asked::Look))?;
         Ok(LogChanges { shared: shared.clone(), connection, look: shared.names.text(LOOK), snapshot, looked })
     }
 
@@ -64,20 +59,17 @@ impl LogChanges {
         let looked = Instant::now();
         let failed = |failure: Failure| failure.engine_error(self.shared.place(), Asked::Look);
         let rows = self.connection.query(&self.look, &[&self.snapshot]).map_err(failed)?;
-        let malformed = |_| failed(Failure::Malformed("a row of the log"));
         let mut news = Vec::with_capacity(rows.len());
-        let mut snapshot = None;
         for row in &rows {
-            snapshot = Some(row.try_get(0).map_err(malformed)?);
-            let Some(seq) = row.try_get::<_, Option<i64>>(1).map_err(malformed)? else { continue };
-            let by = SessionId(row.try_get::<_, i64>(2).map_err(malformed)? as u64);
-            let touched = row.try_get::<_, Option<&[u8]>>(3).map_err(malformed)?.and_then(Touched::decode);
+            self.snapshot = get(row, 0).map_err(failed)?;
+            let Some(seq) = get::<Option<i64>>(row, 1).map_err(failed)? else { continue };
+            let by = SessionId(get::<i64>(row, 2).map_err(failed)? as u64);
+            let touched = get::<Option<&[u8]>>(row, 3).map_err(failed)?.and_then(Touched::decode);
             let Some(touched) = touched else {
                 return Err(EngineError::permanent("the volume was emptied, or its log is damaged"));
             };
             news.push(Change { seq: Seq(seq as u64), by, touched });
         }
-        self.snapshot = snapshot.ok_or_else(|| failed(Failure::Malformed("no snapshot")))?;
         self.looked = looked;
         if let Some(last) = news.last() {
             self.shared.order.heard(last.seq);

@@ -1,60 +1,63 @@
-//! Slices and locks as the functions on the server have them: in columns, and as texts that guards compare.
+//! Arguments of the functions on the server: rows as an array for each column, and texts that guards compare.
 
 use meta::Lock;
-use types::{Ino, Slice, SliceSource};
+use tables::values;
+use tokio_postgres::types::ToSql;
+use types::{AclId, Slice};
 
 use crate::read::int;
 
-pub(crate) fn source(source: &SliceSource) -> Source<'_> {
-    match source {
-        SliceSource::Hole => (None, None, None, None),
-        SliceSource::Inline(data) => (None, None, None, Some(data)),
-        SliceSource::Blocks { id, offset, size } => {
-            (Some(int(id.0)), Some((*offset).into()), Some((*size).into()), None)
+/// Rows of numbers and strings of bytes, an array for each column.
+#[derive(Debug)]
+pub(crate) struct Rows<const NUMBERS: usize, const STRINGS: usize> {
+    numbers: [Vec<Option<i64>>; NUMBERS],
+    strings: [Vec<Option<Vec<u8>>>; STRINGS],
+}
+
+impl<const NUMBERS: usize, const STRINGS: usize> Rows<NUMBERS, STRINGS> {
+    /// Adds a row; the last columns are NULL where no value is left for them.
+    pub(crate) fn push<N: Copy + Into<Option<i64>>>(&mut self, numbers: &[N], strings: &[Option<&[u8]>]) {
+        let (mut numbers, mut strings) = (numbers.iter(), strings.iter());
+        for column in &mut self.numbers {
+            column.push(numbers.next().and_then(|number| (*number).into()));
         }
+        for column in &mut self.strings {
+            column.push(strings.next().and_then(|string| string.map(<[u8]>::to_vec)));
+        }
+    }
+
+    pub(crate) fn args(&self) -> impl Iterator<Item = &(dyn ToSql + Sync)> {
+        let numbers = self.numbers.iter().map(|column| column as &(dyn ToSql + Sync));
+        numbers.chain(self.strings.iter().map(|column| column as &(dyn ToSql + Sync)))
     }
 }
 
-/// Slice, first byte in it, bytes of it; or the data.
-pub(crate) type Source<'a> = (Option<i64>, Option<i64>, Option<i64>, Option<&'a [u8]>);
+impl<const NUMBERS: usize, const STRINGS: usize> Default for Rows<NUMBERS, STRINGS> {
+    fn default() -> Self {
+        Rows { numbers: [const { Vec::new() }; NUMBERS], strings: [const { Vec::new() }; STRINGS] }
+    }
+}
+
+/// An ACL id as columns hold it.
+pub(crate) fn acl(id: AclId) -> Option<Vec<u8>> {
+    values::acl(id).map(Vec::from)
+}
 
 /// The rows as function `failed` writes them, to be compared.
 pub(crate) fn rows_text(rows: &[Slice]) -> String {
-    let number = |n: Option<i64>| n.map(|n| n.to_string()).unwrap_or_default();
     let row = |slice: &Slice| {
-        let (id, offset, size, data) = source(&slice.source);
+        let (numbers, data) = values::slice(slice);
+        let numbers = numbers.map(|number| number.map(|number| int(number).to_string()).unwrap_or_default());
         let hex = |data: &[u8]| data.iter().map(|byte| format!("{byte:02x}")).collect();
-        let data: String = data.map_or("-".to_owned(), hex);
-        [slice.pos.to_string(), slice.len.to_string(), number(id), number(offset), number(size), data]
-            .join(",")
+        format!("{},{}", numbers.join(","), data.map_or("-".to_owned(), hex))
     };
     rows.iter().map(row).collect::<Vec<_>>().join(";")
 }
 
 /// The locks as function `failed` writes them: in the order of the table's keys.
 pub(crate) fn locks_text(locks: &[Lock]) -> String {
-    let mut rows: Vec<[i64; 7]> = locks
-        .iter()
-        .map(|lock| {
-            let [_, first, last, session, owner, kind, exclusive, pid] = lock_numbers(Ino(0), lock);
-            [first, last, session, owner, kind, exclusive, pid]
-        })
-        .collect();
+    let mut rows: Vec<[i64; 7]> = locks.iter().map(|lock| values::lock(lock).map(int)).collect();
     rows.sort_unstable();
     let row = |numbers: &[i64; 7]| numbers.map(|n| n.to_string()).join(",");
     rows.iter().map(row).collect::<Vec<_>>().join(";")
-}
-
-pub(crate) fn lock_numbers(ino: Ino, lock: &Lock) -> [i64; 8] {
-    let owner = lock.owner;
-    [
-        int(ino.0),
-        int(lock.start),
-        int(lock.end),
-        int(owner.session.0),
-        int(owner.owner),
-        owner.kind.number().into(),
-        lock.exclusive.into(),
-        lock.pid.into(),
-    ]
 }

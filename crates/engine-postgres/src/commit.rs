@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use meta::{Effect, EngineError, Guard, Node, Outcome, Seq, Txn, runs};
+use meta::{Effect, EngineError, Facts, Guard, Node, Outcome, Seq, Txn, runs};
 use pool::{Asked, in_parts};
-use tables::{Fact, Found};
+use tables::Found;
 use tokio_postgres::Row;
 use types::Ino;
 
@@ -12,7 +12,7 @@ use crate::connection::Connection;
 use crate::engine::Shared;
 use crate::error::{Failure, IN_PARTS};
 use crate::gather::Gathered;
-use crate::read::{Values, fact};
+use crate::read::fact;
 
 /// The most transactions that one call of the server is asked for.
 const LONGEST_RUN: usize = 1024;
@@ -34,8 +34,7 @@ fn claim(shared: &Shared, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, Engi
         return Ok(txns.iter().map(|_| Outcome::Committed { seq: label, nodes: Vec::new() }).collect());
     }
     let gathered = Gathered::new(txns, false);
-    let mut args = Vec::new();
-    gathered.guards.push_to(&mut args);
+    let args: Vec<_> = gathered.guards.args().collect();
     shared.pool.request(Asked::Look, |connection| {
         let rows = connection.call(&shared.sql.functions, &shared.sql.claim, &args)?;
         outcomes(&rows, txns, label)
@@ -78,63 +77,46 @@ fn call(
     }
 }
 
-/// What became of a transaction.
-#[derive(Clone, Copy)]
-enum Fate {
-    /// It only looked, and its guards hold.
-    Holds,
-    Committed(Seq),
-    Repeated(Seq),
-    /// What its guards looked at has this place.
-    Failed(usize),
-}
-
 fn outcomes(rows: &[Row], run: &[Txn], label: Seq) -> Result<Vec<Outcome>, Failure> {
-    let mut fates = vec![Fate::Holds; run.len()];
-    // What guards that failed looked at, and how changed inodes are left.
-    let mut looked: Vec<Found> = Vec::new();
+    let mut outcomes: Vec<Option<Outcome>> = run.iter().map(|_| None).collect();
+    // How changed inodes are left; transactions of which guards failed, by number, and what these guards looked at.
     let mut left = Found::default();
-    let mut looking = false;
-    let mut set = |place: Option<usize>, fate: Fate| {
-        let place = place.and_then(|place| fates.get_mut(place));
-        *place.ok_or(Failure::Malformed("a transaction that is none"))? = fate;
-        Ok::<_, Failure>(())
-    };
-    let by_id = |fact: &Fact<Values<'_>>| {
-        let id = (fact.number(0)?, fact.number(1)?);
-        Ok::<_, Failure>(run.iter().position(|txn| ((txn.op_id.0 >> 64) as u64, txn.op_id.0 as u64) == id))
-    };
+    let (mut failed, mut looked) = (Vec::new(), Found::default());
     for row in rows {
         let fact = fact(row)?;
         match fact.about {
-            20 => set(by_id(&fact)?, Fate::Committed(Seq(fact.number(2)?)))?,
-            21 => set(by_id(&fact)?, Fate::Repeated(Seq(fact.number(2)?)))?,
-            22 => {
-                looking = true;
-                looked.push(Found::default());
-                for at in 0..fact.row.numbers.len() {
-                    let t = usize::try_from(fact.number(at)?).ok();
-                    set(t.and_then(|t| t.checked_sub(1)), Fate::Failed(looked.len() - 1))?;
-                }
+            20 | 21 => {
+                let id = u128::from(fact.number(0)?) << 64 | u128::from(fact.number(1)?);
+                let place = run.iter().zip(&mut outcomes).find(|(txn, _)| txn.op_id.0 == id);
+                let Some((txn, outcome)) = place else {
+                    return Err(Failure::Malformed("a transaction that is none"));
+                };
+                let is_repeated = fact.about == 21;
+                let nodes = if is_repeated { Vec::new() } else { changed_nodes(txn, &left.nodes) };
+                *outcome = Some(Outcome::Committed { seq: Seq(fact.number(2)?), nodes });
             }
-            23 => looking = false,
-            _ => looked.last_mut().filter(|_| looking).unwrap_or(&mut left).take(&fact)?,
+            22 => failed.extend(fact.row.numbers.iter().flatten()),
+            23 => {
+                for (t, (txn, outcome)) in (1..).zip(run.iter().zip(&mut outcomes)) {
+                    if failed.contains(&t) {
+                        let wants: Vec<_> = txn.guards.iter().map(Guard::want).collect();
+                        let records = looked.answer(&wants);
+                        *outcome = Some(Outcome::Conflict(Facts { seq: label, records }));
+                    }
+                }
+                (failed, looked) = Default::default();
+            }
+            _ if failed.is_empty() => left.take(&fact)?,
+            _ => looked.take(&fact)?,
         }
     }
-    let outcome = |(txn, fate): (&Txn, &Fate)| match *fate {
-        Fate::Holds if !txn.effects.is_empty() => Err(Failure::Malformed("a transaction is not answered")),
-        Fate::Holds => Ok(Outcome::Committed { seq: label, nodes: Vec::new() }),
-        Fate::Repeated(seq) => Ok(Outcome::Committed { seq, nodes: Vec::new() }),
-        Fate::Committed(seq) => Ok(Outcome::Committed { seq, nodes: changed_nodes(txn, &left.nodes) }),
-        Fate::Failed(at) => {
-            let wants: Vec<_> = txn.guards.iter().map(Guard::want).collect();
-            Ok(Outcome::Conflict(meta::Facts {
-                seq: label,
-                records: looked.get(at).map(|looked| looked.answer(&wants)).unwrap_or_default(),
-            }))
-        }
+    let ended = |(txn, outcome): (&Txn, Option<Outcome>)| match outcome {
+        Some(outcome) => Ok(outcome),
+        // It only looked, and its guards hold.
+        None if txn.effects.is_empty() => Ok(Outcome::Committed { seq: label, nodes: Vec::new() }),
+        None => Err(Failure::Malformed("a transaction is not answered")),
     };
-    run.iter().zip(&fates).map(outcome).collect()
+    run.iter().zip(outcomes).map(ended).collect()
 }
 
 /// The inodes that `txn` changed, as it left them: `left` holds those that were there before and still are.

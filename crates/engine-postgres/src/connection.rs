@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{FromSql, ToSql};
 use tokio_postgres::{Client, Error, NoTls, Row, Statement};
 
 use crate::config::Target;
@@ -59,13 +59,23 @@ impl Connection {
 
     /// Runs a statement that has one result, prepared when it is first used here.
     pub(crate) fn query(&mut self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
-        if !self.statements.contains_key(sql) {
-            let prepared = self.drive(Stage::Prepare, |client| client.prepare(sql))?;
-            self.statements.insert(sql.to_owned(), prepared);
-        }
-        let Connection { statements, client, socket, op_timeout, runtime } = self;
-        let Some(statement) = statements.get(sql) else { return Err(Failure::Malformed("no statement")) };
-        drive(runtime, socket, *op_timeout, Stage::Sent, client.query(statement, args))
+        let statement = match self.statements.get(sql) {
+            Some(prepared) => prepared.clone(),
+            None => {
+                let prepared = self.drive(Stage::Prepare, |client| client.prepare(sql))?;
+                self.statements.insert(sql.to_owned(), prepared.clone());
+                prepared
+            }
+        };
+        self.drive(Stage::Sent, |client| client.query(&statement, args))
+    }
+
+    /// The one row that a statement gives; all its columns are texts.
+    pub(crate) fn texts<const N: usize>(&mut self, sql: &str) -> Result<[String; N], Failure> {
+        let rows = self.query(sql, &[])?;
+        let row = rows.first().filter(|row| row.len() == N).ok_or(Failure::Malformed("no row"))?;
+        let texts = (0..N).map(|at| get(row, at)).collect::<Result<Vec<_>, _>>()?;
+        texts.try_into().map_err(|_| Failure::Malformed("no row"))
     }
 
     /// Like [`Connection::query`]; if the statement calls a function that is not there, `functions` make it first.
@@ -84,43 +94,44 @@ impl Connection {
         self.drive(Stage::Sent, |client| client.batch_execute(sql))
     }
 
-    fn drive<'c, T, W>(&'c mut self, stage: Stage, work: impl FnOnce(&'c Client) -> W) -> Result<T, Failure>
+    /// Polls the request and, while it waits, the socket.
+    fn drive<'c, T, W>(
+        &'c mut self,
+        stage: Stage,
+        request: impl FnOnce(&'c Client) -> W,
+    ) -> Result<T, Failure>
     where
         W: Future<Output = Result<T, Error>>,
     {
-        drive(&self.runtime, &mut self.socket, self.op_timeout, stage, work(&self.client))
+        let Connection { client, socket, op_timeout, runtime, .. } = self;
+        let request = request(client);
+        runtime.block_on(async {
+            let mut request = pin!(request);
+            let done = poll_fn(|cx| {
+                if let Poll::Ready(done) = request.as_mut().poll(cx) {
+                    return Poll::Ready(done);
+                }
+                if let Some(Poll::Ready(ended)) = socket.as_mut().map(|socket| socket.as_mut().poll(cx)) {
+                    *socket = None;
+                    ended?;
+                }
+                request.as_mut().poll(cx)
+            });
+            match timeout(*op_timeout, done).await {
+                Ok(done) => done.map_err(|error| Failure::Postgres(stage, error)),
+                Err(_) => Err(Failure::Timeout(stage, *op_timeout)),
+            }
+        })
     }
+}
+
+/// A column of a row, of the type that the statement gives it.
+pub(crate) fn get<'r, T: FromSql<'r>>(row: &'r Row, at: usize) -> Result<T, Failure> {
+    row.try_get(at).map_err(|_| Failure::Malformed("a row of something else"))
 }
 
 fn is_undefined(code: &SqlState) -> bool {
     [SqlState::UNDEFINED_FUNCTION, SqlState::UNDEFINED_OBJECT].contains(code)
-}
-
-/// Polls the request and, while it waits, the socket.
-fn drive<T>(
-    runtime: &Runtime,
-    socket: &mut Socket,
-    op_timeout: Duration,
-    stage: Stage,
-    work: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Failure> {
-    runtime.block_on(async {
-        let mut work = pin!(work);
-        let done = poll_fn(|cx| {
-            if let Poll::Ready(done) = work.as_mut().poll(cx) {
-                return Poll::Ready(done);
-            }
-            if let Some(Poll::Ready(ended)) = socket.as_mut().map(|socket| socket.as_mut().poll(cx)) {
-                *socket = None;
-                ended?;
-            }
-            work.as_mut().poll(cx)
-        });
-        match timeout(op_timeout, done).await {
-            Ok(done) => done.map_err(|error| Failure::Postgres(stage, error)),
-            Err(_) => Err(Failure::Timeout(stage, op_timeout)),
-        }
-    })
 }
 
 impl fmt::Debug for Connection {

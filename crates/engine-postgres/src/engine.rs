@@ -4,18 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use meta::{Changes, Engine, EngineError, Facts, Order, Outcome, Page, Scan, Txn, Want};
-use pool::{Asked, Connect, Failed, OpenError, Pool, Url};
+use pool::{Asked, Connect, OpenError, Pool, Url, check_version};
 use tables::Found;
 
 use crate::changes::LogChanges;
 use crate::commit;
 use crate::config::Target;
-use crate::connection::Args;
 use crate::error::Failure;
 use crate::gather::Gathered;
-use crate::read::{Wants, fact};
-use crate::scan;
-use crate::schema::Names;
+use crate::read::fact;
+use crate::schema::{Names, VERSION};
+use crate::{read, scan};
 
 /// A volume's metadata in a PostgreSQL database.
 #[derive(Debug)]
@@ -43,7 +42,7 @@ pub(crate) struct Sql {
 }
 
 /// The oldest server this works on, as `server_version_num` counts.
-const OLDEST: i32 = 130_000;
+const OLDEST: u32 = 130_000;
 
 impl PostgresEngine {
     /// Opens the volume in the database that `url` names; makes its tables first if `create`.
@@ -55,37 +54,32 @@ impl PostgresEngine {
         let names = Names::new(&params.table_prefix);
         let (name, schema) = (target.name.clone(), target.schema.clone());
         let pool = Pool::new(target, &params);
-        {
-            let mut connection = pool.get()?;
-            let fail = |failure: Failure| failure.engine_error(&name, Asked::Look);
-            let about =
-                "SELECT current_setting('server_version_num')::int, current_setting('server_encoding')";
-            let rows = connection.query(about, &[]).map_err(fail)?;
-            let about = rows.first().and_then(|row| Some((row.try_get(0).ok()?, row.try_get(1).ok()?)));
-            let (version, encoding): (i32, String) =
-                about.ok_or_else(|| fail(Failure::Malformed("no server version")))?;
-            let refuse = |what: String| Err(OpenError::Config(format!("{name}: {what}")));
-            if version < OLDEST {
-                return refuse(format!("the server is older than PostgreSQL 13 ({version})"));
-            }
-            if encoding != "UTF8" {
-                return refuse(format!(
-                    "the database's encoding is {encoding}: make one with ENCODING 'UTF8'"
-                ));
-            }
-            names.prepare(&mut connection, &name, schema.as_deref(), create)?;
+        let [version, number, encoding] = pool.request(Asked::Look, |connection| {
+            connection.texts(
+                "SELECT current_setting('server_version'), current_setting('server_version_num'), \
+                 current_setting('server_encoding')",
+            )
+        })?;
+        let refuse = |what: String| Err(OpenError::Config(format!("{name}: {what}")));
+        if number.parse::<u32>().ok().is_none_or(|number| number < OLDEST) {
+            return refuse(format!("the server is older than PostgreSQL 13 ({version})"));
         }
-        let call = |function: &str, args: usize| {
-            let args: Vec<String> = (1..=args).map(|n| format!("${n}")).collect();
-            names.text(&format!("SELECT fact, numbers, bytes FROM @{function}#({})", args.join(", ")))
-        };
+        if encoding != "UTF8" {
+            return refuse(format!("the database's encoding is {encoding}: make one with ENCODING 'UTF8'"));
+        }
+        let place = format!("at {name} with table_prefix={}", params.table_prefix);
+        let found = || pool.request(Asked::Look, |connection| names.version(connection));
+        if check_version(found()?.as_deref().map(str::as_bytes), VERSION, &place, create)? {
+            pool.request(Asked::Look, |connection| names.make(connection, schema.as_deref()))?;
+            check_version(found()?.as_deref().map(str::as_bytes), VERSION, &place, false)?;
+        }
         let args: Vec<String> = (1..=Gathered::default().args().len()).map(|n| format!("${n}")).collect();
-        let commit = format!("SELECT fact, numbers, bytes FROM @commit#(ROW({})::@args#)", args.join(", "));
+        let call = |function: &str| names.text(&format!("SELECT fact, numbers, bytes FROM {function}"));
         let sql = Sql {
             functions: names.functions(),
-            commit: names.text(&commit),
-            claim: call("claim", 7),
-            read: call("read", 4),
+            commit: call(&format!("@commit#(ROW({})::@args#)", args.join(", "))),
+            claim: call("@claim#($1, $2, $3, $4, $5, $6, $7)"),
+            read: call("@read#($1, $2, $3, $4)"),
         };
         Ok(PostgresEngine {
             shared: Arc::new(Shared { pool, order: Order::default(), names, sql, sent: AtomicU64::new(0) }),
@@ -97,16 +91,17 @@ impl PostgresEngine {
     /// # Errors
     /// Always determinate.
     pub fn server(&self) -> Result<String, EngineError> {
-        let version = self.shared.row("SELECT current_setting('server_version')")?;
-        let number = version.first().and_then(|text| text.split_whitespace().next().map(str::to_owned));
-        Ok(format!("PostgreSQL {}", number.unwrap_or_default()))
+        const VERSION: &str = "SELECT split_part(current_setting('server_version'), ' ', 1)";
+        let [version] = self.shared.pool.request(Asked::Look, |connection| connection.texts(VERSION))?;
+        Ok(format!("PostgreSQL {version}"))
     }
 
     /// What in the server's configuration can lose what was acknowledged, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
         const SETTINGS: &str = "SELECT current_setting('fsync'), current_setting('full_page_writes'), \
                                 current_setting('synchronous_commit'), pg_is_in_recovery()::text";
-        let settings = match self.shared.row(SETTINGS) {
+        let settings = self.shared.pool.request(Asked::Look, |connection| connection.texts::<4>(SETTINGS));
+        let settings = match settings {
             Ok(settings) => settings,
             Err(error) => return vec![format!("the server's settings are unknown: {error}")],
         };
@@ -135,26 +130,16 @@ impl Shared {
         let before = self.sent.fetch_add(txns as u64, Ordering::Relaxed);
         before / 64 != (before + txns as u64) / 64
     }
-
-    /// One row of texts.
-    fn row(&self, sql: &str) -> Result<Vec<String>, EngineError> {
-        self.pool.request(Asked::Look, |connection| {
-            let rows = connection.query(sql, &[])?;
-            let row = rows.first().ok_or(Failure::Malformed("no row"))?;
-            let text = |at| row.try_get(at).map_err(|_| Failure::Malformed("a row of something else"));
-            (0..row.len()).map(text).collect()
-        })
-    }
 }
 
 impl Engine for PostgresEngine {
     fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
         let shared = &self.shared;
         let seq = shared.order.read();
-        let arrays = Wants::new(wants);
+        let arrays = read::wants(wants);
         let records = shared.pool.request(Asked::Look, |connection| {
-            let args: Args<'_> = &[&arrays.what, &arrays.a, &arrays.b, &arrays.x];
-            let rows = connection.call(&shared.sql.functions, &shared.sql.read, args)?;
+            let args: Vec<_> = arrays.args().collect();
+            let rows = connection.call(&shared.sql.functions, &shared.sql.read, &args)?;
             let mut found = Found::default();
             for row in &rows {
                 found.take(&fact(row)?)?;

@@ -1,12 +1,12 @@
 -- What a request calls. @ is the table prefix; # a suffix made from this text, so that clients of several versions each
 -- find their own. A fact is what it is about, its numbers and its byte strings: see read.rs.
 
-CREATE OR REPLACE FUNCTION @blocks#(kind smallint, size bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS $f$
+CREATE OR REPLACE FUNCTION @blocks#(kind bigint, size bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS $f$
     SELECT CASE WHEN kind = 8 THEN size / 4096 + (size % 4096 > 0)::int ELSE 0 END
 $f$;
 
 -- The records that wants ask for; what is not there has no fact. Being STABLE, all of it is of the caller's snapshot.
-CREATE OR REPLACE FUNCTION @read#(p_what smallint[], p_a bigint[], p_b bigint[], p_x bytea[])
+CREATE OR REPLACE FUNCTION @read#(p_what bigint[], p_a bigint[], p_b bigint[], p_x bytea[])
 RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql STABLE AS $f$
 DECLARE
     v_inos bigint[] := '{}';
@@ -86,7 +86,7 @@ BEGIN
 END $f$;
 
 -- The transactions of which a guard does not hold. A guard's kind divided by ten is the want that decides it.
-CREATE OR REPLACE FUNCTION @failed#(g_t bigint[], g_what smallint[], g_a bigint[], g_b bigint[], g_c bigint[],
+CREATE OR REPLACE FUNCTION @failed#(g_t bigint[], g_what bigint[], g_a bigint[], g_b bigint[], g_c bigint[],
                                     g_x bytea[], g_y bytea[])
 RETURNS bigint[] LANGUAGE plpgsql STABLE AS $f$
 DECLARE
@@ -115,20 +115,20 @@ BEGIN
                                             coalesce(o.slice_size::text, ''), coalesce(encode(o.data, 'hex'), '-')), ';'
                                   ORDER BY o.seq)
                 FROM (SELECT r.* FROM @slice r WHERE r.ino = g.a AND r.chunk = g.b ORDER BY r.seq LIMIT g.c) o), '')
-                = convert_from(g.y, 'UTF8')
+                = convert_from(g.x, 'UTF8')
             WHEN 80 THEN (SELECT r.value FROM @setting r WHERE r.name = convert_from(g.x, 'UTF8'))
                 IS NOT DISTINCT FROM convert_from(g.y, 'UTF8')
-            WHEN 90 THEN coalesce((SELECT r.value FROM @counter r WHERE r.name = convert_from(g.x, 'UTF8')), 0) = g.b
+            WHEN 90 THEN coalesce((SELECT r.value FROM @counter r WHERE r.name = convert_from(g.x, 'UTF8')), 0) = g.a
             WHEN 100 THEN (SELECT sum(r.inodes) < g.a AND sum(r.blocks) < g.b FROM @usage r)
             WHEN 110 THEN EXISTS (SELECT FROM @node n WHERE n.ino = g.a) AND coalesce((
                 SELECT string_agg(concat_ws(',', r.first, r.last, r.session, r.owner, r.kind, r.exclusive, r.pid), ';'
                                   ORDER BY r.first, r.last, r.session, r.owner, r.kind)
-                FROM @lock r WHERE r.ino = g.a), '') = convert_from(g.y, 'UTF8')
+                FROM @lock r WHERE r.ino = g.a), '') = convert_from(g.x, 'UTF8')
             END);
 END $f$;
 
 -- Guards alone: one look, no lock.
-CREATE OR REPLACE FUNCTION @claim#(g_t bigint[], g_what smallint[], g_a bigint[], g_b bigint[], g_c bigint[],
+CREATE OR REPLACE FUNCTION @claim#(g_t bigint[], g_what bigint[], g_a bigint[], g_b bigint[], g_c bigint[],
                                    g_x bytea[], g_y bytea[])
 RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql STABLE AS $f$
 DECLARE
@@ -137,14 +137,15 @@ BEGIN
     IF v_failed <> '{}' THEN
         RETURN QUERY SELECT 22::smallint, v_failed, NULL::bytea[];
         RETURN QUERY SELECT r.* FROM @conflict#(v_failed, g_t, g_what, g_a, g_b, g_x) r;
+        RETURN QUERY SELECT 23::smallint, NULL::bigint[], NULL::bytea[];
     END IF;
 END $f$;
 
 -- What the wants of the guards of these transactions ask for.
-CREATE OR REPLACE FUNCTION @conflict#(p_failed bigint[], g_t bigint[], g_what smallint[], g_a bigint[], g_b bigint[], g_x bytea[])
+CREATE OR REPLACE FUNCTION @conflict#(p_failed bigint[], g_t bigint[], g_what bigint[], g_a bigint[], g_b bigint[], g_x bytea[])
 RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE sql STABLE AS $f$
     SELECT r.* FROM (
-        SELECT array_agg((g.what / 10)::smallint), array_agg(g.a), array_agg(g.b), array_agg(g.x)
+        SELECT array_agg(g.what / 10), array_agg(g.a), array_agg(g.b), array_agg(g.x)
         FROM unnest(g_t, g_what, g_a, g_b, g_x) g (t, what, a, b, x) WHERE g.t = ANY (p_failed)) w (what, a, b, x),
         LATERAL @read#(w.what, w.a, w.b, w.x) r
 $f$;
@@ -183,34 +184,40 @@ BEGIN
     END IF;
 END $f$;
 
--- The rarer effects of one layer, each kind in one statement.
 -- The arguments of a commit in one, for PL/pgSQL takes apart each array that is an argument by itself.
 DO $d$ BEGIN
     CREATE TYPE @args# AS (
-        session bigint[], op bigint[], touched bytea[], -- of each transaction; touched is NULL for guards alone
         changing bigint[], -- the transactions that are not guards alone
-        layers int, lock bigint[], rev bigint[], -- inodes, and what each one's access_rev has to be, or NULL
+        layers int,
         numbers boolean, rare boolean, look boolean, fresh boolean, merged boolean, room boolean, careful boolean,
         trim boolean,
         ahead_inodes bigint, ahead_blocks bigint, -- what guards on the room have been tightened by: see meta::runs
-        g_t bigint[], g_what smallint[], g_a bigint[], g_b bigint[], g_c bigint[], g_x bytea[], g_y bytea[],
-        n_t bigint[], n_ino bigint[], n_kind smallint[], n_mode smallint[], n_uid bigint[], n_gid bigint[],
+        session bigint[], op bigint[], touched bytea[], -- of each transaction; touched is NULL for guards alone
+        lock bigint[], rev bigint[], -- inodes, and what each one's access_rev has to be, or NULL
+        -- guards
+        g_t bigint[], g_what bigint[], g_a bigint[], g_b bigint[], g_c bigint[], g_x bytea[], g_y bytea[],
+        -- inodes that are made
+        n_t bigint[], n_ino bigint[], n_kind bigint[], n_mode bigint[], n_uid bigint[], n_gid bigint[],
         n_rdev bigint[], n_nlink bigint[], n_size bigint[], n_atime bigint[], n_mtime bigint[], n_ctime bigint[],
         n_parent bigint[], n_rev bigint[], n_acl bytea[], n_default bytea[],
+        -- what becomes of others: links are added, but not below least; the size is cut to high, then at least low
         c_t bigint[], c_ino bigint[], c_links bigint[], c_least bigint[], c_low bigint[], c_high bigint[],
-        c_atime bigint[], c_mtime bigint[], c_ctime bigint[], c_parent bigint[], c_mode smallint[], c_uid bigint[],
+        c_atime bigint[], c_mtime bigint[], c_ctime bigint[], c_parent bigint[], c_mode bigint[], c_uid bigint[],
         c_gid bigint[], c_rev bigint[], c_acl bytea[], c_default bytea[],
-        e_t bigint[], e_parent bigint[], e_name bytea[], e_ino bigint[], e_kind smallint[],
+        -- names that are put, and that go; inodes that go
+        e_t bigint[], e_parent bigint[], e_ino bigint[], e_kind bigint[], e_name bytea[],
         x_t bigint[], x_parent bigint[], x_name bytea[], d_t bigint[], d_ino bigint[],
-        r_t bigint[], r_what smallint[], r_a bigint[], r_b bigint[], r_c bigint[], r_d bigint[], r_e bigint[],
+        -- the rarer effects: see function rest
+        r_t bigint[], r_what bigint[], r_a bigint[], r_b bigint[], r_c bigint[], r_d bigint[], r_e bigint[],
         r_f bigint[], r_g bigint[], r_h bigint[], r_x bytea[], r_y bytea[]);
 EXCEPTION WHEN duplicate_object THEN NULL;
 END $d$;
 
+-- The rarer effects of one layer, each kind in one statement.
 CREATE OR REPLACE FUNCTION @rest#(p @args#, p_live bigint[])
 RETURNS void LANGUAGE plpgsql AS $f$
 DECLARE
-    v_kinds smallint[];
+    v_kinds bigint[];
     v_slices bigint[];
     v_sizes bigint[];
     v_more_slices bigint[];
@@ -304,8 +311,8 @@ BEGIN
         SET (ino, first, last, exclusive, pid) = (excluded.ino, excluded.first, excluded.last, excluded.exclusive, excluded.pid);
     END IF;
     IF v_kinds && '{13}' THEN -- and no longer
-        DELETE FROM @lock_wait r USING unnest(p.r_t, p.r_what, p.r_d, p.r_e, p.r_f) e (t, what, d, e, f)
-        WHERE e.t = ANY (p_live) AND e.what = 13 AND r.session = e.d AND r.owner = e.e AND r.kind = e.f;
+        DELETE FROM @lock_wait r USING unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c) e (t, what, a, b, c)
+        WHERE e.t = ANY (p_live) AND e.what = 13 AND r.session = e.a AND r.owner = e.b AND r.kind = e.c;
     END IF;
     IF v_kinds && '{14}' THEN -- an ACL is stored
         INSERT INTO @acl (id, text)

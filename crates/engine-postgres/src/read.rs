@@ -3,6 +3,10 @@
 use meta::Want;
 use tables::{Fact, Malformed};
 
+use crate::columns::Rows;
+use crate::connection::get;
+use crate::error::Failure;
+
 /// Numbers and byte strings of a row.
 #[derive(Debug)]
 pub(crate) struct Values<'r> {
@@ -21,43 +25,29 @@ impl tables::Row for Values<'_> {
 }
 
 /// What a row of an answer says.
-pub(crate) fn fact(row: &tokio_postgres::Row) -> Result<Fact<Values<'_>>, Malformed> {
-    let malformed = |_| Malformed("a row that is no fact");
-    let numbers: Option<_> = row.try_get(1).map_err(malformed)?;
-    let bytes: Option<_> = row.try_get(2).map_err(malformed)?;
-    let row_values = Values { numbers: numbers.unwrap_or_default(), bytes: bytes.unwrap_or_default() };
-    Ok(Fact { about: row.try_get(0).map_err(malformed)?, row: row_values })
+pub(crate) fn fact(row: &tokio_postgres::Row) -> Result<Fact<Values<'_>>, Failure> {
+    let (numbers, bytes) = (get::<Option<_>>(row, 1)?, get::<Option<_>>(row, 2)?);
+    let values = Values { numbers: numbers.unwrap_or_default(), bytes: bytes.unwrap_or_default() };
+    Ok(Fact { about: get(row, 0)?, row: values })
 }
 
 /// A number as PostgreSQL stores it; those above `i64::MAX` turn negative and come back unchanged.
-pub(crate) fn int(n: u64) -> i64 {
-    n as i64
+pub(crate) fn int(n: impl Into<i128>) -> i64 {
+    n.into() as i64
 }
 
 /// Wants as arrays: what, two numbers, a name.
-#[derive(Debug, Default)]
-pub(crate) struct Wants {
-    pub(crate) what: Vec<i16>,
-    pub(crate) a: Vec<Option<i64>>,
-    pub(crate) b: Vec<Option<i64>>,
-    pub(crate) x: Vec<Option<Vec<u8>>>,
-}
-
-impl Wants {
-    pub(crate) fn new(wants: &[Want]) -> Self {
-        let mut all = Wants::default();
-        for want in wants {
-            let (b, x) = match want {
-                Want::Entry(_, name) => (None, Some(name.as_bytes().to_vec())),
-                Want::Slices(_, chunk) => (Some(chunk.0), None),
-                Want::Acl(id) => (None, Some(id.to_bytes().to_vec())),
-                _ => (None, None),
-            };
-            all.what.push(tables::want(want));
-            all.a.push(tables::inode(want).map(|ino| int(ino.0)));
-            all.b.push(b.map(int));
-            all.x.push(x);
+pub(crate) fn wants(wants: &[Want]) -> Rows<3, 1> {
+    let mut rows = Rows::default();
+    for want in wants {
+        let what = Some(tables::want(want).into());
+        let ino = tables::inode(want).map(|ino| int(ino.0));
+        match want {
+            Want::Entry(_, name) => rows.push(&[what, ino], &[Some(name.as_bytes())]),
+            Want::Slices(_, chunk) => rows.push(&[what, ino, Some(int(chunk.0))], &[]),
+            Want::Acl(id) => rows.push(&[what], &[Some(&id.to_bytes())]),
+            _ => rows.push(&[what, ino], &[]),
         }
-        all
     }
+    rows
 }

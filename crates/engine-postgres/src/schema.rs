@@ -1,7 +1,5 @@
 //! The tables (`schema.sql`) and functions (`functions.sql`), and the version that says which of them there are.
 
-use pool::{Asked, Failed, OpenError, check_version};
-
 use crate::connection::Connection;
 use crate::error::Failure;
 
@@ -44,44 +42,31 @@ impl Names {
         ))
     }
 
-    /// Brings the database to [`VERSION`], from nothing if `create`.
-    ///
-    /// # Errors
-    /// [`OpenError::Missing`] where there are no tables unless `create`, [`OpenError::Newer`] for a version above
-    /// [`VERSION`].
-    pub(crate) fn prepare(
-        &self,
-        connection: &mut Connection,
-        name: &str,
-        schema: Option<&str>,
-        create: bool,
-    ) -> Result<(), OpenError> {
-        let fail = |failure: Failure| OpenError::Engine(failure.engine_error(name, Asked::Look));
-        let place = format!("at {name} with table_prefix={}", self.prefix);
-        let known = "SELECT to_regclass('@layout') IS NOT NULL AS there";
-        let there = |connection: &mut Connection| -> Result<bool, Failure> {
-            let rows = connection.query(&self.text(known), &[])?;
-            rows.first().and_then(|row| row.try_get(0).ok()).ok_or(Failure::Malformed("no table name"))
-        };
-        if !there(connection).map_err(fail)? {
-            check_version(None, VERSION, &place, create)?;
-            let schema =
-                schema.map(|schema| format!("CREATE SCHEMA IF NOT EXISTS {schema};")).unwrap_or_default();
-            let tables = self.text(&format!(
-                "BEGIN; {LOCK}; {schema} {TABLES} {ROWS}; INSERT INTO @layout VALUES ({VERSION}); COMMIT"
-            ));
+    /// The version of the tables, in decimal digits; `None` where there are none.
+    pub(crate) fn version(&self, connection: &mut Connection) -> Result<Option<String>, Failure> {
+        let [there] = connection.texts(&self.text("SELECT (to_regclass('@layout') IS NOT NULL)::text"))?;
+        if there != "true" {
+            return Ok(None);
+        }
+        let [version] = connection.texts(&self.text("SELECT version::text FROM @layout"))?;
+        Ok(Some(version))
+    }
+
+    /// Makes the tables, in `schema` if it is named.
+    pub(crate) fn make(&self, connection: &mut Connection, schema: Option<&str>) -> Result<(), Failure> {
+        let schema = schema.map(|schema| format!("CREATE SCHEMA IF NOT EXISTS {schema};"));
+        let made = connection.batch(&self.text(&format!(
+            "BEGIN; {LOCK}; {} {TABLES} {ROWS}; INSERT INTO @layout VALUES ({VERSION}); COMMIT",
+            schema.unwrap_or_default()
+        )));
+        if made.is_err() {
+            connection.batch("ROLLBACK")?;
             // Another client may have made them just now.
-            if let Err(failure) = connection.batch(&tables) {
-                connection.batch("ROLLBACK").map_err(fail)?;
-                if !there(connection).map_err(fail)? {
-                    return Err(fail(failure));
-                }
+            if self.version(connection)?.is_none() {
+                return made;
             }
         }
-        let rows = connection.query(&self.text("SELECT version::text FROM @layout"), &[]).map_err(fail)?;
-        let found: Option<&str> = rows.first().and_then(|row| row.try_get(0).ok());
-        let found = found.ok_or_else(|| fail(Failure::Malformed("no version in table layout")))?;
-        check_version(Some(found.as_bytes()), VERSION, &place, create).map(drop)
+        Ok(())
     }
 }
 

@@ -244,7 +244,10 @@ mod tests {
         let layers = layers(&effects);
         let [layer] = &layers[..] else { panic!("{layers:?}") };
         assert_eq!(layer.puts, [Node { nlink: 5, ..node(7) }]);
-        assert_eq!(layer.changes.iter().map(|(ino, change)| (ino.0, change.links)).collect::<Vec<_>>(), [(2, 2)]);
+        assert_eq!(
+            layer.changes.iter().map(|(ino, change)| (ino.0, change.links)).collect::<Vec<_>>(),
+            [(2, 2)]
+        );
         assert_eq!(layer.others, [&effects[1]]);
     }
 

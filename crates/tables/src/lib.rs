@@ -1,5 +1,5 @@
-//! What engines on SQL servers share: records out of the rows of an answer, and effects in the order in which statements
-//! may apply them. Pure: nothing here talks to a server.
+//! What engines on SQL servers share: records out of the rows of an answer and back, and effects in the order in which
+//! statements may apply them. Pure: nothing here talks to a server.
 //!
 //! A row of an answer is a *fact*: what it is about, its numbers and its byte strings. What is not in an answer is not
 //! there.
@@ -22,7 +22,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `fact` | the values of a fact |
+//! | `fact`, `values` | the values of a fact; those of a record |
 //! | `found` | wants answered by facts |
 //! | `page` | ranges answered by facts |
 //! | `part` | what guards and effects have to do with |
@@ -33,6 +33,7 @@ mod found;
 mod layer;
 mod page;
 mod part;
+pub mod values;
 
 pub use fact::{Fact, Malformed, Row};
 pub use found::{Found, want};

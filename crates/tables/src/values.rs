@@ -1,0 +1,128 @@
+//! The values of records, as columns hold them: the way back of what facts say, in their order.
+//!
+//! Numbers have 64 bits, some with a sign and some without; an engine whose columns all have one stores the same bits.
+
+use meta::{Lock, Node};
+use types::{AclId, Slice, SliceSource};
+
+/// The numbers of an inode.
+pub fn node(node: &Node) -> [i128; 13] {
+    [
+        node.ino.0.into(),
+        node.kind.to_dtype().into(),
+        node.mode.bits().into(),
+        node.uid.into(),
+        node.gid.into(),
+        node.rdev.into(),
+        node.nlink.into(),
+        node.size.into(),
+        node.atime.nanos().into(),
+        node.mtime.nanos().into(),
+        node.ctime.nanos().into(),
+        node.parent.0.into(),
+        node.access_rev.into(),
+    ]
+}
+
+/// An ACL's id, of which there is none for no ACL.
+pub fn acl(id: AclId) -> Option<[u8; 16]> {
+    (!id.is_none()).then(|| id.to_bytes())
+}
+
+/// The numbers of a chunk's row behind inode and chunk: pos, len, slice, slice_off, slice_size; and its data.
+pub fn slice(slice: &Slice) -> ([Option<i128>; 5], Option<&[u8]>) {
+    let (blocks, data) = match &slice.source {
+        SliceSource::Hole => ([None; 3], None),
+        SliceSource::Inline(data) => ([None; 3], Some(&data[..])),
+        SliceSource::Blocks { id, offset, size } => {
+            ([id.0.into(), (*offset).into(), (*size).into()].map(Some), None)
+        }
+    };
+    let [id, offset, size] = blocks;
+    ([Some(slice.pos.into()), Some(slice.len.into()), id, offset, size], data)
+}
+
+/// The numbers of a lock behind its inode.
+pub fn lock(lock: &Lock) -> [i128; 7] {
+    let owner = lock.owner;
+    [
+        lock.start.into(),
+        lock.end.into(),
+        owner.session.0.into(),
+        owner.owner.into(),
+        owner.kind.number().into(),
+        lock.exclusive.into(),
+        lock.pid.into(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use meta::{LockKind, LockOwner, Record, Want};
+    use types::{ChunkIndex, FileType, Ino, Mode, SessionId, SliceId, Time};
+
+    use super::*;
+    use crate::{Fact, Found, Malformed, Row};
+
+    struct Values(Vec<Option<i128>>, Vec<Option<Vec<u8>>>);
+
+    impl Row for Values {
+        fn number(&self, at: usize) -> Result<Option<i64>, Malformed> {
+            Ok(self.0.get(at).copied().flatten().map(|number| number as i64))
+        }
+
+        fn bytes(&self, at: usize) -> Result<Option<&[u8]>, Malformed> {
+            Ok(self.1.get(at).and_then(Option::as_deref))
+        }
+    }
+
+    #[test]
+    fn facts_of_these_values_are_the_records() {
+        let inode = Node {
+            ino: Ino(u64::MAX),
+            kind: FileType::Symlink,
+            mode: Mode::new(0o4711),
+            uid: 1,
+            gid: u32::MAX,
+            rdev: 3,
+            nlink: 4,
+            size: 5,
+            atime: Time::from_nanos(-6),
+            mtime: Time::from_nanos(7),
+            ctime: Time::from_nanos(8),
+            access_acl: AclId::from_bytes([9; 16]),
+            default_acl: AclId::NONE,
+            parent: Ino(10),
+            access_rev: 11,
+        };
+        let owner = LockOwner { session: SessionId(3), owner: u64::MAX, kind: LockKind::Flock };
+        let held = Lock { start: 1, end: u64::MAX, owner, exclusive: true, pid: 4 };
+        let sources = [
+            SliceSource::Hole,
+            SliceSource::Inline(b""[..].into()),
+            SliceSource::Blocks { id: SliceId(1 << 63), offset: 2, size: 3 },
+        ];
+        let rows = sources.map(|source| Slice { pos: 1, len: 2, source });
+
+        let mut found = Found::default();
+        let mut take = |about, numbers: Vec<Option<i128>>, strings: &[Option<&[u8]>]| {
+            let strings = strings.iter().map(|string| string.map(<[u8]>::to_vec)).collect();
+            found.take(&Fact { about, row: Values(numbers, strings) }).unwrap();
+        };
+        let acls = [acl(inode.access_acl), acl(inode.default_acl)];
+        take(1, node(&inode).map(Some).into(), &acls.each_ref().map(|id| id.as_ref().map(|id| &id[..])));
+        for row in &rows {
+            let (numbers, data) = slice(row);
+            take(6, [&[Some(7), Some(0)], &numbers[..]].concat(), &[data]);
+        }
+        take(11, [&[7], &lock(&held)[..]].concat().into_iter().map(Some).collect(), &[]);
+        let wants = [Want::Node(inode.ino), Want::Slices(Ino(7), ChunkIndex(0)), Want::Locks(Ino(7))];
+        let expected = [
+            Record::Node(inode.ino, Some(inode)),
+            Record::Acl(inode.access_acl, None),
+            Record::Slices(Ino(7), ChunkIndex(0), rows.into()),
+            Record::Locks(Ino(7), [held].into()),
+        ];
+        assert_eq!(found.answer(&wants), expected);
+    }
+}
