@@ -276,7 +276,7 @@ fn plans_made_for_empty_tables_read_no_more_rows_when_these_are_full() {
     let (mut next, mut commits) = (100, 0);
     for round in 0..60 {
         // Some change two inodes once, some one inode several times, and some look at what is there.
-        let mut txns: Vec<Txn> = (0..10).map(|at| create(10 + (at & round % 2), next + at)).collect();
+        let mut txns: Vec<Txn> = (0..10).map(|at| create(10 + (at & (round % 2)), next + at)).collect();
         for txn in &mut txns {
             for effect in &mut txn.effects {
                 if let Effect::PutNode(node) = effect {
