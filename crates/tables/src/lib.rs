@@ -25,6 +25,7 @@
 //! | `fact`, `values` | the values of a fact; those of a record |
 //! | `found` | wants answered by facts |
 //! | `page` | ranges answered by facts |
+//! | `table`, `scan` | the tables whose rows are facts; ranges of them as statements |
 //! | `part` | what guards and effects have to do with |
 //! | `layer` | which effects may be applied together, and what becomes of an inode's row |
 
@@ -33,6 +34,8 @@ mod found;
 mod layer;
 mod page;
 mod part;
+mod scan;
+mod table;
 pub mod values;
 
 pub use fact::{Fact, Malformed, Row};
@@ -40,3 +43,5 @@ pub use found::{Found, want};
 pub use layer::{Change, Layer, Size, layers};
 pub use page::{limit, page};
 pub use part::{free, holder, inode, made, named};
+pub use scan::{Arg, Select, select};
+pub use table::Table;

@@ -1,0 +1,65 @@
+//! The tables whose rows are facts.
+
+/// A table, and the columns of the numbers and byte strings of the fact that a row of it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Table {
+    pub fact: i16,
+    pub name: &'static str,
+    pub numbers: &'static [&'static str],
+    /// Also strings of characters.
+    pub strings: &'static [&'static str],
+}
+
+const fn table(
+    fact: i16,
+    name: &'static str,
+    numbers: &'static [&'static str],
+    strings: &'static [&'static str],
+) -> Table {
+    Table { fact, name, numbers, strings }
+}
+
+impl Table {
+    pub const NODE: Table = table(
+        1,
+        "node",
+        &[
+            "ino",
+            "kind",
+            "mode",
+            "uid",
+            "gid",
+            "rdev",
+            "nlink",
+            "size",
+            "atime",
+            "mtime",
+            "ctime",
+            "parent",
+            "access_rev",
+        ],
+        &["access_acl", "default_acl"],
+    );
+    pub const EDGE: Table = table(2, "edge", &["parent", "ino", "kind"], &["name"]);
+    pub const XATTR: Table = table(4, "xattr", &["ino"], &["name", "value"]);
+    pub const SYMLINK: Table = table(5, "symlink", &["ino"], &["target"]);
+    /// Without the place of the row in its chunk.
+    pub const SLICE: Table =
+        table(6, "slice", &["ino", "chunk", "pos", "len", "slice", "slice_off", "slice_size"], &["data"]);
+    pub const ACL: Table = table(7, "acl", &[], &["id", "text"]);
+    pub const SETTING: Table = table(8, "setting", &[], &["name", "value"]);
+    pub const COUNTER: Table = table(9, "counter", &["value"], &["name"]);
+    pub const LOCK: Table =
+        table(11, "lock", &["ino", "first", "last", "session", "owner", "kind", "exclusive", "pid"], &[]);
+    pub const LOCK_WAIT: Table = Table { fact: 12, name: "lock_wait", ..Table::LOCK };
+    pub const SESSION: Table =
+        table(13, "session", &["id", "pid", "since", "heartbeat"], &["host", "mountpoint"]);
+    pub const ORPHAN: Table = table(14, "orphan", &["session", "ino"], &[]);
+    pub const GARBAGE: Table = table(15, "garbage", &["slice", "size"], &[]);
+    pub const SHARED: Table = table(16, "shared", &["slice", "extra"], &[]);
+
+    /// The columns of its numbers, and behind them those of its strings.
+    pub fn columns(&self) -> impl Iterator<Item = &'static str> + Clone + use<> {
+        self.numbers.iter().chain(self.strings).copied()
+    }
+}
