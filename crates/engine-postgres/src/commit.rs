@@ -8,9 +8,8 @@ use tables::Found;
 use tokio_postgres::Row;
 use types::Ino;
 
-use crate::connection::Connection;
 use crate::engine::Shared;
-use crate::error::{Failure, IN_PARTS};
+use crate::error::Failure;
 use crate::gather::Gathered;
 use crate::read::fact;
 
@@ -42,8 +41,14 @@ fn claim(shared: &Shared, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, Engi
 }
 
 fn commit_run(shared: &Shared, run: &[Txn], label: Seq) -> Result<Vec<Outcome>, EngineError> {
+    // Nothing where the server wants a run in parts, and a single transaction with care.
     let commit = |gathered: &Gathered| {
-        shared.pool.request(Asked::Change, |connection| call(shared, connection, run, gathered, label))
+        shared.pool.request(Asked::Change, |connection| {
+            match connection.call(&shared.sql.functions, &shared.sql.commit, &gathered.args()) {
+                Err(failure) if failure.wants_parts() && !gathered.head.careful => Ok(None),
+                rows => outcomes(&rows?, run, label).map(Some),
+            }
+        })
     };
     let mut gathered = Gathered::new(run, false);
     gathered.head.trim = shared.is_time_to_trim(run.len());
@@ -58,23 +63,6 @@ fn commit_run(shared: &Shared, run: &[Txn], label: Seq) -> Result<Vec<Outcome>, 
     }
     // The halves, and of those that are not wanted either the halves again.
     in_parts(run.chunks(run.len().div_ceil(2)), |half| commit_run(shared, half, label))
-}
-
-/// One call for a run; `None` if the server wants it in parts, and a single transaction with care.
-fn call(
-    shared: &Shared,
-    connection: &mut Connection,
-    run: &[Txn],
-    gathered: &Gathered,
-    label: Seq,
-) -> Result<Option<Vec<Outcome>>, Failure> {
-    match connection.call(&shared.sql.functions, &shared.sql.commit, &gathered.args()) {
-        Ok(rows) => outcomes(&rows, run, label).map(Some),
-        Err(failure) if !gathered.head.careful && failure.code().is_some_and(|c| c.code() == IN_PARTS) => {
-            Ok(None)
-        }
-        Err(failure) => Err(failure),
-    }
 }
 
 fn outcomes(rows: &[Row], run: &[Txn], label: Seq) -> Result<Vec<Outcome>, Failure> {
@@ -95,7 +83,7 @@ fn outcomes(rows: &[Row], run: &[Txn], label: Seq) -> Result<Vec<Outcome>, Failu
                 let nodes = if is_repeated { Vec::new() } else { changed_nodes(txn, &left.nodes) };
                 *outcome = Some(Outcome::Committed { seq: Seq(fact.number(2)?), nodes });
             }
-            22 => failed.extend(fact.row.numbers.iter().flatten()),
+            22 => failed.extend(fact.row.0.iter().flatten()),
             23 => {
                 for (t, (txn, outcome)) in (1..).zip(run.iter().zip(&mut outcomes)) {
                     if failed.contains(&t) {

@@ -30,15 +30,19 @@ pub(crate) enum Failure {
 }
 
 /// What `functions.sql` raises where a run has to be sent in parts, and a single transaction with care.
-pub(crate) const IN_PARTS: &str = "LM001";
+const IN_PARTS: &str = "LM001";
 
 impl Failure {
     /// What the server said, if it was the server that failed.
-    pub(crate) fn code(&self) -> Option<&SqlState> {
+    fn code(&self) -> Option<&SqlState> {
         match self {
             Failure::Postgres(_, error) => error.code(),
             _ => None,
         }
+    }
+
+    pub(crate) fn wants_parts(&self) -> bool {
+        self.code().is_some_and(|code| code.code() == IN_PARTS)
     }
 
     fn text(&self) -> String {
@@ -68,8 +72,8 @@ impl Failed for Failure {
             SqlState::QUERY_CANCELED,
             SqlState::DISK_FULL,
         ];
-        let is_clean = |code: &SqlState| code.code() == IN_PARTS || clean.contains(code);
-        if self.code().is_some_and(is_clean) { Leaves::Connection } else { Leaves::NoServer }
+        let is_clean = self.wants_parts() || self.code().is_some_and(|code| clean.contains(code));
+        if is_clean { Leaves::Connection } else { Leaves::NoServer }
     }
 
     /// The one table from a failure to an [`EngineError`].

@@ -1,34 +1,19 @@
 //! Wants as arrays, and facts out of rows. What a fact holds is in the table at the head of the crate `tables`.
 
 use meta::Want;
-use tables::{Fact, Malformed};
+use tables::Fact;
 
 use crate::columns::Rows;
 use crate::connection::get;
 use crate::error::Failure;
 
 /// Numbers and byte strings of a row.
-#[derive(Debug)]
-pub(crate) struct Values<'r> {
-    pub(crate) numbers: Vec<Option<i64>>,
-    bytes: Vec<Option<&'r [u8]>>,
-}
-
-impl tables::Row for Values<'_> {
-    fn number(&self, at: usize) -> Result<Option<i64>, Malformed> {
-        Ok(self.numbers.get(at).copied().flatten())
-    }
-
-    fn bytes(&self, at: usize) -> Result<Option<&[u8]>, Malformed> {
-        Ok(self.bytes.get(at).copied().flatten())
-    }
-}
+pub(crate) type Values<'r> = (Vec<Option<i64>>, Vec<Option<&'r [u8]>>);
 
 /// What a row of an answer says.
 pub(crate) fn fact(row: &tokio_postgres::Row) -> Result<Fact<Values<'_>>, Failure> {
     let (numbers, bytes) = (get::<Option<_>>(row, 1)?, get::<Option<_>>(row, 2)?);
-    let values = Values { numbers: numbers.unwrap_or_default(), bytes: bytes.unwrap_or_default() };
-    Ok(Fact { about: get(row, 0)?, row: values })
+    Ok(Fact { about: get(row, 0)?, row: (numbers.unwrap_or_default(), bytes.unwrap_or_default()) })
 }
 
 /// A number as PostgreSQL stores it; those above `i64::MAX` turn negative and come back unchanged.

@@ -23,6 +23,17 @@ pub trait Row {
     fn bytes(&self, at: usize) -> Result<Option<&[u8]>, Malformed>;
 }
 
+/// A row that comes as its numbers and its byte strings.
+impl<B: AsRef<[u8]>> Row for (Vec<Option<i64>>, Vec<Option<B>>) {
+    fn number(&self, at: usize) -> Result<Option<i64>, Malformed> {
+        Ok(self.0.get(at).copied().flatten())
+    }
+
+    fn bytes(&self, at: usize) -> Result<Option<&[u8]>, Malformed> {
+        Ok(self.1.get(at).and_then(Option::as_ref).map(AsRef::as_ref))
+    }
+}
+
 /// A row, and what it is about.
 #[derive(Clone, Copy, Debug)]
 pub struct Fact<R> {

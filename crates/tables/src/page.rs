@@ -117,25 +117,11 @@ mod tests {
 
     use super::*;
 
-    #[derive(Debug, Default)]
-    struct Line(Vec<Option<i64>>, Vec<Option<Vec<u8>>>);
+    type Line = (Vec<Option<i64>>, Vec<Option<&'static str>>);
 
-    impl Row for Line {
-        fn number(&self, at: usize) -> Result<Option<i64>, Malformed> {
-            Ok(self.0.get(at).copied().flatten())
-        }
-
-        fn bytes(&self, at: usize) -> Result<Option<&[u8]>, Malformed> {
-            Ok(self.1.get(at).and_then(Option::as_deref))
-        }
-    }
-
-    fn fact(about: i16, numbers: &[i64], strings: &[&str]) -> Fact<Line> {
+    fn fact(about: i16, numbers: &[i64], strings: &[&'static str]) -> Fact<Line> {
         let numbers = numbers.iter().copied().map(Some).collect();
-        Fact {
-            about,
-            row: Line(numbers, strings.iter().map(|text| Some(text.as_bytes().to_vec())).collect()),
-        }
+        Fact { about, row: (numbers, strings.iter().copied().map(Some).collect()) }
     }
 
     #[test]

@@ -62,19 +62,7 @@ mod tests {
     use types::{ChunkIndex, FileType, Ino, Mode, SessionId, SliceId, Time};
 
     use super::*;
-    use crate::{Fact, Found, Malformed, Row};
-
-    struct Values(Vec<Option<i128>>, Vec<Option<Vec<u8>>>);
-
-    impl Row for Values {
-        fn number(&self, at: usize) -> Result<Option<i64>, Malformed> {
-            Ok(self.0.get(at).copied().flatten().map(|number| number as i64))
-        }
-
-        fn bytes(&self, at: usize) -> Result<Option<&[u8]>, Malformed> {
-            Ok(self.1.get(at).and_then(Option::as_deref))
-        }
-    }
+    use crate::{Fact, Found};
 
     #[test]
     fn facts_of_these_values_are_the_records() {
@@ -106,8 +94,8 @@ mod tests {
 
         let mut found = Found::default();
         let mut take = |about, numbers: Vec<Option<i128>>, strings: &[Option<&[u8]>]| {
-            let strings = strings.iter().map(|string| string.map(<[u8]>::to_vec)).collect();
-            found.take(&Fact { about, row: Values(numbers, strings) }).unwrap();
+            let numbers = numbers.into_iter().map(|number| number.map(|number| number as i64));
+            found.take(&Fact { about, row: (numbers.collect(), strings.to_vec()) }).unwrap();
         };
         let acls = [acl(inode.access_acl), acl(inode.default_acl)];
         take(1, node(&inode).map(Some).into(), &acls.each_ref().map(|id| id.as_ref().map(|id| &id[..])));
