@@ -2,12 +2,15 @@
 //!
 //! A few commits are under way at a time. Who comes meanwhile waits, and when one ends, the longest waiter takes along all
 //! that may be committed together with it. So one caller alone never waits, and many that create in one directory do not
-//! queue for its row one round trip each.
+//! queue for its row one round trip each. What changes an inode that a commit under way changes as well would wait for
+//! that at the server, and with it all that went along: so others go first, if there are any.
 //!
 //! Lock order: the queue's lock alone, never across a request to the inner engine.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use types::Ino;
 
 use crate::engine::{Changes, Engine, EngineError, ErrorKind, Outcome};
 use crate::record::{Facts, Page, Scan, Want};
@@ -26,6 +29,8 @@ pub struct Batching<E> {
 #[derive(Debug, Default)]
 struct Queue {
     under_way: usize,
+    /// The inodes that commits under way change, and how many of these do.
+    busy: HashMap<Ino, usize>,
     waiting: VecDeque<Arc<Caller>>,
 }
 
@@ -33,6 +38,8 @@ struct Queue {
 #[derive(Debug)]
 struct Caller {
     txns: Vec<Txn>,
+    /// The inodes that they change.
+    inos: Vec<Ino>,
     turn: Mutex<Turn>,
     came: Condvar,
 }
@@ -64,14 +71,20 @@ impl<E: Engine> Batching<E> {
         let mut queue = lock(&self.queue);
         if queue.under_way < self.lanes {
             queue.under_way += 1;
+            let inos = changed(txns);
+            queue.begin(&inos);
             drop(queue);
-            let lane = Lane(&self.queue);
+            let lane = Lane { queue: &self.queue, inos };
             let answer = self.inner.commit(txns);
             drop(lane);
             return answer;
         }
-        let caller =
-            Arc::new(Caller { txns: txns.to_vec(), turn: Mutex::new(Turn::Waits), came: Condvar::new() });
+        let caller = Arc::new(Caller {
+            txns: txns.to_vec(),
+            inos: changed(txns),
+            turn: Mutex::new(Turn::Waits),
+            came: Condvar::new(),
+        });
         queue.waiting.push_back(Arc::clone(&caller));
         drop(queue);
         let mut turn = lock(&caller.turn);
@@ -83,17 +96,20 @@ impl<E: Engine> Batching<E> {
             }
         }
         drop(turn);
-        self.lead(&caller.txns)
+        self.lead(&caller)
     }
 
     /// Commits a caller's transactions, and with them those of others that wait.
-    fn lead(&self, own: &[Txn]) -> Answer {
-        let lane = Lane(&self.queue);
+    fn lead(&self, own: &Caller) -> Answer {
+        let mut lane = Lane { queue: &self.queue, inos: own.inos.clone() };
         let mut run = Run::default();
-        let mut batch: Vec<Txn> = own.to_vec();
+        let mut batch: Vec<Txn> = own.txns.clone();
         let joins = batch.iter().all(|txn| run.admit(txn));
-        let others =
-            if joins { take_along(&mut lock(&self.queue), &mut run, &mut batch) } else { Vec::new() };
+        let mut queue = lock(&self.queue);
+        let others = if joins { queue.take_along(own, &mut run, &mut batch) } else { Vec::new() };
+        lane.inos.extend(others.iter().flat_map(|other| &other.inos));
+        queue.begin(&lane.inos);
+        drop(queue);
         let mut answer = self.inner.commit(&batch);
         // One that the engine can never commit must not be the others' failure.
         let refused = ErrorKind::Determinate { transient: false };
@@ -101,7 +117,7 @@ impl<E: Engine> Batching<E> {
             for other in others {
                 other.tell(Turn::Done(self.inner.commit(&other.txns)));
             }
-            return self.inner.commit(own);
+            return self.inner.commit(&own.txns);
         }
         drop(lane);
         // Each gets its part from the end of what is left.
@@ -116,29 +132,61 @@ impl<E: Engine> Batching<E> {
     }
 }
 
-/// Takes callers out of the queue whose transactions may go along, and adds these to the batch.
-fn take_along(queue: &mut Queue, run: &mut Run, batch: &mut Vec<Txn>) -> Vec<Arc<Caller>> {
-    let mut taken = Vec::new();
-    queue.waiting.retain(|caller| {
-        // A caller with several transactions is rare, and a part of it admitted bars no more than itself.
-        let fits =
-            batch.len() + caller.txns.len() <= MAX_BATCH && caller.txns.iter().all(|txn| run.admit(txn));
-        if fits {
-            batch.extend_from_slice(&caller.txns);
-            taken.push(Arc::clone(caller));
+impl Queue {
+    /// Takes callers out of the queue whose transactions may go along with those of `own`, and adds these to the batch.
+    fn take_along(&mut self, own: &Caller, run: &mut Run, batch: &mut Vec<Txn>) -> Vec<Arc<Caller>> {
+        let mut taken = Vec::new();
+        let busy = &self.busy;
+        let waits_anyway = own.meets(busy);
+        self.waiting.retain(|caller| {
+            // A caller with several transactions is rare, and a part of it admitted bars no more than itself.
+            let fits = (waits_anyway || !caller.meets(busy))
+                && batch.len() + caller.txns.len() <= MAX_BATCH
+                && caller.txns.iter().all(|txn| run.admit(txn));
+            if fits {
+                batch.extend_from_slice(&caller.txns);
+                taken.push(Arc::clone(caller));
+            }
+            !fits
+        });
+        taken
+    }
+
+    fn begin(&mut self, inos: &[Ino]) {
+        for ino in inos {
+            *self.busy.entry(*ino).or_default() += 1;
         }
-        !fits
-    });
-    taken
+    }
+
+    fn end(&mut self, inos: &[Ino]) {
+        for ino in inos {
+            if let Some(commits) = self.busy.get_mut(ino) {
+                *commits -= 1;
+                if *commits == 0 {
+                    self.busy.remove(ino);
+                }
+            }
+        }
+    }
 }
 
-/// The right to have a commit under way; whoever has waited longest gets it next.
-struct Lane<'a>(&'a Mutex<Queue>);
+fn changed(txns: &[Txn]) -> Vec<Ino> {
+    txns.iter().flat_map(Txn::changed_nodes).collect()
+}
+
+/// The right to have a commit under way, which changes `inos`. Next gets it who has waited longest of those that meet no
+/// other commit, or of all.
+struct Lane<'a> {
+    queue: &'a Mutex<Queue>,
+    inos: Vec<Ino>,
+}
 
 impl Drop for Lane<'_> {
     fn drop(&mut self) {
-        let mut queue = lock(self.0);
-        match queue.waiting.pop_front() {
+        let mut queue = lock(self.queue);
+        queue.end(&self.inos);
+        let next = queue.waiting.iter().position(|caller| !caller.meets(&queue.busy)).unwrap_or(0);
+        match queue.waiting.remove(next) {
             Some(next) => {
                 drop(queue);
                 next.tell(Turn::Leads);
@@ -149,6 +197,10 @@ impl Drop for Lane<'_> {
 }
 
 impl Caller {
+    fn meets(&self, busy: &HashMap<Ino, usize>) -> bool {
+        self.inos.iter().any(|ino| busy.contains_key(ino))
+    }
+
     fn tell(&self, turn: Turn) {
         *lock(&self.turn) = turn;
         self.came.notify_one();
@@ -193,7 +245,7 @@ mod tests {
 
     use super::*;
     use crate::mem::MemEngine;
-    use crate::record::{Node, Record};
+    use crate::record::{Node, Record, Seq};
     use crate::txn::{Effect, Guard};
     use crate::wrap::{Counting, Fault, Faulty, Odds};
 
@@ -262,6 +314,47 @@ mod tests {
         let facts = engine.inner().inner().inner().read(&[Want::Node(Ino(2))]).unwrap();
         let Record::Node(_, Some(node)) = &facts.records[0] else { panic!("{facts:?}") };
         assert_eq!(u64::from(node.nlink), 2 + THREADS);
+    }
+
+    #[test]
+    fn who_would_wait_for_a_commit_under_way_lets_others_go_first() {
+        let engine = Batching::new(Faulty::new(MemEngine::default(), 1, Odds::default()), 2);
+        for ino in 2..6 {
+            let effects = vec![Effect::PutNode(node(ino))];
+            engine
+                .commit(&[Txn { op_id: OpId(u128::from(100 + ino)), guards: Vec::new(), effects }])
+                .unwrap();
+        }
+        let delay = |ms| Fault::Delay(Duration::from_millis(ms));
+        engine.inner().script([delay(2000), delay(500)]);
+        engine.inner().arm(true);
+        let wait_for = |under_way, waiting| loop {
+            let queue = lock(&engine.queue);
+            if (queue.under_way, queue.waiting.len()) == (under_way, waiting) {
+                break;
+            }
+            drop(queue);
+            std::thread::yield_now();
+        };
+        // The first two go at once, the others wait; inode 2 is busy longest.
+        let seqs: Vec<Seq> = std::thread::scope(|scope| {
+            let threads: Vec<_> = [2, 3, 2, 3, 4, 2]
+                .into_iter()
+                .enumerate()
+                .map(|(at, ino)| {
+                    let effects = vec![Effect::AddLinks { ino: Ino(ino), delta: 1 }];
+                    let txn = Txn { op_id: OpId(at as u128), guards: Vec::new(), effects };
+                    let engine = &engine;
+                    let thread = scope.spawn(move || engine.commit(&[txn]).unwrap());
+                    wait_for((at + 1).min(2), at.saturating_sub(1));
+                    thread
+                })
+                .collect();
+            threads.into_iter().filter_map(|thread| Outcome::newest(&thread.join().unwrap())).collect()
+        });
+        let [_, _, again, other, free, last] = seqs[..] else { panic!("{seqs:?}") };
+        assert!(other < again && free < again && again < last, "{seqs:?}");
+        assert!(lock(&engine.queue).busy.is_empty());
     }
 
     #[test]
