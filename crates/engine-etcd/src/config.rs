@@ -38,12 +38,7 @@ impl Config {
             }
             _ => None,
         };
-        let max_txn_ops = match query.take("max_txn_ops") {
-            None => 128,
-            Some(text) => text.parse().ok().filter(|ops| (100..=100_000).contains(ops)).ok_or_else(|| {
-                query.wrong(format!("max_txn_ops={text} is not a number between 100 and 100000"))
-            })?,
-        };
+        let max_txn_ops = query.number("max_txn_ops", 128, 100..=100_000)?;
         let compaction = query.one_of("compaction", true, &[("on", true), ("off", false)])?;
         query.end()?;
         if url.hosts.is_empty() {

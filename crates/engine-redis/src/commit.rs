@@ -27,23 +27,20 @@ pub(crate) fn request(txns: &[Txn]) -> Request {
 }
 
 pub(crate) fn outcomes(txns: &[Txn], mut answer: Answer) -> Result<Vec<Outcome>, Malformed> {
-    txns.iter().map(|txn| outcome(txn, answer.array()?)).collect()
+    txns.iter().map(|txn| outcome(txn, answer.take()?)).collect()
 }
 
 fn outcome(txn: &Txn, mut answer: Answer) -> Result<Outcome, Malformed> {
-    if answer.number()? == 0 {
+    if answer.take::<i64>()? == 0 {
         let wants: Vec<Want> = txn.guards.iter().map(Guard::want).collect();
         return Ok(Outcome::Conflict(read::facts(wants.iter(), &mut answer)?));
     }
-    let seq = Seq(answer.decimal()?);
+    let seq = Seq(answer.take()?);
     let mut nodes = Vec::new();
-    // A repetition is answered without nodes.
     for ino in txn.changed_nodes() {
-        if answer.is_empty() {
-            break;
-        }
-        if let Some(bytes) = answer.string()? {
-            nodes.push(rows::node(ino, &bytes)?);
+        // A repetition is answered without nodes.
+        if !answer.is_empty() {
+            nodes.extend(answer.stored(|bytes| rows::node(ino, bytes))?);
         }
     }
     Ok(Outcome::Committed { seq, nodes })
@@ -97,7 +94,6 @@ fn add_rows<'a>(to: &'a mut Request, rows: &[Slice]) -> &'a mut Request {
 }
 
 fn add_effect(to: &mut Request, effect: &Effect) {
-    let time = |time: &Option<types::Time>| time.map_or(Vec::new(), rows::time);
     match effect {
         Effect::PutNode(node) => to.array(3).string("put_node").id(node.ino.0).string(rows::put_node(node)),
         Effect::DropNode { ino } => to.array(2).string("drop_node").id(ino.0),
@@ -113,7 +109,8 @@ fn add_effect(to: &mut Request, effect: &Effect) {
         Effect::SetParent { ino, parent } => to.array(3).string("parent").id(ino.0).id(parent.0),
         Effect::AddLinks { ino, delta } => to.array(3).string("links").id(ino.0).number((*delta).into()),
         Effect::Touch { ino, atime, mtime, ctime } => {
-            to.array(5).string("touch").id(ino.0).string(time(atime)).string(time(mtime)).string(time(ctime))
+            to.array(5).string("touch").id(ino.0);
+            to.string(rows::time(*atime)).string(rows::time(*mtime)).string(rows::time(*ctime))
         }
         Effect::SetSize { ino, size } => to.array(3).string("size").id(ino.0).id(*size),
         Effect::Extend { ino, size } => to.array(3).string("extend").id(ino.0).id(*size),

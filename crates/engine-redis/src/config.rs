@@ -48,7 +48,6 @@ impl Config {
         };
         let params = query.params()?;
         let sentinel_master = query.take("master");
-        let mut db = query.take("db");
         let hosts = if socket {
             if !url.hosts.is_empty() || sentinel_master.is_some() {
                 return Err(
@@ -57,8 +56,11 @@ impl Config {
             }
             vec![ConnectionAddr::Unix(format!("/{}", url.path).into())]
         } else {
-            if !url.path.is_empty() && db.replace(url.path.clone()).is_some() {
-                return Err(query.wrong("the database's number stands there twice"));
+            if !url.path.is_empty() {
+                if query.take("db").is_some() {
+                    return Err(query.wrong("the database's number stands there twice"));
+                }
+                query.put("db", &url.path);
             }
             let port = if sentinel_master.is_some() { SENTINEL_PORT } else { PORT };
             url.hosts.iter().map(|host| address(tls, &host.name, host.port.unwrap_or(port))).collect()
@@ -66,11 +68,7 @@ impl Config {
         if hosts.is_empty() {
             return Err(query.wrong("there is no host"));
         }
-        let db = match db.as_deref().map(str::parse::<u16>) {
-            None => 0,
-            Some(Ok(db)) => i64::from(db),
-            Some(Err(_)) => return Err(query.wrong("the database's number is none between 0 and 65535")),
-        };
+        let db = query.number("db", 0, 0..=65535)?;
         let mut file = |name| {
             let file = query.file(name);
             if file.path().is_some() && !tls {

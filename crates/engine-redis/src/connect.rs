@@ -6,12 +6,13 @@ use meta::EngineError;
 use pool::{Asked, Connect, Failed, first};
 use redis::io::tcp::TcpSettings;
 use redis::{
-    Client, Connection, ConnectionAddr, ConnectionInfo, ConnectionLike, FromRedisValue, IntoConnectionInfo,
-    RedisConnectionInfo, RedisError, RedisResult, Value, from_redis_value,
+    Client, Cmd, Connection, ConnectionAddr, ConnectionInfo, ConnectionLike, FromRedisValue,
+    IntoConnectionInfo, Pipeline, RedisConnectionInfo, RedisError, RedisResult, Value,
 };
 
 use crate::config::{Config, address};
-use crate::error::{Failure, Malformed};
+use crate::error::Failure;
+use crate::request::{Answer, take};
 
 /// The scripts, each after what they share.
 const SCRIPTS: [&str; 3] = [
@@ -41,8 +42,7 @@ pub(crate) struct Connector {
 pub(crate) struct Conn {
     inner: Connection,
     /// The names that the server gave the scripts.
-    names: Vec<Vec<u8>>,
-    buffer: Vec<u8>,
+    names: Vec<String>,
 }
 
 impl Connect for Connector {
@@ -96,11 +96,7 @@ impl Connector {
             let shown = format!("{} ({address})", self.config.shown);
             let mut inner = self.open(address, true).map_err(|error| refused_connection(&shown, &error))?;
             let failure = match self.greet(&mut inner) {
-                Ok(names) => return Ok(Conn { inner, names, buffer: Vec::new() }),
-                Err(Failure::Demoted) => {
-                    let message = format!("{shown}: the server is a replica: name its master in the URL");
-                    return Err(EngineError::transient(message));
-                }
+                Ok(names) => return Ok(Conn { inner, names }),
                 Err(failure) => failure,
             };
             match self.moved(&failure) {
@@ -112,30 +108,27 @@ impl Connector {
     }
 
     /// Asks the server what it is, and loads the scripts; gives their names.
-    fn greet(&self, inner: &mut Connection) -> Result<Vec<Vec<u8>>, Failure> {
-        let mut commands = Vec::new();
-        add_command(&mut commands, &[b"EXISTS", &self.config.key("state")]);
-        add_command(&mut commands, &[b"ROLE"]);
+    fn greet(&self, inner: &mut Connection) -> Result<Vec<String>, Failure> {
+        let mut commands = redis::pipe();
+        // Of a Cluster's nodes only one answers this.
+        commands.cmd("EXISTS").arg(self.config.key("state")).cmd("ROLE");
         for script in SCRIPTS {
-            add_command(&mut commands, &[b"SCRIPT", b"LOAD", script.as_bytes()]);
+            commands.cmd("SCRIPT").arg("LOAD").arg(script);
         }
-        let mut answers = inner.req_packed_commands(&commands, 0, 2 + SCRIPTS.len())?.into_iter();
-        said(answers.next().unwrap_or_default())?;
+        let mut answers = send(inner, &commands.get_packed_pipeline(), commands.len())?;
+        answers.next().transpose()?;
         if answers.next().is_some_and(|role| is_replica(&role)) {
             return Err(Failure::Demoted);
         }
-        let names = answers.map(|answer| match said(answer)? {
-            Value::BulkString(name) => Ok(name),
-            _ => Ok(Vec::new()),
-        });
-        names.collect()
+        answers.map(|name| Ok(take(name?)?)).collect()
     }
 
     /// Where the error of a Cluster's node sends us: "MOVED 3999 host:port".
     fn moved(&self, failure: &Failure) -> Option<ConnectionAddr> {
-        let Failure::Refused(error) = failure else { return None };
-        let (host, port) = error.details()?.split(' ').nth(1)?.rsplit_once(':')?;
-        (error.code() == "MOVED").then_some(address(self.config.tls.is_some(), host, port.parse().ok()?))
+        let Failure::Redis(error) = failure else { return None };
+        let (node, _) = error.redirect_node().filter(|_| error.code() == Some("MOVED"))?;
+        let (host, port) = node.rsplit_once(':')?;
+        Some(address(self.config.tls.is_some(), host, port.parse().ok()?))
     }
 
     /// The master's address, by the first Sentinel that knows it.
@@ -151,16 +144,14 @@ impl Connector {
 
     fn ask_sentinel(&self, sentinel: ConnectionAddr, name: &str) -> Result<Option<ConnectionAddr>, Failure> {
         let mut inner = self.open(sentinel, false)?;
-        let mut commands = Vec::new();
-        // A Sentinel without a password refuses ours, which is no harm.
-        let login = self.config.password.as_ref().map(|password| {
+        if let Some(password) = &self.config.password {
             let user = self.config.user.as_deref().unwrap_or("default");
-            add_command(&mut commands, &[b"AUTH", user.as_bytes(), password.reveal().as_bytes()]);
-        });
-        add_command(&mut commands, &[b"SENTINEL", b"get-master-addr-by-name", name.as_bytes()]);
-        let count = 1 + usize::from(login.is_some());
-        let answer = inner.req_packed_commands(&commands, 0, count)?.pop().unwrap_or_default();
-        let master: Option<(String, u16)> = take(said(answer)?)?;
+            // A Sentinel without a password refuses ours, which is no harm.
+            let _refused = redis::cmd("AUTH").arg(user).arg(password.reveal()).exec(&mut inner);
+        }
+        let mut command = redis::cmd("SENTINEL");
+        let master: Option<(String, u16)> =
+            command.arg("get-master-addr-by-name").arg(name).query(&mut inner)?;
         Ok(master.map(|(host, port)| address(self.config.tls.is_some(), &host, port)))
     }
 
@@ -170,43 +161,34 @@ impl Connector {
 }
 
 impl Conn {
-    /// Runs a script, and asks in the same round trip whether the server is still a master: a replica would answer
-    /// with what was.
-    pub(crate) fn run(&mut self, script: Script, prefix: &[u8], request: &[u8]) -> Result<Value, Failure> {
-        let answer = self.try_run(script, prefix, request);
-        match answer {
-            Err(Failure::Refused(error)) if error.code() == "NOSCRIPT" => {
-                // The server forgot its scripts. What it did not know it did not run.
-                let mut command = Vec::new();
-                add_command(&mut command, &[b"SCRIPT", b"LOAD", SCRIPTS[script as usize].as_bytes()]);
-                self.ask(&command, 1)?;
-                self.try_run(script, prefix, request)
-            }
-            answer => answer,
+    /// Runs a script.
+    pub(crate) fn run(&mut self, script: Script, prefix: &[u8], request: &[u8]) -> Result<Answer, Failure> {
+        let mut command = redis::cmd("EVALSHA");
+        let name = self.names.get(script as usize).map_or("", String::as_str);
+        command.arg(name).arg(1).arg(prefix).arg(request);
+        let mut answer = self.ask_master(&command);
+        if matches!(&answer, Err(Failure::Redis(error)) if error.code() == Some("NOSCRIPT")) {
+            // The server forgot its scripts. What it did not know it did not run.
+            self.ask::<()>(redis::pipe().cmd("SCRIPT").arg("LOAD").arg(SCRIPTS[script as usize]))?;
+            answer = self.ask_master(&command);
         }
+        Ok(take(answer?)?)
     }
 
-    fn try_run(&mut self, script: Script, prefix: &[u8], request: &[u8]) -> Result<Value, Failure> {
-        let mut commands = std::mem::take(&mut self.buffer);
-        commands.clear();
-        let name = self.names.get(script as usize).map_or(&[][..], Vec::as_slice);
-        add_command(&mut commands, &[b"EVALSHA", name, b"1", prefix, request]);
-        let answer = self.ask_master(&mut commands);
-        self.buffer = commands;
-        answer
-    }
-
-    /// The answer to a command of somebody who would not take that of a replica.
-    pub(crate) fn ask_master(&mut self, command: &mut Vec<u8>) -> Result<Value, Failure> {
-        add_command(command, &[b"ROLE"]);
-        let mut answers = self.inner.req_packed_commands(command, 0, 2)?.into_iter();
-        let answer = said(answers.next().unwrap_or_default())?;
+    /// The answer to a command, of a server that is still a master, which it says in the same round trip: a replica
+    /// would answer with what was.
+    pub(crate) fn ask_master(&mut self, command: &Cmd) -> Result<Value, Failure> {
+        let mut both = command.get_packed_command();
+        redis::cmd("ROLE").write_packed_command(&mut both);
+        let mut answers = send(&mut self.inner, &both, 2)?;
+        let answer = answers.next().transpose()?.unwrap_or_default();
         if answers.next().is_some_and(|role| is_replica(&role)) { Err(Failure::Demoted) } else { Ok(answer) }
     }
 
     /// The answers to some commands, the last of which counts.
-    pub(crate) fn ask(&mut self, commands: &[u8], count: usize) -> Result<Value, Failure> {
-        said(self.inner.req_packed_commands(commands, 0, count)?.pop().unwrap_or_default())
+    pub(crate) fn ask<T: FromRedisValue>(&mut self, commands: &Pipeline) -> Result<T, Failure> {
+        let answers = send(&mut self.inner, &commands.get_packed_pipeline(), commands.len())?;
+        Ok(take(answers.last().transpose()?.unwrap_or_default())?)
     }
 
     /// How long to wait for an answer from now on.
@@ -215,32 +197,18 @@ impl Conn {
     }
 }
 
-/// A command in Redis's protocol.
-pub(crate) fn add_command(out: &mut Vec<u8>, arguments: &[&[u8]]) {
-    out.extend_from_slice(format!("*{}\r\n", arguments.len()).as_bytes());
-    for argument in arguments {
-        out.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
-        out.extend_from_slice(argument);
-        out.extend_from_slice(b"\r\n");
-    }
+/// Sends commands together, and gives the answer to each.
+fn send(
+    inner: &mut Connection,
+    commands: &[u8],
+    count: usize,
+) -> RedisResult<impl Iterator<Item = RedisResult<Value>> + use<>> {
+    Ok(inner.req_packed_commands(commands, 0, count)?.into_iter().map(Value::extract_error))
 }
 
 /// Whether an answer to ROLE is a replica's. Where a user may not ask, the server counts as a master.
-fn is_replica(role: &Value) -> bool {
-    matches!(role, Value::Array(parts) if matches!(parts.first(), Some(Value::BulkString(r)) if r == b"slave"))
-}
-
-/// An answer in the form that a command has it.
-pub(crate) fn take<T: FromRedisValue>(answer: Value) -> Result<T, Malformed> {
-    from_redis_value(answer).map_err(|_| Malformed("it has another form than that of the command"))
-}
-
-/// An answer, unless it is that there is none.
-fn said(answer: Value) -> Result<Value, Failure> {
-    match answer {
-        Value::ServerError(error) => Err(Failure::Refused(error)),
-        answer => Ok(answer),
-    }
+fn is_replica(role: &RedisResult<Value>) -> bool {
+    matches!(role, Ok(Value::Array(parts)) if matches!(parts.first(), Some(Value::BulkString(r)) if r == b"slave"))
 }
 
 /// Why there is no connection. Nothing happened; a wrong password stays wrong.

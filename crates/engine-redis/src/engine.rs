@@ -2,10 +2,10 @@
 
 use meta::{Changes, Engine, EngineError, Facts, Outcome, Page, Scan, Txn, Want};
 use pool::{Asked, Connect, OpenError, Pool, Url, check_version, in_parts};
-use redis::{FromRedisValue, InfoDict, Value};
+use redis::{FromRedisValue, InfoDict, Pipeline};
 
 use crate::config::Config;
-use crate::connect::{Conn, Connector, Script, add_command, take};
+use crate::connect::{Conn, Connector, Script};
 use crate::error::{Failure, Malformed};
 use crate::request::{Answer, Request};
 use crate::schema::VERSION;
@@ -16,7 +16,7 @@ use crate::{commit, read, scan};
 const MOST_TXNS: usize = 512;
 
 /// Keys that a wipe looks at in one step.
-const WIPE_STEP: &[u8] = b"1000";
+const WIPE_STEP: usize = 1000;
 
 /// A volume's metadata on a Redis server.
 ///
@@ -66,41 +66,38 @@ impl RedisEngine {
 
     /// What in the server's configuration can lose data that was acknowledged.
     pub fn warnings(&self) -> Vec<String> {
-        let place = self.place();
         let info = match self.info() {
             Ok(info) => info,
             Err(error) => return vec![format!("the server's configuration is not known: {error}")],
         };
-        let field = |name: &str| info.get::<String>(name);
+        let is = |field: &str, value: &str| info.get::<String>(field).map(|found| found == value);
         let mut warnings = Vec::new();
-        if field("aof_enabled").as_deref() != Some("1") {
-            warnings.push(format!(
-                "{place}: the server keeps no append-only file (appendonly no): \
-                 it loses what it acknowledged when it ends or the machine loses power"
-            ));
+        let mut warn = |what: &str| warnings.push(format!("{}: the server {what}", self.place()));
+        if is("aof_enabled", "1") != Some(true) {
+            warn(
+                "keeps no append-only file (appendonly no): \
+                 it loses what it acknowledged when it ends or the machine loses power",
+            );
         } else {
-            match self.setting("appendfsync") {
-                Some(when) if when == "always" => {}
-                Some(when) => warnings.push(format!(
-                    "{place}: the server does not wait for its disk (appendfsync {when}): \
-                     it loses a second or more of what it acknowledged when the machine loses power{}",
-                    if self.waits_for_log { ", but for what was synced" } else { ", synced or not" }
+            let synced = if self.waits_for_log { "but for what was synced" } else { "synced or not" };
+            match self.setting("appendfsync").as_deref() {
+                Some("always") => {}
+                Some(when) => warn(&format!(
+                    "does not wait for its disk (appendfsync {when}): it loses a second or more of what it \
+                     acknowledged when the machine loses power, {synced}"
                 )),
-                None => warnings.push(format!(
-                    "{place}: the server does not say whether it waits for its disk (appendfsync)"
-                )),
+                None => warn("does not say whether it waits for its disk (appendfsync)"),
             }
         }
-        match field("maxmemory_policy").as_deref() {
-            Some("noeviction") => {}
-            policy => warnings.push(format!(
-                "{place}: the server may evict keys when its memory is full (maxmemory-policy {}): \
-                 it then destroys the volume; set noeviction",
-                policy.unwrap_or("unknown")
-            )),
+        if is("maxmemory_policy", "noeviction") != Some(true) {
+            let policy: String = info.get("maxmemory_policy").unwrap_or_else(|| "unknown".to_owned());
+            warn(&format!(
+                "may evict keys when its memory is full (maxmemory-policy {policy}): \
+                 it then destroys the volume; set noeviction"
+            ));
         }
-        if field("role").is_some_and(|role| role != "master") {
-            warnings.push(format!("{place}: the server is a replica"));
+        if is("role", "master") == Some(false) {
+            warn("is a replica");
         }
         warnings
     }
@@ -116,39 +113,32 @@ impl RedisEngine {
     fn check_schema(&self, create: bool) -> Result<(), OpenError> {
         let place = format!("at {}", self.place());
         let (schema, state) = (self.key("schema"), self.key("state"));
-        let found: Option<Vec<u8>> = self.ask(&[&[b"GET", &schema]], Asked::Look)?;
+        let found: Option<Vec<u8>> = self.ask(redis::pipe().cmd("GET").arg(&schema), Asked::Look)?;
         if check_version(found.as_deref(), VERSION, &place, create)? {
             // Whoever formats at the same time writes the same.
-            let version = VERSION.to_string();
-            let steps: &[&[&[u8]]] = &[
-                &[b"HSETNX", &state, b"seq", b"0"],
-                &[b"HSETNX", &state, b"inodes", &[0; 8]],
-                &[b"HSETNX", &state, b"blocks", &[0; 8]],
-                &[b"SETNX", &schema, version.as_bytes()],
-            ];
-            self.ask::<Value>(steps, Asked::Look)?;
+            let mut format = redis::pipe();
+            for (field, value) in [("seq", &b"0"[..]), ("inodes", &[0; 8]), ("blocks", &[0; 8])] {
+                format.cmd("HSETNX").arg(&state).arg(field).arg(value);
+            }
+            format.cmd("SETNX").arg(&schema).arg(VERSION);
+            self.ask::<()>(&format, Asked::Look)?;
         }
         Ok(())
     }
 
     fn info(&self) -> Result<InfoDict, EngineError> {
-        self.ask(&[&[b"INFO"]], Asked::Look)
+        self.ask(redis::pipe().cmd("INFO"), Asked::Look)
     }
 
     /// A setting of the server, if it tells.
     fn setting(&self, name: &str) -> Option<String> {
-        let found: Result<(String, String), _> =
-            self.ask(&[&[b"CONFIG", b"GET", name.as_bytes()]], Asked::Look);
-        found.ok().map(|(_, value)| value)
+        let found = self.ask(redis::pipe().cmd("CONFIG").arg("GET").arg(name), Asked::Look);
+        found.ok().map(|(_, value): (String, String)| value)
     }
 
     /// The answer to the last of some commands.
-    fn ask<T: FromRedisValue>(&self, commands: &[&[&[u8]]], asked: Asked) -> Result<T, EngineError> {
-        let mut packed = Vec::new();
-        commands.iter().for_each(|command| add_command(&mut packed, command));
-        self.pool.request(asked, |conn: &mut Conn| -> Result<T, Failure> {
-            Ok(take(conn.ask(&packed, commands.len())?)?)
-        })
+    fn ask<T: FromRedisValue>(&self, commands: &Pipeline, asked: Asked) -> Result<T, EngineError> {
+        self.pool.request(asked, |conn: &mut Conn| conn.ask(commands))
     }
 
     /// The answer of a script, in one round trip.
@@ -161,14 +151,8 @@ impl RedisEngine {
     ) -> Result<T, EngineError> {
         let prefix = &self.pool.connector().config.prefix;
         self.pool.request(asked, |conn: &mut Conn| -> Result<T, Failure> {
-            let answer = conn.run(script, prefix, request.bytes())?;
-            Ok(read(Answer::new(answer)?)?)
+            Ok(read(conn.run(script, prefix, request.bytes())?)?)
         })
-    }
-
-    fn commit_some(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
-        let asked = if txns.iter().all(|txn| txn.effects.is_empty()) { Asked::Look } else { Asked::Change };
-        self.run(Script::Commit, &commit::request(txns), asked, |answer| commit::outcomes(txns, answer))
     }
 }
 
@@ -180,7 +164,11 @@ impl Engine for RedisEngine {
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
-        in_parts(txns.chunks(MOST_TXNS), |some| self.commit_some(some))
+        in_parts(txns.chunks(MOST_TXNS), |some| {
+            let asked =
+                if some.iter().all(|txn| txn.effects.is_empty()) { Asked::Look } else { Asked::Change };
+            self.run(Script::Commit, &commit::request(some), asked, |answer| commit::outcomes(some, answer))
+        })
     }
 
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
@@ -194,11 +182,12 @@ impl Engine for RedisEngine {
             return Ok(());
         }
         // The server waits for what the same connection wrote, and its log is in order.
-        let (key, timeout) = (self.key("synced"), self.pool.connector().config.params.op_timeout);
-        let millis = timeout.as_millis().max(1).to_string();
-        let wait: &[&[u8]] = &[b"WAITAOF", b"1", b"0", millis.as_bytes()];
-        match self.ask(&[&[b"SET", &key, b"1"], wait], Asked::Look) {
-            Ok(Value::Array(parts)) if parts.first() == Some(&Value::Int(0)) => {
+        let timeout = self.pool.connector().config.params.op_timeout.as_millis().max(1);
+        let mut wait = redis::pipe();
+        wait.cmd("SET").arg(self.key("synced")).arg(1);
+        wait.cmd("WAITAOF").arg(1).arg(0).arg(timeout.to_string());
+        match self.ask::<(i64, i64)>(&wait, Asked::Look) {
+            Ok((0, _)) => {
                 Err(EngineError::transient(format!("{}: the log is not on the disk in time", self.place())))
             }
             Ok(_) => Ok(()),
@@ -212,23 +201,22 @@ impl Engine for RedisEngine {
         let prefix = &self.pool.connector().config.prefix;
         let pattern = [&prefix[..], b"*"].concat();
         let kept = [self.key("schema"), self.key("state")];
-        let mut cursor = b"0".to_vec();
+        let mut cursor = 0_u64;
         loop {
-            let step: &[&[u8]] = &[b"SCAN", &cursor, b"MATCH", &pattern, b"COUNT", WIPE_STEP];
-            let (next, mut found): (Vec<u8>, Vec<Vec<u8>>) = self.ask(&[step], Asked::Look)?;
+            let mut step = redis::pipe();
+            step.cmd("SCAN").arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(WIPE_STEP);
+            let (next, mut found): (u64, Vec<Vec<u8>>) = self.ask(&step, Asked::Look)?;
             found.retain(|key| !kept.contains(key));
             if !found.is_empty() {
-                let mut unlink: Vec<&[u8]> = vec![b"UNLINK"];
-                unlink.extend(found.iter().map(Vec::as_slice));
-                self.ask::<Value>(&[&unlink], Asked::Change)?;
+                self.ask::<()>(redis::pipe().cmd("UNLINK").arg(&found), Asked::Change)?;
             }
-            if next == b"0" {
+            if next == 0 {
                 break;
             }
             cursor = next;
         }
-        let wipe: &[&[u8]] = &[b"EVAL", include_str!("lua/wipe.lua").as_bytes(), b"1", prefix];
-        self.ask::<Value>(&[wipe], Asked::Change).map(drop)
+        let script = include_str!("lua/wipe.lua");
+        self.ask(redis::pipe().cmd("EVAL").arg(script).arg(1).arg(prefix), Asked::Change)
     }
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {

@@ -2,16 +2,15 @@
 
 use meta::EngineError;
 use pool::{Asked, Failed, Leaves};
-use redis::{RedisError, ServerError};
+use redis::RedisError;
 use types::Errno;
 
 /// What came back instead of an answer.
 pub(crate) enum Failure {
-    /// The connection broke or was silent for too long; the request may have been heard.
-    Broken(RedisError),
-    /// The server refused the request, or failed in it.
-    Refused(ServerError),
-    /// The server answered, but is no master any more, so what it said may be old.
+    /// The server refused the request or failed in it, which has a code; or the connection broke or was silent for too
+    /// long, and the request may have been heard.
+    Redis(RedisError),
+    /// The server answered, but is no master, or no more, so what it said may be old.
     Demoted,
     /// An answer that no script of ours gives.
     Malformed(&'static str),
@@ -23,7 +22,7 @@ pub(crate) struct Malformed(pub(crate) &'static str);
 
 impl From<RedisError> for Failure {
     fn from(error: RedisError) -> Self {
-        Failure::Broken(error)
+        Failure::Redis(error)
     }
 }
 
@@ -36,20 +35,20 @@ impl From<Malformed> for Failure {
 impl Failed for Failure {
     fn leaves(&self) -> Leaves {
         match self {
-            Failure::Broken(_) | Failure::Demoted => Leaves::NoServer,
-            Failure::Refused(error) if is_elsewhere(error) => Leaves::NoServer,
-            Failure::Refused(_) | Failure::Malformed(_) => Leaves::Connection,
+            Failure::Redis(error) if error.code().is_some() && !is_elsewhere(error) => Leaves::Connection,
+            Failure::Malformed(_) => Leaves::Connection,
+            Failure::Redis(_) | Failure::Demoted => Leaves::NoServer,
         }
     }
 
     fn engine_error(self, place: &str, asked: Asked) -> EngineError {
         match self {
-            Failure::Broken(error) if error.is_timeout() => {
+            Failure::Redis(error) if error.code().is_some() => refused(place, &error, asked),
+            Failure::Redis(error) if error.is_timeout() => {
                 asked.unanswered(format!("{place}: the server did not answer in time (op_timeout)"))
             }
-            Failure::Broken(error) => asked.unanswered(format!("{place}: {error}")),
-            Failure::Refused(error) => refused(place, &error, asked),
-            Failure::Demoted => asked.unanswered(format!("{place}: the server became a replica")),
+            Failure::Redis(error) => asked.unanswered(format!("{place}: {error}")),
+            Failure::Demoted => asked.unanswered(format!("{place} is a replica: name its master")),
             Failure::Malformed(what) => {
                 asked.not_understood(format!("{place}: the server's answer is damaged: {what}"))
             }
@@ -67,8 +66,9 @@ impl Failed for Failure {
 /// | READONLY, MOVED, ASK, UNBLOCKED: the master is elsewhere by now | transient, on a new connection | EIO |
 /// | NOVOLUME: our own, there is nothing of ours any more; NOAUTH, NOPERM, WRONGPASS | permanent | EIO |
 /// | all else: a script failed, a key is of another type | permanent for a look, indeterminate for a change | EIO |
-fn refused(place: &str, error: &ServerError, asked: Asked) -> EngineError {
-    let message = format!("{place}: {} {}", error.code(), error.details().unwrap_or_default());
+fn refused(place: &str, error: &RedisError, asked: Asked) -> EngineError {
+    let said = [error.code(), error.detail()].map(Option::unwrap_or_default).join(" ");
+    let message = format!("{place}: {said}");
     let full = message.contains("No space left");
     match code(error) {
         "OOM" => EngineError::permanent(message).with_errno(Errno::ENOSPC),
@@ -83,20 +83,20 @@ fn refused(place: &str, error: &ServerError, asked: Asked) -> EngineError {
 }
 
 /// Whether the server is not, or no longer, the one that has the volume.
-fn is_elsewhere(error: &ServerError) -> bool {
+fn is_elsewhere(error: &RedisError) -> bool {
     matches!(code(error), "READONLY" | "MOVED" | "ASK" | "UNBLOCKED")
 }
 
 /// The error's code. Redis 6.2 wraps an error that a script met in one of code ERR: "... @user_script:12: -OOM command
 /// not allowed ...".
-fn code(error: &ServerError) -> &str {
+fn code(error: &RedisError) -> &str {
     const WRAPPED: [&str; 5] = ["OOM", "MISCONF", "NOREPLICAS", "READONLY", "NOPERM"];
-    let detail = error.details().unwrap_or_default();
+    let detail = error.detail().unwrap_or_default();
     let wrapped = |code: &&&str| {
         detail.split_once(": -").is_some_and(|(_, rest)| rest.split(' ').next() == Some(**code))
     };
     match error.code() {
-        "ERR" => WRAPPED.iter().find(wrapped).copied().unwrap_or("ERR"),
-        code => code,
+        Some("ERR") => WRAPPED.iter().find(wrapped).copied().unwrap_or("ERR"),
+        code => code.unwrap_or_default(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use meta::{Facts, Node, Record, Seq, Settings, Usage, Want, Xattrs};
+use meta::{Facts, Node, Record, Seq, Usage, Want, Xattrs};
 use types::{Ino, Slice, XattrName};
 
 use crate::error::Malformed;
@@ -36,7 +36,7 @@ pub(crate) fn facts<'a>(
     wants: impl Iterator<Item = &'a Want>,
     answer: &mut Answer,
 ) -> Result<Facts, Malformed> {
-    let seq = Seq(answer.decimal()?);
+    let seq = Seq(answer.take()?);
     let mut records = Vec::new();
     for want in wants {
         take(want, answer, &mut records)?;
@@ -45,79 +45,53 @@ pub(crate) fn facts<'a>(
 }
 
 fn take(want: &Want, answer: &mut Answer, records: &mut Vec<Record>) -> Result<(), Malformed> {
-    match want {
-        Want::Node(ino) => take_node(*ino, answer, records)?,
+    records.push(match want {
+        Want::Node(ino) => return take_node(*ino, answer, records),
         Want::Entry(parent, name) => {
-            let edge = answer.string()?.map(|bytes| rows::edge(&bytes)).transpose()?;
+            let edge = answer.stored(rows::edge)?;
             records.push(Record::Edge(*parent, name.clone(), edge));
-            if let Some(edge) = edge {
-                take_node(edge.ino, answer, records)?;
-            }
+            return edge.map_or(Ok(()), |edge| take_node(edge.ino, answer, records));
         }
-        Want::Empty(ino) => records.push(Record::Empty(*ino, answer.number()? != 0)),
-        Want::Xattrs(ino) => records.push(Record::Xattrs(*ino, Arc::new(xattrs(answer.array()?)?))),
-        Want::Symlink(ino) => records.push(Record::Symlink(*ino, answer.string()?.map(Arc::from))),
-        Want::Slices(ino, chunk) => {
-            records.push(Record::Slices(*ino, *chunk, slices(answer.array()?)?.into()));
-        }
-        Want::Acl(id) => records.push(Record::Acl(*id, acl(answer.string()?)?)),
-        Want::Settings => records.push(Record::Settings(Arc::new(settings(answer.array()?)?))),
+        Want::Empty(ino) => Record::Empty(*ino, answer.take::<i64>()? != 0),
+        Want::Xattrs(ino) => Record::Xattrs(*ino, Arc::new(xattrs(answer.take()?)?)),
+        Want::Symlink(ino) => Record::Symlink(*ino, answer.take()?),
+        Want::Slices(ino, chunk) => Record::Slices(*ino, *chunk, slices(answer.take()?)?),
+        Want::Acl(id) => Record::Acl(*id, answer.take::<Option<String>>()?.map(Arc::from)),
+        Want::Settings => Record::Settings(answer.take()?),
         Want::Counter(counter) => {
-            let value = answer.string()?.map(|bytes| rows::number(&bytes)).transpose()?;
-            records.push(Record::Counter(*counter, value.unwrap_or(0)));
+            Record::Counter(*counter, answer.take::<Option<_>>()?.map_or(0, u64::from_be_bytes))
         }
-        Want::Usage => {
-            let (inodes, blocks) = (rows::number(&answer.present()?)?, rows::number(&answer.present()?)?);
-            records.push(Record::Usage(Usage { inodes, blocks }));
-        }
-        Want::Locks(ino) => {
-            let locks = answer.string()?.map(|bytes| rows::locks(&bytes)).transpose()?;
-            records.push(Record::Locks(*ino, locks.unwrap_or_default().into()));
-        }
+        Want::Usage => Record::Usage(Usage { inodes: answer.id()?, blocks: answer.id()? }),
+        Want::Locks(ino) => Record::Locks(*ino, answer.stored(rows::locks)?.unwrap_or_default().into()),
         Want::Waits => {
-            let waits = answer.array()?.strings().map(|bytes| {
-                let bytes = bytes?;
-                rows::wait(rows::member::<17>(&bytes)?.1)
-            });
-            records.push(Record::Waits(waits.collect::<Result<Vec<_>, _>>()?.into()));
+            let found: Vec<Vec<u8>> = answer.take()?;
+            let waits = found.iter().map(|bytes| rows::wait(rows::member::<17>(bytes)?.1));
+            Record::Waits(waits.collect::<Result<_, _>>()?)
         }
-    }
+    });
     Ok(())
 }
 
 fn take_node(ino: Ino, answer: &mut Answer, records: &mut Vec<Record>) -> Result<(), Malformed> {
-    let node = answer.string()?.map(|bytes| rows::node(ino, &bytes)).transpose()?;
+    let node = answer.stored(|bytes| rows::node(ino, bytes))?;
     records.push(Record::Node(ino, node));
     for id in node.iter().flat_map(Node::acls) {
-        records.push(Record::Acl(id, acl(answer.string()?)?));
+        records.push(Record::Acl(id, answer.take::<Option<String>>()?.map(Arc::from)));
     }
     Ok(())
 }
 
-pub(crate) fn acl(text: Option<Vec<u8>>) -> Result<Option<Arc<str>>, Malformed> {
-    let text = text.map(String::from_utf8).transpose().map_err(|_| Malformed("an ACL is not UTF-8"))?;
-    Ok(text.map(Arc::from))
-}
-
 /// The rows of a chunk, each behind the chunk's and its own number.
-pub(crate) fn slices(answer: Answer) -> Result<Vec<Slice>, Malformed> {
-    let rows = answer.strings().map(|bytes| {
-        let bytes = bytes?;
-        rows::slice(bytes.get(16..).ok_or(Malformed("a row of a file is too short"))?)
-    });
-    rows.collect()
+pub(crate) fn slices(found: Vec<Vec<u8>>) -> Result<Arc<[Slice]>, Malformed> {
+    let row =
+        |bytes: &Vec<u8>| rows::slice(bytes.get(16..).ok_or(Malformed("a row of a file is too short"))?);
+    found.iter().map(row).collect()
 }
 
-fn xattrs(answer: Answer) -> Result<Xattrs, Malformed> {
-    let xattr = |pair: Result<(Vec<u8>, Vec<u8>), Malformed>| {
-        let (name, value) = pair?;
+fn xattrs(found: Vec<(Vec<u8>, Arc<[u8]>)>) -> Result<Xattrs, Malformed> {
+    let xattr = |(name, value): (Vec<u8>, Arc<[u8]>)| {
         let name = XattrName::new(&name).map_err(|_| Malformed("an xattr's name is none"))?;
-        Ok((name, value.into()))
+        Ok((name, value))
     };
-    answer.pairs().map(xattr).collect()
-}
-
-fn settings(answer: Answer) -> Result<Settings, Malformed> {
-    let text = |bytes| String::from_utf8(bytes).map_err(|_| Malformed("a setting is not UTF-8"));
-    answer.pairs().map(|pair| pair.and_then(|(name, value)| Ok((text(name)?, text(value)?)))).collect()
+    found.into_iter().map(xattr).collect()
 }

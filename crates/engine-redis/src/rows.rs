@@ -1,24 +1,23 @@
 //! The stored forms of records. [`schema`](crate::schema) says what each holds.
 
 use keyspace::{Reader, Writer};
-use meta::{Edge, Garbage, Lock, LockKind, LockOwner, LockWait, Node, Session};
+use meta::{Edge, Garbage, Lock, LockOwner, LockWait, Node, Session};
 use types::{AclId, FileType, Ino, Mode, SessionId, Slice, SliceId, SliceSource, Time};
 
 use crate::error::Malformed;
 
 /// Takes the fields of a record; nothing may be left over.
-fn read<T>(
+fn read<'a, T>(
     what: &'static str,
-    bytes: &[u8],
-    fields: impl FnOnce(&mut Reader<'_>) -> Option<T>,
+    bytes: &'a [u8],
+    fields: impl FnOnce(&mut Reader<'a>) -> Option<T>,
 ) -> Result<T, Malformed> {
-    let mut row = Reader(bytes);
-    let record = fields(&mut row);
-    record.filter(|_| row.0.is_empty()).ok_or(Malformed(what))
+    Reader::whole(bytes, fields).ok_or(Malformed(what))
 }
 
-pub(crate) fn time(time: Time) -> Vec<u8> {
-    Writer::default().ordered_time(time).into_vec()
+/// A time, or nothing if it stays.
+pub(crate) fn time(time: Option<Time>) -> Vec<u8> {
+    time.map_or(Vec::new(), |time| Writer::default().ordered_time(time).into_vec())
 }
 
 /// Both ACLs, or nothing if there is neither.
@@ -116,7 +115,7 @@ pub(crate) fn slice(bytes: &[u8]) -> Result<Slice, Malformed> {
 
 /// Whose lock it is: the key of a wait.
 pub(crate) fn put_owner(owner: LockOwner) -> Vec<u8> {
-    Writer::default().u64(owner.session.0).u64(owner.owner).u8(owner.kind.number()).into_vec()
+    Writer::default().owner(owner).into_vec()
 }
 
 pub(crate) fn put_locks(locks: &[Lock]) -> Vec<u8> {
@@ -124,24 +123,16 @@ pub(crate) fn put_locks(locks: &[Lock]) -> Vec<u8> {
 }
 
 fn put_lock(row: Writer, lock: &Lock) -> Writer {
-    let row = row.bytes(&put_owner(lock.owner)).u64(lock.start).u64(lock.end);
-    row.u8(lock.exclusive.into()).u32(lock.pid)
+    row.owner(lock.owner).u64(lock.start).u64(lock.end).u8(lock.exclusive.into()).u32(lock.pid)
 }
 
 fn lock(row: &mut Reader<'_>) -> Option<Lock> {
-    let (session, owner) = (SessionId(row.u64()?), row.u64()?);
-    let owner = LockOwner { session, owner, kind: LockKind::of(row.u8()?)? };
-    Some(Lock { owner, start: row.u64()?, end: row.u64()?, exclusive: row.u8()? != 0, pid: row.u32()? })
+    let (owner, start, end) = (row.owner()?, row.u64()?, row.u64()?);
+    Some(Lock { owner, start, end, exclusive: row.u8()? != 0, pid: row.u32()? })
 }
 
 pub(crate) fn locks(bytes: &[u8]) -> Result<Vec<Lock>, Malformed> {
-    read("locks cannot be read", bytes, |row| {
-        let mut locks = Vec::new();
-        while !row.0.is_empty() {
-            locks.push(lock(row)?);
-        }
-        Some(locks)
-    })
+    read("locks cannot be read", bytes, |row| row.all(lock))
 }
 
 pub(crate) fn put_wait(wait: &LockWait) -> Vec<u8> {

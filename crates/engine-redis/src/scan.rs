@@ -1,9 +1,10 @@
 //! Ranges of records, in order.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use meta::{Beside, Facts, Node, Page, Record, Scan, Seq};
-use types::{AclId, Ino, Name, SessionId, SliceId};
+use types::{AclId, ChunkIndex, Ino, Name, SessionId, SliceId};
 
 use crate::error::Malformed;
 use crate::read;
@@ -16,73 +17,62 @@ const MOST_ROWS: usize = 16_384;
 pub(crate) fn request(scan: &Scan) -> Request {
     let id = |id: u64| id.to_be_bytes().to_vec();
     let name = |name: &Option<Name>| name.as_ref().map_or(Vec::new(), |name| name.as_bytes().to_vec());
-    let (kind, limit, place, after) = match scan {
-        Scan::Dir { parent, after, limit, beside } => {
+    let (kind, place, after) = match scan {
+        Scan::Dir { parent, after, beside, .. } => {
             let kind = match beside {
                 Beside::Nothing => "entries",
                 Beside::Nodes => "inodes",
                 Beside::NodesWithAcls => "directory",
             };
-            (kind, limit, id(parent.0), name(after))
+            (kind, id(parent.0), name(after))
         }
-        Scan::Slices { ino, from, limit } => ("slices", limit, id(ino.0), id(from.0)),
-        Scan::Orphans { after, limit } => ("orphans", limit, rows::orphan(after.0, after.1), Vec::new()),
-        Scan::Acls { after, limit } => ("acls", limit, after.to_bytes().to_vec(), Vec::new()),
-        Scan::Nodes { after, limit } => ("nodes", limit, id(after.0), Vec::new()),
-        Scan::Sessions { after, limit } => ("sessions", limit, id(after.0), Vec::new()),
-        Scan::Locks { after, limit } => ("locks", limit, id(after.0), Vec::new()),
-        Scan::Garbage { after, limit } => ("garbage", limit, id(after.0), Vec::new()),
-        Scan::Shared { after, limit } => ("shared", limit, id(after.0), Vec::new()),
+        Scan::Slices { ino, from, .. } => ("slices", id(ino.0), id(from.0)),
+        Scan::Orphans { after, .. } => ("orphans", rows::orphan(after.0, after.1), Vec::new()),
+        Scan::Acls { after, .. } => ("acls", after.to_bytes().to_vec(), Vec::new()),
+        Scan::Nodes { after, .. } => ("nodes", id(after.0), Vec::new()),
+        Scan::Sessions { after, .. } => ("sessions", id(after.0), Vec::new()),
+        Scan::Locks { after, .. } => ("locks", id(after.0), Vec::new()),
+        Scan::Garbage { after, .. } => ("garbage", id(after.0), Vec::new()),
+        Scan::Shared { after, .. } => ("shared", id(after.0), Vec::new()),
     };
+    let limit = scan.limit().min(MOST_ROWS) as i64;
     let mut request = Request::default();
-    request.array(4).string(kind).number((*limit).min(MOST_ROWS) as i64).string(place).string(after);
+    request.array(4).string(kind).number(limit).string(place).string(after);
     request
 }
 
 pub(crate) fn page(scan: &Scan, mut answer: Answer) -> Result<Page, Malformed> {
-    let seq = Seq(answer.decimal()?);
-    let more = answer.number()? != 0;
-    let (mut rows, mut acls) = (answer.array()?, answer.array()?);
+    let seq = Seq(answer.take()?);
+    let more = answer.take::<i64>()? != 0;
+    let mut rows: Answer = answer.take()?;
+    let mut acls: HashMap<[u8; 16], Option<String>> = answer.take()?;
     let mut records = Vec::new();
-    match scan {
-        Scan::Dir { parent, beside: Beside::Nothing, .. } => {
-            for entry in rows.strings() {
-                records.push(edge(*parent, &entry?)?.0);
-            }
-        }
-        Scan::Dir { parent, .. } => {
-            let mut texts = HashMap::new();
-            while !acls.is_empty() {
-                let id = id_of(&acls.present()?)?;
-                texts.insert(id, read::acl(acls.string()?)?);
-            }
-            while !rows.is_empty() {
-                let (entry, ino) = edge(*parent, &rows.present()?)?;
-                let node = rows.string()?.map(|bytes| rows::node(ino, &bytes)).transpose()?;
-                records.extend([entry, Record::Node(ino, node)]);
+    while !rows.is_empty() {
+        match scan {
+            Scan::Dir { parent, beside, .. } => {
+                let (entry, ino) = edge(*parent, &rows.take::<Vec<u8>>()?)?;
+                records.push(entry);
+                if *beside == Beside::Nothing {
+                    continue;
+                }
+                let node = rows.stored(|bytes| rows::node(ino, bytes))?;
+                records.push(Record::Node(ino, node));
                 // An ACL that several nodes carry comes with the first of them.
                 for id in node.iter().flat_map(Node::acls) {
-                    records.extend(texts.remove(&id).map(|text| Record::Acl(id, text)));
+                    let text = acls.remove(&id.to_bytes());
+                    records.extend(text.map(|text| Record::Acl(id, text.map(Arc::from))));
                 }
             }
-        }
-        Scan::Nodes { .. } => {
-            while !rows.is_empty() {
-                let ino = Ino(rows::number(&rows.present()?)?);
-                records.push(Record::Node(ino, Some(rows::node(ino, &rows.present()?)?)));
+            Scan::Nodes { .. } => {
+                let ino = Ino(rows.id()?);
+                records.push(Record::Node(ino, rows.stored(|bytes| rows::node(ino, bytes))?));
             }
-        }
-        Scan::Slices { ino, .. } => {
-            while !rows.is_empty() {
-                let mut chunk = rows.array()?;
-                let number = rows::number(&chunk.present()?)?;
-                records.push(Record::Slices(*ino, types::ChunkIndex(number), read::slices(chunk)?.into()));
+            Scan::Slices { ino, .. } => {
+                let mut chunk: Answer = rows.take()?;
+                let number = ChunkIndex(chunk.id()?);
+                records.push(Record::Slices(*ino, number, read::slices(chunk.rest()?)?));
             }
-        }
-        _ => {
-            for member in rows.strings() {
-                records.push(member_of(scan, &member?)?);
-            }
+            _ => records.push(member_of(scan, &rows.take::<Vec<u8>>()?)?),
         }
     }
     Ok(Page { facts: Facts { seq, records }, more })
@@ -92,13 +82,14 @@ pub(crate) fn page(scan: &Scan, mut answer: Answer) -> Result<Page, Malformed> {
 fn member_of(scan: &Scan, bytes: &[u8]) -> Result<Record, Malformed> {
     if let Scan::Acls { .. } = scan {
         let (id, text) = rows::member::<16>(bytes)?;
-        return Ok(Record::Acl(AclId::from_bytes(id), read::acl(Some(text.to_vec()))?));
+        let text = str::from_utf8(text).map_err(|_| Malformed("an ACL is not UTF-8"))?;
+        return Ok(Record::Acl(AclId::from_bytes(id), Some(text.into())));
     }
     if let Scan::Orphans { .. } = scan {
         let (session, ino) = bytes.split_at_checked(8).ok_or(Malformed("an orphan is too short"))?;
         return Ok(Record::Orphan(SessionId(rows::number(session)?), Ino(rows::number(ino)?)));
     }
-    let (id, value) = rows::member::<8>(bytes)?;
+    let (id, value) = rows::member(bytes)?;
     let id = u64::from_be_bytes(id);
     match scan {
         Scan::Sessions { .. } => Ok(Record::Session(rows::session(id, value)?)),
@@ -116,8 +107,4 @@ fn edge(parent: Ino, bytes: &[u8]) -> Result<(Record, Ino), Malformed> {
     let name = Name::new(name).map_err(|_| Malformed("an entry's name is none"))?;
     let edge = rows::edge(rest.get(1..).unwrap_or_default())?;
     Ok((Record::Edge(parent, name, Some(edge)), edge.ino))
-}
-
-fn id_of(bytes: &[u8]) -> Result<AclId, Malformed> {
-    bytes.try_into().map(AclId::from_bytes).map_err(|_| Malformed("an ACL's id is not of 16 bytes"))
 }

@@ -7,19 +7,20 @@ use std::time::Duration;
 
 use meta::{Change, Changes, EngineError, Seq, Touched};
 use pool::{Asked, Failed};
+use redis::Value;
 use types::SessionId;
 
 use crate::config::Config;
-use crate::connect::{self, Conn, Script, add_command};
+use crate::connect::{Conn, Script};
 use crate::error::{Failure, Malformed};
 use crate::read;
-use crate::request::Answer;
+use crate::request::take;
 
 /// The most entries taken at once.
-const MOST_ENTRIES: &[u8] = b"1024";
+const MOST_ENTRIES: usize = 1024;
 
-/// Its number and its fields.
-type Entry = (String, Vec<Vec<u8>>);
+/// Its number, and for each transaction its session and what it touched.
+type Entry = (String, Vec<(Vec<u8>, Vec<u8>)>);
 
 #[derive(Debug)]
 pub(crate) struct Watcher {
@@ -37,43 +38,39 @@ impl Watcher {
     /// Watches from now on.
     pub(crate) fn new(mut conn: Conn, config: &Config) -> Result<Self, EngineError> {
         let seen = conn.run(Script::Read, &config.prefix, read::request(&[]).bytes());
-        let seen = seen.and_then(|answer| Ok(Answer::new(answer)?.decimal()?));
+        let seen = seen.and_then(|mut answer| Ok(answer.take()?));
         let seen = seen.map_err(|failure| failure.engine_error(&config.shown, Asked::Look))?;
         let (place, key) = (config.shown.clone(), config.key("changes"));
         Ok(Watcher { conn, place, key, op_timeout: config.params.op_timeout, seen, lost: false })
     }
 
-    fn ask(&mut self, wait: Duration) -> Result<redis::Value, Failure> {
-        let after = format!("{}-0", self.seen);
-        let millis = wait.as_millis().to_string();
-        let mut arguments: Vec<&[u8]> = vec![b"XREAD", b"COUNT", MOST_ENTRIES];
+    fn ask(&mut self, wait: Duration) -> Result<Value, Failure> {
+        let mut command = redis::cmd("XREAD");
+        command.arg("COUNT").arg(MOST_ENTRIES);
         // A wait of 0 would be one for ever.
         if wait.as_millis() > 0 {
-            arguments.extend([&b"BLOCK"[..], millis.as_bytes()]);
+            command.arg("BLOCK").arg(wait.as_millis().to_string());
         }
-        arguments.extend([&b"STREAMS"[..], &self.key, after.as_bytes()]);
-        let mut command = Vec::new();
-        add_command(&mut command, &arguments);
+        command.arg("STREAMS").arg(&self.key).arg(format!("{}-0", self.seen));
         self.conn.set_patience(self.op_timeout.saturating_add(wait))?;
-        self.conn.ask_master(&mut command)
+        self.conn.ask_master(&command)
     }
 
     /// The transactions of an answer: one stream, and its entries.
-    fn take(&mut self, answer: redis::Value) -> Result<Vec<Change>, Malformed> {
-        let streams: Option<Vec<(Vec<u8>, Vec<Entry>)>> = connect::take(answer)?;
+    fn take(&mut self, answer: Value) -> Result<Vec<Change>, Malformed> {
+        let streams: Option<Vec<(Vec<u8>, Vec<Entry>)>> = take(answer)?;
         let mut changes = Vec::new();
-        for (id, fields) in streams.into_iter().flatten().flat_map(|(_, entries)| entries) {
+        for (id, txns) in streams.into_iter().flatten().flat_map(|(_, entries)| entries) {
             let last = id.strip_suffix("-0").and_then(|id| id.parse::<u64>().ok());
             let last = last.ok_or(Malformed("a change has no number"))?;
-            let first = (last + 1).checked_sub(fields.len() as u64 / 2);
+            let first = (last + 1).checked_sub(txns.len() as u64);
             if first != Some(self.seen + 1) {
                 return Err(Malformed("changes were forgotten before they were asked for"));
             }
-            for pair in fields.chunks_exact(2) {
-                let [by, touched] = pair else { continue };
+            for (by, touched) in txns {
                 let by = by[..].try_into().map(u64::from_be_bytes);
                 let by = by.map_err(|_| Malformed("the volume was wiped"))?;
-                let touched = Touched::decode(touched).ok_or(Malformed("a change cannot be read"))?;
+                let touched = Touched::decode(&touched).ok_or(Malformed("a change cannot be read"))?;
                 self.seen += 1;
                 changes.push(Change { seq: Seq(self.seen), by: SessionId(by), touched });
             }

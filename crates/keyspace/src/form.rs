@@ -1,7 +1,8 @@
 //! Fields as bytes, numbers big end first.
 
 use bytes::Bytes;
-use types::{FileType, Time};
+use meta::{LockKind, LockOwner};
+use types::{FileType, SessionId, Time};
 
 /// Adds fields, one after the other.
 #[derive(Clone, Debug, Default)]
@@ -54,6 +55,11 @@ impl Writer {
         self.u64(time.nanos() as u64 ^ SIGN)
     }
 
+    /// Whose lock it is.
+    pub fn owner(self, owner: LockOwner) -> Self {
+        self.u64(owner.session.0).u64(owner.owner).u8(owner.kind.number())
+    }
+
     pub fn into_vec(self) -> Vec<u8> {
         self.0
     }
@@ -68,6 +74,21 @@ impl Writer {
 pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
+    /// Takes the fields of a whole value: nothing may be left over.
+    pub fn whole<T>(value: &'a [u8], fields: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+        let mut reader = Reader(value);
+        fields(&mut reader).filter(|_| reader.0.is_empty())
+    }
+
+    /// Takes the like up to the end.
+    pub fn all<T>(&mut self, mut one: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let mut all = Vec::new();
+        while !self.0.is_empty() {
+            all.push(one(self)?);
+        }
+        Some(all)
+    }
+
     pub fn chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (first, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
@@ -96,6 +117,11 @@ impl<'a> Reader<'a> {
 
     pub fn time(&mut self) -> Option<Time> {
         self.i64().map(Time::from_nanos)
+    }
+
+    pub fn owner(&mut self) -> Option<LockOwner> {
+        let (session, owner) = (SessionId(self.u64()?), self.u64()?);
+        Some(LockOwner { session, owner, kind: LockKind::of(self.u8()?)? })
     }
 
     pub fn ordered_time(&mut self) -> Option<Time> {

@@ -80,13 +80,11 @@ pub fn encode_told(all: &[Told]) -> Bytes {
 /// [`Damaged`].
 pub fn decode_told(key: &[u8], value: &[u8]) -> Result<Vec<Told>, Damaged> {
     decode("what was touched", key, value, |reader| {
-        let mut all = Vec::new();
-        while !reader.0.is_empty() {
+        reader.all(|reader| {
             let op = OpId(u128::from(reader.u64()?) << 64 | u128::from(reader.u64()?));
             let index = reader.u8()?;
-            all.push(Told { op, index, touched: Touched::decode(reader.counted()?)? });
-        }
-        Some(all)
+            Some(Told { op, index, touched: Touched::decode(reader.counted()?)? })
+        })
     })
 }
 

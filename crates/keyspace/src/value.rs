@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use meta::{Edge, Lock, LockKind, LockOwner, LockWait, Node, Session, Touched};
+use meta::{Edge, Lock, LockWait, Node, Session, Touched};
 use types::{AclId, Ino, Mode, Name, SessionId, Slice, SliceId, SliceSource, Time};
 
 use crate::form::{Reader, Writer};
@@ -151,8 +151,8 @@ pub(crate) fn encode_session(session: &Session) -> Bytes {
 }
 
 fn write_lock(writer: Writer, lock: &Lock) -> Writer {
-    let writer = writer.u64(lock.start).u64(lock.end).u64(lock.owner.session.0).u64(lock.owner.owner);
-    writer.u8(lock.owner.kind.number()).u8(lock.exclusive.into()).u32(lock.pid)
+    let writer = writer.u64(lock.start).u64(lock.end).owner(lock.owner);
+    writer.u8(lock.exclusive.into()).u32(lock.pid)
 }
 
 pub(crate) fn encode_locks(locks: &[Lock]) -> Bytes {
@@ -196,9 +196,7 @@ impl Reader<'_> {
     }
 
     fn lock(&mut self) -> Option<Lock> {
-        let (start, end) = (self.u64()?, self.u64()?);
-        let (session, owner) = (SessionId(self.u64()?), self.u64()?);
-        let owner = LockOwner { session, owner, kind: LockKind::of(self.u8()?)? };
+        let (start, end, owner) = (self.u64()?, self.u64()?, self.owner()?);
         Some(Lock { start, end, owner, exclusive: self.u8()? != 0, pid: self.u32()? })
     }
 }
@@ -210,9 +208,11 @@ pub(crate) fn decode<T>(
     value: &[u8],
     fields: impl FnOnce(&mut Reader<'_>) -> Option<T>,
 ) -> Result<T, Damaged> {
-    let mut reader = Reader(value);
-    let whole = reader.u8().filter(|&version| version == VERSION).and_then(|_| fields(&mut reader));
-    whole.filter(|_| reader.0.is_empty()).ok_or_else(|| Damaged::new(what, key))
+    let whole = Reader::whole(value, |reader| {
+        reader.u8().filter(|&version| version == VERSION)?;
+        fields(reader)
+    });
+    whole.ok_or_else(|| Damaged::new(what, key))
 }
 
 pub(crate) fn decode_entry(key: &[u8], value: &[u8]) -> Result<Entry, Damaged> {
@@ -289,13 +289,7 @@ pub(crate) fn decode_session(id: SessionId, key: &[u8], value: &[u8]) -> Result<
 }
 
 pub(crate) fn decode_locks(key: &[u8], value: &[u8]) -> Result<Vec<Lock>, Damaged> {
-    decode("locks", key, value, |reader| {
-        let mut locks = Vec::new();
-        while !reader.0.is_empty() {
-            locks.push(reader.lock()?);
-        }
-        Some(locks)
-    })
+    decode("locks", key, value, |reader| reader.all(Reader::lock))
 }
 
 pub(crate) fn decode_wait(key: &[u8], value: &[u8]) -> Result<LockWait, Damaged> {

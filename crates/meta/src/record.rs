@@ -200,6 +200,22 @@ pub enum Scan {
     Acls { after: AclId, limit: usize },
 }
 
+impl Scan {
+    /// How many entries, inodes or whatever the range is of are wanted.
+    pub fn limit(&self) -> usize {
+        let (Scan::Dir { limit, .. }
+        | Scan::Nodes { limit, .. }
+        | Scan::Slices { limit, .. }
+        | Scan::Orphans { limit, .. }
+        | Scan::Sessions { limit, .. }
+        | Scan::Locks { limit, .. }
+        | Scan::Garbage { limit, .. }
+        | Scan::Shared { limit, .. }
+        | Scan::Acls { limit, .. }) = self;
+        *limit
+    }
+}
+
 /// What a [`Scan::Dir`] brings of the inodes that its entries refer to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use crate::open::OpenError;
 use crate::params::Params;
@@ -55,6 +57,23 @@ impl Query {
         known.map(|(_, meant)| *meant).ok_or_else(|| {
             let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
             self.wrong(format!("{name}={value} is not one of {}", words.join(", ")))
+        })
+    }
+
+    /// A number; `usual` if nothing is said.
+    ///
+    /// # Errors
+    /// [`OpenError::Config`].
+    pub fn number<T: FromStr + PartialOrd + Display>(
+        &mut self,
+        name: &str,
+        usual: T,
+        range: RangeInclusive<T>,
+    ) -> Result<T, OpenError> {
+        let Some(value) = self.take(name) else { return Ok(usual) };
+        value.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| {
+            let (least, most) = (range.start(), range.end());
+            self.wrong(format!("{name}={value} is not a number between {least} and {most}"))
         })
     }
 

@@ -41,7 +41,7 @@ pub mod values;
 pub use fact::{Fact, Malformed, Row};
 pub use found::{Found, want};
 pub use layer::{Change, Layer, Size, layers};
-pub use page::{limit, page};
+pub use page::page;
 pub use part::{free, holder, inode, made, named};
 pub use scan::{Arg, Select, select};
 pub use table::Table;

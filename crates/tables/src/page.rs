@@ -8,28 +8,13 @@ use types::{SessionId, SliceId};
 use crate::fact::{Fact, Malformed, Row};
 use crate::found::{Found, sorted};
 
-/// How many entries, inodes or whatever the range is of are wanted. The server is asked for one more, so that it shows
-/// whether there are more.
-pub fn limit(scan: &Scan) -> usize {
-    let (Scan::Dir { limit, .. }
-    | Scan::Nodes { limit, .. }
-    | Scan::Slices { limit, .. }
-    | Scan::Orphans { limit, .. }
-    | Scan::Sessions { limit, .. }
-    | Scan::Locks { limit, .. }
-    | Scan::Garbage { limit, .. }
-    | Scan::Shared { limit, .. }
-    | Scan::Acls { limit, .. }) = scan;
-    *limit
-}
-
 /// The page that these facts make. They come in the order of the range, but for those of a directory; an ACL that
 /// several nodes carry comes once.
 ///
 /// # Errors
 /// [`Malformed`], also for facts that do not belong to the range.
 pub fn page<R: Row>(scan: &Scan, seq: Seq, facts: &[Fact<R>]) -> Result<Page, Malformed> {
-    let limit = limit(scan);
+    let limit = scan.limit();
     let (mut records, more) = match scan {
         Scan::Dir { beside, .. } => entries(facts, limit, *beside)?,
         _ => {

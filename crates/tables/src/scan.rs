@@ -4,7 +4,6 @@ use std::borrow::Cow;
 
 use meta::Scan;
 
-use crate::page::limit;
 use crate::table::Table;
 
 /// The part of a range that a [`Scan`] asks for, and one more, which shows that more follow: rows `r` of a table. In its
@@ -68,7 +67,7 @@ pub fn select(scan: &Scan) -> Select<'_> {
             (Table::ACL, "`@acl` r", range, vec![Arg::Bytes(after.to_bytes().to_vec().into())])
         }
     };
-    args.push(number(u64::try_from(limit(scan)).unwrap_or(u64::MAX).saturating_add(1)));
+    args.push(number(u64::try_from(scan.limit()).unwrap_or(u64::MAX).saturating_add(1)));
     Select { table, from, range, args }
 }
 
