@@ -636,11 +636,13 @@ END $f$;
 
 -- Forgets transactions that are older than five minutes and than 16,384 others: more than come in between two calls. Where
 -- the oldest is not, none is locked, for a lock on a row is written to disk.
-CREATE OR REPLACE FUNCTION @trim#() RETURNS void LANGUAGE sql AS $f$
+-- PL/pgSQL plans it once a connection, not at each call.
+CREATE OR REPLACE FUNCTION @trim#() RETURNS void LANGUAGE plpgsql AS $f$
+BEGIN
     DELETE FROM @log WHERE ctid = ANY (ARRAY(
         SELECT o.ctid FROM (
             SELECT l.ctid, l.seq, l.at FROM @log l
             WHERE (SELECT f.at FROM @log f ORDER BY f.xid LIMIT 1) < now() - interval '5 minutes'
             ORDER BY l.xid LIMIT 256 FOR UPDATE SKIP LOCKED) o
-        WHERE o.seq < (SELECT last_value FROM @seq) - 16384 AND o.at < now() - interval '5 minutes'))
-$f$;
+        WHERE o.seq < (SELECT last_value FROM @seq) - 16384 AND o.at < now() - interval '5 minutes'));
+END $f$;
