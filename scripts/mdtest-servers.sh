@@ -1,0 +1,182 @@
+#!/bin/bash
+# What `limen mdtest` does on database servers, beside what these do for their own load tools: a bare function that
+# inserts two rows and updates a third, sixteen to a request. Each server is Debian's with its defaults, so that each
+# commit is synced, in a folder and on a loopback port of its own; programs take turns. As root.
+#
+#   scripts/mdtest-servers.sh [LIMEN [ROUNDS [ENGINE ...]]]
+#
+# ENGINE is redis, postgres, mariadb or etcd, which brings no load tool. Run it with `nice -n -10` beside other work.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+limen=$(readlink -f "${1:-$top/target/release/limen}")
+rounds=${2:-3}
+engines=("${@:3}")
+[ ${#engines[@]} -gt 0 ] || engines=(redis postgres mariadb etcd)
+[ -x "$limen" ] || die "there is no $limen; build it: cargo build --release --package cli"
+[ "$(id -u)" = 0 ] || die "only root may start PostgreSQL as its own user"
+
+work=$(mktemp -d)
+chmod 755 "$work"
+server=
+port=$((20000 + $$ % 10000))
+stop() {
+    if [ -n "$server" ]; then
+        kill "$server" 2>/dev/null && wait "$server" 2>/dev/null || true
+        server=
+    fi
+}
+clean() {
+    stop
+    rm -rf "$work"
+}
+trap clean EXIT
+
+wait_for() {
+    for _ in $(seq 300); do
+        if "$@" >/dev/null 2>&1; then return; fi
+        sleep 0.1
+    done
+    die "the server does not start; its log is in $work"
+}
+
+start() {
+    local d=$work/$1
+    mkdir "$d"
+    port=$((port + 1))
+    case $1 in
+    redis)
+        redis-server --port $port --bind 127.0.0.1 --save '' --appendonly yes --appendfsync always --dir "$d" >"$d/log" &
+        server=$!
+        url=redis://127.0.0.1:$port/
+        wait_for redis-cli -p $port ping
+        script=$(redis-cli -p $port script load "redis.call('set', KEYS[1], ARGV[1]) redis.call('set', KEYS[2], ARGV[1])
+            redis.call('hincrby', KEYS[3], 'n', 1) return 1")
+        ;;
+    postgres)
+        chown postgres "$d"
+        local bin
+        bin=$(find /usr/lib/postgresql -maxdepth 2 -name bin | sort -V | tail -n 1)
+        local as=(setpriv --reuid=postgres --regid=postgres --clear-groups)
+        (cd "$d" && "${as[@]}" "$bin/initdb" -D data -U limen -A trust -E UTF8 --locale=C >log)
+        (cd "$d" && exec "${as[@]}" "$bin/postgres" -D data -p $port -c listen_addresses=127.0.0.1 \
+            -c unix_socket_directories= >>log 2>&1) &
+        server=$!
+        url="postgres://limen@127.0.0.1:$port/postgres?sslmode=disable"
+        psql=(psql -q -h 127.0.0.1 -p $port -U limen -d postgres)
+        wait_for "${psql[@]}" -c 'SELECT 1'
+        "${psql[@]}" <<'SQL'
+CREATE TABLE pa (ino bigint PRIMARY KEY, mode bigint, size bigint, mtime bigint);
+CREATE TABLE pb (parent bigint, name bytea, ino bigint, PRIMARY KEY (parent, name));
+CREATE TABLE pc (ino bigint PRIMARY KEY, n bigint);
+INSERT INTO pc VALUES (1, 0);
+CREATE FUNCTION probe(i bigint) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO pa VALUES (i, 420, 0, 1);
+    INSERT INTO pb VALUES (1, convert_to('file.' || i, 'UTF8'), i);
+    UPDATE pc SET n = n + 1 WHERE ino = 1;
+END $$;
+CREATE FUNCTION probe_16(first bigint) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO pa SELECT first + i, 420, 0, 1 FROM generate_series(0, 15) i;
+    INSERT INTO pb SELECT 1, convert_to('file.' || first + i, 'UTF8'), first + i FROM generate_series(0, 15) i;
+    UPDATE pc SET n = n + 16 WHERE ino = 1;
+END $$;
+SQL
+        local first='\set first random(1, 200000000000000)'
+        printf '%s\nSELECT probe(:first::bigint * 16 + i) FROM generate_series(0, 15) i;\n' "$first" >"$work/each.sql"
+        printf '%s\nSELECT probe_16(:first::bigint * 16);\n' "$first" >"$work/sets.sql"
+        ;;
+    mariadb)
+        mkdir "$d/tmp"
+        mariadb-install-db --no-defaults --user=root --datadir="$d/data" --tmpdir="$d/tmp" --skip-test-db \
+            --auth-root-authentication-method=normal >"$d/log" 2>&1
+        mariadbd --no-defaults --user=root --datadir="$d/data" --tmpdir="$d/tmp" --socket="$d/socket" --port=$port \
+            --bind-address=127.0.0.1 --skip-name-resolve >>"$d/log" 2>&1 &
+        server=$!
+        url=mysql://root@127.0.0.1:$port/limen
+        mariadb=(mariadb --no-defaults -h 127.0.0.1 -P $port -u root)
+        wait_for "${mariadb[@]}" -e 'CREATE DATABASE IF NOT EXISTS limen'
+        "${mariadb[@]}" limen <<'SQL'
+CREATE TABLE pa (ino bigint PRIMARY KEY, mode bigint, size bigint, mtime bigint);
+CREATE TABLE pb (parent bigint, name varbinary(255), ino bigint, PRIMARY KEY (parent, name));
+CREATE TABLE pc (ino bigint PRIMARY KEY, n bigint);
+INSERT INTO pc VALUES (1, 0);
+DELIMITER //
+CREATE PROCEDURE probe(i bigint) BEGIN
+    INSERT INTO pa VALUES (i, 420, 0, 1);
+    INSERT INTO pb VALUES (1, CONCAT('file.', i), i);
+    UPDATE pc SET n = n + 1 WHERE ino = 1;
+END //
+CREATE PROCEDURE each_16() BEGIN
+    DECLARE first bigint DEFAULT FLOOR(RAND() * 200000000000000) * 16;
+    DECLARE i int DEFAULT 0;
+    START TRANSACTION;
+    WHILE i < 16 DO CALL probe(first + i); SET i = i + 1; END WHILE;
+    COMMIT;
+END //
+CREATE PROCEDURE sets_16() BEGIN
+    DECLARE first bigint DEFAULT FLOOR(RAND() * 200000000000000) * 16;
+    START TRANSACTION;
+    INSERT INTO pa SELECT first + seq, 420, 0, 1 FROM seq_0_to_15;
+    INSERT INTO pb SELECT 1, CONCAT('file.', first + seq), first + seq FROM seq_0_to_15;
+    UPDATE pc SET n = n + 16 WHERE ino = 1;
+    COMMIT;
+END //
+SQL
+        ;;
+    etcd)
+        etcd --data-dir "$d/data" --listen-peer-urls http://127.0.0.1:0 --listen-client-urls http://127.0.0.1:$port \
+            --advertise-client-urls http://127.0.0.1:$port --initial-advertise-peer-urls http://127.0.0.1:1 \
+            --initial-cluster default=http://127.0.0.1:1 >"$d/log" 2>&1 &
+        server=$!
+        url=etcd://127.0.0.1:$port/
+        wait_for curl -fs "http://127.0.0.1:$port/health"
+        ;;
+    *) die "there is no engine $1" ;;
+    esac
+}
+
+# With two connections, as the commits of one client come.
+probe() {
+    case $1 in
+    redis)
+        redis-benchmark -p $port -c 2 -P 16 -n 60000 -r 100000000 -q evalsha "$script" 3 b:a:__rand_int__ b:b:__rand_int__ \
+            b:c:1 0123456789012345678901234567890123456789012345678901234567890123 | tr '\r' '\n' |
+            awk '/requests per second/ { sub(/.*: /, ""); printf "function, 16 to a request: %d a second\n", $1 }'
+        ;;
+    postgres)
+        for how in each sets; do
+            pgbench -n -M prepared -h 127.0.0.1 -p $port -U limen -c 2 -T 4 -f "$work/$how.sql" postgres 2>/dev/null |
+                awk -v how="$how" '/^tps/ { printf "function (%s), 16 to a request: %d a second\n", how, $3 * 16 }'
+        done
+        ;;
+    mariadb)
+        for how in each sets; do
+            mysqlslap --no-defaults -h 127.0.0.1 -P $port -u root --create-schema=limen --concurrency=2 \
+                --number-of-queries=2400 --query="CALL ${how}_16()" |
+                awk -v how="$how" '/Average number of seconds/ {
+                    printf "function (%s), 16 to a request: %d a second\n", how, 2400 * 16 / $(NF - 1) }'
+        done
+        ;;
+    esac
+}
+
+mdtest() {
+    local what=$1
+    shift
+    echo "-- $what: limen mdtest URL /mdtest $*"
+    "$limen" mdtest "$url" /mdtest "$@" 2>/dev/null | grep -E '^(operation|mkdir|create|stat|readdirplus|rename|unlink)'
+}
+
+for engine in "${engines[@]}"; do
+    echo "== $engine"
+    start "$engine"
+    "$limen" format "$url" mdtest --bucket "$work/$engine/objects" >/dev/null
+    for _ in $(seq "$rounds"); do
+        mdtest "91 directories, 50 threads" --depth 2 --dirs 9 --files 66 --threads 50
+        probe "$engine"
+        mdtest "one directory, 100 threads" --depth 0 --files 6000 --threads 100
+        mdtest "100 directories, 100 threads" --depth 1 --dirs 99 --files 60 --threads 100 --spread
+    done
+    stop
+done
