@@ -1,13 +1,15 @@
 //! One connection: its settings, and requests on it.
 
+use std::fmt;
+
 use meta::EngineError;
 use mysql::Conn;
 use mysql::prelude::Queryable;
-use pool::Connect;
+use pool::{Asked, Connect, Failed};
 
 use crate::config::Config;
-use crate::error::{Fault, Stage, engine_error};
-use crate::rows::{Row, RowReader, Sets};
+use crate::error::Fault;
+use crate::rows::{Reader, Row, Sets};
 use crate::script::Script;
 
 /// Makes connections.
@@ -15,36 +17,23 @@ use crate::script::Script;
 pub(crate) struct Connector(pub(crate) Config);
 
 /// A connection whose settings are made.
-#[derive(Debug)]
 pub(crate) struct Connection {
     conn: Conn,
-    pub(crate) server: Server,
+    /// What is at the other end, for people: "MariaDB 10.11.6".
+    pub(crate) server: String,
     /// The longest request the server takes, in bytes.
     max_request: usize,
-    procedure: bool,
-}
-
-/// What is at the other end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Server {
-    /// As the server says it, such as `10.11.6-MariaDB`.
-    version: String,
-    pub(crate) mariadb: bool,
-}
-
-impl Server {
-    /// For people: "MariaDB 10.11.6".
-    pub(crate) fn name(&self) -> String {
-        let number = self.version.split('-').next().unwrap_or_default();
-        format!("{} {number}", if self.mariadb { "MariaDB" } else { "MySQL" })
-    }
+    /// Scripts are run by the stored procedure.
+    pub(crate) procedure: bool,
+    /// The backquote before the name of a table, and what its name begins with.
+    prefix: String,
 }
 
 impl Connect for Connector {
     type Connection = Connection;
 
     fn connect(&self) -> Result<Connection, EngineError> {
-        Connection::open(&self.0).map_err(|fault| engine_error(&self.0.place, fault, Stage::Connect))
+        Connection::open(&self.0).map_err(|fault| fault.engine_error(self.place(), Asked::Look))
     }
 
     fn place(&self) -> &str {
@@ -54,49 +43,57 @@ impl Connect for Connector {
 
 impl Connection {
     fn open(config: &Config) -> Result<Self, Fault> {
-        let mut conn = Conn::new(config.opts.clone())?;
-        let about = sets(&mut conn, "SELECT VERSION(), @@max_allowed_packet")?;
-        let about = about.first().and_then(|rows| rows.first()).ok_or(Fault::malformed("no version"))?;
-        let about = RowReader(about);
-        let version = about.text(0)?.to_owned();
-        let server = Server { mariadb: version.contains("MariaDB"), version };
-        let max_request = about.number(1)?;
+        let conn = Conn::new(config.opts.clone()).map_err(Fault::Connect)?;
+        let prefix = format!("`{}", config.params.table_prefix);
+        let mut opened =
+            Connection { conn, server: String::new(), max_request: 1024, procedure: false, prefix };
+        let about = opened.row("SELECT VERSION(), @@max_allowed_packet")?;
+        let about = Reader::new(&about);
+        // Such as `10.11.6-MariaDB-1`.
+        let version = String::from_utf8_lossy(about.bytes(0)?);
+        let mariadb = version.contains("MariaDB");
+        let number = version.split('-').next().unwrap_or_default();
+        opened.server = format!("{} {number}", if mariadb { "MariaDB" } else { "MySQL" });
+        opened.procedure = config.routine || !mariadb;
+        opened.max_request = usize::try_from(about.number(1)?).unwrap_or(usize::MAX);
         let seconds = config.params.op_timeout.as_secs().max(1);
+        opened.query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")?;
         // The log's numbers are to follow each other, for whoever watches looks for those that are missing.
         // NO_UNSIGNED_SUBTRACTION: a difference below 0 is no error.
-        let mut settings = format!(
+        let settings = format!(
             "SET SESSION innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds}, autocommit = 1, \
              auto_increment_increment = 1, auto_increment_offset = 1, \
              sql_mode = 'STRICT_ALL_TABLES,NO_UNSIGNED_SUBTRACTION,NO_AUTO_VALUE_ON_ZERO'"
         );
-        if server.mariadb {
-            // A statement that nobody waits for any more ends by itself.
-            settings.push_str(&format!(", max_statement_time = {seconds}"));
-        }
-        conn.query_drop("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")?;
-        conn.query_drop(settings)?;
-        let procedure = config.routine || !server.mariadb;
-        Ok(Connection { conn, server, max_request, procedure })
-    }
-
-    /// Whether scripts are run by the stored procedure.
-    pub(crate) fn needs_procedure(&self) -> bool {
-        self.procedure
+        // A statement that nobody waits for any more ends by itself.
+        let limit = if mariadb { format!(", max_statement_time = {seconds}") } else { String::new() };
+        opened.query(&format!("{settings}{limit}"))?;
+        Ok(opened)
     }
 
     /// Runs a script: one request.
-    pub(crate) fn run(&mut self, prefix: &str, script: &Script) -> Result<Sets, Fault> {
-        let text = if self.procedure { script.call(prefix) } else { script.block() };
-        self.query(&text)
+    pub(crate) fn run(&mut self, script: &Script) -> Result<Sets, Fault> {
+        self.query(&if self.procedure { script.call() } else { script.block() })
     }
 
     /// The sets of rows that a statement gives: one request.
     pub(crate) fn query(&mut self, sql: &str) -> Result<Sets, Fault> {
+        let sql = sql.replace("`@", &self.prefix);
         // One byte says that it is a query.
         if sql.len() >= self.max_request {
             return Err(Fault::TooLong(sql.len()));
         }
-        sets(&mut self.conn, sql)
+        let mut result = self.conn.query_iter(sql)?;
+        let mut sets = Vec::new();
+        while let Some(set) = result.iter() {
+            // What ends an answer has no columns.
+            let is_set = !set.columns().as_ref().is_empty();
+            let rows = set.map(|row| row.map(mysql::Row::unwrap)).collect::<Result<Vec<Row>, _>>()?;
+            if is_set {
+                sets.push(rows);
+            }
+        }
+        Ok(sets)
     }
 
     /// How many rows the last statement changed.
@@ -108,21 +105,16 @@ impl Connection {
     pub(crate) fn rows(&mut self, sql: &str) -> Result<Vec<Row>, Fault> {
         Ok(self.query(sql)?.into_iter().next().unwrap_or_default())
     }
+
+    /// The row of a statement that always gives one.
+    pub(crate) fn row(&mut self, sql: &str) -> Result<Row, Fault> {
+        self.rows(sql)?.into_iter().next().ok_or(Fault::Malformed("a row is missing"))
+    }
 }
 
-fn sets(conn: &mut Conn, sql: &str) -> Result<Sets, Fault> {
-    let mut result = conn.query_iter(sql)?;
-    let mut sets = Vec::new();
-    while let Some(set) = result.iter() {
-        // What ends an answer has no columns.
-        let is_set = !set.columns().as_ref().is_empty();
-        let mut rows: Vec<Row> = Vec::new();
-        for row in set {
-            rows.push(row?.unwrap());
-        }
-        if is_set {
-            sets.push(rows);
-        }
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without `conn`, which holds the password.
+        f.debug_struct("Connection").field("server", &self.server).finish_non_exhaustive()
     }
-    Ok(sets)
 }

@@ -3,129 +3,99 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use meta::{Guard, Txn, Usage, most_added};
-use types::{Slice, SliceSource};
 
-use crate::rows::kind_number;
-use crate::sql::{Bytes, Nullable, joined};
+use crate::body::{lock_row, slice_row};
+use crate::sql::{Row, bytes, is, joined, row};
 
-/// The condition; `p` is what the names of tables begin with. Room has to be there beside `ahead`.
-pub(crate) fn condition(p: &str, guard: &Guard, ahead: Usage) -> String {
-    let node = |ino: &types::Ino, column: &str, value: u64| {
-        format!("EXISTS(SELECT 1 FROM `{p}node` WHERE ino = {ino} AND {column} = {value})", ino = ino.0)
-    };
+/// What a guard looks at.
+enum Look {
+    /// For a row of a table.
+    There(&'static str, Row),
+    /// For there being none.
+    Absent(&'static str, Row),
+    /// For whatever this condition says.
+    Other(String),
+}
+
+/// Room has to be there beside `ahead`.
+fn look(guard: &Guard, ahead: Usage) -> Look {
+    use Look::{Absent, Other, There};
     match guard {
-        Guard::EdgeIs { parent, name, ino } => format!(
-            "EXISTS(SELECT 1 FROM `{p}edge` WHERE parent = {} AND name = {} AND ino = {})",
-            parent.0,
-            Bytes(name.as_bytes()),
-            ino.0
-        ),
-        Guard::EdgeAbsent { parent, name } => format!(
-            "NOT EXISTS(SELECT 1 FROM `{p}edge` WHERE parent = {} AND name = {})",
-            parent.0,
-            Bytes(name.as_bytes())
-        ),
-        Guard::Access { ino, rev } => node(ino, "access_rev", *rev),
-        Guard::NodeAbsent { ino } => {
-            format!("NOT EXISTS(SELECT 1 FROM `{p}node` WHERE ino = {})", ino.0)
+        Guard::EdgeIs { parent, name, ino } => {
+            There("edge", row!(parent = parent, name = bytes(name.as_bytes()), ino = ino))
         }
-        Guard::Links { ino, nlink } => node(ino, "nlink", u64::from(*nlink)),
-        Guard::ParentIs { ino, parent } => node(ino, "parent", parent.0),
-        Guard::Size { ino, size } => node(ino, "size", *size),
-        Guard::Empty { ino } => format!("NOT EXISTS(SELECT 1 FROM `{p}edge` WHERE parent = {})", ino.0),
-        Guard::Xattr { ino, name, present } => format!(
-            "{}EXISTS(SELECT 1 FROM `{p}xattr` WHERE ino = {} AND name = {})",
-            if *present { "" } else { "NOT " },
-            ino.0,
-            Bytes(name.as_bytes())
-        ),
-        Guard::Setting { name, value: None } => {
-            format!("NOT EXISTS(SELECT 1 FROM `{p}setting` WHERE name = {})", Bytes(name.as_bytes()))
+        Guard::EdgeAbsent { parent, name } => {
+            Absent("edge", row!(parent = parent, name = bytes(name.as_bytes())))
         }
-        Guard::Setting { name, value: Some(value) } => format!(
-            "EXISTS(SELECT 1 FROM `{p}setting` WHERE name = {} AND value = {})",
-            Bytes(name.as_bytes()),
-            Bytes(value.as_bytes())
-        ),
-        Guard::Counter { counter, value } => format!(
-            "COALESCE((SELECT value FROM `{p}counter` WHERE name = {}), 0) = {value}",
-            Bytes(counter.name().as_bytes())
-        ),
+        Guard::Empty { ino } => Absent("edge", row!(parent = ino)),
+        Guard::NodeAbsent { ino } => Absent("node", row!(ino = ino)),
+        Guard::Access { ino, rev } => There("node", row!(ino = ino, access_rev = rev)),
+        Guard::Links { ino, nlink } => There("node", row!(ino = ino, nlink = nlink)),
+        Guard::ParentIs { ino, parent } => There("node", row!(ino = ino, parent = parent)),
+        Guard::Size { ino, size } => There("node", row!(ino = ino, size = size)),
+        Guard::Xattr { ino, name, present } => {
+            let look = if *present { There } else { Absent };
+            look("xattr", row!(ino = ino, name = bytes(name.as_bytes())))
+        }
+        Guard::Setting { name, value: None } => Absent("setting", row!(name = bytes(name.as_bytes()))),
+        Guard::Setting { name, value: Some(value) } => {
+            There("setting", row!(name = bytes(name.as_bytes()), value = bytes(value.as_bytes())))
+        }
+        Guard::Counter { counter, value } => {
+            let name = is(&row!(name = bytes(counter.name().as_bytes())), "=");
+            Other(format!("COALESCE((SELECT value FROM `@counter` WHERE {name}), 0) = {value}"))
+        }
         Guard::Locks { ino, locks } => {
-            let there = format!("EXISTS(SELECT 1 FROM `{p}node` WHERE ino = {})", ino.0);
-            let all = format!("(SELECT COUNT(*) FROM `{p}lock` WHERE ino = {})", ino.0);
-            if locks.is_empty() {
-                return format!("({there} AND {all} = 0)");
-            }
-            let these = locks.iter().map(|lock| {
-                format!(
-                    "(first = {} AND last = {} AND session = {} AND owner = {} AND kind = {} AND exclusive = {} AND pid = {})",
-                    lock.start,
-                    lock.end,
-                    lock.owner.session.0,
-                    lock.owner.owner,
-                    kind_number(lock.owner.kind),
-                    u8::from(lock.exclusive),
-                    lock.pid
-                )
-            });
-            let these = joined(these, " OR ");
-            let count = locks.len();
-            format!(
-                "({there} AND {all} = {count} AND \
-                 (SELECT COUNT(*) FROM `{p}lock` WHERE ino = {} AND ({these})) = {count})",
-                ino.0
-            )
+            // A list must not be empty.
+            let these = locks.iter().map(|lock| is(&lock_row(*ino, lock), "=")).chain(["0".to_owned()]);
+            let (these, count) = (joined(these, " OR "), locks.len());
+            Other(format!(
+                "(EXISTS(SELECT 1 FROM `@node` WHERE ino = {ino}) AND (SELECT COUNT(*) = {count} AND \
+                 COALESCE(SUM({these}), 0) = {count} FROM `@lock` WHERE ino = {ino}))"
+            ))
         }
-        Guard::Rows { rows, .. } if rows.is_empty() => "1".to_owned(),
+        Guard::Rows { rows, .. } if rows.is_empty() => Other("1".to_owned()),
         Guard::Rows { ino, chunk, rows } => {
-            let these =
-                rows.iter().enumerate().map(|(index, row)| format!("(nth = {} AND {})", index + 1, is(row)));
-            format!(
-                "(SELECT COUNT(*) FROM (SELECT ROW_NUMBER() OVER (ORDER BY seq) AS nth, pos, len, data, slice, slice_off, \
-                 slice_size FROM `{p}slice` WHERE ino = {} AND chunk = {}) AS oldest WHERE {}) = {}",
-                ino.0,
-                chunk.0,
-                joined(these, " OR "),
-                rows.len()
-            )
+            let is_row = |(nth, row)| {
+                let row = slice_row(*ino, *chunk, row);
+                format!("nth = {nth} AND {}", is(row.get(2..).unwrap_or_default(), "<=>"))
+            };
+            let (these, count) = (joined((1..).zip(rows.iter()).map(is_row), " OR "), rows.len());
+            Other(format!(
+                "(SELECT COUNT(*) FROM (SELECT ROW_NUMBER() OVER (ORDER BY seq) AS nth, pos, len, slice, slice_off, \
+                 slice_size, data FROM `@slice` WHERE ino = {ino} AND chunk = {chunk}) AS oldest WHERE {these}) = {count}"
+            ))
         }
         // Unless one at a time adds, there has to be room for what others add at this moment.
         Guard::Room { .. } => {
-            format!("IF(@t, {}, {})", room(p, guard, ahead, false), room(p, guard, ahead, true))
+            Other(format!("IF(@t, {}, {})", room(guard, ahead, false), room(guard, ahead, true)))
         }
     }
 }
 
-/// The condition that all of these hold, for when it need not be known which of them do not. Those of the commonest kinds
-/// are counted, so that there is one look for each kind and not one for each guard.
-pub(crate) fn all_hold<'g>(p: &str, guards: impl Iterator<Item = &'g Guard>, ahead: Usage) -> String {
-    // Different ones of a kind cannot hold for the same row, so as many rows as guards are to be found.
-    let mut counted: BTreeMap<(&str, &str), BTreeSet<String>> = BTreeMap::new();
+/// The condition that all of these hold. Rows of one table that are to be there are counted, so that there is one look for
+/// them and not one for each.
+pub(crate) fn all_hold<'g>(guards: impl Iterator<Item = &'g Guard>, ahead: Usage) -> String {
+    // Different ones that say the same columns cannot be the same row, so as many rows as guards are to be found.
+    let mut rows: BTreeMap<(&str, Vec<&str>), BTreeSet<String>> = BTreeMap::new();
     let mut conditions = BTreeSet::new();
     for guard in guards {
-        let (table, of, row) = match guard {
-            Guard::Access { ino, rev } => {
-                ("node", "rev", format!("(ino = {} AND access_rev = {rev})", ino.0))
+        match look(guard, ahead) {
+            Look::There(table, row) => {
+                let columns = row.iter().map(|(column, _)| *column).collect();
+                rows.entry((table, columns)).or_default().insert(is(&row, "="));
             }
-            Guard::Links { ino, nlink } => {
-                ("node", "nlink", format!("(ino = {} AND nlink = {nlink})", ino.0))
+            Look::Absent(table, row) => {
+                conditions.insert(format!("NOT EXISTS(SELECT 1 FROM `@{table}` WHERE {})", is(&row, "=")));
             }
-            Guard::EdgeIs { parent, name, ino } => {
-                let name = Bytes(name.as_bytes());
-                ("edge", "ino", format!("(parent = {} AND name = {name} AND ino = {})", parent.0, ino.0))
-            }
-            _ => {
-                conditions.insert(condition(p, guard, ahead));
-                continue;
-            }
-        };
-        counted.entry((table, of)).or_default().insert(row);
+            Look::Other(condition) => drop(conditions.insert(condition)),
+        }
     }
-    conditions.extend(counted.into_iter().map(|((table, _), rows)| {
-        let count = rows.len();
-        let rows = joined(rows, " OR ");
-        format!("(SELECT COUNT(*) FROM `{p}{table}` FORCE INDEX (PRIMARY) WHERE {rows}) = {count}")
+    conditions.extend(rows.into_iter().map(|((table, _), rows)| match (rows.len(), joined(rows, " OR ")) {
+        (1, row) => format!("EXISTS(SELECT 1 FROM `@{table}` WHERE {row})"),
+        (count, rows) => {
+            format!("(SELECT COUNT(*) FROM `@{table}` FORCE INDEX (PRIMARY) WHERE {rows}) = {count}")
+        }
     }));
     if conditions.is_empty() { "1".to_owned() } else { joined(conditions, " AND ") }
 }
@@ -135,38 +105,19 @@ const MOST_INODES: u64 = 64;
 const MOST_BLOCKS: u64 = 65_536;
 
 /// The condition that there is room beside `ahead`, and with `others` for what all who are connected add at this moment.
-pub(crate) fn room(p: &str, guard: &Guard, ahead: Usage, others: bool) -> String {
+pub(crate) fn room(guard: &Guard, ahead: Usage, others: bool) -> String {
     let Guard::Room { max_inodes, max_blocks } = guard else { return "1".to_owned() };
-    let inodes = max_inodes.saturating_sub(ahead.inodes);
-    let blocks = max_blocks.saturating_sub(ahead.blocks);
-    let added = |most: u64| if others { format!(" + {most} * @@max_connections") } else { String::new() };
-    format!(
-        "(SELECT SUM(inodes){} < {inodes} AND SUM(blocks){} < {blocks} FROM `{p}usage`)",
-        added(MOST_INODES),
-        added(MOST_BLOCKS)
-    )
+    let sum_below = |column: &str, max: u64, ahead: u64, most: u64| {
+        let added = if others { format!(" + {most} * @@max_connections") } else { String::new() };
+        format!("SUM({column}){added} < {}", max.saturating_sub(ahead))
+    };
+    let inodes = sum_below("inodes", *max_inodes, ahead.inodes, MOST_INODES);
+    let blocks = sum_below("blocks", *max_blocks, ahead.blocks, MOST_BLOCKS);
+    format!("(SELECT {inodes} AND {blocks} FROM `@usage`)")
 }
 
 /// Whether these may add more than others reckon with.
 pub(crate) fn adds_much(txns: &[Txn]) -> bool {
     let most = most_added(txns);
     most.inodes > MOST_INODES || most.blocks > MOST_BLOCKS
-}
-
-/// Whether a row of table `slice` says just this.
-fn is(row: &Slice) -> String {
-    let (data, blocks) = match &row.source {
-        SliceSource::Hole => (None, None),
-        SliceSource::Inline(data) => (Some(Bytes(data)), None),
-        SliceSource::Blocks { id, offset, size } => (None, Some((id.0, *offset, *size))),
-    };
-    format!(
-        "pos = {} AND len = {} AND data <=> {} AND slice <=> {} AND slice_off <=> {} AND slice_size <=> {}",
-        row.pos,
-        row.len,
-        Nullable(data),
-        Nullable(blocks.map(|(id, ..)| id)),
-        Nullable(blocks.map(|(_, offset, _)| offset)),
-        Nullable(blocks.map(|(.., size)| size))
-    )
 }

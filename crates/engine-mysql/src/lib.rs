@@ -8,11 +8,11 @@
 //! | `engine` | [`MysqlEngine`]: opening, `impl Engine`, warnings |
 //! | `script` | statements with conditions, sent as one request |
 //! | `commit` | a batch of transactions as one script, and the answer to it |
-//! | `guard` | a guard as a condition |
-//! | `effect`, `body` | effects as statements: inodes and entries; what inodes have |
+//! | `guard` | guards as a condition |
+//! | `effect`, `body` | effects as statements: inodes and entries; what inodes have. The longer ones are in folder `statements` |
 //! | `read`, `scan` | one statement for a set of records or for a range |
 //! | `rows` | columns of rows, also as facts (crate `tables`) |
-//! | `sql` | values as SQL literals |
+//! | `sql` | values as SQL literals, and what statements are made of |
 //! | `watch` | the stream of changes |
 //! | `error` | one table from a MySQL error to an engine error |
 //!

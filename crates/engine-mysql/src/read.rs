@@ -6,131 +6,104 @@
 //! become one select, as do those of ACLs; each other want has one of its own.
 
 use meta::{Facts, Seq, Want};
-use tables::{Fact, Found};
+use tables::{Found, Table};
 
 use crate::error::Fault;
-use crate::rows::{Columns, Row, RowReader};
-use crate::sql::{Bytes, joined, list};
+use crate::rows::{self, Reader, fact};
+use crate::sql::{Row, bytes, is, joined, list, row};
 
-/// Facts that several wants share, or that are more than is wanted: inodes, ACLs, an entry with its inode.
-const NODES: i16 = 1;
-const ACLS: i16 = 7;
-pub(crate) const WITH_NODE: i16 = 17;
+/// The kind of a fact that is more than is wanted: an entry with its inode.
+pub(crate) const ENTRY_WITH_NODE: i16 = 17;
 
 const NUMBERS: usize = 16;
 const STRINGS: usize = 5;
 
+/// Joins the ACLs of the node `n`.
+const ACLS: &str =
+    "LEFT JOIN `@acl` AS a ON a.id = n.access_acl LEFT JOIN `@acl` AS d ON d.id = n.default_acl";
+
 /// A select whose columns beyond `numbers` and `strings` are NULL.
-fn select(what: i16, numbers: &[&str], strings: &[&str], from: &str) -> String {
-    let nulls = |given: usize, of: usize| std::iter::repeat_n("NULL", of.saturating_sub(given));
-    let numbers = numbers.iter().copied().chain(nulls(numbers.len(), NUMBERS));
-    let strings = strings.iter().copied().chain(nulls(strings.len(), STRINGS));
-    format!("SELECT {what}, {}, {} {from}", list(numbers), list(strings))
+fn select<C: AsRef<str>>(what: i16, numbers: &[C], strings: &[C], from: &str) -> String {
+    let column = |columns: &[C], at| columns.get(at).map_or("NULL", C::as_ref).to_owned();
+    let numbers = list((0..NUMBERS).map(|at| column(numbers, at)));
+    let strings = list((0..STRINGS).map(|at| column(strings, at)));
+    format!("SELECT {what}, {numbers}, {strings} FROM {from}")
 }
 
-/// Of the inode `n`.
-const NODE: [&str; 13] = [
-    "n.ino",
-    "n.kind",
-    "n.mode",
-    "n.uid",
-    "n.gid",
-    "n.rdev",
-    "n.nlink",
-    "n.size",
-    "n.atime",
-    "n.mtime",
-    "n.ctime",
-    "n.parent",
-    "n.access_rev",
-];
-const NODE_ACLS: [&str; 4] = ["n.access_acl", "n.default_acl", "a.text", "d.text"];
-const LOCK: [&str; 8] = ["ino", "first", "last", "session", "owner", "kind", "exclusive", "pid"];
-
-/// The statement for `wants`; `p` is what the names of tables begin with.
-pub(crate) fn statement(p: &str, wants: &[Want]) -> String {
+/// The statement for `wants`.
+pub(crate) fn statement(wants: &[Want]) -> String {
     let mut selects = Vec::new();
     let (mut nodes, mut acls) = (Vec::new(), Vec::new());
-    let acls_of_node = acls_of_node(p);
     for (index, want) in wants.iter().enumerate() {
-        let mut one = |numbers: &[&str], strings: &[&str], from: String| {
-            selects.push(select(tables::want(want), numbers, strings, &from));
+        let mut of = |Table { fact, name, numbers, strings }: Table, whose: Row| {
+            selects.push(select(fact, numbers, strings, &format!("`@{name}` WHERE {}", is(&whose, "="))));
         };
         match want {
             Want::Node(ino) => nodes.push(ino.0),
-            Want::Acl(id) => acls.push(Bytes(&id.to_bytes()).to_string()),
+            Want::Acl(id) => acls.push(bytes(&id.to_bytes())),
             // Rows that came twice would count twice.
             Want::Slices(..) | Want::Locks(_) | Want::Waits
                 if wants.iter().take(index).any(|w| w == want) => {}
             Want::Entry(parent, name) => {
-                let numbers = [&["e.parent", "e.ino", "e.kind"], &NODE[..]].concat();
-                let strings = [&["e.name"], &NODE_ACLS[..]].concat();
-                let from = format!(
-                    "FROM `{p}edge` AS e LEFT JOIN `{p}node` AS n ON n.ino = e.ino {acls_of_node} \
-                     WHERE e.parent = {} AND e.name = {}",
-                    parent.0,
-                    Bytes(name.as_bytes())
-                );
-                selects.push(select(WITH_NODE, &numbers, &strings, &from));
+                let (numbers, strings, from) = entry_with_node(true);
+                let whose = format!("r.parent = {parent} AND r.name = {}", bytes(name.as_bytes()));
+                selects.push(select(ENTRY_WITH_NODE, &numbers, &strings, &format!("{from} WHERE {whose}")));
             }
-            Want::Empty(ino) => one(
-                &["parent"],
-                &[],
-                format!("FROM (SELECT parent FROM `{p}edge` WHERE parent = {} LIMIT 1) AS x", ino.0),
-            ),
-            Want::Xattrs(ino) => {
-                one(&["ino"], &["name", "value"], format!("FROM `{p}xattr` WHERE ino = {}", ino.0));
+            Want::Empty(ino) => {
+                let from = format!("(SELECT parent FROM `@edge` WHERE parent = {ino} LIMIT 1) AS x");
+                selects.push(select(3, &["parent"], &[], &from));
             }
-            Want::Symlink(ino) => {
-                one(&["ino"], &["target"], format!("FROM `{p}symlink` WHERE ino = {}", ino.0));
+            Want::Slices(ino, chunk) => {
+                let Table { fact, numbers, strings, .. } = Table::SLICE;
+                let from = format!("`@slice` WHERE ino = {ino} AND chunk = {chunk}");
+                selects.push(select(fact, &[numbers, &["seq"]].concat(), strings, &from));
             }
-            Want::Slices(ino, chunk) => one(
-                &["ino", "chunk", "pos", "len", "slice", "slice_off", "slice_size", "seq"],
-                &["data"],
-                format!("FROM `{p}slice` WHERE ino = {} AND chunk = {}", ino.0, chunk.0),
-            ),
-            Want::Settings => one(&[], &["name", "value"], format!("FROM `{p}setting`")),
-            Want::Counter(counter) => {
-                let name = Bytes(counter.name().as_bytes());
-                one(&["value"], &["name"], format!("FROM `{p}counter` WHERE name = {name}"));
-            }
-            Want::Usage => one(&["SUM(inodes)", "SUM(blocks)"], &[], format!("FROM `{p}usage`")),
-            Want::Locks(ino) => one(&LOCK, &[], format!("FROM `{p}lock` WHERE ino = {}", ino.0)),
-            Want::Waits => one(&LOCK, &[], format!("FROM `{p}lock_wait`")),
+            Want::Xattrs(ino) => of(Table::XATTR, row!(ino = ino)),
+            Want::Symlink(ino) => of(Table::SYMLINK, row!(ino = ino)),
+            Want::Settings => of(Table::SETTING, row!()),
+            Want::Counter(counter) => of(Table::COUNTER, row!(name = bytes(counter.name().as_bytes()))),
+            Want::Usage => selects.push(select(10, &["SUM(inodes)", "SUM(blocks)"], &[], "`@usage`")),
+            Want::Locks(ino) => of(Table::LOCK, row!(ino = ino)),
+            Want::Waits => of(Table::LOCK_WAIT, row!()),
         }
     }
     if !nodes.is_empty() {
-        let from = format!("FROM `{p}node` AS n {acls_of_node} WHERE n.ino IN ({})", list(nodes));
-        selects.push(select(NODES, &NODE, &NODE_ACLS, &from));
+        let from = format!("`@node` AS n {ACLS} WHERE n.ino IN ({})", list(nodes));
+        let strings = [Table::NODE.strings, &["a.text", "d.text"]].concat();
+        selects.push(select(Table::NODE.fact, Table::NODE.numbers, &strings, &from));
     }
     if !acls.is_empty() {
-        let from = format!("FROM `{p}acl` WHERE id IN ({})", list(acls));
-        selects.push(select(ACLS, &[], &["id", "text"], &from));
+        let Table { fact, numbers, strings, .. } = Table::ACL;
+        selects.push(select(fact, numbers, strings, &format!("`@acl` WHERE id IN ({})", list(acls))));
     }
     if selects.is_empty() { "SELECT 0 FROM DUAL WHERE 0".to_owned() } else { joined(selects, " UNION ALL ") }
 }
 
-/// Joins the ACLs of the node `n`.
-pub(crate) fn acls_of_node(p: &str) -> String {
-    format!("LEFT JOIN `{p}acl` AS a ON a.id = n.access_acl LEFT JOIN `{p}acl` AS d ON d.id = n.default_acl")
+/// What to select of an entry `r` and its inode, the numbers and the strings, and from where; if asked for, with the texts
+/// of the inode's ACLs.
+pub(crate) fn entry_with_node(with_acls: bool) -> (Vec<String>, Vec<String>, String) {
+    let both = |entry, node| [columns_of("r", entry), columns_of("n", node)].concat();
+    let numbers = both(Table::EDGE.numbers, Table::NODE.numbers);
+    let mut strings = both(Table::EDGE.strings, Table::NODE.strings);
+    let mut from = "`@edge` AS r LEFT JOIN `@node` AS n ON n.ino = r.ino".to_owned();
+    if with_acls {
+        strings.extend(["a.text", "d.text"].map(str::to_owned));
+        from = format!("{from} {ACLS}");
+    }
+    (numbers, strings, from)
 }
 
-/// What came back for [`statement`].
-#[derive(Debug)]
-pub(crate) struct Answers(Found);
+/// Columns of what has this name in a statement.
+pub(crate) fn columns_of(name: &str, columns: &[&str]) -> Vec<String> {
+    columns.iter().map(|column| format!("{name}.{column}")).collect()
+}
 
-impl Answers {
-    pub(crate) fn from_rows(rows: Vec<Row>) -> Result<Self, Fault> {
-        let mut found = Found::default();
-        for row in &rows {
-            let about = RowReader(row).number(0)?;
-            found.take(&Fact { about, row: Columns { row, numbers: 1, strings: 1 + NUMBERS } })?;
-        }
-        Ok(Answers(found))
+/// What the rows that came back for [`statement`] say to each want, in order.
+pub(crate) fn facts(rows: &[rows::Row], seq: Seq, wants: &[Want]) -> Result<Facts, Fault> {
+    let mut found = Found::default();
+    for row in rows {
+        let about = i16::try_from(Reader::new(row).number(0)?).unwrap_or(0);
+        found.take(&fact(about, row.get(1..).unwrap_or_default(), NUMBERS))?;
     }
-
-    /// The answer to each want, in order.
-    pub(crate) fn facts(&self, seq: Seq, wants: &[Want]) -> Result<Facts, Fault> {
-        Ok(Facts { seq, records: self.0.answer(wants) })
-    }
+    Ok(Facts { seq, records: found.answer(wants) })
 }

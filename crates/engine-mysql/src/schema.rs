@@ -1,10 +1,9 @@
 //! The tables (`schema.sql`), and the version that says which of them there are.
 
 use crate::connect::Connection;
-use crate::effect::SLOTS;
 use crate::error::Fault;
-use crate::rows::RowReader;
-use crate::script;
+use crate::rows::Reader;
+use crate::script::PROCEDURE;
 
 /// The schema version this code reads and writes; `version` of table `layout`.
 pub const VERSION: u64 = 1;
@@ -20,33 +19,34 @@ pub(crate) fn tables() -> impl Iterator<Item = &'static str> {
 }
 
 /// The version of the tables in decimal digits, `None` where there are none.
-pub(crate) fn version(conn: &mut Connection, p: &str) -> Result<Option<Vec<u8>>, Fault> {
+pub(crate) fn version(conn: &mut Connection) -> Result<Option<Vec<u8>>, Fault> {
     const NO_SUCH_TABLE: u16 = 1146;
-    match conn.rows(&format!("SELECT version FROM `{p}layout` WHERE id = 0")) {
-        Ok(rows) => rows.first().map(|row| Ok(RowReader(row).bytes(0)?.to_vec())).transpose(),
+    match conn.rows("SELECT version FROM `@layout` WHERE id = 0") {
+        Ok(rows) => Ok(rows.first().map(|row| Reader::new(row).bytes(0)).transpose()?.map(Vec::from)),
         Err(fault) if fault.code() == Some(NO_SUCH_TABLE) => Ok(None),
         Err(fault) => Err(fault),
     }
 }
 
 /// Makes the tables that are not there. The version comes last, so that half of them are none.
-pub(crate) fn create(conn: &mut Connection, p: &str) -> Result<(), Fault> {
+pub(crate) fn create(conn: &mut Connection) -> Result<(), Fault> {
     for statement in TABLES.split_inclusive(";\n") {
-        conn.query(&statement.replace("`@", &format!("`{p}")))?;
+        conn.query(statement)?;
     }
-    let slots = crate::sql::list((0..SLOTS).map(|slot| format!("({slot}, 0, 0)")));
-    conn.query(&format!("INSERT IGNORE INTO `{p}usage` (slot, inodes, blocks) VALUES {slots}"))?;
-    conn.query(&format!("INSERT IGNORE INTO `{p}layout` (id, version, epoch) VALUES (0, {VERSION}, 1)"))?;
+    conn.query(&format!("INSERT IGNORE INTO `@layout` (id, version, epoch) VALUES (0, {VERSION}, 1)"))?;
     Ok(())
 }
 
-/// Makes the stored procedure, if it is not there.
+/// Makes the stored procedure, where it is needed and not there.
 ///
 /// # Errors
 /// Among others, without the privilege CREATE ROUTINE.
-pub(crate) fn create_procedure(conn: &mut Connection, p: &str) -> Result<(), Fault> {
+pub(crate) fn create_procedure(conn: &mut Connection) -> Result<(), Fault> {
     const EXISTS: u16 = 1304;
-    match conn.query(&script::procedure(p)) {
+    if !conn.procedure {
+        return Ok(());
+    }
+    match conn.query(PROCEDURE) {
         Err(fault) if fault.code() != Some(EXISTS) => Err(fault),
         _ => Ok(()),
     }

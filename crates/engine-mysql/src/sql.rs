@@ -1,50 +1,70 @@
-//! Values as SQL literals. Bytes are written in hexadecimal, so that no value ever needs an escape.
+//! SQL: values as literals, and what statements are made of. Bytes are written in hexadecimal, so that no value ever needs
+//! an escape. Names of tables stand in backquotes with a `@` before them, for which a connection puts the prefix.
 
-use std::fmt::{self, Display, Formatter, Write};
+use std::fmt::{Display, Write};
 
+use tables::values;
 use types::AclId;
 
+/// Columns, and the literals that stand in them.
+pub(crate) type Row = Vec<(&'static str, String)>;
+
+/// A [`Row`], as `row!(ino = 7, name = bytes(b"a"))`.
+macro_rules! row {
+    ($($column:ident = $value:expr),*) => { $crate::sql::Row::from([$((stringify!($column), $value.to_string())),*]) };
+}
+pub(crate) use row;
+
+/// The statements of a file in folder `statements`; one that is not there does not compile. Below what the file says of
+/// itself, a semicolon at the end of a line ends a statement. One that begins with IF runs if that variable, which one before
+/// it has set, is not 0. `?1` is the first value that it is given.
+macro_rules! statements {
+    ($name:literal) => {
+        include_str!(concat!("statements/", $name, ".sql"))
+    };
+}
+pub(crate) use statements;
+
 /// A string of bytes.
-pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
+pub(crate) fn bytes(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut literal = String::with_capacity(bytes.len() * 2 + 3);
+    literal.push_str("x'");
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    literal.extend(digits.map(|digit| char::from(DIGITS[usize::from(digit)])));
+    literal + "'"
+}
 
 /// A string of characters; the columns for them are utf8mb4.
-pub(crate) struct Text<'a>(pub(crate) &'a str);
-
-/// A value, or NULL.
-pub(crate) struct Nullable<T>(pub(crate) Option<T>);
-
-impl Display for Bytes<'_> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let mut hex = String::with_capacity(self.0.len() * 2 + 3);
-        hex.push_str("x'");
-        for byte in self.0 {
-            hex.push(char::from(DIGITS[usize::from(byte >> 4)]));
-            hex.push(char::from(DIGITS[usize::from(byte & 15)]));
-        }
-        hex.push('\'');
-        f.write_str(&hex)
-    }
+pub(crate) fn text(text: &str) -> String {
+    format!("_utf8mb4 {}", bytes(text.as_bytes()))
 }
 
-impl Display for Text<'_> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "_utf8mb4 {}", Bytes(self.0.as_bytes()))
-    }
+pub(crate) fn or_null<T: ToString>(value: Option<T>) -> String {
+    value.map_or("NULL".to_owned(), |value| value.to_string())
 }
 
-impl<T: Display> Display for Nullable<T> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Some(value) => value.fmt(f),
-            None => f.write_str("NULL"),
-        }
-    }
+pub(crate) fn acl(id: AclId) -> String {
+    or_null(values::acl(id).map(|id| bytes(&id)))
 }
 
-/// An ACL id as columns hold it: NULL for none.
-pub(crate) fn acl_id(id: AclId) -> String {
-    if id.is_none() { "NULL".to_owned() } else { Bytes(&id.to_bytes()).to_string() }
+/// The condition that each column has its value, by `=` or `<=>`.
+pub(crate) fn is(row: &[(&str, String)], relation: &str) -> String {
+    let each = row.iter().map(|(column, value)| format!("{column} {relation} {value}"));
+    if row.is_empty() { "1".to_owned() } else { joined(each, " AND ") }
+}
+
+/// The text with these in the places of `?1`, `?2` and so on, of which there are at most nine.
+pub(crate) fn fill<T: Display>(text: &str, values: &[T]) -> String {
+    let mut pieces = text.split('?');
+    let mut filled = pieces.next().unwrap_or_default().to_owned();
+    for (place, rest) in pieces.filter_map(|piece| piece.split_at_checked(1)) {
+        let value = place.parse::<usize>().ok().and_then(|place| values.get(place.checked_sub(1)?));
+        // Writing to a string cannot fail.
+        let _ = value.map(|value| write!(filled, "{value}"));
+        filled.push_str(rest);
+    }
+    filled
 }
 
 /// The items with commas between.
@@ -56,11 +76,8 @@ pub(crate) fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {
 pub(crate) fn joined<T: Display>(items: impl IntoIterator<Item = T>, between: &str) -> String {
     let mut text = String::new();
     for (index, item) in items.into_iter().enumerate() {
-        if index > 0 {
-            text.push_str(between);
-        }
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{item}");
+        let before = if index > 0 { between } else { "" };
+        let _ = write!(text, "{before}{item}");
     }
     text
 }
@@ -71,10 +88,12 @@ mod tests {
 
     #[test]
     fn values_are_literals() {
-        assert_eq!(Bytes(b"").to_string(), "x''");
-        assert_eq!(Bytes(b"'\x00\xff").to_string(), "x'2700ff'");
-        assert_eq!(Text("a").to_string(), "_utf8mb4 x'61'");
-        assert_eq!(Nullable(None::<u8>).to_string(), "NULL");
+        assert_eq!(bytes(b""), "x''");
+        assert_eq!(bytes(b"'\x00\xff"), "x'2700ff'");
+        assert_eq!(text("a"), "_utf8mb4 x'61'");
+        assert_eq!(acl(AclId::NONE), "NULL");
         assert_eq!(list([1, 2, 3]), "1, 2, 3");
+        assert_eq!(is(&row!(ino = 7, name = bytes(b"a")), "="), "ino = 7 AND name = x'61'");
+        assert_eq!(fill("(?2, ?1) ?2", &["a", "b"]), "(b, a) b");
     }
 }

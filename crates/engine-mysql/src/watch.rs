@@ -15,18 +15,17 @@
 //! records were wiped, when the server became read-only as after a failover, when the stream was not read for so long that rows may have been trimmed.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meta::{Change, Changes, EngineError, Order, Seq, Touched};
-use pool::{Connect as _, poll};
+use pool::{Asked, Connect as _, Failed as _, poll};
 use types::SessionId;
 
 use crate::connect::{Connection, Connector};
 use crate::engine::KEPT_SECONDS;
-use crate::error::{Fault, Stage, engine_error};
-use crate::rows::{Row, RowReader};
+use crate::error::Fault;
+use crate::rows::Reader;
 
 /// From one look to the next.
 const PERIOD: Duration = Duration::from_millis(10);
@@ -37,13 +36,13 @@ const ROWS: usize = 4096;
 /// Rows are kept for [`KEPT_SECONDS`]; whoever looks again after this time has missed none.
 const PATIENCE: Duration = Duration::from_secs(KEPT_SECONDS * 2 / 3);
 
+#[derive(Debug)]
 pub(crate) struct Stream {
     conn: Connection,
     place: String,
-    prefix: String,
     order: Arc<Order>,
     /// What the server said first: the epoch of the records, and whether it takes changes.
-    was: Option<(u64, u8)>,
+    was: Option<(u64, u64)>,
     log: Numbers,
     /// The first number is missing that [`Numbers::known`] is before, and since when.
     missing: Option<(u64, Instant)>,
@@ -84,11 +83,9 @@ impl Numbers {
 impl Stream {
     /// A stream of what is committed from now on.
     pub(crate) fn open(connector: &Connector, order: Arc<Order>) -> Result<Self, EngineError> {
-        let place = connector.0.place.clone();
         let mut stream = Stream {
             conn: connector.connect()?,
-            place,
-            prefix: connector.0.params.table_prefix.clone(),
+            place: connector.place().to_owned(),
             order,
             was: None,
             log: Numbers::default(),
@@ -96,22 +93,23 @@ impl Stream {
             looked: Instant::now(),
             broken: false,
         };
-        let deadline = Instant::now() + connector.0.params.op_timeout;
-        let begin = |stream: &mut Stream| -> Result<(), Fault> {
-            // Who waits for the table keeps others waiting, too.
-            stream.conn.query("SET SESSION lock_wait_timeout = 1")?;
-            while !stream.settle()? {
-                if Instant::now() >= deadline {
-                    return Err(Fault::Malformed("a transaction on the log does not end"));
-                }
-            }
-            stream.log.known = stream.log.settled;
-            stream.look().map(drop)
-        };
-        match begin(&mut stream) {
+        match stream.begin(connector.0.params.op_timeout) {
             Ok(()) => Ok(stream),
-            Err(fault) => Err(engine_error(&stream.place, fault, Stage::Read)),
+            Err(fault) => Err(fault.engine_error(&stream.place, Asked::Look)),
         }
+    }
+
+    fn begin(&mut self, patience: Duration) -> Result<(), Fault> {
+        let deadline = Instant::now() + patience;
+        // Who waits for the table keeps others waiting, too.
+        self.conn.query("SET SESSION lock_wait_timeout = 1")?;
+        while !self.settle()? {
+            if Instant::now() >= deadline {
+                return Err(Fault::Malformed("a transaction on the log does not end"));
+            }
+        }
+        self.log.known = self.log.settled;
+        self.look().map(drop)
     }
 
     /// What became visible since the last look.
@@ -119,28 +117,28 @@ impl Stream {
         if self.looked.elapsed() > PATIENCE {
             return Err(Fault::Malformed("changes were not read for so long that some may be forgotten"));
         }
-        let (p, known) = (&self.prefix, self.log.known);
+        let known = self.log.known;
         // One statement, so that all is of one moment.
         let rows = self.conn.rows(&format!(
-            "SELECT 0, epoch, @@GLOBAL.read_only, NULL, NULL FROM `{p}layout` UNION ALL \
-             (SELECT id, NULL, NULL, op_id, touched FROM `{p}log` WHERE id > {known} ORDER BY id LIMIT {ROWS})"
+            "SELECT 0, epoch, @@GLOBAL.read_only, NULL, NULL FROM `@layout` UNION ALL \
+             (SELECT id, NULL, NULL, op_id, touched FROM `@log` WHERE id > {known} ORDER BY id LIMIT {ROWS})"
         ))?;
         self.looked = Instant::now();
         let mut changes = Vec::new();
         let mut now = None;
         let mut last = 0;
-        for row in rows.iter().map(RowReader) {
-            let id: u64 = row.number(0)?;
+        for row in rows.iter().map(Reader::new) {
+            let id = row.number(0)?;
             if id == 0 {
                 now = Some((row.number(1)?, row.number(2)?));
                 continue;
             }
             last = last.max(id);
             if self.log.tell(id) {
-                changes.push(change(id, &row)?);
+                changes.push(change(id, row)?);
             }
         }
-        let now = now.ok_or(Fault::malformed("the tables say nothing of themselves"))?;
+        let now = now.ok_or(Fault::Malformed("the tables say nothing of themselves"))?;
         if *self.was.get_or_insert(now) != now {
             return Err(Fault::Malformed("the records were removed, or another server took over"));
         }
@@ -152,15 +150,13 @@ impl Stream {
     /// Finds out up to which number all that is not there never comes; `false` if a transaction under way did not end.
     fn settle(&mut self) -> Result<bool, Fault> {
         const LOCK_WAIT_TIMEOUT: u16 = 1205;
-        let p = &self.prefix;
-        match self.conn.query(&format!("LOCK TABLES `{p}log` READ")) {
+        match self.conn.query("LOCK TABLES `@log` READ") {
             Err(fault) if fault.code() == Some(LOCK_WAIT_TIMEOUT) => return Ok(false),
             locked => locked?,
         };
-        let rows: Vec<Row> = self.conn.rows(&format!("SELECT COALESCE(MAX(id), 0) FROM `{p}log`"))?;
+        let newest = self.conn.row("SELECT COALESCE(MAX(id), 0) FROM `@log`")?;
         self.conn.query("UNLOCK TABLES")?;
-        let row = rows.first().ok_or(Fault::malformed("the log has no numbers"))?;
-        self.log.settled = RowReader(row).number(0)?;
+        self.log.settled = Reader::new(&newest).number(0)?;
         Ok(true)
     }
 
@@ -191,7 +187,7 @@ impl Changes for Stream {
             }
             self.step().map_err(|fault| {
                 self.broken = true;
-                engine_error(&self.place, fault, Stage::Read)
+                fault.engine_error(&self.place, Asked::Look)
             })
         })?;
         if let Some(last) = changes.last() {
@@ -201,23 +197,12 @@ impl Changes for Stream {
     }
 }
 
-fn change(id: u64, row: &RowReader<'_>) -> Result<Change, Fault> {
-    let op_id: [u8; 16] =
-        row.bytes(3)?.try_into().map_err(|_| Fault::malformed("an operation's id has not 16 bytes"))?;
-    let by = SessionId((u128::from_be_bytes(op_id) >> 64) as u64);
-    let touched =
-        Touched::decode(row.bytes(4)?).ok_or(Fault::malformed("what an operation touched is unreadable"))?;
-    Ok(Change { seq: Seq(id), by, touched })
-}
-
-impl fmt::Debug for Stream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stream")
-            .field("place", &self.place)
-            .field("log", &self.log)
-            .field("broken", &self.broken)
-            .finish_non_exhaustive()
-    }
+fn change(id: u64, row: Reader<'_>) -> Result<Change, Fault> {
+    let op_id = row.bytes(3)?.try_into().map(u128::from_be_bytes);
+    let op_id = op_id.map_err(|_| Fault::Malformed("an operation's id has not 16 bytes"))?;
+    let touched = Touched::decode(row.bytes(4)?);
+    let touched = touched.ok_or(Fault::Malformed("what an operation touched is unreadable"))?;
+    Ok(Change { seq: Seq(id), by: SessionId((op_id >> 64) as u64), touched })
 }
 
 #[cfg(test)]

@@ -178,6 +178,16 @@ fn a_request_is_one_round_trip() {
             let scan = Scan::Dir { parent: Ino(2), after: None, limit: 100, beside: Beside::NodesWithAcls };
             assert_eq!(engine.scan(&scan).unwrap().facts.records.len(), 2 * 19);
         });
+        let claim = |rev| txn(vec![Guard::Access { ino: Ino(2), rev }], Vec::new());
+        requests("a batch of claims", 1, &|| {
+            let outcomes = engine.commit(&[0, 0, 0].map(claim)).unwrap();
+            assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })));
+        });
+        requests("a batch of claims one of which fails", at_conflict, &|| {
+            let outcomes = engine.commit(&[0, 1, 0].map(claim)).unwrap();
+            let conflicts = outcomes.iter().map(|outcome| matches!(outcome, Outcome::Conflict(_)));
+            assert_eq!(conflicts.collect::<Vec<_>>(), [false, true, false]);
+        });
     }
 }
 

@@ -33,7 +33,7 @@ pub use record::{
     Beside, Counter, Edge, Facts, Garbage, LockWait, Node, Page, Record, Scan, Seq, Session, Settings, Usage,
     Want, Xattrs, blocks_of,
 };
-pub use runs::{ahead_of_room, most_added, runs, runs_in_order};
+pub use runs::{ahead_of_room, most_added, runs};
 pub use subject::Subject;
 pub use txn::{Access, Effect, Guard, Txn};
 pub use view::{Stop, View};

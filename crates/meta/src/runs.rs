@@ -15,27 +15,16 @@ use crate::txn::{Effect, Guard, Txn};
 ///
 /// Only [`Guard::Room`] may follow what moves the usage that it looks at, or else nothing could ever be made together with
 /// something else where there is a limit. Its limits are to be met beside all that [`ahead_of_room`] says. Then it holds,
-/// whatever becomes of the transactions before it; where it does not, they are to be tried in smaller runs, or in those of
-/// [`runs_in_order`].
+/// whatever becomes of the transactions before it; where it does not, they are to be tried in smaller runs.
 pub fn runs(txns: &[Txn]) -> Vec<&[Txn]> {
-    split(txns, false)
-}
-
-/// As [`runs`], but in no run does anything move the usage before a transaction that looks at it.
-pub fn runs_in_order(txns: &[Txn]) -> Vec<&[Txn]> {
-    split(txns, true)
-}
-
-fn split(txns: &[Txn], in_order: bool) -> Vec<&[Txn]> {
     let mut runs = Vec::new();
-    let empty = || Run { in_order, ..Run::default() };
-    let mut run = empty();
+    let mut run = Run::default();
     let mut start = 0;
     for (index, txn) in txns.iter().enumerate() {
         if !run.admit(txn) {
             runs.push(&txns[start..index]);
             start = index;
-            run = empty();
+            run = Run::default();
             run.admit(txn);
         }
     }
@@ -75,8 +64,6 @@ pub fn most_added(txns: &[Txn]) -> Usage {
 #[derive(Debug, Default)]
 pub(crate) struct Run {
     changed: HashMap<Aspect, bool>,
-    /// See [`runs_in_order`].
-    in_order: bool,
 }
 
 impl Run {
@@ -84,11 +71,10 @@ impl Run {
     pub(crate) fn admit(&mut self, txn: &Txn) -> bool {
         let mut changes: Vec<(Aspect, bool)> = txn.effects.iter().flat_map(changes_of).collect();
         changes.push((Aspect::Op(txn.op_id.0), false));
-        let (changed, in_order) = (&mut self.changed, self.in_order);
+        let changed = &mut self.changed;
         let mut looks = txn.guards.iter().flat_map(looked_at);
         let meets = looks.any(|aspect| {
-            let reckoned_with = aspect == Aspect::Usage && !in_order;
-            changed.get(&aspect).is_some_and(|all_commute| !(*all_commute && reckoned_with))
+            changed.get(&aspect).is_some_and(|all_commute| !(*all_commute && aspect == Aspect::Usage))
         }) || changes
             .iter()
             .any(|(aspect, commutes)| changed.get(aspect).is_some_and(|all| !(all & commutes)));
@@ -278,8 +264,6 @@ mod tests {
         assert_eq!(ahead_of_room(&txns[..3]), Usage { inodes: 2, blocks: 4 });
         assert_eq!(ahead_of_room(&txns[..1]), Usage::default());
         assert_eq!(most_added(&txns), Usage { inodes: 3, blocks: 6 + 256 });
-        let in_order: Vec<usize> = runs_in_order(&txns).iter().map(|run| run.len()).collect();
-        assert_eq!(in_order, [1, 1, 2]);
         // What the usage is corrected to is not known before.
         txns[1].effects.push(Effect::AddUsage { inodes: 1, blocks: 0 });
         assert_eq!(lengths(&txns[..3]), [1, 1, 1]);

@@ -1,0 +1,4 @@
+-- As add_usage.sql, but all rows together not to less than 0.
+
+UPDATE `@usage` JOIN (SELECT SUM(inodes) AS i, SUM(blocks) AS b FROM `@usage`) AS now
+SET inodes = inodes + GREATEST(?1, -now.i), blocks = blocks + GREATEST(?2, -now.b) WHERE slot = CONNECTION_ID() % 64;

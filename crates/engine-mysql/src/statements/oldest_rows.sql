@@ -1,0 +1,4 @@
+-- Of the ?3 oldest rows of chunk ?2 of inode ?1, @k is how many there are, and @l the number of the last.
+
+SELECT COUNT(*), COALESCE(MAX(seq), 0) INTO @k, @l
+FROM (SELECT seq FROM `@slice` WHERE ino = ?1 AND chunk = ?2 ORDER BY seq LIMIT ?3) AS oldest;
