@@ -14,7 +14,7 @@
 //! | `engine` | [`PostgresEngine`]: opening, `impl Engine` |
 //! | `read`, `scan` | what is asked for, and the facts that answer (crate `tables`) |
 //! | `gather` | the effects and guards of a run, grouped by kind into arrays |
-//! | `columns` | slices and locks as columns and as texts |
+//! | `columns` | rows as arrays, one for each column; texts that guards compare |
 //! | `commit` | runs of transactions, and their outcomes |
 //! | `changes` | the stream of changes |
 //! | `error` | one table from an error of the server to an engine error |
