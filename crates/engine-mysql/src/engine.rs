@@ -78,17 +78,13 @@ impl MysqlEngine {
                 return Vec::new();
             }
         };
+        let lost = "a crash of the server's machine can lose the last second of acknowledged changes";
+        let apart = "after a crash replicas can have changes that the server lost, or lack some";
+        let replica = "the server is read-only: it is a replica, or about to be one; name the primary";
         let risks = [
-            (flush != 1).then(|| format!(
-                "innodb_flush_log_at_trx_commit is {flush}: a crash of the server's machine can lose the last second of \
-                 acknowledged changes; set it to 1"
-            )),
-            (binlog != 0 && sync != 1).then(|| format!(
-                "sync_binlog is {sync}: after a crash replicas can have changes that the server lost, or lack some; set it to 1"
-            )),
-            (read_only != 0).then(|| {
-                "the server is read-only: it is a replica, or about to be one; name the primary".to_owned()
-            }),
+            (flush != 1).then(|| format!("innodb_flush_log_at_trx_commit is {flush}: {lost}; set it to 1")),
+            (binlog != 0 && sync != 1).then(|| format!("sync_binlog is {sync}: {apart}; set it to 1")),
+            (read_only != 0).then(|| replica.to_owned()),
         ];
         risks.into_iter().flatten().collect()
     }
