@@ -175,6 +175,7 @@ for engine in "${engines[@]}"; do
     for _ in $(seq "$rounds"); do
         mdtest "91 directories, 50 threads" --depth 2 --dirs 9 --files 66 --threads 50
         probe "$engine"
+        mdtest "91 directories, one thread" --depth 2 --dirs 9 --files 10 --threads 1
         mdtest "one directory, 100 threads" --depth 0 --files 6000 --threads 100
         mdtest "100 directories, 100 threads" --depth 1 --dirs 99 --files 60 --threads 100 --spread
     done
