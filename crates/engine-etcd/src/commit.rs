@@ -4,7 +4,7 @@
 //! the same answer brings what stands there instead, and the batch is decided by that. So it is one round trip where
 //! the memory is right, and two where it is not. Somebody's transaction always succeeds, so none waits in vain for long;
 //! and what everybody moves, a directory's times and the usage, rests on nothing: times are put as they are, the
-//! ctime if it is later, and the usage has a lane for each who writes.
+//! ctime if it is later, and the usage has a lane for each who writes, with a share of the room below a limit.
 
 use std::collections::BTreeSet;
 

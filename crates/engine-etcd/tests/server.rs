@@ -220,6 +220,52 @@ fn creates_of_many_clients_in_one_directory_do_not_meet() {
 }
 
 #[test]
+fn creates_within_a_limit_do_not_meet_far_from_it_and_fill_it_to_the_last() {
+    const CLIENTS: u64 = 4;
+    const EACH: u64 = 50;
+    const LEFT: u64 = 30;
+    let server = Server::start(&std::env::temp_dir());
+    let engine = volume(&server, "v_", 10..11);
+    let limited = |number, max_inodes| {
+        let mut create = create(10, number);
+        create.guards.push(Guard::Room { max_inodes, max_blocks: u64::MAX });
+        create
+    };
+    let clients: Vec<_> = (0..CLIENTS).map(|_| server.open("v_", false).unwrap()).collect();
+    for (client, number) in clients.iter().zip(1000..) {
+        client.read(&[Want::Entry(Ino(2), name(10))]).unwrap();
+        // The first one takes a share of the room.
+        done(client, limited(number, 100_000));
+    }
+    let before = server.calls();
+    let made = AtomicU64::new(0);
+    let all_make = |first: u64, max_inodes: u64| {
+        thread::scope(|scope| {
+            for (client, number) in clients.iter().zip(first..) {
+                let (made, limited) = (&made, &limited);
+                scope.spawn(move || {
+                    for step in 0..EACH {
+                        let create = limited(number + step * CLIENTS, max_inodes);
+                        match client.commit(&[create]).unwrap()[..] {
+                            [Outcome::Committed { .. }] => made.fetch_add(1, Ordering::Relaxed),
+                            [Outcome::Conflict(_)] => 0,
+                            ref other => panic!("{other:?}"),
+                        };
+                    }
+                });
+            }
+        });
+    };
+    all_make(1, 100_000);
+    assert_eq!(server.calls() - before, CLIENTS * EACH, "none had to try again");
+    let there = inodes(&engine);
+    assert_eq!(there, 2 + CLIENTS + CLIENTS * EACH);
+    all_make(10_000, there + LEFT);
+    assert_eq!(made.into_inner(), CLIENTS * EACH + LEFT);
+    assert_eq!(inodes(&engine), there + LEFT);
+}
+
+#[test]
 fn a_server_that_is_killed_loses_nothing_and_does_nothing_twice() {
     const THREADS: u64 = 4;
     const KILLS: usize = 3;

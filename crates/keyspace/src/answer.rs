@@ -10,9 +10,9 @@ use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, SliceId};
 use crate::keys::{CTIME, Home, Keyspace, LINKS, MTIME, Span};
 use crate::source::{Access, Held, Lookup, Presume, Source, Stop};
 use crate::value::{
-    Damaged, Entry, Place, Stored, decode_bytes, decode_entry, decode_lane, decode_links, decode_locks,
-    decode_place, decode_row, decode_session, decode_text, decode_time, decode_u64, decode_wait,
-    encode_place,
+    Amount, Damaged, Entry, Place, Stored, decode_bytes, decode_entry, decode_lane, decode_links,
+    decode_locks, decode_place, decode_row, decode_session, decode_text, decode_time, decode_u64,
+    decode_wait, encode_place,
 };
 
 /// An answer, and what was looked at for it.
@@ -115,12 +115,11 @@ impl Reader<'_> {
                 records.push(Record::Counter(*counter, value.unwrap_or(0)));
             }
             Want::Usage => {
-                let (mut inodes, mut blocks) = (0i64, 0i64);
+                let mut used = Amount::default();
                 for (key, held) in self.look.span(&self.keys.lanes())? {
-                    let lane = decode_lane(key, &held.value)?;
-                    (inodes, blocks) = (inodes.wrapping_add(lane.inodes), blocks.wrapping_add(lane.blocks));
+                    used = used.plus(decode_lane(key, &held.value)?.used);
                 }
-                let (inodes, blocks) = (inodes.max(0).unsigned_abs(), blocks.max(0).unsigned_abs());
+                let (inodes, blocks) = (used.inodes.max(0).unsigned_abs(), used.blocks.max(0).unsigned_abs());
                 records.push(Record::Usage(Usage { inodes, blocks }));
             }
             Want::Locks(ino) => {

@@ -98,10 +98,10 @@ impl State<'_> {
                 self.put(self.keys.counter(*counter), encode_u64(*value));
             }
             Effect::AddUsage { inodes, blocks } => {
-                let (have_inodes, have_blocks) = self.usage()?;
+                let have = self.usage()?;
                 let add = |have: i64, more: i64| have.saturating_add(more).max(0) - have;
-                self.inodes += add(have_inodes, *inodes);
-                self.blocks += add(have_blocks, *blocks);
+                self.inodes += add(have.inodes, *inodes);
+                self.blocks += add(have.blocks, *blocks);
             }
         }
         Ok(())

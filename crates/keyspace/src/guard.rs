@@ -6,7 +6,7 @@ use types::Ino;
 use crate::keys::Span;
 use crate::source::{Presume, Stop};
 use crate::state::State;
-use crate::value::{decode_locks, decode_row, decode_text, decode_u64};
+use crate::value::{Amount, decode_locks, decode_row, decode_text, decode_u64};
 
 impl State<'_> {
     /// Whether the guard holds. An absence that it asks for is presumed where nothing is known.
@@ -66,8 +66,7 @@ impl State<'_> {
                 found[..] == rows[..]
             }
             Guard::Room { max_inodes, max_blocks } => {
-                let (inodes, blocks) = self.usage()?;
-                inodes.unsigned_abs() < *max_inodes && blocks.unsigned_abs() < *max_blocks
+                self.has_room(Amount::limit(*max_inodes, *max_blocks))?
             }
         })
     }

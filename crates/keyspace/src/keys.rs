@@ -13,7 +13,7 @@
 //! | `w` session owner kind | who waits for a lock |
 //! | `a` id | an ACL's text |
 //! | `t` name, `c` name | a setting, a counter |
-//! | `u` lane | what one writer has added to the usage |
+//! | `u` lane | what one writer has added to the usage; beneath a limit, how far he may go on without a look at others |
 //! | `s` session, `o` session ino | a session, a file it has open that has no name |
 //! | `g` slice, `h` slice | garbage: its size; rows that refer to a slice beyond its first |
 //! | `z` | is there once slices have been shared, and changes whenever a `h` does |

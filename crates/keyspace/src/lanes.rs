@@ -64,8 +64,8 @@ pub struct Fold {
     pub writes: Vec<Write>,
 }
 
-/// Brings the usage into one lane, should handles that are gone have left many. `found` is all that [`Keyspace::lanes`] holds. Whoever writes one of the lanes meanwhile makes this fail, to
-/// be done another time.
+/// Brings the usage into one lane, should handles that are gone have left many; shares of theirs go with them. `found` is
+/// all that [`Keyspace::lanes`] holds. Whoever writes one of the lanes meanwhile makes this fail, to be done another time.
 ///
 /// # Errors
 /// [`Damaged`].
@@ -78,8 +78,11 @@ pub fn fold(keys: &Keyspace, found: &[(Bytes, Held)]) -> Result<Option<Fold>, Da
     // Lane 0 is the first in order, so it is among those that are folded.
     for (key, held) in found.iter().take(MOST_LANES) {
         let lane = decode_lane(key, &held.value)?;
-        sum.inodes = sum.inodes.wrapping_add(lane.inodes);
-        sum.blocks = sum.blocks.wrapping_add(lane.blocks);
+        sum.used = sum.used.plus(lane.used);
+        if *key == first {
+            // While there are shares, it says so.
+            sum.share = lane.share;
+        }
         claims.push(Claim::Key(key.to_vec(), Some(held.version)));
         if *key != first {
             writes.push(Write::Delete(key.to_vec()));

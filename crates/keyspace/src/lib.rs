@@ -17,7 +17,7 @@
 //! | `memory` | the keys that were seen last |
 //! | `ask` | a question, asked until there is an answer |
 //! | `told` | changes as keys, for stores that push none |
-//! | `lanes` | the usage in parts, one for each writer |
+//! | `lanes`, `share` | the usage in parts, one for each writer; room below a limit, shared out to them |
 //! | `upkeep` | what is done now and then in the background |
 
 mod answer;
@@ -30,6 +30,7 @@ mod keys;
 mod lanes;
 mod memory;
 mod settle;
+mod share;
 mod source;
 mod state;
 mod told;

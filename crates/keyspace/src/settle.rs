@@ -47,7 +47,7 @@ impl Write {
     }
 }
 
-type Writes = BTreeMap<Vec<u8>, Write>;
+pub(crate) type Writes = BTreeMap<Vec<u8>, Write>;
 
 impl State<'_> {
     pub(crate) fn claims(&self) -> Vec<Claim> {
@@ -202,26 +202,20 @@ impl State<'_> {
         if (self.inodes, self.blocks) == (0, 0) {
             return Ok(());
         }
+        self.write_lane(puts)?;
         let key = self.keys.lane(self.options.lane);
-        let held = self.value(&key, Presume::Absent)?;
-        let lane = held.as_ref().map_or(Ok(Lane::default()), |held| decode_lane(&key, held))?;
-        let lane = Lane {
-            inodes: lane.inodes.wrapping_add(self.inodes),
-            blocks: lane.blocks.wrapping_add(self.blocks),
-        };
-        if held.is_none() && !self.options.blind {
+        if self.value(&key, Presume::Absent)?.is_none() && !self.options.blind {
             // Who claims the usage, but not by a range, claims this key, and so hears of a lane that is new.
             let first = self.keys.lane(0);
             let base = self.value(&first, Presume::Nothing)?;
             let base = base.map_or(Ok(Lane::default()), |base| decode_lane(&first, &base))?;
             put(puts, first, encode_lane(base));
         }
-        put(puts, key, encode_lane(lane));
         Ok(())
     }
 }
 
-fn put(puts: &mut Writes, key: Vec<u8>, value: Bytes) {
+pub(crate) fn put(puts: &mut Writes, key: Vec<u8>, value: Bytes) {
     puts.insert(key.clone(), Write::Put(key, value));
 }
 

@@ -14,7 +14,7 @@ use crate::batch::Options;
 use crate::keys::{CTIME, Home, Keyspace, LINKS, MTIME, Span};
 use crate::source::{Held, Lookup, Presume, Source, Stop};
 use crate::value::{
-    Damaged, Place, Stored, decode_entry, decode_lane, decode_links, decode_place, decode_time,
+    Amount, Damaged, Place, Stored, decode_entry, decode_lane, decode_links, decode_place, decode_time,
 };
 
 pub(crate) struct State<'a> {
@@ -36,6 +36,8 @@ pub(crate) struct State<'a> {
     /// What was added to the usage.
     pub(crate) inodes: i64,
     pub(crate) blocks: i64,
+    /// The least limits below which guards ask for room.
+    pub(crate) room: Option<Amount>,
 }
 
 /// An inode that was looked at.
@@ -89,6 +91,7 @@ impl<'a> State<'a> {
             dropped: Vec::new(),
             inodes: 0,
             blocks: 0,
+            room: None,
         }
     }
 
@@ -282,14 +285,12 @@ impl<'a> State<'a> {
         self.dropped.iter().any(|span| (span.start.as_slice()..span.end.as_slice()).contains(&key))
     }
 
-    /// What the volume holds now: inodes and blocks.
-    pub(crate) fn usage(&mut self) -> Result<(i64, i64), Stop> {
+    /// What the volume holds now.
+    pub(crate) fn usage(&mut self) -> Result<Amount, Stop> {
         let span = self.keys.lanes();
-        let (mut inodes, mut blocks) = (self.inodes, self.blocks);
+        let mut used = Amount { inodes: self.inodes, blocks: self.blocks };
         for (key, held) in self.look.span(&span)? {
-            let lane = decode_lane(key, &held.value)?;
-            inodes = inodes.wrapping_add(lane.inodes);
-            blocks = blocks.wrapping_add(lane.blocks);
+            used = used.plus(decode_lane(key, &held.value)?.used);
             if !self.options.blind {
                 self.claims.insert(key.to_vec(), Some(held.version));
             }
@@ -301,7 +302,7 @@ impl<'a> State<'a> {
             self.claim(first, held.as_ref());
         }
         self.unchanged.insert(span);
-        Ok((inodes.max(0), blocks.max(0)))
+        Ok(Amount { inodes: used.inodes.max(0), blocks: used.blocks.max(0) })
     }
 }
 

@@ -49,11 +49,27 @@ pub(crate) enum Place {
     Here(Stored),
 }
 
+/// Inodes, and blocks of 4096 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Amount {
+    pub(crate) inodes: i64,
+    pub(crate) blocks: i64,
+}
+
 /// What one writer has added to the usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lane {
-    pub(crate) inodes: i64,
-    pub(crate) blocks: i64,
+    pub(crate) used: Amount,
+    pub(crate) share: Option<Share>,
+}
+
+/// Room that is set aside for one writer; see the module `share`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// As far as this the lane may grow without a look at others.
+    pub(crate) upto: Amount,
+    /// What all lanes hold at most, as long as none outgrows its share.
+    pub(crate) within: Amount,
 }
 
 /// What is kept of an operation that is done.
@@ -137,7 +153,9 @@ pub(crate) fn encode_u64(value: u64) -> Bytes {
 }
 
 pub(crate) fn encode_lane(lane: Lane) -> Bytes {
-    Writer::versioned().i64(lane.inodes).i64(lane.blocks).done()
+    let write = |writer: Writer, amount: Amount| writer.i64(amount.inodes).i64(amount.blocks);
+    let writer = write(Writer::versioned(), lane.used);
+    lane.share.map_or(writer.clone(), |share| write(write(writer, share.upto), share.within)).done()
 }
 
 pub(crate) fn encode_session(session: &Session) -> Bytes {
@@ -168,6 +186,10 @@ pub(crate) fn encode_log(index: u8, touched: &[Touched]) -> Bytes {
 }
 
 impl Reader<'_> {
+    fn amount(&mut self) -> Option<Amount> {
+        Some(Amount { inodes: self.i64()?, blocks: self.i64()? })
+    }
+
     fn stored(&mut self) -> Option<Stored> {
         let (ino, kind) = (Ino(self.u64()?), self.kind()?);
         let mut node = Node {
@@ -271,7 +293,11 @@ pub(crate) fn decode_u64(key: &[u8], value: &[u8]) -> Result<u64, Damaged> {
 
 pub(crate) fn decode_lane(key: &[u8], value: &[u8]) -> Result<Lane, Damaged> {
     decode("a part of the usage", key, value, |reader| {
-        Some(Lane { inodes: reader.i64()?, blocks: reader.i64()? })
+        let used = reader.amount()?;
+        let shares = !reader.0.is_empty();
+        let share =
+            if shares { Some(Share { upto: reader.amount()?, within: reader.amount()? }) } else { None };
+        Some(Lane { used, share })
     })
 }
 

@@ -1,0 +1,293 @@
+//! Writers that add to a volume up to its limit, in every order of what they read and what they write. What one has read
+//! is old by the time he writes, as it is with a store on a network.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use keyspace::{
+    Access, Batch, Claim, Held, Keyspace, Memory, Options, Recall, Snapshot, Span, Write, decide,
+};
+use meta::{Effect, Guard, Node, Record, Txn, Want};
+use types::{AclId, FileType, Ino, Mode, OpId, Time};
+
+/// A store that compares and writes at once, as etcd does.
+#[derive(Debug)]
+struct Store {
+    keys: Keyspace,
+    revision: u64,
+    values: BTreeMap<Vec<u8>, Held>,
+}
+
+impl Store {
+    fn find(&self, span: &Span) -> Vec<(Bytes, Held)> {
+        let found = self.values.range(span.start.clone()..span.end.clone()).take(span.limit);
+        found.map(|(key, held)| (Bytes::from(key.clone()), held.clone())).collect()
+    }
+
+    fn read(&self, access: &Access, into: &mut Snapshot) {
+        let found = match access {
+            Access::Key(key) => {
+                let held = self.values.get(key).map(|held| (Bytes::from(key.clone()), held.clone()));
+                held.into_iter().collect()
+            }
+            access => access.span().map(|span| self.find(&span)).unwrap_or_default(),
+        };
+        into.fill(access, found);
+    }
+
+    fn holds(&self, claim: &Claim, read_at: u64) -> bool {
+        match claim {
+            Claim::Key(key, version) => self.values.get(key).map(|held| held.version) == *version,
+            Claim::Empty(span) => self.find(span).is_empty(),
+            Claim::Unchanged(span) => self.find(span).iter().all(|(_, held)| held.version <= read_at),
+        }
+    }
+
+    fn write(&mut self, writes: &[Write]) {
+        self.revision += 1;
+        let version = self.revision;
+        for write in writes {
+            match write.clone() {
+                Write::Put(key, value) => drop(self.values.insert(key, Held { value, version })),
+                Write::Delete(key) => drop(self.values.remove(&key)),
+                Write::DeleteSpan(span) => {
+                    self.values.retain(|key, _| *key < span.start || *key >= span.end);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn inodes(&self) -> u64 {
+        let mut snapshot = Snapshot::default();
+        let (_, accesses) = keyspace::answer(&self.keys, &[Want::Usage], &snapshot);
+        accesses.iter().for_each(|access| self.read(access, &mut snapshot));
+        match keyspace::answer(&self.keys, &[Want::Usage], &snapshot).0.as_deref() {
+            Ok([Record::Usage(usage)]) => usage.inodes,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Client {
+    lane: u64,
+    memory: Memory,
+    snapshot: Snapshot,
+    read_at: u64,
+    /// What was wanted, and could not be written with what was known.
+    retries: u64,
+    /// What was written by looking at all lanes.
+    looks: u64,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    Read,
+    Done,
+    Refused,
+    Beaten,
+}
+
+impl Client {
+    fn new(lane: u64) -> Self {
+        Client { lane, ..Client::default() }
+    }
+
+    fn decide(&self, keys: &Keyspace, txn: &Txn) -> Batch {
+        let options = Options { blind: true, lane: self.lane, most_claims: 100, show: false };
+        decide(keys, std::slice::from_ref(txn), &Recall::new(&self.snapshot, &self.memory), options)
+    }
+
+    fn read(&mut self, store: &Store, batch: &Batch) {
+        self.snapshot = Snapshot::default();
+        batch.accessed.iter().for_each(|access| store.read(access, &mut self.snapshot));
+        self.read_at = store.revision;
+        self.memory.note_snapshot(&store.keys, &self.snapshot, self.read_at);
+    }
+
+    /// One step of a commit: either a read, or a write with what was known before. So others may come in between.
+    fn step(&mut self, store: &mut Store, txn: &Txn) -> Step {
+        let batch = self.decide(&store.keys, txn);
+        assert_eq!(batch.damaged(), None);
+        let lanes = Access::Span(store.keys.lanes());
+        if batch.is_missing() || batch.done.is_empty() {
+            let fresh = batch.accessed.iter().all(|access| self.snapshot.has(access));
+            if fresh && batch.conflicts() {
+                self.snapshot = Snapshot::default();
+                return Step::Refused;
+            }
+            assert!(!fresh, "nothing more can be read");
+            self.read(store, &batch);
+            return Step::Read;
+        }
+        if !batch.claims.iter().all(|claim| store.holds(claim, self.read_at)) {
+            self.retries += 1;
+            self.read(store, &batch);
+            return Step::Beaten;
+        }
+        // What the guard says has to be so at this very moment, whatever the writer knew.
+        for guard in &txn.guards {
+            if let Guard::Room { max_inodes, .. } = guard {
+                let inodes = store.inodes();
+                assert!(inodes < *max_inodes, "{inodes} inodes are there, and one more below {max_inodes}");
+            }
+        }
+        self.looks += u64::from(batch.accessed.contains(&lanes));
+        store.write(&batch.writes);
+        self.memory.note_writes(&batch.writes, store.revision);
+        self.snapshot = Snapshot::default();
+        Step::Done
+    }
+
+    fn commit(&mut self, store: &mut Store, txn: &Txn) -> Step {
+        loop {
+            match self.step(store, txn) {
+                Step::Read | Step::Beaten => {}
+                done => return done,
+            }
+        }
+    }
+}
+
+fn store() -> Store {
+    Store { keys: Keyspace::new("p/"), revision: 1, values: BTreeMap::new() }
+}
+
+fn file(ino: u64) -> Effect {
+    let now = Time::from_nanos(1);
+    Effect::PutNode(Node {
+        ino: Ino(ino),
+        kind: FileType::Regular,
+        mode: Mode::new(0o644),
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        nlink: 1,
+        size: 5000,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        access_acl: AclId::NONE,
+        default_acl: AclId::NONE,
+        parent: Ino(0),
+        access_rev: 1,
+    })
+}
+
+fn txn(op: u64, guards: Vec<Guard>, effects: Vec<Effect>) -> Txn {
+    Txn { op_id: OpId(op.into()), guards, effects }
+}
+
+fn room(max_inodes: u64) -> Vec<Guard> {
+    vec![Guard::Room { max_inodes, max_blocks: u64::MAX }]
+}
+
+/// splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
+fn draw(state: &mut u64, below: u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (z ^ (z >> 31)) % below
+}
+
+#[test]
+fn far_from_the_limit_no_two_writers_meet() {
+    let mut store = store();
+    let mut clients: Vec<Client> = (1..5).map(Client::new).collect();
+    let mut next = 10;
+    let mut create = || {
+        next += 1;
+        txn(next, room(100_000), vec![file(next)])
+    };
+    for client in &mut clients {
+        assert_eq!(client.commit(&mut store, &create()), Step::Done);
+    }
+    let (before, looks): (u64, u64) = (clients.iter().map(|client| client.retries).sum(), 4);
+    for _ in 0..300 {
+        for client in &mut clients {
+            // A single step, although the others have written since.
+            assert_eq!(client.step(&mut store, &create()), Step::Done);
+        }
+    }
+    assert_eq!(clients.iter().map(|client| client.retries).sum::<u64>(), before);
+    assert_eq!(clients.iter().map(|client| client.looks).sum::<u64>(), looks);
+    assert_eq!(store.inodes(), 4 + 4 * 300);
+}
+
+#[test]
+fn no_order_of_reads_and_writes_goes_beyond_a_limit() {
+    const LIMIT: u64 = 6000;
+    const WRITERS: u64 = 6;
+    for seed in 0..6 {
+        println!("seed {seed}");
+        let mut dice = seed;
+        let mut store = store();
+        let mut clients: Vec<Client> = (1..=WRITERS).map(Client::new).collect();
+        // Most of it is there already.
+        let there = txn(1, Vec::new(), vec![Effect::AddUsage { inodes: LIMIT as i64 - 5000, blocks: 0 }]);
+        assert_eq!(clients[0].commit(&mut store, &there), Step::Done);
+        let (mut next, mut op) = (10, 10);
+        let mut under_way: Vec<Option<(Txn, Option<u64>)>> = vec![None; clients.len()];
+        let mut files: Vec<Vec<u64>> = vec![Vec::new(); clients.len()];
+        let mut refused = 0;
+        // Until it is full, and then some more.
+        while refused < 300 {
+            let at = draw(&mut dice, WRITERS) as usize;
+            let (now, made) = under_way[at].take().unwrap_or_else(|| {
+                (next, op) = (next + 1, op + 1);
+                match draw(&mut dice, 100) {
+                    0..9 if !files[at].is_empty() => {
+                        let gone = files[at].swap_remove(0);
+                        (txn(op, Vec::new(), vec![Effect::DropNode { ino: Ino(gone) }]), None)
+                    }
+                    // Somebody who knows of a lower limit, or of none, as long as there is room.
+                    9..12 => (txn(op, room(LIMIT - 500), vec![file(next)]), Some(next)),
+                    12 if store.inodes() < LIMIT - 600 => (txn(op, Vec::new(), vec![file(next)]), Some(next)),
+                    _ => (txn(op, room(LIMIT), vec![file(next)]), Some(next)),
+                }
+            });
+            match clients[at].step(&mut store, &now) {
+                Step::Done => files[at].extend(made),
+                Step::Refused => refused += 1,
+                Step::Read | Step::Beaten => under_way[at] = Some((now, made)),
+            }
+            assert!(store.inodes() <= LIMIT);
+        }
+        let left: u64 = LIMIT - store.inodes();
+        for client in &mut clients {
+            for _ in 0..left {
+                next += 1;
+                client.commit(&mut store, &txn(next + 1_000_000, room(LIMIT), vec![file(next)]));
+            }
+        }
+        assert_eq!(store.inodes(), LIMIT, "all of it can be used");
+    }
+}
+
+#[test]
+fn writers_of_files_and_makers_of_files_come_to_share() {
+    let mut store = store();
+    let (mut maker, mut writer) = (Client::new(1), Client::new(2));
+    let limits = (100_000, 10_000_000);
+    let create = |ino| {
+        let guards = vec![Guard::Room { max_inodes: limits.0, max_blocks: limits.1 }];
+        txn(ino, guards, vec![file(ino)])
+    };
+    let write = |op, size: u64| {
+        let guards = vec![Guard::Room { max_inodes: u64::MAX, max_blocks: limits.1 - 1 }];
+        txn(op, guards, vec![Effect::Extend { ino: Ino(10), size }])
+    };
+    assert_eq!(writer.commit(&mut store, &txn(10, Vec::new(), vec![file(10)])), Step::Done);
+    for round in 1..4 {
+        assert_eq!(writer.commit(&mut store, &write(round, 8192 + round * 4096)), Step::Done);
+        assert_eq!(maker.commit(&mut store, &create(20 + round)), Step::Done);
+    }
+    let before = (writer.retries + maker.retries, writer.looks + maker.looks);
+    for round in 100..200 {
+        assert_eq!(writer.step(&mut store, &write(round, 8192 + round * 4096)), Step::Done);
+        assert_eq!(maker.step(&mut store, &create(1000 + round)), Step::Done);
+    }
+    assert_eq!((writer.retries + maker.retries, writer.looks + maker.looks), before);
+}
