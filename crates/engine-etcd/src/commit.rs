@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 use keyspace::{
     Above, Access, Batch, Done, Fresh, Options, Recall, Snapshot, disagree, is_needed, likely, wants,
 };
-use meta::{EngineError, ErrorKind, Facts, Outcome, Txn};
-use pool::Asked;
+use meta::{EngineError, Facts, Outcome, Txn};
+use pool::{Asked, gradually};
 
 use crate::engine::Shared;
 use crate::read::{fetch, read_seq, seq};
@@ -27,21 +27,7 @@ const PATIENT: u32 = 4;
 impl Shared {
     pub(crate) fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
         let lane = self.lanes.take();
-        let mut outcomes = Vec::with_capacity(txns.len());
-        while let Some(rest) = txns.get(outcomes.len()..).filter(|rest| !rest.is_empty()) {
-            if let Err(error) = self.commit_some(rest, lane.number(), &mut outcomes) {
-                let changed = |(outcome, txn): (&Outcome, &Txn)| {
-                    matches!(outcome, Outcome::Committed { .. }) && !txn.effects.is_empty()
-                };
-                let partly = outcomes.iter().zip(txns).any(changed);
-                return Err(if partly {
-                    EngineError { kind: ErrorKind::Indeterminate, ..error }
-                } else {
-                    error
-                });
-            }
-        }
-        Ok(outcomes)
+        gradually(txns, |rest, outcomes| self.commit_some(rest, lane.number(), outcomes))
     }
 
     /// Commits the first of the transactions, as many as go together.

@@ -13,7 +13,8 @@ use keyspace::{
     Access, Answer, Batch, Claim, Done, Head, Known, Options, Recall, Snapshot, Source, Stop, Told, Write,
     answer, decide, decode_head, encode_head, encode_told, wants,
 };
-use meta::{EngineError, ErrorKind, Facts, Outcome, Record, Seq, Txn};
+use meta::{EngineError, Facts, Outcome, Record, Seq, Txn};
+use pool::gradually;
 
 use crate::engine::Shared;
 use crate::read::{MOST_TXNS, seal, seq};
@@ -34,34 +35,13 @@ enum Plan {
 
 impl Shared {
     pub(crate) fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
-        let label = self.order.read();
-        let pending = self.order.begin();
-        let lane = self.lanes.take();
-        let mut outcomes = Vec::with_capacity(txns.len());
-        let mut result = Ok(());
-        while let Some(rest) = txns.get(outcomes.len()..).filter(|rest| !rest.is_empty() && result.is_ok()) {
-            let some = rest.get(..MOST_TXNS).unwrap_or(rest);
-            result = self.commit_some(some, lane.number(), label, &mut outcomes);
-        }
-        let committed = outcomes.iter().zip(txns).filter(|(_, txn)| !txn.effects.is_empty());
-        let numbers = committed.filter_map(|(outcome, _)| match outcome {
-            Outcome::Committed { seq, .. } => Some(*seq),
-            Outcome::Conflict(_) => None,
-        });
-        let newest = numbers.max();
-        match result {
-            Ok(()) => {
-                pending.done(newest);
-                Ok(outcomes)
-            }
-            // It counts as under way for a while.
-            Err(error) if error.kind == ErrorKind::Indeterminate => Err(error),
-            Err(error) => {
-                pending.done(newest);
-                let partly = EngineError { kind: ErrorKind::Indeterminate, ..error.clone() };
-                Err(if newest.is_some() { partly } else { error })
-            }
-        }
+        self.order.commit(|label| {
+            let lane = self.lanes.take();
+            gradually(txns, |rest, outcomes| {
+                let some = rest.get(..MOST_TXNS).unwrap_or(rest);
+                self.commit_some(some, lane.number(), label, outcomes)
+            })
+        })
     }
 
     /// Commits the first of the transactions, as many as go together.

@@ -47,6 +47,28 @@ pub fn in_parts<'t>(
     Ok(outcomes)
 }
 
+/// Has `commit` commit the first of the transactions that are left, as many as go together, until none is. It adds their
+/// outcomes.
+///
+/// # Errors
+/// The first of `commit`. Once something was changed, it is not known of all of them that they did not happen.
+pub fn gradually(
+    txns: &[Txn],
+    mut commit: impl FnMut(&[Txn], &mut Vec<Outcome>) -> Result<(), EngineError>,
+) -> Result<Vec<Outcome>, EngineError> {
+    let mut outcomes = Vec::with_capacity(txns.len());
+    while let Some(rest) = txns.get(outcomes.len()..).filter(|rest| !rest.is_empty()) {
+        if let Err(error) = commit(rest, &mut outcomes) {
+            let changed = |(outcome, txn): (&Outcome, &Txn)| {
+                matches!(outcome, Outcome::Committed { .. }) && !txn.effects.is_empty()
+            };
+            let partly = outcomes.iter().zip(txns).any(changed);
+            return Err(if partly { EngineError { kind: ErrorKind::Indeterminate, ..error } } else { error });
+        }
+    }
+    Ok(outcomes)
+}
+
 /// What the first of these gives that gives something.
 ///
 /// # Errors

@@ -20,7 +20,7 @@ mod secret;
 pub mod tls;
 mod url;
 
-pub use again::{Jitter, first, in_parts, poll};
+pub use again::{Jitter, first, gradually, in_parts, poll};
 pub use open::{OpenError, check_version};
 pub use params::{ParamError, Params};
 pub use pool::{Connect, Pool, Pooled};
