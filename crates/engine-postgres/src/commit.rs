@@ -98,6 +98,10 @@ fn outcomes(rows: &[Row], run: &[Txn], label: Seq) -> Result<Vec<Outcome>, Failu
             _ => looked.take(&fact)?,
         }
     }
+    // Of what only looked, silence says that its guards hold.
+    if !failed.is_empty() {
+        return Err(Failure::Malformed("what guards looked at has no end"));
+    }
     let ended = |(txn, outcome): (&Txn, Option<Outcome>)| match outcome {
         Some(outcome) => Ok(outcome),
         // It only looked, and its guards hold.

@@ -68,10 +68,10 @@ impl<E: Engine> Batching<E> {
     }
 
     fn commit_shared(&self, txns: &[Txn]) -> Answer {
+        let inos = changed(txns);
         let mut queue = lock(&self.queue);
         if queue.under_way < self.lanes {
             queue.under_way += 1;
-            let inos = changed(txns);
             queue.begin(&inos);
             drop(queue);
             let lane = Lane { queue: &self.queue, inos };
@@ -81,7 +81,7 @@ impl<E: Engine> Batching<E> {
         }
         let caller = Arc::new(Caller {
             txns: txns.to_vec(),
-            inos: changed(txns),
+            inos,
             turn: Mutex::new(Turn::Waits),
             came: Condvar::new(),
         });
