@@ -20,7 +20,11 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("fuse", &["types", "acl", "vfs", "fuse-proto", "fuse-transport"]),
     // A test tool: it judges file systems from outside, and imports none of them.
     ("difftest", &[]),
+    ("suite", &["types", "acl", "meta"]),
 ];
+
+/// What tests of a crate may name beside that. No program holds it.
+const TEST_LAYERS: &[(&str, &[&str])] = &[("engine-*", &["suite"]), ("keyspace", &["suite"])];
 
 /// Crates from outside that belong to one layer: (the crate, who may name it). A trailing `*` stands for any ending.
 const RESERVED: &[(&str, &[&str])] = &[
@@ -139,8 +143,9 @@ pub(crate) fn check(folder: &str, place: &str, manifest: &Manifest) -> Vec<Probl
         }
     }
     for dependency in &manifest.dev_dependencies {
-        // Tests obey the same layers: one that needs an engine belongs into cli, or uses the one in memory.
-        if let Some(remedy) = forbidden(name, dependency) {
+        // Tests obey the same layers, but for the suites: one that needs an engine belongs into cli, or uses the one in
+        // memory.
+        if let Some(remedy) = forbidden(name, dependency).filter(|_| !names(TEST_LAYERS, name, dependency)) {
             problem(format!("tests of `{name}` depend on `{dependency}`"), remedy);
         }
     }
@@ -157,11 +162,19 @@ fn forbidden(name: &str, dependency: &str) -> Option<&'static str> {
     if !is_top(dependency) && layer(dependency).is_none() {
         return None; // Not one of ours.
     }
-    if name == "cli" || layer(name).is_some_and(|below| below.iter().any(|below| matches(below, dependency)))
-    {
+    if dependency == "suite" {
+        return Some("the suites are for tests: make it a dev-dependency of an engine");
+    }
+    if name == "cli" || names(LAYERS, name, dependency) {
         return None;
     }
     Some("imports point down only: see LAYERS in xtask/src/manifest.rs")
+}
+
+/// Whether the table lets `name` name `dependency`.
+fn names(table: &[(&str, &[&str])], name: &str, dependency: &str) -> bool {
+    let line = table.iter().find(|(pattern, _)| matches(pattern, name));
+    line.is_some_and(|(_, below)| below.iter().any(|below| matches(below, dependency)))
 }
 
 fn layer(name: &str) -> Option<&'static [&'static str]> {
@@ -227,6 +240,21 @@ mod tests {
         assert_eq!(with_dependency("engine-redis", "engine-sqlite.workspace = true").len(), 1);
         let tests = "[package]\nname = \"vfs\"\n[dev-dependencies]\nengine-sqlite = \"1\"\n[lints]\nworkspace = true\n";
         assert_eq!(problems("vfs", tests).len(), 1);
+    }
+
+    #[test]
+    fn the_suites_are_for_the_tests_of_engines() {
+        let tests = |name: &str| {
+            let table = "[dev-dependencies]\nsuite.workspace = true\n[lints]\nworkspace = true\n";
+            problems(name, &format!("[package]\nname = \"{name}\"\n{table}"))
+        };
+        assert!(tests("engine-sqlite").is_empty() && tests("keyspace").is_empty());
+        assert_eq!(tests("meta").len(), 1);
+        assert_eq!(tests("vfs").len(), 1);
+        for name in ["engine-sqlite", "cli", "keyspace"] {
+            assert_eq!(with_dependency(name, "suite.workspace = true").len(), 1, "{name}");
+        }
+        assert_eq!(with_dependency("suite", "engine-sqlite.workspace = true").len(), 1);
     }
 
     #[test]

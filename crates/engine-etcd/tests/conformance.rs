@@ -2,4 +2,4 @@
 
 mod support;
 
-meta::engine_conformance!(support::empty);
+suite::conformance!(support::empty);

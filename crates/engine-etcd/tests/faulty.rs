@@ -2,7 +2,7 @@
 
 mod support;
 
-meta::engine_conformance!(|| {
+suite::conformance!(|| {
     let (engine, server) = support::empty();
     let odds = meta::Odds { delay: 50, delay_us: 200, ..meta::Odds::default() };
     let faulty = meta::Faulty::new(engine, 1, odds);

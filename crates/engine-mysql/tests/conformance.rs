@@ -3,8 +3,8 @@
 
 mod support;
 
-meta::engine_conformance!(support::empty);
+suite::conformance!(support::empty);
 
 mod routine {
-    meta::engine_conformance!(|| super::support::empty_with("routine=always"));
+    suite::conformance!(|| super::support::empty_with("routine=always"));
 }

@@ -2,4 +2,4 @@
 
 mod support;
 
-meta::ops_suite!(support::empty);
+suite::operations!(support::empty);

@@ -5,8 +5,8 @@ mod support;
 use std::time::Duration;
 
 use engine_mysql::MysqlEngine;
-use meta::ops_suite::{Writers, keep, writers};
 use mysql::prelude::Queryable;
+use suite::operations::{Writers, keep, writers};
 use support::Server;
 
 #[test]

@@ -3,11 +3,11 @@
 mod support;
 
 mod plain {
-    meta::engine_conformance!(super::support::empty);
+    suite::conformance!(super::support::empty);
 }
 
 mod delayed {
-    meta::engine_conformance!(|| {
+    suite::conformance!(|| {
         let (engine, place) = super::support::empty();
         let odds = meta::Odds { delay: 50, delay_us: 300, ..meta::Odds::default() };
         let faulty = meta::Faulty::new(engine, 1, odds);

@@ -5,7 +5,7 @@ mod support;
 use std::time::Duration;
 
 use engine_postgres::PostgresEngine;
-use meta::ops_suite::{Writers, keep, writers};
+use suite::operations::{Writers, keep, writers};
 use support::Server;
 
 #[test]

@@ -2,4 +2,4 @@
 
 mod support;
 
-meta::engine_conformance!(support::engine);
+suite::conformance!(support::engine);

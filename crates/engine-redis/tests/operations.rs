@@ -2,4 +2,4 @@
 
 mod support;
 
-meta::ops_suite!(support::engine);
+suite::operations!(support::engine);

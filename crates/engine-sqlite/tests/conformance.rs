@@ -10,7 +10,7 @@ fn new() -> (SqliteEngine, TempDir) {
 }
 
 mod alone {
-    meta::engine_conformance!(|| {
+    suite::conformance!(|| {
         let (engine, directory) = super::new();
         let lock = engine.lock_exclusive().unwrap();
         (engine, (directory, lock))
@@ -18,5 +18,5 @@ mod alone {
 }
 
 mod shared {
-    meta::engine_conformance!(super::new);
+    suite::conformance!(super::new);
 }

@@ -2,7 +2,7 @@
 
 use engine_sqlite::{Options, SqliteEngine};
 
-meta::ops_suite!(|| {
+suite::operations!(|| {
     let directory = tempfile::tempdir().unwrap();
     let options = Options { create: true, ..Options::default() };
     let engine = SqliteEngine::open(&directory.path().join("v.db"), &options).unwrap();

@@ -5,7 +5,7 @@ mod support;
 
 use support::Cluster;
 
-meta::engine_conformance!(|| {
+suite::conformance!(|| {
     let cluster = Cluster::split(&[b"v_/c", b"v_/e", b"v_/l", b"v_/n", b"v_/u"]);
     (support::open(&cluster, true), cluster)
 });

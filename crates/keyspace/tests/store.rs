@@ -188,17 +188,17 @@ impl Engine for Store {
 }
 
 mod blind {
-    meta::engine_conformance!(|| super::Store::new(true));
+    suite::conformance!(|| super::Store::new(true));
 }
 
 mod seeing {
-    meta::engine_conformance!(|| super::Store::new(false));
+    suite::conformance!(|| super::Store::new(false));
 }
 
 mod operations {
-    meta::ops_suite!(|| super::Store::new(true));
+    suite::operations!(|| super::Store::new(true));
 }
 
 mod operations_seeing {
-    meta::ops_suite!(|| super::Store::new(false));
+    suite::operations!(|| super::Store::new(false));
 }

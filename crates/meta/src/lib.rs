@@ -4,14 +4,12 @@
 mod cache;
 mod change;
 pub mod check;
-pub mod conformance;
 mod driver;
 mod engine;
 mod listing;
 mod lock;
 mod mem;
 pub mod ops;
-pub mod ops_suite;
 mod order;
 mod record;
 mod runs;
@@ -28,7 +26,7 @@ pub use engine::{Changes, Engine, EngineError, ErrorKind, Outcome};
 pub use listing::{Turn, WholeListing};
 pub use lock::{Lock, LockKind, LockOwner};
 pub use mem::MemEngine;
-pub use order::{Order, Pending};
+pub use order::Order;
 pub use record::{
     Beside, Counter, Edge, Facts, Garbage, LockWait, Node, Page, Record, Scan, Seq, Session, Settings, Usage,
     Want, Xattrs, blocks_of,

@@ -28,7 +28,7 @@ struct State {
 
 /// A commit under way. Dropped without [`Pending::done`], it counts as under way for another minute.
 #[derive(Debug)]
-pub struct Pending<'a> {
+struct Pending<'a> {
     order: &'a Order,
     began: u64,
     lost: bool,
@@ -68,7 +68,7 @@ impl Order {
     }
 
     /// A commit begins.
-    pub fn begin(&self) -> Pending<'_> {
+    fn begin(&self) -> Pending<'_> {
         let mut state = self.state();
         let began = state.newest;
         *state.under_way.entry(began).or_default() += 1;
@@ -88,7 +88,7 @@ impl Order {
 
 impl Pending<'_> {
     /// It is over, and `newest` the highest number it was given; `None` if it surely did not happen.
-    pub fn done(mut self, newest: Option<Seq>) {
+    fn done(mut self, newest: Option<Seq>) {
         if let Some(seq) = newest {
             self.order.heard(seq);
         }

@@ -249,8 +249,6 @@ mod tests {
     use crate::txn::{Effect, Guard};
     use crate::wrap::{Counting, Fault, Faulty, Odds};
 
-    crate::engine_conformance!(|| (Batching::new(MemEngine::default(), 2), ()));
-
     fn node(ino: u64) -> Node {
         let time = Time::from_nanos(1);
         Node {

@@ -218,7 +218,7 @@ impl Odds {
 }
 
 /// The next number of the generator SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
-pub(crate) fn split_mix(state: &mut u64) -> u64 {
+fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mut z = *state;
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

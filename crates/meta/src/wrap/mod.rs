@@ -6,7 +6,6 @@ mod faulty;
 
 pub use batching::Batching;
 pub use counting::{Counting, Counts};
-pub(crate) use faulty::split_mix;
 pub use faulty::{Fault, Faulty, Odds};
 
 use std::sync::Arc;

@@ -1,0 +1,296 @@
+//! Transactions together: in a batch, again, and from several threads.
+
+use std::collections::BTreeSet;
+
+use meta::{Beside, Effect, Engine, Guard, Outcome, Record, Scan, Seq, Txn, Usage, Want};
+use types::{Ino, Time};
+
+use super::fixture::*;
+
+pub fn later_transactions_see_earlier_ones(engine: &dyn Engine) {
+    apply(engine, vec![put(2, DIR)]);
+    let create = |ino, entry: &str| {
+        let absent = Guard::EdgeAbsent { parent: Ino(2), name: name(entry) };
+        let links = Effect::AddLinks { ino: Ino(2), delta: 1 };
+        txn(
+            vec![absent, Guard::NodeAbsent { ino: Ino(ino) }],
+            vec![put(ino, FILE), put_edge(2, entry, ino), links],
+        )
+    };
+    let links_are = |nlink| txn(vec![Guard::Links { ino: Ino(2), nlink }], Vec::new());
+    let batch = [
+        create(3, "a"),
+        create(4, "b"),
+        create(5, "a"),
+        links_are(3),
+        txn(vec![Guard::Room { max_inodes: 4, max_blocks: 1 }], Vec::new()),
+        txn(vec![Guard::Room { max_inodes: 3, max_blocks: 1 }], Vec::new()),
+        txn(vec![Guard::Empty { ino: Ino(2) }], vec![Effect::DropNode { ino: Ino(2) }]),
+        txn(Vec::new(), vec![Effect::DropNode { ino: Ino(3) }]),
+        create(3, "c"),
+    ];
+    let outcomes = engine.commit(&batch).expect("a commit");
+    let done: Vec<bool> = outcomes.iter().map(|o| matches!(o, Outcome::Committed { .. })).collect();
+    assert_eq!(done, [true, true, false, true, true, false, false, true, true]);
+    match &outcomes[2] {
+        Outcome::Conflict(facts) => {
+            assert!(facts.records.contains(&Record::Node(Ino(3), Some(node(3, FILE)))));
+            assert!(facts.records.contains(&Record::Node(Ino(5), None)));
+        }
+        outcome => panic!("{outcome:?}"),
+    }
+    match &outcomes[5] {
+        Outcome::Conflict(facts) => {
+            assert_eq!(facts.records, [Record::Usage(Usage { inodes: 3, blocks: 0 })]);
+        }
+        outcome => panic!("{outcome:?}"),
+    }
+    assert_eq!(read_node(engine, 2).map(|dir| dir.nlink), Some(4));
+    assert_eq!(read_usage(engine).inodes, 3);
+}
+
+/// Creates near a limit: each sees what those before it have left, however they are committed.
+pub fn room_is_given_in_order(engine: &dyn Engine) {
+    apply(engine, vec![put(2, DIR)]);
+    let create = |ino: u64, max_inodes| {
+        let entry = format!("f{ino}");
+        let guards = vec![
+            Guard::Access { ino: Ino(2), rev: 5 },
+            Guard::EdgeAbsent { parent: Ino(2), name: name(&entry) },
+            Guard::Room { max_inodes, max_blocks: u64::MAX },
+        ];
+        txn(guards, vec![put(ino, FILE), put_edge(2, &entry, ino)])
+    };
+    let remove = |ino: u64| txn(Vec::new(), vec![Effect::DropNode { ino: Ino(ino) }]);
+    let write = |ino, max_blocks| {
+        let guards = vec![Guard::Room { max_inodes: u64::MAX, max_blocks }];
+        txn(guards, vec![Effect::Extend { ino: Ino(ino), size: 8192 }])
+    };
+    let done = |batch: &[Txn]| -> Vec<bool> {
+        let outcomes = engine.commit(batch).expect("a commit");
+        for outcome in &outcomes {
+            if let Outcome::Conflict(facts) = outcome {
+                let is_usage = |record: &Record| matches!(record, Record::Usage(_));
+                assert!(facts.records.iter().any(is_usage), "{facts:?}");
+            }
+        }
+        outcomes.iter().map(|outcome| matches!(outcome, Outcome::Committed { .. })).collect()
+    };
+    let far: Vec<Txn> = (10..30).map(|ino| create(ino, 1_000_000)).collect();
+    assert_eq!(done(&far), [true; 20]);
+    let near: Vec<Txn> = (30..40).map(|ino| create(ino, 24)).collect();
+    let held: Vec<bool> = (0..10).map(|at| at < 3).collect();
+    assert_eq!(done(&near), held);
+    assert_eq!(read_usage(engine).inodes, 24);
+    let full: Vec<Txn> = (40..44).map(|ino| create(ino, 24)).collect();
+    assert_eq!(done(&full), [false; 4]);
+    // What goes makes room for what comes after it, and for no more.
+    let turns = [create(50, 24), remove(10), create(51, 24), create(52, 24), remove(11), create(53, 24)];
+    assert_eq!(done(&turns), [false, true, true, false, true, true]);
+    assert_eq!(done(&[write(12, 3), write(13, 3), write(14, 3), write(15, 5)]), [true, true, false, true]);
+    assert_eq!(read_usage(engine), Usage { inodes: 24, blocks: 6 });
+}
+
+pub fn a_conflict_stops_only_itself(engine: &dyn Engine) {
+    let never = Guard::Access { ino: Ino(99), rev: 0 };
+    let batch = [
+        txn(Vec::new(), vec![put(2, DIR)]),
+        txn(vec![Guard::NodeAbsent { ino: Ino(98) }, never], vec![put(3, FILE), put(2, FILE)]),
+        txn(Vec::new(), vec![put(4, FILE)]),
+    ];
+    let outcomes = engine.commit(&batch).expect("a commit");
+    assert!(matches!(
+        outcomes[..],
+        [Outcome::Committed { .. }, Outcome::Conflict(_), Outcome::Committed { .. }]
+    ));
+    assert_eq!(
+        [2, 3, 4].map(|ino| read_node(engine, ino).map(|node| node.kind)),
+        [Some(DIR), None, Some(FILE)]
+    );
+}
+
+pub fn a_repetition_does_nothing(engine: &dyn Engine) {
+    apply(engine, vec![put(2, DIR)]);
+    let add = txn(
+        vec![Guard::EdgeAbsent { parent: Ino(2), name: name("a") }],
+        vec![put_edge(2, "a", 3), Effect::AddLinks { ino: Ino(2), delta: 1 }],
+    );
+    let (seq, nodes) = committed(commit(engine, add.clone()));
+    assert_eq!(nodes.len(), 1);
+    apply(engine, vec![put(4, FILE)]);
+    let again = committed(commit(engine, add.clone()));
+    assert_eq!(again, (seq, Vec::new()), "the number is that of the first time, the nodes are left out");
+    // Within one batch as well.
+    let other = txn(Vec::new(), vec![Effect::AddLinks { ino: Ino(2), delta: 10 }]);
+    let outcomes = engine.commit(&[other.clone(), add, other]).expect("a commit");
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })));
+    assert_eq!(read_node(engine, 2).map(|dir| dir.nlink), Some(12));
+    // What conflicted was not done, so it can be done later.
+    let late = txn(vec![Guard::NodeAbsent { ino: Ino(2) }], vec![put(2, FILE)]);
+    assert!(matches!(commit(engine, late.clone()), Outcome::Conflict(_)));
+    apply(engine, vec![Effect::DropNode { ino: Ino(2) }]);
+    committed(commit(engine, late));
+    assert_eq!(read_node(engine, 2).map(|node| node.kind), Some(FILE));
+}
+
+pub fn ten_thousand_operations_are_remembered(engine: &dyn Engine) {
+    apply(engine, vec![put(2, DIR)]);
+    let link = || txn(Vec::new(), vec![Effect::AddLinks { ino: Ino(2), delta: 1 }]);
+    let first = link();
+    committed(commit(engine, first.clone()));
+    for _ in 0..100 {
+        let batch: Vec<Txn> = std::iter::repeat_with(link).take(99).collect();
+        engine.commit(&batch).expect("a commit");
+    }
+    committed(commit(engine, first));
+    assert_eq!(read_node(engine, 2).map(|dir| dir.nlink), Some(1 + 1 + 9900));
+}
+
+pub fn empty_transactions_are_claims(engine: &dyn Engine) {
+    assert_eq!(engine.commit(&[]).expect("a commit"), []);
+    let (before, _) = committed(commit(engine, txn(Vec::new(), vec![put(2, DIR)])));
+    let claim = txn(vec![Guard::Access { ino: Ino(2), rev: 5 }], Vec::new());
+    // The number may be a later one, for a server may number what others do, too.
+    for empty in [claim.clone(), txn(Vec::new(), Vec::new())] {
+        let (seq, nodes) = committed(commit(engine, empty));
+        assert!(seq >= before && nodes.is_empty(), "{seq:?} after {before:?}, {nodes:?}");
+    }
+    // A claim is looked at each time it is made.
+    apply(engine, vec![Effect::DropNode { ino: Ino(2) }]);
+    assert!(matches!(commit(engine, claim), Outcome::Conflict(_)));
+}
+
+pub fn commits_are_numbered(engine: &dyn Engine) {
+    let mut last = engine.read(&[]).expect("a read").seq;
+    for ino in 2..6 {
+        let batch = [txn(Vec::new(), vec![put(ino, FILE)]), txn(Vec::new(), vec![put(ino + 10, FILE)])];
+        for outcome in engine.commit(&batch).expect("a commit") {
+            let (seq, _) = committed(outcome);
+            assert!(seq > last, "{seq:?} after {last:?}");
+            last = seq;
+        }
+        let conflict = txn(vec![Guard::NodeAbsent { ino: Ino(ino) }], vec![put(99, FILE)]);
+        let Outcome::Conflict(facts) = commit(engine, conflict) else { panic!("no conflict") };
+        assert!(facts.seq >= last);
+        assert!(engine.read(&[Want::Usage]).expect("a read").seq >= last);
+        assert!(scan(engine, &Scan::Nodes { after: Ino(0), limit: 1 }).facts.seq >= last);
+    }
+}
+
+pub fn usage_is_exact(engine: &dyn Engine) {
+    let sized = |ino, kind, size| {
+        let mut node = node(ino, kind);
+        node.size = size;
+        Effect::PutNode(node)
+    };
+    let usage = |inodes, blocks| assert_eq!(read_usage(engine), Usage { inodes, blocks });
+    usage(0, 0);
+    apply(engine, vec![sized(2, DIR, 9999), sized(3, FILE, 1), sized(4, FILE, 4096), sized(5, FILE, 0)]);
+    usage(4, 2);
+    apply(engine, vec![Effect::Extend { ino: Ino(5), size: 4097 }, Effect::SetSize { ino: Ino(3), size: 0 }]);
+    usage(4, 3);
+    apply(engine, vec![sized(4, DIR, 4096), sized(5, FILE, 1 << 40)]);
+    usage(4, 1 << 28);
+    apply(engine, vec![Effect::DropNode { ino: Ino(5) }, Effect::DropNode { ino: Ino(5) }]);
+    usage(3, 0);
+    let batch = [
+        txn(Vec::new(), vec![sized(6, FILE, 10)]),
+        txn(Vec::new(), vec![Effect::Extend { ino: Ino(6), size: 8192 }]),
+        txn(Vec::new(), vec![Effect::DropNode { ino: Ino(6) }]),
+    ];
+    engine.commit(&batch).expect("a commit");
+    usage(3, 0);
+}
+
+pub fn a_wiped_engine_is_empty(engine: &dyn Engine) {
+    let empty = dump(engine, 4, 1);
+    let add = txn(
+        Vec::new(),
+        vec![
+            put(2, DIR),
+            put(3, FILE),
+            put_edge(2, "a", 3),
+            Effect::PutSession(session(1)),
+            Effect::PutSetting { name: "a", value: "b".to_owned() },
+        ],
+    );
+    committed(commit(engine, add.clone()));
+    engine.wipe().expect("a wipe");
+    assert_eq!(dump(engine, 4, 1), empty);
+    engine.wipe().expect("a wipe of nothing");
+    // What was done before it is forgotten with all else.
+    committed(commit(engine, add));
+    assert_eq!(read_usage(engine).inodes, 2);
+}
+
+pub fn a_sync_returns(engine: &dyn Engine) {
+    engine.sync().expect("a sync of nothing");
+    apply(engine, vec![put(2, DIR)]);
+    engine.sync().expect("a sync");
+    engine.sync().expect("a sync again");
+    assert_eq!(read_node(engine, 2), Some(node(2, DIR)));
+}
+
+const THREADS: u64 = 4;
+const CREATES: u64 = 100;
+
+/// Creates in one directory do not conflict, and none gets lost.
+pub fn threads_lose_nothing(engine: &dyn Engine) {
+    apply(engine, vec![put(2, DIR)]);
+    let create = |number: u64| {
+        let (parent, name) = (Ino(2), name(format!("f{number:04}")));
+        let ino = Ino(100 + number);
+        let time = Some(Time::from_nanos(5));
+        txn(
+            vec![Guard::Access { ino: parent, rev: 5 }, Guard::EdgeAbsent { parent, name: name.clone() }],
+            vec![
+                put(ino.0, FILE),
+                Effect::PutEdge { parent, name, ino, kind: FILE },
+                Effect::AddLinks { ino: parent, delta: 1 },
+                Effect::Touch { ino: parent, atime: None, mtime: time, ctime: time },
+                Effect::Extend { ino, size: 4096 },
+            ],
+        )
+    };
+    let numbers: Vec<Seq> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let run = move || {
+                    let numbers =
+                        (0..CREATES).map(|n| committed(commit(engine, create(n * THREADS + thread))).0);
+                    numbers.collect::<Vec<Seq>>()
+                };
+                scope.spawn(run)
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("a thread")).collect()
+    });
+    let all = THREADS * CREATES;
+    assert_eq!(numbers.iter().collect::<BTreeSet<_>>().len() as u64, all, "each commit has its own number");
+    assert_eq!(read_usage(engine), Usage { inodes: all + 1, blocks: all });
+    assert_eq!(read_node(engine, 2).map(|dir| u64::from(dir.nlink)), Some(all + 1));
+    let entries =
+        scan(engine, &Scan::Dir { parent: Ino(2), after: None, limit: usize::MAX, beside: Beside::Nothing });
+    assert_eq!(entries.facts.records.len() as u64, all);
+}
+
+/// A node that is renamed to and fro has a name at every moment, and facts are never older than their number says.
+pub fn reads_are_of_one_moment(engine: &dyn Engine) {
+    apply(engine, vec![put(2, DIR), put(3, FILE), put_edge(2, "a", 3)]);
+    let wants = [Want::Entry(Ino(2), name("a")), Want::Node(Ino(2)), Want::Entry(Ino(2), name("b"))];
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for (from, to) in [("a", "b"), ("b", "a")].into_iter().cycle().take(200) {
+                let drop = Effect::DropEdge { parent: Ino(2), name: name(from) };
+                let size = Effect::AddLinks { ino: Ino(2), delta: 1 };
+                apply(engine, vec![put_edge(2, to, 3), drop, size]);
+            }
+        });
+        while !writer.is_finished() {
+            let records = read(engine, &wants);
+            let names = records.iter().filter(|record| matches!(record, Record::Edge(_, _, Some(_)))).count();
+            assert_eq!(names, 1, "{records:?}");
+        }
+    });
+    assert_eq!(read_node(engine, 2).map(|dir| dir.nlink), Some(201));
+}

@@ -1,0 +1,305 @@
+//! Each effect, and what it does where its target is not there.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use meta::{
+    Access, Counter, Edge, Effect, Engine, Garbage, Node, Record, Scan, Session, Settings, Want, Xattrs,
+};
+use types::{AclId, ChunkIndex, Ino, Mode, SessionId, Slice, SliceId, SliceSource, Time};
+
+use super::fixture::*;
+
+fn inline(pos: u32, data: &[u8]) -> Slice {
+    Slice { pos, len: data.len() as u32, source: SliceSource::Inline(data.into()) }
+}
+
+fn blocks(id: u64, size: u32) -> Slice {
+    Slice { pos: 0, len: size, source: SliceSource::Blocks { id: SliceId(id), offset: 0, size } }
+}
+
+fn slices(engine: &dyn Engine, ino: u64, chunk: u64) -> Vec<Slice> {
+    match &read(engine, &[Want::Slices(Ino(ino), ChunkIndex(chunk))])[..] {
+        [Record::Slices(_, _, rows)] => rows.to_vec(),
+        other => panic!("no answer to slices: {other:?}"),
+    }
+}
+
+fn garbage(engine: &dyn Engine) -> Vec<Record> {
+    scan(engine, &Scan::Garbage { after: SliceId(0), limit: 100 }).facts.records
+}
+
+pub fn nodes_are_put_and_replaced(engine: &dyn Engine) {
+    assert_eq!(read_node(engine, 3), None);
+    assert_eq!(apply(engine, vec![put(3, FILE)]), Vec::<Node>::new());
+    assert_eq!(read_node(engine, 3), Some(node(3, FILE)));
+    let mut other = node(3, DIR);
+    (other.mode, other.uid, other.size) = (Mode::new(0o7777), 0, 12);
+    apply(
+        engine,
+        vec![
+            Effect::PutXattr { ino: Ino(3), name: xattr("user.a"), value: b"1"[..].into() },
+            Effect::PutNode(other),
+        ],
+    );
+    assert_eq!(read_node(engine, 3), Some(other));
+    assert_eq!(read(engine, &[Want::Xattrs(Ino(3))]), [Record::Xattrs(Ino(3), Arc::default())]);
+    assert_eq!(read_usage(engine).inodes, 1);
+}
+
+pub fn a_dropped_node_takes_all_it_has_along(engine: &dyn Engine) {
+    let ino = Ino(3);
+    apply(
+        engine,
+        vec![
+            put(3, FILE),
+            Effect::PutSymlink { ino, target: b"there"[..].into() },
+            Effect::PutXattr { ino, name: xattr("user.a"), value: b"1"[..].into() },
+            Effect::AppendSlice { ino, chunk: ChunkIndex(0), slice: blocks(8, 100) },
+            Effect::AppendSlice { ino, chunk: ChunkIndex(0), slice: inline(5, b"abc") },
+            Effect::AppendSlice { ino, chunk: ChunkIndex(7), slice: blocks(9, 200) },
+        ],
+    );
+    apply(engine, vec![Effect::DropNode { ino }]);
+    assert_eq!(
+        read(engine, &[Want::Node(ino), Want::Symlink(ino), Want::Xattrs(ino)]),
+        [Record::Node(ino, None), Record::Symlink(ino, None), Record::Xattrs(ino, Arc::default())]
+    );
+    assert!(slices(engine, 3, 0).is_empty() && slices(engine, 3, 7).is_empty());
+    let dropped = [(8, 100), (9, 200)].map(|(id, size)| Garbage { slice: SliceId(id), size });
+    assert_eq!(garbage(engine), dropped.map(Record::Garbage));
+    apply(engine, vec![put(3, FILE)]);
+    assert!(slices(engine, 3, 0).is_empty());
+}
+
+pub fn edges_are_put_and_dropped(engine: &dyn Engine) {
+    let (parent, a) = (Ino(2), name("a"));
+    let entry = || read(engine, &[Want::Entry(Ino(2), name("a"))]);
+    apply(engine, vec![put(2, DIR), put(3, FILE), put_edge(2, "a", 3)]);
+    let edge = |ino, kind| Record::Edge(parent, a.clone(), Some(Edge { ino: Ino(ino), kind }));
+    assert_eq!(entry(), [edge(3, FILE), Record::Node(Ino(3), Some(node(3, FILE)))]);
+    apply(engine, vec![Effect::PutEdge { parent, name: a.clone(), ino: Ino(4), kind: DIR }]);
+    assert_eq!(entry(), [edge(4, DIR), Record::Node(Ino(4), None)]);
+    apply(engine, vec![Effect::DropEdge { parent, name: a.clone() }]);
+    assert_eq!(entry(), [Record::Edge(parent, a.clone(), None)]);
+    assert_eq!(read(engine, &[Want::Empty(parent)]), [Record::Empty(parent, true)]);
+}
+
+pub fn access_changes_move_the_revision(engine: &dyn Engine) {
+    apply(engine, vec![put(3, FILE)]);
+    let access = Access {
+        mode: Mode::new(0o4711),
+        uid: u32::MAX,
+        gid: 0,
+        access_acl: AclId(1),
+        default_acl: AclId(u128::MAX),
+    };
+    let changed = apply(engine, vec![Effect::SetAccess { ino: Ino(3), access }]);
+    let after = read_node(engine, 3).expect("the node");
+    assert_eq!((Access::from(&after), after.access_rev), (access, 6));
+    assert_eq!(changed, [after]);
+}
+
+pub fn parents_links_and_times_change(engine: &dyn Engine) {
+    apply(engine, vec![put(3, DIR)]);
+    let ino = Ino(3);
+    let time = |nanos| Some(Time::from_nanos(nanos));
+    apply(
+        engine,
+        vec![
+            Effect::SetParent { ino, parent: Ino(9) },
+            Effect::AddLinks { ino, delta: 4 },
+            Effect::AddLinks { ino, delta: -2 },
+            Effect::Touch { ino, atime: None, mtime: time(-5), ctime: time(50) },
+        ],
+    );
+    let mut expected = node(3, DIR);
+    (expected.parent, expected.nlink) = (Ino(9), 3);
+    (expected.mtime, expected.ctime) = (Time::from_nanos(-5), Time::from_nanos(50));
+    assert_eq!(read_node(engine, 3), Some(expected));
+    // Times are taken over whatever stood there, but ctime does not go back; and no count goes below none.
+    apply(
+        engine,
+        vec![
+            Effect::Touch { ino, atime: time(0), mtime: None, ctime: time(3) },
+            Effect::AddLinks { ino, delta: i32::MIN },
+        ],
+    );
+    (expected.atime, expected.nlink) = (Time::from_nanos(0), 0);
+    assert_eq!(read_node(engine, 3), Some(expected));
+}
+
+pub fn sizes_are_set_and_extended(engine: &dyn Engine) {
+    let ino = Ino(3);
+    let size = || read_node(engine, 3).map(|node| node.size);
+    apply(engine, vec![put(3, FILE), Effect::Extend { ino, size: 5000 }]);
+    assert_eq!((size(), read_usage(engine).blocks), (Some(5000), 2));
+    apply(engine, vec![Effect::Extend { ino, size: 100 }]);
+    assert_eq!((size(), read_usage(engine).blocks), (Some(5000), 2));
+    apply(engine, vec![Effect::SetSize { ino, size: 100 }]);
+    assert_eq!((size(), read_usage(engine).blocks), (Some(100), 1));
+}
+
+pub fn slices_are_kept_in_order_of_commit(engine: &dyn Engine) {
+    let ino = Ino(3);
+    let hole = Slice { pos: 9, len: 1 << 26, source: SliceSource::Hole };
+    let rows = [inline(7, b"\0\xff"), hole, blocks(u64::from(u32::MAX) + 1, u32::MAX), inline(0, b"")];
+    apply(engine, vec![put(3, FILE)]);
+    for slice in rows.clone() {
+        apply(engine, vec![Effect::AppendSlice { ino, chunk: ChunkIndex(1), slice }]);
+    }
+    assert_eq!(slices(engine, 3, 1), rows);
+    assert!(slices(engine, 3, 0).is_empty() && slices(engine, 3, 2).is_empty());
+}
+
+pub fn dropped_slices_become_garbage(engine: &dyn Engine) {
+    let ino = Ino(3);
+    let mut effects = vec![put(3, FILE), put(4, FILE)];
+    for chunk in 0..4 {
+        let slice = blocks(10 + chunk, 1);
+        effects.push(Effect::AppendSlice { ino, chunk: ChunkIndex(chunk), slice });
+    }
+    effects.push(Effect::AppendSlice { ino: Ino(4), chunk: ChunkIndex(3), slice: blocks(20, 1) });
+    effects.push(Effect::DropSlices { ino, from: ChunkIndex(2), to: ChunkIndex(u64::MAX) });
+    apply(engine, effects);
+    let left: Vec<usize> = (0..4).map(|chunk| slices(engine, 3, chunk).len()).collect();
+    assert_eq!((left, slices(engine, 4, 3).len()), (vec![1, 1, 0, 0], 1));
+    let dropped = [12, 13].map(|id| Record::Garbage(Garbage { slice: SliceId(id), size: 1 }));
+    assert_eq!(garbage(engine), dropped);
+    apply(engine, vec![Effect::DropGarbage { slice: SliceId(12) }]);
+    assert_eq!(garbage(engine), dropped[1..]);
+    // A chunk that was emptied is written to again like any other.
+    apply(engine, vec![Effect::AppendSlice { ino, chunk: ChunkIndex(2), slice: inline(0, b"x") }]);
+    assert_eq!(slices(engine, 3, 2), [inline(0, b"x")]);
+    apply(engine, vec![Effect::DropSlices { ino, from: ChunkIndex(u64::MAX), to: ChunkIndex(u64::MAX) }]);
+    assert_eq!(slices(engine, 3, 2).len(), 1);
+}
+
+pub fn xattrs_are_put_and_dropped(engine: &dyn Engine) {
+    let ino = Ino(3);
+    let put_xattr =
+        |name: &str, value: &[u8]| Effect::PutXattr { ino, name: xattr(name), value: value.into() };
+    apply(
+        engine,
+        vec![put(3, FILE), put_xattr("user.b", b"old"), put_xattr("user.a", b""), put_xattr("user.c", b"c")],
+    );
+    apply(engine, vec![put_xattr("user.b", b"new\0"), Effect::DropXattr { ino, name: xattr("user.c") }]);
+    let expected: Xattrs =
+        BTreeMap::from([(xattr("user.a"), b""[..].into()), (xattr("user.b"), b"new\0"[..].into())]);
+    assert_eq!(read(engine, &[Want::Xattrs(ino)]), [Record::Xattrs(ino, Arc::new(expected))]);
+}
+
+pub fn acls_are_stored_once(engine: &dyn Engine) {
+    let id = AclId(1 << 100);
+    let acl = || read(engine, &[Want::Acl(id)]);
+    assert_eq!(acl(), [Record::Acl(id, None)]);
+    apply(engine, vec![Effect::PutAcl { id, text: "first".into() }]);
+    apply(engine, vec![Effect::PutAcl { id, text: "second".into() }]);
+    assert_eq!(acl(), [Record::Acl(id, Some("first".into()))]);
+}
+
+pub fn symlinks_are_kept(engine: &dyn Engine) {
+    let ino = Ino(3);
+    let put_target = |target: &[u8]| Effect::PutSymlink { ino, target: target.into() };
+    apply(engine, vec![put(3, types::FileType::Symlink), put_target(b"../\xff/\n")]);
+    let target = || read(engine, &[Want::Symlink(ino)]);
+    assert_eq!(target(), [Record::Symlink(ino, Some(b"../\xff/\n"[..].into()))]);
+    apply(engine, vec![put_target(b"b")]);
+    assert_eq!(target(), [Record::Symlink(ino, Some(b"b"[..].into()))]);
+}
+
+pub fn sessions_and_orphans_come_and_go(engine: &dyn Engine) {
+    let later = Session { heartbeat: Time::from_nanos(99), ..session(4) };
+    let sessions = || scan(engine, &Scan::Sessions { after: SessionId(0), limit: 9 }).facts.records;
+    apply(engine, vec![Effect::PutSession(session(5)), Effect::PutSession(session(4))]);
+    apply(engine, vec![Effect::PutSession(later.clone())]);
+    assert_eq!(sessions(), [Record::Session(later.clone()), Record::Session(session(5))]);
+    apply(engine, vec![Effect::DropSession { session: SessionId(5) }]);
+    assert_eq!(sessions(), [Record::Session(later)]);
+
+    let orphan = |session, ino| Record::Orphan(SessionId(session), Ino(ino));
+    let orphans = || scan(engine, &Scan::Orphans { after: (SessionId(0), Ino(0)), limit: 9 }).facts.records;
+    let put_orphan = |session, ino| Effect::PutOrphan { session: SessionId(session), ino: Ino(ino) };
+    apply(engine, vec![put_orphan(4, 8), put_orphan(4, 7), put_orphan(4, 8), put_orphan(3, 9)]);
+    assert_eq!(orphans(), [orphan(3, 9), orphan(4, 7), orphan(4, 8)]);
+    apply(engine, vec![Effect::DropOrphan { session: SessionId(4), ino: Ino(7) }]);
+    assert_eq!(orphans(), [orphan(3, 9), orphan(4, 8)]);
+}
+
+pub fn settings_and_counters_are_set(engine: &dyn Engine) {
+    let set = |name, value: &str| Effect::PutSetting { name, value: value.to_owned() };
+    apply(engine, vec![set("b", "1"), set("a", ""), set("b", "ü")]);
+    let expected = Settings::from([("a".to_owned(), String::new()), ("b".to_owned(), "ü".to_owned())]);
+    assert_eq!(read(engine, &[Want::Settings]), [Record::Settings(Arc::new(expected))]);
+    apply(engine, vec![Effect::SetCounter { counter: Counter::Ino, value: 1 << 40 }]);
+    assert_eq!(
+        read(engine, &Counter::ALL.map(Want::Counter)),
+        [(Counter::Ino, 1 << 40), (Counter::Slice, 0), (Counter::Session, 0)]
+            .map(|(counter, value)| Record::Counter(counter, value))
+    );
+}
+
+pub fn absent_targets_do_nothing(engine: &dyn Engine) {
+    let ino = Ino(3);
+    let before = dump(engine, 5, 2);
+    let access = Access::from(&node(3, FILE));
+    let time = Some(Time::from_nanos(1));
+    let changed = apply(
+        engine,
+        vec![
+            Effect::DropNode { ino },
+            Effect::DropEdge { parent: ino, name: name("a") },
+            Effect::SetAccess { ino, access },
+            Effect::SetParent { ino, parent: Ino(2) },
+            Effect::AddLinks { ino, delta: 1 },
+            Effect::Touch { ino, atime: time, mtime: time, ctime: time },
+            Effect::SetSize { ino, size: 1 },
+            Effect::Extend { ino, size: 1 },
+            Effect::AppendSlice { ino, chunk: ChunkIndex(0), slice: blocks(1, 1) },
+            Effect::DropSlices { ino, from: ChunkIndex(0), to: ChunkIndex(u64::MAX) },
+            Effect::PutXattr { ino, name: xattr("user.a"), value: b""[..].into() },
+            Effect::DropXattr { ino, name: xattr("user.a") },
+            Effect::DropOrphan { session: SessionId(1), ino },
+            Effect::DropSession { session: SessionId(1) },
+            Effect::DropGarbage { slice: SliceId(1) },
+        ],
+    );
+    assert_eq!(changed, Vec::<Node>::new());
+    assert_eq!(dump(engine, 5, 2), before);
+}
+
+pub fn post_images_are_of_changed_nodes(engine: &dyn Engine) {
+    apply(engine, vec![put(2, DIR), put(3, FILE), put(4, FILE)]);
+    let links = |ino, delta| Effect::AddLinks { ino: Ino(ino), delta };
+    let changed = apply(
+        engine,
+        vec![
+            links(4, 1),
+            links(2, 1),
+            links(4, 1),
+            put(5, FILE),
+            links(9, 1),
+            links(3, 1),
+            Effect::DropNode { ino: Ino(3) },
+        ],
+    );
+    let with = |ino, kind, nlink| Node { nlink, ..node(ino, kind) };
+    assert_eq!(changed, [with(4, FILE, 3), with(2, DIR, 2)], "in order of first change, as they end");
+}
+
+pub fn usage_is_corrected(engine: &dyn Engine) {
+    let mut file = node(3, FILE);
+    file.size = 5000;
+    apply(engine, vec![Effect::PutNode(file)]);
+    let before = read_usage(engine);
+    // Before, between and after effects that move it as well.
+    let (more, less) = (|inodes, blocks| Effect::AddUsage { inodes, blocks }, put(4, FILE));
+    apply(engine, vec![more(3, 0), less, more(-1, 7), Effect::DropNode { ino: Ino(4) }]);
+    let after = read_usage(engine);
+    assert_eq!((after.inodes, after.blocks), (before.inodes + 2, before.blocks + 7));
+    apply(engine, vec![more(-2, -7)]);
+    assert_eq!(read_usage(engine), before);
+    apply(engine, vec![more(-1000, i64::MIN)]);
+    let none = read_usage(engine);
+    assert_eq!((none.inodes, none.blocks), (0, 0));
+}

@@ -1,0 +1,135 @@
+//! Each guard where it holds, and where it does not.
+
+use meta::{Counter, Effect, Engine, Guard, Outcome, Record, Want};
+use types::{AclId, Ino};
+
+use super::fixture::*;
+
+/// The guard holds, as a claim and before an effect.
+fn holds(engine: &dyn Engine, guard: Guard) {
+    committed(commit(engine, txn(vec![guard.clone()], Vec::new())));
+    let effect = Effect::PutSetting { name: "held", value: format!("{guard:?}") };
+    committed(commit(engine, txn(vec![guard], vec![effect])));
+}
+
+/// The guard does not hold: the effect beside it does not happen, and its record comes back as it is.
+fn fails(engine: &dyn Engine, guard: Guard) {
+    for effects in [Vec::new(), vec![Effect::PutSetting { name: "failed", value: String::new() }]] {
+        match commit(engine, txn(vec![guard.clone()], effects)) {
+            Outcome::Conflict(facts) => assert_eq!(facts.records, read(engine, &[guard.want()]), "{guard:?}"),
+            outcome => panic!("{guard:?} held: {outcome:?}"),
+        }
+    }
+    holds(engine, Guard::Setting { name: "failed", value: None });
+}
+
+pub fn edge_guards(engine: &dyn Engine) {
+    apply(engine, vec![put(2, DIR), put(3, FILE), put_edge(2, "a", 3)]);
+    let (parent, a, b) = (Ino(2), name("a"), name("b"));
+    holds(engine, Guard::EdgeIs { parent, name: a.clone(), ino: Ino(3) });
+    fails(engine, Guard::EdgeIs { parent, name: a.clone(), ino: Ino(4) });
+    fails(engine, Guard::EdgeIs { parent, name: b.clone(), ino: Ino(3) });
+    holds(engine, Guard::EdgeAbsent { parent, name: b });
+    fails(engine, Guard::EdgeAbsent { parent, name: a.clone() });
+    holds(engine, Guard::EdgeAbsent { parent: Ino(9), name: a });
+}
+
+pub fn node_guards(engine: &dyn Engine) {
+    let mut dir = node(2, DIR);
+    (dir.parent, dir.nlink, dir.access_rev) = (Ino(7), 3, 11);
+    apply(engine, vec![Effect::PutNode(dir)]);
+    let ino = Ino(2);
+    holds(engine, Guard::Access { ino, rev: 11 });
+    fails(engine, Guard::Access { ino, rev: 10 });
+    fails(engine, Guard::Access { ino, rev: u64::MAX });
+    holds(engine, Guard::Links { ino, nlink: 3 });
+    fails(engine, Guard::Links { ino, nlink: 2 });
+    holds(engine, Guard::ParentIs { ino, parent: Ino(7) });
+    fails(engine, Guard::ParentIs { ino, parent: Ino(8) });
+    holds(engine, Guard::NodeAbsent { ino: Ino(3) });
+    fails(engine, Guard::NodeAbsent { ino });
+}
+
+pub fn empty_guard(engine: &dyn Engine) {
+    apply(engine, vec![put(2, DIR), put(4, DIR), put_edge(2, "a", 3)]);
+    fails(engine, Guard::Empty { ino: Ino(2) });
+    holds(engine, Guard::Empty { ino: Ino(4) });
+    apply(engine, vec![Effect::DropEdge { parent: Ino(2), name: name("a") }]);
+    holds(engine, Guard::Empty { ino: Ino(2) });
+}
+
+pub fn xattr_guard(engine: &dyn Engine) {
+    let (ino, here, gone) = (Ino(3), xattr("user.here"), xattr("user.gone"));
+    apply(engine, vec![put(3, FILE), Effect::PutXattr { ino, name: here.clone(), value: b""[..].into() }]);
+    holds(engine, Guard::Xattr { ino, name: here.clone(), present: true });
+    fails(engine, Guard::Xattr { ino, name: here.clone(), present: false });
+    holds(engine, Guard::Xattr { ino, name: gone.clone(), present: false });
+    fails(engine, Guard::Xattr { ino, name: gone, present: true });
+    holds(engine, Guard::Xattr { ino: Ino(4), name: here, present: false });
+}
+
+pub fn setting_guard(engine: &dyn Engine) {
+    apply(engine, vec![Effect::PutSetting { name: "name", value: "v".to_owned() }]);
+    holds(engine, Guard::Setting { name: "name", value: Some("v".to_owned()) });
+    fails(engine, Guard::Setting { name: "name", value: Some("w".to_owned()) });
+    fails(engine, Guard::Setting { name: "name", value: None });
+    holds(engine, Guard::Setting { name: "other", value: None });
+    fails(engine, Guard::Setting { name: "other", value: Some(String::new()) });
+}
+
+pub fn counter_guard(engine: &dyn Engine) {
+    let counter = Counter::Slice;
+    holds(engine, Guard::Counter { counter, value: 0 });
+    apply(engine, vec![Effect::SetCounter { counter, value: 40 }]);
+    holds(engine, Guard::Counter { counter, value: 40 });
+    fails(engine, Guard::Counter { counter, value: 0 });
+    holds(engine, Guard::Counter { counter: Counter::Ino, value: 0 });
+}
+
+pub fn room_guard(engine: &dyn Engine) {
+    let mut file = node(3, FILE);
+    file.size = 4097;
+    apply(engine, vec![put(2, DIR), Effect::PutNode(file)]);
+    holds(engine, Guard::Room { max_inodes: 3, max_blocks: 3 });
+    holds(engine, Guard::Room { max_inodes: u64::MAX, max_blocks: u64::MAX });
+    fails(engine, Guard::Room { max_inodes: 2, max_blocks: 3 });
+    fails(engine, Guard::Room { max_inodes: 3, max_blocks: 2 });
+}
+
+pub fn guards_on_what_is_absent(engine: &dyn Engine) {
+    for ino in [Ino(0), Ino(9), Ino(i64::MAX as u64), Ino(u64::MAX)] {
+        fails(engine, Guard::Access { ino, rev: 0 });
+        fails(engine, Guard::Links { ino, nlink: 0 });
+        fails(engine, Guard::ParentIs { ino, parent: Ino(0) });
+        holds(engine, Guard::NodeAbsent { ino });
+        holds(engine, Guard::Empty { ino });
+    }
+}
+
+pub fn a_conflict_answers_every_guard(engine: &dyn Engine) {
+    let acl = AclId(77);
+    let mut file = node(3, FILE);
+    file.access_acl = acl;
+    apply(
+        engine,
+        vec![
+            put(2, DIR),
+            Effect::PutAcl { id: acl, text: "u::rw-".into() },
+            Effect::PutNode(file),
+            put_edge(2, "a", 3),
+        ],
+    );
+    let guards = vec![
+        Guard::Access { ino: Ino(2), rev: 5 },
+        Guard::EdgeAbsent { parent: Ino(2), name: name("a") },
+        Guard::Empty { ino: Ino(3) },
+        Guard::Room { max_inodes: 0, max_blocks: 0 },
+    ];
+    let wants: Vec<Want> = guards.iter().map(Guard::want).collect();
+    let Outcome::Conflict(facts) = commit(engine, txn(guards, vec![put(4, FILE)])) else {
+        panic!("guards that fail held")
+    };
+    assert_eq!(facts.records, read(engine, &wants));
+    assert!(facts.records.contains(&Record::Acl(acl, Some("u::rw-".into()))));
+    assert_eq!(read_node(engine, 4), None);
+}

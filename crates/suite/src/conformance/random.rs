@@ -1,0 +1,271 @@
+//! Random transactions, done to the engine under test and to the one in memory: every outcome and everything left at
+//! the end must agree.
+
+use meta::{
+    Access, Beside, Counter, Effect, Engine, Guard, Lock, LockKind, LockOwner, LockWait, MemEngine, Node,
+    Outcome, Record, Scan, Txn,
+};
+use types::{
+    AclId, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, SliceId, SliceSource, Time, XattrName,
+};
+
+use super::fixture::*;
+use super::rng::Rng;
+
+/// Runs from different seeds, unless one is given by [`SEED`].
+const RUNS: u64 = 24;
+const BATCHES: usize = 60;
+
+/// The environment variable that replays one run.
+const SEED: &str = "LIMEN_SEED";
+
+/// Few enough that most things a transaction names are there.
+const INOS: u64 = 8;
+const CHUNKS: u64 = 3;
+
+pub fn random_transactions_agree_with_memory(engine: &dyn Engine) {
+    let given = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
+    let seeds = given.map_or(0..RUNS, |seed: u64| seed..seed.saturating_add(1));
+    for seed in seeds {
+        println!("{SEED}={seed}");
+        run(engine, seed);
+        engine.wipe().expect("a wipe");
+    }
+}
+
+fn run(engine: &dyn Engine, seed: u64) {
+    let memory = MemEngine::default();
+    let mut rng = Rng::new(seed);
+    let mut done: Vec<Txn> = Vec::new();
+    for step in 0..BATCHES {
+        let mut batch: Vec<Txn> = Vec::new();
+        for _ in 0..=rng.below(5) {
+            let again = rng.one_in(12) && !done.is_empty();
+            batch.push(if again { rng.pick(&done) } else { transaction(&mut rng) });
+        }
+        let expected = memory.commit(&batch).expect("memory does not fail");
+        let outcomes = engine.commit(&batch).expect("a commit");
+        assert_eq!(outcomes.len(), batch.len());
+        for (at, ((outcome, expected), txn)) in outcomes.into_iter().zip(expected).zip(&batch).enumerate() {
+            let later = batch.get(at + 1..).unwrap_or_default();
+            assert_eq!(
+                comparable(outcome, later),
+                comparable(expected, later),
+                "{SEED}={seed}, batch {step}, {txn:#?} of {batch:#?}"
+            );
+        }
+        done.extend(batch.into_iter().filter(|txn| !txn.effects.is_empty()));
+        let range = range(&mut rng);
+        assert_eq!(rows(engine, &range), rows(&memory, &range), "{SEED}={seed}, batch {step}, {range:?}");
+    }
+    assert_eq!(dump(engine, INOS, CHUNKS), dump(&memory, INOS, CHUNKS), "{SEED}={seed}, in the end");
+}
+
+/// Numbers of commits are each engine's own, and a node may stand as a later transaction of the call left it.
+fn comparable(outcome: Outcome, later: &[Txn]) -> Result<Vec<Node>, Vec<Record>> {
+    let again = |node: &Node| {
+        let mut changed = later.iter().flat_map(|txn| &txn.effects).filter_map(Effect::changed_node);
+        changed.any(|ino| ino == node.ino)
+    };
+    match outcome {
+        Outcome::Committed { nodes, .. } => Ok(nodes.into_iter().filter(|node| !again(node)).collect()),
+        Outcome::Conflict(facts) => Err(facts.records),
+    }
+}
+
+/// A page's records, those ACLs left out that came before.
+fn rows(engine: &dyn Engine, range: &Scan) -> (Vec<Record>, bool) {
+    let page = scan(engine, range);
+    let mut records: Vec<Record> = Vec::new();
+    for record in page.facts.records {
+        if !matches!(record, Record::Acl(..)) || !records.contains(&record) {
+            records.push(record);
+        }
+    }
+    (records, page.more)
+}
+
+fn transaction(rng: &mut Rng) -> Txn {
+    let guards = (0..rng.below(3)).map(|_| guard(rng)).collect();
+    let mut effects = Vec::new();
+    for _ in 0..rng.below(6) {
+        let kind = rng.below(25);
+        add_effect(rng, kind, &mut effects);
+    }
+    txn(guards, effects)
+}
+
+fn guard(rng: &mut Rng) -> Guard {
+    let ino = any_ino(rng);
+    match rng.below(13) {
+        12 => Guard::Size { ino, size: any_size(rng) },
+        11 => Guard::Locks { ino, locks: any_locks(rng).into() },
+        0 => Guard::EdgeIs { parent: ino, name: any_name(rng), ino: any_ino(rng) },
+        1 => Guard::EdgeAbsent { parent: ino, name: any_name(rng) },
+        2 => Guard::Access { ino, rev: rng.below(3) },
+        3 => Guard::NodeAbsent { ino },
+        4 => Guard::Links { ino, nlink: rng.below(3) as u32 },
+        5 => Guard::ParentIs { ino, parent: any_ino(rng) },
+        6 => Guard::Empty { ino },
+        7 => Guard::Xattr { ino, name: any_xattr(rng), present: rng.one_in(2) },
+        8 => Guard::Setting { name: any_setting(rng), value: rng.pick(&[None, Some("x".to_owned())]) },
+        9 if rng.one_in(2) => {
+            let rows = (0..rng.below(2)).map(|_| any_slice(rng)).collect();
+            Guard::Rows { ino, chunk: ChunkIndex(rng.below(CHUNKS)), rows }
+        }
+        9 => Guard::Counter { counter: rng.pick(&Counter::ALL), value: rng.below(3) },
+        _ => Guard::Room { max_inodes: 1 + rng.below(INOS), max_blocks: 1 + rng.below(10) },
+    }
+}
+
+fn add_effect(rng: &mut Rng, kind: u64, effects: &mut Vec<Effect>) {
+    let ino = any_ino(rng);
+    let effect = match kind {
+        0 => Effect::PutNode(any_node(rng, ino)),
+        1 => Effect::PutSymlink { ino, target: any_bytes(rng).into() },
+        2 => Effect::DropNode { ino },
+        3 | 4 => {
+            let (name, kind) = (any_name(rng), any_kind(rng));
+            Effect::PutEdge { parent: ino, name, ino: any_ino(rng), kind }
+        }
+        5 => Effect::DropEdge { parent: ino, name: any_name(rng) },
+        6 => Effect::SetAccess { ino, access: Access::from(&any_node(rng, ino)) },
+        7 => Effect::SetParent { ino, parent: any_ino(rng) },
+        8 => Effect::AddLinks { ino, delta: rng.below(5) as i32 - 2 },
+        9 => Effect::Touch { ino, atime: any_time(rng), mtime: any_time(rng), ctime: any_time(rng) },
+        10 => Effect::SetSize { ino, size: any_size(rng) },
+        11 => Effect::Extend { ino, size: any_size(rng) },
+        12 | 13 => {
+            let chunk = ChunkIndex(rng.below(CHUNKS));
+            Effect::AppendSlice { ino, chunk, slice: any_slice(rng) }
+        }
+        14 => Effect::DropSlices {
+            ino,
+            from: ChunkIndex(rng.below(CHUNKS + 1)),
+            to: ChunkIndex(rng.below(CHUNKS + 2)),
+        },
+        15 if rng.one_in(3) => Effect::Share { slice: SliceId(1 + rng.below(6)) },
+        15 => {
+            let (chunk, count) = (ChunkIndex(rng.below(CHUNKS)), rng.below(4) as u32);
+            let rows = (0..rng.below(u64::from(count) + 1)).map(|_| any_slice(rng)).collect();
+            Effect::ReplaceRows { ino, chunk, count, rows }
+        }
+        16 if rng.one_in(2) => Effect::PutXattr { ino, name: any_xattr(rng), value: any_bytes(rng).into() },
+        16 => Effect::DropXattr { ino, name: any_xattr(rng) },
+        17 => Effect::PutAcl { id: any_acl(rng), text: rng.pick(&["one", "two"]).into() },
+        18 if rng.one_in(2) => Effect::PutOrphan { session: any_session(rng), ino },
+        18 => Effect::DropOrphan { session: any_session(rng), ino },
+        19 if rng.one_in(2) => Effect::PutSession(session(1 + rng.below(3))),
+        19 => Effect::DropSession { session: any_session(rng) },
+        20 => Effect::DropGarbage { slice: SliceId(1 + rng.below(6)) },
+        21 if rng.one_in(4) => Effect::AddUsage { inodes: rng.below(3) as i64, blocks: rng.below(3) as i64 },
+        21 => Effect::SetCounter { counter: rng.pick(&Counter::ALL), value: rng.below(3) },
+        22 => Effect::PutLocks { ino, locks: any_locks(rng).into() },
+        23 if rng.one_in(3) => Effect::DropWait { owner: any_lock(rng).owner },
+        23 => Effect::PutWait(LockWait { ino, lock: any_lock(rng) }),
+        _ if rng.one_in(2) => Effect::PutSetting { name: any_setting(rng), value: "x".to_owned() },
+        _ => Effect::SetCounter { counter: rng.pick(&Counter::ALL), value: rng.below(3) },
+    };
+    effects.push(effect);
+}
+
+fn range(rng: &mut Rng) -> Scan {
+    let limit = rng.below(4) as usize;
+    match rng.below(10) {
+        9 => Scan::Locks { after: any_ino(rng), limit },
+        8 => Scan::Shared { after: SliceId(rng.below(6)), limit },
+        7 => Scan::Acls { after: any_acl(rng), limit },
+        6 => Scan::Slices { ino: any_ino(rng), from: ChunkIndex(rng.below(CHUNKS)), limit },
+        0 => Scan::Nodes { after: any_ino(rng), limit },
+        1 => Scan::Orphans { after: (any_session(rng), any_ino(rng)), limit },
+        2 => Scan::Sessions { after: any_session(rng), limit },
+        3 => Scan::Garbage { after: SliceId(rng.below(6)), limit },
+        _ => {
+            let after = if rng.one_in(2) { None } else { Some(any_name(rng)) };
+            let beside = rng.pick(&[Beside::Nothing, Beside::Nodes, Beside::NodesWithAcls]);
+            Scan::Dir { parent: any_ino(rng), after, limit, beside }
+        }
+    }
+}
+
+/// Locks as an inode may have them: those of one owner never overlap.
+fn any_locks(rng: &mut Rng) -> Vec<Lock> {
+    let mut locks = Vec::new();
+    for _ in 0..rng.below(3) {
+        let new = any_lock(rng);
+        locks.retain(|held: &Lock| held.owner != new.owner || held.end < new.start || held.start > new.end);
+        locks.push(new);
+        locks.sort_unstable();
+    }
+    locks
+}
+
+fn any_lock(rng: &mut Rng) -> Lock {
+    let kind = rng.pick(&[LockKind::Posix, LockKind::Flock]);
+    let owner = LockOwner { session: any_session(rng), owner: rng.pick(&[1, u64::MAX]), kind };
+    let (start, end) = rng.pick(&[(0, 0), (0, i64::MAX as u64), (5, 9), (1 << 63, u64::MAX)]);
+    Lock { start, end, owner, exclusive: rng.one_in(2), pid: rng.pick(&[0, 7]) }
+}
+
+fn any_ino(rng: &mut Rng) -> Ino {
+    Ino(1 + rng.below(INOS - 1))
+}
+
+fn any_name(rng: &mut Rng) -> Name {
+    name(rng.pick::<&[u8]>(&[b"a", b"B", b"aa", b"\xff", b"\xfe\xff"]))
+}
+
+fn any_xattr(rng: &mut Rng) -> XattrName {
+    xattr(rng.pick(&["user.a", "user.b", "trusted.c"]))
+}
+
+fn any_setting(rng: &mut Rng) -> &'static str {
+    rng.pick(&["a", "b"])
+}
+
+fn any_session(rng: &mut Rng) -> SessionId {
+    SessionId(1 + rng.below(3))
+}
+
+fn any_acl(rng: &mut Rng) -> AclId {
+    AclId(u128::from(rng.below(3)) << 64)
+}
+
+fn any_kind(rng: &mut Rng) -> FileType {
+    rng.pick(&[FileType::Regular, FileType::Regular, FileType::Directory, FileType::Symlink])
+}
+
+fn any_time(rng: &mut Rng) -> Option<Time> {
+    rng.pick(&[None, Some(-1), Some(0), Some(5)]).map(Time::from_nanos)
+}
+
+fn any_size(rng: &mut Rng) -> u64 {
+    rng.pick(&[0, 1, 4095, 4096, 4097, 20_000])
+}
+
+fn any_bytes(rng: &mut Rng) -> Vec<u8> {
+    vec![0xff; rng.below(4) as usize]
+}
+
+fn any_slice(rng: &mut Rng) -> Slice {
+    let source = match rng.below(4) {
+        0 => SliceSource::Hole,
+        1 => SliceSource::Inline(any_bytes(rng).into()),
+        _ => SliceSource::Blocks { id: SliceId(1 + rng.below(6)), offset: rng.below(3) as u32, size: 7 },
+    };
+    Slice { pos: rng.below(9) as u32, len: rng.below(9) as u32, source }
+}
+
+fn any_node(rng: &mut Rng, ino: Ino) -> Node {
+    Node {
+        mode: Mode::new(rng.below(0o10000) as u32),
+        uid: rng.below(3) as u32,
+        nlink: rng.below(3) as u32,
+        size: any_size(rng),
+        access_acl: any_acl(rng),
+        default_acl: any_acl(rng),
+        parent: any_ino(rng),
+        access_rev: rng.below(3),
+        ..node(ino.0, any_kind(rng))
+    }
+}

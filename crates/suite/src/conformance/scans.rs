@@ -1,0 +1,200 @@
+//! Ranges: their order, and where their parts begin and end.
+
+use meta::{Beside, Effect, Engine, Garbage, Record, Scan};
+use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, SliceId, SliceSource};
+
+use super::fixture::*;
+
+/// All records of a range, read in parts of `limit` rows; `next` makes the scan after a record.
+fn in_parts(
+    engine: &dyn Engine,
+    first: Scan,
+    limit: usize,
+    next: impl Fn(&Record) -> Option<Scan>,
+) -> Vec<Record> {
+    let mut records = Vec::new();
+    let mut range = first;
+    loop {
+        let page = scan(engine, &range);
+        assert!(page.facts.records.len() <= limit);
+        records.extend(page.facts.records);
+        if !page.more {
+            return records;
+        }
+        range = records.last().and_then(&next).expect("a part that is not the last has a row");
+    }
+}
+
+fn dir(after: Option<Name>, limit: usize, beside: Beside) -> Scan {
+    Scan::Dir { parent: Ino(2), after, limit, beside }
+}
+
+pub fn directories_are_scanned_in_order(engine: &dyn Engine) {
+    let names: [&[u8]; 10] = [b"\x01", b"A", b"Z", b"a", b"a ", b"aa", b"ab", b"b", b"\xc3\xa4", b"\xff\xff"];
+    let mut effects = vec![put(2, DIR)];
+    for (at, bytes) in names.iter().enumerate().rev() {
+        let ino = Ino(10 + at as u64);
+        effects.push(Effect::PutEdge { parent: Ino(2), name: name(bytes), ino, kind: FILE });
+    }
+    // Neighbours whose entries are none of this directory's.
+    effects.extend([put_edge(1, "zz", 1), put_edge(3, "\u{1}", 1)]);
+    apply(engine, effects);
+    for limit in [1, 2, 3, 9, 10, 11] {
+        let records = in_parts(engine, dir(None, limit, Beside::Nothing), limit, |record| match record {
+            Record::Edge(_, name, _) => Some(dir(Some(name.clone()), limit, Beside::Nothing)),
+            _ => None,
+        });
+        let found: Vec<&[u8]> = records
+            .iter()
+            .map(|record| match record {
+                Record::Edge(Ino(2), name, Some(_)) => name.as_bytes(),
+                other => panic!("no entry of the directory: {other:?}"),
+            })
+            .collect();
+        assert_eq!(found, names);
+    }
+    // A listing resumes after a name that is there no more.
+    let page = scan(engine, &dir(Some(name("aaa")), 1, Beside::Nothing));
+    assert!(
+        matches!(&page.facts.records[..], [Record::Edge(_, n, Some(_))] if *n == name("ab")) && page.more
+    );
+}
+
+pub fn directories_are_scanned_with_nodes(engine: &dyn Engine) {
+    let acls = [AclId(1), AclId(2)];
+    let mut with_acls = node(11, DIR);
+    (with_acls.access_acl, with_acls.default_acl) = (acls[0], acls[1]);
+    let mut shares_one = node(12, FILE);
+    shares_one.access_acl = acls[0];
+    apply(
+        engine,
+        vec![
+            Effect::PutAcl { id: acls[0], text: "one".into() },
+            Effect::PutAcl { id: acls[1], text: "two".into() },
+            put(10, FILE),
+            Effect::PutNode(with_acls),
+            Effect::PutNode(shares_one),
+            put_edge(2, "a", 10),
+            put_edge(2, "b", 11),
+            put_edge(2, "c", 12),
+            put_edge(2, "d", 13),
+        ],
+    );
+    let page = scan(engine, &dir(None, 4, Beside::NodesWithAcls));
+    assert!(!page.more, "a limit counts entries, not records");
+    let nodes: Vec<_> =
+        page.facts.records.iter().filter(|record| matches!(record, Record::Node(..))).cloned().collect();
+    let expected = [(10, Some(node(10, FILE))), (11, Some(with_acls)), (12, Some(shares_one)), (13, None)];
+    assert_eq!(nodes, expected.map(|(ino, node)| Record::Node(Ino(ino), node)));
+    let entries = page.facts.records.iter().filter(|record| matches!(record, Record::Edge(..)));
+    assert_eq!(entries.count(), 4);
+    for (id, text) in acls.into_iter().zip(["one", "two"]) {
+        assert!(page.facts.records.contains(&Record::Acl(id, Some(text.into()))));
+    }
+    // A later part of the same directory brings its ACLs by itself.
+    let page = scan(engine, &dir(Some(name("b")), 1, Beside::NodesWithAcls));
+    assert!(page.more && page.facts.records.contains(&Record::Acl(acls[0], Some("one".into()))));
+    // Without the ACLs it is the same in pairs.
+    let page = scan(engine, &dir(None, 3, Beside::Nodes));
+    let node_of = |record: &Record| matches!(record, Record::Node(..)).then(|| record.clone());
+    assert!(page.more);
+    assert_eq!(page.facts.records.iter().filter_map(node_of).collect::<Vec<_>>(), nodes[..3]);
+    let (pairs, rest) = page.facts.records.as_chunks::<2>();
+    let is_pair = |[edge, node]: &[Record; 2]| match (edge, node) {
+        (Record::Edge(_, _, Some(edge)), Record::Node(ino, _)) => edge.ino == *ino,
+        _ => false,
+    };
+    assert!(rest.is_empty() && pairs.iter().all(is_pair), "{page:?}");
+    let page = scan(engine, &dir(Some(name("c")), 3, Beside::Nodes));
+    assert!(matches!(page.facts.records[..], [Record::Edge(..), Record::Node(Ino(13), None)]), "{page:?}");
+}
+
+pub fn nodes_are_scanned_in_order(engine: &dyn Engine) {
+    let inos = [2, 3, 7, 1 << 32, (1 << 32) + 1, i64::MAX as u64];
+    apply(engine, inos.iter().rev().map(|&ino| put(ino, FILE)).collect());
+    for limit in [1, 4, 6, 7] {
+        let all = in_parts(engine, Scan::Nodes { after: Ino(0), limit }, limit, |record| match record {
+            Record::Node(ino, _) => Some(Scan::Nodes { after: *ino, limit }),
+            _ => None,
+        });
+        assert_eq!(all, inos.map(|ino| Record::Node(Ino(ino), Some(node(ino, FILE)))));
+    }
+}
+
+pub fn orphans_sessions_and_garbage_are_scanned_in_order(engine: &dyn Engine) {
+    let mut effects = vec![put(3, FILE)];
+    let orphans = [(1, 9), (2, 1), (2, 5), (9, 1)];
+    for (at, &(session_id, ino)) in orphans.iter().enumerate().rev() {
+        let number = at as u64 + 1;
+        effects.push(Effect::PutOrphan { session: SessionId(session_id), ino: Ino(ino) });
+        effects.push(Effect::PutSession(session(number)));
+        let source = SliceSource::Blocks { id: SliceId(number), offset: 0, size: 1 };
+        let slice = Slice { pos: 0, len: 1, source };
+        effects.push(Effect::AppendSlice { ino: Ino(3), chunk: ChunkIndex(0), slice });
+    }
+    effects.push(Effect::DropSlices { ino: Ino(3), from: ChunkIndex(0), to: ChunkIndex(u64::MAX) });
+    apply(engine, effects);
+    for limit in 1..6 {
+        let first = Scan::Orphans { after: (SessionId(0), Ino(0)), limit };
+        let all = in_parts(engine, first, limit, |record| match record {
+            Record::Orphan(session, ino) => Some(Scan::Orphans { after: (*session, *ino), limit }),
+            _ => None,
+        });
+        assert_eq!(all, orphans.map(|(session, ino)| Record::Orphan(SessionId(session), Ino(ino))));
+        let first = Scan::Sessions { after: SessionId(0), limit };
+        let all = in_parts(engine, first, limit, |record| match record {
+            Record::Session(session) => Some(Scan::Sessions { after: session.id, limit }),
+            _ => None,
+        });
+        assert_eq!(all, [1, 2, 3, 4].map(|id| Record::Session(session(id))));
+        let first = Scan::Garbage { after: SliceId(0), limit };
+        let all = in_parts(engine, first, limit, |record| match record {
+            Record::Garbage(garbage) => Some(Scan::Garbage { after: garbage.slice, limit }),
+            _ => None,
+        });
+        assert_eq!(all, [1, 2, 3, 4].map(|id| Record::Garbage(Garbage { slice: SliceId(id), size: 1 })));
+    }
+}
+
+pub fn shared_slices_and_acls_are_scanned_in_order(engine: &dyn Engine) {
+    let acls = [AclId(1), AclId(255), AclId(256), AclId(1 << 64), AclId(u128::MAX)];
+    let slices = [(1, 1), (2, 3), (300, 1), (1 << 40, 2)];
+    let mut effects = Vec::new();
+    for id in acls.into_iter().rev() {
+        effects.push(Effect::PutAcl { id, text: id.to_string().into() });
+    }
+    for (id, rows) in slices.into_iter().rev() {
+        effects.extend((0..rows).map(|_| Effect::Share { slice: SliceId(id) }));
+    }
+    apply(engine, effects);
+    for limit in 1..6 {
+        let all = in_parts(engine, Scan::Acls { after: AclId(0), limit }, limit, |record| match record {
+            Record::Acl(after, _) => Some(Scan::Acls { after: *after, limit }),
+            _ => None,
+        });
+        assert_eq!(all, acls.map(|id| Record::Acl(id, Some(id.to_string().into()))));
+        let first = Scan::Shared { after: SliceId(0), limit };
+        let all = in_parts(engine, first, limit, |record| match record {
+            Record::Shared(after, _) => Some(Scan::Shared { after: *after, limit }),
+            _ => None,
+        });
+        assert_eq!(all, slices.map(|(id, rows)| Record::Shared(SliceId(id), rows)));
+    }
+}
+
+pub fn scans_obey_their_limit(engine: &dyn Engine) {
+    let nothing = scan(engine, &Scan::Nodes { after: Ino(0), limit: 10 });
+    assert!(nothing.facts.records.is_empty() && !nothing.more);
+    apply(engine, vec![put(3, FILE), put_edge(2, "a", 3)]);
+    for range in [Scan::Nodes { after: Ino(0), limit: 0 }, dir(None, 0, Beside::NodesWithAcls)] {
+        let page = scan(engine, &range);
+        assert!(page.facts.records.is_empty() && page.more, "{range:?}");
+    }
+    for limit in [1, usize::MAX] {
+        assert!(!scan(engine, &Scan::Nodes { after: Ino(0), limit }).more);
+        assert!(!scan(engine, &dir(None, limit, Beside::Nothing)).more);
+    }
+    for after in [Ino(3), Ino(u64::MAX)] {
+        assert!(scan(engine, &Scan::Nodes { after, limit: 5 }).facts.records.is_empty());
+    }
+}

@@ -1,0 +1,265 @@
+//! Attributes, extended attributes, and what a truncation leaves of the rows of a file.
+
+use meta::Node;
+use meta::ops::{
+    Accessed, GetNode, GetSlices, GetUsage, GetXattrs, KillPriv, MakeKind, RemoveXattr, SetAttr, SetXattr,
+    Write, XattrMode,
+};
+use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Mode, Slice, SliceSource, Time};
+
+use super::fixture::{Client, ROOT, blocks, fresh, x};
+use super::invariants::check;
+use super::{Case, Factory};
+
+pub(super) const CASES: &[Case] = &[
+    ("attributes_are_set_alone_and_together", attributes_are_set_alone_and_together),
+    ("times_move_as_they_should", times_move_as_they_should),
+    ("access_times_move_alone", access_times_move_alone),
+    ("chown_clears_what_would_run_as_another", chown_clears_what_would_run_as_another),
+    ("writing_clears_what_would_run_as_another", writing_clears_what_would_run_as_another),
+    ("only_regular_files_are_truncated", only_regular_files_are_truncated),
+    ("what_is_cut_off_reads_as_zeros", what_is_cut_off_reads_as_zeros),
+    ("writes_extend_and_append", writes_extend_and_append),
+    ("xattrs_are_created_replaced_removed", xattrs_are_created_replaced_removed),
+];
+
+const CAPABILITY: &str = "security.capability";
+
+fn attributes_are_set_alone_and_together(factory: Factory<'_>) {
+    let c = fresh(factory);
+    let made = c.make(ROOT, "f", MakeKind::Regular, 0o644).unwrap();
+    let ino = made.ino;
+    c.chmod(ino, 0o4751).unwrap();
+    let after = c.node(ino);
+    assert_eq!((after.mode, after.access_rev), (Mode::new(0o4751), made.access_rev + 1));
+    let all = SetAttr {
+        ino,
+        mode: Some(Mode::new(0o600)),
+        uid: Some(1000),
+        gid: Some(100),
+        size: Some(5000),
+        atime: Some(Time::new(-5, 1)),
+        mtime: Some(Time::new(1 << 33, 999_999_999)),
+        ..SetAttr::default()
+    };
+    c.run(&all).unwrap();
+    for client in [&c, &c.stranger()] {
+        let node = client.node(ino);
+        assert_eq!((node.mode, node.uid, node.gid, node.size), (Mode::new(0o600), 1000, 100, 5000));
+        assert_eq!((node.atime, node.mtime), (Time::new(-5, 1), Time::new(1 << 33, 999_999_999)));
+    }
+    assert_eq!(c.run(&GetUsage).unwrap().blocks, 2);
+    c.unlink(ROOT, "f").unwrap();
+    assert_eq!(c.run(&all), Err(Errno::ESTALE));
+    check(&c);
+}
+
+fn times_move_as_they_should(factory: Factory<'_>) {
+    let c = fresh(factory);
+    let ino = c.create(ROOT, "f").unwrap();
+    let mut before = c.node(ino);
+    let mut step = |what: &str, mtime_moves: bool, ctime_moves: bool| {
+        let after = c.node(ino);
+        assert_eq!(after.atime, before.atime, "{what}: atime");
+        assert_eq!(after.mtime > before.mtime, mtime_moves, "{what}: mtime");
+        assert_eq!(after.ctime > before.ctime, ctime_moves, "{what}: ctime");
+        before = after;
+    };
+    c.chmod(ino, 0o600).unwrap();
+    step("chmod", false, true);
+    c.truncate(ino, 0).unwrap();
+    step("truncate to the same size", true, true);
+    c.truncate(ino, 7).unwrap();
+    step("truncate", true, true);
+    c.write(ino, 0, 3, 1).unwrap();
+    step("write", true, true);
+    c.set_xattr(ino, "user.a", "b", XattrMode::Set).unwrap();
+    step("setxattr", false, true);
+    c.run(&RemoveXattr { ino, name: x("user.a") }).unwrap();
+    step("removexattr", false, true);
+    c.link(ino, ROOT, "g").unwrap();
+    step("link", false, true);
+    c.unlink(ROOT, "g").unwrap();
+    step("unlink", false, true);
+    assert_eq!(c.link(ino, ROOT, "f"), Err(Errno::EEXIST));
+    assert_eq!(c.truncate(ROOT, 0), Err(Errno::EISDIR));
+    step("what is refused", false, false);
+    let _ = (c.lookup(ROOT, "f"), c.list(ROOT));
+    step("looking", false, false);
+}
+
+fn access_times_move_alone(factory: Factory<'_>) {
+    let c = fresh(factory);
+    let inos = ["a", "b", "gone"].map(|name| c.create(ROOT, name).unwrap());
+    let before = inos.map(|ino| c.node(ino));
+    c.unlink(ROOT, "gone").unwrap();
+    let times = [Time::new(1 << 33, 1), Time::new(-7, 999_999_999), Time::new(5, 5)];
+    c.run(&Accessed(inos.into_iter().zip(times).collect())).unwrap();
+    for client in [&c, &c.stranger()] {
+        for ((ino, atime), before) in inos.into_iter().zip(times).zip(before).take(2) {
+            assert_eq!(client.node(ino), Node { atime, ..before });
+        }
+    }
+    assert_eq!(c.stranger().run(&GetNode(inos[2])), Err(Errno::ESTALE));
+    check(&c);
+}
+
+fn chown_clears_what_would_run_as_another(factory: Factory<'_>) {
+    let c = fresh(factory);
+    // (mode, keep_sgid, mode after a chown), inode(7) and setattr_should_drop_sgid.
+    let cases = [
+        (0o6755, false, 0o0755),
+        (0o6755, true, 0o0755),
+        (0o6745, true, 0o2745),
+        (0o6745, false, 0o0745),
+        (0o1644, false, 0o1644),
+    ];
+    for (i, (mode, keep_sgid, left)) in cases.into_iter().enumerate() {
+        let ino = c.create(ROOT, &format!("f{i}")).unwrap();
+        c.chmod(ino, mode).unwrap();
+        c.set_xattr(ino, CAPABILITY, "cap", XattrMode::Set).unwrap();
+        c.set_xattr(ino, "user.kept", "1", XattrMode::Set).unwrap();
+        c.run(&SetAttr { ino, uid: Some(5), keep_sgid, ..SetAttr::default() }).unwrap();
+        assert_eq!((c.node(ino).mode, c.node(ino).uid), (Mode::new(left), 5), "{mode:o}, keep {keep_sgid}");
+        let names: Vec<_> = c.run(&GetXattrs(ino)).unwrap().keys().cloned().collect();
+        assert_eq!(names, [x("user.kept")]);
+    }
+    let dir = c.mkdir(ROOT, "d").unwrap();
+    c.chmod(dir, 0o6755).unwrap();
+    c.run(&SetAttr { ino: dir, uid: Some(5), gid: Some(6), ..SetAttr::default() }).unwrap();
+    assert_eq!(c.node(dir).mode, Mode::new(0o6755), "on directories the bits mean something else");
+    check(&c);
+}
+
+fn writing_clears_what_would_run_as_another(factory: Factory<'_>) {
+    let c = fresh(factory);
+    for (i, truncates) in [false, true].into_iter().enumerate() {
+        let ino = c.create(ROOT, &format!("f{i}")).unwrap();
+        c.chmod(ino, 0o6755).unwrap();
+        c.set_xattr(ino, CAPABILITY, "cap", XattrMode::Set).unwrap();
+        if truncates {
+            c.run(&SetAttr { ino, size: Some(1), kill_suidgid: true, ..SetAttr::default() }).unwrap();
+        } else {
+            c.run(&KillPriv(ino)).unwrap();
+        }
+        assert_eq!(c.node(ino).mode, Mode::new(0o755));
+        assert!(c.run(&GetXattrs(ino)).unwrap().is_empty());
+        let settled = c.node(ino);
+        c.run(&KillPriv(ino)).unwrap();
+        assert_eq!(c.node(ino), settled, "nothing is left to take");
+        c.chmod(ino, 0o2745).unwrap();
+        c.run(&KillPriv(ino)).unwrap();
+        assert_eq!(c.node(ino).mode, Mode::new(0o2745), "SGID without x for the group runs nothing");
+    }
+    assert_eq!(c.run(&KillPriv(Ino(1 << 40))), Err(Errno::ESTALE));
+}
+
+fn only_regular_files_are_truncated(factory: Factory<'_>) {
+    let c = fresh(factory);
+    let dir = c.mkdir(ROOT, "d").unwrap();
+    let link = c.symlink(ROOT, "l", "t").unwrap();
+    let fifo = c.make(ROOT, "p", MakeKind::Fifo, 0o644).unwrap().ino;
+    assert_eq!(c.truncate(dir, 0), Err(Errno::EISDIR));
+    assert_eq!(c.truncate(link, 0), Err(Errno::EINVAL));
+    assert_eq!(c.truncate(fifo, 0), Err(Errno::EINVAL));
+    assert_eq!(c.truncate(Ino(1 << 40), 0), Err(Errno::ESTALE));
+    check(&c);
+}
+
+fn rows(c: &Client, ino: Ino, chunk: u64) -> Vec<Slice> {
+    c.run(&GetSlices { ino, chunk: ChunkIndex(chunk) }).unwrap().to_vec()
+}
+
+/// What each byte of a chunk reads as by its rows: the slice it comes from, or 0.
+fn resolve(rows: &[Slice], len: usize) -> Vec<u64> {
+    let mut bytes = vec![0; len];
+    for row in rows {
+        let id = match row.source {
+            SliceSource::Blocks { id, .. } => id.0,
+            _ => 0,
+        };
+        let (from, to) = (row.pos as usize, (row.pos as usize + row.len as usize).min(len));
+        bytes[from.min(to)..to].fill(id);
+    }
+    bytes
+}
+
+fn what_is_cut_off_reads_as_zeros(factory: Factory<'_>) {
+    let c = fresh(factory);
+    let ino = c.create(ROOT, "f").unwrap();
+    c.write(ino, 0, 8, 1).unwrap();
+    c.write(ino, 6, 4, 2).unwrap();
+    assert_eq!(resolve(&rows(&c, ino, 0), 10), [1, 1, 1, 1, 1, 1, 2, 2, 2, 2]);
+    c.truncate(ino, 4).unwrap();
+    c.truncate(ino, 10).unwrap();
+    assert_eq!(c.node(ino).size, 10);
+    assert_eq!(resolve(&rows(&c, ino, 0), 10), [1, 1, 1, 1, 0, 0, 0, 0, 0, 0]);
+    c.write(ino, 5, 2, 3).unwrap();
+    assert_eq!(resolve(&rows(&c, ino, 0), 10), [1, 1, 1, 1, 0, 3, 3, 0, 0, 0]);
+    // Chunks beyond the end lose their rows, the one with the end keeps those before it.
+    let slices = vec![(ChunkIndex(1), blocks(0, 9, 4)), (ChunkIndex(3), blocks(0, 9, 5))];
+    let end = 3 * CHUNK_BYTES + 9;
+    c.run(&Write { ino, slices, end, mtime: Time::now() }).unwrap();
+    c.truncate(ino, CHUNK_BYTES + 2).unwrap();
+    assert!(rows(&c, ino, 3).is_empty());
+    assert_eq!(resolve(&rows(&c, ino, 1), 4), [4, 4, 0, 0]);
+    assert_eq!(resolve(&rows(&c, ino, 0), 2), [1, 1]);
+    c.truncate(ino, CHUNK_BYTES).unwrap();
+    assert!(rows(&c, ino, 1).is_empty(), "at a chunk's start there is nothing to keep");
+    c.truncate(ino, 0).unwrap();
+    assert!(rows(&c, ino, 0).is_empty() && c.node(ino).size == 0);
+    check(&c);
+}
+
+fn writes_extend_and_append(factory: Factory<'_>) {
+    let c = fresh(factory);
+    let ino = c.create(ROOT, "f").unwrap();
+    c.write(ino, 100, 10, 1).unwrap();
+    c.write(ino, 0, 10, 2).unwrap();
+    assert_eq!(c.node(ino).size, 110, "a write before the end moves no size");
+    assert_eq!(rows(&c, ino, 0), [blocks(100, 10, 1), blocks(0, 10, 2)]);
+    let (mtime, earlier) = (Time::new(6_000_000_001, 3), Time::new(1_700_000_001, 3));
+    c.run(&Write { ino, slices: Vec::new(), end: 4097, mtime }).unwrap();
+    let node = c.node(ino);
+    assert_eq!((node.size, node.mtime, node.ctime), (4097, mtime, mtime));
+    c.run(&Write { ino, slices: Vec::new(), end: 1, mtime: earlier }).unwrap();
+    let node = c.node(ino);
+    assert_eq!((node.mtime, node.ctime), (earlier, mtime), "what changed meanwhile has moved ctime further");
+    assert_eq!(c.run(&GetUsage).unwrap().blocks, 2);
+    c.unlink(ROOT, "f").unwrap();
+    assert_eq!(c.write(ino, 0, 1, 3), Err(Errno::ESTALE));
+    check(&c);
+}
+
+fn xattrs_are_created_replaced_removed(factory: Factory<'_>) {
+    let c = fresh(factory);
+    let ino = c.create(ROOT, "f").unwrap();
+    let get = |c: &Client, name: &str| c.run(&GetXattrs(ino)).unwrap().get(&x(name)).map(|v| v.to_vec());
+    for client in [&c, &c.stranger()] {
+        assert_eq!(client.set_xattr(ino, "user.a", "0", XattrMode::Replace), Err(Errno::ENODATA));
+        assert_eq!(client.run(&RemoveXattr { ino, name: x("user.a") }), Err(Errno::ENODATA));
+    }
+    c.set_xattr(ino, "user.a", "1", XattrMode::Create).unwrap();
+    for client in [&c, &c.stranger()] {
+        assert_eq!(client.set_xattr(ino, "user.a", "2", XattrMode::Create), Err(Errno::EEXIST));
+        assert_eq!(get(client, "user.a"), Some(b"1".to_vec()));
+    }
+    c.set_xattr(ino, "user.a", "3", XattrMode::Replace).unwrap();
+    c.set_xattr(ino, "user.b", "", XattrMode::Set).unwrap();
+    for client in [&c, &c.stranger()] {
+        assert_eq!((get(client, "user.a"), get(client, "user.b")), (Some(b"3".to_vec()), Some(Vec::new())));
+    }
+    let set = |ino, len: usize| {
+        c.run(&SetXattr { ino, name: x("user.big"), value: vec![7; len].into(), mode: XattrMode::Set })
+    };
+    assert_eq!(set(Ino(1 << 40), 65_537), Err(Errno::E2BIG));
+    assert_eq!(set(Ino(1 << 40), 1), Err(Errno::ESTALE));
+    set(ino, 65_536).unwrap();
+    assert_eq!(get(&c.stranger(), "user.big").map(|v| v.len()), Some(65_536));
+    c.run(&RemoveXattr { ino, name: x("user.a") }).unwrap();
+    for client in [&c, &c.stranger()] {
+        assert_eq!(get(client, "user.a"), None);
+    }
+    assert_eq!(c.run(&RemoveXattr { ino: Ino(1 << 40), name: x("user.a") }), Err(Errno::ESTALE));
+    check(&c);
+}

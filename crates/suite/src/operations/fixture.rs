@@ -1,0 +1,228 @@
+//! A formatted volume, clients on it, and short names for operations.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use acl::posix::PosixAcl;
+use meta::ops::{
+    AclType, GetAcl, GetNode, Link, Lookup, Make, MakeKind, Rename, RenameFlags, Renamed, Rmdir, SetAcl,
+    SetAttr, SetXattr, Unlink, Unlinked, Write, XattrMode,
+};
+use meta::{AclKind, Counter, Engine, Failure, ListedEntry, Meta, Node, Op, Volume, Vouch};
+use types::{AclId, ChunkIndex, Errno, Ino, Mode, Name, Slice, SliceId, SliceSource, Time, XattrName};
+
+use super::Factory;
+
+pub(super) const ROOT: Ino = Ino::ROOT;
+/// The kernel of a client that is alone.
+pub(super) const KERNEL: Vouch<'_> = Vouch::Kernel { told: None };
+pub(super) const REPLACE: RenameFlags = RenameFlags { no_replace: false, exchange: false };
+pub(super) const NO_REPLACE: RenameFlags = RenameFlags { no_replace: true, exchange: false };
+pub(super) const EXCHANGE: RenameFlags = RenameFlags { no_replace: false, exchange: true };
+const CACHE_RECORDS: usize = 100_000;
+
+pub(super) fn volume() -> Volume {
+    Volume {
+        name: "test".into(),
+        uuid: "0b6a1a4e-6d1c-4b53-9d5a-0a4f2b1f4f10".into(),
+        storage: "mem".into(),
+        bucket: "/".into(),
+        acl: AclKind::Posix,
+        policy: Default::default(),
+        compression: "none".into(),
+        encryption: String::new(),
+        inline_bytes: 4096,
+        capacity_bytes: 0,
+        max_inodes: 0,
+        abe: false,
+        created: Time::new(1_700_000_000, 7),
+    }
+}
+
+/// A client, and the numbers it has leased. Its operations are vouched for by [`Client::vouch`].
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) meta: Meta,
+    pub(super) vouch: Vouch<'static>,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) umask: u32,
+    next_ino: AtomicU64,
+}
+
+/// An empty volume on a new engine, and a client that is alone there.
+pub(super) fn fresh(factory: Factory<'_>) -> Client {
+    fresh_with(factory, &volume())
+}
+
+pub(super) fn fresh_with(factory: Factory<'_>, volume: &Volume) -> Client {
+    let engine = factory();
+    volume.format(&*engine).unwrap();
+    let client = client(&engine);
+    client.meta.set_alone(true);
+    client
+}
+
+/// One more client, not alone.
+pub(super) fn client(engine: &Arc<dyn Engine>) -> Client {
+    client_of(engine, 10_000)
+}
+
+/// One more client, that makes so many inodes at most.
+pub(super) fn client_of(engine: &Arc<dyn Engine>, inodes: u64) -> Client {
+    let meta = Meta::open(engine.clone(), CACHE_RECORDS).unwrap();
+    let first = meta.lease(Counter::Ino, inodes).unwrap();
+    Client { meta, vouch: KERNEL, uid: 0, gid: 0, umask: 0o022, next_ino: AtomicU64::new(first) }
+}
+
+impl Client {
+    pub(super) fn engine(&self) -> &Arc<dyn Engine> {
+        self.meta.engine()
+    }
+
+    /// What a client finds that has nothing in memory.
+    pub(super) fn stranger(&self) -> Client {
+        client(self.engine())
+    }
+
+    pub(super) fn run<O: Op>(&self, op: &O) -> Result<O::Reply, Errno> {
+        self.run_as(op, &self.vouch)
+    }
+
+    pub(super) fn run_as<O: Op>(&self, op: &O, vouch: &Vouch<'_>) -> Result<O::Reply, Errno> {
+        self.meta.run(op, vouch).map_err(|failure| match failure {
+            Failure::Refused(errno) => errno,
+            Failure::Engine(error) => panic!("{}: the engine failed: {error}", O::NAME),
+        })
+    }
+
+    pub(super) fn next_ino(&self) -> Ino {
+        Ino(self.next_ino.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(super) fn make_op(&self, parent: Ino, name: &str, kind: MakeKind, mode: u32) -> Make {
+        Make {
+            parent,
+            name: n(name),
+            ino: self.next_ino(),
+            kind,
+            mode: Mode::new(mode),
+            umask: self.umask,
+            uid: self.uid,
+            gid: self.gid,
+        }
+    }
+
+    pub(super) fn make(&self, parent: Ino, name: &str, kind: MakeKind, mode: u32) -> Result<Node, Errno> {
+        self.run(&self.make_op(parent, name, kind, mode))
+    }
+
+    pub(super) fn mkdir(&self, parent: Ino, name: &str) -> Result<Ino, Errno> {
+        self.make(parent, name, MakeKind::Directory, 0o777).map(|node| node.ino)
+    }
+
+    pub(super) fn create(&self, parent: Ino, name: &str) -> Result<Ino, Errno> {
+        self.make(parent, name, MakeKind::Regular, 0o666).map(|node| node.ino)
+    }
+
+    pub(super) fn symlink(&self, parent: Ino, name: &str, target: &str) -> Result<Ino, Errno> {
+        self.make(parent, name, MakeKind::Symlink(target.as_bytes().into()), 0o777).map(|node| node.ino)
+    }
+
+    pub(super) fn lookup(&self, parent: Ino, name: &str) -> Result<Option<Node>, Errno> {
+        self.run(&Lookup { parent, name: n(name) })
+    }
+
+    /// The inode that a name refers to, which has to be there.
+    pub(super) fn at(&self, parent: Ino, name: &str) -> Node {
+        self.lookup(parent, name).unwrap().unwrap_or_else(|| panic!("no {name} in {parent}"))
+    }
+
+    pub(super) fn node(&self, ino: Ino) -> Node {
+        self.run(&GetNode(ino)).unwrap()
+    }
+
+    pub(super) fn link(&self, ino: Ino, parent: Ino, name: &str) -> Result<(), Errno> {
+        self.run(&Link { ino, parent, name: n(name) })
+    }
+
+    pub(super) fn unlink(&self, parent: Ino, name: &str) -> Result<Unlinked, Errno> {
+        self.unlink_open(parent, name, None)
+    }
+
+    pub(super) fn unlink_open(&self, parent: Ino, name: &str, open: Option<Ino>) -> Result<Unlinked, Errno> {
+        self.run(&Unlink { parent, name: n(name), open })
+    }
+
+    pub(super) fn rmdir(&self, parent: Ino, name: &str) -> Result<Node, Errno> {
+        self.run(&Rmdir { parent, name: n(name) })
+    }
+
+    pub(super) fn rename(
+        &self,
+        parent: Ino,
+        name: &str,
+        new_parent: Ino,
+        new_name: &str,
+        flags: RenameFlags,
+    ) -> Result<Renamed, Errno> {
+        let (name, new_name) = (n(name), n(new_name));
+        self.run(&Rename { parent, name, new_parent, new_name, flags, whiteout: None, open: None })
+    }
+
+    pub(super) fn chmod(&self, ino: Ino, mode: u32) -> Result<(), Errno> {
+        self.run(&SetAttr { ino, mode: Some(Mode::new(mode)), ..SetAttr::default() })
+    }
+
+    pub(super) fn truncate(&self, ino: Ino, size: u64) -> Result<(), Errno> {
+        self.run(&SetAttr { ino, size: Some(size), ..SetAttr::default() })
+    }
+
+    pub(super) fn set_acl(&self, ino: Ino, which: AclType, acl: Option<&PosixAcl>) -> Result<(), Errno> {
+        self.run(&SetAcl { ino, which, acl: acl.cloned(), kill_sgid: false })
+    }
+
+    pub(super) fn acl(&self, id: AclId) -> Option<Arc<PosixAcl>> {
+        self.run(&GetAcl(id)).unwrap()
+    }
+
+    pub(super) fn set_xattr(&self, ino: Ino, name: &str, value: &str, mode: XattrMode) -> Result<(), Errno> {
+        self.run(&SetXattr { ino, name: x(name), value: value.as_bytes().into(), mode })
+    }
+
+    /// Writes `len` bytes of a block of its own at `pos` of the first chunk.
+    pub(super) fn write(&self, ino: Ino, pos: u32, len: u32, id: u64) -> Result<(), Errno> {
+        let slice = blocks(pos, len, id);
+        let end = u64::from(pos) + u64::from(len);
+        self.run(&Write { ino, slices: vec![(ChunkIndex(0), slice)], end, mtime: Time::now() })
+    }
+
+    /// All entries of a directory, from the engine.
+    pub(super) fn list(&self, dir: Ino) -> Vec<ListedEntry> {
+        let mut entries: Vec<ListedEntry> = Vec::new();
+        loop {
+            let after = entries.last().map(|(name, ..)| name.clone());
+            let page = self.meta.list(dir, after, 100, true).unwrap();
+            entries.extend(page.entries);
+            if !page.more {
+                return entries;
+            }
+        }
+    }
+}
+
+pub(super) fn blocks(pos: u32, len: u32, id: u64) -> Slice {
+    Slice { pos, len, source: SliceSource::Blocks { id: SliceId(id), offset: 0, size: len } }
+}
+
+pub(super) fn n(name: &str) -> Name {
+    Name::new(name.as_bytes()).unwrap()
+}
+
+pub(super) fn x(name: &str) -> XattrName {
+    XattrName::new(name.as_bytes()).unwrap()
+}
+
+pub(super) fn acl(text: &str) -> PosixAcl {
+    PosixAcl::from_text(text).unwrap()
+}

@@ -1,0 +1,99 @@
+//! What one client knows when it is told of another's changes, on engines that tell.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use meta::ops::{GetXattrs, XattrMode};
+use meta::{Changes, Counting, Engine, Touched};
+use types::{Errno, Mode};
+
+use super::fixture::{Client, REPLACE, ROOT, client, fresh, n};
+use super::{Case, Factory};
+
+pub(super) const CASES: &[Case] = &[
+    ("what_others_did_is_known_once_heard", what_others_did_is_known_once_heard),
+    ("what_is_not_heard_in_time_is_asked_for", what_is_not_heard_in_time_is_asked_for),
+    ("a_directory_stays_known_as_a_whole", a_directory_stays_known_as_a_whole),
+];
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// Lets `client` hear all there is until something touches `last`.
+fn hear(client: &Client, changes: &mut dyn Changes, last: &Touched) {
+    loop {
+        let news = changes.next(LONG).unwrap();
+        assert!(!news.is_empty(), "{last:?} was not told within {LONG:?}");
+        news.iter().for_each(|change| client.meta.heard(change));
+        if news.iter().any(|change| change.touched.contains(last)) {
+            return;
+        }
+    }
+}
+
+fn told(factory: Factory<'_>) -> Option<(Client, Client, Box<dyn Changes>)> {
+    let a = fresh(factory);
+    a.meta.set_alone(false);
+    let changes = a.engine().watch().unwrap()?;
+    a.meta.set_current_until(Instant::now() + Duration::from_secs(3600));
+    let b = client(a.engine());
+    Some((a, b, changes))
+}
+
+fn what_others_did_is_known_once_heard(factory: Factory<'_>) {
+    let Some((a, b, mut changes)) = told(factory) else { return };
+    let d = a.mkdir(ROOT, "d").unwrap();
+    assert_eq!(a.lookup(d, "f"), Ok(None));
+    let f = b.create(d, "f").unwrap();
+    hear(&a, &mut *changes, &Touched::Edge(d, n("f")));
+    assert_eq!(a.lookup(d, "f").unwrap().unwrap().ino, f);
+    b.chmod(d, 0o700).unwrap();
+    hear(&a, &mut *changes, &Touched::Node(d));
+    assert_eq!(a.node(d).mode, Mode::new(0o700));
+    assert!(a.run(&GetXattrs(f)).unwrap().is_empty());
+    b.set_xattr(f, "user.a", "1", XattrMode::Set).unwrap();
+    hear(&a, &mut *changes, &Touched::Xattrs(f));
+    assert_eq!(a.run(&GetXattrs(f)).unwrap().len(), 1);
+    b.rename(d, "f", ROOT, "g", REPLACE).unwrap();
+    hear(&a, &mut *changes, &Touched::Edge(ROOT, n("g")));
+    assert_eq!((a.lookup(d, "f"), a.at(ROOT, "g").ino), (Ok(None), f));
+    b.unlink(ROOT, "g").unwrap();
+    hear(&a, &mut *changes, &Touched::Node(f));
+    assert_eq!(a.lookup(ROOT, "g"), Ok(None));
+    assert_eq!(a.unlink(ROOT, "g").unwrap_err(), Errno::ENOENT);
+}
+
+fn what_is_not_heard_in_time_is_asked_for(factory: Factory<'_>) {
+    let Some((a, b, _changes)) = told(factory) else { return };
+    a.meta.set_lifetime(Duration::ZERO);
+    let d = a.mkdir(ROOT, "d").unwrap();
+    b.chmod(d, 0o700).unwrap();
+    assert_eq!(a.node(d).mode, Mode::new(0o755), "it goes by what it has, while it is told");
+    a.meta.set_current_until(Instant::now());
+    assert_eq!(a.node(d).mode, Mode::new(0o700));
+    a.meta.set_current_until(Instant::now() + LONG);
+    assert!(a.meta.is_current());
+    a.meta.set_outdated();
+    assert!(!a.meta.is_current());
+}
+
+/// A client that is told needs no round trip to know that a name is free in a directory of its own.
+fn a_directory_stays_known_as_a_whole(factory: Factory<'_>) {
+    let Some((a, b, mut changes)) = told(factory) else { return };
+    let counting = Arc::new(Counting::new(Arc::clone(a.engine())));
+    let own = client(&(Arc::clone(&counting) as Arc<dyn Engine>));
+    own.meta.set_current_until(Instant::now() + Duration::from_secs(3600));
+    let d = own.mkdir(ROOT, "d").unwrap();
+    let before = counting.counts();
+    for name in ["x", "y"] {
+        assert_eq!(own.lookup(d, name), Ok(None));
+        own.create(d, name).unwrap();
+    }
+    let trips = (counting.counts() - before).round_trips();
+    assert_eq!(trips, 2, "a create is one round trip");
+    b.create(d, "z").unwrap();
+    hear(&own, &mut *changes, &Touched::Edge(d, n("z")));
+    assert!(own.lookup(d, "z").unwrap().is_some(), "the name is not free any more");
+    let before = counting.counts();
+    assert_eq!(own.lookup(d, "other"), Ok(None));
+    assert_eq!((counting.counts() - before).round_trips(), 0, "and the others are still known to be");
+}

@@ -1,0 +1,160 @@
+//! What another client does between an operation's plan and its commit, at the very moment.
+
+use std::sync::{Arc, Mutex};
+
+use meta::ops::{MakeKind, XattrMode};
+use meta::{Engine, Fault, Faulty, Odds, Told, Vouch};
+use types::{Errno, Mode};
+
+use super::fixture::{Client, EXCHANGE, NO_REPLACE, REPLACE, ROOT, client, volume};
+use super::invariants::check;
+use super::{Case, Factory};
+
+pub(super) const CASES: &[Case] = &[
+    ("names_taken_or_gone_meanwhile", names_taken_or_gone_meanwhile),
+    ("directories_filled_or_gone_meanwhile", directories_filled_or_gone_meanwhile),
+    ("ancestors_moved_meanwhile", ancestors_moved_meanwhile),
+    ("links_and_access_changed_meanwhile", links_and_access_changed_meanwhile),
+    ("a_conflict_after_a_lost_answer_happens_once", a_conflict_after_a_lost_answer_happens_once),
+];
+
+/// A client that has a rival, which acts just before the client's next commit.
+struct Race {
+    client: Client,
+    rival: Arc<Mutex<Client>>,
+    faulty: Arc<Faulty<Arc<dyn Engine>>>,
+}
+
+impl Race {
+    fn new(factory: Factory<'_>) -> Self {
+        let engine = factory();
+        volume().format(&*engine).unwrap();
+        let faulty = Arc::new(Faulty::new(engine.clone(), 1, Odds::default()));
+        let wrapped: Arc<dyn Engine> = faulty.clone();
+        let race = Race { client: client(&wrapped), rival: Arc::new(Mutex::new(client(&engine))), faulty };
+        race.faulty.arm(true);
+        race
+    }
+
+    /// What becomes of `act` if `first` is faster. Whatever the client reads meets no fault.
+    fn lose<R: 'static, T>(&self, first: fn(&Client) -> R, act: impl FnOnce(&Client) -> T) -> T {
+        let rival = self.rival.clone();
+        let mut waiting = true;
+        self.faulty.set_rival(move |_| {
+            if std::mem::take(&mut waiting) {
+                first(&rival.lock().unwrap());
+            }
+        });
+        // An operation has a few requests at most; the rival acts at the first commit among them.
+        self.faulty.script([Fault::Rival; 6]);
+        let result = act(&self.client);
+        self.faulty.script([]);
+        result
+    }
+}
+
+fn names_taken_or_gone_meanwhile(factory: Factory<'_>) {
+    let race = Race::new(factory);
+    let f = race.client.create(ROOT, "f").unwrap();
+    let taken = race.lose(|r| r.create(ROOT, "new").unwrap(), |c| c.create(ROOT, "new"));
+    assert_eq!(taken, Err(Errno::EEXIST));
+    let taken = race.lose(|r| r.mkdir(ROOT, "new2").unwrap(), |c| c.link(f, ROOT, "new2"));
+    assert_eq!(taken, Err(Errno::EEXIST));
+    let gone = race.lose(|r| r.unlink(ROOT, "new").unwrap(), |c| c.unlink(ROOT, "new"));
+    assert_eq!(gone.unwrap_err(), Errno::ENOENT);
+    let gone = race.lose(
+        |r| r.rename(ROOT, "f", ROOT, "g", REPLACE).unwrap(),
+        |c| c.rename(ROOT, "f", ROOT, "h", REPLACE),
+    );
+    assert_eq!(gone.unwrap_err(), Errno::ENOENT);
+    let taken = race.lose(|r| r.create(ROOT, "h").unwrap(), |c| c.rename(ROOT, "g", ROOT, "h", NO_REPLACE));
+    assert_eq!(taken.unwrap_err(), Errno::EEXIST);
+    // A refusal that was true when it was found, and no more: the name is free again.
+    race.client.lookup(ROOT, "h").unwrap();
+    let free = race.lose(|r| r.unlink(ROOT, "h").unwrap(), |c| c.create(ROOT, "h"));
+    assert!(free.is_ok());
+    let gone = race.lose(|r| r.unlink(ROOT, "h").unwrap(), |c| c.rename(ROOT, "g", ROOT, "h", EXCHANGE));
+    assert_eq!(gone.unwrap_err(), Errno::ENOENT);
+    check(&race.client);
+}
+
+fn directories_filled_or_gone_meanwhile(factory: Factory<'_>) {
+    let race = Race::new(factory);
+    race.client.mkdir(ROOT, "d").unwrap();
+    race.client.mkdir(ROOT, "e").unwrap();
+    let fill = |r: &Client| r.create(r.at(ROOT, "d").ino, "x").unwrap();
+    let filled = race.lose(fill, |c| c.rmdir(ROOT, "d"));
+    assert_eq!(filled.unwrap_err(), Errno::ENOTEMPTY);
+    let filled = race
+        .lose(|r| r.create(r.at(ROOT, "e").ino, "x").unwrap(), |c| c.rename(ROOT, "d", ROOT, "e", REPLACE));
+    assert_eq!(filled.unwrap_err(), Errno::ENOTEMPTY);
+    let gone = race.client.mkdir(ROOT, "gone").unwrap();
+    let made = race.lose(|r| r.rmdir(ROOT, "gone").unwrap(), |c| c.create(gone, "x"));
+    assert_eq!(made, Err(Errno::ENOENT));
+    let gone = race.client.mkdir(ROOT, "gone").unwrap();
+    let moved = race.lose(|r| r.rmdir(ROOT, "gone").unwrap(), |c| c.rename(ROOT, "d", gone, "d", REPLACE));
+    assert_eq!(moved.unwrap_err(), Errno::ENOENT);
+    check(&race.client);
+}
+
+/// Two renames that are each fine, and together would cut a circle off the tree.
+fn ancestors_moved_meanwhile(factory: Factory<'_>) {
+    let race = Race::new(factory);
+    let a = race.client.mkdir(ROOT, "a").unwrap();
+    let b = race.client.mkdir(ROOT, "b").unwrap();
+    let deep = race.client.mkdir(b, "deep").unwrap();
+    let moved = race.lose(
+        |r| {
+            let a = r.at(ROOT, "a").ino;
+            r.rename(ROOT, "b", a, "b", REPLACE).unwrap();
+        },
+        |c| c.rename(ROOT, "a", deep, "a", REPLACE),
+    );
+    assert_eq!(moved.unwrap_err(), Errno::EINVAL);
+    assert_eq!(race.client.stranger().node(b).parent, a);
+    check(&race.client);
+}
+
+fn links_and_access_changed_meanwhile(factory: Factory<'_>) {
+    let race = Race::new(factory);
+    let f = race.client.create(ROOT, "f").unwrap();
+    let linked = race.lose(
+        |r| {
+            let f = r.at(ROOT, "f").ino;
+            r.link(f, ROOT, "g").unwrap();
+        },
+        |c| c.unlink(ROOT, "f"),
+    );
+    assert_eq!(linked.unwrap().fate, meta::ops::Fate::Linked);
+    assert_eq!(race.client.stranger().node(f).nlink, 1, "the inode stays, for it has a new name");
+    let chmod = race.lose(|r| r.chmod(r.at(ROOT, "g").ino, 0o4711).unwrap(), |c| c.chmod(f, 0o600));
+    assert_eq!((chmod, race.client.stranger().node(f).mode), (Ok(()), Mode::new(0o600)));
+    let create = |c: &Client| c.set_xattr(f, "user.a", "mine", XattrMode::Create);
+    let taken =
+        race.lose(|r| r.set_xattr(r.at(ROOT, "g").ino, "user.a", "theirs", XattrMode::Set).unwrap(), create);
+    assert_eq!(taken, Err(Errno::EEXIST));
+    let d = race.client.mkdir(ROOT, "d").unwrap();
+    let told = Vouch::Kernel { told: Some(Told::one(d, race.client.node(d).access_rev)) };
+    let revoked = race.lose(
+        |r| r.chmod(r.at(ROOT, "d").ino, 0o700).unwrap(),
+        |c| c.run_as(&c.make_op(d, "x", MakeKind::Regular, 0o644), &told),
+    );
+    assert_eq!(revoked.unwrap_err(), Errno::ESTALE);
+    check(&race.client);
+}
+
+fn a_conflict_after_a_lost_answer_happens_once(factory: Factory<'_>) {
+    let race = Race::new(factory);
+    // The create happens, its answer is lost, and the rival takes the new name away before the repetition.
+    race.faulty.set_rival({
+        let rival = race.rival.clone();
+        move |_| {
+            rival.lock().unwrap().unlink(ROOT, "f").unwrap();
+        }
+    });
+    race.faulty.script([Fault::None, Fault::After, Fault::Rival]);
+    let made = race.client.create(ROOT, "f");
+    assert!(made.is_ok(), "it was made, once, whatever came after: {made:?}");
+    assert_eq!(race.client.stranger().lookup(ROOT, "f"), Ok(None));
+    check(&race.client);
+}

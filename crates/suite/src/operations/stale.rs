@@ -1,0 +1,113 @@
+//! What one client has in memory when another has just changed it: answers must still be right.
+
+use meta::ops::{GetXattrs, KillPriv, RemoveXattr, XattrMode};
+use types::{Errno, Mode};
+
+use super::fixture::{Client, REPLACE, ROOT, client, fresh, x};
+use super::invariants::check;
+use super::{Case, Factory};
+
+pub(super) const CASES: &[Case] = &[
+    ("a_stale_name_neither_grants_nor_refuses", a_stale_name_neither_grants_nor_refuses),
+    ("a_stale_directory_is_found_full_or_gone", a_stale_directory_is_found_full_or_gone),
+    ("a_stale_xattr_refuses_nothing", a_stale_xattr_refuses_nothing),
+    ("stale_xattrs_hide_no_capability", stale_xattrs_hide_no_capability),
+    ("stale_parents_form_no_circle", stale_parents_form_no_circle),
+    ("stale_links_keep_count", stale_links_keep_count),
+];
+
+/// Two clients of one volume, neither alone.
+fn two(factory: Factory<'_>) -> (Client, Client) {
+    let a = fresh(factory);
+    a.meta.set_alone(false);
+    let b = client(a.engine());
+    (a, b)
+}
+
+fn a_stale_name_neither_grants_nor_refuses(factory: Factory<'_>) {
+    let (a, b) = two(factory);
+    a.create(ROOT, "f").unwrap();
+    b.unlink(ROOT, "f").unwrap();
+    assert_eq!(a.unlink(ROOT, "f").unwrap_err(), Errno::ENOENT);
+    b.create(ROOT, "f").unwrap();
+    assert_eq!(a.create(ROOT, "f"), Err(Errno::EEXIST));
+    b.unlink(ROOT, "f").unwrap();
+    a.create(ROOT, "f").unwrap();
+    b.rename(ROOT, "f", ROOT, "g", REPLACE).unwrap();
+    assert_eq!(a.rename(ROOT, "f", ROOT, "h", REPLACE).unwrap_err(), Errno::ENOENT);
+    assert!(a.rename(ROOT, "g", ROOT, "f", REPLACE).is_ok());
+    assert_eq!(b.unlink(ROOT, "g").unwrap_err(), Errno::ENOENT);
+    check(&a);
+}
+
+fn a_stale_directory_is_found_full_or_gone(factory: Factory<'_>) {
+    let (a, b) = two(factory);
+    let d = a.mkdir(ROOT, "d").unwrap();
+    b.create(d, "f").unwrap();
+    assert_eq!(a.rmdir(ROOT, "d").unwrap_err(), Errno::ENOTEMPTY);
+    b.unlink(d, "f").unwrap();
+    assert!(a.rmdir(ROOT, "d").is_ok());
+    assert_eq!(b.create(d, "g"), Err(Errno::ENOENT));
+    assert_eq!(b.mkdir(d, "g"), Err(Errno::ENOENT));
+    check(&a);
+}
+
+fn a_stale_xattr_refuses_nothing(factory: Factory<'_>) {
+    let (a, b) = two(factory);
+    let f = a.create(ROOT, "f").unwrap();
+    a.set_xattr(f, "user.a", "1", XattrMode::Set).unwrap();
+    // This client has the xattrs in memory, but not the inode.
+    let reader = client(a.engine());
+    assert_eq!(reader.run(&GetXattrs(f)).unwrap().len(), 1);
+    b.run(&RemoveXattr { ino: f, name: x("user.a") }).unwrap();
+    assert_eq!(reader.set_xattr(f, "user.a", "2", XattrMode::Create), Ok(()));
+    let reader = client(a.engine());
+    reader.run(&GetXattrs(f)).unwrap();
+    b.set_xattr(f, "user.b", "2", XattrMode::Set).unwrap();
+    assert_eq!(reader.set_xattr(f, "user.b", "3", XattrMode::Replace), Ok(()));
+    let reader = client(a.engine());
+    reader.run(&GetXattrs(f)).unwrap();
+    b.set_xattr(f, "user.c", "2", XattrMode::Set).unwrap();
+    assert_eq!(reader.run(&RemoveXattr { ino: f, name: x("user.c") }), Ok(()));
+}
+
+fn stale_xattrs_hide_no_capability(factory: Factory<'_>) {
+    let (a, b) = two(factory);
+    let f = a.create(ROOT, "f").unwrap();
+    assert!(a.run(&GetXattrs(f)).unwrap().is_empty());
+    b.set_xattr(f, "security.capability", "cap", XattrMode::Set).unwrap();
+    a.run(&KillPriv(f)).unwrap();
+    assert!(a.stranger().run(&GetXattrs(f)).unwrap().is_empty());
+    b.chmod(f, 0o4755).unwrap();
+    a.run(&KillPriv(f)).unwrap();
+    assert_eq!(a.stranger().node(f).mode, Mode::new(0o755));
+}
+
+/// What is in memory of two directories may be of two moments and then say that each lies in the other.
+fn stale_parents_form_no_circle(factory: Factory<'_>) {
+    let (a, b) = two(factory);
+    let outer = a.mkdir(ROOT, "outer").unwrap();
+    let inner = a.mkdir(outer, "inner").unwrap();
+    a.mkdir(ROOT, "moving").unwrap();
+    let reader = client(a.engine());
+    assert_eq!(reader.node(inner).parent, outer);
+    b.rename(outer, "inner", ROOT, "inner", REPLACE).unwrap();
+    b.rename(ROOT, "outer", inner, "outer", REPLACE).unwrap();
+    assert_eq!(reader.node(outer).parent, inner);
+    reader.rename(ROOT, "moving", outer, "moving", REPLACE).unwrap();
+    check(&a);
+}
+
+fn stale_links_keep_count(factory: Factory<'_>) {
+    let (a, b) = two(factory);
+    let f = a.create(ROOT, "f").unwrap();
+    b.link(f, ROOT, "g").unwrap();
+    a.unlink(ROOT, "f").unwrap();
+    assert_eq!(b.node(f).ino, f);
+    a.link(f, ROOT, "h").unwrap();
+    b.unlink(ROOT, "h").unwrap();
+    b.unlink(ROOT, "g").unwrap();
+    assert_eq!(a.link(f, ROOT, "i"), Err(Errno::ENOENT));
+    assert_eq!(a.unlink(ROOT, "g").unwrap_err(), Errno::ENOENT);
+    check(&a);
+}

@@ -1,0 +1,95 @@
+//! Volumes of NFSv4 ACLs where some may search every directory, and nothing else by that.
+
+use acl::nfs4::{Nfs4Acl, Policy, Scope, Traversers};
+use meta::ops::{
+    GetNfs4Acl, GetProjection, Link, Lookup, MakeKind, Open, OpenFor, Rename, SetAttr, SetNfs4Acl, Unlink,
+    XattrMode,
+};
+use meta::{AclKind, Volume, Vouch};
+use types::{Caps, Cred, Errno, Ino, Mode};
+
+use super::fixture::{Client, ROOT, fresh_with, n, volume};
+use super::invariants::check;
+use super::{Case, Factory};
+
+pub(super) const CASES: &[Case] = &[
+    ("holders_search_every_directory_and_no_more", holders_search_every_directory_and_no_more),
+    ("a_chmod_gives_no_right_that_is_only_lent", a_chmod_gives_no_right_that_is_only_lent),
+];
+
+const HOLDER: u32 = 7;
+const GROUP: u32 = 70;
+
+fn fresh(factory: Factory<'_>) -> Client {
+    let volume = Volume { acl: AclKind::Nfs4, policy: Policy::default(), ..volume() };
+    let c = fresh_with(factory, &volume);
+    c.meta.set_traversers(Traversers::new(&[HOLDER], &[GROUP]).unwrap());
+    c
+}
+
+fn by(uid: u32, groups: &[u32]) -> Vouch<'static> {
+    Vouch::Daemon(Cred::new(uid, uid, groups, Caps::NONE))
+}
+
+fn set(c: &Client, ino: Ino, text: &str) {
+    let acl = Some((Nfs4Acl::from_storage(text).unwrap(), Scope::Entries));
+    c.run(&SetNfs4Acl { ino, acl, mode: XattrMode::Set, numbering: Default::default() }).unwrap();
+}
+
+fn holders_search_every_directory_and_no_more(factory: Factory<'_>) {
+    let c = fresh(factory);
+    for text in [None, Some("D::EVERYONE@:x,A::OWNER@:rwaxD"), Some("A::OWNER@:rwaxD,D:g:70:x")] {
+        let d = c.make(ROOT, &format!("{text:?}"), MakeKind::Directory, 0o700).unwrap().ino;
+        if let Some(text) = text {
+            set(&c, d, text);
+        }
+        let f = c.create(d, "f").unwrap();
+        let lookup = Lookup { parent: d, name: n("f") };
+        let many: Vec<u32> = (1000..1400).chain([GROUP]).collect();
+        for caller in [by(HOLDER, &[]), by(8, &[GROUP]), by(8, &many), by(GROUP, &[GROUP])] {
+            assert_eq!(c.run_as(&lookup, &caller).unwrap().unwrap().ino, f, "{text:?} {caller:?}");
+            let make = c.make_op(d, "g", MakeKind::Regular, 0o644);
+            assert_eq!(c.run_as(&make, &caller), Err(Errno::EACCES));
+            assert_eq!(c.run_as(&Link { ino: f, parent: d, name: n("h") }, &caller), Err(Errno::EACCES));
+            let unlink = Unlink { parent: d, name: n("f"), open: None };
+            assert_eq!(c.run_as(&unlink, &caller).unwrap_err(), Errno::EACCES);
+            let (parent, new_parent, name, new_name) = (d, d, n("f"), n("g"));
+            let flags = Default::default();
+            let rename = Rename { parent, name, new_parent, new_name, flags, whiteout: None, open: None };
+            assert_eq!(c.run_as(&rename, &caller).unwrap_err(), Errno::EACCES);
+            let list = Open { ino: d, what_for: OpenFor { read: true, ..OpenFor::default() } };
+            assert_eq!(c.run_as(&list, &caller), Err(Errno::EACCES));
+        }
+        let of_number = Vouch::Daemon(Cred::new(GROUP, 8, &[HOLDER], Caps::NONE));
+        for caller in [by(8, &[]), of_number, by(8, &[1000, 1001])] {
+            assert_eq!(c.run_as(&lookup, &caller), Err(Errno::EACCES), "{text:?} {caller:?}");
+        }
+    }
+    // To execute a file is another right.
+    let program = c.make(ROOT, "program", MakeKind::Regular, 0o700).unwrap().ino;
+    let execute = Open { ino: program, what_for: OpenFor { execute: true, ..OpenFor::default() } };
+    assert_eq!(c.run_as(&execute, &by(HOLDER, &[])), Err(Errno::EACCES));
+    check(&c);
+}
+
+fn a_chmod_gives_no_right_that_is_only_lent(factory: Factory<'_>) {
+    let c = fresh(factory);
+    let shown = |ino| c.run(&GetProjection(&c.node(ino))).unwrap().map(|shown| shown.rwx);
+    let d = c.make(ROOT, "d", MakeKind::Directory, 0o700).unwrap().ino;
+    assert_eq!(shown(d), Some(0o710));
+    let f = c.make(ROOT, "f", MakeKind::Regular, 0o700).unwrap().ino;
+    assert_eq!(shown(f), None, "files show what they always do");
+    for (asked, mode) in [(0o2710, 0o2700), (0o750, 0o750), (0o700, 0o700), (0o755, 0o755), (0o710, 0o710)] {
+        c.run(&SetAttr { ino: d, mode: Some(Mode::new(asked)), ..SetAttr::default() }).unwrap();
+        assert_eq!(c.node(d).mode, Mode::new(mode), "{asked:o}");
+    }
+    // Beside an ACL `w` is shown with `x`.
+    for (asked, mode) in [(0o1730, 0o1700), (0o750, 0o750)] {
+        set(&c, d, "A::OWNER@:rwaxD");
+        assert_eq!((c.node(d).mode.rwx(), shown(d)), (0o700, Some(0o730)));
+        c.chmod(d, asked).unwrap();
+        assert_eq!(c.node(d).mode, Mode::new(mode), "{asked:o}");
+    }
+    assert!(c.run(&GetNfs4Acl(d)).is_ok());
+    check(&c);
+}

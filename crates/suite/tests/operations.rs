@@ -1,0 +1,5 @@
+//! The rules of the operations on the engine in memory.
+
+use meta::MemEngine;
+
+suite::operations!(|| (MemEngine::default(), ()));
