@@ -41,6 +41,13 @@ impl Failure {
         }
     }
 
+    /// The server said that it is the last that it says.
+    fn ends_connection(&self) -> bool {
+        let Failure::Postgres(_, error) = self else { return false };
+        let severity = error.as_db_error().and_then(DbError::parsed_severity);
+        matches!(severity, Some(Severity::Fatal | Severity::Panic))
+    }
+
     pub(crate) fn wants_parts(&self) -> bool {
         self.code().is_some_and(|code| code.code() == IN_PARTS)
     }
@@ -63,7 +70,7 @@ impl Failure {
 }
 
 impl Failed for Failure {
-    /// A connection where the server refused this one request, and rolled it back.
+    /// A connection where the server refused this one request, and rolled it back. With its log's disk full it ends.
     fn leaves(&self) -> Leaves {
         let clean = [
             SqlState::T_R_SERIALIZATION_FAILURE,
@@ -73,7 +80,7 @@ impl Failed for Failure {
             SqlState::DISK_FULL,
         ];
         let is_clean = self.wants_parts() || self.code().is_some_and(|code| clean.contains(code));
-        if is_clean { Leaves::Connection } else { Leaves::NoServer }
+        if is_clean && !self.ends_connection() { Leaves::Connection } else { Leaves::NoServer }
     }
 
     /// The one table from a failure to an [`EngineError`].
@@ -101,8 +108,8 @@ impl Failed for Failure {
             };
         };
         let (code, class) = (code.code(), code.code().get(..2));
-        let ends = error.and_then(|error| error.as_db_error()).is_some_and(ends_connection);
-        let may_have_committed = ends || class == Some("08") || class == Some("57") && code != "57014";
+        let may_have_committed =
+            self.ends_connection() || class == Some("08") || class == Some("57") && code != "57014";
         match class {
             _ if may_have_committed && stage == Stage::Sent => asked.unanswered(message),
             _ if code == "53100" => EngineError::permanent(message).with_errno(Errno::ENOSPC),
@@ -124,8 +131,4 @@ impl From<Malformed> for Failure {
 /// Whether the failure is one of the network, which may pass.
 fn is_io(error: &tokio_postgres::Error) -> bool {
     error.is_closed() || error.source().is_none_or(|source| source.is::<io::Error>())
-}
-
-fn ends_connection(error: &DbError) -> bool {
-    matches!(error.parsed_severity(), Some(Severity::Fatal | Severity::Panic))
 }

@@ -2,7 +2,10 @@
 
 mod support;
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use engine_postgres::{OpenError, PostgresEngine};
@@ -10,7 +13,7 @@ use meta::{
     Beside, Effect, Engine, EngineError, ErrorKind, Guard, Node, Outcome, Record, Scan, Txn, Usage, Want,
 };
 use support::{DURABLE, FAST, Server, empty, shared};
-use types::{AclId, FileType, Ino, Mode, Name, OpId, Time};
+use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, Time};
 
 fn node(ino: u64, kind: FileType) -> Node {
     Node {
@@ -343,6 +346,161 @@ fn an_answer_that_makes_no_sense_leaves_it_open_whether_a_change_happened() {
     shared().sql(&format!("DROP FUNCTION {name}; ALTER FUNCTION {name}_done RENAME TO {name}"));
     assert!(engine.commit(std::slice::from_ref(&create)).unwrap().iter().all(done));
     assert_eq!(links(&engine, 2), 3, "it happened once");
+}
+
+#[test]
+fn a_conflict_without_an_end_is_not_taken_for_guards_that_hold() {
+    let (engine, place) = empty();
+    commit(&engine, put_dir(2)).unwrap();
+    let stale = || txn(vec![Guard::Access { ino: Ino(2), rev: 9 }], Vec::new());
+    let is_conflict = |outcome: &Outcome| matches!(outcome, Outcome::Conflict(_));
+    let changing = [create(2, 10), stale()];
+    let columns = "(fact smallint, numbers bigint[], bytes bytea[])";
+    let bigints = ["bigint[]"; 5].join(", ");
+    let functions = ["claim", "commit"].map(|function| {
+        let named =
+            format!("SELECT proname FROM pg_proc WHERE proname LIKE '{}{function}\\_%'", place.prefix());
+        shared().sql(&named)
+    });
+    let [claim, apply] = &functions;
+    let parameters = [
+        (format!("{bigints}, bytea[], bytea[]"), "$1, $2, $3, $4, $5, $6, $7"),
+        (apply.replace("commit", "args"), "$1"),
+    ];
+    for (name, (types, values)) in functions.iter().zip(parameters) {
+        shared().sql(&format!(
+            "ALTER FUNCTION {name} RENAME TO {name}_done; \
+             CREATE FUNCTION {name}({types}) RETURNS TABLE {columns} LANGUAGE sql AS \
+             'SELECT r.* FROM {name}_done({values}) r WHERE r.fact <> 23'"
+        ));
+    }
+    assert!(done(&commit(&engine, txn(vec![Guard::Access { ino: Ino(2), rev: 0 }], Vec::new())).unwrap()));
+    let error = commit(&engine, stale()).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Determinate { transient: false }, "{error}");
+    let error = engine.commit(&changing).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Indeterminate, "{error}");
+    for name in [claim, apply] {
+        shared().sql(&format!("DROP FUNCTION {name}; ALTER FUNCTION {name}_done RENAME TO {name}"));
+    }
+    assert!(is_conflict(&commit(&engine, stale()).unwrap()));
+    let outcomes = engine.commit(&changing).unwrap();
+    assert!(done(&outcomes[0]) && is_conflict(&outcomes[1]), "{outcomes:?}");
+    assert_eq!(links(&engine, 2), 3, "it happened once");
+}
+
+/// Stands between an engine and the server, and may say something else than this does.
+struct Between {
+    port: u16,
+    instead: Arc<Mutex<Option<Vec<u8>>>>,
+}
+
+/// The server is ready for the next request, and in no transaction: the end of each of its answers.
+const READY: &[u8] = b"Z\0\0\0\x05I";
+
+impl Between {
+    fn to(server: &'static Server) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let instead: Arc<Mutex<Option<Vec<u8>>>> = Arc::default();
+        let said = Arc::clone(&instead);
+        // It ends with the test program, as do its connections.
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let (client, upstream) =
+                    (client.unwrap(), TcpStream::connect(("127.0.0.1", server.port())).unwrap());
+                let (to_server, to_client) = (upstream.try_clone().unwrap(), client.try_clone().unwrap());
+                let said = Arc::clone(&said);
+                std::thread::spawn(move || relay(client, to_server, |_| false));
+                std::thread::spawn(move || {
+                    relay(upstream, to_client, |answer| {
+                        let mut said = said.lock().unwrap();
+                        let is_whole = answer.ends_with(READY);
+                        if let Some(instead) = said.take_if(|_| is_whole) {
+                            *answer = instead;
+                        }
+                        said.is_some()
+                    });
+                });
+            }
+        });
+        Between { port, instead }
+    }
+
+    /// The next answer of the server, once it is whole, is replaced by an error.
+    fn say(&self, severity: &str, code: &str) {
+        let fields = format!("S{severity}\0V{severity}\0C{code}\0Msaid by the test\0\0");
+        let mut message = vec![b'E'];
+        message.extend_from_slice(&(fields.len() as u32 + 4).to_be_bytes());
+        message.extend_from_slice(fields.as_bytes());
+        if severity == "ERROR" {
+            message.extend_from_slice(READY);
+        }
+        *self.instead.lock().unwrap() = Some(message);
+    }
+}
+
+/// Passes on what comes, but holds it back, to be seen with what follows, where `change` says so.
+fn relay(mut from: TcpStream, mut to: TcpStream, mut change: impl FnMut(&mut Vec<u8>) -> bool) {
+    let (mut bytes, mut held) = (vec![0; 64 << 10], Vec::new());
+    while let Ok(len @ 1..) = from.read(&mut bytes) {
+        held.extend_from_slice(&bytes[..len]);
+        if !change(&mut held) {
+            if to.write_all(&held).is_err() {
+                break;
+            }
+            held.clear();
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+    let _ = from.shutdown(Shutdown::Both);
+}
+
+#[test]
+fn a_server_that_ends_the_connection_may_have_committed() {
+    const UNKNOWN: ErrorKind = ErrorKind::Indeterminate;
+    const AGAIN: ErrorKind = ErrorKind::Determinate { transient: true };
+    const NEVER: ErrorKind = ErrorKind::Determinate { transient: false };
+    let (direct, place) = empty();
+    commit(&direct, put_dir(2)).unwrap();
+    let between = Between::to(shared());
+    // One connection, so that what is asked next is asked on the one that the statements are prepared on.
+    let url = format!(
+        "postgres://limen@127.0.0.1:{}/postgres?sslmode=disable&max_open_conns=1&table_prefix={}",
+        between.port,
+        place.prefix()
+    );
+    let engine = PostgresEngine::open(&pool::Url::parse(&url).unwrap(), false).unwrap();
+    let one_more = || txn(Vec::new(), vec![Effect::AddLinks { ino: Ino(2), delta: 1 }]);
+    let cases = [
+        // It is shut down, it crashes, it has no room for its log; a pooler says that it is gone.
+        ("FATAL", "57P01", UNKNOWN, AGAIN),
+        ("FATAL", "XX000", UNKNOWN, AGAIN),
+        ("PANIC", "53100", UNKNOWN, AGAIN),
+        ("ERROR", "08006", UNKNOWN, AGAIN),
+        ("ERROR", "57P02", UNKNOWN, AGAIN),
+        // It has refused this one request.
+        ("ERROR", "57014", AGAIN, AGAIN),
+        ("ERROR", "40001", AGAIN, AGAIN),
+        ("ERROR", "53100", NEVER, NEVER),
+        ("ERROR", "42501", NEVER, NEVER),
+    ];
+    for ((severity, code, of_change, of_look), number) in cases.into_iter().zip(1..) {
+        let prepared = one_more();
+        commit(&engine, prepared).unwrap();
+        engine.read(&[Want::Usage]).unwrap();
+        let change = one_more();
+        between.say(severity, code);
+        let error = engine.commit(std::slice::from_ref(&change)).unwrap_err();
+        assert_eq!(error.kind, of_change, "{severity} {code}: {error}");
+        assert!(error.message.contains(&format!("said by the test ({code})")), "{error}");
+        assert_eq!(error.errno == Errno::ENOSPC, (severity, code) == ("ERROR", "53100"), "{error}");
+        // Whatever it said, it had done so.
+        assert!(engine.commit(&[change]).unwrap().iter().all(done));
+        assert_eq!(links(&engine, 2), 2 + 2 * number, "{severity} {code}: it happened once");
+        between.say(severity, code);
+        let error = engine.read(&[Want::Usage]).unwrap_err();
+        assert_eq!(error.kind, of_look, "{severity} {code}: {error}");
+    }
 }
 
 #[test]
