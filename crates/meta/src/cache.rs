@@ -6,12 +6,15 @@
 //!
 //! While a client is alone, or told of all that others change, a directory that it has made or listed is known as a whole ([`Value::Listed`]): a name that
 //! is not in memory is then not in the directory either, and nobody needs to be asked. That ends when an entry of the
-//! directory is lost from memory, by eviction or because the floor kept it out. [`Cache::losses`] counts these for a few
-//! directories together, and each mark carries the count from before the moment it speaks of.
+//! directory is lost from memory, by eviction or because the floor kept it out. These are counted for a few directories
+//! together, and each mark carries the count from before the moment it speaks of ([`Before`]).
 //!
 //! What another client changed is heard of some time after it happened, and on some engines under a [`Seq`] below that of a
 //! read that missed it. So word of a change ends whatever is known from reads, of the record it names, and bars those that
-//! began before it came. What this client's own commits left behind is known in the server's exact order.
+//! began before it came. What this client's own commits left behind is known in the server's exact order. Where a directory
+//! was being read, or made, when word of one of its names came, it is not marked: the reading may have missed the name.
+//!
+//! [`Cache::clear`] is for when words may have been missed: it also bars whatever was asked for before.
 //!
 //! Lock order: one shard's lock at a time, held for no call out of this file.
 
@@ -175,18 +178,43 @@ fn parse_acl(id: AclId, text: Option<&str>, kind: AclKind) -> Option<Acl> {
 
 const SHARDS: usize = 64;
 
-/// Directories whose losses are counted apart: one in so many suffers from another's.
-const LOSS_COUNTERS: usize = 1024;
+/// Directories that are counted apart: one in so many suffers from another's losses.
+const COUNTERS: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Cache {
     shards: Vec<Mutex<Shard>>,
-    /// Entries lost from memory, by directory. Counted under the lock of the shard that lost them.
-    losses: Vec<AtomicU64>,
+    /// By directory.
+    counters: Vec<Counters>,
     hasher: RandomState,
     shard_capacity: usize,
     /// What the volume's ACLs are parsed as.
     kind: AclKind,
+}
+
+/// Of directories that are counted together.
+#[derive(Debug, Default)]
+struct Counters {
+    /// Entries lost from memory. Counted under the lock of the shard that lost them.
+    losses: AtomicU64,
+    /// Changes heard of while no part of the directory was marked. Counted under the lock of the mark's shard.
+    words: AtomicU64,
+}
+
+/// What was counted of a directory before it was read, or before it was there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Before {
+    losses: u64,
+    words: u64,
+}
+
+/// Where a record is from.
+#[derive(Clone, Copy, Debug)]
+enum Origin {
+    /// A reading that began then.
+    Read(Instant),
+    /// A commit of this client, with when it began where that is long ago, or what this client worked out.
+    Own(Option<Instant>),
 }
 
 #[derive(Debug, Default)]
@@ -200,6 +228,8 @@ struct Shard {
     floor: Seq,
     /// When a change was last heard of that concerned a record not in `slots`.
     heard: Option<Instant>,
+    /// When all was forgotten.
+    cleared: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -218,7 +248,7 @@ impl Cache {
     pub(crate) fn new(capacity: usize, kind: AclKind) -> Self {
         Cache {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            losses: (0..LOSS_COUNTERS).map(|_| AtomicU64::new(0)).collect(),
+            counters: (0..COUNTERS).map(|_| Counters::default()).collect(),
             hasher: RandomState::default(),
             shard_capacity: (capacity / SHARDS).max(1),
             kind,
@@ -278,15 +308,23 @@ impl Cache {
         absent.then_some(Value::Edge(None))
     }
 
-    /// How many entries were lost so far of this directory, and of others that are counted with it.
-    pub(crate) fn losses(&self, dir: Ino) -> u64 {
-        self.loss_counter(dir).load(Ordering::Acquire)
+    /// What [`Cache::listed`] is to be told, from before a directory is read, or made.
+    pub(crate) fn before(&self, dir: Ino) -> Before {
+        Before { losses: self.losses(dir), words: self.words(dir) }
     }
 
-    /// Notes that the entries after `after` and up to `to` (`None`: from the first, to the last) were taken in at `seq`;
-    /// `losses` is from before they were read, or from before the directory was there. Only a client may say so that is
-    /// alone or told of all that changes.
-    pub(crate) fn listed(&self, dir: Ino, after: Option<&Name>, to: Option<&Name>, losses: u64, seq: Seq) {
+    /// How many entries were lost so far of this directory, and of others that are counted with it.
+    fn losses(&self, dir: Ino) -> u64 {
+        self.counters(dir).losses.load(Ordering::Acquire)
+    }
+
+    fn words(&self, dir: Ino) -> u64 {
+        self.counters(dir).words.load(Ordering::Acquire)
+    }
+
+    /// Notes that the entries after `after` and up to `to` (`None`: from the first, to the last) were taken in at `seq`,
+    /// unless a change was heard of meanwhile. Only a client may say so that is alone or told of all that changes.
+    pub(crate) fn listed(&self, dir: Ino, after: Option<&Name>, to: Option<&Name>, before: Before, seq: Seq) {
         let key = Key::Listed(dir);
         let mark = match self.get(&key, None) {
             Some(Value::Listed { to, losses }) if losses == self.losses(dir) => Some((to, losses)),
@@ -298,18 +336,28 @@ impl Cache {
         };
         let losses = match (after, &mark) {
             _ if reaches(to) => return,
-            (None, _) => losses,
+            (None, _) => before.losses,
             (Some(_), Some((_, losses))) if reaches(after) => *losses,
             (Some(_), _) => return,
         };
-        self.put(key, Value::Listed { to: to.cloned(), losses }, seq);
+        let mut shard = self.shard(&key);
+        // From here on word of a change finds the mark.
+        if self.words(dir) == before.words {
+            self.insert_into(
+                &mut shard,
+                key,
+                Value::Listed { to: to.cloned(), losses },
+                seq,
+                Origin::Own(None),
+            );
+        }
     }
 
     /// Takes in what was read by a request that began at `began`.
     pub(crate) fn absorb(&self, facts: &Facts, began: Instant) -> Vec<(Key, Value)> {
         let known: Vec<_> = facts.records.iter().filter_map(|record| self.known(record)).collect();
         for (key, value) in &known {
-            self.insert(key.clone(), value.clone(), facts.seq, Some(began));
+            self.insert(key.clone(), value.clone(), facts.seq, Origin::Read(began));
         }
         known
     }
@@ -328,22 +376,37 @@ impl Cache {
         }
     }
 
-    /// Takes in what a commit of this client left behind.
-    pub(crate) fn put(&self, key: Key, value: Value, seq: Seq) {
-        self.insert(key, value, seq, None);
+    /// Takes in what a commit of this client left behind that began at `began`.
+    pub(crate) fn committed(&self, key: Key, value: Value, seq: Seq, began: Instant) {
+        self.insert(key, value, seq, Origin::Own(Some(began)));
     }
 
-    fn insert(&self, key: Key, value: Value, seq: Seq, read: Option<Instant>) {
-        if !key.is_cacheable() || matches!(value, Value::Acl(None)) {
-            return;
+    /// Takes in what this client knows by itself.
+    pub(crate) fn put(&self, key: Key, value: Value, seq: Seq) {
+        self.insert(key, value, seq, Origin::Own(None));
+    }
+
+    fn insert(&self, key: Key, value: Value, seq: Seq, origin: Origin) {
+        if key.is_cacheable() && !matches!(value, Value::Acl(None)) {
+            self.insert_into(&mut self.shard(&key), key, value, seq, origin);
         }
+    }
+
+    fn insert_into(&self, shard: &mut Shard, key: Key, value: Value, seq: Seq, origin: Origin) {
         let capacity = self.shard_capacity;
-        let mut shard = self.shard(&key);
         let seq = if key.is_immutable() { shard.floor } else { seq };
+        let (read, began) = match origin {
+            Origin::Read(began) => (Some(began), Some(began)),
+            Origin::Own(began) => (None, began),
+        };
         let fresh = Slot { value, seq, since: Instant::now(), committed: read.is_none(), used: true };
-        let began_before = |word: Instant| read.is_some_and(|began| began <= word) && !key.is_immutable();
-        if let Some(slot) = shard.slots.get_mut(&key) {
-            let is_late = matches!(slot.value, Value::Unknown) && began_before(slot.since);
+        let is_before = |began: Option<Instant>, word: Instant| {
+            began.is_some_and(|began| began <= word) && !key.is_immutable()
+        };
+        if shard.cleared.is_some_and(|cleared| is_before(began, cleared)) {
+            self.count_loss(&key, &fresh);
+        } else if let Some(slot) = shard.slots.get_mut(&key) {
+            let is_late = matches!(slot.value, Value::Unknown) && is_before(read, slot.since);
             if slot.seq <= seq && !is_late {
                 let old = std::mem::replace(slot, fresh);
                 let new = weight(&slot.value);
@@ -351,7 +414,7 @@ impl Cache {
                 let gone = shard.make_room(0, capacity, Some(&key));
                 gone.iter().for_each(|(key, slot)| self.count_loss(key, slot));
             }
-        } else if seq < shard.floor || shard.heard.is_some_and(began_before) {
+        } else if seq < shard.floor || shard.heard.is_some_and(|heard| is_before(read, heard)) {
             self.count_loss(&key, &fresh);
         } else {
             let gone = shard.insert(key, fresh, capacity);
@@ -362,7 +425,7 @@ impl Cache {
     /// Another client changed the record by the commit `seq`: neither what is in memory of it serves any more, nor what
     /// is read from before that.
     pub(crate) fn outdate(&self, key: Key, seq: Seq) {
-        let in_listing = matches!(&key, Key::Edge(dir, _) if self.get(&Key::Listed(*dir), None).is_some());
+        let in_listing = matches!(&key, Key::Edge(dir, _) if self.is_marked(*dir));
         let mut shard = self.shard(&key);
         match shard.slots.get_mut(&key) {
             Some(slot) if slot.committed && slot.seq >= seq => {}
@@ -385,10 +448,26 @@ impl Cache {
         }
     }
 
-    /// Forgets everything, as after a gap in what is heard of other clients.
+    /// Whether a part of the directory is in memory without a gap. Else none becomes so by what is being read now.
+    fn is_marked(&self, dir: Ino) -> bool {
+        let mark = Key::Listed(dir);
+        let shard = self.shard(&mark);
+        let is_marked = shard.slots.contains_key(&mark);
+        if !is_marked {
+            self.counters(dir).words.fetch_add(1, Ordering::AcqRel);
+        }
+        is_marked
+    }
+
+    /// Forgets everything, as after a gap in what is heard of other clients, and bars what was asked for before.
     pub(crate) fn clear(&self) {
+        for counters in &self.counters {
+            counters.words.fetch_add(1, Ordering::AcqRel);
+        }
+        let now = Instant::now();
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.cleared = Some(now);
             let newest = shard.slots.values().map(|slot| slot.seq).max();
             shard.floor = shard.floor.max(newest.unwrap_or_default());
             shard.slots.iter().for_each(|(key, slot)| self.count_loss(key, slot));
@@ -402,12 +481,12 @@ impl Cache {
     /// The caller holds the lock of the key's shard, so that who finds the entry missing there finds it counted too.
     fn count_loss(&self, key: &Key, slot: &Slot) {
         if let (Key::Edge(dir, _), Value::Edge(Some(_)) | Value::Unknown) = (key, &slot.value) {
-            self.loss_counter(*dir).fetch_add(1, Ordering::AcqRel);
+            self.counters(*dir).losses.fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    fn loss_counter(&self, dir: Ino) -> &AtomicU64 {
-        &self.losses[dir.0 as usize % LOSS_COUNTERS]
+    fn counters(&self, dir: Ino) -> &Counters {
+        &self.counters[dir.0 as usize % COUNTERS]
     }
 
     fn shard(&self, key: &Key) -> MutexGuard<'_, Shard> {

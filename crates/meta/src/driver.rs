@@ -9,7 +9,7 @@ use acl::identity::DomainTable;
 use acl::nfs4::Traversers;
 use types::{Cred, Errno, Ino, Name, OpId, SessionId, Time};
 
-use crate::cache::{Cache, Key, Value};
+use crate::cache::{Before, Cache, Key, Value};
 use crate::change::{Change, Touched};
 use crate::engine::{Engine, EngineError, ErrorKind, Outcome};
 use crate::listing::{Listings, Turn, WholeListing};
@@ -339,9 +339,9 @@ impl Meta {
             }
             match committed? {
                 Outcome::Committed { seq, nodes } => {
-                    self.remember(&txn, seq, &nodes);
-                    if let Some((dir, losses)) = born {
-                        self.cache.listed(dir, None, None, losses, seq);
+                    self.remember(&txn, seq, &nodes, began);
+                    if let Some((dir, before)) = born {
+                        self.cache.listed(dir, None, None, before, seq);
                     }
                     return result;
                 }
@@ -373,7 +373,7 @@ impl Meta {
         nodes: bool,
     ) -> Result<Listing, Failure> {
         let current = self.is_current();
-        let losses = self.cache.losses(parent);
+        let before = self.cache.before(parent);
         let began = Instant::now();
         let beside = if nodes { Beside::NodesWithAcls } else { Beside::Nothing };
         let Page { facts, more } = self.scan(&Scan::Dir { parent, after: after.clone(), limit, beside })?;
@@ -393,7 +393,7 @@ impl Meta {
         // A page that ends early without an entry says nothing of how far it got.
         let last = entries.last().map(|(name, ..)| name);
         if current && (last.is_some() || !more) {
-            self.cache.listed(parent, after.as_ref(), last.filter(|_| more), losses, facts.seq);
+            self.cache.listed(parent, after.as_ref(), last.filter(|_| more), before, facts.seq);
         }
         Ok(Listing { entries, more })
     }
@@ -471,21 +471,22 @@ impl Meta {
         }
     }
 
-    /// The directory that a transaction is about to make, which is known as a whole from its birth; with its losses from
-    /// before that.
-    fn new_directory(&self, txn: &Txn) -> Option<(Ino, u64)> {
+    /// The directory that a transaction is about to make, which is known as a whole from its birth; with what is counted of
+    /// it before that.
+    fn new_directory(&self, txn: &Txn) -> Option<(Ino, Before)> {
         txn.effects.iter().find_map(|effect| match effect {
-            Effect::PutNode(node) if node.kind.is_dir() => Some((node.ino, self.cache.losses(node.ino))),
+            Effect::PutNode(node) if node.kind.is_dir() => Some((node.ino, self.cache.before(node.ino))),
             _ => None,
         })
     }
 
-    /// Takes what a committed transaction did into the cache.
-    fn remember(&self, txn: &Txn, seq: Seq, nodes: &[Node]) {
+    /// Takes what a transaction did into the cache whose commit began at `began`.
+    fn remember(&self, txn: &Txn, seq: Seq, nodes: &[Node], began: Instant) {
+        let put = |key, value| self.cache.committed(key, value, seq, began);
         for effect in &txn.effects {
             let (key, value) = match effect {
                 Effect::PutNode(node) => {
-                    self.cache.put(Key::Xattrs(node.ino), Value::Xattrs(Arc::default()), seq);
+                    put(Key::Xattrs(node.ino), Value::Xattrs(Arc::default()));
                     (Key::Node(node.ino), Value::Node(Some(*node)))
                 }
                 Effect::DropNode { ino } => (Key::Node(*ino), Value::Node(None)),
@@ -511,10 +512,10 @@ impl Meta {
                     _ => continue,
                 },
             };
-            self.cache.put(key, value, seq);
+            put(key, value);
         }
         for node in nodes {
-            self.cache.put(Key::Node(node.ino), Value::Node(Some(*node)), seq);
+            put(Key::Node(node.ino), Value::Node(Some(*node)));
         }
     }
 }

@@ -99,17 +99,17 @@ fn is_absent(cache: &Cache, i: u64) -> bool {
 #[test]
 fn a_name_is_absent_from_what_was_listed_and_from_nothing_else() {
     let cache = Cache::new(1000, AclKind::Posix);
-    let losses = cache.losses(Ino::ROOT);
+    let before = cache.before(Ino::ROOT);
     cache.put(edge_key(4), edge(7), Seq(5));
     assert!(!is_absent(&cache, 2));
-    cache.listed(Ino::ROOT, None, Some(&name(4)), losses, Seq(5));
+    cache.listed(Ino::ROOT, None, Some(&name(4)), before, Seq(5));
     assert!(is_absent(&cache, 2) && !is_absent(&cache, 4) && !is_absent(&cache, 6));
     assert!(cache.get(&edge_key(2), Some(Instant::now())).is_none(), "others may have made it meanwhile");
     // A page that does not join on adds nothing; one that joins does, and one that covers less takes nothing away.
-    cache.listed(Ino::ROOT, Some(&name(5)), None, losses, Seq(5));
+    cache.listed(Ino::ROOT, Some(&name(5)), None, before, Seq(5));
     assert!(!is_absent(&cache, 6));
-    cache.listed(Ino::ROOT, Some(&name(4)), None, losses, Seq(5));
-    cache.listed(Ino::ROOT, None, Some(&name(1)), losses, Seq(6));
+    cache.listed(Ino::ROOT, Some(&name(4)), None, before, Seq(5));
+    cache.listed(Ino::ROOT, None, Some(&name(1)), before, Seq(6));
     assert!(is_absent(&cache, 6) && !is_absent(&cache, 4));
     cache.clear();
     assert!(!is_absent(&cache, 6));
@@ -118,13 +118,13 @@ fn a_name_is_absent_from_what_was_listed_and_from_nothing_else() {
 #[test]
 fn a_directory_that_lost_an_entry_is_not_known_as_a_whole() {
     let cache = Cache::new(SHARDS * 4, AclKind::Posix);
-    let losses = cache.losses(Ino::ROOT);
+    let before = cache.before(Ino::ROOT);
     cache.put(edge_key(1), edge(7), Seq(5));
     let mut others = 0;
     loop {
         // The mark may be evicted as well; it is made again as it was, by what was counted before the entry was put.
-        cache.listed(Ino::ROOT, None, None, losses, Seq(9));
-        if cache.losses(Ino::ROOT) > losses {
+        cache.listed(Ino::ROOT, None, None, before, Seq(9));
+        if cache.losses(Ino::ROOT) > before.losses {
             break;
         }
         assert!(is_absent(&cache, 2) && !is_absent(&cache, 1));
@@ -134,8 +134,8 @@ fn a_directory_that_lost_an_entry_is_not_known_as_a_whole() {
     }
     assert!(!is_absent(&cache, 1) && !is_absent(&cache, 2));
     // What the floor keeps out is lost as well: here the entry comes late, and is older than what was evicted.
-    let losses = cache.losses(Ino::ROOT);
-    cache.listed(Ino::ROOT, None, None, losses, Seq(9));
+    let before = cache.before(Ino::ROOT);
+    cache.listed(Ino::ROOT, None, None, before, Seq(9));
     assert!(is_absent(&cache, 2));
     cache.put(edge_key(1), edge(7), Seq(4));
     assert!(!is_absent(&cache, 1) && !is_absent(&cache, 2));
@@ -144,10 +144,48 @@ fn a_directory_that_lost_an_entry_is_not_known_as_a_whole() {
 #[test]
 fn an_entry_lost_between_a_reading_and_its_mark_leaves_no_whole_directory() {
     let cache = Cache::new(SHARDS, AclKind::Posix);
-    let losses = cache.losses(Ino::ROOT);
+    let before = cache.before(Ino::ROOT);
     for i in 0..300 {
         cache.put(edge_key(i), edge(7), Seq(5));
     }
-    cache.listed(Ino::ROOT, None, None, losses, Seq(5));
+    cache.listed(Ino::ROOT, None, None, before, Seq(5));
     assert!((0..300).all(|i| !is_absent(&cache, i)));
+}
+
+#[test]
+fn a_name_heard_of_while_its_directory_is_read_leaves_no_whole_directory() {
+    let cache = Cache::new(1000, AclKind::Posix);
+    let before = cache.before(Ino::ROOT);
+    // The reading is of a moment before 3 was made, and its answer comes after the word of that.
+    cache.outdate(edge_key(3), Seq(9));
+    cache.listed(Ino::ROOT, None, None, before, Seq(9));
+    assert!(!is_absent(&cache, 3) && !is_absent(&cache, 4));
+    // A later one has seen it; what is heard of from then on stands there as unknown, and of the others all is known.
+    let began = Instant::now();
+    let before = cache.before(Ino::ROOT);
+    let record = Record::Edge(Ino::ROOT, name(3), Some(Edge { ino: Ino(7), kind: FileType::Regular }));
+    cache.absorb(&Facts { seq: Seq(9), records: vec![record] }, began);
+    cache.listed(Ino::ROOT, None, None, before, Seq(9));
+    cache.outdate(edge_key(5), Seq(10));
+    assert!(!is_absent(&cache, 3) && is_absent(&cache, 4) && !is_absent(&cache, 5));
+}
+
+#[test]
+fn what_was_asked_for_before_all_was_forgotten_is_not_remembered() {
+    let cache = Cache::new(1000, AclKind::Posix);
+    let (key, acl) = (Key::Node(Ino(3)), Key::Anyone(AclId(1)));
+    let began = Instant::now();
+    let before = cache.before(Ino::ROOT);
+    cache.clear();
+    // Whatever happened before that may not have been heard of.
+    cache.absorb(&Facts { seq: Seq(9), records: vec![Record::Node(Ino(3), None)] }, began);
+    cache.committed(key.clone(), Value::Node(None), Seq(9), began);
+    assert!(cache.get(&key, None).is_none());
+    cache.listed(Ino::ROOT, None, None, before, Seq(9));
+    assert!(!is_absent(&cache, 1));
+    cache.committed(acl.clone(), Value::Anyone(true), Seq(0), began);
+    assert!(cache.get(&acl, None).is_some(), "what never changes is no matter");
+    cache.committed(key.clone(), Value::Node(None), Seq(9), Instant::now());
+    cache.listed(Ino::ROOT, None, None, cache.before(Ino::ROOT), Seq(9));
+    assert!(cache.get(&key, None).is_some() && is_absent(&cache, 1));
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meta::ops::{GetXattrs, XattrMode};
-use meta::{Changes, Counting, Engine, Touched};
+use meta::{Changes, Counting, Engine, Fault, Faulty, Odds, Touched};
 use types::{Errno, Mode};
 
 use super::fixture::{Client, REPLACE, ROOT, client, fresh, n};
@@ -14,6 +14,10 @@ pub(super) const CASES: &[Case] = &[
     ("what_others_did_is_known_once_heard", what_others_did_is_known_once_heard),
     ("what_is_not_heard_in_time_is_asked_for", what_is_not_heard_in_time_is_asked_for),
     ("a_directory_stays_known_as_a_whole", a_directory_stays_known_as_a_whole),
+    (
+        "a_directory_filled_at_its_birth_is_not_taken_for_empty",
+        a_directory_filled_at_its_birth_is_not_taken_for_empty,
+    ),
 ];
 
 const LONG: Duration = Duration::from_secs(20);
@@ -96,4 +100,26 @@ fn a_directory_stays_known_as_a_whole(factory: Factory<'_>) {
     let before = counting.counts();
     assert_eq!(own.lookup(d, "other"), Ok(None));
     assert_eq!((counting.counts() - before).round_trips(), 0, "and the others are still known to be");
+}
+
+/// Another client is told of the new directory, and makes a file there, before its maker hears that it is made.
+fn a_directory_filled_at_its_birth_is_not_taken_for_empty(factory: Factory<'_>) {
+    let Some((a, _, mut changes)) = told(factory) else { return };
+    let faulty = Arc::new(Faulty::new(Arc::clone(a.engine()), 1, Odds::default()));
+    let own = Arc::new(client(&(Arc::clone(&faulty) as Arc<dyn Engine>)));
+    own.meta.set_current_until(Instant::now() + Duration::from_secs(3600));
+    assert_eq!(own.lookup(ROOT, "d"), Ok(None));
+    let maker = Arc::clone(&own);
+    faulty.set_rival(move |engine| {
+        let other = client(engine);
+        let d = other.at(ROOT, "d").ino;
+        other.create(d, "f").unwrap();
+        hear(&maker, &mut *changes, &Touched::Edge(d, n("f")));
+    });
+    faulty.script([Fault::After, Fault::Rival]);
+    faulty.arm(true);
+    let d = own.mkdir(ROOT, "d").unwrap();
+    faulty.set_rival(|_| ());
+    assert!(own.lookup(d, "f").unwrap().is_some());
+    assert_eq!(own.lookup(d, "g"), Ok(None));
 }
