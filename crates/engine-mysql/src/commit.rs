@@ -2,7 +2,7 @@
 //!
 //! The script locks all inodes that the batch names, and tells the client of them. Then come its parts: each checks its
 //! guards in one statement, and if all hold, the effects follow. The client works out what the changed inodes became from
-//! what they were: it has their rows, nobody else can change them, and [`Effect::apply_to`] says how.
+//! what they were: it has their rows, nobody else can change them, and [`Effect::apply_to`](meta::Effect::apply_to) says how.
 //!
 //! A transaction by itself is a part that also says what is there if a guard does not hold, and whether it is a repetition.
 //! Of several, those of a run ([`meta::runs`]) are a part together first, for mostly all can be applied: such a script
@@ -17,11 +17,11 @@ use tables::Table;
 use types::Ino;
 
 use crate::connect::Connection;
-use crate::effect::{self, Target};
+use crate::effect::{self, Care};
 use crate::error::Fault;
 use crate::guard;
 use crate::read;
-use crate::rows::{Reader, Sets, fact};
+use crate::rows::{fact, plain};
 use crate::script::{FAILED, HELD, ROOMY, Script, TIGHT};
 use crate::sql::{bytes, joined, list};
 
@@ -35,117 +35,88 @@ const DUPLICATE: u16 = 1062;
 /// Commits all or nothing of what is not a conflict, by one request; by another where that one, which was not careful, did
 /// nothing. What is read has this label.
 pub(crate) fn commit(conn: &mut Connection, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, Fault> {
-    let batch = Batch::new(txns, false);
-    match conn.run(&batch.script) {
+    match attempt(conn, txns, label, false) {
         Err(fault) if fault.code().is_some_and(|code| [TOO_MANY_ROWS, DUPLICATE].contains(&code)) => {
             // A block has done that itself.
             if conn.procedure {
                 conn.query("ROLLBACK")?;
             }
-            let batch = Batch::new(txns, true);
-            batch.outcomes(conn.run(&batch.script)?, label)
+            attempt(conn, txns, label, true)
         }
-        sets => batch.outcomes(sets?, label),
+        done => done,
     }
 }
 
-/// A batch, ready to be sent.
-struct Batch<'t> {
-    script: Script,
-    parts: Vec<&'t [Txn]>,
-    writes: bool,
-}
-
-impl<'t> Batch<'t> {
-    /// Unless `careful`, the script also fails as a whole where a new inode has the number of an old one, which no operation
-    /// does: so no script has to carry what would be done then.
-    fn new(txns: &'t [Txn], careful: bool) -> Self {
-        let mut script = Script::default();
-        let writes = txns.iter().any(|txn| !txn.effects.is_empty());
-        let together = txns.len() > 1 && !careful;
-        let parts = if together { runs(txns) } else { txns.chunks(1).collect() };
-        if writes {
-            script.always("START TRANSACTION");
-            lock(txns, careful, &mut script);
-        } else if !limits(txns).is_empty() {
-            // Nobody here adds anything.
-            script.always("SET @t = 1");
-        }
-        for part in &parts {
-            write(part, together, careful, &mut script);
-        }
-        if writes {
-            script.always("COMMIT");
-        }
-        Batch { script, parts, writes }
+/// Unless `careful`, the script also fails as a whole where a new inode has the number of an old one, which no operation
+/// does: so no script has to carry what would be done then.
+fn attempt(conn: &mut Connection, txns: &[Txn], label: Seq, careful: bool) -> Result<Vec<Outcome>, Fault> {
+    let mut script = Script::default();
+    let writes = txns.iter().any(|txn| !txn.effects.is_empty());
+    let together = txns.len() > 1 && !careful;
+    let parts = if together { runs(txns) } else { txns.chunks(1).collect() };
+    if writes {
+        script.put("START TRANSACTION");
+        lock(txns, careful, &mut script);
+    } else if limits(txns).next().is_some() {
+        // Nobody here adds anything.
+        script.put("SET @t = 1");
     }
-
-    /// The outcomes, from the sets of rows that the script gave; facts are of `label`.
-    fn outcomes(&self, sets: Sets, label: Seq) -> Result<Vec<Outcome>, Fault> {
-        let mut sets = sets.into_iter();
-        let mut next = || sets.next().ok_or(Fault::Malformed("an answer ended early"));
-        let mut nodes: HashMap<Ino, Node> = HashMap::new();
-        if self.writes {
-            for row in next()? {
-                let node = fact(Table::NODE.fact, &row, Table::NODE.numbers.len()).node()?;
-                nodes.insert(node.ino, node);
+    for part in &parts {
+        write(part, together, careful, &mut script);
+    }
+    if writes {
+        script.put("COMMIT");
+    }
+    let mut sets = conn.run(&script)?.into_iter();
+    let mut next = || sets.next().ok_or(Fault::Malformed("an answer ended early"));
+    let mut nodes: HashMap<Ino, Option<Node>> = HashMap::new();
+    if writes {
+        for row in next()? {
+            let node = fact(Table::NODE.fact, &row, Table::NODE.numbers.len()).node()?;
+            nodes.insert(node.ino, Some(node));
+        }
+    }
+    let mut outcomes = Vec::new();
+    for part in parts {
+        let summary = next()?;
+        let summary = plain(summary.first().ok_or(Fault::Malformed("a part has no answer"))?);
+        let Some(repeated) = summary.optional(1)? else {
+            // Only a transaction by itself says so.
+            let wants: Vec<_> = part.iter().flat_map(wants).collect();
+            outcomes.push(Outcome::Conflict(read::facts(&next()?, label, &wants)?));
+            continue;
+        };
+        let first = if repeated == 0 { summary.number(0)? } else { repeated };
+        let mut seqs = (first..).map(Seq);
+        for txn in part {
+            let seq = if txn.effects.is_empty() { None } else { seqs.next() };
+            let mut left = Vec::new();
+            if repeated == 0 {
+                tables::follow(&mut nodes, txn);
+                left.extend(txn.changed_nodes().iter().filter_map(|ino| nodes.get(ino).copied().flatten()));
             }
-        }
-        let mut outcomes = Vec::new();
-        for part in &self.parts {
-            let summary = next()?;
-            let summary = Reader::new(summary.first().ok_or(Fault::Malformed("a part has no answer"))?);
-            let Some(repeated) = summary.optional(1)? else {
-                // Only a transaction by itself says so.
-                let wants = part.iter().flat_map(wants).collect::<Vec<_>>();
-                outcomes.push(Outcome::Conflict(read::facts(&next()?, label, &wants)?));
-                continue;
-            };
-            let first = if repeated == 0 { summary.number(0)? } else { repeated };
-            let mut seqs = (first..).map(Seq);
-            for txn in part.iter() {
-                let seq = if txn.effects.is_empty() { None } else { seqs.next() };
-                let nodes = if repeated == 0 { changed(&mut nodes, txn) } else { Vec::new() };
-                outcomes.push(Outcome::Committed { seq: seq.unwrap_or(label), nodes });
-            }
-        }
-        Ok(outcomes)
-    }
-}
-
-fn wants(txn: &Txn) -> Vec<Want> {
-    txn.guards.iter().map(Guard::want).collect()
-}
-
-/// The inodes that `txn` changed, as it left them.
-fn changed(nodes: &mut HashMap<Ino, Node>, txn: &Txn) -> Vec<Node> {
-    for effect in &txn.effects {
-        match effect {
-            Effect::PutNode(node) => drop(nodes.insert(node.ino, *node)),
-            Effect::DropNode { ino } => drop(nodes.remove(ino)),
-            _ => {
-                let node = effect.changed_node().and_then(|ino| nodes.get_mut(&ino));
-                node.map(|node| effect.apply_to(node));
-            }
+            outcomes.push(Outcome::Committed { seq: seq.unwrap_or(label), nodes: left });
         }
     }
-    txn.changed_nodes().iter().filter_map(|ino| nodes.get(ino).copied()).collect()
+    Ok(outcomes)
+}
+
+fn wants(txn: &Txn) -> impl Iterator<Item = Want> {
+    txn.guards.iter().map(Guard::want)
 }
 
 /// The limits that transactions are to stay within.
-fn limits(txns: &[Txn]) -> Vec<&Guard> {
-    let guards = txns.iter().flat_map(|txn| &txn.guards);
-    guards.filter(|guard| matches!(guard, Guard::Room { .. })).collect()
+fn limits(txns: &[Txn]) -> impl Iterator<Item = &Guard> {
+    txns.iter().flat_map(|txn| &txn.guards).filter(|guard| matches!(guard, Guard::Room { .. }))
 }
 
 /// Locks the volume's row, if need be, and the inodes, and gives these. Those that are new are locked by their insertion;
 /// unless `careful`, nobody looks for them before.
 fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
     let (mut inos, mut made) = (BTreeSet::new(), BTreeSet::new());
-    let limits = limits(txns);
-    let mut volume = !limits.is_empty() && guard::adds_much(txns);
+    let mut volume = false;
     for txn in txns.iter().filter(|txn| !txn.effects.is_empty()) {
-        for want in txn.guards.iter().map(Guard::want) {
+        for want in wants(txn) {
             volume |= tables::inode(&want).is_none() && want != Want::Usage;
             inos.extend(tables::inode(&want));
         }
@@ -161,21 +132,23 @@ fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
         }
     }
     let row = "SELECT id INTO @v FROM `@layout` WHERE id = 0";
-    if !limits.is_empty() {
-        let most = most_added(txns);
-        let tight = limits.iter().map(|limit| format!("NOT {}", guard::room(limit, most, true)));
-        let tight = joined(tight.collect::<BTreeSet<_>>(), " OR ");
-        script.always(if volume { "SET @t = 1".to_owned() } else { format!("SELECT {tight} INTO @t") });
+    let most = most_added(txns);
+    let tight: BTreeSet<_> =
+        limits(txns).map(|limit| format!("NOT {}", guard::room(limit, most, true))).collect();
+    if !tight.is_empty() {
+        volume |= guard::adds_much(most);
+        let tight = if volume { "1".to_owned() } else { joined(tight, " OR ") };
+        script.put(format!("SELECT {tight} INTO @t"));
         // Far from the limits many may add at once; near them, one at a time.
-        script.step(&[ROOMY], format!("{row} LOCK IN SHARE MODE"));
-        script.step(&[TIGHT], format!("{row} FOR UPDATE"));
+        script.only_if(ROOMY, |script| script.put(format!("{row} LOCK IN SHARE MODE")));
+        script.only_if(TIGHT, |script| script.put(format!("{row} FOR UPDATE")));
     } else if volume {
-        script.always(format!("{row} FOR UPDATE"));
+        script.put(format!("{row} FOR UPDATE"));
     }
     let inos: Vec<&Ino> = inos.difference(&made).collect();
     // A number that is none, for a list must not be empty.
     let inos = if inos.is_empty() { "NULL".to_owned() } else { list(inos) };
-    script.always(format!(
+    script.put(format!(
         "SELECT {} FROM `@node` FORCE INDEX (PRIMARY) WHERE ino IN ({inos}) ORDER BY ino FOR UPDATE",
         list(Table::NODE.columns())
     ));
@@ -184,30 +157,34 @@ fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
 /// Writes a part: its check, its effects, its summary, and, of a transaction by itself, what is there if it conflicts.
 fn write(part: &[Txn], together: bool, careful: bool, script: &mut Script) {
     let writers: Vec<&Txn> = part.iter().filter(|txn| !txn.effects.is_empty()).collect();
-    script.always(check(part, &writers, together));
-    let needs = if together { Vec::new() } else { vec![HELD] };
+    let care = Care { inodes: careful, names: careful || !part.iter().all(tables::puts_free_names) };
+    script.put(check(part, &writers, together, care));
+    let apply = |script: &mut Script| {
+        if !writers.is_empty() {
+            effect::apply(script, &writers, care);
+            script.put(log(&writers));
+        }
+    };
     if together {
-        script.step(&[FAILED], FAIL);
+        script.only_if(FAILED, |script| script.put(FAIL));
+        apply(script);
+    } else {
+        script.only_if(HELD, apply);
     }
-    if !writers.is_empty() {
-        let mut target = Target { script, needs, careful };
-        effect::apply(&mut target, &writers);
-        target.put(log(&writers));
-    }
-    script.always("SELECT LAST_INSERT_ID(), @f");
+    script.put("SELECT LAST_INSERT_ID(), @f");
     if let [txn] = part
         && !together
         && !txn.guards.is_empty()
     {
-        script.step(&[FAILED], read::statement(&wants(txn)));
+        script.only_if(FAILED, |script| script.put(read::statement(&wants(txn).collect::<Vec<_>>())));
     }
 }
 
 /// Finds out whether the guards hold, and of a transaction by itself whether it is a repetition.
-fn check(part: &[Txn], writers: &[&Txn], together: bool) -> String {
-    let inserts = together && effect::are_new_names(writers);
+fn check(part: &[Txn], writers: &[&Txn], together: bool, care: Care) -> String {
     let is_inserted = |txn: &Txn, guard| {
-        inserts && txn.effects.iter().filter_map(tables::named).any(|name| Some(name) == tables::free(guard))
+        let mut names = txn.effects.iter().filter_map(tables::named);
+        together && !care.names && names.any(|name| Some(name) == tables::free(guard))
     };
     let guards = part.iter().flat_map(|txn| txn.guards.iter().filter(|guard| !is_inserted(txn, guard)));
     let held = format!("IF({}, 0, NULL)", guard::all_hold(guards, ahead_of_room(part)));

@@ -9,6 +9,7 @@
 //! | `socket` | the path of the server's Unix socket, instead of host and port |
 //! | `routine` | `auto` (the default): a stored procedure where the server has no anonymous blocks; `always` |
 
+use std::fmt;
 use std::path::PathBuf;
 
 use mysql::{Opts, OptsBuilder, SslOpts};
@@ -18,7 +19,6 @@ const PORT: u16 = 3306;
 /// What an answer may have in bytes, the most that the protocol knows.
 const MAX_ANSWER_BYTES: usize = 1 << 30;
 
-#[derive(Clone)]
 pub(crate) struct Config {
     pub(crate) params: Params,
     pub(crate) opts: Opts,
@@ -28,13 +28,10 @@ pub(crate) struct Config {
     pub(crate) routine: bool,
 }
 
-impl std::fmt::Debug for Config {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without `opts`, which hold the password.
-        f.debug_struct("Config")
-            .field("place", &self.place)
-            .field("params", &self.params)
-            .finish_non_exhaustive()
+        f.debug_struct("Config").field("place", &self.place).finish_non_exhaustive()
     }
 }
 
@@ -62,6 +59,16 @@ impl Config {
             // Whichever is installed first stays; all that limenfs uses will do.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
+        // The log's numbers are to follow each other, for whoever watches looks for those that are missing. A difference
+        // below 0 is no error (NO_UNSIGNED_SUBTRACTION). A statement that nobody waits for any more ends by itself, on
+        // MariaDB, which alone reads what begins with /*M!.
+        let seconds = params.op_timeout.as_secs().max(1);
+        let settings = format!(
+            "SET SESSION innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds}, autocommit = 1, \
+             auto_increment_increment = 1, auto_increment_offset = 1, \
+             sql_mode = 'STRICT_ALL_TABLES,NO_UNSIGNED_SUBTRACTION,NO_AUTO_VALUE_ON_ZERO' \
+             /*M!, max_statement_time = {seconds} */"
+        );
         // A request that is not read within the time of an operation counts as lost, as does an answer.
         let opts = OptsBuilder::new()
             .ip_or_hostname(Some(&host.name))
@@ -77,6 +84,7 @@ impl Config {
             .tcp_nodelay(true)
             .max_allowed_packet(Some(MAX_ANSWER_BYTES))
             .stmt_cache_size(Some(0))
+            .init(vec!["SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED".to_owned(), settings])
             .ssl_opts(ssl);
         Ok(Config { params, opts: opts.into(), place: url.to_string(), routine })
     }

@@ -1,4 +1,4 @@
-//! One connection: its settings, and requests on it.
+//! One connection, and requests on it.
 
 use std::fmt;
 
@@ -9,12 +9,8 @@ use pool::{Asked, Connect, Failed};
 
 use crate::config::Config;
 use crate::error::Fault;
-use crate::rows::{Reader, Row, Sets};
+use crate::rows::{Row, Sets, plain};
 use crate::script::Script;
-
-/// Makes connections.
-#[derive(Clone, Debug)]
-pub(crate) struct Connector(pub(crate) Config);
 
 /// A connection whose settings are made.
 pub(crate) struct Connection {
@@ -29,45 +25,31 @@ pub(crate) struct Connection {
     prefix: String,
 }
 
-impl Connect for Connector {
+impl Connect for Config {
     type Connection = Connection;
 
     fn connect(&self) -> Result<Connection, EngineError> {
-        Connection::open(&self.0).map_err(|fault| fault.engine_error(self.place(), Asked::Look))
+        Connection::open(self).map_err(|fault| fault.engine_error(&self.place, Asked::Look))
     }
 
     fn place(&self) -> &str {
-        &self.0.place
+        &self.place
     }
 }
 
 impl Connection {
     fn open(config: &Config) -> Result<Self, Fault> {
-        let conn = Conn::new(config.opts.clone()).map_err(Fault::Connect)?;
-        let prefix = format!("`{}", config.params.table_prefix);
+        // Such as `10.11.6-MariaDB-1`.
+        const ABOUT: &str = "SELECT CONCAT(IF(VERSION() LIKE '%MariaDB%', 'MariaDB ', 'MySQL '), \
+                             SUBSTRING_INDEX(VERSION(), '-', 1)), @@max_allowed_packet";
+        let (conn, prefix) = (Conn::new(config.opts.clone())?, format!("`{}", config.params.table_prefix));
         let mut opened =
             Connection { conn, server: String::new(), max_request: 1024, procedure: false, prefix };
-        let about = opened.row("SELECT VERSION(), @@max_allowed_packet")?;
-        let about = Reader::new(&about);
-        // Such as `10.11.6-MariaDB-1`.
-        let version = String::from_utf8_lossy(about.bytes(0)?);
-        let mariadb = version.contains("MariaDB");
-        let number = version.split('-').next().unwrap_or_default();
-        opened.server = format!("{} {number}", if mariadb { "MariaDB" } else { "MySQL" });
-        opened.procedure = config.routine || !mariadb;
+        let about = opened.row(ABOUT)?;
+        let about = plain(&about);
+        opened.server = String::from_utf8_lossy(about.bytes(0)?).into_owned();
         opened.max_request = usize::try_from(about.number(1)?).unwrap_or(usize::MAX);
-        let seconds = config.params.op_timeout.as_secs().max(1);
-        opened.query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")?;
-        // The log's numbers are to follow each other, for whoever watches looks for those that are missing.
-        // NO_UNSIGNED_SUBTRACTION: a difference below 0 is no error.
-        let settings = format!(
-            "SET SESSION innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds}, autocommit = 1, \
-             auto_increment_increment = 1, auto_increment_offset = 1, \
-             sql_mode = 'STRICT_ALL_TABLES,NO_UNSIGNED_SUBTRACTION,NO_AUTO_VALUE_ON_ZERO'"
-        );
-        // A statement that nobody waits for any more ends by itself.
-        let limit = if mariadb { format!(", max_statement_time = {seconds}") } else { String::new() };
-        opened.query(&format!("{settings}{limit}"))?;
+        opened.procedure = config.routine || !opened.server.starts_with("MariaDB");
         Ok(opened)
     }
 

@@ -2,203 +2,200 @@
 //! together. Where that would not come to the same, they are in several layers, each written after the one before.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
 
 use meta::{Effect, Node, Txn};
-use tables::{Change, Layer, Size, Table, layers, values};
+use tables::{Change, Layer, Line, Size, layers, put, removed, values};
 use types::Ino;
 
-use crate::body;
 use crate::script::{REPLACED, Script};
-use crate::sql::{acl, bytes, fill, is, joined, list, row, statements, text};
+use crate::sql::{Row, bytes, is, joined, list, literals, or_null, row, statements};
 
-/// Where the statements go, and what they need to run.
-pub(crate) struct Target<'a> {
-    pub(crate) script: &'a mut Script,
-    pub(crate) needs: Vec<&'static str>,
+/// How carefully effects are written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Care {
     /// New inodes may have numbers of old ones, which they then replace.
-    pub(crate) careful: bool,
-}
-
-impl Target<'_> {
-    pub(crate) fn put(&mut self, sql: impl Into<String>) {
-        self.script.step(&self.needs, sql);
-    }
-
-    /// Puts what [`statements`] says.
-    pub(crate) fn run<T: Display>(&mut self, file: &'static str, values: &[T]) {
-        let (_, statements) = file.split_once("\n\n").unwrap_or_default();
-        for statement in statements.split_terminator(";\n") {
-            match statement.strip_prefix("IF ").and_then(|rest| rest.split_once(" THEN ")) {
-                Some((need, sql)) => self.only_if(need).put(fill(sql, values)),
-                None => self.put(fill(statement, values)),
-            }
-        }
-    }
-
-    /// What is put there needs something more.
-    fn only_if(&mut self, need: &'static str) -> Target<'_> {
-        let needs = [&self.needs[..], &[need]].concat();
-        Target { script: &mut *self.script, needs, careful: self.careful }
-    }
+    pub(crate) inodes: bool,
+    /// Likewise names.
+    pub(crate) names: bool,
 }
 
 /// Writes out all effects of `txns`, and what they do to the volume's usage: that of inodes which are there before or are
 /// changed is measured before and after.
-pub(crate) fn apply(target: &mut Target<'_>, txns: &[&Txn]) {
+pub(crate) fn apply(script: &mut Script, txns: &[&Txn], mut care: Care) {
     let layers = layers(txns.iter().flat_map(|txn| &txn.effects));
     let puts = || layers.iter().flat_map(|layer| &layer.puts);
     let put: BTreeSet<Ino> = puts().map(|node| node.ino).collect();
     // What is put twice is there the second time.
-    target.careful |= put.len() < puts().count();
-    let mut measured = if target.careful { put } else { BTreeSet::new() };
+    care.inodes |= put.len() < puts().count();
+    let mut measured = if care.inodes { put } else { BTreeSet::new() };
     for Layer { drops, changes, .. } in &layers {
         measured.extend(drops);
         measured.extend(changes.iter().filter(|(_, change)| change.size != Size::Kept).map(|(ino, _)| *ino));
     }
     let inos = list(&measured);
     if !measured.is_empty() {
-        target.run(statements!("measure"), &[&inos]);
+        script.run(statements!("measure"), &[&inos]);
     }
-    let new_names = are_new_names(txns);
-    layers.iter().for_each(|layer| write(target, layer, new_names));
+    layers.iter().for_each(|layer| write(script, layer, care));
     let new = || puts().filter(|node| !measured.contains(&node.ino));
     let added = [new().count() as u64, new().map(Node::blocks).sum()].map(|number| number.to_string());
     if !measured.is_empty() {
-        target.run(statements!("add_measured"), &[&added[..], &[inos]].concat());
+        script.run(statements!("add_measured"), &[&added[..], &[inos]].concat());
     } else if new().next().is_some() {
-        target.run(statements!("add_usage"), &added);
+        script.run(statements!("add_usage"), &added);
     }
     for effect in txns.iter().flat_map(|txn| &txn.effects) {
         if let Effect::AddUsage { inodes, blocks } = effect {
-            target.run(statements!("correct_usage"), &[inodes, blocks]);
+            script.run(statements!("correct_usage"), &[inodes, blocks]);
         }
     }
 }
 
-/// Whether each name that is put is put once, and has to be free.
-pub(crate) fn are_new_names(txns: &[&Txn]) -> bool {
-    let mut seen = BTreeSet::new();
-    txns.iter().all(|txn| {
-        let free: Vec<_> = txn.guards.iter().filter_map(tables::free).collect();
-        txn.effects.iter().filter_map(tables::named).all(|name| seen.insert(name) && free.contains(&name))
-    })
-}
-
-fn write(target: &mut Target<'_>, layer: &Layer<'_>, new_names: bool) {
-    // By id: whoever puts several ACLs locks them in one order.
-    let mut acls = BTreeMap::new();
-    let (mut put, mut dropped) = (Vec::new(), Vec::new());
-    for effect in &layer.others {
-        match effect {
-            Effect::PutAcl { id, text } => drop(acls.entry(id.to_bytes()).or_insert(text)),
-            Effect::PutEdge { parent, name, ino, kind } => {
-                put.push(format!("({parent}, {}, {ino}, {})", bytes(name.as_bytes()), kind.to_dtype()));
-            }
-            Effect::DropEdge { parent, name } => {
-                dropped.push(is(&row!(parent = parent, name = bytes(name.as_bytes())), "="));
-            }
-            _ => {}
-        }
-    }
-    for (id, storage_form) in acls {
-        target.run(statements!("put_acl"), &[bytes(&id), text(storage_form)]);
-    }
+fn write(script: &mut Script, layer: &Layer<'_>, care: Care) {
     if !layer.drops.is_empty() {
-        drop_nodes(target, &list(&layer.drops));
+        drop_nodes(script, &list(&layer.drops));
     }
     if !layer.puts.is_empty() {
-        put_nodes(target, &layer.puts);
+        put_nodes(script, &layer.puts, care);
     }
-    change_nodes(target, &layer.changes);
-    layer.others.iter().for_each(|effect| body::write(target, effect));
-    if !put.is_empty() {
-        let replaced = match new_names {
-            true => "",
-            false => " ON DUPLICATE KEY UPDATE ino = VALUES(ino), kind = VALUES(kind)",
-        };
-        target.put(format!("INSERT INTO `@edge` (parent, name, ino, kind) VALUES {}{replaced}", list(put)));
+    change_nodes(script, &layer.changes);
+    let (mut acls, mut names, mut gone) = (BTreeSet::new(), Vec::new(), Vec::new());
+    for effect in &layer.others {
+        match effect {
+            Effect::PutAcl { .. } => acls.extend(put(effect).iter().map(literals)),
+            Effect::PutEdge { .. } => names.extend(put(effect)),
+            Effect::DropEdge { .. } => gone.extend(removed(effect).map(|key| is(&row(&key), "="))),
+            _ => other(script, effect),
+        }
     }
-    if !dropped.is_empty() {
-        target.put(format!("DELETE FROM `@edge` WHERE {}", joined(dropped, " OR ")));
+    // By id: whoever puts several locks them in one order.
+    acls.iter().for_each(|acl| script.run(statements!("put_acl"), acl));
+    if !names.is_empty() {
+        let replaced =
+            if care.names { " ON DUPLICATE KEY UPDATE ino = VALUES(ino), kind = VALUES(kind)" } else { "" };
+        script.put(insert(&names) + replaced);
+    }
+    if !gone.is_empty() {
+        script.put(format!("DELETE FROM `@edge` WHERE {}", joined(gone, " OR ")));
     }
 }
 
 /// The inodes go, with all they have.
-fn drop_nodes(target: &mut Target<'_>, inos: &str) {
-    target.run(statements!("release"), &[format!("c.ino IN ({inos})")]);
-    target.run(statements!("drop_nodes"), &[inos]);
+fn drop_nodes(script: &mut Script, inos: &str) {
+    script.run(statements!("release"), &[format!("c.ino IN ({inos})")]);
+    script.run(statements!("drop_nodes"), &[inos]);
 }
 
-fn put_nodes(target: &mut Target<'_>, nodes: &[Node]) {
-    if target.careful {
+fn put_nodes(script: &mut Script, nodes: &[Node], care: Care) {
+    if care.inodes {
         let inos = list(nodes.iter().map(|node| node.ino));
-        target.put(format!("SELECT COUNT(*) INTO @x FROM `@node` WHERE ino IN ({inos})"));
-        drop_nodes(&mut target.only_if(REPLACED), &inos);
+        script.put(format!("SELECT COUNT(*) INTO @x FROM `@node` WHERE ino IN ({inos})"));
+        script.only_if(REPLACED, |script| drop_nodes(script, &inos));
     }
-    let rows = nodes.iter().map(|node| {
-        let acls = [node.access_acl, node.default_acl].map(acl);
-        format!("({}, {})", list(values::node(node)), list(acls))
-    });
-    target.put(format!("INSERT INTO `@node` ({}) VALUES {}", list(Table::NODE.columns()), list(rows)));
+    script.put(insert(&nodes.iter().map(Line::node).collect::<Vec<_>>()));
+}
+
+/// Inserts rows of one table that have all its columns.
+fn insert(lines: &[Line<'_>]) -> String {
+    let [table, columns, _] = lines.first().map(parts).unwrap_or_default();
+    let rows = list(lines.iter().map(|line| format!("({})", list(literals(line)))));
+    format!("INSERT INTO {table} ({columns}) VALUES {rows}")
+}
+
+/// The table, the columns, and what stands in these.
+fn parts(line: &Line<'_>) -> [String; 3] {
+    [format!("`@{}`", line.table.name), list(line.columns()), list(literals(line))]
 }
 
 /// Inodes to which the same things happen, as directories get other times, are changed by one statement.
-fn change_nodes(target: &mut Target<'_>, changes: &BTreeMap<Ino, Change>) {
-    let mut groups: BTreeMap<Vec<String>, Vec<(Ino, Vec<String>)>> = BTreeMap::new();
+fn change_nodes(script: &mut Script, changes: &BTreeMap<Ino, Change>) {
+    let mut groups: BTreeMap<Vec<&str>, Vec<(Ino, Row)>> = BTreeMap::new();
     for (ino, change) in changes {
-        let (assigned, values) = assignments(change).into_iter().unzip();
-        groups.entry(assigned).or_default().push((*ino, values));
+        let row = assignments(change);
+        groups.entry(row.iter().map(|(column, _)| *column).collect()).or_default().push((*ino, row));
     }
     // What changes nothing may be there.
     groups.remove(&Vec::new());
-    for (assigned, group) in &groups {
-        let case = |at: usize| {
-            joined(group.iter().map(|(ino, values)| format!("WHEN {ino} THEN {}", values[at])), " ")
-        };
+    for (columns, group) in groups {
+        let when = |(ino, row): &(Ino, Row), at: usize| format!("WHEN {ino} THEN {}", row[at].1);
         let value = |at: usize| match &group[..] {
-            [(_, values)] => values[at].clone(),
-            _ => format!("CASE ino {} END", case(at)),
+            [(_, row)] => row[at].1.clone(),
+            _ => format!("CASE ino {} END", joined(group.iter().map(|one| when(one, at)), " ")),
         };
-        let set = list(assigned.iter().enumerate().map(|(at, assignment)| fill(assignment, &[value(at)])));
-        target.put(match &group[..] {
-            [(ino, _)] => format!("UPDATE `@node` SET {set} WHERE ino = {ino}"),
-            _ => {
-                let inos = list(group.iter().map(|(ino, _)| ino));
-                format!("UPDATE `@node` FORCE INDEX (PRIMARY) SET {set} WHERE ino IN ({inos})")
-            }
-        });
+        let set = list(columns.iter().enumerate().map(|(at, column)| format!("{column} = {}", value(at))));
+        let inos = list(group.iter().map(|(ino, _)| ino));
+        script.put(format!("UPDATE `@node` FORCE INDEX (PRIMARY) SET {set} WHERE ino IN ({inos})"));
     }
 }
 
-/// Assignments, each with the value that `?1` stands for.
-fn assignments(change: &Change) -> Vec<(String, String)> {
-    let mut all = Vec::new();
-    let mut set = |assignment: &str, value: String| all.push((assignment.to_owned(), value));
-    let Change { links, least_links, .. } = change;
+/// The columns that change, and what they become.
+fn assignments(change: &Change) -> Row {
+    let mut row = Row::new();
+    let mut set = |column, value: String| row.push((column, value));
+    let Change { links, least_links, access_revs, .. } = change;
     if (*links, *least_links) != (0, 0) {
-        let bounded = format!("LEAST(GREATEST(CAST(nlink AS SIGNED) + ?1, {least_links}), {})", u32::MAX);
-        set(&format!("nlink = {bounded}"), links.to_string());
+        let bounded = format!("GREATEST(CAST(nlink AS SIGNED) + {links}, {least_links})");
+        set("nlink", format!("LEAST({bounded}, {})", u32::MAX));
     }
-    let ctime = "ctime = GREATEST(ctime, ?1)";
-    for (assignment, time) in
-        [("atime = ?1", change.atime), ("mtime = ?1", change.mtime), (ctime, change.ctime)]
-    {
-        time.into_iter().for_each(|time| set(assignment, time.nanos().to_string()));
+    for (column, time) in [("atime", change.atime), ("mtime", change.mtime)] {
+        time.into_iter().for_each(|time| set(column, time.nanos().to_string()));
     }
+    change.ctime.into_iter().for_each(|time| set("ctime", format!("GREATEST(ctime, {})", time.nanos())));
     if let Some(access) = &change.access {
-        set("mode = ?1", access.mode.bits().to_string());
-        set("uid = ?1", access.uid.to_string());
-        set("gid = ?1", access.gid.to_string());
-        set("access_acl = ?1", acl(access.access_acl));
-        set("default_acl = ?1", acl(access.default_acl));
-        set("access_rev = access_rev + ?1", change.access_revs.to_string());
+        set("mode", access.mode.bits().to_string());
+        set("uid", access.uid.to_string());
+        set("gid", access.gid.to_string());
+        for (column, id) in [("access_acl", access.access_acl), ("default_acl", access.default_acl)] {
+            set(column, or_null(values::acl(id).map(|id| bytes(&id))));
+        }
+        set("access_rev", format!("access_rev + {access_revs}"));
     }
-    change.parent.into_iter().for_each(|parent| set("parent = ?1", parent.to_string()));
+    change.parent.into_iter().for_each(|parent| set("parent", parent.to_string()));
     match change.size {
         Size::Kept => {}
-        Size::AtLeast(size) => set("size = GREATEST(size, ?1)", size.to_string()),
-        Size::Set(size) => set("size = ?1", size.to_string()),
+        Size::AtLeast(size) => set("size", format!("GREATEST(size, {size})")),
+        Size::Set(size) => set("size", size.to_string()),
     }
-    all
+    row
+}
+
+/// An effect that is not taken together with others: on what an inode has, or on what belongs to none.
+fn other(script: &mut Script, effect: &Effect) {
+    match effect {
+        Effect::AppendSlice { ino, chunk, .. } => {
+            for line in put(effect) {
+                let [_, columns, values] = parts(&line);
+                script.run(statements!("append_row"), &[columns, values, ino.to_string(), chunk.to_string()]);
+            }
+        }
+        Effect::DropSlices { ino, from, to } => {
+            let gone = format!("c.ino = {ino} AND c.chunk >= {from} AND c.chunk < {to}");
+            script.run(statements!("release"), &[gone]);
+        }
+        Effect::ReplaceRows { ino, chunk, count, rows } => {
+            script.run(statements!("oldest_rows"), &[ino.0, chunk.0, u64::from(*count)]);
+            let gone = format!("c.ino = {ino} AND c.chunk = {chunk} AND c.seq <= @l");
+            script.run(statements!("release"), &[gone]);
+            for (place, line) in (1..).zip(put(effect)) {
+                let [_, columns, values] = parts(&line);
+                let places = [rows.len(), place].map(|place| place.to_string());
+                script.run(statements!("put_oldest_row"), &[&[columns, values], &places[..]].concat());
+            }
+        }
+        Effect::Share { slice } => script.run(statements!("share"), &[slice]),
+        _ => {
+            if let Some(key) = removed(effect) {
+                script.put(format!("DELETE FROM `@{}` WHERE {}", key.table.name, is(&row(&key), "=")));
+            }
+            for line in put(effect) {
+                let [table, columns, values] = parts(&line);
+                // What an inode has goes with it, and so does not come without it.
+                let values = match tables::holder(effect) {
+                    Some(ino) => format!("SELECT {values} FROM `@node` WHERE ino = {ino}"),
+                    None => format!("VALUES ({values})"),
+                };
+                script.put(format!("REPLACE INTO {table} ({columns}) {values}"));
+            }
+        }
+    }
 }

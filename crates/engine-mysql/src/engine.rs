@@ -1,18 +1,16 @@
 //! The engine: its connections, and the boundary it implements.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use meta::{Changes, Engine, EngineError, Facts, Order, Outcome, Page, Scan, Seq, Txn, Want};
-use pool::{Asked, Connect, OpenError, Pool, Url, check_version, in_parts};
+use pool::{Asked, Connect, OpenError, Pool, Turns, Url, ensure_version, in_halves};
 
 use crate::commit::commit;
 use crate::config::Config;
-use crate::connect::{Connection, Connector};
+use crate::connect::Connection;
 use crate::error::Fault;
-use crate::rows::Reader;
-use crate::watch::Stream;
-use crate::{read, scan, schema};
+use crate::rows::plain;
+use crate::{read, scan, schema, watch};
 
 /// How many of the newest rows of the log are kept, and for how many seconds all are.
 const KEPT_OPS: u64 = 16_384;
@@ -25,10 +23,10 @@ const WIPE_ROWS: u64 = 10_000;
 /// A volume's metadata in the tables of a MySQL or MariaDB database.
 #[derive(Debug)]
 pub struct MysqlEngine {
-    pool: Pool<Connector>,
+    pool: Pool<Config>,
     order: Arc<Order>,
-    /// Transactions of this handle.
-    logged: AtomicU64,
+    /// Of trimming the log.
+    turns: Turns,
 }
 
 impl MysqlEngine {
@@ -40,18 +38,14 @@ impl MysqlEngine {
     pub fn open(url: &Url, create: bool) -> Result<Self, OpenError> {
         let config = Config::new(url)?;
         let params = config.params.clone();
-        let pool = Pool::new(Connector(config), &params);
+        let pool = Pool::new(config, &params);
         let place = format!("at {}", pool.connector().place());
-        let check = |create| {
-            let version = pool.request(Asked::Look, schema::version)?;
-            check_version(version.as_deref(), schema::VERSION, &place, create)
-        };
-        if check(create)? {
-            pool.request(Asked::Look, schema::create)?;
-            check(false)?;
-        }
+        let version = || pool.request(Asked::Look, schema::version);
+        ensure_version(schema::VERSION, &place, create, version, || {
+            pool.request(Asked::Look, schema::create)
+        })?;
         pool.request(Asked::Look, schema::create_procedure)?;
-        Ok(MysqlEngine { pool, order: Arc::default(), logged: AtomicU64::new(0) })
+        Ok(MysqlEngine { pool, order: Arc::default(), turns: Turns::default() })
     }
 
     /// The server's name and version, such as "MariaDB 10.11.6".
@@ -62,21 +56,18 @@ impl MysqlEngine {
         self.pool.request(Asked::Look, |conn| Ok::<_, Fault>(conn.server.clone()))
     }
 
-    /// What in the server's configuration can lose what was acknowledged, in whole sentences; empty if it cannot be asked.
+    /// What in the server's configuration can lose what was acknowledged, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
         const SQL: &str = "SELECT @@GLOBAL.innodb_flush_log_at_trx_commit, @@GLOBAL.log_bin, @@GLOBAL.sync_binlog, \
                            @@GLOBAL.read_only";
         let asked = self.pool.request(Asked::Look, |conn| {
             let row = conn.row(SQL)?;
-            let number = |at| Reader::new(&row).number(at);
+            let number = |at| plain(&row).number(at);
             Ok::<_, Fault>([number(0)?, number(1)?, number(2)?, number(3)?])
         });
         let [flush, binlog, sync, read_only] = match asked {
-            Ok(variables) => variables,
-            Err(error) => {
-                tracing::warn!(%error, "the server's configuration cannot be asked for");
-                return Vec::new();
-            }
+            Ok(settings) => settings,
+            Err(error) => return vec![format!("the server's settings are unknown: {error}")],
         };
         let lost = "a crash of the server's machine can lose the last second of acknowledged changes";
         let apart = "after a crash replicas can have changes that the server lost, or lack some";
@@ -91,18 +82,17 @@ impl MysqlEngine {
 
     /// Commits what fits into one request; more of it in halves.
     fn commit_parts(&self, asked: Asked, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, EngineError> {
-        let done = self.pool.request(asked, |conn| match commit(conn, txns, label) {
-            Err(Fault::TooLong(_)) if txns.len() > 1 => Ok(None),
-            done => done.map(Some),
-        })?;
-        let halves = || txns.chunks(txns.len().div_ceil(2));
-        done.map_or_else(|| in_parts(halves(), |half| self.commit_parts(asked, half, label)), Ok)
+        in_halves(txns, &mut |txns| {
+            self.pool.request(asked, |conn| match commit(conn, txns, label) {
+                Err(Fault::TooLong(_)) if txns.len() > 1 => Ok(None),
+                done => done.map(Some),
+            })
+        })
     }
 
     /// Removes the oldest rows of the log now and then.
     fn trim(&self, newest: Seq, txns: usize) {
-        let before = self.logged.fetch_add(txns as u64, Ordering::Relaxed);
-        if before / TRIM_EVERY == (before + txns as u64) / TRIM_EVERY {
+        if !self.turns.has_come(txns, TRIM_EVERY) {
             return;
         }
         let spared = newest.0.saturating_sub(KEPT_OPS);
@@ -118,7 +108,7 @@ impl MysqlEngine {
 fn trim(conn: &mut Connection, spared: u64, most: u64) -> Result<(), Fault> {
     let old = format!("at < UNIX_TIMESTAMP() - {KEPT_SECONDS}");
     let rows = conn.rows(&format!("SELECT id, {old} FROM `@log` ORDER BY id LIMIT 1"))?;
-    let Some(oldest) = rows.first().map(Reader::new) else { return Ok(()) };
+    let Some(oldest) = rows.first().map(plain) else { return Ok(()) };
     let last = spared.min(oldest.number(0)?.saturating_add(most));
     if oldest.number(1)? != 0 {
         conn.query(&format!("DELETE FROM `@log` WHERE id <= {last} AND {old}"))?;
@@ -174,7 +164,6 @@ impl Engine for MysqlEngine {
     }
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
-        let stream = Stream::open(self.pool.connector(), Arc::clone(&self.order))?;
-        Ok(Some(Box::new(stream)))
+        Ok(Some(Box::new(watch::open(self.pool.connector(), Arc::clone(&self.order))?)))
     }
 }

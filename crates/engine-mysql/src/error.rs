@@ -8,11 +8,9 @@ use pool::{Asked, Failed, Leaves};
 use tables::Malformed;
 use types::Errno;
 
-/// What went wrong with a request.
+/// What went wrong with a request, or with connecting.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// There is no connection.
-    Connect(Error),
     Sql(Error),
     /// Rows that nobody here writes.
     Malformed(&'static str),
@@ -24,9 +22,7 @@ impl Fault {
     /// The server's number for the error.
     pub(crate) fn code(&self) -> Option<u16> {
         match self {
-            Fault::Connect(Error::MySqlError(error)) | Fault::Sql(Error::MySqlError(error)) => {
-                Some(error.code)
-            }
+            Fault::Sql(Error::MySqlError(error)) => Some(error.code),
             _ => None,
         }
     }
@@ -50,8 +46,8 @@ impl Failed for Fault {
     fn leaves(&self) -> Leaves {
         match self {
             Fault::Malformed(_) | Fault::TooLong(_) => Leaves::Connection,
-            _ if self.code().is_some() => Leaves::Broken,
-            Fault::Connect(_) | Fault::Sql(_) => Leaves::NoServer,
+            Fault::Sql(Error::MySqlError(_)) => Leaves::Broken,
+            Fault::Sql(_) => Leaves::NoServer,
         }
     }
 
@@ -61,12 +57,11 @@ impl Failed for Fault {
     /// |---|---|---|
     /// | 1021, 1041, 1114: the server's disk or table space is full | did not happen, will again until space is freed | ENOSPC |
     /// | 1205, 1213, 3101, 3572: lost against another transaction; 1062 in a commit: a repetition met its first attempt | did not happen, transient | EIO |
-    /// | 1040, 1203, 1226: too many connections; 1152, 1290, 1792, 1836, 3032: read-only, or the like | did not happen, transient | EIO |
-    /// | 1053, 1158-1161, 1180, 1317, 1927, 1969, 3024, and all failures of the network after a commit was sent | may have happened | EIO |
-    /// | failures of the network else | did not happen, transient | EIO |
-    /// | all else: wrong password, no such table, damage | did not happen | EIO |
+    /// | 1040, 1203, 1226: too many connections; 1152, 1290, 1792, 1836, 3032: read-only, or the like; no connection | did not happen, transient | EIO |
+    /// | 1053, 1158-1161, 1180, 1317, 1927, 1969, 3024, and all failures of the network | a commit may have happened; all else transient | EIO |
+    /// | all else that the server says: wrong password, no such table | did not happen | EIO |
+    /// | what makes no sense: damage, a protocol that nobody here speaks | a commit may have happened | EIO |
     fn engine_error(self, place: &str, asked: Asked) -> EngineError {
-        let connecting = matches!(self, Fault::Connect(_));
         let error = match self {
             Fault::Malformed(what) => {
                 let why = "the tables are damaged, or another program writes them";
@@ -76,17 +71,18 @@ impl Failed for Fault {
                 let why = "is longer than the server takes: raise its max_allowed_packet";
                 return EngineError::permanent(format!("{place}: a request of {bytes} bytes {why}"));
             }
-            Fault::Connect(error) | Fault::Sql(error) => error,
+            Fault::Sql(error) => error,
         };
-        let said = match &error {
-            Error::IoError(error) => match error.kind() {
-                // What a socket's timeout reads as.
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "no answer in time".to_owned(),
-                _ => error.to_string(),
-            },
-            error => error.to_string(),
+        let message = match &error {
+            // What a socket's timeout reads as.
+            Error::IoError(error)
+                if [io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut].contains(&error.kind()) =>
+            {
+                format!("{place}: no answer in time")
+            }
+            Error::IoError(error) => format!("{place}: {error}"),
+            error => format!("{place}: {error}"),
         };
-        let message = format!("{place}: {said}");
         match error {
             Error::MySqlError(error) => match error.code {
                 1021 | 1041 | 1114 => EngineError::permanent(message).with_errno(Errno::ENOSPC),
@@ -97,13 +93,16 @@ impl Failed for Fault {
                 1053 | 1158..=1161 | 1180 | 1317 | 1927 | 1969 | 3024 => asked.unanswered(message),
                 _ => EngineError::permanent(message),
             },
+            Error::DriverError(DriverError::ConnectTimeout | DriverError::CouldNotConnect(_)) => {
+                EngineError::transient(message)
+            }
             // The network, also as the codec saw it.
-            Error::IoError(_) | Error::CodecError(_) => asked.unanswered(message),
-            Error::DriverError(
-                DriverError::ConnectTimeout | DriverError::CouldNotConnect(_) | DriverError::Timeout,
-            ) => EngineError::transient(message),
-            Error::DriverError(_) if !connecting => asked.unanswered(message),
-            _ => EngineError::permanent(message),
+            Error::IoError(_)
+            | Error::CodecError(_)
+            | Error::DriverError(
+                DriverError::Timeout | DriverError::PacketOutOfSync | DriverError::UnexpectedPacket,
+            ) => asked.unanswered(message),
+            _ => asked.not_understood(message),
         }
     }
 }

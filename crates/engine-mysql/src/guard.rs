@@ -2,75 +2,73 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use meta::{Guard, Txn, Usage, most_added};
+use meta::{Guard, Usage};
+use tables::Line;
 
-use crate::body::{lock_row, slice_row};
 use crate::sql::{Row, bytes, is, joined, row};
 
 /// What a guard looks at.
 enum Look {
     /// For a row of a table.
     There(&'static str, Row),
-    /// For there being none.
-    Absent(&'static str, Row),
     /// For whatever this condition says.
     Other(String),
 }
 
 /// Room has to be there beside `ahead`.
 fn look(guard: &Guard, ahead: Usage) -> Look {
-    use Look::{Absent, Other, There};
-    match guard {
-        Guard::EdgeIs { parent, name, ino } => {
-            There("edge", row!(parent = parent, name = bytes(name.as_bytes()), ino = ino))
+    let want = guard.want();
+    let key = tables::wanted(&want);
+    let (table, mut whose) = key.map(|key| (key.table.name, row(&key))).unwrap_or_default();
+    let (is_there, also) = match guard {
+        Guard::EdgeAbsent { .. } | Guard::NodeAbsent { .. } | Guard::Empty { .. } => (false, vec![]),
+        Guard::EdgeIs { ino, .. } => (true, vec![("ino", ino.to_string())]),
+        Guard::Access { rev, .. } => (true, vec![("access_rev", rev.to_string())]),
+        Guard::Links { nlink, .. } => (true, vec![("nlink", nlink.to_string())]),
+        Guard::ParentIs { parent, .. } => (true, vec![("parent", parent.to_string())]),
+        Guard::Size { size, .. } => (true, vec![("size", size.to_string())]),
+        Guard::Xattr { name, present, .. } => (*present, vec![("name", bytes(name.as_bytes()))]),
+        Guard::Setting { name, value } => {
+            let value = value.iter().map(|value| ("value", bytes(value.as_bytes())));
+            let is_there = value.len() > 0;
+            (is_there, [("name", bytes(name.as_bytes()))].into_iter().chain(value).collect())
         }
-        Guard::EdgeAbsent { parent, name } => {
-            Absent("edge", row!(parent = parent, name = bytes(name.as_bytes())))
-        }
-        Guard::Empty { ino } => Absent("edge", row!(parent = ino)),
-        Guard::NodeAbsent { ino } => Absent("node", row!(ino = ino)),
-        Guard::Access { ino, rev } => There("node", row!(ino = ino, access_rev = rev)),
-        Guard::Links { ino, nlink } => There("node", row!(ino = ino, nlink = nlink)),
-        Guard::ParentIs { ino, parent } => There("node", row!(ino = ino, parent = parent)),
-        Guard::Size { ino, size } => There("node", row!(ino = ino, size = size)),
-        Guard::Xattr { ino, name, present } => {
-            let look = if *present { There } else { Absent };
-            look("xattr", row!(ino = ino, name = bytes(name.as_bytes())))
-        }
-        Guard::Setting { name, value: None } => Absent("setting", row!(name = bytes(name.as_bytes()))),
-        Guard::Setting { name, value: Some(value) } => {
-            There("setting", row!(name = bytes(name.as_bytes()), value = bytes(value.as_bytes())))
-        }
-        Guard::Counter { counter, value } => {
-            let name = is(&row!(name = bytes(counter.name().as_bytes())), "=");
-            Other(format!("COALESCE((SELECT value FROM `@counter` WHERE {name}), 0) = {value}"))
+        Guard::Counter { value, .. } => {
+            let found = format!("SELECT value FROM `@counter` WHERE {}", is(&whose, "="));
+            return Look::Other(format!("COALESCE(({found}), 0) = {value}"));
         }
         Guard::Locks { ino, locks } => {
             // A list must not be empty.
-            let these = locks.iter().map(|lock| is(&lock_row(*ino, lock), "=")).chain(["0".to_owned()]);
-            let (these, count) = (joined(these, " OR "), locks.len());
-            Other(format!(
+            let these = locks.iter().map(|lock| is(&row(&Line::lock(*ino, lock)), "="));
+            let (these, count) = (joined(these.chain(["0".to_owned()]), " OR "), locks.len());
+            return Look::Other(format!(
                 "(EXISTS(SELECT 1 FROM `@node` WHERE ino = {ino}) AND (SELECT COUNT(*) = {count} AND \
                  COALESCE(SUM({these}), 0) = {count} FROM `@lock` WHERE ino = {ino}))"
-            ))
+            ));
         }
-        Guard::Rows { rows, .. } if rows.is_empty() => Other("1".to_owned()),
+        Guard::Rows { rows, .. } if rows.is_empty() => return Look::Other("1".to_owned()),
         Guard::Rows { ino, chunk, rows } => {
-            let is_row = |(nth, row)| {
-                let row = slice_row(*ino, *chunk, row);
+            let is_row = |(nth, slice)| {
+                let row = row(&Line::slice(*ino, *chunk, slice));
                 format!("nth = {nth} AND {}", is(row.get(2..).unwrap_or_default(), "<=>"))
             };
             let (these, count) = (joined((1..).zip(rows.iter()).map(is_row), " OR "), rows.len());
-            Other(format!(
+            return Look::Other(format!(
                 "(SELECT COUNT(*) FROM (SELECT ROW_NUMBER() OVER (ORDER BY seq) AS nth, pos, len, slice, slice_off, \
                  slice_size, data FROM `@slice` WHERE ino = {ino} AND chunk = {chunk}) AS oldest WHERE {these}) = {count}"
-            ))
+            ));
         }
         // Unless one at a time adds, there has to be room for what others add at this moment.
         Guard::Room { .. } => {
-            Other(format!("IF(@t, {}, {})", room(guard, ahead, false), room(guard, ahead, true)))
+            let [alone, beside] = [false, true].map(|others| room(guard, ahead, others));
+            return Look::Other(format!("IF(@t, {alone}, {beside})"));
         }
+    };
+    whose.extend(also);
+    if is_there {
+        return Look::There(table, whose);
     }
+    Look::Other(format!("NOT EXISTS(SELECT 1 FROM `@{table}` WHERE {})", is(&whose, "=")))
 }
 
 /// The condition that all of these hold. Rows of one table that are to be there are counted, so that there is one look for
@@ -84,9 +82,6 @@ pub(crate) fn all_hold<'g>(guards: impl Iterator<Item = &'g Guard>, ahead: Usage
             Look::There(table, row) => {
                 let columns = row.iter().map(|(column, _)| *column).collect();
                 rows.entry((table, columns)).or_default().insert(is(&row, "="));
-            }
-            Look::Absent(table, row) => {
-                conditions.insert(format!("NOT EXISTS(SELECT 1 FROM `@{table}` WHERE {})", is(&row, "=")));
             }
             Look::Other(condition) => drop(conditions.insert(condition)),
         }
@@ -116,8 +111,7 @@ pub(crate) fn room(guard: &Guard, ahead: Usage, others: bool) -> String {
     format!("(SELECT {inodes} AND {blocks} FROM `@usage`)")
 }
 
-/// Whether these may add more than others reckon with.
-pub(crate) fn adds_much(txns: &[Txn]) -> bool {
-    let most = most_added(txns);
+/// Whether this is more than others reckon with.
+pub(crate) fn adds_much(most: Usage) -> bool {
     most.inodes > MOST_INODES || most.blocks > MOST_BLOCKS
 }

@@ -2,14 +2,14 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `config` | the parameters of the URL |
-//! | `connect` | one connection and its settings; what the server is |
+//! | `config` | the parameters of the URL, and the settings of connections |
+//! | `connect` | one connection; what the server is |
 //! | `schema` | tables, their version |
 //! | `engine` | [`MysqlEngine`]: opening, `impl Engine`, warnings |
 //! | `script` | statements with conditions, sent as one request |
 //! | `commit` | a batch of transactions as one script, and the answer to it |
 //! | `guard` | guards as a condition |
-//! | `effect`, `body` | effects as statements: inodes and entries; what inodes have. The longer ones are in folder `statements` |
+//! | `effect` | effects as statements; the longer ones are in folder `statements` |
 //! | `read`, `scan` | one statement for a set of records or for a range |
 //! | `rows` | columns of rows, also as facts (crate `tables`) |
 //! | `sql` | values as SQL literals, and what statements are made of |
@@ -26,7 +26,6 @@
 //! locks of an inode are only changed under the lock on its row, entries under that on their directory's. Then rows of
 //! `shared`; one slot of `usage` is the last. So no two commits wait for each other in a circle.
 
-mod body;
 mod commit;
 mod config;
 mod connect;

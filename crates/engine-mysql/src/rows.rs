@@ -9,38 +9,23 @@ pub(crate) type Sets = Vec<Vec<Row>>;
 
 /// The columns of a row.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reader<'r> {
+pub(crate) struct Columns<'r> {
     numbers: &'r [Value],
     strings: &'r [Value],
 }
 
-impl<'r> Reader<'r> {
-    /// Each column by its place, whatever it holds.
-    pub(crate) fn new(row: &'r Row) -> Self {
-        Reader { numbers: row, strings: row }
-    }
-
-    /// What a number says, `None` for NULL.
-    pub(crate) fn optional(self, at: usize) -> Result<Option<u64>, Malformed> {
-        Ok(tables::Row::number(&self, at)?.map(|number| number as u64))
-    }
-
-    pub(crate) fn number(self, at: usize) -> Result<u64, Malformed> {
-        self.optional(at)?.ok_or(Malformed("a column is NULL that never is"))
-    }
-
-    pub(crate) fn bytes(self, at: usize) -> Result<&'r [u8], Malformed> {
-        text(self.strings, at)?.ok_or(Malformed("a column is NULL that never is"))
-    }
-}
-
 /// A row with so many numbers before its strings.
-pub(crate) fn fact(about: i16, row: &[Value], numbers: usize) -> Fact<Reader<'_>> {
+pub(crate) fn fact(about: i16, row: &[Value], numbers: usize) -> Fact<Columns<'_>> {
     let (numbers, strings) = row.split_at_checked(numbers).unwrap_or_default();
-    Fact { about, row: Reader { numbers, strings } }
+    Fact { about, row: Columns { numbers, strings } }
 }
 
-impl tables::Row for Reader<'_> {
+/// A row about nothing else: each column by its place, whatever it holds.
+pub(crate) fn plain(row: &Row) -> Fact<Columns<'_>> {
+    Fact { about: 0, row: Columns { numbers: row, strings: row } }
+}
+
+impl tables::Row for Columns<'_> {
     fn number(&self, at: usize) -> Result<Option<i64>, Malformed> {
         let Some(bytes) = text(self.numbers, at)? else { return Ok(None) };
         // One without a sign may reach beyond those with one.

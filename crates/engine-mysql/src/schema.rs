@@ -2,7 +2,7 @@
 
 use crate::connect::Connection;
 use crate::error::Fault;
-use crate::rows::Reader;
+use crate::rows::plain;
 use crate::script::PROCEDURE;
 
 /// The schema version this code reads and writes; `version` of table `layout`.
@@ -22,7 +22,7 @@ pub(crate) fn tables() -> impl Iterator<Item = &'static str> {
 pub(crate) fn version(conn: &mut Connection) -> Result<Option<Vec<u8>>, Fault> {
     const NO_SUCH_TABLE: u16 = 1146;
     match conn.rows("SELECT version FROM `@layout` WHERE id = 0") {
-        Ok(rows) => Ok(rows.first().map(|row| Reader::new(row).bytes(0)).transpose()?.map(Vec::from)),
+        Ok(rows) => Ok(rows.first().map(|row| plain(row).bytes(0).map(Vec::from)).transpose()?),
         Err(fault) if fault.code() == Some(NO_SUCH_TABLE) => Ok(None),
         Err(fault) => Err(fault),
     }

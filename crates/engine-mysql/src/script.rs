@@ -4,9 +4,9 @@
 //! where a guard does not hold, and else the number under which a transaction was committed before; `@t` says whether room
 //! is so tight that one at a time may add; `@x`, `@c` and `@h` are counts of which 0 says that there is nothing to do.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
-use crate::sql::list;
+use crate::sql::{fill, list};
 
 /// The transactions are to be applied.
 pub(crate) const HELD: &str = "@f = 0";
@@ -32,15 +32,31 @@ struct Step {
 #[derive(Debug, Default)]
 pub(crate) struct Script {
     steps: Vec<Step>,
+    /// What each step that is put now needs.
+    needs: Vec<&'static str>,
 }
 
 impl Script {
-    pub(crate) fn always(&mut self, sql: impl Into<String>) {
-        self.step(&[], sql);
+    pub(crate) fn put(&mut self, sql: impl Into<String>) {
+        self.steps.push(Step { needs: self.needs.clone(), sql: sql.into() });
     }
 
-    pub(crate) fn step(&mut self, needs: &[&'static str], sql: impl Into<String>) {
-        self.steps.push(Step { needs: needs.to_vec(), sql: sql.into() });
+    /// What is put by `put` needs this as well.
+    pub(crate) fn only_if(&mut self, need: &'static str, put: impl FnOnce(&mut Self)) {
+        self.needs.push(need);
+        put(self);
+        self.needs.pop();
+    }
+
+    /// Puts what [`statements`](crate::sql::statements) says.
+    pub(crate) fn run<T: Display>(&mut self, file: &'static str, values: &[T]) {
+        let (_, statements) = file.split_once("\n\n").unwrap_or_default();
+        for statement in statements.split_terminator(";\n") {
+            match statement.strip_prefix("IF ").and_then(|rest| rest.split_once(" THEN ")) {
+                Some((need, sql)) => self.only_if(need, |script| script.put(fill(sql, values))),
+                None => self.put(fill(statement, values)),
+            }
+        }
     }
 
     /// One anonymous block, as MariaDB takes it; one that fails has done nothing. What is rarely run is a string in it, which
@@ -89,18 +105,17 @@ mod tests {
     #[test]
     fn neighbours_share_their_condition_and_rare_statements_are_strings() {
         let mut script = Script::default();
-        script.always("A");
-        script.step(&[HELD], "B");
-        script.step(&[HELD], "C");
-        script.step(&[FAILED], "D x'00'");
-        script.step(&[HELD, "@h"], "E");
+        script.put("A");
+        script.only_if(HELD, |script| script.run("-- Says this.\n\nB?1;\nC;\n", &[7]));
+        script.only_if(FAILED, |script| script.put("D x'00'"));
+        script.only_if(HELD, |script| script.run("-- Says that.\n\nIF @h THEN E;\n", &[""]));
         let expected = "BEGIN NOT ATOMIC\nDECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;\nA;\n\
-                        IF @f = 0 THEN\nB;\nC;\nEND IF;\nIF @f IS NULL THEN\nEXECUTE IMMEDIATE 'D x''00''';\nEND IF;\n\
+                        IF @f = 0 THEN\nB7;\nC;\nEND IF;\nIF @f IS NULL THEN\nEXECUTE IMMEDIATE 'D x''00''';\nEND IF;\n\
                         IF @f = 0 AND @h THEN\nEXECUTE IMMEDIATE 'E';\nEND IF;\nEND";
         assert_eq!(script.block(), expected);
         assert_eq!(
             script.call(),
-            "CALL `@run3`('[[\"\",\"A\"], [\"@f = 0\",\"B\"], [\"@f = 0\",\"C\"], [\"@f IS NULL\",\"D x''00''\"], \
+            "CALL `@run3`('[[\"\",\"A\"], [\"@f = 0\",\"B7\"], [\"@f = 0\",\"C\"], [\"@f IS NULL\",\"D x''00''\"], \
              [\"@f = 0,@h\",\"E\"]]')"
         );
     }

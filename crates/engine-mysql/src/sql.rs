@@ -3,17 +3,10 @@
 
 use std::fmt::{Display, Write};
 
-use tables::values;
-use types::AclId;
+use tables::Line;
 
 /// Columns, and the literals that stand in them.
 pub(crate) type Row = Vec<(&'static str, String)>;
-
-/// A [`Row`], as `row!(ino = 7, name = bytes(b"a"))`.
-macro_rules! row {
-    ($($column:ident = $value:expr),*) => { $crate::sql::Row::from([$((stringify!($column), $value.to_string())),*]) };
-}
-pub(crate) use row;
 
 /// The statements of a file in folder `statements`; one that is not there does not compile. Below what the file says of
 /// itself, a semicolon at the end of a line ends a statement. One that begins with IF runs if that variable, which one before
@@ -25,7 +18,7 @@ macro_rules! statements {
 }
 pub(crate) use statements;
 
-/// A string of bytes.
+/// A string of bytes, or of characters: columns for those take the bytes for UTF-8.
 pub(crate) fn bytes(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut literal = String::with_capacity(bytes.len() * 2 + 3);
@@ -35,17 +28,18 @@ pub(crate) fn bytes(bytes: &[u8]) -> String {
     literal + "'"
 }
 
-/// A string of characters; the columns for them are utf8mb4.
-pub(crate) fn text(text: &str) -> String {
-    format!("_utf8mb4 {}", bytes(text.as_bytes()))
-}
-
 pub(crate) fn or_null<T: ToString>(value: Option<T>) -> String {
     value.map_or("NULL".to_owned(), |value| value.to_string())
 }
 
-pub(crate) fn acl(id: AclId) -> String {
-    or_null(values::acl(id).map(|id| bytes(&id)))
+/// What stands in the columns of a line, in their order.
+pub(crate) fn literals(line: &Line<'_>) -> Vec<String> {
+    let numbers = line.numbers.iter().map(|number| or_null(*number));
+    numbers.chain(line.strings.iter().map(|string| or_null(string.as_deref().map(bytes)))).collect()
+}
+
+pub(crate) fn row(line: &Line<'_>) -> Row {
+    line.columns().zip(literals(line)).collect()
 }
 
 /// The condition that each column has its value, by `=` or `<=>`.
@@ -56,15 +50,8 @@ pub(crate) fn is(row: &[(&str, String)], relation: &str) -> String {
 
 /// The text with these in the places of `?1`, `?2` and so on, of which there are at most nine.
 pub(crate) fn fill<T: Display>(text: &str, values: &[T]) -> String {
-    let mut pieces = text.split('?');
-    let mut filled = pieces.next().unwrap_or_default().to_owned();
-    for (place, rest) in pieces.filter_map(|piece| piece.split_at_checked(1)) {
-        let value = place.parse::<usize>().ok().and_then(|place| values.get(place.checked_sub(1)?));
-        // Writing to a string cannot fail.
-        let _ = value.map(|value| write!(filled, "{value}"));
-        filled.push_str(rest);
-    }
-    filled
+    let put = |text: String, (place, value): (u8, &T)| text.replace(&format!("?{place}"), &value.to_string());
+    (1..).zip(values).fold(text.to_owned(), put)
 }
 
 /// The items with commas between.
@@ -77,6 +64,7 @@ pub(crate) fn joined<T: Display>(items: impl IntoIterator<Item = T>, between: &s
     let mut text = String::new();
     for (index, item) in items.into_iter().enumerate() {
         let before = if index > 0 { between } else { "" };
+        // Writing to a string cannot fail.
         let _ = write!(text, "{before}{item}");
     }
     text
@@ -90,10 +78,15 @@ mod tests {
     fn values_are_literals() {
         assert_eq!(bytes(b""), "x''");
         assert_eq!(bytes(b"'\x00\xff"), "x'2700ff'");
-        assert_eq!(text("a"), "_utf8mb4 x'61'");
-        assert_eq!(acl(AclId::NONE), "NULL");
         assert_eq!(list([1, 2, 3]), "1, 2, 3");
-        assert_eq!(is(&row!(ino = 7, name = bytes(b"a")), "="), "ino = 7 AND name = x'61'");
         assert_eq!(fill("(?2, ?1) ?2", &["a", "b"]), "(b, a) b");
+        let (ino, id) = (types::Ino(7), types::AclId::from_bytes([9; 16]));
+        let key =
+            [meta::Want::Xattrs(ino), meta::Want::Acl(id)].map(|want| row(&tables::wanted(&want).unwrap()));
+        assert_eq!(is(&key.concat(), "="), format!("ino = 7 AND id = x'{}'", "09".repeat(16)));
+        let hole = types::Slice { pos: 1, len: 2, source: types::SliceSource::Hole };
+        let hole = Line::slice(ino, types::ChunkIndex(3), &hole);
+        assert_eq!(list(literals(&hole)), "7, 3, 1, 2, NULL, NULL, NULL, NULL");
+        assert!(row(&hole).ends_with(&[("data", "NULL".to_owned())]));
     }
 }

@@ -12,20 +12,22 @@
 //! missing for a while, which takes a transaction that failed at its very end.
 //!
 //! A gap is an error: when the connection is lost (what is at its other end next may be another server), when the
-//! records were wiped, when the server became read-only as after a failover, when the stream was not read for so long that rows may have been trimmed.
+//! records were wiped, when the server became read-only as after a failover, when the stream was not read for so long
+//! that rows may have been trimmed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meta::{Change, Changes, EngineError, Order, Seq, Touched};
-use pool::{Asked, Connect as _, Failed as _, poll};
+use meta::{Change, EngineError, Order, Seq, Touched};
+use pool::{Asked, Connect as _, Failed as _, LONGEST_GAP, Log, Tail};
 use types::SessionId;
 
-use crate::connect::{Connection, Connector};
+use crate::config::Config;
+use crate::connect::Connection;
 use crate::engine::KEPT_SECONDS;
 use crate::error::Fault;
-use crate::rows::Reader;
+use crate::rows::plain;
 
 /// From one look to the next.
 const PERIOD: Duration = Duration::from_millis(10);
@@ -33,21 +35,18 @@ const PERIOD: Duration = Duration::from_millis(10);
 const MISSING: Duration = Duration::from_millis(250);
 /// Rows of one look.
 const ROWS: usize = 4096;
-/// Rows are kept for [`KEPT_SECONDS`]; whoever looks again after this time has missed none.
-const PATIENCE: Duration = Duration::from_secs(KEPT_SECONDS * 2 / 3);
+const _: () = assert!(LONGEST_GAP.as_secs() < KEPT_SECONDS);
 
 #[derive(Debug)]
-pub(crate) struct Stream {
+pub(crate) struct Rows {
     conn: Connection,
     place: String,
     order: Arc<Order>,
     /// What the server said first: the epoch of the records, and whether it takes changes.
     was: Option<(u64, u64)>,
-    log: Numbers,
-    /// The first number is missing that [`Numbers::known`] is before, and since when.
-    missing: Option<(u64, Instant)>,
-    looked: Instant,
-    broken: bool,
+    numbers: Numbers,
+    /// Since when the same number is missing, if one is.
+    missing: Instant,
 }
 
 /// Which numbers of the log are accounted for.
@@ -57,8 +56,6 @@ struct Numbers {
     known: u64,
     /// Those beyond that were told.
     told: BTreeSet<u64>,
-    /// Those up to this one are there or never come.
-    settled: u64,
 }
 
 impl Numbers {
@@ -67,9 +64,8 @@ impl Numbers {
         id > self.known && self.told.insert(id)
     }
 
-    /// A look has shown all rows up to number `covered`; the look began after what `settled` says was found out.
-    fn looked(&mut self, covered: u64) {
-        let sure = self.settled.min(covered);
+    /// Up to number `sure` nothing comes any more.
+    fn pass(&mut self, sure: u64) {
         while let Some(&id) = self.told.first()
             && (id == self.known + 1 || id <= sure)
         {
@@ -80,129 +76,93 @@ impl Numbers {
     }
 }
 
-impl Stream {
-    /// A stream of what is committed from now on.
-    pub(crate) fn open(connector: &Connector, order: Arc<Order>) -> Result<Self, EngineError> {
-        let mut stream = Stream {
-            conn: connector.connect()?,
-            place: connector.place().to_owned(),
-            order,
-            was: None,
-            log: Numbers::default(),
-            missing: None,
-            looked: Instant::now(),
-            broken: false,
-        };
-        match stream.begin(connector.0.params.op_timeout) {
-            Ok(()) => Ok(stream),
-            Err(fault) => Err(fault.engine_error(&stream.place, Asked::Look)),
-        }
-    }
+/// A stream of what is committed from now on.
+pub(crate) fn open(config: &Config, order: Arc<Order>) -> Result<Tail<Rows>, EngineError> {
+    let (conn, place) = (config.connect()?, config.place.clone());
+    let (numbers, missing) = (Numbers::default(), Instant::now());
+    let mut rows = Rows { conn, place, order, was: None, numbers, missing };
+    let begun = rows.begin(config.params.op_timeout);
+    begun.map_err(|fault| fault.engine_error(&config.place, Asked::Look))?;
+    Ok(Tail::new(rows, PERIOD, Instant::now()))
+}
 
+impl Rows {
     fn begin(&mut self, patience: Duration) -> Result<(), Fault> {
         let deadline = Instant::now() + patience;
         // Who waits for the table keeps others waiting, too.
         self.conn.query("SET SESSION lock_wait_timeout = 1")?;
-        while !self.settle()? {
-            if Instant::now() >= deadline {
-                return Err(Fault::Malformed("a transaction on the log does not end"));
+        loop {
+            match self.settle()? {
+                Some(newest) => self.numbers.known = newest,
+                None if Instant::now() < deadline => continue,
+                None => return Err(Fault::Malformed("a transaction on the log does not end")),
             }
+            return self.read().map(drop);
         }
-        self.log.known = self.log.settled;
-        self.look().map(drop)
     }
 
     /// What became visible since the last look.
-    fn look(&mut self) -> Result<Vec<Change>, Fault> {
-        if self.looked.elapsed() > PATIENCE {
-            return Err(Fault::Malformed("changes were not read for so long that some may be forgotten"));
+    fn read(&mut self) -> Result<Vec<Change>, Fault> {
+        let Numbers { known, told } = &self.numbers;
+        let known = *known;
+        let mut sure = 0;
+        if !told.is_empty() && self.missing.elapsed() >= MISSING {
+            sure = self.settle()?.unwrap_or(0);
+            self.missing = Instant::now();
         }
-        let known = self.log.known;
         // One statement, so that all is of one moment.
         let rows = self.conn.rows(&format!(
             "SELECT 0, epoch, @@GLOBAL.read_only, NULL, NULL FROM `@layout` UNION ALL \
              (SELECT id, NULL, NULL, op_id, touched FROM `@log` WHERE id > {known} ORDER BY id LIMIT {ROWS})"
         ))?;
-        self.looked = Instant::now();
-        let mut changes = Vec::new();
-        let mut now = None;
+        let (mut changes, mut now) = (Vec::new(), None);
         let mut last = 0;
-        for row in rows.iter().map(Reader::new) {
+        for row in rows.iter().map(plain) {
             let id = row.number(0)?;
+            last = last.max(id);
             if id == 0 {
                 now = Some((row.number(1)?, row.number(2)?));
-                continue;
-            }
-            last = last.max(id);
-            if self.log.tell(id) {
-                changes.push(change(id, row)?);
+            } else if self.numbers.tell(id) {
+                let op_id = row.bytes(3)?.try_into().map(u128::from_be_bytes);
+                let op_id = op_id.map_err(|_| Fault::Malformed("an operation's id has not 16 bytes"))?;
+                let touched = Touched::decode(row.bytes(4)?);
+                let touched = touched.ok_or(Fault::Malformed("what an operation touched is unreadable"))?;
+                changes.push(Change { seq: Seq(id), by: SessionId((op_id >> 64) as u64), touched });
             }
         }
         let now = now.ok_or(Fault::Malformed("the tables say nothing of themselves"))?;
         if *self.was.get_or_insert(now) != now {
             return Err(Fault::Malformed("the records were removed, or another server took over"));
         }
-        self.log.looked(if rows.len() > ROWS { last } else { u64::MAX });
-        changes.sort_unstable_by_key(|change| change.seq);
+        // Behind the last of many there may be more rows.
+        self.numbers.pass(if rows.len() > ROWS { sure.min(last) } else { sure });
+        if self.numbers.told.is_empty() || self.numbers.known != known {
+            self.missing = Instant::now();
+        }
         Ok(changes)
     }
 
-    /// Finds out up to which number all that is not there never comes; `false` if a transaction under way did not end.
-    fn settle(&mut self) -> Result<bool, Fault> {
+    /// Up to which number all that is not there never comes; `None` if a transaction under way did not end.
+    fn settle(&mut self) -> Result<Option<u64>, Fault> {
         const LOCK_WAIT_TIMEOUT: u16 = 1205;
         match self.conn.query("LOCK TABLES `@log` READ") {
-            Err(fault) if fault.code() == Some(LOCK_WAIT_TIMEOUT) => return Ok(false),
+            Err(fault) if fault.code() == Some(LOCK_WAIT_TIMEOUT) => return Ok(None),
             locked => locked?,
         };
         let newest = self.conn.row("SELECT COALESCE(MAX(id), 0) FROM `@log`")?;
         self.conn.query("UNLOCK TABLES")?;
-        self.log.settled = Reader::new(&newest).number(0)?;
-        Ok(true)
-    }
-
-    /// Looks, and asks for what is missing for long.
-    fn step(&mut self) -> Result<Vec<Change>, Fault> {
-        let changes = self.look()?;
-        self.missing = match self.missing {
-            _ if self.log.told.is_empty() => None,
-            Some((known, since)) if known == self.log.known => {
-                if since.elapsed() < MISSING {
-                    Some((known, since))
-                } else {
-                    self.settle()?;
-                    None
-                }
-            }
-            _ => Some((self.log.known, Instant::now())),
-        };
-        Ok(changes)
+        Ok(Some(plain(&newest).number(0)?))
     }
 }
 
-impl Changes for Stream {
-    fn next(&mut self, wait: Duration) -> Result<Vec<Change>, EngineError> {
-        let changes = poll(wait, PERIOD, || {
-            if self.broken {
-                return Err(EngineError::permanent(format!("{}: changes were missed", self.place)));
-            }
-            self.step().map_err(|fault| {
-                self.broken = true;
-                fault.engine_error(&self.place, Asked::Look)
-            })
-        })?;
-        if let Some(last) = changes.last() {
-            self.order.heard(last.seq);
-        }
-        Ok(changes)
+impl Log for Rows {
+    fn look(&mut self) -> Result<Vec<Change>, EngineError> {
+        self.read().map_err(|fault| fault.engine_error(&self.place, Asked::Look))
     }
-}
 
-fn change(id: u64, row: Reader<'_>) -> Result<Change, Fault> {
-    let op_id = row.bytes(3)?.try_into().map(u128::from_be_bytes);
-    let op_id = op_id.map_err(|_| Fault::Malformed("an operation's id has not 16 bytes"))?;
-    let touched = Touched::decode(row.bytes(4)?);
-    let touched = touched.ok_or(Fault::Malformed("what an operation touched is unreadable"))?;
-    Ok(Change { seq: Seq(id), by: SessionId((op_id >> 64) as u64), touched })
+    fn order(&self) -> &Order {
+        &self.order
+    }
 }
 
 #[cfg(test)]
@@ -211,18 +171,17 @@ mod tests {
 
     #[test]
     fn a_number_that_shows_late_is_told_and_one_that_never_comes_is_passed() {
-        let mut log = Numbers { known: 10, ..Numbers::default() };
-        assert!(log.tell(11) && log.tell(13));
-        log.looked(u64::MAX);
-        assert_eq!((log.known, log.told.len()), (11, 1));
-        assert!(!log.tell(11) && !log.tell(13) && log.tell(12));
-        log.looked(u64::MAX);
-        assert_eq!((log.known, log.told.len()), (13, 0));
-        assert!(log.tell(16) && log.tell(20));
-        log.settled = 18;
-        log.looked(17);
-        assert_eq!((log.known, log.told.len()), (17, 1), "of 18 nothing was seen yet");
-        log.looked(u64::MAX);
-        assert_eq!((log.known, log.told.len()), (18, 1));
+        let mut numbers = Numbers { known: 10, ..Numbers::default() };
+        assert!(numbers.tell(11) && numbers.tell(13));
+        numbers.pass(0);
+        assert_eq!((numbers.known, numbers.told.len()), (11, 1));
+        assert!(!numbers.tell(11) && !numbers.tell(13) && numbers.tell(12));
+        numbers.pass(0);
+        assert_eq!((numbers.known, numbers.told.len()), (13, 0));
+        assert!(numbers.tell(16) && numbers.tell(20));
+        numbers.pass(17);
+        assert_eq!((numbers.known, numbers.told.len()), (17, 1), "of 18 nothing was seen yet");
+        numbers.pass(18);
+        assert_eq!((numbers.known, numbers.told.len()), (18, 1));
     }
 }

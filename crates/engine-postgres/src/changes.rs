@@ -8,8 +8,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meta::{Change, Changes, EngineError, Seq, Touched};
-use pool::{Asked, Connect, Failed, poll};
+use meta::{Change, EngineError, Order, Seq, Touched};
+use pool::{Asked, Connect, Failed, Log, Tail};
 use types::SessionId;
 
 use crate::connection::{Connection, get};
@@ -18,9 +18,6 @@ use crate::error::Failure;
 
 /// How often the log is looked at while somebody waits.
 const PAUSE: Duration = Duration::from_millis(10);
-
-/// A row is kept for five minutes; who looks less often than this may have missed one.
-const LONGEST_GAP: Duration = Duration::from_secs(120);
 
 const LOOK: &str = "WITH now AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot), \
                     news AS (SELECT l.seq, l.session, l.touched FROM @log l \
@@ -33,30 +30,26 @@ const LOOK: &str = "WITH now AS MATERIALIZED (SELECT pg_current_snapshot() AS sn
 
 /// A position in the log, and the connection that reads on from it.
 #[derive(Debug)]
-pub(crate) struct LogChanges {
+pub(crate) struct Position {
     shared: Arc<Shared>,
     connection: Connection,
     look: String,
     /// What the last look saw.
     snapshot: String,
-    looked: Instant,
 }
 
-impl LogChanges {
-    /// All changes that are committed from now on.
-    pub(crate) fn new(shared: &Arc<Shared>) -> Result<Self, EngineError> {
-        let mut connection = shared.pool.connector().connect()?;
-        let looked = Instant::now();
-        let snapshot = connection.texts("SELECT pg_current_snapshot()::text");
-        let [snapshot] = snapshot.map_err(|failure| failure.engine_error(shared.place(), Asked::Look))?;
-        Ok(LogChanges { shared: shared.clone(), connection, look: shared.names.text(LOOK), snapshot, looked })
-    }
+/// All changes that are committed from now on.
+pub(crate) fn open(shared: &Arc<Shared>) -> Result<Tail<Position>, EngineError> {
+    let mut connection = shared.pool.connector().connect()?;
+    let looked = Instant::now();
+    let snapshot = connection.texts("SELECT pg_current_snapshot()::text");
+    let [snapshot] = snapshot.map_err(|failure| failure.engine_error(shared.place(), Asked::Look))?;
+    let position = Position { shared: shared.clone(), connection, look: shared.names.text(LOOK), snapshot };
+    Ok(Tail::new(position, PAUSE, looked))
+}
 
+impl Log for Position {
     fn look(&mut self) -> Result<Vec<Change>, EngineError> {
-        if self.looked.elapsed() > LONGEST_GAP {
-            return Err(EngineError::permanent("changes may have been forgotten before they were asked for"));
-        }
-        let looked = Instant::now();
         let failed = |failure: Failure| failure.engine_error(self.shared.place(), Asked::Look);
         let rows = self.connection.query(&self.look, &[&self.snapshot]).map_err(failed)?;
         let mut news = Vec::with_capacity(rows.len());
@@ -70,16 +63,10 @@ impl LogChanges {
             };
             news.push(Change { seq: Seq(seq as u64), by, touched });
         }
-        self.looked = looked;
-        if let Some(last) = news.last() {
-            self.shared.order.heard(last.seq);
-        }
         Ok(news)
     }
-}
 
-impl Changes for LogChanges {
-    fn next(&mut self, wait: Duration) -> Result<Vec<Change>, EngineError> {
-        poll(wait, PAUSE, || self.look())
+    fn order(&self) -> &Order {
+        &self.shared.order
     }
 }

@@ -1,7 +1,7 @@
 //! Arguments of the functions on the server: rows as an array for each column, and texts that guards compare.
 
 use meta::Lock;
-use tables::values;
+use tables::{Line, values};
 use tokio_postgres::types::ToSql;
 use types::{AclId, Slice};
 
@@ -24,6 +24,14 @@ impl<const NUMBERS: usize, const STRINGS: usize> Rows<NUMBERS, STRINGS> {
         for column in &mut self.strings {
             column.push(strings.next().and_then(|string| string.map(<[u8]>::to_vec)));
         }
+    }
+
+    /// Adds a row that begins with these numbers.
+    pub(crate) fn line(&mut self, first: &[i64], line: &Line<'_>) {
+        let numbers = line.numbers.iter().map(|number| number.map(int));
+        let numbers: Vec<_> = first.iter().copied().map(Some).chain(numbers).collect();
+        let strings: Vec<_> = line.strings.iter().map(Option::as_deref).collect();
+        self.push(&numbers, &strings);
     }
 
     pub(crate) fn args(&self) -> impl Iterator<Item = &(dyn ToSql + Sync)> {

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use meta::{Effect, EngineError, Facts, Guard, Node, Outcome, Seq, Txn, runs};
-use pool::{Asked, in_parts};
+use meta::{EngineError, Facts, Guard, Node, Outcome, Seq, Txn, runs};
+use pool::{Asked, in_halves, in_parts};
 use tables::Found;
 use tokio_postgres::Row;
 use types::Ino;
@@ -15,6 +15,9 @@ use crate::read::fact;
 
 /// The most transactions that one call of the server is asked for.
 const LONGEST_RUN: usize = 1024;
+
+/// After so many transactions of its own, a handle has a commit remove some that are old.
+const TRIM_EVERY: u64 = 64;
 
 /// Commits each transaction by itself, in order: a call for each run, as a rule one.
 pub(crate) fn commit(shared: &Shared, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
@@ -40,29 +43,26 @@ fn claim(shared: &Shared, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, Engi
     })
 }
 
+/// By one call, or where the server wants a run in parts, by one for each half.
 fn commit_run(shared: &Shared, run: &[Txn], label: Seq) -> Result<Vec<Outcome>, EngineError> {
-    // Nothing where the server wants a run in parts, and a single transaction with care.
-    let commit = |gathered: &Gathered| {
-        shared.pool.request(Asked::Change, |connection| {
-            match connection.call(&shared.sql.functions, &shared.sql.commit, &gathered.args()) {
-                Err(failure) if failure.wants_parts() && !gathered.head.careful => Ok(None),
-                rows => outcomes(&rows?, run, label).map(Some),
-            }
-        })
-    };
-    let mut gathered = Gathered::new(run, false);
-    gathered.head.trim = shared.is_time_to_trim(run.len());
-    if run.len() == 1 || gathered.head.layers == 1 {
-        if let Some(outcomes) = commit(&gathered)? {
-            return Ok(outcomes);
+    in_halves(run, &mut |part| {
+        // Nothing where the server wants a run in parts, and a single transaction with care.
+        let commit = |gathered: &Gathered| {
+            shared.pool.request(Asked::Change, |connection| {
+                match connection.call(&shared.sql.functions, &shared.sql.commit, &gathered.args()) {
+                    Err(failure) if failure.wants_parts() && !gathered.head.careful => Ok(None),
+                    rows => outcomes(&rows?, part, label).map(Some),
+                }
+            })
+        };
+        let mut gathered = Gathered::new(part, false);
+        gathered.head.trim = shared.turns.has_come(part.len(), TRIM_EVERY);
+        if part.len() > 1 {
+            return if gathered.head.layers == 1 { commit(&gathered) } else { Ok(None) };
         }
-        if run.len() == 1 {
-            let done = commit(&Gathered::new(run, true))?;
-            return done.ok_or_else(|| EngineError::permanent("the server wants less than one transaction"));
-        }
-    }
-    // The halves, and of those that are not wanted either the halves again.
-    in_parts(run.chunks(run.len().div_ceil(2)), |half| commit_run(shared, half, label))
+        let done = commit(&gathered)?;
+        done.map_or_else(|| commit(&Gathered::new(part, true)), |done| Ok(Some(done)))
+    })
 }
 
 fn outcomes(rows: &[Row], run: &[Txn], label: Seq) -> Result<Vec<Outcome>, Failure> {
@@ -113,17 +113,8 @@ fn outcomes(rows: &[Row], run: &[Txn], label: Seq) -> Result<Vec<Outcome>, Failu
 
 /// The inodes that `txn` changed, as it left them: `left` holds those that were there before and still are.
 fn changed_nodes(txn: &Txn, left: &HashMap<Ino, Node>) -> Vec<Node> {
-    let mut others: HashMap<Ino, Option<Node>> = HashMap::new();
-    for effect in &txn.effects {
-        match effect {
-            Effect::PutNode(node) => drop(others.insert(node.ino, Some(*node))),
-            Effect::DropNode { ino } => drop(others.insert(*ino, None)),
-            _ => {
-                let made = effect.changed_node().and_then(|ino| others.get_mut(&ino)?.as_mut());
-                made.map(|node| effect.apply_to(node));
-            }
-        }
-    }
+    let mut others = HashMap::new();
+    tables::follow(&mut others, txn);
     let node = |ino| others.get(&ino).copied().unwrap_or_else(|| left.get(&ino).copied());
     txn.changed_nodes().into_iter().filter_map(node).collect()
 }

@@ -1,20 +1,17 @@
 //! The engine: opening it, and what it is asked for.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use meta::{Changes, Engine, EngineError, Facts, Order, Outcome, Page, Scan, Txn, Want};
-use pool::{Asked, Connect, OpenError, Pool, Url, check_version};
+use pool::{Asked, Connect, OpenError, Pool, Turns, Url, ensure_version};
 use tables::Found;
 
-use crate::changes::LogChanges;
-use crate::commit;
 use crate::config::Target;
 use crate::error::Failure;
 use crate::gather::Gathered;
 use crate::read::fact;
 use crate::schema::{Names, VERSION};
-use crate::{read, scan};
+use crate::{changes, commit, read, scan};
 
 /// A volume's metadata in a PostgreSQL database.
 #[derive(Debug)]
@@ -28,8 +25,8 @@ pub(crate) struct Shared {
     pub(crate) order: Order,
     pub(crate) names: Names,
     pub(crate) sql: Sql,
-    /// Transactions that were sent.
-    sent: AtomicU64,
+    /// Of trimming the log.
+    pub(crate) turns: Turns,
 }
 
 /// The statements that are sent most, and the functions they call.
@@ -68,11 +65,13 @@ impl PostgresEngine {
             return refuse(format!("the database's encoding is {encoding}: make one with ENCODING 'UTF8'"));
         }
         let place = format!("at {name} with table_prefix={}", params.table_prefix);
-        let found = || pool.request(Asked::Look, |connection| names.version(connection));
-        if check_version(found()?.as_deref().map(str::as_bytes), VERSION, &place, create)? {
-            pool.request(Asked::Look, |connection| names.make(connection, schema.as_deref()))?;
-            check_version(found()?.as_deref().map(str::as_bytes), VERSION, &place, false)?;
-        }
+        let version = || {
+            let version = pool.request(Asked::Look, |connection| names.version(connection))?;
+            Ok(version.map(String::into_bytes))
+        };
+        ensure_version(VERSION, &place, create, version, || {
+            pool.request(Asked::Look, |connection| names.make(connection, schema.as_deref()))
+        })?;
         let args: Vec<String> = (1..=Gathered::default().args().len()).map(|n| format!("${n}")).collect();
         let call = |function: &str| names.text(&format!("SELECT fact, numbers, bytes FROM {function}"));
         let sql = Sql {
@@ -82,7 +81,7 @@ impl PostgresEngine {
             read: call("@read#($1, $2, $3, $4)"),
         };
         Ok(PostgresEngine {
-            shared: Arc::new(Shared { pool, order: Order::default(), names, sql, sent: AtomicU64::new(0) }),
+            shared: Arc::new(Shared { pool, order: Order::default(), names, sql, turns: Turns::default() }),
         })
     }
 
@@ -123,12 +122,6 @@ impl Shared {
     /// The database, for messages.
     pub(crate) fn place(&self) -> &str {
         self.pool.connector().place()
-    }
-
-    /// Whether a commit of so many transactions is to remove some that are old: one does in every 64.
-    pub(crate) fn is_time_to_trim(&self, txns: usize) -> bool {
-        let before = self.sent.fetch_add(txns as u64, Ordering::Relaxed);
-        before / 64 != (before + txns as u64) / 64
     }
 }
 
@@ -181,6 +174,6 @@ impl Engine for PostgresEngine {
     }
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
-        Ok(Some(Box::new(LogChanges::new(&self.shared)?)))
+        Ok(Some(Box::new(changes::open(&self.shared)?)))
     }
 }

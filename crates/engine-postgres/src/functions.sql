@@ -213,7 +213,8 @@ DO $d$ BEGIN
 EXCEPTION WHEN duplicate_object THEN NULL;
 END $d$;
 
--- The rarer effects of one layer, each kind in one statement.
+-- The rarer effects of one layer, each kind in one statement. From 4 on the kind is that of the fact that a row is (see the
+-- crate tables), and 100 more where rows are removed.
 CREATE OR REPLACE FUNCTION @rest#(p @args#, p_live bigint[])
 RETURNS void LANGUAGE plpgsql AS $f$
 DECLARE
@@ -255,47 +256,47 @@ BEGIN
             v_sizes := v_sizes || v_more_sizes;
         END LOOP;
     END IF;
-    IF v_kinds && '{4}' THEN -- rows are appended
+    IF v_kinds && '{6}' THEN -- rows are appended
         INSERT INTO @slice (ino, chunk, seq, pos, len, data, slice, slice_off, slice_size)
         SELECT e.a, e.b, row_number() OVER (PARTITION BY e.a, e.b ORDER BY e.i)
                          + coalesce((SELECT max(r.seq) FROM @slice r WHERE r.ino = e.a AND r.chunk = e.b), 0),
                e.c, e.d, e.x, e.e, e.f, e.g
         FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c, p.r_d, p.r_e, p.r_f, p.r_g, p.r_x) WITH ORDINALITY
              e (t, what, a, b, c, d, e, f, g, x, i)
-        WHERE e.t = ANY (p_live) AND e.what = 4 AND EXISTS (SELECT FROM @node n WHERE n.ino = e.a);
+        WHERE e.t = ANY (p_live) AND e.what = 6 AND EXISTS (SELECT FROM @node n WHERE n.ino = e.a);
     END IF;
     IF v_slices IS NOT NULL THEN
         PERFORM @release#(v_slices, v_sizes);
     END IF;
-    IF v_kinds && '{5}' THEN -- one more row refers to a slice
+    IF v_kinds && '{16}' THEN -- one more row refers to a slice
         INSERT INTO @shared AS r (slice, extra)
         SELECT e.a, count(*) FROM unnest(p.r_t, p.r_what, p.r_a) e (t, what, a)
-        WHERE e.t = ANY (p_live) AND e.what = 5 GROUP BY e.a ORDER BY e.a
+        WHERE e.t = ANY (p_live) AND e.what = 16 GROUP BY e.a ORDER BY e.a
         ON CONFLICT (slice) DO UPDATE SET extra = r.extra + excluded.extra;
     END IF;
-    IF v_kinds && '{6}' THEN -- garbage is swept
+    IF v_kinds && '{115}' THEN -- garbage is swept
         DELETE FROM @garbage r USING unnest(p.r_t, p.r_what, p.r_a) e (t, what, a)
-        WHERE e.t = ANY (p_live) AND e.what = 6 AND r.slice = e.a;
+        WHERE e.t = ANY (p_live) AND e.what = 115 AND r.slice = e.a;
     END IF;
-    IF v_kinds && '{7}' THEN -- attributes are set
+    IF v_kinds && '{4}' THEN -- attributes are set
         INSERT INTO @xattr (ino, name, value)
         SELECT e.a, e.x, e.y FROM unnest(p.r_t, p.r_what, p.r_a, p.r_x, p.r_y) e (t, what, a, x, y)
-        WHERE e.t = ANY (p_live) AND e.what = 7 AND EXISTS (SELECT FROM @node n WHERE n.ino = e.a)
+        WHERE e.t = ANY (p_live) AND e.what = 4 AND EXISTS (SELECT FROM @node n WHERE n.ino = e.a)
         ON CONFLICT (ino, name) DO UPDATE SET value = excluded.value;
     END IF;
-    IF v_kinds && '{8}' THEN -- attributes are removed
+    IF v_kinds && '{104}' THEN -- attributes are removed
         DELETE FROM @xattr r USING unnest(p.r_t, p.r_what, p.r_a, p.r_x) e (t, what, a, x)
-        WHERE e.t = ANY (p_live) AND e.what = 8 AND r.ino = e.a AND r.name = e.x;
+        WHERE e.t = ANY (p_live) AND e.what = 104 AND r.ino = e.a AND r.name = e.x;
     END IF;
-    IF v_kinds && '{9}' THEN -- an inode is a symlink
+    IF v_kinds && '{5}' THEN -- an inode is a symlink
         INSERT INTO @symlink (ino, target)
         SELECT e.a, e.x FROM unnest(p.r_t, p.r_what, p.r_a, p.r_x) e (t, what, a, x)
-        WHERE e.t = ANY (p_live) AND e.what = 9 AND EXISTS (SELECT FROM @node n WHERE n.ino = e.a)
+        WHERE e.t = ANY (p_live) AND e.what = 5 AND EXISTS (SELECT FROM @node n WHERE n.ino = e.a)
         ON CONFLICT (ino) DO UPDATE SET target = excluded.target;
     END IF;
-    IF v_kinds && '{10}' THEN -- the locks of an inode are those of kind 11
+    IF v_kinds && '{111}' THEN -- the locks of an inode are those of kind 11
         DELETE FROM @lock r USING unnest(p.r_t, p.r_what, p.r_a) e (t, what, a)
-        WHERE e.t = ANY (p_live) AND e.what = 10 AND r.ino = e.a;
+        WHERE e.t = ANY (p_live) AND e.what = 111 AND r.ino = e.a;
         INSERT INTO @lock (ino, first, last, session, owner, kind, exclusive, pid)
         SELECT e.a, e.b, e.c, e.d, e.e, e.f, e.g, e.h
         FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c, p.r_d, p.r_e, p.r_f, p.r_g, p.r_h) e (t, what, a, b, c, d, e, f, g, h)
@@ -310,44 +311,44 @@ BEGIN
         ON CONFLICT (session, owner, kind) DO UPDATE
         SET (ino, first, last, exclusive, pid) = (excluded.ino, excluded.first, excluded.last, excluded.exclusive, excluded.pid);
     END IF;
-    IF v_kinds && '{13}' THEN -- and no longer
+    IF v_kinds && '{112}' THEN -- and no longer
         DELETE FROM @lock_wait r USING unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c) e (t, what, a, b, c)
-        WHERE e.t = ANY (p_live) AND e.what = 13 AND r.session = e.a AND r.owner = e.b AND r.kind = e.c;
+        WHERE e.t = ANY (p_live) AND e.what = 112 AND r.session = e.a AND r.owner = e.b AND r.kind = e.c;
     END IF;
-    IF v_kinds && '{14}' THEN -- an ACL is stored
+    IF v_kinds && '{7}' THEN -- an ACL is stored
         INSERT INTO @acl (id, text)
         SELECT DISTINCT ON (e.x) e.x, convert_from(e.y, 'UTF8')
         FROM unnest(p.r_t, p.r_what, p.r_x, p.r_y) WITH ORDINALITY e (t, what, x, y, i)
-        WHERE e.t = ANY (p_live) AND e.what = 14 ORDER BY e.x, e.i
+        WHERE e.t = ANY (p_live) AND e.what = 7 ORDER BY e.x, e.i
         ON CONFLICT DO NOTHING;
     END IF;
-    IF v_kinds && '{15,16}' THEN -- orphans
+    IF v_kinds && '{14,114}' THEN -- orphans
         INSERT INTO @orphan (session, ino)
         SELECT e.a, e.b FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b) e (t, what, a, b)
-        WHERE e.t = ANY (p_live) AND e.what = 15 ORDER BY e.a, e.b
+        WHERE e.t = ANY (p_live) AND e.what = 14 ORDER BY e.a, e.b
         ON CONFLICT DO NOTHING;
         DELETE FROM @orphan r USING unnest(p.r_t, p.r_what, p.r_a, p.r_b) e (t, what, a, b)
-        WHERE e.t = ANY (p_live) AND e.what = 16 AND r.session = e.a AND r.ino = e.b;
+        WHERE e.t = ANY (p_live) AND e.what = 114 AND r.session = e.a AND r.ino = e.b;
     END IF;
-    IF v_kinds && '{17,18}' THEN -- sessions
+    IF v_kinds && '{13,113}' THEN -- sessions
         INSERT INTO @session (id, pid, since, heartbeat, host, mountpoint)
         SELECT e.a, e.b, e.c, e.d, convert_from(e.x, 'UTF8'), convert_from(e.y, 'UTF8')
         FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c, p.r_d, p.r_x, p.r_y) e (t, what, a, b, c, d, x, y)
-        WHERE e.t = ANY (p_live) AND e.what = 17 ORDER BY e.a
+        WHERE e.t = ANY (p_live) AND e.what = 13 ORDER BY e.a
         ON CONFLICT (id) DO UPDATE SET (pid, since, heartbeat, host, mountpoint)
             = (excluded.pid, excluded.since, excluded.heartbeat, excluded.host, excluded.mountpoint);
         DELETE FROM @session r USING unnest(p.r_t, p.r_what, p.r_a) e (t, what, a)
-        WHERE e.t = ANY (p_live) AND e.what = 18 AND r.id = e.a;
+        WHERE e.t = ANY (p_live) AND e.what = 113 AND r.id = e.a;
     END IF;
-    IF v_kinds && '{19}' THEN -- settings
+    IF v_kinds && '{8}' THEN -- settings
         INSERT INTO @setting (name, value)
         SELECT convert_from(e.x, 'UTF8'), convert_from(e.y, 'UTF8')
-        FROM unnest(p.r_t, p.r_what, p.r_x, p.r_y) e (t, what, x, y) WHERE e.t = ANY (p_live) AND e.what = 19
+        FROM unnest(p.r_t, p.r_what, p.r_x, p.r_y) e (t, what, x, y) WHERE e.t = ANY (p_live) AND e.what = 8
         ON CONFLICT (name) DO UPDATE SET value = excluded.value;
     END IF;
-    IF v_kinds && '{20}' THEN -- counters
+    IF v_kinds && '{9}' THEN -- counters
         UPDATE @counter r SET value = e.a FROM unnest(p.r_t, p.r_what, p.r_a, p.r_x) e (t, what, a, x)
-        WHERE e.t = ANY (p_live) AND e.what = 20 AND r.name = convert_from(e.x, 'UTF8');
+        WHERE e.t = ANY (p_live) AND e.what = 9 AND r.name = convert_from(e.x, 'UTF8');
     END IF;
 END $f$;
 
@@ -552,14 +553,14 @@ BEGIN
             END IF;
             IF p.r_t <> '{}' THEN
                 PERFORM @rest#(p, v_live);
-                IF p.r_what && '{21}' AND EXISTS (
-                    SELECT FROM unnest(p.r_t, p.r_what) e (t, what) WHERE e.what = 21 AND e.t = ANY (v_live))
+                IF p.r_what && '{10}' AND EXISTS (
+                    SELECT FROM unnest(p.r_t, p.r_what) e (t, what) WHERE e.what = 10 AND e.t = ANY (v_live))
                 THEN -- the usage is corrected, not below none
                     PERFORM FROM @usage r ORDER BY r.part FOR NO KEY UPDATE;
                     SELECT greatest(e.a, - (sum(r.inodes) + v_inodes)) + v_inodes AS inodes,
                            greatest(e.b, - (sum(r.blocks) + v_blocks)) + v_blocks AS blocks INTO v_all
                     FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b) e (t, what, a, b), @usage r
-                    WHERE e.what = 21 AND e.t = ANY (v_live) GROUP BY e.a, e.b;
+                    WHERE e.what = 10 AND e.t = ANY (v_live) GROUP BY e.a, e.b;
                     v_inodes := v_all.inodes;
                     v_blocks := v_all.blocks;
                 END IF;

@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, HashSet};
 
 use meta::{Effect, Guard, Touched, Txn, Usage, Want, ahead_of_room};
-use tables::{Change, Size, values};
+use tables::{Change, Line, Size};
 use tokio_postgres::types::ToSql;
-use types::{ChunkIndex, Ino, Slice, Time};
+use types::{Ino, Time};
 
 use crate::columns::{Rows, acl, locks_text, rows_text};
 use crate::read::int;
@@ -178,9 +178,7 @@ impl Gathered {
                 self.drops.push(&[t, int(ino.0)], &[]);
             }
             for node in &layer.puts {
-                let numbers = [&[t], &values::node(node).map(int)[..]].concat();
-                let (access, default) = (acl(node.access_acl), acl(node.default_acl));
-                self.puts.push(&numbers, &[access.as_deref(), default.as_deref()]);
+                self.puts.line(&[t], &Line::node(node));
             }
             for (ino, change) in layer.changes {
                 self.head.merged |= change.size != Size::Kept || !self.changed.insert(ino);
@@ -223,70 +221,30 @@ impl Gathered {
     fn other(&mut self, t: i64, effect: &Effect) {
         let rest = &mut self.rest;
         match effect {
-            Effect::PutEdge { parent, name, ino, kind } => {
-                let numbers = [t, int(parent.0), int(ino.0), int(kind.to_dtype())];
-                self.names.push(&numbers, &[Some(name.as_bytes())]);
-            }
-            Effect::DropEdge { parent, name } => {
-                self.unnames.push(&[t, int(parent.0)], &[Some(name.as_bytes())]);
+            Effect::PutEdge { .. } => tables::put(effect).iter().for_each(|line| self.names.line(&[t], line)),
+            Effect::DropEdge { .. } => {
+                tables::removed(effect).iter().for_each(|key| self.unnames.line(&[t], key));
             }
             Effect::DropSlices { ino, from, to } => {
                 // No chunk lies beyond i64::MAX.
                 rest.push(&[t, 1, int(ino.0), bound(from.0), bound(to.0)], &[]);
             }
-            Effect::ReplaceRows { ino, chunk, count, rows } => {
+            Effect::ReplaceRows { ino, chunk, count, .. } => {
                 rest.push(&[t, 2, int(ino.0), int(chunk.0), int(*count)], &[]);
-                rows.iter().for_each(|row| slice(rest, [t, 3], *ino, *chunk, row));
+                tables::put(effect).iter().for_each(|line| rest.line(&[t, 3], line));
             }
-            Effect::AppendSlice { ino, chunk, slice: row } => slice(rest, [t, 4], *ino, *chunk, row),
-            Effect::Share { slice } => rest.push(&[t, 5, int(slice.0)], &[]),
-            Effect::DropGarbage { slice } => rest.push(&[t, 6, int(slice.0)], &[]),
-            Effect::PutXattr { ino, name, value } => {
-                rest.push(&[t, 7, int(ino.0)], &[Some(name.as_bytes()), Some(value)]);
-            }
-            Effect::DropXattr { ino, name } => rest.push(&[t, 8, int(ino.0)], &[Some(name.as_bytes())]),
-            Effect::PutSymlink { ino, target } => rest.push(&[t, 9, int(ino.0)], &[Some(target)]),
-            Effect::PutLocks { ino, locks } => {
-                rest.push(&[t, 10, int(ino.0)], &[]);
-                for lock in locks.iter() {
-                    rest.push(&[&[t, 11, int(ino.0)], &values::lock(lock).map(int)[..]].concat(), &[]);
+            Effect::AddUsage { inodes, blocks } => rest.push(&[t, 10, *inodes, *blocks], &[]),
+            Effect::Share { slice } => rest.push(&[t, 16, int(slice.0)], &[]),
+            _ => {
+                if let Some(key) = tables::removed(effect) {
+                    rest.line(&[t, 100 + i64::from(key.table.fact)], &key);
+                }
+                for line in tables::put(effect) {
+                    rest.line(&[t, line.table.fact.into()], &line);
                 }
             }
-            Effect::PutWait(wait) => {
-                rest.push(&[&[t, 12, int(wait.ino.0)], &values::lock(&wait.lock).map(int)[..]].concat(), &[]);
-            }
-            Effect::DropWait { owner } => {
-                rest.push(&[t, 13, int(owner.session.0), int(owner.owner), int(owner.kind.number())], &[]);
-            }
-            Effect::PutAcl { id, text } => {
-                rest.push(&[t, 14], &[Some(&id.to_bytes()), Some(text.as_bytes())]);
-            }
-            Effect::PutOrphan { session, ino } => rest.push(&[t, 15, int(session.0), int(ino.0)], &[]),
-            Effect::DropOrphan { session, ino } => rest.push(&[t, 16, int(session.0), int(ino.0)], &[]),
-            Effect::PutSession(s) => {
-                let numbers = [t, 17, int(s.id.0), int(s.pid), s.since.nanos(), s.heartbeat.nanos()];
-                rest.push(&numbers, &[Some(s.host.as_bytes()), Some(s.mountpoint.as_bytes())]);
-            }
-            Effect::DropSession { session } => rest.push(&[t, 18, int(session.0)], &[]),
-            Effect::PutSetting { name, value } => {
-                rest.push(&[t, 19], &[Some(name.as_bytes()), Some(value.as_bytes())]);
-            }
-            Effect::SetCounter { counter, value } => {
-                rest.push(&[t, 20, int(*value)], &[Some(counter.name().as_bytes())]);
-            }
-            Effect::AddUsage { inodes, blocks } => rest.push(&[t, 21, *inodes, *blocks], &[]),
-            // All that is left is on rows of inodes.
-            _ => {}
         }
     }
-}
-
-/// A row of a chunk for an effect that `begin` names.
-fn slice(rest: &mut Rows<10, 2>, begin: [i64; 2], ino: Ino, chunk: ChunkIndex, slice: &Slice) {
-    let (numbers, data) = values::slice(slice);
-    let numbers = numbers.map(|number| number.map(int));
-    let [t, what] = begin;
-    rest.push(&[&[t, what, int(ino.0), int(chunk.0)].map(Some), &numbers[..]].concat(), &[data]);
 }
 
 /// Nothing that is stored lies beyond.

@@ -25,13 +25,10 @@ pub(crate) fn int(n: impl Into<i128>) -> i64 {
 pub(crate) fn wants(wants: &[Want]) -> Rows<3, 1> {
     let mut rows = Rows::default();
     for want in wants {
-        let what = Some(tables::want(want).into());
-        let ino = tables::inode(want).map(|ino| int(ino.0));
-        match want {
-            Want::Entry(_, name) => rows.push(&[what, ino], &[Some(name.as_bytes())]),
-            Want::Slices(_, chunk) => rows.push(&[what, ino, Some(int(chunk.0))], &[]),
-            Want::Acl(id) => rows.push(&[what], &[Some(&id.to_bytes())]),
-            _ => rows.push(&[what, ino], &[]),
+        let what = tables::want(want).into();
+        match tables::wanted(want) {
+            Some(key) => rows.line(&[what], &key),
+            None => rows.push(&[what], &[]),
         }
     }
     rows

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use keyspace::{Access, Head, Known, Snapshot, Source, decode_head, decode_told};
-use meta::{Change, Changes, EngineError};
-use pool::poll;
+use meta::{Change, EngineError, Order};
+use pool::{LONGEST_GAP, Log, Tail};
 use types::SessionId;
 
 use crate::engine::Shared;
@@ -17,32 +17,26 @@ use crate::upkeep::{IDLE, before};
 /// How often they are looked at while somebody waits.
 const PAUSE: Duration = Duration::from_millis(15);
 
-/// A lane that nobody writes is cleared away after some minutes; who looks less often than this may have missed it.
-const LONGEST_GAP: Duration = Duration::from_secs(120);
+/// A lane that nobody writes is cleared away only when whoever looks at it has seen all of it.
 const _: () = assert!(LONGEST_GAP.as_secs() < IDLE.as_secs());
 
 #[derive(Debug)]
-pub(crate) struct TikvChanges {
+pub(crate) struct Seen {
     shared: Arc<Shared>,
     /// What the last look saw, and the number of the transaction that wrote it.
     heads: BTreeMap<u64, (Head, u64)>,
-    looked: Instant,
 }
 
-impl TikvChanges {
-    /// All changes that are committed after this returns.
-    pub(crate) fn open(shared: Arc<Shared>) -> Result<Self, EngineError> {
-        let looked = Instant::now();
-        let heads = shared.heads(shared.store.timestamp()?)?;
-        Ok(TikvChanges { shared, heads, looked })
-    }
+/// All changes that are committed after this returns.
+pub(crate) fn open(shared: &Arc<Shared>) -> Result<Tail<Seen>, EngineError> {
+    let looked = Instant::now();
+    let heads = shared.heads(shared.store.timestamp()?)?;
+    Ok(Tail::new(Seen { shared: Arc::clone(shared), heads }, PAUSE, looked))
+}
 
-    /// What has become visible since the last look: one timestamp and one read, or two where there is news.
+impl Log for Seen {
+    /// One timestamp and one read, or two where there is news.
     fn look(&mut self) -> Result<Vec<Change>, EngineError> {
-        if self.looked.elapsed() > LONGEST_GAP {
-            return Err(EngineError::permanent("changes may have been forgotten before they were asked for"));
-        }
-        let looked = Instant::now();
         let at = self.shared.store.timestamp()?;
         let heads = self.shared.heads(at)?;
         let idle = before(at, IDLE);
@@ -64,14 +58,16 @@ impl TikvChanges {
                 self.take(key, &snapshot, &mut news)?;
             }
         }
-        news.sort_by_key(|change| change.seq);
-        if let Some(last) = news.last() {
-            self.shared.order.heard(last.seq);
-        }
-        (self.heads, self.looked) = (heads, looked);
+        self.heads = heads;
         Ok(news)
     }
 
+    fn order(&self) -> &Order {
+        &self.shared.order
+    }
+}
+
+impl Seen {
     fn take(&self, key: &[u8], snapshot: &Snapshot, news: &mut Vec<Change>) -> Result<(), EngineError> {
         let Known::Held(held) = snapshot.get(key) else { return Err(lost()) };
         for told in decode_told(key, &held.value)? {
@@ -79,12 +75,6 @@ impl TikvChanges {
             news.push(Change { seq: seq(held.version, told.index), by, touched: told.touched });
         }
         Ok(())
-    }
-}
-
-impl Changes for TikvChanges {
-    fn next(&mut self, wait: Duration) -> Result<Vec<Change>, EngineError> {
-        poll(wait, PAUSE, || self.look())
     }
 }
 

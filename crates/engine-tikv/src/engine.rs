@@ -6,10 +6,9 @@ use keyspace::{DoneOps, Keyspace, Lanes, Memory, Upkeep};
 use meta::{Changes, Engine, EngineError, Facts, Order, Outcome, Page, Scan, Txn, Want};
 use pool::{Jitter, OpenError, Url};
 
-use crate::changes::TikvChanges;
 use crate::config::Config;
 use crate::store::Store;
-use crate::upkeep;
+use crate::{changes, upkeep};
 
 /// A volume's metadata in a TiKV cluster.
 #[derive(Debug)]
@@ -118,6 +117,6 @@ impl Engine for TikvEngine {
     }
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
-        Ok(Some(Box::new(TikvChanges::open(Arc::clone(&self.shared))?)))
+        Ok(Some(Box::new(changes::open(&self.shared)?)))
     }
 }

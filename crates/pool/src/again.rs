@@ -11,7 +11,7 @@ use meta::{EngineError, ErrorKind, Outcome, Txn};
 ///
 /// # Errors
 /// The first of `look`.
-pub fn poll<T>(
+pub(crate) fn poll<T>(
     wait: Duration,
     every: Duration,
     mut look: impl FnMut() -> Result<Vec<T>, EngineError>,
@@ -45,6 +45,33 @@ pub fn in_parts<'t>(
         }
     }
     Ok(outcomes)
+}
+
+/// Commits all together, or in halves, and those of halves, where `commit` gives nothing, as for what is too much at once.
+///
+/// # Errors
+/// Those of [`in_parts`]; permanent where `commit` gives nothing for a single transaction.
+pub fn in_halves(
+    txns: &[Txn],
+    commit: &mut impl FnMut(&[Txn]) -> Result<Option<Vec<Outcome>>, EngineError>,
+) -> Result<Vec<Outcome>, EngineError> {
+    match commit(txns)? {
+        Some(outcomes) => Ok(outcomes),
+        None if txns.len() < 2 => Err(EngineError::permanent("the server wants less than one transaction")),
+        None => in_parts(txns.chunks(txns.len().div_ceil(2)), |half| in_halves(half, commit)),
+    }
+}
+
+/// Whose turn it is to do what is due once for so many transactions.
+#[derive(Debug, Default)]
+pub struct Turns(AtomicU64);
+
+impl Turns {
+    /// Whether it is due with these transactions.
+    pub fn has_come(&self, txns: usize, every: u64) -> bool {
+        let before = self.0.fetch_add(txns as u64, Ordering::Relaxed);
+        before / every != (before + txns as u64) / every
+    }
 }
 
 /// Has `commit` commit the first of the transactions that are left, as many as go together, until none is. It adds their
@@ -153,5 +180,19 @@ mod tests {
         };
         assert_eq!(fail_at(1), ErrorKind::Determinate { transient: true });
         assert_eq!(fail_at(3), ErrorKind::Indeterminate);
+        let most = |most: usize| {
+            let mut commit = |part: &[Txn]| Ok((part.len() <= most).then(|| part.iter().map(done).collect()));
+            in_halves(&txns, &mut commit)
+        };
+        assert_eq!(most(1), most(3));
+        assert_eq!(most(1).unwrap().len(), 3);
+        most(0).unwrap_err();
+    }
+
+    #[test]
+    fn a_turn_comes_once_for_so_many() {
+        let turns = Turns::default();
+        let came = [3, 3, 5, 1, 8, 4].map(|txns| turns.has_come(txns, 10));
+        assert_eq!(came, [false, false, true, false, true, false]);
     }
 }

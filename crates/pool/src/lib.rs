@@ -9,6 +9,7 @@
 //! | `pool`, `request` | connections; a request on one, and what its failure leaves |
 //! | `open` | why a volume could not be opened |
 //! | `again` | what is done more than once: looks for news, parts of a batch, one place after the other, attempts |
+//! | `tail` | the stream of changes of a log that is looked at again and again |
 
 mod again;
 mod open;
@@ -17,14 +18,16 @@ mod pool;
 mod query;
 mod request;
 mod secret;
+mod tail;
 pub mod tls;
 mod url;
 
-pub use again::{Jitter, first, gradually, in_parts, poll};
-pub use open::{OpenError, check_version};
+pub use again::{Jitter, Turns, first, gradually, in_halves, in_parts};
+pub use open::{OpenError, check_version, ensure_version};
 pub use params::{ParamError, Params};
 pub use pool::{Connect, Pool, Pooled};
 pub use query::{NamedFile, Query};
 pub use request::{Asked, Failed, Leaves};
 pub use secret::Secret;
+pub use tail::{LONGEST_GAP, Log, Tail};
 pub use url::{Host, Url, UrlError};

@@ -42,6 +42,25 @@ pub fn check_version(found: Option<&[u8]>, known: u64, place: &str, create: bool
     }
 }
 
+/// Judges the version of what stands there, and has it made where there is none and `create` says so. Who makes it at the
+/// same time may be newer.
+///
+/// # Errors
+/// Those of [`check_version`], `version` and `make`.
+pub fn ensure_version(
+    known: u64,
+    place: &str,
+    create: bool,
+    version: impl Fn() -> Result<Option<Vec<u8>>, EngineError>,
+    make: impl FnOnce() -> Result<(), EngineError>,
+) -> Result<(), OpenError> {
+    if check_version(version()?.as_deref(), known, place, create)? {
+        make()?;
+        check_version(version()?.as_deref(), known, place, false)?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -61,6 +61,22 @@ impl<R: Row> Fact<R> {
         self.values().number(at)
     }
 
+    /// A number, `None` for NULL.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn optional(&self, at: usize) -> Result<Option<u64>, Malformed> {
+        Ok(self.row.number(at)?.map(|number| number as u64))
+    }
+
+    /// A byte string that is there.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn bytes(&self, at: usize) -> Result<&[u8], Malformed> {
+        self.values().bytes(at)
+    }
+
     /// The inode of a fact of kind 1.
     ///
     /// # Errors

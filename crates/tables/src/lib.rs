@@ -26,12 +26,14 @@
 //! | `found` | wants answered by facts |
 //! | `page` | ranges answered by facts |
 //! | `table`, `scan` | the tables whose rows are facts; ranges of them as statements |
-//! | `part` | what guards and effects have to do with |
+//! | `line` | the rows that wants ask for, and those that effects put and remove |
+//! | `part` | what guards and effects have to do with; what transactions make of inodes |
 //! | `layer` | which effects may be applied together, and what becomes of an inode's row |
 
 mod fact;
 mod found;
 mod layer;
+mod line;
 mod page;
 mod part;
 mod scan;
@@ -41,7 +43,8 @@ pub mod values;
 pub use fact::{Fact, Malformed, Row};
 pub use found::{Found, want};
 pub use layer::{Change, Layer, Size, layers};
+pub use line::{Line, put, removed, wanted};
 pub use page::page;
-pub use part::{free, holder, inode, made, named};
+pub use part::{follow, free, holder, inode, made, named, puts_free_names};
 pub use scan::{Arg, Select, select};
 pub use table::Table;

@@ -1,6 +1,8 @@
 //! What guards and effects have to do with.
 
-use meta::{Effect, Guard, Want};
+use std::collections::HashMap;
+
+use meta::{Effect, Guard, Node, Txn, Want};
 use types::{Ino, Name};
 
 /// The inode that a want is of: what it asks for changes only under the lock on that inode's row.
@@ -33,6 +35,12 @@ pub fn named(effect: &Effect) -> Option<(Ino, &Name)> {
     }
 }
 
+/// Whether each name that `txn` puts has to be free.
+pub fn puts_free_names(txn: &Txn) -> bool {
+    let is_free = |name| txn.guards.iter().filter_map(free).any(|free| free == name);
+    txn.effects.iter().filter_map(named).all(is_free)
+}
+
 /// The inode that an effect makes.
 pub fn made(effect: &Effect) -> Option<Ino> {
     match effect {
@@ -56,5 +64,19 @@ pub fn holder(effect: &Effect) -> Option<Ino> {
         | Effect::PutSymlink { ino, .. }
         | Effect::PutLocks { ino, .. } => Some(*ino),
         changed => changed.changed_node(),
+    }
+}
+
+/// Makes of these inodes what `txn` makes of them; one that goes is `None`.
+pub fn follow(nodes: &mut HashMap<Ino, Option<Node>>, txn: &Txn) {
+    for effect in &txn.effects {
+        match effect {
+            Effect::PutNode(node) => drop(nodes.insert(node.ino, Some(*node))),
+            Effect::DropNode { ino } => drop(nodes.insert(*ino, None)),
+            _ => {
+                let node = effect.changed_node().and_then(|ino| nodes.get_mut(&ino)?.as_mut());
+                node.map(|node| effect.apply_to(node));
+            }
+        }
     }
 }

@@ -52,6 +52,8 @@ impl Table {
     pub const LOCK: Table =
         table(11, "lock", &["ino", "first", "last", "session", "owner", "kind", "exclusive", "pid"], &[]);
     pub const LOCK_WAIT: Table = Table { fact: 12, name: "lock_wait", ..Table::LOCK };
+    /// The key of who waits.
+    pub const WAITER: Table = Table { numbers: &["session", "owner", "kind"], ..Table::LOCK_WAIT };
     pub const SESSION: Table =
         table(13, "session", &["id", "pid", "since", "heartbeat"], &["host", "mountpoint"]);
     pub const ORPHAN: Table = table(14, "orphan", &["session", "ino"], &[]);

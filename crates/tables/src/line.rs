@@ -1,0 +1,200 @@
+//! Records as rows of tables: what wants ask for, and what effects put and remove.
+
+use std::borrow::Cow;
+
+use meta::{Effect, Lock, Node, Want};
+use types::{ChunkIndex, Ino, Slice};
+
+use crate::table::Table;
+use crate::values;
+
+/// The first columns of a row, of its numbers and of its byte strings. As a key it stands for all rows that begin so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line<'v> {
+    pub table: Table,
+    pub numbers: Vec<Option<i128>>,
+    pub strings: Vec<Option<Cow<'v, [u8]>>>,
+}
+
+const NO_NUMBERS: [u64; 0] = [];
+
+impl<'v> Line<'v> {
+    fn new(
+        table: Table,
+        numbers: impl IntoIterator<Item: Into<i128>>,
+        strings: impl IntoIterator<Item = &'v [u8]>,
+    ) -> Self {
+        let numbers = numbers.into_iter().map(|number| Some(number.into())).collect();
+        Line { table, numbers, strings: strings.into_iter().map(|string| Some(string.into())).collect() }
+    }
+
+    /// The columns that it has.
+    pub fn columns(&self) -> impl Iterator<Item = &'static str> + use<> {
+        let Table { numbers, strings, .. } = self.table;
+        let columns = numbers.iter().take(self.numbers.len()).chain(strings.iter().take(self.strings.len()));
+        columns.copied()
+    }
+
+    pub fn node(node: &Node) -> Self {
+        let acls = [node.access_acl, node.default_acl].map(values::acl);
+        let strings = acls.map(|id| id.map(|id| id.to_vec().into())).into();
+        Line { strings, ..Line::new(Table::NODE, values::node(node), []) }
+    }
+
+    /// A row of a chunk, but for its place.
+    pub fn slice(ino: Ino, chunk: ChunkIndex, slice: &'v Slice) -> Self {
+        let (numbers, data) = values::slice(slice);
+        let mut line = Line::new(Table::SLICE, [ino.0, chunk.0], []);
+        line.numbers.extend(numbers);
+        line.strings.push(data.map(Cow::from));
+        line
+    }
+
+    pub fn lock(ino: Ino, lock: &Lock) -> Self {
+        let mut line = Line::new(Table::LOCK, [ino.0], []);
+        line.numbers.extend(values::lock(lock).map(Some));
+        line
+    }
+}
+
+/// The rows that a want asks for, but for the usage, which is a sum.
+pub fn wanted(want: &Want) -> Option<Line<'_>> {
+    let of = |table, ino: &Ino| Line::new(table, [ino.0], []);
+    Some(match want {
+        Want::Node(ino) => of(Table::NODE, ino),
+        Want::Entry(parent, name) => Line::new(Table::EDGE, [parent.0], [name.as_bytes()]),
+        Want::Empty(ino) => of(Table::EDGE, ino),
+        Want::Xattrs(ino) => of(Table::XATTR, ino),
+        Want::Symlink(ino) => of(Table::SYMLINK, ino),
+        Want::Slices(ino, chunk) => Line::new(Table::SLICE, [ino.0, chunk.0], []),
+        Want::Acl(id) => {
+            let strings = vec![Some(id.to_bytes().to_vec().into())];
+            Line { strings, ..Line::new(Table::ACL, NO_NUMBERS, []) }
+        }
+        Want::Settings => Line::new(Table::SETTING, NO_NUMBERS, []),
+        Want::Counter(counter) => Line::new(Table::COUNTER, NO_NUMBERS, [counter.name().as_bytes()]),
+        Want::Usage => return None,
+        Want::Locks(ino) => of(Table::LOCK, ino),
+        Want::Waits => Line::new(Table::LOCK_WAIT, NO_NUMBERS, []),
+    })
+}
+
+/// The key of the rows that an effect removes, before it puts any. What depends on other rows, as that a slice becomes
+/// garbage, is not among these.
+pub fn removed(effect: &Effect) -> Option<Line<'_>> {
+    Some(match effect {
+        Effect::DropEdge { parent, name } => Line::new(Table::EDGE, [parent.0], [name.as_bytes()]),
+        Effect::DropXattr { ino, name } => Line::new(Table::XATTR, [ino.0], [name.as_bytes()]),
+        Effect::PutLocks { ino, .. } => Line::new(Table::LOCK, [ino.0], []),
+        Effect::DropWait { owner } => {
+            Line::new(Table::WAITER, [owner.session.0, owner.owner, owner.kind.number().into()], [])
+        }
+        Effect::DropOrphan { session, ino } => Line::new(Table::ORPHAN, [session.0, ino.0], []),
+        Effect::DropSession { session } => Line::new(Table::SESSION, [session.0], []),
+        Effect::DropGarbage { slice } => Line::new(Table::GARBAGE, [slice.0], []),
+        _ => return None,
+    })
+}
+
+/// The rows that an effect puts, but for those of inodes, each in the place of one with the same key; those of inodes that
+/// are not there are not put.
+pub fn put(effect: &Effect) -> Vec<Line<'_>> {
+    vec![match effect {
+        Effect::PutEdge { parent, name, ino, kind } => {
+            Line::new(Table::EDGE, [parent.0, ino.0, kind.to_dtype().into()], [name.as_bytes()])
+        }
+        Effect::AppendSlice { ino, chunk, slice } => Line::slice(*ino, *chunk, slice),
+        Effect::ReplaceRows { ino, chunk, rows, .. } => {
+            return rows.iter().map(|row| Line::slice(*ino, *chunk, row)).collect();
+        }
+        Effect::PutXattr { ino, name, value } => Line::new(Table::XATTR, [ino.0], [name.as_bytes(), value]),
+        Effect::PutSymlink { ino, target } => Line::new(Table::SYMLINK, [ino.0], [&target[..]]),
+        Effect::PutAcl { id, text } => {
+            let strings = vec![Some(id.to_bytes().to_vec().into()), Some(text.as_bytes().into())];
+            Line { strings, ..Line::new(Table::ACL, NO_NUMBERS, []) }
+        }
+        Effect::PutLocks { ino, locks } => {
+            return locks.iter().map(|lock| Line::lock(*ino, lock)).collect();
+        }
+        Effect::PutWait(wait) => Line { table: Table::LOCK_WAIT, ..Line::lock(wait.ino, &wait.lock) },
+        Effect::PutOrphan { session, ino } => Line::new(Table::ORPHAN, [session.0, ino.0], []),
+        Effect::PutSession(session) => {
+            let [since, heartbeat] = [session.since, session.heartbeat].map(|time| time.nanos().into());
+            let numbers: [i128; 4] = [session.id.0.into(), session.pid.into(), since, heartbeat];
+            Line::new(Table::SESSION, numbers, [session.host.as_bytes(), session.mountpoint.as_bytes()])
+        }
+        Effect::PutSetting { name, value } => {
+            Line::new(Table::SETTING, NO_NUMBERS, [name.as_bytes(), value.as_bytes()])
+        }
+        Effect::SetCounter { counter, value } => {
+            Line::new(Table::COUNTER, [*value], [counter.name().as_bytes()])
+        }
+        _ => return Vec::new(),
+    }]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use meta::{LockKind, LockOwner, LockWait, Session};
+    use types::{AclId, FileType, Name, SessionId, SliceId, SliceSource, Time, XattrName};
+
+    use super::*;
+
+    #[test]
+    fn each_row_has_all_columns_of_its_table_and_a_key_no_more() {
+        let (ino, session, chunk) = (Ino(7), SessionId(u64::MAX), ChunkIndex(1));
+        let (name, xattr) = (Name::new(b"a").unwrap(), XattrName::new(b"user.a").unwrap());
+        let owner = LockOwner { session, owner: 2, kind: LockKind::Flock };
+        let lock = Lock { start: 1, end: u64::MAX, owner, exclusive: true, pid: 4 };
+        let slice = Slice { pos: 1, len: 2, source: SliceSource::Hole };
+        let time = Time::from_nanos(-1);
+        let (host, mountpoint) = ("h".to_owned(), "/m".to_owned());
+        let effects = [
+            Effect::PutEdge { parent: ino, name: name.clone(), ino, kind: FileType::Regular },
+            Effect::AppendSlice { ino, chunk, slice: slice.clone() },
+            Effect::ReplaceRows { ino, chunk, count: 2, rows: [slice.clone(), slice].into() },
+            Effect::PutXattr { ino, name: xattr.clone(), value: b"v"[..].into() },
+            Effect::PutSymlink { ino, target: b"t"[..].into() },
+            Effect::PutAcl { id: AclId::from_bytes([1; 16]), text: "u::rwx".into() },
+            Effect::PutLocks { ino, locks: [lock].into() },
+            Effect::PutWait(LockWait { ino, lock }),
+            Effect::PutOrphan { session, ino },
+            Effect::PutSession(Session {
+                id: session,
+                host,
+                pid: 3,
+                mountpoint,
+                since: time,
+                heartbeat: time,
+            }),
+            Effect::PutSetting { name: "s", value: "v".to_owned() },
+            Effect::SetCounter { counter: meta::Counter::Ino, value: 9 },
+        ];
+        for effect in &effects {
+            let lines = put(effect);
+            assert!(!lines.is_empty(), "{effect:?}");
+            for line in lines {
+                assert_eq!(line.numbers.len(), line.table.numbers.len(), "{effect:?}");
+                assert_eq!(line.strings.len(), line.table.strings.len(), "{effect:?}");
+            }
+        }
+        let keys = [
+            Effect::DropEdge { parent: ino, name: name.clone() },
+            Effect::DropXattr { ino, name: xattr },
+            Effect::PutLocks { ino, locks: Arc::new([]) },
+            Effect::DropWait { owner },
+            Effect::DropOrphan { session, ino },
+            Effect::DropSession { session },
+            Effect::DropGarbage { slice: SliceId(1) },
+        ];
+        let removed = keys.each_ref().map(|effect| removed(effect).unwrap());
+        let wants = [Want::Entry(ino, name), Want::Slices(ino, chunk), Want::Waits];
+        for key in wants.iter().filter_map(wanted).chain(removed) {
+            assert!(key.numbers.len() <= key.table.numbers.len(), "{key:?}");
+            assert!(key.strings.len() <= key.table.strings.len(), "{key:?}");
+        }
+        assert_eq!(wanted(&Want::Usage), None);
+    }
+}
