@@ -425,10 +425,19 @@ impl Cache {
     /// Another client changed the record by the commit `seq`: neither what is in memory of it serves any more, nor what
     /// is read from before that.
     pub(crate) fn outdate(&self, key: Key, seq: Seq) {
+        self.outdate_unless(key, seq, |slot| slot.committed && slot.seq >= seq);
+    }
+
+    /// This client may have changed the record: as [`Cache::outdate`], whatever is known of it.
+    pub(crate) fn doubt(&self, key: Key) {
+        self.outdate_unless(key, Seq::default(), |_| false);
+    }
+
+    fn outdate_unless(&self, key: Key, seq: Seq, is_newer: impl Fn(&Slot) -> bool) {
         let in_listing = matches!(&key, Key::Edge(dir, _) if self.is_marked(*dir));
         let mut shard = self.shard(&key);
         match shard.slots.get_mut(&key) {
-            Some(slot) if slot.committed && slot.seq >= seq => {}
+            Some(slot) if is_newer(slot) => {}
             Some(slot) => {
                 let old = std::mem::replace(&mut slot.value, Value::Unknown);
                 slot.seq = seq.max(slot.seq);

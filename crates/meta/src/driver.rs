@@ -14,6 +14,7 @@ use crate::change::{Change, Touched};
 use crate::engine::{Engine, EngineError, ErrorKind, Outcome};
 use crate::listing::{Listings, Turn, WholeListing};
 use crate::ops::GetDomains;
+use crate::order::LOST_FOR;
 use crate::record::{Beside, Facts, Node, Page, Record, Scan, Seq};
 use crate::subject::Subject;
 use crate::txn::{Effect, Txn};
@@ -127,6 +128,8 @@ pub struct Meta {
     alone: AtomicBool,
     /// Until when this client is told of all that others change, in nanoseconds since `born`; 0 if it is not.
     told_until: AtomicU64,
+    /// Until when a change of this client may happen of which it does not know, likewise.
+    in_doubt_until: AtomicU64,
     born: Instant,
     lifetime_nanos: AtomicU64,
     patience_millis: AtomicU64,
@@ -167,6 +170,7 @@ impl Meta {
             session,
             alone: AtomicBool::new(false),
             told_until: AtomicU64::new(0),
+            in_doubt_until: AtomicU64::new(0),
             born: Instant::now(),
             patience_millis: AtomicU64::new(PATIENCE.as_millis() as u64),
             lifetime_nanos: AtomicU64::new(LIFETIME.as_nanos() as u64),
@@ -259,23 +263,41 @@ impl Meta {
         self.listings.clear();
     }
 
-    /// Takes in what another client has changed. Those of this client are known already.
+    /// Whether a change is not known here yet: one of another client, or, for a while after an operation of which it is not
+    /// known whether it happened, any.
+    pub fn is_news(&self, change: &Change) -> bool {
+        change.by != self.session
+            || self.nanos_of(Instant::now()) < self.in_doubt_until.load(Ordering::Acquire)
+    }
+
+    /// Takes in what was changed, if it is news.
     pub fn heard(&self, change: &Change) {
-        if change.by == self.session {
-            return;
+        if self.is_news(change) {
+            change.touched.iter().filter_map(|touched| self.changed(touched)).for_each(|key| {
+                self.cache.outdate(key, change.seq);
+            });
         }
-        for touched in &change.touched {
-            let key = match touched {
-                Touched::Node(ino) => Key::Node(*ino),
-                Touched::Edge(parent, name) => {
-                    self.listings.changed(*parent);
-                    Key::Edge(*parent, name.clone())
-                }
-                Touched::Xattrs(ino) => Key::Xattrs(*ino),
-                // These are not kept.
-                Touched::Data(_) | Touched::Locks(_) => continue,
-            };
-            self.cache.outdate(key, change.seq);
+    }
+
+    /// A transaction may have happened, or may yet: nothing that it changes is known.
+    fn doubt(&self, txn: &Txn) {
+        let until = self.nanos_of(Instant::now() + LOST_FOR);
+        self.in_doubt_until.fetch_max(until, Ordering::AcqRel);
+        let touched = txn.touched();
+        touched.iter().filter_map(|touched| self.changed(touched)).for_each(|key| self.cache.doubt(key));
+    }
+
+    /// What is kept of a part of the volume that changed.
+    fn changed(&self, touched: &Touched) -> Option<Key> {
+        match touched {
+            Touched::Node(ino) => Some(Key::Node(*ino)),
+            Touched::Edge(parent, name) => {
+                self.listings.changed(*parent);
+                Some(Key::Edge(*parent, name.clone()))
+            }
+            Touched::Xattrs(ino) => Some(Key::Xattrs(*ino)),
+            // These are not kept.
+            Touched::Data(_) | Touched::Locks(_) => None,
         }
     }
 
@@ -333,9 +355,10 @@ impl Meta {
             let born = if self.is_current() { self.new_directory(&txn) } else { None };
             let began = Instant::now();
             let committed = self.commit(&txn);
-            // One of which it is not known whether it happened may have.
-            if !matches!(committed, Ok(Outcome::Conflict(_))) {
-                self.change_listings(&txn);
+            match &committed {
+                Ok(Outcome::Committed { .. }) => self.change_listings(&txn),
+                Err(Failure::Engine(error)) if error.kind == ErrorKind::Indeterminate => self.doubt(&txn),
+                _ => {}
             }
             match committed? {
                 Outcome::Committed { seq, nodes } => {
@@ -452,18 +475,25 @@ impl Meta {
 
     /// Repeats a request that failed for a while, or of which it is not known whether it failed: a transaction's
     /// `op_id` makes the repetition exactly-once.
+    ///
+    /// # Errors
+    /// The last one; indeterminate if any was.
     fn retry<T>(&self, mut request: impl FnMut() -> Result<T, EngineError>) -> Result<T, Failure> {
-        let mut retries = 0;
+        let (mut retries, mut in_doubt) = (0, false);
         let began = Instant::now();
         let patience = Duration::from_millis(self.patience_millis.load(Ordering::Acquire));
         loop {
-            let error = match request() {
+            let mut error = match request() {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
+            in_doubt |= error.kind == ErrorKind::Indeterminate;
             let worth_it = error.kind != ErrorKind::Determinate { transient: false };
             if !worth_it || began.elapsed() >= patience {
                 tracing::error!(%error, retries, "the metadata engine failed");
+                if in_doubt {
+                    error.kind = ErrorKind::Indeterminate;
+                }
                 return Err(error.into());
             }
             retries += 1;

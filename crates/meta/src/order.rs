@@ -35,7 +35,7 @@ struct Pending<'a> {
 }
 
 /// After this time a server has ended whatever a client no longer waits for.
-const LOST_FOR: Duration = Duration::from_secs(60);
+pub(crate) const LOST_FOR: Duration = Duration::from_secs(60);
 
 impl Order {
     /// The label of a read that begins now.

@@ -144,7 +144,6 @@ impl Vfs {
     fn follow(&self, mut changes: Box<dyn Changes>, kernel: &dyn Kernel) {
         self.forget_all(kernel);
         tracing::info!("hearing of other clients' changes");
-        let own = self.meta.session();
         let mut again: VecDeque<(Instant, Ino, Name)> = VecDeque::new();
         while !self.is_stopping() {
             let asked = Instant::now();
@@ -155,7 +154,7 @@ impl Vfs {
                     return self.forget_all(kernel);
                 }
             };
-            for change in news.iter().filter(|change| change.by != own) {
+            for change in news.iter().filter(|change| self.meta.is_news(change)) {
                 self.meta.heard(change);
                 for touched in &change.touched {
                     pass_on(kernel, touched);

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meta::ops::{GetXattrs, XattrMode};
-use meta::{Changes, Counting, Engine, Fault, Faulty, Odds, Touched};
-use types::{Errno, Mode};
+use meta::ops::{GetXattrs, SetAttr, XattrMode};
+use meta::{Access, Changes, Counting, Effect, Engine, Failure, Fault, Faulty, Odds, Touched, Txn};
+use types::{Errno, Mode, OpId};
 
-use super::fixture::{Client, REPLACE, ROOT, client, fresh, n};
+use super::fixture::{Client, KERNEL, REPLACE, ROOT, client, fresh, n};
 use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
     ("what_others_did_is_known_once_heard", what_others_did_is_known_once_heard),
     ("what_is_not_heard_in_time_is_asked_for", what_is_not_heard_in_time_is_asked_for),
     ("a_directory_stays_known_as_a_whole", a_directory_stays_known_as_a_whole),
+    ("what_happened_after_all_is_known_once_heard", what_happened_after_all_is_known_once_heard),
     (
         "a_directory_filled_at_its_birth_is_not_taken_for_empty",
         a_directory_filled_at_its_birth_is_not_taken_for_empty,
@@ -122,4 +123,31 @@ fn a_directory_filled_at_its_birth_is_not_taken_for_empty(factory: Factory<'_>) 
     faulty.set_rival(|_| ());
     assert!(own.lookup(d, "f").unwrap().is_some());
     assert_eq!(own.lookup(d, "g"), Ok(None));
+}
+
+/// An operation that failed happens when nobody waits for it any more.
+fn what_happened_after_all_is_known_once_heard(factory: Factory<'_>) {
+    let Some((a, _, mut changes)) = told(factory) else { return };
+    let faulty = Arc::new(Faulty::new(Arc::clone(a.engine()), 1, Odds { before: 1000, ..Odds::default() }));
+    let own = client(&(Arc::clone(&faulty) as Arc<dyn Engine>));
+    own.meta.set_current_until(Instant::now() + Duration::from_secs(3600));
+    own.meta.set_patience(Duration::ZERO);
+    let f = own.create(ROOT, "f").unwrap();
+    hear(&own, &mut *changes, &Touched::Edge(ROOT, n("f")));
+    faulty.script([Fault::After]);
+    faulty.arm(true);
+    let chmod = SetAttr { ino: f, mode: Some(Mode::new(0o640)), ..SetAttr::default() };
+    assert!(matches!(own.meta.run(&chmod, &KERNEL), Err(Failure::Engine(_))));
+    faulty.arm(false);
+    hear(&own, &mut *changes, &Touched::Node(f));
+    assert_eq!(own.node(f).mode, Mode::new(0o640));
+    let access = Access { mode: Mode::new(0o600), ..Access::from(&own.node(f)) };
+    let late = Txn {
+        op_id: OpId(u128::from(own.meta.session().0) << 64 | u128::from(u64::MAX)),
+        guards: Vec::new(),
+        effects: vec![Effect::SetAccess { ino: f, access }],
+    };
+    own.engine().commit(&[late]).unwrap();
+    hear(&own, &mut *changes, &Touched::Node(f));
+    assert_eq!(own.node(f).mode, Mode::new(0o600));
 }

@@ -1,12 +1,13 @@
 //! What another client does between an operation's plan and its commit, at the very moment.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use meta::ops::{MakeKind, XattrMode};
-use meta::{Engine, Fault, Faulty, Odds, Told, Vouch};
+use meta::ops::{GetNode, GetXattrs, MakeKind, SetAttr, SetXattr, Unlink, XattrMode};
+use meta::{Engine, ErrorKind, Failure, Fault, Faulty, Odds, Told, Vouch};
 use types::{Errno, Mode};
 
-use super::fixture::{Client, EXCHANGE, NO_REPLACE, REPLACE, ROOT, client, volume};
+use super::fixture::{Client, EXCHANGE, KERNEL, NO_REPLACE, REPLACE, ROOT, client, n, volume, x};
 use super::invariants::check;
 use super::{Case, Factory};
 
@@ -16,6 +17,7 @@ pub(super) const CASES: &[Case] = &[
     ("ancestors_moved_meanwhile", ancestors_moved_meanwhile),
     ("links_and_access_changed_meanwhile", links_and_access_changed_meanwhile),
     ("a_conflict_after_a_lost_answer_happens_once", a_conflict_after_a_lost_answer_happens_once),
+    ("what_may_have_happened_is_asked_for", what_may_have_happened_is_asked_for),
 ];
 
 /// A client that has a rival, which acts just before the client's next commit.
@@ -157,4 +159,40 @@ fn a_conflict_after_a_lost_answer_happens_once(factory: Factory<'_>) {
     assert!(made.is_ok(), "it was made, once, whatever came after: {made:?}");
     assert_eq!(race.client.stranger().lookup(ROOT, "f"), Ok(None));
     check(&race.client);
+}
+
+/// An operation that happened and of which its client never hears so: it was told of a failure, and goes by what is there.
+fn what_may_have_happened_is_asked_for(factory: Factory<'_>) {
+    let engine = factory();
+    volume().format(&*engine).unwrap();
+    let faulty = Arc::new(Faulty::new(engine, 1, Odds { before: 1000, ..Odds::default() }));
+    let client = client(&(Arc::clone(&faulty) as Arc<dyn Engine>));
+    client.meta.set_alone(true);
+    client.meta.set_patience(Duration::from_millis(20));
+    let dir = client.mkdir(ROOT, "d").unwrap();
+    let [f, g] = ["f", "g"].map(|name| client.create(dir, name).unwrap());
+    assert_eq!(client.lookup(dir, "new"), Ok(None));
+    // The first attempt is done, and no later one gets through.
+    let lose = |act: &dyn Fn() -> Result<(), Failure>| {
+        faulty.script([Fault::After]);
+        faulty.arm(true);
+        let failure = act().unwrap_err();
+        faulty.arm(false);
+        let Failure::Engine(error) = failure else { panic!("{failure}") };
+        assert_eq!(error.kind, ErrorKind::Indeterminate, "{error}");
+    };
+    let chmod = SetAttr { ino: f, mode: Some(Mode::new(0o600)), ..SetAttr::default() };
+    lose(&|| client.meta.run(&chmod, &KERNEL));
+    assert_eq!(client.node(f).mode, Mode::new(0o600));
+    let set = SetXattr { ino: f, name: x("user.a"), value: (*b"1").into(), mode: XattrMode::Set };
+    lose(&|| client.meta.run(&set, &KERNEL));
+    assert_eq!(client.run(&GetXattrs(f)).unwrap().len(), 1);
+    lose(&|| client.meta.run(&Unlink { parent: dir, name: n("g"), open: None }, &KERNEL).map(drop));
+    assert_eq!(client.lookup(dir, "g"), Ok(None));
+    assert_eq!(client.run(&GetNode(g)), Err(Errno::ESTALE));
+    let make = client.make_op(dir, "new", MakeKind::Regular, 0o644);
+    lose(&|| client.meta.run(&make, &KERNEL).map(drop));
+    assert!(client.lookup(dir, "new").unwrap().is_some());
+    assert_eq!(client.create(dir, "new").unwrap_err(), Errno::EEXIST);
+    check(&client);
 }
