@@ -83,6 +83,11 @@ impl TakeLock {
         let mut met: HashSet<LockOwner> = HashSet::new();
         let mut next = vec![(self.ino, self.lock)];
         while let Some((ino, wanted)) = next.pop() {
+            view.prefetch([Want::Node(ino), Want::Locks(ino)])?;
+            // Who waits for a lock on what is gone has yet to hear so.
+            if view.node(ino)?.is_none() {
+                continue;
+            }
             for holder in view.locks(ino)?.iter().filter(|held| held.conflicts_with(&wanted)) {
                 if holder.owner == self.lock.owner {
                     return Ok(true);

@@ -21,6 +21,7 @@ pub(super) const CASES: &[Case] = &[
     ("circles_of_waiting_are_refused", circles_of_waiting_are_refused),
     ("chains_of_waiting_are_not", chains_of_waiting_are_not),
     ("a_circle_closed_at_one_moment_has_one_victim", a_circle_closed_at_one_moment_has_one_victim),
+    ("who_waits_for_what_is_gone_is_in_no_circle", who_waits_for_what_is_gone_is_in_no_circle),
     ("flocks_know_no_ranges_and_no_circles", flocks_know_no_ranges_and_no_circles),
     ("locks_go_with_inode_and_session", locks_go_with_inode_and_session),
     ("locks_agree_with_a_model", locks_agree_with_a_model),
@@ -288,6 +289,17 @@ fn a_circle_closed_at_one_moment_has_one_victim(factory: Factory<'_>) {
         let answers: Vec<_> = answers.into_values().collect();
         assert_eq!(answers, [Ok(Locked::Waiting), Err(Errno::EDEADLK)]);
     }
+}
+
+fn who_waits_for_what_is_gone_is_in_no_circle(factory: Factory<'_>) {
+    let (a, b, x, y) = pair(factory);
+    let (one, two) = (Who::posix(&a, 1), Who::posix(&b, 1));
+    one.take(x, 0, 0, true).unwrap();
+    two.take(y, 0, 0, true).unwrap();
+    assert_eq!(one.wait(y, 0, 0, true), Ok(Locked::Waiting));
+    a.unlink(ROOT, "y").unwrap();
+    assert_eq!(two.wait(x, 0, 0, true), Ok(Locked::Waiting));
+    assert_eq!(one.wait(y, 0, 0, true), Err(Errno::ESTALE));
 }
 
 fn flocks_know_no_ranges_and_no_circles(factory: Factory<'_>) {
