@@ -468,9 +468,11 @@ impl Meta {
     }
 
     fn commit(&self, txn: &Txn) -> Result<Outcome, Failure> {
-        let outcomes = self.retry(|| self.engine.commit(std::slice::from_ref(txn)))?;
-        let mut outcomes = outcomes.into_iter();
-        outcomes.next().ok_or_else(|| EngineError::permanent("the engine gave no outcome").into())
+        self.retry(|| {
+            let outcomes = self.engine.commit(std::slice::from_ref(txn))?;
+            let outcome = outcomes.into_iter().next();
+            outcome.ok_or_else(|| EngineError::indeterminate("the engine gave no outcome"))
+        })
     }
 
     /// Repeats a request that failed for a while, or of which it is not known whether it failed: a transaction's

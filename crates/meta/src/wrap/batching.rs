@@ -106,36 +106,44 @@ impl<E: Engine> Batching<E> {
         let mut batch: Vec<Txn> = own.txns.clone();
         let joins = batch.iter().all(|txn| run.admit(txn));
         let mut queue = lock(&self.queue);
-        let others = if joins { queue.take_along(own, &mut run, &mut batch) } else { Vec::new() };
-        lane.inos.extend(others.iter().flat_map(|other| &other.inos));
+        let mut others = Others(VecDeque::new());
+        if joins {
+            others.0 = queue.take_along(own, &mut run, &mut batch);
+        }
+        lane.inos.extend(others.0.iter().flat_map(|other| &other.inos));
         queue.begin(&lane.inos);
         drop(queue);
-        let mut answer = self.inner.commit(&batch);
+        let mut answer = self.inner.commit(&batch).and_then(|outcomes| {
+            // Whose are missing is not to be told from the rest.
+            let message = || format!("{} outcomes of {} transactions", outcomes.len(), batch.len());
+            if outcomes.len() == batch.len() {
+                Ok(outcomes)
+            } else {
+                Err(EngineError::indeterminate(message()))
+            }
+        });
         // One that the engine can never commit must not be the others' failure.
         let refused = ErrorKind::Determinate { transient: false };
-        if !others.is_empty() && answer.as_ref().is_err_and(|error| error.kind == refused) {
-            for other in others {
-                other.tell(Turn::Done(self.inner.commit(&other.txns)));
-            }
+        if !others.0.is_empty() && answer.as_ref().is_err_and(|error| error.kind == refused) {
+            others.answer(|other| self.inner.commit(&other.txns));
             return self.inner.commit(&own.txns);
         }
         drop(lane);
-        // Each gets its part from the end of what is left.
-        for other in others.into_iter().rev() {
-            let part = match &mut answer {
-                Ok(outcomes) => Ok(outcomes.split_off(outcomes.len().saturating_sub(other.txns.len()))),
-                Err(error) => Err(error.clone()),
-            };
-            other.tell(Turn::Done(part));
-        }
+        // Each gets its part of what follows this caller's own.
+        let mut rest =
+            answer.as_mut().map(|outcomes| outcomes.split_off(own.txns.len())).map_err(|e| e.clone());
+        others.answer(|other| match &mut rest {
+            Ok(outcomes) => Ok(outcomes.drain(..other.txns.len()).collect()),
+            Err(error) => Err(error.clone()),
+        });
         answer
     }
 }
 
 impl Queue {
     /// Takes callers out of the queue whose transactions may go along with those of `own`, and adds these to the batch.
-    fn take_along(&mut self, own: &Caller, run: &mut Run, batch: &mut Vec<Txn>) -> Vec<Arc<Caller>> {
-        let mut taken = Vec::new();
+    fn take_along(&mut self, own: &Caller, run: &mut Run, batch: &mut Vec<Txn>) -> VecDeque<Arc<Caller>> {
+        let mut taken = VecDeque::new();
         let busy = &self.busy;
         let waits_anyway = own.meets(busy);
         self.waiting.retain(|caller| {
@@ -145,7 +153,7 @@ impl Queue {
                 && caller.txns.iter().all(|txn| run.admit(txn));
             if fits {
                 batch.extend_from_slice(&caller.txns);
-                taken.push(Arc::clone(caller));
+                taken.push_back(Arc::clone(caller));
             }
             !fits
         });
@@ -193,6 +201,26 @@ impl Drop for Lane<'_> {
             }
             None => queue.under_way -= 1,
         }
+    }
+}
+
+/// Callers whose transactions another one has taken along. None of them waits for ever, should that one panic.
+struct Others(VecDeque<Arc<Caller>>);
+
+impl Others {
+    /// Tells each what it gets, in their order.
+    fn answer(&mut self, mut get: impl FnMut(&Caller) -> Answer) {
+        while let Some(other) = self.0.front() {
+            let answer = get(other);
+            other.tell(Turn::Done(answer));
+            self.0.pop_front();
+        }
+    }
+}
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        self.answer(|_| Err(EngineError::indeterminate("who has taken the transactions along is gone")));
     }
 }
 
@@ -248,6 +276,98 @@ mod tests {
     use crate::record::{Node, Record, Seq};
     use crate::txn::{Effect, Guard};
     use crate::wrap::{Counting, Fault, Faulty, Odds};
+
+    type Commit = Box<dyn Fn(&MemEngine, &[Txn]) -> Answer + Send + Sync>;
+
+    /// An engine in memory that commits in another way.
+    struct Odd(MemEngine, Commit);
+
+    impl std::fmt::Debug for Odd {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_tuple("Odd").field(&self.0).finish_non_exhaustive()
+        }
+    }
+
+    impl Engine for Odd {
+        fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+            self.0.read(wants)
+        }
+
+        fn commit(&self, txns: &[Txn]) -> Answer {
+            (self.1)(&self.0, txns)
+        }
+
+        fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
+            self.0.scan(scan)
+        }
+
+        fn sync(&self) -> Result<(), EngineError> {
+            self.0.sync()
+        }
+
+        fn wipe(&self) -> Result<(), EngineError> {
+            self.0.wipe()
+        }
+    }
+
+    /// What becomes of four callers, none where it panicked, whose transactions come to the engine one, and then three.
+    fn one_and_three(commit: fn(&MemEngine, &[Txn]) -> Answer) -> Vec<Option<Answer>> {
+        let gate = Arc::new(Mutex::new(()));
+        let held = Arc::clone(&gate);
+        let waits = move |engine: &MemEngine, txns: &[Txn]| {
+            drop(lock(&held));
+            commit(engine, txns)
+        };
+        let engine = Batching::new(Odd(MemEngine::default(), Box::new(waits)), 1);
+        let closed = lock(&gate);
+        let answers = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|op| {
+                    let engine = &engine;
+                    let thread =
+                        scope.spawn(move || engine.commit(&[Txn { guards: Vec::new(), ..add_link(op) }]));
+                    while lock(&engine.queue).waiting.len() < op as usize
+                        || lock(&engine.queue).under_way == 0
+                    {
+                        std::thread::yield_now();
+                    }
+                    thread
+                })
+                .collect();
+            drop(closed);
+            threads.into_iter().map(|thread| thread.join().ok()).collect()
+        });
+        let queue = lock(&engine.queue);
+        assert_eq!((queue.under_way, queue.waiting.len(), queue.busy.len()), (0, 0, 0));
+        answers
+    }
+
+    fn is_unknown(answer: &Option<Answer>) -> bool {
+        matches!(answer, Some(Err(error)) if error.kind == ErrorKind::Indeterminate)
+    }
+
+    #[test]
+    fn nobody_gets_the_outcome_of_another() {
+        let in_order = one_and_three(|engine, txns| engine.commit(txns));
+        let seqs = in_order.iter().map(|answer| Outcome::newest(answer.as_ref().unwrap().as_ref().unwrap()));
+        assert!(seqs.eq((1..=4).map(|seq| Some(Seq(seq)))), "{in_order:?}");
+        let short = one_and_three(|engine, txns| {
+            let mut outcomes = engine.commit(txns)?;
+            outcomes.truncate(2);
+            Ok(outcomes)
+        });
+        assert!(matches!(short[0], Some(Ok(_))) && short[1..].iter().all(is_unknown), "{short:?}");
+    }
+
+    #[test]
+    fn who_is_taken_along_is_answered_whatever_happens() {
+        let answers = one_and_three(|engine, txns| match txns {
+            [_] => engine.commit(txns),
+            _ => panic!("with several"),
+        });
+        assert!(matches!(answers[0], Some(Ok(_))) && answers[1].is_none(), "{answers:?}");
+        assert!(answers[2..].iter().all(is_unknown), "{answers:?}");
+    }
 
     fn node(ino: u64) -> Node {
         let time = Time::from_nanos(1);
