@@ -12,12 +12,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use meta::{Effect, Guard, Node, Outcome, Seq, Touched, Txn, Want, ahead_of_room, most_added, runs};
-use tables::Table;
+use meta::{Guard, Node, Outcome, Seq, Touched, Txn, Want, ahead_of_room, most_added, runs};
+use tables::{Locks, Malformed, Table};
 use types::Ino;
 
 use crate::connect::Connection;
-use crate::effect::{self, Care};
+use crate::effect;
 use crate::error::Fault;
 use crate::guard;
 use crate::read;
@@ -37,10 +37,6 @@ const DUPLICATE: u16 = 1062;
 pub(crate) fn commit(conn: &mut Connection, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, Fault> {
     match attempt(conn, txns, label, false) {
         Err(fault) if fault.code().is_some_and(|code| [TOO_MANY_ROWS, DUPLICATE].contains(&code)) => {
-            // A block has done that itself.
-            if conn.procedure {
-                conn.query("ROLLBACK")?;
-            }
             attempt(conn, txns, label, true)
         }
         done => done,
@@ -67,8 +63,8 @@ fn attempt(conn: &mut Connection, txns: &[Txn], label: Seq, careful: bool) -> Re
     if writes {
         script.put("COMMIT");
     }
-    let mut sets = conn.run(&script)?.into_iter();
-    let mut next = || sets.next().ok_or(Fault::Malformed("an answer ended early"));
+    let mut sets = conn.query(&script.text(conn.procedure))?.into_iter();
+    let mut next = || sets.next().ok_or(Malformed("an answer ended early"));
     let mut nodes: HashMap<Ino, Option<Node>> = HashMap::new();
     if writes {
         for row in next()? {
@@ -79,7 +75,7 @@ fn attempt(conn: &mut Connection, txns: &[Txn], label: Seq, careful: bool) -> Re
     let mut outcomes = Vec::new();
     for part in parts {
         let summary = next()?;
-        let summary = plain(summary.first().ok_or(Fault::Malformed("a part has no answer"))?);
+        let summary = plain(summary.first().ok_or(Malformed("a part has no answer"))?);
         let Some(repeated) = summary.optional(1)? else {
             // Only a transaction by itself says so.
             let wants: Vec<_> = part.iter().flat_map(wants).collect();
@@ -90,12 +86,8 @@ fn attempt(conn: &mut Connection, txns: &[Txn], label: Seq, careful: bool) -> Re
         let mut seqs = (first..).map(Seq);
         for txn in part {
             let seq = if txn.effects.is_empty() { None } else { seqs.next() };
-            let mut left = Vec::new();
-            if repeated == 0 {
-                tables::follow(&mut nodes, txn);
-                left.extend(txn.changed_nodes().iter().filter_map(|ino| nodes.get(ino).copied().flatten()));
-            }
-            outcomes.push(Outcome::Committed { seq: seq.unwrap_or(label), nodes: left });
+            let nodes = if repeated == 0 { tables::follow(&mut nodes, txn) } else { Vec::new() };
+            outcomes.push(Outcome::Committed { seq: seq.unwrap_or(label), nodes });
         }
     }
     Ok(outcomes)
@@ -113,39 +105,24 @@ fn limits(txns: &[Txn]) -> impl Iterator<Item = &Guard> {
 /// Locks the volume's row, if need be, and the inodes, and gives these. Those that are new are locked by their insertion;
 /// unless `careful`, nobody looks for them before.
 fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
-    let (mut inos, mut made) = (BTreeSet::new(), BTreeSet::new());
-    let mut volume = false;
-    for txn in txns.iter().filter(|txn| !txn.effects.is_empty()) {
-        for want in wants(txn) {
-            volume |= tables::inode(&want).is_none() && want != Want::Usage;
-            inos.extend(tables::inode(&want));
-        }
-        for effect in &txn.effects {
-            volume |= matches!(
-                effect,
-                Effect::PutSetting { .. } | Effect::SetCounter { .. } | Effect::AddUsage { .. }
-            );
-            match tables::made(effect) {
-                Some(ino) if !careful && !inos.contains(&ino) => drop(made.insert(ino)),
-                _ => inos.extend(tables::holder(effect)),
-            }
-        }
-    }
-    let row = "SELECT id INTO @v FROM `@layout` WHERE id = 0";
+    let mut locks = Locks::default();
+    txns.iter().filter(|txn| !txn.effects.is_empty()).for_each(|txn| locks.add(txn));
+    let Locks { mut inos, mut made, volume } = locks;
     let most = most_added(txns);
     let tight: BTreeSet<_> =
         limits(txns).map(|limit| format!("NOT {}", guard::room(limit, most, true))).collect();
-    if !tight.is_empty() {
-        volume |= guard::adds_much(most);
-        let tight = if volume { "1".to_owned() } else { joined(tight, " OR ") };
-        script.put(format!("SELECT {tight} INTO @t"));
+    let adds_much = most.inodes > guard::MOST.inodes || most.blocks > guard::MOST.blocks;
+    if volume || !tight.is_empty() {
+        let alone = volume || adds_much;
+        script.put(format!("SELECT {} INTO @t", if alone { "1".to_owned() } else { joined(tight, " OR ") }));
         // Far from the limits many may add at once; near them, one at a time.
+        let row = "SELECT id INTO @v FROM `@layout` WHERE id = 0";
         script.only_if(ROOMY, |script| script.put(format!("{row} LOCK IN SHARE MODE")));
         script.only_if(TIGHT, |script| script.put(format!("{row} FOR UPDATE")));
-    } else if volume {
-        script.put(format!("{row} FOR UPDATE"));
     }
-    let inos: Vec<&Ino> = inos.difference(&made).collect();
+    if careful {
+        inos.append(&mut made);
+    }
     // A number that is none, for a list must not be empty.
     let inos = if inos.is_empty() { "NULL".to_owned() } else { list(inos) };
     script.put(format!(
@@ -157,11 +134,10 @@ fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
 /// Writes a part: its check, its effects, its summary, and, of a transaction by itself, what is there if it conflicts.
 fn write(part: &[Txn], together: bool, careful: bool, script: &mut Script) {
     let writers: Vec<&Txn> = part.iter().filter(|txn| !txn.effects.is_empty()).collect();
-    let care = Care { inodes: careful, names: careful || !part.iter().all(tables::puts_free_names) };
-    script.put(check(part, &writers, together, care));
+    script.put(check(part, &writers, together));
     let apply = |script: &mut Script| {
         if !writers.is_empty() {
-            effect::apply(script, &writers, care);
+            effect::apply(script, &writers, careful);
             script.put(log(&writers));
         }
     };
@@ -181,10 +157,11 @@ fn write(part: &[Txn], together: bool, careful: bool, script: &mut Script) {
 }
 
 /// Finds out whether the guards hold, and of a transaction by itself whether it is a repetition.
-fn check(part: &[Txn], writers: &[&Txn], together: bool, care: Care) -> String {
+fn check(part: &[Txn], writers: &[&Txn], together: bool) -> String {
+    let inserts = together && part.iter().all(tables::puts_free_names);
     let is_inserted = |txn: &Txn, guard| {
         let mut names = txn.effects.iter().filter_map(tables::named);
-        together && !care.names && names.any(|name| Some(name) == tables::free(guard))
+        inserts && names.any(|name| Some(name) == tables::free(guard))
     };
     let guards = part.iter().flat_map(|txn| txn.guards.iter().filter(|guard| !is_inserted(txn, guard)));
     let held = format!("IF({}, 0, NULL)", guard::all_hold(guards, ahead_of_room(part)));

@@ -6,11 +6,11 @@ use meta::EngineError;
 use mysql::Conn;
 use mysql::prelude::Queryable;
 use pool::{Asked, Connect, Failed};
+use tables::Malformed;
 
 use crate::config::Config;
 use crate::error::Fault;
-use crate::rows::{Row, Sets, plain};
-use crate::script::Script;
+use crate::rows::{Row, plain};
 
 /// A connection whose settings are made.
 pub(crate) struct Connection {
@@ -53,13 +53,8 @@ impl Connection {
         Ok(opened)
     }
 
-    /// Runs a script: one request.
-    pub(crate) fn run(&mut self, script: &Script) -> Result<Sets, Fault> {
-        self.query(&if self.procedure { script.call() } else { script.block() })
-    }
-
     /// The sets of rows that a statement gives: one request.
-    pub(crate) fn query(&mut self, sql: &str) -> Result<Sets, Fault> {
+    pub(crate) fn query(&mut self, sql: &str) -> Result<Vec<Vec<Row>>, Fault> {
         let sql = sql.replace("`@", &self.prefix);
         // One byte says that it is a query.
         if sql.len() >= self.max_request {
@@ -90,7 +85,7 @@ impl Connection {
 
     /// The row of a statement that always gives one.
     pub(crate) fn row(&mut self, sql: &str) -> Result<Row, Fault> {
-        self.rows(sql)?.into_iter().next().ok_or(Fault::Malformed("a row is missing"))
+        Ok(self.rows(sql)?.into_iter().next().ok_or(Malformed("a row is missing"))?)
     }
 }
 

@@ -10,24 +10,17 @@ use types::Ino;
 use crate::script::{REPLACED, Script};
 use crate::sql::{Row, bytes, is, joined, list, literals, or_null, row, statements};
 
-/// How carefully effects are written.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Care {
-    /// New inodes may have numbers of old ones, which they then replace.
-    pub(crate) inodes: bool,
-    /// Likewise names.
-    pub(crate) names: bool,
-}
-
 /// Writes out all effects of `txns`, and what they do to the volume's usage: that of inodes which are there before or are
-/// changed is measured before and after.
-pub(crate) fn apply(script: &mut Script, txns: &[&Txn], mut care: Care) {
+/// changed is measured before and after. With `careful` new inodes may have numbers of old ones, which they then replace,
+/// and names may be there, whatever was looked at.
+pub(crate) fn apply(script: &mut Script, txns: &[&Txn], mut careful: bool) {
     let layers = layers(txns.iter().flat_map(|txn| &txn.effects));
     let puts = || layers.iter().flat_map(|layer| &layer.puts);
     let put: BTreeSet<Ino> = puts().map(|node| node.ino).collect();
+    let new_names = !careful && txns.iter().all(|txn| tables::puts_free_names(txn));
     // What is put twice is there the second time.
-    care.inodes |= put.len() < puts().count();
-    let mut measured = if care.inodes { put } else { BTreeSet::new() };
+    careful |= put.len() < puts().count();
+    let mut measured = if careful { put } else { BTreeSet::new() };
     for Layer { drops, changes, .. } in &layers {
         measured.extend(drops);
         measured.extend(changes.iter().filter(|(_, change)| change.size != Size::Kept).map(|(ino, _)| *ino));
@@ -36,7 +29,7 @@ pub(crate) fn apply(script: &mut Script, txns: &[&Txn], mut care: Care) {
     if !measured.is_empty() {
         script.run(statements!("measure"), &[&inos]);
     }
-    layers.iter().for_each(|layer| write(script, layer, care));
+    layers.iter().for_each(|layer| write(script, layer, careful, new_names));
     let new = || puts().filter(|node| !measured.contains(&node.ino));
     let added = [new().count() as u64, new().map(Node::blocks).sum()].map(|number| number.to_string());
     if !measured.is_empty() {
@@ -51,12 +44,12 @@ pub(crate) fn apply(script: &mut Script, txns: &[&Txn], mut care: Care) {
     }
 }
 
-fn write(script: &mut Script, layer: &Layer<'_>, care: Care) {
+fn write(script: &mut Script, layer: &Layer<'_>, careful: bool, new_names: bool) {
     if !layer.drops.is_empty() {
         drop_nodes(script, &list(&layer.drops));
     }
     if !layer.puts.is_empty() {
-        put_nodes(script, &layer.puts, care);
+        put_nodes(script, &layer.puts, careful);
     }
     change_nodes(script, &layer.changes);
     let (mut acls, mut names, mut gone) = (BTreeSet::new(), Vec::new(), Vec::new());
@@ -72,7 +65,7 @@ fn write(script: &mut Script, layer: &Layer<'_>, care: Care) {
     acls.iter().for_each(|acl| script.run(statements!("put_acl"), acl));
     if !names.is_empty() {
         let replaced =
-            if care.names { " ON DUPLICATE KEY UPDATE ino = VALUES(ino), kind = VALUES(kind)" } else { "" };
+            if new_names { "" } else { " ON DUPLICATE KEY UPDATE ino = VALUES(ino), kind = VALUES(kind)" };
         script.put(insert(&names) + replaced);
     }
     if !gone.is_empty() {
@@ -86,8 +79,8 @@ fn drop_nodes(script: &mut Script, inos: &str) {
     script.run(statements!("drop_nodes"), &[inos]);
 }
 
-fn put_nodes(script: &mut Script, nodes: &[Node], care: Care) {
-    if care.inodes {
+fn put_nodes(script: &mut Script, nodes: &[Node], careful: bool) {
+    if careful {
         let inos = list(nodes.iter().map(|node| node.ino));
         script.put(format!("SELECT COUNT(*) INTO @x FROM `@node` WHERE ino IN ({inos})"));
         script.only_if(REPLACED, |script| drop_nodes(script, &inos));
@@ -142,9 +135,8 @@ fn assignments(change: &Change) -> Row {
     }
     change.ctime.into_iter().for_each(|time| set("ctime", format!("GREATEST(ctime, {})", time.nanos())));
     if let Some(access) = &change.access {
-        set("mode", access.mode.bits().to_string());
-        set("uid", access.uid.to_string());
-        set("gid", access.gid.to_string());
+        let numbers = [("mode", access.mode.bits()), ("uid", access.uid), ("gid", access.gid)];
+        numbers.into_iter().for_each(|(column, number)| set(column, number.to_string()));
         for (column, id) in [("access_acl", access.access_acl), ("default_acl", access.default_acl)] {
             set(column, or_null(values::acl(id).map(|id| bytes(&id))));
         }

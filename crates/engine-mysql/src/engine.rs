@@ -7,7 +7,6 @@ use pool::{Asked, Connect, OpenError, Pool, Turns, Url, ensure_version, in_halve
 
 use crate::commit::commit;
 use crate::config::Config;
-use crate::connect::Connection;
 use crate::error::Fault;
 use crate::rows::plain;
 use crate::{read, scan, schema, watch};
@@ -58,26 +57,12 @@ impl MysqlEngine {
 
     /// What in the server's configuration can lose what was acknowledged, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
-        const SQL: &str = "SELECT @@GLOBAL.innodb_flush_log_at_trx_commit, @@GLOBAL.log_bin, @@GLOBAL.sync_binlog, \
-                           @@GLOBAL.read_only";
         let asked = self.pool.request(Asked::Look, |conn| {
-            let row = conn.row(SQL)?;
-            let number = |at| plain(&row).number(at);
-            Ok::<_, Fault>([number(0)?, number(1)?, number(2)?, number(3)?])
+            let rows = conn.rows(include_str!("statements/warnings.sql"))?;
+            let said = rows.iter().map(|row| Ok(String::from_utf8_lossy(plain(row).bytes(0)?).into_owned()));
+            said.collect::<Result<_, Fault>>()
         });
-        let [flush, binlog, sync, read_only] = match asked {
-            Ok(settings) => settings,
-            Err(error) => return vec![format!("the server's settings are unknown: {error}")],
-        };
-        let lost = "a crash of the server's machine can lose the last second of acknowledged changes";
-        let apart = "after a crash replicas can have changes that the server lost, or lack some";
-        let replica = "the server is read-only: it is a replica, or about to be one; name the primary";
-        let risks = [
-            (flush != 1).then(|| format!("innodb_flush_log_at_trx_commit is {flush}: {lost}; set it to 1")),
-            (binlog != 0 && sync != 1).then(|| format!("sync_binlog is {sync}: {apart}; set it to 1")),
-            (read_only != 0).then(|| replica.to_owned()),
-        ];
-        risks.into_iter().flatten().collect()
+        asked.unwrap_or_else(|error| vec![format!("the server's settings are unknown: {error}")])
     }
 
     /// Commits what fits into one request; more of it in halves.
@@ -96,24 +81,23 @@ impl MysqlEngine {
             return;
         }
         let spared = newest.0.saturating_sub(KEPT_OPS);
+        let old = format!("at < UNIX_TIMESTAMP() - {KEPT_SECONDS}");
+        let trimmed = self.pool.request(Asked::Look, |conn| {
+            // Where they begin is asked first: only next to a number, not to an expression, do all servers look at no other
+            // rows, and wait for none that is being added.
+            let rows = conn.rows(&format!("SELECT id, {old} FROM `@log` ORDER BY id LIMIT 1"))?;
+            let Some(oldest) = rows.first().map(plain) else { return Ok(()) };
+            let last = spared.min(oldest.number(0)?.saturating_add(2 * TRIM_EVERY));
+            if oldest.number(1)? != 0 {
+                conn.query(&format!("DELETE FROM `@log` WHERE id <= {last} AND {old}"))?;
+            }
+            Ok::<_, Fault>(())
+        });
         // What stays is removed another time.
-        if let Err(error) = self.pool.request(Asked::Look, |conn| trim(conn, spared, 2 * TRIM_EVERY)) {
+        if let Err(error) = trimmed {
             tracing::debug!(%error, "the log was not trimmed");
         }
     }
-}
-
-/// Removes the oldest rows, up to number `spared` and about so many at most. Where they begin is asked first: only next to a
-/// number, not to an expression, do all servers look at no other rows, and wait for none that is being added.
-fn trim(conn: &mut Connection, spared: u64, most: u64) -> Result<(), Fault> {
-    let old = format!("at < UNIX_TIMESTAMP() - {KEPT_SECONDS}");
-    let rows = conn.rows(&format!("SELECT id, {old} FROM `@log` ORDER BY id LIMIT 1"))?;
-    let Some(oldest) = rows.first().map(plain) else { return Ok(()) };
-    let last = spared.min(oldest.number(0)?.saturating_add(most));
-    if oldest.number(1)? != 0 {
-        conn.query(&format!("DELETE FROM `@log` WHERE id <= {last} AND {old}"))?;
-    }
-    Ok(())
 }
 
 impl Engine for MysqlEngine {
@@ -127,10 +111,7 @@ impl Engine for MysqlEngine {
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
         let writes = txns.iter().filter(|txn| !txn.effects.is_empty()).count();
         if writes == 0 {
-            return match txns {
-                [] => Ok(Vec::new()),
-                claims => self.commit_parts(Asked::Look, claims, self.order.read()),
-            };
+            return self.commit_parts(Asked::Look, txns, self.order.read());
         }
         let outcomes = self.order.commit(|label| self.commit_parts(Asked::Change, txns, label))?;
         self.trim(Outcome::newest(&outcomes).unwrap_or_default(), writes);

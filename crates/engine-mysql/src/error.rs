@@ -1,6 +1,6 @@
 //! The server's errors, and what they mean to the caller.
 
-use std::io;
+use std::io::ErrorKind::{TimedOut, WouldBlock};
 
 use meta::EngineError;
 use mysql::{DriverError, Error};
@@ -9,13 +9,26 @@ use tables::Malformed;
 use types::Errno;
 
 /// What went wrong with a request, or with connecting.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
-    Sql(Error),
+    #[error("{}", said(.0))]
+    Sql(#[from] Error),
     /// Rows that nobody here writes.
-    Malformed(&'static str),
-    /// The request is longer than the server takes (`max_allowed_packet`, in bytes).
+    #[error("{0}: the tables are damaged, or another program writes them")]
+    Malformed(#[from] Malformed),
+    #[error("a request of {0} bytes is longer than the server takes: raise its max_allowed_packet")]
     TooLong(usize),
+}
+
+fn said(error: &Error) -> String {
+    match error {
+        // What a socket's timeout reads as.
+        Error::IoError(error) if matches!(error.kind(), WouldBlock | TimedOut) => {
+            "no answer in time".to_owned()
+        }
+        Error::IoError(error) => error.to_string(),
+        error => error.to_string(),
+    }
 }
 
 impl Fault {
@@ -25,18 +38,6 @@ impl Fault {
             Fault::Sql(Error::MySqlError(error)) => Some(error.code),
             _ => None,
         }
-    }
-}
-
-impl From<Malformed> for Fault {
-    fn from(Malformed(what): Malformed) -> Self {
-        Fault::Malformed(what)
-    }
-}
-
-impl From<Error> for Fault {
-    fn from(error: Error) -> Self {
-        Fault::Sql(error)
     }
 }
 
@@ -62,26 +63,11 @@ impl Failed for Fault {
     /// | all else that the server says: wrong password, no such table | did not happen | EIO |
     /// | what makes no sense: damage, a protocol that nobody here speaks | a commit may have happened | EIO |
     fn engine_error(self, place: &str, asked: Asked) -> EngineError {
+        let message = format!("{place}: {self}");
         let error = match self {
-            Fault::Malformed(what) => {
-                let why = "the tables are damaged, or another program writes them";
-                return asked.not_understood(format!("{place}: {what}: {why}"));
-            }
-            Fault::TooLong(bytes) => {
-                let why = "is longer than the server takes: raise its max_allowed_packet";
-                return EngineError::permanent(format!("{place}: a request of {bytes} bytes {why}"));
-            }
+            Fault::Malformed(_) => return asked.not_understood(message),
+            Fault::TooLong(_) => return EngineError::permanent(message),
             Fault::Sql(error) => error,
-        };
-        let message = match &error {
-            // What a socket's timeout reads as.
-            Error::IoError(error)
-                if [io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut].contains(&error.kind()) =>
-            {
-                format!("{place}: no answer in time")
-            }
-            Error::IoError(error) => format!("{place}: {error}"),
-            error => format!("{place}: {error}"),
         };
         match error {
             Error::MySqlError(error) => match error.code {

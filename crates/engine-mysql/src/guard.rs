@@ -5,21 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use meta::{Guard, Usage};
 use tables::Line;
 
-use crate::sql::{Row, bytes, is, joined, row};
+use crate::sql::{bytes, is, joined, row};
 
-/// What a guard looks at.
-enum Look {
-    /// For a row of a table.
-    There(&'static str, Row),
-    /// For whatever this condition says.
-    Other(String),
-}
+/// Rows of this table of which these columns are given.
+type Rows = (&'static str, Vec<&'static str>);
 
-/// Room has to be there beside `ahead`.
-fn look(guard: &Guard, ahead: Usage) -> Look {
+/// The condition by which a guard holds, where room has to be there beside `ahead`. If it is one on the columns of a row that
+/// has to be there, that is said.
+fn condition(guard: &Guard, ahead: Usage) -> (Option<Rows>, String) {
     let want = guard.want();
     let key = tables::wanted(&want);
-    let (table, mut whose) = key.map(|key| (key.table.name, row(&key))).unwrap_or_default();
+    let (table, mut whose) = (key.table.name, row(&key));
     let (is_there, also) = match guard {
         Guard::EdgeAbsent { .. } | Guard::NodeAbsent { .. } | Guard::Empty { .. } => (false, vec![]),
         Guard::EdgeIs { ino, .. } => (true, vec![("ino", ino.to_string())]),
@@ -29,62 +25,67 @@ fn look(guard: &Guard, ahead: Usage) -> Look {
         Guard::Size { size, .. } => (true, vec![("size", size.to_string())]),
         Guard::Xattr { name, present, .. } => (*present, vec![("name", bytes(name.as_bytes()))]),
         Guard::Setting { name, value } => {
-            let value = value.iter().map(|value| ("value", bytes(value.as_bytes())));
-            let is_there = value.len() > 0;
-            (is_there, [("name", bytes(name.as_bytes()))].into_iter().chain(value).collect())
+            let name = ("name", bytes(name.as_bytes()));
+            let value = value.as_ref().map(|value| ("value", bytes(value.as_bytes())));
+            (value.is_some(), [Some(name), value].into_iter().flatten().collect())
         }
         Guard::Counter { value, .. } => {
             let found = format!("SELECT value FROM `@counter` WHERE {}", is(&whose, "="));
-            return Look::Other(format!("COALESCE(({found}), 0) = {value}"));
+            return (None, format!("COALESCE(({found}), 0) = {value}"));
         }
         Guard::Locks { ino, locks } => {
             // A list must not be empty.
             let these = locks.iter().map(|lock| is(&row(&Line::lock(*ino, lock)), "="));
             let (these, count) = (joined(these.chain(["0".to_owned()]), " OR "), locks.len());
-            return Look::Other(format!(
-                "(EXISTS(SELECT 1 FROM `@node` WHERE ino = {ino}) AND (SELECT COUNT(*) = {count} AND \
+            return (
+                None,
+                format!(
+                    "(EXISTS(SELECT 1 FROM `@node` WHERE ino = {ino}) AND (SELECT COUNT(*) = {count} AND \
                  COALESCE(SUM({these}), 0) = {count} FROM `@lock` WHERE ino = {ino}))"
-            ));
+                ),
+            );
         }
-        Guard::Rows { rows, .. } if rows.is_empty() => return Look::Other("1".to_owned()),
+        Guard::Rows { rows, .. } if rows.is_empty() => return (None, "1".to_owned()),
         Guard::Rows { ino, chunk, rows } => {
             let is_row = |(nth, slice)| {
                 let row = row(&Line::slice(*ino, *chunk, slice));
                 format!("nth = {nth} AND {}", is(row.get(2..).unwrap_or_default(), "<=>"))
             };
             let (these, count) = (joined((1..).zip(rows.iter()).map(is_row), " OR "), rows.len());
-            return Look::Other(format!(
-                "(SELECT COUNT(*) FROM (SELECT ROW_NUMBER() OVER (ORDER BY seq) AS nth, pos, len, slice, slice_off, \
-                 slice_size, data FROM `@slice` WHERE ino = {ino} AND chunk = {chunk}) AS oldest WHERE {these}) = {count}"
-            ));
+            return (
+                None,
+                format!(
+                    "(SELECT COUNT(*) FROM (SELECT ROW_NUMBER() OVER (ORDER BY seq) AS nth, pos, len, slice, \
+                 slice_off, slice_size, data FROM `@slice` WHERE {}) AS oldest WHERE {these}) = {count}",
+                    is(&whose, "=")
+                ),
+            );
         }
         // Unless one at a time adds, there has to be room for what others add at this moment.
         Guard::Room { .. } => {
             let [alone, beside] = [false, true].map(|others| room(guard, ahead, others));
-            return Look::Other(format!("IF(@t, {alone}, {beside})"));
+            return (None, format!("IF(@t, {alone}, {beside})"));
         }
     };
     whose.extend(also);
+    let row = is(&whose, "=");
     if is_there {
-        return Look::There(table, whose);
+        return (Some((table, whose.iter().map(|(column, _)| *column).collect())), row);
     }
-    Look::Other(format!("NOT EXISTS(SELECT 1 FROM `@{table}` WHERE {})", is(&whose, "=")))
+    (None, format!("NOT EXISTS(SELECT 1 FROM `@{table}` WHERE {row})"))
 }
 
 /// The condition that all of these hold. Rows of one table that are to be there are counted, so that there is one look for
 /// them and not one for each.
 pub(crate) fn all_hold<'g>(guards: impl Iterator<Item = &'g Guard>, ahead: Usage) -> String {
     // Different ones that say the same columns cannot be the same row, so as many rows as guards are to be found.
-    let mut rows: BTreeMap<(&str, Vec<&str>), BTreeSet<String>> = BTreeMap::new();
+    let mut rows: BTreeMap<Rows, BTreeSet<String>> = BTreeMap::new();
     let mut conditions = BTreeSet::new();
     for guard in guards {
-        match look(guard, ahead) {
-            Look::There(table, row) => {
-                let columns = row.iter().map(|(column, _)| *column).collect();
-                rows.entry((table, columns)).or_default().insert(is(&row, "="));
-            }
-            Look::Other(condition) => drop(conditions.insert(condition)),
-        }
+        match condition(guard, ahead) {
+            (Some(which), row) => rows.entry(which).or_default().insert(row),
+            (None, condition) => conditions.insert(condition),
+        };
     }
     conditions.extend(rows.into_iter().map(|((table, _), rows)| match (rows.len(), joined(rows, " OR ")) {
         (1, row) => format!("EXISTS(SELECT 1 FROM `@{table}` WHERE {row})"),
@@ -95,9 +96,8 @@ pub(crate) fn all_hold<'g>(guards: impl Iterator<Item = &'g Guard>, ahead: Usage
     if conditions.is_empty() { "1".to_owned() } else { joined(conditions, " AND ") }
 }
 
-/// What a commit adds at most, unless it [`adds_much`].
-const MOST_INODES: u64 = 64;
-const MOST_BLOCKS: u64 = 65_536;
+/// What a commit adds at most, unless nobody else adds anything meanwhile.
+pub(crate) const MOST: Usage = Usage { inodes: 64, blocks: 65_536 };
 
 /// The condition that there is room beside `ahead`, and with `others` for what all who are connected add at this moment.
 pub(crate) fn room(guard: &Guard, ahead: Usage, others: bool) -> String {
@@ -106,12 +106,7 @@ pub(crate) fn room(guard: &Guard, ahead: Usage, others: bool) -> String {
         let added = if others { format!(" + {most} * @@max_connections") } else { String::new() };
         format!("SUM({column}){added} < {}", max.saturating_sub(ahead))
     };
-    let inodes = sum_below("inodes", *max_inodes, ahead.inodes, MOST_INODES);
-    let blocks = sum_below("blocks", *max_blocks, ahead.blocks, MOST_BLOCKS);
+    let inodes = sum_below("inodes", *max_inodes, ahead.inodes, MOST.inodes);
+    let blocks = sum_below("blocks", *max_blocks, ahead.blocks, MOST.blocks);
     format!("(SELECT {inodes} AND {blocks} FROM `@usage`)")
-}
-
-/// Whether this is more than others reckon with.
-pub(crate) fn adds_much(most: Usage) -> bool {
-    most.inodes > MOST_INODES || most.blocks > MOST_BLOCKS
 }

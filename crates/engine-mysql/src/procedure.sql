@@ -1,4 +1,4 @@
-CREATE PROCEDURE `@run3`(IN script LONGTEXT CHARACTER SET utf8mb4) MODIFIES SQL DATA SQL SECURITY INVOKER
+CREATE PROCEDURE `@run4`(IN script LONGTEXT CHARACTER SET utf8mb4) MODIFIES SQL DATA SQL SECURITY INVOKER
 COMMENT 'runs statements: a JSON array with an array for each of what it needs, with commas between, and its text'
 BEGIN
     DECLARE done INT DEFAULT 0;
@@ -7,6 +7,7 @@ BEGIN
     DECLARE steps CURSOR FOR SELECT s.needs, s.step FROM JSON_TABLE(script, '$[*]' COLUMNS (
         needs VARCHAR(64) CHARACTER SET utf8mb4 PATH '$[0]', step LONGTEXT CHARACTER SET utf8mb4 PATH '$[1]')) AS s;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done = 1;
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
     OPEN steps;
     all_steps: LOOP
         SET done = 0;

@@ -12,7 +12,7 @@ use tables::{Found, Table};
 
 use crate::error::Fault;
 use crate::rows::{Row, fact, plain};
-use crate::sql::{bytes, is, joined, list, row};
+use crate::sql::{is, joined, list, row};
 
 const NUMBERS: usize = 16;
 const STRINGS: usize = 5;
@@ -26,41 +26,24 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    fn new(about: i16, numbers: &[&str], from: impl Into<String>) -> Self {
-        let numbers = numbers.iter().map(|&column| column.to_owned()).collect();
-        Source { about, numbers, strings: Vec::new(), from: from.into() }
-    }
-
-    /// Rows `r` of a table.
-    pub(crate) fn table(table: &Table) -> Self {
-        let from = format!("`@{}` AS r FORCE INDEX (PRIMARY)", table.name);
-        let mut source = Source::new(table.fact, &[], from);
-        source.add("r", table);
-        source
-    }
-
-    /// Entries `r`, each with its inode.
-    pub(crate) fn entries() -> Self {
-        let mut source = Source { about: 17, ..Source::table(&Table::EDGE) };
-        source.add("n", &Table::NODE);
-        source.from += " LEFT JOIN `@node` AS n ON n.ino = r.ino";
-        source
-    }
-
-    fn add(&mut self, name: &str, table: &Table) {
-        let columns =
-            |columns: &[&str]| columns.iter().map(|column| format!("{name}.{column}")).collect::<Vec<_>>();
-        self.numbers.extend(columns(table.numbers));
-        self.strings.extend(columns(table.strings));
-    }
-
-    /// With the texts of the ACLs of the inode, which has this name.
-    pub(crate) fn with_acls(mut self, node: &str) -> Self {
-        for (name, id) in [("a", "access_acl"), ("d", "default_acl")] {
-            self.strings.push(format!("{name}.text"));
-            self.from += &format!(" LEFT JOIN `@acl` AS {name} ON {name}.id = {node}.{id}");
+    /// Rows `r` of a table, if asked for with the inodes `n` to which entries refer, and with the texts of inodes' ACLs.
+    pub(crate) fn new(table: Table, rows: &str, with_nodes: bool, with_acls: bool) -> Self {
+        let columns = |of: fn(&Table) -> &'static [&'static str]| {
+            let nodes = of(&Table::NODE).iter().filter(|_| with_nodes).map(|column| format!("n.{column}"));
+            of(&table).iter().map(|column| format!("r.{column}")).chain(nodes).collect::<Vec<_>>()
+        };
+        let (numbers, mut strings) = (columns(|table| table.numbers), columns(|table| table.strings));
+        let (mut about, mut from) = (table.fact, rows.to_owned());
+        if with_nodes {
+            about = 17;
+            from += " LEFT JOIN `@node` AS n ON n.ino = r.ino";
         }
-        self
+        let node = if with_nodes { "n" } else { "r" };
+        for (name, id) in [("a", "access_acl"), ("d", "default_acl")].iter().filter(|_| with_acls) {
+            strings.push(format!("{name}.text"));
+            from += &format!(" LEFT JOIN `@acl` AS {name} ON {name}.id = {node}.{id}");
+        }
+        Source { about, numbers, strings, from }
     }
 
     /// The select of all of it; columns that it lacks are NULL.
@@ -77,26 +60,24 @@ impl Source {
 pub(crate) fn statement(wants: &[Want]) -> String {
     let mut selects: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for want in wants {
-        let key = tables::wanted(want);
-        let whose = || is(&key.as_ref().map(row).unwrap_or_default(), "=");
-        let (source, whose) = match (want, &key) {
-            (Want::Entry(parent, name), _) => {
-                let whose = format!("r.parent = {parent} AND r.name = {}", bytes(name.as_bytes()));
-                (Source::entries().with_acls("n"), whose)
+        let (key, is_entry) = (tables::wanted(want), matches!(want, Want::Entry(..)));
+        let rows = format!("`@{}` AS r FORCE INDEX (PRIMARY)", key.table.name);
+        let mut source = Source::new(key.table, &rows, is_entry, is_entry || matches!(want, Want::Node(_)));
+        let row: Vec<_> =
+            row(&key).into_iter().map(|(column, value)| (format!("r.{column}"), value)).collect();
+        let mut whose = is(&row, "=");
+        match want {
+            Want::Empty(ino) => {
+                whose = format!("EXISTS(SELECT 1 FROM {} WHERE {whose})", source.from);
+                let (numbers, strings) = (vec![ino.to_string()], Vec::new());
+                source = Source { about: 3, numbers, strings, from: "DUAL".to_owned() };
             }
-            (Want::Empty(ino), _) => {
-                let exists = format!("EXISTS(SELECT 1 FROM `@edge` WHERE {})", whose());
-                (Source::new(3, &[&ino.to_string()], "DUAL"), exists)
+            Want::Slices(..) => source.numbers.push("r.seq".to_owned()),
+            Want::Usage => {
+                source.numbers = source.numbers.iter().map(|column| format!("SUM({column})")).collect()
             }
-            (Want::Node(_), _) => (Source::table(&Table::NODE).with_acls("r"), whose()),
-            (Want::Slices(..), _) => {
-                let mut source = Source::table(&Table::SLICE);
-                source.numbers.push("r.seq".to_owned());
-                (source, whose())
-            }
-            (_, Some(key)) => (Source::table(&key.table), whose()),
-            (_, None) => (Source::new(10, &["SUM(inodes)", "SUM(blocks)"], "`@usage`"), whose()),
-        };
+            _ => {}
+        }
         selects.entry(source.select()).or_default().insert(whose);
     }
     if selects.is_empty() {

@@ -4,8 +4,6 @@ use mysql::Value;
 use tables::{Fact, Malformed};
 
 pub(crate) type Row = Vec<Value>;
-/// The sets of rows that a request gave.
-pub(crate) type Sets = Vec<Vec<Row>>;
 
 /// The columns of a row.
 #[derive(Clone, Copy, Debug)]

@@ -12,11 +12,10 @@ use crate::sql::{bytes, fill, list};
 /// A part of a range, one row more than its limit, so that it shows whether more follow.
 pub(crate) fn page(conn: &mut Connection, scan: &Scan, seq: Seq) -> Result<Page, Fault> {
     let select = tables::select(scan);
-    let Source { about, numbers, strings, from } = match scan {
-        Scan::Dir { beside: Beside::Nodes, .. } => Source::entries(),
-        Scan::Dir { beside: Beside::NodesWithAcls, .. } => Source::entries().with_acls("n"),
-        _ => Source { from: select.from.to_owned(), ..Source::table(&select.table) },
-    };
+    let beside = if let Scan::Dir { beside, .. } = scan { *beside } else { Beside::Nothing };
+    let (with_nodes, with_acls) = (beside != Beside::Nothing, beside == Beside::NodesWithAcls);
+    let source = Source::new(select.table, select.from, with_nodes, with_acls);
+    let Source { about, numbers, strings, from } = source;
     let args: Vec<String> = select.args.iter().map(literal).collect();
     let columns = list(numbers.iter().chain(&strings));
     let rows = conn.rows(&fill(&format!("SELECT {columns} FROM {from} {}", select.range), &args))?;

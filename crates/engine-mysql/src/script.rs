@@ -4,7 +4,7 @@
 //! where a guard does not hold, and else the number under which a transaction was committed before; `@t` says whether room
 //! is so tight that one at a time may add; `@x`, `@c` and `@h` are counts of which 0 says that there is nothing to do.
 
-use std::fmt::{Display, Write};
+use std::fmt::Display;
 
 use crate::sql::{fill, list};
 
@@ -59,36 +59,38 @@ impl Script {
         }
     }
 
+    /// The one statement that runs it.
+    pub(crate) fn text(&self, procedure: bool) -> String {
+        if procedure { self.call() } else { self.block() }
+    }
+
     /// One anonymous block, as MariaDB takes it; one that fails has done nothing. What is rarely run is a string in it, which
     /// is parsed only when it is.
-    pub(crate) fn block(&self) -> String {
+    fn block(&self) -> String {
         let mut text = String::with_capacity(self.steps.iter().map(|step| step.sql.len() + 64).sum());
         text.push_str(
             "BEGIN NOT ATOMIC\nDECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;\n",
         );
         for steps in self.steps.chunk_by(|one, next| one.needs == next.needs) {
             let needs = steps.first().map_or(&[][..], |step| &step.needs);
-            if !needs.is_empty() {
-                let _ = writeln!(text, "IF {} THEN", needs.join(" AND "));
-            }
-            for Step { sql, .. } in steps {
-                let _ = match needs {
-                    [] | [HELD] => writeln!(text, "{sql};"),
-                    _ => writeln!(text, "EXECUTE IMMEDIATE '{}';", quoted(sql)),
-                };
-            }
-            if !needs.is_empty() {
-                text.push_str("END IF;\n");
-            }
+            let text_of = |Step { sql, .. }: &Step| match needs {
+                [] | [HELD] => format!("{sql};\n"),
+                _ => format!("EXECUTE IMMEDIATE '{}';\n", quoted(sql)),
+            };
+            let texts: String = steps.iter().map(text_of).collect();
+            text += &match needs {
+                [] => texts,
+                _ => format!("IF {} THEN\n{texts}END IF;\n", needs.join(" AND ")),
+            };
         }
         text.push_str("END");
         text
     }
 
     /// The call of the procedure.
-    pub(crate) fn call(&self) -> String {
+    fn call(&self) -> String {
         let step = |step: &Step| format!("[\"{}\",\"{}\"]", step.needs.join(","), quoted(&step.sql));
-        format!("CALL `@run3`('[{}]')", list(self.steps.iter().map(step)))
+        format!("CALL `@run4`('[{}]')", list(self.steps.iter().map(step)))
     }
 }
 
@@ -115,7 +117,7 @@ mod tests {
         assert_eq!(script.block(), expected);
         assert_eq!(
             script.call(),
-            "CALL `@run3`('[[\"\",\"A\"], [\"@f = 0\",\"B7\"], [\"@f = 0\",\"C\"], [\"@f IS NULL\",\"D x''00''\"], \
+            "CALL `@run4`('[[\"\",\"A\"], [\"@f = 0\",\"B7\"], [\"@f = 0\",\"C\"], [\"@f IS NULL\",\"D x''00''\"], \
              [\"@f = 0,@h\",\"E\"]]')"
         );
     }

@@ -43,7 +43,7 @@ pub(crate) fn row(line: &Line<'_>) -> Row {
 }
 
 /// The condition that each column has its value, by `=` or `<=>`.
-pub(crate) fn is(row: &[(&str, String)], relation: &str) -> String {
+pub(crate) fn is<C: Display>(row: &[(C, String)], relation: &str) -> String {
     let each = row.iter().map(|(column, value)| format!("{column} {relation} {value}"));
     if row.is_empty() { "1".to_owned() } else { joined(each, " AND ") }
 }
@@ -81,8 +81,7 @@ mod tests {
         assert_eq!(list([1, 2, 3]), "1, 2, 3");
         assert_eq!(fill("(?2, ?1) ?2", &["a", "b"]), "(b, a) b");
         let (ino, id) = (types::Ino(7), types::AclId::from_bytes([9; 16]));
-        let key =
-            [meta::Want::Xattrs(ino), meta::Want::Acl(id)].map(|want| row(&tables::wanted(&want).unwrap()));
+        let key = [meta::Want::Xattrs(ino), meta::Want::Acl(id)].map(|want| row(&tables::wanted(&want)));
         assert_eq!(is(&key.concat(), "="), format!("ino = 7 AND id = x'{}'", "09".repeat(16)));
         let hole = types::Slice { pos: 1, len: 2, source: types::SliceSource::Hole };
         let hole = Line::slice(ino, types::ChunkIndex(3), &hole);

@@ -20,14 +20,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meta::{Change, EngineError, Order, Seq, Touched};
-use pool::{Asked, Connect as _, Failed as _, LONGEST_GAP, Log, Tail};
+use pool::{Connect as _, LONGEST_GAP, Log, Tail};
+use tables::Malformed;
 use types::SessionId;
 
 use crate::config::Config;
 use crate::connect::Connection;
 use crate::engine::KEPT_SECONDS;
 use crate::error::Fault;
-use crate::rows::plain;
+use crate::rows::{Row, plain};
 
 /// From one look to the next.
 const PERIOD: Duration = Duration::from_millis(10);
@@ -40,10 +41,9 @@ const _: () = assert!(LONGEST_GAP.as_secs() < KEPT_SECONDS);
 #[derive(Debug)]
 pub(crate) struct Rows {
     conn: Connection,
-    place: String,
     order: Arc<Order>,
     /// What the server said first: the epoch of the records, and whether it takes changes.
-    was: Option<(u64, u64)>,
+    was: Option<Row>,
     numbers: Numbers,
     /// Since when the same number is missing, if one is.
     missing: Instant,
@@ -78,68 +78,25 @@ impl Numbers {
 
 /// A stream of what is committed from now on.
 pub(crate) fn open(config: &Config, order: Arc<Order>) -> Result<Tail<Rows>, EngineError> {
-    let (conn, place) = (config.connect()?, config.place.clone());
-    let (numbers, missing) = (Numbers::default(), Instant::now());
-    let mut rows = Rows { conn, place, order, was: None, numbers, missing };
-    let begun = rows.begin(config.params.op_timeout);
-    begun.map_err(|fault| fault.engine_error(&config.place, Asked::Look))?;
-    Ok(Tail::new(rows, PERIOD, Instant::now()))
+    let conn = config.connect()?;
+    Tail::new(&config.place, PERIOD, || Rows::begin(conn, order, config.params.op_timeout))
 }
 
 impl Rows {
-    fn begin(&mut self, patience: Duration) -> Result<(), Fault> {
-        let deadline = Instant::now() + patience;
+    fn begin(conn: Connection, order: Arc<Order>, patience: Duration) -> Result<Self, Fault> {
+        let begun = Instant::now();
+        let mut rows = Rows { conn, order, was: None, numbers: Numbers::default(), missing: begun };
         // Who waits for the table keeps others waiting, too.
-        self.conn.query("SET SESSION lock_wait_timeout = 1")?;
-        loop {
-            match self.settle()? {
-                Some(newest) => self.numbers.known = newest,
-                None if Instant::now() < deadline => continue,
-                None => return Err(Fault::Malformed("a transaction on the log does not end")),
+        rows.conn.query("SET SESSION lock_wait_timeout = 1")?;
+        rows.numbers.known = loop {
+            match rows.settle()? {
+                Some(newest) => break newest,
+                None if begun.elapsed() < patience => {}
+                None => return Err(Malformed("a transaction on the log does not end").into()),
             }
-            return self.read().map(drop);
-        }
-    }
-
-    /// What became visible since the last look.
-    fn read(&mut self) -> Result<Vec<Change>, Fault> {
-        let Numbers { known, told } = &self.numbers;
-        let known = *known;
-        let mut sure = 0;
-        if !told.is_empty() && self.missing.elapsed() >= MISSING {
-            sure = self.settle()?.unwrap_or(0);
-            self.missing = Instant::now();
-        }
-        // One statement, so that all is of one moment.
-        let rows = self.conn.rows(&format!(
-            "SELECT 0, epoch, @@GLOBAL.read_only, NULL, NULL FROM `@layout` UNION ALL \
-             (SELECT id, NULL, NULL, op_id, touched FROM `@log` WHERE id > {known} ORDER BY id LIMIT {ROWS})"
-        ))?;
-        let (mut changes, mut now) = (Vec::new(), None);
-        let mut last = 0;
-        for row in rows.iter().map(plain) {
-            let id = row.number(0)?;
-            last = last.max(id);
-            if id == 0 {
-                now = Some((row.number(1)?, row.number(2)?));
-            } else if self.numbers.tell(id) {
-                let op_id = row.bytes(3)?.try_into().map(u128::from_be_bytes);
-                let op_id = op_id.map_err(|_| Fault::Malformed("an operation's id has not 16 bytes"))?;
-                let touched = Touched::decode(row.bytes(4)?);
-                let touched = touched.ok_or(Fault::Malformed("what an operation touched is unreadable"))?;
-                changes.push(Change { seq: Seq(id), by: SessionId((op_id >> 64) as u64), touched });
-            }
-        }
-        let now = now.ok_or(Fault::Malformed("the tables say nothing of themselves"))?;
-        if *self.was.get_or_insert(now) != now {
-            return Err(Fault::Malformed("the records were removed, or another server took over"));
-        }
-        // Behind the last of many there may be more rows.
-        self.numbers.pass(if rows.len() > ROWS { sure.min(last) } else { sure });
-        if self.numbers.told.is_empty() || self.numbers.known != known {
-            self.missing = Instant::now();
-        }
-        Ok(changes)
+        };
+        rows.look()?;
+        Ok(rows)
     }
 
     /// Up to which number all that is not there never comes; `None` if a transaction under way did not end.
@@ -156,8 +113,45 @@ impl Rows {
 }
 
 impl Log for Rows {
-    fn look(&mut self) -> Result<Vec<Change>, EngineError> {
-        self.read().map_err(|fault| fault.engine_error(&self.place, Asked::Look))
+    type Failed = Fault;
+
+    fn look(&mut self) -> Result<Vec<Change>, Fault> {
+        let Numbers { known, ref told } = self.numbers;
+        let mut sure = 0;
+        if !told.is_empty() && self.missing.elapsed() >= MISSING {
+            sure = self.settle()?.unwrap_or(0);
+            self.missing = Instant::now();
+        }
+        // One statement, so that all is of one moment.
+        let rows = self.conn.rows(&format!(
+            "SELECT 0, epoch, @@GLOBAL.read_only, NULL, NULL FROM `@layout` UNION ALL \
+             (SELECT id, NULL, NULL, op_id, touched FROM `@log` WHERE id > {known} ORDER BY id LIMIT {ROWS})"
+        ))?;
+        let (mut changes, mut now, mut last) = (Vec::new(), None, 0);
+        for raw in &rows {
+            let row = plain(raw);
+            let id = row.number(0)?;
+            last = last.max(id);
+            if id == 0 {
+                now = Some(raw);
+            } else if self.numbers.tell(id) {
+                let by = row.bytes(3)?.first_chunk().map(|session| SessionId(u64::from_be_bytes(*session)));
+                let by = by.ok_or(Malformed("an operation's id has not 16 bytes"))?;
+                let touched = Touched::decode(row.bytes(4)?);
+                let touched = touched.ok_or(Malformed("what an operation touched is unreadable"))?;
+                changes.push(Change { seq: Seq(id), by, touched });
+            }
+        }
+        let now = now.ok_or(Malformed("the tables say nothing of themselves"))?;
+        if self.was.get_or_insert_with(|| now.clone()) != now {
+            return Err(Malformed("the records were removed, or another server took over").into());
+        }
+        // Behind the last of many there may be more rows.
+        self.numbers.pass(if rows.len() > ROWS { sure.min(last) } else { sure });
+        if self.numbers.told.is_empty() || self.numbers.known != known {
+            self.missing = Instant::now();
+        }
+        Ok(changes)
     }
 
     fn order(&self) -> &Order {

@@ -128,13 +128,11 @@ fn a_request_is_one_round_trip() {
             request();
             assert_eq!(questions(&mut root) - before - 1, expected, "{what}, routine {routine}");
         };
-        // A procedure leaves it to the client to give up what it did not finish.
-        let at_conflict = if routine == "auto" { 2 } else { 3 };
         requests("a create", 1, &|| committed(&engine, add_file(10)));
         requests("a create that conflicts", 1, &|| {
             assert!(matches!(engine.commit(&[add_file(10)]).unwrap()[..], [Outcome::Conflict(_)]));
         });
-        requests("a batch in which one conflicts", at_conflict, &|| {
+        requests("a batch in which one conflicts", 2, &|| {
             let batch: Vec<Txn> = [200, 10, 201].map(add_file).into();
             let outcomes = engine.commit(&batch).unwrap();
             let conflicts = outcomes.iter().map(|outcome| matches!(outcome, Outcome::Conflict(_)));
@@ -183,7 +181,7 @@ fn a_request_is_one_round_trip() {
             let outcomes = engine.commit(&[0, 0, 0].map(claim)).unwrap();
             assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })));
         });
-        requests("a batch of claims one of which fails", at_conflict, &|| {
+        requests("a batch of claims one of which fails", 2, &|| {
             let outcomes = engine.commit(&[0, 1, 0].map(claim)).unwrap();
             let conflicts = outcomes.iter().map(|outcome| matches!(outcome, Outcome::Conflict(_)));
             assert_eq!(conflicts.collect::<Vec<_>>(), [false, true, false]);

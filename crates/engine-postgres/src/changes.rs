@@ -6,10 +6,10 @@
 //! some transaction runs.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use meta::{Change, EngineError, Order, Seq, Touched};
-use pool::{Asked, Connect, Failed, Log, Tail};
+use pool::{Connect, Log, Tail};
 use types::SessionId;
 
 use crate::connection::{Connection, get};
@@ -41,26 +41,25 @@ pub(crate) struct Position {
 /// All changes that are committed from now on.
 pub(crate) fn open(shared: &Arc<Shared>) -> Result<Tail<Position>, EngineError> {
     let mut connection = shared.pool.connector().connect()?;
-    let looked = Instant::now();
-    let snapshot = connection.texts("SELECT pg_current_snapshot()::text");
-    let [snapshot] = snapshot.map_err(|failure| failure.engine_error(shared.place(), Asked::Look))?;
-    let position = Position { shared: shared.clone(), connection, look: shared.names.text(LOOK), snapshot };
-    Ok(Tail::new(position, PAUSE, looked))
+    Tail::new(shared.place(), PAUSE, || {
+        let [snapshot] = connection.texts("SELECT pg_current_snapshot()::text")?;
+        Ok(Position { shared: shared.clone(), connection, look: shared.names.text(LOOK), snapshot })
+    })
 }
 
 impl Log for Position {
-    fn look(&mut self) -> Result<Vec<Change>, EngineError> {
-        let failed = |failure: Failure| failure.engine_error(self.shared.place(), Asked::Look);
-        let rows = self.connection.query(&self.look, &[&self.snapshot]).map_err(failed)?;
+    type Failed = Failure;
+
+    fn look(&mut self) -> Result<Vec<Change>, Failure> {
+        let rows = self.connection.query(&self.look, &[&self.snapshot])?;
         let mut news = Vec::with_capacity(rows.len());
         for row in &rows {
-            self.snapshot = get(row, 0).map_err(failed)?;
-            let Some(seq) = get::<Option<i64>>(row, 1).map_err(failed)? else { continue };
-            let by = SessionId(get::<i64>(row, 2).map_err(failed)? as u64);
-            let touched = get::<Option<&[u8]>>(row, 3).map_err(failed)?.and_then(Touched::decode);
-            let Some(touched) = touched else {
-                return Err(EngineError::permanent("the volume was emptied, or its log is damaged"));
-            };
+            self.snapshot = get(row, 0)?;
+            let Some(seq) = get::<Option<i64>>(row, 1)? else { continue };
+            let by = SessionId(get::<i64>(row, 2)? as u64);
+            let touched = get::<Option<&[u8]>>(row, 3)?.and_then(Touched::decode);
+            let touched =
+                touched.ok_or(Failure::Malformed("a change of everything: the volume was emptied"))?;
             news.push(Change { seq: Seq(seq as u64), by, touched });
         }
         Ok(news)

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use meta::{Effect, Guard, Touched, Txn, Usage, Want, ahead_of_room};
-use tables::{Change, Line, Size};
+use tables::{Change, Line, Locks, Size};
 use tokio_postgres::types::ToSql;
 use types::{Ino, Time};
 
@@ -142,31 +142,25 @@ impl Gathered {
 
     /// What has to be locked for a transaction, and what has to be looked at under these locks.
     fn lock(&mut self, txn: &Txn) {
-        let made: HashSet<Ino> = txn.effects.iter().filter_map(tables::made).collect();
+        let mut locks = Locks::default();
+        locks.add(txn);
+        for ino in locks.inos {
+            self.locked.entry(int(ino.0)).or_default();
+        }
         // A name that has to be free is, if the server can insert it.
         let free: HashSet<_> = txn.guards.iter().filter_map(tables::free).collect();
         let named: HashSet<_> = txn.effects.iter().filter_map(tables::named).collect();
         let head = &mut self.head;
+        head.numbers |= locks.volume;
         head.fresh &= named.is_subset(&free);
         head.look |= !free.is_subset(&named);
         for guard in &txn.guards {
-            match tables::inode(&guard.want()) {
-                Some(ino) => {
-                    let locked = self.locked.entry(int(ino.0)).or_default();
-                    if let Guard::Access { rev, .. } = guard {
-                        // Of two that differ one does not hold.
-                        head.rare |= locked.replace(int(*rev)).is_some_and(|other| other != int(*rev));
-                    }
-                }
-                None => head.numbers |= !matches!(guard, Guard::Room { .. }),
+            if let Guard::Access { ino, rev } = guard {
+                let locked = self.locked.entry(int(ino.0)).or_default();
+                // Of two that differ one does not hold.
+                head.rare |= locked.replace(int(*rev)).is_some_and(|other| other != int(*rev));
             }
             head.look |= !matches!(guard, Guard::Access { .. } | Guard::EdgeAbsent { .. });
-        }
-        for effect in &txn.effects {
-            head.numbers |= matches!(effect, Effect::PutSetting { .. } | Effect::SetCounter { .. });
-            if let Some(ino) = tables::holder(effect).filter(|ino| !made.contains(ino)) {
-                self.locked.entry(int(ino.0)).or_default();
-            }
         }
     }
 

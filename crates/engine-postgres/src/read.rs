@@ -25,11 +25,7 @@ pub(crate) fn int(n: impl Into<i128>) -> i64 {
 pub(crate) fn wants(wants: &[Want]) -> Rows<3, 1> {
     let mut rows = Rows::default();
     for want in wants {
-        let what = tables::want(want).into();
-        match tables::wanted(want) {
-            Some(key) => rows.line(&[what], &key),
-            None => rows.push(&[what], &[]),
-        }
+        rows.line(&[tables::want(want).into()], &tables::wanted(want));
     }
     rows
 }

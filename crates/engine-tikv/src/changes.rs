@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use keyspace::{Access, Head, Known, Snapshot, Source, decode_head, decode_told};
 use meta::{Change, EngineError, Order};
@@ -29,12 +29,15 @@ pub(crate) struct Seen {
 
 /// All changes that are committed after this returns.
 pub(crate) fn open(shared: &Arc<Shared>) -> Result<Tail<Seen>, EngineError> {
-    let looked = Instant::now();
-    let heads = shared.heads(shared.store.timestamp()?)?;
-    Ok(Tail::new(Seen { shared: Arc::clone(shared), heads }, PAUSE, looked))
+    Tail::new("TiKV", PAUSE, || {
+        let heads = shared.heads(shared.store.timestamp()?)?;
+        Ok(Seen { shared: Arc::clone(shared), heads })
+    })
 }
 
 impl Log for Seen {
+    type Failed = EngineError;
+
     /// One timestamp and one read, or two where there is news.
     fn look(&mut self) -> Result<Vec<Change>, EngineError> {
         let at = self.shared.store.timestamp()?;

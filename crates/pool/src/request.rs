@@ -19,6 +19,17 @@ pub trait Failed {
     fn engine_error(self, place: &str, asked: Asked) -> EngineError;
 }
 
+/// What it means is known already.
+impl Failed for EngineError {
+    fn leaves(&self) -> Leaves {
+        Leaves::Connection
+    }
+
+    fn engine_error(self, _place: &str, _asked: Asked) -> EngineError {
+        self
+    }
+}
+
 /// What a request that failed leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaves {

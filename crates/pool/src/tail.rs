@@ -6,14 +6,17 @@ use std::time::{Duration, Instant};
 use meta::{Change, Changes, EngineError, Order};
 
 use crate::again::poll;
+use crate::request::{Asked, Failed};
 
 /// A log, and how far it was read.
 pub trait Log: Debug + Send {
+    type Failed: Failed;
+
     /// What has become visible since the last look, in any order.
     ///
     /// # Errors
     /// Changes may be missing from here on.
-    fn look(&mut self) -> Result<Vec<Change>, EngineError>;
+    fn look(&mut self) -> Result<Vec<Change>, Self::Failed>;
 
     /// What hears of the numbers that are told.
     fn order(&self) -> &Order;
@@ -26,6 +29,7 @@ pub const LONGEST_GAP: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub struct Tail<L> {
     log: L,
+    place: String,
     /// From one look to the next, while somebody waits.
     period: Duration,
     looked: Instant,
@@ -34,19 +38,30 @@ pub struct Tail<L> {
 }
 
 impl<L: Log> Tail<L> {
-    /// `looked` is when the log was last looked at.
-    pub fn new(log: L, period: Duration, looked: Instant) -> Self {
-        Tail { log, period, looked, lost: false }
+    /// Tells what is committed after `open` has found out how far the log is to be taken as read. `place` is that of
+    /// [`Connect::place`](crate::Connect::place).
+    ///
+    /// # Errors
+    /// That of `open`.
+    pub fn new(
+        place: &str,
+        period: Duration,
+        open: impl FnOnce() -> Result<L, L::Failed>,
+    ) -> Result<Self, EngineError> {
+        let looked = Instant::now();
+        let log = open().map_err(|failed| failed.engine_error(place, Asked::Look))?;
+        Ok(Tail { log, place: place.to_owned(), period, looked, lost: false })
     }
 
     fn look(&mut self) -> Result<Vec<Change>, EngineError> {
         if self.lost || self.looked.elapsed() > LONGEST_GAP {
-            return Err(EngineError::permanent("changes may have been forgotten before they were asked for"));
+            let forgotten = "changes may have been forgotten before they were asked for";
+            return Err(EngineError::permanent(format!("{}: {forgotten}", self.place)));
         }
         let looked = Instant::now();
         let news = self.log.look();
         (self.looked, self.lost) = (looked, news.is_err());
-        news
+        news.map_err(|failed| failed.engine_error(&self.place, Asked::Look))
     }
 }
 
@@ -72,6 +87,8 @@ mod tests {
     struct Looks(Vec<Result<Vec<u64>, EngineError>>, Order);
 
     impl Log for Looks {
+        type Failed = EngineError;
+
         fn look(&mut self) -> Result<Vec<Change>, EngineError> {
             let change = |seq| Change { seq: Seq(seq), by: SessionId(0), touched: Vec::new() };
             self.0.pop().unwrap_or(Ok(Vec::new())).map(|seqs| seqs.into_iter().map(change).collect())
@@ -85,13 +102,15 @@ mod tests {
     #[test]
     fn what_is_told_is_in_order_and_nothing_is_after_a_failure_or_a_gap() {
         let log = Looks(vec![Err(EngineError::transient("gone")), Ok(vec![3, 2])], Order::default());
-        let mut tail = Tail::new(log, Duration::ZERO, Instant::now());
+        let mut tail = Tail::new("x", Duration::ZERO, || Ok(log)).unwrap();
         let told: Vec<u64> = tail.next(Duration::ZERO).unwrap().iter().map(|change| change.seq.0).collect();
         assert_eq!((told, tail.log.order().read()), (vec![2, 3], Seq(3)));
         tail.next(Duration::ZERO).unwrap_err();
         tail.next(Duration::ZERO).unwrap_err();
-        let Some(long_ago) = Instant::now().checked_sub(LONGEST_GAP) else { return };
-        let mut tail = Tail::new(Looks::default(), Duration::ZERO, long_ago);
+        let mut tail = Tail::new("x", Duration::ZERO, || Ok(Looks::default())).unwrap();
+        assert_eq!(tail.next(Duration::ZERO), Ok(Vec::new()));
+        let Some(long_ago) = Instant::now().checked_sub(2 * LONGEST_GAP) else { return };
+        tail.looked = long_ago;
         tail.next(Duration::ZERO).unwrap_err();
     }
 }

@@ -27,7 +27,7 @@
 //! | `page` | ranges answered by facts |
 //! | `table`, `scan` | the tables whose rows are facts; ranges of them as statements |
 //! | `line` | the rows that wants ask for, and those that effects put and remove |
-//! | `part` | what guards and effects have to do with; what transactions make of inodes |
+//! | `part` | what guards and effects have to do with; what transactions lock, and what they make of inodes |
 //! | `layer` | which effects may be applied together, and what becomes of an inode's row |
 
 mod fact;
@@ -45,6 +45,6 @@ pub use found::{Found, want};
 pub use layer::{Change, Layer, Size, layers};
 pub use line::{Line, put, removed, wanted};
 pub use page::page;
-pub use part::{follow, free, holder, inode, made, named, puts_free_names};
+pub use part::{Locks, follow, free, holder, inode, made, named, puts_free_names};
 pub use scan::{Arg, Select, select};
 pub use table::Table;

@@ -1,6 +1,6 @@
 //! What guards and effects have to do with.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use meta::{Effect, Guard, Node, Txn, Want};
 use types::{Ino, Name};
@@ -67,8 +67,39 @@ pub fn holder(effect: &Effect) -> Option<Ino> {
     }
 }
 
-/// Makes of these inodes what `txn` makes of them; one that goes is `None`.
-pub fn follow(nodes: &mut HashMap<Ino, Option<Node>>, txn: &Txn) {
+/// What transactions lock before they look at anything.
+#[derive(Debug, Default)]
+pub struct Locks {
+    /// Inodes that they look at or change, or of which they change what these have.
+    pub inos: BTreeSet<Ino>,
+    /// Inodes that they make: nobody else knows these yet.
+    pub made: BTreeSet<Ino>,
+    /// Whatever they look at or change that belongs to no inode.
+    pub volume: bool,
+}
+
+impl Locks {
+    pub fn add(&mut self, txn: &Txn) {
+        for guard in &txn.guards {
+            let ino = inode(&guard.want());
+            self.inos.extend(ino);
+            self.volume |= ino.is_none() && !matches!(guard, Guard::Room { .. });
+        }
+        for effect in &txn.effects {
+            self.volume |= matches!(
+                effect,
+                Effect::PutSetting { .. } | Effect::SetCounter { .. } | Effect::AddUsage { .. }
+            );
+            match made(effect) {
+                Some(ino) if !self.inos.contains(&ino) => drop(self.made.insert(ino)),
+                _ => self.inos.extend(holder(effect).filter(|ino| !self.made.contains(ino))),
+            }
+        }
+    }
+}
+
+/// Makes of these inodes what `txn` makes of them; one that goes is `None`. Gives those of them that it changed.
+pub fn follow(nodes: &mut HashMap<Ino, Option<Node>>, txn: &Txn) -> Vec<Node> {
     for effect in &txn.effects {
         match effect {
             Effect::PutNode(node) => drop(nodes.insert(node.ino, Some(*node))),
@@ -79,4 +110,5 @@ pub fn follow(nodes: &mut HashMap<Ino, Option<Node>>, txn: &Txn) {
             }
         }
     }
+    txn.changed_nodes().iter().filter_map(|ino| nodes.get(ino).copied().flatten()).collect()
 }

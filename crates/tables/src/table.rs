@@ -49,6 +49,7 @@ impl Table {
     pub const ACL: Table = table(7, "acl", &[], &["id", "text"]);
     pub const SETTING: Table = table(8, "setting", &[], &["name", "value"]);
     pub const COUNTER: Table = table(9, "counter", &["value"], &["name"]);
+    pub const USAGE: Table = table(10, "usage", &["inodes", "blocks"], &[]);
     pub const LOCK: Table =
         table(11, "lock", &["ino", "first", "last", "session", "owner", "kind", "exclusive", "pid"], &[]);
     pub const LOCK_WAIT: Table = Table { fact: 12, name: "lock_wait", ..Table::LOCK };
