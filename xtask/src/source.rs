@@ -1,4 +1,4 @@
-//! Rules on `.rs` files: length, unfinished work, unsafe code, errnos in engines, files that no module reaches.
+//! Rules on `.rs` files: length, also of a whole engine, unfinished work, unsafe code, errnos in engines, files that no module reaches.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,12 @@ use crate::tidy::Problem;
 
 /// The longest a file may be before its tests begin.
 const LINES_MAX: usize = 600;
+
+/// The longest that the sources of an engine may be together, each up to its tests.
+const ENGINE_LINES_MAX: usize = 1_500;
+
+/// Likewise of the embedded engine, which is client and server in one.
+const EMBEDDED_LINES_MAX: usize = 2_250;
 
 /// Macros that stand for work not done, or for a debugging session that is over.
 const UNFINISHED_MACROS: &[&str] = &["todo!", "unimplemented!", "dbg!"];
@@ -71,6 +77,21 @@ pub(crate) fn check(crate_name: &str, place: &str, inside: &Path, text: &str) ->
         }
     }
     problems
+}
+
+/// What is wrong with the length of all sources of a crate together, given as for [`dead_files`].
+pub(crate) fn check_length(crate_name: &str, place: &str, files: &[(PathBuf, String)]) -> Option<Problem> {
+    let most = match crate_name {
+        "engine-sqlite" => EMBEDDED_LINES_MAX,
+        name if name.starts_with("engine-") => ENGINE_LINES_MAX,
+        _ => return None,
+    };
+    let length: usize = files.iter().map(|(_, text)| lines_without_tests(text)).sum();
+    (length > most).then(|| Problem {
+        place: place.to_owned(),
+        what: format!("{length} lines without tests, more than {most}"),
+        remedy: "move what several engines need to the crates they share",
+    })
 }
 
 /// Files of a crate, given as (path below its folder, text), that no `mod` line reaches from a root: `src/lib.rs`,
@@ -145,6 +166,12 @@ fn lines_before_tests(text: &str) -> usize {
             && item.is_some_and(|item| item.split_whitespace().any(|word| word == "mod"))
     };
     (0..lines.len()).find(|&at| begins_tests(at)).unwrap_or(lines.len())
+}
+
+/// Lines before the tests, and before the blank ones above these.
+fn lines_without_tests(text: &str) -> usize {
+    let lines: Vec<&str> = text.lines().take(lines_before_tests(text)).collect();
+    lines.iter().rposition(|line| !line.is_empty()).map_or(0, |last| last + 1)
 }
 
 /// Tests may be as long as they like: in `tests`, `benches`, `fuzz`, or a module file called so.
@@ -332,6 +359,22 @@ mod tests {
         assert_eq!(problems("vfs", &only_a_use).len(), 1);
         assert!(check("vfs", "P", Path::new("tests/a.rs"), &long).is_empty());
         assert!(check("vfs", "P", Path::new("src/ops/tests.rs"), &long).is_empty());
+    }
+
+    #[test]
+    fn an_engine_that_grows_too_long_is_found_and_its_tests_are_free() {
+        let half = "x\n".repeat(ENGINE_LINES_MAX / 2);
+        let files =
+            |last: &str| ["src/a.rs", "src/b.rs"].map(|path| (PathBuf::from(path), format!("{half}{last}")));
+        let length =
+            |name: &str, last: &str| check_length(name, "P", &files(last)).map(|problem| problem.what);
+        assert_eq!(length("engine-redis", "\n#[cfg(test)]\nmod tests {}\n"), None);
+        assert_eq!(
+            length("engine-redis", "x\n").as_deref(),
+            Some("1502 lines without tests, more than 1500")
+        );
+        assert_eq!(length("engine-sqlite", "x\n"), None);
+        assert_eq!(length("meta", &half), None);
     }
 
     #[test]

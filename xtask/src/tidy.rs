@@ -63,6 +63,7 @@ fn check_crate(top: &Path, folder: &Path, summary: &mut Summary) -> io::Result<(
         }
         summary.files += 1;
     }
+    summary.problems.extend(source::check_length(&folder_name, &below(top, folder), &modules));
     for dead in source::dead_files(&modules) {
         summary.problems.push(Problem {
             place: below(top, &folder.join(&dead)),

@@ -16,14 +16,11 @@ use meta::{Guard, Node, Outcome, Seq, Touched, Txn, Want, ahead_of_room, most_ad
 use tables::{Locks, Malformed, Table};
 use types::Ino;
 
-use crate::connect::Connection;
-use crate::effect;
+use crate::connect::{Connection, fact, plain};
 use crate::error::Fault;
-use crate::guard;
-use crate::read;
-use crate::rows::{fact, plain};
 use crate::script::{FAILED, HELD, ROOMY, Script, TIGHT};
 use crate::sql::{bytes, joined, list};
+use crate::{effect, guard, read};
 
 /// Fails with [`TOO_MANY_ROWS`].
 const FAIL: &str = "SET @v = (SELECT 1 UNION ALL SELECT 2)";
@@ -78,8 +75,7 @@ fn attempt(conn: &mut Connection, txns: &[Txn], label: Seq, careful: bool) -> Re
         let summary = plain(summary.first().ok_or(Malformed("a part has no answer"))?);
         let Some(repeated) = summary.optional(1)? else {
             // Only a transaction by itself says so.
-            let wants: Vec<_> = part.iter().flat_map(wants).collect();
-            outcomes.push(Outcome::Conflict(read::facts(&next()?, label, &wants)?));
+            outcomes.push(Outcome::Conflict(read::facts(&next()?, label, &wants(part))?));
             continue;
         };
         let first = if repeated == 0 { summary.number(0)? } else { repeated };
@@ -93,8 +89,8 @@ fn attempt(conn: &mut Connection, txns: &[Txn], label: Seq, careful: bool) -> Re
     Ok(outcomes)
 }
 
-fn wants(txn: &Txn) -> impl Iterator<Item = Want> {
-    txn.guards.iter().map(Guard::want)
+fn wants(part: &[Txn]) -> Vec<Want> {
+    part.iter().flat_map(|txn| &txn.guards).map(Guard::want).collect()
 }
 
 /// The limits that transactions are to stay within.
@@ -111,9 +107,8 @@ fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
     let most = most_added(txns);
     let tight: BTreeSet<_> =
         limits(txns).map(|limit| format!("NOT {}", guard::room(limit, most, true))).collect();
-    let adds_much = most.inodes > guard::MOST.inodes || most.blocks > guard::MOST.blocks;
     if volume || !tight.is_empty() {
-        let alone = volume || adds_much;
+        let alone = volume || most.inodes > guard::MOST.inodes || most.blocks > guard::MOST.blocks;
         script.put(format!("SELECT {} INTO @t", if alone { "1".to_owned() } else { joined(tight, " OR ") }));
         // Far from the limits many may add at once; near them, one at a time.
         let row = "SELECT id INTO @v FROM `@layout` WHERE id = 0";
@@ -133,8 +128,18 @@ fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
 
 /// Writes a part: its check, its effects, its summary, and, of a transaction by itself, what is there if it conflicts.
 fn write(part: &[Txn], together: bool, careful: bool, script: &mut Script) {
+    let inserts = together && part.iter().all(tables::puts_free_names);
+    let is_inserted = |txn: &Txn, guard| {
+        inserts && txn.effects.iter().filter_map(tables::named).any(|name| Some(name) == tables::free(guard))
+    };
+    let guards = part.iter().flat_map(|txn| txn.guards.iter().filter(|guard| !is_inserted(txn, guard)));
+    let mut held = format!("IF({}, 0, NULL)", guard::all_hold(guards, ahead_of_room(part)));
     let writers: Vec<&Txn> = part.iter().filter(|txn| !txn.effects.is_empty()).collect();
-    script.put(check(part, &writers, together));
+    if let ([txn], false) = (&writers[..], together) {
+        let repeated = format!("(SELECT id FROM `@log` WHERE op_id = {})", op_id(txn));
+        held = format!("CAST(COALESCE({repeated}, {held}) AS UNSIGNED)");
+    }
+    script.put(format!("SELECT {held} INTO @f"));
     let apply = |script: &mut Script| {
         if !writers.is_empty() {
             effect::apply(script, &writers, careful);
@@ -148,29 +153,8 @@ fn write(part: &[Txn], together: bool, careful: bool, script: &mut Script) {
         script.only_if(HELD, apply);
     }
     script.put("SELECT LAST_INSERT_ID(), @f");
-    if let [txn] = part
-        && !together
-        && !txn.guards.is_empty()
-    {
-        script.only_if(FAILED, |script| script.put(read::statement(&wants(txn).collect::<Vec<_>>())));
-    }
-}
-
-/// Finds out whether the guards hold, and of a transaction by itself whether it is a repetition.
-fn check(part: &[Txn], writers: &[&Txn], together: bool) -> String {
-    let inserts = together && part.iter().all(tables::puts_free_names);
-    let is_inserted = |txn: &Txn, guard| {
-        let mut names = txn.effects.iter().filter_map(tables::named);
-        inserts && names.any(|name| Some(name) == tables::free(guard))
-    };
-    let guards = part.iter().flat_map(|txn| txn.guards.iter().filter(|guard| !is_inserted(txn, guard)));
-    let held = format!("IF({}, 0, NULL)", guard::all_hold(guards, ahead_of_room(part)));
-    match writers {
-        [txn] if !together => {
-            let repeated = format!("(SELECT id FROM `@log` WHERE op_id = {})", op_id(txn));
-            format!("SELECT CAST(COALESCE({repeated}, {held}) AS UNSIGNED) INTO @f")
-        }
-        _ => format!("SELECT {held} INTO @f"),
+    if !together && part.iter().any(|txn| !txn.guards.is_empty()) {
+        script.only_if(FAILED, |script| script.put(read::statement(&wants(part))));
     }
 }
 

@@ -1,22 +1,21 @@
-//! One connection, and requests on it.
+//! One connection, requests on it, and the rows of answers. All values come as text: the requests are plain queries.
 
 use std::fmt;
 
 use meta::EngineError;
-use mysql::Conn;
 use mysql::prelude::Queryable;
+use mysql::{Conn, Value};
 use pool::{Asked, Connect, Failed};
-use tables::Malformed;
+use tables::{Fact, Malformed};
 
 use crate::config::Config;
 use crate::error::Fault;
-use crate::rows::{Row, plain};
+
+pub(crate) type Row = Vec<Value>;
 
 /// A connection whose settings are made.
 pub(crate) struct Connection {
     conn: Conn,
-    /// What is at the other end, for people: "MariaDB 10.11.6".
-    pub(crate) server: String,
     /// The longest request the server takes, in bytes.
     max_request: usize,
     /// Scripts are run by the stored procedure.
@@ -39,17 +38,12 @@ impl Connect for Config {
 
 impl Connection {
     fn open(config: &Config) -> Result<Self, Fault> {
-        // Such as `10.11.6-MariaDB-1`.
-        const ABOUT: &str = "SELECT CONCAT(IF(VERSION() LIKE '%MariaDB%', 'MariaDB ', 'MySQL '), \
-                             SUBSTRING_INDEX(VERSION(), '-', 1)), @@max_allowed_packet";
         let (conn, prefix) = (Conn::new(config.opts.clone())?, format!("`{}", config.params.table_prefix));
-        let mut opened =
-            Connection { conn, server: String::new(), max_request: 1024, procedure: false, prefix };
-        let about = opened.row(ABOUT)?;
+        let mut opened = Connection { conn, max_request: 1024, procedure: config.routine, prefix };
+        let about = opened.row("SELECT @@max_allowed_packet, VERSION() NOT LIKE '%MariaDB%'")?;
         let about = plain(&about);
-        opened.server = String::from_utf8_lossy(about.bytes(0)?).into_owned();
-        opened.max_request = usize::try_from(about.number(1)?).unwrap_or(usize::MAX);
-        opened.procedure = config.routine || !opened.server.starts_with("MariaDB");
+        opened.max_request = usize::try_from(about.number(0)?).unwrap_or(usize::MAX);
+        opened.procedure |= about.number(1)? != 0;
         Ok(opened)
     }
 
@@ -83,6 +77,12 @@ impl Connection {
         Ok(self.query(sql)?.into_iter().next().unwrap_or_default())
     }
 
+    /// What a statement gives of which each row is one text.
+    pub(crate) fn texts(&mut self, sql: &str) -> Result<Vec<String>, Fault> {
+        let text = |row| Ok(String::from_utf8_lossy(plain(row).bytes(0)?).into_owned());
+        self.rows(sql)?.iter().map(text).collect()
+    }
+
     /// The row of a statement that always gives one.
     pub(crate) fn row(&mut self, sql: &str) -> Result<Row, Fault> {
         Ok(self.rows(sql)?.into_iter().next().ok_or(Malformed("a row is missing"))?)
@@ -92,6 +92,46 @@ impl Connection {
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without `conn`, which holds the password.
-        f.debug_struct("Connection").field("server", &self.server).finish_non_exhaustive()
+        f.debug_struct("Connection").field("procedure", &self.procedure).finish_non_exhaustive()
+    }
+}
+
+/// The columns of a row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Columns<'r> {
+    numbers: &'r [Value],
+    strings: &'r [Value],
+}
+
+/// A row with so many numbers before its strings.
+pub(crate) fn fact(about: i16, row: &[Value], numbers: usize) -> Fact<Columns<'_>> {
+    let (numbers, strings) = row.split_at_checked(numbers).unwrap_or_default();
+    Fact { about, row: Columns { numbers, strings } }
+}
+
+/// A row about nothing else: each column by its place, whatever it holds.
+pub(crate) fn plain(row: &Row) -> Fact<Columns<'_>> {
+    Fact { about: 0, row: Columns { numbers: row, strings: row } }
+}
+
+impl tables::Row for Columns<'_> {
+    fn number(&self, at: usize) -> Result<Option<i64>, Malformed> {
+        let Some(bytes) = text(self.numbers, at)? else { return Ok(None) };
+        // One without a sign may reach beyond those with one.
+        let text = str::from_utf8(bytes).unwrap_or_default();
+        let number = text.parse().or_else(|_| text.parse::<u64>().map(|number| number as i64));
+        number.map(Some).map_err(|_| Malformed("a column holds no number of its range"))
+    }
+
+    fn bytes(&self, at: usize) -> Result<Option<&[u8]>, Malformed> {
+        text(self.strings, at)
+    }
+}
+
+fn text(columns: &[Value], at: usize) -> Result<Option<&[u8]>, Malformed> {
+    match columns.get(at) {
+        None | Some(Value::NULL) => Ok(None),
+        Some(Value::Bytes(bytes)) => Ok(Some(bytes)),
+        Some(_) => Err(Malformed("a column is no text")),
     }
 }

@@ -7,8 +7,8 @@ use pool::{Asked, Connect, OpenError, Pool, Turns, Url, ensure_version, in_halve
 
 use crate::commit::commit;
 use crate::config::Config;
+use crate::connect::plain;
 use crate::error::Fault;
-use crate::rows::plain;
 use crate::{read, scan, schema, watch};
 
 /// How many of the newest rows of the log are kept, and for how many seconds all are.
@@ -52,17 +52,16 @@ impl MysqlEngine {
     /// # Errors
     /// Determinate.
     pub fn server(&self) -> Result<String, EngineError> {
-        self.pool.request(Asked::Look, |conn| Ok::<_, Fault>(conn.server.clone()))
+        // It says such as `10.11.6-MariaDB-1`.
+        const SERVER: &str = "SELECT CONCAT(IF(VERSION() LIKE '%MariaDB%', 'MariaDB ', 'MySQL '), \
+                              SUBSTRING_INDEX(VERSION(), '-', 1))";
+        self.pool.request(Asked::Look, |conn| conn.texts(SERVER)).map(|server| server.concat())
     }
 
     /// What in the server's configuration can lose what was acknowledged, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
-        let asked = self.pool.request(Asked::Look, |conn| {
-            let rows = conn.rows(include_str!("statements/warnings.sql"))?;
-            let said = rows.iter().map(|row| Ok(String::from_utf8_lossy(plain(row).bytes(0)?).into_owned()));
-            said.collect::<Result<_, Fault>>()
-        });
-        asked.unwrap_or_else(|error| vec![format!("the server's settings are unknown: {error}")])
+        let said = self.pool.request(Asked::Look, |conn| conn.texts(include_str!("statements/warnings.sql")));
+        said.unwrap_or_else(|error| vec![format!("the server's settings are unknown: {error}")])
     }
 
     /// Commits what fits into one request; more of it in halves.

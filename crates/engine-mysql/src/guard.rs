@@ -16,6 +16,7 @@ fn condition(guard: &Guard, ahead: Usage) -> (Option<Rows>, String) {
     let want = guard.want();
     let key = tables::wanted(&want);
     let (table, mut whose) = (key.table.name, row(&key));
+    let other = |condition: String| (None, condition);
     let (is_there, also) = match guard {
         Guard::EdgeAbsent { .. } | Guard::NodeAbsent { .. } | Guard::Empty { .. } => (false, vec![]),
         Guard::EdgeIs { ino, .. } => (true, vec![("ino", ino.to_string())]),
@@ -31,40 +32,33 @@ fn condition(guard: &Guard, ahead: Usage) -> (Option<Rows>, String) {
         }
         Guard::Counter { value, .. } => {
             let found = format!("SELECT value FROM `@counter` WHERE {}", is(&whose, "="));
-            return (None, format!("COALESCE(({found}), 0) = {value}"));
+            return other(format!("COALESCE(({found}), 0) = {value}"));
         }
         Guard::Locks { ino, locks } => {
             // A list must not be empty.
             let these = locks.iter().map(|lock| is(&row(&Line::lock(*ino, lock)), "="));
             let (these, count) = (joined(these.chain(["0".to_owned()]), " OR "), locks.len());
-            return (
-                None,
-                format!(
-                    "(EXISTS(SELECT 1 FROM `@node` WHERE ino = {ino}) AND (SELECT COUNT(*) = {count} AND \
+            return other(format!(
+                "(EXISTS(SELECT 1 FROM `@node` WHERE ino = {ino}) AND (SELECT COUNT(*) = {count} AND \
                  COALESCE(SUM({these}), 0) = {count} FROM `@lock` WHERE ino = {ino}))"
-                ),
-            );
+            ));
         }
-        Guard::Rows { rows, .. } if rows.is_empty() => return (None, "1".to_owned()),
+        Guard::Rows { rows, .. } if rows.is_empty() => return other("1".to_owned()),
         Guard::Rows { ino, chunk, rows } => {
             let is_row = |(nth, slice)| {
                 let row = row(&Line::slice(*ino, *chunk, slice));
                 format!("nth = {nth} AND {}", is(row.get(2..).unwrap_or_default(), "<=>"))
             };
             let (these, count) = (joined((1..).zip(rows.iter()).map(is_row), " OR "), rows.len());
-            return (
-                None,
-                format!(
-                    "(SELECT COUNT(*) FROM (SELECT ROW_NUMBER() OVER (ORDER BY seq) AS nth, pos, len, slice, \
-                 slice_off, slice_size, data FROM `@slice` WHERE {}) AS oldest WHERE {these}) = {count}",
-                    is(&whose, "=")
-                ),
-            );
+            return other(format!(
+                "(SELECT COUNT(*) FROM (SELECT ROW_NUMBER() OVER (ORDER BY seq) AS nth, pos, len, slice, slice_off, \
+                 slice_size, data FROM `@slice` WHERE ino = {ino} AND chunk = {chunk}) AS oldest WHERE {these}) = {count}"
+            ));
         }
         // Unless one at a time adds, there has to be room for what others add at this moment.
         Guard::Room { .. } => {
             let [alone, beside] = [false, true].map(|others| room(guard, ahead, others));
-            return (None, format!("IF(@t, {alone}, {beside})"));
+            return other(format!("IF(@t, {alone}, {beside})"));
         }
     };
     whose.extend(also);
@@ -72,7 +66,7 @@ fn condition(guard: &Guard, ahead: Usage) -> (Option<Rows>, String) {
     if is_there {
         return (Some((table, whose.iter().map(|(column, _)| *column).collect())), row);
     }
-    (None, format!("NOT EXISTS(SELECT 1 FROM `@{table}` WHERE {row})"))
+    other(format!("NOT EXISTS(SELECT 1 FROM `@{table}` WHERE {row})"))
 }
 
 /// The condition that all of these hold. Rows of one table that are to be there are counted, so that there is one look for

@@ -3,7 +3,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `config` | the parameters of the URL, and the settings of connections |
-//! | `connect` | one connection; what the server is |
+//! | `connect` | one connection; rows of its answers, also as facts (crate `tables`) |
 //! | `schema` | tables, their version |
 //! | `engine` | [`MysqlEngine`]: opening, `impl Engine`, warnings |
 //! | `script` | statements with conditions, sent as one request |
@@ -11,7 +11,6 @@
 //! | `guard` | guards as a condition |
 //! | `effect` | effects as statements; the longer ones are in folder `statements` |
 //! | `read`, `scan` | one statement for a set of records or for a range |
-//! | `rows` | columns of rows, also as facts (crate `tables`) |
 //! | `sql` | values as SQL literals, and what statements are made of |
 //! | `watch` | the stream of changes |
 //! | `error` | one table from a MySQL error to an engine error |
@@ -34,7 +33,6 @@ mod engine;
 mod error;
 mod guard;
 mod read;
-mod rows;
 mod scan;
 mod schema;
 mod script;

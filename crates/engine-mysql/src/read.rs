@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use meta::{Facts, Seq, Want};
 use tables::{Found, Table};
 
+use crate::connect::{Row, fact, plain};
 use crate::error::Fault;
-use crate::rows::{Row, fact, plain};
 use crate::sql::{is, joined, list, row};
 
 const NUMBERS: usize = 16;

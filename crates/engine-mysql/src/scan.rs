@@ -4,9 +4,9 @@ use meta::{Beside, Page, Scan, Seq};
 use tables::Arg;
 
 use crate::connect::Connection;
+use crate::connect::fact;
 use crate::error::Fault;
 use crate::read::Source;
-use crate::rows::fact;
 use crate::sql::{bytes, fill, list};
 
 /// A part of a range, one row more than its limit, so that it shows whether more follow.
@@ -16,16 +16,13 @@ pub(crate) fn page(conn: &mut Connection, scan: &Scan, seq: Seq) -> Result<Page,
     let (with_nodes, with_acls) = (beside != Beside::Nothing, beside == Beside::NodesWithAcls);
     let source = Source::new(select.table, select.from, with_nodes, with_acls);
     let Source { about, numbers, strings, from } = source;
+    let literal = |arg: &Arg<'_>| match arg {
+        Arg::Number(number) => number.to_string(),
+        Arg::Bytes(string) => bytes(string),
+    };
     let args: Vec<String> = select.args.iter().map(literal).collect();
     let columns = list(numbers.iter().chain(&strings));
     let rows = conn.rows(&fill(&format!("SELECT {columns} FROM {from} {}", select.range), &args))?;
     let facts: Vec<_> = rows.iter().map(|row| fact(about, row, numbers.len())).collect();
     Ok(tables::page(scan, seq, &facts)?)
-}
-
-fn literal(arg: &Arg<'_>) -> String {
-    match arg {
-        Arg::Number(number) => number.to_string(),
-        Arg::Bytes(string) => bytes(string),
-    }
 }

@@ -2,7 +2,6 @@
 
 use crate::connect::Connection;
 use crate::error::Fault;
-use crate::rows::plain;
 use crate::script::PROCEDURE;
 
 /// The schema version this code reads and writes; `version` of table `layout`.
@@ -21,8 +20,8 @@ pub(crate) fn tables() -> impl Iterator<Item = &'static str> {
 /// The version of the tables in decimal digits, `None` where there are none.
 pub(crate) fn version(conn: &mut Connection) -> Result<Option<Vec<u8>>, Fault> {
     const NO_SUCH_TABLE: u16 = 1146;
-    match conn.rows("SELECT version FROM `@layout` WHERE id = 0") {
-        Ok(rows) => Ok(rows.first().map(|row| plain(row).bytes(0).map(Vec::from)).transpose()?),
+    match conn.texts("SELECT version FROM `@layout` WHERE id = 0") {
+        Ok(versions) => Ok(versions.into_iter().next().map(String::into_bytes)),
         Err(fault) if fault.code() == Some(NO_SUCH_TABLE) => Ok(None),
         Err(fault) => Err(fault),
     }
@@ -43,11 +42,8 @@ pub(crate) fn create(conn: &mut Connection) -> Result<(), Fault> {
 /// Among others, without the privilege CREATE ROUTINE.
 pub(crate) fn create_procedure(conn: &mut Connection) -> Result<(), Fault> {
     const EXISTS: u16 = 1304;
-    if !conn.procedure {
-        return Ok(());
-    }
-    match conn.query(PROCEDURE) {
-        Err(fault) if fault.code() != Some(EXISTS) => Err(fault),
+    match conn.procedure.then(|| conn.query(PROCEDURE)) {
+        Some(Err(fault)) if fault.code() != Some(EXISTS) => Err(fault),
         _ => Ok(()),
     }
 }

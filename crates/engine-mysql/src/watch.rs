@@ -25,10 +25,9 @@ use tables::Malformed;
 use types::SessionId;
 
 use crate::config::Config;
-use crate::connect::Connection;
+use crate::connect::{Connection, Row, plain};
 use crate::engine::KEPT_SECONDS;
 use crate::error::Fault;
-use crate::rows::{Row, plain};
 
 /// From one look to the next.
 const PERIOD: Duration = Duration::from_millis(10);
