@@ -247,7 +247,7 @@ impl<'a> View<'a> {
 
     /// Whether this client knows that an ACL is stored, so that it need not be sent again.
     pub fn is_stored(&self, id: AclId) -> bool {
-        self.find(&Key::Acl(id)).is_some()
+        matches!(self.find(&Key::Acl(id)), Some(Value::Acl(Some(_))))
     }
 
     /// The access ACL that an ACL to inherit gives to new files of this kind, and their rwx bits, if this client has

@@ -2,7 +2,7 @@
 
 use acl::posix;
 use meta::ops::{AclType, GetAcl, MakeKind, SetAcl};
-use meta::{AclKind, Effect, Node, Txn, Volume};
+use meta::{Access, AclKind, Effect, Node, Txn, Volume};
 use types::{AclId, Errno, Ino, Mode, OpId};
 
 use super::fixture::{Client, ROOT, acl, fresh, fresh_with, volume};
@@ -14,6 +14,7 @@ pub(super) const CASES: &[Case] = &[
     ("a_minimal_acl_is_only_a_mode", a_minimal_acl_is_only_a_mode),
     ("equal_acls_are_one", equal_acls_are_one),
     ("an_acl_is_known_by_its_hash", an_acl_is_known_by_its_hash),
+    ("an_acl_that_is_missing_is_there_once_it_is_set", an_acl_that_is_missing_is_there_once_it_is_set),
     ("chmod_moves_the_mask", chmod_moves_the_mask),
     ("new_files_inherit", new_files_inherit),
     ("inheritance_is_the_same_remembered_or_not", inheritance_is_the_same_remembered_or_not),
@@ -86,6 +87,19 @@ fn an_acl_is_known_by_its_hash(factory: Factory<'_>) {
     let put = vec![Effect::PutAcl { id: acl(NAMED).id(), text: NAMED.into() }];
     c.engine().commit(&[Txn { op_id: OpId(1 << 80), guards: Vec::new(), effects: put }]).unwrap();
     assert_eq!(c.stranger().acl(acl(NAMED).id()).as_deref(), Some(&acl(NAMED)));
+}
+
+/// The damage comes along with the inode, as what is not stored.
+fn an_acl_that_is_missing_is_there_once_it_is_set(factory: Factory<'_>) {
+    let c = fresh(factory);
+    let ino = c.create(ROOT, "f").unwrap();
+    let access = Access { access_acl: acl(NAMED).id(), ..Access::from(&c.node(ino)) };
+    let effects = vec![Effect::SetAccess { ino, access }];
+    c.engine().commit(&[Txn { op_id: OpId(1 << 80), guards: Vec::new(), effects }]).unwrap();
+    assert_eq!(c.stranger().run(&GetAcl(access.access_acl)), Err(Errno::EIO));
+    c.stranger().set_acl(ino, AclType::Access, Some(&acl(NAMED))).unwrap();
+    assert_eq!(c.stranger().acl(access.access_acl).as_deref(), Some(&acl(NAMED)));
+    check(&c.stranger());
 }
 
 fn chmod_moves_the_mask(factory: Factory<'_>) {
