@@ -140,8 +140,10 @@ pub struct Meta {
     domains: RwLock<Arc<DomainTable>>,
 }
 
-/// How often a plan may meet a conflict or lack a record before the operation fails with EIO.
-const MAX_ROUNDS: u32 = 64;
+/// How often a plan may meet a conflict before the operation fails with EIO.
+const MAX_CONFLICTS: u32 = 64;
+/// How often it may lack records: a rename looks at all directories above a new place, one after the other.
+const MAX_READS: u32 = 10_000;
 /// How long a failed request is repeated, unless the mount says otherwise: as long as a database takes to restart.
 const PATIENCE: Duration = Duration::from_secs(20);
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -324,8 +326,8 @@ impl Meta {
         let count = self.ops.fetch_add(1, Ordering::Relaxed);
         let id = OpId((self.session.0 as u128) << 64 | u128::from(count));
         let mut fresh: Vec<(Key, Value)> = Vec::new();
-        let mut reads = 0;
-        for round in 0..MAX_ROUNDS {
+        let (mut reads, mut all_reads, mut conflicts) = (0, 0, 0);
+        while conflicts < MAX_CONFLICTS && all_reads < MAX_READS {
             // What a change rests on is confirmed by its guards, however old it is.
             let oldest = if !O::READ || self.is_current() {
                 None
@@ -342,6 +344,7 @@ impl Meta {
                     let began = Instant::now();
                     let facts = self.retry(|| self.engine.read(&wants))?;
                     reads += 1;
+                    all_reads += 1;
                     fresh.extend(self.cache.absorb(&facts, began));
                     continue;
                 }
@@ -372,13 +375,17 @@ impl Meta {
                     // All guards were read again at one moment: what was found before is superseded.
                     fresh = self.cache.absorb(&facts, began);
                     reads = 1;
-                    if round > 2 {
-                        std::thread::sleep(pause(round - 2));
+                    conflicts += 1;
+                    if conflicts > 3 {
+                        std::thread::sleep(pause(conflicts - 3));
                     }
                 }
             }
         }
-        let message = format!("{}: gave up after {MAX_ROUNDS} conflicts with other clients", O::NAME);
+        let message = format!(
+            "{}: gave up after {conflicts} conflicts with other clients, {all_reads} readings",
+            O::NAME
+        );
         tracing::error!("{message}");
         Err(EngineError::permanent(message).into())
     }

@@ -14,6 +14,7 @@ pub(super) const CASES: &[Case] = &[
     ("rename_refuses_in_order", rename_refuses_in_order),
     ("rename_onto_the_same_inode_does_nothing", rename_onto_the_same_inode_does_nothing),
     ("rename_keeps_the_tree_a_tree", rename_keeps_the_tree_a_tree),
+    ("rename_into_the_depths_asks_for_all_above", rename_into_the_depths_asks_for_all_above),
     ("rename_exchanges", rename_exchanges),
     ("a_replaced_open_file_becomes_an_orphan", a_replaced_open_file_becomes_an_orphan),
 ];
@@ -164,6 +165,19 @@ fn rename_keeps_the_tree_a_tree(factory: Factory<'_>) {
     c.rename(ROOT, "a", d, "a", REPLACE).unwrap();
     assert_eq!((c.node(a).parent, c.node(b).parent), (d, other));
     check(&c);
+}
+
+/// Who works far below the root need not have come by all that is above.
+fn rename_into_the_depths_asks_for_all_above(factory: Factory<'_>) {
+    let c = fresh(factory);
+    let moved = c.mkdir(ROOT, "moved").unwrap();
+    let top = c.mkdir(ROOT, "top").unwrap();
+    let bottom = (0..100).fold(top, |above, _| c.mkdir(above, "below").unwrap());
+    let stranger = c.stranger();
+    stranger.rename(ROOT, "moved", bottom, "moved", REPLACE).unwrap();
+    assert_eq!(c.stranger().at(bottom, "moved").ino, moved);
+    assert_eq!(c.stranger().rename(ROOT, "top", moved, "top", REPLACE).unwrap_err(), Errno::EINVAL);
+    check(&c.stranger());
 }
 
 fn rename_exchanges(factory: Factory<'_>) {
