@@ -93,11 +93,7 @@ impl Make {
         dir: &Node,
         effects: &mut Vec<Effect>,
     ) -> Result<Node, Stop> {
-        if let Some((max_inodes, max_blocks)) = ctx.volume.limits()
-            && !view.has_room(max_inodes, max_blocks)
-        {
-            return Err(Errno::ENOSPC.into());
-        }
+        require_room(view, ctx)?;
         let kind = self.kind.file_type();
         let mut mode = self.mode;
         let mut gid = self.gid;
@@ -132,6 +128,17 @@ impl Make {
             parent: if kind.is_dir() { self.parent } else { Ino(0) },
             access_rev: 1,
         })
+    }
+}
+
+/// Requires room for one more inode.
+///
+/// # Errors
+/// ENOSPC at the volume's limit.
+pub(super) fn require_room(view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<(), Stop> {
+    match ctx.volume.limits() {
+        Some((max_inodes, max_blocks)) if !view.has_room(max_inodes, max_blocks) => Err(Errno::ENOSPC.into()),
+        _ => Ok(()),
     }
 }
 

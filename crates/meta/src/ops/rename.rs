@@ -3,6 +3,7 @@
 use types::{AclId, Errno, FileType, Ino, Mode, Name, Time};
 
 use crate::driver::{Ctx, Op, Plan};
+use crate::ops::make::require_room;
 use crate::ops::remove::{Unlinked, drop_link};
 use crate::record::{Node, Want};
 use crate::txn::Effect;
@@ -18,7 +19,7 @@ use crate::view::{Stop, View};
 /// EXCHANGE: without either); ESTALE; EEXIST under NOREPLACE; EINVAL where the old name is an ancestor of the new
 /// place; ENOTEMPTY where the new name is an ancestor of the old place (with EXCHANGE: EINVAL); EACCES; EPERM by a
 /// sticky bit; ENOTDIR for a directory onto something else; EISDIR for the reverse; ENOTEMPTY onto a directory with
-/// entries.
+/// entries. Under WHITEOUT, ENOSPC at the volume's limit.
 #[derive(Debug)]
 pub struct Rename {
     pub parent: Ino,
@@ -100,6 +101,9 @@ impl Op for Rename {
                 self.leave(ctx, &old_dir, &mut effects);
             }
             None => self.leave(ctx, &old_dir, &mut effects),
+        }
+        if self.whiteout.is_some() {
+            require_room(view, ctx)?;
         }
         self.place(&source, self.new_parent, &self.new_name, self.parent, &mut effects);
         effects.push(super::touch_ctime(source.ino, ctx.now));

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use meta::ops::GetUsage;
+use meta::ops::{GetUsage, Rename, Whiteout};
 use meta::{
     Configure, Counter, Effect, Engine, Meta, Record, Scan, Session, Txn, Usage, Volume, VolumeError,
 };
 use types::{Errno, OpId, SessionId, Time};
 
-use super::fixture::{ROOT, client, fresh, fresh_with, volume};
+use super::fixture::{REPLACE, ROOT, client, fresh, fresh_with, n, volume};
 use super::invariants::check;
 use super::{Case, Factory};
 
@@ -103,6 +103,16 @@ fn inodes_have_a_limit(factory: Factory<'_>) {
         assert_eq!(client.create(ROOT, "c"), Err(Errno::ENOSPC));
         assert_eq!(client.symlink(ROOT, "c", "t"), Err(Errno::ENOSPC));
         assert_eq!(client.create(ROOT, "a"), Err(Errno::EEXIST), "what is there is there");
+        let leaves_one_behind = Rename {
+            parent: ROOT,
+            name: n("a"),
+            new_parent: ROOT,
+            new_name: n("e"),
+            flags: REPLACE,
+            whiteout: Some(Whiteout { ino: client.next_ino(), uid: 0, gid: 0 }),
+            open: None,
+        };
+        assert_eq!(client.run(&leaves_one_behind).unwrap_err(), Errno::ENOSPC);
     }
     c.link(file, ROOT, "d").unwrap();
     c.write(file, 0, 100_000, 1).unwrap();
