@@ -117,7 +117,11 @@ fn change_nodes(script: &mut Script, changes: &BTreeMap<Ino, Change>) {
         };
         let set = list(columns.iter().enumerate().map(|(at, column)| format!("{column} = {}", value(at))));
         let inos = list(group.iter().map(|(ino, _)| ino));
-        script.put(format!("UPDATE `@node` FORCE INDEX (PRIMARY) SET {set} WHERE ino IN ({inos})"));
+        // A server takes longer for what it need not be told.
+        script.put(match &group[..] {
+            [_] => format!("UPDATE `@node` SET {set} WHERE ino = {inos}"),
+            _ => format!("UPDATE `@node` FORCE INDEX (PRIMARY) SET {set} WHERE ino IN ({inos})"),
+        });
     }
 }
 

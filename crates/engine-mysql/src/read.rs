@@ -61,7 +61,7 @@ pub(crate) fn statement(wants: &[Want]) -> String {
     let mut selects: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for want in wants {
         let (key, is_entry) = (tables::wanted(want), matches!(want, Want::Entry(..)));
-        let rows = format!("`@{}` AS r FORCE INDEX (PRIMARY)", key.table.name);
+        let rows = format!("`@{}` AS r", key.table.name);
         let mut source = Source::new(key.table, &rows, is_entry, is_entry || matches!(want, Want::Node(_)));
         let row: Vec<_> =
             row(&key).into_iter().map(|(column, value)| (format!("r.{column}"), value)).collect();
@@ -83,7 +83,11 @@ pub(crate) fn statement(wants: &[Want]) -> String {
     if selects.is_empty() {
         return "SELECT 0 FROM DUAL WHERE 0".to_owned();
     }
-    let select = |(select, whose)| format!("{select} WHERE {}", joined::<String>(whose, " OR "));
+    let select = |(select, whose): (String, BTreeSet<String>)| {
+        // A server may take all rows for few, if it has to choose how to find several of them.
+        let hint = if whose.len() > 1 { " AS r FORCE INDEX (PRIMARY)" } else { " AS r" };
+        format!("{} WHERE {}", select.replacen(" AS r", hint, 1), joined(whose, " OR "))
+    };
     joined(selects.into_iter().map(select), " UNION ALL ")
 }
 
