@@ -97,7 +97,6 @@ impl fmt::Debug for Connection {
 }
 
 /// The columns of a row.
-#[derive(Clone, Copy, Debug)]
 pub(crate) struct Columns<'r> {
     numbers: &'r [Value],
     strings: &'r [Value],

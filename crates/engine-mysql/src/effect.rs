@@ -157,11 +157,11 @@ fn assignments(change: &Change) -> Row {
 
 /// An effect that is not taken together with others: on what an inode has, or on what belongs to none.
 fn other(script: &mut Script, effect: &Effect) {
+    let with = |line: Line<'_>, more: [String; 2]| [&parts(&line)[1..], &more[..]].concat();
     match effect {
         Effect::AppendSlice { ino, chunk, .. } => {
             for line in put(effect) {
-                let [_, columns, values] = parts(&line);
-                script.run(statements!("append_row"), &[columns, values, ino.to_string(), chunk.to_string()]);
+                script.run(statements!("append_row"), &with(line, [ino.0, chunk.0].map(|n| n.to_string())));
             }
         }
         Effect::DropSlices { ino, from, to } => {
@@ -173,9 +173,8 @@ fn other(script: &mut Script, effect: &Effect) {
             let gone = format!("c.ino = {ino} AND c.chunk = {chunk} AND c.seq <= @l");
             script.run(statements!("release"), &[gone]);
             for (place, line) in (1..).zip(put(effect)) {
-                let [_, columns, values] = parts(&line);
                 let places = [rows.len(), place].map(|place| place.to_string());
-                script.run(statements!("put_oldest_row"), &[&[columns, values], &places[..]].concat());
+                script.run(statements!("put_oldest_row"), &with(line, places));
             }
         }
         Effect::Share { slice } => script.run(statements!("share"), &[slice]),

@@ -73,9 +73,7 @@ pub(crate) fn statement(wants: &[Want]) -> String {
                 source = Source { about: 3, numbers, strings, from: "DUAL".to_owned() };
             }
             Want::Slices(..) => source.numbers.push("r.seq".to_owned()),
-            Want::Usage => {
-                source.numbers = source.numbers.iter().map(|column| format!("SUM({column})")).collect()
-            }
+            Want::Usage => source.numbers = ["SUM(inodes)", "SUM(blocks)"].map(str::to_owned).into(),
             _ => {}
         }
         selects.entry(source.select()).or_default().insert(whose);
