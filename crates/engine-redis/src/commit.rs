@@ -8,38 +8,37 @@ use crate::read;
 use crate::request::{Answer, Request};
 use crate::rows;
 
+/// How the answer to a transaction begins. One that repeats an earlier one has another number, and no nodes.
+const CONFLICT: i64 = 0;
+const COMMITTED: i64 = 1;
+
 pub(crate) fn request(txns: &[Txn]) -> Request {
     let mut request = Request::default();
-    request.array(2).number(removes(txns).into()).array(txns.len());
+    request.number(removes(txns).into());
     for txn in txns {
-        request.array(5).string(txn.op_id.0.to_be_bytes()).string(Touched::encode(&txn.touched()));
-        request.array(txn.guards.len());
+        let changed: Vec<u8> = txn.changed_nodes().iter().flat_map(|ino| id(ino.0)).collect();
+        request.operation(txn.op_id).string(&Touched::encode(&txn.touched())).string(&changed);
+        request.number(txn.guards.len()).number(txn.effects.len());
         txn.guards.iter().for_each(|guard| add_guard(&mut request, guard));
-        request.array(txn.effects.len());
         txn.effects.iter().for_each(|effect| add_effect(&mut request, effect));
-        let changed = txn.changed_nodes();
-        request.array(changed.len());
-        for ino in changed {
-            request.id(ino.0);
-        }
     }
     request
 }
 
 pub(crate) fn outcomes(txns: &[Txn], mut answer: Answer) -> Result<Vec<Outcome>, Malformed> {
-    txns.iter().map(|txn| outcome(txn, answer.take()?)).collect()
+    txns.iter().map(|txn| outcome(txn, &mut answer)).collect()
 }
 
-fn outcome(txn: &Txn, mut answer: Answer) -> Result<Outcome, Malformed> {
-    if answer.take::<i64>()? == 0 {
+fn outcome(txn: &Txn, answer: &mut Answer) -> Result<Outcome, Malformed> {
+    let how: i64 = answer.take()?;
+    if how == CONFLICT {
         let wants: Vec<Want> = txn.guards.iter().map(Guard::want).collect();
-        return Ok(Outcome::Conflict(read::facts(wants.iter(), &mut answer)?));
+        return Ok(Outcome::Conflict(read::facts(wants.iter(), answer)?));
     }
     let seq = Seq(answer.take()?);
     let mut nodes = Vec::new();
-    for ino in txn.changed_nodes() {
-        // A repetition is answered without nodes.
-        if !answer.is_empty() {
+    if how == COMMITTED {
+        for ino in txn.changed_nodes() {
             nodes.extend(answer.stored(|bytes| rows::node(ino, bytes))?);
         }
     }
@@ -64,107 +63,94 @@ fn removes(txns: &[Txn]) -> bool {
     effects.peek().is_some() && !effects.any(adds)
 }
 
+fn id(id: u64) -> [u8; 8] {
+    id.to_be_bytes()
+}
+
 fn add_guard(to: &mut Request, guard: &Guard) {
     match guard {
-        Guard::EdgeIs { parent, name, ino } => to.array(4).string("edge").id(parent.0).string(name).id(ino.0),
-        Guard::EdgeAbsent { parent, name } => to.array(3).string("no_edge").id(parent.0).string(name),
-        Guard::Access { ino, rev } => to.array(3).string("access").id(ino.0).id(*rev),
-        Guard::NodeAbsent { ino } => to.array(2).string("no_node").id(ino.0),
-        Guard::Links { ino, nlink } => to.array(3).string("links").id(ino.0).string(nlink.to_be_bytes()),
-        Guard::ParentIs { ino, parent } => to.array(3).string("parent").id(ino.0).id(parent.0),
-        Guard::Empty { ino } => to.array(2).string("empty").id(ino.0),
+        Guard::EdgeIs { parent, name, ino } => to.item("edge", [&id(parent.0), name.as_bytes(), &id(ino.0)]),
+        Guard::EdgeAbsent { parent, name } => to.item("no_edge", [&id(parent.0), name.as_bytes()]),
+        Guard::Access { ino, rev } => to.item("access", [&id(ino.0), &id(*rev)]),
+        Guard::NodeAbsent { ino } => to.item("no_node", [&id(ino.0)]),
+        Guard::Links { ino, nlink } => to.item("links", [&id(ino.0), &nlink.to_be_bytes()]),
+        Guard::ParentIs { ino, parent } => to.item("parent", [&id(ino.0), &id(parent.0)]),
+        Guard::Empty { ino } => to.item("empty", [&id(ino.0)]),
         Guard::Xattr { ino, name, present } => {
-            to.array(4).string("xattr").id(ino.0).string(name).number((*present).into())
+            to.item("xattr", [&id(ino.0), name.as_bytes(), if *present { b"1" } else { b"0" }])
         }
         Guard::Setting { name, value: Some(value) } => {
-            to.array(3).string("setting").string(name).string(value)
+            to.item("setting", [name.as_bytes(), value.as_bytes()])
         }
-        Guard::Setting { name, value: None } => to.array(2).string("no_setting").string(name),
-        Guard::Counter { counter, value } => to.array(3).string("counter").string(counter.name()).id(*value),
-        Guard::Size { ino, size } => to.array(3).string("size").id(ino.0).id(*size),
-        Guard::Locks { ino, locks } => to.array(3).string("locks").id(ino.0).string(rows::put_locks(locks)),
-        Guard::Rows { ino, chunk, rows } => add_rows(to.array(4).string("rows").id(ino.0).id(chunk.0), rows),
-        Guard::Room { max_inodes, max_blocks } => to.array(3).string("room").id(*max_inodes).id(*max_blocks),
+        Guard::Setting { name, value: None } => to.item("no_setting", [name.as_bytes()]),
+        Guard::Counter { counter, value } => to.item("counter", [counter.name().as_bytes(), &id(*value)]),
+        Guard::Size { ino, size } => to.item("size", [&id(ino.0), &id(*size)]),
+        Guard::Locks { ino, locks } => to.item("locks", [&id(ino.0), &rows::put_locks(locks)]),
+        Guard::Rows { ino, chunk, rows } => to.item("rows", [&id(ino.0), &id(chunk.0), &joined(rows)]),
+        Guard::Room { max_inodes, max_blocks } => to.item("room", [&id(*max_inodes), &id(*max_blocks)]),
     };
 }
 
-fn add_rows<'a>(to: &'a mut Request, rows: &[Slice]) -> &'a mut Request {
-    to.array(rows.len());
-    rows.iter().fold(to, |to, row| to.string(rows::put_slice(row)))
+fn joined(rows: &[Slice]) -> Vec<u8> {
+    Request::joined(rows.iter().map(rows::put_slice))
 }
 
 fn add_effect(to: &mut Request, effect: &Effect) {
     match effect {
-        Effect::PutNode(node) => to.array(3).string("put_node").id(node.ino.0).string(rows::put_node(node)),
-        Effect::DropNode { ino } => to.array(2).string("drop_node").id(ino.0),
+        Effect::PutNode(node) => to.item("put_node", [&id(node.ino.0), &rows::put_node(node)]),
+        Effect::DropNode { ino } => to.item("drop_node", [&id(ino.0)]),
         Effect::PutEdge { parent, name, ino, kind } => {
-            to.array(4).string("put_edge").id(parent.0).string(name).string(rows::put_edge(*ino, *kind))
+            to.item("put_edge", [&id(parent.0), name.as_bytes(), &rows::put_edge(*ino, *kind)])
         }
-        Effect::DropEdge { parent, name } => to.array(3).string("drop_edge").id(parent.0).string(name),
+        Effect::DropEdge { parent, name } => to.item("drop_edge", [&id(parent.0), name.as_bytes()]),
         Effect::SetAccess { ino, access } => {
-            to.array(4).string("access").id(ino.0);
-            to.string(rows::access_fields(access.mode, access.uid, access.gid));
-            to.string(rows::acls(access.access_acl, access.default_acl))
+            let fields = rows::access_fields(access.mode, access.uid, access.gid);
+            to.item("access", [&id(ino.0), &fields, &rows::acls(access.access_acl, access.default_acl)])
         }
-        Effect::SetParent { ino, parent } => to.array(3).string("parent").id(ino.0).id(parent.0),
-        Effect::AddLinks { ino, delta } => to.array(3).string("links").id(ino.0).number((*delta).into()),
+        Effect::SetParent { ino, parent } => to.item("parent", [&id(ino.0), &id(parent.0)]),
+        Effect::AddLinks { ino, delta } => to.item("links", [&id(ino.0), delta.to_string().as_bytes()]),
         Effect::Touch { ino, atime, mtime, ctime } => {
-            to.array(5).string("touch").id(ino.0);
-            to.string(rows::time(*atime)).string(rows::time(*mtime)).string(rows::time(*ctime))
+            to.item("touch", [&id(ino.0), &rows::time(*atime), &rows::time(*mtime), &rows::time(*ctime)])
         }
-        Effect::SetSize { ino, size } => to.array(3).string("size").id(ino.0).id(*size),
-        Effect::Extend { ino, size } => to.array(3).string("extend").id(ino.0).id(*size),
+        Effect::SetSize { ino, size } => to.item("size", [&id(ino.0), &id(*size)]),
+        Effect::Extend { ino, size } => to.item("extend", [&id(ino.0), &id(*size)]),
         Effect::AppendSlice { ino, chunk, slice } => {
-            to.array(4).string("append").id(ino.0).id(chunk.0).string(rows::put_slice(slice))
+            to.item("append", [&id(ino.0), &id(chunk.0), &rows::put_slice(slice)])
         }
         Effect::DropSlices { ino, from, to: end } => {
-            to.array(4).string("drop_slices").id(ino.0).id(from.0).id(end.0)
+            to.item("drop_slices", [&id(ino.0), &id(from.0), &id(end.0)])
         }
         Effect::ReplaceRows { ino, chunk, count, rows } => {
-            to.array(5).string("replace").id(ino.0).id(chunk.0).number((*count).into());
-            add_rows(to, rows)
+            to.item("replace", [&id(ino.0), &id(chunk.0), count.to_string().as_bytes(), &joined(rows)])
         }
-        Effect::Share { slice } => to.array(2).string("share").id(slice.0),
+        Effect::Share { slice } => to.item("share", [&id(slice.0)]),
         Effect::PutXattr { ino, name, value } => {
-            to.array(4).string("put_xattr").id(ino.0).string(name).string(value)
+            to.item("put_xattr", [&id(ino.0), name.as_bytes(), &value[..]])
         }
-        Effect::DropXattr { ino, name } => to.array(3).string("drop_xattr").id(ino.0).string(name),
-        Effect::PutAcl { id, text } => to.array(3).string("put_acl").string(id.to_bytes()).string(&**text),
-        Effect::PutSymlink { ino, target } => to.array(3).string("symlink").id(ino.0).string(target),
-        Effect::PutOrphan { session, ino } => {
-            to.array(2).string("put_orphan").string(rows::orphan(*session, *ino))
-        }
-        Effect::DropOrphan { session, ino } => {
-            to.array(2).string("drop_orphan").string(rows::orphan(*session, *ino))
-        }
+        Effect::DropXattr { ino, name } => to.item("drop_xattr", [&id(ino.0), name.as_bytes()]),
+        Effect::PutAcl { id, text } => to.item("put_acl", [&id.to_bytes(), text.as_bytes()]),
+        Effect::PutSymlink { ino, target } => to.item("symlink", [&id(ino.0), target]),
+        Effect::PutOrphan { session, ino } => to.item("put_orphan", [&rows::orphan(*session, *ino)]),
+        Effect::DropOrphan { session, ino } => to.item("drop_orphan", [&rows::orphan(*session, *ino)]),
         Effect::PutSession(session) => {
-            to.array(4).string("put").string("sessions").id(session.id.0).string(rows::put_session(session))
+            to.item("put", [b"sessions", &id(session.id.0), &rows::put_session(session)])
         }
-        Effect::DropSession { session } => to.array(3).string("drop").string("sessions").id(session.0),
-        Effect::PutLocks { ino, locks } if locks.is_empty() => {
-            to.array(3).string("drop").string("locks").id(ino.0)
-        }
-        Effect::PutLocks { ino, locks } => {
-            to.array(3).string("put_locks").id(ino.0).string(rows::put_locks(locks))
-        }
+        Effect::DropSession { session } => to.item("drop", [b"sessions", &id(session.0)]),
+        Effect::PutLocks { ino, locks } if locks.is_empty() => to.item("drop", [b"locks", &id(ino.0)]),
+        Effect::PutLocks { ino, locks } => to.item("put_locks", [&id(ino.0), &rows::put_locks(locks)]),
         Effect::PutWait(wait) => {
-            to.array(4).string("put").string("waits");
-            to.string(rows::put_owner(wait.lock.owner)).string(rows::put_wait(wait))
+            to.item("put", [b"waits", &rows::put_owner(wait.lock.owner), &rows::put_wait(wait)])
         }
-        Effect::DropWait { owner } => {
-            to.array(3).string("drop").string("waits").string(rows::put_owner(*owner))
-        }
-        Effect::DropGarbage { slice } => to.array(3).string("drop").string("garbage").id(slice.0),
+        Effect::DropWait { owner } => to.item("drop", [b"waits", &rows::put_owner(*owner)]),
+        Effect::DropGarbage { slice } => to.item("drop", [b"garbage", &id(slice.0)]),
         Effect::PutSetting { name, value } => {
-            to.array(4).string("set").string("settings").string(name).string(value)
+            to.item("set", [b"settings", name.as_bytes(), value.as_bytes()])
         }
         Effect::SetCounter { counter, value } => {
-            to.array(4).string("set").string("counters").string(counter.name()).id(*value)
+            to.item("set", [b"counters", counter.name().as_bytes(), &id(*value)])
         }
         Effect::AddUsage { inodes, blocks } => {
-            // The upper half of each carries the sign.
-            to.array(5).string("usage").number(inodes >> 32).number(inodes & 0xffff_ffff);
-            to.number(blocks >> 32).number(blocks & 0xffff_ffff)
+            to.item("usage", [&inodes.to_be_bytes(), &blocks.to_be_bytes()])
         }
     };
 }

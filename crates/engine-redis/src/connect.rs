@@ -12,7 +12,7 @@ use redis::{
 
 use crate::config::{Config, address};
 use crate::error::Failure;
-use crate::request::{Answer, take};
+use crate::request::{Answer, Request, take};
 
 /// The scripts, each after what they share.
 const SCRIPTS: [&str; 3] = [
@@ -162,10 +162,16 @@ impl Connector {
 
 impl Conn {
     /// Runs a script.
-    pub(crate) fn run(&mut self, script: Script, prefix: &[u8], request: &[u8]) -> Result<Answer, Failure> {
+    pub(crate) fn run(
+        &mut self,
+        script: Script,
+        prefix: &[u8],
+        request: &Request,
+    ) -> Result<Answer, Failure> {
         let mut command = redis::cmd("EVALSHA");
         let name = self.names.get(script as usize).map_or("", String::as_str);
-        command.arg(name).arg(1).arg(prefix).arg(request);
+        command.arg(name).arg(1).arg(prefix);
+        request.args().for_each(|arg| _ = command.arg(arg));
         let mut answer = self.ask_master(&command);
         if matches!(&answer, Err(Failure::Redis(error)) if error.code() == Some("NOSCRIPT")) {
             // The server forgot its scripts. What it did not know it did not run.

@@ -151,7 +151,7 @@ impl RedisEngine {
     ) -> Result<T, EngineError> {
         let prefix = &self.pool.connector().config.prefix;
         self.pool.request(asked, |conn: &mut Conn| -> Result<T, Failure> {
-            Ok(read(conn.run(script, prefix, request.bytes())?)?)
+            Ok(read(conn.run(script, prefix, request)?)?)
         })
     }
 }

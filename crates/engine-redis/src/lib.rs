@@ -7,7 +7,7 @@
 //! | `lua/` | the scripts: `read`, `scan` and `commit`, each after `common` |
 //! | `connect` | finding the master, by itself or by Sentinel or Cluster, and talking to it |
 //! | `engine` | [`RedisEngine`]: opening, `impl Engine`, warnings |
-//! | `request` | requests in MessagePack, answers taken apart |
+//! | `request` | requests put together, answers taken apart |
 //! | `rows` | the stored forms of records |
 //! | `read`, `scan`, `commit` | what is sent to the scripts, and what comes back |
 //! | `watch` | the stream of changes |

@@ -10,22 +10,23 @@ use crate::request::{Answer, Request};
 use crate::rows;
 
 pub(crate) fn request(wants: &[Want]) -> Request {
+    let id = |id: u64| id.to_be_bytes();
     let mut request = Request::default();
-    request.array(wants.len());
+    request.number(wants.len());
     for want in wants {
         match want {
-            Want::Node(ino) => request.array(2).string("node").id(ino.0),
-            Want::Entry(parent, name) => request.array(3).string("entry").id(parent.0).string(name),
-            Want::Empty(ino) => request.array(2).string("empty").id(ino.0),
-            Want::Xattrs(ino) => request.array(2).string("xattrs").id(ino.0),
-            Want::Symlink(ino) => request.array(2).string("symlink").id(ino.0),
-            Want::Slices(ino, chunk) => request.array(3).string("slices").id(ino.0).id(chunk.0),
-            Want::Acl(id) => request.array(2).string("acl").string(id.to_bytes()),
-            Want::Settings => request.array(1).string("settings"),
-            Want::Counter(counter) => request.array(2).string("counter").string(counter.name()),
-            Want::Usage => request.array(1).string("usage"),
-            Want::Locks(ino) => request.array(2).string("locks").id(ino.0),
-            Want::Waits => request.array(1).string("waits"),
+            Want::Node(ino) => request.item("node", [&id(ino.0)]),
+            Want::Entry(parent, name) => request.item("entry", [&id(parent.0), name.as_bytes()]),
+            Want::Empty(ino) => request.item("empty", [&id(ino.0)]),
+            Want::Xattrs(ino) => request.item("xattrs", [&id(ino.0)]),
+            Want::Symlink(ino) => request.item("symlink", [&id(ino.0)]),
+            Want::Slices(ino, chunk) => request.item("slices", [&id(ino.0), &id(chunk.0)]),
+            Want::Acl(id) => request.item("acl", [&id.to_bytes()]),
+            Want::Settings => request.item("settings", []),
+            Want::Counter(counter) => request.item("counter", [counter.name().as_bytes()]),
+            Want::Usage => request.item("usage", []),
+            Want::Locks(ino) => request.item("locks", [&id(ino.0)]),
+            Want::Waits => request.item("waits", []),
         };
     }
     request

@@ -1,50 +1,56 @@
 //! Requests as the scripts read them, and answers as they write them.
 
 use redis::{FromRedisValue, ParsingError, Value, from_redis_value};
+use types::OpId;
 
 use crate::error::Malformed;
 
-/// A request in MessagePack: of its types, arrays, strings and integers. Bytes go as strings, which to Lua are the same.
+/// A request: numbers, strings and items, one behind the other, each length before what it is the length of. A script
+/// takes it apart without making a table, which is much of what a script costs.
 #[derive(Debug, Default)]
-pub(crate) struct Request(Vec<u8>);
+pub(crate) struct Request {
+    body: Vec<u8>,
+    operations: Vec<[u8; 16]>,
+}
 
 impl Request {
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.0
+    /// What a script's arguments are.
+    pub(crate) fn args(&self) -> impl Iterator<Item = &[u8]> {
+        std::iter::once(&self.body[..]).chain(self.operations.iter().map(|id| &id[..]))
     }
 
-    /// What follows are the array's elements, so many.
-    pub(crate) fn array(&mut self, len: usize) -> &mut Self {
-        self.head(len, 0x90, 16, 0xdd)
-    }
-
-    pub(crate) fn string(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
-        let bytes = bytes.as_ref();
-        self.head(bytes.len(), 0xa0, 32, 0xdb);
-        self.0.extend_from_slice(bytes);
+    /// The id of an operation, which is looked up with all the others at once.
+    pub(crate) fn operation(&mut self, id: OpId) -> &mut Self {
+        self.operations.push(id.0.to_be_bytes());
         self
     }
 
-    /// A type and a length: `few` of them stand in one byte, more in 4 of their own.
-    fn head(&mut self, len: usize, fix: u8, few: usize, more: u8) -> &mut Self {
-        if len < few {
-            self.0.push(fix | len as u8);
-        } else {
-            self.0.push(more);
-            self.0.extend_from_slice(&(len as u32).to_be_bytes());
+    pub(crate) fn number(&mut self, number: usize) -> &mut Self {
+        self.body.extend_from_slice(&(number as u32).to_be_bytes());
+        self
+    }
+
+    /// Strings in one, each behind its length.
+    pub(crate) fn joined(strings: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
+        let mut all = Request::default();
+        strings.for_each(|string| _ = all.string(&string));
+        all.body
+    }
+
+    pub(crate) fn string(&mut self, bytes: &[u8]) -> &mut Self {
+        self.number(bytes.len());
+        self.body.extend_from_slice(bytes);
+        self
+    }
+
+    /// A kind and up to four fields, of which those that are missing are empty.
+    pub(crate) fn item<const N: usize>(&mut self, kind: &str, fields: [&[u8]; N]) -> &mut Self {
+        const { assert!(N <= 4) };
+        self.body.push(kind.len() as u8);
+        self.body.extend_from_slice(kind.as_bytes());
+        for at in 0..4 {
+            self.string(fields.get(at).copied().unwrap_or_default());
         }
-        self
-    }
-
-    /// A number of 64 bits, which to Lua is a string.
-    pub(crate) fn id(&mut self, id: u64) -> &mut Self {
-        self.string(id.to_be_bytes())
-    }
-
-    /// A number that is one to Lua.
-    pub(crate) fn number(&mut self, number: i64) -> &mut Self {
-        self.0.push(0xd3);
-        self.0.extend_from_slice(&number.to_be_bytes());
         self
     }
 }

@@ -35,9 +35,8 @@ pub(crate) fn request(scan: &Scan) -> Request {
         Scan::Garbage { after, .. } => ("garbage", id(after.0), Vec::new()),
         Scan::Shared { after, .. } => ("shared", id(after.0), Vec::new()),
     };
-    let limit = scan.limit().min(MOST_ROWS) as i64;
     let mut request = Request::default();
-    request.array(4).string(kind).number(limit).string(place).string(after);
+    request.number(scan.limit().min(MOST_ROWS)).item(kind, [&place, &after]);
     request
 }
 

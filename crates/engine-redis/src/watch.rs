@@ -37,7 +37,7 @@ pub(crate) struct Watcher {
 impl Watcher {
     /// Watches from now on.
     pub(crate) fn new(mut conn: Conn, config: &Config) -> Result<Self, EngineError> {
-        let seen = conn.run(Script::Read, &config.prefix, read::request(&[]).bytes());
+        let seen = conn.run(Script::Read, &config.prefix, &read::request(&[]));
         let seen = seen.and_then(|mut answer| Ok(answer.take()?));
         let seen = seen.map_err(|failure| failure.engine_error(&config.shown, Asked::Look))?;
         let (place, key) = (config.shown.clone(), config.key("changes"));

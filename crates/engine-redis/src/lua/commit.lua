@@ -1,6 +1,7 @@
--- Commits transactions, one after the other. The request is {whether it only removes, transactions}, a transaction
--- {operation's id, what it touches, guards, effects, inodes it changes}; the answer to each is {1, seq, those inodes} or,
--- if a guard does not hold, {0, seq, an answer to each guard's want}.
+-- Commits transactions, one after the other. The request says whether it only removes; then, of each transaction, what it
+-- touches, the inodes it changes, how many guards and effects it has, and these, each an item. The operations' ids are
+-- the further arguments. The answer to a transaction is 1, seq and those inodes; 2 and seq if it repeats an earlier one;
+-- 0, seq and an answer to each guard's want if a guard does not hold.
 --
 -- A script is not rolled back, so none may fail after its first write. Where writing is refused, by a replica or because
 -- the disk or the memory is full, it is the first write that is refused, and then nothing has happened. Redis asks for
@@ -9,24 +10,24 @@
 -- Lua makes a function anew each time that a script comes to it. So what is seldom needed is made only when it is.
 local floor, ceil = math.floor, math.ceil
 local WORD = 4294967296
-local removes, txns = request[1], request[2]
-if removes == 1 then call('DEL', P .. 'none') end
+if number() == 1 then call('DEL', P .. 'none') end
 local last = tonumber(seq)
 local first = last
 -- Nodes to be written, entries that are known to be absent, and operations and changes to be noted.
 local stale, absent, noted, touched, applied = {}, {}, {}, {}, {}
+local out = {}
 
 local function text(number) return string.format('%.0f', number) end
 
 local function less(a, b)
-  local ah, al = numbers('>I4I4', a)
-  local bh, bl = numbers('>I4I4', b)
+  local ah, al = fields('>I4I4', a)
+  local bh, bl = fields('>I4I4', b)
   return ah < bh or ah == bh and al < bl
 end
 
 -- Adds the signed number high * 2^32 + low; stays between 0 and 2^64 - 1.
 local function add(a, high, low)
-  local ah, al = numbers('>I4I4', a)
+  local ah, al = fields('>I4I4', a)
   al, ah = al + low, ah + high
   if al >= WORD then al, ah = al - WORD, ah + 1 end
   if ah < 0 then return ZERO end
@@ -37,7 +38,7 @@ end
 -- Adds to what the volume holds, or with sign -1 takes from it: a node's blocks of 4096 bytes, which only a regular
 -- file has.
 local function use_blocks(sign, found)
-  local high, low = numbers('>I4I4', found, 16)
+  local high, low = fields('>I4I4', found, 16)
   if byte(found, 1) == 8 and high + low > 0 then
     local delta = sign * (high * 1048576 + ceil(low / 4096))
     blocks = add(blocks, floor(delta / WORD), delta % WORD)
@@ -62,8 +63,14 @@ local function change(ino, found)
   nodes[ino], stale[ino] = found, true
 end
 
-local function holds(guard)
-  local kind, a, b, c = guard[1], guard[2], guard[3], guard[4]
+-- The rows in a string, each behind its length.
+local function split(all)
+  local out, from = {}, 1
+  while from <= #all do out[#out + 1], from = fields('>I4c0', all, from) end
+  return out
+end
+
+local function holds(kind, a, b, c)
   if kind == 'access' then
     local found = node(a)
     return found and sub(found, 56, 63) == b
@@ -92,12 +99,12 @@ local function holds(guard)
     return less(inodes, a) and less(blocks, b)
   elseif kind == 'rows' then
     local found = rows(a, b)
-    for at, row in ipairs(c) do
-      if not found[at] or sub(found[at], 17) ~= row then return false end
+    for n, row in ipairs(split(c)) do
+      if not found[n] or sub(found[n], 17) ~= row then return false end
     end
     return true
   elseif kind == 'xattr' then
-    return call('HEXISTS', P .. 'xattrs:' .. a, b) == c
+    return call('HEXISTS', P .. 'xattrs:' .. a, b) == tonumber(c)
   elseif kind == 'locks' then
     return node(a) and (value(P .. 'locks', a) or '') == b
   elseif kind == 'setting' then
@@ -163,12 +170,13 @@ local function seldom()
     elseif kind == 'drop_slices' then
       drop_rows(P .. 'rows:' .. a, '[' .. b, '(' .. c)
     elseif kind == 'replace' then
-      local key, found = P .. 'rows:' .. a, rows(a, b)
-      for at = 1, math.min(c, #found) do
-        call('ZREM', key, found[at])
-        if d[at] then call('ZADD', key, '0', sub(found[at], 1, 16) .. d[at]) end
+      local key, found, new = P .. 'rows:' .. a, rows(a, b), split(d)
+      local count = math.min(tonumber(c), #found)
+      for n = 1, count do
+        call('ZREM', key, found[n])
+        if new[n] then call('ZADD', key, '0', sub(found[n], 1, 16) .. new[n]) end
       end
-      for at = 1, math.min(c, #found) do release(sub(found[at], 17)) end
+      for n = 1, count do release(sub(found[n], 17)) end
     elseif kind == 'share' then
       put(P .. 'shared', a, add(value(P .. 'shared', a) or ZERO, 0, 1))
     elseif kind == 'put_xattr' then
@@ -192,7 +200,8 @@ local function seldom()
     elseif kind == 'set' then
       call('HSET', P .. a, b, c)
     elseif kind == 'usage' then
-      inodes, blocks = add(inodes, a, b), add(blocks, c, d)
+      -- The upper half of each carries the sign.
+      inodes, blocks = add(inodes, fields('>i4I4', a)), add(blocks, fields('>i4I4', b))
     else
       error('unknown effect ' .. tostring(kind))
     end
@@ -201,8 +210,7 @@ end
 
 local others
 
-local function apply(effect)
-  local kind, a, b, c, d = effect[1], effect[2], effect[3], effect[4], effect[5]
+local function apply(kind, a, b, c, d)
   if kind == 'put_node' then
     if node(a) then
       others = others or seldom()
@@ -231,7 +239,7 @@ local function apply(effect)
   elseif kind == 'links' then
     local found = node(a)
     if found then
-      local links = numbers('>I4', found, 12) + b
+      local links = fields('>I4', found, 12) + tonumber(b)
       links = links < 0 and 0 or links >= WORD and WORD - 1 or links
       change(a, sub(found, 1, 11) .. pack('>I4', links) .. sub(found, 16))
     end
@@ -288,35 +296,53 @@ local function conflict(guards)
     parent = 'node', empty = 'empty', room = 'usage', rows = 'slices', xattr = 'xattrs', locks = 'locks',
     setting = 'settings', no_setting = 'settings', counter = 'counter',
   }
-  local out = {0, text(last)}
-  for _, guard in ipairs(guards) do answer(out, wants[guard[1]], guard[2], guard[3]) end
-  return out
-end
-
-local function commit(txn)
-  local id, guards, effects = txn[1], txn[3], txn[4]
-  local earlier = applied[id] or call('HGET', P .. 'ops', id) or call('HGET', P .. 'ops_before', id)
-  if earlier then return {1, earlier} end
-  for _, guard in ipairs(guards) do
-    if not holds(guard) then return conflict(guards) end
+  out[#out + 1] = 0
+  out[#out + 1] = text(last)
+  for _ = 1, guards do
+    local kind, a, b = item()
+    answer(out, wants[kind], a, b)
   end
-  if #effects == 0 then return {1, text(last)} end
-  for _, effect in ipairs(effects) do apply(effect) end
-  last = last + 1
-  local now = text(last)
-  applied[id] = now
-  noted[#noted + 1] = id
-  noted[#noted + 1] = now
-  touched[#touched + 1] = sub(id, 1, 8)
-  touched[#touched + 1] = txn[2]
-  if #noted >= 1000 then note() end
-  local out = {1, now}
-  for _, ino in ipairs(txn[5]) do out[#out + 1] = node(ino) end
-  return out
 end
 
-local outcomes = {}
-for at, txn in ipairs(txns) do outcomes[at] = commit(txn) end
+local function skip(items)
+  for _ = 1, items do item() end
+end
+
+local function commit(id, earlier)
+  local touches, changed, guards, effects
+  touches, changed, guards, effects, at = fields('>I4c0I4c0I4I4', request, at)
+  if earlier then
+    skip(guards + effects)
+    out[#out + 1] = 2
+    out[#out + 1] = earlier
+    return
+  end
+  local first_guard = at
+  for _ = 1, guards do
+    if not holds(item()) then
+      at = first_guard
+      conflict(guards)
+      return skip(effects)
+    end
+  end
+  if effects > 0 then
+    for _ = 1, effects do apply(item()) end
+    last = last + 1
+    noted[#noted + 1] = id
+    noted[#noted + 1] = text(last)
+    touched[#touched + 1] = sub(id, 1, 8)
+    touched[#touched + 1] = touches
+    applied[id] = text(last)
+  end
+  out[#out + 1] = 1
+  out[#out + 1] = text(last)
+  for from = 1, #changed, 8 do out[#out + 1] = node(sub(changed, from, from + 7)) end
+  if #noted >= 1000 then note() end
+end
+
+local ids = {unpack(ARGV, 2)}
+local earlier, before = call('HMGET', P .. 'ops', unpack(ids)), call('HMGET', P .. 'ops_before', unpack(ids))
+for n, id in ipairs(ids) do commit(id, applied[id] or earlier[n] or before[n]) end
 if last > first then
   write_nodes()
   call('HSET', P .. 'state', 'seq', text(last), 'inodes', inodes, 'blocks', blocks)
@@ -332,4 +358,4 @@ if last > first then
     if not since then call('HSET', P .. 'ops', 'since', now) end
   end
 end
-return outcomes
+return out

@@ -1,8 +1,9 @@
--- What all scripts begin with. KEYS[1] is what every key begins with, ARGV[1] the request in MessagePack.
+-- What all scripts begin with. KEYS[1] is what every key begins with, ARGV[1] the request, of which `request.rs` says
+-- how it is put together.
 -- Numbers of 64 bits are strings of 8 bytes, big end first: Lua's own are doubles. They are never compared with <, which
 -- goes by the server's locale.
 local call, sub, byte, char = redis.call, string.sub, string.byte, string.char
-local pack, numbers = struct.pack, struct.unpack
+local pack, fields = struct.pack, struct.unpack
 local P = KEYS[1]
 local ZERO, NONE = string.rep('\0', 8), string.rep('\0', 16)
 
@@ -12,7 +13,21 @@ local seq, inodes, blocks = state[1], state[2], state[3]
 if not seq then
   return redis.error_reply('NOVOLUME there is no volume any more, was the database flushed?')
 end
-local request = cmsgpack.unpack(ARGV[1])
+-- The request, and where the next part of it begins.
+local request, at = ARGV[1], 1
+
+local function number()
+  local found
+  found, at = fields('>I4', request, at)
+  return found
+end
+
+-- A kind and its fields.
+local function item()
+  local kind, a, b, c, d
+  kind, a, b, c, d, at = fields('>Bc0I4c0I4c0I4c0I4c0', request, at)
+  return kind, a, b, c, d
+end
 
 -- A map in the order of its keys is a sorted set: each member is a key, NUL, and its value. No key that is not of a
 -- fixed length holds NUL.

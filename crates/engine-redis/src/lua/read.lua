@@ -1,4 +1,4 @@
 -- Answers wants: {seq, answers...}.
 local out = {seq}
-for _, want in ipairs(request) do answer(out, want[1], want[2], want[3]) end
+for _ = 1, number() do answer(out, item()) end
 return out

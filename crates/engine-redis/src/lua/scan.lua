@@ -1,5 +1,7 @@
--- A part of a range: {seq, whether there is more, rows, ACLs}. The request is {kind, limit, where...}.
-local kind, limit, a, b = unpack(request)
+-- A part of a range: {seq, whether there is more, rows, ACLs}. The request is a limit and an item of
+-- the kind and where.
+local limit = number()
+local kind, a, b = item()
 local out, acls, more = {}, {}, false
 local one_more = string.format('%d', limit + 1)
 
