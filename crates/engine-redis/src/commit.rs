@@ -1,7 +1,9 @@
 //! Transactions as the script reads them, and outcomes out of its answer.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use meta::{Effect, Guard, Outcome, Seq, Touched, Txn, Want};
-use types::Slice;
+use types::{Ino, Slice};
 
 use crate::error::Malformed;
 use crate::read;
@@ -15,14 +17,43 @@ const COMMITTED: i64 = 1;
 pub(crate) fn request(txns: &[Txn]) -> Request {
     let mut request = Request::default();
     request.number(removes(txns).into());
+    let hashes = hashes(txns);
+    request.number(hashes.len());
+    for (first, numbers) in hashes {
+        request.id(first).string(numbers.into_iter().collect::<Vec<u8>>());
+    }
     for txn in txns {
-        let changed: Vec<u8> = txn.changed_nodes().iter().flat_map(|ino| id(ino.0)).collect();
-        request.operation(txn.op_id).string(&Touched::encode(&txn.touched())).string(&changed);
-        request.number(txn.guards.len()).number(txn.effects.len());
-        txn.guards.iter().for_each(|guard| add_guard(&mut request, guard));
-        txn.effects.iter().for_each(|effect| add_effect(&mut request, effect));
+        request.operation(txn.op_id).nested(|to| {
+            to.string(Touched::encode(&txn.touched()));
+            to.nested(|to| txn.changed_nodes().iter().for_each(|ino| _ = to.id(ino.0)));
+            to.number(txn.guards.len()).number(txn.effects.len());
+            txn.guards.iter().for_each(|guard| add_guard(to, guard));
+            txn.effects.iter().for_each(|effect| add_effect(to, effect));
+        });
     }
     request
+}
+
+/// The inodes whose nodes transactions look at or change, by the hash in which they are: its first, and the last byte of
+/// each.
+fn hashes(txns: &[Txn]) -> BTreeMap<u64, BTreeSet<u8>> {
+    let mut hashes = BTreeMap::<u64, BTreeSet<u8>>::new();
+    let mut add = |Ino(ino): Ino| _ = hashes.entry(ino & !15).or_default().insert(ino as u8);
+    for txn in txns {
+        for guard in &txn.guards {
+            if let Want::Node(ino) = guard.want() {
+                add(ino);
+            }
+        }
+        for effect in &txn.effects {
+            match effect {
+                Effect::PutNode(node) => add(node.ino),
+                Effect::DropNode { ino } => add(*ino),
+                effect => effect.changed_node().into_iter().for_each(&mut add),
+            }
+        }
+    }
+    hashes
 }
 
 pub(crate) fn outcomes(txns: &[Txn], mut answer: Answer) -> Result<Vec<Outcome>, Malformed> {
@@ -63,94 +94,95 @@ fn removes(txns: &[Txn]) -> bool {
     effects.peek().is_some() && !effects.any(adds)
 }
 
-fn id(id: u64) -> [u8; 8] {
-    id.to_be_bytes()
-}
-
 fn add_guard(to: &mut Request, guard: &Guard) {
     match guard {
-        Guard::EdgeIs { parent, name, ino } => to.item("edge", [&id(parent.0), name.as_bytes(), &id(ino.0)]),
-        Guard::EdgeAbsent { parent, name } => to.item("no_edge", [&id(parent.0), name.as_bytes()]),
-        Guard::Access { ino, rev } => to.item("access", [&id(ino.0), &id(*rev)]),
-        Guard::NodeAbsent { ino } => to.item("no_node", [&id(ino.0)]),
-        Guard::Links { ino, nlink } => to.item("links", [&id(ino.0), &nlink.to_be_bytes()]),
-        Guard::ParentIs { ino, parent } => to.item("parent", [&id(ino.0), &id(parent.0)]),
-        Guard::Empty { ino } => to.item("empty", [&id(ino.0)]),
+        Guard::EdgeIs { parent, name, ino } => to.word(b"edge").id(parent.0).string(name).id(ino.0),
+        Guard::EdgeAbsent { parent, name } => to.word(b"free").id(parent.0).string(name),
+        Guard::Access { ino, rev } => add_same(to, *ino, rows::REV, &rev.to_be_bytes()),
+        Guard::NodeAbsent { ino } => to.word(b"none").id(ino.0),
+        Guard::Links { ino, nlink } => add_same(to, *ino, rows::LINKS, &nlink.to_be_bytes()),
+        Guard::ParentIs { ino, parent } => add_same(to, *ino, rows::PARENT, &parent.0.to_be_bytes()),
+        Guard::Empty { ino } => to.word(b"void").id(ino.0),
         Guard::Xattr { ino, name, present } => {
-            to.item("xattr", [&id(ino.0), name.as_bytes(), if *present { b"1" } else { b"0" }])
+            to.word(b"attr").id(ino.0).string(name).number((*present).into())
         }
-        Guard::Setting { name, value: Some(value) } => {
-            to.item("setting", [name.as_bytes(), value.as_bytes()])
-        }
-        Guard::Setting { name, value: None } => to.item("no_setting", [name.as_bytes()]),
-        Guard::Counter { counter, value } => to.item("counter", [counter.name().as_bytes(), &id(*value)]),
-        Guard::Size { ino, size } => to.item("size", [&id(ino.0), &id(*size)]),
-        Guard::Locks { ino, locks } => to.item("locks", [&id(ino.0), &rows::put_locks(locks)]),
-        Guard::Rows { ino, chunk, rows } => to.item("rows", [&id(ino.0), &id(chunk.0), &joined(rows)]),
-        Guard::Room { max_inodes, max_blocks } => to.item("room", [&id(*max_inodes), &id(*max_blocks)]),
+        Guard::Setting { name, value: Some(value) } => to.word(b"sett").string(name).string(value),
+        Guard::Setting { name, value: None } => to.word(b"nset").string(name),
+        Guard::Counter { counter, value } => to.word(b"cntr").string(counter.name()).id(*value),
+        Guard::Size { ino, size } => add_same(to, *ino, rows::SIZE, &size.to_be_bytes()),
+        Guard::Locks { ino, locks } => to.word(b"lock").id(ino.0).string(rows::put_locks(locks)),
+        Guard::Rows { ino, chunk, rows } => add_rows(to.word(b"rows").id(ino.0).id(chunk.0), rows),
+        Guard::Room { max_inodes, max_blocks } => to.word(b"room").id(*max_inodes).id(*max_blocks),
     };
 }
 
-fn joined(rows: &[Slice]) -> Vec<u8> {
-    Request::joined(rows.iter().map(rows::put_slice))
+/// The node is there and holds these bytes there.
+fn add_same<'a>(to: &'a mut Request, ino: Ino, place: u8, bytes: &[u8]) -> &'a mut Request {
+    to.word(b"same").id(ino.0).fixed(&[place]).string(bytes)
+}
+
+fn add_rows<'a>(to: &'a mut Request, rows: &[Slice]) -> &'a mut Request {
+    to.nested(|to| rows.iter().for_each(|row| _ = to.string(rows::put_slice(row))))
 }
 
 fn add_effect(to: &mut Request, effect: &Effect) {
     match effect {
-        Effect::PutNode(node) => to.item("put_node", [&id(node.ino.0), &rows::put_node(node)]),
-        Effect::DropNode { ino } => to.item("drop_node", [&id(ino.0)]),
+        Effect::PutNode(node) => to.word(b"node").id(node.ino.0).string(rows::put_node(node)),
+        Effect::DropNode { ino } => to.word(b"gone").id(ino.0),
         Effect::PutEdge { parent, name, ino, kind } => {
-            to.item("put_edge", [&id(parent.0), name.as_bytes(), &rows::put_edge(*ino, *kind)])
+            to.word(b"edge").id(parent.0).string(name).string(rows::put_edge(*ino, *kind))
         }
-        Effect::DropEdge { parent, name } => to.item("drop_edge", [&id(parent.0), name.as_bytes()]),
+        Effect::DropEdge { parent, name } => to.word(b"free").id(parent.0).string(name),
         Effect::SetAccess { ino, access } => {
-            let fields = rows::access_fields(access.mode, access.uid, access.gid);
-            to.item("access", [&id(ino.0), &fields, &rows::acls(access.access_acl, access.default_acl)])
+            to.word(b"perm").id(ino.0).string(rows::access_fields(access.mode, access.uid, access.gid));
+            to.string(rows::acls(access.access_acl, access.default_acl))
         }
-        Effect::SetParent { ino, parent } => to.item("parent", [&id(ino.0), &id(parent.0)]),
-        Effect::AddLinks { ino, delta } => to.item("links", [&id(ino.0), delta.to_string().as_bytes()]),
+        Effect::SetParent { ino, parent } => to.word(b"home").id(ino.0).id(parent.0),
+        Effect::AddLinks { ino, delta } => to.word(b"link").id(ino.0).fixed(&delta.to_be_bytes()),
         Effect::Touch { ino, atime, mtime, ctime } => {
-            to.item("touch", [&id(ino.0), &rows::time(*atime), &rows::time(*mtime), &rows::time(*ctime)])
+            to.word(b"time").id(ino.0);
+            to.string(rows::time(*atime)).string(rows::time(*mtime)).string(rows::time(*ctime))
         }
-        Effect::SetSize { ino, size } => to.item("size", [&id(ino.0), &id(*size)]),
-        Effect::Extend { ino, size } => to.item("extend", [&id(ino.0), &id(*size)]),
+        Effect::SetSize { ino, size } => to.word(b"size").id(ino.0).id(*size),
+        Effect::Extend { ino, size } => to.word(b"grow").id(ino.0).id(*size),
         Effect::AppendSlice { ino, chunk, slice } => {
-            to.item("append", [&id(ino.0), &id(chunk.0), &rows::put_slice(slice)])
+            to.word(b"data").id(ino.0).id(chunk.0).string(rows::put_slice(slice))
         }
-        Effect::DropSlices { ino, from, to: end } => {
-            to.item("drop_slices", [&id(ino.0), &id(from.0), &id(end.0)])
-        }
+        Effect::DropSlices { ino, from, to: end } => to.word(b"trim").id(ino.0).id(from.0).id(end.0),
         Effect::ReplaceRows { ino, chunk, count, rows } => {
-            to.item("replace", [&id(ino.0), &id(chunk.0), count.to_string().as_bytes(), &joined(rows)])
+            add_rows(to.word(b"swap").id(ino.0).id(chunk.0).fixed(&count.to_be_bytes()), rows)
         }
-        Effect::Share { slice } => to.item("share", [&id(slice.0)]),
-        Effect::PutXattr { ino, name, value } => {
-            to.item("put_xattr", [&id(ino.0), name.as_bytes(), &value[..]])
-        }
-        Effect::DropXattr { ino, name } => to.item("drop_xattr", [&id(ino.0), name.as_bytes()]),
-        Effect::PutAcl { id, text } => to.item("put_acl", [&id.to_bytes(), text.as_bytes()]),
-        Effect::PutSymlink { ino, target } => to.item("symlink", [&id(ino.0), target]),
-        Effect::PutOrphan { session, ino } => to.item("put_orphan", [&rows::orphan(*session, *ino)]),
-        Effect::DropOrphan { session, ino } => to.item("drop_orphan", [&rows::orphan(*session, *ino)]),
+        Effect::Share { slice } => to.word(b"refs").id(slice.0),
+        Effect::PutXattr { ino, name, value } => to.word(b"attr").id(ino.0).string(name).string(value),
+        Effect::DropXattr { ino, name } => to.word(b"noat").id(ino.0).string(name),
+        Effect::PutAcl { id, text } => to.word(b"acls").fixed(&id.to_bytes()).string(&**text),
+        Effect::PutSymlink { ino, target } => to.word(b"path").id(ino.0).string(target),
+        Effect::PutOrphan { session, ino } => to.word(b"orph").fixed(&rows::orphan(*session, *ino)),
+        Effect::DropOrphan { session, ino } => to.word(b"heir").fixed(&rows::orphan(*session, *ino)),
         Effect::PutSession(session) => {
-            to.item("put", [b"sessions", &id(session.id.0), &rows::put_session(session)])
+            to.word(b"keep").string("sessions").string(session.id.0.to_be_bytes());
+            to.string(rows::put_session(session))
         }
-        Effect::DropSession { session } => to.item("drop", [b"sessions", &id(session.0)]),
-        Effect::PutLocks { ino, locks } if locks.is_empty() => to.item("drop", [b"locks", &id(ino.0)]),
-        Effect::PutLocks { ino, locks } => to.item("put_locks", [&id(ino.0), &rows::put_locks(locks)]),
+        Effect::DropSession { session } => add_drop(to, "sessions", &session.0.to_be_bytes()),
+        Effect::PutLocks { ino, locks } if locks.is_empty() => add_drop(to, "locks", &ino.0.to_be_bytes()),
+        Effect::PutLocks { ino, locks } => to.word(b"lock").id(ino.0).string(rows::put_locks(locks)),
         Effect::PutWait(wait) => {
-            to.item("put", [b"waits", &rows::put_owner(wait.lock.owner), &rows::put_wait(wait)])
+            to.word(b"keep").string("waits").string(rows::put_owner(wait.lock.owner));
+            to.string(rows::put_wait(wait))
         }
-        Effect::DropWait { owner } => to.item("drop", [b"waits", &rows::put_owner(*owner)]),
-        Effect::DropGarbage { slice } => to.item("drop", [b"garbage", &id(slice.0)]),
-        Effect::PutSetting { name, value } => {
-            to.item("set", [b"settings", name.as_bytes(), value.as_bytes()])
-        }
+        Effect::DropWait { owner } => add_drop(to, "waits", &rows::put_owner(*owner)),
+        Effect::DropGarbage { slice } => add_drop(to, "garbage", &slice.0.to_be_bytes()),
+        Effect::PutSetting { name, value } => to.word(b"sets").string("settings").string(name).string(value),
         Effect::SetCounter { counter, value } => {
-            to.item("set", [b"counters", counter.name().as_bytes(), &id(*value)])
+            to.word(b"sets").string("counters").string(counter.name()).string(value.to_be_bytes())
         }
         Effect::AddUsage { inodes, blocks } => {
-            to.item("usage", [&inodes.to_be_bytes(), &blocks.to_be_bytes()])
+            to.word(b"used").fixed(&inodes.to_be_bytes()).fixed(&blocks.to_be_bytes())
         }
     };
+}
+
+/// The key is taken out of a map.
+fn add_drop<'a>(to: &'a mut Request, map: &str, key: &[u8]) -> &'a mut Request {
+    to.word(b"drop").string(map).string(key)
 }

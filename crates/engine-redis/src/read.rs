@@ -10,24 +10,25 @@ use crate::request::{Answer, Request};
 use crate::rows;
 
 pub(crate) fn request(wants: &[Want]) -> Request {
-    let id = |id: u64| id.to_be_bytes();
     let mut request = Request::default();
     request.number(wants.len());
+    let mut add = |want: &str, a: &[u8], b: &[u8]| _ = request.string(want).string(a).string(b);
+    let id = |id: u64| id.to_be_bytes();
     for want in wants {
         match want {
-            Want::Node(ino) => request.item("node", [&id(ino.0)]),
-            Want::Entry(parent, name) => request.item("entry", [&id(parent.0), name.as_bytes()]),
-            Want::Empty(ino) => request.item("empty", [&id(ino.0)]),
-            Want::Xattrs(ino) => request.item("xattrs", [&id(ino.0)]),
-            Want::Symlink(ino) => request.item("symlink", [&id(ino.0)]),
-            Want::Slices(ino, chunk) => request.item("slices", [&id(ino.0), &id(chunk.0)]),
-            Want::Acl(id) => request.item("acl", [&id.to_bytes()]),
-            Want::Settings => request.item("settings", []),
-            Want::Counter(counter) => request.item("counter", [counter.name().as_bytes()]),
-            Want::Usage => request.item("usage", []),
-            Want::Locks(ino) => request.item("locks", [&id(ino.0)]),
-            Want::Waits => request.item("waits", []),
-        };
+            Want::Node(ino) => add("node", &id(ino.0), b""),
+            Want::Entry(parent, name) => add("entry", &id(parent.0), name.as_bytes()),
+            Want::Empty(ino) => add("empty", &id(ino.0), b""),
+            Want::Xattrs(ino) => add("xattrs", &id(ino.0), b""),
+            Want::Symlink(ino) => add("symlink", &id(ino.0), b""),
+            Want::Slices(ino, chunk) => add("slices", &id(ino.0), &id(chunk.0)),
+            Want::Acl(id) => add("acl", &id.to_bytes(), b""),
+            Want::Settings => add("settings", b"", b""),
+            Want::Counter(counter) => add("counter", counter.name().as_bytes(), b""),
+            Want::Usage => add("usage", b"", b""),
+            Want::Locks(ino) => add("locks", &id(ino.0), b""),
+            Want::Waits => add("waits", b"", b""),
+        }
     }
     request
 }

@@ -5,8 +5,8 @@ use types::OpId;
 
 use crate::error::Malformed;
 
-/// A request: numbers, strings and items, one behind the other, each length before what it is the length of. A script
-/// takes it apart without making a table, which is much of what a script costs.
+/// A request: bytes of fixed length, and strings behind their lengths, in the order in which a script reads them, which
+/// it does without making tables: they were much of what a script cost.
 #[derive(Debug, Default)]
 pub(crate) struct Request {
     body: Vec<u8>,
@@ -25,32 +25,35 @@ impl Request {
         self
     }
 
-    pub(crate) fn number(&mut self, number: usize) -> &mut Self {
-        self.body.extend_from_slice(&(number as u32).to_be_bytes());
-        self
-    }
-
-    /// Strings in one, each behind its length.
-    pub(crate) fn joined(strings: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
-        let mut all = Request::default();
-        strings.for_each(|string| _ = all.string(&string));
-        all.body
-    }
-
-    pub(crate) fn string(&mut self, bytes: &[u8]) -> &mut Self {
-        self.number(bytes.len());
+    pub(crate) fn fixed(&mut self, bytes: &[u8]) -> &mut Self {
         self.body.extend_from_slice(bytes);
         self
     }
 
-    /// A kind and up to four fields, of which those that are missing are empty.
-    pub(crate) fn item<const N: usize>(&mut self, kind: &str, fields: [&[u8]; N]) -> &mut Self {
-        const { assert!(N <= 4) };
-        self.body.push(kind.len() as u8);
-        self.body.extend_from_slice(kind.as_bytes());
-        for at in 0..4 {
-            self.string(fields.get(at).copied().unwrap_or_default());
-        }
+    /// What is read next. Words of four letters are read at once.
+    pub(crate) fn word(&mut self, word: &[u8; 4]) -> &mut Self {
+        self.fixed(word)
+    }
+
+    pub(crate) fn id(&mut self, id: u64) -> &mut Self {
+        self.fixed(&id.to_be_bytes())
+    }
+
+    pub(crate) fn number(&mut self, number: usize) -> &mut Self {
+        self.fixed(&(number as u32).to_be_bytes())
+    }
+
+    pub(crate) fn string(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
+        let bytes = bytes.as_ref();
+        self.number(bytes.len()).fixed(bytes)
+    }
+
+    /// What `inner` adds, as one string.
+    pub(crate) fn nested(&mut self, inner: impl FnOnce(&mut Self)) -> &mut Self {
+        let start = self.number(0).body.len();
+        inner(self);
+        let len = (self.body.len() - start) as u32;
+        self.body[start - 4..start].copy_from_slice(&len.to_be_bytes());
         self
     }
 }

@@ -28,6 +28,12 @@ pub(crate) fn acls(access: AclId, default: AclId) -> Vec<u8> {
     [access.to_bytes(), default.to_bytes()].concat()
 }
 
+/// Where fields of a node begin, counted from 1.
+pub(crate) const LINKS: u8 = 12;
+pub(crate) const SIZE: u8 = 16;
+pub(crate) const PARENT: u8 = 48;
+pub(crate) const REV: u8 = 56;
+
 pub(crate) fn put_node(node: &Node) -> Vec<u8> {
     let row = Writer::with_capacity(100)
         .kind(node.kind)

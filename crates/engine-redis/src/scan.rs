@@ -36,7 +36,7 @@ pub(crate) fn request(scan: &Scan) -> Request {
         Scan::Shared { after, .. } => ("shared", id(after.0), Vec::new()),
     };
     let mut request = Request::default();
-    request.number(scan.limit().min(MOST_ROWS)).item(kind, [&place, &after]);
+    request.number(scan.limit().min(MOST_ROWS)).string(kind).string(place).string(after);
     request
 }
 

@@ -1,23 +1,27 @@
--- Commits transactions, one after the other. The request says whether it only removes; then, of each transaction, what it
--- touches, the inodes it changes, how many guards and effects it has, and these, each an item. The operations' ids are
--- the further arguments. The answer to a transaction is 1, seq and those inodes; 2 and seq if it repeats an earlier one;
--- 0, seq and an answer to each guard's want if a guard does not hold.
+-- Commits transactions, one after the other. The request is whether it only removes; the hashes whose nodes it looks at;
+-- then, of each transaction in a string, what it touches, the inodes it changes, how many guards and effects it has, and
+-- these. The operations' ids are the further arguments. The answer to a transaction is 1, seq and those inodes; 2 and seq
+-- if it repeats an earlier one; 0, seq and an answer to each guard's want if a guard does not hold.
 --
 -- A script is not rolled back, so none may fail after its first write. Where writing is refused, by a replica or because
 -- the disk or the memory is full, it is the first write that is refused, and then nothing has happened. Redis asks for
 -- memory only at the first write, and only of commands that may take some: so who only removes begins with another one.
 --
--- Lua makes a function anew each time that a script comes to it. So what is seldom needed is made only when it is.
+-- This is what a server spends most of its time on, so a create, by far the most frequent, comes first everywhere. Lua
+-- makes a function anew each time that a script comes to it, and a string for each part of one: so what is seldom
+-- needed is made only when it is.
 local floor, ceil = math.floor, math.ceil
 local WORD = 4294967296
 if number() == 1 then call('DEL', P .. 'none') end
 local last = tonumber(seq)
 local first = last
--- Nodes to be written, entries that are known to be absent, and operations and changes to be noted.
-local stale, absent, noted, touched, applied = {}, {}, {}, {}, {}
+-- Operations and changes to be noted.
+local noted, touched, applied = {}, {}, {}
 local out = {}
+-- What is to be added to inodes and blocks.
+local more_inodes, more_blocks = 0, 0
 
-local function text(number) return string.format('%.0f', number) end
+local function text(number) return string.format('%d', number) end
 
 local function less(a, b)
   local ah, al = fields('>I4I4', a)
@@ -35,13 +39,18 @@ local function add(a, high, low)
   return pack('>I4I4', ah, al)
 end
 
+local function settle()
+  inodes = add(inodes, floor(more_inodes / WORD), more_inodes % WORD)
+  blocks = add(blocks, floor(more_blocks / WORD), more_blocks % WORD)
+  more_inodes, more_blocks = 0, 0
+end
+
 -- Adds to what the volume holds, or with sign -1 takes from it: a node's blocks of 4096 bytes, which only a regular
 -- file has.
 local function use_blocks(sign, found)
-  local high, low = fields('>I4I4', found, 16)
-  if byte(found, 1) == 8 and high + low > 0 then
-    local delta = sign * (high * 1048576 + ceil(low / 4096))
-    blocks = add(blocks, floor(delta / WORD), delta % WORD)
+  if byte(found, 1) == 8 and sub(found, 16, 23) ~= ZERO then
+    local high, low = fields('>I4I4', found, 16)
+    more_blocks = more_blocks + sign * (high * 1048576 + ceil(low / 4096))
   end
 end
 
@@ -58,66 +67,95 @@ local function drop(map, key)
   if old then call('ZREM', map, old) end
 end
 
--- The node is to be written, or removed if it is false.
-local function change(ino, found)
-  nodes[ino], stale[ino] = found, true
+-- By name, an entry as this script has found or left it, and in which directory.
+local entries, parents = {}, {}
+
+local function entry(dir, name)
+  if parents[name] ~= dir then
+    parents[name], entries[name] = dir, member(P .. 'dir:' .. dir, name) or false
+  end
+  return entries[name]
+end
+
+-- As `entry`, but looked for from the end on: where names come in order, it is there that there is none yet.
+local function is_free(dir, name)
+  if parents[name] ~= dir then
+    local found = call('ZREVRANGEBYLEX', P .. 'dir:' .. dir, '(' .. name .. '\1', '[' .. name .. '\0', 'LIMIT', '0', '1')
+    parents[name], entries[name] = dir, found[1] or false
+  end
+  return not entries[name]
+end
+
+local function put_entry(dir, name, new)
+  local old = entry(dir, name)
+  if old ~= new then
+    if old then call('ZREM', P .. 'dir:' .. dir, old) end
+    if new then call('ZADD', P .. 'dir:' .. dir, '0', new) end
+    entries[name] = new
+  end
 end
 
 -- The rows in a string, each behind its length.
 local function split(all)
-  local out, from = {}, 1
-  while from <= #all do out[#out + 1], from = fields('>I4c0', all, from) end
-  return out
+  local found, from = {}, 1
+  while from <= #all do found[#found + 1], from = fields('>I4c0', all, from) end
+  return found
 end
 
-local function holds(kind, a, b, c)
-  if kind == 'access' then
+-- The guard or effect that was read last.
+local kind, a, b, c, d
+
+-- Reads a guard. Whether it holds.
+local function holds()
+  kind, at = sub(request, at, at + 3), at + 4
+  if kind == 'same' then
+    a, b, c, at = fields('>c8BI4c0', request, at)
     local found = node(a)
-    return found and sub(found, 56, 63) == b
-  elseif kind == 'no_edge' then
-    local key = P .. 'dir:' .. a
-    local free = not member(key, b)
-    if free then absent[key .. b] = true end
-    return free
+    return found and sub(found, b, b + #c - 1) == c
+  elseif kind == 'free' then
+    a, b, at = fields('>c8I4c0', request, at)
+    return is_free(a, b)
   elseif kind == 'edge' then
-    local edge = value(P .. 'dir:' .. a, b)
-    return edge and sub(edge, 2) == c
-  elseif kind == 'no_node' then
+    a, b, c, at = fields('>c8I4c0c8', request, at)
+    local found = entry(a, b)
+    return found and sub(found, -8) == c
+  elseif kind == 'none' then
+    a, at = fields('c8', request, at)
     return not node(a)
-  elseif kind == 'links' then
-    local found = node(a)
-    return found and sub(found, 12, 15) == b
-  elseif kind == 'size' then
-    local found = node(a)
-    return found and sub(found, 16, 23) == b
-  elseif kind == 'parent' then
-    local found = node(a)
-    return found and sub(found, 48, 55) == b
-  elseif kind == 'empty' then
+  elseif kind == 'void' then
+    a, at = fields('c8', request, at)
     return call('EXISTS', P .. 'dir:' .. a) == 0
   elseif kind == 'room' then
+    a, b, at = fields('c8c8', request, at)
+    settle()
     return less(inodes, a) and less(blocks, b)
   elseif kind == 'rows' then
+    a, b, c, at = fields('>c8c8I4c0', request, at)
     local found = rows(a, b)
     for n, row in ipairs(split(c)) do
       if not found[n] or sub(found[n], 17) ~= row then return false end
     end
     return true
-  elseif kind == 'xattr' then
-    return call('HEXISTS', P .. 'xattrs:' .. a, b) == tonumber(c)
-  elseif kind == 'locks' then
+  elseif kind == 'attr' then
+    a, b, c, at = fields('>c8I4c0I4', request, at)
+    return call('HEXISTS', P .. 'xattrs:' .. a, b) == c
+  elseif kind == 'lock' then
+    a, b, at = fields('>c8I4c0', request, at)
     return node(a) and (value(P .. 'locks', a) or '') == b
-  elseif kind == 'setting' then
+  elseif kind == 'sett' then
+    a, b, at = fields('>I4c0I4c0', request, at)
     return call('HGET', P .. 'settings', a) == b
-  elseif kind == 'no_setting' then
+  elseif kind == 'nset' then
+    a, at = fields('>I4c0', request, at)
     return not call('HGET', P .. 'settings', a)
-  elseif kind == 'counter' then
+  elseif kind == 'cntr' then
+    a, b, at = fields('>I4c0c8', request, at)
     return (call('HGET', P .. 'counters', a) or ZERO) == b
   end
-  error('unknown guard ' .. tostring(kind))
+  error('unknown guard ' .. kind)
 end
 
--- A function that applies what is not a create's: `apply` makes it when it is needed.
+-- A function that reads the rest of an effect that is not a create's, and applies it: `apply` makes it when it is needed.
 local function seldom()
   -- A row is gone. What it referred to becomes garbage unless another row refers to it.
   local function release(row)
@@ -137,113 +175,138 @@ local function seldom()
     call('ZREMRANGEBYLEX', key, from, to)
   end
 
-  return function(kind, a, b, c, d)
-    if kind == 'drop_node' then
-      local found = node(a)
-      if found then
-        inodes = add(inodes, -1, WORD - 1)
-        use_blocks(-1, found)
-        change(a, false)
-        drop(P .. 'locks', a)
-        call('DEL', P .. 'xattrs:' .. a, P .. 'symlink:' .. a)
-        if call('EXISTS', P .. 'rows:' .. a) == 1 then drop_rows(P .. 'rows:' .. a, '-', '+') end
-      end
-    elseif kind == 'extend' or kind == 'size' then
+  local function drop_node(ino)
+    local found = node(ino)
+    if found then
+      more_inodes = more_inodes - 1
+      use_blocks(-1, found)
+      nodes[ino] = false
+      drop(P .. 'locks', ino)
+      call('DEL', P .. 'xattrs:' .. ino, P .. 'symlink:' .. ino)
+      if call('EXISTS', P .. 'rows:' .. ino) == 1 then drop_rows(P .. 'rows:' .. ino, '-', '+') end
+    end
+  end
+
+  local function apply()
+    if kind == 'gone' then
+      a, at = fields('c8', request, at)
+      drop_node(a)
+    elseif kind == 'grow' or kind == 'size' then
+      a, b, at = fields('c8c8', request, at)
       local found = node(a)
       if found and (kind == 'size' or less(sub(found, 16, 23), b)) then
         use_blocks(-1, found)
         found = sub(found, 1, 15) .. b .. sub(found, 24)
         use_blocks(1, found)
-        change(a, found)
+        nodes[a] = found
       end
-    elseif kind == 'access' then
+    elseif kind == 'perm' then
+      a, b, c, at = fields('>c8I4c0I4c0', request, at)
       local found = node(a)
       if found then
         -- A device's number comes last, behind the ACLs if there are some.
         local device = #found % 32 == 3 and sub(found, -4) or ''
         local rev = add(sub(found, 56, 63), 0, 1)
-        change(a, sub(found, 1, 1) .. b .. sub(found, 12, 55) .. rev .. c .. device)
+        nodes[a] = sub(found, 1, 1) .. b .. sub(found, 12, 55) .. rev .. c .. device
       end
-    elseif kind == 'parent' then
+    elseif kind == 'home' then
+      a, b, at = fields('c8c8', request, at)
       local found = node(a)
-      if found then change(a, sub(found, 1, 47) .. b .. sub(found, 56)) end
-    elseif kind == 'drop_slices' then
+      if found then nodes[a] = sub(found, 1, 47) .. b .. sub(found, 56) end
+    elseif kind == 'trim' then
+      a, b, c, at = fields('c8c8c8', request, at)
       drop_rows(P .. 'rows:' .. a, '[' .. b, '(' .. c)
-    elseif kind == 'replace' then
+    elseif kind == 'swap' then
+      a, b, c, d, at = fields('>c8c8I4I4c0', request, at)
       local key, found, new = P .. 'rows:' .. a, rows(a, b), split(d)
-      local count = math.min(tonumber(c), #found)
+      local count = math.min(c, #found)
       for n = 1, count do
         call('ZREM', key, found[n])
         if new[n] then call('ZADD', key, '0', sub(found[n], 1, 16) .. new[n]) end
       end
       for n = 1, count do release(sub(found[n], 17)) end
-    elseif kind == 'share' then
+    elseif kind == 'refs' then
+      a, at = fields('c8', request, at)
       put(P .. 'shared', a, add(value(P .. 'shared', a) or ZERO, 0, 1))
-    elseif kind == 'put_xattr' then
+    elseif kind == 'attr' then
+      a, b, c, at = fields('>c8I4c0I4c0', request, at)
       if node(a) then call('HSET', P .. 'xattrs:' .. a, b, c) end
-    elseif kind == 'drop_xattr' then
+    elseif kind == 'noat' then
+      a, b, at = fields('>c8I4c0', request, at)
       call('HDEL', P .. 'xattrs:' .. a, b)
-    elseif kind == 'symlink' then
+    elseif kind == 'path' then
+      a, b, at = fields('>c8I4c0', request, at)
       if node(a) then call('SET', P .. 'symlink:' .. a, b) end
-    elseif kind == 'put_locks' then
+    elseif kind == 'lock' then
+      a, b, at = fields('>c8I4c0', request, at)
       if node(a) then put(P .. 'locks', a, b) end
-    elseif kind == 'put_acl' then
+    elseif kind == 'acls' then
+      a, b, at = fields('>c16I4c0', request, at)
       if not member(P .. 'acls', a) then put(P .. 'acls', a, b) end
-    elseif kind == 'put' then
+    elseif kind == 'orph' then
+      a, at = fields('c16', request, at)
+      call('ZADD', P .. 'orphans', '0', a)
+    elseif kind == 'heir' then
+      a, at = fields('c16', request, at)
+      call('ZREM', P .. 'orphans', a)
+    elseif kind == 'keep' then
+      a, b, c = strings()
       put(P .. a, b, c)
     elseif kind == 'drop' then
+      a, b, at = fields('>I4c0I4c0', request, at)
       drop(P .. a, b)
-    elseif kind == 'put_orphan' then
-      call('ZADD', P .. 'orphans', '0', a)
-    elseif kind == 'drop_orphan' then
-      call('ZREM', P .. 'orphans', a)
-    elseif kind == 'set' then
+    elseif kind == 'sets' then
+      a, b, c = strings()
       call('HSET', P .. a, b, c)
-    elseif kind == 'usage' then
-      -- The upper half of each carries the sign.
-      inodes, blocks = add(inodes, fields('>i4I4', a)), add(blocks, fields('>i4I4', b))
+    elseif kind == 'used' then
+      -- The upper half carries the sign.
+      a, b, c, d, at = fields('>i4I4i4I4', request, at)
+      inodes, blocks = add(inodes, a, b), add(blocks, c, d)
     else
-      error('unknown effect ' .. tostring(kind))
+      error('unknown effect ' .. kind)
     end
   end
+  return apply, drop_node
 end
 
-local others
+local apply_seldom, drop_node
 
-local function apply(kind, a, b, c, d)
-  if kind == 'put_node' then
+-- Reads an effect, and applies it.
+local function apply()
+  kind, at = sub(request, at, at + 3), at + 4
+  if kind == 'node' then
+    a, b, at = fields('>c8I4c0', request, at)
     if node(a) then
-      others = others or seldom()
-      others('drop_node', a)
+      if not drop_node then apply_seldom, drop_node = seldom() end
+      drop_node(a)
     end
-    change(a, b)
-    inodes = add(inodes, 0, 1)
+    nodes[a] = b
+    more_inodes = more_inodes + 1
     use_blocks(1, b)
-  elseif kind == 'put_edge' then
-    local key = P .. 'dir:' .. a
-    if absent[key .. b] then
-      absent[key .. b] = nil
-      call('ZADD', key, '0', b .. '\0' .. c)
-    else
-      put(key, b, c)
-    end
-  elseif kind == 'drop_edge' then
-    drop(P .. 'dir:' .. a, b)
-  elseif kind == 'touch' then
+  elseif kind == 'edge' then
+    a, b, c, at = fields('>c8I4c0I4c0', request, at)
+    put_entry(a, b, b .. '\0' .. c)
+  elseif kind == 'free' then
+    a, b, at = fields('>c8I4c0', request, at)
+    put_entry(a, b, false)
+  elseif kind == 'time' then
+    a, b, c, d, at = fields('>c8I4c0I4c0I4c0', request, at)
     local found = node(a)
     if found then
       if d ~= '' and less(d, sub(found, 40, 47)) then d = '' end
-      change(a, sub(found, 1, 23) .. (b ~= '' and b or sub(found, 24, 31)) .. (c ~= '' and c or sub(found, 32, 39))
-        .. (d ~= '' and d or sub(found, 40, 47)) .. sub(found, 48))
+      nodes[a] = sub(found, 1, 23) .. (b ~= '' and b or sub(found, 24, 31)) .. (c ~= '' and c or sub(found, 32, 39))
+        .. (d ~= '' and d or sub(found, 40, 47)) .. sub(found, 48)
     end
-  elseif kind == 'links' then
+  elseif kind == 'link' then
+    a, b, at = fields('>c8i4', request, at)
     local found = node(a)
     if found then
-      local links = fields('>I4', found, 12) + tonumber(b)
+      local links = fields('>I4', found, 12) + b
       links = links < 0 and 0 or links >= WORD and WORD - 1 or links
-      change(a, sub(found, 1, 11) .. pack('>I4', links) .. sub(found, 16))
+      nodes[a] = sub(found, 1, 11) .. pack('>I4', links) .. sub(found, 16)
     end
-  elseif kind == 'append' then
+  elseif kind == 'data' then
+    a, b, c, at = fields('>c8c8I4c0', request, at)
     if node(a) then
       local key = P .. 'rows:' .. a
       local newest = call('ZREVRANGEBYLEX', key, '(' .. b .. '\255', '[' .. b, 'LIMIT', '0', '1')[1]
@@ -251,33 +314,52 @@ local function apply(kind, a, b, c, d)
       call('ZADD', key, '0', b .. number .. c)
     end
   else
-    others = others or seldom()
-    others(kind, a, b, c, d)
+    if not apply_seldom then apply_seldom, drop_node = seldom() end
+    apply_seldom()
   end
 end
 
--- Writes the nodes that were changed, those of a hash together.
+-- The hashes with all nodes that may change.
+local hashes = {}
+
+-- Reads hashes, each by its first inode and the last bytes of those in question.
+local function read_nodes()
+  for n = 1, number() do
+    local first, bytes
+    first, bytes, at = fields('>c8I4c0', request, at)
+    local inos, names, most = {}, {}, sub(first, 1, 7)
+    for k = 1, #bytes do names[k] = sub(bytes, k, k) end
+    local key = P .. 'node:' .. first
+    local found = call('HMGET', key, unpack(names))
+    for k = 1, #names do
+      local ino = most .. names[k]
+      inos[k], nodes[ino] = ino, found[k]
+    end
+    hashes[n] = {key, names, inos, found}
+  end
+end
+
+-- Writes the nodes that are others than were read, those of a hash together.
 local function write_nodes()
-  local hashes = {}
-  for ino in pairs(stale) do
-    local key, field = place(ino)
-    local new = nodes[ino]
-    if new then
-      local hash = hashes[key]
-      if not hash then
-        hash = {key}
-        hashes[key] = hash
+  for n = 1, #hashes do
+    local key, names, inos, found = unpack(hashes[n])
+    local new, gone = {key}, false
+    for k = 1, #names do
+      local old, now = found[k], nodes[inos[k]]
+      if now and now ~= old then
+        new[#new + 1] = names[k]
+        new[#new + 1] = now
+      elseif old and not now then
+        gone = call('HDEL', key, names[k]) == 1
       end
-      hash[#hash + 1] = field
-      hash[#hash + 1] = new
-    elseif call('HDEL', key, field) == 1 and call('EXISTS', key) == 0 then
+    end
+    if #new > 1 then
+      local added = call('HSET', unpack(new))
+      -- All that is in it is new, so the hash is.
+      if added > 0 and call('HLEN', key) == added then call('ZADD', P .. 'nodes', '0', sub(key, -8)) end
+    elseif gone and call('EXISTS', key) == 0 then
       call('ZREM', P .. 'nodes', sub(key, -8))
     end
-  end
-  for key, hash in pairs(hashes) do
-    local added = call('HSET', unpack(hash))
-    -- All that is in it is new, so the hash is.
-    if added > 0 and call('HLEN', key) == added then call('ZADD', P .. 'nodes', '0', sub(key, -8)) end
   end
 end
 
@@ -292,59 +374,59 @@ end
 -- A guard did not hold: the answers to all of them.
 local function conflict(guards)
   local wants = {
-    access = 'node', no_edge = 'entry', edge = 'entry', no_node = 'node', links = 'node', size = 'node',
-    parent = 'node', empty = 'empty', room = 'usage', rows = 'slices', xattr = 'xattrs', locks = 'locks',
-    setting = 'settings', no_setting = 'settings', counter = 'counter',
+    same = 'node', free = 'entry', edge = 'entry', none = 'node', void = 'empty', room = 'usage', rows = 'slices',
+    attr = 'xattrs', lock = 'locks', sett = 'settings', nset = 'settings', cntr = 'counter',
   }
   out[#out + 1] = 0
-  out[#out + 1] = text(last)
+  out[#out + 1] = last
+  settle()
   for _ = 1, guards do
-    local kind, a, b = item()
+    holds()
     answer(out, wants[kind], a, b)
   end
 end
 
-local function skip(items)
-  for _ = 1, items do item() end
-end
-
 local function commit(id, earlier)
-  local touches, changed, guards, effects
-  touches, changed, guards, effects, at = fields('>I4c0I4c0I4I4', request, at)
+  local length, touches, changed, guards, effects
+  length, touches, changed, guards, effects, at = fields('>I4I4c0I4c0I4I4', request, at)
   if earlier then
-    skip(guards + effects)
     out[#out + 1] = 2
     out[#out + 1] = earlier
     return
   end
-  local first_guard = at
+  local start = at
   for _ = 1, guards do
-    if not holds(item()) then
-      at = first_guard
-      conflict(guards)
-      return skip(effects)
+    if not holds() then
+      at = start
+      return conflict(guards)
     end
   end
   if effects > 0 then
-    for _ = 1, effects do apply(item()) end
+    for _ = 1, effects do apply() end
     last = last + 1
+    applied[id] = last
     noted[#noted + 1] = id
     noted[#noted + 1] = text(last)
     touched[#touched + 1] = sub(id, 1, 8)
     touched[#touched + 1] = touches
-    applied[id] = text(last)
   end
   out[#out + 1] = 1
-  out[#out + 1] = text(last)
+  out[#out + 1] = last
   for from = 1, #changed, 8 do out[#out + 1] = node(sub(changed, from, from + 7)) end
   if #noted >= 1000 then note() end
 end
 
-local ids = {unpack(ARGV, 2)}
-local earlier, before = call('HMGET', P .. 'ops', unpack(ids)), call('HMGET', P .. 'ops_before', unpack(ids))
-for n, id in ipairs(ids) do commit(id, applied[id] or earlier[n] or before[n]) end
+read_nodes()
+local earlier = call('HMGET', P .. 'ops', unpack(ARGV, 2))
+local before = call('HMGET', P .. 'ops_before', unpack(ARGV, 2))
+for n = 2, #ARGV do
+  local behind = at + 4 + fields('>I4', request, at)
+  commit(ARGV[n], applied[ARGV[n]] or earlier[n - 1] or before[n - 1])
+  at = behind
+end
 if last > first then
   write_nodes()
+  settle()
   call('HSET', P .. 'state', 'seq', text(last), 'inodes', inodes, 'blocks', blocks)
   if #noted > 0 then note() end
   -- Operations are forgotten that are at least 16,384 transactions and two minutes old, or a million transactions.

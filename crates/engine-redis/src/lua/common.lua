@@ -13,7 +13,7 @@ local seq, inodes, blocks = state[1], state[2], state[3]
 if not seq then
   return redis.error_reply('NOVOLUME there is no volume any more, was the database flushed?')
 end
--- The request, and where the next part of it begins.
+-- The request, and where it is read next.
 local request, at = ARGV[1], 1
 
 local function number()
@@ -22,11 +22,11 @@ local function number()
   return found
 end
 
--- A kind and its fields.
-local function item()
-  local kind, a, b, c, d
-  kind, a, b, c, d, at = fields('>Bc0I4c0I4c0I4c0I4c0', request, at)
-  return kind, a, b, c, d
+-- Three strings.
+local function strings()
+  local a, b, c
+  a, b, c, at = fields('>I4c0I4c0I4c0', request, at)
+  return a, b, c
 end
 
 -- A map in the order of its keys is a sorted set: each member is a key, NUL, and its value. No key that is not of a
@@ -40,19 +40,15 @@ local function value(map, key)
   return found and sub(found, #key + 2) or false
 end
 
--- Sixteen inodes share a hash, small enough to be stored without pointers: key and field of one of them.
-local function place(ino)
-  local last = byte(ino, 8)
-  return P .. 'node:' .. sub(ino, 1, 7) .. char(last - last % 16), sub(ino, 8)
-end
-
 -- Nodes as this script has found or left them.
 local nodes = {}
 
+-- Sixteen inodes share a hash, small enough to be stored without pointers. A field is an inode's last byte.
 local function node(ino)
   local found = nodes[ino]
   if found == nil then
-    found = call('HGET', place(ino))
+    local last = byte(ino, 8)
+    found = call('HGET', P .. 'node:' .. sub(ino, 1, 7) .. char(last - last % 16), sub(ino, 8))
     nodes[ino] = found
   end
   return found

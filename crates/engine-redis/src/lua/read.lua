@@ -1,4 +1,4 @@
 -- Answers wants: {seq, answers...}.
 local out = {seq}
-for _ = 1, number() do answer(out, item()) end
+for _ = 1, number() do answer(out, strings()) end
 return out

@@ -1,7 +1,6 @@
--- A part of a range: {seq, whether there is more, rows, ACLs}. The request is a limit and an item of
--- the kind and where.
+-- A part of a range: {seq, whether there is more, rows, ACLs}. The request is a limit, a kind, and where.
 local limit = number()
-local kind, a, b = item()
+local kind, a, b = strings()
 local out, acls, more = {}, {}, false
 local one_more = string.format('%d', limit + 1)
 
