@@ -7,17 +7,11 @@
 -- the disk or the memory is full, it is the first write that is refused, and then nothing has happened. Redis asks for
 -- memory only at the first write, and only of commands that may take some: so who only removes begins with another one.
 --
--- This is what a server spends most of its time on, so a create, by far the most frequent, comes first everywhere. Lua
--- makes a function anew each time that a script comes to it, and a string for each part of one: so what is seldom
--- needed is made only when it is.
+-- This is what a server spends most of its time on, so what a create needs, by far the most frequent change, comes first
+-- everywhere. Lua makes each function anew when the script comes to it, with a reference to each variable outside of it:
+-- so what happens in one place only is in the place, and what is seldom needed is made when it is.
 local floor, ceil = math.floor, math.ceil
 local WORD = 4294967296
-if number() == 1 then call('DEL', P .. 'none') end
-local last = tonumber(seq)
-local first = last
--- Operations and changes to be noted.
-local noted, touched, applied = {}, {}, {}
-local out = {}
 -- What is to be added to inodes and blocks.
 local more_inodes, more_blocks = 0, 0
 
@@ -77,15 +71,6 @@ local function entry(dir, name)
   return entries[name]
 end
 
--- As `entry`, but looked for from the end on: where names come in order, it is there that there is none yet.
-local function is_free(dir, name)
-  if parents[name] ~= dir then
-    local found = call('ZREVRANGEBYLEX', P .. 'dir:' .. dir, '(' .. name .. '\1', '[' .. name .. '\0', 'LIMIT', '0', '1')
-    parents[name], entries[name] = dir, found[1] or false
-  end
-  return not entries[name]
-end
-
 local function put_entry(dir, name, new)
   local old = entry(dir, name)
   if old ~= new then
@@ -110,18 +95,23 @@ local function holds()
   kind, at = sub(request, at, at + 3), at + 4
   if kind == 'same' then
     a, b, c, at = fields('>c8BI4c0', request, at)
-    local found = node(a)
+    local found = nodes[a]
     return found and sub(found, b, b + #c - 1) == c
   elseif kind == 'free' then
     a, b, at = fields('>c8I4c0', request, at)
-    return is_free(a, b)
+    if parents[b] ~= a then
+      -- Looked for from the end on, for names often come in order.
+      local found = call('ZREVRANGEBYLEX', P .. 'dir:' .. a, '(' .. b .. '\1', '[' .. b .. '\0', 'LIMIT', '0', '1')
+      parents[b], entries[b] = a, found[1] or false
+    end
+    return not entries[b]
   elseif kind == 'edge' then
     a, b, c, at = fields('>c8I4c0c8', request, at)
     local found = entry(a, b)
     return found and sub(found, -8) == c
   elseif kind == 'none' then
     a, at = fields('c8', request, at)
-    return not node(a)
+    return not nodes[a]
   elseif kind == 'void' then
     a, at = fields('c8', request, at)
     return call('EXISTS', P .. 'dir:' .. a) == 0
@@ -269,78 +259,117 @@ local function seldom()
   return apply, drop_node
 end
 
-local apply_seldom, drop_node
+-- Nodes are read, of each hash those that are named by their last bytes. No others are changed.
+local removes, hashes = number() == 1, {}
+if removes then call('DEL', P .. 'none') end
+for n = 1, number() do
+  local base, bytes
+  base, bytes, at = fields('>c8I4c0', request, at)
+  local names, inos = {}, {}
+  for k = 1, #bytes do names[k] = sub(bytes, k, k) end
+  local key = P .. 'node:' .. base
+  local found = call('HMGET', key, unpack(names))
+  base = sub(base, 1, 7)
+  for k = 1, #names do
+    local ino = base .. names[k]
+    inos[k], nodes[ino] = ino, found[k]
+  end
+  hashes[n] = {key, names, inos, found}
+end
 
--- Reads an effect, and applies it.
-local function apply()
-  kind, at = sub(request, at, at + 3), at + 4
-  if kind == 'node' then
-    a, b, at = fields('>c8I4c0', request, at)
-    if node(a) then
-      if not drop_node then apply_seldom, drop_node = seldom() end
-      drop_node(a)
-    end
-    nodes[a] = b
-    more_inodes = more_inodes + 1
-    use_blocks(1, b)
-  elseif kind == 'edge' then
-    a, b, c, at = fields('>c8I4c0I4c0', request, at)
-    put_entry(a, b, b .. '\0' .. c)
-  elseif kind == 'free' then
-    a, b, at = fields('>c8I4c0', request, at)
-    put_entry(a, b, false)
-  elseif kind == 'time' then
-    a, b, c, d, at = fields('>c8I4c0I4c0I4c0', request, at)
-    local found = node(a)
-    if found then
-      if d ~= '' and less(d, sub(found, 40, 47)) then d = '' end
-      nodes[a] = sub(found, 1, 23) .. (b ~= '' and b or sub(found, 24, 31)) .. (c ~= '' and c or sub(found, 32, 39))
-        .. (d ~= '' and d or sub(found, 40, 47)) .. sub(found, 48)
-    end
-  elseif kind == 'link' then
-    a, b, at = fields('>c8i4', request, at)
-    local found = node(a)
-    if found then
-      local links = fields('>I4', found, 12) + b
-      links = links < 0 and 0 or links >= WORD and WORD - 1 or links
-      nodes[a] = sub(found, 1, 11) .. pack('>I4', links) .. sub(found, 16)
-    end
-  elseif kind == 'data' then
-    a, b, c, at = fields('>c8c8I4c0', request, at)
-    if node(a) then
-      local key = P .. 'rows:' .. a
-      local newest = call('ZREVRANGEBYLEX', key, '(' .. b .. '\255', '[' .. b, 'LIMIT', '0', '1')[1]
-      local number = newest and add(sub(newest, 9, 16), 0, 1) or ZERO
-      call('ZADD', key, '0', b .. number .. c)
+local first, last = tonumber(seq), tonumber(seq)
+local out, applied, noted, touched = {}, {}, {}, {}
+local apply_seldom, drop_node
+local earlier = call('HMGET', P .. 'ops', unpack(ARGV, 2))
+local before = call('HMGET', P .. 'ops_before', unpack(ARGV, 2))
+for n = 2, #ARGV do
+  local id = ARGV[n]
+  local length, touches, changed, guards, effects
+  length, touches, changed, guards, effects, at = fields('>I4I4c0I4c0I4I4', request, at)
+  local start = at
+  local behind = at - #touches - #changed - 16 + length
+  local committed = applied[id] or earlier[n - 1] or before[n - 1]
+  local held = 0
+  while not committed and held < guards and holds() do held = held + 1 end
+  if committed then
+    out[#out + 1] = 2
+    out[#out + 1] = committed
+  elseif held < guards then
+    out[#out + 1] = 0
+    out[#out + 1] = text(last)
+    local wants = {
+      same = 'node', free = 'entry', edge = 'entry', none = 'node', void = 'empty', room = 'usage', rows = 'slices',
+      attr = 'xattrs', lock = 'locks', sett = 'settings', nset = 'settings', cntr = 'counter',
+    }
+    settle()
+    at = start
+    for _ = 1, guards do
+      holds()
+      answer(out, wants[kind], a, b)
     end
   else
-    if not apply_seldom then apply_seldom, drop_node = seldom() end
-    apply_seldom()
-  end
-end
-
--- The hashes with all nodes that may change.
-local hashes = {}
-
--- Reads hashes, each by its first inode and the last bytes of those in question.
-local function read_nodes()
-  for n = 1, number() do
-    local first, bytes
-    first, bytes, at = fields('>c8I4c0', request, at)
-    local inos, names, most = {}, {}, sub(first, 1, 7)
-    for k = 1, #bytes do names[k] = sub(bytes, k, k) end
-    local key = P .. 'node:' .. first
-    local found = call('HMGET', key, unpack(names))
-    for k = 1, #names do
-      local ino = most .. names[k]
-      inos[k], nodes[ino] = ino, found[k]
+    for _ = 1, effects do
+      kind, at = sub(request, at, at + 3), at + 4
+      if kind == 'node' then
+        a, b, at = fields('>c8I4c0', request, at)
+        if nodes[a] then
+          if not drop_node then apply_seldom, drop_node = seldom() end
+          drop_node(a)
+        end
+        nodes[a] = b
+        more_inodes = more_inodes + 1
+        use_blocks(1, b)
+      elseif kind == 'edge' then
+        a, b, c, at = fields('>c8I4c0I4c0', request, at)
+        put_entry(a, b, b .. '\0' .. c)
+      elseif kind == 'free' then
+        a, b, at = fields('>c8I4c0', request, at)
+        put_entry(a, b, false)
+      elseif kind == 'time' then
+        a, b, c, d, at = fields('>c8I4c0I4c0I4c0', request, at)
+        local found = nodes[a]
+        if found then
+          if d ~= '' and less(d, sub(found, 40, 47)) then d = '' end
+          nodes[a] = sub(found, 1, 23) .. (b ~= '' and b or sub(found, 24, 31)) .. (c ~= '' and c or sub(found, 32, 39))
+            .. (d ~= '' and d or sub(found, 40, 47)) .. sub(found, 48)
+        end
+      elseif kind == 'link' then
+        a, b, at = fields('>c8i4', request, at)
+        local found = nodes[a]
+        if found then
+          local links = fields('>I4', found, 12) + b
+          links = links < 0 and 0 or links >= WORD and WORD - 1 or links
+          nodes[a] = sub(found, 1, 11) .. pack('>I4', links) .. sub(found, 16)
+        end
+      elseif kind == 'data' then
+        a, b, c, at = fields('>c8c8I4c0', request, at)
+        if node(a) then
+          local key = P .. 'rows:' .. a
+          local newest = call('ZREVRANGEBYLEX', key, '(' .. b .. '\255', '[' .. b, 'LIMIT', '0', '1')[1]
+          local number = newest and add(sub(newest, 9, 16), 0, 1) or ZERO
+          call('ZADD', key, '0', b .. number .. c)
+        end
+      else
+        if not apply_seldom then apply_seldom, drop_node = seldom() end
+        apply_seldom()
+      end
     end
-    hashes[n] = {key, names, inos, found}
+    if effects > 0 then
+      last = last + 1
+      applied[id] = last
+      noted[#noted + 1] = id
+      noted[#noted + 1] = text(last)
+      touched[#touched + 1] = sub(id, 1, 8)
+      touched[#touched + 1] = touches
+    end
+    out[#out + 1] = 1
+    out[#out + 1] = last
+    for from = 1, #changed, 8 do out[#out + 1] = nodes[sub(changed, from, from + 7)] end
   end
+  at = behind
 end
 
--- Writes the nodes that are others than were read, those of a hash together.
-local function write_nodes()
+if last > first then
   for n = 1, #hashes do
     local key, names, inos, found = unpack(hashes[n])
     local new, gone = {key}, false
@@ -350,7 +379,8 @@ local function write_nodes()
         new[#new + 1] = names[k]
         new[#new + 1] = now
       elseif old and not now then
-        gone = call('HDEL', key, names[k]) == 1
+        call('HDEL', key, names[k])
+        gone = true
       end
     end
     if #new > 1 then
@@ -361,74 +391,12 @@ local function write_nodes()
       call('ZREM', P .. 'nodes', sub(key, -8))
     end
   end
-end
-
--- Tells who watches, and remembers the operations.
-local function note()
+  settle()
+  call('HSET', P .. 'state', 'seq', text(last), 'inodes', inodes, 'blocks', blocks)
+  -- Those who watch are told, and the operations remembered.
   local oldest = last > 65536 and text(last - 65536) or '0'
   call('XADD', P .. 'changes', 'MINID', '~', oldest, text(last) .. '-0', unpack(touched))
   call('HSET', P .. 'ops', unpack(noted))
-  touched, noted = {}, {}
-end
-
--- A guard did not hold: the answers to all of them.
-local function conflict(guards)
-  local wants = {
-    same = 'node', free = 'entry', edge = 'entry', none = 'node', void = 'empty', room = 'usage', rows = 'slices',
-    attr = 'xattrs', lock = 'locks', sett = 'settings', nset = 'settings', cntr = 'counter',
-  }
-  out[#out + 1] = 0
-  out[#out + 1] = last
-  settle()
-  for _ = 1, guards do
-    holds()
-    answer(out, wants[kind], a, b)
-  end
-end
-
-local function commit(id, earlier)
-  local length, touches, changed, guards, effects
-  length, touches, changed, guards, effects, at = fields('>I4I4c0I4c0I4I4', request, at)
-  if earlier then
-    out[#out + 1] = 2
-    out[#out + 1] = earlier
-    return
-  end
-  local start = at
-  for _ = 1, guards do
-    if not holds() then
-      at = start
-      return conflict(guards)
-    end
-  end
-  if effects > 0 then
-    for _ = 1, effects do apply() end
-    last = last + 1
-    applied[id] = last
-    noted[#noted + 1] = id
-    noted[#noted + 1] = text(last)
-    touched[#touched + 1] = sub(id, 1, 8)
-    touched[#touched + 1] = touches
-  end
-  out[#out + 1] = 1
-  out[#out + 1] = last
-  for from = 1, #changed, 8 do out[#out + 1] = node(sub(changed, from, from + 7)) end
-  if #noted >= 1000 then note() end
-end
-
-read_nodes()
-local earlier = call('HMGET', P .. 'ops', unpack(ARGV, 2))
-local before = call('HMGET', P .. 'ops_before', unpack(ARGV, 2))
-for n = 2, #ARGV do
-  local behind = at + 4 + fields('>I4', request, at)
-  commit(ARGV[n], applied[ARGV[n]] or earlier[n - 1] or before[n - 1])
-  at = behind
-end
-if last > first then
-  write_nodes()
-  settle()
-  call('HSET', P .. 'state', 'seq', text(last), 'inodes', inodes, 'blocks', blocks)
-  if #noted > 0 then note() end
   -- Operations are forgotten that are at least 16,384 transactions and two minutes old, or a million transactions.
   if floor(last / 16384) > floor(first / 16384) then
     local now, since = call('TIME')[1], call('HGET', P .. 'ops', 'since')
