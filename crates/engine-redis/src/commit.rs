@@ -37,21 +37,18 @@ pub(crate) fn request(txns: &[Txn]) -> Request {
 /// The inodes whose nodes transactions look at or change, by the hash in which they are: its first, and the last byte of
 /// each.
 fn hashes(txns: &[Txn]) -> BTreeMap<u64, BTreeSet<u8>> {
+    let guarded = txns.iter().flat_map(|txn| &txn.guards).filter_map(|guard| match guard.want() {
+        Want::Node(ino) => Some(ino),
+        _ => None,
+    });
+    let changed = txns.iter().flat_map(|txn| &txn.effects).filter_map(|effect| match effect {
+        Effect::PutNode(node) => Some(node.ino),
+        Effect::DropNode { ino } => Some(*ino),
+        effect => effect.changed_node(),
+    });
     let mut hashes = BTreeMap::<u64, BTreeSet<u8>>::new();
-    let mut add = |Ino(ino): Ino| _ = hashes.entry(ino & !15).or_default().insert(ino as u8);
-    for txn in txns {
-        for guard in &txn.guards {
-            if let Want::Node(ino) = guard.want() {
-                add(ino);
-            }
-        }
-        for effect in &txn.effects {
-            match effect {
-                Effect::PutNode(node) => add(node.ino),
-                Effect::DropNode { ino } => add(*ino),
-                effect => effect.changed_node().into_iter().for_each(&mut add),
-            }
-        }
+    for Ino(ino) in guarded.chain(changed) {
+        hashes.entry(ino & !15).or_default().insert(ino as u8);
     }
     hashes
 }
@@ -94,95 +91,97 @@ fn removes(txns: &[Txn]) -> bool {
     effects.peek().is_some() && !effects.any(adds)
 }
 
+/// A guard begins with a word of four letters.
 fn add_guard(to: &mut Request, guard: &Guard) {
     match guard {
-        Guard::EdgeIs { parent, name, ino } => to.word(b"edge").id(parent.0).string(name).id(ino.0),
-        Guard::EdgeAbsent { parent, name } => to.word(b"free").id(parent.0).string(name),
+        Guard::EdgeIs { parent, name, ino } => to.fixed(b"edge").id(parent.0).string(name).id(ino.0),
+        Guard::EdgeAbsent { parent, name } => to.fixed(b"free").id(parent.0).string(name),
         Guard::Access { ino, rev } => add_same(to, *ino, rows::REV, &rev.to_be_bytes()),
-        Guard::NodeAbsent { ino } => to.word(b"none").id(ino.0),
+        Guard::NodeAbsent { ino } => to.fixed(b"none").id(ino.0),
         Guard::Links { ino, nlink } => add_same(to, *ino, rows::LINKS, &nlink.to_be_bytes()),
         Guard::ParentIs { ino, parent } => add_same(to, *ino, rows::PARENT, &parent.0.to_be_bytes()),
-        Guard::Empty { ino } => to.word(b"void").id(ino.0),
+        Guard::Empty { ino } => to.fixed(b"void").id(ino.0),
         Guard::Xattr { ino, name, present } => {
-            to.word(b"attr").id(ino.0).string(name).number((*present).into())
+            to.fixed(b"attr").id(ino.0).string(name).number((*present).into())
         }
-        Guard::Setting { name, value: Some(value) } => to.word(b"sett").string(name).string(value),
-        Guard::Setting { name, value: None } => to.word(b"nset").string(name),
-        Guard::Counter { counter, value } => to.word(b"cntr").string(counter.name()).id(*value),
+        Guard::Setting { name, value: Some(value) } => to.fixed(b"sett").string(name).string(value),
+        Guard::Setting { name, value: None } => to.fixed(b"nset").string(name),
+        Guard::Counter { counter, value } => to.fixed(b"cntr").string(counter.name()).id(*value),
         Guard::Size { ino, size } => add_same(to, *ino, rows::SIZE, &size.to_be_bytes()),
-        Guard::Locks { ino, locks } => to.word(b"lock").id(ino.0).string(rows::put_locks(locks)),
-        Guard::Rows { ino, chunk, rows } => add_rows(to.word(b"rows").id(ino.0).id(chunk.0), rows),
-        Guard::Room { max_inodes, max_blocks } => to.word(b"room").id(*max_inodes).id(*max_blocks),
+        Guard::Locks { ino, locks } => to.fixed(b"lock").id(ino.0).string(rows::put_locks(locks)),
+        Guard::Rows { ino, chunk, rows } => add_rows(to.fixed(b"rows").id(ino.0).id(chunk.0), rows),
+        Guard::Room { max_inodes, max_blocks } => to.fixed(b"room").id(*max_inodes).id(*max_blocks),
     };
 }
 
 /// The node is there and holds these bytes there.
 fn add_same<'a>(to: &'a mut Request, ino: Ino, place: u8, bytes: &[u8]) -> &'a mut Request {
-    to.word(b"same").id(ino.0).fixed(&[place]).string(bytes)
+    to.fixed(b"same").id(ino.0).fixed(&[place]).string(bytes)
 }
 
 fn add_rows<'a>(to: &'a mut Request, rows: &[Slice]) -> &'a mut Request {
     to.nested(|to| rows.iter().for_each(|row| _ = to.string(rows::put_slice(row))))
 }
 
+/// An effect does likewise.
 fn add_effect(to: &mut Request, effect: &Effect) {
     match effect {
-        Effect::PutNode(node) => to.word(b"node").id(node.ino.0).string(rows::put_node(node)),
-        Effect::DropNode { ino } => to.word(b"gone").id(ino.0),
+        Effect::PutNode(node) => to.fixed(b"node").id(node.ino.0).string(rows::put_node(node)),
+        Effect::DropNode { ino } => to.fixed(b"gone").id(ino.0),
         Effect::PutEdge { parent, name, ino, kind } => {
-            to.word(b"edge").id(parent.0).string(name).string(rows::put_edge(*ino, *kind))
+            to.fixed(b"edge").id(parent.0).string(name).string(rows::put_edge(*ino, *kind))
         }
-        Effect::DropEdge { parent, name } => to.word(b"free").id(parent.0).string(name),
+        Effect::DropEdge { parent, name } => to.fixed(b"free").id(parent.0).string(name),
         Effect::SetAccess { ino, access } => {
-            to.word(b"perm").id(ino.0).string(rows::access_fields(access.mode, access.uid, access.gid));
+            to.fixed(b"perm").id(ino.0).string(rows::access_fields(access.mode, access.uid, access.gid));
             to.string(rows::acls(access.access_acl, access.default_acl))
         }
-        Effect::SetParent { ino, parent } => to.word(b"home").id(ino.0).id(parent.0),
-        Effect::AddLinks { ino, delta } => to.word(b"link").id(ino.0).fixed(&delta.to_be_bytes()),
+        Effect::SetParent { ino, parent } => to.fixed(b"home").id(ino.0).id(parent.0),
+        Effect::AddLinks { ino, delta } => to.fixed(b"link").id(ino.0).fixed(&delta.to_be_bytes()),
         Effect::Touch { ino, atime, mtime, ctime } => {
-            to.word(b"time").id(ino.0);
+            to.fixed(b"time").id(ino.0);
             to.string(rows::time(*atime)).string(rows::time(*mtime)).string(rows::time(*ctime))
         }
-        Effect::SetSize { ino, size } => to.word(b"size").id(ino.0).id(*size),
-        Effect::Extend { ino, size } => to.word(b"grow").id(ino.0).id(*size),
+        Effect::SetSize { ino, size } => to.fixed(b"size").id(ino.0).id(*size),
+        Effect::Extend { ino, size } => to.fixed(b"grow").id(ino.0).id(*size),
         Effect::AppendSlice { ino, chunk, slice } => {
-            to.word(b"data").id(ino.0).id(chunk.0).string(rows::put_slice(slice))
+            to.fixed(b"data").id(ino.0).id(chunk.0).string(rows::put_slice(slice))
         }
-        Effect::DropSlices { ino, from, to: end } => to.word(b"trim").id(ino.0).id(from.0).id(end.0),
+        Effect::DropSlices { ino, from, to: end } => to.fixed(b"trim").id(ino.0).id(from.0).id(end.0),
         Effect::ReplaceRows { ino, chunk, count, rows } => {
-            add_rows(to.word(b"swap").id(ino.0).id(chunk.0).fixed(&count.to_be_bytes()), rows)
+            add_rows(to.fixed(b"swap").id(ino.0).id(chunk.0).fixed(&count.to_be_bytes()), rows)
         }
-        Effect::Share { slice } => to.word(b"refs").id(slice.0),
-        Effect::PutXattr { ino, name, value } => to.word(b"attr").id(ino.0).string(name).string(value),
-        Effect::DropXattr { ino, name } => to.word(b"noat").id(ino.0).string(name),
-        Effect::PutAcl { id, text } => to.word(b"acls").fixed(&id.to_bytes()).string(&**text),
-        Effect::PutSymlink { ino, target } => to.word(b"path").id(ino.0).string(target),
-        Effect::PutOrphan { session, ino } => to.word(b"orph").fixed(&rows::orphan(*session, *ino)),
-        Effect::DropOrphan { session, ino } => to.word(b"heir").fixed(&rows::orphan(*session, *ino)),
+        Effect::Share { slice } => to.fixed(b"refs").id(slice.0),
+        Effect::PutXattr { ino, name, value } => to.fixed(b"attr").id(ino.0).string(name).string(value),
+        Effect::DropXattr { ino, name } => to.fixed(b"noat").id(ino.0).string(name),
+        Effect::PutAcl { id, text } => to.fixed(b"acls").fixed(&id.to_bytes()).string(&**text),
+        Effect::PutSymlink { ino, target } => to.fixed(b"path").id(ino.0).string(target),
+        Effect::PutOrphan { session, ino } => to.fixed(b"orph").fixed(&rows::orphan(*session, *ino)),
+        Effect::DropOrphan { session, ino } => to.fixed(b"heir").fixed(&rows::orphan(*session, *ino)),
         Effect::PutSession(session) => {
-            to.word(b"keep").string("sessions").string(session.id.0.to_be_bytes());
+            to.fixed(b"keep").string("sessions").string(session.id.0.to_be_bytes());
             to.string(rows::put_session(session))
         }
         Effect::DropSession { session } => add_drop(to, "sessions", &session.0.to_be_bytes()),
         Effect::PutLocks { ino, locks } if locks.is_empty() => add_drop(to, "locks", &ino.0.to_be_bytes()),
-        Effect::PutLocks { ino, locks } => to.word(b"lock").id(ino.0).string(rows::put_locks(locks)),
+        Effect::PutLocks { ino, locks } => to.fixed(b"lock").id(ino.0).string(rows::put_locks(locks)),
         Effect::PutWait(wait) => {
-            to.word(b"keep").string("waits").string(rows::put_owner(wait.lock.owner));
+            to.fixed(b"keep").string("waits").string(rows::put_owner(wait.lock.owner));
             to.string(rows::put_wait(wait))
         }
         Effect::DropWait { owner } => add_drop(to, "waits", &rows::put_owner(*owner)),
         Effect::DropGarbage { slice } => add_drop(to, "garbage", &slice.0.to_be_bytes()),
-        Effect::PutSetting { name, value } => to.word(b"sets").string("settings").string(name).string(value),
+        Effect::PutSetting { name, value } => to.fixed(b"sets").string("settings").string(name).string(value),
         Effect::SetCounter { counter, value } => {
-            to.word(b"sets").string("counters").string(counter.name()).string(value.to_be_bytes())
+            to.fixed(b"sets").string("counters").string(counter.name()).string(value.to_be_bytes())
         }
         Effect::AddUsage { inodes, blocks } => {
-            to.word(b"used").fixed(&inodes.to_be_bytes()).fixed(&blocks.to_be_bytes())
+            to.fixed(b"used").fixed(&inodes.to_be_bytes()).fixed(&blocks.to_be_bytes())
         }
     };
 }
 
 /// The key is taken out of a map.
 fn add_drop<'a>(to: &'a mut Request, map: &str, key: &[u8]) -> &'a mut Request {
-    to.word(b"drop").string(map).string(key)
+    to.fixed(b"drop").string(map).string(key)
 }

@@ -33,9 +33,8 @@ impl RedisEngine {
     /// Connects, and makes an empty volume if `create` and there is none.
     ///
     /// # Errors
-    /// [`OpenError::Config`] for what the URL says; [`OpenError::Missing`] where there is none, unless `create`;
-    /// [`OpenError::NotLimenfs`] and [`OpenError::Newer`] for what others stored there; [`OpenError::Engine`] where the
-    /// server cannot be used.
+    /// [`OpenError::Config`] for what the URL says; those of [`check_version`] for what is stored there;
+    /// [`OpenError::Engine`] where the server cannot be used.
     pub fn open(url: &Url, create: bool) -> Result<Self, OpenError> {
         let config = Config::new(url)?;
         let params = config.params.clone();

@@ -25,14 +25,10 @@ impl Request {
         self
     }
 
+    /// Bytes whose number the script knows.
     pub(crate) fn fixed(&mut self, bytes: &[u8]) -> &mut Self {
         self.body.extend_from_slice(bytes);
         self
-    }
-
-    /// What is read next. Words of four letters are read at once.
-    pub(crate) fn word(&mut self, word: &[u8; 4]) -> &mut Self {
-        self.fixed(word)
     }
 
     pub(crate) fn id(&mut self, id: u64) -> &mut Self {

@@ -2,7 +2,7 @@
 
 use keyspace::{Reader, Writer};
 use meta::{Edge, Garbage, Lock, LockOwner, LockWait, Node, Session};
-use types::{AclId, FileType, Ino, Mode, SessionId, Slice, SliceId, SliceSource, Time};
+use types::{AclId, FileType, Ino, Mode, SessionId, Slice, SliceId, Time};
 
 use crate::error::Malformed;
 
@@ -93,30 +93,12 @@ pub(crate) fn edge(bytes: &[u8]) -> Result<Edge, Malformed> {
     read("an entry cannot be read", bytes, |row| Some(Edge { kind: row.kind()?, ino: Ino(row.u64()?) }))
 }
 
-const HOLE: u8 = 0;
-const INLINE: u8 = 1;
-const BLOCKS: u8 = 2;
-
 pub(crate) fn put_slice(slice: &Slice) -> Vec<u8> {
-    let row = |kind| Writer::default().u8(kind).u32(slice.pos).u32(slice.len);
-    match &slice.source {
-        SliceSource::Hole => row(HOLE).into_vec(),
-        SliceSource::Inline(data) => row(INLINE).bytes(data).into_vec(),
-        SliceSource::Blocks { id, offset, size } => row(BLOCKS).u64(id.0).u32(*size).u32(*offset).into_vec(),
-    }
+    Writer::default().row(slice).into_vec()
 }
 
 pub(crate) fn slice(bytes: &[u8]) -> Result<Slice, Malformed> {
-    read("a row of a file cannot be read", bytes, |row| {
-        let (source, pos, len) = (row.u8()?, row.u32()?, row.u32()?);
-        let source = match source {
-            HOLE => SliceSource::Hole,
-            INLINE => SliceSource::Inline(row.rest().into()),
-            BLOCKS => SliceSource::Blocks { id: SliceId(row.u64()?), size: row.u32()?, offset: row.u32()? },
-            _ => return None,
-        };
-        Some(Slice { pos, len, source })
-    })
+    read("a row of a file cannot be read", bytes, |row| row.row())
 }
 
 /// Whose lock it is: the key of a wait.
@@ -125,45 +107,30 @@ pub(crate) fn put_owner(owner: LockOwner) -> Vec<u8> {
 }
 
 pub(crate) fn put_locks(locks: &[Lock]) -> Vec<u8> {
-    locks.iter().fold(Writer::default(), put_lock).into_vec()
-}
-
-fn put_lock(row: Writer, lock: &Lock) -> Writer {
-    row.owner(lock.owner).u64(lock.start).u64(lock.end).u8(lock.exclusive.into()).u32(lock.pid)
-}
-
-fn lock(row: &mut Reader<'_>) -> Option<Lock> {
-    let (owner, start, end) = (row.owner()?, row.u64()?, row.u64()?);
-    Some(Lock { owner, start, end, exclusive: row.u8()? != 0, pid: row.u32()? })
+    locks.iter().fold(Writer::default(), Writer::lock).into_vec()
 }
 
 pub(crate) fn locks(bytes: &[u8]) -> Result<Vec<Lock>, Malformed> {
-    read("locks cannot be read", bytes, |row| row.all(lock))
+    read("locks cannot be read", bytes, |row| row.all(Reader::lock))
 }
 
 pub(crate) fn put_wait(wait: &LockWait) -> Vec<u8> {
-    put_lock(Writer::default().u64(wait.ino.0), &wait.lock).into_vec()
+    Writer::default().u64(wait.ino.0).lock(&wait.lock).into_vec()
 }
 
 pub(crate) fn wait(bytes: &[u8]) -> Result<LockWait, Malformed> {
     read("a wait for a lock cannot be read", bytes, |row| {
-        Some(LockWait { ino: Ino(row.u64()?), lock: lock(row)? })
+        Some(LockWait { ino: Ino(row.u64()?), lock: row.lock()? })
     })
 }
 
 /// All but its id, which is its key.
 pub(crate) fn put_session(session: &Session) -> Vec<u8> {
-    let row = Writer::default().u32(session.pid);
-    let row = row.ordered_time(session.since).ordered_time(session.heartbeat);
-    row.text(&session.host).text(&session.mountpoint).into_vec()
+    Writer::default().session(session).into_vec()
 }
 
 pub(crate) fn session(id: u64, bytes: &[u8]) -> Result<Session, Malformed> {
-    read("a session cannot be read", bytes, |row| {
-        let (pid, since, heartbeat) = (row.u32()?, row.ordered_time()?, row.ordered_time()?);
-        let (host, mountpoint) = (row.text()?, row.text()?);
-        Some(Session { id: SessionId(id), host, pid, mountpoint, since, heartbeat })
-    })
+    read("a session cannot be read", bytes, |row| row.session(SessionId(id)))
 }
 
 pub(crate) fn orphan(session: SessionId, ino: Ino) -> Vec<u8> {

@@ -17,7 +17,7 @@
 //! | `acls` | map | id (16): the ACL's text |
 //! | `settings` | hash | by name |
 //! | `counters` | hash | by name: the next number (8) to lease |
-//! | `sessions` | map | id (8): pid (4), since, heartbeat, then host and mount point, each a length (4) and a text |
+//! | `sessions` | map | id (8): host, a length (4) and a text, pid (4), mount point likewise, since, heartbeat, both signed |
 //! | `orphans` | sorted set | session (8), inode (8) |
 //! | `locks` | map | inode (8): its locks |
 //! | `waits` | map | session (8), owner (8), kind (1): inode (8), and the lock that is waited for |
@@ -31,11 +31,11 @@
 //! | | bytes |
 //! |---|---|
 //! | a node | type as in `d_type` (1), mode (2), uid (4), gid (4), nlink (4), size (8), atime, mtime, ctime, parent (8), access revision (8); if it has one, access and default ACL (16 each); if a device, its number (4) |
-//! | a row | kind (1): 0 hole, 1 with its bytes, 2 in the object store; position (4), length (4); the bytes, or slice (8), its size (4), offset (4) |
-//! | a lock | session (8), owner (8), kind (1): 0 fcntl, 1 flock; first byte (8), last byte (8), exclusive (1), pid (4) |
+//! | a row | position (4), length (4), kind (1): `h` a hole, `i` with its bytes, `b` in the object store; the bytes, or slice (8), offset (4), its size (4) |
+//! | a lock | first byte (8), last byte (8), session (8), owner (8), kind (1): 0 fcntl, 1 flock; exclusive (1), pid (4) |
 //!
 //! Up to 64 bytes, which a node without ACLs has, and in up to 128 members, Redis keeps hashes and sorted sets without
 //! pointers: so an inode costs about as much as its node and its name.
 
 /// The version of this layout, in `schema`.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;

@@ -234,7 +234,7 @@ fn passwords_are_needed_and_never_shown() {
 }
 
 #[test]
-fn volumes_are_made_when_asked_and_refused_when_newer() {
+fn volumes_are_made_when_asked_and_refused_when_of_another_version() {
     let server = support::shared();
     let open = |create| RedisEngine::open(&server.url("/7?table_prefix=layout_"), create);
     assert!(matches!(open(false), Err(OpenError::Missing(_))));
@@ -248,6 +248,8 @@ fn volumes_are_made_when_asked_and_refused_when_newer() {
     set(&(VERSION + 1).to_string());
     let error = open(true).unwrap_err().to_string();
     assert!(error.contains(&format!("version {}", VERSION + 1)), "{error}");
+    set(&(VERSION - 1).to_string());
+    assert!(matches!(open(false), Err(OpenError::Older { .. })));
     set("something else");
     assert!(matches!(open(true), Err(OpenError::NotLimenfs(_))));
 }

@@ -1,8 +1,8 @@
 //! Fields as bytes, numbers big end first.
 
 use bytes::Bytes;
-use meta::{LockKind, LockOwner};
-use types::{FileType, SessionId, Time};
+use meta::{Lock, LockKind, LockOwner, Session};
+use types::{FileType, SessionId, Slice, SliceId, SliceSource, Time};
 
 /// Adds fields, one after the other.
 #[derive(Clone, Debug, Default)]
@@ -58,6 +58,27 @@ impl Writer {
     /// Whose lock it is.
     pub fn owner(self, owner: LockOwner) -> Self {
         self.u64(owner.session.0).u64(owner.owner).u8(owner.kind.number())
+    }
+
+    /// A row of a file.
+    pub fn row(self, slice: &Slice) -> Self {
+        let writer = self.u32(slice.pos).u32(slice.len);
+        match &slice.source {
+            SliceSource::Hole => writer.u8(b'h'),
+            SliceSource::Inline(bytes) => writer.u8(b'i').bytes(bytes),
+            SliceSource::Blocks { id, offset, size } => writer.u8(b'b').u64(id.0).u32(*offset).u32(*size),
+        }
+    }
+
+    pub fn lock(self, lock: &Lock) -> Self {
+        let writer = self.u64(lock.start).u64(lock.end).owner(lock.owner);
+        writer.u8(lock.exclusive.into()).u32(lock.pid)
+    }
+
+    /// A session but for its id.
+    pub fn session(self, session: &Session) -> Self {
+        let writer = self.text(&session.host).u32(session.pid).text(&session.mountpoint);
+        writer.i64(session.since.nanos()).i64(session.heartbeat.nanos())
     }
 
     pub fn into_vec(self) -> Vec<u8> {
@@ -129,6 +150,28 @@ impl<'a> Reader<'a> {
     }
 
     /// All that is left.
+    /// A row of a file.
+    pub fn row(&mut self) -> Option<Slice> {
+        let (pos, len) = (self.u32()?, self.u32()?);
+        let source = match self.u8()? {
+            b'h' => SliceSource::Hole,
+            b'i' => SliceSource::Inline(self.rest().into()),
+            b'b' => SliceSource::Blocks { id: SliceId(self.u64()?), offset: self.u32()?, size: self.u32()? },
+            _ => return None,
+        };
+        Some(Slice { pos, len, source })
+    }
+
+    pub fn lock(&mut self) -> Option<Lock> {
+        let (start, end, owner) = (self.u64()?, self.u64()?, self.owner()?);
+        Some(Lock { start, end, owner, exclusive: self.u8()? != 0, pid: self.u32()? })
+    }
+
+    pub fn session(&mut self, id: SessionId) -> Option<Session> {
+        let (host, pid, mountpoint) = (self.text()?, self.u32()?, self.text()?);
+        Some(Session { id, host, pid, mountpoint, since: self.time()?, heartbeat: self.time()? })
+    }
+
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }

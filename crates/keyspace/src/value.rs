@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use meta::{Edge, Lock, LockWait, Node, Session, Touched};
-use types::{AclId, Ino, Mode, Name, SessionId, Slice, SliceId, SliceSource, Time};
+use types::{AclId, Ino, Mode, Name, SessionId, Slice, Time};
 
 use crate::form::{Reader, Writer};
 use crate::keys::Home;
@@ -136,12 +136,7 @@ pub(crate) fn encode_links(nlink: u32, atime: Time) -> Bytes {
 }
 
 pub(crate) fn encode_row(slice: &Slice) -> Bytes {
-    let writer = Writer::versioned().u32(slice.pos).u32(slice.len);
-    match &slice.source {
-        SliceSource::Hole => writer.u8(b'h').done(),
-        SliceSource::Inline(bytes) => writer.u8(b'i').bytes(bytes).done(),
-        SliceSource::Blocks { id, offset, size } => writer.u8(b'b').u64(id.0).u32(*offset).u32(*size).done(),
-    }
+    Writer::versioned().row(slice).done()
 }
 
 pub(crate) fn encode_bytes(bytes: &[u8]) -> Bytes {
@@ -159,26 +154,15 @@ pub(crate) fn encode_lane(lane: Lane) -> Bytes {
 }
 
 pub(crate) fn encode_session(session: &Session) -> Bytes {
-    Writer::versioned()
-        .text(&session.host)
-        .u32(session.pid)
-        .text(&session.mountpoint)
-        .i64(session.since.nanos())
-        .i64(session.heartbeat.nanos())
-        .done()
-}
-
-fn write_lock(writer: Writer, lock: &Lock) -> Writer {
-    let writer = writer.u64(lock.start).u64(lock.end).owner(lock.owner);
-    writer.u8(lock.exclusive.into()).u32(lock.pid)
+    Writer::versioned().session(session).done()
 }
 
 pub(crate) fn encode_locks(locks: &[Lock]) -> Bytes {
-    locks.iter().fold(Writer::versioned(), write_lock).done()
+    locks.iter().fold(Writer::versioned(), Writer::lock).done()
 }
 
 pub(crate) fn encode_wait(wait: &LockWait) -> Bytes {
-    write_lock(Writer::versioned().u64(wait.ino.0), &wait.lock).done()
+    Writer::versioned().u64(wait.ino.0).lock(&wait.lock).done()
 }
 
 pub(crate) fn encode_log(index: u8, touched: &[Touched]) -> Bytes {
@@ -215,11 +199,6 @@ impl Reader<'_> {
                 (self.u32()?, self.time()?, self.time()?, self.time()?);
         }
         Some(Stored { node, rows })
-    }
-
-    fn lock(&mut self) -> Option<Lock> {
-        let (start, end, owner) = (self.u64()?, self.u64()?, self.owner()?);
-        Some(Lock { start, end, owner, exclusive: self.u8()? != 0, pid: self.u32()? })
     }
 }
 
@@ -265,18 +244,7 @@ pub(crate) fn decode_links(key: &[u8], value: &[u8]) -> Result<(u32, Time), Dama
 }
 
 pub(crate) fn decode_row(key: &[u8], value: &[u8]) -> Result<Slice, Damaged> {
-    decode("a row of a file", key, value, |reader| {
-        let (pos, len) = (reader.u32()?, reader.u32()?);
-        let source = match reader.u8()? {
-            b'h' => SliceSource::Hole,
-            b'i' => SliceSource::Inline(reader.rest().into()),
-            b'b' => {
-                SliceSource::Blocks { id: SliceId(reader.u64()?), offset: reader.u32()?, size: reader.u32()? }
-            }
-            _ => return None,
-        };
-        Some(Slice { pos, len, source })
-    })
+    decode("a row of a file", key, value, |reader| reader.row())
 }
 
 pub(crate) fn decode_bytes(key: &[u8], value: &[u8]) -> Result<Arc<[u8]>, Damaged> {
@@ -302,16 +270,7 @@ pub(crate) fn decode_lane(key: &[u8], value: &[u8]) -> Result<Lane, Damaged> {
 }
 
 pub(crate) fn decode_session(id: SessionId, key: &[u8], value: &[u8]) -> Result<Session, Damaged> {
-    decode("a session", key, value, |reader| {
-        Some(Session {
-            id,
-            host: reader.text()?,
-            pid: reader.u32()?,
-            mountpoint: reader.text()?,
-            since: reader.time()?,
-            heartbeat: reader.time()?,
-        })
-    })
+    decode("a session", key, value, |reader| reader.session(id))
 }
 
 pub(crate) fn decode_locks(key: &[u8], value: &[u8]) -> Result<Vec<Lock>, Damaged> {

@@ -16,6 +16,10 @@ pub enum OpenError {
         "the volume {place} has layout version {found}, and this limen knows versions up to {known}: use the limen that wrote it, or a newer one"
     )]
     Newer { place: String, found: u64, known: u64 },
+    #[error(
+        "the volume {place} has layout version {found}, from before the first release, and this limen knows version {known}: copy its files out with the limen that wrote it"
+    )]
+    Older { place: String, found: u64, known: u64 },
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
@@ -30,13 +34,14 @@ impl OpenError {
 /// is so where there is none and `create` says so. `place` is such as "at redis://host".
 ///
 /// # Errors
-/// [`OpenError::Missing`], [`OpenError::NotLimenfs`], [`OpenError::Newer`].
+/// [`OpenError::Missing`], [`OpenError::NotLimenfs`], [`OpenError::Newer`], [`OpenError::Older`].
 pub fn check_version(found: Option<&[u8]>, known: u64, place: &str, create: bool) -> Result<bool, OpenError> {
     let Some(digits) = found else {
         return if create { Ok(true) } else { Err(OpenError::Missing(place.to_owned())) };
     };
     match str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()) {
-        Some(found) if found <= known => Ok(false),
+        Some(found) if found == known => Ok(false),
+        Some(found) if found < known => Err(OpenError::Older { place: place.to_owned(), found, known }),
         Some(found) => Err(OpenError::Newer { place: place.to_owned(), found, known }),
         None => Err(OpenError::NotLimenfs(place.to_owned())),
     }

@@ -149,11 +149,11 @@ end
 local function seldom()
   -- A row is gone. What it referred to becomes garbage unless another row refers to it.
   local function release(row)
-    if byte(row, 1) ~= 2 then return end
+    if sub(row, 9, 9) ~= 'b' then return end
     local slice = sub(row, 10, 17)
     local others = value(P .. 'shared', slice)
     if not others then
-      put(P .. 'garbage', slice, sub(row, 18, 21))
+      put(P .. 'garbage', slice, sub(row, 22, 25))
     else
       local left = add(others, -1, WORD - 1)
       if left == ZERO then drop(P .. 'shared', slice) else put(P .. 'shared', slice, left) end
