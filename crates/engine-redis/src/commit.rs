@@ -10,10 +10,6 @@ use crate::read;
 use crate::request::{Answer, Request};
 use crate::rows;
 
-/// How the answer to a transaction begins. One that repeats an earlier one has another number, and no nodes.
-const CONFLICT: i64 = 0;
-const COMMITTED: i64 = 1;
-
 pub(crate) fn request(txns: &[Txn]) -> Request {
     let mut request = Request::default();
     request.number(removes(txns).into());
@@ -58,19 +54,21 @@ pub(crate) fn outcomes(txns: &[Txn], mut answer: Answer) -> Result<Vec<Outcome>,
 }
 
 fn outcome(txn: &Txn, answer: &mut Answer) -> Result<Outcome, Malformed> {
-    let how: i64 = answer.take()?;
-    if how == CONFLICT {
-        let wants: Vec<Want> = txn.guards.iter().map(Guard::want).collect();
-        return Ok(Outcome::Conflict(read::facts(wants.iter(), answer)?));
-    }
-    let seq = Seq(answer.take()?);
-    let mut nodes = Vec::new();
-    if how == COMMITTED {
-        for ino in txn.changed_nodes() {
-            nodes.extend(answer.stored(|bytes| rows::node(ino, bytes))?);
+    match answer.take::<i64>()? {
+        0 => {
+            let wants: Vec<Want> = txn.guards.iter().map(Guard::want).collect();
+            Ok(Outcome::Conflict(read::facts(wants.iter(), answer)?))
         }
+        1 => {
+            let (seq, mut nodes) = (Seq(answer.take()?), Vec::new());
+            for ino in txn.changed_nodes() {
+                nodes.extend(answer.stored(|bytes| rows::node(ino, bytes))?);
+            }
+            Ok(Outcome::Committed { seq, nodes })
+        }
+        2 => Ok(Outcome::Committed { seq: Seq(answer.take()?), nodes: Vec::new() }),
+        _ => Err(Malformed("a transaction has no outcome")),
     }
-    Ok(Outcome::Committed { seq, nodes })
 }
 
 /// Whether something is changed and nothing is added, so that a server whose memory is full should do it all the same.
@@ -91,7 +89,7 @@ fn removes(txns: &[Txn]) -> bool {
     effects.peek().is_some() && !effects.any(adds)
 }
 
-/// A guard begins with a word of four letters.
+/// Guards and effects begin with a word of four letters.
 fn add_guard(to: &mut Request, guard: &Guard) {
     match guard {
         Guard::EdgeIs { parent, name, ino } => to.fixed(b"edge").id(parent.0).string(name).id(ino.0),
@@ -123,7 +121,6 @@ fn add_rows<'a>(to: &'a mut Request, rows: &[Slice]) -> &'a mut Request {
     to.nested(|to| rows.iter().for_each(|row| _ = to.string(rows::put_slice(row))))
 }
 
-/// An effect does likewise.
 fn add_effect(to: &mut Request, effect: &Effect) {
     match effect {
         Effect::PutNode(node) => to.fixed(b"node").id(node.ino.0).string(rows::put_node(node)),
@@ -138,6 +135,9 @@ fn add_effect(to: &mut Request, effect: &Effect) {
         }
         Effect::SetParent { ino, parent } => to.fixed(b"home").id(ino.0).id(parent.0),
         Effect::AddLinks { ino, delta } => to.fixed(b"link").id(ino.0).fixed(&delta.to_be_bytes()),
+        Effect::Touch { ino, atime: None, mtime: Some(time), ctime } if *ctime == Some(*time) => {
+            to.fixed(b"both").id(ino.0).fixed(&rows::time(*ctime))
+        }
         Effect::Touch { ino, atime, mtime, ctime } => {
             to.fixed(b"time").id(ino.0);
             to.string(rows::time(*atime)).string(rows::time(*mtime)).string(rows::time(*ctime))

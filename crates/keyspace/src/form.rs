@@ -149,7 +149,6 @@ impl<'a> Reader<'a> {
         self.u64().map(|bits| Time::from_nanos((bits ^ SIGN) as i64))
     }
 
-    /// All that is left.
     /// A row of a file.
     pub fn row(&mut self) -> Option<Slice> {
         let (pos, len) = (self.u32()?, self.u32()?);
@@ -172,6 +171,7 @@ impl<'a> Reader<'a> {
         Some(Session { id, host, pid, mountpoint, since: self.time()?, heartbeat: self.time()? })
     }
 
+    /// All that is left.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }

@@ -17,9 +17,10 @@ local more_inodes, more_blocks = 0, 0
 
 local function text(number) return string.format('%d', number) end
 
-local function less(a, b)
+-- Whether a number is less than that which stands in a string from there on.
+local function less(a, b, from)
   local ah, al = fields('>I4I4', a)
-  local bh, bl = fields('>I4I4', b)
+  local bh, bl = fields('>I4I4', b, from)
   return ah < bh or ah == bh and al < bl
 end
 
@@ -118,7 +119,7 @@ local function holds()
   elseif kind == 'room' then
     a, b, at = fields('c8c8', request, at)
     settle()
-    return less(inodes, a) and less(blocks, b)
+    return less(inodes, a, 1) and less(blocks, b, 1)
   elseif kind == 'rows' then
     a, b, c, at = fields('>c8c8I4c0', request, at)
     local found = rows(a, b)
@@ -184,7 +185,7 @@ local function seldom()
     elseif kind == 'grow' or kind == 'size' then
       a, b, at = fields('c8c8', request, at)
       local found = node(a)
-      if found and (kind == 'size' or less(sub(found, 16, 23), b)) then
+      if found and (kind == 'size' or less(sub(found, 16, 23), b, 1)) then
         use_blocks(-1, found)
         found = sub(found, 1, 15) .. b .. sub(found, 24)
         use_blocks(1, found)
@@ -259,22 +260,20 @@ local function seldom()
   return apply, drop_node
 end
 
--- Nodes are read, of each hash those that are named by their last bytes. No others are changed.
+-- Nodes are read, of each hash those that are named by their last bytes. No others are changed. Of each hash three things
+-- are kept: its name, those bytes, and what was found.
 local removes, hashes = number() == 1, {}
 if removes then call('DEL', P .. 'none') end
-for n = 1, number() do
+for n = 1, 3 * number(), 3 do
   local base, bytes
   base, bytes, at = fields('>c8I4c0', request, at)
-  local names, inos = {}, {}
+  local names = {}
   for k = 1, #bytes do names[k] = sub(bytes, k, k) end
   local key = P .. 'node:' .. base
   local found = call('HMGET', key, unpack(names))
   base = sub(base, 1, 7)
-  for k = 1, #names do
-    local ino = base .. names[k]
-    inos[k], nodes[ino] = ino, found[k]
-  end
-  hashes[n] = {key, names, inos, found}
+  for k = 1, #names do nodes[base .. names[k]] = found[k] end
+  hashes[n], hashes[n + 1], hashes[n + 2] = key, names, found
 end
 
 local first, last = tonumber(seq), tonumber(seq)
@@ -325,11 +324,18 @@ for n = 2, #ARGV do
       elseif kind == 'free' then
         a, b, at = fields('>c8I4c0', request, at)
         put_entry(a, b, false)
+      elseif kind == 'both' then
+        -- What a directory's change does: mtime and ctime become one time, but ctime never goes back.
+        a, b, at = fields('c8c8', request, at)
+        local found = nodes[a]
+        if found then
+          nodes[a] = sub(found, 1, 31) .. b .. (less(b, found, 40) and sub(found, 40, 47) or b) .. sub(found, 48)
+        end
       elseif kind == 'time' then
         a, b, c, d, at = fields('>c8I4c0I4c0I4c0', request, at)
         local found = nodes[a]
         if found then
-          if d ~= '' and less(d, sub(found, 40, 47)) then d = '' end
+          if d ~= '' and less(d, found, 40) then d = '' end
           nodes[a] = sub(found, 1, 23) .. (b ~= '' and b or sub(found, 24, 31)) .. (c ~= '' and c or sub(found, 32, 39))
             .. (d ~= '' and d or sub(found, 40, 47)) .. sub(found, 48)
         end
@@ -370,11 +376,11 @@ for n = 2, #ARGV do
 end
 
 if last > first then
-  for n = 1, #hashes do
-    local key, names, inos, found = unpack(hashes[n])
-    local new, gone = {key}, false
+  for n = 1, #hashes, 3 do
+    local key, names, found = hashes[n], hashes[n + 1], hashes[n + 2]
+    local base, new, gone = sub(key, -8, -2), {key}, false
     for k = 1, #names do
-      local old, now = found[k], nodes[inos[k]]
+      local old, now = found[k], nodes[base .. names[k]]
       if now and now ~= old then
         new[#new + 1] = names[k]
         new[#new + 1] = now
