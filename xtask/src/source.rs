@@ -1,4 +1,5 @@
-//! Rules on `.rs` files: length, also of a whole engine, unfinished work, unsafe code, errnos in engines, files that no module reaches.
+//! Rules on `.rs` files: length, also of a whole engine, unfinished work, unsafe code, errnos in engines, files that no
+//! module reaches.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
