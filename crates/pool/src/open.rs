@@ -17,7 +17,7 @@ pub enum OpenError {
     )]
     Newer { place: String, found: u64, known: u64 },
     #[error(
-        "the volume {place} has layout version {found}, from before the first release, and this limen knows version {known}: copy its files out with the limen that wrote it"
+        "the volume {place} has layout version {found}, and this limen reads version {known} only: copy its files out with the limen that wrote it"
     )]
     Older { place: String, found: u64, known: u64 },
     #[error(transparent)]
