@@ -1,8 +1,11 @@
 //! Arguments of the functions on the server: rows as an array for each column, and texts that guards compare.
 
+use std::error::Error;
+
 use meta::Lock;
 use tables::{Line, values};
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::private::BytesMut;
+use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use types::{AclId, Slice};
 
 use crate::read::int;
@@ -10,15 +13,19 @@ use crate::read::int;
 /// Rows of numbers and strings of bytes, an array for each column.
 #[derive(Debug)]
 pub(crate) struct Rows<const NUMBERS: usize, const STRINGS: usize> {
-    numbers: [Vec<Option<i64>>; NUMBERS],
+    numbers: Matrix<NUMBERS>,
     strings: [Vec<Option<Vec<u8>>>; STRINGS],
 }
+
+/// Columns of equal length, which as one argument are the rows of an array of two dimensions.
+#[derive(Debug)]
+struct Matrix<const COLUMNS: usize>([Vec<Option<i64>>; COLUMNS]);
 
 impl<const NUMBERS: usize, const STRINGS: usize> Rows<NUMBERS, STRINGS> {
     /// Adds a row; the last columns are NULL where no value is left for them.
     pub(crate) fn push<N: Copy + Into<Option<i64>>>(&mut self, numbers: &[N], strings: &[Option<&[u8]>]) {
         let (mut numbers, mut strings) = (numbers.iter(), strings.iter());
-        for column in &mut self.numbers {
+        for column in &mut self.numbers.0 {
             column.push(numbers.next().and_then(|number| (*number).into()));
         }
         for column in &mut self.strings {
@@ -34,15 +41,69 @@ impl<const NUMBERS: usize, const STRINGS: usize> Rows<NUMBERS, STRINGS> {
         self.push(&numbers, &strings);
     }
 
-    pub(crate) fn args(&self) -> impl Iterator<Item = &(dyn ToSql + Sync)> {
-        let numbers = self.numbers.iter().map(|column| column as &(dyn ToSql + Sync));
-        numbers.chain(self.strings.iter().map(|column| column as &(dyn ToSql + Sync)))
+    /// An argument for each column. It is NULL if there are no rows: an empty array costs the server more.
+    pub(crate) fn args(&self) -> impl Iterator<Item = Arg<'_>> {
+        self.numbers.0.iter().map(numbers).chain(self.strings.iter().map(strings))
     }
+
+    /// The first column, all numbers as one argument, and the strings: an argument costs the server more than a number.
+    pub(crate) fn matrix(&self) -> impl Iterator<Item = Arg<'_>> {
+        let numbers = self.numbers.0.first().map(numbers).into_iter().chain([&self.numbers as Arg<'_>]);
+        numbers.chain(self.strings.iter().map(strings))
+    }
+}
+
+/// An argument of a statement.
+pub(crate) type Arg<'a> = &'a (dyn ToSql + Sync);
+
+fn numbers(column: &Vec<Option<i64>>) -> Arg<'_> {
+    static NONE: Option<Vec<Option<i64>>> = None;
+    if column.is_empty() { &NONE } else { column }
+}
+
+fn strings(column: &Vec<Option<Vec<u8>>>) -> Arg<'_> {
+    static NONE: Option<Vec<Option<Vec<u8>>>> = None;
+    if column.is_empty() { &NONE } else { column }
+}
+
+impl<const COLUMNS: usize> ToSql for Matrix<COLUMNS> {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        let rows = self.0.first().map_or(0, Vec::len);
+        if rows == 0 {
+            return Ok(IsNull::Yes);
+        }
+        // As array_recv (PostgreSQL's arrayfuncs.c) reads it: dimensions, whether NULLs may follow, the elements' type; of
+        // each dimension its length and its lowest index; the elements behind their lengths.
+        let size = |n: usize| i32::try_from(n).map(i32::to_be_bytes);
+        out.extend_from_slice(&2_i32.to_be_bytes());
+        out.extend_from_slice(&1_i32.to_be_bytes());
+        out.extend_from_slice(&Type::INT8.oid().to_be_bytes());
+        for length in [COLUMNS, rows] {
+            out.extend_from_slice(&size(length)?);
+            out.extend_from_slice(&1_i32.to_be_bytes());
+        }
+        for number in self.0.iter().flatten() {
+            match number {
+                Some(number) => {
+                    out.extend_from_slice(&8_i32.to_be_bytes());
+                    out.extend_from_slice(&number.to_be_bytes());
+                }
+                None => out.extend_from_slice(&(-1_i32).to_be_bytes()),
+            }
+        }
+        Ok(IsNull::No)
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        *ty == Type::INT8_ARRAY
+    }
+
+    to_sql_checked!();
 }
 
 impl<const NUMBERS: usize, const STRINGS: usize> Default for Rows<NUMBERS, STRINGS> {
     fn default() -> Self {
-        Rows { numbers: [const { Vec::new() }; NUMBERS], strings: [const { Vec::new() }; STRINGS] }
+        Rows { numbers: Matrix([const { Vec::new() }; NUMBERS]), strings: [const { Vec::new() }; STRINGS] }
     }
 }
 

@@ -73,15 +73,19 @@ fn outcomes(rows: &[Row], run: &[Txn], label: Seq) -> Result<Vec<Outcome>, Failu
     for row in rows {
         let fact = fact(row)?;
         match fact.about {
+            // Sessions, operations, and the numbers of their commits.
             20 | 21 => {
-                let id = u128::from(fact.number(0)?) << 64 | u128::from(fact.number(1)?);
-                let place = run.iter().zip(&mut outcomes).find(|(txn, _)| txn.op_id.0 == id);
-                let Some((txn, outcome)) = place else {
-                    return Err(Failure::Malformed("a transaction that is none"));
-                };
-                let is_repeated = fact.about == 21;
-                let nodes = if is_repeated { Vec::new() } else { changed_nodes(txn, &left.nodes) };
-                *outcome = Some(Outcome::Committed { seq: Seq(fact.number(2)?), nodes });
+                let count = fact.row.0.len() / 3;
+                for at in 0..count {
+                    let id = u128::from(fact.number(at)?) << 64 | u128::from(fact.number(count + at)?);
+                    let place = run.iter().zip(&mut outcomes).find(|(txn, _)| txn.op_id.0 == id);
+                    let Some((txn, outcome)) = place else {
+                        return Err(Failure::Malformed("a transaction that is none"));
+                    };
+                    let is_repeated = fact.about == 21;
+                    let nodes = if is_repeated { Vec::new() } else { changed_nodes(txn, &left.nodes) };
+                    *outcome = Some(Outcome::Committed { seq: Seq(fact.number(2 * count + at)?), nodes });
+                }
             }
             22 => failed.extend(fact.row.0.iter().flatten()),
             23 => {

@@ -189,21 +189,19 @@ DO $d$ BEGIN
     CREATE TYPE @args# AS (
         changing bigint[], -- the transactions that are not guards alone
         layers int,
-        numbers boolean, rare boolean, look boolean, fresh boolean, merged boolean, room boolean, careful boolean,
-        trim boolean,
+        numbers boolean, rare boolean, look boolean, fresh boolean, sized boolean, folded boolean, room boolean,
+        careful boolean, trim boolean,
         ahead_inodes bigint, ahead_blocks bigint, -- what guards on the room have been tightened by: see meta::runs
         session bigint[], op bigint[], touched bytea[], -- of each transaction; touched is NULL for guards alone
         lock bigint[], rev bigint[], -- inodes, and what each one's access_rev has to be, or NULL
         -- guards
         g_t bigint[], g_what bigint[], g_a bigint[], g_b bigint[], g_c bigint[], g_x bytea[], g_y bytea[],
-        -- inodes that are made
-        n_t bigint[], n_ino bigint[], n_kind bigint[], n_mode bigint[], n_uid bigint[], n_gid bigint[],
-        n_rdev bigint[], n_nlink bigint[], n_size bigint[], n_atime bigint[], n_mtime bigint[], n_ctime bigint[],
-        n_parent bigint[], n_rev bigint[], n_acl bytea[], n_default bytea[],
-        -- what becomes of others: links are added, but not below least; the size is cut to high, then at least low
-        c_t bigint[], c_ino bigint[], c_links bigint[], c_least bigint[], c_low bigint[], c_high bigint[],
-        c_atime bigint[], c_mtime bigint[], c_ctime bigint[], c_parent bigint[], c_mode bigint[], c_uid bigint[],
-        c_gid bigint[], c_rev bigint[], c_acl bytea[], c_default bytea[],
+        -- inodes that are made: the rows of n are their transactions and their columns up to access_rev
+        n_t bigint[], n bigint[], n_acl bytea[], n_default bytea[],
+        -- what becomes of others: 1 transactions, 2 ino, 3 links that are added and 4 how many there are then at least, 5 what
+        -- the size is then at least and 6 what it is cut to before, 7 atime, 8 mtime, 9 ctime, 10 parent, 11 mode, 12 uid,
+        -- 13 gid, 14 what is added to access_rev. What several transactions make of an inode together has number 0.
+        c_t bigint[], c bigint[], c_acl bytea[], c_default bytea[],
         -- names that are put, and that go; inodes that go
         e_t bigint[], e_parent bigint[], e_ino bigint[], e_kind bigint[], e_name bytea[],
         x_t bigint[], x_parent bigint[], x_name bytea[], d_t bigint[], d_ino bigint[],
@@ -353,8 +351,10 @@ BEGIN
 END $f$;
 
 -- A run of transactions (see commit.rs): locks, guards, effects.
+-- Its plans are made once a connection: those for given arrays look cheaper, but each costs as much as what it does.
 CREATE OR REPLACE FUNCTION @commit#(p @args#)
-RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql AS $f$
+RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan AS $f$
 DECLARE
     v_odd boolean := p.rare;
     v_alone boolean := p.careful;
@@ -392,14 +392,16 @@ BEGIN
     -- Mostly all guards hold, nothing is repeated, and only new inodes are made. Keys that are there already tell of all
     -- else: of a new name, of a new inode, of the operation in the log.
     IF p.look AND NOT v_odd THEN
-        v_odd := EXISTS (SELECT FROM unnest(p.g_what, p.g_a, p.g_b) g (what, a, b) LEFT JOIN @node n ON n.ino = g.a
-                         WHERE g.what < 20 AND (CASE g.what WHEN 10 THEN n.access_rev = g.b
-                             WHEN 11 THEN n.ino IS NULL WHEN 12 THEN n.nlink = g.b
-                             WHEN 13 THEN n.parent = g.b WHEN 14 THEN n.size = g.b END) IS NOT TRUE)
-            OR EXISTS (SELECT FROM unnest(p.g_what, p.g_a, p.g_b, p.g_x) g (what, a, b, x)
-                            LEFT JOIN @edge e ON e.parent = g.a AND e.name = g.x
+        -- The lock has been told already which access_rev it has to find.
+        v_odd := EXISTS (SELECT FROM unnest(p.g_what) WITH ORDINALITY g (what, i) LEFT JOIN @node n ON n.ino = p.g_a[g.i]
+                         WHERE g.what < 20 AND (g.what > 10 OR p.touched[p.g_t[g.i]] IS NULL)
+                             AND (CASE g.what WHEN 10 THEN n.access_rev = p.g_b[g.i]
+                             WHEN 11 THEN n.ino IS NULL WHEN 12 THEN n.nlink = p.g_b[g.i]
+                             WHEN 13 THEN n.parent = p.g_b[g.i] WHEN 14 THEN n.size = p.g_b[g.i] END) IS NOT TRUE)
+            OR EXISTS (SELECT FROM unnest(p.g_what) WITH ORDINALITY g (what, i)
+                            LEFT JOIN @edge e ON e.parent = p.g_a[g.i] AND e.name = p.g_x[g.i]
                        WHERE g.what IN (20, 21)
-                           AND (CASE g.what WHEN 20 THEN e.ino = g.b ELSE e.ino IS NULL END) IS NOT TRUE);
+                           AND (CASE g.what WHEN 20 THEN e.ino = p.g_b[g.i] ELSE e.ino IS NULL END) IS NOT TRUE);
     END IF;
     IF NOT v_odd THEN
         BEGIN
@@ -430,8 +432,8 @@ DECLARE
     v_more_inodes bigint := 0; -- by the whole run
     v_more_blocks bigint := 0;
     v_count bigint;
+    v_group bigint[];
     v_all record;
-    v_one record;
 BEGIN
     IF v_odd THEN
         v_repeated := ARRAY(
@@ -467,89 +469,57 @@ BEGIN
             END IF;
             IF p.n_t <> '{}' THEN
                 IF v_odd OR v_layer > 0 THEN -- one that is there is replaced
-                    v_inos := ARRAY(SELECT n.ino FROM unnest(p.n_t, p.n_ino) c (t, ino) JOIN @node n ON n.ino = c.ino
-                                    WHERE c.t = ANY (v_live));
+                    v_inos := ARRAY(
+                        SELECT n.ino FROM unnest(p.n_t) WITH ORDINALITY c (t, i) JOIN @node n ON n.ino = p.n[2][c.i]
+                        WHERE c.t = ANY (v_live));
                     SELECT r.* INTO v_all FROM @forget#(v_inos) r;
                     v_inodes := v_inodes - v_all.v_inodes;
                     v_blocks := v_blocks - v_all.v_blocks;
                 END IF;
                 INSERT INTO @node (ino, kind, mode, uid, gid, rdev, nlink, size, atime, mtime, ctime, parent, access_rev,
                                    access_acl, default_acl)
-                SELECT c.ino, c.kind, c.mode, c.uid, c.gid, c.rdev, c.nlink, c.size, c.atime, c.mtime, c.ctime, c.parent,
-                       c.rev, c.acl, c.def
-                FROM unnest(p.n_t, p.n_ino, p.n_kind, p.n_mode, p.n_uid, p.n_gid, p.n_rdev, p.n_nlink, p.n_size, p.n_atime,
-                            p.n_mtime, p.n_ctime, p.n_parent, p.n_rev, p.n_acl, p.n_default)
-                     c (t, ino, kind, mode, uid, gid, rdev, nlink, size, atime, mtime, ctime, parent, rev, acl, def)
-                WHERE c.t = ANY (v_live);
+                SELECT p.n[2][i], p.n[3][i], p.n[4][i], p.n[5][i], p.n[6][i], p.n[7][i], p.n[8][i], p.n[9][i],
+                       p.n[10][i], p.n[11][i], p.n[12][i], p.n[13][i], p.n[14][i], p.n_acl[i], p.n_default[i]
+                FROM generate_subscripts(p.n_t, 1) i WHERE p.n_t[i] = ANY (v_live);
                 GET DIAGNOSTICS v_count = ROW_COUNT;
                 v_inodes := v_inodes + v_count;
-                IF 0 < ANY (p.n_size) THEN
+                IF 0 < ANY (p.n[9:9]) THEN
                     v_blocks := v_blocks + coalesce((
-                        SELECT sum(@blocks#(c.kind, c.size)) FROM unnest(p.n_t, p.n_kind, p.n_size) c (t, kind, size)
-                        WHERE c.t = ANY (v_live)), 0);
+                        SELECT sum(@blocks#(p.n[3][i], p.n[9][i])) FROM generate_subscripts(p.n_t, 1) i
+                        WHERE p.n_t[i] = ANY (v_live)), 0);
                 END IF;
             END IF;
-            IF p.c_t <> '{}' AND NOT p.merged THEN
-                RETURN QUERY
-                UPDATE @node n
-                SET nlink = least(greatest(n.nlink + c.links, c.least), 4294967295),
-                    atime = coalesce(c.atime, n.atime),
-                    mtime = coalesce(c.mtime, n.mtime),
-                    ctime = greatest(n.ctime, c.ctime),
-                    parent = coalesce(c.parent, n.parent),
-                    access_rev = n.access_rev + c.rev,
-                    mode = coalesce(c.mode, n.mode),
-                    uid = coalesce(c.uid, n.uid),
-                    gid = coalesce(c.gid, n.gid),
-                    access_acl = CASE WHEN c.mode IS NULL THEN n.access_acl ELSE c.acl END,
-                    default_acl = CASE WHEN c.mode IS NULL THEN n.default_acl ELSE c.def END
-                FROM unnest(p.c_t, p.c_ino, p.c_links, p.c_least, p.c_atime, p.c_mtime, p.c_ctime, p.c_parent, p.c_mode,
-                            p.c_uid, p.c_gid, p.c_rev, p.c_acl, p.c_default)
-                     c (t, ino, links, least, atime, mtime, ctime, parent, mode, uid, gid, rev, acl, def)
-                WHERE n.ino = c.ino AND n.ino = ANY (p.c_ino) AND c.t = ANY (v_live)
-                RETURNING 1::smallint, ARRAY[n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, n.atime, n.mtime,
-                                             n.ctime, n.parent, n.access_rev], ARRAY[n.access_acl, n.default_acl];
-            ELSIF p.c_t <> '{}' THEN
-                -- Several transactions change an inode, or a size changes, which the usage follows.
-                FOR v_one IN
-                    WITH c AS (
-                        SELECT c.ino, count(*) AS n, sum(c.links) AS links, max(c.least) AS least,
-                               sum(c.links - c.least) AS lowest, max(c.low) AS low, min(c.high) AS high,
-                               max(c.i) FILTER (WHERE c.atime IS NOT NULL) AS atime,
-                               max(c.i) FILTER (WHERE c.mtime IS NOT NULL) AS mtime, max(c.ctime) AS ctime,
-                               max(c.parent) AS parent, max(c.i) FILTER (WHERE c.mode IS NOT NULL) AS access, sum(c.rev) AS rev
-                        FROM unnest(p.c_t, p.c_ino, p.c_links, p.c_least, p.c_low, p.c_high, p.c_atime, p.c_mtime, p.c_ctime,
-                                    p.c_parent, p.c_mode, p.c_rev) WITH ORDINALITY
-                             c (t, ino, links, least, low, high, atime, mtime, ctime, parent, mode, rev, i)
-                        WHERE c.t = ANY (v_live) GROUP BY c.ino)
+            IF p.c_t <> '{}' THEN
+                IF p.sized THEN
+                    v_blocks := v_blocks - (
+                        SELECT coalesce(sum(@blocks#(n.kind, n.size)), 0) FROM @node n WHERE n.ino = ANY (p.c[2:2]));
+                END IF;
+                -- An update changes a row once: where several transactions do, one after the other, or all together.
+                FOR v_i IN 1 .. CASE WHEN p.folded AND v_odd THEN cardinality(v_live) ELSE 1 END LOOP
+                    v_group := CASE WHEN NOT p.folded THEN v_live WHEN v_odd THEN v_live[v_i:v_i] ELSE '{0}' END;
+                    RETURN QUERY
                     UPDATE @node n
-                    SET nlink = least(greatest(n.nlink + c.links, c.least), 4294967295),
-                        size = greatest(least(n.size, c.high), c.low),
-                        atime = coalesce(p.c_atime[c.atime], n.atime),
-                        mtime = coalesce(p.c_mtime[c.mtime], n.mtime),
-                        ctime = greatest(n.ctime, c.ctime),
-                        parent = coalesce(c.parent, n.parent),
-                        access_rev = n.access_rev + c.rev,
-                        mode = coalesce(p.c_mode[c.access], n.mode),
-                        uid = coalesce(p.c_uid[c.access], n.uid),
-                        gid = coalesce(p.c_gid[c.access], n.gid),
-                        access_acl = CASE WHEN c.access IS NULL THEN n.access_acl ELSE p.c_acl[c.access] END,
-                        default_acl = CASE WHEN c.access IS NULL THEN n.default_acl ELSE p.c_default[c.access] END
-                    FROM c JOIN @node o ON o.ino = c.ino AND o.ino = ANY (p.c_ino) WHERE n.ino = o.ino
-                    RETURNING n.*, @blocks#(n.kind, n.size) - @blocks#(o.kind, o.size) AS grown,
-                              c.n > 1 AND o.nlink + c.lowest < 0 AS unclear
-                LOOP
-                    -- Where links would go below none on the way, the order of the transactions matters.
-                    IF v_one.unclear THEN
-                        RAISE EXCEPTION 'links go below none' USING ERRCODE = 'LM001';
-                    END IF;
-                    v_blocks := v_blocks + v_one.grown;
-                    fact := 1;
-                    numbers := ARRAY[v_one.ino, v_one.kind, v_one.mode, v_one.uid, v_one.gid, v_one.rdev, v_one.nlink,
-                                     v_one.size, v_one.atime, v_one.mtime, v_one.ctime, v_one.parent, v_one.access_rev];
-                    bytes := ARRAY[v_one.access_acl, v_one.default_acl];
-                    RETURN NEXT;
+                    SET nlink = least(greatest(n.nlink + p.c[3][c.i], p.c[4][c.i]), 4294967295),
+                        size = greatest(least(n.size, p.c[6][c.i]), p.c[5][c.i]),
+                        atime = coalesce(p.c[7][c.i], n.atime),
+                        mtime = coalesce(p.c[8][c.i], n.mtime),
+                        ctime = greatest(n.ctime, p.c[9][c.i]),
+                        parent = coalesce(p.c[10][c.i], n.parent),
+                        access_rev = n.access_rev + p.c[14][c.i],
+                        mode = coalesce(p.c[11][c.i], n.mode),
+                        uid = coalesce(p.c[12][c.i], n.uid),
+                        gid = coalesce(p.c[13][c.i], n.gid),
+                        access_acl = CASE WHEN p.c[11][c.i] IS NULL THEN n.access_acl ELSE p.c_acl[c.i] END,
+                        default_acl = CASE WHEN p.c[11][c.i] IS NULL THEN n.default_acl ELSE p.c_default[c.i] END
+                    FROM unnest(p.c_t) WITH ORDINALITY c (t, i)
+                    WHERE n.ino = p.c[2][c.i] AND n.ino = ANY (p.c[2:2]) AND c.t = ANY (v_group)
+                    RETURNING 1::smallint, ARRAY[n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, n.atime,
+                                                 n.mtime, n.ctime, n.parent, n.access_rev], ARRAY[n.access_acl, n.default_acl];
                 END LOOP;
+                IF p.sized THEN
+                    v_blocks := v_blocks + (
+                        SELECT coalesce(sum(@blocks#(n.kind, n.size)), 0) FROM @node n WHERE n.ino = ANY (p.c[2:2]));
+                END IF;
             END IF;
             IF p.r_t <> '{}' THEN
                 PERFORM @rest#(p, v_live);
@@ -566,19 +536,17 @@ BEGIN
                 END IF;
             END IF;
             IF p.x_t <> '{}' THEN
-                DELETE FROM @edge e USING unnest(p.x_t, p.x_parent, p.x_name) c (t, parent, name)
-                WHERE c.t = ANY (v_live) AND e.parent = c.parent AND e.name = c.name;
+                DELETE FROM @edge e USING unnest(p.x_t) WITH ORDINALITY c (t, i)
+                WHERE c.t = ANY (v_live) AND e.parent = p.x_parent[c.i] AND e.name = p.x_name[c.i];
             END IF;
             IF p.e_t <> '{}' AND p.fresh AND NOT v_odd THEN
                 INSERT INTO @edge (parent, name, ino, kind)
-                SELECT c.parent, c.name, c.ino, c.kind
-                FROM unnest(p.e_t, p.e_parent, p.e_name, p.e_ino, p.e_kind) c (t, parent, name, ino, kind)
-                WHERE c.t = ANY (v_live);
+                SELECT p.e_parent[i], p.e_name[i], p.e_ino[i], p.e_kind[i]
+                FROM generate_subscripts(p.e_t, 1) i WHERE p.e_t[i] = ANY (v_live);
             ELSIF p.e_t <> '{}' THEN
                 INSERT INTO @edge (parent, name, ino, kind)
-                SELECT c.parent, c.name, c.ino, c.kind
-                FROM unnest(p.e_t, p.e_parent, p.e_name, p.e_ino, p.e_kind) c (t, parent, name, ino, kind)
-                WHERE c.t = ANY (v_live)
+                SELECT p.e_parent[i], p.e_name[i], p.e_ino[i], p.e_kind[i]
+                FROM generate_subscripts(p.e_t, 1) i WHERE p.e_t[i] = ANY (v_live)
                 ON CONFLICT (parent, name) DO UPDATE SET (ino, kind) = (excluded.ino, excluded.kind);
             END IF;
         END LOOP;
@@ -586,13 +554,11 @@ BEGIN
         v_more_blocks := v_more_blocks + v_blocks;
         IF v_inodes <> 0 OR v_blocks <> 0 THEN
             -- A row that nobody else is writing, if there is one; it is the last that is locked.
-            UPDATE @usage r SET inodes = r.inodes + v_inodes, blocks = r.blocks + v_blocks
-            WHERE r.part = (SELECT f.part FROM @usage f WHERE f.part = pg_backend_pid() % 64 FOR NO KEY UPDATE SKIP LOCKED);
-            IF NOT FOUND THEN
-                UPDATE @usage r SET inodes = r.inodes + v_inodes, blocks = r.blocks + v_blocks
-                WHERE r.part = coalesce((SELECT f.part FROM @usage f LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED),
-                                        pg_backend_pid() % 64);
+            v_count := pg_backend_pid() % 64;
+            IF NOT pg_try_advisory_xact_lock('@usage'::regclass::oid::int, v_count::int) THEN
+                v_count := coalesce((SELECT f.part FROM @usage f LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED), v_count);
             END IF;
+            UPDATE @usage r SET inodes = r.inodes + v_inodes, blocks = r.blocks + v_blocks WHERE r.part = v_count;
         END IF;
         IF v_stop = ANY (v_failed) THEN
             RETURN QUERY SELECT 22::smallint, ARRAY[v_stop], NULL::bytea[];
@@ -607,11 +573,12 @@ BEGIN
     IF v_ok <> '{}' THEN
         -- Numbers are taken under the locks, so that those of transactions that meet are in their order.
         RETURN QUERY
-        INSERT INTO @log AS l (session, op, seq, xid, at, touched)
-        SELECT o.session, o.op, nextval('@seq'), pg_current_xact_id(), clock_timestamp(), o.touched
-        FROM unnest(p.session, p.op, p.touched) WITH ORDINALITY o (session, op, touched, t)
-        WHERE o.t = ANY (v_ok)
-        RETURNING 20::smallint, ARRAY[l.session, l.op, l.seq], NULL::bytea[];
+        WITH l AS (
+            INSERT INTO @log AS l (session, op, seq, xid, at, touched)
+            SELECT p.session[t], p.op[t], nextval('@seq'), pg_current_xact_id(), clock_timestamp(), p.touched[t]
+            FROM unnest(v_ok) t
+            RETURNING l.session, l.op, l.seq)
+        SELECT 20::smallint, array_agg(l.session) || array_agg(l.op) || array_agg(l.seq), NULL::bytea[] FROM l;
         IF p.trim THEN
             PERFORM @trim#();
         END IF;

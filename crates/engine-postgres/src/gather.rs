@@ -4,14 +4,14 @@
 //! transaction's own effects mean something else in that order, they are in several layers, each applied after the one
 //! before.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 
 use meta::{Effect, Guard, Touched, Txn, Usage, Want, ahead_of_room};
 use tables::{Change, Line, Locks, Size};
-use tokio_postgres::types::ToSql;
 use types::{Ino, Time};
 
-use crate::columns::{Rows, acl, locks_text, rows_text};
+use crate::columns::{Arg, Rows, acl, locks_text, rows_text};
 use crate::read::int;
 
 /// A run as the server is asked for it: type `args` in `functions.sql` says what the columns are. Rows of a transaction
@@ -30,8 +30,8 @@ pub(crate) struct Gathered {
     rest: Rows<10, 2>,
     /// Inodes to be locked, in the server's order, and what the access revisions of some have to be.
     locked: BTreeMap<i64, Option<i64>>,
-    /// Inodes whose rows change.
-    changed: HashSet<Ino>,
+    /// What becomes of inodes, of each by all transactions together.
+    folded: BTreeMap<Ino, Change>,
 }
 
 /// What all transactions together need.
@@ -43,7 +43,8 @@ pub(crate) struct Head {
     rare: bool,
     look: bool,
     fresh: bool,
-    merged: bool,
+    sized: bool,
+    folded: bool,
     room: bool,
     pub(crate) careful: bool,
     pub(crate) trim: bool,
@@ -80,18 +81,22 @@ impl Gathered {
         for (ino, rev) in &all.locked {
             all.locks.push(&[Some(*ino), *rev], &[]);
         }
+        if all.head.folded {
+            std::mem::take(&mut all.folded).iter().for_each(|(ino, change)| all.change(0, *ino, change));
+        }
         all
     }
 
-    pub(crate) fn args(&self) -> Vec<&(dyn ToSql + Sync)> {
+    pub(crate) fn args(&self) -> Vec<Arg<'_>> {
         let head = &self.head;
-        let mut args: Vec<&(dyn ToSql + Sync)> = vec![&head.changing, &head.layers];
-        let flags = [&head.numbers, &head.rare, &head.look, &head.fresh, &head.merged, &head.room];
-        args.extend(flags.map(|flag| flag as &(dyn ToSql + Sync)));
-        args.extend([&head.careful, &head.trim].map(|flag| flag as &(dyn ToSql + Sync)));
-        args.extend(head.ahead.iter().map(|number| number as &(dyn ToSql + Sync)));
+        let mut args: Vec<Arg<'_>> = vec![&head.changing, &head.layers];
+        let flags =
+            [&head.numbers, &head.rare, &head.look, &head.fresh, &head.sized, &head.folded, &head.room];
+        args.extend(flags.map(|flag| flag as Arg<'_>));
+        args.extend([&head.careful, &head.trim].map(|flag| flag as Arg<'_>));
+        args.extend(head.ahead.iter().map(|number| number as Arg<'_>));
         let rows = self.txns.args().chain(self.locks.args()).chain(self.guards.args());
-        let rows = rows.chain(self.puts.args()).chain(self.changes.args()).chain(self.names.args());
+        let rows = rows.chain(self.puts.matrix()).chain(self.changes.matrix()).chain(self.names.args());
         args.extend(rows.chain(self.unnames.args()).chain(self.drops.args()).chain(self.rest.args()));
         args
     }
@@ -175,8 +180,16 @@ impl Gathered {
                 self.puts.line(&[t], &Line::node(node));
             }
             for (ino, change) in layer.changes {
-                self.head.merged |= change.size != Size::Kept || !self.changed.insert(ino);
+                self.head.sized |= change.size != Size::Kept;
                 self.change(t, ino, &change);
+                match self.folded.entry(ino) {
+                    Entry::Vacant(first) => _ = first.insert(change),
+                    Entry::Occupied(mut others) => {
+                        others.get_mut().follow(&change);
+                        // Layers of one transaction are applied one after the other anyway.
+                        self.head.folded |= number == 0;
+                    }
+                }
             }
             layer.others.iter().for_each(|effect| self.other(t, effect));
         }

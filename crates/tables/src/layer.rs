@@ -86,31 +86,39 @@ impl<'e> Layer<'e> {
 impl Change {
     /// What [`Effect::apply_to`] does, for a row that is not known.
     fn add(&mut self, effect: &Effect) {
-        match *effect {
+        let next = match *effect {
             Effect::AddLinks { delta, .. } => {
-                self.links += i64::from(delta);
-                self.least_links = (self.least_links + i64::from(delta)).max(0);
+                let links = i64::from(delta);
+                Change { links, least_links: links.max(0), ..Change::default() }
             }
-            Effect::SetSize { size, .. } => self.size = Size::Set(size),
-            Effect::Extend { size, .. } => {
-                self.size = match self.size {
-                    Size::Kept => Size::AtLeast(size),
-                    Size::AtLeast(least) => Size::AtLeast(least.max(size)),
-                    Size::Set(set) => Size::Set(set.max(size)),
-                }
-            }
-            Effect::Touch { atime, mtime, ctime, .. } => {
-                self.atime = atime.or(self.atime);
-                self.mtime = mtime.or(self.mtime);
-                self.ctime = ctime.max(self.ctime);
-            }
-            Effect::SetParent { parent, .. } => self.parent = Some(parent),
+            Effect::SetSize { size, .. } => Change { size: Size::Set(size), ..Change::default() },
+            Effect::Extend { size, .. } => Change { size: Size::AtLeast(size), ..Change::default() },
+            Effect::Touch { atime, mtime, ctime, .. } => Change { atime, mtime, ctime, ..Change::default() },
+            Effect::SetParent { parent, .. } => Change { parent: Some(parent), ..Change::default() },
             Effect::SetAccess { access, .. } => {
-                self.access = Some(access);
-                self.access_revs += 1;
+                Change { access: Some(access), access_revs: 1, ..Change::default() }
             }
-            _ => {}
-        }
+            _ => return,
+        };
+        self.follow(&next);
+    }
+
+    /// Becomes itself and then `next`.
+    pub fn follow(&mut self, next: &Change) {
+        self.least_links = (self.least_links + next.links).max(next.least_links);
+        self.links += next.links;
+        self.size = match (self.size, next.size) {
+            (size, Size::Kept) => size,
+            (Size::AtLeast(size), Size::AtLeast(least)) => Size::AtLeast(size.max(least)),
+            (Size::Set(size), Size::AtLeast(least)) => Size::Set(size.max(least)),
+            (Size::Kept, size) | (_, size @ Size::Set(_)) => size,
+        };
+        self.atime = next.atime.or(self.atime);
+        self.mtime = next.mtime.or(self.mtime);
+        self.ctime = next.ctime.max(self.ctime);
+        self.parent = next.parent.or(self.parent);
+        self.access = next.access.or(self.access);
+        self.access_revs += next.access_revs;
     }
 }
 
