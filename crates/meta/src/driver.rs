@@ -327,6 +327,7 @@ impl Meta {
         let id = OpId((self.session.0 as u128) << 64 | u128::from(count));
         let mut fresh: Vec<(Key, Value)> = Vec::new();
         let (mut reads, mut all_reads, mut conflicts) = (0, 0, 0);
+        let mut paused = None;
         while conflicts < MAX_CONFLICTS && all_reads < MAX_READS {
             // What a change rests on is confirmed by its guards, however old it is.
             let oldest = if !O::READ || self.is_current() {
@@ -334,7 +335,7 @@ impl Meta {
             } else {
                 Instant::now().checked_sub(self.lifetime())
             };
-            let mut view = View::new(&self.cache, oldest, &fresh);
+            let mut view = View::new(&self.cache, oldest.max(paused), &fresh);
             let planned = op.plan(&mut view, &ctx);
             // What is known of one moment, or cannot change, is an answer; all else has to be committed.
             let sure = !view.assumed() && (alone || (!view.looked_at_cache() && reads <= 1));
@@ -378,6 +379,10 @@ impl Meta {
                     conflicts += 1;
                     if conflicts > 3 {
                         std::thread::sleep(pause(conflicts - 3));
+                        // Whom many keep from committing would else meet the next conflict with what he has slept on.
+                        fresh.clear();
+                        reads = 0;
+                        paused = Some(Instant::now());
                     }
                 }
             }

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use meta::ops::{GetNode, GetXattrs, MakeKind, SetAttr, SetXattr, Unlink, XattrMode};
-use meta::{Engine, ErrorKind, Failure, Fault, Faulty, Odds, Told, Vouch};
-use types::{Errno, Mode};
+use meta::ops::{Append, GetNode, GetXattrs, MakeKind, SetAttr, SetXattr, Unlink, XattrMode};
+use meta::{Counting, Engine, ErrorKind, Failure, Fault, Faulty, Odds, Told, Vouch};
+use types::{Errno, Mode, SliceSource};
 
 use super::fixture::{Client, EXCHANGE, KERNEL, NO_REPLACE, REPLACE, ROOT, client, n, volume, x};
 use super::invariants::check;
@@ -18,6 +18,7 @@ pub(super) const CASES: &[Case] = &[
     ("links_and_access_changed_meanwhile", links_and_access_changed_meanwhile),
     ("a_conflict_after_a_lost_answer_happens_once", a_conflict_after_a_lost_answer_happens_once),
     ("what_may_have_happened_is_asked_for", what_may_have_happened_is_asked_for),
+    ("who_loses_often_looks_again_after_a_pause", who_loses_often_looks_again_after_a_pause),
 ];
 
 /// A client that has a rival, which acts just before the client's next commit.
@@ -195,4 +196,33 @@ fn what_may_have_happened_is_asked_for(factory: Factory<'_>) {
     assert!(client.lookup(dir, "new").unwrap().is_some());
     assert_eq!(client.create(dir, "new").unwrap_err(), Errno::EEXIST);
     check(&client);
+}
+
+/// Among many who append to one file, what a client was told before a pause is never true after it.
+fn who_loses_often_looks_again_after_a_pause(factory: Factory<'_>) {
+    let engine = factory();
+    volume().format(&*engine).unwrap();
+    let counting = Arc::new(Counting::new(engine.clone()));
+    let faulty = Arc::new(Faulty::new(Arc::clone(&counting), 1, Odds::default()));
+    let (loser, rival) = (client(&(Arc::clone(&faulty) as Arc<dyn Engine>)), client(&engine));
+    let ino = loser.create(ROOT, "f").unwrap();
+    let append =
+        move |c: &Client| c.run(&Append { ino, source: SliceSource::Inline((*b"ab").into()), len: 2 });
+    assert_eq!((append(&loser), append(&rival)), (Ok(0), Ok(2)));
+    // Somebody is faster than each commit that comes without a look at the file just before.
+    let counts = Arc::clone(&counting);
+    let mut looks = counting.counts().reads;
+    faulty.set_rival(move |_| {
+        if std::mem::replace(&mut looks, counts.counts().reads) == counts.counts().reads {
+            append(&rival).unwrap();
+        }
+    });
+    faulty.script([Fault::Rival; 100]);
+    faulty.arm(true);
+    let before = counting.counts();
+    assert_eq!(append(&loser), Ok(12), "after four more of the rival's");
+    let after = counting.counts();
+    assert_eq!((after.commits - before.commits, after.reads - before.reads), (5, 1));
+    faulty.arm(false);
+    check(&loser);
 }
