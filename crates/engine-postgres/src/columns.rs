@@ -46,9 +46,9 @@ impl<const NUMBERS: usize, const STRINGS: usize> Rows<NUMBERS, STRINGS> {
         self.numbers.0.iter().map(numbers).chain(self.strings.iter().map(strings))
     }
 
-    /// The first column, all numbers as one argument, and the strings: an argument costs the server more than a number.
-    pub(crate) fn matrix(&self) -> impl Iterator<Item = Arg<'_>> {
-        let numbers = self.numbers.0.first().map(numbers).into_iter().chain([&self.numbers as Arg<'_>]);
+    /// The first columns each, all numbers as one argument, and the strings: an argument costs the server more than a number.
+    pub(crate) fn matrix(&self, first: usize) -> impl Iterator<Item = Arg<'_>> {
+        let numbers = self.numbers.0.iter().take(first).map(numbers).chain([&self.numbers as Arg<'_>]);
         numbers.chain(self.strings.iter().map(strings))
     }
 }

@@ -199,9 +199,11 @@ DO $d$ BEGIN
         -- inodes that are made: the rows of n are their transactions and their columns up to access_rev
         n_t bigint[], n bigint[], n_acl bytea[], n_default bytea[],
         -- what becomes of others: 1 transactions, 2 ino, 3 links that are added and 4 how many there are then at least, 5 what
-        -- the size is then at least and 6 what it is cut to before, 7 atime, 8 mtime, 9 ctime, 10 parent, 11 mode, 12 uid,
-        -- 13 gid, 14 what is added to access_rev. What several transactions make of an inode together has number 0.
-        c_t bigint[], c bigint[], c_acl bytea[], c_default bytea[],
+        -- the size is then at least and 6 what it is cut to before, 7 which of what follows is given, 8 atime (1), 9 mtime
+        -- (2), 10 ctime (4), 11 parent (8), 12 mode (16), 13 uid, 14 gid, 15 what is added to access_rev. An array with NULL
+        -- would be walked through from its start for each number. Rows of one transaction and layer stand together, by
+        -- inode. If there are several transactions, what all of them make of an inode together has number 0.
+        c_t bigint[], c_ino bigint[], c bigint[], c_acl bytea[], c_default bytea[],
         -- names that are put, and that go; inodes that go
         e_t bigint[], e_parent bigint[], e_ino bigint[], e_kind bigint[], e_name bytea[],
         x_t bigint[], x_parent bigint[], x_name bytea[], d_t bigint[], d_ino bigint[],
@@ -432,7 +434,8 @@ DECLARE
     v_more_inodes bigint := 0; -- by the whole run
     v_more_blocks bigint := 0;
     v_count bigint;
-    v_group bigint[];
+    v_group bigint;
+    v_first int;
     v_all record;
 BEGIN
     IF v_odd THEN
@@ -492,33 +495,38 @@ BEGIN
             IF p.c_t <> '{}' THEN
                 IF p.sized THEN
                     v_blocks := v_blocks - (
-                        SELECT coalesce(sum(@blocks#(n.kind, n.size)), 0) FROM @node n WHERE n.ino = ANY (p.c[2:2]));
+                        SELECT coalesce(sum(@blocks#(n.kind, n.size)), 0) FROM @node n WHERE n.ino = ANY (p.c_ino));
                 END IF;
-                -- An update changes a row once: where several transactions do, one after the other, or all together.
-                FOR v_i IN 1 .. CASE WHEN p.folded AND v_odd THEN cardinality(v_live) ELSE 1 END LOOP
-                    v_group := CASE WHEN NOT p.folded THEN v_live WHEN v_odd THEN v_live[v_i:v_i] ELSE '{0}' END;
+                -- An update changes a row once: so what all make of it together, or what one after the other does. A join
+                -- with the array would look for each of its inodes once for each.
+                FOREACH v_group IN ARRAY CASE WHEN p.folded AND NOT v_odd THEN '{0}' ELSE v_live END LOOP
+                    v_first := array_position(p.c_t, v_group);
+                    CONTINUE WHEN v_first IS NULL;
+                    v_inos := p.c_ino[v_first : v_first - 1 + cardinality(array_positions(p.c_t, v_group))];
+                    v_first := v_first - 1;
                     RETURN QUERY
                     UPDATE @node n
-                    SET nlink = least(greatest(n.nlink + p.c[3][c.i], p.c[4][c.i]), 4294967295),
-                        size = greatest(least(n.size, p.c[6][c.i]), p.c[5][c.i]),
-                        atime = coalesce(p.c[7][c.i], n.atime),
-                        mtime = coalesce(p.c[8][c.i], n.mtime),
-                        ctime = greatest(n.ctime, p.c[9][c.i]),
-                        parent = coalesce(p.c[10][c.i], n.parent),
-                        access_rev = n.access_rev + p.c[14][c.i],
-                        mode = coalesce(p.c[11][c.i], n.mode),
-                        uid = coalesce(p.c[12][c.i], n.uid),
-                        gid = coalesce(p.c[13][c.i], n.gid),
-                        access_acl = CASE WHEN p.c[11][c.i] IS NULL THEN n.access_acl ELSE p.c_acl[c.i] END,
-                        default_acl = CASE WHEN p.c[11][c.i] IS NULL THEN n.default_acl ELSE p.c_default[c.i] END
-                    FROM unnest(p.c_t) WITH ORDINALITY c (t, i)
-                    WHERE n.ino = p.c[2][c.i] AND n.ino = ANY (p.c[2:2]) AND c.t = ANY (v_group)
+                    SET (nlink, size, atime, mtime, ctime, parent, access_rev, mode, uid, gid, access_acl, default_acl) = (
+                        SELECT least(greatest(n.nlink + p.c[3][i], p.c[4][i]), 4294967295),
+                               greatest(least(n.size, p.c[6][i]), p.c[5][i]),
+                               CASE WHEN p.c[7][i] & 1 > 0 THEN p.c[8][i] ELSE n.atime END,
+                               CASE WHEN p.c[7][i] & 2 > 0 THEN p.c[9][i] ELSE n.mtime END,
+                               CASE WHEN p.c[7][i] & 4 > 0 THEN greatest(p.c[10][i], n.ctime) ELSE n.ctime END,
+                               CASE WHEN p.c[7][i] & 8 > 0 THEN p.c[11][i] ELSE n.parent END,
+                               n.access_rev + p.c[15][i],
+                               CASE WHEN p.c[7][i] & 16 > 0 THEN p.c[12][i] ELSE n.mode END,
+                               CASE WHEN p.c[7][i] & 16 > 0 THEN p.c[13][i] ELSE n.uid END,
+                               CASE WHEN p.c[7][i] & 16 > 0 THEN p.c[14][i] ELSE n.gid END,
+                               CASE WHEN p.c[7][i] & 16 > 0 THEN p.c_acl[i] ELSE n.access_acl END,
+                               CASE WHEN p.c[7][i] & 16 > 0 THEN p.c_default[i] ELSE n.default_acl END
+                        FROM (SELECT v_first + width_bucket(n.ino, v_inos) OFFSET 0) c (i))
+                    WHERE n.ino = ANY (v_inos)
                     RETURNING 1::smallint, ARRAY[n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, n.atime,
                                                  n.mtime, n.ctime, n.parent, n.access_rev], ARRAY[n.access_acl, n.default_acl];
                 END LOOP;
                 IF p.sized THEN
                     v_blocks := v_blocks + (
-                        SELECT coalesce(sum(@blocks#(n.kind, n.size)), 0) FROM @node n WHERE n.ino = ANY (p.c[2:2]));
+                        SELECT coalesce(sum(@blocks#(n.kind, n.size)), 0) FROM @node n WHERE n.ino = ANY (p.c_ino));
                 END IF;
             END IF;
             IF p.r_t <> '{}' THEN

@@ -4,8 +4,7 @@
 //! transaction's own effects mean something else in that order, they are in several layers, each applied after the one
 //! before.
 
-use std::collections::HashSet;
-use std::collections::btree_map::{BTreeMap, Entry};
+use std::collections::{BTreeMap, HashSet};
 
 use meta::{Effect, Guard, Touched, Txn, Usage, Want, ahead_of_room};
 use tables::{Change, Line, Locks, Size};
@@ -23,7 +22,7 @@ pub(crate) struct Gathered {
     locks: Rows<2, 0>,
     pub(crate) guards: Rows<5, 2>,
     puts: Rows<14, 2>,
-    changes: Rows<14, 2>,
+    changes: Rows<15, 2>,
     names: Rows<4, 1>,
     unnames: Rows<2, 1>,
     drops: Rows<2, 0>,
@@ -81,7 +80,8 @@ impl Gathered {
         for (ino, rev) in &all.locked {
             all.locks.push(&[Some(*ino), *rev], &[]);
         }
-        if all.head.folded {
+        if run.len() > 1 {
+            all.head.folded = true;
             std::mem::take(&mut all.folded).iter().for_each(|(ino, change)| all.change(0, *ino, change));
         }
         all
@@ -96,7 +96,7 @@ impl Gathered {
         args.extend([&head.careful, &head.trim].map(|flag| flag as Arg<'_>));
         args.extend(head.ahead.iter().map(|number| number as Arg<'_>));
         let rows = self.txns.args().chain(self.locks.args()).chain(self.guards.args());
-        let rows = rows.chain(self.puts.matrix()).chain(self.changes.matrix()).chain(self.names.args());
+        let rows = rows.chain(self.puts.matrix(1)).chain(self.changes.matrix(2)).chain(self.names.args());
         args.extend(rows.chain(self.unnames.args()).chain(self.drops.args()).chain(self.rest.args()));
         args
     }
@@ -182,14 +182,7 @@ impl Gathered {
             for (ino, change) in layer.changes {
                 self.head.sized |= change.size != Size::Kept;
                 self.change(t, ino, &change);
-                match self.folded.entry(ino) {
-                    Entry::Vacant(first) => _ = first.insert(change),
-                    Entry::Occupied(mut others) => {
-                        others.get_mut().follow(&change);
-                        // Layers of one transaction are applied one after the other anyway.
-                        self.head.folded |= number == 0;
-                    }
-                }
+                self.folded.entry(ino).or_default().follow(&change);
             }
             layer.others.iter().for_each(|effect| self.other(t, effect));
         }
@@ -203,21 +196,32 @@ impl Gathered {
             Size::Set(size) => (int(size), int(size)),
         };
         let access = change.access;
-        let numbers = [
-            Some(t),
-            Some(int(ino.0)),
-            Some(change.links),
-            Some(change.least_links),
-            Some(low),
-            Some(high),
+        let given = [
             change.atime.map(Time::nanos),
             change.mtime.map(Time::nanos),
             change.ctime.map(Time::nanos),
             change.parent.map(|parent| int(parent.0)),
             access.map(|access| int(access.mode.bits())),
-            access.map(|access| int(access.uid)),
-            access.map(|access| int(access.gid)),
-            Some(int(change.access_revs)),
+        ];
+        let which = (0..).zip(given).map(|(bit, number)| i64::from(number.is_some()) << bit).sum();
+        let [atime, mtime, ctime, parent, mode] = given.map(Option::unwrap_or_default);
+        let [uid, gid] = access.map(|access| [access.uid, access.gid].map(int)).unwrap_or_default();
+        let numbers = [
+            t,
+            int(ino.0),
+            change.links,
+            change.least_links,
+            low,
+            high,
+            which,
+            atime,
+            mtime,
+            ctime,
+            parent,
+            mode,
+            uid,
+            gid,
+            int(change.access_revs),
         ];
         let acls = access.map(|access| [acl(access.access_acl), acl(access.default_acl)]);
         let [access_acl, default_acl] = acls.unwrap_or_default();
