@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use meta::{Effect, Guard, Outcome, Seq, Touched, Txn, Want};
+use meta::{Effect, Guard, Node, Outcome, Seq, Touched, Txn, Want};
 use types::{Ino, Slice};
 
 use crate::error::Malformed;
@@ -12,79 +12,67 @@ use crate::rows;
 
 pub(crate) fn request(txns: &[Txn]) -> Request {
     let mut request = Request::default();
-    request.number(removes(txns).into());
+    let ids: BTreeSet<u128> = txns.iter().map(|txn| txn.op_id.0).collect();
     let hashes = hashes(txns);
-    request.number(hashes.len());
-    for (first, numbers) in hashes {
-        request.id(first).string(numbers.into_iter().collect::<Vec<u8>>());
+    request.number(removes(txns).into()).number((ids.len() < txns.len()).into()).number(hashes.len());
+    for (first, inos) in hashes {
+        let changed = inos.iter().filter(|(is_other, _)| !is_other).count();
+        request.id(first).number(changed).string(inos.into_iter().map(|(_, last)| last).collect::<Vec<u8>>());
     }
     for txn in txns {
         request.operation(txn.op_id).nested(|to| {
-            to.string(Touched::encode(&txn.touched()));
-            to.nested(|to| txn.changed_nodes().iter().for_each(|ino| _ = to.id(ino.0)));
-            to.number(txn.guards.len()).number(txn.effects.len());
+            to.string(Touched::encode(&txn.touched())).number(txn.guards.len());
             txn.guards.iter().for_each(|guard| add_guard(to, guard));
-            txn.effects.iter().for_each(|effect| add_effect(to, effect));
+            add_effects(to, txn);
         });
     }
     request
 }
 
-/// The inodes whose nodes transactions look at or change, by the hash in which they are: its first, and the last byte of
-/// each.
-fn hashes(txns: &[Txn]) -> BTreeMap<u64, BTreeSet<u8>> {
-    let guarded = txns.iter().flat_map(|txn| &txn.guards).filter_map(|guard| match guard.want() {
-        Want::Node(ino) => Some(ino),
+/// The inodes whose nodes transactions look at or change, by the hash in which they are: its first, and of each whether it
+/// is none that is changed, and its last byte.
+fn hashes(txns: &[Txn]) -> BTreeMap<u64, BTreeSet<(bool, u8)>> {
+    let node = |guard: &Guard| if let Want::Node(ino) = guard.want() { Some(ino) } else { None };
+    let guarded = txns.iter().flat_map(|txn| &txn.guards).filter_map(node);
+    let replaced = txns.iter().flat_map(|txn| &txn.effects).filter_map(|effect| match effect {
+        Effect::PutNode(Node { ino, .. }) | Effect::DropNode { ino } => Some(*ino),
         _ => None,
     });
-    let changed = txns.iter().flat_map(|txn| &txn.effects).filter_map(|effect| match effect {
-        Effect::PutNode(node) => Some(node.ino),
-        Effect::DropNode { ino } => Some(*ino),
-        effect => effect.changed_node(),
-    });
-    let mut hashes = BTreeMap::<u64, BTreeSet<u8>>::new();
-    for Ino(ino) in guarded.chain(changed) {
-        hashes.entry(ino & !15).or_default().insert(ino as u8);
+    let changed: BTreeSet<Ino> = txns.iter().flat_map(Txn::changed_nodes).collect();
+    let mut hashes = BTreeMap::<u64, BTreeSet<_>>::new();
+    for ino in guarded.chain(replaced).chain(changed.iter().copied()) {
+        hashes.entry(ino.0 & !15).or_default().insert((!changed.contains(&ino), ino.0 as u8));
     }
     hashes
 }
 
 pub(crate) fn outcomes(txns: &[Txn], mut answer: Answer) -> Result<Vec<Outcome>, Malformed> {
-    txns.iter().map(|txn| outcome(txn, &mut answer)).collect()
-}
-
-fn outcome(txn: &Txn, answer: &mut Answer) -> Result<Outcome, Malformed> {
-    match answer.take::<i64>()? {
-        0 => {
-            let wants: Vec<Want> = txn.guards.iter().map(Guard::want).collect();
-            Ok(Outcome::Conflict(read::facts(wants.iter(), answer)?))
+    let mut left = BTreeMap::new();
+    for (first, inos) in hashes(txns) {
+        for (_, last) in inos.into_iter().filter(|(is_other, _)| !is_other) {
+            let ino = Ino(first & !255 | u64::from(last));
+            left.insert(ino, answer.stored(|bytes| rows::node(ino, bytes))?);
         }
-        1 => {
-            let (seq, mut nodes) = (Seq(answer.take()?), Vec::new());
-            for ino in txn.changed_nodes() {
-                nodes.extend(answer.stored(|bytes| rows::node(ino, bytes))?);
-            }
-            Ok(Outcome::Committed { seq, nodes })
-        }
-        2 => Ok(Outcome::Committed { seq: Seq(answer.take()?), nodes: Vec::new() }),
-        _ => Err(Malformed("a transaction has no outcome")),
     }
+    let outcome = |txn: &Txn| {
+        let Some(seq) = answer.take::<Option<i64>>()? else {
+            let wants: Vec<Want> = txn.guards.iter().map(Guard::want).collect();
+            return Ok(Outcome::Conflict(read::facts(&wants, &mut answer)?));
+        };
+        // A repetition has a number below zero, and changed nothing.
+        let changed = if seq < 0 { Vec::new() } else { txn.changed_nodes() };
+        let nodes = changed.iter().filter_map(|ino| left.get(ino).copied().flatten()).collect();
+        Ok(Outcome::Committed { seq: Seq(seq.unsigned_abs()), nodes })
+    };
+    txns.iter().map(outcome).collect()
 }
 
 /// Whether something is changed and nothing is added, so that a server whose memory is full should do it all the same.
 fn removes(txns: &[Txn]) -> bool {
-    let adds = |effect: &Effect| {
-        matches!(
-            effect,
-            Effect::PutNode(_)
-                | Effect::PutEdge { .. }
-                | Effect::AppendSlice { .. }
-                | Effect::PutXattr { .. }
-                | Effect::PutAcl { .. }
-                | Effect::PutSymlink { .. }
-                | Effect::PutWait(_)
-        )
-    };
+    use Effect::{AppendSlice, PutAcl, PutEdge, PutNode, PutSymlink, PutWait, PutXattr};
+    let adds_data = |effect: &Effect| matches!(effect, AppendSlice { .. } | PutXattr { .. } | PutAcl { .. });
+    let adds_names = |effect: &Effect| matches!(effect, PutNode(_) | PutEdge { .. } | PutSymlink { .. });
+    let adds = |effect| adds_names(effect) || adds_data(effect) || matches!(effect, PutWait(_));
     let mut effects = txns.iter().flat_map(|txn| &txn.effects).peekable();
     effects.peek().is_some() && !effects.any(adds)
 }
@@ -94,7 +82,7 @@ fn add_guard(to: &mut Request, guard: &Guard) {
     match guard {
         Guard::EdgeIs { parent, name, ino } => to.fixed(b"edge").id(parent.0).string(name).id(ino.0),
         Guard::EdgeAbsent { parent, name } => to.fixed(b"free").id(parent.0).string(name),
-        Guard::Access { ino, rev } => add_same(to, *ino, rows::REV, &rev.to_be_bytes()),
+        Guard::Access { ino, rev } => to.fixed(b"arev").id(ino.0).id(*rev),
         Guard::NodeAbsent { ino } => to.fixed(b"none").id(ino.0),
         Guard::Links { ino, nlink } => add_same(to, *ino, rows::LINKS, &nlink.to_be_bytes()),
         Guard::ParentIs { ino, parent } => add_same(to, *ino, rows::PARENT, &parent.0.to_be_bytes()),
@@ -119,6 +107,33 @@ fn add_same<'a>(to: &'a mut Request, ino: Ino, place: u8, bytes: &[u8]) -> &'a m
 
 fn add_rows<'a>(to: &'a mut Request, rows: &[Slice]) -> &'a mut Request {
     to.nested(|to| rows.iter().for_each(|row| _ = to.string(rows::put_slice(row))))
+}
+
+/// What a create does is one effect: an inode, by the name that was found free last, and the directory's times.
+fn add_effects(to: &mut Request, txn: &Txn) {
+    let free = txn.guards.iter().rfind(|guard| matches!(guard, Guard::EdgeAbsent { .. }));
+    let mut left = &txn.effects[..];
+    while let [effect, others @ ..] = left {
+        left = others;
+        if let Some(Guard::EdgeAbsent { parent, name }) = free
+            && let (Effect::PutNode(node), [_, Effect::Touch { ctime: time, .. }, rest @ ..]) =
+                (effect, others)
+            && let (parent, ino, kind, time) = (*parent, node.ino, node.kind, *time)
+            && others.starts_with(&[
+                Effect::PutEdge { parent, name: name.clone(), ino, kind },
+                Effect::Touch { ino: parent, atime: None, mtime: time, ctime: time },
+            ])
+            && time.is_some()
+            && node.blocks() == 0
+        {
+            let (edge, time) = (rows::put_edge(ino, kind), rows::time(time));
+            to.fixed(b"made").fixed(&edge).string(rows::put_node(node)).fixed(&time);
+            left = rest;
+        } else {
+            add_effect(to, effect);
+        }
+    }
+    to.fixed(b"done");
 }
 
 fn add_effect(to: &mut Request, effect: &Effect) {

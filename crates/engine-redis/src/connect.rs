@@ -99,10 +99,8 @@ impl Connector {
                 Ok(names) => return Ok(Conn { inner, names }),
                 Err(failure) => failure,
             };
-            match self.moved(&failure) {
-                Some(next) => address = next,
-                None => return Err(failure.engine_error(&shown, Asked::Look)),
-            }
+            let next = self.moved(&failure);
+            address = next.ok_or_else(|| failure.engine_error(&shown, Asked::Look))?;
         }
         Err(self.error("the Cluster sends us in circles"))
     }
@@ -155,7 +153,7 @@ impl Connector {
         Ok(master.map(|(host, port)| address(self.config.tls.is_some(), &host, port)))
     }
 
-    fn error(&self, what: &str) -> EngineError {
+    pub(crate) fn error(&self, what: &str) -> EngineError {
         EngineError::transient(format!("{}: {what}", self.config.shown))
     }
 }

@@ -79,13 +79,14 @@ impl RedisEngine {
             );
         } else {
             let synced = if self.waits_for_log { "but for what was synced" } else { "synced or not" };
-            match self.setting("appendfsync").as_deref() {
-                Some("always") => {}
-                Some(when) => warn(&format!(
+            let found = self.ask(redis::pipe().cmd("CONFIG").arg("GET").arg("appendfsync"), Asked::Look);
+            match found.as_ref().map(|(_, value): &(String, String)| &value[..]) {
+                Ok("always") => {}
+                Ok(when) => warn(&format!(
                     "does not wait for its disk (appendfsync {when}): it loses a second or more of what it \
                      acknowledged when the machine loses power, {synced}"
                 )),
-                None => warn("does not say whether it waits for its disk (appendfsync)"),
+                Err(_) => warn("does not say whether it waits for its disk (appendfsync)"),
             }
         }
         if is("maxmemory_policy", "noeviction") != Some(true) {
@@ -129,12 +130,6 @@ impl RedisEngine {
         self.ask(redis::pipe().cmd("INFO"), Asked::Look)
     }
 
-    /// A setting of the server, if it tells.
-    fn setting(&self, name: &str) -> Option<String> {
-        let found = self.ask(redis::pipe().cmd("CONFIG").arg("GET").arg(name), Asked::Look);
-        found.ok().map(|(_, value): (String, String)| value)
-    }
-
     /// The answer to the last of some commands.
     fn ask<T: FromRedisValue>(&self, commands: &Pipeline, asked: Asked) -> Result<T, EngineError> {
         self.pool.request(asked, |conn: &mut Conn| conn.ask(commands))
@@ -158,7 +153,7 @@ impl RedisEngine {
 impl Engine for RedisEngine {
     fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
         self.run(Script::Read, &read::request(wants), Asked::Look, |mut answer| {
-            read::facts(wants.iter(), &mut answer)
+            read::facts(wants, &mut answer)
         })
     }
 
@@ -186,9 +181,7 @@ impl Engine for RedisEngine {
         wait.cmd("SET").arg(self.key("synced")).arg(1);
         wait.cmd("WAITAOF").arg(1).arg(0).arg(timeout.to_string());
         match self.ask::<(i64, i64)>(&wait, Asked::Look) {
-            Ok((0, _)) => {
-                Err(EngineError::transient(format!("{}: the log is not on the disk in time", self.place())))
-            }
+            Ok((0, _)) => Err(self.pool.connector().error("the log is not on the disk in time")),
             Ok(_) => Ok(()),
             // Without a log there is nothing to wait for; `warnings` says so.
             Err(error) if error.message.contains("appendonly is disabled") => Ok(()),

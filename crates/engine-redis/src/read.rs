@@ -34,10 +34,7 @@ pub(crate) fn request(wants: &[Want]) -> Request {
 }
 
 /// Takes a seq and the answers to all wants off an answer.
-pub(crate) fn facts<'a>(
-    wants: impl Iterator<Item = &'a Want>,
-    answer: &mut Answer,
-) -> Result<Facts, Malformed> {
+pub(crate) fn facts(wants: &[Want], answer: &mut Answer) -> Result<Facts, Malformed> {
     let seq = Seq(answer.take()?);
     let mut records = Vec::new();
     for want in wants {

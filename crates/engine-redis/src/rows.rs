@@ -22,17 +22,14 @@ pub(crate) fn time(time: Option<Time>) -> Vec<u8> {
 
 /// Both ACLs, or nothing if there is neither.
 pub(crate) fn acls(access: AclId, default: AclId) -> Vec<u8> {
-    if access.is_none() && default.is_none() {
-        return Vec::new();
-    }
-    [access.to_bytes(), default.to_bytes()].concat()
+    let none = access.is_none() && default.is_none();
+    if none { Vec::new() } else { [access.to_bytes(), default.to_bytes()].concat() }
 }
 
 /// Where fields of a node begin, counted from 1.
 pub(crate) const LINKS: u8 = 12;
 pub(crate) const SIZE: u8 = 16;
 pub(crate) const PARENT: u8 = 48;
-pub(crate) const REV: u8 = 56;
 
 pub(crate) fn put_node(node: &Node) -> Vec<u8> {
     let row = Writer::with_capacity(100)

@@ -550,9 +550,10 @@ impl Meta {
                     self.cache.absorb(&facts, Instant::now());
                     continue;
                 }
-                // Their nodes came along with the outcome, unless it is the answer to a repetition.
+                // Their nodes came along with the outcome, unless it is the answer to a repetition, or a later
+                // transaction of the same call has removed them.
                 changed => match changed.changed_node() {
-                    Some(ino) if nodes.is_empty() => (Key::Node(ino), Value::Unknown),
+                    Some(ino) if nodes.iter().all(|node| node.ino != ino) => (Key::Node(ino), Value::Unknown),
                     _ => continue,
                 },
             };

@@ -77,8 +77,8 @@ pub trait Changes: Send + fmt::Debug {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// All guards held and all effects are applied. `nodes` are the inodes that existed before and were changed, as
-    /// they stand right after this transaction, or a later one of the same call; empty if this is the answer to a
-    /// repetition.
+    /// they stand right after this transaction, or a later one of the same call, without those that this one has
+    /// removed; empty if this is the answer to a repetition.
     Committed { seq: Seq, nodes: Vec<Node> },
     /// A guard did not hold and nothing happened; the facts answer every guard's [`want`](crate::Guard::want) afresh.
     Conflict(Facts),

@@ -49,6 +49,83 @@ pub fn later_transactions_see_earlier_ones(engine: &dyn Engine) {
     assert_eq!(read_usage(engine).inodes, 3);
 }
 
+/// Creates in one directory, and others that change or ask the same between them: all is as if done one by one.
+pub fn creates_are_done_in_order(engine: &dyn Engine) {
+    let touch = |parent, time| {
+        let time = Some(Time::from_nanos(time));
+        Effect::Touch { ino: Ino(parent), atime: None, mtime: time, ctime: time }
+    };
+    let create = |parent, ino, entry: &str, time| {
+        let guards = vec![
+            Guard::Access { ino: Ino(parent), rev: 5 },
+            Guard::EdgeAbsent { parent: Ino(parent), name: name(entry) },
+        ];
+        txn(guards, vec![put(ino, FILE), put_edge(parent, entry, ino), touch(parent, time)])
+    };
+    let remove = |parent, ino, entry: &str, time| {
+        let guard = Guard::EdgeIs { parent: Ino(parent), name: name(entry), ino: Ino(ino) };
+        let edge = Effect::DropEdge { parent: Ino(parent), name: name(entry) };
+        txn(vec![guard], vec![edge, touch(parent, time), Effect::DropNode { ino: Ino(ino) }])
+    };
+    let mtime = |ino, time| {
+        let mtime = Some(Time::from_nanos(time));
+        txn(Vec::new(), vec![Effect::Touch { ino: Ino(ino), atime: None, mtime, ctime: None }])
+    };
+    let is_empty = |ino| txn(vec![Guard::Empty { ino: Ino(ino) }], Vec::new());
+    let times = |ino| read_node(engine, ino).map(|node| [node.mtime, node.ctime].map(|time| time.nanos()));
+    let done = |batch: &[Txn]| -> Vec<bool> {
+        let outcomes = engine.commit(batch).expect("a commit");
+        outcomes.iter().map(|outcome| matches!(outcome, Outcome::Committed { .. })).collect()
+    };
+    apply(engine, vec![put(2, DIR), put(3, DIR), put(4, DIR)]);
+    // mtime is the last one's, ctime the latest, whatever comes between.
+    let batch = [
+        create(2, 10, "a", 50),
+        create(2, 11, "b", 40),
+        create(2, 12, "a", 90),
+        create(3, 13, "a", 60),
+        create(2, 14, "c", 45),
+        is_empty(2),
+        mtime(3, 20),
+    ];
+    assert_eq!(done(&batch), [true, true, false, true, true, false, true]);
+    assert_eq!([times(2), times(3)], [Some([45, 50]), Some([20, 60])]);
+    // What has just been made is found: it can be removed, and made again.
+    let batch = [
+        create(4, 20, "x", 70),
+        create(4, 21, "y", 60),
+        remove(4, 20, "x", 80),
+        create(4, 22, "x", 75),
+        create(4, 23, "x", 99),
+        remove(4, 22, "x", 65),
+        mtime(4, 7),
+        create(4, 24, "z", 66),
+        mtime(4, 8),
+    ];
+    assert_eq!(done(&batch), [true, true, true, true, false, true, true, true, true]);
+    assert_eq!(times(4), Some([8, 80]));
+    let names = |parent| -> Vec<Record> {
+        let range = Scan::Dir { parent: Ino(parent), after: None, limit: 100, beside: Beside::Nothing };
+        scan(engine, &range).facts.records
+    };
+    let edge = |parent, entry: &str, ino| {
+        let edge = meta::Edge { ino: Ino(ino), kind: FILE };
+        Record::Edge(Ino(parent), name(entry), Some(edge))
+    };
+    assert_eq!(names(4), [edge(4, "y", 21), edge(4, "z", 24)]);
+    // A directory that goes takes with it what it was to be given; another one of its number has times of its own.
+    let gone = |ino| txn(Vec::new(), vec![Effect::DropNode { ino: Ino(ino) }]);
+    let batch = [
+        create(2, 30, "d", 100),
+        gone(2),
+        create(3, 31, "d", 100),
+        gone(3),
+        txn(Vec::new(), vec![put(3, DIR)]),
+    ];
+    assert_eq!(done(&batch), [true; 5]);
+    assert_eq!([times(2), times(3)], [None, Some([2, 3])]);
+}
+
 /// Creates near a limit: each sees what those before it have left, however they are committed.
 pub fn room_is_given_in_order(engine: &dyn Engine) {
     apply(engine, vec![put(2, DIR)]);

@@ -36,7 +36,7 @@ macro_rules! conformance {
             acls_are_stored_once symlinks_are_kept sessions_and_orphans_come_and_go settings_and_counters_are_set
             usage_is_corrected
             absent_targets_do_nothing post_images_are_of_changed_nodes
-            later_transactions_see_earlier_ones room_is_given_in_order a_conflict_stops_only_itself
+            later_transactions_see_earlier_ones creates_are_done_in_order room_is_given_in_order a_conflict_stops_only_itself
             a_repetition_does_nothing
             ten_thousand_operations_are_remembered empty_transactions_are_claims commits_are_numbered
             usage_is_exact a_wiped_engine_is_empty a_sync_returns threads_lose_nothing reads_are_of_one_moment

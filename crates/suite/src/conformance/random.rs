@@ -61,11 +61,15 @@ fn run(engine: &dyn Engine, seed: u64) {
     assert_eq!(dump(engine, INOS, CHUNKS), dump(&memory, INOS, CHUNKS), "{SEED}={seed}, in the end");
 }
 
-/// Numbers of commits are each engine's own, and a node may stand as a later transaction of the call left it.
+/// Numbers of commits are each engine's own, and a node may stand as a later transaction of the call left it, or made or
+/// removed it.
 fn comparable(outcome: Outcome, later: &[Txn]) -> Result<Vec<Node>, Vec<Record>> {
     let again = |node: &Node| {
-        let mut changed = later.iter().flat_map(|txn| &txn.effects).filter_map(Effect::changed_node);
-        changed.any(|ino| ino == node.ino)
+        let mut effects = later.iter().flat_map(|txn| &txn.effects);
+        effects.any(|effect| match effect {
+            Effect::PutNode(Node { ino, .. }) | Effect::DropNode { ino } => *ino == node.ino,
+            effect => effect.changed_node() == Some(node.ino),
+        })
     };
     match outcome {
         Outcome::Committed { nodes, .. } => Ok(nodes.into_iter().filter(|node| !again(node)).collect()),
@@ -86,12 +90,36 @@ fn rows(engine: &dyn Engine, range: &Scan) -> (Vec<Record>, bool) {
 }
 
 fn transaction(rng: &mut Rng) -> Txn {
+    if rng.one_in(4) {
+        return create(rng);
+    }
     let guards = (0..rng.below(3)).map(|_| guard(rng)).collect();
     let mut effects = Vec::new();
     for _ in 0..rng.below(6) {
         let kind = rng.below(25);
         add_effect(rng, kind, &mut effects);
     }
+    txn(guards, effects)
+}
+
+/// As operations make a file, and now and then with something more.
+fn create(rng: &mut Rng) -> Txn {
+    let (parent, name, ino) = (any_ino(rng), any_name(rng), any_ino(rng));
+    let node = any_node(rng, ino);
+    let (mtime, ctime) = (any_time(rng), any_time(rng));
+    let ctime = if rng.one_in(6) { ctime } else { mtime };
+    let mut guards = Vec::new();
+    let mut effects = Vec::new();
+    if rng.one_in(6) {
+        guards.push(guard(rng));
+        add_effect(rng, 5, &mut effects);
+    }
+    if !rng.one_in(8) {
+        guards.push(Guard::EdgeAbsent { parent, name: name.clone() });
+    }
+    effects.push(Effect::PutNode(node));
+    effects.push(Effect::PutEdge { parent, name, ino, kind: node.kind });
+    effects.push(Effect::Touch { ino: parent, atime: None, mtime, ctime });
     txn(guards, effects)
 }
 
