@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use meta::{Effect, Guard, Touched, Txn, Usage, Want, ahead_of_room};
 use tables::{Change, Line, Locks, Size};
-use types::{Ino, Time};
+use types::Time;
 
 use crate::columns::{Arg, Rows, acl, locks_text, rows_text};
 use crate::read::int;
@@ -29,8 +29,8 @@ pub(crate) struct Gathered {
     rest: Rows<10, 2>,
     /// Inodes to be locked, in the server's order, and what the access revisions of some have to be.
     locked: BTreeMap<i64, Option<i64>>,
-    /// What becomes of inodes, of each by all transactions together.
-    folded: BTreeMap<Ino, Change>,
+    /// What becomes of inodes, in the server's order, of each by all transactions together.
+    folded: BTreeMap<i64, Change>,
 }
 
 /// What all transactions together need.
@@ -179,7 +179,9 @@ impl Gathered {
             for node in &layer.puts {
                 self.puts.line(&[t], &Line::node(node));
             }
-            for (ino, change) in layer.changes {
+            // In the server's order, by which it finds the place of each.
+            let changes = layer.changes.into_iter().map(|(ino, change)| (int(ino.0), change));
+            for (ino, change) in changes.collect::<BTreeMap<_, _>>() {
                 self.head.sized |= change.size != Size::Kept;
                 self.change(t, ino, &change);
                 self.folded.entry(ino).or_default().follow(&change);
@@ -189,7 +191,7 @@ impl Gathered {
     }
 
     /// Links are added, but not below the least; the size is cut to the higher bound, then at least the lower one.
-    fn change(&mut self, t: i64, ino: Ino, change: &Change) {
+    fn change(&mut self, t: i64, ino: i64, change: &Change) {
         let (low, high) = match change.size {
             Size::Kept => (0, ANY_SIZE),
             Size::AtLeast(least) => (int(least), ANY_SIZE),
@@ -208,7 +210,7 @@ impl Gathered {
         let [uid, gid] = access.map(|access| [access.uid, access.gid].map(int)).unwrap_or_default();
         let numbers = [
             t,
-            int(ino.0),
+            ino,
             change.links,
             change.least_links,
             low,

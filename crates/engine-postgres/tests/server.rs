@@ -527,6 +527,27 @@ fn hot_directories_neither_deadlock_nor_conflict() {
     assert_eq!((2..6).map(|ino| u64::from(links(&engine, ino))).sum::<u64>(), 8 + THREADS * EACH * 4);
 }
 
+/// Numbers that the server takes for negative ones come before the others there.
+#[test]
+fn each_inode_gets_its_own_change_whatever_its_number() {
+    const INOS: [u64; 4] = [7, 3 | 1 << 63, 5, u64::MAX];
+    let (engine, _place) = empty();
+    for ino in INOS {
+        assert!(done(&commit(&engine, put_dir(ino)).unwrap()));
+    }
+    let add = |delta| move |(ino, n): (u64, i32)| Effect::AddLinks { ino: Ino(ino), delta: n + delta };
+    let each = || INOS.into_iter().zip(1..);
+    // One that changes all, then several of which each changes two.
+    assert!(done(&commit(&engine, txn(Vec::new(), each().map(add(0)).collect())).unwrap()));
+    let batch: Vec<Txn> =
+        each().zip(each().skip(1)).map(|(a, b)| txn(Vec::new(), vec![add(10)(a), add(20)(b)])).collect();
+    assert!(engine.commit(&batch).unwrap().iter().all(done));
+    assert_eq!(
+        INOS.map(|ino| links(&engine, ino)),
+        [2 + 1 + 11, 2 + 2 + 12 + 22, 2 + 3 + 13 + 23, 2 + 4 + 24]
+    );
+}
+
 /// As many creates as a client sends together.
 fn limited(first: u64, max_inodes: u64) -> Vec<Txn> {
     let limited = |ino| {
