@@ -379,10 +379,13 @@ impl Meta {
                     conflicts += 1;
                     if conflicts > 3 {
                         std::thread::sleep(pause(conflicts - 3));
-                        // Whom many keep from committing would else meet the next conflict with what he has slept on.
-                        fresh.clear();
-                        reads = 0;
-                        paused = Some(Instant::now());
+                        // Whom many keep from committing would else meet the next conflict with what he has slept on. Who
+                        // was told of a refusal has it confirmed, though, so every other time that is tried.
+                        if conflicts % 2 == 0 {
+                            fresh.clear();
+                            reads = 0;
+                            paused = Some(Instant::now());
+                        }
                     }
                 }
             }
