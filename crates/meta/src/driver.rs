@@ -327,7 +327,7 @@ impl Meta {
         let id = OpId((self.session.0 as u128) << 64 | u128::from(count));
         let mut fresh: Vec<(Key, Value)> = Vec::new();
         let (mut reads, mut all_reads, mut conflicts) = (0, 0, 0);
-        let mut paused = None;
+        let (mut overtaken, mut paused) = (false, None);
         while conflicts < MAX_CONFLICTS && all_reads < MAX_READS {
             // What a change rests on is confirmed by its guards, however old it is.
             let oldest = if !O::READ || self.is_current() {
@@ -355,6 +355,15 @@ impl Meta {
                 Ok(plan) if plan.effects.is_empty() && (sure || O::READ) => return Ok(plan.reply),
                 Ok(plan) => (Ok(plan.reply), plan.effects),
             };
+            // Whom many keep from changing something lets them pass, and looks again: what he knows from before would only
+            // meet the next conflict. A refusal is what he was just told of, and is confirmed at once.
+            if std::mem::take(&mut overtaken) && result.is_ok() {
+                std::thread::sleep(pause(conflicts - 3));
+                fresh.clear();
+                reads = 0;
+                paused = Some(Instant::now());
+                continue;
+            }
             let txn = Txn { op_id: id, guards: view.into_guards(), effects };
             let born = if self.is_current() { self.new_directory(&txn) } else { None };
             let began = Instant::now();
@@ -377,16 +386,7 @@ impl Meta {
                     fresh = self.cache.absorb(&facts, began);
                     reads = 1;
                     conflicts += 1;
-                    if conflicts > 3 {
-                        std::thread::sleep(pause(conflicts - 3));
-                        // Whom many keep from committing would else meet the next conflict with what he has slept on. Who
-                        // was told of a refusal has it confirmed, though, so every other time that is tried.
-                        if conflicts % 2 == 0 {
-                            fresh.clear();
-                            reads = 0;
-                            paused = Some(Instant::now());
-                        }
-                    }
+                    overtaken = conflicts > 3;
                 }
             }
         }

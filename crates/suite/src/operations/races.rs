@@ -1,11 +1,14 @@
 //! What another client does between an operation's plan and its commit, at the very moment.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use meta::ops::{Append, GetNode, GetXattrs, MakeKind, SetAttr, SetXattr, Unlink, XattrMode};
-use meta::{Counting, Engine, ErrorKind, Failure, Fault, Faulty, Odds, Told, Vouch};
-use types::{Errno, Mode, SliceSource};
+use meta::{
+    Counting, Effect, Engine, EngineError, ErrorKind, Facts, Failure, Fault, Faulty, Node, Odds, Outcome,
+    Page, Scan, Told, Txn, Volume, Vouch, Want,
+};
+use types::{Errno, Mode, OpId, SliceSource};
 
 use super::fixture::{Client, EXCHANGE, KERNEL, NO_REPLACE, REPLACE, ROOT, client, n, volume, x};
 use super::invariants::check;
@@ -19,6 +22,8 @@ pub(super) const CASES: &[Case] = &[
     ("a_conflict_after_a_lost_answer_happens_once", a_conflict_after_a_lost_answer_happens_once),
     ("what_may_have_happened_is_asked_for", what_may_have_happened_is_asked_for),
     ("who_loses_often_looks_again_after_a_pause", who_loses_often_looks_again_after_a_pause),
+    ("who_loses_often_is_told_that_there_is_no_room", who_loses_often_is_told_that_there_is_no_room),
+    ("what_is_gone_by_the_same_call_is_not_kept", what_is_gone_by_the_same_call_is_not_kept),
 ];
 
 /// A client that has a rival, which acts just before the client's next commit.
@@ -225,4 +230,84 @@ fn who_loses_often_looks_again_after_a_pause(factory: Factory<'_>) {
     assert_eq!((after.commits - before.commits, after.reads - before.reads), (5, 1));
     faulty.arm(false);
     check(&loser);
+}
+
+/// Who finds the volume full after several lost races does not assume over and over that there is room.
+fn who_loses_often_is_told_that_there_is_no_room(factory: Factory<'_>) {
+    let engine = factory();
+    Volume { max_inodes: 3, ..volume() }.format(&*engine).unwrap();
+    let counting = Arc::new(Counting::new(engine.clone()));
+    let faulty = Arc::new(Faulty::new(Arc::clone(&counting), 1, Odds::default()));
+    let (loser, rival) = (client(&(Arc::clone(&faulty) as Arc<dyn Engine>)), client(&engine));
+    let d = loser.mkdir(ROOT, "d").unwrap();
+    let mut modes = [0o700, 0o755].iter().cycle().take(5);
+    faulty.set_rival(move |_| match modes.next() {
+        Some(mode) => rival.chmod(d, *mode).unwrap(),
+        None => drop(rival.create(ROOT, "last")),
+    });
+    faulty.script([Fault::Rival; 100]);
+    faulty.arm(true);
+    let before = counting.counts();
+    assert_eq!(loser.create(d, "f"), Err(Errno::ENOSPC));
+    let after = counting.counts();
+    assert_eq!((after.commits - before.commits, after.reads - before.reads), (6, 2));
+    faulty.arm(false);
+    check(&loser);
+}
+
+/// Commits together with the next transaction the one that is kept here, and tells of no inode that is then gone.
+#[derive(Debug)]
+struct Joined {
+    engine: Arc<dyn Engine>,
+    kept: Mutex<Option<Txn>>,
+}
+
+impl Engine for Joined {
+    fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
+        let joined: Vec<_> = txns.iter().cloned().chain(self.kept.lock().unwrap().take()).collect();
+        let is_dropped = |node: &Node| {
+            joined.iter().flat_map(|txn| &txn.effects).any(|e| *e == Effect::DropNode { ino: node.ino })
+        };
+        let mut outcomes = self.engine.commit(&joined)?;
+        outcomes.truncate(txns.len());
+        for outcome in &mut outcomes {
+            if let Outcome::Committed { nodes, .. } = outcome {
+                nodes.retain(|node| !is_dropped(node));
+            }
+        }
+        Ok(outcomes)
+    }
+
+    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+        self.engine.read(wants)
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
+        self.engine.scan(scan)
+    }
+
+    fn sync(&self) -> Result<(), EngineError> {
+        self.engine.sync()
+    }
+
+    fn wipe(&self) -> Result<(), EngineError> {
+        self.engine.wipe()
+    }
+}
+
+/// One transaction takes a file's link, the next of the same call its last: the first one's outcome need not tell of it.
+fn what_is_gone_by_the_same_call_is_not_kept(factory: Factory<'_>) {
+    let engine = factory();
+    volume().format(&*engine).unwrap();
+    let joined = Arc::new(Joined { engine: engine.clone(), kept: Mutex::default() });
+    let own = client(&(Arc::clone(&joined) as Arc<dyn Engine>));
+    own.meta.set_current_until(Instant::now() + Duration::from_secs(3600));
+    let f = own.create(ROOT, "f").unwrap();
+    own.link(f, ROOT, "g").unwrap();
+    assert_eq!(own.node(f).nlink, 2);
+    let effects = vec![Effect::DropEdge { parent: ROOT, name: n("f") }, Effect::DropNode { ino: f }];
+    *joined.kept.lock().unwrap() = Some(Txn { op_id: OpId(1), guards: Vec::new(), effects });
+    own.unlink(ROOT, "g").unwrap();
+    assert_eq!(client(&engine).run(&GetNode(f)), Err(Errno::ESTALE));
+    assert_ne!(own.run(&GetNode(f)).map(|node| node.nlink), Ok(2));
 }
