@@ -1,4 +1,4 @@
-CREATE PROCEDURE `@run4`(IN script LONGTEXT CHARACTER SET utf8mb4) MODIFIES SQL DATA SQL SECURITY INVOKER
+CREATE PROCEDURE `@run5`(IN script LONGTEXT CHARACTER SET utf8mb4) MODIFIES SQL DATA SQL SECURITY INVOKER
 COMMENT 'runs statements: a JSON array with an array for each of what it needs, with commas between, and its text'
 BEGIN
     DECLARE done INT DEFAULT 0;
@@ -19,10 +19,15 @@ BEGIN
         AND (NOT FIND_IN_SET('@x', needs) OR @x) AND (NOT FIND_IN_SET('@c', needs) OR @c)
         AND (NOT FIND_IN_SET('@h', needs) OR @h) AND (NOT FIND_IN_SET('@t', needs) OR @t)
         AND (NOT FIND_IN_SET('NOT @t', needs) OR NOT @t) THEN
-            SET @statement = step;
-            PREPARE statement FROM @statement;
-            EXECUTE statement;
-            DEALLOCATE PREPARE statement;
+            CASE step
+            WHEN 'START TRANSACTION' THEN START TRANSACTION; -- MySQL cannot prepare it
+            WHEN 'COMMIT' THEN COMMIT;
+            ELSE
+                SET @statement = step;
+                PREPARE statement FROM @statement;
+                EXECUTE statement;
+                DEALLOCATE PREPARE statement;
+            END CASE;
         END IF;
     END LOOP;
     CLOSE steps;

@@ -90,7 +90,7 @@ impl Script {
     /// The call of the procedure.
     fn call(&self) -> String {
         let step = |step: &Step| format!("[\"{}\",\"{}\"]", step.needs.join(","), quoted(&step.sql));
-        format!("CALL `@run4`('[{}]')", list(self.steps.iter().map(step)))
+        format!("CALL `@run5`('[{}]')", list(self.steps.iter().map(step)))
     }
 }
 
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(script.block(), expected);
         assert_eq!(
             script.call(),
-            "CALL `@run4`('[[\"\",\"A\"], [\"@f = 0\",\"B7\"], [\"@f = 0\",\"C\"], [\"@f IS NULL\",\"D x''00''\"], \
+            "CALL `@run5`('[[\"\",\"A\"], [\"@f = 0\",\"B7\"], [\"@f = 0\",\"C\"], [\"@f IS NULL\",\"D x''00''\"], \
              [\"@f = 0,@h\",\"E\"]]')"
         );
     }

@@ -212,19 +212,23 @@ fn a_hanging_server_costs_the_timeout_and_is_used_again() {
 
 #[test]
 fn a_wrong_password_is_said_without_the_password() {
-    shared().sql("CREATE ROLE guarded LOGIN PASSWORD 'right'");
-    let open = |password: &str| {
-        let url = format!("postgres://guarded:{password}@127.0.0.1:{}/postgres", shared().port());
-        PostgresEngine::open(&pool::Url::parse(&url).unwrap(), false)
-    };
-    let error = open("s3cret-wrong").unwrap_err();
-    let text = format!("{error} {error:?}");
-    assert!(text.contains("password authentication failed") && !text.contains("s3cret"), "{text}");
-    assert!(matches!(error, OpenError::Engine(e) if e.kind == ErrorKind::Determinate { transient: false }));
-    assert!(
-        matches!(open("right"), Err(OpenError::Missing { .. })),
-        "there are no tables of the usual prefix"
-    );
+    for (role, kind) in [("guarded", "scram-sha-256"), ("guarded_of_old", "md5")] {
+        shared()
+            .sql(&format!("SET password_encryption = '{kind}'; CREATE ROLE {role} LOGIN PASSWORD 'right'"));
+        let open = |password: &str| {
+            let url = format!("postgres://{role}:{password}@127.0.0.1:{}/postgres", shared().port());
+            PostgresEngine::open(&pool::Url::parse(&url).unwrap(), false)
+        };
+        let error = open("s3cret-wrong").unwrap_err();
+        let text = format!("{error} {error:?}");
+        assert!(text.contains("password authentication failed") && !text.contains("s3cret"), "{text}");
+        assert!(
+            matches!(error, OpenError::Engine(e) if e.kind == ErrorKind::Determinate { transient: false })
+        );
+        // There are no tables of the usual prefix.
+        let right = open("right");
+        assert!(matches!(right, Err(OpenError::Missing { .. })), "{right:?}");
+    }
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! A MariaDB server of the test's own: Debian's binaries, a loopback port, a folder that goes with the process.
+//! A MariaDB server of the test's own: Debian's binaries, a loopback port, a folder that goes with the process. Where
+//! `LIMEN_TEST_MYSQLD` names a `mysqld`, a MySQL server.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -63,13 +64,20 @@ impl Server {
         if rustix::process::geteuid().is_root() {
             arguments.push("--user=root".to_owned());
         }
-        let install = Command::new(program("mariadb-install-db"))
-            .args(&arguments[..3])
-            .args(["--auth-root-authentication-method=normal", "--skip-test-db"])
-            .args(rustix::process::geteuid().is_root().then_some("--user=root"))
-            .output()
-            .unwrap();
-        assert!(install.status.success(), "{}", String::from_utf8_lossy(&install.stdout));
+        let mut install = match mysqld() {
+            Some(mysqld) => Command::new(mysqld),
+            None => Command::new(program("mariadb-install-db")),
+        };
+        install.args(&arguments[..3]).args(match mysqld() {
+            Some(_) => &["--initialize-insecure"][..],
+            None => &["--auth-root-authentication-method=normal", "--skip-test-db"],
+        });
+        install.args(rustix::process::geteuid().is_root().then_some("--user=root"));
+        let installed = install.output().unwrap();
+        assert!(installed.status.success(), "{installed:?}");
+        if mysqld().is_some() {
+            arguments.extend(["--mysqlx=off", "--secure-file-priv=NULL"].map(str::to_owned));
+        }
         arguments.extend(settings.iter().map(|setting| (*setting).to_owned()));
         let server = Server { dir, port, arguments, server: Mutex::new(None), undertaker };
         server.up();
@@ -85,7 +93,7 @@ impl Server {
     /// Starts it (again), and waits until it answers.
     pub(crate) fn up(&self) {
         let log = fs::File::options().create(true).append(true).open(self.dir.join("log")).unwrap();
-        let child = Command::new(program("mariadbd"))
+        let child = Command::new(mysqld().unwrap_or_else(|| program("mariadbd")))
             .args(&self.arguments)
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
@@ -146,11 +154,8 @@ impl Server {
     /// A connection of the server's administrator.
     #[allow(dead_code)]
     pub(crate) fn root(&self) -> mysql::Conn {
-        let opts = mysql::OptsBuilder::new()
-            .ip_or_hostname(Some("127.0.0.1"))
-            .tcp_port(self.port)
-            .user(Some("root"))
-            .prefer_socket(false);
+        let socket = self.socket().to_str().map(str::to_owned);
+        let opts = mysql::OptsBuilder::new().socket(socket).user(Some("root"));
         mysql::Conn::new(opts).unwrap()
     }
 }
@@ -161,6 +166,11 @@ impl Drop for Server {
         drop(self.undertaker.stdin.take());
         let _ = self.undertaker.wait();
     }
+}
+
+/// The program of a MySQL server, if the tests are to run on one.
+pub(crate) fn mysqld() -> Option<PathBuf> {
+    std::env::var_os("LIMEN_TEST_MYSQLD").map(PathBuf::from)
 }
 
 fn program(name: &str) -> PathBuf {

@@ -67,7 +67,9 @@ impl Server {
              autovacuum_naptime = 5s\nlog_statement = none\n{settings}",
         )
         .unwrap();
-        let rules = "host all guarded 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n";
+        let rules = "host all guarded 127.0.0.1/32 scram-sha-256\n\
+                     host all guarded_of_old 127.0.0.1/32 md5\n\
+                     host all all 127.0.0.1/32 trust\n";
         fs::write(data.join("pg_hba.conf"), rules).unwrap();
         server.up();
         server
@@ -165,7 +167,11 @@ impl Drop for Server {
     }
 }
 
+/// Where initdb and postgres are: the newest of Debian's packages, unless `LIMEN_TEST_POSTGRES` names another folder.
 fn binaries() -> PathBuf {
+    if let Some(named) = std::env::var_os("LIMEN_TEST_POSTGRES") {
+        return named.into();
+    }
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut found: Vec<(u32, PathBuf)> = versions
         .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path().join("bin"))))
