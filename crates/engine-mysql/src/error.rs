@@ -23,10 +23,12 @@ pub(crate) enum Fault {
 fn said(error: &Error) -> String {
     match error {
         // What a socket's timeout reads as.
-        Error::IoError(error) if matches!(error.kind(), WouldBlock | TimedOut) => {
-            "no answer in time".to_owned()
+        Error::IoError(e) if matches!(e.kind(), WouldBlock | TimedOut) => "no answer in time".to_owned(),
+        Error::IoError(e) => e.to_string(),
+        // "Access denied to database"
+        Error::MySqlError(e) if e.code == 1044 => {
+            format!("{e}: GRANT ALL there, for CREATE ROUTINE is needed once")
         }
-        Error::IoError(error) => error.to_string(),
         error => error.to_string(),
     }
 }

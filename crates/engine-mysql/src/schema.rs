@@ -2,7 +2,7 @@
 
 use crate::connect::Connection;
 use crate::error::Fault;
-use crate::script::PROCEDURE;
+use crate::script::{PROCEDURE, Script};
 
 /// The schema version this code reads and writes; `version` of table `layout`.
 pub const VERSION: u64 = 1;
@@ -39,10 +39,11 @@ pub(crate) fn create(conn: &mut Connection) -> Result<(), Fault> {
 /// Makes the stored procedure, where it is needed and not there.
 ///
 /// # Errors
-/// Among others, without the privilege CREATE ROUTINE.
+/// Among others, without the privilege CREATE ROUTINE, which is not needed where it is there.
 pub(crate) fn create_procedure(conn: &mut Connection) -> Result<(), Fault> {
     const EXISTS: u16 = 1304;
-    match conn.procedure.then(|| conn.query(PROCEDURE)) {
+    let missing = conn.procedure && conn.query(&Script::default().text(true)).is_err();
+    match missing.then(|| conn.query(PROCEDURE)) {
         Some(Err(fault)) if fault.code() != Some(EXISTS) => Err(fault),
         _ => Ok(()),
     }

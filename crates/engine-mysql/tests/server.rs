@@ -253,7 +253,7 @@ fn a_server_that_hangs_is_an_error_after_a_while_and_then_fine_again() {
 #[test]
 fn passwords_are_needed_and_never_shown() {
     let server = support::shared();
-    let wrong = MysqlEngine::open(&server.url_with("mistaken", "table_prefix=pw_"), true).unwrap_err();
+    let wrong = MysqlEngine::open(&server.url_as("limen", "mistaken", "table_prefix=pw_"), true).unwrap_err();
     let text = format!("{wrong} {wrong:?}");
     assert!(text.contains("1045") && text.contains("limen:***@127.0.0.1"), "{text}");
     assert!(!text.contains("mistaken"), "{text}");
@@ -277,6 +277,29 @@ fn volumes_are_made_when_asked_and_refused_when_newer() {
     let socket = server.socket();
     let by_socket = server.url(&format!("table_prefix=sock_&socket={}", socket.display()));
     add_directory(&MysqlEngine::open(&by_socket, true).unwrap());
+}
+
+#[test]
+fn a_procedure_is_made_once_by_who_may() {
+    let server = support::shared();
+    let mut root = server.root();
+    for host in ["127.0.0.1", "localhost"] {
+        root.query_drop(format!("CREATE USER guest@'{host}' IDENTIFIED BY '{PASSWORD}'")).unwrap();
+        let rights = "SELECT, INSERT, UPDATE, DELETE, EXECUTE";
+        root.query_drop(format!("GRANT {rights} ON limen.* TO guest@'{host}'")).unwrap();
+    }
+    let query = "table_prefix=once_&routine=always";
+    let open = |user| MysqlEngine::open(&server.url_as(user, PASSWORD, query), true);
+    add_directory(&open("limen").unwrap());
+    committed(&open("guest").unwrap(), add_file(10));
+    let procedures: Vec<String> = root
+        .query("SELECT routine_name FROM information_schema.routines WHERE routine_name LIKE 'once\\_%'")
+        .unwrap();
+    assert_eq!(procedures.len(), 1, "{procedures:?}");
+    root.query_drop(format!("DROP PROCEDURE limen.{}", procedures[0])).unwrap();
+    let error = open("guest").unwrap_err().to_string();
+    assert!(error.contains("CREATE ROUTINE"), "{error}");
+    committed(&open("limen").unwrap(), add_file(11));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -102,7 +103,8 @@ impl Server {
             .unwrap();
         *self.server.lock().unwrap() = Some(child);
         let deadline = Instant::now() + Duration::from_secs(60);
-        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+        let port_answers = || TcpStream::connect(("127.0.0.1", self.port)).is_ok();
+        while !port_answers() || UnixStream::connect(self.socket()).is_err() {
             let log = || fs::read_to_string(self.dir.join("log")).unwrap_or_default();
             assert!(Instant::now() < deadline, "the server does not start: {}", log());
             std::thread::sleep(Duration::from_millis(20));
@@ -133,12 +135,12 @@ impl Server {
     /// A URL of the database with the parameters of `query`.
     #[allow(dead_code)]
     pub(crate) fn url(&self, query: &str) -> Url {
-        self.url_with(PASSWORD, query)
+        self.url_as("limen", PASSWORD, query)
     }
 
     #[allow(dead_code)]
-    pub(crate) fn url_with(&self, password: &str, query: &str) -> Url {
-        Url::parse(&format!("mysql://limen:{password}@127.0.0.1:{}/limen?{query}", self.port)).unwrap()
+    pub(crate) fn url_as(&self, user: &str, password: &str, query: &str) -> Url {
+        Url::parse(&format!("mysql://{user}:{password}@127.0.0.1:{}/limen?{query}", self.port)).unwrap()
     }
 
     #[allow(dead_code)]
