@@ -114,30 +114,42 @@ fn reachable(
     from: HashSet<Possible>,
     until: Option<usize>,
 ) -> HashSet<Possible> {
-    let mut queue: Vec<Possible> = from.iter().cloned().collect();
-    let mut all = from;
+    let mut all: HashSet<Possible> = from.into_iter().map(|state| settled(events, open, state)).collect();
+    let mut queue: Vec<Possible> = all.iter().cloned().collect();
     while let Some((value, happened)) = queue.pop() {
         if until.is_some_and(|until| happened.contains(&until)) {
             continue;
         }
-        for next in open.iter().filter(|next| !happened.contains(next)) {
-            let event = &events[*next];
-            let first = |other: &usize| !happened.contains(other) && follows(event, &events[*other]);
-            let now = match event.outcome {
-                Outcome::Refused if value == event.from || open.iter().any(first) => continue,
-                Outcome::Refused => value,
-                _ if value != event.from => continue,
-                _ => event.to,
-            };
-            let mut happened = happened.clone();
-            happened.push(*next);
-            happened.sort_unstable();
-            if all.insert((now, happened.clone())) {
-                queue.push((now, happened));
+        let changes = |next: &&usize| {
+            let event = &events[**next];
+            event.outcome != Outcome::Refused && event.from == value && !happened.contains(next)
+        };
+        for next in open.iter().filter(changes) {
+            let happened = happened.iter().copied().chain([*next]).collect();
+            let state = settled(events, open, (events[*next].to, happened));
+            if all.insert(state.clone()) {
+                queue.push(state);
             }
         }
     }
     all
+}
+
+/// The state in which all that can be refused has been. It leaves the value as it is, so nothing is gained by waiting, and
+/// there are not as many states as there are sets of refusals.
+fn settled(events: &[Event], open: &[usize], (value, mut happened): Possible) -> Possible {
+    let can_be_refused = |index: &&usize| {
+        let event = &events[**index];
+        let is_first = |other: &usize| !happened.contains(other) && follows(event, &events[*other]);
+        event.outcome == Outcome::Refused
+            && event.from != value
+            && !happened.contains(index)
+            && !open.iter().any(is_first)
+    };
+    let refused: Vec<usize> = open.iter().filter(can_be_refused).copied().collect();
+    happened.extend(refused);
+    happened.sort_unstable();
+    (value, happened)
 }
 
 mod tests {
@@ -177,6 +189,19 @@ mod tests {
         let late = history(&[(0, [0, 1], Maybe, [0, 10]), (1, [1, 0], Refused, [5000, 5001])]);
         assert_eq!(explain(&late, &[1]), Ok(()));
         assert_eq!(explain(&late, &[0]), Ok(()));
+    }
+
+    /// Whoever tried every set of them would not come to an end.
+    #[test]
+    fn many_refusals_at_once_are_explained() {
+        let mut of = Vec::new();
+        for step in 0..100 {
+            let ms = 10 * step;
+            let (from, to) = (step % 2, (step + 1) % 2);
+            of.push((0, [from, to], Done, [ms, ms + 5]));
+            of.push((1, [to, from], Refused, [ms + 500, ms + 1500]));
+        }
+        assert_eq!(explain(&history(&of), &[0]), Ok(()));
     }
 
     #[test]
