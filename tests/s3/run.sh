@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs the block store's tests against a real S3 server, which is installed below target/ and started
-# on a port of the loopback interface.
+# Runs the tests of the block store, and as root those of mounts, against a real S3 server, which is installed below target/
+# and started on a port of the loopback interface.
 #
 #   tests/s3/run.sh
 #

@@ -21,6 +21,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     // A test tool: it judges file systems from outside, and imports none of them.
     ("difftest", &[]),
     ("suite", &["types", "acl", "meta"]),
+    // A test tool: clients of a volume under a scheduler.
+    ("sim", &["types", "meta"]),
 ];
 
 /// What tests of a crate may name beside that. No program holds it.

@@ -13,8 +13,8 @@ const LINES_MAX: usize = 600;
 /// What the sources of an engine have to stay under together, each up to its tests.
 const ENGINE_LINES_BOUND: usize = 1_500;
 
-/// Likewise of the embedded engine, which is client and server in one.
-const EMBEDDED_LINES_BOUND: usize = 2_250;
+/// Likewise of the embedded engine, which is client and server in one and takes care of its disk.
+const EMBEDDED_LINES_BOUND: usize = 2_500;
 
 /// Macros that stand for work not done, or for a debugging session that is over.
 const UNFINISHED_MACROS: &[&str] = &["todo!", "unimplemented!", "dbg!"];

@@ -5,7 +5,7 @@ mod common;
 use acl::identity::{DomainTable, Id};
 use acl::nfs4::{
     AclError, AclFlags, AclInherit, AclMode, Entry, EntryFlags, Inherited, Kind, Mask, Nfs4Acl, Node, Policy,
-    Scope, Who, chmod, decide, from_mode, inherit, may_open, set,
+    Scope, Who, chmod, decide, from_mode, inherit, may_open, project, set,
 };
 use proptest::prelude::*;
 use types::{AclId, Caps, Cred, Errno, FileType, Mode};
@@ -153,23 +153,64 @@ proptest! {
         }
     }
 
+    /// What stat(2) shows after a chmod is what was asked for.
     #[test]
-    fn chmod_gives_the_mode_asked_for(acl in acl(), bits in 0..0o1000_u32, is_dir in any::<bool>(), policy in policy()) {
-        let mode = Mode::new(bits);
-        match chmod(Some(&acl), mode, is_dir, policy.mode) {
+    fn chmod_shows_the_mode_asked_for(
+        acl in acl(),
+        bits in 0..0o10000_u32,
+        is_dir in any::<bool>(),
+        policy in policy(),
+        uid in 0..6_u32,
+        gid in 0..6_u32,
+    ) {
+        let (asked, owners) = (Mode::new(bits), (uid, gid));
+        let shown = |mode: Mode, acl: Option<&Nfs4Acl>| {
+            let rwx = acl.map_or(mode.rwx(), |acl| project(acl, uid, gid, is_dir).rwx);
+            mode.bits() & 0o7000 | rwx
+        };
+        match chmod(Some(&acl), asked, owners, is_dir, policy.mode) {
             Err(error) => prop_assert!(error == Errno::EPERM && policy.mode == AclMode::Restricted),
-            Ok(None) => {}
-            Ok(Some(new)) => {
-                prop_assert_eq!(new.mode_bits(), bits);
-                prop_assert_eq!(chmod(Some(&new), mode, is_dir, policy.mode), Ok(Some(new.clone())));
-                if policy.mode == AclMode::GroupMask {
-                    let group = granted(None, mode, is_dir, 7, &[2]);
-                    let trimmed = new.entries().iter().filter(|entry| {
-                        entry.is_effective() && entry.kind == Kind::Allow && !entry.who.is_special()
-                    });
-                    prop_assert!(trimmed.map(|entry| entry.mask).all(|mask| group.has(mask)));
+            Ok((mode, new)) => {
+                prop_assert_eq!(shown(mode, new.as_ref()), bits, "{:?}", new);
+                if let Some(new) = new {
+                    prop_assert_eq!(new.mode_bits(), mode.rwx());
+                    let again = chmod(Some(&new), asked, owners, is_dir, policy.mode);
+                    prop_assert_eq!(again, Ok((mode, Some(new.clone()))));
+                    let denials = |acl: &Nfs4Acl| -> Vec<Entry> {
+                        // The mode speaks of the owning group, also where an entry names it.
+                        let own = Who::NamedGroup(Id::system(gid).unwrap());
+                        let named =
+                            acl.entries().iter().filter(|entry| !entry.who.is_special() && entry.who != own);
+                        named.filter(|entry| entry.kind == Kind::Deny).copied().collect()
+                    };
+                    prop_assert_eq!(denials(&new), denials(&acl));
                 }
             }
+        }
+    }
+
+    /// After a chmod, each caller has the permissions that it had before or that the mode gives to its class, and no others. If
+    /// the group bits change, named users and groups may not do more than they, but for what everybody may.
+    #[test]
+    fn nobody_gains_more_than_the_mode_says(
+        acl in acl(),
+        bits in 0..0o1000_u32,
+        is_dir in any::<bool>(),
+        policy in policy(),
+        uid in 0..6_u32,
+        groups in proptest::collection::vec(0..6_u32, 0..4),
+    ) {
+        let asked = Mode::new(bits);
+        let Ok((mode, new)) = chmod(Some(&acl), asked, (1, 2), is_dir, policy.mode) else { return Ok(()) };
+        let before = granted(Some(&acl), mode, is_dir, uid, &groups);
+        let after = granted(new.as_ref(), mode, is_dir, uid, &groups);
+        let class = granted(None, asked, is_dir, uid, &groups);
+        prop_assert!((before | class).has(after), "{} -> {:?}: {:?}", acl, new, after.without(before | class));
+        // The owner's bits aside, a permission that no class of the mode has is nobody's.
+        if uid != 1 && policy.mode != AclMode::Discard {
+            let by_group = granted(None, asked, is_dir, 9, &[2]);
+            let rwx = granted(None, Mode::new(0o777), is_dir, 9, &[]);
+            prop_assert!((by_group | class | !rwx).has(after), "{} -> {:?}", acl, new);
         }
     }
 

@@ -4,6 +4,7 @@ mod common;
 
 use std::collections::BTreeMap;
 
+use acl::nfs4;
 use acl::posix::{AclError, Entry, Node, Perm, PosixAcl, Tag, check, decide, inherit, set_access};
 use common::naive_posix;
 use proptest::prelude::*;
@@ -166,5 +167,34 @@ proptest! {
             }
             prop_assert_eq!(child.default, file_type.is_dir().then(|| acl.clone()));
         }
+    }
+
+    /// An NFSv4 ACL made of a POSIX ACL grants what the POSIX ACL grants. If clear group bits make the kernel ignore the POSIX
+    /// ACL, it grants nothing else.
+    #[test]
+    fn entries_made_of_an_acl_grant_what_it_does(
+        acl in acl(),
+        uid in IDS,
+        gid in IDS,
+        groups in proptest::collection::vec(IDS, 0..5),
+        is_dir in any::<bool>(),
+    ) {
+        let cred = Cred::new(uid, gid, &groups, Caps::NONE);
+        let mode = Mode::new(acl.equiv_mode().0);
+        let by_acl = decide(&cred, &Node { uid: 1, gid: 2, mode, is_dir, acl: Some(&acl) }).each();
+        let made = nfs4::from_posix(&acl, is_dir);
+        let granted = nfs4::decide(&cred, &[], &nfs4::Node { uid: 1, gid: 2, mode, is_dir, acl: Some(&made) }).granted;
+        let writes = nfs4::Mask::WRITE_DATA | nfs4::Mask::APPEND_DATA;
+        let bits = [(Perm::READ, nfs4::Mask::READ_DATA), (Perm::WRITE, writes), (Perm::EXECUTE, nfs4::Mask::EXECUTE)];
+        for (perm, mask) in bits {
+            let (may, might) = (granted.has(mask), granted.has_any(mask));
+            prop_assert_eq!(may, might);
+            prop_assert!(by_acl.has(perm) || !may, "{} of {} by {:?}", perm, made, cred);
+            prop_assert!(may || !by_acl.has(perm) || mode.rwx() & 0o070 == 0, "{} of {} by {:?}", perm, made, cred);
+        }
+        // What is stored says the same as what was made.
+        let (shown, stored) = nfs4::set(Mode::new(0), is_dir, &made, false);
+        let stored = nfs4::Node { uid: 1, gid: 2, mode: shown, is_dir, acl: stored.as_ref() };
+        prop_assert_eq!(nfs4::decide(&cred, &[], &stored).granted, granted);
     }
 }

@@ -35,7 +35,7 @@ fn measure(data: &Bytes, compression: Compression, cipher: Option<Cipher>) -> Re
     let config = StorageConfig { storage: "memory".into(), bucket: String::new() };
     let store = BlockStore::open_with(
         &config,
-        StoreOptions { cache_bytes: 0, compression, encryption, ..Default::default() },
+        StoreOptions { cache_bytes: 0, create: true, compression, encryption, ..Default::default() },
     )?;
     let megabytes = data.len() as f64 / 1e6;
     let started = Instant::now();

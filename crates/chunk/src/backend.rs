@@ -1,6 +1,7 @@
 //! What any store of objects must do.
 
 use std::fmt;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use types::Errno;
@@ -22,6 +23,15 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// The names directly below `prefix`, which ends with a slash; those of directories end with a slash too. A prefix
     /// without any is empty, not an error.
     fn list(&self, prefix: &str) -> Result<Vec<String>, Refusal>;
+
+    /// When the object was written; `None` if there is none, or the store does not say.
+    fn modified(&self, key: &str) -> Result<Option<SystemTime>, Refusal>;
+
+    /// Makes what the store needs for itself and does not have. Only for a store that is known to be the right one: in a
+    /// directory where a file system is not mounted yet, nothing may be written.
+    fn prepare(&self) -> Result<(), Refusal> {
+        Ok(())
+    }
 
     /// Whether an object may be lost by a power failure after [`Backend::put`] returned.
     fn is_volatile(&self) -> bool {

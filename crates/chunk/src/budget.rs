@@ -18,7 +18,8 @@ impl MemoryBudget {
         Arc::new(MemoryBudget { limit_bytes, used_bytes: AtomicU64::new(0) })
     }
 
-    /// The bytes held now. Above the limit only by what files without any buffered data were granted: one write each.
+    /// The bytes held now. Above the limit only by writes that are stored before they return
+    /// ([`WriteBuffer::write_beyond`](crate::WriteBuffer::write_beyond)).
     pub fn used_bytes(&self) -> u64 {
         self.used_bytes.load(Relaxed)
     }
@@ -59,6 +60,17 @@ impl Reservation {
         Reservation { budget: Arc::clone(&self.budget), bytes }
     }
 
+    /// Takes `bytes` more for room that is not filled yet, if that leaves half of the limit for what is written.
+    pub(crate) fn try_grow(&mut self, bytes: u64) -> bool {
+        let (used, half) = (&self.budget.used_bytes, self.budget.limit_bytes / 2);
+        let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= half);
+        let grown = used.fetch_update(Relaxed, Relaxed, add).is_ok();
+        if grown {
+            self.bytes += bytes;
+        }
+        grown
+    }
+
     /// Moves up to `bytes` of `other` here.
     pub(crate) fn absorb(&mut self, other: &mut Reservation, bytes: u64) {
         let bytes = bytes.min(other.bytes);
@@ -89,6 +101,9 @@ mod tests {
         second.absorb(&mut third, 1000);
         drop(third);
         assert_eq!(budget.used_bytes(), 120);
+        assert!(!second.try_grow(1), "more than half is used");
+        drop(second.split(80));
+        assert!(second.try_grow(10) && !second.try_grow(1));
         drop(second);
         assert_eq!(budget.used_bytes(), 0);
     }

@@ -11,7 +11,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use types::{CHUNK_BYTES, ChunkIndex, Errno, Slice, SliceId};
+use types::{BLOCK_BYTES, CHUNK_BYTES, ChunkIndex, Errno, Slice, SliceId};
 
 use crate::ChunkError;
 use crate::budget::{MemoryBudget, Reservation};
@@ -53,6 +53,9 @@ pub enum Written {
     /// Nothing of it is: flush this file (stage, commit, [`WriteBuffer::committed`]) and write again. A buffer that
     /// holds nothing is never full.
     Full,
+    /// Nothing of it is: this file holds little, and others hold what the budget allows. Flush others and write again, or
+    /// use [`WriteBuffer::write_beyond`].
+    Crowded,
 }
 
 /// What [`WriteBuffer::stage`] made of the dirty data.
@@ -84,12 +87,28 @@ impl WriteBuffer {
         }
     }
 
+    /// As [`WriteBuffer::write`], whatever the budget says. The caller flushes the buffer before it goes on.
+    ///
+    /// # Errors
+    /// As [`WriteBuffer::write`].
+    pub fn write_beyond(&mut self, offset: u64, data: &[u8]) -> Result<(), ChunkError> {
+        let grant = self.context.budget.reserve(data.len() as u64);
+        self.write_granted(offset, data, grant)
+    }
+
     /// Buffers `data` for file offset `offset`. It waits only when this file already has many uploads running.
     ///
     /// # Errors
     /// An earlier upload's error, once, nothing being written then; [`ChunkError::SliceId`], when a part at the front of
     /// `data` may have been written; [`ChunkError::Row`] if the end is beyond 2^64.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<Written, ChunkError> {
+        match self.admit(data.len() as u64) {
+            Ok(grant) => self.write_granted(offset, data, grant).map(|()| Written::Buffered),
+            Err(refused) => Ok(refused),
+        }
+    }
+
+    fn write_granted(&mut self, offset: u64, data: &[u8], mut grant: Reservation) -> Result<(), ChunkError> {
         if let Some(error) = self.errors.take() {
             return Err(error);
         }
@@ -97,7 +116,6 @@ impl WriteBuffer {
         if offset.checked_add(len).is_none() {
             return Err(ChunkError::Row { offset, len, size: u64::MAX });
         }
-        let Some(mut grant) = self.admit(len) else { return Ok(Written::Full) };
         let (mut at, mut rest) = (offset, data);
         while !rest.is_empty() {
             let room = CHUNK_BYTES - at % CHUNK_BYTES;
@@ -106,7 +124,7 @@ impl WriteBuffer {
             at += now.len() as u64;
             rest = later;
         }
-        Ok(Written::Buffered)
+        Ok(())
     }
 
     /// Paints the dirty bytes of `[offset, offset + buf.len())` over `buf`, which holds what is committed there, or zeros.
@@ -142,6 +160,11 @@ impl WriteBuffer {
 
     pub fn is_dirty(&self) -> bool {
         !self.extents.is_empty()
+    }
+
+    /// Whether part of the dirty data has a slice number, so that blocks of it may be stored.
+    pub fn has_slices(&self) -> bool {
+        self.extents.iter().any(Extent::has_slice)
     }
 
     /// The bytes not yet committed; overwritten ones may count twice.
@@ -193,17 +216,34 @@ impl WriteBuffer {
         self.extents.retain(|extent| !extent.staged || extent.serial >= staged.through);
     }
 
+    /// Stores what is staged once more, as other slices, because it cannot be learned whether the rows that
+    /// [`WriteBuffer::stage`] gave were committed. The old blocks stay in the store, because a row may name them. The next
+    /// call of [`WriteBuffer::stage`] gives rows that name the new ones.
+    ///
+    /// # Errors
+    /// As [`WriteBuffer::stage`], or as [`BlockStore::read`] for what was stored; what is not stored again yet stays staged.
+    pub fn restage(&mut self) -> Result<(), ChunkError> {
+        let context = &self.context;
+        let new_id = || (context.new_id)().map_err(ChunkError::SliceId);
+        let errors = &self.errors;
+        self.extents
+            .iter_mut()
+            .filter(|extent| extent.staged)
+            .try_for_each(|extent| extent.restage(&context.store, errors, &new_id))
+    }
+
     /// Takes the error of an upload in the background, if one failed and nobody was told yet.
     pub fn take_error(&mut self) -> Option<ChunkError> {
         self.errors.take()
     }
 
-    fn admit(&self, bytes: u64) -> Option<Reservation> {
-        let budget = &self.context.budget;
-        if self.extents.is_empty() {
-            return Some(budget.try_reserve(bytes).unwrap_or_else(|| budget.reserve(bytes)));
+    fn admit(&self, bytes: u64) -> Result<Reservation, Written> {
+        if self.extents.len() >= EXTENTS_PER_FILE {
+            return Err(Written::Full);
         }
-        if self.extents.len() >= EXTENTS_PER_FILE { None } else { budget.try_reserve(bytes) }
+        let refused =
+            if self.dirty_bytes() < u64::from(BLOCK_BYTES) { Written::Crowded } else { Written::Full };
+        self.context.budget.try_reserve(bytes).ok_or(refused)
     }
 
     fn write_in_chunk(

@@ -39,11 +39,24 @@ pub(crate) struct Dir {
 
 impl Dir {
     /// Opens the store at `root`, and creates it if absent.
-    pub(crate) fn open(root: &Path) -> Result<Self, Refusal> {
-        let tmp = root.join(TMP);
-        fs::create_dir_all(&tmp).map_err(refusal)?;
-        remove_abandoned(&tmp).map_err(refusal)?;
-        Ok(Dir::at(root))
+    pub(crate) fn create(root: &Path) -> Result<Self, Refusal> {
+        fs::create_dir_all(root).map_err(refusal)?;
+        let dir = Dir::at(root);
+        dir.prepare()?;
+        Ok(dir)
+    }
+
+    /// Opens the store at `root`, which must be a directory. Nothing is written.
+    pub(crate) fn existing(root: &Path) -> Result<Self, Refusal> {
+        let other = |errno, what: &str| Err(Refusal::Other(errno, what.to_owned()));
+        match fs::metadata(root) {
+            Ok(metadata) if metadata.is_dir() => Ok(Dir::at(root)),
+            Ok(_) => other(Errno::ENOTDIR, "it is not a directory"),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                other(Errno::ENOENT, "the directory does not exist")
+            }
+            Err(error) => Err(refusal(error)),
+        }
     }
 
     /// The store at `root`, which is there or not; good for all but [`Backend::put`].
@@ -96,6 +109,21 @@ impl Backend for Dir {
             names.push(format!("{}{slash}", entry.file_name().to_string_lossy()));
         }
         Ok(names)
+    }
+
+    fn modified(&self, key: &str) -> Result<Option<SystemTime>, Refusal> {
+        match fs::metadata(self.root.join(key)).and_then(|metadata| metadata.modified()) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            modified => modified.map(Some).map_err(refusal),
+        }
+    }
+
+    fn prepare(&self) -> Result<(), Refusal> {
+        let tmp = self.root.join(TMP);
+        match fs::create_dir(&tmp) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(refusal(error)),
+            _ => remove_abandoned(&tmp).map_err(refusal),
+        }
     }
 
     fn is_volatile(&self) -> bool {

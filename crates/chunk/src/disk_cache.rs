@@ -83,7 +83,7 @@ impl DiskCache {
         let fail = |refusal| store_error("open", &root.display().to_string(), refusal);
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&root);
         made.map_err(|error| fail(Refusal::Other(Errno::from(&error), error.to_string())))?;
-        let dir = Dir::open(&root).map_err(fail)?;
+        let dir = Dir::create(&root).map_err(fail)?;
         let index = Lru::new(options.max_bytes);
         let (hits, is_closing) = (AtomicU64::new(0), AtomicBool::new(false));
         let shared = Arc::new(Shared { dir, root, options: options.clone(), index, hits, is_closing });

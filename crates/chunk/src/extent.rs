@@ -8,7 +8,7 @@ use crate::ChunkError;
 use crate::budget::Reservation;
 use crate::pool;
 use crate::store::BlockStore;
-use crate::upload::Upload;
+use crate::upload::{ErrorSlot, Upload};
 
 /// Dirty bytes of one chunk, contiguous. Full blocks are sent off as they fill; what follows them is the tail, which can
 /// still be overwritten and extended.
@@ -25,6 +25,7 @@ pub(crate) struct Extent {
     /// The blocks sent off, in order, all full but the last of a sealed extent.
     uploads: Vec<Arc<Upload>>,
     tail: Tail,
+    /// For the capacity of the tail, not only for its bytes.
     held: Reservation,
 }
 
@@ -83,12 +84,8 @@ impl Extent {
             let full_id = if fills { Some(take_id(&mut self.id, new_id)?) } else { None };
             let over = now.len().min(tail.len() - start);
             tail[start..start + over].copy_from_slice(&now[..over]);
-            if tail.capacity() < start + now.len() && start + now.len() >= LONG_TAIL_BYTES {
-                let short = std::mem::replace(tail, pool::empty());
-                tail.extend_from_slice(&short);
-            }
+            grow(tail, start + now.len(), &mut self.held, grant);
             tail.extend_from_slice(&now[over..]);
-            self.held.absorb(grant, (now.len() - over) as u64);
             at += now.len();
             self.shown = self.shown.max(at as u32);
             if let Some(id) = full_id {
@@ -109,7 +106,9 @@ impl Extent {
     ) -> Result<(), ChunkError> {
         let Tail::Open(tail) = &mut self.tail else { return Ok(()) };
         if self.id.is_none() && inline_limit.is_some_and(|limit| self.shown <= limit) {
-            self.tail = Tail::Inline(Arc::from(std::mem::take(tail)));
+            let tail = std::mem::take(tail);
+            drop(self.held.split((tail.capacity() - tail.len()) as u64));
+            self.tail = Tail::Inline(Arc::from(tail));
             return Ok(());
         }
         let id = take_id(&mut self.id, new_id)?;
@@ -119,6 +118,45 @@ impl Extent {
             self.push(id, tail);
         }
         Ok(())
+    }
+
+    /// Stores the blocks once more under a new number; see [`WriteBuffer::restage`](crate::WriteBuffer::restage). One block
+    /// at a time is in memory for it.
+    pub(crate) fn restage(
+        &mut self,
+        store: &BlockStore,
+        errors: &ErrorSlot,
+        new_id: &dyn Fn() -> Result<SliceId, ChunkError>,
+    ) -> Result<(), ChunkError> {
+        let Some(old) = self.id else {
+            self.staged = false;
+            return Ok(());
+        };
+        let id = new_id()?;
+        let size = self.sent();
+        let mut uploads = Vec::with_capacity(self.uploads.len());
+        for upload in &self.uploads {
+            let data = match upload.bytes() {
+                Some(data) => data,
+                None => {
+                    let mut data = pool::any(upload.len as usize);
+                    store.read(old, size, upload.block * BLOCK_BYTES, &mut data)?;
+                    pool::freeze(data)
+                }
+            };
+            let again = Upload::new(id, upload.block, data, self.held.split(0));
+            again.run(store, errors);
+            if !again.is_stored() {
+                return Err(errors.take().unwrap_or(ChunkError::Aborted));
+            }
+            uploads.push(again);
+        }
+        (self.id, self.uploads, self.staged) = (Some(id), uploads, false);
+        Ok(())
+    }
+
+    pub(crate) fn has_slice(&self) -> bool {
+        self.id.is_some()
     }
 
     pub(crate) fn uploads(&self) -> &[Arc<Upload>] {
@@ -146,12 +184,11 @@ impl Extent {
         let Tail::Open(tail) = &mut self.tail else { return };
         if self.shown >= sent {
             let kept = (self.shown - sent) as usize;
-            // What is no longer held is given back as the split-off part drops.
-            drop(self.held.split((tail.len() - kept) as u64));
             tail.truncate(kept);
         } else {
             // The blocks remain longer than what counts of them, so nothing may follow them in this extent.
-            drop(self.held.split(tail.len() as u64));
+            // What is no longer held is given back as the split-off part drops.
+            drop(self.held.split(tail.capacity() as u64));
             self.tail = Tail::Sealed;
         }
     }
@@ -219,10 +256,30 @@ impl Extent {
     }
 
     fn push(&mut self, id: SliceId, data: Vec<u8>) -> &Arc<Upload> {
-        let held = self.held.split(data.len() as u64);
+        let held = self.held.split(data.capacity() as u64);
         let block = self.uploads.len();
         self.uploads.push(Upload::new(id, block as u32, pool::freeze(data), held));
         &self.uploads[block]
+    }
+}
+
+/// Gives a tail room for `need` bytes, of which `grant` holds those that are new. Memory is plentiful while less than half of
+/// the budget is used: then there is room to grow.
+fn grow(tail: &mut Vec<u8>, need: usize, held: &mut Reservation, grant: &mut Reservation) {
+    let old = tail.capacity();
+    if need <= old {
+        return;
+    }
+    held.absorb(grant, (need - old) as u64);
+    let is_long = need >= LONG_TAIL_BYTES;
+    let roomy = if is_long { pool::BUFFER_BYTES } else { need.next_power_of_two() };
+    if !held.try_grow((roomy - need) as u64) {
+        tail.reserve_exact(need - tail.len());
+    } else if is_long {
+        let short = std::mem::replace(tail, pool::empty());
+        tail.extend_from_slice(&short);
+    } else {
+        tail.reserve_exact(roomy - tail.len());
     }
 }
 

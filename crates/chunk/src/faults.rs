@@ -4,7 +4,7 @@
 //! same order fail alike.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use types::Errno;
@@ -175,6 +175,14 @@ impl Backend for Faulty {
             Err(Refusal::NotFound) => Ok(Vec::new()),
             Err(refusal) => Err(refusal),
         }
+    }
+
+    fn modified(&self, key: &str) -> Result<Option<SystemTime>, Refusal> {
+        self.call(StoreCall::Get, || self.inner.modified(key)).map(|(modified, _)| modified)
+    }
+
+    fn prepare(&self) -> Result<(), Refusal> {
+        self.inner.prepare()
     }
 
     fn is_volatile(&self) -> bool {

@@ -21,6 +21,7 @@ mod extent;
 mod faults;
 mod layout;
 mod lru;
+mod marker;
 #[cfg(any(feature = "gcs", feature = "azblob", feature = "webdav", feature = "sftp"))]
 mod others;
 mod packed;
@@ -47,6 +48,7 @@ pub use codec::{Cipher, Compression};
 pub use disk_cache::DiskCacheOptions;
 pub use error::ChunkError;
 pub use faults::{Fault, Faults, StoreCall};
+pub use marker::MARKER;
 pub use resolve::{Piece, PieceSource, resolve};
 pub use secret::{Encryption, EncryptionSettings, Secret};
 pub use services::STORAGES;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use types::BLOCK_BYTES;
 
 /// Room for a block and what is stored with it, in bytes.
-const BUFFER_BYTES: usize = BLOCK_BYTES as usize + (16 << 10);
+pub(crate) const BUFFER_BYTES: usize = BLOCK_BYTES as usize + (16 << 10);
 
 /// How many unused buffers are kept, 32 MiB: as many as there are threads that bring blocks to the store or from it.
 const MOST: usize = 8;
@@ -29,9 +29,18 @@ pub(crate) fn any(len: usize) -> Vec<u8> {
     buffer
 }
 
-/// The bytes of a buffer; when the last user drops them, the buffer is used again.
-pub(crate) fn freeze(buffer: Vec<u8>) -> Bytes {
-    if buffer.capacity() < BUFFER_BYTES { buffer.into() } else { Bytes::from_owner(Returned(buffer)) }
+/// The bytes of a buffer; when the last user drops them, the buffer is used again. Few bytes move to memory of their own
+/// size, because a cache counts them by their length and may keep them for long.
+pub(crate) fn freeze(mut buffer: Vec<u8>) -> Bytes {
+    if buffer.capacity() < BUFFER_BYTES {
+        buffer.shrink_to_fit();
+        return buffer.into();
+    }
+    let buffer = Returned(buffer);
+    if buffer.0.len() < BUFFER_BYTES / 2 {
+        return Bytes::copy_from_slice(&buffer.0);
+    }
+    Bytes::from_owner(buffer)
 }
 
 /// Goes back to the pool when it is dropped.
@@ -75,5 +84,19 @@ mod tests {
             assert!(empty().is_empty() && empty().capacity() >= BUFFER_BYTES);
         }
         assert!(free().len() <= MOST);
+    }
+
+    #[test]
+    fn few_bytes_do_not_keep_a_whole_block_in_memory() {
+        for len in [1, 300_000, 1 << 20] {
+            let mut buffer = empty();
+            buffer.resize(len, 7);
+            // What is shared with the pool cannot be had for oneself.
+            let own = freeze(buffer).try_into_mut().expect("memory of its own");
+            assert!(own.capacity() <= len + 64, "{} for {len}", own.capacity());
+        }
+        let mut small = Vec::with_capacity(8192);
+        small.extend_from_slice(&[7; 5000]);
+        assert!(freeze(small).try_into_mut().expect("memory of its own").capacity() <= 5000 + 64);
     }
 }

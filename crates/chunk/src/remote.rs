@@ -4,6 +4,7 @@ use std::error::Error as _;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use futures_core::Stream;
@@ -102,14 +103,16 @@ impl Backend for Remote {
         self.runtime.block_on(self.operator.delete(key)).map_err(refusal)
     }
 
-    #[cfg(any(feature = "webdav", feature = "sftp"))]
-    fn remove_root(&self) -> Result<(), Refusal> {
-        match self.put {
-            Put::Atomic => Ok(()),
-            Put::Renamed(_) => {
-                self.list("tmp/")?.iter().try_for_each(|name| self.delete(&format!("tmp/{name}")))
-            }
+    fn modified(&self, key: &str) -> Result<Option<SystemTime>, Refusal> {
+        match self.runtime.block_on(self.operator.stat(key)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            metadata => Ok(metadata.map_err(refusal)?.last_modified().map(SystemTime::from)),
         }
+    }
+
+    /// What was interrupted while it was written or checked.
+    fn remove_root(&self) -> Result<(), Refusal> {
+        self.list("tmp/")?.iter().try_for_each(|name| self.delete(&format!("tmp/{name}")))
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<String>, Refusal> {

@@ -28,9 +28,13 @@ pub const STORAGES: &[&str] = &[
     "sftp",
 ];
 
-pub(crate) fn open(config: &StorageConfig, runtime: &Handle) -> Result<Box<dyn Backend>, ChunkError> {
+pub(crate) fn open(
+    config: &StorageConfig,
+    create: bool,
+    runtime: &Handle,
+) -> Result<Box<dyn Backend>, ChunkError> {
     match config.storage.as_str() {
-        "file" => open_dir(&config.bucket),
+        "file" => open_dir(&config.bucket, create),
         "memory" => {
             let operator = Operator::new(Memory::default())
                 .map_err(|error| ChunkError::Config(format!("cannot open a store in memory: {error}")))?;
@@ -77,13 +81,13 @@ fn install_transport() {
     opendal_http_transport_reqwest::install_default();
 }
 
-fn open_dir(bucket: &str) -> Result<Box<dyn Backend>, ChunkError> {
+fn open_dir(bucket: &str, create: bool) -> Result<Box<dyn Backend>, ChunkError> {
     let path = Path::new(bucket);
     if !path.is_absolute() {
         return Err(ChunkError::Config(format!(
             "the bucket of a file storage is an absolute path, not {bucket:?}"
         )));
     }
-    let dir = Dir::open(path).map_err(|refusal| store_error("open", bucket, refusal))?;
-    Ok(Box::new(dir))
+    let dir = if create { Dir::create(path) } else { Dir::existing(path) };
+    Ok(Box::new(dir.map_err(|refusal| store_error("open", bucket, refusal))?))
 }

@@ -23,7 +23,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use types::Errno;
@@ -289,6 +289,17 @@ impl Backend for Staging {
         Ok(names.into_iter().collect())
     }
 
+    fn modified(&self, key: &str) -> Result<Option<SystemTime>, Refusal> {
+        match self.shared.store.modified(key)? {
+            None => self.all_areas().find_map(|dir| dir.modified(key).transpose()).transpose(),
+            modified => Ok(modified),
+        }
+    }
+
+    fn prepare(&self) -> Result<(), Refusal> {
+        self.shared.store.prepare()
+    }
+
     fn is_volatile(&self) -> bool {
         self.uploads.is_some() || self.shared.store.is_volatile()
     }
@@ -358,7 +369,7 @@ fn take_areas(place: &Path) -> io::Result<Vec<Area>> {
         let lock = File::options().create(true).write(true).truncate(false).open(root.join("lock"))?;
         match lock.try_lock() {
             Ok(()) => {
-                let dir = Dir::open(&root).map_err(|refusal| io::Error::other(format!("{refusal:?}")))?;
+                let dir = Dir::create(&root).map_err(|refusal| io::Error::other(format!("{refusal:?}")))?;
                 areas.push(Area { dir, root, _lock: lock });
             }
             Err(TryLockError::WouldBlock) => {}

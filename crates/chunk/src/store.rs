@@ -67,6 +67,9 @@ pub struct StoreOptions {
     /// The volume's cipher and key, from [`EncryptionSettings`](crate::EncryptionSettings). Whether a volume is encrypted
     /// is settled when it is made.
     pub encryption: Option<Encryption>,
+    /// Whether the directory of a `file` store is made if it is absent. Not for a volume that is there already: where its
+    /// directory is missing, its file system is not mounted.
+    pub create: bool,
     /// A cache on a local disk, between memory and the store.
     pub disk_cache: Option<DiskCacheOptions>,
     /// Write-back: blocks wait on a local disk and are uploaded in the background.
@@ -84,6 +87,7 @@ impl Default for StoreOptions {
             cache_bytes: DEFAULT_CACHE_BYTES,
             compression: Compression::None,
             encryption: None,
+            create: false,
             disk_cache: None,
             writeback: None,
             staged: Vec::new(),
@@ -109,19 +113,19 @@ pub struct BlockStore {
 }
 
 impl BlockStore {
-    /// Opens the store that `config` names. A `file` store's directory is created if absent.
+    /// Opens the store that `config` names, for tests. A `file` store's directory is created if absent.
     ///
     /// # Errors
-    /// [`ChunkError::Config`] for a kind that this build does not have or a relative path; [`ChunkError::Store`] where
-    /// the directory cannot be made or read.
+    /// As [`BlockStore::open_with`].
     pub fn open(config: &StorageConfig, cache_bytes: u64) -> Result<Arc<BlockStore>, ChunkError> {
-        Self::open_with(config, StoreOptions { cache_bytes, ..StoreOptions::default() })
+        Self::open_with(config, StoreOptions { cache_bytes, create: true, ..StoreOptions::default() })
     }
 
-    /// Opens the store that `config` names, as `options` say.
+    /// Opens the store that `config` names, as `options` say. Nothing is written there but by [`StoreOptions::create`].
     ///
     /// # Errors
-    /// As [`BlockStore::open`].
+    /// [`ChunkError::Config`] for a kind that this build does not have or a relative path; [`ChunkError::Store`] if
+    /// the directory is absent, or cannot be made or read.
     pub fn open_with(config: &StorageConfig, options: StoreOptions) -> Result<Arc<BlockStore>, ChunkError> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
@@ -132,7 +136,7 @@ impl BlockStore {
             .map_err(|error| {
                 ChunkError::Config(format!("cannot start the threads of the block store: {error}"))
             })?;
-        let backend = services::open(config, runtime.handle())?;
+        let backend = services::open(config, options.create, runtime.handle())?;
         let backend = match options.faults {
             Some(faults) => Box::new(Faulty::new(backend, faults)),
             None => backend,
@@ -346,25 +350,6 @@ impl BlockStore {
     /// [`ChunkError::Store`].
     pub fn make_all_durable(&self) -> Result<(), ChunkError> {
         self.inner.sync_all()
-    }
-
-    /// Writes, reads and removes one object, to see at format time that the store can do all three.
-    ///
-    /// # Errors
-    /// [`ChunkError::Store`] for the first that it cannot.
-    pub fn check(&self) -> Result<(), ChunkError> {
-        let key = format!("chunks/check/{}", std::process::id());
-        let backend = &self.inner.backend;
-        let data = Bytes::from_static(b"limen");
-        backend.put(&key, data.clone(), Vec::new()).map_err(|refusal| store_error("write", &key, refusal))?;
-        let read = backend.get(&key, 0, data.len()).map_err(|refusal| store_error("read", &key, refusal))?;
-        backend.delete(&key).map_err(|refusal| store_error("delete", &key, refusal))?;
-        backend.remove_directory("chunks/check/").map_err(|refusal| store_error("delete", &key, refusal))?;
-        if read != data {
-            let refusal = Refusal::Other(Errno::EIO, "it holds other bytes than were written".into());
-            return Err(store_error("read", &key, refusal));
-        }
-        Ok(())
     }
 
     /// The requests sent so far, those of the background included.

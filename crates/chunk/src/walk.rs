@@ -3,6 +3,8 @@
 //! Keys have two levels of directories with a bounded number of entries each, so that a walk holds one level of names and
 //! not the whole listing.
 
+use std::time::SystemTime;
+
 use types::SliceId;
 
 use crate::ChunkError;
@@ -48,12 +50,31 @@ impl BlockStore {
         list(&self.inner, ROOT).map(|names| names.is_empty())
     }
 
-    /// Removes all that the store ever wrote, and a directory made for it if nothing else is in it. `progress` is called
-    /// with the number of objects removed so far. It can be called again after an error.
+    /// When a block found in the store was written; `None` if it is gone, or the store does not say.
+    ///
+    /// # Errors
+    /// [`ChunkError::Store`].
+    pub fn modified(&self, block: &StoredBlock) -> Result<Option<SystemTime>, ChunkError> {
+        let modified = self.inner.backend.modified(&block.key);
+        modified.map_err(|refusal| store_error("look at", &block.key, refusal))
+    }
+
+    /// Removes all that the store ever wrote, the marker last, and a directory made for it if nothing else is in it.
+    /// `progress` is called with the number of objects removed so far. It can be called again after an error.
     ///
     /// # Errors
     /// [`ChunkError::Store`].
     pub fn destroy(&self, progress: &mut dyn FnMut(u64)) -> Result<(), ChunkError> {
+        self.remove_blocks(progress)?;
+        self.remove_marker()
+    }
+
+    /// Removes all blocks. `progress` is called with the number of objects removed so far. It can be called again after
+    /// an error.
+    ///
+    /// # Errors
+    /// [`ChunkError::Store`].
+    pub fn remove_blocks(&self, progress: &mut dyn FnMut(u64)) -> Result<(), ChunkError> {
         self.inner.forget_all();
         let mut removed = 0;
         walk(&self.inner, ROOT, &mut |inner, key| {
@@ -62,9 +83,7 @@ impl BlockStore {
             progress(removed);
             Ok(())
         })?;
-        remove_directories(&self.inner, ROOT)?;
-        let removed = self.inner.backend.remove_root();
-        removed.map_err(|refusal| store_error("remove", "the store", refusal))
+        remove_directories(&self.inner, ROOT)
     }
 }
 

@@ -42,7 +42,8 @@ impl File {
     }
 
     fn write(&mut self, offset: u64, data: &[u8]) {
-        while self.buffer.write(offset, data).unwrap() == Written::Full {
+        while self.buffer.write(offset, data).unwrap() != Written::Buffered {
+            assert!(self.buffer.is_dirty(), "nobody else holds memory");
             self.flush(None);
         }
     }
@@ -248,19 +249,31 @@ fn the_budget_is_shared_and_a_full_buffer_says_so() {
     let context = context_of("memory", "", 1000);
     let (mut a, mut b) = (File::new(&context), File::new(&context));
     assert_eq!(a.buffer.write(0, &[1; 900]).unwrap(), Written::Buffered);
-    assert_eq!(a.buffer.write(900, &[1; 200]).unwrap(), Written::Full);
     assert_eq!(context.budget.used_bytes(), 900);
-    // A file without dirty data gets its one write; then it, too, is told to flush.
-    assert_eq!(b.buffer.write(0, &[2; 200]).unwrap(), Written::Buffered);
-    assert_eq!(b.buffer.write(200, &[2; 1]).unwrap(), Written::Full);
+    // Files that hold little ask for others to be flushed.
+    assert_eq!(a.buffer.write(900, &[1; 200]).unwrap(), Written::Crowded);
+    assert_eq!(b.buffer.write(0, &[2; 200]).unwrap(), Written::Crowded);
+    assert_eq!(context.budget.used_bytes(), 900);
+    b.buffer.write_beyond(0, &[2; 200]).unwrap();
+    assert_eq!(context.budget.used_bytes(), 1100);
+    a.flush(None);
     a.write(900, &[1; 200]);
-    assert_eq!(context.budget.used_bytes(), 400);
+    assert_eq!(context.budget.used_bytes(), 400 + 56, "the tail has room for 256 bytes");
     // Overwriting in place takes no more memory than there was.
     a.write(900, &[3; 200]);
-    assert_eq!(context.budget.used_bytes(), 400);
+    assert_eq!(context.budget.used_bytes(), 400 + 56);
     assert_eq!(a.read(899, 3), [1, 3, 3]);
     drop((a, b));
     assert_eq!(context.budget.used_bytes(), 0);
+}
+
+#[test]
+fn a_file_that_fills_the_budget_by_itself_is_full() {
+    let context = context_of("memory", "", (BLOCK + 1000) as u64);
+    let mut file = File::new(&context);
+    file.buffer.write_beyond(0, &bytes(BLOCK - 1, 1)).unwrap();
+    assert_eq!(file.buffer.write(9 << 20, &[1; 10]).unwrap(), Written::Buffered);
+    assert_eq!(file.buffer.write(10 << 20, &[1; 2000]).unwrap(), Written::Full);
 }
 
 #[test]

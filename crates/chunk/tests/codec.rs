@@ -27,6 +27,7 @@ fn options(compression: Compression, settings: Option<&EncryptionSettings>) -> S
 
 fn open(dir: &Path, options: StoreOptions) -> Arc<BlockStore> {
     let bucket = dir.to_str().unwrap().to_owned();
+    let options = StoreOptions { create: true, ..options };
     BlockStore::open_with(&StorageConfig { storage: "file".into(), bucket }, options).unwrap()
 }
 

@@ -43,8 +43,8 @@ impl Setup {
     fn open(&self, disk_cache: Option<DiskCacheOptions>) -> Arc<BlockStore> {
         let bucket = self.bucket.path().to_str().unwrap().to_owned();
         let (compression, encryption) = (self.compression, self.encryption.clone());
-        let options =
-            StoreOptions { cache_bytes: 0, compression, encryption, disk_cache, ..StoreOptions::default() };
+        let options = StoreOptions { cache_bytes: 0, create: true, ..StoreOptions::default() };
+        let options = StoreOptions { compression, encryption, disk_cache, ..options };
         BlockStore::open_with(&StorageConfig { storage: "file".into(), bucket }, options).unwrap()
     }
 

@@ -17,6 +17,7 @@ const PAGE: usize = PAGE_BYTES as usize;
 
 fn open(dir: &TempDir, options: StoreOptions) -> Arc<BlockStore> {
     let bucket = dir.path().to_str().unwrap().to_owned();
+    let options = StoreOptions { create: true, ..options };
     BlockStore::open_with(&StorageConfig { storage: "file".into(), bucket }, options).unwrap()
 }
 

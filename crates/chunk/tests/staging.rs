@@ -46,7 +46,7 @@ impl Bench {
     fn open_with(&self, options: StoreOptions) -> Arc<BlockStore> {
         let bucket = self.store.path().to_str().unwrap().to_owned();
         let faults = Some(Arc::clone(&self.faults));
-        let options = StoreOptions { cache_bytes: 0, faults, ..options };
+        let options = StoreOptions { cache_bytes: 0, create: true, faults, ..options };
         BlockStore::open_with(&StorageConfig { storage: "file".into(), bucket }, options).unwrap()
     }
 

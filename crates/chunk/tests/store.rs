@@ -4,9 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use chunk::{BlockFault, BlockStore, ChunkError, PAGE_BYTES, StorageConfig, object_key};
+use chunk::{
+    BlockFault, BlockStore, ChunkError, PAGE_BYTES, StorageConfig, StoreOptions, StoredBlock, object_key,
+};
 use tempfile::TempDir;
 use types::{BLOCK_BYTES, Errno, Slice, SliceId, SliceSource};
 
@@ -204,6 +207,57 @@ fn a_store_that_works_passes_the_check_and_keeps_nothing_of_it() {
     fs::write(dir.path().join("tmp"), b"").unwrap();
     assert!(matches!(store.check(), Err(ChunkError::Store { action: "write", .. })));
     memory_store().check().unwrap();
+}
+
+/// As a mount point where nothing is mounted yet.
+#[test]
+fn a_directory_that_is_missing_or_of_nobody_is_not_written_to() {
+    let parent = TempDir::new().unwrap();
+    let root = parent.path().join("bucket");
+    let config = StorageConfig { storage: "file".into(), bucket: root.to_str().unwrap().into() };
+    let open = || BlockStore::open_with(&config, StoreOptions::default());
+    let error = open().unwrap_err();
+    assert!(error.to_string().contains("does not exist"), "{error}");
+    assert!(!root.exists());
+
+    fs::create_dir(&root).unwrap();
+    let store = open().unwrap();
+    assert_eq!(store.marker().unwrap(), None);
+    store.check_readable().unwrap();
+    store.put_slice(SliceId(1), &pattern(100)).unwrap_err();
+    assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
+    // A caller that knows that it is the right store has it prepared.
+    store.check().unwrap();
+    store.put_slice(SliceId(1), &pattern(100)).unwrap();
+}
+
+#[test]
+fn the_marker_is_no_block_and_goes_last() {
+    let parent = TempDir::new().unwrap();
+    let root = parent.path().join("bucket");
+    for store in [file_store(&root), memory_store()] {
+        store.put_marker("mine").unwrap();
+        assert_eq!(store.marker().unwrap().unwrap(), b"mine");
+        assert!(store.is_empty().unwrap());
+        store.put_slice(SliceId(1), &pattern(100)).unwrap();
+        let mut blocks = Vec::new();
+        let mut visit = |block: StoredBlock| {
+            blocks.push(block);
+            Ok(())
+        };
+        store.for_each_block(&mut visit).unwrap();
+        assert_eq!(blocks.len(), 1, "{blocks:?}");
+        if format!("{store:?}").contains("Dir") {
+            let age = store.modified(&blocks[0]).unwrap().unwrap().elapsed().unwrap();
+            assert!(age < Duration::from_secs(3600), "{age:?}");
+        }
+        store.remove_blocks(&mut |_| {}).unwrap();
+        assert_eq!(store.modified(&blocks[0]).unwrap(), None);
+        assert_eq!(store.marker().unwrap().unwrap(), b"mine");
+        store.remove_marker().unwrap();
+        assert_eq!(store.marker().unwrap(), None);
+    }
+    assert!(!root.exists());
 }
 
 #[test]

@@ -184,6 +184,10 @@ pub(crate) struct MountArgs {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
+Exit codes: 0 it is unmounted and its data stored, 1 it failed, 2 the command line is wrong, 3 it is unmounted here, but
+its process did not end within the limit: another mount namespace or a program still holds it, or the store is stuck. What
+is said then names them. Running the command again waits on.
+
 Examples:
   limen umount /mnt
   limen umount -l /mnt
@@ -198,6 +202,9 @@ pub(crate) struct UmountArgs {
     /// Let requests under way fail; programs that use the mount see errors
     #[arg(short, long, conflicts_with = "lazy")]
     pub(crate) force: bool,
+    /// How long to wait while others hold the mount, or while no data is stored any more; 0 to look once
+    #[arg(long, value_name = "SECONDS", default_value_t = 90)]
+    pub(crate) timeout: u64,
 }
 
 #[derive(Debug, clap::Args)]
@@ -231,6 +238,9 @@ pub(crate) struct DestroyArgs {
     /// Do not ask for the volume's name first
     #[arg(short, long, visible_alias = "force")]
     pub(crate) yes: bool,
+    /// Leave the object store alone, and remove the records only: for a store that is gone
+    #[arg(long)]
+    pub(crate) keep_objects: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -238,9 +248,9 @@ pub(crate) struct DestroyArgs {
 Examples:
   limen config sqlite:///var/lib/limen/home.db
   limen config sqlite:///var/lib/limen/home.db --capacity 2T --inodes 0
-      while it is not mounted; 0 is no limit
+      0 is no limit
   limen config sqlite:///var/lib/limen/home.db --abe on
-      from the next mount on")]
+      mounts follow a change within some ten seconds")]
 pub(crate) struct ConfigArgs {
     /// Where the volume's metadata is
     #[arg(value_name = "META-URL")]
@@ -263,6 +273,9 @@ pub(crate) struct ConfigArgs {
     /// Whether listings show a caller only what he may read (access-based enumeration), on every mount
     #[arg(long, value_name = "on|off", value_parser = parse_on_off)]
     pub(crate) abe: Option<bool>,
+    /// Mark the object store as this volume's, when a mount says that it is not and you know that it is
+    #[arg(long)]
+    pub(crate) adopt_store: bool,
     /// What may not change, so that it can be said why.
     #[arg(long, hide = true)]
     pub(crate) acl: Option<String>,
@@ -370,10 +383,10 @@ pub(crate) enum Acl {
 pub(crate) enum AclMode {
     /// Nothing of the ACL stays but what the mode says
     Discard,
-    /// Entries stay, but none allows more than the mode's group bits
+    /// Entries for users and groups stay, but if the group bits change, none allows more than the new ones (default)
     #[value(name = "groupmask")]
     GroupMask,
-    /// Entries for users and groups stay as they are
+    /// Entries for users and groups stay, and lose only r, w, x that the new group bits lack
     Passthrough,
     /// Files with an ACL refuse chmod
     Restricted,

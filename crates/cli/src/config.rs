@@ -5,9 +5,11 @@ use serde_json::json;
 
 use crate::args::ConfigArgs;
 use crate::fault::Fault;
-use crate::mount;
+use crate::maintenance::Exclusive;
+use crate::marker::{self, MEMORY};
 use crate::output::{self, Table};
 use crate::status::{usage, used_bytes};
+use crate::store::open_closed;
 use crate::units::show_size;
 use crate::url::{Database, MetaUrl};
 
@@ -21,6 +23,7 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<(), Fault> {
         aclmode: args.aclmode.map(Into::into),
         aclinherit: args.aclinherit.map(Into::into),
         abe: args.abe,
+        store_marker: None,
     };
     refuse_fixed(args, &volume)?;
     if volume.acl != AclKind::Nfs4 && (args.aclmode.is_some() || args.aclinherit.is_some()) {
@@ -28,6 +31,9 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<(), Fault> {
     }
     if !volume.encryption.is_empty() && args.inline.is_some_and(|bytes| bytes > 0) {
         return Err(Fault::usage("--inline puts data into the metadata, which is not encrypted").at(&url));
+    }
+    if args.adopt_store {
+        adopt_store(&url, &database, &mut volume)?;
     }
     if change != Configure::default() {
         volume = configure(&url, &database, &change)?;
@@ -60,14 +66,28 @@ fn refuse_fixed(args: &ConfigArgs, volume: &Volume) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A mount goes by the settings that it found when it began, so it must not be there.
+/// Mounts, also those of the embedded engine, read the settings again every few seconds.
 fn configure(url: &MetaUrl, database: &Database, change: &Configure) -> Result<Volume, Fault> {
-    let _lock = mount::lock(url, database, false)?;
     let engine = database.engine();
     let meta = Meta::open(engine.clone(), 1).map_err(|error| url.volume_fault(error))?;
     meta.run(change, &Vouch::Kernel { told: None }).map_err(|error| Fault::new(error).at(url))?;
     engine.sync().map_err(|error| Fault::new(error).at(url))?;
     Volume::load(&*engine).map_err(|error| url.volume_fault(error))
+}
+
+/// Marks the object store as this volume's, because the person says that it is.
+fn adopt_store(url: &MetaUrl, database: &Database, volume: &mut Volume) -> Result<(), Fault> {
+    if volume.storage == MEMORY {
+        return Err(Fault::usage("--adopt-store is not for --storage memory").at(url).advise("leave it out"));
+    }
+    let exclusive = Exclusive::begin(url, database, "limen config --adopt-store")?;
+    let store = open_closed(volume)?;
+    marker::adopt(volume, &store)?;
+    let change = Configure { store_marker: Some(true), ..Configure::default() };
+    *volume = configure(url, database, &change)?;
+    drop(exclusive);
+    output::note(format!("the object store is marked as that of volume '{}'", volume.name));
+    Ok(())
 }
 
 fn warn(url: &MetaUrl, database: &Database, volume: &Volume) -> Result<(), Fault> {

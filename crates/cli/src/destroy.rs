@@ -1,12 +1,15 @@
 //! `limen destroy`: removes a volume's objects, then its records, then its database.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
 
+use chunk::{BlockStore, MARKER};
 use meta::{EngineError, Volume};
 
 use crate::args::DestroyArgs;
 use crate::fault::Fault;
-use crate::mount;
+use crate::maintenance::{DESTROY, Exclusive};
+use crate::marker;
 use crate::output;
 use crate::staged;
 use crate::status::{usage, used_bytes};
@@ -19,30 +22,49 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<(), Fault> {
     let (database, volume) = url.open_volume()?;
     let engine = database.engine();
     let failed = |error: EngineError| Fault::new(error).at(&url);
-    let lock = mount::lock(&url, &database, false)?;
     let usage = usage(&*engine).map_err(failed)?;
     if !args.yes {
         confirm(&volume, usage.inodes, &show_size(used_bytes(&usage)))?;
     }
+    let exclusive = Exclusive::begin(&url, &database, DESTROY)?;
     // The objects first: should this be interrupted, the volume is still there to be destroyed again.
-    let bar = output::progress("objects removed");
     let mut removed = 0;
-    let destroyed = open_closed(&volume)?.destroy(&mut |count| {
-        removed = count;
-        bar.set_position(count);
-    });
-    bar.finish_and_clear();
-    destroyed
-        .map_err(|error| store_fault(&volume, &error).advise("nothing else was removed; run it again"))?;
+    let store = if args.keep_objects { None } else { Some(store_of(&volume)?) };
+    if let Some(store) = &store {
+        let bar = output::progress("objects removed");
+        let destroyed = store.remove_blocks(&mut |count| {
+            removed = count;
+            bar.set_position(count);
+        });
+        bar.finish_and_clear();
+        destroyed
+            .map_err(|error| store_fault(&volume, &error).advise("nothing else was removed; run it again"))?;
+    }
     staged::forget(&volume);
     engine.wipe().map_err(failed)?;
     drop(engine);
+    let lock = exclusive.release();
     drop(database);
     if let MetaUrl::Sqlite(path) = &url {
         url::remove_database(path)?;
     }
     drop(lock);
+    // Last, because a volume is not served or destroyed without its marker.
+    if let Some(Err(error)) = store.map(|store| store.remove_marker()) {
+        let fault = store_fault(&volume, &error);
+        return Err(fault.advise(format!("the volume is gone; remove what is left there by hand ({MARKER})")));
+    }
     output::print(&format!("Volume '{}' is gone, and {removed} objects with it.\n", volume.name))
+}
+
+/// The volume's object store, once it is clear that it is this volume's.
+fn store_of(volume: &Volume) -> Result<Arc<BlockStore>, Fault> {
+    let store = open_closed(volume).and_then(|store| marker::verify(volume, &store).map(|_| store));
+    store.map_err(|fault| {
+        fault.advise(
+            "nothing was removed; put it right, or remove the records alone with limen destroy --keep-objects",
+        )
+    })
 }
 
 /// Lets the person type the volume's name.

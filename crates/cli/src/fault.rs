@@ -2,13 +2,16 @@
 
 use std::fmt;
 
+const FAILED: u8 = 1;
+const USAGE: u8 = 2;
+
 /// Printed as `limen: WHAT: WHERE: WHAT TO DO`; parts that are empty are left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     what: String,
     place: String,
     advice: String,
-    usage: bool,
+    code: u8,
     told: bool,
 }
 
@@ -18,14 +21,14 @@ impl Fault {
             what: what.to_string(),
             place: String::new(),
             advice: String::new(),
-            usage: false,
+            code: FAILED,
             told: false,
         }
     }
 
     /// The command itself is wrong, whatever it was to work on.
     pub(crate) fn usage(what: impl fmt::Display) -> Self {
-        Fault { usage: true, ..Fault::new(what) }
+        Fault { code: USAGE, ..Fault::new(what) }
     }
 
     #[must_use]
@@ -48,9 +51,15 @@ impl Fault {
         self.told
     }
 
-    /// 1: the operation failed; 2: the command line is wrong, as clap has it too.
+    /// An exit code of the command's own, which its help explains.
+    #[must_use]
+    pub(crate) fn with_code(self, code: u8) -> Self {
+        Fault { code, ..self }
+    }
+
+    /// 1: the operation failed; 2: the command line is wrong, as clap has it too; else [`Fault::with_code`].
     pub(crate) fn exit_code(&self) -> u8 {
-        if self.usage { 2 } else { 1 }
+        self.code
     }
 }
 

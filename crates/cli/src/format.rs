@@ -5,13 +5,14 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
 
-use chunk::{Cipher, Compression, EncryptionSettings, StoreOptions};
+use chunk::{Cipher, Compression, EncryptionSettings, MARKER, StoreOptions};
 use meta::ops::SetAttr;
 use meta::{AclKind, Engine, Meta, Volume, VolumeError, Vouch};
 use types::{Ino, Time};
 
 use crate::args::{Acl, Compress, Encrypt, FormatArgs, Storage};
 use crate::fault::Fault;
+use crate::marker;
 use crate::output;
 use crate::store::{self, open_store, store_fault};
 use crate::url::MetaUrl;
@@ -47,6 +48,7 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Fault> {
         capacity_bytes: args.capacity,
         max_inodes: args.inodes,
         abe: false,
+        store_marker: args.storage != Storage::Memory,
         created: Time::now(),
     };
     if args.storage == Storage::File {
@@ -87,6 +89,7 @@ pub(crate) fn volume_in_memory(name: &str) -> Result<Volume, Fault> {
         capacity_bytes: 0,
         max_inodes: 0,
         abe: false,
+        store_marker: false,
         created: Time::now(),
     })
 }
@@ -169,10 +172,11 @@ fn refuse_existing(url: &MetaUrl, file: Option<&Path>) -> Result<(), Fault> {
 }
 
 fn lay_down(url: &MetaUrl, args: &FormatArgs, volume: &Volume) -> Result<(), Fault> {
-    let options = StoreOptions { cache_bytes: 0, ..StoreOptions::default() };
+    let options = StoreOptions { cache_bytes: 0, create: true, ..StoreOptions::default() };
     let store = open_store(volume, &args.keys, options)?;
     if args.storage == Storage::S3 {
         // As for a directory: what another volume has there would be overwritten.
+        marker::refuse_marked(volume, &store)?;
         let empty = store.is_empty().map_err(|error| store_fault(volume, &error))?;
         if !empty {
             let fault = Fault::new("there are objects in the bucket already").at(&volume.bucket);
@@ -182,6 +186,11 @@ fn lay_down(url: &MetaUrl, args: &FormatArgs, volume: &Volume) -> Result<(), Fau
     store.check().map_err(|error| store_fault(volume, &error))?;
     let engine = url.open(true)?.engine();
     volume.format(&*engine).map_err(|error| url.volume_fault(error))?;
+    // After the volume is there, because of two formats at the same moment only one gets so far.
+    if volume.store_marker {
+        let advice = format!("the volume is made; run limen config --adopt-store {url}");
+        marker::put(volume, &store).map_err(|fault| fault.advise(advice))?;
+    }
     if !rustix::process::geteuid().is_root() {
         give_root_directory(url, Arc::clone(&engine))?;
     }
@@ -230,6 +239,9 @@ fn check_bucket(bucket: &Path) -> Result<(), Fault> {
     let fail =
         |error: std::io::Error| Fault::new(format!("cannot read the bucket: {error}")).at(bucket.display());
     let advice = "choose an empty or a new directory with --bucket";
+    if let Ok(text) = fs::read(bucket.join(MARKER)) {
+        return Err(marker::taken(&text, bucket.display()));
+    }
     let entries = match fs::read_dir(bucket) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

@@ -2,19 +2,21 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use chunk::StoreOptions;
 use engine_sqlite::{LockError, MountLock};
 use indicatif::ProgressBar;
 use meta::check::{self, Checked, Place, Problem};
-use meta::{Counter, Engine, EngineError, Meta, Record, Volume, VolumeError, Want};
+use meta::{Counter, Engine, EngineError, Maintenance, Meta, Record, Volume, VolumeError, Want};
 use serde_json::{Value, json};
 use types::Ino;
 
 use crate::args::KeyArgs;
 use crate::fault::Fault;
 use crate::gc::Unreferenced;
-use crate::mount;
+use crate::maintenance::{self, Exclusive};
+use crate::marker;
 use crate::output;
 use crate::scrub::{self, Damage};
 use crate::store::open_store;
@@ -34,14 +36,20 @@ Examples:
   limen fsck --data sqlite:///var/lib/limen/home.db
       reads all files and names those that are damaged, and where
   limen fsck --repair sqlite:///var/lib/limen/home.db
-      while it is not mounted; inodes that lost their names go to /lost+found")]
+      while it is not mounted; inodes that lost their names go to /lost+found
+
+While the volume is mounted, the records are checked up to four times, and only what each check finds counts: what programs
+change meanwhile looks like damage to one check, and not to the next. The usage is not compared then.")]
 pub(crate) struct FsckArgs {
     /// Where the volume's metadata is
     #[arg(value_name = "META-URL")]
     url: String,
-    /// Put right what can be without losing anything; the volume must not be mounted
+    /// Put right what can be without losing anything; the volume must not be mounted, and cannot be meanwhile
     #[arg(long)]
     repair: bool,
+    /// Let mounts in again after a repair or removal that was killed on another machine
+    #[arg(long, conflicts_with_all = ["repair", "data"])]
+    end_maintenance: bool,
     /// Read every byte of every file too, and look for objects that nothing refers to
     #[arg(long)]
     data: bool,
@@ -58,6 +66,9 @@ const NOT_CHECKED: u8 = 8;
 
 /// How many problems are held at a time, and how many ranges of files; more are counted.
 const MOST: usize = 10_000;
+
+/// How many further checks have to find a problem on a mounted volume.
+const CONFIRMED_BY: usize = 3;
 
 /// Each repair may bring out what was hidden by what it put right; so often it is looked again at most.
 const MAX_ROUNDS: usize = 100;
@@ -90,18 +101,30 @@ struct Findings {
 fn check_volume(args: &FsckArgs) -> Result<u8, Fault> {
     let url = MetaUrl::parse(&args.url)?;
     let (database, volume) = url.open_volume()?;
-    let _lock = lock(args, &url, &database)?;
     let engine = database.engine();
+    if args.end_maintenance {
+        return end_maintenance(&url, engine);
+    }
+    let access = Access::take(args, &url, &database)?;
+    let is_live = matches!(access, Access::BesideMounts);
+    if is_live {
+        output::note("the volume is mounted: only a problem that each of several checks finds is told");
+    }
     let failed = |error: EngineError| Fault::new(format!("the records cannot be read: {error}")).at(&url);
     let bar = output::progress("records checked");
     let mut repairer = None;
     let mut findings = Findings::default();
-    let checked = check_records(args, &url, &database, &mut repairer, &mut findings, &bar).and_then(|()| {
-        match args.data {
+    let rounds = if is_live { CONFIRMED_BY } else { 0 };
+    let checked = check_records(args, &url, &database, &mut repairer, &mut findings, &bar)
+        .and_then(|()| confirm_records(&url, &database, rounds, &mut findings, &bar))
+        .and_then(|()| match args.data {
             true => check_data(args, &url, &database, &volume, &mut repairer, &mut findings, &bar),
             false => Ok(()),
-        }
-    });
+        })
+        .and_then(|()| match args.data && is_live && !findings.damage.is_empty() {
+            true => confirm_data(args, &database, &volume, &mut findings),
+            false => Ok(()),
+        });
     bar.finish_and_clear();
     checked?;
     if !findings.repaired.is_empty() {
@@ -115,20 +138,94 @@ fn check_volume(args: &FsckArgs) -> Result<u8, Fault> {
     Ok(findings.code())
 }
 
-/// Nobody may mount the volume meanwhile. Where it is mounted already it can be looked at, but not repaired.
-fn lock(args: &FsckArgs, url: &MetaUrl, database: &Database) -> Result<Option<MountLock>, Fault> {
-    if args.repair {
-        return mount::lock(url, database, false);
-    }
-    match database.lock(false) {
-        Ok(lock) => Ok(lock),
-        Err(LockError::AlreadyMounted { .. }) => {
-            output::note("the volume is mounted: what changes meanwhile may look like damage");
-            Ok(None)
+/// What keeps others from changing the volume meanwhile.
+#[derive(Debug)]
+enum Access {
+    /// For a repair.
+    Alone {
+        _exclusive: Box<Exclusive>,
+    },
+    /// Nobody mounts it while this lock is held; on a database server, nobody did at the beginning.
+    Unmounted {
+        _lock: Option<MountLock>,
+    },
+    BesideMounts,
+}
+
+impl Access {
+    fn take(args: &FsckArgs, url: &MetaUrl, database: &Database) -> Result<Access, Fault> {
+        if args.repair {
+            let exclusive = Exclusive::begin(url, database, "limen fsck --repair")?;
+            return Ok(Access::Alone { _exclusive: Box::new(exclusive) });
         }
-        // Whoever may only read the volume can check it even so.
-        Err(LockError::Io { .. }) => Ok(None),
+        let lock = match database.lock(false) {
+            Ok(lock) => lock,
+            Err(LockError::AlreadyMounted { .. }) => return Ok(Access::BesideMounts),
+            // A user that may only read the volume can check it all the same.
+            Err(LockError::Io { .. }) => None,
+        };
+        let sessions = maintenance::living(&*database.engine());
+        let is_mounted = lock.is_none() && !sessions.map_err(|error| Fault::new(error).at(url))?.is_empty();
+        Ok(if is_mounted { Access::BesideMounts } else { Access::Unmounted { _lock: lock } })
     }
+}
+
+fn end_maintenance(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<u8, Fault> {
+    let text = match maintenance::end(url, engine)? {
+        Some(Maintenance { tool, host, pid, .. }) => {
+            format!(
+                "The maintenance of '{tool}', process {pid} on {host}, is ended: the volume can be mounted.\n"
+            )
+        }
+        None => "No tool works on the volume.\n".to_owned(),
+    };
+    output::print(&text).map(|()| 0)
+}
+
+/// Checks the records again, and drops the problems that are not found each time: those were changes under way.
+fn confirm_records(
+    url: &MetaUrl,
+    database: &Database,
+    rounds: usize,
+    findings: &mut Findings,
+    bar: &ProgressBar,
+) -> Result<(), Fault> {
+    let is_moving = |problem: &Problem| matches!(problem, Problem::Usage { .. });
+    for _ in 0..rounds {
+        findings.left.retain(|problem| rounds == 0 || !is_moving(problem));
+        if findings.left.is_empty() {
+            break;
+        }
+        // Held apart from those of before, which may be more than are held: only what was found before counts.
+        let mut again = Vec::new();
+        let known = &findings.left;
+        let mut report = |problem: Problem| again.extend(known.contains(&problem).then_some(problem));
+        let mut progress = |what: &'static str, count| {
+            bar.set_message(what);
+            bar.set_position(count);
+        };
+        check::check(&*database.engine(), &mut report, &mut progress)
+            .map_err(|error| Fault::new(format!("the records cannot be read: {error}")).at(url))?;
+        (findings.left, findings.unnamed) = (again, 0);
+    }
+    Ok(())
+}
+
+/// Reads the data again, and drops the damage that is not found a second time: a file was removed while it was read.
+fn confirm_data(
+    args: &FsckArgs,
+    database: &Database,
+    volume: &Volume,
+    findings: &mut Findings,
+) -> Result<(), Fault> {
+    let options = StoreOptions { cache_bytes: 0, ..StoreOptions::default() };
+    let store = open_store(volume, &args.keys, options)?;
+    let mut again = Vec::new();
+    let known = &findings.damage;
+    let mut report = |damage: Damage| again.extend(known.contains(&damage).then_some(damage));
+    scrub::read_all(&*database.engine(), volume, &store, &mut report, &mut |_| {})?;
+    (findings.damage, findings.unnamed_damage) = (again, 0);
+    Ok(())
 }
 
 fn check_records(
@@ -209,6 +306,7 @@ fn check_data(
 ) -> Result<(), Fault> {
     let options = StoreOptions { cache_bytes: 0, ..StoreOptions::default() };
     let (engine, store) = (database.engine(), open_store(volume, &args.keys, options)?);
+    marker::verify(volume, &store)?;
     bar.set_message("MiB read");
     let mut report = |damage: Damage| match findings.damage.len() < MOST {
         true => findings.damage.push(damage),

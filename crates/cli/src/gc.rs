@@ -1,20 +1,19 @@
 //! `limen gc`: what a volume keeps that nobody needs, and its removal.
 
-use std::fs;
-use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use chunk::{BlockStore, ChunkError, StoredBlock};
-use engine_sqlite::MountLock;
 use meta::check::{self, SliceWindow};
 use meta::ops::Reap;
-use meta::{Engine, EngineError, Failure, Meta, Record, Scan, Volume, Vouch};
+use meta::{Engine, EngineError, Failure, Meta, Record, Scan, Session, Volume, Vouch};
 use serde_json::json;
 use types::{BLOCK_BYTES, Ino, SessionId, SliceId};
+use vfs::process::is_gone;
 
 use crate::fault::Fault;
 use crate::fsck::next_slice;
-use crate::mount;
+use crate::maintenance;
+use crate::marker;
 use crate::output::{self, Table};
 use crate::status::sessions;
 use crate::store::{open_closed, store_fault};
@@ -25,17 +24,18 @@ use crate::url::{Database, MetaUrl};
 #[command(after_help = "\
 A mount removes by itself what its files no longer refer to. What is left for this command are objects that a mount stored
 but did not name in the metadata before it was killed, and what a volume that is mounted no more would remove next time.
+It is safe while the volume is mounted, here or elsewhere: it keeps every object that a mount may still be about to name.
 
 Examples:
   limen gc sqlite:///var/lib/limen/home.db
       shows what there is to remove
-  limen gc --delete sqlite:///var/lib/limen/home.db
-      removes it, while the volume is not mounted")]
+  limen gc --delete redis://db.example.org/1
+      removes it")]
 pub(crate) struct GcArgs {
     /// Where the volume's metadata is
     #[arg(value_name = "META-URL")]
     url: String,
-    /// Remove it; the volume must not be mounted
+    /// Remove it
     #[arg(long)]
     delete: bool,
     /// Keep objects that are younger than this, e.g. 90s, 30m, 1h or 2d
@@ -66,36 +66,36 @@ struct Found {
 pub(crate) fn run(args: &GcArgs) -> Result<(), Fault> {
     let url = MetaUrl::parse(&args.url)?;
     let (database, volume) = url.open_volume()?;
-    let lock = lock(args, &url, &database)?;
+    // On the embedded engine, nobody mounts the volume while this holds the lock, and nobody else may change a volume that
+    // one process has mounted for itself.
+    let lock = database.lock(false).ok().flatten();
+    let may_change = lock.is_some() || matches!(database, Database::Network(_));
     let engine = database.engine();
     let failed = |error: EngineError| Fault::new(error).at(&url);
     let store = open_closed(&volume)?;
+    marker::verify(&volume, &store)?;
     let bar = output::progress("objects");
-    let mut found = Found::default();
-    let mounted = lock.is_none();
-    if !mounted {
-        found.sessions = sessions(&*engine).map_err(failed)?.len() as u64;
-        found.orphans = orphans(&*engine).map_err(failed)?.len() as u64;
-    }
-    if args.delete {
+    // The counter comes first: a session that begins after the sessions were read takes numbers from `next` on.
+    let next = SliceId(next_slice(&*engine).map_err(failed)?);
+    let left = Left::find(&*engine, lock.is_some()).map_err(failed)?;
+    let below = left.living.iter().map(|session| session.first_slice).fold(next, SliceId::min);
+    let mounted = !left.living.is_empty();
+    let mut found =
+        Found { sessions: left.gone.len() as u64, orphans: left.orphans.len() as u64, ..Found::default() };
+    if args.delete && may_change {
         let meta = Meta::open(engine.clone(), 10_000).map_err(|error| url.volume_fault(error))?;
-        meta.set_alone(true);
-        bury(&meta).map_err(|failure| Fault::new(failure).at(&url))?;
+        maintenance::require_none(&url, &meta)?;
+        left.remove(&meta).map_err(|failure| Fault::new(failure).at(&url))?;
         collect(&meta, &volume, &store, &mut found)?;
     } else {
         count_garbage(&*engine, &mut found).map_err(failed)?;
     }
-    let sweeper = Sweeper {
-        delete: args.delete,
-        grace: args.grace,
-        below: SliceId(next_slice(&*engine).map_err(failed)?),
-        mounted,
-    };
+    let sweeper = Sweeper { delete: args.delete, grace: args.grace, below, mounted };
     let mut seen = 0;
     Unreferenced::find(&*engine, &volume, &store, &mut |object| {
         seen += 1;
         bar.set_position(seen);
-        sweeper.sweep(&volume, &store, object, &mut found)
+        sweeper.sweep(&store, object, &mut found)
     })?;
     found.acls = check::unused_acls(&*engine).map_err(failed)?;
     if args.delete {
@@ -108,24 +108,35 @@ pub(crate) fn run(args: &GcArgs) -> Result<(), Fault> {
     output::print(&found.to_text(args, mounted))
 }
 
-/// Removing needs the volume for itself; a mount is given no chance while this looks either, but where there is one, it
-/// may be looked at.
-fn lock(args: &GcArgs, url: &MetaUrl, database: &Database) -> Result<Option<MountLock>, Fault> {
-    if args.delete {
-        return mount::lock(url, database, false);
-    }
-    Ok(database.lock(false).ok().flatten())
+/// What sessions that ended without a word left behind.
+struct Left {
+    living: Vec<Session>,
+    /// Proven to be gone: they can change nothing any more.
+    gone: Vec<Session>,
+    /// Files that were removed while open in a session that is gone, or off the record.
+    orphans: Vec<(SessionId, Ino)>,
 }
 
-/// Ends what sessions that are gone left behind: files that were removed while open.
-fn bury(meta: &Meta) -> Result<(), Failure> {
-    for (session, ino) in orphans(&**meta.engine())? {
-        meta.run(&Reap { session, ino }, &Vouch::Kernel { told: None })?;
+impl Left {
+    /// With `alone`, nobody has the volume mounted.
+    fn find(engine: &dyn Engine, alone: bool) -> Result<Left, EngineError> {
+        // An orphan that is made later, in a session that begins later, is not among these.
+        let mut orphans = orphans(engine)?;
+        let (living, gone): (Vec<Session>, Vec<Session>) =
+            sessions(engine)?.into_iter().partition(|session| !alone && !is_gone(session));
+        orphans.retain(|(session, _)| living.iter().all(|living| living.id != *session));
+        Ok(Left { living, gone, orphans })
     }
-    for session in sessions(&**meta.engine())? {
-        meta.drop_session(session.id)?;
+
+    fn remove(&self, meta: &Meta) -> Result<(), Failure> {
+        for session in &self.gone {
+            meta.remove_session(session.id, session.heartbeat)?;
+        }
+        for &(session, ino) in &self.orphans {
+            meta.run(&Reap { session, ino }, &Vouch::Kernel { told: None })?;
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 fn orphans(engine: &dyn Engine) -> Result<Vec<(SessionId, Ino)>, EngineError> {
@@ -238,6 +249,9 @@ impl Unreferenced {
 
 fn is_used(window: &SliceWindow, block: &StoredBlock) -> bool {
     let Some(used) = window.get(block.id) else { return false };
+    if used.rows == 0 && used.shared {
+        return true;
+    }
     let start = u64::from(block.block) * u64::from(BLOCK_BYTES);
     let len = u64::from(used.size).saturating_sub(start).min(BLOCK_BYTES.into());
     len > 0 && u64::from(block.len) == len
@@ -247,8 +261,8 @@ fn is_used(window: &SliceWindow, block: &StoredBlock) -> bool {
 struct Sweeper {
     delete: bool,
     grace: Duration,
-    /// The next slice number to be given out: an object of that or a later one is of another time, say of before a
-    /// backup of the database was restored, and is kept.
+    /// The lowest number that no mount may still be about to name, and at most the next one to be given out: an object of
+    /// that or a later one is of another time, say of before a backup of the database was restored. All these are kept.
     below: SliceId,
     mounted: bool,
 }
@@ -256,13 +270,12 @@ struct Sweeper {
 impl Sweeper {
     fn sweep(
         &self,
-        volume: &Volume,
         store: &BlockStore,
         Stray { block, of_used_slice }: &Stray,
         found: &mut Found,
     ) -> Result<(), ChunkError> {
-        // Where an age cannot be had, a mount may just be storing it; without one, nobody is.
-        let old = age(volume, block).map_or(!self.mounted, |age| age >= self.grace);
+        // An object without an age may be new to a mount; if nobody mounts the volume, it is not.
+        let old = age(store, block)?.map_or(!self.mounted, |age| age >= self.grace);
         let size = u64::from(block.block) * u64::from(BLOCK_BYTES) + u64::from(block.len);
         let size = u32::try_from(size).ok().filter(|_| block.id < self.below && !of_used_slice);
         let Some(size) = size.filter(|_| old) else {
@@ -275,25 +288,21 @@ impl Sweeper {
     }
 }
 
-/// How long ago an object was written, where its store can be asked.
-fn age(volume: &Volume, block: &StoredBlock) -> Option<Duration> {
-    if volume.storage != "file" {
-        return None;
-    }
-    let written = fs::metadata(Path::new(&volume.bucket).join(&block.key)).ok()?.modified().ok()?;
+/// How long ago an object was written, if its store says.
+fn age(store: &BlockStore, block: &StoredBlock) -> Result<Option<Duration>, ChunkError> {
     // One that was written in the future is young.
-    Some(SystemTime::now().duration_since(written).unwrap_or_default())
+    let since = |written| SystemTime::now().duration_since(written).unwrap_or_default();
+    Ok(store.modified(block)?.map(since))
 }
 
 impl Found {
     fn to_text(&self, args: &GcArgs, mounted: bool) -> String {
         let mut table = Table::default();
         if mounted {
-            table.row("sessions", "the volume is mounted");
-        } else {
-            table.row("sessions", format!("{} that did not end", self.sessions));
-            table.row("open files", format!("{} that have no name", self.orphans));
+            table.row("mounted", "yes: what its mounts may still need is kept");
         }
+        table.row("sessions", format!("{} that did not end", self.sessions));
+        table.row("open files", format!("{} that have no name", self.orphans));
         let sized = |count: u64, bytes: u64| format!("{count}, {}", show_size(bytes));
         table.row("slices", format!("{} that files let go of", sized(self.garbage, self.garbage_bytes)));
         table.row("objects", format!("{} that nothing refers to", sized(self.objects, self.object_bytes)));

@@ -11,9 +11,11 @@
 //! | `url`, `target` | from a metadata URL to an engine; a path on this machine or in a volume |
 //! | `options`, `rights` | `-o` of `limen mount`; who may do what there |
 //! | `daemon` | `limen mount -d`: a process of its own that says when it serves |
+//! | `holders` | which processes hold a mount |
 //! | `registry` | which process serves which mount on this machine |
 //! | `statistics` | what a mount tells of its work |
 //! | `pool`, `interrupt` | walks of trees by several threads; Ctrl-C |
+//! | `marker` | whether an object store is this volume's, and works |
 //! | `process`, `paths` | processes by id and start time; where a user's files go |
 //! | `users`, `modes` | names of users and groups; modes in letters |
 //! | `log`, `output`, `units`, `fault` | what people and programs read |
@@ -28,10 +30,13 @@ mod fault;
 mod format;
 mod fsck;
 mod gc;
+mod holders;
 mod info;
 mod interrupt;
 mod log;
 mod ls;
+mod maintenance;
+mod marker;
 mod mdtest;
 mod modes;
 mod mount;

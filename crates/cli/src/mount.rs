@@ -14,17 +14,21 @@ use fuse::UnmountMode;
 use meta::{AclKind, Counting, Meta, Volume};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use vfs::{SessionInfo, Vfs, VfsOptions};
+use types::Errno;
+use vfs::process::{is_gone, this_process};
+use vfs::{SessionInfo, SessionTimes, Vfs, VfsOptions};
 
 use crate::args::MountArgs;
 use crate::daemon::{self, Report};
 use crate::fault::Fault;
 use crate::format::volume_in_memory;
 use crate::log;
+use crate::maintenance;
+use crate::marker::{self, Use};
 use crate::network::Counted;
 use crate::options::Options;
 use crate::paths;
-use crate::process::{self, Process, host_name};
+use crate::process::{Process, host_name};
 use crate::registry::{self, Entry};
 use crate::staged;
 use crate::statistics::{Counters, Endpoint};
@@ -123,11 +127,15 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
         staged::note(meta.volume(), &writeback.place())?;
     }
     let store = open_store(meta.volume(), &args.keys, options.store(meta.volume()))?;
+    let writeback = options.writeback(meta.volume()).is_some();
+    marker::admit(&meta, &store, Use { read_only: options.fuse.read_only, writeback }, report)?;
     let vfs_options = VfsOptions {
         write_buffer_bytes: options.write_buffer_bytes,
         atime: options.atime(),
         ids,
         hide_unreadable: rights.abe,
+        has_references: fuse::knows_every_group(),
+        times: session_times()?,
     };
     let vfs = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(&store), vfs_options));
     if let Some(domain) = &options.acl_domain {
@@ -140,7 +148,16 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
         mountpoint: mountpoint.to_string_lossy().into_owned(),
     };
     let broken = |what: &str, error: &dyn std::fmt::Display| Fault::new(format!("{what}: {error}")).at(&url);
-    vfs.begin(&session).map_err(|errno| broken("cannot begin the session", &errno))?;
+    maintenance::require_none(&url, vfs.meta())?;
+    if let Err(errno) = vfs.begin(&session) {
+        // A tool may have come in between: it is named then.
+        maintenance::require_none(&url, vfs.meta())?;
+        let what = match errno {
+            Errno::ESTALE => "the volume was removed while it was being mounted",
+            _ => "cannot begin the session",
+        };
+        return Err(broken(what, &errno));
+    }
     let started = vfs.start_housekeeping(session).map_err(|error| broken("cannot start a thread", &error));
     let mut entry = Entry {
         device: 0,
@@ -151,7 +168,10 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
         log: args.log.clone(),
         failure: None,
     };
-    let served = started.and_then(|()| serve_mounted(&vfs, &store, engine, &options, &mut entry, report));
+    // It answers until this returns: `limen umount` asks it what is left to store.
+    let mut endpoint = None;
+    let mount = Mount { vfs: &vfs, store: &store, engine, options: &options, report };
+    let served = started.and_then(|()| serve_mounted(mount, &mut entry, &mut endpoint));
     let ended = vfs.end().map_err(|errno| {
         broken("not all data could be stored at the end of the session", &errno)
             .advise("the log says which; what was acknowledged by fsync is safe")
@@ -232,14 +252,20 @@ fn wait_uploads(store: &BlockStore) -> Result<(), Fault> {
     })
 }
 
+/// What serves.
+struct Mount<'a> {
+    vfs: &'a Arc<Vfs>,
+    store: &'a Arc<BlockStore>,
+    engine: Counted,
+    options: &'a Options,
+    report: &'a Report,
+}
+
 /// Mounts, says so, and serves until the volume is unmounted.
 fn serve_mounted(
-    vfs: &Arc<Vfs>,
-    store: &Arc<BlockStore>,
-    engine: Counted,
-    options: &Options,
+    Mount { vfs, store, engine, options, report }: Mount<'_>,
     entry: &mut Entry,
-    report: &Report,
+    endpoint: &mut Option<Endpoint>,
 ) -> Result<(), Fault> {
     // From here on signals wait until there is something to unmount.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
@@ -253,8 +279,7 @@ fn serve_mounted(
         store: Arc::clone(store),
         vfs: Arc::clone(vfs),
     };
-    // It answers until this returns.
-    let _endpoint = match register(&mountpoint, entry) {
+    *endpoint = match register(&mountpoint, entry) {
         Ok(()) => Endpoint::start(entry, counters)
             .inspect_err(|error| tracing::warn!(%error, "limen bench cannot ask this mount what it does"))
             .ok(),
@@ -319,12 +344,33 @@ fn stop(mountpoint: &Path) {
     }
 }
 
+/// Names the times that sessions live by, in milliseconds: heartbeat, validity, removal. For tests, which cannot wait as long
+/// as is safe; all mounts of a volume need the same.
+const SESSION_MS: &str = "LIMEN_TEST_SESSION_MS";
+
+fn session_times() -> Result<SessionTimes, Fault> {
+    let Ok(text) = std::env::var(SESSION_MS) else { return Ok(SessionTimes::default()) };
+    let times: Vec<u64> = text.split(',').filter_map(|time| time.parse().ok()).collect();
+    let &[heartbeat, valid_for, remove_after] = &times[..] else {
+        return Err(Fault::usage(format!("{SESSION_MS} is not three numbers of milliseconds: {text}")));
+    };
+    Ok(SessionTimes {
+        heartbeat: Duration::from_millis(heartbeat),
+        valid_for: Duration::from_millis(valid_for),
+        remove_after: Duration::from_millis(remove_after),
+        ..SessionTimes::default()
+    })
+}
+
 fn in_use(url: &MetaUrl, database: &Database, holder: &str) -> Fault {
     let name = Volume::load(&*database.engine()).map_or_else(|_| url.to_string(), |volume| volume.name);
     let all = sessions(&*database.engine()).unwrap_or_default();
     // Those that share it do not say who they are: one that is there stands for them.
     let by_name = all.iter().find(|session| session.pid.to_string() == holder);
-    let place = match by_name.or_else(|| all.iter().find(|session| process::exists(session.pid))) {
+    let boot_id = this_process().boot_id;
+    let place = match by_name
+        .or_else(|| all.iter().find(|session| !is_gone(session) && session.process.boot_id == boot_id))
+    {
         Some(session) => format!(
             "at {} on {} by process {}, since {}",
             session.mountpoint, session.host, session.pid, session.since

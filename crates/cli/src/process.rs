@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use vfs::process::start_time;
 
 /// One process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,28 +43,10 @@ impl Process {
     }
 }
 
-/// Whether a process with this id exists.
-pub(crate) fn exists(pid: u32) -> bool {
-    start_time(pid).is_some()
-}
-
 /// This machine's name, as the sessions of a volume show it.
 pub(crate) fn host_name() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }
-}
-
-/// Field 22 of `/proc/PID/stat` (`proc_pid_stat(5)`); `None` where there is no such process, or only its remains that
-/// its parent has not collected.
-fn start_time(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field, the name in parentheses, may hold spaces and parentheses itself.
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    let state = fields.next()?;
-    if matches!(state, "Z" | "X") {
-        return None;
-    }
-    fields.nth(18)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -73,7 +56,7 @@ mod tests {
     #[test]
     fn processes_are_told_apart_by_their_start() {
         let this = Process::this();
-        assert!(this.started > 0 && this.is_alive() && exists(this.pid));
+        assert!(this.started > 0 && this.is_alive());
         assert!(!Process { started: this.started + 1, ..this }.is_alive());
         assert!(!this.wait_end(Duration::from_millis(1)));
     }

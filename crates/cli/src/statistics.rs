@@ -19,7 +19,8 @@ use fuse::RequestCounts;
 use meta::{Counting, Counts, Engine};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
-use vfs::{Coherence, SearchCounts, Vfs};
+use types::{SessionId, Time};
+use vfs::{Coherence, SearchCounts, SessionLoss, Vfs};
 
 use crate::fault::Fault;
 use crate::registry::Entry;
@@ -47,10 +48,14 @@ pub(crate) struct Statistics {
     pub(crate) cpu: Duration,
     /// What waits for its upload at the later of the two moments; `None` without write-back.
     pub(crate) pending: Option<Pending>,
+    /// Bytes written by programs that are in no store yet, at the later of the two moments.
+    pub(crate) unstored_bytes: u64,
     /// Lookups whose check was skipped, and made, where it is the mount's to make.
     pub(crate) searches: SearchCounts,
     /// How it keeps up with other mounts at the later of the two moments; `None` where it does not say.
     pub(crate) coherence: Option<Coherence>,
+    /// That it lost its session, if it ever did.
+    pub(crate) session_loss: Option<SessionLoss>,
 }
 
 /// The endpoint; dropped, it is gone.
@@ -106,8 +111,10 @@ impl Counters {
             engine: self.engine.counts(),
             cpu: own_cpu(),
             pending: self.store.pending(),
+            unstored_bytes: self.vfs.unstored_bytes(),
             searches: self.vfs.search_counts(),
             coherence: Some(self.vfs.coherence()),
+            session_loss: self.vfs.session_loss(),
         }
     }
 }
@@ -150,7 +157,13 @@ impl Statistics {
                 "failures": pending.failures,
                 "error": pending.error,
             })),
+            "unstored_bytes": self.unstored_bytes,
             "coherence": self.coherence.map(Coherence::name),
+            "session_loss": self.session_loss.map(|loss| json!({
+                "session": loss.session.0,
+                "at_ns": loss.at.nanos(),
+                "files": loss.files,
+            })),
         })
     }
 
@@ -170,11 +183,13 @@ impl Statistics {
             cpu: Duration::from_nanos(value["cpu_ns"].as_u64()?),
             pending: pending(&value["writeback"]),
             // A mount of an older limen does not say.
+            unstored_bytes: value["unstored_bytes"].as_u64().unwrap_or(0),
             searches: SearchCounts {
                 skipped: value["searches"]["skipped"].as_u64().unwrap_or(0),
                 checked: value["searches"]["checked"].as_u64().unwrap_or(0),
             },
             coherence: value["coherence"].as_str().and_then(Coherence::from_name),
+            session_loss: session_loss(&value["session_loss"]),
         })
     }
 }
@@ -192,11 +207,13 @@ impl Sub for &Statistics {
             engine: self.engine - earlier.engine,
             cpu: self.cpu.saturating_sub(earlier.cpu),
             pending: self.pending.clone(),
+            unstored_bytes: self.unstored_bytes,
             searches: SearchCounts {
                 skipped: self.searches.skipped.saturating_sub(earlier.searches.skipped),
                 checked: self.searches.checked.saturating_sub(earlier.searches.checked),
             },
             coherence: self.coherence,
+            session_loss: self.session_loss,
         }
     }
 }
@@ -213,9 +230,11 @@ impl AddAssign<&Statistics> for Statistics {
         self.engine.txns += more.engine.txns;
         self.cpu += more.cpu;
         self.pending.clone_from(&more.pending);
+        self.unstored_bytes = more.unstored_bytes;
         self.searches.skipped += more.searches.skipped;
         self.searches.checked += more.searches.checked;
         self.coherence = more.coherence;
+        self.session_loss = more.session_loss;
     }
 }
 
@@ -233,6 +252,14 @@ fn pending(value: &Value) -> Option<Pending> {
         uploaded: value["uploaded"].as_u64()?,
         failures: value["failures"].as_u64()?,
         error: value["error"].as_str().map(str::to_owned),
+    })
+}
+
+fn session_loss(value: &Value) -> Option<SessionLoss> {
+    Some(SessionLoss {
+        session: SessionId(value["session"].as_u64()?),
+        at: Time::from_nanos(value["at_ns"].as_i64()?),
+        files: value["files"].as_u64()?,
     })
 }
 
@@ -259,8 +286,10 @@ mod tests {
             engine: Counts { reads, ..Counts::default() },
             cpu: Duration::from_nanos(cpu_ns),
             pending: None,
+            unstored_bytes: 0,
             searches: SearchCounts { skipped: lookups, checked: 1 },
             coherence: None,
+            session_loss: None,
         }
     }
 
@@ -268,6 +297,7 @@ mod tests {
     fn an_answer_is_read_as_it_was_written() {
         let mut said = statistics(7, 3, 99);
         assert_eq!(Statistics::from_json(&said.to_json()).as_ref(), Some(&said));
+        said.session_loss = Some(SessionLoss { session: SessionId(3), at: Time::from_nanos(5), files: 2 });
         let error = Some("no answer".to_owned());
         for kind in [Coherence::Alone, Coherence::Told, Coherence::Asks] {
             said.coherence = Some(kind);

@@ -5,14 +5,15 @@ use std::path::Path;
 use meta::{Engine, EngineError, Record, Scan, Session, Usage, Volume, Want};
 use serde_json::{Value, json};
 use types::{SessionId, Time};
-use vfs::{Coherence, SearchCounts};
+use vfs::process::is_gone;
+use vfs::{Coherence, SearchCounts, SessionLoss};
 
 use crate::args::StatusArgs;
 use crate::config::shown;
 use crate::fault::Fault;
 use crate::network::Network;
 use crate::output::{self, Table};
-use crate::process;
+use crate::process::Process;
 use crate::registry;
 use crate::staged;
 use crate::statistics::Statistics;
@@ -75,6 +76,15 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
             "session",
             format!("{id}: {mountpoint} on {host}, process {pid}, since {since}{state}{hears}"),
         );
+        if let Some(loss) = mount.as_ref().and_then(|mount| mount.session_loss) {
+            let SessionLoss { session, at, files } = loss;
+            table.row(
+                "",
+                format!(
+                    "session {session} was lost at {at}: others took it for dead; {files} open files failed with EIO"
+                ),
+            );
+        }
         let searches = mount.as_ref().map(|mount| mount.searches).unwrap_or_default();
         if searches != SearchCounts::default() {
             let SearchCounts { skipped, checked } = searches;
@@ -110,7 +120,7 @@ pub(crate) fn sessions(engine: &dyn Engine) -> Result<Vec<Session>, EngineError>
         let page = engine.scan(&Scan::Sessions { after, limit: PAGE })?;
         let before = all.len();
         all.extend(page.facts.records.into_iter().filter_map(|record| match record {
-            Record::Session(session) => Some(session),
+            Record::Session(_, session) => session,
             _ => None,
         }));
         if !page.more || all.len() == before {
@@ -136,17 +146,16 @@ pub(crate) fn used_bytes(usage: &Usage) -> u64 {
 
 /// What is wrong with a session, if it can be told from here.
 fn state(session: &Session) -> Option<&'static str> {
-    let dead = session.host == process::host_name() && !process::exists(session.pid);
-    dead.then_some(" (its process is gone; the next mount cleans up after it)")
+    is_gone(session).then_some(" (its process is gone; the next mount cleans up after it)")
 }
 
 /// What the mount of a session does, if it is on this machine and tells.
 fn ask(session: &Session) -> Option<Statistics> {
-    if session.host != process::host_name() {
-        return None;
-    }
     let entries = registry::by_mountpoint(Path::new(&session.mountpoint));
-    let mut own = entries.iter().filter(|entry| entry.process.pid == session.pid && entry.process.is_alive());
+    let mut own = entries.iter().filter(|entry| {
+        let Process { pid, started } = entry.process;
+        (pid, started) == (session.pid, session.process.start_time) && entry.process.is_alive()
+    });
     own.find_map(|entry| Statistics::ask(entry).ok())
 }
 
@@ -171,6 +180,11 @@ fn to_json(
             "searches": mount.as_ref().map(|mount| json!({
                 "skipped": mount.searches.skipped,
                 "checked": mount.searches.checked,
+            })),
+            "lost": mount.as_ref().and_then(|mount| mount.session_loss).map(|loss| json!({
+                "session": loss.session.0,
+                "at": rfc3339(loss.at),
+                "files": loss.files,
             })),
             "coherence": mount.as_ref().and_then(|mount| mount.coherence).map(Coherence::name),
         })

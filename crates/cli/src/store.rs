@@ -39,7 +39,14 @@ pub(crate) fn open_store(
 pub(crate) fn store_fault(volume: &Volume, error: &ChunkError) -> Fault {
     let place = if volume.bucket.is_empty() { &volume.storage } else { &volume.bucket };
     let fault = Fault::new(format!("the object store of volume '{}' does not work: {error}", volume.name));
-    fault.at(place).advise("check that the place exists, has room, and that you may write there")
+    let advice = match volume.storage.as_str() {
+        "s3" => {
+            "check that the bucket exists, and that your credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
+             AWS_PROFILE) let you read, write, list and delete there"
+        }
+        _ => "check that the place exists, has room, and that you may write there",
+    };
+    fault.at(place).advise(advice)
 }
 
 /// What a person gives to lock or open a volume: the file that is named, or what is in the environment.

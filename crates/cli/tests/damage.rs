@@ -175,6 +175,12 @@ impl Disk {
         }
     }
 
+    /// Takes every block that is free.
+    fn fill_more(&self) {
+        let mut filler = File::options().append(true).create(true).open(self.text("filler")).unwrap();
+        while filler.write(&[0; 4096]).is_ok() {}
+    }
+
     fn empty(&self) {
         fs::remove_file(self.text("filler")).unwrap();
     }
@@ -290,4 +296,51 @@ fn a_full_disk_under_the_database_loses_nothing_that_was_acknowledged() {
     whole(made);
     assert_eq!(fs::read(place.path("mnt/room/file")).unwrap(), b"again");
     place.umount(&[]).ok();
+}
+
+/// Database and objects share a disk; whatever fills it, files can be removed from inside, which frees it.
+#[test]
+fn files_are_removed_and_the_volume_is_mounted_on_a_full_disk() {
+    let Some(disk) = Disk::new(48) else { return };
+    let place = Place::new();
+    let url = format!("sqlite://{}", disk.text("vol.db"));
+    limen(&["format", &url, "vol", "--bucket", &disk.text("objects")]).ok();
+    place.mount_url(&url, &[]).ok();
+    let small = |n: usize| place.path("mnt").join(format!("small{n}"));
+    let large = |n: usize| place.path("mnt").join(format!("large{n}"));
+    let store = |path: PathBuf, bytes: &[u8]| -> std::io::Result<()> {
+        let mut file = File::create_new(path)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    let bytes = Random(7).bytes(5 * MIB);
+    (0..3).for_each(|n| store(large(n), &bytes).unwrap());
+    let mut made = 0;
+    while store(small(made), &bytes[..3000]).is_ok() {
+        made += 1;
+        assert!(made < 100_000, "the disk does not fill up");
+        if made == 500 {
+            disk.fill_but(2 << 20);
+        }
+    }
+    disk.fill_more();
+    refused(fs::create_dir(place.path("mnt/dir")), Errno::NOSPC);
+    for n in 0..made {
+        fs::remove_file(small(n)).unwrap_or_else(|error| panic!("{n} of {made}: {error}"));
+    }
+    place.umount(&[]).ok();
+    disk.fill_more();
+    place.mount_url(&url, &[]).ok();
+    assert!(fs::read(large(0)).unwrap() == bytes);
+    (0..3).for_each(|n| fs::remove_file(large(n)).unwrap());
+    for _ in 0..200 {
+        if disk.free() >= 12 << 20 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert!(disk.free() >= 12 << 20, "the objects are removed: {} free", disk.free());
+    store(large(3), &bytes).unwrap();
+    place.umount(&[]).ok();
+    limen(&["fsck", "--data", &url]).ok();
 }

@@ -10,7 +10,7 @@ use std::num::NonZeroUsize;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chunk::{BlockStore, Fault, Faults, StorageConfig, StoreCall, StoreOptions};
 use harness::Random;
@@ -28,6 +28,7 @@ struct Served {
     dir: TempDir,
     engine: Arc<MemEngine>,
     faults: Arc<Faults>,
+    store: Option<Arc<BlockStore>>,
     mount: Option<(Arc<Vfs>, fuse::Mounted)>,
 }
 
@@ -54,10 +55,11 @@ impl Served {
             capacity_bytes: 0,
             max_inodes: 0,
             abe: false,
+            store_marker: false,
             created: Time::now(),
         };
         volume.format(&*engine).unwrap();
-        let mut served = Served { dir, engine, faults: Faults::new(seed), mount: None };
+        let mut served = Served { dir, engine, faults: Faults::new(seed), store: None, mount: None };
         served.mount();
         Some(served)
     }
@@ -69,8 +71,9 @@ impl Served {
         let config =
             StorageConfig { storage: meta.volume().storage.clone(), bucket: meta.volume().bucket.clone() };
         let faults = Some(Arc::clone(&self.faults));
-        let options = StoreOptions { cache_bytes: 0, faults, ..StoreOptions::default() };
+        let options = StoreOptions { cache_bytes: 0, create: true, faults, ..StoreOptions::default() };
         let store = BlockStore::open_with(&config, options).unwrap();
+        self.store = Some(Arc::clone(&store));
         let vfs = Arc::new(Vfs::new(Arc::new(meta), store, VfsOptions::default()));
         let mountpoint = self.dir.path().join("mnt");
         let info = SessionInfo { host: "here".into(), pid: std::process::id(), mountpoint: String::new() };
@@ -81,11 +84,20 @@ impl Served {
     }
 
     fn remount(&mut self) {
+        self.umount();
+        self.mount();
+    }
+
+    fn umount(&mut self) {
         let (vfs, mut mounted) = self.mount.take().unwrap();
         mounted.unmount(fuse::UnmountMode::Clean).unwrap();
         mounted.wait().unwrap();
         vfs.end().unwrap();
-        self.mount();
+    }
+
+    /// What the store of the last mount was asked to remove.
+    fn deletes(&self) -> u64 {
+        self.store.as_ref().unwrap().requests().deletes
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -175,4 +187,34 @@ fn what_a_failing_store_acknowledged_in_the_end_is_there() {
     for (name, bytes) in &files {
         assert!(&fs::read(served.at(name)).unwrap() == bytes, "{name}");
     }
+}
+
+/// Each scattered write is a slice of its own, and so an object.
+#[test]
+fn neither_umount_nor_the_next_mount_waits_for_the_removal_of_objects() {
+    let Some(mut served) = Served::new(7) else { return };
+    let slices = 1500;
+    let file = File::create(served.at("f")).unwrap();
+    for n in 0..slices {
+        file.write_all_at(&[1; 8], n * 20_000).unwrap();
+    }
+    file.sync_all().unwrap();
+    drop(file);
+    fs::remove_file(served.at("f")).unwrap();
+    assert_eq!(served.deletes(), 0);
+    served.umount();
+    let at_end = served.deletes();
+    assert!(at_end <= 64, "{at_end} objects were removed while umount waited");
+
+    served.mount();
+    assert_eq!(served.deletes(), 0, "the next mount serves before it removes anything");
+    let vfs = Arc::clone(&served.mount.as_ref().unwrap().0);
+    let info = SessionInfo { host: "here".into(), pid: std::process::id(), mountpoint: String::new() };
+    vfs.start_housekeeping(info).unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    while served.deletes() + at_end < slices && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(served.deletes() + at_end, slices);
+    served.umount();
 }

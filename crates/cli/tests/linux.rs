@@ -8,6 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::process::Command;
 
 use harness::{Mounted, NOBODY, as_user, refused};
 use rustix::fs::{
@@ -325,5 +326,59 @@ fn no_name_is_taken() {
     for name in names {
         assert_eq!(fs::read(volume.at(name)).unwrap(), name.as_bytes());
         fs::remove_file(volume.at(name)).unwrap();
+    }
+}
+
+/// Runs `handles.py`; gives the lines that it prints.
+fn handles(command: &str, args: &[&str]) -> Vec<String> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/handles.py");
+    let output = Command::new("python3").args([script, command]).args(args).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn file_handles_are_good_for_as_long_as_the_file_is() {
+    for format in [&[][..], &["--acl", "nfsv4"]] {
+        let Some(volume) = Mounted::new(format) else { return };
+        let at = |name: &str| volume.at(name).to_str().unwrap().to_owned();
+        fs::create_dir_all(at("a/b/c/d")).unwrap();
+        for name in ["file", "a/b/c/d/deep", "removed", "open", "a/b/moved"] {
+            fs::write(at(name), name).unwrap();
+        }
+        fs::create_dir(at("gone")).unwrap();
+        let named = ["file", "a/b/c/d/deep", "a/b/moved", "a/b/c", "", "removed", "gone"].map(at);
+        let known = handles("name", &named.each_ref().map(String::as_str));
+        let open = |known: &[String]| {
+            let mount = at("");
+            let args = [mount.as_str()].into_iter().chain(known.iter().map(String::as_str));
+            handles("open", &args.collect::<Vec<_>>())
+        };
+        let (deep, root) = (at("a/b/c"), at(""));
+        let root = root.trim_end_matches('/');
+        let shown = |root: &str| format!("{root} a file");
+        fs::rename(at("a/b/moved"), at("a/moved")).unwrap();
+        fs::remove_file(at("removed")).unwrap();
+        fs::remove_dir(at("gone")).unwrap();
+        // A file without a name is there while it is open.
+        let held = File::open(at("open")).unwrap();
+        let nameless = handles("name", &[&at("open")]);
+        fs::remove_file(at("open")).unwrap();
+        assert_eq!(open(&nameless), ["open"]);
+        drop(held);
+        assert_eq!(open(&nameless), ["ESTALE"]);
+        let expected =
+            ["file", "a/b/c/d/deep", "a/b/moved", &format!("{deep} d"), &shown(root), "ESTALE", "ESTALE"];
+        assert_eq!(open(&known), expected);
+        // The kernel holds nothing of them any more.
+        volume.remount();
+        assert_eq!(open(&known), expected);
+        volume.remount();
+        // Each by itself: no other one has brought its directories back.
+        for (handle, expected) in known.iter().zip(expected) {
+            assert_eq!(open(std::slice::from_ref(handle)), [expected]);
+        }
+        fs::write(at("file"), "fresh").unwrap();
+        assert_eq!(open(&known[..1]), ["fresh"]);
     }
 }

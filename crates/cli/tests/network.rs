@@ -9,22 +9,24 @@ mod history;
 mod servers;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Place, Said, limen};
-use harness::{NOBODY, as_user, refused};
+use common::{LIMEN, Place, Said, command, limen};
+use harness::{NOBODY, Random, as_user, refused};
 use history::{Event, Outcome, Program, explain};
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::fs::{
+    AtFlags, CWD, FlockOperation, Gid, Mode, StatxFlags, Timespec, Timestamps, Uid, XattrFlags, flock, statx,
+};
 use rustix::io::Errno;
-use rustix::process::geteuid;
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
 use servers::{Cut, Kind, Proxy, Server};
 
@@ -45,6 +47,15 @@ struct Pair {
 impl Pair {
     /// `None`, said on standard error, where the test cannot run: mounting takes root.
     fn new(kind: Kind, durable: bool, options: &[&str]) -> Option<Pair> {
+        let pair = Pair::unmounted(kind, durable)?;
+        pair.place.mount_url(&pair.url(), options).ok();
+        pair.mount_second(options, "");
+        pair.wait_until("told");
+        Some(pair)
+    }
+
+    /// Of which nothing is mounted yet.
+    fn unmounted(kind: Kind, durable: bool) -> Option<Pair> {
         static TURN: Mutex<()> = Mutex::new(());
         if !geteuid().is_root() {
             eprintln!("SKIPPED: {} mounts and needs root", thread::current().name().unwrap_or("this"));
@@ -60,12 +71,15 @@ impl Pair {
         fs::create_dir(place.path("mnt2")).unwrap();
         let pair = Pair { place, proxy, server, _turn: turn };
         limen(&["format", &pair.url(), "vol", "--bucket", &pair.place.text("data")]).ok();
-        pair.place.mount_url(&pair.url(), options).ok();
-        let (log, mnt) = (pair.place.text("log2"), pair.place.text("mnt2"));
-        let url = kind.url(pair.proxy.port, "vol");
-        limen(&[&["mount", "-d", "--log", &log], options, &[&url, &mnt]].concat()).ok();
-        pair.wait_until("told");
         Some(pair)
+    }
+
+    /// `session_ms` makes the times of its session shorter.
+    fn mount_second(&self, options: &[&str], session_ms: &str) {
+        let (log, mnt) = (self.place.text("log2"), self.place.text("mnt2"));
+        let url = self.server.kind.url(self.proxy.port, "vol");
+        let args = [&["mount", "-d", "--log", &log], options, &[&url, &mnt]].concat();
+        Said::from(with_times(&args, session_ms).output().unwrap()).ok();
     }
 
     fn url(&self) -> String {
@@ -124,6 +138,15 @@ impl Drop for Pair {
         self.umount_second(&["--force"]);
         let _ = Command::new("umount").arg("-l").arg(self.b("")).stderr(Stdio::null()).status();
     }
+}
+
+/// The command with other times of sessions.
+fn with_times(args: &[&str], session_ms: &str) -> Command {
+    let mut command = command(args);
+    if !session_ms.is_empty() {
+        command.env("LIMEN_TEST_SESSION_MS", session_ms);
+    }
+    command
 }
 
 fn log_of(place: &Place, name: &str) -> String {
@@ -250,6 +273,134 @@ fn a_change_is_enforced_elsewhere(kind: Kind) {
     judge(&format!("{kind:?}: chmod that revokes"), chmods);
     judge(&format!("{kind:?}: rename"), renames);
     judge(&format!("{kind:?}: unlink"), unlinks);
+    pair.end_clean();
+}
+
+/// Spins for up to that long, so that two threads that begin together meet at ever other moments.
+fn jitter(random: &mut Random, most: Duration) {
+    let (began, wait) = (Instant::now(), Duration::from_nanos(random.below(most.as_nanos() as u64)));
+    while began.elapsed() < wait {
+        std::hint::spin_loop();
+    }
+}
+
+/// A mount looks at a directory for the first time while another one closes it: the reply may be older than the notification.
+fn a_right_revoked_at_the_first_look_is_gone(kind: Kind) {
+    let Some(pair) = Pair::new(kind, false, &[]) else { return };
+    let times = if is_long() { 3_200 } else { 400 };
+    let dir = |i: u64| format!("d{i}");
+    for i in 0..times {
+        fs::create_dir(pair.a(dir(i))).unwrap();
+        File::create_new(pair.a(dir(i)).join("f")).unwrap();
+    }
+    let most = Duration::from_micros(800);
+    let start = Barrier::new(2);
+    let looked_at = |i: u64| pair.b(dir(i)).join("f").metadata();
+    thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            as_user(NOBODY, NOBODY, || {
+                let mut random = Random(7);
+                let look = |i| {
+                    start.wait();
+                    jitter(&mut random, most);
+                    looked_at(i).is_ok()
+                };
+                (0..times).map(look).filter(|granted| *granted).count()
+            })
+        });
+        let mut random = Random(8);
+        for i in 0..times {
+            start.wait();
+            jitter(&mut random, most);
+            chmod(&pair.a(dir(i)), 0o700);
+        }
+        eprintln!("{kind:?}: {} of {times} came before the change", looking.join().unwrap());
+    });
+    // Changes are heard in their order.
+    File::create_new(pair.a("marker")).unwrap();
+    until(Instant::now(), || pair.b("marker").exists());
+    thread::sleep(ENFORCED_WITHIN);
+    let granted = as_user(NOBODY, NOBODY, || (0..times).filter(|i| looked_at(*i).is_ok()).count());
+    assert_eq!(granted, 0, "of {times} are granted, although the change was heard");
+    pair.end_clean();
+}
+
+/// What somebody else may not do to a file, each by a path or by a descriptor; and what it comes to.
+type Attempt = (&'static str, Errno, fn(&Path, &File) -> rustix::io::Result<()>);
+
+/// An access ACL that lets user 1000 read and write (`linux/posix_acl_xattr.h`).
+const GRANTING_ACL: &[u8] = b"\x02\0\0\0\
+    \x01\0\x06\0\xff\xff\xff\xff\x02\0\x06\0\xe8\x03\0\0\x04\0\0\0\xff\xff\xff\xff\
+    \x10\0\x06\0\xff\xff\xff\xff\x20\0\0\0\xff\xff\xff\xff";
+
+const ATTEMPTS: [Attempt; 8] = [
+    ("chmod", Errno::PERM, |path, _| rustix::fs::chmod(path, Mode::from(0o666))),
+    ("fchmod", Errno::PERM, |_, file| rustix::fs::fchmod(file, Mode::from(0o666))),
+    ("chown", Errno::PERM, |path, _| rustix::fs::chown(path, None, Some(Gid::from_raw(OLD_OWNER)))),
+    ("setfacl", Errno::PERM, |path, _| {
+        rustix::fs::setxattr(path, "system.posix_acl_access", GRANTING_ACL, XattrFlags::empty())
+    }),
+    ("setxattr", Errno::ACCESS, |path, _| rustix::fs::setxattr(path, "user.mine", b"1", XattrFlags::empty())),
+    ("fsetxattr", Errno::ACCESS, |_, file| {
+        rustix::fs::fsetxattr(file, "user.mine", b"1", XattrFlags::empty())
+    }),
+    ("utimensat", Errno::PERM, |path, _| {
+        let then = Timespec { tv_sec: 1, tv_nsec: 0 };
+        let times = Timestamps { last_access: then, last_modification: then };
+        rustix::fs::utimensat(CWD, path, &times, AtFlags::empty())
+    }),
+    ("unlink of a sticky directory", Errno::PERM, |path, _| rustix::fs::unlink(path)),
+];
+
+const OLD_OWNER: u32 = 1000;
+const NEW_OWNER: u32 = 1001;
+
+/// One mount was told that a file is another user's; the kernel of the other mount has not heard of it when the former owner acts.
+fn a_former_owner_changes_nothing(kind: Kind) {
+    let Some(pair) = Pair::new(kind, true, &[]) else { return };
+    let rounds = if is_long() { 40 } else { 6 };
+    let step = Barrier::new(2);
+    // What everybody owns, so that only a file's owner matters.
+    fs::create_dir(pair.a("d")).unwrap();
+    chmod(&pair.a("d"), 0o1777);
+    let names: Vec<String> =
+        (0..rounds).flat_map(|round| ATTEMPTS.map(|(what, ..)| format!("{what}-{round}"))).collect();
+    let (group, owner) = (|uid| Some(Gid::from_raw(uid)), |uid| Some(Uid::from_raw(uid)));
+    for name in &names {
+        let path = pair.a("d").join(name);
+        File::create_new(&path).unwrap();
+        chmod(&path, 0o644);
+        rustix::fs::chown(&path, owner(OLD_OWNER), group(OLD_OWNER)).unwrap();
+    }
+    let outcomes = thread::scope(|scope| {
+        let acting = scope.spawn(|| {
+            as_user(OLD_OWNER, OLD_OWNER, || {
+                let mut outcomes = Vec::new();
+                for (name, (.., act)) in names.iter().zip(ATTEMPTS.iter().cycle()) {
+                    let path = pair.b("d").join(name);
+                    let file = OpenOptions::new().write(true).open(&path).unwrap();
+                    step.wait();
+                    step.wait();
+                    outcomes.push(act(&path, &file));
+                }
+                outcomes
+            })
+        });
+        for name in &names {
+            step.wait();
+            rustix::fs::chown(pair.a("d").join(name), owner(NEW_OWNER), group(NEW_OWNER)).unwrap();
+            step.wait();
+        }
+        acting.join().unwrap()
+    });
+    let mut wrong = Vec::new();
+    for ((name, outcome), (_, errno, _)) in names.iter().zip(outcomes).zip(ATTEMPTS.iter().cycle()) {
+        let found = fs::symlink_metadata(pair.a("d").join(name)).map(|of| (of.uid(), of.mode() & 0o7777));
+        if (outcome, found.as_ref().ok()) != (Err(*errno), Some(&(NEW_OWNER, 0o644))) {
+            wrong.push((name, outcome, found));
+        }
+    }
+    assert!(wrong.is_empty(), "{kind:?}: of {}: {wrong:?}", names.len());
     pair.end_clean();
 }
 
@@ -432,6 +583,108 @@ fn patience_has_an_end(kind: Kind) {
 }
 
 /// The cases, on a kind of server.
+/// Heartbeats, validity and removal of sessions in milliseconds.
+const SHORT_MS: &str = "200,2000,4000";
+
+/// Takes the whole file's lock, which another mount may hold for a while yet.
+fn lock_in_the_end(file: &File) {
+    let deadline = Instant::now() + PATIENCE;
+    while flock(file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        assert!(Instant::now() < deadline, "the lock is not given up");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A mount stands still until others have removed its session and have its locks. When it goes on, what it wrote before
+/// is an error, the next holder's bytes stay, and it serves again.
+fn a_mount_that_stood_still_writes_nothing_over_the_next_holders_bytes(kind: Kind) {
+    let Some(pair) = Pair::unmounted(kind, false) else { return };
+    let (log, mnt, url) = (pair.place.text("log"), pair.place.mnt(), pair.url());
+    Said::from(with_times(&["mount", "-d", "--log", &log, &url, &mnt], SHORT_MS).output().unwrap()).ok();
+    pair.mount_second(&[], SHORT_MS);
+    pair.wait_until("told");
+    let first = |status: &Value| {
+        let sessions = status["sessions"].as_array().unwrap();
+        sessions.iter().find(|session| session["mountpoint"] == mnt.as_str()).unwrap().clone()
+    };
+    let session = first(&pair.status());
+    let server = Pid::from_raw(session["pid"].as_u64().unwrap() as i32).unwrap();
+
+    let mut old = File::create(pair.a("f")).unwrap();
+    flock(&old, FlockOperation::LockExclusive).unwrap();
+    old.write_all(b"old old").unwrap();
+    kill_process(server, Signal::STOP).unwrap();
+    let mut new = File::options().read(true).write(true).open(pair.b("f")).unwrap();
+    lock_in_the_end(&new);
+    new.write_all(b"new").unwrap();
+    new.sync_all().unwrap();
+    kill_process(server, Signal::CONT).unwrap();
+
+    assert_eq!(old.sync_all().unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
+    assert_eq!(old.write_all(b"old").unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
+    drop(old);
+    assert_eq!(fs::read(pair.b("f")).unwrap(), b"new");
+    assert_eq!(fs::read(pair.a("f")).unwrap(), b"new");
+    let again = first(&pair.status());
+    assert!(again["id"] != session["id"] && again["lost"]["session"] == session["id"], "{again:#}");
+    assert_eq!(again["lost"]["files"], 1);
+    // It serves again, with locks that hold.
+    let mut old = File::options().write(true).open(pair.a("f")).unwrap();
+    flock(&old, FlockOperation::NonBlockingLockExclusive).unwrap_err();
+    drop(new);
+    lock_in_the_end(&old);
+    old.write_all(b"own").unwrap();
+    drop(old);
+    assert_eq!(fs::read(pair.b("f")).unwrap(), b"own");
+    pair.end_clean();
+}
+
+/// Nobody outside of a PID namespace knows whether a process in it still runs: only silence ends its session.
+fn a_mount_in_another_pid_namespace_keeps_its_lock(kind: Kind) {
+    let Some(pair) = Pair::unmounted(kind, false) else { return };
+    let (mnt, url, log) = (pair.place.mnt(), pair.url(), pair.place.text("log"));
+    pair.mount_second(&[], SHORT_MS);
+    fs::write(pair.b("f"), b"").unwrap();
+    let script = r#""$0" mount -d --log "$3" "$1" "$2" && exec flock "$2/f" sleep 1000"#;
+    let mut inside = Command::new("unshare")
+        .args([
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "sh",
+            "-c",
+            script,
+            LIMEN,
+            &url,
+            &mnt,
+            &log,
+        ])
+        .env("LIMEN_TEST_SESSION_MS", SHORT_MS)
+        .spawn()
+        .unwrap();
+    let file = File::open(pair.b("f")).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        flock(&file, FlockOperation::Unlock).unwrap();
+        assert!(Instant::now() < deadline, "nothing is locked");
+        thread::sleep(Duration::from_millis(50));
+    }
+    // Longer than silence would be allowed for.
+    let until = Instant::now() + Duration::from_secs(6);
+    while Instant::now() < until {
+        flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap_err();
+        assert_eq!(pair.status()["sessions"].as_array().unwrap().len(), 2);
+        thread::sleep(Duration::from_millis(200));
+    }
+    inside.kill().unwrap();
+    inside.wait().unwrap();
+    lock_in_the_end(&file);
+    drop(file);
+    pair.umount_second(&[]).ok();
+    assert_eq!(pair.status()["sessions"].as_array().unwrap().len(), 0);
+}
+
 macro_rules! on {
     ($server:ident, $kind:expr, $($case:ident),+) => {
         mod $server {
@@ -448,10 +701,14 @@ macro_rules! on {
             $kind,
             an_operation_costs_one_round_trip,
             a_change_is_enforced_elsewhere,
+            a_right_revoked_at_the_first_look_is_gone,
+            a_former_owner_changes_nothing,
             a_change_is_enforced_without_the_stream,
             nothing_is_granted_while_the_database_is_away,
             a_server_is_killed_under_load,
-            patience_has_an_end
+            patience_has_an_end,
+            a_mount_that_stood_still_writes_nothing_over_the_next_holders_bytes,
+            a_mount_in_another_pid_namespace_keeps_its_lock
         );
     };
 }

@@ -54,7 +54,8 @@ fn file(path: PathBuf, text: &str) -> PathBuf {
 #[test]
 fn an_acl_is_kept_and_shown() {
     let Some(volume) = nfs4(&[]) else { return };
-    let f = volume.at("f");
+    let (f, d) = (volume.at("f"), volume.at("d"));
+    fs::create_dir(&d).unwrap();
     fs::write(&f, "text").unwrap();
     fs::set_permissions(&f, fs::Permissions::from_mode(0o640)).unwrap();
     assert_eq!(
@@ -69,7 +70,10 @@ fn an_acl_is_kept_and_shown() {
         assert_eq!(get(&f).unwrap(), text, "{round}");
         assert_eq!(mode(&f), 0o650, "{round}");
         let shown = PosixAcl::from_xattr(&value(&f, POSIX).unwrap()).unwrap().unwrap();
-        assert_eq!(shown.to_storage(), "u::rw-,u:7:r-x,g::---,g:8:r--,m::r-x,o::---", "{round}");
+        let shown = shown.to_storage();
+        // Behind the groups it says which file it is of.
+        assert!(shown.starts_with("u::rw-,u:7:r-x,g::---,g:8:r--,g:2"), "{round}: {shown}");
+        assert!(shown.ends_with(":---,m::r-x,o::---"), "{round}: {shown}");
         volume.remount();
     }
     // The list's flags, and only what allows and denies.
@@ -84,10 +88,13 @@ fn an_acl_is_kept_and_shown() {
     removexattr(&f, NFS4_ACL).unwrap();
     assert_eq!(get(&f).unwrap(), "A::OWNER@:tTnNcCoy,A::GROUP@:tncy,A::EVERYONE@:tncy");
     assert_eq!(mode(&f), 0);
-    // A POSIX ACL cannot be set, and links have none.
+    // A POSIX ACL becomes entries, and links have no ACL.
     let posix = PosixAcl::from_text("u::rw,u:5:rw,g::r,m::rw,o::-").unwrap().to_xattr();
-    refused(setxattr(&f, POSIX, &posix, XattrFlags::empty()), Errno::OPNOTSUPP);
+    setxattr(&f, POSIX, &posix, XattrFlags::empty()).unwrap();
+    assert!(get(&f).unwrap().contains("A::5:rwatncy,D::5:x,A::GROUP@:rtncy,"), "{:?}", get(&f));
+    assert_eq!(mode(&f), 0o660);
     refused(removexattr(&f, POSIX), Errno::OPNOTSUPP);
+    refused(setxattr(&d, "system.posix_acl_default", &posix, XattrFlags::empty()), Errno::OPNOTSUPP);
     refused(getxattr_query(&f, "system.posix_acl_default"), Errno::NODATA);
     symlink("f", volume.at("l")).unwrap();
     refused(
@@ -129,9 +136,9 @@ fn the_tools_of_nfs_set_and_show_acls() {
     run("nfs4_setfacl", &["-s", &all], &d);
     assert_eq!(get(&d).unwrap(), before);
     fs::write(d.join("heir"), "").unwrap();
-    // The tool passes over the flag that says so.
-    assert!(get(&d.join("heir")).unwrap().starts_with("A:I:7:rxtncy,"));
-    assert_eq!(entries(&run("nfs4_getfacl", &[], &d.join("heir")))[0], "A::7:rxtncy");
+    // The tool passes over the flag that says so. The file was made without `x`.
+    assert!(get(&d.join("heir")).unwrap().starts_with("A:I:7:rtncy,"));
+    assert_eq!(entries(&run("nfs4_getfacl", &[], &d.join("heir")))[0], "A::7:rtncy");
     run("nfs4_setfacl", &["-x", "1"], &d);
     assert!(!get(&d).unwrap().contains(":7:"));
     let unknown =
@@ -511,19 +518,20 @@ fn policies_are_the_volumes() {
     assert_eq!(get(&d).unwrap(), old);
     config(&["--aclmode", "passthrough"]);
     chmod(0o750).unwrap();
-    assert!(get(&d).unwrap().starts_with("A:fd:7:rwC,A::8:r,A::OWNER@:rwaxD"));
+    assert!(get(&d).unwrap().starts_with("A::7:rC,A:fdi:7:rwC,A::8:r,A::OWNER@:rwaxD"));
     config(&["--aclmode", "groupmask"]);
     chmod(0o710).unwrap();
-    assert!(get(&d).unwrap().starts_with("A:fd:7:,A::8:,"), "{}", get(&d).unwrap());
+    assert!(get(&d).unwrap().starts_with("A::7:,A:fdi:7:rwC,A::8:,A::OWNER@:"), "{}", get(&d).unwrap());
     config(&["--aclmode", "discard"]);
     chmod(0o2750).unwrap();
     assert_eq!(mode(&d), 0o2750);
     assert!(!get(&d).unwrap().contains(":7:"));
-    // `chmod g+s` brings along what only was shown.
+    // `chmod g+s` brings along what is shown, of an ACL that stays.
+    config(&["--aclmode", "groupmask"]);
     set(&d, "A::OWNER@:rwaxD,A::7:rwx,A::EVERYONE@:rx").unwrap();
-    assert_eq!(mode(&d), 0o2777);
+    assert_eq!(mode(&d), 0o2775);
     chmod(mode(&d)).unwrap();
-    assert_eq!(mode(&d), 0o2755, "nobody got w by it");
+    assert_eq!(get(&d).unwrap(), "A::OWNER@:rwaxD,A::7:rwx,A::EVERYONE@:rx", "nobody got w by it");
     let place = Place::formatted();
     limen(&["config", &place.url(), "--aclmode", "discard"]).failed(2, &["NFSv4"]);
     limen(&["config", &volume.place.url(), "--acl", "posix"]).failed(2, &["for good"]);

@@ -105,7 +105,7 @@ fn attempts<'a>(dir: &Thing, file: &Thing, cred: &Cred, at: &'a Path, holders: &
         parent_uid: dir.uid,
         target_uid: file.uid,
     };
-    // Where a directory has no ACL, the kernel asks for w there whatever the file says.
+    // Without an ACL of the directory, and of the directory's owner, the kernel asks for w there whatever the file says.
     let lets = dir.lets(cred, Perm::WRITE | Perm::EXECUTE, holders);
     let remove = search && lets && may_remove(cred, &removal).is_ok();
     let opening = |read: bool, write: bool, append: bool| -> Box<dyn Fn() -> io::Result<()> + Sync + 'a> {

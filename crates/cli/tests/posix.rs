@@ -9,7 +9,7 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
@@ -18,9 +18,9 @@ use std::thread;
 
 use harness::{Mounted, NOBODY, as_user, refused};
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, RawDir, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
-    getxattr, getxattr_query, listxattr, makedev, mkdirat, mknodat, openat, removexattr, renameat_with, seek,
-    setxattr, statat, utimensat,
+    AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RawDir, RenameFlags, SeekFrom, StatxFlags,
+    Timespec, Timestamps, XattrFlags, fallocate, getxattr, getxattr_query, listxattr, makedev, mkdirat,
+    mknodat, openat, removexattr, renameat_with, seek, setxattr, statat, statx, utimensat,
 };
 use rustix::io::Errno;
 
@@ -509,6 +509,60 @@ fn owners_groups_and_modes_are_changed_by_those_who_may() {
     assert_eq!(mode_of(&path), 0o755, "chown takes SUID and SGID");
     volume.remount();
     assert_eq!((ids(), mode_of(&path)), ((NOBODY, 7), 0o755));
+}
+
+#[test]
+fn what_others_write_runs_as_nobody_else_at_once() {
+    let Some(volume) = Mounted::new(&[]) else { return };
+    type Way = (&'static str, OFlags, fn(&File));
+    let ways: [Way; 7] = [
+        ("write", OFlags::empty(), |file| file.write_all_at(b"x", 0).unwrap()),
+        ("append", OFlags::APPEND, |mut file| file.write_all(b"x").unwrap()),
+        ("direct write", OFlags::DIRECT, |file| file.write_all_at(&[1; 4096], 0).unwrap()),
+        ("ftruncate", OFlags::empty(), |file| file.set_len(5000).unwrap()),
+        ("open to truncate", OFlags::TRUNC, |_| {}),
+        ("fallocate", OFlags::empty(), |file| {
+            fallocate(file, FallocateFlags::empty(), 0, 10_000).unwrap();
+        }),
+        ("punch a hole", OFlags::empty(), |file| {
+            fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 4096).unwrap();
+        }),
+    ];
+    // (mode, the writer's group, mode after that); files are of group 0.
+    let modes =
+        [(0o6777, 7, 0o777), (0o4777, 7, 0o777), (0o2777, 0, 0o777), (0o6767, 0, 0o2767), (0o666, 7, 0o666)];
+    let write = |path: &Path, flags: OFlags, way: fn(&File), gid: u32| {
+        as_user(NOBODY, gid, || {
+            let options = OpenOptions::new().write(true).custom_flags(flags.bits() as i32).open(path);
+            let file = options.unwrap();
+            way(&file);
+            // A stat for the mode alone, as by `stat -c %A`, is answered from the kernel's cache.
+            let alone = statx(CWD, path, AtFlags::empty(), StatxFlags::MODE).unwrap();
+            [u32::from(alone.stx_mode) & 0o7777, mode_of(path)]
+        })
+    };
+    // As on the file system below.
+    for place in [volume.place.path(""), volume.at("")] {
+        for (name, flags, way) in ways {
+            // There the bytes would have to be aligned.
+            if flags == OFlags::DIRECT && place != volume.at("") {
+                continue;
+            }
+            for (mode, gid, left) in modes {
+                let path = place.join("f");
+                fs::write(&path, vec![b'-'; 8192]).unwrap();
+                chmod(&path, mode);
+                assert_eq!(mode_of(&path), mode);
+                let shown = write(&path, flags, way, gid);
+                assert_eq!(shown, [left; 2], "{mode:o}, {name} by group {gid} at {}", place.display());
+            }
+        }
+    }
+    // Root may leave them.
+    let path = volume.at("f");
+    chmod(&path, 0o6777);
+    fs::OpenOptions::new().write(true).open(&path).unwrap().write_all(b"x").unwrap();
+    assert_eq!(mode_of(&path), 0o6777);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use meta::{Change, Changes, EngineError};
 use pool::{Asked, Failed};
 use tokio::runtime::Runtime;
 use tokio::time::{Instant, timeout_at};
-use types::SessionId;
+use types::{BootInstant, SessionId};
 
 use crate::connect::Connection;
 use crate::grpc::{CallError, Channel, Stream};
@@ -26,8 +26,8 @@ pub(crate) struct EtcdChanges {
     _channel: Channel,
     op_timeout: Duration,
     ready: VecDeque<Change>,
-    /// When the server was last asked for a word that it then gave.
-    proved: Instant,
+    /// When the server was last asked for a word that it then gave, by a clock that runs through a suspend.
+    proved: BootInstant,
 }
 
 /// How long the server may take to send what it has before it answers that it lives.
@@ -39,7 +39,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(250);
 impl EtcdChanges {
     /// Begins to watch; what is committed after this returns is told.
     pub(crate) fn open(mut connection: Connection, keys: Arc<Keyspace>) -> Result<Self, EngineError> {
-        let proved = Instant::now();
+        let proved = BootInstant::now();
         let logs = keys.logs();
         let create = WatchCreateRequest {
             key: logs.start.into(),
@@ -94,7 +94,7 @@ impl EtcdChanges {
     /// Has the server say something, and takes in all that it sends before. Silence may be that of a server that is gone,
     /// and what comes without end may be of long ago.
     fn prove(&mut self) -> Result<(), EngineError> {
-        let asked = Instant::now();
+        let (asked, now) = (Instant::now(), BootInstant::now());
         let ask = WatchRequest { union: Some(WatchUnion::Progress(WatchProgressRequest {})) };
         let mut is_heard = false;
         while !is_heard {
@@ -113,7 +113,7 @@ impl EtcdChanges {
         while let Some(response) = self.receive(deadline)? {
             self.take(response)?;
         }
-        self.proved = asked;
+        self.proved = now;
         Ok(())
     }
 

@@ -113,6 +113,9 @@ fn comparison(claim: &Claim, read_at: i64) -> Compare {
             let version = i64::try_from(*version).unwrap_or(0);
             compare(key, &[], EQUAL, MOD, Operand::ModRevision(version))
         }
+        Claim::Untouched(key) => {
+            compare(key, &[], LESS, MOD, Operand::ModRevision(read_at.saturating_add(1)))
+        }
         Claim::Empty(span) => compare(&span.start, &span.end, EQUAL, CREATE, Operand::CreateRevision(0)),
         Claim::Unchanged(span) => {
             compare(&span.start, &span.end, LESS, MOD, Operand::ModRevision(read_at.saturating_add(1)))

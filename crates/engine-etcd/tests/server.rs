@@ -7,10 +7,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use engine_etcd::{EtcdEngine, OpenError};
-use meta::{Beside, Effect, Engine, ErrorKind, Guard, Node, Outcome, Record, Scan, Txn, Want};
+use meta::{
+    Beside, Effect, Engine, ErrorKind, Guard, Node, Outcome, Process, Record, Scan, Session, Txn, Want,
+};
 use rustix::process::Signal;
 use support::Server;
-use types::{AclId, FileType, Ino, Mode, Name, OpId, Time};
+use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Time};
 
 fn node(ino: u64, kind: FileType) -> Node {
     let now = Time::from_nanos(1_000_000_000);
@@ -178,6 +180,70 @@ fn each_call_is_one_round_trip() {
         },
         2,
     );
+    // The session that guards every commit of a mount costs nothing, also when its heartbeat moves.
+    trips("a session", &|| done(&engine, txn(20, Vec::new(), vec![Effect::PutSession(session(1, 1))])), 1);
+    trips("a create of a session", &|| done(&engine, guarded(create(10, 21))), 1);
+    let renewal = guarded(txn(22, Vec::new(), vec![Effect::PutSession(session(1, 2))]));
+    trips("a heartbeat", &|| done(&engine, renewal.clone()), 1);
+    trips("a create after a heartbeat", &|| done(&engine, guarded(create(10, 23))), 1);
+    done(&stranger, guarded(txn(24, Vec::new(), vec![Effect::PutSession(session(1, 3))])));
+    let sixteen: Vec<Txn> = (200..216).map(|number| guarded(create(10, number))).collect();
+    trips("creates after another's heartbeat", &|| drop(engine.commit(&sixteen).unwrap()), 1);
+    done(&stranger, txn(25, Vec::new(), vec![Effect::DropSession { session: SessionId(1) }]));
+    trips("a create of a removed session", &|| is_refused(&engine, guarded(create(10, 26))), 1);
+}
+
+fn session(id: u64, heartbeat: i64) -> Session {
+    Session {
+        id: SessionId(id),
+        host: "host".to_owned(),
+        pid: 1,
+        mountpoint: "/mnt".to_owned(),
+        since: Time::from_nanos(1),
+        heartbeat: Time::from_nanos(heartbeat),
+        process: Process::default(),
+        version: String::new(),
+        first_slice: SliceId(0),
+    }
+}
+
+/// The transaction of a mount whose session is number 1.
+fn guarded(mut txn: Txn) -> Txn {
+    txn.guards.push(Guard::Session { session: SessionId(1), heartbeat: None });
+    txn
+}
+
+/// The session, which is not there, is among the reasons.
+fn is_refused(engine: &EtcdEngine, txn: Txn) {
+    let outcomes = engine.commit(&[txn]).unwrap();
+    let [Outcome::Conflict(facts)] = &outcomes[..] else { panic!("{outcomes:?}") };
+    assert!(facts.records.contains(&Record::Session(SessionId(1), None)), "{facts:?}");
+}
+
+/// A handle decides by what it remembers, so a session that another one removes is still there for it.
+#[test]
+fn a_removed_session_commits_nothing() {
+    let prefix = support::prefix();
+    let server = support::shared();
+    let engine = volume(&server, &prefix, 10..11);
+    let other = server.open(&prefix, false).unwrap();
+    done(&engine, txn(1, Vec::new(), vec![Effect::PutSession(session(1, 7))]));
+    done(&engine, guarded(create(10, 11)));
+    let by = |heartbeat: i64| Guard::Session {
+        session: SessionId(1),
+        heartbeat: Some(Time::from_nanos(heartbeat)),
+    };
+    let remove = || vec![Effect::DropSession { session: SessionId(1) }];
+    // A removal that has seen an older heartbeat does not happen.
+    done(&engine, txn(2, vec![by(7)], vec![Effect::PutSession(session(1, 8))]));
+    let outcomes = other.commit(&[txn(3, vec![by(7)], remove())]).unwrap();
+    assert!(matches!(outcomes[..], [Outcome::Conflict(_)]), "{outcomes:?}");
+    done(&engine, guarded(create(10, 4)));
+    done(&other, txn(5, vec![by(8)], remove()));
+    is_refused(&engine, guarded(create(10, 6)));
+    is_refused(&engine, guarded(txn(7, Vec::new(), vec![Effect::PutSession(session(1, 9))])));
+    let scan = Scan::Dir { parent: Ino(10), after: None, limit: 1000, beside: Beside::Nothing };
+    assert_eq!(other.scan(&scan).unwrap().facts.records.len(), 2);
 }
 
 #[test]
@@ -386,9 +452,9 @@ fn a_volume_is_there_or_not_and_of_a_version() {
     server.open(&prefix, false).unwrap();
     // As a later version may write it.
     let encode = |text: &str| base64(text.as_bytes());
-    let body = format!(r#"{{"key": "{}", "value": "{}"}}"#, encode(&format!("{prefix}/v")), encode("2"));
+    let body = format!(r#"{{"key": "{}", "value": "{}"}}"#, encode(&format!("{prefix}/v")), encode("3"));
     server.post("/v3/kv/put", &body);
-    assert!(matches!(server.open(&prefix, true), Err(OpenError::Newer { found: 2, known: 1, .. })));
+    assert!(matches!(server.open(&prefix, true), Err(OpenError::Newer { found: 3, known: 2, .. })));
 }
 
 /// RFC 4648, section 4.

@@ -1,25 +1,30 @@
 //! How many creates a second a server commits:
-//! `cargo run --release -p engine-mysql --example commits -- mysql://user:password@host/database [SECONDS]`.
+//! `cargo run --release -p engine-mysql --example commits -- mysql://user:password@host/database [SECONDS [guarded]]`.
+//! If `guarded`, each has the guard on a session, as those of a mount.
 //! The tables begin with `bench_`, and are emptied first.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use engine_mysql::MysqlEngine;
-use meta::{Effect, Engine, Guard, Node, Outcome, Txn};
-use types::{AclId, FileType, Ino, Mode, Name, OpId, Time};
+use meta::{Effect, Engine, Guard, Node, Outcome, Process, Session, Txn};
+use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Time};
+
+const SESSION: SessionId = SessionId(1);
 
 static NEXT: AtomicU64 = AtomicU64::new(1000);
 
 /// What a create sends: a file into directory 2.
-fn create() -> Txn {
+fn create(is_guarded: bool) -> Txn {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let parent = Ino(2);
     let name = Name::new(format!("file{number}").as_bytes()).expect("a name");
     let now = Time::now();
+    let session = is_guarded.then_some(Guard::Session { session: SESSION, heartbeat: None });
+    let guards = [Guard::Access { ino: parent, rev: 0 }, Guard::EdgeAbsent { parent, name: name.clone() }];
     Txn {
         op_id: OpId(1 << 64 | u128::from(number)),
-        guards: vec![Guard::Access { ino: parent, rev: 0 }, Guard::EdgeAbsent { parent, name: name.clone() }],
+        guards: session.into_iter().chain(guards).collect(),
         effects: vec![
             Effect::PutNode(node(number, FileType::Regular, now)),
             Effect::PutEdge { parent, name, ino: Ino(number), kind: FileType::Regular },
@@ -48,18 +53,37 @@ fn node(ino: u64, kind: FileType, now: Time) -> Node {
     }
 }
 
+fn session() -> Session {
+    Session {
+        id: SESSION,
+        host: String::new(),
+        pid: 0,
+        mountpoint: String::new(),
+        since: Time::from_nanos(0),
+        heartbeat: Time::from_nanos(0),
+        process: Process::default(),
+        version: String::new(),
+        first_slice: SliceId(0),
+    }
+}
+
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let url = arguments.next().expect("a URL");
     let seconds = arguments.next().map_or(3, |seconds| seconds.parse().expect("a number of seconds"));
+    let is_guarded = arguments.next().is_some_and(|word| word == "guarded");
     let separator = if url.contains('?') { '&' } else { '?' };
     let url = pool::Url::parse(&format!("{url}{separator}table_prefix=bench_")).expect("a URL");
     let engine = MysqlEngine::open(&url, true).expect("an engine");
     engine.wipe().expect("an empty volume");
     let directory = Effect::PutNode(node(2, FileType::Directory, Time::now()));
     engine
-        .commit(&[Txn { op_id: OpId(1), guards: Vec::new(), effects: vec![directory] }])
-        .expect("a directory");
+        .commit(&[Txn {
+            op_id: OpId(1),
+            guards: Vec::new(),
+            effects: vec![directory, Effect::PutSession(session())],
+        }])
+        .expect("a directory and a session");
     println!("{}", engine.server().expect("a version"));
     for (threads, batch) in [(1, 1), (4, 1), (16, 1), (1, 16), (4, 16), (16, 16)] {
         let begin = Instant::now();
@@ -67,7 +91,7 @@ fn main() {
         let work = || {
             let mut done = 0;
             while Instant::now() < end {
-                let txns: Vec<Txn> = std::iter::repeat_with(create).take(batch).collect();
+                let txns: Vec<Txn> = std::iter::repeat_with(|| create(is_guarded)).take(batch).collect();
                 let outcomes = engine.commit(&txns).expect("a commit");
                 assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })));
                 done += batch;

@@ -13,13 +13,13 @@
 use std::collections::{BTreeSet, HashMap};
 
 use meta::{Guard, Node, Outcome, Seq, Touched, Txn, Want, ahead_of_room, most_added, runs};
-use tables::{Locks, Malformed, Table};
+use tables::{Locks, Malformed, Table, joined, list};
 use types::Ino;
 
 use crate::connect::{Connection, fact, plain};
 use crate::error::Fault;
 use crate::script::{FAILED, HELD, ROOMY, Script, TIGHT};
-use crate::sql::{bytes, joined, list};
+use crate::sql::bytes;
 use crate::{effect, guard, read};
 
 /// Fails with [`TOO_MANY_ROWS`].
@@ -102,8 +102,8 @@ fn limits(txns: &[Txn]) -> impl Iterator<Item = &Guard> {
 /// unless `careful`, nobody looks for them before.
 fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
     let mut locks = Locks::default();
-    txns.iter().filter(|txn| !txn.effects.is_empty()).for_each(|txn| locks.add(txn));
-    let Locks { mut inos, mut made, volume } = locks;
+    txns.iter().for_each(|txn| locks.add(txn));
+    let Locks { sessions, mut inos, mut made, volume } = locks;
     let most = most_added(txns);
     let tight: BTreeSet<_> =
         limits(txns).map(|limit| format!("NOT {}", guard::room(limit, most, true))).collect();
@@ -124,6 +124,13 @@ fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
         "SELECT {} FROM `@node` FORCE INDEX (PRIMARY) WHERE ino IN ({inos}) ORDER BY ino FOR UPDATE",
         list(Table::NODE.columns())
     ));
+    // Commits of these sessions end first, and later ones wait; so do renewals. The guards share the locks on the others.
+    let exclusive = list(sessions.iter().filter(|(_, is_exclusive)| **is_exclusive).map(|(id, _)| id.0));
+    if !exclusive.is_empty() {
+        script.put(format!(
+            "SELECT COUNT(*) INTO @v FROM `@fence` FORCE INDEX (PRIMARY) WHERE id IN ({exclusive}) FOR UPDATE"
+        ));
+    }
 }
 
 /// Writes a part: its check, its effects, its summary, and, of a transaction by itself, what is there if it conflicts.
@@ -133,8 +140,9 @@ fn write(part: &[Txn], together: bool, careful: bool, script: &mut Script) {
         inserts && txn.effects.iter().filter_map(tables::named).any(|name| Some(name) == tables::free(guard))
     };
     let guards = part.iter().flat_map(|txn| txn.guards.iter().filter(|guard| !is_inserted(txn, guard)));
-    let mut held = format!("IF({}, 0, NULL)", guard::all_hold(guards, ahead_of_room(part)));
     let writers: Vec<&Txn> = part.iter().filter(|txn| !txn.effects.is_empty()).collect();
+    let all_hold = guard::all_hold(guards, ahead_of_room(part), !writers.is_empty());
+    let mut held = format!("IF({all_hold}, 0, NULL)");
     if let ([txn], false) = (&writers[..], together) {
         let repeated = format!("(SELECT id FROM `@log` WHERE op_id = {})", op_id(txn));
         held = format!("CAST(COALESCE({repeated}, {held}) AS UNSIGNED)");

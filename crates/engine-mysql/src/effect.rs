@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use meta::{Effect, Node, Txn};
-use tables::{Change, Layer, Line, Size, layers, put, removed, values};
+use tables::{Change, Layer, Line, Size, joined, layers, list, put, removed, values};
 use types::Ino;
 
 use crate::script::{REPLACED, Script};
-use crate::sql::{Row, bytes, is, joined, list, literals, or_null, row, statements};
+use crate::sql::{Row, bytes, is, literals, or_null, row, statements};
 
 /// Writes out all effects of `txns`, and what they do to the volume's usage: that of inodes which are there before or are
 /// changed is measured before and after. With `careful` new inodes may have numbers of old ones, which they then replace,
@@ -179,6 +179,16 @@ fn other(script: &mut Script, effect: &Effect) {
         }
         Effect::Share { slice } => script.run(statements!("share"), &[slice]),
         _ => {
+            // Commits lock this row and renewals change the other: see guard.rs. It is locked first.
+            match effect {
+                Effect::PutSession(session) => {
+                    script.put(format!("INSERT IGNORE INTO `@fence` (id) VALUES ({})", session.id.0));
+                }
+                Effect::DropSession { session } => {
+                    script.put(format!("DELETE FROM `@fence` WHERE id = {}", session.0));
+                }
+                _ => {}
+            }
             if let Some(key) = removed(effect) {
                 script.put(format!("DELETE FROM `@{}` WHERE {}", key.table.name, is(&row(&key), "=")));
             }

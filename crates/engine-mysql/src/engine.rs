@@ -13,7 +13,7 @@ use crate::{read, scan, schema, watch};
 
 /// How many of the newest rows of the log are kept, and for how many seconds all are.
 const KEPT_OPS: u64 = 16_384;
-pub(crate) const KEPT_SECONDS: u64 = 180;
+const KEPT_SECONDS: u64 = 180;
 /// After so many transactions of its own, a handle removes the oldest rows of the log, at most twice as many.
 const TRIM_EVERY: u64 = 1024;
 /// Rows removed by one statement of a wipe.
@@ -74,21 +74,31 @@ impl MysqlEngine {
         })
     }
 
-    /// Removes the oldest rows of the log now and then.
+    /// Removes the oldest rows of the log now and then: none that has a row before it that stays, by which the stream of
+    /// changes knows that it has missed nothing.
     fn trim(&self, newest: Seq, txns: usize) {
         if !self.turns.has_come(txns, TRIM_EVERY) {
             return;
         }
         let spared = newest.0.saturating_sub(KEPT_OPS);
-        let old = format!("at < UNIX_TIMESTAMP() - {KEPT_SECONDS}");
+        let most = 2 * TRIM_EVERY;
         let trimmed = self.pool.request(Asked::Look, |conn| {
-            // Where they begin is asked first: only next to a number, not to an expression, do all servers look at no other
+            // Which they are is asked first: only next to a number, not to an expression, do all servers look at no other
             // rows, and wait for none that is being added.
-            let rows = conn.rows(&format!("SELECT id, {old} FROM `@log` ORDER BY id LIMIT 1"))?;
-            let Some(oldest) = rows.first().map(plain) else { return Ok(()) };
-            let last = spared.min(oldest.number(0)?.saturating_add(2 * TRIM_EVERY));
-            if oldest.number(1)? != 0 {
-                conn.query(&format!("DELETE FROM `@log` WHERE id <= {last} AND {old}"))?;
+            let rows = conn.rows(&format!(
+                "SELECT id, at, UNIX_TIMESTAMP() FROM `@log` WHERE id <= {spared} ORDER BY id LIMIT {most}"
+            ))?;
+            let (mut last, mut before) = (0, 0);
+            for row in rows.iter().map(plain) {
+                before = row.number(2)?.saturating_sub(KEPT_SECONDS);
+                if row.number(1)? >= before {
+                    break;
+                }
+                last = row.number(0)?;
+            }
+            if last > 0 {
+                // One that has become visible in between is young, and stays. No stream has read it before those after it.
+                conn.query(&format!("DELETE FROM `@log` WHERE id <= {last} AND at < {before}"))?;
             }
             Ok::<_, Fault>(())
         });

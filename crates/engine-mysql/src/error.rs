@@ -18,6 +18,9 @@ pub(crate) enum Fault {
     Malformed(#[from] Malformed),
     #[error("a request of {0} bytes is longer than the server takes: raise its max_allowed_packet")]
     TooLong(usize),
+    /// Rows of the log that a stream of changes has not read.
+    #[error("changes were removed from the log before this client read them")]
+    Missed,
 }
 
 fn said(error: &Error) -> String {
@@ -48,7 +51,7 @@ impl Failed for Fault {
     /// script commits at its end or not at all.
     fn leaves(&self) -> Leaves {
         match self {
-            Fault::Malformed(_) | Fault::TooLong(_) => Leaves::Connection,
+            Fault::Malformed(_) | Fault::TooLong(_) | Fault::Missed => Leaves::Connection,
             Fault::Sql(Error::MySqlError(_)) => Leaves::Broken,
             Fault::Sql(_) => Leaves::NoServer,
         }
@@ -68,7 +71,7 @@ impl Failed for Fault {
         let message = format!("{place}: {self}");
         let error = match self {
             Fault::Malformed(_) => return asked.not_understood(message),
-            Fault::TooLong(_) => return EngineError::permanent(message),
+            Fault::TooLong(_) | Fault::Missed => return EngineError::permanent(message),
             Fault::Sql(error) => error,
         };
         match error {

@@ -1,18 +1,19 @@
-//! A guard as a condition in SQL. What it looks at is locked before, so that it still holds when the effects come.
+//! A guard as a condition in SQL. What it looks at is locked before, or by the condition, so that it still holds when the
+//! effects come.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use meta::{Guard, Usage};
-use tables::Line;
+use tables::{Line, joined};
 
-use crate::sql::{bytes, is, joined, row};
+use crate::sql::{bytes, is, row};
 
 /// Rows of this table of which these columns are given.
 type Rows = (&'static str, Vec<&'static str>);
 
 /// The condition by which a guard holds, where room has to be there beside `ahead`. If it is one on the columns of a row that
-/// has to be there, that is said.
-fn condition(guard: &Guard, ahead: Usage) -> (Option<Rows>, String) {
+/// has to be there, that is said. `locks` says whether what was not locked before is to be locked.
+fn condition(guard: &Guard, ahead: Usage, locks: bool) -> (Option<Rows>, String) {
     let want = guard.want();
     let key = tables::wanted(&want);
     let (table, mut whose) = (key.table.name, row(&key));
@@ -43,6 +44,15 @@ fn condition(guard: &Guard, ahead: Usage) -> (Option<Rows>, String) {
                  COALESCE(SUM({these}), 0) = {count} FROM `@lock` WHERE ino = {ino}))"
             ));
         }
+        // The row cannot be removed before this commit ends, and a read that locks sees that it was removed before. It is
+        // not the row of table `session`, for which renewals and commits would wait for each other.
+        Guard::Session { session, heartbeat: None } => {
+            let mode = if locks { " LOCK IN SHARE MODE" } else { "" };
+            return other(format!("EXISTS(SELECT 1 FROM `@fence` WHERE id = {}{mode})", session.0));
+        }
+        Guard::Session { heartbeat: Some(heartbeat), .. } => {
+            (true, vec![("heartbeat", heartbeat.nanos().to_string())])
+        }
         Guard::Rows { rows, .. } if rows.is_empty() => return other("1".to_owned()),
         Guard::Rows { ino, chunk, rows } => {
             let is_row = |(nth, slice)| {
@@ -71,12 +81,12 @@ fn condition(guard: &Guard, ahead: Usage) -> (Option<Rows>, String) {
 
 /// The condition that all of these hold. Rows of one table that are to be there are counted, so that there is one look for
 /// them and not one for each.
-pub(crate) fn all_hold<'g>(guards: impl Iterator<Item = &'g Guard>, ahead: Usage) -> String {
+pub(crate) fn all_hold<'g>(guards: impl Iterator<Item = &'g Guard>, ahead: Usage, locks: bool) -> String {
     // Different ones that say the same columns cannot be the same row, so as many rows as guards are to be found.
     let mut rows: BTreeMap<Rows, BTreeSet<String>> = BTreeMap::new();
     let mut conditions = BTreeSet::new();
     for guard in guards {
-        match condition(guard, ahead) {
+        match condition(guard, ahead, locks) {
             (Some(which), row) => rows.entry(which).or_default().insert(row),
             (None, condition) => conditions.insert(condition),
         };

@@ -6,13 +6,14 @@
 //! select, in which no row comes twice.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter::repeat;
 
 use meta::{Facts, Seq, Want};
-use tables::{Found, Table};
+use tables::{Found, Table, joined, list};
 
 use crate::connect::{Row, fact, plain};
 use crate::error::Fault;
-use crate::sql::{is, joined, list, row};
+use crate::sql::{is, row};
 
 const NUMBERS: usize = 16;
 const STRINGS: usize = 5;
@@ -49,7 +50,7 @@ impl Source {
     /// The select of all of it; columns that it lacks are NULL.
     fn select(&self) -> String {
         let padded = |columns: &[String], count| {
-            list((0..count).map(|at| columns.get(at).map_or("NULL", String::as_str).to_owned()))
+            list(columns.iter().map(String::as_str).chain(repeat("NULL")).take(count))
         };
         let (numbers, strings) = (padded(&self.numbers, NUMBERS), padded(&self.strings, STRINGS));
         format!("SELECT {}, {numbers}, {strings} FROM {}", self.about, self.from)

@@ -1,13 +1,12 @@
 //! Ranges of records: one statement each, whose rows are facts (crate `tables`).
 
 use meta::{Beside, Page, Scan, Seq};
-use tables::Arg;
+use tables::{Arg, fill, list};
 
-use crate::connect::Connection;
-use crate::connect::fact;
+use crate::connect::{Connection, fact};
 use crate::error::Fault;
 use crate::read::Source;
-use crate::sql::{bytes, fill, list};
+use crate::sql::bytes;
 
 /// A part of a range, one row more than its limit, so that it shows whether more follow.
 pub(crate) fn page(conn: &mut Connection, scan: &Scan, seq: Seq) -> Result<Page, Fault> {

@@ -5,7 +5,7 @@ use crate::error::Fault;
 use crate::script::{PROCEDURE, Script};
 
 /// The schema version this code reads and writes; `version` of table `layout`.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// Each table, made unless it is there.
 const TABLES: &str = include_str!("schema.sql");

@@ -79,8 +79,17 @@ CREATE TABLE IF NOT EXISTS `@session` (
     pid INT UNSIGNED NOT NULL,
     mountpoint TEXT NOT NULL,
     since BIGINT NOT NULL COMMENT 'nanoseconds since 1970-01-01 UTC',
-    heartbeat BIGINT NOT NULL
+    heartbeat BIGINT NOT NULL,
+    pid_namespace BIGINT UNSIGNED NOT NULL COMMENT 'inode of /proc/self/ns/pid; 0 if unknown',
+    start_time BIGINT UNSIGNED NOT NULL COMMENT 'of the process, in clock ticks since boot; 0 if unknown',
+    first_slice BIGINT UNSIGNED NOT NULL COMMENT 'from this slice on, objects may be stored before their rows',
+    boot_id TEXT NOT NULL COMMENT '/proc/sys/kernel/random/boot_id; empty if unknown',
+    version TEXT NOT NULL COMMENT 'of limen'
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'a mounted client';
+
+CREATE TABLE IF NOT EXISTS `@fence` (
+    id BIGINT UNSIGNED NOT NULL PRIMARY KEY
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'the sessions; commits lock a row that a renewal of the session does not change';
 
 CREATE TABLE IF NOT EXISTS `@orphan` (
     session BIGINT UNSIGNED NOT NULL, ino BIGINT UNSIGNED NOT NULL, PRIMARY KEY (session, ino)
@@ -115,8 +124,8 @@ CREATE TABLE IF NOT EXISTS `@garbage` (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'a slice that no file refers to; its objects are to be deleted';
 
 CREATE TABLE IF NOT EXISTS `@shared` (
-    slice BIGINT UNSIGNED NOT NULL PRIMARY KEY, extra BIGINT UNSIGNED NOT NULL COMMENT 'rows beyond the first'
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'a slice that more than one row of table slice refers to';
+    slice BIGINT UNSIGNED NOT NULL PRIMARY KEY, extra BIGINT UNSIGNED NOT NULL COMMENT 'rows beyond the first; 0 once one is left'
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'a slice that more than one row of table slice has referred to';
 
 CREATE TABLE IF NOT EXISTS `@log` (
     id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,

@@ -6,7 +6,7 @@
 
 use std::fmt::Display;
 
-use crate::sql::{fill, list};
+use tables::{fill, list};
 
 /// The transactions are to be applied.
 pub(crate) const HELD: &str = "@f = 0";

@@ -1,9 +1,9 @@
 //! SQL: values as literals, and what statements are made of. Bytes are written in hexadecimal, so that no value ever needs
 //! an escape. Names of tables stand in backquotes with a `@` before them, for which a connection puts the prefix.
 
-use std::fmt::{Display, Write};
+use std::fmt::Display;
 
-use tables::Line;
+use tables::{Line, hex, joined};
 
 /// Columns, and the literals that stand in them.
 pub(crate) type Row = Vec<(&'static str, String)>;
@@ -20,12 +20,7 @@ pub(crate) use statements;
 
 /// A string of bytes, or of characters: columns for those take the bytes for UTF-8.
 pub(crate) fn bytes(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut literal = String::with_capacity(bytes.len() * 2 + 3);
-    literal.push_str("x'");
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    literal.extend(digits.map(|digit| char::from(DIGITS[usize::from(digit)])));
-    literal + "'"
+    format!("x'{}'", hex(bytes))
 }
 
 pub(crate) fn or_null<T: ToString>(value: Option<T>) -> String {
@@ -48,38 +43,16 @@ pub(crate) fn is<C: Display>(row: &[(C, String)], relation: &str) -> String {
     if row.is_empty() { "1".to_owned() } else { joined(each, " AND ") }
 }
 
-/// The text with these in the places of `?1`, `?2` and so on, of which there are at most nine.
-pub(crate) fn fill<T: Display>(text: &str, values: &[T]) -> String {
-    let put = |text: String, (place, value): (u8, &T)| text.replace(&format!("?{place}"), &value.to_string());
-    (1..).zip(values).fold(text.to_owned(), put)
-}
-
-/// The items with commas between.
-pub(crate) fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {
-    joined(items, ", ")
-}
-
-/// The items with `between` between.
-pub(crate) fn joined<T: Display>(items: impl IntoIterator<Item = T>, between: &str) -> String {
-    let mut text = String::new();
-    for (index, item) in items.into_iter().enumerate() {
-        let before = if index > 0 { between } else { "" };
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{before}{item}");
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
+    use tables::list;
+
     use super::*;
 
     #[test]
     fn values_are_literals() {
         assert_eq!(bytes(b""), "x''");
         assert_eq!(bytes(b"'\x00\xff"), "x'2700ff'");
-        assert_eq!(list([1, 2, 3]), "1, 2, 3");
-        assert_eq!(fill("(?2, ?1) ?2", &["a", "b"]), "(b, a) b");
         let (ino, id) = (types::Ino(7), types::AclId::from_bytes([9; 16]));
         let key = [meta::Want::Xattrs(ino), meta::Want::Acl(id)].map(|want| row(&tables::wanted(&want)));
         assert_eq!(is(&key.concat(), "="), format!("ino = 7 AND id = x'{}'", "09".repeat(16)));

@@ -12,21 +12,21 @@
 //! missing for a while, which takes a transaction that failed at its very end.
 //!
 //! A gap is an error: when the connection is lost (what is at its other end next may be another server), when the
-//! records were wiped, when the server became read-only as after a failover, when the stream was not read for so long
-//! that rows may have been trimmed.
+//! records were wiped, when the server became read-only as after a failover, when rows were trimmed that the stream has not
+//! read. No clock says whether they were, because this machine may have been suspended: each look finds the last row of
+//! which all before are accounted for, or fails. Trimming removes rows from the oldest on and leaves the newest, so while
+//! that row is there, all after it are.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meta::{Change, EngineError, Order, Seq, Touched};
-use pool::{Connect as _, LONGEST_GAP, Log, Tail};
+use pool::{Connect as _, Log, Numbers, Tail};
 use tables::Malformed;
 use types::SessionId;
 
 use crate::config::Config;
 use crate::connect::{Connection, Row, plain};
-use crate::engine::KEPT_SECONDS;
 use crate::error::Fault;
 
 /// From one look to the next.
@@ -35,7 +35,6 @@ const PERIOD: Duration = Duration::from_millis(10);
 const MISSING: Duration = Duration::from_millis(250);
 /// Rows of one look.
 const ROWS: usize = 4096;
-const _: () = assert!(LONGEST_GAP.as_secs() < KEPT_SECONDS);
 
 #[derive(Debug)]
 pub(crate) struct Rows {
@@ -46,33 +45,6 @@ pub(crate) struct Rows {
     numbers: Numbers,
     /// Since when the same number is missing, if one is.
     missing: Instant,
-}
-
-/// Which numbers of the log are accounted for.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Numbers {
-    /// All up to this one were told or never come.
-    known: u64,
-    /// Those beyond that were told.
-    told: BTreeSet<u64>,
-}
-
-impl Numbers {
-    /// Whether the row of this number is to be told, which it then is.
-    fn tell(&mut self, id: u64) -> bool {
-        id > self.known && self.told.insert(id)
-    }
-
-    /// Up to number `sure` nothing comes any more.
-    fn pass(&mut self, sure: u64) {
-        while let Some(&id) = self.told.first()
-            && (id == self.known + 1 || id <= sure)
-        {
-            self.known = id;
-            self.told.pop_first();
-        }
-        self.known = self.known.max(sure);
-    }
 }
 
 /// A stream of what is committed from now on.
@@ -87,13 +59,16 @@ impl Rows {
         let mut rows = Rows { conn, order, was: None, numbers: Numbers::default(), missing: begun };
         // Who waits for the table keeps others waiting, too.
         rows.conn.query("SET SESSION lock_wait_timeout = 1")?;
-        rows.numbers.known = loop {
+        loop {
             match rows.settle()? {
-                Some(newest) => break newest,
+                Some(newest) => {
+                    rows.numbers.pass(newest);
+                    break;
+                }
                 None if begun.elapsed() < patience => {}
                 None => return Err(Malformed("a transaction on the log does not end").into()),
             }
-        };
+        }
         rows.look()?;
         Ok(rows)
     }
@@ -115,22 +90,26 @@ impl Log for Rows {
     type Failed = Fault;
 
     fn look(&mut self) -> Result<Vec<Change>, Fault> {
-        let Numbers { known, ref told } = self.numbers;
+        let known = self.numbers.known();
         let mut sure = 0;
-        if !told.is_empty() && self.missing.elapsed() >= MISSING {
+        if !self.numbers.is_settled() && self.missing.elapsed() >= MISSING {
             sure = self.settle()?.unwrap_or(0);
             self.missing = Instant::now();
         }
         // One statement, so that all is of one moment.
         let rows = self.conn.rows(&format!(
             "SELECT 0, epoch, @@GLOBAL.read_only, NULL, NULL FROM `@layout` UNION ALL \
-             (SELECT id, NULL, NULL, op_id, touched FROM `@log` WHERE id > {known} ORDER BY id LIMIT {ROWS})"
+             (SELECT id, NULL, NULL, op_id, touched FROM `@log` WHERE id >= {known} ORDER BY id LIMIT {ROWS})"
         ))?;
         let (mut changes, mut now, mut last) = (Vec::new(), None, 0);
+        // A log that was empty when the stream began had no row to find again: it is whole from its very first one on.
+        let expected = known.max(1);
+        let mut is_whole = known == 0 && rows.len() == 1;
         for raw in &rows {
             let row = plain(raw);
             let id = row.number(0)?;
             last = last.max(id);
+            is_whole |= id == expected;
             if id == 0 {
                 now = Some(raw);
             } else if self.numbers.tell(id) {
@@ -145,9 +124,12 @@ impl Log for Rows {
         if self.was.get_or_insert_with(|| now.clone()) != now {
             return Err(Malformed("the records were removed, or another server took over").into());
         }
+        if !is_whole {
+            return Err(Fault::Missed);
+        }
         // Behind the last of many there may be more rows.
         self.numbers.pass(if rows.len() > ROWS { sure.min(last) } else { sure });
-        if self.numbers.told.is_empty() || self.numbers.known != known {
+        if self.numbers.is_settled() || self.numbers.known() != known {
             self.missing = Instant::now();
         }
         Ok(changes)
@@ -155,26 +137,5 @@ impl Log for Rows {
 
     fn order(&self) -> &Order {
         &self.order
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_number_that_shows_late_is_told_and_one_that_never_comes_is_passed() {
-        let mut numbers = Numbers { known: 10, ..Numbers::default() };
-        assert!(numbers.tell(11) && numbers.tell(13));
-        numbers.pass(0);
-        assert_eq!((numbers.known, numbers.told.len()), (11, 1));
-        assert!(!numbers.tell(11) && !numbers.tell(13) && numbers.tell(12));
-        numbers.pass(0);
-        assert_eq!((numbers.known, numbers.told.len()), (13, 0));
-        assert!(numbers.tell(16) && numbers.tell(20));
-        numbers.pass(17);
-        assert_eq!((numbers.known, numbers.told.len()), (17, 1), "of 18 nothing was seen yet");
-        numbers.pass(18);
-        assert_eq!((numbers.known, numbers.told.len()), (18, 1));
     }
 }

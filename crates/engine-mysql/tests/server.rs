@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use engine_mysql::{MysqlEngine, OpenError, VERSION};
 use meta::{
-    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Node, Outcome, Record, Scan, Touched, Txn, Usage,
-    Want,
+    Beside, Changes, Effect, Engine, EngineError, ErrorKind, Guard, Node, Outcome, Process, Record, Scan,
+    Session, Touched, Txn, Usage, Want,
 };
 use mysql::prelude::Queryable;
 use support::{DURABLE, PASSWORD, Server};
-use types::{AclId, FileType, Ino, Mode, Name, OpId, Time};
+use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Time, XattrName};
 
 fn node(ino: u64) -> Node {
     Node {
@@ -189,6 +189,118 @@ fn a_request_is_one_round_trip() {
     }
 }
 
+fn session(id: u64, heartbeat: i64) -> Session {
+    Session {
+        id: SessionId(id),
+        host: "host".to_owned(),
+        pid: 1,
+        mountpoint: "/mnt".to_owned(),
+        since: Time::from_nanos(1),
+        heartbeat: Time::from_nanos(heartbeat),
+        process: Process::default(),
+        version: String::new(),
+        first_slice: SliceId(0),
+    }
+}
+
+fn session_is(id: u64, heartbeat: Option<i64>) -> Guard {
+    Guard::Session { session: SessionId(id), heartbeat: heartbeat.map(Time::from_nanos) }
+}
+
+/// A commit of a session and the removal of that session, each while the other is under way.
+#[test]
+fn a_removed_session_commits_nothing_afterwards() {
+    let server = Server::start(support::FAST);
+    let mut root = server.root();
+    for routine in ["auto", "always"] {
+        let query = format!("routine={routine}&table_prefix={routine}_");
+        let engine = MysqlEngine::open(&server.url(&query), true).unwrap();
+        add_directory(&engine);
+        let xattr = XattrName::new(b"user.held").unwrap();
+        let put_xattr = || Effect::PutXattr { ino: Ino(2), name: xattr.clone(), value: b"v"[..].into() };
+        let sessions = [4, 5].map(|id| Effect::PutSession(session(id, 7)));
+        committed(&engine, txn(Vec::new(), [&sessions[..], &[put_xattr()]].concat()));
+        let mut holder = server.root();
+        let hold = |holder: &mut mysql::Conn, table: &str, whose: &str| {
+            holder.query_drop("START TRANSACTION").unwrap();
+            let sql = format!("SELECT COUNT(*) FROM limen.{routine}_{table} WHERE {whose} FOR UPDATE");
+            assert_eq!(holder.query_first::<u64, _>(sql).unwrap(), Some(1));
+        };
+        let mut waiting = || {
+            let sql = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
+            root.query_first::<u64, _>(sql).unwrap().unwrap()
+        };
+        let add = |ino: u64| {
+            let create = add_file(ino);
+            Txn { guards: [&create.guards[..], &[session_is(4, None)]].concat(), ..create }
+        };
+        let renewing =
+            |heartbeat| txn(vec![session_is(4, None)], vec![Effect::PutSession(session(4, heartbeat))]);
+        let removing = |guards: &[Guard], more: &[Effect]| {
+            let effects = [&[Effect::DropSession { session: SessionId(4) }], more].concat();
+            txn(guards.to_vec(), effects)
+        };
+
+        // A commit does not wait for a renewal, which changes the session's row.
+        hold(&mut holder, "session", "id = 4");
+        committed(&engine, add(10));
+        holder.query_drop("ROLLBACK").unwrap();
+        hold(&mut holder, "xattr", "ino = 2");
+        std::thread::scope(|scope| {
+            let engine = &engine;
+            let change = txn(vec![session_is(4, None)], vec![put_xattr()]);
+            let commits = scope.spawn(move || engine.commit(&[change]).unwrap().remove(0));
+            wait_until(|| waiting() == 1);
+            // A renewal does not wait for it, but the removal does.
+            committed(engine, renewing(8));
+            let removal = removing(&[session_is(5, None), session_is(4, Some(8))], &[]);
+            let removes = scope.spawn(move || engine.commit(&[removal]).unwrap().remove(0));
+            wait_until(|| waiting() == 2 || removes.is_finished());
+            let is_removed = removes.is_finished();
+            holder.query_drop("ROLLBACK").unwrap();
+            let (committed, removed) = (commits.join().unwrap(), removes.join().unwrap());
+            assert!(!(is_removed && done(&committed)), "the commit came after the removal of its session");
+            assert!(done(&committed) && done(&removed), "{committed:?} {removed:?}");
+        });
+        assert!(matches!(engine.commit(&[add(11)]).unwrap()[..], [Outcome::Conflict(_)]));
+
+        committed(&engine, txn(Vec::new(), vec![Effect::PutSession(session(4, 9))]));
+        hold(&mut holder, "xattr", "ino = 2");
+        std::thread::scope(|scope| {
+            let engine = &engine;
+            let removal = removing(&[session_is(4, Some(9))], &[put_xattr()]);
+            let removes = scope.spawn(move || engine.commit(&[removal]).unwrap().remove(0));
+            wait_until(|| waiting() == 1);
+            let put = Effect::PutNode(node(12));
+            let change = txn(vec![session_is(4, None)], vec![put]);
+            let commits = scope.spawn(move || engine.commit(&[change]).unwrap().remove(0));
+            let renewal = renewing(10);
+            let renews = scope.spawn(move || engine.commit(&[renewal]).unwrap().remove(0));
+            wait_until(|| waiting() == 3 || (commits.is_finished() && renews.is_finished()));
+            holder.query_drop("ROLLBACK").unwrap();
+            assert!(done(&removes.join().unwrap()));
+            for late in [commits, renews] {
+                let late = late.join().unwrap();
+                assert!(matches!(late, Outcome::Conflict(_)), "{late:?}");
+            }
+        });
+        assert_eq!(files(&engine), BTreeSet::from([10]));
+    }
+}
+
+fn done(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Committed { .. })
+}
+
+fn wait_until(mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "it does not come to that");
+        // The server renews what `information_schema` says of transactions only if nobody asked for 0.1 s.
+        std::thread::sleep(Duration::from_millis(150));
+    }
+}
+
 #[test]
 fn a_server_that_is_killed_loses_and_repeats_nothing() {
     const THREADS: u64 = 4;
@@ -270,6 +382,9 @@ fn volumes_are_made_when_asked_and_refused_when_newer() {
     assert!(matches!(MysqlEngine::open(&url, false), Err(OpenError::Missing(_))));
     drop(MysqlEngine::open(&url, true).unwrap());
     drop(MysqlEngine::open(&url, false).unwrap());
+    server.root().query_drop(format!("UPDATE limen.ver_layout SET version = {}", VERSION - 1)).unwrap();
+    let error = MysqlEngine::open(&url, true).unwrap_err();
+    assert!(matches!(error, OpenError::Older { known: VERSION, .. }), "{error}");
     let newer = VERSION + 1;
     server.root().query_drop(format!("UPDATE limen.ver_layout SET version = {newer}")).unwrap();
     let error = MysqlEngine::open(&url, true).unwrap_err();
@@ -411,6 +526,64 @@ fn the_log_is_trimmed_but_not_of_what_is_young() {
     add(3000);
     let left = rows(&mut root);
     assert!((6000..=6050).contains(&left), "{left}: 3000 old ones are gone, and nothing else");
+}
+
+/// A machine that was suspended asks again when rows that it has not read are gone. Its own clock says nothing of that.
+#[test]
+fn a_stream_fails_if_rows_that_it_has_not_read_were_trimmed() {
+    let (engine, place) = support::empty();
+    let prefix = format!("{place:?}");
+    let log = format!("limen.{}log", prefix.split('"').nth(1).unwrap());
+    add_directory(&engine);
+    let mut root = support::shared().root();
+    // Fewer than make it trim the log.
+    let add = || {
+        let add = || txn(Vec::new(), vec![Effect::AddLinks { ino: Ino(2), delta: 1 }]);
+        engine.commit(&std::array::from_fn::<_, 400, _>(|_| add())).unwrap();
+    };
+    let mut age = || {
+        root.query_drop(format!("UPDATE {log} SET at = 1")).unwrap();
+        let last: u64 = root.query_first(format!("SELECT MAX(id) FROM {log}")).unwrap().unwrap();
+        root.query_drop(format!("ALTER TABLE {log} AUTO_INCREMENT = {}", last + 100_000)).unwrap();
+    };
+    let wait = Duration::from_millis(30);
+    let until = |changes: &mut dyn Changes, count: usize| {
+        let mut told = 0;
+        while told < count {
+            told += changes.next(Duration::from_secs(20)).unwrap().len();
+        }
+        // Until it knows that the numbers left out by `age` never come.
+        while !format!("{changes:?}").contains("told: {}") {
+            assert_eq!(changes.next(wait).unwrap(), []);
+        }
+        assert_eq!(told, count);
+    };
+    let (mut reading, mut asleep) = (engine.watch().unwrap().unwrap(), engine.watch().unwrap().unwrap());
+    add();
+    until(&mut *reading, 400);
+    // Trims what `reading` has read, which is harmless to it, and `asleep` has not.
+    age();
+    for _ in 0..3 {
+        add();
+        until(&mut *reading, 400);
+    }
+    let mut missed = asleep.next(wait);
+    while missed.as_ref().is_ok_and(|told| !told.is_empty()) {
+        missed = asleep.next(wait);
+    }
+    missed.unwrap_err();
+    asleep.next(wait).unwrap_err();
+    // One that begins now has missed nothing, and stays whole while the log is idle.
+    let mut fresh = engine.watch().unwrap().unwrap();
+    age();
+    assert_eq!(fresh.next(wait).unwrap(), []);
+    for _ in 0..2 {
+        add();
+        until(&mut *fresh, 400);
+        until(&mut *reading, 400);
+    }
+    let oldest: u64 = root.query_first(format!("SELECT MIN(at) FROM {log}")).unwrap().unwrap();
+    assert!(oldest > 1, "the log was trimmed");
 }
 
 #[test]

@@ -1,18 +1,24 @@
-//! Commits a second of transactions like a create's: `load URL SECONDS`, for 1, 4 and 16 threads, singly and in batches of
-//! 16. The tables get the prefix `load_` unless the URL names one; all they hold is removed first.
+//! Commits a second of transactions like a create's: `load URL SECONDS [guarded]`, for 1, 4 and 16 threads, singly and in
+//! batches of 16; each with the guard on a session, as those of a mount, if `guarded`. The tables get the prefix `load_` unless the URL names one; all they hold is removed first.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use engine_postgres::PostgresEngine;
-use meta::{Effect, Engine, Guard, Node, Outcome, Txn};
+use meta::{Effect, Engine, Guard, Node, Outcome, Process, Session, Txn};
 use pool::Url;
-use types::{AclId, FileType, Ino, Mode, Name, OpId, Time};
+use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Time};
+
+const SESSION: SessionId = SessionId(9);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().collect();
-    let [_, url, seconds] = &args[..] else { return Err("usage: load URL SECONDS".into()) };
+    let (url, seconds, is_guarded) = match &args[..] {
+        [_, url, seconds] => (url, seconds, false),
+        [_, url, seconds, guarded] if guarded == "guarded" => (url, seconds, true),
+        _ => return Err("usage: load URL SECONDS [guarded]".into()),
+    };
     let mut url = Url::parse(url)?;
     url.query.entry("table_prefix".into()).or_insert_with(|| "load_".into());
     let engine = PostgresEngine::open(&url, true)?;
@@ -23,6 +29,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         let effects = vec![Effect::PutNode(node(100 + ino, FileType::Directory))];
         engine.commit(&[Txn { op_id: OpId(u128::from(ino)), guards: Vec::new(), effects }])?;
     }
+    let effects = vec![Effect::PutSession(session())];
+    engine.commit(&[Txn { op_id: OpId(16), guards: Vec::new(), effects }])?;
     for batch in [1, 16] {
         for threads in [1, 4, 16] {
             let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -34,7 +42,8 @@ fn main() -> Result<(), Box<dyn Error>> {
                         scope.spawn(move || {
                             while !stop.load(Ordering::Relaxed) {
                                 let first = next.fetch_add(batch, Ordering::Relaxed);
-                                let txns = (first..first + batch).map(|ino| create(100 + thread, ino));
+                                let txns =
+                                    (first..first + batch).map(|ino| create(100 + thread, ino, is_guarded));
                                 let outcomes = engine.commit(&txns.collect::<Vec<_>>())?;
                                 if !outcomes.iter().all(|o| matches!(o, Outcome::Committed { .. })) {
                                     return Err(meta::EngineError::permanent("a create met a conflict"));
@@ -59,6 +68,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+fn session() -> Session {
+    Session {
+        id: SESSION,
+        host: String::new(),
+        pid: 0,
+        mountpoint: String::new(),
+        since: Time::from_nanos(0),
+        heartbeat: Time::from_nanos(0),
+        process: Process::default(),
+        version: String::new(),
+        first_slice: SliceId(0),
+    }
+}
+
 fn node(ino: u64, kind: FileType) -> Node {
     Node {
         ino: Ino(ino),
@@ -79,14 +102,16 @@ fn node(ino: u64, kind: FileType) -> Node {
     }
 }
 
-fn create(parent: u64, ino: u64) -> Txn {
+fn create(parent: u64, ino: u64, is_guarded: bool) -> Txn {
     let text = format!("file-{ino:012}");
     // A name of digits is one.
     let name = Name::new(text.as_bytes()).unwrap_or_else(|_| unreachable!("{text}"));
     let (parent, now) = (Ino(parent), Some(Time::from_nanos(ino as i64)));
+    let session = is_guarded.then_some(Guard::Session { session: SESSION, heartbeat: None });
+    let guards = [Guard::Access { ino: parent, rev: 0 }, Guard::EdgeAbsent { parent, name: name.clone() }];
     Txn {
         op_id: OpId(u128::from(ino) | 9 << 64),
-        guards: vec![Guard::Access { ino: parent, rev: 0 }, Guard::EdgeAbsent { parent, name: name.clone() }],
+        guards: session.into_iter().chain(guards).collect(),
         effects: vec![
             Effect::PutNode(node(ino, FileType::Regular)),
             Effect::PutEdge { parent, name, ino: Ino(ino), kind: FileType::Regular },

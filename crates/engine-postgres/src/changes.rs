@@ -4,6 +4,12 @@
 //! is told by snapshots: a row is news if its writer was still running, or not yet begun, in the snapshot of the last
 //! look, and is seen by this one. So each row is told as soon as it can be read, once, and none is missed, however long
 //! some transaction runs.
+//!
+//! Old rows are removed (function `trim`), and no clock says whether the stream has read them: this machine may have been
+//! suspended. So each removal of rows records the greatest xid of them, the mark. A row that the last look could not see was
+//! removed if the mark is not below that look's snapshot, or may have been if a transaction that was running then is below
+//! the mark, has ended, and has left no row. The latter is also true of a transaction that has nothing to do with limenfs and
+//! ran for longer than rows are kept: then the stream begins anew without need, once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,14 +25,7 @@ use crate::error::Failure;
 /// How often the log is looked at while somebody waits.
 const PAUSE: Duration = Duration::from_millis(10);
 
-const LOOK: &str = "WITH now AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot), \
-                    news AS (SELECT l.seq, l.session, l.touched FROM @log l \
-                             WHERE l.xid >= pg_snapshot_xmax($1::text::pg_snapshot) \
-                             UNION ALL \
-                             SELECT l.seq, l.session, l.touched FROM @log l \
-                             WHERE l.xid = ANY (ARRAY(SELECT pg_snapshot_xip($1::text::pg_snapshot)))) \
-                    SELECT now.snapshot::text, news.seq, news.session, news.touched \
-                    FROM now LEFT JOIN news ON true ORDER BY news.seq";
+const LOOK: &str = include_str!("look.sql");
 
 /// A position in the log, and the connection that reads on from it.
 #[derive(Debug)]
@@ -55,6 +54,9 @@ impl Log for Position {
         let mut news = Vec::with_capacity(rows.len());
         for row in &rows {
             self.snapshot = get(row, 0)?;
+            if get(row, 4)? {
+                return Err(Failure::Missed);
+            }
             let Some(seq) = get::<Option<i64>>(row, 1)? else { continue };
             let by = SessionId(get::<i64>(row, 2)? as u64);
             let touched = get::<Option<&[u8]>>(row, 3)?.and_then(Touched::decode);

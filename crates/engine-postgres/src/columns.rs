@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use meta::Lock;
-use tables::{Line, values};
+use tables::{Line, hex, joined, values};
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use types::{AclId, Slice};
@@ -43,27 +43,21 @@ impl<const NUMBERS: usize, const STRINGS: usize> Rows<NUMBERS, STRINGS> {
 
     /// An argument for each column. It is NULL if there are no rows: an empty array costs the server more.
     pub(crate) fn args(&self) -> impl Iterator<Item = Arg<'_>> {
-        self.numbers.0.iter().map(numbers).chain(self.strings.iter().map(strings))
+        self.numbers.0.iter().map(column).chain(self.strings.iter().map(column))
     }
 
     /// The first columns each, all numbers as one argument, and the strings: an argument costs the server more than a number.
     pub(crate) fn matrix(&self, first: usize) -> impl Iterator<Item = Arg<'_>> {
-        let numbers = self.numbers.0.iter().take(first).map(numbers).chain([&self.numbers as Arg<'_>]);
-        numbers.chain(self.strings.iter().map(strings))
+        let numbers = self.numbers.0.iter().take(first).map(column).chain([&self.numbers as Arg<'_>]);
+        numbers.chain(self.strings.iter().map(column))
     }
 }
 
 /// An argument of a statement.
 pub(crate) type Arg<'a> = &'a (dyn ToSql + Sync);
 
-fn numbers(column: &Vec<Option<i64>>) -> Arg<'_> {
-    static NONE: Option<Vec<Option<i64>>> = None;
-    if column.is_empty() { &NONE } else { column }
-}
-
-fn strings(column: &Vec<Option<Vec<u8>>>) -> Arg<'_> {
-    static NONE: Option<Vec<Option<Vec<u8>>>> = None;
-    if column.is_empty() { &NONE } else { column }
+fn column<T: ToSql + Sync + 'static>(column: &Vec<Option<T>>) -> Arg<'_> {
+    if column.is_empty() { &None::<Vec<Option<T>>> } else { column }
 }
 
 impl<const COLUMNS: usize> ToSql for Matrix<COLUMNS> {
@@ -117,16 +111,14 @@ pub(crate) fn rows_text(rows: &[Slice]) -> String {
     let row = |slice: &Slice| {
         let (numbers, data) = values::slice(slice);
         let numbers = numbers.map(|number| number.map(|number| int(number).to_string()).unwrap_or_default());
-        let hex = |data: &[u8]| data.iter().map(|byte| format!("{byte:02x}")).collect();
         format!("{},{}", numbers.join(","), data.map_or("-".to_owned(), hex))
     };
-    rows.iter().map(row).collect::<Vec<_>>().join(";")
+    joined(rows.iter().map(row), ";")
 }
 
 /// The locks as function `failed` writes them: in the order of the table's keys.
 pub(crate) fn locks_text(locks: &[Lock]) -> String {
     let mut rows: Vec<[i64; 7]> = locks.iter().map(|lock| values::lock(lock).map(int)).collect();
     rows.sort_unstable();
-    let row = |numbers: &[i64; 7]| numbers.map(|n| n.to_string()).join(",");
-    rows.iter().map(row).collect::<Vec<_>>().join(";")
+    joined(rows.iter().map(|numbers| joined(numbers, ",")), ";")
 }

@@ -90,7 +90,8 @@ fn outcomes(rows: &[Row], run: &[Txn], label: Seq) -> Result<Vec<Outcome>, Failu
             22 => failed.extend(fact.row.0.iter().flatten()),
             23 => {
                 for (t, (txn, outcome)) in (1..).zip(run.iter().zip(&mut outcomes)) {
-                    if failed.contains(&t) {
+                    // The guards of transaction 0 are those of every transaction.
+                    if failed.contains(&t) || failed.contains(&0) {
                         let wants: Vec<_> = txn.guards.iter().map(Guard::want).collect();
                         let records = looked.answer(&wants);
                         *outcome = Some(Outcome::Conflict(Facts { seq: label, records }));

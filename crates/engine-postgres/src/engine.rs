@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use meta::{Changes, Engine, EngineError, Facts, Order, Outcome, Page, Scan, Txn, Want};
 use pool::{Asked, Connect, OpenError, Pool, Turns, Url, ensure_version};
-use tables::Found;
+use tables::{Found, list};
 
 use crate::config::Target;
+use crate::connection::get;
 use crate::error::Failure;
 use crate::gather::Gathered;
 use crate::read::fact;
@@ -72,11 +73,11 @@ impl PostgresEngine {
         ensure_version(VERSION, &place, create, version, || {
             pool.request(Asked::Look, |connection| names.make(connection, schema.as_deref()))
         })?;
-        let args: Vec<String> = (1..=Gathered::default().args().len()).map(|n| format!("${n}")).collect();
+        let args = list((1..=Gathered::default().args().len()).map(|n| format!("${n}")));
         let call = |function: &str| names.text(&format!("SELECT fact, numbers, bytes FROM {function}"));
         let sql = Sql {
             functions: names.functions(),
-            commit: call(&format!("@commit#(ROW({})::@args#)", args.join(", "))),
+            commit: call(&format!("@commit#(ROW({args})::@args#)")),
             claim: call("@claim#($1, $2, $3, $4, $5, $6, $7)"),
             read: call("@read#($1, $2, $3, $4)"),
         };
@@ -97,24 +98,11 @@ impl PostgresEngine {
 
     /// What in the server's configuration can lose what was acknowledged, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
-        const SETTINGS: &str = "SELECT current_setting('fsync'), current_setting('full_page_writes'), \
-                                current_setting('synchronous_commit'), pg_is_in_recovery()::text";
-        let settings = self.shared.pool.request(Asked::Look, |connection| connection.texts::<4>(SETTINGS));
-        let settings = match settings {
-            Ok(settings) => settings,
-            Err(error) => return vec![format!("the server's settings are unknown: {error}")],
-        };
-        let risks = [
-            ("off", "fsync is off: a loss of power can destroy the database"),
-            ("off", "full_page_writes is off: a loss of power can destroy the database"),
-            (
-                "off",
-                "synchronous_commit is off: a crash of the server loses the last changes, fsync on a file keeps them",
-            ),
-            ("true", "the server is a standby: it takes no changes"),
-        ];
-        let risky = settings.iter().zip(risks).filter(|(value, (risk, _))| value == risk);
-        risky.map(|(_, (_, what))| what.to_owned()).collect()
+        let said = self.shared.pool.request(Asked::Look, |connection| {
+            let risks = connection.query(include_str!("warnings.sql"), &[])?;
+            risks.iter().map(|risk| get(risk, 0)).collect()
+        });
+        said.unwrap_or_else(|error| vec![format!("the server's settings are unknown: {error}")])
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) enum Failure {
     Runtime(io::Error),
     /// The server answered what limenfs never writes.
     Malformed(&'static str),
+    /// Rows of the log were removed that a stream of changes has not read.
+    Missed,
 }
 
 /// What `functions.sql` raises where a run has to be sent in parts, and a single transaction with care.
@@ -60,6 +62,7 @@ impl Failure {
             Failure::Timeout(_, limit) => format!("no answer within {limit:?} (op_timeout)"),
             Failure::Runtime(error) => format!("no event loop: {error}"),
             Failure::Malformed(what) => format!("the server answered what limenfs never writes: {what}"),
+            Failure::Missed => "changes were removed from the log before this client read them".to_owned(),
             Failure::Postgres(_, error) => match (error.as_db_error(), error.source()) {
                 (Some(db), _) => format!("{} ({})", db.message(), db.code().code()),
                 (None, Some(source)) => format!("{error}: {source}"),
@@ -96,7 +99,7 @@ impl Failed for Failure {
         let message = format!("{place}: {}", self.text());
         let (stage, error) = match &self {
             Failure::Malformed(_) => return asked.not_understood(message),
-            Failure::Runtime(_) => return EngineError::permanent(message),
+            Failure::Runtime(_) | Failure::Missed => return EngineError::permanent(message),
             Failure::Timeout(stage, _) => (*stage, None),
             Failure::Postgres(stage, error) => (*stage, Some(error)),
         };

@@ -33,7 +33,7 @@ BEGIN
         FROM @acl l WHERE l.id = ANY (ARRAY(
             SELECT unnest(ARRAY[n.access_acl, n.default_acl]) FROM @node n WHERE n.ino = ANY (v_inos)));
     END IF;
-    IF NOT p_what && '{3,4,5,6,7,8,9,10,11,12}' THEN
+    IF NOT p_what && '{3,4,5,6,7,8,9,10,11,12,13}' THEN
         RETURN;
     END IF;
     RETURN QUERY
@@ -83,9 +83,17 @@ BEGIN
         SELECT 12::smallint, ARRAY[r.ino, r.first, r.last, r.session, r.owner, r.kind, r.exclusive, r.pid], NULL::bytea[]
         FROM @lock_wait r;
     END IF;
+    IF p_what && '{13}' THEN
+        RETURN QUERY
+        SELECT 13::smallint, ARRAY[r.id, r.pid, r.since, r.heartbeat, r.pid_namespace, r.start_time, r.first_slice],
+               ARRAY[convert_to(r.host, 'UTF8'), convert_to(r.mountpoint, 'UTF8'), convert_to(r.boot_id, 'UTF8'),
+                     convert_to(r.version, 'UTF8')]
+        FROM @session r WHERE r.id = ANY (ARRAY(SELECT w.a FROM unnest(p_what, p_a) w (what, a) WHERE w.what = 13));
+    END IF;
 END $f$;
 
--- The transactions of which a guard does not hold. A guard's kind divided by ten is the want that decides it.
+-- The transactions of which a guard does not hold. A guard's kind divided by ten is the want that decides it. A guard of
+-- transaction 0 is one of every transaction.
 CREATE OR REPLACE FUNCTION @failed#(g_t bigint[], g_what bigint[], g_a bigint[], g_b bigint[], g_c bigint[],
                                     g_x bytea[], g_y bytea[])
 RETURNS bigint[] LANGUAGE plpgsql STABLE AS $f$
@@ -101,7 +109,7 @@ BEGIN
         SELECT g.t FROM unnest(g_t, g_what, g_a, g_b, g_x) g (t, what, a, b, x)
              LEFT JOIN @edge e ON e.parent = g.a AND e.name = g.x
         WHERE g.what IN (20, 21) AND (CASE g.what WHEN 20 THEN e.ino = g.b ELSE e.ino IS NULL END) IS NOT TRUE);
-    IF NOT g_what && '{30,40,41,60,80,90,100,110}' THEN
+    IF NOT g_what && '{30,40,41,60,80,90,100,110,130}' THEN
         RETURN v_failed;
     END IF;
     RETURN v_failed || ARRAY(
@@ -124,6 +132,7 @@ BEGIN
                 SELECT string_agg(concat_ws(',', r.first, r.last, r.session, r.owner, r.kind, r.exclusive, r.pid), ';'
                                   ORDER BY r.first, r.last, r.session, r.owner, r.kind)
                 FROM @lock r WHERE r.ino = g.a), '') = convert_from(g.x, 'UTF8')
+            WHEN 130 THEN EXISTS (SELECT FROM @session r WHERE r.id = g.a AND (g.b IS NULL OR r.heartbeat = g.b))
             END);
 END $f$;
 
@@ -146,7 +155,8 @@ CREATE OR REPLACE FUNCTION @conflict#(p_failed bigint[], g_t bigint[], g_what bi
 RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE sql STABLE AS $f$
     SELECT r.* FROM (
         SELECT array_agg(g.what / 10), array_agg(g.a), array_agg(g.b), array_agg(g.x)
-        FROM unnest(g_t, g_what, g_a, g_b, g_x) g (t, what, a, b, x) WHERE g.t = ANY (p_failed)) w (what, a, b, x),
+        FROM unnest(g_t, g_what, g_a, g_b, g_x) g (t, what, a, b, x)
+        WHERE g.t = ANY (p_failed) OR g.t = 0 OR 0 = ANY (p_failed)) w (what, a, b, x),
         LATERAL @read#(w.what, w.a, w.b, w.x) r
 $f$;
 
@@ -159,9 +169,9 @@ BEGIN
     known AS (
         SELECT g.*, coalesce(r.extra, 0) AS extra FROM gone g LEFT JOIN @shared r ON r.slice = g.slice),
     fewer AS (
-        UPDATE @shared r SET extra = r.extra - k.n FROM known k WHERE r.slice = k.slice AND k.extra > k.n),
-    single AS (
-        DELETE FROM @shared r USING known k WHERE r.slice = k.slice AND k.extra <= k.n)
+        UPDATE @shared r SET extra = r.extra - k.n FROM known k WHERE r.slice = k.slice AND k.extra >= k.n),
+    last AS (
+        DELETE FROM @shared r USING known k WHERE r.slice = k.slice AND k.extra < k.n)
     INSERT INTO @garbage (slice, size) SELECT k.slice, k.size FROM known k WHERE k.extra < k.n ORDER BY k.slice
     ON CONFLICT (slice) DO UPDATE SET size = excluded.size;
 END $f$;
@@ -193,6 +203,7 @@ DO $d$ BEGIN
         careful boolean, trim boolean,
         ahead_inodes bigint, ahead_blocks bigint, -- what guards on the room have been tightened by: see meta::runs
         session bigint[], op bigint[], touched bytea[], -- of each transaction; touched is NULL for guards alone
+        s bigint[], s_alone bigint[], -- sessions that are looked at or change, and those of them that no other call may look at
         lock bigint[], rev bigint[], -- inodes, and what each one's access_rev has to be, or NULL
         -- guards
         g_t bigint[], g_what bigint[], g_a bigint[], g_b bigint[], g_c bigint[], g_x bytea[], g_y bytea[],
@@ -331,12 +342,20 @@ BEGIN
         WHERE e.t = ANY (p_live) AND e.what = 114 AND r.session = e.a AND r.ino = e.b;
     END IF;
     IF v_kinds && '{13,113}' THEN -- sessions
-        INSERT INTO @session (id, pid, since, heartbeat, host, mountpoint)
-        SELECT e.a, e.b, e.c, e.d, convert_from(e.x, 'UTF8'), convert_from(e.y, 'UTF8')
-        FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c, p.r_d, p.r_x, p.r_y) e (t, what, a, b, c, d, x, y)
+        -- Kind 213 has the other two strings.
+        INSERT INTO @session (id, pid, since, heartbeat, pid_namespace, start_time, first_slice,
+                              host, mountpoint, boot_id, version)
+        SELECT e.a, e.b, e.c, e.d, e.e, e.f, e.g,
+               convert_from(e.x, 'UTF8'), convert_from(e.y, 'UTF8'), convert_from(m.x, 'UTF8'), convert_from(m.y, 'UTF8')
+        FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c, p.r_d, p.r_e, p.r_f, p.r_g, p.r_x, p.r_y)
+                 e (t, what, a, b, c, d, e, f, g, x, y)
+             JOIN unnest(p.r_t, p.r_what, p.r_a, p.r_x, p.r_y) m (t, what, a, x, y)
+                 ON m.what = 213 AND m.t = e.t AND m.a = e.a
         WHERE e.t = ANY (p_live) AND e.what = 13 ORDER BY e.a
-        ON CONFLICT (id) DO UPDATE SET (pid, since, heartbeat, host, mountpoint)
-            = (excluded.pid, excluded.since, excluded.heartbeat, excluded.host, excluded.mountpoint);
+        ON CONFLICT (id) DO UPDATE
+        SET (pid, since, heartbeat, pid_namespace, start_time, first_slice, host, mountpoint, boot_id, version)
+            = (excluded.pid, excluded.since, excluded.heartbeat, excluded.pid_namespace, excluded.start_time,
+               excluded.first_slice, excluded.host, excluded.mountpoint, excluded.boot_id, excluded.version);
         DELETE FROM @session r USING unnest(p.r_t, p.r_what, p.r_a) e (t, what, a)
         WHERE e.t = ANY (p_live) AND e.what = 113 AND r.id = e.a;
     END IF;
@@ -361,8 +380,25 @@ DECLARE
     v_odd boolean := p.rare;
     v_alone boolean := p.careful;
     v_room record;
+    v_session bigint;
+    v_locked boolean;
 BEGIN
-    -- Every call locks in the same order: room, inodes by number, counters by name, shared slices, a part of the usage.
+    -- Every call locks in the same order: sessions by number, room, inodes by number, counters by name, shared slices, a
+    -- part of the usage.
+    -- A commit that is guarded by a session shares the lock on it until its end; one that removes the session holds the
+    -- lock alone. The lock is taken before the statement that looks, because a statement sees what was committed when it
+    -- began. A renewal shares the lock too, so that it and the commits of its client do not wait for each other. An
+    -- assignment costs less than PERFORM.
+    IF p.s <> '{}' THEN
+        FOREACH v_session IN ARRAY p.s LOOP
+            IF v_session = ANY (p.s_alone) THEN
+                v_locked := pg_advisory_xact_lock('@session'::regclass::oid::int, (v_session & 2147483647)::int) IS NULL;
+            ELSE
+                v_locked := pg_advisory_xact_lock_shared('@session'::regclass::oid::int, (v_session & 2147483647)::int)
+                    IS NULL;
+            END IF;
+        END LOOP;
+    END IF;
     -- Whether there is room depends on what others add at this moment, at most 64 inodes and 65,536 blocks each (checked
     -- below). Far from the limit that does not matter; near it, one call at a time adds, and has no inode locked while it
     -- waits for that.
@@ -384,9 +420,12 @@ BEGIN
         v_odd := v_odd OR NOT v_room.fits;
     END IF;
     IF p.lock <> '{}' THEN
-        SELECT v_odd OR count(*) FILTER (WHERE l.rev IS NULL OR l.rev = l.access_rev) < cardinality(p.lock) INTO v_odd
+        SELECT v_odd OR count(*) FILTER (WHERE l.rev IS NULL OR l.rev = l.access_rev) < cardinality(p.lock)
+            OR coalesce((SELECT count(*) FROM @session r WHERE r.id = ANY (p.s)) < cardinality(p.s), false) INTO v_odd
         FROM (SELECT n.access_rev, p.rev[width_bucket(n.ino, p.lock)] AS rev FROM @node n WHERE n.ino = ANY (p.lock)
               ORDER BY n.ino FOR NO KEY UPDATE) l;
+    ELSIF p.s <> '{}' THEN
+        v_odd := v_odd OR (SELECT count(*) FROM @session r WHERE r.id = ANY (p.s)) < cardinality(p.s);
     END IF;
     IF p.numbers THEN
         PERFORM FROM @counter r ORDER BY r.name FOR NO KEY UPDATE;
@@ -444,9 +483,11 @@ BEGIN
         RETURN QUERY
         SELECT 21::smallint, ARRAY[l.session, l.op, l.seq], NULL::bytea[]
         FROM unnest(v_repeated) t JOIN @log l ON l.session = p.session[t] AND l.op = p.op[t];
-        v_failed := ARRAY(
-            SELECT DISTINCT t FROM unnest(@failed#(p.g_t, p.g_what, p.g_a, p.g_b, p.g_c, p.g_x, p.g_y)) t
-            WHERE t <> ALL (v_repeated) ORDER BY t);
+        v_failed := @failed#(p.g_t, p.g_what, p.g_a, p.g_b, p.g_c, p.g_x, p.g_y);
+        IF 0 = ANY (v_failed) THEN
+            v_failed := ARRAY(SELECT generate_subscripts(p.session, 1));
+        END IF;
+        v_failed := ARRAY(SELECT DISTINCT t FROM unnest(v_failed) t WHERE t <> ALL (v_repeated) ORDER BY t);
         v_ok := ARRAY(SELECT t FROM unnest(p.changing) t WHERE t <> ALL (v_repeated) AND t <> ALL (v_failed));
     END IF;
 
@@ -610,15 +651,28 @@ BEGIN
     WHERE g.what = 100;
 END $f$;
 
--- Forgets transactions that are older than five minutes and than 16,384 others: more than come in between two calls. Where
--- the oldest is not, none is locked, for a lock on a row is written to disk.
--- PL/pgSQL plans it once a connection, not at each call.
+-- Forgets transactions that are older than five minutes and than 16,384 others: more than come in between two calls. If
+-- the oldest is not, none is locked, because a lock on a row is written to disk. One transaction at a time does it; the
+-- others do not wait. PL/pgSQL plans it once a connection, not at each call.
+--
+-- The mark, the row with seq 0, keeps the greatest xid that was ever removed, so that a stream of changes finds out that it
+-- missed a row. After a dump was loaded into another server, xids that are yet to come there mean nothing.
 CREATE OR REPLACE FUNCTION @trim#() RETURNS void LANGUAGE plpgsql AS $f$
 BEGIN
-    DELETE FROM @log WHERE ctid = ANY (ARRAY(
-        SELECT o.ctid FROM (
-            SELECT l.ctid, l.seq, l.at FROM @log l
-            WHERE (SELECT f.at FROM @log f ORDER BY f.xid LIMIT 1) < now() - interval '5 minutes'
-            ORDER BY l.xid LIMIT 256 FOR UPDATE SKIP LOCKED) o
-        WHERE o.seq < (SELECT last_value FROM @seq) - 16384 AND o.at < now() - interval '5 minutes'));
+    IF NOT pg_try_advisory_xact_lock('@log'::regclass::oid::int, 0) THEN
+        RETURN;
+    END IF;
+    WITH removed AS (
+        DELETE FROM @log WHERE ctid = ANY (ARRAY(
+            SELECT o.ctid FROM (
+                SELECT l.ctid, l.seq, l.at FROM @log l
+                WHERE l.seq > 0 AND (SELECT f.at FROM @log f WHERE f.seq > 0 ORDER BY f.xid LIMIT 1)
+                    < now() - interval '5 minutes'
+                ORDER BY l.xid LIMIT 256 FOR UPDATE SKIP LOCKED) o
+            WHERE o.seq < (SELECT last_value FROM @seq) - 16384 AND o.at < now() - interval '5 minutes'))
+        RETURNING xid)
+    INSERT INTO @log AS m (session, op, seq, xid, at) SELECT -2, -2, 0, r.xid, now() FROM removed r ORDER BY r.xid DESC LIMIT 1
+    ON CONFLICT (session, op) DO UPDATE SET at = excluded.at, xid = CASE
+        WHEN m.xid >= pg_snapshot_xmax(pg_current_snapshot()) THEN excluded.xid
+        ELSE greatest(m.xid, excluded.xid) END;
 END $f$;

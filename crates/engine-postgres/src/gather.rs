@@ -19,6 +19,9 @@ use crate::read::int;
 pub(crate) struct Gathered {
     pub(crate) head: Head,
     txns: Rows<2, 1>,
+    sessions: Rows<1, 0>,
+    /// Those of the sessions that no other call may look at meanwhile.
+    exclusive: Rows<1, 0>,
     locks: Rows<2, 0>,
     pub(crate) guards: Rows<5, 2>,
     puts: Rows<14, 2>,
@@ -27,6 +30,7 @@ pub(crate) struct Gathered {
     unnames: Rows<2, 1>,
     drops: Rows<2, 0>,
     rest: Rows<10, 2>,
+    to_lock: Locks,
     /// Inodes to be locked, in the server's order, and what the access revisions of some have to be.
     locked: BTreeMap<i64, Option<i64>>,
     /// What becomes of inodes, in the server's order, of each by all transactions together.
@@ -60,16 +64,24 @@ impl Gathered {
         let (inodes, blocks) = (bound(ahead.inodes), bound(ahead.blocks));
         let head = Head { layers: 1, careful, fresh: true, ahead: [inodes, blocks], ..Head::default() };
         let mut all = Gathered { head, ..Gathered::default() };
+        // Usually one session guards all transactions. Its guard is sent once, because each one costs time.
+        let is_common = |guard: &&Guard| {
+            matches!(guard, Guard::Session { .. }) && run.iter().all(|txn| txn.guards.contains(guard))
+        };
+        let first = run.first().map(|txn| &txn.guards[..]).unwrap_or_default();
+        let common: Vec<&Guard> = first.iter().filter(is_common).collect();
+        common.iter().for_each(|guard| all.guard(0, guard, ahead));
         // The server counts from 1.
         for (t, txn) in (1..).zip(run) {
-            for guard in &txn.guards {
+            for guard in txn.guards.iter().filter(|guard| !common.contains(guard)) {
                 all.guard(t, guard, ahead);
             }
             let touched = (!txn.effects.is_empty()).then(|| Touched::encode(&txn.touched()));
             all.txns.push(&[(txn.op_id.0 >> 64) as i64, txn.op_id.0 as i64], &[touched.as_deref()]);
+            all.to_lock.add(txn);
             if touched.is_some() {
                 all.head.changing.push(t);
-                all.lock(txn);
+                all.look(txn);
                 all.effects(t, &txn.effects);
             } else {
                 all.head.look = true;
@@ -77,6 +89,15 @@ impl Gathered {
         }
         // Names that may replace others are no test of whether these are free.
         all.head.look |= !all.head.fresh;
+        let Locks { sessions, inos, volume, .. } = &all.to_lock;
+        all.head.numbers = *volume;
+        for (session, is_exclusive) in sessions {
+            all.sessions.push(&[int(session.0)], &[]);
+            is_exclusive.then(|| all.exclusive.push(&[int(session.0)], &[]));
+        }
+        for ino in inos {
+            all.locked.entry(int(ino.0)).or_default();
+        }
         for (ino, rev) in &all.locked {
             all.locks.push(&[Some(*ino), *rev], &[]);
         }
@@ -95,7 +116,8 @@ impl Gathered {
         args.extend(flags.map(|flag| flag as Arg<'_>));
         args.extend([&head.careful, &head.trim].map(|flag| flag as Arg<'_>));
         args.extend(head.ahead.iter().map(|number| number as Arg<'_>));
-        let rows = self.txns.args().chain(self.locks.args()).chain(self.guards.args());
+        let rows = self.txns.args().chain(self.sessions.args()).chain(self.exclusive.args());
+        let rows = rows.chain(self.locks.args()).chain(self.guards.args());
         let rows = rows.chain(self.puts.matrix(1)).chain(self.changes.matrix(2)).chain(self.names.args());
         args.extend(rows.chain(self.unnames.args()).chain(self.drops.args()).chain(self.rest.args()));
         args
@@ -103,7 +125,8 @@ impl Gathered {
 
     /// A guard's kind divided by ten is the want that decides it; its arguments begin as the want's.
     fn guard(&mut self, t: i64, guard: &Guard, ahead: Usage) {
-        self.head.rare |= !matches!(guard.want(), Want::Node(_) | Want::Entry(..) | Want::Usage);
+        let want = guard.want();
+        self.head.rare |= !matches!(want, Want::Node(_) | Want::Entry(..) | Want::Usage | Want::Session(_));
         let guards = &mut self.guards;
         match guard {
             Guard::Access { ino, rev } => guards.push(&[t, 10, int(ino.0), int(*rev)], &[]),
@@ -142,21 +165,20 @@ impl Gathered {
             Guard::Locks { ino, locks } => {
                 guards.push(&[t, 110, int(ino.0)], &[Some(locks_text(locks).as_bytes())]);
             }
+            Guard::Session { session, heartbeat } => {
+                guards.push(&[Some(t), Some(130), Some(int(session.0)), heartbeat.map(Time::nanos)], &[]);
+                // That a session is there is found out with the locks.
+                self.head.rare |= heartbeat.is_some();
+            }
         }
     }
 
-    /// What has to be locked for a transaction, and what has to be looked at under these locks.
-    fn lock(&mut self, txn: &Txn) {
-        let mut locks = Locks::default();
-        locks.add(txn);
-        for ino in locks.inos {
-            self.locked.entry(int(ino.0)).or_default();
-        }
+    /// What has to be looked at for a transaction, under its locks.
+    fn look(&mut self, txn: &Txn) {
         // A name that has to be free is, if the server can insert it.
         let free: HashSet<_> = txn.guards.iter().filter_map(tables::free).collect();
         let named: HashSet<_> = txn.effects.iter().filter_map(tables::named).collect();
         let head = &mut self.head;
-        head.numbers |= locks.volume;
         head.fresh &= named.is_subset(&free);
         head.look |= !free.is_subset(&named);
         for guard in &txn.guards {
@@ -165,7 +187,8 @@ impl Gathered {
                 // Of two that differ one does not hold.
                 head.rare |= locked.replace(int(*rev)).is_some_and(|other| other != int(*rev));
             }
-            head.look |= !matches!(guard, Guard::Access { .. } | Guard::EdgeAbsent { .. });
+            head.look |=
+                !matches!(guard, Guard::Access { .. } | Guard::EdgeAbsent { .. } | Guard::Session { .. });
         }
     }
 
@@ -204,27 +227,14 @@ impl Gathered {
             change.ctime.map(Time::nanos),
             change.parent.map(|parent| int(parent.0)),
             access.map(|access| int(access.mode.bits())),
+            access.map(|access| int(access.uid)),
+            access.map(|access| int(access.gid)),
         ];
-        let which = (0..).zip(given).map(|(bit, number)| i64::from(number.is_some()) << bit).sum();
-        let [atime, mtime, ctime, parent, mode] = given.map(Option::unwrap_or_default);
-        let [uid, gid] = access.map(|access| [access.uid, access.gid].map(int)).unwrap_or_default();
-        let numbers = [
-            t,
-            ino,
-            change.links,
-            change.least_links,
-            low,
-            high,
-            which,
-            atime,
-            mtime,
-            ctime,
-            parent,
-            mode,
-            uid,
-            gid,
-            int(change.access_revs),
-        ];
+        // The bit of the mode stands for all of the access.
+        let which = (0..5).zip(given).map(|(bit, number)| i64::from(number.is_some()) << bit).sum();
+        let first = [t, ino, change.links, change.least_links, low, high, which];
+        let given = given.map(Option::unwrap_or_default);
+        let numbers = [&first[..], &given, &[int(change.access_revs)]].concat();
         let acls = access.map(|access| [acl(access.access_acl), acl(access.default_acl)]);
         let [access_acl, default_acl] = acls.unwrap_or_default();
         self.changes.push(&numbers, &[access_acl.as_deref(), default_acl.as_deref()]);
@@ -247,6 +257,13 @@ impl Gathered {
                 tables::put(effect).iter().for_each(|line| rest.line(&[t, 3], line));
             }
             Effect::AddUsage { inodes, blocks } => rest.push(&[t, 10, *inodes, *blocks], &[]),
+            Effect::PutSession(session) => {
+                for line in tables::put(effect) {
+                    rest.line(&[t, 13], &line);
+                    let others = line.strings.iter().skip(2).map(Option::as_deref);
+                    rest.push(&[t, 213, int(session.id.0)], &others.collect::<Vec<_>>());
+                }
+            }
             Effect::Share { slice } => rest.push(&[t, 16, int(slice.0)], &[]),
             _ => {
                 if let Some(key) = tables::removed(effect) {

@@ -1,7 +1,7 @@
 //! Parts of ranges, in order.
 
 use meta::{Beside, Page, Scan, Seq};
-use tables::{Arg, Select, Table};
+use tables::{Arg, Select, Table, list};
 use tokio_postgres::types::ToSql;
 
 use crate::connection::Connection;
@@ -56,12 +56,12 @@ fn statement(scan: &Scan, Select { table, from, range, .. }: &Select<'_>) -> Str
 /// The columns of rows `r` as facts.
 fn facts(table: &Table) -> String {
     let column = |name: &&str| match *name {
-        "text" | "host" | "mountpoint" => format!("convert_to(r.{name}, 'UTF8')"),
+        "text" | "host" | "mountpoint" | "boot_id" | "version" => format!("convert_to(r.{name}, 'UTF8')"),
         _ => format!("r.{name}"),
     };
     let array = |columns: &[&str], of: &str| match columns {
         [] => format!("NULL::{of}[]"),
-        _ => format!("ARRAY[{}]", columns.iter().map(column).collect::<Vec<_>>().join(", ")),
+        _ => format!("ARRAY[{}]", list(columns.iter().map(column))),
     };
     let (numbers, strings) = (array(table.numbers, "bigint"), array(table.strings, "bytea"));
     format!("SELECT {}::smallint, {numbers}, {strings}", table.fact)

@@ -4,7 +4,7 @@ use crate::connection::Connection;
 use crate::error::Failure;
 
 /// The version of the tables that this code reads and writes; one row in table `layout`.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 const TABLES: &str = include_str!("schema.sql");
 const FUNCTIONS: &str = include_str!("functions.sql");

@@ -87,7 +87,12 @@ CREATE TABLE @session (           -- a mounted client
     pid         bigint NOT NULL,
     mountpoint  text NOT NULL,
     since       bigint NOT NULL,   -- nanoseconds since 1970-01-01 UTC
-    heartbeat   bigint NOT NULL
+    heartbeat   bigint NOT NULL,
+    pid_namespace bigint NOT NULL, -- inode of /proc/self/ns/pid; 0 if unknown
+    start_time  bigint NOT NULL,   -- of the process, in clock ticks since boot; 0 if unknown
+    first_slice bigint NOT NULL,   -- from this slice on, objects may be stored before their rows
+    boot_id     text NOT NULL,     -- /proc/sys/kernel/random/boot_id; empty if unknown
+    version     text NOT NULL      -- of limen
 ) WITH (fillfactor = 50);
 
 CREATE TABLE @orphan (            -- an inode without a name that a session still has open
@@ -125,9 +130,9 @@ CREATE TABLE @garbage (           -- a slice no file refers to; its objects are 
     size        bigint NOT NULL    -- bytes
 );
 
-CREATE TABLE @shared (            -- a slice that more than one row of table slice refers to
+CREATE TABLE @shared (            -- a slice that more than one row of table slice has referred to
     slice       bigint PRIMARY KEY,
-    extra       bigint NOT NULL    -- rows beyond the first
+    extra       bigint NOT NULL    -- rows beyond the first; 0 once one is left
 ) WITH (fillfactor = 80);
 
 CREATE TABLE @log (               -- the transactions of the last minutes: for repetitions, and for who watches
@@ -136,7 +141,7 @@ CREATE TABLE @log (               -- the transactions of the last minutes: for r
     seq         bigint NOT NULL,   -- order of commits that meet in a record
     xid         xid8 NOT NULL,     -- the server's own transaction, by which snapshots tell what they saw
     at          timestamptz NOT NULL,
-    touched     bytea,             -- what it changed: see Touched::encode; NULL: everything
+    touched     bytea,             -- what it changed: see Touched::encode; NULL: everything, or (seq 0) what was removed
     PRIMARY KEY (session, op)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 1);
 CREATE INDEX @log_xid ON @log (xid);

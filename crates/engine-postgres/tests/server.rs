@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use engine_postgres::{OpenError, PostgresEngine};
 use meta::{
-    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Node, Outcome, Record, Scan, Txn, Usage, Want,
+    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Node, Outcome, Process, Record, Scan, Session,
+    Txn, Usage, Want,
 };
 use support::{DURABLE, FAST, Server, empty, shared};
-use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, Time};
+use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Time};
 
 fn node(ino: u64, kind: FileType) -> Node {
     Node {
@@ -136,7 +137,114 @@ fn each_request_is_one_statement() {
         let guards = vec![Guard::EdgeIs { parent: Ino(2), name: name.clone(), ino: Ino(ino) }];
         txn(guards, vec![Effect::DropEdge { parent: Ino(2), name }, Effect::DropNode { ino: Ino(ino) }])
     };
+    let guarded = |ino: u64| {
+        let create = create(2, ino);
+        Txn { guards: [&create.guards[..], &[session_is(4, None)]].concat(), ..create }
+    };
+    commit(&engine, txn(Vec::new(), vec![Effect::PutSession(session(4, 7))])).unwrap();
+    counted("a batch that a session guards", &|| {
+        let batch: Vec<Txn> = (200..216).map(guarded).collect();
+        assert!(engine.commit(&batch).unwrap().iter().all(done));
+    });
     counted("an unlink", &|| assert!(done(&commit(&engine, unlink(10)).unwrap())));
+}
+
+fn session(id: u64, heartbeat: i64) -> Session {
+    Session {
+        id: SessionId(id),
+        host: "host".to_owned(),
+        pid: 1,
+        mountpoint: "/mnt".to_owned(),
+        since: Time::from_nanos(1),
+        heartbeat: Time::from_nanos(heartbeat),
+        process: Process::default(),
+        version: String::new(),
+        first_slice: SliceId(0),
+    }
+}
+
+fn session_is(id: u64, heartbeat: Option<i64>) -> Guard {
+    Guard::Session { session: SessionId(id), heartbeat: heartbeat.map(Time::from_nanos) }
+}
+
+/// A commit of a session and the removal of that session, each while the other is under way.
+#[test]
+fn a_removed_session_commits_nothing_afterwards() {
+    let server = Server::start(FAST);
+    let engine = PostgresEngine::open(&server.url("sslmode=disable"), true).unwrap();
+    let sessions = [4, 5].map(|id| Effect::PutSession(session(id, 7)));
+    assert!(done(&commit(&engine, txn(Vec::new(), sessions.to_vec())).unwrap()));
+    for ino in [2, 3] {
+        assert!(done(&commit(&engine, put_dir(ino)).unwrap()));
+    }
+    let hold = |sql: &str| {
+        let holder = server.hold(&format!("BEGIN; {sql} FOR UPDATE; SELECT pg_advisory_lock(1);"));
+        let held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 1 AND granted";
+        wait_until(|| server.sql(held) == "1");
+        holder
+    };
+    let end = |mut holder: std::process::Child| {
+        drop(holder.stdin.take());
+        holder.wait().unwrap();
+    };
+    let waiting = || -> usize {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        server.sql(sql).parse().unwrap()
+    };
+    let change = |ino| Effect::AddLinks { ino: Ino(ino), delta: 1 };
+    let changing = |ino| txn(vec![session_is(4, None)], vec![change(ino)]);
+    let renewing = || txn(vec![session_is(4, None)], vec![Effect::PutSession(session(4, 8))]);
+    let drop_session = || Effect::DropSession { session: SessionId(4) };
+
+    // A commit does not wait for a renewal, which changes the session's row.
+    let holder = hold("SELECT FROM limen_session WHERE id = 4");
+    assert!(done(&commit(&engine, changing(3)).unwrap()));
+    end(holder);
+    let holder = hold("SELECT FROM limen_node WHERE ino = 2");
+    std::thread::scope(|scope| {
+        let engine = &engine;
+        let commits = scope.spawn(move || commit(engine, changing(2)).unwrap());
+        wait_until(|| waiting() == 1);
+        // Neither a renewal nor another commit waits for it, but the removal does.
+        assert!(done(&commit(engine, renewing()).unwrap()));
+        assert!(done(&commit(engine, changing(3)).unwrap()));
+        let removal = txn(vec![session_is(5, None), session_is(4, Some(8))], vec![drop_session()]);
+        let removes = scope.spawn(move || commit(engine, removal).unwrap());
+        wait_until(|| waiting() == 2 || removes.is_finished());
+        let is_removed = removes.is_finished();
+        end(holder);
+        let (committed, removed) = (commits.join().unwrap(), removes.join().unwrap());
+        assert!(!(is_removed && done(&committed)), "the commit came after the removal of its session");
+        assert!(done(&committed) && done(&removed), "{committed:?} {removed:?}");
+    });
+    assert_eq!((links(&engine, 2), links(&engine, 3)), (3, 4));
+
+    assert!(done(&commit(&engine, txn(Vec::new(), vec![Effect::PutSession(session(4, 9))])).unwrap()));
+    let holder = hold("SELECT FROM limen_node WHERE ino = 2");
+    std::thread::scope(|scope| {
+        let engine = &engine;
+        let removal = txn(vec![session_is(4, Some(9))], vec![drop_session(), change(2)]);
+        let removes = scope.spawn(move || commit(engine, removal).unwrap());
+        wait_until(|| waiting() == 1);
+        let commits = scope.spawn(move || commit(engine, changing(3)).unwrap());
+        let renews = scope.spawn(move || commit(engine, renewing()).unwrap());
+        wait_until(|| waiting() == 3 || (commits.is_finished() && renews.is_finished()));
+        end(holder);
+        assert!(done(&removes.join().unwrap()));
+        for late in [commits, renews] {
+            let late = late.join().unwrap();
+            assert!(matches!(late, Outcome::Conflict(_)), "{late:?}");
+        }
+    });
+    assert_eq!((links(&engine, 2), links(&engine, 3)), (4, 4));
+}
+
+fn wait_until(is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "it does not come to that");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]
@@ -248,6 +356,9 @@ fn what_cannot_be_opened_says_why() {
     assert_eq!(shared().sql("SELECT count(*) FROM of_its_own.v_node"), "1");
     assert!(engine.server().unwrap().starts_with("PostgreSQL 1"), "{:?}", engine.server());
     drop(open("table_prefix=v_&schema=of_its_own", true).unwrap());
+    shared().sql("UPDATE of_its_own.v_layout SET version = 1");
+    let error = open("table_prefix=v_&schema=of_its_own", true).unwrap_err();
+    assert!(matches!(error, OpenError::Older { found: 1, .. }), "{error}");
     shared().sql("UPDATE of_its_own.v_layout SET version = 99");
     let error = open("table_prefix=v_&schema=of_its_own", true).unwrap_err();
     assert!(matches!(error, OpenError::Newer { found: 99, .. }), "{error}");
@@ -655,7 +766,8 @@ fn old_transactions_are_forgotten() {
     let (engine, place) = empty();
     commit(&engine, put_dir(2)).unwrap();
     let prefix = place.prefix();
-    let rows = || shared().sql(&format!("SELECT count(*) FROM {prefix}log"));
+    // One more row says up to where they are.
+    let rows = || shared().sql(&format!("SELECT count(*) FROM {prefix}log WHERE seq > 0"));
     let touch =
         || commit(&engine, txn(Vec::new(), vec![Effect::AddLinks { ino: Ino(2), delta: 1 }])).unwrap();
     for _ in 0..64 {
@@ -663,10 +775,96 @@ fn old_transactions_are_forgotten() {
     }
     assert_ne!(rows(), "0", "those of the last minutes are kept");
     shared().sql(&format!(
-        "UPDATE {prefix}log SET at = now() - interval '1 hour'; SELECT setval('{prefix}seq', 100000)"
+        "UPDATE {prefix}log SET at = now() - interval '1 hour'; \
+         SELECT setval('{prefix}seq', nextval('{prefix}seq') + 100000)"
     ));
     for _ in 0..64 {
         touch();
     }
     assert_eq!(rows(), "64", "those of long ago are gone");
+}
+
+/// A machine that was suspended asks again when rows that it has not read are gone. Its own clock says nothing of that.
+#[test]
+fn a_stream_fails_if_rows_that_it_has_not_read_were_trimmed() {
+    let (engine, place) = empty();
+    commit(&engine, put_dir(2)).unwrap();
+    let prefix = place.prefix();
+    let touch = || {
+        let add = || txn(Vec::new(), vec![Effect::AddLinks { ino: Ino(2), delta: 1 }]);
+        engine.commit(&std::array::from_fn::<_, 64, _>(|_| add())).unwrap();
+    };
+    let age = || {
+        shared().sql(&format!(
+            "UPDATE {prefix}log SET at = now() - interval '1 hour' WHERE seq > 0;
+             SELECT setval('{prefix}seq', nextval('{prefix}seq') + 100000)"
+        ))
+    };
+    let wait = Duration::from_millis(30);
+    let (mut reading, mut asleep) = (engine.watch().unwrap().unwrap(), engine.watch().unwrap().unwrap());
+    touch();
+    assert_eq!(reading.next(wait).unwrap().len(), 64);
+    // Trims all that `reading` has read, which is harmless to it, and `asleep` has not.
+    age();
+    touch();
+    assert_eq!(reading.next(wait).unwrap().len(), 64);
+    assert_eq!(reading.next(wait).unwrap(), []);
+    asleep.next(wait).unwrap_err();
+    asleep.next(wait).unwrap_err();
+    // One that begins now has missed nothing, whatever is trimmed of what was before.
+    let mut fresh = engine.watch().unwrap().unwrap();
+    age();
+    assert_eq!(fresh.next(wait).unwrap(), []);
+    touch();
+    assert_eq!(fresh.next(wait).unwrap().len(), 64);
+    assert_eq!(reading.next(wait).unwrap().len(), 64);
+}
+
+/// A transaction that was still running when the stream looked last commits, and its row is trimmed.
+#[test]
+fn a_stream_fails_if_the_row_of_a_transaction_that_was_running_was_trimmed() {
+    let (engine, place) = empty();
+    commit(&engine, put_dir(2)).unwrap();
+    let prefix = place.prefix();
+    let wait = Duration::from_millis(30);
+    let touch = || {
+        let add = || txn(Vec::new(), vec![Effect::AddLinks { ino: Ino(2), delta: 1 }]);
+        engine.commit(&std::array::from_fn::<_, 64, _>(|_| add())).unwrap();
+    };
+    for trimmed in [false, true] {
+        std::thread::scope(|scope| {
+            let row = format!(
+                "(7, {}, nextval('{prefix}seq'), pg_current_xact_id(), now(), '')",
+                u8::from(trimmed)
+            );
+            let slow = format!("BEGIN; INSERT INTO {prefix}log VALUES {row}; SELECT pg_sleep(2); COMMIT");
+            let slow = scope.spawn(move || shared().sql(&slow));
+            let running = format!(
+                "SELECT count(*) FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND query LIKE '%{prefix}log%pg_sleep%'"
+            );
+            while shared().sql(&running) == "0" {}
+            touch();
+            let mut changes = engine.watch().unwrap().unwrap();
+            touch();
+            assert_eq!(changes.next(wait).unwrap().len(), 64);
+            slow.join().unwrap();
+            shared().sql(&format!(
+                "UPDATE {prefix}log SET at = now() - interval '1 hour' WHERE session = 7;
+                 SELECT setval('{prefix}seq', nextval('{prefix}seq') + 100000)"
+            ));
+            if trimmed {
+                // The first are young, so nothing is trimmed unless these are old.
+                shared().sql(&format!("UPDATE {prefix}log SET at = now() - interval '1 hour' WHERE seq > 0"));
+                touch();
+                assert_eq!(
+                    shared().sql(&format!("SELECT count(*) FROM {prefix}log WHERE session = 7 AND op = 1")),
+                    "0"
+                );
+                changes.next(wait).unwrap_err();
+            } else {
+                assert_eq!(changes.next(wait).unwrap().len(), 1);
+                assert_eq!(changes.next(wait).unwrap(), []);
+            }
+        });
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use keyspace::Writer;
 use meta::{Effect, Guard, Node, Outcome, Seq, Touched, Txn, Want};
 use types::{Ino, Slice};
 
@@ -77,6 +78,10 @@ fn removes(txns: &[Txn]) -> bool {
     effects.peek().is_some() && !effects.any(adds)
 }
 
+/// Words of guards, as the script knows them: the session is there; it is there with this heartbeat.
+const SESSION_IS_THERE: &[u8; 4] = b"live";
+const HEARTBEAT_IS: &[u8; 4] = b"beat";
+
 /// Guards and effects begin with a word of four letters.
 fn add_guard(to: &mut Request, guard: &Guard) {
     match guard {
@@ -97,6 +102,10 @@ fn add_guard(to: &mut Request, guard: &Guard) {
         Guard::Locks { ino, locks } => to.fixed(b"lock").id(ino.0).string(rows::put_locks(locks)),
         Guard::Rows { ino, chunk, rows } => add_rows(to.fixed(b"rows").id(ino.0).id(chunk.0), rows),
         Guard::Room { max_inodes, max_blocks } => to.fixed(b"room").id(*max_inodes).id(*max_blocks),
+        Guard::Session { session, heartbeat: None } => to.fixed(SESSION_IS_THERE).id(session.0),
+        Guard::Session { session, heartbeat: Some(heartbeat) } => {
+            to.fixed(HEARTBEAT_IS).id(session.0).fixed(&heartbeat.nanos().to_be_bytes())
+        }
     };
 }
 
@@ -175,14 +184,14 @@ fn add_effect(to: &mut Request, effect: &Effect) {
         Effect::DropOrphan { session, ino } => to.fixed(b"heir").fixed(&rows::orphan(*session, *ino)),
         Effect::PutSession(session) => {
             to.fixed(b"keep").string("sessions").string(session.id.0.to_be_bytes());
-            to.string(rows::put_session(session))
+            to.string(Writer::default().session(session).into_vec())
         }
         Effect::DropSession { session } => add_drop(to, "sessions", &session.0.to_be_bytes()),
         Effect::PutLocks { ino, locks } if locks.is_empty() => add_drop(to, "locks", &ino.0.to_be_bytes()),
         Effect::PutLocks { ino, locks } => to.fixed(b"lock").id(ino.0).string(rows::put_locks(locks)),
         Effect::PutWait(wait) => {
             to.fixed(b"keep").string("waits").string(rows::put_owner(wait.lock.owner));
-            to.string(rows::put_wait(wait))
+            to.string(Writer::default().u64(wait.ino.0).lock(&wait.lock).into_vec())
         }
         Effect::DropWait { owner } => add_drop(to, "waits", &rows::put_owner(*owner)),
         Effect::DropGarbage { slice } => add_drop(to, "garbage", &slice.0.to_be_bytes()),

@@ -28,6 +28,7 @@ pub(crate) fn request(wants: &[Want]) -> Request {
             Want::Usage => add("usage", b"", b""),
             Want::Locks(ino) => add("locks", &id(ino.0), b""),
             Want::Waits => add("waits", b"", b""),
+            Want::Session(session) => add("session", &id(session.0), b""),
         }
     }
     request
@@ -37,9 +38,7 @@ pub(crate) fn request(wants: &[Want]) -> Request {
 pub(crate) fn facts(wants: &[Want], answer: &mut Answer) -> Result<Facts, Malformed> {
     let seq = Seq(answer.take()?);
     let mut records = Vec::new();
-    for want in wants {
-        take(want, answer, &mut records)?;
-    }
+    wants.iter().try_for_each(|want| take(want, answer, &mut records))?;
     Ok(Facts { seq, records })
 }
 
@@ -62,6 +61,7 @@ fn take(want: &Want, answer: &mut Answer, records: &mut Vec<Record>) -> Result<(
         }
         Want::Usage => Record::Usage(Usage { inodes: answer.id()?, blocks: answer.id()? }),
         Want::Locks(ino) => Record::Locks(*ino, answer.stored(rows::locks)?.unwrap_or_default().into()),
+        Want::Session(id) => Record::Session(*id, answer.stored(|bytes| rows::session(*id, bytes))?),
         Want::Waits => {
             let found: Vec<Vec<u8>> = answer.take()?;
             let waits = found.iter().map(|bytes| rows::wait(rows::member::<17>(bytes)?.1));

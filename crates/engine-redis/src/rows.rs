@@ -111,10 +111,6 @@ pub(crate) fn locks(bytes: &[u8]) -> Result<Vec<Lock>, Malformed> {
     read("locks cannot be read", bytes, |row| row.all(Reader::lock))
 }
 
-pub(crate) fn put_wait(wait: &LockWait) -> Vec<u8> {
-    Writer::default().u64(wait.ino.0).lock(&wait.lock).into_vec()
-}
-
 pub(crate) fn wait(bytes: &[u8]) -> Result<LockWait, Malformed> {
     read("a wait for a lock cannot be read", bytes, |row| {
         Some(LockWait { ino: Ino(row.u64()?), lock: row.lock()? })
@@ -122,12 +118,8 @@ pub(crate) fn wait(bytes: &[u8]) -> Result<LockWait, Malformed> {
 }
 
 /// All but its id, which is its key.
-pub(crate) fn put_session(session: &Session) -> Vec<u8> {
-    Writer::default().session(session).into_vec()
-}
-
-pub(crate) fn session(id: u64, bytes: &[u8]) -> Result<Session, Malformed> {
-    read("a session cannot be read", bytes, |row| row.session(SessionId(id)))
+pub(crate) fn session(id: SessionId, bytes: &[u8]) -> Result<Session, Malformed> {
+    read("a session cannot be read", bytes, |row| row.session(id))
 }
 
 pub(crate) fn orphan(session: SessionId, ino: Ino) -> Vec<u8> {

@@ -91,7 +91,7 @@ fn member_of(scan: &Scan, bytes: &[u8]) -> Result<Record, Malformed> {
     let (id, value) = rows::member(bytes)?;
     let id = u64::from_be_bytes(id);
     match scan {
-        Scan::Sessions { .. } => Ok(Record::Session(rows::session(id, value)?)),
+        Scan::Sessions { .. } => rows::session(SessionId(id), value).map(|s| Record::Session(s.id, Some(s))),
         Scan::Locks { .. } => Ok(Record::Locks(Ino(id), rows::locks(value)?.into())),
         Scan::Garbage { .. } => Ok(Record::Garbage(rows::garbage(id, value)?)),
         Scan::Shared { .. } => Ok(Record::Shared(SliceId(id), rows::number(value)?)),

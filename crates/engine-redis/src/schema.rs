@@ -17,12 +17,12 @@
 //! | `acls` | map | id (16): the ACL's text |
 //! | `settings` | hash | by name |
 //! | `counters` | hash | by name: the next number (8) to lease |
-//! | `sessions` | map | id (8): host, a length (4) and a text, pid (4), mount point likewise, since, heartbeat, both signed |
+//! | `sessions` | map | id (8): heartbeat, since, both signed, pid (4), PID namespace (8), start time (8), first slice (8); boot id, version, host and mount point, each a length (4) and a text |
 //! | `orphans` | sorted set | session (8), inode (8) |
 //! | `locks` | map | inode (8): its locks |
 //! | `waits` | map | session (8), owner (8), kind (1): inode (8), and the lock that is waited for |
 //! | `garbage` | map | slice (8): bytes (4) |
-//! | `shared` | map | slice (8): how many rows (8) refer to it beyond the first |
+//! | `shared` | map | slice (8): how many rows (8) refer to it beyond the first; there if it was ever shared |
 //! | `ops`, `ops_before` | hash | id of an operation (16): the number of its commit, in decimal digits |
 //! | `changes` | stream | entry N-0, the transactions up to number N: for each its session (8) and what it touched |
 //!
@@ -38,4 +38,4 @@
 //! pointers: so an inode costs about as much as its node and its name.
 
 /// The version of this layout, in `schema`.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;

@@ -68,11 +68,10 @@ impl Watcher {
                 return Err(Malformed("changes were forgotten before they were asked for"));
             }
             for (by, touched) in txns {
-                let by = by[..].try_into().map(u64::from_be_bytes);
-                let by = by.map_err(|_| Malformed("the volume was wiped"))?;
+                let by = by[..].try_into().map_err(|_| Malformed("the volume was wiped"))?;
                 let touched = Touched::decode(&touched).ok_or(Malformed("a change cannot be read"))?;
                 self.seen += 1;
-                changes.push(Change { seq: Seq(self.seen), by: SessionId(by), touched });
+                changes.push(Change { seq: Seq(self.seen), by: SessionId(u64::from_be_bytes(by)), touched });
             }
         }
         Ok(changes)

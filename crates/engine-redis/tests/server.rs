@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use engine_redis::{OpenError, RedisEngine, VERSION};
 use meta::{
-    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Node, Outcome, Record, Scan, Touched, Txn, Usage,
-    Want,
+    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Node, Outcome, Process, Record, Scan, Session,
+    Touched, Txn, Usage, Want,
 };
 use pool::Url;
 use rustix::process::Signal;
 use support::{DURABLE, Server, free_port};
-use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, Time};
+use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Time};
 
 fn node(ino: u64) -> Node {
     Node {
@@ -137,6 +137,33 @@ fn a_request_is_one_round_trip() {
     for command in ["eval", "script|load", "get", "multi", "select", "auth", "hello"] {
         assert_eq!(more(command), 0, "{command}");
     }
+}
+
+#[test]
+fn the_session_is_looked_at_once_a_request() {
+    let server = Server::start(&[]);
+    let engine = server.open("");
+    add_directory(&engine);
+    let session = Session {
+        id: SessionId(4),
+        host: "host".to_owned(),
+        pid: 1,
+        mountpoint: "/mnt".to_owned(),
+        since: Time::from_nanos(1),
+        heartbeat: Time::from_nanos(2),
+        process: Process::default(),
+        version: String::new(),
+        first_slice: SliceId(0),
+    };
+    committed(&engine, txn(Vec::new(), vec![Effect::PutSession(session)]));
+    let guard = Guard::Session { session: SessionId(4), heartbeat: None };
+    let mut batch: Vec<Txn> = (10..26).map(add_file).collect();
+    batch.iter_mut().for_each(|txn| txn.guards.push(guard.clone()));
+    let looks = || server.calls().get("zrangebylex").copied().unwrap_or(0);
+    let before = looks();
+    let outcomes = engine.commit(&batch).unwrap();
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })), "{outcomes:?}");
+    assert_eq!(looks() - before, 1);
 }
 
 #[test]

@@ -221,6 +221,10 @@ impl<'c> Batch<'c> {
                 let usage = self.usage()?;
                 usage.inodes < *max_inodes && usage.blocks < *max_blocks
             }
+            Guard::Session { session, heartbeat } => {
+                let found = read::heartbeat(conn, *session)?;
+                found.is_some_and(|found| heartbeat.is_none_or(|heartbeat| found == heartbeat))
+            }
         })
     }
 
@@ -293,11 +297,22 @@ impl<'c> Batch<'c> {
             Effect::PutWait(wait) => locks::put_wait(conn, wait)?,
             Effect::DropWait { owner } => locks::drop_wait(conn, *owner)?,
             Effect::PutSession(s) => {
-                const SQL: &str = "REPLACE INTO session (id, host, pid, mountpoint, since, heartbeat) \
-                                   VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-                let params =
-                    (int(s.id.0), &s.host, s.pid, &s.mountpoint, s.since.nanos(), s.heartbeat.nanos());
-                conn.prepare_cached(SQL)?.execute(params)?;
+                const SQL: &str = "REPLACE INTO session (id, host, pid, mountpoint, since, heartbeat, boot_id, \
+                                   pid_namespace, start_time, version, first_slice) \
+                                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
+                conn.prepare_cached(SQL)?.execute(params![
+                    int(s.id.0),
+                    s.host,
+                    s.pid,
+                    s.mountpoint,
+                    s.since.nanos(),
+                    s.heartbeat.nanos(),
+                    s.process.boot_id,
+                    int(s.process.pid_namespace),
+                    int(s.process.start_time),
+                    s.version,
+                    int(s.first_slice.0),
+                ])?;
             }
             Effect::DropSession { session } => {
                 conn.prepare_cached("DELETE FROM session WHERE id = ?1")?.execute([int(session.0)])?;

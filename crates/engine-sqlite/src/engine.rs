@@ -7,21 +7,28 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use meta::{Engine, EngineError, Facts, Outcome, Page, Scan, Seq, Txn, Usage, Want};
+use meta::{Effect, Engine, EngineError, Facts, Outcome, Page, Scan, Seq, Txn, Usage, Want};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::commit::{Alone, Batch, Finished, Remembered, write_usage};
 use crate::config::Options;
-use crate::error::{OpenError, engine_error, is_full};
+use crate::error::{OpenError, engine_error, full, is_full};
 use crate::fold::{Folder, LOG_PAGES};
 use crate::lock::{LockError, MountLock, Sharing, with_suffix};
 use crate::pool::Pool;
 use crate::queue::{Answer, GroupCommit};
+use crate::reserve::Reserve;
 use crate::{read, scan, schema};
 
 /// How long a connection waits for a lock that another process holds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// With less than this free on the disk, the log is folded before the database would have to grow by much.
+const LITTLE_BYTES: u64 = 64 << 20;
+
+/// How many commits go by before a disk with more than that free is looked at again: a look costs a tenth of a create.
+const AMPLE_FOR: u64 = 63;
 
 /// Prepared statements kept by each connection; more than there are.
 const STATEMENTS: usize = 96;
@@ -44,6 +51,10 @@ pub struct SqliteEngine {
     log: Log,
     commits: AtomicU64,
     transactions: AtomicU64,
+    // Last: the log is removed with the last connection, and its room is free when `log` is closed as well.
+    reserve: Reserve,
+    /// Commits for which the disk need not be looked at.
+    ample_for: AtomicU64,
 }
 
 /// The right to be alone, and what is known because of it.
@@ -102,6 +113,19 @@ impl SqliteEngine {
     /// [`OpenError::Missing`] where there is none, unless `options.create`; [`OpenError::NotLimenfs`] for another kind
     /// of file; [`OpenError::Newer`] for the schema of a later limenfs.
     pub fn open(path: &Path, options: &Options) -> Result<Self, OpenError> {
+        let reserve = Reserve::open(path);
+        let engine = match Self::open_with(path, options) {
+            // The log and its index have to be made.
+            Err(error) if error.is_full() && reserve.give_up() => Self::open_with(path, options),
+            opened => opened,
+        }?;
+        if options.create {
+            engine.reserve.make();
+        }
+        Ok(engine)
+    }
+
+    fn open_with(path: &Path, options: &Options) -> Result<Self, OpenError> {
         let fail = |error| OpenError::new(path, error);
         let io = |error| OpenError::Io { path: path.to_owned(), error };
         if !options.create && !path.try_exists().map_err(io)? {
@@ -130,6 +154,8 @@ impl SqliteEngine {
             path: path.to_owned(),
             readers: Pool::new(options.readers),
             folder: Folder::new(path),
+            reserve: Reserve::open(path),
+            ample_for: AtomicU64::new(0),
             writer: GroupCommit::new(Writer { conn, remembered: Remembered::default() }),
             sole: Mutex::new(Sole { lock: Weak::new(), known: Alone::default() }),
             committed: AtomicU64::new(0),
@@ -144,7 +170,7 @@ impl SqliteEngine {
     /// # Errors
     /// [`LockError::AlreadyMounted`] while another process, or another lock in this one, has it.
     pub fn lock_exclusive(&self) -> Result<MountLock, LockError> {
-        let lock = MountLock::take(&self.path, Sharing::Alone)?;
+        let lock = self.take_lock(Sharing::Alone)?;
         let _writer = self.writer.writer();
         *self.sole() = Sole { lock: lock.watch(), known: Alone::default() };
         Ok(lock)
@@ -155,7 +181,7 @@ impl SqliteEngine {
     /// # Errors
     /// [`LockError::AlreadyMounted`] while one has it that took it by [`SqliteEngine::lock_exclusive`].
     pub fn lock_shared(&self) -> Result<MountLock, LockError> {
-        let lock = MountLock::take(&self.path, Sharing::Shared)?;
+        let lock = self.take_lock(Sharing::Shared)?;
         self.log.shared.store(true, Ordering::Relaxed);
         // One that was alone may have died.
         let writer = self.writer.writer();
@@ -168,12 +194,24 @@ impl SqliteEngine {
         Ok(lock)
     }
 
+    fn take_lock(&self, sharing: Sharing) -> Result<MountLock, LockError> {
+        self.reserve.make();
+        match MountLock::take(&self.path, sharing) {
+            Err(LockError::Io { error, .. })
+                if error.kind() == io::ErrorKind::StorageFull && self.reserve.give_up() =>
+            {
+                MountLock::take(&self.path, sharing)
+            }
+            taken => taken,
+        }
+    }
+
     /// Removes a database that nobody has open, with the files that stand beside it. Those that are not there are fine.
     ///
     /// # Errors
     /// Of `unlink(2)`; calling again is fine.
     pub fn remove_files(path: &Path) -> io::Result<()> {
-        for suffix in ["-wal", "-shm", "", ".lock"] {
+        for suffix in ["-wal", "-shm", "", ".lock", ".reserve"] {
             match fs::remove_file(with_suffix(path, suffix)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -231,18 +269,66 @@ impl SqliteEngine {
 
     /// Commits a batch of callers. Should the batch fail, each is tried by itself, so that none pays for another's
     /// failure.
+    ///
+    /// A batch that adds nothing may use the reserve; one that adds has to fill it up again first.
     fn commit_batch(&self, writer: &mut Writer, members: &[&[Txn]]) -> Vec<Answer> {
-        let mut done = self.commit_together(writer, members);
-        if done.as_ref().is_err_and(is_full) {
+        let adds = members.iter().any(|txns| txns.iter().flat_map(|txn| &txn.effects).any(Effect::adds));
+        let mut done = if adds && !self.has_room_to_add(&writer.conn) {
+            Err(full())
+        } else {
+            self.commit_together(writer, members)
+        };
+        let mut attempts = if adds { 1..2 } else { 1..3 };
+        while done.as_ref().is_err_and(is_full)
+            && let Some(attempt) = attempts.next()
+            && (attempt == 1 || self.give_up_reserve())
+        {
             // The log finds no room to grow. Folded into the database, it begins anew in the room it already has.
             self.folder.fold_now(&writer.conn);
-            done = self.commit_together(writer, members);
+            if !adds || !self.reserve.is_given_up() {
+                done = self.commit_together(writer, members);
+            }
         }
         match done {
             Ok(outcomes) => outcomes.into_iter().map(Ok).collect(),
             Err(error) if members.len() == 1 => vec![Err(engine_error(&self.path, &error))],
             Err(_) => members.iter().flat_map(|member| self.commit_batch(writer, &[member])).collect(),
         }
+    }
+
+    /// Whether something may be added: the reserve is there, and is enough to fold the log into the database.
+    fn has_room_to_add(&self, conn: &Connection) -> bool {
+        if self.ample_for.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok() {
+            return true;
+        }
+        if self.reserve.is_given_up() && !self.reserve.restore() {
+            // The log may have grown into the room of the reserve, and keeps its size otherwise.
+            self.folder.empty_log(conn);
+            if !self.reserve.restore() {
+                return false;
+            }
+        }
+        let reserved = self.reserve.bytes();
+        if reserved > 0 && self.reserve.free_bytes() >= LITTLE_BYTES {
+            self.ample_for.store(AMPLE_FOR, Ordering::Relaxed);
+        } else if reserved > 0 && self.unfolded_bytes(conn) > reserved / 2 {
+            self.folder.fold_now(conn);
+        }
+        true
+    }
+
+    fn give_up_reserve(&self) -> bool {
+        self.ample_for.store(0, Ordering::Relaxed);
+        self.reserve.give_up()
+    }
+
+    /// By how much the database grows when the log is folded.
+    fn unfolded_bytes(&self, conn: &Connection) -> u64 {
+        const BYTES: &str = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size";
+        let bytes =
+            conn.prepare_cached(BYTES).and_then(|mut bytes| bytes.query_row([], |row| row.get::<_, i64>(0)));
+        let file = fs::metadata(&self.path).map_or(0, |file| file.len());
+        u64::try_from(bytes.unwrap_or(0)).unwrap_or(0).saturating_sub(file)
     }
 
     fn commit_together(

@@ -34,6 +34,23 @@ impl OpenError {
     }
 }
 
+impl OpenError {
+    /// Whether the disk has no room.
+    pub(crate) fn is_full(&self) -> bool {
+        match self {
+            OpenError::Io { error, .. } => error.kind() == io::ErrorKind::StorageFull,
+            OpenError::Sqlite { error, .. } => is_full(error),
+            _ => false,
+        }
+    }
+}
+
+/// What is said of a transaction that would add something while the reserve is given up.
+pub(crate) fn full() -> rusqlite::Error {
+    let what = "the disk is full: remove files from the volume, or free space on the disk";
+    rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), Some(what.to_owned()))
+}
+
 /// The one table from a SQLite error to an [`EngineError`]. All are determinate: a transaction whose COMMIT failed is
 /// rolled back before anybody is answered, and a read changes nothing.
 ///

@@ -58,6 +58,11 @@ impl Folder {
     pub(crate) fn fold_now(&self, conn: &Connection) {
         fold(conn, &self.folding);
     }
+
+    /// Folds the log and makes its file empty, if no read needs it.
+    pub(crate) fn empty_log(&self, conn: &Connection) {
+        checkpoint(conn, &self.folding, "PRAGMA wal_checkpoint(TRUNCATE)");
+    }
 }
 
 impl Drop for Folder {
@@ -69,9 +74,13 @@ impl Drop for Folder {
 }
 
 fn fold(conn: &Connection, folding: &Mutex<()>) {
+    checkpoint(conn, folding, "PRAGMA wal_checkpoint(PASSIVE)");
+}
+
+fn checkpoint(conn: &Connection, folding: &Mutex<()>, pragma: &str) {
     let _folding = folding.lock().unwrap_or_else(PoisonError::into_inner);
     // The answer is a row of three numbers, of no interest here: what was not folded stays in the log.
-    if let Err(error) = conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
+    if let Err(error) = conn.query_row(pragma, [], |_| Ok(())) {
         tracing::warn!(%error, "the log cannot be folded into the database");
     }
 }

@@ -25,6 +25,7 @@ mod locks;
 mod pool;
 mod queue;
 mod read;
+mod reserve;
 mod rows;
 mod scan;
 mod schema;

@@ -5,10 +5,12 @@
 
 use std::sync::Arc;
 
-use meta::{Counter, Edge, Facts, Node, Record, Seq, Settings, Usage, Want, Xattrs};
+use meta::{Counter, Edge, Facts, Node, Process, Record, Seq, Session, Settings, Usage, Want, Xattrs};
 use rusqlite::types::{FromSqlError, Type};
 use rusqlite::{Connection, Error, OptionalExtension, Result, Row};
-use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, Slice, SliceId, SliceSource, Time, XattrName};
+use types::{
+    AclId, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, SliceId, SliceSource, Time, XattrName,
+};
 
 use crate::locks;
 
@@ -20,6 +22,14 @@ macro_rules! node_columns {
     };
 }
 pub(crate) use node_columns;
+
+/// The columns of a session, in the order [`session_at`] reads them.
+macro_rules! session_columns {
+    () => {
+        "id, host, pid, mountpoint, since, heartbeat, boot_id, pid_namespace, start_time, version, first_slice"
+    };
+}
+pub(crate) use session_columns;
 
 /// Answers every want, in order; with `counted` about the usage where it is known better than its row says.
 pub(crate) fn facts(conn: &Connection, seq: Seq, wants: &[Want], counted: Option<Usage>) -> Result<Facts> {
@@ -55,6 +65,7 @@ fn answer(conn: &Connection, want: &Want, records: &mut Vec<Record>) -> Result<(
         Want::Locks(ino) => records.push(Record::Locks(*ino, locks::of(conn, *ino)?.into())),
         Want::Waits => records.push(Record::Waits(locks::waits(conn)?.into())),
         Want::Usage => records.push(Record::Usage(usage(conn)?)),
+        Want::Session(id) => records.push(Record::Session(*id, session(conn, *id)?)),
     }
     Ok(())
 }
@@ -82,6 +93,37 @@ pub(crate) fn edge(conn: &Connection, parent: Ino, name: &Name) -> Result<Option
     const SQL: &str = "SELECT ino, kind FROM edge WHERE parent = ?1 AND name = ?2";
     let mut statement = conn.prepare_cached(SQL)?;
     statement.query_row((int(parent.0), name.as_bytes()), |row| edge_at(row, 0)).optional()
+}
+
+fn session(conn: &Connection, id: SessionId) -> Result<Option<Session>> {
+    const SQL: &str = concat!("SELECT ", session_columns!(), " FROM session WHERE id = ?1");
+    conn.prepare_cached(SQL)?.query_row([int(id.0)], session_at).optional()
+}
+
+/// A session out of a row of [`session_columns`].
+pub(crate) fn session_at(row: &Row<'_>) -> Result<Session> {
+    Ok(Session {
+        id: SessionId(uint(row.get(0)?)),
+        host: row.get(1)?,
+        pid: row.get(2)?,
+        mountpoint: row.get(3)?,
+        since: Time::from_nanos(row.get(4)?),
+        heartbeat: Time::from_nanos(row.get(5)?),
+        process: Process {
+            boot_id: row.get(6)?,
+            pid_namespace: uint(row.get(7)?),
+            start_time: uint(row.get(8)?),
+        },
+        version: row.get(9)?,
+        first_slice: SliceId(uint(row.get(10)?)),
+    })
+}
+
+/// The heartbeat of a session, if its record is there.
+pub(crate) fn heartbeat(conn: &Connection, id: SessionId) -> Result<Option<Time>> {
+    const SQL: &str = "SELECT heartbeat FROM session WHERE id = ?1";
+    let found = conn.prepare_cached(SQL)?.query_row([int(id.0)], |row| row.get(0)).optional()?;
+    Ok(found.map(Time::from_nanos))
 }
 
 /// A directory entry and, if it is there, the inode it refers to.

@@ -71,12 +71,11 @@ pub(crate) fn share(conn: &Connection, slice: SliceId) -> Result<()> {
 
 /// Lets go of the slice for one row that is gone.
 fn release(conn: &Connection, slice: i64, size: u32) -> Result<()> {
-    const ONE_LESS: &str = "UPDATE shared SET extra = extra - 1 WHERE slice = ?1";
+    const ONE_LESS: &str = "UPDATE shared SET extra = extra - 1 WHERE slice = ?1 AND extra > 0";
     if conn.prepare_cached(ONE_LESS)?.execute([slice])? == 0 {
+        conn.prepare_cached("DELETE FROM shared WHERE slice = ?1")?.execute([slice])?;
         const GARBAGE: &str = "REPLACE INTO garbage (slice, size) VALUES (?1, ?2)";
         conn.prepare_cached(GARBAGE)?.execute((slice, size))?;
-    } else {
-        conn.prepare_cached("DELETE FROM shared WHERE slice = ?1 AND extra = 0")?.execute([slice])?;
     }
     Ok(())
 }

@@ -2,11 +2,13 @@
 
 use std::collections::HashSet;
 
-use meta::{Beside, Facts, Garbage, Node, Page, Record, Scan, Seq, Session};
+use meta::{Beside, Facts, Garbage, Node, Page, Record, Scan, Seq};
 use rusqlite::{Connection, Params, Result, Row};
-use types::{AclId, ChunkIndex, Ino, Name, SessionId, SliceId, Time};
+use types::{AclId, ChunkIndex, Ino, Name, SessionId, SliceId};
 
-use crate::read::{acl, edge_at, int, name_at, node_at, node_columns, node_joined, slices, uint};
+use crate::read::{
+    acl, edge_at, int, name_at, node_at, node_columns, node_joined, session_at, session_columns, slices, uint,
+};
 
 /// The rows of `scan`, each as its records. An ACL that several nodes carry comes once.
 pub(crate) fn page(conn: &Connection, seq: Seq, scan: &Scan) -> Result<Page> {
@@ -53,17 +55,11 @@ pub(crate) fn page(conn: &Connection, seq: Seq, scan: &Scan) -> Result<Page> {
             })?;
         }
         Scan::Sessions { after, limit } => {
-            const SQL: &str = "SELECT id, host, pid, mountpoint, since, heartbeat FROM session \
-                               WHERE id > ?1 ORDER BY id LIMIT ?2";
+            const SQL: &str =
+                concat!("SELECT ", session_columns!(), " FROM session WHERE id > ?1 ORDER BY id LIMIT ?2");
             rows(conn, SQL, (after_id(after.0), one_more(*limit)), *limit, &mut page, |row, records| {
-                records.push(Record::Session(Session {
-                    id: SessionId(uint(row.get(0)?)),
-                    host: row.get(1)?,
-                    pid: row.get(2)?,
-                    mountpoint: row.get(3)?,
-                    since: Time::from_nanos(row.get(4)?),
-                    heartbeat: Time::from_nanos(row.get(5)?),
-                }));
+                let session = session_at(row)?;
+                records.push(Record::Session(session.id, Some(session)));
                 Ok(())
             })?;
         }

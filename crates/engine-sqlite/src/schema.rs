@@ -13,7 +13,7 @@ const APPLICATION_ID: i64 = 0x6c69_6d6e;
 pub const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// Step `n` makes version `n + 1` out of version `n`. Steps are only ever added.
-const MIGRATIONS: &[&str] = &[V1, V2];
+const MIGRATIONS: &[&str] = &[V1, V2, V3];
 
 /// Numbers are signed 64-bit here: what is above `i64::MAX` elsewhere would show as negative; limenfs makes no such
 /// number. ACLs and edges refer to what may not be there only in a damaged volume, so no foreign keys are checked.
@@ -135,9 +135,9 @@ CREATE TABLE garbage (            -- a slice no file refers to; its objects are 
     size        INTEGER NOT NULL  -- bytes
 ) STRICT;
 
-CREATE TABLE shared (             -- a slice that more than one row of table slice refers to
+CREATE TABLE shared (             -- a slice that more than one row of table slice has referred to
     slice       INTEGER PRIMARY KEY,
-    extra       INTEGER NOT NULL  -- rows beyond the first
+    extra       INTEGER NOT NULL  -- rows beyond the first; 0 once one is left
 ) STRICT;
 
 CREATE VIEW files AS              -- for people: directory entries as ls -l shows them
@@ -157,6 +157,15 @@ FROM edge e LEFT JOIN node n USING (ino)
 /// first, so that nobody goes by the row if it dies.
 const V2: &str = "
 ALTER TABLE usage ADD COLUMN exact INTEGER NOT NULL DEFAULT 1; -- 0: counted in memory since; the sums here are behind
+";
+
+/// What proves that a session's process is gone, and which slices it may have stored before their rows.
+const V3: &str = "
+ALTER TABLE session ADD COLUMN boot_id TEXT NOT NULL DEFAULT '';           -- /proc/sys/kernel/random/boot_id
+ALTER TABLE session ADD COLUMN pid_namespace INTEGER NOT NULL DEFAULT 0;   -- inode of /proc/self/ns/pid
+ALTER TABLE session ADD COLUMN start_time INTEGER NOT NULL DEFAULT 0;      -- of the process, clock ticks since boot
+ALTER TABLE session ADD COLUMN version TEXT NOT NULL DEFAULT '';           -- of limen
+ALTER TABLE session ADD COLUMN first_slice INTEGER NOT NULL DEFAULT 0;     -- from here on, objects may precede their rows
 ";
 
 /// Every table but `usage`, whose one row stays.

@@ -2,19 +2,23 @@
 //! the process.
 
 use std::collections::BTreeSet;
+use std::ffi::CStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use engine_sqlite::{LockError, OpenError, Options, SqliteEngine, VERSION};
+use engine_sqlite::{LockError, MountLock, OpenError, Options, SqliteEngine, VERSION};
 use meta::{
-    Beside, Effect, Engine, EngineError, ErrorKind, Guard, MemEngine, Node, Outcome, Record, Scan, Seq, Txn,
-    Usage, Want,
+    Beside, Effect, Engine, EngineError, ErrorKind, Guard, MemEngine, Node, Outcome, Process, Record, Scan,
+    Seq, Session, Txn, Usage, Want,
 };
-use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, Time};
+use types::{
+    AclId, ChunkIndex, Errno, FileType, Ino, Mode, Name, OpId, SessionId, Slice, SliceId, SliceSource, Time,
+};
 
 fn create(path: &Path) -> SqliteEngine {
     SqliteEngine::open(path, &Options { create: true, ..Options::default() }).unwrap()
@@ -97,12 +101,18 @@ fn what_was_committed_is_there_after_opening_again() {
         commit(&engine, add_file(10 + round)).unwrap();
     }
     assert_consistent(&open(&path).unwrap());
-    let left: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["v.db"], "closing folds the log into the database");
+    let left = || -> BTreeSet<_> {
+        fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    };
+    assert_eq!(
+        left(),
+        ["v.db", "v.db.reserve"].map(Into::into).into(),
+        "closing folds the log into the database"
+    );
     SqliteEngine::remove_files(&path).unwrap();
     SqliteEngine::remove_files(&path).unwrap();
     assert!(matches!(open(&path), Err(OpenError::Missing(_))));
-    assert!(!path.exists(), "looking for a database makes none");
+    assert_eq!(left(), BTreeSet::new(), "looking for a database makes none");
 }
 
 #[test]
@@ -322,10 +332,10 @@ fn syncs_go_to_the_disk_once_for_what_is_new() {
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
-    fn mount() -> Self {
+    fn mount(size: &CStr) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let flags = rustix::mount::MountFlags::empty();
-        rustix::mount::mount("tmpfs", directory.path(), "tmpfs", flags, c"size=3m").unwrap();
+        rustix::mount::mount("tmpfs", directory.path(), "tmpfs", flags, size).unwrap();
         SmallDisk(directory)
     }
 
@@ -335,7 +345,7 @@ impl SmallDisk {
 
     /// Takes all the room that is left.
     fn fill(&self) {
-        let mut file = fs::File::create(self.path("filler")).unwrap();
+        let mut file = fs::OpenOptions::new().append(true).create(true).open(self.path("filler")).unwrap();
         while file.write(&[0; 4096]).is_ok() {}
     }
 }
@@ -372,7 +382,7 @@ fn a_full_disk_loses_nothing_and_heals() {
         eprintln!("skipped: mounting a small tmpfs takes root");
         return;
     }
-    let disk = SmallDisk::mount();
+    let disk = SmallDisk::mount(c"size=3m");
     let path = disk.path("v.db");
     let engine = create(&path);
     let mut next = 10;
@@ -402,6 +412,114 @@ fn a_full_disk_loses_nothing_and_heals() {
     drop(engine);
     let engine = open(&path).unwrap();
     assert_eq!(inos(&engine), (10..next).collect());
+    assert_consistent(&engine);
+}
+
+/// A child that another test starts holds the lock as well, until it becomes another program.
+fn lock_in_the_end(engine: &SqliteEngine) -> MountLock {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        match engine.lock_exclusive() {
+            Err(LockError::AlreadyMounted { .. }) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            locked => return locked.unwrap(),
+        }
+    }
+}
+
+#[test]
+fn files_are_removed_and_the_volume_is_opened_on_a_full_disk() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: mounting a small tmpfs takes root");
+        return;
+    }
+    // Filled by others, or by the volume itself.
+    for filled in [true, false] {
+        remove_on_a_full_disk(&SmallDisk::mount(c"size=16m"), filled);
+    }
+}
+
+fn remove_on_a_full_disk(disk: &SmallDisk, filled: bool) {
+    let path = disk.path("v.db");
+    let mut engine = create(&path);
+    let mut lock = engine.lock_exclusive().unwrap();
+    let data = |ino| {
+        let slice = Slice { pos: 0, len: 1000, source: SliceSource::Inline(vec![7; 1000].into()) };
+        let mut add = add_file(ino);
+        add.effects.push(Effect::AppendSlice { ino: Ino(ino), chunk: ChunkIndex(0), slice });
+        add
+    };
+    // Removing may have left room.
+    let try_to_add = |engine: &SqliteEngine, left: &mut BTreeSet<u64>, next: &mut u64| {
+        match commit(engine, data(*next)) {
+            Ok(_) => assert!(left.insert(*next)),
+            Err(error) => assert_eq!(error.errno, Errno::ENOSPC, "{error}"),
+        }
+        *next += 1;
+    };
+    let mut next = 10;
+    for _ in 0..500 {
+        commit(&engine, data(next)).unwrap();
+        next += 1;
+    }
+    if filled {
+        disk.fill();
+    }
+    while commit(&engine, data(next)).is_ok() {
+        next += 1;
+        assert!(next < 100_000, "the disk does not fill up");
+    }
+    let mut left: BTreeSet<u64> = (10..next).collect();
+    for round in 0..3 {
+        try_to_add(&engine, &mut left, &mut next);
+        for _ in 0..left.len() / 2 {
+            let ino = left.pop_first().unwrap();
+            let orphan = Effect::PutOrphan { session: SessionId(7), ino: Ino(ino) };
+            commit(&engine, txn(Vec::new(), vec![orphan])).unwrap();
+            let Some(Effect::PutEdge { parent, name, .. }) = add_file(ino).effects.pop() else { panic!() };
+            let drops = vec![
+                Effect::DropEdge { parent, name },
+                Effect::DropNode { ino: Ino(ino) },
+                Effect::DropOrphan { session: SessionId(7), ino: Ino(ino) },
+            ];
+            commit(&engine, txn(Vec::new(), drops)).unwrap();
+            if ino.is_multiple_of(10) {
+                try_to_add(&engine, &mut left, &mut next);
+            }
+        }
+        assert!(inos(&engine) == left, "round {round}");
+        engine.sync().unwrap();
+        // Unmounted, and mounted with not a block free but for the reserve, if there still is one.
+        drop((engine, lock));
+        if filled && round == 0 {
+            disk.fill();
+        }
+        engine = open(&path).unwrap();
+        lock = lock_in_the_end(&engine);
+        let session = Session {
+            id: SessionId(round),
+            host: "h".to_owned(),
+            pid: 1,
+            mountpoint: "/m".to_owned(),
+            since: Time::from_nanos(0),
+            heartbeat: Time::from_nanos(0),
+            process: Process::default(),
+            version: String::new(),
+            first_slice: SliceId(0),
+        };
+        commit(&engine, txn(Vec::new(), vec![Effect::PutSession(session)])).unwrap();
+    }
+    if filled {
+        fs::remove_file(disk.path("filler")).unwrap();
+    }
+    for _ in 0..50 {
+        commit(&engine, data(next)).unwrap();
+        left.insert(next);
+        next += 1;
+    }
+    assert!(fs::metadata(disk.path("v.db.reserve")).unwrap().len() > 0, "the reserve is there again");
+    assert!(inos(&engine) == left);
     assert_consistent(&engine);
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use keyspace::{Access, Head, Known, Snapshot, Source, decode_head, decode_told};
 use meta::{Change, EngineError, Order};
-use pool::{LONGEST_GAP, Log, Tail};
+use pool::{Log, Tail};
 use types::SessionId;
 
 use crate::engine::Shared;
@@ -17,12 +17,11 @@ use crate::upkeep::{IDLE, before};
 /// How often they are looked at while somebody waits.
 const PAUSE: Duration = Duration::from_millis(15);
 
-/// A lane that nobody writes is cleared away only when whoever looks at it has seen all of it.
-const _: () = assert!(LONGEST_GAP.as_secs() < IDLE.as_secs());
-
 #[derive(Debug)]
 pub(crate) struct Seen {
     shared: Arc<Shared>,
+    /// The timestamp of the last look.
+    at: u64,
     /// What the last look saw, and the number of the transaction that wrote it.
     heads: BTreeMap<u64, (Head, u64)>,
 }
@@ -30,8 +29,9 @@ pub(crate) struct Seen {
 /// All changes that are committed after this returns.
 pub(crate) fn open(shared: &Arc<Shared>) -> Result<Tail<Seen>, EngineError> {
     Tail::new("TiKV", PAUSE, || {
-        let heads = shared.heads(shared.store.timestamp()?)?;
-        Ok(Seen { shared: Arc::clone(shared), heads })
+        let at = shared.store.timestamp()?;
+        let heads = shared.heads(at)?;
+        Ok(Seen { shared: Arc::clone(shared), at, heads })
     })
 }
 
@@ -43,6 +43,11 @@ impl Log for Seen {
         let at = self.shared.store.timestamp()?;
         let heads = self.shared.heads(at)?;
         let idle = before(at, IDLE);
+        // A lane is cleared away when nobody has written it for that long, by the timestamps of the cluster: if the last
+        // look is older, a lane may have been written and cleared away since.
+        if self.at < idle {
+            return Err(lost());
+        }
         let gone = |(lane, (_, version)): (&u64, &(Head, u64))| *version >= idle && !heads.contains_key(lane);
         if self.heads.iter().any(gone) {
             return Err(EngineError::permanent("the volume was emptied"));
@@ -61,7 +66,7 @@ impl Log for Seen {
                 self.take(key, &snapshot, &mut news)?;
             }
         }
-        self.heads = heads;
+        (self.at, self.heads) = (at, heads);
         Ok(news)
     }
 

@@ -6,6 +6,10 @@
 //! both succeed. So it is one timestamp, one read and one commit, as long as what is remembered says where the inodes
 //! are. A conflict with what was read costs a read at most; one with a transaction that was faster another attempt.
 //!
+//! The session that guards a commit is read and not locked, because then all commits of a mount would conflict. Instead,
+//! each commit writes the head of a lane of its session anyway, and the session's removal locks the heads of all its
+//! lanes. So a commit that read the session before its removal was committed conflicts with it.
+//!
 //! Transactions are committed in one phase where the server can. Where it says that it cannot, the transaction is undone
 //! and attempted again in two. Async commit is off: the client cannot complete what another one left behind by it.
 
@@ -39,7 +43,7 @@ impl Shared {
             let lane = self.lanes.take();
             gradually(txns, |rest, outcomes| {
                 let some = rest.get(..MOST_TXNS).unwrap_or(rest);
-                self.commit_some(some, lane.number(), label, outcomes)
+                self.commit_some(some, lane.number_for(some), label, outcomes)
             })
         })
     }
@@ -74,7 +78,10 @@ impl Shared {
             };
             if !batch.writes.is_empty() {
                 let mut mutations = self.telling(txns, &batch, lane, start, head);
-                mutations.extend(self.mutations(start, &batch.claims, &batch.writes)?);
+                // The head is written, which is more than a lock on it.
+                let head = self.keys.head(lane);
+                let others = self.mutations(start, &batch.claims, &batch.writes)?;
+                mutations.extend(others.into_iter().filter(|other| other.key() != head));
                 match transaction.commit(mutations) {
                     Ok(()) => {}
                     Err(CommitError::Conflict(why)) => {
@@ -169,9 +176,12 @@ impl Shared {
         }
         let written: std::collections::BTreeSet<&[u8]> = writes.iter().map(Write::key).collect();
         for claim in claims {
-            // That a range is empty or unchanged rests on keys that are claimed, too.
-            let Claim::Key(key, version) = claim else { continue };
-            let cannot_change = version.is_some() && self.keys.is_constant(key);
+            let (key, cannot_change) = match claim {
+                Claim::Key(key, version) => (key, version.is_some() && self.keys.is_constant(key)),
+                Claim::Untouched(key) => (key, false),
+                // That a range is empty or unchanged rests on keys that are claimed, too.
+                Claim::Empty(_) | Claim::Unchanged(_) => continue,
+            };
             if !cannot_change && !written.contains(key.as_slice()) {
                 mutations.push(Mutation::Lock(key.clone()));
             }

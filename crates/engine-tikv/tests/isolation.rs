@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine_tikv::{Mutation, OpenError, Phases, Store, TikvEngine};
-use meta::{Beside, Effect, Engine, ErrorKind, Guard, Node, Outcome, Record, Scan, Seq, Txn, Want};
+use meta::{
+    Beside, Effect, Engine, ErrorKind, Guard, Node, Outcome, Process, Record, Scan, Seq, Session, Txn, Want,
+};
 use support::{Cluster, Counts, Fault, open};
-use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, Time};
+use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Time};
 
 const DIR: u64 = 10;
 const LOCK_LIFE: Duration = Duration::from_secs(4);
@@ -151,6 +153,82 @@ fn without_locks_they_would_not() {
     }
 }
 
+fn session(heartbeat: i64) -> Effect {
+    Effect::PutSession(Session {
+        id: SessionId(1),
+        host: "host".to_owned(),
+        pid: 1,
+        mountpoint: "/mnt".to_owned(),
+        since: Time::from_nanos(1),
+        heartbeat: Time::from_nanos(heartbeat),
+        process: Process::default(),
+        version: String::new(),
+        first_slice: SliceId(0),
+    })
+}
+
+/// The transaction of a mount whose session is number 1.
+fn guarded(mut txn: Txn) -> Txn {
+    txn.guards.push(Guard::Session { session: SessionId(1), heartbeat: None });
+    txn
+}
+
+fn removal(op: u64) -> Txn {
+    let guards = vec![Guard::Session { session: SessionId(1), heartbeat: Some(Time::from_nanos(7)) }];
+    txn(op, guards, vec![Effect::DropSession { session: SessionId(1) }])
+}
+
+/// A volume in which session 1 has committed before.
+fn volume_of_session(cluster: &Arc<Cluster>) -> TikvEngine {
+    let engine = volume(cluster);
+    done(&engine, txn(100, Vec::new(), vec![session(7)]));
+    done(&engine, guarded(create(100)));
+    engine
+}
+
+#[test]
+fn a_commit_that_began_before_its_session_was_removed_is_refused() {
+    for used in [false, true] {
+        let cluster = Cluster::new();
+        let _engine = volume_of_session(&cluster);
+        assert_eq!(interleaved(&cluster, used, guarded(create(1)), removal(2)), (false, true));
+        // Of two removals, one finds the session; a commit that is faster than the removal happens before it.
+        let cluster = Cluster::new();
+        let _engine = volume_of_session(&cluster);
+        assert_eq!(interleaved(&cluster, used, removal(2), guarded(create(1))), (true, true));
+        // A renewal is refused as well, and a removal that saw an older heartbeat.
+        let renewal = || guarded(txn(1, Vec::new(), vec![session(8)]));
+        let cluster = Cluster::new();
+        let _engine = volume_of_session(&cluster);
+        assert_eq!(interleaved(&cluster, used, renewal(), removal(2)), (false, true));
+        let cluster = Cluster::new();
+        let _engine = volume_of_session(&cluster);
+        assert_eq!(interleaved(&cluster, used, removal(2), renewal()), (false, true));
+    }
+}
+
+/// Shows that the test above sees what it is there for.
+#[test]
+fn without_locks_a_removed_session_would_commit() {
+    let cluster = Cluster::without_locks();
+    let _engine = volume_of_session(&cluster);
+    assert_eq!(interleaved(&cluster, false, guarded(create(1)), removal(2)), (true, true));
+}
+
+#[test]
+fn commits_of_one_session_do_not_meet() {
+    let cluster = Cluster::new();
+    let engine = Arc::new(volume_of_session(&cluster));
+    let other = Arc::clone(&engine);
+    let set =
+        |op, name| guarded(txn(op, Vec::new(), vec![Effect::PutSetting { name, value: "1".to_owned() }]));
+    let (second, heartbeat) = (set(2, "b"), guarded(txn(3, Vec::new(), vec![session(8)])));
+    cluster.counts();
+    cluster.before_commit(move || drop((done(&other, second), done(&other, heartbeat))));
+    done(&engine, set(1, "a"));
+    assert_eq!(cluster.counts(), Counts { timestamps: 3, reads: 3, prewrites: 3, commits: 0 });
+}
+
 #[test]
 fn what_is_shown_of_an_inode_is_as_of_its_number() {
     let cluster = Cluster::new();
@@ -183,10 +261,16 @@ fn a_call_is_a_timestamp_a_read_and_a_commit() {
         assert_eq!(cluster.counts(), expected, "{what}");
     };
     costs("a create", &|| drop(done(&engine, create(1))), one_phase);
+    costs("a session", &|| drop(done(&engine, txn(70, Vec::new(), vec![session(7)]))), one_phase);
+    costs("a create of a session", &|| drop(done(&engine, guarded(create(200)))), one_phase);
+    let several: Vec<Txn> = (201..216).map(|number| guarded(create(number))).collect();
+    costs("15 creates of a session", &|| drop(engine.commit(&several).unwrap()), one_phase);
+    costs("a session's end", &|| drop(done(&engine, removal(71))), one_phase);
+    costs("a create of a removed session", &|| assert!(conflicts(&engine, guarded(create(300)))), look);
     let sixteen: Vec<Txn> = (100..116).map(create).collect();
     costs("16 creates", &|| drop(engine.commit(&sixteen).unwrap()), one_phase);
     costs("a look at a name", &|| drop(engine.read(&[Want::Entry(Ino(DIR), name(1))]).unwrap()), look);
-    costs("a listing", &|| assert_eq!(entries(&engine), 17), look);
+    costs("a listing", &|| assert_eq!(entries(&engine), 17 + 16), look);
     let chmod = |op| {
         let mut access = meta::Access::from(&node(1001, FileType::Regular));
         access.mode = Mode::new(0o600);
@@ -329,12 +413,21 @@ fn what_is_kept_up_stays_bounded() {
     assert_eq!(inodes(&engine), 102);
     assert_eq!(changes.next(Duration::ZERO).unwrap(), [], "nothing has changed");
     // Lanes are cleared away when nobody has written them for long, which is no news either.
-    cluster.advance(Duration::from_secs(3600));
+    for _ in 0..3 {
+        cluster.advance(Duration::from_secs(250));
+        assert_eq!(changes.next(Duration::ZERO).unwrap(), []);
+    }
+    let lanes = cluster.records();
     engine.keep_up();
+    assert!(cluster.records() > lanes, "lanes were cleared away");
     assert_eq!(changes.next(Duration::ZERO).unwrap(), []);
     done(&engine, create(1000));
     assert_eq!(changes.next(Duration::ZERO).unwrap().len(), 1);
-    cluster.advance(Duration::from_secs(3600));
+    // A stream that is read less often than lanes are cleared away cannot prove that it is whole.
+    for _ in 0..15 {
+        cluster.advance(Duration::from_secs(250));
+        assert_eq!(changes.next(Duration::ZERO).unwrap(), []);
+    }
     cluster.forget_before(cluster.timestamp().unwrap()).unwrap();
     assert!(cluster.records() < before * 2 / 3, "{} of {before}", cluster.records());
     done(&engine, create(1001));
@@ -342,6 +435,25 @@ fn what_is_kept_up_stays_bounded() {
     assert_eq!(changes.next(Duration::ZERO).unwrap().len(), 1);
     engine.wipe().unwrap();
     assert!(changes.next(Duration::ZERO).is_err(), "who watches hears that all of it is gone");
+}
+
+/// A machine that was suspended asks again when a lane was cleared away with what it has not read. Its own clock says
+/// nothing of that.
+#[test]
+fn a_stream_fails_if_what_it_has_not_read_may_have_been_cleared_away() {
+    for known in [true, false] {
+        let cluster = Cluster::new();
+        let (engine, other) = (volume(&cluster), open(&cluster, false));
+        if known {
+            done(&other, create(1));
+        }
+        let mut changes = engine.watch().unwrap().unwrap();
+        done(&other, create(2));
+        cluster.advance(Duration::from_secs(3600));
+        engine.keep_up();
+        changes.next(Duration::ZERO).unwrap_err();
+        changes.next(Duration::ZERO).unwrap_err();
+    }
 }
 
 #[test]
@@ -359,10 +471,10 @@ fn a_volume_is_there_or_not_and_of_a_version() {
         let value = [value, &attempt.started_at().to_be_bytes()].concat().into();
         attempt.commit(vec![Mutation::Put(b"v_/v".to_vec(), value)]).unwrap();
     };
-    put(b"2");
+    put(b"3");
     assert!(matches!(
         TikvEngine::on(store(), "v_", true, true),
-        Err(OpenError::Newer { found: 2, known: 1, .. })
+        Err(OpenError::Newer { found: 3, known: 2, .. })
     ));
     put(b"?");
     assert!(matches!(TikvEngine::on(store(), "v_", true, true), Err(OpenError::NotLimenfs(_))));

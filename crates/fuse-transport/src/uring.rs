@@ -141,6 +141,10 @@ impl Ring {
         loop {
             let done = self.io.completion().next();
             if let Some(done) = done {
+                if !self.io.submission().is_empty() {
+                    // A reply does not wait until another request is answered too.
+                    self.io.submit()?;
+                }
                 return Ok(Some(self.event(done.user_data(), done.result())));
             }
             if self.lent == 0 && !self.listening {

@@ -98,9 +98,8 @@ impl Callers {
         let proc = proc.filter(|proc| {
             readlinkat(proc, "self", Vec::new()).is_ok_and(|link| link.as_bytes() == own.as_bytes())
         });
-        let of_self = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
         let user_namespace = proc.as_ref().and_then(|proc| namespace(proc, "self/ns/user"));
-        let hidden_group = if maps_all(&of_self("gid_map")) { None } else { Some(overflow_group()) };
+        let hidden_group = if knows_every_group() { None } else { Some(overflow_group()) };
         Callers {
             ids,
             credentials: Credentials::new(MAX_GROUPS),
@@ -262,6 +261,11 @@ fn unreadable(error: rustix::io::Errno) -> Unknown {
 fn namespace(directory: impl AsFd, link: &str) -> Option<(u64, u64)> {
     let stat = statat(directory, link, AtFlags::empty()).ok()?;
     Some((stat.st_dev, stat.st_ino))
+}
+
+/// Whether every group has a number in the user namespace of this process, `user_namespaces(7)`.
+pub fn knows_every_group() -> bool {
+    maps_all(&std::fs::read_to_string("/proc/self/gid_map").unwrap_or_default())
 }
 
 /// Whether a map of a user namespace, `user_namespaces(7)`, leaves out no id.

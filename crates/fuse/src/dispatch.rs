@@ -11,12 +11,13 @@ use fuse_proto::{
 use fuse_transport::Reply;
 use types::{Errno, Ino, Mode};
 use vfs::{
-    AclKind, Caller, DirEntry, DirHandle, DirPosition, Locked, MakeRequest, Perm, RenameFlags, Special, Vfs,
-    XattrMode,
+    AclKind, Caller, DirEntry, DirHandle, DirPosition, Lifetimes, Locked, MakeRequest, Perm, RenameFlags,
+    ReplyGuard, Special, Vfs, XattrMode,
 };
 
 use crate::callers::Callers;
 use crate::init;
+use crate::kernel::Epochs;
 use crate::root;
 use crate::translate::{self, attr, entry};
 use crate::waiters::Waiters;
@@ -30,6 +31,7 @@ pub(crate) struct Dispatch {
     pub(crate) next_handle: AtomicU64,
     /// The FUSE root is the volume's root, not its parent.
     pub(crate) direct: bool,
+    pub(crate) epochs: Epochs,
 }
 
 /// `open(2)`.
@@ -69,12 +71,12 @@ impl Dispatch {
     pub(crate) fn handle(&self, request: &Request<'_>, reply: Reply) {
         let vfs = &*self.vfs;
         match request.operation {
-            Operation::Forget { .. } => {
-                vfs.forget(self.ino(request.header.nodeid));
+            Operation::Forget { lookups } => {
+                vfs.forget(self.ino(request.header.nodeid), lookups);
                 reply.none();
             }
             Operation::BatchForget(nodes) => {
-                nodes.iter().for_each(|(node, _)| vfs.forget(self.ino(node)));
+                nodes.iter().for_each(|(node, lookups)| vfs.forget(self.ino(node), lookups));
                 reply.none();
             }
             Operation::Interrupt { unique } => {
@@ -87,6 +89,7 @@ impl Dispatch {
             Operation::Init(offered) => match offered.negotiate(&self.init_config()) {
                 Ok(agreed) => {
                     tracing::debug!(?agreed, "INIT");
+                    self.epochs.agreed(agreed.minor);
                     reply.ok(Body::init(&agreed).as_bytes());
                 }
                 Err(error) => {
@@ -106,7 +109,9 @@ impl Dispatch {
     }
 
     fn send(&self, request: &Request<'_>, reply: Reply) {
-        match self.answer(request) {
+        // It ends after the reply.
+        let guard = tells_of_inodes(&request.operation).then(|| self.vfs.begin_reply());
+        match self.answer(request, guard.as_ref()) {
             Ok(Answer::Body(body)) => reply.ok(body.as_bytes()),
             Ok(Answer::Bytes(bytes)) => reply.ok(&bytes),
             Ok(Answer::Listing(dir)) => reply.ok(dir.as_bytes()),
@@ -114,38 +119,45 @@ impl Dispatch {
         }
     }
 
-    fn answer(&self, request: &Request<'_>) -> Result<Answer, Errno> {
+    fn answer(&self, request: &Request<'_>, guard: Option<&ReplyGuard<'_>>) -> Result<Answer, Errno> {
         let vfs = &*self.vfs;
         let ino = self.ino(request.header.nodeid);
         let header = &request.header;
         let caller = &Caller::new(vfs.ids(), header.uid, header.gid, header.pid, &self.callers);
         match request.operation {
+            Operation::Lookup { name: b"." } => self.entry_body(&vfs.lookup_by_handle(caller, ino)?, guard),
+            Operation::Lookup { name: b".." } => self.entry_body(&vfs.lookup_parent(caller, ino)?, guard),
             Operation::Lookup { name } => {
                 let found = vfs.lookup(caller, ino, name)?;
-                let entry = found.attr.map(|of| entry(&of, found.ttl));
-                Ok(Body::entry(&entry.unwrap_or_else(|| Entry::negative(found.ttl))).into())
+                match &found.attr {
+                    Some(attr) => self.entry_body(attr, guard),
+                    None => Ok(Body::entry(&Entry::negative(lifetimes(guard).name)).into()),
+                }
             }
-            Operation::GetAttr { .. } => self.attr_body(&vfs.getattr_for(caller, ino)?),
+            Operation::GetAttr { .. } => self.attr_body(&vfs.getattr_for(caller, ino)?, guard),
             Operation::SetAttr(change) => {
                 if change.size_bytes.is_some() {
                     refuse_append_only(change.fh)?;
                 }
-                self.attr_body(&vfs.setattr(caller, ino, translate::change(&change))?)
+                self.attr_body(&vfs.setattr(caller, ino, translate::change(&change))?, guard)
             }
             Operation::ReadLink => {
                 let target = vfs.readlink(ino)?;
                 vfs.accessed(ino);
                 Ok(Answer::Bytes(target.to_vec().into()))
             }
-            Operation::Symlink { name, target } => self.entry_body(&vfs.symlink(caller, ino, name, target)?),
+            Operation::Symlink { name, target } => {
+                self.entry_body(&vfs.symlink(caller, ino, name, target)?, guard)
+            }
             Operation::MkNod { name, mode, rdev, umask } => {
                 let what = Special::from_mknod(mode, rdev)?;
                 let request = MakeRequest { parent: ino, name, what, mode: Mode::new(mode), umask };
-                self.entry_body(&vfs.make(caller, request)?)
+                self.entry_body(&vfs.make(caller, request)?, guard)
             }
             Operation::MkDir { name, mode, umask } => {
                 let (what, mode) = (Special::Directory, Mode::new(mode));
-                self.entry_body(&vfs.make(caller, MakeRequest { parent: ino, name, what, mode, umask })?)
+                let request = MakeRequest { parent: ino, name, what, mode, umask };
+                self.entry_body(&vfs.make(caller, request)?, guard)
             }
             Operation::Unlink { name } => done(vfs.unlink(caller, ino, name)),
             Operation::RmDir { name } => done(vfs.rmdir(caller, ino, name)),
@@ -160,7 +172,7 @@ impl Dispatch {
                 done(vfs.rename(caller, from, to, flags, whiteout))
             }
             Operation::Link { node, name } => {
-                self.entry_body(&vfs.link(caller, self.ino(node), ino, name)?)
+                self.entry_body(&vfs.link(caller, self.ino(node), ino, name)?, guard)
             }
             Operation::Open { flags, .. } => {
                 let append_only = vfs.open(caller, ino, translate::open_for(flags))?;
@@ -181,7 +193,7 @@ impl Dispatch {
                     made => made?,
                 };
                 let flags = self.open_flags(made.ino, create.flags);
-                Ok(Body::create(&entry(&made, vfs.ttl()), self.new_handle(), flags).into())
+                Ok(Body::create(&self.entry(&made, guard), self.new_handle(), flags).into())
             }
             Operation::Read(read) => {
                 let bytes = vfs.read(ino, read.offset, read.size_bytes)?;
@@ -195,10 +207,11 @@ impl Dispatch {
                 if append_only && !appends {
                     return Err(Errno::EPERM);
                 }
+                vfs.kill_priv_of_writer(ino, write.kill_suidgid)?;
                 if appends && (append_only || !vfs.is_alone()) {
-                    vfs.append(ino, write.data, write.kill_suidgid)?;
+                    vfs.append(ino, write.data)?;
                 } else {
-                    vfs.write(ino, write.offset, write.data, write.kill_suidgid)?;
+                    vfs.write(ino, write.offset, write.data)?;
                 }
                 Ok(Body::written(write.data.len() as u32).into())
             }
@@ -260,8 +273,8 @@ impl Dispatch {
                 };
                 Ok(Body::open(Fh(fh), flags).into())
             }
-            Operation::ReadDir(read) => self.list(ino, read, false),
-            Operation::ReadDirPlus(read) => self.list(ino, read, true),
+            Operation::ReadDir(read) => self.list(ino, read, None),
+            Operation::ReadDirPlus(read) => self.list(ino, read, Some(lifetimes(guard))),
             Operation::ReleaseDir(release) => done(vfs.closedir(DirHandle(release.fh.0))),
             Operation::FsyncDir { .. } => done(vfs.make_durable()),
             // The kernel does not send it today (`fuse_sync_fs`); were it refused, syncfs(2) would do nothing and succeed.
@@ -270,7 +283,7 @@ impl Dispatch {
             Operation::TmpFile(create) => {
                 let made = vfs.tmpfile(caller, ino, Mode::new(create.mode), create.umask)?;
                 let flags = self.open_flags(made.ino, create.flags);
-                Ok(Body::create(&entry(&made, vfs.ttl()), self.new_handle(), flags).into())
+                Ok(Body::create(&self.entry(&made, guard), self.new_handle(), flags).into())
             }
             Operation::Fallocate { fh, offset, len, mode } => {
                 refuse_append_only(Some(fh))?;
@@ -308,32 +321,40 @@ impl Dispatch {
         self.vfs.copy_range(caller, (from, copy.offset_in), to, copy.len.min(i32::MAX as u64))
     }
 
-    fn list(&self, ino: Ino, read: ReadDir, plus: bool) -> Result<Answer, Errno> {
-        let ttl = self.vfs.ttl();
+    /// With `plus`, each entry comes with its inode, and lifetimes for both.
+    fn list(&self, ino: Ino, read: ReadDir, plus: Option<Lifetimes>) -> Result<Answer, Errno> {
         let mut dir = DirBuffer::new(read.size_bytes as usize);
         let mut take = |found: DirEntry<'_>| {
-            let pushed = if plus {
-                let entry = match &found.attr {
-                    Some(attr) => entry(attr, ttl),
-                    None => bare_entry(&found),
-                };
-                dir.push_plus(&entry, found.next.0, found.name)
-            } else {
-                dir.push(found.ino.0, found.next.0, found.kind.to_dtype(), found.name)
+            let Some(lifetimes) = plus else {
+                return dir.push(found.ino.0, found.next.0, found.kind.to_dtype(), found.name).is_ok();
             };
-            pushed.is_ok()
+            let entry = match &found.attr {
+                Some(attr) => entry(attr, lifetimes),
+                None => bare_entry(&found),
+            };
+            let fits = dir.push_plus(&entry, found.next.0, found.name).is_ok();
+            if let (Some(attr), true) = (&found.attr, fits) {
+                self.vfs.looked_up(attr);
+            }
+            fits
         };
-        self.vfs.readdir(DirHandle(read.fh.0), DirPosition(read.offset), plus, &mut take)?;
+        self.vfs.readdir(DirHandle(read.fh.0), DirPosition(read.offset), plus.is_some(), &mut take)?;
         self.accessed(ino, read.flags);
         Ok(Answer::Listing(dir))
     }
 
-    fn attr_body(&self, of: &vfs::Attr) -> Result<Answer, Errno> {
-        Ok(Body::attr(&attr(of), translate::attr_ttl(of, self.vfs.ttl())).into())
+    fn attr_body(&self, of: &vfs::Attr, guard: Option<&ReplyGuard<'_>>) -> Result<Answer, Errno> {
+        Ok(Body::attr(&attr(of), translate::attr_ttl(of, lifetimes(guard))).into())
     }
 
-    fn entry_body(&self, of: &vfs::Attr) -> Result<Answer, Errno> {
-        Ok(Body::entry(&entry(of, self.vfs.ttl())).into())
+    fn entry_body(&self, of: &vfs::Attr, guard: Option<&ReplyGuard<'_>>) -> Result<Answer, Errno> {
+        Ok(Body::entry(&self.entry(of, guard)).into())
+    }
+
+    /// An inode that the kernel holds one reference more to, once it has the reply.
+    fn entry(&self, of: &vfs::Attr, guard: Option<&ReplyGuard<'_>>) -> Entry {
+        self.vfs.looked_up(of);
+        Entry { nodeid: self.node(of.ino), ..entry(of, lifetimes(guard)) }
     }
 
     /// A file opened only to read has nothing to flush, but for the locks that go with it. What is appended beside others
@@ -373,6 +394,33 @@ impl Dispatch {
     fn ino(&self, node: NodeId) -> Ino {
         if node == NodeId::ROOT && self.direct { Ino::ROOT } else { Ino(node.0) }
     }
+
+    fn node(&self, ino: Ino) -> NodeId {
+        if ino == Ino::ROOT && self.direct { NodeId::ROOT } else { NodeId(ino.0) }
+    }
+}
+
+/// Whether the kernel keeps what the reply says of an inode, its name, attributes or ACL.
+fn tells_of_inodes(operation: &Operation<'_>) -> bool {
+    matches!(
+        operation,
+        Operation::Lookup { .. }
+            | Operation::GetAttr { .. }
+            | Operation::SetAttr(_)
+            | Operation::Symlink { .. }
+            | Operation::MkNod { .. }
+            | Operation::MkDir { .. }
+            | Operation::Link { .. }
+            | Operation::Create(_)
+            | Operation::TmpFile(_)
+            | Operation::ReadDirPlus(_)
+            | Operation::GetXattr { .. }
+    )
+}
+
+/// None where the request was not counted: the kernel must not keep what it is told then.
+fn lifetimes(guard: Option<&ReplyGuard<'_>>) -> Lifetimes {
+    guard.map_or(Lifetimes::NONE, ReplyGuard::lifetimes)
 }
 
 fn is_append_only(handle: Fh) -> bool {

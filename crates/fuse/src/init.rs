@@ -19,6 +19,7 @@ pub(crate) fn config(acl: AclKind, alone: bool, atime: AtimeMode) -> InitConfig 
         InitFlags::CREATE_SUPP_GROUP,
         InitFlags::DONT_MASK,
         InitFlags::DO_READDIRPLUS,
+        InitFlags::EXPORT_SUPPORT,
         InitFlags::HANDLE_KILLPRIV_V2,
         InitFlags::HAS_EXPIRE_ONLY,
         InitFlags::MAX_PAGES,

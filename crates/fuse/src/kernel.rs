@@ -1,5 +1,8 @@
 //! The kernel's memory, as the volume tells it what is outdated.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use fuse_proto::{NodeId, Notification};
 use fuse_transport::{Notifier, NotifyError};
 use types::Ino;
@@ -13,6 +16,24 @@ pub(crate) struct Memory {
     pub(crate) notifier: Notifier,
     /// The FUSE root is the volume's root, not its parent.
     pub(crate) direct: bool,
+    pub(crate) epochs: Epochs,
+}
+
+/// Whether the kernel can expire all names at once, as it says at INIT. Until then it holds none.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Epochs(Arc<AtomicBool>);
+
+/// The first minor version with `FUSE_NOTIFY_INC_EPOCH`, of Linux 6.16.
+const EPOCH_MINOR: u32 = 44;
+
+impl Epochs {
+    pub(crate) fn agreed(&self, minor: u32) {
+        self.0.store(minor >= EPOCH_MINOR, Ordering::Release);
+    }
+
+    fn are_there(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 impl Memory {
@@ -33,12 +54,10 @@ impl Kernel for Memory {
         self.notifier.forget_attributes(self.node(ino));
     }
 
-    fn forget_inode(&self, ino: Ino, content: bool) {
-        let node = self.node(ino);
-        self.send(match content {
-            true => Notification::inval_inode(node, 0, 0),
-            false => Notification::inval_attr(node),
-        });
+    fn forget_content(&self, ino: Ino) {
+        self.forget_attributes(ino);
+        // Pages that are being read are locked: it waits for the request that reads them.
+        self.send(Notification::inval_inode(self.node(ino), 0, 0));
     }
 
     fn expire_name(&self, parent: Ino, name: &[u8]) {
@@ -46,6 +65,27 @@ impl Kernel for Memory {
     }
 
     fn expire_all(&self) {
-        self.send(Notification::inc_epoch());
+        if self.can_expire_all() {
+            self.send(Notification::inc_epoch());
+        }
+    }
+
+    fn can_expire_all(&self) -> bool {
+        self.epochs.are_there()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_expire_at_once_from_linux_6_16_on() {
+        let epochs = Epochs::default();
+        assert!(!epochs.are_there());
+        epochs.agreed(43);
+        assert!(!epochs.are_there());
+        epochs.agreed(44);
+        assert!(epochs.are_there());
     }
 }

@@ -13,6 +13,7 @@ mod serve;
 mod translate;
 mod waiters;
 
+pub use callers::knows_every_group;
 pub use counts::RequestCounts;
 pub use fuse_transport::{Error, UnmountMode, clean_stale, unmount};
 pub use serve::{Channel, Mounted, Options, mount};

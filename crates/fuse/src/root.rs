@@ -18,9 +18,13 @@ pub(crate) const CHILD: &str = "volume";
 const TTL: Duration = Duration::from_secs(86_400);
 
 pub(crate) fn answer(vfs: &Vfs, operation: &Operation<'_>, reply: Reply) {
+    let guard = vfs.begin_reply();
     match operation {
         Operation::Lookup { name } if *name == CHILD.as_bytes() => match vfs.getattr(types::Ino::ROOT) {
-            Ok(root) => reply.ok(Body::entry(&translate::entry(&root, vfs.ttl())).as_bytes()),
+            Ok(root) => {
+                vfs.looked_up(&root);
+                reply.ok(Body::entry(&translate::entry(&root, guard.lifetimes())).as_bytes());
+            }
             Err(errno) => reply.error(errno),
         },
         Operation::Lookup { .. } => reply.error(Errno::ENOENT),

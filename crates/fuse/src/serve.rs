@@ -9,13 +9,13 @@ use std::thread::JoinHandle;
 use fuse_transport::{
     Error, Handler, Mount, MountOptions, Ring, RootPlacement, Transport, UnmountMode, Workers, enable_ring,
 };
-use vfs::{AclKind, AtimeMode, Kernel, Vfs};
+use vfs::{AtimeMode, Kernel, Vfs};
 
 use crate::callers::Callers;
 use crate::counts::RequestCounts;
 use crate::dispatch::Dispatch;
 use crate::init::MAX_WRITE_BYTES;
-use crate::kernel::{self, Memory};
+use crate::kernel::{self, Epochs, Memory};
 use crate::root;
 use crate::waiters::Waiters;
 
@@ -88,6 +88,7 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
         callers: Callers::new(vfs.ids().clone()),
         next_handle: AtomicU64::new(1),
         direct: *mount.placement() == RootPlacement::Direct,
+        epochs: Epochs::default(),
     };
     let starting = |source| Error::System { what: "start a serving thread".into(), source };
     let asking = waiters.start(Arc::clone(vfs)).map_err(starting)?;
@@ -99,13 +100,16 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
     let counts = Arc::new(RequestCounts::new());
     let counted = Arc::clone(&counts);
     let channel = options.channel;
-    // It ends with the volume's session, after the last request.
-    if !vfs.is_alone() || vfs.meta().volume().acl == AclKind::Nfs4 {
-        let capacity = const { NonZeroUsize::new(kernel::MAX_WAITING).unwrap() };
-        let memory = Arc::new(Memory { notifier: device.notifier(capacity)?, direct: dispatch.direct });
-        vfs.set_kernel(Arc::clone(&memory) as Arc<dyn Kernel>);
-        vfs.start_watching(memory).map_err(starting)?;
-    }
+    // It ends with the volume's session, after the last request. If nobody else can change the volume, it is needed for what
+    // the kernel does not find out by itself: that a write took SUID away, or what an NFSv4 ACL made of the mode.
+    let capacity = const { NonZeroUsize::new(kernel::MAX_WAITING).unwrap() };
+    let memory = Arc::new(Memory {
+        notifier: device.notifier(capacity)?,
+        direct: dispatch.direct,
+        epochs: dispatch.epochs.clone(),
+    });
+    vfs.set_kernel(Arc::clone(&memory) as Arc<dyn Kernel>);
+    vfs.start_watching(memory).map_err(starting)?;
     let serve = move || {
         let handler: &Handler<'_> = &|request, reply| {
             counted.add(request.header.opcode);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fuse_proto::{Entry, FileLock, NodeId, SetAttr, SetTime, StatFs};
 use types::{Errno, Mode, Time};
-use vfs::{AllocateMode, Attr, AttrChange, Lock, LockKind, LockRequest, OpenFor, Seek};
+use vfs::{AllocateMode, Attr, AttrChange, Lifetimes, Lock, LockKind, LockRequest, OpenFor, Seek};
 
 use crate::dispatch::{F_UNLCK, O_ACCMODE, O_APPEND, O_RDONLY, O_WRONLY};
 
@@ -36,19 +36,19 @@ pub(crate) fn attr(attr: &Attr) -> fuse_proto::Attr {
 }
 
 /// Inode numbers are never used again, so they serve as node ids, and generations are all the same.
-pub(crate) fn entry(of: &Attr, ttl: Duration) -> Entry {
+pub(crate) fn entry(of: &Attr, lifetimes: Lifetimes) -> Entry {
     Entry {
         nodeid: NodeId(of.ino.0),
         generation: 0,
         attr: attr(of),
-        entry_ttl: ttl,
-        attr_ttl: attr_ttl(of, ttl),
+        entry_ttl: lifetimes.name,
+        attr_ttl: attr_ttl(of, lifetimes),
     }
 }
 
 /// How long the kernel may go by attributes: not at all, if they are for nobody but who asked.
-pub(crate) fn attr_ttl(of: &Attr, ttl: Duration) -> Duration {
-    if of.per_caller { Duration::ZERO } else { ttl }
+pub(crate) fn attr_ttl(of: &Attr, lifetimes: Lifetimes) -> Duration {
+    if of.per_caller { Duration::ZERO } else { lifetimes.attributes }
 }
 
 /// What a file is opened for. `flags` are those of `open(2)`; the kernel adds `FMODE_EXEC` where it opens a program to

@@ -122,15 +122,28 @@ pub(crate) fn beforehand(subject: &Subject) -> Mask {
 fn touch(cred: &Cred, subject: &Subject) -> Verdict {
     let by_data = access(cred, Perm::WRITE, subject);
     let Rules::Nfs4(Some(acl)) = &subject.rules else { return by_data };
+    if by_data.is_granted() || !lets_try(cred, Perm::WRITE, subject, acl) {
+        return by_data;
+    }
+    nfs4_access(cred, Mask::WRITE_ATTRIBUTES | beforehand(subject), subject, Some(acl))
+}
+
+/// Whether the kernel, by what it is shown of the ACL, lets the caller try what takes these bits.
+fn lets_try(cred: &Cred, want: Perm, subject: &Subject, acl: &Nfs4Acl) -> bool {
     let is_dir = subject.kind.is_dir();
     let shown = nfs4::project(acl, subject.uid, subject.gid, is_dir);
     let mode = Mode::new(shown.rwx);
     let node = posix::Node { uid: subject.uid, gid: subject.gid, mode, is_dir, acl: shown.acl.as_ref() };
-    let may_try = posix::check(cred, Perm::WRITE, &node).is_ok();
-    if by_data.is_granted() || !may_try {
-        return by_data;
+    posix::check(cred, want, &node).is_ok()
+}
+
+/// Whether the kernel lets the caller try to remove names from a directory with an NFSv4 ACL: the owner only with `w` in the
+/// mode, and nobody else without it if the group bits are clear. True without an ACL, where the mode is checked anyway.
+pub(crate) fn lets_try_names(cred: &Cred, dir: &Subject) -> bool {
+    match &dir.rules {
+        Rules::Nfs4(Some(acl)) => lets_try(cred, Perm::WRITE | Perm::EXECUTE, dir, acl),
+        _ => true,
     }
-    nfs4_access(cred, Mask::WRITE_ATTRIBUTES | beforehand(subject), subject, Some(acl))
 }
 
 /// Refused by `ground`, unless a capability helps: the weaker one is named where both do.
@@ -245,6 +258,10 @@ fn remove(cred: &Cred, subject: &Subject, dir: &Subject) -> Verdict {
         parent_uid: dir.uid,
         target_uid: subject.uid,
     };
+    if !lets_try_names(cred, dir) {
+        let (_, ground) = nfs4_ground(cred, Mask::DELETE_CHILD | Mask::WRITE_DATA, dir, dir_acl.as_ref());
+        return Verdict::refused(Errno::EACCES, ground);
+    }
     let errno = nfs4::may_remove(cred, &removal).err();
     let mut without = cred.clone();
     without.caps = Caps::NONE;

@@ -34,7 +34,8 @@ const MAX_ACLS: usize = 4096;
 /// # let volume = Volume {
 /// #     name: "home".into(), uuid: String::new(), storage: "memory".into(), bucket: String::new(),
 /// #     compression: "none".into(), encryption: String::new(), acl: AclKind::Posix, policy: Default::default(),
-/// #     inline_bytes: 0, capacity_bytes: 0, max_inodes: 0, abe: false, created: Time::now(),
+/// #     inline_bytes: 0, capacity_bytes: 0, max_inodes: 0, abe: false,
+/// #     store_marker: false, created: Time::now(),
 /// # };
 /// # volume.format(&*engine)?;
 /// # let meta = Meta::open(engine.clone(), 100)?;

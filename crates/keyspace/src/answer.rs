@@ -132,6 +132,11 @@ impl Reader<'_> {
                     waits.iter().map(|(key, held)| decode_wait(key, &held.value)).collect();
                 records.push(Record::Waits(waits?));
             }
+            Want::Session(id) => {
+                let session =
+                    self.at(self.keys.session(*id), |key, value| decode_session(*id, key, value))?;
+                records.push(Record::Session(*id, session));
+            }
         }
         Ok(records)
     }
@@ -214,7 +219,8 @@ impl Reader<'_> {
             }
             Scan::Sessions { after, limit } => {
                 self.rows(b's', self.keys.session(*after), *limit, |rest, key, value| {
-                    Some(decode_session(SessionId(number(rest)?), key, value).map(Record::Session))
+                    let id = SessionId(number(rest)?);
+                    Some(decode_session(id, key, value).map(|session| Record::Session(id, Some(session))))
                 })
             }
             Scan::Locks { after, limit } => {

@@ -5,6 +5,7 @@ use meta::{Effect, Node};
 use types::{ChunkIndex, Ino, Slice, SliceId, SliceSource};
 
 use crate::keys::Span;
+use crate::lanes::{SESSION_LANES, session_lane};
 use crate::source::{Presume, Stop};
 use crate::state::{EdgeState, NodeState, Part, State};
 use crate::value::{
@@ -48,8 +49,8 @@ impl State<'_> {
                 return self.replace_rows(*ino, *chunk, *count, rows);
             }
             Effect::Share { slice } => {
-                let extra = self.shared(*slice)?;
-                self.set_shared(*slice, extra + 1);
+                let extra = self.shared(*slice)?.unwrap_or(0);
+                self.set_shared(*slice, Some(extra + 1));
             }
             Effect::PutXattr { ino, name, value } => {
                 if self.exists(*ino)? {
@@ -75,10 +76,21 @@ impl State<'_> {
             }
             Effect::DropOrphan { session, ino } => self.delete(self.keys.orphan(*session, *ino)),
             Effect::PutSession(session) => {
+                let fence = self.keys.fence(session.id);
+                if self.options.blind && self.value(&fence, Presume::Absent)?.is_none() {
+                    self.put(fence, encode_bytes(&[]));
+                }
                 self.put(self.keys.session(session.id), encode_session(session));
             }
             Effect::DropSession { session } => {
                 self.delete(self.keys.session(*session));
+                if self.options.blind {
+                    self.delete(self.keys.fence(*session));
+                } else {
+                    // A commit of the session that is under way writes one of these heads.
+                    let lanes = (0..SESSION_LANES).map(|lane| session_lane(*session, lane));
+                    self.untouched.extend(lanes.map(|lane| self.keys.head(lane)));
+                }
                 // With a session goes the memory of what it did, for nobody will ask again.
                 return self.drop_span(self.keys.log_of(*session));
             }
@@ -262,28 +274,32 @@ impl State<'_> {
     fn release(&mut self, row: &Slice) -> Result<(), Stop> {
         let SliceSource::Blocks { id, size, .. } = row.source else { return Ok(()) };
         match self.shared(id)? {
-            0 => self.put(self.keys.garbage(id), encode_u64(size.into())),
-            extra => self.set_shared(id, extra - 1),
+            Some(extra) if extra > 0 => self.set_shared(id, Some(extra - 1)),
+            found => {
+                if found.is_some() {
+                    self.set_shared(id, None);
+                }
+                self.put(self.keys.garbage(id), encode_u64(size.into()));
+            }
         }
         Ok(())
     }
 
-    /// Rows that refer to the slice beyond its first. Where no slice was ever shared, one key says so for all.
-    fn shared(&mut self, slice: SliceId) -> Result<u64, Stop> {
+    /// Rows that refer to the slice beyond its first, if it was ever shared. If no slice was, one key says so for all.
+    fn shared(&mut self, slice: SliceId) -> Result<Option<u64>, Stop> {
         let sharing = self.keys.sharing();
         if self.value(&sharing, Presume::Absent)?.is_none() {
-            return Ok(0);
+            return Ok(None);
         }
         let key = self.keys.shared(slice);
-        self.value(&key, Presume::Nothing)?.map_or(Ok(0), |value| Ok(decode_u64(&key, &value)?))
+        Ok(self.value(&key, Presume::Nothing)?.map(|value| decode_u64(&key, &value)).transpose()?)
     }
 
-    fn set_shared(&mut self, slice: SliceId, extra: u64) {
+    fn set_shared(&mut self, slice: SliceId, extra: Option<u64>) {
         let key = self.keys.shared(slice);
-        if extra == 0 {
-            self.delete(key)
-        } else {
-            self.put(key, encode_u64(extra))
+        match extra {
+            Some(extra) => self.put(key, encode_u64(extra)),
+            None => self.delete(key),
         }
         self.put(self.keys.sharing(), encode_bytes(&[]));
     }

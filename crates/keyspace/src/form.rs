@@ -1,7 +1,7 @@
 //! Fields as bytes, numbers big end first.
 
 use bytes::Bytes;
-use meta::{Lock, LockKind, LockOwner, Session};
+use meta::{Lock, LockKind, LockOwner, Process, Session};
 use types::{FileType, SessionId, Slice, SliceId, SliceSource, Time};
 
 /// Adds fields, one after the other.
@@ -75,10 +75,12 @@ impl Writer {
         writer.u8(lock.exclusive.into()).u32(lock.pid)
     }
 
-    /// A session but for its id.
+    /// A session but for its id. The heartbeat is first, because a script compares it without the rest.
     pub fn session(self, session: &Session) -> Self {
-        let writer = self.text(&session.host).u32(session.pid).text(&session.mountpoint);
-        writer.i64(session.since.nanos()).i64(session.heartbeat.nanos())
+        let Process { boot_id, pid_namespace, start_time } = &session.process;
+        let writer = self.i64(session.heartbeat.nanos()).i64(session.since.nanos()).u32(session.pid);
+        let writer = writer.u64(*pid_namespace).u64(*start_time).u64(session.first_slice.0);
+        writer.text(boot_id).text(&session.version).text(&session.host).text(&session.mountpoint)
     }
 
     pub fn into_vec(self) -> Vec<u8> {
@@ -167,8 +169,11 @@ impl<'a> Reader<'a> {
     }
 
     pub fn session(&mut self, id: SessionId) -> Option<Session> {
-        let (host, pid, mountpoint) = (self.text()?, self.u32()?, self.text()?);
-        Some(Session { id, host, pid, mountpoint, since: self.time()?, heartbeat: self.time()? })
+        let (heartbeat, since, pid) = (self.time()?, self.time()?, self.u32()?);
+        let (pid_namespace, start_time, first_slice) = (self.u64()?, self.u64()?, SliceId(self.u64()?));
+        let process = Process { boot_id: self.text()?, pid_namespace, start_time };
+        let (version, host, mountpoint) = (self.text()?, self.text()?, self.text()?);
+        Some(Session { id, host, pid, mountpoint, since, heartbeat, process, version, first_slice })
     }
 
     /// All that is left.

@@ -1,12 +1,13 @@
 //! Whether guards hold.
 
 use meta::{Guard, Node};
-use types::Ino;
+use types::{Ino, SessionId, Time};
 
 use crate::keys::Span;
+use crate::lanes::session_lane;
 use crate::source::{Presume, Stop};
 use crate::state::State;
-use crate::value::{Amount, decode_locks, decode_row, decode_text, decode_u64};
+use crate::value::{Amount, decode_locks, decode_row, decode_session, decode_text, decode_u64};
 
 impl State<'_> {
     /// Whether the guard holds. An absence that it asks for is presumed where nothing is known.
@@ -68,7 +69,31 @@ impl State<'_> {
             Guard::Room { max_inodes, max_blocks } => {
                 self.has_room(Amount::limit(*max_inodes, *max_blocks))?
             }
+            Guard::Session { session, heartbeat: Some(heartbeat) } => self.beat(*session, *heartbeat)?,
+            Guard::Session { session, heartbeat: None } => self.session_exists(*session)?,
         })
+    }
+
+    fn beat(&mut self, session: SessionId, heartbeat: Time) -> Result<bool, Stop> {
+        let key = self.keys.session(session);
+        let Some(value) = self.value(&key, Presume::Nothing)? else { return Ok(false) };
+        Ok(decode_session(session, &key, &value)?.heartbeat == heartbeat)
+    }
+
+    /// Whether the session's record is there, without a claim on that record: every commit of a mount asks this, and
+    /// commits must meet neither each other nor the heartbeat. A store that compares versions compares the fence. On
+    /// another store, a commit claims one lane of the session, which no other commit uses at the same time, and the
+    /// session's removal claims all of them.
+    fn session_exists(&mut self, session: SessionId) -> Result<bool, Stop> {
+        if self.options.blind {
+            return Ok(self.value(&self.keys.fence(session), Presume::Nothing)?.is_some());
+        }
+        self.untouched.insert(self.keys.head(session_lane(session, self.options.lane)));
+        let key = self.keys.session(session);
+        match self.values.get(&key) {
+            Some(value) => Ok(value.is_some()),
+            None => Ok(self.look.key(&key, Presume::Nothing)?.is_some()),
+        }
     }
 
     fn node_is(&mut self, ino: Ino, is: impl FnOnce(&Node) -> bool) -> Result<bool, Stop> {

@@ -15,7 +15,8 @@
 //! | `t` name, `c` name | a setting, a counter |
 //! | `u` lane | what one writer has added to the usage; beneath a limit, how far he may go on without a look at others |
 //! | `s` session, `o` session ino | a session, a file it has open that has no name |
-//! | `g` slice, `h` slice | garbage: its size; rows that refer to a slice beyond its first |
+//! | `f` session | on a store that compares versions: is there as long as the session is, and no heartbeat changes it |
+//! | `g` slice, `h` slice | garbage: its size; rows that refer to a slice beyond its first, if it was ever shared |
 //! | `z` | is there once slices have been shared, and changes whenever a `h` does |
 //! | `l` operation | that it is done, and what it touched |
 //! | `b` lane, `d` lane number | on a store that pushes no changes: how often one writer has written; what was touched then |
@@ -29,7 +30,7 @@ use types::{AclId, ChunkIndex, Ino, Name, OpId, SessionId, SliceId, XattrName};
 use meta::{Counter, LockKind, LockOwner};
 
 /// The version of the layout that this crate reads and writes.
-pub const LAYOUT_VERSION: u64 = 1;
+pub const LAYOUT_VERSION: u64 = 2;
 
 /// Keys from `start` on and before `end`, at most `limit` of them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -188,6 +189,11 @@ impl Keyspace {
 
     pub(crate) fn session(&self, session: SessionId) -> Vec<u8> {
         self.key(b's', &[&session.0.to_be_bytes()])
+    }
+
+    /// What a commit of the session compares: the session's record changes with each heartbeat, and this key does not.
+    pub(crate) fn fence(&self, session: SessionId) -> Vec<u8> {
+        self.key(b'f', &[&session.0.to_be_bytes()])
     }
 
     pub(crate) fn orphan(&self, session: SessionId, ino: Ino) -> Vec<u8> {

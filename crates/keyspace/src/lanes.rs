@@ -6,6 +6,8 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use meta::{Guard, Txn};
+use types::SessionId;
 
 use crate::keys::Keyspace;
 use crate::settle::{Claim, Write};
@@ -49,6 +51,27 @@ impl Taken<'_> {
     pub fn number(&self) -> u64 {
         self.number
     }
+
+    /// The lane to write for the transactions: if a session guards them, the lane of that session which this one stands
+    /// for, because the session's removal claims the heads of its lanes.
+    pub fn number_for(&self, txns: &[Txn]) -> u64 {
+        let session = |guard: &Guard| match guard {
+            Guard::Session { session, heartbeat: None } => Some(*session),
+            _ => None,
+        };
+        let guards = txns.iter().flat_map(|txn| &txn.guards);
+        guards.filter_map(session).next().map_or(self.number, |session| session_lane(session, self.number))
+    }
+}
+
+/// How many lanes a session has. A handle that commits more than this at once commits some of them on the same lane,
+/// where they conflict and are attempted again.
+pub(crate) const SESSION_LANES: u64 = 64;
+
+/// The lane of a session that stands for a lane of a handle. It is never lane 0. Should two sessions have a lane in
+/// common, because their numbers are beyond 2^57, then their commits may conflict needlessly.
+pub(crate) fn session_lane(session: SessionId, lane: u64) -> u64 {
+    1 << 63 | session.0.wrapping_mul(SESSION_LANES) | (lane % SESSION_LANES)
 }
 
 impl Drop for Taken<'_> {

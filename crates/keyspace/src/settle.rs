@@ -17,6 +17,8 @@ use crate::value::{
 pub enum Claim {
     /// The key has this version; `None`: it is not there.
     Key(Vec<u8>, Option<u64>),
+    /// Nobody has written the key since the batch was read, whatever stands there.
+    Untouched(Vec<u8>),
     /// No key is in the range.
     Empty(Span),
     /// Nothing in the range has changed since it was read.
@@ -53,7 +55,11 @@ impl State<'_> {
     pub(crate) fn claims(&self) -> Vec<Claim> {
         let keys = self.claims.iter().map(|(key, version)| Claim::Key(key.clone(), *version));
         let empty = self.empty.iter().cloned().map(Claim::Empty);
-        keys.chain(empty).chain(self.unchanged.iter().cloned().map(Claim::Unchanged)).collect()
+        let untouched = self.untouched.iter().cloned().map(Claim::Untouched);
+        keys.chain(untouched)
+            .chain(empty)
+            .chain(self.unchanged.iter().cloned().map(Claim::Unchanged))
+            .collect()
     }
 
     /// All that has to be written, in the order of keys.

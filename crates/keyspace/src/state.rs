@@ -23,6 +23,8 @@ pub(crate) struct State<'a> {
     pub(crate) options: Options,
     /// The version that each key must have; `None` where it must be absent.
     pub(crate) claims: BTreeMap<Vec<u8>, Option<u64>>,
+    /// Keys that nobody else writes meanwhile.
+    pub(crate) untouched: BTreeSet<Vec<u8>>,
     pub(crate) empty: BTreeSet<Span>,
     pub(crate) unchanged: BTreeSet<Span>,
     pub(crate) nodes: BTreeMap<Ino, NodeState>,
@@ -82,6 +84,7 @@ impl<'a> State<'a> {
             look: Lookup::new(source),
             options,
             claims: BTreeMap::new(),
+            untouched: BTreeSet::new(),
             empty: BTreeSet::new(),
             unchanged: BTreeSet::new(),
             nodes: BTreeMap::new(),

@@ -38,6 +38,7 @@ impl Store {
     fn holds(&self, claim: &Claim, read_at: u64) -> bool {
         match claim {
             Claim::Key(key, version) => self.values.get(key).map(|held| held.version) == *version,
+            Claim::Untouched(key) => self.values.get(key).is_none_or(|held| held.version <= read_at),
             Claim::Empty(span) => self.find(span).is_empty(),
             Claim::Unchanged(span) => self.find(span).iter().all(|(_, held)| held.version <= read_at),
         }

@@ -58,7 +58,7 @@ impl State {
             Claim::Key(key, version) => self.keys.get(key).map(|held| held.version) == *version,
             Claim::Empty(span) => self.find(&Span { limit: 1, ..span.clone() }).is_empty(),
             // It was read under the same lock.
-            Claim::Unchanged(_) => true,
+            Claim::Unchanged(_) | Claim::Untouched(_) => true,
         }
     }
 

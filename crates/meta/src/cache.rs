@@ -27,10 +27,10 @@ use std::time::Instant;
 use acl::nfs4::{self, Nfs4Acl};
 use acl::posix::PosixAcl;
 use foldhash::quality::RandomState;
-use types::{AclId, FileType, Ino, Name, Slice};
+use types::{AclId, FileType, Ino, Name, Slice, XattrName};
 
 use crate::lock::Lock;
-use crate::record::{Counter, Edge, Facts, LockWait, Node, Record, Seq, Settings, Usage, Xattrs};
+use crate::record::{Counter, Edge, Facts, LockWait, Node, Record, Seq, Settings, Usage, XattrBytes, Xattrs};
 use crate::volume::AclKind;
 use crate::weight::weight;
 use types::ChunkIndex;
@@ -74,6 +74,8 @@ pub(crate) enum Value {
     },
     Empty(bool),
     Xattrs(Arc<Xattrs>),
+    /// They changed, and take no more than this.
+    XattrsWithin(XattrBytes),
     Symlink(Option<Arc<[u8]>>),
     Slices(Arc<[Slice]>),
     /// `None` also where the stored text is no ACL: access is then refused, never guessed.
@@ -149,7 +151,7 @@ fn known(record: &Record, kind: AclKind) -> Option<(Key, Value)> {
         Record::Usage(usage) => (Key::Usage, Value::Usage(*usage)),
         Record::Locks(ino, locks) => (Key::Locks(*ino), Value::Locks(locks.clone())),
         Record::Waits(waits) => (Key::Waits, Value::Waits(waits.clone())),
-        Record::Session(_) | Record::Orphan(..) | Record::Garbage(_) | Record::Shared(..) => return None,
+        Record::Session(..) | Record::Orphan(..) | Record::Garbage(_) | Record::Shared(..) => return None,
     })
 }
 
@@ -271,6 +273,16 @@ impl Cache {
             Value::Unknown => None,
             value => Some(value.clone()),
         }
+    }
+
+    /// What is known of the xattrs of an inode after one more was set, or one was removed.
+    pub(crate) fn xattrs_after(&self, ino: Ino, set: Option<(&XattrName, usize)>) -> Value {
+        let before = match self.get(&Key::Xattrs(ino), None) {
+            Some(Value::Xattrs(xattrs)) => XattrBytes::of(&xattrs),
+            Some(Value::XattrsWithin(bytes)) => bytes,
+            _ => return Value::Unknown,
+        };
+        Value::XattrsWithin(set.map_or(before, |(name, value_len)| before.with(name, value_len)))
     }
 
     /// Nodes of many inodes, in their order; `None` of those that are not known. No shard is locked twice, so that the
@@ -406,7 +418,8 @@ impl Cache {
         if shard.cleared.is_some_and(|cleared| is_before(began, cleared)) {
             self.count_loss(&key, &fresh);
         } else if let Some(slot) = shard.slots.get_mut(&key) {
-            let is_late = matches!(slot.value, Value::Unknown) && is_before(read, slot.since);
+            let is_late =
+                matches!(slot.value, Value::Unknown | Value::XattrsWithin(_)) && is_before(read, slot.since);
             if slot.seq <= seq && !is_late {
                 let old = std::mem::replace(slot, fresh);
                 let new = weight(&slot.value);

@@ -1,5 +1,6 @@
 //! The one loop that carries an operation from plan to commit, retries included.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -7,18 +8,21 @@ use std::time::{Duration, Instant};
 use acl::cache::DecisionCache;
 use acl::identity::DomainTable;
 use acl::nfs4::Traversers;
-use types::{Cred, Errno, Ino, Name, OpId, SessionId, Time};
+use types::{BootInstant, Cred, Errno, Ino, Name, OpId, SessionId, Time};
 
 use crate::cache::{Before, Cache, Key, Value};
 use crate::change::{Change, Touched};
-use crate::engine::{Engine, EngineError, ErrorKind, Outcome};
+use crate::doubt::{Doubt, REPEAT_FOR, may_be_earlier, pause, session_of};
+use crate::engine::{Engine, EngineError, Outcome};
+use crate::fence::Fence;
 use crate::listing::{Listings, Turn, WholeListing};
 use crate::ops::GetDomains;
 use crate::order::LOST_FOR;
 use crate::record::{Beside, Facts, Node, Page, Record, Scan, Seq};
+use crate::settings::VolumeSettings;
 use crate::subject::Subject;
 use crate::txn::{Effect, Txn};
-use crate::view::{Stop, View};
+use crate::view::{Fresh, Stop, View};
 use crate::volume::{AclKind, Volume};
 
 /// An operation: a pure function from what is known to what shall happen.
@@ -67,7 +71,7 @@ pub struct Ctx<'a> {
 pub enum Vouch<'a> {
     /// The kernel, by what it knows of the inodes: where that is out of date, it must look again. `None` where this client
     /// is alone and so the kernel knows all there is.
-    Kernel { told: Option<Told> },
+    Kernel { told: Option<&'a dyn KernelRevisions> },
     /// Nobody yet: the operation checks this credential.
     Daemon(Cred),
     /// The kernel, by less than the rules of the volume's ACLs: it never refuses what they grant, and what it has let
@@ -77,23 +81,17 @@ pub enum Vouch<'a> {
     Anyone,
 }
 
-/// The access revisions that the kernel knows of the directories of an operation, at most two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told([(Ino, u64); 2]);
+/// The access revisions that the kernel was given, as of the moment at which it checked the caller. That does not change
+/// while the operation is planned again.
+pub trait KernelRevisions: Send + Sync + fmt::Debug {
+    /// `None` if it was given none: then it has checked nothing.
+    fn revision(&self, ino: Ino) -> Option<u64>;
+}
 
-impl Told {
-    pub fn one(dir: Ino, rev: u64) -> Self {
-        Told([(dir, rev); 2])
-    }
-
-    /// Of the directory that a name leaves, and of the one it comes to.
-    pub fn two(from: (Ino, u64), to: (Ino, u64)) -> Self {
-        Told([from, to])
-    }
-
-    /// Whether the kernel knows of that directory, and by another revision than this.
-    pub(crate) fn is_stale(self, dir: Ino, rev: u64) -> bool {
-        self.0.iter().any(|(known, told)| *known == dir && *told != rev)
+/// Of few inodes, all known.
+impl<const N: usize> KernelRevisions for [(Ino, u64); N] {
+    fn revision(&self, ino: Ino) -> Option<u64> {
+        self.iter().find(|(known, _)| *known == ino).map(|(_, rev)| *rev)
     }
 }
 
@@ -106,6 +104,9 @@ pub enum Failure {
     /// By a failure of the database that outlasted the retries.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// Not at all, because others have removed the session that it was planned under.
+    #[error("session {0} was removed by another client, which took this one for dead")]
+    Fenced(SessionId),
 }
 
 impl From<Failure> for Errno {
@@ -113,6 +114,7 @@ impl From<Failure> for Errno {
         match failure {
             Failure::Refused(errno) => errno,
             Failure::Engine(error) => error.errno,
+            Failure::Fenced(_) => Errno::EIO,
         }
     }
 }
@@ -120,19 +122,21 @@ impl From<Failure> for Errno {
 /// A client's handle on a volume's metadata.
 #[derive(Debug)]
 pub struct Meta {
-    engine: Arc<dyn Engine>,
-    cache: Cache,
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) cache: Cache,
     listings: Listings,
-    volume: Volume,
-    session: SessionId,
+    settings: VolumeSettings,
+    pub(crate) fence: Fence,
     alone: AtomicBool,
-    /// Until when this client is told of all that others change, in nanoseconds since `born`; 0 if it is not.
+    /// Until when the change stream vouches for records in memory, as [`BootInstant::nanos`]; 0 if it does not.
     told_until: AtomicU64,
-    /// Until when a change of this client may happen of which it does not know, likewise.
+    /// Until when a change of this client may happen of which it does not know, in nanoseconds since `born`. What happens
+    /// during a suspend is heard after it: so this clock stands still meanwhile.
     in_doubt_until: AtomicU64,
     born: Instant,
     lifetime_nanos: AtomicU64,
-    patience_millis: AtomicU64,
+    pub(crate) patience_millis: AtomicU64,
+    pub(crate) repeat_for_millis: AtomicU64,
     ops: AtomicU64,
     decisions: DecisionCache,
     traversers: OnceLock<Traversers>,
@@ -146,8 +150,6 @@ const MAX_CONFLICTS: u32 = 64;
 const MAX_READS: u32 = 10_000;
 /// How long a failed request is repeated, unless the mount says otherwise: as long as a database takes to restart.
 const PATIENCE: Duration = Duration::from_secs(20);
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long records serve without asking again while other clients may change them, unless the mount says otherwise.
 const LIFETIME: Duration = Duration::from_secs(1);
 /// Decisions by NFSv4 ACLs that are remembered, of 64 bytes each.
@@ -168,24 +170,26 @@ impl Meta {
             decisions: DecisionCache::new(if volume.acl == AclKind::Nfs4 { DECISIONS } else { 0 }),
             traversers: OnceLock::new(),
             domains: RwLock::default(),
-            volume,
-            session,
+            settings: VolumeSettings::new(volume),
+            fence: Fence::new(session),
             alone: AtomicBool::new(false),
             told_until: AtomicU64::new(0),
             in_doubt_until: AtomicU64::new(0),
             born: Instant::now(),
             patience_millis: AtomicU64::new(PATIENCE.as_millis() as u64),
+            repeat_for_millis: AtomicU64::new(REPEAT_FOR.as_millis() as u64),
             lifetime_nanos: AtomicU64::new(LIFETIME.as_nanos() as u64),
             ops: AtomicU64::new(1),
         }
     }
 
+    /// The settings in force.
     pub fn volume(&self) -> &Volume {
-        &self.volume
+        self.settings.current()
     }
 
-    pub fn session(&self) -> SessionId {
-        self.session
+    pub(crate) fn settings(&self) -> &VolumeSettings {
+        &self.settings
     }
 
     pub fn engine(&self) -> &Arc<dyn Engine> {
@@ -245,13 +249,14 @@ impl Meta {
 
     /// Whether records in memory are the truth, or became untrue so short a time ago that word of it is under way.
     pub fn is_current(&self) -> bool {
-        self.is_alone() || self.nanos_of(Instant::now()) < self.told_until.load(Ordering::Acquire)
+        let is_told = || BootInstant::now().nanos() < self.told_until.load(Ordering::Acquire);
+        self.is_alone() || (is_told() && self.fence.is_valid())
     }
 
     /// Declares that all that others changed before now was passed to [`Meta::heard`], and that records in memory serve
-    /// until that moment for it.
-    pub fn set_current_until(&self, until: Instant) {
-        self.told_until.store(self.nanos_of(until), Ordering::Release);
+    /// until that moment for it. Others go on while this machine is suspended, so the clock does.
+    pub fn set_current_until(&self, until: BootInstant) {
+        self.told_until.store(until.nanos(), Ordering::Release);
     }
 
     /// Changes by others may have been missed: nothing in memory serves any more.
@@ -268,7 +273,7 @@ impl Meta {
     /// Whether a change is not known here yet: one of another client, or, for a while after an operation of which it is not
     /// known whether it happened, any.
     pub fn is_news(&self, change: &Change) -> bool {
-        change.by != self.session
+        change.by != self.session()
             || self.nanos_of(Instant::now()) < self.in_doubt_until.load(Ordering::Acquire)
     }
 
@@ -282,9 +287,14 @@ impl Meta {
     }
 
     /// A transaction may have happened, or may yet: nothing that it changes is known.
-    fn doubt(&self, txn: &Txn) {
+    pub(crate) fn doubt(&self, txn: &Txn) {
         let until = self.nanos_of(Instant::now() + LOST_FOR);
         self.in_doubt_until.fetch_max(until, Ordering::AcqRel);
+        self.forget(txn);
+    }
+
+    /// Drops from memory what a transaction changes.
+    fn forget(&self, txn: &Txn) {
         let touched = txn.touched();
         touched.iter().filter_map(|touched| self.changed(touched)).for_each(|key| self.cache.doubt(key));
     }
@@ -303,10 +313,10 @@ impl Meta {
         }
     }
 
-    /// How long a failed request is repeated before the operation fails with EIO.
-    pub fn set_patience(&self, patience: Duration) {
-        let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        self.patience_millis.store(millis, Ordering::Release);
+    /// The id of the next operation.
+    pub(crate) fn next_op(&self) -> OpId {
+        let count = self.ops.fetch_add(1, Ordering::Relaxed);
+        OpId((self.session().0 as u128) << 64 | u128::from(count))
     }
 
     fn nanos_of(&self, moment: Instant) -> u64 {
@@ -319,13 +329,25 @@ impl Meta {
     /// [`Failure::Refused`]: the rules forbid it, as of a moment during the call. [`Failure::Engine`]: the database
     /// failed; if indeterminate, the operation may have happened.
     pub fn run<O: Op>(&self, op: &O, vouch: &Vouch<'_>) -> Result<O::Reply, Failure> {
-        let (session, volume, decisions) = (self.session, &self.volume, &self.decisions);
-        let traversers = self.traversers();
+        self.run_under_doubt(op, vouch, &mut None, None)
+    }
+
+    /// The loop of [`Meta::run`], for [`Meta::run_under_doubt`].
+    pub(crate) fn carry<O: Op>(
+        &self,
+        op: &O,
+        vouch: &Vouch<'_>,
+        doubt: &mut Option<Doubt>,
+        mut tried: Option<O::Reply>,
+    ) -> Result<O::Reply, Failure> {
+        let id = doubt.as_ref().map_or_else(|| self.next_op(), |doubt| doubt.txn.op_id);
+        // Of an operation in doubt it is the one under which it began.
+        let session = session_of(id);
+        let (volume, decisions, traversers) = (self.volume(), &self.decisions, self.traversers());
         let ctx = Ctx { now: Time::now(), vouch, session, volume, decisions, traversers };
         let alone = self.is_alone();
-        let count = self.ops.fetch_add(1, Ordering::Relaxed);
-        let id = OpId((self.session.0 as u128) << 64 | u128::from(count));
-        let mut fresh: Vec<(Key, Value)> = Vec::new();
+        let mut again = doubt.as_ref().map(Doubt::resumed);
+        let mut fresh = Fresh::default();
         let (mut reads, mut all_reads, mut conflicts) = (0, 0, 0);
         let (mut overtaken, mut paused) = (false, None);
         while conflicts < MAX_CONFLICTS && all_reads < MAX_READS {
@@ -335,25 +357,42 @@ impl Meta {
             } else {
                 Instant::now().checked_sub(self.lifetime())
             };
-            let mut view = View::new(&self.cache, oldest.max(paused), &fresh);
-            let planned = op.plan(&mut view, &ctx);
-            // What is known of one moment, or cannot change, is an answer; all else has to be committed.
-            let sure = !view.assumed() && (alone || (!view.looked_at_cache() && reads <= 1));
-            let (result, effects) = match planned {
-                Err(Stop::Missing) => {
-                    let wants = view.into_wants();
-                    let began = Instant::now();
-                    let facts = self.retry(|| self.engine.read(&wants))?;
-                    reads += 1;
-                    all_reads += 1;
-                    fresh.extend(self.cache.absorb(&facts, began));
-                    continue;
+            let (result, txn) = match again.take() {
+                Some((Some(refused), txn)) => (Err(refused.into()), txn),
+                Some((None, txn)) if let Some(reply) = tried.take() => (Ok(reply), txn),
+                _ => {
+                    let mut view = View::new(&self.cache, oldest.max(paused), &fresh);
+                    let planned = op.plan(&mut view, &ctx);
+                    // What is known of one moment, or cannot change, is an answer; all else has to be committed.
+                    let sure = !view.assumed() && (alone || (!view.looked_at_cache() && reads <= 1));
+                    // While an attempt is in doubt, every result is committed under its id: see `doubt.rs`.
+                    let answers = doubt.is_none() && (sure || O::READ);
+                    let (result, effects) = match planned {
+                        Err(Stop::Missing) => {
+                            let climbs_from = view.climbs_from();
+                            let wants = view.into_wants();
+                            let began = Instant::now();
+                            let facts = self.retry(|| self.engine.read(&wants))?;
+                            reads += 1;
+                            all_reads += 1;
+                            fresh.extend(self.cache.absorb(&facts, began));
+                            if let Some(dir) = climbs_from {
+                                let most = MAX_READS - all_reads;
+                                let more = self.climb(dir, oldest.max(paused), most, &mut fresh)?;
+                                (reads, all_reads) = (reads + more, all_reads + more);
+                            }
+                            continue;
+                        }
+                        Err(Stop::KernelIsStale) if doubt.is_none() => return Err(Errno::ESTALE.into()),
+                        Err(Stop::KernelIsStale) => (Err(Errno::ESTALE.into()), Vec::new()),
+                        Err(Stop::Refused(errno)) if answers => return Err(errno.into()),
+                        Err(Stop::Refused(errno)) => (Err(errno.into()), Vec::new()),
+                        Ok(plan) if plan.effects.is_empty() && answers => return Ok(plan.reply),
+                        Ok(plan) => (Ok(plan.reply), plan.effects),
+                    };
+                    let guards = self.with_own_guard(view.into_guards(), session)?;
+                    (result, Txn { op_id: id, guards, effects })
                 }
-                Err(Stop::KernelIsStale) => return Err(Errno::ESTALE.into()),
-                Err(Stop::Refused(errno)) if sure || O::READ => return Err(errno.into()),
-                Err(Stop::Refused(errno)) => (Err(errno.into()), Vec::new()),
-                Ok(plan) if plan.effects.is_empty() && (sure || O::READ) => return Ok(plan.reply),
-                Ok(plan) => (Ok(plan.reply), plan.effects),
             };
             // Whom many keep from changing something lets them pass, and looks again: what he knows from before would only
             // meet the next conflict. A refusal is what he was just told of, and is confirmed at once.
@@ -364,17 +403,25 @@ impl Meta {
                 paused = Some(Instant::now());
                 continue;
             }
-            let txn = Txn { op_id: id, guards: view.into_guards(), effects };
+            let txn = match doubt {
+                Some(doubt) => self.go_on(doubt, txn, &result),
+                None => txn,
+            };
             let born = if self.is_current() { self.new_directory(&txn) } else { None };
             let began = Instant::now();
-            let committed = self.commit(&txn);
-            match &committed {
-                Ok(Outcome::Committed { .. }) => self.change_listings(&txn),
-                Err(Failure::Engine(error)) if error.kind == ErrorKind::Indeterminate => self.doubt(&txn),
-                _ => {}
-            }
-            match committed? {
+            match self.commit(&txn, doubt)? {
+                Outcome::Committed { nodes, .. } if may_be_earlier(doubt, tried.is_some(), &nodes) => {
+                    // What the earlier attempt did, if it was that one, is read when it is needed.
+                    self.forget(&txn);
+                    let recorded = self.recorded(doubt)?;
+                    return match (recorded, result) {
+                        (Some(errno), _) => Err(errno.into()),
+                        (None, result) => result.or_else(|refused| tried.ok_or(refused)),
+                    };
+                }
                 Outcome::Committed { seq, nodes } => {
+                    *doubt = None;
+                    self.change_listings(&txn);
                     self.remember(&txn, seq, &nodes, began);
                     if let Some((dir, before)) = born {
                         self.cache.listed(dir, None, None, before, seq);
@@ -382,8 +429,16 @@ impl Meta {
                     return result;
                 }
                 Outcome::Conflict(facts) => {
+                    if let Err(fenced) = self.check_own(&txn.guards, &facts) {
+                        // No attempt has happened, and none will.
+                        *doubt = None;
+                        return Err(fenced);
+                    }
+                    if doubt.is_some() {
+                        tried = result.ok().or(tried);
+                    }
                     // All guards were read again at one moment: what was found before is superseded.
-                    fresh = self.cache.absorb(&facts, began);
+                    fresh = self.cache.absorb(&facts, began).into_iter().collect();
                     reads = 1;
                     conflicts += 1;
                     overtaken = conflicts > 3;
@@ -482,42 +537,6 @@ impl Meta {
         self.retry(|| self.engine.sync())
     }
 
-    fn commit(&self, txn: &Txn) -> Result<Outcome, Failure> {
-        self.retry(|| {
-            let outcomes = self.engine.commit(std::slice::from_ref(txn))?;
-            let outcome = outcomes.into_iter().next();
-            outcome.ok_or_else(|| EngineError::indeterminate("the engine gave no outcome"))
-        })
-    }
-
-    /// Repeats a request that failed for a while, or of which it is not known whether it failed: a transaction's
-    /// `op_id` makes the repetition exactly-once.
-    ///
-    /// # Errors
-    /// The last one; indeterminate if any was.
-    fn retry<T>(&self, mut request: impl FnMut() -> Result<T, EngineError>) -> Result<T, Failure> {
-        let (mut retries, mut in_doubt) = (0, false);
-        let began = Instant::now();
-        let patience = Duration::from_millis(self.patience_millis.load(Ordering::Acquire));
-        loop {
-            let mut error = match request() {
-                Ok(value) => return Ok(value),
-                Err(error) => error,
-            };
-            in_doubt |= error.kind == ErrorKind::Indeterminate;
-            let worth_it = error.kind != ErrorKind::Determinate { transient: false };
-            if !worth_it || began.elapsed() >= patience {
-                tracing::error!(%error, retries, "the metadata engine failed");
-                if in_doubt {
-                    error.kind = ErrorKind::Indeterminate;
-                }
-                return Err(error.into());
-            }
-            retries += 1;
-            std::thread::sleep(pause(retries));
-        }
-    }
-
     /// The directory that a transaction is about to make, which is known as a whole from its birth; with what is counted of
     /// it before that.
     fn new_directory(&self, txn: &Txn) -> Option<(Ino, Before)> {
@@ -542,9 +561,10 @@ impl Meta {
                     Value::Edge(Some(crate::record::Edge { ino: *ino, kind: *kind })),
                 ),
                 Effect::DropEdge { parent, name } => (Key::Edge(*parent, name.clone()), Value::Edge(None)),
-                Effect::PutXattr { ino, .. } | Effect::DropXattr { ino, .. } => {
-                    (Key::Xattrs(*ino), Value::Unknown)
+                Effect::PutXattr { ino, name, value } => {
+                    (Key::Xattrs(*ino), self.cache.xattrs_after(*ino, Some((name, value.len()))))
                 }
+                Effect::DropXattr { ino, .. } => (Key::Xattrs(*ino), self.cache.xattrs_after(*ino, None)),
                 Effect::PutSymlink { ino, target } => {
                     (Key::Symlink(*ino), Value::Symlink(Some(target.clone())))
                 }
@@ -577,11 +597,4 @@ pub struct Listing {
     pub entries: Vec<ListedEntry>,
     /// Whether entries may follow.
     pub more: bool,
-}
-
-/// Doubles with each retry and is drawn from the upper half of its range, so that clients that collided part.
-fn pause(retry: u32) -> Duration {
-    let full = FIRST_PAUSE.saturating_mul(1 << retry.min(16)).min(LONGEST_PAUSE);
-    let jitter = Time::now().nsec() % 1000;
-    full / 2 + full.mul_f64(f64::from(jitter) / 2000.0)
 }

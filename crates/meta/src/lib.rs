@@ -4,15 +4,20 @@
 mod cache;
 mod change;
 pub mod check;
+mod climb;
+mod doubt;
 mod driver;
 mod engine;
+mod fence;
 mod listing;
 mod lock;
+mod maintenance;
 mod mem;
 pub mod ops;
 mod order;
 mod record;
 mod runs;
+mod settings;
 mod subject;
 mod txn;
 mod view;
@@ -21,15 +26,17 @@ mod weight;
 mod wrap;
 
 pub use change::{Change, Touched};
-pub use driver::{Ctx, Failure, ListedEntry, Listing, Meta, Op, Plan, Told, Vouch};
+pub use doubt::Doubt;
+pub use driver::{Ctx, Failure, KernelRevisions, ListedEntry, Listing, Meta, Op, Plan, Vouch};
 pub use engine::{Changes, Engine, EngineError, ErrorKind, Outcome};
 pub use listing::{Turn, WholeListing};
 pub use lock::{Lock, LockKind, LockOwner};
+pub use maintenance::{BeginMaintenance, BeginSession, EndMaintenance, GetMaintenance, Maintenance};
 pub use mem::MemEngine;
 pub use order::Order;
 pub use record::{
-    Beside, Counter, Edge, Facts, Garbage, LockWait, Node, Page, Record, Scan, Seq, Session, Settings, Usage,
-    Want, Xattrs, blocks_of,
+    Beside, Counter, Edge, Facts, Garbage, LockWait, Node, Page, Process, Record, Scan, Seq, Session,
+    Settings, Usage, Want, Xattrs, blocks_of,
 };
 pub use runs::{ahead_of_room, most_added, runs};
 pub use subject::Subject;

@@ -49,7 +49,7 @@ struct Tables {
     locks: BTreeMap<Ino, Arc<[Lock]>>,
     waits: BTreeMap<LockOwner, LockWait>,
     garbage: BTreeMap<SliceId, u32>,
-    /// Rows that refer to a slice beyond its first; absent for none.
+    /// Rows that refer to a slice beyond its first; absent if it was never shared.
     shared: BTreeMap<SliceId, u64>,
     applied: BTreeMap<OpId, Seq>,
     applied_order: VecDeque<OpId>,
@@ -197,6 +197,10 @@ impl Tables {
             Guard::Room { max_inodes, max_blocks } => {
                 self.usage.inodes < *max_inodes && self.usage.blocks < *max_blocks
             }
+            Guard::Session { session, heartbeat } => {
+                let found = self.sessions.get(session);
+                found.is_some_and(|found| heartbeat.is_none_or(|heartbeat| found.heartbeat == heartbeat))
+            }
         }
     }
 
@@ -327,9 +331,11 @@ impl Tables {
         for slice in rows {
             let SliceSource::Blocks { id, size, .. } = slice.source else { continue };
             match self.shared.get_mut(&id) {
-                Some(1) => drop(self.shared.remove(&id)),
-                Some(others) => *others -= 1,
-                None => drop(self.garbage.insert(id, size)),
+                Some(others) if *others > 0 => *others -= 1,
+                _ => {
+                    self.shared.remove(&id);
+                    self.garbage.insert(id, size);
+                }
             }
         }
     }
@@ -380,6 +386,7 @@ impl Tables {
                 Want::Locks(ino) => records.push(Record::Locks(*ino, self.locks(*ino))),
                 Want::Waits => records.push(Record::Waits(self.waits.values().copied().collect())),
                 Want::Usage => records.push(Record::Usage(self.usage)),
+                Want::Session(id) => records.push(Record::Session(*id, self.sessions.get(id).cloned())),
             }
         }
         Facts { seq: Seq(self.seq), records }
@@ -440,7 +447,7 @@ impl Tables {
             Scan::Sessions { after, limit } => {
                 let sessions = self.sessions.range((Bound::Excluded(after), Bound::Unbounded));
                 let sessions = sessions.take_while(|_| row(*limit));
-                records.extend(sessions.map(|(_, session)| Record::Session(session.clone())));
+                records.extend(sessions.map(|(id, session)| Record::Session(*id, Some(session.clone()))));
             }
             Scan::Locks { after, limit } => {
                 let locks = self.locks.range((Bound::Excluded(after), Bound::Unbounded));

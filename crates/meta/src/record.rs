@@ -94,7 +94,8 @@ impl Usage {
     pub const BLOCK_BYTES: u64 = 4096;
 }
 
-/// A mounted client.
+/// A mounted client. Every change that it makes is guarded by this record ([`Guard::Session`](crate::Guard::Session)),
+/// so a client whose record was removed can no longer change the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
     pub id: SessionId,
@@ -102,7 +103,44 @@ pub struct Session {
     pub pid: u32,
     pub mountpoint: String,
     pub since: Time,
+    /// Moves with each renewal. Others compare it for equality only, because clocks differ between machines.
     pub heartbeat: Time,
+    pub process: Process,
+    /// The version of limen that mounted.
+    pub version: String,
+    /// Slices with this number or a higher one may be in the object store before a row names them.
+    pub first_slice: SliceId,
+}
+
+/// What identifies a process beyond its number. Only on the same boot and in the same PID namespace does the number say
+/// whether the process still runs; host names and bare numbers prove nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// `/proc/sys/kernel/random/boot_id`; empty if unknown.
+    pub boot_id: String,
+    /// Inode number of `/proc/self/ns/pid`; 0 if unknown.
+    pub pid_namespace: u64,
+    /// Start of the process in clock ticks since boot (field 22 of `/proc/PID/stat`); 0 if unknown.
+    pub start_time: u64,
+}
+
+/// What the xattrs of an inode take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct XattrBytes {
+    /// The names, each with a NUL, as `listxattr(2)` returns them.
+    pub(crate) names: usize,
+    pub(crate) values: usize,
+}
+
+impl XattrBytes {
+    pub(crate) fn of(xattrs: &Xattrs) -> Self {
+        xattrs.iter().fold(XattrBytes::default(), |all, (name, value)| all.with(name, value.len()))
+    }
+
+    /// With one more.
+    pub(crate) fn with(self, name: &XattrName, value_len: usize) -> Self {
+        XattrBytes { names: self.names + name.as_bytes().len() + 1, values: self.values + value_len }
+    }
 }
 
 /// Somebody waits for a lock: how a deadlock is found.
@@ -139,14 +177,16 @@ pub enum Record {
     Settings(Arc<Settings>),
     Counter(Counter, u64),
     Usage(Usage),
-    Session(Session),
+    /// A session, or its absence.
+    Session(SessionId, Option<Session>),
     Orphan(SessionId, Ino),
     /// All locks on the inode, in order.
     Locks(Ino, Arc<[Lock]>),
     /// All that wait for a lock, by owner.
     Waits(Arc<[LockWait]>),
     Garbage(Garbage),
-    /// Rows that refer to a slice beyond its first.
+    /// Rows that refer to a slice beyond its first. A slice that was ever shared keeps this record, with 0 if need be,
+    /// until it becomes garbage.
     Shared(SliceId, u64),
 }
 
@@ -167,6 +207,7 @@ pub enum Want {
     Usage,
     Locks(Ino),
     Waits,
+    Session(SessionId),
 }
 
 /// Records as of one moment.
@@ -194,7 +235,7 @@ pub enum Scan {
     Locks { after: Ino, limit: usize },
     /// [`Record::Garbage`] by slice id, those after.
     Garbage { after: SliceId, limit: usize },
-    /// [`Record::Shared`] of every slice that more than one row refers to, by its id, those after.
+    /// [`Record::Shared`] of every slice that more than one row has referred to, by its id, those after.
     Shared { after: SliceId, limit: usize },
     /// [`Record::Acl`] of every ACL that is stored, by id, those after.
     Acls { after: AclId, limit: usize },

@@ -132,6 +132,7 @@ fn looked_at(guard: &Guard) -> Vec<Aspect> {
         Guard::Setting { name, .. } => vec![Aspect::Setting(name)],
         Guard::Counter { counter, .. } => vec![Aspect::Counter(*counter)],
         Guard::Room { .. } => vec![Aspect::Usage],
+        Guard::Session { session, .. } => vec![Aspect::Session(*session)],
     }
 }
 

@@ -6,7 +6,10 @@
 
 use std::sync::Arc;
 
-use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, SessionId, Slice, SliceId, Time, XattrName};
+use types::{
+    AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, SessionId, Slice, SliceId, SliceSource, Time,
+    XattrName,
+};
 
 use crate::lock::{Lock, LockOwner};
 use crate::record::{Counter, LockWait, Node, Session, Want};
@@ -103,6 +106,12 @@ pub enum Guard {
         max_inodes: u64,
         max_blocks: u64,
     },
+    /// The session's record is there and, if given, this is its latest heartbeat. It is decided together with the effects:
+    /// a commit that removes the session comes entirely before or entirely after.
+    Session {
+        session: SessionId,
+        heartbeat: Option<Time>,
+    },
 }
 
 impl Guard {
@@ -124,6 +133,7 @@ impl Guard {
             Guard::Rows { ino, chunk, .. } => Want::Slices(*ino, *chunk),
             Guard::Locks { ino, .. } => Want::Locks(*ino),
             Guard::Room { .. } => Want::Usage,
+            Guard::Session { session, .. } => Want::Session(*session),
         }
     }
 }
@@ -198,7 +208,9 @@ pub enum Effect {
         count: u32,
         rows: Arc<[Slice]>,
     },
-    /// One row more than so far refers to the slice: it becomes garbage only when that many have gone.
+    /// One row more than so far refers to the slice: it becomes garbage only when that many have gone. The count stays,
+    /// at 0, while one row is left: a scan of all inodes may miss a slice whose rows move meanwhile from one inode to
+    /// another, but a later scan of the counts then finds it.
     Share {
         slice: SliceId,
     },
@@ -229,6 +241,7 @@ pub enum Effect {
         session: SessionId,
         ino: Ino,
     },
+    /// The session begins, or is renewed; its renewal is guarded by [`Guard::Session`].
     PutSession(Session),
     DropSession {
         session: SessionId,
@@ -286,6 +299,24 @@ impl From<&Node> for Access {
 }
 
 impl Effect {
+    /// Whether the effect stores something that was not there: an inode, a name, data, an attribute, an ACL. An engine may
+    /// refuse these with ENOSPC while it keeps room for the others, which remove something, change a record in place, or
+    /// are bounded by the number of mounts and open files.
+    pub fn adds(&self) -> bool {
+        match self {
+            Effect::AppendSlice { slice, .. } => slice.source != SliceSource::Hole,
+            Effect::PutNode(_)
+            | Effect::PutEdge { .. }
+            | Effect::ReplaceRows { .. }
+            | Effect::Share { .. }
+            | Effect::PutXattr { .. }
+            | Effect::PutAcl { .. }
+            | Effect::PutSymlink { .. }
+            | Effect::PutSetting { .. } => true,
+            _ => false,
+        }
+    }
+
     /// Applies the effect to the node it changes: the one definition that engines and caches share. Effects that
     /// change no field of an existing node return `false`.
     pub fn apply_to(&self, node: &mut Node) -> bool {

@@ -1,15 +1,17 @@
 //! What a plan sees, and how every look becomes a guard.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
 use acl::nfs4::{self, Projection, Traversers};
 use acl::posix::PosixAcl;
+use foldhash::quality::RandomState;
 use types::{AclId, ChunkIndex, Errno, FileType, Ino, Mode, Name, Slice, XattrName};
 
 use crate::cache::{Acl, Cache, Key, Value};
 use crate::lock::Lock;
-use crate::record::{Counter, Edge, LockWait, Node, Seq, Usage, Want, Xattrs};
+use crate::record::{Counter, Edge, LockWait, Node, Seq, Usage, Want, XattrBytes, Xattrs};
 use crate::txn::Guard;
 
 /// Why a plan came to no decision.
@@ -29,25 +31,33 @@ impl From<Errno> for Stop {
     }
 }
 
+/// What an operation has read itself.
+pub(crate) type Fresh = HashMap<Key, Value, RandomState>;
+
 /// The records as far as they are known, through which a plan looks at the volume.
 #[derive(Debug)]
 pub struct View<'a> {
     cache: &'a Cache,
     oldest: Option<Instant>,
-    fresh: &'a [(Key, Value)],
+    fresh: &'a Fresh,
     guards: Vec<Guard>,
+    /// The directories whose parent is guarded. There may be many, so they are not searched for among the guards.
+    climbed: HashSet<Ino, RandomState>,
     wants: Vec<Want>,
+    climbs_from: Option<Ino>,
     looked_at_cache: bool,
     assumed: bool,
 }
 
 impl<'a> View<'a> {
-    pub(crate) fn new(cache: &'a Cache, oldest: Option<Instant>, fresh: &'a [(Key, Value)]) -> Self {
+    pub(crate) fn new(cache: &'a Cache, oldest: Option<Instant>, fresh: &'a Fresh) -> Self {
         View {
             cache,
             oldest,
             fresh,
             guards: Vec::new(),
+            climbed: HashSet::default(),
+            climbs_from: None,
             wants: Vec::new(),
             looked_at_cache: false,
             assumed: false,
@@ -120,11 +130,15 @@ impl<'a> View<'a> {
         Ok(node.size)
     }
 
-    /// The directory that holds a directory.
+    /// The directory that holds a directory. Callers walk up to the root: if this record is missing, all that are
+    /// missing above it are read before the next plan.
     pub fn parent_of(&mut self, ino: Ino) -> Result<Ino, Stop> {
-        let node = self.peek_node(ino)?.ok_or(Errno::ENOENT)?;
-        self.guard(Guard::ParentIs { ino, parent: node.parent });
-        Ok(node.parent)
+        let node = self.peek_node(ino).inspect_err(|_| self.climbs_from = Some(ino))?;
+        let parent = node.ok_or(Errno::ENOENT)?.parent;
+        if self.climbed.insert(ino) {
+            self.guards.push(Guard::ParentIs { ino, parent });
+        }
+        Ok(parent)
     }
 
     /// What a name refers to.
@@ -178,6 +192,23 @@ impl<'a> View<'a> {
     /// All xattrs of an inode. Not guarded: only reads and [`View::require_xattr`] depend on them.
     pub fn xattrs(&mut self, ino: Ino) -> Result<Arc<Xattrs>, Stop> {
         match self.look(Key::Xattrs(ino)) {
+            Some(Value::Xattrs(xattrs)) => Ok(xattrs),
+            _ => self.missing(Want::Xattrs(ino)),
+        }
+    }
+
+    /// What the xattrs of an inode take, or less, if anything is known of them.
+    pub(crate) fn xattrs_within(&mut self, ino: Ino) -> Option<XattrBytes> {
+        match self.look(Key::Xattrs(ino)) {
+            Some(Value::Xattrs(xattrs)) => Some(XattrBytes::of(&xattrs)),
+            Some(Value::XattrsWithin(bytes)) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// As [`View::xattrs`], as they were read during this operation: what was in memory before does not serve.
+    pub fn xattrs_now(&mut self, ino: Ino) -> Result<Arc<Xattrs>, Stop> {
+        match self.find_fresh(&Key::Xattrs(ino)) {
             Some(Value::Xattrs(xattrs)) => Ok(xattrs),
             _ => self.missing(Want::Xattrs(ino)),
         }
@@ -374,6 +405,8 @@ impl<'a> View<'a> {
 
     /// Adds a condition that was not looked at.
     pub fn guard(&mut self, guard: Guard) {
+        #[cfg(test)]
+        STEPS.set(STEPS.get() + self.guards.len() as u64);
         if !self.guards.contains(&guard) {
             self.guards.push(guard);
         }
@@ -381,6 +414,11 @@ impl<'a> View<'a> {
 
     pub(crate) fn into_guards(self) -> Vec<Guard> {
         self.guards
+    }
+
+    /// The directory whose way up to the root the plan lacks.
+    pub(crate) fn climbs_from(&self) -> Option<Ino> {
+        self.climbs_from
     }
 
     pub(crate) fn into_wants(self) -> Vec<Want> {
@@ -423,6 +461,14 @@ impl<'a> View<'a> {
     }
 
     fn find_fresh(&self, key: &Key) -> Option<Value> {
-        self.fresh.iter().rev().find(|(k, _)| k == key).map(|(_, value)| value.clone())
+        #[cfg(test)]
+        STEPS.set(STEPS.get() + 1);
+        self.fresh.get(key).cloned()
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Records and guards that views of this thread have looked at, to be compared between plans of different sizes.
+    pub(crate) static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }

@@ -61,6 +61,9 @@ pub struct Volume {
     pub max_inodes: u64,
     /// Whether listings show a caller only what he may read, on every mount.
     pub abe: bool,
+    /// Whether the object store must hold the marker that names this volume. Not so on volumes of before there was one,
+    /// and in the memory of a mount.
+    pub store_marker: bool,
     pub created: Time,
 }
 
@@ -139,7 +142,7 @@ impl Volume {
         }
     }
 
-    fn settings(&self) -> [Effect; 15] {
+    fn settings(&self) -> [Effect; 16] {
         [
             ("format_version", FORMAT_VERSION.to_string()),
             ("name", self.name.clone()),
@@ -155,6 +158,7 @@ impl Volume {
             ("capacity_bytes", self.capacity_bytes.to_string()),
             ("max_inodes", self.max_inodes.to_string()),
             ("abe", on_off(self.abe).to_owned()),
+            ("store_marker", on_off(self.store_marker).to_owned()),
             ("created", self.created.nanos().to_string()),
         ]
         .map(|(name, value)| Effect::PutSetting { name, value })
@@ -170,6 +174,11 @@ impl Volume {
         let damaged = |setting| VolumeError::Damaged { setting, value: get(setting) };
         let text = |setting| get(setting).ok_or_else(|| damaged(setting));
         let number = |setting| text(setting)?.parse::<u64>().map_err(|_| damaged(setting));
+        let flag = |setting| match get(setting).as_deref() {
+            None | Some("off") => Ok(false),
+            Some("on") => Ok(true),
+            Some(_) => Err(damaged(setting)),
+        };
         if found != FORMAT_VERSION.to_string() {
             return Err(damaged("format_version"));
         }
@@ -192,14 +201,18 @@ impl Volume {
             inline_bytes: u32::try_from(number("inline_bytes")?).map_err(|_| damaged("inline_bytes"))?,
             capacity_bytes: number("capacity_bytes")?,
             max_inodes: number("max_inodes")?,
-            // Volumes of before this setting have it off.
-            abe: match get("abe").as_deref() {
-                None | Some("off") => false,
-                Some("on") => true,
-                Some(_) => return Err(damaged("abe")),
-            },
+            // Volumes of before these settings have them off.
+            abe: flag("abe")?,
+            store_marker: flag("store_marker")?,
             created: Time::from_nanos(text("created")?.parse().map_err(|_| damaged("created"))?),
         })
+    }
+
+    /// Whether the two are settings of one volume, at different times.
+    pub(crate) fn is_same_volume(&self, other: &Volume) -> bool {
+        let Volume { capacity_bytes, max_inodes, inline_bytes, abe, policy, store_marker, .. } = *other;
+        let changed = Volume { capacity_bytes, max_inodes, inline_bytes, abe, policy, ..self.clone() };
+        Volume { store_marker, ..changed } == *other
     }
 
     /// The limits as [`Guard::Room`] takes them; `None` where there are none.
@@ -229,7 +242,7 @@ impl Meta {
         Ok(Meta::new(engine, volume, SessionId(id), cache_records))
     }
 
-    /// Registers this client among the volume's sessions, or renews its heartbeat.
+    /// Puts the session of any client on record; see [`Meta::begin_session`] for this client's own.
     ///
     /// # Errors
     /// Those of the database.
@@ -254,6 +267,18 @@ impl Meta {
         self.run(&Put(effects), &Vouch::Kernel { told: None })
     }
 
+    /// The next number that nobody has taken, as the database says.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn read_counter(&self, counter: Counter) -> Result<u64, Failure> {
+        let facts = self.retry(|| self.engine().read(&[Want::Counter(counter)]))?;
+        match facts.records.first() {
+            Some(Record::Counter(_, value)) => Ok(*value),
+            _ => Err(EngineError::permanent("the engine does not say how far a counter is").into()),
+        }
+    }
+
     /// Takes `count` numbers that no client had before, and returns the first.
     ///
     /// # Errors
@@ -265,12 +290,12 @@ impl Meta {
 
 /// A session number that is not leased: its upper bit is set, the rest is random. Were it the time, two clients that
 /// open a volume in the same moment would share an operation id, and so a session.
-fn random_session() -> SessionId {
+pub(crate) fn random_session() -> SessionId {
     SessionId(1 << 63 | RandomState::new().build_hasher().finish())
 }
 
 /// What may be changed of a volume once it is made; `None` leaves a setting as it is. A client that has the volume open
-/// goes by what it read when it opened it.
+/// goes by the change once it has read the settings again ([`Meta::refresh_settings`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Configure {
     /// Bytes the files may have in all; 0 = no limit. What is beyond it already stays.
@@ -285,6 +310,8 @@ pub struct Configure {
     pub aclinherit: Option<AclInherit>,
     /// Whether listings show a caller only what he may read.
     pub abe: Option<bool>,
+    /// Whether the object store must hold the volume's marker.
+    pub store_marker: Option<bool>,
 }
 
 impl Op for Configure {
@@ -298,6 +325,7 @@ impl Op for Configure {
             ("max_inodes", number(self.max_inodes)),
             ("inline_bytes", number(self.inline_bytes.map(u64::from))),
             ("abe", self.abe.map(|abe| on_off(abe).to_owned())),
+            ("store_marker", self.store_marker.map(|marked| on_off(marked).to_owned())),
             ("aclmode", self.aclmode.map(|policy| policy.name().to_owned())),
             ("aclinherit", self.aclinherit.map(|policy| policy.name().to_owned())),
         ];
@@ -317,9 +345,9 @@ fn on_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }
 }
 
-struct Lease {
-    counter: Counter,
-    count: u64,
+pub(crate) struct Lease {
+    pub(crate) counter: Counter,
+    pub(crate) count: u64,
 }
 
 impl Op for Lease {

@@ -9,9 +9,10 @@
 //! | `pool`, `request` | connections; a request on one, and what its failure leaves |
 //! | `open` | why a volume could not be opened |
 //! | `again` | what is done more than once: looks for news, parts of a batch, one place after the other, attempts |
-//! | `tail` | the stream of changes of a log that is looked at again and again |
+//! | `tail`, `numbers` | the stream of changes of a log that is looked at again and again; which of its numbers are accounted for |
 
 mod again;
+mod numbers;
 mod open;
 mod params;
 mod pool;
@@ -23,11 +24,12 @@ pub mod tls;
 mod url;
 
 pub use again::{Jitter, Turns, first, gradually, in_halves, in_parts};
+pub use numbers::Numbers;
 pub use open::{OpenError, check_version, ensure_version};
 pub use params::{ParamError, Params};
 pub use pool::{Connect, Pool, Pooled};
 pub use query::{NamedFile, Query};
 pub use request::{Asked, Failed, Leaves};
 pub use secret::Secret;
-pub use tail::{LONGEST_GAP, Log, Tail};
+pub use tail::{Log, Tail};
 pub use url::{Host, Url, UrlError};

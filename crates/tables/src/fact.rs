@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use meta::{Edge, Garbage, Lock, LockKind, LockOwner, Node, Session};
+use meta::{Edge, Garbage, Lock, LockKind, LockOwner, Node, Process, Session};
 use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, SliceId, SliceSource, Time};
 
 /// What limenfs never writes.
@@ -206,6 +206,13 @@ impl<'r, R: Row> Values<'r, R> {
             mountpoint: self.text(1)?.to_owned(),
             since: self.time(2)?,
             heartbeat: self.time(3)?,
+            process: Process {
+                boot_id: self.text(2)?.to_owned(),
+                pid_namespace: self.number(4)?,
+                start_time: self.number(5)?,
+            },
+            version: self.text(3)?.to_owned(),
+            first_slice: SliceId(self.number(6)?),
         })
     }
 

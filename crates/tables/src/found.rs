@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use meta::{Edge, Lock, LockWait, Node, Record, Settings, Usage, Want, Xattrs};
-use types::{AclId, ChunkIndex, Ino, Name, Slice, XattrName};
+use meta::{Edge, Lock, LockWait, Node, Record, Session, Settings, Usage, Want, Xattrs};
+use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, XattrName};
 
 use crate::fact::{Fact, Malformed, Row, Values};
 
@@ -23,6 +23,7 @@ pub fn want(want: &Want) -> i16 {
         Want::Usage => 10,
         Want::Locks(_) => 11,
         Want::Waits => 12,
+        Want::Session(_) => 13,
     }
 }
 
@@ -42,6 +43,7 @@ pub struct Found {
     usage: Usage,
     locks: HashMap<Ino, Vec<Lock>>,
     waits: Vec<LockWait>,
+    sessions: HashMap<SessionId, Session>,
 }
 
 impl Found {
@@ -71,6 +73,10 @@ impl Found {
                 self.usage = Usage { inodes: known(0)?, blocks: known(1)? };
             }
             11 => self.locks.entry(values.ino(0)?).or_default().push(values.lock()?),
+            13 => {
+                let session = values.session()?;
+                self.sessions.insert(session.id, session);
+            }
             12 => self.waits.push(LockWait { ino: values.ino(0)?, lock: values.lock()? }),
             17 => {
                 self.take_edge(&values)?;
@@ -143,6 +149,7 @@ impl Found {
                     waits.sort_unstable_by_key(|wait| wait.lock.owner);
                     records.push(Record::Waits(waits.into()));
                 }
+                Want::Session(id) => records.push(Record::Session(*id, self.sessions.get(id).cloned())),
             }
         }
         records

@@ -16,7 +16,7 @@
 //! | 8, 9 | setting; counter | ; value | name, value; name |
 //! | 10 | usage | inodes, blocks | |
 //! | 11, 12 | lock; who waits for one | ino, first, last, session, owner, kind, exclusive, pid | |
-//! | 13 | session | id, pid, since, heartbeat | host, mountpoint |
+//! | 13 | session | id, pid, since, heartbeat, pid_namespace, start_time, first_slice | host, mountpoint, boot_id, version |
 //! | 14, 15, 16 | orphan; garbage; shared slice | session, ino; slice, size; slice, extra | |
 //! | 17 | directory entry and its inode, which may be missing | those of 2, then those of 1 | those of 2, then those of 1 |
 //!
@@ -28,6 +28,7 @@
 //! | `table`, `scan` | the tables whose rows are facts; ranges of them as statements |
 //! | `line` | the rows that wants ask for, and those that effects put and remove |
 //! | `part` | what guards and effects have to do with; what transactions lock, and what they make of inodes |
+//! | `text` | what the texts of statements are made of |
 //! | `layer` | which effects may be applied together, and what becomes of an inode's row |
 
 mod fact;
@@ -38,6 +39,7 @@ mod page;
 mod part;
 mod scan;
 mod table;
+mod text;
 pub mod values;
 
 pub use fact::{Fact, Malformed, Row};
@@ -48,3 +50,4 @@ pub use page::page;
 pub use part::{Locks, follow, free, holder, inode, made, named, puts_free_names};
 pub use scan::{Arg, Select, select};
 pub use table::Table;
+pub use text::{fill, hex, joined, list};

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use meta::{Effect, Lock, Node, Want};
+use meta::{Effect, Lock, Node, Process, Want};
 use types::{ChunkIndex, Ino, Slice};
 
 use crate::table::Table;
@@ -76,6 +76,7 @@ pub fn wanted(want: &Want) -> Line<'_> {
         Want::Usage => Line::new(Table::USAGE, NO_NUMBERS, []),
         Want::Locks(ino) => of(Table::LOCK, ino),
         Want::Waits => Line::new(Table::LOCK_WAIT, NO_NUMBERS, []),
+        Want::Session(id) => Line::new(Table::SESSION, [id.0], []),
     }
 }
 
@@ -120,8 +121,18 @@ pub fn put(effect: &Effect) -> Vec<Line<'_>> {
         Effect::PutOrphan { session, ino } => Line::new(Table::ORPHAN, [session.0, ino.0], []),
         Effect::PutSession(session) => {
             let [since, heartbeat] = [session.since, session.heartbeat].map(|time| time.nanos().into());
-            let numbers: [i128; 4] = [session.id.0.into(), session.pid.into(), since, heartbeat];
-            Line::new(Table::SESSION, numbers, [session.host.as_bytes(), session.mountpoint.as_bytes()])
+            let Process { boot_id, pid_namespace, start_time } = &session.process;
+            let numbers: [i128; 7] = [
+                session.id.0.into(),
+                session.pid.into(),
+                since,
+                heartbeat,
+                (*pid_namespace).into(),
+                (*start_time).into(),
+                session.first_slice.0.into(),
+            ];
+            let strings = [&session.host, &session.mountpoint, boot_id, &session.version];
+            Line::new(Table::SESSION, numbers, strings.map(|text| text.as_bytes()))
         }
         Effect::PutSetting { name, value } => {
             Line::new(Table::SETTING, NO_NUMBERS, [name.as_bytes(), value.as_bytes()])
@@ -168,6 +179,9 @@ mod tests {
                 mountpoint,
                 since: time,
                 heartbeat: time,
+                process: Process::default(),
+                version: String::new(),
+                first_slice: SliceId(0),
             }),
             Effect::PutSetting { name: "s", value: "v".to_owned() },
             Effect::SetCounter { counter: meta::Counter::Ino, value: 9 },

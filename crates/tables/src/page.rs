@@ -87,7 +87,10 @@ fn record<R: Row>(facts: &[Fact<R>]) -> Result<Record, Malformed> {
             let locks = facts.iter().map(|fact| fact.values().lock()).collect::<Result<_, _>>()?;
             Record::Locks(values.ino(0)?, sorted(locks))
         }
-        13 => Record::Session(values.session()?),
+        13 => {
+            let session = values.session()?;
+            Record::Session(session.id, Some(session))
+        }
         14 => Record::Orphan(SessionId(values.number(0)?), values.ino(1)?),
         15 => Record::Garbage(values.garbage()?),
         16 => Record::Shared(SliceId(values.number(0)?), values.number(1)?),

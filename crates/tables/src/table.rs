@@ -55,8 +55,12 @@ impl Table {
     pub const LOCK_WAIT: Table = Table { fact: 12, name: "lock_wait", ..Table::LOCK };
     /// The key of who waits.
     pub const WAITER: Table = Table { numbers: &["session", "owner", "kind"], ..Table::LOCK_WAIT };
-    pub const SESSION: Table =
-        table(13, "session", &["id", "pid", "since", "heartbeat"], &["host", "mountpoint"]);
+    pub const SESSION: Table = table(
+        13,
+        "session",
+        &["id", "pid", "since", "heartbeat", "pid_namespace", "start_time", "first_slice"],
+        &["host", "mountpoint", "boot_id", "version"],
+    );
     pub const ORPHAN: Table = table(14, "orphan", &["session", "ino"], &[]);
     pub const GARBAGE: Table = table(15, "garbage", &["slice", "size"], &[]);
     pub const SHARED: Table = table(16, "shared", &["slice", "extra"], &[]);

@@ -1,5 +1,6 @@
 //! Identifiers and small values that every layer of limenfs speaks: no I/O, no policy.
 
+mod boot;
 mod cred;
 mod errno;
 mod ids;
@@ -8,6 +9,7 @@ mod name;
 mod slice;
 mod time;
 
+pub use boot::BootInstant;
 pub use cred::{Caps, Cred};
 pub use errno::Errno;
 pub use ids::{AclId, ChunkIndex, Ino, OpId, SessionId, SliceId};

@@ -21,6 +21,8 @@ pub struct Attr {
     pub ctime: Time,
     /// Whoever asks has to ask by himself each time: what he is told is not for others.
     pub per_caller: bool,
+    /// What a check by these attributes is a check of.
+    pub(crate) access_rev: u64,
 }
 
 impl Attr {
@@ -49,14 +51,26 @@ impl From<&Node> for Attr {
             mtime: node.mtime,
             ctime: node.ctime,
             per_caller: false,
+            access_rev: node.access_rev,
         }
     }
 }
 
-/// A name's inode, and how long the caller may go by it without asking again.
+/// A name's inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// `None`: the name is free.
     pub attr: Option<Attr>,
-    pub ttl: Duration,
+}
+
+/// How long the kernel may go by a reply without asking again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lifetimes {
+    /// By what a name refers to, or that it is free.
+    pub name: Duration,
+    pub attributes: Duration,
+}
+
+impl Lifetimes {
+    pub const NONE: Lifetimes = Lifetimes { name: Duration::ZERO, attributes: Duration::ZERO };
 }

@@ -36,6 +36,7 @@ impl Vfs {
     /// EFBIG beyond 2^63 - 1 bytes; EOVERFLOW for an owner or group whom the volume does not know; those of [`SetAttr`] and of
     /// a flush.
     pub fn setattr(&self, caller: &Caller<'_>, ino: Ino, change: AttrChange) -> Result<Attr, Errno> {
+        let held_by_kernel = self.held_by_kernel();
         if change.size_bytes.is_some_and(|size| size > i64::MAX as u64) {
             return Err(Errno::EFBIG);
         }
@@ -61,23 +62,29 @@ impl Vfs {
             // own time along.
             Some(file) if change.size_bytes.is_some() || change.mtime.is_some() => {
                 let mut data = file.lock();
-                // Where the operation may yet refuse the caller, nothing that was written is given up for it.
+                // Where the operation may yet refuse the caller, nothing that was written is given up for it. The kernel may have let
+                // him pass by attributes that no longer hold, unless it was by the open file.
                 if let Some(size) = change.size_bytes
                     && self.kernel_vouches()
+                    && (self.is_alone() || change.is_open)
                 {
-                    data.buffer.truncate(size);
+                    data.truncate(size);
                 }
                 self.flush_locked(&file, &mut data)?;
+                let session = self.session_of(&file, &mut data)?;
                 data.rows.clear();
-                self.change_for(caller, &op)?;
+                let within = crate::fencing::Within(session, &op);
+                self.change_inodes(caller, held_by_kernel, &within, [ino])?;
             }
-            _ => self.change_for(caller, &op)?,
+            _ => self.change_inodes(caller, held_by_kernel, &op, [ino])?,
         }
         if held.is_some() {
             self.accesses.forget(ino);
         }
         drop(held);
-        self.getattr(ino)
+        let attr = self.getattr(ino)?;
+        self.tell_for_sure(&attr);
+        Ok(attr)
     }
 }
 
@@ -96,7 +103,7 @@ mod tests {
         let ids = Ids { squash: Some(Squash::Root), ..Ids::default() };
         let (vfs, _) = volume_with(VfsOptions { ids, ..VfsOptions::default() });
         let ino = make(&vfs, "f");
-        vfs.write(ino, 0, b"text", false).unwrap();
+        vfs.write(ino, 0, b"text").unwrap();
         let credential = Credentials::new(100).intern(&Cred::new(7, 7, &[], Caps::NONE), &[]);
         let stranger = Caller::known(Identity { credential, caps: Caps::NONE });
         let cut = AttrChange { size_bytes: Some(0), ..AttrChange::default() };

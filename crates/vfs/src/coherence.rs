@@ -4,48 +4,55 @@
 //! by each answer of the stream, that runs out by itself when the answers stay away. Then all that was remembered is
 //! forgotten, here and in the kernel, and lifetimes are short until the stream is back.
 //!
-//! The kernel also checks permissions by what it was told. What it knows of directories is kept here ([`Known`]), so that
-//! a change it decided on outdated grounds is refused (ESTALE) and it looks again.
+//! A reply that is under way when a change is heard may reach the kernel after the notification: see [`crate::in_flight`]. The
+//! kernel also checks permissions by what it was given: see [`crate::kernel_cache`] for how that is noticed, and here for what
+//! becomes of the request.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use meta::{Changes, Node, Told, Touched, Vouch};
-use types::{Errno, Ino, Name};
+use meta::{Changes, Failure, Node, Touched, Vouch};
+use types::{BootInstant, Errno, Ino};
 
+use crate::attr::Lifetimes;
 use crate::caller::Caller;
+use crate::gate::Perm;
+use crate::in_flight::{InFlight, Outdated, Repeats};
+use crate::kernel_cache::{Held, KernelCache};
 use crate::vfs::Vfs;
 
-/// What remembers beside this client. No method waits.
+/// What remembers beside this client. No method waits for a request.
 pub trait Kernel: Send + Sync + fmt::Debug {
-    /// Attributes and ACLs of the inode are outdated, and forgotten when this returns. May be called by who holds a request
-    /// for the inode.
+    /// Attributes and ACLs of the inode are outdated, and forgotten when this returns. May be called by a thread that holds a
+    /// request for the inode.
     fn forget_attributes(&self, ino: Ino);
-    /// Attributes and ACLs of the inode are outdated, and with `content` its bytes.
-    fn forget_inode(&self, ino: Ino, content: bool);
-    /// The name is to be looked up again before it is used.
+    /// As [`Kernel::forget_attributes`], and the bytes too, soon.
+    fn forget_content(&self, ino: Ino);
+    /// The name is to be looked up again before it is used, soon.
     fn expire_name(&self, parent: Ino, name: &[u8]);
-    /// As [`Kernel::expire_name`] for all there are.
+    /// As [`Kernel::expire_name`] for all there are. Does nothing unless [`Kernel::can_expire_all`].
     fn expire_all(&self);
+    /// Whether all names can be expired at once. If not, no name is given a lifetime beyond the lease.
+    fn can_expire_all(&self) -> bool;
 }
 
 /// How long memory serves after the beginning of a question that was answered.
-const LEASE: Duration = Duration::from_millis(600);
+pub(crate) const LEASE: Duration = Duration::from_millis(600);
 /// How long the stream may take to say that there is nothing new.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 /// How often it is looked whether the lease has run out.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// How long until a stream that broke is begun anew.
 const PAUSE: Duration = Duration::from_millis(500);
-/// A name that was looked up just before it changed may reach the kernel after the word of the change: it is said twice.
-const SAY_AGAIN_AFTER: Duration = Duration::from_millis(50);
-/// Names that wait to be said again; beyond these all are expired.
-const MAX_AGAIN: usize = 10_000;
+/// How long the kernel may go by what it was given, where nobody else can change it.
+const ALONE: Duration = Duration::from_secs(86_400);
+/// And where others can, but it is told: should this process stand still, it serves no longer than that.
+pub(crate) const TOLD: Duration = Duration::from_secs(60);
 
 /// How this client keeps up with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +82,9 @@ impl Coherence {
 
 #[derive(Debug, Default)]
 pub(crate) struct Neighbour {
-    pub(crate) known: Known,
+    pub(crate) cache: KernelCache,
+    pub(crate) in_flight: InFlight,
+    repeats: Repeats,
     kernel: OnceLock<Arc<dyn Kernel>>,
 }
 
@@ -95,8 +104,16 @@ impl Vfs {
 
     /// Has the kernel forget an inode's attributes before its request about it is answered.
     pub(crate) fn forget_attributes(&self, ino: Ino) {
+        self.neighbour.cache.note_forgotten(ino, Instant::now());
         if let Some(kernel) = self.neighbour.kernel.get() {
             kernel.forget_attributes(ino);
+        }
+    }
+
+    /// As [`Vfs::forget_attributes`], unless it was done a short time ago: then the kernel has asked again, or will.
+    fn forget_if_kept(&self, ino: Ino) {
+        if !self.neighbour.cache.is_forgotten(ino, Instant::now()) {
+            self.forget_attributes(ino);
         }
     }
 
@@ -123,7 +140,8 @@ impl Vfs {
                     checking.forget_all(&*kernel);
                 }
                 was = is;
-                thread::sleep(CHECK_EVERY);
+                checking.neighbour.repeats.wait(CHECK_EVERY);
+                checking.repeat(&*kernel);
             }
         })?;
         Ok(vec![watch, check])
@@ -144,9 +162,8 @@ impl Vfs {
     fn follow(&self, mut changes: Box<dyn Changes>, kernel: &dyn Kernel) {
         self.forget_all(kernel);
         tracing::info!("hearing of other clients' changes");
-        let mut again: VecDeque<(Instant, Ino, Name)> = VecDeque::new();
         while !self.is_stopping() {
-            let asked = Instant::now();
+            let asked = BootInstant::now();
             let news = match changes.next(ASK_EVERY) {
                 Ok(news) => news,
                 Err(error) => {
@@ -154,137 +171,156 @@ impl Vfs {
                     return self.forget_all(kernel);
                 }
             };
-            for change in news.iter().filter(|change| self.meta.is_news(change)) {
-                self.meta.heard(change);
-                for touched in &change.touched {
-                    pass_on(kernel, touched);
-                    if let Touched::Edge(parent, name) = touched {
-                        again.push_back((asked + SAY_AGAIN_AFTER, *parent, name.clone()));
-                    }
-                }
-            }
+            self.apply(&news, kernel);
             self.meta.set_current_until(asked + LEASE);
-            if again.len() > MAX_AGAIN {
-                again.clear();
-                kernel.expire_all();
+        }
+    }
+
+    /// Takes others' changes in, here first: what is read from now on shows them.
+    fn apply(&self, news: &[meta::Change], kernel: &dyn Kernel) {
+        let mut parts = BTreeSet::new();
+        for change in news.iter().filter(|change| self.meta.is_news(change)) {
+            self.meta.heard(change);
+            // Who waits for a lock asks again anyway.
+            parts.extend(change.touched.iter().filter(|part| !matches!(part, Touched::Locks(_))).cloned());
+        }
+        if parts.is_empty() {
+            return;
+        }
+        let outdated = Outdated::Parts(parts.iter().cloned().collect());
+        if self.neighbour.repeats.add(outdated, &self.neighbour.in_flight) {
+            parts.iter().for_each(|part| self.pass_on(kernel, part, true));
+        } else {
+            tracing::warn!("too many changes of other clients at once: all is asked for again");
+            self.forget_all(kernel);
+        }
+    }
+
+    /// Has the kernel forget again what replies may have brought back.
+    fn repeat(&self, kernel: &dyn Kernel) {
+        for outdated in self.neighbour.repeats.due(Instant::now(), &self.neighbour.in_flight) {
+            match &*outdated {
+                // Pages need no repetition: the kernel locks those that are being read, and drops them after that.
+                Outdated::Parts(parts) => parts.iter().for_each(|part| self.pass_on(kernel, part, false)),
+                Outdated::Everything => self.forget_in_kernel(kernel, false),
             }
-            while again.front().is_some_and(|(due, ..)| *due <= Instant::now())
-                && let Some((_, parent, name)) = again.pop_front()
-            {
-                kernel.expire_name(parent, name.as_bytes());
-            }
+        }
+    }
+
+    /// Nothing that is remembered serves any more, here and in the kernel.
+    pub(crate) fn forget_everything(&self) {
+        match self.neighbour.kernel.get() {
+            Some(kernel) => self.forget_all(&**kernel),
+            None => self.meta.set_outdated(),
         }
     }
 
     /// Nothing that is remembered serves any more.
     fn forget_all(&self, kernel: &dyn Kernel) {
         self.meta.set_outdated();
+        self.neighbour.repeats.add(Outdated::Everything, &self.neighbour.in_flight);
+        self.forget_in_kernel(kernel, true);
+    }
+
+    fn forget_in_kernel(&self, kernel: &dyn Kernel, content: bool) {
         kernel.expire_all();
-        for ino in self.neighbour.known.all() {
-            kernel.forget_inode(ino, true);
+        self.neighbour.cache.all().into_iter().for_each(|ino| self.forget_inode(kernel, ino, content));
+    }
+
+    /// How long the kernel may go by what it is given in a reply to a request that begins now.
+    pub(crate) fn lifetimes(&self) -> Lifetimes {
+        let both = |lifetime| Lifetimes { name: lifetime, attributes: lifetime };
+        match self.coherence() {
+            // What the kernel holds it lets pass whomever it takes for somebody else: it has to ask for each name.
+            _ if self.is_squashing() => Lifetimes::NONE,
+            Coherence::Alone => both(ALONE),
+            Coherence::Told if self.can_expire_all() => both(TOLD),
+            // When the lease is lost, the kernel can be told of each inode, but not of each name.
+            Coherence::Told => Lifetimes { name: LEASE, attributes: TOLD },
+            Coherence::Asks => both(self.meta.lifetime()),
         }
     }
 
-    /// Notes what the kernel is about to be told of an inode.
-    pub(crate) fn tell(&self, node: &Node) {
-        if !self.is_alone() {
-            self.neighbour.known.insert(node.ino, node.access_rev);
-        }
+    fn can_expire_all(&self) -> bool {
+        self.neighbour.kernel.get().is_some_and(|kernel| kernel.can_expire_all())
     }
 
-    /// The kernel has checked the caller by what it knows of these directories. Where the operation checks him as well, it
-    /// is no matter how old that is.
-    fn by_kernel<'a>(&self, caller: &'a Caller<'_>, from: Ino, to: Ino) -> Vouch<'a> {
-        if self.is_alone() || self.has_nfs4_acls() || self.is_squashing() {
-            return self.vouch(caller);
-        }
-        // A directory that it was told nothing of has no revision 0 either: it looks again.
-        let rev = |ino| (ino, self.neighbour.known.get(ino).unwrap_or(0));
-        Vouch::Kernel { told: Some(Told::two(rev(from), rev(to))) }
-    }
-
-    /// Runs an operation on names in these directories that may change the volume, for somebody. If the kernel decided by what no longer
-    /// holds, it is made to forget it before it hears so: it might else repeat the request on the same grounds.
-    pub(crate) fn change_names<O: meta::Op>(
+    /// Runs an operation that may change the volume, for somebody, on these inodes or on names in them.
+    ///
+    /// If the kernel decided by what no longer holds, this client checks the caller by itself. To answer ESTALE, so that the
+    /// kernel looks again, would be wrong for calls by a descriptor, which do not, and where the kernel is outrun once more.
+    ///
+    /// # Errors
+    /// Those of the operation; ESTALE for a caller who has to be checked and is not known.
+    pub(crate) fn change_inodes<O: meta::Op, const N: usize>(
         &self,
         caller: &Caller<'_>,
+        held: Held<'_>,
         op: &O,
-        from: Ino,
-        to: Ino,
+        inos: [Ino; N],
     ) -> Result<O::Reply, Errno> {
-        let reply = self.meta.run(op, &self.by_kernel(caller, from, to)).map_err(Errno::from);
-        self.note_change();
-        if let Err(Errno::ESTALE) = &reply {
-            self.make_kernel_look_again(&[from, to]);
+        if !self.rests_on_kernel() {
+            return self.change_for(caller, op);
         }
-        reply
+        let reply = self.meta.run(op, &Vouch::Kernel { told: Some(&held) });
+        self.note_change();
+        match reply {
+            Err(Failure::Refused(Errno::ESTALE)) => {
+                if caller.identity().is_err() {
+                    // It would else repeat the request on the same grounds.
+                    inos.iter().for_each(|&ino| self.forget_attributes(ino));
+                    return Err(Errno::ESTALE);
+                }
+                inos.iter().for_each(|&ino| self.forget_if_kept(ino));
+                let reply = self.meta.run(op, &Vouch::Both(caller));
+                self.note_change();
+                Ok(reply?)
+            }
+            reply => Ok(reply?),
+        }
+    }
+
+    /// Whether callers are checked by the kernel alone, while others change what it knows.
+    fn rests_on_kernel(&self) -> bool {
+        !self.is_alone() && self.kernel_vouches()
     }
 
     /// Refuses what the kernel has let through by what no longer holds of an inode: a request that waited for the database
     /// may come to it long after it was checked. On volumes of NFSv4 ACLs the daemon has checked it since.
     ///
     /// # Errors
-    /// ESTALE: the kernel looks again, and decides anew.
-    pub(crate) fn admit_by_kernel(&self, node: &Node) -> Result<(), Errno> {
-        let is_current = || self.neighbour.known.get(node.ino) == Some(node.access_rev);
-        if self.is_alone() || self.has_nfs4_acls() || is_current() {
+    /// EACCES; ESTALE for a caller who is not known: the kernel looks again, and decides anew.
+    pub(crate) fn admit_by_kernel(&self, caller: &Caller<'_>, node: &Node, want: Perm) -> Result<(), Errno> {
+        let is_current = || self.neighbour.cache.revision(node.ino) == Some(node.access_rev);
+        if !self.rests_on_kernel() || is_current() {
             return Ok(());
         }
-        self.make_kernel_look_again(&[node.ino]);
-        Err(Errno::ESTALE)
+        if caller.identity().is_err() {
+            self.forget_attributes(node.ino);
+            return Err(Errno::ESTALE);
+        }
+        self.forget_if_kept(node.ino);
+        if self.permits(caller, node, want)? { Ok(()) } else { Err(Errno::EACCES) }
     }
 
-    fn make_kernel_look_again(&self, inos: &[Ino]) {
-        if let Some(kernel) = self.neighbour.kernel.get() {
-            inos.iter().for_each(|&ino| kernel.forget_inode(ino, false));
-            // It hears of it from another thread.
-            thread::sleep(Duration::from_millis(2));
+    fn pass_on(&self, kernel: &dyn Kernel, part: &Touched, content: bool) {
+        match part {
+            Touched::Data(ino) => self.forget_inode(kernel, *ino, content),
+            Touched::Node(ino) | Touched::Xattrs(ino) => self.forget_inode(kernel, *ino, false),
+            Touched::Edge(parent, name) => kernel.expire_name(*parent, name.as_bytes()),
+            Touched::Locks(_) => {}
+        }
+    }
+
+    fn forget_inode(&self, kernel: &dyn Kernel, ino: Ino, content: bool) {
+        self.neighbour.cache.note_forgotten(ino, Instant::now());
+        if content {
+            kernel.forget_content(ino);
+        } else {
+            kernel.forget_attributes(ino);
         }
     }
 }
 
-fn pass_on(kernel: &dyn Kernel, touched: &Touched) {
-    match touched {
-        Touched::Node(ino) | Touched::Xattrs(ino) => kernel.forget_inode(*ino, false),
-        Touched::Data(ino) => kernel.forget_inode(*ino, true),
-        Touched::Edge(parent, name) => kernel.expire_name(*parent, name.as_bytes()),
-        // Who waits for a lock asks again anyway.
-        Touched::Locks(_) => {}
-    }
-}
-
-const SHARDS: usize = 64;
-
-/// The inodes that the kernel holds, each with the newest access revision that it was told of.
-#[derive(Debug)]
-pub(crate) struct Known([Mutex<HashMap<Ino, u64>>; SHARDS]);
-
-impl Default for Known {
-    fn default() -> Self {
-        Known(std::array::from_fn(|_| Mutex::default()))
-    }
-}
-
-impl Known {
-    fn insert(&self, ino: Ino, rev: u64) {
-        self.shard(ino).entry(ino).and_modify(|known| *known = rev.max(*known)).or_insert(rev);
-    }
-
-    fn get(&self, ino: Ino) -> Option<u64> {
-        self.shard(ino).get(&ino).copied()
-    }
-
-    /// The kernel holds it no more.
-    pub(crate) fn remove(&self, ino: Ino) {
-        self.shard(ino).remove(&ino);
-    }
-
-    fn all(&self) -> Vec<Ino> {
-        let shards = self.0.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner));
-        shards.flat_map(|shard| shard.keys().copied().collect::<Vec<_>>()).collect()
-    }
-
-    fn shard(&self, ino: Ino) -> MutexGuard<'_, HashMap<Ino, u64>> {
-        self.0[ino.0 as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+#[cfg(test)]
+mod tests;

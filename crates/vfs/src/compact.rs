@@ -10,6 +10,7 @@ use chunk::PieceSource;
 use meta::ops::{Compact, GetSlices};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice, SliceId};
 
+use crate::fencing::Within;
 use crate::vfs::{BY_KERNEL, Vfs};
 
 /// The rows that chunks are known to have; no more than a hint, so forgetting one does no harm.
@@ -58,6 +59,7 @@ impl Vfs {
     }
 
     fn compact(&self, ino: Ino, chunk: ChunkIndex) -> Result<(), Errno> {
+        let (session, _hold) = (self.meta.session(), self.slices.hold());
         let old = self.meta.run(&GetSlices { ino, chunk }, &BY_KERNEL)?;
         let runs = runs(&old);
         let held: u64 = runs.iter().map(|run| u64::from(run.len)).sum();
@@ -70,12 +72,16 @@ impl Vfs {
         let new: Result<Arc<[Slice]>, Errno> =
             runs.iter().map(|run| self.rewrite(&old, run, inline, &mut slices)).collect();
         let ids: Vec<SliceId> = slices.iter().map(|(id, _)| *id).collect();
-        let replaced = new.and_then(|new| self.commit_rows(&Compact { ino, chunk, old, new }, &ids));
+        let mut doubt = None;
+        let replaced = new.and_then(|new| {
+            let op = Within(session, &Compact { ino, chunk, old, new });
+            self.commit_rows_once(&op, &ids, &mut doubt)
+        });
         // A database that failed may have done it all the same: those blocks are for gc to judge.
-        if let Err(Errno::ESTALE | Errno::EAGAIN) = replaced {
+        if let (Err(Errno::ESTALE | Errno::EAGAIN), None) = (&replaced, &doubt) {
             self.discard(&slices);
         }
-        if replaced.is_ok()
+        if (replaced.is_ok() || doubt.is_some())
             && let Some(file) = self.files.get(ino)
         {
             file.lock().rows.clear();
@@ -132,9 +138,13 @@ fn runs(rows: &[Slice]) -> Vec<Run> {
 
 #[cfg(test)]
 mod tests {
-    use types::SliceSource;
+    use std::time::Duration;
+
+    use meta::{Effect, Engine, Fault, Txn};
+    use types::{OpId, SliceSource};
 
     use super::*;
+    use crate::{VfsOptions, fixture};
 
     #[test]
     fn runs_join_what_touches_and_end_at_holes() {
@@ -146,5 +156,34 @@ mod tests {
         let rows = [row(0, 10, false), row(10, 5, false), row(4, 2, true), row(40, 1, false)];
         let found: Vec<_> = runs(&rows).iter().map(|run| (run.pos, run.len)).collect();
         assert_eq!(found, [(0, 4), (6, 9), (40, 1)]);
+    }
+
+    #[test]
+    fn a_compaction_in_doubt_leaves_all_blocks() {
+        let (vfs, engine) = fixture::unreliable_volume(VfsOptions::default());
+        vfs.meta().set_repeat_for(Duration::ZERO);
+        let ino = fixture::make(&vfs, "f");
+        let bytes: Vec<u8> = (0..40 * 5000_u32).map(|i| (i / 251) as u8).collect();
+        for at in (0..bytes.len()).step_by(5000) {
+            vfs.write(ino, at as u64, &bytes[at..at + 5000]).unwrap();
+            vfs.flush(ino).unwrap();
+        }
+        vfs.candidates.take();
+        // It happens, its answer is lost, and the database forgets it before anybody asks again.
+        engine.set_rival(|inner| {
+            for number in 0..20_000 {
+                let effects = vec![Effect::DropGarbage { slice: SliceId(0) }];
+                inner.commit(&[Txn { op_id: OpId(number), guards: Vec::new(), effects }]).unwrap();
+            }
+        });
+        engine.script([Fault::None, Fault::After, Fault::Rival]);
+        assert_eq!(vfs.compact(ino, ChunkIndex(0)), Err(Errno::EIO));
+        engine.script([]);
+        let rows = vfs.meta().run(&GetSlices { ino, chunk: ChunkIndex(0) }, &BY_KERNEL).unwrap();
+        assert_eq!(rows.len(), 1, "it happened");
+        // Not from the cache of blocks.
+        let SliceSource::Blocks { id, size, .. } = rows[0].source else { panic!("{rows:?}") };
+        vfs.store.verify_block(id, size, 0).unwrap();
+        assert!(vfs.read(ino, 0, bytes.len() as u32).unwrap() == bytes);
     }
 }

@@ -76,7 +76,7 @@ impl Vfs {
         if !node.kind.is_dir() {
             return Err(Errno::ENOTDIR);
         }
-        self.admit_by_kernel(&node)?;
+        self.admit_by_kernel(caller, &node, Perm::READ)?;
         self.admit(caller, ino, Mask::LIST_DIRECTORY)?;
         self.admit_posix(caller, &node, Perm::READ)?;
         let handle = DirHandle(self.next_dir.fetch_add(1, Ordering::Relaxed));
@@ -218,7 +218,7 @@ impl Vfs {
         match self.may_read(viewer, node) {
             Ok(shown) => Ok(shown),
             Err(Failure::Refused(_)) => Ok(false),
-            Err(Failure::Engine(error)) => Err(error.errno),
+            Err(failure) => Err(failure.into()),
         }
     }
 }

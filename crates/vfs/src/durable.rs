@@ -8,9 +8,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 
+use meta::Doubt;
 use types::{Errno, SliceId};
 
-use crate::vfs::Vfs;
+use crate::vfs::{BY_KERNEL, Vfs};
 
 #[derive(Debug, Default)]
 pub(crate) struct Durability {
@@ -26,13 +27,36 @@ impl Vfs {
     /// Runs an operation that commits rows naming `slices`, which are stored but may not be durable: where others share
     /// the volume, and may make the rows durable at any time, they are made so first.
     pub(crate) fn commit_rows<O: meta::Op>(&self, op: &O, slices: &[SliceId]) -> Result<O::Reply, Errno> {
+        self.commit_naming(slices, || self.change(op))
+    }
+
+    /// As [`Vfs::commit_rows`], for an operation that must not be tried under another id while it may have happened: see
+    /// [`Meta::run_once`](meta::Meta::run_once).
+    pub(crate) fn commit_rows_once<O: meta::Op<Reply = ()>>(
+        &self,
+        op: &O,
+        slices: &[SliceId],
+        doubt: &mut Option<Doubt>,
+    ) -> Result<(), Errno> {
+        self.commit_naming(slices, || {
+            let done = self.meta.run_once(op, &BY_KERNEL, doubt);
+            self.note_change();
+            Ok(done?)
+        })
+    }
+
+    fn commit_naming<T>(
+        &self,
+        slices: &[SliceId],
+        commit: impl FnOnce() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
         let _shared = self.durability.order.read().unwrap_or_else(PoisonError::into_inner);
         if self.is_alone() {
             self.pending().extend_from_slice(slices);
         } else {
             self.store.make_durable(slices).map_err(|error| sync_error(&error))?;
         }
-        self.change(op)
+        commit()
     }
 
     pub(crate) fn note_change(&self) {

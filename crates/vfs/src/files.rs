@@ -4,15 +4,17 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use chunk::{ChunkError, Written};
-use meta::ops::{Append, GetSlices, KillPriv, Open, OpenFor, Opened, Reap, Write};
-use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, Slice, SliceId, SliceSource, Time};
+use chunk::{ChunkError, Staged, Written};
+use meta::ops::{Append, GetSlices, Open, OpenFor, Opened, Reap, Write};
+use meta::{Doubt, Failure};
+use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, SessionId, Slice, SliceId, SliceSource, Time};
 
 use crate::attr::Attr;
 use crate::caller::Caller;
+use crate::fencing::Within;
 use crate::gate::Perm;
 use crate::names::MakeRequest;
-use crate::open::{FileData, OpenFile};
+use crate::open::{DoubtfulFlush, FileData, OpenFile};
 use crate::readahead;
 use crate::vfs::{BY_KERNEL, Vfs};
 
@@ -36,7 +38,7 @@ impl Vfs {
         // What is gone for good can still be looked at, but not opened.
         let Opened { node, append_only } = self.meta.run(&Open { ino, what_for }, &self.vouch(caller))?;
         match node.kind {
-            FileType::Regular => self.admit_by_kernel(&node)?,
+            FileType::Regular => {}
             FileType::Directory => return Err(Errno::EISDIR),
             _ => return Err(Errno::EINVAL),
         }
@@ -44,6 +46,7 @@ impl Vfs {
             [(what_for.read, Perm::READ), (what_for.write, Perm::WRITE), (what_for.execute, Perm::EXECUTE)];
         let want =
             wanted.into_iter().filter(|(asked, _)| *asked).fold(Perm::NONE, |all, (_, perm)| all | perm);
+        self.admit_by_kernel(caller, &node, want)?;
         self.admit_posix(caller, &node, want)?;
         Ok(append_only)
     }
@@ -64,6 +67,9 @@ impl Vfs {
     /// EBADF unless open; EIO where the bytes are damaged or the object store fails.
     pub fn read(&self, ino: Ino, offset: u64, len: u32) -> Result<Bytes, Errno> {
         let file = self.files.get(ino).ok_or(Errno::EBADF)?;
+        if file.is_fenced() {
+            return Err(Errno::EIO);
+        }
         // In this order: a flush in between is then seen in both rather than in neither, which would cut the read short.
         let unflushed_end = file.dirty_end();
         let size = self.node(ino)?.size.max(unflushed_end);
@@ -94,29 +100,39 @@ impl Vfs {
         }
     }
 
-    /// Writes `bytes` at `offset`; they are stored at the next flush. `kill_suidgid`: the writer lacks `CAP_FSETID`.
+    /// Writes `bytes` at `offset`; they are stored at the next flush. First comes [`Vfs::kill_priv_of_writer`].
     ///
     /// # Errors
     /// EBADF unless open; EFBIG beyond 2^63 - 1 bytes; ENOSPC, EIO, also of an earlier write.
-    pub fn write(&self, ino: Ino, offset: u64, bytes: &[u8], kill_suidgid: bool) -> Result<(), Errno> {
+    pub fn write(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         let file = self.files.get(ino).ok_or(Errno::EBADF)?;
         let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= i64::MAX as u64);
         let end = end.ok_or(Errno::EFBIG)?;
-        // Nobody who is squashed has capabilities, whatever the kernel says.
-        if kill_suidgid || self.is_squashing() {
-            self.change(&KillPriv(ino))?;
-        }
+        let failed = |error| data_error(ino, offset, &error);
         let mut data = file.lock();
-        loop {
-            let written =
-                data.buffer.write(offset, bytes).map_err(|error| data_error(ino, offset, &error))?;
-            match written {
-                Written::Buffered => break,
+        for _ in 0..MAX_ROUNDS {
+            self.session_of(&file, &mut data)?;
+            data.hold.get_or_insert_with(|| self.slices.hold());
+            match data.buffer.write(offset, bytes).map_err(failed)? {
+                Written::Buffered => {
+                    file.set_dirty(end, Time::now());
+                    return Ok(());
+                }
                 Written::Full => self.flush_locked(&file, &mut data)?,
+                Written::Crowded => {
+                    // No file is locked while others are flushed: they may do the same.
+                    drop(data);
+                    self.make_space()?;
+                    data = file.lock();
+                }
             }
         }
+        // Others are faster each time. What is stored before this returns takes no room.
+        self.session_of(&file, &mut data)?;
+        data.hold.get_or_insert_with(|| self.slices.hold());
+        data.buffer.write_beyond(offset, bytes).map_err(failed)?;
         file.set_dirty(end, Time::now());
-        Ok(())
+        self.flush_locked(&file, &mut data)
     }
 
     /// Writes `bytes` to where the file ends, wherever others let it end; gives the offset. They are committed when this
@@ -124,19 +140,17 @@ impl Vfs {
     ///
     /// # Errors
     /// As [`Vfs::write`].
-    pub fn append(&self, ino: Ino, bytes: &[u8], kill_suidgid: bool) -> Result<u64, Errno> {
+    pub fn append(&self, ino: Ino, bytes: &[u8]) -> Result<u64, Errno> {
         let file = self.files.get(ino).ok_or(Errno::EBADF)?;
-        // Nobody who is squashed has capabilities, whatever the kernel says.
-        if kill_suidgid || self.is_squashing() {
-            self.change(&KillPriv(ino))?;
-        }
         let mut data = file.lock();
         self.flush_locked(&file, &mut data)?;
+        let session = self.session_of(&file, &mut data)?;
         data.rows.clear();
+        let _hold = self.slices.hold();
         let len = u32::try_from(bytes.len()).map_err(|_| Errno::EINVAL)?;
         let size = self.node(ino)?.size.saturating_add(u64::from(len));
         let (source, slices) = self.store_bytes(bytes.to_vec(), self.inline_limit(size))?;
-        let offset = self.commit_rows(&Append { ino, source, len }, &slices)?;
+        let offset = self.commit_rows(&Within(session, &Append { ino, source, len }), &slices)?;
         self.candidates.note(ino, ChunkIndex::of(offset).0, 1);
         Ok(offset)
     }
@@ -188,25 +202,50 @@ impl Vfs {
     pub fn close(&self, ino: Ino) -> Result<(), Errno> {
         // Pages of a mapping may be written after the last flush.
         let flushed = match self.files.get(ino) {
-            Some(file) if !file.is_orphan() => self.flush_locked(&file, &mut file.lock()),
+            Some(file) if !file.is_orphan() && !file.is_fenced() => {
+                self.flush_locked(&file, &mut file.lock())
+            }
             _ => Ok(()),
         };
         if let Some(file) = self.files.close(ino) {
-            if let Err(errno) = flushed {
+            if let Err(errno) = flushed
+                && !file.is_fenced()
+            {
                 tracing::error!(%ino, %errno, bytes = file.lock().buffer.dirty_bytes(), "closed with data that could not be stored");
             }
-            if file.is_orphan() {
+            if file.is_orphan() && !file.is_fenced() {
                 self.change(&Reap { session: self.meta.session(), ino })?;
             }
         }
         flushed
     }
 
-    /// Stores and commits the dirty data of a file whose lock is held.
+    /// Stores and commits the dirty data of a file whose lock is held. If the session is lost meanwhile, and the file can go
+    /// on without it, that is done again under the next one.
+    ///
+    /// While a flush is in doubt, its bytes stay in the buffer, and nothing newer is flushed before it.
+    ///
+    /// # Errors
+    /// As [`Vfs::flush`].
     pub(crate) fn flush_locked(&self, file: &OpenFile, data: &mut FileData) -> Result<(), Errno> {
+        loop {
+            if let Some(errno) = data.lost {
+                return Err(errno);
+            }
+            // What is in doubt was planned under another session, maybe, and is settled under that one.
+            let (settled, session) = (self.settle_flush(file, data), self.session_of(file, data)?);
+            match settled.and_then(|()| self.flush_within(session, file, data)) {
+                Err(_) if self.is_rejoined(session) => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn flush_within(&self, session: SessionId, file: &OpenFile, data: &mut FileData) -> Result<(), Errno> {
         if !data.buffer.is_dirty() {
             // A truncation may have dropped what was dirty, and the file must not look longer for it.
             file.set_clean();
+            data.hold = None;
             return match data.buffer.take_error() {
                 Some(error) => Err(data_error(file.ino, 0, &error)),
                 None => Ok(()),
@@ -217,14 +256,80 @@ impl Vfs {
         let staged =
             data.buffer.stage(self.inline_limit(size)).map_err(|error| data_error(file.ino, 0, &error))?;
         let op = Write { ino: file.ino, slices: staged.rows.clone(), end, mtime: file.mtime() };
-        self.commit_rows(&op, &staged.slices())?;
-        data.buffer.committed(&staged);
-        data.rows.clear();
-        for (chunk, _) in &staged.rows {
-            self.candidates.note(file.ino, *chunk, 1);
-        }
+        self.commit_flush(session, data, op, staged, None)?;
         file.set_clean();
         Ok(())
+    }
+
+    /// Commits the rows of a flush; if that is in doubt, it is kept as it is.
+    fn commit_flush(
+        &self,
+        session: SessionId,
+        data: &mut FileData,
+        op: Write,
+        staged: Staged,
+        mut doubt: Option<Doubt>,
+    ) -> Result<(), Errno> {
+        let done = self.commit_rows_once(&Within(session, &op), &staged.slices(), &mut doubt);
+        match (&done, doubt) {
+            (Ok(()), _) => self.flushed(data, &op, &staged),
+            (Err(_), Some(doubt)) => {
+                data.rows.clear();
+                data.in_doubt = Some(DoubtfulFlush { op, staged, doubt });
+            }
+            (Err(_), None) => {}
+        }
+        done
+    }
+
+    fn flushed(&self, data: &mut FileData, op: &Write, staged: &Staged) {
+        data.buffer.committed(staged);
+        if !data.buffer.is_dirty() {
+            data.hold = None;
+        }
+        data.rows.clear();
+        for (chunk, _) in &staged.rows {
+            self.candidates.note(op.ino, *chunk, 1);
+        }
+    }
+
+    /// Ends the doubt about an earlier flush, if there is any.
+    fn settle_flush(&self, file: &OpenFile, data: &mut FileData) -> Result<(), Errno> {
+        let Some(DoubtfulFlush { op, staged, doubt }) = data.in_doubt.take() else { return Ok(()) };
+        if !self.meta.is_forgotten(&doubt) {
+            return self.commit_flush(doubt.session(), data, op, staged, Some(doubt));
+        }
+        // The database does not know the id any more, so a repetition could name the slices a second time. If no row names
+        // them, the bytes are stored as other slices, and the next flush names those.
+        let settled = match self.is_committed(&op) {
+            Ok(true) => {
+                self.flushed(data, &op, &staged);
+                return Ok(());
+            }
+            Ok(false) => data.buffer.restage().map_err(|error| data_error(file.ino, 0, &error)),
+            Err(errno) => Err(errno),
+        };
+        if settled.is_err() {
+            data.in_doubt = Some(DoubtfulFlush { op, staged, doubt });
+        }
+        settled
+    }
+
+    /// Whether any row names a slice of this flush, and so all do.
+    fn is_committed(&self, op: &Write) -> Result<bool, Errno> {
+        for (chunk, row) in &op.slices {
+            let SliceSource::Blocks { id, .. } = row.source else { continue };
+            let rows = match self.meta.run(&GetSlices { ino: op.ino, chunk: *chunk }, &BY_KERNEL) {
+                Err(Failure::Refused(Errno::ESTALE)) => return Ok(false),
+                rows => rows?,
+            };
+            let names =
+                |row: &Slice| matches!(row.source, SliceSource::Blocks { id: found, .. } if found == id);
+            if rows.iter().any(names) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn read_stored(
@@ -307,6 +412,9 @@ impl Vfs {
     }
 }
 
+/// How often a write looks for room in the buffers before it does without.
+const MAX_ROUNDS: usize = 4;
+
 /// Chunks whose rows one open file holds in memory.
 const MAX_CHUNKS_HELD: usize = 64;
 
@@ -319,9 +427,14 @@ fn data_error(ino: Ino, offset: u64, error: &ChunkError) -> Errno {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use meta::ops::AtimeMode;
+    use meta::{Fault, Faulty, MemEngine};
     use types::BLOCK_BYTES;
 
+    use super::*;
+    use crate::VfsOptions;
     use crate::fixture;
 
     const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -336,7 +449,7 @@ mod tests {
         let files = ["a", "b"].map(|name| fixture::make(&vfs, name));
         for ino in files {
             for at in (0..size).step_by(bytes.len()) {
-                vfs.write(ino, at, &bytes, false).unwrap();
+                vfs.write(ino, at, &bytes).unwrap();
             }
             vfs.flush(ino).unwrap();
         }
@@ -354,7 +467,7 @@ mod tests {
         let ino = fixture::make(&vfs, "a");
         let bytes = vec![7; BLOCK as usize];
         for block in 0..40 {
-            vfs.write(ino, block * BLOCK, &bytes, false).unwrap();
+            vfs.write(ino, block * BLOCK, &bytes).unwrap();
         }
         vfs.flush(ino).unwrap();
         // One block and a bit is read, and the next one is fetched all the same.
@@ -364,5 +477,90 @@ mod tests {
         while vfs.store.requests().gets < 3 {
             std::thread::yield_now();
         }
+    }
+
+    /// A mount that asks once, and a file of two flushed bytes, so that slice numbers are at hand.
+    fn hasty() -> (Vfs, Arc<Faulty<MemEngine>>, Ino) {
+        let (vfs, engine) = fixture::unreliable_volume(VfsOptions::default());
+        vfs.meta().set_patience(Duration::ZERO);
+        let other = fixture::make(&vfs, "other");
+        vfs.write(other, 0, &[1; 5000]).unwrap();
+        vfs.flush(other).unwrap();
+        let ino = fixture::make(&vfs, "f");
+        (vfs, engine, ino)
+    }
+
+    /// The slices that rows of the first chunk name, in order.
+    fn slices(vfs: &Vfs, ino: Ino) -> Vec<SliceId> {
+        let rows = vfs.meta().run(&GetSlices { ino, chunk: ChunkIndex(0) }, &BY_KERNEL).unwrap();
+        let id = |row: &Slice| match row.source {
+            SliceSource::Blocks { id, .. } => Some(id),
+            _ => None,
+        };
+        rows.iter().filter_map(id).collect()
+    }
+
+    #[test]
+    fn a_flush_in_doubt_goes_on_under_its_id_before_newer_bytes() {
+        for arrives_first in [true, false] {
+            let (vfs, engine, ino) = hasty();
+            vfs.write(ino, 0, &[1; 6000]).unwrap();
+            engine.script([Fault::Late, Fault::None, Fault::Before]);
+            assert_eq!(vfs.flush(ino), Err(Errno::EIO));
+            vfs.write(ino, 0, &[2; 5000]).unwrap();
+            let mut bytes = vec![2; 6000];
+            bytes[5000..].fill(1);
+            assert_eq!(vfs.read(ino, 0, 6000).unwrap(), bytes);
+            assert_eq!(vfs.fsync(ino), Err(Errno::EIO), "the database is still away");
+            assert_eq!(vfs.read(ino, 0, 6000).unwrap(), bytes);
+            if arrives_first {
+                engine.deliver().unwrap();
+            }
+            vfs.fsync(ino).unwrap();
+            engine.deliver().unwrap();
+            let named = slices(&vfs, ino);
+            assert!(named.len() == 2 && named[0] != named[1], "{named:?}");
+            vfs.close(ino).unwrap();
+            vfs.files.open(ino, || vfs.new_buffer());
+            assert_eq!(vfs.read(ino, 0, 6000).unwrap(), bytes);
+        }
+    }
+
+    #[test]
+    fn a_flush_that_the_database_has_forgotten_names_no_slice_twice() {
+        for arrives_first in [true, false] {
+            let (vfs, engine, ino) = hasty();
+            vfs.meta().set_repeat_for(Duration::ZERO);
+            let bytes: Vec<u8> = (0..3 * BLOCK + 7000).map(|i| (i / 251) as u8).collect();
+            vfs.write(ino, 0, &bytes).unwrap();
+            engine.script([Fault::Late]);
+            assert_eq!(vfs.flush(ino), Err(Errno::EIO));
+            if arrives_first {
+                engine.deliver().unwrap();
+            }
+            vfs.flush(ino).unwrap();
+            engine.deliver().unwrap();
+            let named = slices(&vfs, ino);
+            assert!(named.len() == 1 || (!arrives_first && named.len() == 2 && named[0] != named[1]));
+            vfs.close(ino).unwrap();
+            vfs.files.open(ino, || vfs.new_buffer());
+            assert!(vfs.read(ino, 0, bytes.len() as u32).unwrap() == bytes);
+        }
+    }
+
+    #[test]
+    fn a_truncation_after_a_flush_in_doubt_hides_what_arrives_late() {
+        let (vfs, engine, ino) = hasty();
+        vfs.write(ino, 0, &[1; 6000]).unwrap();
+        engine.script([Fault::Late]);
+        assert_eq!(vfs.flush(ino), Err(Errno::EIO));
+        let cut = crate::AttrChange { size_bytes: Some(10), ..Default::default() };
+        assert_eq!(vfs.setattr(&fixture::root(), ino, cut).unwrap().size_bytes, 10);
+        engine.deliver().unwrap();
+        let grow = crate::AttrChange { size_bytes: Some(6000), ..Default::default() };
+        vfs.setattr(&fixture::root(), ino, grow).unwrap();
+        let mut bytes = vec![0; 6000];
+        bytes[..10].fill(1);
+        assert_eq!(vfs.read(ino, 0, 6000).unwrap(), bytes);
     }
 }

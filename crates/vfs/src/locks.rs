@@ -9,6 +9,7 @@ use meta::ops::{FindLock, Locked, StopWaiting, TakeLock, Unlock};
 use meta::{Failure, Lock, LockKind, LockOwner, Op};
 use types::{Errno, Ino};
 
+use crate::fencing::Within;
 use crate::vfs::{BY_KERNEL, Vfs};
 
 /// A lock as a request asks for it: bytes `start` to `end`, both included.
@@ -54,8 +55,90 @@ impl Askers {
         owners
     }
 
+    /// Nobody holds anything any more.
+    pub(crate) fn clear(&self) {
+        self.lock().clear();
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<Ino, HashSet<Asker>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Locks that this session was granted and did not give up: what is lost with it. Of each file the owners' ranges, and how
+/// many requests are under way, of which it is not known yet whether they were granted.
+#[derive(Debug, Default)]
+pub(crate) struct Held(Mutex<HashMap<Ino, HeldOn>>);
+
+#[derive(Debug, Default)]
+struct HeldOn {
+    asking: u64,
+    ranges: Vec<(LockKind, u64, u64, u64)>,
+}
+
+/// A request for a lock is under way.
+struct Asking<'a>(&'a Held, Ino);
+
+impl Held {
+    fn asking(&self, ino: Ino) -> Asking<'_> {
+        self.lock().entry(ino).or_default().asking += 1;
+        Asking(self, ino)
+    }
+
+    fn granted(&self, ino: Ino, asked: LockRequest) {
+        self.given_up(ino, asked.kind, asked.owner, (asked.start, asked.end));
+        self.lock().entry(ino).or_default().ranges.push((asked.kind, asked.owner, asked.start, asked.end));
+    }
+
+    fn given_up(&self, ino: Ino, kind: LockKind, owner: u64, (start, end): (u64, u64)) {
+        let mut all = self.lock();
+        let Some(held) = all.get_mut(&ino) else { return };
+        let met = |range: &mut (LockKind, u64, u64, u64)| {
+            (range.0, range.1) == (kind, owner) && range.2 <= end && start <= range.3
+        };
+        let cut: Vec<_> = held.ranges.extract_if(.., met).collect();
+        for (_, _, first, last) in cut {
+            if first < start {
+                held.ranges.push((kind, owner, first, start - 1));
+            }
+            if last > end {
+                held.ranges.push((kind, owner, end + 1, last));
+            }
+        }
+        if held.is_over() {
+            all.remove(&ino);
+        }
+    }
+
+    /// The files on which locks are held, or may have been granted; none is held from now on.
+    pub(crate) fn take_all(&self) -> HashSet<Ino> {
+        let mut all = self.lock();
+        let inos = all.keys().copied().collect();
+        all.values_mut().for_each(|held| held.ranges.clear());
+        all.retain(|_, held| !held.is_over());
+        inos
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Ino, HeldOn>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HeldOn {
+    fn is_over(&self) -> bool {
+        self.asking == 0 && self.ranges.is_empty()
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let mut all = self.0.lock();
+        if let Some(held) = all.get_mut(&self.1) {
+            held.asking -= 1;
+            if held.is_over() {
+                all.remove(&self.1);
+            }
+        }
     }
 }
 
@@ -94,7 +177,7 @@ impl Vfs {
     pub fn unlock(&self, ino: Ino, asked: LockRequest) -> Result<(), Errno> {
         self.share_written(ino);
         let Lock { owner, start, end, .. } = self.lock_of(asked);
-        self.run_lock(&Unlock { ino, owner, start, end })
+        self.unlock_range(ino, owner, (start, end))
     }
 
     /// Unlocks all that a process holds on a file of which it closes a descriptor, and that was flushed.
@@ -127,13 +210,42 @@ impl Vfs {
     }
 
     fn unlock_all(&self, ino: Ino, kind: LockKind, owner: u64) -> Result<(), Errno> {
-        let owner = LockOwner { session: self.meta.session(), owner, kind };
-        self.run_lock(&Unlock { ino, owner, start: 0, end: u64::MAX })
+        self.unlock_range(ino, LockOwner { session: self.meta.session(), owner, kind }, (0, u64::MAX))
+    }
+
+    fn unlock_range(&self, ino: Ino, owner: LockOwner, (start, end): (u64, u64)) -> Result<(), Errno> {
+        match self.meta.run(&Unlock { ino, owner, start, end }, &BY_KERNEL) {
+            // Its locks went with the session.
+            Ok(()) | Err(Failure::Fenced(_)) => {
+                self.held.given_up(ino, owner.kind, owner.owner, (start, end));
+                Ok(())
+            }
+            Err(failure) => Err(failure.into()),
+        }
     }
 
     fn ask_for_lock(&self, ino: Ino, asked: LockRequest, wait: bool) -> Result<Locked, Errno> {
-        let outcome = self.run_lock(&TakeLock { ino, lock: self.lock_of(asked), wait });
+        let _asking = self.held.asking(ino);
+        // The locks that a file had are given to others already, maybe: it gets no more.
+        let (session, file) = (self.meta.session(), self.files.get(ino));
+        if file.is_some_and(|file| file.is_fenced()) {
+            return Err(Errno::EIO);
+        }
+        let lock = Lock { owner: LockOwner { session, ..self.lock_of(asked).owner }, ..self.lock_of(asked) };
+        let outcome = match self.meta.run(&Within(session, &TakeLock { ino, lock, wait }), &BY_KERNEL) {
+            // It waits on under the next session.
+            Err(Failure::Fenced(_)) if wait => return Ok(Locked::Waiting),
+            outcome => outcome.map_err(Errno::from),
+        };
         match (&outcome, asked.kind) {
+            (Ok(Locked::Granted), _) => {
+                self.held.granted(ino, asked);
+                // What was granted before the session was lost went with it.
+                if self.meta.session() != session || self.meta.is_fenced() {
+                    self.held.given_up(ino, asked.kind, asked.owner, (asked.start, asked.end));
+                    return Err(Errno::EIO);
+                }
+            }
             (Err(_), _) if wait => self.stop_waiting(asked),
             // The old lock is given up before the new one is found to be taken, as by `flock_lock_inode`.
             (Err(Errno::EAGAIN), LockKind::Flock) => self.unlock_all(ino, LockKind::Flock, asked.owner)?,

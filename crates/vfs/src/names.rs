@@ -1,8 +1,8 @@
 //! Names: lookup, and all that makes, moves or removes one.
 
 use meta::ops::{
-    Fate, Link, Lookup, Make, MakeKind, MakeOrphan, ReadLink, Rename, RenameFlags, Renamed, Rmdir, Unlink,
-    Unlinked, Whiteout,
+    Fate, GetByHandle, GetParent, Link, Lookup, Make, MakeKind, MakeOrphan, ReadLink, Rename, RenameFlags,
+    Renamed, Rmdir, Unlink, Unlinked, Whiteout,
 };
 use types::{Caps, Errno, FileType, Ino, Mode};
 
@@ -61,7 +61,40 @@ impl Vfs {
     /// Those of [`Lookup`]; ENAMETOOLONG.
     pub fn lookup(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<Entry, Errno> {
         let node = self.look_up(caller, &Lookup { parent, name: name(bytes)? })?;
-        Ok(Entry { attr: node.map(|node| self.attr_of(&node)), ttl: self.ttl() })
+        Ok(Entry { attr: node.map(|node| self.attr_of(&node)) })
+    }
+
+    /// The inode of a file handle that the kernel does not hold any more, LOOKUP of `.` (`fuse_get_dentry`).
+    ///
+    /// # Errors
+    /// Those of [`GetByHandle`]; EACCES as [`Vfs::admit_handle`].
+    pub fn lookup_by_handle(&self, caller: &Caller<'_>, ino: Ino) -> Result<Attr, Errno> {
+        self.admit_handle(caller)?;
+        Ok(self.attr_of(&self.meta.run(&GetByHandle(ino), &BY_KERNEL)?))
+    }
+
+    /// The directory that holds a directory, LOOKUP of `..` (`fuse_get_parent`). Paths never need it: the kernel knows what
+    /// it came through.
+    ///
+    /// # Errors
+    /// Those of [`GetParent`]; EACCES as [`Vfs::admit_handle`].
+    pub fn lookup_parent(&self, caller: &Caller<'_>, ino: Ino) -> Result<Attr, Errno> {
+        self.admit_handle(caller)?;
+        Ok(self.attr_of(&self.meta.run(&GetParent(ino), &BY_KERNEL)?))
+    }
+
+    /// Refuses a caller who must not reach inodes without a path: no search permission is checked on the way to them. The kernel
+    /// checks `CAP_DAC_READ_SEARCH`, but it does not know squashed callers, and it has only a projection of NFSv4 ACLs.
+    ///
+    /// # Errors
+    /// EACCES.
+    fn admit_handle(&self, caller: &Caller<'_>) -> Result<(), Errno> {
+        let by_kernel = !self.is_squashing() && !self.has_nfs4_acls();
+        if by_kernel || caller.identity()?.caps.has(Caps::DAC_READ_SEARCH) {
+            Ok(())
+        } else {
+            Err(Errno::EACCES)
+        }
     }
 
     /// # Errors
@@ -112,7 +145,8 @@ impl Vfs {
     /// # Errors
     /// Those of [`Link`]; ENAMETOOLONG.
     pub fn link(&self, caller: &Caller<'_>, ino: Ino, parent: Ino, bytes: &[u8]) -> Result<Attr, Errno> {
-        self.change_names(caller, &Link { ino, parent, name: name(bytes)? }, parent, parent)?;
+        let held = self.held_by_kernel();
+        self.change_inodes(caller, held, &Link { ino, parent, name: name(bytes)? }, [parent])?;
         if let Some(file) = self.files.get(ino) {
             file.set_orphan(false);
         }
@@ -122,10 +156,11 @@ impl Vfs {
     /// # Errors
     /// Those of [`Unlink`]; ENAMETOOLONG.
     pub fn unlink(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<(), Errno> {
+        let held = self.held_by_kernel();
         let name = name(bytes)?;
         let seal = self.seal(parent, &name)?;
         let open = seal.as_ref().and_then(|seal| seal.file.as_ref()).map(|file| file.ino);
-        let unlinked = self.change_names(caller, &Unlink { parent, name, open }, parent, parent);
+        let unlinked = self.change_inodes(caller, held, &Unlink { parent, name, open }, [parent]);
         self.let_go(seal, unlinked.as_ref().ok())?;
         unlinked.map(drop)
     }
@@ -133,7 +168,8 @@ impl Vfs {
     /// # Errors
     /// Those of [`Rmdir`]; ENAMETOOLONG.
     pub fn rmdir(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<(), Errno> {
-        let node = self.change_names(caller, &Rmdir { parent, name: name(bytes)? }, parent, parent)?;
+        let held = self.held_by_kernel();
+        let node = self.change_inodes(caller, held, &Rmdir { parent, name: name(bytes)? }, [parent])?;
         self.bury(&node);
         Ok(())
     }
@@ -148,6 +184,7 @@ impl Vfs {
         flags: RenameFlags,
         whiteout: bool,
     ) -> Result<(), Errno> {
+        let held = self.held_by_kernel();
         let (name, new_name) = (name(old)?, name(new)?);
         let whiteout = match whiteout {
             true => {
@@ -159,7 +196,7 @@ impl Vfs {
         let seal = if flags.exchange { None } else { self.seal(new_parent, &new_name)? };
         let open = seal.as_ref().and_then(|seal| seal.file.as_ref()).map(|file| file.ino);
         let rename = Rename { parent, name, new_parent, new_name, flags, whiteout, open };
-        let renamed = self.change_names(caller, &rename, parent, new_parent);
+        let renamed = self.change_inodes(caller, held, &rename, [parent, new_parent]);
         let replaced = renamed.as_ref().ok().and_then(|Renamed { replaced, .. }| replaced.as_ref());
         self.let_go(seal, replaced)?;
         renamed.map(drop)
@@ -170,6 +207,7 @@ impl Vfs {
     /// # Errors
     /// Those of [`MakeOrphan`].
     pub fn tmpfile(&self, caller: &Caller<'_>, parent: Ino, mode: Mode, umask: u32) -> Result<Attr, Errno> {
+        let held = self.held_by_kernel();
         let (uid, gid) = caller.owner()?;
         let make = Make {
             parent,
@@ -181,7 +219,7 @@ impl Vfs {
             uid,
             gid,
         };
-        let node = self.change_names(caller, &MakeOrphan(make), parent, parent)?;
+        let node = self.change_inodes(caller, held, &MakeOrphan(make), [parent])?;
         self.files.open(node.ino, || self.new_buffer()).set_orphan(true);
         self.tell(&node);
         Ok(self.shown(&node))
@@ -196,11 +234,12 @@ impl Vfs {
         mode: Mode,
         umask: u32,
     ) -> Result<Attr, Errno> {
+        let held = self.held_by_kernel();
         let name = name(bytes)?;
         let (uid, gid) = caller.owner()?;
         let ino = Ino(self.inos.take()?);
         let make = Make { parent, name, ino, kind, mode, umask, uid, gid };
-        let node = self.change_names(caller, &make, parent, parent)?;
+        let node = self.change_inodes(caller, held, &make, [parent])?;
         self.tell(&node);
         Ok(self.shown(&node))
     }
@@ -223,6 +262,49 @@ impl Vfs {
         match file {
             Some(file) => self.close(file.ino),
             None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use acl::credential::Credentials;
+    use acl::idmap::{Ids, Squash};
+    use types::Cred;
+
+    use super::*;
+    use crate::fixture::{make, root, user, volume_with};
+    use crate::{Identity, VfsOptions};
+
+    #[test]
+    fn a_handle_opens_what_has_a_name_to_those_who_may() {
+        for squash in [None, Some(Squash::Root)] {
+            let ids = Ids { squash, ..Ids::default() };
+            let (vfs, _) = volume_with(VfsOptions { ids, ..VfsOptions::default() });
+            let request = MakeRequest {
+                parent: Ino::ROOT,
+                name: b"d",
+                what: Special::Directory,
+                mode: Mode::new(0o700),
+                umask: 0,
+            };
+            let dir = vfs.make(&root(), request).unwrap().ino;
+            let file = make(&vfs, "f");
+            let credential = Credentials::new(100).intern(&Cred::new(7, 7, &[], Caps::NONE), &[]);
+            let backup = Caller::known(Identity { credential, caps: Caps::DAC_READ_SEARCH });
+            assert_eq!(vfs.lookup_by_handle(&backup, file).map(|attr| attr.ino), Ok(file));
+            assert_eq!(vfs.lookup_parent(&backup, dir).map(|attr| attr.ino), Ok(Ino::ROOT));
+            // The kernel checks, but not if it takes the caller for somebody else.
+            let by_user = if squash.is_some() { Err(Errno::EACCES) } else { Ok(file) };
+            assert_eq!(vfs.lookup_by_handle(&user(7), file).map(|attr| attr.ino), by_user);
+            assert_eq!(vfs.lookup_parent(&backup, Ino::ROOT), Err(Errno::ESTALE));
+            assert_eq!(vfs.lookup_parent(&backup, file), Err(Errno::ENOTDIR));
+            // It is open still, but only who has it open needs it.
+            vfs.unlink(&root(), Ino::ROOT, b"f").unwrap();
+            assert_eq!(vfs.lookup_by_handle(&backup, file), Err(Errno::ESTALE));
+            vfs.rmdir(&root(), Ino::ROOT, b"d").unwrap();
+            assert_eq!(vfs.lookup_by_handle(&backup, dir), Err(Errno::ESTALE));
+            assert_eq!(vfs.lookup_parent(&backup, dir), Err(Errno::ENOENT));
         }
     }
 }

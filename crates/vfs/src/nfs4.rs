@@ -14,11 +14,11 @@ use std::sync::Arc;
 
 use acl::credential::Credential;
 use acl::identity::Id;
-use acl::nfs4::{Mask, Nfs4Acl, Scope};
+use acl::nfs4::{self, Mask, Nfs4Acl, Scope};
 use acl::posix::PosixAcl;
-use meta::ops::{Admit, GetNfs4Acl, GetProjection, Numbering, SetNfs4Acl, XattrMode};
+use meta::ops::{Admit, CopiedAcl, CopyAcl, GetNfs4Acl, GetProjection, Numbering, SetNfs4Acl, XattrMode};
 use meta::{AclKind, Failure, Node, Subject, Vouch};
-use types::{Caps, Errno, FileType, Ino};
+use types::{Caps, Errno, FileType, Ino, Mode};
 
 use crate::attr::Attr;
 use crate::caller::Caller;
@@ -105,11 +105,48 @@ impl Vfs {
         Ok(attr)
     }
 
-    /// The POSIX ACL that stands for an inode's NFSv4 ACL.
+    /// The POSIX ACL that stands for an inode's NFSv4 ACL, as programs read it, with a reference to the inode
+    /// ([`nfs4::refer`]) where [`Vfs::has_references`].
     pub(crate) fn projected_acl(&self, ino: Ino) -> Result<Option<PosixAcl>, Errno> {
         let node = self.node(ino)?;
-        let projection = self.meta.run(&GetProjection(&node), &BY_KERNEL)?;
-        Ok(projection.and_then(|projection| projection.acl.clone()))
+        let Some(projection) = self.meta.run(&GetProjection(&node), &BY_KERNEL)? else { return Ok(None) };
+        let shown = match &projection.acl {
+            None if self.has_references => nfs4::minimal(Mode::new(projection.rwx)),
+            None => return Ok(None),
+            Some(acl) => self.acl_here(acl)?,
+        };
+        if !self.has_references {
+            return Ok(Some(shown));
+        }
+        let of = (ino, node.kind.is_dir());
+        Ok(Some(nfs4::refer(&shown, &self.meta.volume().uuid, of, node.access_acl)))
+    }
+
+    /// Sets what a program takes for a POSIX ACL.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP for an ACL that may be a projection and cannot be traced to a file; those of [`CopyAcl`].
+    pub(crate) fn set_posix_over_nfs4(
+        &self,
+        caller: &Caller<'_>,
+        ino: Ino,
+        acl: &PosixAcl,
+        kill_sgid: bool,
+    ) -> Result<(), Errno> {
+        let is_dir = self.node(ino)?.kind.is_dir();
+        let from = match nfs4::classify(acl, is_dir) {
+            _ if !self.has_references => return Err(Errno::EOPNOTSUPP),
+            nfs4::Posix::Unclear => return Err(Errno::EOPNOTSUPP),
+            nfs4::Posix::Reference(reference) => CopiedAcl::File(reference),
+            nfs4::Posix::Foreign => {
+                let is_mapping = self.ids.is_mapping();
+                CopiedAcl::Foreign(if is_mapping { self.acl_in_volume(acl)? } else { acl.clone() })
+            }
+        };
+        self.keep_nfs4_strangers(ino)?;
+        let set = self.change_for(caller, &CopyAcl { ino, from, kill_sgid });
+        self.forget_attributes(ino);
+        set
     }
 
     pub(crate) fn nfs4_acl(&self, caller: &Caller<'_>, ino: Ino, scope: Scope) -> Result<Vec<u8>, Errno> {

@@ -9,10 +9,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use chunk::WriteBuffer;
-use types::{ChunkIndex, Ino, Slice, Time};
+use chunk::{Staged, WriteBuffer};
+use meta::Doubt;
+use meta::ops::Write;
+use types::{ChunkIndex, Errno, Ino, SessionId, Slice, Time};
 
 use crate::attr::Attr;
+use crate::numbers::Hold;
 use crate::readahead::ReadAhead;
 
 /// An inode that is open.
@@ -26,24 +29,61 @@ pub(crate) struct OpenFile {
     mtime_nanos: AtomicI64,
     /// It lost its last name while open, and goes when it is closed.
     orphan: AtomicBool,
+    /// It cannot go on: see [`crate::fencing`].
+    fenced: AtomicBool,
 }
 
 #[derive(Debug)]
 pub(crate) struct FileData {
     pub(crate) buffer: WriteBuffer,
+    /// A flush that may have happened, or may yet. It goes on before anything else is flushed.
+    pub(crate) in_doubt: Option<DoubtfulFlush>,
+    /// Why what was written is lost for good.
+    pub(crate) lost: Option<Errno>,
     /// The rows of chunks read since the last change.
     pub(crate) rows: HashMap<ChunkIndex, Arc<[Slice]>>,
     pub(crate) ahead: ReadAhead,
+    /// The session under which the dirty data was written.
+    pub(crate) session: SessionId,
+    /// Held from the first dirty byte until all is committed.
+    pub(crate) hold: Option<Hold>,
+}
+
+/// See [`FileData::in_doubt`].
+#[derive(Debug)]
+pub(crate) struct DoubtfulFlush {
+    pub(crate) op: Write,
+    pub(crate) staged: Staged,
+    pub(crate) doubt: Doubt,
+}
+
+impl FileData {
+    /// Drops what was written from file offset `len` on, before a truncation to it. A flush in doubt may still commit what
+    /// it holds, so that stays for the truncation itself to hide.
+    pub(crate) fn truncate(&mut self, len: u64) {
+        if self.in_doubt.is_none() {
+            self.buffer.truncate(len);
+        }
+    }
 }
 
 impl OpenFile {
     fn new(ino: Ino, buffer: WriteBuffer) -> Self {
         OpenFile {
             ino,
-            data: Mutex::new(FileData { buffer, rows: HashMap::new(), ahead: ReadAhead::default() }),
+            data: Mutex::new(FileData {
+                buffer,
+                in_doubt: None,
+                lost: None,
+                rows: HashMap::new(),
+                ahead: ReadAhead::default(),
+                session: SessionId(0),
+                hold: None,
+            }),
             dirty_end: AtomicU64::new(0),
             mtime_nanos: AtomicI64::new(0),
             orphan: AtomicBool::new(false),
+            fenced: AtomicBool::new(false),
         }
     }
 
@@ -77,6 +117,15 @@ impl OpenFile {
 
     pub(crate) fn set_orphan(&self, orphan: bool) {
         self.orphan.store(orphan, Ordering::Release);
+    }
+
+    /// Says whether it was not lost before.
+    pub(crate) fn set_fenced(&self) -> bool {
+        !self.fenced.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.fenced.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_orphan(&self) -> bool {

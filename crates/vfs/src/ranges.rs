@@ -6,6 +6,7 @@ use meta::{Record, Scan};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice};
 
 use crate::caller::Caller;
+use crate::fencing::Within;
 use crate::open::OpenFile;
 use crate::vfs::Vfs;
 
@@ -31,11 +32,12 @@ impl Vfs {
         mode: AllocateMode,
     ) -> Result<(), Errno> {
         let file = self.open_file(ino)?;
-        self.kill_priv(caller, ino)?;
+        self.kill_priv_unless_root(caller, ino)?;
         let mut data = file.lock();
         self.flush_locked(&file, &mut data)?;
+        let session = self.session_of(&file, &mut data)?;
         data.rows.clear();
-        self.change(&Allocate { ino, offset, len, mode })
+        self.change(&Within(session, &Allocate { ino, offset, len, mode }))
     }
 
     /// The first offset from `offset` on where there is data, or a hole: the end of the file is one.
@@ -88,18 +90,39 @@ impl Vfs {
         len: u64,
     ) -> Result<u64, Errno> {
         let (source, target) = (self.open_file(from)?, self.open_file(to)?);
-        self.kill_priv(caller, to)?;
+        self.kill_priv_unless_root(caller, to)?;
         self.flush_locked(&source, &mut source.lock())?;
         let mut data = target.lock();
         self.flush_locked(&target, &mut data)?;
+        let session = self.session_of(&target, &mut data)?;
         data.rows.clear();
-        self.change(&CopyRange { from, offset, to, to_offset, len })
+        self.change(&Within(session, &CopyRange { from, offset, to, to_offset, len }))
+    }
+
+    /// Clears SUID, SGID and file capabilities before the caller writes. `kill_suidgid`: it lacks `CAP_FSETID`.
+    ///
+    /// # Errors
+    /// Those of [`KillPriv`].
+    pub fn kill_priv_of_writer(&self, ino: Ino, kill_suidgid: bool) -> Result<(), Errno> {
+        // Nobody who is squashed has capabilities, whatever the kernel says.
+        if kill_suidgid || self.is_squashing() { self.kill_priv(ino) } else { Ok(()) }
     }
 
     /// Unlike WRITE and SETATTR, these requests do not say whether the caller has `CAP_FSETID`, and the kernel leaves
     /// `file_modified` to the server all the same: user 0 is taken to have it, if he is not squashed.
-    fn kill_priv(&self, caller: &Caller<'_>, ino: Ino) -> Result<(), Errno> {
-        if caller.is_superuser { Ok(()) } else { self.change(&KillPriv(ino)) }
+    fn kill_priv_unless_root(&self, caller: &Caller<'_>, ino: Ino) -> Result<(), Errno> {
+        if caller.is_superuser { Ok(()) } else { self.kill_priv(ino) }
+    }
+
+    /// After a write the kernel asks again for size and times, but not for the mode (`FUSE_STATX_MODSIZE`): `stat(2)` and
+    /// `execve(2)` would go by the old mode until its lifetime ends.
+    fn kill_priv(&self, ino: Ino) -> Result<(), Errno> {
+        let changed = self.change(&KillPriv(ino));
+        // If the database failed, the mode may have changed.
+        if !matches!(changed, Ok(false)) {
+            self.forget_attributes(ino);
+        }
+        changed.map(drop)
     }
 
     fn open_file(&self, ino: Ino) -> Result<std::sync::Arc<OpenFile>, Errno> {

@@ -2,28 +2,29 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use acl::idmap::Ids;
 use chunk::{BlockStore, MemoryBudget, WriteBuffer, WriteContext};
 use meta::ops::{AtimeMode, GetNode, GetUsage};
 use meta::{Counter, Failure, Meta, Node, Usage, Vouch};
-use types::{Errno, Ino, Name, SliceId};
+use types::{BootInstant, Errno, Ino, Name, SliceId, Time};
 
 use crate::atime::Accesses;
 use crate::attr::Attr;
 use crate::caller::Caller;
-use crate::coherence::{Coherence, Neighbour};
+use crate::coherence::Neighbour;
 use crate::compact::Candidates;
 use crate::dirs::{DirHandle, OpenDir};
 use crate::durable::Durability;
+use crate::fencing::Losses;
 use crate::gate::Gate;
-use crate::locks::Askers;
+use crate::locks::{Askers, Held};
 use crate::numbers::Numbers;
 use crate::open::OpenTable;
 use crate::principals::Principals;
+use crate::session::{SessionInfo, SessionTimes};
 
 /// A mounted volume: what a protocol's requests are carried out on. All methods may be called from many threads.
 #[derive(Debug)]
@@ -31,8 +32,11 @@ pub struct Vfs {
     pub(crate) meta: Arc<Meta>,
     pub(crate) store: Arc<BlockStore>,
     pub(crate) inos: Numbers,
+    pub(crate) slices: Arc<Numbers>,
     pub(crate) writes: Arc<WriteContext>,
     pub(crate) files: OpenTable,
+    /// Held while room is made in the write buffers, before the lock of any file.
+    pub(crate) making_space: Mutex<()>,
     pub(crate) dirs: RwLock<HashMap<DirHandle, Arc<OpenDir>>>,
     pub(crate) next_dir: AtomicU64,
     /// Inodes that are gone, but that the kernel still holds, as they stood last: a working directory, an `O_PATH`
@@ -41,14 +45,26 @@ pub struct Vfs {
     pub(crate) durability: Durability,
     pub(crate) candidates: Candidates,
     pub(crate) askers: Askers,
+    pub(crate) held: Held,
     pub(crate) neighbour: Neighbour,
     pub(crate) accesses: Accesses,
     pub(crate) principals: Principals,
     pub(crate) gate: Gate,
     pub(crate) ids: Ids,
     pub(crate) hide_unreadable: bool,
+    pub(crate) has_references: bool,
     pub(crate) stopping: AtomicBool,
-    pub(crate) house: Mutex<Option<JoinHandle<()>>>,
+    pub(crate) house: Mutex<Vec<JoinHandle<()>>>,
+    pub(crate) info: OnceLock<SessionInfo>,
+    pub(crate) since: Time,
+    pub(crate) times: SessionTimes,
+    /// When the last renewal of the session that succeeded began.
+    pub(crate) renewed: Mutex<BootInstant>,
+    pub(crate) losses: Losses,
+    /// This mount cleans up for all.
+    pub(crate) elected: AtomicBool,
+    /// A session was removed, and what it left has not been looked for since.
+    pub(crate) leftovers: AtomicBool,
 }
 
 /// What a mount may choose.
@@ -61,6 +77,10 @@ pub struct VfsOptions {
     pub ids: Ids,
     /// Listings show a caller only what he may read, even if the volume does not say so.
     pub hide_unreadable: bool,
+    /// What programs read as POSIX ACLs of files with NFSv4 ACLs names the file. The kernel takes that only if every group
+    /// has a number in the mount's user namespace.
+    pub has_references: bool,
+    pub times: SessionTimes,
 }
 
 impl Default for VfsOptions {
@@ -70,6 +90,8 @@ impl Default for VfsOptions {
             atime: AtimeMode::default(),
             ids: Ids::default(),
             hide_unreadable: false,
+            has_references: true,
+            times: SessionTimes::default(),
         }
     }
 }
@@ -88,42 +110,49 @@ pub struct StatFs {
 const UNLIMITED_BYTES: u64 = 1 << 50;
 const UNLIMITED_INODES: u64 = 1 << 40;
 
-/// How long the kernel may go by what it was told, where nobody else can change it.
-const TTL_ALONE: Duration = Duration::from_secs(86_400);
-/// And where others can, but it is told: should this process stand still, it serves no longer than that.
-const TTL_TOLD: Duration = Duration::from_secs(60);
-
 /// The kernel has checked the caller, by attributes that are current because this client is alone.
 pub(crate) const BY_KERNEL: Vouch<'_> = Vouch::Kernel { told: None };
 
 impl Vfs {
     pub fn new(meta: Arc<Meta>, store: Arc<BlockStore>, options: VfsOptions) -> Vfs {
-        let slices = Numbers::new(&meta, Counter::Slice);
+        let slices = Arc::new(Numbers::new(&meta, Counter::Slice));
+        let fresh = Arc::clone(&slices);
         let writes = Arc::new(WriteContext {
             store: Arc::clone(&store),
             budget: MemoryBudget::new(options.write_buffer_bytes),
-            new_id: Box::new(move || slices.take().map(SliceId)),
+            new_id: Box::new(move || fresh.take().map(SliceId)),
         });
         Vfs {
             inos: Numbers::new(&meta, Counter::Ino),
+            slices,
             meta,
             store,
             writes,
             files: OpenTable::default(),
+            making_space: Mutex::default(),
             dirs: RwLock::default(),
             next_dir: AtomicU64::new(1),
             ghosts: Mutex::default(),
             durability: Durability::default(),
             candidates: Candidates::default(),
             askers: Askers::default(),
+            held: Held::default(),
             neighbour: Neighbour::default(),
             accesses: Accesses::new(options.atime),
             principals: Principals::default(),
             gate: Gate::default(),
             ids: options.ids,
             hide_unreadable: options.hide_unreadable,
+            has_references: options.has_references,
             stopping: AtomicBool::new(false),
             house: Mutex::default(),
+            info: OnceLock::new(),
+            since: Time::now(),
+            times: options.times,
+            renewed: Mutex::new(BootInstant::now()),
+            losses: Losses::default(),
+            elected: AtomicBool::new(false),
+            leftovers: AtomicBool::new(false),
         }
     }
 
@@ -131,26 +160,9 @@ impl Vfs {
         &self.meta
     }
 
-    /// How long the kernel may go by an answer.
-    pub fn ttl(&self) -> Duration {
-        match self.coherence() {
-            // What the kernel holds it lets pass whomever it takes for somebody else: it has to ask for each name.
-            _ if self.is_squashing() => Duration::ZERO,
-            Coherence::Alone => TTL_ALONE,
-            Coherence::Told => TTL_TOLD,
-            Coherence::Asks => self.meta.lifetime(),
-        }
-    }
-
     /// Whether nobody else can change the volume, so that the kernel may cache data and listings.
     pub fn is_alone(&self) -> bool {
         self.meta.is_alone()
-    }
-
-    /// The kernel holds the inode no more.
-    pub fn forget(&self, ino: Ino) {
-        self.ghosts().remove(&ino);
-        self.neighbour.known.remove(ino);
     }
 
     /// # Errors
@@ -212,6 +224,11 @@ impl Vfs {
         self.accesses.overlay(attr)
     }
 
+    /// Bytes that programs wrote and that are in no store and no record yet.
+    pub fn unstored_bytes(&self) -> u64 {
+        self.writes.budget.used_bytes()
+    }
+
     /// What numbers users and groups have here.
     pub fn ids(&self) -> &Ids {
         &self.ids
@@ -236,7 +253,7 @@ impl Vfs {
         WriteBuffer::new(&self.writes)
     }
 
-    fn ghosts(&self) -> std::sync::MutexGuard<'_, HashMap<Ino, Node>> {
+    pub(crate) fn ghosts(&self) -> std::sync::MutexGuard<'_, HashMap<Ino, Node>> {
         self.ghosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -11,6 +11,7 @@ use types::{Caps, Errno, Ino};
 
 use crate::caller::Caller;
 use crate::gate::Perm;
+use crate::kernel_cache::Held;
 use crate::nfs4::{NFS4_ACL, NFS4_DACL};
 use crate::vfs::{BY_KERNEL, Vfs};
 
@@ -57,14 +58,12 @@ impl Vfs {
     pub fn getxattr(&self, caller: &Caller<'_>, ino: Ino, name: &[u8]) -> Result<Arc<[u8]>, Errno> {
         match XattrName::parse(name)? {
             XattrName::Acl(which) => {
-                let acl = self.acl(ino, which)?.ok_or(Errno::ENODATA)?;
-                if !self.ids.is_mapping() {
-                    return Ok(acl.to_xattr().into());
+                if self.has_nfs4_acls() {
+                    let shown = if which == AclType::Access { self.projected_acl(ino)? } else { None };
+                    return Ok(shown.ok_or(Errno::ENODATA)?.to_xattr().into());
                 }
-                let place = |id| Some(id).filter(|id| *id != UNMAPPED);
-                let user = |uid| place(self.ids.user_here(uid));
-                let (here, _) = acl.renumbered(user, |gid| place(self.ids.group_here(gid)))?;
-                Ok(here.to_xattr().into())
+                let acl = self.acl(ino, which)?.ok_or(Errno::ENODATA)?;
+                Ok(self.acl_here(&acl)?.to_xattr().into())
             }
             XattrName::Nfs4(scope) => Ok(self.nfs4_acl(caller, ino, scope)?.into()),
             XattrName::Stored(name) => {
@@ -85,7 +84,7 @@ impl Vfs {
     pub fn listxattr(&self, caller: &Caller<'_>, ino: Ino) -> Result<Vec<u8>, Errno> {
         let node = self.node(ino)?;
         let xattrs = self.meta.run(&GetXattrs(ino), &BY_KERNEL)?;
-        // What shows as a POSIX ACL of an NFSv4 ACL cannot be set, so programs had better not copy it.
+        // What shows as a POSIX ACL of an NFSv4 ACL is not named, so that programs copy the NFSv4 ACL instead.
         let acls = [(ACCESS, node.access_acl), (DEFAULT, node.default_acl)];
         let acls = acls.into_iter().filter(|(_, id)| !self.has_nfs4_acls() && !id.is_none());
         let acls = acls.map(|(name, _)| name).chain(self.nfs4_names(node.kind).iter().copied());
@@ -108,18 +107,22 @@ impl Vfs {
         mode: XattrMode,
         acl_kill_sgid: bool,
     ) -> Result<(), Errno> {
+        let held = self.held_by_kernel();
         match XattrName::parse(name)? {
             XattrName::Acl(which) => {
                 let acl = match PosixAcl::from_xattr(value)? {
+                    Some(acl) if self.has_nfs4_acls() && which == AclType::Access => {
+                        return self.set_posix_over_nfs4(caller, ino, &acl, acl_kill_sgid);
+                    }
                     Some(acl) if self.ids.is_mapping() => Some(self.acl_in_volume(&acl)?),
                     acl => acl,
                 };
                 self.keep_strangers(ino, which)?;
-                self.change_for(caller, &SetAcl { ino, which, acl, kill_sgid: acl_kill_sgid })
+                self.set_acl(caller, held, &SetAcl { ino, which, acl, kill_sgid: acl_kill_sgid })
             }
             XattrName::Nfs4(scope) => self.set_nfs4_acl(caller, ino, scope, Some(value), mode),
             XattrName::Stored(name) => {
-                self.change_for(caller, &SetXattr { ino, name, value: value.into(), mode })
+                self.change_inodes(caller, held, &SetXattr { ino, name, value: value.into(), mode }, [ino])
             }
         }
     }
@@ -128,21 +131,43 @@ impl Vfs {
     /// EOPNOTSUPP, EINVAL, ERANGE for the name; those of [`SetAcl`], [`SetNfs4Acl`](meta::ops::SetNfs4Acl) and
     /// [`RemoveXattr`].
     pub fn removexattr(&self, caller: &Caller<'_>, ino: Ino, name: &[u8]) -> Result<(), Errno> {
+        let held = self.held_by_kernel();
         match XattrName::parse(name)? {
+            // There never is one, and programs that copy a directory remove it.
+            XattrName::Acl(AclType::Default) if self.has_nfs4_acls() => Ok(()),
             XattrName::Acl(which) => {
                 self.keep_strangers(ino, which)?;
-                self.change_for(caller, &SetAcl { ino, which, acl: None, kill_sgid: false })
+                self.set_acl(caller, held, &SetAcl { ino, which, acl: None, kill_sgid: false })
             }
             XattrName::Nfs4(scope) => self.set_nfs4_acl(caller, ino, scope, None, XattrMode::Replace),
-            XattrName::Stored(name) => self.change_for(caller, &RemoveXattr { ino, name }),
+            XattrName::Stored(name) => self.change_inodes(caller, held, &RemoveXattr { ino, name }, [ino]),
         }
+    }
+
+    /// An ACL in the numbers of users and groups here, without those who have none.
+    pub(crate) fn acl_here(&self, acl: &PosixAcl) -> Result<PosixAcl, Errno> {
+        if !self.ids.is_mapping() {
+            return Ok(acl.clone());
+        }
+        let place = |id| Some(id).filter(|id| *id != UNMAPPED);
+        let user = |uid| place(self.ids.user_here(uid));
+        Ok(acl.renumbered(user, |gid| place(self.ids.group_here(gid)))?.0)
+    }
+
+    /// Sets a POSIX ACL, which may change the mode.
+    fn set_acl(&self, caller: &Caller<'_>, held: Held<'_>, op: &SetAcl) -> Result<(), Errno> {
+        let set = self.change_inodes(caller, held, op, [op.ino]);
+        // The kernel forgets the mode by itself, but not so that a GETATTR under way could not bring it back
+        // (`fuse_invalidate_attr` leaves the inode's `attr_version`).
+        self.forget_attributes(op.ino);
+        set
     }
 
     /// An ACL in the volume's numbers.
     ///
     /// # Errors
     /// EINVAL where it names somebody whom the volume does not know.
-    fn acl_in_volume(&self, here: &PosixAcl) -> Result<PosixAcl, Errno> {
+    pub(crate) fn acl_in_volume(&self, here: &PosixAcl) -> Result<PosixAcl, Errno> {
         let place = |id| Some(id).filter(|id| *id != UNMAPPED);
         let user = |uid| place(self.ids.user_in_volume(uid));
         match here.renumbered(user, |gid| place(self.ids.group_in_volume(gid)))? {
@@ -183,13 +208,13 @@ impl Vfs {
         }
     }
 
-    /// An inode's POSIX ACL, by its id from memory; on a volume of NFSv4 ACLs what stands for one.
-    fn acl(&self, ino: Ino, which: AclType) -> Result<Option<Arc<PosixAcl>>, Errno> {
+    /// An inode's POSIX ACL, by its id from memory.
+    pub(crate) fn acl(&self, ino: Ino, which: AclType) -> Result<Option<Arc<PosixAcl>>, Errno> {
         match (self.meta.volume().acl, which) {
             (AclKind::Off, _) => return Err(Errno::EOPNOTSUPP),
             (AclKind::Posix, _) => {}
-            (AclKind::Nfs4, AclType::Access) => return Ok(self.projected_acl(ino)?.map(Arc::new)),
-            (AclKind::Nfs4, AclType::Default) => return Ok(None),
+            // What stands for one has no place among those that are set.
+            (AclKind::Nfs4, _) => return Ok(None),
         }
         let node = self.node(ino)?;
         let id = match which {

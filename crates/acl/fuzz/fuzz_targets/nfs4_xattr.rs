@@ -21,7 +21,7 @@ fuzz_target!(|value: &[u8]| {
         for is_dir in [false, true] {
             let _ = project(&acl, 1, 2, is_dir);
             let _ = set(Mode::new(0o755), is_dir, &acl, true);
-            let _ = chmod(Some(&acl), Mode::new(0o640), is_dir, AclMode::GroupMask);
+            let _ = chmod(Some(&acl), Mode::new(0o640), (1, 2), is_dir, AclMode::GroupMask);
         }
         assert_eq!(Compiled::new(acl.clone()).id(), acl.id());
     }

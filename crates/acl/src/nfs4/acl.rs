@@ -104,6 +104,16 @@ impl Nfs4Acl {
         }
     }
 
+    /// The ACL with what another one has for new files, for that alone.
+    ///
+    /// # Errors
+    /// [`AclError::TooLong`].
+    pub fn with_heirs_of(&self, other: &Nfs4Acl) -> Result<Self, AclError> {
+        let heirs = other.entries.iter().filter(|entry| entry.flags.has_any(EntryFlags::INHERITABLE));
+        let heirs = heirs.map(|entry| Entry { flags: entry.flags.with(EntryFlags::INHERIT_ONLY), ..*entry });
+        Self::new(self.flags, self.entries.iter().copied().chain(heirs))
+    }
+
     /// The content hash under which the ACL is stored: never [`AclId::NONE`].
     pub fn id(&self) -> AclId {
         crate::content_id(b"limenfs nfs4 acl 1\0", &self.to_storage())

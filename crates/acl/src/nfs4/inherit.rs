@@ -2,7 +2,7 @@
 
 use types::{FileType, Mode};
 
-use super::mode::around;
+use super::mode::{around, group_mask};
 use super::{AclError, AclFlags, AclMode, Entry, EntryFlags, Kind, Mask, Nfs4Acl};
 
 /// Which entries pass to new children, and how: the volume's `aclinherit`, `zfsprops(7)`.
@@ -67,7 +67,8 @@ pub struct Inherited {
 ///
 /// Symbolic links and files in directories with nothing to inherit have their mode and no ACL. Otherwise the entries
 /// that pass are marked as inherited, entries for the mode stand around them unless the policy lets them replace it,
-/// and the mode becomes what all this says. Of the list's flags only `AUTO_INHERIT` passes (RFC 8881 section 6.4.3.2).
+/// and the mode becomes what all this says. Under [`AclMode::GroupMask`] they allow no more than the group bits of `mode`,
+/// of which the umask takes none, as under a default ACL of POSIX. Of the list's flags only `AUTO_INHERIT` passes (RFC 8881 section 6.4.3.2).
 ///
 /// # Errors
 /// [`AclError::TooLong`] where the mode's entries no longer fit.
@@ -81,7 +82,7 @@ pub fn inherit(
     if file_type == FileType::Symlink {
         return Ok(Inherited { mode, acl: None });
     }
-    let mode = mode.without(umask & 0o777);
+    let (asked, mode) = (mode, mode.without(umask & 0o777));
     let Some(parent) = parent.filter(|parent| parent.is_inheritable()) else {
         return Ok(Inherited { mode, acl: None });
     };
@@ -95,7 +96,9 @@ pub fn inherit(
         // Without any entry that passes there is nothing for later inheritance to replace either.
         let flags = if passing.is_empty() { AclFlags::NONE } else { flags };
         let passthrough = matches!(policy.inherit, AclInherit::Passthrough | AclInherit::PassthroughX);
-        around(flags, passing, mode, is_dir, policy.mode == AclMode::GroupMask && !passthrough)?
+        let is_masked = policy.mode == AclMode::GroupMask && !passthrough;
+        let trim = if is_masked { group_mask(asked, is_dir) } else { Mask::ALL };
+        around(flags, passing, mode, is_dir, trim)?
     };
     Ok(Inherited { mode: mode.without(0o777).with(acl.mode_bits()), acl: acl.unless_trivial(is_dir) })
 }
@@ -184,7 +187,9 @@ mod tests {
         assert_eq!(file(AclInherit::Passthrough), (0o644, format!("flags:a,A:I:5:rwxCo,D:I:6:w,{OWN_644}")));
         assert_eq!(file(AclInherit::PassthroughX), (0o644, format!("flags:a,A:I:5:rwCo,D:I:6:w,{OWN_644}")));
         let trimmed = made(parent, 0o666, FILE, AclInherit::Restricted, AclMode::GroupMask);
-        assert_eq!(trimmed.1, format!("flags:a,A:I:5:r,D:I:6:w,{OWN_644}"));
+        assert_eq!(trimmed.1, format!("flags:a,A:I:5:rw,D:I:6:w,{OWN_644}"), "the umask is no mask");
+        let private = made(parent, 0o600, FILE, AclInherit::Restricted, AclMode::GroupMask);
+        assert!(private.1.starts_with("flags:a,A:I:5:,D:I:6:w,A::OWNER@:rw"), "{}", private.1);
         let kept = made(parent, 0o666, FILE, AclInherit::Passthrough, AclMode::GroupMask);
         assert_eq!(kept.1, format!("flags:a,A:I:5:rwxCo,D:I:6:w,{OWN_644}"));
     }

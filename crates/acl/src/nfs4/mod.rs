@@ -12,6 +12,7 @@
 //! | `mode` | mode and ACL from one another, chmod | `zfs_mode_compute`, `zfs_acl_chmod` |
 //! | `inherit` | what a new file gets from its directory | `zfs_acl_inherit` |
 //! | `project` | the POSIX ACL to show to the kernel | |
+//! | `reference` | what POSIX ACLs mean that programs set | |
 //! | `traverse` | the same where some may search every directory | (Windows) |
 //! | `compiled` | the same decisions, faster | |
 
@@ -26,6 +27,7 @@ mod inherit;
 mod mask;
 mod mode;
 mod project;
+mod reference;
 mod sids;
 mod text;
 mod traverse;
@@ -43,6 +45,7 @@ pub use mask::{AclFlags, EntryFlags, Mask};
 pub(crate) use mode::decide as decide_by_mode;
 pub use mode::{AclMode, chmod, decide_without_groups, from_mode, set};
 pub use project::{Projection, project};
+pub use reference::{Posix, Reference, classify, from_posix, minimal, refer};
 pub use sids::GrowingTable;
 pub use text::BySid;
 pub use traverse::{Traversers, project_for, without_lent};

@@ -24,13 +24,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::identity::Id;
 use crate::posix::{self, Perm, PosixAcl, Tag};
 
-use super::{Entry, Mask, Nfs4Acl, Who};
+use super::{Entry, Mask, Nfs4Acl, Who, reference};
 
 /// What stands for an NFSv4 ACL before the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Projection {
-    /// The nine rwx bits to show. Those of the group are the ACL's mask where there is one, and never all clear where
-    /// the kernel would then put aside an ACL that matters.
+    /// The nine rwx bits to show, which a chmod sets ([`super::chmod`]). The owner's bits are what the owner may be granted.
+    /// The group bits are what members of the owning group are granted, and what entries allow to other groups and to
+    /// named users, like the mask of a POSIX ACL. The bits of others are what `EVERYONE@` is granted in the end.
+    ///
+    /// If the group bits are all clear, the kernel puts the ACL aside. Then no entry allows anything to a group or user, so
+    /// that the mode alone is not narrower.
     pub rwx: u32,
     /// None where these bits say it all.
     pub acl: Option<PosixAcl>,
@@ -38,10 +42,28 @@ pub struct Projection {
     pub search_is_exact: bool,
 }
 
-/// Projects the ACL of a file with this owner and owning group. On directories whoever may search gets `w` as well: the
-/// right to remove a file can come from the file's own ACL, of which the directory's knows nothing.
+/// Projects the ACL of a file with this owner and owning group. In the POSIX ACL of a directory, each entry that grants
+/// search grants `w` as well: the right to remove a file can come from the file's own ACL, of which the directory's knows
+/// nothing. The mode bits do not, so that they are those of the last chmod.
 pub fn project(acl: &Nfs4Acl, uid: u32, gid: u32, is_dir: bool) -> Projection {
     Projector::new(acl, uid, gid, is_dir).project()
+}
+
+/// What an ACL says of the three classes of a mode, in terms of [`BITS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Classes {
+    /// What the owner may be granted, in some set of groups.
+    pub owner: Mask,
+    /// What a member of the owning group is granted if no other entry applies.
+    pub group: Mask,
+    /// What a caller is granted if no entry for a user or group applies.
+    pub other: Mask,
+    /// As [`Projection::rwx`].
+    pub rwx: u32,
+}
+
+pub(super) fn classes(acl: &Nfs4Acl, uid: u32, gid: u32, is_dir: bool) -> Classes {
+    Projector::new(acl, uid, gid, is_dir).classes()
 }
 
 /// The permissions that bear on rwx, each a decision list of its own.
@@ -309,13 +331,13 @@ impl Projector {
         let is_exact = users_alike && list.is_constant(None) && list.is_constant(self.owner[X]);
         let named = BTreeMap::new;
         self.build(named(), perm, named(), perm, is_exact).unwrap_or(Projection {
-            rwx: 0o777,
+            rwx: self.classes().rwx,
             acl: None,
             search_is_exact: false,
         })
     }
 
-    /// None if it is more than a POSIX ACL holds.
+    /// None if it is more than a POSIX ACL holds that programs can copy.
     fn build(
         &self,
         users: BTreeMap<u32, Perm>,
@@ -324,15 +346,11 @@ impl Projector {
         other: Perm,
         search_is_exact: bool,
     ) -> Option<Projection> {
-        let owner = self.perm(self.possible(&self.owner));
+        let rwx = self.classes().rwx;
         let entry = |tag, perm| posix::Entry { tag, perm };
-        let mut mask = users.values().chain(groups.values()).fold(own_group, |all, perm| all | *perm);
+        let mask = users.values().chain(groups.values()).fold(own_group, |all, perm| all | *perm);
         let names_any = !(users.is_empty() && groups.is_empty());
-        if mask == Perm::NONE {
-            // Clear group bits would make the kernel put the ACL aside and take those named for others. The mask
-            // limits nothing here, for every entry under it is clear.
-            mask = other;
-        }
+        let owner = Perm::new(rwx >> 6);
         let entries = users
             .iter()
             .map(|(uid, perm)| entry(Tag::User(*uid), *perm))
@@ -340,8 +358,39 @@ impl Projector {
             .chain([entry(Tag::UserObj, owner), entry(Tag::GroupObj, own_group), entry(Tag::Other, other)])
             .chain(names_any.then_some(entry(Tag::Mask, mask)));
         let acl = PosixAcl::from_entries(entries).ok()?;
-        let (rwx, is_minimal) = acl.equiv_mode();
-        Some(Projection { rwx, acl: if is_minimal { None } else { Some(acl) }, search_is_exact })
+        if acl.entry_count() + reference::ENTRIES > PosixAcl::MAX_ENTRIES {
+            return None;
+        }
+        let acl = if acl.equiv_mode() == (rwx, true) { None } else { Some(acl) };
+        let search_is_exact = if rwx & 0o070 == 0 { self.is_exact_aside() } else { search_is_exact };
+        Some(Projection { rwx, acl, search_is_exact })
+    }
+
+    fn classes(&self) -> Classes {
+        let owner = self.possible(&self.owner);
+        let group = self.groups[&Group::Gid(self.own_group)];
+        let other = granted(&self.lists, |list| list.end().allow);
+        let mut named = granted(&self.lists, |list| list.allowed.is_some());
+        for user in self.users.values() {
+            let mut own = user.iter();
+            named |= granted(&self.lists, |list| {
+                let own = own.next().copied().flatten();
+                own.is_some_and(|own| own.allow && own.at < list.end().at)
+            });
+        }
+        let bits = |mask| self.plain(mask).bits();
+        let rwx = bits(owner) << 6 | bits(group | named) << 3 | bits(other);
+        Classes { owner, group, other, rwx }
+    }
+
+    /// Whether the mode alone, without group bits, lets exactly those search who may. No entry allows it to anybody but
+    /// the owner and everyone.
+    fn is_exact_aside(&self) -> bool {
+        let list = &self.lists[X];
+        let own = Group::Gid(self.own_group);
+        let is_denied = list.groups.iter().any(|(group, said)| *group != own && !said.allow)
+            || self.users.values().any(|user| !list.end_for(user[X]).allow);
+        list.is_constant(self.owner[X]) && !(list.end().allow && is_denied)
     }
 
     /// What the user may be granted, in some set of groups.
@@ -350,11 +399,17 @@ impl Projector {
         granted(&self.lists, |list| list.is_possible(own.next().copied().flatten()))
     }
 
+    /// What an entry of the POSIX ACL grants.
     fn perm(&self, mask: Mask) -> Perm {
-        let writes = Mask::WRITE_DATA | Mask::APPEND_DATA;
+        let perm = self.plain(mask);
         // See `project` for the right to remove.
-        let of_directory = Mask::DELETE_CHILD | Mask::SEARCH;
-        let write = mask.has_any(writes) || self.is_dir && mask.has_any(of_directory);
+        if self.is_dir && perm.has(Perm::EXECUTE) { perm | Perm::WRITE } else { perm }
+    }
+
+    /// What a class of the mode shows.
+    fn plain(&self, mask: Mask) -> Perm {
+        let writes = Mask::WRITE_DATA | Mask::APPEND_DATA;
+        let write = mask.has_any(writes) || self.is_dir && mask.has(Mask::DELETE_CHILD);
         let bit = |set: bool, perm: Perm| if set { perm } else { Perm::NONE };
         bit(mask.has(Mask::READ_DATA), Perm::READ)
             | bit(write, Perm::WRITE)
@@ -406,23 +461,33 @@ mod tests {
     #[test]
     fn what_posix_can_say_is_exact() {
         for (text, rwx, acl) in [
-            ("A::OWNER@:rwax,A::GROUP@:rx,A::EVERYONE@:r", 0o774, "none"),
-            ("A::5:rx,A::OWNER@:rwx,D::5:r", 0o770, "u::rwx,u:5:rwx,g::---,m::rwx,o::---"),
-            ("D::5:x,A::EVERYONE@:rx", 0o777, "u::rwx,u:5:r--,g::rwx,m::rwx,o::rwx"),
-            // Nobody named may do anything, and clear group bits would make them others.
-            (
-                "A::OWNER@:rx,D::5:rx,D::GROUP@:rx,A::EVERYONE@:rx",
-                0o777,
-                "u::rwx,u:5:---,g::---,m::rwx,o::rwx",
-            ),
+            ("A::OWNER@:rwax,A::GROUP@:rwa,A::EVERYONE@:r", 0o764, "none"),
+            ("A::OWNER@:rwax,A::GROUP@:rx,A::EVERYONE@:r", 0o754, "u::rwx,g::rwx,o::r--"),
+            ("A::5:rx,A::OWNER@:rwax,D::5:r", 0o750, "u::rwx,u:5:rwx,g::---,m::rwx,o::---"),
+            ("D::5:x,A::EVERYONE@:rx", 0o555, "u::r-x,u:5:r--,g::rwx,m::rwx,o::rwx"),
             // The owner may be in the group that is denied, but is allowed before.
             (
-                "A::OWNER@:x,D::GROUP@:x,D:g:20:x,A::EVERYONE@:x",
-                0o333,
-                "u::-wx,g::---,g:20:---,m::-wx,o::-wx",
+                "A::OWNER@:x,A::GROUP@:r,D::GROUP@:x,D:g:20:x,A::EVERYONE@:x",
+                0o541,
+                "u::r-x,g::r--,g:20:---,m::r--,o::-wx",
             ),
         ] {
             assert_eq!(projected(text), (rwx, acl.to_owned(), true), "{text}");
+        }
+    }
+
+    /// The group bits are clear only if the ACL allows no group or user anything. The kernel then goes by the mode.
+    #[test]
+    fn clear_group_bits_put_the_acl_aside() {
+        for (text, rwx, exact) in [
+            ("A::OWNER@:rx,D::GROUP@:rx,A::EVERYONE@:rx", 0o505, true),
+            ("A::OWNER@:rx,D::5:rx,D::GROUP@:rx,A::EVERYONE@:rx", 0o505, false),
+            ("A::OWNER@:rx,D:g:20:x,D::GROUP@:rx,A::EVERYONE@:rx", 0o505, false),
+            ("A::OWNER@:rx,D::5:rx", 0o500, true),
+            ("A::OWNER@:rx,A::5:d", 0o500, true),
+        ] {
+            let (shown, _, is_exact) = projected(text);
+            assert_eq!((shown, is_exact), (rwx, exact), "{text}");
         }
     }
 
@@ -430,11 +495,11 @@ mod tests {
     fn what_posix_cannot_say_is_wider() {
         for (text, acl) in [
             // Members of the owning group and of 20 are refused, but POSIX lets any of the groups grant.
-            ("A::OWNER@:x,D:g:20:x,A::EVERYONE@:x", "u::-wx,g::-wx,g:20:---,m::-wx,o::-wx"),
-            ("A::OWNER@:x,D:g:20:x,A:g:30:x", "u::-wx,g::---,g:20:---,g:30:-wx,m::-wx,o::---"),
+            ("A::OWNER@:x,D:g:20:x,A::EVERYONE@:x", "u::--x,g::-wx,g:20:---,m::-wx,o::-wx"),
+            ("A::OWNER@:x,D:g:20:x,A:g:30:x", "u::--x,g::---,g:20:---,g:30:-wx,m::-wx,o::---"),
             // The user may be in the group that is denied first.
-            ("A::OWNER@:x,D:g:20:x,A::5:x", "u::-wx,u:5:-wx,g::---,g:20:---,m::-wx,o::---"),
-            ("A::OWNER@:x,A:g:1-7:x", "none"),
+            ("A::OWNER@:x,D:g:20:x,A::5:x", "u::--x,u:5:-wx,g::---,g:20:---,m::-wx,o::---"),
+            ("A::OWNER@:x,A:g:1-7:x", "u::--x,g::-wx,o::-wx"),
         ] {
             let (_, got, exact) = projected(text);
             assert_eq!(got, acl, "{text}");
@@ -444,8 +509,8 @@ mod tests {
 
     #[test]
     fn groups_that_grant_together_do_so_here() {
-        let (_, acl, _) = projected("A::OWNER@:x,A:g:20:r,A:g:30:x");
-        assert_eq!(acl, "u::rwx,g::rw-,g:20:rw-,g:30:rwx,m::rwx,o::---");
+        let (rwx, acl, _) = projected("A::OWNER@:x,A:g:20:r,A:g:30:x");
+        assert_eq!((rwx, acl.as_str()), (0o550, "u::r-x,g::rw-,g:20:rw-,g:30:rwx,m::rwx,o::---"));
     }
 
     #[test]
@@ -454,16 +519,16 @@ mod tests {
             let users: Vec<String> = (100..1000).map(|uid| entry.replace("UID", &uid.to_string())).collect();
             projected(&format!("{},A::EVERYONE@:x", users.join(",")))
         };
-        assert_eq!(many("A::UID:r"), (0o377, "none".into(), true));
+        assert_eq!(many("A::UID:r"), (0o151, "u::--x,g::rwx,o::rwx".into(), true));
         assert!(!many("D::UID:x").2);
         // Users who fare as everybody does in search give way to those who do not.
         let groups: Vec<String> = (100..1000).map(|gid| format!("A:g:{gid}:r")).collect();
         let of_groups = projected(&format!("D::5:x,{},A::EVERYONE@:x", groups.join(",")));
-        assert_eq!(of_groups, (0o777, "u::rwx,u:5:r--,g::rwx,m::rwx,o::rwx".into(), true));
+        assert_eq!(of_groups, (0o551, "u::r-x,u:5:r--,g::rwx,m::rwx,o::rwx".into(), true));
         let few = projected(&format!(
             "D::5:x,{},A::EVERYONE@:x",
             (100..1000).map(|uid| format!("A::{uid}:r")).collect::<Vec<_>>().join(",")
         ));
-        assert_eq!(few, (0o377, "u::-wx,u:5:---,g::rwx,m::rwx,o::rwx".into(), true));
+        assert_eq!(few, (0o151, "u::--x,u:5:---,g::rwx,m::rwx,o::rwx".into(), true));
     }
 }

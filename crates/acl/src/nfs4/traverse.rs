@@ -119,14 +119,15 @@ mod tests {
             (0o700, 0o710, "u::rwx,u:7:--x,g::---,g:70:--x,m::--x,o::---"),
             (0o750, 0o750, "u::rwx,u:7:r-x,g::r-x,g:70:--x,m::r-x,o::---"),
             // Who is named is no longer among the others.
-            (0o704, 0o754, "u::rwx,u:7:r-x,g::---,g:70:r-x,m::r-x,o::r--"),
+            (0o704, 0o714, "u::rwx,u:7:r-x,g::---,g:70:r-x,m::r-x,o::r--"),
         ] {
             assert_eq!(shown(None, mode), (rwx, acl.to_owned(), true), "{mode:o}");
         }
         let private = Some("A::OWNER@:rwaxD,A::5:rx");
         let acl = "u::rwx,u:5:rwx,u:7:-wx,g::---,g:70:-wx,m::rwx,o::---";
-        assert_eq!(shown(private, 0o700), (0o770, acl.to_owned(), true));
-        assert_eq!(shown(Some("A::EVERYONE@:rx"), 0o755), (0o777, "none".into(), true));
+        assert_eq!(shown(private, 0o700), (0o750, acl.to_owned(), true));
+        let open = "u::r-x,g::rwx,o::rwx";
+        assert_eq!(shown(Some("A::EVERYONE@:rx"), 0o555), (0o555, open.into(), true));
         // An owner who may not search may be in the group that does.
         assert!(!shown(None, 0o600).2);
         let file = project_for(None, Mode::new(0o600), (1, 10), false, &traversers());

@@ -27,8 +27,10 @@ use self::phase::{Counters, Sample};
 use self::report::Report;
 use self::tree::{Shape, Top, Tree, join};
 use crate::args::{KeyArgs, parse_threads};
+use crate::daemon;
 use crate::fault::Fault;
 use crate::interrupt::Interrupt;
+use crate::marker::{self, Use};
 use crate::mount::{lock, open, open_meta};
 use crate::output;
 use crate::process::host_name;
@@ -112,6 +114,8 @@ pub(crate) fn run(args: &MdtestArgs) -> Result<(), Fault> {
     let _lock = lock(&url, &database, false)?;
     let (engine, meta) = open_meta(&url, &database, false)?;
     let store = open_store(meta.volume(), &args.keys, StoreOptions::default())?;
+    let wanted = Use { read_only: false, writeback: false };
+    marker::admit(&meta, &store, wanted, &daemon::Report::foreground())?;
     let vfs = Arc::new(Vfs::new(Arc::new(meta), store, VfsOptions::default()));
     let sent = match &database {
         Database::Network(network) => {
@@ -202,9 +206,13 @@ struct NoKernel;
 impl Kernel for NoKernel {
     fn forget_attributes(&self, _: Ino) {}
 
-    fn forget_inode(&self, _: Ino, _: bool) {}
+    fn forget_content(&self, _: Ino) {}
 
     fn expire_name(&self, _: Ino, _: &[u8]) {}
 
     fn expire_all(&self) {}
+
+    fn can_expire_all(&self) -> bool {
+        true
+    }
 }

@@ -230,7 +230,7 @@ impl<'a> Tree<'a> {
         let bytes = [0x5a; WRITE_BYTES];
         for offset in (0..self.write_bytes).step_by(WRITE_BYTES) {
             let len = (self.write_bytes - offset).min(WRITE_BYTES as u64) as usize;
-            self.vfs.write(ino, offset, bytes.get(..len).unwrap_or_default(), false)?;
+            self.vfs.write(ino, offset, bytes.get(..len).unwrap_or_default())?;
         }
         self.vfs.flush(ino)
     }

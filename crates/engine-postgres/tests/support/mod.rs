@@ -121,6 +121,18 @@ impl Server {
         )
     }
 
+    /// A connection that runs these statements and stays open until the process's input is closed.
+    pub(crate) fn hold(&self, sql: &str) -> Child {
+        let mut child = Command::new(self.bin.join("psql"))
+            .args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "limen", "-d", "postgres", "-Xq"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        writeln!(child.stdin.as_mut().unwrap(), "{sql}").unwrap();
+        child
+    }
+
     fn master(&self) -> u32 {
         let file = fs::read_to_string(self.dir.join("data/postmaster.pid")).unwrap();
         file.lines().next().unwrap().trim().parse().unwrap()

@@ -45,6 +45,10 @@ local dir, key, name, taken
 -- and those of the ones before it. They are added before other entries are changed, and before these are looked at.
 local entering, entered, newest, earlier = {}, 0, nil, {}
 
+-- The sessions that guard transactions, by id: their records, or false, as this script has found or left them. A whole
+-- request is guarded by one session, so this is one look for all of its transactions.
+local sessions = {}
+
 -- By name, an entry that was found taken or changed, as this script has left it, and in which directory.
 local entries, parents = {}, {}
 
@@ -181,6 +185,10 @@ local function seldom()
     elseif kind == 'lock' then
       a, b, kind, at = fields('>c8I4c0c4', request, at)
       return node(a) and (value(P .. 'locks', a) or '') == b
+    elseif kind == 'beat' then
+      a, b, kind, at = fields('c8c8c4', request, at)
+      local found = value(P .. 'sessions', a)
+      return found and sub(found, 1, 8) == b
     elseif kind == 'sett' then
       a, b, kind, at = fields('>I4c0I4c0c4', request, at)
       return call('HGET', P .. 'settings', a) == b
@@ -202,6 +210,7 @@ local function seldom()
       edge = {'entry', '>c8I4c0c8c4'}, none = {'node', 'c8c4'}, void = {'empty', 'c8c4'}, room = {'usage', 'c8c8c4'},
       rows = {'slices', '>c8c8I4c0c4'}, attr = {'xattrs', '>c8I4c0I4c4'}, lock = {'locks', '>c8I4c0c4'},
       sett = {'settings', '>I4c0I4c0c4'}, nset = {'settings', '>I4c0c4'}, cntr = {'counter', '>I4c0c8c4'},
+      live = {'session', 'c8c4'}, beat = {'session', 'c8c8c4'},
     }
     enter()
     settle_times()
@@ -219,11 +228,11 @@ local function seldom()
     if sub(row, 9, 9) ~= 'b' then return end
     local slice = sub(row, 10, 17)
     local others = value(P .. 'shared', slice)
-    if not others then
-      put(P .. 'garbage', slice, sub(row, 22, 25))
+    if others and others ~= ZERO then
+      put(P .. 'shared', slice, add(others, -1, WORD - 1))
     else
-      local left = add(others, -1, WORD - 1)
-      if left == ZERO then drop(P .. 'shared', slice) else put(P .. 'shared', slice, left) end
+      if others then drop(P .. 'shared', slice) end
+      put(P .. 'garbage', slice, sub(row, 22, 25))
     end
   end
 
@@ -341,9 +350,11 @@ local function seldom()
     elseif kind == 'keep' then
       a, b, c, kind, at = fields('>I4c0I4c0I4c0c4', request, at)
       put(P .. a, b, c)
+      if a == 'sessions' then sessions[b] = c end
     elseif kind == 'drop' then
       a, b, kind, at = fields('>I4c0I4c0c4', request, at)
       drop(P .. a, b)
+      if a == 'sessions' then sessions[b] = false end
     elseif kind == 'sets' then
       a, b, c, kind, at = fields('>I4c0I4c0I4c0c4', request, at)
       call('HSET', P .. a, b, c)
@@ -412,6 +423,13 @@ for n = 2, #ARGV do
         taken = call('ZREVRANGEBYLEX', key, '(' .. name .. '\1', '[' .. name .. '\0')[1] or false
       end
       held = not taken
+    elseif kind == 'live' then
+      a, kind, at = fields('c8c4', request, at)
+      held = sessions[a]
+      if held == nil then
+        held = value(P .. 'sessions', a)
+        sessions[a] = held
+      end
     elseif kind == 'same' then
       a, b, c, kind, at = fields('>c8BI4c0c4', request, at)
       local found = nodes[a]

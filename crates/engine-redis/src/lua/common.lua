@@ -98,6 +98,8 @@ local function answer(out, want, a, b)
     out[#out + 1] = blocks
   elseif want == 'locks' then
     out[#out + 1] = value(P .. 'locks', a)
+  elseif want == 'session' then
+    out[#out + 1] = value(P .. 'sessions', a)
   elseif want == 'waits' then
     out[#out + 1] = call('ZRANGEBYLEX', P .. 'waits', '-', '+')
   else

@@ -9,7 +9,7 @@ use types::{AclId, Caps, FileType, Mode};
 
 use super::texts::Texts;
 use super::{AuditError, Rights, View};
-use crate::judge::{beforehand, nfs4_node, nfs4_overrides, nfs4_target};
+use crate::judge::{beforehand, lets_try_names, nfs4_node, nfs4_overrides, nfs4_target};
 use crate::subject::{Rules, Subject};
 
 /// Decisions remembered by each thread for each view, some 150 bytes each; when there are more, they are made anew.
@@ -47,7 +47,8 @@ pub(super) struct Decided {
 struct Nfs4 {
     decision: nfs4::Decision,
     target: nfs4::Decision,
-    has_acl: bool,
+    /// Of a directory with an ACL: the kernel leaves removal to the volume.
+    lets_try_names: bool,
 }
 
 /// A directory as far as what is in it depends on it.
@@ -161,7 +162,7 @@ impl<'a> Classes<'a> {
                     nfs4: Some(Nfs4 {
                         decision,
                         target: nfs4_target(cred, &subject, acl.as_ref()),
-                        has_acl: acl.is_some(),
+                        lets_try_names: acl.is_some() && is_dir && lets_try_names(cred, &subject),
                     }),
                 }
             }
@@ -182,7 +183,7 @@ impl<'a> Classes<'a> {
                         parent_uid: dir.uid,
                         target_uid: decided.uid,
                     };
-                    (parent.has_acl || dir.names) && nfs4::may_remove(cred, &removal).is_ok()
+                    (parent.lets_try_names || dir.names) && nfs4::may_remove(cred, &removal).is_ok()
                 }
                 _ => dir.names,
             };

@@ -36,6 +36,7 @@ impl Fixture {
             capacity_bytes: 0,
             max_inodes: 0,
             abe: false,
+            store_marker: false,
             created: Time::new(1_700_000_000, 0),
         };
         volume.format(&*engine).unwrap();

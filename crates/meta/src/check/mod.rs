@@ -4,7 +4,7 @@
 //! slices are taken in windows of [`WINDOW`], and what refers to them is walked once a window. So a volume of any size
 //! needs the same memory, and one of up to a million inodes is walked once.
 //!
-//! Nothing may change the volume meanwhile, or its changes look like damage.
+//! What changes meanwhile may look like damage: on a mounted volume, only problems that several checks find are real.
 
 mod acls;
 mod circles;
@@ -98,14 +98,14 @@ fn check_counters(
     walk::pages(
         engine,
         |last| {
-            if let Some(Record::Session(session)) = last {
-                after = session.id;
+            if let Some(Record::Session(session, _)) = last {
+                after = *session;
             }
             Scan::Sessions { after, limit: walk::PAGE }
         },
         |record| {
-            if let Record::Session(session) = record {
-                totals.last_session = totals.last_session.max(session.id);
+            if let Record::Session(session, _) = record {
+                totals.last_session = totals.last_session.max(*session);
             }
             Ok(())
         },
@@ -122,6 +122,27 @@ fn check_counters(
         }
     }
     Ok(())
+}
+
+/// A volume for the tests of this crate.
+#[cfg(test)]
+pub(crate) fn test_volume() -> crate::Volume {
+    crate::Volume {
+        name: "test".into(),
+        uuid: "0b6a1a4e-6d1c-4b53-9d5a-0a4f2b1f4f10".into(),
+        storage: "memory".into(),
+        bucket: String::new(),
+        acl: crate::AclKind::Posix,
+        policy: Default::default(),
+        compression: "none".into(),
+        encryption: String::new(),
+        inline_bytes: 4096,
+        capacity_bytes: 0,
+        max_inodes: 0,
+        abe: false,
+        store_marker: false,
+        created: types::Time::new(1_700_000_000, 7),
+    }
 }
 
 #[cfg(test)]

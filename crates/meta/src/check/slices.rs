@@ -19,6 +19,9 @@ pub struct SliceUse {
     pub garbage: bool,
     /// A file that has one of the rows.
     pub ino: Ino,
+    /// Whether more than one row has referred to it. If no row was met, its rows moved from one inode to another while
+    /// these were read: it is in use.
+    pub shared: bool,
 }
 
 /// All slices with numbers from `first` to `last` that anything refers to.
@@ -63,12 +66,14 @@ impl SliceWindow {
             self.slices.pop_last();
             self.last = self.slices.last_key_value().map_or(slice, |(last, _)| (*last).max(slice));
         }
-        Some(self.slices.entry(slice).or_insert(SliceUse { rows: 0, size, garbage: false, ino }))
+        let unused = SliceUse { rows: 0, size, garbage: false, ino, shared: false };
+        Some(self.slices.entry(slice).or_insert(unused))
     }
 }
 
-/// Calls `each` with all slices that rows or garbage records refer to, a bounded number at a time and in order; the
-/// windows leave no number out.
+/// Calls `each` with all slices that rows, counts of sharing or garbage records refer to, a bounded number at a time and in
+/// order; the windows leave no number out. A slice that had a row when this began is among them even if the volume
+/// changes meanwhile: its row stays in one inode, or its count, which is read last, says that it may have moved.
 ///
 /// # Errors
 /// Those of the database, and the first one of `each`.
@@ -80,6 +85,11 @@ pub fn for_each_slice_window<E: From<EngineError>>(
     loop {
         let mut window = SliceWindow::new(first, WINDOW);
         gather(engine, &mut window, &mut |_, _, _, _| {}, &mut |_| {})?;
+        walk::shared(engine, SliceId(first.0.saturating_sub(1)), |slice, _| {
+            if let Some(used) = window.entry(slice, Ino(0), 0) {
+                used.shared = true;
+            }
+        })?;
         each(&window)?;
         if window.last == SliceId(u64::MAX) {
             return Ok(());

@@ -13,7 +13,7 @@ use crate::driver::{Meta, Op, Vouch};
 use crate::engine::{Engine, EngineError};
 use crate::mem::MemEngine;
 use crate::ops::{AclType, CopyRange, Link, Make, MakeKind, MakeOrphan, SetAcl, Unlink, Write};
-use crate::record::{Counter, Session};
+use crate::record::{Counter, Process, Session};
 use crate::txn::{Access, Effect, Txn};
 use crate::volume::{AclKind, Volume};
 
@@ -46,21 +46,7 @@ impl Sample {
 
     fn of(kind: AclKind) -> Self {
         let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
-        let volume = Volume {
-            name: "test".into(),
-            uuid: "0b6a1a4e-6d1c-4b53-9d5a-0a4f2b1f4f10".into(),
-            storage: "memory".into(),
-            bucket: String::new(),
-            acl: kind,
-            policy: Default::default(),
-            compression: "none".into(),
-            encryption: String::new(),
-            inline_bytes: 4096,
-            capacity_bytes: 0,
-            max_inodes: 0,
-            abe: false,
-            created: Time::new(1_700_000_000, 7),
-        };
+        let volume = Volume { acl: kind, ..super::test_volume() };
         volume.format(&*engine).unwrap();
         let meta = Meta::open(engine.clone(), 1000).unwrap();
         meta.set_alone(true);
@@ -102,6 +88,9 @@ impl Sample {
                 mountpoint: "/".into(),
                 since,
                 heartbeat,
+                process: Process::default(),
+                version: String::new(),
+                first_slice: SliceId(0),
             })
             .unwrap();
         s

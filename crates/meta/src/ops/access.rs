@@ -58,16 +58,15 @@ impl Ctx<'_> {
             return self.admit_nfs4_removal(view, dir, child);
         }
         self.admit(view, dir, Perm::WRITE | Perm::EXECUTE)?;
-        let is_kept = match self.cred()? {
-            Some(cred) => {
-                dir.mode.has(Mode::STICKY)
-                    && cred.uid != child.uid
-                    && cred.uid != dir.uid
-                    && !cred.caps.has(Caps::FOWNER)
+        if !dir.mode.has(Mode::STICKY) {
+            return Ok(());
+        }
+        match self.cred_about(child)? {
+            Some(cred) if cred.uid != child.uid && cred.uid != dir.uid && !cred.caps.has(Caps::FOWNER) => {
+                Err(Errno::EPERM.into())
             }
-            None => false,
-        };
-        if is_kept { Err(Errno::EPERM.into()) } else { Ok(()) }
+            _ => Ok(()),
+        }
     }
 
     /// The caller may move the directory to another parent, which changes its `..`. Twin of the check of its own that
@@ -76,19 +75,18 @@ impl Ctx<'_> {
     /// # Errors
     /// EACCES.
     pub(super) fn admit_move(&self, view: &mut View<'_>, dir: &Node) -> Result<(), Stop> {
-        match self.vouch {
-            Vouch::Kernel { .. } => Ok(()),
-            _ if self.asks_nfs4() => self.admit_mask(view, dir, Mask::WRITE_DATA, Errno::EACCES),
-            _ => self.admit(view, dir, Perm::WRITE),
+        if self.asks_nfs4() {
+            return self.admit_mask(view, dir, Mask::WRITE_DATA, Errno::EACCES);
         }
+        self.admit(view, dir, Perm::WRITE)
     }
 
     /// The caller owns the inode or may act as if. Twin of `inode_owner_or_capable`, fs/inode.c.
     ///
     /// # Errors
-    /// EPERM.
+    /// ESTALE where the kernel decided by what no longer holds; EPERM.
     pub(super) fn admit_owner(&self, node: &Node) -> Result<(), Stop> {
-        match self.cred()? {
+        match self.cred_about(node)? {
             Some(cred) if cred.uid != node.uid && !cred.caps.has(Caps::FOWNER) => Err(Errno::EPERM.into()),
             _ => Ok(()),
         }
@@ -97,14 +95,18 @@ impl Ctx<'_> {
     /// The caller may set or remove this xattr. Twin of `xattr_permission`, fs/xattr.c.
     ///
     /// # Errors
-    /// EPERM for what takes `CAP_SYS_ADMIN`, and for `user.*` of a sticky directory unless owner; EACCES.
+    /// ESTALE where the kernel decided by what no longer holds; EPERM for what takes `CAP_SYS_ADMIN`, and for `user.*` of
+    /// a sticky directory unless owner; EACCES.
     pub(super) fn admit_xattr(&self, view: &mut View<'_>, node: &Node, name: &XattrName) -> Result<(), Stop> {
         if self.asks_nfs4() {
             return self.admit_nfs4_xattr(view, node, name);
         }
-        let Some(cred) = self.cred()? else { return Ok(()) };
         if !name.as_bytes().starts_with(b"user.") {
-            return if cred.caps.has(Caps::SYS_ADMIN) { Ok(()) } else { Err(Errno::EPERM.into()) };
+            // That depends on no inode, so the kernel knows.
+            return match self.cred()? {
+                Some(cred) if !cred.caps.has(Caps::SYS_ADMIN) => Err(Errno::EPERM.into()),
+                _ => Ok(()),
+            };
         }
         if node.kind.is_dir() && node.mode.has(Mode::STICKY) {
             self.admit_owner(node)?;
@@ -151,17 +153,28 @@ impl Ctx<'_> {
         }
     }
 
+    /// As [`Ctx::cred`], for a decision that rests on this inode's owner, mode or ACL.
+    ///
+    /// # Errors
+    /// ESTALE where the kernel decided by what no longer holds of it; those of [`Ctx::cred`].
+    pub(super) fn cred_about(&self, node: &Node) -> Result<Option<Cred>, Stop> {
+        match self.vouch {
+            Vouch::Kernel { told: Some(told) } if told.revision(node.ino) != Some(node.access_rev) => {
+                Err(Stop::KernelIsStale)
+            }
+            _ => Ok(self.cred()?),
+        }
+    }
+
     /// By POSIX rules, the caller may do `want` to the inode. Twin of `inode_permission`, fs/namei.c.
     pub(super) fn admit(&self, view: &mut View<'_>, node: &Node, want: Perm) -> Result<(), Stop> {
-        match self.vouch {
-            Vouch::Kernel { told: Some(told) } if told.is_stale(node.ino, node.access_rev) => {
-                return Err(Stop::KernelIsStale);
-            }
-            Vouch::Kernel { .. } => return Ok(()),
-            Vouch::Anyone if want == Perm::EXECUTE && self.anyone_may_search(view, node)? => return Ok(()),
-            Vouch::Anyone | Vouch::Daemon(_) | Vouch::Both(_) => {}
+        if matches!(self.vouch, Vouch::Anyone)
+            && want == Perm::EXECUTE
+            && self.anyone_may_search(view, node)?
+        {
+            return Ok(());
         }
-        let Some(cred) = self.cred()? else { return Ok(()) };
+        let Some(cred) = self.cred_about(node)? else { return Ok(()) };
         let acl = view.acl(node.access_acl)?;
         let node = posix::Node {
             uid: node.uid,

@@ -52,6 +52,45 @@ impl Op for GetNode {
     }
 }
 
+/// Reads an inode that somebody knows by its number alone, `open_by_handle_at(2)`.
+///
+/// # Errors
+/// ESTALE where it is gone or has no name left.
+#[derive(Debug)]
+pub struct GetByHandle(pub Ino);
+
+impl Op for GetByHandle {
+    type Reply = Node;
+    const NAME: &'static str = "get by handle";
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Node>, Stop> {
+        let node = view.inode(self.0)?;
+        if node.nlink == 0 { Err(Errno::ESTALE.into()) } else { Ok(Plan::answer(node)) }
+    }
+}
+
+/// Reads the directory that holds a directory.
+///
+/// # Errors
+/// ENOENT where one of them is gone; ENOTDIR; ESTALE for the root, because what holds it is not in the volume.
+#[derive(Debug)]
+pub struct GetParent(pub Ino);
+
+impl Op for GetParent {
+    type Reply = Node;
+    const NAME: &'static str = "get parent";
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Node>, Stop> {
+        let dir = view.dir(self.0)?;
+        if dir.parent == self.0 {
+            return Err(Errno::ESTALE.into());
+        }
+        Ok(Plan::answer(view.dir(dir.parent)?))
+    }
+}
+
 /// Reads the target of a symbolic link.
 ///
 /// # Errors

@@ -400,7 +400,7 @@ impl Op for SetNfs4Acl {
                 Some(old) => old.acl().replaced_by(new, *scope).map_err(Errno::from)?,
                 None => new,
             };
-            let kills_sgid = node.mode.has(Mode::SGID) && self.is_foreign(ctx, &node)?;
+            let kills_sgid = node.mode.has(Mode::SGID) && is_foreign(ctx, &node)?;
             let (mode, stored) = nfs4::set(node.mode, node.kind.is_dir(), &whole, kills_sgid);
             access.mode = mode;
             access.access_acl = stored.map_or(AclId::NONE, |acl| put(view, &acl, &mut effects));
@@ -411,15 +411,13 @@ impl Op for SetNfs4Acl {
     }
 }
 
-impl SetNfs4Acl {
-    /// Whether the caller may not leave an SGID bit on the inode, `setattr_prepare`.
-    fn is_foreign(&self, ctx: &Ctx<'_>, node: &Node) -> Result<bool, Errno> {
-        let cred = ctx.cred()?;
-        Ok(cred.is_some_and(|cred| !cred.in_group(node.gid) && !cred.caps.has(Caps::FSETID)))
-    }
+/// Whether the caller may not leave an SGID bit on the inode, `setattr_prepare`.
+pub(super) fn is_foreign(ctx: &Ctx<'_>, node: &Node) -> Result<bool, Errno> {
+    let cred = ctx.cred()?;
+    Ok(cred.is_some_and(|cred| !cred.in_group(node.gid) && !cred.caps.has(Caps::FSETID)))
 }
 
-fn node_with_acl(view: &mut View<'_>, ctx: &Ctx<'_>, ino: Ino) -> Result<Node, Stop> {
+pub(super) fn node_with_acl(view: &mut View<'_>, ctx: &Ctx<'_>, ino: Ino) -> Result<Node, Stop> {
     if ctx.volume.acl != AclKind::Nfs4 {
         return Err(Errno::EOPNOTSUPP.into());
     }
@@ -428,13 +426,11 @@ fn node_with_acl(view: &mut View<'_>, ctx: &Ctx<'_>, ino: Ino) -> Result<Node, S
     if node.kind == FileType::Symlink { Err(Errno::EOPNOTSUPP.into()) } else { Ok(node) }
 }
 
-/// Mode and ACL after a chmod, by the volume's `aclmode`.
+/// Mode and ACL after a chmod, by the rules of [`nfs4::chmod`] and the volume's `aclmode`.
 ///
-/// The caller has seen the mode that the kernel is shown, whose bits may be more than the ACL grants to owner, group and
-/// others (a projection is a union, and on directories `w` goes with `x`). A chmod that brings such a bit along, as
-/// `chmod u+x` does with those of group and others, does not make it a right: it counts as not asked for. See the test
-/// `what_is_only_shown_is_not_given_away`. Of bits that were shown only for who may search every directory, it does so where
-/// all bits of their class were sent as shown ([`nfs4::without_lent`]).
+/// The mode is the stored one, which says what the ACL grants to owner, group and everyone; `stat(2)` shows the mode that was
+/// asked for ([`GetProjection`]). Bits that are shown only because some may search every directory are not asked for, if all
+/// bits of their class were sent as shown ([`nfs4::without_lent`]).
 ///
 /// # Errors
 /// EIO for an ACL that is missing or damaged, unless it is discarded; those of [`nfs4::chmod`].
@@ -454,17 +450,15 @@ pub(super) fn chmod(
         }
         Err(stop) => return Err(stop),
     };
+    let (owners, is_dir) = ((node.uid, node.gid), node.kind.is_dir());
     let acl = view.nfs4_acl(node.access_acl)?;
     let acl = acl.as_deref().map(Compiled::acl);
-    let own = match acl {
-        Some(acl) if !ctx.traversers.is_empty() => {
-            nfs4::project(acl, node.uid, node.gid, node.kind.is_dir()).rwx
-        }
-        Some(_) => shown,
-        None => node.mode.rwx(),
-    };
-    let mode = nfs4::without_lent(asked, shown, own).without(own & !node.mode.rwx());
-    let changed = nfs4::chmod(acl, mode, node.kind.is_dir(), policy)?;
+    let mut asked = asked;
+    if is_dir && !ctx.traversers.is_empty() {
+        let own = acl.map_or(node.mode.rwx(), |acl| nfs4::project(acl, owners.0, owners.1, is_dir).rwx);
+        asked = nfs4::without_lent(asked, shown, own);
+    }
+    let (mode, changed) = nfs4::chmod(acl, asked, owners, is_dir, policy)?;
     Ok((mode, changed.map_or(AclId::NONE, |acl| put(view, &acl, effects))))
 }
 
@@ -495,7 +489,7 @@ pub(super) fn inherit(
 }
 
 /// As [`super::acl::put`].
-fn put(view: &View<'_>, acl: &Nfs4Acl, effects: &mut Vec<Effect>) -> AclId {
+pub(super) fn put(view: &View<'_>, acl: &Nfs4Acl, effects: &mut Vec<Effect>) -> AclId {
     let id = acl.id();
     if !view.is_stored(id) {
         effects.push(Effect::PutAcl { id, text: acl.to_storage().into() });

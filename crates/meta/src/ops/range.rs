@@ -105,7 +105,9 @@ impl Op for CopyRange {
             return Err(Errno::EINVAL.into());
         }
         let furthest = (self.offset / CHUNK_BYTES + CHUNKS_A_COPY) * CHUNK_BYTES;
-        let end = (self.offset + self.len).min(source.size).min(furthest);
+        // The size from memory may be of any age: without a guard, what others have written since would not be copied.
+        let size = view.size(self.from)?;
+        let end = (self.offset + self.len).min(size).min(furthest);
         let copied = end.saturating_sub(self.offset);
         if copied == 0 {
             return Ok(Plan::answer(0));

@@ -268,3 +268,116 @@ fn is_ancestor(view: &mut View<'_>, ino: Ino, dir: Ino) -> Result<bool, Stop> {
     }
     Ok(true)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use types::OpId;
+
+    use super::*;
+    use crate::driver::{Meta, Vouch};
+    use crate::engine::Engine;
+    use crate::mem::MemEngine;
+    use crate::txn::Txn;
+    use crate::view::STEPS;
+    use crate::volume::{AclKind, Volume};
+    use crate::wrap::{Counting, Fault, Faulty, Odds};
+
+    type Tested = Arc<Faulty<Counting<MemEngine>>>;
+
+    /// A chain of directories of this depth, whose deepest has the number `depth + 2`, and a directory beside it.
+    fn chain(depth: u64) -> Tested {
+        let engine = Arc::new(Faulty::new(Counting::new(MemEngine::default()), 1, Odds::default()));
+        let volume = Volume {
+            name: "v".into(),
+            uuid: "u".into(),
+            storage: "memory".into(),
+            bucket: String::new(),
+            store_marker: false,
+            acl: AclKind::Posix,
+            policy: Default::default(),
+            compression: "none".into(),
+            encryption: String::new(),
+            inline_bytes: 4096,
+            capacity_bytes: 0,
+            max_inodes: 0,
+            abe: false,
+            created: Time::now(),
+        };
+        volume.format(&*engine).unwrap();
+        let dir = |ino: u64, parent: u64| {
+            let node = Whiteout { ino: Ino(ino), uid: 0, gid: 0 };
+            let beside = Node {
+                kind: FileType::Directory,
+                mode: Mode::new(0o755),
+                nlink: 2,
+                parent: Ino(parent),
+                ..node.node(&ROOT_LIKE, Time::now())
+            };
+            let name = Name::new(ino.to_string().as_bytes()).unwrap();
+            let edge =
+                Effect::PutEdge { parent: Ino(parent), name, ino: Ino(ino), kind: FileType::Directory };
+            [Effect::PutNode(beside), edge]
+        };
+        let mut effects: Vec<Effect> = (3..depth + 3).flat_map(|ino| dir(ino, ino - 1)).collect();
+        effects.extend(dir(BESIDE, 2));
+        engine.commit(&[Txn { op_id: OpId(7), guards: Vec::new(), effects }]).unwrap();
+        engine
+    }
+
+    const BESIDE: u64 = 1 << 40;
+    const ROOT_LIKE: Node = Node {
+        ino: Ino::ROOT,
+        kind: FileType::Directory,
+        mode: Mode::new(0o755),
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        nlink: 2,
+        size: 0,
+        atime: Time::MIN,
+        mtime: Time::MIN,
+        ctime: Time::MIN,
+        access_acl: AclId::NONE,
+        default_acl: AclId::NONE,
+        parent: Ino::ROOT,
+        access_rev: 1,
+    };
+
+    /// What it costs to move the directory beside the chain into the deepest one: looks with nothing in memory, with all in
+    /// memory, and after a conflict; and the requests of the first.
+    fn cost(depth: u64) -> ([u64; 3], u64) {
+        let engine = chain(depth);
+        let meta = Meta::open(engine.clone(), 1_000_000).unwrap();
+        let name = Name::new(BESIDE.to_string().as_bytes()).unwrap();
+        let (root, deepest) = (Ino::ROOT, Ino(depth + 2));
+        let steps = |from: Ino, to: Ino| {
+            let (flags, whiteout, open) = (RenameFlags::default(), None, None);
+            let (name, new_name) = (name.clone(), name.clone());
+            let op = Rename { parent: from, name, new_parent: to, new_name, flags, whiteout, open };
+            STEPS.set(0);
+            meta.run(&op, &Vouch::Kernel { told: None }).unwrap();
+            STEPS.get()
+        };
+        let before = engine.inner().counts();
+        let cold = steps(root, deepest);
+        let requests = (engine.inner().counts() - before).round_trips();
+        steps(deepest, root);
+        let warm = steps(root, deepest);
+        steps(deepest, root);
+        engine.script([Fault::Rival]);
+        engine.arm(true);
+        let conflict = steps(root, deepest);
+        ([cold, warm, conflict], requests)
+    }
+
+    #[test]
+    fn a_rename_costs_as_much_as_its_place_is_deep() {
+        let ((few, few_requests), (many, many_requests)) = (cost(100), cost(400));
+        for (few, many) in few.into_iter().zip(many) {
+            assert!(many <= 5 * few, "{many} looks at four times the depth of {few}");
+        }
+        assert!(many_requests - few_requests <= 300, "each directory is read once");
+    }
+}

@@ -23,10 +23,10 @@ use crate::volume::AclKind;
 /// section 6.2.1.3.1).
 ///
 /// # Errors
-/// ESTALE where the inode is gone; EPERM unless owner, where the mode, an owner or a given time is set, and for a new owner
-/// or a group that the caller is not in without `CAP_CHOWN`; EACCES without write permission for a size that is not set
-/// through an open file, and for times of now unless owner; EISDIR, EINVAL for the size of what is no regular file;
-/// ENOSPC where it would grow beyond the volume's limit, which counts holes.
+/// ESTALE where the inode is gone, or the kernel decided by what no longer holds; EPERM unless owner, where the mode, an
+/// owner or a given time is set, and for a new owner or a group that the caller is not in without `CAP_CHOWN`; EACCES without
+/// write permission for a size that is not set through an open file, and for times of now unless owner; EISDIR, EINVAL for
+/// the size of what is no regular file; ENOSPC where it would grow beyond the volume's limit, which counts holes.
 #[derive(Debug, Default)]
 pub struct SetAttr {
     pub ino: Ino,
@@ -115,14 +115,18 @@ impl SetAttr {
         if ctx.asks_nfs4() {
             return self.admit_nfs4(view, ctx, node);
         }
-        let Some(cred) = ctx.cred()? else { return Ok(()) };
+        let is_changed = self.mode.is_some() || self.uid.is_some() || self.gid.is_some();
+        let sets_time = self.atime.is_some() || self.mtime.is_some();
+        if self.is_open && !is_changed && !sets_time {
+            // It was checked when the file was opened.
+            return Ok(());
+        }
+        let Some(cred) = ctx.cred_about(node)? else { return Ok(()) };
         let new_owner = self.uid.is_some_and(|uid| uid != node.uid);
         let foreign_group = self.gid.is_some_and(|gid| gid != node.gid && !cred.in_group(gid));
         if (new_owner || foreign_group) && !cred.caps.has(Caps::CHOWN) {
             return Err(Errno::EPERM.into());
         }
-        let sets_time = self.atime.is_some() || self.mtime.is_some();
-        let is_changed = self.mode.is_some() || self.uid.is_some() || self.gid.is_some();
         if is_changed || sets_time && !self.is_touch {
             ctx.admit_owner(node)?;
         } else if sets_time && self.size.is_none() && ctx.admit_owner(node).is_err() {

@@ -100,8 +100,8 @@ pub(super) fn make_room(view: &mut View<'_>, ctx: &Ctx<'_>, node: &Node, end: u6
     }
 }
 
-/// Takes SUID, SGID (where the group may execute) and file capabilities from a file that someone without
-/// `CAP_FSETID` writes to. Twin of `file_remove_privs`; FUSE_HANDLE_KILLPRIV_V2.
+/// Takes SUID, SGID (if the group may execute) and file capabilities from a file that someone without `CAP_FSETID` writes to.
+/// Twin of `file_remove_privs`; FUSE_HANDLE_KILLPRIV_V2. Replies whether the mode changed.
 ///
 /// # Errors
 /// ESTALE where the inode is gone.
@@ -109,10 +109,10 @@ pub(super) fn make_room(view: &mut View<'_>, ctx: &Ctx<'_>, node: &Node, end: u6
 pub struct KillPriv(pub Ino);
 
 impl Op for KillPriv {
-    type Reply = ();
+    type Reply = bool;
     const NAME: &'static str = "killpriv";
 
-    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, Stop> {
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<bool>, Stop> {
         let ino = self.0;
         view.prefetch([Want::Node(ino), Want::Xattrs(ino)])?;
         let node = view.inode(ino)?;
@@ -129,7 +129,9 @@ impl Op for KillPriv {
         if capable {
             effects.push(Effect::DropXattr { ino, name: capability });
         }
-        Ok(Plan { reply: (), effects })
+        // An earlier attempt of this operation that was in doubt has set this ctime, and the mode with it.
+        let changed = mode != node.mode || node.ctime == ctx.now;
+        Ok(Plan { reply: changed, effects })
     }
 }
 

@@ -1,6 +1,6 @@
 //! An engine on which requests fail: before the work, after it, late, or against a client that was faster.
 //!
-//! Lock order: the dice, the script and the rival are each locked alone, never across a request to the inner engine.
+//! Lock order: the dice, the script, the rival and the late commits are each locked alone, never across a request to the inner engine.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -23,6 +23,7 @@ pub struct Faulty<E> {
     dice: Mutex<u64>,
     script: Mutex<VecDeque<Fault>>,
     rival: Mutex<Option<Rival<E>>>,
+    late: Mutex<Vec<Vec<Txn>>>,
     injected: AtomicU64,
 }
 
@@ -37,6 +38,9 @@ pub enum Fault {
     /// The work is done, and then the answer is lost: indeterminate for a commit; for all else, which changes
     /// nothing, transient.
     After,
+    /// The request hangs on its way: a commit is indeterminate, and happens when [`Faulty::deliver`] is called; all else
+    /// is transient.
+    Late,
     /// It takes that much longer.
     Delay(Duration),
     /// Another client commits just before: the closure of [`Faulty::set_rival`], or else one that moves the access
@@ -64,6 +68,7 @@ impl<E: Engine> Faulty<E> {
             dice: Mutex::new(seed),
             script: Mutex::default(),
             rival: Mutex::new(None),
+            late: Mutex::default(),
             injected: AtomicU64::new(0),
         }
     }
@@ -85,6 +90,19 @@ impl<E: Engine> Faulty<E> {
     /// What [`Fault::Rival`] does from now on. It is handed the inner engine and must not use the wrapper.
     pub fn set_rival(&self, rival: impl FnMut(&E) + Send + 'static) {
         *lock(&self.rival) = Some(Box::new(rival));
+    }
+
+    /// The commits that met [`Fault::Late`] arrive now, in their order; gives what the engine answers, which nobody hears.
+    ///
+    /// # Errors
+    /// Those of the engine.
+    pub fn deliver(&self) -> Result<Vec<Outcome>, EngineError> {
+        let late = std::mem::take(&mut *lock(&self.late));
+        let mut outcomes = Vec::with_capacity(late.len());
+        for txns in late {
+            outcomes.extend(self.inner.commit(&txns)?);
+        }
+        Ok(outcomes)
     }
 
     /// How many faults there were.
@@ -113,6 +131,7 @@ impl<E: Engine> Faulty<E> {
         match self.next_fault() {
             Fault::None | Fault::Rival => request(),
             Fault::Before => Err(EngineError::transient("injected: failed before the work")),
+            Fault::Late => Err(EngineError::transient("injected: the request hangs")),
             Fault::After => {
                 request()?;
                 Err(EngineError::transient("injected: the answer was lost"))
@@ -164,6 +183,10 @@ impl<E: Engine> Engine for Faulty<E> {
         match self.next_fault() {
             Fault::None => {}
             Fault::Before => return Err(EngineError::transient("injected: failed before the work")),
+            Fault::Late => {
+                lock(&self.late).push(txns.to_vec());
+                return Err(EngineError::indeterminate("injected: the request hangs"));
+            }
             Fault::After => {
                 self.inner.commit(txns)?;
                 return Err(EngineError::indeterminate("injected: the answer was lost"));

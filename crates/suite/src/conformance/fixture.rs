@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use meta::{
-    Beside, Counter, Effect, Engine, Guard, Node, Outcome, Page, Record, Scan, Seq, Session, Txn, Usage, Want,
+    Beside, Counter, Effect, Engine, Guard, Node, Outcome, Page, Process, Record, Scan, Seq, Session, Txn,
+    Usage, Want,
 };
 use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Time, XattrName};
 
@@ -46,7 +47,18 @@ pub(super) fn session(id: u64) -> Session {
         mountpoint: "/mnt/ä b".to_owned(),
         since: Time::from_nanos(-1),
         heartbeat: Time::from_nanos(7),
+        process: Process {
+            boot_id: "5f3c7a4e-ä".to_owned(),
+            pid_namespace: u64::from(u32::MAX),
+            start_time: i64::MAX as u64,
+        },
+        version: "0.1.0".to_owned(),
+        first_slice: SliceId(i64::MAX as u64),
     }
+}
+
+pub(super) fn found_session(id: u64) -> Record {
+    Record::Session(SessionId(id), Some(session(id)))
 }
 
 pub(super) fn name(bytes: impl AsRef<[u8]>) -> Name {

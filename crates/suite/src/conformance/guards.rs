@@ -1,7 +1,7 @@
 //! Each guard where it holds, and where it does not.
 
-use meta::{Counter, Effect, Engine, Guard, Outcome, Record, Want};
-use types::{AclId, Ino};
+use meta::{Counter, Effect, Engine, Guard, Outcome, Record, Session, Want};
+use types::{AclId, Ino, SessionId, Time};
 
 use super::fixture::*;
 
@@ -94,6 +94,33 @@ pub fn room_guard(engine: &dyn Engine) {
     holds(engine, Guard::Room { max_inodes: u64::MAX, max_blocks: u64::MAX });
     fails(engine, Guard::Room { max_inodes: 2, max_blocks: 3 });
     fails(engine, Guard::Room { max_inodes: 3, max_blocks: 2 });
+}
+
+pub fn session_guard(engine: &dyn Engine) {
+    let later = Session { heartbeat: Time::from_nanos(99), ..session(4) };
+    let guard = |id, heartbeat: Option<Time>| Guard::Session { session: SessionId(id), heartbeat };
+    fails(engine, guard(4, None));
+    apply(engine, vec![Effect::PutSession(session(4)), Effect::PutSession(session(5))]);
+    holds(engine, guard(4, None));
+    holds(engine, guard(4, Some(session(4).heartbeat)));
+    fails(engine, guard(4, Some(later.heartbeat)));
+    fails(engine, guard(6, None));
+    fails(engine, guard(6, Some(session(4).heartbeat)));
+    // A renewal is a change like others, and a removal of the renewed session by its old heartbeat fails.
+    committed(commit(engine, txn(vec![guard(4, None)], vec![Effect::PutSession(later.clone())])));
+    fails(engine, guard(4, Some(session(4).heartbeat)));
+    holds(engine, guard(4, Some(later.heartbeat)));
+    // A removed session changes nothing, also not in the batch that removes it.
+    let drop = Effect::DropSession { session: SessionId(4) };
+    let renew = txn(vec![guard(4, None)], vec![Effect::PutSession(later.clone())]);
+    let create = txn(vec![guard(4, None)], vec![put(3, FILE)]);
+    let remove = txn(vec![guard(5, None), guard(4, Some(later.heartbeat))], vec![drop]);
+    let outcomes = engine.commit(&[remove, renew, create]).expect("a commit");
+    assert!(matches!(outcomes[..], [Outcome::Committed { .. }, Outcome::Conflict(_), Outcome::Conflict(_)]));
+    assert_eq!(read(engine, &[Want::Session(SessionId(4))]), [Record::Session(SessionId(4), None)]);
+    assert_eq!(read_node(engine, 3), None);
+    fails(engine, guard(4, None));
+    holds(engine, guard(5, None));
 }
 
 pub fn guards_on_what_is_absent(engine: &dyn Engine) {

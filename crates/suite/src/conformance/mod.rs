@@ -28,11 +28,11 @@ pub use watching::*;
 macro_rules! conformance {
     ($new:expr) => {
         $crate::conformance! { @cases $new;
-            edge_guards node_guards empty_guard xattr_guard setting_guard counter_guard room_guard
+            edge_guards node_guards empty_guard xattr_guard setting_guard counter_guard room_guard session_guard
             guards_on_what_is_absent a_conflict_answers_every_guard
             nodes_are_put_and_replaced a_dropped_node_takes_all_it_has_along edges_are_put_and_dropped
             access_changes_move_the_revision parents_links_and_times_change sizes_are_set_and_extended
-            slices_are_kept_in_order_of_commit dropped_slices_become_garbage xattrs_are_put_and_dropped
+            slices_are_kept_in_order_of_commit dropped_slices_become_garbage a_shared_slice_keeps_its_count_to_the_end xattrs_are_put_and_dropped
             acls_are_stored_once symlinks_are_kept sessions_and_orphans_come_and_go settings_and_counters_are_set
             usage_is_corrected
             absent_targets_do_nothing post_images_are_of_changed_nodes

@@ -3,7 +3,7 @@
 
 use meta::{
     Access, Beside, Counter, Effect, Engine, Guard, Lock, LockKind, LockOwner, LockWait, MemEngine, Node,
-    Outcome, Record, Scan, Txn,
+    Outcome, Record, Scan, Session, Txn,
 };
 use types::{
     AclId, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, SliceId, SliceSource, Time, XattrName,
@@ -125,7 +125,11 @@ fn create(rng: &mut Rng) -> Txn {
 
 fn guard(rng: &mut Rng) -> Guard {
     let ino = any_ino(rng);
-    match rng.below(13) {
+    match rng.below(14) {
+        13 => {
+            let heartbeat = if rng.one_in(2) { None } else { Some(Time::from_nanos(rng.pick(&[7, 8]))) };
+            Guard::Session { session: any_session(rng), heartbeat }
+        }
         12 => Guard::Size { ino, size: any_size(rng) },
         11 => Guard::Locks { ino, locks: any_locks(rng).into() },
         0 => Guard::EdgeIs { parent: ino, name: any_name(rng), ino: any_ino(rng) },
@@ -183,7 +187,10 @@ fn add_effect(rng: &mut Rng, kind: u64, effects: &mut Vec<Effect>) {
         17 => Effect::PutAcl { id: any_acl(rng), text: rng.pick(&["one", "two"]).into() },
         18 if rng.one_in(2) => Effect::PutOrphan { session: any_session(rng), ino },
         18 => Effect::DropOrphan { session: any_session(rng), ino },
-        19 if rng.one_in(2) => Effect::PutSession(session(1 + rng.below(3))),
+        19 if rng.one_in(2) => {
+            let heartbeat = Time::from_nanos(rng.pick(&[7, 8]));
+            Effect::PutSession(Session { heartbeat, ..session(1 + rng.below(3)) })
+        }
         19 => Effect::DropSession { session: any_session(rng) },
         20 => Effect::DropGarbage { slice: SliceId(1 + rng.below(6)) },
         21 if rng.one_in(4) => Effect::AddUsage { inodes: rng.below(3) as i64, blocks: rng.below(3) as i64 },

@@ -143,10 +143,10 @@ pub fn orphans_sessions_and_garbage_are_scanned_in_order(engine: &dyn Engine) {
         assert_eq!(all, orphans.map(|(session, ino)| Record::Orphan(SessionId(session), Ino(ino))));
         let first = Scan::Sessions { after: SessionId(0), limit };
         let all = in_parts(engine, first, limit, |record| match record {
-            Record::Session(session) => Some(Scan::Sessions { after: session.id, limit }),
+            Record::Session(session, _) => Some(Scan::Sessions { after: *session, limit }),
             _ => None,
         });
-        assert_eq!(all, [1, 2, 3, 4].map(|id| Record::Session(session(id))));
+        assert_eq!(all, [1, 2, 3, 4].map(found_session));
         let first = Scan::Garbage { after: SliceId(0), limit };
         let all = in_parts(engine, first, limit, |record| match record {
             Record::Garbage(garbage) => Some(Scan::Garbage { after: garbage.slice, limit }),

@@ -1,5 +1,7 @@
 //! Attributes, extended attributes, and what a truncation leaves of the rows of a file.
 
+use std::sync::Arc;
+
 use meta::Node;
 use meta::ops::{
     Accessed, GetNode, GetSlices, GetUsage, GetXattrs, KillPriv, MakeKind, RemoveXattr, SetAttr, SetXattr,
@@ -21,6 +23,7 @@ pub(super) const CASES: &[Case] = &[
     ("what_is_cut_off_reads_as_zeros", what_is_cut_off_reads_as_zeros),
     ("writes_extend_and_append", writes_extend_and_append),
     ("xattrs_are_created_replaced_removed", xattrs_are_created_replaced_removed),
+    ("xattrs_of_an_inode_are_bounded", xattrs_of_an_inode_are_bounded),
 ];
 
 const CAPABILITY: &str = "security.capability";
@@ -140,12 +143,12 @@ fn writing_clears_what_would_run_as_another(factory: Factory<'_>) {
         if truncates {
             c.run(&SetAttr { ino, size: Some(1), kill_suidgid: true, ..SetAttr::default() }).unwrap();
         } else {
-            c.run(&KillPriv(ino)).unwrap();
+            assert_eq!(c.run(&KillPriv(ino)), Ok(true));
         }
         assert_eq!(c.node(ino).mode, Mode::new(0o755));
         assert!(c.run(&GetXattrs(ino)).unwrap().is_empty());
         let settled = c.node(ino);
-        c.run(&KillPriv(ino)).unwrap();
+        assert_eq!(c.run(&KillPriv(ino)), Ok(false));
         assert_eq!(c.node(ino), settled, "nothing is left to take");
         c.chmod(ino, 0o2745).unwrap();
         c.run(&KillPriv(ino)).unwrap();
@@ -229,6 +232,42 @@ fn writes_extend_and_append(factory: Factory<'_>) {
     c.unlink(ROOT, "f").unwrap();
     assert_eq!(c.write(ino, 0, 1, 3), Err(Errno::ESTALE));
     check(&c);
+}
+
+fn xattrs_of_an_inode_are_bounded(factory: Factory<'_>) {
+    let a = fresh(factory);
+    a.meta.set_alone(false);
+    let b = a.stranger();
+    let ino = a.create(ROOT, "f").unwrap();
+    let set = |c: &Client, name: &str, len: usize| {
+        c.run(&SetXattr { ino, name: x(name), value: vec![7; len].into(), mode: XattrMode::Set })
+    };
+    // Sixteen of the greatest length would take their names beyond 1 MiB.
+    for n in 10..25 {
+        set(&a, &format!("user.{n}"), 65_536).unwrap();
+    }
+    for client in [&a, &b] {
+        assert_eq!(set(client, "user.25", 65_536), Err(Errno::ENOSPC));
+    }
+    set(&a, "user.25", 65_536 - 16 * 8).unwrap();
+    assert_eq!(set(&a, "user.26", 0), Err(Errno::ENOSPC));
+    assert_eq!(set(&b, "user.25", 65_536), Err(Errno::ENOSPC));
+    set(&a, "user.10", 65_535).unwrap();
+    set(&a, "user.10", 65_536).unwrap();
+    // What somebody else removed is room at once, whatever is in memory.
+    assert_eq!(a.run(&GetXattrs(ino)).unwrap().len(), 16);
+    b.run(&RemoveXattr { ino, name: x("user.11") }).unwrap();
+    set(&a, "user.26", 65_536).unwrap();
+    // More names than can be listed.
+    let ino = a.create(ROOT, "names").unwrap();
+    let set = |n: usize| {
+        let name = format!("user.{n:0>249}");
+        a.run(&SetXattr { ino, name: x(&name), value: Arc::default(), mode: XattrMode::Set })
+    };
+    (0..257).for_each(|n| set(n).unwrap());
+    assert_eq!(set(257), Err(Errno::ENOSPC));
+    set(0).unwrap();
+    check(&a);
 }
 
 fn xattrs_are_created_replaced_removed(factory: Factory<'_>) {

@@ -35,6 +35,7 @@ pub(super) fn volume() -> Volume {
         capacity_bytes: 0,
         max_inodes: 0,
         abe: false,
+        store_marker: false,
         created: Time::new(1_700_000_000, 7),
     }
 }
@@ -93,6 +94,7 @@ impl Client {
         self.meta.run(op, vouch).map_err(|failure| match failure {
             Failure::Refused(errno) => errno,
             Failure::Engine(error) => panic!("{}: the engine failed: {error}", O::NAME),
+            Failure::Fenced(session) => panic!("{}: session {session} is gone", O::NAME),
         })
     }
 

@@ -1,11 +1,11 @@
 //! What one client knows when it is told of another's changes, on engines that tell.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use meta::ops::{GetXattrs, SetAttr, XattrMode};
 use meta::{Access, Changes, Counting, Effect, Engine, Failure, Fault, Faulty, Odds, Touched, Txn};
-use types::{Errno, Mode, OpId};
+use types::{BootInstant, Errno, Mode, OpId};
 
 use super::fixture::{Client, KERNEL, REPLACE, ROOT, client, fresh, n};
 use super::{Case, Factory};
@@ -39,7 +39,7 @@ fn told(factory: Factory<'_>) -> Option<(Client, Client, Box<dyn Changes>)> {
     let a = fresh(factory);
     a.meta.set_alone(false);
     let changes = a.engine().watch().unwrap()?;
-    a.meta.set_current_until(Instant::now() + Duration::from_secs(3600));
+    a.meta.set_current_until(BootInstant::now() + Duration::from_secs(3600));
     let b = client(a.engine());
     Some((a, b, changes))
 }
@@ -73,9 +73,9 @@ fn what_is_not_heard_in_time_is_asked_for(factory: Factory<'_>) {
     let d = a.mkdir(ROOT, "d").unwrap();
     b.chmod(d, 0o700).unwrap();
     assert_eq!(a.node(d).mode, Mode::new(0o755), "it goes by what it has, while it is told");
-    a.meta.set_current_until(Instant::now());
+    a.meta.set_current_until(BootInstant::now());
     assert_eq!(a.node(d).mode, Mode::new(0o700));
-    a.meta.set_current_until(Instant::now() + LONG);
+    a.meta.set_current_until(BootInstant::now() + LONG);
     assert!(a.meta.is_current());
     a.meta.set_outdated();
     assert!(!a.meta.is_current());
@@ -86,7 +86,7 @@ fn a_directory_stays_known_as_a_whole(factory: Factory<'_>) {
     let Some((a, b, mut changes)) = told(factory) else { return };
     let counting = Arc::new(Counting::new(Arc::clone(a.engine())));
     let own = client(&(Arc::clone(&counting) as Arc<dyn Engine>));
-    own.meta.set_current_until(Instant::now() + Duration::from_secs(3600));
+    own.meta.set_current_until(BootInstant::now() + Duration::from_secs(3600));
     let d = own.mkdir(ROOT, "d").unwrap();
     let before = counting.counts();
     for name in ["x", "y"] {
@@ -108,7 +108,7 @@ fn a_directory_filled_at_its_birth_is_not_taken_for_empty(factory: Factory<'_>) 
     let Some((a, _, mut changes)) = told(factory) else { return };
     let faulty = Arc::new(Faulty::new(Arc::clone(a.engine()), 1, Odds::default()));
     let own = Arc::new(client(&(Arc::clone(&faulty) as Arc<dyn Engine>)));
-    own.meta.set_current_until(Instant::now() + Duration::from_secs(3600));
+    own.meta.set_current_until(BootInstant::now() + Duration::from_secs(3600));
     assert_eq!(own.lookup(ROOT, "d"), Ok(None));
     let maker = Arc::clone(&own);
     faulty.set_rival(move |engine| {
@@ -130,7 +130,7 @@ fn what_happened_after_all_is_known_once_heard(factory: Factory<'_>) {
     let Some((a, _, mut changes)) = told(factory) else { return };
     let faulty = Arc::new(Faulty::new(Arc::clone(a.engine()), 1, Odds { before: 1000, ..Odds::default() }));
     let own = client(&(Arc::clone(&faulty) as Arc<dyn Engine>));
-    own.meta.set_current_until(Instant::now() + Duration::from_secs(3600));
+    own.meta.set_current_until(BootInstant::now() + Duration::from_secs(3600));
     own.meta.set_patience(Duration::ZERO);
     let f = own.create(ROOT, "f").unwrap();
     hear(&own, &mut *changes, &Touched::Edge(ROOT, n("f")));

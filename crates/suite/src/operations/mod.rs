@@ -6,6 +6,7 @@
 
 mod acls;
 mod attrs;
+mod doubt;
 mod fixture;
 mod heard;
 mod invariants;
@@ -46,6 +47,7 @@ type Case = (&'static str, fn(Factory<'_>));
 const GROUPS: &[(&str, &[Case])] = &[
     ("acls", acls::CASES),
     ("attrs", attrs::CASES),
+    ("doubt", doubt::CASES),
     ("heard", heard::CASES),
     ("links", links::CASES),
     ("locks", locks::CASES),
@@ -90,7 +92,7 @@ where
 macro_rules! operations {
     ($new:expr) => {
         $crate::operations! { @groups $new;
-            acls attrs heard links locks names nfs4 nfs4_callers races random ranges renames sids stale threads
+            acls attrs doubt heard links locks names nfs4 nfs4_callers races random ranges renames sids stale threads
             traverse trips volumes vouch
         }
     };

@@ -22,7 +22,7 @@ pub(super) const CASES: &[Case] = &[
     ("files_are_opened_by_right", files_are_opened_by_right),
     ("attributes_are_set_by_right", attributes_are_set_by_right),
     ("chmod_follows_the_volumes_policy", chmod_follows_the_volumes_policy),
-    ("what_is_only_shown_is_not_given_away", what_is_only_shown_is_not_given_away),
+    ("what_is_asked_for_is_shown_and_no_more_is_given", what_is_asked_for_is_shown_and_no_more_is_given),
     ("new_inodes_inherit_remembered_or_not", new_inodes_inherit_remembered_or_not),
     ("a_damaged_acl_refuses_all_but_its_replacement", a_damaged_acl_refuses_all_but_its_replacement),
     ("the_longest_acl_is_kept_and_decides", the_longest_acl_is_kept_and_decides),
@@ -81,7 +81,9 @@ fn a_volume_keeps_its_policies(factory: Factory<'_>) {
     c.run(&change).unwrap();
     let changed = Policy { mode: AclMode::GroupMask, inherit: AclInherit::PassthroughX };
     assert_eq!(Volume::load(&**c.engine()).unwrap(), nfs4_volume(changed));
-    assert_eq!(c.meta.volume().policy, policy, "who has it open goes by what it was");
+    assert_eq!(c.meta.volume().policy, policy);
+    assert!(c.meta.refresh_settings().unwrap());
+    assert_eq!(c.meta.volume().policy, changed, "a running client goes by settings that it has read again");
 }
 
 fn an_acl_sets_the_mode_and_is_stored_once(factory: Factory<'_>) {
@@ -325,7 +327,7 @@ fn attributes_are_set_by_right(factory: Factory<'_>) {
     let chmod = || SetAttr { mode: Some(Mode::new(0o640)), ..base() };
     assert_eq!(refused(chmod(), 2), Errno::EPERM);
     assert_eq!(c.run_as(&chmod(), &user(4)), Ok(()));
-    assert_eq!(c.node(f).access_acl, AclId::NONE, "discarded");
+    assert!(!c.node(f).access_acl.is_none(), "the entries stay");
     check(&c);
 }
 
@@ -345,8 +347,11 @@ fn chmod_follows_the_volumes_policy(factory: Factory<'_>) {
         }
         changed.unwrap();
         let node = c.node(f);
-        assert_eq!(node.mode, Mode::new(0o4640), "{mode:?}");
-        let expected = nfs4::chmod(Some(&stored), Mode::new(0o640), false, mode).unwrap();
+        let asked = Mode::new(0o4640);
+        let (kept, expected) = nfs4::chmod(Some(&stored), asked, (node.uid, node.gid), false, mode).unwrap();
+        assert_eq!(node.mode, kept, "{mode:?}");
+        let shown = c.run(&GetProjection(&node)).unwrap();
+        assert_eq!(shown.map_or(node.mode.rwx(), |shown| shown.rwx), 0o640, "{mode:?}");
         assert_eq!(node.access_acl, expected.as_ref().map_or(AclId::NONE, Nfs4Acl::id), "{mode:?}");
         let now = c.stranger().run(&GetNfs4Acl(f)).unwrap();
         assert_eq!(now, expected.unwrap_or_else(|| nfs4::from_mode(Mode::new(0o640), false)));
@@ -354,24 +359,33 @@ fn chmod_follows_the_volumes_policy(factory: Factory<'_>) {
     }
 }
 
-/// `chmod u+x` sends all bits that stat(2) showed, with one more.
-fn what_is_only_shown_is_not_given_away(factory: Factory<'_>) {
+/// `chmod u+x` sends all bits that stat(2) showed, with one more. Whatever is asked for is shown afterwards.
+fn what_is_asked_for_is_shown_and_no_more_is_given(factory: Factory<'_>) {
     for mode in [AclMode::Discard, AclMode::Passthrough, AclMode::GroupMask] {
         let c = fresh_with(factory, &nfs4_volume(Policy { mode, ..Policy::default() }));
-        let shown = |ino| c.run(&GetProjection(&c.node(ino))).unwrap().unwrap().rwx;
+        let shown = |ino| {
+            let node = c.node(ino);
+            let projection = c.run(&GetProjection(&node)).unwrap();
+            projection.map_or(node.mode.rwx(), |projection| projection.rwx)
+        };
+        let keeps = mode != AclMode::Discard;
         let f = file(&c, ROOT, "f", "A::7:rw,A::OWNER@:rwatTnNcCoy,A::GROUP@:tncy,A::EVERYONE@:tncy");
         assert_eq!((c.node(f).mode.rwx(), shown(f)), (0o600, 0o660));
         c.chmod(f, 0o760).unwrap();
-        assert_eq!(c.node(f).mode.rwx(), 0o700, "{mode:?}: the group gets nothing");
+        let stored = if keeps { 0o700 } else { 0o760 };
+        assert_eq!((c.node(f).mode.rwx(), shown(f)), (stored, 0o760), "{mode:?}: not for the group");
         let d = dir(&c, "d", "A::7:rwx,A::OWNER@:rwaxD,A::EVERYONE@:rx");
-        assert_eq!((c.node(d).mode.rwx(), shown(d)), (0o755, 0o777));
-        c.chmod(d, 0o2777).unwrap();
-        assert_eq!(c.node(d).mode, Mode::new(0o2755), "{mode:?}: nobody may write");
+        assert_eq!((c.node(d).mode.rwx(), shown(d)), (0o755, 0o775));
+        c.chmod(d, 0o2775).unwrap();
+        let stored = if keeps { 0o2755 } else { 0o2775 };
+        assert_eq!((c.node(d).mode.bits(), shown(d)), (stored, 0o775), "{mode:?}");
         // What was not shown is given as asked.
         let g = file(&c, ROOT, "g", "A::OWNER@:rwa,A::7:x");
         assert_eq!(shown(g), 0o610);
-        c.chmod(g, 0o666).unwrap();
-        assert_eq!(c.node(g).mode.rwx(), 0o666);
+        for asked in [0o664, 0o604, 0o666, 0o640, 0] {
+            c.chmod(g, asked).unwrap();
+            assert_eq!((c.node(g).mode.rwx(), shown(g)), (asked, asked), "{mode:?}");
+        }
         check(&c);
     }
 }
@@ -450,7 +464,10 @@ fn a_damaged_acl_refuses_all_but_its_replacement(factory: Factory<'_>) {
     assert!(s.run_as(&open, &able(9, Caps::DAC_OVERRIDE)).is_ok(), "whom no ACL keeps out");
     s.run_as(&set(f, "A::2:r"), &user(1)).unwrap();
     assert!(s.run_as(&open, &user(2)).is_ok());
-    s.run_as(&SetAttr { ino: d, mode: Some(Mode::new(0o755)), ..SetAttr::default() }, &user(1)).unwrap();
+    let chmod = SetAttr { ino: d, mode: Some(Mode::new(0o755)), ..SetAttr::default() };
+    assert_eq!(s.run_as(&chmod, &user(1)).unwrap_err(), Errno::EIO, "there are no entries to keep");
+    s.run_as(&SetNfs4Acl { acl: None, ..set(d, "A::2:r") }, &user(1)).unwrap();
+    s.run_as(&chmod, &user(1)).unwrap();
     let root = able(0, Caps::DAC_OVERRIDE | Caps::FOWNER);
     assert!(s.run_as(&Unlink { parent: d, name: n("f"), open: None }, &root).is_ok());
     assert_eq!(s.node(d).access_acl, AclId::NONE);

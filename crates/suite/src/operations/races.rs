@@ -1,14 +1,14 @@
 //! What another client does between an operation's plan and its commit, at the very moment.
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use meta::ops::{Append, GetNode, GetXattrs, MakeKind, SetAttr, SetXattr, Unlink, XattrMode};
 use meta::{
     Counting, Effect, Engine, EngineError, ErrorKind, Facts, Failure, Fault, Faulty, Node, Odds, Outcome,
-    Page, Scan, Told, Txn, Volume, Vouch, Want,
+    Page, Scan, Txn, Volume, Vouch, Want,
 };
-use types::{Errno, Mode, OpId, SliceSource};
+use types::{BootInstant, Errno, Mode, OpId, SliceSource};
 
 use super::fixture::{Client, EXCHANGE, KERNEL, NO_REPLACE, REPLACE, ROOT, client, n, volume, x};
 use super::invariants::check;
@@ -142,12 +142,22 @@ fn links_and_access_changed_meanwhile(factory: Factory<'_>) {
         race.lose(|r| r.set_xattr(r.at(ROOT, "g").ino, "user.a", "theirs", XattrMode::Set).unwrap(), create);
     assert_eq!(taken, Err(Errno::EEXIST));
     let d = race.client.mkdir(ROOT, "d").unwrap();
-    let told = Vouch::Kernel { told: Some(Told::one(d, race.client.node(d).access_rev)) };
+    let rev = [(d, race.client.node(d).access_rev)];
+    let told = Vouch::Kernel { told: Some(&rev) };
     let revoked = race.lose(
         |r| r.chmod(r.at(ROOT, "d").ino, 0o700).unwrap(),
         |c| c.run_as(&c.make_op(d, "x", MakeKind::Regular, 0o644), &told),
     );
     assert_eq!(revoked.unwrap_err(), Errno::ESTALE);
+    let rev = [(f, race.client.node(f).access_rev)];
+    let disowned = race.lose(
+        |r| r.run(&SetAttr { ino: r.at(ROOT, "g").ino, uid: Some(7), ..SetAttr::default() }).unwrap(),
+        |c| {
+            let chmod = SetAttr { ino: f, mode: Some(Mode::new(0o666)), ..SetAttr::default() };
+            c.run_as(&chmod, &Vouch::Kernel { told: Some(&rev) })
+        },
+    );
+    assert_eq!(disowned, Err(Errno::ESTALE));
     check(&race.client);
 }
 
@@ -301,7 +311,7 @@ fn what_is_gone_by_the_same_call_is_not_kept(factory: Factory<'_>) {
     volume().format(&*engine).unwrap();
     let joined = Arc::new(Joined { engine: engine.clone(), kept: Mutex::default() });
     let own = client(&(Arc::clone(&joined) as Arc<dyn Engine>));
-    own.meta.set_current_until(Instant::now() + Duration::from_secs(3600));
+    own.meta.set_current_until(BootInstant::now() + Duration::from_secs(3600));
     let f = own.create(ROOT, "f").unwrap();
     own.link(f, ROOT, "g").unwrap();
     assert_eq!(own.node(f).nlink, 2);

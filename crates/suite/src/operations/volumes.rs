@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use meta::ops::{GetUsage, Rename, Whiteout};
 use meta::{
-    Configure, Counter, Effect, Engine, Meta, Record, Scan, Session, Txn, Usage, Volume, VolumeError,
+    Configure, Counter, Effect, Engine, Meta, Process, Record, Scan, Session, Txn, Usage, Volume, VolumeError,
 };
-use types::{Errno, OpId, SessionId, Time};
+use types::{Errno, OpId, SessionId, SliceId, Time};
 
 use super::fixture::{REPLACE, ROOT, client, fresh, fresh_with, n, volume};
 use super::invariants::check;
@@ -159,6 +159,9 @@ fn sessions_come_and_go(factory: Factory<'_>) {
         c.meta.scan(&scan).unwrap().facts.records
     };
     let mut session = Session {
+        process: Process::default(),
+        version: String::new(),
+        first_slice: SliceId(0),
         id: c.meta.session(),
         host: "h".into(),
         pid: 1,
@@ -167,10 +170,10 @@ fn sessions_come_and_go(factory: Factory<'_>) {
         heartbeat: Time::now(),
     };
     c.meta.put_session(session.clone()).unwrap();
-    assert_eq!(sessions(), [Record::Session(session.clone())]);
+    assert_eq!(sessions(), [Record::Session(session.id, Some(session.clone()))]);
     session.heartbeat = Time::new(1_900_000_000, 0);
     c.meta.put_session(session.clone()).unwrap();
-    assert_eq!(sessions(), [Record::Session(session.clone())]);
+    assert_eq!(sessions(), [Record::Session(session.id, Some(session.clone()))]);
     c.meta.drop_session(session.id).unwrap();
     assert_eq!(sessions(), []);
 }

@@ -1,10 +1,10 @@
 //! Who vouches: the daemon's own checks, and a kernel that knows what is out of date.
 
+use meta::Vouch;
 use meta::ops::{
     AclType, Link, Lookup, MakeKind, RemoveXattr, Rename, RenameFlags, Rmdir, SetAcl, SetAttr, SetXattr,
     Unlink, XattrMode,
 };
-use meta::{Told, Vouch};
 use types::{Caps, Cred, Errno, Ino, Mode, Time};
 
 use super::fixture::{Client, EXCHANGE, REPLACE, ROOT, acl, client, fresh, n, x};
@@ -20,6 +20,7 @@ pub(super) const CASES: &[Case] = &[
     ("the_daemon_checks_xattrs", the_daemon_checks_xattrs),
     ("anyone_may_search_and_no_more", anyone_may_search_and_no_more),
     ("a_kernel_out_of_date_looks_again", a_kernel_out_of_date_looks_again),
+    ("a_change_of_an_inode_rests_on_its_revision", a_change_of_an_inode_rests_on_its_revision),
     ("a_right_revoked_elsewhere_is_gone_at_once", a_right_revoked_elsewhere_is_gone_at_once),
 ];
 
@@ -239,22 +240,89 @@ fn a_kernel_out_of_date_looks_again(factory: Factory<'_>) {
     let c = fresh(factory);
     let dir = c.mkdir(ROOT, "d").unwrap();
     c.create(dir, "f").unwrap();
-    let rev = c.node(dir).access_rev;
-    let told = |rev| Vouch::Kernel { told: Some(Told::one(dir, rev)) };
+    let before = [(dir, c.node(dir).access_rev)];
+    let by_kernel = Vouch::Kernel { told: Some(&before) };
     c.chmod(dir, 0o700).unwrap();
     let make = c.make_op(dir, "x", MakeKind::Regular, 0o644);
     for client in [&c, &c.stranger()] {
-        assert_eq!(client.run_as(&make, &told(rev)).unwrap_err(), Errno::ESTALE);
+        assert_eq!(client.run_as(&make, &by_kernel).unwrap_err(), Errno::ESTALE);
         let unlink = Unlink { parent: dir, name: n("f"), open: None };
-        assert_eq!(client.run_as(&unlink, &told(rev)).unwrap_err(), Errno::ESTALE);
+        assert_eq!(client.run_as(&unlink, &by_kernel).unwrap_err(), Errno::ESTALE);
         let link = Link { ino: c.at(dir, "f").ino, parent: dir, name: n("g") };
-        assert_eq!(client.run_as(&link, &told(rev)).unwrap_err(), Errno::ESTALE);
-        let renamed = client.run_as(&rename(dir, "f", dir, "g", REPLACE), &told(rev));
+        assert_eq!(client.run_as(&link, &by_kernel).unwrap_err(), Errno::ESTALE);
+        let renamed = client.run_as(&rename(dir, "f", dir, "g", REPLACE), &by_kernel);
         assert_eq!(renamed.unwrap_err(), Errno::ESTALE);
     }
-    let now = c.node(dir).access_rev;
-    assert!(c.run_as(&make, &told(now)).is_ok());
-    assert_eq!(c.node(dir).access_rev, now, "new names are no change of access");
+    let now = [(dir, c.node(dir).access_rev)];
+    assert!(c.run_as(&make, &Vouch::Kernel { told: Some(&now) }).is_ok());
+    assert_eq!(c.node(dir).access_rev, now[0].1, "new names are no change of access");
+}
+
+/// What may be done to an inode depends on its owner, mode and ACL: the kernel must have checked by these.
+fn a_change_of_an_inode_rests_on_its_revision(factory: Factory<'_>) {
+    let c = fresh(factory);
+    let (dir, other) = (dir_of(&c, "d", 1, 0o1777), c.mkdir(ROOT, "other").unwrap());
+    let (file, sub) = (file_of(&c, dir, "f", 2), dir_of(&c, "sub", 2, 0o755));
+    c.set_xattr(file, "user.old", "1", XattrMode::Set).unwrap();
+    c.set_xattr(file, "trusted.old", "1", XattrMode::Set).unwrap();
+    let dirs = [ROOT, dir, other].map(|dir| (dir, c.node(dir).access_rev));
+    let [of_root, of_dir, of_other] = dirs;
+    let told = |c: &Client| {
+        [of_root, of_dir, of_other, (file, c.node(file).access_rev), (sub, c.node(sub).access_rev)]
+    };
+    let before = told(&c);
+    let chown = |ino| SetAttr { ino, uid: Some(3), ..SetAttr::default() };
+    c.run(&chown(file)).unwrap();
+    c.run(&chown(sub)).unwrap();
+
+    let now = Some(Time::now());
+    let set = SetAttr { ino: file, ..SetAttr::default() };
+    let changes = [
+        SetAttr { mode: Some(Mode::new(0o666)), ..set },
+        SetAttr { uid: Some(2), ..set },
+        SetAttr { gid: Some(2), ..set },
+        SetAttr { atime: now, mtime: now, ..set },
+        SetAttr { atime: now, mtime: now, is_touch: true, ..set },
+        SetAttr { size: Some(0), ..set },
+    ];
+    let acl_of = |text: Option<&str>| SetAcl {
+        ino: file,
+        which: AclType::Access,
+        acl: text.map(acl),
+        kill_sgid: false,
+    };
+    let xattr = |name| SetXattr { ino: file, name: x(name), value: (*b"1").into(), mode: XattrMode::Set };
+    let remove = |name| RemoveXattr { ino: file, name: x(name) };
+    let unlink = Unlink { parent: dir, name: n("f"), open: None };
+    let by_stale = Vouch::Kernel { told: Some(&before) };
+    for client in [&c, &c.stranger()] {
+        for change in &changes {
+            assert_eq!(client.run_as(change, &by_stale), Err(Errno::ESTALE), "{change:?}");
+        }
+        for text in [Some("u::rw-,u:2:rw-,g::---,m::rw-,o::---"), None] {
+            assert_eq!(client.run_as(&acl_of(text), &by_stale), Err(Errno::ESTALE));
+        }
+        assert_eq!(client.run_as(&xattr("user.new"), &by_stale), Err(Errno::ESTALE));
+        assert_eq!(client.run_as(&remove("user.old"), &by_stale), Err(Errno::ESTALE));
+        // Whose a file in a sticky directory is, and whether a directory that moves may be written.
+        assert_eq!(client.run_as(&unlink, &by_stale).unwrap_err(), Errno::ESTALE);
+        let moved = rename(ROOT, "sub", other, "sub", REPLACE);
+        assert_eq!(client.run_as(&moved, &by_stale).unwrap_err(), Errno::ESTALE);
+        assert_eq!((c.node(file).uid, c.node(file).mode, c.node(file).size), (3, Mode::new(0o644), 0));
+    }
+    // What rests on capabilities or on an open file alone is no matter of the revision.
+    c.run_as(&xattr("trusted.new"), &by_stale).unwrap();
+    c.run_as(&remove("trusted.old"), &by_stale).unwrap();
+    c.run_as(&SetAttr { size: Some(0), is_open: true, ..set }, &by_stale).unwrap();
+    for change in &changes {
+        c.run_as(change, &Vouch::Kernel { told: Some(&told(&c)) }).unwrap();
+    }
+    let run = |op: &SetAcl| c.run_as(op, &Vouch::Kernel { told: Some(&told(&c)) });
+    run(&acl_of(Some("u::rw-,u:2:rw-,g::---,m::rw-,o::---"))).unwrap();
+    run(&acl_of(None)).unwrap();
+    c.run_as(&xattr("user.new"), &Vouch::Kernel { told: Some(&told(&c)) }).unwrap();
+    c.run_as(&remove("user.old"), &Vouch::Kernel { told: Some(&told(&c)) }).unwrap();
+    c.run_as(&unlink, &Vouch::Kernel { told: Some(&told(&c)) }).unwrap();
 }
 
 /// The kernel of one client decided by a mode that another client has just changed, which the first has in memory.
@@ -267,10 +335,7 @@ fn a_right_revoked_elsewhere_is_gone_at_once(factory: Factory<'_>) {
     b.chmod(dir, 0o700).unwrap();
     assert_eq!(a.node(dir).access_rev, rev, "a has not heard of it");
     let make = a.make_op(dir, "x", MakeKind::Regular, 0o644);
-    assert_eq!(
-        a.run_as(&make, &Vouch::Kernel { told: Some(Told::one(dir, rev)) }).unwrap_err(),
-        Errno::ESTALE
-    );
+    assert_eq!(a.run_as(&make, &Vouch::Kernel { told: Some(&[(dir, rev)]) }).unwrap_err(), Errno::ESTALE);
     assert_eq!(b.lookup(dir, "x"), Ok(None));
     b.chmod(dir, 0o777).unwrap();
     assert!(a.run_as(&make, &user(5)).is_ok(), "nor is a right withheld that was just given");

@@ -1,0 +1,207 @@
+//! Which processes of this machine hold a mount: from `/proc`, without a request to the mount, which may hang.
+//!
+//! umount(8) takes a mount out of one mount namespace. The file system lives on as long as another namespace has it, as a
+//! container or a service with `PrivateMounts=` does (`mount_namespaces(7)`), or a process has something open on it.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, StatxFlags};
+
+/// A message names no more of them.
+const MOST_NAMED: usize = 5;
+
+/// What holds a mount.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Holders {
+    /// The first process of each other mount namespace that has the mount.
+    pub(crate) elsewhere: Vec<Holder>,
+    /// Processes that use it, in whatever namespace.
+    pub(crate) users: Vec<Holder>,
+    /// Whether there are processes that this user may not look into.
+    pub(crate) some_hidden: bool,
+}
+
+/// A process, and how it holds the mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) pid: u32,
+    pub(crate) name: String,
+    pub(crate) how: How,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// Its mount namespace has the mount, at this path.
+    Namespace(String),
+    WorkingDirectory,
+    Root,
+    Open(PathBuf),
+    Mapped(PathBuf),
+}
+
+impl Holders {
+    /// Looks at all processes for what holds the file system with this `st_dev`.
+    pub(crate) fn find(device: u64) -> Holders {
+        let mut found = Holders::default();
+        let own = namespace(Path::new("/proc/self"));
+        let mut namespaces: HashMap<OsString, Option<String>> = HashMap::new();
+        for pid in processes() {
+            let process = PathBuf::from(format!("/proc/{pid}"));
+            let Some(namespace) = namespace(&process) else {
+                found.some_hidden |= process.exists();
+                continue;
+            };
+            let holder = |how| Holder { pid, name: name_of(&process), how };
+            if own.as_ref() != Some(&namespace) && !namespaces.contains_key(&namespace) {
+                let mounted = mounted_at(&process, device);
+                found.elsewhere.extend(mounted.clone().map(|place| holder(How::Namespace(place))));
+                namespaces.insert(namespace, mounted);
+            }
+            found.users.extend(use_of(&process, device).map(holder));
+        }
+        found
+    }
+
+    /// Whether anything is known to hold the mount.
+    pub(crate) fn any(&self) -> bool {
+        !self.elsewhere.is_empty() || !self.users.is_empty()
+    }
+
+    /// Those who have it mounted, else those who use it.
+    pub(crate) fn first(&self) -> &[Holder] {
+        if self.elsewhere.is_empty() { &self.users } else { &self.elsewhere }
+    }
+}
+
+/// `process 7 (bash) has its working directory there, process 9 (vi) has /mnt/f open`
+pub(crate) fn list(holders: &[Holder]) -> String {
+    let mut texts: Vec<String> = holders.iter().take(MOST_NAMED).map(Holder::to_string).collect();
+    if holders.len() > MOST_NAMED {
+        texts.push(format!("and {} more", holders.len() - MOST_NAMED));
+    }
+    texts.join(", ")
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} ({}) ", self.pid, self.name)?;
+        match &self.how {
+            How::Namespace(_) => f.write_str("still holds it in another mount namespace"),
+            How::WorkingDirectory => f.write_str("has its working directory there"),
+            How::Root => f.write_str("has its root directory there"),
+            How::Open(path) => write!(f, "has {} open", path.display()),
+            How::Mapped(path) => write!(f, "has {} mapped", path.display()),
+        }
+    }
+}
+
+/// In the order of their numbers, so that the first of a container usually is the one that was started first.
+fn processes() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    pids
+}
+
+/// What tells the mount namespace of a process from others; `None` if it may not be seen.
+fn namespace(process: &Path) -> Option<OsString> {
+    fs::read_link(process.join("ns/mnt")).ok().map(PathBuf::into_os_string)
+}
+
+fn name_of(process: &Path) -> String {
+    fs::read_to_string(process.join("comm")).unwrap_or_default().trim_end().to_owned()
+}
+
+/// Where the file system is mounted in the namespace of a process (`proc_pid_mountinfo(5)`).
+fn mounted_at(process: &Path, device: u64) -> Option<String> {
+    let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let mounts = fs::read_to_string(process.join("mountinfo")).ok()?;
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ');
+        (fields.nth(2)? == device).then(|| fields.nth(1).map(str::to_owned))?
+    })
+}
+
+/// The first thing found that a process has there.
+fn use_of(process: &Path, device: u64) -> Option<How> {
+    let is_there = |link: &Path| device_of(link) == Some(device);
+    if is_there(&process.join("cwd")) {
+        return Some(How::WorkingDirectory);
+    }
+    if is_there(&process.join("root")) {
+        return Some(How::Root);
+    }
+    let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten().map(|entry| entry.path());
+    let open = files.filter(|link| is_there(link)).find_map(|link| fs::read_link(link).ok());
+    open.map(How::Open).or_else(|| mapped(process, device).map(How::Mapped))
+}
+
+/// `ADDRESS PERMISSIONS OFFSET MAJOR:MINOR INODE PATH`, the device in hexadecimal digits (`proc_pid_maps(5)`).
+fn mapped(process: &Path, device: u64) -> Option<PathBuf> {
+    let device = format!("{:02x}:{:02x}", rustix::fs::major(device), rustix::fs::minor(device));
+    let maps = fs::read_to_string(process.join("maps")).ok()?;
+    maps.lines().find_map(|line| {
+        let mut fields = line.splitn(6, ' ');
+        (fields.nth(3)? == device).then(|| fields.nth(1).map(|path| PathBuf::from(path.trim_start())))?
+    })
+}
+
+/// `st_dev` of what a path leads to, without a request to its server. With an empty mask, a FUSE file system says that
+/// much also to callers without access (`fuse_getattr` in `fs/fuse/dir.c`).
+pub(crate) fn device_of(path: &Path) -> Option<u64> {
+    let stat = rustix::fs::statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()).ok()?;
+    Some(rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::MetadataExt;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn who_uses_a_file_system_is_found_and_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("open");
+        let open = File::create(&file).unwrap();
+        let device = open.metadata().unwrap().dev();
+        assert_eq!(device_of(&file), Some(device));
+        let of = |pid: u32| use_of(&PathBuf::from(format!("/proc/{pid}")), device);
+        let this = std::process::id();
+        let found = Holders::find(device);
+        assert!(found.any() && found.users.iter().any(|user| user.pid == this), "{found:?}");
+
+        let mut child = Command::new("sleep").arg("60").current_dir(dir.path()).spawn().unwrap();
+        let how = of(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(how, Some(How::WorkingDirectory));
+        let mut child = Command::new("sleep").arg("60").current_dir("/proc").stdin(Stdio::from(open)).spawn();
+        let child = child.as_mut().unwrap();
+        // Where the root directory is on the same file system, that is found first.
+        let how = of(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(how == Some(How::Open(file)) || how == Some(How::Root), "{how:?}");
+    }
+
+    #[test]
+    fn a_list_of_holders_has_an_end() {
+        let holder = |pid| Holder { pid, name: "sh".into(), how: How::Namespace("/mnt".into()) };
+        let holders: Vec<Holder> = (1..=7).map(holder).collect();
+        let text = list(&holders);
+        assert!(text.starts_with("process 1 (sh) still holds it in another mount namespace, "), "{text}");
+        assert!(
+            text.ends_with("process 5 (sh) still holds it in another mount namespace, and 2 more"),
+            "{text}"
+        );
+        let open = Holder { how: How::Open("/mnt/f".into()), ..holder(9) };
+        assert_eq!(list(&[open]), "process 9 (sh) has /mnt/f open");
+    }
+}

@@ -1,0 +1,299 @@
+//! Tools on volumes that are mounted: what they may do beside writers, and what they refuse.
+//!
+//! Each case runs on the embedded engine or on real database servers: see the end.
+
+mod common;
+mod harness;
+mod servers;
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Place, Said, limen};
+use engine_sqlite::{Options, SqliteEngine};
+use harness::{Random, refused};
+use meta::{Effect, Engine, Process, Txn};
+use rustix::fs::{FlockOperation, copy_file_range, flock};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use serde_json::Value;
+use servers::{Kind, Server};
+use types::OpId;
+use vfs::process::this_process;
+
+/// Longer than anything here takes, unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A mounted volume.
+struct Live {
+    place: Place,
+    url: String,
+    /// None on the embedded engine.
+    _server: Option<Server>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// Ends the loops beside a test, also if the test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Live {
+    /// `None`, said on standard error, if the test cannot run: mounting takes root.
+    fn new(kind: Option<Kind>) -> Option<Live> {
+        if !geteuid().is_root() {
+            eprintln!("SKIPPED: {} mounts and needs root", thread::current().name().unwrap_or("this"));
+            return None;
+        }
+        // One at a time: servers choose their ports before they listen.
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let server = kind.map(|kind| Server::start(kind, false));
+        let place = Place::new();
+        fs::set_permissions(place.path(""), PermissionsExt::from_mode(0o755)).unwrap();
+        let url = server.as_ref().map_or_else(|| place.url(), Server::url);
+        limen(&["format", &url, "vol", "--inline", "0", "--bucket", &place.text("data")]).ok();
+        place.mount_url(&url, &[]).ok();
+        Some(Live { place, url, _server: server, _turn: turn })
+    }
+
+    fn at(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.place.path("mnt").join(name)
+    }
+
+    fn run(&self, args: &[&str]) -> Said {
+        limen(&[args, &[&self.url]].concat())
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&self.run(args).ok()).unwrap()
+    }
+
+    fn sessions(&self) -> usize {
+        self.json(&["status", "--json"])["sessions"].as_array().unwrap().len()
+    }
+
+    fn end_clean(self) {
+        self.place.umount(&[]).ok();
+        assert_eq!(self.sessions(), 0);
+        let found = self.json(&["fsck", "--data", "--json"]);
+        assert_eq!(found["clean"], true, "{found:#}");
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("the mount's log: {}", self.place.log());
+        }
+        self.place.umount(&["--force"]);
+    }
+}
+
+fn garbage_collection_beside_writers_keeps_what_is_in_use(kind: Option<Kind>) {
+    let Some(live) = Live::new(kind) else { return };
+    let files = 300;
+    let bytes = |number: u64| Random(number + 1).bytes(9_000);
+    for number in 0..files {
+        fs::write(live.at(format!("{number}.0")), bytes(number)).unwrap();
+    }
+    // A second holder finds it taken, for as long as the session is there.
+    let locked = File::create(live.at("locked")).unwrap();
+    flock(&locked, FlockOperation::LockExclusive).unwrap();
+    let unlinked = File::create_new(live.at("unlinked")).unwrap();
+    fs::remove_file(live.at("unlinked")).unwrap();
+    let done = AtomicBool::new(false);
+    let collections = thread::scope(|scope| {
+        let collector = scope.spawn(|| {
+            let mut count = 0;
+            while !done.load(Ordering::Relaxed) {
+                let found = live.json(&["gc", "--delete", "--grace", "0", "--json"]);
+                assert_eq!(found["sessions"], 0, "{found:#}");
+                count += 1;
+            }
+            count
+        });
+        let stop = Stop(&done);
+        // Each slice moves to another inode again and again, while the collector reads all inodes.
+        let began = Instant::now();
+        let mut round = 0;
+        while round < 3 || began.elapsed() < Duration::from_secs(4) {
+            for number in 0..files {
+                let (from, to) =
+                    (live.at(format!("{number}.{round}")), live.at(format!("{number}.{}", round + 1)));
+                let source = File::open(&from).unwrap();
+                let copied =
+                    copy_file_range(&source, None, File::create_new(&to).unwrap(), None, 9_000).unwrap();
+                assert_eq!(copied, 9_000);
+                fs::remove_file(from).unwrap();
+                // And one that is stored just now.
+                fs::write(live.at(format!("new{}", number % 7)), bytes(number)).unwrap();
+            }
+            round += 1;
+        }
+        drop(stop);
+        (collector.join().unwrap(), round)
+    });
+    let (count, round) = collections;
+    assert!(count > 1, "the collector ran {count} times");
+    assert_eq!(live.sessions(), 1);
+    unlinked.metadata().unwrap();
+    flock(&locked, FlockOperation::Unlock).unwrap();
+    live.place.umount(&["--force"]);
+    live.place.mount_url(&live.url, &[]).ok();
+    for number in 0..files {
+        let found = fs::read(live.at(format!("{number}.{round}")));
+        assert!(
+            found.is_ok_and(|found| found == bytes(number)),
+            "file {number} is damaged after {count} collections"
+        );
+    }
+    live.end_clean();
+}
+
+fn repair_and_removal_refuse_a_mounted_volume(kind: Option<Kind>) {
+    let Some(live) = Live::new(kind) else { return };
+    fs::write(live.at("f"), b"text").unwrap();
+    for (args, code) in [(&["fsck", "--repair"][..], 8), (&["destroy", "--yes"], 1)] {
+        live.run(args).failed(code, &[&live.place.mnt()]);
+        assert_eq!(fs::read(live.at("f")).unwrap(), b"text");
+    }
+    // What was refused keeps nobody out.
+    live.place.umount(&[]).ok();
+    live.place.mount_url(&live.url, &[]).ok();
+    live.place.umount(&[]).ok();
+    live.run(&["fsck", "--repair"]).ok();
+    live.run(&["destroy", "--yes"]).ok();
+    live.run(&["status"]).failed(1, &["no volume"]);
+}
+
+fn a_check_beside_writers_finds_nothing_wrong(kind: Option<Kind>) {
+    let Some(live) = Live::new(kind) else { return };
+    for dir in 0..4 {
+        fs::create_dir(live.at(format!("d{dir}"))).unwrap();
+        (0..50).for_each(|number| fs::write(live.at(format!("d{dir}/{number}")), b"text").unwrap());
+    }
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut at = 0;
+            while !done.load(Ordering::Relaxed) {
+                for number in 0..50 {
+                    let place = |dir| live.at(format!("d{}/{number}", dir % 4));
+                    fs::rename(place(at), place(at + 1)).unwrap_or_default();
+                    fs::hard_link(place(at + 1), live.at("link")).unwrap();
+                    fs::remove_file(live.at("link")).unwrap();
+                }
+                at += 1;
+            }
+        });
+        let _stop = Stop(&done);
+        for _ in 0..5 {
+            let found = live.json(&["fsck", "--data", "--json"]);
+            assert_eq!(found["clean"], true, "{found:#}");
+        }
+    });
+    live.end_clean();
+}
+
+fn changed_settings_reach_running_mounts(kind: Option<Kind>) {
+    let Some(live) = Live::new(kind) else { return };
+    // With the root, one inode more than fits from now on.
+    (0..2).for_each(|number| fs::write(live.at(format!("{number}")), b"text").unwrap());
+    live.run_config(&["--inodes", "3"]);
+    let deadline = Instant::now() + PATIENCE;
+    while let Ok(file) = File::create_new(live.at("more")) {
+        drop(file);
+        fs::remove_file(live.at("more")).unwrap();
+        assert!(Instant::now() < deadline, "the limit has not reached the mount");
+        thread::sleep(Duration::from_millis(50));
+    }
+    refused(File::create_new(live.at("more")), Errno::NOSPC);
+    live.run_config(&["--inodes", "0"]);
+    let deadline = Instant::now() + PATIENCE;
+    while File::create_new(live.at("more")).is_err() {
+        assert!(Instant::now() < deadline, "the end of the limit has not reached the mount");
+        thread::sleep(Duration::from_millis(50));
+    }
+    refused(File::create_new(live.at("more")), Errno::EXIST);
+    live.end_clean();
+}
+
+impl Live {
+    fn run_config(&self, args: &[&str]) {
+        limen(&[&["config", &self.url], args].concat()).ok();
+    }
+}
+
+/// The cases, on the embedded engine or a kind of server.
+macro_rules! on {
+    ($engine:ident, $kind:expr) => {
+        mod $engine {
+            #[allow(unused_imports, reason = "the embedded engine is no kind of server")]
+            use super::Kind;
+
+            #[test]
+            fn garbage_collection_beside_writers_keeps_what_is_in_use() {
+                super::garbage_collection_beside_writers_keeps_what_is_in_use($kind);
+            }
+
+            #[test]
+            fn repair_and_removal_refuse_a_mounted_volume() {
+                super::repair_and_removal_refuse_a_mounted_volume($kind);
+            }
+
+            #[test]
+            fn a_check_beside_writers_finds_nothing_wrong() {
+                super::a_check_beside_writers_finds_nothing_wrong($kind);
+            }
+
+            #[test]
+            fn changed_settings_reach_running_mounts() {
+                super::changed_settings_reach_running_mounts($kind);
+            }
+        }
+    };
+}
+
+on!(embedded, None);
+on!(redis, Some(Kind::Redis));
+on!(postgres, Some(Kind::Postgres));
+
+/// A tool that was killed keeps mounts out only if it is not proven to be gone, or if it was removing the volume.
+#[test]
+fn a_tool_that_was_killed_is_told_from_one_that_works() {
+    let Some(live) = Live::new(None) else { return };
+    live.place.umount(&[]).ok();
+    let announce = |tool: &str, start_time: u64| {
+        let Process { boot_id, pid_namespace, .. } = this_process();
+        let pid = std::process::id();
+        let value = format!("{tool}\nhost\n{pid}\n{boot_id}\n{pid_namespace}\n{start_time}\n0");
+        let effects = vec![Effect::PutSetting { name: "maintenance", value }];
+        let engine = SqliteEngine::open(&live.place.path("vol.db"), &Options::default()).unwrap();
+        engine.commit(&[Txn { op_id: OpId(start_time.into()), guards: Vec::new(), effects }]).unwrap();
+    };
+    let mount = || live.place.mount_url(&live.url, &[]);
+    let running = this_process().start_time;
+    announce("limen fsck --repair", running);
+    mount().failed(1, &["limen fsck --repair", "works on the volume"]);
+    live.run(&["fsck", "--end-maintenance"]).failed(8, &["still works"]);
+    // The number belongs to a later process: that tool is gone.
+    announce("limen fsck --repair", running - 1);
+    mount().ok();
+    live.place.umount(&[]).ok();
+    announce("limen destroy", running - 2);
+    mount().failed(1, &["removal", "limen destroy"]);
+    live.run(&["fsck", "--end-maintenance"]).ok();
+    mount().ok();
+    live.end_clean();
+}

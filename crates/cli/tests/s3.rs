@@ -1,0 +1,115 @@
+//! Mounts of a volume on a real S3 server, as root: `tests/s3/run.sh` starts one and sets `LIMEN_TEST_S3` to a bucket of it,
+//! `LIMEN_TEST_S3_DIR` to the directory in which the server keeps that. Without these every test here is skipped.
+
+mod common;
+
+use std::env;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use chunk::object_key;
+use common::{Place, Said, command, limen};
+use rustix::process::geteuid;
+use serde_json::Value;
+use types::SliceId;
+
+/// The URL of a prefix of this test's own, and where its objects are.
+fn bucket(prefix: &str) -> Option<(String, PathBuf)> {
+    let (Ok(bucket), Ok(dir)) = (env::var("LIMEN_TEST_S3"), env::var("LIMEN_TEST_S3_DIR")) else {
+        eprintln!("skipped: no S3 server; run tests/s3/run.sh");
+        return None;
+    };
+    if !geteuid().is_root() {
+        eprintln!("skipped: mounting takes root");
+        return None;
+    }
+    Some((format!("{bucket}/{prefix}"), PathBuf::from(dir).join(prefix)))
+}
+
+fn formatted(bucket: &str) -> Place {
+    let place = Place::new();
+    place.format(&["--storage", "s3", "--bucket", bucket]).ok();
+    place
+}
+
+#[test]
+fn a_mount_without_the_right_credentials_does_not_begin() {
+    let Some((bucket, _)) = bucket("mount-credentials") else { return };
+    let place = formatted(&bucket);
+    let mount = |change: &dyn Fn(&mut std::process::Command)| -> Said {
+        let mut mount = command(&["mount", "-d", "--log", &place.text("log"), &place.url(), &place.mnt()]);
+        change(&mut mount);
+        mount.output().unwrap().into()
+    };
+    let wrong = mount(&|mount| {
+        mount.env("AWS_SECRET_ACCESS_KEY", "wrong");
+    });
+    let none = mount(&|mount| {
+        for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SHARED_CREDENTIALS_FILE"] {
+            mount.env_remove(name);
+        }
+        mount.env("HOME", place.mnt());
+    });
+    for said in [wrong, none] {
+        said.failed(1, &["object store of volume 'vol'", &bucket, "AWS_ACCESS_KEY_ID"]);
+        assert!(!place.is_mounted());
+    }
+    place.mount(&[]).ok();
+    fs::write(place.path("mnt/f"), vec![7; 100_000]).unwrap();
+    place.umount(&[]).ok();
+    limen(&["destroy", "--yes", &place.url()]).ok();
+}
+
+#[test]
+fn a_bucket_of_another_volume_or_of_none_is_refused() {
+    let Some((bucket, dir)) = bucket("mount-marker") else { return };
+    let place = formatted(&bucket);
+    let again = Place::new();
+    again.format(&["--storage", "s3", "--bucket", &bucket]).failed(1, &["belongs to volume 'vol'"]);
+    let marker = dir.join("limen-volume");
+    let text = fs::read_to_string(&marker).unwrap();
+    fs::remove_file(&marker).unwrap();
+    place.mount(&[]).failed(1, &["limen-volume", "--adopt-store"]);
+    fs::write(&marker, text.replace(place.status()["uuid"].as_str().unwrap(), "other")).unwrap();
+    place.mount(&[]).failed(1, &["holds volume 'vol' (other)"]);
+    fs::write(&marker, text).unwrap();
+    place.mount(&[]).ok();
+    place.umount(&[]).ok();
+    limen(&["destroy", "--yes", &place.url()]).ok();
+    assert!(!marker.exists());
+    again.format(&["--storage", "s3", "--bucket", &bucket]).ok();
+}
+
+#[test]
+fn objects_that_nothing_refers_to_are_removed_when_they_are_old() {
+    let Some((bucket, dir)) = bucket("mount-strays") else { return };
+    let place = formatted(&bucket);
+    place.mount(&[]).ok();
+    fs::write(place.path("mnt/f"), vec![7; 100_000]).unwrap();
+    // Of a number that is given out, and that no file got.
+    let stray = dir.join(object_key(SliceId(7), 0, 100));
+    fs::create_dir_all(stray.parent().unwrap()).unwrap();
+    fs::write(&stray, vec![0; 132]).unwrap();
+    let gc = |args: &[&str]| -> (u64, u64) {
+        let url = place.url();
+        let found = limen(&[&["gc", "--json"], args, &[&url]].concat()).ok();
+        let found: Value = serde_json::from_str(&found).unwrap();
+        let number = |value: &Value| value.as_u64().unwrap();
+        (number(&found["unreferenced"]["objects"]), number(&found["kept_objects"]))
+    };
+    assert_eq!(gc(&[]), (0, 1), "it is young");
+    let old = SystemTime::now() - Duration::from_secs(7200);
+    File::options().write(true).open(&stray).unwrap().set_modified(old).unwrap();
+    assert_eq!(gc(&[]), (0, 1), "the mount took numbers from there on, and may be about to name it");
+    place.umount(&[]).ok();
+    place.mount(&[]).ok();
+    assert_eq!(gc(&[]), (1, 0), "also on a volume that is mounted");
+    place.umount(&[]).ok();
+    assert_eq!(gc(&["--delete", "--grace", "1d"]), (0, 1));
+    assert!(stray.exists());
+    assert_eq!(gc(&["--delete"]), (1, 0));
+    assert!(!stray.exists());
+    limen(&["fsck", "--data", &place.url()]).ok();
+    limen(&["destroy", "--yes", &place.url()]).ok();
+}

@@ -1,0 +1,222 @@
+//! An object store that is missing, another volume's, or of no use: nothing is served from it or written to it. As root.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use common::{Place, limen};
+use engine_sqlite::{Options, SqliteEngine};
+use meta::{Configure, Meta, Vouch};
+use rustix::process::geteuid;
+use serde_json::Value;
+
+fn is_root() -> bool {
+    if !geteuid().is_root() {
+        eprintln!("SKIPPED: mounting takes root");
+    }
+    geteuid().is_root()
+}
+
+fn entries(path: &Path) -> usize {
+    fs::read_dir(path).unwrap().count()
+}
+
+fn write(place: &Place) {
+    fs::write(place.path("mnt/f"), vec![7; 100_000]).unwrap();
+}
+
+#[track_caller]
+fn verify(place: &Place) {
+    assert_eq!(fs::read(place.path("mnt/f")).unwrap(), vec![7; 100_000]);
+}
+
+#[test]
+fn a_directory_that_is_missing_or_empty_is_not_the_store() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::formatted();
+    let (data, url) = (place.path("vol.data"), place.url());
+    let marker: Value = serde_json::from_slice(&fs::read(data.join("limen-volume")).unwrap()).unwrap();
+    assert_eq!((&marker["volume"], &marker["name"]), (&place.status()["uuid"], &"vol".into()));
+    place.mount(&[]).ok();
+    write(&place);
+    place.umount(&[]).ok();
+
+    fs::rename(&data, place.path("kept")).unwrap();
+    for options in [&["-o", "rw"], &["-o", "ro"]] {
+        place.mount(options).failed(1, &["object store of volume 'vol'", "vol.data", "does not exist"]);
+    }
+    assert!(!data.exists());
+    // As the mount point of a file system that is not mounted yet.
+    fs::create_dir(&data).unwrap();
+    let absent = ["limen-volume", "vol.data", "--adopt-store"];
+    for options in ["rw", "ro", &format!("writeback,cache_dir={}", place.text("cache"))] {
+        place.mount(&["-o", options]).failed(1, &absent);
+    }
+    limen(&["gc", &url]).failed(1, &absent);
+    limen(&["gc", "--delete", &url]).failed(1, &absent);
+    limen(&["fsck", "--data", &url]).failed(8, &absent);
+    limen(&["mdtest", "--files", "1", "--depth", "0", &url, "/x"]).failed(1, &absent);
+    limen(&["destroy", "--yes", &url]).failed(1, &["limen-volume", "nothing was removed", "--keep-objects"]);
+    assert_eq!(entries(&data), 0);
+
+    fs::remove_dir(&data).unwrap();
+    fs::rename(place.path("kept"), &data).unwrap();
+    limen(&["fsck", "--data", &url]).ok();
+    let found: Value = serde_json::from_str(&limen(&["gc", "--json", &url]).ok()).unwrap();
+    assert_eq!((&found["unreferenced"]["objects"], &found["kept_objects"]), (&0.into(), &0.into()));
+    place.mount(&[]).ok();
+    verify(&place);
+    place.umount(&[]).ok();
+    assert_eq!(entries(&data.join("tmp")), 0, "nothing of the check is left");
+    fs::remove_dir_all(&data).unwrap();
+    limen(&["destroy", "--yes", &url]).failed(1, &["does not exist", "--keep-objects"]);
+    limen(&["destroy", "--yes", "--keep-objects", &url]).ok();
+    assert!(!place.path("vol.db").exists());
+}
+
+#[test]
+fn a_store_of_another_volume_is_refused() {
+    if !is_root() {
+        return;
+    }
+    let (one, two) = (Place::formatted(), Place::formatted());
+    let uuids = [&one, &two].map(|place| place.status()["uuid"].as_str().unwrap().to_owned());
+    let data = one.path("vol.data");
+    fs::remove_dir_all(&data).unwrap();
+    std::os::unix::fs::symlink(two.path("vol.data"), &data).unwrap();
+    let parts = ["holds volume 'vol'", &uuids[0], &uuids[1]];
+    one.mount(&[]).failed(1, &parts);
+    limen(&["gc", "--delete", "--grace", "0", &one.url()]).failed(1, &parts);
+    limen(&["config", "--adopt-store", &one.url()]).failed(1, &parts);
+    limen(&["destroy", "--yes", &one.url()]).failed(1, &["nothing was removed"]);
+
+    let bucket = two.text("vol.data");
+    let third = Place::new();
+    third.format(&["--bucket", &bucket]).failed(1, &["belongs to volume 'vol'", &uuids[1], "--bucket"]);
+    two.mount(&[]).ok();
+    write(&two);
+    two.umount(&[]).ok();
+    limen(&["destroy", "--yes", &two.url()]).ok();
+    third.format(&["--bucket", &bucket]).ok();
+}
+
+/// Makes the volume one of before there were markers.
+fn forget_marker(place: &Place) {
+    fs::remove_file(place.path("vol.data/limen-volume")).unwrap();
+    let engine = SqliteEngine::open(&place.path("vol.db"), &Options::default()).unwrap();
+    let meta = Meta::open(std::sync::Arc::new(engine), 1).unwrap();
+    let change = Configure { store_marker: Some(false), ..Configure::default() };
+    meta.run(&change, &Vouch::Kernel { told: None }).unwrap();
+}
+
+#[test]
+fn an_older_volume_gets_its_marker_from_a_mount_that_finds_its_objects() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::formatted();
+    let (data, marker) = (place.path("vol.data"), place.path("vol.data/limen-volume"));
+    // It has never stored anything: any directory will do.
+    forget_marker(&place);
+    place.mount(&[]).ok();
+    assert!(marker.exists());
+    write(&place);
+    place.umount(&[]).ok();
+    // With its objects there.
+    forget_marker(&place);
+    place.mount(&["-o", "ro"]).ok();
+    verify(&place);
+    place.umount(&[]).ok();
+    assert!(!marker.exists());
+    place.mount(&[]).ok();
+    verify(&place);
+    place.umount(&[]).ok();
+    fs::remove_file(&marker).unwrap();
+    place.mount(&[]).failed(1, &["limen-volume"]);
+    // Without.
+    limen(&["config", "--adopt-store", &place.url()]).ok();
+    forget_marker(&place);
+    fs::rename(&data, place.path("kept")).unwrap();
+    fs::create_dir(&data).unwrap();
+    for option in ["rw", "ro"] {
+        place.mount(&["-o", option]).failed(1, &["holds nothing", "--adopt-store"]);
+    }
+    assert_eq!(entries(&data), 0);
+    limen(&["config", "--adopt-store", &place.url()]).ok();
+    place.mount(&[]).ok();
+    place.umount(&[]).ok();
+}
+
+/// A directory mounted in its own place, so that it can be made read-only or full; taken away when this is dropped.
+struct Disk(String);
+
+impl Disk {
+    fn mount(args: &[&str], path: &str) -> Self {
+        let disk = Disk(path.to_owned());
+        disk.again(args);
+        disk
+    }
+
+    fn again(&self, args: &[&str]) {
+        assert!(Command::new("mount").args(args).arg(&self.0).status().unwrap().success());
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").args(["-l", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_store_that_takes_nothing_is_told_before_the_mount_serves() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::formatted();
+    let data = place.text("vol.data");
+    let disk = Disk::mount(&["--bind", &data], &data);
+    disk.again(&["-o", "remount,bind,ro"]);
+    place.mount(&[]).failed(1, &["object store of volume 'vol'", "cannot write", &data]);
+    assert!(!place.is_mounted());
+    place.mount(&["-o", "ro"]).ok();
+    place.umount(&[]).ok();
+    // Blocks can wait on the local disk.
+    let options = format!("writeback,cache_dir_free=0,cache_dir={}", place.text("cache"));
+    let said = place.mount(&["-o", &options]);
+    assert!(said.err.contains("waits on the local disk"), "{said:?}");
+    said.ok();
+    write(&place);
+    disk.again(&["-o", "remount,bind,rw"]);
+    place.umount(&[]).ok();
+    drop(disk);
+    place.mount(&[]).ok();
+    verify(&place);
+    place.umount(&[]).ok();
+}
+
+#[test]
+fn a_full_store_can_be_mounted_to_remove_files() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new();
+    let data = place.text("vol.data");
+    fs::create_dir(&data).unwrap();
+    let _disk = Disk::mount(&["-t", "tmpfs", "-o", "size=1m", "tmpfs"], &data);
+    place.format(&[]).ok();
+    place.mount(&[]).ok();
+    write(&place);
+    place.umount(&[]).ok();
+    fs::write(place.path("vol.data/filler"), vec![0; 1 << 20]).unwrap_err();
+    let said = place.mount(&[]);
+    assert!(said.err.contains("is full"), "{said:?}");
+    said.ok();
+    verify(&place);
+    fs::remove_file(place.path("mnt/f")).unwrap();
+    place.umount(&[]).ok();
+}

@@ -1,0 +1,206 @@
+//! Work that needs the volume for itself, such as a repair: announced in a setting that keeps new mounts out.
+//!
+//! A tool first announces itself, and then looks for sessions. A mount registers its session only if no maintenance is
+//! announced, guarded by that very setting. So of a tool and a mount that come at the same moment, one sees the other.
+
+use types::{Errno, Time};
+
+use crate::driver::{Ctx, Op, Plan};
+use crate::record::{Process, Session};
+use crate::txn::Effect;
+use crate::view::{Stop, View};
+
+/// The setting; absent or empty if nobody works on the volume.
+const SETTING: &str = "maintenance";
+
+/// Who works on the volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Maintenance {
+    /// The command, as in `limen fsck --repair`.
+    pub tool: String,
+    pub host: String,
+    pub pid: u32,
+    pub process: Process,
+    pub since: Time,
+}
+
+impl Maintenance {
+    fn encode(&self) -> String {
+        let Maintenance { tool, host, pid, process, since } = self;
+        let Process { boot_id, pid_namespace, start_time } = process;
+        let line = |text: &str| text.replace(['\n', '\r'], " ");
+        let (tool, host, boot_id) = (line(tool), line(host), line(boot_id));
+        format!("{tool}\n{host}\n{pid}\n{boot_id}\n{pid_namespace}\n{start_time}\n{}", since.nanos())
+    }
+
+    /// A text that cannot be read stands for somebody nothing is known of.
+    fn decode(text: &str) -> Maintenance {
+        let mut lines = text.lines();
+        let mut text = || lines.next().unwrap_or_default().to_owned();
+        let (tool, host, pid, boot_id) = (text(), text(), text(), text());
+        let number = |text: String| text.parse().unwrap_or_default();
+        let (pid_namespace, start_time) = (number(text()), number(text()));
+        Maintenance {
+            tool,
+            host,
+            pid: pid.parse().unwrap_or_default(),
+            process: Process { boot_id, pid_namespace, start_time },
+            since: Time::from_nanos(text().parse().unwrap_or_default()),
+        }
+    }
+
+    /// Whose work is announced; recorded as a condition of the transaction.
+    ///
+    /// # Errors
+    /// [`Stop::Missing`]: the settings are not known yet.
+    pub fn of(view: &mut View<'_>) -> Result<Option<Maintenance>, Stop> {
+        let announced = view.setting(SETTING)?.filter(|text| !text.is_empty());
+        Ok(announced.as_deref().map(Maintenance::decode))
+    }
+}
+
+/// Who works on the volume at this moment.
+#[derive(Clone, Copy, Debug)]
+pub struct GetMaintenance;
+
+impl Op for GetMaintenance {
+    type Reply = Option<Maintenance>;
+    const NAME: &'static str = "get maintenance";
+    const READ: bool = true;
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Self::Reply>, Stop> {
+        Maintenance::of(view).map(Plan::answer)
+    }
+}
+
+/// Announces maintenance. The reply is the other maintenance that is announced already, if so; then nothing happens.
+#[derive(Clone, Debug)]
+pub struct BeginMaintenance {
+    pub maintenance: Maintenance,
+    /// This one is known to be over, and is replaced.
+    pub replaces: Option<Maintenance>,
+}
+
+impl Op for BeginMaintenance {
+    type Reply = Option<Maintenance>;
+    const NAME: &'static str = "begin maintenance";
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Self::Reply>, Stop> {
+        let announced = Maintenance::of(view)?;
+        if announced.is_some() && announced != self.replaces {
+            return Ok(Plan::answer(announced));
+        }
+        let value = self.maintenance.encode();
+        Ok(Plan { reply: None, effects: vec![Effect::PutSetting { name: SETTING, value }] })
+    }
+}
+
+/// Registers a client that begins to work on the volume. The reply is the maintenance that keeps it out, if so; then nothing
+/// happens.
+///
+/// # Errors
+/// ESTALE: the volume that the client opened was removed meanwhile, and another one may be in its place.
+#[derive(Clone, Debug)]
+pub struct BeginSession(pub Session);
+
+impl Op for BeginSession {
+    type Reply = Option<Maintenance>;
+    const NAME: &'static str = "begin session";
+
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Self::Reply>, Stop> {
+        let announced = Maintenance::of(view)?;
+        if announced.is_none() && view.setting("uuid")?.as_ref() != Some(&ctx.volume.uuid) {
+            return Err(Errno::ESTALE.into());
+        }
+        let effects = match announced {
+            None => vec![Effect::PutSession(self.0.clone())],
+            Some(_) => Vec::new(),
+        };
+        Ok(Plan { reply: announced, effects })
+    }
+}
+
+/// Ends this maintenance; another one stays.
+///
+/// # Errors
+/// ENOENT: it is not announced.
+#[derive(Clone, Debug)]
+pub struct EndMaintenance(pub Maintenance);
+
+impl Op for EndMaintenance {
+    type Reply = ();
+    const NAME: &'static str = "end maintenance";
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, Stop> {
+        if Maintenance::of(view)?.as_ref() != Some(&self.0) {
+            return Err(Errno::ENOENT.into());
+        }
+        Ok(Plan { reply: (), effects: vec![Effect::PutSetting { name: SETTING, value: String::new() }] })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use types::{SessionId, SliceId};
+
+    use super::*;
+    use crate::{Failure, MemEngine, Meta, Scan, Vouch};
+
+    fn of(tool: &str) -> Maintenance {
+        let process = Process { boot_id: "b".into(), pid_namespace: 4, start_time: 5 };
+        let (host, since) = ("a host\n".to_owned(), Time::from_nanos(-7));
+        Maintenance { tool: tool.into(), host: host.trim().into(), pid: 3, process, since }
+    }
+
+    fn run<O: Op>(meta: &Meta, op: &O) -> Result<O::Reply, Failure> {
+        meta.run(op, &Vouch::Kernel { told: None })
+    }
+
+    #[test]
+    fn the_stored_form_is_read_back() {
+        assert_eq!(Maintenance::decode(&of("limen fsck --repair").encode()), of("limen fsck --repair"));
+        assert_eq!(Maintenance::decode("x").tool, "x");
+    }
+
+    #[test]
+    fn one_maintenance_keeps_out_others_until_it_ends_or_is_replaced() {
+        let engine = Arc::new(MemEngine::default());
+        crate::check::test_volume().format(&*engine).unwrap();
+        let meta = Meta::open(engine, 100).unwrap();
+        let begin = |tool, replaces| BeginMaintenance { maintenance: of(tool), replaces };
+        assert_eq!(run(&meta, &EndMaintenance(of("a"))), Err(Errno::ENOENT.into()));
+        assert_eq!(run(&meta, &begin("a", None)).unwrap(), None);
+        assert_eq!(run(&meta, &begin("b", None)).unwrap(), Some(of("a")));
+        assert_eq!(run(&meta, &begin("b", Some(of("c")))).unwrap(), Some(of("a")));
+        assert_eq!(run(&meta, &begin("b", Some(of("a")))).unwrap(), None);
+        assert_eq!(run(&meta, &EndMaintenance(of("a"))), Err(Errno::ENOENT.into()));
+        let session = Session {
+            id: meta.session(),
+            host: "h".into(),
+            pid: 1,
+            mountpoint: "/m".into(),
+            since: Time::from_nanos(1),
+            heartbeat: Time::from_nanos(1),
+            process: Process::default(),
+            version: String::new(),
+            first_slice: SliceId(0),
+        };
+        let sessions =
+            || meta.scan(&Scan::Sessions { after: SessionId(0), limit: 9 }).unwrap().facts.records.len();
+        assert_eq!(run(&meta, &BeginSession(session.clone())).unwrap(), Some(of("b")));
+        assert_eq!(sessions(), 0);
+        run(&meta, &EndMaintenance(of("b"))).unwrap();
+        assert_eq!(run(&meta, &BeginSession(session.clone())).unwrap(), None);
+        assert_eq!(sessions(), 1);
+        assert_eq!(run(&meta, &begin("c", None)).unwrap(), None);
+        // A volume that was removed, and one that was made in its place, are not the one that was opened.
+        meta.engine().wipe().unwrap();
+        assert_eq!(run(&meta, &BeginSession(session.clone())), Err(Errno::ESTALE.into()));
+        let other = crate::Volume { uuid: "another".into(), ..crate::check::test_volume() };
+        other.format(&**meta.engine()).unwrap();
+        assert_eq!(run(&meta, &BeginSession(session)), Err(Errno::ESTALE.into()));
+        assert_eq!(sessions(), 0);
+    }
+}

@@ -1,0 +1,586 @@
+//! A simulated process: a real `Meta` on the simulated engine, and what a mount keeps beside it.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use meta::ops::{
+    Append, Compact, CopyRange, DropLocks, GetNode, GetSlices, Link, Lookup, Make, MakeKind, Reap, Rename,
+    Rmdir, SetAttr, TakeLock, Unlink, Unlock, Write,
+};
+use meta::{
+    Changes, Counter, Doubt, Engine, ErrorKind, Failure, Lock, LockOwner, Meta, Node, Process, Record, Scan,
+    Session, Vouch,
+};
+use types::{
+    BootInstant, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, SliceId, SliceSource, Time,
+};
+
+use crate::act::{Act, Beside, Got, Order, Reply, Seen, Step};
+use crate::model;
+use crate::mutant::Mutant;
+use crate::port::{self, SimEngine};
+use crate::shared::{Ended, Shared};
+
+const KERNEL: Vouch<'_> = Vouch::Kernel { told: None };
+/// So long that no history reaches it.
+const LONG: Duration = Duration::from_secs(3600);
+const SLICES_A_LEASE: u64 = 3;
+
+#[derive(Debug)]
+pub(crate) struct Client {
+    number: usize,
+    pub(crate) meta: Meta,
+    next_ino: AtomicU64,
+    slices: Mutex<Slices>,
+    stream: Mutex<Option<Box<dyn Changes>>>,
+    is_hearing: AtomicBool,
+    /// All that was committed up to here was heard.
+    floor: AtomicU64,
+    heard: AtomicU64,
+    /// Writes that may have happened, and are to be repeated.
+    doubts: Mutex<Vec<(Ended, Write, Doubt)>>,
+}
+
+/// Leased numbers of slices, and those that may be in the store without a row; see `vfs/src/numbers.rs`.
+#[derive(Debug, Default)]
+struct Slices {
+    left: Range<u64>,
+    held: BTreeSet<u64>,
+}
+
+/// Carries out what a thread of a client is told, until the end.
+pub(crate) fn work(shared: &Arc<Shared>, number: usize) {
+    loop {
+        match port::ask(port::Ask::Next) {
+            port::Answer::Order(order) => perform(shared, number, &order),
+            _ => return,
+        }
+    }
+}
+
+fn perform(shared: &Arc<Shared>, number: usize, order: &Order) {
+    if matches!(order.act, Act::Gc) {
+        collect_unreferenced(shared);
+        return;
+    }
+    if matches!(order.act, Act::Start) {
+        start(shared, number);
+        return;
+    }
+    let Some(client) = shared.client(number) else { return };
+    client.meta.set_patience(if order.patient { LONG } else { Duration::ZERO });
+    if order.rejoin && client.meta.is_fenced() {
+        client.rejoin(shared);
+    }
+    client.act(shared, &order.act);
+}
+
+fn start(shared: &Arc<Shared>, number: usize) {
+    let mut begun = shared.begin(number, SessionId(0), 0, Step::Other(Beside::Start));
+    let client = Client::open(shared, number);
+    begun.got = if client.is_ok() { Got::Done(Reply::Nothing) } else { Got::Doubt };
+    if let Ok(client) = client {
+        begun.session = client.meta.session();
+        shared.set_client(number, client);
+    }
+    shared.end(begun);
+}
+
+impl Client {
+    fn open(shared: &Shared, number: usize) -> Result<Client, Failure> {
+        let engine: Arc<dyn Engine> = Arc::new(SimEngine);
+        let failed = |_| Failure::Refused(types::Errno::EIO);
+        let meta = Meta::open(engine, 1000).map_err(failed)?;
+        meta.set_lifetime(Duration::ZERO);
+        meta.set_repeat_for(LONG);
+        let next_ino = AtomicU64::new(meta.lease(Counter::Ino, 1000)?);
+        let next_slice = meta.read_counter(Counter::Slice)?;
+        let slices = Slices { left: next_slice..next_slice, held: BTreeSet::new() };
+        let client = Client {
+            number,
+            meta,
+            next_ino,
+            slices: Mutex::new(slices),
+            stream: Mutex::default(),
+            is_hearing: AtomicBool::new(false),
+            floor: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
+            doubts: Mutex::default(),
+        };
+        client.meta.begin_session(client.record(shared, client.meta.session()), LONG)?;
+        Ok(client)
+    }
+
+    fn record(&self, shared: &Shared, id: SessionId) -> Session {
+        let slices = lock(&self.slices);
+        let first = slices.held.first().map_or(slices.left.start, |held| slices.left.start.min(*held));
+        Session {
+            id,
+            host: "host".into(),
+            pid: self.number as u32,
+            mountpoint: "/m".into(),
+            since: Time::from_nanos(0),
+            heartbeat: Time::from_nanos(shared.tick()),
+            process: Process::default(),
+            version: String::new(),
+            first_slice: SliceId(first),
+        }
+    }
+
+    fn rejoin(&self, shared: &Shared) {
+        let mut begun = shared.begin(self.number, self.meta.session(), 0, Step::Other(Beside::Rejoin));
+        // A collector that saw neither session may remove what has a number below the counter.
+        let next = self.meta.read_counter(Counter::Slice);
+        if let Ok(next) = &next {
+            lock(&self.slices).left = *next..*next;
+        }
+        let done = next.and_then(|_| self.meta.rejoin(|id| self.record(shared, id), LONG));
+        begun.got = got(done.map(|_| Reply::Nothing), true);
+        shared.end(begun);
+    }
+
+    fn act(&self, shared: &Shared, act: &Act) {
+        match act {
+            Act::Start | Act::Gc => {}
+            Act::Make { dir, name, is_dir, mode } => {
+                let ino = Ino(self.next_ino.fetch_add(1, Ordering::Relaxed));
+                self.step(shared, Step::Make { dir: *dir, name, ino, is_dir: *is_dir, mode: *mode });
+            }
+            Act::Write { ino, offset, len, inline } => self.write(shared, *ino, *offset, *len, *inline),
+            Act::Append { ino, len } => {
+                let Some((slice, source)) = self.take_slice(shared, *len) else { return };
+                let got = self.step(shared, Step::Append { ino: *ino, len: *len, source });
+                self.settle(slice, &got);
+            }
+            Act::Compact { ino } => self.compact(shared, *ino),
+            Act::Lock { ino, number, flock, exclusive } => {
+                let owner = model::owner(self.meta.session(), *number, *flock);
+                self.step(shared, Step::Lock { ino: *ino, owner, exclusive: *exclusive });
+            }
+            Act::Unlock { ino, number, flock } => {
+                let owner = model::owner(self.meta.session(), *number, *flock);
+                self.step(shared, Step::Unlock { ino: *ino, owner });
+            }
+            Act::Step(step) => drop(self.step(shared, step.clone())),
+            Act::GoOn => self.go_on(shared),
+            Act::Renew => {
+                let id = self.meta.session();
+                let mut begun = shared.begin(self.number, id, 0, Step::Other(Beside::Renew));
+                let done = self.meta.renew_session(self.record(shared, id), LONG);
+                begun.got = got(done.map(|()| Reply::Nothing), true);
+                shared.end(begun);
+            }
+            Act::RemoveOthers => self.remove_others(shared),
+            Act::Clean => self.clean(shared),
+            Act::ReapOwn => {
+                let session = self.meta.session();
+                for ino in self.orphans().into_iter().filter(|(of, _)| *of == session).map(|(_, ino)| ino) {
+                    self.step(shared, Step::Reap { session, ino });
+                }
+            }
+            Act::Hear => self.hear(shared),
+            Act::CutStream => {
+                if !self.is_hearing.load(Ordering::Relaxed) {
+                    let begun =
+                        shared.begin(self.number, self.meta.session(), 0, Step::Other(Beside::CutStream));
+                    shared.end(Ended { got: Got::Done(Reply::Nothing), ..begun });
+                    *lock(&self.stream) = None;
+                    self.meta.set_outdated();
+                }
+            }
+            Act::Collect => self.collect(shared),
+        }
+    }
+
+    /// Carries out an operation, and writes down how it ended.
+    fn step(&self, shared: &Shared, step: Step) -> Got {
+        let mut begun = shared.begin(self.number, self.meta.session(), self.floor(shared), step);
+        begun.got = got(self.run(&begun.step), is_change(&begun.step));
+        let got = begun.got.clone();
+        shared.end(begun);
+        got
+    }
+
+    /// What a look that begins now has to know at least.
+    fn floor(&self, shared: &Shared) -> u64 {
+        let hears = lock(&self.stream).is_some() || self.is_hearing.load(Ordering::Relaxed);
+        if hears { self.floor.load(Ordering::Relaxed) } else { shared.now() }
+    }
+
+    fn run(&self, step: &Step) -> Result<Reply, Failure> {
+        let meta = &self.meta;
+        let nothing = |()| Reply::Nothing;
+        match step.clone() {
+            Step::Make { dir, name, ino, is_dir, mode } => {
+                let kind = if is_dir { MakeKind::Directory } else { MakeKind::Regular };
+                let (mode, umask, uid, gid) = (Mode::new(mode), 0, 0, 0);
+                let make = Make { parent: dir, name: n(name), ino, kind, mode, umask, uid, gid };
+                meta.run(&make, &KERNEL).map(|node| Reply::Ino(node.ino))
+            }
+            Step::Link { ino, dir, name } => {
+                meta.run(&Link { ino, parent: dir, name: n(name) }, &KERNEL).map(nothing)
+            }
+            Step::Unlink { dir, name, open } => {
+                let unlinked = meta.run(&Unlink { parent: dir, name: n(name), open }, &KERNEL)?;
+                Ok(Reply::Unlinked(unlinked.node.ino, unlinked.fate))
+            }
+            Step::Rmdir { dir, name } => {
+                meta.run(&Rmdir { parent: dir, name: n(name) }, &KERNEL).map(|node| Reply::Ino(node.ino))
+            }
+            Step::Rename { dir, name, to, new_name, flags } => {
+                let (parent, name, new_parent, new_name) = (dir, n(name), to, n(new_name));
+                let rename = Rename { parent, name, new_parent, new_name, flags, whiteout: None, open: None };
+                let renamed = meta.run(&rename, &KERNEL)?;
+                Ok(Reply::Moved {
+                    moved: renamed.moved.ino,
+                    exchanged: renamed.exchanged.map(|node| node.ino),
+                    replaced: renamed.replaced.map(|unlinked| (unlinked.node.ino, unlinked.fate)),
+                })
+            }
+            Step::Chmod { ino, mode } => {
+                let mode = Some(Mode::new(mode));
+                meta.run(&SetAttr { ino, mode, ..SetAttr::default() }, &KERNEL).map(nothing)
+            }
+            Step::Truncate { ino, size } => {
+                let size = Some(size);
+                meta.run(&SetAttr { ino, size, ..SetAttr::default() }, &KERNEL).map(nothing)
+            }
+            Step::Write { ino, offset, len, source } => {
+                meta.run(&write_op(ino, offset, len, source), &KERNEL).map(nothing)
+            }
+            Step::Append { ino, len, source } => {
+                meta.run(&Append { ino, source, len }, &KERNEL).map(Reply::Number)
+            }
+            Step::Copy { from, offset, to, to_offset, len } => {
+                meta.run(&CopyRange { from, offset, to, to_offset, len }, &KERNEL).map(Reply::Number)
+            }
+            Step::Compact { ino, old, new } => {
+                meta.run(&Compact { ino, chunk: ChunkIndex(0), old, new }, &KERNEL).map(nothing)
+            }
+            Step::Lock { ino, owner, exclusive } => {
+                let lock = whole(owner, exclusive);
+                meta.run(&TakeLock { ino, lock, wait: false }, &KERNEL).map(|_| Reply::Nothing)
+            }
+            Step::Unlock { ino, owner } => {
+                meta.run(&Unlock { ino, owner, start: 0, end: u64::MAX }, &KERNEL).map(nothing)
+            }
+            Step::DropLocks { ino, session } => meta.run(&DropLocks { ino, session }, &KERNEL).map(nothing),
+            Step::Reap { session, ino } => meta.run(&Reap { session, ino }, &KERNEL).map(nothing),
+            Step::Lookup { dir, name } => {
+                let found = meta.run(&Lookup { parent: dir, name: n(name) }, &KERNEL)?;
+                Ok(Reply::Found(found.map(|node| (node.ino, seen(&node)))))
+            }
+            Step::Stat { ino } => {
+                meta.run(&GetNode(ino), &KERNEL).map(|node| Reply::Found(Some((node.ino, seen(&node)))))
+            }
+            Step::Remove { session, heartbeat } => {
+                let removed = meta.remove_session(session, Time::from_nanos(heartbeat))?;
+                Ok(Reply::Number(u64::from(removed)))
+            }
+            Step::Other(_) => Ok(Reply::Nothing),
+        }
+    }
+
+    /// A new slice whose blocks are stored. Nothing if the session was lost meanwhile: the collector may have removed them.
+    fn take_slice(&self, shared: &Shared, len: u32) -> Option<(u64, SliceSource)> {
+        let session = self.meta.session();
+        if lock(&self.slices).left.is_empty() {
+            let begun = shared.begin(self.number, session, 0, Step::Other(Beside::LeaseSlices));
+            let first = self.meta.lease(Counter::Slice, SLICES_A_LEASE);
+            shared.end(Ended { got: got(first.clone().map(Reply::Number), true), ..begun });
+            let first = first.ok()?;
+            lock(&self.slices).left = first..first + SLICES_A_LEASE;
+        }
+        let id = {
+            let mut slices = lock(&self.slices);
+            let id = slices.left.next()?;
+            slices.held.insert(id);
+            id
+        };
+        shared.stored(SliceId(id));
+        // The blocks are being uploaded.
+        port::pause();
+        (self.meta.session() == session && !self.meta.is_fenced())
+            .then_some((id, SliceSource::Blocks { id: SliceId(id), offset: 0, size: len }))
+    }
+
+    /// A slice whose operation is no longer in doubt needs no protection.
+    fn settle(&self, slice: u64, got: &Got) {
+        if *got != Got::Doubt {
+            lock(&self.slices).held.remove(&slice);
+        }
+    }
+
+    fn write(&self, shared: &Shared, ino: Ino, offset: u64, len: u32, inline: bool) {
+        let (slice, source) = if inline {
+            let byte = shared.tick() as u8;
+            (0, SliceSource::Inline(vec![byte; len as usize].into()))
+        } else {
+            let Some(taken) = self.take_slice(shared, len) else { return };
+            taken
+        };
+        let step = Step::Write { ino, offset, len, source: source.clone() };
+        let mut begun = shared.begin(self.number, self.meta.session(), 0, step);
+        let write = write_op(ino, offset, len, source);
+        let mut doubt = None;
+        let done = self.meta.run_once(&write, &KERNEL, &mut doubt);
+        begun.got = if doubt.is_some() { Got::Doubt } else { got(done.map(|()| Reply::Nothing), true) };
+        self.settle(slice, &begun.got);
+        if let Some(doubt) = doubt {
+            lock(&self.doubts).push((begun.clone(), write, doubt));
+        }
+        shared.end(begun);
+    }
+
+    fn go_on(&self, shared: &Shared) {
+        let Some((mut begun, write, doubt)) = lock(&self.doubts).pop() else { return };
+        let mut doubt = Some(doubt);
+        port::set_step(begun.number);
+        let done = self.meta.run_once(&write, &KERNEL, &mut doubt);
+        begun.got = if doubt.is_some() { Got::Doubt } else { got(done.map(|()| Reply::Nothing), true) };
+        if let SliceSource::Blocks { id, .. } = write.slices[0].1.source {
+            self.settle(id.0, &begun.got);
+        }
+        if let Some(doubt) = doubt {
+            lock(&self.doubts).push((begun.clone(), write, doubt));
+        }
+        shared.end(begun);
+    }
+
+    /// Leaves out the oldest row of a chunk if one of the next ones covers it.
+    fn compact(&self, shared: &Shared, ino: Ino) {
+        let begun = shared.begin(self.number, self.meta.session(), 0, Step::Other(Beside::ReadRows));
+        let rows = self.meta.run(&GetSlices { ino, chunk: ChunkIndex(0) }, &KERNEL);
+        shared.end(Ended { got: Got::Done(Reply::Nothing), ..begun });
+        let Ok(old) = rows else { return };
+        let covers =
+            |row: &Slice, first: &Slice| row.pos <= first.pos && first.pos + first.len <= row.pos + row.len;
+        // What is replaced lets go of its slices, so no new row may name one.
+        let is_plain = |row: &&Slice| !matches!(row.source, SliceSource::Blocks { .. });
+        let count = 1 + old.iter().skip(1).take_while(is_plain).count();
+        let old: Arc<[Slice]> = old.iter().take(count).cloned().collect();
+        let is_covered = old.first().is_some_and(|first| old[1..].iter().any(|row| covers(row, first)));
+        if is_covered {
+            let new: Arc<[Slice]> = old[1..].into();
+            self.step(shared, Step::Compact { ino, old, new });
+        }
+    }
+
+    fn remove_others(&self, shared: &Shared) {
+        let mut sessions = Vec::new();
+        self.scan(
+            |after| Scan::Sessions { after, limit: 100 },
+            SessionId(0),
+            |record| match record {
+                Record::Session(id, Some(session)) => {
+                    sessions.push((*id, session.heartbeat.nanos()));
+                    Some(*id)
+                }
+                _ => None,
+            },
+        );
+        port::pause();
+        port::pause();
+        for (session, heartbeat) in sessions.into_iter().filter(|(id, _)| *id != self.meta.session()) {
+            self.step(shared, Step::Remove { session, heartbeat });
+        }
+    }
+
+    /// See `vfs/src/cleanup.rs`: the orphans and locks are read before the sessions.
+    fn clean(&self, shared: &Shared) {
+        let orphans = self.orphans();
+        let mut owners: BTreeSet<(Ino, SessionId)> = BTreeSet::new();
+        self.scan(
+            |after| Scan::Locks { after, limit: 100 },
+            Ino(0),
+            |record| match record {
+                Record::Locks(ino, locks) => {
+                    owners.extend(locks.iter().map(|lock| (*ino, lock.owner.session)));
+                    Some(*ino)
+                }
+                _ => None,
+            },
+        );
+        let mut living = BTreeSet::new();
+        let is_whole = self.scan(
+            |after| Scan::Sessions { after, limit: 100 },
+            SessionId(0),
+            |record| match record {
+                Record::Session(id, Some(_)) => {
+                    living.insert(*id);
+                    Some(*id)
+                }
+                _ => None,
+            },
+        );
+        if !is_whole {
+            return;
+        }
+        for (session, ino) in orphans.into_iter().filter(|(session, _)| !living.contains(session)) {
+            self.step(shared, Step::Reap { session, ino });
+        }
+        for (ino, session) in owners.into_iter().filter(|(_, session)| !living.contains(session)) {
+            self.step(shared, Step::DropLocks { ino, session });
+        }
+    }
+
+    fn orphans(&self) -> Vec<(SessionId, Ino)> {
+        let mut orphans = Vec::new();
+        self.scan(
+            |after| Scan::Orphans { after, limit: 100 },
+            (SessionId(0), Ino(0)),
+            |record| match record {
+                Record::Orphan(session, ino) => {
+                    orphans.push((*session, *ino));
+                    Some((*session, *ino))
+                }
+                _ => None,
+            },
+        );
+        orphans
+    }
+
+    /// Says whether all was read.
+    fn scan<K>(
+        &self,
+        scan: impl Fn(K) -> Scan,
+        first: K,
+        mut last_of: impl FnMut(&Record) -> Option<K>,
+    ) -> bool {
+        let mut after = first;
+        loop {
+            let Ok(page) = self.meta.scan(&scan(after)) else { return false };
+            let last = page.facts.records.iter().filter_map(&mut last_of).last();
+            match last {
+                Some(last) if page.more => after = last,
+                _ => return true,
+            }
+        }
+    }
+
+    /// See `vfs/src/coherence`: what is in memory serves only after a stream began and all that came before is forgotten.
+    fn hear(&self, shared: &Shared) {
+        if self.is_hearing.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let begun = shared.begin(self.number, self.meta.session(), 0, Step::Other(Beside::Hear));
+        let known = lock(&self.stream).take();
+        let is_new = known.is_none();
+        let stream = known.or_else(|| shared.engine().watch().unwrap_or_default());
+        let Some(mut stream) = stream else { return };
+        let until = shared.now();
+        let changes = stream.next(Duration::ZERO).unwrap_or_default();
+        if is_new {
+            self.floor.store(until, Ordering::Relaxed);
+            self.meta.set_outdated();
+        }
+        // Word of the changes is under way.
+        port::pause();
+        for change in &changes {
+            let heard = self.heard.fetch_add(1, Ordering::Relaxed);
+            if shared.mutant != Some(Mutant::SilentStream) || heard % 3 != 2 {
+                self.meta.heard(change);
+            }
+        }
+        self.floor.store(until, Ordering::Relaxed);
+        *lock(&self.stream) = Some(stream);
+        self.meta.set_current_until(BootInstant::now() + LONG);
+        self.is_hearing.store(false, Ordering::Relaxed);
+        shared.end(Ended { got: Got::Done(Reply::Number(until)), ..begun });
+    }
+
+    /// See `collect` in `cli/src/gc.rs`.
+    fn collect(&self, shared: &Shared) {
+        let begun = shared.begin(self.number, self.meta.session(), 0, Step::Other(Beside::Collect));
+        let mut garbage = Vec::new();
+        self.scan(
+            |after| Scan::Garbage { after, limit: 100 },
+            SliceId(0),
+            |record| match record {
+                Record::Garbage(found) => {
+                    garbage.push(found.slice);
+                    Some(found.slice)
+                }
+                _ => None,
+            },
+        );
+        shared.delete(begun.number, &garbage);
+        port::pause();
+        let done = self.meta.drop_garbage(&garbage);
+        shared.end(Ended { got: got(done.map(|()| Reply::Nothing), true), ..begun });
+    }
+}
+
+/// The steps of `limen gc` on a mounted volume (`cli/src/gc.rs`): the counter, the sessions, the slices in windows, and
+/// then what is in the store. Objects of any age are removed, so the rules have to hold without the grace period.
+fn collect_unreferenced(shared: &Shared) {
+    let begun = shared.begin(usize::MAX, SessionId(0), 0, Step::Other(Beside::Gc));
+    let mut below = u64::MAX;
+    let mut read = || -> Result<(), meta::EngineError> {
+        for record in SimEngine.read(&[meta::Want::Counter(Counter::Slice)])?.records {
+            if let Record::Counter(_, next) = record {
+                below = below.min(next);
+            }
+        }
+        let page = SimEngine.scan(&Scan::Sessions { after: SessionId(0), limit: 1000 })?;
+        for record in &page.facts.records {
+            if let Record::Session(_, Some(session)) = record {
+                below = below.min(session.first_slice.0);
+            }
+        }
+        meta::check::for_each_slice_window(&SimEngine, |window| {
+            let selected: Vec<SliceId> = shared
+                .in_store()
+                .into_iter()
+                .filter(|slice| slice.0 < below && window.holds(*slice) && window.get(*slice).is_none())
+                .collect();
+            shared.delete(begun.number, &selected);
+            Ok(())
+        })
+    };
+    let done = read();
+    let got = if done.is_ok() { Got::Done(Reply::Nothing) } else { Got::Failed };
+    shared.end(Ended { got, ..begun });
+}
+
+/// How a call ended. A look that failed has changed nothing.
+fn got(done: Result<Reply, Failure>, is_change: bool) -> Got {
+    match done {
+        Ok(reply) => Got::Done(reply),
+        Err(Failure::Refused(errno)) => Got::Refused(errno),
+        Err(Failure::Fenced(_)) => Got::Fenced,
+        Err(Failure::Engine(error)) if is_change && error.kind == ErrorKind::Indeterminate => Got::Doubt,
+        Err(Failure::Engine(_)) => Got::Failed,
+    }
+}
+
+fn is_change(step: &Step) -> bool {
+    !matches!(step, Step::Lookup { .. } | Step::Stat { .. })
+}
+
+fn write_op(ino: Ino, offset: u64, len: u32, source: SliceSource) -> Write {
+    let (chunk, pos) = ChunkIndex::of(offset);
+    let slices = vec![(chunk, Slice { pos, len, source })];
+    Write { ino, slices, end: offset + u64::from(len), mtime: Time::from_nanos(1) }
+}
+
+fn whole(owner: LockOwner, exclusive: bool) -> Lock {
+    Lock { start: 0, end: u64::MAX, owner, exclusive, pid: 1 }
+}
+
+fn seen(node: &Node) -> Seen {
+    let is_dir = node.kind == FileType::Directory;
+    Seen { is_dir, mode: node.mode.bits(), nlink: node.nlink, size: node.size }
+}
+
+#[expect(clippy::expect_used, reason = "the names of a simulation are valid")]
+fn n(name: &str) -> Name {
+    Name::new(name.as_bytes()).expect("a valid name")
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,24 @@
+//! A deterministic simulator of several clients of one volume.
+//!
+//! Each thread of a client is a real thread that runs the real [`meta::Meta`]. It stops whenever it asks the engine, and a
+//! scheduler that a seed drives decides which thread goes on and what its request meets. So one thread runs at a time, the
+//! engine in memory gives the order of all commits, and the same seed gives the same history. At the end the history is
+//! replayed in that order on a small model of a tree, and every reply, every inode and every byte is compared.
+//!
+//! Time is not simulated. `Meta` reads the clock for timeouts that no history reaches, and sleeps between retries; neither
+//! decides anything here. `docs/testing.md` says what is covered.
+
+mod act;
+mod check;
+mod client;
+mod dice;
+mod model;
+mod mutant;
+mod port;
+mod schedule;
+mod shared;
+mod shown;
+mod world;
+
+pub use mutant::Mutant;
+pub use schedule::{History, run};

@@ -1,0 +1,314 @@
+//! The tree as one would write it down without thinking of cost: no links are counted and no rows are kept.
+
+use std::collections::BTreeMap;
+
+use meta::ops::Fate;
+use meta::{LockKind, LockOwner};
+use types::{CHUNK_BYTES, Errno, Ino, SliceSource};
+
+use crate::act::{Reply, Seen, Step};
+
+/// What one byte of a file is: a byte of a slice in the object store, or one in the row itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cell {
+    Block(u64, u32),
+    Inline(u8),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Object {
+    pub(crate) is_dir: bool,
+    pub(crate) mode: u32,
+    pub(crate) size: u64,
+    pub(crate) entries: BTreeMap<String, Ino>,
+    /// The bytes that are not zero by absence.
+    pub(crate) cells: BTreeMap<u64, Cell>,
+    pub(crate) locks: BTreeMap<LockOwner, bool>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Model {
+    pub(crate) objects: BTreeMap<Ino, Object>,
+}
+
+impl Model {
+    pub(crate) fn new() -> Self {
+        let root = Object { is_dir: true, mode: 0o755, size: 4096, ..Object::default() };
+        Model { objects: BTreeMap::from([(Ino::ROOT, root)]) }
+    }
+
+    /// Does what the step asks for, or says why not.
+    pub(crate) fn apply(&mut self, step: &Step) -> Result<Reply, Errno> {
+        match step.clone() {
+            Step::Make { dir, name, ino, is_dir, mode } => {
+                if self.entry(dir, name)?.is_some() {
+                    return Err(Errno::EEXIST);
+                }
+                if self.objects.contains_key(&ino) {
+                    // The number was given out twice.
+                    return Err(Errno::EIO);
+                }
+                let size = if is_dir { 4096 } else { 0 };
+                self.objects.insert(ino, Object { is_dir, mode, size, ..Object::default() });
+                self.put(dir, name, ino);
+                Ok(Reply::Ino(ino))
+            }
+            Step::Link { ino, dir, name } => {
+                if self.entry(dir, name)?.is_some() {
+                    return Err(Errno::EEXIST);
+                }
+                if self.objects.get(&ino).ok_or(Errno::ENOENT)?.is_dir {
+                    return Err(Errno::EPERM);
+                }
+                self.put(dir, name, ino);
+                Ok(Reply::Nothing)
+            }
+            Step::Unlink { dir, name, open } => {
+                let ino = self.entry(dir, name)?.ok_or(Errno::ENOENT)?;
+                if self.is_dir(ino) {
+                    return Err(Errno::EISDIR);
+                }
+                self.take(dir, name);
+                let fate = self.let_go(ino, open);
+                Ok(Reply::Unlinked(ino, fate))
+            }
+            Step::Rmdir { dir, name } => {
+                let ino = self.entry(dir, name)?.ok_or(Errno::ENOENT)?;
+                if !self.is_dir(ino) {
+                    return Err(Errno::ENOTDIR);
+                }
+                self.require_empty(ino)?;
+                self.take(dir, name);
+                self.objects.remove(&ino);
+                Ok(Reply::Ino(ino))
+            }
+            Step::Rename { dir, name, to, new_name, flags } => {
+                self.rename((dir, name), (to, new_name), flags.no_replace, flags.exchange)
+            }
+            Step::Chmod { ino, mode } => {
+                self.object(ino)?.mode = mode;
+                Ok(Reply::Nothing)
+            }
+            Step::Truncate { ino, size } => {
+                let object = self.object(ino)?;
+                object.size = size;
+                object.cells.split_off(&size);
+                Ok(Reply::Nothing)
+            }
+            Step::Write { ino, offset, len, source } => {
+                self.object(ino)?.write(offset, len, &source);
+                Ok(Reply::Nothing)
+            }
+            Step::Append { ino, len, source } => {
+                let object = self.object(ino)?;
+                let offset = object.size;
+                object.write(offset, len, &source);
+                Ok(Reply::Number(offset))
+            }
+            Step::Copy { from, offset, to, to_offset, len } => {
+                self.copy((from, offset), (to, to_offset), len)
+            }
+            Step::Compact { ino, .. } => {
+                self.object(ino)?;
+                Ok(Reply::Nothing)
+            }
+            Step::Lock { ino, owner, exclusive } => {
+                let locks = &mut self.object(ino)?.locks;
+                let conflicts = |(other, is_exclusive): (&LockOwner, &bool)| {
+                    *other != owner && other.kind == owner.kind && (exclusive || *is_exclusive)
+                };
+                if locks.iter().any(conflicts) {
+                    return Err(Errno::EAGAIN);
+                }
+                locks.insert(owner, exclusive);
+                Ok(Reply::Nothing)
+            }
+            Step::Unlock { ino, owner } => {
+                if let Some(object) = self.objects.get_mut(&ino) {
+                    object.locks.remove(&owner);
+                }
+                Ok(Reply::Nothing)
+            }
+            Step::DropLocks { ino, session } => {
+                if let Some(object) = self.objects.get_mut(&ino) {
+                    object.locks.retain(|owner, _| owner.session != session);
+                }
+                Ok(Reply::Nothing)
+            }
+            Step::Reap { ino, .. } => {
+                if self.objects.contains_key(&ino) && self.names(ino) == 0 {
+                    self.objects.remove(&ino);
+                }
+                Ok(Reply::Nothing)
+            }
+            Step::Lookup { dir, name } => {
+                let ino = self.entry(dir, name)?;
+                Ok(Reply::Found(ino.and_then(|ino| Some((ino, self.seen(ino)?)))))
+            }
+            Step::Stat { ino } => Ok(Reply::Found(Some((ino, self.seen(ino).ok_or(Errno::ESTALE)?)))),
+            Step::Other(_) | Step::Remove { .. } => Ok(Reply::Nothing),
+        }
+    }
+
+    /// What a name in a directory refers to.
+    pub(crate) fn entry(&self, dir: Ino, name: &str) -> Result<Option<Ino>, Errno> {
+        let object = self.objects.get(&dir).ok_or(Errno::ENOENT)?;
+        if object.is_dir { Ok(object.entries.get(name).copied()) } else { Err(Errno::ENOTDIR) }
+    }
+
+    pub(crate) fn seen(&self, ino: Ino) -> Option<Seen> {
+        let object = self.objects.get(&ino)?;
+        let subdirs = object.entries.values().filter(|ino| self.is_dir(**ino)).count();
+        let nlink = if object.is_dir { 2 + subdirs } else { self.names(ino) } as u32;
+        Some(Seen { is_dir: object.is_dir, mode: object.mode, nlink, size: object.size })
+    }
+
+    fn rename(
+        &mut self,
+        (dir, name): (Ino, &str),
+        (to, new_name): (Ino, &str),
+        no_replace: bool,
+        exchange: bool,
+    ) -> Result<Reply, Errno> {
+        // Both directories come before either name.
+        self.entry(dir, name)?;
+        self.entry(to, new_name)?;
+        let source = self.entry(dir, name)?.ok_or(Errno::ENOENT)?;
+        let target = self.entry(to, new_name)?;
+        if target.is_some() && no_replace {
+            return Err(Errno::EEXIST);
+        }
+        if target.is_none() && exchange {
+            return Err(Errno::ENOENT);
+        }
+        if self.holds(source, to) {
+            return Err(Errno::EINVAL);
+        }
+        let mut reply = (None, None);
+        if let Some(target) = target {
+            if self.holds(target, dir) {
+                return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY });
+            }
+            if target != source && exchange {
+                self.put(dir, name, target);
+                self.put(to, new_name, source);
+                reply.0 = Some(target);
+            } else if target != source {
+                match (self.is_dir(source), self.is_dir(target)) {
+                    (true, false) => return Err(Errno::ENOTDIR),
+                    (false, true) => return Err(Errno::EISDIR),
+                    (true, true) => self.require_empty(target)?,
+                    (false, false) => {}
+                }
+                self.take(to, new_name);
+                reply.1 = Some((target, self.let_go(target, None)));
+            }
+        }
+        if target != Some(source) && !exchange {
+            self.take(dir, name);
+            self.put(to, new_name, source);
+        }
+        Ok(Reply::Moved { moved: source, exchanged: reply.0, replaced: reply.1 })
+    }
+
+    fn copy(
+        &mut self,
+        (from, offset): (Ino, u64),
+        (to, to_offset): (Ino, u64),
+        len: u64,
+    ) -> Result<Reply, Errno> {
+        let source = self.object(from)?.clone();
+        let target = self.object(to)?;
+        if from == to && offset < to_offset + len && to_offset < offset + len {
+            return Err(Errno::EINVAL);
+        }
+        let end = (offset + len).min(source.size).min((offset / CHUNK_BYTES + 4) * CHUNK_BYTES);
+        let copied = end.saturating_sub(offset);
+        if copied > 0 {
+            for at in 0..copied {
+                match source.cells.get(&(offset + at)) {
+                    Some(cell) => target.cells.insert(to_offset + at, *cell),
+                    None => target.cells.remove(&(to_offset + at)),
+                };
+            }
+            target.size = target.size.max(to_offset + copied);
+        }
+        Ok(Reply::Number(copied))
+    }
+
+    fn object(&mut self, ino: Ino) -> Result<&mut Object, Errno> {
+        self.objects.get_mut(&ino).ok_or(Errno::ESTALE)
+    }
+
+    fn is_dir(&self, ino: Ino) -> bool {
+        self.objects.get(&ino).is_some_and(|object| object.is_dir)
+    }
+
+    fn require_empty(&self, dir: Ino) -> Result<(), Errno> {
+        let empty = self.objects.get(&dir).is_some_and(|object| object.entries.is_empty());
+        if empty { Ok(()) } else { Err(Errno::ENOTEMPTY) }
+    }
+
+    /// Whether `dir` is `ino` or lies somewhere in it.
+    fn holds(&self, ino: Ino, dir: Ino) -> bool {
+        let in_it = |object: &Object| object.entries.values().any(|&in_it| self.holds(in_it, dir));
+        ino == dir || self.objects.get(&ino).is_some_and(in_it)
+    }
+
+    fn names(&self, ino: Ino) -> usize {
+        self.objects.values().flat_map(|object| object.entries.values()).filter(|&&at| at == ino).count()
+    }
+
+    fn put(&mut self, dir: Ino, name: &str, ino: Ino) {
+        if let Some(object) = self.objects.get_mut(&dir) {
+            object.entries.insert(name.to_owned(), ino);
+        }
+    }
+
+    fn take(&mut self, dir: Ino, name: &str) {
+        if let Some(object) = self.objects.get_mut(&dir) {
+            object.entries.remove(name);
+        }
+    }
+
+    /// What becomes of an inode that has lost a name.
+    fn let_go(&mut self, ino: Ino, open: Option<Ino>) -> Fate {
+        if self.names(ino) > 0 {
+            Fate::Linked
+        } else if open == Some(ino) {
+            Fate::Orphan
+        } else {
+            self.objects.remove(&ino);
+            Fate::Gone
+        }
+    }
+}
+
+impl Object {
+    /// A range of bytes, counted from its beginning.
+    pub(crate) fn bytes(&self, from: u64, len: u64) -> Vec<(u64, Cell)> {
+        self.cells.range(from..from + len).map(|(at, cell)| (at - from, *cell)).collect()
+    }
+
+    /// Puts bytes at an offset; the file reaches to their end.
+    pub(crate) fn write(&mut self, offset: u64, len: u32, source: &SliceSource) {
+        for at in 0..len {
+            let cell = match source {
+                SliceSource::Hole => None,
+                SliceSource::Inline(bytes) => bytes.get(at as usize).map(|byte| Cell::Inline(*byte)),
+                SliceSource::Blocks { id, offset, .. } => Some(Cell::Block(id.0, offset + at)),
+            };
+            match cell {
+                Some(cell) => self.cells.insert(offset + u64::from(at), cell),
+                None => self.cells.remove(&(offset + u64::from(at))),
+            };
+        }
+        self.size = self.size.max(offset + u64::from(len));
+    }
+}
+
+/// The owner of a lock on a whole file.
+pub(crate) fn owner(session: types::SessionId, number: u64, flock: bool) -> LockOwner {
+    let kind = if flock { LockKind::Flock } else { LockKind::Posix };
+    LockOwner { session, owner: number, kind }
+}

@@ -1,0 +1,165 @@
+//! What the threads of a history share. One of them runs at a time, so no lock here is ever waited for.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use meta::MemEngine;
+use types::{SessionId, SliceId};
+
+use crate::act::{Got, Step};
+use crate::client::Client;
+use crate::mutant::Mutant;
+use crate::port;
+use crate::world::World;
+
+/// A step that a client carried out, or is about to.
+#[derive(Clone, Debug)]
+pub(crate) struct Ended {
+    pub(crate) number: usize,
+    pub(crate) client: usize,
+    pub(crate) session: SessionId,
+    pub(crate) step: Step,
+    /// The newest commit when it began and when it ended, and the oldest state that a look may show.
+    pub(crate) began: u64,
+    pub(crate) ended: u64,
+    pub(crate) floor: u64,
+    pub(crate) got: Got,
+    /// The lines of the history where it began and ended. They order steps between which nothing was committed.
+    pub(crate) lines: (usize, usize),
+    /// How often the client had been killed when it began.
+    pub(crate) kills: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) mutant: Option<Mutant>,
+    pub(crate) world: Mutex<World>,
+    clients: Mutex<Vec<Option<Arc<Client>>>>,
+    steps: Mutex<Vec<Ended>>,
+    ticks: Mutex<i64>,
+    kills: Mutex<Vec<u64>>,
+    /// Slices whose blocks are in the object store, or were.
+    stored: Mutex<BTreeSet<SliceId>>,
+}
+
+impl Shared {
+    pub(crate) fn new(world: World, mutant: Option<Mutant>, clients: usize) -> Self {
+        Shared {
+            mutant,
+            world: Mutex::new(world),
+            clients: Mutex::new((0..clients).map(|_| None).collect()),
+            steps: Mutex::default(),
+            ticks: Mutex::default(),
+            kills: Mutex::new(vec![0; clients]),
+            stored: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn world(&self) -> MutexGuard<'_, World> {
+        lock(&self.world)
+    }
+
+    /// The engine itself, for the stream of changes.
+    pub(crate) fn engine(&self) -> MutexGuard<'_, World> {
+        lock(&self.world)
+    }
+
+    pub(crate) fn client(&self, number: usize) -> Option<Arc<Client>> {
+        lock(&self.clients).get(number)?.clone()
+    }
+
+    pub(crate) fn set_client(&self, number: usize, client: Client) {
+        lock(&self.clients)[number] = Some(Arc::new(client));
+    }
+
+    pub(crate) fn kill(&self, number: usize) {
+        lock(&self.clients)[number] = None;
+        lock(&self.kills)[number] += 1;
+    }
+
+    /// A step begins; the requests of this thread belong to it from now on.
+    pub(crate) fn begin(&self, client: usize, session: SessionId, floor: u64, step: Step) -> Ended {
+        let began = self.now();
+        let mut steps = lock(&self.steps);
+        let number = steps.len();
+        port::set_step(number);
+        self.world()
+            .trace
+            .push(format!("step {number}: client {client} of session {session} begins {step:?}"));
+        let kills = self.kills(client);
+        let lines = (self.world().trace.len(), usize::MAX);
+        // Until it says otherwise, because it may be killed.
+        let begun = Ended {
+            number,
+            client,
+            session,
+            step,
+            began,
+            ended: u64::MAX,
+            floor,
+            got: Got::Doubt,
+            lines,
+            kills,
+        };
+        steps.push(begun.clone());
+        begun
+    }
+
+    /// A step ends. One that was in doubt may end again.
+    pub(crate) fn end(&self, mut ended: Ended) {
+        ended.ended = self.now();
+        ended.lines.1 = self.world().trace.len();
+        if ended.kills != self.kills(ended.client) && !matches!(ended.got, Got::Done(_)) {
+            // The error is that of a process that is no more.
+            ended.got = Got::Doubt;
+        }
+        self.world().trace.push(format!("step {}: {:?}", ended.number, ended.got));
+        let number = ended.number;
+        lock(&self.steps)[number] = ended;
+    }
+
+    fn kills(&self, client: usize) -> u64 {
+        lock(&self.kills).get(client).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn steps(&self) -> Vec<Ended> {
+        lock(&self.steps).clone()
+    }
+
+    /// The newest commit.
+    pub(crate) fn now(&self) -> u64 {
+        self.world().seq
+    }
+
+    /// A clock that only moves when it is looked at.
+    pub(crate) fn tick(&self) -> i64 {
+        let mut ticks = lock(&self.ticks);
+        *ticks += 1;
+        *ticks
+    }
+
+    pub(crate) fn stored(&self, slice: SliceId) {
+        lock(&self.stored).insert(slice);
+    }
+
+    pub(crate) fn in_store(&self) -> Vec<SliceId> {
+        let world = self.world();
+        lock(&self.stored).iter().filter(|slice| !world.is_deleted(**slice)).copied().collect()
+    }
+
+    pub(crate) fn delete(&self, step: usize, slices: &[SliceId]) {
+        self.world().delete(step, slices);
+    }
+}
+
+impl std::ops::Deref for World {
+    type Target = MemEngine;
+
+    fn deref(&self) -> &MemEngine {
+        &self.engine
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,249 @@
+//! The engine, everything that was committed to it, and what must hold at each commit.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use meta::{Effect, Engine, Guard, MemEngine, Outcome, Record, Scan, Txn, Want};
+use types::{OpId, SessionId, Slice, SliceId, SliceSource};
+
+use crate::mutant::Mutant;
+
+/// A transaction that was applied.
+#[derive(Clone, Debug)]
+pub(crate) struct Commit {
+    pub(crate) step: usize,
+    pub(crate) seq: u64,
+    pub(crate) op_id: OpId,
+    /// It is part of an operation, not a lease of numbers or a mark of an operation in doubt.
+    pub(crate) is_real: bool,
+    /// The rows that it appended: where in the file, and what.
+    pub(crate) rows: Vec<(u64, Slice)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) engine: MemEngine,
+    mutant: Option<Mutant>,
+    count: usize,
+    pub(crate) seq: u64,
+    pub(crate) commits: Vec<Commit>,
+    applied: BTreeMap<OpId, usize>,
+    dropped: BTreeSet<SessionId>,
+    /// Slices whose blocks are gone from the object store.
+    deleted: BTreeSet<SliceId>,
+    pub(crate) findings: Vec<String>,
+    pub(crate) trace: Vec<String>,
+}
+
+impl World {
+    pub(crate) fn new(engine: MemEngine, mutant: Option<Mutant>) -> Self {
+        let seq = newest(&engine);
+        World {
+            engine,
+            mutant,
+            count: 0,
+            seq,
+            commits: Vec::new(),
+            applied: BTreeMap::new(),
+            dropped: BTreeSet::new(),
+            deleted: BTreeSet::new(),
+            findings: Vec::new(),
+            trace: Vec::new(),
+        }
+    }
+
+    /// Commits transactions of a step, and notes which of them were applied.
+    pub(crate) fn commit(&mut self, step: usize, txns: &[Txn]) -> Vec<Outcome> {
+        txns.iter().map(|txn| self.commit_one(step, txn)).collect()
+    }
+
+    fn commit_one(&mut self, step: usize, txn: &Txn) -> Outcome {
+        let mut sent = txn.clone();
+        if let Some(mutant) = self.mutant {
+            mutant.spoil(&mut sent, self.count);
+            let loses = mutant == Mutant::LosesCommit && self.count % 16 == 15;
+            self.count += 1;
+            if loses && is_real(txn) {
+                self.seq = newest(&self.engine);
+                return Outcome::Committed { seq: meta::Seq(self.seq), nodes: Vec::new() };
+            }
+        }
+        let before = self.seq;
+        let outcomes = self.engine.commit(std::slice::from_ref(&sent)).unwrap_or_default();
+        let Some(outcome) = outcomes.into_iter().next() else {
+            return Outcome::Conflict(meta::Facts::default());
+        };
+        let is_applied = matches!(&outcome, Outcome::Committed { seq, .. } if seq.0 > before);
+        if is_applied {
+            if self.mutant == Some(Mutant::Twice) && is_real(txn) {
+                let op_id = OpId(u128::MAX - self.count as u128);
+                let _ = self.engine.commit(&[Txn { op_id, guards: Vec::new(), effects: sent.effects }]);
+            }
+            self.seq = newest(&self.engine);
+            self.note(step, txn);
+        }
+        let what = match &outcome {
+            Outcome::Conflict(_) => "conflict",
+            Outcome::Committed { .. } if is_applied => "applied",
+            Outcome::Committed { .. } => "known",
+        };
+        self.trace.push(format!("  step {step}: {} {what} at {}", shown(txn), self.seq));
+        outcome
+    }
+
+    fn note(&mut self, step: usize, txn: &Txn) {
+        let is_real = is_real(txn);
+        let rows = txn.effects.iter().filter_map(|effect| match effect {
+            Effect::AppendSlice { chunk, slice, .. } => {
+                Some((chunk.start() + u64::from(slice.pos), slice.clone()))
+            }
+            _ => None,
+        });
+        let rows = rows.collect();
+        self.commits.push(Commit { step, seq: self.seq, op_id: txn.op_id, is_real, rows });
+        let times = self.applied.entry(txn.op_id).or_default();
+        *times += 1;
+        let times = *times;
+        if times > 1 {
+            self.find(format!("step {step}: an operation id was applied {times} times"));
+        }
+        let session = SessionId((txn.op_id.0 >> 64) as u64);
+        // The mark of an operation in doubt may be taken away by a session that is gone: it says nothing of the volume.
+        let is_mark = txn.effects.iter().all(|effect| matches!(effect, Effect::DropWait { .. }));
+        if self.dropped.contains(&session) && !is_mark {
+            self.find(format!("step {step}: a change of session {session} after its removal"));
+        }
+        for effect in &txn.effects {
+            match effect {
+                Effect::DropSession { session } => drop(self.dropped.insert(*session)),
+                Effect::PutSession(session) if self.dropped.contains(&session.id) => {
+                    self.find(format!("step {step}: session {} is back after its removal", session.id));
+                }
+                Effect::AppendSlice { slice, .. } => self.named(step, slice),
+                Effect::ReplaceRows { rows, .. } => rows.iter().for_each(|slice| self.named(step, slice)),
+                Effect::PutLocks { ino, locks }
+                    if locks.iter().any(|one| locks.iter().any(|other| one.conflicts_with(other))) =>
+                {
+                    self.find(format!("step {step}: two owners hold a lock on {ino}: {locks:?}"));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn named(&mut self, step: usize, slice: &Slice) {
+        if let SliceSource::Blocks { id, .. } = slice.source
+            && self.deleted.contains(&id)
+        {
+            self.find(format!("step {step}: a row names slice {}, whose blocks are gone", id.0));
+        }
+    }
+
+    /// The blocks of slices are removed from the object store.
+    pub(crate) fn delete(&mut self, step: usize, slices: &[SliceId]) {
+        let mut in_use = BTreeSet::new();
+        for slice in rows(&self.engine).into_iter().flat_map(|(_, _, rows)| rows) {
+            if let SliceSource::Blocks { id, .. } = slice.source {
+                in_use.insert(id);
+            }
+        }
+        for slice in slices {
+            if in_use.contains(slice) {
+                self.find(format!("step {step}: slice {} is removed, and a row names it", slice.0));
+            }
+            self.deleted.insert(*slice);
+        }
+    }
+
+    pub(crate) fn is_deleted(&self, slice: SliceId) -> bool {
+        self.deleted.contains(&slice)
+    }
+
+    /// The heartbeat that a session's record has now.
+    pub(crate) fn heartbeat(&self, session: SessionId) -> Option<i64> {
+        let facts = self.engine.read(&[Want::Session(session)]).ok()?;
+        match facts.records.first() {
+            Some(Record::Session(_, Some(session))) => Some(session.heartbeat.nanos()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn find(&mut self, finding: String) {
+        self.findings.push(finding);
+    }
+}
+
+fn newest(engine: &MemEngine) -> u64 {
+    engine.read(&[]).map_or(0, |facts| facts.seq.0)
+}
+
+/// Whether a transaction is part of an operation: not a lease of numbers, or the mark of one in doubt.
+fn is_real(txn: &Txn) -> bool {
+    let is_beside = |effect: &Effect| {
+        matches!(effect, Effect::PutWait(_) | Effect::DropWait { .. } | Effect::SetCounter { .. })
+    };
+    !txn.effects.iter().all(is_beside)
+}
+
+/// A transaction without times and without the random numbers of visitors, so that a seed shows the same each time.
+fn shown(txn: &Txn) -> String {
+    let session = (txn.op_id.0 >> 64) as u64;
+    let by =
+        if session >> 63 == 1 { "visitor".to_owned() } else { format!("{session}.{}", txn.op_id.0 as u64) };
+    let effects: Vec<String> = txn.effects.iter().map(effect).collect();
+    format!("{by} {{{}}} ({} guards)", effects.join(", "), txn.guards.len())
+}
+
+fn effect(effect: &Effect) -> String {
+    match effect {
+        Effect::PutNode(node) => format!("node {}", node.ino),
+        Effect::DropNode { ino } => format!("drop node {ino}"),
+        Effect::PutEdge { parent, name, ino, .. } => format!("{parent}/{name:?} = {ino}"),
+        Effect::DropEdge { parent, name } => format!("drop {parent}/{name:?}"),
+        Effect::SetAccess { ino, access } => format!("access {ino} {:?}", access.mode),
+        Effect::Touch { ino, .. } => format!("touch {ino}"),
+        Effect::PutSession(session) => format!("session {} {}", session.id, session.heartbeat.nanos()),
+        Effect::PutWait(_) => "wait".to_owned(),
+        Effect::DropWait { .. } => "drop wait".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+/// All records of a range, from `first` on; `last_of` gives the position of a record that the range is ordered by.
+pub(crate) fn scan_all<K>(
+    engine: &dyn Engine,
+    scan: impl Fn(K) -> Scan,
+    first: K,
+    mut last_of: impl FnMut(&Record) -> Option<K>,
+) {
+    let mut after = first;
+    loop {
+        let Ok(page) = engine.scan(&scan(after)) else { return };
+        let last = page.facts.records.iter().filter_map(&mut last_of).last();
+        match last {
+            Some(last) if page.more => after = last,
+            _ => return,
+        }
+    }
+}
+
+/// The rows of all files.
+pub(crate) fn rows(engine: &MemEngine) -> Vec<(types::Ino, types::ChunkIndex, Vec<Slice>)> {
+    let mut all = Vec::new();
+    let _ = meta::check::for_each_chunk::<meta::EngineError>(engine, |node, chunk, rows| {
+        all.push((node.ino, chunk, rows.to_vec()));
+        Ok(())
+    });
+    all
+}
+
+/// The heartbeat that a transaction wants a session to have that it removes.
+pub(crate) fn removes(txn: &Txn) -> Option<(SessionId, i64)> {
+    txn.guards.iter().find_map(|guard| match guard {
+        Guard::Session { session, heartbeat: Some(heartbeat) }
+            if txn.effects.contains(&Effect::DropSession { session: *session }) =>
+        {
+            Some((*session, heartbeat.nanos()))
+        }
+        _ => None,
+    })
+}

@@ -1,0 +1,143 @@
+//! Operations of which it is not known whether they happened: a request that had no answer may still arrive.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use meta::ops::{GetSlices, MakeKind, Write};
+use meta::{Engine, ErrorKind, Failure, Fault, Faulty, Odds};
+use types::{ChunkIndex, Errno, Ino, Time};
+
+use super::fixture::{Client, KERNEL, ROOT, blocks, client, volume};
+use super::invariants::check;
+use super::{Case, Factory};
+
+pub(super) const CASES: &[Case] = &[
+    (
+        "an_operation_that_failed_after_a_doubt_never_happens",
+        an_operation_that_failed_after_a_doubt_never_happens,
+    ),
+    (
+        "an_operation_that_changed_nothing_after_a_doubt_never_happens",
+        an_operation_that_changed_nothing_after_a_doubt_never_happens,
+    ),
+    (
+        "an_error_that_a_late_attempt_overtakes_is_a_success",
+        an_error_that_a_late_attempt_overtakes_is_a_success,
+    ),
+    ("work_in_doubt_goes_on_under_its_id", work_in_doubt_goes_on_under_its_id),
+    (
+        "nothing_is_repeated_that_the_server_may_have_forgotten",
+        nothing_is_repeated_that_the_server_may_have_forgotten,
+    ),
+];
+
+type Unreliable = Arc<Faulty<Arc<dyn Engine>>>;
+
+/// A client whose requests can hang, and another one that is not disturbed.
+fn start(factory: Factory<'_>) -> (Client, Unreliable, Arc<Mutex<Client>>) {
+    let engine = factory();
+    volume().format(&*engine).unwrap();
+    let faulty = Arc::new(Faulty::new(engine.clone(), 1, Odds::default()));
+    let own = client(&(faulty.clone() as Arc<dyn Engine>));
+    own.lookup(ROOT, "d").unwrap();
+    faulty.arm(true);
+    (own, faulty, Arc::new(Mutex::new(client(&engine))))
+}
+
+fn an_operation_that_failed_after_a_doubt_never_happens(factory: Factory<'_>) {
+    let (own, faulty, rival) = start(factory);
+    faulty.set_rival({
+        let rival = rival.clone();
+        move |_| {
+            rival.lock().unwrap().create(ROOT, "d").unwrap();
+        }
+    });
+    // The first attempt hangs, and before the second one somebody takes the name.
+    faulty.script([Fault::Late, Fault::Rival]);
+    assert_eq!(own.mkdir(ROOT, "d"), Err(Errno::EEXIST));
+    // All that the first attempt demanded holds again when it arrives.
+    rival.lock().unwrap().unlink(ROOT, "d").unwrap();
+    faulty.deliver().unwrap();
+    assert_eq!(own.stranger().lookup(ROOT, "d"), Ok(None));
+    check(&own);
+}
+
+fn an_operation_that_changed_nothing_after_a_doubt_never_happens(factory: Factory<'_>) {
+    let (own, faulty, rival) = start(factory);
+    let f = own.create(ROOT, "f").unwrap();
+    faulty.set_rival({
+        let rival = rival.clone();
+        move |_| rival.lock().unwrap().link(f, ROOT, "d").unwrap()
+    });
+    // Before the second attempt, both names are of one file: the rename does nothing, and succeeds.
+    faulty.script([Fault::Late, Fault::Rival]);
+    assert!(own.rename(ROOT, "f", ROOT, "d", super::fixture::REPLACE).is_ok());
+    rival.lock().unwrap().unlink(ROOT, "d").unwrap();
+    faulty.deliver().unwrap();
+    assert!(own.stranger().lookup(ROOT, "f").unwrap().is_some());
+    check(&own);
+}
+
+fn an_error_that_a_late_attempt_overtakes_is_a_success(factory: Factory<'_>) {
+    let (own, faulty, rival) = start(factory);
+    let mut turn = 0;
+    faulty.set_rival({
+        let (rival, late) = (rival.clone(), Arc::downgrade(&faulty));
+        move |_| {
+            turn += 1;
+            let rival = rival.lock().unwrap();
+            if turn == 1 {
+                rival.create(ROOT, "d").unwrap();
+            } else {
+                rival.unlink(ROOT, "d").unwrap();
+                late.upgrade().unwrap().deliver().unwrap();
+            }
+        }
+    });
+    // The first attempt arrives just before it is recorded that the name was taken.
+    faulty.script([Fault::Late, Fault::Rival, Fault::Rival]);
+    let made = own.make(ROOT, "d", MakeKind::Directory, 0o777).unwrap();
+    assert_eq!(own.stranger().at(ROOT, "d").ino, made.ino);
+    assert_eq!(own.at(ROOT, "d").ino, made.ino);
+    check(&own);
+}
+
+fn work_in_doubt_goes_on_under_its_id(factory: Factory<'_>) {
+    let (own, faulty, _) = start(factory);
+    own.meta.set_patience(Duration::ZERO);
+    let rows = |ino: Ino| own.stranger().run(&GetSlices { ino, chunk: ChunkIndex(0) }).unwrap().len();
+    for (number, name, arrives_first) in [(1, "a", true), (2, "b", false)] {
+        let ino = own.create(ROOT, name).unwrap();
+        let slices = vec![(ChunkIndex(0), blocks(0, 10, number))];
+        let write = Write { ino, slices, end: 10, mtime: Time::now() };
+        let mut doubt = None;
+        faulty.script([Fault::Late]);
+        let failure = own.meta.run_once(&write, &KERNEL, &mut doubt).unwrap_err();
+        let Failure::Engine(error) = failure else { panic!("{failure}") };
+        assert!(error.kind == ErrorKind::Indeterminate && doubt.is_some(), "{error}");
+        if arrives_first {
+            faulty.deliver().unwrap();
+        }
+        own.meta.run_once(&write, &KERNEL, &mut doubt).unwrap();
+        assert!(doubt.is_none());
+        faulty.deliver().unwrap();
+        assert_eq!((rows(ino), own.node(ino).size), (1, 10));
+    }
+    check(&own);
+}
+
+fn nothing_is_repeated_that_the_server_may_have_forgotten(factory: Factory<'_>) {
+    let (own, faulty, _) = start(factory);
+    own.meta.set_patience(Duration::from_secs(3600));
+    own.meta.set_repeat_for(Duration::ZERO);
+    let before = faulty.injected();
+    faulty.script([Fault::Late, Fault::Late]);
+    let make = own.make_op(ROOT, "d", MakeKind::Directory, 0o777);
+    let failure = own.meta.run(&make, &KERNEL).unwrap_err();
+    let Failure::Engine(error) = failure else { panic!("{failure}") };
+    assert_eq!((error.kind, faulty.injected() - before), (ErrorKind::Indeterminate, 1));
+    // What is not in doubt is repeated as long as the mount says.
+    faulty.script([Fault::Before, Fault::Before]);
+    own.mkdir(ROOT, "e").unwrap();
+    check(&own);
+}

@@ -1,0 +1,406 @@
+//! Sessions that ended without a word: how that is proven, and what is removed then.
+//!
+//! The session's record goes first, by a change that is guarded by the heartbeat that was seen last. From then on nothing
+//! of the session can be committed. Only then go its locks and its files without a name, so nothing is added behind the
+//! back of who removes them. Who removed the record may end before it is done with that: what refers to a session that is
+//! not on record is removed by any mount that meets it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use meta::ops::{DropLocks, GetWaits, Reap, StopWaiting};
+use meta::{Garbage, Record, Scan, Session};
+use types::{BootInstant, Errno, Ino, SessionId, SliceId, Time};
+
+use crate::process::is_gone;
+use crate::vfs::{BY_KERNEL, Vfs};
+
+/// The end of a session removes the blocks of at most so many slices that no file refers to. umount and the next mount
+/// wait for that; the next mount removes the rest while it serves.
+pub(crate) const COLLECT_AT_END: usize = 64;
+/// Rows read at a time.
+pub(crate) const PAGE: usize = 256;
+
+/// What was seen of other sessions, look after look.
+///
+/// Clocks of other machines are not asked: a session is silent while its heartbeat stays the same between two looks of
+/// this mount. Time in which this mount did not look counts no more than two heartbeats, so that a mount that stood still
+/// itself, or whose machine slept together with the others, does not take all others for dead.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    /// When the answer to the last look was there.
+    looked: Option<BootInstant>,
+    silent: HashMap<SessionId, (Time, Duration)>,
+}
+
+impl Watch {
+    /// Takes in a look that was begun at `asked`.
+    fn look<'a>(&mut self, sessions: impl Iterator<Item = &'a Session>, asked: BootInstant, most: Duration) {
+        // From the last answer to this question: so long at least the heartbeat has not moved.
+        let gap =
+            self.looked.map_or(Duration::ZERO, |looked| asked.saturating_duration_since(looked)).min(most);
+        let before = std::mem::take(&mut self.silent);
+        for session in sessions {
+            let silent = match before.get(&session.id) {
+                Some((heartbeat, silent)) if *heartbeat == session.heartbeat => *silent + gap,
+                _ => Duration::ZERO,
+            };
+            self.silent.insert(session.id, (session.heartbeat, silent));
+        }
+        self.looked = Some(BootInstant::now());
+    }
+
+    fn silent_for(&self, session: SessionId) -> Duration {
+        self.silent.get(&session).map_or(Duration::ZERO, |(_, silent)| *silent)
+    }
+}
+
+impl Vfs {
+    /// Whether of all mounts this one is the one that has been there longest, and so cleans up for all.
+    pub(crate) fn is_elected(&self) -> bool {
+        self.is_alone() || self.elected.load(Ordering::Acquire)
+    }
+
+    /// Looks at all other sessions, and removes those that are no more.
+    pub(crate) fn watch_sessions(&self, watch: &mut Watch) -> Result<(), Errno> {
+        let own = self.meta.session();
+        let asked = BootInstant::now();
+        let mut sessions = Vec::new();
+        let mut after = SessionId(0);
+        self.each_page(
+            |last| {
+                if let Some(Record::Session(session, _)) = last {
+                    after = *session;
+                }
+                Scan::Sessions { after, limit: PAGE }
+            },
+            |record| {
+                if let Record::Session(_, Some(session)) = record {
+                    sessions.extend((session.id != own).then(|| session.clone()));
+                }
+                Ok(())
+            },
+        )?;
+        watch.look(sessions.iter(), asked, self.times.heartbeat * 2);
+        let is_silent = |session: &Session| watch.silent_for(session.id) >= self.times.remove_after;
+        let live = |session: &&Session| !is_silent(session) && !is_gone(session);
+        let is_oldest = sessions.iter().filter(live).all(|session| session.id > own);
+        self.elected.store(is_oldest, Ordering::Release);
+        for session in &sessions {
+            let reason = match () {
+                () if self.is_alone() => "nobody else can have the volume mounted",
+                () if is_gone(session) => "its process is gone",
+                () if is_oldest && is_silent(session) => "it was silent for too long",
+                () => continue,
+            };
+            if self.meta.remove_session(session.id, session.heartbeat)? {
+                self.note_change();
+                self.leftovers.store(true, Ordering::Release);
+                let Session { id, host, pid, mountpoint, .. } = session;
+                tracing::warn!(session = %id, host, pid, mountpoint, reason, "removed a session that did not end");
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what sessions left that are not on record: locks, waits for locks, and files without a name.
+    pub(crate) fn clean_leftovers(&self) -> Result<(), Errno> {
+        let mut over = HashMap::from([(self.meta.session(), false)]);
+        self.drop_orphans(|session| self.is_over(session, &mut over))?;
+        self.drop_locks(|session| self.is_over(session, &mut over))
+    }
+
+    /// Whether a session that left something behind is no more: a session is on record before all that it does.
+    fn is_over(&self, session: SessionId, over: &mut HashMap<SessionId, bool>) -> Result<bool, Errno> {
+        if let Some(&over) = over.get(&session) {
+            return Ok(over);
+        }
+        let after = SessionId(session.0.saturating_sub(1));
+        let page = self.meta.scan(&Scan::Sessions { after, limit: 1 })?;
+        let there = |record: &Record| matches!(record, Record::Session(found, Some(_)) if *found == session);
+        let is_over = !page.facts.records.iter().any(there);
+        over.insert(session, is_over);
+        Ok(is_over)
+    }
+
+    fn drop_orphans(&self, mut is_over: impl FnMut(SessionId) -> Result<bool, Errno>) -> Result<(), Errno> {
+        let mut after = (SessionId(0), Ino(0));
+        self.each_page(
+            |last| {
+                if let Some(Record::Orphan(session, ino)) = last {
+                    after = (*session, *ino);
+                }
+                Scan::Orphans { after, limit: PAGE }
+            },
+            |record| match record {
+                Record::Orphan(session, ino) if is_over(*session)? => {
+                    self.change(&Reap { session: *session, ino: *ino })
+                }
+                _ => Ok(()),
+            },
+        )
+    }
+
+    pub(crate) fn drop_locks(
+        &self,
+        mut is_over: impl FnMut(SessionId) -> Result<bool, Errno>,
+    ) -> Result<(), Errno> {
+        let mut after = Ino(0);
+        self.each_page(
+            |last| {
+                if let Some(Record::Locks(ino, _)) = last {
+                    after = *ino;
+                }
+                Scan::Locks { after, limit: PAGE }
+            },
+            |record| {
+                let Record::Locks(ino, locks) = record else { return Ok(()) };
+                let holders: HashSet<SessionId> = locks.iter().map(|lock| lock.owner.session).collect();
+                for session in holders {
+                    if is_over(session)? {
+                        self.change(&DropLocks { ino: *ino, session })?;
+                    }
+                }
+                Ok(())
+            },
+        )?;
+        let waits = self.meta.run(&GetWaits, &BY_KERNEL)?;
+        for owner in waits.iter().map(|wait| wait.lock.owner) {
+            if is_over(owner.session)? {
+                self.change(&StopWaiting(owner))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the blocks of all slices that no file refers to. It gives up when the session ends, because umount waits
+    /// for it.
+    pub(crate) fn collect_garbage(&self) -> Result<(), Errno> {
+        self.collect(usize::MAX, &|| self.is_stopping())
+    }
+
+    /// Removes the blocks of at most `most` slices that no file refers to, and fewer if `stop` says so meanwhile.
+    pub(crate) fn collect(&self, most: usize, stop: &dyn Fn() -> bool) -> Result<(), Errno> {
+        let (mut after, mut left) = (SliceId(0), most);
+        while left > 0 && !stop() {
+            let page = self.meta.scan(&Scan::Garbage { after, limit: PAGE.min(left) })?;
+            let mut gone = Vec::with_capacity(page.facts.records.len());
+            let mut done = Ok(());
+            for record in &page.facts.records {
+                let Record::Garbage(Garbage { slice, size }) = record else { continue };
+                if stop() {
+                    break;
+                }
+                after = *slice;
+                if let Err(error) = self.store.delete_slice(*slice, *size) {
+                    tracing::warn!(%error, "blocks that no file refers to could not be removed");
+                    done = Err(error.errno());
+                    break;
+                }
+                gone.push(*slice);
+            }
+            if !gone.is_empty() {
+                self.note_change();
+                self.meta.drop_garbage(&gone)?;
+            }
+            if done.is_err() || !page.more || page.facts.records.is_empty() {
+                return done;
+            }
+            left = left.saturating_sub(page.facts.records.len());
+        }
+        Ok(())
+    }
+
+    /// Does something with every record of a range; `next` says how to go on after the last one.
+    fn each_page(
+        &self,
+        mut next: impl FnMut(Option<&Record>) -> Scan,
+        mut each: impl FnMut(&Record) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let mut last = None;
+        loop {
+            let page = self.meta.scan(&next(last.as_ref()))?;
+            page.facts.records.iter().try_for_each(&mut each)?;
+            last = page.facts.records.last().cloned();
+            if !page.more || last.is_none() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meta::Meta;
+    use meta::ops::{AtimeMode, GetNode};
+
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    use meta::Process;
+
+    use super::*;
+    use crate::fixture::{NO_WAIT, Shared, make, root, volume};
+    use crate::process::this_process;
+    use crate::{SessionInfo, VfsOptions};
+
+    #[test]
+    fn syncfs_brings_what_was_written_to_the_records_and_these_to_the_disk() {
+        let (vfs, engine) = volume(AtimeMode::Always);
+        let inos = ["a", "b"].map(|name| make(&vfs, name));
+        inos.iter().for_each(|&ino| vfs.write(ino, 10, b"text").unwrap());
+        vfs.accessed(inos[0]);
+        let shown = inos.map(|ino| vfs.getattr(ino).unwrap());
+        let before = engine.counts();
+        vfs.sync().unwrap();
+        assert!((engine.counts() - before).syncs > 0);
+        let stranger = Meta::open(engine, 1000).unwrap();
+        for (ino, shown) in inos.into_iter().zip(shown) {
+            let node = stranger.run(&GetNode(ino), &BY_KERNEL).unwrap();
+            assert_eq!((node.size, node.mtime, node.atime), (14, shown.mtime, shown.atime));
+        }
+    }
+
+    #[test]
+    fn no_heartbeat_follows_the_end_of_a_session() {
+        let vfs = Arc::new(volume(AtimeMode::Never).0);
+        let info = SessionInfo { host: "h".into(), pid: 1, mountpoint: "m".into() };
+        vfs.begin(&info).unwrap();
+        vfs.start_housekeeping(info).unwrap();
+        assert!(Arc::strong_count(&vfs) > 1);
+        vfs.end().unwrap();
+        assert_eq!(Arc::strong_count(&vfs), 1);
+        let sessions = vfs.meta.scan(&Scan::Sessions { after: SessionId(0), limit: 1 }).unwrap();
+        assert!(sessions.facts.records.is_empty());
+    }
+
+    #[test]
+    fn what_was_removed_is_collected_with_a_read_and_a_commit_for_each_page() {
+        let (vfs, engine) = volume(AtimeMode::Always);
+        remove_files(&vfs, 2 * PAGE);
+        let before = engine.counts();
+        vfs.collect_garbage().unwrap();
+        assert_eq!((engine.counts() - before).round_trips(), 4);
+        let rest = vfs.meta.scan(&Scan::Garbage { after: SliceId(0), limit: 1 }).unwrap();
+        assert!(rest.facts.records.is_empty());
+    }
+
+    fn remove_files(vfs: &Vfs, count: usize) {
+        for n in 0..count {
+            let name = n.to_string();
+            let ino = make(vfs, &name);
+            vfs.write(ino, 0, &[1; 5000]).unwrap();
+            vfs.close(ino).unwrap();
+            vfs.unlink(&root(), Ino::ROOT, name.as_bytes()).unwrap();
+        }
+    }
+
+    #[test]
+    fn neither_the_end_of_a_session_nor_the_next_begin_waits_for_garbage() {
+        let (vfs, engine) = volume(AtimeMode::Never);
+        let info = SessionInfo { host: "h".into(), pid: 1, mountpoint: "m".into() };
+        vfs.begin(&info).unwrap();
+        let count = COLLECT_AT_END + 2 * PAGE;
+        remove_files(&vfs, count);
+        let deletes = || vfs.store.requests().deletes as usize;
+        assert_eq!(deletes(), 0);
+        vfs.end().unwrap();
+        assert_eq!(deletes(), COLLECT_AT_END);
+
+        let meta = Meta::open(engine, 1000).unwrap();
+        meta.set_alone(true);
+        let next = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(&vfs.store), VfsOptions::default()));
+        next.begin(&info).unwrap();
+        assert_eq!(deletes(), COLLECT_AT_END);
+        next.start_housekeeping(info).unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        while deletes() < count && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        next.end().unwrap();
+        assert_eq!(deletes(), count);
+        let rest = next.meta.scan(&Scan::Garbage { after: SliceId(0), limit: 1 }).unwrap();
+        assert!(rest.facts.records.is_empty());
+    }
+
+    #[test]
+    fn a_collection_under_way_gives_up_when_the_session_ends() {
+        let vfs = volume(AtimeMode::Never).0;
+        remove_files(&vfs, 10);
+        let deletes = || vfs.store.requests().deletes;
+        vfs.collect(usize::MAX, &|| deletes() == 3).unwrap();
+        assert_eq!(deletes(), 3);
+        vfs.stopping.store(true, Ordering::Release);
+        vfs.collect_garbage().unwrap();
+        assert_eq!(deletes(), 3);
+        let rest = vfs.meta.scan(&Scan::Garbage { after: SliceId(0), limit: PAGE }).unwrap();
+        assert_eq!(rest.facts.records.len(), 7);
+    }
+
+    #[test]
+    fn silence_counts_only_while_somebody_looks() {
+        let shared = Shared::new();
+        let vfs = shared.mount(NO_WAIT);
+        let session = shared.session(vfs.meta.session()).unwrap();
+        let most = Duration::from_secs(10);
+        let mut watch = Watch::default();
+        let silent = |watch: &Watch| watch.silent_for(session.id);
+        watch.look([&session].into_iter(), BootInstant::now(), most);
+        assert_eq!(silent(&watch), Duration::ZERO);
+        watch.look([&session].into_iter(), BootInstant::now() + Duration::from_secs(4), most);
+        let once = silent(&watch);
+        assert!(once >= Duration::from_secs(4) && once < most);
+        // This mount, or its whole machine, stood still for an hour.
+        watch.look([&session].into_iter(), BootInstant::now() + Duration::from_secs(3600), most);
+        assert_eq!(silent(&watch), once + most);
+        let renewed =
+            Session { heartbeat: Time::from_nanos(session.heartbeat.nanos() + 1), ..session.clone() };
+        watch.look([&renewed].into_iter(), BootInstant::now() + Duration::from_secs(4), most);
+        assert_eq!(silent(&watch), Duration::ZERO);
+    }
+
+    #[test]
+    fn only_a_process_that_is_proven_to_be_gone_is_removed_at_once() {
+        let shared = Shared::new();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        child.wait().unwrap();
+        let here = this_process();
+        let gone = Process { start_time: here.start_time + 1, ..here.clone() };
+        let processes = [
+            gone.clone(),
+            Process { pid_namespace: here.pid_namespace + 1, ..gone.clone() },
+            Process { boot_id: "another".into(), ..gone },
+            Process::default(),
+        ];
+        let first = shared.mount(NO_WAIT);
+        let ids = processes.map(|process| {
+            let id = SessionId(first.meta.lease(meta::Counter::Session, 1).unwrap());
+            let own = shared.session(first.meta.session()).unwrap();
+            first.meta.put_session(Session { id, pid, process, ..own }).unwrap();
+            id
+        });
+        let second = shared.mount(NO_WAIT);
+        second.watch_sessions(&mut Watch::default()).unwrap();
+        assert_eq!(ids.map(|id| shared.session(id).is_some()), [false, true, true, true]);
+        assert!(shared.session(first.meta.session()).is_some());
+    }
+
+    #[test]
+    fn a_silent_session_is_removed_by_the_oldest_mount_alone() {
+        let shared = Shared::new();
+        let [oldest, silent, youngest] = [(); 3].map(|()| shared.mount(NO_WAIT));
+        let id = silent.meta.session();
+        let own = shared.session(id).unwrap();
+        for (vfs, is_removed) in [(&youngest, false), (&oldest, true)] {
+            let mut watch = Watch::default();
+            let long = (own.heartbeat, Duration::MAX);
+            // Its last look was at the beginning of the times.
+            watch.silent.insert(id, long);
+            vfs.watch_sessions(&mut watch).unwrap();
+            assert_eq!(shared.session(id).is_none(), is_removed);
+        }
+        assert!(oldest.is_elected() && !youngest.is_elected());
+    }
+}

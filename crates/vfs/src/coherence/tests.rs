@@ -1,0 +1,383 @@
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Condvar, Mutex};
+
+use acl::idmap::Ids;
+use meta::ops::{AclType, XattrMode};
+use meta::{Change, Engine, EngineError, Facts, MemEngine, Outcome, Page, Scan, Txn, Want};
+use types::Mode;
+
+use super::*;
+use crate::caller::{Identify, Identity};
+use crate::fixture::{format, make, mount, root, user};
+use crate::{AttrChange, MakeRequest, Special};
+
+/// Longer than anything here takes, unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the kernel was told, in order.
+#[derive(Debug)]
+struct Recorder {
+    told: Mutex<Vec<Word>>,
+    more: Condvar,
+    has_epochs: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Word {
+    Attributes(Ino),
+    Content(Ino),
+    Name(Ino, Vec<u8>),
+    All,
+    /// The reply that the test is about.
+    Reply,
+}
+
+impl Recorder {
+    fn new(has_epochs: bool) -> Arc<Self> {
+        Arc::new(Recorder { told: Mutex::default(), more: Condvar::new(), has_epochs })
+    }
+
+    fn hear(&self, word: Word) {
+        self.told.lock().unwrap().push(word);
+        self.more.notify_all();
+    }
+
+    /// Waits until this was told; `from` is where to begin. Returns what comes after it.
+    #[track_caller]
+    fn expect(&self, word: &Word, from: usize) -> usize {
+        let told = self.told.lock().unwrap();
+        let position = |told: &Vec<Word>| told.iter().skip(from).position(|one| one == word);
+        let lacks = |told: &mut Vec<Word>| position(told).is_none();
+        let (told, _) = self.more.wait_timeout_while(told, PATIENCE, lacks).unwrap();
+        let found = position(&told);
+        from + found.unwrap_or_else(|| panic!("no {word:?} from {from} on in {told:?}")) + 1
+    }
+
+    fn count(&self, word: &Word) -> usize {
+        self.told.lock().unwrap().iter().filter(|one| *one == word).count()
+    }
+}
+
+impl Kernel for Recorder {
+    fn forget_attributes(&self, ino: Ino) {
+        self.hear(Word::Attributes(ino));
+    }
+
+    fn forget_content(&self, ino: Ino) {
+        self.hear(Word::Content(ino));
+    }
+
+    fn expire_name(&self, parent: Ino, name: &[u8]) {
+        self.hear(Word::Name(parent, name.to_vec()));
+    }
+
+    fn expire_all(&self) {
+        self.hear(Word::All);
+    }
+
+    fn can_expire_all(&self) -> bool {
+        self.has_epochs
+    }
+}
+
+/// An engine whose next read waits with its answer, and whose stream breaks when it is told to.
+#[derive(Debug)]
+struct Slow {
+    inner: Arc<MemEngine>,
+    stall: Mutex<Option<(Sender<()>, Receiver<()>)>>,
+    is_broken: Arc<AtomicBool>,
+}
+
+impl Slow {
+    fn new(inner: &Arc<MemEngine>) -> Arc<Self> {
+        Arc::new(Slow { inner: Arc::clone(inner), stall: Mutex::default(), is_broken: Arc::default() })
+    }
+
+    /// The next read sends a word when it was done, and answers when it gets one.
+    fn stall(&self) -> (Receiver<()>, Sender<()>) {
+        let ((done, is_done), (go, may_go)) = (channel(), channel());
+        *self.stall.lock().unwrap() = Some((done, may_go));
+        (is_done, go)
+    }
+}
+
+impl Engine for Slow {
+    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+        let facts = self.inner.read(wants);
+        let stall = self.stall.lock().unwrap().take();
+        if let Some((done, may_go)) = stall {
+            done.send(()).unwrap();
+            may_go.recv().unwrap();
+        }
+        facts
+    }
+
+    fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
+        self.inner.commit(txns)
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
+        self.inner.scan(scan)
+    }
+
+    fn sync(&self) -> Result<(), EngineError> {
+        self.inner.sync()
+    }
+
+    fn wipe(&self) -> Result<(), EngineError> {
+        self.inner.wipe()
+    }
+
+    fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
+        let (stream, is_broken) = (self.inner.watch()?, Arc::clone(&self.is_broken));
+        Ok(stream.map(|stream| Box::new(Breakable { stream, is_broken }) as Box<dyn Changes>))
+    }
+}
+
+#[derive(Debug)]
+struct Breakable {
+    stream: Box<dyn Changes>,
+    is_broken: Arc<AtomicBool>,
+}
+
+impl Changes for Breakable {
+    fn next(&mut self, wait: Duration) -> Result<Vec<Change>, EngineError> {
+        let news = self.stream.next(wait)?;
+        match self.is_broken.load(Ordering::Acquire) {
+            true => Err(EngineError::transient("injected: the stream broke")),
+            false => Ok(news),
+        }
+    }
+}
+
+/// Two mounts of a volume, of which the second hears of changes.
+struct Pair {
+    a: Arc<Vfs>,
+    b: Arc<Vfs>,
+    slow: Arc<Slow>,
+    kernel: Arc<Recorder>,
+    watching: Vec<JoinHandle<()>>,
+}
+
+impl Pair {
+    fn new(has_epochs: bool) -> Self {
+        let inner = Arc::new(MemEngine::default());
+        format(&*inner);
+        let slow = Slow::new(&inner);
+        let (a, b) = (mount(inner), mount(Arc::clone(&slow) as Arc<dyn Engine>));
+        let kernel = Recorder::new(has_epochs);
+        Pair { a, b, slow, kernel, watching: Vec::new() }
+    }
+
+    fn watch(&mut self) {
+        self.watching = self.b.start_watching(Arc::clone(&self.kernel) as Arc<dyn Kernel>).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while self.b.coherence() != Coherence::Told {
+            assert!(Instant::now() < deadline, "it hears nothing");
+            thread::yield_now();
+        }
+    }
+
+    fn watched() -> Self {
+        let mut pair = Pair::new(true);
+        pair.watch();
+        pair
+    }
+
+    fn chmod(&self, ino: Ino, mode: u32) {
+        let change = AttrChange { mode: Some(Mode::new(mode)), ..AttrChange::default() };
+        self.a.setattr(&root(), ino, change).unwrap();
+    }
+
+    /// The second mount reads for a lookup, and then `meanwhile` happens before it replies. Gives what was found, and how much the
+    /// kernel had been told before the reply.
+    fn look_up_overtaken(&self, name: &str, meanwhile: impl FnOnce()) -> (Option<crate::Attr>, usize) {
+        let (is_read, go) = self.slow.stall();
+        let reply = || {
+            let guard = self.b.begin_reply();
+            let found = self.b.lookup(&root(), Ino::ROOT, name.as_bytes()).unwrap();
+            assert_eq!(guard.lifetimes().name, TOLD);
+            found.attr.iter().for_each(|attr| self.b.looked_up(attr));
+            self.kernel.hear(Word::Reply);
+            found.attr
+        };
+        // If this panics, `go` is dropped, and nobody waits for it.
+        thread::scope(move |scope| {
+            let replying = scope.spawn(reply);
+            is_read.recv().unwrap();
+            meanwhile();
+            go.send(()).unwrap();
+            let found = replying.join().unwrap();
+            (found, self.kernel.expect(&Word::Reply, 0))
+        })
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.b.stopping.store(true, Ordering::Release);
+        for thread in self.watching.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn make_dir(vfs: &Vfs, name: &str) -> Ino {
+    let (what, mode) = (Special::Directory, Mode::new(0o755));
+    let request = MakeRequest { parent: Ino::ROOT, name: name.as_bytes(), what, mode, umask: 0 };
+    vfs.make(&root(), request).unwrap().ino
+}
+
+fn give(vfs: &Vfs, ino: Ino, uid: u32) {
+    let change = AttrChange { uid: Some(uid), gid: Some(uid), ..AttrChange::default() };
+    vfs.setattr(&root(), ino, change).unwrap();
+}
+
+#[test]
+fn a_reply_that_a_chmod_overtook_is_corrected() {
+    let pair = Pair::watched();
+    let dir = make_dir(&pair.a, "d");
+    let forgotten = Word::Attributes(dir);
+    let (found, after_reply) = pair.look_up_overtaken("d", || {
+        pair.chmod(dir, 0o700);
+        pair.kernel.expect(&forgotten, 0);
+    });
+    assert_eq!(found.unwrap().mode, Mode::new(0o755), "the reply was overtaken");
+    pair.kernel.expect(&forgotten, after_reply);
+}
+
+#[test]
+fn a_reply_that_a_new_name_overtook_is_corrected() {
+    let pair = Pair::watched();
+    let expired = Word::Name(Ino::ROOT, b"d".to_vec());
+    let (found, after_reply) = pair.look_up_overtaken("d", || {
+        make_dir(&pair.a, "d");
+        pair.kernel.expect(&expired, 0);
+    });
+    assert_eq!(found, None, "the reply was overtaken");
+    pair.kernel.expect(&expired, after_reply);
+}
+
+#[test]
+fn a_reply_that_the_end_of_the_stream_overtook_is_corrected() {
+    let pair = Pair::watched();
+    let dir = make_dir(&pair.a, "d");
+    let (found, after_reply) = pair.look_up_overtaken("d", || {
+        let from = pair.kernel.told.lock().unwrap().len();
+        pair.slow.is_broken.store(true, Ordering::Release);
+        pair.kernel.expect(&Word::All, from);
+        pair.chmod(dir, 0o700);
+    });
+    assert_eq!(found.unwrap().mode, Mode::new(0o755), "the reply was overtaken");
+    let after = pair.kernel.expect(&Word::All, after_reply);
+    pair.kernel.expect(&Word::Attributes(dir), after);
+}
+
+#[test]
+fn a_lifetime_is_that_of_the_moment_at_which_the_request_began() {
+    let mut pair = Pair::new(true);
+    let before = pair.b.begin_reply();
+    let short = pair.b.meta.lifetime();
+    assert_eq!(before.lifetimes(), Lifetimes { name: short, attributes: short });
+    drop(before);
+    pair.watch();
+    assert_eq!(pair.b.begin_reply().lifetimes(), Lifetimes { name: TOLD, attributes: TOLD });
+    let in_flight = pair.b.begin_reply();
+    pair.b.meta.set_outdated();
+    assert_eq!(in_flight.lifetimes().attributes, TOLD, "what was forgotten is forgotten again after it");
+}
+
+#[test]
+fn no_name_outlives_the_lease_where_the_kernel_cannot_expire_all() {
+    let mut pair = Pair::new(false);
+    pair.watch();
+    assert_eq!(pair.b.begin_reply().lifetimes(), Lifetimes { name: LEASE, attributes: TOLD });
+}
+
+#[test]
+fn an_old_owner_changes_nothing_by_what_the_kernel_still_holds() {
+    let pair = Pair::new(true);
+    pair.b.set_kernel(Arc::clone(&pair.kernel) as Arc<dyn Kernel>);
+    let file = make(&pair.a, "f");
+    give(&pair.a, file, 5);
+    let look = || {
+        let attr = pair.b.lookup(&root(), Ino::ROOT, b"f").unwrap().attr.unwrap();
+        pair.b.looked_up(&attr);
+        attr.uid
+    };
+    let by = |uid| move |vfs: &Vfs, change| vfs.setattr(&user(uid), file, change).map(drop);
+    let chmod = AttrChange { mode: Some(Mode::new(0o666)), ..AttrChange::default() };
+    let now = Some(types::Time::now());
+    let touch = AttrChange { atime: now, mtime: now, ..AttrChange::default() };
+    let cut = AttrChange { size_bytes: Some(0), ..AttrChange::default() };
+    let acl = acl::posix::PosixAcl::from_storage("u::rw-,u:5:rw-,g::---,m::rw-,o::---").unwrap().to_xattr();
+    let set_xattr = |caller: &Caller<'_>, name: &[u8], value: &[u8]| {
+        pair.b.setxattr(caller, file, name, value, XattrMode::Set, false)
+    };
+    let (access, own) = (&b"system.posix_acl_access"[..], &b"user.own"[..]);
+    assert_eq!(look(), 5);
+    by(5)(&pair.b, chmod).unwrap();
+    set_xattr(&user(5), own, b"1").unwrap();
+    assert_eq!(pair.kernel.count(&Word::Attributes(file)), 0, "nobody was outdated so far");
+
+    give(&pair.a, file, 6);
+    pair.chmod(file, 0o600);
+    assert_eq!(by(5)(&pair.b, chmod), Err(Errno::EPERM));
+    assert!(pair.kernel.count(&Word::Attributes(file)) > 0, "the kernel is to ask again");
+    assert_eq!(by(5)(&pair.b, touch), Err(Errno::EPERM));
+    assert_eq!(by(5)(&pair.b, cut), Err(Errno::EACCES));
+    assert_eq!(set_xattr(&user(5), access, &acl), Err(Errno::EPERM));
+    assert_eq!(pair.b.removexattr(&user(5), file, access), Err(Errno::EPERM));
+    assert_eq!(set_xattr(&user(5), own, b"2"), Err(Errno::EACCES));
+    assert_eq!(pair.b.removexattr(&user(5), file, own), Err(Errno::EACCES));
+    let found = pair.a.getattr(file).unwrap();
+    assert_eq!((found.uid, found.mode), (6, Mode::new(0o600)));
+
+    // A caller with the right succeeds at the first try, although the kernel's attributes are outdated.
+    by(6)(&pair.b, AttrChange { mode: Some(Mode::new(0o640)), ..AttrChange::default() }).unwrap();
+    give(&pair.a, file, 7);
+    set_xattr(&user(7), access, &acl).unwrap();
+    assert!(pair.b.acl(file, AclType::Access).unwrap().is_some());
+}
+
+/// Knows nobody.
+#[derive(Debug)]
+struct Nobody;
+
+impl Identify for Nobody {
+    fn identify(&self, _: u32, _: u32, _: u32) -> Result<Identity, Errno> {
+        Err(Errno::EACCES)
+    }
+}
+
+#[test]
+fn the_kernel_decides_again_about_a_caller_who_is_not_known() {
+    let pair = Pair::new(true);
+    pair.b.set_kernel(Arc::clone(&pair.kernel) as Arc<dyn Kernel>);
+    let file = make(&pair.a, "f");
+    give(&pair.a, file, 5);
+    pair.b.lookup(&root(), Ino::ROOT, b"f").unwrap();
+    give(&pair.a, file, 6);
+    let stranger = Caller::new(&Ids::default(), 5, 5, 0, &Nobody);
+    let chmod = AttrChange { mode: Some(Mode::new(0o666)), ..AttrChange::default() };
+    assert_eq!(pair.b.setattr(&stranger, file, chmod), Err(Errno::ESTALE));
+    assert_eq!(pair.kernel.count(&Word::Attributes(file)), 1);
+    assert_eq!(pair.a.getattr(file).unwrap().mode, Mode::new(0o600));
+}
+
+#[test]
+fn a_truncation_that_is_refused_for_an_old_owner_gives_up_nothing_that_was_written() {
+    let pair = Pair::new(true);
+    pair.b.set_kernel(Arc::clone(&pair.kernel) as Arc<dyn Kernel>);
+    let file = make(&pair.b, "f");
+    give(&pair.b, file, 5);
+    pair.b.write(file, 0, b"text").unwrap();
+    give(&pair.a, file, 6);
+    let cut = AttrChange { size_bytes: Some(0), ..AttrChange::default() };
+    assert_eq!(pair.b.setattr(&user(5), file, cut), Err(Errno::EACCES));
+    assert_eq!(pair.b.read(file, 0, 10).unwrap(), &b"text"[..]);
+    // Who opened it for writing goes on.
+    pair.b.setattr(&user(5), file, AttrChange { is_open: true, ..cut }).unwrap();
+    assert_eq!(pair.b.read(file, 0, 10).unwrap(), &b""[..]);
+}

@@ -1,0 +1,346 @@
+//! Replies that a change overtakes.
+//!
+//! A reply about an inode is made from records of some moment, and the kernel keeps what it says. If the inode changes
+//! meanwhile, the kernel may hear of the change first, when it has nothing to forget yet, and keep the outdated reply for its
+//! whole lifetime. So a request whose reply tells the kernel of inodes is counted from before its first look at a record until
+//! its reply is written ([`ReplyGuard`]), and a change that is passed on is passed on again when the requests that began before
+//! have been answered ([`Repeats`]). No request waits for that.
+//!
+//! Requests are counted by epochs, as SRCU in Linux counts readers: a request joins the current epoch, and a change ends it. A
+//! reply that took longer than [`REPLY_TRUSTED`] gets no lifetime, so that a request that hangs delays no repetition for longer.
+//!
+//! The kernel takes a reply in on the thread of the caller, some time after it was written, and does not say when. So a
+//! change is repeated after [`SETTLE`] as well.
+
+use std::array;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use meta::Touched;
+use types::BootInstant;
+
+use crate::attr::Lifetimes;
+use crate::vfs::Vfs;
+
+/// How old a reply may be, from the beginning of its request, for the kernel to keep it.
+pub(crate) const REPLY_TRUSTED: Duration = Duration::from_millis(500);
+/// The first repetition, if requests are under way; the pause doubles until they are answered.
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+/// Pauses before the repetitions that follow the last reply.
+const SETTLE: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
+/// Changes that wait to be repeated; beyond these everything is forgotten.
+const MAX_WAITING: usize = 50_000;
+/// Epochs that can have requests under way at once. Beyond these the current one goes on.
+const EPOCHS: usize = 64;
+
+/// The requests under way, by the epoch in which each began.
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    epoch: AtomicU64,
+    requests: [Count; EPOCHS],
+}
+
+/// In a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Count(AtomicU64);
+
+impl Default for InFlight {
+    fn default() -> Self {
+        InFlight { epoch: AtomicU64::new(EPOCHS as u64), requests: array::from_fn(|_| Count::default()) }
+    }
+}
+
+impl InFlight {
+    /// Counts a request that looks at no record before this returns.
+    fn enter(&self) -> u64 {
+        loop {
+            let epoch = self.epoch.load(Ordering::SeqCst);
+            self.count(epoch).fetch_add(1, Ordering::SeqCst);
+            // Between the two, the epoch may have ended without this request.
+            if self.epoch.load(Ordering::SeqCst) == epoch {
+                return epoch;
+            }
+            self.leave(epoch);
+        }
+    }
+
+    fn leave(&self, epoch: u64) {
+        self.count(epoch).fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Ends the current epoch, if another one is free: every request that began before is of the epoch given, or of an
+    /// earlier one. Called by one thread at a time (the lock of [`Repeats`]).
+    fn end_epoch(&self) -> u64 {
+        let epoch = self.epoch.load(Ordering::SeqCst);
+        if self.count(epoch + 1).load(Ordering::SeqCst) == 0 {
+            self.epoch.store(epoch + 1, Ordering::SeqCst);
+        }
+        epoch
+    }
+
+    /// Whether all requests of the epoch and of earlier ones have been answered.
+    fn is_answered(&self, epoch: u64) -> bool {
+        // Earlier epochs than these have no requests, or theirs would not be used again.
+        let current = self.epoch.load(Ordering::SeqCst);
+        let oldest = (current + 1).saturating_sub(EPOCHS as u64);
+        (oldest..=epoch).all(|epoch| self.count(epoch).load(Ordering::SeqCst) == 0)
+    }
+
+    fn count(&self, epoch: u64) -> &AtomicU64 {
+        &self.requests[(epoch % EPOCHS as u64) as usize].0
+    }
+}
+
+/// A request whose reply tells the kernel of inodes. Dropped when the reply has been written.
+#[derive(Debug)]
+#[must_use = "the request counts as answered when this is dropped"]
+pub struct ReplyGuard<'a> {
+    /// `None` if no other client can change the volume.
+    counted: Option<(&'a InFlight, u64, BootInstant)>,
+    lifetimes: Lifetimes,
+}
+
+impl ReplyGuard<'_> {
+    /// How long the kernel may go by the reply. It is what held when the request began: what was read then may be older than
+    /// what this client has heard since.
+    pub fn lifetimes(&self) -> Lifetimes {
+        match self.counted {
+            Some((.., began)) if began.elapsed() > REPLY_TRUSTED => Lifetimes::NONE,
+            _ => self.lifetimes,
+        }
+    }
+}
+
+impl Drop for ReplyGuard<'_> {
+    fn drop(&mut self) {
+        if let Some((in_flight, epoch, _)) = self.counted {
+            in_flight.leave(epoch);
+        }
+    }
+}
+
+impl Vfs {
+    /// To be called before the request looks at anything.
+    pub fn begin_reply(&self) -> ReplyGuard<'_> {
+        let in_flight = &self.neighbour.in_flight;
+        let counted = (!self.is_alone()).then(|| (in_flight, in_flight.enter(), BootInstant::now()));
+        ReplyGuard { counted, lifetimes: self.lifetimes() }
+    }
+}
+
+/// What the kernel was told to forget.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Outdated {
+    Parts(Vec<Touched>),
+    Everything,
+}
+
+/// Changes that were passed on and are to be passed on again.
+#[derive(Debug, Default)]
+pub(crate) struct Repeats {
+    waiting: Mutex<Waiting>,
+    added: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    batches: VecDeque<Batch>,
+    parts: usize,
+}
+
+#[derive(Debug)]
+struct Batch {
+    outdated: Arc<Outdated>,
+    /// Requests of this epoch and of earlier ones may not have seen the change.
+    epoch: u64,
+    since: Instant,
+    due: Instant,
+    pause: Duration,
+    /// How often it was repeated after the last of those requests was answered.
+    settled: usize,
+}
+
+impl Batch {
+    fn parts(&self) -> usize {
+        match &*self.outdated {
+            Outdated::Parts(parts) => parts.len(),
+            Outdated::Everything => 0,
+        }
+    }
+
+    /// Sets when it is due again, after it was; false if never.
+    fn go_on(&mut self, now: Instant, in_flight: &InFlight) -> bool {
+        let is_answered = self.settled > 0
+            || in_flight.is_answered(self.epoch)
+            || now.saturating_duration_since(self.since) > REPLY_TRUSTED;
+        if !is_answered {
+            self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+            self.due = now + self.pause;
+            return true;
+        }
+        let Some(pause) = SETTLE.get(self.settled) else { return false };
+        self.due = now + *pause;
+        self.settled += 1;
+        true
+    }
+}
+
+impl Repeats {
+    /// Takes in what the memory of this client has just forgotten, before the kernel hears of it. False if there is too much to be
+    /// repeated: everything is to be forgotten instead.
+    pub(crate) fn add(&self, outdated: Outdated, in_flight: &InFlight) -> bool {
+        let mut waiting = self.lock();
+        let now = Instant::now();
+        let epoch = in_flight.end_epoch();
+        let (due, pause) = (now + FIRST_PAUSE, FIRST_PAUSE);
+        let batch = Batch { outdated: Arc::new(outdated), epoch, since: now, due, pause, settled: 0 };
+        let is_all = *batch.outdated == Outdated::Everything;
+        let fits = is_all || waiting.parts + batch.parts() <= MAX_WAITING;
+        if is_all || !fits {
+            // It includes all others.
+            *waiting = Waiting::default();
+        }
+        if fits {
+            waiting.parts += batch.parts();
+            waiting.batches.push_back(batch);
+        }
+        drop(waiting);
+        self.added.notify_one();
+        fits
+    }
+
+    /// Waits until something is due, or for `patience`.
+    pub(crate) fn wait(&self, patience: Duration) {
+        let until = Instant::now() + patience;
+        let mut waiting = self.lock();
+        loop {
+            let now = Instant::now();
+            let due = waiting.batches.iter().map(|batch| batch.due).min();
+            let next = due.map_or(until, |due| due.min(until));
+            if next <= now {
+                return;
+            }
+            let waited = self.added.wait_timeout(waiting, next - now);
+            waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// What is to be passed on again now.
+    pub(crate) fn due(&self, now: Instant, in_flight: &InFlight) -> Vec<Arc<Outdated>> {
+        let mut waiting = self.lock();
+        let mut due = Vec::new();
+        let mut parts = 0;
+        waiting.batches.retain_mut(|batch| {
+            let is_kept = batch.due > now || {
+                due.push(Arc::clone(&batch.outdated));
+                batch.go_on(now, in_flight)
+            };
+            parts += if is_kept { batch.parts() } else { 0 };
+            is_kept
+        });
+        waiting.parts = parts;
+        due
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::Ino;
+
+    use super::*;
+
+    fn change(ino: u64) -> Outdated {
+        Outdated::Parts(vec![Touched::Node(Ino(ino))])
+    }
+
+    #[test]
+    fn an_epoch_is_answered_when_its_requests_and_earlier_ones_are() {
+        let in_flight = InFlight::default();
+        let first = in_flight.enter();
+        let before = in_flight.end_epoch();
+        let second = in_flight.enter();
+        let between = in_flight.end_epoch();
+        let third = in_flight.enter();
+        assert!(first <= before && before < second && second <= between && between < third);
+        in_flight.leave(second);
+        assert!(!in_flight.is_answered(before) && !in_flight.is_answered(between));
+        in_flight.leave(first);
+        assert!(in_flight.is_answered(before) && in_flight.is_answered(between));
+        in_flight.leave(third);
+    }
+
+    #[test]
+    fn a_request_that_hangs_for_all_epochs_is_never_passed_over() {
+        let in_flight = InFlight::default();
+        let hanging = in_flight.enter();
+        for _ in 0..3 * EPOCHS {
+            let request = in_flight.enter();
+            let epoch = in_flight.end_epoch();
+            assert!(request <= epoch && !in_flight.is_answered(epoch));
+            in_flight.leave(request);
+            assert!(!in_flight.is_answered(epoch));
+        }
+        in_flight.leave(hanging);
+        assert!(in_flight.is_answered(in_flight.end_epoch()));
+    }
+
+    #[test]
+    fn a_change_is_repeated_until_after_the_replies_under_way() {
+        let (in_flight, repeats) = (InFlight::default(), Repeats::default());
+        let request = in_flight.enter();
+        assert!(repeats.add(change(7), &in_flight));
+        let began = Instant::now();
+        let count_until = |from: u64, to: u64| -> usize {
+            (from..to).map(|ms| repeats.due(began + Duration::from_millis(ms), &in_flight).len()).sum()
+        };
+        assert!(count_until(0, 400) >= 5, "while the request is under way, now and then");
+        in_flight.leave(request);
+        assert_eq!(count_until(400, 2000), 1 + SETTLE.len(), "and after its reply");
+        assert!(repeats.due(began + Duration::from_secs(3), &in_flight).is_empty());
+    }
+
+    #[test]
+    fn a_request_that_hangs_is_not_waited_for() {
+        let (in_flight, repeats) = (InFlight::default(), Repeats::default());
+        let _request = in_flight.enter();
+        assert!(repeats.add(change(7), &in_flight));
+        let end = Instant::now() + REPLY_TRUSTED + LONGEST_PAUSE + SETTLE.into_iter().sum::<Duration>();
+        let mut now = Instant::now();
+        while now <= end {
+            repeats.due(now, &in_flight);
+            now += Duration::from_millis(1);
+        }
+        assert!(repeats.lock().batches.is_empty());
+    }
+
+    #[test]
+    fn a_reply_that_took_long_is_not_kept() {
+        let in_flight = InFlight::default();
+        let lifetimes = Lifetimes { name: REPLY_TRUSTED, attributes: REPLY_TRUSTED };
+        let began = |ago| BootInstant::now().checked_sub(ago).unwrap();
+        let guard =
+            |ago| ReplyGuard { counted: Some((&in_flight, in_flight.enter(), began(ago))), lifetimes };
+        assert_eq!(guard(Duration::ZERO).lifetimes(), lifetimes);
+        assert_eq!(guard(REPLY_TRUSTED + Duration::from_millis(1)).lifetimes(), Lifetimes::NONE);
+        assert!(in_flight.is_answered(in_flight.end_epoch()), "neither is under way any more");
+    }
+
+    #[test]
+    fn too_many_changes_become_one() {
+        let (in_flight, repeats) = (InFlight::default(), Repeats::default());
+        let most = Outdated::Parts((0..MAX_WAITING as u64).map(|ino| Touched::Node(Ino(ino))).collect());
+        assert!(repeats.add(most, &in_flight));
+        assert!(!repeats.add(change(7), &in_flight), "all is to be forgotten");
+        assert!(repeats.add(Outdated::Everything, &in_flight));
+        let due = repeats.due(Instant::now() + FIRST_PAUSE, &in_flight);
+        assert_eq!(due, [Arc::new(Outdated::Everything)]);
+    }
+}

@@ -1,0 +1,152 @@
+//! Room in the write buffers: a write that finds none has other files flushed, also those without a name.
+//!
+//! Lock order: `making_space`, then one file's lock at a time.
+
+use std::sync::PoisonError;
+
+use types::Errno;
+
+use crate::open::OpenFile;
+use crate::vfs::Vfs;
+
+impl Vfs {
+    /// Flushes open files until a quarter of the budget is free. The caller holds no file's lock.
+    ///
+    /// # Errors
+    /// If the budget is still used up, the last error of a flush. The file that it is of keeps its data.
+    pub(crate) fn make_space(&self) -> Result<(), Errno> {
+        let _one = self.making_space.lock().unwrap_or_else(PoisonError::into_inner);
+        let budget = &self.writes.budget;
+        let mut done = Ok(());
+        for file in self.files.all() {
+            if budget.used_bytes() <= budget.limit_bytes() / 4 * 3 {
+                return Ok(());
+            }
+            if file.dirty_end() > 0
+                && let Err(errno) = self.flush_for_space(&file)
+            {
+                done = Err(errno);
+            }
+        }
+        if budget.used_bytes() < budget.limit_bytes() { Ok(()) } else { done }
+    }
+
+    fn flush_for_space(&self, file: &OpenFile) -> Result<(), Errno> {
+        let mut data = file.lock();
+        match self.flush_locked(file, &mut data) {
+            // Another mount has removed the file. Nobody can read or store this any more.
+            Err(Errno::ESTALE) => {
+                data.in_doubt = None;
+                data.buffer.truncate(0);
+                data.hold = None;
+                data.lost = Some(Errno::ESTALE);
+                file.set_clean();
+                Ok(())
+            }
+            done => done,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meta::Effect;
+    use meta::ops::AtimeMode;
+    use meta::{Engine, Txn};
+    use types::{Ino, OpId};
+
+    use super::*;
+    use crate::VfsOptions;
+    use crate::fixture::{make, root, volume_with};
+
+    const MIB: usize = 1 << 20;
+    const LIMIT: u64 = 8 << 20;
+
+    fn options() -> VfsOptions {
+        VfsOptions { write_buffer_bytes: LIMIT, atime: AtimeMode::Never, ..VfsOptions::default() }
+    }
+
+    #[test]
+    fn many_open_files_share_the_budget_and_give_it_back() {
+        for unlinked in [false, true] {
+            let (vfs, _) = volume_with(options());
+            let mut files = Vec::new();
+            for n in 0..40_u8 {
+                let name = n.to_string();
+                let ino = make(&vfs, &name);
+                if unlinked {
+                    vfs.unlink(&root(), Ino::ROOT, name.as_bytes()).unwrap();
+                }
+                vfs.write(ino, 0, &vec![n; MIB]).unwrap();
+                let used = vfs.writes.budget.used_bytes();
+                assert!(used <= LIMIT, "{used} bytes after {n} files, unlinked: {unlinked}");
+                files.push((n, ino));
+            }
+            for &(n, ino) in &files {
+                assert!(vfs.read(ino, 0, MIB as u32).unwrap() == vec![n; MIB]);
+            }
+            for (_, ino) in files {
+                vfs.close(ino).unwrap();
+            }
+            assert_eq!(vfs.writes.budget.used_bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn what_buffers_hold_is_counted_by_their_capacity() {
+        let (vfs, _) = volume_with(options());
+        let files: Vec<Ino> = (0..4).map(|n| make(&vfs, &n.to_string())).collect();
+        let used = || vfs.writes.budget.used_bytes();
+        vfs.write(files[0], 0, &[1; 100_000]).unwrap();
+        assert_eq!(used(), 131_072);
+        // Room for a whole block is given only while half of the budget is left.
+        vfs.write(files[1], 0, &[1; 300_000]).unwrap();
+        assert_eq!(used(), 431_072);
+        vfs.close(files[0]).unwrap();
+        vfs.close(files[1]).unwrap();
+        let large = volume_with(VfsOptions { write_buffer_bytes: 64 << 20, ..options() }).0;
+        let ino = make(&large, "f");
+        large.write(ino, 0, &[1; 300_000]).unwrap();
+        assert!(large.writes.budget.used_bytes() >= u64::from(types::BLOCK_BYTES));
+        vfs.write(files[2], 0, &[1; 3000]).unwrap();
+        assert_eq!(used(), 4096);
+        vfs.close(files[2]).unwrap();
+        large.close(ino).unwrap();
+        assert_eq!((used(), large.writes.budget.used_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn unlinked_files_do_not_have_every_write_of_others_flushed() {
+        let (vfs, engine) = volume_with(options());
+        for n in 0..40 {
+            let name = n.to_string();
+            let ino = make(&vfs, &name);
+            vfs.unlink(&root(), Ino::ROOT, name.as_bytes()).unwrap();
+            vfs.write(ino, 0, &vec![1; MIB]).unwrap();
+        }
+        let ino = make(&vfs, "other");
+        let before = engine.counts();
+        for at in (0..32 * MIB).step_by(MIB / 8) {
+            vfs.write(ino, at as u64, &vec![2; MIB / 8]).unwrap();
+        }
+        let commits = (engine.counts() - before).commits;
+        assert!(commits < 40, "{commits} commits for 256 writes");
+    }
+
+    #[test]
+    fn what_was_written_to_a_file_that_is_gone_takes_no_room() {
+        let (vfs, engine) = volume_with(options());
+        let gone = make(&vfs, "gone");
+        for at in 0..3 {
+            vfs.write(gone, at * MIB as u64, &vec![1; MIB]).unwrap();
+        }
+        let effects = vec![Effect::DropNode { ino: gone }];
+        engine.commit(&[Txn { op_id: OpId(1), guards: Vec::new(), effects }]).unwrap();
+        for n in 0..10 {
+            let ino = make(&vfs, &n.to_string());
+            vfs.write(ino, 0, &vec![1; MIB]).unwrap();
+        }
+        assert!(vfs.writes.budget.used_bytes() <= LIMIT);
+        assert_eq!(vfs.flush(gone), Err(Errno::ESTALE));
+    }
+}
