@@ -417,6 +417,10 @@ impl Cache {
         };
         if shard.cleared.is_some_and(|cleared| is_before(began, cleared)) {
             self.count_loss(&key, &fresh);
+            // A later change may have been missed, so this value does not serve; nor does one from before this commit.
+            if read.is_none() {
+                shard.pass_over(&key, seq);
+            }
         } else if let Some(slot) = shard.slots.get_mut(&key) {
             let is_late =
                 matches!(slot.value, Value::Unknown | Value::XattrsWithin(_)) && is_before(read, slot.since);
@@ -525,6 +529,19 @@ impl Cache {
 }
 
 impl Shard {
+    /// A commit of this client changed the record, and its value is not to be kept: older ones are not either.
+    fn pass_over(&mut self, key: &Key, seq: Seq) {
+        match self.slots.get_mut(key) {
+            Some(slot) if slot.seq < seq => {
+                let old = std::mem::replace(&mut slot.value, Value::Unknown);
+                (slot.seq, slot.committed) = (seq, true);
+                self.weight = self.weight - weight(&old) + weight(&Value::Unknown);
+            }
+            Some(_) => {}
+            None => self.floor = self.floor.max(seq),
+        }
+    }
+
     /// Returns what had to go.
     fn insert(&mut self, key: Key, slot: Slot, capacity: usize) -> Vec<(Key, Slot)> {
         let weight = weight(&slot.value);

@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 use acl::cache::DecisionCache;
 use acl::identity::DomainTable;
 use acl::nfs4::Traversers;
-use types::{BootInstant, Cred, Errno, Ino, Name, OpId, SessionId, Time};
+use types::{BootInstant, Cred, Errno, Ino, OpId, SessionId, Time};
 
 use crate::cache::{Before, Cache, Key, Value};
 use crate::change::{Change, Touched};
 use crate::doubt::{Doubt, REPEAT_FOR, may_be_earlier, pause, session_of};
 use crate::engine::{Engine, EngineError, Outcome};
 use crate::fence::Fence;
-use crate::listing::{Listings, Turn, WholeListing};
+use crate::listing::Listings;
 use crate::ops::GetDomains;
 use crate::order::LOST_FOR;
-use crate::record::{Beside, Facts, Node, Page, Record, Scan, Seq};
+use crate::record::{Facts, Node, Page, Record, Scan, Seq};
 use crate::settings::VolumeSettings;
 use crate::subject::Subject;
 use crate::txn::{Effect, Txn};
@@ -124,7 +124,7 @@ impl From<Failure> for Errno {
 pub struct Meta {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) cache: Cache,
-    listings: Listings,
+    pub(crate) listings: Listings,
     settings: VolumeSettings,
     pub(crate) fence: Fence,
     alone: AtomicBool,
@@ -350,6 +350,7 @@ impl Meta {
         let mut fresh = Fresh::default();
         let (mut reads, mut all_reads, mut conflicts) = (0, 0, 0);
         let (mut overtaken, mut paused) = (false, None);
+        let mut is_damage_confirmed = false;
         while conflicts < MAX_CONFLICTS && all_reads < MAX_READS {
             // What a change rests on is confirmed by its guards, however old it is.
             let oldest = if !O::READ || self.is_current() {
@@ -367,6 +368,7 @@ impl Meta {
                     let sure = !view.assumed() && (alone || (!view.looked_at_cache() && reads <= 1));
                     // While an attempt is in doubt, every result is committed under its id: see `doubt.rs`.
                     let answers = doubt.is_none() && (sure || O::READ);
+                    let is_of_one_moment = !view.looked_at_cache() && reads <= 1;
                     let (result, effects) = match planned {
                         Err(Stop::Missing) => {
                             let climbs_from = view.climbs_from();
@@ -385,6 +387,17 @@ impl Meta {
                         }
                         Err(Stop::KernelIsStale) if doubt.is_none() => return Err(Errno::ESTALE.into()),
                         Err(Stop::KernelIsStale) => (Err(Errno::ESTALE.into()), Vec::new()),
+                        // Records of several moments can disagree without being damaged, such as a name in memory and
+                        // its inode, removed since. So all are read again, at one moment.
+                        Err(Stop::Refused(Errno::EIO))
+                            if answers && !is_of_one_moment && !is_damage_confirmed =>
+                        {
+                            is_damage_confirmed = true;
+                            fresh.clear();
+                            reads = 0;
+                            paused = Some(Instant::now());
+                            continue;
+                        }
                         Err(Stop::Refused(errno)) if answers => return Err(errno.into()),
                         Err(Stop::Refused(errno)) => (Err(errno.into()), Vec::new()),
                         Ok(plan) if plan.effects.is_empty() && answers => return Ok(plan.reply),
@@ -451,66 +464,6 @@ impl Meta {
         );
         tracing::error!("{message}");
         Err(EngineError::permanent(message).into())
-    }
-
-    /// A part of a directory in the order of names, from after `after` on: each name, its edge, and, if `nodes`, its
-    /// inode. ACLs met on the way are remembered.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub fn list(
-        &self,
-        parent: Ino,
-        after: Option<Name>,
-        limit: usize,
-        nodes: bool,
-    ) -> Result<Listing, Failure> {
-        let current = self.is_current();
-        let before = self.cache.before(parent);
-        let began = Instant::now();
-        let beside = if nodes { Beside::NodesWithAcls } else { Beside::Nothing };
-        let Page { facts, more } = self.scan(&Scan::Dir { parent, after: after.clone(), limit, beside })?;
-        self.cache.absorb(&facts, began);
-        let mut entries: Vec<ListedEntry> = Vec::with_capacity(limit.min(facts.records.len()));
-        for record in facts.records {
-            match record {
-                Record::Edge(_, name, Some(edge)) => entries.push((name, edge, None)),
-                Record::Node(ino, node) => {
-                    if let Some(last) = entries.last_mut().filter(|(_, edge, _)| edge.ino == ino) {
-                        last.2 = node;
-                    }
-                }
-                _ => {}
-            }
-        }
-        // A page that ends early without an entry says nothing of how far it got.
-        let last = entries.last().map(|(name, ..)| name);
-        if current && (last.is_some() || !more) {
-            self.cache.listed(parent, after.as_ref(), last.filter(|_| more), before, facts.seq);
-        }
-        Ok(Listing { entries, more })
-    }
-
-    /// Which state of a directory is read from now on, if a reading of it can be kept: while records in memory serve.
-    pub fn turn(&self, dir: Ino) -> Option<Turn> {
-        self.is_current().then(|| self.listings.turn(dir))
-    }
-
-    /// Keeps all entries of a directory, read since `turn`, for as long as it does not change.
-    pub fn keep_listing(&self, dir: Ino, turn: Turn, whole: WholeListing) {
-        if self.is_current() {
-            self.listings.keep(dir, turn, whole);
-        }
-    }
-
-    /// All entries of a directory, if they are known.
-    pub fn known_listing(&self, dir: Ino) -> Option<WholeListing> {
-        if self.is_current() { self.listings.get(dir) } else { None }
-    }
-
-    /// Inodes, in their order; `None` of those that are not known.
-    pub fn known_nodes(&self, inos: &[Ino]) -> Vec<Option<Node>> {
-        if self.is_current() { self.cache.nodes(inos) } else { vec![None; inos.len()] }
     }
 
     fn change_listings(&self, txn: &Txn) {
@@ -586,15 +539,4 @@ impl Meta {
             put(Key::Node(node.ino), Value::Node(Some(*node)));
         }
     }
-}
-
-/// A name in a directory, what it refers to, and the inode if it was asked for.
-pub type ListedEntry = (Name, crate::record::Edge, Option<Node>);
-
-/// A part of a directory.
-#[derive(Debug)]
-pub struct Listing {
-    pub entries: Vec<ListedEntry>,
-    /// Whether entries may follow.
-    pub more: bool,
 }

@@ -27,9 +27,9 @@ mod wrap;
 
 pub use change::{Change, Touched};
 pub use doubt::Doubt;
-pub use driver::{Ctx, Failure, KernelRevisions, ListedEntry, Listing, Meta, Op, Plan, Vouch};
+pub use driver::{Ctx, Failure, KernelRevisions, Meta, Op, Plan, Vouch};
 pub use engine::{Changes, Engine, EngineError, ErrorKind, Outcome};
-pub use listing::{Turn, WholeListing};
+pub use listing::{ListedEntry, Listing, Turn, WholeListing};
 pub use lock::{Lock, LockKind, LockOwner};
 pub use maintenance::{BeginMaintenance, BeginSession, EndMaintenance, GetMaintenance, Maintenance};
 pub use mem::MemEngine;

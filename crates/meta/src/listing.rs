@@ -11,10 +11,12 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
 
 use types::{Ino, Name};
 
-use crate::record::Edge;
+use crate::driver::{Failure, Meta};
+use crate::record::{Beside, Edge, Node, Page, Record, Scan};
 
 /// All entries of a directory, in the order of names.
 pub type WholeListing = Arc<[(Name, Edge)]>;
@@ -98,6 +100,79 @@ impl Listings {
     fn counter(&self, dir: Ino) -> &AtomicU64 {
         &self.turns[dir.0 as usize % COUNTERS]
     }
+}
+
+impl Meta {
+    /// A part of a directory in the order of names, from after `after` on: each name, its edge, and, if `nodes`, its
+    /// inode. ACLs met on the way are remembered.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn list(
+        &self,
+        parent: Ino,
+        after: Option<Name>,
+        limit: usize,
+        nodes: bool,
+    ) -> Result<Listing, Failure> {
+        let current = self.is_current();
+        let before = self.cache.before(parent);
+        let began = Instant::now();
+        let beside = if nodes { Beside::NodesWithAcls } else { Beside::Nothing };
+        let Page { facts, more } = self.scan(&Scan::Dir { parent, after: after.clone(), limit, beside })?;
+        self.cache.absorb(&facts, began);
+        let mut entries: Vec<ListedEntry> = Vec::with_capacity(limit.min(facts.records.len()));
+        for record in facts.records {
+            match record {
+                Record::Edge(_, name, Some(edge)) => entries.push((name, edge, None)),
+                Record::Node(ino, node) => {
+                    if let Some(last) = entries.last_mut().filter(|(_, edge, _)| edge.ino == ino) {
+                        last.2 = node;
+                    }
+                }
+                _ => {}
+            }
+        }
+        // A page that ends early without an entry says nothing of how far it got.
+        let last = entries.last().map(|(name, ..)| name);
+        if current && (last.is_some() || !more) {
+            self.cache.listed(parent, after.as_ref(), last.filter(|_| more), before, facts.seq);
+        }
+        Ok(Listing { entries, more })
+    }
+
+    /// Which state of a directory is read from now on, if a reading of it can be kept: while records in memory serve.
+    pub fn turn(&self, dir: Ino) -> Option<Turn> {
+        self.is_current().then(|| self.listings.turn(dir))
+    }
+
+    /// Keeps all entries of a directory, read since `turn`, for as long as it does not change.
+    pub fn keep_listing(&self, dir: Ino, turn: Turn, whole: WholeListing) {
+        if self.is_current() {
+            self.listings.keep(dir, turn, whole);
+        }
+    }
+
+    /// All entries of a directory, if they are known.
+    pub fn known_listing(&self, dir: Ino) -> Option<WholeListing> {
+        if self.is_current() { self.listings.get(dir) } else { None }
+    }
+
+    /// Inodes, in their order; `None` of those that are not known.
+    pub fn known_nodes(&self, inos: &[Ino]) -> Vec<Option<Node>> {
+        if self.is_current() { self.cache.nodes(inos) } else { vec![None; inos.len()] }
+    }
+}
+
+/// A name in a directory, what it refers to, and the inode if it was asked for.
+pub type ListedEntry = (Name, Edge, Option<Node>);
+
+/// A part of a directory.
+#[derive(Debug)]
+pub struct Listing {
+    pub entries: Vec<ListedEntry>,
+    /// Whether entries may follow.
+    pub more: bool,
 }
 
 #[cfg(test)]

@@ -39,6 +39,11 @@ pub(crate) enum Act {
         ino: Ino,
         len: u32,
     },
+    Link {
+        ino: Ino,
+        dir: Ino,
+        name: &'static str,
+    },
     Compact {
         ino: Ino,
     },
@@ -86,6 +91,7 @@ pub(crate) enum Step {
         ino: Ino,
         dir: Ino,
         name: &'static str,
+        orphan_of: Option<SessionId>,
     },
     Unlink {
         dir: Ino,
@@ -277,7 +283,7 @@ pub(crate) fn draw(dice: &mut Dice, engine: &MemEngine) -> Act {
     }
     let (ino, from) = (dice.pick(&files), dice.pick(&files));
     match roll {
-        50..54 => Act::Step(Step::Link { ino, dir, name }),
+        50..54 => Act::Link { ino, dir, name },
         54..60 => Act::Step(Step::Unlink { dir, name, open: None }),
         60..63 => Act::Step(Step::Unlink { dir, name, open: Some(ino) }),
         63..66 => Act::Step(Step::Chmod { ino: dice.pick(&[dir, ino]), mode }),

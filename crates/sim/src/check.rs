@@ -34,8 +34,6 @@ pub(crate) fn judge(shared: &Shared) {
     if let Err(error) = checked {
         findings.push(format!("the check failed: {error}"));
     }
-    // A file that another session has linked again keeps the record until its session reaps it, which removes nothing then.
-    problems.retain(|problem| !matches!(problem, meta::check::Problem::StaleOrphan { .. }));
     findings.extend(problems.iter().map(|problem| format!("the volume is damaged: {problem:?}")));
     findings.into_iter().for_each(|finding| world.find(finding));
 }
@@ -158,8 +156,6 @@ fn replies(
         }
         (_, _) if commit.is_some() => find(format!("ended with {:?}, and happened", ended.got)),
         (Step::Compact { .. }, Got::Refused(Errno::EAGAIN)) => {}
-        // A known fault (seed 330): a name from memory meets an inode that was removed since, and takes that for damage.
-        (Step::Lookup { .. }, Got::Refused(Errno::EIO)) => {}
         (step, Got::Refused(errno)) => {
             let is_look = matches!(step, Step::Lookup { .. } | Step::Stat { .. });
             let from = if is_look { ended.floor.min(from) } else { from };

@@ -7,12 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use meta::ops::{
-    Append, Compact, CopyRange, DropLocks, GetNode, GetSlices, Link, Lookup, Make, MakeKind, Reap, Rename,
-    Rmdir, SetAttr, TakeLock, Unlink, Unlock, Write,
+    Append, Compact, CopyRange, DropLocks, Fate, GetNode, GetSlices, Link, Lookup, Make, MakeKind, Reap,
+    Rename, Rmdir, SetAttr, TakeLock, Unlink, Unlock, Write,
 };
 use meta::{
-    Changes, Counter, Doubt, Engine, ErrorKind, Failure, Lock, LockOwner, Meta, Node, Process, Record, Scan,
-    Session, Vouch,
+    Changes, Counter, Doubt, Engine, ErrorKind, Failure, Lock, LockOwner, Meta, Node, Process, Session, Vouch,
 };
 use types::{
     BootInstant, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, SliceId, SliceSource, Time,
@@ -23,6 +22,7 @@ use crate::model;
 use crate::mutant::Mutant;
 use crate::port::{self, SimEngine};
 use crate::shared::{Ended, Shared};
+use crate::upkeep;
 
 const KERNEL: Vouch<'_> = Vouch::Kernel { told: None };
 /// So long that no history reaches it.
@@ -31,7 +31,7 @@ const SLICES_A_LEASE: u64 = 3;
 
 #[derive(Debug)]
 pub(crate) struct Client {
-    number: usize,
+    pub(crate) number: usize,
     pub(crate) meta: Meta,
     next_ino: AtomicU64,
     slices: Mutex<Slices>,
@@ -40,6 +40,8 @@ pub(crate) struct Client {
     /// All that was committed up to here was heard.
     floor: AtomicU64,
     heard: AtomicU64,
+    /// Files without a name that it has open, each with the session that keeps it.
+    orphans: Mutex<BTreeSet<(SessionId, Ino)>>,
     /// Writes that may have happened, and are to be repeated.
     doubts: Mutex<Vec<(Ended, Write, Doubt)>>,
 }
@@ -63,7 +65,7 @@ pub(crate) fn work(shared: &Arc<Shared>, number: usize) {
 
 fn perform(shared: &Arc<Shared>, number: usize, order: &Order) {
     if matches!(order.act, Act::Gc) {
-        collect_unreferenced(shared);
+        upkeep::collect_unreferenced(shared);
         return;
     }
     if matches!(order.act, Act::Start) {
@@ -108,6 +110,7 @@ impl Client {
             is_hearing: AtomicBool::new(false),
             floor: AtomicU64::new(0),
             heard: AtomicU64::new(0),
+            orphans: Mutex::default(),
             doubts: Mutex::default(),
         };
         client.meta.begin_session(client.record(shared, client.meta.session()), LONG)?;
@@ -155,6 +158,16 @@ impl Client {
                 let got = self.step(shared, Step::Append { ino: *ino, len: *len, source });
                 self.settle(slice, &got);
             }
+            Act::Link { ino, dir, name } => {
+                let session = self.meta.session();
+                // Taken out, because it is an orphan no more if this succeeds.
+                let is_own = lock(&self.orphans).remove(&(session, *ino));
+                let orphan_of = is_own.then_some(session);
+                let got = self.step(shared, Step::Link { ino: *ino, dir: *dir, name, orphan_of });
+                if is_own && matches!(got, Got::Refused(_)) {
+                    lock(&self.orphans).insert((session, *ino));
+                }
+            }
             Act::Compact { ino } => self.compact(shared, *ino),
             Act::Lock { ino, number, flock, exclusive } => {
                 let owner = model::owner(self.meta.session(), *number, *flock);
@@ -196,9 +209,12 @@ impl Client {
     }
 
     /// Carries out an operation, and writes down how it ended.
-    fn step(&self, shared: &Shared, step: Step) -> Got {
+    pub(crate) fn step(&self, shared: &Shared, step: Step) -> Got {
         let mut begun = shared.begin(self.number, self.meta.session(), self.floor(shared), step);
         begun.got = got(self.run(&begun.step), is_change(&begun.step));
+        if let Got::Done(Reply::Unlinked(ino, Fate::Orphan)) = begun.got {
+            lock(&self.orphans).insert((begun.session, ino));
+        }
         let got = begun.got.clone();
         shared.end(begun);
         got
@@ -220,8 +236,9 @@ impl Client {
                 let make = Make { parent: dir, name: n(name), ino, kind, mode, umask, uid, gid };
                 meta.run(&make, &KERNEL).map(|node| Reply::Ino(node.ino))
             }
-            Step::Link { ino, dir, name } => {
-                meta.run(&Link { ino, parent: dir, name: n(name) }, &KERNEL).map(nothing)
+            Step::Link { ino, dir, name, orphan_of } => {
+                let link = Link { ino, parent: dir, name: n(name), orphan_of };
+                meta.run(&link, &KERNEL).map(nothing)
             }
             Step::Unlink { dir, name, open } => {
                 let unlinked = meta.run(&Unlink { parent: dir, name: n(name), open }, &KERNEL)?;
@@ -369,98 +386,6 @@ impl Client {
         }
     }
 
-    fn remove_others(&self, shared: &Shared) {
-        let mut sessions = Vec::new();
-        self.scan(
-            |after| Scan::Sessions { after, limit: 100 },
-            SessionId(0),
-            |record| match record {
-                Record::Session(id, Some(session)) => {
-                    sessions.push((*id, session.heartbeat.nanos()));
-                    Some(*id)
-                }
-                _ => None,
-            },
-        );
-        port::pause();
-        port::pause();
-        for (session, heartbeat) in sessions.into_iter().filter(|(id, _)| *id != self.meta.session()) {
-            self.step(shared, Step::Remove { session, heartbeat });
-        }
-    }
-
-    /// See `vfs/src/cleanup.rs`: the orphans and locks are read before the sessions.
-    fn clean(&self, shared: &Shared) {
-        let orphans = self.orphans();
-        let mut owners: BTreeSet<(Ino, SessionId)> = BTreeSet::new();
-        self.scan(
-            |after| Scan::Locks { after, limit: 100 },
-            Ino(0),
-            |record| match record {
-                Record::Locks(ino, locks) => {
-                    owners.extend(locks.iter().map(|lock| (*ino, lock.owner.session)));
-                    Some(*ino)
-                }
-                _ => None,
-            },
-        );
-        let mut living = BTreeSet::new();
-        let is_whole = self.scan(
-            |after| Scan::Sessions { after, limit: 100 },
-            SessionId(0),
-            |record| match record {
-                Record::Session(id, Some(_)) => {
-                    living.insert(*id);
-                    Some(*id)
-                }
-                _ => None,
-            },
-        );
-        if !is_whole {
-            return;
-        }
-        for (session, ino) in orphans.into_iter().filter(|(session, _)| !living.contains(session)) {
-            self.step(shared, Step::Reap { session, ino });
-        }
-        for (ino, session) in owners.into_iter().filter(|(_, session)| !living.contains(session)) {
-            self.step(shared, Step::DropLocks { ino, session });
-        }
-    }
-
-    fn orphans(&self) -> Vec<(SessionId, Ino)> {
-        let mut orphans = Vec::new();
-        self.scan(
-            |after| Scan::Orphans { after, limit: 100 },
-            (SessionId(0), Ino(0)),
-            |record| match record {
-                Record::Orphan(session, ino) => {
-                    orphans.push((*session, *ino));
-                    Some((*session, *ino))
-                }
-                _ => None,
-            },
-        );
-        orphans
-    }
-
-    /// Says whether all was read.
-    fn scan<K>(
-        &self,
-        scan: impl Fn(K) -> Scan,
-        first: K,
-        mut last_of: impl FnMut(&Record) -> Option<K>,
-    ) -> bool {
-        let mut after = first;
-        loop {
-            let Ok(page) = self.meta.scan(&scan(after)) else { return false };
-            let last = page.facts.records.iter().filter_map(&mut last_of).last();
-            match last {
-                Some(last) if page.more => after = last,
-                _ => return true,
-            }
-        }
-    }
-
     /// See `vfs/src/coherence`: what is in memory serves only after a stream began and all that came before is forgotten.
     fn hear(&self, shared: &Shared) {
         if self.is_hearing.swap(true, Ordering::Relaxed) {
@@ -491,63 +416,10 @@ impl Client {
         self.is_hearing.store(false, Ordering::Relaxed);
         shared.end(Ended { got: Got::Done(Reply::Number(until)), ..begun });
     }
-
-    /// See `collect` in `cli/src/gc.rs`.
-    fn collect(&self, shared: &Shared) {
-        let begun = shared.begin(self.number, self.meta.session(), 0, Step::Other(Beside::Collect));
-        let mut garbage = Vec::new();
-        self.scan(
-            |after| Scan::Garbage { after, limit: 100 },
-            SliceId(0),
-            |record| match record {
-                Record::Garbage(found) => {
-                    garbage.push(found.slice);
-                    Some(found.slice)
-                }
-                _ => None,
-            },
-        );
-        shared.delete(begun.number, &garbage);
-        port::pause();
-        let done = self.meta.drop_garbage(&garbage);
-        shared.end(Ended { got: got(done.map(|()| Reply::Nothing), true), ..begun });
-    }
-}
-
-/// The steps of `limen gc` on a mounted volume (`cli/src/gc.rs`): the counter, the sessions, the slices in windows, and
-/// then what is in the store. Objects of any age are removed, so the rules have to hold without the grace period.
-fn collect_unreferenced(shared: &Shared) {
-    let begun = shared.begin(usize::MAX, SessionId(0), 0, Step::Other(Beside::Gc));
-    let mut below = u64::MAX;
-    let mut read = || -> Result<(), meta::EngineError> {
-        for record in SimEngine.read(&[meta::Want::Counter(Counter::Slice)])?.records {
-            if let Record::Counter(_, next) = record {
-                below = below.min(next);
-            }
-        }
-        let page = SimEngine.scan(&Scan::Sessions { after: SessionId(0), limit: 1000 })?;
-        for record in &page.facts.records {
-            if let Record::Session(_, Some(session)) = record {
-                below = below.min(session.first_slice.0);
-            }
-        }
-        meta::check::for_each_slice_window(&SimEngine, |window| {
-            let selected: Vec<SliceId> = shared
-                .in_store()
-                .into_iter()
-                .filter(|slice| slice.0 < below && window.holds(*slice) && window.get(*slice).is_none())
-                .collect();
-            shared.delete(begun.number, &selected);
-            Ok(())
-        })
-    };
-    let done = read();
-    let got = if done.is_ok() { Got::Done(Reply::Nothing) } else { Got::Failed };
-    shared.end(Ended { got, ..begun });
 }
 
 /// How a call ended. A look that failed has changed nothing.
-fn got(done: Result<Reply, Failure>, is_change: bool) -> Got {
+pub(crate) fn got(done: Result<Reply, Failure>, is_change: bool) -> Got {
     match done {
         Ok(reply) => Got::Done(reply),
         Err(Failure::Refused(errno)) => Got::Refused(errno),

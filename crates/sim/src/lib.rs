@@ -18,6 +18,7 @@ mod port;
 mod schedule;
 mod shared;
 mod shown;
+mod upkeep;
 mod world;
 
 pub use mutant::Mutant;

@@ -53,12 +53,15 @@ impl Model {
                 self.put(dir, name, ino);
                 Ok(Reply::Ino(ino))
             }
-            Step::Link { ino, dir, name } => {
+            Step::Link { ino, dir, name, orphan_of } => {
                 if self.entry(dir, name)?.is_some() {
                     return Err(Errno::EEXIST);
                 }
                 if self.objects.get(&ino).ok_or(Errno::ENOENT)?.is_dir {
                     return Err(Errno::EPERM);
+                }
+                if self.names(ino) == 0 && orphan_of.is_none() {
+                    return Err(Errno::ENOENT);
                 }
                 self.put(dir, name, ino);
                 Ok(Reply::Nothing)

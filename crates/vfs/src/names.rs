@@ -146,8 +146,13 @@ impl Vfs {
     /// Those of [`Link`]; ENAMETOOLONG.
     pub fn link(&self, caller: &Caller<'_>, ino: Ino, parent: Ino, bytes: &[u8]) -> Result<Attr, Errno> {
         let held = self.held_by_kernel();
-        self.change_inodes(caller, held, &Link { ino, parent, name: name(bytes)? }, [parent])?;
-        if let Some(file) = self.files.get(ino) {
+        // Before the file is looked at: what a session's loss takes away is marked before there is another session.
+        let session = self.meta.session();
+        let file = self.files.get(ino);
+        let is_orphan = file.as_ref().is_some_and(|file| file.is_orphan() && !file.is_fenced());
+        let orphan_of = is_orphan.then_some(session);
+        self.change_inodes(caller, held, &Link { ino, parent, name: name(bytes)?, orphan_of }, [parent])?;
+        if let Some(file) = file {
             file.set_orphan(false);
         }
         Ok(self.attr_of(&self.node(ino)?))

@@ -189,3 +189,26 @@ fn what_was_asked_for_before_all_was_forgotten_is_not_remembered() {
     cache.listed(Ino::ROOT, None, None, cache.before(Ino::ROOT), Seq(9));
     assert!(cache.get(&key, None).is_some() && is_absent(&cache, 1));
 }
+
+#[test]
+fn an_own_commit_that_began_before_all_was_forgotten_outdates_what_was_read_since() {
+    let absent =
+        |seq| Facts { seq: Seq(seq), records: vec![Record::Edge(Ino::ROOT, Name::new(b"a").unwrap(), None)] };
+    let key = Key::Edge(Ino::ROOT, Name::new(b"a").unwrap());
+    for is_read_before in [true, false] {
+        let cache = Cache::new(1000, AclKind::Posix);
+        let began = Instant::now();
+        cache.clear();
+        let asked = Instant::now();
+        if is_read_before {
+            cache.absorb(&absent(8), asked);
+        }
+        cache.committed(key.clone(), edge(7), Seq(9), began);
+        if !is_read_before {
+            cache.absorb(&absent(8), asked);
+        }
+        assert!(cache.get(&key, None).is_none(), "the name is there since 9, and nobody says so again");
+        cache.absorb(&absent(10), Instant::now());
+        assert!(cache.get(&key, None).is_some());
+    }
+}

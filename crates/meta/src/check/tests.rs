@@ -55,7 +55,7 @@ impl Sample {
         s.sub = s.make(s.d, "sub", MakeKind::Directory);
         s.f = s.make(s.d, "f", MakeKind::Regular);
         s.l = s.make(s.d, "l", MakeKind::Symlink(b"target"[..].into()));
-        s.run(&Link { ino: s.f, parent: Ino::ROOT, name: name("g") });
+        s.run(&Link { ino: s.f, parent: Ino::ROOT, name: name("g"), orphan_of: None });
         let copy = s.make(s.d, "copy", MakeKind::Regular);
         let first = s.meta.lease(Counter::Slice, 10).unwrap();
         let slices = vec![(ChunkIndex(0), blocks(0, 100, first, 0, 100))];

@@ -1,6 +1,6 @@
 //! Hard links.
 
-use types::{Errno, FileType, Ino, Name};
+use types::{Errno, FileType, Ino, Name, SessionId};
 
 use crate::driver::{Ctx, Op, Plan, Vouch};
 use crate::record::Want;
@@ -13,7 +13,8 @@ const MAX_LINKS: u32 = i32::MAX as u32;
 /// Gives an inode one more name. Twin of `vfs_link`.
 ///
 /// An orphan of this session may get its first one, if the kernel vouches: it lets only `O_TMPFILE` files pass that were
-/// opened without `O_EXCL` (`I_LINKABLE`).
+/// opened without `O_EXCL` (`I_LINKABLE`). Another session's may not, although a kernel that has yet to hear of the unlink
+/// lets it pass: that session is about to remove it.
 ///
 /// # Errors
 /// ENOENT where the directory is gone; ENOTDIR; ESTALE; EACCES; EEXIST; ENOENT where the inode is gone or has no name
@@ -23,6 +24,8 @@ pub struct Link {
     pub ino: Ino,
     pub parent: Ino,
     pub name: Name,
+    /// The session that keeps the inode without a name, if the caller has it open as such a one.
+    pub orphan_of: Option<SessionId>,
 }
 
 impl Op for Link {
@@ -42,7 +45,11 @@ impl Op for Link {
         }
         let mut effects = Vec::with_capacity(5);
         match view.links(self.ino)? {
-            0 if matches!(ctx.vouch, Vouch::Daemon(_) | Vouch::Anyone) => return Err(Errno::ENOENT.into()),
+            0 if matches!(ctx.vouch, Vouch::Daemon(_) | Vouch::Anyone)
+                || self.orphan_of != Some(ctx.session) =>
+            {
+                return Err(Errno::ENOENT.into());
+            }
             0 => effects.push(Effect::DropOrphan { session: ctx.session, ino: self.ino }),
             MAX_LINKS.. => return Err(Errno::EMLINK.into()),
             _ => {}

@@ -144,8 +144,13 @@ impl Client {
         self.run(&GetNode(ino)).unwrap()
     }
 
+    /// The name may be the first of an orphan of this client.
+    pub(super) fn link_op(&self, ino: Ino, parent: Ino, name: &str) -> Link {
+        Link { ino, parent, name: n(name), orphan_of: Some(self.meta.session()) }
+    }
+
     pub(super) fn link(&self, ino: Ino, parent: Ino, name: &str) -> Result<(), Errno> {
-        self.run(&Link { ino, parent, name: n(name) })
+        self.run(&self.link_op(ino, parent, name))
     }
 
     pub(super) fn unlink(&self, parent: Ino, name: &str) -> Result<Unlinked, Errno> {

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use meta::ops::{GetXattrs, SetAttr, XattrMode};
-use meta::{Access, Changes, Counting, Effect, Engine, Failure, Fault, Faulty, Odds, Touched, Txn};
+use meta::ops::{GetNode, GetXattrs, SetAttr, XattrMode};
+use meta::{
+    Access, Change, Changes, Counting, Effect, Engine, Failure, Fault, Faulty, Odds, Seq, Touched, Txn,
+};
 use types::{BootInstant, Errno, Mode, OpId};
 
 use super::fixture::{Client, KERNEL, REPLACE, ROOT, client, fresh, n};
@@ -13,6 +15,10 @@ use super::{Case, Factory};
 pub(super) const CASES: &[Case] = &[
     ("what_others_did_is_known_once_heard", what_others_did_is_known_once_heard),
     ("what_is_not_heard_in_time_is_asked_for", what_is_not_heard_in_time_is_asked_for),
+    (
+        "a_name_in_memory_of_an_inode_that_is_gone_is_read_again",
+        a_name_in_memory_of_an_inode_that_is_gone_is_read_again,
+    ),
     ("a_directory_stays_known_as_a_whole", a_directory_stays_known_as_a_whole),
     ("what_happened_after_all_is_known_once_heard", what_happened_after_all_is_known_once_heard),
     (
@@ -65,6 +71,20 @@ fn what_others_did_is_known_once_heard(factory: Factory<'_>) {
     hear(&a, &mut *changes, &Touched::Node(f));
     assert_eq!(a.lookup(ROOT, "g"), Ok(None));
     assert_eq!(a.unlink(ROOT, "g").unwrap_err(), Errno::ENOENT);
+}
+
+/// The name and the inode are in memory as of different moments.
+fn a_name_in_memory_of_an_inode_that_is_gone_is_read_again(factory: Factory<'_>) {
+    let Some((a, b, _changes)) = told(factory) else { return };
+    let f = b.create(ROOT, "f").unwrap();
+    assert_eq!(a.at(ROOT, "f").ino, f);
+    b.unlink(ROOT, "f").unwrap();
+    // Half of the news comes first.
+    let by = b.meta.session();
+    a.meta.heard(&Change { seq: Seq::default(), by, touched: vec![Touched::Node(f)] });
+    assert_eq!(a.run(&GetNode(f)), Err(Errno::ESTALE));
+    assert_eq!(a.lookup(ROOT, "f"), Ok(None));
+    assert_eq!(a.lookup(ROOT, "f"), Ok(None), "and the name is not in memory any more");
 }
 
 fn what_is_not_heard_in_time_is_asked_for(factory: Factory<'_>) {

@@ -6,7 +6,7 @@ use types::{Errno, FileType, Ino, Mode};
 
 use super::Case;
 use super::Factory;
-use super::fixture::{ROOT, fresh, n};
+use super::fixture::{ROOT, client, fresh, n};
 use super::invariants::check;
 
 pub(super) const CASES: &[Case] = &[
@@ -155,13 +155,16 @@ fn an_open_file_outlives_its_name(factory: Factory<'_>) {
     assert_eq!(c.unlink_open(ROOT, "twin", Some(file)).unwrap().fate, Fate::Linked);
     assert_eq!(c.unlink_open(ROOT, "file", Some(file)).unwrap().fate, Fate::Orphan);
     assert_eq!(c.node(file).nlink, 0);
-    let back = meta::ops::Link { ino: file, parent: ROOT, name: n("back") };
+    let back = c.link_op(file, ROOT, "back");
     let root = Vouch::Daemon(types::Cred::root());
     assert_eq!(
         c.meta.run(&back, &root).map_err(Errno::from),
         Err(Errno::ENOENT),
         "what has no name gets none"
     );
+    let other = client(c.engine());
+    let back = meta::ops::Link { orphan_of: None, ..other.link_op(file, ROOT, "back") };
+    assert_eq!(other.run(&back), Err(Errno::ENOENT), "its session is about to remove it");
     c.write(file, 0, 10, 1).unwrap();
     assert_eq!(c.node(file).size, 10);
     let orphans = |after| c.meta.scan(&Scan::Orphans { after, limit: 10 }).unwrap().facts.records;

@@ -2,8 +2,8 @@
 
 use acl::nfs4::{self, AclInherit, AclMode, Mask, Nfs4Acl, Policy, Scope};
 use meta::ops::{
-    AclType, Admit, GetNfs4Acl, GetProjection, Link, Lookup, MakeKind, MakeOrphan, Open, OpenFor, Opened,
-    Rename, RenameFlags, Rmdir, SetAcl, SetAttr, SetNfs4Acl, SetXattr, Unlink, XattrMode,
+    AclType, Admit, GetNfs4Acl, GetProjection, Lookup, MakeKind, MakeOrphan, Open, OpenFor, Opened, Rename,
+    RenameFlags, Rmdir, SetAcl, SetAttr, SetNfs4Acl, SetXattr, Unlink, XattrMode,
 };
 use meta::{Access, AclKind, Configure, Effect, Txn, Volume, Vouch};
 use types::{AclId, Caps, Cred, Errno, FileType, Ino, Mode, OpId};
@@ -163,7 +163,7 @@ fn names_are_added_by_what_they_are_for(factory: Factory<'_>) {
     let d = dir(&c, "d", "A::2:wx,A::3:ax,A::4:wa,A::5:rx,A::EVERYONE@:r");
     let f = c.create(ROOT, "f").unwrap();
     let make = |name: &str, kind: MakeKind| c.make_op(d, name, kind, 0o644);
-    let link = |name: &str| Link { ino: f, parent: d, name: n(name) };
+    let link = |name: &str| c.link_op(f, d, name);
     let orphan = || MakeOrphan(c.make_op(d, "o", MakeKind::Regular, 0o644));
     let (regular, directory) = (MakeKind::Regular, MakeKind::Directory);
     let symlink = MakeKind::Symlink(b"t".as_slice().into());

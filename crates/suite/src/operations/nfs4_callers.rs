@@ -5,9 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use acl::credential::{Credential, Credentials};
 use acl::nfs4::{Mask, Policy};
-use meta::ops::{
-    Admit, Link, Lookup, Make, MakeKind, MakeOrphan, Open, OpenFor, Rename, Rmdir, SetAttr, Unlink,
-};
+use meta::ops::{Admit, Lookup, Make, MakeKind, MakeOrphan, Open, OpenFor, Rename, Rmdir, SetAttr, Unlink};
 use meta::{Counting, Engine, Subject, Vouch};
 use types::{Caps, Cred, Errno, Mode};
 
@@ -79,7 +77,7 @@ fn callers_are_identified_only_where_it_matters(factory: Factory<'_>) {
     assert_eq!(own.times.load(Ordering::Relaxed), 0, "a right of owners");
     // An orphan may get its first name where the kernel has looked at how it was made.
     let orphan = c.run(&MakeOrphan(c.make_op(ROOT, "o", MakeKind::Regular, 0o600))).unwrap().ino;
-    let link = Link { ino: orphan, parent: ROOT, name: n("o") };
+    let link = c.link_op(orphan, ROOT, "o");
     assert_eq!(c.run_as(&link, &able(0, Caps::ALL)), Err(Errno::ENOENT));
     assert_eq!(c.run_as(&link, &Vouch::Both(&Asked::new(0, &[], Caps::ALL))), Ok(()));
 }

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use meta::ops::{
-    Allocate, AllocateMode, Compact, CopyRange, Link, MakeKind, MakeOrphan, Reap, Rename, RenameFlags,
-    Whiteout, Write,
+    Allocate, AllocateMode, Compact, CopyRange, MakeKind, MakeOrphan, Reap, Rename, RenameFlags, Whiteout,
+    Write,
 };
 use meta::{Engine, Record, Scan, Volume, Vouch};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice, SliceId, SliceSource, Time};
@@ -427,7 +427,7 @@ fn files_without_a_name_get_one_or_go(factory: Factory<'_>) {
     put(&c, kept.ino, 0, 8, 1);
     put(&c, gone.ino, 0, 8, 2);
     check(&c);
-    let link = |ino, name: &str| Link { ino, parent: dir, name: n(name) };
+    let link = |ino, name: &str| c.link_op(ino, dir, name);
     let daemon = Vouch::Daemon(types::Cred::root());
     assert_eq!(c.run_as(&link(kept.ino, "named"), &daemon), Err(Errno::ENOENT), "only the kernel knows");
     assert_eq!(c.run_as(&link(kept.ino, "named"), &KERNEL), Ok(()));

@@ -2,7 +2,7 @@
 
 use acl::nfs4::{Nfs4Acl, Policy, Scope, Traversers};
 use meta::ops::{
-    GetNfs4Acl, GetProjection, Link, Lookup, MakeKind, Open, OpenFor, Rename, SetAttr, SetNfs4Acl, Unlink,
+    GetNfs4Acl, GetProjection, Lookup, MakeKind, Open, OpenFor, Rename, SetAttr, SetNfs4Acl, Unlink,
     XattrMode,
 };
 use meta::{AclKind, Volume, Vouch};
@@ -50,7 +50,7 @@ fn holders_search_every_directory_and_no_more(factory: Factory<'_>) {
             assert_eq!(c.run_as(&lookup, &caller).unwrap().unwrap().ino, f, "{text:?} {caller:?}");
             let make = c.make_op(d, "g", MakeKind::Regular, 0o644);
             assert_eq!(c.run_as(&make, &caller), Err(Errno::EACCES));
-            assert_eq!(c.run_as(&Link { ino: f, parent: d, name: n("h") }, &caller), Err(Errno::EACCES));
+            assert_eq!(c.run_as(&c.link_op(f, d, "h"), &caller), Err(Errno::EACCES));
             let unlink = Unlink { parent: d, name: n("f"), open: None };
             assert_eq!(c.run_as(&unlink, &caller).unwrap_err(), Errno::EACCES);
             let (parent, new_parent, name, new_name) = (d, d, n("f"), n("g"));

@@ -57,7 +57,7 @@ fn the_daemon_checks_directories(factory: Factory<'_>) {
     let make = |name: &str| c.make_op(dir, name, MakeKind::Regular, 0o644);
     assert_eq!(c.run_as(&make("x"), &user(2)).unwrap_err(), Errno::EACCES);
     assert!(c.run_as(&make("x"), &user(1)).is_ok());
-    let link = Link { ino: file, parent: dir, name: n("y") };
+    let link = Link { ino: file, parent: dir, name: n("y"), orphan_of: None };
     assert_eq!(c.run_as(&link, &user(2)), Err(Errno::EACCES));
     let unlink = Unlink { parent: dir, name: n("x"), open: None };
     assert_eq!(c.run_as(&unlink, &user(2)).unwrap_err(), Errno::EACCES);
@@ -248,7 +248,7 @@ fn a_kernel_out_of_date_looks_again(factory: Factory<'_>) {
         assert_eq!(client.run_as(&make, &by_kernel).unwrap_err(), Errno::ESTALE);
         let unlink = Unlink { parent: dir, name: n("f"), open: None };
         assert_eq!(client.run_as(&unlink, &by_kernel).unwrap_err(), Errno::ESTALE);
-        let link = Link { ino: c.at(dir, "f").ino, parent: dir, name: n("g") };
+        let link = c.link_op(c.at(dir, "f").ino, dir, "g");
         assert_eq!(client.run_as(&link, &by_kernel).unwrap_err(), Errno::ESTALE);
         let renamed = client.run_as(&rename(dir, "f", dir, "g", REPLACE), &by_kernel);
         assert_eq!(renamed.unwrap_err(), Errno::ESTALE);
