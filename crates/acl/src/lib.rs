@@ -1,11 +1,13 @@
 //! Access control lists as pure values: what they say, how they travel, who they let in. No I/O.
 //!
 //! Each family of ACLs is a module of its own, because they share names (entry, permission, mask) but not meanings.
-//! What is common to both: whom NFSv4 ACLs can name (`identity`), callers as decisions know them (`credential`), what
-//! numbers users and groups have on a mount (`idmap`), and the cache of decisions.
+//! Common to both are the checks above them (`evaluate`: ownership, the sticky bit, capabilities), the principals that
+//! NFSv4 ACLs can name (`identity`), callers as decisions know them (`credential`), the numbers of users and groups on a
+//! mount (`idmap`), and the cache of decisions.
 
 pub mod cache;
 pub mod credential;
+pub mod evaluate;
 pub mod identity;
 pub mod idmap;
 mod keys;

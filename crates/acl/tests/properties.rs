@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use acl::nfs4;
-use acl::posix::{AclError, Entry, Node, Perm, PosixAcl, Tag, check, decide, inherit, set_access};
+use acl::posix::{AclError, Entry, Node, Perm, PosixAcl, Tag, decide, inherit, permits, set_access};
 use common::naive_posix;
 use proptest::prelude::*;
 use types::{AclId, Caps, Cred, Errno, FileType, Mode};
@@ -139,7 +139,7 @@ proptest! {
         let node = Node { uid: owner, gid: group, mode: Mode::new(mode), is_dir, acl: acl.as_ref() };
         for want in (0..8).map(Perm::new) {
             prop_assert_eq!(decide(&cred, &node).allows(want), naive_posix(&cred, want, &node), "{}", want);
-            prop_assert_eq!(check(&cred, want, &node).is_ok(), naive_with_caps(&cred, want, &node), "{}", want);
+            prop_assert_eq!(permits(&cred, want, &node).is_ok(), naive_with_caps(&cred, want, &node), "{}", want);
         }
         for want in [Perm::READ, Perm::WRITE, Perm::EXECUTE] {
             prop_assert_eq!(decide(&cred, &node).each().has(want), naive_posix(&cred, want, &node));

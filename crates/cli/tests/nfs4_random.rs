@@ -77,7 +77,7 @@ impl Thing {
         let (rwx, acl, _) = self.shown(holders);
         let (uid, gid, mode) = (self.uid, self.gid, Mode::new(rwx));
         let node = posix::Node { uid, gid, mode, is_dir: self.is_dir, acl: acl.as_ref() };
-        posix::check(cred, want, &node).is_ok()
+        posix::permits(cred, want, &node).is_ok()
     }
 
     fn lay_down(&self, path: &Path) {
@@ -107,7 +107,7 @@ fn attempts<'a>(dir: &Thing, file: &Thing, cred: &Cred, at: &'a Path, holders: &
     };
     // Without an ACL of the directory, and of the directory's owner, the kernel asks for w there whatever the file says.
     let lets = dir.lets(cred, Perm::WRITE | Perm::EXECUTE, holders);
-    let remove = search && lets && may_remove(cred, &removal).is_ok();
+    let remove = search && lets && may_remove(cred.uid, cred.caps, &removal).is_ok();
     let opening = |read: bool, write: bool, append: bool| -> Box<dyn Fn() -> io::Result<()> + Sync + 'a> {
         Box::new(move || {
             OpenOptions::new().read(read).write(write).append(append).open(at.join("file")).map(drop)

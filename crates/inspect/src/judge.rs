@@ -1,5 +1,6 @@
 //! One check and one caller: granted or not, and what decides it.
 
+use acl::evaluate::{self, Class, Denial, Evaluation, Grant};
 use acl::nfs4::{self, Mask, Nfs4Acl};
 use acl::posix::{self, Entry, Perm, PosixAcl, Reason, Tag};
 use types::{Caps, Cred, Errno, Mode};
@@ -27,9 +28,9 @@ pub enum Ground {
     /// What decided each permission of an NFSv4 ACL, and the entry where one did.
     Nfs4(Vec<(nfs4::Verdict, Option<nfs4::Entry>)>),
     /// A capability, though mode and ACL refuse.
-    Capability(&'static str),
+    Capability(Caps),
     /// Only this capability would do.
-    NeedsCapability(&'static str),
+    NeedsCapability(Caps),
     /// The caller owns the file.
     Owns,
     /// The caller does not own the file, and that would be needed.
@@ -56,50 +57,62 @@ impl Verdict {
     fn refused(errno: Errno, ground: Ground) -> Self {
         Verdict { errno: Some(errno), ground }
     }
+
+    /// The verdict of an evaluation. `by_acl` says which part of mode or ACL decided, if one did.
+    fn of(evaluation: Evaluation, by_acl: impl FnOnce() -> Ground) -> Self {
+        let ground = match evaluation {
+            Ok(Grant::Acl | Grant::FileAcl) | Err(Denial::Acl | Denial::FileAcl) => by_acl(),
+            Ok(Grant::Owner) => Ground::Owns,
+            Ok(Grant::DirectoryOwner) => Ground::OwnsDirectory,
+            Ok(Grant::Capability(caps)) => Ground::Capability(caps),
+            Err(Denial::NotOwner) => Ground::OwnsNot,
+            Err(Denial::Sticky) => Ground::OwnsNeither,
+            Err(Denial::NeedsCapability(caps)) => Ground::NeedsCapability(caps),
+        };
+        Verdict { errno: evaluation.err().map(Denial::errno), ground }
+    }
+
+    /// The verdict of an evaluation that no ACL bears on.
+    fn of_ownership(evaluation: Evaluation) -> Self {
+        Verdict::of(evaluation, || Ground::Owns)
+    }
 }
 
 /// Judges a check for a caller; agrees with the kernel, whose functions are named at [`Demand`].
 pub fn judge(cred: &Cred, check: &Check) -> Verdict {
     let subject = &check.subject;
-    let owns = cred.uid == subject.uid;
+    let owner = || evaluate::owner(cred.uid, cred.caps, subject.uid);
     match &check.demand {
         Demand::Search => access(cred, Perm::EXECUTE, subject),
         Demand::Names => access(cred, Perm::WRITE | Perm::EXECUTE, subject),
         Demand::Access(want) => access(cred, *want, subject),
         Demand::Follow { dir_uid } => match subject.uid {
-            _ if owns => Verdict::granted(Ground::Owns),
+            uid if uid == cred.uid => Verdict::granted(Ground::Owns),
             uid if uid == *dir_uid => Verdict::granted(Ground::LinkOfDirectory),
             _ => Verdict::refused(Errno::EACCES, Ground::LinkOfOther),
         },
-        Demand::Sticky { dir_uid } => sticky(cred, subject, *dir_uid),
+        Demand::Sticky { dir_mode, dir_uid } => {
+            Verdict::of_ownership(evaluate::sticky(cred.uid, cred.caps, *dir_mode, *dir_uid, subject.uid))
+        }
         Demand::Remove { dir } => remove(cred, subject, dir),
-        Demand::Own if owns => Verdict::granted(Ground::Owns),
-        Demand::Own if cred.caps.has(Caps::FOWNER) => Verdict::granted(Ground::Capability("CAP_FOWNER")),
-        Demand::Own => Verdict::refused(Errno::EPERM, Ground::OwnsNot),
-        Demand::GiveAway if cred.caps.has(Caps::CHOWN) => Verdict::granted(Ground::Capability("CAP_CHOWN")),
-        Demand::GiveAway => Verdict::refused(Errno::EPERM, Ground::NeedsCapability("CAP_CHOWN")),
-        Demand::Touch if owns => Verdict::granted(Ground::Owns),
-        Demand::Touch if cred.caps.has(Caps::FOWNER) => Verdict::granted(Ground::Capability("CAP_FOWNER")),
-        Demand::Touch => touch(cred, subject),
+        Demand::Own => Verdict::of_ownership(owner()),
+        Demand::GiveAway => Verdict::of_ownership(evaluate::capability(cred.caps, Caps::CHOWN)),
+        Demand::Touch => match owner() {
+            Err(_) => touch(cred, subject),
+            owner => Verdict::of_ownership(owner),
+        },
     }
 }
 
-/// All of `want` at once. Twin of `generic_permission`.
+/// All of `want` at once.
 fn access(cred: &Cred, want: Perm, subject: &Subject) -> Verdict {
     match &subject.rules {
         Rules::Posix(acl) => {
             let node = posix_node(subject, acl.as_ref());
-            let (granted, reason) = posix::explain(cred, want, &node);
-            let ground = posix_ground(subject, acl.as_ref(), reason);
-            if granted {
-                return Verdict::granted(ground);
-            }
-            let with = |caps| {
-                let mut only = cred.clone();
-                only.caps = caps;
-                cred.caps.has(caps) && posix::check(&only, want, &node).is_ok()
-            };
-            by_capability(with, ground)
+            Verdict::of(posix::permits(cred, want, &node), || {
+                let (_, reason) = posix::explain(cred, want, &node);
+                posix_ground(subject, acl.as_ref(), reason)
+            })
         }
         Rules::Nfs4(acl) => nfs4_access(cred, mask_of(want) | beforehand(subject), subject, acl.as_ref()),
     }
@@ -134,7 +147,7 @@ fn lets_try(cred: &Cred, want: Perm, subject: &Subject, acl: &Nfs4Acl) -> bool {
     let shown = nfs4::project(acl, subject.uid, subject.gid, is_dir);
     let mode = Mode::new(shown.rwx);
     let node = posix::Node { uid: subject.uid, gid: subject.gid, mode, is_dir, acl: shown.acl.as_ref() };
-    posix::check(cred, want, &node).is_ok()
+    posix::permits(cred, want, &node).is_ok()
 }
 
 /// Whether the kernel lets the caller try to remove names from a directory with an NFSv4 ACL: the owner only with `w` in the
@@ -146,26 +159,14 @@ pub(crate) fn lets_try_names(cred: &Cred, dir: &Subject) -> bool {
     }
 }
 
-/// Refused by `ground`, unless a capability helps: the weaker one is named where both do.
-fn by_capability(with: impl Fn(Caps) -> bool, ground: Ground) -> Verdict {
-    let known = [(Caps::DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH"), (Caps::DAC_OVERRIDE, "CAP_DAC_OVERRIDE")];
-    match known.into_iter().find(|(caps, _)| with(*caps)) {
-        Some((_, name)) => Verdict::granted(Ground::Capability(name)),
-        None => Verdict::refused(Errno::EACCES, ground),
-    }
-}
-
 fn posix_node<'a>(subject: &Subject, acl: Option<&'a PosixAcl>) -> posix::Node<'a> {
     let Subject { uid, gid, mode, .. } = *subject;
     posix::Node { uid, gid, mode, is_dir: subject.kind.is_dir(), acl }
 }
 
 fn posix_ground(subject: &Subject, acl: Option<&PosixAcl>, reason: Reason) -> Ground {
-    let rwx = subject.mode.rwx();
-    let (tag, bits) = match reason {
-        Reason::Owner => (Tag::UserObj, rwx >> 6),
-        Reason::Group => (Tag::GroupObj, rwx >> 3),
-        Reason::Other => (Tag::Other, rwx),
+    let class = match reason {
+        Reason::Mode(class) => class,
         Reason::Entry { tag, .. } => {
             let entries = || acl.into_iter().flat_map(PosixAcl::entries);
             let of = |tag| entries().find(|entry| entry.tag == tag).map_or(Perm::NONE, |entry| entry.perm);
@@ -175,21 +176,14 @@ fn posix_ground(subject: &Subject, acl: Option<&PosixAcl>, reason: Reason) -> Gr
             return Ground::Entry(Entry { tag, perm }, mask);
         }
     };
-    let entry = Entry { tag, perm: Perm::new(bits) };
+    let tag = match class {
+        Class::Owner => Tag::UserObj,
+        Class::Group => Tag::GroupObj,
+        Class::Other => Tag::Other,
+    };
+    let entry = Entry { tag, perm: Perm::new(class.rwx(subject.mode)) };
     // The owner's rights stand in the mode in any case.
-    if acl.is_some() && reason != Reason::Owner { Ground::ModeAside(entry) } else { Ground::Mode(entry) }
-}
-
-fn sticky(cred: &Cred, subject: &Subject, dir_uid: u32) -> Verdict {
-    if cred.uid == subject.uid {
-        Verdict::granted(Ground::Owns)
-    } else if cred.uid == dir_uid {
-        Verdict::granted(Ground::OwnsDirectory)
-    } else if cred.caps.has(Caps::FOWNER) {
-        Verdict::granted(Ground::Capability("CAP_FOWNER"))
-    } else {
-        Verdict::refused(Errno::EPERM, Ground::OwnsNeither)
-    }
+    if acl.is_some() && class != Class::Owner { Ground::ModeAside(entry) } else { Ground::Mode(entry) }
 }
 
 /// What reading, writing and executing are on a file or directory, `nfs4::Mask`.
@@ -205,22 +199,19 @@ pub(crate) fn nfs4_node<'a>(subject: &Subject, acl: Option<&'a Nfs4Acl>) -> nfs4
 }
 
 fn nfs4_access(cred: &Cred, want: Mask, subject: &Subject, acl: Option<&Nfs4Acl>) -> Verdict {
-    let (granted, ground) = nfs4_ground(cred, want, subject, acl);
-    if granted.has(want) {
-        return Verdict::granted(ground);
-    }
-    let left = want.without(granted);
-    let with = |caps: Caps| cred.caps.has(caps) && nfs4_overrides(caps, subject, acl).has(left);
-    by_capability(with, ground)
+    let granted = nfs4::decide(cred, &[], &nfs4_node(subject, acl)).granted;
+    let any_execute = any_execute(subject, acl);
+    let evaluation = nfs4::check(granted, cred.caps, want, subject.kind.is_dir(), any_execute);
+    Verdict::of(evaluation, || nfs4_ground(cred, want, subject, acl))
 }
 
-/// What capabilities add, as the operations of a volume have it, and the kernel by the bits that it is shown.
-pub(crate) fn nfs4_overrides(caps: Caps, subject: &Subject, acl: Option<&Nfs4Acl>) -> Mask {
+/// Whether anybody may execute, as the operations of a volume have it, and the kernel by the bits that it is shown.
+pub(crate) fn any_execute(subject: &Subject, acl: Option<&Nfs4Acl>) -> bool {
     let is_dir = subject.kind.is_dir();
     let by_volume = subject.mode.rwx() & 0o111 != 0 || acl.is_some_and(Nfs4Acl::lets_anybody_execute);
     let by_kernel =
         acl.is_none_or(|acl| nfs4::project(acl, subject.uid, subject.gid, is_dir).rwx & 0o111 != 0);
-    nfs4::overrides(caps, is_dir, by_volume && by_kernel)
+    by_volume && by_kernel
 }
 
 /// What is decided about the removal of a file: a mode says nothing of `DELETE`.
@@ -231,26 +222,27 @@ pub(crate) fn nfs4_target(cred: &Cred, subject: &Subject, acl: Option<&Nfs4Acl>)
     }
 }
 
-/// What the entries grant of `want`, and which of them decide.
-fn nfs4_ground(cred: &Cred, want: Mask, subject: &Subject, acl: Option<&Nfs4Acl>) -> (Mask, Ground) {
+/// The entries that decide each permission of `want`.
+fn nfs4_ground(cred: &Cred, want: Mask, subject: &Subject, acl: Option<&Nfs4Acl>) -> Ground {
     let verdicts = nfs4::explain(cred, &[], &nfs4_node(subject, acl), want);
-    let granted =
-        verdicts.iter().filter(|verdict| verdict.granted).fold(Mask::NONE, |all, one| all | one.permission);
     let entry = |verdict: &nfs4::Verdict| match verdict.reason {
         nfs4::Reason::Entry(at) => acl.and_then(|acl| acl.entries().get(at)).copied(),
         _ => None,
     };
-    let grounds = verdicts.into_iter().map(|verdict| (verdict, entry(&verdict))).collect();
-    (granted, Ground::Nfs4(grounds))
+    Ground::Nfs4(verdicts.into_iter().map(|verdict| (verdict, entry(&verdict))).collect())
 }
 
-/// Twin of [`nfs4::may_remove`], with its reason.
+/// [`nfs4::may_remove`], after what the kernel checks before it.
 fn remove(cred: &Cred, subject: &Subject, dir: &Subject) -> Verdict {
     let acl_of = |of: &Subject| match &of.rules {
         Rules::Nfs4(acl) => acl.clone(),
         Rules::Posix(_) => None,
     };
     let (dir_acl, own_acl) = (acl_of(dir), acl_of(subject));
+    let of_dir = || nfs4_ground(cred, Mask::DELETE_CHILD | Mask::WRITE_DATA, dir, dir_acl.as_ref());
+    if !lets_try_names(cred, dir) {
+        return Verdict::refused(Errno::EACCES, of_dir());
+    }
     let removal = nfs4::Removal {
         parent: nfs4::decide(cred, &[], &nfs4_node(dir, dir_acl.as_ref())),
         target: nfs4_target(cred, subject, own_acl.as_ref()),
@@ -258,28 +250,11 @@ fn remove(cred: &Cred, subject: &Subject, dir: &Subject) -> Verdict {
         parent_uid: dir.uid,
         target_uid: subject.uid,
     };
-    if !lets_try_names(cred, dir) {
-        let (_, ground) = nfs4_ground(cred, Mask::DELETE_CHILD | Mask::WRITE_DATA, dir, dir_acl.as_ref());
-        return Verdict::refused(Errno::EACCES, ground);
+    let evaluation = nfs4::may_remove(cred.uid, cred.caps, &removal);
+    match evaluation {
+        Ok(Grant::FileAcl) | Err(Denial::FileAcl) => {
+            Verdict::of(evaluation, || nfs4_ground(cred, Mask::DELETE, subject, own_acl.as_ref()))
+        }
+        _ => Verdict::of(evaluation, of_dir),
     }
-    let errno = nfs4::may_remove(cred, &removal).err();
-    let mut without = cred.clone();
-    without.caps = Caps::NONE;
-    if errno.is_none()
-        && let Err(errno) = nfs4::may_remove(&without, &removal)
-    {
-        let name = if errno == Errno::EPERM { "CAP_FOWNER" } else { "CAP_DAC_OVERRIDE" };
-        return Verdict::granted(Ground::Capability(name));
-    }
-    if errno == Some(Errno::EPERM) {
-        return Verdict::refused(Errno::EPERM, Ground::OwnsNeither);
-    }
-    let own = removal.target;
-    let decided_by_file = own.granted.has(Mask::DELETE) || own.denied.has(Mask::DELETE);
-    let (_, ground) = if decided_by_file {
-        nfs4_ground(cred, Mask::DELETE, subject, own_acl.as_ref())
-    } else {
-        nfs4_ground(cred, Mask::DELETE_CHILD | Mask::WRITE_DATA, dir, dir_acl.as_ref())
-    };
-    Verdict { errno, ground }
 }

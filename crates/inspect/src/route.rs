@@ -91,7 +91,7 @@ pub enum Demand {
     /// To add or remove names in the directory.
     Names,
     /// To take this file's name out of a sticky directory (`check_sticky`).
-    Sticky { dir_uid: u32 },
+    Sticky { dir_mode: Mode, dir_uid: u32 },
     /// To take this file's name out of that directory, by NFSv4 rules, sticky bit included.
     Remove { dir: Box<Subject> },
     /// To be the owner, or act as if.
@@ -343,7 +343,8 @@ impl<T: Tree> Walk<'_, T> {
             (_, Some(found)) => {
                 let path = self.below(name);
                 let check = |demand| Check { path: path.clone(), subject: found.subject.clone(), demand };
-                let sticky = dir.mode.has(Mode::STICKY).then(|| check(Demand::Sticky { dir_uid: dir.uid }));
+                let demand = Demand::Sticky { dir_mode: dir.mode, dir_uid: dir.uid };
+                let sticky = dir.mode.has(Mode::STICKY).then(|| check(demand));
                 // The kernel goes by what it is shown, which for a directory with an NFSv4 ACL is never too little; a
                 // sticky bit holds there too, against a file's own `DELETE` as well.
                 if !matches!(dir.rules, Rules::Nfs4(Some(_))) {

@@ -6,7 +6,7 @@ use acl::posix::{Entry, Perm, Tag};
 use common::{Fixture, ROOT, user};
 use inspect::{Demand, Ground, LocalTree, Route, Trouble, Want};
 use meta::Effect;
-use types::{AclId, Cred, Errno, FileType, Ino, Name};
+use types::{AclId, Caps, Cred, Errno, FileType, Ino, Name};
 
 fn entry(tag: Tag, perm: &str) -> Entry {
     let bits = perm.bytes().zip([4, 2, 1]).filter(|(byte, _)| *byte != b'-').map(|(_, bit)| bit).sum();
@@ -88,7 +88,7 @@ fn owners_and_capabilities() {
     assert_eq!(errno("stat", &user(4, 4, &[])), None);
     assert_eq!(errno("rw", &Cred::root()), None);
     let root = volume.explain("/a/b/f", "rw", &Cred::root());
-    assert_eq!(root.verdicts.last().unwrap().ground, Ground::Capability("CAP_DAC_OVERRIDE"));
+    assert_eq!(root.verdicts.last().unwrap().ground, Ground::Capability(Caps::DAC_OVERRIDE));
     // Nobody may execute it, so nobody's capability helps.
     assert_eq!(errno("x", &Cred::root()), Some(Errno::EACCES));
 }

@@ -56,6 +56,20 @@ impl Caps {
         Caps(bits)
     }
 
+    /// The name of a single capability, as in `capabilities(7)`.
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Caps::CHOWN => Some("CAP_CHOWN"),
+            Caps::DAC_OVERRIDE => Some("CAP_DAC_OVERRIDE"),
+            Caps::DAC_READ_SEARCH => Some("CAP_DAC_READ_SEARCH"),
+            Caps::FOWNER => Some("CAP_FOWNER"),
+            Caps::FSETID => Some("CAP_FSETID"),
+            Caps::SYS_ADMIN => Some("CAP_SYS_ADMIN"),
+            Caps::MKNOD => Some("CAP_MKNOD"),
+            _ => None,
+        }
+    }
+
     pub fn has(self, all_of: Caps) -> bool {
         self.0 & all_of.0 == all_of.0
     }

@@ -144,7 +144,8 @@ impl Vfs {
     /// # Errors
     /// EACCES where it is not known who he is; EIO for an ACL that is missing or damaged; those of the database.
     pub fn permits(&self, caller: &Caller<'_>, node: &Node, want: Perm) -> Result<bool, Errno> {
-        if is_plainly_granted(caller, node, want) {
+        let (of, has_acl) = ((node.uid, node.gid, node.mode), !node.access_acl.is_none());
+        if posix::is_certain(caller.uid, caller.gid, want, of, has_acl) {
             return Ok(true);
         }
         Ok(self.permits_identity(caller.identity()?, node, want)?)
@@ -162,14 +163,7 @@ impl Vfs {
     ) -> Result<bool, Failure> {
         let load = || self.compiled(node.access_acl);
         let decision = self.gate.decisions.posix(&identity.credential, &as_decided(node), load)?;
-        let of = posix::Node {
-            uid: node.uid,
-            gid: node.gid,
-            mode: node.mode,
-            is_dir: node.kind.is_dir(),
-            acl: None,
-        };
-        Ok(decision.allows(want) || posix::overrides(identity.caps, want, &of))
+        Ok(posix::check(decision, identity.caps, want, node.mode, node.kind.is_dir()).is_ok())
     }
 
     /// Whether somebody may read what the inode holds: its bytes, or its names.
@@ -182,9 +176,10 @@ impl Vfs {
         }
         let load = || self.meta.run(&GetCompiled(node.access_acl), &BY_KERNEL);
         let decision = self.gate.decisions.nfs4(&identity.credential, &as_decided(node), load)?;
-        // To read takes no right to execute.
-        let more = nfs4::overrides(identity.caps, node.kind.is_dir(), false);
-        Ok((decision.granted | more).has(Mask::READ_DATA))
+        // Reading takes no right to execute.
+        let any_execute = false;
+        let (caps, is_dir) = (identity.caps, node.kind.is_dir());
+        Ok(nfs4::check(decision.granted, caps, Mask::READ_DATA, is_dir, any_execute).is_ok())
     }
 
     fn compiled(&self, id: AclId) -> Result<Arc<Compiled>, Failure> {
@@ -198,20 +193,6 @@ impl Vfs {
         self.gate.compiled.write().unwrap_or_else(PoisonError::into_inner).insert(Arc::clone(&compiled));
         Ok(compiled)
     }
-}
-
-/// Whether user and primary group are enough to grant it. An ACL leaves all but the owner to be found out.
-fn is_plainly_granted(caller: &Caller<'_>, node: &Node, want: Perm) -> bool {
-    let rwx = node.mode.rwx();
-    let by_mode = |shift: u32| Perm::new(rwx >> shift).has(want);
-    if caller.uid == node.uid {
-        return by_mode(6);
-    }
-    // With clear group bits the ACL is not consulted.
-    if !node.access_acl.is_none() && rwx & 0o070 != 0 {
-        return false;
-    }
-    by_mode(3) && (caller.gid == node.gid || by_mode(0))
 }
 
 fn as_decided(node: &Node) -> cache::Node {

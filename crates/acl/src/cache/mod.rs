@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use types::{AclId, Mode};
 
 use crate::credential::Credential;
-use crate::posix::Perm;
+use crate::evaluate::Class;
 use crate::{nfs4, posix};
 
 use table::Table;
@@ -131,16 +131,12 @@ pub fn decide_posix<E>(
     node: &Node,
     load: impl FnOnce() -> Result<Arc<posix::Compiled>, E>,
 ) -> Result<posix::Decision, E> {
-    let rwx = node.mode.rwx();
-    let by_mode = |shift: u32| posix::Decision::of(Perm::new(rwx >> shift));
-    if caller.cred().uid == node.uid {
-        return Ok(by_mode(6));
+    let cred = caller.cred();
+    let in_owning_group = || cred.in_group(node.gid);
+    match posix::class(cred.uid == node.uid, in_owning_group, node.mode, !node.acl.is_none()) {
+        Some(class) => Ok(posix::Decision::of_class(class, node.mode)),
+        None => Ok(load()?.decide(caller, in_owning_group())),
     }
-    let in_owning_group = caller.cred().in_group(node.gid);
-    if !node.acl.is_none() && rwx & 0o070 != 0 {
-        return Ok(load()?.decide(caller, in_owning_group));
-    }
-    Ok(by_mode(if in_owning_group { 3 } else { 0 }))
 }
 
 /// As [`nfs4::decide`], by compiled ACL and without a cache.
@@ -152,7 +148,7 @@ pub fn decide_nfs4<E>(
     let is_owner = caller.cred().uid == node.uid;
     let in_owning_group = caller.cred().in_group(node.gid);
     if node.acl.is_none() {
-        return Ok(nfs4::decide_by_mode(node.mode, node.is_dir, is_owner, in_owning_group));
+        return Ok(nfs4::decide_by_mode(node.mode, node.is_dir, Class::of(is_owner, || in_owning_group)));
     }
     Ok(load()?.decide(caller, is_owner, in_owning_group))
 }
@@ -200,6 +196,7 @@ mod tests {
     use types::{Caps, Cred, Errno};
 
     use crate::credential::Credentials;
+    use crate::posix::Perm;
 
     use super::*;
 

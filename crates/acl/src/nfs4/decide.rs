@@ -7,6 +7,7 @@
 
 use types::{Caps, Cred, Mode};
 
+use crate::evaluate::{Class, Denial, Evaluation, Grant};
 use crate::identity::Id;
 
 use super::{Entry, EntryFlags, Kind, Mask, Nfs4Acl, Who, mode};
@@ -50,11 +51,10 @@ pub const OWNER_RIGHTS: Mask =
 /// Everything that mode or ACL say to the caller, capabilities aside. `sids` are the caller's identities of domains,
 /// sorted.
 pub fn decide(cred: &Cred, sids: &[Id], node: &Node<'_>) -> Decision {
-    let caller =
-        Caller { cred, sids, is_owner: cred.uid == node.uid, in_owning_group: cred.in_group(node.gid) };
+    let caller = Caller::new(cred, sids, node);
     match node.acl {
         Some(acl) => acl.decide(&caller),
-        None => mode::decide(node.mode, node.is_dir, caller.is_owner, caller.in_owning_group),
+        None => mode::decide(node.mode, node.is_dir, caller.class()),
     }
 }
 
@@ -62,15 +62,32 @@ impl Nfs4Acl {
     /// What the entries say to the caller, read one after the other; the rights of owners are in it. Twin of
     /// `zfs_zaccess_aces_check`. The compiled form gives the same answers faster.
     pub fn decide(&self, caller: &Caller<'_>) -> Decision {
-        self.entries()
-            .iter()
-            .filter(|entry| entry.is_effective() && caller.is_meant(entry.who))
-            .fold(Decision::default(), Decision::then)
+        self.entries_for(caller)
+            .fold(Decision::default(), |decision, (_, entry)| decision.then(entry))
             .for_owner(caller.is_owner)
+    }
+
+    /// The entries that speak to the caller, in stored order, with their indexes. The first that has a permission decides
+    /// it.
+    pub(super) fn entries_for<'a>(
+        &'a self,
+        caller: &'a Caller<'_>,
+    ) -> impl Iterator<Item = (usize, &'a Entry)> {
+        let speaks = |entry: &Entry| entry.is_effective() && caller.is_meant(entry.who);
+        self.entries().iter().enumerate().filter(move |(_, entry)| speaks(entry))
     }
 }
 
-impl Caller<'_> {
+impl<'a> Caller<'a> {
+    pub(super) fn new(cred: &'a Cred, sids: &'a [Id], node: &Node<'_>) -> Self {
+        let (is_owner, in_owning_group) = (cred.uid == node.uid, cred.in_group(node.gid));
+        Caller { cred, sids, is_owner, in_owning_group }
+    }
+
+    pub(super) fn class(&self) -> Class {
+        Class::of(self.is_owner, || self.in_owning_group)
+    }
+
     /// Whether entries for `who` are for this caller.
     pub fn is_meant(&self, who: Who) -> bool {
         match who {
@@ -92,7 +109,7 @@ impl Decision {
         self.granted.has(want)
     }
 
-    /// Takes in an entry that is for the caller and stands behind all those taken in so far.
+    /// Takes in an entry for the caller that stands behind all those taken in so far.
     pub(super) fn then(self, entry: &Entry) -> Self {
         self.then_mask(entry.mask, entry.is_allow())
     }
@@ -112,6 +129,24 @@ impl Decision {
         }
         Decision { granted: self.granted | OWNER_RIGHTS, denied: self.denied.without(OWNER_RIGHTS) }
     }
+}
+
+/// Whether the caller may do all of `want`: by what mode, ACL and ownership grant, else by a capability.
+///
+/// # Errors
+/// [`Denial::Acl`].
+pub fn check(granted: Mask, caps: Caps, want: Mask, is_dir: bool, any_execute: bool) -> Evaluation {
+    if granted.has(want) {
+        return Ok(Grant::Acl);
+    }
+    let left = want.without(granted);
+    if !overrides(caps, is_dir, any_execute).has(left) {
+        return Err(Denial::Acl);
+    }
+    let known = [Caps::DAC_READ_SEARCH, Caps::DAC_OVERRIDE, Caps::FOWNER, Caps::CHOWN];
+    let alone =
+        known.into_iter().find(|one| caps.has(*one) && overrides(*one, is_dir, any_execute).has(left));
+    Ok(Grant::Capability(alone.unwrap_or(caps)))
 }
 
 /// What capabilities let the caller do beyond the decision. `any_execute` says whether anybody may execute the file;

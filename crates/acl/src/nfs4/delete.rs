@@ -1,8 +1,9 @@
 //! Who may remove a name: a right that can come from the file or from its directory.
 
-use types::{Caps, Cred, Errno, Mode};
+use types::{Caps, Mode};
 
 use super::{Decision, Mask};
+use crate::evaluate::{Denial, Evaluation, Grant, capability, sticky};
 
 /// A removal: what the caller may do to either end, and who owns what.
 #[derive(Clone, Copy, Debug)]
@@ -28,24 +29,25 @@ pub struct Removal {
 /// `CAP_DAC_OVERRIDE` overcomes the ACLs and `CAP_FOWNER` the sticky bit, as in `may_delete`.
 ///
 /// # Errors
-/// EACCES, then EPERM for the sticky bit.
-pub fn may_remove(cred: &Cred, removal: &Removal) -> Result<(), Errno> {
+/// [`Denial::FileAcl`], [`Denial::Acl`] of the directory, then [`Denial::Sticky`].
+pub fn may_remove(uid: u32, caps: Caps, removal: &Removal) -> Evaluation {
     const OF_PARENT: Mask = Mask::DELETE_CHILD.with(Mask::WRITE_DATA);
     let Removal { parent, target, .. } = removal;
     if target.granted.has(Mask::DELETE) {
-        return Ok(());
+        return Ok(Grant::FileAcl);
     }
-    let by_parent = !target.denied.has(Mask::DELETE)
-        && !parent.denied.has_any(OF_PARENT)
-        && parent.granted.has_any(OF_PARENT);
-    if !by_parent && !cred.caps.has(Caps::DAC_OVERRIDE) {
-        return Err(Errno::EACCES);
-    }
-    let is_free = !removal.parent_mode.has(Mode::STICKY)
-        || cred.uid == removal.target_uid
-        || cred.uid == removal.parent_uid
-        || cred.caps.has(Caps::FOWNER);
-    if is_free { Ok(()) } else { Err(Errno::EPERM) }
+    let by_acl = if target.denied.has(Mask::DELETE) {
+        Err(Denial::FileAcl)
+    } else if parent.granted.has_any(OF_PARENT) && !parent.denied.has_any(OF_PARENT) {
+        Ok(Grant::Acl)
+    } else {
+        Err(Denial::Acl)
+    };
+    let overridden = |denial| capability(caps, Caps::DAC_OVERRIDE).map_err(|_| denial);
+    let grant = by_acl.or_else(overridden)?;
+    let free = sticky(uid, caps, removal.parent_mode, removal.parent_uid, removal.target_uid)?;
+    // The capability that comes first is the one that is missed first.
+    Ok(if matches!((grant, free), (Grant::Acl, Grant::Capability(_))) { free } else { grant })
 }
 
 #[cfg(test)]
@@ -75,10 +77,17 @@ mod tests {
                     parent_uid: 1,
                     target_uid: 1,
                 };
-                let by = |caps| may_remove(&Cred::new(2, 2, &[], caps), &removal);
-                let expected = if expected { Ok(()) } else { Err(Errno::EACCES) };
+                let by = |caps| may_remove(2, caps, &removal);
+                let by_file = file_granted | file_denied == delete;
+                let expected = match (expected, by_file) {
+                    (true, true) => Ok(Grant::FileAcl),
+                    (true, false) => Ok(Grant::Acl),
+                    (false, true) => Err(Denial::FileAcl),
+                    (false, false) => Err(Denial::Acl),
+                };
                 assert_eq!(by(Caps::NONE), expected, "{removal:?}");
-                assert_eq!(by(Caps::DAC_OVERRIDE), Ok(()));
+                let overridden = expected.unwrap_or(Grant::Capability(Caps::DAC_OVERRIDE));
+                assert_eq!(by(Caps::DAC_OVERRIDE | Caps::FOWNER), Ok(overridden));
             }
         }
     }
@@ -93,13 +102,13 @@ mod tests {
             parent_uid: 1,
             target_uid: 2,
         };
-        let by = |uid, caps, target| may_remove(&Cred::new(uid, 9, &[], caps), &removal(target));
+        let by = |uid, caps, target| may_remove(uid, caps, &removal(target));
         for uid in [1, 2] {
-            assert_eq!(by(uid, Caps::NONE, granted(Mask::NONE)), Ok(()));
+            assert_eq!(by(uid, Caps::NONE, granted(Mask::NONE)), Ok(Grant::Acl));
         }
-        assert_eq!(by(3, Caps::NONE, granted(Mask::NONE)), Err(Errno::EPERM));
-        assert_eq!(by(3, Caps::DAC_OVERRIDE, granted(Mask::NONE)), Err(Errno::EPERM));
-        assert_eq!(by(3, Caps::FOWNER, granted(Mask::NONE)), Ok(()));
-        assert_eq!(by(3, Caps::NONE, granted(Mask::DELETE)), Ok(()));
+        assert_eq!(by(3, Caps::NONE, granted(Mask::NONE)), Err(Denial::Sticky));
+        assert_eq!(by(3, Caps::DAC_OVERRIDE, granted(Mask::NONE)), Err(Denial::Sticky));
+        assert_eq!(by(3, Caps::FOWNER, granted(Mask::NONE)), Ok(Grant::Capability(Caps::FOWNER)));
+        assert_eq!(by(3, Caps::NONE, granted(Mask::DELETE)), Ok(Grant::FileAcl));
     }
 }

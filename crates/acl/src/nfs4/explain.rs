@@ -1,11 +1,12 @@
 //! Why: which entry decided each permission.
 
-use types::{Cred, Mode};
+use types::Cred;
 
+use crate::evaluate::Class;
 use crate::identity::Id;
 
 use super::decide::{Caller, Node, OWNER_RIGHTS};
-use super::{Decision, Mask, mode};
+use super::{Mask, mode};
 
 /// What decided a permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,14 +21,6 @@ pub enum Reason {
     Mode(Class),
 }
 
-/// The class of a mode that a caller belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    Owner,
-    Group,
-    Other,
-}
-
 /// One permission, whether it is granted, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
@@ -40,21 +33,20 @@ pub struct Verdict {
 /// Explains each permission of `want`, in the order of their letters; agrees with [`decide`](super::decide).
 /// Capabilities are not considered; `sids` are sorted.
 pub fn explain(cred: &Cred, sids: &[Id], node: &Node<'_>, want: Mask) -> Vec<Verdict> {
-    let caller =
-        Caller { cred, sids, is_owner: cred.uid == node.uid, in_owning_group: cred.in_group(node.gid) };
+    let caller = Caller::new(cred, sids, node);
     want.each().map(|permission| verdict(permission, &caller, node)).collect()
 }
 
 fn verdict(permission: Mask, caller: &Caller<'_>, node: &Node<'_>) -> Verdict {
-    let Some(acl) = node.acl else { return by_mode(permission, caller, node.mode, node.is_dir) };
+    let Some(acl) = node.acl else {
+        let class = caller.class();
+        let granted = mode::decide(node.mode, node.is_dir, class).allows(permission);
+        return Verdict { permission, granted, reason: Reason::Mode(class) };
+    };
     if caller.is_owner && OWNER_RIGHTS.has(permission) {
         return Verdict { permission, granted: true, reason: Reason::OwnerRight };
     }
-    let decisive =
-        acl.entries().iter().enumerate().find(|(_, entry)| {
-            entry.is_effective() && entry.mask.has(permission) && caller.is_meant(entry.who)
-        });
-    match decisive {
+    match acl.entries_for(caller).find(|(_, entry)| entry.mask.has(permission)) {
         Some((index, entry)) => {
             Verdict { permission, granted: entry.is_allow(), reason: Reason::Entry(index) }
         }
@@ -62,19 +54,9 @@ fn verdict(permission: Mask, caller: &Caller<'_>, node: &Node<'_>) -> Verdict {
     }
 }
 
-fn by_mode(permission: Mask, caller: &Caller<'_>, mode: Mode, is_dir: bool) -> Verdict {
-    let class = match (caller.is_owner, caller.in_owning_group) {
-        (true, _) => Class::Owner,
-        (false, true) => Class::Group,
-        (false, false) => Class::Other,
-    };
-    let Decision { granted, .. } = mode::decide(mode, is_dir, caller.is_owner, caller.in_owning_group);
-    Verdict { permission, granted: granted.has(permission), reason: Reason::Mode(class) }
-}
-
 #[cfg(test)]
 mod tests {
-    use types::Caps;
+    use types::{Caps, Mode};
 
     use super::super::Nfs4Acl;
     use super::*;

@@ -35,11 +35,13 @@ mod xattr;
 
 pub use acl::{Nfs4Acl, Scope};
 pub use compiled::Compiled;
-pub use decide::{Caller, Decision, Node, OWNER_RIGHTS, anyone_may_traverse, decide, may_open, overrides};
+pub use decide::{
+    Caller, Decision, Node, OWNER_RIGHTS, anyone_may_traverse, check, decide, may_open, overrides,
+};
 pub use delete::{Removal, may_remove};
 pub use entry::{Entry, Kind, Who};
 pub use error::AclError;
-pub use explain::{Class, Reason, Verdict, explain};
+pub use explain::{Reason, Verdict, explain};
 pub use inherit::{AclInherit, Inherited, Policy, inherit};
 pub use mask::{AclFlags, EntryFlags, Mask};
 pub(crate) use mode::decide as decide_by_mode;

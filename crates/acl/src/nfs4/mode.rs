@@ -4,6 +4,7 @@ use types::{Errno, Mode};
 
 use super::project::classes;
 use super::{AclError, AclFlags, Decision, Entry, EntryFlags, Kind, Mask, Nfs4Acl, Who};
+use crate::evaluate::Class;
 
 /// What a chmod does to the ACL: the volume's `aclmode`, `zfsprops(7)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,16 +61,9 @@ pub(super) fn of_bits(rwx: u32, is_dir: bool) -> Mask {
 }
 
 /// What a mode without an ACL says: the first class that fits decides, and nothing is denied.
-pub(crate) fn decide(mode: Mode, is_dir: bool, is_owner: bool, in_owning_group: bool) -> Decision {
-    let rwx = mode.rwx();
-    let granted = if is_owner {
-        of_bits(rwx >> 6, is_dir) | OF_OWNER
-    } else if in_owning_group {
-        of_bits(rwx >> 3, is_dir) | OF_EVERYONE
-    } else {
-        of_bits(rwx, is_dir) | OF_EVERYONE
-    };
-    Decision { granted, denied: Mask::NONE }
+pub(crate) fn decide(mode: Mode, is_dir: bool, class: Class) -> Decision {
+    let beside = if class == Class::Owner { OF_OWNER } else { OF_EVERYONE };
+    Decision { granted: of_bits(class.rwx(mode), is_dir) | beside, denied: Mask::NONE }
 }
 
 /// What a mode without an ACL says to a caller of whom only user and primary group are known; none where it depends on
@@ -82,7 +76,7 @@ pub fn decide_without_groups(
 ) -> Option<Decision> {
     let rwx = mode.rwx();
     let is_known = is_owner || in_owning_group_by_primary || rwx >> 3 & 7 == rwx & 7;
-    is_known.then(|| decide(mode, is_dir, is_owner, in_owning_group_by_primary))
+    is_known.then(|| decide(mode, is_dir, Class::of(is_owner, || in_owning_group_by_primary)))
 }
 
 /// What the three classes of a mode may.
@@ -333,7 +327,7 @@ impl Nfs4Acl {
                     })
                     .fold(Decision::default(), Decision::then)
                     .for_owner(is_owner);
-                let by_mode = decide(mode, is_dir, is_owner, in_group).for_owner(is_owner);
+                let by_mode = decide(mode, is_dir, Class::of(is_owner, || in_group)).for_owner(is_owner);
                 said.granted == by_mode.granted && !said.denied.has(Mask::DELETE)
             },
         )
@@ -388,7 +382,7 @@ mod tests {
             [(0o755, false, false), (0o750, true, false), (0o750, false, true), (0o700, false, false)]
         {
             for in_group in [group, true] {
-                let full = decide(Mode::new(bits), true, owner, in_group);
+                let full = decide(Mode::new(bits), true, Class::of(owner, || in_group));
                 assert_eq!(known(bits, owner, group), Some(full), "{bits:o}");
             }
         }

@@ -7,10 +7,11 @@
 
 use std::cmp::Ordering;
 
-use types::{Caps, Cred, Errno, Mode};
+use types::{Caps, Cred, Mode};
 
 use super::acl::Named;
-use super::{Perm, PosixAcl};
+use super::{Entry, Perm, PosixAcl, Tag};
+use crate::evaluate::{Class, Denial, Evaluation, Grant};
 
 /// What a permission depends on, of the file it is for.
 #[derive(Clone, Copy, Debug)]
@@ -27,74 +28,125 @@ pub struct Node<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Decision(pub(crate) u8);
 
-/// Whether the caller may do all of `want` at once; EACCES if not. Twin of `generic_permission`: the decision by mode
-/// and ACL, and where that refuses, the capabilities. A read-only volume, immutable files and sticky directories are
-/// the caller's to check.
-pub fn check(cred: &Cred, want: Perm, node: &Node<'_>) -> Result<(), Errno> {
-    if decide(cred, node).allows(want) || overrides(cred.caps, want, node) {
-        Ok(())
-    } else {
-        Err(Errno::EACCES)
+/// Whether the caller may do all of `want` at once: by what mode and ACL grant, else by a capability. Twin of
+/// `generic_permission`. A read-only volume, immutable files and sticky directories are checked elsewhere.
+///
+/// - `CAP_DAC_READ_SEARCH` reads anything and searches directories.
+/// - `CAP_DAC_OVERRIDE` does anything, but executes only a file that somebody may execute.
+///
+/// # Errors
+/// [`Denial::Acl`].
+pub fn check(granted: Decision, caps: Caps, want: Perm, mode: Mode, is_dir: bool) -> Evaluation {
+    if granted.allows(want) {
+        return Ok(Grant::Acl);
     }
+    let read_search = if is_dir { !want.has(Perm::WRITE) } else { want == Perm::READ };
+    if read_search && caps.has(Caps::DAC_READ_SEARCH) {
+        return Ok(Grant::Capability(Caps::DAC_READ_SEARCH));
+    }
+    let anything = is_dir || !want.has(Perm::EXECUTE) || mode.rwx() & 0o111 != 0;
+    if anything && caps.has(Caps::DAC_OVERRIDE) {
+        return Ok(Grant::Capability(Caps::DAC_OVERRIDE));
+    }
+    Err(Denial::Acl)
+}
+
+/// [`check`] for a caller and a file of which everything is known.
+///
+/// # Errors
+/// [`Denial::Acl`].
+pub fn permits(cred: &Cred, want: Perm, node: &Node<'_>) -> Evaluation {
+    check(decide(cred, node), cred.caps, want, node.mode, node.is_dir)
 }
 
 /// Everything that mode and ACL grant the caller, capabilities aside. Twin of `acl_permission_check`.
-///
-/// The owner's rights are in the mode, whatever the ACL says. If the group bits of the mode are all clear, the ACL is
-/// not consulted: they are its mask, so it would grant nothing to anyone named, but then such callers are judged by
-/// the mode and may pass as others, whom they would not be under the ACL.
 pub fn decide(cred: &Cred, node: &Node<'_>) -> Decision {
-    let rwx = node.mode.rwx();
-    if cred.uid == node.uid {
-        return Decision::of(Perm::new(rwx >> 6));
-    }
     let in_owning_group = cred.in_group(node.gid);
-    match node.acl {
-        Some(acl) if rwx & 0o070 != 0 => acl.decide(cred, in_owning_group),
-        _ if in_owning_group => Decision::of(Perm::new(rwx >> 3)),
-        _ => Decision::of(Perm::new(rwx)),
+    match (class(cred.uid == node.uid, || in_owning_group, node.mode, node.acl.is_some()), node.acl) {
+        (None, Some(acl)) => acl.decide(cred, in_owning_group),
+        (class, _) => Decision::of_class(class.unwrap_or(Class::Other), node.mode),
     }
 }
 
-/// Whether capabilities alone let a caller do `want`, `generic_permission`: `CAP_DAC_READ_SEARCH` reads anything and searches directories;
-/// `CAP_DAC_OVERRIDE` does anything, but executes only what somebody may execute.
-pub fn overrides(caps: Caps, want: Perm, node: &Node<'_>) -> bool {
-    let read_search = if node.is_dir { !want.has(Perm::WRITE) } else { want == Perm::READ };
-    let anything = node.is_dir || !want.has(Perm::EXECUTE) || node.mode.rwx() & 0o111 != 0;
-    read_search && caps.has(Caps::DAC_READ_SEARCH) || anything && caps.has(Caps::DAC_OVERRIDE)
+/// The class of the mode that decides about a caller; `None` if the ACL decides.
+///
+/// The owner's rights are in the mode, whatever the ACL says. If the group bits of the mode are all clear, the ACL is not
+/// consulted: they are its mask, so it would grant nothing to anyone named. But then the mode decides about such callers,
+/// and they may pass as others, which they would not be under the ACL.
+pub(crate) fn class(
+    is_owner: bool,
+    in_owning_group: impl FnOnce() -> bool,
+    mode: Mode,
+    has_acl: bool,
+) -> Option<Class> {
+    if !is_owner && has_acl && mode.rwx() & 0o070 != 0 {
+        None
+    } else {
+        Some(Class::of(is_owner, in_owning_group))
+    }
+}
+
+/// Whether user and primary group alone show that mode and ACL grant all of `want`, so that nobody has to find out the
+/// caller's other groups. If not, they may still be granted.
+pub fn is_certain(uid: u32, gid: u32, want: Perm, node: (u32, u32, Mode), has_acl: bool) -> bool {
+    let (owner, owning_group, mode) = node;
+    let grants = |class: Class| Perm::new(class.rwx(mode)).has(want);
+    match class(uid == owner, || gid == owning_group, mode, has_acl) {
+        None => false,
+        // One of the other groups may be the owning one.
+        Some(Class::Other) => grants(Class::Group) && grants(Class::Other),
+        Some(class) => grants(class),
+    }
 }
 
 impl PosixAcl {
-    /// What the ACL grants a caller who is not the owner of the file, provided that the mode has group bits; [`decide`]
+    /// What the ACL grants a caller that is not the owner of the file, provided that the mode has group bits; [`decide`]
     /// sees to both. It depends on nothing else, so it may be cached by (ACL, credential, in owning group). Twin of
     /// `posix_acl_permission`.
     pub fn decide(&self, cred: &Cred, in_owning_group: bool) -> Decision {
         let mask = self.mask.unwrap_or(Perm::ALL);
-        if let Some(perm) = find(&self.users, cred.uid) {
+        if let Some(perm) = self.of_user(cred.uid) {
             return Decision::of(perm & mask);
         }
         let most = Decision::of(mask);
         let mut granted = Decision::NOTHING;
-        if in_owning_group {
-            granted = granted.or(Decision::of(self.group_obj & mask));
-        }
-        if let Some(perm) = find(&self.groups, cred.gid) {
-            granted = granted.or(Decision::of(perm & mask));
-        }
-        for perm in common(&self.groups, cred.groups()) {
+        for entry in self.of_groups(cred, in_owning_group) {
+            granted = granted.or(Decision::of(entry.perm & mask));
             if granted == most {
                 break;
             }
-            granted = granted.or(Decision::of(perm & mask));
         }
         // A matching entry grants at least the empty set, so "nothing" means that no group matched.
         if granted == Decision::NOTHING { Decision::of(self.other) } else { granted }
+    }
+
+    /// The entry that names the user.
+    pub(super) fn of_user(&self, uid: u32) -> Option<Perm> {
+        find(&self.users, uid)
+    }
+
+    /// The entries of the owning group and of named groups that speak to the caller; one may come twice.
+    pub(super) fn of_groups<'a>(
+        &'a self,
+        cred: &'a Cred,
+        in_owning_group: bool,
+    ) -> impl Iterator<Item = Entry> + 'a {
+        let entry = |id, perm| Entry { tag: Tag::Group(id), perm };
+        let owning = in_owning_group.then_some(Entry { tag: Tag::GroupObj, perm: self.group_obj });
+        let primary = find(&self.groups, cred.gid).map(|perm| entry(cred.gid, perm));
+        let others = common(&self.groups, cred.groups()).map(move |named| entry(named.id, named.perm));
+        owning.into_iter().chain(primary).chain(others)
     }
 }
 
 impl Decision {
     /// Not even the empty set; no decision is this.
     pub(super) const NOTHING: Decision = Decision(0);
+
+    /// What these bits of the mode grant.
+    pub(crate) fn of_class(class: Class, mode: Mode) -> Self {
+        Decision::of(Perm::new(class.rwx(mode)))
+    }
 
     /// All subsets of `perm`.
     pub(crate) const fn of(perm: Perm) -> Self {
@@ -131,10 +183,10 @@ fn find(named: &[Named], id: u32) -> Option<Perm> {
     named.binary_search_by_key(&id, |named| named.id).ok().map(|index| named[index].perm)
 }
 
-/// The permissions of the named groups that the caller is in. Both lists are sorted, and whichever is behind leaps to
+/// The entries of the named groups that the caller is in. Both lists are sorted, and whichever is behind leaps to
 /// where the other stands, in steps that double. So lists of like length are merged, and of a short and a long list
 /// only the short one is walked.
-fn common<'a>(mut named: &'a [Named], mut groups: &'a [u32]) -> impl Iterator<Item = Perm> + 'a {
+fn common<'a>(mut named: &'a [Named], mut groups: &'a [u32]) -> impl Iterator<Item = &'a Named> {
     std::iter::from_fn(move || {
         loop {
             let (first, &group) = (named.first()?, groups.first()?);
@@ -143,7 +195,7 @@ fn common<'a>(mut named: &'a [Named], mut groups: &'a [u32]) -> impl Iterator<It
                 Ordering::Greater => groups = leap(groups, |&group| group < first.id),
                 Ordering::Equal => {
                     (named, groups) = (&named[1..], &groups[1..]);
-                    return Some(first.perm);
+                    return Some(first);
                 }
             }
         }
@@ -224,7 +276,7 @@ mod tests {
     fn capabilities_override() {
         let able = |caps, want, mode, is_dir| {
             let node = Node { uid: 1, gid: 10, mode: Mode::new(mode), is_dir, acl: None };
-            check(&Cred::new(2, 20, &[], caps), want, &node).is_ok()
+            permits(&Cred::new(2, 20, &[], caps), want, &node).is_ok()
         };
         let (read, write, execute) = (Perm::READ, Perm::WRITE, Perm::EXECUTE);
         for (caps, want, mode, is_dir, expected) in [
@@ -257,9 +309,8 @@ mod tests {
             for right in &lists {
                 // The permission carries the low bits of the id, which tells which of them were found.
                 let named: Vec<Named> = left.iter().map(|&id| Named { id, perm: Perm::new(id) }).collect();
-                let expected: Vec<Perm> =
-                    left.iter().filter(|id| right.contains(id)).map(|&id| Perm::new(id)).collect();
-                assert_eq!(common(&named, right).collect::<Vec<_>>(), expected);
+                let expected: Vec<u32> = left.iter().filter(|id| right.contains(id)).copied().collect();
+                assert_eq!(common(&named, right).map(|named| named.id).collect::<Vec<_>>(), expected);
             }
         }
     }

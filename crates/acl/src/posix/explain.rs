@@ -1,18 +1,17 @@
-//! Why: which entry decided.
+//! Which part of the mode or which entry of the ACL decided.
 
 use types::Cred;
 
+use super::check::class;
 use super::{Entry, Node, Perm, PosixAcl, Tag, decide};
+use crate::evaluate::Class;
 
 /// What decided a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The mode's bits for the owner; where there is an ACL, they are its entry for the owner.
-    Owner,
-    /// The mode's bits for the owning group, without an ACL.
-    Group,
-    /// The mode's bits for others: there is no ACL, or the mode's group bits are clear and put it aside.
-    Other,
+    /// The mode's bits of this class: there is no ACL, or the mode's group bits are clear and put it aside, or the caller is
+    /// the owner, whose entry the bits are.
+    Mode(Class),
     /// The entry with this tag: of a granted request, one that grants all of it; of a refused one, the only one that
     /// counts, or of several groups' the first. `masked` says that the entry itself would grant what the mask keeps.
     Entry { tag: Tag, masked: bool },
@@ -23,11 +22,10 @@ pub enum Reason {
 pub fn explain(cred: &Cred, want: Perm, node: &Node<'_>) -> (bool, Reason) {
     let granted = decide(cred, node).allows(want);
     let in_owning_group = cred.in_group(node.gid);
-    let reason = match node.acl.filter(|_| node.mode.rwx() & 0o070 != 0) {
-        _ if cred.uid == node.uid => Reason::Owner,
-        Some(acl) => deciding_entry(acl, cred, in_owning_group, want),
-        None if in_owning_group => Reason::Group,
-        None => Reason::Other,
+    let class = class(cred.uid == node.uid, || in_owning_group, node.mode, node.acl.is_some());
+    let reason = match (class, node.acl) {
+        (None, Some(acl)) => deciding_entry(acl, cred, in_owning_group, want),
+        (class, _) => Reason::Mode(class.unwrap_or(Class::Other)),
     };
     (granted, reason)
 }
@@ -36,17 +34,18 @@ fn deciding_entry(acl: &PosixAcl, cred: &Cred, in_owning_group: bool, want: Perm
     let mask = acl.mask.unwrap_or(Perm::ALL);
     let reason =
         |entry: Entry| Reason::Entry { tag: entry.tag, masked: entry.perm.has(want) && !mask.has(want) };
-    if let Some(named) = acl.entries().find(|entry| entry.tag == Tag::User(cred.uid)) {
-        return reason(named);
+    if let Some(perm) = acl.of_user(cred.uid) {
+        return reason(Entry { tag: Tag::User(cred.uid), perm });
     }
-    let groups = || {
-        acl.entries().filter(|entry| match entry.tag {
-            Tag::GroupObj => in_owning_group,
-            Tag::Group(gid) => cred.in_group(gid),
-            _ => false,
+    // In the order in which the ACL is shown.
+    let first = |entries: &mut dyn Iterator<Item = Entry>| {
+        entries.min_by_key(|entry| match entry.tag {
+            Tag::Group(gid) => Some(gid),
+            _ => None,
         })
     };
-    match groups().find(|entry| entry.perm.has(want)).or_else(|| groups().next()) {
+    let groups = || acl.of_groups(cred, in_owning_group);
+    match first(&mut groups().filter(|entry| entry.perm.has(want))).or_else(|| first(&mut groups())) {
         Some(group) => reason(group),
         None => Reason::Entry { tag: Tag::Other, masked: false },
     }
@@ -67,15 +66,15 @@ mod tests {
         };
         let entry = |tag, masked| Reason::Entry { tag, masked };
         let (read, write, execute) = (Perm::READ, Perm::WRITE, Perm::EXECUTE);
-        assert_eq!(why(1, &[20], write, 0o454, Some(&acl)), (false, Reason::Owner));
+        assert_eq!(why(1, &[20], write, 0o454, Some(&acl)), (false, Reason::Mode(Class::Owner)));
         assert_eq!(why(2, &[30], write, 0o454, Some(&acl)), (false, entry(Tag::User(2), true)));
         assert_eq!(why(2, &[30], execute, 0o454, Some(&acl)), (false, entry(Tag::User(2), false)));
         assert_eq!(why(3, &[10, 30], execute, 0o454, Some(&acl)), (true, entry(Tag::Group(30), false)));
         assert_eq!(why(3, &[20, 30], write, 0o454, Some(&acl)), (false, entry(Tag::Group(20), true)));
         assert_eq!(why(3, &[20], read, 0o454, Some(&acl)), (false, entry(Tag::Group(20), false)));
         assert_eq!(why(3, &[], read, 0o454, Some(&acl)), (true, entry(Tag::Other, false)));
-        assert_eq!(why(2, &[], read, 0o404, Some(&acl)), (true, Reason::Other));
-        assert_eq!(why(3, &[10], read, 0o404, None), (false, Reason::Group));
-        assert_eq!(why(3, &[], read, 0o404, None), (true, Reason::Other));
+        assert_eq!(why(2, &[], read, 0o404, Some(&acl)), (true, Reason::Mode(Class::Other)));
+        assert_eq!(why(3, &[10], read, 0o404, None), (false, Reason::Mode(Class::Group)));
+        assert_eq!(why(3, &[], read, 0o404, None), (true, Reason::Mode(Class::Other)));
     }
 }

@@ -25,7 +25,8 @@ mod traverse;
 mod xattr;
 
 pub use acl::PosixAcl;
-pub use check::{Decision, Node, check, decide, overrides};
+pub(crate) use check::class;
+pub use check::{Decision, Node, check, decide, is_certain, permits};
 pub use compiled::Compiled;
 pub use entry::{Entry, Perm, Tag};
 pub use error::AclError;

@@ -5,7 +5,7 @@ use acl::nfs4::{self, Reason};
 use acl::posix::{Entry, Perm, Tag};
 use inspect::{Check, Demand, Ground, Subject, Verdict};
 use serde_json::{Value, json};
-use types::Cred;
+use types::{Caps, Cred};
 
 use crate::modes;
 use crate::users::{Person, Users};
@@ -69,8 +69,8 @@ pub(super) fn ground(ground: &Ground, users: &Users, domains: &DomainTable) -> S
         Ground::Entry(of, None) => entry(of, users),
         Ground::Entry(of, Some(mask)) => format!("{} under mask::{mask}", entry(of, users)),
         Ground::Nfs4(all) => all.iter().map(|one| nfs4_verdict(one, domains)).collect::<Vec<_>>().join("; "),
-        Ground::Capability(name) => format!("{name}, whatever mode and ACL say"),
-        Ground::NeedsCapability(name) => format!("it takes {name}"),
+        Ground::Capability(caps) => format!("{}, whatever mode and ACL say", capability(*caps)),
+        Ground::NeedsCapability(caps) => format!("it takes {}", capability(*caps)),
         Ground::Owns => "it is the user's own".to_owned(),
         Ground::OwnsNot => "it is not the user's own".to_owned(),
         Ground::OwnsDirectory => "the sticky directory is the user's own".to_owned(),
@@ -78,6 +78,10 @@ pub(super) fn ground(ground: &Ground, users: &Users, domains: &DomainTable) -> S
         Ground::LinkOfDirectory => "the link belongs to who owns the directory".to_owned(),
         Ground::LinkOfOther => "the link belongs to a third, in a sticky directory".to_owned(),
     }
+}
+
+fn capability(caps: Caps) -> &'static str {
+    caps.name().unwrap_or("several capabilities")
 }
 
 fn nfs4_verdict((verdict, entry): &(nfs4::Verdict, Option<nfs4::Entry>), domains: &DomainTable) -> String {
@@ -122,7 +126,9 @@ pub(super) fn ground_to_json(of: &Ground, users: &Users, domains: &DomainTable) 
             };
             value["permissions"] = all.iter().map(one).collect();
         }
-        Ground::Capability(name) | Ground::NeedsCapability(name) => value["capability"] = (*name).into(),
+        Ground::Capability(caps) | Ground::NeedsCapability(caps) => {
+            value["capability"] = capability(*caps).into();
+        }
         _ => {}
     }
     value

@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 
+use acl::evaluate;
 use acl::nfs4;
 use acl::posix::{self, Perm};
 use meta::{AclKind, Node};
-use types::{AclId, Caps, FileType, Mode};
+use types::{AclId, FileType, Mode};
 
 use super::texts::Texts;
 use super::{AuditError, Rights, View};
-use crate::judge::{beforehand, lets_try_names, nfs4_node, nfs4_overrides, nfs4_target};
+use crate::judge::{any_execute, beforehand, lets_try_names, nfs4_node, nfs4_target};
 use crate::subject::{Rules, Subject};
 
 /// Decisions remembered by each thread for each view, some 150 bytes each; when there are more, they are made anew.
@@ -130,11 +131,11 @@ impl<'a> Classes<'a> {
         let cred = &self.view.cred;
         let Subject { uid, gid, mode, .. } = subject;
         let is_dir = subject.kind.is_dir();
-        let own = cred.uid == uid || cred.caps.has(Caps::FOWNER);
+        let own = evaluate::owner(cred.uid, cred.caps, uid).is_ok();
         Ok(Some(match &subject.rules {
             Rules::Posix(acl) => {
                 let node = posix::Node { uid, gid, mode, is_dir, acl: acl.as_ref() };
-                let may = |want| posix::check(cred, want, &node).is_ok();
+                let may = |want| posix::permits(cred, want, &node).is_ok();
                 Decided {
                     read: may(Perm::READ),
                     write: may(Perm::WRITE),
@@ -148,7 +149,8 @@ impl<'a> Classes<'a> {
             }
             Rules::Nfs4(acl) => {
                 let decision = nfs4::decide(cred, &[], &nfs4_node(&subject, acl.as_ref()));
-                let granted = decision.granted | nfs4_overrides(cred.caps, &subject, acl.as_ref());
+                let any_execute = any_execute(&subject, acl.as_ref());
+                let granted = decision.granted | nfs4::overrides(cred.caps, is_dir, any_execute);
                 let names = nfs4::Mask::WRITE_DATA | nfs4::Mask::EXECUTE;
                 let before = beforehand(&subject);
                 Decided {
@@ -173,7 +175,7 @@ impl<'a> Classes<'a> {
     pub(super) fn rights(&self, kind: FileType, above: Option<&Above>, decided: &Decided) -> Rights {
         let cred = &self.view.cred;
         let delete = above.is_some_and(|Above { decided: dir, .. }| {
-            let is_free = !dir.mode.has(Mode::STICKY) || cred.uid == dir.uid || decided.own;
+            let is_free = evaluate::sticky(cred.uid, cred.caps, dir.mode, dir.uid, decided.uid).is_ok();
             let may = match (dir.nfs4, decided.nfs4) {
                 (Some(parent), Some(file)) => {
                     let removal = nfs4::Removal {
@@ -183,7 +185,8 @@ impl<'a> Classes<'a> {
                         parent_uid: dir.uid,
                         target_uid: decided.uid,
                     };
-                    (parent.lets_try_names || dir.names) && nfs4::may_remove(cred, &removal).is_ok()
+                    (parent.lets_try_names || dir.names)
+                        && nfs4::may_remove(cred.uid, cred.caps, &removal).is_ok()
                 }
                 _ => dir.names,
             };

@@ -4,6 +4,7 @@
 //! present ones. Where the daemon has to vouch, they are made here, beside the kernel functions that make them there; on
 //! a volume of NFSv4 ACLs by the rules of [`super::nfs4`].
 
+use acl::evaluate::{self, Evaluation};
 use acl::nfs4::{self, Mask};
 use acl::posix::{self, Perm};
 use types::{Caps, Cred, Errno, FileType, Mode, XattrName};
@@ -12,6 +13,14 @@ use crate::driver::{Ctx, Vouch};
 use crate::record::Node;
 use crate::view::{Stop, View};
 use crate::volume::AclKind;
+
+/// The outcome of a check, of which an operation needs no reason.
+pub(super) fn granted(evaluation: Evaluation) -> Result<(), Stop> {
+    match evaluation {
+        Ok(_) => Ok(()),
+        Err(denial) => Err(denial.errno().into()),
+    }
+}
 
 impl Ctx<'_> {
     /// Whether the rules of NFSv4 ACLs have to be asked.
@@ -61,12 +70,8 @@ impl Ctx<'_> {
         if !dir.mode.has(Mode::STICKY) {
             return Ok(());
         }
-        match self.cred_about(child)? {
-            Some(cred) if cred.uid != child.uid && cred.uid != dir.uid && !cred.caps.has(Caps::FOWNER) => {
-                Err(Errno::EPERM.into())
-            }
-            _ => Ok(()),
-        }
+        let Some(cred) = self.cred_about(child)? else { return Ok(()) };
+        granted(evaluate::sticky(cred.uid, cred.caps, dir.mode, dir.uid, child.uid))
     }
 
     /// The caller may move the directory to another parent, which changes its `..`. Twin of the check of its own that
@@ -86,10 +91,8 @@ impl Ctx<'_> {
     /// # Errors
     /// ESTALE where the kernel decided by what no longer holds; EPERM.
     pub(super) fn admit_owner(&self, node: &Node) -> Result<(), Stop> {
-        match self.cred_about(node)? {
-            Some(cred) if cred.uid != node.uid && !cred.caps.has(Caps::FOWNER) => Err(Errno::EPERM.into()),
-            _ => Ok(()),
-        }
+        let Some(cred) = self.cred_about(node)? else { return Ok(()) };
+        granted(evaluate::owner(cred.uid, cred.caps, node.uid))
     }
 
     /// The caller may set or remove this xattr. Twin of `xattr_permission`, fs/xattr.c.
@@ -103,10 +106,8 @@ impl Ctx<'_> {
         }
         if !name.as_bytes().starts_with(b"user.") {
             // That depends on no inode, so the kernel knows.
-            return match self.cred()? {
-                Some(cred) if !cred.caps.has(Caps::SYS_ADMIN) => Err(Errno::EPERM.into()),
-                _ => Ok(()),
-            };
+            let Some(cred) = self.cred()? else { return Ok(()) };
+            return granted(evaluate::capability(cred.caps, Caps::SYS_ADMIN));
         }
         if node.kind.is_dir() && node.mode.has(Mode::STICKY) {
             self.admit_owner(node)?;
@@ -183,7 +184,7 @@ impl Ctx<'_> {
             is_dir: node.kind.is_dir(),
             acl: acl.as_deref(),
         };
-        Ok(posix::check(&cred, want, &node)?)
+        granted(posix::permits(&cred, want, &node))
     }
 
     /// Whether everybody may search the directory: what is worked out of an ACL is worked out once.

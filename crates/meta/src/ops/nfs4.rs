@@ -7,9 +7,11 @@
 use std::sync::Arc;
 
 use acl::cache;
+use acl::evaluate;
 use acl::nfs4::{self, Compiled, Decision, Mask, Nfs4Acl, OWNER_RIGHTS, Removal, Scope};
-use types::{AclId, Caps, Cred, Errno, FileType, Ino, Mode, XattrName};
+use types::{AclId, Caps, Errno, FileType, Ino, Mode, XattrName};
 
+use super::access::granted;
 use super::domains::Numbering;
 use super::xattr::XattrMode;
 use crate::driver::{Ctx, Op, Plan, Vouch};
@@ -156,9 +158,9 @@ impl Ctx<'_> {
     ) -> Result<(), Stop> {
         self.admit_mask(view, dir, Mask::SEARCH, Errno::EACCES)?;
         let by = |parent, target, caps| {
-            let cred = Cred::new(self.uid(), 0, &[], caps);
             let (parent_mode, parent_uid, target_uid) = (dir.mode, dir.uid, child.uid);
-            nfs4::may_remove(&cred, &Removal { parent, target, parent_mode, parent_uid, target_uid })
+            let removal = Removal { parent, target, parent_mode, parent_uid, target_uid };
+            granted(nfs4::may_remove(self.uid(), caps, &removal))
         };
         // A mode says nothing of `DELETE`.
         let says_delete = !child.access_acl.is_none();
@@ -205,8 +207,10 @@ impl Ctx<'_> {
     ) -> Result<(), Stop> {
         let is_mistaken = self.is_mistaken();
         if !name.as_bytes().starts_with(b"user.") {
-            let is_refused = is_mistaken && !self.caps()?.has(Caps::SYS_ADMIN);
-            return if is_refused { Err(Errno::EPERM.into()) } else { Ok(()) };
+            if !is_mistaken {
+                return Ok(());
+            }
+            return granted(evaluate::capability(self.caps()?, Caps::SYS_ADMIN));
         }
         if is_mistaken && node.kind.is_dir() && node.mode.has(Mode::STICKY) {
             self.admit_owner(node)?;
