@@ -15,9 +15,10 @@ failures=()
 
 # The step that runs is a process group, so that an interruption ends all of it: only then can the
 # scripts below clean up before this one is gone.
-job=
+job= sim_job=
 interrupted() {
     trap '' INT TERM HUP
+    [ -z "$sim_job" ] || kill -TERM -- "-$sim_job" 2>/dev/null || true
     if [ -n "$job" ]; then
         kill -TERM -- "-$job" 2>/dev/null || true
         # Its leader ends at once; those that clean up take a moment, and are given a minute.
@@ -77,6 +78,15 @@ step cargo-test cargo test --workspace --no-fail-fast --quiet || status=$?
 read -r p f s < <(awk '/^test result:/ { p += $4; f += $6; s += $8 } END { print p + 0, f + 0, s + 0 }' "$logs/cargo-test.log")
 add cargo-test "$status" "$p" "$f" "$s"
 
+# Two minutes of fresh seeds, on what the next steps leave of the processors. All packages are named, so that
+# nothing is built again with other features.
+sim_started=$SECONDS
+set -m
+LIMEN_SIM_SECONDS="${LIMEN_SIM_SECONDS:-120}" nice -n 19 cargo test --workspace --quiet --test histories every_history -- \
+    --nocapture >"$logs/sim.log" 2>&1 </dev/null &
+sim_job=$!
+set +m
+
 status=0
 step s3 tests/s3/run.sh || status=$?
 read -r p f s <<<"$(counts_of "$logs/s3.log")"
@@ -92,6 +102,15 @@ else
     failed=$((failed + 1))
     failures+=(build)
 fi
+
+status=0
+wait "$sim_job" || status=$?
+sim_job=
+say "=== sim"
+cat "$logs/sim.log"
+say "(sim took at most $((SECONDS - sim_started)) s, beside the steps above)"
+read -r p f s < <(awk '/^test result:/ { p += $4; f += $6; s += $8 } END { print p + 0, f + 0, s + 0 }' "$logs/sim.log")
+add sim "$status" "$p" "$f" "$s"
 
 say
 say "$((SECONDS / 60)) min $((SECONDS % 60)) s, logs in target/test-logs"

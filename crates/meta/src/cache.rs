@@ -18,15 +18,15 @@
 //!
 //! Lock order: one shard's lock at a time, held for no call out of this file.
 
+use host::Instant;
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use acl::nfs4::{self, Nfs4Acl};
 use acl::posix::PosixAcl;
-use foldhash::quality::RandomState;
+use host::RandomState;
 use types::{AclId, FileType, Ino, Name, Slice, XattrName};
 
 use crate::lock::Lock;

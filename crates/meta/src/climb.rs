@@ -1,7 +1,7 @@
 //! The way from a directory up to the root, read where it is not known: each step names the next, so it takes a read each.
 //! A plan that began anew after each would look at all that is below again and again.
 
-use std::time::Instant;
+use host::Instant;
 
 use types::Ino;
 

@@ -12,9 +12,10 @@
 //! - An engine forgets ids after some minutes, and would then do the work twice. So nothing is repeated later than
 //!   [`REPEAT_FOR`] after the first attempt, however long the retry timeout is: the operation fails with EIO.
 
+use host::Instant;
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use types::{BootInstant, Errno, Ino, OpId, SessionId, Time};
 
@@ -131,7 +132,11 @@ impl Meta {
             let is_lost = matches!(&outcome, Err(error) if error.kind == ErrorKind::Indeterminate);
             // A transaction without effects can leave nothing behind.
             if is_lost && !txn.effects.is_empty() {
-                lost.set(true);
+                // Others may know of it from now on, however long the answer takes, and what this client hears of its own
+                // changes is no news otherwise.
+                if !lost.replace(true) {
+                    self.doubt(txn);
+                }
                 since.set(since.get().or(Some(sent)));
             }
             outcome
@@ -217,7 +222,7 @@ impl Meta {
                 return Err(error.into());
             }
             retries += 1;
-            std::thread::sleep(pause(retries));
+            host::sleep(pause(retries));
         }
     }
 

@@ -1,9 +1,10 @@
 //! The one loop that carries an operation from plan to commit, retries included.
 
+use host::Instant;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use acl::cache::DecisionCache;
 use acl::identity::DomainTable;
@@ -133,6 +134,10 @@ pub struct Meta {
     /// Until when a change of this client may happen of which it does not know, in nanoseconds since `born`. What happens
     /// during a suspend is heard after it: so this clock stands still meanwhile.
     in_doubt_until: AtomicU64,
+    /// By the same clock: the question to the change stream that is under way was asked no earlier.
+    asked: AtomicU64,
+    /// And all that was committed before this was passed to [`Meta::heard`].
+    heard_to: AtomicU64,
     born: Instant,
     lifetime_nanos: AtomicU64,
     pub(crate) patience_millis: AtomicU64,
@@ -175,6 +180,8 @@ impl Meta {
             alone: AtomicBool::new(false),
             told_until: AtomicU64::new(0),
             in_doubt_until: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
+            heard_to: AtomicU64::new(0),
             born: Instant::now(),
             patience_millis: AtomicU64::new(PATIENCE.as_millis() as u64),
             repeat_for_millis: AtomicU64::new(REPEAT_FOR.as_millis() as u64),
@@ -256,6 +263,8 @@ impl Meta {
     /// Declares that all that others changed before now was passed to [`Meta::heard`], and that records in memory serve
     /// until that moment for it. Others go on while this machine is suspended, so the clock does.
     pub fn set_current_until(&self, until: BootInstant) {
+        let asked = self.asked.swap(self.nanos_of(Instant::now()), Ordering::AcqRel);
+        self.heard_to.store(asked, Ordering::Release);
         self.told_until.store(until.nanos(), Ordering::Release);
     }
 
@@ -270,11 +279,12 @@ impl Meta {
         self.listings.clear();
     }
 
-    /// Whether a change is not known here yet: one of another client, or, for a while after an operation of which it is not
-    /// known whether it happened, any.
+    /// Whether a change is not known here yet: one of another client, or, after an operation of which it is not known whether
+    /// it happened, any, until all that it may have done was heard. That is not a matter of the present time: what happened
+    /// long ago is heard late if this process stood still.
     pub fn is_news(&self, change: &Change) -> bool {
         change.by != self.session()
-            || self.nanos_of(Instant::now()) < self.in_doubt_until.load(Ordering::Acquire)
+            || self.heard_to.load(Ordering::Acquire) < self.in_doubt_until.load(Ordering::Acquire)
     }
 
     /// Takes in what was changed, if it is news.
@@ -410,7 +420,7 @@ impl Meta {
             // Whom many keep from changing something lets them pass, and looks again: what he knows from before would only
             // meet the next conflict. A refusal is what he was just told of, and is confirmed at once.
             if std::mem::take(&mut overtaken) && result.is_ok() {
-                std::thread::sleep(pause(conflicts - 3));
+                host::sleep(pause(conflicts - 3));
                 fresh.clear();
                 reads = 0;
                 paused = Some(Instant::now());
@@ -538,5 +548,32 @@ impl Meta {
         for node in nodes {
             put(Key::Node(node.ino), Value::Node(Some(*node)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::MemEngine;
+
+    /// The process may have stood still for so long that the time of doubt was over when it heard of it.
+    #[test]
+    fn an_own_change_in_doubt_is_news_until_all_of_that_time_was_heard() {
+        let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
+        crate::check::test_volume().format(&*engine).unwrap();
+        let meta = Meta::open(engine, 1000).unwrap();
+        let own = Change { seq: Seq(1), by: meta.session(), touched: vec![Touched::Node(Ino::ROOT)] };
+        let hear = || meta.set_current_until(BootInstant::now());
+        assert!(!meta.is_news(&own), "nothing was in doubt");
+        hear();
+        meta.in_doubt_until.store(meta.nanos_of(Instant::now()) + 1, Ordering::Release);
+        while meta.nanos_of(Instant::now()) <= meta.in_doubt_until.load(Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
+        assert!(meta.is_news(&own));
+        hear();
+        assert!(meta.is_news(&own), "the question that was answered may be older than the change");
+        hear();
+        assert!(!meta.is_news(&own));
     }
 }

@@ -8,10 +8,10 @@
 //! committed, before anyone is told that it was. So a listing that missed a change is of an older turn by the time
 //! somebody could know of it.
 
+use host::Instant;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Instant;
 
 use types::{Ino, Name};
 

@@ -6,9 +6,10 @@
 //! when it began: that is what the read is labelled with. So a label may be too old, which costs a later read, and never
 //! too new.
 
+use host::Instant;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::engine::{EngineError, ErrorKind, Outcome};
 use crate::record::Seq;

@@ -1,12 +1,12 @@
 //! What a plan sees, and how every look becomes a guard.
 
+use host::Instant;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Instant;
 
 use acl::nfs4::{self, Projection, Traversers};
 use acl::posix::PosixAcl;
-use foldhash::quality::RandomState;
+use host::RandomState;
 use types::{AclId, ChunkIndex, Errno, FileType, Ino, Mode, Name, Slice, XattrName};
 
 use crate::cache::{Acl, Cache, Key, Value};

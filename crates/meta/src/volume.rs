@@ -1,7 +1,5 @@
 //! A volume: its settings, how it comes to be, and how a client opens it.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use acl::nfs4::{AclInherit, AclMode, Policy};
@@ -291,7 +289,7 @@ impl Meta {
 /// A session number that is not leased: its upper bit is set, the rest is random. Were it the time, two clients that
 /// open a volume in the same moment would share an operation id, and so a session.
 pub(crate) fn random_session() -> SessionId {
-    SessionId(1 << 63 | RandomState::new().build_hasher().finish())
+    SessionId(1 << 63 | host::random())
 }
 
 /// What may be changed of a volume once it is made; `None` leaves a setting as it is. A client that has the volume open

@@ -263,7 +263,7 @@ pub(crate) fn draw(dice: &mut Dice, engine: &MemEngine) -> Act {
     let len = dice.pick(&[4, 8]);
     let inline = dice.one_in(3);
     let exclusive = !dice.one_in(3);
-    let roll = dice.below(130);
+    let roll = dice.below(170);
     match roll {
         100..104 => return Act::Renew,
         104..107 => return Act::RemoveOthers,
@@ -273,6 +273,9 @@ pub(crate) fn draw(dice: &mut Dice, engine: &MemEngine) -> Act {
         121 => return Act::CutStream,
         122..125 => return Act::Collect,
         125..130 => return Act::GoOn,
+        130..145 => return Act::Hear,
+        145..155 => return Act::Step(Step::Lookup { dir, name }),
+        155..158 => return Act::Step(Step::Stat { ino: dir }),
         0..10 => return Act::Make { dir, name, is_dir: true, mode },
         10..20 => return Act::Make { dir, name, is_dir: false, mode },
         20..28 => return Act::Step(Step::Rmdir { dir, name }),
@@ -292,7 +295,7 @@ pub(crate) fn draw(dice: &mut Dice, engine: &MemEngine) -> Act {
         79..83 => Act::Append { ino, len },
         83..89 => Act::Step(Step::Copy { from, offset, to: ino, to_offset, len: 16 }),
         89..91 => Act::Compact { ino },
-        91..95 => Act::Lock { ino, number, flock, exclusive },
+        91..95 | 160..170 => Act::Lock { ino, number, flock, exclusive },
         95..97 => Act::Unlock { ino, number, flock },
         _ => Act::Step(Step::Stat { ino }),
     }

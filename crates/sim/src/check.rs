@@ -7,6 +7,7 @@ use meta::{Beside, Engine, MemEngine, Scan};
 use types::{Errno, Ino};
 
 use crate::act::{Got, Reply, Step};
+use crate::client::LEASE;
 use crate::model::{Model, Object};
 use crate::shared::{Ended, Shared};
 use crate::shown::{contents, nodes};
@@ -23,7 +24,9 @@ pub(crate) fn judge(shared: &Shared) {
         return;
     }
     for step in &steps {
-        replies(step, &commits, &states, &steps, &mut findings);
+        // Memory serves no longer than the lease, however little was heard.
+        let floor = step.floor.max(shared.world().seq_at(step.at.saturating_sub(LEASE)));
+        replies(step, floor, &commits, &states, &steps, &mut findings);
     }
     let mut world = shared.world();
     if let Some(last) = states.0.values().last() {
@@ -129,6 +132,7 @@ fn copied(
 
 fn replies(
     ended: &Ended,
+    floor: u64,
     commits: &BTreeMap<usize, Commit>,
     states: &States,
     steps: &[Ended],
@@ -140,7 +144,7 @@ fn replies(
     match (&ended.step, &ended.got) {
         (Step::Other(_) | Step::Remove { .. }, _) | (_, Got::Doubt) => {}
         (Step::Lookup { .. } | Step::Stat { .. }, Got::Done(Reply::Found(found))) => {
-            let floor = ended.floor.min(from);
+            let floor = floor.min(from);
             let of_name = floor.max(own(ended, commits, steps));
             look(&ended.step, found.as_ref(), states, (of_name, floor, to), &mut find);
         }
@@ -158,7 +162,7 @@ fn replies(
         (Step::Compact { .. }, Got::Refused(Errno::EAGAIN)) => {}
         (step, Got::Refused(errno)) => {
             let is_look = matches!(step, Step::Lookup { .. } | Step::Stat { .. });
-            let from = if is_look { ended.floor.min(from) } else { from };
+            let from = if is_look { floor.min(from) } else { from };
             if !states.between(from, to).any(|model| model.clone().apply(step) == Err(*errno)) {
                 find(format!("was refused with {errno:?}, which was never right"));
             }

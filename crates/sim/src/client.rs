@@ -27,6 +27,8 @@ use crate::upkeep;
 const KERNEL: Vouch<'_> = Vouch::Kernel { told: None };
 /// So long that no history reaches it.
 const LONG: Duration = Duration::from_secs(3600);
+/// How long memory serves after the beginning of a question to the stream (`vfs/src/coherence.rs`).
+pub(crate) const LEASE: Duration = Duration::from_millis(600);
 const SLICES_A_LEASE: u64 = 3;
 
 #[derive(Debug)]
@@ -37,6 +39,7 @@ pub(crate) struct Client {
     slices: Mutex<Slices>,
     stream: Mutex<Option<Box<dyn Changes>>>,
     is_hearing: AtomicBool,
+    is_leasing: AtomicBool,
     /// All that was committed up to here was heard.
     floor: AtomicU64,
     heard: AtomicU64,
@@ -108,6 +111,7 @@ impl Client {
             slices: Mutex::new(slices),
             stream: Mutex::default(),
             is_hearing: AtomicBool::new(false),
+            is_leasing: AtomicBool::new(false),
             floor: AtomicU64::new(0),
             heard: AtomicU64::new(0),
             orphans: Mutex::default(),
@@ -201,7 +205,7 @@ impl Client {
                         shared.begin(self.number, self.meta.session(), 0, Step::Other(Beside::CutStream));
                     shared.end(Ended { got: Got::Done(Reply::Nothing), ..begun });
                     *lock(&self.stream) = None;
-                    self.meta.set_outdated();
+                    self.forget(shared);
                 }
             }
             Act::Collect => self.collect(shared),
@@ -305,9 +309,14 @@ impl Client {
     fn take_slice(&self, shared: &Shared, len: u32) -> Option<(u64, SliceSource)> {
         let session = self.meta.session();
         if lock(&self.slices).left.is_empty() {
+            // The lease is taken under a lock (`vfs/src/numbers.rs`); here who would wait does something else.
+            if self.is_leasing.swap(true, Ordering::Relaxed) {
+                return None;
+            }
             let begun = shared.begin(self.number, session, 0, Step::Other(Beside::LeaseSlices));
             let first = self.meta.lease(Counter::Slice, SLICES_A_LEASE);
             shared.end(Ended { got: got(first.clone().map(Reply::Number), true), ..begun });
+            self.is_leasing.store(false, Ordering::Relaxed);
             let first = first.ok()?;
             lock(&self.slices).left = first..first + SLICES_A_LEASE;
         }
@@ -354,7 +363,7 @@ impl Client {
 
     fn go_on(&self, shared: &Shared) {
         let Some((mut begun, write, doubt)) = lock(&self.doubts).pop() else { return };
-        let mut doubt = Some(doubt);
+        let mut doubt = Some(doubt).filter(|_| shared.mutant != Some(Mutant::NewIdAfterDoubt));
         port::set_step(begun.number);
         let done = self.meta.run_once(&write, &KERNEL, &mut doubt);
         begun.got = if doubt.is_some() { Got::Doubt } else { got(done.map(|()| Reply::Nothing), true) };
@@ -386,6 +395,12 @@ impl Client {
         }
     }
 
+    fn forget(&self, shared: &Shared) {
+        if shared.mutant != Some(Mutant::KeepsMemory) {
+            self.meta.set_outdated();
+        }
+    }
+
     /// See `vfs/src/coherence`: what is in memory serves only after a stream began and all that came before is forgotten.
     fn hear(&self, shared: &Shared) {
         if self.is_hearing.swap(true, Ordering::Relaxed) {
@@ -396,11 +411,11 @@ impl Client {
         let is_new = known.is_none();
         let stream = known.or_else(|| shared.engine().watch().unwrap_or_default());
         let Some(mut stream) = stream else { return };
-        let until = shared.now();
+        let (until, asked) = (shared.now(), BootInstant::now());
         let changes = stream.next(Duration::ZERO).unwrap_or_default();
         if is_new {
             self.floor.store(until, Ordering::Relaxed);
-            self.meta.set_outdated();
+            self.forget(shared);
         }
         // Word of the changes is under way.
         port::pause();
@@ -412,7 +427,12 @@ impl Client {
         }
         self.floor.store(until, Ordering::Relaxed);
         *lock(&self.stream) = Some(stream);
-        self.meta.set_current_until(BootInstant::now() + LONG);
+        let lease_until = match shared.mutant {
+            Some(Mutant::LongLease) => asked + LEASE * 4,
+            Some(Mutant::LeaseFromAnswer) => BootInstant::now() + LEASE,
+            _ => asked + LEASE,
+        };
+        self.meta.set_current_until(lease_until);
         self.is_hearing.store(false, Ordering::Relaxed);
         shared.end(Ended { got: Got::Done(Reply::Number(until)), ..begun });
     }

@@ -8,9 +8,15 @@ impl Dice {
         Dice(seed.wrapping_mul(0x1_0001))
     }
 
+    /// Those of one decision among many: what another decision draws does not change them.
+    pub(crate) fn of(seed: u64, kind: u64, number: u64) -> Self {
+        let mut dice = Dice::new(seed ^ kind.rotate_right(8));
+        Dice(dice.number() ^ number.wrapping_mul(0x9E37_79B9))
+    }
+
     /// A number below `bound`, which is small.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
+        (self.number() % bound as u64) as usize
     }
 
     pub(crate) fn one_in(&mut self, n: usize) -> bool {
@@ -22,7 +28,7 @@ impl Dice {
     }
 
     /// The next number of the generator SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
-    fn next(&mut self) -> u64 {
+    pub(crate) fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

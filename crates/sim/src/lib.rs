@@ -5,13 +5,15 @@
 //! engine in memory gives the order of all commits, and the same seed gives the same history. At the end the history is
 //! replayed in that order on a small model of a tree, and every reply, every inode and every byte is compared.
 //!
-//! Time is not simulated. `Meta` reads the clock for timeouts that no history reaches, and sleeps between retries; neither
-//! decides anything here. `docs/testing.md` says what is covered.
+//! Time is simulated: the clocks of a client, and its pauses, are the scheduler's ([`host::sim`]). `docs/testing.md` says what
+//! is covered.
 
 mod act;
 mod check;
 mod client;
+mod cut;
 mod dice;
+mod machine;
 mod model;
 mod mutant;
 mod port;
@@ -21,5 +23,6 @@ mod shown;
 mod upkeep;
 mod world;
 
+pub use cut::shorten;
 pub use mutant::Mutant;
 pub use schedule::{History, run};

@@ -32,10 +32,24 @@ pub enum Mutant {
     RenewalCreates,
     /// A session is removed whatever its heartbeat is.
     AnyHeartbeat,
+    /// Memory serves four times as long as it may.
+    LongLease,
+    /// The lease on memory counts from the answer of the stream, not from the question.
+    LeaseFromAnswer,
+    /// The lease is measured by a clock that stands still during a suspend.
+    StoppedClock,
+    /// Nothing is forgotten when the stream is cut.
+    KeepsMemory,
+    /// The collector reads the sessions before the counter of slices.
+    GcReadsSessionsFirst,
+    /// The collector takes any slice that no row names, however new it is: a grace of zero.
+    GcWithoutGrace,
+    /// A write in doubt is tried under a new id.
+    NewIdAfterDoubt,
 }
 
 impl Mutant {
-    pub const ALL: [Mutant; 17] = [
+    pub const ALL: [Mutant; 24] = [
         Mutant::NoSession,
         Mutant::ForgetsIds,
         Mutant::NoAccess,
@@ -53,6 +67,13 @@ impl Mutant {
         Mutant::SilentStream,
         Mutant::RenewalCreates,
         Mutant::AnyHeartbeat,
+        Mutant::LongLease,
+        Mutant::LeaseFromAnswer,
+        Mutant::StoppedClock,
+        Mutant::KeepsMemory,
+        Mutant::GcReadsSessionsFirst,
+        Mutant::GcWithoutGrace,
+        Mutant::NewIdAfterDoubt,
     ];
 
     /// Changes a transaction on its way to the engine; `count` is how many there were before.

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, Sender};
+use std::time::Duration;
 
 use meta::{Engine, EngineError, Facts, Outcome, Page, Scan, Txn, Want};
 
@@ -14,6 +15,8 @@ pub(crate) enum Ask {
     Next,
     /// It would go on, but others may go first.
     Pause,
+    /// It waits until this moment.
+    Sleep(Duration),
     Read(Vec<Want>),
     Commit(Vec<Txn>),
     Scan(Scan),

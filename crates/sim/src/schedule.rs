@@ -1,5 +1,7 @@
 //! The scheduler: which thread goes on, and what its request meets.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -11,7 +13,9 @@ use types::Time;
 use crate::act::{self, Act, Order};
 use crate::check;
 use crate::client;
+use crate::cut::{Cut, Kind};
 use crate::dice::Dice;
+use crate::machine::{Clocks, Simulated};
 use crate::mutant::Mutant;
 use crate::port::{self, Answer, Ask, Asked, Port};
 use crate::shared::Shared;
@@ -23,7 +27,9 @@ const THREADS_A_CLIENT: usize = 2;
 const WORKERS: usize = CLIENTS * THREADS_A_CLIENT + 1;
 /// Requests of a thread that fail one after the other at most: the pauses of its retries grow.
 const FAULTS_IN_A_ROW: usize = 2;
-/// Longer than any thread computes between two requests, retry pauses included.
+/// After this time a server has ended whatever its client does not wait for any more (`meta/src/order.rs`).
+const ENDED_AFTER: Duration = Duration::from_secs(50);
+/// Longer than any thread computes between two requests.
 const STUCK: Duration = Duration::from_secs(60);
 
 /// What a seed led to.
@@ -34,6 +40,8 @@ pub struct History {
     pub findings: Vec<String>,
     /// All that happened, in order.
     pub lines: Vec<String>,
+    /// How many decisions of each kind were made.
+    pub(crate) decisions: [usize; Kind::COUNT],
 }
 
 impl History {
@@ -52,39 +60,59 @@ struct Weather {
     faults: usize,
     /// One event in so many kills a client.
     kills: usize,
+    /// One event in so many stops a client for a while.
+    halts: usize,
+    /// The time that passes from one event to the next is below this.
+    tick: Duration,
     patient: bool,
     acts: usize,
 }
 
 struct Scheduler {
+    seed: u64,
+    cut: Cut,
+    decisions: [usize; Kind::COUNT],
     dice: Dice,
     weather: Weather,
     shared: Arc<Shared>,
+    clocks: Arc<Clocks>,
+    /// Until when a client stands still.
+    halted: Vec<Option<Duration>>,
     asks: Receiver<Asked>,
     answers: Vec<Sender<Answer>>,
     parked: Vec<Option<Asked>>,
     paused: Vec<usize>,
     killed: Vec<bool>,
     in_a_row: Vec<usize>,
-    /// Commits that are still under way in the network.
-    late: Vec<(usize, Vec<Txn>)>,
+    /// Commits that are still under way in the network, each with the step it is of and when it was sent.
+    late: Vec<(usize, Vec<Txn>, Duration)>,
     acts_left: usize,
 }
 
 /// Runs the history of a seed.
 pub fn run(seed: u64, mutant: Option<Mutant>) -> History {
+    run_cut(seed, mutant, &Cut::default())
+}
+
+/// The same without some of what happens in it.
+pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
     let engine = MemEngine::default();
     if let Err(error) = volume().format(&engine) {
-        return History { seed, findings: vec![error.to_string()], lines: Vec::new() };
+        let findings = vec![error.to_string()];
+        return History { seed, findings, lines: Vec::new(), decisions: [0; Kind::COUNT] };
     }
     let mut dice = Dice::new(seed);
     let weather = Weather {
         faults: dice.pick(&[0, 30, 12, 6, 4]),
         kills: dice.pick(&[2000, 400, 150]),
+        halts: dice.pick(&[5000, 300, 100]),
+        tick: Duration::from_micros(dice.pick(&[100, 5_000, 100_000, 2_000_000])),
         patient: dice.one_in(6),
         acts: 40 + dice.below(80),
     };
-    let shared = Arc::new(Shared::new(World::new(engine, mutant), mutant, CLIENTS));
+    let clocks = Arc::new(Clocks::new(CLIENTS));
+    let world = World::new(engine, mutant, Arc::clone(&clocks));
+    let shared = Arc::new(Shared::new(world, mutant, CLIENTS));
     shared.world().trace.push(format!("seed {seed}: {weather:?}"));
     let (ask, asks) = channel();
     let mut answers = Vec::with_capacity(WORKERS);
@@ -92,17 +120,26 @@ pub fn run(seed: u64, mutant: Option<Mutant>) -> History {
     for worker in 0..WORKERS {
         let (answer, answered) = channel();
         answers.push(answer);
-        let (shared, asks) = (Arc::clone(&shared), ask.clone());
+        let (shared, asks, clocks) = (Arc::clone(&shared), ask.clone(), Arc::clone(&clocks));
         threads.push(thread::spawn(move || {
+            let client = worker / THREADS_A_CLIENT;
+            let dice = RefCell::new(Dice::of(seed, Kind::COUNT as u64, worker as u64));
+            let is_boot_clock_stopped = mutant == Some(Mutant::StoppedClock);
+            host::sim::enter(Rc::new(Simulated { clocks, client, is_boot_clock_stopped, dice }));
             port::open(Port { worker, step: 0, asks, answers: answered });
-            client::work(&shared, worker / THREADS_A_CLIENT);
+            client::work(&shared, client);
         }));
     }
     drop(ask);
     let mut scheduler = Scheduler {
+        seed,
+        cut: cut.clone(),
+        decisions: [0; Kind::COUNT],
         dice,
         weather,
         shared: Arc::clone(&shared),
+        clocks,
+        halted: vec![None; CLIENTS],
         asks,
         answers,
         parked: (0..WORKERS).map(|_| None).collect(),
@@ -113,6 +150,7 @@ pub fn run(seed: u64, mutant: Option<Mutant>) -> History {
         acts_left: weather.acts,
     };
     let is_whole = scheduler.go();
+    let decisions = scheduler.decisions;
     drop(scheduler);
     for thread in threads {
         if is_whole && thread.join().is_err() {
@@ -122,7 +160,7 @@ pub fn run(seed: u64, mutant: Option<Mutant>) -> History {
     check::judge(&shared);
     let mut world = shared.world();
     let (findings, lines) = (std::mem::take(&mut world.findings), std::mem::take(&mut world.trace));
-    History { seed, findings, lines }
+    History { seed, findings, lines, decisions }
 }
 
 impl Scheduler {
@@ -143,7 +181,7 @@ impl Scheduler {
             }
         }
         while !self.late.is_empty() {
-            self.deliver();
+            self.deliver(0);
         }
         for worker in 0..WORKERS {
             self.parked[worker] = None;
@@ -168,25 +206,41 @@ impl Scheduler {
     }
 
     fn event(&mut self) -> bool {
-        if !self.late.is_empty() && self.dice.one_in(8) {
-            self.deliver();
+        self.pass_time();
+        let now = self.clocks.now();
+        if let Some(at) = self.late.iter().position(|(.., sent)| now >= *sent + ENDED_AFTER) {
+            self.deliver(at);
             return true;
         }
-        if self.acts_left > 0 && self.dice.one_in(self.weather.kills) {
+        if !self.late.is_empty() && self.dice.one_in(8) {
+            let at = self.dice.below(self.late.len());
+            self.deliver(at);
+            return true;
+        }
+        if self.acts_left > 0 && self.dice.one_in(self.weather.kills) && self.decide(Kind::Kill).is_some() {
             self.kill();
         }
-        if self.dice.one_in(40) {
+        if self.acts_left > 0 && self.dice.one_in(self.weather.halts) {
+            self.halt();
+        }
+        if self.dice.one_in(40) && self.decide(Kind::Pause).is_some() {
             let worker = self.dice.below(WORKERS);
             self.paused[worker] = 10 + self.dice.below(60);
         }
         self.paused.iter_mut().for_each(|left| *left = left.saturating_sub(1));
         let may_run = |worker: &usize| {
-            // A thread without work waits for ever once there is none.
-            let is_idle = matches!(&self.parked[*worker], Some(Asked { ask: Ask::Next, .. }));
-            self.paused[*worker] == 0 && !(self.acts_left == 0 && is_idle)
+            let is_waiting = match &self.parked[*worker] {
+                // A thread without work waits for ever once there is none.
+                Some(Asked { ask: Ask::Next, .. }) => self.acts_left == 0,
+                Some(Asked { ask: Ask::Sleep(until), .. }) => now < *until && !self.killed[*worker],
+                _ => false,
+            };
+            let is_halted = self.halted.get(worker / THREADS_A_CLIENT).is_some_and(Option::is_some);
+            self.paused[*worker] == 0 && !is_waiting && !is_halted
         };
         let ready: Vec<usize> = (0..WORKERS).filter(may_run).collect();
         if ready.is_empty() {
+            self.skip_time();
             return true;
         }
         let worker = self.dice.pick(&ready);
@@ -207,10 +261,12 @@ impl Scheduler {
         if self.killed[worker] {
             return Some(Answer::Killed);
         }
-        let faulty = self.weather.faults > 0
+        let may_fail = self.weather.faults > 0
             && self.in_a_row[worker] < FAULTS_IN_A_ROW
-            && !matches!(asked.ask, Ask::Pause)
+            && !matches!(asked.ask, Ask::Pause | Ask::Sleep(_))
             && self.dice.one_in(self.weather.faults);
+        let fault = if may_fail { self.decide(Kind::Fault) } else { None };
+        let faulty = fault.is_some();
         self.in_a_row[worker] = if faulty { self.in_a_row[worker] + 1 } else { 0 };
         let lost = || EngineError::transient("simulated: no answer");
         match &asked.ask {
@@ -220,28 +276,33 @@ impl Scheduler {
         }
         let world = self.shared.world();
         let answer = match &asked.ask {
-            Ask::Next | Ask::Pause | Ask::Sync => Answer::Go,
+            Ask::Next | Ask::Pause | Ask::Sleep(_) | Ask::Sync => Answer::Go,
             Ask::Read(_) if faulty => Answer::Read(Err(lost())),
             Ask::Scan(_) if faulty => Answer::Scan(Err(lost())),
             Ask::Read(wants) => Answer::Read(world.engine.read(wants)),
             Ask::Scan(scan) => Answer::Scan(world.engine.scan(scan)),
             Ask::Commit(txns) => {
                 drop(world);
-                Answer::Commit(self.commit(asked.step, txns, faulty))
+                Answer::Commit(self.commit(asked.step, txns, fault))
             }
         };
         Some(answer)
     }
 
-    fn commit(&mut self, step: usize, txns: &[Txn], faulty: bool) -> Result<Vec<meta::Outcome>, EngineError> {
+    fn commit(
+        &mut self,
+        step: usize,
+        txns: &[Txn],
+        fault: Option<Dice>,
+    ) -> Result<Vec<meta::Outcome>, EngineError> {
         let indeterminate = || Err(EngineError::indeterminate("simulated: no answer"));
-        let fate = if faulty { self.dice.below(5) } else { 5 };
+        let fate = fault.map_or(5, |mut dice| dice.below(5));
         self.trace(format!("  step {step}: a commit meets {}", FATES[fate]));
         match fate {
             0 => return Err(EngineError::transient("simulated: not sent")),
             1 => return indeterminate(),
             2 => {
-                self.late.push((step, txns.to_vec()));
+                self.late.push((step, txns.to_vec(), self.clocks.now()));
                 return indeterminate();
             }
             3 => {
@@ -252,7 +313,7 @@ impl Scheduler {
                 let outcomes = self.apply(step, txns);
                 // Nothing of a request that was answered with a conflict is under way: no engine sends it again.
                 if outcomes.iter().all(|outcome| matches!(outcome, meta::Outcome::Committed { .. })) {
-                    self.late.push((step, txns.to_vec()));
+                    self.late.push((step, txns.to_vec(), self.clocks.now()));
                 }
                 return Ok(outcomes);
             }
@@ -276,9 +337,8 @@ impl Scheduler {
     }
 
     /// A commit that was held back arrives.
-    fn deliver(&mut self) {
-        let at = self.dice.below(self.late.len());
-        let (step, txns) = self.late.swap_remove(at);
+    fn deliver(&mut self, at: usize) {
+        let (step, txns, _) = self.late.swap_remove(at);
         self.trace(format!("  step {step}: a late commit arrives"));
         self.apply(step, &txns);
     }
@@ -293,7 +353,7 @@ impl Scheduler {
             if let Some(Asked { step, ask: Ask::Commit(txns), .. }) = &self.parked[worker]
                 && self.dice.one_in(2)
             {
-                self.late.push((*step, txns.clone()));
+                self.late.push((*step, txns.clone(), self.clocks.now()));
             }
         }
     }
@@ -305,10 +365,12 @@ impl Scheduler {
         let client = worker / THREADS_A_CLIENT;
         let patient = self.weather.patient;
         if client == CLIENTS {
-            return self.dice.one_in(12).then_some(Order { act: Act::Gc, rejoin: false, patient });
+            let is_due = self.dice.one_in(12) && self.decide(Kind::Gc).is_some();
+            return is_due.then_some(Order { act: Act::Gc, rejoin: false, patient });
         }
         self.acts_left -= 1;
-        let rejoin = self.dice.one_in(2);
+        let mut dice = self.decide(Kind::Order)?;
+        let rejoin = dice.one_in(2);
         if self.shared.client(client).is_none() {
             // One thread starts the process, and the other waits for it.
             let is_other_busy = (client * THREADS_A_CLIENT..(client + 1) * THREADS_A_CLIENT).any(|other| {
@@ -319,8 +381,64 @@ impl Scheduler {
             }
             return Some(Order { act: Act::Start, rejoin, patient });
         }
-        let act = act::draw(&mut self.dice, &self.shared.world().engine);
+        let act = act::draw(&mut dice, &self.shared.world().engine);
         Some(Order { act, rejoin, patient })
+    }
+
+    /// The numbers for the next decision of a kind; none if it is cut out of the history.
+    fn decide(&mut self, kind: Kind) -> Option<Dice> {
+        let count = &mut self.decisions[kind as usize];
+        let number = *count;
+        *count += 1;
+        (!self.cut.has(kind, number)).then(|| Dice::of(self.seed, kind as u64, number as u64))
+    }
+
+    /// A client stands still, as by SIGSTOP, or together with its machine.
+    fn halt(&mut self) {
+        let Some(mut dice) = self.decide(Kind::Halt) else { return };
+        let client = dice.below(CLIENTS);
+        if self.halted[client].is_some() {
+            return;
+        }
+        let time = Duration::from_millis(dice.pick(&[50, 700, 10_000, 120_000]));
+        let is_suspended = dice.one_in(2);
+        if is_suspended {
+            self.clocks.suspend(client, time);
+        }
+        self.halted[client] = Some(self.clocks.now() + time);
+        self.trace(format!(
+            "client {client} stands still for {time:?}, its machine suspended: {is_suspended}"
+        ));
+    }
+
+    fn pass_time(&mut self) {
+        let nanos = self.dice.below(self.weather.tick.as_nanos() as usize) as u64;
+        self.go_to(self.clocks.now() + Duration::from_nanos(nanos));
+    }
+
+    /// Nobody can do anything now: time passes until somebody can.
+    fn skip_time(&mut self) {
+        let sleeps = self.parked.iter().flatten().filter_map(|asked| match asked.ask {
+            Ask::Sleep(until) => Some(until),
+            _ => None,
+        });
+        let next = sleeps
+            .chain(self.halted.iter().flatten().copied())
+            .filter(|until| *until > self.clocks.now())
+            .min();
+        if let Some(next) = next {
+            self.go_to(next);
+        }
+    }
+
+    /// No further than to the moment at which a late commit has to arrive.
+    fn go_to(&mut self, moment: Duration) {
+        let due = self.late.iter().map(|(.., sent)| *sent + ENDED_AFTER).min();
+        self.clocks.advance_to(due.map_or(moment, |due| due.min(moment)));
+        let now = self.clocks.now();
+        for until in &mut self.halted {
+            *until = until.filter(|until| *until > now);
+        }
     }
 
     fn trace(&self, line: String) {

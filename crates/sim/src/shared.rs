@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use meta::MemEngine;
 use types::{SessionId, SliceId};
@@ -21,6 +22,7 @@ pub(crate) struct Ended {
     pub(crate) step: Step,
     /// The newest commit when it began and when it ended, and the oldest state that a look may show.
     pub(crate) began: u64,
+    pub(crate) at: Duration,
     pub(crate) ended: u64,
     pub(crate) floor: u64,
     pub(crate) got: Got,
@@ -79,7 +81,7 @@ impl Shared {
 
     /// A step begins; the requests of this thread belong to it from now on.
     pub(crate) fn begin(&self, client: usize, session: SessionId, floor: u64, step: Step) -> Ended {
-        let began = self.now();
+        let (began, at) = (self.now(), self.world().time());
         let mut steps = lock(&self.steps);
         let number = steps.len();
         port::set_step(number);
@@ -95,6 +97,7 @@ impl Shared {
             session,
             step,
             began,
+            at,
             ended: u64::MAX,
             floor,
             got: Got::Doubt,

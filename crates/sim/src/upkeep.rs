@@ -7,6 +7,7 @@ use types::{Ino, SessionId, SliceId};
 
 use crate::act::{Beside, Got, Reply, Step};
 use crate::client::{Client, got};
+use crate::mutant::Mutant;
 use crate::port::{self, SimEngine};
 use crate::shared::{Ended, Shared};
 
@@ -130,17 +131,27 @@ impl Client {
 pub(crate) fn collect_unreferenced(shared: &Shared) {
     let begun = shared.begin(usize::MAX, SessionId(0), 0, Step::Other(Beside::Gc));
     let mut below = u64::MAX;
+    let is_late = shared.mutant == Some(Mutant::GcReadsSessionsFirst);
+    let counter = || -> Result<u64, meta::EngineError> {
+        let records = SimEngine.read(&[meta::Want::Counter(Counter::Slice)])?.records;
+        let next = |record| if let Record::Counter(_, next) = record { Some(next) } else { None };
+        Ok(records.into_iter().find_map(next).unwrap_or_default())
+    };
     let mut read = || -> Result<(), meta::EngineError> {
-        for record in SimEngine.read(&[meta::Want::Counter(Counter::Slice)])?.records {
-            if let Record::Counter(_, next) = record {
-                below = below.min(next);
-            }
+        if !is_late {
+            below = counter()?;
         }
         let page = SimEngine.scan(&Scan::Sessions { after: SessionId(0), limit: 1000 })?;
         for record in &page.facts.records {
             if let Record::Session(_, Some(session)) = record {
                 below = below.min(session.first_slice.0);
             }
+        }
+        if is_late {
+            below = below.min(counter()?);
+        }
+        if shared.mutant == Some(Mutant::GcWithoutGrace) {
+            below = u64::MAX;
         }
         meta::check::for_each_slice_window(&SimEngine, |window| {
             let selected: Vec<SliceId> = shared

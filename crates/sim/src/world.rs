@@ -1,10 +1,13 @@
 //! The engine, everything that was committed to it, and what must hold at each commit.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
 
 use meta::{Effect, Engine, Guard, MemEngine, Outcome, Record, Scan, Txn, Want};
 use types::{OpId, SessionId, Slice, SliceId, SliceSource};
 
+use crate::machine::Clocks;
 use crate::mutant::Mutant;
 
 /// A transaction that was applied.
@@ -23,6 +26,9 @@ pub(crate) struct Commit {
 pub(crate) struct World {
     pub(crate) engine: MemEngine,
     mutant: Option<Mutant>,
+    clocks: Arc<Clocks>,
+    /// When the newest commit at each moment was made.
+    times: Vec<(Duration, u64)>,
     count: usize,
     pub(crate) seq: u64,
     pub(crate) commits: Vec<Commit>,
@@ -35,11 +41,13 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(engine: MemEngine, mutant: Option<Mutant>) -> Self {
+    pub(crate) fn new(engine: MemEngine, mutant: Option<Mutant>, clocks: Arc<Clocks>) -> Self {
         let seq = newest(&engine);
         World {
             engine,
             mutant,
+            clocks,
+            times: Vec::new(),
             count: 0,
             seq,
             commits: Vec::new(),
@@ -79,6 +87,7 @@ impl World {
                 let _ = self.engine.commit(&[Txn { op_id, guards: Vec::new(), effects: sent.effects }]);
             }
             self.seq = newest(&self.engine);
+            self.times.push((self.clocks.now(), self.seq));
             self.note(step, txn);
         }
         let what = match &outcome {
@@ -165,6 +174,16 @@ impl World {
             Some(Record::Session(_, Some(session))) => Some(session.heartbeat.nanos()),
             _ => None,
         }
+    }
+
+    pub(crate) fn time(&self) -> Duration {
+        self.clocks.now()
+    }
+
+    /// The newest commit at a moment.
+    pub(crate) fn seq_at(&self, moment: Duration) -> u64 {
+        let before = self.times.partition_point(|(time, _)| *time <= moment);
+        before.checked_sub(1).map_or(0, |at| self.times[at].1)
     }
 
     pub(crate) fn find(&mut self, finding: String) {

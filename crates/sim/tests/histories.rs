@@ -1,24 +1,38 @@
-//! Histories of fresh seeds. `LIMEN_SIM_SEED` replays one, and `LIMEN_SIM_HISTORIES` says how many there are.
+//! Histories of fresh seeds. `LIMEN_SIM_SEED` replays one; `LIMEN_SIM_HISTORIES` says how many there are, or
+//! `LIMEN_SIM_SECONDS` for how long there are new ones.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use sim::{History, Mutant, run};
+use sim::{History, Mutant, run, shorten};
 
-const HISTORIES: u64 = 150;
+const HISTORIES: u64 = 300;
 /// A mutant that none of so many seeds finds is a hole in the simulator.
-const SEEDS_A_MUTANT: u64 = 200;
+const SEEDS_A_MUTANT: u64 = 2000;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
 fn show(history: &History) -> String {
-    let History { seed, findings, lines } = history;
     format!(
-        "LIMEN_SIM_SEED={seed}, digest {:x}\n{}\n\nfindings:\n{}",
+        "seed {}, digest {:x}\n{}\n\nfindings:\n{}",
+        history.seed,
         history.digest(),
-        lines.join("\n"),
-        findings.join("\n")
+        history.lines.join("\n"),
+        history.findings.join("\n")
+    )
+}
+
+/// A finding, how to see it again, and a shorter history that has one too.
+fn report(history: History) -> String {
+    let (seed, findings) = (history.seed, history.findings.join("\n"));
+    let short = shorten(history, None);
+    format!(
+        "seed {seed} has a finding:\n{findings}\n\nthe whole history: LIMEN_SIM_SEED={seed} cargo test -p sim --test \
+         histories every_history -- --nocapture\n\nwithout what is not needed for a finding:\n{}",
+        show(&short)
     )
 }
 
@@ -27,22 +41,44 @@ fn every_history_agrees_with_the_model() {
     if let Some(seed) = number("LIMEN_SIM_SEED") {
         let history = run(seed, None);
         println!("{}", show(&history));
-        assert!(history.findings.is_empty());
+        assert!(history.findings.is_empty(), "{}", report(history));
         return;
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let first = now.as_nanos() as u64 >> 10;
-    let histories = number("LIMEN_SIM_HISTORIES").unwrap_or(HISTORIES);
-    println!("LIMEN_SIM_SEED={first} and the {histories} seeds from there");
-    for seed in first..first + histories {
-        let history = run(seed, None);
-        assert!(history.findings.is_empty(), "{}", show(&history));
+    let until = number("LIMEN_SIM_SECONDS").map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let histories = match until {
+        Some(_) => u64::MAX - first,
+        None => number("LIMEN_SIM_HISTORIES").unwrap_or(HISTORIES),
+    };
+    let (next, found) = (AtomicU64::new(first), Mutex::new(None));
+    let is_over = AtomicBool::new(false);
+    let search = || {
+        while !is_over.load(Ordering::Relaxed) && until.is_none_or(|until| Instant::now() < until) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= first + histories {
+                next.fetch_sub(1, Ordering::Relaxed);
+                return;
+            }
+            let history = run(seed, None);
+            if !history.findings.is_empty() {
+                is_over.store(true, Ordering::Relaxed);
+                *found.lock().unwrap() = Some(history);
+            }
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(search))));
+    let count = next.into_inner() - first;
+    println!("{count} histories, of the seeds from {first} on");
+    if let Some(history) = found.into_inner().unwrap() {
+        panic!("{}", report(history));
     }
 }
 
 #[test]
 fn a_seed_gives_the_same_history_again() {
-    for seed in 0..25 {
+    for seed in 0..40 {
         let (first, second) = (run(seed, None), run(seed, None));
         for (one, other) in first.lines.iter().zip(&second.lines) {
             assert_eq!(one, other, "seed {seed}");
@@ -53,14 +89,29 @@ fn a_seed_gives_the_same_history_again() {
 
 #[test]
 fn every_broken_rule_is_found() {
-    let mut missed = Vec::new();
-    for mutant in Mutant::ALL {
-        let found =
-            (0..SEEDS_A_MUTANT).map(|seed| run(seed, Some(mutant))).find(|it| !it.findings.is_empty());
-        match found {
-            Some(history) => println!("{mutant:?}: seed {}: {}", history.seed, history.findings[0]),
-            None => missed.push(mutant),
+    let (next, missed) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    let search = || {
+        while let Some(&mutant) = Mutant::ALL.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+            let mut histories = (0..SEEDS_A_MUTANT).map(|seed| run(seed, Some(mutant)));
+            match histories.find(|it| !it.findings.is_empty()) {
+                Some(history) => println!("{mutant:?}: seed {}: {}", history.seed, history.findings[0]),
+                None => missed.lock().unwrap().push(mutant),
+            }
         }
-    }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(search))));
+    let missed = missed.into_inner().unwrap();
     assert!(missed.is_empty(), "no seed finds {missed:?}");
+}
+
+#[test]
+fn a_finding_is_shown_without_what_it_does_not_need() {
+    let mutant = Some(Mutant::NoEdgeAbsent);
+    let history = (0..).map(|seed| run(seed, mutant)).find(|history| !history.findings.is_empty()).unwrap();
+    let steps = |history: &History| history.lines.iter().filter(|line| line.contains(" begins ")).count();
+    let before = steps(&history);
+    let short = shorten(history, mutant);
+    assert!(!short.findings.is_empty());
+    assert!(steps(&short) <= 12 && steps(&short) < before, "{}", show(&short));
 }

@@ -3,7 +3,7 @@
 use std::ops::Add;
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use host::time_since_boot;
 
 /// A moment of `CLOCK_BOOTTIME` (`clock_gettime(2)`): it never goes back, and it counts the time of a suspend.
 ///
@@ -13,9 +13,7 @@ pub struct BootInstant(Duration);
 
 impl BootInstant {
     pub fn now() -> Self {
-        let now = clock_gettime(ClockId::Boottime);
-        // Both are in range by the contract of the clock.
-        BootInstant(Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32))
+        BootInstant(time_since_boot())
     }
 
     /// How long ago it was; zero if it is to come.

@@ -1,7 +1,8 @@
 //! Points in time.
 
 use std::fmt;
-use std::time::{SystemTime, UNIX_EPOCH};
+
+use host::nanos_since_epoch;
 
 /// Nanoseconds since 1970-01-01 UTC, negative before; spans the years 1677 to 2262, and clamps to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,10 +15,7 @@ impl Time {
     pub const MIN: Time = Time(i64::MIN);
 
     pub fn now() -> Self {
-        match SystemTime::now().duration_since(UNIX_EPOCH) {
-            Ok(after) => Time::clamp(after.as_nanos() as i128),
-            Err(before) => Time::clamp(-(before.duration().as_nanos() as i128)),
-        }
+        Time::clamp(nanos_since_epoch())
     }
 
     /// `sec` may be negative; `nsec` counts up from it (`timespec(3type)`).

@@ -8,13 +8,14 @@
 //! kernel also checks permissions by what it was given: see [`crate::kernel_cache`] for how that is noticed, and here for what
 //! becomes of the request.
 
+use host::Instant;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use meta::{Changes, Failure, Node, Touched, Vouch};
 use types::{BootInstant, Errno, Ino};
@@ -154,7 +155,7 @@ impl Vfs {
                 Ok(Some(changes)) => self.follow(changes, kernel),
                 Err(error) => tracing::warn!(%error, "cannot hear of other clients' changes; trying again"),
             }
-            thread::sleep(PAUSE);
+            host::sleep(PAUSE);
         }
     }
 

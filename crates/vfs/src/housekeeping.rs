@@ -9,11 +9,12 @@
 //!
 //! Only the heartbeat has to be in time; the others may be late without harm.
 
+use host::Instant;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use meta::Failure;
 use types::BootInstant;

@@ -12,11 +12,12 @@
 //! The kernel takes a reply in on the thread of the caller, some time after it was written, and does not say when. So a
 //! change is repeated after [`SETTLE`] as well.
 
+use host::Instant;
 use std::array;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use meta::Touched;
 use types::BootInstant;

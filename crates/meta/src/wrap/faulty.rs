@@ -137,7 +137,7 @@ impl<E: Engine> Faulty<E> {
                 Err(EngineError::transient("injected: the answer was lost"))
             }
             Fault::Delay(time) => {
-                std::thread::sleep(time);
+                host::sleep(time);
                 request()
             }
         }
@@ -191,7 +191,7 @@ impl<E: Engine> Engine for Faulty<E> {
                 self.inner.commit(txns)?;
                 return Err(EngineError::indeterminate("injected: the answer was lost"));
             }
-            Fault::Delay(time) => std::thread::sleep(time),
+            Fault::Delay(time) => host::sleep(time),
             Fault::Rival => self.compete(txns)?,
         }
         self.inner.commit(txns)

@@ -22,6 +22,10 @@ pub(super) const CASES: &[Case] = &[
     ("a_directory_stays_known_as_a_whole", a_directory_stays_known_as_a_whole),
     ("what_happened_after_all_is_known_once_heard", what_happened_after_all_is_known_once_heard),
     (
+        "a_commit_without_an_answer_is_not_hidden_by_memory",
+        a_commit_without_an_answer_is_not_hidden_by_memory,
+    ),
+    (
         "a_directory_filled_at_its_birth_is_not_taken_for_empty",
         a_directory_filled_at_its_birth_is_not_taken_for_empty,
     ),
@@ -121,6 +125,24 @@ fn a_directory_stays_known_as_a_whole(factory: Factory<'_>) {
     let before = counting.counts();
     assert_eq!(own.lookup(d, "other"), Ok(None));
     assert_eq!((counting.counts() - before).round_trips(), 0, "and the others are still known to be");
+}
+
+/// Others see the change already, while this client has yet to repeat its request.
+fn a_commit_without_an_answer_is_not_hidden_by_memory(factory: Factory<'_>) {
+    let Some((a, _, mut changes)) = told(factory) else { return };
+    let faulty = Arc::new(Faulty::new(Arc::clone(a.engine()), 1, Odds::default()));
+    let own = Arc::new(client(&(Arc::clone(&faulty) as Arc<dyn Engine>)));
+    own.meta.set_current_until(BootInstant::now() + Duration::from_secs(3600));
+    let f = own.create(ROOT, "f").unwrap();
+    let other = Arc::clone(&own);
+    faulty.set_rival(move |_| {
+        hear(&other, &mut *changes, &Touched::Node(f));
+        assert_eq!(other.node(f).mode, Mode::new(0o600));
+    });
+    faulty.script([Fault::After, Fault::Rival]);
+    faulty.arm(true);
+    own.chmod(f, 0o600).unwrap();
+    assert_eq!(own.node(f).mode, Mode::new(0o600));
 }
 
 /// Another client is told of the new directory, and makes a file there, before its maker hears that it is made.

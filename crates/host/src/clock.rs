@@ -1,0 +1,43 @@
+//! The three clocks, and waiting.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::time::{ClockId, clock_gettime};
+
+#[cfg(not(feature = "sim"))]
+pub use std::time::Instant;
+
+#[cfg(feature = "sim")]
+pub use crate::sim::Instant;
+
+/// `CLOCK_BOOTTIME` (`clock_gettime(2)`): it goes on during a suspend.
+pub fn time_since_boot() -> Duration {
+    #[cfg(feature = "sim")]
+    if let Some(time) = crate::sim::with(|machine| machine.since_boot()) {
+        return time;
+    }
+    let now = clock_gettime(ClockId::Boottime);
+    // Both are in range by the contract of the clock.
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+}
+
+/// `CLOCK_REALTIME`, which may be set to any time at any moment. Negative before 1970.
+pub fn nanos_since_epoch() -> i128 {
+    #[cfg(feature = "sim")]
+    if let Some(nanos) = crate::sim::with(|machine| machine.nanos_since_epoch()) {
+        return nanos;
+    }
+    match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(after) => after.as_nanos() as i128,
+        Err(before) => -(before.duration().as_nanos() as i128),
+    }
+}
+
+/// Has this thread wait.
+pub fn sleep(time: Duration) {
+    #[cfg(feature = "sim")]
+    if crate::sim::with(|machine| machine.sleep(time)).is_some() {
+        return;
+    }
+    std::thread::sleep(time);
+}

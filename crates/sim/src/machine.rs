@@ -1,0 +1,87 @@
+//! The clocks of simulated machines: one a client, and one of the collector of garbage.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use host::sim::Machine;
+
+use crate::dice::Dice;
+use crate::port::{self, Ask};
+
+/// Time as it passes for each client. Threads run one at a time, so no order of memory matters.
+#[derive(Debug)]
+pub(crate) struct Clocks {
+    now_nanos: AtomicU64,
+    /// How long each client has been suspended.
+    suspended_nanos: Vec<AtomicU64>,
+}
+
+impl Clocks {
+    pub(crate) fn new(clients: usize) -> Self {
+        Clocks {
+            now_nanos: AtomicU64::new(0),
+            suspended_nanos: (0..clients).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        Duration::from_nanos(self.now_nanos.load(Relaxed))
+    }
+
+    pub(crate) fn advance_to(&self, now: Duration) {
+        self.now_nanos.fetch_max(nanos(now), Relaxed);
+    }
+
+    /// The client's clocks are set on by a suspend, but for the monotonic one.
+    pub(crate) fn suspend(&self, client: usize, time: Duration) {
+        if let Some(suspended) = self.suspended_nanos.get(client) {
+            suspended.fetch_add(nanos(time), Relaxed);
+        }
+    }
+
+    fn monotonic(&self, client: usize) -> Duration {
+        let suspended = self.suspended_nanos.get(client).map_or(0, |suspended| suspended.load(Relaxed));
+        self.now().saturating_sub(Duration::from_nanos(suspended))
+    }
+}
+
+/// A machine as the threads of a client see it.
+#[derive(Debug)]
+pub(crate) struct Simulated {
+    pub(crate) clocks: Arc<Clocks>,
+    pub(crate) client: usize,
+    /// Its clocks leave suspends out: a broken rule.
+    pub(crate) is_boot_clock_stopped: bool,
+    pub(crate) dice: RefCell<Dice>,
+}
+
+impl Machine for Simulated {
+    fn monotonic(&self) -> Duration {
+        self.clocks.monotonic(self.client)
+    }
+
+    fn since_boot(&self) -> Duration {
+        // Machines were not started at the same moment.
+        let uptime = Duration::from_secs(1000 * (self.client as u64 + 1));
+        uptime + if self.is_boot_clock_stopped { self.monotonic() } else { self.clocks.now() }
+    }
+
+    fn nanos_since_epoch(&self) -> i128 {
+        const BEGIN_SEC: u64 = 1_700_000_000;
+        (Duration::from_secs(BEGIN_SEC) + self.clocks.now()).as_nanos() as i128
+    }
+
+    fn sleep(&self, time: Duration) {
+        port::ask(Ask::Sleep(self.clocks.now() + time));
+    }
+
+    fn random(&self) -> u64 {
+        self.dice.borrow_mut().number()
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
