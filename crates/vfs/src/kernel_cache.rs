@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use host::RandomState;
 use meta::{KernelRevisions, Node};
 use types::Ino;
 
@@ -23,13 +24,16 @@ use crate::vfs::Vfs;
 
 const SHARDS: usize = 64;
 
+/// Each reply looks an inode up, so the hash is a fast one.
+type Shard = HashMap<Ino, KernelInode, RandomState>;
+
 /// Longer than a request waits in the kernel, is answered, and its reply is taken in, unless the database hangs.
 const CALM: Duration = Duration::from_secs(1);
 
 /// The inodes that the kernel holds.
 #[derive(Debug)]
 pub(crate) struct KernelCache {
-    shards: [Mutex<HashMap<Ino, KernelInode>>; SHARDS],
+    shards: [Mutex<Shard>; SHARDS],
     /// Counts the revisions that were given.
     moment: AtomicU64,
 }
@@ -149,7 +153,7 @@ impl KernelCache {
         shards.flat_map(|shard| shard.keys().copied().collect::<Vec<_>>()).collect()
     }
 
-    fn shard(&self, ino: Ino) -> MutexGuard<'_, HashMap<Ino, KernelInode>> {
+    fn shard(&self, ino: Ino) -> MutexGuard<'_, Shard> {
         self.shards[ino.0 as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
