@@ -84,7 +84,7 @@ impl Dispatch {
                 reply.none();
             }
             Operation::SetLk { request: asked, wait: true } if asked.lock.kind != F_UNLCK => {
-                self.wait_for_lock(self.ino(request.header.nodeid), &asked, reply);
+                self.wait_for_lock(request.header.uid, self.ino(request.header.nodeid), &asked, reply);
             }
             Operation::Init(offered) => match offered.negotiate(&self.init_config()) {
                 Ok(agreed) => {
@@ -302,14 +302,14 @@ impl Dispatch {
         }
     }
 
-    fn wait_for_lock(&self, ino: Ino, asked: &LockRequest, reply: Reply) {
+    fn wait_for_lock(&self, uid: u32, ino: Ino, asked: &LockRequest, reply: Reply) {
         let wanted = match translate::lock(asked) {
             Ok(wanted) => wanted,
             Err(errno) => return reply.error(errno),
         };
         match self.vfs.take_lock(ino, asked.fh.0, wanted, true) {
             Ok(Locked::Granted) => reply.ok(&[]),
-            Ok(Locked::Waiting) => self.waiters.add(&self.vfs, reply, ino, wanted),
+            Ok(Locked::Waiting) => self.waiters.add(&self.vfs, reply, uid, ino, wanted),
             Err(errno) => reply.error(errno),
         }
     }

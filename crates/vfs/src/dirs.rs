@@ -5,10 +5,10 @@
 //! which an open directory keeps until it is rewound.
 //!
 //! Where listings hide what their caller may not read (access-based enumeration), that is decided as names are read, with
-//! the inodes that come along, for whoever opened the directory, as he was then. A directory that is known as a whole
-//! costs no request, whoever lists it: what is hidden costs a look at its inode and one at a remembered decision.
+//! the inodes that come along, for the caller that opened the directory, as it was then. A directory that is known as a whole
+//! costs no request, whatever caller lists it: what is hidden costs a look at its inode and one at a remembered decision.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use acl::nfs4::Mask;
@@ -45,7 +45,7 @@ pub struct DirEntry<'a> {
 pub(crate) struct OpenDir {
     ino: Ino,
     parent: Ino,
-    /// Who opened it, where not everything is shown to everybody.
+    /// The caller that opened it, if listings differ by caller.
     viewer: Option<Identity>,
     names: Mutex<Names>,
 }
@@ -60,17 +60,72 @@ struct Names {
     at_end: bool,
     /// All that was read so far, while it can be kept for others.
     all: Option<(Turn, Vec<(Name, Edge)>)>,
+    /// How many names were met before those in `met`, and given back since.
+    given_back: usize,
+    charge: Charge,
+}
+
+impl Names {
+    /// Begins anew.
+    fn rewind(&mut self) {
+        let charge = std::mem::take(&mut self.charge);
+        *self = Names { charge, ..Names::default() };
+    }
+
+    /// Gives back names that the caller has passed, and what is kept for others.
+    fn give_back(&mut self) {
+        let count = self.met.len().saturating_sub(KEPT_BEHIND);
+        self.met.drain(..count);
+        self.met.shrink_to(2 * KEPT_BEHIND);
+        self.given_back += count;
+        self.all = None;
+    }
+
+    fn held(&self) -> usize {
+        self.met.len() + self.all.as_ref().map_or(0, |(_, all)| all.len())
+    }
+}
+
+/// What an open directory counts of the names that all of them hold.
+#[derive(Debug, Default)]
+struct Charge {
+    total: Option<Arc<AtomicUsize>>,
+    own: usize,
+}
+
+impl Charge {
+    fn set(&mut self, now: usize) {
+        if let Some(total) = &self.total {
+            total.fetch_add(now, Ordering::Relaxed);
+            total.fetch_sub(self.own, Ordering::Relaxed);
+        }
+        self.own = now;
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.set(0);
+    }
 }
 
 /// Entries read from the database in one round trip.
 const PAGE: usize = 1024;
 /// A listing longer than this is not kept for others.
 const MAX_KEPT: usize = 200_000;
+/// Names that all open directories hold together, some 100 bytes each. Beyond that a listing that goes on gives back names
+/// that its caller has passed.
+const MAX_HELD: usize = if cfg!(test) { 6_000 } else { 2_000_000 };
+/// Beyond this it fails with ENOMEM.
+const HELD_BOUND: usize = 2 * MAX_HELD;
+/// So many it keeps, because the kernel throws away what a program had no room for, and asks for that again. A reply of 1 MiB
+/// holds fewer entries.
+const KEPT_BEHIND: usize = if cfg!(test) { 1_000 } else { 44_000 };
 
 impl Vfs {
     /// # Errors
-    /// ESTALE where the inode is gone, or the kernel decided by outdated rights; ENOTDIR; EACCES, also for a caller of whom
-    /// it cannot be found out who he is, where that matters.
+    /// ESTALE where the inode is gone, or the kernel decided by outdated rights; ENOTDIR; EACCES, also for a caller whose
+    /// identity cannot be found out, where that matters.
     pub fn opendir(&self, caller: &Caller<'_>, ino: Ino) -> Result<DirHandle, Errno> {
         let node = self.node(ino)?;
         if !node.kind.is_dir() {
@@ -81,7 +136,9 @@ impl Vfs {
         self.admit_posix(caller, &node, Perm::READ)?;
         let handle = DirHandle(self.next_dir.fetch_add(1, Ordering::Relaxed));
         let viewer = if self.hides_unreadable() { Some(caller.identity()?.clone()) } else { None };
-        let dir = OpenDir { ino, parent: node.parent, viewer, names: Mutex::default() };
+        let charge = Charge { total: Some(Arc::clone(&self.listed)), own: 0 };
+        let names = Mutex::new(Names { charge, ..Names::default() });
+        let dir = OpenDir { ino, parent: node.parent, viewer, names };
         self.dirs.write().unwrap_or_else(PoisonError::into_inner).insert(handle, Arc::new(dir));
         Ok(handle)
     }
@@ -95,7 +152,8 @@ impl Vfs {
     /// `attrs` each comes with its attributes, as of now: a name that is gone by now is left out.
     ///
     /// # Errors
-    /// EBADF unless open; those of the database.
+    /// EBADF unless open; ENOMEM if open directories hold too many names; EINVAL for a position whose name was given back for
+    /// that; those of the database.
     pub fn readdir(
         &self,
         handle: DirHandle,
@@ -108,7 +166,7 @@ impl Vfs {
         drop(dirs);
         let mut names = dir.names.lock().unwrap_or_else(PoisonError::into_inner);
         if position.0 == 0 {
-            *names = Names::default();
+            names.rewind();
         }
         let dots = [(&b"."[..], dir.ino), (b"..", dir.parent)];
         for at in position.0.. {
@@ -119,10 +177,24 @@ impl Vfs {
                 }
                 continue;
             }
-            let index = at as usize - dots.len();
+            let index = (at as usize - dots.len()).checked_sub(names.given_back).ok_or(Errno::EINVAL)?;
+            let mut index = index;
             while index >= names.met.len() {
-                if !self.read_on(&dir, &mut names, attrs)? {
+                if self.listed.load(Ordering::Relaxed) > MAX_HELD {
+                    let before = names.given_back;
+                    names.give_back();
+                    index -= names.given_back - before;
+                }
+                let more = self.read_on(&dir, &mut names, attrs);
+                let held = names.held();
+                names.charge.set(held);
+                if !more? {
                     return Ok(());
+                }
+                if self.listed.load(Ordering::Relaxed) > HELD_BOUND {
+                    names.rewind();
+                    names.charge.set(0);
+                    return Err(Errno::ENOMEM);
                 }
             }
             // A position beyond what was met is one that no entry came with.
@@ -264,6 +336,64 @@ mod tests {
         let change = AttrChange { mode, uid: Some(uid), gid: Some(gid), ..AttrChange::default() };
         vfs.setattr(&root(), ino, change).unwrap();
         ino
+    }
+
+    #[test]
+    fn open_listings_hold_a_bounded_number_of_names_and_are_whole_even_so() {
+        let (vfs, _) = volume_with(VfsOptions { atime: AtimeMode::Never, ..VfsOptions::default() });
+        let names: Vec<String> = (0..5000).map(|n| format!("{n:04}")).collect();
+        names.iter().for_each(|name| {
+            make(&vfs, name);
+        });
+        vfs.forget_everything();
+        let held = || vfs.listed.load(Ordering::Relaxed);
+        let read = |handle, from: u64, most: usize| -> Result<(Vec<String>, u64), Errno> {
+            let (mut shown, mut next) = (Vec::new(), from);
+            vfs.readdir(handle, DirPosition(from), false, &mut |entry| {
+                if shown.len() == most {
+                    return false;
+                }
+                next = entry.next.0;
+                shown.push(String::from_utf8(entry.name.to_vec()).unwrap());
+                true
+            })?;
+            Ok((shown, next))
+        };
+        let open = || vfs.opendir(&root(), Ino::ROOT).unwrap();
+        let (first, mut handles) = (open(), Vec::new());
+        assert_eq!(read(first, 0, 3).unwrap().1, 3);
+        while held() <= MAX_HELD {
+            handles.push(open());
+            read(handles[handles.len() - 1], 0, 4000).unwrap();
+        }
+        // It goes on in small steps, each from a little before where the last one ended, as the kernel does.
+        let (mut all, mut at) = (Vec::new(), 2);
+        loop {
+            let (shown, next) = read(first, at, 700).unwrap();
+            if shown.is_empty() {
+                break;
+            }
+            let kept = if next > at + 10 && shown.len() == 700 { 690 } else { shown.len() };
+            all.extend_from_slice(&shown[..kept]);
+            at += kept as u64;
+        }
+        assert_eq!(all, names);
+        assert_eq!(read(first, 5, 1), Err(Errno::EINVAL));
+        assert_eq!(read(first, 0, 5000).unwrap().0[2..], names[..4998]);
+        // With very many, one that needs more is refused; what is closed makes room.
+        let refused = loop {
+            handles.push(open());
+            match read(handles[handles.len() - 1], 0, 900) {
+                Ok(_) => assert!(handles.len() < 100 && held() <= HELD_BOUND),
+                Err(errno) => break errno,
+            }
+        };
+        assert_eq!(refused, Errno::ENOMEM);
+        handles.into_iter().for_each(|handle| vfs.closedir(handle).unwrap());
+        vfs.closedir(first).unwrap();
+        assert_eq!(held(), 0);
+        let last = open();
+        assert_eq!(read(last, 2, 5000).unwrap().0, names);
     }
 
     #[test]

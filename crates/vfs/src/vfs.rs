@@ -1,7 +1,7 @@
 //! The mounted volume.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
@@ -39,6 +39,8 @@ pub struct Vfs {
     pub(crate) making_space: Mutex<()>,
     pub(crate) dirs: RwLock<HashMap<DirHandle, Arc<OpenDir>>>,
     pub(crate) next_dir: AtomicU64,
+    /// Names that open directories hold in memory.
+    pub(crate) listed: Arc<AtomicUsize>,
     /// Inodes that are gone, but that the kernel still holds, as they stood last: a working directory, an `O_PATH`
     /// descriptor. They leave when the kernel forgets them.
     ghosts: Mutex<HashMap<Ino, Node>>,
@@ -132,6 +134,7 @@ impl Vfs {
             making_space: Mutex::default(),
             dirs: RwLock::default(),
             next_dir: AtomicU64::new(1),
+            listed: Arc::default(),
             ghosts: Mutex::default(),
             durability: Durability::default(),
             candidates: Candidates::default(),

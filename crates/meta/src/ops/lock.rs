@@ -10,6 +10,9 @@ use crate::record::{LockWait, Want};
 use crate::txn::Effect;
 use crate::view::{Stop, View};
 
+/// The locks that an inode may have. They are one record, which each change of a lock reads and writes.
+const MAX_LOCKS: usize = 8192;
+
 /// What becomes of a lock that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Locked {
@@ -27,7 +30,7 @@ pub enum Locked {
 /// # Errors
 /// ESTALE where the inode is gone; EAGAIN without `wait` where others hold what conflicts; EDEADLK where one of these
 /// waits, over however many others, for a lock of this owner (`posix_locks_deadlock`; not with `flock`). Of several that
-/// came to wait in a circle at the same moment, one is refused.
+/// came to wait in a circle at the same moment, one is refused. ENOLCK if the inode would have more than 8,192 locks.
 #[derive(Debug)]
 pub struct TakeLock {
     pub ino: Ino,
@@ -49,7 +52,8 @@ impl Op for TakeLock {
             if self.wait {
                 effects.push(Effect::DropWait { owner });
             }
-            effects.push(Effect::PutLocks { ino: self.ino, locks: lock::lock(&locks, self.lock).into() });
+            let held = within_bound(&locks, lock::lock(&locks, self.lock))?;
+            effects.push(Effect::PutLocks { ino: self.ino, locks: held.into() });
             return Ok(Plan { reply: Locked::Granted, effects });
         }
         if !self.wait {
@@ -76,7 +80,7 @@ impl Op for TakeLock {
 impl TakeLock {
     /// Walks from each holder that is in the way to what it waits for itself, and so on.
     ///
-    /// Nobody sees that two begin to wait for each other at the same moment, and later both do. So who is on record as
+    /// Nobody sees that two begin to wait for each other at the same moment, and later both do. So an owner that is on record as
     /// waiting (`known`) looks for circles among lower owners only: of any circle, that is one.
     fn closes_circle(&self, view: &mut View<'_>, known: bool) -> Result<bool, Stop> {
         let waits = view.waits()?;
@@ -84,7 +88,7 @@ impl TakeLock {
         let mut next = vec![(self.ino, self.lock)];
         while let Some((ino, wanted)) = next.pop() {
             view.prefetch([Want::Node(ino), Want::Locks(ino)])?;
-            // Who waits for a lock on what is gone has yet to hear so.
+            // An owner that waits for a lock on what is gone has yet to hear so.
             if view.node(ino)?.is_none() {
                 continue;
             }
@@ -105,7 +109,15 @@ impl TakeLock {
     }
 }
 
+/// Refuses more locks than an inode may have, but for a change that leaves no more than before.
+fn within_bound(before: &[Lock], after: Vec<Lock>) -> Result<Vec<Lock>, Stop> {
+    if after.len() > MAX_LOCKS.max(before.len()) { Err(Errno::ENOLCK.into()) } else { Ok(after) }
+}
+
 /// Gives up what an owner holds on a range; it need hold nothing there.
+///
+/// # Errors
+/// ENOLCK if that divides a lock, and the inode would have more than 8,192.
 #[derive(Debug)]
 pub struct Unlock {
     pub ino: Ino,
@@ -128,6 +140,7 @@ impl Op for Unlock {
         if left[..] == locks[..] {
             return Ok(Plan::answer(()));
         }
+        let left = within_bound(&locks, left)?;
         Ok(Plan { reply: (), effects: vec![Effect::PutLocks { ino: self.ino, locks: left.into() }] })
     }
 }
@@ -166,7 +179,7 @@ impl Op for FindLock {
     }
 }
 
-/// Reads who waits for a lock.
+/// Reads the waits for locks.
 #[derive(Debug)]
 pub struct GetWaits;
 
@@ -202,5 +215,47 @@ impl Op for DropLocks {
             return Ok(Plan::answer(()));
         }
         Ok(Plan { reply: (), effects: vec![Effect::PutLocks { ino: self.ino, locks: left.into() }] })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use types::SessionId;
+
+    use super::*;
+    use crate::{MemEngine, Meta, Vouch};
+
+    #[test]
+    fn an_inode_has_no_more_locks_than_its_record_may_hold() {
+        let engine = Arc::new(MemEngine::default());
+        crate::check::test_volume().format(&*engine).unwrap();
+        let meta = Meta::open(engine, 100).unwrap();
+        let by_kernel = Vouch::Kernel { told: None };
+        let owner = |owner| LockOwner { session: SessionId(1), owner, kind: LockKind::Posix };
+        let take = |number, start, end| {
+            let lock = Lock { start, end, owner: owner(number), exclusive: false, pid: 1 };
+            meta.run(&TakeLock { ino: Ino::ROOT, lock, wait: false }, &by_kernel)
+        };
+        let most = MAX_LOCKS as u64;
+        // One call for each would write the record thousands of times: all but the last few are put at once.
+        let lock = |n| Lock { start: 3 * n, end: 3 * n + 1, owner: owner(1), exclusive: false, pid: 1 };
+        let locks: Arc<[Lock]> = (0..most - 1).map(lock).collect();
+        let op_id = types::OpId(7);
+        let effects = vec![Effect::PutLocks { ino: Ino::ROOT, locks }];
+        meta.engine().commit(&[crate::Txn { op_id, guards: Vec::new(), effects }]).unwrap();
+        assert_eq!(take(1, 3 * most, 3 * most + 2), Ok(Locked::Granted));
+        assert_eq!(take(1, 3 * most + 9, 3 * most + 9), Err(Errno::ENOLCK.into()));
+        assert_eq!(take(2, 0, 0), Err(Errno::ENOLCK.into()));
+        let unlock =
+            |start, end| meta.run(&Unlock { ino: Ino::ROOT, owner: owner(1), start, end }, &by_kernel);
+        // It would leave two in the place of one.
+        assert_eq!(unlock(3 * most + 1, 3 * most + 1), Err(Errno::ENOLCK.into()));
+        // What adds none is granted: joined with its neighbour, or in place of a part.
+        assert_eq!(take(1, 3 * most + 3, 3 * most + 3), Ok(Locked::Granted));
+        assert_eq!(unlock(0, 1), Ok(()));
+        assert_eq!(take(2, 0, 0), Ok(Locked::Granted));
+        assert_eq!(unlock(0, u64::MAX), Ok(()));
     }
 }
