@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use chunk::{BlockStore, ChunkError, StoredBlock};
 use meta::check::{self, SliceWindow};
-use meta::ops::Reap;
+use meta::ops::{Reap, ReapAll};
 use meta::{Engine, EngineError, Failure, Meta, Record, Scan, Session, Volume, Vouch};
 use serde_json::json;
 use types::{BLOCK_BYTES, Ino, SessionId, SliceId};
@@ -48,6 +48,9 @@ pub(crate) struct GcArgs {
 
 /// Records read at a time.
 const PAGE: usize = 256;
+
+/// Files without a name that one commit removes.
+const REAPED_AT_ONCE: usize = 16;
 
 /// Sums of what there is to remove, or was removed.
 #[derive(Debug, Default)]
@@ -132,8 +135,12 @@ impl Left {
         for session in &self.gone {
             meta.remove_session(session.id, session.heartbeat)?;
         }
-        for &(session, ino) in &self.orphans {
-            meta.run(&Reap { session, ino }, &Vouch::Kernel { told: None })?;
+        let by_tool = Vouch::Kernel { told: None };
+        for some in self.orphans.chunks(REAPED_AT_ONCE) {
+            let reaps: Vec<Reap> = some.iter().map(|&(session, ino)| Reap { session, ino }).collect();
+            if meta.run(&ReapAll(&reaps), &by_tool).is_err() {
+                reaps.iter().try_for_each(|reap| meta.run(reap, &by_tool))?;
+            }
         }
         Ok(())
     }
@@ -307,7 +314,11 @@ impl Found {
         table.row("slices", format!("{} that files let go of", sized(self.garbage, self.garbage_bytes)));
         table.row("objects", format!("{} that nothing refers to", sized(self.objects, self.object_bytes)));
         if self.kept > 0 {
-            table.row("", format!("{} more that are kept: too young, or of unknown numbers", self.kept));
+            table.row("", format!(
+                    "{} more that are kept: younger than --grace, about to be named by a mount, or of a number that the volume \
+                     has not given out (as after its database was restored from a backup)",
+                    self.kept
+                ));
         }
         let (stored, unused) = self.acls;
         table.row("ACLs", format!("{unused} of {stored} that nothing refers to; they stay"));

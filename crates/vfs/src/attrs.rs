@@ -27,9 +27,13 @@ pub struct AttrChange {
 
 impl Vfs {
     /// # Errors
-    /// ESTALE where the inode is gone and nobody holds it.
+    /// ESTALE where the inode is gone and nobody holds it; EIO where it is open and was lost with the session. A program
+    /// that has a file open takes ESTALE for "open it again by its name", and the name may lead to another file by now.
     pub fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
-        Ok(self.attr_of(&self.node(ino)?))
+        match self.node(ino) {
+            Err(Errno::ESTALE) if self.files.get(ino).is_some_and(|file| file.is_fenced()) => Err(Errno::EIO),
+            node => Ok(self.attr_of(&node?)),
+        }
     }
 
     /// # Errors

@@ -2,14 +2,14 @@
 //!
 //! The session's record goes first, by a change that is guarded by the heartbeat that was seen last. From then on nothing
 //! of the session can be committed. Only then go its locks and its files without a name, so nothing is added behind the
-//! back of who removes them. Who removed the record may end before it is done with that: what refers to a session that is
+//! back of the mount that removes them. The mount that removed the record may end before it is done with that: what refers to a session that is
 //! not on record is removed by any mount that meets it.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use meta::ops::{DropLocks, GetWaits, Reap, StopWaiting};
+use meta::ops::{DropLocks, GetWaits, Reap, ReapAll, StopWaiting};
 use meta::{Garbage, Record, Scan, Session};
 use types::{BootInstant, Errno, Ino, SessionId, SliceId, Time};
 
@@ -21,6 +21,10 @@ use crate::vfs::{BY_KERNEL, Vfs};
 pub(crate) const COLLECT_AT_END: usize = 64;
 /// Rows read at a time.
 pub(crate) const PAGE: usize = 256;
+/// Files without a name that one commit removes.
+const REAPED_AT_ONCE: usize = 16;
+/// Slices whose blocks are removed at the same time.
+pub(crate) const COLLECTORS: usize = 4;
 
 /// What was seen of other sessions, look after look.
 ///
@@ -126,6 +130,7 @@ impl Vfs {
 
     fn drop_orphans(&self, mut is_over: impl FnMut(SessionId) -> Result<bool, Errno>) -> Result<(), Errno> {
         let mut after = (SessionId(0), Ino(0));
+        let mut gone: Vec<Reap> = Vec::with_capacity(REAPED_AT_ONCE);
         self.each_page(
             |last| {
                 if let Some(Record::Orphan(session, ino)) = last {
@@ -133,13 +138,28 @@ impl Vfs {
                 }
                 Scan::Orphans { after, limit: PAGE }
             },
-            |record| match record {
-                Record::Orphan(session, ino) if is_over(*session)? => {
-                    self.change(&Reap { session: *session, ino: *ino })
+            |record| {
+                if let Record::Orphan(session, ino) = record
+                    && is_over(*session)?
+                {
+                    gone.push(Reap { session: *session, ino: *ino });
+                    if gone.len() == REAPED_AT_ONCE {
+                        self.reap(&std::mem::take(&mut gone))?;
+                    }
                 }
-                _ => Ok(()),
+                Ok(())
             },
-        )
+        )?;
+        self.reap(&gone)
+    }
+
+    /// Removes files without a name; one by one if the database does not take them together, say because they are of very
+    /// many pieces.
+    fn reap(&self, gone: &[Reap]) -> Result<(), Errno> {
+        if gone.is_empty() {
+            return Ok(());
+        }
+        self.change(&ReapAll(gone)).or_else(|_| gone.iter().try_for_each(|reap| self.change(reap)))
     }
 
     pub(crate) fn drop_locks(
@@ -177,29 +197,40 @@ impl Vfs {
     /// Removes the blocks of all slices that no file refers to. It gives up when the session ends, because umount waits
     /// for it.
     pub(crate) fn collect_garbage(&self) -> Result<(), Errno> {
-        self.collect(usize::MAX, &|| self.is_stopping())
+        self.collect(usize::MAX, COLLECTORS, &|| self.is_stopping())
     }
 
-    /// Removes the blocks of at most `most` slices that no file refers to, and fewer if `stop` says so meanwhile.
-    pub(crate) fn collect(&self, most: usize, stop: &dyn Fn() -> bool) -> Result<(), Errno> {
+    /// Removes the blocks of at most `most` slices that no file refers to, of `at_once` at the same time, and fewer if `stop`
+    /// says so meanwhile.
+    pub(crate) fn collect(
+        &self,
+        most: usize,
+        at_once: usize,
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Result<(), Errno> {
         let (mut after, mut left) = (SliceId(0), most);
         while left > 0 && !stop() {
             let page = self.meta.scan(&Scan::Garbage { after, limit: PAGE.min(left) })?;
-            let mut gone = Vec::with_capacity(page.facts.records.len());
+            let garbage = page.facts.records.iter().filter_map(|record| match record {
+                Record::Garbage(garbage) => Some(garbage),
+                _ => None,
+            });
+            let garbage: Vec<&Garbage> = garbage.collect();
+            let results = each_at_once(&garbage, at_once, &|Garbage { slice, size }| {
+                (!stop()).then(|| self.store.delete_slice(*slice, *size).map(|()| *slice))
+            });
+            let mut gone = Vec::with_capacity(results.len());
             let mut done = Ok(());
-            for record in &page.facts.records {
-                let Record::Garbage(Garbage { slice, size }) = record else { continue };
-                if stop() {
-                    break;
+            for result in results {
+                match result {
+                    Ok(slice) => gone.push(slice),
+                    Err(error) => {
+                        tracing::warn!(%error, "blocks that no file refers to could not be removed");
+                        done = Err(error.errno());
+                    }
                 }
-                after = *slice;
-                if let Err(error) = self.store.delete_slice(*slice, *size) {
-                    tracing::warn!(%error, "blocks that no file refers to could not be removed");
-                    done = Err(error.errno());
-                    break;
-                }
-                gone.push(*slice);
             }
+            after = garbage.last().map_or(after, |garbage| garbage.slice);
             if !gone.is_empty() {
                 self.note_change();
                 self.meta.drop_garbage(&gone)?;
@@ -230,12 +261,44 @@ impl Vfs {
     }
 }
 
+/// Does something with each item on at most `at_once` threads, until one has nothing to say or fails; gives what the others
+/// said.
+fn each_at_once<T: Sync, R: Send, E: Send>(
+    items: &[T],
+    at_once: usize,
+    each: &(dyn Fn(&T) -> Option<Result<R, E>> + Sync),
+) -> Vec<Result<R, E>> {
+    let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let work = || {
+        let mut results = Vec::new();
+        while !is_over.load(Ordering::Acquire)
+            && let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed))
+        {
+            let result = each(item);
+            if !matches!(result, Some(Ok(_))) {
+                is_over.store(true, Ordering::Release);
+            }
+            results.extend(result);
+        }
+        results
+    };
+    let helpers = at_once.min(items.len()).saturating_sub(1);
+    std::thread::scope(|scope| {
+        // A thread that cannot be started is not missed.
+        let start = |_| std::thread::Builder::new().name("limen-collector".into()).spawn_scoped(scope, work);
+        let helpers: Vec<_> = (0..helpers).filter_map(|index| start(index).ok()).collect();
+        let mut results = work();
+        helpers.into_iter().for_each(|helper| results.extend(helper.join().unwrap_or_default()));
+        results
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use meta::Meta;
     use meta::ops::{AtimeMode, GetNode};
 
-    use std::sync::Arc;
+    use std::sync::{Arc, Condvar, Mutex};
     use std::time::{Duration, Instant};
 
     use meta::Process;
@@ -329,13 +392,52 @@ mod tests {
         let vfs = volume(AtimeMode::Never).0;
         remove_files(&vfs, 10);
         let deletes = || vfs.store.requests().deletes;
-        vfs.collect(usize::MAX, &|| deletes() == 3).unwrap();
+        vfs.collect(usize::MAX, 1, &|| deletes() == 3).unwrap();
         assert_eq!(deletes(), 3);
         vfs.stopping.store(true, Ordering::Release);
         vfs.collect_garbage().unwrap();
         assert_eq!(deletes(), 3);
         let rest = vfs.meta.scan(&Scan::Garbage { after: SliceId(0), limit: PAGE }).unwrap();
         assert_eq!(rest.facts.records.len(), 7);
+    }
+
+    #[test]
+    fn slices_are_collected_a_few_at_the_same_time_and_none_after_a_failure() {
+        let (inside, came) = (Mutex::new(0), Condvar::new());
+        // Each waits until all of them are there.
+        let meet = |item: &usize| {
+            let mut inside = inside.lock().unwrap();
+            *inside += 1;
+            came.notify_all();
+            let wait =
+                came.wait_timeout_while(inside, Duration::from_secs(60), |inside| *inside < COLLECTORS);
+            (!wait.unwrap().1.timed_out()).then_some(Ok::<usize, ()>(*item))
+        };
+        let items: Vec<usize> = (0..100).collect();
+        let mut met = each_at_once(&items, COLLECTORS, &meet);
+        met.sort_unstable();
+        assert_eq!(met, items.iter().map(|item| Ok(*item)).collect::<Vec<_>>());
+        let fails = |item: &usize| Some(if *item == 5 { Err(()) } else { Ok(*item) });
+        assert_eq!(each_at_once(&items, 1, &fails).len(), 6);
+        assert!(each_at_once(&items, COLLECTORS, &fails).len() < 100);
+    }
+
+    #[test]
+    fn files_without_a_name_go_several_in_a_commit() {
+        let shared = Shared::new();
+        let [old, new] = [(); 2].map(|()| shared.mount(NO_WAIT));
+        let count = 3 * REAPED_AT_ONCE + 1;
+        for n in 0..count {
+            make(&old, &n.to_string());
+            old.unlink(&root(), Ino::ROOT, n.to_string().as_bytes()).unwrap();
+        }
+        let session = shared.session(old.meta.session()).unwrap();
+        assert!(new.meta.remove_session(session.id, session.heartbeat).unwrap());
+        let before = shared.engine.counts();
+        new.clean_leftovers().unwrap();
+        assert_eq!((shared.engine.counts() - before).commits, 4);
+        let left = new.meta.scan(&Scan::Orphans { after: (SessionId(0), Ino(0)), limit: 1 }).unwrap();
+        assert!(left.facts.records.is_empty());
     }
 
     #[test]

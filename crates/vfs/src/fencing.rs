@@ -28,7 +28,7 @@ pub struct SessionLoss {
     pub session: SessionId,
     /// When this mount learned of it.
     pub at: Time,
-    /// Files that could not go on, of all sessions that this mount lost.
+    /// Files that could not go on after that loss.
     pub files: u64,
 }
 
@@ -44,8 +44,7 @@ impl Losses {
 
     fn note(&self, session: SessionId) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let files = last.map_or(0, |loss| loss.files);
-        *last = Some(SessionLoss { session, at: Time::now(), files });
+        *last = Some(SessionLoss { session, at: Time::now(), files: 0 });
     }
 
     fn note_file(&self) {
@@ -214,6 +213,13 @@ mod tests {
             old.write(ino, 0, b"own").unwrap();
             old.close(ino).unwrap();
             assert_eq!(new.read(ino, 0, 10).unwrap(), &b"own"[..]);
+            // Files that failed after an earlier loss are not counted again.
+            old.unlock(ino, lock(kind, 1)).unwrap();
+            shared.remove(&new, &old);
+            old.flush_all().unwrap_or_default();
+            assert!(old.mkdir_fails());
+            old.recover().unwrap();
+            assert_eq!(old.session_loss().unwrap().files, 0);
         }
     }
 
@@ -276,7 +282,11 @@ mod tests {
         old.recover().unwrap();
         assert_eq!(old.read(ino, 0, 4), Err(Errno::EIO));
         assert_eq!(old.write(ino, 0, b"text"), Err(Errno::EIO));
+        // The kernel asks for the attributes before it reads.
+        assert_eq!(old.getattr(ino), Err(Errno::EIO));
+        assert_eq!(old.getattr_for(&root(), ino), Err(Errno::EIO));
         old.close(ino).unwrap();
+        assert_eq!(old.getattr(ino), Err(Errno::ESTALE));
     }
 
     impl Vfs {

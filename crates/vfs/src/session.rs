@@ -13,7 +13,7 @@ use crate::coherence::TOLD;
 use crate::process::this_process;
 use crate::vfs::Vfs;
 
-/// Who mounts, for `limen status`.
+/// The process that mounts, for `limen status`.
 #[derive(Clone, Debug, Default)]
 pub struct SessionInfo {
     pub host: String,
@@ -101,7 +101,7 @@ impl Vfs {
             let own = self.meta.session();
             done = done.and(self.drop_locks(|session| Ok(session == own)));
         }
-        done = done.and(self.write_accesses()).and(self.collect(COLLECT_AT_END, &|| false));
+        done = done.and(self.write_accesses()).and(self.collect(COLLECT_AT_END, 1, &|| false));
         done = done.and(self.meta.drop_session(self.meta.session()).map_err(Into::into));
         done.and(self.make_durable())
     }

@@ -31,7 +31,7 @@ pub use make::{Make, MakeKind, MakeOrphan};
 pub use nfs4::{Admit, GetCompiled, GetNfs4Acl, GetProjection, Open, OpenFor, Opened, SetNfs4Acl};
 pub use nfs4_copy::{CopiedAcl, CopyAcl};
 pub use range::{Allocate, AllocateMode, Compact, CopyRange};
-pub use remove::{Fate, Reap, Rmdir, Unlink, Unlinked};
+pub use remove::{Fate, Reap, ReapAll, Rmdir, Unlink, Unlinked};
 pub use rename::{Rename, RenameFlags, Renamed, Whiteout};
 pub use setattr::SetAttr;
 pub use write::{Append, KillPriv, Write};

@@ -136,11 +136,35 @@ impl Op for Reap {
     const NAME: &'static str = "reap";
 
     fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, Stop> {
+        let mut effects = Vec::with_capacity(2);
+        self.reap(view, &mut effects)?;
+        Ok(Plan { reply: (), effects })
+    }
+}
+
+impl Reap {
+    fn reap(&self, view: &mut View<'_>, effects: &mut Vec<Effect>) -> Result<(), Stop> {
         view.prefetch([Want::Node(self.ino)])?;
-        let mut effects = vec![Effect::DropOrphan { session: self.session, ino: self.ino }];
+        effects.push(Effect::DropOrphan { session: self.session, ino: self.ino });
         if view.node(self.ino)?.is_some() && view.links(self.ino)? == 0 {
             effects.push(Effect::DropNode { ino: self.ino });
         }
+        Ok(())
+    }
+}
+
+/// As [`Reap`], of several orphans in one commit.
+#[derive(Debug)]
+pub struct ReapAll<'a>(pub &'a [Reap]);
+
+impl Op for ReapAll<'_> {
+    type Reply = ();
+    const NAME: &'static str = "reap all";
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, Stop> {
+        view.prefetch(self.0.iter().map(|reap| Want::Node(reap.ino)))?;
+        let mut effects = Vec::with_capacity(2 * self.0.len());
+        self.0.iter().try_for_each(|reap| reap.reap(view, &mut effects))?;
         Ok(Plan { reply: (), effects })
     }
 }
