@@ -8,6 +8,7 @@
 //!
 //! **Invariant:** a request that wants an answer gets one: a [`Reply`] that is dropped, by a panic or in error, answers EIO.
 
+mod allocator;
 mod device;
 mod error;
 mod fusermount;
@@ -20,6 +21,7 @@ mod ring;
 mod serve;
 mod uring;
 
+pub use allocator::return_freed_memory;
 pub use error::Error;
 pub use mount::{Mount, MountOptions, RootPlacement};
 pub use mountpoint::{UnmountMode, clean_stale, unmount};

@@ -15,5 +15,5 @@ mod waiters;
 
 pub use callers::knows_every_group;
 pub use counts::RequestCounts;
-pub use fuse_transport::{Error, UnmountMode, clean_stale, unmount};
+pub use fuse_transport::{Error, UnmountMode, clean_stale, return_freed_memory, unmount};
 pub use serve::{Channel, Mounted, Options, mount};

@@ -1,0 +1,28 @@
+//! What the C library's allocator does with memory that was freed.
+
+/// Has freed blocks of 1 MiB and more go back to the system at once.
+///
+/// glibc raises its bound for that, up to 32 MiB, with each large block that is freed. Blocks below the bound come from a heap
+/// that cannot shrink as long as something above them lives, so the process keeps about twice the memory that it uses.
+/// Does nothing with other C libraries.
+pub fn return_freed_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    if glibc::mallopt(glibc::M_MMAP_THRESHOLD, 1 << 20) == 0 {
+        tracing::warn!("the allocator keeps freed memory");
+    }
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[allow(unsafe_code)]
+mod glibc {
+    use std::ffi::c_int;
+
+    /// `malloc.h`
+    pub(super) const M_MMAP_THRESHOLD: c_int = -3;
+
+    // SAFETY: the declaration is that of `malloc.h`. mallopt(3) takes and returns integers, holds the allocator's lock while it
+    // changes a setting, and refuses values that it does not know.
+    unsafe extern "C" {
+        pub(super) safe fn mallopt(param: c_int, value: c_int) -> c_int;
+    }
+}
