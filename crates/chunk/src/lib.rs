@@ -52,6 +52,6 @@ pub use marker::MARKER;
 pub use resolve::{Piece, PieceSource, resolve};
 pub use secret::{Encryption, EncryptionSettings, Secret};
 pub use services::STORAGES;
-pub use staging::{Pending, WritebackOptions, count_staged};
+pub use staging::{HeldStaging, Pending, WritebackOptions, count_staged};
 pub use store::{BlockStore, DEFAULT_CACHE_BYTES, Requests, StorageConfig, StoreOptions};
 pub use walk::StoredBlock;

@@ -77,7 +77,7 @@ pub struct Pending {
     pub error: Option<String>,
 }
 
-/// How many blocks wait below these places, and their bytes, whoever staged them; for one that is not there, none.
+/// How many blocks wait below these places, and their bytes, whatever process staged them; for one that is not there, none.
 ///
 /// # Errors
 /// A directory cannot be read.
@@ -90,6 +90,31 @@ pub fn count_staged(places: &[PathBuf]) -> io::Result<(u64, u64)> {
         })?;
     }
     Ok((blocks, bytes))
+}
+
+/// The right to be the only process that touches what is staged, until dropped: no other uploads it meanwhile.
+#[derive(Debug)]
+pub struct HeldStaging {
+    _locks: Vec<File>,
+}
+
+impl HeldStaging {
+    /// Takes all areas below these places; else says which one a process holds, which stages or uploads there.
+    ///
+    /// # Errors
+    /// An area cannot be locked.
+    pub fn take(places: &[PathBuf]) -> io::Result<Result<HeldStaging, PathBuf>> {
+        let mut locks = Vec::new();
+        for area in places.iter().flat_map(|place| areas_below(place)).filter(|area| area.is_dir()) {
+            let lock = open_lock(&area)?;
+            match lock.try_lock() {
+                Ok(()) => locks.push(lock),
+                Err(TryLockError::WouldBlock) => return Ok(Err(area)),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+        }
+        Ok(Ok(HeldStaging { _locks: locks }))
+    }
 }
 
 #[derive(Debug)]
@@ -170,6 +195,11 @@ impl Staging {
         Ok(Staging { uploads, shared })
     }
 
+    /// What is put to in the end.
+    pub(crate) fn store(&self) -> &dyn Backend {
+        &*self.shared.store
+    }
+
     /// What waits; `None` where nothing is staged here.
     pub(crate) fn pending(&self) -> Option<Pending> {
         self.uploads.as_ref().map(Uploads::pending)
@@ -242,7 +272,7 @@ impl Staging {
         }
         match ask(&*self.shared.store) {
             Err(Refusal::NotFound) => match self.look_around(ask) {
-                // Whoever staged it may have uploaded it between the two looks.
+                // The process that staged it may have uploaded it between the two looks.
                 Err(Refusal::NotFound) => ask(&*self.shared.store),
                 found => found,
             },
@@ -366,7 +396,7 @@ fn take_areas(place: &Path) -> io::Result<Vec<Area>> {
             break;
         }
         fs::create_dir_all(&root)?;
-        let lock = File::options().create(true).write(true).truncate(false).open(root.join("lock"))?;
+        let lock = open_lock(&root)?;
         match lock.try_lock() {
             Ok(()) => {
                 let dir = Dir::create(&root).map_err(|refusal| io::Error::other(format!("{refusal:?}")))?;
@@ -382,12 +412,16 @@ fn take_areas(place: &Path) -> io::Result<Vec<Area>> {
     // What is synced below an area is found again only if the directories above are there.
     for directory in areas.iter().take(1).flat_map(|area| area.root.ancestors().take(5)) {
         match File::open(directory) {
-            // It is somebody else's, who made it long ago.
+            // It is another user's, and was made long ago.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
             opened => opened?.sync_all()?,
         }
     }
     Ok(areas)
+}
+
+fn open_lock(area: &Path) -> io::Result<File> {
+    File::options().create(true).write(true).truncate(false).open(area.join("lock"))
 }
 
 /// The areas of all processes below a place; none where it is not there or not to be read.

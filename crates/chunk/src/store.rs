@@ -483,12 +483,16 @@ impl Inner {
             disk.remove(BlockName { id, block, len });
         }
         self.forget_volatile(&Volatile::from([(id, vec![(block, len)])]));
-        self.delete_object(&key)
+        self.delete_object(&*self.backend, &key)
     }
 
-    pub(crate) fn delete_object(&self, key: &str) -> Result<(), ChunkError> {
+    pub(crate) fn staging(&self) -> Option<&Staging> {
+        self.staging.as_deref()
+    }
+
+    pub(crate) fn delete_object(&self, backend: &dyn Backend, key: &str) -> Result<(), ChunkError> {
         self.counts.deletes.fetch_add(1, Relaxed);
-        self.backend.delete(key).map_err(|refusal| store_error("delete", key, refusal))
+        backend.delete(key).map_err(|refusal| store_error("delete", key, refusal))
     }
 
     pub(crate) fn forget_all(&self) {

@@ -8,8 +8,9 @@ use std::time::SystemTime;
 use types::SliceId;
 
 use crate::ChunkError;
+use crate::backend::Backend;
 use crate::block::parse_name;
-use crate::store::{BlockStore, Inner, store_error};
+use crate::store::{BlockStore, store_error};
 
 const ROOT: &str = "chunks/";
 
@@ -33,7 +34,7 @@ impl BlockStore {
         &self,
         visit: &mut dyn FnMut(StoredBlock) -> Result<(), ChunkError>,
     ) -> Result<(), ChunkError> {
-        walk(&self.inner, ROOT, &mut |_, key| {
+        walk(&*self.inner.backend, ROOT, &mut |key| {
             let name = key.rsplit('/').next().unwrap_or_default();
             match parse_name(name) {
                 Some((id, block, len)) => visit(StoredBlock { id, block, len, key: key.to_owned() }),
@@ -47,7 +48,7 @@ impl BlockStore {
     /// # Errors
     /// [`ChunkError::Store`].
     pub fn is_empty(&self) -> Result<bool, ChunkError> {
-        list(&self.inner, ROOT).map(|names| names.is_empty())
+        list(&*self.inner.backend, ROOT).map(|names| names.is_empty())
     }
 
     /// When a block found in the store was written; `None` if it is gone, or the store does not say.
@@ -65,50 +66,66 @@ impl BlockStore {
     /// # Errors
     /// [`ChunkError::Store`].
     pub fn destroy(&self, progress: &mut dyn FnMut(u64)) -> Result<(), ChunkError> {
-        self.remove_blocks(progress)?;
+        self.remove_blocks::<ChunkError>(&mut |count| {
+            if count > 0 {
+                progress(count);
+            }
+            Ok(())
+        })?;
         self.remove_marker()
     }
 
-    /// Removes all blocks. `progress` is called with the number of objects removed so far. It can be called again after
-    /// an error.
+    /// Removes all blocks of the store, and after these what waits on this machine for its upload: that is the only copy of
+    /// its data, so it stays if the store fails. `progress` is called before each object with the number of those removed so
+    /// far; its error ends the removal. It can be called again after an error.
     ///
     /// # Errors
-    /// [`ChunkError::Store`].
-    pub fn remove_blocks(&self, progress: &mut dyn FnMut(u64)) -> Result<(), ChunkError> {
-        self.inner.forget_all();
+    /// [`ChunkError::Store`], or what `progress` returned.
+    pub fn remove_blocks<E: From<ChunkError>>(
+        &self,
+        progress: &mut dyn FnMut(u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let inner = &self.inner;
+        inner.forget_all();
         let mut removed = 0;
-        walk(&self.inner, ROOT, &mut |inner, key| {
-            inner.delete_object(key)?;
-            removed += 1;
-            progress(removed);
-            Ok(())
-        })?;
-        remove_directories(&self.inner, ROOT)
+        let store = inner.staging().map(|staging| staging.store());
+        for backend in store.into_iter().chain([&*inner.backend]) {
+            walk::<E>(backend, ROOT, &mut |key| {
+                progress(removed)?;
+                inner.delete_object(backend, key)?;
+                removed += 1;
+                Ok(())
+            })?;
+        }
+        remove_directories(&*inner.backend, ROOT)?;
+        progress(removed)
     }
 }
 
-type Visit<'a> = &'a mut dyn FnMut(&Inner, &str) -> Result<(), ChunkError>;
-
 /// Calls `visit` with the key of every object below `prefix`.
-fn walk(inner: &Inner, prefix: &str, visit: Visit<'_>) -> Result<(), ChunkError> {
-    for name in list(inner, prefix)? {
+fn walk<E: From<ChunkError>>(
+    backend: &dyn Backend,
+    prefix: &str,
+    visit: &mut dyn FnMut(&str) -> Result<(), E>,
+) -> Result<(), E> {
+    for name in list(backend, prefix)? {
         let path = format!("{prefix}{name}");
         if name.ends_with('/') {
-            walk(inner, &path, visit)?;
+            walk(backend, &path, visit)?;
         } else {
-            visit(inner, &path)?;
+            visit(&path)?;
         }
     }
     Ok(())
 }
 
-fn remove_directories(inner: &Inner, prefix: &str) -> Result<(), ChunkError> {
-    for name in list(inner, prefix)?.iter().filter(|name| name.ends_with('/')) {
-        remove_directories(inner, &format!("{prefix}{name}"))?;
+fn remove_directories(backend: &dyn Backend, prefix: &str) -> Result<(), ChunkError> {
+    for name in list(backend, prefix)?.iter().filter(|name| name.ends_with('/')) {
+        remove_directories(backend, &format!("{prefix}{name}"))?;
     }
-    inner.backend.remove_directory(prefix).map_err(|refusal| store_error("remove", prefix, refusal))
+    backend.remove_directory(prefix).map_err(|refusal| store_error("remove", prefix, refusal))
 }
 
-fn list(inner: &Inner, prefix: &str) -> Result<Vec<String>, ChunkError> {
-    inner.backend.list(prefix).map_err(|refusal| store_error("list", prefix, refusal))
+fn list(backend: &dyn Backend, prefix: &str) -> Result<Vec<String>, ChunkError> {
+    backend.list(prefix).map_err(|refusal| store_error("list", prefix, refusal))
 }

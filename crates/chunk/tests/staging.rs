@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use chunk::{
-    BlockStore, ChunkError, Cipher, Compression, EncryptionSettings, Fault, Faults, Secret, StorageConfig,
-    StoreCall, StoreOptions, WritebackOptions, count_staged, object_key,
+    BlockStore, ChunkError, Cipher, Compression, EncryptionSettings, Fault, Faults, HeldStaging, Secret,
+    StorageConfig, StoreCall, StoreOptions, WritebackOptions, count_staged, object_key,
 };
 use tempfile::TempDir;
 use types::{BLOCK_BYTES, Errno, SliceId};
@@ -291,4 +291,62 @@ fn processes_that_share_a_directory_read_and_remove_each_others_blocks() {
     assert_eq!(read(&plain, 1, 5000).unwrap(), pattern(1, 5000));
     assert_eq!((read(&plain, 2, 5000).unwrap(), blocks(&plain)), (pattern(2, 5000).to_vec(), 2));
     assert!(Path::new(&bench.place().join("1")).is_dir() && !bench.place().join("2").exists());
+}
+
+#[test]
+fn a_removal_that_the_store_refuses_leaves_what_is_staged() {
+    let bench = Bench::new();
+    let store = bench.open(1 << 30);
+    store.put_slice(SliceId(1), &pattern(1, 100)).unwrap();
+    drain(&store);
+    bench.down();
+    let data = pattern(2, 100);
+    store.put_slice(SliceId(2), &data).unwrap();
+    // The process is killed.
+    drop(store);
+    let remover = bench.open_with(StoreOptions { staged: vec![bench.place()], ..StoreOptions::default() });
+    bench.faults.add(StoreCall::Delete, Fault::Refuse(Errno::EIO), 1000);
+    remover.remove_blocks::<ChunkError>(&mut |_| Ok(())).unwrap_err();
+    assert_eq!(bench.staged().0, 1);
+    bench.faults.clear();
+    assert_eq!(read(&remover, 2, 100).unwrap(), data);
+    let mut count = 0;
+    let mut progress = |removed| {
+        count = removed;
+        Ok(())
+    };
+    remover.remove_blocks::<ChunkError>(&mut progress).unwrap();
+    assert_eq!((count, bench.staged().0, blocks(&remover)), (2, 0, 0));
+}
+
+#[test]
+fn a_removal_ends_when_it_is_told_to() {
+    let bench = Bench::new();
+    let store = bench.plain();
+    (1..=3).for_each(|id| store.put_slice(SliceId(id), &pattern(1, 100)).unwrap());
+    let mut stop = |removed| if removed == 2 { Err(ChunkError::Aborted) } else { Ok(()) };
+    store.remove_blocks(&mut stop).unwrap_err();
+    assert_eq!(blocks(&store), 1);
+}
+
+#[test]
+fn one_process_at_a_time_has_what_is_staged() {
+    let bench = Bench::new();
+    let places = [bench.place()];
+    let take = || HeldStaging::take(&places).unwrap();
+    assert!(take().is_ok(), "nothing is staged anywhere");
+    let store = bench.open(1 << 30);
+    assert_eq!(take().err().unwrap().parent(), Some(bench.place().as_path()));
+    bench.down();
+    store.put_slice(SliceId(1), &pattern(1, 100)).unwrap();
+    drop(store);
+    let held = take().unwrap();
+    bench.faults.clear();
+    // It leaves alone what another process has taken.
+    let next = bench.open(1 << 30);
+    drain(&next);
+    assert_eq!(bench.staged().0, 1);
+    drop((held, next));
+    drain(&bench.open(1 << 30));
+    assert_eq!(bench.staged().0, 0);
 }

@@ -251,7 +251,7 @@ fn the_marker_is_no_block_and_goes_last() {
             let age = store.modified(&blocks[0]).unwrap().unwrap().elapsed().unwrap();
             assert!(age < Duration::from_secs(3600), "{age:?}");
         }
-        store.remove_blocks(&mut |_| {}).unwrap();
+        store.remove_blocks::<ChunkError>(&mut |_| Ok(())).unwrap();
         assert_eq!(store.modified(&blocks[0]).unwrap(), None);
         assert_eq!(store.marker().unwrap().unwrap(), b"mine");
         store.remove_marker().unwrap();

@@ -22,10 +22,32 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
-const OVERVIEW: &str = "\
+/// For an engine that is not in each build.
+#[cfg(feature = "tikv")]
+macro_rules! tikv_line {
+    () => {
+        "  tikv://PD,PD/PREFIX          TiKV, by its placement drivers\n"
+    };
+}
+#[cfg(not(feature = "tikv"))]
+macro_rules! tikv_line {
+    () => {
+        ""
+    };
+}
+
+const OVERVIEW: &str = concat!(
+    "\
 META-URL says where a volume's metadata is:
   sqlite:///absolute/path.db   a SQLite database on this machine
-  mem://                       in the memory of one mount, gone with it: for trials
+  redis://HOST/N               Redis or Valkey; rediss:// with TLS, redis+unix:// by a socket
+  postgres://USER@HOST/NAME    PostgreSQL
+  mysql://USER@HOST/NAME       MySQL or MariaDB
+  etcd://HOST,HOST             etcd; etcds:// with TLS
+",
+    tikv_line!(),
+    "  mem://                       in the memory of one mount, gone with it: for trials
+Volumes on a database server may be mounted on many machines at once.
 
 A first volume:
   limen format sqlite:///var/lib/limen/home.db home
@@ -33,7 +55,8 @@ A first volume:
   limen umount /mnt
 
 Exit codes: 0 done, 1 it failed, 2 the command line is wrong.
-LIMEN_LOG filters the log, e.g. LIMEN_LOG=debug or LIMEN_LOG=info,vfs=trace.";
+LIMEN_LOG filters the log, e.g. LIMEN_LOG=debug or LIMEN_LOG=info,vfs=trace."
+);
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -111,7 +134,7 @@ pub(crate) struct FormatArgs {
     /// The kind of ACLs that files may have; for good
     #[arg(long, value_enum, default_value_t = Acl::Posix)]
     pub(crate) acl: Acl,
-    /// Files up to this size lie in the metadata, at most 64K; 0 for none [default: 4096, with --encrypt 0]
+    /// Files up to this size lie in the metadata, at most 64K; 0 for none [default: 4096; 0 with --encrypt and on Redis]
     #[arg(long, value_name = "BYTES", value_parser = parse_inline)]
     pub(crate) inline: Option<u32>,
     /// The most that all files may hold together, e.g. 500G; 0 for no limit
@@ -236,8 +259,12 @@ pub(crate) struct DestroyArgs {
     #[arg(value_name = "META-URL")]
     pub(crate) url: String,
     /// Do not ask for the volume's name first
-    #[arg(short, long, visible_alias = "force")]
+    #[arg(short, long)]
     pub(crate) yes: bool,
+    /// Remove sessions too that are not renewed for 90 seconds, because their machines are gone: this waits so long. A session
+    /// that is renewed still keeps the volume. Also goes on with a removal that was interrupted on another machine
+    #[arg(long)]
+    pub(crate) force: bool,
     /// Leave the object store alone, and remove the records only: for a store that is gone
     #[arg(long)]
     pub(crate) keep_objects: bool,
@@ -476,6 +503,14 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_shows_a_url_of_each_engine_of_the_build() {
+        let shown = |name: &str| OVERVIEW.contains(&format!("  {name}://"));
+        let engines = crate::url::engines();
+        assert!(engines.iter().all(|name| shown(name)), "{engines:?}");
+        assert_eq!(shown("tikv"), engines.contains(&"tikv"));
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! `limen config`: shows the settings that a volume was given, and changes those that may change.
 
-use meta::{AclKind, Configure, Meta, Volume, Vouch};
+use std::sync::Arc;
+
+use meta::{AclKind, Configure, Engine, Meta, Volume, Vouch};
 use serde_json::json;
 
 use crate::args::ConfigArgs;
 use crate::fault::Fault;
-use crate::maintenance::Exclusive;
+use crate::maintenance::{Exclusive, Tool};
 use crate::marker::{self, MEMORY};
 use crate::output::{self, Table};
 use crate::status::{usage, used_bytes};
@@ -36,7 +38,7 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<(), Fault> {
         adopt_store(&url, &database, &mut volume)?;
     }
     if change != Configure::default() {
-        volume = configure(&url, &database, &change)?;
+        volume = configure(&url, database.engine(), &change)?;
         warn(&url, &database, &volume)?;
     }
     if args.json { output::print_json(&to_json(&volume)) } else { output::print(&to_text(&volume)) }
@@ -67,8 +69,7 @@ fn refuse_fixed(args: &ConfigArgs, volume: &Volume) -> Result<(), Fault> {
 }
 
 /// Mounts, also those of the embedded engine, read the settings again every few seconds.
-fn configure(url: &MetaUrl, database: &Database, change: &Configure) -> Result<Volume, Fault> {
-    let engine = database.engine();
+fn configure(url: &MetaUrl, engine: Arc<dyn Engine>, change: &Configure) -> Result<Volume, Fault> {
     let meta = Meta::open(engine.clone(), 1).map_err(|error| url.volume_fault(error))?;
     meta.run(change, &Vouch::Kernel { told: None }).map_err(|error| Fault::new(error).at(url))?;
     engine.sync().map_err(|error| Fault::new(error).at(url))?;
@@ -80,11 +81,12 @@ fn adopt_store(url: &MetaUrl, database: &Database, volume: &mut Volume) -> Resul
     if volume.storage == MEMORY {
         return Err(Fault::usage("--adopt-store is not for --storage memory").at(url).advise("leave it out"));
     }
-    let exclusive = Exclusive::begin(url, database, "limen config --adopt-store")?;
+    let tool = Tool { name: "limen config --adopt-store", force: None };
+    let exclusive = Exclusive::begin(url, database, tool)?;
     let store = open_closed(volume)?;
     marker::adopt(volume, &store)?;
     let change = Configure { store_marker: Some(true), ..Configure::default() };
-    *volume = configure(url, database, &change)?;
+    *volume = configure(url, exclusive.engine(), &change)?;
     drop(exclusive);
     output::note(format!("the object store is marked as that of volume '{}'", volume.name));
     Ok(())

@@ -15,7 +15,7 @@ use types::Ino;
 use crate::args::KeyArgs;
 use crate::fault::Fault;
 use crate::gc::Unreferenced;
-use crate::maintenance::{self, Exclusive};
+use crate::maintenance::{self, Exclusive, Tool};
 use crate::marker;
 use crate::output;
 use crate::scrub::{self, Damage};
@@ -47,6 +47,10 @@ pub(crate) struct FsckArgs {
     /// Put right what can be without losing anything; the volume must not be mounted, and cannot be meanwhile
     #[arg(long)]
     repair: bool,
+    /// Remove sessions too that are not renewed for 90 seconds, because their machines are gone: this waits so long. A session
+    /// that is renewed still keeps the volume
+    #[arg(long, requires = "repair")]
+    force: bool,
     /// Let mounts in again after a repair or removal that was killed on another machine
     #[arg(long, conflicts_with_all = ["repair", "data"])]
     end_maintenance: bool,
@@ -107,6 +111,8 @@ fn check_volume(args: &FsckArgs) -> Result<u8, Fault> {
     }
     let access = Access::take(args, &url, &database)?;
     let is_live = matches!(access, Access::BesideMounts);
+    // A repair that has lost the volume changes nothing any more.
+    let engine = if let Access::Alone { exclusive } = &access { exclusive.engine() } else { engine };
     if is_live {
         output::note("the volume is mounted: only a problem that each of several checks finds is told");
     }
@@ -115,10 +121,10 @@ fn check_volume(args: &FsckArgs) -> Result<u8, Fault> {
     let mut repairer = None;
     let mut findings = Findings::default();
     let rounds = if is_live { CONFIRMED_BY } else { 0 };
-    let checked = check_records(args, &url, &database, &mut repairer, &mut findings, &bar)
+    let checked = check_records(args, &url, &engine, &mut repairer, &mut findings, &bar)
         .and_then(|()| confirm_records(&url, &database, rounds, &mut findings, &bar))
         .and_then(|()| match args.data {
-            true => check_data(args, &url, &database, &volume, &mut repairer, &mut findings, &bar),
+            true => check_data(args, &url, &engine, &volume, &mut repairer, &mut findings, &bar),
             false => Ok(()),
         })
         .and_then(|()| match args.data && is_live && !findings.damage.is_empty() {
@@ -143,7 +149,7 @@ fn check_volume(args: &FsckArgs) -> Result<u8, Fault> {
 enum Access {
     /// For a repair.
     Alone {
-        _exclusive: Box<Exclusive>,
+        exclusive: Box<Exclusive>,
     },
     /// Nobody mounts it while this lock is held; on a database server, nobody did at the beginning.
     Unmounted {
@@ -155,8 +161,9 @@ enum Access {
 impl Access {
     fn take(args: &FsckArgs, url: &MetaUrl, database: &Database) -> Result<Access, Fault> {
         if args.repair {
-            let exclusive = Exclusive::begin(url, database, "limen fsck --repair")?;
-            return Ok(Access::Alone { _exclusive: Box::new(exclusive) });
+            let tool = Tool { name: "limen fsck --repair", force: Some(args.force) };
+            let exclusive = Exclusive::begin(url, database, tool)?;
+            return Ok(Access::Alone { exclusive: Box::new(exclusive) });
         }
         let lock = match database.lock(false) {
             Ok(lock) => lock,
@@ -231,12 +238,11 @@ fn confirm_data(
 fn check_records(
     args: &FsckArgs,
     url: &MetaUrl,
-    database: &Database,
+    engine: &Arc<dyn Engine>,
     repairer: &mut Option<Meta>,
     findings: &mut Findings,
     bar: &ProgressBar,
 ) -> Result<(), Fault> {
-    let engine = database.engine();
     for round in 0..=MAX_ROUNDS {
         let (mut problems, mut unnamed) = (Vec::new(), 0);
         let mut report = |problem: Problem| match problems.len() < MOST {
@@ -247,14 +253,14 @@ fn check_records(
             bar.set_message(what);
             bar.set_position(count);
         };
-        let checked = check::check(&*engine, &mut report, &mut progress);
+        let checked = check::check(&**engine, &mut report, &mut progress);
         findings.checked =
             checked.map_err(|error| Fault::new(format!("the records cannot be read: {error}")).at(url))?;
         (findings.left, findings.unnamed) = (problems, unnamed);
         if !args.repair || findings.left.is_empty() || round == MAX_ROUNDS {
             return Ok(());
         }
-        if repair(url, database, repairer, findings)? == 0 {
+        if repair(url, engine, repairer, findings)? == 0 {
             return Ok(());
         }
     }
@@ -264,13 +270,13 @@ fn check_records(
 /// Puts right what can be; says how much that was.
 fn repair(
     url: &MetaUrl,
-    database: &Database,
+    engine: &Arc<dyn Engine>,
     repairer: &mut Option<Meta>,
     findings: &mut Findings,
 ) -> Result<usize, Fault> {
     let meta = match repairer {
         Some(meta) => meta,
-        None => repairer.insert(open_meta(database).map_err(|error| url.volume_fault(error))?),
+        None => repairer.insert(open_meta(engine).map_err(|error| url.volume_fault(error))?),
     };
     // Numbers first: what has none to take cannot be put into a new directory.
     findings.left.sort_by_key(|problem| !matches!(problem, Problem::Counter { .. }));
@@ -289,8 +295,8 @@ fn repair(
     Ok(count)
 }
 
-fn open_meta(database: &Database) -> Result<Meta, VolumeError> {
-    let meta = Meta::open(database.engine(), 10_000)?;
+fn open_meta(engine: &Arc<dyn Engine>) -> Result<Meta, VolumeError> {
+    let meta = Meta::open(Arc::clone(engine), 10_000)?;
     meta.set_alone(true);
     Ok(meta)
 }
@@ -298,14 +304,14 @@ fn open_meta(database: &Database) -> Result<Meta, VolumeError> {
 fn check_data(
     args: &FsckArgs,
     url: &MetaUrl,
-    database: &Database,
+    engine: &Arc<dyn Engine>,
     volume: &Volume,
     repairer: &mut Option<Meta>,
     findings: &mut Findings,
     bar: &ProgressBar,
 ) -> Result<(), Fault> {
     let options = StoreOptions { cache_bytes: 0, ..StoreOptions::default() };
-    let (engine, store) = (database.engine(), open_store(volume, &args.keys, options)?);
+    let store = open_store(volume, &args.keys, options)?;
     marker::verify(volume, &store)?;
     bar.set_message("MiB read");
     let mut report = |damage: Damage| match findings.damage.len() < MOST {
@@ -313,21 +319,21 @@ fn check_data(
         false => findings.unnamed_damage += 1,
     };
     let mut progress = |bytes: u64| bar.set_position(bytes >> 20);
-    findings.read_bytes = scrub::read_all(&*engine, volume, &store, &mut report, &mut progress)?;
+    findings.read_bytes = scrub::read_all(&**engine, volume, &store, &mut report, &mut progress)?;
     bar.set_message("objects");
     let mut count = 0;
-    findings.unreferenced = Unreferenced::find(&*engine, volume, &store, &mut |_| {
+    findings.unreferenced = Unreferenced::find(&**engine, volume, &store, &mut |_| {
         count += 1;
         bar.set_position(count);
         Ok(())
     })?;
     let failed = |error: EngineError| Fault::new(error).at(url);
-    let says = next_slice(&*engine).map_err(failed)?;
+    let says = next_slice(&**engine).map_err(failed)?;
     let last = findings.unreferenced.last_slice;
     if says <= last {
         findings.left.push(Problem::Counter { counter: Counter::Slice, says, last });
         if args.repair {
-            repair(url, database, repairer, findings)?;
+            repair(url, engine, repairer, findings)?;
         }
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! `limen mount`: from a URL to a mount that serves, and from there to the end of its session.
 
 use std::fs::{self, File};
+use std::io;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use meta::{AclKind, Counting, Meta, Volume};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use types::Errno;
-use vfs::process::{is_gone, this_process};
+use vfs::process::is_process_gone;
 use vfs::{SessionInfo, SessionTimes, Vfs, VfsOptions};
 
 use crate::args::MountArgs;
@@ -32,7 +33,6 @@ use crate::process::{Process, host_name};
 use crate::registry::{self, Entry};
 use crate::staged;
 use crate::statistics::{Counters, Endpoint};
-use crate::status::sessions;
 use crate::store::open_store;
 use crate::units::show_size;
 use crate::url::{Database, MetaUrl};
@@ -66,27 +66,38 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), Fault> {
     serve(args, &report).map_err(|fault| report.fault(fault))
 }
 
-/// Takes the right to be the only process that changes the volume, or one of several that know of each other.
+/// Takes the right to be the only process that changes the volume, or one of several that know of each other. A process
+/// that ends at this moment is waited for.
 ///
 /// # Errors
-/// Another has it mounted: the fault says who and where.
-pub(crate) fn lock(url: &MetaUrl, database: &Database, shared: bool) -> Result<Option<MountLock>, Fault> {
+/// Another process has it.
+pub(crate) fn take_lock(database: &Database, shared: bool) -> Result<Option<MountLock>, LockError> {
     let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
         match database.lock(shared) {
-            Ok(lock) => return Ok(lock),
-            Err(LockError::Io { path, error }) => {
-                return Err(Fault::new(format!("cannot lock the volume: {error}")).at(path.display()));
+            Err(LockError::AlreadyMounted { .. }) if Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(20));
             }
-            Err(LockError::AlreadyMounted { holder, .. }) if Instant::now() >= deadline => {
-                return Err(in_use(url, database, &holder));
-            }
-            Err(LockError::AlreadyMounted { .. }) => thread::sleep(Duration::from_millis(20)),
+            done => return done,
         }
     }
 }
 
+/// # Errors
+/// As [`take_lock`], with the mounts that have it.
+pub(crate) fn lock(url: &MetaUrl, database: &Database, shared: bool) -> Result<Option<MountLock>, Fault> {
+    take_lock(database, shared).map_err(|error| match error {
+        LockError::Io { path, error } => lock_fault(&path, &error),
+        LockError::AlreadyMounted { holder, .. } => in_use(url, database, shared, &holder),
+    })
+}
+
+pub(crate) fn lock_fault(path: &Path, error: &io::Error) -> Fault {
+    Fault::new(format!("cannot lock the volume: {error}")).at(path.display())
+}
+
 fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
+    fuse::return_freed_memory();
     let mut options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
     let rights = args.rights.with(&options.rights)?;
     let ids = rights.ids()?;
@@ -172,11 +183,14 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     let mut endpoint = None;
     let mount = Mount { vfs: &vfs, store: &store, engine, options: &options, report };
     let served = started.and_then(|()| serve_mounted(mount, &mut entry, &mut endpoint));
+    // While the session is on record, no tool takes the volume for unmounted: so it stays for the uploads. What could not be
+    // stored now is tried again, and told of, below.
+    let uploaded = vfs.sync().map_or(Ok(()), |()| wait_uploads(&store));
     let ended = vfs.end().map_err(|errno| {
         broken("not all data could be stored at the end of the session", &errno)
             .advise("the log says which; what was acknowledged by fsync is safe")
     });
-    let ended = ended.and(wait_uploads(&store));
+    let ended = ended.and(uploaded).and_then(|()| wait_uploads(&store));
     match &ended {
         Ok(()) => entry.remove(),
         Err(fault) => {
@@ -348,7 +362,7 @@ fn stop(mountpoint: &Path) {
 /// as is safe; all mounts of a volume need the same.
 const SESSION_MS: &str = "LIMEN_TEST_SESSION_MS";
 
-fn session_times() -> Result<SessionTimes, Fault> {
+pub(crate) fn session_times() -> Result<SessionTimes, Fault> {
     let Ok(text) = std::env::var(SESSION_MS) else { return Ok(SessionTimes::default()) };
     let times: Vec<u64> = text.split(',').filter_map(|time| time.parse().ok()).collect();
     let &[heartbeat, valid_for, remove_after] = &times[..] else {
@@ -362,22 +376,24 @@ fn session_times() -> Result<SessionTimes, Fault> {
     })
 }
 
-fn in_use(url: &MetaUrl, database: &Database, holder: &str) -> Fault {
-    let name = Volume::load(&*database.engine()).map_or_else(|_| url.to_string(), |volume| volume.name);
-    let all = sessions(&*database.engine()).unwrap_or_default();
-    // Those that share it do not say who they are: one that is there stands for them.
-    let by_name = all.iter().find(|session| session.pid.to_string() == holder);
-    let boot_id = this_process().boot_id;
-    let place = match by_name
-        .or_else(|| all.iter().find(|session| !is_gone(session) && session.process.boot_id == boot_id))
+/// Why a mount of the embedded engine does not get the lock on the database's file.
+fn in_use(url: &MetaUrl, database: &Database, shared: bool, holder: &str) -> Fault {
+    let engine = database.engine();
+    if let Ok(Some(tool)) = maintenance::announced(&*engine)
+        && !is_process_gone(tool.pid, &tool.process)
     {
-        Some(session) => format!(
-            "at {} on {} by process {}, since {}",
-            session.mountpoint, session.host, session.pid, session.since
-        ),
-        None => format!("by process {holder}"),
+        return maintenance::under_maintenance(url, &tool);
+    }
+    let name = Volume::load(&*engine).map_or_else(|_| url.to_string(), |volume| volume.name);
+    let fault = Fault::new(format!("volume '{name}' is in use already"));
+    let alive = maintenance::living(&*engine).unwrap_or_default();
+    let fault = match alive.as_slice() {
+        [] => fault.at(format!("by process {holder}")),
+        alive => fault.at(maintenance::list(alive)),
     };
-    Fault::new(format!("volume '{name}' is in use already"))
-        .at(place)
-        .advise("unmount it there first, or mount it with -o shared in all places")
+    // One that has the volume for itself says so in the lock's file.
+    match holder.parse::<u32>() {
+        Err(_) if !shared => fault.advise("mount it with -o shared here too, or unmount it there first"),
+        _ => fault.advise("unmount it there first, or mount it with -o shared in all places"),
+    }
 }

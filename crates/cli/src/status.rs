@@ -2,15 +2,16 @@
 
 use std::path::Path;
 
-use meta::{Engine, EngineError, Record, Scan, Session, Usage, Volume, Want};
+use meta::{Engine, EngineError, Maintenance, Record, Scan, Session, Usage, Volume, Want};
 use serde_json::{Value, json};
 use types::{SessionId, Time};
-use vfs::process::is_gone;
+use vfs::process::{is_gone, is_process_gone};
 use vfs::{Coherence, SearchCounts, SessionLoss};
 
 use crate::args::StatusArgs;
 use crate::config::shown;
 use crate::fault::Fault;
+use crate::maintenance;
 use crate::network::Network;
 use crate::output::{self, Table};
 use crate::process::Process;
@@ -30,6 +31,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
     let failed = |error: EngineError| Fault::new(error).at(&url);
     let usage = usage(&*engine).map_err(failed)?;
     let sessions = sessions(&*engine).map_err(failed)?;
+    let tool = maintenance::announced(&*engine).map_err(failed)?;
     let mounts: Vec<Option<Statistics>> = sessions.iter().map(ask).collect();
     let server = match &database {
         Database::Network(network) => Some(network),
@@ -39,7 +41,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
     let staged = chunk::count_staged(&staged::places(&volume)).ok();
     if args.json {
         let all: Vec<_> = sessions.iter().zip(&mounts).collect();
-        return output::print_json(&to_json(&url, server, &volume, &usage, &all, staged));
+        return output::print_json(&to_json(&url, server, &volume, &usage, &all, tool.as_ref(), staged));
     }
     let mut table = Table::default();
     table.row("volume", &volume.name);
@@ -81,7 +83,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
             table.row(
                 "",
                 format!(
-                    "session {session} was lost at {at}: others took it for dead; {files} open files failed with EIO"
+                    "session {session} was lost at {at}: others took it for dead; {files} files that were open then fail with EIO"
                 ),
             );
         }
@@ -94,6 +96,11 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
                 format!("{skipped} of {all} lookups where anybody may search, so that nobody was asked for"),
             );
         }
+    }
+    if let Some(Maintenance { tool, host, pid, process, since, .. }) = &tool {
+        let gone = if is_process_gone(*pid, process) { " (its process is gone)" } else { "" };
+        table
+            .row("tool", format!("{tool} on {host}, process {pid}, since {since}{gone}: no mount can begin"));
     }
     if sessions.is_empty() {
         table.row("session", "none: it is not mounted");
@@ -165,6 +172,7 @@ fn to_json(
     volume: &Volume,
     usage: &Usage,
     sessions: &[(&Session, &Option<Statistics>)],
+    tool: Option<&Maintenance>,
     staged: Option<(u64, u64)>,
 ) -> Value {
     let rfc3339 = |time: Time| time.to_string().replacen(' ', "T", 1).replace(" UTC", "Z");
@@ -210,6 +218,13 @@ fn to_json(
         "usage": { "inodes": usage.inodes, "bytes": used_bytes(usage) },
         "staged": staged.map(|(blocks, bytes)| json!({ "blocks": blocks, "bytes": bytes })),
         "sessions": sessions.iter().map(session).collect::<Vec<_>>(),
+        "maintenance": tool.map(|tool| json!({
+            "tool": tool.tool,
+            "host": tool.host,
+            "pid": tool.pid,
+            "since": rfc3339(tool.since),
+            "alive": !is_process_gone(tool.pid, &tool.process),
+        })),
     })
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use chunk::{BlockStore, ChunkError, Encryption, EncryptionSettings, Secret, StorageConfig, StoreOptions};
 use meta::Volume;
+use types::Errno;
 
 use crate::args::KeyArgs;
 use crate::fault::Fault;
@@ -44,7 +45,10 @@ pub(crate) fn store_fault(volume: &Volume, error: &ChunkError) -> Fault {
             "check that the bucket exists, and that your credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
              AWS_PROFILE) let you read, write, list and delete there"
         }
-        _ => "check that the place exists, has room, and that you may write there",
+        _ if matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT) => "make room there",
+        _ => {
+            "check that the place exists, that what belongs there is mounted, and that you may read and write there"
+        }
     };
     fault.at(place).advise(advice)
 }

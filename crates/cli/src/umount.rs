@@ -27,6 +27,8 @@ const NOT_ENDED: u8 = 3;
 pub(crate) fn run(args: &UmountArgs) -> Result<(), Fault> {
     let mountpoint = paths::mountpoint(&args.mountpoint)?;
     let entries = registry::by_mountpoint(&mountpoint);
+    // A command that was started there would hold the mount itself.
+    let _ = std::env::set_current_dir("/");
     // Force and lazy must not ask a mount that may hang, and work on a dead one too.
     if !args.lazy && !args.force && fuse::clean_stale(&mountpoint)? {
         registry::forget_dead(&mountpoint);
@@ -126,7 +128,7 @@ impl State {
     fn look(entry: &Entry) -> State {
         let mut holders = Holders::find(entry.device);
         // A process that serves never uses its own mount; what it holds on the way down is not worth a word.
-        holders.users.retain(|user| user.pid != entry.process.pid);
+        holders.users.retain(|user| user.pid != entry.process.pid && user.pid != std::process::id());
         State { holders, statistics: Statistics::ask(entry).ok() }
     }
 
@@ -172,7 +174,7 @@ impl State {
         let what = format!("unmounted here, but process {pid} does not end: {}", self.pending());
         let advice = match force {
             true => format!("look into its log; kill -KILL {pid} ends it for sure"),
-            false if self.holders.some_hidden => {
+            false if self.holders.some_hidden && !rustix::process::geteuid().is_root() => {
                 "run limen umount as root to see whether other processes hold the mount; run it again to wait on"
                     .to_owned()
             }
@@ -201,7 +203,8 @@ fn log_of(entry: &Entry) -> String {
 fn fault(error: Error, device: Option<u64>) -> Fault {
     match error {
         Error::Busy(path) => {
-            let users = device.map(Holders::find).unwrap_or_default().users;
+            let mut users = device.map(Holders::find).unwrap_or_default().users;
+            users.retain(|user| user.pid != std::process::id());
             let (what, end) = match users.as_slice() {
                 [] => {
                     ("a program has something open there, or something is mounted below".to_owned(), "end it")

@@ -325,10 +325,16 @@ fn files_are_removed_and_the_volume_is_mounted_on_a_full_disk() {
     }
     disk.fill_more();
     refused(fs::create_dir(place.path("mnt/dir")), Errno::NOSPC);
+    let tools =
+        |all: &[&[&str]]| all.iter().for_each(|args| drop(limen(&[args, &[&url[..]][..]].concat()).ok()));
+    let gc: &[&str] = &["gc", "--delete", "--grace", "0"];
+    tools(&[&["status"], &["fsck"], &["fsck", "--data"], gc]);
     for n in 0..made {
         fs::remove_file(small(n)).unwrap_or_else(|error| panic!("{n} of {made}: {error}"));
     }
     place.umount(&[]).ok();
+    disk.fill_more();
+    tools(&[&["status"], &["fsck"], gc, &["fsck", "--repair"]]);
     disk.fill_more();
     place.mount_url(&url, &[]).ok();
     assert!(fs::read(large(0)).unwrap() == bytes);

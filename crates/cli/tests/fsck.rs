@@ -127,7 +127,7 @@ fn a_volume_in_use_and_one_at_rest_are_clean() {
     assert!(said.err.contains("is mounted"), "{said:?}");
     said.ok();
     let said = limen(&["fsck", "--repair", &volume.place.url()]);
-    said.failed(8, &["in use", &volume.place.mnt()]);
+    said.failed(8, &["it is mounted", &volume.place.mnt()]);
     let before = objects(&volume.place);
     gc(&volume.place, &["--delete", "--grace", "0"]);
     assert_eq!(objects(&volume.place), before);

@@ -101,3 +101,17 @@ fn who_uses_a_mount_is_named() {
     place.umount(&[]);
     assert_eq!(place.status()["sessions"], serde_json::json!([]));
 }
+
+#[test]
+fn a_command_that_was_started_in_the_mount_unmounts_it() {
+    if !geteuid().is_root() {
+        return eprintln!("SKIPPED: mounting takes root");
+    }
+    let _turn = turn();
+    let place = Place::formatted();
+    place.mount(&[]).ok();
+    let mut command = Command::new(common::LIMEN);
+    let said = command.args(["umount", "."]).current_dir(place.path("mnt")).output().unwrap();
+    common::Said::from(said).ok();
+    assert!(!place.is_mounted());
+}

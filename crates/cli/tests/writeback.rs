@@ -177,3 +177,25 @@ fn writeback_wants_a_place_and_an_ordinary_mount_stages_nothing() {
     volume.place.umount(&[]).ok();
     volume.check();
 }
+
+#[test]
+fn the_session_stays_on_record_until_the_blocks_are_uploaded() {
+    let Some(volume) = Staged::new("64k") else { return };
+    volume.mount();
+    volume.write("big", &Random(3).bytes(5 * MIB));
+    thread::scope(|scope| {
+        let umount = scope.spawn(|| volume.place.umount(&[]));
+        while volume.place.is_mounted() {
+            thread::sleep(Duration::from_millis(20));
+        }
+        thread::sleep(Duration::from_secs(1));
+        let status = volume.place.status();
+        assert_eq!(status["sessions"].as_array().unwrap().len(), 1, "{status}");
+        assert!(status["staged"]["blocks"].as_u64().unwrap() > 0, "{status}");
+        volume.mount_disk(&["-o", "remount,size=64m"]);
+        umount.join().unwrap().ok();
+    });
+    assert_eq!(volume.place.status()["sessions"], serde_json::json!([]));
+    assert_eq!(volume.staged_blocks(), 0);
+    volume.check();
+}

@@ -31,7 +31,9 @@ pub use driver::{Ctx, Failure, KernelRevisions, Meta, Op, Plan, Vouch};
 pub use engine::{Changes, Engine, EngineError, ErrorKind, Outcome};
 pub use listing::{ListedEntry, Listing, Turn, WholeListing};
 pub use lock::{Lock, LockKind, LockOwner};
-pub use maintenance::{BeginMaintenance, BeginSession, EndMaintenance, GetMaintenance, Maintenance};
+pub use maintenance::{
+    BeginMaintenance, BeginSession, EndMaintenance, FinalMaintenance, GetMaintenance, Maintenance,
+};
 pub use mem::MemEngine;
 pub use order::Order;
 pub use record::{
@@ -43,4 +45,4 @@ pub use subject::Subject;
 pub use txn::{Access, Effect, Guard, Txn};
 pub use view::{Stop, View};
 pub use volume::{AclKind, Configure, DIR_BYTES, FORMAT_VERSION, Volume, VolumeError};
-pub use wrap::{Batching, Counting, Counts, Fault, Faulty, Odds};
+pub use wrap::{Announced, Batching, Counting, Counts, Fault, Faulty, Odds};

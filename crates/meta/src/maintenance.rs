@@ -6,14 +6,14 @@
 use types::{Errno, Time};
 
 use crate::driver::{Ctx, Op, Plan};
-use crate::record::{Process, Session};
-use crate::txn::Effect;
+use crate::record::{Process, Session, Settings};
+use crate::txn::{Effect, Guard};
 use crate::view::{Stop, View};
 
 /// The setting; absent or empty if nobody works on the volume.
 const SETTING: &str = "maintenance";
 
-/// Who works on the volume.
+/// A tool that works on the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Maintenance {
     /// The command, as in `limen fsck --repair`.
@@ -22,18 +22,34 @@ pub struct Maintenance {
     pub pid: u32,
     pub process: Process,
     pub since: Time,
+    /// The tool removes records, so that nothing is left to go back to: only the same tool, run again, may take its place.
+    pub is_final: bool,
 }
 
+/// The last line of an announcement that is final.
+const FINAL: &str = "final";
+
 impl Maintenance {
+    /// The work that the volume's settings announce.
+    pub fn announced_in(settings: &Settings) -> Option<Maintenance> {
+        settings.get(SETTING).filter(|text| !text.is_empty()).map(|text| Maintenance::decode(text))
+    }
+
+    /// That this work is still announced.
+    pub(crate) fn guard(&self) -> Guard {
+        Guard::Setting { name: SETTING, value: Some(self.encode()) }
+    }
+
     fn encode(&self) -> String {
-        let Maintenance { tool, host, pid, process, since } = self;
+        let Maintenance { tool, host, pid, process, since, is_final } = self;
         let Process { boot_id, pid_namespace, start_time } = process;
         let line = |text: &str| text.replace(['\n', '\r'], " ");
         let (tool, host, boot_id) = (line(tool), line(host), line(boot_id));
-        format!("{tool}\n{host}\n{pid}\n{boot_id}\n{pid_namespace}\n{start_time}\n{}", since.nanos())
+        let last = if *is_final { format!("\n{FINAL}") } else { String::new() };
+        format!("{tool}\n{host}\n{pid}\n{boot_id}\n{pid_namespace}\n{start_time}\n{}{last}", since.nanos())
     }
 
-    /// A text that cannot be read stands for somebody nothing is known of.
+    /// A text that cannot be read stands for a tool of which nothing is known.
     fn decode(text: &str) -> Maintenance {
         let mut lines = text.lines();
         let mut text = || lines.next().unwrap_or_default().to_owned();
@@ -46,10 +62,11 @@ impl Maintenance {
             pid: pid.parse().unwrap_or_default(),
             process: Process { boot_id, pid_namespace, start_time },
             since: Time::from_nanos(text().parse().unwrap_or_default()),
+            is_final: text() == FINAL,
         }
     }
 
-    /// Whose work is announced; recorded as a condition of the transaction.
+    /// The work that is announced; recorded as a condition of the transaction.
     ///
     /// # Errors
     /// [`Stop::Missing`]: the settings are not known yet.
@@ -59,7 +76,7 @@ impl Maintenance {
     }
 }
 
-/// Who works on the volume at this moment.
+/// Reads the announcement that is there at this moment.
 #[derive(Clone, Copy, Debug)]
 pub struct GetMaintenance;
 
@@ -92,6 +109,27 @@ impl Op for BeginMaintenance {
         }
         let value = self.maintenance.encode();
         Ok(Plan { reply: None, effects: vec![Effect::PutSetting { name: SETTING, value }] })
+    }
+}
+
+/// Makes an announcement final, before its tool does what no commit does and what cannot be undone.
+///
+/// # Errors
+/// ENOENT: it is not announced.
+#[derive(Clone, Debug)]
+pub struct FinalMaintenance(pub Maintenance);
+
+impl Op for FinalMaintenance {
+    type Reply = Maintenance;
+    const NAME: &'static str = "final maintenance";
+
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Maintenance>, Stop> {
+        if Maintenance::of(view)?.as_ref() != Some(&self.0) {
+            return Err(Errno::ENOENT.into());
+        }
+        let reply = Maintenance { is_final: true, ..self.0.clone() };
+        let value = reply.encode();
+        Ok(Plan { reply, effects: vec![Effect::PutSetting { name: SETTING, value }] })
     }
 }
 
@@ -146,12 +184,12 @@ mod tests {
     use types::{SessionId, SliceId};
 
     use super::*;
-    use crate::{Failure, MemEngine, Meta, Scan, Vouch};
+    use crate::{Announced, Configure, Engine, Failure, MemEngine, Meta, Scan, Vouch};
 
     fn of(tool: &str) -> Maintenance {
         let process = Process { boot_id: "b".into(), pid_namespace: 4, start_time: 5 };
         let (host, since) = ("a host\n".to_owned(), Time::from_nanos(-7));
-        Maintenance { tool: tool.into(), host: host.trim().into(), pid: 3, process, since }
+        Maintenance { tool: tool.into(), host: host.trim().into(), pid: 3, process, since, is_final: false }
     }
 
     fn run<O: Op>(meta: &Meta, op: &O) -> Result<O::Reply, Failure> {
@@ -160,8 +198,42 @@ mod tests {
 
     #[test]
     fn the_stored_form_is_read_back() {
-        assert_eq!(Maintenance::decode(&of("limen fsck --repair").encode()), of("limen fsck --repair"));
+        for is_final in [false, true] {
+            let announced = Maintenance { is_final, ..of("limen fsck --repair") };
+            assert_eq!(Maintenance::decode(&announced.encode()), announced);
+        }
         assert_eq!(Maintenance::decode("x").tool, "x");
+    }
+
+    #[test]
+    fn a_tool_whose_announcement_is_gone_commits_nothing_and_removes_nothing() {
+        let engine = Arc::new(MemEngine::default());
+        crate::check::test_volume().format(&*engine).unwrap();
+        let meta = Meta::open(engine.clone(), 100).unwrap();
+        run(&meta, &BeginMaintenance { maintenance: of("a"), replaces: None }).unwrap();
+        let announced = Arc::new(Announced::new(engine.clone(), of("a")));
+        let tool = Meta::open(announced.clone(), 100).unwrap();
+        let limit = |max_inodes| Configure { max_inodes: Some(max_inodes), ..Configure::default() };
+        run(&tool, &limit(7)).unwrap();
+        announced.check().unwrap();
+        for replaced in [false, true] {
+            run(&meta, &EndMaintenance(of("a"))).unwrap();
+            if replaced {
+                run(&meta, &BeginMaintenance { maintenance: of("b"), replaces: None }).unwrap();
+            }
+            let failed = run(&tool, &limit(8)).unwrap_err();
+            assert!(failed.to_string().contains("no longer reserved for 'a'"), "{failed}");
+            assert!(announced.check().is_err() && announced.wipe().is_err());
+            assert_eq!(crate::Volume::load(&*engine).unwrap().max_inodes, 7);
+            let replaces = replaced.then(|| of("b"));
+            run(&meta, &BeginMaintenance { maintenance: of("a"), replaces }).unwrap();
+            run(&tool, &limit(7)).unwrap();
+        }
+        let last = run(&meta, &FinalMaintenance(of("a"))).unwrap();
+        assert!(last.is_final && announced.wipe().is_err());
+        assert_eq!(run(&meta, &FinalMaintenance(of("a"))), Err(Errno::ENOENT.into()));
+        Announced::new(engine.clone(), last).wipe().unwrap();
+        assert!(crate::Volume::load(&*engine).is_err());
     }
 
     #[test]

@@ -298,6 +298,9 @@ impl From<&Node> for Access {
     }
 }
 
+/// A setting of so many bytes does not count as something new.
+const SMALL_SETTING_BYTES: usize = 1024;
+
 impl Effect {
     /// Whether the effect stores something that was not there: an inode, a name, data, an attribute, an ACL. An engine may
     /// refuse these with ENOSPC while it keeps room for the others, which remove something, change a record in place, or
@@ -311,8 +314,9 @@ impl Effect {
             | Effect::Share { .. }
             | Effect::PutXattr { .. }
             | Effect::PutAcl { .. }
-            | Effect::PutSymlink { .. }
-            | Effect::PutSetting { .. } => true,
+            | Effect::PutSymlink { .. } => true,
+            // There are few of them, and a tool has to announce itself.
+            Effect::PutSetting { value, .. } => value.len() > SMALL_SETTING_BYTES,
             _ => false,
         }
     }

@@ -1,9 +1,11 @@
 //! Wrappers around an engine: what is not part of any operation stands around the boundary, never inside.
 
+mod announced;
 mod batching;
 mod counting;
 mod faulty;
 
+pub use announced::Announced;
 pub use batching::Batching;
 pub use counting::{Counting, Counts};
 pub use faulty::{Fault, Faulty, Odds};
