@@ -21,6 +21,8 @@ struct State<K, V> {
     /// The keys by the time of their last use.
     order: BTreeMap<u64, K>,
     loading: HashSet<K>,
+    /// To be loaded in the background, and not asked for by anybody since that was decided.
+    planned: HashSet<K>,
     clock: u64,
     weight: u64,
 }
@@ -35,8 +37,9 @@ struct Entry<V> {
 impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
     /// A cache of entries that together weigh at most `capacity`.
     pub(crate) fn new(capacity: u64) -> Self {
-        let (entries, order, loading) = (HashMap::new(), BTreeMap::new(), HashSet::new());
-        let state = State { entries, order, loading, clock: 0, weight: 0 };
+        let (entries, order) = (HashMap::new(), BTreeMap::new());
+        let (loading, planned) = (HashSet::new(), HashSet::new());
+        let state = State { entries, order, loading, planned, clock: 0, weight: 0 };
         Lru { capacity, state: Mutex::new(state), loaded: Condvar::new() }
     }
 
@@ -48,10 +51,27 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
         self.lock().entries.contains_key(key)
     }
 
-    /// Whether it is there, or will be in a moment.
-    pub(crate) fn has_or_loads(&self, key: &K) -> bool {
-        let state = self.lock();
-        state.entries.contains_key(key) || state.loading.contains(key)
+    /// Notes that [`Lru::load_planned`] will load the entry. Returns false if it is there, or somebody loads it already.
+    pub(crate) fn plan(&self, key: K) -> bool {
+        let mut state = self.lock();
+        let is_needed = !state.entries.contains_key(&key) && !state.loading.contains(&key);
+        is_needed && state.planned.insert(key)
+    }
+
+    /// Loads what was planned, unless somebody has asked for it since: the entry may have been used and dropped by now, and
+    /// would be loaded a second time for nobody.
+    pub(crate) fn load_planned<E>(
+        &self,
+        key: K,
+        load: impl FnOnce() -> Result<(V, u64), E>,
+    ) -> Result<(), E> {
+        {
+            let mut state = self.lock();
+            if !state.planned.remove(&key) || !state.loading.insert(key) {
+                return Ok(());
+            }
+        }
+        self.load(key, load).map(drop)
     }
 
     pub(crate) fn capacity(&self) -> u64 {
@@ -63,6 +83,7 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
         let mut state = self.lock();
         let mut gone = Vec::new();
         state.remove(&key);
+        state.planned.remove(&key);
         if weight > self.capacity {
             return gone;
         }
@@ -97,12 +118,18 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
             if let Some(value) = state.touch(&key) {
                 return Ok(value);
             }
+            state.planned.remove(&key);
             if state.loading.insert(key) {
                 break;
             }
             state = self.loaded.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         drop(state);
+        self.load(key, load)
+    }
+
+    /// Loads what is marked as loading.
+    fn load<E>(&self, key: K, load: impl FnOnce() -> Result<(V, u64), E>) -> Result<V, E> {
         let _loading = Loading { cache: self, key };
         let (value, weight) = load()?;
         self.insert(key, value.clone(), weight);
@@ -183,6 +210,32 @@ mod tests {
         cache.remove(&3);
         cache.clear();
         assert_eq!((cache.get(&0), cache.lock().weight), (None, 0));
+    }
+
+    #[test]
+    fn a_plan_is_carried_out_once_and_not_after_others_have_asked() {
+        let (cache, loads) = (Lru::new(10), AtomicU32::new(0));
+        let load = || {
+            loads.fetch_add(1, Relaxed);
+            Ok::<_, ()>((7, 6))
+        };
+        assert!(cache.plan(1) && !cache.plan(1));
+        cache.load_planned(1, load).unwrap();
+        assert_eq!((cache.get(&1), cache.plan(1), loads.load(Relaxed)), (Some(7), false, 1));
+        // Another one needs its room.
+        assert!(cache.plan(2));
+        assert_eq!(cache.get_or_load(2, load), Ok(7));
+        assert_eq!(cache.get_or_load(3, load), Ok(7));
+        assert!(!cache.contains(&2));
+        cache.load_planned(2, load).unwrap();
+        assert_eq!((cache.get(&2), loads.load(Relaxed)), (None, 3));
+        // A failed one can be planned again, and what was stored meanwhile needs no loading.
+        assert!(cache.plan(4));
+        cache.load_planned(4, || Err(())).unwrap_err();
+        assert!(cache.plan(4));
+        cache.insert(4, 8, 1);
+        cache.load_planned(4, load).unwrap();
+        assert_eq!((cache.get(&4), loads.load(Relaxed)), (Some(8), 3));
     }
 
     #[test]

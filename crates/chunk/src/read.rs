@@ -84,23 +84,31 @@ impl Inner {
 
     /// The block from the cache, or fetched into it; fetched once however many ask at the same time.
     pub(crate) fn whole_block(&self, name: BlockName) -> Result<Bytes, ChunkError> {
-        self.blocks.get_or_load((name.id, name.block), || {
-            let weight = u64::from(name.len);
-            let cached = self.disk.as_ref().and_then(|disk| disk.get_whole(name, object_len_bound(name.len)));
-            if let Some(object) = cached {
-                match decode(&object, name, &self.codec) {
-                    Ok(data) => return Ok((data, weight)),
-                    Err(_) => drop(self.forget_cached(name)),
-                }
+        self.blocks.get_or_load((name.id, name.block), || self.load_block(name))
+    }
+
+    /// Fetches a block whose fetch was planned, unless somebody has read it since.
+    pub(crate) fn load_planned_block(&self, name: BlockName) -> Result<(), ChunkError> {
+        self.blocks.load_planned((name.id, name.block), || self.load_block(name))
+    }
+
+    /// The block from the disk or the store, and its weight in the cache.
+    fn load_block(&self, name: BlockName) -> Result<(Bytes, u64), ChunkError> {
+        let weight = u64::from(name.len);
+        let cached = self.disk.as_ref().and_then(|disk| disk.get_whole(name, object_len_bound(name.len)));
+        if let Some(object) = cached {
+            match decode(&object, name, &self.codec) {
+                Ok(data) => return Ok((data, weight)),
+                Err(_) => drop(self.forget_cached(name)),
             }
-            let object = self.fetch_whole(name)?;
-            let data =
-                decode(&object, name, &self.codec).map_err(|damage| damaged(name, object.len(), damage))?;
-            if let Some(disk) = &self.disk {
-                disk.offer(name, object);
-            }
-            Ok((data, weight))
-        })
+        }
+        let object = self.fetch_whole(name)?;
+        let data =
+            decode(&object, name, &self.codec).map_err(|damage| damaged(name, object.len(), damage))?;
+        if let Some(disk) = &self.disk {
+            disk.offer(name, object);
+        }
+        Ok((data, weight))
     }
 
     /// How the block is stored. First it is looked for where the volume's settings say; those may have changed since the

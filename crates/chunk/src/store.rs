@@ -269,9 +269,9 @@ impl BlockStore {
             let PieceSource::Blocks { id, offset, size } = piece.source else { continue };
             for block in offset / BLOCK_BYTES..offset.saturating_add(piece.len).div_ceil(BLOCK_BYTES) {
                 let name = BlockName { id, block, len: block_len(size, block) };
-                if name.len > 0 && !self.inner.blocks.has_or_loads(&(id, block)) {
+                if name.len > 0 && self.inner.blocks.plan((id, block)) {
                     self.spawn(move |inner| {
-                        if let Err(error) = inner.whole_block(name) {
+                        if let Err(error) = inner.load_planned_block(name) {
                             tracing::debug!(%error, "a block could not be read ahead");
                         }
                     });
