@@ -10,7 +10,7 @@ fn new() -> (SqliteEngine, TempDir) {
 }
 
 mod alone {
-    suite::conformance!(|| {
+    suite::conformance!(without_stream, || {
         let (engine, directory) = super::new();
         let lock = engine.lock_exclusive().unwrap();
         (engine, (directory, lock))
@@ -18,5 +18,5 @@ mod alone {
 }
 
 mod shared {
-    suite::conformance!(super::new);
+    suite::conformance!(without_stream, super::new);
 }

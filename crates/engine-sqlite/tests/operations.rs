@@ -2,7 +2,7 @@
 
 use engine_sqlite::{Options, SqliteEngine};
 
-suite::operations!(|| {
+suite::operations!(without_stream, || {
     let directory = tempfile::tempdir().unwrap();
     let options = Options { create: true, ..Options::default() };
     let engine = SqliteEngine::open(&directory.path().join("v.db"), &options).unwrap();

@@ -399,6 +399,22 @@ fn a_transaction_that_was_rolled_back_by_others_is_attempted_anew() {
     assert_eq!((inodes(&engine), entries(&engine)), (4, 2));
 }
 
+/// TiKV pushes nothing: a look is a timestamp and a read, and news are one more read, however many there are.
+#[test]
+fn a_change_costs_those_that_hear_of_it_one_read() {
+    let cluster = Cluster::new();
+    let engine = volume(&cluster);
+    let mut changes = open(&cluster, false).watch().unwrap().unwrap();
+    for number in 0..5 {
+        done(&engine, create(number));
+    }
+    cluster.counts();
+    assert_eq!(changes.next(Duration::ZERO).unwrap().len(), 5);
+    assert_eq!(cluster.counts(), Counts { timestamps: 1, reads: 2, ..Counts::default() });
+    assert_eq!(changes.next(Duration::ZERO).unwrap(), []);
+    assert_eq!(cluster.counts(), Counts { timestamps: 1, reads: 1, ..Counts::default() });
+}
+
 #[test]
 fn what_is_kept_up_stays_bounded() {
     let cluster = Cluster::new();

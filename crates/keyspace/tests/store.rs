@@ -188,17 +188,17 @@ impl Engine for Store {
 }
 
 mod blind {
-    suite::conformance!(|| super::Store::new(true));
+    suite::conformance!(without_stream, || super::Store::new(true));
 }
 
 mod seeing {
-    suite::conformance!(|| super::Store::new(false));
+    suite::conformance!(without_stream, || super::Store::new(false));
 }
 
 mod operations {
-    suite::operations!(|| super::Store::new(true));
+    suite::operations!(without_stream, || super::Store::new(true));
 }
 
 mod operations_seeing {
-    suite::operations!(|| super::Store::new(false));
+    suite::operations!(without_stream, || super::Store::new(false));
 }

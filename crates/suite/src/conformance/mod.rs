@@ -23,10 +23,21 @@ pub use values::*;
 pub use watching::*;
 
 /// Makes one `#[test]` of each case of the suite. `$new` is a function without arguments that gives an empty engine and
-/// something to keep alive beside it, such as a temporary directory.
+/// something to keep alive beside it, such as a temporary directory. An engine that has no stream of changes says so:
+/// `conformance!(without_stream, $new)`.
 #[macro_export]
 macro_rules! conformance {
     ($new:expr) => {
+        $crate::conformance! { @common $new }
+        $crate::conformance! { @cases $new;
+            changes_are_told_in_order a_change_comes_with_the_next_answer every_change_is_told_once
+        }
+    };
+    (without_stream, $new:expr) => {
+        $crate::conformance! { @common $new }
+        $crate::conformance! { @cases $new; no_changes_are_told }
+    };
+    (@common $new:expr) => {
         $crate::conformance! { @cases $new;
             edge_guards node_guards empty_guard xattr_guard setting_guard counter_guard room_guard session_guard
             guards_on_what_is_absent a_conflict_answers_every_guard
@@ -44,7 +55,6 @@ macro_rules! conformance {
             orphans_sessions_and_garbage_are_scanned_in_order shared_slices_and_acls_are_scanned_in_order
             scans_obey_their_limit
             names_of_any_bytes numbers_at_their_limits long_values acls_come_with_nodes
-            changes_are_told_in_order every_change_is_told_once
             random_transactions_agree_with_memory
         }
     };

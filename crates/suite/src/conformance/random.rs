@@ -1,12 +1,15 @@
 //! Random transactions, done to the engine under test and to the one in memory: every outcome and everything left at
 //! the end must agree.
 
+use std::collections::BTreeMap;
+
 use meta::{
     Access, Beside, Counter, Effect, Engine, Guard, Lock, LockKind, LockOwner, LockWait, MemEngine, Node,
-    Outcome, Record, Scan, Session, Txn,
+    Outcome, Record, Scan, Seq, Session, Txn, Want,
 };
 use types::{
-    AclId, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, SliceId, SliceSource, Time, XattrName,
+    AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, SessionId, Slice, SliceId, SliceSource, Time,
+    XattrName,
 };
 
 use super::fixture::*;
@@ -35,25 +38,36 @@ pub fn random_transactions_agree_with_memory(engine: &dyn Engine) {
 
 fn run(engine: &dyn Engine, seed: u64) {
     let memory = MemEngine::default();
+    // The same transactions, one at a time: so there is a state after each.
+    let by_one = MemEngine::default();
     let mut rng = Rng::new(seed);
     let mut done: Vec<Txn> = Vec::new();
+    let mut numbers = Numbers::default();
     for step in 0..BATCHES {
         let mut batch: Vec<Txn> = Vec::new();
         for _ in 0..=rng.below(5) {
             let again = rng.one_in(12) && !done.is_empty();
             batch.push(if again { rng.pick(&done) } else { transaction(&mut rng) });
         }
-        let expected = memory.commit(&batch).expect("memory does not fail");
+        let before = nodes(&by_one);
+        let (expected, states) = one_by_one(&by_one, &batch);
+        let is_change: Vec<bool> =
+            states.iter().zip(std::iter::once(&before).chain(&states)).map(|(new, old)| new != old).collect();
+        let together = memory.commit(&batch).expect("memory does not fail");
         let outcomes = engine.commit(&batch).expect("a commit");
-        assert_eq!(outcomes.len(), batch.len());
-        for (at, ((outcome, expected), txn)) in outcomes.into_iter().zip(expected).zip(&batch).enumerate() {
-            let later = batch.get(at + 1..).unwrap_or_default();
-            assert_eq!(
-                comparable(outcome, later),
-                comparable(expected, later),
-                "{SEED}={seed}, batch {step}, {txn:#?} of {batch:#?}"
-            );
+        assert_eq!((outcomes.len(), together.len()), (batch.len(), batch.len()));
+        for found in [&outcomes, &together] {
+            for (at, (outcome, expected)) in found.iter().zip(&expected).enumerate() {
+                judge(outcome, expected, &states[at..]).unwrap_or_else(|wrong| {
+                    panic!(
+                        "{SEED}={seed}, batch {step}, transaction {at}: {wrong}: {outcome:#?} of {batch:#?}"
+                    )
+                });
+            }
         }
+        numbers.take(&batch, &outcomes, &is_change).unwrap_or_else(|wrong| {
+            panic!("{SEED}={seed}, batch {step}: {wrong}: {outcomes:#?} of {batch:#?}")
+        });
         done.extend(batch.into_iter().filter(|txn| !txn.effects.is_empty()));
         let range = range(&mut rng);
         assert_eq!(rows(engine, &range), rows(&memory, &range), "{SEED}={seed}, batch {step}, {range:?}");
@@ -61,19 +75,87 @@ fn run(engine: &dyn Engine, seed: u64) {
     assert_eq!(dump(engine, INOS, CHUNKS), dump(&memory, INOS, CHUNKS), "{SEED}={seed}, in the end");
 }
 
-/// Numbers of commits are each engine's own, and a node may stand as a later transaction of the call left it, or made or
-/// removed it.
-fn comparable(outcome: Outcome, later: &[Txn]) -> Result<Vec<Node>, Vec<Record>> {
-    let again = |node: &Node| {
-        let mut effects = later.iter().flat_map(|txn| &txn.effects);
-        effects.any(|effect| match effect {
-            Effect::PutNode(Node { ino, .. }) | Effect::DropNode { ino } => *ino == node.ino,
-            effect => effect.changed_node() == Some(node.ino),
-        })
+/// All nodes there are.
+type State = BTreeMap<Ino, Node>;
+
+/// What becomes of each transaction, and the nodes after it.
+fn one_by_one(memory: &MemEngine, batch: &[Txn]) -> (Vec<Outcome>, Vec<State>) {
+    let step = |txn: &Txn| {
+        let outcome = memory.commit(std::slice::from_ref(txn)).expect("memory does not fail").remove(0);
+        (outcome, nodes(memory))
     };
-    match outcome {
-        Outcome::Committed { nodes, .. } => Ok(nodes.into_iter().filter(|node| !again(node)).collect()),
-        Outcome::Conflict(facts) => Err(facts.records),
+    batch.iter().map(step).unzip()
+}
+
+fn nodes(engine: &dyn Engine) -> State {
+    let inos: Vec<Ino> = (0..INOS).map(Ino).collect();
+    let wants: Vec<Want> = inos.iter().copied().map(Want::Node).collect();
+    let node = |record| match record {
+        Record::Node(ino, node) => node.map(|node| (ino, node)),
+        // ACLs come with nodes.
+        _ => None,
+    };
+    read(engine, &wants).into_iter().filter_map(node).collect()
+}
+
+/// Whether an outcome is what the transaction comes to: the same verdict, and images of the same nodes. Each image is that of
+/// the node right after the transaction, the first of `states`, or after a later one of the call. A node that a later one
+/// made or removed may be missing, or be there too.
+fn judge(outcome: &Outcome, expected: &Outcome, states: &[State]) -> Result<(), String> {
+    let (images, changed) = match (outcome, expected) {
+        (Outcome::Conflict(facts), Outcome::Conflict(expected)) if facts.records == expected.records => {
+            return Ok(());
+        }
+        (Outcome::Committed { nodes, .. }, Outcome::Committed { nodes: changed, .. }) => (nodes, changed),
+        _ => return Err(format!("expected {expected:#?}")),
+    };
+    let is_in_all = |ino: Ino| states.iter().all(|state| state.contains_key(&ino));
+    for (at, image) in images.iter().enumerate() {
+        if !states.iter().any(|state| state.get(&image.ino) == Some(image)) {
+            return Err(format!("{:?} never stood so", image.ino));
+        }
+        let is_changed = changed.iter().any(|node| node.ino == image.ino);
+        if !is_changed && is_in_all(image.ino) {
+            return Err(format!("{:?} was not changed", image.ino));
+        }
+        if images[..at].iter().any(|other| other.ino == image.ino) {
+            return Err(format!("{:?} comes twice", image.ino));
+        }
+    }
+    let is_there = |node: &Node| images.iter().any(|image| image.ino == node.ino);
+    match changed.iter().find(|node| is_in_all(node.ino) && !is_there(node)) {
+        Some(missing) => Err(format!("no image of {:?}", missing.ino)),
+        None => Ok(()),
+    }
+}
+
+/// The numbers that an engine gave: its own, but that of a change is later than those of all before, and a repetition has that
+/// of the first time.
+#[derive(Default)]
+struct Numbers {
+    given: BTreeMap<OpId, Seq>,
+    newest: Seq,
+}
+
+impl Numbers {
+    fn take(&mut self, batch: &[Txn], outcomes: &[Outcome], is_change: &[bool]) -> Result<(), String> {
+        for ((txn, outcome), is_change) in batch.iter().zip(outcomes).zip(is_change) {
+            let Outcome::Committed { seq, .. } = outcome else { continue };
+            match self.given.get(&txn.op_id) {
+                Some(given) if given == seq => {}
+                Some(given) => return Err(format!("{:?} was {given:?} before", txn.op_id)),
+                None if *is_change && *seq <= self.newest => {
+                    return Err(format!("{seq:?} comes after {:?}", self.newest));
+                }
+                None => {
+                    self.given.insert(txn.op_id, *seq);
+                    if *is_change {
+                        self.newest = *seq;
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -302,5 +384,34 @@ fn any_node(rng: &mut Rng, ino: Ino) -> Node {
         parent: any_ino(rng),
         access_rev: rng.below(3),
         ..node(ino.0, any_kind(rng))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two transactions of one call change inode 2: each may be answered with the node as either left it, and nothing else.
+    #[test]
+    fn an_image_that_never_stood_is_found() {
+        let memory = MemEngine::default();
+        apply(&memory, vec![put(2, FILE), put(3, FILE)]);
+        let set = |size| txn(Vec::new(), vec![Effect::SetSize { ino: Ino(2), size }]);
+        let (expected, states) = one_by_one(&memory, &[set(5), set(7)]);
+        let with = |sizes: &[u64], ino: u64| {
+            let image = |size: &u64| Node { size: *size, ..node(ino, FILE) };
+            Outcome::Committed { seq: Seq(0), nodes: sizes.iter().map(image).collect() }
+        };
+        for (sizes, ino, is_good) in [
+            (&[5][..], 2, [true, false]),
+            (&[7], 2, [true, true]),
+            (&[0], 2, [false, false]),
+            (&[], 2, [false, false]),
+            (&[7, 7], 2, [false, false]),
+            (&[0], 3, [false, false]),
+        ] {
+            let found = [0, 1].map(|at| judge(&with(sizes, ino), &expected[at], &states[at..]).is_ok());
+            assert_eq!(found, is_good, "{sizes:?} of {ino}");
+        }
     }
 }

@@ -8,10 +8,19 @@ use types::Ino;
 use super::fixture::{DIR, FILE, apply, commit, name, put, put_edge, txn};
 
 /// Longer than any server takes to tell, so that a failure is one.
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 
-fn watch(engine: &dyn Engine) -> Option<Box<dyn Changes>> {
-    engine.watch().expect("a stream")
+/// The stream, which has to be there: mounts on an engine without one poll, and nothing else would fail.
+fn watch(engine: &dyn Engine) -> Box<dyn Changes> {
+    engine.watch().expect("a stream").expect("an engine whose suite says that it has a stream")
+}
+
+/// An engine that has a stream has it tested.
+pub fn no_changes_are_told(engine: &dyn Engine) {
+    assert!(
+        engine.watch().expect("an answer").is_none(),
+        "there is a stream: its suite is `conformance!($new)`"
+    );
 }
 
 /// The next changes until they touch `last`.
@@ -27,7 +36,7 @@ fn until(changes: &mut dyn Changes, last: &Touched) -> Vec<Change> {
 
 pub fn changes_are_told_in_order(engine: &dyn Engine) {
     apply(engine, vec![put(2, DIR), put(3, FILE)]);
-    let Some(mut changes) = watch(engine) else { return };
+    let mut changes = watch(engine);
     assert_eq!(changes.next(Duration::ZERO).expect("changes"), [], "what was before is not told");
     let touch = || Effect::AddLinks { ino: Ino(3), delta: 1 };
     let committed = txn(Vec::new(), vec![put_edge(2, "a", 3), touch()]);
@@ -57,11 +66,22 @@ pub fn changes_are_told_in_order(engine: &dyn Engine) {
     assert_eq!(changes.next(Duration::ZERO).expect("changes"), []);
 }
 
+/// Whoever waits for a change asks once for it.
+pub fn a_change_comes_with_the_next_answer(engine: &dyn Engine) {
+    apply(engine, vec![put(2, FILE)]);
+    let mut changes = watch(engine);
+    for size in 1..=20 {
+        apply(engine, vec![Effect::Extend { ino: Ino(2), size }]);
+        let told = changes.next(LONG).expect("changes");
+        assert_eq!(told.len(), 1, "change {size}: {told:?}");
+    }
+}
+
 pub fn every_change_is_told_once(engine: &dyn Engine) {
     const THREADS: u64 = 4;
     const EACH: u64 = 50;
     apply(engine, (2..2 + THREADS).map(|ino| put(ino, FILE)).collect());
-    let Some(mut changes) = watch(engine) else { return };
+    let mut changes = watch(engine);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             scope.spawn(move || {

@@ -87,12 +87,19 @@ where
 }
 
 /// Makes one `#[test]` of each group of the suite. `$new` is a function without arguments that gives an empty engine and
-/// something to keep alive beside it, as [`conformance!`](crate::conformance!) takes it.
+/// something to keep alive beside it, as [`conformance!`](crate::conformance!) takes it; `without_stream` likewise.
 #[macro_export]
 macro_rules! operations {
     ($new:expr) => {
+        $crate::operations! { @common $new }
+        $crate::operations! { @groups $new; heard }
+    };
+    (without_stream, $new:expr) => {
+        $crate::operations! { @common $new }
+    };
+    (@common $new:expr) => {
         $crate::operations! { @groups $new;
-            acls attrs doubt heard links locks names nfs4 nfs4_callers races random ranges renames sids stale threads
+            acls attrs doubt links locks names nfs4 nfs4_callers races random ranges renames sids stale threads
             traverse trips volumes vouch
         }
     };
