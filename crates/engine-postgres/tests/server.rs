@@ -736,29 +736,33 @@ fn an_empty_directory_is_removed_or_filled_but_not_both() {
 
 #[test]
 fn changes_are_told_while_another_transaction_runs() {
-    let (engine, _place) = empty();
+    let (engine, place) = empty();
     commit(&engine, put_dir(2)).unwrap();
-    let ended = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let (ended, slow) = (&ended, "SELECT pg_current_xact_id(), pg_sleep(3)");
-        scope.spawn(move || {
-            shared().sql(slow);
-            ended.store(true, Ordering::Relaxed);
-        });
-        while shared().sql(
-            "SELECT count(*) FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND query LIKE '%pg_sleep%'",
-        ) == "0"
-        {}
-        let mut changes = engine.watch().unwrap().unwrap();
-        for ino in 10..13 {
-            commit(&engine, create(2, ino)).unwrap();
-            let told = changes.next(Duration::from_secs(20)).unwrap();
-            assert_eq!(told.len(), 1, "{told:?}");
-        }
-        assert!(!ended.load(Ordering::Relaxed), "the slow transaction was waited for");
-        engine.wipe().unwrap();
-        assert!(changes.next(Duration::from_secs(20)).is_err(), "everything changed");
-    });
+    let mark = format!("held for {}", place.prefix());
+    let mut slow = shared().hold(&format!("BEGIN; SELECT pg_current_xact_id() /* {mark} */;"));
+    until_held(&mark);
+    let mut changes = engine.watch().unwrap().unwrap();
+    for ino in 10..13 {
+        commit(&engine, create(2, ino)).unwrap();
+        let told = changes.next(Duration::from_secs(60)).unwrap();
+        assert_eq!(told.len(), 1, "{told:?}");
+    }
+    until_held(&mark);
+    engine.wipe().unwrap();
+    assert!(changes.next(Duration::from_secs(60)).is_err(), "everything changed");
+    drop(slow.stdin.take());
+    slow.wait().unwrap();
+}
+
+/// Waits until a transaction that has a number runs, or is held, whose last statement has this in it.
+fn until_held(mark: &str) {
+    let sql = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND query LIKE '%{mark}%'"
+    );
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while shared().sql(&sql) == "0" {
+        assert!(Instant::now() < deadline, "no transaction: {mark}");
+    }
 }
 
 #[test]
@@ -832,39 +836,32 @@ fn a_stream_fails_if_the_row_of_a_transaction_that_was_running_was_trimmed() {
         engine.commit(&std::array::from_fn::<_, 64, _>(|_| add())).unwrap();
     };
     for trimmed in [false, true] {
-        std::thread::scope(|scope| {
-            let row = format!(
-                "(7, {}, nextval('{prefix}seq'), pg_current_xact_id(), now(), '')",
-                u8::from(trimmed)
-            );
-            let slow = format!("BEGIN; INSERT INTO {prefix}log VALUES {row}; SELECT pg_sleep(2); COMMIT");
-            let slow = scope.spawn(move || shared().sql(&slow));
-            let running = format!(
-                "SELECT count(*) FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND query LIKE '%{prefix}log%pg_sleep%'"
-            );
-            while shared().sql(&running) == "0" {}
+        let op = u8::from(trimmed);
+        let row = format!("(7, {op}, nextval('{prefix}seq'), pg_current_xact_id(), now(), '')");
+        let mark = format!("held for {prefix}{op}");
+        let mut slow = shared().hold(&format!("BEGIN; INSERT INTO {prefix}log VALUES {row} /* {mark} */;"));
+        until_held(&mark);
+        touch();
+        let mut changes = engine.watch().unwrap().unwrap();
+        touch();
+        assert_eq!(changes.next(wait).unwrap().len(), 64);
+        writeln!(slow.stdin.as_mut().unwrap(), "COMMIT;").unwrap();
+        drop(slow.stdin.take());
+        slow.wait().unwrap();
+        shared().sql(&format!(
+            "UPDATE {prefix}log SET at = now() - interval '1 hour' WHERE session = 7;
+             SELECT setval('{prefix}seq', nextval('{prefix}seq') + 100000)"
+        ));
+        if trimmed {
+            // The first are young, so nothing is trimmed unless these are old.
+            shared().sql(&format!("UPDATE {prefix}log SET at = now() - interval '1 hour' WHERE seq > 0"));
             touch();
-            let mut changes = engine.watch().unwrap().unwrap();
-            touch();
-            assert_eq!(changes.next(wait).unwrap().len(), 64);
-            slow.join().unwrap();
-            shared().sql(&format!(
-                "UPDATE {prefix}log SET at = now() - interval '1 hour' WHERE session = 7;
-                 SELECT setval('{prefix}seq', nextval('{prefix}seq') + 100000)"
-            ));
-            if trimmed {
-                // The first are young, so nothing is trimmed unless these are old.
-                shared().sql(&format!("UPDATE {prefix}log SET at = now() - interval '1 hour' WHERE seq > 0"));
-                touch();
-                assert_eq!(
-                    shared().sql(&format!("SELECT count(*) FROM {prefix}log WHERE session = 7 AND op = 1")),
-                    "0"
-                );
-                changes.next(wait).unwrap_err();
-            } else {
-                assert_eq!(changes.next(wait).unwrap().len(), 1);
-                assert_eq!(changes.next(wait).unwrap(), []);
-            }
-        });
+            let rows = format!("SELECT count(*) FROM {prefix}log WHERE session = 7 AND op = 1");
+            assert_eq!(shared().sql(&rows), "0");
+            changes.next(wait).unwrap_err();
+        } else {
+            assert_eq!(changes.next(wait).unwrap().len(), 1);
+            assert_eq!(changes.next(wait).unwrap(), []);
+        }
     }
 }

@@ -62,7 +62,7 @@ impl Server {
     }
 
     fn wait(&self) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while self.get("/health").is_none_or(|answer| !answer.contains("\"true\"")) {
             let ended = self.process.lock().unwrap_or_else(PoisonError::into_inner).try_wait();
             assert!(matches!(ended, Ok(None)), "etcd has ended: {ended:?}");

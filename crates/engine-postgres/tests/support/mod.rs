@@ -84,7 +84,7 @@ impl Server {
     pub(crate) fn kill(&self) {
         let master = self.master();
         self.signal("KILL", &[master]);
-        let gone = Instant::now() + Duration::from_secs(20);
+        let gone = Instant::now() + Duration::from_secs(60);
         while Path::new(&format!("/proc/{master}")).exists() {
             assert!(Instant::now() < gone, "the server outlives SIGKILL");
             std::thread::sleep(Duration::from_millis(5));

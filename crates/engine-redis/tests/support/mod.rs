@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
 
 /// How long a server may take to start or to stop; far longer than any does.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Keeps its log on the disk at every commit.
 pub const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];

@@ -13,7 +13,7 @@ use crate::fixture::{format, make, mount, root, user};
 use crate::{AttrChange, MakeRequest, Special};
 
 /// Longer than anything here takes, unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the kernel was told, in order.
 #[derive(Debug)]
