@@ -23,7 +23,7 @@ libacl1-dev      pjdfstest links it
 e2fsprogs        mkfs.ext4, for what the mount is compared with
 fio              writes and verifies past the page cache and through mappings
 git              works on the mount, as does Python
-python3          runs its own tests of files on the mount, if it has them
+python3          runs its own tests of files on the mount
 etcd-server      a metadata engine, in servers of the tests' own
 postgresql       the server that the engine for it is tested on; pgbench on the mount; each in a cluster of its own
 mariadb-server   the engine on MariaDB is tested on servers of its own, which the tests start and stop
@@ -53,6 +53,12 @@ if [ "$1" = test ]; then
             rustup component add "$component"
         fi
     done
+fi
+
+# Another Python than Debian's may bring it along.
+if [ "$1" = test ] && ! python3 -c 'import test.test_os, test.libregrtest' 2>/dev/null; then
+    wanted+="
+libpython3.11-testsuite  Python's own tests, run on the mount"
 fi
 
 missing=()

@@ -28,6 +28,20 @@ need_root() {
     [ "$(id -u)" -eq 0 ] || die "must run as root: it switches users and checks what each of them may do"
 }
 
+# A test that does not run says so by a line that `make test` counts and prints again at its end; tests in Rust do by the
+# crate `skip`. `skip` is for what this kernel cannot do and what is explained elsewhere; `missing` for what can be
+# provided: unless LIMEN_ALLOW_SKIPS is set, it returns 1, and the test has failed.
+skip() { # TEST REASON
+    say "SKIPPED: $1: $2"
+}
+missing() { # TEST WHAT
+    if [ -z "${LIMEN_ALLOW_SKIPS:-}" ]; then
+        say "$1: FAILED: it cannot run without $2; provide it, or set LIMEN_ALLOW_SKIPS=1 to skip what cannot run"
+        return 1
+    fi
+    skip "$1" "$2"
+}
+
 # Every suite ends with this line; `counts_of` reads it back.
 print_counts() { printf 'counts: %s passed, %s failed, %s skipped\n' "$1" "$2" "$3"; }
 

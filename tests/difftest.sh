@@ -45,8 +45,10 @@ prepare() { # ext4|tmpfs
 
 passed=0 failed=0 skipped=0
 for reference in ext4 tmpfs; do
-    if ! prepare "$reference" >"$scratch/said" 2>&1; then
-        say "$reference: SKIPPED, it cannot be mounted here: $(tail -n 1 "$scratch/said")"
+    if [ "$reference" = ext4 ] && ! command -v mkfs.ext4 >/dev/null; then
+        if missing "difftest ext4" mkfs.ext4; then skipped=$((skipped + 1)); else failed=$((failed + 1)); fi
+    elif ! prepare "$reference" >"$scratch/said" 2>&1; then
+        skip "difftest $reference" "it cannot be mounted here: $(tail -n 1 "$scratch/said")"
         skipped=$((skipped + 1))
     elif "$program" --tested "$mnt" --reference "$scratch/$reference" --steps $((steps / 2)) --seed "$seed"; then
         passed=$((passed + 1))

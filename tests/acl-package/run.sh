@@ -49,7 +49,10 @@ while read -r file; do
     summary=$(tail -n 1 "$log")
     case $status in
     0) verdict=ok passed=$((passed + 1)) ;;
-    77) verdict=skipped skipped=$((skipped + 1)) ;;
+    77)
+        verdict=skipped skipped=$((skipped + 1))
+        skip "acl-package $file" "$summary"
+        ;;
     *) verdict=FAILED failed=$((failed + 1)) ;;
     esac
     printf '%-28s %-8s %s\n' "$file" "$verdict" "$summary"

@@ -68,6 +68,7 @@ for step in ${PJDFSTEST_STEPS:-0.01 0.15}; do
     while read -r test; do
         if grep -qF "\`$test\`" "$here/skips.md"; then
             left_out=$((left_out + 1))
+            skip "pjdfstest $test, step of $step s" "explained in tests/pjdfstest/skips.md"
         else
             say "$test: skipped, and tests/pjdfstest/skips.md does not say why"
             bad=$((bad + 1))

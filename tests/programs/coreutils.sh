@@ -10,7 +10,7 @@ scratch=$2
 bytes() { # COUNT
     openssl enc -aes-128-ctr -K 00112233445566778899aabbccddeeff -iv 0 -nosalt </dev/zero 2>/dev/null | head -c "$1" || true
 }
-command -v openssl >/dev/null || { echo "there is no openssl" && exit 77; }
+command -v openssl >/dev/null || { echo "openssl" && exit 77; }
 bytes 20000000 >"$scratch/data"
 
 cp "$scratch/data" data

@@ -3,8 +3,8 @@
 #
 #   tests/programs/cpython.sh DIRECTORY SCRATCH
 set -euo pipefail
-command -v python3 >/dev/null || { echo "there is no python3" && exit 77; }
-python3 -c 'import test.test_os, test.libregrtest' 2>/dev/null || { echo "python3 has no test package" && exit 77; }
+command -v python3 >/dev/null || { echo "python3" && exit 77; }
+python3 -c 'import test.test_os, test.libregrtest' 2>/dev/null || { echo "the test package of python3 (Debian: libpython3.11-testsuite)" && exit 77; }
 tests=(test_os test_posix test_shutil test_tempfile test_fileio test_mmap test_zipfile test_file test_glob test_stat
     test_filecmp test_genericpath test_posixpath)
 [ -z "${LONG:-}" ] || tests+=(test_fcntl test_pathlib test_largefile test_bufio test_fileinput test_mailbox test_tarfile

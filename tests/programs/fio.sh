@@ -4,7 +4,7 @@
 #
 #   tests/programs/fio.sh DIRECTORY SCRATCH
 set -euo pipefail
-command -v fio >/dev/null || { echo "there is no fio (Debian: fio)" && exit 77; }
+command -v fio >/dev/null || { echo "fio" && exit 77; }
 cd "$1"
 factor=1
 [ -z "${LONG:-}" ] || factor=10

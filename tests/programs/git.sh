@@ -4,7 +4,7 @@
 #   tests/programs/git.sh DIRECTORY SCRATCH
 set -euo pipefail
 cd "$1"
-command -v git >/dev/null || { echo "there is no git" && exit 77; }
+command -v git >/dev/null || { echo "git" && exit 77; }
 export HOME=$2 GIT_CONFIG_NOSYSTEM=1 GIT_AUTHOR_NAME=test GIT_AUTHOR_EMAIL=test@example.org
 export GIT_COMMITTER_NAME=test GIT_COMMITTER_EMAIL=test@example.org
 

@@ -5,7 +5,7 @@
 #   tests/programs/make.sh DIRECTORY SCRATCH
 set -euo pipefail
 cd "$1"
-for program in make cc; do command -v $program >/dev/null || { echo "there is no $program" && exit 77; }; done
+for program in make cc; do command -v $program >/dev/null || { echo "$program" && exit 77; }; done
 files=50
 mkdir src cache
 for n in $(seq $files); do

@@ -5,8 +5,8 @@
 set -euo pipefail
 directory=$1 scratch=$2
 bin=$(find /usr/lib/postgresql -mindepth 2 -maxdepth 2 -name bin 2>/dev/null | sort -V | tail -n 1)
-if [ -z "$bin" ] || [ ! -x "$bin/initdb" ]; then echo "there is no PostgreSQL (Debian: postgresql)" && exit 77; fi
-id postgres >/dev/null 2>&1 || { echo "there is no user postgres" && exit 77; }
+if [ -z "$bin" ] || [ ! -x "$bin/initdb" ]; then echo "PostgreSQL" && exit 77; fi
+id postgres >/dev/null 2>&1 || { echo "the user postgres" && exit 77; }
 seconds=4 rounds=1 scale=2
 [ -z "${LONG:-}" ] || seconds=20 rounds=5 scale=10
 

@@ -4,7 +4,7 @@
 #   tests/programs/python.sh DIRECTORY SCRATCH
 set -euo pipefail
 cd "$1"
-command -v python3 >/dev/null || { echo "there is no python3" && exit 77; }
+command -v python3 >/dev/null || { echo "python3" && exit 77; }
 library=$(python3 -c 'import os, json; print(os.path.dirname(os.path.dirname(json.__file__)))')
 mkdir library
 for part in json email http asyncio unittest xml logging importlib concurrent; do

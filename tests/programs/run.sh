@@ -4,7 +4,7 @@
 #   [LONG=yes] tests/programs/run.sh DIRECTORY [--long] [PROGRAM...]
 #
 # Each script beside this one is one test: it gets a directory of its own and a scratch directory elsewhere, and ends
-# with 0, with 77 where this machine lacks what it needs (its last line says what), or with anything else if it failed.
+# with 0, with 77 if this machine lacks what it needs (its last line says what), or with anything else if it failed.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../../scripts/lib.sh"
@@ -53,8 +53,11 @@ for name in "$@"; do
         passed=$((passed + 1))
         ;;
     77)
-        say "$name: SKIPPED, $(tail -n 1 "$scratch/said")"
-        skipped=$((skipped + 1))
+        if missing "programs $name" "$(tail -n 1 "$scratch/said")"; then
+            skipped=$((skipped + 1))
+        else
+            failed=$((failed + 1))
+        fi
         ;;
     *)
         say "$name: FAILED with $status"

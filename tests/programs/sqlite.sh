@@ -4,8 +4,8 @@
 #   tests/programs/sqlite.sh DIRECTORY SCRATCH
 set -euo pipefail
 here=$(dirname "$0")
-command -v python3 >/dev/null || { echo "there is no python3" && exit 77; }
-python3 -c 'import sqlite3' 2>/dev/null || { echo "python3 has no sqlite3" && exit 77; }
+command -v python3 >/dev/null || { echo "python3" && exit 77; }
+python3 -c 'import sqlite3' 2>/dev/null || { echo "the module sqlite3 of python3" && exit 77; }
 rounds=30
 [ -z "${LONG:-}" ] || rounds=1000
 for mode in DELETE TRUNCATE WAL; do

@@ -24,6 +24,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("suite", &["types", "acl", "meta"]),
     // A test tool: clients of a volume under a scheduler.
     ("sim", &["host", "types", "meta"]),
+    // A test tool: how a test says that it cannot run.
+    ("skip", &[]),
 ];
 
 /// What tests of a crate may name beside that. No program holds it.
@@ -148,7 +150,8 @@ pub(crate) fn check(folder: &str, place: &str, manifest: &Manifest) -> Vec<Probl
     for dependency in &manifest.dev_dependencies {
         // Tests obey the same layers, but for the suites: one that needs an engine belongs into cli, or uses the one in
         // memory.
-        if let Some(remedy) = forbidden(name, dependency).filter(|_| !names(TEST_LAYERS, name, dependency)) {
+        let is_for_tests = dependency == "skip" || names(TEST_LAYERS, name, dependency);
+        if let Some(remedy) = forbidden(name, dependency).filter(|_| !is_for_tests) {
             problem(format!("tests of `{name}` depend on `{dependency}`"), remedy);
         }
     }
@@ -167,6 +170,9 @@ fn forbidden(name: &str, dependency: &str) -> Option<&'static str> {
     }
     if dependency == "suite" {
         return Some("the suites are for tests: make it a dev-dependency of an engine");
+    }
+    if dependency == "skip" {
+        return Some("it is for tests: make it a dev-dependency");
     }
     if name == "cli" || names(LAYERS, name, dependency) {
         return None;
@@ -258,6 +264,15 @@ mod tests {
             assert_eq!(with_dependency(name, "suite.workspace = true").len(), 1, "{name}");
         }
         assert_eq!(with_dependency("suite", "engine-sqlite.workspace = true").len(), 1);
+    }
+
+    #[test]
+    fn every_test_may_say_that_it_is_skipped_and_no_program() {
+        let tests = "[package]\nname = \"acl\"\n[dev-dependencies]\nskip.workspace = true\n[lints]\nworkspace = true\n";
+        assert!(problems("acl", tests).is_empty());
+        for name in ["acl", "cli"] {
+            assert_eq!(with_dependency(name, "skip.workspace = true").len(), 1, "{name}");
+        }
     }
 
     #[test]

@@ -66,6 +66,18 @@ pub(crate) fn check(crate_name: &str, place: &str, inside: &Path, text: &str) ->
             "say above it in a `SAFETY:` comment why it is sound",
         );
     }
+    for (number, line) in (1..).zip(masked.code.lines()) {
+        if line.trim_start().starts_with("#[ignore") {
+            problem(number, "a test that does not run".into(), "have it say so: see the crate `skip`");
+        }
+    }
+    if !matches!(crate_name, "skip" | "xtask") {
+        for (number, line) in (1..).zip(masked.code_and_strings.lines()) {
+            if ["\"SKIPPED", "\"skipped: "].iter().any(|word| line.contains(word)) {
+                problem(number, "a skip that is not counted".into(), "call a function of the crate `skip`");
+            }
+        }
+    }
     if crate_name.starts_with("engine-") {
         for (number, line) in (1..).zip(masked.code_and_strings.lines()) {
             for word in VERDICTS.iter().filter(|word| has_word(line, word)) {
@@ -396,6 +408,13 @@ mod tests {
         let other = "fn f() {\n    // SAFETY: of another.\n    h();\n    unsafe { g() }\n}\n";
         assert_eq!(problems("fuse-transport", other).len(), 1);
         assert_eq!(problems("fuse-transport", "unsafe impl Send for A {}\n").len(), 1);
+    }
+
+    #[test]
+    fn no_test_skips_itself_uncounted() {
+        assert_eq!(problems("vfs", "#[ignore = \"slow\"]\nfn f() {}\n").len(), 1);
+        assert_eq!(problems("vfs", "eprintln!(\"skipped: no root\");\n").len(), 1);
+        assert!(problems("vfs", "// a \"SKIPPED\" test\nlet a = Counts { skipped: 1 };\n").is_empty());
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! The rules of this crate against those of the running kernel, on a tmpfs of its own that has no mount point and
-//! goes away with the test. Needs root; anyone else gets a line that says what was skipped, and why.
+//! goes away with the test. Needs root.
 //!
 //! Every run takes another seed and prints it; `ACL_SEED=...` replays one.
 
@@ -342,11 +342,10 @@ fn errno(raw: RawErrno) -> Errno {
     Errno::from_raw(raw.raw_os_error())
 }
 
-/// A tmpfs that nobody else can see, and the seed of this run; none, with a line that says why, where the system does
-/// not let this test have them.
+/// A tmpfs that nobody else can see, and the seed of this run; none, which is said, if the system does not let this test
+/// have them.
 fn setup(test: &str) -> Option<(OwnedFd, Rng)> {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED {test}: only root can take on the identities it compares");
+    if !skip::is_root() {
         return None;
     }
     let tmpfs = || -> rustix::io::Result<OwnedFd> {
@@ -364,7 +363,7 @@ fn setup(test: &str) -> Option<(OwnedFd, Rng)> {
     match tmpfs() {
         Ok(root) => Some((root, Rng::new(test))),
         Err(error @ (RawErrno::PERM | RawErrno::NOSYS | RawErrno::OPNOTSUPP)) => {
-            eprintln!("SKIPPED {test}: no tmpfs with ACLs to be had here: {error}");
+            skip::unsupported(&format!("a tmpfs with ACLs: {error}"));
             None
         }
         Err(error) => panic!("making a tmpfs: {error}"),

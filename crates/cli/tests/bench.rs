@@ -203,7 +203,7 @@ fn an_interrupted_benchmark_leaves_nothing() {
     let args = ["bench", "--floor", "--files", "100000", "--threads", "2", &place.mnt()];
     let mut child = command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let begun = Instant::now();
-    while names(place.mnt()).is_empty() && begun.elapsed() < Duration::from_secs(20) {
+    while names(place.mnt()).is_empty() && begun.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(10));
     }
     std::thread::sleep(Duration::from_millis(500));

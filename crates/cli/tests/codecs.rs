@@ -9,8 +9,7 @@ const SECRET: &str = "the quick brown fox jumps over the lazy dog; ";
 
 #[test]
 fn an_encrypted_volume_shows_its_data_only_with_its_key() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: it mounts a volume and needs root");
+    if !skip::is_root() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -46,8 +45,7 @@ fn an_encrypted_volume_shows_its_data_only_with_its_key() {
 
 #[test]
 fn blocks_read_once_are_on_the_disk_at_the_next_mount() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: it mounts a volume and needs root");
+    if !skip::is_root() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

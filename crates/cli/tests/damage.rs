@@ -149,9 +149,9 @@ struct Disk {
 }
 
 impl Disk {
-    /// `None` where nothing can be mounted: the tests below say so themselves.
+    /// `None` without root, which is said.
     fn new(mib: usize) -> Option<Self> {
-        rustix::process::geteuid().is_root().then(|| {
+        skip::is_root().then(|| {
             let dir = tempfile::tempdir().unwrap();
             let options = format!("size={mib}m,mode=755");
             let status =

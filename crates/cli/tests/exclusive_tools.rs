@@ -17,14 +17,6 @@ use servers::{Kind, Server};
 use types::{OpId, SessionId, SliceId, Time};
 use vfs::process::this_process;
 
-fn is_root() -> bool {
-    let is_root = geteuid().is_root();
-    if !is_root {
-        eprintln!("SKIPPED: {} needs root", std::thread::current().name().unwrap_or("this"));
-    }
-    is_root
-}
-
 fn commit(engine: &dyn Engine, effect: Effect) {
     static OPS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
     let op_id = OpId((77 << 64) + u128::from(OPS.fetch_add(1, std::sync::atomic::Ordering::Relaxed)));
@@ -62,7 +54,7 @@ fn session(id: u64, heartbeat: i64) -> Session {
 
 #[test]
 fn each_mount_that_keeps_a_tool_out_is_named_and_nothing_is_advised_that_cannot_help() {
-    if !is_root() {
+    if !skip::is_root() {
         return;
     }
     let place = Place::formatted();
@@ -195,7 +187,7 @@ fn force_removes_sessions_that_stay_silent_and_none_that_is_renewed() {
 
 #[test]
 fn a_volume_is_not_removed_while_a_process_uploads_its_blocks() {
-    if !is_root() {
+    if !skip::is_root() {
         return;
     }
     let place = Place::formatted();

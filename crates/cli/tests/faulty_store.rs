@@ -16,7 +16,6 @@ use chunk::{BlockStore, Fault, Faults, StorageConfig, StoreCall, StoreOptions};
 use harness::Random;
 use meta::{AclKind, MemEngine, Meta, Volume};
 use rustix::fs::{Advice, fadvise};
-use rustix::process::geteuid;
 use tempfile::TempDir;
 use types::{Errno, Time};
 use vfs::{SessionInfo, Vfs, VfsOptions};
@@ -33,10 +32,9 @@ struct Served {
 }
 
 impl Served {
-    /// `None`, said on standard error, without root.
+    /// `None` without root, which is said.
     fn new(seed: u64) -> Option<Self> {
-        if !geteuid().is_root() {
-            eprintln!("SKIPPED: mounting takes root");
+        if !skip::is_root() {
             return None;
         }
         let dir = tempfile::tempdir().unwrap();

@@ -250,7 +250,7 @@ fn random_acls_have_the_effect_they_have_on_tmpfs() {
         fs::create_dir(dir).unwrap();
     }
     if let Err(errno) = set(&there, ACCESS, &acl(&[])) {
-        eprintln!("SKIPPED: tmpfs has no ACLs on this kernel: {errno}");
+        skip::unsupported(&format!("ACLs of tmpfs: {errno}"));
         return;
     }
     // The two differences that SEMANTICS.md names: ids are sorted here, and the same id twice is refused.

@@ -1,5 +1,5 @@
 //! Mounts of a volume on a real S3 server, as root: `tests/s3/run.sh` starts one and sets `LIMEN_TEST_S3` to a bucket of it,
-//! `LIMEN_TEST_S3_DIR` to the directory in which the server keeps that. Without these every test here is skipped.
+//! `LIMEN_TEST_S3_DIR` to the directory in which the server keeps that. `later` says that this is done in another step.
 
 mod common;
 
@@ -10,18 +10,20 @@ use std::time::{Duration, SystemTime};
 
 use chunk::object_key;
 use common::{Place, Said, command, limen};
-use rustix::process::geteuid;
 use serde_json::Value;
 use types::SliceId;
 
 /// The URL of a prefix of this test's own, and where its objects are.
 fn bucket(prefix: &str) -> Option<(String, PathBuf)> {
+    if env::var("LIMEN_TEST_S3").as_deref() == Ok("later") {
+        skip::later("tests/s3/run.sh");
+        return None;
+    }
     let (Ok(bucket), Ok(dir)) = (env::var("LIMEN_TEST_S3"), env::var("LIMEN_TEST_S3_DIR")) else {
-        eprintln!("skipped: no S3 server; run tests/s3/run.sh");
+        skip::missing("an S3 server; run tests/s3/run.sh");
         return None;
     };
-    if !geteuid().is_root() {
-        eprintln!("skipped: mounting takes root");
+    if !skip::is_root() {
         return None;
     }
     Some((format!("{bucket}/{prefix}"), PathBuf::from(dir).join(prefix)))

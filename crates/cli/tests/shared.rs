@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use common::{Place, Said, limen};
 use harness::{Mounted, NOBODY, as_user, refused};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, geteuid, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A volume that is mounted twice.
 struct Pair {
@@ -27,8 +27,7 @@ struct Pair {
 
 impl Pair {
     fn new() -> Option<Self> {
-        if !geteuid().is_root() {
-            eprintln!("SKIPPED: {} mounts and needs root", thread::current().name().unwrap_or("this"));
+        if !skip::is_root() {
             return None;
         }
         let place = Place::formatted();
@@ -165,7 +164,7 @@ impl Agent {
         kill_process(self.pid(), Signal::KILL).unwrap();
         let begun = Instant::now();
         self.child.wait().unwrap();
-        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     }
 }
 
@@ -401,7 +400,7 @@ fn locks_of_open_file_descriptions_exclude_across_mounts() {
         assert_eq!(a.ask(take), refused);
         assert_eq!(b.ask("closed('g')"), "ok ");
         // The kernel tells of the last close a little after it.
-        soon("released", Duration::from_secs(2), || pair.query("SELECT count(*) FROM lock") == "ok 0");
+        soon("released", Duration::from_secs(60), || pair.query("SELECT count(*) FROM lock") == "ok 0");
         assert_eq!(a.ask(take), "ok ");
         assert_eq!(a.ask(release), "ok ");
         assert_eq!(b.ask(&format!("opened('f', {:?})", pair.b("f"))), "ok ");
@@ -421,7 +420,7 @@ fn locks_of_open_file_descriptions_exclude_across_mounts() {
     assert_eq!(b.ask("fl('f', UN)"), "ok ");
     assert_eq!(a.hear(), "ok ");
     drop((a, b));
-    soon("released", Duration::from_secs(2), || pair.query("SELECT count(*) FROM lock") == "ok 0");
+    soon("released", Duration::from_secs(60), || pair.query("SELECT count(*) FROM lock") == "ok 0");
     pair.end_clean();
 }
 
@@ -466,7 +465,7 @@ fn who_waits_is_granted_interrupted_or_killed() {
     let mut crowd: Vec<Agent> =
         (0..24).map(|at| Agent::with(&if at % 2 == 0 { pair.a("g") } else { pair.b("g") })).collect();
     crowd.iter_mut().for_each(|agent| agent.tell("fl('f', EX)"));
-    soon("all wait", Duration::from_secs(10), || waits() == "ok 24");
+    soon("all wait", Duration::from_secs(60), || waits() == "ok 24");
     crowd.iter_mut().take(16).for_each(Agent::kill);
     assert_eq!(waits(), "ok 8");
     assert_eq!(holder.ask("fl('f', UN)"), "ok ");
@@ -505,7 +504,7 @@ fn deadlocks_are_found_across_mounts() {
             let mut open: Vec<usize> = (0..count).collect();
             let begun = Instant::now();
             while !open.is_empty() {
-                assert!(begun.elapsed() < Duration::from_secs(20), "{open:?} hang");
+                assert!(begun.elapsed() < Duration::from_secs(60), "{open:?} hang");
                 open.retain(|at| match agents[*at].said.try_recv() {
                     Err(_) => true,
                     Ok(said) => {
@@ -573,9 +572,9 @@ fn what_a_killed_server_held_is_cleaned_up_by_the_other() {
     // Who waits here gets it, without anybody mounting again.
     let begun = Instant::now();
     assert_eq!(a.ask("lk('f', SETLKW, W, 0, 0)"), "ok ");
-    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     assert_eq!(a.ask("fl('f', EX)"), "ok ");
-    soon("cleaned up", Duration::from_secs(15), || {
+    soon("cleaned up", Duration::from_secs(60), || {
         pair.query("SELECT (SELECT count(*) FROM orphan) + (SELECT count(*) FROM lock_wait)") == "ok 0"
             && pair.first.place.status()["sessions"].as_array().unwrap().len() == 1
     });
@@ -598,7 +597,7 @@ fn a_mount_taken_from_its_programs_gives_its_locks_up() {
     assert_eq!(b.ask("fl('f', EX)"), "ok ");
     let server = pair.second_server();
     kill_process(Pid::from_raw(server).unwrap(), Signal::TERM).unwrap();
-    soon("ended", Duration::from_secs(10), || !Path::new(&format!("/proc/{server}")).exists());
+    soon("ended", Duration::from_secs(60), || !Path::new(&format!("/proc/{server}")).exists());
     assert_eq!(a.ask("lk('f', SETLK, W, 0, 0)"), "ok ");
     assert_eq!(a.ask("fl('f', EX | NB)"), "ok ");
     // The other works as if nothing had been.

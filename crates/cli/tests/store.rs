@@ -9,15 +9,7 @@ use std::process::Command;
 use common::{Place, limen};
 use engine_sqlite::{Options, SqliteEngine};
 use meta::{Configure, Meta, Vouch};
-use rustix::process::geteuid;
 use serde_json::Value;
-
-fn is_root() -> bool {
-    if !geteuid().is_root() {
-        eprintln!("SKIPPED: mounting takes root");
-    }
-    geteuid().is_root()
-}
 
 fn entries(path: &Path) -> usize {
     fs::read_dir(path).unwrap().count()
@@ -34,7 +26,7 @@ fn verify(place: &Place) {
 
 #[test]
 fn a_directory_that_is_missing_or_empty_is_not_the_store() {
-    if !is_root() {
+    if !skip::is_root() {
         return;
     }
     let place = Place::formatted();
@@ -80,7 +72,7 @@ fn a_directory_that_is_missing_or_empty_is_not_the_store() {
 
 #[test]
 fn a_store_of_another_volume_is_refused() {
-    if !is_root() {
+    if !skip::is_root() {
         return;
     }
     let (one, two) = (Place::formatted(), Place::formatted());
@@ -115,7 +107,7 @@ fn forget_marker(place: &Place) {
 
 #[test]
 fn an_older_volume_gets_its_marker_from_a_mount_that_finds_its_objects() {
-    if !is_root() {
+    if !skip::is_root() {
         return;
     }
     let place = Place::formatted();
@@ -174,7 +166,7 @@ impl Drop for Disk {
 
 #[test]
 fn a_store_that_takes_nothing_is_told_before_the_mount_serves() {
-    if !is_root() {
+    if !skip::is_root() {
         return;
     }
     let place = Place::formatted();
@@ -201,7 +193,7 @@ fn a_store_that_takes_nothing_is_told_before_the_mount_serves() {
 
 #[test]
 fn a_full_store_can_be_mounted_to_remove_files() {
-    if !is_root() {
+    if !skip::is_root() {
         return;
     }
     let place = Place::new();

@@ -13,7 +13,7 @@ use std::time::Duration;
 use common::{Place, limen};
 use harness::{Random, refused};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, geteuid, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 const MIB: usize = 1 << 20;
@@ -26,10 +26,9 @@ struct Staged {
 }
 
 impl Staged {
-    /// `None`, said on standard error, without root. `disk_size` is as tmpfs(5) has it.
+    /// `None` without root, which is said. `disk_size` is as tmpfs(5) has it.
     fn new(disk_size: &str) -> Option<Self> {
-        if !geteuid().is_root() {
-            eprintln!("SKIPPED: mounting takes root");
+        if !skip::is_root() {
             return None;
         }
         let staged = Staged { place: Place::new(), disk: tempfile::tempdir().unwrap() };

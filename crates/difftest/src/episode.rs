@@ -347,8 +347,7 @@ mod tests {
     /// Two directories of one file system do not differ; a change behind the machine's back does.
     #[test]
     fn the_machine_finds_what_was_planted_and_nothing_else() {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("SKIPPED: this acts as several users and needs root");
+        if !skip::is_root() {
             return;
         }
         // tmpfs, which does not use inode numbers again: times are followed by them.

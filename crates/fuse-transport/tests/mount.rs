@@ -1,12 +1,12 @@
-//! A trivial file system through the real kernel. Needs root and `/dev/fuse`; skipped without.
+//! A trivial file system through the real kernel. Needs root and `/dev/fuse`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::num::NonZeroUsize;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -25,6 +25,8 @@ const VOLUME: NodeId = NodeId(2);
 const FILE: NodeId = NodeId(3);
 const CONTENT: &[u8] = b"written in three pieces";
 const TTL: Duration = Duration::from_secs(600);
+/// Longer than anything here takes, unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `/volume/hello`; a look for `boom` panics, and one for `lost` drops its reply.
 #[derive(Debug, Default)]
@@ -33,8 +35,11 @@ struct Tiny {
     longest_write: AtomicUsize,
     /// Requests that came through io_uring.
     over_ring: AtomicUsize,
-    /// Who waits for a lock.
+    /// Those that wait for a lock.
     waiting: Mutex<Vec<Reply>>,
+    /// Whether a look for `slow` has begun, and whether it may end.
+    slow_begun: AtomicBool,
+    slow_may_end: AtomicBool,
 }
 
 impl Tiny {
@@ -56,7 +61,12 @@ impl Tiny {
                     (_, b"boom") => panic!("as it was told to"),
                     (_, b"lost") => return drop(reply),
                     (_, b"slow") => {
-                        thread::sleep(Duration::from_millis(300));
+                        self.slow_begun.store(true, Ordering::SeqCst);
+                        // Bounded, so that a failure of its test is not a test that hangs.
+                        let deadline = Instant::now() + PATIENCE;
+                        while !self.slow_may_end.load(Ordering::SeqCst) && Instant::now() < deadline {
+                            thread::sleep(Duration::from_millis(1));
+                        }
                         FILE
                     }
                     _ => return reply.error(Errno::ENOENT),
@@ -142,8 +152,8 @@ fn transports() -> Vec<Over> {
         return Vec::new();
     }
     if !ring_is_enabled() {
-        eprintln!(
-            "only over /dev/fuse: io_uring needs Linux 6.14 and Y in /sys/module/fuse/parameters/enable_uring"
+        skip::unsupported_in_part(
+            "FUSE over io_uring: Linux 6.14 and Y in /sys/module/fuse/parameters/enable_uring",
         );
         return vec![Over::Device];
     }
@@ -185,7 +195,7 @@ impl Served {
     }
 
     fn waiters_become(&self, count: usize) {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + PATIENCE;
         while self.tiny.waiting.lock().unwrap().len() != count {
             let waiting = self.tiny.waiting.lock().unwrap().len();
             assert!(Instant::now() < deadline, "{:?}: {waiting} wait, not {count}", self.over);
@@ -194,7 +204,7 @@ impl Served {
     }
 
     fn ends(&mut self) {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + PATIENCE;
         while !self.server.as_ref().unwrap().is_finished() {
             assert!(Instant::now() < deadline, "the server goes on after the unmount");
             thread::sleep(Duration::from_millis(5));
@@ -225,9 +235,12 @@ fn mountinfo(path: &Path) -> Option<(String, String, String)> {
 }
 
 fn can_mount() -> bool {
-    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    if !skip::is_root() {
+        return false;
+    }
+    let can = Path::new("/dev/fuse").exists();
     if !can {
-        eprintln!("skipped: needs root and /dev/fuse");
+        skip::missing("/dev/fuse");
     }
     can
 }
@@ -298,7 +311,7 @@ fn notifications_make_the_kernel_ask_again() {
         ] {
             notifier.send(Notification::inval_inode(NodeId(4711), 0, 0)).unwrap();
             notifier.send(notification.clone()).unwrap();
-            let deadline = Instant::now() + Duration::from_secs(10);
+            let deadline = Instant::now() + PATIENCE;
             while lookups(&served) == known {
                 assert!(Instant::now() < deadline, "{notification:?} changed nothing");
                 fs::metadata(&hello).unwrap();
@@ -369,12 +382,37 @@ fn a_mount_given_up_before_it_is_shown_leaves_nothing() {
     device.serve(&workers(), &|_, reply| reply.error(Errno::ENOSYS)).unwrap();
 }
 
-/// Only run as an ordinary user, with a set-uid fusermount3 in the path.
+/// Runs one test of this program as a user without rights, who may open `/dev/fuse`, in a mount namespace of its own.
+fn run_as_nobody(test: &str) {
+    // The build may lie in a directory that this user may not search, so the program is copied. `cp` does it: a descriptor of
+    // this process that is open for writing might be in a child that another test starts, and then nothing could run it.
+    const SCRIPT: &str = r#"
+        set -e
+        mount -t tmpfs -o mode=1777 tmpfs "$2"
+        cp "$1" "$2/tests"
+        mknod -m 666 "$2/fuse" c 10 229
+        mount --bind "$2/fuse" /dev/fuse
+        cd /
+        TMPDIR=$2 exec setpriv --reuid=65534 --regid=65534 --clear-groups "$2/tests" --exact "$3""#;
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation=private", "sh", "-c", SCRIPT, "sh"]);
+    command.arg(std::env::current_exe().unwrap()).arg(dir.path()).arg(test);
+    let output = command.output().unwrap();
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+/// Needs a set-uid fusermount3 in the path.
 #[test]
 fn an_ordinary_user_mounts_through_fusermount3() {
-    if rustix::process::geteuid().is_root() || Command::new("fusermount3").arg("-V").output().is_err() {
-        eprintln!("skipped: needs an ordinary user and fusermount3");
-        return;
+    if rustix::process::geteuid().is_root() {
+        return run_as_nobody("an_ordinary_user_mounts_through_fusermount3");
+    }
+    if Command::new("fusermount3").arg("-V").output().is_err() {
+        return skip::missing("fusermount3");
     }
     let dir = tempfile::tempdir().unwrap();
     let options = MountOptions { child: Some("volume".into()), ..MountOptions::new("mine, all mine") };
@@ -398,10 +436,16 @@ fn an_ordinary_user_mounts_through_fusermount3() {
     assert!(matches!(Mount::prepare(dir.path(), &options), Err(Error::Dead(_))));
     assert!(clean_stale(dir.path()).unwrap());
     assert_eq!(mountinfo(dir.path()), None);
-    assert!(matches!(
-        Mount::prepare(dir.path(), &MountOptions { allow_other: true, ..options }),
-        Err(Error::Fusermount(message)) if message.contains("user_allow_other")
-    ));
+    let for_others = Mount::prepare(dir.path(), &MountOptions { allow_other: true, ..options });
+    let settings = fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
+    if settings.lines().any(|line| line.trim() == "user_allow_other") {
+        drop(for_others.unwrap());
+    } else {
+        assert!(matches!(
+            for_others,
+            Err(Error::Fusermount(message)) if message.contains("user_allow_other")
+        ));
+    }
 }
 
 #[test]
@@ -409,15 +453,19 @@ fn a_slow_request_holds_up_no_other() {
     for over in transports() {
         let dir = tempfile::tempdir().unwrap();
         let (mut served, _notifier) = Served::start(over, dir.path(), Some("volume"));
-        let started = Instant::now();
         thread::scope(|scope| {
             // One less than there are threads for a CPU: these may all run on the same.
-            scope.spawn(|| fs::metadata(dir.path().join("slow")).unwrap());
-            thread::sleep(Duration::from_millis(50));
+            let slow = scope.spawn(|| fs::metadata(dir.path().join("slow")).unwrap());
+            let deadline = Instant::now() + PATIENCE;
+            while !served.tiny.slow_begun.load(Ordering::SeqCst) {
+                assert!(Instant::now() < deadline, "{over:?}: the slow request does not come");
+                thread::sleep(Duration::from_millis(1));
+            }
             for i in 0..100 {
                 fs::metadata(dir.path().join(format!("no-{i}"))).unwrap_err();
             }
-            assert!(started.elapsed() < Duration::from_millis(250), "{over:?}: {:?}", started.elapsed());
+            assert!(!slow.is_finished(), "{over:?}: the others waited for it");
+            served.tiny.slow_may_end.store(true, Ordering::SeqCst);
         });
         served.mount.unmount(UnmountMode::Clean).unwrap();
         served.ends();

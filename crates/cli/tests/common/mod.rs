@@ -118,12 +118,16 @@ impl Place {
         limen(&[&["mount", "-d", "--log", &log], more, &[url, &mnt]].concat())
     }
 
+    /// Tries once: for a mount that is in use.
+    pub(crate) fn umount_once(&self, more: &[&str]) -> Said {
+        limen(&[&["umount"], more, &[&self.mnt()]].concat())
+    }
+
     pub(crate) fn umount(&self, more: &[&str]) -> Said {
-        let mnt = self.mnt();
         // A child that another test starts has all open that is open here, until it becomes another program.
-        let until = Instant::now() + Duration::from_secs(2);
+        let until = Instant::now() + Duration::from_secs(60);
         loop {
-            let said = limen(&[&["umount"], more, &[&mnt]].concat());
+            let said = self.umount_once(more);
             if !said.err.contains("in use") || Instant::now() >= until {
                 return said;
             }

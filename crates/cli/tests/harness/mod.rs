@@ -14,7 +14,7 @@ use std::thread;
 
 use rustix::fs::{Gid, Uid};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, geteuid, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CapabilitySet, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use types::{Caps, Cred};
@@ -30,18 +30,14 @@ pub(crate) struct Mounted {
 }
 
 impl Mounted {
-    /// `None`, said on standard error, where the test cannot run: mounting takes root.
+    /// `None` if the test cannot run, which is said: mounting takes root.
     pub(crate) fn new(format_options: &[&str]) -> Option<Self> {
         Self::with(format_options, |_| {})
     }
 
     /// `prepare` changes the place before there is a volume in it.
     pub(crate) fn with(format_options: &[&str], prepare: impl FnOnce(&Place)) -> Option<Self> {
-        if !geteuid().is_root() {
-            eprintln!(
-                "SKIPPED: {} mounts a volume and needs root",
-                thread::current().name().unwrap_or("this")
-            );
+        if !skip::is_root() {
             return None;
         }
         let place = Place::new();
