@@ -35,7 +35,7 @@ if [ ${#suites[@]} -gt 0 ]; then
     "$top/scripts/test-mount.sh" "${suites[@]}" 2>&1 | tee -a "$top/target/test-long.log"
 fi
 if [ -n "$servers" ]; then
-    for tests in "cli --test network" "engine-postgres --test writers" "engine-mysql --test writers"; do
+    for tests in "cli --test network" "cli --test live_tools" "engine-postgres --test writers" "engine-mysql --test writers"; do
         # shellcheck disable=SC2086 # they are words
         LIMEN_LONG=1 cargo test --package $tests -- --nocapture --test-threads=1 2>&1 | tee -a "$top/target/test-long.log"
     done

@@ -20,7 +20,6 @@ use harness::{Random, refused};
 use meta::{Effect, Engine, Process, Txn};
 use rustix::fs::{FlockOperation, copy_file_range, flock};
 use rustix::io::Errno;
-use rustix::process::geteuid;
 use serde_json::Value;
 use servers::{Kind, Server};
 use types::OpId;
@@ -50,10 +49,9 @@ impl Drop for Stop<'_> {
 }
 
 impl Live {
-    /// `None`, said on standard error, if the test cannot run: mounting takes root.
+    /// `None` if the test cannot run, which is said: mounting takes root.
     fn new(kind: Option<Kind>) -> Option<Live> {
-        if !geteuid().is_root() {
-            eprintln!("SKIPPED: {} mounts and needs root", thread::current().name().unwrap_or("this"));
+        if !skip::is_root() {
             return None;
         }
         // One at a time: servers choose their ports before they listen.
@@ -268,6 +266,8 @@ macro_rules! on {
 on!(embedded, None);
 on!(redis, Some(Kind::Redis));
 on!(postgres, Some(Kind::Postgres));
+on!(mariadb, Some(Kind::Mariadb));
+on!(etcd, Some(Kind::Etcd));
 
 /// A tool that was killed keeps mounts out only if it is not proven to be gone, or if it was removing the volume.
 #[test]

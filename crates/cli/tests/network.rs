@@ -26,15 +26,20 @@ use rustix::fs::{
     AtFlags, CWD, FlockOperation, Gid, Mode, StatxFlags, Timespec, Timestamps, Uid, XattrFlags, flock, statx,
 };
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, geteuid, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use servers::{Cut, Kind, Proxy, Server};
 
 /// Longer than anything here takes, unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Within this a change has to be enforced elsewhere: the bound that is promised when nothing is heard, and as much again
-/// for a machine that is busy.
+/// Within this a change is enforced elsewhere, most of the time: the bound that is promised when nothing is heard, and as
+/// much again. A machine that is busy may let either mount wait for longer now and then.
 const ENFORCED_WITHIN: Duration = Duration::from_secs(2);
+/// And always within this. The kernel goes by what it was told for three times as long, unless it is told otherwise.
+const ENFORCED_AT_LAST: Duration = Duration::from_secs(20);
+/// A mount that is told of changes is told within so many questions on its stream. The first two suffice, but threads that
+/// wait for a CPU may see the old for some more. In [`ENFORCED_AT_LAST`] there are at least 200.
+const TOLD_WITHIN_QUESTIONS: u64 = 100;
 
 /// A volume that is mounted twice, the second time through a proxy.
 struct Pair {
@@ -45,7 +50,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// `None`, said on standard error, where the test cannot run: mounting takes root.
+    /// `None` if the test cannot run, which is said: mounting takes root.
     fn new(kind: Kind, durable: bool, options: &[&str]) -> Option<Pair> {
         let pair = Pair::unmounted(kind, durable)?;
         pair.place.mount_url(&pair.url(), options).ok();
@@ -57,8 +62,7 @@ impl Pair {
     /// Of which nothing is mounted yet.
     fn unmounted(kind: Kind, durable: bool) -> Option<Pair> {
         static TURN: Mutex<()> = Mutex::new(());
-        if !geteuid().is_root() {
-            eprintln!("SKIPPED: {} mounts and needs root", thread::current().name().unwrap_or("this"));
+        if !skip::is_root() {
             return None;
         }
         // One at a time: they measure.
@@ -216,63 +220,116 @@ fn an_operation_costs_one_round_trip(kind: Kind) {
     pair.end_clean();
 }
 
-/// Waits until `holds`, and says how long that took.
+/// Waits until `holds`.
 #[track_caller]
-fn until(began: Instant, holds: impl Fn() -> bool) -> Duration {
+fn until(holds: impl Fn() -> bool) {
+    let began = Instant::now();
     while !holds() {
         assert!(began.elapsed() < PATIENCE, "nothing of it is seen");
         thread::sleep(Duration::from_micros(100));
     }
-    began.elapsed()
 }
 
-/// Waits, as a user with no right but everybody's, until the file can be opened, or cannot.
-#[track_caller]
-fn until_open(began: Instant, path: &Path, may: bool) -> Duration {
-    as_user(NOBODY, NOBODY, || {
-        until(began, || match File::open(path) {
-            Ok(_) => may,
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => !may,
-            Err(error) => panic!("{error}"),
+/// When a look at the second mount that still showed the old began: how long after the change, and after how many
+/// questions on its stream.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stale {
+    time: Duration,
+    questions: u64,
+}
+
+impl Pair {
+    /// Waits until the change that was made just now is seen by `holds`. What counts is the beginning of the last look
+    /// before: how long this thread waits for a CPU says nothing.
+    #[track_caller]
+    fn stale_until(&self, holds: impl Fn() -> bool) -> Stale {
+        let (changed, asked) = (Instant::now(), self.proxy.questions());
+        let mut last = Stale::default();
+        loop {
+            let now = Stale { time: changed.elapsed(), questions: self.proxy.questions() - asked };
+            if holds() {
+                return last;
+            }
+            last = now;
+            assert!(now.time < PATIENCE, "nothing of it is seen");
+            thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// As [`Pair::stale_until`], as a user with no right but everybody's, and the file of the second mount can be opened, or
+    /// cannot.
+    #[track_caller]
+    fn stale_until_open(&self, name: &str, may: bool) -> Stale {
+        let path = self.b(name);
+        as_user(NOBODY, NOBODY, || {
+            self.stale_until(|| match File::open(&path) {
+                Ok(_) => may,
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => !may,
+                Err(error) => panic!("{error}"),
+            })
         })
-    })
+    }
 }
 
 fn chmod(path: &Path, mode: u32) {
     fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
 }
 
-/// Says of delays what is typical and what is not, and that all are bounded.
+/// Says of delays what is typical and what is not, and that all are bounded; in questions too, if the change `is_told`.
 #[track_caller]
-fn judge(what: &str, mut delays: Vec<Duration>) {
-    delays.sort();
-    let at = |part: usize| delays[(delays.len() - 1) * part / 100];
-    eprintln!("{what}: median {:?}, p99 {:?}, longest {:?}, {} times", at(50), at(99), at(100), delays.len());
-    assert!(at(100) < ENFORCED_WITHIN, "{what}: {:?}", at(100));
+fn judge(what: &str, is_told: bool, stale: &[Stale]) {
+    let mut times: Vec<Duration> = stale.iter().map(|stale| stale.time).collect();
+    times.sort();
+    let at = |part: usize| times[(times.len() - 1) * part / 100];
+    let questions = stale.iter().map(|stale| stale.questions).max().unwrap();
+    eprintln!(
+        "{what}: median {:?}, p99 {:?}, longest {:?}, {questions} questions, {} times",
+        at(50),
+        at(99),
+        at(100),
+        times.len()
+    );
+    assert!(at(50) < ENFORCED_WITHIN && at(100) < ENFORCED_AT_LAST, "{what}: {times:?}");
+    assert!(!is_told || questions <= TOLD_WITHIN_QUESTIONS, "{what}: {stale:?}");
 }
+
+/// What a round of the next case may cost the server, which is 17 if the second mount hears of all changes, and how many
+/// streams may be begun anew meanwhile, as on a machine that is so busy that an answer takes 2 s.
+const MOST_REQUESTS: f64 = 40.0;
+const MOST_STREAMS_BEGUN: u64 = 3;
 
 fn a_change_is_enforced_elsewhere(kind: Kind) {
     let Some(pair) = Pair::new(kind, true, &[]) else { return };
     let (mut chmods, mut renames, mut unlinks) = (Vec::new(), Vec::new(), Vec::new());
     let exists = |path: &Path| path.symlink_metadata().is_ok();
     File::create(pair.a("f")).unwrap();
-    for i in 0..if is_long() { 200 } else { 50 } {
+    let rounds = if is_long() { 200 } else { 50 };
+    let (began, streams, requests) = (Instant::now(), pair.proxy.streams(), pair.server.requests());
+    for i in 0..rounds {
         chmod(&pair.a("f"), 0o644);
-        until_open(Instant::now(), &pair.b("f"), true);
+        pair.stale_until_open("f", true);
         chmod(&pair.a("f"), 0o600);
-        chmods.push(until_open(Instant::now(), &pair.b("f"), false));
+        chmods.push(pair.stale_until_open("f", false));
 
         let (old, new) = (format!("o{i}"), format!("n{i}"));
         File::create_new(pair.a(&old)).unwrap();
-        until(Instant::now(), || exists(&pair.b(&old)) && !exists(&pair.b(&new)));
+        until(|| exists(&pair.b(&old)) && !exists(&pair.b(&new)));
         fs::rename(pair.a(&old), pair.a(&new)).unwrap();
-        renames.push(until(Instant::now(), || !exists(&pair.b(&old)) && exists(&pair.b(&new))));
+        renames.push(pair.stale_until(|| !exists(&pair.b(&old)) && exists(&pair.b(&new))));
         fs::remove_file(pair.a(&new)).unwrap();
-        unlinks.push(until(Instant::now(), || !exists(&pair.b(&new))));
+        unlinks.push(pair.stale_until(|| !exists(&pair.b(&new))));
     }
-    judge(&format!("{kind:?}: chmod that revokes"), chmods);
-    judge(&format!("{kind:?}: rename"), renames);
-    judge(&format!("{kind:?}: unlink"), unlinks);
+    let each = (pair.server.requests() - requests) as f64 / f64::from(rounds);
+    let idle = began.elapsed().as_secs_f64() * IDLE_REQUESTS_PER_S / f64::from(rounds);
+    let begun = pair.proxy.streams() - streams;
+    eprintln!("{kind:?}: {each:.2} requests a round, {idle:.2} of these idle; {begun} streams begun");
+    // The second mount hears of all this, and asks for nothing that has not changed.
+    assert!(streams > 0 && begun <= MOST_STREAMS_BEGUN, "{begun} of {streams}");
+    assert!(each - idle <= MOST_REQUESTS, "{each} in {:?}", began.elapsed());
+    judge(&format!("{kind:?}: chmod that revokes"), true, &chmods);
+    judge(&format!("{kind:?}: rename"), true, &renames);
+    judge(&format!("{kind:?}: unlink"), true, &unlinks);
+    pair.wait_until("told");
     pair.end_clean();
 }
 
@@ -318,7 +375,7 @@ fn a_right_revoked_at_the_first_look_is_gone(kind: Kind) {
     });
     // Changes are heard in their order.
     File::create_new(pair.a("marker")).unwrap();
-    until(Instant::now(), || pair.b("marker").exists());
+    until(|| pair.b("marker").exists());
     thread::sleep(ENFORCED_WITHIN);
     let granted = as_user(NOBODY, NOBODY, || (0..times).filter(|i| looked_at(*i).is_ok()).count());
     assert_eq!(granted, 0, "of {times} are granted, although the change was heard");
@@ -411,39 +468,43 @@ fn a_change_is_enforced_without_the_stream(kind: Kind) {
     for _ in 0..5 {
         chmod(&pair.a("f"), 0o644);
         pair.wait_until("told");
-        until_open(Instant::now(), &pair.b("f"), true);
+        pair.stale_until_open("f", true);
         pair.proxy.cut(Cut::Stream);
         chmod(&pair.a("f"), 0o600);
-        at_cut.push(until_open(Instant::now(), &pair.b("f"), false));
+        at_cut.push(pair.stale_until_open("f", false));
         pair.wait_until("asks");
         for _ in 0..4 {
             chmod(&pair.a("f"), 0o644);
-            until_open(Instant::now(), &pair.b("f"), true);
+            pair.stale_until_open("f", true);
             chmod(&pair.a("f"), 0o600);
-            later.push(until_open(Instant::now(), &pair.b("f"), false));
+            later.push(pair.stale_until_open("f", false));
         }
         pair.proxy.cut(Cut::Nothing);
     }
-    judge(&format!("{kind:?}: chmod, the stream cut just before"), at_cut);
-    judge(&format!("{kind:?}: chmod, the stream cut for long"), later);
+    judge(&format!("{kind:?}: chmod, the stream cut just before"), false, &at_cut);
+    judge(&format!("{kind:?}: chmod, the stream cut for long"), false, &later);
     pair.wait_until("told");
     pair.end_clean();
 }
 
-/// Opens a file again and again as a user with no right but everybody's, until that fails: the last success, and the error.
+/// Opens a file again and again as a user with no right but everybody's, until that fails: when the last that succeeded began, and the error.
 fn last_grant(path: &Path, running: &AtomicBool) -> (Option<Instant>, Errno) {
     as_user(NOBODY, NOBODY, || {
         let mut last = None;
         loop {
             running.store(true, Ordering::SeqCst);
+            let began = Instant::now();
             match File::open(path) {
-                Ok(_) => last = Some(Instant::now()),
+                Ok(_) => last = Some(began),
                 Err(error) => return (last, Errno::from_io_error(&error).unwrap()),
             }
             thread::sleep(Duration::from_micros(100));
         }
     })
 }
+
+/// How long the database is away. Rights end with the lease, after 0.6 s; the rest is for a machine that is busy.
+const AWAY: Duration = Duration::from_millis(2500);
 
 fn nothing_is_granted_while_the_database_is_away(kind: Kind) {
     let Some(pair) = Pair::new(kind, true, &[]) else { return };
@@ -452,11 +513,11 @@ fn nothing_is_granted_while_the_database_is_away(kind: Kind) {
     for round in 0..6 {
         chmod(&pair.a("f"), 0o644);
         pair.wait_until("told");
-        until_open(Instant::now(), &file, true);
+        pair.stale_until_open("f", true);
         let running = AtomicBool::new(false);
         thread::scope(|scope| {
             let opener = scope.spawn(|| last_grant(&file, &running));
-            until(Instant::now(), || running.load(Ordering::SeqCst));
+            until(|| running.load(Ordering::SeqCst));
             // The second mount loses sight of the server before the change, or the server stops right after it.
             let cut = round % 2 == 0;
             if cut {
@@ -468,7 +529,7 @@ fn nothing_is_granted_while_the_database_is_away(kind: Kind) {
                 pair.server.stop(true);
             }
             // The lease is over by then.
-            thread::sleep(Duration::from_millis(1500));
+            thread::sleep(AWAY);
             let back = Instant::now();
             pair.proxy.cut(Cut::Nothing);
             pair.server.stop(false);
@@ -477,8 +538,10 @@ fn nothing_is_granted_while_the_database_is_away(kind: Kind) {
             let last = last.map_or(Duration::ZERO, |last| last.saturating_duration_since(revoked));
             eprintln!("{kind:?}: round {round}: last granted {last:?} after the change");
             // A call that the kernel was about to decide when the database came back may be the last one.
-            let bound = Duration::from_millis(1200);
-            assert!(last < bound || last >= back - revoked, "round {round}: {last:?}");
+            assert!(
+                last < AWAY - Duration::from_millis(300) || last >= back - revoked,
+                "round {round}: {last:?}"
+            );
         });
     }
     pair.end_clean();
@@ -499,7 +562,7 @@ fn a_server_is_killed_under_load(kind: Kind) {
     let rounds = if is_long() { 20 } else { 3 };
     let tags = ["a0", "b0", "a1", "b1"];
     Program::prepare(&pair.a(""), &tags).unwrap();
-    until(Instant::now(), || pair.b("log").exists());
+    until(|| pair.b("log").exists());
     let (stop, steps) = (AtomicBool::new(false), AtomicU64::new(0));
     let programs: Vec<Program> = thread::scope(|scope| {
         let start = |(index, tag): (usize, &&str)| {
@@ -517,7 +580,7 @@ fn a_server_is_killed_under_load(kind: Kind) {
             // They go on by themselves.
             let before = steps.load(Ordering::SeqCst);
             let began = Instant::now();
-            until(began, || steps.load(Ordering::SeqCst) >= before + 8);
+            until(|| steps.load(Ordering::SeqCst) >= before + 8);
             eprintln!("{kind:?}: eight steps within {:?} of the restart", began.elapsed());
         }
         drop(stopping);

@@ -13,6 +13,7 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+mod exhaustive;
 mod program;
 
 use std::collections::HashSet;

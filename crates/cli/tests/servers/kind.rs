@@ -128,7 +128,6 @@ impl Kind {
             Kind::Postgres => b"pg_snapshot_xmax",
             Kind::Mariadb => b"SELECT 0, epoch",
             // Where the keys of the log end, and that removals are not wanted: a watch begins.
-            // Where the keys of the log end, and that removals are not wanted: a watch begins.
             Kind::Etcd => b"/m*\x01\x01",
         }
     }

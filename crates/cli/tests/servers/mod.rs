@@ -11,7 +11,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -180,15 +180,31 @@ pub(crate) enum Cut {
 #[derive(Debug)]
 pub(crate) struct Proxy {
     pub(crate) port: u16,
-    cut: Arc<AtomicU8>,
+    seen: Arc<Seen>,
+}
+
+/// What a proxy is to hold back, and what it has seen of streams of changes.
+#[derive(Debug, Default)]
+struct Seen {
+    cut: AtomicU8,
+    streams: AtomicU64,
+    questions: AtomicU64,
+}
+
+/// A connection through a proxy.
+#[derive(Debug, Default)]
+struct Relayed {
+    is_stream: AtomicBool,
+    /// Whether the server was the last to send something.
+    is_answered: AtomicBool,
 }
 
 impl Proxy {
     pub(crate) fn to(server: &Server) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let cut = Arc::new(AtomicU8::new(Cut::Nothing as u8));
-        let (all, kind, server) = (Arc::clone(&cut), server.kind, server.port);
+        let seen = Arc::new(Seen::default());
+        let (all, kind, server) = (Arc::clone(&seen), server.kind, server.port);
         // It ends with the test program, as do its connections.
         thread::spawn(move || {
             for client in listener.incoming() {
@@ -198,40 +214,55 @@ impl Proxy {
                 for stream in [&client, &upstream] {
                     stream.set_nodelay(true).unwrap();
                 }
-                let is_stream = Arc::new(AtomicBool::new(false));
+                let connection = Arc::new(Relayed::default());
                 for (from, to, marker) in [
                     (client.try_clone().unwrap(), upstream.try_clone().unwrap(), Some(kind.of_stream())),
                     (upstream, client, None),
                 ] {
-                    let (cut, is_stream) = (Arc::clone(&all), Arc::clone(&is_stream));
-                    thread::spawn(move || relay(from, to, marker, &is_stream, &cut));
+                    let (seen, connection) = (Arc::clone(&all), Arc::clone(&connection));
+                    thread::spawn(move || relay(from, to, marker, &connection, &seen));
                 }
             }
         });
-        Proxy { port, cut }
+        Proxy { port, seen }
     }
 
     pub(crate) fn cut(&self, cut: Cut) {
-        self.cut.store(cut as u8, Ordering::SeqCst);
+        self.seen.cut.store(cut as u8, Ordering::SeqCst);
+    }
+
+    /// How many streams of changes were begun.
+    pub(crate) fn streams(&self) -> u64 {
+        self.seen.streams.load(Ordering::SeqCst)
+    }
+
+    /// How often the client has asked on a stream, each time after it had the answer before. So what the server knew before
+    /// question `n` has been taken in by the client when it sends question `n + 1`.
+    pub(crate) fn questions(&self) -> u64 {
+        self.seen.questions.load(Ordering::SeqCst)
     }
 }
 
-fn relay(
-    mut from: TcpStream,
-    mut to: TcpStream,
-    marker: Option<&[u8]>,
-    is_stream: &AtomicBool,
-    cut: &AtomicU8,
-) {
+fn relay(mut from: TcpStream, mut to: TcpStream, marker: Option<&[u8]>, connection: &Relayed, seen: &Seen) {
     let mut bytes = vec![0; 64 << 10];
     while let Ok(len @ 1..) = from.read(&mut bytes) {
-        if marker.is_some_and(|marker| bytes[..len].windows(marker.len()).any(|part| part == marker)) {
-            is_stream.store(true, Ordering::SeqCst);
+        if marker.is_some_and(|marker| bytes[..len].windows(marker.len()).any(|part| part == marker))
+            && !connection.is_stream.swap(true, Ordering::SeqCst)
+        {
+            seen.streams.fetch_add(1, Ordering::SeqCst);
+        }
+        let is_stream = connection.is_stream.load(Ordering::SeqCst);
+        // The server sends, or the client does for the first time since.
+        match marker {
+            None => connection.is_answered.store(true, Ordering::SeqCst),
+            Some(_) if connection.is_answered.swap(false, Ordering::SeqCst) && is_stream => {
+                seen.questions.fetch_add(1, Ordering::SeqCst);
+            }
+            Some(_) => {}
         }
         loop {
-            let cut = cut.load(Ordering::SeqCst);
-            let held =
-                cut == Cut::Everything as u8 || cut == Cut::Stream as u8 && is_stream.load(Ordering::SeqCst);
+            let cut = seen.cut.load(Ordering::SeqCst);
+            let held = cut == Cut::Everything as u8 || cut == Cut::Stream as u8 && is_stream;
             if !held {
                 break;
             }
