@@ -92,12 +92,12 @@ read -r p f s < <(awk '/^test result:/ { p += $4; f += $6; s += $8 } END { print
 whole=$(said cargo-test SKIPPED) part=$(said cargo-test "SKIPPED IN PART") later=$(said cargo-test LATER)
 add cargo-test "$status" $((p - whole - later)) "$f" $((s + whole + part))
 
-# Two minutes of fresh seeds, on what the next steps leave of the processors. All packages are named, so that
-# nothing is built again with other features.
+# Two minutes of fresh seeds of clients, and two of whole mounts, on what the next steps leave of the processors. All
+# packages are named, so that nothing is built again with other features.
 sim_started=$SECONDS
 set -m
-LIMEN_SIM_SECONDS="${LIMEN_SIM_SECONDS:-120}" nice -n 19 cargo test --workspace --quiet --test histories every_history -- \
-    --nocapture >"$logs/sim.log" 2>&1 </dev/null &
+LIMEN_SIM_SECONDS="${LIMEN_SIM_SECONDS:-120}" nice -n 19 cargo test --workspace --quiet --test histories --test mounts -- \
+    --nocapture every_history whole_mounts >"$logs/sim.log" 2>&1 </dev/null &
 sim_job=$!
 set +m
 

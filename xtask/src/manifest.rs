@@ -23,7 +23,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("difftest", &[]),
     ("suite", &["types", "acl", "meta"]),
     // A test tool: clients of a volume under a scheduler.
-    ("sim", &["host", "types", "meta"]),
+    ("sim", &["host", "types", "acl", "meta", "chunk", "vfs"]),
     // A test tool: how a test says that it cannot run.
     ("skip", &[]),
 ];

@@ -9,6 +9,9 @@ pub use foldhash::quality::RandomState;
 #[cfg(feature = "sim")]
 pub use foldhash::quality::FixedState as RandomState;
 
+/// A table whose order is the same in every run of the simulator.
+pub type HashMap<K, V> = std::collections::HashMap<K, V, RandomState>;
+
 /// A number that nobody can guess or has drawn before.
 pub fn random() -> u64 {
     #[cfg(feature = "sim")]

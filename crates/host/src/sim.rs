@@ -2,9 +2,11 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::io;
 use std::ops::{Add, AddAssign, Sub};
 use std::rc::Rc;
 use std::sync::LazyLock;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A machine as its threads see it.
@@ -15,6 +17,8 @@ pub trait Machine: fmt::Debug {
     fn nanos_since_epoch(&self) -> i128;
     fn sleep(&self, time: Duration);
     fn random(&self) -> u64;
+    /// Starts a thread that belongs to this machine too.
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>>;
 }
 
 thread_local! {
@@ -28,8 +32,11 @@ pub fn enter(machine: Rc<dyn Machine>) {
 
 /// Asks the machine of this thread, if it is a simulated one.
 pub(crate) fn with<T>(ask: impl FnOnce(&dyn Machine) -> T) -> Option<T> {
-    let machine = MACHINE.with_borrow(Option::clone)?;
-    Some(ask(&*machine))
+    Some(ask(&*machine()?))
+}
+
+pub(crate) fn machine() -> Option<Rc<dyn Machine>> {
+    MACHINE.with_borrow(Option::clone)
 }
 
 /// As [`std::time::Instant`]. Moments of a simulated machine are compared with each other only.
@@ -123,6 +130,10 @@ mod tests {
 
         fn random(&self) -> u64 {
             9
+        }
+
+        fn spawn(&self, _: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>> {
+            Ok(std::thread::spawn(work))
         }
     }
 

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use host::Instant;
 use types::{BootInstant, Errno, SessionId, Time};
 
 use crate::driver::{Ctx, Failure, Meta, Op, Plan, Vouch};
@@ -73,12 +74,15 @@ impl Fence {
 
     /// Waits until `done`, at most for `timeout`.
     fn wait(&self, timeout: Duration, done: impl Fn(&Self) -> bool) {
-        let moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(
-            self.changed
-                .wait_timeout_while(moved, timeout, |()| !done(self))
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+        let until = Instant::now() + timeout;
+        let mut moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
+        while !done(self) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            moved = host::wait_timeout(&self.changed, &self.moved, moved, left);
+        }
     }
 }
 

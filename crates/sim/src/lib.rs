@@ -15,6 +15,7 @@ mod cut;
 mod dice;
 mod machine;
 mod model;
+mod mounts;
 mod mutant;
 mod port;
 mod schedule;
@@ -24,5 +25,6 @@ mod upkeep;
 mod world;
 
 pub use cut::shorten;
+pub use mounts::run_mounts;
 pub use mutant::Mutant;
 pub use schedule::{History, run};

@@ -1,8 +1,10 @@
 //! The clocks of simulated machines: one a client, and one of the collector of garbage.
 
 use std::cell::RefCell;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use host::sim::Machine;
@@ -41,10 +43,26 @@ impl Clocks {
         }
     }
 
-    fn monotonic(&self, client: usize) -> Duration {
+    pub(crate) fn monotonic(&self, client: usize) -> Duration {
         let suspended = self.suspended_nanos.get(client).map_or(0, |suspended| suspended.load(Relaxed));
         self.now().saturating_sub(Duration::from_nanos(suspended))
     }
+}
+
+impl Clocks {
+    pub(crate) fn since_boot(&self, client: usize) -> Duration {
+        uptime(client) + self.now()
+    }
+
+    pub(crate) fn nanos_since_epoch(&self) -> i128 {
+        const BEGIN_SEC: u64 = 1_700_000_000;
+        (Duration::from_secs(BEGIN_SEC) + self.now()).as_nanos() as i128
+    }
+}
+
+/// Machines were not started at the same moment.
+fn uptime(client: usize) -> Duration {
+    Duration::from_secs(1000 * (client as u64 + 1))
 }
 
 /// A machine as the threads of a client see it.
@@ -63,14 +81,14 @@ impl Machine for Simulated {
     }
 
     fn since_boot(&self) -> Duration {
-        // Machines were not started at the same moment.
-        let uptime = Duration::from_secs(1000 * (self.client as u64 + 1));
-        uptime + if self.is_boot_clock_stopped { self.monotonic() } else { self.clocks.now() }
+        match self.is_boot_clock_stopped {
+            true => uptime(self.client) + self.monotonic(),
+            false => self.clocks.since_boot(self.client),
+        }
     }
 
     fn nanos_since_epoch(&self) -> i128 {
-        const BEGIN_SEC: u64 = 1_700_000_000;
-        (Duration::from_secs(BEGIN_SEC) + self.clocks.now()).as_nanos() as i128
+        self.clocks.nanos_since_epoch()
     }
 
     fn sleep(&self, time: Duration) {
@@ -79,6 +97,10 @@ impl Machine for Simulated {
 
     fn random(&self) -> u64 {
         self.dice.borrow_mut().number()
+    }
+
+    fn spawn(&self, _: &str, _: Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 }
 

@@ -46,6 +46,10 @@ pub enum Mutant {
     GcWithoutGrace,
     /// A write in doubt is tried under a new id.
     NewIdAfterDoubt,
+    /// A notification is not repeated after the replies that it overtook.
+    NotRepeated,
+    /// The heartbeat waits for a flush to a store that stalls.
+    HeartbeatBehindFlush,
 }
 
 impl Mutant {
@@ -75,6 +79,9 @@ impl Mutant {
         Mutant::GcWithoutGrace,
         Mutant::NewIdAfterDoubt,
     ];
+
+    /// Those of whole mounts.
+    pub const OF_MOUNTS: [Mutant; 3] = [Mutant::NotRepeated, Mutant::HeartbeatBehindFlush, Mutant::NoSession];
 
     /// Changes a transaction on its way to the engine; `count` is how many there were before.
     pub(crate) fn spoil(self, txn: &mut Txn, count: usize) {

@@ -449,7 +449,7 @@ impl Scheduler {
 const FATES: [&str; 6] =
     ["no network", "loss", "delay", "the loss of its answer", "a repetition", "no fault"];
 
-fn volume() -> Volume {
+pub(crate) fn volume() -> Volume {
     Volume {
         name: "sim".into(),
         uuid: "0b6a1a4e-6d1c-4b53-9d5a-0a4f2b1f4f10".into(),

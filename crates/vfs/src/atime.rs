@@ -6,7 +6,7 @@
 //!
 //! Lock order: `order` before an open file's data, and both before `noted`.
 
-use std::collections::HashMap;
+use host::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use meta::ops::{Accessed, AtimeMode};

@@ -14,7 +14,7 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use meta::{Changes, Failure, Node, Touched, Vouch};
@@ -130,9 +130,8 @@ impl Vfs {
         let kernel = Arc::clone(self.neighbour.kernel.get_or_init(|| kernel));
         let (watching, checking) = (Arc::clone(self), Arc::clone(self));
         let told = Arc::clone(&kernel);
-        let watch =
-            thread::Builder::new().name("limen-watch".into()).spawn(move || watching.watch(&*told))?;
-        let check = thread::Builder::new().name("limen-lease".into()).spawn(move || {
+        let watch = host::spawn("limen-watch", move || watching.watch(&*told))?;
+        let check = host::spawn("limen-lease", move || {
             let mut was = false;
             while !checking.stopping.load(Ordering::Acquire) {
                 let is = checking.meta.is_current();

@@ -3,7 +3,7 @@
 //! A chunk is rewritten whole, so it is left alone until it has a row for every [`BYTES_A_ROW`] it holds: that bounds
 //! what compaction writes by what was written before it.
 
-use std::collections::HashMap;
+use host::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use chunk::PieceSource;

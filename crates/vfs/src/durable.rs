@@ -50,7 +50,7 @@ impl Vfs {
         slices: &[SliceId],
         commit: impl FnOnce() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        let _shared = self.durability.order.read().unwrap_or_else(PoisonError::into_inner);
+        let _shared = host::read(&self.durability.order);
         if self.is_alone() {
             self.pending().extend_from_slice(slices);
         } else {
@@ -70,7 +70,7 @@ impl Vfs {
     pub fn make_durable(&self) -> Result<(), Errno> {
         // Most of the work is done before others have to wait.
         self.sync_pending()?;
-        let _alone = self.durability.order.write().unwrap_or_else(PoisonError::into_inner);
+        let _alone = host::write(&self.durability.order);
         self.sync_pending()?;
         self.durability.dirty.store(false, Ordering::Release);
         Ok(self.meta.sync()?)

@@ -13,7 +13,6 @@ use host::Instant;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use meta::Failure;
@@ -53,7 +52,7 @@ impl Vfs {
         ];
         for (name, work) in works {
             let vfs = Arc::clone(self);
-            let started = thread::Builder::new().name(name.into()).spawn(move || work(&vfs))?;
+            let started = host::spawn(name, move || work(&vfs))?;
             self.house.lock().unwrap_or_else(PoisonError::into_inner).push(started);
         }
         Ok(())
@@ -84,7 +83,7 @@ impl Vfs {
             if self.meta.is_fenced() {
                 if let Err(errno) = self.recover() {
                     tracing::error!(%errno, "cannot begin a new session; trying again");
-                    thread::park_timeout(RECOVER_EVERY);
+                    host::park_timeout(RECOVER_EVERY);
                 }
                 continue;
             }
@@ -106,7 +105,7 @@ impl Vfs {
     fn keep_house(&self) {
         let (mut flushed, mut settings_read) = (Instant::now(), Instant::now());
         while !self.is_stopping() {
-            thread::park_timeout(SYNC_EVERY);
+            host::park_timeout(SYNC_EVERY);
             let mut done = Ok(());
             if flushed.elapsed() >= FLUSH_EVERY {
                 done = self.flush_all().and(self.write_accesses());
@@ -125,7 +124,7 @@ impl Vfs {
     fn keep_clean(&self) {
         let mut cleaned = Instant::now();
         while !self.is_stopping() {
-            thread::park_timeout(SYNC_EVERY);
+            host::park_timeout(SYNC_EVERY);
             let is_due = self.is_elected() && !self.is_alone() && cleaned.elapsed() >= CLEAN_EVERY;
             if !self.leftovers.swap(false, Ordering::AcqRel) && !is_due {
                 continue;
@@ -141,7 +140,7 @@ impl Vfs {
     fn keep_collecting(&self) {
         let mut collected = Instant::now();
         while !self.is_stopping() {
-            thread::park_timeout(SYNC_EVERY);
+            host::park_timeout(SYNC_EVERY);
             self.compact_candidates();
             if self.is_elected() && collected.elapsed() >= COLLECT_EVERY {
                 if let Err(errno) = self.collect_garbage() {
@@ -184,7 +183,7 @@ mod tests {
         vfs.start_housekeeping(SessionInfo::default()).unwrap();
         let asked = COLLECTORS as u64 + 1;
         while shared.faults.injected() < asked {
-            thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
         }
         // The store has been asked to remove blocks and to take some, and does not answer.
         let beat = || shared.session(vfs.meta().session()).unwrap().heartbeat;
@@ -192,7 +191,7 @@ mod tests {
             let before = beat();
             while beat() == before {
                 assert_eq!(shared.faults.injected(), asked, "the store has answered");
-                thread::sleep(Duration::from_millis(5));
+                std::thread::sleep(Duration::from_millis(5));
             }
         }
         shared.faults.clear();

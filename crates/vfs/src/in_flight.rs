@@ -225,8 +225,7 @@ impl Repeats {
             if next <= now {
                 return;
             }
-            let waited = self.added.wait_timeout(waiting, next - now);
-            waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
+            waiting = host::wait_timeout(&self.added, &self.waiting, waiting, next - now);
         }
     }
 

@@ -8,9 +8,9 @@
 //! that it has. So a revision that replaces another one counts only if neither came for [`CALM`]; else the kernel counts as
 //! holding none, and the daemon checks.
 
+use host::HashMap;
 use host::Instant;
 use std::array;
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

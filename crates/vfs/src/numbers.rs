@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use meta::{Counter, Meta};
 use types::Errno;
@@ -105,7 +105,7 @@ impl Numbers {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        host::lock(&self.state)
     }
 }
 

@@ -5,11 +5,11 @@
 //!
 //! Lock order: a file's `data` before a shard of the table; neither is held while the other kind of file is waited for.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use chunk::{Staged, WriteBuffer};
+use host::HashMap;
 use meta::Doubt;
 use meta::ops::Write;
 use types::{ChunkIndex, Errno, Ino, SessionId, Slice, Time};
@@ -75,7 +75,7 @@ impl OpenFile {
                 buffer,
                 in_doubt: None,
                 lost: None,
-                rows: HashMap::new(),
+                rows: HashMap::default(),
                 ahead: ReadAhead::default(),
                 session: SessionId(0),
                 hold: None,
@@ -88,7 +88,7 @@ impl OpenFile {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, FileData> {
-        self.data.lock().unwrap_or_else(PoisonError::into_inner)
+        host::lock(&self.data)
     }
 
     /// Notes that bytes up to `end` are in the buffer. The caller holds the lock, as for [`OpenFile::set_clean`].
@@ -177,7 +177,7 @@ impl OpenTable {
         let shard = self.shard(ino);
         let mut slots = shard.lock();
         while slots.get(&ino).is_some_and(|slot| slot.sealed) {
-            slots = shard.unsealed.wait(slots).unwrap_or_else(PoisonError::into_inner);
+            slots = host::wait(&shard.unsealed, &shard.slots, slots);
         }
         let slot = slots.entry(ino).or_insert(Slot { file: None, handles: 0, sealed: false });
         let file = slot.file.get_or_insert_with(|| {
@@ -217,7 +217,7 @@ impl OpenTable {
         let shard = self.shard(ino);
         let mut slots = shard.lock();
         while slots.get(&ino).is_some_and(|slot| slot.sealed) {
-            slots = shard.unsealed.wait(slots).unwrap_or_else(PoisonError::into_inner);
+            slots = host::wait(&shard.unsealed, &shard.slots, slots);
         }
         let slot = slots.entry(ino).or_insert(Slot { file: None, handles: 0, sealed: false });
         slot.sealed = true;

@@ -2,8 +2,6 @@
 //!
 //! Lock order: `making_space`, then one file's lock at a time.
 
-use std::sync::PoisonError;
-
 use types::Errno;
 
 use crate::open::OpenFile;
@@ -15,7 +13,7 @@ impl Vfs {
     /// # Errors
     /// If the budget is still used up, the last error of a flush. The file that it is of keeps its data.
     pub(crate) fn make_space(&self) -> Result<(), Errno> {
-        let _one = self.making_space.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = host::lock(&self.making_space);
         let budget = &self.writes.budget;
         let mut done = Ok(());
         for file in self.files.all() {

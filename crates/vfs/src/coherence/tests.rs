@@ -175,7 +175,7 @@ impl Pair {
         let deadline = Instant::now() + PATIENCE;
         while self.b.coherence() != Coherence::Told {
             assert!(Instant::now() < deadline, "it hears nothing");
-            thread::yield_now();
+            std::thread::yield_now();
         }
     }
 
@@ -203,7 +203,7 @@ impl Pair {
             found.attr
         };
         // If this panics, `go` is dropped, and nobody waits for it.
-        thread::scope(move |scope| {
+        std::thread::scope(move |scope| {
             let replying = scope.spawn(reply);
             is_read.recv().unwrap();
             meanwhile();

@@ -1,0 +1,149 @@
+//! The engine as a mount sees it: behind a network that takes time, and fails now and then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use host::Instant;
+use meta::{Change, Changes, Effect, Engine, EngineError, Facts, Outcome, Page, Record, Scan, Txn, Want};
+use types::SessionId;
+
+use crate::mounts::{Shared, scheduler};
+use crate::mutant::Mutant;
+use crate::world::removes;
+
+/// How often a stream looks for something new.
+const LOOK_EVERY: Duration = Duration::from_millis(25);
+/// How long the broken heartbeat waits for the store.
+const STALL: Duration = Duration::from_secs(200);
+
+#[derive(Debug)]
+pub(super) struct Network {
+    pub(super) shared: Arc<Shared>,
+    pub(super) client: usize,
+}
+
+impl Network {
+    fn travel(&self) {
+        host::sleep(self.shared.delay());
+    }
+
+    fn fails(&self) -> bool {
+        let faults = self.shared.weather.faults;
+        faults > 0 && host::random().is_multiple_of(faults)
+    }
+
+    /// One request: there, the work, and back.
+    fn ask<T>(&self, work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
+        let is_broken = self.shared.mutant == Some(Mutant::HeartbeatBehindFlush) && self.client == 1;
+        if is_broken && scheduler::name() == "limen-heartbeat" && host::random().is_multiple_of(8) {
+            host::sleep(STALL);
+        }
+        self.travel();
+        if self.fails() {
+            return Err(EngineError::transient("simulated: not sent"));
+        }
+        let done = work();
+        self.travel();
+        if self.fails() {
+            return Err(EngineError::indeterminate("simulated: no answer"));
+        }
+        done
+    }
+}
+
+impl Engine for Network {
+    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+        self.ask(|| self.shared.world().engine.read(wants))
+    }
+
+    fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
+        self.ask(|| Ok(txns.iter().map(|txn| apply(&self.shared, txn)).collect()))
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
+        self.ask(|| self.shared.world().engine.scan(scan))
+    }
+
+    fn sync(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn wipe(&self) -> Result<(), EngineError> {
+        Err(EngineError::permanent("no simulated client wipes a volume"))
+    }
+
+    fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
+        let inner = self.ask(|| self.shared.world().engine.watch())?;
+        let network = Network { shared: Arc::clone(&self.shared), client: self.client };
+        Ok(inner.map(|inner| Box::new(Stream { inner, network }) as Box<dyn Changes>))
+    }
+}
+
+#[derive(Debug)]
+struct Stream {
+    inner: Box<dyn Changes>,
+    network: Network,
+}
+
+impl Changes for Stream {
+    fn next(&mut self, patience: Duration) -> Result<Vec<Change>, EngineError> {
+        let until = Instant::now() + patience;
+        loop {
+            let news = self.inner.next(Duration::ZERO)?;
+            if !news.is_empty() || Instant::now() >= until {
+                self.network.travel();
+                return match self.network.fails() && host::random() & 3 == 0 {
+                    true => Err(EngineError::transient("simulated: the stream is cut")),
+                    false => Ok(news),
+                };
+            }
+            host::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+/// Applies a transaction, and looks at what must hold then.
+fn apply(shared: &Shared, txn: &Txn) -> Outcome {
+    let mut world = shared.world();
+    let now = shared.clocks.now();
+    let before = world.seq;
+    let removed =
+        removes(txn).map(|(session, heartbeat)| (session, heartbeat, record(&world.engine, session)));
+    let outcomes = world.commit(0, std::slice::from_ref(txn));
+    let is_applied = world.seq > before;
+    if let Some((session, heartbeat, Some(found))) = removed.filter(|_| is_applied) {
+        if found.heartbeat.nanos() != heartbeat {
+            world.find(format!("{now:?}: session {session} was removed, and had been renewed"));
+        }
+        let client = found.mountpoint.trim_start_matches("/m").parse().unwrap_or(usize::MAX);
+        if !shared.has_stood_still(client, Duration::from_secs(150)) {
+            world.find(format!("{now:?}: client {client}, which was well, was taken for dead"));
+        }
+    }
+    let session = SessionId((txn.op_id.0 >> 64) as u64);
+    for effect in txn.effects.iter().filter(|_| is_applied) {
+        match effect {
+            Effect::AppendSlice { ino, .. } => {
+                let locks = world.engine.read(&[Want::Locks(*ino)]).map(|facts| facts.records);
+                let is_others = locks.unwrap_or_default().iter().any(|record| match record {
+                    Record::Locks(_, locks) => locks.iter().any(|lock| lock.owner.session != session),
+                    _ => false,
+                });
+                if is_others {
+                    world.find(format!("{now:?}: {session} writes to {ino} under a lock of another"));
+                }
+            }
+            Effect::SetAccess { ino, access } => shared.note_mode(*ino, access.mode.bits()),
+            Effect::PutNode(node) => shared.note_mode(node.ino, node.mode.bits()),
+            _ => {}
+        }
+    }
+    outcomes.into_iter().next().unwrap_or(Outcome::Conflict(Facts::default()))
+}
+
+fn record(engine: &dyn Engine, session: SessionId) -> Option<meta::Session> {
+    match engine.read(&[Want::Session(session)]).ok()?.records.pop() {
+        Some(Record::Session(_, found)) => found,
+        _ => None,
+    }
+}

@@ -1,0 +1,195 @@
+//! Whole mounts: the real `Vfs` of several clients with all of its threads, a model of each kernel's attributes, and
+//! programs, on one engine behind a network. Time is all that decides who goes on: see [`scheduler`].
+
+mod engine;
+mod kernel;
+mod programs;
+mod scheduler;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use chunk::{BlockStore, StorageConfig, StoreOptions};
+use meta::ops::AtimeMode;
+use meta::{MemEngine, Meta};
+use types::Ino;
+use vfs::{SessionInfo, Vfs, VfsOptions};
+
+use crate::cut::Kind;
+use crate::dice::Dice;
+use crate::machine::Clocks;
+use crate::mutant::Mutant;
+use crate::schedule::{History, volume};
+use crate::world::World;
+
+const CLIENTS: usize = 2;
+const PROGRAMS: u64 = 2;
+const FILES: usize = 8;
+/// Records that a client holds in memory.
+const CACHE_RECORDS: usize = 1000;
+
+/// What the seed lets mounts meet.
+#[derive(Clone, Debug)]
+struct Weather {
+    /// How long it goes on.
+    horizon: Duration,
+    /// One way of a request takes less than this.
+    delay: Duration,
+    /// One request in so many fails; none with 0.
+    faults: u64,
+    /// Programs do nothing for so long at most.
+    idle_ms: u64,
+    halts: Vec<scheduler::Halt>,
+}
+
+/// What the threads of all mounts share.
+#[derive(Debug)]
+struct Shared {
+    mutant: Option<Mutant>,
+    weather: Weather,
+    clocks: Arc<Clocks>,
+    world: Mutex<World>,
+    files: Mutex<Vec<Ino>>,
+    /// The modes that each file had, and from when on.
+    modes: Mutex<BTreeMap<Ino, Vec<(Duration, u32)>>>,
+    chmods: AtomicU32,
+}
+
+impl Shared {
+    fn world(&self) -> MutexGuard<'_, World> {
+        lock(&self.world)
+    }
+
+    fn files(&self) -> MutexGuard<'_, Vec<Ino>> {
+        lock(&self.files)
+    }
+
+    fn delay(&self) -> Duration {
+        Duration::from_nanos(host::random() % self.weather.delay.as_nanos() as u64)
+    }
+
+    fn note_mode(&self, ino: Ino, mode: u32) {
+        lock(&self.modes).entry(ino).or_default().push((self.clocks.now(), mode));
+    }
+
+    /// Whether the file had the mode at that time or later.
+    fn was_mode(&self, ino: Ino, mode: u32, since: Duration) -> bool {
+        let modes = lock(&self.modes);
+        let Some(of_file) = modes.get(&ino) else { return true };
+        let first = of_file.partition_point(|(from, _)| *from <= since).saturating_sub(1);
+        of_file[first..].iter().any(|(_, was)| *was == mode)
+    }
+
+    /// A mode that no file had for a long time.
+    fn next_mode(&self) -> u32 {
+        self.chmods.fetch_add(1, Relaxed) % 0o777 + 1
+    }
+
+    /// Whether a client stood still at some moment of the time before now.
+    fn has_stood_still(&self, client: usize, within: Duration) -> bool {
+        let now = self.clocks.now();
+        let is_near = |halt: &scheduler::Halt| halt.from <= now && halt.to + within > now;
+        self.weather.halts.iter().any(|halt| halt.client == client && is_near(halt))
+    }
+}
+
+/// Runs the mounts of a seed.
+pub fn run_mounts(seed: u64, mutant: Option<Mutant>) -> History {
+    let mut history = History { seed, findings: Vec::new(), lines: Vec::new(), decisions: [0; Kind::COUNT] };
+    let engine = MemEngine::default();
+    if let Err(error) = volume().format(&engine) {
+        history.findings.push(error.to_string());
+        return history;
+    }
+    let weather = draw(seed);
+    let (horizon, halts) = (weather.horizon, weather.halts.clone());
+    let clocks = Arc::new(Clocks::new(CLIENTS));
+    let mut world = World::new(engine, mutant, Arc::clone(&clocks));
+    world.trace.push(format!("seed {seed}: {weather:?}"));
+    let shared = Arc::new(Shared {
+        mutant,
+        weather,
+        clocks: Arc::clone(&clocks),
+        world: Mutex::new(world),
+        files: Mutex::default(),
+        modes: Mutex::default(),
+        chmods: AtomicU32::new(0),
+    });
+    let mains = (0..CLIENTS).map(|client| {
+        let shared = Arc::clone(&shared);
+        Box::new(move || mount(&shared, client)) as Box<dyn FnOnce() + Send>
+    });
+    history.findings = scheduler::run(seed, &clocks, &halts, horizon, mains.collect());
+    let mut world = shared.world();
+    history.findings.append(&mut world.findings);
+    history.lines = std::mem::take(&mut world.trace);
+    history
+}
+
+fn draw(seed: u64) -> Weather {
+    let mut dice = Dice::of(seed, 9, 0);
+    let is_long = dice.one_in(4);
+    let seconds = if is_long { dice.pick(&[150, 250]) } else { dice.pick(&[5, 20]) };
+    let mut halts = Vec::new();
+    let mut from = Duration::from_secs(2);
+    while from.as_secs() < seconds {
+        let length =
+            if is_long { dice.pick(&[1_000, 30_000, 130_000]) } else { dice.pick(&[100, 900, 3_000]) };
+        let to = from + Duration::from_millis(length);
+        halts.push(scheduler::Halt { client: dice.below(CLIENTS), from, to, is_suspend: dice.one_in(2) });
+        from = to + Duration::from_millis(dice.below(40_000) as u64);
+    }
+    if dice.one_in(2) {
+        halts.clear();
+    }
+    Weather {
+        horizon: Duration::from_secs(seconds),
+        delay: Duration::from_micros(dice.pick(&[200, 5_000, 50_000])),
+        faults: dice.pick(&[0, 100, 20]),
+        idle_ms: dice.pick(&[100, 400]),
+        halts,
+    }
+}
+
+/// A client's life: the mount begins, and then its programs and its own threads go on to the end.
+fn mount(shared: &Arc<Shared>, client: usize) {
+    // The first one has the oldest session, and so cleans up for all.
+    host::sleep(Duration::from_secs(client as u64));
+    let network = engine::Network { shared: Arc::clone(shared), client };
+    let Ok(meta) = Meta::open(Arc::new(network), CACHE_RECORDS) else { return };
+    let options = VfsOptions { atime: AtimeMode::Never, ..VfsOptions::default() };
+    let Some(store) = STORE.as_ref() else { return };
+    let vfs = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(store), options));
+    let kernel = Arc::new(kernel::Memory::new(shared.mutant));
+    let info = SessionInfo { host: "h".into(), pid: std::process::id(), mountpoint: format!("/m{client}") };
+    let started = vfs.begin(&info).is_ok()
+        && vfs.getattr(Ino::ROOT).is_ok()
+        && vfs.start_housekeeping(info).is_ok()
+        && vfs.start_watching(kernel.clone()).is_ok();
+    if !started {
+        return;
+    }
+    if client == 0 {
+        programs::make_files(shared, &vfs);
+    }
+    while shared.files().len() < FILES {
+        host::sleep(Duration::from_millis(50));
+    }
+    for number in 0..PROGRAMS {
+        let (shared, vfs, kernel) = (Arc::clone(shared), Arc::clone(&vfs), Arc::clone(&kernel));
+        let program = programs::Program { shared, client, number, vfs, kernel };
+        let _ = host::spawn("program", move || program.run());
+    }
+}
+
+/// Nothing is stored in it, because all that programs write is small.
+static STORE: LazyLock<Option<Arc<BlockStore>>> = LazyLock::new(|| {
+    let config = StorageConfig { storage: "memory".into(), bucket: String::new() };
+    BlockStore::open_with(&config, StoreOptions::default()).ok()
+});
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

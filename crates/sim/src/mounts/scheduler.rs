@@ -1,0 +1,265 @@
+//! Threads that only ever sleep: each goes on when its time has come, one at a time.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use host::sim::Machine;
+
+use crate::dice::Dice;
+use crate::machine::Clocks;
+
+/// Longer than any thread computes before it sleeps again.
+const STUCK: Duration = Duration::from_secs(120);
+
+#[derive(Debug)]
+struct Asked {
+    worker: usize,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    Sleep(Duration),
+    New(Thread),
+    /// Whether it panicked.
+    Over(bool),
+}
+
+#[derive(Debug)]
+struct Thread {
+    client: usize,
+    /// Says whether to go on.
+    answers: Sender<bool>,
+    until: Duration,
+}
+
+/// A time in which a client stands still.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Halt {
+    pub(super) client: usize,
+    pub(super) from: Duration,
+    pub(super) to: Duration,
+    /// Its machine is suspended.
+    pub(super) is_suspend: bool,
+}
+
+/// The machine of a thread.
+#[derive(Debug)]
+struct Place {
+    clocks: Arc<Clocks>,
+    client: usize,
+    worker: usize,
+    count: Arc<AtomicUsize>,
+    seed: u64,
+    asks: Sender<Asked>,
+    answers: Receiver<bool>,
+    dice: RefCell<Dice>,
+}
+
+/// What a thread that is to end unwinds with.
+struct Ended;
+
+thread_local! {
+    static NAME: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// The name of this thread, as it was given when it was started.
+pub(super) fn name() -> String {
+    NAME.with_borrow(Clone::clone)
+}
+
+impl Machine for Place {
+    fn monotonic(&self) -> Duration {
+        self.clocks.monotonic(self.client)
+    }
+
+    fn since_boot(&self) -> Duration {
+        self.clocks.since_boot(self.client)
+    }
+
+    fn nanos_since_epoch(&self) -> i128 {
+        self.clocks.nanos_since_epoch()
+    }
+
+    fn sleep(&self, time: Duration) {
+        if thread::panicking() {
+            thread::yield_now();
+            return;
+        }
+        // No two threads wake up at the same moment in an order that nobody has chosen.
+        let jitter = Duration::from_nanos(self.dice.borrow_mut().below(20_000) as u64);
+        let until = self.clocks.now() + time + jitter;
+        let is_sent = self.asks.send(Asked { worker: self.worker, what: What::Sleep(until) }).is_ok();
+        if !is_sent || !self.answers.recv().unwrap_or(false) {
+            resume_unwind(Box::new(Ended));
+        }
+    }
+
+    fn random(&self) -> u64 {
+        self.dice.borrow_mut().number()
+    }
+
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>> {
+        let worker = self.count.fetch_add(1, Relaxed);
+        let place = self.place(name, worker, self.client);
+        Ok(start(place, self.clocks.now(), work))
+    }
+}
+
+impl Place {
+    fn place(&self, name: &str, worker: usize, client: usize) -> (Seat, Sender<Asked>) {
+        let seat = Seat {
+            clocks: Arc::clone(&self.clocks),
+            client,
+            name: name.to_owned(),
+            worker,
+            count: Arc::clone(&self.count),
+            seed: self.seed,
+        };
+        (seat, self.asks.clone())
+    }
+}
+
+/// All of a [`Place`] that can be sent to another thread.
+struct Seat {
+    clocks: Arc<Clocks>,
+    client: usize,
+    name: String,
+    worker: usize,
+    count: Arc<AtomicUsize>,
+    seed: u64,
+}
+
+fn start(
+    (seat, asks): (Seat, Sender<Asked>),
+    until: Duration,
+    work: Box<dyn FnOnce() + Send>,
+) -> JoinHandle<()> {
+    let (go, answers) = channel();
+    let new = Thread { client: seat.client, answers: go, until };
+    let _ = asks.send(Asked { worker: seat.worker, what: What::New(new) });
+    thread::spawn(move || {
+        if !answers.recv().unwrap_or(false) {
+            return;
+        }
+        let Seat { clocks, client, name, worker, count, seed } = seat;
+        NAME.set(name);
+        let dice = RefCell::new(Dice::of(seed, 1, worker as u64));
+        let over = asks.clone();
+        host::sim::enter(Rc::new(Place { clocks, client, worker, count, seed, asks, answers, dice }));
+        let done = catch_unwind(AssertUnwindSafe(work));
+        let is_panic = done.is_err_and(|cause: Box<dyn Any + Send>| !cause.is::<Ended>());
+        let _ = over.send(Asked { worker, what: What::Over(is_panic) });
+    })
+}
+
+/// Runs a main thread a client, and all that they start, until `horizon`. Says what went wrong.
+pub(super) fn run(
+    seed: u64,
+    clocks: &Arc<Clocks>,
+    halts: &[Halt],
+    horizon: Duration,
+    mains: Vec<Box<dyn FnOnce() + Send>>,
+) -> Vec<String> {
+    let (asks, asked) = channel();
+    let count = Arc::new(AtomicUsize::new(mains.len()));
+    let joins: Vec<JoinHandle<()>> = (0..)
+        .zip(mains)
+        .map(|(client, main)| {
+            let (clocks, count) = (Arc::clone(clocks), Arc::clone(&count));
+            let seat = Seat { clocks, client, name: "main".to_owned(), worker: client, count, seed };
+            start((seat, asks.clone()), Duration::from_nanos(client as u64), main)
+        })
+        .collect();
+    let mut threads: Vec<Option<Thread>> = Vec::new();
+    let mut findings = Vec::new();
+    let mut running = 0;
+    for _ in 0..joins.len() {
+        take_in(&asked, &mut threads, &mut running, &mut findings);
+    }
+    let mut suspended = 0;
+    'run: loop {
+        let awake = |thread: &Thread| {
+            let standing = halts.iter().filter(|halt| halt.client == thread.client);
+            let mut until = thread.until;
+            standing.for_each(|halt| {
+                if halt.from <= until && until < halt.to {
+                    until = halt.to;
+                }
+            });
+            until
+        };
+        let next = threads.iter().enumerate().filter_map(|(worker, thread)| {
+            let thread = thread.as_ref()?;
+            Some((awake(thread), worker))
+        });
+        let Some((moment, worker)) = next.min().filter(|(moment, _)| *moment < horizon) else { break };
+        while let Some(halt) = halts.get(suspended).filter(|halt| halt.from <= moment) {
+            if halt.is_suspend {
+                clocks.suspend(halt.client, halt.to - halt.from);
+            }
+            suspended += 1;
+        }
+        clocks.advance_to(moment);
+        let Some(thread) = &threads[worker] else { break };
+        if thread.answers.send(true).is_err() {
+            findings.push("a thread is gone".to_owned());
+            break;
+        }
+        running = 1;
+        while running > 0 {
+            if !take_in(&asked, &mut threads, &mut running, &mut findings) {
+                break 'run;
+            }
+        }
+    }
+    // All at once, because one that unwinds may need a lock of another.
+    for thread in threads.iter().flatten() {
+        // One that is gone already needs no end.
+        let _ = thread.answers.send(false);
+    }
+    drop(threads);
+    joins.into_iter().for_each(|join| drop(join.join()));
+    findings
+}
+
+/// Takes in what a thread that runs has to say; false if it says nothing.
+fn take_in(
+    asked: &Receiver<Asked>,
+    threads: &mut Vec<Option<Thread>>,
+    running: &mut usize,
+    findings: &mut Vec<String>,
+) -> bool {
+    let Ok(Asked { worker, what }) = asked.recv_timeout(STUCK) else {
+        findings.push("a thread neither slept nor ended".to_owned());
+        return false;
+    };
+    if threads.len() <= worker {
+        threads.resize_with(worker + 1, || None);
+    }
+    match what {
+        What::New(thread) => threads[worker] = Some(thread),
+        What::Sleep(until) => {
+            *running = 0;
+            if let Some(thread) = &mut threads[worker] {
+                thread.until = until;
+            }
+        }
+        What::Over(is_panic) => {
+            *running = 0;
+            threads[worker] = None;
+            if is_panic {
+                findings.push("a thread panicked".to_owned());
+            }
+        }
+    }
+    true
+}
