@@ -8,14 +8,13 @@
 //! that it has. So a revision that replaces another one counts only if neither came for [`CALM`]; else the kernel counts as
 //! holding none, and the daemon checks.
 
-use host::HashMap;
 use host::Instant;
 use std::array;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use host::RandomState;
+use host::HashMap;
 use meta::{KernelRevisions, Node};
 use types::Ino;
 
@@ -25,7 +24,7 @@ use crate::vfs::Vfs;
 const SHARDS: usize = 64;
 
 /// Each reply looks an inode up, so the hash is a fast one.
-type Shard = HashMap<Ino, KernelInode, RandomState>;
+type Shard = HashMap<Ino, KernelInode>;
 
 /// Longer than a request waits in the kernel, is answered, and its reply is taken in, unless the database hangs.
 const CALM: Duration = Duration::from_secs(1);
