@@ -9,7 +9,7 @@ use meta::{Change, Changes, EngineError};
 use pool::{Asked, Failed};
 use tokio::runtime::Runtime;
 use tokio::time::{Instant, timeout_at};
-use types::{BootInstant, SessionId};
+use types::BootInstant;
 
 use crate::connect::Connection;
 use crate::grpc::{CallError, Channel, Stream};
@@ -72,7 +72,7 @@ impl EtcdChanges {
             let op = self.keys.parse_log(&kv.key);
             let entry = decode_log(&kv.key, &kv.value)?;
             let op = op.ok_or_else(|| EngineError::permanent("a change under a key that cannot be"))?;
-            let by = SessionId((op.0 >> 64) as u64);
+            let by = op.session();
             self.ready.push_back(Change {
                 seq: seq(kv.mod_revision, entry.index),
                 by,

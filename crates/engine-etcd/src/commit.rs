@@ -96,7 +96,8 @@ impl Shared {
             let answer = self.send(&batch, &request)?;
             let revision = answer.header.map_or(0, |header| header.revision);
             if answer.succeeded {
-                self.note_writes(&batch, revision);
+                self.memory.note_writes(&batch.writes, revision.unsigned_abs());
+                self.done.note(decided, &batch.done);
                 let changes = |txn: &Txn| txn.effects.iter().any(|effect| effect.changed_node().is_some());
                 let mut done = batch.done;
                 if decided.iter().any(changes) {
@@ -139,11 +140,6 @@ impl Shared {
         })?;
         self.memory.note_snapshot(&self.keys, &snapshot, revision.unsigned_abs());
         Ok((snapshot, revision))
-    }
-
-    fn note_writes(&self, batch: &Batch, revision: i64) {
-        self.memory.note_writes(&batch.writes, revision.unsigned_abs());
-        self.done.note(batch.writes.iter().filter_map(|write| self.keys.parse_log(write.key())));
     }
 }
 

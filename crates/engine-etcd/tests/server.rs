@@ -12,7 +12,7 @@ use meta::{
 };
 use rustix::process::Signal;
 use support::Server;
-use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Time};
+use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Time};
 
 fn node(ino: u64, kind: FileType) -> Node {
     let now = Time::from_nanos(1_000_000_000);
@@ -181,7 +181,8 @@ fn each_call_is_one_round_trip() {
         2,
     );
     // The session that guards every commit of a mount costs nothing, also when its heartbeat moves.
-    trips("a session", &|| done(&engine, txn(20, Vec::new(), vec![Effect::PutSession(session(1, 1))])), 1);
+    let effects = || vec![Effect::PutSession(session(1, 1)), begin(1, &[])];
+    trips("a session", &|| done(&engine, txn(20, Vec::new(), effects())), 1);
     trips("a create of a session", &|| done(&engine, guarded(create(10, 21))), 1);
     let renewal = guarded(txn(22, Vec::new(), vec![Effect::PutSession(session(1, 2))]));
     trips("a heartbeat", &|| done(&engine, renewal.clone()), 1);
@@ -189,6 +190,8 @@ fn each_call_is_one_round_trip() {
     done(&stranger, guarded(txn(24, Vec::new(), vec![Effect::PutSession(session(1, 3))])));
     let sixteen: Vec<Txn> = (200..216).map(|number| guarded(create(10, number))).collect();
     trips("creates after another's heartbeat", &|| drop(engine.commit(&sixteen).unwrap()), 1);
+    trips("a term", &|| done(&engine, guarded(txn(27, Vec::new(), vec![begin(2, &[])]))), 1);
+    trips("a create after that", &|| done(&engine, guarded(create(10, 28))), 1);
     done(&stranger, txn(25, Vec::new(), vec![Effect::DropSession { session: SessionId(1) }]));
     trips("a create of a removed session", &|| is_refused(&engine, guarded(create(10, 26))), 1);
 }
@@ -207,9 +210,14 @@ fn session(id: u64, heartbeat: i64) -> Session {
     }
 }
 
-/// The transaction of a mount whose session is number 1.
+fn begin(term: u32, ended: &[u32]) -> Effect {
+    let ended = ended.iter().map(|term| Term(*term)).collect();
+    Effect::BeginTerm { session: SessionId(1), term: Term(term), ended }
+}
+
+/// The transaction of a mount whose session is number 1, in its first term.
 fn guarded(mut txn: Txn) -> Txn {
-    txn.guards.push(Guard::Session { session: SessionId(1), heartbeat: None });
+    txn.guards.push(Guard::Term { session: SessionId(1), term: Term(1) });
     txn
 }
 
@@ -227,7 +235,7 @@ fn a_removed_session_commits_nothing() {
     let server = support::shared();
     let engine = volume(&server, &prefix, 10..11);
     let other = server.open(&prefix, false).unwrap();
-    done(&engine, txn(1, Vec::new(), vec![Effect::PutSession(session(1, 7))]));
+    done(&engine, txn(1, Vec::new(), vec![Effect::PutSession(session(1, 7)), begin(1, &[])]));
     done(&engine, guarded(create(10, 11)));
     let by = |heartbeat: i64| Guard::Session {
         session: SessionId(1),

@@ -19,7 +19,7 @@ use types::Ino;
 use crate::connect::{Connection, fact, plain};
 use crate::error::Fault;
 use crate::script::{FAILED, HELD, ROOMY, Script, TIGHT};
-use crate::sql::bytes;
+use crate::sql::{bytes, of_session};
 use crate::{effect, guard, read};
 
 /// Fails with [`TOO_MANY_ROWS`].
@@ -125,10 +125,10 @@ fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
         list(Table::NODE.columns())
     ));
     // Commits of these sessions end first, and later ones wait; so do renewals. The guards share the locks on the others.
-    let exclusive = list(sessions.iter().filter(|(_, is_exclusive)| **is_exclusive).map(|(id, _)| id.0));
-    if !exclusive.is_empty() {
+    for (session, _) in sessions.iter().filter(|(_, is_exclusive)| **is_exclusive) {
+        let rows = of_session(*session);
         script.put(format!(
-            "SELECT COUNT(*) INTO @v FROM `@fence` FORCE INDEX (PRIMARY) WHERE id IN ({exclusive}) FOR UPDATE"
+            "SELECT COUNT(*) INTO @v FROM `@fence` FORCE INDEX (PRIMARY) WHERE {rows} FOR UPDATE"
         ));
     }
 }

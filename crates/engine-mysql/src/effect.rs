@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use meta::{Effect, Node, Txn};
 use tables::{Change, Layer, Line, Size, joined, layers, list, put, removed, values};
-use types::Ino;
+use types::{Ino, Term};
 
 use crate::script::{REPLACED, Script};
-use crate::sql::{Row, bytes, is, literals, or_null, row, statements};
+use crate::sql::{Row, bytes, is, literals, of_session, ops, or_null, row, statements};
 
 /// Writes out all effects of `txns`, and what they do to the volume's usage: that of inodes which are there before or are
 /// changed is measured before and after. With `careful` new inodes may have numbers of old ones, which they then replace,
@@ -182,10 +182,19 @@ fn other(script: &mut Script, effect: &Effect) {
             // Commits lock this row and renewals change the other: see guard.rs. It is locked first.
             match effect {
                 Effect::PutSession(session) => {
-                    script.put(format!("INSERT IGNORE INTO `@fence` (id) VALUES ({})", session.id.0));
+                    let row = ops(session.id, Term::NONE);
+                    script.put(format!("INSERT IGNORE INTO `@fence` (ops) VALUES ({row})"));
                 }
                 Effect::DropSession { session } => {
-                    script.put(format!("DELETE FROM `@fence` WHERE id = {}", session.0));
+                    script.put(format!("DELETE FROM `@fence` WHERE {}", of_session(*session)));
+                }
+                Effect::BeginTerm { session, term, ended } => {
+                    let keys = [Term::NONE, *term].map(|term| ops(*session, term));
+                    script.run(statements!("begin_term"), &keys);
+                    for term in &ended[..] {
+                        // A commit of it that is under way comes before.
+                        script.put(format!("DELETE FROM `@fence` WHERE ops = {}", ops(*session, *term)));
+                    }
                 }
                 _ => {}
             }

@@ -9,6 +9,8 @@ use crate::commit::commit;
 use crate::config::Config;
 use crate::connect::plain;
 use crate::error::Fault;
+use crate::script::Script;
+use crate::sql::{bytes, statements};
 use crate::{read, scan, schema, watch};
 
 /// How many of the newest rows of the log are kept, and for how many seconds all are.
@@ -74,8 +76,7 @@ impl MysqlEngine {
         })
     }
 
-    /// Removes the oldest rows of the log now and then: none that has a row before it that stays, by which the stream of
-    /// changes knows that it has missed nothing.
+    /// Removes the oldest rows of the log now and then, but for those of terms that are open.
     fn trim(&self, newest: Seq, txns: usize) {
         if !self.turns.has_come(txns, TRIM_EVERY) {
             return;
@@ -83,10 +84,15 @@ impl MysqlEngine {
         let spared = newest.0.saturating_sub(KEPT_OPS);
         let most = 2 * TRIM_EVERY;
         let trimmed = self.pool.request(Asked::Look, |conn| {
+            // First, so that what was passed over of them is not beyond what is read next.
+            let ended = "SELECT ops FROM `@pinned` WHERE ops NOT IN (SELECT ops FROM `@fence`) LIMIT 64";
+            let ended = conn.rows(ended)?;
+            let upto = plain(&conn.row("SELECT upto FROM `@trimmed` WHERE id = 0")?).number(0)?;
             // Which they are is asked first: only next to a number, not to an expression, do all servers look at no other
             // rows, and wait for none that is being added.
             let rows = conn.rows(&format!(
-                "SELECT id, at, UNIX_TIMESTAMP() FROM `@log` WHERE id <= {spared} ORDER BY id LIMIT {most}"
+                "SELECT id, at, UNIX_TIMESTAMP() FROM `@log` WHERE id > {upto} AND id <= {spared} \
+                 ORDER BY id LIMIT {most}"
             ))?;
             let (mut last, mut before) = (0, 0);
             for row in rows.iter().map(plain) {
@@ -97,8 +103,13 @@ impl MysqlEngine {
                 last = row.number(0)?;
             }
             if last > 0 {
-                // One that has become visible in between is young, and stays. No stream has read it before those after it.
-                conn.query(&format!("DELETE FROM `@log` WHERE id <= {last} AND at < {before}"))?;
+                let mut script = Script::default();
+                // One that has become visible since is young, and goes another time.
+                script.run(statements!("trim"), &[upto.saturating_sub(KEPT_OPS), last, before]);
+                for row in ended.iter().map(plain) {
+                    script.run(statements!("unpin"), &[bytes(row.bytes(0)?), last.to_string()]);
+                }
+                conn.query(&script.text(conn.procedure))?;
             }
             Ok::<_, Fault>(())
         });

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use meta::{Guard, Usage};
 use tables::{Line, joined};
 
-use crate::sql::{bytes, is, row};
+use types::{SessionId, Term};
+
+use crate::sql::{bytes, is, ops, row};
 
 /// Rows of this table of which these columns are given.
 type Rows = (&'static str, Vec<&'static str>);
@@ -44,15 +46,13 @@ fn condition(guard: &Guard, ahead: Usage, locks: bool) -> (Option<Rows>, String)
                  COALESCE(SUM({these}), 0) = {count} FROM `@lock` WHERE ino = {ino}))"
             ));
         }
-        // The row cannot be removed before this commit ends, and a read that locks sees that it was removed before. It is
-        // not the row of table `session`, for which renewals and commits would wait for each other.
-        Guard::Session { session, heartbeat: None } => {
-            let mode = if locks { " LOCK IN SHARE MODE" } else { "" };
-            return other(format!("EXISTS(SELECT 1 FROM `@fence` WHERE id = {}{mode})", session.0));
-        }
         Guard::Session { heartbeat: Some(heartbeat), .. } => {
             (true, vec![("heartbeat", heartbeat.nanos().to_string())])
         }
+        // The row cannot be removed before this commit ends, and a read that locks sees that it was removed before. It is
+        // not the row of table `session`, for which renewals and commits would wait for each other.
+        Guard::Session { session, heartbeat: None } => return other(is_open(*session, Term::NONE, locks)),
+        Guard::Term { session, term } => return other(is_open(*session, *term, locks)),
         Guard::Rows { rows, .. } if rows.is_empty() => return other("1".to_owned()),
         Guard::Rows { ino, chunk, rows } => {
             let is_row = |(nth, slice)| {
@@ -77,6 +77,11 @@ fn condition(guard: &Guard, ahead: Usage, locks: bool) -> (Option<Rows>, String)
         return (Some((table, whose.iter().map(|(column, _)| *column).collect())), row);
     }
     other(format!("NOT EXISTS(SELECT 1 FROM `@{table}` WHERE {row})"))
+}
+
+fn is_open(session: SessionId, term: Term, locks: bool) -> String {
+    let mode = if locks { " LOCK IN SHARE MODE" } else { "" };
+    format!("EXISTS(SELECT 1 FROM `@fence` WHERE ops = {}{mode})", ops(session, term))
 }
 
 /// The condition that all of these hold. Rows of one table that are to be there are counted, so that there is one look for

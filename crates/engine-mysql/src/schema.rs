@@ -14,7 +14,7 @@ const BEGINNING: &str = "CREATE TABLE IF NOT EXISTS `@";
 /// The tables with records, in the order in which they are emptied.
 pub(crate) fn tables() -> impl Iterator<Item = &'static str> {
     let names = TABLES.lines().filter_map(|line| line.strip_prefix(BEGINNING)?.split('`').next());
-    names.filter(|name| !["usage", "layout"].contains(name))
+    names.filter(|name| !["usage", "layout", "trimmed"].contains(name))
 }
 
 /// The version of the tables in decimal digits, `None` where there are none.

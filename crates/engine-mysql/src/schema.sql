@@ -88,8 +88,16 @@ CREATE TABLE IF NOT EXISTS `@session` (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'a mounted client';
 
 CREATE TABLE IF NOT EXISTS `@fence` (
-    id BIGINT UNSIGNED NOT NULL PRIMARY KEY
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'the sessions; commits lock a row that a renewal of the session does not change';
+    ops BINARY(12) NOT NULL PRIMARY KEY COMMENT 'session and term, with which the ids of its operations begin; term 0 is open as long as the session is there'
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'the terms that are open; commits lock a row that a renewal of the session does not change';
+
+CREATE TABLE IF NOT EXISTS `@pinned` (
+    ops BINARY(12) NOT NULL PRIMARY KEY COMMENT 'as in fence'
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'the terms of which the log was not trimmed, because they were open';
+
+CREATE TABLE IF NOT EXISTS `@trimmed` (
+    id INT UNSIGNED NOT NULL PRIMARY KEY, upto BIGINT UNSIGNED NOT NULL COMMENT 'log.id'
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'how far the log was trimmed';
 
 CREATE TABLE IF NOT EXISTS `@orphan` (
     session BIGINT UNSIGNED NOT NULL, ino BIGINT UNSIGNED NOT NULL, PRIMARY KEY (session, ino)
@@ -129,17 +137,19 @@ CREATE TABLE IF NOT EXISTS `@shared` (
 
 CREATE TABLE IF NOT EXISTS `@log` (
     id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
-    op_id BINARY(16) NOT NULL COMMENT 'session and number of the operation',
+    op_id BINARY(16) NOT NULL COMMENT 'session (8), term (4) and number of the operation',
     at INT UNSIGNED NOT NULL COMMENT 'seconds since 1970-01-01 UTC',
     touched LONGBLOB NOT NULL COMMENT 'n inode, e entry, d data, x attributes, l locks; each with the inode number in 8 bytes',
     UNIQUE KEY op_id (op_id)
-) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'the operations of the last minutes: so that none is done twice, and to tell other clients';
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'the operations of the last minutes and of open terms: so that none is done twice, and to tell other clients';
 
 CREATE TABLE IF NOT EXISTS `@layout` (
     id INT UNSIGNED NOT NULL PRIMARY KEY,
     version INT UNSIGNED NOT NULL,
     epoch BIGINT UNSIGNED NOT NULL COMMENT 'moves when all records are removed'
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'of these tables; its row is locked where something is changed that belongs to no inode';
+
+INSERT IGNORE INTO `@trimmed` (id, upto) VALUES (0, 0);
 
 -- One for each of the connections that write at once, as a rule.
 INSERT IGNORE INTO `@usage` (slot, inodes, blocks) VALUES

@@ -13,9 +13,8 @@
 //!
 //! A gap is an error: when the connection is lost (what is at its other end next may be another server), when the
 //! records were wiped, when the server became read-only as after a failover, when rows were trimmed that the stream has not
-//! read. No clock says whether they were, because this machine may have been suspended: each look finds the last row of
-//! which all before are accounted for, or fails. Trimming removes rows from the oldest on and leaves the newest, so while
-//! that row is there, all after it are.
+//! read. No clock says whether they were, because this machine may have been suspended: each look asks how far the log was
+//! trimmed, in the statement that reads it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -99,20 +98,17 @@ impl Log for Rows {
         // One statement, so that all is of one moment.
         let rows = self.conn.rows(&format!(
             "SELECT 0, epoch, @@GLOBAL.read_only, NULL, NULL FROM `@layout` UNION ALL \
-             (SELECT id, NULL, NULL, op_id, touched FROM `@log` WHERE id >= {known} ORDER BY id LIMIT {ROWS})"
+             SELECT upto, NULL, NULL, NULL, NULL FROM `@trimmed` UNION ALL \
+             (SELECT id, NULL, NULL, op_id, touched FROM `@log` WHERE id > {known} ORDER BY id LIMIT {ROWS})"
         ))?;
-        let (mut changes, mut now, mut last) = (Vec::new(), None, 0);
-        // A log that was empty when the stream began had no row to find again: it is whole from its very first one on.
-        let expected = known.max(1);
-        let mut is_whole = known == 0 && rows.len() == 1;
-        for raw in &rows {
-            let row = plain(raw);
+        let [now, trimmed, log @ ..] = &rows[..] else {
+            return Err(Malformed("the tables say nothing of themselves").into());
+        };
+        let (mut changes, mut last) = (Vec::new(), 0);
+        for row in log.iter().map(plain) {
             let id = row.number(0)?;
             last = last.max(id);
-            is_whole |= id == expected;
-            if id == 0 {
-                now = Some(raw);
-            } else if self.numbers.tell(id) {
+            if self.numbers.tell(id) {
                 let by = row.bytes(3)?.first_chunk().map(|session| SessionId(u64::from_be_bytes(*session)));
                 let by = by.ok_or(Malformed("an operation's id has not 16 bytes"))?;
                 let touched = Touched::decode(row.bytes(4)?);
@@ -120,15 +116,14 @@ impl Log for Rows {
                 changes.push(Change { seq: Seq(id), by, touched });
             }
         }
-        let now = now.ok_or(Malformed("the tables say nothing of themselves"))?;
         if self.was.get_or_insert_with(|| now.clone()) != now {
             return Err(Malformed("the records were removed, or another server took over").into());
         }
-        if !is_whole {
+        if plain(trimmed).number(0)? > known {
             return Err(Fault::Missed);
         }
         // Behind the last of many there may be more rows.
-        self.numbers.pass(if rows.len() > ROWS { sure.min(last) } else { sure });
+        self.numbers.pass(if log.len() >= ROWS { sure.min(last) } else { sure });
         if self.numbers.is_settled() || self.numbers.known() != known {
             self.missing = Instant::now();
         }

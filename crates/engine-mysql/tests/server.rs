@@ -13,7 +13,7 @@ use meta::{
 };
 use mysql::prelude::Queryable;
 use support::{DURABLE, PASSWORD, Server};
-use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Time, XattrName};
+use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Time, XattrName};
 
 fn node(ino: u64) -> Node {
     Node {
@@ -526,6 +526,115 @@ fn the_log_is_trimmed_but_not_of_what_is_young() {
     add(3000);
     let left = rows(&mut root);
     assert!((6000..=6050).contains(&left), "{left}: 3000 old ones are gone, and nothing else");
+}
+
+fn begin(term: u32, ended: &[u32]) -> Effect {
+    let ended = ended.iter().map(|term| Term(*term)).collect();
+    Effect::BeginTerm { session: SessionId(4), term: Term(term), ended }
+}
+
+/// An operation of session 4.
+fn within(term: u32, count: u32, effects: Vec<Effect>) -> Txn {
+    let (session, term) = (SessionId(4), Term(term));
+    Txn { op_id: OpId::new(session, term, count), guards: vec![Guard::Term { session, term }], effects }
+}
+
+/// A commit of a term and the end of that term, each while the other is under way.
+#[test]
+fn an_ended_term_commits_nothing_afterwards() {
+    let server = Server::start(support::FAST);
+    let mut root = server.root();
+    for routine in ["auto", "always"] {
+        let query = format!("routine={routine}&table_prefix={routine}_");
+        let engine = MysqlEngine::open(&server.url(&query), true).unwrap();
+        add_directory(&engine);
+        let xattr = XattrName::new(b"user.held").unwrap();
+        let put_xattr = || Effect::PutXattr { ino: Ino(2), name: xattr.clone(), value: b"v"[..].into() };
+        let start = vec![put_xattr(), Effect::PutSession(session(4, 7)), begin(1, &[]), begin(2, &[])];
+        committed(&engine, txn(Vec::new(), start));
+        let mut holder = server.root();
+        let hold = |holder: &mut mysql::Conn| {
+            holder.query_drop("START TRANSACTION").unwrap();
+            let sql = format!("SELECT COUNT(*) FROM limen.{routine}_xattr WHERE ino = 2 FOR UPDATE");
+            assert_eq!(holder.query_first::<u64, _>(sql).unwrap(), Some(1));
+        };
+        let mut waiting = || {
+            let sql = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
+            root.query_first::<u64, _>(sql).unwrap().unwrap()
+        };
+        let run = |txn: Txn| engine.commit(&[txn]).unwrap().remove(0);
+        hold(&mut holder);
+        std::thread::scope(|scope| {
+            let (run, late) = (&run, within(1, 0, vec![put_xattr()]));
+            let commits = scope.spawn(move || run(late));
+            wait_until(|| waiting() == 1);
+            // Commits of other terms do not wait, but the end does.
+            let put = Effect::PutNode(node(12));
+            assert!(done(&run(within(2, 0, vec![put]))));
+            let ends = scope.spawn(move || run(within(2, 1, vec![begin(3, &[1])])));
+            wait_until(|| waiting() == 2 || ends.is_finished());
+            assert!(!ends.is_finished(), "the term ended while a commit of it was under way");
+            holder.query_drop("ROLLBACK").unwrap();
+            assert!(done(&commits.join().unwrap()) && done(&ends.join().unwrap()));
+        });
+        hold(&mut holder);
+        std::thread::scope(|scope| {
+            let (run, held) = (&run, put_xattr());
+            // The effects are done in their order.
+            let ends = scope.spawn(move || run(within(3, 0, vec![begin(4, &[2]), held])));
+            wait_until(|| waiting() == 1);
+            let put = Effect::PutNode(node(13));
+            let commits = scope.spawn(move || run(within(2, 2, vec![put])));
+            wait_until(|| waiting() == 2 || commits.is_finished());
+            holder.query_drop("ROLLBACK").unwrap();
+            assert!(done(&ends.join().unwrap()));
+            let late = commits.join().unwrap();
+            assert!(matches!(late, Outcome::Conflict(_)), "{late:?}");
+        });
+    }
+}
+
+/// Rows of an open term stay, however old they are, and go when it has ended, and with them the results.
+#[test]
+fn the_log_keeps_what_open_terms_did() {
+    let (engine, place) = support::empty();
+    let prefix = format!("{place:?}");
+    let log = format!("limen.{}log", prefix.split('"').nth(1).unwrap());
+    add_directory(&engine);
+    let start = vec![Effect::PutSession(session(4, 7)), begin(1, &[]), begin(2, &[])];
+    committed(&engine, txn(Vec::new(), start));
+    let link = || Effect::AddLinks { ino: Ino(2), delta: 1 };
+    for count in 0..30 {
+        committed(&engine, within(1, count, vec![link()]));
+    }
+    let mut root = support::shared().root();
+    let mut rows = |term: u8| -> u64 {
+        let ops = format!("x'0000000000000004000000{term:02x}'");
+        let sql = format!("SELECT COUNT(*) FROM {log} WHERE LEFT(op_id, 12) = {ops}");
+        root.query_first(sql).unwrap().unwrap()
+    };
+    let mut other = support::shared().root();
+    let mut trim = || {
+        other.query_drop(format!("UPDATE {log} SET at = 1")).unwrap();
+        let last: u64 = other.query_first(format!("SELECT MAX(id) FROM {log}")).unwrap().unwrap();
+        other.query_drop(format!("ALTER TABLE {log} AUTO_INCREMENT = {}", last + 100_000)).unwrap();
+        for _ in 0..11 {
+            engine.commit(&std::array::from_fn::<_, 100, _>(|_| txn(Vec::new(), vec![link()]))).unwrap();
+        }
+    };
+    trim();
+    trim();
+    assert_eq!(rows(1), 30);
+    let (repeated, nodes) = match engine.commit(&[within(1, 0, vec![link()])]).unwrap().remove(0) {
+        Outcome::Committed { seq, nodes } => (seq, nodes),
+        Outcome::Conflict(facts) => panic!("{facts:?}"),
+    };
+    assert!(repeated.0 > 0 && nodes.is_empty(), "it was known");
+    committed(&engine, within(2, 0, vec![begin(3, &[1])]));
+    trim();
+    trim();
+    assert_eq!((rows(1), rows(2)), (0, 1));
+    assert!(matches!(engine.commit(&[within(1, 0, vec![link()])]).unwrap()[..], [Outcome::Conflict(_)]));
 }
 
 /// A machine that was suspended asks again when rows that it has not read are gone. Its own clock says nothing of that.

@@ -109,7 +109,7 @@ BEGIN
         SELECT g.t FROM unnest(g_t, g_what, g_a, g_b, g_x) g (t, what, a, b, x)
              LEFT JOIN @edge e ON e.parent = g.a AND e.name = g.x
         WHERE g.what IN (20, 21) AND (CASE g.what WHEN 20 THEN e.ino = g.b ELSE e.ino IS NULL END) IS NOT TRUE);
-    IF NOT g_what && '{30,40,41,60,80,90,100,110,130}' THEN
+    IF NOT g_what && '{30,40,41,60,80,90,100,110,130,131}' THEN
         RETURN v_failed;
     END IF;
     RETURN v_failed || ARRAY(
@@ -133,6 +133,7 @@ BEGIN
                                   ORDER BY r.first, r.last, r.session, r.owner, r.kind)
                 FROM @lock r WHERE r.ino = g.a), '') = convert_from(g.x, 'UTF8')
             WHEN 130 THEN EXISTS (SELECT FROM @session r WHERE r.id = g.a AND (g.b IS NULL OR r.heartbeat = g.b))
+            WHEN 131 THEN EXISTS (SELECT FROM @session r WHERE r.id = g.a AND g.b = ANY (r.terms))
             END);
 END $f$;
 
@@ -203,7 +204,8 @@ DO $d$ BEGIN
         careful boolean, trim boolean,
         ahead_inodes bigint, ahead_blocks bigint, -- what guards on the room have been tightened by: see meta::runs
         session bigint[], op bigint[], touched bytea[], -- of each transaction; touched is NULL for guards alone
-        s bigint[], s_alone bigint[], -- sessions that are looked at or change, and those of them that no other call may look at
+        -- sessions that are looked at or change, the terms that have to be open, and sessions that no other call may look at
+        s bigint[], s_term bigint[], s_alone bigint[],
         lock bigint[], rev bigint[], -- inodes, and what each one's access_rev has to be, or NULL
         -- guards
         g_t bigint[], g_what bigint[], g_a bigint[], g_b bigint[], g_c bigint[], g_x bytea[], g_y bytea[],
@@ -359,6 +361,18 @@ BEGIN
         DELETE FROM @session r USING unnest(p.r_t, p.r_what, p.r_a) e (t, what, a)
         WHERE e.t = ANY (p_live) AND e.what = 113 AND r.id = e.a;
     END IF;
+    IF v_kinds && '{17}' THEN -- a term begins, and those of kind 117 end
+        UPDATE @session r SET terms = ARRAY(
+            SELECT o.term FROM (
+                SELECT unnest(r.terms) UNION
+                SELECT e.b FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b) e (t, what, a, b)
+                WHERE e.t = ANY (p_live) AND e.what = 17 AND e.a = r.id) o (term)
+            WHERE NOT EXISTS (
+                SELECT FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b) e (t, what, a, b)
+                WHERE e.t = ANY (p_live) AND e.what = 117 AND e.a = r.id AND e.b = o.term))
+        WHERE r.id = ANY (ARRAY(
+            SELECT e.a FROM unnest(p.r_t, p.r_what, p.r_a) e (t, what, a) WHERE e.t = ANY (p_live) AND e.what = 17));
+    END IF;
     IF v_kinds && '{8}' THEN -- settings
         INSERT INTO @setting (name, value)
         SELECT convert_from(e.x, 'UTF8'), convert_from(e.y, 'UTF8')
@@ -385,8 +399,8 @@ DECLARE
 BEGIN
     -- Every call locks in the same order: sessions by number, room, inodes by number, counters by name, shared slices, a
     -- part of the usage.
-    -- A commit that is guarded by a session shares the lock on it until its end; one that removes the session holds the
-    -- lock alone. The lock is taken before the statement that looks, because a statement sees what was committed when it
+    -- A commit that is guarded by a session, as by one of its terms, shares the lock on it until its end; one that removes
+    -- the session or ends terms holds the lock alone. The lock is taken before the statement that looks, because a statement sees what was committed when it
     -- began. A renewal shares the lock too, so that it and the commits of its client do not wait for each other. An
     -- assignment costs less than PERFORM.
     IF p.s <> '{}' THEN
@@ -421,11 +435,15 @@ BEGIN
     END IF;
     IF p.lock <> '{}' THEN
         SELECT v_odd OR count(*) FILTER (WHERE l.rev IS NULL OR l.rev = l.access_rev) < cardinality(p.lock)
-            OR coalesce((SELECT count(*) FROM @session r WHERE r.id = ANY (p.s)) < cardinality(p.s), false) INTO v_odd
+            OR coalesce((
+                SELECT count(*) FROM @session r WHERE r.id = ANY (p.s) AND p.s_term[array_position(p.s, r.id)] = ANY (r.terms)
+            ) < cardinality(p.s), false) INTO v_odd
         FROM (SELECT n.access_rev, p.rev[width_bucket(n.ino, p.lock)] AS rev FROM @node n WHERE n.ino = ANY (p.lock)
               ORDER BY n.ino FOR NO KEY UPDATE) l;
     ELSIF p.s <> '{}' THEN
-        v_odd := v_odd OR (SELECT count(*) FROM @session r WHERE r.id = ANY (p.s)) < cardinality(p.s);
+        v_odd := v_odd OR (
+            SELECT count(*) FROM @session r WHERE r.id = ANY (p.s) AND p.s_term[array_position(p.s, r.id)] = ANY (r.terms)
+        ) < cardinality(p.s);
     END IF;
     IF p.numbers THEN
         PERFORM FROM @counter r ORDER BY r.name FOR NO KEY UPDATE;
@@ -651,8 +669,9 @@ BEGIN
     WHERE g.what = 100;
 END $f$;
 
--- Forgets transactions that are older than five minutes and than 16,384 others: more than come in between two calls. If
--- the oldest is not, none is locked, because a lock on a row is written to disk. One transaction at a time does it; the
+-- Forgets transactions that are older than five minutes and than 16,384 others: more than come in between two calls. Those
+-- of terms that are open stay: few, because a client ends its terms within a minute or two unless an operation has no
+-- answer. If the oldest is not, none is locked, because a lock on a row is written to disk. One transaction at a time does it; the
 -- others do not wait. PL/pgSQL plans it once a connection, not at each call.
 --
 -- The mark, the row with seq 0, keeps the greatest xid that was ever removed, so that a stream of changes finds out that it
@@ -668,6 +687,8 @@ BEGIN
                 SELECT l.ctid, l.seq, l.at FROM @log l
                 WHERE l.seq > 0 AND (SELECT f.at FROM @log f WHERE f.seq > 0 ORDER BY f.xid LIMIT 1)
                     < now() - interval '5 minutes'
+                    AND NOT EXISTS (SELECT FROM @session r WHERE r.id = l.session AND l.op >> 32 > 0
+                                    AND l.op >> 32 = ANY (r.terms))
                 ORDER BY l.xid LIMIT 256 FOR UPDATE SKIP LOCKED) o
             WHERE o.seq < (SELECT last_value FROM @seq) - 16384 AND o.at < now() - interval '5 minutes'))
         RETURNING xid)

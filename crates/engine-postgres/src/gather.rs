@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use meta::{Effect, Guard, Touched, Txn, Usage, Want, ahead_of_room};
 use tables::{Change, Line, Locks, Size};
-use types::Time;
+use types::{SessionId, Term, Time};
 
 use crate::columns::{Arg, Rows, acl, locks_text, rows_text};
 use crate::read::int;
@@ -19,7 +19,8 @@ use crate::read::int;
 pub(crate) struct Gathered {
     pub(crate) head: Head,
     txns: Rows<2, 1>,
-    sessions: Rows<1, 0>,
+    /// Each with the term that has to be open: 0 is as long as the session is there.
+    sessions: Rows<2, 0>,
     /// Those of the sessions that no other call may look at meanwhile.
     exclusive: Rows<1, 0>,
     locks: Rows<2, 0>,
@@ -31,6 +32,7 @@ pub(crate) struct Gathered {
     drops: Rows<2, 0>,
     rest: Rows<10, 2>,
     to_lock: Locks,
+    terms: BTreeMap<SessionId, Term>,
     /// Inodes to be locked, in the server's order, and what the access revisions of some have to be.
     locked: BTreeMap<i64, Option<i64>>,
     /// What becomes of inodes, in the server's order, of each by all transactions together.
@@ -54,9 +56,6 @@ pub(crate) struct Head {
     ahead: [i64; 2],
 }
 
-/// What stands in for a size that nothing bounds.
-const ANY_SIZE: i64 = i64::MAX;
-
 impl Gathered {
     /// `careful` where a run of this one transaction was refused among others.
     pub(crate) fn new(run: &[Txn], careful: bool) -> Self {
@@ -66,7 +65,8 @@ impl Gathered {
         let mut all = Gathered { head, ..Gathered::default() };
         // Usually one session guards all transactions. Its guard is sent once, because each one costs time.
         let is_common = |guard: &&Guard| {
-            matches!(guard, Guard::Session { .. }) && run.iter().all(|txn| txn.guards.contains(guard))
+            matches!(guard, Guard::Session { .. } | Guard::Term { .. })
+                && run.iter().all(|txn| txn.guards.contains(guard))
         };
         let first = run.first().map(|txn| &txn.guards[..]).unwrap_or_default();
         let common: Vec<&Guard> = first.iter().filter(is_common).collect();
@@ -92,7 +92,8 @@ impl Gathered {
         let Locks { sessions, inos, volume, .. } = &all.to_lock;
         all.head.numbers = *volume;
         for (session, is_exclusive) in sessions {
-            all.sessions.push(&[int(session.0)], &[]);
+            let term = all.terms.get(session).copied().unwrap_or_default();
+            all.sessions.push(&[int(session.0), term.0.into()], &[]);
             is_exclusive.then(|| all.exclusive.push(&[int(session.0)], &[]));
         }
         for ino in inos {
@@ -170,6 +171,10 @@ impl Gathered {
                 // That a session is there is found out with the locks.
                 self.head.rare |= heartbeat.is_some();
             }
+            Guard::Term { session, term } => {
+                guards.push(&[t, 131, int(session.0), term.0.into()], &[]);
+                self.head.rare |= self.terms.insert(*session, *term).is_some_and(|other| other != *term);
+            }
         }
     }
 
@@ -187,8 +192,10 @@ impl Gathered {
                 // Of two that differ one does not hold.
                 head.rare |= locked.replace(int(*rev)).is_some_and(|other| other != int(*rev));
             }
-            head.look |=
-                !matches!(guard, Guard::Access { .. } | Guard::EdgeAbsent { .. } | Guard::Session { .. });
+            head.look |= !matches!(
+                guard,
+                Guard::Access { .. } | Guard::EdgeAbsent { .. } | Guard::Session { .. } | Guard::Term { .. }
+            );
         }
     }
 
@@ -215,11 +222,7 @@ impl Gathered {
 
     /// Links are added, but not below the least; the size is cut to the higher bound, then at least the lower one.
     fn change(&mut self, t: i64, ino: i64, change: &Change) {
-        let (low, high) = match change.size {
-            Size::Kept => (0, ANY_SIZE),
-            Size::AtLeast(least) => (int(least), ANY_SIZE),
-            Size::Set(size) => (int(size), int(size)),
-        };
+        let (low, high) = change.size.bounds();
         let access = change.access;
         let given = [
             change.atime.map(Time::nanos),
@@ -232,7 +235,7 @@ impl Gathered {
         ];
         // The bit of the mode stands for all of the access.
         let which = (0..5).zip(given).map(|(bit, number)| i64::from(number.is_some()) << bit).sum();
-        let first = [t, ino, change.links, change.least_links, low, high, which];
+        let first = [t, ino, change.links, change.least_links, bound(low), bound(high), which];
         let given = given.map(Option::unwrap_or_default);
         let numbers = [&first[..], &given, &[int(change.access_revs)]].concat();
         let acls = access.map(|access| [acl(access.access_acl), acl(access.default_acl)]);
@@ -263,6 +266,12 @@ impl Gathered {
                     let others = line.strings.iter().skip(2).map(Option::as_deref);
                     rest.push(&[t, 213, int(session.id.0)], &others.collect::<Vec<_>>());
                 }
+            }
+            Effect::BeginTerm { session, term, ended } => {
+                rest.push(&[t, 17, int(session.0), term.0.into()], &[]);
+                ended.iter().for_each(|term| rest.push(&[t, 117, int(session.0), term.0.into()], &[]));
+                // Commits of these terms come before, or find them ended.
+                *self.to_lock.sessions.entry(*session).or_default() |= !ended.is_empty();
             }
             Effect::Share { slice } => rest.push(&[t, 16, int(slice.0)], &[]),
             _ => {

@@ -92,7 +92,8 @@ CREATE TABLE @session (           -- a mounted client
     start_time  bigint NOT NULL,   -- of the process, in clock ticks since boot; 0 if unknown
     first_slice bigint NOT NULL,   -- from this slice on, objects may be stored before their rows
     boot_id     text NOT NULL,     -- /proc/sys/kernel/random/boot_id; empty if unknown
-    version     text NOT NULL      -- of limen
+    version     text NOT NULL,     -- of limen
+    terms       bigint[] NOT NULL DEFAULT '{0}' -- that are open; 0 as long as the session is there
 ) WITH (fillfactor = 50);
 
 CREATE TABLE @orphan (            -- an inode without a name that a session still has open
@@ -135,9 +136,9 @@ CREATE TABLE @shared (            -- a slice that more than one row of table sli
     extra       bigint NOT NULL    -- rows beyond the first; 0 once one is left
 ) WITH (fillfactor = 80);
 
-CREATE TABLE @log (               -- the transactions of the last minutes: for repetitions, and for who watches
+CREATE TABLE @log (               -- the transactions of the last minutes, and of terms that are open: for repetitions, and for who watches
     session     bigint NOT NULL,   -- the two halves of the operation's id
-    op          bigint NOT NULL,
+    op          bigint NOT NULL,   -- its upper half is the term
     seq         bigint NOT NULL,   -- order of commits that meet in a record
     xid         xid8 NOT NULL,     -- the server's own transaction, by which snapshots tell what they saw
     at          timestamptz NOT NULL,

@@ -14,7 +14,7 @@ use meta::{
     Txn, Usage, Want,
 };
 use support::{DURABLE, FAST, Server, empty, shared};
-use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Time};
+use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Time};
 
 fn node(ino: u64, kind: FileType) -> Node {
     Node {
@@ -237,6 +237,112 @@ fn a_removed_session_commits_nothing_afterwards() {
         }
     });
     assert_eq!((links(&engine, 2), links(&engine, 3)), (4, 4));
+}
+
+/// A commit of a term and the end of that term, each while the other is under way.
+#[test]
+fn an_ended_term_commits_nothing_afterwards() {
+    let server = Server::start(FAST);
+    let engine = PostgresEngine::open(&server.url("sslmode=disable"), true).unwrap();
+    let begin = |term: u32, ended: &[u32]| {
+        let ended = ended.iter().map(|term| Term(*term)).collect();
+        Effect::BeginTerm { session: SessionId(4), term: Term(term), ended }
+    };
+    let within = |term: u32, effects: Vec<Effect>| {
+        txn(vec![Guard::Term { session: SessionId(4), term: Term(term) }], effects)
+    };
+    let change = |ino| Effect::AddLinks { ino: Ino(ino), delta: 1 };
+    let start = vec![Effect::PutSession(session(4, 7)), begin(1, &[]), begin(2, &[])];
+    assert!(done(&commit(&engine, txn(Vec::new(), start)).unwrap()));
+    for ino in [2, 3] {
+        assert!(done(&commit(&engine, put_dir(ino)).unwrap()));
+    }
+    let hold = || {
+        let sql = "BEGIN; SELECT FROM limen_node WHERE ino = 2 FOR UPDATE; SELECT pg_advisory_lock(1);";
+        let holder = server.hold(sql);
+        let held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 1 AND granted";
+        wait_until(|| server.sql(held) == "1");
+        holder
+    };
+    let end = |mut holder: std::process::Child| {
+        drop(holder.stdin.take());
+        holder.wait().unwrap();
+    };
+    let waiting = || -> usize {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        server.sql(sql).parse().unwrap()
+    };
+    let holder = hold();
+    std::thread::scope(|scope| {
+        let engine = &engine;
+        let late = within(1, vec![change(2)]);
+        let commits = scope.spawn(move || commit(engine, late).unwrap());
+        wait_until(|| waiting() == 1);
+        let ends = within(2, vec![begin(3, &[1])]);
+        let ends = scope.spawn(move || commit(engine, ends).unwrap());
+        wait_until(|| waiting() == 2 || ends.is_finished());
+        assert!(!ends.is_finished(), "the term ended while a commit of it was under way");
+        end(holder);
+        assert!(done(&commits.join().unwrap()) && done(&ends.join().unwrap()));
+    });
+    let holder = hold();
+    std::thread::scope(|scope| {
+        let engine = &engine;
+        let ends = within(3, vec![begin(4, &[2]), change(2)]);
+        let ends = scope.spawn(move || commit(engine, ends).unwrap());
+        wait_until(|| waiting() == 1);
+        let late = within(2, vec![change(3)]);
+        let commits = scope.spawn(move || commit(engine, late).unwrap());
+        wait_until(|| waiting() == 2 || commits.is_finished());
+        end(holder);
+        assert!(done(&ends.join().unwrap()));
+        let late = commits.join().unwrap();
+        assert!(matches!(late, Outcome::Conflict(_)), "{late:?}");
+    });
+    assert_eq!((links(&engine, 2), links(&engine, 3)), (4, 2));
+}
+
+/// Rows of an open term stay, however old they are, and go when it has ended, and with them the results.
+#[test]
+fn the_log_keeps_what_open_terms_did() {
+    let (engine, place) = empty();
+    let prefix = place.prefix();
+    let term = |term: u32, ended: &[u32]| {
+        let ended = ended.iter().map(|term| Term(*term)).collect();
+        Effect::BeginTerm { session: SessionId(4), term: Term(term), ended }
+    };
+    let within = |number: u32, count: u32, effects: Vec<Effect>| {
+        let (session, term) = (SessionId(4), Term(number));
+        Txn { op_id: OpId::new(session, term, count), guards: vec![Guard::Term { session, term }], effects }
+    };
+    commit(&engine, put_dir(2)).unwrap();
+    commit(&engine, txn(Vec::new(), vec![Effect::PutSession(session(4, 7)), term(1, &[]), term(2, &[])]))
+        .unwrap();
+    let link = || Effect::AddLinks { ino: Ino(2), delta: 1 };
+    for count in 0..30 {
+        assert!(done(&commit(&engine, within(1, count, vec![link()])).unwrap()));
+    }
+    let rows = |term: u32| -> usize {
+        let sql = format!("SELECT count(*) FROM {prefix}log WHERE session = 4 AND op >> 32 = {term}");
+        shared().sql(&sql).parse().unwrap()
+    };
+    let trim = || {
+        shared().sql(&format!(
+            "UPDATE {prefix}log SET at = now() - interval '1 hour' WHERE seq > 0;
+             SELECT setval('{prefix}seq', nextval('{prefix}seq') + 100000)"
+        ));
+        engine.commit(&std::array::from_fn::<_, 64, _>(|_| txn(Vec::new(), vec![link()]))).unwrap();
+    };
+    trim();
+    trim();
+    assert_eq!(rows(1), 30);
+    let before = links(&engine, 2);
+    assert!(done(&commit(&engine, within(1, 0, vec![link()])).unwrap()));
+    assert_eq!(links(&engine, 2), before, "it was known");
+    assert!(done(&commit(&engine, within(2, 0, vec![term(3, &[1])])).unwrap()));
+    trim();
+    assert_eq!((rows(1), rows(2)), (0, 1));
+    assert!(matches!(commit(&engine, within(1, 0, vec![link()])).unwrap(), Outcome::Conflict(_)));
 }
 
 fn wait_until(is_so: impl Fn() -> bool) {

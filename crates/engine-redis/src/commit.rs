@@ -15,6 +15,8 @@ pub(crate) fn request(txns: &[Txn]) -> Request {
     let mut request = Request::default();
     let ids: BTreeSet<u128> = txns.iter().map(|txn| txn.op_id.0).collect();
     let hashes = hashes(txns);
+    let keeper = txns.first().and_then(Txn::kept_by).map(|(session, term)| term.key(session));
+    request.string(Vec::from_iter(keeper.into_iter().flatten()));
     request.number(removes(txns).into()).number((ids.len() < txns.len()).into()).number(hashes.len());
     for (first, inos) in hashes {
         let changed = inos.iter().filter(|(is_other, _)| !is_other).count();
@@ -70,17 +72,9 @@ pub(crate) fn outcomes(txns: &[Txn], mut answer: Answer) -> Result<Vec<Outcome>,
 
 /// Whether something is changed and nothing is added, so that a server whose memory is full should do it all the same.
 fn removes(txns: &[Txn]) -> bool {
-    use Effect::{AppendSlice, PutAcl, PutEdge, PutNode, PutSymlink, PutWait, PutXattr};
-    let adds_data = |effect: &Effect| matches!(effect, AppendSlice { .. } | PutXattr { .. } | PutAcl { .. });
-    let adds_names = |effect: &Effect| matches!(effect, PutNode(_) | PutEdge { .. } | PutSymlink { .. });
-    let adds = |effect| adds_names(effect) || adds_data(effect) || matches!(effect, PutWait(_));
     let mut effects = txns.iter().flat_map(|txn| &txn.effects).peekable();
-    effects.peek().is_some() && !effects.any(adds)
+    effects.peek().is_some() && !effects.any(Effect::adds)
 }
-
-/// Words of guards, as the script knows them: the session is there; it is there with this heartbeat.
-const SESSION_IS_THERE: &[u8; 4] = b"live";
-const HEARTBEAT_IS: &[u8; 4] = b"beat";
 
 /// Guards and effects begin with a word of four letters.
 fn add_guard(to: &mut Request, guard: &Guard) {
@@ -102,14 +96,15 @@ fn add_guard(to: &mut Request, guard: &Guard) {
         Guard::Locks { ino, locks } => to.fixed(b"lock").id(ino.0).string(rows::put_locks(locks)),
         Guard::Rows { ino, chunk, rows } => add_rows(to.fixed(b"rows").id(ino.0).id(chunk.0), rows),
         Guard::Room { max_inodes, max_blocks } => to.fixed(b"room").id(*max_inodes).id(*max_blocks),
-        Guard::Session { session, heartbeat: None } => to.fixed(SESSION_IS_THERE).id(session.0),
+        Guard::Session { session, heartbeat: None } => to.fixed(b"live").id(session.0),
         Guard::Session { session, heartbeat: Some(heartbeat) } => {
-            to.fixed(HEARTBEAT_IS).id(session.0).fixed(&heartbeat.nanos().to_be_bytes())
+            to.fixed(b"beat").id(session.0).fixed(&heartbeat.nanos().to_be_bytes())
         }
+        Guard::Term { session, term } => to.fixed(b"term").fixed(&term.key(*session)),
     };
 }
 
-/// The node is there and holds these bytes there.
+/// The node holds these bytes there.
 fn add_same<'a>(to: &'a mut Request, ino: Ino, place: u8, bytes: &[u8]) -> &'a mut Request {
     to.fixed(b"same").id(ino.0).fixed(&[place]).string(bytes)
 }
@@ -187,6 +182,10 @@ fn add_effect(to: &mut Request, effect: &Effect) {
             to.string(Writer::default().session(session).into_vec())
         }
         Effect::DropSession { session } => add_drop(to, "sessions", &session.0.to_be_bytes()),
+        Effect::BeginTerm { session, term, ended } => {
+            to.fixed(b"term").fixed(&term.key(*session));
+            to.string(ended.iter().flat_map(|term| term.0.to_be_bytes()).collect::<Vec<_>>())
+        }
         Effect::PutLocks { ino, locks } if locks.is_empty() => add_drop(to, "locks", &ino.0.to_be_bytes()),
         Effect::PutLocks { ino, locks } => to.fixed(b"lock").id(ino.0).string(rows::put_locks(locks)),
         Effect::PutWait(wait) => {

@@ -20,8 +20,7 @@ const WIPE_STEP: usize = 1000;
 
 /// A volume's metadata on a Redis server.
 ///
-/// The server runs one script at a time, so a script is a transaction, and the number that it gives its commits is
-/// their order.
+/// The server runs one script at a time, so a script is a transaction, and its commits have numbers in their order.
 #[derive(Debug)]
 pub struct RedisEngine {
     pool: Pool<Connector>,
@@ -158,7 +157,8 @@ impl Engine for RedisEngine {
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
-        in_parts(txns.chunks(MOST_TXNS), |some| {
+        let parts = txns.chunk_by(|one, next| one.kept_by() == next.kept_by());
+        in_parts(parts.flat_map(|part| part.chunks(MOST_TXNS)), |some| {
             let asked =
                 if some.iter().all(|txn| txn.effects.is_empty()) { Asked::Look } else { Asked::Change };
             self.run(Script::Commit, &commit::request(some), asked, |answer| commit::outcomes(some, answer))

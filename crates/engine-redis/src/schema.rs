@@ -23,7 +23,8 @@
 //! | `waits` | map | session (8), owner (8), kind (1): inode (8), and the lock that is waited for |
 //! | `garbage` | map | slice (8): bytes (4) |
 //! | `shared` | map | slice (8): how many rows (8) refer to it beyond the first; there if it was ever shared |
-//! | `ops`, `ops_before` | hash | id of an operation (16): the number of its commit, in decimal digits |
+//! | `terms` | sorted set | session (8), term (4), of each term that is open |
+//! | `ops:` session (8) term (4) | hash | id of an operation (16): the number of its commit, in decimal digits; if no term keeps it, in `ops`, `ops_before` |
 //! | `changes` | stream | entry N-0, the transactions up to number N: for each its session (8) and what it touched |
 //!
 //! A *map* is a sorted set whose members all have score 0: a key, NUL, and its value. So it is in the order of its keys.

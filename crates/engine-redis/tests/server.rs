@@ -14,7 +14,7 @@ use meta::{
 use pool::Url;
 use rustix::process::Signal;
 use support::{DURABLE, Server, free_port};
-use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Time};
+use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Time};
 
 fn node(ino: u64) -> Node {
     Node {
@@ -140,7 +140,7 @@ fn a_request_is_one_round_trip() {
 }
 
 #[test]
-fn the_session_is_looked_at_once_a_request() {
+fn the_term_is_looked_at_once_a_request_and_keeps_its_results() {
     let server = Server::start(&[]);
     let engine = server.open("");
     add_directory(&engine);
@@ -155,15 +155,37 @@ fn the_session_is_looked_at_once_a_request() {
         version: String::new(),
         first_slice: SliceId(0),
     };
-    committed(&engine, txn(Vec::new(), vec![Effect::PutSession(session)]));
-    let guard = Guard::Session { session: SessionId(4), heartbeat: None };
+    let begin = |term, ended: &[u32]| {
+        let ended = ended.iter().map(|term| Term(*term)).collect();
+        Effect::BeginTerm { session: SessionId(4), term: Term(term), ended }
+    };
+    committed(&engine, txn(Vec::new(), vec![Effect::PutSession(session), begin(1, &[])]));
+    let guard = Guard::Term { session: SessionId(4), term: Term(1) };
     let mut batch: Vec<Txn> = (10..26).map(add_file).collect();
-    batch.iter_mut().for_each(|txn| txn.guards.push(guard.clone()));
-    let looks = || server.calls().get("zrangebylex").copied().unwrap_or(0);
+    for (count, txn) in (0..).zip(&mut batch) {
+        txn.op_id = OpId::new(SessionId(4), Term(1), count);
+        txn.guards.push(guard.clone());
+    }
+    let looks = || server.calls().get("zscore").copied().unwrap_or(0);
     let before = looks();
     let outcomes = engine.commit(&batch).unwrap();
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })), "{outcomes:?}");
     assert_eq!(looks() - before, 1);
+    // Their results go with their term, or with the session.
+    let results = |term: u8| {
+        let key = [&b"{limen_}ops:"[..], &[0, 0, 0, 0, 0, 0, 0, 4], &[0, 0, 0, term]].concat();
+        server.ask(&[&b"HLEN"[..], &key])
+    };
+    assert_eq!(results(1), redis::Value::Int(16));
+    let mut last = add_file(26);
+    last.op_id = OpId::new(SessionId(4), Term(2), 0);
+    last.guards.push(Guard::Term { session: SessionId(4), term: Term(2) });
+    committed(&engine, txn(vec![guard], vec![begin(2, &[1])]));
+    committed(&engine, last);
+    assert_eq!((results(1), results(2)), (redis::Value::Int(0), redis::Value::Int(1)));
+    committed(&engine, txn(Vec::new(), vec![Effect::DropSession { session: SessionId(4) }]));
+    assert_eq!(results(2), redis::Value::Int(0));
+    assert_eq!(server.ask(&["EXISTS", "{limen_}terms"]), redis::Value::Int(0));
 }
 
 #[test]

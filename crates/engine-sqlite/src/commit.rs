@@ -8,18 +8,15 @@
 //! Where no other process writes ([`Alone`]), nodes stand there for the batches that follow too, for most of them change
 //! the same directories; and the usage is only counted on in memory, for its row would be one more page in each commit.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
-use meta::{Effect, Guard, Node, Outcome, Seq, Txn, Usage, Want};
+use meta::{Effect, Guard, Node, Outcome, Results, Seq, Txn, Usage, Want};
 use rusqlite::{Connection, Result, params};
 use types::{AclId, ChunkIndex, Ino, OpId};
 
 use crate::locks;
 use crate::read::{self, int};
 use crate::rows;
-
-/// How many operation ids are remembered for repetitions.
-const REMEMBERED_OPS: usize = 16_384;
 
 /// How many nodes stand in memory from one batch to the next, some 200 bytes each.
 const REMEMBERED_NODES: usize = 4096;
@@ -51,7 +48,6 @@ struct Loaded {
 
 /// What a batch leaves, once it is committed.
 pub(crate) struct Finished {
-    pub(crate) applied: HashMap<OpId, Seq>,
     /// Of the last commit.
     pub(crate) seq: u64,
     pub(crate) alone: Option<Alone>,
@@ -73,29 +69,6 @@ impl Alone {
     /// For a batch, which gives it back. If it fails, the nodes are to be read again.
     pub(crate) fn lend(&mut self) -> Alone {
         Alone { nodes: std::mem::take(&mut self.nodes), counted: self.counted }
-    }
-}
-
-/// The operations this handle committed last. A retry comes from the handle that made the first attempt, since no other
-/// has the volume open for writing; so memory is enough.
-#[derive(Debug, Default)]
-pub(crate) struct Remembered {
-    seqs: HashMap<OpId, Seq>,
-    order: VecDeque<OpId>,
-}
-
-impl Remembered {
-    /// Takes over what a batch applied, once it is committed.
-    pub(crate) fn extend(&mut self, applied: HashMap<OpId, Seq>) {
-        for (op_id, seq) in applied {
-            self.seqs.insert(op_id, seq);
-            self.order.push_back(op_id);
-        }
-        while self.order.len() > REMEMBERED_OPS {
-            if let Some(oldest) = self.order.pop_front() {
-                self.seqs.remove(&oldest);
-            }
-        }
     }
 }
 
@@ -122,9 +95,9 @@ impl<'c> Batch<'c> {
     }
 
     /// Checks all guards, then applies all effects.
-    pub(crate) fn run(&mut self, txn: &Txn, remembered: &Remembered) -> Result<Outcome> {
-        let earlier = self.applied.get(&txn.op_id).or_else(|| remembered.seqs.get(&txn.op_id));
-        if let Some(&seq) = earlier {
+    pub(crate) fn run(&mut self, txn: &Txn, results: &Results) -> Result<Outcome> {
+        let earlier = self.applied.get(&txn.op_id).copied();
+        if let Some(seq) = earlier.or_else(|| results.get(txn.op_id)) {
             return Ok(Outcome::Committed { seq, nodes: Vec::new() });
         }
         for guard in &txn.guards {
@@ -156,7 +129,7 @@ impl<'c> Batch<'c> {
             nodes.clear();
         }
         let alone = self.is_alone.then_some(Alone { nodes, counted: self.counted });
-        Ok(Finished { applied: self.applied, seq: self.seq, alone })
+        Ok(Finished { seq: self.seq, alone })
     }
 
     fn flush(&mut self) -> Result<()> {
@@ -224,6 +197,10 @@ impl<'c> Batch<'c> {
             Guard::Session { session, heartbeat } => {
                 let found = read::heartbeat(conn, *session)?;
                 found.is_some_and(|found| heartbeat.is_none_or(|heartbeat| found == heartbeat))
+            }
+            Guard::Term { session, term } => {
+                const SQL: &str = "SELECT 1 FROM term WHERE session = ?1 AND term = ?2";
+                conn.prepare_cached(SQL)?.exists([int(session.0), term.0.into()])?
             }
         })
     }
@@ -316,6 +293,16 @@ impl<'c> Batch<'c> {
             }
             Effect::DropSession { session } => {
                 conn.prepare_cached("DELETE FROM session WHERE id = ?1")?.execute([int(session.0)])?;
+                conn.prepare_cached("DELETE FROM term WHERE session = ?1")?.execute([int(session.0)])?;
+            }
+            Effect::BeginTerm { session, term, ended } => {
+                const BEGIN: &str = "INSERT INTO term (session, term) SELECT id, ?2 FROM session WHERE id = ?1 \
+                                     ON CONFLICT DO NOTHING";
+                const END: &str = "DELETE FROM term WHERE session = ?1 AND term = ?2";
+                conn.prepare_cached(BEGIN)?.execute([int(session.0), term.0.into()])?;
+                for term in &ended[..] {
+                    conn.prepare_cached(END)?.execute([int(session.0), term.0.into()])?;
+                }
             }
             Effect::DropGarbage { slice } => {
                 conn.prepare_cached("DELETE FROM garbage WHERE slice = ?1")?.execute([int(slice.0)])?;

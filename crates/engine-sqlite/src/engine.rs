@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use meta::{Effect, Engine, EngineError, Facts, Outcome, Page, Scan, Seq, Txn, Usage, Want};
+use meta::{Effect, Engine, EngineError, Facts, Outcome, Page, Results, Scan, Seq, Txn, Usage, Want};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use crate::commit::{Alone, Batch, Finished, Remembered, write_usage};
+use crate::commit::{Alone, Batch, Finished, write_usage};
 use crate::config::Options;
 use crate::error::{OpenError, engine_error, full, is_full};
 use crate::fold::{Folder, LOG_PAGES};
@@ -74,7 +74,8 @@ impl Sole {
 #[derive(Debug)]
 struct Writer {
     conn: Connection,
-    remembered: Remembered,
+    /// A retry comes from this handle, since no other has the volume open for writing; so memory is enough.
+    results: Results,
 }
 
 /// The write-ahead log, to be synced. SQLite itself would sync it only with each commit (`synchronous = FULL`) or when
@@ -156,7 +157,7 @@ impl SqliteEngine {
             folder: Folder::new(path),
             reserve: Reserve::open(path),
             ample_for: AtomicU64::new(0),
-            writer: GroupCommit::new(Writer { conn, remembered: Remembered::default() }),
+            writer: GroupCommit::new(Writer { conn, results: Results::default() }),
             sole: Mutex::new(Sole { lock: Weak::new(), known: Alone::default() }),
             committed: AtomicU64::new(0),
             log,
@@ -336,20 +337,25 @@ impl SqliteEngine {
         writer: &mut Writer,
         members: &[&[Txn]],
     ) -> rusqlite::Result<Vec<Vec<Outcome>>> {
-        let Writer { conn, remembered } = writer;
+        let Writer { conn, results } = writer;
         let before = self.committed.load(Ordering::Relaxed);
         let alone = self.sole().known().map(Alone::lend);
         let (outcomes, finished) = in_transaction(conn, "BEGIN IMMEDIATE", || {
             let mut batch = Batch::new(conn, before, alone)?;
-            let run = |member: &&[Txn]| member.iter().map(|txn| batch.run(txn, remembered)).collect();
+            let run = |member: &&[Txn]| member.iter().map(|txn| batch.run(txn, results)).collect();
             let outcomes: Vec<Vec<Outcome>> = members.iter().map(run).collect::<rusqlite::Result<_>>()?;
             Ok((outcomes, batch.finish()?))
         })?;
-        let Finished { applied, seq, alone } = finished;
+        let Finished { seq, alone } = finished;
         if let (Some(known), Some(left)) = (self.sole().known(), alone) {
             *known = left;
         }
-        remembered.extend(applied);
+        let all = members.iter().copied().flatten().zip(outcomes.iter().flatten());
+        for (txn, outcome) in all.filter(|(txn, _)| !txn.effects.is_empty()) {
+            if let Outcome::Committed { seq, .. } = outcome {
+                results.note(txn, *seq);
+            }
+        }
         self.committed.store(seq, Ordering::Release);
         if seq > before {
             self.commits.fetch_add(1, Ordering::Relaxed);
@@ -372,7 +378,7 @@ impl Engine for SqliteEngine {
             let counted = self.counted();
             return self.snapshot(|conn, seq| {
                 let mut batch = Batch::new(conn, seq, Some(Alone::counting(counted)))?;
-                txns.iter().map(|txn| batch.run(txn, &Remembered::default())).collect()
+                txns.iter().map(|txn| batch.run(txn, &Results::default())).collect()
             });
         }
         self.writer.commit(txns, |writer, members| self.commit_batch(writer, members))
@@ -403,7 +409,7 @@ impl Engine for SqliteEngine {
             write_usage(conn, Usage::default())
         });
         wipe.map_err(|error| engine_error(&self.path, &error))?;
-        writer.remembered = Remembered::default();
+        writer.results = Results::default();
         self.sole().known = Alone::default();
         self.committed.fetch_add(1, Ordering::Release);
         Ok(())

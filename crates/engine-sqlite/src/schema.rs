@@ -166,10 +166,15 @@ ALTER TABLE session ADD COLUMN pid_namespace INTEGER NOT NULL DEFAULT 0;   -- in
 ALTER TABLE session ADD COLUMN start_time INTEGER NOT NULL DEFAULT 0;      -- of the process, clock ticks since boot
 ALTER TABLE session ADD COLUMN version TEXT NOT NULL DEFAULT '';           -- of limen
 ALTER TABLE session ADD COLUMN first_slice INTEGER NOT NULL DEFAULT 0;     -- from here on, objects may precede their rows
+CREATE TABLE term (               -- operations of these terms of a session are applied; an operation's number begins with its term
+    session     INTEGER NOT NULL,
+    term        INTEGER NOT NULL,
+    PRIMARY KEY (session, term)
+) STRICT, WITHOUT ROWID;
 ";
 
 /// Every table but `usage`, whose one row stays.
-pub(crate) const TABLES: [&str; 14] = [
+pub(crate) const TABLES: [&str; 15] = [
     "node",
     "edge",
     "slice",
@@ -179,6 +184,7 @@ pub(crate) const TABLES: [&str; 14] = [
     "setting",
     "counter",
     "session",
+    "term",
     "orphan",
     "garbage",
     "shared",

@@ -8,7 +8,6 @@ use std::time::Duration;
 use keyspace::{Access, Head, Known, Snapshot, Source, decode_head, decode_told};
 use meta::{Change, EngineError, Order};
 use pool::{Log, Tail};
-use types::SessionId;
 
 use crate::engine::Shared;
 use crate::read::seq;
@@ -79,7 +78,7 @@ impl Seen {
     fn take(&self, key: &[u8], snapshot: &Snapshot, news: &mut Vec<Change>) -> Result<(), EngineError> {
         let Known::Held(held) = snapshot.get(key) else { return Err(lost()) };
         for told in decode_told(key, &held.value)? {
-            let by = SessionId((told.op.0 >> 64) as u64);
+            let by = told.op.session();
             news.push(Change { seq: seq(held.version, told.index), by, touched: told.touched });
         }
         Ok(())

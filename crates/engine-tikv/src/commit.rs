@@ -6,9 +6,9 @@
 //! both succeed. So it is one timestamp, one read and one commit, as long as what is remembered says where the inodes
 //! are. A conflict with what was read costs a read at most; one with a transaction that was faster another attempt.
 //!
-//! The session that guards a commit is read and not locked, because then all commits of a mount would conflict. Instead,
-//! each commit writes the head of a lane of its session anyway, and the session's removal locks the heads of all its
-//! lanes. So a commit that read the session before its removal was committed conflicts with it.
+//! The term that guards a commit is read and not locked, because then all commits of a mount would conflict. Instead,
+//! each commit writes the head of a lane of its term anyway, and the end of the term, or the removal of the session, locks
+//! the heads of all its lanes. So a commit that read the term before its end was committed conflicts with that.
 //!
 //! Transactions are committed in one phase where the server can. Where it says that it cannot, the transaction is undone
 //! and attempted again in two. Async commit is off: the client cannot complete what another one left behind by it.
@@ -95,7 +95,7 @@ impl Shared {
                     Err(CommitError::Failed(error)) => return Err(error),
                 }
                 self.memory.note_writes(&batch.writes, start);
-                self.done.note(batch.writes.iter().filter_map(|write| self.keys.parse_log(write.key())));
+                self.done.note(txns, &batch.done);
             }
             outcomes.extend(batch.done.into_iter().map(|done| outcome(done, start, label)));
             return Ok(());

@@ -11,7 +11,7 @@ use meta::{
     Beside, Effect, Engine, ErrorKind, Guard, Node, Outcome, Process, Record, Scan, Seq, Session, Txn, Want,
 };
 use support::{Cluster, Counts, Fault, open};
-use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Time};
+use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Time};
 
 const DIR: u64 = 10;
 const LOCK_LIFE: Duration = Duration::from_secs(4);
@@ -167,9 +167,18 @@ fn session(heartbeat: i64) -> Effect {
     })
 }
 
-/// The transaction of a mount whose session is number 1.
-fn guarded(mut txn: Txn) -> Txn {
-    txn.guards.push(Guard::Session { session: SessionId(1), heartbeat: None });
+fn begin(term: u32, ended: &[u32]) -> Effect {
+    let ended = ended.iter().map(|term| Term(*term)).collect();
+    Effect::BeginTerm { session: SessionId(1), term: Term(term), ended }
+}
+
+/// The transaction of a mount whose session is number 1, in its first term.
+fn guarded(txn: Txn) -> Txn {
+    within(1, txn)
+}
+
+fn within(term: u32, mut txn: Txn) -> Txn {
+    txn.guards.push(Guard::Term { session: SessionId(1), term: Term(term) });
     txn
 }
 
@@ -181,9 +190,54 @@ fn removal(op: u64) -> Txn {
 /// A volume in which session 1 has committed before.
 fn volume_of_session(cluster: &Arc<Cluster>) -> TikvEngine {
     let engine = volume(cluster);
-    done(&engine, txn(100, Vec::new(), vec![session(7)]));
+    done(&engine, txn(100, Vec::new(), vec![session(7), begin(1, &[])]));
     done(&engine, guarded(create(100)));
     engine
+}
+
+#[test]
+fn a_commit_that_began_before_its_term_ended_is_refused() {
+    for used in [false, true] {
+        let end = || guarded(txn(2, Vec::new(), vec![begin(2, &[1])]));
+        let cluster = Cluster::new();
+        let _engine = volume_of_session(&cluster);
+        assert_eq!(interleaved(&cluster, used, guarded(create(1)), end()), (false, true));
+        let cluster = Cluster::new();
+        let _engine = volume_of_session(&cluster);
+        assert_eq!(interleaved(&cluster, used, end(), guarded(create(1))), (true, true));
+        // A term does not begin in a session that is being removed.
+        let cluster = Cluster::new();
+        let _engine = volume_of_session(&cluster);
+        assert_eq!(interleaved(&cluster, used, end(), removal(3)), (false, true));
+    }
+    let cluster = Cluster::without_locks();
+    let _engine = volume_of_session(&cluster);
+    let end = guarded(txn(2, Vec::new(), vec![begin(2, &[1])]));
+    assert_eq!(interleaved(&cluster, false, guarded(create(1)), end), (true, true));
+}
+
+#[test]
+fn the_end_of_a_term_meets_no_commits_of_the_next_and_leaves_no_results() {
+    let cluster = Cluster::new();
+    let engine = Arc::new(volume_of_session(&cluster));
+    let id = |count| OpId::new(SessionId(1), Term(1), count);
+    let first: Vec<Txn> =
+        (0..30).map(|count| Txn { op_id: id(count), ..guarded(create(1 + u64::from(count))) }).collect();
+    engine.commit(&first).unwrap();
+    done(&engine, guarded(txn(301, Vec::new(), vec![begin(2, &[])])));
+    let logs = || {
+        let start = b"v_/l\0\0\0\0\0\0\0\x01\0\0\0\x01".to_vec();
+        let end = b"v_/l\0\0\0\0\0\0\0\x01\0\0\0\x02".to_vec();
+        let span = keyspace::Span { start, end, limit: usize::MAX };
+        cluster.read(cluster.timestamp().unwrap(), &[], &[span]).unwrap().spans[0].len()
+    };
+    assert_eq!(logs(), 30);
+    let other = Arc::clone(&engine);
+    cluster.counts();
+    cluster.before_commit(move || drop(done(&other, within(2, create(50)))));
+    done(&engine, within(2, txn(302, Vec::new(), vec![begin(3, &[1])])));
+    assert_eq!(cluster.counts().prewrites, 2, "no attempt was in vain");
+    assert_eq!(logs(), 0);
 }
 
 #[test]
@@ -261,7 +315,8 @@ fn a_call_is_a_timestamp_a_read_and_a_commit() {
         assert_eq!(cluster.counts(), expected, "{what}");
     };
     costs("a create", &|| drop(done(&engine, create(1))), one_phase);
-    costs("a session", &|| drop(done(&engine, txn(70, Vec::new(), vec![session(7)]))), one_phase);
+    let effects = || vec![session(7), begin(1, &[])];
+    costs("a session", &|| drop(done(&engine, txn(70, Vec::new(), effects()))), one_phase);
     costs("a create of a session", &|| drop(done(&engine, guarded(create(200)))), one_phase);
     let several: Vec<Txn> = (201..216).map(|number| guarded(create(number))).collect();
     costs("15 creates of a session", &|| drop(engine.commit(&several).unwrap()), one_phase);

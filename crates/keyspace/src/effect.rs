@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use meta::{Effect, Node};
-use types::{ChunkIndex, Ino, Slice, SliceId, SliceSource};
+use types::{ChunkIndex, Ino, SessionId, Slice, SliceId, SliceSource, Term};
 
 use crate::keys::Span;
-use crate::lanes::{SESSION_LANES, session_lane};
+use crate::lanes::{session_lanes, term_lanes};
 use crate::source::{Presume, Stop};
 use crate::state::{EdgeState, NodeState, Part, State};
 use crate::value::{
@@ -76,7 +76,7 @@ impl State<'_> {
             }
             Effect::DropOrphan { session, ino } => self.delete(self.keys.orphan(*session, *ino)),
             Effect::PutSession(session) => {
-                let fence = self.keys.fence(session.id);
+                let fence = self.keys.fence(session.id, Term::NONE);
                 if self.options.blind && self.value(&fence, Presume::Absent)?.is_none() {
                     self.put(fence, encode_bytes(&[]));
                 }
@@ -84,16 +84,15 @@ impl State<'_> {
             }
             Effect::DropSession { session } => {
                 self.delete(self.keys.session(*session));
-                if self.options.blind {
-                    self.delete(self.keys.fence(*session));
-                } else {
+                if !self.options.blind {
                     // A commit of the session that is under way writes one of these heads.
-                    let lanes = (0..SESSION_LANES).map(|lane| session_lane(*session, lane));
-                    self.untouched.extend(lanes.map(|lane| self.keys.head(lane)));
+                    self.untouched.extend(session_lanes(*session).map(|lane| self.keys.head(lane)));
                 }
                 // With a session goes the memory of what it did, for nobody will ask again.
-                return self.drop_span(self.keys.log_of(*session));
+                let spans = [self.keys.fences(*session), self.keys.log_of(*session)];
+                return self.drop_spans(spans);
             }
+            Effect::BeginTerm { session, term, ended } => return self.begin_term(*session, *term, ended),
             Effect::PutLocks { ino, locks } if locks.is_empty() => self.delete(self.keys.locks(*ino)),
             Effect::PutLocks { ino, locks } => {
                 if self.exists(*ino)? {
@@ -117,6 +116,31 @@ impl State<'_> {
             }
         }
         Ok(())
+    }
+
+    fn begin_term(&mut self, session: SessionId, term: Term, ended: &[Term]) -> Result<(), Stop> {
+        let exists = self.session_exists(session);
+        if exists == Ok(false) {
+            return Ok(());
+        }
+        let fence = self.keys.fence(session, term);
+        if self.value(&fence, Presume::Absent)?.is_none() {
+            self.put(fence, encode_bytes(&[]));
+        }
+        for term in ended {
+            if !self.options.blind {
+                self.untouched.extend(term_lanes(session, *term).map(|lane| self.keys.head(lane)));
+            }
+            self.delete(self.keys.fence(session, *term));
+        }
+        let dropped = self.drop_spans(ended.iter().map(|term| self.keys.log_of_term(session, *term)));
+        exists.and(dropped)
+    }
+
+    /// All of them are looked at, to learn at once what is lacking.
+    fn drop_spans(&mut self, spans: impl IntoIterator<Item = Span>) -> Result<(), Stop> {
+        let dropped: Vec<_> = spans.into_iter().map(|span| self.drop_span(span)).collect();
+        dropped.into_iter().collect()
     }
 
     fn put_node(&mut self, node: &Node) -> Result<(), Stop> {

@@ -1,10 +1,10 @@
 //! Whether guards hold.
 
 use meta::{Guard, Node};
-use types::{Ino, SessionId, Time};
+use types::{Ino, SessionId, Term, Time};
 
 use crate::keys::Span;
-use crate::lanes::session_lane;
+use crate::lanes::term_lane;
 use crate::source::{Presume, Stop};
 use crate::state::State;
 use crate::value::{Amount, decode_locks, decode_row, decode_session, decode_text, decode_u64};
@@ -71,6 +71,7 @@ impl State<'_> {
             }
             Guard::Session { session, heartbeat: Some(heartbeat) } => self.beat(*session, *heartbeat)?,
             Guard::Session { session, heartbeat: None } => self.session_exists(*session)?,
+            Guard::Term { session, term } => self.is_open(*session, *term)?,
         })
     }
 
@@ -80,16 +81,23 @@ impl State<'_> {
         Ok(decode_session(session, &key, &value)?.heartbeat == heartbeat)
     }
 
-    /// Whether the session's record is there, without a claim on that record: every commit of a mount asks this, and
-    /// commits must meet neither each other nor the heartbeat. A store that compares versions compares the fence. On
-    /// another store, a commit claims one lane of the session, which no other commit uses at the same time, and the
-    /// session's removal claims all of them.
-    fn session_exists(&mut self, session: SessionId) -> Result<bool, Stop> {
+    /// Whether the session's record is there.
+    pub(crate) fn session_exists(&mut self, session: SessionId) -> Result<bool, Stop> {
+        let blind = self.options.blind;
+        let key = if blind { self.keys.fence(session, Term::NONE) } else { self.keys.session(session) };
+        Ok(self.value(&key, Presume::Nothing)?.is_some())
+    }
+
+    /// Whether the term is open. Every commit of a mount asks this, and commits must meet neither each other nor the
+    /// heartbeat: so nothing is claimed that one of them writes. A store that compares versions compares the fence. On
+    /// another store, a commit claims one lane of the term, which no other commit uses at the same time, and the term's end
+    /// and the session's removal claim all of them.
+    fn is_open(&mut self, session: SessionId, term: Term) -> Result<bool, Stop> {
+        let key = self.keys.fence(session, term);
         if self.options.blind {
-            return Ok(self.value(&self.keys.fence(session), Presume::Nothing)?.is_some());
+            return Ok(self.value(&key, Presume::Nothing)?.is_some());
         }
-        self.untouched.insert(self.keys.head(session_lane(session, self.options.lane)));
-        let key = self.keys.session(session);
+        self.untouched.insert(self.keys.head(term_lane(session, term, self.options.lane)));
         match self.values.get(&key) {
             Some(value) => Ok(value.is_some()),
             None => Ok(self.look.key(&key, Presume::Nothing)?.is_some()),

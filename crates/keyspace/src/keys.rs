@@ -15,7 +15,7 @@
 //! | `t` name, `c` name | a setting, a counter |
 //! | `u` lane | what one writer has added to the usage; beneath a limit, how far he may go on without a look at others |
 //! | `s` session, `o` session ino | a session, a file it has open that has no name |
-//! | `f` session | on a store that compares versions: is there as long as the session is, and no heartbeat changes it |
+//! | `f` session term | is there as long as the term is open, and no heartbeat changes it; term 0, on a store that compares versions, as long as the session is there |
 //! | `g` slice, `h` slice | garbage: its size; rows that refer to a slice beyond its first, if it was ever shared |
 //! | `z` | is there once slices have been shared, and changes whenever a `h` does |
 //! | `l` operation | that it is done, and what it touched |
@@ -25,7 +25,7 @@
 //! range each. Of several names one is the home; an inode without a name lives under its number. What changes all the
 //! time in a directory lies beside its home in keys of its own, so that creates in it do not meet.
 
-use types::{AclId, ChunkIndex, Ino, Name, OpId, SessionId, SliceId, XattrName};
+use types::{AclId, ChunkIndex, Ino, Name, OpId, SessionId, SliceId, Term, XattrName};
 
 use meta::{Counter, LockKind, LockOwner};
 
@@ -191,9 +191,15 @@ impl Keyspace {
         self.key(b's', &[&session.0.to_be_bytes()])
     }
 
-    /// What a commit of the session compares: the session's record changes with each heartbeat, and this key does not.
-    pub(crate) fn fence(&self, session: SessionId) -> Vec<u8> {
-        self.key(b'f', &[&session.0.to_be_bytes()])
+    /// The key that a commit of the term looks at: the session's record changes with each heartbeat, and this key does not.
+    pub(crate) fn fence(&self, session: SessionId, term: Term) -> Vec<u8> {
+        self.key(b'f', &[&term.key(session)])
+    }
+
+    /// Of all terms of a session.
+    pub(crate) fn fences(&self, session: SessionId) -> Span {
+        let start = self.key(b'f', &[&session.0.to_be_bytes()]);
+        Span { end: after_prefix(&start), start, limit: usize::MAX }
     }
 
     pub(crate) fn orphan(&self, session: SessionId, ino: Ino) -> Vec<u8> {
@@ -225,6 +231,12 @@ impl Keyspace {
     pub(crate) fn log_of(&self, session: SessionId) -> Span {
         let start = self.key(b'l', &[&session.0.to_be_bytes()]);
         Span { end: after_prefix(&start), start, limit: usize::MAX }
+    }
+
+    /// The operations of one term.
+    pub(crate) fn log_of_term(&self, session: SessionId, term: Term) -> Span {
+        let (first, last) = OpId::range(session, term).into_inner();
+        Span { start: self.log(first), end: after_prefix(&self.log(last)), limit: usize::MAX }
     }
 
     pub fn logs(&self) -> Span {

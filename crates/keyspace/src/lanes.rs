@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use meta::{Guard, Txn};
-use types::SessionId;
+use types::{SessionId, Term};
 
 use crate::keys::Keyspace;
 use crate::settle::{Claim, Write};
@@ -52,26 +52,41 @@ impl Taken<'_> {
         self.number
     }
 
-    /// The lane to write for the transactions: if a session guards them, the lane of that session which this one stands
-    /// for, because the session's removal claims the heads of its lanes.
+    /// The lane to write for the transactions: if a term guards them, the lane of that term which this one stands for,
+    /// because the term's end claims the heads of its lanes.
     pub fn number_for(&self, txns: &[Txn]) -> u64 {
-        let session = |guard: &Guard| match guard {
-            Guard::Session { session, heartbeat: None } => Some(*session),
+        let lane = |guard: &Guard| match guard {
+            Guard::Term { session, term } => Some(term_lane(*session, *term, self.number)),
             _ => None,
         };
-        let guards = txns.iter().flat_map(|txn| &txn.guards);
-        guards.filter_map(session).next().map_or(self.number, |session| session_lane(session, self.number))
+        txns.iter().flat_map(|txn| &txn.guards).find_map(lane).unwrap_or(self.number)
     }
 }
 
-/// How many lanes a session has. A handle that commits more than this at once commits some of them on the same lane,
-/// where they conflict and are attempted again.
-pub(crate) const SESSION_LANES: u64 = 64;
+/// How many lanes a term has. A handle that commits more than this at once commits some of them on the same lane, where
+/// they conflict and are attempted again.
+const TERM_LANES: u64 = 16;
 
-/// The lane of a session that stands for a lane of a handle. It is never lane 0. Should two sessions have a lane in
-/// common, because their numbers are beyond 2^57, then their commits may conflict needlessly.
-pub(crate) fn session_lane(session: SessionId, lane: u64) -> u64 {
-    1 << 63 | session.0.wrapping_mul(SESSION_LANES) | (lane % SESSION_LANES)
+/// How many terms of a session have lanes of their own: the end of a term must not meet the commits of the next ones.
+const TERMS: u64 = 4;
+
+const SESSION_LANES: u64 = TERMS * TERM_LANES;
+
+/// The lane of a term that stands for a lane of a handle. It is never lane 0. Should two sessions have a lane in common,
+/// because their numbers are beyond 2^57, then their commits may conflict needlessly.
+pub(crate) fn term_lane(session: SessionId, term: Term, lane: u64) -> u64 {
+    let place = u64::from(term.0) % TERMS * TERM_LANES + lane % TERM_LANES;
+    1 << 63 | session.0.wrapping_mul(SESSION_LANES) | place
+}
+
+/// All lanes of a term.
+pub(crate) fn term_lanes(session: SessionId, term: Term) -> impl Iterator<Item = u64> {
+    (0..TERM_LANES).map(move |lane| term_lane(session, term, lane))
+}
+
+/// All lanes of the terms of a session.
+pub(crate) fn session_lanes(session: SessionId) -> impl Iterator<Item = u64> {
+    (0..TERMS as u32).flat_map(move |term| term_lanes(session, Term(term)))
 }
 
 impl Drop for Taken<'_> {

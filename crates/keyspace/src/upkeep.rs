@@ -6,21 +6,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
+use meta::Txn;
 use types::OpId;
 
-/// Operations are remembered for so long, and so many of them.
+use crate::batch::Done;
+
+/// Operations that no term keeps are remembered for so long, and so many of them.
 const REMEMBERED_FOR: Duration = Duration::from_secs(180);
 const REMEMBERED_OPS: usize = 16_384;
 
-/// Operations that were done by one handle, oldest first.
+/// Operations that were done by one handle and that no term keeps, oldest first.
 #[derive(Debug, Default)]
 pub struct DoneOps(Mutex<VecDeque<(OpId, Instant)>>);
 
 impl DoneOps {
-    pub fn note(&self, ops: impl Iterator<Item = OpId>) {
+    /// Notes those of the transactions that were committed now.
+    pub fn note(&self, txns: &[Txn], done: &[Done]) {
         let now = Instant::now();
-        let mut done = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        done.extend(ops.map(|op| (op, now)));
+        let is_committed = |(_, done): &(&Txn, &Done)| matches!(done, Done::Committed { .. });
+        let committed = txns.iter().zip(done).filter(is_committed).map(|(txn, _)| txn);
+        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        noted.extend(committed.filter(|txn| txn.kept_by().is_none()).map(|txn| (txn.op_id, now)));
     }
 
     /// Some that are old enough to be forgotten.

@@ -9,8 +9,12 @@
 //!   does nothing when it arrives. The only effect is a mark: a lock wait that nobody has, of an owner with the number of
 //!   the operation. The engine may answer that it knew the id. Then the mark tells whether it is the result that was
 //!   recorded, or whether the earlier attempt happened and the operation succeeded.
-//! - An engine forgets ids after some minutes, and would then do the work twice. So nothing is repeated later than
-//!   [`REPEAT_FOR`] after the first attempt, however long the retry timeout is: the operation fails with EIO.
+//! - An engine knows the id for as long as its term is open, and the term is open for as long as the operation has no
+//!   answer: see `terms.rs`. So it is repeated as long as the retry timeout says, and a doubt that is kept can be ended at
+//!   any later time. If the session is lost, that ends the doubt: none of its operations happens any more.
+//! - Operations that no term guards, which are those of tools and of the beginning of a session, are forgotten after some
+//!   minutes, and would then be done twice. So none of them is repeated later than [`REPEAT_FOR`] after its first attempt,
+//!   however long the retry timeout is: the operation fails with EIO.
 
 use host::Instant;
 use std::cell::Cell;
@@ -23,12 +27,14 @@ use crate::driver::{Failure, Meta, Op, Vouch};
 use crate::engine::{EngineError, ErrorKind, Outcome};
 use crate::lock::{Lock, LockKind, LockOwner};
 use crate::record::{LockWait, Node, Record, Want};
+use crate::terms::Ticket;
 use crate::txn::{Effect, Txn};
 
 /// A transaction that may have happened, or may happen later.
 #[derive(Debug)]
 pub struct Doubt {
     pub(crate) txn: Txn,
+    pub(crate) ticket: Ticket,
     /// When the first attempt under its id began.
     since: BootInstant,
     /// The last result that was sent to be recorded under the id.
@@ -38,7 +44,7 @@ pub struct Doubt {
 impl Doubt {
     /// The session under which it began, and ends.
     pub fn session(&self) -> SessionId {
-        session_of(self.txn.op_id)
+        self.txn.op_id.session()
     }
 
     /// What to send first: the transaction, and the error that it records.
@@ -49,7 +55,7 @@ impl Doubt {
     }
 }
 
-/// How long after its first attempt an operation in doubt is repeated. Redis remembers ids for 120 s, MySQL, etcd and TiKV
+/// How long after its first attempt an operation in doubt is repeated that no term guards. Redis remembers ids for 120 s, MySQL, etcd and TiKV
 /// for 180 s, PostgreSQL for 300 s; a request that is sent last needs some of that time to arrive. The embedded engine
 /// leaves nothing in doubt.
 pub(crate) const REPEAT_FOR: Duration = Duration::from_secs(90);
@@ -58,13 +64,13 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 impl Meta {
-    /// How long a failed request is repeated before the operation fails with EIO. An operation in doubt is given up earlier
-    /// if the engine may forget its id.
+    /// How long a failed request is repeated before the operation fails with EIO. An operation in doubt of a client that is
+    /// not registered is given up earlier if the engine may forget its id.
     pub fn set_patience(&self, patience: Duration) {
         self.patience_millis.store(millis(patience), Ordering::Release);
     }
 
-    /// How long an operation in doubt is repeated, 90 seconds unless said otherwise. For tests.
+    /// How long an operation in doubt is repeated that no term guards, 90 seconds unless said otherwise. For tests.
     pub fn set_repeat_for(&self, time: Duration) {
         self.repeat_for_millis.store(millis(time), Ordering::Release);
     }
@@ -87,7 +93,7 @@ impl Meta {
 
     /// Whether the engine may have forgotten the id, so that nobody can learn any more whether the operation happened.
     pub fn is_forgotten(&self, doubt: &Doubt) -> bool {
-        self.is_past(doubt.since)
+        self.may_be_forgotten(&doubt.txn, doubt.since)
     }
 
     /// Runs an operation. If `doubt` holds a transaction, that is repeated first. After an error, `doubt` holds the
@@ -101,9 +107,11 @@ impl Meta {
         tried: Option<O::Reply>,
     ) -> Result<O::Reply, Failure> {
         let done = self.carry(op, vouch, doubt, tried);
+        self.begin_term_if_due();
         match (done, doubt) {
             (Err(Failure::Engine(error)), Some(doubt)) => {
                 self.doubt(&doubt.txn);
+                self.terms.give_up(&doubt.ticket);
                 Err(EngineError { kind: ErrorKind::Indeterminate, ..error }.into())
             }
             (done, _) => done,
@@ -114,7 +122,12 @@ impl Meta {
     ///
     /// # Errors
     /// The last one; indeterminate also if the engine may have forgotten what became of an earlier attempt.
-    pub(crate) fn commit(&self, txn: &Txn, doubt: &mut Option<Doubt>) -> Result<Outcome, Failure> {
+    pub(crate) fn commit(
+        &self,
+        txn: &Txn,
+        ticket: Option<&Ticket>,
+        doubt: &mut Option<Doubt>,
+    ) -> Result<Outcome, Failure> {
         if doubt.as_ref().is_some_and(|doubt| self.is_forgotten(doubt)) {
             let message =
                 "it is not known whether an earlier attempt happened, and the database may have forgotten it";
@@ -141,11 +154,12 @@ impl Meta {
             }
             outcome
         };
-        let done = self.retry_if(attempt, || since.get().is_none_or(|since| !self.is_past(since)));
-        if let (true, Some(since)) = (lost.get(), since.get())
+        let may_repeat = || since.get().is_none_or(|since| !self.may_be_forgotten(txn, since));
+        let done = self.retry_if(attempt, may_repeat);
+        if let (true, Some(since), Some(ticket)) = (lost.get(), since.get(), ticket)
             && doubt.is_none()
         {
-            *doubt = Some(Doubt { txn: txn.clone(), since, recorded: None });
+            *doubt = Some(Doubt { txn: txn.clone(), ticket: ticket.clone(), since, recorded: None });
         }
         done
     }
@@ -183,12 +197,13 @@ impl Meta {
             .any(|record| matches!(record, Record::Waits(waits) if waits.contains(&wait)));
         let result = if is_there { result.err() } else { None };
         if is_there {
-            let effects = vec![Effect::DropWait { owner: wait.lock.owner }];
             // What stays is removed with the session.
-            let guards = self.own_guard(self.session()).ok().flatten().into_iter().collect();
-            let gone = self.engine.commit(&[Txn { op_id: self.next_op(), guards, effects }]);
-            if let Err(error) = gone {
-                tracing::debug!(%error, "the mark of an operation remains");
+            if let Ok(ticket) = self.next_op(self.session()) {
+                let guards = self.own_guard(ticket.id).ok().flatten().into_iter().collect();
+                let effects = vec![Effect::DropWait { owner: wait.lock.owner }];
+                if let Err(error) = self.engine.commit(&[Txn { op_id: ticket.id, guards, effects }]) {
+                    tracing::debug!(%error, "the mark of an operation remains");
+                }
             }
         }
         *doubt = None;
@@ -226,8 +241,10 @@ impl Meta {
         }
     }
 
-    fn is_past(&self, since: BootInstant) -> bool {
-        since.elapsed() >= Duration::from_millis(self.repeat_for_millis.load(Ordering::Acquire))
+    /// Whether the engine may have forgotten a transaction that was sent first at `since`.
+    fn may_be_forgotten(&self, txn: &Txn, since: BootInstant) -> bool {
+        let repeat_for = Duration::from_millis(self.repeat_for_millis.load(Ordering::Acquire));
+        txn.kept_by().is_none() && since.elapsed() >= repeat_for
     }
 }
 
@@ -237,14 +254,9 @@ pub(crate) fn may_be_earlier(doubt: &Option<Doubt>, is_other: bool, nodes: &[Nod
     nodes.is_empty() && doubt.as_ref().is_some_and(|doubt| is_other || doubt.recorded.is_some())
 }
 
-/// The session under which an operation was planned.
-pub(crate) fn session_of(id: OpId) -> SessionId {
-    SessionId((id.0 >> 64) as u64)
-}
-
 /// What shows that a result was recorded.
 fn mark(id: OpId) -> LockWait {
-    let session = session_of(id);
+    let session = id.session();
     let owner = LockOwner { session, owner: id.0 as u64, kind: LockKind::Flock };
     LockWait { ino: Ino::ROOT, lock: Lock { start: 0, end: 0, owner, exclusive: false, pid: 0 } }
 }

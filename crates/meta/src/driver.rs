@@ -9,11 +9,11 @@ use std::time::Duration;
 use acl::cache::DecisionCache;
 use acl::identity::DomainTable;
 use acl::nfs4::Traversers;
-use types::{BootInstant, Cred, Errno, Ino, OpId, SessionId, Time};
+use types::{BootInstant, Cred, Errno, Ino, SessionId, Time};
 
 use crate::cache::{Before, Cache, Key, Value};
 use crate::change::{Change, Touched};
-use crate::doubt::{Doubt, REPEAT_FOR, may_be_earlier, pause, session_of};
+use crate::doubt::{Doubt, REPEAT_FOR, may_be_earlier, pause};
 use crate::engine::{Engine, EngineError, Outcome};
 use crate::fence::Fence;
 use crate::listing::Listings;
@@ -22,6 +22,7 @@ use crate::order::LOST_FOR;
 use crate::record::{Facts, Node, Page, Record, Scan, Seq};
 use crate::settings::VolumeSettings;
 use crate::subject::Subject;
+use crate::terms::{Terms, Ticket};
 use crate::txn::{Effect, Txn};
 use crate::view::{Fresh, Stop, View};
 use crate::volume::{AclKind, Volume};
@@ -128,12 +129,13 @@ pub struct Meta {
     pub(crate) listings: Listings,
     settings: VolumeSettings,
     pub(crate) fence: Fence,
+    pub(crate) terms: Terms,
     alone: AtomicBool,
     /// Until when the change stream vouches for records in memory, as [`BootInstant::nanos`]; 0 if it does not.
     told_until: AtomicU64,
     /// Until when a change of this client may happen of which it does not know, in nanoseconds since `born`. What happens
     /// during a suspend is heard after it: so this clock stands still meanwhile.
-    in_doubt_until: AtomicU64,
+    pub(crate) in_doubt_until: AtomicU64,
     /// By the same clock: the question to the change stream that is under way was asked no earlier.
     asked: AtomicU64,
     /// And all that was committed before this was passed to [`Meta::heard`].
@@ -142,7 +144,6 @@ pub struct Meta {
     lifetime_nanos: AtomicU64,
     pub(crate) patience_millis: AtomicU64,
     pub(crate) repeat_for_millis: AtomicU64,
-    ops: AtomicU64,
     decisions: DecisionCache,
     traversers: OnceLock<Traversers>,
     /// The volume's table of domains as far as it is known here.
@@ -177,6 +178,7 @@ impl Meta {
             domains: RwLock::default(),
             settings: VolumeSettings::new(volume),
             fence: Fence::new(session),
+            terms: Terms::new(session),
             alone: AtomicBool::new(false),
             told_until: AtomicU64::new(0),
             in_doubt_until: AtomicU64::new(0),
@@ -186,7 +188,6 @@ impl Meta {
             patience_millis: AtomicU64::new(PATIENCE.as_millis() as u64),
             repeat_for_millis: AtomicU64::new(REPEAT_FOR.as_millis() as u64),
             lifetime_nanos: AtomicU64::new(LIFETIME.as_nanos() as u64),
-            ops: AtomicU64::new(1),
         }
     }
 
@@ -284,6 +285,7 @@ impl Meta {
     /// long ago is heard late if this process stood still.
     pub fn is_news(&self, change: &Change) -> bool {
         change.by != self.session()
+            || self.terms.are_doubtful()
             || self.heard_to.load(Ordering::Acquire) < self.in_doubt_until.load(Ordering::Acquire)
     }
 
@@ -323,13 +325,7 @@ impl Meta {
         }
     }
 
-    /// The id of the next operation.
-    pub(crate) fn next_op(&self) -> OpId {
-        let count = self.ops.fetch_add(1, Ordering::Relaxed);
-        OpId((self.session().0 as u128) << 64 | u128::from(count))
-    }
-
-    fn nanos_of(&self, moment: Instant) -> u64 {
+    pub(crate) fn nanos_of(&self, moment: Instant) -> u64 {
         u64::try_from(moment.saturating_duration_since(self.born).as_nanos()).unwrap_or(u64::MAX)
     }
 
@@ -350,9 +346,9 @@ impl Meta {
         doubt: &mut Option<Doubt>,
         mut tried: Option<O::Reply>,
     ) -> Result<O::Reply, Failure> {
-        let id = doubt.as_ref().map_or_else(|| self.next_op(), |doubt| doubt.txn.op_id);
-        // Of an operation in doubt it is the one under which it began.
-        let session = session_of(id);
+        // An operation gets its id when there is something to commit, and keeps it; one in doubt also keeps its session.
+        let mut ticket: Option<Ticket> = doubt.as_ref().map(|doubt| doubt.ticket.clone());
+        let session = doubt.as_ref().map_or_else(|| self.session(), Doubt::session);
         let (volume, decisions, traversers) = (self.volume(), &self.decisions, self.traversers());
         let ctx = Ctx { now: Time::now(), vouch, session, volume, decisions, traversers };
         let alone = self.is_alone();
@@ -413,8 +409,12 @@ impl Meta {
                         Ok(plan) if plan.effects.is_empty() && answers => return Ok(plan.reply),
                         Ok(plan) => (Ok(plan.reply), plan.effects),
                     };
-                    let guards = self.with_own_guard(view.into_guards(), session)?;
-                    (result, Txn { op_id: id, guards, effects })
+                    let op_id = match &ticket {
+                        Some(ticket) => ticket.id,
+                        None => ticket.insert(self.next_op(session)?).id,
+                    };
+                    let guards = self.with_own_guard(view.into_guards(), op_id)?;
+                    (result, Txn { op_id, guards, effects })
                 }
             };
             // Whom many keep from changing something lets them pass, and looks again: what he knows from before would only
@@ -432,7 +432,7 @@ impl Meta {
             };
             let born = if self.is_current() { self.new_directory(&txn) } else { None };
             let began = Instant::now();
-            match self.commit(&txn, doubt)? {
+            match self.commit(&txn, ticket.as_ref(), doubt)? {
                 Outcome::Committed { nodes, .. } if may_be_earlier(doubt, tried.is_some(), &nodes) => {
                     // What the earlier attempt did, if it was that one, is read when it is needed.
                     self.forget(&txn);

@@ -24,10 +24,14 @@ pub trait Engine: Send + Sync + fmt::Debug {
     /// one did. Outcomes come in the order of `txns`. What touches a record together ([`runs`](crate::runs)) may be
     /// applied together.
     ///
-    /// A transaction with effects whose `op_id` was committed within the last while (at least 10,000 transactions,
-    /// for at least as long as the caller's handle lives) does nothing and is answered as committed again, so that a
-    /// caller may repeat it after an indeterminate error. Acknowledged means kept if the process dies;
-    /// [`Engine::sync`] adds the machine's power.
+    /// A transaction with effects whose `op_id` was committed before does nothing and is answered as committed again, so
+    /// that a caller may repeat it after an indeterminate error. Results are kept until the end of the term that guards the
+    /// operation ([`Guard::Term`](crate::Guard::Term), [`Txn::kept_by`]), and then they go: so what is stored is bounded by
+    /// the operations of open terms, and an operation of a term that has ended is never applied, however late it arrives.
+    /// Results that no term keeps are kept for a while: at least 10,000 transactions, for at least as long as the caller's
+    /// handle lives, of a network engine for at least two minutes.
+    ///
+    /// Acknowledged means kept if the process dies; [`Engine::sync`] adds the machine's power.
     ///
     /// # Errors
     /// For all of `txns` together. [`ErrorKind::Determinate`]: none of them happened. [`ErrorKind::Indeterminate`]:

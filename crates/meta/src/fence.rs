@@ -1,7 +1,7 @@
 //! The client's session: how its changes are guarded by it, and how the client learns that it lost it.
 //!
 //! A client that shares a volume is registered by one record. Others may remove that record when they take the client for
-//! dead. Each change of a registered client carries [`Guard::Session`], so after the removal none of its changes happens,
+//! dead. Each change of a registered client carries [`Guard::Term`], so after the removal none of its changes happens,
 //! however late it reaches the database. The client learns of it from the conflict: [`Failure::Fenced`]. It then changes
 //! nothing any more until it has a new session ([`Meta::rejoin`]).
 //!
@@ -11,12 +11,12 @@
 //! number sees the marks.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use host::Instant;
-use types::{BootInstant, Errno, SessionId, Time};
+use types::{BootInstant, Errno, OpId, SessionId, Term, Time};
 
 use crate::driver::{Ctx, Failure, Meta, Op, Plan, Vouch};
 use crate::maintenance::{BeginSession, Maintenance};
@@ -29,8 +29,6 @@ use crate::volume::{Lease, random_session};
 #[derive(Debug)]
 pub(crate) struct Fence {
     session: AtomicU64,
-    /// The session is on record. It stays so for good: a client that lost its session is fenced, not unregistered.
-    registered: AtomicBool,
     /// The session that was found to be gone; 0 if none was.
     lost: AtomicU64,
     /// Until when the session is known to be on record, as [`BootInstant::nanos`].
@@ -44,7 +42,6 @@ impl Fence {
     pub(crate) fn new(session: SessionId) -> Self {
         Fence {
             session: AtomicU64::new(session.0),
-            registered: AtomicBool::new(false),
             lost: AtomicU64::new(0),
             valid_until: AtomicU64::new(u64::MAX),
             moved: Mutex::new(()),
@@ -97,31 +94,28 @@ impl Meta {
         self.fence.is_fenced()
     }
 
-    /// The guard that every change of this session carries: none if nobody else can change the volume, because the
-    /// database's own lock sees to that, and none for a visitor.
+    /// The guard that an operation carries: the session's term that its id names. None if nobody else can change the volume,
+    /// because the database's own lock sees to that, and none for a visitor.
     ///
     /// # Errors
     /// [`Failure::Fenced`]: it is known to be gone.
-    pub(crate) fn own_guard(&self, session: SessionId) -> Result<Option<Guard>, Failure> {
-        if self.is_alone() || !self.fence.registered.load(Ordering::Acquire) {
+    pub(crate) fn own_guard(&self, id: OpId) -> Result<Option<Guard>, Failure> {
+        let (session, term) = (id.session(), id.term());
+        if self.is_alone() || term == Term::NONE {
             return Ok(None);
         }
         if self.fence.lost.load(Ordering::Acquire) == session.0 {
             return Err(Failure::Fenced(session));
         }
-        Ok(Some(Guard::Session { session, heartbeat: None }))
+        Ok(Some(Guard::Term { session, term }))
     }
 
     /// The guards of a change, with [`Meta::own_guard`] among them.
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn with_own_guard(
-        &self,
-        mut guards: Vec<Guard>,
-        session: SessionId,
-    ) -> Result<Vec<Guard>, Failure> {
-        let own = self.own_guard(session)?;
+    pub(crate) fn with_own_guard(&self, mut guards: Vec<Guard>, id: OpId) -> Result<Vec<Guard>, Failure> {
+        let own = self.own_guard(id)?;
         guards.extend(own.filter(|own| !guards.contains(own)));
         Ok(guards)
     }
@@ -132,7 +126,9 @@ impl Meta {
     /// [`Failure::Fenced`]: it is gone.
     pub(crate) fn check_own(&self, guards: &[Guard], facts: &Facts) -> Result<(), Failure> {
         for guard in guards {
-            let Guard::Session { session, heartbeat: None } = guard else { continue };
+            let (Guard::Session { session, heartbeat: None } | Guard::Term { session, .. }) = guard else {
+                continue;
+            };
             let gone = |record: &Record| matches!(record, Record::Session(id, None) if id == session);
             if facts.records.iter().any(gone) {
                 if *session == self.session() {
@@ -151,8 +147,9 @@ impl Meta {
     /// [`Failure::Refused`] with EBUSY: a tool has the volume for itself; those of the database.
     pub fn begin_session(&self, session: Session, valid_for: Duration) -> Result<(), Failure> {
         let began = BootInstant::now();
+        let id = session.id;
         register(self, session)?;
-        self.fence.registered.store(true, Ordering::Release);
+        self.terms.begin(id);
         self.extend(began, valid_for);
         Ok(())
     }
@@ -186,6 +183,8 @@ impl Meta {
         let id = SessionId(visitor.run(&Lease { counter: Counter::Session, count: 1 }, &BY_NOBODY)?);
         register(&visitor, record(id))?;
         self.extend(began, valid_for);
+        // First, so that an operation that is planned under the new session finds its term.
+        self.terms.begin(id);
         self.fence.update(|fence| fence.session.store(id.0, Ordering::Release));
         Ok(id)
     }

@@ -16,9 +16,11 @@ mod mem;
 pub mod ops;
 mod order;
 mod record;
+mod results;
 mod runs;
 mod settings;
 mod subject;
+mod terms;
 mod txn;
 mod view;
 mod volume;
@@ -40,6 +42,7 @@ pub use record::{
     Beside, Counter, Edge, Facts, Garbage, LockWait, Node, Page, Process, Record, Scan, Seq, Session,
     Settings, Usage, Want, Xattrs, blocks_of,
 };
+pub use results::Results;
 pub use runs::{ahead_of_room, most_added, runs};
 pub use subject::Subject;
 pub use txn::{Access, Effect, Guard, Txn};

@@ -3,7 +3,7 @@
 //! A tool first announces itself, and then looks for sessions. A mount registers its session only if no maintenance is
 //! announced, guarded by that very setting. So of a tool and a mount that come at the same moment, one sees the other.
 
-use types::{Errno, Time};
+use types::{Errno, Term, Time};
 
 use crate::driver::{Ctx, Op, Plan};
 use crate::record::{Process, Session, Settings};
@@ -151,7 +151,11 @@ impl Op for BeginSession {
             return Err(Errno::ESTALE.into());
         }
         let effects = match announced {
-            None => vec![Effect::PutSession(self.0.clone())],
+            None => {
+                let (session, ended) = (self.0.id, [].into());
+                let begin = Effect::BeginTerm { session, term: Term::FIRST, ended };
+                vec![Effect::PutSession(self.0.clone()), begin]
+            }
             Some(_) => Vec::new(),
         };
         Ok(Plan { reply: announced, effects })

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use types::{AclId, ChunkIndex, Ino, Name, OpId, SessionId, Slice, SliceId, SliceSource};
+use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, SliceId, SliceSource, Term};
 
 use crate::change::Change;
 use crate::engine::{Changes, Engine, EngineError, Outcome};
@@ -14,10 +14,8 @@ use crate::record::{
     Beside, Counter, Edge, Facts, Garbage, LockWait, Node, Page, Record, Scan, Seq, Session, Settings, Usage,
     Want, Xattrs,
 };
+use crate::results::Results;
 use crate::txn::{Effect, Guard, Txn};
-
-/// How many operation ids are remembered for repetitions.
-const REMEMBERED_OPS: usize = 16_384;
 
 /// All records in ordered maps behind one lock.
 #[derive(Debug, Default)]
@@ -45,14 +43,15 @@ struct Tables {
     counters: BTreeMap<Counter, u64>,
     usage: Usage,
     sessions: BTreeMap<SessionId, Session>,
+    /// Those that are open.
+    terms: BTreeSet<(SessionId, Term)>,
     orphans: BTreeSet<(SessionId, Ino)>,
     locks: BTreeMap<Ino, Arc<[Lock]>>,
     waits: BTreeMap<LockOwner, LockWait>,
     garbage: BTreeMap<SliceId, u32>,
     /// Rows that refer to a slice beyond its first; absent if it was never shared.
     shared: BTreeMap<SliceId, u64>,
-    applied: BTreeMap<OpId, Seq>,
-    applied_order: VecDeque<OpId>,
+    applied: Results,
     /// The newest changes, while somebody watches.
     changes: VecDeque<Change>,
     watchers: usize,
@@ -137,7 +136,7 @@ impl Shared {
 
 impl Tables {
     fn commit(&mut self, txn: &Txn) -> Outcome {
-        if let Some(&seq) = self.applied.get(&txn.op_id) {
+        if let Some(seq) = self.applied.get(txn.op_id) {
             return Outcome::Committed { seq, nodes: Vec::new() };
         }
         if !txn.guards.iter().all(|guard| self.holds(guard)) {
@@ -153,9 +152,9 @@ impl Tables {
             changed.extend(effect.changed_node().filter(|ino| !changed.contains(ino)));
         }
         self.seq += 1;
-        self.remember(txn.op_id);
+        self.applied.note(txn, Seq(self.seq));
         if self.watchers > 0 {
-            let by = SessionId((txn.op_id.0 >> 64) as u64);
+            let by = txn.op_id.session();
             self.changes.push_back(Change { seq: Seq(self.seq), by, touched: txn.touched() });
             if self.changes.len() > REMEMBERED_CHANGES {
                 self.changes.pop_front();
@@ -163,16 +162,6 @@ impl Tables {
         }
         let nodes = changed.iter().filter_map(|ino| self.nodes.get(ino).copied()).collect();
         Outcome::Committed { seq: Seq(self.seq), nodes }
-    }
-
-    fn remember(&mut self, op_id: OpId) {
-        self.applied.insert(op_id, Seq(self.seq));
-        self.applied_order.push_back(op_id);
-        if self.applied_order.len() > REMEMBERED_OPS
-            && let Some(oldest) = self.applied_order.pop_front()
-        {
-            self.applied.remove(&oldest);
-        }
     }
 
     fn holds(&self, guard: &Guard) -> bool {
@@ -201,6 +190,7 @@ impl Tables {
                 let found = self.sessions.get(session);
                 found.is_some_and(|found| heartbeat.is_none_or(|heartbeat| found.heartbeat == heartbeat))
             }
+            Guard::Term { session, term } => self.terms.contains(&(*session, *term)),
         }
     }
 
@@ -290,6 +280,13 @@ impl Tables {
             }
             Effect::DropSession { session } => {
                 self.sessions.remove(session);
+                self.terms.retain(|(of, _)| of != session);
+            }
+            Effect::BeginTerm { session, term, ended } => {
+                if self.sessions.contains_key(session) {
+                    self.terms.insert((*session, *term));
+                    ended.iter().for_each(|term| _ = self.terms.remove(&(*session, *term)));
+                }
             }
             Effect::DropGarbage { slice } => {
                 self.garbage.remove(slice);

@@ -94,7 +94,7 @@ impl Usage {
     pub const BLOCK_BYTES: u64 = 4096;
 }
 
-/// A mounted client. Every change that it makes is guarded by this record ([`Guard::Session`](crate::Guard::Session)),
+/// A mounted client. Every change that it makes is guarded by a term of this session ([`Guard::Term`](crate::Guard::Term)),
 /// so a client whose record was removed can no longer change the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {

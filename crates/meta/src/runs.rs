@@ -132,7 +132,7 @@ fn looked_at(guard: &Guard) -> Vec<Aspect> {
         Guard::Setting { name, .. } => vec![Aspect::Setting(name)],
         Guard::Counter { counter, .. } => vec![Aspect::Counter(*counter)],
         Guard::Room { .. } => vec![Aspect::Usage],
-        Guard::Session { session, .. } => vec![Aspect::Session(*session)],
+        Guard::Session { session, .. } | Guard::Term { session, .. } => vec![Aspect::Session(*session)],
     }
 }
 
@@ -175,7 +175,9 @@ fn changes_of(effect: &Effect) -> Vec<(Aspect, bool)> {
             vec![(Aspect::Orphan(*session, *ino), ORDERED)]
         }
         Effect::PutSession(session) => vec![(Aspect::Session(session.id), ORDERED)],
-        Effect::DropSession { session } => vec![(Aspect::Session(*session), ORDERED)],
+        Effect::DropSession { session } | Effect::BeginTerm { session, .. } => {
+            vec![(Aspect::Session(*session), ORDERED)]
+        }
         Effect::PutWait(wait) => vec![(Aspect::Wait(wait.lock.owner), ORDERED)],
         Effect::DropWait { owner } => vec![(Aspect::Wait(*owner), ORDERED)],
         Effect::PutSetting { name, .. } => vec![(Aspect::Setting(name), ORDERED)],

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use types::{
-    AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, SessionId, Slice, SliceId, SliceSource, Time,
+    AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, SessionId, Slice, SliceId, SliceSource, Term, Time,
     XattrName,
 };
 
@@ -32,6 +32,20 @@ impl Txn {
             }
         }
         changed
+    }
+
+    /// The session and term until whose end its result is kept: those of its id, if they guard it. The result of a
+    /// transaction that itself ends its term or removes its session may go with that.
+    pub fn kept_by(&self) -> Option<(SessionId, Term)> {
+        let own = (self.op_id.session(), self.op_id.term());
+        let is_own =
+            |guard: &Guard| matches!(guard, Guard::Term { session, term } if (*session, *term) == own);
+        let ends = |effect: &Effect| match effect {
+            Effect::DropSession { session } => *session == own.0,
+            Effect::BeginTerm { session, ended, .. } => *session == own.0 && ended.contains(&own.1),
+            _ => false,
+        };
+        (self.guards.iter().any(is_own) && !self.effects.iter().any(ends)).then_some(own)
     }
 }
 
@@ -112,6 +126,14 @@ pub enum Guard {
         session: SessionId,
         heartbeat: Option<Time>,
     },
+    /// This term of the session is open. It is decided together with the effects: a commit that ends the term, or removes
+    /// the session, comes entirely before or entirely after. If it does not hold, the session's record tells whether the
+    /// session is gone, or is there and the term has ended. Every change of a mount carries it, so it costs no round trip,
+    /// and such commits meet neither each other nor renewals.
+    Term {
+        session: SessionId,
+        term: Term,
+    },
 }
 
 impl Guard {
@@ -133,7 +155,7 @@ impl Guard {
             Guard::Rows { ino, chunk, .. } => Want::Slices(*ino, *chunk),
             Guard::Locks { ino, .. } => Want::Locks(*ino),
             Guard::Room { .. } => Want::Usage,
-            Guard::Session { session, .. } => Want::Session(*session),
+            Guard::Session { session, .. } | Guard::Term { session, .. } => Want::Session(*session),
         }
     }
 }
@@ -243,8 +265,16 @@ pub enum Effect {
     },
     /// The session begins, or is renewed; its renewal is guarded by [`Guard::Session`].
     PutSession(Session),
+    /// The session goes, and with it its terms and the results of their operations.
     DropSession {
         session: SessionId,
+    },
+    /// If the session is on record, `term` is open from now on, and the terms `ended` are not: the results of their
+    /// operations go, and none of these operations is applied after this.
+    BeginTerm {
+        session: SessionId,
+        term: Term,
+        ended: Arc<[Term]>,
     },
     /// All locks on the inode are these from now on.
     PutLocks {

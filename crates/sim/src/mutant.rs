@@ -89,7 +89,7 @@ impl Mutant {
         txn.guards.retain(|guard| {
             let is_left_out = matches!(
                 (self, guard),
-                (Mutant::NoSession, Guard::Session { heartbeat: None, .. })
+                (Mutant::NoSession, Guard::Session { heartbeat: None, .. } | Guard::Term { .. })
                     | (Mutant::NoAccess, Guard::Access { .. })
                     | (Mutant::NoEdgeAbsent, Guard::EdgeAbsent { .. })
                     | (Mutant::NoEdgeIs, Guard::EdgeIs { .. })
@@ -99,7 +99,7 @@ impl Mutant {
                     | (Mutant::NoLocks, Guard::Locks { .. })
                     | (Mutant::NoCounter, Guard::Counter { .. })
             );
-            let is_of_renewal = renews && matches!(guard, Guard::Session { .. });
+            let is_of_renewal = renews && matches!(guard, Guard::Session { .. } | Guard::Term { .. });
             !(is_left_out || self == Mutant::RenewalCreates && is_of_renewal)
         });
         match self {

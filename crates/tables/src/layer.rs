@@ -50,6 +50,17 @@ pub enum Size {
     Set(u64),
 }
 
+impl Size {
+    /// The least that it is then, and the most.
+    pub fn bounds(self) -> (u64, u64) {
+        match self {
+            Size::Kept => (0, u64::MAX),
+            Size::AtLeast(least) => (least, u64::MAX),
+            Size::Set(size) => (size, size),
+        }
+    }
+}
+
 /// Splits effects, of one transaction or of a run of them ([`meta::runs`]), into as few layers as their order allows.
 pub fn layers<'e>(effects: impl IntoIterator<Item = &'e Effect>) -> Vec<Layer<'e>> {
     let mut layers = Vec::new();
@@ -193,7 +204,7 @@ fn record(effect: &Effect) -> Option<Record<'_>> {
             Record::Orphan(*session, *ino)
         }
         Effect::PutSession(session) => Record::Session(session.id),
-        Effect::DropSession { session } => Record::Session(*session),
+        Effect::DropSession { session } | Effect::BeginTerm { session, .. } => Record::Session(*session),
         Effect::PutWait(wait) => Record::Wait(wait.lock.owner),
         Effect::DropWait { owner } => Record::Wait(*owner),
         Effect::PutSetting { name, .. } => Record::Setting(name),

@@ -28,13 +28,14 @@
 //! | `table`, `scan` | the tables whose rows are facts; ranges of them as statements |
 //! | `line` | the rows that wants ask for, and those that effects put and remove |
 //! | `part` | what guards and effects have to do with; what transactions lock, and what they make of inodes |
-//! | `text` | what the texts of statements are made of |
+//! | `text`, `literal` | what the texts of statements are made of |
 //! | `layer` | which effects may be applied together, and what becomes of an inode's row |
 
 mod fact;
 mod found;
 mod layer;
 mod line;
+pub mod literal;
 mod page;
 mod part;
 mod scan;

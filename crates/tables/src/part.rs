@@ -96,7 +96,8 @@ impl Locks {
         for guard in &txn.guards {
             let ino = inode(&guard.want());
             self.inos.extend(ino);
-            self.volume |= ino.is_none() && !matches!(guard, Guard::Room { .. } | Guard::Session { .. });
+            self.volume |= ino.is_none()
+                && !matches!(guard, Guard::Room { .. } | Guard::Session { .. } | Guard::Term { .. });
         }
         for effect in &txn.effects {
             self.volume |= matches!(
@@ -115,6 +116,7 @@ impl Locks {
 fn guarding_session(guard: &Guard) -> Option<(SessionId, bool)> {
     match guard {
         Guard::Session { session, heartbeat } => Some((*session, heartbeat.is_some())),
+        Guard::Term { session, .. } => Some((*session, false)),
         _ => None,
     }
 }
@@ -125,6 +127,7 @@ fn changed_session(effect: &Effect) -> Option<(SessionId, bool)> {
     match effect {
         Effect::PutSession(session) => Some((session.id, false)),
         Effect::DropSession { session } => Some((*session, true)),
+        Effect::BeginTerm { session, .. } => Some((*session, false)),
         _ => None,
     }
 }

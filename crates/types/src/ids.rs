@@ -33,8 +33,47 @@ id! {
     SessionId(u64)
 }
 id! {
-    /// One transaction, across all its retries: what makes a retry exactly-once.
+    /// A stretch of a session's operations, whose results are kept until it ends; 0 for those that no session guards.
+    Term(u32)
+}
+id! {
+    /// One transaction, across all its retries: what makes a retry exactly-once. From the highest bits down: session (64),
+    /// term (32), count within the term (32).
     OpId(u128)
+}
+
+impl Term {
+    /// Operations that no session guards.
+    pub const NONE: Term = Term(0);
+    /// The one with which a session begins.
+    pub const FIRST: Term = Term(1);
+
+    /// The bytes with which the ids of its operations begin, big end first.
+    pub fn key(self, session: SessionId) -> [u8; 12] {
+        let mut key = [0; 12];
+        key[..8].copy_from_slice(&session.0.to_be_bytes());
+        key[8..].copy_from_slice(&self.0.to_be_bytes());
+        key
+    }
+}
+
+impl OpId {
+    pub fn new(session: SessionId, term: Term, count: u32) -> OpId {
+        OpId(u128::from(session.0) << 64 | u128::from(term.0) << 32 | u128::from(count))
+    }
+
+    pub fn session(self) -> SessionId {
+        SessionId((self.0 >> 64) as u64)
+    }
+
+    pub fn term(self) -> Term {
+        Term((self.0 >> 32) as u32)
+    }
+
+    /// The ids of a term: the first, and the last.
+    pub fn range(session: SessionId, term: Term) -> std::ops::RangeInclusive<OpId> {
+        OpId::new(session, term, 0)..=OpId::new(session, term, u32::MAX)
+    }
 }
 
 impl Ino {

@@ -4,7 +4,7 @@
 //! |-------------------|-------------------------------------------------------------------|-----------------|
 //! | `limen-heartbeat` | renews the session, removes silent ones, begins a new one if lost | database        |
 //! | `limen-house`     | flushes what was written, makes it durable, writes access times   | store, database |
-//! | `limen-cleanup`   | removes what ended sessions left: locks, files without a name     | database        |
+//! | `limen-cleanup`   | removes what ended sessions left, and results of operations       | database        |
 //! | `limen-collect`   | removes blocks that no file refers to, compacts                   | store, database |
 //!
 //! Only the heartbeat has to be in time; the others may be late without harm.
@@ -31,6 +31,8 @@ const SETTINGS_EVERY: Duration = Duration::from_secs(5);
 /// How often the oldest mount looks for what ended sessions left.
 const CLEAN_EVERY: Duration = Duration::from_secs(10);
 const COLLECT_EVERY: Duration = Duration::from_secs(3);
+/// How long the results of operations stay stored on a mount that does little.
+const TERM_EVERY: Duration = Duration::from_secs(60);
 /// How long a lost session's mount waits before it tries again to begin a new one.
 const RECOVER_EVERY: Duration = Duration::from_millis(500);
 
@@ -122,9 +124,15 @@ impl Vfs {
     }
 
     fn keep_clean(&self) {
-        let mut cleaned = Instant::now();
+        let (mut cleaned, mut began_term) = (Instant::now(), Instant::now());
         while !self.is_stopping() {
             host::park_timeout(SYNC_EVERY);
+            if began_term.elapsed() >= TERM_EVERY {
+                began_term = Instant::now();
+                if let Err(error) = self.meta.begin_next_term() {
+                    tracing::debug!(%error, "results of operations stay stored");
+                }
+            }
             let is_due = self.is_elected() && !self.is_alone() && cleaned.elapsed() >= CLEAN_EVERY;
             if !self.leftovers.swap(false, Ordering::AcqRel) && !is_due {
                 continue;

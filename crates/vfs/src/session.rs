@@ -102,7 +102,12 @@ impl Vfs {
             done = done.and(self.drop_locks(|session| Ok(session == own)));
         }
         done = done.and(self.write_accesses()).and(self.collect(COLLECT_AT_END, 1, &|| false));
-        done = done.and(self.meta.drop_session(self.meta.session()).map_err(Into::into));
+        let ended = match self.meta.drop_session(self.meta.session()) {
+            // It is gone: by this, if the first answer was lost.
+            Ok(()) | Err(Failure::Fenced(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        };
+        done = done.and(ended);
         done.and(self.make_durable())
     }
 

@@ -1,5 +1,5 @@
--- Commits transactions, one after the other. The request is whether it only removes, whether an operation stands in it
--- twice, and the hashes whose nodes it looks at or changes; then, of each transaction, how long it is, what it touches, how
+-- Commits transactions, one after the other. The request is the term that keeps the results of all of them (its session and
+-- number), or nothing if none does, whether it only removes, whether an operation stands in it twice, and the hashes whose nodes it looks at or changes; then, of each transaction, how long it is, what it touches, how
 -- many guards it has, these, and its effects. The operations' ids are the further arguments. The answer begins
 -- with the nodes of the inodes that the request says are changed, as all of it has left them, and with nothing in the place
 -- of each if nothing was done. Then the answer to a transaction is the number of its commit; the same below zero if it
@@ -45,9 +45,9 @@ local dir, key, name, taken
 -- and those of the ones before it. They are added before other entries are changed, and before these are looked at.
 local entering, entered, newest, earlier = {}, 0, nil, {}
 
--- The sessions that guard transactions, by id: their records, or false, as this script has found or left them. A whole
--- request is guarded by one session, so this is one look for all of its transactions.
-local sessions = {}
+-- Whether the terms that guard transactions are open, as this script has found or left them. A whole request is guarded by
+-- one term, so this is one look for all of its transactions.
+local terms = {}
 
 -- By name, an entry that was found taken or changed, as this script has left it, and in which directory.
 local entries, parents = {}, {}
@@ -185,6 +185,9 @@ local function seldom()
     elseif kind == 'lock' then
       a, b, kind, at = fields('>c8I4c0c4', request, at)
       return node(a) and (value(P .. 'locks', a) or '') == b
+    elseif kind == 'live' then
+      a, kind, at = fields('c8c4', request, at)
+      return member(P .. 'sessions', a)
     elseif kind == 'beat' then
       a, b, kind, at = fields('c8c8c4', request, at)
       local found = value(P .. 'sessions', a)
@@ -210,7 +213,7 @@ local function seldom()
       edge = {'entry', '>c8I4c0c8c4'}, none = {'node', 'c8c4'}, void = {'empty', 'c8c4'}, room = {'usage', 'c8c8c4'},
       rows = {'slices', '>c8c8I4c0c4'}, attr = {'xattrs', '>c8I4c0I4c4'}, lock = {'locks', '>c8I4c0c4'},
       sett = {'settings', '>I4c0I4c0c4'}, nset = {'settings', '>I4c0c4'}, cntr = {'counter', '>I4c0c8c4'},
-      live = {'session', 'c8c4'}, beat = {'session', 'c8c8c4'},
+      live = {'session', 'c8c4'}, beat = {'session', 'c8c8c4'}, term = {'session', 'c8c4c4'},
     }
     enter()
     settle_times()
@@ -252,6 +255,12 @@ local function seldom()
       call('DEL', P .. 'xattrs:' .. ino, P .. 'symlink:' .. ino)
       if call('EXISTS', P .. 'rows:' .. ino) == 1 then drop_rows(P .. 'rows:' .. ino, '-', '+') end
     end
+  end
+
+  local function end_term(term)
+    call('ZREM', P .. 'terms', term)
+    call('UNLINK', P .. 'ops:' .. term)
+    terms = {}
   end
 
   function apply()
@@ -350,11 +359,20 @@ local function seldom()
     elseif kind == 'keep' then
       a, b, c, kind, at = fields('>I4c0I4c0I4c0c4', request, at)
       put(P .. a, b, c)
-      if a == 'sessions' then sessions[b] = c end
     elseif kind == 'drop' then
       a, b, kind, at = fields('>I4c0I4c0c4', request, at)
       drop(P .. a, b)
-      if a == 'sessions' then sessions[b] = false end
+      if a == 'sessions' then
+        local ended = call('ZRANGEBYLEX', P .. 'terms', '[' .. b, '[' .. b .. string.rep('\255', 5))
+        for _, term in ipairs(ended) do end_term(term) end
+      end
+    elseif kind == 'term' then
+      a, b, c, kind, at = fields('>c8c4I4c0c4', request, at)
+      if member(P .. 'sessions', a) then
+        call('ZADD', P .. 'terms', '0', a .. b)
+        terms[a .. b] = nil
+        for n = 1, #c, 4 do end_term(a .. sub(c, n, n + 3)) end
+      end
     elseif kind == 'sets' then
       a, b, c, kind, at = fields('>I4c0I4c0I4c0c4', request, at)
       call('HSET', P .. a, b, c)
@@ -370,8 +388,8 @@ end
 
 -- Nodes are read, of each hash those that are named by their last bytes. No others are changed. The first ones of each
 -- hash, as many as `changed` says, are answered.
-local removes, twice, count
-removes, twice, count, at = fields('>I4I4I4', request, at)
+local keeper, removes, twice, count
+keeper, removes, twice, count, at = fields('>I4c0I4I4I4', request, at)
 local hashes, out, outs = {}, {}, 0
 if removes == 1 then call('DEL', P .. 'none') end
 for n = 1, count do
@@ -396,8 +414,9 @@ local first = tonumber(seq)
 local last, tens, digits = first, sub(seq, 1, -2), {'0', '1', '2', '3', '4', '5', '6', '7', '8', '9'}
 local noted, told, notes = {}, {}, 0
 local applied = twice == 1 and {}
-local done = call('HMGET', P .. 'ops', unpack(ARGV, 2))
-local done_before = call('HMGET', P .. 'ops_before', unpack(ARGV, 2))
+local ops = keeper == '' and P .. 'ops' or P .. 'ops:' .. keeper
+local done = call('HMGET', ops, unpack(ARGV, 2))
+local done_before = keeper == '' and call('HMGET', P .. 'ops_before', unpack(ARGV, 2)) or {}
 for n = 2, #ARGV do
   local id, start = ARGV[n], at
   local length, touches, guards
@@ -423,12 +442,12 @@ for n = 2, #ARGV do
         taken = call('ZREVRANGEBYLEX', key, '(' .. name .. '\1', '[' .. name .. '\0')[1] or false
       end
       held = not taken
-    elseif kind == 'live' then
-      a, kind, at = fields('c8c4', request, at)
-      held = sessions[a]
+    elseif kind == 'term' then
+      a, kind, at = fields('c12c4', request, at)
+      held = terms[a]
       if held == nil then
-        held = value(P .. 'sessions', a)
-        sessions[a] = held
+        held = call('ZSCORE', P .. 'terms', a)
+        terms[a] = held
       end
     elseif kind == 'same' then
       a, b, c, kind, at = fields('>c8BI4c0c4', request, at)
@@ -517,7 +536,7 @@ if last > first then
   -- Those who watch are told, and the operations remembered.
   local oldest = last > 65536 and string.format('%d', last - 65536) or '0'
   call('XADD', P .. 'changes', 'MINID', '~', oldest, number .. '-0', unpack(told))
-  call('HSET', P .. 'ops', unpack(noted))
+  call('HSET', ops, unpack(noted))
   outs = 0
   for n = 1, #hashes do
     local hash = hashes[n]
@@ -547,7 +566,8 @@ if last > first then
       call('ZREM', P .. 'nodes', sub(hash.key, -8))
     end
   end
-  -- Operations are forgotten that are at least 16,384 transactions and two minutes old, or a million transactions.
+  -- Operations that no term keeps are forgotten when they are at least 16,384 transactions and two minutes old, or a million
+  -- transactions.
   if math.floor(last / 16384) > math.floor(first / 16384) then
     local now, since = call('TIME')[1], call('HGET', P .. 'ops', 'since')
     if since and (now - since >= 120 or call('HLEN', P .. 'ops') >= 1048576) then

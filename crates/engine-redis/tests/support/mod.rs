@@ -83,7 +83,7 @@ impl Server {
     }
 
     /// The answer to a command, by a connection of its own.
-    pub fn ask(&self, command: &[&str]) -> redis::Value {
+    pub fn ask<A: redis::ToRedisArgs + std::fmt::Debug>(&self, command: &[A]) -> redis::Value {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).unwrap();
         let mut connection = client.get_connection_with_timeout(PATIENCE).unwrap();
         let mut cmd = redis::Cmd::new();

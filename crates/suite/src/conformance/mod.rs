@@ -11,6 +11,7 @@ mod guards;
 mod random;
 mod rng;
 mod scans;
+mod terms;
 mod values;
 mod watching;
 
@@ -19,6 +20,7 @@ pub use effects::*;
 pub use guards::*;
 pub use random::*;
 pub use scans::*;
+pub use terms::*;
 pub use values::*;
 pub use watching::*;
 
@@ -39,7 +41,7 @@ macro_rules! conformance {
     };
     (@common $new:expr) => {
         $crate::conformance! { @cases $new;
-            edge_guards node_guards empty_guard xattr_guard setting_guard counter_guard room_guard session_guard
+            edge_guards node_guards empty_guard xattr_guard setting_guard counter_guard room_guard session_guard term_guard
             guards_on_what_is_absent a_conflict_answers_every_guard
             nodes_are_put_and_replaced a_dropped_node_takes_all_it_has_along edges_are_put_and_dropped
             access_changes_move_the_revision parents_links_and_times_change sizes_are_set_and_extended
@@ -49,6 +51,8 @@ macro_rules! conformance {
             absent_targets_do_nothing post_images_are_of_changed_nodes
             later_transactions_see_earlier_ones creates_are_done_in_order room_is_given_in_order a_conflict_stops_only_itself
             a_repetition_does_nothing
+            results_are_kept_until_their_term_ends an_operation_of_an_ended_term_does_nothing
+            an_operation_that_races_with_the_end_of_its_term_comes_before_or_never
             ten_thousand_operations_are_remembered empty_transactions_are_claims commits_are_numbered
             usage_is_exact a_wiped_engine_is_empty a_sync_returns threads_lose_nothing reads_are_of_one_moment
             directories_are_scanned_in_order directories_are_scanned_with_nodes nodes_are_scanned_in_order

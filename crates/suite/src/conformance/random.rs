@@ -8,7 +8,7 @@ use meta::{
     Outcome, Record, Scan, Seq, Session, Txn, Want,
 };
 use types::{
-    AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, SessionId, Slice, SliceId, SliceSource, Time,
+    AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, SessionId, Slice, SliceId, SliceSource, Term, Time,
     XattrName,
 };
 
@@ -208,6 +208,7 @@ fn create(rng: &mut Rng) -> Txn {
 fn guard(rng: &mut Rng) -> Guard {
     let ino = any_ino(rng);
     match rng.below(14) {
+        13 if rng.one_in(2) => Guard::Term { session: any_session(rng), term: any_term(rng) },
         13 => {
             let heartbeat = if rng.one_in(2) { None } else { Some(Time::from_nanos(rng.pick(&[7, 8]))) };
             Guard::Session { session: any_session(rng), heartbeat }
@@ -272,6 +273,11 @@ fn add_effect(rng: &mut Rng, kind: u64, effects: &mut Vec<Effect>) {
         19 if rng.one_in(2) => {
             let heartbeat = Time::from_nanos(rng.pick(&[7, 8]));
             Effect::PutSession(Session { heartbeat, ..session(1 + rng.below(3)) })
+        }
+        19 if rng.one_in(2) => {
+            let (session, term) = (any_session(rng), any_term(rng));
+            let ended = (0..rng.below(3)).map(|_| any_term(rng)).filter(|other| *other != term).collect();
+            Effect::BeginTerm { session, term, ended }
         }
         19 => Effect::DropSession { session: any_session(rng) },
         20 => Effect::DropGarbage { slice: SliceId(1 + rng.below(6)) },
@@ -342,6 +348,10 @@ fn any_setting(rng: &mut Rng) -> &'static str {
 
 fn any_session(rng: &mut Rng) -> SessionId {
     SessionId(1 + rng.below(3))
+}
+
+fn any_term(rng: &mut Rng) -> Term {
+    Term(1 + rng.below(3) as u32)
 }
 
 fn any_acl(rng: &mut Rng) -> AclId {

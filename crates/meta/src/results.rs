@@ -1,0 +1,101 @@
+//! The results of operations, for repetitions, of an engine that keeps them in memory.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
+
+use types::{OpId, SessionId, Term};
+
+use crate::record::Seq;
+use crate::txn::{Effect, Txn};
+
+/// How many operation ids are remembered for repetitions, beside those of open terms.
+const REMEMBERED_OPS: usize = 16_384;
+
+/// The numbers of commits by operation.
+#[derive(Debug, Default)]
+pub struct Results {
+    seqs: BTreeMap<OpId, Seq>,
+    /// Those that no term keeps, oldest first. Some of them may be gone.
+    order: VecDeque<OpId>,
+}
+
+impl Results {
+    /// The number under which it was committed, if that is known.
+    pub fn get(&self, op: OpId) -> Option<Seq> {
+        self.seqs.get(&op).copied()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.seqs.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.seqs.is_empty()
+    }
+
+    /// Takes in a transaction with effects that was committed, or answered as a repetition. With the terms that it ends go
+    /// their results.
+    pub fn note(&mut self, txn: &Txn, seq: Seq) {
+        for effect in &txn.effects {
+            match effect {
+                Effect::DropSession { session } => self.drop_terms(*session, Term::FIRST, Term(u32::MAX)),
+                Effect::BeginTerm { session, ended, .. } => {
+                    ended.iter().for_each(|term| self.drop_terms(*session, *term, *term));
+                }
+                _ => {}
+            }
+        }
+        if self.seqs.insert(txn.op_id, seq).is_some() || txn.kept_by().is_some() {
+            return;
+        }
+        self.order.push_back(txn.op_id);
+        if self.order.len() > REMEMBERED_OPS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.seqs.remove(&oldest);
+        }
+    }
+
+    fn drop_terms(&mut self, session: SessionId, first: Term, last: Term) {
+        let ops: RangeInclusive<OpId> =
+            *OpId::range(session, first).start()..=*OpId::range(session, last).end();
+        let gone: Vec<OpId> = self.seqs.range(ops).map(|(op, _)| *op).collect();
+        gone.iter().for_each(|op| _ = self.seqs.remove(op));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::txn::Guard;
+
+    #[test]
+    fn what_is_kept_is_bounded_by_the_operations_of_open_terms() {
+        let session = SessionId(4);
+        let mut results = Results::default();
+        let within = |term, count, effects| {
+            let (op_id, term) = (OpId::new(session, Term(term), count), Term(term));
+            Txn { op_id, guards: vec![Guard::Term { session, term }], effects }
+        };
+        for term in 1..=20 {
+            for count in 0..100 {
+                results.note(&within(term, count, Vec::new()), Seq(1));
+            }
+            let ended = [Term(term)].into();
+            let begin = Effect::BeginTerm { session, term: Term(term + 1), ended };
+            results.note(&within(term + 1, 100, vec![begin]), Seq(2));
+            assert_eq!(results.len(), 1);
+        }
+        for count in 0..20_000 {
+            let visitor =
+                Txn { op_id: OpId::new(SessionId(9), Term::NONE, count), ..within(0, 0, Vec::new()) };
+            results.note(&visitor, Seq(3));
+        }
+        assert_eq!(results.len(), REMEMBERED_OPS + 1);
+        assert_eq!(results.get(OpId::new(session, Term(21), 100)), Some(Seq(2)));
+        let gone = Txn { effects: vec![Effect::DropSession { session }], ..within(21, 101, Vec::new()) };
+        results.note(&gone, Seq(4));
+        assert_eq!(results.get(OpId::new(session, Term(21), 100)), None);
+    }
+}

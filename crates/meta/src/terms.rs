@@ -1,0 +1,408 @@
+//! Terms: until when the database keeps the result of an operation, decided without a clock.
+//!
+//! The ids of a session's operations are divided into terms, and each change is guarded by its own one
+//! ([`Guard::Term`](crate::Guard::Term)). About every [`TERM_OPS`] operations, and now and then while little happens, one
+//! change begins the next term and ends those whose operations all have their answers ([`Effect::BeginTerm`]). With a term go
+//! the results of its operations, and from then on the database refuses its operations: a request that arrives after its
+//! result was dropped does nothing, however late that is. An operation without an answer keeps its term open, so it can be
+//! repeated under its id for as long as its caller likes. Then the results of its term stay too, but not those of later
+//! terms: what is stored is bounded by the unanswered operations.
+//!
+//! An operation that is given up in doubt counts as answered: nobody repeats it, and the end of its term sees to it that it
+//! never happens after that.
+//!
+//! Operations of a client that is not registered belong to no term ([`Term::NONE`]).
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use host::Instant;
+use types::{OpId, SessionId, Term};
+
+use crate::doubt::Doubt;
+use crate::driver::{Ctx, Failure, Meta, Op, Plan, Vouch};
+use crate::txn::Effect;
+use crate::view::{Stop, View};
+
+/// After so many operations the next term begins. That is one round trip more, and an engine that drops the results at once
+/// has that many to drop.
+const TERM_OPS: u32 = 4096;
+
+/// A term of this client. Each holder besides [`Terms`] has an operation of it without an answer.
+#[derive(Debug)]
+pub(crate) struct OpenTerm {
+    session: SessionId,
+    term: Term,
+    /// How many ids were given out. It wraps only in [`Term::NONE`], whose results are kept for minutes, or if billions of
+    /// operations were done in one term.
+    issued: AtomicU32,
+    /// An operation of it was given up in doubt: it may happen until the term ends.
+    is_doubtful: AtomicBool,
+}
+
+/// An operation's id, for as long as the operation has no answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Ticket {
+    pub(crate) id: OpId,
+    term: Arc<OpenTerm>,
+}
+
+/// The terms of this client's session.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    current: RwLock<Arc<OpenTerm>>,
+    past: Mutex<Past>,
+    /// It is time for the next term.
+    is_due: AtomicBool,
+    /// How many open terms are doubtful.
+    doubtful: AtomicUsize,
+}
+
+/// The terms that are not the current one. Locked before `current`.
+#[derive(Debug, Default)]
+struct Past {
+    /// A thread is about the next term. It does not hold the lock meanwhile, because a new session must not wait for that.
+    is_busy: bool,
+    /// Terms before the current one that have not ended.
+    terms: Vec<Arc<OpenTerm>>,
+    /// The begin of a term that may have happened. It is settled before the next one, so that it never comes after that.
+    in_doubt: Option<(BeginTerm, Doubt)>,
+}
+
+impl OpenTerm {
+    fn new(session: SessionId, term: Term) -> Arc<Self> {
+        let (issued, is_doubtful) = (AtomicU32::new(0), AtomicBool::new(false));
+        Arc::new(OpenTerm { session, term, issued, is_doubtful })
+    }
+}
+
+impl Terms {
+    /// Those of a client that is not registered.
+    pub(crate) fn new(session: SessionId) -> Self {
+        Terms {
+            current: RwLock::new(OpenTerm::new(session, Term::NONE)),
+            past: Mutex::default(),
+            is_due: AtomicBool::new(false),
+            doubtful: AtomicUsize::new(0),
+        }
+    }
+
+    /// The session was put on record, with its first term open.
+    pub(crate) fn begin(&self, session: SessionId) {
+        let mut past = self.past();
+        *past = Past::default();
+        self.doubtful.store(0, Ordering::Release);
+        self.set_current(OpenTerm::new(session, Term::FIRST));
+    }
+
+    fn past(&self) -> MutexGuard<'_, Past> {
+        self.past.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn current(&self) -> Arc<OpenTerm> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set_current(&self, term: Arc<OpenTerm>) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = term;
+    }
+
+    /// Whether an operation of this client may happen of which the client does not know.
+    pub(crate) fn are_doubtful(&self) -> bool {
+        self.doubtful.load(Ordering::Acquire) > 0
+    }
+
+    /// The operation is given up in doubt.
+    pub(crate) fn give_up(&self, ticket: &Ticket) {
+        if ticket.id.term() != Term::NONE && !ticket.term.is_doubtful.swap(true, Ordering::AcqRel) {
+            self.doubtful.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Meta {
+    /// The id of the next operation, which was planned under this session.
+    ///
+    /// # Errors
+    /// [`Failure::Fenced`]: that session was lost, and there is another one.
+    pub(crate) fn next_op(&self, session: SessionId) -> Result<Ticket, Failure> {
+        let term = self.terms.current();
+        if term.session != session {
+            return Err(Failure::Fenced(session));
+        }
+        let count = term.issued.fetch_add(1, Ordering::Relaxed);
+        if count % TERM_OPS == TERM_OPS - 1 {
+            self.terms.is_due.store(true, Ordering::Relaxed);
+        }
+        Ok(Ticket { id: OpId::new(session, term.term, count), term })
+    }
+
+    /// Begins the next term, if it is time for that. A failure is that of no operation: it is tried again later.
+    pub(crate) fn begin_term_if_due(&self) {
+        if self.terms.is_due.load(Ordering::Relaxed)
+            && self.terms.is_due.swap(false, Ordering::Relaxed)
+            && let Err(error) = self.begin_next_term()
+        {
+            tracing::debug!(%error, "results of operations stay stored");
+        }
+    }
+
+    /// Begins the next term of the session, and ends those whose operations all have their answers. Nothing happens if
+    /// this client is alone or not registered, if there was no operation since the last time, or if another thread is about
+    /// it. To be called about once a minute, so that what is stored of a client that does little goes too.
+    ///
+    /// # Errors
+    /// [`Failure::Fenced`]; those of the database.
+    pub fn begin_next_term(&self) -> Result<(), Failure> {
+        let Some((op, mut doubt)) = self.next_term() else { return Ok(()) };
+        let done = self.run_once(&op, &Vouch::Kernel { told: None }, &mut doubt);
+        let mut past = self.terms.past();
+        let current = self.terms.current();
+        if current.session != op.session {
+            return done;
+        }
+        past.is_busy = false;
+        past.in_doubt = doubt.map(|doubt| (op.clone(), doubt));
+        done?;
+        let ended = past.terms.extract_if(.., |term| op.ended.contains(&term.term));
+        let cleared = ended.filter(|term| term.is_doubtful.load(Ordering::Acquire)).count();
+        if cleared > 0 {
+            // Their changes are before this moment.
+            self.in_doubt_until.fetch_max(self.nanos_of(Instant::now()), Ordering::AcqRel);
+            self.terms.doubtful.fetch_sub(cleared, Ordering::AcqRel);
+        }
+        past.terms.push(current);
+        self.terms.set_current(OpenTerm::new(op.session, op.term));
+        Ok(())
+    }
+
+    /// The change that begins the next term, or the one that is in doubt. No other thread gets it before the caller is done.
+    fn next_term(&self) -> Option<(BeginTerm, Option<Doubt>)> {
+        let mut past = self.terms.past();
+        let current = self.terms.current();
+        let is_idle = current.issued.load(Ordering::Relaxed) <= 1 && past.terms.is_empty();
+        if past.is_busy || self.is_alone() || current.term == Term::NONE || is_idle {
+            return None;
+        }
+        past.is_busy = true;
+        if let Some((op, doubt)) = past.in_doubt.take() {
+            return Some((op, Some(doubt)));
+        }
+        // Nobody else holds a term whose operations have all ended, and nobody gets hold of it any more.
+        let is_over = |term: &&Arc<OpenTerm>| Arc::strong_count(term) == 1;
+        let ended = past.terms.iter().filter(is_over).map(|over| over.term).collect();
+        let term = Term(current.term.0.saturating_add(1));
+        Some((BeginTerm { session: current.session, term, ended }, None))
+    }
+}
+
+/// See [`Meta::begin_next_term`].
+#[derive(Clone, Debug)]
+struct BeginTerm {
+    session: SessionId,
+    term: Term,
+    ended: Arc<[Term]>,
+}
+
+impl Op for BeginTerm {
+    type Reply = ();
+    const NAME: &'static str = "begin term";
+
+    fn plan(&self, _: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, Stop> {
+        let BeginTerm { session, term, ref ended } = *self;
+        Ok(Plan { reply: (), effects: vec![Effect::BeginTerm { session, term, ended: ended.clone() }] })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use types::{Ino, Time};
+
+    use super::*;
+    use crate::engine::{Engine, ErrorKind};
+    use crate::mem::MemEngine;
+    use crate::record::{Process, Session};
+    use crate::volume::{AclKind, Configure, Volume};
+    use crate::wrap::{Counting, Fault, Faulty, Odds};
+
+    type Unreliable = Arc<Faulty<Arc<Counting<MemEngine>>>>;
+
+    const BY_NOBODY: Vouch<'_> = Vouch::Kernel { told: None };
+
+    /// A registered client whose requests can be lost, and what counts them.
+    fn start() -> (Arc<Meta>, Unreliable, Arc<Counting<MemEngine>>) {
+        let engine = Arc::new(Counting::new(MemEngine::default()));
+        let volume = Volume {
+            name: "test".into(),
+            uuid: "u".into(),
+            storage: "memory".into(),
+            bucket: String::new(),
+            acl: AclKind::Posix,
+            policy: Default::default(),
+            compression: "none".into(),
+            encryption: String::new(),
+            inline_bytes: 4096,
+            capacity_bytes: 0,
+            max_inodes: 0,
+            abe: false,
+            store_marker: false,
+            created: Time::from_nanos(0),
+        };
+        volume.format(&*engine).unwrap();
+        let faulty = Arc::new(Faulty::new(engine.clone(), 1, Odds::default()));
+        let meta = Meta::open(faulty.clone(), 1000).unwrap();
+        let session = Session {
+            id: meta.session(),
+            host: String::new(),
+            pid: 1,
+            mountpoint: String::new(),
+            since: Time::from_nanos(0),
+            heartbeat: Time::from_nanos(1),
+            process: Process::default(),
+            version: String::new(),
+            first_slice: types::SliceId(0),
+        };
+        meta.begin_session(session, Duration::from_secs(3600)).unwrap();
+        faulty.arm(true);
+        (Arc::new(meta), faulty, engine)
+    }
+
+    fn change(meta: &Meta, abe: bool) -> Result<(), Failure> {
+        meta.run(&Configure { abe: Some(abe), ..Configure::default() }, &BY_NOBODY)
+    }
+
+    fn abe(engine: &dyn Engine) -> bool {
+        Volume::load(engine).unwrap().abe
+    }
+
+    fn open_terms(meta: &Meta) -> Vec<u32> {
+        let past = meta.terms.past.lock().unwrap();
+        past.terms.iter().map(|term| term.term.0).chain([meta.terms.current().term.0]).collect()
+    }
+
+    #[test]
+    fn a_term_ends_when_all_its_operations_have_an_answer() {
+        let (meta, faulty, _) = start();
+        meta.begin_next_term().unwrap();
+        assert_eq!(open_terms(&meta), [1], "nothing was done in it");
+        change(&meta, true).unwrap();
+        change(&meta, false).unwrap();
+        // One is under way while the next term begins, and the one after that.
+        faulty.set_rival({
+            let meta = Arc::downgrade(&meta);
+            move |_| {
+                let meta = meta.upgrade().unwrap();
+                for _ in 0..2 {
+                    change(&meta, false).unwrap();
+                    meta.begin_next_term().unwrap();
+                }
+                assert_eq!(open_terms(&meta), [1, 2, 3]);
+            }
+        });
+        faulty.script([Fault::None, Fault::Rival]);
+        change(&meta, true).unwrap();
+        faulty.script([]);
+        for open in [vec![3, 4], vec![4, 5]] {
+            change(&meta, false).unwrap();
+            change(&meta, true).unwrap();
+            meta.begin_next_term().unwrap();
+            assert_eq!(open_terms(&meta), open);
+        }
+    }
+
+    #[test]
+    fn a_term_begins_about_every_4096_operations_and_costs_a_round_trip() {
+        let (meta, _, engine) = start();
+        let before = engine.counts();
+        let ops = 3 * u64::from(TERM_OPS);
+        for op in 0..ops {
+            change(&meta, op % 2 == 0).unwrap();
+        }
+        let commits = (engine.counts() - before).commits;
+        // The begin of a term is an operation of the one before.
+        assert_eq!((commits - ops, open_terms(&meta)), (3, vec![3, 4]));
+    }
+
+    #[test]
+    fn what_was_given_up_in_doubt_never_happens_after_its_term() {
+        let (meta, faulty, engine) = start();
+        change(&meta, true).unwrap();
+        meta.set_patience(Duration::ZERO);
+        faulty.script([Fault::None, Fault::Late]);
+        let Err(Failure::Engine(error)) = change(&meta, false) else { panic!("it had an answer") };
+        assert_eq!(error.kind, ErrorKind::Indeterminate);
+        faulty.script([]);
+        assert!(meta.terms.are_doubtful());
+        for _ in 0..2 {
+            change(&meta, false).unwrap();
+            change(&meta, true).unwrap();
+            meta.begin_next_term().unwrap();
+        }
+        assert!(!meta.terms.are_doubtful());
+        faulty.deliver().unwrap();
+        assert!(abe(&*engine));
+    }
+
+    #[test]
+    fn an_operation_in_doubt_is_repeated_at_any_later_time() {
+        let (meta, faulty, engine) = start();
+        meta.set_patience(Duration::ZERO);
+        meta.set_repeat_for(Duration::ZERO);
+        for arrives in [true, false] {
+            change(&meta, !arrives).unwrap();
+            let op = Configure { abe: Some(arrives), ..Configure::default() };
+            let mut doubt = None;
+            faulty.script([Fault::None, Fault::Late]);
+            meta.run_once(&op, &BY_NOBODY, &mut doubt).unwrap_err();
+            faulty.script([]);
+            assert!(!meta.is_forgotten(doubt.as_ref().unwrap()));
+            if arrives {
+                faulty.deliver().unwrap();
+            }
+            // Far more than an engine remembers of operations that no term keeps.
+            for _ in 0..5 * TERM_OPS {
+                change(&meta, !arrives).unwrap();
+                change(&meta, arrives).unwrap();
+            }
+            change(&meta, !arrives).unwrap();
+            meta.run_once(&op, &BY_NOBODY, &mut doubt).unwrap();
+            assert!(doubt.is_none());
+            // It happened then, or only now.
+            assert!(!abe(&*engine));
+            faulty.deliver().unwrap();
+            assert!(!abe(&*engine));
+        }
+    }
+
+    #[test]
+    fn the_begin_of_a_term_that_is_in_doubt_is_settled_before_the_next() {
+        let (meta, faulty, _) = start();
+        meta.set_patience(Duration::ZERO);
+        change(&meta, true).unwrap();
+        change(&meta, false).unwrap();
+        faulty.script([Fault::Late]);
+        meta.begin_next_term().unwrap_err();
+        faulty.script([]);
+        change(&meta, true).unwrap();
+        assert_eq!(open_terms(&meta), [1]);
+        meta.begin_next_term().unwrap();
+        assert_eq!(open_terms(&meta), [1, 2]);
+        change(&meta, false).unwrap();
+        change(&meta, true).unwrap();
+        meta.begin_next_term().unwrap();
+        assert_eq!(open_terms(&meta), [2, 3]);
+        faulty.deliver().unwrap();
+        // Term 1 is not open again.
+        let session = meta.session();
+        let guards = vec![crate::txn::Guard::Term { session, term: Term(1) }];
+        let late = crate::txn::Txn {
+            op_id: OpId::new(session, Term(1), 9),
+            guards,
+            effects: vec![Effect::AddLinks { ino: Ino::ROOT, delta: 1 }],
+        };
+        let outcomes = meta.engine().commit(&[late]).unwrap();
+        assert!(matches!(outcomes[..], [crate::engine::Outcome::Conflict(_)]), "{outcomes:?}");
+    }
+}

@@ -1,0 +1,146 @@
+//! Terms: results are kept until theirs ends, and nothing of it happens after that.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use meta::{Effect, Engine, Guard, Outcome, Record, Session, Txn, Want};
+use types::{AclId, Ino, OpId, SessionId, Term, Time};
+
+use super::fixture::{DIR, FILE, apply, commit, committed, put, read, read_node, session, txn};
+
+const SESSION: SessionId = SessionId(4);
+
+/// An operation of the session, guarded by its term, that adds a link to inode 2.
+fn link(term: u32, count: u32) -> Txn {
+    within(term, count, vec![Effect::AddLinks { ino: Ino(2), delta: 1 }])
+}
+
+fn within(term: u32, count: u32, effects: Vec<Effect>) -> Txn {
+    let guards = vec![Guard::Term { session: SESSION, term: Term(term) }];
+    Txn { op_id: OpId::new(SESSION, Term(term), count), guards, effects }
+}
+
+fn begin(term: u32, ended: &[u32]) -> Effect {
+    let ended = ended.iter().map(|term| Term(*term)).collect();
+    Effect::BeginTerm { session: SESSION, term: Term(term), ended }
+}
+
+/// A directory, and a session whose first term is open.
+fn start(engine: &dyn Engine) {
+    apply(engine, vec![put(2, DIR), Effect::PutSession(session(SESSION.0)), begin(1, &[])]);
+}
+
+fn links(engine: &dyn Engine) -> u32 {
+    read_node(engine, 2).expect("the directory").nlink
+}
+
+fn is_refused(outcome: &Outcome) -> bool {
+    // The record of the session says that it is there, so it is the term that has ended.
+    matches!(outcome, Outcome::Conflict(facts) if facts.records == [Record::Session(SESSION, Some(session(SESSION.0)))])
+}
+
+pub fn term_guard(engine: &dyn Engine) {
+    let holds = |term| matches!(commit(engine, within(term, 1000, Vec::new())), Outcome::Committed { .. });
+    assert!(!holds(1));
+    apply(engine, vec![begin(1, &[])]);
+    assert!(!holds(1), "no session, no term");
+    apply(engine, vec![Effect::PutSession(session(SESSION.0))]);
+    assert!(!holds(1));
+    apply(engine, vec![begin(1, &[])]);
+    assert!(holds(1) && !holds(2));
+    apply(engine, vec![begin(2, &[])]);
+    assert!(holds(1) && holds(2));
+    // A renewal neither opens a term nor ends one.
+    apply(engine, vec![begin(3, &[1])]);
+    let later = Session { heartbeat: Time::from_nanos(99), ..session(SESSION.0) };
+    apply(engine, vec![Effect::PutSession(later)]);
+    assert!(!holds(1) && holds(2) && holds(3));
+    let other = Guard::Term { session: SessionId(5), term: Term(2) };
+    assert!(matches!(commit(engine, txn(vec![other], Vec::new())), Outcome::Conflict(_)));
+    // With the session all of them go, and do not come back with another session of that number.
+    apply(engine, vec![Effect::DropSession { session: SESSION }]);
+    assert!(!holds(2) && !holds(3));
+    apply(engine, vec![Effect::PutSession(session(SESSION.0))]);
+    assert!(!holds(2) && !holds(3));
+}
+
+pub fn results_are_kept_until_their_term_ends(engine: &dyn Engine) {
+    start(engine);
+    let (first, _) = committed(commit(engine, link(1, 0)));
+    committed(commit(engine, within(1, 1, vec![begin(2, &[])])));
+    let acl = Effect::PutAcl { id: AclId(7), text: "u::rw-".into() };
+    for _ in 0..170 {
+        let others: Vec<Txn> = (0..100).map(|_| txn(Vec::new(), vec![acl.clone()])).collect();
+        engine.commit(&others).expect("a commit");
+    }
+    // It is known still, and one that never arrived is applied.
+    assert_eq!(committed(commit(engine, link(1, 0))), (first, Vec::new()));
+    assert_eq!(links(engine), 2);
+    committed(commit(engine, link(1, 7)));
+    committed(commit(engine, link(2, 0)));
+    assert_eq!(links(engine), 4);
+    committed(commit(engine, within(2, 1, vec![begin(3, &[1])])));
+    // What other terms have done is known.
+    for known in [link(2, 0), within(2, 1, vec![begin(3, &[1])])] {
+        committed(commit(engine, known));
+    }
+    committed(commit(engine, link(2, 2)));
+    assert_eq!(links(engine), 5);
+}
+
+pub fn an_operation_of_an_ended_term_does_nothing(engine: &dyn Engine) {
+    start(engine);
+    committed(commit(engine, link(1, 0)));
+    committed(commit(engine, within(1, 1, vec![begin(2, &[1])])));
+    // One that never arrived before; then the one that was done, whose result an engine may still have.
+    assert!(is_refused(&commit(engine, link(1, 2))));
+    commit(engine, link(1, 0));
+    let outcomes = engine.commit(&[link(1, 3), link(1, 4), link(2, 0)]).expect("a commit");
+    assert!(is_refused(&outcomes[0]) && is_refused(&outcomes[1]));
+    assert!(matches!(outcomes[2], Outcome::Committed { .. }));
+    assert_eq!(links(engine), 3);
+    // Also in the batch that ends it.
+    let batch = [link(2, 1), within(2, 2, vec![begin(3, &[2])]), link(2, 3), link(3, 0)];
+    let outcomes = engine.commit(&batch).expect("a commit");
+    let done = outcomes.iter().map(|outcome| matches!(outcome, Outcome::Committed { .. }));
+    assert_eq!(done.collect::<Vec<_>>(), [true, true, false, true]);
+    assert!(is_refused(&outcomes[2]));
+    assert_eq!(links(engine), 5);
+    // A session that is gone says so.
+    apply(engine, vec![Effect::DropSession { session: SESSION }]);
+    let Outcome::Conflict(facts) = commit(engine, link(3, 1)) else { panic!("a change without a session") };
+    assert_eq!(facts.records, [Record::Session(SESSION, None)]);
+    assert_eq!(read(engine, &[Want::Session(SESSION)]), facts.records);
+}
+
+/// Operations of a term are under way while it ends: each comes before the end, or never.
+pub fn an_operation_that_races_with_the_end_of_its_term_comes_before_or_never(engine: &dyn Engine) {
+    start(engine);
+    apply(engine, vec![put(3, FILE)]);
+    for term in 1..=20 {
+        let begun = AtomicU32::new(0);
+        let at_the_end = std::thread::scope(|scope| {
+            for thread in 0..3 {
+                let begun = &begun;
+                scope.spawn(move || {
+                    for count in 0.. {
+                        begun.fetch_add(1, Ordering::Relaxed);
+                        // Each is sent twice, as one whose answer was lost.
+                        let op = link(term, 3 * count + thread);
+                        let first = engine.commit(std::slice::from_ref(&op)).expect("a commit");
+                        let again = engine.commit(&[op]).expect("a commit");
+                        if is_refused(&first[0]) {
+                            assert!(is_refused(&again[0]));
+                            break;
+                        }
+                    }
+                });
+            }
+            while begun.load(Ordering::Relaxed) < 4 {
+                std::thread::yield_now();
+            }
+            committed(commit(engine, within(term, u32::MAX, vec![begin(term + 1, &[term])])));
+            links(engine)
+        });
+        assert_eq!(links(engine), at_the_end, "term {term}");
+    }
+}
