@@ -79,8 +79,7 @@ impl Meta {
     /// transaction is left in `doubt`, and the next call goes on with it.
     ///
     /// # Errors
-    /// As [`Meta::run`]. If `doubt` holds nothing afterwards, the operation did not happen and never will: so after
-    /// [`Failure::Fenced`], if the engine was asked.
+    /// As [`Meta::run`]. If `doubt` holds nothing afterwards, the operation did not happen and never will.
     pub fn run_once<O: Op<Reply = ()>>(
         &self,
         op: &O,
@@ -243,8 +242,14 @@ impl Meta {
 
     /// Whether the engine may have forgotten a transaction that was sent first at `since`.
     fn may_be_forgotten(&self, txn: &Txn, since: BootInstant) -> bool {
-        let repeat_for = Duration::from_millis(self.repeat_for_millis.load(Ordering::Acquire));
-        txn.kept_by().is_none() && since.elapsed() >= repeat_for
+        match txn.kept_by() {
+            // With a session go the results of its operations.
+            Some((session, _)) => session != self.session() || self.is_fenced(),
+            None => {
+                let repeat_for = Duration::from_millis(self.repeat_for_millis.load(Ordering::Acquire));
+                since.elapsed() >= repeat_for
+            }
+        }
     }
 }
 

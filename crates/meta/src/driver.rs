@@ -453,9 +453,12 @@ impl Meta {
                 }
                 Outcome::Conflict(facts) => {
                     if let Err(fenced) = self.check_own(&txn.guards, &facts) {
-                        // No attempt has happened, and none will.
-                        *doubt = None;
-                        return Err(fenced);
+                        // From now on no attempt happens. An earlier one may have, before the session was removed, and its
+                        // result went with the session.
+                        return Err(match doubt {
+                            Some(_) => EngineError::indeterminate(fenced.to_string()).into(),
+                            None => fenced,
+                        });
                     }
                     if doubt.is_some() {
                         tried = result.ok().or(tried);

@@ -377,6 +377,26 @@ mod tests {
     }
 
     #[test]
+    fn an_operation_in_doubt_whose_session_was_removed_may_have_happened() {
+        let (meta, faulty, engine) = start();
+        meta.set_patience(Duration::ZERO);
+        let op = Configure { abe: Some(true), ..Configure::default() };
+        let mut doubt = None;
+        faulty.script([Fault::None, Fault::After]);
+        meta.run_once(&op, &BY_NOBODY, &mut doubt).unwrap_err();
+        faulty.script([]);
+        assert!(!meta.is_forgotten(doubt.as_ref().unwrap()));
+        let op_id = OpId::new(SessionId(u64::MAX), Term::NONE, 0);
+        let effects = vec![Effect::DropSession { session: meta.session() }];
+        engine.commit(&[crate::txn::Txn { op_id, guards: Vec::new(), effects }]).unwrap();
+        let Err(Failure::Engine(error)) = meta.run_once(&op, &BY_NOBODY, &mut doubt) else {
+            panic!("its result is gone")
+        };
+        assert_eq!(error.kind, ErrorKind::Indeterminate);
+        assert!(meta.is_forgotten(doubt.as_ref().unwrap()) && abe(&*engine));
+    }
+
+    #[test]
     fn the_begin_of_a_term_that_is_in_doubt_is_settled_before_the_next() {
         let (meta, faulty, _) = start();
         meta.set_patience(Duration::ZERO);
