@@ -71,7 +71,7 @@ impl Holders {
         !self.elsewhere.is_empty() || !self.users.is_empty()
     }
 
-    /// Those who have it mounted, else those who use it.
+    /// The processes that have it mounted, else those that use it.
     pub(crate) fn first(&self) -> &[Holder] {
         if self.elsewhere.is_empty() { &self.users } else { &self.elsewhere }
     }

@@ -69,7 +69,7 @@ fn each_mount_that_keeps_a_tool_out_is_named_and_nothing_is_advised_that_cannot_
         said.failed(code, &[&place.mnt(), &other, "unmount it there first"]);
         assert!(!said.err.contains("shared") && !said.err.contains("--force"), "{said:?}");
     }
-    // A mount without the option is told of both, and of the option.
+    // A mount without the option names both, and the option.
     let third = place.text("third");
     fs::create_dir(&third).unwrap();
     limen(&["mount", "-d", "--log", &place.text("log3"), &url, &third])

@@ -35,9 +35,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Within this a change is enforced elsewhere, most of the time: the bound that is promised when nothing is heard, and as
 /// much again. A machine that is busy may let either mount wait for longer now and then.
 const ENFORCED_WITHIN: Duration = Duration::from_secs(2);
-/// And always within this. The kernel goes by what it was told for three times as long, unless it is told otherwise.
+/// And always within this. The kernel keeps its cache for three times as long, unless it is notified.
 const ENFORCED_AT_LAST: Duration = Duration::from_secs(20);
-/// A mount that is told of changes is told within so many questions on its stream. The first two suffice, but threads that
+/// A mount whose stream works hears of a change within so many questions on it. The first two suffice, but threads that
 /// wait for a CPU may see the old for some more. In [`ENFORCED_AT_LAST`] there are at least 200.
 const TOLD_WITHIN_QUESTIONS: u64 = 100;
 

@@ -1,4 +1,4 @@
-//! chmod on a volume of NFSv4 ACLs: what stat(2) shows afterwards, and who may do what.
+//! chmod on a volume of NFSv4 ACLs: what stat(2) shows afterwards, and what each caller may do.
 
 mod common;
 mod harness;

@@ -210,7 +210,7 @@ fn what_comes_from_another_file_system_keeps_its_posix_acl() {
     }
 }
 
-/// A POSIX ACL stands for its source only as long as it is what was read there, and is read by who may see the ACL.
+/// A POSIX ACL stands for its source only as long as it is what was read there, and only for callers that may see the ACL.
 #[test]
 fn what_cannot_be_traced_to_a_file_is_refused() {
     let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
@@ -231,7 +231,7 @@ fn what_cannot_be_traced_to_a_file_is_refused() {
     *changed.iter_mut().rev().nth(5).unwrap() = 6;
     refused(put(&plain, &changed), Errno::OPNOTSUPP);
     assert!(!run("setfacl", &["-m", "u:5:rwx", text(&source)]).status.success());
-    // Who may not see the ACL has no copy of it.
+    // A caller that may not see the ACL gets no copy of it.
     for (uid, may) in [(3, true), (4, false)] {
         let own = volume.at(&format!("own{uid}"));
         fs::write(&own, "").unwrap();

@@ -1,4 +1,4 @@
-//! Who keeps a mount from its end, and that umount does not wait for them for ever; as root.
+//! umount names the processes that hold a mount, and does not wait for them for ever; as root.
 
 mod common;
 

@@ -252,7 +252,7 @@ mod tests {
         for batch in &batches[1..] {
             let (leader, others) = batch.split_first().unwrap();
             queue.retain(|size| size != leader);
-            // The leader takes along those who have waited longest, up to the first one that does not fit.
+            // The leader takes along the callers that have waited longest, up to the first one that does not fit.
             let fit = |count: &usize| queue[..*count].iter().sum::<usize>() <= BATCH_TXNS;
             let longest: Vec<usize> = queue.drain(..(0..=queue.len()).rev().find(fit).unwrap()).collect();
             assert_eq!(others, longest, "{batches:?}");

@@ -382,7 +382,7 @@ fn a_mount_given_up_before_it_is_shown_leaves_nothing() {
     device.serve(&workers(), &|_, reply| reply.error(Errno::ENOSYS)).unwrap();
 }
 
-/// Runs one test of this program as a user without rights, who may open `/dev/fuse`, in a mount namespace of its own.
+/// Runs one test of this program as a user without rights that may open `/dev/fuse`, in a mount namespace of its own.
 fn run_as_nobody(test: &str) {
     // The build may lie in a directory that this user may not search, so the program is copied. `cp` does it: a descriptor of
     // this process that is open for writing might be in a child that another test starts, and then nothing could run it.

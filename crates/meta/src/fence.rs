@@ -33,7 +33,7 @@ pub(crate) struct Fence {
     lost: AtomicU64,
     /// Until when the session is known to be on record, as [`BootInstant::nanos`].
     valid_until: AtomicU64,
-    /// Held while `session` or `lost` change, for those who wait for that.
+    /// Held while `session` or `lost` change, for threads that wait for that.
     moved: Mutex<()>,
     changed: Condvar,
 }
@@ -207,7 +207,7 @@ impl Meta {
         self.fence.wait(timeout, |fence| fence.is_fenced() || stop());
     }
 
-    /// Has those who wait here look again at what ends their wait.
+    /// Has waiting threads check again what ends their wait.
     pub fn wake_waiters(&self) {
         self.fence.update(|_| ());
     }

@@ -309,7 +309,7 @@ impl Client {
     fn take_slice(&self, shared: &Shared, len: u32) -> Option<(u64, SliceSource)> {
         let session = self.meta.session();
         if lock(&self.slices).left.is_empty() {
-            // The lease is taken under a lock (`vfs/src/numbers.rs`); here who would wait does something else.
+            // The lease is taken under a lock (`vfs/src/numbers.rs`); here a thread that would wait does something else.
             if self.is_leasing.swap(true, Ordering::Relaxed) {
                 return None;
             }

@@ -23,7 +23,7 @@ pub(crate) enum Ask {
     Sync,
 }
 
-/// A question, and who has it: the thread, and the step that it works on.
+/// A question, the thread that asks it, and the step that the thread works on.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) worker: usize,

@@ -66,8 +66,8 @@ impl Vfs {
             // own time along.
             Some(file) if change.size_bytes.is_some() || change.mtime.is_some() => {
                 let mut data = file.lock();
-                // Where the operation may yet refuse the caller, nothing that was written is given up for it. The kernel may have let
-                // him pass by attributes that no longer hold, unless it was by the open file.
+                // If the operation may yet be refused, nothing that was written is given up for it: the kernel may have let
+                // the caller pass by attributes that no longer hold, unless it was by the open file.
                 if let Some(size) = change.size_bytes
                     && self.kernel_vouches()
                     && (self.is_alone() || change.is_open)

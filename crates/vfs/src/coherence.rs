@@ -181,7 +181,7 @@ impl Vfs {
         let mut parts = BTreeSet::new();
         for change in news.iter().filter(|change| self.meta.is_news(change)) {
             self.meta.heard(change);
-            // Who waits for a lock asks again anyway.
+            // A caller that waits for a lock asks again anyway.
             parts.extend(change.touched.iter().filter(|part| !matches!(part, Touched::Locks(_))).cloned());
         }
         if parts.is_empty() {
@@ -251,7 +251,7 @@ impl Vfs {
     /// kernel looks again, would be wrong for calls by a descriptor, which do not, and where the kernel is outrun once more.
     ///
     /// # Errors
-    /// Those of the operation; ESTALE for a caller who has to be checked and is not known.
+    /// Those of the operation; ESTALE if the caller has to be checked and its credential is not known.
     pub(crate) fn change_inodes<O: meta::Op, const N: usize>(
         &self,
         caller: &Caller<'_>,
@@ -289,7 +289,7 @@ impl Vfs {
     /// may come to it long after it was checked. On volumes of NFSv4 ACLs the daemon has checked it since.
     ///
     /// # Errors
-    /// EACCES; ESTALE for a caller who is not known: the kernel looks again, and decides anew.
+    /// EACCES; ESTALE if the credential of the caller is not known: the kernel looks again, and decides anew.
     pub(crate) fn admit_by_kernel(&self, caller: &Caller<'_>, node: &Node, want: Perm) -> Result<(), Errno> {
         let is_current = || self.neighbour.cache.revision(node.ino) == Some(node.access_rev);
         if !self.rests_on_kernel() || is_current() {

@@ -83,7 +83,7 @@ impl Vfs {
         Ok(self.attr_of(&self.meta.run(&GetParent(ino), &BY_KERNEL)?))
     }
 
-    /// Refuses a caller who must not reach inodes without a path: no search permission is checked on the way to them. The kernel
+    /// Refuses a caller that must not reach inodes without a path: no search permission is checked on the way to them. The kernel
     /// checks `CAP_DAC_READ_SEARCH`, but it does not know squashed callers, and it has only a projection of NFSv4 ACLs.
     ///
     /// # Errors
@@ -304,7 +304,7 @@ mod tests {
             assert_eq!(vfs.lookup_by_handle(&user(7), file).map(|attr| attr.ino), by_user);
             assert_eq!(vfs.lookup_parent(&backup, Ino::ROOT), Err(Errno::ESTALE));
             assert_eq!(vfs.lookup_parent(&backup, file), Err(Errno::ENOTDIR));
-            // It is open still, but only who has it open needs it.
+            // It is open still, but only programs that have it open need it.
             vfs.unlink(&root(), Ino::ROOT, b"f").unwrap();
             assert_eq!(vfs.lookup_by_handle(&backup, file), Err(Errno::ESTALE));
             vfs.rmdir(&root(), Ino::ROOT, b"d").unwrap();

@@ -4,7 +4,7 @@
 //! yet. The session's record says from which slice number on that may be so ([`Numbers::first`]). Why no slice of this
 //! mount that may be stored without a row is below what the record says:
 //!
-//! 1. Who takes a number holds a [`Hold`] from before that until the row is committed or the slice is given up. Its floor
+//! 1. A thread that takes a number holds a [`Hold`] from before that until the row is committed or the slice is given up. Its floor
 //!    is `left.start` as of its beginning.
 //! 2. `left.start` never goes back: numbers are taken from it upwards, a new lease begins at the volume's counter or
 //!    above, and so does [`Numbers::skip_to`]. So a number that is taken under a hold is not below its floor, and one

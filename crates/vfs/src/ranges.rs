@@ -104,7 +104,7 @@ impl Vfs {
     /// # Errors
     /// Those of [`KillPriv`].
     pub fn kill_priv_of_writer(&self, ino: Ino, kill_suidgid: bool) -> Result<(), Errno> {
-        // Nobody who is squashed has capabilities, whatever the kernel says.
+        // A squashed caller has no capabilities, whatever the kernel says.
         if kill_suidgid || self.is_squashing() { self.kill_priv(ino) } else { Ok(()) }
     }
 

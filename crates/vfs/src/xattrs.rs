@@ -144,7 +144,7 @@ impl Vfs {
         }
     }
 
-    /// An ACL in the numbers of users and groups here, without those who have none.
+    /// An ACL in the numbers of users and groups here, without those that have none.
     pub(crate) fn acl_here(&self, acl: &PosixAcl) -> Result<PosixAcl, Errno> {
         if !self.ids.is_mapping() {
             return Ok(acl.clone());

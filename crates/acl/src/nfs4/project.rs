@@ -383,7 +383,7 @@ impl Projector {
         Classes { owner, group, other, rwx }
     }
 
-    /// Whether the mode alone, without group bits, lets exactly those search who may. No entry allows it to anybody but
+    /// Whether the mode alone, without group bits, lets exactly those callers search that may. No entry allows it to anybody but
     /// the owner and everyone.
     fn is_exact_aside(&self) -> bool {
         let list = &self.lists[X];

@@ -1,5 +1,5 @@
 //! Whole mounts: the real `Vfs` of several clients with all of its threads, a model of each kernel's attributes, and
-//! programs, on one engine behind a network. Time is all that decides who goes on: see [`scheduler`].
+//! programs, on one engine behind a network. Time alone decides which thread goes on: see [`scheduler`].
 
 mod engine;
 mod kernel;

@@ -66,7 +66,7 @@ pub fn changes_are_told_in_order(engine: &dyn Engine) {
     assert_eq!(changes.next(Duration::ZERO).expect("changes"), []);
 }
 
-/// Whoever waits for a change asks once for it.
+/// A client that waits for a change asks once for it.
 pub fn a_change_comes_with_the_next_answer(engine: &dyn Engine) {
     apply(engine, vec![put(2, FILE)]);
     let mut changes = watch(engine);

@@ -377,7 +377,7 @@ fn a_truncation_that_is_refused_for_an_old_owner_gives_up_nothing_that_was_writt
     let cut = AttrChange { size_bytes: Some(0), ..AttrChange::default() };
     assert_eq!(pair.b.setattr(&user(5), file, cut), Err(Errno::EACCES));
     assert_eq!(pair.b.read(file, 0, 10).unwrap(), &b"text"[..]);
-    // Who opened it for writing goes on.
+    // A program that opened it for writing goes on.
     pair.b.setattr(&user(5), file, AttrChange { is_open: true, ..cut }).unwrap();
     assert_eq!(pair.b.read(file, 0, 10).unwrap(), &b""[..]);
 }
