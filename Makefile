@@ -1,19 +1,19 @@
-# What people run. Each target says what it does while it does it; `make` alone lists them.
+# Entry points. `make` alone lists the targets.
 
 .PHONY: help demo test test-long fmt lint deny clean
 
 help:
-	@echo 'make demo    build limen, mount a volume, put files and ACLs on it, prove that they hold'
+	@echo 'make demo    build limen, mount a volume, and show that its ACLs are enforced'
 	@echo 'make test    every check: format, lints, layering, licences, tests, suites on a mounted volume (as root)'
-	@echo 'make test-long  200 kills, a million differential steps, fsx at length, databases and fio on a mount (as root, hours)'
+	@echo 'make test-long  200 kills, a million differential steps, a long fsx run, databases and fio on a mount (as root, hours)'
 	@echo 'make fmt     format the source'
 	@echo 'make lint    format check, clippy and tidy'
 	@echo 'make deny    licences, sources and advisories of the dependencies (cargo-deny, network)'
-	@echo 'make clean   remove everything that was built or downloaded'
+	@echo 'make clean   remove all build results and downloads'
 
 demo:
 	@scripts/install-deps.sh demo
-	@echo 'Building limen; some minutes the first time.'
+	@echo 'Building limen; this takes some minutes the first time.'
 	@cargo build --release --package cli
 	@scripts/demo.sh
 

@@ -1,10 +1,10 @@
 #!/bin/bash
-# `make demo`: a volume from nothing, in front of your eyes.
+# `make demo`: creates a volume and shows what limen does with it.
 #
 #   [LIMEN=target/release/limen] [SOURCE=/usr/include] scripts/demo.sh [--keep]
 #
-# It needs root, because it makes three users and a group of its own (limen-demo-*) to ask for
-# access as them. At the end it removes those, the mount and the volume; --keep leaves them.
+# Requires root, because it creates three users and a group (limen-demo-*) and accesses files as them. At the
+# end it removes them, the mount and the volume; --keep leaves them.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -14,7 +14,7 @@ set -euo pipefail
 keep=${KEEP:-}
 [ "${1:-}" != --keep ] || keep=yes
 limen=${LIMEN:-${CARGO_TARGET_DIR:-$top/target}/release/limen}
-[ -x "$limen" ] || die "no program at $limen: run make demo, or set LIMEN"
+[ -x "$limen" ] || die "$limen does not exist: run make demo, or set LIMEN"
 limen=$(readlink -f "$limen")
 source=${SOURCE:-/usr/include}
 [ "$(id -u)" -eq 0 ] || exec sudo env "LIMEN=$limen" "SOURCE=$source" "KEEP=$keep" "$0"
@@ -49,7 +49,7 @@ cleanup() {
     if [ -n "$keep" ] && [ "$status" -eq 0 ]; then return; fi
     volume_remove
     people_remove
-    if [ "$status" -ne 0 ]; then printf '\n%sThe demo did not succeed; everything it made is removed.%s\n' "$red" "$plain"; fi
+    if [ "$status" -ne 0 ]; then printf '\n%sThe demo failed; everything it created is removed.%s\n' "$red" "$plain"; fi
     exit "$status"
 }
 trap cleanup EXIT
@@ -74,20 +74,20 @@ may_not() { # USER WHAT COMMAND...
     local user=$1 what=$2 answer
     shift 2
     if answer=$(LC_ALL=C as "$user" "$@" 2>&1); then die "$user must NOT be able to $what, but was"; fi
-    # Refused for the right reason, and by the file system.
+    # The refusal must come from the file system and have the right errno.
     case $answer in
     *"Permission denied"* | *"Operation not permitted"*) ;;
-    *) die "$user could not $what, but for another reason: $answer" ;;
+    *) die "$user could not $what, but with another error: $answer" ;;
     esac
     note "${green}refused${plain}  $user may not $what"
     refused=$((refused + 1))
 }
-# shellcheck disable=SC2016  # $1 is for the shell that runs as that user, so that it is that user who opens the file
+# shellcheck disable=SC2016  # $1 is for the shell that runs as that user, so that the user opens the file
 write() { # may|may_not USER WHAT FILE
     "$1" "$2" "$3" sh -c 'echo line | tee -a "$1"' sh "$4"
 }
 
-# --- a picture of the volume, to compare before and after --------------------------------------
+# --- the state of the volume, to compare before and after ---------------------------------------
 picture() (
     cd "$mnt"
     export LC_ALL=C
@@ -123,8 +123,8 @@ project=$mnt/project
 mkdir -m 770 "$project"
 setfacl -m "u:$ana:rwx,g:$team:rx" "$project"
 setfacl -d -m "u:$ana:rwx,g:$team:rx,o::-" "$project"
-note "ana may do everything, the team (ben) may read, cleo is in no group and no entry;"
-note "and so it shall be for whatever is created in it (default ACL):"
+note "ana may do everything, the team (ben) may read, no entry names cleo or a group of hers;"
+note "a default ACL applies the same to everything created in it:"
 getfacl --absolute-names --omit-header "$project" | sed '/^$/d' | shown
 
 write may $ana "create a file" "$project/plan"
@@ -135,23 +135,23 @@ may $ben "read ana's new file (inherited)" cat "$project/plan"
 may $ben "read two levels down (inherited)" cat "$project/notes/first"
 write may $ana "write two levels down (inherited)" "$project/notes/first"
 write may_not $ben "write to it" "$project/plan"
-write may_not $ben "create a file of his own" "$project/mine"
+write may_not $ben "create a file" "$project/mine"
 may_not $ben "delete ana's file" rm -f "$project/plan"
 may_not $ben "change the ACL of ana's file" setfacl -m "u:$ben:rwx" "$project/plan"
 may_not $cleo "list the directory" ls "$project"
 may_not $cleo "read a file in it" cat "$project/plan"
 
-step "4. The mask, and taking a right back"
+step "4. The mask, and revoking a permission"
 chmod g-w "$project/notes/first"
 write may_not $ana "write when chmod g-w lowers the mask" "$project/notes/first"
 chmod g+w "$project/notes/first"
 write may $ana "write when chmod g+w raises it" "$project/notes/first"
 setfacl -m "u:$cleo:x" "$project"
 setfacl -m "u:$cleo:r" "$project/plan"
-may $cleo "read the one file she was given" cat "$project/plan"
-may_not $cleo "list the directory all the same" ls "$project"
+may $cleo "read the one file that she has access to" cat "$project/plan"
+may_not $cleo "list the directory" ls "$project"
 setfacl -x "u:$cleo" "$project"
-may_not $cleo "read it a moment after that is taken back" cat "$project/plan"
+may_not $cleo "read it right after the access is revoked" cat "$project/plan"
 
 step "5. What it looks like"
 # shellcheck disable=SC2012  # people read ls
@@ -179,13 +179,13 @@ write may_not $ben "write to it, now as before" "$project/plan"
 write may $ana "write to it" "$project/plan"
 may_not $cleo "read it, now as before" cat "$project/plan"
 
-step "$green$granted rights granted and $refused refused, each as it should be.$plain"
+step "$green$granted requests granted and $refused refused, all as expected.$plain"
 if [ -n "$keep" ]; then
-    note "Still mounted on $mnt, with the users limen-demo-*. To take it away:"
+    note "Still mounted on $mnt, with the users limen-demo-*. To remove it:"
     note "  $limen umount $mnt && rm -r $work"
     note "  userdel $ana; userdel $ben; userdel $cleo; groupdel $team"
 else
-    note "Everything is removed again; scripts/demo.sh --keep leaves it mounted for you to try."
+    note "Everything is removed; scripts/demo.sh --keep leaves it mounted."
 fi
 cat <<END
 

@@ -1,8 +1,8 @@
 #!/bin/bash
-# Fetches the source of the installed `acl` package and unpacks it; prints the directory it is in.
+# Fetches and unpacks the source of the installed `acl` package; prints its directory.
 #
-# It asks the mirror and the suite that this system already uses for `acl`, through an apt
-# configuration of its own below target/: the system's package sources are not changed.
+# Uses the mirror and suite from which this system installed `acl`, through a private apt configuration below
+# target/. The system's package sources are not changed.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -15,10 +15,10 @@ if [ -e "$tree/test/run" ]; then
     exit 0
 fi
 
-# `apt-cache policy` names below each version where it comes from: priority, archive, "suite/component",
-# architecture, "Packages". The installed version is marked ***.
+# `apt-cache policy` prints the origins of each version below it: priority, URI, "suite/component",
+# architecture, "Packages". The installed version is marked with ***.
 origin=$(apt-cache policy acl | awk '$1 == "***" { installed = 1 } installed && $5 == "Packages" { print $2, $3; exit }')
-[ -n "$origin" ] || die "no configured package source offers acl $version; run apt-get update"
+[ -n "$origin" ] || die "no configured package source has acl $version; run apt-get update"
 uri=${origin% *}
 suite=${origin#* }
 component=${suite##*/}
@@ -42,7 +42,7 @@ cd "$work/download"
 {
     apt-get "${apt_private[@]}" update
     apt-get "${apt_private[@]}" source --download-only "acl=$version"
-    # apt has already checked the signed index against these files.
+    # apt has verified these files against the signed index, so dpkg-source need not.
     dpkg-source --no-check --extract acl_*.dsc "$tree"
 } >"$work/fetch.log" 2>&1 || die "cannot fetch the acl source $version from $uri: $(tail -n 3 "$work/fetch.log")"
 rm -rf "$work/lists" "$work/cache"

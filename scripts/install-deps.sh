@@ -1,41 +1,41 @@
 #!/bin/bash
-# Installs what `make demo` or `make test` needs on Debian 12, and nothing that is there already.
+# Installs what `make demo` or `make test` needs on Debian 12, except what is already installed.
 #
 #   scripts/install-deps.sh {demo|test}
 #
-# Rust is expected: see https://rustup.rs.
+# Rust must be installed: see https://rustup.rs.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 
-# package, and what it is for
+# package, and its purpose
 for_demo="
 build-essential  C compiler and linker: SQLite is compiled in
 acl              setfacl and getfacl
-fuse3            fusermount3, with which people who are not root mount
+fuse3            fusermount3, which mounts for users other than root
 "
 for_test="$for_demo
 attr             setfattr and getfattr, for the archive round trips
 rsync            archive round trips
-dpkg-dev         unpacks the acl source package, whose tests are run
+dpkg-dev         unpacks the source package acl, whose tests run on the mount
 perl             runs the tests of the acl source package
-libacl1-dev      pjdfstest links it
-e2fsprogs        mkfs.ext4, for what the mount is compared with
-fio              writes and verifies past the page cache and through mappings
-git              works on the mount, as does Python
-python3          runs its own tests of files on the mount
-etcd-server      a metadata engine, in servers of the tests' own
-postgresql       the server that the engine for it is tested on; pgbench on the mount; each in a cluster of its own
-mariadb-server   the engine on MariaDB is tested on servers of its own, which the tests start and stop
-redis-server     the engine on Redis is tested on servers of its own, which the tests start and stop
+libacl1-dev      pjdfstest links to it
+e2fsprogs        mkfs.ext4, for the file system that the mount is compared with
+fio              writes and verifies with O_DIRECT and through mappings
+git              runs on the mount
+python3          runs on the mount, with its own tests of files
+etcd-server      tests of the engine on etcd, on servers that they start
+postgresql       tests of the engine on PostgreSQL, on servers that they start; pgbench on the mount
+mariadb-server   tests of the engine on MariaDB, on servers that they start
+redis-server     tests of the engine on Redis, on servers that they start
 nfs4-acl-tools   set and show NFSv4 ACLs on the mount
 samba            a share on the mount, with Windows ACLs
-samba-vfs-modules  its module for NFSv4 ACLs
-smbclient        asks it for files and ACLs, as Windows would
-samba-testsuite  smbtorture, which judges it
-iproute2         gives it a network of its own
-procps           ends the helpers that it leaves
-openssl          makes the certificates of those that speak TLS
+samba-vfs-modules  the Samba module for NFSv4 ACLs
+smbclient        a client for the share
+samba-testsuite  smbtorture, tests of the share
+iproute2         a private network for Samba
+procps           stops helper processes that Samba leaves
+openssl          certificates for tests of TLS
 "
 
 case "${1:-}" in
@@ -44,18 +44,18 @@ test) wanted=$for_test ;;
 *) die "usage: install-deps.sh {demo|test}" ;;
 esac
 
-command -v cargo >/dev/null || die "no cargo here; install Rust first: https://rustup.rs"
+command -v cargo >/dev/null || die "cargo is not installed; install Rust first: https://rustup.rs"
 if [ "$1" = test ]; then
     for component in rustfmt clippy; do
         if ! "cargo-${component/rustfmt/fmt}" --version >/dev/null 2>&1; then
-            command -v rustup >/dev/null || die "cargo has no $component; install that component of your Rust"
-            say "installing $component: part of the checks"
+            command -v rustup >/dev/null || die "cargo has no $component; install that component"
+            say "installing $component, which the checks need"
             rustup component add "$component"
         fi
     done
 fi
 
-# Another Python than Debian's may bring it along.
+# A Python that is not Debian's may include its test package.
 if [ "$1" = test ] && ! python3 -c 'import test.test_os, test.libregrtest' 2>/dev/null; then
     wanted+="
 libpython3.11-testsuite  Python's own tests, run on the mount"
@@ -79,11 +79,11 @@ if [ ${#missing[@]} -gt 0 ]; then
             as_root env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends "${missing[@]}"
     } >"$log" 2>&1 || {
         tail -n 20 "$log" >&2
-        die "could not install: ${missing[*]}"
+        die "cannot install: ${missing[*]}"
     }
 fi
 
 if [ ! -e /dev/fuse ]; then
     as_root modprobe fuse 2>/dev/null || true
-    [ -e /dev/fuse ] || die "no /dev/fuse: this kernel or container does not offer FUSE, so nothing can be mounted"
+    [ -e /dev/fuse ] || die "/dev/fuse does not exist: this kernel or container does not support FUSE, so nothing can be mounted"
 fi

@@ -1,7 +1,7 @@
 #!/bin/bash
-# What ACLs cost a listing: times `ls -lR` of 10,000 files in 100 directories, by a user who owns none of them, on a
-# volume with ACLs and on one without. The two take turns, so that whatever else the machine does meets both; medians
-# are printed. As root; takes the limen to measure, by default the release build.
+# The cost of ACLs in listings: measures `ls -lR` of 10,000 files in 100 directories, as a user that owns none
+# of them, on a volume with ACLs and on one without. The two take turns, so that other load affects both;
+# medians are printed. Requires root. Takes the limen to measure, by default the release build.
 #
 #   scripts/list-cost.sh [LIMEN [ROUNDS]]
 set -euo pipefail
@@ -11,8 +11,8 @@ set -euo pipefail
 limen=${1:-$top/target/release/limen}
 rounds=${2:-9}
 runs=4
-[ -x "$limen" ] || die "there is no $limen; build it: cargo build --release --package cli"
-[ "$(id -u)" = 0 ] || die "only root may mount and then list as another user"
+[ -x "$limen" ] || die "$limen does not exist; build it: cargo build --release --package cli"
+[ "$(id -u)" = 0 ] || die "must run as root, because it mounts and lists as another user"
 
 work=$(mktemp -d)
 chmod 755 "$work"
@@ -40,7 +40,7 @@ done
 
 list() { setpriv --reuid 65534 --regid 65534 --clear-groups ls -lR "$1" >/dev/null; }
 
-# One line a listing: kind, its number since the mount, milliseconds.
+# One line per listing: kind, number of the listing since the mount, units of 10 microseconds.
 for _ in $(seq "$rounds"); do
     for kind in off posix; do
         mount_volume "$kind"

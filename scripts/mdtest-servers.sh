@@ -1,11 +1,13 @@
 #!/bin/bash
-# What `limen mdtest` does on database servers, beside what these do for their own load tools: a bare function that
-# inserts two rows and updates a third, sixteen to a request. Each server is Debian's with its defaults, so that each
-# commit is synced, in a folder and on a loopback port of its own; programs take turns. As root.
+# Measures `limen mdtest` on database servers, next to a bare function on the same server under the server's
+# own load tool: it inserts two rows and updates a third, sixteen times per request. Each server is Debian's
+# with default settings, so that each commit is synced, in its own folder and on its own loopback port; the
+# programs take turns. Requires root.
 #
 #   scripts/mdtest-servers.sh [LIMEN [ROUNDS [ENGINE ...]]]
 #
-# ENGINE is redis, postgres, mariadb or etcd, which brings no load tool. Run it with `nice -n -10` beside other work.
+# ENGINE is redis, postgres, mariadb or etcd (etcd has no load tool). Next to other work, run this script with
+# `nice -n -10`.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -14,8 +16,8 @@ limen=$(readlink -f "${1:-$top/target/release/limen}")
 rounds=${2:-3}
 engines=("${@:3}")
 [ ${#engines[@]} -gt 0 ] || engines=(redis postgres mariadb etcd)
-[ -x "$limen" ] || die "there is no $limen; build it: cargo build --release --package cli"
-[ "$(id -u)" = 0 ] || die "only root may start PostgreSQL as its own user"
+[ -x "$limen" ] || die "$limen does not exist; build it: cargo build --release --package cli"
+[ "$(id -u)" = 0 ] || die "must run as root, because PostgreSQL runs as its own user"
 
 work=$(mktemp -d)
 chmod 755 "$work"
@@ -132,22 +134,22 @@ SQL
         url=etcd://127.0.0.1:$port/
         wait_for curl -fs "http://127.0.0.1:$port/health"
         ;;
-    *) die "there is no engine $1" ;;
+    *) die "unknown engine '$1'" ;;
     esac
 }
 
-# With two connections, as the commits of one client come.
+# With two connections, like the commits of one client.
 probe() {
     case $1 in
     redis)
         redis-benchmark -p $port -c 2 -P 16 -n 60000 -r 100000000 -q evalsha "$script" 3 b:a:__rand_int__ b:b:__rand_int__ \
             b:c:1 0123456789012345678901234567890123456789012345678901234567890123 | tr '\r' '\n' |
-            awk '/requests per second/ { sub(/.*: /, ""); printf "function, 16 to a request: %d a second\n", $1 }'
+            awk '/requests per second/ { sub(/.*: /, ""); printf "function, 16 per request: %d per second\n", $1 }'
         ;;
     postgres)
         for how in each sets; do
             pgbench -n -M prepared -h 127.0.0.1 -p $port -U limen -c 2 -T 4 -f "$work/$how.sql" postgres 2>/dev/null |
-                awk -v how="$how" '/^tps/ { printf "function (%s), 16 to a request: %d a second\n", how, $3 * 16 }'
+                awk -v how="$how" '/^tps/ { printf "function (%s), 16 per request: %d per second\n", how, $3 * 16 }'
         done
         ;;
     mariadb)
@@ -155,7 +157,7 @@ probe() {
             mysqlslap --no-defaults -h 127.0.0.1 -P $port -u root --create-schema=limen --concurrency=2 \
                 --number-of-queries=2400 --query="CALL ${how}_16()" |
                 awk -v how="$how" '/Average number of seconds/ {
-                    printf "function (%s), 16 to a request: %d a second\n", how, 2400 * 16 / $(NF - 1) }'
+                    printf "function (%s), 16 per request: %d per second\n", how, 2400 * 16 / $(NF - 1) }'
         done
         ;;
     esac

@@ -1,12 +1,14 @@
 #!/bin/bash
-# `make test-long`: what takes too long for `make test`, on a mounted volume, with an optimised limen. As root.
+# `make test-long`: tests that take too long for `make test`, on a mounted volume, with an optimised limen.
+# Requires root.
 #
 #   [LIMEN=target/release/limen] scripts/test-long.sh [SUITE]...
 #
-# 200 kills of the server, each followed by fsck --data; pjdfstest with steps of 10 ms and of 150 ms; a million steps of the
-# differential machine, half against ext4 and half against tmpfs; 20 seeds of 100,000 operations of fsx; the programs with
-# --long, PostgreSQL and fio among them. And `servers`: two mounts on each database server, which is killed 20 times under
-# load, and ten minutes of hundreds of writers on PostgreSQL and on MariaDB. Seeds and times are in the lines above the closing `counts:` line, and in
+# 200 kills of the server, each followed by fsck --data; pjdfstest with steps of 10 ms and of 150 ms; a
+# million steps of the differential tester, half against ext4 and half against tmpfs; 20 seeds of 100,000
+# operations of fsx; the programs with --long, among them PostgreSQL and fio. And `servers`: two mounts on
+# each database server, which is killed 20 times under load, and ten minutes of hundreds of writers on
+# PostgreSQL and on MariaDB. Seeds and times are printed above the last `counts:` line, and are in
 # target/test-long.log. DIFFTEST_SEED and FSX_FIRST_SEED repeat a run.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh

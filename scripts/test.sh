@@ -1,35 +1,35 @@
 #!/bin/bash
-# `make test`: every check there is, to the end even when one fails.
+# `make test`: runs every check, and continues after a failure.
 #
-# Its last line is `N passed, N failed, N skipped`: tests of the crates, checks of the source (one
-# each), and the suites that run on a mounted volume. The lines above it name each test that was
-# skipped, wholly or in part, with the reason. A test that lacks what can be provided (root, a
-# program, a server) fails, unless LIMEN_ALLOW_SKIPS=1 allows it to be skipped.
+# The last line is `N passed, N failed, N skipped`. It counts the tests of the crates, the checks of the
+# source (one each), and the suites that run on a mounted volume. The lines above it name each test that was
+# skipped, as a whole or in part, with the reason. A test that lacks something that can be provided (root, a
+# program, a server) fails, unless LIMEN_ALLOW_SKIPS=1 allows skipping it.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 cd "$top"
 
 if [ "$(id -u)" -ne 0 ] && [ -z "${LIMEN_ALLOW_SKIPS:-}" ]; then
-    die "most tests mount: run it as root, or set LIMEN_ALLOW_SKIPS=1 to skip them"
+    die "most tests mount, which requires root: run as root, or set LIMEN_ALLOW_SKIPS=1 to skip them"
 fi
 
 logs="$top/target/test-logs"
 mkdir -p "$logs"
-# The summary reads logs: none of an earlier run.
+# The summary reads the logs, so remove those of an earlier run.
 rm -f "$logs"/*.log
 passed=0 failed=0 skipped=0
 failures=()
 
-# The step that runs is a process group, so that an interruption ends all of it: only then can the
-# scripts below clean up before this one is gone.
+# The running step is a process group, so that an interrupt ends all of it. This script waits until the
+# scripts of the step have cleaned up.
 job= sim_job=
 interrupted() {
     trap '' INT TERM HUP
     [ -z "$sim_job" ] || kill -TERM -- "-$sim_job" 2>/dev/null || true
     if [ -n "$job" ]; then
         kill -TERM -- "-$job" 2>/dev/null || true
-        # Its leader ends at once; those that clean up take a moment, and are given a minute.
+        # The leader exits at once. Processes that clean up get a minute.
         for _ in $(seq 600); do
             kill -0 -- "-$job" 2>/dev/null || break
             sleep 0.1
@@ -39,7 +39,7 @@ interrupted() {
 }
 trap interrupted INT TERM HUP
 
-# Runs one step with its output on the terminal and in a log.
+# Runs one step; its output goes to the terminal and to a log.
 step() { # NAME COMMAND...
     local name=$1 started=$SECONDS status=0
     shift
@@ -54,7 +54,7 @@ step() { # NAME COMMAND...
     return "$status"
 }
 
-# A step that is one check: it passes or fails as a whole.
+# A step that counts as one check.
 check() { # NAME COMMAND...
     if step "$@"; then
         passed=$((passed + 1))
@@ -66,7 +66,7 @@ check() { # NAME COMMAND...
 
 add() { # NAME STATUS PASSED FAILED SKIPPED
     local now_failed=$4
-    # A crash, a build error or a timeout leaves no count behind, but it is a failure.
+    # A crash, a build error or a timeout leaves no count, but is a failure.
     if [ "$2" -ne 0 ] && [ "$now_failed" -eq 0 ]; then now_failed=1; fi
     passed=$((passed + $3)) failed=$((failed + now_failed)) skipped=$((skipped + $5))
     if [ "$now_failed" -gt 0 ]; then failures+=("$1"); fi
@@ -75,25 +75,26 @@ add() { # NAME STATUS PASSED FAILED SKIPPED
 export CARGO_TERM_COLOR=never
 check fmt cargo fmt --all --check
 check clippy cargo clippy --workspace --all-targets --quiet -- -D warnings
-# What stands behind a feature is not in the default build.
+# The default build does not include code behind a feature.
 check clippy-tikv cargo clippy --package engine-tikv --features client --all-targets --quiet -- -D warnings
 check tidy cargo xtask tidy
 check deny scripts/deny.sh offline
 
-# How many lines of a log say that a test was skipped: SKIPPED, "SKIPPED IN PART", or LATER for one that a later step runs.
+# The number of lines in a log that report a skip: SKIPPED, "SKIPPED IN PART", or LATER if a later step runs
+# the test.
 said() { # LOG HOW
     grep -ac "^$2: " "$logs/$1.log" || true
 }
 
 status=0
 step cargo-test env LIMEN_TEST_S3=later cargo test --workspace --no-fail-fast --quiet || status=$?
-# "test result: ok. 3 passed; 0 failed; 1 ignored; ..."; one that returned early has passed by that.
+# "test result: ok. 3 passed; 0 failed; 1 ignored; ...". A test that returns early counts as passed there.
 read -r p f s < <(awk '/^test result:/ { p += $4; f += $6; s += $8 } END { print p + 0, f + 0, s + 0 }' "$logs/cargo-test.log")
 whole=$(said cargo-test SKIPPED) part=$(said cargo-test "SKIPPED IN PART") later=$(said cargo-test LATER)
 add cargo-test "$status" $((p - whole - later)) "$f" $((s + whole + part))
 
-# Two minutes of fresh seeds of clients, and two of whole mounts, on what the next steps leave of the processors. All
-# packages are named, so that nothing is built again with other features.
+# Two minutes of simulated clients and two of simulated mounts, with new seeds, at low priority next to the
+# following steps. `--workspace` keeps the features, so that nothing is rebuilt.
 sim_started=$SECONDS
 set -m
 LIMEN_SIM_SECONDS="${LIMEN_SIM_SECONDS:-120}" nice -n 19 cargo test --workspace --quiet --test histories --test mounts -- \
@@ -106,9 +107,9 @@ step s3 tests/s3/run.sh || status=$?
 read -r p f s <<<"$(counts_of "$logs/s3.log")"
 add s3 "$status" "${p:-0}" "${f:-0}" "${s:-0}"
 if [ $((${p:-0} + ${f:-0} + ${s:-0})) -ne "$later" ]; then
-    say "$later tests were left to s3, which ran others"
+    say "cargo test left $later tests to s3, which ran another number"
     failed=$((failed + 1))
-    failures+=("s3: other tests")
+    failures+=("s3: another number of tests")
 fi
 
 if step build cargo build --quiet --package cli; then
@@ -127,16 +128,16 @@ wait "$sim_job" || status=$?
 sim_job=
 say "=== sim"
 cat "$logs/sim.log"
-say "(sim took at most $((SECONDS - sim_started)) s, beside the steps above)"
+say "(sim took at most $((SECONDS - sim_started)) s, in parallel with the steps above)"
 read -r p f s < <(awk '/^test result:/ { p += $4; f += $6; s += $8 } END { print p + 0, f + 0, s + 0 }' "$logs/sim.log")
 add sim "$status" "$p" "$f" "$s"
 
-# Nothing is counted that is not named.
+# Every skip that is counted must be named.
 skips=$(sed -n 's/^SKIPPED\( IN PART\)\{0,1\}: /skipped\1: /p' "$logs"/{cargo-test,s3,mounted}.log 2>/dev/null || true)
 named=$(grep -c . <<<"$skips" || true)
 if [ "$named" -ne "$skipped" ]; then
     failed=$((failed + 1))
-    failures+=("skips: $skipped are counted, $named are named")
+    failures+=("skips: $skipped counted, $named named")
 fi
 
 say

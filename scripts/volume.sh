@@ -1,13 +1,14 @@
-# A throwaway volume for the scripts that need one: sourced after lib.sh, never run.
+# A temporary volume for other scripts; sourced after lib.sh, never executed.
 # shellcheck shell=bash
 #
-# Sets: work (a directory of its own, which every user may enter), meta (its URL), mnt (the mount point).
+# Sets: work (a temporary directory that every user may enter), meta (the volume's URL), mnt (the mount
+# point).
 # Expects: limen (the program).
 
 # shellcheck disable=SC2154  # limen is set by the script that sources this
 volume_create() { # NAME [sqlite|redis|nfsv4]
     work=$(mktemp -d "${TMPDIR:-/tmp}/limen-$1.XXXXXX")
-    # Other users will be asked to reach the mount point.
+    # Other users need access to the mount point.
     chmod 755 "$work"
     mnt="$work/mnt"
     mkdir "$mnt" "$work/objects"
@@ -20,7 +21,7 @@ volume_create() { # NAME [sqlite|redis|nfsv4]
     "$limen" format "$meta" "$1" --storage file --bucket "$work/objects" "${acl[@]}"
 }
 
-# A server of this volume's own, which keeps what it acknowledges; nobody else can reach it.
+# A private Redis server for this volume, on a Unix socket; acknowledged data is durable.
 redis_start() {
     meta="redis+unix://$work/redis.sock"
     mkdir "$work/redis"
@@ -45,7 +46,7 @@ volume_mount() { # [OPTION]...
 
 volume_umount() { "$limen" umount "$mnt"; }
 
-# Process ids of the limen processes that serve this volume, and of no other.
+# The IDs of the limen processes that serve this volume, and of no others.
 volume_processes() {
     local process
     for process in /proc/[0-9]*; do
@@ -56,11 +57,11 @@ volume_processes() {
     done
 }
 
-# For traps: takes the volume away in whatever state it is, without a word.
+# For traps: removes the volume in whatever state it is, without output.
 volume_remove() {
     [ -n "${work:-}" ] && [ -d "$work" ] || return 0
     cd /
-    # A hung daemon must not hang the cleaning up.
+    # A daemon that hangs must not block the cleanup.
     if mountpoint -q "$mnt" 2>/dev/null || grep -qF " $mnt " /proc/self/mountinfo; then
         timeout 20 "$limen" umount "$mnt" >/dev/null 2>&1 || umount --lazy "$mnt" 2>/dev/null || true
     fi
@@ -72,6 +73,6 @@ volume_remove() {
     for process in $(volume_processes); do kill -KILL "$process" 2>/dev/null || true; done
     while grep -qF " $mnt " /proc/self/mountinfo; do umount --lazy "$mnt" 2>/dev/null || break; done
     [ ! -f "$work/redis.pid" ] || kill -KILL "$(cat "$work/redis.pid")" 2>/dev/null || true
-    # Never walk into a mount that would not go away.
+    # Never delete through a mount that could not be unmounted.
     grep -qF " $work/" /proc/self/mountinfo || rm -rf "$work"
 }

@@ -1,10 +1,10 @@
 #!/bin/bash
-# The differential machine (crates/difftest): random system calls by several users, on the mount and on a reference that
-# Linux itself keeps, compared after every step. Half of the steps against ext4, half against tmpfs.
+# Runs the differential tester (crates/difftest): random system calls by several users, on the mount and on a
+# file system of Linux, compared after every step. Half of the steps run against ext4, half against tmpfs.
 #
 #   [DIFFTEST_STEPS=20000] [DIFFTEST_SEED=N] tests/difftest.sh MOUNTPOINT
 #
-# What differs is shrunk to a few steps and printed with its seed. One test is one reference.
+# A difference is reduced to a few steps and printed with its seed. One test is one reference.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../scripts/lib.sh"
@@ -16,7 +16,7 @@ steps=${DIFFTEST_STEPS:-20000}
 seed=${DIFFTEST_SEED:-$((RANDOM * 32768 + RANDOM))}
 
 cd "$top"
-# Optimised: it is the mount that shall take the time.
+# Optimised, so that most of the time is spent in the mount.
 cargo build --release --quiet --package difftest
 program=${CARGO_TARGET_DIR:-$top/target}/release/difftest
 
@@ -30,13 +30,13 @@ trap 'exit 143' INT TERM HUP
 chmod 755 "$scratch"
 mkdir "$scratch"/{ext4,tmpfs}
 
-# Mounts a reference; fails where this machine has no such thing.
+# Mounts a reference; fails if this machine does not support it.
 prepare() { # ext4|tmpfs
     case $1 in
     tmpfs) mount -t tmpfs -o noatime,size=4G tmpfs "$scratch/tmpfs" ;;
     ext4)
         truncate -s 2G "$scratch/image"
-        # No lazy initialisation in the background, no journal: nothing here has to survive.
+        # No lazy initialisation in the background and no journal, because nothing has to survive.
         mkfs.ext4 -q -m 0 -O ^has_journal -E lazy_itable_init=0 "$scratch/image" &&
             mount -o loop,noatime "$scratch/image" "$scratch/ext4"
         ;;
@@ -48,7 +48,7 @@ for reference in ext4 tmpfs; do
     if [ "$reference" = ext4 ] && ! command -v mkfs.ext4 >/dev/null; then
         if missing "difftest ext4" mkfs.ext4; then skipped=$((skipped + 1)); else failed=$((failed + 1)); fi
     elif ! prepare "$reference" >"$scratch/said" 2>&1; then
-        skip "difftest $reference" "it cannot be mounted here: $(tail -n 1 "$scratch/said")"
+        skip "difftest $reference" "cannot be mounted here: $(tail -n 1 "$scratch/said")"
         skipped=$((skipped + 1))
     elif "$program" --tested "$mnt" --reference "$scratch/$reference" --steps $((steps / 2)) --seed "$seed"; then
         passed=$((passed + 1))

@@ -1,10 +1,10 @@
 #!/bin/bash
-# Kills the process that serves a mount in the middle of work, mounts again, and asks for everything
-# that had been acknowledged by fsync: content, ACL and name.
+# Kills the process that serves a mount under load, mounts again, and checks everything that fsync had
+# acknowledged: content, ACL and name.
 #
 #   LIMEN=PROGRAM LIMEN_META=META-URL tests/kill-9.sh MOUNTPOINT
 #
-# The volume is mounted when this begins and when it ends. One test is one round.
+# The volume must be mounted at the beginning, and is mounted at the end. One test is one round.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../scripts/lib.sh"
@@ -18,14 +18,15 @@ notes=$(mktemp -d)
 server=
 trap 'kill -KILL $server 2>/dev/null || true; rm -rf "$notes"' EXIT
 
-# What a file must hold follows from its name: 200 bytes, which live in the metadata, or 300 kB, which are an object.
+# The content of a file follows from its name: 200 bytes, which are stored in the metadata, or 300 kB, which
+# are an object.
 content() { # NAME
     local lines=2
     [ $((${1##*-} % 4)) -ne 0 ] || lines=3000
     yes "$(printf '%-99s' "$1")" | head -n "$lines" || true
 }
 
-# Creates, writes, sets an ACL, renames, syncs, and only then writes the name down; ends at the first error.
+# Creates, writes, sets an ACL, renames, syncs, and only then records the name; ends at the first error.
 work() { # ROUND WORKER
     local directory="$mnt/kill-$1/$2" name serial=0
     mkdir -p "$directory" || return 0
@@ -44,15 +45,15 @@ acknowledged() { # ROUND
     find "$notes" -name "kept-$1-*" -exec cat {} + | wc -l
 }
 
-# Prints what is not as it was acknowledged.
+# Prints differences from what was acknowledged.
 verify() { # ROUND
     local file name
     while read -r file; do
         name=$(basename "$file")
         content "$name" | cmp - "$file" 2>&1 || true
-        getfacl -cn --absolute-names "$file" 2>&1 | grep -qx "user:$((${name##*-} + 1000)):rw-" || echo "$file: its ACL is gone"
+        getfacl -cn --absolute-names "$file" 2>&1 | grep -qx "user:$((${name##*-} + 1000)):rw-" || echo "$file: its ACL is lost"
     done < <(cat "$notes/kept-$1"-*)
-    # What was not acknowledged may be there or not, but it must be whole enough to be read and removed.
+    # Files that were not acknowledged may exist or not, but must be readable and removable.
     find "$mnt/kill-$1" -type f -exec sha256sum {} + >"$notes/sums" || true
     rm -r "$mnt/kill-$1" 2>&1 || true
 }
@@ -73,7 +74,7 @@ for round in $(seq "$rounds"); do
         work "$round" "$worker" 2>/dev/null &
         pids+=($!)
     done
-    # On a busy machine the first file takes its time, and a round without one would show nothing.
+    # On a busy machine the first file takes time, and a round without a file tests nothing.
     for _ in $(seq 300); do
         [ "$(acknowledged "$round")" -eq 0 ] || break
         sleep 0.1
@@ -84,9 +85,10 @@ for round in $(seq "$rounds"); do
     server=
     wait "${pids[@]}" || true
 
-    # As the killed process left it, before anything is cleaned up: no record may disagree, no byte be missing.
+    # Check the state that the killed process left, before anything is cleaned up: records must agree, and no
+    # byte may be missing.
     damage=$("$LIMEN" fsck --data "$LIMEN_META" 2>&1) && damage=
-    # The dead mount point is cleaned by the next mount; every second time by umount.
+    # The next mount cleans up the dead mount point; in every second round umount does.
     [ $((round % 2)) -ne 0 ] || "$LIMEN" umount "$mnt"
     "$LIMEN" mount -d "$LIMEN_META" "$mnt"
     kept=$(acknowledged "$round")

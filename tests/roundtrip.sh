@@ -1,6 +1,6 @@
 #!/bin/bash
-# Copies a tree with every kind of metadata onto DIRECTORY and back, with tar and with rsync, and
-# compares what comes back with what went in: names, content, stat, ACLs, xattrs, holes, hard links.
+# Copies a tree with all kinds of metadata onto DIRECTORY and back, with tar, rsync and cp, and compares the
+# results with the original: names, content, stat, ACLs, xattrs, holes, hard links.
 #
 #   tests/roundtrip.sh DIRECTORY
 set -euo pipefail
@@ -10,7 +10,7 @@ set -euo pipefail
 if [ $# -ne 1 ] || [ ! -d "$1" ]; then die "usage: roundtrip.sh DIRECTORY"; fi
 need_root
 work="$(cd "$1" && pwd)/roundtrip"
-# The tree it starts from, and what comes back, live on another file system.
+# The original tree and the copies back are on another file system.
 here=$(mktemp -d "${ROUNDTRIP_TMP:-/tmp}/limen-roundtrip.XXXXXX")
 trap 'rm -rf "$work" "$here"' EXIT
 rm -rf "$work"
@@ -40,7 +40,7 @@ make_tree() {
 and trailing '
     printf 'x' >"odd/$(printf 'n%.0s' {1..255})"
     printf 'x' >$'odd/\xff not utf-8'
-    # Owner and group first: changing them clears set-ID bits.
+    # Owner and group first, because changing them clears set-ID bits.
     chown daemon:bin odd/target plain/size-1
     chmod 4755 plain/size-1
     chmod 2775 plain/deep
@@ -56,7 +56,7 @@ and trailing '
     : >acls/long
     setfacl -M "$here/long.acl" acls/long
     setfacl -m u:daemon:rwx,d:u:daemon:rwx,d:g:bin:rx,d:m::rx defaults
-    # The child inherits, the grandchild inherits from the child.
+    # The child inherits from its parent, the grandchild from the child.
     mkdir -p defaults/child/grandchild
     : >defaults/child/file
     setfacl -d -m u::rwx,g::rx,o::- plain/deep
@@ -70,7 +70,7 @@ and trailing '
     cd /
 }
 
-# What is compared. Sizes of directories and block counts belong to the file system, not to the tree.
+# What is compared. Sizes of directories and block counts depend on the file system, not on the tree.
 describe() (
     cd "$1"
     export LC_ALL=C
@@ -79,7 +79,7 @@ describe() (
     echo "== devices"
     find . \( -type b -o -type c \) -exec stat -c '%n %t:%T' {} + | sort
     echo "== hard links"
-    # Groups of names that share an inode, without the inode's number.
+    # Groups of names that share an inode, without the inode number.
     find . -type f -links +1 -printf '%i %p\n' | sort -k 2 |
         awk '{ set[$1] = set[$1] " " $2 } END { for (i in set) print set[i] }' | sort
     echo "== content"
@@ -87,7 +87,7 @@ describe() (
     echo "== acls"
     find . ! -type l -print0 | sort -z | xargs -0 getfacl -n --absolute-names
     echo "== xattrs"
-    # The ACL xattrs are above, decoded.
+    # The ACL xattrs are covered above, decoded.
     find . -print0 | sort -z | xargs -0 getfattr --no-dereference --absolute-names -d -e hex -m '^(user|trusted|security)\.'
 )
 
@@ -121,25 +121,25 @@ for how in tar rsync cp; do
     rm -rf "$here/back-$how"
 done
 
-# A second run finds nothing to do, so what rsync reads back is what it wrote.
+# A second run finds no changes, so rsync reads back what it wrote.
 changes=$(rsync -aAXHS --numeric-ids --checksum --itemize-changes --dry-run "$here/tree/" "$work/rsync/")
 if [ -z "$changes" ]; then
-    printf '%-40s ok\n' "rsync again has nothing to do"
+    printf '%-40s ok\n' "a second rsync finds no changes"
     passed=$((passed + 1))
 else
-    printf '%-40s FAILED\n%s\n' "rsync again has nothing to do" "$changes"
+    printf '%-40s FAILED\n%s\n' "a second rsync finds no changes" "$changes"
     failed=$((failed + 1))
 fi
 
-# The same tree, made in place, so that inheritance happens here and not in the archiver.
+# The same tree, created in place, so that the file system applies inheritance, not the archiver.
 make_tree "$work/made"
 describe "$here/tree" | grep -a -v "/size-" >"$here/want"
 describe "$work/made" | grep -a -v "/size-" >"$here/have"
 if diff "$here/want" "$here/have" >"$here/difference"; then
-    printf '%-40s ok\n' "made in place, the same tree"
+    printf '%-40s ok\n' "the same tree, created in place"
     passed=$((passed + 1))
 else
-    printf '%-40s FAILED\n' "made in place, the same tree"
+    printf '%-40s FAILED\n' "the same tree, created in place"
     head -n 30 "$here/difference" | cut -c 1-200 | sed 's/^/    /'
     failed=$((failed + 1))
 fi

@@ -1,13 +1,12 @@
 #!/bin/bash
-# Runs every test file of the `acl` Debian source package in DIRECTORY, with the installed
-# setfacl, getfacl and chacl.
+# Runs every test file of the Debian source package `acl` in DIRECTORY, with the installed setfacl, getfacl
+# and chacl.
 #
 #   tests/acl-package/run.sh DIRECTORY
 #
-# The tests expect users and groups that the package lists in test/test.passwd and test/test.group
-# (daemon belongs to group bin, which it does not on Debian). They are bound over /etc/passwd and
-# /etc/group in a private mount namespace: the system's own files are never touched, and
-# permission checks see real credentials.
+# The tests expect the users and groups in the package's test/test.passwd and test/test.group (where daemon
+# belongs to group bin, unlike on Debian). They are bind-mounted over /etc/passwd and /etc/group in a private
+# mount namespace, so the system's files are not changed, and permission checks see real credentials.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../../scripts/lib.sh"
@@ -23,7 +22,7 @@ if [ -z "${ACL_TEST_SOURCE:-}" ]; then
 fi
 mount --bind "$ACL_TEST_SOURCE/test/test.passwd" /etc/passwd
 mount --bind "$ACL_TEST_SOURCE/test/test.group" /etc/group
-# Their shell commands are written for a /bin/sh that is bash (they use shopt); here too, nobody else sees it.
+# The tests use shopt, so their /bin/sh must be bash; this bind mount is private too.
 mount --bind /bin/bash "$(readlink -f /bin/sh)"
 
 work="$directory/acl-package"
@@ -32,11 +31,11 @@ trap 'rm -rf "$work" "$log"' EXIT
 rm -rf "$work"
 mkdir "$work"
 chmod 755 "$work"
-# The runner works in "<test file>.dir", so the test files themselves go onto the file system.
+# The runner works in "<test file>.dir", so copy the test files onto the file system under test.
 cp -R "$ACL_TEST_SOURCE/test/." "$work/"
 
-# The two files under nfs/ want to be told where the exported directory is: it is this one. They
-# also count the columns of `ls -l` as they were in 2002, which this time style restores.
+# The two files below nfs/ expect the exported directory in EXPORT_PATH: it is this one. They also expect the
+# columns of `ls -l` of 2002, which this time style restores.
 export EXPORT_PATH="$work/nfs/nfs-dir.test.dir"
 
 passed=0 failed=0 skipped=0
@@ -58,6 +57,6 @@ while read -r file; do
     printf '%-28s %-8s %s\n' "$file" "$verdict" "$summary"
     [ "$verdict" = ok ] || grep -v -- '-- ok$' "$log" | sed 's/^/    /'
 done < <(find . -name '*.test' -printf '%P\n' | LC_ALL=C sort)
-[ $((passed + failed + skipped)) -gt 0 ] || die "the package has no test files in $ACL_TEST_SOURCE/test"
+[ $((passed + failed + skipped)) -gt 0 ] || die "no test files in $ACL_TEST_SOURCE/test"
 print_counts "$passed" "$failed" "$skipped"
 [ "$failed" -eq 0 ]

@@ -1,11 +1,11 @@
 #!/bin/bash
-# fsx, the file system exerciser (the Rust one, from crates.io): random reads, writes, truncations, mappings, hole punches
-# and copies within one file, whose every byte is known.
+# fsx, the file system exerciser (the Rust one, from crates.io): random reads, writes, truncations, mappings,
+# hole punches and copies within one file, checked byte by byte.
 #
 #   [FSX_SEEDS=3] [FSX_OPERATIONS=10000] [FSX_FIRST_SEED=1] tests/fsx/run.sh DIRECTORY
 #
-# One test is one seed with one configuration: `plain` has what every file system can do; `ranges`, with a fifth of the
-# operations on a file forty times as long, all that Linux can.
+# One test is one seed with one configuration: `plain` has the operations that every file system supports;
+# `ranges` has all that Linux supports, with a fifth of the operations on a file forty times as long.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../../scripts/lib.sh"

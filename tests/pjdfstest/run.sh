@@ -1,13 +1,13 @@
 #!/bin/bash
-# Runs the whole of pjdfstest (the Rust one, from crates.io) in DIRECTORY, as root.
+# Runs all of pjdfstest (the Rust one, from crates.io) in DIRECTORY, as root.
 #
 #   [PJDFSTEST_STEPS="0.01 0.15"] tests/pjdfstest/run.sh DIRECTORY
 #
-# It runs once for each step, in seconds: how long the tests wait where a time stamp has to have moved.
+# Runs once per step: the time in seconds that tests wait for a timestamp to change.
 #
-# The tests of EROFS remount the file system read-only for a moment. That needs a file system on
-# which no file is open for writing, and earlier tests leave some open until their process ends;
-# hence two processes: first everything else, then those.
+# The tests of EROFS remount the file system read-only. This fails while a file is open for writing, and other
+# tests leave files open until their process ends. So there are two processes: first all other tests, then
+# those.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../../scripts/lib.sh"
@@ -26,8 +26,8 @@ fi
 
 scratch=$(mktemp -d)
 work="$directory/pjdfstest"
-# For one length in 127 of this path the program cannot make a path of exactly PATH_MAX bytes: a
-# remainder of 0 underflows (22 bytes are its two temporary directories).
+# pjdfstest cannot build a path of exactly PATH_MAX bytes if the length of this path has one remainder of 127:
+# a remainder of 0 underflows (its two temporary directories take 22 bytes).
 [ $(((4095 - 22 - ${#work}) % 127)) -ne 0 ] || work="$work-"
 trap 'rm -rf "$work" "$scratch"' EXIT
 mkdir -p "$work"
@@ -39,7 +39,7 @@ mount -t tmpfs tmpfs "$scratch/second"
 chmod 755 "$scratch" "$scratch/second"
 trap 'umount --lazy "$scratch/second"; rm -rf "$work" "$scratch"' EXIT
 
-# mount(8) hands a FUSE type to a helper that knows nothing of remounting; -i goes to the kernel instead.
+# mount(8) calls a helper for FUSE types, which cannot remount; -i makes the call to the kernel instead.
 mkdir "$scratch/bin"
 printf '#!/bin/sh\nexec %s -i "$@"\n' "$(command -v mount)" >"$scratch/bin/mount"
 chmod 755 "$scratch/bin/mount"
@@ -58,7 +58,7 @@ for step in ${PJDFSTEST_STEPS:-0.01 0.15}; do
     run --configuration-file "$scratch/remount.toml" erofs >"$scratch/erofs.log"
     grep -q '^Summary: ' "$log" || die "pjdfstest did not finish: $(tail -n 3 "$log")"
     grep -q '^Summary: ' "$scratch/erofs.log" || die "pjdfstest did not finish: $(tail -n 3 "$scratch/erofs.log")"
-    # The second run's verdicts replace the first one's skips.
+    # The results of the second run replace the skips of the first.
     sed -i '/^[a-z0-9_:]*::erofs_[a-z_]* *skipped$/d; /^Summary: /d' "$log"
     cat "$scratch/erofs.log" >>"$log"
 
@@ -70,13 +70,13 @@ for step in ${PJDFSTEST_STEPS:-0.01 0.15}; do
             left_out=$((left_out + 1))
             skip "pjdfstest $test, step of $step s" "explained in tests/pjdfstest/skips.md"
         else
-            say "$test: skipped, and tests/pjdfstest/skips.md does not say why"
+            say "$test: skipped without a reason in tests/pjdfstest/skips.md"
             bad=$((bad + 1))
         fi
     done < <(sed -n 's/^\([a-z0-9_:]*\) *skipped$/\1/p' "$log")
 
     grep -A 1 '^[a-z0-9_:]* *FAILED$' "$log" | grep -v '^--$' || true
-    say "step of $step s: $ok ok, $bad failed, $left_out skipped, $((SECONDS - started)) s; the whole log: $log"
+    say "step of $step s: $ok ok, $bad failed, $left_out skipped, $((SECONDS - started)) s; log: $log"
     passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + left_out))
 done
 print_counts "$passed" "$failed" "$skipped"

@@ -1,12 +1,13 @@
 #!/bin/bash
-# cp, dd, truncate, sort, find and xargs, each held against the same done elsewhere.
+# cp, dd, truncate, sort, find and xargs; results are compared with the same operations on another file
+# system.
 #
 #   tests/programs/coreutils.sh DIRECTORY SCRATCH
 set -euo pipefail
 cd "$1"
 scratch=$2
 
-# Bytes that no compression hides, the same in every run.
+# Incompressible bytes, the same in every run.
 bytes() { # COUNT
     openssl enc -aes-128-ctr -K 00112233445566778899aabbccddeeff -iv 0 -nosalt </dev/zero 2>/dev/null | head -c "$1" || true
 }
@@ -39,7 +40,7 @@ test "$(stat -c %s data)" = 5000000
 cmp data "$scratch/data.cut"
 test "$(stat -c %s linked)" = 5000000
 
-# Runs of 1 MiB, so that sort keeps some 20 files on the mount and merges them.
+# Runs of 1 MiB, so that sort writes about 20 temporary files to the mount and merges them.
 mkdir temporary
 seq 2000000 | awk '{ print ($1 * 7919) % 2000003 }' >numbers
 sort --numeric-sort --buffer-size=1M --temporary-directory=temporary --output=sorted numbers

@@ -1,5 +1,5 @@
 #!/bin/bash
-# CPython's own tests of whatever has to do with files, with their temporary files on the mount.
+# CPython's own tests that use files, with their temporary files on the mount.
 #
 #   tests/programs/cpython.sh DIRECTORY SCRATCH
 set -euo pipefail
@@ -12,5 +12,5 @@ tests=(test_os test_posix test_shutil test_tempfile test_fileio test_mmap test_z
     test_compileall test_py_compile test_logging)
 cd "$1"
 export TMPDIR=$1
-# -w: what failed runs once more, alone, so that time limits under load do not count.
+# -w runs failed tests again, alone, so that time limits that were exceeded under load do not count.
 python3 -m test --tempdir "$1" -j2 -w --timeout 600 "${tests[@]}" 2>&1

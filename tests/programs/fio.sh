@@ -1,6 +1,6 @@
 #!/bin/bash
-# fio writes blocks that say what and where they are, and reads them back: past the page cache and through mappings. With
-# --long ten times as much.
+# fio writes blocks that contain a checksum and their position, and reads them back, with O_DIRECT and through
+# mappings. With --long, ten times as much.
 #
 #   tests/programs/fio.sh DIRECTORY SCRATCH
 set -euo pipefail

@@ -1,5 +1,6 @@
 #!/bin/bash
-# A repository of 300 files and 30 commits: commit, branch, merge, clone, gc, worktree; fsck after each stage.
+# A repository with 300 files and 30 commits: commit, branch, merge, clone, gc, worktree; fsck after each
+# stage.
 #
 #   tests/programs/git.sh DIRECTORY SCRATCH
 set -euo pipefail

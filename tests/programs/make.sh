@@ -1,6 +1,6 @@
 #!/bin/bash
-# A C project of 50 files, built by make: what changed is built again and nothing else is, and a cache of objects that
-# works by temporary names, links and renames, as ccache does, serves it.
+# A C project of 50 files, built by make: only changed files are rebuilt. A cache of objects works with
+# temporary names, links and renames, like ccache.
 #
 #   tests/programs/make.sh DIRECTORY SCRATCH
 set -euo pipefail
@@ -20,7 +20,7 @@ done
 } >src/main.c
 cat >compile <<'END'
 #!/bin/sh
-# compile SOURCE OBJECT: from the cache, or by cc and into the cache.
+# compile SOURCE OBJECT: takes the object from the cache, or compiles it and adds it to the cache.
 set -e
 key=cache/$(cat "$1" src/*.h | cksum | tr ' ' '-')
 if [ -e "$key" ]; then
@@ -50,7 +50,7 @@ test "$(./program)" = $((files * (files + 1) / 2))
 test "$(wc -l <built)" = $((files + 1))
 test ! -s hits
 
-# Nothing changed, so nothing is built; one file changed, so one is.
+# Without a change nothing is built; with one changed file, one.
 make --silent -j4
 test "$(wc -l <built)" = $((files + 1))
 sleep 0.02
@@ -63,7 +63,7 @@ touch src/f9.c
 make --silent -j4
 test "$(wc -l <built)" = $((files + 3))
 
-# All of it again, from the cache.
+# Build everything again, from the cache.
 make --silent clean
 : >hits
 make --silent -j4

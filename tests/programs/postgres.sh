@@ -1,5 +1,6 @@
 #!/bin/bash
-# PostgreSQL on the mount: pgbench with an immediate stop in the middle, recovery, and then nothing is lost or made.
+# PostgreSQL on the mount: pgbench with an immediate stop in the middle; after recovery, no transaction is
+# lost or duplicated.
 #
 #   tests/programs/postgres.sh DIRECTORY SCRATCH
 set -euo pipefail
@@ -22,14 +23,14 @@ as "$bin/initdb" --pgdata "$data" --data-checksums --auth trust --username postg
 start
 as pgbench --host "$scratch" --initialize --quiet --scale $scale postgres
 for round in $(seq $rounds); do
-    # Else it would empty the history of the rounds before.
+    # Vacuum would empty the history of the earlier rounds.
     as pgbench --no-vacuum --host "$scratch" --client 4 --jobs 2 --time $((seconds * 2)) postgres >"$scratch/bench-$round" 2>&1 &
     bench=$!
     sleep $seconds
     as "$bin/pg_ctl" --pgdata "$data" --mode immediate stop
     wait $bench || true
     start
-    # Every transaction moves one amount in three tables and notes it in a fourth.
+    # Every transaction adds one amount in three tables and records it in a fourth.
     sums=$(query --command "SELECT (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(bbalance) FROM pgbench_branches),
         (SELECT sum(tbalance) FROM pgbench_tellers), (SELECT coalesce(sum(delta), 0) FROM pgbench_history)")
     IFS='|' read -r accounts branches tellers history <<<"$sums"
@@ -38,7 +39,7 @@ for round in $(seq $rounds); do
 done
 as pgbench --host "$scratch" --client 4 --jobs 2 --time $seconds postgres
 query --command "CREATE EXTENSION amcheck" 2>/dev/null ||
-    echo "no amcheck here: pg_checksums alone looks at the pages"
+    echo "amcheck is not installed: only pg_checksums checks the pages"
 as "$bin/pg_amcheck" --host "$scratch" --heapallindexed --username postgres postgres 2>&1 || [ ! -x "$bin/pg_amcheck" ]
 as "$bin/pg_ctl" --pgdata "$data" --mode fast --wait stop
 as "$bin/pg_checksums" --pgdata "$data" --check

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Python's library copied onto the mount, compiled and zipped there; files mapped, shared between two processes.
+# Python's library is copied onto the mount, compiled and zipped there; a mapped file is shared by two
+# processes.
 #
 #   tests/programs/python.sh DIRECTORY SCRATCH
 set -euo pipefail
@@ -25,7 +26,7 @@ size = 3_000_000
 with open("mapped", "wb+") as file:
     file.truncate(size)
     shared = mmap.mmap(file.fileno(), size)
-    # A child's stores are the parent's, and read(2)'s.
+    # The parent and read(2) see what a child stores through the mapping.
     child = os.fork()
     if child == 0:
         for at in range(0, size, 4099):
@@ -36,11 +37,11 @@ with open("mapped", "wb+") as file:
     expected[::4099] = bytes(at % 251 for at in range(0, size, 4099))
     assert shared[:] == bytes(expected)
     assert os.pread(file.fileno(), size, 0) == bytes(expected)
-    # write(2) is seen through the mapping.
+    # The mapping shows what write(2) wrote.
     os.pwrite(file.fileno(), b"written", 1_234_567)
     expected[1_234_567:1_234_574] = b"written"
     assert shared[:] == bytes(expected)
-    # A private mapping leaves the file alone.
+    # A private mapping does not change the file.
     private = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
     private[:5] = b"mine!"
     shared.flush()

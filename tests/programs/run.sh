@@ -1,10 +1,11 @@
 #!/bin/bash
-# Programs that people use, working in DIRECTORY and checking what they find afterwards.
+# Runs common programs in DIRECTORY; each checks its results.
 #
 #   [LONG=yes] tests/programs/run.sh DIRECTORY [--long] [PROGRAM...]
 #
-# Each script beside this one is one test: it gets a directory of its own and a scratch directory elsewhere, and ends
-# with 0, with 77 if this machine lacks what it needs (its last line says what), or with anything else if it failed.
+# Each script in this directory is one test. It gets a new directory and a scratch directory on another file
+# system. It exits with 0 on success, with 77 if this machine lacks something (the last line of output says
+# what), and with another status on failure.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../../scripts/lib.sh"
@@ -26,7 +27,7 @@ limit_seconds=600
 scratch=$(mktemp -d)
 chmod 755 "$scratch"
 process=
-# A job of its own each, so that a signal ends all that a program started.
+# Each test is a job of its own, so that a signal ends everything that it started.
 clean() {
     [ -z "$process" ] || kill -TERM -- "-$process" 2>/dev/null || true
     cd /
@@ -38,7 +39,7 @@ trap 'exit 143' TERM HUP
 
 passed=0 failed=0 skipped=0
 for name in "$@"; do
-    [ -x "$here/$name.sh" ] || die "no program $name in tests/programs/"
+    [ -x "$here/$name.sh" ] || die "tests/programs/ has no program '$name'"
     mkdir -m 755 "$directory/$name" "$scratch/$name"
     started=$SECONDS status=0
     set -m
@@ -60,12 +61,12 @@ for name in "$@"; do
         fi
         ;;
     *)
-        say "$name: FAILED with $status"
+        say "$name: FAILED with status $status"
         tail -n 40 "$scratch/said"
         failed=$((failed + 1))
         ;;
     esac
-    rm -rf "${directory:?}/$name" "${scratch:?}/$name" || { say "$name: cannot be removed" && failed=$((failed + 1)); }
+    rm -rf "${directory:?}/$name" "${scratch:?}/$name" || { say "$name: its files cannot be removed" && failed=$((failed + 1)); }
 done
 print_counts "$passed" "$failed" "$skipped"
 [ "$failed" -eq 0 ]

@@ -1,4 +1,4 @@
-"""Four processes move amounts between accounts, each in transactions of its own; nothing may be lost or made.
+"""Four processes move amounts between accounts, in transactions; the total must not change.
 
 python3 sqlite.py DATABASE DELETE|TRUNCATE|WAL ROUNDS
 """

@@ -1,5 +1,6 @@
 #!/bin/bash
-# SQLite in its three journal modes: four processes write to one database at once, and it is whole afterwards.
+# SQLite in its three journal modes: four processes write to one database concurrently, and it stays
+# consistent.
 #
 #   tests/programs/sqlite.sh DIRECTORY SCRATCH
 set -euo pipefail

@@ -1,11 +1,11 @@
 #!/bin/bash
-# Runs the tests of the block store, and as root those of mounts, against a real S3 server, which is installed below target/
-# and started on a port of the loopback interface.
+# Runs the tests of the block store and, as root, those of mounts, on a real S3 server, which is installed
+# below target/ and started on a loopback port.
 #
 #   tests/s3/run.sh
 #
-# The server is s3s-fs (Apache-2.0, from crates.io), pinned; it checks signatures and serves a directory. Building it takes
-# some minutes, once. The tests themselves are given ten minutes.
+# The server is s3s-fs (Apache-2.0, from crates.io), pinned; it checks signatures and serves a directory.
+# Building it takes some minutes, once. The tests have a limit of ten minutes.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../../scripts/lib.sh"
@@ -17,7 +17,7 @@ if [ "$("$server" --version 2>/dev/null || true)" != "s3s-fs $version" ]; then
     say "installing s3s-fs $version below target/tools"
     cargo install --quiet --locked --force --root "$tools" s3s-fs --version "$version" --features binary
 fi
-# Built as `make test` builds it, which then has it already.
+# Uses the build of `make test`.
 cargo test --quiet --workspace --test s3 --no-run
 
 work=$(mktemp -d)
@@ -31,7 +31,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 mkdir -p "$work/data/limen-test" "$work/home"
 
-# A port that was free a moment ago; if another takes it meanwhile, the next is tried.
+# Another process may take the port in between; then the next one is tried.
 for port in $(shuf -i 20000-30000 -n 5); do
     "$server" --host 127.0.0.1 --port "$port" --access-key limen --secret-key test-secret "$work/data" \
         >"$work/server.log" 2>&1 &
@@ -48,7 +48,7 @@ for port in $(shuf -i 20000-30000 -n 5); do
 done
 [ -n "$pid" ] || { tail -n 5 "$work/server.log"; die "the S3 server does not start"; }
 
-# The keys are in a profile; the test takes them from there and from the environment.
+# The keys are in a profile and in the environment, because the tests use both.
 cat >"$work/home/credentials" <<END
 [limen-profile]
 aws_access_key_id = limen
@@ -63,7 +63,7 @@ env -u AWS_PROFILE LIMEN_TEST_S3="http://127.0.0.1:$port/limen-test" LIMEN_TEST_
 read -r p f < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$work/log")
 s=$(grep -ac '^SKIPPED: ' "$work/log" || true)
 [ "$status" -ne 124 ] || say "the tests did not end within ten minutes"
-# Tests that never ran are a failure.
+# If no test ran, that is a failure.
 p=$((p - s))
 if [ $((p + s)) -eq 0 ] || { [ "$status" -ne 0 ] && [ "$f" -eq 0 ]; }; then f=$((f + 1)); fi
 print_counts "$p" "$f" "$s"

@@ -1,12 +1,12 @@
 #!/bin/bash
-# Listings that hide what their reader may not read, through smbclient: by a mount with --abe, and by Samba's own `hide
-# unreadable` on another file system, of the same tree.
+# Compares listings that hide unreadable entries, through smbclient, of the same tree: by a mount with --abe,
+# and by Samba's own `hide unreadable` on another file system.
 #
 #   [ABE_DIRECTORIES=21000] [ABE_ROUNDS=5] tests/samba/abe.sh MOUNTPOINT DIRECTORY
 #
-# The tree has that many directories with a file each, of which a user may read 1,000 by an ACL that names a group. One user
-# is in 4 groups and one in 400; each lists everything on either side by turns. What he is shown has to be the same, name by
-# name: that is one test for each user. The times are medians. As root.
+# The tree has ABE_DIRECTORIES directories with one file each; an ACL that names a group lets users read 1,000
+# of them. One user is in 4 groups and one in 400; each lists everything on both sides in turns. The lists of
+# names must be the same: one test per user. The times are medians. Requires root.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../../scripts/lib.sh"
@@ -16,12 +16,12 @@ need_root
 # shellcheck source=tests/samba/server.sh
 . "$(dirname "$0")/server.sh"
 directories=${ABE_DIRECTORIES:-21000} rounds=${ABE_ROUNDS:-5} shown=1000
-if [ "$directories" -lt "$shown" ]; then die "ABE_DIRECTORIES is at least $shown"; fi
+if [ "$directories" -lt "$shown" ]; then die "ABE_DIRECTORIES must be at least $shown"; fi
 mount=$(mktemp -d "$(cd "$1" && pwd)/abe.XXXXXX")
 store=$(mktemp -d "$(cd "$2" && pwd)/abe.XXXXXX")
 trap 'rm -rf "$mount" "$store"; cleanup' EXIT
 
-# The group that lets in is the last one of both users.
+# The group with access is the last one of both users.
 add_user limen-abe-few
 add_user limen-abe-many
 lets_in=62399
@@ -31,13 +31,13 @@ for group in $(seq 62000 $lets_in); do
     echo "limen-abe-$group:x:$group:$members" >>"$state/etc/group"
 done
 
-say "making $directories directories on either side"
+say "creating $directories directories on each side"
 for top in "$mount" "$store"; do
     chmod 0755 "$top"
     cd "$top"
     seq -f 'd%06.0f' "$directories" | xargs mkdir -m 0700
     seq -f 'd%06.0f/file' "$directories" | xargs touch
-    # Spread over the whole listing, as rights are in real trees.
+    # Spread over the whole listing, like in real trees.
     seq -f 'd%06.0f' 1 $((directories / shown)) "$directories" | head -n $shown | xargs setfacl -m g:$lets_in:rx
     cd /
 done
@@ -54,7 +54,7 @@ for user in limen-abe-few limen-abe-many; do
     if [ "$names" = "$(listed store $user)" ] && [ "$count" = $shown ]; then
         passed=$((passed + 1))
     else
-        say "FAILED: $user is shown $count directories of $shown, or others than by Samba"
+        say "FAILED: $user sees $count directories of $shown, or other names than through Samba"
         failed=$((failed + 1))
     fi
 done

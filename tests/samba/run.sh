@@ -1,12 +1,13 @@
 #!/bin/bash
-# Samba over a mount of a volume of NFSv4 ACLs: a real smbd, and real smbclient, smbcacls and smbtorture.
+# Samba on a mount of a volume with NFSv4 ACLs: a real smbd, and real smbclient, smbcacls and smbtorture.
 #
 #   LIMEN=PROGRAM tests/samba/run.sh MOUNTPOINT
 #
-# What one side sets the other has to enforce: ACLs set through SMB hold for programs on the mount, and the other way round.
-# Then smbtorture: what comes out of each test stands in torture.txt, with the reason for each failure, which counts as
-# skipped. Tests that ask for the right to pass any directory run on a second volume, of this script's own. As root; the
-# server has a network of its own, and is stopped at the end with all that was made for it.
+# ACLs set through SMB must hold for programs on the mount, and ACLs set on the mount must hold through SMB.
+# Then smbtorture runs: torture.txt has the expected result of each test, with the reason for each expected
+# failure, which counts as skipped. Tests whose user must be able to pass any directory run on a second volume
+# that this script creates. Requires root. The server has a private network; at the end it is stopped and
+# everything is removed.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../../scripts/lib.sh"
@@ -16,14 +17,14 @@ set -euo pipefail
 if [ $# -ne 1 ] || [ ! -d "$1" ]; then die "usage: run.sh MOUNTPOINT"; fi
 need_root
 limen=${LIMEN:-}
-[ -x "$limen" ] || die "LIMEN says which limen mounts the second volume"
+[ -x "$limen" ] || die "set LIMEN to the limen that mounts the second volume"
 # shellcheck source=tests/samba/server.sh
 . "$(dirname "$0")/server.sh"
 ana=limen-smb-ana ben=limen-smb-ben
 share="$(cd "$1" && pwd)/share"
 
 for program in smbd smbclient smbcacls smbtorture smbpasswd nfs4_setfacl; do
-    command -v $program >/dev/null || die "no $program here: run scripts/install-deps.sh test"
+    command -v $program >/dev/null || die "$program is not installed: run scripts/install-deps.sh test"
 done
 for user in $ana $ben; do add_user $user; done
 trap 'cleanup; volume_remove' EXIT
@@ -62,14 +63,14 @@ check() { # WHAT COMMAND...
         failed=$((failed + 1))
     fi
 }
-refused() { # COMMAND...: it has to fail for want of a right, and by nothing else
+refused() { # COMMAND...: must fail with a permission error
     local answer
     if answer=$(LC_ALL=C "$@" 2>&1) && [[ $answer != *NT_STATUS_* ]]; then
-        echo "it was not refused: $answer"
+        echo "not refused: $answer"
         return 1
     fi
     [[ $answer == *NT_STATUS_ACCESS_DENIED* || $answer == *"Permission denied"* || $answer == *"not permitted"* ]] || {
-        echo "refused otherwise: $answer"
+        echo "failed with another error: $answer"
         return 1
     }
 }
@@ -82,36 +83,36 @@ granted() { # COMMAND...
 }
 
 echo words >"$state/file"
-check "a directory and files, made through SMB" granted smb $ana "mkdir d; put $state/file d/f; put $state/file d/g; put $state/file d/h"
-check "and there for the mount, with their owner" test "$(stat -c '%U %s' "$share/d/f")" = "$ana 6"
-check "a file of another user is read" granted smb $ben "get d/f /dev/null"
+check "create a directory and files through SMB" granted smb $ana "mkdir d; put $state/file d/f; put $state/file d/g; put $state/file d/h"
+check "the mount shows them with their owner" test "$(stat -c '%U %s' "$share/d/f")" = "$ana 6"
+check "another user reads a file" granted smb $ben "get d/f /dev/null"
 
-check "an ACL set through SMB" granted acl $ana d/f --add "ACL:$ben:DENIED/0x0/R"
-check "is an entry on the mount" grep -q "^D::$(id -u $ben):r" <(nfs4_getfacl "$share/d/f")
-check "which holds there" refused as $ben cat "$share/d/f"
-check "and through SMB" refused smb $ben "get d/f /dev/null"
-check "taken back through SMB" granted acl $ana d/f --delete "ACL:$ben:DENIED/0x0/R"
-check "the file is read on the mount" granted as $ben cat "$share/d/f"
+check "set an ACL through SMB" granted acl $ana d/f --add "ACL:$ben:DENIED/0x0/R"
+check "the mount shows the entry" grep -q "^D::$(id -u $ben):r" <(nfs4_getfacl "$share/d/f")
+check "the mount enforces the entry" refused as $ben cat "$share/d/f"
+check "SMB enforces the entry" refused smb $ben "get d/f /dev/null"
+check "remove the entry through SMB" granted acl $ana d/f --delete "ACL:$ben:DENIED/0x0/R"
+check "the file is readable on the mount" granted as $ben cat "$share/d/f"
 
-check "an ACL set on the mount" nfs4_setfacl -a "D::$(id -u $ben):w" "$share/d/g"
-check "is shown through SMB" grep -q "ACL:.*$ben:DENIED" <(acl $ana d/g)
-check "and holds there" refused smb $ben "put $state/file d/g"
-check "for that right only" granted smb $ben "get d/g /dev/null"
+check "set an ACL on the mount" nfs4_setfacl -a "D::$(id -u $ben):w" "$share/d/g"
+check "SMB shows the entry" grep -q "ACL:.*$ben:DENIED" <(acl $ana d/g)
+check "SMB enforces the entry" refused smb $ben "put $state/file d/g"
+check "other access stays granted" granted smb $ben "get d/g /dev/null"
 
-check "who may neither write to the directory nor own the file" nfs4_setfacl -s A:fd:OWNER@:rwaDdxtTnNcCoy,A:fd:EVERYONE@:rxtncy "$share/d"
-check "does not delete it" refused smb $ben "del d/h"
-check "until the file's own ACL lets him, through SMB" granted acl $ana d/h --add "ACL:$ben:ALLOWED/0x0/D"
-check "and then does" granted smb $ben "del d/h"
-check "so that it is gone" test ! -e "$share/d/h"
+check "remove permission to delete from the directory" nfs4_setfacl -s A:fd:OWNER@:rwaDdxtTnNcCoy,A:fd:EVERYONE@:rxtncy "$share/d"
+check "deletion is refused" refused smb $ben "del d/h"
+check "grant DELETE on the file through SMB" granted acl $ana d/h --add "ACL:$ben:ALLOWED/0x0/D"
+check "deletion succeeds" granted smb $ben "del d/h"
+check "the file is gone" test ! -e "$share/d/h"
 
-check "an ACL to be inherited, set through SMB" granted acl $ana d --add "ACL:$ben:ALLOWED/OI|CI/FULL"
-check "a file made on the mount" as $ana touch "$share/d/new"
-check "has it" grep -q "^A:.*:$(id -u $ben):rwa" <(nfs4_getfacl "$share/d/new")
-check "and a file made through SMB too" granted smb $ana "put $state/file d/newer"
-check "so that the other writes to it on the mount" granted as $ben sh -c "echo more >>'$share/d/newer'"
-check "and through SMB" granted smb $ben "put $state/file d/new"
+check "set an inheritable ACL through SMB" granted acl $ana d --add "ACL:$ben:ALLOWED/OI|CI/FULL"
+check "create a file on the mount" as $ana touch "$share/d/new"
+check "the file has inherited the entry" grep -q "^A:.*:$(id -u $ben):rwa" <(nfs4_getfacl "$share/d/new")
+check "create a file through SMB" granted smb $ana "put $state/file d/newer"
+check "the other user writes to it on the mount" granted as $ben sh -c "echo more >>'$share/d/newer'"
+check "the other user writes through SMB" granted smb $ben "put $state/file d/new"
 
-# smbtorture, a test at a time and in an empty share: what one leaves behind is another's failure.
+# Run each test of smbtorture alone and in an empty share, because files left by one test make another fail.
 while read -r test expected reason; do
     case $test in smb2.*) ;; *) continue ;; esac
     expected=${expected%:} name=share

@@ -1,8 +1,8 @@
-# A smbd with a network, users and a state of its own, stopped when the script ends that has sourced this.
+# An smbd with a private network, users and state; sourced. It is stopped when the script ends.
 # shellcheck shell=bash
 
-# Port 445 of this machine may be somebody's, and smbcacls asks at no other. Users and groups that a script adds are seen by
-# its own processes only.
+# Port 445 of this machine may be in use, and smbcacls supports no other port. The mount namespace is private
+# too, so only the script's processes see the users and groups that it adds.
 if [ -z "${SAMBA_OWN_NETWORK:-}" ]; then exec env SAMBA_OWN_NETWORK=yes unshare --net --mount "$0" "$@"; fi
 ip link set lo up
 here="$top/tests/samba"
@@ -13,7 +13,7 @@ cleanup() {
     if [ -n "$server" ]; then
         kill -TERM -- "-$server" 2>/dev/null || true
         wait "$server" 2>/dev/null || true
-        # The helpers that it started stay a while, and with them this script's view of all mounts.
+        # Its helper processes stay for a while, and keep this script's mount namespace alive.
         while pkill -KILL --ns $$ --nslist net 'smbd|samba|rpcd'; do sleep 0.1; done
     fi
     rm -rf "$state"
@@ -29,14 +29,14 @@ for file in passwd group; do
 done
 next_id=61000
 
-add_user() { # NAME: with a group of its own
+add_user() { # NAME: adds a user with a group of the same name
     echo "$1:x:$next_id:$next_id::/nonexistent:/usr/sbin/nologin" >>"$state/etc/passwd"
     echo "$1:x:$next_id:" >>"$state/etc/group"
     users+=("$1")
     next_id=$((next_id + 1))
 }
 
-start_server() { # SED-ARGUMENT...: makes the configuration, and waits until the first user is served
+start_server() { # SED-ARGUMENT...: writes the configuration, and waits until the first user is served
     sed -e "s|@STATE@|$state|" "$@" >"$state/smb.conf"
     for user in "${users[@]}"; do
         printf 'pw\npw\n' | smbpasswd -c "$state/smb.conf" -s -a "$user" >/dev/null 2>&1

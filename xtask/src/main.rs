@@ -1,8 +1,9 @@
 //! Development tasks: `cargo xtask tidy`.
 //!
-//! Style is a test, not a wish: what ARCHITECTURE.md promises of the layering and what the house style asks of every
-//! file is checked here, without dependencies, so that it costs seconds.
+//! Checks the layering of ARCHITECTURE.md and the style rules that every file must follow. It has no
+//! dependencies, so that it runs in seconds.
 
+mod language;
 mod manifest;
 mod source;
 mod tidy;
@@ -21,12 +22,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs every check on the checkout this program was built from and prints one line a problem.
+/// Runs every check on the checkout that this program was built from; prints one line per problem.
 fn report() -> ExitCode {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
     match tidy::check(top) {
         Ok(summary) if summary.problems.is_empty() => {
-            println!("tidy: {} crates, {} files, nothing to do", summary.crates, summary.files);
+            println!("tidy: {} crates, {} files, no problems", summary.crates, summary.files);
             ExitCode::SUCCESS
         }
         Ok(summary) => {

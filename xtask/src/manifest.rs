@@ -1,9 +1,10 @@
-//! Rules on `Cargo.toml`: names, lints, and which crate may know which.
+//! Rules for `Cargo.toml`: names, lints, and which crate may depend on which.
 
 use crate::tidy::Problem;
 
-/// Which crates of this workspace a crate may depend on, as the layers in ARCHITECTURE.md have it. An engine is any
-/// crate whose name begins with `engine-`; they share one line. `cli` and `xtask` are not here: see [`allowed`].
+/// The crates of this workspace that a crate may depend on, according to the layers in ARCHITECTURE.md.
+/// `engine-*` stands for every crate whose name begins with `engine-`. `cli` and `xtask` are not listed: see
+/// [`forbidden`].
 const LAYERS: &[(&str, &[&str])] = &[
     ("host", &[]),
     ("types", &["host"]),
@@ -19,19 +20,20 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("fuse-proto", &["types"]),
     ("fuse-transport", &["types", "fuse-proto"]),
     ("fuse", &["types", "acl", "vfs", "fuse-proto", "fuse-transport"]),
-    // A test tool: it judges file systems from outside, and imports none of them.
+    // A test tool: tests file systems from outside, and depends on no other crate.
     ("difftest", &[]),
     ("suite", &["types", "acl", "meta"]),
     // A test tool: clients of a volume under a scheduler.
     ("sim", &["host", "types", "acl", "meta", "chunk", "vfs"]),
-    // A test tool: how a test says that it cannot run.
+    // A test tool: reports tests that cannot run.
     ("skip", &[]),
 ];
 
-/// What tests of a crate may name beside that. No program holds it.
+/// What tests of a crate may depend on in addition. No program may.
 const TEST_LAYERS: &[(&str, &[&str])] = &[("engine-*", &["suite"]), ("keyspace", &["suite"])];
 
-/// Crates from outside that belong to one layer: (the crate, who may name it). A trailing `*` stands for any ending.
+/// External crates that belong to one layer: (the crate, the crates that may depend on it). A trailing `*`
+/// matches any ending.
 const RESERVED: &[(&str, &[&str])] = &[
     ("clap*", &["cli"]),
     ("indicatif", &["cli"]),
@@ -50,24 +52,25 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("tikv-client", &["engine-tikv"]),
 ];
 
-/// Crates that may hold `unsafe` code, and so do without the workspace's `forbid`.
+/// Crates that may contain `unsafe` code, and therefore do not use the workspace's `forbid`.
 pub(crate) const UNSAFE_CRATES: &[&str] = &["fuse-transport"];
 
-/// What the rules need of a manifest.
+/// The parts of a manifest that the rules need.
 #[derive(Debug, Default)]
 pub(crate) struct Manifest {
     pub(crate) name: String,
     /// `[dependencies]` and `[build-dependencies]`, for any target.
     pub(crate) dependencies: Vec<String>,
     pub(crate) dev_dependencies: Vec<String>,
-    /// `[lints] workspace = true` stands in it.
+    /// Whether it has `[lints] workspace = true`.
     pub(crate) workspace_lints: bool,
-    /// It has a `[lints.rust]` or `[lints.clippy]` table of its own.
+    /// Whether it has its own `[lints.rust]` or `[lints.clippy]` table.
     pub(crate) own_lints: bool,
 }
 
 impl Manifest {
-    /// Reads the few tables needed, line by line: Cargo has already accepted the file, so this need not be a TOML parser.
+    /// Reads the few tables needed, line by line. Cargo has accepted the file before, so this need not be a
+    /// TOML parser.
     pub(crate) fn parse(text: &str) -> Self {
         let mut manifest = Self::default();
         let mut table = String::new();
@@ -75,7 +78,7 @@ impl Manifest {
             if let Some(header) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
                 table = header.trim().to_owned();
                 manifest.own_lints |= table.starts_with("lints.");
-                // `[dependencies.name]` is a dependency in a table of its own.
+                // `[dependencies.name]` is a dependency in its own table.
                 if let Some((list, name)) =
                     manifest.list_of(&table).and_then(|(list, rest)| Some((list, rest?)))
                 {
@@ -99,7 +102,7 @@ impl Manifest {
         manifest
     }
 
-    /// The list that a table's entries go to, and the dependency's name where the table is about one.
+    /// The list for the entries of a table, and the dependency's name if the table is about one dependency.
     fn list_of(&mut self, table: &str) -> Option<(&mut Vec<String>, Option<String>)> {
         // `[target.'cfg(unix)'.dependencies]` counts like `[dependencies]`.
         let table = match table.strip_prefix("target.") {
@@ -120,24 +123,24 @@ impl Manifest {
     }
 }
 
-/// Checks one manifest; `folder` is the name of the folder it lies in.
+/// Checks one manifest; `folder` is the name of its folder.
 pub(crate) fn check(folder: &str, place: &str, manifest: &Manifest) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut problem = |what: String, remedy| problems.push(Problem { place: place.to_owned(), what, remedy });
     let name = manifest.name.as_str();
 
     if name != folder {
-        problem(format!("crate `{name}` lies in folder `{folder}`"), "give both the same name");
+        problem(format!("crate `{name}` is in folder `{folder}`"), "give both the same name");
     }
     if UNSAFE_CRATES.contains(&name) {
         if !manifest.workspace_lints && !manifest.own_lints {
             problem(
-                "no lints".into(),
+                "has no lints".into(),
                 "add `[lints] workspace = true`, or the same lints with unsafe_code = \"deny\"",
             );
         }
     } else if !manifest.workspace_lints {
-        problem("lints are not the workspace's".into(), "add `[lints]` with `workspace = true`");
+        problem("does not use the lints of the workspace".into(), "add `[lints]` with `workspace = true`");
     }
     if layer(name).is_none() && !is_top(name) {
         problem(format!("crate `{name}` has no layer"), "add it to LAYERS in xtask/src/manifest.rs");
@@ -148,8 +151,8 @@ pub(crate) fn check(folder: &str, place: &str, manifest: &Manifest) -> Vec<Probl
         }
     }
     for dependency in &manifest.dev_dependencies {
-        // Tests obey the same layers, but for the suites: one that needs an engine belongs into cli, or uses the one in
-        // memory.
+        // Tests obey the same layers, except for the suites. A test that needs an engine belongs in cli, or
+        // uses the one in memory.
         let is_for_tests = dependency == "skip" || names(TEST_LAYERS, name, dependency);
         if let Some(remedy) = forbidden(name, dependency).filter(|_| !is_for_tests) {
             problem(format!("tests of `{name}` depend on `{dependency}`"), remedy);
@@ -158,29 +161,29 @@ pub(crate) fn check(folder: &str, place: &str, manifest: &Manifest) -> Vec<Probl
     problems
 }
 
-/// Why `name` may not depend on `dependency`, if so.
+/// Why `name` must not depend on `dependency`; `None` if it may.
 fn forbidden(name: &str, dependency: &str) -> Option<&'static str> {
-    if let Some((_, who)) = RESERVED.iter().find(|(reserved, _)| matches(reserved, dependency)) {
-        let may = who.iter().any(|who| matches(who, name));
-        return (!may)
-            .then_some("that crate belongs to another layer: see RESERVED in xtask/src/manifest.rs");
+    if let Some((_, owners)) = RESERVED.iter().find(|(reserved, _)| matches(reserved, dependency)) {
+        let is_owner = owners.iter().any(|owner| matches(owner, name));
+        return (!is_owner)
+            .then_some("the crate belongs to another layer: see RESERVED in xtask/src/manifest.rs");
     }
     if !is_top(dependency) && layer(dependency).is_none() {
-        return None; // Not one of ours.
+        return None; // Not a crate of this workspace.
     }
     if dependency == "suite" {
         return Some("the suites are for tests: make it a dev-dependency of an engine");
     }
     if dependency == "skip" {
-        return Some("it is for tests: make it a dev-dependency");
+        return Some("skip is for tests: make it a dev-dependency");
     }
     if name == "cli" || names(LAYERS, name, dependency) {
         return None;
     }
-    Some("imports point down only: see LAYERS in xtask/src/manifest.rs")
+    Some("dependencies must point down: see LAYERS in xtask/src/manifest.rs")
 }
 
-/// Whether the table lets `name` name `dependency`.
+/// Whether the table allows `name` to depend on `dependency`.
 fn names(table: &[(&str, &[&str])], name: &str, dependency: &str) -> bool {
     let line = table.iter().find(|(pattern, _)| matches(pattern, name));
     line.is_some_and(|(_, below)| below.iter().any(|below| matches(below, dependency)))
@@ -190,7 +193,7 @@ fn layer(name: &str) -> Option<&'static [&'static str]> {
     LAYERS.iter().find(|(pattern, _)| matches(pattern, name)).map(|(_, below)| *below)
 }
 
-/// Crates that nothing depends on; `cli` may name everything, `xtask` nothing.
+/// Crates that no other crate depends on; `cli` may depend on every crate, `xtask` on none.
 fn is_top(name: &str) -> bool {
     matches!(name, "cli" | "xtask")
 }
@@ -218,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_of_a_dependency_is_read() {
+    fn every_form_of_a_dependency_is_parsed() {
         let manifest = Manifest::parse(
             "[package]\nname = \"a\" # the name\n[dependencies]\nb.workspace = true\nc = \"1\"\nd = { path = \"../d\" }\n\
              [dependencies.e]\nversion = \"1\"\n[target.'cfg(unix)'.dependencies]\nf = \"1\"\n\
@@ -252,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_suites_are_for_the_tests_of_engines() {
+    fn only_tests_of_engines_use_the_suites() {
         let tests = |name: &str| {
             let table = "[dev-dependencies]\nsuite.workspace = true\n[lints]\nworkspace = true\n";
             problems(name, &format!("[package]\nname = \"{name}\"\n{table}"))
@@ -267,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn every_test_may_say_that_it_is_skipped_and_no_program() {
+    fn only_tests_use_skip() {
         let tests = "[package]\nname = \"acl\"\n[dev-dependencies]\nskip.workspace = true\n[lints]\nworkspace = true\n";
         assert!(problems("acl", tests).is_empty());
         for name in ["acl", "cli"] {
@@ -285,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn name_lints_and_layer_are_asked_for() {
+    fn name_lints_and_layer_are_required() {
         let found = problems("folder", "[package]\nname = \"other\"\n");
         assert_eq!(found.len(), 3, "{found:?}");
         assert!(

@@ -5,13 +5,20 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::language;
 use crate::manifest::{self, Manifest};
 use crate::source;
 
-/// One broken rule: where, what, and what to do about it.
+/// The folders and files whose language is checked.
+const TEXT_FOLDERS: &[&str] = &["crates", "docs", "scripts", "tests", "xtask"];
+const TEXT_EXTENSIONS: &[&str] = &["rs", "md", "sh", "sql", "lua", "toml", "py", "c"];
+const TEXT_FILES: &[&str] =
+    &["README.md", "ARCHITECTURE.md", "SEMANTICS.md", "CHANGELOG.md", "Cargo.toml", "Makefile"];
+
+/// A broken rule: where, what, and how to fix it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// Path below the top of the checkout, with `:line` where there is one.
+    /// The path relative to the top of the checkout, with `:line` if there is one.
     pub(crate) place: String,
     pub(crate) what: String,
     pub(crate) remedy: &'static str,
@@ -23,7 +30,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What was looked at, and what is wrong with it.
+/// What was checked, and the problems found.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
     pub(crate) crates: usize,
@@ -33,7 +40,8 @@ pub(crate) struct Summary {
 
 /// Checks every crate of the checkout at `top`.
 ///
-/// Fails with the path in the message where a file cannot be read.
+/// # Errors
+/// If a file cannot be read; the message contains its path.
 pub(crate) fn check(top: &Path) -> io::Result<Summary> {
     let mut folders = subfolders(&top.join("crates"))?;
     folders.push(top.join("xtask"));
@@ -42,6 +50,15 @@ pub(crate) fn check(top: &Path) -> io::Result<Summary> {
         check_crate(top, &folder, &mut summary)?;
         summary.crates += 1;
     }
+    for folder in TEXT_FOLDERS {
+        for path in files(&top.join(folder), TEXT_EXTENSIONS)? {
+            summary.problems.extend(language::check_words(&below(top, &path), &read(&path)?));
+        }
+    }
+    for name in TEXT_FILES {
+        summary.problems.extend(language::check_words(name, &read(&top.join(name))?));
+    }
+    summary.problems.extend(language::check_subjects(top));
     Ok(summary)
 }
 
@@ -53,40 +70,50 @@ fn check_crate(top: &Path, folder: &Path, summary: &mut Summary) -> io::Result<(
     summary.problems.extend(manifest::check(&folder_name, &place, &manifest));
 
     let mut modules = Vec::new();
-    for path in rust_files(folder)? {
+    for path in files(folder, &["rs"])? {
         let text = read(&path)?;
         let place = below(top, &path);
         let inside = path.strip_prefix(folder).unwrap_or(&path);
         summary.problems.extend(source::check(&folder_name, &place, inside, &text));
+        summary.problems.extend(language::check_names(&place, &text));
         if inside.starts_with("src") {
             modules.push((inside.to_path_buf(), text));
         }
         summary.files += 1;
     }
-    summary.problems.extend(source::check_length(&folder_name, &below(top, folder), &modules));
     for dead in source::dead_files(&modules) {
         summary.problems.push(Problem {
             place: below(top, &folder.join(&dead)),
-            what: "no `mod` line reaches this file".into(),
+            what: "no `mod` line declares this file".into(),
             remedy: "declare it or delete it",
         });
     }
+    for path in files(folder, &["sql", "lua"])? {
+        let inside = path.strip_prefix(folder).unwrap_or(&path);
+        if inside.starts_with("src") {
+            modules.push((inside.to_path_buf(), read(&path)?));
+        }
+    }
+    summary.problems.extend(source::check_length(&folder_name, &below(top, folder), &modules));
     Ok(())
 }
 
-/// All `.rs` files below a crate's folder, sorted.
-fn rust_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+/// All files with these extensions below a crate's folder, sorted.
+fn files(folder: &Path, extensions: &[&str]) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut waiting = vec![folder.to_path_buf()];
     while let Some(directory) = waiting.pop() {
         for entry in named(&directory, fs::read_dir(&directory))? {
             let path = named(&directory, entry)?.path();
             if path.is_dir() {
-                // A fuzz crate builds into a target folder of its own.
+                // A fuzz crate has its own target folder.
                 if path.file_name().is_some_and(|name| name != "target") {
                     waiting.push(path);
                 }
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
+            } else if path
+                .extension()
+                .is_some_and(|found| extensions.iter().any(|extension| found == *extension))
+            {
                 files.push(path);
             }
         }
@@ -111,7 +138,7 @@ fn read(path: &Path) -> io::Result<String> {
     named(path, fs::read_to_string(path))
 }
 
-/// Puts the path into an error's message, which the standard library leaves out.
+/// Adds the path to an error's message; the standard library does not.
 fn named<T>(path: &Path, result: io::Result<T>) -> io::Result<T> {
     result.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
@@ -125,13 +152,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_reads_as_place_what_and_remedy() {
+    fn problem_prints_place_what_and_remedy() {
         let problem = Problem { place: "crates/a/src/b.rs:3".into(), what: "x".into(), remedy: "do y" };
         assert_eq!(problem.to_string(), "crates/a/src/b.rs:3: x; do y");
     }
 
     #[test]
-    fn an_unreadable_folder_is_named() {
+    fn unreadable_folder_is_named() {
         let error = check(Path::new("/nonexistent")).unwrap_err();
         assert!(error.to_string().contains("/nonexistent/crates"), "{error}");
     }

@@ -1,7 +1,7 @@
-//! What a permission decision costs, by length of the ACL and number of the caller's groups.
+//! The cost of a permission decision, by length of the ACL and number of the caller's groups.
 //!
 //! `cargo bench -p acl` prints times, in ns; `cargo bench -p acl -- --instructions` runs each case under
-//! valgrind and prints the processor's instructions a decision, which are the same on every run.
+//! valgrind and prints the processor's instructions for each decision, which are the same on every run.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -10,18 +10,18 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::Instant;
 
-use acl::cache::{self, DecisionCache, Node};
+use acl::cache::{self, DecisionCache, Inode};
 use acl::credential::{Credential, Credentials};
 use acl::nfs4::{self, AclFlags, EntryFlags, Kind, Mask, Nfs4Acl, Who};
 use acl::posix::{self, Perm, PosixAcl, Tag};
 use types::{AclId, Caps, Cred, Mode};
 
 const FAMILIES: [&str; 2] = ["posix", "nfs4"];
-/// Named entries of the ACL; none for the mode alone.
+/// Named entries of the ACL; None for a mode without an ACL.
 const ACLS: [(&str, Option<u32>); 3] =
     [("mode bits", None), ("short ACL", Some(1)), ("500 entries", Some(496))];
 const GROUPS: [u32; 3] = [4, 400, 4000];
-/// Different files in turn, so that no processor learns one answer by heart.
+/// The number of files, used in turn, so that branch prediction cannot learn one answer.
 const NODES: u32 = 64;
 const OWNER: u32 = 1;
 const CALLER: u32 = 2;
@@ -38,16 +38,16 @@ fn main() -> ExitCode {
             _ => ExitCode::from(2),
         },
         rest if rest.contains(&"--instructions") => {
-            print_table("instructions a decision, remembered", |family, acl, groups| {
+            print_table("instructions for a decision, cached", |family, acl, groups| {
                 let count = |rounds: u64| instructions(family, acl, groups, rounds);
                 (count(120_000)? - count(20_000)?).checked_div(100_000).map(|each| each.to_string())
             });
             ExitCode::SUCCESS
         }
         _ => {
-            print_times("ns a decision, remembered", 10_000, Case::warm);
-            print_times("ns a decision, worked out", 1_000, Case::compiled);
-            print_times("ns a decision, entry by entry", 100, Case::step_by_step);
+            print_times("ns for a decision, cached", 10_000, Case::warm);
+            print_times("ns for a decision, compiled ACL", 1_000, Case::compiled);
+            print_times("ns for a decision, entry by entry", 100, Case::step_by_step);
             ExitCode::SUCCESS
         }
     }
@@ -67,8 +67,8 @@ fn print_table(title: &str, measure: impl Fn(&str, usize, u32) -> Option<String>
     println!();
 }
 
-/// Runs all cases by turns, 301 times, each for so many decisions, and prints the lowest and the median time of each:
-/// on a machine that others use too, the lowest says what the code costs.
+/// Runs each case 301 times in turn, with `decisions` decisions each, and prints the lowest and the median
+/// time: on a shared machine, the lowest time shows the cost of the code.
 fn print_times(title: &str, decisions: u64, run: impl Fn(&Case, u64)) {
     let mut measured: HashMap<(&str, usize, u32), (Case, Vec<f64>)> = HashMap::new();
     for family in FAMILIES {
@@ -96,7 +96,7 @@ fn print_times(title: &str, decisions: u64, run: impl Fn(&Case, u64)) {
     });
 }
 
-/// All instructions of a process that makes so many decisions; none without valgrind.
+/// All instructions of a process that makes `rounds` decisions; None without valgrind.
 fn instructions(family: &str, acl: usize, groups: u32, rounds: u64) -> Option<u64> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
@@ -113,14 +113,14 @@ struct Case {
     is_nfs4: bool,
     cache: DecisionCache,
     caller: Arc<Credential>,
-    nodes: Vec<Node>,
+    inodes: Vec<Inode>,
     posix: Option<Arc<posix::Compiled>>,
     nfs4: Option<Arc<nfs4::Compiled>>,
 }
 
 impl Case {
-    /// A caller in so many groups, none of them named by the ACL but the last, though others of the same range of numbers
-    /// are; and nodes of different owning groups.
+    /// A caller in `groups` groups. The ACL names the last of them, and other groups from the same range of
+    /// numbers. The files have different owning groups.
     fn new(family: &str, named: Option<u32>, groups: u32) -> Self {
         let gids: Vec<u32> = (0..groups).map(|index| 100_000 + 7 * index).collect();
         let last = gids.last().copied().unwrap_or_default();
@@ -131,69 +131,72 @@ impl Case {
         let nfs4 =
             named.filter(|_| is_nfs4).map(|named| Arc::new(nfs4::Compiled::new(nfs4_acl(named, last))));
         let acl = posix.as_ref().map(|acl| acl.id()).or(nfs4.as_ref().map(|acl| acl.id()));
-        let node = |index| Node {
+        let inode = |index| Inode {
             uid: OWNER,
             gid: 100_000 + 7 * index,
             mode: Mode::new(0o750),
             is_dir: index % 2 == 0,
             acl: acl.unwrap_or(AclId::NONE),
         };
-        let nodes = (0..NODES).map(node).collect();
-        Case { is_nfs4, cache: DecisionCache::new(1 << 16), caller, nodes, posix, nfs4 }
+        let inodes = (0..NODES).map(inode).collect();
+        Case { is_nfs4, cache: DecisionCache::new(1 << 16), caller, inodes, posix, nfs4 }
     }
 
     fn load_posix(&self) -> Result<Arc<posix::Compiled>, Infallible> {
-        Ok(self.posix.clone().expect("asked for where there is an ACL"))
+        Ok(self.posix.clone().expect("load is called only if there is an ACL"))
     }
 
     fn load_nfs4(&self) -> Result<Arc<nfs4::Compiled>, Infallible> {
-        Ok(self.nfs4.clone().expect("asked for where there is an ACL"))
+        Ok(self.nfs4.clone().expect("load is called only if there is an ACL"))
     }
 
-    fn nodes(&self, rounds: u64) -> impl Iterator<Item = &Node> {
-        (0..rounds).map(|round| black_box(&self.nodes[round as usize % NODES as usize]))
+    fn inodes(&self, rounds: u64) -> impl Iterator<Item = &Inode> {
+        (0..rounds).map(|round| black_box(&self.inodes[round as usize % NODES as usize]))
     }
 
     fn warm(&self, rounds: u64) {
-        for node in self.nodes(rounds) {
+        for inode in self.inodes(rounds) {
             if self.is_nfs4 {
                 black_box(
-                    self.cache.nfs4(&self.caller, node, || self.load_nfs4()).unwrap().allows(Mask::READ_DATA),
+                    self.cache
+                        .nfs4(&self.caller, inode, || self.load_nfs4())
+                        .unwrap()
+                        .allows(Mask::READ_DATA),
                 );
             } else {
                 black_box(
-                    self.cache.posix(&self.caller, node, || self.load_posix()).unwrap().allows(Perm::READ),
+                    self.cache.posix(&self.caller, inode, || self.load_posix()).unwrap().allows(Perm::READ),
                 );
             }
         }
     }
 
     fn compiled(&self, rounds: u64) {
-        for node in self.nodes(rounds) {
+        for inode in self.inodes(rounds) {
             if self.is_nfs4 {
-                black_box(cache::decide_nfs4(&self.caller, node, || self.load_nfs4()).unwrap());
+                black_box(cache::decide_nfs4(&self.caller, inode, || self.load_nfs4()).unwrap());
             } else {
-                black_box(cache::decide_posix(&self.caller, node, || self.load_posix()).unwrap());
+                black_box(cache::decide_posix(&self.caller, inode, || self.load_posix()).unwrap());
             }
         }
     }
 
     fn step_by_step(&self, rounds: u64) {
-        for Node { uid, gid, mode, is_dir, .. } in self.nodes(rounds).copied() {
+        for Inode { uid, gid, mode, is_dir, .. } in self.inodes(rounds).copied() {
             if self.is_nfs4 {
                 let acl = self.nfs4.as_deref().map(|acl| acl.acl());
-                let node = nfs4::Node { uid, gid, mode, is_dir, acl };
-                black_box(nfs4::decide(self.caller.cred(), &[], &node));
+                let inode = nfs4::Inode { uid, gid, mode, is_dir, acl };
+                black_box(nfs4::decide(self.caller.cred(), &[], &inode));
             } else {
                 let acl = self.posix.as_deref().map(|acl| acl.acl());
-                let node = posix::Node { uid, gid, mode, is_dir, acl };
-                black_box(posix::decide(self.caller.cred(), &node));
+                let inode = posix::Inode { uid, gid, mode, is_dir, acl };
+                black_box(posix::decide(self.caller.cred(), &inode));
             }
         }
     }
 }
 
-/// Two thirds of the entries for users, one third for groups, the last of which the caller is in.
+/// Two thirds of the entries are for users, one third for groups. The caller is in the group `group`.
 fn posix_acl(named: u32, group: u32) -> PosixAcl {
     let entry = |tag, perm| posix::Entry { tag, perm };
     let mut entries = vec![

@@ -1,4 +1,4 @@
-//! Callers, each known by one number.
+//! Callers, each identified by one number.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,12 +9,12 @@ use types::{Caps, Cred};
 use crate::identity::Id;
 use crate::keys::Keys;
 
-/// The number of a credential's content, capabilities aside. Never given out twice in a process, so that what is
-/// remembered under it holds for as long as anybody remembers it: who joins a group is somebody else from then on.
+/// The number of a credential's content, without capabilities. A process never reuses a number, so what is
+/// cached under it stays valid: a user that joins a group gets another number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CredId(pub(crate) u64);
 
-/// A caller with all that decisions need of him, worked out once.
+/// A caller with everything that decisions need, computed once.
 #[derive(Debug)]
 pub struct Credential {
     id: CredId,
@@ -28,7 +28,7 @@ impl Credential {
         self.id
     }
 
-    /// Without capabilities, which are no part of it: ask those of the caller at hand.
+    /// Has no capabilities, because they are not part of the content. Use those of the current request.
     pub fn cred(&self) -> &Cred {
         &self.cred
     }
@@ -43,11 +43,11 @@ impl Credential {
     }
 }
 
-/// The credentials met lately, bounded in number and in size; safe to share between threads.
+/// A cache of recent credentials, bounded in number and in size; safe to share between threads.
 ///
-/// They are kept in two generations. When the younger has reached half of the bound, it becomes the older one, and what
-/// stood there is forgotten; whoever is asked for again in time moves to the younger. Forgetting costs no more than the
-/// decisions about that caller, for he gets a new number.
+/// It has two generations. When the younger one reaches half of the bound, it becomes the older one, and the
+/// previous older one is dropped. A lookup moves a credential to the younger generation. A dropped credential
+/// gets a new number, so its cached decisions are lost, and nothing else.
 #[derive(Debug)]
 pub struct Credentials {
     generations: RwLock<Generations>,
@@ -61,10 +61,11 @@ struct Generations {
     young_cost: usize,
 }
 
-/// Of all [`Credentials`] of this process, since a cache of decisions does not know which of them a number is from.
+/// Shared by all [`Credentials`] of this process, because a cache of decisions does not know which of them a
+/// number is from.
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
-/// What makes credentials equal.
+/// The content that makes credentials equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Content {
     /// Without capabilities.
@@ -73,22 +74,24 @@ struct Content {
 }
 
 impl Content {
-    /// In units of one group; what a credential without any costs is a guess, and of no consequence.
+    /// In units of one group. The cost of a credential without groups is an estimate that need not be exact.
     fn cost(&self) -> usize {
         32 + self.cred.groups().len() + self.sids.len()
     }
 }
 
 impl Credentials {
-    /// With room for so many groups of all credentials together, where one without groups counts as 32. About 16 bytes
-    /// are used for each.
+    /// A cache with room for `max_groups` groups in all credentials together; a credential without groups
+    /// counts as 32. Each group takes about 16 bytes.
     pub fn new(max_groups: usize) -> Self {
         Credentials { generations: RwLock::default(), max_cost: max_groups }
     }
 
-    /// The credential of this content. `sids` are identities of domains, in any order, with or without repetitions.
+    /// The credential with this content. `sids` are identities of domains, in any order, with or without
+    /// repetitions.
     ///
-    /// This hashes the whole list of groups, so ask once for as long as a list is known to hold, not for each decision.
+    /// This hashes the whole list of groups, so keep the result for as long as the list is known to be
+    /// unchanged, and do not call this for each decision.
     pub fn intern(&self, cred: &Cred, sids: &[Id]) -> Arc<Credential> {
         let mut sids = sids.to_vec();
         sids.sort_unstable();
@@ -96,19 +99,19 @@ impl Credentials {
         let mut cred = cred.clone();
         cred.caps = Caps::NONE;
         let content = Content { cred, sids: sids.into() };
-        // Nothing panics while it holds the lock, and the maps would be in order even then.
+        // No code panics while it holds the lock, and the maps would be consistent even then.
         let known = self.generations.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(credential) = known.young.get(&content) {
             return credential.clone();
         }
         drop(known);
         let mut generations = self.generations.write().unwrap_or_else(PoisonError::into_inner);
-        generations.promote_or_make(content, self.max_cost)
+        generations.promote_or_create(content, self.max_cost)
     }
 }
 
 impl Generations {
-    fn promote_or_make(&mut self, content: Content, max_cost: usize) -> Arc<Credential> {
+    fn promote_or_create(&mut self, content: Content, max_cost: usize) -> Arc<Credential> {
         if let Some(credential) = self.young.get(&content) {
             return credential.clone();
         }
@@ -140,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_content_has_one_number() {
+    fn equal_contents_have_one_number() {
         let credentials = Credentials::new(100_000);
         let others = Credentials::new(100_000);
         assert_ne!(credentials.intern(&cred(1, &[]), &[]).id(), others.intern(&cred(2, &[]), &[]).id());
@@ -166,12 +169,12 @@ mod tests {
         let regular = credentials.intern(&cred(0, &[]), &[]).id();
         for uid in 1..1000 {
             assert!(ids.insert(credentials.intern(&cred(uid, &[]), &[]).id()));
-            assert_eq!(credentials.intern(&cred(0, &[]), &[]).id(), regular, "whoever is asked for stays");
+            assert_eq!(credentials.intern(&cred(0, &[]), &[]).id(), regular, "a credential in use stays");
             let generations = credentials.generations.read().unwrap();
             assert!(generations.young.len() <= 10 && generations.old.len() <= 10);
         }
-        assert!(ids.insert(credentials.intern(&cred(1, &[]), &[]).id()), "the first was forgotten");
-        // One that is larger than all the room there is works too.
+        assert!(ids.insert(credentials.intern(&cred(1, &[]), &[]).id()), "the first one was dropped");
+        // A credential larger than the whole bound works too.
         let groups: Vec<u32> = (0..65_536).collect();
         assert!(ids.insert(credentials.intern(&cred(5000, &groups), &[]).id()));
     }

@@ -1,16 +1,16 @@
 //! Permission checks above the entries of an ACL: ownership, the sticky bit and capabilities, each with its reason.
 //!
-//! Operations, squashing, filtered listings and `limen access` all decide by these functions and by the `check` of
-//! [`posix`](crate::posix) and [`nfs4`](crate::nfs4), so they cannot disagree. Which entry of an ACL decided is a second
-//! question that only people ask: [`posix::explain`](crate::posix::explain) and
-//! [`nfs4::explain`](crate::nfs4::explain) answer it.
+//! Operations, squashing, filtered listings and `limen access` all decide by these functions and by the
+//! `check` of [`posix`](crate::posix) and [`nfs4`](crate::nfs4), so they cannot disagree. Which entry of an
+//! ACL decided is a separate question, which only reports to people need:
+//! [`posix::explain`](crate::posix::explain) and [`nfs4::explain`](crate::nfs4::explain) answer it.
 
 use types::{Caps, Errno, Mode};
 
-/// A check granted for a reason, or denied for one.
+/// The result of a check, with its reason.
 pub type Evaluation = Result<Grant, Denial>;
 
-/// Why a check is granted. If several reasons hold, the one that asks for the least privilege is given.
+/// Why a check is granted. If several reasons apply, the one that needs the least privilege is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grant {
     /// The mode or the ACL grants it.
@@ -55,7 +55,7 @@ impl From<Denial> for Errno {
     }
 }
 
-/// The class of a mode that a caller belongs to. The first that fits decides.
+/// The class of a mode that a caller belongs to. The first class that applies decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     Owner,
@@ -72,7 +72,7 @@ impl Class {
         }
     }
 
-    /// The three bits of the mode that speak to this class.
+    /// The three bits of the mode for this class.
     pub fn rwx(self, mode: Mode) -> u32 {
         match self {
             Class::Owner => mode.rwx() >> 6,
@@ -106,7 +106,7 @@ pub fn sticky(uid: u32, caps: Caps, dir_mode: Mode, dir_owner: u32, file_owner: 
     }
 }
 
-/// Whether the caller has a capability without which nothing helps.
+/// Whether the caller has a capability that this check requires.
 ///
 /// # Errors
 /// [`Denial::NeedsCapability`].
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn owners_and_the_capable_pass() {
+    fn owner_and_cap_fowner_pass() {
         assert_eq!(owner(1, Caps::ALL, 1), Ok(Grant::Owner));
         assert_eq!(owner(2, Caps::FOWNER, 1), Ok(Grant::Capability(Caps::FOWNER)));
         assert_eq!(owner(2, Caps::DAC_OVERRIDE, 1), Err(Denial::NotOwner));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sticky_directory_asks_for_an_owner() {
+    fn sticky_directory_requires_an_owner() {
         let of = |uid, caps, mode| sticky(uid, caps, Mode::new(mode), 1, 2);
         assert_eq!(of(3, Caps::NONE, 0o777), Ok(Grant::Acl));
         assert_eq!(of(1, Caps::ALL, 0o1777), Ok(Grant::DirectoryOwner));

@@ -1,4 +1,5 @@
-//! Whom an NFSv4 ACL can name: users and groups of the system by number, and Windows identities by SID.
+//! The principals that an NFSv4 ACL can name: users and groups of the system by number, and Windows
+//! identities by SID.
 //!
 //! A SID (`S-1-5-21-…-1105`, [MS-DTYP] 2.4.2) is a *domain* and a number within it, the RID. Domains are long and few, so
 //! a volume keeps them in an append-only table, and an ACL holds the pair (index in the table, RID), as ZFS does with
@@ -8,14 +9,14 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// A position in the volume's [`DomainTable`]; 0 stands for the system's own users and groups.
+/// An index in the volume's [`DomainTable`]; 0 stands for the system's own users and groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DomainIndex(u32);
 
 impl DomainIndex {
     pub const SYSTEM: DomainIndex = DomainIndex(0);
 
-    /// None for an index that no table reaches.
+    /// None for an index above the maximum.
     pub fn new(index: u32) -> Option<Self> {
         (index as usize <= DomainTable::MAX_DOMAINS).then_some(DomainIndex(index))
     }
@@ -25,7 +26,7 @@ impl DomainIndex {
     }
 }
 
-/// A user, a group, or whatever a SID stands for, as an ACL names it.
+/// A user, a group, or the identity of a SID, as an ACL names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id {
     domain: DomainIndex,
@@ -33,12 +34,12 @@ pub struct Id {
 }
 
 impl Id {
-    /// A uid or gid; none for -1, which names nobody.
+    /// A uid or gid; None for -1, which is not a valid id.
     pub fn system(id: u32) -> Option<Self> {
         (id != u32::MAX).then_some(Id { domain: DomainIndex::SYSTEM, rid: id })
     }
 
-    /// An identity of a domain, or with [`DomainIndex::SYSTEM`] the same as [`Self::system`].
+    /// An identity of a domain; with [`DomainIndex::SYSTEM`] the same as [`Self::system`].
     pub fn new(domain: DomainIndex, rid: u32) -> Option<Self> {
         if domain == DomainIndex::SYSTEM { Self::system(rid) } else { Some(Id { domain, rid }) }
     }
@@ -57,7 +58,7 @@ impl Id {
     }
 }
 
-/// A decimal uid or gid, or `index-rid` for an identity of a domain: the form in which ACLs are stored.
+/// A decimal uid or gid, or `index-rid` for an identity of a domain: the form that ACLs are stored in.
 impl fmt::Display for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.to_system() {
@@ -67,7 +68,7 @@ impl fmt::Display for Id {
     }
 }
 
-/// Why text is not an identity.
+/// Text is not an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseIdError;
 
@@ -97,7 +98,8 @@ impl FromStr for Id {
     }
 }
 
-/// A SID without its last number, e.g. `S-1-5-21-1-2-3`; always in canonical text, so that equal domains are equal.
+/// A SID without its last number, e.g. `S-1-5-21-1-2-3`; always in canonical text, so that equal domains
+/// compare equal.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Domain(Arc<str>);
 
@@ -110,7 +112,8 @@ impl Domain {
 impl FromStr for Domain {
     type Err = ParseIdError;
 
-    /// Reads `S-1-`, the authority, and up to 14 numbers; leading zeros and a hexadecimal authority become canonical.
+    /// Parses `S-1-`, the authority, and up to 14 numbers. Leading zeros and a hexadecimal authority are made
+    /// canonical.
     fn from_str(text: &str) -> Result<Self, ParseIdError> {
         canonical_sid(text, 14).map(|text| Domain(text.into()))
     }
@@ -122,7 +125,7 @@ impl fmt::Display for Domain {
     }
 }
 
-/// A Windows security identifier of at least one subauthority.
+/// A Windows security identifier with at least one subauthority.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sid {
     pub domain: Domain,
@@ -130,7 +133,8 @@ pub struct Sid {
 }
 
 impl Sid {
-    /// The user (`false`) or group (`true`) of a Unix system for whom Samba has made it: `S-1-22-1-UID`, `S-1-22-2-GID`.
+    /// The user (`false`) or group (`true`) of a Unix system, if Samba made this SID for one: `S-1-22-1-UID`,
+    /// `S-1-22-2-GID`.
     pub fn to_unix(&self) -> Option<(bool, u32)> {
         match self.domain.as_str() {
             "S-1-22-1" => Some((false, self.rid)),
@@ -155,22 +159,23 @@ impl fmt::Display for Sid {
     }
 }
 
-/// The domains a volume has met, in the order it met them. Entries are only ever added, so an index keeps its meaning.
+/// The domains in a volume, in the order in which they were added. Domains are never removed, so an index
+/// keeps its meaning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DomainTable {
     domains: Vec<Domain>,
-    /// Of the stored form, and a blank.
+    /// Length of the stored form plus one blank, in bytes.
     text_bytes: usize,
 }
 
 impl DomainTable {
-    /// No index is higher.
+    /// The highest index.
     pub const MAX_DOMAINS: usize = 65_535;
-    /// The stored form is no longer: some 1,400 domains of the usual length, far more than any forest has, and a bound on
-    /// what hostile ACLs could add.
+    /// The maximum length of the stored form. It has room for about 1,400 domains of the usual length, far
+    /// more than any forest has, and it bounds what hostile ACLs can add.
     pub const MAX_TEXT_BYTES: usize = 64 << 10;
 
-    /// The table as it was stored; none where a domain stands in it twice or there are too many.
+    /// The table with these domains in this order; None if a domain is repeated or the table is too large.
     pub fn from_domains(domains: impl IntoIterator<Item = Domain>) -> Option<Self> {
         let mut table = DomainTable::default();
         for domain in domains {
@@ -187,7 +192,7 @@ impl DomainTable {
         self.domains.iter().map(Domain::as_str).collect::<Vec<_>>().join(" ")
     }
 
-    /// What [`Self::to_storage`] gives; none for any other text.
+    /// Parses the output of [`Self::to_storage`]; None for any other text.
     pub fn from_storage(text: &str) -> Option<Self> {
         if text.is_empty() {
             return Some(DomainTable::default());
@@ -196,7 +201,7 @@ impl DomainTable {
         Self::from_domains(text.split(' ').map(canonical).collect::<Option<Vec<_>>>()?)
     }
 
-    /// Index 1 first.
+    /// The domain with index 1 is the first.
     pub fn domains(&self) -> &[Domain] {
         &self.domains
     }
@@ -210,7 +215,7 @@ impl DomainTable {
         self.domains.get((index.0 as usize).checked_sub(1)?)
     }
 
-    /// The index of the domain, which is added if it is new; none if the table is full.
+    /// The index of the domain, which is appended if it is new; None if the table is full.
     pub fn append(&mut self, domain: Domain) -> Option<DomainIndex> {
         if let Some(index) = self.find(&domain) {
             return Some(index);
@@ -224,7 +229,7 @@ impl DomainTable {
         u32::try_from(self.domains.len()).ok().map(DomainIndex)
     }
 
-    /// None where the domain is not in the table.
+    /// None if the domain is not in the table.
     pub fn id_of(&self, sid: &Sid) -> Option<Id> {
         Id::new(self.find(&sid.domain)?, sid.rid)
     }
@@ -262,7 +267,7 @@ fn canonical_sid(text: &str, max_subauthorities: usize) -> Result<String, ParseI
     Ok(canonical)
 }
 
-/// Digits only: `parse` alone would let a plus sign pass.
+/// Accepts digits only; `parse` alone accepts a plus sign.
 fn decimal<N: FromStr>(text: &str) -> Result<N, ParseIdError> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(ParseIdError);
@@ -275,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sids_are_canonical() {
+    fn sids_are_made_canonical() {
         for (text, canonical) in [
             ("S-1-5-21-1004336348-1177238915-682003330-512", "S-1-5-21-1004336348-1177238915-682003330-512"),
             ("s-1-05-021-7", "S-1-5-21-7"),
@@ -292,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_sids_are_refused() {
+    fn malformed_sids_are_rejected() {
         let too_long = format!("S-1-5{}", "-1".repeat(16));
         for text in [
             "",
@@ -316,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_only_grows() {
+    fn indexes_in_the_table_do_not_change() {
         let mut table = DomainTable::default();
         let sid: Sid = "S-1-5-21-1-2-3-1105".parse().unwrap();
         assert_eq!(table.id_of(&sid), None);
@@ -335,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_stored_as_text_and_bounded() {
+    fn table_has_a_stored_form_and_a_bound() {
         let text = "S-1-5-21-1-2-3 S-1-5-32 S-1-0x000FFFFFFFFF";
         let table = DomainTable::from_storage(text).unwrap();
         assert_eq!(table.to_storage(), text);
@@ -350,13 +355,17 @@ mod tests {
         let domain = |n: u32| format!("S-1-5-21-{n}-4294967295-4294967295").parse::<Domain>().unwrap();
         let full = (1_000_000..).find(|n| table.append(domain(*n)).is_none()).unwrap();
         assert!(table.domains().len() > 1_000 && table.to_storage().len() <= DomainTable::MAX_TEXT_BYTES);
-        assert_eq!(table.append(domain(1_000_000)).map(DomainIndex::get), Some(1), "what is there stays");
+        assert_eq!(
+            table.append(domain(1_000_000)).map(DomainIndex::get),
+            Some(1),
+            "a known domain is found in a full table"
+        );
         assert_eq!(table.find(&domain(full)), None);
         assert_eq!(DomainTable::from_storage(&table.to_storage()), Some(table));
     }
 
     #[test]
-    fn samba_s_own_sids_are_users_and_groups() {
+    fn unix_sids_of_samba_are_users_and_groups() {
         let unix = |text: &str| text.parse::<Sid>().unwrap().to_unix();
         assert_eq!(unix("S-1-22-1-1000"), Some((false, 1000)));
         assert_eq!(unix("S-1-22-2-0"), Some((true, 0)));
@@ -366,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_have_one_text() {
+    fn ids_have_one_text_form() {
         for text in ["0", "4294967294", "1-0", "65535-4294967295"] {
             assert_eq!(text.parse::<Id>().unwrap().to_string(), text);
         }

@@ -1,19 +1,21 @@
-//! Users and groups that have other numbers on a mount than in its volume, and callers who are taken for somebody else.
+//! The mapping between the user and group numbers of a volume and those of a mount, and the squashing of
+//! callers.
 
 use std::fmt;
 use std::str::FromStr;
 
 use types::{Caps, Cred};
 
-/// Numbers of a volume and what they are here, one for one. What is in no range has no counterpart on the other side.
+/// A one-to-one mapping between the numbers of a volume and those here, on the mount. A number in no range is
+/// unmapped.
 ///
-/// As text: `VOLUME:HERE:COUNT`, several separated by commas, or by line breaks as in `/proc/PID/uid_map`, where spaces
-/// separate the numbers; a `#` begins a comment.
+/// The text form is `VOLUME:HERE:COUNT`. Several ranges are separated by commas, or by line breaks as in
+/// `/proc/PID/uid_map`, where spaces separate the numbers; a `#` begins a comment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdMap {
-    /// Sorted by the volume's numbers.
+    /// Sorted by the numbers of the volume.
     by_volume: Box<[Range]>,
-    /// The same, sorted by the numbers here.
+    /// The same ranges, sorted by the numbers on the mount.
     by_here: Box<[Range]>,
 }
 
@@ -30,7 +32,7 @@ impl fmt::Display for Range {
     }
 }
 
-/// Why text is no map.
+/// Why text is not a valid map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MapError {
     Empty,
@@ -38,7 +40,7 @@ pub enum MapError {
     NoRange(String),
     NoIds(String),
     TooHigh(String),
-    /// Two ranges have numbers in common: in the volume, or here.
+    /// Two ranges contain the same number, of the volume or of the mount.
     Overlap {
         first: String,
         second: String,
@@ -49,18 +51,18 @@ pub enum MapError {
 impl fmt::Display for MapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            MapError::Empty => f.write_str("it has no range: nobody would have a place in it"),
+            MapError::Empty => f.write_str("it has no range, so it would map no id"),
             MapError::TooLong => write!(f, "it has more than {} ranges", IdMap::MAX_RANGES),
             MapError::NoRange(text) => {
-                write!(f, "'{text}' is no range: write VOLUME:HERE:COUNT, e.g. 0:100000:65536")
+                write!(f, "'{text}' is not a range: write VOLUME:HERE:COUNT, e.g. 0:100000:65536")
             }
-            MapError::NoIds(text) => write!(f, "'{text}' has no ids: COUNT is 0"),
-            MapError::TooHigh(text) => write!(f, "'{text}' goes beyond the highest id, {}", u32::MAX - 1),
+            MapError::NoIds(text) => write!(f, "'{text}' maps no ids: COUNT is 0"),
+            MapError::TooHigh(text) => write!(f, "'{text}' exceeds the highest id, {}", u32::MAX - 1),
             MapError::Overlap { first, second, in_volume: true } => {
-                write!(f, "'{first}' and '{second}' give an id of the volume two places here")
+                write!(f, "'{first}' and '{second}' map one id of the volume to two ids on the mount")
             }
             MapError::Overlap { first, second, in_volume: false } => {
-                write!(f, "'{first}' and '{second}' give two ids of the volume one place here")
+                write!(f, "'{first}' and '{second}' map two ids of the volume to one id on the mount")
             }
         }
     }
@@ -69,21 +71,21 @@ impl fmt::Display for MapError {
 impl std::error::Error for MapError {}
 
 impl IdMap {
-    /// As many as the kernel takes for a user namespace (`UID_GID_MAP_MAX_EXTENTS`).
+    /// The maximum that the kernel accepts for a user namespace (`UID_GID_MAP_MAX_EXTENTS`).
     pub const MAX_RANGES: usize = 340;
 
-    /// What a number of the volume is here.
+    /// The number on the mount for a number of the volume.
     pub fn to_here(&self, volume: u32) -> Option<u32> {
         find(&self.by_volume, volume, |range| (range.volume, range.here))
     }
 
-    /// What a number here is in the volume.
+    /// The number in the volume for a number of the mount.
     pub fn to_volume(&self, here: u32) -> Option<u32> {
         find(&self.by_here, here, |range| (range.here, range.volume))
     }
 }
 
-/// The ranges as they can be read again, by the volume's numbers.
+/// The ranges in the text form, sorted by the numbers of the volume.
 impl fmt::Display for IdMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
@@ -99,7 +101,7 @@ fn find(sorted: &[Range], id: u32, from_to: impl Fn(&Range) -> (u32, u32)) -> Op
     let index = sorted.partition_point(|range| from_to(range).0 <= id).checked_sub(1)?;
     let range = sorted.get(index)?;
     let (from, to) = from_to(range);
-    // None of these can overflow: no range goes beyond the highest id.
+    // Neither operation overflows, because no range exceeds the highest id.
     let offset = id.checked_sub(from)?;
     if offset < range.count { to.checked_add(offset) } else { None }
 }
@@ -118,10 +120,10 @@ impl FromStr for IdMap {
             return Err(MapError::TooLong);
         }
         ranges.sort_unstable_by_key(|range| range.here);
-        refuse_overlap(&ranges, false, |range| range.here)?;
+        check_overlap(&ranges, false, |range| range.here)?;
         let by_here = ranges.clone().into();
         ranges.sort_unstable_by_key(|range| range.volume);
-        refuse_overlap(&ranges, true, |range| range.volume)?;
+        check_overlap(&ranges, true, |range| range.volume)?;
         Ok(IdMap { by_volume: ranges.into(), by_here })
     }
 }
@@ -139,14 +141,14 @@ fn range(text: &str) -> Result<Range, MapError> {
     if count == 0 {
         return Err(MapError::NoIds(text.to_owned()));
     }
-    // The highest number of all, -1, is nobody's.
+    // The number -1 is not a valid id.
     if volume.max(here).checked_add(count).is_none() {
         return Err(MapError::TooHigh(text.to_owned()));
     }
     Ok(Range { volume, here, count })
 }
 
-fn refuse_overlap(sorted: &[Range], in_volume: bool, from: impl Fn(&Range) -> u32) -> Result<(), MapError> {
+fn check_overlap(sorted: &[Range], in_volume: bool, from: impl Fn(&Range) -> u32) -> Result<(), MapError> {
     for pair in sorted.windows(2) {
         if let [first, second] = pair
             && from(second) - from(first) < first.count
@@ -161,26 +163,27 @@ fn refuse_overlap(sorted: &[Range], in_volume: bool, from: impl Fn(&Range) -> u3
     Ok(())
 }
 
-/// Which callers are taken for the anonymous user, without groups of their own and without capabilities.
+/// The callers that are mapped to the anonymous user, without their groups and capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Squash {
-    /// User 0, and wherever it stands group 0. Nobody has capabilities.
+    /// User 0, and group 0 wherever it occurs. No caller keeps capabilities.
     Root,
     All,
 }
 
-/// Who nobody in particular is, as NFS servers have it.
+/// The default uid and gid of the anonymous user, as on NFS servers.
 pub const ANONYMOUS: u32 = 65_534;
 
-/// How a mount shows the users and groups of its volume, and for whom it takes its callers.
+/// How a mount maps the users and groups of its volume, and which callers it squashes.
 ///
-/// There are two kinds of numbers: those *here*, as the kernel has them, and those *in the volume*.
+/// There are two kinds of numbers: those *here*, which the kernel of this mount uses, and those *in the
+/// volume*.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ids {
     pub users: Option<IdMap>,
     pub groups: Option<IdMap>,
     pub squash: Option<Squash>,
-    /// For whom squashed callers are taken; in the volume.
+    /// Uid and gid of squashed callers, in the volume.
     pub anonymous: (u32, u32),
 }
 
@@ -190,11 +193,11 @@ impl Default for Ids {
     }
 }
 
-/// What has no counterpart on the other side: an id that nobody has.
+/// Stands for an id without a mapping: -1, which is not a valid id.
 pub const UNMAPPED: u32 = u32::MAX;
 
 impl Ids {
-    /// A user of the volume as he is shown; [`UNMAPPED`] if he has no place here.
+    /// The uid shown for a user of the volume; [`UNMAPPED`] if it has no mapping.
     pub fn user_here(&self, volume: u32) -> u32 {
         self.users.as_ref().map_or(Some(volume), |map| map.to_here(volume)).unwrap_or(UNMAPPED)
     }
@@ -203,7 +206,7 @@ impl Ids {
         self.groups.as_ref().map_or(Some(volume), |map| map.to_here(volume)).unwrap_or(UNMAPPED)
     }
 
-    /// A user here as the volume knows him, unless he is squashed; [`UNMAPPED`] if it does not.
+    /// The volume's uid of a user here, without squashing; [`UNMAPPED`] if it has no mapping.
     pub fn user_in_volume(&self, here: u32) -> u32 {
         self.users.as_ref().map_or(Some(here), |map| map.to_volume(here)).unwrap_or(UNMAPPED)
     }
@@ -212,7 +215,7 @@ impl Ids {
         self.groups.as_ref().map_or(Some(here), |map| map.to_volume(here)).unwrap_or(UNMAPPED)
     }
 
-    /// User and primary group of a caller as the volume knows them.
+    /// User and primary group of a caller in the volume, after squashing.
     pub fn caller(&self, uid: u32, gid: u32) -> (u32, u32) {
         let (anonymous_user, anonymous_group) = self.anonymous;
         match self.squash {
@@ -225,7 +228,7 @@ impl Ids {
         }
     }
 
-    /// A caller with all that he is, as the volume knows him.
+    /// The whole credential of a caller in the volume, after squashing.
     pub fn cred(&self, here: &Cred) -> Cred {
         let (uid, gid) = self.caller(here.uid, here.gid);
         let caps = if self.squash.is_some() { Caps::NONE } else { here.caps };
@@ -240,7 +243,7 @@ impl Ids {
         Cred::new(uid, gid, &groups, caps)
     }
 
-    /// Whether numbers here are not those in the volume.
+    /// Whether users or groups are mapped.
     pub fn is_mapping(&self) -> bool {
         self.users.is_some() || self.groups.is_some()
     }
@@ -272,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_map_is_named() {
+    fn errors_name_the_wrong_range() {
         for (text, part) in [
             ("", "no range"),
             ("# nothing\n", "no range"),
@@ -281,16 +284,16 @@ mod tests {
             ("1:2:3:4", "'1:2:3:4'"),
             ("+1:2:3", "'+1:2:3'"),
             ("1:2:0", "COUNT is 0"),
-            ("4294967295:0:1", "beyond"),
-            ("0:4294967290:6", "beyond"),
+            ("4294967295:0:1", "exceeds"),
+            ("0:4294967290:6", "exceeds"),
             ("0:4294967296:1", "'0:4294967296:1'"),
-            ("0:100:10,9:200:1", "'0:100:10' and '9:200:1' give an id of the volume two places"),
-            ("0:100:10,50:109:1", "'0:100:10' and '50:109:1' give two ids of the volume one place"),
+            ("0:100:10,9:200:1", "'0:100:10' and '9:200:1' map one id of the volume to two ids"),
+            ("0:100:10,50:109:1", "'0:100:10' and '50:109:1' map two ids of the volume to one id"),
         ] {
             let error = text.parse::<IdMap>().unwrap_err().to_string();
             assert!(error.contains(part), "{text:?}: {error}");
         }
-        assert_eq!(map("0:4294967290:5").to_here(4), Some(u32::MAX - 1), "the highest there is");
+        assert_eq!(map("0:4294967290:5").to_here(4), Some(u32::MAX - 1), "the highest id");
         let many: Vec<String> = (0..341).map(|n| format!("{}:{}:1", 2 * n, 2 * n)).collect();
         assert_eq!(many.join(",").parse::<IdMap>(), Err(MapError::TooLong));
         assert!(many[..340].join("\n").parse::<IdMap>().is_ok());
@@ -316,7 +319,7 @@ mod tests {
         assert_eq!((mapped.user_here(1003), mapped.user_in_volume(5003)), (5003, 1003));
         assert_eq!((mapped.user_here(0), mapped.group_here(0)), (UNMAPPED, UNMAPPED));
         let cred = mapped.cred(&Cred::new(5001, 50, &[50, 51, 5000], Caps::NONE));
-        assert_eq!(cred, Cred::new(1001, 5, &[5, 1000], Caps::NONE), "an unknown group is none");
+        assert_eq!(cred, Cred::new(1001, 5, &[5, 1000], Caps::NONE), "an unmapped group is left out");
         assert_eq!(mapped.caller(0, 0), (UNMAPPED, UNMAPPED));
     }
 }

@@ -1,4 +1,4 @@
-//! Sets of principals that can be intersected fast: those an ACL names with those a caller is.
+//! Sets of principals with a fast intersection: those that an ACL names, and those that a caller is.
 
 use std::ops::Range;
 
@@ -6,8 +6,9 @@ use types::Cred;
 
 use crate::identity::Id;
 
-/// A principal as one number, so that users, groups and identities of domains can stand in one sorted list: the domain's
-/// index above, the number within it below, and the highest bit for groups of the system. A SID is neither.
+/// A principal as one number, so that users, groups and identities of domains fit in one sorted list: the
+/// domain's index in the high half, the number within it in the low half, and the highest bit set for groups
+/// of the system. A SID is neither user nor group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key(u64);
 
@@ -22,7 +23,7 @@ impl Key {
         Key(Self::GROUP | u64::from(gid))
     }
 
-    /// The key of whom an entry names.
+    /// The key of the principal that an entry names.
     pub(crate) fn named(id: Id, is_group: bool) -> Self {
         match id.to_system() {
             Some(gid) if is_group => Key::group(gid),
@@ -45,13 +46,13 @@ impl Key {
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     sorted: Box<[Key]>,
-    /// Where the groups begin.
+    /// The index of the first group in `sorted`.
     groups_from: usize,
     filter: Box<[u64]>,
 }
 
 impl Keys {
-    /// Keys in any order, with or without repetitions.
+    /// Builds a set from keys in any order, with or without repetitions.
     pub(crate) fn new(mut keys: Vec<Key>) -> Self {
         keys.sort_unstable();
         keys.dedup();
@@ -65,7 +66,7 @@ impl Keys {
         Keys { groups_from: keys.partition_point(|key| !key.is_group()), sorted: keys.into(), filter }
     }
 
-    /// Everything the caller is.
+    /// All principals that the caller is.
     pub(crate) fn of(cred: &Cred, sids: &[Id]) -> Self {
         let groups = cred.groups().iter().chain([&cred.gid]).map(|gid| Key::group(*gid));
         let sids = sids.iter().map(|id| Key::named(*id, false));
@@ -76,7 +77,7 @@ impl Keys {
         self.sorted.len()
     }
 
-    /// Memory beside the value itself.
+    /// Heap memory in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         size_of_val(&*self.sorted) + size_of_val(&*self.filter)
     }
@@ -93,10 +94,15 @@ impl Keys {
 
     /// The keys that are in both sets, with their positions in this one, in order.
     ///
-    /// Users and groups each by themselves, and of either only the stretch where both sets have any: numbers of one
-    /// kind often lie far from those of the other. There the shorter list is walked. Most of its keys are stopped by
-    /// the other's filter; for the rest, the place in the other is found by steps that double, from where the last one
-    /// was. So the walk is never longer than the shorter list, and no list is too long to be the other.
+    /// Users and groups are intersected separately, each only in the range where both sets have keys, because
+    /// numbers of one kind are often far from those of the other. In that range, the shorter list is walked.
+    /// The other list's filter rejects most of its keys. For the rest, a search in the other list starts at
+    /// the last position and doubles its step. So the walk is never longer than the shorter list, whatever
+    /// the length of the other.
+    ///
+    /// The filter avoids a walk through both lists: if their numbers interleave, each step costs a
+    /// mispredicted branch. docs/benchmarks.md compares the decisions with and without it ("entry by
+    /// entry").
     pub(crate) fn common<'a>(&'a self, other: &'a Keys) -> impl Iterator<Item = (usize, Key)> + 'a {
         let users = self.common_of(0..self.groups_from, other, 0..other.groups_from);
         let groups = self.common_of(self.groups_from..self.len(), other, other.groups_from..other.len());
@@ -122,7 +128,7 @@ impl Keys {
         })
     }
 
-    /// The part of a stretch that lies between the first and the last key of another's.
+    /// The part of `stretch` between the first and the last key of the other set's stretch.
     fn overlap(&self, stretch: &Range<usize>, other: &Keys, theirs: &Range<usize>) -> Range<usize> {
         let theirs = other.sorted.get(theirs.clone()).unwrap_or_default();
         let (Some(first), Some(last)) = (theirs.first(), theirs.last()) else { return 0..0 };
@@ -133,19 +139,20 @@ impl Keys {
     }
 }
 
-/// Sixteen bits a key or more, which with two of them set lets 1 in 60 strangers pass.
+/// At least sixteen bits for each key. With two bits set for each, about 1 in 60 absent keys passes.
 fn filter_words(keys: usize) -> usize {
     if keys == 0 { 0 } else { (keys / 4).next_power_of_two().max(1) }
 }
 
-/// The word of a filter of so many words that a key is in, and its two bits there.
+/// The index of the key's word in a filter of `words` words, and its two bits in that word.
 fn place(key: Key, words: usize) -> (usize, u64) {
     let hash = key.hash();
     let word = (hash >> 12) as usize & words.wrapping_sub(1);
     (word, 1 << (hash & 63) | 1 << (hash >> 6 & 63))
 }
 
-/// The first position of a stretch whose key is not less than `key`; its end if there is none.
+/// The first position in the stretch whose key is not less than `key`; the end of the stretch if there is
+/// none.
 fn leap(sorted: &[Key], stretch: Range<usize>, key: Key) -> usize {
     let stretch = stretch.start..stretch.end.min(sorted.len());
     let (mut low, mut high, mut step) = (stretch.start, stretch.start, 1);
@@ -166,13 +173,13 @@ mod tests {
         Keys::new(ids.iter().map(|id| Key::user(*id)).collect())
     }
 
-    /// Even numbers as users, odd ones as groups.
+    /// Even numbers are users, odd ones groups.
     fn mixed(ids: &[u32]) -> Keys {
         Keys::new(ids.iter().map(|id| if id % 2 == 0 { Key::user(*id) } else { Key::group(*id) }).collect())
     }
 
     #[test]
-    fn sets_are_intersected_whatever_their_lengths() {
+    fn intersection_works_for_sets_of_any_length() {
         let lists: [Vec<u32>; 7] = [
             vec![],
             vec![500],
@@ -197,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_principals_do_not_meet() {
+    fn users_groups_and_sids_of_one_number_have_different_keys() {
         let id: Id = "1-7".parse().unwrap();
         assert_eq!(Key::named(id, true), Key::named(id, false));
         let kinds = [Key::user(7), Key::group(7), Key::named(id, true)];
@@ -206,12 +213,12 @@ mod tests {
     }
 
     #[test]
-    fn filters_stop_most_strangers() {
+    fn filters_reject_most_absent_keys() {
         for count in [1, 3, 4, 400, 500, 4000] {
             let keys = users(&(0..count).map(|id| id * 3).collect::<Vec<_>>());
             assert!((0..count).all(|id| keys.may_contain(Key::user(id * 3))));
             let strangers = (0..10_000).filter(|id| keys.may_contain(Key::user(1_000_000 + id))).count();
-            assert!(strangers < 500, "{strangers} of 10000 pass a filter of {count}");
+            assert!(strangers < 500, "{strangers} of 10000 absent keys pass a filter of {count}");
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Access control lists as pure values: what they say, how they travel, who they let in. No I/O.
+//! Access control lists as pure values: parsing, storage forms and access decisions. No I/O.
 //!
-//! Each family of ACLs is a module of its own, because they share names (entry, permission, mask) but not meanings.
-//! Common to both are the checks above them (`evaluate`: ownership, the sticky bit, capabilities), the principals that
-//! NFSv4 ACLs can name (`identity`), callers as decisions know them (`credential`), the numbers of users and groups on a
-//! mount (`idmap`), and the cache of decisions.
+//! Each family of ACLs is a module of its own, because they share names (entry, permission, mask) but not
+//! meanings. Both families share the checks above the ACL (`evaluate`: ownership, the sticky bit,
+//! capabilities), the principals that NFSv4 ACLs name (`identity`), callers in the form that decisions need
+//! (`credential`), the mapping of user and group numbers on a mount (`idmap`), and the cache of decisions.
 
 pub mod cache;
 pub mod credential;

@@ -1,6 +1,8 @@
-//! Naive = step by step = compiled = cached, for random ACLs, callers and requests of both families.
+//! The naive, step-by-step, compiled and cached decisions agree, for random ACLs, callers and requests of
+//! both families.
 //!
-//! Quick by default; `ACL_CASES=10000000 cargo test -p acl --test decisions --release` compares as many.
+//! Quick by default; `ACL_CASES=10000000 cargo test -p acl --test decisions --release` compares that many
+//! requests.
 
 mod common;
 
@@ -15,8 +17,8 @@ use acl::posix::{self, Perm};
 use common::{Outcome, Rng, cases, cred, naive_nfs4, naive_nfs4_mode, naive_posix, nfs4_acl, posix_acl, sid};
 use types::{AclId, Caps, Cred, Mode};
 
-/// Ids in play, and entries of an NFSv4 ACL: few make callers and entries meet, many make lists that only filters and
-/// leaps get through, and sixty groups of three users something in between.
+/// The number of ids, and the maximum number of entries of an NFSv4 ACL. With few ids, callers and entries
+/// match often; with many, the lists are long enough for filters and leaps; sixty ids are in between.
 const SCALES: [(u32, u32); 4] = [(4, 6), (12, 12), (60, 40), (3000, 300)];
 const CALLERS: usize = 12;
 
@@ -45,9 +47,9 @@ fn posix_decisions_agree() {
             let (uid, gid) = (rng.below(ids), rng.below(ids));
             let caller = credentials.intern(&cred, &sids);
             let by_name =
-                posix::Node { uid, gid, mode, is_dir: false, acl: acl.as_deref().map(|acl| acl.acl()) };
+                posix::Inode { uid, gid, mode, is_dir: false, acl: acl.as_deref().map(|acl| acl.acl()) };
             let id = acl.as_ref().map_or(AclId::NONE, |acl| acl.id());
-            let by_id = cache::Node { uid, gid, mode, is_dir: false, acl: id };
+            let by_id = cache::Inode { uid, gid, mode, is_dir: false, acl: id };
             let mut load = || {
                 loads += 1;
                 Ok::<_, Infallible>(acl.clone().unwrap())
@@ -55,7 +57,7 @@ fn posix_decisions_agree() {
             let compiled = cache::decide_posix(&caller, &by_id, &mut load).unwrap();
             let first = cache.posix(&caller, &by_id, &mut load).unwrap();
             let again =
-                cache.posix(&caller, &by_id, || -> Result<_, Infallible> { unreachable!("known") }).unwrap();
+                cache.posix(&caller, &by_id, || -> Result<_, Infallible> { unreachable!("cached") }).unwrap();
             let context = || format!("{} {cred:?} {by_name:?}", rng.name());
             let step_by_step = posix::decide(&cred, &by_name);
             assert_eq!((compiled, first, again), (step_by_step, step_by_step, step_by_step), "{}", context());
@@ -87,14 +89,14 @@ fn nfs4_decisions_agree() {
         for (cred, sids) in callers(ids, &mut rng) {
             let (uid, gid) = (rng.below(ids), rng.below(ids));
             let caller = credentials.intern(&cred, &sids);
-            let by_name = nfs4::Node { uid, gid, mode, is_dir, acl: acl.as_deref().map(|acl| acl.acl()) };
+            let by_name = nfs4::Inode { uid, gid, mode, is_dir, acl: acl.as_deref().map(|acl| acl.acl()) };
             let id = acl.as_ref().map_or(AclId::NONE, |acl| acl.id());
-            let by_id = cache::Node { uid, gid, mode, is_dir, acl: id };
+            let by_id = cache::Inode { uid, gid, mode, is_dir, acl: id };
             let load = || Ok::<_, Infallible>(acl.clone().unwrap());
             let compiled = cache::decide_nfs4(&caller, &by_id, load).unwrap();
             let first = cache.nfs4(&caller, &by_id, load).unwrap();
             let again =
-                cache.nfs4(&caller, &by_id, || -> Result<_, Infallible> { unreachable!("known") }).unwrap();
+                cache.nfs4(&caller, &by_id, || -> Result<_, Infallible> { unreachable!("cached") }).unwrap();
             let context = || format!("{} {cred:?} {sids:?} {by_name:?}", rng.name());
             let step_by_step = nfs4::decide(&cred, &sids, &by_name);
             assert_eq!((compiled, first, again), (step_by_step, step_by_step, step_by_step), "{}", context());
@@ -152,10 +154,10 @@ fn nfs4_decisions_agree() {
     assert!(granted > compared / 10 && denied > compared / 50);
 }
 
-/// As many groups as Linux lets a process have, and as many entries as an ACL may have.
+/// The maximum number of groups of a process on Linux, and of entries of an ACL.
 #[test]
-fn the_longest_lists_agree() {
-    let mut rng = Rng::new("the_longest_lists_agree");
+fn decisions_agree_for_the_longest_lists() {
+    let mut rng = Rng::new("decisions_agree_for_the_longest_lists");
     let ids = 200_000;
     let groups: Vec<u32> = (0..65_536).map(|_| rng.below(ids)).collect();
     let cred = Cred::new(rng.below(ids), rng.below(ids), &groups, Caps::NONE);
@@ -170,16 +172,16 @@ fn the_longest_lists_agree() {
     let entries: Vec<nfs4::Entry> = entries.take(nfs4::Nfs4Acl::MAX_ENTRIES).collect();
     let acl = nfs4::Nfs4Acl::new(nfs4::AclFlags::NONE, entries).unwrap();
     let (uid, gid, mode, is_dir) = (1, 2, Mode::new(0), false);
-    let by_name = nfs4::Node { uid, gid, mode, is_dir, acl: Some(&acl) };
+    let by_name = nfs4::Inode { uid, gid, mode, is_dir, acl: Some(&acl) };
     let compiled = Arc::new(nfs4::Compiled::new(acl.clone()));
-    let by_id = cache::Node { uid, gid, mode, is_dir, acl: compiled.id() };
+    let by_id = cache::Inode { uid, gid, mode, is_dir, acl: compiled.id() };
     let decision = cache::decide_nfs4(&caller, &by_id, || Ok::<_, Infallible>(compiled)).unwrap();
     assert_eq!(decision, nfs4::decide(&cred, &[], &by_name), "{}", rng.name());
-    assert_eq!(decision.granted | decision.denied, Mask::ALL, "some entry of each kind is for the caller");
+    assert_eq!(decision.granted | decision.denied, Mask::ALL, "every permission is decided by some entry");
     let shown = nfs4::project(&acl, uid, gid, is_dir);
     let shown_mode = Mode::new(shown.rwx);
-    let node = posix::Node { uid, gid, mode: shown_mode, is_dir, acl: shown.acl.as_ref() };
-    let by_projection = posix::decide(&cred, &node);
+    let inode = posix::Inode { uid, gid, mode: shown_mode, is_dir, acl: shown.acl.as_ref() };
+    let by_projection = posix::decide(&cred, &inode);
     for (mask, perm) in [(Mask::READ_DATA, Perm::READ), (Mask::EXECUTE, Perm::EXECUTE)] {
         assert!(by_projection.allows(perm) || !decision.allows(mask), "{perm} {}", rng.name());
     }

@@ -1,7 +1,7 @@
-//! The rules of this crate against those of the running kernel, on a tmpfs of its own that has no mount point and
-//! goes away with the test. Needs root.
+//! Compares the rules of this crate with those of the running kernel, on a private tmpfs without a mount
+//! point, which disappears with the test. Needs root.
 //!
-//! Every run takes another seed and prints it; `ACL_SEED=...` replays one.
+//! Every run takes a new seed and prints it; `ACL_SEED=...` replays one.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use acl::cache::{self, DecisionCache};
 use acl::credential::{Credential, Credentials};
 use acl::evaluate::Denial;
-use acl::posix::{self, AclError, Node, Perm, PosixAcl, inherit, permits, set_access};
+use acl::posix::{self, AclError, Inode, Perm, PosixAcl, inherit, permits, set_access};
 use common::{Rng, cases, cred, posix_acl};
 use rustix::fs::{self, AtFlags, FileType as RawType, Mode as RawMode, OFlags, XattrFlags};
 use rustix::io::Errno as RawErrno;
@@ -30,16 +30,16 @@ fn checks_agree() {
     let (mut asked, mut round) = (0, 0);
     let goal = cases(30_000);
     while asked < goal {
-        // Few ids make callers and entries meet; many make long lists.
+        // With few ids, callers and entries match often; with many, lists are long.
         let ids = if round % 5 == 4 { 800 } else { 10 };
         round += 1;
-        let nodes: Vec<Subject> =
+        let inodes: Vec<Subject> =
             (0..48).map(|index| subject(&dir, format!("{round}-{index}"), ids, &mut rng)).collect();
         for _ in 0..20 {
             let cred = cred(ids, &some_caps(), &mut rng);
-            let answers = run_as(&cred, || nodes.iter().map(|node| ask(&dir, node)).collect::<Vec<_>>());
-            for (subject, answers) in nodes.iter().zip(answers) {
-                let node = Node {
+            let answers = run_as(&cred, || inodes.iter().map(|inode| ask(&dir, inode)).collect::<Vec<_>>());
+            for (subject, answers) in inodes.iter().zip(answers) {
+                let inode = Inode {
                     uid: subject.uid,
                     gid: subject.gid,
                     mode: subject.mode,
@@ -52,33 +52,33 @@ fn checks_agree() {
                     asked += 1;
                     if cred.caps == Caps::NONE {
                         let refused = (!cached.allows(want)).then_some(Errno::EACCES);
-                        assert_eq!(refused, kernel, "cached: {} {how} {want} {cred:?} {node:?}", rng.name());
+                        assert_eq!(refused, kernel, "cached: {} {how} {want} {cred:?} {inode:?}", rng.name());
                     }
-                    let ours = permits(&cred, want, &node).err().map(Denial::errno);
-                    assert_eq!(ours, kernel, "{} {how} {want} {cred:?} {node:?}", rng.name());
+                    let ours = permits(&cred, want, &inode).err().map(Denial::errno);
+                    assert_eq!(ours, kernel, "{} {how} {want} {cred:?} {inode:?}", rng.name());
                 }
             }
         }
     }
-    eprintln!("checks_agree: {asked} decisions compared, {} of them worked out", cache.misses());
+    eprintln!("checks_agree: {asked} decisions compared, {} of them not cached", cache.misses());
 }
 
-/// The decision by the compiled ACL, and once more from the cache.
+/// The decision by the compiled ACL, and the same decision from the cache.
 fn cached(
     cache: &DecisionCache,
     caller: &Credential,
     subject: &Subject,
     compiled: Option<Arc<posix::Compiled>>,
 ) -> posix::Decision {
-    let node = cache::Node {
+    let inode = cache::Inode {
         uid: subject.uid,
         gid: subject.gid,
         mode: subject.mode,
         is_dir: subject.is_dir,
         acl: compiled.as_ref().map_or(AclId::NONE, |compiled| compiled.id()),
     };
-    let first = cache.posix(caller, &node, || Ok::<_, Infallible>(compiled.unwrap())).unwrap();
-    let again = cache.posix(caller, &node, || -> Result<_, Infallible> { unreachable!("known") }).unwrap();
+    let first = cache.posix(caller, &inode, || Ok::<_, Infallible>(compiled.unwrap())).unwrap();
+    let again = cache.posix(caller, &inode, || -> Result<_, Infallible> { unreachable!("cached") }).unwrap();
     assert_eq!(first, again);
     first
 }
@@ -91,7 +91,7 @@ fn setting_and_removing_an_acl_agree() {
         let caps = rng.pick(&[Caps::NONE, Caps::FSETID]);
         let caller = Cred::new(before.uid, rng.below(10), &[rng.below(10), rng.below(10)], caps);
         let new = if rng.one_in(5) { None } else { Some(posix_acl(10, &mut rng)) };
-        // Opened by root, because the owner may have no right to open.
+        // Opened by root, because the owner may not have permission to open it.
         let fd = open(&dir, &before.name);
         run_as(&caller, || match &new {
             Some(acl) => fs::fsetxattr(&fd, ACCESS, &shuffled(acl), XattrFlags::empty()),
@@ -121,7 +121,7 @@ fn inheritance_agrees() {
         let umask = rng.pick(&[0, 0o022, 0o027, 0o077, 0o777, 0o137]);
         let asked = Mode::new(rng.below(0o10000));
         let raw = RawMode::from_raw_mode(asked.bits());
-        // The umask belongs to the whole process; the other tests set every mode explicitly.
+        // The umask is per process; the other tests set every mode explicitly.
         let old_umask = rustix::process::umask(RawMode::from_raw_mode(umask));
         fs::openat(&parent, "file", OFlags::CREATE | OFlags::EXCL | OFlags::RDWR, raw).unwrap();
         fs::mknodat(&parent, "fifo", RawType::Fifo, raw, 0).unwrap();
@@ -132,7 +132,7 @@ fn inheritance_agrees() {
         for (name, file_type, asked) in [
             ("file", FileType::Regular, asked),
             ("fifo", FileType::Fifo, asked),
-            // mkdir(2) drops SUID and SGID before it looks at ACLs.
+            // mkdir(2) drops SUID and SGID before it applies ACLs.
             ("dir", FileType::Directory, asked.without(Mode::SUID | Mode::SGID)),
         ] {
             let child = open(&parent, name);
@@ -165,7 +165,7 @@ fn validity_agrees() {
                 assert_eq!(kernel, Ok(()), "{context}");
                 assert_eq!(get(&target, DEFAULT), acl, "{context}");
             }
-            // The one point where this crate is stricter: the same user or group named twice.
+            // The one rule that is stricter in this crate: the same user or group named twice.
             Err(AclError::Duplicate) if kernel.is_ok() => {
                 doubled += 1;
                 let named = value[4..].chunks(8).filter(|entry| matches!(entry[0], 2 | 8));
@@ -178,7 +178,7 @@ fn validity_agrees() {
     assert!(valid > 500 && doubled > 10, "{valid} {doubled}");
 }
 
-/// A file or directory on the tmpfs, and what the crate says that its mode and ACL are by now.
+/// A file or directory on the tmpfs, with its current mode and ACL according to this crate.
 #[derive(Debug)]
 struct Subject {
     name: String,
@@ -189,7 +189,8 @@ struct Subject {
     acl: Option<PosixAcl>,
 }
 
-/// Makes a node with random owner, mode and ACL, perhaps followed by a chmod, and compares mode and ACL on the way.
+/// Creates a file or directory with random owner, mode and ACL, sometimes followed by a chmod. Compares mode
+/// and ACL after each step.
 fn subject(dir: &OwnedFd, name: String, ids: u32, rng: &mut Rng) -> Subject {
     let (uid, gid, is_dir) = (rng.below(ids), rng.below(ids), rng.one_in(2));
     if is_dir {
@@ -216,7 +217,7 @@ fn subject(dir: &OwnedFd, name: String, ids: u32, rng: &mut Rng) -> Subject {
     subject
 }
 
-/// Asks the kernel for everything, as the calling thread, by `faccessat2` and by `open`.
+/// Asks the kernel for every permission, as the calling thread, by `faccessat2` and by `open`.
 fn ask(dir: &OwnedFd, subject: &Subject) -> Vec<(&'static str, Perm, Option<Errno>)> {
     let mut answers = Vec::new();
     for want in (1..8).map(Perm::new) {
@@ -236,8 +237,8 @@ fn ask(dir: &OwnedFd, subject: &Subject) -> Vec<(&'static str, Perm, Option<Errn
     answers
 }
 
-/// Runs `task` in a thread of these credentials; they belong to a thread, not to the process, where the system calls
-/// are made directly.
+/// Runs `task` in a thread with these credentials. Credentials belong to a thread, not to the process, if the
+/// system calls are made directly.
 fn run_as<T: Send>(cred: &Cred, task: impl FnOnce() -> T + Send) -> T {
     let become_cred = || -> rustix::io::Result<()> {
         let groups: Vec<Gid> = cred.groups().iter().map(|&gid| Gid::from_raw(gid)).collect();
@@ -267,7 +268,7 @@ fn run_as<T: Send>(cred: &Cred, task: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// What a caller may hold: mostly nothing.
+/// The capabilities of callers; mostly none.
 fn some_caps() -> [Caps; 6] {
     let none = Caps::NONE;
     let (read, all) = (Caps::DAC_READ_SEARCH, Caps::DAC_OVERRIDE);
@@ -279,7 +280,7 @@ fn random_mode(rng: &mut Rng) -> Mode {
     if rng.one_in(4) { mode.without(0o070) } else { mode }
 }
 
-/// The attribute with ids in falling order, which the kernel takes and keeps.
+/// The attribute with ids in descending order, which the kernel accepts and keeps.
 fn shuffled(acl: &PosixAcl) -> Vec<u8> {
     let value = acl.to_xattr();
     let mut entries: Vec<&[u8]> = value[4..].chunks(8).collect();
@@ -321,7 +322,7 @@ fn spoiled(acl: &PosixAcl, rng: &mut Rng) -> Vec<u8> {
 }
 
 fn open(dir: &OwnedFd, name: &str) -> OwnedFd {
-    // Not blocking, for the sake of FIFOs.
+    // Non-blocking, because of FIFOs.
     fs::openat(dir, name, OFlags::RDONLY | OFlags::NONBLOCK, RawMode::empty()).unwrap()
 }
 
@@ -342,8 +343,7 @@ fn errno(raw: RawErrno) -> Errno {
     Errno::from_raw(raw.raw_os_error())
 }
 
-/// A tmpfs that nobody else can see, and the seed of this run; none, which is said, if the system does not let this test
-/// have them.
+/// A private tmpfs, and the seed of this run. None, with a message, if the system does not allow this.
 fn setup(test: &str) -> Option<(OwnedFd, Rng)> {
     if !skip::is_root() {
         return None;
@@ -354,7 +354,7 @@ fn setup(test: &str) -> Option<(OwnedFd, Rng)> {
         mount::fsconfig_create(&context)?;
         let root =
             mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NOSUID)?;
-        // What fsmount gives is a mere location, on which no attribute can be set.
+        // fsmount returns an `O_PATH` descriptor, on which no attribute can be set.
         let root = fs::openat(&root, ".", OFlags::RDONLY | OFlags::DIRECTORY, RawMode::empty())?;
         let minimal = PosixAcl::from_text("u::rwx,g::r-x,o::r-x").unwrap().to_xattr();
         fs::fsetxattr(&root, ACCESS, &minimal, XattrFlags::empty())?;
@@ -366,6 +366,6 @@ fn setup(test: &str) -> Option<(OwnedFd, Rng)> {
             skip::unsupported(&format!("a tmpfs with ACLs: {error}"));
             None
         }
-        Err(error) => panic!("making a tmpfs: {error}"),
+        Err(error) => panic!("creating a tmpfs: {error}"),
     }
 }

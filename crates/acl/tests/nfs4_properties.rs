@@ -1,11 +1,11 @@
-//! NFSv4 ACLs against properties that hold for all of them.
+//! Properties that hold for all NFSv4 ACLs.
 
 mod common;
 
 use acl::identity::{DomainTable, Id};
 use acl::nfs4::{
-    AclError, AclFlags, AclInherit, AclMode, Entry, EntryFlags, Inherited, Kind, Mask, Nfs4Acl, Node, Policy,
-    Scope, Who, chmod, decide, from_mode, inherit, may_open, project, set,
+    AclError, AclFlags, AclInherit, AclMode, Entry, EntryFlags, Inherited, Inode, Kind, Mask, Nfs4Acl,
+    Policy, Scope, Who, chmod, decide, from_mode, inherit, may_open, project, set,
 };
 use proptest::prelude::*;
 use types::{AclId, Caps, Cred, Errno, FileType, Mode};
@@ -65,15 +65,15 @@ fn policy() -> impl Strategy<Value = Policy> {
 }
 
 fn granted(acl: Option<&Nfs4Acl>, mode: Mode, is_dir: bool, uid: u32, groups: &[u32]) -> Mask {
-    let node = Node { uid: 1, gid: 2, mode, is_dir, acl };
-    decide(&Cred::new(uid, 99, groups, Caps::NONE), &[], &node).granted
+    let inode = Inode { uid: 1, gid: 2, mode, is_dir, acl };
+    decide(&Cred::new(uid, 99, groups, Caps::NONE), &[], &inode).granted
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_form_gives_the_acl_back(acl in acl(), other in acl()) {
+    fn every_form_round_trips(acl in acl(), other in acl()) {
         prop_assert_eq!(Nfs4Acl::from_storage(&acl.to_storage()), Ok(acl.clone()));
         prop_assert!(acl.to_storage().is_ascii());
         let value = acl.to_xattr(Scope::Entries, &table()).unwrap();
@@ -91,7 +91,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_is_refused_or_has_a_canonical_form(
+    fn garbage_is_rejected_or_has_a_canonical_form(
         acl in acl(),
         at in any::<prop::sample::Index>(),
         byte in any::<u8>(),
@@ -127,21 +127,21 @@ proptest! {
         }
     }
 
-    /// To store none in place of a trivial ACL changes nothing for anybody.
+    /// A trivial ACL is not stored. Nobody's permissions differ.
     #[test]
-    fn what_is_not_stored_is_in_the_mode(acl in acl(), old in 0..0o10000_u32, is_dir in any::<bool>()) {
+    fn acl_that_is_not_stored_equals_the_mode(acl in acl(), old in 0..0o10000_u32, is_dir in any::<bool>()) {
         let (mode, stored) = set(Mode::new(old), is_dir, &acl, false);
         let shown = if is_dir { acl.clone() } else { acl.for_file() };
         prop_assert_eq!(mode.bits() & 0o7000, old & 0o7000);
         for (uid, groups) in [(1, [2]), (1, [3]), (7, [2]), (7, [3])] {
-            let said = granted(Some(&shown), mode, is_dir, uid, &groups);
-            prop_assert_eq!(said, granted(stored.as_ref(), mode, is_dir, uid, &groups));
+            let by_acl = granted(Some(&shown), mode, is_dir, uid, &groups);
+            prop_assert_eq!(by_acl, granted(stored.as_ref(), mode, is_dir, uid, &groups));
         }
     }
 
-    /// A mode and the ACL that is shown for it say the same to everybody, for opening too.
+    /// A mode and the ACL that is shown for it grant the same to everybody, also when opening a file.
     #[test]
-    fn a_mode_and_its_acl_agree(bits in 0..0o1000_u32, is_dir in any::<bool>(), uid in 0..3_u32, gid in 0..4_u32) {
+    fn mode_and_its_acl_agree(bits in 0..0o1000_u32, is_dir in any::<bool>(), uid in 0..3_u32, gid in 0..4_u32) {
         let mode = Mode::new(bits);
         let by_acl = granted(Some(&from_mode(mode, is_dir)), mode, is_dir, uid, &[gid]);
         let by_mode = granted(None, mode, is_dir, uid, &[gid]);
@@ -153,7 +153,7 @@ proptest! {
         }
     }
 
-    /// What stat(2) shows after a chmod is what was asked for.
+    /// After a chmod, stat(2) shows the requested mode.
     #[test]
     fn chmod_shows_the_mode_asked_for(
         acl in acl(),
@@ -177,7 +177,7 @@ proptest! {
                     let again = chmod(Some(&new), asked, owners, is_dir, policy.mode);
                     prop_assert_eq!(again, Ok((mode, Some(new.clone()))));
                     let denials = |acl: &Nfs4Acl| -> Vec<Entry> {
-                        // The mode speaks of the owning group, also where an entry names it.
+                        // The mode also covers the owning group if an entry names it.
                         let own = Who::NamedGroup(Id::system(gid).unwrap());
                         let named =
                             acl.entries().iter().filter(|entry| !entry.who.is_special() && entry.who != own);
@@ -189,8 +189,9 @@ proptest! {
         }
     }
 
-    /// After a chmod, each caller has the permissions that it had before or that the mode gives to its class, and no others. If
-    /// the group bits change, named users and groups may not do more than they, but for what everybody may.
+    /// After a chmod, each caller has permissions that it had before or that the mode gives to its class, and
+    /// no others. If the group bits change, named users and groups may not do more than these bits allow,
+    /// except what everybody may do.
     #[test]
     fn nobody_gains_more_than_the_mode_says(
         acl in acl(),
@@ -206,7 +207,7 @@ proptest! {
         let after = granted(new.as_ref(), mode, is_dir, uid, &groups);
         let class = granted(None, asked, is_dir, uid, &groups);
         prop_assert!((before | class).has(after), "{} -> {:?}: {:?}", acl, new, after.without(before | class));
-        // The owner's bits aside, a permission that no class of the mode has is nobody's.
+        // Apart from the owner's bits, a permission that no class of the mode has is granted to nobody.
         if uid != 1 && policy.mode != AclMode::Discard {
             let by_group = granted(None, asked, is_dir, 9, &[2]);
             let rwx = granted(None, Mode::new(0o777), is_dir, 9, &[]);
@@ -215,7 +216,7 @@ proptest! {
     }
 
     #[test]
-    fn children_get_what_passes_and_no_more(
+    fn children_get_only_entries_that_pass(
         parent in acl(),
         bits in 0..0o10000_u32,
         umask in 0..0o1000_u32,

@@ -1,7 +1,7 @@
-//! The POSIX ACL that stands for an NFSv4 ACL before the kernel, against every caller of a small world; and against
-//! every POSIX ACL of that world, where it says that none would be exact.
+//! The projection of an NFSv4 ACL to a POSIX ACL, checked with every caller of a small world. If it says that
+//! no projection is exact, every POSIX ACL of that world is tried.
 //!
-//! Quick by default; `ACL_CASES=... cargo test -p acl --test projection --release` tries as many ACLs.
+//! Quick by default; `ACL_CASES=... cargo test -p acl --test projection --release` tries that many ACLs.
 
 mod common;
 
@@ -11,14 +11,14 @@ use acl::posix::{self, Entry, Perm, PosixAcl, Tag};
 use common::{Rng, cases, nfs4_acl};
 use types::{Caps, Cred, Ino, Mode};
 
-/// The owner, two users whom ACLs may name, one whom only long ACLs name, and a stranger.
+/// The owner, two users that ACLs may name, one that only long ACLs name, and one that no ACL names.
 const USERS: [u32; 5] = [0, 1, 2, 1300, 9];
-/// The owning group and two others, and one that only long ACLs name; callers are in any of them.
+/// The owning group and two others, and one that only long ACLs name; a caller may be in any of them.
 const GROUPS: [u32; 4] = [0, 1, 2, 1301];
 const OWNER: u32 = 0;
 const OWNING_GROUP: u32 = 0;
 
-/// Everybody there is: each user in each set of groups, with and without each identity of a domain.
+/// All callers: each user in each set of groups, with and without each identity of a domain.
 fn callers(sids: &[Id]) -> Vec<(Cred, Vec<Id>)> {
     let mut callers = Vec::new();
     for uid in USERS {
@@ -35,7 +35,7 @@ fn callers(sids: &[Id]) -> Vec<(Cred, Vec<Id>)> {
     callers
 }
 
-/// What the NFSv4 ACL lets the caller do, in the kernel's terms.
+/// The permissions that the NFSv4 ACL grants to the caller, in the kernel's terms.
 fn rwx(decision: Decision, is_dir: bool) -> Perm {
     let bit = |set: bool, perm: Perm| if set { perm } else { Perm::NONE };
     let write = Mask::WRITE_DATA | Mask::APPEND_DATA;
@@ -45,7 +45,7 @@ fn rwx(decision: Decision, is_dir: bool) -> Perm {
         | bit(decision.granted.has(Mask::EXECUTE), Perm::EXECUTE)
 }
 
-/// An ACL over the small world, mostly of entries that speak of search.
+/// An ACL over the small world. Most entries contain search.
 fn small_acl(rng: &mut Rng) -> Nfs4Acl {
     let length = rng.pick(&[3, 5, 8]);
     let acl = nfs4_acl(3, length, rng);
@@ -53,7 +53,8 @@ fn small_acl(rng: &mut Rng) -> Nfs4Acl {
         if rng.one_in(4) { *entry } else { nfs4::Entry { mask: entry.mask | Mask::EXECUTE, ..*entry } }
     });
     let with_search = with_search.collect();
-    // Some so long that not all can be named; of search these entries do not speak, so that nothing else changes.
+    // Some ACLs are so long that a POSIX ACL cannot name all principals. The additional entries do not
+    // contain search.
     let mut with_search: Vec<nfs4::Entry> = with_search;
     if rng.one_in(4) {
         let at = rng.below(with_search.len() as u32 + 1) as usize;
@@ -67,7 +68,7 @@ fn small_acl(rng: &mut Rng) -> Nfs4Acl {
         }));
         with_search.append(&mut long);
     }
-    // Most without identities of domains, which POSIX ACLs cannot name.
+    // Most ACLs have no identities of domains, which POSIX ACLs cannot name.
     let keeps_sids = rng.one_in(4);
     let kept = with_search.iter().filter(|entry| match entry.who {
         nfs4::Who::User(id) | nfs4::Who::NamedGroup(id) => keeps_sids || id.to_system().is_some(),
@@ -90,15 +91,15 @@ fn sids_of(acl: &Nfs4Acl) -> Vec<Id> {
 }
 
 #[test]
-fn projections_are_never_narrower_and_exact_where_they_say_so() {
-    let mut rng = Rng::new("projections_are_never_narrower_and_exact_where_they_say_so");
+fn projections_are_never_narrower_and_exact_if_they_say_so() {
+    let mut rng = Rng::new("projections_are_never_narrower_and_exact_if_they_say_so");
     let (mut tried, mut exact, mut impossible, mut aside) = (0, 0, 0, 0);
     let goal = cases(1_500);
     while tried < goal {
         let acl = small_acl(&mut rng);
         let is_dir = rng.one_in(2);
         let shown = project(&acl, OWNER, OWNING_GROUP, is_dir);
-        let node = posix::Node {
+        let inode = posix::Inode {
             uid: OWNER,
             gid: OWNING_GROUP,
             mode: Mode::new(shown.rwx),
@@ -109,25 +110,31 @@ fn projections_are_never_narrower_and_exact_where_they_say_so() {
         let rights: Vec<Perm> = everybody
             .iter()
             .map(|(cred, sids)| {
-                let node =
-                    nfs4::Node { uid: OWNER, gid: OWNING_GROUP, mode: Mode::new(0), is_dir, acl: Some(&acl) };
-                rwx(nfs4::decide(cred, sids, &node), is_dir)
+                let inode = nfs4::Inode {
+                    uid: OWNER,
+                    gid: OWNING_GROUP,
+                    mode: Mode::new(0),
+                    is_dir,
+                    acl: Some(&acl),
+                };
+                rwx(nfs4::decide(cred, sids, &inode), is_dir)
             })
             .collect();
         for ((cred, sids), right) in everybody.iter().zip(&rights) {
             let context = || format!("{} {acl} dir {is_dir}: {shown:?} {cred:?} {sids:?}", rng.name());
-            let decision = posix::decide(cred, &node);
+            let decision = posix::decide(cred, &inode);
             assert!(decision.allows(*right), "narrower than {right}: {}", context());
             if shown.search_is_exact {
                 let search = right.has(Perm::EXECUTE);
                 assert_eq!(decision.allows(Perm::EXECUTE), search, "not exact: {}", context());
             }
-            // The owner's bits are those of the mode, and so are all where the ACL is aside.
+            // The owner has the bits of the mode. If the group bits are clear, the kernel ignores the ACL and
+            // the mode decides.
             if is_dir && right.has(Perm::EXECUTE) && cred.uid != OWNER && shown.rwx & 0o070 != 0 {
                 assert!(decision.allows(Perm::WRITE | Perm::EXECUTE), "no w with x: {}", context());
             }
         }
-        // What programs read has room for a reference, so that they can copy it.
+        // The ACL that programs read has a reference, so that they can copy it.
         let posix = shown.acl.clone().unwrap_or_else(|| nfs4::minimal(Mode::new(shown.rwx)));
         let read = nfs4::refer(&posix, "volume", (Ino(7), is_dir), acl.id());
         let nfs4::Posix::Reference(reference) = nfs4::classify(&read, is_dir) else {
@@ -138,19 +145,19 @@ fn projections_are_never_narrower_and_exact_where_they_say_so() {
             assert_eq!(nfs4::classify(&set, is_dir), nfs4::Posix::Reference(reference));
         }
         for (cred, _) in &everybody {
-            let with = posix::Node { acl: Some(&read), ..node };
-            assert_eq!(posix::decide(cred, &with), posix::decide(cred, &node), "{cred:?} {read:?}");
+            let with = posix::Inode { acl: Some(&read), ..inode };
+            assert_eq!(posix::decide(cred, &with), posix::decide(cred, &inode), "{cred:?} {read:?}");
         }
         if shown.search_is_exact {
             exact += 1;
         } else if shown.rwx & 0o070 == 0 {
-            // The mode that was asked for goes before an ACL that would be exact.
+            // The requested mode has priority over an ACL that would be exact.
             aside += 1;
         } else {
             impossible += 1;
-            let found = any_posix_acl(|node| {
+            let found = any_posix_acl(|inode| {
                 everybody.iter().zip(&rights).all(|((cred, _), right)| {
-                    posix::decide(cred, node).allows(Perm::EXECUTE) == right.has(Perm::EXECUTE)
+                    posix::decide(cred, inode).allows(Perm::EXECUTE) == right.has(Perm::EXECUTE)
                 })
             });
             assert_eq!(found, None, "{} {acl}: {shown:?} says that nothing is exact", rng.name());
@@ -163,12 +170,13 @@ fn projections_are_never_narrower_and_exact_where_they_say_so() {
     assert!(exact > tried / 5 && impossible > tried / 20);
 }
 
-/// The first POSIX ACL of the small world that fits, of all there are in respect of search.
-fn any_posix_acl(fits: impl Fn(&posix::Node<'_>) -> bool) -> Option<PosixAcl> {
-    // Each named user and group is not there, or there and may not, or may; owner, owning group and others may or not.
+/// The first POSIX ACL of the small world that satisfies `fits`, of all that differ in search.
+fn any_posix_acl(fits: impl Fn(&posix::Inode<'_>) -> bool) -> Option<PosixAcl> {
+    // Each named user and group has no entry, an entry without x, or one with x; owner, owning group and
+    // others have x or not.
     for choice in 0..3_u32.pow(4) * 8 {
         let (base, named) = (choice % 8, choice / 8);
-        // The mask, which also keeps the group bits from being clear, limits nothing.
+        // The mask limits nothing, and keeps the group bits from being clear.
         let mut entries = vec![
             Entry { tag: Tag::UserObj, perm: Perm::new(base & 1) },
             Entry { tag: Tag::GroupObj, perm: Perm::new(base >> 1 & 1) },
@@ -184,14 +192,14 @@ fn any_posix_acl(fits: impl Fn(&posix::Node<'_>) -> bool) -> Option<PosixAcl> {
         }
         let acl = PosixAcl::from_entries(entries).unwrap();
         let (rwx, _) = acl.equiv_mode();
-        let node = posix::Node {
+        let inode = posix::Inode {
             uid: OWNER,
             gid: OWNING_GROUP,
             mode: Mode::new(rwx),
             is_dir: true,
             acl: Some(&acl),
         };
-        if fits(&node) {
+        if fits(&inode) {
             return Some(acl);
         }
     }

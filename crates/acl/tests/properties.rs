@@ -1,16 +1,16 @@
-//! POSIX ACLs against properties that hold for all of them, and against `acl(5)` written down naively.
+//! Properties that hold for all POSIX ACLs, and a comparison with a naive implementation of `acl(5)`.
 
 mod common;
 
 use std::collections::BTreeMap;
 
 use acl::nfs4;
-use acl::posix::{AclError, Entry, Node, Perm, PosixAcl, Tag, decide, inherit, permits, set_access};
+use acl::posix::{AclError, Entry, Inode, Perm, PosixAcl, Tag, decide, inherit, permits, set_access};
 use common::naive_posix;
 use proptest::prelude::*;
 use types::{AclId, Caps, Cred, Errno, FileType, Mode};
 
-/// Ids from a small pool, so that callers and entries meet often.
+/// Ids from a small range, so that callers and entries match often.
 const IDS: std::ops::Range<u32> = 0..12;
 
 fn perm() -> impl Strategy<Value = Perm> {
@@ -61,10 +61,10 @@ fn cred() -> impl Strategy<Value = Cred> {
 }
 
 /// `capabilities(7)`: `CAP_DAC_READ_SEARCH` and `CAP_DAC_OVERRIDE`.
-fn naive_with_caps(cred: &Cred, want: Perm, node: &Node<'_>) -> bool {
-    let bypass_read = want == Perm::READ || node.is_dir && !want.has(Perm::WRITE);
-    let bypass_all = node.is_dir || !want.has(Perm::EXECUTE) || node.mode.bits() & 0o111 != 0;
-    naive_posix(cred, want, node)
+fn naive_with_caps(cred: &Cred, want: Perm, inode: &Inode<'_>) -> bool {
+    let bypass_read = want == Perm::READ || inode.is_dir && !want.has(Perm::WRITE);
+    let bypass_all = inode.is_dir || !want.has(Perm::EXECUTE) || inode.mode.bits() & 0o111 != 0;
+    naive_posix(cred, want, inode)
         || cred.caps.has(Caps::DAC_READ_SEARCH) && bypass_read
         || cred.caps.has(Caps::DAC_OVERRIDE) && bypass_all
 }
@@ -73,7 +73,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_form_gives_the_acl_back(entries in entries()) {
+    fn every_form_round_trips(entries in entries()) {
         let acl = PosixAcl::from_entries(entries.iter().copied()).unwrap();
         prop_assert_eq!(acl.entry_count(), entries.len());
         prop_assert_eq!(PosixAcl::from_xattr(&acl.to_xattr()), Ok(Some(acl.clone())));
@@ -89,7 +89,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_is_refused_or_has_a_canonical_form(value in proptest::collection::vec(any::<u8>(), 0..64), text in "\\PC*") {
+    fn garbage_is_rejected_or_has_a_canonical_form(value in proptest::collection::vec(any::<u8>(), 0..64), text in "\\PC*") {
         if let Ok(Some(acl)) = PosixAcl::from_xattr(&value) {
             prop_assert_eq!(PosixAcl::from_xattr(&acl.to_xattr()), Ok(Some(acl)));
         }
@@ -99,7 +99,7 @@ proptest! {
     }
 
     #[test]
-    fn near_misses_are_refused_or_have_a_canonical_form(
+    fn near_misses_are_rejected_or_have_a_canonical_form(
         acl in acl(),
         at in any::<prop::sample::Index>(),
         byte in any::<u8>(),
@@ -135,19 +135,20 @@ proptest! {
         is_dir in any::<bool>(),
         cred in cred(),
     ) {
-        // The mode is not derived from the ACL: the rules hold also where a crash or a bug has parted them.
-        let node = Node { uid: owner, gid: group, mode: Mode::new(mode), is_dir, acl: acl.as_ref() };
+        // The mode is not derived from the ACL: the rules hold even if a crash or a bug made them
+        // inconsistent.
+        let inode = Inode { uid: owner, gid: group, mode: Mode::new(mode), is_dir, acl: acl.as_ref() };
         for want in (0..8).map(Perm::new) {
-            prop_assert_eq!(decide(&cred, &node).allows(want), naive_posix(&cred, want, &node), "{}", want);
-            prop_assert_eq!(permits(&cred, want, &node).is_ok(), naive_with_caps(&cred, want, &node), "{}", want);
+            prop_assert_eq!(decide(&cred, &inode).allows(want), naive_posix(&cred, want, &inode), "{}", want);
+            prop_assert_eq!(permits(&cred, want, &inode).is_ok(), naive_with_caps(&cred, want, &inode), "{}", want);
         }
         for want in [Perm::READ, Perm::WRITE, Perm::EXECUTE] {
-            prop_assert_eq!(decide(&cred, &node).each().has(want), naive_posix(&cred, want, &node));
+            prop_assert_eq!(decide(&cred, &inode).each().has(want), naive_posix(&cred, want, &inode));
         }
     }
 
     #[test]
-    fn mode_and_acl_stay_in_step(acl in acl(), old in 0..0o10000u32, new in 0..0o10000u32, umask in 0..0o1000u32) {
+    fn mode_and_acl_stay_consistent(acl in acl(), old in 0..0o10000u32, new in 0..0o10000u32, umask in 0..0o1000u32) {
         let (mode, stored) = set_access(Mode::new(old), Some(acl.clone()), false);
         prop_assert_eq!(mode.rwx(), acl.equiv_mode().0);
         prop_assert_eq!(mode.bits() & 0o7000, old & 0o7000);
@@ -169,10 +170,10 @@ proptest! {
         }
     }
 
-    /// An NFSv4 ACL made of a POSIX ACL grants what the POSIX ACL grants. If clear group bits make the kernel ignore the POSIX
-    /// ACL, it grants nothing else.
+    /// An NFSv4 ACL converted from a POSIX ACL grants what the POSIX ACL grants. If clear group bits make the
+    /// kernel ignore the POSIX ACL, it grants no more.
     #[test]
-    fn entries_made_of_an_acl_grant_what_it_does(
+    fn entries_converted_from_a_posix_acl_grant_the_same(
         acl in acl(),
         uid in IDS,
         gid in IDS,
@@ -181,9 +182,9 @@ proptest! {
     ) {
         let cred = Cred::new(uid, gid, &groups, Caps::NONE);
         let mode = Mode::new(acl.equiv_mode().0);
-        let by_acl = decide(&cred, &Node { uid: 1, gid: 2, mode, is_dir, acl: Some(&acl) }).each();
+        let by_acl = decide(&cred, &Inode { uid: 1, gid: 2, mode, is_dir, acl: Some(&acl) }).each();
         let made = nfs4::from_posix(&acl, is_dir);
-        let granted = nfs4::decide(&cred, &[], &nfs4::Node { uid: 1, gid: 2, mode, is_dir, acl: Some(&made) }).granted;
+        let granted = nfs4::decide(&cred, &[], &nfs4::Inode { uid: 1, gid: 2, mode, is_dir, acl: Some(&made) }).granted;
         let writes = nfs4::Mask::WRITE_DATA | nfs4::Mask::APPEND_DATA;
         let bits = [(Perm::READ, nfs4::Mask::READ_DATA), (Perm::WRITE, writes), (Perm::EXECUTE, nfs4::Mask::EXECUTE)];
         for (perm, mask) in bits {
@@ -192,9 +193,9 @@ proptest! {
             prop_assert!(by_acl.has(perm) || !may, "{} of {} by {:?}", perm, made, cred);
             prop_assert!(may || !by_acl.has(perm) || mode.rwx() & 0o070 == 0, "{} of {} by {:?}", perm, made, cred);
         }
-        // What is stored says the same as what was made.
+        // The stored ACL grants the same as the converted one.
         let (shown, stored) = nfs4::set(Mode::new(0), is_dir, &made, false);
-        let stored = nfs4::Node { uid: 1, gid: 2, mode: shown, is_dir, acl: stored.as_ref() };
+        let stored = nfs4::Inode { uid: 1, gid: 2, mode: shown, is_dir, acl: stored.as_ref() };
         prop_assert_eq!(nfs4::decide(&cred, &[], &stored).granted, granted);
     }
 }

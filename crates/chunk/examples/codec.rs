@@ -1,7 +1,8 @@
-//! What compression and encryption cost and save: `cargo run --release --package chunk --example codec FILE...`.
+//! Measures what compression and encryption cost and save: `cargo run --release --package chunk --example
+//! codec FILE...`.
 //!
-//! The files' bytes are stored in memory as one slice with each setting and read back from there, on one thread but for
-//! the blocks that a store uploads at once.
+//! With each setting, it stores the files' bytes in memory, one slice per block, and reads them back. All of
+//! this runs on one thread, except the blocks that a store uploads in parallel.
 
 use std::time::Instant;
 
@@ -52,7 +53,7 @@ fn measure(data: &Bytes, compression: Compression, cipher: Option<Cipher>) -> Re
     let read = started.elapsed().as_secs_f64();
     let (started, rounds) = (Instant::now(), 500);
     for round in 0..rounds {
-        // Never the beginning, nor where the last one ended.
+        // Never at the beginning, nor at the end of the previous read.
         let offset = 70_000 + round * 2_654_435 % (BLOCK_BYTES - 100_000);
         store.read(SliceId(0), BLOCK_BYTES.min(blocks[0].len() as u32), offset, &mut buf[..4096])?;
     }

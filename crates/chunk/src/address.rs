@@ -1,4 +1,4 @@
-//! Where a bucket is, as people write it.
+//! The address of a bucket.
 
 use crate::ChunkError;
 
@@ -6,31 +6,33 @@ use crate::ChunkError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) scheme: String,
-    /// `HOST[:PORT]`, or a bucket's name, or for SFTP also `USER@` before it.
+    /// `HOST[:PORT]` or the name of a bucket; for SFTP, `USER@` may precede the host.
     pub(crate) authority: String,
     pub(crate) segments: Vec<String>,
 }
 
 impl Address {
     /// # Errors
-    /// [`ChunkError::Config`] for what is no such address, or carries a query, a fragment or a password: it is kept in the
-    /// volume's settings, where anyone may read it.
+    /// [`ChunkError::Config`] if `text` is not such an address, or holds a query, a fragment or a password:
+    /// the address is stored in the volume's settings, which anyone may read.
     pub(crate) fn parse(text: &str) -> Result<Self, ChunkError> {
         let fail = |what: &str| Err(ChunkError::Config(format!("the bucket {what}")));
         let Some((scheme, rest)) = text.split_once("://") else {
-            return fail(&format!("is an address such as https://HOST/BUCKET, not {text:?}"));
+            return fail(&format!("must be an address such as https://HOST/BUCKET, not {text:?}"));
         };
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         if authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':')) {
-            return fail("holds a password, which would be kept in the volume's settings; take it out");
+            return fail("contains a password, which the volume's settings would expose; remove it");
         }
         if authority.is_empty() || text.contains(['?', '#']) || text.contains(char::is_whitespace) {
-            return fail(&format!("{text:?} is no plain address"));
+            return fail(&format!(
+                "{text:?} is not a plain address: it has no host, or contains '?', '#' or white space"
+            ));
         }
         let segments: Vec<String> =
             path.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect();
         if segments.iter().any(|part| part == "." || part == "..") {
-            return fail(&format!("{text:?} goes through . or .."));
+            return fail(&format!("{text:?} contains . or .."));
         }
         Ok(Address { scheme: scheme.to_ascii_lowercase(), authority: authority.to_owned(), segments })
     }
@@ -47,7 +49,7 @@ impl Address {
     }
 }
 
-/// A path as opendal wants its root.
+/// A path in the form that opendal expects for its root.
 pub(crate) fn root_of(segments: &[String]) -> String {
     format!("/{}", segments.join("/"))
 }
@@ -57,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_taken_apart_and_bad_ones_refused() {
+    fn addresses_parse_and_invalid_ones_are_refused() {
         let address = Address::parse("HTTPS://host:9000/bucket//a/b/").unwrap();
         assert_eq!((address.origin().as_str(), address.host()), ("https://host:9000", "host"));
         assert_eq!((address.segments.len(), root_of(&address.segments[1..])), (3, "/a/b".to_owned()));

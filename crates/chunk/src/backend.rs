@@ -1,4 +1,4 @@
-//! What any store of objects must do.
+//! The interface of an object store.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -6,29 +6,30 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use types::Errno;
 
-/// A store of objects: a local directory with plain system calls, or anything opendal speaks to.
+/// An object store: a local directory accessed with plain system calls, or any service of opendal.
 pub(crate) trait Backend: fmt::Debug + Send + Sync {
-    /// Stores `data` followed by `trailer` under `key`: all of it or nothing. An object that is there is replaced.
+    /// Stores `data` followed by `trailer` under `key`, atomically. An existing object is replaced.
     fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), Refusal>;
 
-    /// `len` bytes of the object from `offset` on; fewer, perhaps none, where it ends before.
+    /// Returns `len` bytes of the object from `offset` on; fewer, or none, if the object ends before.
     fn get(&self, key: &str, offset: u64, len: usize) -> Result<Bytes, Refusal>;
 
-    /// The object from its beginning to its end, but no more than `at_most` bytes of it.
+    /// Returns the whole object, but at most `at_most` bytes of it.
     fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, Refusal>;
 
-    /// Removes an object; one that is not there is fine.
+    /// Removes an object. An absent object is not an error.
     fn delete(&self, key: &str) -> Result<(), Refusal>;
 
-    /// The names directly below `prefix`, which ends with a slash; those of directories end with a slash too. A prefix
-    /// without any is empty, not an error.
+    /// Returns the names directly below `prefix`, which ends with a slash; the names of directories end with
+    /// a slash too. A prefix without objects is empty, not an error.
     fn list(&self, prefix: &str) -> Result<Vec<String>, Refusal>;
 
-    /// When the object was written; `None` if there is none, or the store does not say.
+    /// The time at which the object was written; `None` if there is no such object, or the store does not
+    /// report times.
     fn modified(&self, key: &str) -> Result<Option<SystemTime>, Refusal>;
 
-    /// Makes what the store needs for itself and does not have. Only for a store that is known to be the right one: in a
-    /// directory where a file system is not mounted yet, nothing may be written.
+    /// Creates what the store needs for itself and is missing. Call it only for a store that is known to be
+    /// the right one: nothing may be written into a directory whose file system is not mounted yet.
     fn prepare(&self) -> Result<(), Refusal> {
         Ok(())
     }
@@ -48,18 +49,18 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Removes the empty directories that objects leave behind, where the store has such.
+    /// Removes the empty directories that objects leave behind, if the store has directories.
     fn remove_directory(&self, _prefix: &str) -> Result<(), Refusal> {
         Ok(())
     }
 
-    /// Removes what the store made for itself, once no object is left.
+    /// Removes what the store created for itself, after the last object is gone.
     fn remove_root(&self) -> Result<(), Refusal> {
         Ok(())
     }
 }
 
-/// Why a store did not do what it was asked.
+/// Why a request to a store failed.
 #[derive(Debug)]
 pub(crate) enum Refusal {
     NotFound,

@@ -1,8 +1,9 @@
-//! A block as an object: its key, and the trailer that lets any page of it be verified alone.
+//! The object of a block: its key, and the trailer by which each page can be verified separately.
 //!
-//! There are two formats. A block that is neither compressed nor encrypted is its data followed by a trailer, all numbers
-//! little endian, which this file is about; any other is packed, see `packed.rs`. Both are readable whatever the volume's
-//! settings are now, except that an encrypted volume takes nothing that is not encrypted.
+//! There are two formats. A block that is neither compressed nor encrypted is its data followed by a trailer;
+//! this file describes that format. Any other block is packed, see `packed.rs`. Both can be read under any
+//! settings of the volume, except that an encrypted volume accepts only encrypted blocks. All numbers are
+//! little endian.
 //!
 //! ```text
 //! data        len bytes
@@ -13,9 +14,9 @@
 //! sum         u32 CRC-32C of the trailer up to here
 //! ```
 //!
-//! A reader knows `len` from the slice's row, hence where the trailer is, and needs no request to find it. The key is
-//! `chunks/<id / 1 000 000>/<id / 1 000>/<id>_<block>_<len>`: at most 1000 entries a directory level for slices
-//! numbered in order, and a length that listings can check without opening anything.
+//! A reader knows `len` from the slice's row and so the position of the trailer, without a request. The key
+//! is `chunks/<id / 1 000 000>/<id / 1 000>/<id>_<block>_<len>`: at most 1000 entries per directory level for
+//! slices numbered in order, and a length that a listing shows without opening the object.
 
 use std::fmt;
 
@@ -27,36 +28,36 @@ use crate::packed::PACKED_FORMAT;
 /// The unit of verification, in bytes: 64 KiB.
 pub const PAGE_BYTES: u32 = 64 << 10;
 
-/// The newest version of the object layout that this code writes and reads; it reads all before it.
+/// The newest version of the object layout that this code reads and writes; it reads all earlier ones.
 pub const BLOCK_FORMAT: u32 = PACKED_FORMAT;
 
-/// The version of the layout in this file.
+/// The version of the format described in this file.
 const PLAIN_FORMAT: u32 = 1;
 
 pub(crate) const MAGIC: [u8; 4] = *b"LMBK";
 const FOOTER_BYTES: usize = 16;
 
-/// Why the bytes of an object are not a block's.
+/// Why the bytes of an object are not the expected block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockFault {
-    /// The trailer is not one, or does not match its own checksum.
+    /// The trailer is missing, or does not match its own checksum.
     Trailer,
-    /// The trailer is whole, but of a format of another version.
+    /// The trailer is intact, but of another format version.
     Format(u32),
     /// The trailer belongs to a block of another length in bytes.
     Length(u32),
     /// The page that begins at this offset in bytes does not match its checksum.
     Page(u32),
-    /// The header is not one, or does not match its own checksum.
+    /// The header is missing, or does not match its own checksum.
     Header,
-    /// It is this block of this slice.
+    /// The object is this block of this slice.
     Other(SliceId, u32),
-    /// It is packed by a compression or cipher of these numbers, at least one of which is not known.
+    /// It is packed with a compression and a cipher of these numbers, and at least one of them is unknown.
     Codec(u8, u8),
-    /// It is encrypted otherwise than the volume is.
+    /// Its cipher is not the volume's cipher.
     Cipher { found: Option<Cipher>, wanted: Option<Cipher> },
-    /// The page that begins at this offset in bytes matches its checksum, but was not encrypted for this place with the
-    /// volume's key.
+    /// The page that begins at this offset in bytes matches its checksum, but fails authentication: it was
+    /// not encrypted for this position with the volume's key.
     Sealed(u32),
 }
 
@@ -65,21 +66,21 @@ impl fmt::Display for BlockFault {
         match self {
             BlockFault::Trailer => f.write_str("its trailer is damaged"),
             BlockFault::Format(version) => {
-                write!(f, "its format is version {version}, known are those up to {BLOCK_FORMAT}")
+                write!(f, "its format version {version} is unknown, the newest supported is {BLOCK_FORMAT}")
             }
-            BlockFault::Length(len) => write!(f, "it says it holds {len} bytes"),
+            BlockFault::Length(len) => write!(f, "its trailer states a length of {len} bytes"),
             BlockFault::Page(at) => write!(f, "the page at offset {at} does not match its checksum"),
             BlockFault::Header => f.write_str("its header is damaged"),
             BlockFault::Other(id, block) => write!(f, "it is block {block} of slice {id}"),
             BlockFault::Codec(compression, cipher) => {
-                write!(f, "its compression is of number {compression}, its cipher of number {cipher}")
+                write!(f, "its compression {compression} or its cipher {cipher} is unknown")
             }
             BlockFault::Cipher { found, wanted } => {
                 let name = |cipher: &Option<Cipher>| cipher.map_or("none", Cipher::name);
                 write!(f, "its encryption is {}, the volume's is {}", name(found), name(wanted))
             }
             BlockFault::Sealed(at) => {
-                write!(f, "the page at offset {at} was not encrypted for this place with the volume's key")
+                write!(f, "the page at offset {at} was not encrypted for this position with the volume's key")
             }
         }
     }
@@ -90,7 +91,7 @@ pub fn object_key(id: SliceId, block: u32, len: u32) -> String {
     format!("chunks/{}/{}/{id}_{block}_{len}", id.0 / 1_000_000, id.0 / 1_000)
 }
 
-/// What [`object_key`] made a name of, from the key's last part.
+/// Parses the last part of a key of [`object_key`].
 pub(crate) fn parse_name(name: &str) -> Option<(SliceId, u32, u32)> {
     let mut parts = name.split('_');
     let (id, block, len) = (parts.next()?, parts.next()?, parts.next()?);
@@ -113,7 +114,7 @@ pub(crate) fn trailer_len(len: u32) -> usize {
     len.div_ceil(PAGE_BYTES) as usize * 4 + FOOTER_BYTES
 }
 
-/// The trailer to store after `data`, a block's bytes.
+/// The trailer of a block with the bytes `data`.
 pub(crate) fn encode_trailer(data: &[u8]) -> Vec<u8> {
     let mut trailer = Vec::with_capacity(trailer_len(data.len() as u32));
     for page in data.chunks(PAGE_BYTES as usize) {
@@ -155,7 +156,7 @@ impl Trailer {
         Ok(Trailer { sums: words.into_iter().map(u32::from_le_bytes).collect() })
     }
 
-    /// Checks `bytes`, whole pages of the block from page `first` on.
+    /// Verifies `bytes`, which are whole pages of the block, of which the first is page `first`.
     pub(crate) fn verify(&self, first: u32, bytes: &[u8]) -> Result<(), BlockFault> {
         for (i, page) in bytes.chunks(PAGE_BYTES as usize).enumerate() {
             let index = first as usize + i;
@@ -172,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_reads_back_and_every_flipped_bit_is_seen() {
+    fn a_block_reads_back_and_every_flipped_byte_is_detected() {
         let data: Vec<u8> = (0..PAGE_BYTES * 2 + 10).map(|i| (i % 251) as u8).collect();
         let len = data.len() as u32;
         let bytes = encode_trailer(&data);
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_name_what_they_hold() {
+    fn keys_name_slice_block_and_length() {
         let key = object_key(SliceId(1_234_567), 3, 4096);
         assert_eq!(key, "chunks/1/1234/1234567_3_4096");
         assert_eq!(parse_name("1234567_3_4096"), Some((SliceId(1_234_567), 3, 4096)));

@@ -11,14 +11,14 @@ pub struct MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// The bound a mount uses unless told otherwise, in bytes: 256 MiB.
+    /// The default bound of a mount, in bytes: 256 MiB.
     pub const DEFAULT_BYTES: u64 = 256 << 20;
 
     pub fn new(limit_bytes: u64) -> Arc<Self> {
         Arc::new(MemoryBudget { limit_bytes, used_bytes: AtomicU64::new(0) })
     }
 
-    /// The bytes held now. Above the limit only by writes that are stored before they return
+    /// The bytes held now. Only writes that are stored before they return exceed the limit
     /// ([`WriteBuffer::write_beyond`](crate::WriteBuffer::write_beyond)).
     pub fn used_bytes(&self) -> u64 {
         self.used_bytes.load(Relaxed)
@@ -28,7 +28,7 @@ impl MemoryBudget {
         self.limit_bytes
     }
 
-    /// Takes `bytes` if that keeps within the limit.
+    /// Reserves `bytes` if the sum stays within the limit.
     pub(crate) fn try_reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
         self.used_bytes
             .fetch_update(Relaxed, Relaxed, |used| {
@@ -38,14 +38,14 @@ impl MemoryBudget {
             .map(|_| Reservation { budget: Arc::clone(self), bytes })
     }
 
-    /// Takes `bytes` whatever the limit says.
+    /// Reserves `bytes` regardless of the limit.
     pub(crate) fn reserve(self: &Arc<Self>, bytes: u64) -> Reservation {
         self.used_bytes.fetch_add(bytes, Relaxed);
         Reservation { budget: Arc::clone(self), bytes }
     }
 }
 
-/// Bytes of a budget; given back when dropped.
+/// Reserved bytes of a budget; released when dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     budget: Arc<MemoryBudget>,
@@ -60,7 +60,8 @@ impl Reservation {
         Reservation { budget: Arc::clone(&self.budget), bytes }
     }
 
-    /// Takes `bytes` more for room that is not filled yet, if that leaves half of the limit for what is written.
+    /// Reserves `bytes` more for capacity that holds no data yet, if at most half of the limit is used
+    /// afterwards.
     pub(crate) fn try_grow(&mut self, bytes: u64) -> bool {
         let (used, half) = (&self.budget.used_bytes, self.budget.limit_bytes / 2);
         let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= half);
@@ -71,7 +72,7 @@ impl Reservation {
         grown
     }
 
-    /// Moves up to `bytes` of `other` here.
+    /// Moves up to `bytes` from `other` to this reservation.
     pub(crate) fn absorb(&mut self, other: &mut Reservation, bytes: u64) {
         let bytes = bytes.min(other.bytes);
         other.bytes -= bytes;
@@ -90,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_dropped_is_given_back() {
+    fn dropped_reservations_are_released() {
         let budget = MemoryBudget::new(100);
         let mut first = budget.try_reserve(60).unwrap();
         assert!(budget.try_reserve(41).is_none());

@@ -1,12 +1,13 @@
 //! The dirty data of one open file.
 //!
-//! A buffer is a list of extents, oldest first; where they overlap, the newer one holds. A write goes into the newest
-//! extent it touches if it can be done there in place, and on top of all as a new extent otherwise. A large sequential
-//! write thus is one extent a chunk, whose blocks leave for the store as they fill.
+//! A buffer is a list of extents, oldest first; where extents overlap, the newer one wins. A write goes into
+//! the newest extent that it overlaps or continues, if that can be done in place; otherwise it becomes a new
+//! extent on top of all others. A large sequential write is therefore one extent per chunk, and each block is
+//! uploaded as soon as it is full.
 //!
-//! To flush is three steps, so that the metadata commit in the middle needs no lock on the buffer:
-//! [`WriteBuffer::stage`] stores all blocks and returns the rows; the caller commits these; [`WriteBuffer::committed`]
-//! drops them. Until then the bytes are read from here.
+//! A flush has three steps, so that the metadata commit in the middle needs no lock on the buffer:
+//! [`WriteBuffer::stage`] stores all blocks and returns the rows; the caller commits the rows;
+//! [`WriteBuffer::committed`] drops the extents. Until then, reads are served from the buffer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,16 +20,16 @@ use crate::extent::Extent;
 use crate::store::BlockStore;
 use crate::upload::{ErrorSlot, Upload};
 
-/// How many uploads of one file run at once before a writer waits for the oldest.
+/// The number of uploads of one file that run at once before a writer waits for the oldest.
 const UPLOADS_PER_FILE: usize = 8;
 
-/// How many extents one file may have before it must be flushed.
+/// The number of extents that one file may have before it must be flushed.
 const EXTENTS_PER_FILE: usize = 1024;
 
-/// Allocates a slice number that was never used in the volume.
+/// Allocates a slice number that was never used before in the volume.
 pub type NewSliceId = Box<dyn Fn() -> Result<SliceId, Errno> + Send + Sync>;
 
-/// What all write buffers of a mount share.
+/// The state that all write buffers of a mount share.
 pub struct WriteContext {
     pub store: Arc<BlockStore>,
     pub budget: Arc<MemoryBudget>,
@@ -44,31 +45,31 @@ impl fmt::Debug for WriteContext {
     }
 }
 
-/// What became of a write.
+/// The result of a write.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// All of it is in the buffer.
+    /// The buffer holds all of the data.
     Buffered,
-    /// Nothing of it is: flush this file (stage, commit, [`WriteBuffer::committed`]) and write again. A buffer that
-    /// holds nothing is never full.
+    /// Nothing was written. Flush this file (stage, commit, [`WriteBuffer::committed`]) and write again. A
+    /// buffer without dirty data is never full.
     Full,
-    /// Nothing of it is: this file holds little, and others hold what the budget allows. Flush others and write again, or
-    /// use [`WriteBuffer::write_beyond`].
+    /// Nothing was written: this file holds little, and other files hold most of the budget. Flush others and
+    /// write again, or use [`WriteBuffer::write_beyond`].
     Crowded,
 }
 
-/// What [`WriteBuffer::stage`] made of the dirty data.
+/// The result of [`WriteBuffer::stage`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Staged {
     /// The rows to append, in commit order. Every block they name is stored.
     pub rows: Vec<(ChunkIndex, Slice)>,
-    /// The last extent among them.
+    /// Extents with a serial number below this one are among them.
     through: u64,
 }
 
-/// The dirty data of one open file. It is neither committed nor dropped on an error: the caller may stage again. What was
-/// never staged and is dropped with the buffer has its blocks removed from the store.
+/// The dirty data of one open file. An error neither commits nor drops data: the caller may stage again. If
+/// the buffer is dropped, the blocks of extents that were never staged are removed from the store.
 #[derive(Debug)]
 pub struct WriteBuffer {
     context: Arc<WriteContext>,
@@ -87,20 +88,21 @@ impl WriteBuffer {
         }
     }
 
-    /// As [`WriteBuffer::write`], whatever the budget says. The caller flushes the buffer before it goes on.
+    /// Like [`WriteBuffer::write`], but ignores the budget. The caller must flush the buffer before it
+    /// continues.
     ///
     /// # Errors
-    /// As [`WriteBuffer::write`].
+    /// As for [`WriteBuffer::write`].
     pub fn write_beyond(&mut self, offset: u64, data: &[u8]) -> Result<(), ChunkError> {
         let grant = self.context.budget.reserve(data.len() as u64);
         self.write_granted(offset, data, grant)
     }
 
-    /// Buffers `data` for file offset `offset`. It waits only when this file already has many uploads running.
+    /// Buffers `data` for file offset `offset`. It waits only if this file already has many uploads running.
     ///
     /// # Errors
-    /// An earlier upload's error, once, nothing being written then; [`ChunkError::SliceId`], when a part at the front of
-    /// `data` may have been written; [`ChunkError::Row`] if the end is beyond 2^64.
+    /// The error of an earlier upload, reported once; nothing is written then. [`ChunkError::SliceId`]; a
+    /// part at the front of `data` may have been written. [`ChunkError::Row`] if the end is beyond 2^64.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<Written, ChunkError> {
         match self.admit(data.len() as u64) {
             Ok(grant) => self.write_granted(offset, data, grant).map(|()| Written::Buffered),
@@ -127,15 +129,16 @@ impl WriteBuffer {
         Ok(())
     }
 
-    /// Paints the dirty bytes of `[offset, offset + buf.len())` over `buf`, which holds what is committed there, or zeros.
+    /// Copies the dirty bytes of `[offset, offset + buf.len())` over `buf`, which holds the committed bytes,
+    /// or zeros.
     ///
     /// # Errors
-    /// As [`BlockStore::read`], for bytes that were already sent to the store.
+    /// As for [`BlockStore::read`], for bytes that were already sent to the store.
     pub fn overlay(&self, offset: u64, buf: &mut [u8]) -> Result<(), ChunkError> {
         self.extents.iter().try_for_each(|extent| extent.paint(&self.context.store, offset, buf))
     }
 
-    /// Whether the dirty data alone answers a read of `[offset, offset + len)`.
+    /// Whether dirty data covers all of `[offset, offset + len)`.
     pub fn covers(&self, offset: u64, len: u64) -> bool {
         let (mut at, end) = (offset, offset.saturating_add(len));
         while at < end {
@@ -153,7 +156,7 @@ impl WriteBuffer {
         self.extents.iter().any(|extent| extent.overlaps(offset, offset.saturating_add(len)))
     }
 
-    /// The end of the dirty byte furthest back in the file; 0 if there is none.
+    /// The end of the last dirty byte in the file; 0 if there is none.
     pub fn end(&self) -> u64 {
         self.extents.iter().map(Extent::end).max().unwrap_or(0)
     }
@@ -172,35 +175,42 @@ impl WriteBuffer {
         self.extents.iter().map(|extent| u64::from(extent.shown)).sum()
     }
 
-    /// Drops the dirty data from file offset `len` on. No flush of this file may be between stage and commit meanwhile.
+    /// Drops the dirty data from file offset `len` on, and the errors of its uploads if no other data is left.
+    /// No flush of this file may be between stage and commit at that time.
     pub fn truncate(&mut self, len: u64) {
         let (kept, gone) =
             std::mem::take(&mut self.extents).into_iter().partition(|extent| extent.offset < len);
         self.extents = kept;
         for extent in &mut self.extents {
             if extent.end() > len {
-                extent.cut(len);
+                extent.cut(len, &self.context.store);
             }
         }
         self.discard(gone);
+        if self.extents.is_empty() {
+            // Uploads that still run have the slot of before.
+            self.errors = ErrorSlot::default();
+        }
     }
 
-    /// Stores every dirty byte and returns the rows that name them: extents of at most `inline_limit` bytes, if any limit
-    /// is given, inside the rows; all others as slices of blocks, uploaded in parallel. The bytes may not yet survive a
-    /// power failure: [`Staged::slices`] are what to give to [`BlockStore::make_durable`].
+    /// Stores every dirty byte and returns the rows that name them. If `inline_limit` is given, extents of at
+    /// most that many bytes are stored inside the rows; all others become slices of blocks, uploaded in
+    /// parallel. The bytes may not survive a power failure yet: pass [`Staged::slices`] to
+    /// [`BlockStore::make_durable`].
     ///
-    /// Idempotent: staged again because the commit failed, the same rows come back and nothing is uploaded twice.
-    /// The caller sees to it that flushes of one file do not overlap.
+    /// Idempotent: if the commit failed, staging again returns the same rows and uploads nothing twice. The
+    /// caller makes sure that flushes of one file do not overlap.
     ///
     /// # Errors
-    /// The first failed upload's ([`ChunkError::Store`]), or [`ChunkError::SliceId`]. All data remains, and the next call
-    /// uploads what is missing. A background upload that failed and succeeds now is no error: nothing was lost.
+    /// The error of the first failed upload ([`ChunkError::Store`]), or [`ChunkError::SliceId`]. All data
+    /// remains, and the next call uploads what is missing. A background upload that failed earlier and
+    /// succeeds now is not an error: nothing was lost.
     pub fn stage(&mut self, inline_limit: Option<u32>) -> Result<Staged, ChunkError> {
         let new_id = || (self.context.new_id)().map_err(ChunkError::SliceId);
         for extent in &mut self.extents {
             extent.seal(inline_limit, &new_id)?;
         }
-        // Only now, so that an error is not forgotten where no upload is tried.
+        // Only now: an earlier return must not lose the error, because it tries no upload.
         drop(self.errors.take());
         self.upload_all()?;
         let mut rows = Vec::with_capacity(self.extents.len());
@@ -211,17 +221,19 @@ impl WriteBuffer {
         Ok(Staged { rows, through: self.next_serial })
     }
 
-    /// Drops what `staged` holds, because its rows are committed, and gives its memory back. Data written since stays.
+    /// Drops the extents of `staged`, because its rows are committed, and releases their memory. Data written
+    /// since stays.
     pub fn committed(&mut self, staged: &Staged) {
         self.extents.retain(|extent| !extent.staged || extent.serial >= staged.through);
     }
 
-    /// Stores what is staged once more, as other slices, because it cannot be learned whether the rows that
-    /// [`WriteBuffer::stage`] gave were committed. The old blocks stay in the store, because a row may name them. The next
-    /// call of [`WriteBuffer::stage`] gives rows that name the new ones.
+    /// Stores the staged extents once more, as other slices, because it is indeterminate whether the rows
+    /// that [`WriteBuffer::stage`] returned were committed. The old blocks stay in the store, because a row
+    /// may name them. The next call of [`WriteBuffer::stage`] returns rows that name the new ones.
     ///
     /// # Errors
-    /// As [`WriteBuffer::stage`], or as [`BlockStore::read`] for what was stored; what is not stored again yet stays staged.
+    /// As for [`WriteBuffer::stage`], or as for [`BlockStore::read`] for stored bytes; extents that are not
+    /// stored again yet stay staged.
     pub fn restage(&mut self) -> Result<(), ChunkError> {
         let context = &self.context;
         let new_id = || (context.new_id)().map_err(ChunkError::SliceId);
@@ -232,7 +244,7 @@ impl WriteBuffer {
             .try_for_each(|extent| extent.restage(&context.store, errors, &new_id))
     }
 
-    /// Takes the error of an upload in the background, if one failed and nobody was told yet.
+    /// Takes the error of a failed background upload that was not reported yet.
     pub fn take_error(&mut self) -> Option<ChunkError> {
         self.errors.take()
     }
@@ -275,8 +287,9 @@ impl WriteBuffer {
         written
     }
 
-    /// The extent that can take a write of `[from, to)`: the newest that it overlaps or continues, if it can do so in
-    /// place. An older one will not do, for the newer would hide the write.
+    /// The extent that can take a write of `[from, to)`: the newest one that it overlaps or continues, if the
+    /// write can be done in place. An older extent must not take it, because the newer one would hide the
+    /// write.
     fn in_place(&self, from: u64, to: u64) -> Option<usize> {
         for (index, extent) in self.extents.iter().enumerate().rev() {
             if extent.takes(from) {
@@ -299,7 +312,7 @@ impl WriteBuffer {
     fn upload_all(&self) -> Result<(), ChunkError> {
         let store = &self.context.store;
         let mut waiting = self.uploads().filter(|upload| !upload.is_stored());
-        // The first on this thread: a small file then costs no hand-over to another.
+        // The first one runs on this thread: a small file then needs no switch to another thread.
         let first = waiting.next();
         waiting.for_each(|upload| upload.spawn(store, &self.errors));
         if let Some(upload) = first {
@@ -324,7 +337,7 @@ impl WriteBuffer {
 }
 
 impl Staged {
-    /// The slices that the rows name.
+    /// The slices that the rows name, without inline rows.
     pub fn slices(&self) -> Vec<SliceId> {
         self.rows
             .iter()

@@ -1,9 +1,14 @@
-//! Objects as files of a local directory.
+//! Objects stored as files of a local directory.
 //!
-//! Plain system calls, and not opendal's `fs` service: that syncs every file when it is closed and never its directory,
-//! which is both more than a close asks for and less than fsync(2) does, and it hands each call to another thread.
+//! It uses plain system calls instead of opendal's `fs` service, which syncs every file on close and never
+//! its directory. That is more than close needs and less than fsync(2) promises; it also passes each call to
+//! another thread.
 //!
-//! An object is written below `tmp/` and renamed, so that a process killed at any moment leaves no half object.
+//! An object is written below `tmp/` and renamed, so that a process killed at any moment leaves no partial
+//! object.
+//!
+//! `tmp/` is created only after the marker of the store was found. If the file system of the store is not
+//! mounted, the directory below it has no `tmp/`, so no put can succeed there.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -21,14 +26,15 @@ use crate::pool;
 
 const TMP: &str = "tmp";
 
-/// A temporary file that nobody touched for so long belongs to a process that is gone.
+/// A temporary file that was not modified for this long was left by a process that is gone.
 const ABANDONED: Duration = Duration::from_secs(24 * 3600);
 
-/// From so many objects on, one syncfs(2) is cheaper than an fsync(2) each, which is a commit of the journal at worst.
+/// From this number of objects on, one syncfs(2) is cheaper than one fsync(2) per object, which may be a
+/// journal commit each.
 const MANY_OBJECTS: usize = 16;
 
-/// An object of so many bytes is sent on its way to the disk as soon as it is written. It will be synced within a second
-/// anyway, and the disk would be idle until then.
+/// Writeback of an object of at least this size starts as soon as it is written. It will be synced within a
+/// second anyway, and the disk would be idle until then.
 const LARGE_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -59,7 +65,8 @@ impl Dir {
         }
     }
 
-    /// The store at `root`, which is there or not; good for all but [`Backend::put`].
+    /// The store at `root`, which may be absent. All calls but [`Backend::put`] work without
+    /// [`Backend::prepare`].
     pub(crate) fn at(root: &Path) -> Self {
         Dir { root: root.to_owned(), serial: AtomicU64::new(0) }
     }
@@ -73,7 +80,7 @@ impl Backend for Dir {
         let tmp = self.root.join(TMP).join(format!("{name}.{}.{serial}", std::process::id()));
         let written = write(&tmp, &data, &trailer).and_then(|()| rename(&tmp, &target));
         if written.is_err() {
-            // The first error is the one to tell; a file that stays is swept when it is old.
+            // Report the first error; a temporary file that remains is removed once it is old.
             let _ = fs::remove_file(&tmp);
         }
         written.map_err(refusal)
@@ -137,7 +144,7 @@ impl Backend for Dir {
         let mut directories = BTreeSet::new();
         for key in keys {
             match File::open(self.root.join(key)).and_then(|file| file.sync_all()) {
-                // It was deleted meanwhile: there is nothing to keep.
+                // It was deleted in the meantime, so there is nothing to sync.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 synced => synced.map_err(refusal)?,
             }
@@ -163,7 +170,7 @@ impl Backend for Dir {
         }
     }
 
-    /// Removes temporary files whoever wrote them, and the directory itself if nothing else is in it.
+    /// Removes all temporary files, of any process, and then the root directory if it is empty.
     fn remove_root(&self) -> Result<(), Refusal> {
         let tmp = self.root.join(TMP);
         match fs::remove_dir_all(&tmp) {
@@ -173,7 +180,7 @@ impl Backend for Dir {
     }
 }
 
-/// `len` bytes from `offset` on; fewer where the file ends before.
+/// Reads `len` bytes from `offset` on; fewer if the file ends before.
 fn read(file: &File, offset: u64, len: usize) -> io::Result<Bytes> {
     let mut bytes = pool::any(len);
     let mut filled = 0;
@@ -194,14 +201,14 @@ fn write(path: &Path, data: &[u8], trailer: &[u8]) -> io::Result<()> {
     file.write_all(data)?;
     file.write_all(trailer)?;
     if data.len() >= LARGE_BYTES {
-        // It begins to write dirty pages out, waits for none, and cannot drop them meanwhile (`generic_fadvise`). Where the
-        // file system does not do so, nothing is lost but time.
+        // This starts writeback of the dirty pages without waiting; it cannot drop pages under writeback
+        // (`generic_fadvise`). A file system that ignores it only costs time.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
     }
     Ok(())
 }
 
-/// Renames, and creates the directories of the target only when they turn out to be absent.
+/// Renames. Creates the parent directories of the target only if the rename fails without them.
 fn rename(from: &Path, to: &Path) -> io::Result<()> {
     match fs::rename(from, to) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -218,7 +225,7 @@ fn remove_abandoned(tmp: &Path) -> io::Result<()> {
     let now = SystemTime::now();
     for entry in fs::read_dir(tmp)? {
         let entry = entry?;
-        // Another process may rename it away at any moment, so its absence is no error.
+        // Another process may rename it away at any moment, so its absence is not an error.
         let age = entry
             .metadata()
             .and_then(|meta| meta.modified())

@@ -1,12 +1,13 @@
-//! Blocks kept on a local disk, so that they are fetched once a machine and not once a mount.
+//! A cache of blocks on a local disk, so that a block is fetched once per machine, not once per mount.
 //!
-//! A cached block is a file: the object as it is in the store, still compressed, encrypted and with its checksums, so
-//! that nothing read from here is trusted more than what a store returns. It is written beside its place and renamed. A
-//! file that does not pass is removed and the block fetched from the store; nothing is synced, for after a power failure
-//! the checksums tell what is left.
+//! A cached block is a file with the object exactly as the store has it: compressed, encrypted and with its
+//! checksums. Reads from the cache are verified like reads from the store. A file is written under a
+//! temporary name and renamed. A file that fails verification is removed, and the block is fetched from the
+//! store. Nothing is synced: after a power failure, the checksums show which files are intact.
 //!
-//! One thread does all the writing, from a queue with a bound: a cache that cannot keep up keeps less, and no reader waits
-//! for it. The same thread begins with a scan of what an earlier mount left; files are found by their name meanwhile.
+//! One thread does all writes, from a bounded queue. If it cannot keep up, fewer blocks are cached, and no
+//! reader waits for it. The thread first scans the files that an earlier mount left; until it is done, reads
+//! already find these files by name.
 
 use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
@@ -29,33 +30,34 @@ use crate::lru::Lru;
 use crate::packed::BlockName;
 use crate::store::store_error;
 
-/// How many blocks wait to be written before more are not kept; 64 MiB of full ones.
+/// The number of blocks that may wait to be written; more are dropped. 64 MiB if all are full blocks.
 const QUEUE: usize = 16;
 
-/// How many blocks are remembered at most: small ones count as if they were as large as fits this.
+/// The maximum number of cached blocks. Small blocks are charged at least `max_bytes / ENTRIES`, so that this
+/// holds.
 const ENTRIES: u64 = 1 << 20;
 
-/// What a file takes on disk at least, in bytes.
+/// The minimum disk space of a file, in bytes.
 const FILE_BYTES: u64 = 4096;
 
 /// A cache of blocks on a local disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskCacheOptions {
-    /// Where it is; made if absent, readable by its owner only. Several volumes may share it.
+    /// The directory; created if absent, accessible only to its owner. Several volumes may share it.
     pub directory: PathBuf,
-    /// The volume's UUID: it keeps apart volumes, also one that was destroyed and another one made in its place. It
-    /// becomes a directory's name.
+    /// The volume's UUID, used as a directory name. It separates volumes, also from a destroyed one that had
+    /// the same address.
     pub volume: String,
     /// How many bytes of disk the blocks of this volume may take.
     pub max_bytes: u64,
-    /// How many bytes of the disk are left free; the cache shrinks when others need the room.
+    /// How many bytes of the disk stay free; the cache shrinks if other programs need the space.
     pub min_free_bytes: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct DiskCache {
     shared: Arc<Shared>,
-    /// Taken when the cache is dropped.
+    /// `None` once the cache is being dropped.
     queue: Option<SyncSender<(BlockName, Bytes)>>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
@@ -72,8 +74,8 @@ struct Shared {
 
 impl DiskCache {
     /// # Errors
-    /// [`ChunkError::Config`] for a volume that is no name of a directory or no thread to be had;
-    /// [`ChunkError::Store`] where the directory cannot be made or read.
+    /// [`ChunkError::Config`] if the volume cannot be a directory name or the thread cannot be started;
+    /// [`ChunkError::Store`] if the directory cannot be created or read.
     pub(crate) fn open(options: &DiskCacheOptions) -> Result<Self, ChunkError> {
         let volume = options.volume.as_str();
         if volume.is_empty() || volume.starts_with('.') || volume.contains(['/', '\0']) {
@@ -97,41 +99,41 @@ impl DiskCache {
         Ok(DiskCache { shared, queue: Some(queue), writer: Mutex::new(Some(writer)) })
     }
 
-    /// The object of a block, if it is here; at most `at_most` bytes of it.
+    /// The object of a block, if cached; at most `at_most` bytes of it.
     pub(crate) fn get_whole(&self, name: BlockName, at_most: usize) -> Option<Bytes> {
         self.found(name, self.shared.dir.get_whole(&key_of(name), at_most))
     }
 
-    /// Exactly `len` bytes of the object of a block from `offset` on, if it is here.
+    /// Exactly `len` bytes from `offset` on of the object of a block, if cached.
     pub(crate) fn get(&self, name: BlockName, offset: u64, len: usize) -> Option<Bytes> {
         let found = self.shared.dir.get(&key_of(name), offset, len);
         self.found(name, found).filter(|bytes| bytes.len() == len)
     }
 
-    /// Keeps the object of a block, if the writer has time for it.
+    /// Caches the object of a block, unless the queue is full.
     pub(crate) fn offer(&self, name: BlockName, object: Bytes) {
         if let Some(queue) = &self.queue {
             drop(queue.try_send((name, object)));
         }
     }
 
-    /// Removes a block, because it is no more, or is damaged. Returns whether it was here.
+    /// Removes a block, because it was deleted or is damaged. Returns whether it was cached.
     pub(crate) fn remove(&self, name: BlockName) -> bool {
         self.shared.index.remove(&name);
         fs::remove_file(self.shared.root.join(key_of(name))).is_ok()
     }
 
-    /// Removes everything: the volume is no more.
+    /// Removes everything, because the volume was destroyed.
     pub(crate) fn clear(&self) {
         self.shared.index.clear();
         if let Err(error) = fs::remove_dir_all(self.shared.root.join("chunks"))
             && error.kind() != ErrorKind::NotFound
         {
-            tracing::warn!(%error, directory = %self.shared.root.display(), "the cache could not be emptied");
+            tracing::warn!(%error, directory = %self.shared.root.display(), "cannot empty the cache");
         }
     }
 
-    /// How many reads were answered from here.
+    /// The number of reads served from this cache.
     pub(crate) fn hits(&self) -> u64 {
         self.shared.hits.load(Relaxed)
     }
@@ -145,7 +147,7 @@ impl DiskCache {
             }
             Err(Refusal::NotFound) => None,
             Err(Refusal::Other(_, message)) => {
-                tracing::warn!(message, block = key_of(name), "a cached block cannot be read");
+                tracing::warn!(message, block = key_of(name), "cannot read a cached block");
                 self.remove(name);
                 None
             }
@@ -172,16 +174,16 @@ impl Shared {
         }
     }
 
-    /// Takes up what is there already, the file written longest ago as the one used longest ago.
+    /// Indexes the existing files; the oldest modification time counts as the least recent use.
     fn scan(&self) {
         let mut found = Vec::new();
         if let Err(error) = self.walk(&self.root.join("chunks"), 0, &mut found) {
-            tracing::warn!(%error, directory = %self.root.display(), "the cache could not be read to its end");
+            tracing::warn!(%error, directory = %self.root.display(), "cannot scan the whole cache");
         }
         found.sort_unstable_by_key(|(written, _, _)| *written);
         for (_, name, len) in found {
             if !self.index.contains(&name) {
-                self.evict(self.index.insert(name, (), self.weight(len)));
+                self.evict(self.index.insert(name, (), self.charge(len)));
             }
         }
     }
@@ -216,7 +218,9 @@ impl Shared {
                 Some(name) if self.root.join(key_of(name)) == entry.path() => {
                     found.push((metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH), name, metadata.len()));
                 }
-                _ => tracing::debug!(path = %entry.path().display(), "this is no cached block"),
+                _ => {
+                    tracing::debug!(path = %entry.path().display(), "ignoring a file that is not a cached block")
+                }
             }
         }
         Ok(())
@@ -225,7 +229,7 @@ impl Shared {
     fn keep(&self, name: BlockName, object: &Bytes) {
         let (len, key) = (object.len() as u64, key_of(name));
         let is_kept = self.index.contains(&name) && self.root.join(&key).exists();
-        if self.weight(len) > self.options.max_bytes || is_kept {
+        if self.charge(len) > self.options.max_bytes || is_kept {
             return;
         }
         while self.free_bytes() < self.options.min_free_bytes.saturating_add(len) {
@@ -233,26 +237,26 @@ impl Shared {
             self.evict(vec![oldest]);
         }
         match self.dir.put(&key, object.clone(), Vec::new()) {
-            Ok(()) => self.evict(self.index.insert(name, (), self.weight(len))),
-            Err(refusal) => tracing::debug!(?refusal, key, "a block could not be cached"),
+            Ok(()) => self.evict(self.index.insert(name, (), self.charge(len))),
+            Err(refusal) => tracing::debug!(?refusal, key, "cannot cache a block"),
         }
     }
 
     fn evict(&self, names: Vec<BlockName>) {
         for name in names {
             let path = self.root.join(key_of(name));
-            // It may be gone already, and the directory may be in use: neither matters.
+            // The file may be gone already, and the directory may not be empty; neither matters.
             drop(fs::remove_file(&path));
             drop(path.parent().map(fs::remove_dir));
         }
     }
 
-    /// How much of the bound a file of `len` bytes takes.
-    fn weight(&self, len: u64) -> u64 {
+    /// The charge of a file of `len` bytes.
+    fn charge(&self, len: u64) -> u64 {
         len.next_multiple_of(FILE_BYTES).max(FILE_BYTES).max(self.options.max_bytes / ENTRIES)
     }
 
-    /// What is free on the disk; all of it where the system does not say.
+    /// The free bytes of the disk; `u64::MAX` if statvfs(3) fails.
     fn free_bytes(&self) -> u64 {
         rustix::fs::statvfs(&self.root).map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
     }

@@ -1,10 +1,10 @@
-//! What can go wrong between a slice and its blocks, and the errno that a program sees for it.
+//! The errors of reading and writing slices, and the errno that a program sees for each.
 
 use types::{Errno, SliceId};
 
 use crate::block::BlockFault;
 
-/// Every way in which this crate fails. [`ChunkError::errno`] is the only table from here to errno(3).
+/// All errors of this crate. [`ChunkError::errno`] is the only table that maps them to errno(3).
 #[derive(Debug, thiserror::Error)]
 pub enum ChunkError {
     /// A block that a row names is not in the store.
@@ -12,38 +12,39 @@ pub enum ChunkError {
     Missing { slice: SliceId, block: u32, key: String },
     /// An object ends before its block does.
     #[error(
-        "block {block} of slice {slice} is cut short: object {key} has {found_bytes} of {wanted_bytes} bytes asked for"
+        "block {block} of slice {slice} is cut short: object {key} has {found_bytes} of {wanted_bytes} requested bytes"
     )]
     Short { slice: SliceId, block: u32, key: String, found_bytes: u64, wanted_bytes: u64 },
     /// An object does not match its checksums.
-    #[error("block {block} of slice {slice} is corrupt: of object {key}, {fault}")]
+    #[error("block {block} of slice {slice} is corrupt: object {key}: {fault}")]
     Corrupt { slice: SliceId, block: u32, key: String, fault: BlockFault },
-    /// A row shows bytes that its source does not have.
-    #[error("a row shows {len} bytes from {offset} on of a source of {size} bytes")]
+    /// A row refers to bytes that its source does not have.
+    #[error("a row refers to {len} bytes at offset {offset} of a source of {size} bytes")]
     Row { offset: u64, len: u64, size: u64 },
-    /// The store refused a request, or did not answer.
+    /// A request to the store failed or timed out.
     #[error("cannot {action} {key}: {message}")]
     Store { action: &'static str, key: String, errno: Errno, message: String },
-    /// The storage settings name no store that this build has.
+    /// The storage settings are invalid, or this build does not have the kind of store.
     #[error("{0}")]
     Config(String),
-    /// A key or passphrase cannot be had, or is of the wrong kind. The message never holds any of it.
+    /// A key or passphrase is not available, or is of the wrong kind. The message never contains any part of
+    /// it.
     #[error("{0}")]
     Key(String),
-    /// The key or passphrase is not the one that the volume was made with.
-    #[error("wrong key or passphrase: the volume was encrypted with another")]
+    /// The key or passphrase is not the one with which the volume was created.
+    #[error("wrong key or passphrase: the volume was encrypted with a different one")]
     WrongKey,
-    /// No number for a new slice could be had.
+    /// No number for a new slice could be allocated.
     #[error("cannot allocate a slice number: {0}")]
     SliceId(Errno),
-    /// An upload was given up, because the store was closed under it.
-    #[error("an upload was given up")]
+    /// An upload was abandoned, because the store was closed.
+    #[error("an upload was abandoned")]
     Aborted,
 }
 
 impl ChunkError {
-    /// The errno for the program. Damage is EIO; a store without room is ENOSPC or EDQUOT; what else a store answers is
-    /// passed on only where programs can act on it.
+    /// The errno for the program. Damage is EIO; a full store is ENOSPC or EDQUOT; other errors of the store
+    /// are passed on only if programs can act on them.
     pub fn errno(&self) -> Errno {
         match self {
             ChunkError::Missing { .. }

@@ -1,4 +1,4 @@
-//! A run of dirty bytes, as they were written, on its way to become one row.
+//! A range of dirty bytes that becomes one row.
 
 use std::sync::Arc;
 
@@ -10,35 +10,35 @@ use crate::pool;
 use crate::store::BlockStore;
 use crate::upload::{ErrorSlot, Upload};
 
-/// Dirty bytes of one chunk, contiguous. Full blocks are sent off as they fill; what follows them is the tail, which can
-/// still be overwritten and extended.
+/// Contiguous dirty bytes of one chunk. A full block is uploaded at once; the bytes after the last full block
+/// are the tail, which can still be overwritten and extended.
 #[derive(Debug)]
 pub(crate) struct Extent {
     pub(crate) serial: u64,
-    /// Where in the file it begins.
+    /// The file offset of its first byte.
     pub(crate) offset: u64,
-    /// How many of its bytes count: all, unless a truncation cut into blocks already sent off.
+    /// The number of valid bytes: all, unless a truncation cut into blocks already uploaded.
     pub(crate) shown: u32,
-    /// Whether its row has been handed out; nothing of it changes any more then, except that it may be cut.
+    /// Whether its row was returned by `stage`. From then on it does not change, except by a truncation.
     pub(crate) staged: bool,
     id: Option<SliceId>,
-    /// The blocks sent off, in order, all full but the last of a sealed extent.
+    /// The blocks given to uploads, in order; all are full, except the last one of a sealed extent.
     uploads: Vec<Arc<Upload>>,
     tail: Tail,
-    /// For the capacity of the tail, not only for its bytes.
+    /// Covers the capacity of the tail, not only its length.
     held: Reservation,
 }
 
-/// A tail that has come to so many bytes is given room for a whole block, for it probably becomes one, and to grow by
-/// doubling is to copy most of it.
+/// A tail that reaches this length gets the capacity of a whole block, because it probably becomes one, and
+/// growing by doubling would copy most of it.
 const LONG_TAIL_BYTES: usize = 256 << 10;
 
 #[derive(Debug)]
 enum Tail {
     Open(Vec<u8>),
-    /// The row will carry the bytes.
+    /// The row will contain the bytes.
     Inline(Arc<[u8]>),
-    /// There is none any more: all is in the uploads.
+    /// No tail: all bytes are in the uploads.
     Sealed,
 }
 
@@ -56,15 +56,16 @@ impl Extent {
         from < self.end() && self.offset < to
     }
 
-    /// Whether a write to `[from, ..)`, within the extent's chunk, can be done in place: it begins in the tail or where it
-    /// ends.
+    /// Whether a write to `[from, ..)`, within the extent's chunk, can be done in place: it begins in the
+    /// tail or at its end.
     pub(crate) fn takes(&self, from: u64) -> bool {
         let same_chunk = ChunkIndex::of(from).0 == ChunkIndex::of(self.offset).0;
         let tail_start = self.offset + u64::from(self.sent());
         matches!(self.tail, Tail::Open(_)) && same_chunk && (tail_start..=self.end()).contains(&from)
     }
 
-    /// Writes `data` at file offset `from`, for which [`Extent::takes`] holds, and sends off each block that fills.
+    /// Writes `data` at file offset `from`, for which [`Extent::takes`] holds, and passes each full block to
+    /// `send`.
     pub(crate) fn write(
         &mut self,
         from: u64,
@@ -79,7 +80,8 @@ impl Extent {
             let Tail::Open(tail) = &mut self.tail else { return Err(ChunkError::Aborted) };
             let room = BLOCK_BYTES as usize - start;
             let (now, later) = rest.split_at(room.min(rest.len()));
-            // The number is had before anything changes, so that a failure leaves no full block without one.
+            // The slice number is allocated before anything changes, so that a failure leaves no full block
+            // without a number.
             let fills = start + now.len() == BLOCK_BYTES as usize;
             let full_id = if fills { Some(take_id(&mut self.id, new_id)?) } else { None };
             let over = now.len().min(tail.len() - start);
@@ -97,8 +99,8 @@ impl Extent {
         Ok(())
     }
 
-    /// Settles what the extent becomes: inline bytes if it is no longer than `inline_limit` and nothing was sent off,
-    /// else blocks, of which the last may be short.
+    /// Decides how the extent is stored: inline if it is no longer than `inline_limit` and no block was
+    /// uploaded; otherwise as blocks, of which the last may be short.
     pub(crate) fn seal(
         &mut self,
         inline_limit: Option<u32>,
@@ -120,8 +122,8 @@ impl Extent {
         Ok(())
     }
 
-    /// Stores the blocks once more under a new number; see [`WriteBuffer::restage`](crate::WriteBuffer::restage). One block
-    /// at a time is in memory for it.
+    /// Stores the blocks again under a new number; see [`WriteBuffer::restage`](crate::WriteBuffer::restage).
+    /// It keeps one block at a time in memory.
     pub(crate) fn restage(
         &mut self,
         store: &BlockStore,
@@ -163,7 +165,7 @@ impl Extent {
         &self.uploads
     }
 
-    /// The row, once sealed.
+    /// The row; `None` unless sealed.
     pub(crate) fn row(&self) -> Option<(ChunkIndex, Slice)> {
         let (chunk, pos) = ChunkIndex::of(self.offset);
         let source = match (&self.tail, self.id) {
@@ -177,23 +179,35 @@ impl Extent {
         Some((chunk, Slice { pos, len: self.shown, source }))
     }
 
-    /// Cuts the extent to end at file offset `end`, which lies within it.
-    pub(crate) fn cut(&mut self, end: u64) {
+    /// Cuts the extent to end at file offset `end`, which lies within it. Blocks beyond that are removed from the store,
+    /// unless a row may name them.
+    pub(crate) fn cut(&mut self, end: u64, store: &BlockStore) {
         self.shown = (end - self.offset) as u32;
+        let kept = self.shown.div_ceil(BLOCK_BYTES) as usize;
+        if !self.staged && kept < self.uploads.len() {
+            discard(self.uploads.split_off(kept), store);
+            self.seal_tail();
+        }
         let sent = self.sent();
         let Tail::Open(tail) = &mut self.tail else { return };
         if self.shown >= sent {
             let kept = (self.shown - sent) as usize;
             tail.truncate(kept);
         } else {
-            // The blocks remain longer than what counts of them, so nothing may follow them in this extent.
-            // What is no longer held is given back as the split-off part drops.
+            // The blocks are longer than the valid bytes, so nothing may follow them in this extent.
+            self.seal_tail();
+        }
+    }
+
+    /// Drops a tail that is still open. Dropping the split-off part releases the tail's memory.
+    fn seal_tail(&mut self) {
+        if let Tail::Open(tail) = &self.tail {
             drop(self.held.split(tail.capacity() as u64));
             self.tail = Tail::Sealed;
         }
     }
 
-    /// Copies to `buf`, the file's bytes from `offset` on, what the extent holds of them.
+    /// Copies the extent's bytes into `buf`, which holds the file's bytes from `offset` on.
     pub(crate) fn paint(&self, store: &BlockStore, offset: u64, buf: &mut [u8]) -> Result<(), ChunkError> {
         let mut start = self.offset;
         for upload in &self.uploads {
@@ -221,22 +235,13 @@ impl Extent {
 
     /// Removes, in the background, the blocks of an extent that no row will ever name.
     pub(crate) fn discard(self, store: &BlockStore) {
-        if self.staged || self.uploads.is_empty() {
-            return;
+        if !self.staged && !self.uploads.is_empty() {
+            discard(self.uploads, store);
         }
-        let uploads = self.uploads;
-        store.spawn(move |inner| {
-            for upload in uploads {
-                upload.wait();
-                if let Err(error) = inner.delete_block(upload.slice, upload.block, upload.len) {
-                    tracing::warn!(%error, "a block that nothing refers to remains");
-                }
-            }
-        });
     }
 
-    /// The part of `buf`, the file's bytes from `offset` on, that `len` of the extent's bytes from file offset `start` on
-    /// fill, and how many of these come before it.
+    /// The part of `buf` (the file's bytes from `offset` on) that overlaps the extent's `len` bytes at file
+    /// offset `start`, and how many of these `len` bytes precede it.
     fn shared<'b>(
         &self,
         start: u64,
@@ -250,7 +255,7 @@ impl Extent {
             .then(|| ((from - start) as usize, &mut buf[(from - offset) as usize..(to - offset) as usize]))
     }
 
-    /// How many bytes have been sent off.
+    /// The number of bytes given to uploads.
     fn sent(&self) -> u32 {
         self.uploads.iter().map(|upload| upload.len).sum()
     }
@@ -263,8 +268,19 @@ impl Extent {
     }
 }
 
-/// Gives a tail room for `need` bytes, of which `grant` holds those that are new. Memory is plentiful while less than half of
-/// the budget is used: then there is room to grow.
+fn discard(uploads: Vec<Arc<Upload>>, store: &BlockStore) {
+    store.spawn(move |inner| {
+        for upload in uploads {
+            upload.wait();
+            if let Err(error) = inner.delete_block(upload.slice, upload.block, upload.len) {
+                tracing::warn!(%error, "cannot delete an unreferenced block");
+            }
+        }
+    });
+}
+
+/// Grows a tail to hold `need` bytes; `grant` covers the new ones. While less than half of the budget is
+/// used, the tail gets spare capacity to grow.
 fn grow(tail: &mut Vec<u8>, need: usize, held: &mut Reservation, grant: &mut Reservation) {
     let old = tail.capacity();
     if need <= old {
@@ -283,7 +299,7 @@ fn grow(tail: &mut Vec<u8>, need: usize, held: &mut Reservation, grant: &mut Res
     }
 }
 
-/// The extent's slice number, allocated when it is first needed.
+/// The extent's slice number, allocated at the first call.
 fn take_id(
     id: &mut Option<SliceId>,
     new_id: &dyn Fn() -> Result<SliceId, ChunkError>,

@@ -1,7 +1,7 @@
-//! A store that does wrong on purpose, for the tests of what stands above it.
+//! A store that injects faults, for tests.
 //!
-//! A wrapper like any other, so that no other code knows of it. What goes wrong is drawn from a seed: the same calls in the
-//! same order fail alike.
+//! It is a wrapper, so no other code knows about it. The faults are drawn from a seed: the same calls in the
+//! same order fail in the same way.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -11,7 +11,7 @@ use types::Errno;
 
 use crate::backend::{Backend, Refusal};
 
-/// What a store is asked to do.
+/// The kinds of calls to a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreCall {
     Put,
@@ -21,24 +21,24 @@ pub enum StoreCall {
     Sync,
 }
 
-/// What goes wrong with a call.
+/// The faults that can be injected into a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is refused with this errno, and nothing happens.
+    /// The call fails with this errno and has no effect.
     Refuse(Errno),
-    /// It happens, and is answered with this errno all the same.
+    /// The call takes effect, but fails with this errno.
     DoneThenRefuse(Errno),
-    /// It takes so much longer.
+    /// The call takes this much longer.
     Slow(Duration),
-    /// The answer lacks its end: bytes of an object, or names of a list.
+    /// The result lacks its end: bytes of an object, or names of a list.
     Short,
-    /// One bit of the answer is another. For a list as [`Fault::Short`].
+    /// One bit of the result is flipped. For a list, the same as [`Fault::Short`].
     Flip,
-    /// What is there is said not to be there.
+    /// An existing object is reported as absent.
     Absent,
 }
 
-/// Which calls of a store go wrong, and how often. Shared with the store, so that it can change meanwhile.
+/// The faults to inject, and how often. Shared with the store, so that a test can change them at any time.
 #[derive(Debug)]
 pub struct Faults(Mutex<State>);
 
@@ -50,22 +50,23 @@ struct State {
 }
 
 impl Faults {
-    /// None yet.
+    /// Creates an empty set of faults.
     pub fn new(seed: u64) -> Arc<Self> {
         Arc::new(Faults(Mutex::new(State { rules: Vec::new(), random: seed, injected: 0 })))
     }
 
-    /// From now on `fault` befalls `per_mille` of a thousand calls of the kind, unless an earlier rule does.
+    /// Injects `fault` into `per_mille` of a thousand calls of the kind from now on, unless an earlier rule
+    /// injects one.
     pub fn add(&self, call: StoreCall, fault: Fault, per_mille: u32) {
         self.lock().rules.push((call, fault, per_mille));
     }
 
-    /// From now on all goes well.
+    /// Removes all rules.
     pub fn clear(&self) {
         self.lock().rules.clear();
     }
 
-    /// How many faults there were.
+    /// The number of faults injected so far.
     pub fn injected(&self) -> u64 {
         self.lock().injected
     }
@@ -94,7 +95,7 @@ impl Faults {
 }
 
 impl State {
-    /// A number below `below`, by SplitMix64; 0 if that is 0.
+    /// A number below `below`, by SplitMix64; 0 if `below` is 0.
     fn next(&mut self, below: u64) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.random;
@@ -115,13 +116,14 @@ impl Faulty {
         Faulty { inner, faults }
     }
 
-    /// Makes the call, with what goes wrong before and after it. The fault is returned where the answer is to be spoiled.
+    /// Runs the call, and injects a fault before or after it. A fault that changes the result is returned for
+    /// the caller to apply.
     fn call<T>(
         &self,
         call: StoreCall,
         make: impl FnOnce() -> Result<T, Refusal>,
     ) -> Result<(T, Option<Fault>), Refusal> {
-        let refusal = |errno| Refusal::Other(errno, "a fault was injected".to_owned());
+        let refusal = |errno| Refusal::Other(errno, "injected fault".to_owned());
         match self.faults.draw(call) {
             Some(Fault::Refuse(errno)) => Err(refusal(errno)),
             Some(Fault::Absent) => Err(Refusal::NotFound),

@@ -1,4 +1,4 @@
-//! Which of the formats an object is in, and how to get at its pages.
+//! Detects the format of an object, and locates its pages.
 
 use bytes::Bytes;
 
@@ -6,29 +6,29 @@ use crate::block::{BlockFault, MAGIC, PAGE_BYTES, Trailer, trailer_len};
 use crate::codec::Codec;
 use crate::packed::{BlockName, Header, header_len, max_object_len};
 
-/// How the pages of one stored block are found and verified.
+/// The location and checksums of the pages of one stored block.
 #[derive(Debug)]
 pub(crate) enum Layout {
-    /// Format 1: the data as it is, and a trailer.
+    /// Format 1: the plain data, and a trailer.
     Plain(u32, Trailer),
-    /// Format 2: a header, and the data packed.
+    /// Format 2: a header, and the packed data.
     Packed(Header),
 }
 
-/// What is wrong with an object.
+/// Why an object cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Damage {
-    /// It ends before this many bytes.
+    /// It is shorter than this many bytes.
     Short(usize),
     Fault(BlockFault),
 }
 
-/// The length in bytes that the object of a block of `len` bytes has at most.
+/// The maximum length in bytes of the object of a block of `len` bytes.
 pub(crate) fn object_len_bound(len: u32) -> usize {
     max_object_len(len).max(len as usize + trailer_len(len))
 }
 
-/// The data of block `name`, all of it verified, whose whole object is `object`.
+/// Returns the data of block `name` from its whole object, verified.
 pub(crate) fn decode(object: &Bytes, name: BlockName, codec: &Codec) -> Result<Bytes, Damage> {
     let layout = Layout::recognise(object, name, codec)?;
     let (offset, count) = layout.range(0, name.len.div_ceil(PAGE_BYTES));
@@ -37,11 +37,11 @@ pub(crate) fn decode(object: &Bytes, name: BlockName, codec: &Codec) -> Result<B
 }
 
 impl Layout {
-    /// Recognises the whole object of block `name`. Where the volume is encrypted, only an encrypted one is taken:
-    /// whoever can write to the store could otherwise put data of his own in a block's place.
+    /// Detects the format of the whole object of block `name`. An encrypted volume accepts only encrypted
+    /// objects: otherwise, anyone who can write to the store could replace a block with data of their own.
     ///
-    /// The data of a plain block may begin like a header, if somebody stored an object as a file. Slice numbers are not
-    /// used twice, so that the header is then another block's.
+    /// The data of a plain block may begin like a header, if a user stored an object as a file. Slice numbers
+    /// are never reused, so that header is then one of another block.
     pub(crate) fn recognise(object: &[u8], name: BlockName, codec: &Codec) -> Result<Self, Damage> {
         let fault = match Header::parse(object, name) {
             Ok(header) if object.len() < header.object_len() => {
@@ -66,7 +66,7 @@ impl Layout {
         }
     }
 
-    /// Where pages `first..end` are stored: the offset in the object, and how many bytes.
+    /// The location of pages `first..end`: the offset in the object, and the number of bytes.
     pub(crate) fn range(&self, first: u32, end: u32) -> (u32, usize) {
         match self {
             Layout::Plain(len, _) => {
@@ -77,10 +77,10 @@ impl Layout {
         }
     }
 
-    /// The data of the pages from `first` on, which `stored` holds.
+    /// Returns the data of the pages that `stored` holds, of which the first is page `first`.
     ///
     /// # Errors
-    /// The first page that is not what was stored.
+    /// The first page that fails verification.
     pub(crate) fn unpack(&self, codec: &Codec, first: u32, stored: Bytes) -> Result<Bytes, BlockFault> {
         match self {
             Layout::Plain(_, trailer) => trailer.verify(first, &stored).map(|()| stored),

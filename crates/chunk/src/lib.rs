@@ -1,11 +1,12 @@
-//! The bytes of files: slices cut into blocks, the object store that keeps them, what a read resolves to, and the
-//! bounded buffers of data not yet written.
+//! File contents: slices and the blocks that they are cut into, the object store that holds the blocks, which
+//! slice each byte of a read comes from, and bounded buffers for dirty data.
 //!
-//! The interface is synchronous; it knows nothing of metadata. Whoever writes puts the blocks first ([`BlockStore`],
-//! [`WriteBuffer::stage`]) and commits the rows afterwards, so that no row ever names a block that is not stored.
+//! The interface is synchronous and knows nothing of metadata. A writer stores the blocks first
+//! ([`BlockStore`], [`WriteBuffer::stage`]) and commits the rows afterwards, so that no row ever names a
+//! block that is not stored.
 //!
-//! Lock order: a [`WriteBuffer`] is guarded by its owner; below it, one upload's state, then nothing. No lock is held
-//! while the store is asked.
+//! Lock order: the owner of a [`WriteBuffer`] serialises access to it; below it is the state of one upload;
+//! below that, nothing. No lock is held during a request to the store.
 
 #[cfg(feature = "remote")]
 mod address;
@@ -48,7 +49,7 @@ pub use codec::{Cipher, Compression};
 pub use disk_cache::DiskCacheOptions;
 pub use error::ChunkError;
 pub use faults::{Fault, Faults, StoreCall};
-pub use marker::MARKER;
+pub use marker::{MARKER, StoreCheck, StoreLook};
 pub use resolve::{Piece, PieceSource, resolve};
 pub use secret::{Encryption, EncryptionSettings, Secret};
 pub use services::STORAGES;

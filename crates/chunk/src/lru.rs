@@ -1,8 +1,9 @@
-//! A bounded cache that drops what was used longest ago, and loads a missing entry once however many ask for it.
+//! A bounded cache with least-recently-used eviction. Concurrent requests for a missing entry load it once.
 //!
-//! Exact least-recently-used order, and not a library with an admission policy: a block just fetched must be there for
-//! the reads that follow. A sequential read of 1 GiB in steps of 128 KiB through 256 MiB is 256 requests this way; with
-//! quick_cache 0.7 it was 380 to 700, because new blocks were dropped before they were read once the cache was full.
+//! The order is exact, in contrast to libraries with an admission policy, because a block just fetched must
+//! be present for the reads that follow. A sequential read of 1 GiB in steps of 128 KiB through a cache of
+//! 256 MiB takes 256 requests this way; with quick_cache 0.7 it took 380 to 700, because a full cache dropped
+//! new blocks before they were read.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
@@ -21,25 +22,25 @@ struct State<K, V> {
     /// The keys by the time of their last use.
     order: BTreeMap<u64, K>,
     loading: HashSet<K>,
-    /// To be loaded in the background, and not asked for by anybody since that was decided.
+    /// Entries to be loaded in the background that were not requested since they were planned.
     planned: HashSet<K>,
     clock: u64,
-    weight: u64,
+    charge: u64,
 }
 
 #[derive(Debug)]
 struct Entry<V> {
     value: V,
-    weight: u64,
+    charge: u64,
     used: u64,
 }
 
 impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
-    /// A cache of entries that together weigh at most `capacity`.
+    /// A cache of entries with a total charge of at most `capacity`.
     pub(crate) fn new(capacity: u64) -> Self {
         let (entries, order) = (HashMap::new(), BTreeMap::new());
         let (loading, planned) = (HashSet::new(), HashSet::new());
-        let state = State { entries, order, loading, planned, clock: 0, weight: 0 };
+        let state = State { entries, order, loading, planned, clock: 0, charge: 0 };
         Lru { capacity, state: Mutex::new(state), loaded: Condvar::new() }
     }
 
@@ -51,15 +52,16 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
         self.lock().entries.contains_key(key)
     }
 
-    /// Notes that [`Lru::load_planned`] will load the entry. Returns false if it is there, or somebody loads it already.
+    /// Records that [`Lru::load_planned`] will load the entry. Returns false if it is cached, being loaded or
+    /// planned already.
     pub(crate) fn plan(&self, key: K) -> bool {
         let mut state = self.lock();
         let is_needed = !state.entries.contains_key(&key) && !state.loading.contains(&key);
         is_needed && state.planned.insert(key)
     }
 
-    /// Loads what was planned, unless somebody has asked for it since: the entry may have been used and dropped by now, and
-    /// would be loaded a second time for nobody.
+    /// Loads a planned entry, unless it was requested since it was planned: then it was loaded, and perhaps
+    /// used and evicted already, and a second load would be wasted.
     pub(crate) fn load_planned<E>(
         &self,
         key: K,
@@ -78,21 +80,21 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
         self.capacity
     }
 
-    /// Keeps `value`, unless it alone outweighs the cache, and returns the keys of what had to go for it.
-    pub(crate) fn insert(&self, key: K, value: V, weight: u64) -> Vec<K> {
+    /// Caches `value`, unless its charge alone exceeds the capacity. Returns the keys that were evicted.
+    pub(crate) fn insert(&self, key: K, value: V, charge: u64) -> Vec<K> {
         let mut state = self.lock();
         let mut gone = Vec::new();
         state.remove(&key);
         state.planned.remove(&key);
-        if weight > self.capacity {
+        if charge > self.capacity {
             return gone;
         }
         state.clock += 1;
         let used = state.clock;
-        state.weight += weight;
+        state.charge += charge;
         state.order.insert(used, key);
-        state.entries.insert(key, Entry { value, weight, used });
-        while state.weight > self.capacity
+        state.entries.insert(key, Entry { value, charge, used });
+        while state.charge > self.capacity
             && let Some((_, oldest)) = state.order.first_key_value()
         {
             let oldest = *oldest;
@@ -102,7 +104,7 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
         gone
     }
 
-    /// Takes out what was used longest ago.
+    /// Removes and returns the least recently used key.
     pub(crate) fn pop_oldest(&self) -> Option<K> {
         let mut state = self.lock();
         let oldest = *state.order.first_key_value()?.1;
@@ -110,8 +112,8 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
         Some(oldest)
     }
 
-    /// The entry, or what `load` makes of it, with its weight. Others that want it meanwhile wait; if `load` fails, the
-    /// next of them tries.
+    /// Returns the entry, or loads it with `load`, which also returns its charge. Concurrent callers wait; if
+    /// `load` fails, the next caller tries.
     pub(crate) fn get_or_load<E>(&self, key: K, load: impl FnOnce() -> Result<(V, u64), E>) -> Result<V, E> {
         let mut state = self.lock();
         loop {
@@ -128,11 +130,11 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
         self.load(key, load)
     }
 
-    /// Loads what is marked as loading.
+    /// Loads an entry that is marked as loading.
     fn load<E>(&self, key: K, load: impl FnOnce() -> Result<(V, u64), E>) -> Result<V, E> {
         let _loading = Loading { cache: self, key };
-        let (value, weight) = load()?;
-        self.insert(key, value.clone(), weight);
+        let (value, charge) = load()?;
+        self.insert(key, value.clone(), charge);
         Ok(value)
     }
 
@@ -144,7 +146,7 @@ impl<K: Copy + Eq + Hash, V: Clone> Lru<K, V> {
         let mut state = self.lock();
         state.entries.clear();
         state.order.clear();
-        state.weight = 0;
+        state.charge = 0;
     }
 }
 
@@ -167,12 +169,12 @@ impl<K: Copy + Eq + Hash, V: Clone> State<K, V> {
     fn remove(&mut self, key: &K) {
         if let Some(entry) = self.entries.remove(key) {
             self.order.remove(&entry.used);
-            self.weight -= entry.weight;
+            self.charge -= entry.charge;
         }
     }
 }
 
-/// Lets the next waiter go on however a load ends, also by a panic.
+/// Wakes the waiting callers when a load ends, also by a panic.
 struct Loading<'a, K: Copy + Eq + Hash, V> {
     cache: &'a Lru<K, V>,
     key: K,
@@ -192,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_recently_used_goes_first_and_the_bound_holds() {
+    fn least_recently_used_entries_are_evicted_first() {
         let cache = Lru::new(10);
         for key in 0..3 {
             cache.insert(key, key, 3);
@@ -206,14 +208,14 @@ mod tests {
         cache.insert(4, 4, 11);
         assert!(!cache.contains(&4) && cache.contains(&3));
         cache.insert(3, 33, 4);
-        assert_eq!(cache.lock().weight, 10);
+        assert_eq!(cache.lock().charge, 10);
         cache.remove(&3);
         cache.clear();
-        assert_eq!((cache.get(&0), cache.lock().weight), (None, 0));
+        assert_eq!((cache.get(&0), cache.lock().charge), (None, 0));
     }
 
     #[test]
-    fn a_plan_is_carried_out_once_and_not_after_others_have_asked() {
+    fn a_planned_load_runs_once_and_not_after_a_request() {
         let (cache, loads) = (Lru::new(10), AtomicU32::new(0));
         let load = || {
             loads.fetch_add(1, Relaxed);
@@ -222,14 +224,14 @@ mod tests {
         assert!(cache.plan(1) && !cache.plan(1));
         cache.load_planned(1, load).unwrap();
         assert_eq!((cache.get(&1), cache.plan(1), loads.load(Relaxed)), (Some(7), false, 1));
-        // Another one needs its room.
+        // Loading entry 3 evicts entry 2.
         assert!(cache.plan(2));
         assert_eq!(cache.get_or_load(2, load), Ok(7));
         assert_eq!(cache.get_or_load(3, load), Ok(7));
         assert!(!cache.contains(&2));
         cache.load_planned(2, load).unwrap();
         assert_eq!((cache.get(&2), loads.load(Relaxed)), (None, 3));
-        // A failed one can be planned again, and what was stored meanwhile needs no loading.
+        // A failed load can be planned again, and an entry inserted in the meantime is not loaded.
         assert!(cache.plan(4));
         cache.load_planned(4, || Err(())).unwrap_err();
         assert!(cache.plan(4));
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn many_askers_cost_one_load_and_a_failed_one_another() {
+    fn concurrent_callers_share_one_load_and_a_failure_causes_one_more() {
         let (cache, loads) = (Lru::new(10), AtomicU32::new(0));
         std::thread::scope(|scope| {
             for _ in 0..8 {

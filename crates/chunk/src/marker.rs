@@ -1,40 +1,85 @@
-//! The object that says whose store this is, and whether the store works at all.
+//! The object that records to which volume a store belongs, and a check that the store works.
 //!
-//! Both are looked at before a volume is served: a directory in which no file system is mounted yet, another volume's
-//! bucket, or a store that takes no writes would else be found out by the first data that is lost.
+//! Both are checked before a volume is served. Otherwise, a directory whose file system is not mounted yet,
+//! the bucket of another volume, or a store that rejects writes would be noticed only when data is lost.
 
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
 use bytes::Bytes;
 use types::Errno;
 
 use crate::ChunkError;
-use crate::backend::Refusal;
+use crate::backend::{Backend, Refusal};
 use crate::store::{BlockStore, store_error};
+use crate::walk;
 
-/// The key of the marker. It is never compressed or encrypted, and it is no block.
+/// The key of the marker. It is never compressed or encrypted, and it is not a block.
 pub const MARKER: &str = "limen-volume";
 
 /// A marker is a line of text.
 const MAX_MARKER_BYTES: usize = 4096;
 
-/// Where an object is written, looked for and removed again. A directory's `tmp/` is swept if a check is interrupted.
+/// The prefix of the object that a check writes, reads and removes. If a check is interrupted, a directory's
+/// `tmp/` is cleaned later.
 const CHECK: &str = "tmp/";
 
-impl BlockStore {
-    /// What the store says of whose it is; `None` if it says nothing.
+/// The store itself, without blocks that are staged on this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreLook<'a>(pub(crate) &'a dyn Backend);
+
+impl StoreLook<'_> {
+    /// Returns the text of the marker; `None` if the store has no marker.
     ///
     /// # Errors
     /// [`ChunkError::Store`].
     pub fn marker(&self) -> Result<Option<Vec<u8>>, ChunkError> {
-        match self.inner.backend.get_whole(MARKER, MAX_MARKER_BYTES) {
+        match self.0.get_whole(MARKER, MAX_MARKER_BYTES) {
             Ok(text) => Ok(Some(text.to_vec())),
             Err(Refusal::NotFound) => Ok(None),
             Err(refusal) => Err(store_error("read", MARKER, refusal)),
         }
     }
 
-    /// Writes down whose store this is. It survives a power failure when this returns.
+    /// Whether the store has no block. A new volume must not share a store with another one, because slice
+    /// numbers start again.
+    ///
+    /// # Errors
+    /// [`ChunkError::Store`].
+    pub fn is_empty(&self) -> Result<bool, ChunkError> {
+        walk::is_empty(self.0)
+    }
+}
+
+/// Decides whether a store may be used, and why not.
+pub struct StoreCheck(Box<DynCheck>);
+
+type DynCheck = dyn Fn(&StoreLook<'_>) -> Result<(), String> + Send + Sync;
+
+impl StoreCheck {
+    /// `check` runs on any thread that needs the store.
+    pub fn new(check: impl Fn(&StoreLook<'_>) -> Result<(), String> + Send + Sync + 'static) -> Self {
+        StoreCheck(Box::new(check))
+    }
+
+    pub(crate) fn run(&self, look: &StoreLook<'_>) -> Result<(), String> {
+        (self.0)(look)
+    }
+}
+
+impl fmt::Debug for StoreCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreCheck").finish_non_exhaustive()
+    }
+}
+
+impl BlockStore {
+    /// The store itself.
+    pub fn look(&self) -> StoreLook<'_> {
+        StoreLook(self.inner.staging().map_or(&*self.inner.backend, |staging| staging.store()))
+    }
+
+    /// Writes the marker. It survives a power failure once this returns.
     ///
     /// # Errors
     /// [`ChunkError::Store`].
@@ -46,7 +91,7 @@ impl BlockStore {
         put.map_err(|refusal| store_error("write", MARKER, refusal))
     }
 
-    /// Removes the marker and what the store made for itself, once no block is left.
+    /// Removes the marker and what the store created for itself. Call it when no block is left.
     ///
     /// # Errors
     /// [`ChunkError::Store`].
@@ -56,12 +101,12 @@ impl BlockStore {
         backend.remove_root().map_err(|refusal| store_error("remove", "the store", refusal))
     }
 
-    /// Writes, reads, lists and removes one object, to see that the store can do all four.
+    /// Writes, reads, lists and removes one object, to verify that the store supports all four.
     ///
     /// # Errors
-    /// [`ChunkError::Store`] for the first that it cannot.
+    /// [`ChunkError::Store`] for the first call that fails.
     pub fn check(&self) -> Result<(), ChunkError> {
-        // Several mounts may check one store at the same moment.
+        // Several mounts may check one store at the same time.
         let name = format!("check.{}.{:016x}", std::process::id(), RandomState::new().hash_one(()));
         let key = format!("{CHECK}{name}");
         let backend = &self.inner.backend;
@@ -77,22 +122,24 @@ impl BlockStore {
             let listed = backend.list(CHECK).map_err(fail("list"))?;
             let wrong = |what: &str| Refusal::Other(Errno::EIO, what.to_owned());
             if read != data {
-                return Err(fail("read")(wrong("it holds other bytes than were written")));
+                return Err(fail("read")(wrong("it does not hold the bytes that were written")));
             }
             match listed.contains(&name) {
                 true => Ok(()),
-                false => Err(fail("list")(wrong("the list lacks an object that was just written"))),
+                false => {
+                    Err(fail("list")(wrong("the list does not contain an object that was just written")))
+                }
             }
         })();
         let deleted = backend.delete(&key).map_err(fail("delete"));
         looked.and(deleted)
     }
 
-    /// Lists what there is, to see that the store can be read.
+    /// Lists the blocks, to verify that the store can be read.
     ///
     /// # Errors
     /// [`ChunkError::Store`].
     pub fn check_readable(&self) -> Result<(), ChunkError> {
-        self.is_empty().map(drop)
+        self.look().is_empty().map(drop)
     }
 }

@@ -1,4 +1,4 @@
-//! Stores that are not built in unless asked for: from a bucket's address to opendal's settings.
+//! Optional kinds of stores: from a bucket's address to opendal's settings.
 
 use opendal::{Operator, services};
 
@@ -18,7 +18,7 @@ pub(crate) fn azblob(bucket: &str) -> Result<Operator, ChunkError> {
     let address = parse(bucket, &["https", "http"])?;
     let account = address.host().split('.').next().unwrap_or_default();
     let Some((container, prefix)) = address.segments.split_first() else {
-        return Err(ChunkError::Config(format!("{bucket:?} names an account, but no container in it")));
+        return Err(ChunkError::Config(format!("{bucket:?} names an account, but no container")));
     };
     let mut builder = services::Azblob::default()
         .endpoint(&address.origin())

@@ -1,32 +1,34 @@
-//! A block as an object once it is compressed or encrypted: format 2.
+//! The object of a block that is compressed or encrypted: format 2.
 //!
 //! ```text
 //! magic        "LMBK"
 //! format       u32, 2
 //! slice        u64 ┐
-//! block        u32 │ whose block this is, so that one object cannot stand in for another
-//! len          u32 ┘ its length, unpacked
+//! block        u32 │ which block this is, so that an object cannot replace that of another block
+//! len          u32 ┘ its length before compression
 //! compression  u8   0 none, 1 LZ4 (block format), 2 Zstandard (RFC 8878)
 //! cipher       u8   0 none, 1 AES-256-GCM, 2 XChaCha20-Poly1305
 //! reserved     u16, 0
 //! salt         16 bytes, random; zeros without a cipher
-//! pages        for each 64 KiB page of the data: u32 its stored length, the top bit set where it is not compressed;
-//!              u32 CRC-32C of it as it is stored
+//! pages        for each 64 KiB page of the data: u32 its stored length, with the top bit set if it is not compressed;
+//!              u32 CRC-32C of its stored bytes
 //! sum          u32 CRC-32C of all that comes before
 //! data         the stored pages, one after the other, each followed by its tag of 16 bytes if encrypted
 //! ```
 //!
-//! All numbers are little endian. Each page is compressed, then encrypted, alone, so that a small read fetches pages
-//! and not the block. Measured with Zstandard, whole blocks would be 9 % smaller for programs and 30 % for sources; a
-//! random read of 4 KiB would unpack 4 MiB, some milliseconds, in place of 64 us. The header comes first, for a reader knows its length from the block's, but not the object's: it
-//! is one request without asking for the size, on every kind of store.
+//! All numbers are little endian. Each page is compressed, then encrypted, separately, so that a small read
+//! fetches pages instead of the block. Measured with Zstandard: compressed as a whole, blocks would be 9 %
+//! smaller for programs and 30 % smaller for source code, but a random read of 4 KiB would decompress 4 MiB,
+//! which takes some milliseconds instead of 64 us. The header comes first because a reader knows its length
+//! from the block's length, but does not know the object's length: one request reads it on every kind of
+//! store, without a query for the size.
 //!
-//! A block is encrypted under a key of its own: keyed BLAKE3, under the volume's key, of the first 44 bytes, salt
-//! included. So no two blocks share a key, nor does a block with itself stored again; the nonce is the page's number and
-//! cannot repeat. These 44 bytes, the page's number and whether it is compressed are also authenticated with each page:
-//! pages and objects cannot be exchanged, nor a cipher or length altered, without the reader seeing it. What can pass
-//! unseen is an older object of the same slice and block; slices are written once, so that there is none but from an
-//! upload that was tried again with the same bytes.
+//! Each block is encrypted under its own key: keyed BLAKE3, under the volume's key, of the first 44 bytes,
+//! including the salt. So no two blocks share a key, and neither do two encryptions of the same block. The
+//! nonce is the page's number and cannot repeat. The 44 bytes, the page's number and whether the page is
+//! compressed are authenticated with each page: a reader notices if pages or objects were exchanged, or a
+//! cipher or length was altered. An older object of the same slice and block would pass unnoticed; but slices
+//! are written once, so the only such object comes from a retried upload with the same bytes.
 
 use aes_gcm::Aes256Gcm;
 use aes_gcm::aead::inout::InOutBuf;
@@ -41,7 +43,7 @@ use crate::secret::{Encryption, fill_random};
 /// The version of this layout.
 pub(crate) const PACKED_FORMAT: u32 = 2;
 
-/// The length in bytes of what comes before the table of pages.
+/// The length in bytes of the part before the table of pages.
 const HEAD_BYTES: usize = 44;
 const ENTRY_BYTES: usize = 8;
 const SUM_BYTES: usize = 4;
@@ -51,7 +53,7 @@ const SALT_AT: usize = 28;
 /// Set in the stored length of a page that is not compressed.
 const RAW: u32 = 1 << 31;
 
-/// Which block of which slice, and how long it is.
+/// Identifies a block: its slice, its index and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BlockName {
     pub(crate) id: SliceId,
@@ -64,15 +66,15 @@ pub(crate) fn header_len(len: u32) -> usize {
     HEAD_BYTES + page_count(len) * ENTRY_BYTES + SUM_BYTES
 }
 
-/// The length in bytes that the object of a block of `len` bytes has at most.
+/// The maximum length in bytes of the object of a block of `len` bytes.
 pub(crate) fn max_object_len(len: u32) -> usize {
     header_len(len) + len as usize + page_count(len) * TAG_BYTES
 }
 
-/// The object of a block whose data is `data`.
+/// Builds the object of a block whose data is `data`.
 ///
 /// # Errors
-/// The kernel has no random bytes.
+/// EIO if a page is too long for the cipher; the errno of getrandom(2).
 pub(crate) fn pack(name: BlockName, data: &[u8], codec: &Codec) -> Result<Vec<u8>, Errno> {
     let mut object = Vec::with_capacity(max_object_len(name.len));
     let head = head(name, codec)?;
@@ -103,7 +105,7 @@ pub(crate) fn pack(name: BlockName, data: &[u8], codec: &Codec) -> Result<Vec<u8
     Ok(object)
 }
 
-/// The verified header of a block: where its pages are and what was done to them.
+/// The verified header of a block: the location of its pages, and how they are compressed and encrypted.
 #[derive(Debug)]
 pub(crate) struct Header {
     name: BlockName,
@@ -115,7 +117,7 @@ pub(crate) struct Header {
 
 #[derive(Clone, Copy, Debug)]
 struct Page {
-    /// Where it is in the object, in bytes.
+    /// The offset in the object, in bytes.
     start: u32,
     stored_len: u32,
     sum: u32,
@@ -123,10 +125,10 @@ struct Page {
 }
 
 impl Header {
-    /// Reads the header of block `name` from the front of `bytes`; what follows it there does not matter.
+    /// Parses the header of block `name` at the front of `bytes`, and ignores all bytes after the header.
     ///
     /// # Errors
-    /// What keeps it from being that header. [`BlockFault::Header`] also where `bytes` is too short for it.
+    /// Why it is not that header. Also [`BlockFault::Header`] if `bytes` is shorter than the header.
     pub(crate) fn parse(bytes: &[u8], name: BlockName) -> Result<Self, BlockFault> {
         let (body, sum) = bytes
             .get(..header_len(name.len))
@@ -163,17 +165,17 @@ impl Header {
         self.pages.last().map_or(header_len(self.name.len), |page| page.end() as usize)
     }
 
-    /// Where pages `first..end` are stored: the offset in the object, and how many bytes.
+    /// The location of pages `first..end`: the offset in the object, and the number of bytes.
     pub(crate) fn range(&self, first: u32, end: u32) -> (u32, usize) {
         let pages = self.pages.get(first as usize..end as usize).unwrap_or_default();
         let start = pages.first().map_or(0, |page| page.start);
         (start, pages.iter().map(|page| page.stored_len as usize).sum())
     }
 
-    /// The data of the pages from `first` on, which `stored` holds.
+    /// Returns the data of the pages that `stored` holds, of which the first is page `first`.
     ///
     /// # Errors
-    /// The first page that is not what was stored; [`BlockFault::Cipher`] where the volume's cipher is another one.
+    /// The first page that is not what was stored; [`BlockFault::Cipher`] if the volume uses another cipher.
     pub(crate) fn unpack(&self, codec: &Codec, first: u32, stored: &[u8]) -> Result<Vec<u8>, BlockFault> {
         if self.cipher != codec.cipher() {
             return Err(BlockFault::Cipher { found: self.cipher, wanted: codec.cipher() });
@@ -213,7 +215,7 @@ impl Page {
     }
 }
 
-/// The table of pages, if each has a length that a page of this block can have.
+/// The table of pages; `None` if a page has a length that no page of this block can have.
 fn parse_pages(table: &[u8], len: u32, is_sealed: bool) -> Option<Vec<Page>> {
     let mut start = header_len(len) as u32;
     let tag = if is_sealed { TAG_BYTES } else { 0 };
@@ -280,7 +282,7 @@ impl<'a> Sealer<'a> {
         Sealer { cipher, head }
     }
 
-    /// Encrypts `page` in place and returns its tag; `None` only for a page longer than any cipher takes.
+    /// Encrypts `page` in place and returns its tag; `None` if the page is longer than the cipher permits.
     fn seal(&self, index: u32, is_packed: bool, page: &mut [u8]) -> Option<[u8; TAG_BYTES]> {
         let claim = self.claim(index, is_packed);
         match &self.cipher {
@@ -289,7 +291,8 @@ impl<'a> Sealer<'a> {
         }
     }
 
-    /// Decrypts `page`, which ends with its tag, in place and takes the tag off; `None` if it is not what was sealed.
+    /// Decrypts `page`, which ends with its tag, in place and removes the tag; `None` if authentication
+    /// fails.
     fn open(&self, index: u32, is_packed: bool, page: &mut Vec<u8>) -> Option<()> {
         let claim = self.claim(index, is_packed);
         let tag = *page.last_chunk::<TAG_BYTES>()?;
@@ -300,7 +303,7 @@ impl<'a> Sealer<'a> {
         }
     }
 
-    /// What is authenticated with a page without being part of it.
+    /// The associated data of a page: authenticated with it, but not part of it.
     fn claim(&self, index: u32, is_packed: bool) -> Vec<u8> {
         [self.head, &index.to_le_bytes(), &[u8::from(is_packed)]].concat()
     }
@@ -322,7 +325,7 @@ fn open<C: AeadInOut>(
     cipher.decrypt_inout_detached(&nonce::<C>(index), claim, InOutBuf::from(page), &tag).ok()
 }
 
-/// The page's number; each block has a key of its own.
+/// The page's number. It does not repeat under a key, because each block has its own key.
 fn nonce<C: AeadInOut>(index: u32) -> Nonce<C> {
     let mut nonce = Nonce::<C>::default();
     nonce[..4].copy_from_slice(&index.to_le_bytes());
@@ -391,9 +394,9 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_refused_without_a_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..400), len in 0u32..3 * PAGE_BYTES) {
+        fn random_bytes_are_refused_without_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..400), len in 0u32..3 * PAGE_BYTES) {
             let _ = Header::parse(&bytes, name(len as usize));
-            // With a right beginning and a right sum more of it is looked at.
+            // With a valid head and checksum, the parser reads further.
             let end = header_len(len);
             bytes.resize(end + 64, 0xa5);
             bytes[..HEAD_BYTES].copy_from_slice(&head(name(len as usize), &codecs()[2]).unwrap());
@@ -403,7 +406,7 @@ mod tests {
         }
     }
 
-    /// Sets the sums right again, as somebody would who changes an object on purpose.
+    /// Recomputes the checksums, as an attacker would after changing an object.
     fn forge(object: &mut [u8], len: u32) {
         let header = header_len(len);
         let mut start = header;
@@ -420,12 +423,12 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_byte_is_an_error_and_a_forged_one_too_if_encrypted() {
+    fn every_flipped_byte_is_detected_and_forged_checksums_too_if_encrypted() {
         let data = mixed(2 * PAGE + 300, 5);
         let name = name(data.len());
         for codec in codecs() {
             let object = pack(name, &data, &codec).unwrap();
-            // Every byte of the header and the last page, and some of the others.
+            // Every byte of the header and of the last page, and a sample of the others.
             let header = header_len(name.len);
             let tail = object.len() - 320;
             for at in (0..header).chain((header..tail).step_by(4999)).chain(tail..object.len()) {
@@ -434,7 +437,7 @@ mod tests {
                 assert!(unpack(&bad, name, &codec).is_err(), "{at} {codec:?}");
                 if codec.encryption.is_some() {
                     forge(&mut bad, name.len);
-                    // The sums are not authenticated, and are right again.
+                    // Checksums are not authenticated, and are correct again.
                     let is_sum = (HEAD_BYTES..header).contains(&at)
                         && ((at - HEAD_BYTES) % ENTRY_BYTES >= 4 || at >= header - SUM_BYTES);
                     match unpack(&bad, name, &codec) {
@@ -447,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_and_pages_do_not_exchange() {
+    fn exchanged_blocks_and_pages_are_detected() {
         let data = vec![0; 2 * PAGE];
         for codec in codecs() {
             let object = pack(name(data.len()), &data, &codec).unwrap();
@@ -465,26 +468,26 @@ mod tests {
                 }
             }
             if codec.encryption.is_some() {
-                // Two pages of equal data, of which the second is put in the first one's place.
+                // The pages hold equal data; the second one is moved to the place of the first.
                 let (mut swapped, start) = (object.clone(), header_len(data.len() as u32));
                 let half = (object.len() - start) / 2;
                 swapped[start..].rotate_left(half);
-                assert_ne!(swapped, object, "equal pages must not look equal");
+                assert_ne!(swapped, object, "equal pages must differ when encrypted");
                 forge(&mut swapped, data.len() as u32);
                 assert_eq!(unpack(&swapped, name(data.len()), &codec), Err(BlockFault::Sealed(0)));
-                // The same block stored twice shows nothing of that.
+                // Storing the same block twice gives different bytes.
                 assert_ne!(pack(name(data.len()), &data, &codec).unwrap()[start..], object[start..]);
             }
         }
     }
 
     #[test]
-    fn another_key_or_cipher_is_told() {
+    fn wrong_key_or_cipher_is_reported() {
         let data = mixed(100, 1);
         let codec = |cipher| Codec { compression: Compression::None, encryption: Some(encryption(cipher)) };
         let ours = codec(Cipher::Aes256Gcm);
         let object = pack(name(100), &data, &ours).unwrap();
-        // Each has a salt of its own, hence another key.
+        // Each volume key has its own salt, so the keys differ.
         assert_eq!(unpack(&object, name(100), &codec(Cipher::Aes256Gcm)), Err(BlockFault::Sealed(0)));
         let found = Some(Cipher::Aes256Gcm);
         for (codec, wanted) in
@@ -496,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_or_codec_is_named() {
+    fn unknown_format_or_codec_is_reported() {
         let mut object = pack(name(9), b"some data", &Codec::default()).unwrap();
         object[24] = 9;
         forge(&mut object, 9);

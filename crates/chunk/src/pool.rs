@@ -1,36 +1,37 @@
-//! The memory of blocks, used again: what the system gives anew costs a page fault every 4 KiB, and these cost more than to
-//! fill the pages.
+//! Reuses the memory of blocks: new memory costs one page fault per 4 KiB, which costs more than filling the
+//! pages.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use types::BLOCK_BYTES;
 
-/// Room for a block and what is stored with it, in bytes.
+/// The size in bytes of a buffer for a block and its checksums.
 pub(crate) const BUFFER_BYTES: usize = BLOCK_BYTES as usize + (16 << 10);
 
-/// How many unused buffers are kept, 32 MiB: as many as there are threads that bring blocks to the store or from it.
+/// The number of unused buffers kept (32 MiB): the number of threads that read or write blocks.
 const MOST: usize = 8;
 
 static FREE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
-/// An empty buffer that has room for a block.
+/// An empty buffer with the capacity of a block.
 pub(crate) fn empty() -> Vec<u8> {
     let mut buffer = take();
     buffer.clear();
     buffer
 }
 
-/// A buffer of `len` bytes to be overwritten: what they are is not said.
+/// A buffer of `len` bytes with arbitrary content, to be overwritten.
 pub(crate) fn any(len: usize) -> Vec<u8> {
-    // A small one is cheap to make.
+    // A small buffer is cheap to allocate.
     let mut buffer = if (BUFFER_BYTES / 4..=BUFFER_BYTES).contains(&len) { take() } else { Vec::new() };
     buffer.resize(len, 0);
     buffer
 }
 
-/// The bytes of a buffer; when the last user drops them, the buffer is used again. Few bytes move to memory of their own
-/// size, because a cache counts them by their length and may keep them for long.
+/// The bytes of a buffer; the buffer returns to the pool when the last user drops them. If the buffer is less
+/// than half full, the bytes are copied, because a cache charges them by their length and may keep them for
+/// long.
 pub(crate) fn freeze(mut buffer: Vec<u8>) -> Bytes {
     if buffer.capacity() < BUFFER_BYTES {
         buffer.shrink_to_fit();
@@ -43,7 +44,7 @@ pub(crate) fn freeze(mut buffer: Vec<u8>) -> Bytes {
     Bytes::from_owner(buffer)
 }
 
-/// Goes back to the pool when it is dropped.
+/// A buffer that returns to the pool when it is dropped.
 struct Returned(Vec<u8>);
 
 impl AsRef<[u8]> for Returned {
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_has_the_length_asked_for_whatever_it_held_before() {
+    fn a_reused_buffer_has_the_requested_length() {
         for len in [0, 1, BUFFER_BYTES / 4, BUFFER_BYTES - 5, BUFFER_BYTES, BUFFER_BYTES + 1] {
             let mut buffer = any(len);
             assert_eq!(buffer.len(), len);
@@ -91,7 +92,7 @@ mod tests {
         for len in [1, 300_000, 1 << 20] {
             let mut buffer = empty();
             buffer.resize(len, 7);
-            // What is shared with the pool cannot be had for oneself.
+            // Memory shared with the pool could not become a unique BytesMut.
             let own = freeze(buffer).try_into_mut().expect("memory of its own");
             assert!(own.capacity() <= len + 64, "{} for {len}", own.capacity());
         }

@@ -1,4 +1,5 @@
-//! How the bytes of a block are had: from memory, the disk or the store, in this order, whole or page by page.
+//! Reads the bytes of a block: from memory, from the disk or from the store, in this order, as a whole or by
+//! pages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,10 +14,11 @@ use crate::packed::{BlockName, Header, header_len};
 use crate::store::{Inner, Pages, store_error};
 
 impl Inner {
-    /// Fills `out` from byte `from` on of a block.
+    /// Fills `out` with the bytes of a block from `from` on.
     ///
-    /// The whole block is fetched for a read of half of it or more, from its beginning, or from where the last one ended;
-    /// else only the pages asked for, so that a random read of 4 KiB does not cost 4 MiB.
+    /// The whole block is fetched if the read covers at least half of it, starts at its beginning, or starts
+    /// at the end of the previous read. Otherwise only the needed pages are fetched, so that a random read of
+    /// 4 KiB does not cost 4 MiB.
     pub(crate) fn read_block(&self, name: BlockName, from: u32, out: &mut [u8]) -> Result<(), ChunkError> {
         let (key, len) = ((name.id, name.block), name.len);
         let end = from + out.len() as u32;
@@ -33,7 +35,7 @@ impl Inner {
                     copy(&whole, out);
                     return Ok(());
                 }
-                // Something is damaged; whether it is what was asked for, the way by pages tells.
+                // Part of the block is damaged. Reading by pages shows whether it is the requested part.
                 Err(ChunkError::Corrupt { .. } | ChunkError::Short { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -64,41 +66,41 @@ impl Inner {
         Ok(())
     }
 
-    /// Forgets what the disk has of a block, as it is damaged; returns whether there was anything, so that it is worth
-    /// while to ask the store.
+    /// Removes a block from the cache on disk, because it is damaged. Returns whether it was cached, so that
+    /// it is worth reading it from the store.
     fn forget_cached(&self, name: BlockName) -> bool {
         let was_there = self.disk.as_ref().is_some_and(|disk| disk.remove(name));
         if was_there {
             tracing::warn!(block = object_key(name.id, name.block, name.len), "a cached block was damaged");
-            // How it is stored was perhaps read from there too.
+            // The layout may have been read from the same file.
             self.trailers.remove(&(name.id, name.block));
         }
         was_there
     }
 
-    /// Whether the store, and not some cache, has the whole block.
+    /// Verifies that the store, and not only a cache, has the whole block intact.
     pub(crate) fn verify(&self, name: BlockName) -> Result<(), ChunkError> {
         let object = self.fetch_whole(name)?;
         decode(&object, name, &self.codec).map(drop).map_err(|damage| damaged(name, object.len(), damage))
     }
 
-    /// The block from the cache, or fetched into it; fetched once however many ask at the same time.
+    /// Returns the block from the cache, or fetches it into the cache; concurrent callers share one fetch.
     pub(crate) fn whole_block(&self, name: BlockName) -> Result<Bytes, ChunkError> {
         self.blocks.get_or_load((name.id, name.block), || self.load_block(name))
     }
 
-    /// Fetches a block whose fetch was planned, unless somebody has read it since.
+    /// Fetches a planned block, unless it was read since it was planned.
     pub(crate) fn load_planned_block(&self, name: BlockName) -> Result<(), ChunkError> {
         self.blocks.load_planned((name.id, name.block), || self.load_block(name))
     }
 
-    /// The block from the disk or the store, and its weight in the cache.
+    /// The block from the disk or the store, and its charge in the cache.
     fn load_block(&self, name: BlockName) -> Result<(Bytes, u64), ChunkError> {
-        let weight = u64::from(name.len);
+        let charge = u64::from(name.len);
         let cached = self.disk.as_ref().and_then(|disk| disk.get_whole(name, object_len_bound(name.len)));
         if let Some(object) = cached {
             match decode(&object, name, &self.codec) {
-                Ok(data) => return Ok((data, weight)),
+                Ok(data) => return Ok((data, charge)),
                 Err(_) => drop(self.forget_cached(name)),
             }
         }
@@ -108,11 +110,11 @@ impl Inner {
         if let Some(disk) = &self.disk {
             disk.offer(name, object);
         }
-        Ok((data, weight))
+        Ok((data, charge))
     }
 
-    /// How the block is stored. First it is looked for where the volume's settings say; those may have changed since the
-    /// block was stored.
+    /// The layout of the stored block. The format of the volume's current settings is tried first; the
+    /// settings may have changed since the block was stored.
     fn fetch_layout(&self, name: BlockName) -> Result<Layout, ChunkError> {
         let plain = || {
             let bytes = self.fetch(name, name.len, trailer_len(name.len))?;
@@ -169,7 +171,7 @@ fn corrupt(name: BlockName, fault: BlockFault) -> ChunkError {
     ChunkError::Corrupt { slice: name.id, block: name.block, key, fault }
 }
 
-/// The error for an object of which `found` bytes came.
+/// The error for a damaged object of which `found` bytes were read.
 fn damaged(name: BlockName, found: usize, damage: Damage) -> ChunkError {
     match damage {
         Damage::Fault(fault) => corrupt(name, fault),

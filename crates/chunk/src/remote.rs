@@ -1,4 +1,4 @@
-//! Objects in a store that opendal speaks to.
+//! Objects in a store that opendal accesses.
 
 use std::error::Error as _;
 use std::future::poll_fn;
@@ -21,12 +21,12 @@ pub(crate) struct Remote {
     put: Put,
 }
 
-/// How an object comes to be all there or not at all.
+/// How a `put` becomes atomic.
 #[derive(Debug)]
 pub(crate) enum Put {
-    /// The store sees to it.
+    /// The store does it.
     Atomic,
-    /// It is written below `tmp/`, under a number of its own, and renamed.
+    /// The object is written below `tmp/` under a unique name, and renamed.
     #[cfg(any(feature = "webdav", feature = "sftp"))]
     Renamed(std::sync::atomic::AtomicU64),
 }
@@ -64,7 +64,7 @@ impl Backend for Remote {
         match read(len as u64) {
             Ok(buffer) => Ok(buffer.to_bytes()),
             Err(error) if matches!(error.kind(), ErrorKind::RangeNotSatisfied | ErrorKind::Unexpected) => {
-                // Perhaps the object ends before the range does, which opendal and stores put in various ways.
+                // The object may end before the range does; opendal and stores report this in different ways.
                 let size = self.runtime.block_on(self.operator.stat(key)).map_err(refusal)?.content_length();
                 match size.saturating_sub(offset) {
                     0 => Ok(Bytes::new()),
@@ -76,7 +76,8 @@ impl Backend for Remote {
         }
     }
 
-    /// A stream, so that an object of any length costs no more memory than was asked for, nor a request for its length.
+    /// Reads a stream, so that an object of any length uses at most `at_most` bytes of memory, without a
+    /// request for its length.
     fn get_whole(&self, key: &str, at_most: usize) -> Result<Bytes, Refusal> {
         self.runtime.block_on(async {
             let mut stream =
@@ -110,7 +111,7 @@ impl Backend for Remote {
         }
     }
 
-    /// What was interrupted while it was written or checked.
+    /// Removes temporary objects of interrupted writes and checks.
     fn remove_root(&self) -> Result<(), Refusal> {
         self.list("tmp/")?.iter().try_for_each(|name| self.delete(&format!("tmp/{name}")))
     }
@@ -125,13 +126,14 @@ impl Backend for Remote {
     }
 }
 
-/// The operating system's errno is looked for among the causes, because opendal's own kinds know no full disk.
+/// Searches the causes for an errno of the operating system, because opendal's error kinds do not include a
+/// full disk.
 fn refusal(error: opendal::Error) -> Refusal {
     if error.kind() == ErrorKind::NotFound {
         return Refusal::NotFound;
     }
     if error.is_persistent() || error.is_temporary() {
-        // It might have passed, and was tried again until the tries were used up.
+        // A temporary error; all retries are used up.
         return Refusal::Other(Errno::ETIMEDOUT, error.to_string());
     }
     let mut cause = error.source();
@@ -153,7 +155,7 @@ mod tests {
     use tokio::runtime::Builder;
 
     #[test]
-    fn an_object_that_ends_early_is_short_and_not_an_error() {
+    fn a_read_beyond_the_end_of_an_object_is_short() {
         let runtime = Builder::new_multi_thread().worker_threads(1).build().unwrap();
         let remote =
             Remote::new(Operator::new(Memory::default()).unwrap(), runtime.handle().clone(), Put::Atomic);

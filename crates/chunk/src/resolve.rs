@@ -1,8 +1,8 @@
-//! Which bytes of a chunk come from where.
+//! Resolves a range of a chunk to the sources of its bytes.
 
 use types::{Slice, SliceId, SliceSource};
 
-/// `len` bytes of a chunk from `pos` on, and where they are.
+/// `len` bytes of a chunk from `pos` on, and their source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece<'a> {
     pub pos: u32,
@@ -10,11 +10,11 @@ pub struct Piece<'a> {
     pub source: PieceSource<'a>,
 }
 
-/// Where the bytes of a [`Piece`] are.
+/// The source of the bytes of a [`Piece`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PieceSource<'a> {
     Zeros,
-    /// Exactly the piece's bytes. Shorter than the piece only if the row itself was damaged.
+    /// Exactly the piece's bytes. Shorter than the piece only if the row is damaged.
     Inline(&'a [u8]),
     /// The bytes from `offset` on of slice `id`, which holds `size` bytes.
     Blocks {
@@ -24,11 +24,12 @@ pub enum PieceSource<'a> {
     },
 }
 
-/// What `[pos, pos + len)` of a chunk consists of: pieces in order, without gaps or overlaps. `rows` are the chunk's
-/// rows in commit order; the newest that covers a byte wins, and what none covers is zeros.
+/// Resolves `[pos, pos + len)` of a chunk to pieces, in order, without gaps or overlaps. `rows` are the
+/// chunk's rows in commit order; the newest row that covers a byte wins, and bytes that no row covers are
+/// zeros.
 ///
-/// The rows are walked from the newest to the oldest, and each fills what is left of the range, so that the cost is that
-/// of the rows down to the one that completes it.
+/// The rows are walked from the newest to the oldest; each fills what is left of the range, and the walk
+/// stops when the range is complete.
 pub fn resolve(rows: &[Slice], pos: u32, len: u32) -> Vec<Piece<'_>> {
     let mut pieces = Vec::new();
     let mut gaps = vec![(u64::from(pos), u64::from(pos) + u64::from(len))];
@@ -77,7 +78,7 @@ fn piece(row: &Slice, pos: u32, len: u32) -> Piece<'_> {
     Piece { pos, len, source }
 }
 
-/// Joins neighbours that one request can answer: zeros, and consecutive bytes of one slice.
+/// Merges adjacent pieces that one request can read: zeros, and consecutive bytes of one slice.
 fn merge(pieces: Vec<Piece<'_>>) -> Vec<Piece<'_>> {
     let mut merged: Vec<Piece<'_>> = Vec::with_capacity(pieces.len());
     for piece in pieces {
@@ -142,7 +143,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn resolves_as_a_painter_would(rows in prop::collection::vec(row(), 0..12), pos in 0u32..300, len in 0u32..100) {
+        fn resolving_equals_applying_the_rows_in_order(rows in prop::collection::vec(row(), 0..12), pos in 0u32..300, len in 0u32..100) {
             let pieces = resolve(&rows, pos, len);
             let mut got = Vec::new();
             for piece in &pieces {
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_one_slice_join_again() {
+    fn adjacent_rows_of_one_slice_are_merged() {
         let blocks = |pos, len, offset| Slice {
             pos,
             len,

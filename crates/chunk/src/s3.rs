@@ -1,4 +1,4 @@
-//! S3 and what speaks its protocol: from a bucket's address to opendal's settings.
+//! S3 and compatible servers: from a bucket's address to opendal's settings.
 
 use std::env;
 
@@ -8,19 +8,19 @@ use opendal::services::S3;
 use crate::ChunkError;
 use crate::address::{Address, root_of};
 
-/// The region where neither the host nor the environment names one: what S3's own clients fall back to, and what other
-/// servers expect unless configured.
+/// The region if neither the host nor the environment names one: the default of S3's own clients, which other
+/// servers also expect unless configured.
 const DEFAULT_REGION: &str = "us-east-1";
 
-/// Where a bucket is.
+/// The location of a bucket.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
-    /// `None`: Amazon's, or the one in the environment.
+    /// `None`: Amazon's endpoint, or the one in the environment.
     endpoint: Option<String>,
     bucket: String,
     root: String,
     region: Option<String>,
-    /// The bucket is part of the host's name, and not of the path.
+    /// The bucket is part of the host name, and not of the path.
     is_virtual_host: bool,
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn operator(bucket: &str) -> Result<Operator, ChunkError> {
         .bucket(&place.bucket)
         .root(&place.root)
         .region(region.as_deref().unwrap_or(DEFAULT_REGION));
-    // opendal reads AWS_ENDPOINT_URL by itself; the name for S3 alone comes before it.
+    // opendal reads AWS_ENDPOINT_URL by itself; the S3-specific variable takes precedence.
     if let Some(endpoint) = place.endpoint.or_else(|| from_env(&["AWS_ENDPOINT_URL_S3"])) {
         builder = builder.endpoint(&endpoint);
     }
@@ -56,7 +56,7 @@ impl Place {
         }
         if !matches!(address.scheme.as_str(), "http" | "https") {
             return Err(ChunkError::Config(format!(
-                "the bucket of an s3 storage begins with s3://, https:// or http://, not {}://",
+                "the bucket of an s3 storage must begin with s3://, https:// or http://, not {}://",
                 address.scheme
             )));
         }
@@ -64,7 +64,7 @@ impl Place {
         if let Some(name) = in_host {
             let rest = address.authority.split_at(name.len() + 1).1;
             let endpoint = format!("{}://{}", address.scheme, rest.replacen("s3-", "s3.", 1));
-            // A name with dots is not covered by the certificate of the host.
+            // The certificate of the host does not cover a bucket name with dots.
             let is_virtual_host = !name.contains('.');
             return Ok(Place {
                 endpoint: Some(endpoint),
@@ -75,15 +75,15 @@ impl Place {
             });
         }
         let Some((bucket, prefix)) = segments.split_first() else {
-            return Err(ChunkError::Config(format!("{bucket:?} names a host, but no bucket on it")));
+            return Err(ChunkError::Config(format!("{bucket:?} names a host, but no bucket")));
         };
         let endpoint = Some(address.origin());
         Ok(Place { endpoint, bucket: bucket.clone(), root: root(prefix), region, is_virtual_host: false })
     }
 }
 
-/// The bucket and the region that a host of Amazon's names: `[BUCKET.]s3[.REGION].amazonaws.com[.cn]`, where older ones
-/// have `s3-REGION`.
+/// The bucket and the region in a host name of Amazon: `[BUCKET.]s3[.REGION].amazonaws.com[.cn]`, or
+/// `s3-REGION` in older ones.
 fn amazon(host: &str) -> (Option<String>, Option<String>) {
     let suffix =
         [".amazonaws.com", ".amazonaws.com.cn"].into_iter().find_map(|suffix| host.strip_suffix(suffix));
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_are_found_as_people_write_them() {
+    fn bucket_addresses_parse() {
         let place =
             |endpoint: Option<&str>, bucket: &str, root: &str, region: Option<&str>, is_virtual_host| Place {
                 endpoint: endpoint.map(str::to_owned),

@@ -1,9 +1,9 @@
-//! Keys: where they come from, how a volume's own key is made of them, and how the wrong one is told.
+//! Keys: their sources, the derivation of a volume's key, and the detection of a wrong key.
 //!
-//! A [`Secret`] is what people keep: 32 random bytes, or a passphrase. A volume's key is derived from it and from the
-//! random salt in the volume's settings, so that two volumes under one secret share no key: keyed BLAKE3 of the salt for
-//! a key, Argon2id (RFC 9106) for a passphrase. A value worked out from the volume's key alone, in the settings too,
-//! tells a wrong secret before any block is read.
+//! A [`Secret`] is what the user keeps: 32 random bytes, or a passphrase. A volume's key is derived from it
+//! and from the random salt in the volume's settings, so that two volumes with one secret share no key: by
+//! keyed BLAKE3 of the salt from a key, by Argon2id (RFC 9106) from a passphrase. The settings also contain a
+//! check value computed from the volume's key alone, which detects a wrong secret before any block is read.
 //!
 //! Keys are wiped from memory when they are dropped, and never printed.
 
@@ -26,27 +26,28 @@ use crate::codec::Cipher;
 /// The length of a key in bytes.
 pub(crate) const KEY_BYTES: usize = 32;
 
-/// How much of a key file is read at most: more than any of its forms needs, with room for white space.
+/// The maximum number of bytes read from a key file: more than any of its forms needs, including white space.
 const KEY_FILE_BYTES: u64 = 1024;
 
 /// The length of a salt, and of a check value, in bytes.
 const SALT_BYTES: usize = 16;
 
-/// The cost of a passphrase: the second choice of RFC 9106 section 4, on one thread; a third of a second.
+/// The cost of deriving a key from a passphrase: the second choice of RFC 9106 section 4, on one thread; a
+/// third of a second.
 const ARGON2_MEMORY_KIB: u32 = 64 << 10;
 const ARGON2_PASSES: u32 = 3;
 
-/// What settings may ask for at most, so that damaged ones do not take the machine.
+/// The maximum cost that settings may request, so that damaged settings cannot exhaust the machine.
 const ARGON2_MAX_MEMORY_KIB: u32 = 1 << 20;
 const ARGON2_MAX_PASSES: u32 = 32;
 
-/// What separates the uses of BLAKE3 from each other, and from those of any other program.
+/// Separates the uses of BLAKE3 from each other, and from those of other programs.
 const VOLUME_KEY: &[u8] = b"limenfs volume key 1";
 const CHECK_VALUE: &[u8] = b"limenfs key check 1";
 
 type Key = Zeroizing<[u8; KEY_BYTES]>;
 
-/// What opens a volume: 32 random bytes, or a passphrase.
+/// The secret that unlocks a volume: 32 random bytes, or a passphrase.
 #[derive(Clone)]
 pub struct Secret(Kind);
 
@@ -57,11 +58,11 @@ enum Kind {
 }
 
 impl Secret {
-    /// A key as text: 64 hexadecimal digits, or 44 characters of base64 (RFC 4648 section 4), which is what
-    /// `openssl rand -hex 32` and `openssl rand -base64 32` print. White space around it is ignored.
+    /// Parses a key: 64 hexadecimal digits, or 44 characters of base64 (RFC 4648 section 4), as `openssl rand
+    /// -hex 32` and `openssl rand -base64 32` print them. Surrounding white space is ignored.
     ///
     /// # Errors
-    /// [`ChunkError::Key`] for anything else; it does not repeat the text.
+    /// [`ChunkError::Key`] for any other text; the message does not contain the text.
     pub fn key_from_text(text: &str) -> Result<Self, ChunkError> {
         let text = text.trim();
         let mut key = Key::default();
@@ -76,11 +77,11 @@ impl Secret {
             _ => None,
         };
         found.map(|()| Secret(Kind::Key(key))).ok_or_else(|| {
-            ChunkError::Key("a key is 32 bytes as 64 hexadecimal digits or as base64".to_owned())
+            ChunkError::Key("not a key: expected 32 bytes as 64 hexadecimal digits or as base64".to_owned())
         })
     }
 
-    /// The key in a file: 32 bytes as they are, or as text.
+    /// Reads a key from a file: 32 raw bytes, or text as for [`Secret::key_from_text`].
     ///
     /// # Errors
     /// [`ChunkError::Key`], which names the file.
@@ -94,10 +95,10 @@ impl Secret {
         }
         let text = std::str::from_utf8(&bytes).unwrap_or_default();
         Self::key_from_text(text)
-            .map_err(|_| fail(&"it holds neither 32 bytes, nor these as hexadecimal digits or base64"))
+            .map_err(|_| fail(&"it must hold 32 bytes, raw or as hexadecimal digits or base64"))
     }
 
-    /// The key in an environment variable, as text.
+    /// Reads a key from an environment variable, as text.
     ///
     /// # Errors
     /// [`ChunkError::Key`], which names the variable.
@@ -124,16 +125,16 @@ impl Secret {
                 Ok(key)
             }
             (Kind::Key(_), Derivation::Argon2id { .. }) => {
-                Err(ChunkError::Key("this volume is opened by a passphrase, not by a key".to_owned()))
+                Err(ChunkError::Key("this volume needs a passphrase, not a key".to_owned()))
             }
             (Kind::Passphrase(_), Derivation::Key) => {
-                Err(ChunkError::Key("this volume is opened by a key, not by a passphrase".to_owned()))
+                Err(ChunkError::Key("this volume needs a key, not a passphrase".to_owned()))
             }
         }
     }
 }
 
-/// What a volume's settings keep of its encryption; nothing in it is secret. As text it is one word,
+/// The encryption settings of a volume; nothing in them is secret. Their text form is one word,
 /// `CIPHER:DERIVATION:SALT:CHECK`, where the derivation is `key` or `argon2id,KIB,PASSES`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncryptionSettings {
@@ -150,10 +151,10 @@ enum Derivation {
 }
 
 impl EncryptionSettings {
-    /// For a new volume, with a salt of its own.
+    /// Creates the settings of a new volume, with a new salt, and its key.
     ///
     /// # Errors
-    /// [`ChunkError::Key`] where the kernel gives no random bytes or the memory for a passphrase is not there.
+    /// [`ChunkError::Key`] if getrandom(2) fails, or there is no memory for Argon2id.
     pub fn new(cipher: Cipher, secret: &Secret) -> Result<(Self, Encryption), ChunkError> {
         let derivation = match secret.0 {
             Kind::Key(_) => Derivation::Key,
@@ -163,21 +164,21 @@ impl EncryptionSettings {
         };
         let mut salt = [0; SALT_BYTES];
         fill_random(&mut salt)
-            .map_err(|errno| ChunkError::Key(format!("the kernel gives no random bytes: {errno}")))?;
+            .map_err(|errno| ChunkError::Key(format!("cannot get random bytes from the kernel: {errno}")))?;
         let mut settings = EncryptionSettings { cipher, derivation, salt, check: [0; SALT_BYTES] };
         let key = secret.volume_key(&settings)?;
         settings.check = check_value(&key);
         Ok((settings, Encryption { cipher, key }))
     }
 
-    /// The volume's key.
+    /// Derives the volume's key.
     ///
     /// # Errors
-    /// [`ChunkError::WrongKey`] for another secret than the volume was made with; [`ChunkError::Key`] for a passphrase in
-    /// place of a key or the reverse.
+    /// [`ChunkError::WrongKey`] if the volume was created with another secret; [`ChunkError::Key`] for a
+    /// passphrase instead of a key, or the reverse.
     pub fn unlock(&self, secret: &Secret) -> Result<Encryption, ChunkError> {
         let key = secret.volume_key(self)?;
-        // It is no secret, so that the time that this comparison takes tells nothing.
+        // The check value is not secret, so the timing of this comparison reveals nothing.
         if check_value(&key) != self.check {
             return Err(ChunkError::WrongKey);
         }
@@ -188,7 +189,7 @@ impl EncryptionSettings {
         self.cipher
     }
 
-    /// Whether a passphrase opens the volume, and not a key.
+    /// Whether a passphrase unlocks the volume, and not a key.
     pub fn wants_passphrase(&self) -> bool {
         matches!(self.derivation, Derivation::Argon2id { .. })
     }
@@ -213,7 +214,7 @@ impl FromStr for EncryptionSettings {
     type Err = ChunkError;
 
     /// # Errors
-    /// [`ChunkError::Config`] for text that [`EncryptionSettings`] never was.
+    /// [`ChunkError::Config`] for text that is not of this form, or whose costs exceed the maximum.
     fn from_str(text: &str) -> Result<Self, ChunkError> {
         let parts: Vec<&str> = text.split(':').collect();
         let damaged = || ChunkError::Config("the volume's encryption settings are damaged".to_owned());
@@ -254,8 +255,8 @@ impl Encryption {
         self.cipher
     }
 
-    /// The key of the block whose header begins with `head`. A salt in there makes it unlike that of any other block, and
-    /// of the same block stored again.
+    /// The key of the block whose header begins with `head`. The salt in `head` makes it differ from the key
+    /// of any other block, and of the same block stored again.
     pub(crate) fn block_key(&self, head: &[u8]) -> Zeroizing<[u8; KEY_BYTES]> {
         keyed(&self.key, b"limenfs block key 1", head)
     }
@@ -276,7 +277,7 @@ impl fmt::Debug for Encryption {
     }
 }
 
-/// Random bytes from the kernel, getrandom(2), at most 256: so many are never cut short.
+/// Fills `bytes` with getrandom(2), which never returns fewer for up to 256 bytes.
 pub(crate) fn fill_random(bytes: &mut [u8]) -> Result<(), Errno> {
     match getrandom(&mut *bytes, GetRandomFlags::empty()) {
         Ok(count) if count == bytes.len() => Ok(()),
@@ -291,13 +292,13 @@ fn check_value(key: &Key) -> [u8; SALT_BYTES] {
     check
 }
 
-/// BLAKE3 of `bytes` under `key`, a pseudorandom function, for the use that `domain` names; no domain is another's
-/// beginning.
+/// BLAKE3 of `bytes` under `key`, a pseudorandom function, for the use that `domain` names. No domain is a
+/// prefix of another.
 fn keyed(key: &Key, domain: &[u8], bytes: &[u8]) -> Key {
     let mut hasher = blake3::Hasher::new_keyed(key);
     hasher.update(domain).update(bytes);
     let hash = Zeroizing::new(*hasher.finalize().as_bytes());
-    // It holds the key.
+    // The hasher holds the key.
     hasher.zeroize();
     hash
 }
@@ -322,12 +323,12 @@ mod tests {
     fn key_of(secret: &Secret) -> Vec<u8> {
         match &secret.0 {
             Kind::Key(key) => key.to_vec(),
-            Kind::Passphrase(_) => panic!("a passphrase"),
+            Kind::Passphrase(_) => panic!("expected a key, found a passphrase"),
         }
     }
 
     #[test]
-    fn keys_come_as_bytes_digits_or_base64() {
+    fn keys_are_read_as_bytes_hex_or_base64() {
         let bytes: Vec<u8> = (0..32).collect();
         let file = tempfile::NamedTempFile::new().unwrap();
         for content in [&bytes[..], format!("{HEX}\n").as_bytes(), format!(" {BASE64}\n").as_bytes()] {
@@ -355,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn the_settings_tell_the_right_key_from_a_wrong_one() {
+    fn settings_detect_a_wrong_key() {
         let secret = Secret::key_from_text(HEX).unwrap();
         let (settings, made) = EncryptionSettings::new(Cipher::Aes256Gcm, &secret).unwrap();
         let settings: EncryptionSettings = settings.to_string().parse().unwrap();
@@ -371,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_passphrase_opens_what_it_closed() {
+    fn a_passphrase_unlocks_its_volume() {
         let secret = Secret::passphrase("correct horse".to_owned());
         let (settings, made) = EncryptionSettings::new(Cipher::XChaCha20Poly1305, &secret).unwrap();
         assert!(settings.wants_passphrase() && settings.to_string().contains(":argon2id,65536,3:"));

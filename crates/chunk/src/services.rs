@@ -1,4 +1,4 @@
-//! Which kinds of stores there are, and how each is opened.
+//! The kinds of stores, and how each is opened.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::dir::Dir;
 use crate::remote::{Put, Remote};
 use crate::store::{StorageConfig, store_error};
 
-/// The kinds of stores that this build has.
+/// The kinds of stores in this build.
 pub const STORAGES: &[&str] = &[
     "file",
     "memory",
@@ -64,7 +64,7 @@ pub(crate) fn open(
         "sftp" => remote(crate::others::sftp(&config.bucket)?, Put::Renamed(Default::default()), runtime),
         other => {
             let known = STORAGES.join(", ");
-            Err(ChunkError::Config(format!("unknown storage {other:?}: this limen has {known}")))
+            Err(ChunkError::Config(format!("unknown storage {other:?} (this build supports {known})")))
         }
     }
 }
@@ -74,7 +74,7 @@ fn remote(operator: Operator, put: Put, runtime: &Handle) -> Result<Box<dyn Back
     Ok(Box::new(Remote::new(crate::patience::patient(operator), runtime.clone(), put)))
 }
 
-/// opendal and its transport each take what is installed once for the process; whoever came first is right.
+/// opendal and rustls each accept one installation per process; if another one came first, it is kept.
 #[cfg(feature = "http")]
 fn install_transport() {
     drop(rustls::crypto::ring::default_provider().install_default());
@@ -85,7 +85,7 @@ fn open_dir(bucket: &str, create: bool) -> Result<Box<dyn Backend>, ChunkError> 
     let path = Path::new(bucket);
     if !path.is_absolute() {
         return Err(ChunkError::Config(format!(
-            "the bucket of a file storage is an absolute path, not {bucket:?}"
+            "the bucket of a file storage must be an absolute path, not {bucket:?}"
         )));
     }
     let dir = if create { Dir::create(path) } else { Dir::existing(path) };

@@ -1,28 +1,33 @@
-//! Blocks that wait on a local disk for the store: write-back.
+//! Write-back: blocks are staged on a local disk before they are uploaded to the store.
 //!
-//! A wrapper around a store. An object that is put is written below `staging/` of the cache's directory and counts as
-//! stored; what makes it survive a power failure is what does so for a local directory. Threads of its own
-//! (`uploader.rs`) bring it to the store, and only when the store keeps it does the local file go. Where there is no room,
-//! an object goes to the store at once, as without all this.
+//! [`Staging`] is a wrapper around a store. `put` writes an object below `staging/` of the cache directory,
+//! and the object counts as stored; it survives a power failure under the same conditions as in a local
+//! directory. Separate threads (`uploader.rs`) upload it, and the local file is removed only after the store
+//! has the object durably. If the local disk has no room, the object goes to the store at once, as without
+//! write-back.
 //!
 //! ```text
 //! <cache_dir>/<volume>/staging/<n>/lock        held by the process that stages here
 //!                                 /chunks/...  objects by their key
-//!                                 /damaged/    what did not pass its checksums and was not uploaded
+//!                                 /damaged/    objects that failed verification and were not uploaded
 //! ```
 //!
-//! A process takes the first place `n` that nobody holds, and all that others left behind when they were killed. In the
-//! places of processes that live, and wherever else it is told, it only looks for what the store does not have.
+//! A process locks the first free `n`, and all areas that killed processes left behind. In the areas of live
+//! processes, and in other configured directories, it only searches for objects that the store does not have.
 //!
-//! Lock order: the state below; nothing is locked, and no disk or store asked, while it is held.
+//! Nothing is uploaded until the caller has checked the store. If the store did not answer then, each request to
+//! it runs the check first, until the check succeeds.
+//!
+//! Lock order: only the state in `uploader.rs`; no other lock is taken, and no disk or store accessed, while
+//! it is held.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -33,6 +38,7 @@ use crate::backend::{Backend, Refusal};
 use crate::block::parse_name;
 use crate::codec::Codec;
 use crate::dir::Dir;
+use crate::marker::{StoreCheck, StoreLook};
 use crate::packed::BlockName;
 use crate::store::store_error;
 use crate::uploader::{Claim, Uploads};
@@ -41,43 +47,47 @@ const STAGING: &str = "staging";
 const CHUNKS: &str = "chunks";
 const DAMAGED: &str = "damaged";
 
-/// How many processes may stage blocks of one volume in one directory.
+/// The maximum number of processes that may stage blocks of one volume in one directory.
 const MAX_PLACES: u32 = 1024;
 
 /// Write-back: blocks are stored on a local disk first, and uploaded in the background.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WritebackOptions {
-    /// The directory of the local cache; made if absent, readable by its owner only. Several volumes may share it.
+    /// The directory of the local cache; created if absent, accessible only to its owner. Several volumes may
+    /// share it.
     pub directory: PathBuf,
-    /// The volume's UUID, which becomes a directory's name.
+    /// The volume's UUID, used as a directory name.
     pub volume: String,
-    /// How many bytes may wait. With 0 nothing new does, and what an earlier process left is uploaded.
+    /// The maximum number of bytes staged. With 0, nothing new is staged, and what an earlier process left is
+    /// uploaded.
     pub max_bytes: u64,
-    /// How many bytes of the disk are left free.
+    /// How many bytes of the disk stay free.
     pub min_free_bytes: u64,
 }
 
 impl WritebackOptions {
-    /// Where the blocks wait: what [`StoreOptions::staged`](crate::StoreOptions) of other processes is to name.
+    /// The directory of staged blocks, to be listed in [`StoreOptions::staged`](crate::StoreOptions) of other
+    /// processes.
     pub fn place(&self) -> PathBuf {
         self.directory.join(&self.volume).join(STAGING)
     }
 }
 
-/// What waits to be uploaded.
+/// The state of the uploads of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pending {
     pub blocks: u64,
     pub bytes: u64,
     /// Blocks uploaded since the store was opened.
     pub uploaded: u64,
-    /// Uploads that failed since then, each of which is tried again.
+    /// Uploads that failed since then; each is retried.
     pub failures: u64,
-    /// Why the last one failed, until one succeeds.
+    /// Why the last upload failed; `None` after one succeeds.
     pub error: Option<String>,
 }
 
-/// How many blocks wait below these places, and their bytes, whatever process staged them; for one that is not there, none.
+/// The number of blocks staged below these places by any process, and their bytes. An absent place counts as
+/// empty.
 ///
 /// # Errors
 /// A directory cannot be read.
@@ -92,14 +102,15 @@ pub fn count_staged(places: &[PathBuf]) -> io::Result<(u64, u64)> {
     Ok((blocks, bytes))
 }
 
-/// The right to be the only process that touches what is staged, until dropped: no other uploads it meanwhile.
+/// Exclusive access to everything staged, until dropped: no other process uploads it in the meantime.
 #[derive(Debug)]
 pub struct HeldStaging {
     _locks: Vec<File>,
 }
 
 impl HeldStaging {
-    /// Takes all areas below these places; else says which one a process holds, which stages or uploads there.
+    /// Locks all areas below these places. If a process that stages or uploads there holds one, returns that
+    /// area instead.
     ///
     /// # Errors
     /// An area cannot be locked.
@@ -123,16 +134,19 @@ pub(crate) struct Staging {
     shared: Arc<Shared>,
 }
 
-/// What the uploading threads share with the wrapper.
+/// The state that the upload threads share with the wrapper.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) store: Box<dyn Backend>,
+    store: Box<dyn Backend>,
+    /// Runs before requests to the store, until it succeeds.
+    check: OnceLock<StoreCheck>,
+    is_checked: AtomicBool,
     pub(crate) areas: Vec<Area>,
     pub(crate) codec: Codec,
-    /// Where processes stage, or did; this one among them.
+    /// The directories below which processes stage, or did, including this one.
     places: Vec<PathBuf>,
     min_free_bytes: u64,
-    /// Whether the local disk failed to take an object the last time.
+    /// Whether the last write to the local disk failed.
     disk_failed: AtomicBool,
 }
 
@@ -145,12 +159,12 @@ pub(crate) struct Area {
 }
 
 impl Staging {
-    /// Stages what is put into `store` as `options` say, and takes up what waits there already; without options it only
-    /// looks into `places`.
+    /// Stages objects put into `store` as `options` say, and uploads what is already staged. Without options
+    /// it only searches `places`.
     ///
     /// # Errors
-    /// [`ChunkError::Config`] for a volume that is no name of a directory, or no threads to be had;
-    /// [`ChunkError::Store`] where a directory cannot be made or read.
+    /// [`ChunkError::Config`] if the volume cannot be a directory name; [`ChunkError::Store`] if a directory
+    /// cannot be created or read.
     pub(crate) fn open(
         store: Box<dyn Backend>,
         options: Option<&WritebackOptions>,
@@ -166,41 +180,43 @@ impl Staging {
                 )));
             }
             let place = options.place();
-            let fail = |error: io::Error| {
-                let refusal = Refusal::Other(Errno::from(&error), error.to_string());
-                store_error("open", &place.display().to_string(), refusal)
-            };
-            areas = take_areas(&place).map_err(fail)?;
+            areas = take_areas(&place).map_err(|error| open_error(&place, &error))?;
             if !places.contains(&place) {
                 places.push(place);
             }
         }
         let shared = Arc::new(Shared {
             store,
+            check: OnceLock::new(),
+            is_checked: AtomicBool::new(false),
             areas,
             codec,
             places,
             min_free_bytes: options.map_or(0, |options| options.min_free_bytes),
             disk_failed: AtomicBool::new(false),
         });
-        let uploads = match options {
-            Some(options) => {
-                let uploads = Uploads::start(&shared, options.max_bytes).map_err(|error| {
-                    ChunkError::Config(format!("cannot start the threads that upload: {error}"))
-                })?;
-                Some(uploads)
-            }
-            None => None,
-        };
-        Ok(Staging { uploads, shared })
+        let uploads = options.map(|options| {
+            let uploads = Uploads::new(&shared, options.max_bytes);
+            uploads.map_err(|error| open_error(&options.place(), &error))
+        });
+        Ok(Staging { uploads: uploads.transpose()?, shared })
     }
 
-    /// What is put to in the end.
+    /// See [`BlockStore::begin_uploads`](crate::BlockStore::begin_uploads).
+    pub(crate) fn begin_uploads(&self, check: Option<StoreCheck>) -> io::Result<()> {
+        match check {
+            Some(check) => drop(self.shared.check.set(check)),
+            None => self.shared.is_checked.store(true, Relaxed),
+        }
+        self.uploads.as_ref().map_or(Ok(()), |uploads| uploads.begin(&self.shared))
+    }
+
+    /// The store into which everything is uploaded.
     pub(crate) fn store(&self) -> &dyn Backend {
         &*self.shared.store
     }
 
-    /// What waits; `None` where nothing is staged here.
+    /// The state of the uploads; `None` without write-back.
     pub(crate) fn pending(&self) -> Option<Pending> {
         self.uploads.as_ref().map(Uploads::pending)
     }
@@ -210,7 +226,7 @@ impl Staging {
         self.uploads.as_ref().map_or(Ok(()), |uploads| uploads.wait(patience, progress))
     }
 
-    /// Writes an object to the local disk, if there is room for it. Returns whether it is there.
+    /// Writes an object to the local disk, if there is room for it. Returns whether it is staged.
     fn stage(&self, uploads: &Uploads, key: &str, data: &Bytes, trailer: &[u8]) -> bool {
         let len = (data.len() + trailer.len()) as u64;
         let Some(area) = self.shared.areas.first().filter(|_| name_of(key).is_some()) else { return false };
@@ -231,7 +247,7 @@ impl Staging {
                 tracing::warn!(
                     ?refusal,
                     key,
-                    "the local disk does not take a block: it goes to the store at once"
+                    "cannot stage a block on the local disk; writing it to the store instead"
                 );
             }
             Err(_) => {}
@@ -239,18 +255,18 @@ impl Staging {
         is_staged
     }
 
-    /// Every area that is known of, this process's own and those of others.
+    /// Every area, of this process and of others.
     fn all_areas(&self) -> impl Iterator<Item = Dir> {
         self.shared.places.iter().flat_map(|place| areas_below(place)).map(|root| Dir::at(&root))
     }
 
-    /// Asks one area after the other, until one has it.
+    /// Queries one area after the other until one has the object.
     fn look_around(&self, ask: &dyn Fn(&dyn Backend) -> Result<Bytes, Refusal>) -> Result<Bytes, Refusal> {
         let mut answers = self.all_areas().map(|dir| ask(&dir));
         answers.find(|answer| !matches!(answer, Err(Refusal::NotFound))).unwrap_or(Err(Refusal::NotFound))
     }
 
-    /// Ends the threads that upload, each after the block it is at.
+    /// Stops the upload threads, each after its current block.
     pub(crate) fn close(&self) {
         if let Some(uploads) = &self.uploads {
             uploads.close();
@@ -265,15 +281,16 @@ impl Staging {
         let area = self.uploads.as_ref().and_then(|uploads| uploads.area_of(key));
         if let Some(area) = area.and_then(|area| self.shared.areas.get(area)) {
             match ask(&area.dir) {
-                // It was uploaded meanwhile.
+                // It was uploaded in the meantime.
                 Err(Refusal::NotFound) => {}
                 found => return found,
             }
         }
-        match ask(&*self.shared.store) {
+        let store = self.shared.store()?;
+        match ask(store) {
             Err(Refusal::NotFound) => match self.look_around(ask) {
-                // The process that staged it may have uploaded it between the two looks.
-                Err(Refusal::NotFound) => ask(&*self.shared.store),
+                // The process that staged it may have uploaded it between the two queries.
+                Err(Refusal::NotFound) => ask(store),
                 found => found,
             },
             found => found,
@@ -285,7 +302,7 @@ impl Backend for Staging {
     fn put(&self, key: &str, data: Bytes, trailer: Vec<u8>) -> Result<(), Refusal> {
         match &self.uploads {
             Some(uploads) if self.stage(uploads, key, &data, &trailer) => Ok(()),
-            _ => self.shared.store.put(key, data, trailer),
+            _ => self.shared.store()?.put(key, data, trailer),
         }
     }
 
@@ -303,16 +320,16 @@ impl Backend for Staging {
             && !withdrawn.tried
             && let Some(area) = self.shared.areas.get(withdrawn.area)
         {
-            // The store never heard of it.
+            // No upload was tried, so the store cannot have it.
             return area.dir.delete(key);
         }
         self.all_areas().try_for_each(|dir| dir.delete(key))?;
-        self.shared.store.delete(key)
+        self.shared.store()?.delete(key)
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<String>, Refusal> {
-        let mut names: BTreeSet<String> = self.shared.store.list(prefix)?.into_iter().collect();
-        // What else is in an area is no object.
+        let mut names: BTreeSet<String> = self.shared.store()?.list(prefix)?.into_iter().collect();
+        // Other files in an area are not objects.
         for dir in self.all_areas().filter(|_| prefix.starts_with(CHUNKS)) {
             names.extend(dir.list(prefix)?);
         }
@@ -320,14 +337,14 @@ impl Backend for Staging {
     }
 
     fn modified(&self, key: &str) -> Result<Option<SystemTime>, Refusal> {
-        match self.shared.store.modified(key)? {
+        match self.shared.store()?.modified(key)? {
             None => self.all_areas().find_map(|dir| dir.modified(key).transpose()).transpose(),
             modified => Ok(modified),
         }
     }
 
     fn prepare(&self) -> Result<(), Refusal> {
-        self.shared.store.prepare()
+        self.shared.store()?.prepare()
     }
 
     fn is_volatile(&self) -> bool {
@@ -338,7 +355,7 @@ impl Backend for Staging {
         let Some(uploads) = &self.uploads else { return self.shared.store.sync(keys) };
         let (staged, stored) = uploads.split(keys);
         for (area, keys) in self.shared.areas.iter().zip(&staged) {
-            // One that was uploaded meanwhile is gone from here, and survives in the store.
+            // A key that was uploaded in the meantime is absent here, and durable in the store.
             area.dir.sync(keys)?;
         }
         if stored.is_empty() { Ok(()) } else { self.shared.store.sync(&stored) }
@@ -352,26 +369,42 @@ impl Backend for Staging {
 
     fn remove_directory(&self, prefix: &str) -> Result<(), Refusal> {
         self.all_areas().try_for_each(|dir| dir.remove_directory(prefix))?;
-        self.shared.store.remove_directory(prefix)
+        self.shared.store()?.remove_directory(prefix)
     }
 
     fn remove_root(&self) -> Result<(), Refusal> {
-        self.shared.store.remove_root()
+        self.shared.store()?.remove_root()
+    }
+}
+
+impl Shared {
+    /// What is put to in the end, for a request to it.
+    ///
+    /// # Errors
+    /// The check of the store failed, and has not succeeded since.
+    pub(crate) fn store(&self) -> Result<&dyn Backend, Refusal> {
+        if !self.is_checked.load(Relaxed)
+            && let Some(check) = self.check.get()
+        {
+            check.run(&StoreLook(&*self.store)).map_err(|reason| Refusal::Other(Errno::EIO, reason))?;
+            self.is_checked.store(true, Relaxed);
+        }
+        Ok(&*self.store)
     }
 }
 
 impl Area {
-    /// What the disk has free; all of it where the system does not say.
+    /// The free bytes of the disk; `u64::MAX` if statvfs(3) fails.
     fn free_bytes(&self) -> u64 {
         rustix::fs::statvfs(&self.root).map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
-    /// Calls `found` with the key and length of everything staged here.
+    /// Calls `found` with the key and length of every object staged here.
     pub(crate) fn each(&self, found: &mut dyn FnMut(String, u64)) -> io::Result<()> {
         each_object(&self.root, found)
     }
 
-    /// Takes an object that is damaged out of the way.
+    /// Moves a damaged object to `damaged/`.
     pub(crate) fn set_aside(&self, key: &str) -> io::Result<PathBuf> {
         let damaged = self.root.join(DAMAGED);
         fs::create_dir_all(&damaged)?;
@@ -380,13 +413,19 @@ impl Area {
     }
 }
 
-/// Which block the object under `key` is; `None` if it is none, which is never staged.
+/// The block that the object under `key` holds; `None` if the key is not a block's. Such objects are never
+/// staged.
 pub(crate) fn name_of(key: &str) -> Option<BlockName> {
     let (id, block, len) = parse_name(key.rsplit('/').next()?)?;
     Some(BlockName { id, block, len })
 }
 
-/// Locks the areas below `place` that nobody holds, at least one.
+fn open_error(place: &Path, error: &io::Error) -> ChunkError {
+    let refusal = Refusal::Other(Errno::from(error), error.to_string());
+    store_error("open", &place.display().to_string(), refusal)
+}
+
+/// Locks all areas below `place` that no other process holds, at least one.
 fn take_areas(place: &Path) -> io::Result<Vec<Area>> {
     DirBuilder::new().recursive(true).mode(0o700).create(place)?;
     let mut areas = Vec::new();
@@ -407,12 +446,14 @@ fn take_areas(place: &Path) -> io::Result<Vec<Area>> {
         }
     }
     if areas.is_empty() {
-        return Err(io::Error::other("too many processes stage blocks here"));
+        return Err(io::Error::other(format!(
+            "too many processes ({MAX_PLACES}) stage blocks in this directory"
+        )));
     }
-    // What is synced below an area is found again only if the directories above are there.
+    // A synced area survives a power failure only if its parent directories are durable too.
     for directory in areas.iter().take(1).flat_map(|area| area.root.ancestors().take(5)) {
         match File::open(directory) {
-            // It is another user's, and was made long ago.
+            // Another user owns it, so it was created long ago.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
             opened => opened?.sync_all()?,
         }
@@ -424,7 +465,7 @@ fn open_lock(area: &Path) -> io::Result<File> {
     File::options().create(true).write(true).truncate(false).open(area.join("lock"))
 }
 
-/// The areas of all processes below a place; none where it is not there or not to be read.
+/// The areas of all processes below a place; none if it is absent or not readable.
 fn areas_below(place: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(place) else { return Vec::new() };
     let mut areas: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();

@@ -1,4 +1,4 @@
-//! The block store: slices in, bytes of slices out.
+//! The block store: it stores slices and reads bytes of slices.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,39 +19,43 @@ use crate::disk_cache::{DiskCache, DiskCacheOptions};
 use crate::faults::{Faults, Faulty};
 use crate::layout::Layout;
 use crate::lru::Lru;
+use crate::marker::StoreCheck;
 use crate::packed::{BlockName, pack};
 use crate::resolve::{Piece, PieceSource, resolve};
 use crate::secret::Encryption;
 use crate::services;
 use crate::staging::{Pending, Staging, WritebackOptions};
 
-/// The bound of the cache of blocks in bytes unless told otherwise: 256 MiB.
+/// The default bound of the block cache: 256 MiB.
 pub const DEFAULT_CACHE_BYTES: u64 = 256 << 20;
 
-/// How many background requests run at once: uploads and blocks read ahead.
+/// The number of background requests that run at once: uploads and read-ahead.
 const BACKGROUND_THREADS: usize = 8;
 
-/// How many trailers are remembered for reads of single pages, each at most 272 bytes.
+/// The number of trailers kept for reads of single pages; each takes at most 272 bytes.
 const TRAILERS: u64 = 4096;
 
-/// How many slices not known to be durable are remembered one by one; beyond that, all are synced at once.
+/// The number of slices not known to be durable that are tracked one by one; beyond it, everything is synced
+/// at once.
 const VOLATILE_SLICES: usize = 1 << 16;
 
-/// Where a volume keeps its blocks.
+/// The location of a volume's blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorageConfig {
     /// The kind of store, one of [`STORAGES`](crate::STORAGES).
     pub storage: String,
-    /// Where it is; never a secret, as settings are no place for one. By kind:
+    /// The address of the store. It must not contain a secret, because settings are not secret. By kind:
     ///
     /// - `file`: the absolute path of a directory.
     /// - `memory`: ignored.
     /// - `s3`: `s3://BUCKET[/PREFIX]`, `https://HOST[:PORT]/BUCKET[/PREFIX]` (path-style), or
     ///   `https://BUCKET.s3.REGION.amazonaws.com[/PREFIX]`. Credentials come from `AWS_ACCESS_KEY_ID`,
-    ///   `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, the profile that `AWS_PROFILE` names, or the machine's role; the
-    ///   region from the host, `AWS_REGION` or `AWS_DEFAULT_REGION`; the host of `s3://` from `AWS_ENDPOINT_URL`.
+    ///   `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, from the profile that `AWS_PROFILE` names, or from
+    ///   the machine's role. The region comes from the host, `AWS_REGION` or `AWS_DEFAULT_REGION`; the host of
+    ///   `s3://` from `AWS_ENDPOINT_URL`.
     /// - `gcs`: `gs://BUCKET[/PREFIX]`, with Google's default credentials.
-    /// - `azblob`: `https://ACCOUNT.blob.core.windows.net/CONTAINER[/PREFIX]`, with the key in `AZURE_STORAGE_KEY`.
+    /// - `azblob`: `https://ACCOUNT.blob.core.windows.net/CONTAINER[/PREFIX]`, with the key in
+    ///   `AZURE_STORAGE_KEY`.
     /// - `webdav`: `https://HOST[:PORT]/PATH`, with `WEBDAV_USERNAME` and `WEBDAV_PASSWORD`.
     /// - `sftp`: `sftp://[USER@]HOST[:PORT]/PATH`, through the `ssh` command and its configuration.
     pub bucket: String,
@@ -60,24 +64,25 @@ pub struct StorageConfig {
 /// How a store treats the blocks of a volume.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// The bound in bytes of the cache in memory.
+    /// The bound of the cache in memory, in bytes.
     pub cache_bytes: u64,
-    /// How blocks are compressed from now on.
+    /// How new blocks are compressed.
     pub compression: Compression,
-    /// The volume's cipher and key, from [`EncryptionSettings`](crate::EncryptionSettings). Whether a volume is encrypted
-    /// is settled when it is made.
+    /// The volume's cipher and key, from [`EncryptionSettings`](crate::EncryptionSettings). A volume is
+    /// created encrypted or not, and this never changes.
     pub encryption: Option<Encryption>,
-    /// Whether the directory of a `file` store is made if it is absent. Not for a volume that is there already: where its
+    /// Whether to create the directory of a `file` store if it is absent. Not for an existing volume: if its
     /// directory is missing, its file system is not mounted.
     pub create: bool,
     /// A cache on a local disk, between memory and the store.
     pub disk_cache: Option<DiskCacheOptions>,
-    /// Write-back: blocks wait on a local disk and are uploaded in the background.
+    /// Write-back: blocks are staged on a local disk, and uploaded in the background after
+    /// [`BlockStore::begin_uploads`].
     pub writeback: Option<WritebackOptions>,
-    /// Where else blocks of this volume may wait for their upload, by [`WritebackOptions::place`]: what the store does not
-    /// have is looked for there.
+    /// Other directories that may hold staged blocks of this volume, from [`WritebackOptions::place`]. A
+    /// block that the store does not have is searched for there.
     pub staged: Vec<PathBuf>,
-    /// For tests: what the store does wrong.
+    /// For tests: the faults to inject.
     pub faults: Option<Arc<Faults>>,
 }
 
@@ -96,36 +101,37 @@ impl Default for StoreOptions {
     }
 }
 
-/// How many requests a store was sent since it was opened; a block that is staged counts when it is.
+/// The number of requests sent since the store was opened; a block that is staged counts at that time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
     pub puts: u64,
     pub gets: u64,
     pub deletes: u64,
-    /// Reads answered by the cache on disk, which are no requests.
+    /// Reads served by the cache on disk, without a request.
     pub disk_hits: u64,
 }
 
-/// The blocks of a volume. All methods may be called from any thread that is not one of an async runtime, and block.
+/// The blocks of a volume. All methods block and may be called from any thread that is not a thread of an
+/// async runtime.
 pub struct BlockStore {
     pub(crate) inner: Arc<Inner>,
     runtime: Runtime,
 }
 
 impl BlockStore {
-    /// Opens the store that `config` names, for tests. A `file` store's directory is created if absent.
+    /// Opens the store that `config` names, for tests. The directory of a `file` store is created if absent.
     ///
     /// # Errors
-    /// As [`BlockStore::open_with`].
+    /// As for [`BlockStore::open_with`].
     pub fn open(config: &StorageConfig, cache_bytes: u64) -> Result<Arc<BlockStore>, ChunkError> {
         Self::open_with(config, StoreOptions { cache_bytes, create: true, ..StoreOptions::default() })
     }
 
-    /// Opens the store that `config` names, as `options` say. Nothing is written there but by [`StoreOptions::create`].
+    /// Opens the store that `config` names. Writes nothing to it, unless [`StoreOptions::create`] is set.
     ///
     /// # Errors
-    /// [`ChunkError::Config`] for a kind that this build does not have or a relative path; [`ChunkError::Store`] if
-    /// the directory is absent, or cannot be made or read.
+    /// [`ChunkError::Config`] if this build does not have the kind of store, or for a relative path;
+    /// [`ChunkError::Store`] if the directory is absent, or cannot be created or read.
     pub fn open_with(config: &StorageConfig, options: StoreOptions) -> Result<Arc<BlockStore>, ChunkError> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
@@ -164,11 +170,13 @@ impl BlockStore {
         Ok(Arc::new(BlockStore { inner: Arc::new(inner), runtime }))
     }
 
-    /// Stores `data`, at most a chunk's length, as slice `id`, blocks in parallel. When it returns, every block can be
-    /// read, also by other machines; it survives a power failure only after [`BlockStore::make_durable`].
+    /// Stores `data`, at most a chunk's length, as slice `id`, with its blocks in parallel. When it returns,
+    /// every block can be read, also by other machines; the blocks survive a power failure only after
+    /// [`BlockStore::make_durable`].
     ///
     /// # Errors
-    /// [`ChunkError::Row`] if `data` is longer than a chunk; [`ChunkError::Store`]; then what was stored of the slice has been removed again, as far as the store let it.
+    /// [`ChunkError::Row`] if `data` is longer than a chunk. [`ChunkError::Store`]; stored blocks of the
+    /// slice are removed again, as far as the store permits.
     pub fn put_slice(&self, id: SliceId, data: &Bytes) -> Result<(), ChunkError> {
         if data.len() as u64 > CHUNK_BYTES {
             return Err(ChunkError::Row { offset: 0, len: data.len() as u64, size: CHUNK_BYTES });
@@ -181,7 +189,7 @@ impl BlockStore {
         };
         for index in 1..block_count(size) {
             let (sender, data) = (sender.clone(), block(index));
-            // The receiver outlives the loop below, and whoever no longer listens has an error already.
+            // The receiver outlives the loop below; if it is gone, the caller has an error already.
             self.spawn(move |inner| drop(sender.send(inner.put_block(id, index, data))));
         }
         drop(sender);
@@ -198,13 +206,13 @@ impl BlockStore {
         outcome
     }
 
-    /// Fills `buf` with the bytes from `offset` on of slice `id`, which holds `size` bytes. Every byte returned was
-    /// verified.
+    /// Fills `buf` with the bytes of slice `id` from `offset` on; the slice holds `size` bytes. Every byte
+    /// returned was verified.
     ///
     /// # Errors
-    /// [`ChunkError::Row`] if the slice has no such bytes; [`ChunkError::Missing`], [`ChunkError::Short`],
-    /// [`ChunkError::Corrupt`] for the first damaged block or page that the range touches, and only these;
-    /// [`ChunkError::Store`].
+    /// [`ChunkError::Row`] if the slice does not have these bytes; [`ChunkError::Missing`],
+    /// [`ChunkError::Short`] or [`ChunkError::Corrupt`] for the first damaged block or page in the range
+    /// (damage outside the range is not noticed); [`ChunkError::Store`].
     pub fn read(&self, id: SliceId, size: u32, offset: u32, buf: &mut [u8]) -> Result<(), ChunkError> {
         if u64::from(offset) + buf.len() as u64 > u64::from(size) {
             return Err(ChunkError::Row { offset: offset.into(), len: buf.len() as u64, size: size.into() });
@@ -221,10 +229,11 @@ impl BlockStore {
         Ok(())
     }
 
-    /// Fills `buf` with the bytes from `pos` on of a chunk whose rows, in commit order, are `rows`.
+    /// Fills `buf` with the bytes from `pos` on of a chunk with these rows, which are in commit order.
     ///
     /// # Errors
-    /// As [`BlockStore::read`]; [`ChunkError::Row`] also for an inline row with fewer bytes than it says.
+    /// As for [`BlockStore::read`]; [`ChunkError::Row`] also for an inline row that holds fewer bytes than
+    /// its length.
     pub fn read_chunk(&self, rows: &[Slice], pos: u32, buf: &mut [u8]) -> Result<(), ChunkError> {
         for piece in resolve(rows, pos, buf.len() as u32) {
             let from = (piece.pos - pos) as usize;
@@ -245,10 +254,11 @@ impl BlockStore {
         Ok(())
     }
 
-    /// The `len` bytes from `pos` on of a chunk; as [`BlockStore::read_chunk`], but bytes of one cached block are not copied.
+    /// Returns the `len` bytes from `pos` on of a chunk. Like [`BlockStore::read_chunk`], but does not copy
+    /// bytes that are in one cached block.
     ///
     /// # Errors
-    /// As [`BlockStore::read_chunk`].
+    /// As for [`BlockStore::read_chunk`].
     pub fn chunk_bytes(&self, rows: &[Slice], pos: u32, len: u32) -> Result<Bytes, ChunkError> {
         if let [Piece { source: PieceSource::Blocks { id, offset, .. }, .. }] = *resolve(rows, pos, len)
             && let (index, from) = (offset / BLOCK_BYTES, offset % BLOCK_BYTES)
@@ -262,8 +272,8 @@ impl BlockStore {
         Ok(buf.into())
     }
 
-    /// Fetches in the background what is not cached of the blocks with the `len` bytes from `pos` on of a chunk. Errors are
-    /// left to whoever reads them.
+    /// Fetches in the background those blocks that hold the `len` bytes from `pos` on of a chunk and are not
+    /// cached. Errors are not reported; a later read meets them.
     pub fn prefetch(&self, rows: &[Slice], pos: u32, len: u32) {
         for piece in resolve(rows, pos, len) {
             let PieceSource::Blocks { id, offset, size } = piece.source else { continue };
@@ -280,16 +290,16 @@ impl BlockStore {
         }
     }
 
-    /// The bound of the cache of blocks in memory.
+    /// The bound of the block cache in memory, in bytes.
     pub fn cache_bytes(&self) -> u64 {
         self.inner.blocks.capacity()
     }
 
-    /// Fetches block `block` of slice `id`, which holds `size` bytes, from the store itself whatever is cached, and
-    /// verifies all of it; for fsck.
+    /// For fsck: fetches block `block` of slice `id`, which holds `size` bytes, from the store, past all
+    /// caches, and verifies all of it.
     ///
     /// # Errors
-    /// [`ChunkError::Row`] if the slice has no such block; else as [`BlockStore::read`].
+    /// [`ChunkError::Row`] if the slice has no such block; otherwise as for [`BlockStore::read`].
     pub fn verify_block(&self, id: SliceId, size: u32, block: u32) -> Result<(), ChunkError> {
         let len = block_len(size, block);
         if len == 0 {
@@ -299,10 +309,10 @@ impl BlockStore {
         self.inner.verify(BlockName { id, block, len })
     }
 
-    /// Removes the blocks of slice `id`, which holds `size` bytes. Blocks that are not there are fine.
+    /// Removes the blocks of slice `id`, which holds `size` bytes. An absent block is not an error.
     ///
     /// # Errors
-    /// [`ChunkError::Store`], after the other blocks have been tried; call it again.
+    /// [`ChunkError::Store`], after all other blocks were tried; the call may be repeated.
     pub fn delete_slice(&self, id: SliceId, size: u32) -> Result<(), ChunkError> {
         let mut outcome = Ok(());
         for index in 0..block_count(size) {
@@ -311,12 +321,13 @@ impl BlockStore {
         outcome
     }
 
-    /// Makes the slices survive a power failure: what fsync(2) and, on a shared volume, close(2) promise, to be called
-    /// before the rows are made durable. Costs nothing for slices already durable and for stores that keep what they
-    /// acknowledge; a local directory syncs each object of a slice written since the last call, and its directories.
+    /// Makes the slices survive a power failure, as fsync(2) and, on a shared volume, close(2) promise. Call
+    /// it before the rows are made durable. It costs nothing for slices that are already durable and for
+    /// stores that keep what they acknowledge; a local directory syncs each object of a slice written since
+    /// the last call, and its directories.
     ///
     /// # Errors
-    /// [`ChunkError::Store`]; nothing is forgotten, and the next call tries again.
+    /// [`ChunkError::Store`]; the slices stay listed as not durable, and the next call tries again.
     pub fn make_durable(&self, slices: &[SliceId]) -> Result<(), ChunkError> {
         let mut pending = Volatile::new();
         let mut unknown = false;
@@ -330,7 +341,7 @@ impl BlockStore {
             }
         }
         if unknown && self.inner.backend.is_volatile() && !self.inner.synced_once.load(Relaxed) {
-            // It may have been written by a process that ended before this store was opened.
+            // A process that ended before this store was opened may have written it.
             return self.inner.sync_all();
         }
         let key = |(id, blocks): (&SliceId, &Vec<(u32, u32)>)| -> Vec<String> {
@@ -343,8 +354,8 @@ impl BlockStore {
         Ok(())
     }
 
-    /// Makes everything stored so far survive a power failure, with one syncfs(2): for a periodic flush, and for slices
-    /// that another process wrote to the same directory.
+    /// Makes everything stored so far survive a power failure, with one syncfs(2): for a periodic flush, and
+    /// for slices that another process wrote to the same directory.
     ///
     /// # Errors
     /// [`ChunkError::Store`].
@@ -352,7 +363,7 @@ impl BlockStore {
         self.inner.sync_all()
     }
 
-    /// The requests sent so far, those of the background included.
+    /// The requests sent so far, including background requests.
     pub fn requests(&self) -> Requests {
         let counts = &self.inner.counts;
         Requests {
@@ -363,16 +374,30 @@ impl BlockStore {
         }
     }
 
-    /// What waits on the local disk for its upload; `None` without write-back.
+    /// Starts to upload staged blocks. The caller has checked that the store belongs to the volume. `check` is for a
+    /// store that did not answer: each request to the store runs it first, and fails with its error, until it succeeds
+    /// once.
+    ///
+    /// # Errors
+    /// [`ChunkError::Config`] if the upload threads cannot be started.
+    pub fn begin_uploads(&self, check: Option<StoreCheck>) -> Result<(), ChunkError> {
+        let Some(staging) = &self.inner.staging else { return Ok(()) };
+        staging
+            .begin_uploads(check)
+            .map_err(|error| ChunkError::Config(format!("cannot start the upload threads: {error}")))
+    }
+
+    /// The blocks that wait on the local disk for their upload; `None` without write-back.
     pub fn pending(&self) -> Option<Pending> {
         self.inner.staging.as_ref().and_then(|staging| staging.pending())
     }
 
-    /// Waits until everything staged is in the store; `progress` is called every five seconds meanwhile.
+    /// Waits until everything staged is in the store; calls `progress` every five seconds.
+    /// [`BlockStore::begin_uploads`] was called before.
     ///
     /// # Errors
-    /// What still waits, when the store has failed for `patience` without taking a block. It stays on the local disk, and
-    /// the next store opened with the same [`WritebackOptions`] uploads it.
+    /// What is still staged, if the store has failed for `patience` without accepting a block. It stays on
+    /// the local disk, and the next store opened with the same [`WritebackOptions`] uploads it.
     pub fn wait_uploads(
         &self,
         patience: Duration,
@@ -381,17 +406,18 @@ impl BlockStore {
         self.inner.staging.as_ref().map_or(Ok(()), |staging| staging.wait(patience, progress))
     }
 
-    /// Runs `task` on a background thread, after those that were spawned before it have begun.
+    /// Runs `task` on a background thread, after all tasks spawned earlier have started.
     pub(crate) fn spawn(&self, task: impl FnOnce(&Inner) + Send + 'static) {
         let inner = Arc::clone(&self.inner);
-        // Not the store itself: its last owner stops these threads, and must not be one of them.
+        // Only the inner part: the last owner of the store stops these threads, so it must not run on one of
+        // them.
         drop(self.runtime.spawn_blocking(move || task(&inner)));
     }
 }
 
 impl Drop for BlockStore {
     fn drop(&mut self) {
-        // While there is a runtime: uploads that are under way need it.
+        // Before the runtime is dropped: uploads in flight need it.
         if let Some(staging) = &self.inner.staging {
             staging.close();
         }
@@ -406,10 +432,10 @@ impl fmt::Debug for BlockStore {
 
 pub(crate) type BlockKey = (SliceId, u32);
 
-/// What the background threads share with the store.
+/// The state that the background threads share with the store.
 pub(crate) struct Inner {
     pub(crate) backend: Arc<dyn Backend>,
-    /// The same as the backend, where blocks may be staged.
+    /// The same object as the backend, if blocks may be staged.
     staging: Option<Arc<Staging>>,
     pub(crate) disk: Option<DiskCache>,
     pub(crate) codec: Codec,
@@ -417,17 +443,17 @@ pub(crate) struct Inner {
     pub(crate) trailers: Lru<BlockKey, Arc<Pages>>,
     pub(crate) counts: Counts,
     volatile: Mutex<Volatile>,
-    /// Whether all that was there when the store was opened has been made durable.
+    /// Whether everything that existed when the store was opened was made durable since.
     synced_once: AtomicBool,
 }
 
-/// The blocks (index, length) of each slice that a power failure may still take.
+/// The blocks (index, length) of each slice that a power failure may still lose.
 type Volatile = HashMap<SliceId, Vec<(u32, u32)>>;
 
-/// What is known of a block that is read page by page.
+/// The layout of a block that is read page by page.
 pub(crate) struct Pages {
     pub(crate) layout: Layout,
-    /// Where the last read ended; one that goes on from there is sequential.
+    /// The end of the last read; a read that starts here is sequential.
     pub(crate) end: AtomicU64,
 }
 
@@ -458,8 +484,9 @@ impl Inner {
             disk.offer(BlockName { id, block, len }, object.into());
         }
         if len < BLOCK_BYTES {
-            // Small files are read soon after; the full blocks of a stream would only push out what is in use.
-            // A copy, because `data` may be a small part of a large allocation that the weight would not show.
+            // Small files are often read soon after they are written; the full blocks of a stream would only
+            // evict blocks in use. The bytes are copied, because `data` may be a small part of a large
+            // allocation, which the charge would not show.
             self.blocks.insert((id, block), Bytes::copy_from_slice(&data), len.into());
         }
         if self.backend.is_volatile() {
@@ -508,8 +535,8 @@ impl Inner {
         self.volatile.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A slice stays listed until it *is* durable, lest a second fsync at the same time return before the first has done
-    /// the work for both.
+    /// A slice stays listed until it is durable. Otherwise a concurrent fsync could return before this one
+    /// has synced the slices of both.
     fn sync_all(&self) -> Result<(), ChunkError> {
         let pending = self.volatile().clone();
         self.backend.sync_all().map_err(|refusal| store_error("sync", "the store", refusal))?;

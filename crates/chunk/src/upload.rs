@@ -1,4 +1,4 @@
-//! One block on its way to the store.
+//! The upload of one block.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -9,8 +9,8 @@ use crate::ChunkError;
 use crate::budget::Reservation;
 use crate::store::{BlockStore, Inner};
 
-/// A block that is to be stored. Its bytes stay in memory, and count against the budget, until the store has them; from
-/// then on they are read from the store.
+/// A block to be stored. Its bytes stay in memory, and count against the budget, until the store has them;
+/// after that, reads go to the store.
 #[derive(Debug)]
 pub(crate) struct Upload {
     pub(crate) slice: SliceId,
@@ -22,13 +22,13 @@ pub(crate) struct Upload {
 
 #[derive(Debug)]
 enum State {
-    /// Not begun, or failed and to be tried again.
+    /// Not started, or failed and to be retried.
     Waiting(Bytes, Reservation),
     Running(Bytes, Reservation),
     Stored,
 }
 
-/// The last error of a file's uploads that nobody was told of yet.
+/// The first upload error of a file that was not reported yet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ErrorSlot(Arc<Mutex<Option<ChunkError>>>);
 
@@ -74,20 +74,20 @@ impl Upload {
         matches!(&*self.lock(), State::Stored)
     }
 
-    /// Waits until it is stored or has failed. Returns at once where it was never begun.
+    /// Waits until the block is stored or the attempt has failed. Returns at once if no attempt is running.
     pub(crate) fn wait(&self) {
         let running = |state: &mut State| matches!(state, State::Running(..));
         drop(self.ended.wait_while(self.lock(), running).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Stores it on a background thread, unless that is done or going on.
+    /// Stores it on a background thread, unless it is stored or an attempt is running.
     pub(crate) fn spawn(self: &Arc<Self>, store: &BlockStore, errors: &ErrorSlot) {
         if let Some(attempt) = self.begin(errors) {
             store.spawn(move |inner| attempt.run(inner));
         }
     }
 
-    /// Stores it on this thread, unless that is done or going on.
+    /// Stores it on this thread, unless it is stored or an attempt is running.
     pub(crate) fn run(self: &Arc<Self>, store: &BlockStore, errors: &ErrorSlot) {
         if let Some(attempt) = self.begin(errors) {
             attempt.run(&store.inner);
@@ -128,7 +128,7 @@ impl Upload {
     }
 }
 
-/// One try to store a block. However it ends, also if it is dropped before it ran, whoever waits is told.
+/// One attempt to store a block. When it ends, waiters are notified, also if it is dropped before it runs.
 struct Attempt {
     upload: Arc<Upload>,
     data: Bytes,
@@ -147,7 +147,7 @@ impl Drop for Attempt {
         match std::mem::replace(&mut self.outcome, Ok(())) {
             Ok(()) => self.upload.end(true),
             Err(error) => {
-                // First the error, so that whoever sees the failure finds its reason.
+                // Set the error first, so that a thread that sees the failure finds its cause.
                 self.errors.set(error);
                 self.upload.end(false);
             }

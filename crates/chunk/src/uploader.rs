@@ -1,8 +1,8 @@
-//! The threads that bring staged blocks to the store, and what they have still to do.
+//! The threads that upload staged blocks, and their queue.
 //!
-//! A block is uploaded for as long as it takes: while the store fails, tries become rarer, up to one in 30 s. The local
-//! file goes when the store has the block and keeps it, so that a process killed at any moment uploads one block twice at
-//! most, which is the same block.
+//! Uploads are retried without a limit; while the store fails, attempts become rarer, down to one in 30 s.
+//! The local file is removed only after the store has the block durably, so that a process killed at any
+//! moment causes at most a second upload of the same block.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -14,19 +14,19 @@ use crate::backend::{Backend, Refusal};
 use crate::layout::{decode, object_len_bound};
 use crate::staging::{Pending, Shared, name_of};
 
-/// How many blocks are uploaded at once.
+/// The number of blocks uploaded at the same time.
 const THREADS: usize = 4;
 
-/// How many blocks wait at most, some 150 bytes of memory each.
+/// The maximum number of staged blocks; each takes some 150 bytes of memory.
 const MAX_BLOCKS: usize = 1 << 16;
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// How often whoever waits is told of progress.
+/// The interval of progress reports.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
 
-/// The uploads of one store; dropped, its threads end what they are at and no more.
+/// The uploads of one store. When dropped, its threads finish their current block and stop.
 #[derive(Debug)]
 pub(crate) struct Uploads {
     queue: Arc<Queue>,
@@ -36,19 +36,19 @@ pub(crate) struct Uploads {
 /// Whether an object may be written to the local disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// It may, and [`Uploads::settle`] follows.
+    /// It may; [`Uploads::settle`] must follow.
     Given,
-    /// It waits there already.
+    /// It is staged already.
     Waits,
     /// There is no room.
     Refused,
 }
 
-/// An object that is not going to be uploaded any more.
+/// An object that will not be uploaded any more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Withdrawn {
     pub(crate) area: usize,
-    /// The store may have it all the same.
+    /// An upload was tried, so the store may have the object.
     pub(crate) tried: bool,
 }
 
@@ -62,18 +62,18 @@ struct Queue {
 #[derive(Debug, Default)]
 struct State {
     objects: HashMap<String, Object>,
-    /// Keys to upload, oldest first; one that was withdrawn stays here until it is its turn.
+    /// Keys to upload, oldest first; a withdrawn key stays here until it is popped.
     order: VecDeque<String>,
     bytes: u64,
     uploaded: u64,
     failures: u64,
     /// Set while uploads fail.
-    trouble: Option<Trouble>,
+    backoff: Option<Backoff>,
     is_closing: bool,
 }
 
 #[derive(Debug)]
-struct Trouble {
+struct Backoff {
     error: String,
     not_before: Instant,
     wait: Duration,
@@ -95,51 +95,59 @@ enum Step {
     Uploads,
 }
 
-/// What became of an upload.
+/// The result of an upload.
 enum Outcome {
     Stored,
-    /// It is not to be tried again, for this reason.
+    /// It must not be retried, for this reason.
     Lost(String),
     Failed(String),
 }
 
 impl Uploads {
-    /// Takes up what waits in the areas, and begins to upload.
+    /// Queues what is staged in the areas. Nothing is uploaded before [`Uploads::begin`].
     ///
     /// # Errors
-    /// An area cannot be read, or a thread not be started.
-    pub(crate) fn start(shared: &Arc<Shared>, max_bytes: u64) -> io::Result<Self> {
+    /// An area cannot be read.
+    pub(crate) fn new(shared: &Shared, max_bytes: u64) -> io::Result<Self> {
         let mut state = State::default();
         for (area, place) in shared.areas.iter().enumerate() {
             place.each(&mut |key, len| {
                 state.bytes += len;
                 state.order.push_back(key.clone());
-                // Whoever left it may have uploaded it.
+                // The process that left it may have uploaded it.
                 state.objects.insert(key, Object { area, len, step: Step::Waits, tried: true });
             })?;
         }
         if !state.objects.is_empty() {
             let (blocks, bytes) = (state.objects.len(), state.bytes);
-            tracing::info!(blocks, bytes, "an earlier mount left blocks that are uploaded now");
+            tracing::info!(blocks, bytes, "an earlier mount left blocks to upload");
         }
         let queue = Arc::new(Queue { max_bytes, state: Mutex::new(state), changed: Condvar::new() });
-        let uploads = Uploads { queue, threads: Mutex::default() };
-        for _ in 0..THREADS {
-            let (queue, shared) = (Arc::clone(&uploads.queue), Arc::clone(shared));
-            let thread = Builder::new().name("limen-upload".to_owned());
-            uploads.threads().push(thread.spawn(move || queue.run(&shared))?);
-        }
-        Ok(uploads)
+        Ok(Uploads { queue, threads: Mutex::default() })
     }
 
-    /// Ends the threads.
+    /// Starts the threads that upload, unless they run.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub(crate) fn begin(&self, shared: &Arc<Shared>) -> io::Result<()> {
+        let mut threads = self.threads();
+        while threads.len() < THREADS {
+            let (queue, shared) = (Arc::clone(&self.queue), Arc::clone(shared));
+            let thread = Builder::new().name("limen-upload".to_owned());
+            threads.push(thread.spawn(move || queue.run(&shared))?);
+        }
+        Ok(())
+    }
+
+    /// Stops the threads.
     pub(crate) fn close(&self) {
         self.queue.lock().is_closing = true;
         self.queue.changed.notify_all();
         let threads = std::mem::take(&mut *self.threads());
         for thread in threads {
             if thread.join().is_err() {
-                tracing::warn!("a thread that uploads panicked");
+                tracing::warn!("an upload thread panicked");
             }
         }
     }
@@ -148,7 +156,7 @@ impl Uploads {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for room for an object of `len` bytes in the first area.
+    /// Reserves space for an object of `len` bytes in the first area.
     pub(crate) fn claim(&self, key: &str, len: u64) -> Claim {
         let mut state = self.queue.lock();
         if state.objects.contains_key(key) {
@@ -163,7 +171,7 @@ impl Uploads {
         Claim::Given
     }
 
-    /// Says whether the object that was claimed is on the local disk.
+    /// Ends a claim: `is_staged` says whether the object is on the local disk.
     pub(crate) fn settle(&self, key: &str, is_staged: bool) {
         let mut state = self.queue.lock();
         if !is_staged {
@@ -175,13 +183,14 @@ impl Uploads {
         self.queue.changed.notify_all();
     }
 
-    /// The area that an object is in.
+    /// The area that holds an object.
     pub(crate) fn area_of(&self, key: &str) -> Option<usize> {
         let state = self.queue.lock();
         state.objects.get(key).filter(|object| object.step != Step::Written).map(|object| object.area)
     }
 
-    /// Sees to it that an object is not uploaded; waits for an upload of it that is under way. `None` if none was to be.
+    /// Takes an object out of the queue, after waiting for a running upload of it. `None` if it was not
+    /// queued.
     pub(crate) fn withdraw(&self, key: &str) -> Option<Withdrawn> {
         let busy =
             |state: &mut State| state.objects.get(key).is_some_and(|object| object.step != Step::Waits);
@@ -191,7 +200,7 @@ impl Uploads {
         Some(Withdrawn { area: object.area, tried: object.tried })
     }
 
-    /// Parts keys into those staged in each area, and those that are not.
+    /// Splits keys into those staged in each area, and those that are not staged.
     pub(crate) fn split(&self, keys: &[String]) -> (Vec<Vec<String>>, Vec<String>) {
         let state = self.queue.lock();
         let (mut staged, mut others) = (Vec::new(), Vec::new());
@@ -213,27 +222,28 @@ impl Uploads {
         self.queue.lock().pending()
     }
 
-    /// Waits until nothing waits any more; gives up when the store has failed for `patience` without taking a block.
+    /// Waits until the queue is empty; gives up if the store has failed for `patience` without accepting a
+    /// block.
     pub(crate) fn wait(&self, patience: Duration, progress: &mut dyn FnMut(&Pending)) -> Result<(), Pending> {
-        let (mut last, mut since, mut told) = (0, Instant::now(), Instant::now());
+        let (mut last, mut since, mut reported) = (0, Instant::now(), Instant::now());
         let mut state = self.queue.lock();
-        // The store may be back, and nobody is to wait for nothing.
-        if let Some(trouble) = &mut state.trouble {
-            trouble.not_before = Instant::now();
+        // Retry at once, because the store may work again.
+        if let Some(backoff) = &mut state.backoff {
+            backoff.not_before = Instant::now();
             self.queue.changed.notify_all();
         }
         while !state.objects.is_empty() {
-            if state.uploaded > last || state.trouble.is_none() {
+            if state.uploaded > last || state.backoff.is_none() {
                 (last, since) = (state.uploaded, Instant::now());
             }
             if since.elapsed() >= patience {
                 return Err(state.pending());
             }
-            if told.elapsed() >= REPORT_EVERY {
+            if reported.elapsed() >= REPORT_EVERY {
                 let pending = state.pending();
                 drop(state);
                 progress(&pending);
-                told = Instant::now();
+                reported = Instant::now();
                 state = self.queue.lock();
             }
             let step = patience.min(Duration::from_secs(1));
@@ -258,7 +268,7 @@ impl Queue {
         }
     }
 
-    /// The next object to upload; `None` at the end.
+    /// The next object to upload; waits for one. `None` when closing.
     fn next(&self) -> Option<(String, usize)> {
         let mut state = self.lock();
         loop {
@@ -267,7 +277,7 @@ impl Queue {
             }
             let now = Instant::now();
             let rest =
-                state.trouble.as_ref().map(|trouble| trouble.not_before.saturating_duration_since(now));
+                state.backoff.as_ref().map(|backoff| backoff.not_before.saturating_duration_since(now));
             let waited = match rest {
                 Some(rest) if !rest.is_zero() => {
                     self.changed.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0
@@ -287,13 +297,13 @@ impl Queue {
             Outcome::Stored => {
                 state.forget(key);
                 state.uploaded += 1;
-                if state.trouble.take().is_some() {
-                    tracing::info!("the store takes blocks again");
+                if state.backoff.take().is_some() {
+                    tracing::info!("the store accepts blocks again");
                 }
             }
             Outcome::Lost(reason) => {
                 state.forget(key);
-                tracing::error!(key, reason, "a block that waited to be uploaded is lost");
+                tracing::error!(key, reason, "a staged block is lost");
             }
             Outcome::Failed(error) => {
                 if let Some(object) = state.objects.get_mut(key) {
@@ -302,7 +312,7 @@ impl Queue {
                 }
                 state.order.push_back(key.to_owned());
                 state.failures += 1;
-                state.hold_back(error);
+                state.back_off(error);
             }
         }
         self.changed.notify_all();
@@ -330,16 +340,22 @@ impl State {
         Some(object)
     }
 
-    /// Makes the next try wait; those that began before the last wait was over count as one with it.
-    fn hold_back(&mut self, error: String) {
+    /// Delays the next attempt. Failures of attempts that started before the last delay was over count as
+    /// one.
+    fn back_off(&mut self, error: String) {
         let now = Instant::now();
-        let wait = match &self.trouble {
-            Some(trouble) if trouble.not_before > now => return,
-            Some(trouble) => (trouble.wait * 2).min(LONGEST_WAIT),
+        let wait = match &self.backoff {
+            Some(backoff) if backoff.not_before > now => return,
+            Some(backoff) => (backoff.wait * 2).min(LONGEST_WAIT),
             None => FIRST_WAIT,
         };
-        tracing::warn!(error, blocks = self.objects.len(), ?wait, "blocks cannot be uploaded, and wait");
-        self.trouble = Some(Trouble { error, not_before: now + wait, wait });
+        tracing::warn!(
+            error,
+            blocks = self.objects.len(),
+            ?wait,
+            "cannot upload blocks; retrying after a pause"
+        );
+        self.backoff = Some(Backoff { error, not_before: now + wait, wait });
     }
 
     fn pending(&self) -> Pending {
@@ -348,22 +364,24 @@ impl State {
             bytes: self.bytes,
             uploaded: self.uploaded,
             failures: self.failures,
-            error: self.trouble.as_ref().map(|trouble| trouble.error.clone()),
+            error: self.backoff.as_ref().map(|backoff| backoff.error.clone()),
         }
     }
 }
 
-/// Brings one object to the store, and removes it here.
+/// Uploads one object, and removes the local file.
 fn upload(shared: &Shared, key: &str, area: usize) -> Outcome {
     let (Some(name), Some(area)) = (name_of(key), shared.areas.get(area)) else {
-        return Outcome::Lost("it is no block".to_owned());
+        return Outcome::Lost("its key is not a block's".to_owned());
     };
     let object = match area.dir.get_whole(key, object_len_bound(name.len)) {
         Ok(object) => object,
-        Err(Refusal::NotFound) => return Outcome::Lost("its file was removed by somebody else".to_owned()),
+        Err(Refusal::NotFound) => {
+            return Outcome::Lost("its local file was removed by another program".to_owned());
+        }
         Err(Refusal::Other(_, message)) => return Outcome::Failed(message),
     };
-    // What a power failure left of it, say, is not to take the place of what the store may have.
+    // A damaged file, for example after a power failure, must not overwrite a good object in the store.
     if let Err(damage) = decode(&object, name, &shared.codec) {
         return match area.set_aside(key) {
             Ok(path) => {
@@ -372,11 +390,15 @@ fn upload(shared: &Shared, key: &str, area: usize) -> Outcome {
             Err(error) => Outcome::Failed(error.to_string()),
         };
     }
-    let stored =
-        shared.store.put(key, object, Vec::new()).and_then(|()| shared.store.sync(&[key.to_owned()]));
+    let stored = shared.store().and_then(|store| {
+        store.put(key, object, Vec::new())?;
+        store.sync(&[key.to_owned()])
+    });
     match stored.and_then(|()| area.dir.delete(key)) {
         Ok(()) => Outcome::Stored,
-        Err(Refusal::NotFound) => Outcome::Failed("the store says it is not there".to_owned()),
+        Err(Refusal::NotFound) => {
+            Outcome::Failed("the store or the local disk reports that it does not exist".to_owned())
+        }
         Err(Refusal::Other(_, message)) => Outcome::Failed(message),
     }
 }

@@ -1,7 +1,7 @@
-//! Everything that a store holds: for fsck, and to remove a volume.
+//! Lists everything that a store holds: for fsck, and to remove a volume.
 //!
-//! Keys have two levels of directories with a bounded number of entries each, so that a walk holds one level of names and
-//! not the whole listing.
+//! Keys have two levels of directories with a bounded number of entries each, so that a walk holds the names
+//! of one path of directories in memory, not the whole listing.
 
 use std::time::SystemTime;
 
@@ -26,7 +26,7 @@ pub struct StoredBlock {
 }
 
 impl BlockStore {
-    /// Calls `visit` for every block in the store, in no particular order; objects that are no blocks are passed over.
+    /// Calls `visit` for every block in the store, in no particular order; other objects are skipped.
     ///
     /// # Errors
     /// [`ChunkError::Store`], or the first error that `visit` returns.
@@ -43,25 +43,19 @@ impl BlockStore {
         })
     }
 
-    /// Whether no block is there; a new volume must not be put where another one is, as slice numbers begin anew.
-    ///
-    /// # Errors
-    /// [`ChunkError::Store`].
-    pub fn is_empty(&self) -> Result<bool, ChunkError> {
-        list(&*self.inner.backend, ROOT).map(|names| names.is_empty())
-    }
-
-    /// When a block found in the store was written; `None` if it is gone, or the store does not say.
+    /// The time at which a block found in the store was written; `None` if it is gone, or the store does not
+    /// report times.
     ///
     /// # Errors
     /// [`ChunkError::Store`].
     pub fn modified(&self, block: &StoredBlock) -> Result<Option<SystemTime>, ChunkError> {
         let modified = self.inner.backend.modified(&block.key);
-        modified.map_err(|refusal| store_error("look at", &block.key, refusal))
+        modified.map_err(|refusal| store_error("query", &block.key, refusal))
     }
 
-    /// Removes all that the store ever wrote, the marker last, and a directory made for it if nothing else is in it.
-    /// `progress` is called with the number of objects removed so far. It can be called again after an error.
+    /// Removes everything that the store ever wrote, the marker last, and the directory created for it if it
+    /// is empty. `progress` is called with the number of objects removed so far. After an error, the call may
+    /// be repeated.
     ///
     /// # Errors
     /// [`ChunkError::Store`].
@@ -75,9 +69,9 @@ impl BlockStore {
         self.remove_marker()
     }
 
-    /// Removes all blocks of the store, and after these what waits on this machine for its upload: that is the only copy of
-    /// its data, so it stays if the store fails. `progress` is called before each object with the number of those removed so
-    /// far; its error ends the removal. It can be called again after an error.
+    /// Removes all blocks of the store, and then the blocks staged on this machine: those are the only copy
+    /// of their data, so they stay if the store fails. `progress` is called before each object with the
+    /// number removed so far; its error ends the removal. After an error, the call may be repeated.
     ///
     /// # Errors
     /// [`ChunkError::Store`], or what `progress` returned.
@@ -100,6 +94,10 @@ impl BlockStore {
         remove_directories(&*inner.backend, ROOT)?;
         progress(removed)
     }
+}
+
+pub(crate) fn is_empty(backend: &dyn Backend) -> Result<bool, ChunkError> {
+    list(backend, ROOT).map(|names| names.is_empty())
 }
 
 /// Calls `visit` with the key of every object below `prefix`.

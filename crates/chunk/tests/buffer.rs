@@ -1,4 +1,4 @@
-//! Write buffers together with rows and the store, against a plain array of bytes.
+//! Write buffers together with rows and the store, checked against a plain array of bytes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,7 +30,7 @@ fn context() -> Arc<WriteContext> {
     context_of("memory", "", MemoryBudget::DEFAULT_BYTES)
 }
 
-/// A file as the VFS would keep it: committed rows below, a write buffer above.
+/// A file as in the VFS: committed rows, and a write buffer on top.
 struct File {
     context: Arc<WriteContext>,
     rows: BTreeMap<ChunkIndex, Vec<Slice>>,
@@ -44,7 +44,7 @@ impl File {
 
     fn write(&mut self, offset: u64, data: &[u8]) {
         while self.buffer.write(offset, data).unwrap() != Written::Buffered {
-            assert!(self.buffer.is_dirty(), "nobody else holds memory");
+            assert!(self.buffer.is_dirty(), "no other buffer uses the budget");
             self.flush(None);
         }
     }
@@ -104,7 +104,7 @@ enum Action {
 
 const END: usize = CHUNK_BYTES as usize + 3 * BLOCK;
 
-/// Offsets crowd around the ends of blocks and chunks, where mistakes live.
+/// Offsets are near the ends of blocks and chunks, where mistakes are likely.
 fn place() -> impl Strategy<Value = usize> {
     let bases = vec![300, BLOCK, 2 * BLOCK, CHUNK_BYTES as usize, CHUNK_BYTES as usize + BLOCK];
     (prop::sample::select(bases), 0usize..600).prop_map(|(base, delta)| base + delta - 300)
@@ -129,7 +129,7 @@ fn bytes(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i as u8).wrapping_mul(13).wrapping_add(seed) ^ (i >> 9) as u8).collect()
 }
 
-/// Many small writes on a few hundred bytes around a chunk's end, so that extents meet in every way.
+/// Many small writes to a few hundred bytes around a chunk's end, so that extents overlap in every way.
 fn crowded_action() -> impl Strategy<Value = Action> {
     let place = || CHUNK_BYTES as usize - 150..CHUNK_BYTES as usize + 150;
     prop_oneof![
@@ -144,7 +144,7 @@ fn crowded_action() -> impl Strategy<Value = Action> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn a_file_is_an_array_of_bytes(actions in prop::collection::vec(action(), 1..40)) {
+    fn a_file_reads_back_like_an_array_of_bytes(actions in prop::collection::vec(action(), 1..40)) {
         check(actions, 0..END)?;
     }
 }
@@ -152,12 +152,13 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn a_crowded_place_is_an_array_of_bytes(actions in prop::collection::vec(crowded_action(), 1..60)) {
+    fn overlapping_small_writes_read_back_like_an_array_of_bytes(actions in prop::collection::vec(crowded_action(), 1..60)) {
         check(actions, CHUNK_BYTES as usize - 1000..CHUNK_BYTES as usize + 1000)?;
     }
 }
 
-/// Does the actions to a file and to a plain array, and compares what can be read, at the end all of `window`.
+/// Applies the actions to a file and to a plain array, and compares reads; at the end it compares all of
+/// `window`.
 fn check(actions: Vec<Action>, window: Range<usize>) -> Result<(), TestCaseError> {
     let context = context();
     let mut file = File::new(&context);
@@ -191,7 +192,7 @@ fn check(actions: Vec<Action>, window: Range<usize>) -> Result<(), TestCaseError
             Action::Stage { inline } => {
                 let puts = context.store.requests().puts;
                 if let Some(earlier) = staged.take() {
-                    // A commit that failed: the same rows come again, before those of what was written since.
+                    // The commit failed: the same rows are returned again, before those of later writes.
                     let again = file.buffer.stage(inline).unwrap();
                     prop_assert_eq!(&again.rows[..earlier.rows.len()], &earlier.rows[..]);
                     if again.rows.len() == earlier.rows.len() {
@@ -217,7 +218,7 @@ fn check(actions: Vec<Action>, window: Range<usize>) -> Result<(), TestCaseError
     }
     file.flush(Some(100));
     prop_assert!(!file.buffer.is_dirty());
-    // A block that a truncation dropped holds its memory until its upload in the background has ended.
+    // A block dropped by a truncation holds its memory until its background upload ends.
     let began = Instant::now();
     while context.budget.used_bytes() > 0 && began.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(1));
@@ -228,7 +229,7 @@ fn check(actions: Vec<Action>, window: Range<usize>) -> Result<(), TestCaseError
 }
 
 #[test]
-fn a_large_copy_keeps_little_in_memory_and_is_one_row_a_chunk() {
+fn a_large_copy_uses_little_memory_and_one_row_per_chunk() {
     let dir = TempDir::new().unwrap();
     let context = context_of("file", dir.path().to_str().unwrap(), 64 << 20);
     let mut file = File::new(&context);
@@ -241,7 +242,7 @@ fn a_large_copy_keeps_little_in_memory_and_is_one_row_a_chunk() {
     }
     assert!(peak <= 40 << 20, "{peak}");
     assert_eq!(file.buffer.dirty_bytes(), total as u64);
-    // What has already left is still read, from the store.
+    // Blocks that were uploaded already are read from the store.
     assert_eq!(file.read(5 << 20, data.len()), data);
     file.flush(None);
     assert_eq!(file.rows.values().map(Vec::len).collect::<Vec<_>>(), [1, 1, 1]);
@@ -251,12 +252,12 @@ fn a_large_copy_keeps_little_in_memory_and_is_one_row_a_chunk() {
 }
 
 #[test]
-fn the_budget_is_shared_and_a_full_buffer_says_so() {
+fn buffers_share_the_budget() {
     let context = context_of("memory", "", 1000);
     let (mut a, mut b) = (File::new(&context), File::new(&context));
     assert_eq!(a.buffer.write(0, &[1; 900]).unwrap(), Written::Buffered);
     assert_eq!(context.budget.used_bytes(), 900);
-    // Files that hold little ask for others to be flushed.
+    // Files that hold little report that others must be flushed.
     assert_eq!(a.buffer.write(900, &[1; 200]).unwrap(), Written::Crowded);
     assert_eq!(b.buffer.write(0, &[2; 200]).unwrap(), Written::Crowded);
     assert_eq!(context.budget.used_bytes(), 900);
@@ -264,8 +265,8 @@ fn the_budget_is_shared_and_a_full_buffer_says_so() {
     assert_eq!(context.budget.used_bytes(), 1100);
     a.flush(None);
     a.write(900, &[1; 200]);
-    assert_eq!(context.budget.used_bytes(), 400 + 56, "the tail has room for 256 bytes");
-    // Overwriting in place takes no more memory than there was.
+    assert_eq!(context.budget.used_bytes(), 400 + 56, "the tail has a capacity of 256 bytes");
+    // Overwriting in place needs no more memory.
     a.write(900, &[3; 200]);
     assert_eq!(context.budget.used_bytes(), 400 + 56);
     assert_eq!(a.read(899, 3), [1, 3, 3]);
@@ -283,7 +284,7 @@ fn a_file_that_fills_the_budget_by_itself_is_full() {
 }
 
 #[test]
-fn a_buffer_of_many_scattered_writes_asks_to_be_flushed() {
+fn many_scattered_writes_fill_the_buffer() {
     let context = context();
     let mut file = File::new(&context);
     let accepted =
@@ -295,7 +296,7 @@ fn a_buffer_of_many_scattered_writes_asks_to_be_flushed() {
 }
 
 #[test]
-fn a_failed_upload_is_told_once_and_its_data_kept() {
+fn a_failed_upload_is_reported_once_and_keeps_its_data() {
     let dir = TempDir::new().unwrap();
     let context = context_of("file", dir.path().to_str().unwrap(), 64 << 20);
     let tmp = dir.path().join("tmp");
@@ -304,11 +305,11 @@ fn a_failed_upload_is_told_once_and_its_data_kept() {
     let mut file = File::new(&context);
     let data = bytes(BLOCK, 9);
     assert_eq!(file.buffer.write(0, &data).unwrap(), Written::Buffered);
-    let told = (0..10_000).find_map(|_| {
+    let reported = (0..10_000).find_map(|_| {
         std::thread::sleep(Duration::from_millis(1));
         file.buffer.take_error()
     });
-    assert!(matches!(told, Some(ChunkError::Store { action: "write", .. })));
+    assert!(matches!(reported, Some(ChunkError::Store { action: "write", .. })));
     assert_eq!(file.buffer.write(BLOCK as u64, &data[..10]).unwrap(), Written::Buffered);
     assert!(matches!(file.buffer.stage(None), Err(ChunkError::Store { .. })));
     assert!(matches!(file.buffer.stage(None), Err(ChunkError::Store { .. })));
@@ -326,7 +327,7 @@ fn a_failed_upload_is_told_once_and_its_data_kept() {
 }
 
 #[test]
-fn no_slice_number_no_damage() {
+fn a_failed_slice_allocation_loses_no_data() {
     let config = StorageConfig { storage: "memory".into(), bucket: String::new() };
     let context = Arc::new(WriteContext {
         store: BlockStore::open(&config, 1 << 20).unwrap(),
@@ -343,20 +344,43 @@ fn no_slice_number_no_damage() {
     assert_eq!(read, [1; 100]);
 }
 
+fn blocks(context: &WriteContext) -> usize {
+    let mut count = 0;
+    context
+        .store
+        .for_each_block(&mut |_| {
+            count += 1;
+            Ok(())
+        })
+        .unwrap();
+    count
+}
+
+#[test]
+fn a_truncation_removes_blocks_beyond_the_new_size() {
+    let context = context();
+    let mut file = File::new(&context);
+    file.write(0, &bytes(3 * BLOCK + 5, 1));
+    file.truncate(BLOCK as u64 + 1, 4 * BLOCK as u64);
+    // The rest of the block that was cut, and the blocks after it, belong to other bytes now.
+    file.write(BLOCK as u64 + 9, &bytes(2 * BLOCK, 2));
+    file.flush(None);
+    let mut expected = bytes(BLOCK + 1, 1);
+    expected.extend([0; 8]);
+    expected.extend(bytes(2 * BLOCK, 2));
+    assert!(file.read(0, expected.len()) == expected);
+    for _ in 0..10_000 {
+        if context.store.requests().deletes == 1 && blocks(&context) == 4 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("{} blocks remain, {:?}", blocks(&context), context.store.requests());
+}
+
 #[test]
 fn blocks_that_no_row_will_name_are_removed() {
     let context = context();
-    let blocks = |context: &Arc<WriteContext>| {
-        let mut count = 0;
-        context
-            .store
-            .for_each_block(&mut |_| {
-                count += 1;
-                Ok(())
-            })
-            .unwrap();
-        count
-    };
     let mut cut = WriteBuffer::new(&context);
     assert_eq!(cut.write(0, &bytes(2 * BLOCK + 5, 1)).unwrap(), Written::Buffered);
     cut.truncate(0);
@@ -364,7 +388,7 @@ fn blocks_that_no_row_will_name_are_removed() {
     let mut dropped = WriteBuffer::new(&context);
     assert_eq!(dropped.write(0, &bytes(BLOCK, 1)).unwrap(), Written::Buffered);
     drop(dropped);
-    // A commit may have happened although its answer was lost: what was staged stays.
+    // A commit may have happened although its reply was lost, so staged blocks stay.
     let mut staged = WriteBuffer::new(&context);
     assert_eq!(staged.write(0, &bytes(BLOCK + 1, 1)).unwrap(), Written::Buffered);
     assert_eq!(staged.stage(None).unwrap().rows.len(), 1);

@@ -1,5 +1,5 @@
-//! Compression and encryption through the block store: what a volume's settings make of its objects, and what they
-//! take.
+//! Compression and encryption through the block store: the objects that a volume's settings produce, and
+//! those that they accept.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ fn settings(cipher: Cipher) -> EncryptionSettings {
     EncryptionSettings::new(cipher, &key("11")).unwrap().0
 }
 
-/// Compresses to about a half.
+/// Data that compresses to about half its size.
 fn text(len: usize) -> Bytes {
     let word = |i: usize| (i.wrapping_mul(0x9e37_79b9) >> 7) as u8;
     (0..len).map(|i| if i % 4 < 2 { word(i) } else { b'x' }).collect::<Vec<u8>>().into()
@@ -51,7 +51,7 @@ fn object(dir: &Path, id: u64, block: u32, len: u32) -> PathBuf {
 }
 
 #[test]
-fn every_setting_reads_back_what_it_wrote_and_pages_stay_ranged() {
+fn every_setting_reads_back_and_small_reads_fetch_single_pages() {
     let data = text(BLOCK + 3 * PAGE + 17);
     for compression in [Compression::None, Compression::Lz4, Compression::Zstd] {
         for cipher in [None, Some(Cipher::Aes256Gcm), Some(Cipher::XChaCha20Poly1305)] {
@@ -64,7 +64,7 @@ fn every_setting_reads_back_what_it_wrote_and_pages_stay_ranged() {
                 assert_eq!(got, data[offset..offset + len], "{compression} {cipher:?} {offset} {len}");
                 store.requests().gets
             };
-            // The header, or the trailer, once; then the pages; then the block.
+            // One request for the header or trailer, one for each range of pages, then whole blocks.
             assert_eq!(check(PAGE * 3 + 5, 4096), 2);
             assert_eq!(check(PAGE * 9 - 100, 4096), 3);
             assert_eq!(check(BLOCK - 4096, 4096), 4);
@@ -93,7 +93,7 @@ fn blocks_outlive_a_change_of_the_compression() {
 }
 
 #[test]
-fn an_encrypted_volume_takes_nothing_else_and_gives_nothing_away() {
+fn an_encrypted_volume_accepts_only_its_own_objects() {
     let (dir, data) = (TempDir::new().unwrap(), text(3 * PAGE));
     let settings = settings(Cipher::Aes256Gcm);
     let plain = || open(dir.path(), options(Compression::None, None));
@@ -115,16 +115,16 @@ fn an_encrypted_volume_takes_nothing_else_and_gives_nothing_away() {
     assert!(!stored.windows(16).any(|window| window == &data[100..116]));
     assert_eq!(read(&sealed(), 3, data.len(), 0, data.len()).unwrap(), data);
 
-    // The wrong key is told before any block is read.
+    // A wrong key is detected before any block is read.
     assert!(matches!(settings.unlock(&key("12")), Err(ChunkError::WrongKey)));
-    // If the settings are replaced, so that it passes, there still is no data.
+    // If the settings are replaced, so that the key check passes, the data is still unreadable.
     let other = EncryptionSettings::new(Cipher::Aes256Gcm, &key("12")).unwrap().1;
     let other = StoreOptions { encryption: Some(other), ..StoreOptions::default() };
     refused(&open(dir.path(), other), 3);
 }
 
 #[test]
-fn objects_put_in_anothers_place_are_refused() {
+fn objects_moved_to_another_key_are_refused() {
     let (dir, data) = (TempDir::new().unwrap(), text(2 * BLOCK));
     let settings = settings(Cipher::XChaCha20Poly1305);
     for (base, setting) in
@@ -143,7 +143,7 @@ fn objects_put_in_anothers_place_are_refused() {
 }
 
 #[test]
-fn damage_to_a_packed_block_costs_only_the_range_it_hits() {
+fn damage_to_a_packed_block_affects_only_its_pages() {
     let (dir, data) = (TempDir::new().unwrap(), text(BLOCK));
     let settings = settings(Cipher::Aes256Gcm);
     for (id, setting) in
@@ -168,7 +168,7 @@ fn damage_to_a_packed_block_costs_only_the_range_it_hits() {
 }
 
 #[test]
-fn a_file_that_holds_an_object_is_a_file() {
+fn a_file_whose_data_is_an_object_reads_back() {
     let (dir, data) = (TempDir::new().unwrap(), text(PAGE));
     let store = open(dir.path(), options(Compression::Zstd, None));
     store.put_slice(SliceId(1), &data).unwrap();

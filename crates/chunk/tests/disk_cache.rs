@@ -1,4 +1,4 @@
-//! The cache on a local disk: what it saves, what it survives, what it may take.
+//! The cache on a local disk: the requests it saves, damage, and its bounds.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -76,12 +76,12 @@ fn read(store: &BlockStore, id: u64, size: usize, offset: usize, len: usize) -> 
 }
 
 #[test]
-fn what_was_read_once_needs_no_store_even_after_a_restart() {
+fn cached_blocks_need_no_request_after_a_restart() {
     let (setup, data) = (Setup::new(), pattern(BLOCK));
     setup.open(None).put_slice(SliceId(1), &data).unwrap();
     let store = setup.open(Some(setup.options()));
     assert_eq!(read(&store, 1, BLOCK, 0, BLOCK).unwrap(), data);
-    // A small block is kept as it is written.
+    // A small block is cached when it is written.
     store.put_slice(SliceId(2), &data.slice(..100)).unwrap();
     drop(store);
     assert_eq!(setup.files().len(), 2);
@@ -98,7 +98,7 @@ fn what_was_read_once_needs_no_store_even_after_a_restart() {
 }
 
 #[test]
-fn a_damaged_file_is_removed_and_the_store_asked() {
+fn a_damaged_file_is_removed_and_fetched_from_the_store() {
     let secret = Secret::key_from_text(&"33".repeat(32)).unwrap();
     let (_, encryption) = EncryptionSettings::new(Cipher::Aes256Gcm, &secret).unwrap();
     for (compression, encryption) in [(Compression::None, None), (Compression::Lz4, Some(encryption))] {
@@ -120,7 +120,7 @@ fn a_damaged_file_is_removed_and_the_store_asked() {
                 fs::write(&path, bytes).unwrap();
                 let store = setup.open(Some(setup.options()));
                 assert_eq!(read(&store, 1, BLOCK, offset, len).unwrap(), data[offset..offset + len]);
-                // And once more, whatever the first left.
+                // Read again, whatever the first read left in the cache.
                 assert_eq!(read(&store, 1, BLOCK, 0, BLOCK).unwrap(), data);
                 drop(store);
                 let store = setup.open(Some(setup.options()));
@@ -132,7 +132,7 @@ fn a_damaged_file_is_removed_and_the_store_asked() {
 }
 
 #[test]
-fn the_bound_holds_and_the_least_recently_used_goes() {
+fn the_cache_keeps_its_bound_and_evicts_least_recently_used() {
     let setup = Setup::new();
     let len = MIB as usize / 2;
     let bounded = |max_bytes| Some(DiskCacheOptions { max_bytes, ..setup.options() });
@@ -144,7 +144,7 @@ fn the_bound_holds_and_the_least_recently_used_goes() {
     let is_cached = |id| setup.cached(id, len).exists();
     for id in 0..20 {
         read(&store, id, len, 0, len).unwrap();
-        // The writer must not fall behind in this test.
+        // In this test, the cache's thread must keep up.
         while !is_cached(id) {
             std::thread::yield_now();
         }
@@ -154,19 +154,19 @@ fn the_bound_holds_and_the_least_recently_used_goes() {
     let bytes: u64 = setup.files().iter().map(|path| fs::metadata(path).unwrap().len()).sum();
     assert!((3 * MIB..=5 * MIB).contains(&bytes), "{bytes}");
     assert!(is_cached(0) && is_cached(19) && !is_cached(1) && !is_cached(5));
-    // A smaller bound is kept to from the beginning; the scan ends before the store is closed, or is not needed.
+    // A smaller bound is enforced from the start; the scan ends before the store is closed, or is not needed.
     let store = setup.open(bounded(2 * MIB));
     while setup.files().len() > 3 {
         std::thread::yield_now();
     }
     drop(store);
-    // A block as large as the cache is not kept at all.
+    // A block larger than the cache is not cached.
     drop(setup.open(bounded(1000)).read(SliceId(3), len as u32, 0, &mut vec![0; len]));
     assert!(!is_cached(3));
 }
 
 #[test]
-fn the_disk_is_not_filled() {
+fn the_cache_leaves_free_space_on_the_disk() {
     let setup = Setup::new();
     let options = DiskCacheOptions { min_free_bytes: u64::MAX, ..setup.options() };
     let store = setup.open(Some(options));
@@ -177,7 +177,7 @@ fn the_disk_is_not_filled() {
 }
 
 #[test]
-fn what_a_killed_process_left_and_strangers_files_do_no_harm() {
+fn temporary_and_foreign_files_are_ignored() {
     let setup = Setup::new();
     let root = setup.cache.path().join("cache/volume");
     fs::create_dir_all(root.join("chunks/0/0/deep")).unwrap();
@@ -202,7 +202,7 @@ fn what_a_killed_process_left_and_strangers_files_do_no_harm() {
 }
 
 #[test]
-fn deleted_blocks_and_destroyed_volumes_leave_the_cache() {
+fn deleted_blocks_and_destroyed_volumes_are_removed_from_the_cache() {
     let setup = Setup::new();
     let store = setup.open(Some(setup.options()));
     for id in 1..4 {
@@ -218,7 +218,7 @@ fn deleted_blocks_and_destroyed_volumes_leave_the_cache() {
 }
 
 #[test]
-fn volumes_are_kept_apart_and_what_is_cached_is_as_secret_as_the_store() {
+fn volumes_are_separate_and_cached_blocks_are_encrypted() {
     let secret = Secret::key_from_text(&"33".repeat(32)).unwrap();
     let encryption = Some(EncryptionSettings::new(Cipher::XChaCha20Poly1305, &secret).unwrap().1);
     let setup = Setup { encryption, ..Setup::new() };

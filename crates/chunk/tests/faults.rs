@@ -1,4 +1,4 @@
-//! A store that fails, is slow, and lies: what a program is told, and that it is never told wrong data.
+//! A store that fails, is slow or returns wrong data: a program gets an error, and never wrong data.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -30,7 +30,7 @@ fn pattern(len: usize) -> Bytes {
 }
 
 #[test]
-fn a_lying_store_is_an_error_and_never_data() {
+fn wrong_data_from_the_store_is_an_error() {
     let secret = Secret::key_from_text(&"44".repeat(32)).unwrap();
     let sealed = EncryptionSettings::new(Cipher::Aes256Gcm, &secret).unwrap().1;
     let data = pattern(2 * BLOCK + 3 * PAGE + 5);
@@ -72,10 +72,10 @@ fn a_lying_store_is_an_error_and_never_data() {
                     }
                 }
             }
-            // Once a block is on the disk the store is not asked for it, and cannot lie.
+            // A block cached on disk is not read from the store, so fewer faults are injected.
             let (least, injected) = (if with_cache { 1 } else { 20 }, faults.injected());
             assert!(right > 20 && wrong >= least && injected >= wrong, "{right} {wrong} {injected}");
-            // The lies are over, and nothing of them was kept.
+            // Without faults everything is read correctly: no wrong data was cached.
             faults.clear();
             let mut buf = vec![0; data.len()];
             open(&dir, options()).read(SliceId(1), data.len() as u32, 0, &mut buf).unwrap();
@@ -85,7 +85,7 @@ fn a_lying_store_is_an_error_and_never_data() {
 }
 
 #[test]
-fn what_could_not_be_stored_is_told_and_stored_later() {
+fn failed_puts_are_reported_and_retried() {
     for errno in [Errno::ENOSPC, Errno::EDQUOT, Errno::ETIMEDOUT, Errno::EIO] {
         for fault in [Fault::Refuse(errno), Fault::DoneThenRefuse(errno)] {
             let (dir, faults) = (TempDir::new().unwrap(), Faults::new(1));
@@ -98,24 +98,24 @@ fn what_could_not_be_stored_is_told_and_stored_later() {
             let mut buffer = WriteBuffer::new(&context);
             let data = pattern(2 * BLOCK + 1000);
             faults.add(StoreCall::Put, fault, 1000);
-            // The upload of the first block may have failed by the time that the rest is written.
-            let mut told = 0;
+            // The upload of the first block may fail before the rest is written.
+            let mut reported = 0;
             for part in [0..BLOCK, BLOCK..data.len()] {
                 loop {
                     match buffer.write(part.start as u64, &data[part.clone()]) {
                         Ok(written) => break assert_eq!(written, Written::Buffered),
                         Err(error) => {
                             assert_eq!(error.errno(), errno, "{error}");
-                            told += 1;
+                            reported += 1;
                         }
                     }
                 }
             }
-            assert!(told <= 2);
+            assert!(reported <= 2);
             assert_eq!(buffer.stage(None).unwrap_err().errno(), errno);
             let mut seen = vec![0; data.len()];
             buffer.overlay(0, &mut seen).unwrap();
-            assert_eq!(seen, data, "what is not stored is still read");
+            assert_eq!(seen, data, "bytes that are not stored are still read");
             faults.clear();
             let staged = buffer.stage(None).unwrap();
             context.store.make_durable(&staged.slices()).unwrap();
@@ -129,7 +129,7 @@ fn what_could_not_be_stored_is_told_and_stored_later() {
 }
 
 #[test]
-fn a_failed_sync_is_not_forgotten() {
+fn a_failed_sync_is_retried() {
     let (dir, faults) = (TempDir::new().unwrap(), Faults::new(1));
     let store = open(&dir, faulty(&faults));
     store.make_all_durable().unwrap();
@@ -145,18 +145,18 @@ fn a_failed_sync_is_not_forgotten() {
 }
 
 #[test]
-fn a_slow_store_is_waited_for_by_many_at_once() {
+fn a_slow_store_is_accessed_in_parallel() {
     let (dir, faults) = (TempDir::new().unwrap(), Faults::new(1));
     let (store, data) = (open(&dir, faulty(&faults)), pattern(8 * BLOCK));
     faults.add(StoreCall::Put, Fault::Slow(Duration::from_millis(200)), 1000);
     let started = Instant::now();
     store.put_slice(SliceId(1), &data).unwrap();
-    // Eight blocks, one after the other, would be 1.6 s.
+    // Eight sequential blocks would take 1.6 s.
     assert!((200..1200).contains(&started.elapsed().as_millis()), "{:?}", started.elapsed());
 }
 
 #[test]
-fn a_stale_list_shows_too_little_and_nothing_wrong() {
+fn an_incomplete_list_is_a_subset() {
     let (dir, faults) = (TempDir::new().unwrap(), Faults::new(7));
     let store = open(&dir, faulty(&faults));
     for id in 0..50 {
@@ -181,7 +181,7 @@ fn a_stale_list_shows_too_little_and_nothing_wrong() {
     assert!(store.destroy(&mut |_| {}).is_err());
     faults.clear();
     assert_eq!(count(&store), 50);
-    // A removal that fails half way goes on where it stopped.
+    // A removal that fails halfway can be continued.
     faults.add(StoreCall::Delete, Fault::DoneThenRefuse(Errno::EIO), 100);
     let mut rounds = 0;
     while store.destroy(&mut |_| {}).is_err() {

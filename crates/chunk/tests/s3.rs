@@ -1,5 +1,6 @@
-//! The block store on a real S3 server: `tests/s3/run.sh` starts one and sets `LIMEN_TEST_S3` to a bucket of it,
-//! `LIMEN_TEST_S3_DIR` to the directory in which the server keeps that. `later` says that this is done in another step.
+//! The block store on a real S3 server. `tests/s3/run.sh` starts one and sets `LIMEN_TEST_S3` to a bucket of
+//! it, and `LIMEN_TEST_S3_DIR` to the directory in which the server stores the bucket. `LIMEN_TEST_S3=later`
+//! means that another step runs these tests.
 #![cfg(feature = "s3")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -20,10 +21,10 @@ use types::{BLOCK_BYTES, Errno, SliceId};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 const PAGE: usize = PAGE_BYTES as usize;
-/// What stores answer to whoever asks too often.
+/// The status that stores send to a client with too many requests.
 const BUSY: &str = "503 Slow Down";
 
-/// The bucket with a prefix of this test's own, and where its objects are.
+/// The bucket with a prefix for this test alone, and the directory of its objects.
 fn bucket(prefix: &str) -> Option<(String, PathBuf)> {
     if env::var("LIMEN_TEST_S3").as_deref() == Ok("later") {
         skip::later("tests/s3/run.sh");
@@ -50,7 +51,7 @@ fn read(store: &BlockStore, id: u64, size: usize, offset: usize, len: usize) -> 
 }
 
 #[test]
-fn slices_go_and_come_back_with_every_setting() {
+fn slices_read_back_with_every_setting() {
     let Some((bucket, _)) = bucket("round-trip") else { return };
     let data = pattern(2 * BLOCK + 100_000);
     let secret = Secret::key_from_text(&"7e".repeat(32)).unwrap();
@@ -78,7 +79,7 @@ fn slices_go_and_come_back_with_every_setting() {
         let missing = read(&store, id, data.len(), 0, 1).unwrap_err();
         assert!(matches!(missing, ChunkError::Missing { .. }), "{missing}");
     }
-    // A block is one request, and a page of it one more than the trailer.
+    // A whole block takes one request; a page takes one, plus one for the trailer.
     let store = open(&bucket, StoreOptions::default());
     store.put_slice(SliceId(4), &data.slice(..BLOCK)).unwrap();
     read(&store, 4, BLOCK, PAGE * 9, 100).unwrap();
@@ -89,7 +90,7 @@ fn slices_go_and_come_back_with_every_setting() {
 }
 
 #[test]
-fn damage_is_eio_for_its_range_and_never_data() {
+fn damage_is_an_error_only_for_its_range() {
     let Some((bucket, dir)) = bucket("damage") else { return };
     let data = pattern(4 * BLOCK);
     open(&bucket, StoreOptions::default()).put_slice(SliceId(9), &data).unwrap();
@@ -114,7 +115,7 @@ fn damage_is_eio_for_its_range_and_never_data() {
 }
 
 #[test]
-fn listings_of_more_than_a_page_are_walked_to_their_end() {
+fn listings_of_several_pages_are_complete() {
     let Some((bucket, dir)) = bucket("listing") else { return };
     let store = open(&bucket, StoreOptions::default());
     let count = 1100;
@@ -122,7 +123,7 @@ fn listings_of_more_than_a_page_are_walked_to_their_end() {
         for worker in 0..4 {
             let store = &store;
             scope.spawn(move || {
-                // All below one prefix of a thousand numbers, two blocks each for some.
+                // All are below one prefix of a thousand numbers, and some slices have two blocks.
                 for id in (worker..count).step_by(4) {
                     store.put_slice(SliceId(id % 990), &pattern(10 + id as usize / 990)).unwrap();
                 }
@@ -146,14 +147,14 @@ fn listings_of_more_than_a_page_are_walked_to_their_end() {
 }
 
 #[test]
-fn a_bucket_that_is_not_there_and_a_server_that_is_not_there_are_errors() {
+fn an_absent_bucket_and_an_unreachable_server_are_errors() {
     if bucket("absent").is_none() {
         return;
     }
-    // The server of these tests makes a bucket that is written to; others do not.
+    // The server of these tests creates a missing bucket at the first write; others do not.
     let (absent, count) = moody("404 Not Found", usize::MAX);
     let error = open(&absent, StoreOptions::default()).check().unwrap_err();
-    assert_eq!(count.load(Relaxed), 1, "it is not asked again");
+    assert_eq!(count.load(Relaxed), 1, "the request must not be retried");
     assert!(matches!(error, ChunkError::Store { action: "write", .. }), "{error}");
     let started = Instant::now();
     let error = open("http://127.0.0.1:9/b", StoreOptions::default()).check().unwrap_err();
@@ -161,7 +162,8 @@ fn a_bucket_that_is_not_there_and_a_server_that_is_not_there_are_errors() {
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
 }
 
-/// A server that answers so many requests with `refusal` and all others with 200, and counts them.
+/// A server that replies to the first `times` requests with `refusal` and to all others with 200, and counts
+/// them.
 fn moody(refusal: &'static str, times: usize) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}/b", listener.local_addr().unwrap());
@@ -187,7 +189,7 @@ fn moody(refusal: &'static str, times: usize) -> (String, Arc<AtomicUsize>) {
 }
 
 #[test]
-fn a_busy_store_is_asked_again_and_not_for_ever() {
+fn requests_to_a_busy_store_are_retried_a_bounded_number_of_times() {
     if bucket("busy").is_none() {
         return;
     }
@@ -199,12 +201,12 @@ fn a_busy_store_is_asked_again_and_not_for_ever() {
     let started = Instant::now();
     let error = put(&bucket).unwrap_err();
     assert_eq!(error.errno(), Errno::ETIMEDOUT, "{error}");
-    // Five tries to store it, and five to remove what might have been stored.
+    // Five attempts to store it, and five to remove what may have been stored.
     assert_eq!(count.load(Relaxed), 10);
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
 }
 
-/// Credentials are the process's, so each kind has one of its own.
+/// Credentials belong to a process, so each kind gets its own process.
 #[test]
 fn credentials_come_from_the_environment_or_a_profile() {
     if bucket("credentials").is_none() {
@@ -212,7 +214,7 @@ fn credentials_come_from_the_environment_or_a_profile() {
     }
     let run = |vars: &[(&str, &str)]| {
         let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", "slices_go_and_come_back_with_every_setting"]);
+        command.args(["--exact", "slices_read_back_with_every_setting"]);
         command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
         let output = command.envs(vars.iter().copied()).output().unwrap();
         (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())

@@ -1,4 +1,5 @@
-//! Write-back: what waits on the local disk is read from there, reaches the store in the end, and is never wrong data.
+//! Write-back: staged blocks are read from the local disk, are uploaded in the end, and never become wrong
+//! data.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,13 +9,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use chunk::{
     BlockStore, ChunkError, Cipher, Compression, EncryptionSettings, Fault, Faults, HeldStaging, Secret,
-    StorageConfig, StoreCall, StoreOptions, WritebackOptions, count_staged, object_key,
+    StorageConfig, StoreCall, StoreCheck, StoreOptions, WritebackOptions, count_staged, object_key,
 };
 use tempfile::TempDir;
 use types::{BLOCK_BYTES, Errno, SliceId};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
-/// Longer than any test takes, so that only what is done ends a wait.
+/// Longer than any test takes, so that a wait ends only when the work is done.
 const FOR_EVER: Duration = Duration::from_secs(3600);
 
 /// A store and a local disk.
@@ -38,19 +39,26 @@ impl Bench {
         }
     }
 
-    /// A process that stages up to `max_bytes`; its memory caches nothing.
+    /// A process that stages up to `max_bytes`; it caches nothing in memory.
     fn open(&self, max_bytes: u64) -> Arc<BlockStore> {
         self.open_with(StoreOptions { writeback: Some(self.writeback(max_bytes)), ..StoreOptions::default() })
     }
 
     fn open_with(&self, options: StoreOptions) -> Arc<BlockStore> {
+        let store = self.open_unchecked(options);
+        store.begin_uploads(None).unwrap();
+        store
+    }
+
+    /// Nobody has looked yet whose store it is.
+    fn open_unchecked(&self, options: StoreOptions) -> Arc<BlockStore> {
         let bucket = self.store.path().to_str().unwrap().to_owned();
         let faults = Some(Arc::clone(&self.faults));
         let options = StoreOptions { cache_bytes: 0, create: true, faults, ..options };
         BlockStore::open_with(&StorageConfig { storage: "file".into(), bucket }, options).unwrap()
     }
 
-    /// A process that knows only the store.
+    /// A process that uses only the store.
     fn plain(&self) -> Arc<BlockStore> {
         self.open_with(StoreOptions::default())
     }
@@ -82,7 +90,7 @@ fn drain(store: &BlockStore) {
     assert_eq!(store.pending().unwrap().blocks, 0);
 }
 
-/// How many blocks there are, whatever knows of them.
+/// The number of blocks that `store` lists.
 fn blocks(store: &BlockStore) -> usize {
     let mut count = 0;
     store
@@ -95,7 +103,68 @@ fn blocks(store: &BlockStore) -> usize {
 }
 
 #[test]
-fn what_is_staged_is_read_at_once_and_uploaded_when_the_store_is_back() {
+fn nothing_is_uploaded_before_the_store_was_checked() {
+    let bench = Bench::new();
+    let data = pattern(1, 1000);
+    bench.down();
+    bench.open(1 << 30).put_slice(SliceId(1), &data).unwrap();
+    bench.faults.clear();
+    let options = || StoreOptions { writeback: Some(bench.writeback(1 << 30)), ..StoreOptions::default() };
+    let store = bench.open_unchecked(options());
+    store.put_slice(SliceId(2), &data).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(bench.staged().0, 2);
+    assert!(store.look().is_empty().unwrap());
+    // A mount that is refused leaves all as it was.
+    drop(store);
+    assert_eq!(bench.staged().0, 2);
+    let store = bench.open_unchecked(options());
+    store.begin_uploads(None).unwrap();
+    drain(&store);
+    assert_eq!((bench.staged().0, blocks(&bench.plain())), (0, 2));
+}
+
+#[test]
+fn a_store_that_did_not_answer_is_checked_before_it_is_used() {
+    let bench = Bench::new();
+    let data = pattern(1, 1000);
+    bench.plain().put_slice(SliceId(1), &data).unwrap();
+    bench.plain().put_marker("another's").unwrap();
+    let open = |max_bytes| {
+        let writeback = Some(bench.writeback(max_bytes));
+        let store = bench.open_unchecked(StoreOptions { writeback, ..StoreOptions::default() });
+        let check =
+            StoreCheck::new(|look| match look.marker().map_err(|error| error.to_string())?.as_deref() {
+                Some(b"mine") => Ok(()),
+                _ => Err("it is not mine".to_owned()),
+            });
+        store.begin_uploads(Some(check)).unwrap();
+        store
+    };
+    let [store, direct] = [open(1 << 30), open(0)];
+    store.put_slice(SliceId(2), &data).unwrap();
+    assert_eq!(read(&store, 2, data.len()).unwrap(), data);
+    while store.pending().unwrap().failures == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(store.pending().unwrap().error.unwrap().contains("it is not mine"));
+    let refused = |result: Result<(), ChunkError>| {
+        let error = result.unwrap_err();
+        assert!(error.errno() == Errno::EIO && error.to_string().contains("it is not mine"), "{error}");
+    };
+    refused(direct.put_slice(SliceId(3), &data));
+    refused(read(&store, 1, data.len()).map(drop));
+    refused(store.delete_slice(SliceId(1), data.len() as u32));
+    assert_eq!((bench.staged().0, blocks(&bench.plain())), (1, 1));
+    bench.plain().put_marker("mine").unwrap();
+    drain(&store);
+    assert_eq!(read(&store, 1, data.len()).unwrap(), data);
+    direct.put_slice(SliceId(3), &data).unwrap();
+    assert_eq!((bench.staged().0, blocks(&bench.plain())), (0, 3));
+}
+
+#[test]
+fn staged_blocks_are_readable_and_uploaded_when_the_store_works_again() {
     let bench = Bench::new();
     bench.down();
     let store = bench.open(1 << 30);
@@ -105,7 +174,7 @@ fn what_is_staged_is_read_at_once_and_uploaded_when_the_store_is_back() {
     let mut middle = vec![0; 100];
     store.read(SliceId(1), data.len() as u32, BLOCK as u32 + 70_000, &mut middle).unwrap();
     assert_eq!(middle, data[BLOCK + 70_000..BLOCK + 70_100]);
-    // Nothing is promised but what the local disk keeps: the store is not asked.
+    // The local disk makes the slice durable, without a request to the store.
     bench.faults.add(StoreCall::Sync, Fault::Refuse(Errno::EIO), 1000);
     store.make_durable(&[SliceId(1)]).unwrap();
     let pending = store.wait_uploads(Duration::ZERO, &mut |_| {}).unwrap_err();
@@ -122,7 +191,7 @@ fn what_is_staged_is_read_at_once_and_uploaded_when_the_store_is_back() {
 }
 
 #[test]
-fn a_block_stays_until_the_store_keeps_it() {
+fn a_block_stays_staged_until_the_store_has_synced_it() {
     let bench = Bench::new();
     bench.faults.add(StoreCall::Sync, Fault::Refuse(Errno::EIO), 1000);
     let store = bench.open(1 << 30);
@@ -137,7 +206,7 @@ fn a_block_stays_until_the_store_keeps_it() {
 }
 
 #[test]
-fn the_next_process_uploads_what_is_left_and_others_read_it() {
+fn the_next_process_uploads_blocks_left_behind_and_others_read_them() {
     let bench = Bench::new();
     let secret = Secret::key_from_text(&"44".repeat(32)).unwrap();
     let sealed = EncryptionSettings::new(Cipher::Aes256Gcm, &secret).unwrap().1;
@@ -163,7 +232,7 @@ fn the_next_process_uploads_what_is_left_and_others_read_it() {
     assert_eq!((blocks(&looking), blocks(&bench.plain())), (2, 0));
     let elsewhere = bench.open_with(StoreOptions { encryption: encryption(), ..StoreOptions::default() });
     assert_eq!(read(&elsewhere, 7, data.len()).unwrap_err().errno(), Errno::EIO);
-    // It stages nothing more, but takes up what is there; and it is killed too.
+    // It stages nothing new, but queues what is there. Then it is killed too.
     let next = open(0);
     assert_eq!(read(&next, 7, data.len()).unwrap(), data);
     assert_eq!(next.pending().unwrap().blocks, 2);
@@ -176,7 +245,7 @@ fn the_next_process_uploads_what_is_left_and_others_read_it() {
 }
 
 #[test]
-fn without_room_blocks_go_to_the_store_at_once() {
+fn without_free_space_blocks_are_written_to_the_store() {
     let bench = Bench::new();
     bench.down();
     let store = bench.open(BLOCK as u64 + 1000);
@@ -187,7 +256,7 @@ fn without_room_blocks_go_to_the_store_at_once() {
     store.put_slice(SliceId(2), &pattern(2, BLOCK)).unwrap();
     drain(&store);
     drop(store);
-    // The disk is too full, or does not work at all.
+    // The disk is too full; then it does not work at all.
     let mut options = bench.writeback(1 << 30);
     options.min_free_bytes = u64::MAX;
     let full = bench.open_with(StoreOptions { writeback: Some(options), ..StoreOptions::default() });
@@ -224,7 +293,7 @@ fn a_damaged_block_is_not_uploaded() {
 }
 
 #[test]
-fn a_store_that_fails_now_and_then_has_all_in_the_end_and_nothing_that_was_deleted() {
+fn a_flaky_store_ends_up_with_all_blocks_except_deleted_ones() {
     let bench = Bench::new();
     for (fault, per_mille) in [
         (Fault::Refuse(Errno::EIO), 200),
@@ -251,7 +320,7 @@ fn a_store_that_fails_now_and_then_has_all_in_the_end_and_nothing_that_was_delet
             });
         }
     });
-    // Failures make the next tries wait; the wait for all of them is not to take minutes.
+    // Failures delay the next attempts; without this, the drain could take minutes.
     bench.faults.clear();
     drain(&store);
     assert!(bench.faults.injected() > 0);
@@ -280,7 +349,7 @@ fn processes_that_share_a_directory_read_and_remove_each_others_blocks() {
     }
     one.delete_slice(SliceId(3), 5000).unwrap();
     assert!(matches!(read(&two, 3, 5000), Err(ChunkError::Missing { .. })));
-    // One is gone; the next takes up what it left, and leaves alone what is of the one that lives.
+    // One process is gone. The next takes over its area, and leaves that of the live process alone.
     drop(one);
     let next = bench.open(1 << 30);
     assert_eq!(next.pending().unwrap().blocks, 1);
@@ -294,7 +363,7 @@ fn processes_that_share_a_directory_read_and_remove_each_others_blocks() {
 }
 
 #[test]
-fn a_removal_that_the_store_refuses_leaves_what_is_staged() {
+fn a_failed_removal_keeps_staged_blocks() {
     let bench = Bench::new();
     let store = bench.open(1 << 30);
     store.put_slice(SliceId(1), &pattern(1, 100)).unwrap();
@@ -320,7 +389,7 @@ fn a_removal_that_the_store_refuses_leaves_what_is_staged() {
 }
 
 #[test]
-fn a_removal_ends_when_it_is_told_to() {
+fn a_removal_ends_at_an_error_of_its_callback() {
     let bench = Bench::new();
     let store = bench.plain();
     (1..=3).for_each(|id| store.put_slice(SliceId(id), &pattern(1, 100)).unwrap());
@@ -330,7 +399,7 @@ fn a_removal_ends_when_it_is_told_to() {
 }
 
 #[test]
-fn one_process_at_a_time_has_what_is_staged() {
+fn staged_blocks_belong_to_one_process_at_a_time() {
     let bench = Bench::new();
     let places = [bench.place()];
     let take = || HeldStaging::take(&places).unwrap();
@@ -342,7 +411,7 @@ fn one_process_at_a_time_has_what_is_staged() {
     drop(store);
     let held = take().unwrap();
     bench.faults.clear();
-    // It leaves alone what another process has taken.
+    // It does not touch areas that another process has locked.
     let next = bench.open(1 << 30);
     drain(&next);
     assert_eq!(bench.staged().0, 1);

@@ -1,4 +1,5 @@
-//! The block store on a real directory and in memory: what it sends, what damage does, what it leaves behind.
+//! The block store in a real directory and in memory: its requests, the effects of damage, and what it leaves
+//! behind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -44,7 +45,7 @@ fn files_below(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn slices_read_back_at_any_place() {
+fn slices_read_back_at_any_offset() {
     let dir = TempDir::new().unwrap();
     let data = pattern(2 * BLOCK + 100_000);
     let size = data.len() as u32;
@@ -85,7 +86,7 @@ fn a_sequential_read_of_a_block_is_one_request() {
 }
 
 #[test]
-fn what_is_fetched_ahead_is_fetched_once() {
+fn prefetched_blocks_are_fetched_once() {
     let dir = TempDir::new().unwrap();
     let data = pattern(16 * BLOCK);
     let size = data.len() as u32;
@@ -96,7 +97,7 @@ fn what_is_fetched_ahead_is_fetched_once() {
     let rows = [Slice { pos: 0, len: size, source }];
     let mut buf = vec![0; 128 << 10];
     for at in (0..data.len()).step_by(buf.len()) {
-        // Far beyond the end, too.
+        // Also far beyond the end.
         store.prefetch(&rows, at as u32, 8 * BLOCK_BYTES);
         store.read_chunk(&rows, at as u32, &mut buf).unwrap();
         assert_eq!(buf, data[at..at + buf.len()]);
@@ -105,7 +106,7 @@ fn what_is_fetched_ahead_is_fetched_once() {
 }
 
 #[test]
-fn random_reads_fetch_pages_and_a_sequential_one_the_block() {
+fn random_reads_fetch_pages_and_sequential_reads_fetch_the_block() {
     let dir = TempDir::new().unwrap();
     let data = pattern(BLOCK);
     file_store(dir.path()).put_slice(SliceId(1), &data).unwrap();
@@ -123,7 +124,7 @@ fn random_reads_fetch_pages_and_a_sequential_one_the_block() {
 }
 
 #[test]
-fn damage_costs_only_the_range_it_hits() {
+fn damage_affects_only_its_range() {
     let dir = TempDir::new().unwrap();
     let data = pattern(4 * BLOCK);
     let size = data.len() as u32;
@@ -167,7 +168,7 @@ fn damage_costs_only_the_range_it_hits() {
 fn a_failed_put_leaves_nothing() {
     let dir = TempDir::new().unwrap();
     let store = file_store(dir.path());
-    // The third block's key is taken by a directory that is not empty, so that only its rename fails.
+    // A directory that is not empty has the third block's key, so that only this rename fails.
     fs::create_dir_all(object(dir.path(), 3, 2, BLOCK_BYTES).join("x")).unwrap();
     let error = store.put_slice(SliceId(3), &pattern(4 * BLOCK)).unwrap_err();
     assert!(
@@ -178,7 +179,7 @@ fn a_failed_put_leaves_nothing() {
 }
 
 #[test]
-fn errors_of_the_system_reach_the_program() {
+fn system_errors_reach_the_program() {
     let full = |errno| ChunkError::Store { action: "write", key: "k".into(), errno, message: "m".into() };
     assert_eq!(full(Errno::ENOSPC).errno(), Errno::ENOSPC);
     assert_eq!(full(Errno::EDQUOT).errno(), Errno::EDQUOT);
@@ -198,7 +199,7 @@ fn settings_are_checked() {
 }
 
 #[test]
-fn a_store_that_works_passes_the_check_and_keeps_nothing_of_it() {
+fn the_check_of_a_working_store_leaves_nothing_behind() {
     let dir = TempDir::new().unwrap();
     let store = file_store(dir.path());
     store.check().unwrap();
@@ -209,9 +210,9 @@ fn a_store_that_works_passes_the_check_and_keeps_nothing_of_it() {
     memory_store().check().unwrap();
 }
 
-/// As a mount point where nothing is mounted yet.
+/// Like a mount point on which nothing is mounted yet.
 #[test]
-fn a_directory_that_is_missing_or_of_nobody_is_not_written_to() {
+fn a_missing_or_unmarked_directory_is_not_written_to() {
     let parent = TempDir::new().unwrap();
     let root = parent.path().join("bucket");
     let config = StorageConfig { storage: "file".into(), bucket: root.to_str().unwrap().into() };
@@ -222,23 +223,23 @@ fn a_directory_that_is_missing_or_of_nobody_is_not_written_to() {
 
     fs::create_dir(&root).unwrap();
     let store = open().unwrap();
-    assert_eq!(store.marker().unwrap(), None);
+    assert_eq!(store.look().marker().unwrap(), None);
     store.check_readable().unwrap();
     store.put_slice(SliceId(1), &pattern(100)).unwrap_err();
     assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
-    // A caller that knows that it is the right store has it prepared.
+    // A caller that knows that the store is the right one prepares it.
     store.check().unwrap();
     store.put_slice(SliceId(1), &pattern(100)).unwrap();
 }
 
 #[test]
-fn the_marker_is_no_block_and_goes_last() {
+fn the_marker_is_not_a_block_and_is_removed_last() {
     let parent = TempDir::new().unwrap();
     let root = parent.path().join("bucket");
     for store in [file_store(&root), memory_store()] {
         store.put_marker("mine").unwrap();
-        assert_eq!(store.marker().unwrap().unwrap(), b"mine");
-        assert!(store.is_empty().unwrap());
+        assert_eq!(store.look().marker().unwrap().unwrap(), b"mine");
+        assert!(store.look().is_empty().unwrap());
         store.put_slice(SliceId(1), &pattern(100)).unwrap();
         let mut blocks = Vec::new();
         let mut visit = |block: StoredBlock| {
@@ -253,15 +254,15 @@ fn the_marker_is_no_block_and_goes_last() {
         }
         store.remove_blocks::<ChunkError>(&mut |_| Ok(())).unwrap();
         assert_eq!(store.modified(&blocks[0]).unwrap(), None);
-        assert_eq!(store.marker().unwrap().unwrap(), b"mine");
+        assert_eq!(store.look().marker().unwrap().unwrap(), b"mine");
         store.remove_marker().unwrap();
-        assert_eq!(store.marker().unwrap(), None);
+        assert_eq!(store.look().marker().unwrap(), None);
     }
     assert!(!root.exists());
 }
 
 #[test]
-fn durability_is_asked_for_and_had_once() {
+fn each_slice_is_made_durable_once() {
     let dir = TempDir::new().unwrap();
     let store = file_store(dir.path());
     store.put_slice(SliceId(1), &pattern(BLOCK + 1)).unwrap();
@@ -276,7 +277,7 @@ fn durability_is_asked_for_and_had_once() {
 }
 
 #[test]
-fn destroying_removes_blocks_and_only_these() {
+fn destroying_removes_only_blocks() {
     for with_other in [false, true] {
         let parent = TempDir::new().unwrap();
         let root = parent.path().join("bucket");
@@ -319,11 +320,11 @@ fn the_store_in_memory_lists_and_destroys() {
         })
         .unwrap();
     assert_eq!(count, 3);
-    assert!(!store.is_empty().unwrap());
+    assert!(!store.look().is_empty().unwrap());
     store.destroy(&mut |_| {}).unwrap();
     assert!(matches!(store.read(SliceId(1), 5, 0, &mut [0; 5]), Err(ChunkError::Missing { .. })));
-    store.destroy(&mut |_| panic!("nothing is left")).unwrap();
-    assert!(store.is_empty().unwrap());
+    store.destroy(&mut |_| panic!("no block is left")).unwrap();
+    assert!(store.look().is_empty().unwrap());
 }
 
 #[test]

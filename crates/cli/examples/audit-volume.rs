@@ -1,6 +1,6 @@
-//! Fills a formatted, empty volume for measuring `limen access audit`: many files in directories of 100, with so many
-//! distinct ACLs, each file another one than the file before it. Straight into the database, which takes a minute for a
-//! million files.
+//! Fills a formatted, empty volume to measure `limen access audit`: many files in directories of 100, with
+//! the given number of distinct ACLs; consecutive files have different ACLs. It writes directly to the
+//! database, which takes about a minute for a million files.
 //!
 //!     limen format sqlite:///tmp/audit.db audit
 //!     cargo run --release --package cli --example audit-volume -- /tmp/audit.db 1000000 1000
@@ -11,14 +11,14 @@ use std::path::Path;
 
 use acl::posix::PosixAcl;
 use engine_sqlite::{Options, SqliteEngine};
-use meta::{Counter, Effect, Engine, Meta, Node, Txn};
+use meta::{Counter, Effect, Engine, Inode, Meta, Txn};
 use types::{AclId, FileType, Ino, Mode, Name, OpId, Time};
 
 const FILES_IN_DIR: u64 = 100;
 const DIRS_IN_DIR: u64 = 100;
-/// Directories committed at once.
+/// Directories per commit.
 const BATCH: u64 = 50;
-/// Users and groups that the ACLs name have numbers from here on.
+/// The first id of the users and groups that the ACLs name.
 const FIRST_ID: u64 = 10_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -48,8 +48,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         effects.extend(make(parent, &format!("dir-{dir:06}"), directory(ino, parent, 0))?);
         for file in dir * FILES_IN_DIR..files.min((dir + 1) * FILES_IN_DIR) {
             let acl = acls.get(usize::try_from(file)? % acls.len().max(1));
-            let node = regular(Ino(first + tops + dirs + file), file, acl);
-            effects.extend(make(ino, &format!("file-{file:08}.dat"), node)?);
+            let inode = regular(Ino(first + tops + dirs + file), file, acl);
+            effects.extend(make(ino, &format!("file-{file:08}.dat"), inode)?);
         }
         if dir % BATCH == BATCH - 1 || dir == dirs - 1 {
             committed.commit(std::mem::take(&mut effects))?;
@@ -75,7 +75,7 @@ impl OpIds<'_> {
     }
 }
 
-/// 3 to 40 named users and groups.
+/// An ACL with 3 to 40 named users and groups.
 fn acl(number: u64) -> Result<PosixAcl, acl::posix::AclError> {
     let mut text = "u::rw-,g::r--,m::rw-,o::---".to_owned();
     for entry in 0..3 + number % 38 {
@@ -86,25 +86,30 @@ fn acl(number: u64) -> Result<PosixAcl, acl::posix::AclError> {
     PosixAcl::from_text(&text)
 }
 
-fn make(parent: Ino, name: &str, node: Node) -> Result<[Effect; 2], Box<dyn Error>> {
+fn make(parent: Ino, name: &str, inode: Inode) -> Result<[Effect; 2], Box<dyn Error>> {
     let name = Name::new(name.as_bytes())?;
-    Ok([Effect::PutNode(node), Effect::PutEdge { parent, name, ino: node.ino, kind: node.kind }])
+    Ok([Effect::PutInode(inode), Effect::PutDirent { parent, name, ino: inode.ino, kind: inode.kind }])
 }
 
-fn directory(ino: Ino, parent: Ino, below: u64) -> Node {
-    // Every tenth is closed to all but its owner and group.
+fn directory(ino: Ino, parent: Ino, below: u64) -> Inode {
+    // Every tenth directory is closed to users other than its owner and group.
     let mode = if ino.0.is_multiple_of(10) { 0o750 } else { 0o755 };
-    Node { parent, nlink: 2 + below as u32, size: meta::DIR_BYTES, ..node(ino, FileType::Directory, mode, 0) }
+    Inode {
+        parent,
+        nlink: 2 + below as u32,
+        size: meta::DIR_BYTES,
+        ..inode(ino, FileType::Directory, mode, 0)
+    }
 }
 
-fn regular(ino: Ino, number: u64, acl: Option<&PosixAcl>) -> Node {
+fn regular(ino: Ino, number: u64, acl: Option<&PosixAcl>) -> Inode {
     let access_acl = acl.map_or(AclId::NONE, PosixAcl::id);
-    Node { access_acl, ..node(ino, FileType::Regular, 0o660, number % 50) }
+    Inode { access_acl, ..inode(ino, FileType::Regular, 0o660, number % 50) }
 }
 
-fn node(ino: Ino, kind: FileType, mode: u32, owner: u64) -> Node {
+fn inode(ino: Ino, kind: FileType, mode: u32, owner: u64) -> Inode {
     let now = Time::now();
-    Node {
+    Inode {
         ino,
         kind,
         mode: Mode::new(mode),
@@ -120,5 +125,6 @@ fn node(ino: Ino, kind: FileType, mode: u32, owner: u64) -> Node {
         default_acl: AclId::NONE,
         parent: Ino(0),
         access_rev: 1,
+        xattr_blocks: 0,
     }
 }

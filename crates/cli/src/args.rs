@@ -22,11 +22,11 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
-/// For an engine that is not in each build.
+/// The line of the overview for TiKV, whose engine is an optional feature of the build.
 #[cfg(feature = "tikv")]
 macro_rules! tikv_line {
     () => {
-        "  tikv://PD,PD/PREFIX          TiKV, by its placement drivers\n"
+        "  tikv://PD,PD/PREFIX          TiKV; PD is the address of a placement driver\n"
     };
 }
 #[cfg(not(feature = "tikv"))]
@@ -38,62 +38,62 @@ macro_rules! tikv_line {
 
 const OVERVIEW: &str = concat!(
     "\
-META-URL says where a volume's metadata is:
+META-URL names the database that holds the volume's metadata:
   sqlite:///absolute/path.db   a SQLite database on this machine
-  redis://HOST/N               Redis or Valkey; rediss:// with TLS, redis+unix:// by a socket
+  redis://HOST/N               Redis or Valkey; rediss:// with TLS, redis+unix:// for a socket
   postgres://USER@HOST/NAME    PostgreSQL
   mysql://USER@HOST/NAME       MySQL or MariaDB
   etcd://HOST,HOST             etcd; etcds:// with TLS
 ",
     tikv_line!(),
-    "  mem://                       in the memory of one mount, gone with it: for trials
-Volumes on a database server may be mounted on many machines at once.
+    "  mem://                       the memory of the mount, lost when it is unmounted: for trials
+A volume on a database server can be mounted on many machines at once.
 
 A first volume:
   limen format sqlite:///var/lib/limen/home.db home
   limen mount -d sqlite:///var/lib/limen/home.db /mnt
   limen umount /mnt
 
-Exit codes: 0 done, 1 it failed, 2 the command line is wrong.
+Exit codes: 0 success, 1 failure, 2 the command line is wrong. Some commands have more; see their --help.
 LIMEN_LOG filters the log, e.g. LIMEN_LOG=debug or LIMEN_LOG=info,vfs=trace."
 );
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Make a volume: its metadata at META-URL, its data in an object store
+    /// Create a volume: metadata at META-URL, file data in an object store
     Format(FormatArgs),
-    /// Mount a volume and serve it, until it is unmounted
+    /// Mount a volume and serve it until it is unmounted
     Mount(MountArgs),
-    /// Unmount a volume; when this returns, all data is stored
+    /// Unmount a volume and wait until all its data is stored
     #[command(visible_alias = "unmount")]
     Umount(UmountArgs),
-    /// Show a volume's settings, what it holds, and who has it mounted
+    /// Show a volume's settings, its usage, and its mounts
     Status(StatusArgs),
-    /// Show what is stored of files on a mount: inode, ACLs, slices, objects
+    /// Show how files on a mount are stored: inode, ACLs, slices, objects
     Info(InfoArgs),
-    /// List directories with attributes and ACLs in bulk, on a mount or straight from a volume's database
+    /// List directories with attributes and ACLs in bulk, on a mount or directly from a volume's database
     Ls(LsArgs),
-    /// Say why somebody may or may not, who may what, and what a change would change
+    /// Explain why an access is allowed or denied, list who has access, and preview permission changes
     Access(AccessArgs),
-    /// Remove a volume with all its files, for good
+    /// Delete a volume and all its files permanently
     Destroy(DestroyArgs),
-    /// Show a volume's settings, and change those that may change
+    /// Show a volume's settings, and change those that can be changed
     Config(ConfigArgs),
-    /// Check a volume's records and its files' data, and repair what can be
+    /// Check a volume's metadata and file data, and repair what can be repaired
     Fsck(FsckArgs),
-    /// Show what a volume keeps that nothing refers to, and remove it
+    /// Show unreferenced data and files of a volume, and remove them
     Gc(GcArgs),
-    /// Remove trees with several threads, and count what was removed
+    /// Remove directory trees with several threads, and count what was removed
     Rmr(RmrArgs),
-    /// Read trees with several threads, so that they are in the caches
+    /// Read directory trees with several threads, to fill the caches
     Warmup(WarmupArgs),
-    /// Measure a mounted path, limenfs or not: the operations on files, and ACLs against none
+    /// Measure file operations on a mounted path of any file system, and the cost of ACLs
     Bench(BenchArgs),
-    /// Measure a volume's metadata without a mount: make, look at, rename and remove a tree with many threads
+    /// Measure metadata operations without a mount: create, stat, rename and remove a tree with many threads
     Mdtest(MdtestArgs),
-    /// Show the versions of this program and of the formats it knows
+    /// Show the version of this program and of the formats that it supports
     Version(VersionArgs),
-    /// Print a script that completes limen's commands in a shell
+    /// Print a completion script for a shell
     #[command(
         after_help = "Example:\n  limen completions bash >/usr/share/bash-completion/completions/limen"
     )]
@@ -110,76 +110,86 @@ Examples:
   limen format sqlite:///srv/cloud.db cloud --storage s3 --bucket https://s3.example.org/mybucket/cloud \\
       --compress zstd --encrypt aes-256-gcm --key-file cloud.key")]
 pub(crate) struct FormatArgs {
-    /// Where the metadata goes, e.g. sqlite:///var/lib/limen/home.db
+    /// Where to store the metadata, e.g. sqlite:///var/lib/limen/home.db
     #[arg(value_name = "META-URL")]
     pub(crate) url: String,
-    /// The volume's name: 1 to 63 of a-z, 0-9, - and _
+    /// The volume's name: 1 to 63 characters of a-z, 0-9, - and _
     #[arg(value_parser = parse_name)]
     pub(crate) name: String,
-    /// The kind of object store that the data goes to
+    /// The kind of object store for the file data
     #[arg(long, value_enum, default_value_t = Storage::File)]
     pub(crate) storage: Storage,
-    /// Where the objects go, and nothing else is: for file a directory [default: beside the database, named NAME.data
-    /// after its NAME.db], for s3 s3://BUCKET/PREFIX or https://HOST:PORT/BUCKET/PREFIX
+    /// Where to store the objects; must be empty. With --storage file a directory [default: the database's
+    /// path with the suffix .data instead of .db], with --storage s3 s3://BUCKET/PREFIX or
+    /// https://HOST:PORT/BUCKET/PREFIX
     #[arg(long, value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
     pub(crate) bucket: Option<String>,
-    /// How data is compressed before it goes to the object store
+    /// How to compress data before it is stored in the object store
     #[arg(long, value_enum, default_value_t = Compress::None)]
     pub(crate) compress: Compress,
-    /// Encrypt data before it goes to the object store; needs a key. Names and attributes are not encrypted
+    /// Encrypt data before it is stored in the object store; needs a key. Names and attributes are not
+    /// encrypted
     #[arg(long, value_enum, value_name = "CIPHER")]
     pub(crate) encrypt: Option<Encrypt>,
     #[command(flatten)]
     pub(crate) keys: KeyArgs,
-    /// The kind of ACLs that files may have; for good
+    /// The kind of ACLs that files can have; cannot be changed later
     #[arg(long, value_enum, default_value_t = Acl::Posix)]
     pub(crate) acl: Acl,
-    /// Files up to this size lie in the metadata, at most 64K; 0 for none [default: 4096; 0 with --encrypt and on Redis]
+    /// Store the data of files up to this size in the metadata, at most 64K; 0 for never [default: 4096; 0
+    /// with --encrypt and on Redis]
     #[arg(long, value_name = "BYTES", value_parser = parse_inline)]
     pub(crate) inline: Option<u32>,
-    /// The most that all files may hold together, e.g. 500G; 0 for no limit
+    /// The maximum total size of all files, e.g. 500G; 0 for no limit
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0")]
     pub(crate) capacity: u64,
-    /// The most files and directories there may be; 0 for no limit
+    /// The maximum number of files and directories; 0 for no limit
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) inodes: u64,
 }
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Options for -o, several separated by commas:
-  ro                 nothing can be changed
+Options for -o, separated by commas:
+  ro                 mount read-only
   nosuid, nodev, noexec, noatime, relatime, strictatime
                      as for mount(8) [default: noatime]
-  allow_other        all users may enter, the default for root
-  user_only          only who mounts may enter, the default for others
-  nonempty           mount over a directory that has entries
-  workers=N          threads that serve requests [default: 4 a CPU; 32 on a database server]
-  shared             other mounts of the volume, with this option too, are let in; on a database server all are
-  patience=SECONDS   how long a database that does not answer is asked again before a call fails with EIO [default: 20]
-  cache=SIZE         memory for blocks that were read [default: 256M]
-  cache_dir=DIR      keep blocks that were read on this disk too, across mounts
+  allow_other        let all users access the mount; the default for root
+  user_only          let only the user that mounts access the mount; the default for other users
+  nonempty           mount over a directory that is not empty
+  workers=N          threads that serve requests [default: 4 per CPU; 32 on a database server]
+  shared             allow other mounts of the volume, which need this option too; on a database server, other mounts
+                     are always allowed
+  patience=SECONDS   how long to retry a request that fails at the database before the call fails with EIO
+                     [default: 20]
+  cache=SIZE         memory for cached blocks [default: 256M]
+  cache_dir=DIR      also cache blocks in this directory of a local disk; the cache outlives the mount
   cache_dir_size=SIZE, cache_dir_free=SIZE
-                     what it may take [default: 10G], and what it leaves free [default: 5G]
-  writeback          store blocks in cache_dir first and upload them in the background: faster, but until then
+                     the maximum size of that cache [default: 10G], and the space to leave free on its disk [default: 5G]
+  writeback          write blocks to cache_dir first and upload them in the background: faster, but until the upload
                      only this machine can read them; umount waits for the uploads
   writeback_size=SIZE
-                     what may wait there [default: 10G]; beyond that, blocks go to the store at once
-  write_buffer=SIZE  memory for data not yet stored
-  acl_domain=DOMAIN  users and groups are called name@DOMAIN in NFSv4 ACLs [default: numbers]
+                     the most data that can wait for upload [default: 10G]; more is uploaded at once
+  write_buffer=SIZE  memory for data not yet stored [default: 256M]
+  transport=auto|ring|dev
+                     how to receive requests from the kernel: ring through io_uring, dev through /dev/fuse,
+                     auto through io_uring if the kernel offers it [default: auto]
+  acl_domain=DOMAIN  show users and groups in NFSv4 ACLs as name@DOMAIN [default: as numbers]
   abe, root_squash, all_squash, anon_uid=UID, anon_gid=GID, uid_map=RANGE|FILE, gid_map=RANGE|FILE,
   bypass_traverse=GROUP|UID
-                     as the options under Rights, for fstab(5); maps and holders may come several times
+                     same as the options under Rights, for fstab(5); uid_map, gid_map and bypass_traverse can be repeated
+  rw, suid, dev, exec, nowriteback
+                     undo an earlier ro, nosuid, nodev, noexec or writeback
 
 Examples:
   limen mount -d sqlite:///var/lib/limen/home.db /mnt
-      returns when /mnt serves requests; logs to a file that it names
+      returns when /mnt serves requests; prints the name of its log file
   limen mount -o ro,noexec sqlite:///var/lib/limen/home.db /mnt
       stays in the foreground and logs to the terminal; Ctrl-C unmounts
   limen mount -d --abe sqlite:///srv/projects.db /srv/projects
-      ls shows everybody only what he may read
+      listings show each caller only entries that it may read
   limen mount mem:// /mnt
-      a new, empty volume in memory, gone when it is unmounted")]
+      a new, empty volume in memory, lost when it is unmounted")]
 pub(crate) struct MountArgs {
     /// Where the volume's metadata is, e.g. sqlite:///var/lib/limen/home.db
     #[arg(value_name = "META-URL")]
@@ -187,7 +197,7 @@ pub(crate) struct MountArgs {
     /// The directory to mount at
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) mountpoint: PathBuf,
-    /// Serve in the background; return once the mount serves requests
+    /// Serve in the background; return when the mount serves requests
     #[arg(short = 'd', long = "background", visible_alias = "daemon")]
     pub(crate) background: bool,
     #[command(flatten)]
@@ -197,35 +207,37 @@ pub(crate) struct MountArgs {
     /// Mount options; see below
     #[arg(short = 'o', long = "options", value_name = "OPT[,OPT...]")]
     pub(crate) options: Vec<String>,
-    /// The file to log to [default: standard error; with -d /var/log/limen-NAME.log, or limen/NAME.log in the state directory of a user who is not root]
+    /// The file to log to [default: standard error; with -d /var/log/limen-NAME.log, or limen/NAME.log in the
+    /// state directory of a user other than root]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) log: Option<PathBuf>,
-    /// This is the process that serves for a `limen mount -d`, which reads its standard output.
+    /// Set for the background process that `limen mount -d` starts; its standard output goes to that command.
     #[arg(long, hide = true)]
     pub(crate) report: bool,
 }
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Exit codes: 0 it is unmounted and its data stored, 1 it failed, 2 the command line is wrong, 3 it is unmounted here, but
-its process did not end within the limit: another mount namespace or a program still holds it, or the store is stuck. What
-is said then names them. Running the command again waits on.
+Exit codes: 0 unmounted and all data stored, 1 failure, 2 the command line is wrong, 3 unmounted here, but the process
+that serves it did not end within the timeout: another mount namespace or a program still holds the mount, or the object
+store takes no data. The message says which. Run the command again to continue to wait.
 
 Examples:
   limen umount /mnt
   limen umount -l /mnt
-      though files are open there: out of sight now, gone when they are closed")]
+      detach the mount now although files are open there; it ends when they are closed")]
 pub(crate) struct UmountArgs {
     /// Where the volume is mounted
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) mountpoint: PathBuf,
-    /// Take the mount out of sight at once, even if it is in use, and do not wait
+    /// Detach the mount at once, even if it is in use, and do not wait
     #[arg(short, long)]
     pub(crate) lazy: bool,
-    /// Let requests under way fail; programs that use the mount see errors
+    /// Abort requests in flight; programs that use the mount get errors
     #[arg(short, long, conflicts_with = "lazy")]
     pub(crate) force: bool,
-    /// How long to wait while others hold the mount, or while no data is stored any more; 0 to look once
+    /// How long to wait while other processes hold the mount, or while storing data makes no progress; 0 to
+    /// check once
     #[arg(long, value_name = "SECONDS", default_value_t = 90)]
     pub(crate) timeout: u64,
 }
@@ -258,14 +270,15 @@ pub(crate) struct DestroyArgs {
     /// Where the volume's metadata is
     #[arg(value_name = "META-URL")]
     pub(crate) url: String,
-    /// Do not ask for the volume's name first
+    /// Do not ask for the volume's name as a confirmation
     #[arg(short, long)]
     pub(crate) yes: bool,
-    /// Remove sessions too that are not renewed for 90 seconds, because their machines are gone: this waits so long. A session
-    /// that is renewed still keeps the volume. Also goes on with a removal that was interrupted on another machine
+    /// Wait 90 seconds, and remove sessions that are not renewed in that time, because their machines are
+    /// gone. A session that is still renewed keeps the volume in use. Also continues a removal that was
+    /// interrupted on another machine
     #[arg(long)]
     pub(crate) force: bool,
-    /// Leave the object store alone, and remove the records only: for a store that is gone
+    /// Remove the metadata only and leave the object store as it is: for a store that no longer exists
     #[arg(long)]
     pub(crate) keep_objects: bool,
 }
@@ -275,35 +288,38 @@ pub(crate) struct DestroyArgs {
 Examples:
   limen config sqlite:///var/lib/limen/home.db
   limen config sqlite:///var/lib/limen/home.db --capacity 2T --inodes 0
-      0 is no limit
+      0 means no limit
   limen config sqlite:///var/lib/limen/home.db --abe on
-      mounts follow a change within some ten seconds")]
+      mounts apply a change within about ten seconds")]
 pub(crate) struct ConfigArgs {
     /// Where the volume's metadata is
     #[arg(value_name = "META-URL")]
     pub(crate) url: String,
-    /// The most that all files may hold together, e.g. 500G; 0 for no limit
+    /// The maximum total size of all files, e.g. 500G; 0 for no limit
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) capacity: Option<u64>,
-    /// The most files and directories there may be; 0 for no limit
+    /// The maximum number of files and directories; 0 for no limit
     #[arg(long, value_name = "N")]
     pub(crate) inodes: Option<u64>,
-    /// Files up to this size lie in the metadata when they are written next, at most 64K; 0 for none
+    /// Store the data of files up to this size in the metadata when they are next written, at most 64K; 0 for
+    /// never
     #[arg(long, value_name = "BYTES", value_parser = parse_inline)]
     pub(crate) inline: Option<u32>,
-    /// What chmod does to NFSv4 ACLs
+    /// How chmod changes an NFSv4 ACL
     #[arg(long, value_enum, value_name = "POLICY")]
     pub(crate) aclmode: Option<AclMode>,
-    /// What new files get of their directory's NFSv4 ACL
+    /// Which entries of a directory's NFSv4 ACL new files inherit
     #[arg(long, value_enum, value_name = "POLICY")]
     pub(crate) aclinherit: Option<AclInherit>,
-    /// Whether listings show a caller only what he may read (access-based enumeration), on every mount
+    /// Whether listings show each caller only entries that it may read (access-based enumeration), on every
+    /// mount
     #[arg(long, value_name = "on|off", value_parser = parse_on_off)]
     pub(crate) abe: Option<bool>,
-    /// Mark the object store as this volume's, when a mount says that it is not and you know that it is
+    /// Mark the object store as this volume's; use it if limen says that the store is not this volume's and
+    /// you know that it is
     #[arg(long)]
     pub(crate) adopt_store: bool,
-    /// What may not change, so that it can be said why.
+    /// Settings that cannot change: accepted, so that the error message can say why.
     #[arg(long, hide = true)]
     pub(crate) acl: Option<String>,
     #[arg(long, hide = true)]
@@ -317,7 +333,8 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Symbolic links are removed, never followed; other mounts within are left alone. What is absent is no failure.
+Symbolic links are removed, not followed. A path that is a mount point, or has one below it, is refused. A path that does
+not exist is not an error.
 
 Example:
   limen rmr /mnt/old /mnt/older")]
@@ -325,7 +342,7 @@ pub(crate) struct RmrArgs {
     /// Files or directories, on any file system
     #[arg(required = true, value_hint = ValueHint::AnyPath)]
     pub(crate) paths: Vec<PathBuf>,
-    /// Threads that remove
+    /// Number of threads
     #[arg(long, value_name = "N", value_parser = parse_threads, default_value = "8")]
     pub(crate) threads: usize,
     /// Print JSON
@@ -337,15 +354,15 @@ pub(crate) struct RmrArgs {
 #[command(after_help = "\
 Example:
   limen warmup /mnt/project
-      what was read stays in the kernel's and the mount's caches as long as they have room")]
+      the kernel's and the mount's caches keep the data as long as they have room")]
 pub(crate) struct WarmupArgs {
     /// Files or directories, on any file system
     #[arg(required = true, value_hint = ValueHint::AnyPath)]
     pub(crate) paths: Vec<PathBuf>,
-    /// Names and attributes only, not what the files hold
+    /// Read names and attributes only, not file data
     #[arg(long)]
     pub(crate) metadata: bool,
-    /// Threads that read
+    /// Number of threads
     #[arg(long, value_name = "N", value_parser = parse_threads, default_value = "8")]
     pub(crate) threads: usize,
     /// Print JSON
@@ -362,11 +379,12 @@ pub(crate) struct VersionArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Storage {
-    /// A directory of this machine, or one that it has mounted
+    /// A local directory, or one on a mounted file system
     File,
-    /// The memory of the mount: the data is gone with it, for trials
+    /// The memory of the mount, lost when it is unmounted: for trials
     Memory,
-    /// S3, or a server that speaks it; credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile
+    /// S3 or a compatible server; credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or from
+    /// a profile
     S3,
 }
 
@@ -387,20 +405,20 @@ pub(crate) enum Encrypt {
     XChaCha20Poly1305,
 }
 
-/// What opens an encrypted volume, where not in the environment as LIMEN_KEY or LIMEN_PASSPHRASE.
+/// The key of an encrypted volume, if it is not in the environment as LIMEN_KEY or LIMEN_PASSPHRASE.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct KeyArgs {
-    /// The key of an encrypted volume: 32 bytes, or these as hexadecimal digits or base64 [default: LIMEN_KEY or
-    /// LIMEN_PASSPHRASE in the environment]
+    /// A file with the key of an encrypted volume: 32 bytes, or these in hexadecimal or base64 [default: the
+    /// environment variable LIMEN_KEY or LIMEN_PASSPHRASE]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) key_file: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Acl {
-    /// POSIX ACLs, as ext4 and XFS have them
+    /// POSIX ACLs, like ext4 and XFS
     Posix,
-    /// NFSv4 ACLs, as NFS and Windows have them, for nfs4_setfacl and Samba
+    /// NFSv4 ACLs, like NFS and Windows; for nfs4_setfacl and Samba
     Nfsv4,
     /// Mode bits only
     Off,
@@ -408,14 +426,15 @@ pub(crate) enum Acl {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AclMode {
-    /// Nothing of the ACL stays but what the mode says
+    /// Replace the ACL by entries that say the same as the new mode
     Discard,
-    /// Entries for users and groups stay, but if the group bits change, none allows more than the new ones (default)
+    /// Keep entries for users and groups; if the group bits change, no entry allows more than the new group
+    /// bits (default)
     #[value(name = "groupmask")]
     GroupMask,
-    /// Entries for users and groups stay, and lose only r, w, x that the new group bits lack
+    /// Keep entries for users and groups, without those of r, w and x that the new group bits lack
     Passthrough,
-    /// Files with an ACL refuse chmod
+    /// Let chmod fail on files with an ACL that says more than a mode
     Restricted,
 }
 
@@ -423,14 +442,14 @@ pub(crate) enum AclMode {
 pub(crate) enum AclInherit {
     /// No entries
     Discard,
-    /// Those that deny
+    /// Only entries that deny
     #[value(name = "noallow")]
     NoAllow,
-    /// All, without the permissions to change ACL and owner
+    /// All entries, without the permissions to change the ACL and the owner
     Restricted,
-    /// All as they are, also in place of mode and umask
+    /// All entries unchanged; entries for owner, group and everyone replace mode and umask
     Passthrough,
-    /// The same, but files can be executed only if their creator asked for it
+    /// Like passthrough, but a file is executable only if its create mode says so
     PassthroughX,
 }
 
@@ -465,24 +484,24 @@ pub(crate) fn parse_name(text: &str) -> Result<String, String> {
     if (1..=MAX_NAME_BYTES).contains(&text.len()) && text.bytes().all(allowed) {
         return Ok(text.to_owned());
     }
-    Err(format!("a volume's name is 1 to {MAX_NAME_BYTES} of a-z, 0-9, - and _"))
+    Err(format!("a volume's name has 1 to {MAX_NAME_BYTES} characters of a-z, 0-9, - and _"))
 }
 
-/// More threads than this wait for one another on any machine.
+/// More threads than this would only wait for each other on any machine.
 const MAX_THREADS: usize = 1024;
 
 pub(crate) fn parse_threads(text: &str) -> Result<usize, String> {
     let threads = text.parse().ok().filter(|threads| (1..=MAX_THREADS).contains(threads));
-    threads.ok_or_else(|| format!("'{text}' is no number of threads: write 1 to {MAX_THREADS}"))
+    threads.ok_or_else(|| format!("'{text}' is not a number of threads: write 1 to {MAX_THREADS}"))
 }
 
-/// More than this in a row of the database would slow down everything else in it.
+/// Larger rows would slow down all other work of the database.
 const MAX_INLINE_BYTES: u64 = 64 << 10;
 
 fn parse_inline(text: &str) -> Result<u32, String> {
     match parse_size(text)? {
         bytes if bytes <= MAX_INLINE_BYTES => Ok(bytes as u32),
-        _ => Err("at most 64K of a file can lie in the metadata".to_owned()),
+        _ => Err("the metadata can hold files of at most 64K".to_owned()),
     }
 }
 
@@ -501,12 +520,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn clap_accepts_the_command_line_definition() {
         Args::command().debug_assert();
     }
 
     #[test]
-    fn the_help_shows_a_url_of_each_engine_of_the_build() {
+    fn help_shows_a_url_for_each_engine_of_the_build() {
         let shown = |name: &str| OVERVIEW.contains(&format!("  {name}://"));
         let engines = crate::url::engines();
         assert!(engines.iter().all(|name| shown(name)), "{engines:?}");
@@ -514,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_checked() {
+    fn volume_names_are_checked() {
         for good in ["a", "home-2_x", &"a".repeat(63)] {
             assert_eq!(parse_name(good).as_deref(), Ok(good));
         }
@@ -524,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn inline_is_bounded() {
+    fn inline_size_is_bounded() {
         assert_eq!((parse_inline("0"), parse_inline("64K")), (Ok(0), Ok(65_536)));
         assert!(parse_inline("65537").is_err());
     }

@@ -1,8 +1,8 @@
-//! `limen config`: shows the settings that a volume was given, and changes those that may change.
+//! `limen config`: shows a volume's settings, and changes those that can be changed.
 
 use std::sync::Arc;
 
-use meta::{AclKind, Configure, Engine, Meta, Volume, Vouch};
+use meta::{AclKind, Authority, Configure, Engine, Meta, Volume};
 use serde_json::json;
 
 use crate::args::ConfigArgs;
@@ -11,7 +11,7 @@ use crate::maintenance::{Exclusive, Tool};
 use crate::marker::{self, MEMORY};
 use crate::output::{self, Table};
 use crate::status::{usage, used_bytes};
-use crate::store::open_closed;
+use crate::store::open_without_key;
 use crate::units::show_size;
 use crate::url::{Database, MetaUrl};
 
@@ -29,10 +29,10 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<(), Fault> {
     };
     refuse_fixed(args, &volume)?;
     if volume.acl != AclKind::Nfs4 && (args.aclmode.is_some() || args.aclinherit.is_some()) {
-        return Err(Fault::usage("--aclmode and --aclinherit are for volumes with NFSv4 ACLs").at(&url));
+        return Err(Fault::usage("--aclmode and --aclinherit need a volume with NFSv4 ACLs").at(&url));
     }
     if !volume.encryption.is_empty() && args.inline.is_some_and(|bytes| bytes > 0) {
-        return Err(Fault::usage("--inline puts data into the metadata, which is not encrypted").at(&url));
+        return Err(Fault::usage("--inline stores data in the metadata, which is not encrypted").at(&url));
     }
     if args.adopt_store {
         adopt_store(&url, &database, &mut volume)?;
@@ -44,51 +44,53 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<(), Fault> {
     if args.json { output::print_json(&to_json(&volume)) } else { output::print(&to_text(&volume)) }
 }
 
-/// What is laid down for good may be named, as long as it is as it is.
+/// Refuses to change settings that are fixed. Naming their current value is allowed.
 fn refuse_fixed(args: &ConfigArgs, volume: &Volume) -> Result<(), Fault> {
     let fixed = [
         (
             "acl",
             &args.acl,
             volume.acl.name(),
-            "files have ACLs by it, and what was refused before would be granted",
+            "files have ACLs of this kind, and a change would grant access that they deny",
         ),
-        ("storage", &args.storage, &volume.storage, "all data that the volume has is there"),
-        ("bucket", &args.bucket, &volume.bucket, "all data that the volume has is there"),
+        ("storage", &args.storage, &volume.storage, "the volume's data is stored there"),
+        ("bucket", &args.bucket, &volume.bucket, "the volume's data is stored there"),
     ];
     for (name, asked, is, why) in fixed {
         if let Some(asked) = asked
             && asked != is
         {
-            return Err(Fault::usage(format!("{name} is '{is}' for good: {why}"))
+            return Err(Fault::usage(format!("{name} is '{is}' and cannot be changed: {why}"))
                 .at(format!("--{name} {asked}"))
-                .advise("make another volume with limen format and copy the files; nothing was changed"));
+                .advise("create another volume with limen format and copy the files; nothing was changed"));
         }
     }
     Ok(())
 }
 
-/// Mounts, also those of the embedded engine, read the settings again every few seconds.
+/// Changes settings. Mounts, also those of the embedded engine, read the settings every few seconds.
 fn configure(url: &MetaUrl, engine: Arc<dyn Engine>, change: &Configure) -> Result<Volume, Fault> {
     let meta = Meta::open(engine.clone(), 1).map_err(|error| url.volume_fault(error))?;
-    meta.run(change, &Vouch::Kernel { told: None }).map_err(|error| Fault::new(error).at(url))?;
+    meta.run(change, &Authority::Kernel { told: None }).map_err(|error| Fault::new(error).at(url))?;
     engine.sync().map_err(|error| Fault::new(error).at(url))?;
     Volume::load(&*engine).map_err(|error| url.volume_fault(error))
 }
 
-/// Marks the object store as this volume's, because the person says that it is.
+/// Marks the object store as this volume's, at the user's request.
 fn adopt_store(url: &MetaUrl, database: &Database, volume: &mut Volume) -> Result<(), Fault> {
     if volume.storage == MEMORY {
-        return Err(Fault::usage("--adopt-store is not for --storage memory").at(url).advise("leave it out"));
+        return Err(Fault::usage("--adopt-store does not apply to --storage memory")
+            .at(url)
+            .advise("omit it"));
     }
     let tool = Tool { name: "limen config --adopt-store", force: None };
     let exclusive = Exclusive::begin(url, database, tool)?;
-    let store = open_closed(volume)?;
+    let store = open_without_key(volume)?;
     marker::adopt(volume, &store)?;
     let change = Configure { store_marker: Some(true), ..Configure::default() };
     *volume = configure(url, exclusive.engine(), &change)?;
     drop(exclusive);
-    output::note(format!("the object store is marked as that of volume '{}'", volume.name));
+    output::note(format!("the object store is now marked as that of volume '{}'", volume.name));
     Ok(())
 }
 
@@ -97,10 +99,10 @@ fn warn(url: &MetaUrl, database: &Database, volume: &Volume) -> Result<(), Fault
     let beyond = |used: u64, limit: u64| limit != 0 && used > limit;
     let (bytes, inodes) = (used_bytes(&usage), usage.inodes);
     if beyond(bytes, volume.capacity_bytes) {
-        output::note(format!("the files hold {} already: nothing can be added", show_size(bytes)));
+        output::note(format!("the files already use {}: no data can be added", show_size(bytes)));
     }
     if beyond(inodes, volume.max_inodes) {
-        output::note(format!("there are {inodes} inodes already: nothing can be made"));
+        output::note(format!("there are {inodes} inodes already: no file can be created"));
     }
     Ok(())
 }
@@ -113,21 +115,21 @@ fn to_text(volume: &Volume) -> String {
     table.row("inodes", limit(volume.max_inodes, volume.max_inodes.to_string()));
     table.row("inline up to", show_size(volume.inline_bytes.into()));
     table.row("listings", shown(volume));
-    table.row("ACLs", format!("{} (for good)", volume.acl.name()));
+    table.row("ACLs", format!("{} (fixed)", volume.acl.name()));
     if volume.acl == AclKind::Nfs4 {
         table.row("aclmode", volume.policy.mode.name());
         table.row("aclinherit", volume.policy.inherit.name());
     }
-    table.row("storage", format!("{} (for good)", volume.storage));
+    table.row("storage", format!("{} (fixed)", volume.storage));
     if !volume.bucket.is_empty() {
-        table.row("bucket", format!("{} (for good)", volume.bucket));
+        table.row("bucket", format!("{} (fixed)", volume.bucket));
     }
     table.render()
 }
 
-/// What listings show, in words.
+/// What listings show, as text.
 pub(crate) fn shown(volume: &Volume) -> &'static str {
-    if volume.abe { "show a caller what he may read" } else { "show everything" }
+    if volume.abe { "show each caller only what it may read" } else { "show everything" }
 }
 
 fn to_json(volume: &Volume) -> serde_json::Value {

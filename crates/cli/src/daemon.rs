@@ -1,8 +1,8 @@
-//! `limen mount -d`: a process of its own serves, and says when it does.
+//! `limen mount -d`: starts a background process that serves, and returns when it does.
 //!
-//! limen starts itself again rather than fork, which no safe program with threads can do. The new process tells the
-//! one that the person waits for, line by line on its standard output: `note TEXT`, and last `ready` or
-//! `fault TEXT`. Its standard error is the log.
+//! limen executes itself again instead of forking, because a program with threads cannot fork safely. The new
+//! process reports to the command that waits, one line each on its standard output: any number of
+//! `note TEXT`, then `ready` or `fault TEXT`. Its standard error is the log.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -19,15 +19,15 @@ use crate::output;
 use crate::paths;
 use crate::url::MetaUrl;
 
-/// A message from the new process is cut here, whatever it says.
+/// Longer messages from the new process are truncated.
 const MAX_LINE_BYTES: u64 = 4096;
 
-/// Starts the process that serves and returns when it does.
+/// Starts the process that serves, and returns when the mount serves requests.
 ///
 /// # Errors
-/// Why it does not.
+/// The reason why the mount does not serve.
 pub(crate) fn start(args: &MountArgs) -> Result<(), Fault> {
-    // What can be known to fail does so here, before there is a log to look for.
+    // Report errors that can be found now before a log file is created.
     let options = Options::parse(&args.options, rustix::process::geteuid().is_root())?;
     let rights = args.rights.with(&options.rights)?;
     rights.traversers(&rights.ids()?)?;
@@ -62,7 +62,7 @@ pub(crate) fn start(args: &MountArgs) -> Result<(), Fault> {
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
     let child = command
         .spawn()
-        .map_err(|error| Fault::new(format!("cannot start the process that is to serve: {error}")))?;
+        .map_err(|error| Fault::new(format!("cannot start the background process: {error}")))?;
     let log_path = log_path.display();
     follow(child, &log_path.to_string())?;
     output::print(&format!(
@@ -71,7 +71,7 @@ pub(crate) fn start(args: &MountArgs) -> Result<(), Fault> {
     ))
 }
 
-/// Passes on what the new process says, until it serves.
+/// Prints the notes of the new process, until it serves or fails.
 fn follow(mut child: Child, log: &str) -> Result<(), Fault> {
     let mut lines = child.stdout.take().map(BufReader::new);
     let mut next = || -> Option<String> {
@@ -89,7 +89,7 @@ fn follow(mut child: Child, log: &str) -> Result<(), Fault> {
         }
     }
     let how = child.wait().map_or_else(|error| error.to_string(), describe);
-    Err(Fault::new(format!("the process that was to serve ended: {how}"))
+    Err(Fault::new(format!("the background process ended before it served: {how}"))
         .advise(format!("see its log {log}")))
 }
 
@@ -100,8 +100,8 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// How a process that serves speaks to whoever started it: in the foreground by its log, in the background to the
-/// process that waits.
+/// Where a process that serves reports its start: in the foreground to its log only, in the background also
+/// to the process that waits for it.
 #[derive(Debug)]
 pub(crate) struct Report {
     background: bool,
@@ -112,15 +112,17 @@ impl Report {
         Report { background: false }
     }
 
-    /// Also leaves the terminal, so that its signals do not come here.
+    /// Also leaves the terminal's session, so that the terminal's signals do not reach this process.
     pub(crate) fn background() -> Self {
-        // Started by /proc/self/exe, it would be called "exe" by ps(1) and the like.
+        // Without this, ps(1) would show the name "exe", because the process was started through
+        // /proc/self/exe.
         if let Err(error) = rustix::thread::set_name(c"limen") {
-            tracing::debug!(%error, "no name of its own");
+            tracing::debug!(%error, "cannot set the process name");
         }
-        // It fails only for a process that leads a group already, as one that a person starts with --report does.
+        // This fails only if the process leads a process group already, e.g. if a shell started it with
+        // --report.
         if let Err(error) = rustix::process::setsid() {
-            tracing::debug!(%error, "no session of its own");
+            tracing::debug!(%error, "cannot start a new session");
         }
         Report { background: true }
     }
@@ -132,26 +134,26 @@ impl Report {
     pub(crate) fn note(&self, text: &str) {
         tracing::info!("{text}");
         if self.background {
-            // Should nobody wait any more, then `ready` finds out.
+            // If the waiting process is gone, `ready` reports it.
             let _ = say("note", text);
         }
     }
 
-    /// Why the mount does not serve, or did not end as it should.
+    /// Reports why the mount does not serve or did not end cleanly.
     pub(crate) fn fault(&self, fault: Fault) -> Fault {
         if !self.background {
             return fault;
         }
         tracing::error!("{fault}");
-        // Once it served, nobody waits any more; the log has it.
+        // After `ready`, no process waits any more; the log has the error.
         let _ = say("fault", &fault.to_string());
         fault.told()
     }
 
-    /// The mount serves requests.
+    /// Reports that the mount serves requests.
     ///
     /// # Errors
-    /// Nobody waits for it any more, so it is not wanted.
+    /// The process that waited is gone, so the mount is not wanted.
     pub(crate) fn ready(&self) -> Result<(), Fault> {
         if !self.background {
             return Ok(());
@@ -161,7 +163,7 @@ impl Report {
             OpenOptions::new().write(true).open("/dev/null")
         };
         let quiet = null().and_then(|null| Ok(rustix::stdio::dup2_stdout(null)?));
-        quiet.map_err(|error| Fault::new(format!("nobody waits for the mount any more: {error}")))
+        quiet.map_err(|error| Fault::new(format!("the command that waited for the mount is gone: {error}")))
     }
 }
 

@@ -1,4 +1,4 @@
-//! `limen destroy`: removes a volume's objects, then its records, then its database.
+//! `limen destroy`: removes a volume's objects, then its records, then its database, or its tables there.
 
 use std::fs;
 use std::io::{self, IsTerminal, Write};
@@ -16,11 +16,11 @@ use crate::marker;
 use crate::output;
 use crate::staged;
 use crate::status::{usage, used_bytes};
-use crate::store::{open_closed, store_fault};
+use crate::store::{open_without_key, store_fault};
 use crate::units::show_size;
 use crate::url::{self, MetaUrl};
 
-/// How often it is looked whether the volume is still reserved, while objects are removed.
+/// How often to check, while objects are removed, that this tool still has the volume.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: &DestroyArgs) -> Result<(), Fault> {
@@ -35,12 +35,12 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<(), Fault> {
     let mut exclusive = Exclusive::begin(&url, &database, Tool { name: DESTROY, force: Some(args.force) })?;
     let places = staged::places(&volume);
     let _staging = hold_staging(&volume, &places)?;
-    // The objects first: should this be interrupted, the volume is still there to be destroyed again.
+    // Objects first: if this is interrupted, the volume still exists and can be destroyed again.
     let mut removed = 0;
     let store = if args.keep_objects { None } else { Some(store_of(&volume)?) };
     if let Some(store) = &store {
         let bar = output::progress("objects removed");
-        // No request to the store is guarded, so the announcement is looked at again and again.
+        // Requests to the store carry no guard, so the announcement is checked again and again.
         let mut checked: Option<Instant> = None;
         let destroyed = store.remove_blocks::<Stop>(&mut |count| {
             removed = count;
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<(), Fault> {
         bar.finish_and_clear();
         destroyed.map_err(|stop| match stop {
             Stop::Store(error) => {
-                store_fault(&volume, &error).advise("nothing else was removed; run it again")
+                store_fault(&volume, &error).advise("no metadata was removed; run limen destroy again")
             }
             Stop::Engine(error) => failed(error),
         })?;
@@ -62,12 +62,17 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<(), Fault> {
     exclusive.make_final().map_err(|fault| fault.at(&url))?;
     exclusive.engine().wipe().map_err(failed)?;
     if !args.keep_objects {
-        // Nothing is left there but empty directories.
+        // Only empty directories are left there.
         places.iter().for_each(|place| drop(fs::remove_dir_all(place)));
     }
     staged::forget(&volume);
-    drop(engine);
     let lock = exclusive.release();
+    if let Err(error) = engine.remove() {
+        output::note(format!(
+            "the volume is gone, but its empty tables or keys stay in the database: {error}"
+        ));
+    }
+    drop(engine);
     drop(database);
     if let MetaUrl::Sqlite(path) = &url {
         url::remove_database(path)?;
@@ -76,12 +81,12 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<(), Fault> {
     // Last, because a volume is not served or destroyed without its marker.
     if let Some(Err(error)) = store.map(|store| store.remove_marker()) {
         let fault = store_fault(&volume, &error);
-        return Err(fault.advise(format!("the volume is gone; remove what is left there by hand ({MARKER})")));
+        return Err(fault.advise(format!("the volume is removed; remove the object {MARKER} there by hand")));
     }
-    output::print(&format!("Volume '{}' is gone, and {removed} objects with it.\n", volume.name))
+    output::print(&format!("Volume '{}' and {removed} objects are removed.\n", volume.name))
 }
 
-/// Why the removal of objects ends.
+/// An error that ends the removal of objects.
 enum Stop {
     Store(ChunkError),
     Engine(EngineError),
@@ -99,44 +104,47 @@ impl From<EngineError> for Stop {
     }
 }
 
-/// Keeps other processes of this machine from uploading what they have staged: a process may do that without a session.
+/// Locks the staging directories, so that no other process on this machine uploads staged blocks: a process
+/// can do that without a session.
 fn hold_staging(volume: &Volume, places: &[PathBuf]) -> Result<HeldStaging, Fault> {
     let name = &volume.name;
     match HeldStaging::take(places) {
         Ok(Ok(held)) => Ok(held),
         Ok(Err(area)) => {
-            Err(Fault::new(format!("a process still uploads blocks of volume '{name}'")).at(area.display()).advise(
-                "nothing was removed; wait until its limen umount returns, or end that process (fuser names it)",
+            Err(Fault::new(format!("a process is still uploading blocks of volume '{name}'")).at(area.display()).advise(
+                "nothing was removed; wait until its limen umount returns, or end that process (fuser shows it)",
             ))
         }
-        Err(error) => Err(Fault::new(format!("cannot lock the blocks of volume '{name}' that wait: {error}"))),
+        Err(error) => {
+            Err(Fault::new(format!("cannot lock the blocks of volume '{name}' that wait for upload: {error}")))
+        }
     }
 }
 
-/// The volume's object store, once it is clear that it is this volume's.
+/// Opens the object store, and verifies that it is this volume's.
 fn store_of(volume: &Volume) -> Result<Arc<BlockStore>, Fault> {
-    let store = open_closed(volume).and_then(|store| marker::verify(volume, &store).map(|_| store));
+    let store = open_without_key(volume).and_then(|store| marker::verify(volume, &store).map(|_| store));
     store.map_err(|fault| {
         fault.advise(
-            "nothing was removed; put it right, or remove the records alone with limen destroy --keep-objects",
+            "nothing was removed; correct this, or remove only the metadata with limen destroy --keep-objects",
         )
     })
 }
 
-/// Lets the person type the volume's name.
+/// Asks the user to type the volume's name.
 fn confirm(volume: &Volume, inodes: u64, data: &str) -> Result<(), Fault> {
-    let fail = |error: io::Error| Fault::new(format!("cannot ask: {error}"));
+    let fail = |error: io::Error| Fault::new(format!("cannot ask for confirmation: {error}"));
     let name = &volume.name;
     if !io::stdin().is_terminal() {
         return Err(Fault::usage(format!(
             "volume '{name}' with {inodes} inodes and {data} would be removed"
         ))
-        .advise("say --yes if that is meant"));
+        .advise("use --yes to confirm"));
     }
     let mut terminal = io::stderr();
     write!(
         terminal,
-        "This removes volume '{name}' with {inodes} inodes and {data} for good.\nType its name: "
+        "This deletes volume '{name}' with {inodes} inodes and {data} permanently.\nType its name to confirm: "
     )
     .and_then(|()| terminal.flush())
     .map_err(fail)?;
@@ -144,6 +152,6 @@ fn confirm(volume: &Volume, inodes: u64, data: &str) -> Result<(), Fault> {
     io::stdin().read_line(&mut typed).map_err(fail)?;
     match typed.trim() == name {
         true => Ok(()),
-        false => Err(Fault::new("that is not its name: nothing was removed").at(name)),
+        false => Err(Fault::new("the name does not match: nothing was removed").at(name)),
     }
 }

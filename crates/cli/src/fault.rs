@@ -1,4 +1,4 @@
-//! Why a command failed, as a person reads it: what, where, and what to do about it.
+//! The error of a command: what failed, on which object, and what to do.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ impl Fault {
         }
     }
 
-    /// The command itself is wrong, whatever it was to work on.
+    /// The command line is wrong: exit code 2.
     pub(crate) fn usage(what: impl fmt::Display) -> Self {
         Fault { code: USAGE, ..Fault::new(what) }
     }
@@ -41,7 +41,7 @@ impl Fault {
         Fault { advice: advice.to_string(), ..self }
     }
 
-    /// The person knows it already.
+    /// Marks the error as already shown to the user, so that it is not printed again.
     #[must_use]
     pub(crate) fn told(self) -> Self {
         Fault { told: true, ..self }
@@ -51,13 +51,14 @@ impl Fault {
         self.told
     }
 
-    /// An exit code of the command's own, which its help explains.
+    /// Sets an exit code that the command's help documents.
     #[must_use]
     pub(crate) fn with_code(self, code: u8) -> Self {
         Fault { code, ..self }
     }
 
-    /// 1: the operation failed; 2: the command line is wrong, as clap has it too; else [`Fault::with_code`].
+    /// 1 if the operation failed, 2 if the command line is wrong (like clap), or the code of
+    /// [`Fault::with_code`].
     pub(crate) fn exit_code(&self) -> u8 {
         self.code
     }

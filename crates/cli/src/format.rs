@@ -1,4 +1,4 @@
-//! `limen format`: makes a volume, after looking at everything that could speak against it.
+//! `limen format`: creates a volume, after it has checked everything that could fail.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use chunk::{Cipher, Compression, EncryptionSettings, MARKER, StoreOptions};
 use meta::ops::SetAttr;
-use meta::{AclKind, Engine, Meta, Volume, VolumeError, Vouch};
+use meta::{AclKind, Authority, Engine, Meta, Volume, VolumeError};
 use types::{Ino, Time};
 
 use crate::args::{Acl, Compress, Encrypt, FormatArgs, Storage};
@@ -17,10 +17,10 @@ use crate::output;
 use crate::store::{self, open_store, store_fault};
 use crate::url::MetaUrl;
 
-/// Files up to this many bytes lie in the metadata: one page of most of them.
+/// By default, the data of files up to this size is stored in the metadata: one page of most databases.
 const DEFAULT_INLINE_BYTES: u32 = 4096;
 
-/// The directories that an object store makes for itself; a format that was interrupted leaves them empty.
+/// The directories that an object store creates. A format that was interrupted leaves them empty.
 const STORE_DIRECTORIES: [&str; 2] = ["chunks", "tmp"];
 
 pub(crate) fn run(args: &FormatArgs) -> Result<(), Fault> {
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Fault> {
         MetaUrl::Sqlite(path) => Some(path.as_path()),
         MetaUrl::Network(_) => None,
         MetaUrl::Memory(_) => {
-            return Err(Fault::usage("a volume in memory is made by its mount, new each time")
+            return Err(Fault::usage("a volume in memory is created by its mount, new each time")
                 .at(&url)
                 .advise(format!("run limen mount {url} MOUNTPOINT")));
         }
@@ -54,27 +54,27 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Fault> {
     if args.storage == Storage::File {
         check_bucket(Path::new(&volume.bucket))?;
     }
-    let made = lay_down(&url, args, &volume);
+    let made = create_volume(&url, args, &volume);
     if made.is_err() && args.storage == Storage::File {
         remove_empty(Path::new(&volume.bucket));
     }
     made?;
     if args.storage == Storage::Memory {
         output::note(
-            "the files' data will be in the memory of the mount, and gone with it; their names stay",
+            "file data will be in the memory of the mount and lost when it is unmounted; names and attributes are kept",
         );
     }
     let objects = if volume.bucket.is_empty() { "in memory" } else { &volume.bucket };
     output::print(&format!(
-        "Volume '{}' is made: metadata in {url}, objects in {objects}.\nMount it: limen mount -d {url} MOUNTPOINT\n",
+        "Created volume '{}': metadata in {url}, objects in {objects}.\nMount it: limen mount -d {url} MOUNTPOINT\n",
         volume.name
     ))
 }
 
-/// A volume with the defaults of `limen format`, in memory.
+/// A volume in memory, with the defaults of `limen format`.
 ///
 /// # Errors
-/// The kernel gives no UUID.
+/// The kernel provides no UUID.
 pub(crate) fn volume_in_memory(name: &str) -> Result<Volume, Fault> {
     Ok(Volume {
         name: name.to_owned(),
@@ -123,12 +123,12 @@ impl From<Encrypt> for Cipher {
     }
 }
 
-/// Metadata is not encrypted, so an encrypted volume keeps no file's data there.
+/// Metadata is not encrypted, so an encrypted volume stores no file data there.
 fn inline_bytes(args: &FormatArgs, url: &MetaUrl) -> Result<u32, Fault> {
     match (args.inline, args.encrypt) {
         (Some(1..), Some(_)) => {
-            Err(Fault::usage("--inline puts data into the metadata, which is not encrypted")
-                .advise("leave it out, or --encrypt"))
+            Err(Fault::usage("--inline stores data in the metadata, which is not encrypted")
+                .advise("omit --inline or --encrypt"))
         }
         (Some(bytes), _) => Ok(bytes),
         (None, Some(_)) => Ok(0),
@@ -137,7 +137,7 @@ fn inline_bytes(args: &FormatArgs, url: &MetaUrl) -> Result<u32, Fault> {
     }
 }
 
-/// What the volume's settings keep of its encryption.
+/// The encryption settings that are stored with the volume.
 fn encryption(args: &FormatArgs) -> Result<String, Fault> {
     let Some(cipher) = args.encrypt else { return Ok(String::new()) };
     let (settings, _) =
@@ -155,9 +155,10 @@ impl From<Acl> for AclKind {
     }
 }
 
-/// Looks before anything is made, so that a second format changes nothing at all.
+/// Fails if the database already holds a volume. This runs before anything is created, so that a second
+/// format changes nothing.
 fn refuse_existing(url: &MetaUrl, file: Option<&Path>) -> Result<(), Fault> {
-    // A file without a byte in it is no database yet.
+    // An empty file is not a database yet.
     if file.is_some_and(|path| fs::metadata(path).map_or(true, |metadata| metadata.len() == 0)) {
         return Ok(());
     }
@@ -171,24 +172,25 @@ fn refuse_existing(url: &MetaUrl, file: Option<&Path>) -> Result<(), Fault> {
     }
 }
 
-fn lay_down(url: &MetaUrl, args: &FormatArgs, volume: &Volume) -> Result<(), Fault> {
+fn create_volume(url: &MetaUrl, args: &FormatArgs, volume: &Volume) -> Result<(), Fault> {
     let options = StoreOptions { cache_bytes: 0, create: true, ..StoreOptions::default() };
     let store = open_store(volume, &args.keys, options)?;
     if args.storage == Storage::S3 {
-        // As for a directory: what another volume has there would be overwritten.
+        // Another volume's objects there would be overwritten, as in a directory.
         marker::refuse_marked(volume, &store)?;
-        let empty = store.is_empty().map_err(|error| store_fault(volume, &error))?;
+        let empty = store.look().is_empty().map_err(|error| store_fault(volume, &error))?;
         if !empty {
-            let fault = Fault::new("there are objects in the bucket already").at(&volume.bucket);
-            return Err(fault.advise("choose an empty place with --bucket"));
+            let fault = Fault::new("the bucket already contains objects").at(&volume.bucket);
+            return Err(fault.advise("choose an empty bucket or prefix with --bucket"));
         }
     }
     store.check().map_err(|error| store_fault(volume, &error))?;
     let engine = url.open(true)?.engine();
     volume.format(&*engine).map_err(|error| url.volume_fault(error))?;
-    // After the volume is there, because of two formats at the same moment only one gets so far.
+    // The marker is written after the volume's record, because of two formats at the same time only one gets
+    // this far.
     if volume.store_marker {
-        let advice = format!("the volume is made; run limen config --adopt-store {url}");
+        let advice = format!("the volume is created; run limen config --adopt-store {url}");
         marker::put(volume, &store).map_err(|fault| fault.advise(advice))?;
     }
     if !rustix::process::geteuid().is_root() {
@@ -197,7 +199,7 @@ fn lay_down(url: &MetaUrl, args: &FormatArgs, volume: &Volume) -> Result<(), Fau
     engine.sync().map_err(|error| Fault::new(error).at(url))
 }
 
-/// Makes the root directory this user's, who could not write in it otherwise.
+/// Makes this user the owner of the root directory, so that a user other than root can write in it.
 fn give_root_directory(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<(), Fault> {
     let meta = Meta::open(engine, 1).map_err(|error| url.volume_fault(error))?;
     let owner = SetAttr {
@@ -206,20 +208,22 @@ fn give_root_directory(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<(), Fau
         gid: Some(rustix::process::getegid().as_raw()),
         ..SetAttr::default()
     };
-    meta.run(&owner, &Vouch::Kernel { told: None }).map_err(|error| Fault::new(error).at(url))
+    meta.run(&owner, &Authority::Kernel { told: None }).map_err(|error| Fault::new(error).at(url))
 }
 
 fn bucket(args: &FormatArgs, database: Option<&Path>) -> Result<String, Fault> {
     let bucket = match (&args.bucket, args.storage) {
         (Some(_), Storage::Memory) => {
-            return Err(Fault::usage("--bucket is not for --storage memory").advise("leave it out"));
+            return Err(Fault::usage("--bucket does not apply to --storage memory").advise("omit it"));
         }
         (None, Storage::Memory) => return Ok(String::new()),
         (None, Storage::File) => match database {
             Some(database) => database.with_extension("data"),
             None => {
-                return Err(Fault::usage("a volume of a database server needs a place for its files' data")
-                    .advise("write --bucket DIRECTORY that all its machines share, or --storage s3"));
+                return Err(Fault::usage("a volume on a database server needs a place for its file data")
+                    .advise(
+                        "write --bucket DIRECTORY with a directory that all machines share, or --storage s3",
+                    ));
             }
         },
         (None, Storage::S3) => {
@@ -233,12 +237,12 @@ fn bucket(args: &FormatArgs, database: Option<&Path>) -> Result<String, Fault> {
     text.ok_or_else(|| Fault::usage("the bucket's path is not UTF-8").at(bucket.display()))
 }
 
-/// The directory must be absent or hold nothing: numbers of slices begin anew with each volume, so that what another
-/// volume has there would be overwritten.
+/// Fails unless the directory is empty or does not exist. Slice numbers start at 1 in every volume, so a
+/// second volume in the same directory would overwrite the first one's objects.
 fn check_bucket(bucket: &Path) -> Result<(), Fault> {
     let fail =
         |error: std::io::Error| Fault::new(format!("cannot read the bucket: {error}")).at(bucket.display());
-    let advice = "choose an empty or a new directory with --bucket";
+    let advice = "choose an empty or new directory with --bucket";
     if let Ok(text) = fs::read(bucket.join(MARKER)) {
         return Err(marker::taken(&text, bucket.display()));
     }
@@ -261,8 +265,8 @@ fn is_empty_store_directory(path: &PathBuf) -> bool {
     ours && fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-/// Takes away the directories that a format which failed has made. Only empty ones go, and if one stays, the next
-/// format does not mind.
+/// Removes the directories that a failed format created, if they are empty. The next format ignores those
+/// that stay.
 fn remove_empty(bucket: &Path) {
     for name in STORE_DIRECTORIES {
         let _ = fs::remove_dir(bucket.join(name));

@@ -1,4 +1,5 @@
-//! `limen fsck`: checks every record of a volume, with `--data` every byte of its files, and puts right what it can.
+//! `limen fsck`: checks every record of a volume, with `--data` also every byte of its files, and repairs
+//! what it can.
 
 use std::collections::{BTreeSet, HashMap};
 use std::process::ExitCode;
@@ -8,7 +9,7 @@ use chunk::StoreOptions;
 use engine_sqlite::{LockError, MountLock};
 use indicatif::ProgressBar;
 use meta::check::{self, Checked, Place, Problem};
-use meta::{Counter, Engine, EngineError, Maintenance, Meta, Record, Volume, VolumeError, Want};
+use meta::{Counter, Engine, EngineError, Maintenance, Meta, Record, RecordKey, Volume, VolumeError};
 use serde_json::{Value, json};
 use types::Ino;
 
@@ -25,36 +26,37 @@ use crate::url::{Database, MetaUrl};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Exit codes, as fsck(8) has them: 0 nothing is wrong, 1 all that was wrong is repaired, 4 something is wrong and stays so,
-8 the volume could not be checked; 2 the command line is wrong.
+Exit codes, as of fsck(8): 0 no errors, 1 all errors are repaired, 4 errors are left, 8 the volume could not be checked;
+2 the command line is wrong.
 
-Files that were written but not yet named in the metadata when a mount was killed leave objects that nothing refers to.
-That is nothing wrong; limen gc removes them.
+A mount that is killed can leave objects that it stored but did not yet refer to in the metadata. That is not an error;
+limen gc removes them.
 
 Examples:
   limen fsck sqlite:///var/lib/limen/home.db
   limen fsck --data sqlite:///var/lib/limen/home.db
-      reads all files and names those that are damaged, and where
+      reads all files, and shows which are damaged and at which offsets
   limen fsck --repair sqlite:///var/lib/limen/home.db
-      while it is not mounted; inodes that lost their names go to /lost+found
+      the volume must not be mounted; moves inodes that lost their names to /lost+found
 
-While the volume is mounted, the records are checked up to four times, and only what each check finds counts: what programs
-change meanwhile looks like damage to one check, and not to the next. The usage is not compared then.")]
+If the volume is mounted, the records are checked up to four times, and only a problem that every check finds is reported,
+because a change in progress can look like damage to one check. The usage counters are not compared then.")]
 pub(crate) struct FsckArgs {
     /// Where the volume's metadata is
     #[arg(value_name = "META-URL")]
     url: String,
-    /// Put right what can be without losing anything; the volume must not be mounted, and cannot be meanwhile
+    /// Repair what can be repaired without losing data; the volume must not be mounted, and new mounts are
+    /// refused meanwhile
     #[arg(long)]
     repair: bool,
-    /// Remove sessions too that are not renewed for 90 seconds, because their machines are gone: this waits so long. A session
-    /// that is renewed still keeps the volume
+    /// Wait 90 seconds, and remove sessions that are not renewed in that time, because their machines are
+    /// gone. A session that is still renewed keeps the volume in use
     #[arg(long, requires = "repair")]
     force: bool,
-    /// Let mounts in again after a repair or removal that was killed on another machine
+    /// Allow mounts again after a repair or removal was killed on another machine
     #[arg(long, conflicts_with_all = ["repair", "data"])]
     end_maintenance: bool,
-    /// Read every byte of every file too, and look for objects that nothing refers to
+    /// Also read every byte of every file, and search for objects that nothing refers to
     #[arg(long)]
     data: bool,
     /// Print JSON
@@ -68,13 +70,13 @@ const REPAIRED: u8 = 1;
 const WRONG: u8 = 4;
 const NOT_CHECKED: u8 = 8;
 
-/// How many problems are held at a time, and how many ranges of files; more are counted.
-const MOST: usize = 10_000;
+/// The most problems, and the most damaged ranges of files, that are kept; further ones are only counted.
+const MAX_KEPT: usize = 10_000;
 
-/// How many further checks have to find a problem on a mounted volume.
+/// On a mounted volume, this many further checks must find a problem again.
 const CONFIRMED_BY: usize = 3;
 
-/// Each repair may bring out what was hidden by what it put right; so often it is looked again at most.
+/// A repair can reveal problems that the repaired one hid, so the check runs again, at most this often.
 const MAX_ROUNDS: usize = 100;
 
 pub(crate) fn run(args: &FsckArgs) -> ExitCode {
@@ -87,16 +89,16 @@ pub(crate) fn run(args: &FsckArgs) -> ExitCode {
     }
 }
 
-/// All there is to tell.
+/// The result of all checks.
 #[derive(Debug, Default)]
 struct Findings {
     checked: Checked,
     repaired: Vec<Problem>,
     left: Vec<Problem>,
-    /// Problems beyond those.
+    /// The number of problems beyond [`MAX_KEPT`].
     unnamed: u64,
     damage: Vec<Damage>,
-    /// Ranges of files beyond those.
+    /// The number of damaged ranges beyond [`MAX_KEPT`].
     unnamed_damage: u64,
     read_bytes: u64,
     unreferenced: Unreferenced,
@@ -111,10 +113,10 @@ fn check_volume(args: &FsckArgs) -> Result<u8, Fault> {
     }
     let access = Access::take(args, &url, &database)?;
     let is_live = matches!(access, Access::BesideMounts);
-    // A repair that has lost the volume changes nothing any more.
+    // The commits of a repair fail if it no longer has the volume.
     let engine = if let Access::Alone { exclusive } = &access { exclusive.engine() } else { engine };
     if is_live {
-        output::note("the volume is mounted: only a problem that each of several checks finds is told");
+        output::note("the volume is mounted: only a problem that each of several checks finds is reported");
     }
     let failed = |error: EngineError| Fault::new(format!("the records cannot be read: {error}")).at(&url);
     let bar = output::progress("records checked");
@@ -144,14 +146,15 @@ fn check_volume(args: &FsckArgs) -> Result<u8, Fault> {
     Ok(findings.code())
 }
 
-/// What keeps others from changing the volume meanwhile.
+/// How other changes of the volume are excluded during the check.
 #[derive(Debug)]
 enum Access {
     /// For a repair.
     Alone {
         exclusive: Box<Exclusive>,
     },
-    /// Nobody mounts it while this lock is held; on a database server, nobody did at the beginning.
+    /// The volume cannot be mounted while this lock is held. On a database server there is no lock: the
+    /// volume was not mounted when the check began.
     Unmounted {
         _lock: Option<MountLock>,
     },
@@ -168,7 +171,7 @@ impl Access {
         let lock = match database.lock(false) {
             Ok(lock) => lock,
             Err(LockError::AlreadyMounted { .. }) => return Ok(Access::BesideMounts),
-            // A user that may only read the volume can check it all the same.
+            // A user that can only read the database file can still check the volume.
             Err(LockError::Io { .. }) => None,
         };
         let sessions = maintenance::living(&*database.engine());
@@ -181,15 +184,16 @@ fn end_maintenance(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<u8, Fault> 
     let text = match maintenance::end(url, engine)? {
         Some(Maintenance { tool, host, pid, .. }) => {
             format!(
-                "The maintenance of '{tool}', process {pid} on {host}, is ended: the volume can be mounted.\n"
+                "Ended the maintenance of '{tool}', process {pid} on {host}: the volume can be mounted.\n"
             )
         }
-        None => "No tool works on the volume.\n".to_owned(),
+        None => "No tool has announced work on the volume.\n".to_owned(),
     };
     output::print(&text).map(|()| 0)
 }
 
-/// Checks the records again, and drops the problems that are not found each time: those were changes under way.
+/// Checks the records `rounds` more times, and drops the problems that are not found each time: those were
+/// changes in progress.
 fn confirm_records(
     url: &MetaUrl,
     database: &Database,
@@ -203,7 +207,7 @@ fn confirm_records(
         if findings.left.is_empty() {
             break;
         }
-        // Held apart from those of before, which may be more than are held: only what was found before counts.
+        // Only problems that were found before are kept, so this list cannot exceed the bound.
         let mut again = Vec::new();
         let known = &findings.left;
         let mut report = |problem: Problem| again.extend(known.contains(&problem).then_some(problem));
@@ -218,7 +222,8 @@ fn confirm_records(
     Ok(())
 }
 
-/// Reads the data again, and drops the damage that is not found a second time: a file was removed while it was read.
+/// Reads the data again, and drops damage that is not found a second time: the file was removed while it was
+/// read.
 fn confirm_data(
     args: &FsckArgs,
     database: &Database,
@@ -245,7 +250,7 @@ fn check_records(
 ) -> Result<(), Fault> {
     for round in 0..=MAX_ROUNDS {
         let (mut problems, mut unnamed) = (Vec::new(), 0);
-        let mut report = |problem: Problem| match problems.len() < MOST {
+        let mut report = |problem: Problem| match problems.len() < MAX_KEPT {
             true => problems.push(problem),
             false => unnamed += 1,
         };
@@ -267,7 +272,7 @@ fn check_records(
     Ok(())
 }
 
-/// Puts right what can be; says how much that was.
+/// Repairs what can be repaired. Returns the number of repaired problems.
 fn repair(
     url: &MetaUrl,
     engine: &Arc<dyn Engine>,
@@ -278,7 +283,7 @@ fn repair(
         Some(meta) => meta,
         None => repairer.insert(open_meta(engine).map_err(|error| url.volume_fault(error))?),
     };
-    // Numbers first: what has none to take cannot be put into a new directory.
+    // Counters first: other repairs create inodes in /lost+found, and need correct numbers for them.
     findings.left.sort_by_key(|problem| !matches!(problem, Problem::Counter { .. }));
     let (mut left, mut count) = (Vec::new(), 0);
     for problem in findings.left.drain(..) {
@@ -286,7 +291,7 @@ fn repair(
             .map_err(|error| Fault::new(format!("cannot repair: {error}")).at(url))?;
         count += usize::from(done);
         match done {
-            true if findings.repaired.len() < MOST => findings.repaired.push(problem),
+            true if findings.repaired.len() < MAX_KEPT => findings.repaired.push(problem),
             true => {}
             false => left.push(problem),
         }
@@ -297,7 +302,7 @@ fn repair(
 
 fn open_meta(engine: &Arc<dyn Engine>) -> Result<Meta, VolumeError> {
     let meta = Meta::open(Arc::clone(engine), 10_000)?;
-    meta.set_alone(true);
+    meta.set_exclusive(true);
     Ok(meta)
 }
 
@@ -314,7 +319,7 @@ fn check_data(
     let store = open_store(volume, &args.keys, options)?;
     marker::verify(volume, &store)?;
     bar.set_message("MiB read");
-    let mut report = |damage: Damage| match findings.damage.len() < MOST {
+    let mut report = |damage: Damage| match findings.damage.len() < MAX_KEPT {
         true => findings.damage.push(damage),
         false => findings.unnamed_damage += 1,
     };
@@ -339,14 +344,14 @@ fn check_data(
     Ok(())
 }
 
-/// The next number of a slice to be given out.
+/// The next slice number to be allocated.
 ///
 /// # Errors
-/// Those of the database.
+/// Errors of the database.
 pub(crate) fn next_slice(engine: &dyn Engine) -> Result<u64, EngineError> {
-    match engine.read(&[Want::Counter(Counter::Slice)])?.records.first() {
+    match engine.read(&[RecordKey::Counter(Counter::Slice)])?.records.first() {
         Some(Record::Counter(_, value)) => Ok(*value),
-        _ => Err(EngineError::permanent("the engine does not say which slice is next")),
+        _ => Err(EngineError::permanent("the engine returned no slice counter")),
     }
 }
 
@@ -389,28 +394,28 @@ impl Findings {
             text.push_str(&format!("{place}: bytes {from} to {} cannot be read: {error}\n", to - 1));
         }
         if self.unnamed + self.unnamed_damage > 0 {
-            text.push_str(&format!("{} more are not named here\n", self.unnamed + self.unnamed_damage));
+            text.push_str(&format!("{} more are not listed\n", self.unnamed + self.unnamed_damage));
         }
         let Checked { inodes, entries, rows } = self.checked;
-        let mut looked = format!("{inodes} inodes, {entries} names, {rows} rows");
+        let mut checked = format!("{inodes} inodes, {entries} names, {rows} rows");
         if args.data {
-            looked.push_str(&format!(", {} of data", show_size(self.read_bytes)));
+            checked.push_str(&format!(", {} of data", show_size(self.read_bytes)));
         }
         let name = &volume.name;
         text.push_str(&match (self.wrong(), self.repaired.len()) {
-            (0, 0) => format!("Volume '{name}' is clean: {looked}.\n"),
+            (0, 0) => format!("Volume '{name}' is clean: {checked}.\n"),
             (0, repaired) => {
-                format!("Volume '{name}' is clean now, {repaired} problems are repaired: {looked}.\n")
+                format!("Volume '{name}' is clean now, {repaired} problems were repaired: {checked}.\n")
             }
-            (wrong, 0) => format!("Volume '{name}' has {wrong} problems: {looked}.\n"),
+            (wrong, 0) => format!("Volume '{name}' has {wrong} problems: {checked}.\n"),
             (wrong, repaired) => {
-                format!("Volume '{name}' has {wrong} problems left, {repaired} are repaired: {looked}.\n")
+                format!("Volume '{name}' has {wrong} problems left, {repaired} were repaired: {checked}.\n")
             }
         });
         if self.unreferenced.objects > 0 {
             let Unreferenced { objects, bytes, .. } = self.unreferenced;
             text.push_str(&format!(
-                "Nothing refers to {objects} objects, {}; limen gc --delete removes them.\n",
+                "{objects} objects ({}) are unreferenced; limen gc --delete removes them.\n",
                 show_size(bytes)
             ));
         }

@@ -1,11 +1,11 @@
-//! `limen gc`: what a volume keeps that nobody needs, and its removal.
+//! `limen gc`: finds and removes objects, files and sessions of a volume that nothing needs any more.
 
 use std::time::{Duration, SystemTime};
 
 use chunk::{BlockStore, ChunkError, StoredBlock};
 use meta::check::{self, SliceWindow};
 use meta::ops::{Reap, ReapAll};
-use meta::{Engine, EngineError, Failure, Meta, Record, Scan, Session, Volume, Vouch};
+use meta::{Authority, Engine, EngineError, Failure, Meta, Record, Scan, Session, Volume};
 use serde_json::json;
 use types::{BLOCK_BYTES, Ino, SessionId, SliceId};
 use vfs::process::is_gone;
@@ -16,29 +16,29 @@ use crate::maintenance;
 use crate::marker;
 use crate::output::{self, Table};
 use crate::status::sessions;
-use crate::store::{open_closed, store_fault};
+use crate::store::{open_without_key, store_fault};
 use crate::units::show_size;
 use crate::url::{Database, MetaUrl};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A mount removes by itself what its files no longer refer to. What is left for this command are objects that a mount stored
-but did not name in the metadata before it was killed, and what a volume that is mounted no more would remove next time.
-It is safe while the volume is mounted, here or elsewhere: it keeps every object that a mount may still be about to name.
+A mount removes data that its files no longer refer to. This command removes the rest: objects that a mount stored but did
+not refer to in the metadata before it was killed, and data and open files that the next mount would remove.
+It is safe while the volume is mounted, here or elsewhere: it keeps every object that a mount could still refer to.
 
 Examples:
   limen gc sqlite:///var/lib/limen/home.db
-      shows what there is to remove
+      shows what can be removed
   limen gc --delete redis://db.example.org/1
       removes it")]
 pub(crate) struct GcArgs {
     /// Where the volume's metadata is
     #[arg(value_name = "META-URL")]
     url: String,
-    /// Remove it
+    /// Remove what is found; without this option nothing is changed
     #[arg(long)]
     delete: bool,
-    /// Keep objects that are younger than this, e.g. 90s, 30m, 1h or 2d
+    /// Keep unreferenced objects that are younger than this, e.g. 90s, 30m, 1h or 2d
     #[arg(long, value_name = "AGE", value_parser = parse_age, default_value = "1h")]
     grace: Duration,
     /// Print JSON
@@ -49,10 +49,10 @@ pub(crate) struct GcArgs {
 /// Records read at a time.
 const PAGE: usize = 256;
 
-/// Files without a name that one commit removes.
+/// How many unlinked inodes one commit removes.
 const REAPED_AT_ONCE: usize = 16;
 
-/// Sums of what there is to remove, or was removed.
+/// Totals of what can be removed, or was removed.
 #[derive(Debug, Default)]
 struct Found {
     sessions: u64,
@@ -61,7 +61,7 @@ struct Found {
     garbage_bytes: u64,
     objects: u64,
     object_bytes: u64,
-    /// Objects that nothing refers to and that are kept even so: too young, or not to be told from what is to come.
+    /// Unreferenced objects that are kept: they are too young, or a mount could still refer to them.
     kept: u64,
     acls: (u64, u64),
 }
@@ -69,16 +69,16 @@ struct Found {
 pub(crate) fn run(args: &GcArgs) -> Result<(), Fault> {
     let url = MetaUrl::parse(&args.url)?;
     let (database, volume) = url.open_volume()?;
-    // On the embedded engine, nobody mounts the volume while this holds the lock, and nobody else may change a volume that
-    // one process has mounted for itself.
+    // On the embedded engine, the volume cannot be mounted while this process holds the lock. Without the
+    // lock, this process must not change the volume, because a mount could have it exclusively.
     let lock = database.lock(false).ok().flatten();
     let may_change = lock.is_some() || matches!(database, Database::Network(_));
     let engine = database.engine();
     let failed = |error: EngineError| Fault::new(error).at(&url);
-    let store = open_closed(&volume)?;
+    let store = open_without_key(&volume)?;
     marker::verify(&volume, &store)?;
     let bar = output::progress("objects");
-    // The counter comes first: a session that begins after the sessions were read takes numbers from `next` on.
+    // The counter is read before the sessions: a session that begins later allocates numbers from `next` on.
     let next = SliceId(next_slice(&*engine).map_err(failed)?);
     let left = Left::find(&*engine, lock.is_some()).map_err(failed)?;
     let below = left.living.iter().map(|session| session.first_slice).fold(next, SliceId::min);
@@ -111,19 +111,20 @@ pub(crate) fn run(args: &GcArgs) -> Result<(), Fault> {
     output::print(&found.to_text(args, mounted))
 }
 
-/// What sessions that ended without a word left behind.
+/// What sessions that did not end cleanly left behind.
 struct Left {
     living: Vec<Session>,
-    /// Proven to be gone: they can change nothing any more.
+    /// Sessions whose process is proven to be dead: they can change nothing any more.
     gone: Vec<Session>,
-    /// Files that were removed while open in a session that is gone, or off the record.
+    /// Unlinked inodes that were open in a session that is dead or no longer recorded.
     orphans: Vec<(SessionId, Ino)>,
 }
 
 impl Left {
-    /// With `alone`, nobody has the volume mounted.
+    /// With `alone`, the volume is not mounted.
     fn find(engine: &dyn Engine, alone: bool) -> Result<Left, EngineError> {
-        // An orphan that is made later, in a session that begins later, is not among these.
+        // Orphans are read before sessions, so that an orphan of a session that begins meanwhile is not in
+        // the list.
         let mut orphans = orphans(engine)?;
         let (living, gone): (Vec<Session>, Vec<Session>) =
             sessions(engine)?.into_iter().partition(|session| !alone && !is_gone(session));
@@ -135,7 +136,7 @@ impl Left {
         for session in &self.gone {
             meta.remove_session(session.id, session.heartbeat)?;
         }
-        let by_tool = Vouch::Kernel { told: None };
+        let by_tool = Authority::Kernel { told: None };
         for some in self.orphans.chunks(REAPED_AT_ONCE) {
             let reaps: Vec<Reap> = some.iter().map(|&(session, ino)| Reap { session, ino }).collect();
             if meta.run(&ReapAll(&reaps), &by_tool).is_err() {
@@ -152,7 +153,7 @@ fn orphans(engine: &dyn Engine) -> Result<Vec<(SessionId, Ino)>, EngineError> {
         let after = all.last().copied().unwrap_or_default();
         let page = engine.scan(&Scan::Orphans { after, limit: PAGE })?;
         let before = all.len();
-        all.extend(page.facts.records.into_iter().filter_map(|record| match record {
+        all.extend(page.snapshot.records.into_iter().filter_map(|record| match record {
             Record::Orphan(session, ino) => Some((session, ino)),
             _ => None,
         }));
@@ -162,15 +163,15 @@ fn orphans(engine: &dyn Engine) -> Result<Vec<(SessionId, Ino)>, EngineError> {
     }
 }
 
-/// Removes the blocks of slices that no row refers to any more, then what says so.
+/// Removes the blocks of slices on the garbage list, then the records of that list.
 fn collect(meta: &Meta, volume: &Volume, store: &BlockStore, found: &mut Found) -> Result<(), Fault> {
     loop {
         let page = meta.scan(&Scan::Garbage { after: SliceId(0), limit: PAGE }).map_err(Fault::new)?;
-        if page.facts.records.is_empty() {
+        if page.snapshot.records.is_empty() {
             return Ok(());
         }
         let mut gone = Vec::with_capacity(PAGE);
-        for record in &page.facts.records {
+        for record in &page.snapshot.records {
             let Record::Garbage(garbage) = record else { continue };
             let deleted = store.delete_slice(garbage.slice, garbage.size);
             deleted.map_err(|error| store_fault(volume, &error))?;
@@ -192,24 +193,24 @@ fn count_garbage(engine: &dyn Engine, found: &mut Found) -> Result<(), EngineErr
     })
 }
 
-/// Objects that neither a row nor a record of garbage refers to.
+/// Totals of objects that neither a chunk row nor a garbage record refers to.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unreferenced {
     pub(crate) objects: u64,
     pub(crate) bytes: u64,
-    /// The highest number of a slice that any object has.
+    /// The highest slice number of any object.
     pub(crate) last_slice: u64,
 }
 
-/// An object of the store that nothing refers to.
+/// An unreferenced object of the store.
 #[derive(Debug)]
 pub(crate) struct Stray {
     pub(crate) block: StoredBlock,
-    /// Whether its slice has other objects that are referred to.
+    /// Whether the metadata refers to its slice, but not to this block of it.
     pub(crate) of_used_slice: bool,
 }
 
-/// What ends a walk over the store's objects.
+/// An error that ends a walk over the store's objects.
 enum Stop {
     Engine(EngineError),
     Store(ChunkError),
@@ -222,7 +223,7 @@ impl From<EngineError> for Stop {
 }
 
 impl Unreferenced {
-    /// Calls `each` with every object that nothing refers to.
+    /// Calls `each` with every unreferenced object.
     ///
     /// # Errors
     /// The database or the store fails.
@@ -264,12 +265,13 @@ fn is_used(window: &SliceWindow, block: &StoredBlock) -> bool {
     len > 0 && u64::from(block.len) == len
 }
 
-/// Decides what becomes of an object that nothing refers to.
+/// Decides whether an unreferenced object is removed.
 struct Sweeper {
     delete: bool,
     grace: Duration,
-    /// The lowest number that no mount may still be about to name, and at most the next one to be given out: an object of
-    /// that or a later one is of another time, say of before a backup of the database was restored. All these are kept.
+    /// Objects with this slice number or a higher one are kept. It is the lowest number that a live session
+    /// can still refer to, and at most the next number to be allocated. An object above that one is of
+    /// another history of the volume, e.g. of the time before a backup of the database was restored.
     below: SliceId,
     mounted: bool,
 }
@@ -281,7 +283,8 @@ impl Sweeper {
         Stray { block, of_used_slice }: &Stray,
         found: &mut Found,
     ) -> Result<(), ChunkError> {
-        // An object without an age may be new to a mount; if nobody mounts the volume, it is not.
+        // An object of unknown age could be one that a mount has just written; without mounts it counts as
+        // old.
         let old = age(store, block)?.map_or(!self.mounted, |age| age >= self.grace);
         let size = u64::from(block.block) * u64::from(BLOCK_BYTES) + u64::from(block.len);
         let size = u32::try_from(size).ok().filter(|_| block.id < self.below && !of_used_slice);
@@ -295,9 +298,9 @@ impl Sweeper {
     }
 }
 
-/// How long ago an object was written, if its store says.
+/// The age of an object, if the store reports it.
 fn age(store: &BlockStore, block: &StoredBlock) -> Result<Option<Duration>, ChunkError> {
-    // One that was written in the future is young.
+    // An object with a time in the future gets age 0.
     let since = |written| SystemTime::now().duration_since(written).unwrap_or_default();
     Ok(store.modified(block)?.map(since))
 }
@@ -306,26 +309,26 @@ impl Found {
     fn to_text(&self, args: &GcArgs, mounted: bool) -> String {
         let mut table = Table::default();
         if mounted {
-            table.row("mounted", "yes: what its mounts may still need is kept");
+            table.row("mounted", "yes: objects that its mounts may need are kept");
         }
-        table.row("sessions", format!("{} that did not end", self.sessions));
-        table.row("open files", format!("{} that have no name", self.orphans));
+        table.row("sessions", format!("{} whose process no longer exists", self.sessions));
+        table.row("unlinked files", format!("{} left open by such sessions", self.orphans));
         let sized = |count: u64, bytes: u64| format!("{count}, {}", show_size(bytes));
-        table.row("slices", format!("{} that files let go of", sized(self.garbage, self.garbage_bytes)));
+        table.row("slices", format!("{} that files no longer use", sized(self.garbage, self.garbage_bytes)));
         table.row("objects", format!("{} that nothing refers to", sized(self.objects, self.object_bytes)));
         if self.kept > 0 {
             table.row("", format!(
-                    "{} more that are kept: younger than --grace, about to be named by a mount, or of a number that the volume \
-                     has not given out (as after its database was restored from a backup)",
+                    "{} more are kept: younger than --grace, possibly needed by a mount, or with a slice number that the volume \
+                     has not allocated (e.g. after its database was restored from a backup)",
                     self.kept
                 ));
         }
         let (stored, unused) = self.acls;
-        table.row("ACLs", format!("{unused} of {stored} that nothing refers to; they stay"));
+        table.row("ACLs", format!("{unused} of {stored} that nothing refers to; they are kept"));
         let verdict = match (args.delete, self.garbage + self.objects + self.orphans + self.sessions) {
             (_, 0) => "There is nothing to remove.\n",
-            (true, _) => "All of this is removed but for what stays.\n",
-            (false, _) => "Nothing was removed; --delete does that.\n",
+            (true, _) => "All of this was removed, except what is kept.\n",
+            (false, _) => "Nothing was removed; use --delete to remove it.\n",
         };
         table.render() + verdict
     }
@@ -345,7 +348,7 @@ impl Found {
 }
 
 fn parse_age(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("'{text}' is no age: write a number with s, m, h or d, as in 1h");
+    let wrong = || format!("'{text}' is not an age: write a number with s, m, h or d, e.g. 1h");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let seconds = match &text[digits.len()..] {
         "" | "s" => 1,
@@ -363,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_are_read() {
+    fn ages_are_parsed() {
         let seconds = |text| parse_age(text).map(|age| age.as_secs());
         assert_eq!((seconds("0"), seconds("90s"), seconds("30m")), (Ok(0), Ok(90), Ok(1800)));
         assert_eq!((seconds("1h"), seconds("2d")), (Ok(3600), Ok(172_800)));

@@ -1,7 +1,9 @@
-//! Which processes of this machine hold a mount: from `/proc`, without a request to the mount, which may hang.
+//! Finds the processes on this machine that hold a mount. It reads `/proc` and sends no request to the mount,
+//! which may hang.
 //!
-//! umount(8) takes a mount out of one mount namespace. The file system lives on as long as another namespace has it, as a
-//! container or a service with `PrivateMounts=` does (`mount_namespaces(7)`), or a process has something open on it.
+//! umount(8) removes a mount from one mount namespace. The file system stays alive as long as another
+//! namespace has it, e.g. of a container or of a service with `PrivateMounts=` (`mount_namespaces(7)`), or a
+//! process has a file of it open.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -11,17 +13,17 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
-/// A message names no more of them.
+/// The most holders that a message names.
 const MOST_NAMED: usize = 5;
 
-/// What holds a mount.
+/// The processes that hold a mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Holders {
     /// The first process of each other mount namespace that has the mount.
     pub(crate) elsewhere: Vec<Holder>,
-    /// Processes that use it, in whatever namespace.
+    /// Processes that use it, in any namespace.
     pub(crate) users: Vec<Holder>,
-    /// Whether there are processes that this user may not look into.
+    /// Whether there are processes that this user has no permission to inspect.
     pub(crate) some_hidden: bool,
 }
 
@@ -44,7 +46,7 @@ pub(crate) enum How {
 }
 
 impl Holders {
-    /// Looks at all processes for what holds the file system with this `st_dev`.
+    /// Searches all processes for those that hold the file system with this `st_dev`.
     pub(crate) fn find(device: u64) -> Holders {
         let mut found = Holders::default();
         let own = namespace(Path::new("/proc/self"));
@@ -71,13 +73,13 @@ impl Holders {
         !self.elsewhere.is_empty() || !self.users.is_empty()
     }
 
-    /// The processes that have it mounted, else those that use it.
+    /// The processes in other namespaces that have it mounted; if there are none, those that use it.
     pub(crate) fn first(&self) -> &[Holder] {
         if self.elsewhere.is_empty() { &self.users } else { &self.elsewhere }
     }
 }
 
-/// `process 7 (bash) has its working directory there, process 9 (vi) has /mnt/f open`
+/// Formats holders: `process 7 (bash) has its working directory there, process 9 (vi) has /mnt/f open`.
 pub(crate) fn list(holders: &[Holder]) -> String {
     let mut texts: Vec<String> = holders.iter().take(MOST_NAMED).map(Holder::to_string).collect();
     if holders.len() > MOST_NAMED {
@@ -99,7 +101,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// In the order of their numbers, so that the first of a container usually is the one that was started first.
+/// All process ids in ascending order: the lowest one of a container usually is its first process.
 fn processes() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -107,7 +109,7 @@ fn processes() -> Vec<u32> {
     pids
 }
 
-/// What tells the mount namespace of a process from others; `None` if it may not be seen.
+/// Identifies the mount namespace of a process; `None` without permission to read it.
 fn namespace(process: &Path) -> Option<OsString> {
     fs::read_link(process.join("ns/mnt")).ok().map(PathBuf::into_os_string)
 }
@@ -126,7 +128,7 @@ fn mounted_at(process: &Path, device: u64) -> Option<String> {
     })
 }
 
-/// The first thing found that a process has there.
+/// The first use of the file system by a process that is found.
 fn use_of(process: &Path, device: u64) -> Option<How> {
     let is_there = |link: &Path| device_of(link) == Some(device);
     if is_there(&process.join("cwd")) {
@@ -140,7 +142,8 @@ fn use_of(process: &Path, device: u64) -> Option<How> {
     open.map(How::Open).or_else(|| mapped(process, device).map(How::Mapped))
 }
 
-/// `ADDRESS PERMISSIONS OFFSET MAJOR:MINOR INODE PATH`, the device in hexadecimal digits (`proc_pid_maps(5)`).
+/// The first file of the device that a process has mapped. A line of `proc_pid_maps(5)` is
+/// `ADDRESS PERMISSIONS OFFSET MAJOR:MINOR INODE PATH`, with the device in hexadecimal.
 fn mapped(process: &Path, device: u64) -> Option<PathBuf> {
     let device = format!("{:02x}:{:02x}", rustix::fs::major(device), rustix::fs::minor(device));
     let maps = fs::read_to_string(process.join("maps")).ok()?;
@@ -150,8 +153,8 @@ fn mapped(process: &Path, device: u64) -> Option<PathBuf> {
     })
 }
 
-/// `st_dev` of what a path leads to, without a request to its server. With an empty mask, a FUSE file system says that
-/// much also to callers without access (`fuse_getattr` in `fs/fuse/dir.c`).
+/// `st_dev` of the file at a path, without a request to the file system's server. With an empty mask, FUSE
+/// answers this even to callers without access (`fuse_getattr` in `fs/fuse/dir.c`).
 pub(crate) fn device_of(path: &Path) -> Option<u64> {
     let stat = rustix::fs::statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()).ok()?;
     Some(rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor))
@@ -166,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_uses_a_file_system_is_found_and_said() {
+    fn processes_that_use_a_file_system_are_found() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("open");
         let open = File::create(&file).unwrap();
@@ -184,7 +187,7 @@ mod tests {
         assert_eq!(how, Some(How::WorkingDirectory));
         let mut child = Command::new("sleep").arg("60").current_dir("/proc").stdin(Stdio::from(open)).spawn();
         let child = child.as_mut().unwrap();
-        // Where the root directory is on the same file system, that is found first.
+        // If the process's root directory is on the same file system, that use is found first.
         let how = of(child.id());
         child.kill().unwrap();
         child.wait().unwrap();
@@ -192,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_holders_has_an_end() {
+    fn list_of_holders_is_bounded() {
         let holder = |pid| Holder { pid, name: "sh".into(), how: How::Namespace("/mnt".into()) };
         let holders: Vec<Holder> = (1..=7).map(holder).collect();
         let text = list(&holders);

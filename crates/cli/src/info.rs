@@ -1,4 +1,5 @@
-//! `limen info`: what is stored of a file, found by its device and inode numbers and read beside its mount.
+//! `limen info`: how a file is stored. The file is found by its device and inode numbers, and its records are
+//! read directly from the volume's database.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,7 +11,7 @@ use acl::nfs4::Nfs4Acl;
 use acl::posix::PosixAcl;
 use chunk::object_key;
 use inspect::Domains;
-use meta::{Engine, EngineError, Node, Record, Want};
+use meta::{Engine, EngineError, Inode, Record, RecordKey};
 use serde_json::{Value, json};
 use types::{AclId, BLOCK_BYTES, CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceSource};
 
@@ -22,7 +23,7 @@ use crate::paths;
 use crate::target::volume_behind;
 use crate::url::Database;
 
-/// Chunks shown of one file, 16 GiB of it; a sparse file may have very many.
+/// The most chunks shown of one file, 16 GiB; a sparse file can have very many.
 const MAX_CHUNKS: u64 = 256;
 
 pub(crate) fn run(args: &InfoArgs) -> Result<(), Fault> {
@@ -39,14 +40,14 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Fault> {
             }
         };
         if metadata.is_file() {
-            // What the mount still holds in memory is stored first, so that it can be shown; without the right to
-            // read the file, what is stored already has to do.
+            // fsync(2) stores what the mount still buffers, so that it is shown. Without read permission this
+            // fails, and only data that is already stored is shown.
             let _ = File::open(path).and_then(|file| file.sync_all());
         }
         let engine = database.engine();
         let found = Found::read(&*engine, Ino(metadata.ino()))
             .map_err(|error| Fault::new(error).at(path.display()))?;
-        let parent = parent(path, &metadata, &found.node);
+        let parent = parent(path, &metadata, &found.inode);
         match args.json {
             true => values.push(found.to_json(path, volume, parent)),
             false => output::print(&found.to_text(path, volume, parent))?,
@@ -55,16 +56,16 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Fault> {
     if args.json { output::print_json(&Value::Array(values)) } else { Ok(()) }
 }
 
-/// The number of the directory that `path` is in.
-fn parent(path: &Path, metadata: &Metadata, node: &Node) -> Option<u64> {
-    if node.kind.is_dir() {
-        return Some(node.parent.0);
+/// The inode number of the directory that contains `path`.
+fn parent(path: &Path, metadata: &Metadata, inode: &Inode) -> Option<u64> {
+    if inode.kind.is_dir() {
+        return Some(inode.parent.0);
     }
     let parent = fs::symlink_metadata(paths::mountpoint(path).ok()?.parent()?).ok()?;
     (parent.dev() == metadata.dev()).then(|| parent.ino())
 }
 
-/// An ACL as people read it. The stored forms of the two families have no text in common.
+/// A stored ACL as text. No text is a valid stored form of both ACL families.
 fn acl_text(stored: &str, domains: &Domains, engine: &dyn Engine) -> Result<String, EngineError> {
     let error = match PosixAcl::from_storage(stored) {
         Ok(acl) => return Ok(acl.to_long_text()),
@@ -79,36 +80,36 @@ fn acl_text(stored: &str, domains: &Domains, engine: &dyn Engine) -> Result<Stri
     }
 }
 
-/// All there is to say about an inode.
+/// The records of an inode.
 #[derive(Debug)]
 struct Found {
-    node: Node,
+    inode: Inode,
     acls: HashMap<AclId, String>,
     chunks: Vec<(ChunkIndex, Vec<Slice>)>,
-    /// Chunks there may be beyond those.
+    /// The number of chunks beyond [`MAX_CHUNKS`], which are not read.
     unread: u64,
 }
 
 impl Found {
     fn read(engine: &dyn Engine, ino: Ino) -> Result<Self, EngineError> {
-        let mut node = None;
+        let mut inode = None;
         let mut acls = HashMap::new();
         let domains = Domains::default();
-        for record in engine.read(&[Want::Node(ino)])?.records {
+        for record in engine.read(&[RecordKey::Inode(ino)])?.records {
             match record {
-                Record::Node(_, found) => node = found,
+                Record::Inode(_, found) => inode = found,
                 Record::Acl(id, Some(text)) => {
                     acls.insert(id, acl_text(&text, &domains, engine)?);
                 }
                 _ => {}
             }
         }
-        let Some(node) = node else {
-            return Err(EngineError::permanent(format!("inode {ino} is not in the volume any more")));
+        let Some(inode) = inode else {
+            return Err(EngineError::permanent(format!("inode {ino} no longer exists in the volume")));
         };
-        let all = if node.kind == FileType::Regular { node.size.div_ceil(CHUNK_BYTES) } else { 0 };
-        let wants: Vec<Want> =
-            (0..all.min(MAX_CHUNKS)).map(|index| Want::Slices(ino, ChunkIndex(index))).collect();
+        let all = if inode.kind == FileType::Regular { inode.size.div_ceil(CHUNK_BYTES) } else { 0 };
+        let wants: Vec<RecordKey> =
+            (0..all.min(MAX_CHUNKS)).map(|index| RecordKey::Slices(ino, ChunkIndex(index))).collect();
         let mut chunks = Vec::new();
         if !wants.is_empty() {
             for record in engine.read(&wants)?.records {
@@ -119,7 +120,7 @@ impl Found {
                 }
             }
         }
-        Ok(Found { node, acls, chunks, unread: all.saturating_sub(MAX_CHUNKS) })
+        Ok(Found { inode, acls, chunks, unread: all.saturating_sub(MAX_CHUNKS) })
     }
 
     fn acl(&self, id: AclId) -> Option<&str> {
@@ -130,19 +131,19 @@ impl Found {
     }
 
     fn to_text(&self, path: &Path, volume: &str, parent: Option<u64>) -> String {
-        let node = &self.node;
+        let inode = &self.inode;
         let mut table = Table::default();
         table.row("volume", volume);
-        table.row("inode", node.ino);
-        table.row("type", kind_name(node.kind));
-        table.row("mode", node.mode);
-        table.row("owner", format!("{}:{}", node.uid, node.gid));
-        table.row("links", node.nlink);
-        table.row("size", node.size);
-        table.row("modified", node.mtime);
-        table.row("changed", node.ctime);
+        table.row("inode", inode.ino);
+        table.row("type", kind_name(inode.kind));
+        table.row("mode", inode.mode);
+        table.row("owner", format!("{}:{}", inode.uid, inode.gid));
+        table.row("links", inode.nlink);
+        table.row("size", inode.size);
+        table.row("modified", inode.mtime);
+        table.row("changed", inode.ctime);
         table.row("parent", parent.map_or_else(|| "-".to_owned(), |parent| parent.to_string()));
-        for (label, id) in [("access ACL", node.access_acl), ("default ACL", node.default_acl)] {
+        for (label, id) in [("access ACL", inode.access_acl), ("default ACL", inode.default_acl)] {
             if let Some(text) = self.acl(id) {
                 table.row(label, format!("{} ({id})", text.trim_end().replace('\n', ",")));
             }
@@ -163,7 +164,7 @@ impl Found {
     }
 
     fn to_json(&self, path: &Path, volume: &str, parent: Option<u64>) -> Value {
-        let node = &self.node;
+        let inode = &self.inode;
         let acl = |id: AclId| {
             self.acl(id)
                 .map(|text| json!({ "id": id.to_string(), "entries": text.lines().collect::<Vec<_>>() }))
@@ -181,27 +182,27 @@ impl Found {
         json!({
             "path": path.to_string_lossy(),
             "volume": volume,
-            "inode": node.ino.0,
-            "type": kind_name(node.kind),
-            "mode": node.mode.to_string(),
-            "uid": node.uid,
-            "gid": node.gid,
-            "links": node.nlink,
-            "size": node.size,
-            "rdev": node.rdev,
-            "atime_ns": node.atime.nanos(),
-            "mtime_ns": node.mtime.nanos(),
-            "ctime_ns": node.ctime.nanos(),
+            "inode": inode.ino.0,
+            "type": kind_name(inode.kind),
+            "mode": inode.mode.to_string(),
+            "uid": inode.uid,
+            "gid": inode.gid,
+            "links": inode.nlink,
+            "size": inode.size,
+            "rdev": inode.rdev,
+            "atime_ns": inode.atime.nanos(),
+            "mtime_ns": inode.mtime.nanos(),
+            "ctime_ns": inode.ctime.nanos(),
             "parent": parent,
-            "access_acl": acl(node.access_acl),
-            "default_acl": acl(node.default_acl),
+            "access_acl": acl(inode.access_acl),
+            "default_acl": acl(inode.default_acl),
             "chunks": self.chunks.iter().map(chunk).collect::<Vec<_>>(),
             "chunks_not_shown": self.unread,
         })
     }
 }
 
-/// The keys of the objects that hold what a row shows.
+/// The keys of the objects that hold the data of a row.
 fn objects(slice: &Slice) -> impl Iterator<Item = String> {
     let (id, offset, size) = match slice.source {
         SliceSource::Blocks { id, offset, size } if slice.len > 0 => (id, offset, size),
@@ -240,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_objects_of_a_row_are_those_it_shows() {
+    fn objects_of_a_row_cover_only_its_range() {
         let keys = |len, offset, size| {
             let source = SliceSource::Blocks { id: SliceId(7), offset, size };
             objects(&Slice { pos: 0, len, source }).collect::<Vec<_>>()

@@ -1,4 +1,4 @@
-//! Ctrl-C in a command that has something to put in order first.
+//! Ctrl-C in commands that have to clean up before they end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,19 +8,19 @@ use signal_hook::flag;
 
 use crate::fault::Fault;
 
-/// Whether the person wants the command to end.
+/// Whether a signal asked the command to end.
 #[derive(Clone, Debug)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// From here on the first SIGINT, SIGTERM or SIGHUP is only noted; the second one ends the process.
+    /// From here on the first SIGINT, SIGTERM or SIGHUP only sets a flag; the second one ends the process.
     ///
     /// # Errors
-    /// The kernel refuses to have signals handled.
+    /// The signal handlers cannot be installed.
     pub(crate) fn install() -> Result<Self, Fault> {
         let noted = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
-            // In this order, or the first signal would count as the second.
+            // In this order: otherwise the first signal would already end the process.
             flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&noted))
                 .and_then(|_| flag::register(signal, Arc::clone(&noted)))
                 .map_err(|error| Fault::new(format!("cannot handle signals: {error}")))?;
@@ -33,7 +33,7 @@ impl Interrupt {
     }
 
     /// # Errors
-    /// The person wants the command to end.
+    /// A signal has asked the command to end.
     pub(crate) fn check(&self) -> Result<(), Fault> {
         if self.is_set() { Err(Fault::new("interrupted")) } else { Ok(()) }
     }

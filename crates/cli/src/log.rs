@@ -1,4 +1,4 @@
-//! The log: to standard error or a file, filtered by the environment variable `LIMEN_LOG`, times in UTC.
+//! The log: to standard error or a file, filtered by the environment variable `LIMEN_LOG`, with times in UTC.
 
 use std::env;
 use std::fmt;
@@ -17,13 +17,13 @@ use crate::paths;
 
 const VARIABLE: &str = "LIMEN_LOG";
 
-/// A log of this size is set aside as `NAME.1` before the next mount writes to it.
+/// A log file larger than this is renamed to `NAME.1` before the next mount writes to it.
 const ROTATE_BYTES: u64 = 16 << 20;
 
-/// Starts logging, to `file` or else to standard error. `default` is the filter where the environment gives none.
+/// Starts logging, to `file` or to standard error. `default` is the filter if `LIMEN_LOG` is not set.
 ///
 /// # Errors
-/// The environment's filter is malformed.
+/// The filter in `LIMEN_LOG` is malformed.
 pub(crate) fn init(default: &str, file: Option<File>) -> Result<(), Fault> {
     let filter = env::var(VARIABLE).unwrap_or_else(|_| default.to_owned());
     let filter = EnvFilter::try_new(filter).map_err(|error| {
@@ -39,25 +39,26 @@ pub(crate) fn init(default: &str, file: Option<File>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Where the log of a mount in the background goes unless told: `/var/log` for root, else the user's state directory.
+/// The default log file of a background mount: in `/var/log` for root, otherwise in the user's state
+/// directory.
 ///
 /// # Errors
-/// There is no home directory.
+/// The user has no state directory.
 pub(crate) fn default_path(volume: &str) -> Result<PathBuf, Fault> {
     if rustix::process::geteuid().is_root() {
         return Ok(PathBuf::from(format!("/var/log/limen-{volume}.log")));
     }
     let state = paths::state_directory().ok_or_else(|| {
-        Fault::new("there is no place for the log: neither XDG_STATE_HOME nor HOME is set")
+        Fault::new("no default directory for the log: neither XDG_STATE_HOME nor HOME is set")
             .advise("name a file with --log")
     })?;
     Ok(state.join(format!("{volume}.log")))
 }
 
-/// Opens a log to append to, and makes it and its directory if absent.
+/// Opens a log file for appending. Creates it and its directory if they do not exist.
 ///
 /// # Errors
-/// Of the file system.
+/// The directory or file cannot be created, renamed or opened.
 pub(crate) fn open(path: &Path) -> Result<File, Fault> {
     let fail = |error| {
         Fault::new(format!("cannot write the log: {error}"))
@@ -75,7 +76,7 @@ pub(crate) fn open(path: &Path) -> Result<File, Fault> {
     OpenOptions::new().create(true).append(true).open(path).map_err(fail)
 }
 
-/// `2026-11-20T18:52:07.123Z`.
+/// The time format of the log: `2026-11-20T18:52:07.123Z`.
 struct Utc;
 
 impl FormatTime for Utc {

@@ -4,21 +4,23 @@
 //! |---|---|
 //! | `args` | the command line |
 //! | `format`, `mount`, `umount`, `status`, `info`, `config`, `destroy`, `version` | one command each |
-//! | `ls`, `access` | what is there, who may what, and why |
-//! | `fsck`, `gc`, with `scrub` | is the volume whole, and what of it is not needed |
+//! | `ls`, `access` | listings; permissions and their reasons |
+//! | `fsck`, `gc`, with `scrub` | consistency check and repair; removal of unreferenced data |
 //! | `rmr`, `warmup`, `bench` | commands for any mounted path |
 //! | `mdtest` | the metadata benchmark, without a mount |
-//! | `url`, `target` | from a metadata URL to an engine; a path on this machine or in a volume |
-//! | `options`, `rights` | `-o` of `limen mount`; who may do what there |
-//! | `daemon` | `limen mount -d`: a process of its own that says when it serves |
+//! | `url`, `network`, `target` | metadata URLs and the engines they open; a path on a mount or in a volume |
+//! | `options`, `rights` | `-o` of `limen mount`; its options for ids, squashing and listings |
+//! | `daemon` | `limen mount -d`: the background process, which reports when it serves |
+//! | `maintenance` | exclusive use of a volume by a tool |
 //! | `holders` | which processes hold a mount |
 //! | `registry` | which process serves which mount on this machine |
-//! | `statistics` | what a mount tells of its work |
-//! | `pool`, `interrupt` | walks of trees by several threads; Ctrl-C |
-//! | `marker` | whether an object store is this volume's, and works |
-//! | `process`, `paths` | processes by id and start time; where a user's files go |
+//! | `staged` | where mounts on this machine keep blocks that wait for upload |
+//! | `statistics` | what a mount reports about its work |
+//! | `pool`, `interrupt` | tree walks by several threads; Ctrl-C |
+//! | `store`, `marker` | opening a volume's object store; whether a store is this volume's, and works |
+//! | `process`, `paths` | processes by id and start time; where a user's files are |
 //! | `users`, `modes` | names of users and groups; modes in letters |
-//! | `log`, `output`, `units`, `fault` | what people and programs read |
+//! | `log`, `output`, `units`, `fault` | logs, printed output, sizes, error messages |
 
 mod access;
 mod args;
@@ -70,7 +72,8 @@ use crate::args::{Args, Command};
 use crate::fault::Fault;
 
 fn main() -> ExitCode {
-    // What a volume holds is guarded by its own permissions; its database, objects and logs are nobody else's to read.
+    // Only the permissions inside the volume protect its files, so no other user may read its database,
+    // objects and logs.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     match run(Args::parse().command) {
         Ok(code) => code,
@@ -84,7 +87,8 @@ fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> Result<ExitCode, Fault> {
-    // A mount has its own log; all else speaks to the terminal, and logs only if asked to.
+    // A mount sets up its own log. All other commands print to the terminal, and log only if LIMEN_LOG is
+    // set.
     if !matches!(command, Command::Mount(_)) {
         log::init("off", None)?;
     }

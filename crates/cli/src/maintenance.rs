@@ -1,4 +1,5 @@
-//! Work that needs a volume for itself: it keeps new mounts out, and does not begin while a session may live.
+//! Exclusive use of a volume by a tool. An announcement in the volume's settings refuses new mounts, and the
+//! tool starts only if no session can be alive.
 
 use std::sync::Arc;
 use std::thread;
@@ -6,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use engine_sqlite::{LockError, MountLock};
 use meta::{
-    Announced, BeginMaintenance, EndMaintenance, Engine, EngineError, Failure, FinalMaintenance, Maintenance,
-    Meta, Record, Session, Vouch, Want,
+    Announced, Authority, BeginMaintenance, EndMaintenance, Engine, EngineError, Failure, FinalMaintenance,
+    Maintenance, Meta, Record, RecordKey, Session,
 };
 use types::Time;
 use vfs::process::{is_gone, is_process_gone, is_process_here, this_process};
@@ -19,39 +20,41 @@ use crate::process::host_name;
 use crate::status::sessions;
 use crate::url::{Database, MetaUrl};
 
-/// The tool that leaves nothing behind which could be mounted, if it is killed.
+/// The tool whose work cannot be undone: if it is killed, the volume may be incomplete.
 pub(crate) const DESTROY: &str = "limen destroy";
 
-const BY_TOOL: Vouch<'static> = Vouch::Kernel { told: None };
+const BY_TOOL: Authority<'static> = Authority::Kernel { told: None };
 
-/// How often sessions are looked at that may be silent.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often to read sessions while waiting for a renewal.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How a tool asks for a volume.
+/// A tool that needs exclusive use of a volume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tool {
     /// The command, such as `limen fsck --repair`.
     pub(crate) name: &'static str,
-    /// Whether it removes sessions that are silent for long enough; `None` for a command without `--force`.
+    /// Whether the tool removes sessions that are not renewed for long enough; `None` for a command without
+    /// `--force`.
     pub(crate) force: Option<bool>,
 }
 
-/// The right to be the only one that works on a volume, until it is dropped.
+/// Exclusive use of a volume, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Exclusive {
-    /// Is not guarded by the announcement.
+    /// Its commits are not guarded by the announcement.
     meta: Meta,
     maintenance: Maintenance,
     engine: Arc<Announced>,
-    /// On the embedded engine, which the file system guards as well.
+    /// The lock on the database file; only the embedded engine has one.
     lock: Option<MountLock>,
 }
 
 impl Exclusive {
-    /// Takes the volume for a tool.
+    /// Takes exclusive use of the volume for a tool.
     ///
     /// # Errors
-    /// The volume is mounted: the fault names each session that may live. Another tool works on it. Those of the database.
+    /// The volume is mounted; the message names each session that can be alive. Another tool works on it.
+    /// Errors of the database.
     pub(crate) fn begin(url: &MetaUrl, database: &Database, tool: Tool) -> Result<Exclusive, Fault> {
         let engine = database.engine();
         let lock = match mount::take_lock(database, false) {
@@ -69,7 +72,7 @@ impl Exclusive {
             is_final: false,
         };
         announce(url, &meta, &maintenance, tool)?;
-        // From here on no mount begins, and dropping this lets mounts in again.
+        // From here on new mounts are refused. Dropping `exclusive` ends that.
         let guarded = Arc::new(Announced::new(engine.clone(), maintenance.clone()));
         let exclusive = Exclusive { meta, maintenance, engine: guarded, lock };
         // The lock on the database file proves that the volume is not mounted, because each mount holds it.
@@ -84,24 +87,24 @@ impl Exclusive {
         }
     }
 
-    /// The volume's database. Commits fail once others have ended this maintenance.
+    /// The volume's database. Its commits fail if another process ended this maintenance.
     pub(crate) fn engine(&self) -> Arc<dyn Engine> {
         Arc::clone(&self.engine) as Arc<dyn Engine>
     }
 
-    /// Looks whether this maintenance still lasts, before work that is no commit.
+    /// Checks that this maintenance is still announced. Call it before work that is not a commit.
     ///
     /// # Errors
-    /// It does not; those of the database.
+    /// The maintenance was ended; errors of the database.
     pub(crate) fn check(&self) -> Result<(), EngineError> {
         self.engine.check()
     }
 
-    /// Has nobody end this maintenance from here on but by the same command. For the removal of the records, which is no
-    /// commit.
+    /// Marks this maintenance as final: from here on only the same command can take it over. This is for the
+    /// removal of the records, which is not a commit and so has no guard.
     ///
     /// # Errors
-    /// Others have ended it; those of the database.
+    /// Another process ended the maintenance; errors of the database.
     pub(crate) fn make_final(&mut self) -> Result<(), Fault> {
         match self.meta.run(&FinalMaintenance(self.maintenance.clone()), &BY_TOOL) {
             Ok(last) => {
@@ -110,24 +113,26 @@ impl Exclusive {
                 Ok(())
             }
             Err(Failure::Refused(_)) => Err(Fault::new(
-                self.check().err().unwrap_or_else(|| EngineError::permanent("it is not announced")),
+                self.check()
+                    .err()
+                    .unwrap_or_else(|| EngineError::permanent("the maintenance is not announced")),
             )),
             Err(error) => Err(Fault::new(error)),
         }
     }
 
-    /// Ends the maintenance, and keeps what locks the database's file.
+    /// Ends the maintenance, and returns the lock on the database file.
     pub(crate) fn release(mut self) -> Option<MountLock> {
         self.lock.take()
     }
 
-    /// Removes sessions that are silent for as long as mounts wait before they remove one.
+    /// Removes sessions that are not renewed during the time after which mounts remove a session.
     fn remove_silent(&self, url: &MetaUrl, tool: Tool, alive: Vec<Session>) -> Result<(), Fault> {
         let failed = |error: EngineError| Fault::new(error).at(url);
         let wait = mount::session_times()?.remove_after;
         let all = list(&alive);
-        output::note(format!("waiting {} to see that these sessions are not renewed: {all}", seconds(wait)));
-        // This clock stands still while the machine is suspended, because others may be suspended with it.
+        output::note(format!("waiting {} to see whether these sessions are renewed: {all}", seconds(wait)));
+        // This clock stops while the machine is suspended, because other machines may be suspended with it.
         let began = Instant::now();
         loop {
             let waited = began.elapsed();
@@ -142,11 +147,11 @@ impl Exclusive {
             if waited >= wait || now.is_empty() {
                 break;
             }
-            thread::sleep(LOOK_EVERY.min(wait - waited));
+            thread::sleep(POLL_INTERVAL.min(wait - waited));
         }
         let meta = Meta::open(self.engine(), 1).map_err(|error| url.volume_fault(error))?;
         for session in &alive {
-            // Guarded by the heartbeat: one that was renewed meanwhile stays.
+            // The removal is guarded by the heartbeat, so a session that was renewed stays.
             if meta
                 .remove_session(session.id, session.heartbeat)
                 .map_err(|error| Fault::new(error).at(url))?
@@ -162,10 +167,10 @@ impl Exclusive {
 impl Drop for Exclusive {
     fn drop(&mut self) {
         match self.meta.run(&EndMaintenance(self.maintenance.clone()), &BY_TOOL) {
-            // The volume was destroyed, and its settings with it; or others have ended the maintenance.
+            // The volume was destroyed with its settings, or another process ended the maintenance.
             Ok(()) | Err(Failure::Refused(_)) => {}
             Err(error) => {
-                tracing::warn!(%error, "new mounts are kept out until the next tool ends this maintenance")
+                tracing::warn!(%error, "cannot end the maintenance: the next mount or tool on this machine ends it, or limen fsck --end-maintenance")
             }
         }
     }
@@ -183,7 +188,8 @@ fn announce(url: &MetaUrl, meta: &Meta, maintenance: &Maintenance, tool: Tool) -
     }
 }
 
-/// A final announcement cannot be ended, so only the same tool goes on with it: by force if its process cannot be seen.
+/// Whether `tool` can replace the announcement `other`. A final announcement cannot be ended, so only the
+/// same tool can continue the work: with `--force` if the other process is on another machine.
 fn may_replace(other: &Maintenance, tool: Tool) -> bool {
     let is_gone = is_process_gone(other.pid, &other.process);
     match other.is_final {
@@ -196,18 +202,18 @@ fn is_here(tool: &Maintenance) -> bool {
     is_process_here(tool.pid, &tool.process)
 }
 
-/// The tool that works on the volume, as it announced itself.
+/// The announcement of the tool that works on the volume.
 ///
 /// # Errors
-/// Those of the database.
+/// Errors of the database.
 pub(crate) fn announced(engine: &dyn Engine) -> Result<Option<Maintenance>, EngineError> {
-    match engine.read(&[Want::Settings])?.records.first() {
+    match engine.read(&[RecordKey::Settings])?.records.first() {
         Some(Record::Settings(settings)) => Ok(Maintenance::announced_in(settings)),
         _ => Ok(None),
     }
 }
 
-/// Why a tool does not get the lock on the database's file, which each mount and each tool holds.
+/// The error if a tool cannot lock the database file, because a mount or another tool holds the lock.
 fn held(url: &MetaUrl, engine: &dyn Engine, tool: Tool, holder: &str) -> Fault {
     if let Ok(Some(other)) = announced(engine)
         && !is_process_gone(other.pid, &other.process)
@@ -216,29 +222,34 @@ fn held(url: &MetaUrl, engine: &dyn Engine, tool: Tool, holder: &str) -> Fault {
     }
     match living(engine) {
         Ok(alive) if !alive.is_empty() => mounted(url, tool, &alive),
-        _ => Fault::new(format!("{} needs the volume for itself, and process {holder} has it", tool.name))
-            .at(url)
-            .advise("wait until that process is done"),
+        _ => Fault::new(format!(
+            "{} needs exclusive use of the volume, but process {holder} uses it",
+            tool.name
+        ))
+        .at(url)
+        .advise("wait until that process has ended"),
     }
 }
 
-/// Why a volume cannot be mounted, or worked on, while a tool has it.
+/// The error if a volume is to be mounted or maintained while a tool works on it.
 pub(crate) fn under_maintenance(url: &MetaUrl, other: &Maintenance) -> Fault {
     let Maintenance { tool, host, pid, since, is_final, .. } = other;
     let advice = match is_final {
-        true => format!("wait until it is done; if that process is gone, run {tool} --force {url}"),
+        true => {
+            format!("wait until it is done; if that process no longer exists, run {tool} --force {url}")
+        }
         false => format!(
-            "wait until it is done; if that process is gone, end its maintenance with limen fsck --end-maintenance {url}"
+            "wait until it is done; if that process no longer exists, run limen fsck --end-maintenance {url}"
         ),
     };
     let what = format!("'{tool}' works on the volume, as process {pid} on {host} since {since}");
     Fault::new(what).at(url).advise(advice)
 }
 
-/// Lets mounts in again after a tool that was killed, and that cannot be proven to be gone from here.
+/// Ends the maintenance of a tool that was killed, but whose end cannot be proven from this machine.
 ///
 /// # Errors
-/// The tool runs on this machine; those of the database.
+/// The tool runs on this machine; the tool has removed records; errors of the database.
 pub(crate) fn end(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<Option<Maintenance>, Fault> {
     let meta = Meta::open(engine, 1).map_err(|error| url.volume_fault(error))?;
     let failed = |error: Failure| Fault::new(error).at(url);
@@ -258,11 +269,11 @@ pub(crate) fn end(url: &MetaUrl, engine: Arc<dyn Engine>) -> Result<Option<Maint
     Ok(Some(announced))
 }
 
-/// Ends maintenance whose tool is proven to be gone, and refuses to go on while another one is under way. What a mount does
-/// before it begins its session, which is guarded once more.
+/// Ends maintenance whose process is proven to be dead, and fails if a live tool works on the volume. A mount
+/// calls this before it begins its session; the session's commit guards the same condition.
 ///
 /// # Errors
-/// A tool works on the volume; those of the database.
+/// A tool works on the volume; a removal of the volume was interrupted; errors of the database.
 pub(crate) fn require_none(url: &MetaUrl, meta: &Meta) -> Result<(), Fault> {
     let failed = |error: Failure| Fault::new(error).at(url);
     let Some(announced) = meta.run(&meta::GetMaintenance, &BY_TOOL).map_err(failed)? else { return Ok(()) };
@@ -270,10 +281,10 @@ pub(crate) fn require_none(url: &MetaUrl, meta: &Meta) -> Result<(), Fault> {
         return Err(partly_removed(url));
     }
     if announced.tool == DESTROY && is_process_gone(announced.pid, &announced.process) {
-        return Err(Fault::new("the removal of this volume was begun and did not end: files may be lost")
+        return Err(Fault::new("the removal of this volume was started and interrupted: file data may be lost")
             .at(url)
             .advise(format!(
-                "run limen destroy again; to read what is left, run limen fsck --end-maintenance {url} first"
+                "run limen destroy again; to read the files that are left, run limen fsck --end-maintenance {url} first"
             )));
     }
     if !is_process_gone(announced.pid, &announced.process) {
@@ -286,26 +297,27 @@ pub(crate) fn require_none(url: &MetaUrl, meta: &Meta) -> Result<(), Fault> {
 }
 
 fn partly_removed(url: &MetaUrl) -> Fault {
-    Fault::new("the removal of this volume was begun, and some of its records are gone")
+    Fault::new("the removal of this volume was started, and some of its records are gone")
         .at(url)
-        .advise(format!("run {DESTROY} again, from another machine with --force"))
+        .advise(format!("run {DESTROY} again; on another machine, with --force"))
 }
 
 fn mounted(url: &MetaUrl, tool: Tool, alive: &[Session]) -> Fault {
     let name = tool.name;
     let fault =
-        Fault::new(format!("{name} needs the volume for itself, and it is mounted: {}", list(alive))).at(url);
+        Fault::new(format!("{name} needs exclusive use of the volume, but it is mounted: {}", list(alive)))
+            .at(url);
     let wait = seconds(mount::session_times().unwrap_or_default().remove_after);
     match (url, tool.force) {
-        // All its mounts are on this machine.
+        // All mounts of such a volume are on this machine.
         (MetaUrl::Sqlite(_), _) => fault.advise("unmount it there first"),
         (_, Some(true)) => fault.advise("unmount it there first; --force does not remove a session that is renewed"),
         (_, Some(false)) => fault.advise(format!(
-            "unmount it there first; if its machine is gone, say --force: that waits {wait} and removes sessions that were not \
-             renewed meanwhile, as any other mount of the volume does"
+            "unmount it there first; if that machine no longer exists, use --force: it waits {wait} and removes sessions that \
+             are not renewed in that time"
         )),
         (_, None) => fault.advise(format!(
-            "unmount it there first; the session of a machine that is gone is removed by any other mount of the volume, \
+            "unmount it there first; if that machine no longer exists, any other mount of the volume removes its session \
              after {wait}"
         )),
     }
@@ -319,13 +331,13 @@ fn seconds(time: Duration) -> String {
     format!("{} s", time.as_secs_f64().ceil())
 }
 
-/// A session, for people.
+/// Describes a session in a message.
 pub(crate) fn describe(session: &Session) -> String {
     let Session { id, host, pid, mountpoint, since, .. } = session;
     format!("session {id} at {mountpoint} on {host}, process {pid}, since {since}")
 }
 
-/// Sessions that may still change the volume.
+/// Sessions that can still change the volume: those whose process is not proven to be dead.
 ///
 /// # Errors
 /// Those of the database.

@@ -1,16 +1,22 @@
-//! Whether an object store is the one of this volume, and whether it works: asked before anything is served from it,
-//! removed from it or judged by it.
+//! Checks that an object store belongs to this volume and works, before a command serves from it, removes
+//! objects from it, or reports on it.
 //!
-//! `limen format` leaves one object in the store, [`MARKER`], with a line of JSON that names the volume. A volume of before
-//! there were markers gets one from its next mount, if the store plainly is the volume's.
+//! `limen format` writes one object to the store, [`MARKER`], with a line of JSON that names the volume. A
+//! volume from before there were markers gets one at its next mount, unless the store is empty although the
+//! volume has stored data.
+//!
+//! The marker is written after the volume's settings and removed after them. If two `limen format` run at
+//! the same time, only one stores its settings, and the marker is that of the winner. If a crash loses the
+//! marker, `limen config --adopt-store` writes it again. If a crash leaves a marker without a volume, no
+//! blocks are left below it.
 
 use std::fmt::Display;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use chunk::{BlockStore, ChunkError, MARKER};
-use meta::{Configure, Meta, Volume, Vouch};
+use chunk::{BlockStore, ChunkError, MARKER, StoreCheck, StoreLook};
+use meta::{Authority, Configure, Meta, Volume};
 use serde_json::{Value, json};
 use types::Errno;
 
@@ -19,59 +25,73 @@ use crate::fault::Fault;
 use crate::fsck::next_slice;
 use crate::store::store_fault;
 
-/// The kind of store that is made new by each mount, and so is nobody else's.
+/// The kind of store that each mount creates for itself, so that it needs no marker.
 pub(crate) const MEMORY: &str = "memory";
 
-/// How long a store may take for all that it is asked before a mount serves.
+/// Timeout of all checks of a store before a mount serves.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
-/// What the store says of whose it is.
+/// The owner of a store, by its marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// This volume's.
+    /// This volume.
     Ours,
-    /// It says nothing, and this volume is from before stores did.
+    /// The store has no marker, and this volume is from before there were markers.
     Unmarked,
 }
 
-/// What a mount means to do.
+/// How a mount uses the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Use {
     pub(crate) read_only: bool,
-    /// Blocks can wait on a local disk for a store that does not work at the moment.
+    /// Blocks can be staged on a local disk while the store does not work.
     pub(crate) writeback: bool,
 }
 
-/// Whose store it is.
+/// Checks that the store belongs to the volume.
 ///
 /// # Errors
-/// It is another volume's; it should be marked and is not; it cannot be read.
+/// The store is another volume's; its marker is missing or damaged; it cannot be read.
 pub(crate) fn verify(volume: &Volume, store: &BlockStore) -> Result<Owner, Fault> {
-    check_owner(volume, store).map_err(|wrong| wrong.fault(volume))
+    check_owner(volume, store.look()).map_err(|wrong| wrong.fault(volume))
 }
 
-/// Looks at the store of a volume that is to be mounted, and marks it if it is older than markers.
+/// Checks the store of a volume before a mount, and writes the marker if the volume is from before there were
+/// markers. Then starts to upload staged blocks.
 ///
 /// # Errors
-/// As [`verify`]; the store does not do what the mount needs. With write-back that is said and no error.
+/// Those of [`verify`]; the store does not work. With write-back, a store that does not work is only
+/// reported, and checked again before anything is written to it.
 pub(crate) fn admit(meta: &Meta, store: &Arc<BlockStore>, wanted: Use, report: &Report) -> Result<(), Fault> {
     let volume = meta.volume();
-    match admit_or_why(meta, store, wanted, ANSWER_WITHIN, report) {
+    let check = match admit_or_why(meta, store, wanted, ANSWER_WITHIN, report) {
         Err(wrong @ (Wrong::Fails(_) | Wrong::Silent(_))) if wanted.writeback => {
             let fault = wrong.fault(volume);
-            report.note(&format!("{fault}; until it works, what is written waits on the local disk"));
-            Ok(())
+            report.note(&format!("{fault}; until it works, written data stays on the local disk"));
+            Some(later_check(volume.clone()))
         }
-        done => done.map_err(|wrong| wrong.fault(volume)),
-    }
+        done => {
+            done.map_err(|wrong| wrong.fault(volume))?;
+            None
+        }
+    };
+    store.begin_uploads(check).map_err(Fault::new)
+}
+
+/// For a store that did not answer when the volume was mounted.
+fn later_check(volume: Volume) -> StoreCheck {
+    StoreCheck::new(move |look| match find_owner(&volume, *look, true) {
+        Ok(_) => Ok(()),
+        Err(wrong) => Err(wrong.fault(&volume).to_string()),
+    })
 }
 
 /// Marks the store as this volume's.
 ///
 /// # Errors
-/// It is another volume's, or it does not work.
+/// The store is another volume's, or does not work.
 pub(crate) fn adopt(volume: &Volume, store: &BlockStore) -> Result<(), Fault> {
-    match check_owner(volume, store) {
+    match check_owner(volume, store.look()) {
         Ok(Owner::Ours) => Ok(()),
         Ok(Owner::Unmarked) | Err(Wrong::Absent | Wrong::Damaged) => put(volume, store),
         Err(wrong) => Err(wrong.fault(volume)),
@@ -81,51 +101,54 @@ pub(crate) fn adopt(volume: &Volume, store: &BlockStore) -> Result<(), Fault> {
 /// Writes the marker.
 ///
 /// # Errors
-/// The store does not take it.
+/// The store fails to write it.
 pub(crate) fn put(volume: &Volume, store: &BlockStore) -> Result<(), Fault> {
     let line = json!({ "volume": volume.uuid, "name": volume.name, "format": meta::FORMAT_VERSION });
     store.put_marker(&format!("{line}\n")).map_err(|error| store_fault(volume, &error))
 }
 
-/// A new volume cannot go where another one is.
+/// Checks that no volume has marked the store, before a new volume uses it.
 ///
 /// # Errors
-/// There is one, or the store cannot be read.
+/// The store has a marker, or cannot be read.
 pub(crate) fn refuse_marked(volume: &Volume, store: &BlockStore) -> Result<(), Fault> {
-    match store.marker().map_err(|error| store_fault(volume, &error))? {
+    match store.look().marker().map_err(|error| store_fault(volume, &error))? {
         Some(text) => Err(taken(&text, &volume.bucket)),
         None => Ok(()),
     }
 }
 
-/// Why a new volume cannot go to `place`, which has this marker.
+/// The error if a new volume is to use `place`, which has this marker.
 pub(crate) fn taken(text: &[u8], place: impl Display) -> Fault {
     let whose = match read(text) {
         Some((uuid, name)) => format!("volume '{name}' ({uuid})"),
         None => "another volume".to_owned(),
     };
     Fault::new(format!("the object store belongs to {whose}")).at(place).advise(format!(
-        "choose another place with --bucket; if that volume is no more, remove the object {MARKER} there first"
+        "choose another place with --bucket; if that volume no longer exists, remove the object {MARKER} there first"
     ))
 }
 
-/// Why a store is not fit for a volume.
+/// Why a store cannot be used for a volume.
 #[derive(Debug)]
 enum Wrong {
-    /// It is another volume's, with this UUID and name.
+    /// The store is another volume's, with this UUID and name.
     Other(String, String),
+    /// The marker is missing.
     Absent,
+    /// The marker is damaged.
     Damaged,
-    /// It holds nothing, though the volume has stored something.
+    /// The store is empty, but the volume has stored data.
     Empty,
-    /// It does not work.
+    /// A request to the store failed.
     Fails(ChunkError),
-    /// It has not answered for so long.
+    /// The store did not answer within this time.
     Silent(Duration),
+    /// Something other than the store failed.
     Failed(Fault),
 }
 
-fn check_owner(volume: &Volume, store: &BlockStore) -> Result<Owner, Wrong> {
+fn check_owner(volume: &Volume, store: StoreLook<'_>) -> Result<Owner, Wrong> {
     if volume.storage == MEMORY {
         return Ok(Owner::Ours);
     }
@@ -140,6 +163,15 @@ fn check_owner(volume: &Volume, store: &BlockStore) -> Result<Owner, Wrong> {
     }
 }
 
+/// As [`check_owner`]. A store without a marker has to hold blocks if the volume has stored some.
+fn find_owner(volume: &Volume, store: StoreLook<'_>, has_stored: bool) -> Result<Owner, Wrong> {
+    let owner = check_owner(volume, store)?;
+    match owner == Owner::Unmarked && has_stored && store.is_empty().map_err(Wrong::Fails)? {
+        true => Err(Wrong::Empty),
+        false => Ok(owner),
+    }
+}
+
 fn admit_or_why(
     meta: &Meta,
     store: &Arc<BlockStore>,
@@ -149,14 +181,14 @@ fn admit_or_why(
 ) -> Result<(), Wrong> {
     let volume = meta.volume();
     let next = next_slice(&**meta.engine()).map_err(|error| Wrong::Failed(Fault::new(error)))?;
-    let (looker, looked) = mpsc::channel();
-    let (of, to_look_at) = (volume.clone(), Arc::clone(store));
-    let look = move || drop(looker.send(look(&of, &to_look_at, next > 1, wanted.read_only)));
-    let thread = thread::Builder::new().name("limen-check".into()).spawn(look);
+    let (sender, receiver) = mpsc::channel();
+    let (own_volume, own_store) = (volume.clone(), Arc::clone(store));
+    let check = move || drop(sender.send(inspect(&own_volume, &own_store, next > 1, wanted.read_only)));
+    let thread = thread::Builder::new().name("limen-check".into()).spawn(check);
     thread.map_err(|error| Wrong::Failed(Fault::new(format!("cannot start a thread: {error}"))))?;
-    // The store's own patience is for blocks on slow links, which is minutes in all. A look that is given up goes on for so
-    // long, and takes back what it wrote.
-    let (owner, full) = looked.recv_timeout(limit).unwrap_or(Err(Wrong::Silent(limit)))?;
+    // The store's own timeouts are for blocks on slow links, minutes in total. A check that exceeds `limit`
+    // continues in its thread until they expire, and removes its test object.
+    let (owner, full) = receiver.recv_timeout(limit).unwrap_or(Err(Wrong::Silent(limit)))?;
     if let Some(error) = full {
         report.note(&format!("the object store is full: {error}"));
     }
@@ -167,24 +199,22 @@ fn admit_or_why(
         put(volume, store).map_err(Wrong::Failed)?;
     }
     let change = Configure { store_marker: Some(true), ..Configure::default() };
-    meta.run(&change, &Vouch::Kernel { told: None }).map_err(|error| Wrong::Failed(Fault::new(error)))
+    meta.run(&change, &Authority::Kernel { told: None }).map_err(|error| Wrong::Failed(Fault::new(error)))
 }
 
-/// Whose the store is, and whether it does what a mount needs; if it is full, that is said beside.
-fn look(
+/// Checks the owner of the store, and that it works as a mount needs it. Returns the error of a full store
+/// separately.
+fn inspect(
     volume: &Volume,
     store: &BlockStore,
     has_stored: bool,
     read_only: bool,
 ) -> Result<(Owner, Option<ChunkError>), Wrong> {
-    let owner = check_owner(volume, store)?;
-    if owner == Owner::Unmarked && has_stored && store.is_empty().map_err(Wrong::Fails)? {
-        return Err(Wrong::Empty);
-    }
+    let owner = find_owner(volume, store.look(), has_stored)?;
     let checked = if read_only { store.check_readable() } else { store.check() };
     match checked {
         Ok(()) => Ok((owner, None)),
-        // It can still be read, and files can be removed.
+        // A full store can still be read, and files can be removed.
         Err(error) if matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT) => Ok((owner, Some(error))),
         Err(error) => Err(Wrong::Fails(error)),
     }
@@ -193,7 +223,7 @@ fn look(
 impl Wrong {
     fn fault(self, volume: &Volume) -> Fault {
         let name = &volume.name;
-        let adopt = "if it is the right place, mark it with limen config --adopt-store";
+        let adopt = "if it is the right store, mark it with limen config --adopt-store";
         let fault = match self {
             Wrong::Fails(error) => return store_fault(volume, &error),
             Wrong::Failed(fault) => return fault,
@@ -201,31 +231,33 @@ impl Wrong {
                 "the object store of volume '{name}' does not answer within {} s",
                 limit.as_secs()
             ))
-            .advise("check that the place exists, and that this machine reaches it"),
+            .advise("check that it exists and that this machine can reach it"),
             Wrong::Other(uuid, other) => Fault::new(format!(
                 "the object store holds volume '{other}' ({uuid}), not '{name}' ({})",
                 volume.uuid
             ))
-            .advise("check where the volume's bucket leads to"),
+            .advise("check what the volume's bucket points to"),
             Wrong::Absent => Fault::new(format!(
-                "the object store is not that of volume '{name}': it has no object {MARKER}"
+                "the object store does not belong to volume '{name}': it has no object {MARKER}"
             ))
-            .advise(format!("check that its file system is mounted, or its bucket the right one; {adopt}")),
-            Wrong::Empty => {
-                Fault::new(format!("the object store holds nothing, though volume '{name}' has stored data"))
-                    .advise(format!(
-                        "check that its file system is mounted, or its bucket the right one; {adopt}"
-                    ))
-            }
+            .advise(format!(
+                "check that its file system is mounted, or that the bucket is the right one; {adopt}"
+            )),
+            Wrong::Empty => Fault::new(format!(
+                "the object store is empty, but volume '{name}' has stored data"
+            ))
+            .advise(format!(
+                "check that its file system is mounted, or that the bucket is the right one; {adopt}"
+            )),
             Wrong::Damaged => {
-                Fault::new(format!("the object {MARKER} of the object store is damaged")).advise(adopt)
+                Fault::new(format!("the object {MARKER} in the object store is damaged")).advise(adopt)
             }
         };
         fault.at(&volume.bucket)
     }
 }
 
-/// The UUID and the name that a marker gives.
+/// The UUID and the name of the volume that a marker names.
 fn read(text: &[u8]) -> Option<(String, String)> {
     let value: Value = serde_json::from_slice(text).ok()?;
     let text = |key: &str| value[key].as_str().map(str::to_owned);
@@ -241,7 +273,7 @@ mod tests {
     use crate::format::volume_in_memory;
 
     #[test]
-    fn a_store_that_does_not_answer_is_given_up() {
+    fn check_of_a_silent_store_times_out() {
         let dir = tempfile::tempdir().unwrap();
         let bucket = dir.path().to_str().unwrap().to_owned();
         let (storage, store_marker) = ("file".to_owned(), true);
@@ -266,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn markers_are_read_and_damaged_ones_are_not() {
+    fn markers_are_parsed_and_damaged_ones_are_not() {
         let read = |text: &str| read(text.as_bytes());
         assert_eq!(read("{\"volume\":\"u\",\"name\":\"n\"}\n"), Some(("u".into(), "n".into())));
         for damaged in ["", "{}", "{\"volume\":7}", "[]", "{\"volume\":\"u\""] {

@@ -2,7 +2,7 @@
 
 use types::{FileType, Mode};
 
-/// As `ls -l` shows them, `drwxr-x--t+`: the plus says that there is an ACL.
+/// Like `ls -l`, e.g. `drwxr-x--t+`; the plus means that the file has an ACL.
 pub(crate) fn show(kind: FileType, mode: Mode, has_acl: bool) -> String {
     let mut shown = String::with_capacity(11);
     shown.push(match kind {

@@ -1,4 +1,4 @@
-//! `limen mount`: from a URL to a mount that serves, and from there to the end of its session.
+//! `limen mount`: opens a volume, mounts it, serves requests, and ends the session.
 
 use std::fs::{self, File};
 use std::io;
@@ -37,20 +37,20 @@ use crate::store::open_store;
 use crate::units::show_size;
 use crate::url::{Database, MetaUrl};
 
-/// Records held in memory, some 200 bytes each.
+/// Records held in memory, about 200 bytes each.
 const CACHED_RECORDS: usize = 400_000;
 
-/// How long a mount waits for one before it to be gone: a process that was killed, or that unmounts at this moment.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a mount waits for the lock of an earlier mount whose process was killed or is just ending.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Threads that serve requests of a volume on a database server, unless the options say how many.
+/// Default number of threads that serve requests of a volume on a database server.
 const NETWORK_WORKERS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
 
-/// How long what is known may serve where nothing is heard of other clients' changes.
-const LIFETIME_UNTOLD: Duration = Duration::from_secs(1);
+/// How long cached records are used while the client gets no notifications of other clients' changes.
+const LIFETIME_WITHOUT_NOTIFICATIONS: Duration = Duration::from_secs(1);
 
-/// How long a store that takes no block is waited for at the end, before blocks are left on the local disk.
-const UPLOAD_PATIENCE: Duration = Duration::from_secs(60);
+/// How long an ending mount waits for a store that accepts no block; then blocks stay on the local disk.
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(args: &MountArgs) -> Result<(), Fault> {
     if args.background && !args.report {
@@ -66,13 +66,13 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), Fault> {
     serve(args, &report).map_err(|fault| report.fault(fault))
 }
 
-/// Takes the right to be the only process that changes the volume, or one of several that know of each other. A process
-/// that ends at this moment is waited for.
+/// Locks the volume: exclusively, or `shared` with other processes that also mount it shared. Waits up to
+/// [`LOCK_TIMEOUT`] for a process that is just ending.
 ///
 /// # Errors
-/// Another process has it.
+/// Another process holds the lock.
 pub(crate) fn take_lock(database: &Database, shared: bool) -> Result<Option<MountLock>, LockError> {
-    let deadline = Instant::now() + LOCK_PATIENCE;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         match database.lock(shared) {
             Err(LockError::AlreadyMounted { .. }) if Instant::now() < deadline => {
@@ -83,8 +83,10 @@ pub(crate) fn take_lock(database: &Database, shared: bool) -> Result<Option<Moun
     }
 }
 
+/// Like [`take_lock`], but the error is for the user.
+///
 /// # Errors
-/// As [`take_lock`], with the mounts that have it.
+/// Another process holds the lock; the message lists the mounts of the volume.
 pub(crate) fn lock(url: &MetaUrl, database: &Database, shared: bool) -> Result<Option<MountLock>, Fault> {
     take_lock(database, shared).map_err(|error| match error {
         LockError::Io { path, error } => lock_fault(&path, &error),
@@ -107,28 +109,28 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     if fuse::clean_stale(&mountpoint)? {
         registry::forget_dead(&mountpoint);
         report.note(&format!(
-            "cleaned up {}, where a mount was left by a process that is gone",
+            "cleaned up {}: the process that served a mount there no longer exists",
             mountpoint.display()
         ));
     }
     let database = open(&url)?;
     if let Database::Memory(_) = database {
-        report.note("this is a new, empty volume in memory: it is gone with all files when it is unmounted");
+        report.note("this is a new, empty volume in memory: all its files are lost when it is unmounted");
     }
     // Held until this process ends.
     let _lock = lock(&url, &database, options.shared)?;
     let (engine, meta) = open_meta(&url, &database, options.shared)?;
     if let Database::Network(network) = &database {
         network.warnings.iter().for_each(|warning| report.note(warning));
-        // Each waits for the database, and those that wait share its round trips.
+        // Most threads wait for the database, and waiting threads share round trips.
         options.fuse.workers.get_or_insert(NETWORK_WORKERS);
     }
     if !traversers.is_empty() && meta.volume().acl != AclKind::Nfs4 {
         return Err(Fault::usage(
-            "only on a volume with NFSv4 ACLs can some search every directory: on others the kernel checks by itself",
+            "--bypass-traverse needs a volume with NFSv4 ACLs: on other volumes the kernel checks directory search itself",
         )
         .at(&url)
-        .advise("leave out --bypass-traverse, or make a volume with limen format --acl nfsv4"));
+        .advise("omit --bypass-traverse, or create a volume with limen format --acl nfsv4"));
     }
     meta.set_traversers(traversers);
     if let Some(patience) = options.patience {
@@ -161,7 +163,7 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     let broken = |what: &str, error: &dyn std::fmt::Display| Fault::new(format!("{what}: {error}")).at(&url);
     maintenance::require_none(&url, vfs.meta())?;
     if let Err(errno) = vfs.begin(&session) {
-        // A tool may have come in between: it is named then.
+        // A maintenance tool may have announced itself since the check above: then the error names it.
         maintenance::require_none(&url, vfs.meta())?;
         let what = match errno {
             Errno::ESTALE => "the volume was removed while it was being mounted",
@@ -179,16 +181,16 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
         log: args.log.clone(),
         failure: None,
     };
-    // It answers until this returns: `limen umount` asks it what is left to store.
+    // It answers until this function returns: `limen umount` asks it how much is not stored yet.
     let mut endpoint = None;
     let mount = Mount { vfs: &vfs, store: &store, engine, options: &options, report };
     let served = started.and_then(|()| serve_mounted(mount, &mut entry, &mut endpoint));
-    // While the session is on record, no tool takes the volume for unmounted: so it stays for the uploads. What could not be
-    // stored now is tried again, and told of, below.
+    // The session stays registered during the uploads, so that no maintenance tool treats the volume as
+    // unmounted. `end` below tries again to store what this `sync` could not store, and reports the error.
     let uploaded = vfs.sync().map_or(Ok(()), |()| wait_uploads(&store));
     let ended = vfs.end().map_err(|errno| {
         broken("not all data could be stored at the end of the session", &errno)
-            .advise("the log says which; what was acknowledged by fsync is safe")
+            .advise("the log names the files; data that fsync acknowledged is safe")
     });
     let ended = ended.and(uploaded).and_then(|()| wait_uploads(&store));
     match &ended {
@@ -203,7 +205,7 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     served.and(ended)
 }
 
-/// The volume's database; one in memory is made here, with an empty volume in it.
+/// Opens the volume's database. For a volume in memory, creates the database with an empty volume.
 ///
 /// # Errors
 /// Those of [`MetaUrl::open`].
@@ -215,58 +217,58 @@ pub(crate) fn open(url: &MetaUrl) -> Result<Database, Fault> {
     Ok(database)
 }
 
-/// The volume's metadata as a client keeps it, remembered for as long as other clients allow; and what counts the
-/// requests that this takes.
+/// Opens the client's view of the volume's metadata, with a cache whose lifetime depends on whether other
+/// clients can change the volume. Also returns the engine, which counts its requests.
 ///
 /// # Errors
-/// There is no volume in the database, or not one that this limen can read.
+/// The database holds no volume, or one that this version of limen cannot read.
 pub(crate) fn open_meta(url: &MetaUrl, database: &Database, shared: bool) -> Result<(Counted, Meta), Fault> {
     let engine = Arc::new(Counting::new(database.engine()));
     let meta = Meta::open(engine.clone(), CACHED_RECORDS).map_err(|error| url.volume_fault(error))?;
     if let Database::Network(_) = database {
-        meta.set_alone(false);
-        // Half of it here and half in the kernel, while nothing is heard of others' changes.
-        meta.set_lifetime(LIFETIME_UNTOLD / 2);
+        meta.set_exclusive(false);
+        // Without notifications, this cache and the kernel's cache each use a record for half of the time.
+        meta.set_lifetime(LIFETIME_WITHOUT_NOTIFICATIONS / 2);
     } else {
-        meta.set_alone(!shared);
-        // Asking a database on this machine costs microseconds: with others about, every question is asked.
+        meta.set_exclusive(!shared);
+        // A query to a database on this machine takes microseconds, so a shared mount uses no cached record.
         meta.set_lifetime(Duration::ZERO);
     }
     Ok((engine, meta))
 }
 
-/// Waits until no block waits for its upload any more.
+/// Waits until all staged blocks are uploaded.
 ///
 /// # Errors
-/// The store takes none: they stay where they are.
+/// The store accepts no block for [`UPLOAD_TIMEOUT`]. The blocks stay on the local disk.
 fn wait_uploads(store: &BlockStore) -> Result<(), Fault> {
-    let told = |pending: &Pending| {
+    let log_pending = |pending: &Pending| {
         let Pending { blocks, bytes, uploaded, error, .. } = pending;
         tracing::info!(
             blocks,
             bytes,
             uploaded,
             error,
-            "waiting for blocks to be uploaded; they are safe if this is killed"
+            "waiting for blocks to be uploaded; they survive if this process is killed"
         );
     };
     if let Some(pending) = store.pending().filter(|pending| pending.blocks > 0) {
-        told(&pending);
+        log_pending(&pending);
     }
-    store.wait_uploads(UPLOAD_PATIENCE, &mut |pending| told(pending)).map_err(|pending| {
+    store.wait_uploads(UPLOAD_TIMEOUT, &mut |pending| log_pending(pending)).map_err(|pending| {
         let Pending { blocks, bytes, error, .. } = pending;
         let reason = error.unwrap_or_default();
         let size = show_size(bytes);
         Fault::new(format!(
-            "the store does not take {blocks} blocks of {size}, which wait on the local disk: {reason}"
+            "the object store does not accept {blocks} blocks ({size}), which stay on the local disk: {reason}"
         ))
         .advise(
-            "mount the volume here again with the same cache_dir: it reads them from there, and uploads them",
+            "mount the volume on this machine again with the same cache_dir: the mount reads and uploads them",
         )
     })
 }
 
-/// What serves.
+/// What a mount needs to serve.
 struct Mount<'a> {
     vfs: &'a Arc<Vfs>,
     store: &'a Arc<BlockStore>,
@@ -275,13 +277,13 @@ struct Mount<'a> {
     report: &'a Report,
 }
 
-/// Mounts, says so, and serves until the volume is unmounted.
+/// Mounts, reports it, and serves until the volume is unmounted.
 fn serve_mounted(
     Mount { vfs, store, engine, options, report }: Mount<'_>,
     entry: &mut Entry,
     endpoint: &mut Option<Endpoint>,
 ) -> Result<(), Fault> {
-    // From here on signals wait until there is something to unmount.
+    // From here on signals are held until there is a mount to unmount.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| Fault::new(format!("cannot handle signals: {error}")))?;
     let handle = signals.handle();
@@ -295,10 +297,12 @@ fn serve_mounted(
     };
     *endpoint = match register(&mountpoint, entry) {
         Ok(()) => Endpoint::start(entry, counters)
-            .inspect_err(|error| tracing::warn!(%error, "limen bench cannot ask this mount what it does"))
+            .inspect_err(|error| tracing::warn!(%error, "cannot serve statistics: limen bench and limen umount cannot query this mount"))
             .ok(),
         Err(fault) => {
-            report.note(&format!("limen info will not work, and limen umount not wait: {fault}"));
+            report.note(&format!(
+                "cannot register the mount: limen info will not work, and limen umount will not wait: {fault}"
+            ));
             None
         }
     };
@@ -314,12 +318,12 @@ fn serve_mounted(
             if signal == SIGHUP && ignore_hangup {
                 continue;
             }
-            tracing::info!(signal, "asked to unmount");
+            tracing::info!(signal, "unmounting because of a signal");
             stop(&mountpoint);
         }
     });
     if let Err(error) = waiter {
-        tracing::error!(%error, "no thread for signals: only umount will end this mount");
+        tracing::error!(%error, "cannot start the signal thread: only umount can end this mount");
     }
     let counts = mounted.wait();
     handle.close();
@@ -334,21 +338,21 @@ fn register(mountpoint: &Path, entry: &mut Entry) -> Result<(), Fault> {
     entry.write()
 }
 
-/// Unmounts because a signal said so, even where files are open: what programs wrote so far is stored, what they try
-/// from now on fails.
+/// Unmounts because of a signal, even if files are open. What programs wrote before is stored; their later
+/// calls fail.
 fn stop(mountpoint: &Path) {
     match fuse::unmount(mountpoint, UnmountMode::Clean) {
         Err(fuse::Error::Busy(_)) => {}
         Err(error) => return tracing::error!(%error, "cannot unmount"),
         Ok(()) => return,
     }
-    tracing::warn!("the mount is in use; it is taken from the programs that use it");
+    tracing::warn!("the mount is in use: unmounting it anyway; programs that use it get errors");
     if let Err(error) = File::open(mountpoint).and_then(|root| Ok(rustix::fs::syncfs(root)?)) {
-        tracing::error!(%error, "what programs wrote into memory that they share could not be stored");
+        tracing::error!(%error, "cannot store what programs wrote into shared memory mappings");
     }
-    // Ends the connection, and then finds the mount still in use.
+    // This aborts the connection. It fails if the mount is still in use, which is expected here.
     if let Err(error) = fuse::unmount(mountpoint, UnmountMode::Force) {
-        tracing::debug!(%error, "the connection is ended");
+        tracing::debug!(%error, "the connection is aborted, the mount is still in use");
     }
     match fuse::unmount(mountpoint, UnmountMode::Lazy) {
         Err(error) if !matches!(error, fuse::Error::NotMounted(_)) => {
@@ -358,15 +362,16 @@ fn stop(mountpoint: &Path) {
     }
 }
 
-/// Names the times that sessions live by, in milliseconds: heartbeat, validity, removal. For tests, which cannot wait as long
-/// as is safe; all mounts of a volume need the same.
+/// An environment variable for tests, which cannot wait for the real times: heartbeat interval, validity and
+/// removal delay of sessions, in milliseconds, separated by commas. All mounts of a volume need the same
+/// values.
 const SESSION_MS: &str = "LIMEN_TEST_SESSION_MS";
 
 pub(crate) fn session_times() -> Result<SessionTimes, Fault> {
     let Ok(text) = std::env::var(SESSION_MS) else { return Ok(SessionTimes::default()) };
     let times: Vec<u64> = text.split(',').filter_map(|time| time.parse().ok()).collect();
     let &[heartbeat, valid_for, remove_after] = &times[..] else {
-        return Err(Fault::usage(format!("{SESSION_MS} is not three numbers of milliseconds: {text}")));
+        return Err(Fault::usage(format!("{SESSION_MS} needs three numbers of milliseconds, got '{text}'")));
     };
     Ok(SessionTimes {
         heartbeat: Duration::from_millis(heartbeat),
@@ -376,7 +381,7 @@ pub(crate) fn session_times() -> Result<SessionTimes, Fault> {
     })
 }
 
-/// Why a mount of the embedded engine does not get the lock on the database's file.
+/// The error of a mount of the embedded engine that cannot lock the database file.
 fn in_use(url: &MetaUrl, database: &Database, shared: bool, holder: &str) -> Fault {
     let engine = database.engine();
     if let Ok(Some(tool)) = maintenance::announced(&*engine)
@@ -385,15 +390,15 @@ fn in_use(url: &MetaUrl, database: &Database, shared: bool, holder: &str) -> Fau
         return maintenance::under_maintenance(url, &tool);
     }
     let name = Volume::load(&*engine).map_or_else(|_| url.to_string(), |volume| volume.name);
-    let fault = Fault::new(format!("volume '{name}' is in use already"));
+    let fault = Fault::new(format!("volume '{name}' is already in use"));
     let alive = maintenance::living(&*engine).unwrap_or_default();
     let fault = match alive.as_slice() {
         [] => fault.at(format!("by process {holder}")),
         alive => fault.at(maintenance::list(alive)),
     };
-    // One that has the volume for itself says so in the lock's file.
+    // An exclusive holder writes its process id to the lock file; shared holders write nothing.
     match holder.parse::<u32>() {
         Err(_) if !shared => fault.advise("mount it with -o shared here too, or unmount it there first"),
-        _ => fault.advise("unmount it there first, or mount it with -o shared in all places"),
+        _ => fault.advise("unmount it there first, or mount it with -o shared everywhere"),
     }
 }

@@ -1,4 +1,4 @@
-//! Engines on a network: from a metadata URL to an open one.
+//! Engines on database servers: their URLs, and how they are opened.
 
 use std::fmt::{self, Display};
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use pool::{Secret, Url};
 
 use crate::fault::Fault;
 
-/// A database server that limen knows.
+/// A supported database server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Server {
     Redis,
     Postgres,
-    /// And MariaDB.
+    /// MySQL or MariaDB.
     Mysql,
     Etcd,
     Tikv,
 }
 
-/// The scheme of a metadata URL, and whose it is; the first of each server's is its name.
+/// The schemes of metadata URLs and their servers. The first scheme of a server is the engine's name.
 const SCHEMES: [(&str, Server); 11] = [
     ("redis", Server::Redis),
     ("rediss", Server::Redis),
@@ -39,10 +39,11 @@ const SCHEMES: [(&str, Server); 11] = [
     ("tikv", Server::Tikv),
 ];
 
-/// Commits under way at once: while one is, callers gather for the next.
+/// Batches of commits in flight at the same time; while they run, callers join the next batch.
 const LANES: usize = 2;
 
-/// The variable that brings a password to the process that serves, whose command line everybody can read.
+/// The environment variable that passes a password to the background process, because every user can read its
+/// command line.
 pub(crate) const PASSWORD_VARIABLE: &str = "LIMEN_META_PASSWORD";
 
 /// A metadata URL of a database server.
@@ -50,7 +51,7 @@ pub(crate) const PASSWORD_VARIABLE: &str = "LIMEN_META_PASSWORD";
 pub(crate) struct NetworkUrl {
     server: Server,
     url: Url,
-    /// As it was written, without a password.
+    /// The URL as the user wrote it, without a password.
     shown: String,
 }
 
@@ -60,21 +61,21 @@ pub(crate) type Counted = Arc<Counting<Arc<dyn Engine>>>;
 /// An open engine on a network.
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
-    /// Callers share its round trips.
+    /// The engine to use: it batches the requests of concurrent callers.
     pub(crate) engine: Arc<dyn Engine>,
-    /// Counts what is sent to the server, after that.
+    /// The engine below `engine`: it counts the requests that are sent to the server.
     pub(crate) sent: Counted,
     /// The server's name and version.
     pub(crate) server: String,
-    /// How the server, as it is set up, can lose what it acknowledged.
+    /// Settings of the server with which it can lose acknowledged commits.
     pub(crate) warnings: Vec<String>,
 }
 
 impl NetworkUrl {
-    /// `None` where the scheme is no server's.
+    /// Parses a URL; `None` if its scheme is not one of a database server.
     ///
     /// # Errors
-    /// What is wrong with the URL.
+    /// The URL is invalid.
     pub(crate) fn parse(text: &str) -> Option<Result<Self, Fault>> {
         let (scheme, _) = text.split_once("://")?;
         let (_, server) = SCHEMES.iter().find(|(known, _)| *known == scheme)?;
@@ -94,13 +95,15 @@ impl NetworkUrl {
         self.url.password.as_ref()
     }
 
-    /// Whether small files are better kept out of the metadata: it is all in the server's memory.
+    /// Whether the server holds all metadata in memory, so that file data should not be stored in it.
     pub(crate) fn is_in_memory(&self) -> bool {
         self.server == Server::Redis
     }
 
+    /// Opens the engine. With `create`, creates its schema if there is none.
+    ///
     /// # Errors
-    /// Those of the engine, which say what to do.
+    /// Those of the engine.
     pub(crate) fn open(&self, create: bool) -> Result<Network, Fault> {
         match self.server {
             Server::Redis => {
@@ -138,7 +141,7 @@ impl NetworkUrl {
     }
 }
 
-/// As it was written, without a password.
+/// The URL as the user wrote it, without a password.
 impl Display for NetworkUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.shown)
@@ -154,8 +157,8 @@ pub(crate) fn engines() -> impl Iterator<Item = &'static str> {
     })
 }
 
-/// The URL with everything between the user's name and the last @ left out, for a password may hold slashes that were not
-/// escaped.
+/// Removes everything between the user's name and the last `@` from a URL, because a password can contain
+/// slashes that are not escaped.
 pub(crate) fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let Some((userinfo, place)) = rest.rsplit_once('@') else { return url.to_owned() };
@@ -170,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_is_shown_without_its_password_and_read_again() {
+    fn url_is_shown_without_its_password_and_parses_again() {
         for (text, shown) in [
             ("redis://:s3c/ret@h:1/2?table_prefix=a_", "redis://h:1/2?table_prefix=a_"),
             ("postgres://u:p@ss@h/db", "postgres://u@h/db"),
@@ -185,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn each_server_is_named_once() {
+    fn each_engine_is_listed_once() {
         let mut names = vec!["redis", "postgres", "mysql", "etcd"];
         names.extend(cfg!(feature = "tikv").then_some("tikv"));
         assert_eq!(engines().collect::<Vec<_>>(), names);

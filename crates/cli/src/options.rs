@@ -1,4 +1,4 @@
-//! `-o` of `limen mount`: the options that mount(8) and fstab(5) have, and a few of our own.
+//! `-o` of `limen mount`: the options of mount(8) and fstab(5), and those of limenfs.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -12,26 +12,27 @@ use crate::fault::Fault;
 use crate::rights::RightsArgs;
 use crate::units::parse_size;
 
-/// What `-o` says, all lists together.
+/// The options of all `-o` lists together.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) fuse: fuse::Options,
-    /// Other mounts of the volume are let in, and this one among them.
+    /// Take the volume's lock shared, so that several processes can mount the volume.
     pub(crate) shared: bool,
-    /// How long a request that failed at the database is repeated; `None` for as long as one takes to restart.
+    /// Retry timeout of requests that fail at the database; `None` for the default, which outlasts a restart
+    /// of it.
     pub(crate) patience: Option<Duration>,
     cache_bytes: u64,
     cache_dir: Option<PathBuf>,
     cache_dir_bytes: u64,
     cache_dir_free_bytes: u64,
-    /// Blocks are stored in the cache's directory first, and uploaded in the background.
+    /// Write blocks to the cache directory first, and upload them in the background.
     writeback: bool,
     writeback_bytes: u64,
     pub(crate) write_buffer_bytes: u64,
     atime: AtimeMode,
-    /// What follows the `@` of names in NFSv4 ACLs.
+    /// The part after the `@` of names in NFSv4 ACLs.
     pub(crate) acl_domain: Option<String>,
-    /// What has options of its own beside `-o` too.
+    /// Options that also exist as command-line options.
     pub(crate) rights: RightsArgs,
 }
 
@@ -44,14 +45,15 @@ const KNOWN: &str = "ro, rw, nosuid, nodev, noexec, noatime, relatime, strictati
 const MAX_WORKERS: usize = 1024;
 const MAX_PATIENCE_SECS: u64 = 86_400;
 const MIN_CACHE_BYTES: u64 = 4 << 20;
-/// Less than a few blocks would make every writer wait for the object store.
+/// With a buffer of less than a few blocks, every writer would wait for the object store.
 const MIN_WRITE_BUFFER_BYTES: u64 = 16 << 20;
 
 impl Options {
-    /// Reads the lists in order; a later option wins. Only root lets other users in unless told otherwise.
+    /// Parses the lists in order; a later option wins. Other users have access by default only if root
+    /// mounts.
     ///
     /// # Errors
-    /// An option is unknown, or its value is no value for it.
+    /// An option is unknown, or its value is invalid.
     pub(crate) fn parse(lists: &[String], is_root: bool) -> Result<Self, Fault> {
         let mut options = Options {
             fuse: fuse::Options { allow_other: is_root, ..fuse::Options::default() },
@@ -76,12 +78,12 @@ impl Options {
             };
             if !known {
                 return Err(
-                    wrong("there is no such mount option".to_owned()).advise(format!("known are {KNOWN}"))
+                    wrong("unknown mount option".to_owned()).advise(format!("known options are {KNOWN}"))
                 );
             }
         }
         if options.writeback && options.cache_dir.is_none() {
-            let fault = Fault::usage("blocks cannot wait for their upload without a place to wait in");
+            let fault = Fault::usage("write-back needs a local directory for blocks that wait for upload");
             return Err(fault
                 .at("-o writeback")
                 .advise("name a directory on a local disk with -o cache_dir=DIR"));
@@ -89,12 +91,12 @@ impl Options {
         Ok(options)
     }
 
-    /// Which reads move access times: none where nothing can be changed.
+    /// Which reads update access times; none on a read-only mount.
     pub(crate) fn atime(&self) -> AtimeMode {
         if self.fuse.read_only { AtimeMode::Never } else { self.atime }
     }
 
-    /// How the volume's blocks are cached.
+    /// How the volume's blocks are cached and staged.
     pub(crate) fn store(&self, volume: &Volume) -> StoreOptions {
         let disk_cache = self.cache_dir.as_ref().map(|directory| DiskCacheOptions {
             directory: directory.clone(),
@@ -106,7 +108,8 @@ impl Options {
         StoreOptions { cache_bytes: self.cache_bytes, disk_cache, writeback, ..StoreOptions::default() }
     }
 
-    /// How blocks are staged; without `-o writeback` none are, but those that an earlier mount left are uploaded.
+    /// How blocks are staged. Without `-o writeback` no new block is staged, but blocks that an earlier mount
+    /// left are uploaded.
     pub(crate) fn writeback(&self, volume: &Volume) -> Option<WritebackOptions> {
         let options = WritebackOptions {
             directory: self.cache_dir.clone()?,
@@ -137,7 +140,7 @@ impl Options {
             "allow_other" => fuse.allow_other = true,
             "user_only" => fuse.allow_other = false,
             "nonempty" => fuse.allow_nonempty = true,
-            // What is so anyway, and what fstab(5) has for others to read.
+            // These are always in effect, or are meant for other readers of fstab(5).
             "defaults" | "default_permissions" | "_netdev" | "auto" | "noauto" | "nofail" => {}
             _ => return self.rights.set_flag(option) || option.starts_with("x-"),
         }
@@ -148,12 +151,13 @@ impl Options {
         match key {
             "workers" => {
                 let workers = value.parse().ok().filter(|n: &NonZeroUsize| n.get() <= MAX_WORKERS);
-                let wrong = || format!("'{value}' is no number of threads: write 1 to {MAX_WORKERS}");
+                let wrong = || format!("'{value}' is not a number of threads: write 1 to {MAX_WORKERS}");
                 self.fuse.workers = Some(workers.ok_or_else(wrong)?);
             }
             "patience" => {
                 let seconds = value.parse().ok().filter(|&seconds: &u64| seconds <= MAX_PATIENCE_SECS);
-                let wrong = || format!("'{value}' is no number of seconds: write 0 to {MAX_PATIENCE_SECS}");
+                let wrong =
+                    || format!("'{value}' is not a number of seconds: write 0 to {MAX_PATIENCE_SECS}");
                 self.patience = Some(Duration::from_secs(seconds.ok_or_else(wrong)?));
             }
             "transport" => {
@@ -161,18 +165,20 @@ impl Options {
                     "auto" => fuse::Channel::Auto,
                     "ring" => fuse::Channel::Ring,
                     "dev" => fuse::Channel::Device,
-                    _ => return Err(format!("'{value}' is no transport: write auto, ring or dev")),
+                    _ => return Err(format!("unknown transport '{value}': write auto, ring or dev")),
                 }
             }
             "cache" => self.cache_bytes = parse_size(value)?.max(MIN_CACHE_BYTES),
             "cache_dir" if Path::new(value).is_absolute() => self.cache_dir = Some(value.into()),
-            "cache_dir" => return Err("the cache's directory has to be an absolute path".to_owned()),
+            "cache_dir" => return Err("the cache directory must be an absolute path".to_owned()),
             "cache_dir_size" => self.cache_dir_bytes = parse_size(value)?,
             "cache_dir_free" => self.cache_dir_free_bytes = parse_size(value)?,
             "acl_domain" => {
                 let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
                 if value.is_empty() || value.len() > 255 || !value.bytes().all(is_name) {
-                    return Err(format!("'{value}' is no domain: write letters, digits, dots and dashes"));
+                    return Err(format!(
+                        "'{value}' is not a domain: write 1 to 255 letters, digits, dots, dashes and underscores"
+                    ));
                 }
                 self.acl_domain = Some(value.to_owned());
             }
@@ -212,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_or_wrong_is_named() {
+    fn errors_name_the_unknown_or_invalid_option() {
         for list in [
             "writeback",
             "rx",

@@ -1,4 +1,4 @@
-//! What goes to standard output, and progress on standard error.
+//! Output on standard output; notes and progress on standard error.
 
 use std::io::{self, ErrorKind, Write};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::fault::Fault;
 
-/// Prints `text` as it is. A reader that has gone away, as in `limen status ... | head -1`, is no error.
+/// Prints `text` unchanged. A closed pipe, as in `limen status ... | head -1`, is not an error.
 ///
 /// # Errors
 /// Standard output cannot be written, e.g. because a disk is full.
@@ -22,7 +22,7 @@ pub(crate) fn print(text: &str) -> Result<(), Fault> {
     }
 }
 
-/// Prints `value` in the form that a program reads and a person can.
+/// Prints `value` as indented JSON.
 ///
 /// # Errors
 /// Those of [`print`].
@@ -30,13 +30,13 @@ pub(crate) fn print_json(value: &Value) -> Result<(), Fault> {
     print(&format!("{value:#}\n"))
 }
 
-/// Something the person may want to know, on standard error.
+/// Prints a message for the user on standard error.
 pub(crate) fn note(text: impl std::fmt::Display) {
-    // If nobody listens any more, there is nobody to tell.
+    // If standard error is closed, the message cannot be shown anywhere else.
     let _ = writeln!(io::stderr(), "limen: {text}");
 }
 
-/// Lines of a label and a value, the values in one column.
+/// Lines of a label and a value; the values are aligned.
 #[derive(Debug, Default)]
 pub(crate) struct Table(Vec<(String, String)>);
 
@@ -51,7 +51,7 @@ impl Table {
     }
 }
 
-/// Counts work of an amount that is not known; hidden where standard error is no terminal.
+/// A progress display for an unknown amount of work; hidden if standard error is not a terminal.
 pub(crate) fn progress(what: &'static str) -> ProgressBar {
     let style = ProgressStyle::with_template("{spinner} {msg}: {pos} ({per_sec})");
     let style = style.unwrap_or_else(|_| ProgressStyle::default_spinner());
@@ -60,7 +60,7 @@ pub(crate) fn progress(what: &'static str) -> ProgressBar {
     bar
 }
 
-/// Counts the parts of work of a known amount; hidden where standard error is no terminal.
+/// A progress display for a known amount of work; hidden if standard error is not a terminal.
 pub(crate) fn progress_of(what: &'static str, parts: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg:12} [{bar:30}] {pos} of {len} ({per_sec})");
     let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_stand_in_one_column() {
+    fn values_are_aligned_in_one_column() {
         let mut table = Table::default();
         table.row("name", "a");
         table.row("format version", 1);

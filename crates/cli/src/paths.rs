@@ -1,4 +1,4 @@
-//! Where a user's files go, and what a mount point is called.
+//! The directories for a user's files, and the canonical path of a mount point.
 
 use std::env;
 use std::fs;
@@ -6,19 +6,21 @@ use std::path::{Path, PathBuf, absolute};
 
 use crate::fault::Fault;
 
-/// The directory that an environment variable names; a relative one is to be ignored, says the XDG specification.
+/// The directory that an environment variable names. A relative path is ignored, as the XDG specification
+/// requires.
 pub(crate) fn from_environment(variable: &str) -> Option<PathBuf> {
     env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-/// Where limen keeps what outlives a process but is no data: `limen` in `$XDG_STATE_HOME`, else in `~/.local/state`.
+/// The directory for logs and other state that is not file data: `limen` in `$XDG_STATE_HOME`, or in
+/// `~/.local/state`.
 pub(crate) fn state_directory() -> Option<PathBuf> {
     let state = from_environment("XDG_STATE_HOME");
     Some(state.or_else(|| Some(from_environment("HOME")?.join(".local/state")))?.join("limen"))
 }
 
-/// A mount point's absolute path without symbolic links, found without asking what is mounted there, for that may be
-/// dead or hang.
+/// The absolute path of a mount point, without symbolic links. It is found without a request to the file
+/// system that is mounted there, because that may be dead or hang.
 ///
 /// # Errors
 /// The path is empty, or there is no current directory.

@@ -1,9 +1,9 @@
-//! Tasks that breed tasks, worked off by several threads: the walk of a tree.
+//! A work queue for tree walks: several threads run tasks that can add more tasks.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// The tasks that wait. The newest goes first, so that a walk goes deep before it goes broad, and keeps few of them.
+/// The waiting tasks. The newest task runs first, so that a walk is depth-first and few tasks wait.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     state: Mutex<State<T>>,
@@ -16,7 +16,7 @@ struct State<T> {
     running: usize,
 }
 
-/// Works off `first` and all tasks that come of it; returns when none is left.
+/// Runs the tasks of `first` and all tasks that they add; returns when none is left.
 pub(crate) fn run<T: Send>(threads: usize, first: Vec<T>, work: impl Fn(&Queue<T>, T) + Sync) {
     let queue = Queue { state: Mutex::new(State { waiting: first, running: 0 }), changed: Condvar::new() };
     let serve = || {
@@ -27,7 +27,7 @@ pub(crate) fn run<T: Send>(threads: usize, first: Vec<T>, work: impl Fn(&Queue<T
     };
     thread::scope(|scope| {
         for _ in 1..threads {
-            // This thread alone would do too.
+            // If a thread cannot be started, the others do the work; this thread alone is enough.
             let _ = thread::Builder::new().spawn_scoped(scope, serve);
         }
         serve();
@@ -65,7 +65,7 @@ impl<T> Queue<T> {
     }
 }
 
-/// A task under way; it ends even by a panic, so that nobody waits for it for ever.
+/// A running task. Dropping it ends the task, also after a panic, so that no thread waits for it forever.
 #[derive(Debug)]
 struct Running<'a, T>(&'a Queue<T>);
 
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_task_and_what_comes_of_it_runs_once() {
+    fn every_task_and_every_added_task_runs_once() {
         for threads in [1, 2, 7] {
             let done = AtomicU64::new(0);
             run(threads, vec![10_u64, 3], |queue, depth| {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_do_is_done_at_once() {
+    fn empty_queue_returns_at_once() {
         run(3, Vec::<()>::new(), |_, ()| panic!("there is no task"));
     }
 }

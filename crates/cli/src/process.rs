@@ -1,4 +1,4 @@
-//! Processes of this machine, told from later ones with the same id by when they began.
+//! Processes of this machine, identified by id and start time, because ids are reused.
 
 use std::fs;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use vfs::process::start_time;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    /// In clock ticks after the machine came up.
+    /// The start time, in clock ticks after boot.
     pub(crate) started: u64,
 }
 
@@ -25,25 +25,25 @@ impl Process {
         start_time(self.pid) == Some(self.started)
     }
 
-    /// Waits until it has ended, at most for `timeout`; says whether it has.
+    /// Waits until the process has ended, at most for `timeout`. Returns whether it has ended.
     pub(crate) fn wait_end(&self, timeout: Duration) -> bool {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
         let Some(pidfd) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
             return !self.is_alive();
         };
-        // Asked after the descriptor is open: from here on, the id cannot go to another process unnoticed.
+        // Checked after the descriptor is open: if the process is alive now, the descriptor refers to it.
         if !self.is_alive() {
             return true;
         }
         let timeout =
             Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
         let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
-        // Interrupted by a signal it is no later than promised: whoever waits asks again.
+        // poll(2) can return early because of a signal; callers call this again.
         matches!(poll(&mut fds, Some(&timeout)), Ok(1..)) || !self.is_alive()
     }
 }
 
-/// This machine's name, as the sessions of a volume show it.
+/// This machine's host name, as it is recorded in sessions.
 pub(crate) fn host_name() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_are_told_apart_by_their_start() {
+    fn processes_are_distinguished_by_start_time() {
         let this = Process::this();
         assert!(this.started > 0 && this.is_alive());
         assert!(!Process { started: this.started + 1, ..this }.is_alive());
@@ -62,11 +62,11 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_process_is_waited_for() {
+    fn wait_end_returns_when_the_process_ends() {
         let mut child = std::process::Command::new("sleep").arg("0.2").spawn().unwrap();
         let process = Process { pid: child.id(), started: start_time(child.id()).unwrap() };
         assert!(process.wait_end(Duration::from_secs(20)));
-        assert!(!process.is_alive(), "it ended, though nobody has collected it yet");
+        assert!(!process.is_alive(), "it has ended, although it is still a zombie");
         child.wait().unwrap();
         assert!(process.wait_end(Duration::ZERO));
     }

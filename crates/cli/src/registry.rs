@@ -1,8 +1,8 @@
 //! Which process serves which mount on this machine.
 //!
-//! A mount shows nothing of itself in its tree, so each one leaves a small file, named after the device number that
-//! stat(2) gives for its files. `limen info` and
-//! `limen umount` find the volume and the process by it.
+//! A mount has no special files in its tree. Instead, each mount writes a small JSON file outside it, named
+//! after the device number (`st_dev`) of its files. `limen info` and `limen umount` find the volume and the
+//! process with it.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -28,15 +28,15 @@ pub(crate) struct Entry {
     pub(crate) volume: String,
     pub(crate) process: Process,
     pub(crate) log: Option<PathBuf>,
-    /// Why the process could not bring all data home, if so.
+    /// Why the process could not store all data, if it could not.
     pub(crate) failure: Option<String>,
 }
 
 impl Entry {
-    /// Writes the entry, in place of one that a dead mount with the same device number left.
+    /// Writes the entry. It replaces an entry that a dead mount with the same device number left.
     ///
     /// # Errors
-    /// Of the file system.
+    /// The file cannot be written.
     pub(crate) fn write(&self) -> Result<(), Fault> {
         let directory = own_directory();
         let path = directory.join(self.device.to_string());
@@ -48,19 +48,19 @@ impl Entry {
         fs::rename(&part, &path).map_err(fail)
     }
 
-    /// Takes the entry away, if it still is this mount's.
+    /// Removes the entry if it is still this mount's.
     pub(crate) fn remove(&self) {
         let entry_of = |path: &Path| read(path).filter(|entry| entry.process == self.process);
         for path in directories().iter().map(|directory| directory.join(self.device.to_string())) {
             if entry_of(&path).is_some() {
-                // An entry of a process that is gone does no harm; the next mount there replaces it.
+                // An entry that stays after its process ended does no harm: the next mount there replaces it.
                 let _ = fs::remove_file(socket_beside(&path));
                 let _ = fs::remove_file(path);
             }
         }
     }
 
-    /// The socket at which the mount tells what it has done: beside its entry, wherever that is.
+    /// The socket at which the mount serves its statistics, in the same directory as its entry.
     pub(crate) fn socket(&self) -> Option<PathBuf> {
         let mut paths = directories().into_iter().map(|directory| directory.join(self.device.to_string()));
         let path = paths.find(|path| read(path).is_some_and(|entry| entry.process == self.process))?;
@@ -97,20 +97,20 @@ impl Entry {
     }
 }
 
-/// The mount that a file with this device number is on.
+/// The live mount with this device number.
 pub(crate) fn by_device(device: u64) -> Option<Entry> {
     let entries = directories().into_iter().filter_map(|directory| read(&directory.join(device.to_string())));
     entries.into_iter().find(|entry| entry.process.is_alive())
 }
 
-/// All mounts ever registered at `mountpoint`, those whose process is dead included.
+/// All entries for mounts at `mountpoint`, including those of dead processes.
 pub(crate) fn by_mountpoint(mountpoint: &Path) -> Vec<Entry> {
     let files = directories().into_iter().filter_map(|directory| fs::read_dir(directory).ok()).flatten();
     let entries = files.filter_map(|file| read(&file.ok()?.path()));
     entries.filter(|entry| entry.mountpoint == mountpoint).collect()
 }
 
-/// Takes away what dead processes left of their mounts at `mountpoint`.
+/// Removes the entries that dead processes left for mounts at `mountpoint`.
 pub(crate) fn forget_dead(mountpoint: &Path) {
     by_mountpoint(mountpoint).iter().filter(|entry| !entry.process.is_alive()).for_each(Entry::remove);
 }
@@ -120,7 +120,8 @@ fn socket_beside(entry: &Path) -> PathBuf {
 }
 
 fn read(path: &Path) -> Option<Entry> {
-    // A file of someone else could claim what it likes, and make root wait for or open what it names.
+    // Another user's file could contain anything, and could make root wait for a process or open a file of
+    // its choice.
     let metadata = fs::metadata(path).ok()?;
     let own = rustix::process::geteuid().as_raw();
     let trusted = metadata.uid() == own || metadata.uid() == 0;
@@ -137,7 +138,7 @@ fn read(path: &Path) -> Option<Entry> {
     }
 }
 
-/// Where this user's mounts are registered.
+/// The directory where this user's mounts are registered.
 fn own_directory() -> PathBuf {
     if rustix::process::geteuid().is_root() {
         return PathBuf::from(OF_ROOT);
@@ -147,7 +148,7 @@ fn own_directory() -> PathBuf {
     runtime.or_else(or_state).unwrap_or_else(|| PathBuf::from(OF_ROOT))
 }
 
-/// Where mounts that this user may know of are registered.
+/// The directories to search for entries: this user's and root's.
 fn directories() -> Vec<PathBuf> {
     let mut all = vec![own_directory(), PathBuf::from(OF_ROOT)];
     all.dedup();
@@ -159,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_is_read_as_it_was_written() {
+    fn entry_survives_writing_and_reading() {
         let entry = Entry {
             device: 57,
             mountpoint: "/mnt/a b".into(),

@@ -1,5 +1,5 @@
-//! What `limen mount` is told about rights: what listings show, what numbers users and groups have, and whom callers are
-//! taken for.
+//! The options of `limen mount` about permissions: filtered listings, id maps, squashing, and bypass
+//! traverse.
 
 use std::fs;
 use std::process::Command;
@@ -10,44 +10,44 @@ use acl::nfs4::Traversers;
 use crate::fault::Fault;
 use crate::users::Users;
 
-/// A map of as many ranges as there may be is shorter than this.
+/// A map with the maximum number of ranges is shorter than this.
 const MAX_MAP_BYTES: u64 = 64 << 10;
 
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Rights")]
 pub(crate) struct RightsArgs {
-    /// Listings show a caller only what he may read (access-based enumeration); a volume can say so for all its mounts
-    /// with limen config --abe on
+    /// Listings show each caller only entries that it may read (access-based enumeration); limen config --abe
+    /// on sets this for all mounts of a volume
     #[arg(long)]
     pub(crate) abe: bool,
-    /// What users of the volume are here: ranges VOLUME:HERE:COUNT separated by commas, or a file with one a line.
-    /// Who is in no range has no place on the other side
+    /// Map user ids of the volume to user ids on this machine: ranges VOLUME:HERE:COUNT separated by commas,
+    /// or a file with one range per line. An id in no range is unmapped
     #[arg(long, value_name = "RANGES|FILE")]
     pub(crate) uid_map: Option<String>,
-    /// The same for groups
+    /// Map group ids in the same way
     #[arg(long, value_name = "RANGES|FILE")]
     pub(crate) gid_map: Option<String>,
-    /// Take user 0 and group 0 for the anonymous ones, and let nobody use capabilities
+    /// Treat user 0 and group 0 as the anonymous user and group, and ignore capabilities
     #[arg(long, conflicts_with = "all_squash")]
     pub(crate) root_squash: bool,
-    /// Take everybody for the anonymous user
+    /// Treat every caller as the anonymous user
     #[arg(long)]
     pub(crate) all_squash: bool,
-    /// The anonymous user, by his number in the volume [default: 65534]
+    /// The anonymous user's id in the volume [default: 65534]
     #[arg(long, value_name = "UID", value_parser = parse_id)]
     pub(crate) anon_uid: Option<u32>,
-    /// The anonymous group [default: 65534]
+    /// The anonymous group's id in the volume [default: 65534]
     #[arg(long, value_name = "GID", value_parser = parse_id)]
     pub(crate) anon_gid: Option<u32>,
-    /// Who may search any directory of a volume with NFSv4 ACLs, whatever its ACL says, and nothing else by that
-    /// (Windows: bypass traverse checking): a group's name or a user's number, or u:USER or g:GROUP by name or number.
-    /// May be said several times
+    /// Let a user or group search every directory of a volume with NFSv4 ACLs, whatever the directory's ACL
+    /// says (Windows: bypass traverse checking). This grants no other access. Write a group's name or a
+    /// user's number, or u:USER or g:GROUP with a name or number. Can be repeated
     #[arg(long, value_name = "GROUP|UID")]
     pub(crate) bypass_traverse: Vec<String>,
 }
 
 impl RightsArgs {
-    /// What `-o` says of rights, one option; whether it does.
+    /// Sets a flag of `-o`. Returns false if the option is not one of these.
     pub(crate) fn set_flag(&mut self, option: &str) -> bool {
         match option {
             "abe" => self.abe = true,
@@ -58,10 +58,11 @@ impl RightsArgs {
         true
     }
 
-    /// The same of an option with a value. Maps and holders of rights add up, for a comma ends an option.
+    /// Sets an option of `-o` that has a value. Repeated maps and `bypass_traverse` add up, because a comma
+    /// ends an option of `-o`. Returns false if the option is not one of these.
     ///
     /// # Errors
-    /// The value is none.
+    /// The value is invalid.
     pub(crate) fn set_value(&mut self, key: &str, value: &str) -> Result<bool, String> {
         match key {
             "uid_map" => add_ranges(&mut self.uid_map, value)?,
@@ -74,10 +75,10 @@ impl RightsArgs {
         Ok(true)
     }
 
-    /// Together with what `-o` says.
+    /// Merges these options with those of `-o`.
     ///
     /// # Errors
-    /// Something that can be said once is said in both ways.
+    /// An option that takes one value is given in both places.
     pub(crate) fn with(&self, listed: &RightsArgs) -> Result<RightsArgs, Fault> {
         let twice = [
             ("uid_map", self.uid_map.is_some() && listed.uid_map.is_some()),
@@ -86,7 +87,7 @@ impl RightsArgs {
             ("anon_gid", self.anon_gid.is_some() && listed.anon_gid.is_some()),
         ];
         if let Some((option, _)) = twice.into_iter().find(|(_, is_so)| *is_so) {
-            return Err(Fault::usage("this is said with -o and without").at(option));
+            return Err(Fault::usage("this option is given both with -o and without").at(option));
         }
         Ok(RightsArgs {
             abe: self.abe || listed.abe,
@@ -100,10 +101,10 @@ impl RightsArgs {
         })
     }
 
-    /// Who may search any directory, by their numbers in the volume.
+    /// The users and groups that may search every directory, by their ids in the volume.
     ///
     /// # Errors
-    /// Nobody is called so, or has a place in the volume; they are too many.
+    /// A user or group is unknown, or its id is unmapped; there are too many.
     pub(crate) fn traversers(&self, ids: &Ids) -> Result<Traversers, Fault> {
         let known = Users::default();
         let (mut users, mut groups) = (Vec::new(), Vec::new());
@@ -119,26 +120,27 @@ impl RightsArgs {
             let here = here.map_err(|fault| fault.at(at()))?;
             let id = if is_group { ids.group_in_volume(here) } else { ids.user_in_volume(here) };
             if id == UNMAPPED {
-                return Err(Fault::usage("whom the map leaves out has no place in the volume").at(at()));
+                return Err(Fault::usage("the id map does not map this id into the volume").at(at()));
             }
             (if is_group { &mut groups } else { &mut users }).push(id);
         }
         let all = Traversers::new(&users, &groups);
         all.ok_or_else(|| {
-            Fault::usage(format!("at most {} can be named", Traversers::MAX)).at("--bypass-traverse")
+            Fault::usage(format!("at most {} users and groups are allowed", Traversers::MAX))
+                .at("--bypass-traverse")
         })
     }
 
-    /// What numbers users and groups have, and whom callers are taken for.
+    /// The id maps and the squashing of callers.
     ///
     /// # Errors
-    /// A map is none, or has no place for the anonymous user or group; an anonymous user without anybody to be taken for
-    /// him.
+    /// A map is invalid, or does not map the anonymous id; an anonymous id is given without squashing; root
+    /// and all callers are to be squashed.
     pub(crate) fn ids(&self) -> Result<Ids, Fault> {
         let squash = match (self.root_squash, self.all_squash) {
             (true, true) => {
-                return Err(Fault::usage("either user 0 is squashed or everybody")
-                    .advise("leave out --root-squash or --all-squash"));
+                return Err(Fault::usage("--root-squash and --all-squash exclude each other")
+                    .advise("omit one of them"));
             }
             (true, false) => Some(Squash::Root),
             (false, true) => Some(Squash::All),
@@ -148,26 +150,27 @@ impl RightsArgs {
             (read("--uid-map", self.uid_map.as_deref())?, read("--gid-map", self.gid_map.as_deref())?);
         let anonymous = (self.anon_uid.unwrap_or(ANONYMOUS), self.anon_gid.unwrap_or(ANONYMOUS));
         if squash.is_none() && (self.anon_uid.is_some() || self.anon_gid.is_some()) {
-            return Err(Fault::usage("--anon-uid and --anon-gid say nothing where nobody is squashed")
+            return Err(Fault::usage("--anon-uid and --anon-gid have no effect without squashing")
                 .advise("add --root-squash or --all-squash"));
         }
         let maps = [("--uid-map", &users, anonymous.0), ("--gid-map", &groups, anonymous.1)];
         for (option, map, id) in maps {
             if squash.is_some() && map.as_ref().is_some_and(|map| map.to_here(id).is_none()) {
-                return Err(Fault::usage(format!("the anonymous id {id} has no place in the map"))
+                return Err(Fault::usage(format!("the map does not contain the anonymous id {id}"))
                     .at(option)
-                    .advise("add a range for it, or choose another one with --anon-uid and --anon-gid"));
+                    .advise("add a range for it, or choose another id with --anon-uid and --anon-gid"));
             }
         }
         Ok(Ids { users, groups, squash, anonymous })
     }
 
-    /// Hands them on to a process that is to mount by them.
+    /// Adds these options to the command line of the background process.
     ///
     /// # Errors
     /// Those of [`RightsArgs::ids`].
     pub(crate) fn pass_to(&self, command: &mut Command) -> Result<(), Fault> {
-        // What a file says is said in its place: the other process has another directory to look from.
+        // The contents of a map file are passed instead of its path, because the process runs in another
+        // directory.
         let ids = self.ids()?;
         let flags =
             [("--abe", self.abe), ("--root-squash", self.root_squash), ("--all-squash", self.all_squash)];
@@ -189,7 +192,8 @@ impl RightsArgs {
     }
 }
 
-/// Ranges are added to those before; a file is read later, from wherever the mount then is.
+/// Appends ranges to a map, or sets the file to read it from. The path must be absolute, because the process
+/// that reads the file may run in another directory.
 fn add_ranges(map: &mut Option<String>, value: &str) -> Result<(), String> {
     let is_ranges = value.starts_with(|c: char| c.is_ascii_digit());
     match map {
@@ -220,9 +224,9 @@ fn read(option: &str, asked: Option<&str>) -> Result<Option<IdMap>, Fault> {
 }
 
 fn parse_id(text: &str) -> Result<u32, String> {
-    // The highest number stands for nobody.
+    // The highest number, (uid_t) -1, is no valid id.
     let id = text.parse().ok().filter(|id| *id != u32::MAX);
-    id.ok_or_else(|| format!("'{text}' is no id"))
+    id.ok_or_else(|| format!("'{text}' is not an id"))
 }
 
 #[cfg(test)]
@@ -251,10 +255,10 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_maps_and_combinations_are_refused() {
         let map = |text: &str| Some(text.to_owned());
         for (args, part) in [
-            (RightsArgs { uid_map: map("0:1:2,1:5:1"), ..args() }, "two places"),
+            (RightsArgs { uid_map: map("0:1:2,1:5:1"), ..args() }, "two ids"),
             (RightsArgs { gid_map: map("1:2"), ..args() }, "--gid-map 1:2"),
             (RightsArgs { gid_map: map("/nowhere/map"), ..args() }, "/nowhere/map"),
             (RightsArgs { anon_uid: Some(5), ..args() }, "--root-squash"),
@@ -267,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_can_be_said_in_a_list() {
+    fn mount_options_and_command_line_options_merge() {
         let mut listed = args();
         for option in ["abe", "all_squash"] {
             assert!(listed.set_flag(option), "{option}");
@@ -301,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn holders_are_named_or_numbered() {
+    fn bypass_traverse_takes_names_and_numbers() {
         let plain = Ids::default();
         let of = |named: &[&str]| {
             let bypass_traverse = named.iter().map(|&name| name.to_owned()).collect();

@@ -1,9 +1,10 @@
 //! `limen rmr`: removes trees with several threads.
 //!
-//! Names are looked up one at a time, each in its open directory, and symbolic links are never followed: whatever
-//! others rename meanwhile, nothing outside the tree is touched. A directory is read one buffer at a time, its entries
-//! are removed by whoever is free, and the last of them goes on with the next buffer; so memory depends on neither the
-//! number of files nor their directory's size. Open descriptors are as many as the tree is deep, for each thread.
+//! Each name is looked up alone, relative to its open directory, and symbolic links are never followed. So
+//! nothing outside the tree is removed, whatever other processes rename meanwhile. A directory is read one
+//! buffer at a time. Any free thread removes the entries of a buffer, and the thread that finishes last reads
+//! the next buffer. So memory use depends neither on the number of files nor on the size of a directory. Each
+//! thread has at most as many open descriptors as the tree is deep.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fs;
@@ -28,17 +29,18 @@ use crate::interrupt::Interrupt;
 use crate::output;
 use crate::pool::{self, Queue};
 
-/// Names handed to a thread at once.
+/// Names per task.
 const BATCH: usize = 64;
-/// What getdents(2) may fill at once: some 2,000 entries.
+/// The buffer of getdents(2): about 2,000 entries.
 const BUFFER_BYTES: usize = 64 << 10;
-/// How often a directory that is not empty at its end is read again: others may put files into it all the time.
+/// How often a directory that is not empty after its entries were removed is read again. The number is
+/// bounded because other processes can create files in it all the time.
 const MAX_REWINDS: u32 = 8;
-/// What went wrong is kept for this many files, and counted for all.
+/// Errors are kept for this many files; further ones are only counted.
 const MAX_KEPT: usize = 10;
 
 pub(crate) fn run(args: &RmrArgs) -> Result<(), Fault> {
-    // All are looked at before anything is removed.
+    // All paths are checked before anything is removed.
     let mounts = mount_points()?;
     for path in &args.paths {
         refuse(path, &mounts)?;
@@ -52,7 +54,7 @@ pub(crate) fn run(args: &RmrArgs) -> Result<(), Fault> {
     }
     bar.finish_and_clear();
     for (path, error) in &all.failures {
-        output::note(format!("cannot remove it: {error}: {}", path.display()));
+        output::note(format!("cannot remove {}: {error}", path.display()));
     }
     let Removed { files, directories, failed, .. } = all;
     if args.json {
@@ -70,11 +72,11 @@ pub(crate) fn run(args: &RmrArgs) -> Result<(), Fault> {
 /// What was removed, and what could not be.
 #[derive(Debug, Default)]
 pub(crate) struct Removed {
-    /// Whatever is no directory.
+    /// Everything that is not a directory.
     pub(crate) files: u64,
     pub(crate) directories: u64,
     pub(crate) failed: u64,
-    /// Some of those.
+    /// The first [`MAX_KEPT`] failures.
     pub(crate) failures: Vec<(PathBuf, Errno)>,
 }
 
@@ -88,10 +90,11 @@ impl Removed {
     }
 }
 
-/// Removes what is at `path`, with all that is in it but for other mounts; what is absent already is no failure.
+/// Removes the file or tree at `path`, except other file systems mounted in it. A path that does not exist is
+/// not a failure.
 ///
 /// # Errors
-/// The directory that holds `path` cannot be opened. What happens within is in the answer.
+/// The parent directory of `path` cannot be opened. Failures inside the tree are counted in the result.
 pub(crate) fn remove(
     path: &Path,
     threads: usize,
@@ -104,7 +107,7 @@ pub(crate) fn remove(
     let parent_fd = openat(CWD, &parent, flags, Mode::empty())
         .map_err(|error| Fault::new(format!("cannot open the directory: {error}")).at(parent.display()))?;
     let base = Arc::new(Dir::new(None, CString::new(parent.as_os_str().as_bytes()).unwrap_or_default()));
-    // It was made a line above, without a descriptor.
+    // The cell is empty: `base` was created a line above.
     let _ = base.fd.set(parent_fd);
     base.pending.store(1, Ordering::Relaxed);
     let walk = Walk {
@@ -127,22 +130,22 @@ pub(crate) fn remove(
 /// A directory that is being emptied.
 #[derive(Debug)]
 struct Dir {
-    /// `None` for the directory that holds the tree; it stays.
+    /// `None` for the directory that contains the tree, which is not removed.
     parent: Option<Arc<Dir>>,
     name: CString,
     fd: OnceLock<OwnedFd>,
-    /// Tasks that work on what the last buffer held.
+    /// Unfinished tasks for the entries of the last buffer.
     pending: AtomicUsize,
-    /// Something in it stays, and so must it.
+    /// An entry could not be removed, so the directory cannot be removed either.
     failed: AtomicBool,
     rewinds: AtomicU32,
 }
 
 #[derive(Debug)]
 enum Task {
-    /// Goes on with reading a directory.
+    /// Reads the next buffer of a directory.
     Read(Arc<Dir>),
-    /// Removes entries, of which the kind may not be known.
+    /// Removes entries that are not known to be directories.
     Unlink(Arc<Dir>, Vec<CString>),
 }
 
@@ -207,13 +210,13 @@ impl Walk<'_> {
         }
     }
 
-    /// Reads the next entries of a directory and hands them out.
+    /// Reads the next entries of a directory and queues tasks for them.
     fn read(&self, queue: &Queue<Task>, dir: &Arc<Dir>) {
         let Some(parent) = &dir.parent else { return };
         let opened = match dir.fd.get() {
             Some(_) => Ok(()),
             None => open_below(parent, &dir.name).map(|fd| {
-                // Only whoever holds the task works on the directory.
+                // The cell is empty: only the thread with this task opens the directory.
                 let _ = dir.fd.set(fd);
             }),
         };
@@ -226,7 +229,7 @@ impl Walk<'_> {
             Ok(Some(entries)) => {
                 let (directories, files): (Vec<_>, Vec<_>) =
                     entries.into_iter().partition(|(_, kind)| *kind == FileType::Directory);
-                // One more, for this task itself.
+                // This task counts too.
                 dir.pending.store(1 + directories.len() + files.len().div_ceil(BATCH), Ordering::Release);
                 for (name, _) in directories {
                     queue.push(Task::Read(Arc::new(Dir::new(Some(Arc::clone(dir)), name))));
@@ -238,7 +241,7 @@ impl Walk<'_> {
                 }
                 self.done(queue, dir);
             }
-            // A directory that may not be read may still be empty.
+            // A directory that cannot be read may be empty, and rmdir(2) needs no read permission.
             Ok(None) | Err(Errno::ACCESS) => self.finish(queue, dir, parent),
             Err(Errno::NOENT) => self.done(queue, parent),
             Err(error) => {
@@ -248,7 +251,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Removes a directory that was read to its end.
+    /// Removes a directory whose entries were all handled.
     fn finish(&self, queue: &Queue<Task>, dir: &Arc<Dir>, parent: &Arc<Dir>) {
         if dir.failed.load(Ordering::Acquire) {
             parent.failed.store(true, Ordering::Release);
@@ -258,7 +261,7 @@ impl Walk<'_> {
         match unlinkat(fd, &dir.name, AtFlags::REMOVEDIR) {
             Ok(()) => self.count(&self.directories),
             Err(Errno::NOENT) => {}
-            // Something was put into it meanwhile, or the file system's listings do not outlive removals.
+            // A file was created in it meanwhile, or the file system's listing skips entries after removals.
             Err(Errno::NOTEMPTY)
                 if dir.rewinds.fetch_add(1, Ordering::Relaxed) < MAX_REWINDS
                     && dir.fd.get().is_some_and(|fd| seek(fd, SeekFrom::Start(0)).is_ok()) =>
@@ -270,7 +273,7 @@ impl Walk<'_> {
         self.done(queue, parent);
     }
 
-    /// A task on what is in `dir` is done; the last one goes on reading.
+    /// Ends one task for entries of `dir`. The last one queues the next read.
     fn done(&self, queue: &Queue<Task>, dir: &Arc<Dir>) {
         if dir.pending.fetch_sub(1, Ordering::AcqRel) == 1 && dir.parent.is_some() {
             queue.push(Task::Read(Arc::clone(dir)));
@@ -292,7 +295,7 @@ impl Walk<'_> {
     }
 }
 
-/// Opens a directory in another: neither a link nor what is mounted there.
+/// Opens a directory in another, without following a symbolic link or crossing a mount point.
 fn open_below(parent: &Dir, name: &CStr) -> Result<OwnedFd, Errno> {
     let Some(fd) = parent.fd.get() else { return Err(Errno::NOENT) };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -301,7 +304,7 @@ fn open_below(parent: &Dir, name: &CStr) -> Result<OwnedFd, Errno> {
 
 type Entries = Vec<(CString, FileType)>;
 
-/// What one getdents(2) gives; `None` at the end.
+/// The entries of one getdents(2) call; `None` at the end of the directory.
 fn next_entries(fd: &OwnedFd, buffer: &mut [MaybeUninit<u8>]) -> Result<Option<Entries>, Errno> {
     let mut raw = RawDir::new(fd.as_fd(), buffer);
     let mut entries = None;
@@ -318,12 +321,13 @@ fn next_entries(fd: &OwnedFd, buffer: &mut [MaybeUninit<u8>]) -> Result<Option<E
     Ok(entries)
 }
 
-/// The directory that holds `path`, and its name there. A slash at the end does not make a link a directory.
+/// Splits `path` into its parent directory and its name. A trailing slash does not make a symbolic link a
+/// directory.
 fn split(path: &Path) -> Result<(PathBuf, CString), Fault> {
     let wrong = || {
-        Fault::usage("this cannot be removed")
+        Fault::usage("cannot remove a path that does not end in a name")
             .at(path.display())
-            .advise("name a file or directory by its name")
+            .advise("name the file or directory itself")
     };
     let last = path.components().next_back();
     let Some(Component::Normal(name)) = last else { return Err(wrong()) };
@@ -334,21 +338,22 @@ fn split(path: &Path) -> Result<(PathBuf, CString), Fault> {
     Ok((parent.to_owned(), CString::new(name.as_bytes()).map_err(|_| wrong())?))
 }
 
-/// Refuses what nobody means: the root, a mount point, and whatever has a mount point below it.
+/// Refuses paths that are most likely a mistake: the root directory, a mount point, and a directory with a
+/// mount point below.
 fn refuse(path: &Path, mounts: &[PathBuf]) -> Result<(), Fault> {
     let (parent, name) = split(path)?;
-    // Without the directory there is nothing to remove, which is said later.
+    // If the parent directory does not exist, `remove` reports it.
     let Ok(parent) = fs::canonicalize(parent) else { return Ok(()) };
     let full = parent.join(OsStr::from_bytes(name.to_bytes()));
     match mounts.iter().find(|mount| mount.starts_with(&full)) {
         Some(mount) => Err(Fault::usage("a file system is mounted there")
             .at(mount.display())
-            .advise("unmount it first, or name what is in it; nothing was removed")),
+            .advise("unmount it first, or name the files in it; nothing was removed")),
         None => Ok(()),
     }
 }
 
-/// Field 5 of each line in `/proc/self/mountinfo` (`proc_pid_mountinfo(5)`).
+/// All mount points: field 5 of each line of `/proc/self/mountinfo` (`proc_pid_mountinfo(5)`).
 fn mount_points() -> Result<Vec<PathBuf>, Fault> {
     const SOURCE: &str = "/proc/self/mountinfo";
     let text = fs::read(SOURCE).map_err(|error| Fault::new(error).at(SOURCE))?;
@@ -356,7 +361,7 @@ fn mount_points() -> Result<Vec<PathBuf>, Fault> {
     Ok(text.split(|&byte| byte == b'\n').filter_map(field).collect())
 }
 
-/// Blanks, newlines and backslashes stand there as three octal digits.
+/// Decodes blanks, newlines and backslashes, which mountinfo escapes as a backslash and three octal digits.
 fn unescape(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -376,10 +381,11 @@ fn unescape(text: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
-/// Each level of a deep tree needs a descriptor, and the usual soft limit is for programs that use select(2).
+/// Raises the soft limit of open files to the hard limit. Each level of a deep tree needs a descriptor, and
+/// the usual soft limit is low only for programs that use select(2).
 fn allow_open_files() {
     let limit = getrlimit(Resource::Nofile);
-    // Where it is refused, a tree that is too deep is reported as such.
+    // If this fails, a tree that is too deep fails with EMFILE, which is reported.
     let _ = setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
 }
 
@@ -392,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_is_removed_and_counted_and_links_are_not_followed() {
+    fn tree_is_removed_and_counted_without_following_links() {
         let place = tempfile::tempdir().unwrap();
         let (tree, outside) = (place.path().join("tree"), place.path().join("outside"));
         fs::create_dir(&outside).unwrap();
@@ -415,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_larger_than_a_buffer_and_one_deeper_than_a_path_may_be_long() {
+    fn large_directory_and_tree_deeper_than_path_max_are_removed() {
         let place = tempfile::tempdir().unwrap();
         let tree = place.path().join("tree");
         fs::create_dir(&tree).unwrap();
@@ -434,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_path_is_nothing_and_an_absent_parent_a_fault() {
+    fn absent_path_is_no_failure_but_absent_parent_is() {
         let place = tempfile::tempdir().unwrap();
         let removed = remove_quietly(&place.path().join("absent"));
         assert_eq!((removed.files, removed.failed), (0, 0));
@@ -442,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_means_is_refused() {
+    fn root_dots_and_mount_points_are_refused() {
         let mounts = ["/", "/mnt", "/srv/x/y"].map(PathBuf::from);
         for path in ["/", ".", "..", "a/..", "a/.", "", "/mnt", "/mnt/", "/srv"] {
             assert_eq!(refuse(Path::new(path), &mounts).unwrap_err().exit_code(), 2, "{path}");
@@ -452,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn mount_points_with_blanks_are_read() {
+    fn escaped_mount_points_are_decoded() {
         assert_eq!(unescape(br"/a\040b\134c"), PathBuf::from(r"/a b\c"));
         assert_eq!(unescape(br"/a\9"), PathBuf::from(r"/a\9"));
         assert!(mount_points().unwrap().contains(&PathBuf::from("/")));

@@ -1,4 +1,4 @@
-//! Reads every byte of every file, and says which cannot be read.
+//! Reads every byte of every file, and reports the ranges that cannot be read.
 
 use chunk::{BlockStore, ChunkError, PAGE_BYTES, PieceSource, resolve};
 use meta::{Engine, EngineError, Volume, check};
@@ -11,13 +11,13 @@ use crate::store::store_fault;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Damage {
     pub(crate) ino: Ino,
-    /// Offsets in the file; `to` is the first beyond.
+    /// Offsets in the file, in bytes; `to` is exclusive.
     pub(crate) from: u64,
     pub(crate) to: u64,
     pub(crate) error: String,
 }
 
-/// Why reading came to an end.
+/// An error that ends the scrub.
 enum Stop {
     Engine(EngineError),
     Store(ChunkError),
@@ -29,10 +29,11 @@ impl From<EngineError> for Stop {
     }
 }
 
-/// Reads what programs would read: bytes that later writes cover are left out. Says how many bytes lie in objects.
+/// Reads all bytes that programs would read; overwritten bytes are skipped. Returns the number of bytes read
+/// from objects.
 ///
 /// # Errors
-/// The database fails, or the store does other than by having lost something.
+/// The database fails, or the store fails in another way than by missing or damaged objects.
 pub(crate) fn read_all(
     engine: &dyn Engine,
     volume: &Volume,
@@ -41,7 +42,7 @@ pub(crate) fn read_all(
     progress: &mut dyn FnMut(u64),
 ) -> Result<u64, Fault> {
     let mut scrub = Scrub { store, buf: vec![0; BLOCK_BYTES as usize], bytes: 0, pending: None, report };
-    let done = check::for_each_chunk(engine, |node, chunk, rows| {
+    let done = check::for_each_chunk(engine, |inode, chunk, rows| {
         for piece in resolve(rows, 0, CHUNK_BYTES as u32) {
             let at = chunk.start() + u64::from(piece.pos);
             match piece.source {
@@ -49,11 +50,11 @@ pub(crate) fn read_all(
                 PieceSource::Inline(bytes) if bytes.len() == piece.len as usize => {}
                 PieceSource::Inline(bytes) => {
                     let (len, size) = (piece.len.into(), bytes.len() as u64);
-                    scrub.damaged(node.ino, at, piece.len, &ChunkError::Row { offset: 0, len, size });
+                    scrub.damaged(inode.ino, at, piece.len, &ChunkError::Row { offset: 0, len, size });
                 }
                 PieceSource::Blocks { id, offset, size } => {
                     scrub
-                        .read(node.ino, at, Part { id, size, offset, len: piece.len })
+                        .read(inode.ino, at, Part { id, size, offset, len: piece.len })
                         .map_err(Stop::Store)?;
                     progress(scrub.bytes);
                 }
@@ -61,7 +62,7 @@ pub(crate) fn read_all(
         }
         Ok(())
     });
-    scrub.tell();
+    scrub.report_pending();
     match done {
         Ok(()) => Ok(scrub.bytes),
         Err(Stop::Engine(error)) => Err(Fault::new(error)),
@@ -82,13 +83,14 @@ struct Scrub<'a> {
     store: &'a BlockStore,
     buf: Vec<u8>,
     bytes: u64,
-    /// What grows as long as the next page is damaged in the same way.
+    /// The last damaged range and its object. It grows while the next range is damaged in the same object.
     pending: Option<(Damage, Option<String>)>,
     report: &'a mut dyn FnMut(Damage),
 }
 
 impl Scrub<'_> {
-    /// Reads what a row shows of a slice, block by block; of those that are damaged, page by page.
+    /// Reads the part of a slice that a row refers to, block by block. A damaged block is read again page by
+    /// page.
     fn read(&mut self, ino: Ino, at: u64, part: Part) -> Result<(), ChunkError> {
         if u64::from(part.offset) + u64::from(part.len) > u64::from(part.size) {
             let (offset, len, size) = (part.offset.into(), part.len.into(), part.size.into());
@@ -127,7 +129,7 @@ impl Scrub<'_> {
         self.store.read(part.id, part.size, part.offset, &mut self.buf[..part.len as usize])
     }
 
-    /// Joins neighbours in one object, which are told of by the first one's error.
+    /// Reports a damaged range. Adjacent ranges in one object are merged, with the error of the first.
     fn damaged(&mut self, ino: Ino, from: u64, len: u32, error: &ChunkError) {
         let key = match error {
             ChunkError::Corrupt { key, .. } | ChunkError::Short { key, .. } => Some(key.clone()),
@@ -139,13 +141,13 @@ impl Scrub<'_> {
                 damage.to = to;
             }
             _ => {
-                self.tell();
+                self.report_pending();
                 self.pending = Some((Damage { ino, from, to, error: error.to_string() }, key));
             }
         }
     }
 
-    fn tell(&mut self) {
+    fn report_pending(&mut self) {
         if let Some((damage, _)) = self.pending.take() {
             (self.report)(damage);
         }
@@ -153,7 +155,7 @@ impl Scrub<'_> {
 }
 
 impl Part {
-    /// Cuts where the slice has a multiple of `unit`; each part comes with its distance from the beginning of this.
+    /// Splits the part at multiples of `unit` in the slice. Each piece comes with its offset in this part.
     fn cut(self, unit: u32) -> impl Iterator<Item = (u32, Part)> {
         let (end, mut at) = (self.offset + self.len, self.offset);
         std::iter::from_fn(move || {
@@ -170,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_end_where_blocks_do() {
+    fn parts_are_split_at_unit_boundaries() {
         let cut = |offset, len| -> Vec<(u32, u32, u32)> {
             let part = Part { id: SliceId(1), size: 100, offset, len };
             part.cut(10).map(|(skip, part)| (skip, part.offset, part.len)).collect()

@@ -1,9 +1,11 @@
-//! Where on this machine blocks wait for their upload, beyond the life of the mount that staged them.
+//! Records the directories on this machine where blocks wait for upload, also after the mount that staged
+//! them has ended.
 //!
-//! Whoever looks at a volume's objects without its mount (`limen fsck --data`, `limen gc`, a mount without the option) has to
-//! know of the blocks that are not in the store yet. So each mount with `-o writeback` notes the directory, in a file named
-//! after the volume: below `/var/lib/limen` for root, else below the user's state directory. A note of a directory that is
-//! gone, or empty, says nothing.
+//! Commands that read a volume's objects without its mount (`limen fsck --data`, `limen gc`, a mount without
+//! `-o writeback`) must know the blocks that are not in the store yet. So each mount with `-o writeback`
+//! writes the directory's path to a file named after the volume's UUID: below `/var/lib/limen` for root,
+//! otherwise below the user's state directory. A path of a directory that no longer exists, or is empty, has
+//! no effect.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -18,26 +20,24 @@ use crate::paths;
 const OF_ROOT: &str = "/var/lib/limen";
 const NOTES: &str = "staging";
 
-/// Notes that blocks of the volume are staged at `place`.
+/// Records that blocks of the volume are staged at `place`.
 ///
 /// # Errors
-/// Of the file system, or this user has no state directory.
+/// The file cannot be written, or this user has no state directory.
 pub(crate) fn note(volume: &Volume, place: &Path) -> Result<(), Fault> {
     if places(volume).iter().any(|known| known == place) {
         return Ok(());
     }
     let directory = own_directory().ok_or_else(|| {
-        Fault::new(
-            "there is no place to note where blocks are staged: neither XDG_STATE_HOME nor HOME is set",
-        )
+        Fault::new("cannot record where blocks are staged: neither XDG_STATE_HOME nor HOME is set")
     })?;
     let path = directory.join(&volume.uuid);
     append(&directory, &path, place).map_err(|error| {
-        Fault::new(format!("cannot note where blocks are staged: {error}")).at(path.display())
+        Fault::new(format!("cannot record where blocks are staged: {error}")).at(path.display())
     })
 }
 
-/// Where blocks of the volume may be staged on this machine, as far as this user may know.
+/// The directories on this machine where blocks of the volume may be staged, as far as this user has access.
 pub(crate) fn places(volume: &Volume) -> Vec<PathBuf> {
     let directories = own_directory().into_iter().chain([Path::new(OF_ROOT).join(NOTES)]);
     let notes = directories.filter_map(|directory| read(&directory.join(&volume.uuid)));
@@ -48,10 +48,10 @@ pub(crate) fn places(volume: &Volume) -> Vec<PathBuf> {
     places
 }
 
-/// The volume is no more.
+/// Removes the record of a volume that was destroyed.
 pub(crate) fn forget(volume: &Volume) {
     if let Some(directory) = own_directory() {
-        // A note that stays does no harm.
+        // A record that stays does no harm.
         let _ = fs::remove_file(directory.join(&volume.uuid));
     }
 }
@@ -64,7 +64,8 @@ fn own_directory() -> Option<PathBuf> {
     Some(parent.join(NOTES))
 }
 
-/// A note of somebody else is not believed: what it names is read, and removed with the volume's objects.
+/// Reads a record, unless it belongs to another user: the directories that it names are read, and removed
+/// with the volume.
 fn read(path: &Path) -> Option<String> {
     let metadata = fs::metadata(path).ok()?;
     let own = rustix::process::geteuid().as_raw();

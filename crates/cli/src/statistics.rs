@@ -1,7 +1,9 @@
-//! What a mount has done since it serves: requests of the kernel by opcode, requests to the metadata engine, CPU time.
+//! Statistics of a mount since it started: kernel requests by opcode, requests to the metadata engine, CPU
+//! time.
 //!
-//! Each mount answers at a socket beside its entry in the registry, with one line of JSON for each connection, and
-//! reads nothing from it. Only its user and root may connect. `limen bench` takes the difference of two answers.
+//! Each mount listens on a socket next to its registry entry. It answers each connection with one line of
+//! JSON, and reads nothing from it. Only the mount's user and root can connect. `limen bench` uses the
+//! difference of two answers.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -25,12 +27,12 @@ use vfs::{Coherence, SearchCounts, SessionLoss, Vfs};
 use crate::fault::Fault;
 use crate::registry::Entry;
 
-/// Who connects and then does not read, or does not write, is left after this.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// An answer is some 1,500 bytes.
+/// Timeout of reads and writes on the socket.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// An answer has about 1,500 bytes.
 const MAX_ANSWER_BYTES: u64 = 64 << 10;
 
-/// The counters of a mount that serves; reading them disturbs nobody.
+/// The counters of a mount that serves.
 #[derive(Clone, Debug)]
 pub(crate) struct Counters {
     pub(crate) requests: Arc<RequestCounts>,
@@ -39,26 +41,26 @@ pub(crate) struct Counters {
     pub(crate) vfs: Arc<Vfs>,
 }
 
-/// What the counters said at one moment, or what lay between two.
+/// The counters at one moment, or the difference between two moments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Statistics {
-    /// By the kernel's name for them.
+    /// Requests by the kernel's name of the opcode.
     pub(crate) requests: BTreeMap<String, u64>,
     pub(crate) engine: Counts,
     pub(crate) cpu: Duration,
-    /// What waits for its upload at the later of the two moments; `None` without write-back.
+    /// Blocks that wait for upload at the later moment; `None` without write-back.
     pub(crate) pending: Option<Pending>,
-    /// Bytes written by programs that are in no store yet, at the later of the two moments.
+    /// Bytes written by programs that are not stored yet, at the later moment.
     pub(crate) unstored_bytes: u64,
-    /// Lookups whose check was skipped, and made, where it is the mount's to make.
+    /// Lookups for which the mount itself checks the search permission: how many checks it skipped and made.
     pub(crate) searches: SearchCounts,
-    /// How it keeps up with other mounts at the later of the two moments; `None` where it does not say.
+    /// How the mount stays coherent with other mounts at the later moment; `None` if it does not report it.
     pub(crate) coherence: Option<Coherence>,
-    /// That it lost its session, if it ever did.
+    /// The last loss of its session, if there was one.
     pub(crate) session_loss: Option<SessionLoss>,
 }
 
-/// The endpoint; dropped, it is gone.
+/// The listening socket and its thread. Dropping it ends both.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     listener: UnixListener,
@@ -66,13 +68,13 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Answers at the socket of `entry`, which is registered, from a thread of its own.
+    /// Starts a thread that answers at the socket of `entry`, which must be registered.
     ///
     /// # Errors
-    /// The socket cannot be made, or the thread.
+    /// The socket or the thread cannot be created.
     pub(crate) fn start(entry: &Entry, counters: Counters) -> io::Result<Endpoint> {
         let path = entry.socket().ok_or(ErrorKind::NotFound)?;
-        // What is there is of a mount that is gone, or else the entry would not be this one's.
+        // A socket that exists here is of a dead mount, because the entry is this mount's.
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -81,10 +83,10 @@ impl Endpoint {
         fs::set_permissions(&path, Permissions::from_mode(0o600))?;
         let incoming = listener.try_clone()?;
         let thread = thread::Builder::new().name("limen-stats".into()).spawn(move || {
-            // It fails when the endpoint is dropped, and only then.
+            // accept(2) fails only when the endpoint is dropped.
             while let Ok((stream, _)) = incoming.accept() {
                 if let Err(error) = answer(stream, &counters) {
-                    tracing::debug!(%error, "the statistics were not taken");
+                    tracing::debug!(%error, "cannot send the statistics");
                 }
             }
         })?;
@@ -98,7 +100,7 @@ impl Drop for Endpoint {
         if rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).is_ok()
             && let Some(thread) = self.thread.take()
         {
-            // A panic is in the log.
+            // If the thread panicked, the panic is in the log.
             let _ = thread.join();
         }
     }
@@ -120,18 +122,18 @@ impl Counters {
 }
 
 impl Statistics {
-    /// Asks the mount that is registered as `entry`.
+    /// Queries the mount that is registered as `entry`.
     ///
     /// # Errors
-    /// It is an older limen's, another user's, or it does not answer.
-    pub(crate) fn ask(entry: &Entry) -> Result<Statistics, Fault> {
+    /// The mount has no socket, belongs to another user, does not answer, or answers in another format.
+    pub(crate) fn query(entry: &Entry) -> Result<Statistics, Fault> {
         let fail = |what: String| {
-            Fault::new(format!("the mount does not tell what it does: {what}")).at(entry.mountpoint.display())
+            Fault::new(format!("cannot get the mount's statistics: {what}")).at(entry.mountpoint.display())
         };
         let path = entry.socket().ok_or_else(|| fail("it has no socket".to_owned()))?;
         let text = fetch(&path).map_err(|error| fail(error.to_string()))?;
         let value = serde_json::from_str(&text).map_err(|error| fail(error.to_string()))?;
-        Statistics::from_json(&value).ok_or_else(|| fail("its answer is not understood".to_owned()))
+        Statistics::from_json(&value).ok_or_else(|| fail("its answer has an unknown format".to_owned()))
     }
 
     pub(crate) fn all_requests(&self) -> u64 {
@@ -182,7 +184,7 @@ impl Statistics {
             },
             cpu: Duration::from_nanos(value["cpu_ns"].as_u64()?),
             pending: pending(&value["writeback"]),
-            // A mount of an older limen does not say.
+            // A mount by an older version of limen does not report it.
             unstored_bytes: value["unstored_bytes"].as_u64().unwrap_or(0),
             searches: SearchCounts {
                 skipped: value["searches"]["skipped"].as_u64().unwrap_or(0),
@@ -238,13 +240,13 @@ impl AddAssign<&Statistics> for Statistics {
     }
 }
 
-/// The CPU time that this process has used, all its threads together.
+/// The CPU time that all threads of this process have used.
 pub(crate) fn own_cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// What waits for its upload, if anything is staged at all.
+/// Blocks that wait for upload; `None` without write-back.
 fn pending(value: &Value) -> Option<Pending> {
     Some(Pending {
         blocks: value["blocks"].as_u64()?,
@@ -264,13 +266,13 @@ fn session_loss(value: &Value) -> Option<SessionLoss> {
 }
 
 fn answer(mut stream: UnixStream, counters: &Counters) -> io::Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     stream.write_all(format!("{}\n", counters.read().to_json()).as_bytes())
 }
 
 fn fetch(path: &Path) -> io::Result<String> {
     let stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let mut text = String::new();
     stream.take(MAX_ANSWER_BYTES).read_to_string(&mut text)?;
     Ok(text)
@@ -294,12 +296,12 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_read_as_it_was_written() {
+    fn answer_survives_writing_and_reading() {
         let mut said = statistics(7, 3, 99);
         assert_eq!(Statistics::from_json(&said.to_json()).as_ref(), Some(&said));
         said.session_loss = Some(SessionLoss { session: SessionId(3), at: Time::from_nanos(5), files: 2 });
         let error = Some("no answer".to_owned());
-        for kind in [Coherence::Alone, Coherence::Told, Coherence::Asks] {
+        for kind in [Coherence::Exclusive, Coherence::Notified, Coherence::Polling] {
             said.coherence = Some(kind);
             assert_eq!(Statistics::from_json(&said.to_json()).as_ref(), Some(&said));
         }
@@ -309,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_has_only_what_happened() {
+    fn difference_has_only_what_happened_between() {
         let between = &statistics(7, 3, 99) - &statistics(5, 3, 90);
         assert_eq!(between.requests, [("LOOKUP".to_owned(), 2)].into());
         assert_eq!((between.engine.round_trips(), between.cpu), (0, Duration::from_nanos(9)));
@@ -319,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_time_goes_on() {
+    fn own_cpu_time_increases() {
         let before = own_cpu();
         let sum: u64 = (0..5_000_000_u64).map(std::hint::black_box).sum();
         assert!(sum > 0 && own_cpu() > before);

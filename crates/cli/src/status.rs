@@ -1,8 +1,8 @@
-//! `limen status`: a volume's settings, what it holds, and who has it mounted.
+//! `limen status`: a volume's settings, its usage, and its mounts.
 
 use std::path::Path;
 
-use meta::{Engine, EngineError, Maintenance, Record, Scan, Session, Usage, Volume, Want};
+use meta::{Engine, EngineError, Maintenance, Record, RecordKey, Scan, Session, Usage, Volume};
 use serde_json::{Value, json};
 use types::{SessionId, Time};
 use vfs::process::{is_gone, is_process_gone};
@@ -32,12 +32,12 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
     let usage = usage(&*engine).map_err(failed)?;
     let sessions = sessions(&*engine).map_err(failed)?;
     let tool = maintenance::announced(&*engine).map_err(failed)?;
-    let mounts: Vec<Option<Statistics>> = sessions.iter().map(ask).collect();
+    let mounts: Vec<Option<Statistics>> = sessions.iter().map(mount_statistics).collect();
     let server = match &database {
         Database::Network(network) => Some(network),
         Database::Sqlite(_) | Database::Memory(_) => None,
     };
-    // Another user's may not be counted by this one.
+    // `None` if this user has no permission to read the staging directory of another user.
     let staged = chunk::count_staged(&staged::places(&volume)).ok();
     if args.json {
         let all: Vec<_> = sessions.iter().zip(&mounts).collect();
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
     let mut table = Table::default();
     table.row("volume", &volume.name);
     table.row("uuid", &volume.uuid);
-    table.row("made", volume.created);
+    table.row("created", volume.created);
     table.row("metadata", format!("{url} ({})", url.engine()));
     if let Some(Network { server, warnings, .. }) = server {
         table.row("server", server);
@@ -70,9 +70,9 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
         let Session { id, host, pid, mountpoint, since, .. } = session;
         let state = state(session).unwrap_or_default();
         let hears = match mount.as_ref().and_then(|mount| mount.coherence) {
-            Some(Coherence::Told) => ", is told of other mounts' changes",
-            Some(Coherence::Asks) => ", is not told of other mounts' changes and asks",
-            Some(Coherence::Alone) | None => "",
+            Some(Coherence::Notified) => ", notified of other mounts' changes",
+            Some(Coherence::Polling) => ", not notified of other mounts' changes: polls the database",
+            Some(Coherence::Exclusive) | None => "",
         };
         table.row(
             "session",
@@ -83,7 +83,8 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
             table.row(
                 "",
                 format!(
-                    "session {session} was lost at {at}: others took it for dead; {files} files that were open then fail with EIO"
+                    "session {session} was lost at {at}, when another client removed it as dead; {files} files that were open \
+                     then fail with EIO"
                 ),
             );
         }
@@ -93,30 +94,33 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
             let all = skipped + checked;
             table.row(
                 "",
-                format!("{skipped} of {all} lookups where anybody may search, so that nobody was asked for"),
+                format!("{skipped} of {all} lookups needed no access check, because everyone can search the directory"),
             );
         }
     }
     if let Some(Maintenance { tool, host, pid, process, since, .. }) = &tool {
-        let gone = if is_process_gone(*pid, process) { " (its process is gone)" } else { "" };
-        table
-            .row("tool", format!("{tool} on {host}, process {pid}, since {since}{gone}: no mount can begin"));
+        let gone = if is_process_gone(*pid, process) { " (its process no longer exists)" } else { "" };
+        table.row(
+            "tool",
+            format!("{tool} on {host}, process {pid}, since {since}{gone}: new mounts are refused"),
+        );
     }
     if sessions.is_empty() {
-        table.row("session", "none: it is not mounted");
+        table.row("session", "none: the volume is not mounted");
     }
     if let Some((blocks, bytes)) = staged.filter(|(blocks, _)| *blocks > 0) {
         let size = show_size(bytes);
-        table.row("write-back", format!("{blocks} blocks, {size} wait on this machine to be uploaded"));
+        table.row("write-back", format!("{blocks} blocks, {size}, wait on this machine for upload"));
     }
     let upload_errors = mounts.iter().flatten().filter_map(|mount| mount.pending.as_ref()?.error.as_ref());
     for error in upload_errors {
-        table.row("", format!("the store does not take them: {error}"));
+        table.row("", format!("the object store does not accept them: {error}"));
     }
     output::print(&table.render())
 }
 
-/// All sessions, by number; those of processes that died are there until the next mount.
+/// All sessions, in the order of their ids. They include sessions of dead processes until the next mount
+/// removes them.
 ///
 /// # Errors
 /// Those of the database.
@@ -126,7 +130,7 @@ pub(crate) fn sessions(engine: &dyn Engine) -> Result<Vec<Session>, EngineError>
         let after = all.last().map_or(SessionId(0), |session| session.id);
         let page = engine.scan(&Scan::Sessions { after, limit: PAGE })?;
         let before = all.len();
-        all.extend(page.facts.records.into_iter().filter_map(|record| match record {
+        all.extend(page.snapshot.records.into_iter().filter_map(|record| match record {
             Record::Session(_, session) => session,
             _ => None,
         }));
@@ -136,14 +140,14 @@ pub(crate) fn sessions(engine: &dyn Engine) -> Result<Vec<Session>, EngineError>
     }
 }
 
-/// What the volume holds.
+/// The volume's usage.
 ///
 /// # Errors
 /// Those of the database.
 pub(crate) fn usage(engine: &dyn Engine) -> Result<Usage, EngineError> {
-    match engine.read(&[Want::Usage])?.records.first() {
+    match engine.read(&[RecordKey::Usage])?.records.first() {
         Some(Record::Usage(usage)) => Ok(*usage),
-        _ => Err(EngineError::permanent("the engine does not say what the volume holds")),
+        _ => Err(EngineError::permanent("the engine returned no usage record")),
     }
 }
 
@@ -151,19 +155,19 @@ pub(crate) fn used_bytes(usage: &Usage) -> u64 {
     usage.blocks.saturating_mul(Usage::BLOCK_BYTES)
 }
 
-/// What is wrong with a session, if it can be told from here.
+/// A note about a session whose process is proven to be dead.
 fn state(session: &Session) -> Option<&'static str> {
-    is_gone(session).then_some(" (its process is gone; the next mount cleans up after it)")
+    is_gone(session).then_some(" (its process no longer exists; the next mount removes the session)")
 }
 
-/// What the mount of a session does, if it is on this machine and tells.
-fn ask(session: &Session) -> Option<Statistics> {
+/// The statistics of a session's mount, if it is on this machine and answers.
+fn mount_statistics(session: &Session) -> Option<Statistics> {
     let entries = registry::by_mountpoint(Path::new(&session.mountpoint));
     let mut own = entries.iter().filter(|entry| {
         let Process { pid, started } = entry.process;
         (pid, started) == (session.pid, session.process.start_time) && entry.process.is_alive()
     });
-    own.find_map(|entry| Statistics::ask(entry).ok())
+    own.find_map(|entry| Statistics::query(entry).ok())
 }
 
 fn to_json(

@@ -1,4 +1,4 @@
-//! The object store of a volume: how it is opened, and what opens an encrypted one.
+//! Opens the object store of a volume, and finds the key of an encrypted one.
 
 use std::env;
 use std::sync::Arc;
@@ -11,23 +11,23 @@ use crate::args::KeyArgs;
 use crate::fault::Fault;
 use crate::staged;
 
-/// The environment variables that hold a key, or a passphrase.
+/// The environment variables for a key and for a passphrase.
 const KEY: &str = "LIMEN_KEY";
 const PASSPHRASE: &str = "LIMEN_PASSPHRASE";
 
-/// Opens a volume's store to write, remove or list blocks as they are. What they hold cannot be read where the volume is
-/// encrypted.
+/// Opens a volume's store without a key, to write, remove or list blocks as they are. Data of an encrypted
+/// volume cannot be read through it.
 ///
 /// # Errors
-/// The store cannot be reached, or is of a kind that this limen does not have.
-pub(crate) fn open_closed(volume: &Volume) -> Result<Arc<BlockStore>, Fault> {
+/// The store cannot be reached, or this version of limen does not support its kind.
+pub(crate) fn open_without_key(volume: &Volume) -> Result<Arc<BlockStore>, Fault> {
     open_with(volume, StoreOptions { cache_bytes: 0, ..StoreOptions::default() })
 }
 
-/// Opens a volume's store to read and write files' data.
+/// Opens a volume's store to read and write file data.
 ///
 /// # Errors
-/// As [`open_closed`]; the key is missing or wrong.
+/// Those of [`open_without_key`]; the key is missing or wrong.
 pub(crate) fn open_store(
     volume: &Volume,
     keys: &KeyArgs,
@@ -45,18 +45,19 @@ pub(crate) fn store_fault(volume: &Volume, error: &ChunkError) -> Fault {
             "check that the bucket exists, and that your credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
              AWS_PROFILE) let you read, write, list and delete there"
         }
-        _ if matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT) => "make room there",
+        _ if matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT) => "free some space there",
         _ => {
-            "check that the place exists, that what belongs there is mounted, and that you may read and write there"
+            "check that the directory exists, that its file system is mounted, and that you have permission to read and \
+             write there"
         }
     };
     fault.at(place).advise(advice)
 }
 
-/// What a person gives to lock or open a volume: the file that is named, or what is in the environment.
+/// The key or passphrase of a volume: from the file of `--key-file`, or from the environment.
 ///
 /// # Errors
-/// None of them is there, or it is no key.
+/// There is none, or it is not a valid key.
 pub(crate) fn secret(keys: &KeyArgs) -> Result<Secret, Fault> {
     let found = match (&keys.key_file, env::var(PASSPHRASE)) {
         (Some(path), _) => Secret::key_from_file(path),
@@ -64,12 +65,12 @@ pub(crate) fn secret(keys: &KeyArgs) -> Result<Secret, Fault> {
         (None, Err(_)) if env::var_os(KEY).is_some() => Secret::key_from_env(KEY),
         (None, Err(_)) => {
             return Err(Fault::new("an encrypted volume needs its key").advise(format!(
-                "give it with --key-file FILE, or in the environment as {KEY} (32 bytes as hexadecimal digits or \
-                 base64) or {PASSPHRASE}"
+                "give it with --key-file FILE, or in the environment variable {KEY} (32 bytes in hexadecimal or base64) \
+                 or {PASSPHRASE}"
             )));
         }
     };
-    found.map_err(|error| Fault::new(error).advise("make a key with: openssl rand -hex 32 >FILE"))
+    found.map_err(|error| Fault::new(error).advise("create a key with: openssl rand -hex 32 >FILE"))
 }
 
 fn unlock(volume: &Volume, keys: &KeyArgs) -> Result<Option<Encryption>, Fault> {
@@ -79,7 +80,7 @@ fn unlock(volume: &Volume, keys: &KeyArgs) -> Result<Option<Encryption>, Fault> 
     let settings: EncryptionSettings =
         volume.encryption.parse().map_err(|error: ChunkError| store_fault(volume, &error))?;
     let encryption = settings.unlock(&secret(keys)?).map_err(|error| {
-        let fault = Fault::new(format!("volume '{}' cannot be opened: {error}", volume.name));
+        let fault = Fault::new(format!("cannot decrypt volume '{}': {error}", volume.name));
         fault.advise("give the key or passphrase that it was formatted with")
     })?;
     Ok(Some(encryption))

@@ -1,4 +1,4 @@
-//! Where somebody points at: a path on this machine, or one in a volume that need not be mounted.
+//! Arguments that name a file: a path on this machine, or a path in a volume that need not be mounted.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,15 +13,17 @@ use crate::url::{Database, MetaUrl};
 /// A file or directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// On this machine.
+    /// A path on this machine.
     Local(PathBuf),
-    /// In a volume, from its root on.
+    /// A path in a volume, from its root.
     Volume(MetaUrl, Vec<u8>),
 }
 
 impl Target {
+    /// Parses a path, or a metadata URL with an optional `:/PATH`.
+    ///
     /// # Errors
-    /// It looks like a URL and is none.
+    /// The text looks like a URL but is not a valid metadata URL.
     pub(crate) fn parse(text: &OsStr) -> Result<Self, Fault> {
         let bytes = text.as_bytes();
         let Some((scheme, rest)) = split_at(bytes, b"://").filter(|(scheme, _)| is_scheme(scheme)) else {
@@ -36,7 +38,7 @@ impl Target {
         Ok(Target::Volume(MetaUrl::parse(url)?, path.to_vec()))
     }
 
-    /// Without a password.
+    /// The text for messages, without a password.
     pub(crate) fn show(&self) -> String {
         match self {
             Target::Local(path) => path.display().to_string(),
@@ -45,24 +47,25 @@ impl Target {
     }
 }
 
-/// The volume that files with this device number are on.
+/// Opens the volume that is mounted with this device number.
 ///
 /// # Errors
-/// It is none that this user has mounted, or one that nobody else can look into; its database cannot be opened.
+/// The device is not a limenfs mount of this user or root; the volume is in the memory of its mount; its
+/// database cannot be opened.
 pub(crate) fn volume_behind(path: &Path, device: u64) -> Result<(Database, Volume), Fault> {
     let entry = registry::by_device(device).ok_or_else(|| {
-        Fault::new("this is not on a limenfs volume that this user has mounted").at(path.display())
+        Fault::new("not on a limenfs volume that this user or root has mounted").at(path.display())
     })?;
     let url = MetaUrl::parse(&entry.url)?;
     if let MetaUrl::Memory(_) = url {
         return Err(Fault::new(format!("the volume is in the memory of process {}", entry.process.pid))
             .at(path.display())
-            .advise("only volumes in a database can be looked into"));
+            .advise("this command works only on volumes in a database"));
     }
     url.open_volume()
 }
 
-/// A path as programs read it: as it is where it is UTF-8, and its bytes in hexadecimal besides where not.
+/// A path for JSON: as text, and also as hexadecimal bytes if it is not UTF-8.
 pub(crate) fn path_to_json(path: &[u8]) -> (String, Option<String>) {
     let text = String::from_utf8_lossy(path).into_owned();
     let bytes =
@@ -70,8 +73,7 @@ pub(crate) fn path_to_json(path: &[u8]) -> (String, Option<String>) {
     (text, bytes)
 }
 
-/// A name or path as people read it, on a terminal too: control characters and what is no UTF-8 are escaped, and so is
-/// the backslash.
+/// A name or path for a terminal: control characters, bytes that are not UTF-8, and backslashes are escaped.
 pub(crate) fn show_name(name: &[u8]) -> String {
     let mut shown = String::with_capacity(name.len());
     for chunk in name.utf8_chunks() {
@@ -92,7 +94,7 @@ fn split_at<'a>(text: &'a [u8], at: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
     Some((&text[..index], &text[index + at.len()..]))
 }
 
-/// RFC 3986 section 3.1.
+/// Whether the text is a URL scheme (RFC 3986 section 3.1).
 fn is_scheme(text: &[u8]) -> bool {
     let is_of = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
     text.first().is_some_and(u8::is_ascii_alphabetic) && text.iter().all(is_of)
@@ -110,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_and_volumes_are_told_apart() {
+    fn paths_and_volume_urls_are_distinguished() {
         for (text, expected) in [
             ("/mnt/a", "local /mnt/a"),
             ("a:/b", "local a:/b"),
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_shown_in_one_line_and_without_orders_to_a_terminal() {
+    fn control_characters_in_names_are_escaped() {
         assert_eq!(show_name(b"a\x1b[2J\n\\\xff b"), "a\\u{1b}[2J\\n\\\\\\xff b");
         assert_eq!(path_to_json(b"a\xff").1.as_deref(), Some("61ff"));
         assert_eq!(path_to_json("ä".as_bytes()), ("ä".to_owned(), None));

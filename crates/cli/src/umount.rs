@@ -1,4 +1,4 @@
-//! `limen umount`: takes a mount away, and returns when its process has stored everything.
+//! `limen umount`: unmounts a volume, and returns when the process that served it has stored everything.
 
 use std::fmt;
 use std::path::Path;
@@ -15,45 +15,48 @@ use crate::registry::{self, Entry};
 use crate::statistics::Statistics;
 use crate::units::show_size;
 
-/// After this the person is told what is being waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How often it is looked why the process has not ended yet.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// With `--force`, a process that does not end is left to itself after this.
+/// After this time, the command prints what it waits for.
+const REPORT_AFTER: Duration = Duration::from_secs(5);
+/// How often to check why the process has not ended yet.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// With `--force`, the command waits at most this long for the process.
 const FORCED_LIMIT: Duration = Duration::from_secs(30);
-/// The exit code for a mount that is gone here, but whose process did not end within the limit.
+/// The exit code if the volume is unmounted here, but its process did not end within the limit.
 const NOT_ENDED: u8 = 3;
 
 pub(crate) fn run(args: &UmountArgs) -> Result<(), Fault> {
     let mountpoint = paths::mountpoint(&args.mountpoint)?;
     let entries = registry::by_mountpoint(&mountpoint);
-    // A command that was started there would hold the mount itself.
+    // If this command was started inside the mount, its working directory would keep the mount busy.
     let _ = std::env::set_current_dir("/");
-    // Force and lazy must not ask a mount that may hang, and work on a dead one too.
+    // `--force` and `--lazy` must not send requests to a mount that may hang, and also work on a dead one.
     if !args.lazy && !args.force && fuse::clean_stale(&mountpoint)? {
         registry::forget_dead(&mountpoint);
         return output::print(&format!(
-            "Cleaned up {}, where a mount was left by a process that is gone.\n",
+            "Cleaned up {}: the process that served a mount there no longer exists.\n",
             mountpoint.display()
         ));
     }
-    // Before it is gone: what tells this mount from an older one that is still in use somewhere.
+    // Read before unmounting. The device number tells this mount from an older one that is still in use
+    // elsewhere.
     let device = device_of(&mountpoint);
     let serving = |entry: &&Entry| entry.process.is_alive() && Some(entry.device) == device;
     let serving = entries.iter().find(serving);
     match unmount(&mountpoint, args) {
         Ok(()) if args.lazy => {
-            output::note("the mount is out of sight; its process ends when no program uses it any more");
+            output::note("the mount is detached; its process ends when no program uses it any more");
             Ok(())
         }
         Ok(()) => match serving {
             Some(entry) => wait(entry, args),
             None => {
-                output::note("its process is not known here: it may still be storing data");
+                output::note(
+                    "unmounted; the process that served it is not registered here and may still store data",
+                );
                 Ok(())
             }
         },
-        // Unmounted by other means, or lazily: there may still be something to wait for.
+        // Already unmounted, lazily or by umount(8). Its process may still store data.
         Err(Error::NotMounted(path)) => match entries.iter().find(|entry| entry.process.is_alive()) {
             Some(entry) => wait(entry, args),
             None => Err(fault(Error::NotMounted(path), None)),
@@ -70,9 +73,9 @@ fn unmount(mountpoint: &Path, args: &UmountArgs) -> Result<(), Error> {
         return fuse::unmount(mountpoint, UnmountMode::Clean);
     }
     match fuse::unmount(mountpoint, UnmountMode::Force) {
-        // Its requests have failed by now; programs that still have files open do not hold it.
+        // All its requests have failed by now, so open files need not keep the mount.
         Err(Error::Busy(_)) => match fuse::unmount(mountpoint, UnmountMode::Lazy) {
-            // The process was faster: it takes its mount away when its requests fail.
+            // The process unmounts by itself when its connection is aborted, and was faster.
             Err(Error::NotMounted(_)) => Ok(()),
             outcome => outcome,
         },
@@ -80,14 +83,18 @@ fn unmount(mountpoint: &Path, args: &UmountArgs) -> Result<(), Error> {
     }
 }
 
-/// Waits for a process that has nothing to serve here any more, and says whether it has stored everything.
+/// Waits for the end of the process that served the mount.
+///
+/// # Errors
+/// The process did not store everything, or did not end within the limit.
 fn wait(entry: &Entry, args: &UmountArgs) -> Result<(), Fault> {
     let limit = Duration::from_secs(args.timeout).min(if args.force { FORCED_LIMIT } else { Duration::MAX });
     let begun = Instant::now();
-    let (mut still, mut last, mut told) = (begun, None, String::new());
-    while !entry.process.wait_end(LOOK_EVERY.min(limit)) {
-        let state = State::look(entry);
-        // As long as others use the mount, what it stores is theirs and brings its end no nearer.
+    let (mut still, mut last, mut shown) = (begun, None, String::new());
+    while !entry.process.wait_end(CHECK_EVERY.min(limit)) {
+        let state = State::read(entry);
+        // Progress extends the limit, but not while other processes use the mount: they may write more
+        // without end.
         if !state.holders.any() && state.progress() != last {
             still = Instant::now();
             last = state.progress();
@@ -96,17 +103,17 @@ fn wait(entry: &Entry, args: &UmountArgs) -> Result<(), Fault> {
             return Err(state.fault(entry, args.force));
         }
         let text = state.to_string();
-        if told != text && (state.holders.any() || begun.elapsed() >= PATIENCE) {
+        if shown != text && (state.holders.any() || begun.elapsed() >= REPORT_AFTER) {
             let pid = entry.process.pid;
             output::note(if state.holders.any() {
                 text.clone()
             } else {
                 format!("waiting for process {pid}: {text}")
             });
-            told = text;
+            shown = text;
         }
     }
-    // A process that ended as it should has taken its entry away.
+    // A process that ended cleanly has removed its entry.
     let left = registry::by_mountpoint(&entry.mountpoint);
     let Some(left) = left.into_iter().find(|left| left.process == entry.process) else { return Ok(()) };
     left.remove();
@@ -117,7 +124,7 @@ fn wait(entry: &Entry, args: &UmountArgs) -> Result<(), Fault> {
     Err(Fault::new(what).at(log_of(entry)))
 }
 
-/// Why a process that serves has not ended yet.
+/// Why the process has not ended yet.
 struct State {
     holders: Holders,
     /// `None` if it does not answer.
@@ -125,24 +132,25 @@ struct State {
 }
 
 impl State {
-    fn look(entry: &Entry) -> State {
+    fn read(entry: &Entry) -> State {
         let mut holders = Holders::find(entry.device);
-        // A process that serves never uses its own mount; what it holds on the way down is not worth a word.
+        // A serving process never uses its own mount, and what it still holds while it ends need not be
+        // reported.
         holders.users.retain(|user| user.pid != entry.process.pid && user.pid != std::process::id());
-        State { holders, statistics: Statistics::ask(entry).ok() }
+        State { holders, statistics: Statistics::query(entry).ok() }
     }
 
-    /// What changes as long as data is stored.
+    /// Numbers that change while data is being stored.
     fn progress(&self) -> Option<(u64, u64, u64)> {
         let statistics = self.statistics.as_ref()?;
         let uploads = statistics.pending.clone().unwrap_or_default();
         Some((statistics.unstored_bytes, uploads.blocks, uploads.uploaded))
     }
 
-    /// What is not in the store yet, in words.
+    /// Describes the data that is not in the store yet.
     fn pending(&self) -> String {
         let Some(statistics) = &self.statistics else {
-            return "it does not say whether data waits to be stored".to_owned();
+            return "it does not answer whether data waits to be stored".to_owned();
         };
         let uploads = statistics.pending.clone().unwrap_or_default();
         let mut parts = Vec::new();
@@ -173,12 +181,12 @@ impl State {
         }
         let what = format!("unmounted here, but process {pid} does not end: {}", self.pending());
         let advice = match force {
-            true => format!("look into its log; kill -KILL {pid} ends it for sure"),
+            true => format!("read its log; kill -KILL {pid} ends it in any case"),
             false if self.holders.some_hidden && !rustix::process::geteuid().is_root() => {
-                "run limen umount as root to see whether other processes hold the mount; run it again to wait on"
+                "run limen umount as root to see whether other processes hold the mount; run it again to continue to wait"
                     .to_owned()
             }
-            false => "look into its log, and run limen umount again to wait on".to_owned(),
+            false => "read its log, and run limen umount again to continue to wait".to_owned(),
         };
         Fault::new(what).at(log_of(entry)).advise(advice).with_code(NOT_ENDED)
     }
@@ -206,14 +214,15 @@ fn fault(error: Error, device: Option<u64>) -> Fault {
             let mut users = device.map(Holders::find).unwrap_or_default().users;
             users.retain(|user| user.pid != std::process::id());
             let (what, end) = match users.as_slice() {
-                [] => {
-                    ("a program has something open there, or something is mounted below".to_owned(), "end it")
-                }
-                users => (holders::list(users), "end what uses it"),
+                [] => (
+                    "a program has a file open there, or another file system is mounted below".to_owned(),
+                    "end it",
+                ),
+                users => (holders::list(users), "end the programs that use it"),
             };
             Fault::new(format!("the mount is in use: {what}"))
                 .at(path.display())
-                .advise(format!("{end}, or take the mount out of its sight with limen umount -l"))
+                .advise(format!("{end}, or detach the mount with limen umount -l"))
         }
         Error::NotMounted(path) => Fault::new("no limenfs volume is mounted here").at(path.display()),
         error => error.into(),
@@ -229,7 +238,7 @@ mod tests {
     use crate::process::Process;
 
     #[test]
-    fn what_is_waited_for_is_said() {
+    fn messages_name_what_umount_waits_for() {
         let entry = Entry {
             device: 1,
             mountpoint: "/mnt".into(),
@@ -258,6 +267,6 @@ mod tests {
             ["unmounted here; process 9 (smbd) still holds it", "4.0 KiB", "nsenter -t 9 -m umount /mnt"];
         assert!(parts.iter().all(|part| said.to_string().contains(part)), "{said}");
         state.statistics = None;
-        assert!(state.to_string().ends_with("it does not say whether data waits to be stored"));
+        assert!(state.to_string().ends_with("it does not answer whether data waits to be stored"));
     }
 }

@@ -1,11 +1,13 @@
-//! Sizes and durations as people write and read them.
+//! Sizes for command lines and output.
 
-/// A number of bytes, with a binary suffix or none: `4096`, `64K`, `10G`, `1.5TiB`.
+/// Parses a number of bytes, with or without a binary suffix: `4096`, `64K`, `10G`, `1.5TiB`.
 ///
 /// # Errors
-/// A sentence that says what to write.
+/// A message that says what to write.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
-    let wrong = || format!("'{text}' is no size: write bytes, or a number with K, M, G, T or P, as in 10G");
+    let wrong = || {
+        format!("'{text}' is not a size: write a number of bytes, or a number with K, M, G, T or P, e.g. 10G")
+    };
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
     let (number, suffix) = text.split_at(digits);
     let suffix = suffix.trim().to_ascii_uppercase();
@@ -25,14 +27,14 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     if fraction.is_empty() {
         return if number.ends_with('.') { Err(wrong()) } else { Ok(whole) };
     }
-    // Exact to a millionth of the unit, and without the rounding of floating point.
+    // Integer arithmetic, exact to a millionth of the unit: floating point would round.
     let fraction = fraction.get(..6).unwrap_or(fraction);
     let part: u64 = fraction.parse().map_err(|_| wrong())?;
     let part = u128::from(part) * (1u128 << shift) / 10u128.pow(fraction.len() as u32);
     Ok(whole.saturating_add(part as u64))
 }
 
-/// `1.5 GiB`; below 1 KiB as it is: `512 B`.
+/// Formats a size: `1.5 GiB`, or `512 B` below 1 KiB.
 pub(crate) fn show_size(bytes: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let Some(power) = bytes.max(1).ilog2().checked_div(10).filter(|&power| power > 0) else {
@@ -47,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_with_binary_suffixes() {
+    fn sizes_are_parsed_with_binary_suffixes() {
         let good = [
             ("0", 0),
             ("4096", 4096),

@@ -1,4 +1,5 @@
-//! From a metadata URL to an engine: the one place that knows which engines there are.
+//! Metadata URLs: parses them and opens the engine. This module and `network` name the engines; no other code
+//! does.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,11 +18,11 @@ const MEMORY: &str = "mem";
 const KNOWN: &str =
     "write sqlite:///absolute/path.db, mem:// for a trial, or the URL of a server such as redis://HOST/";
 
-/// Where a volume's metadata is.
+/// The URL of a volume's metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MetaUrl {
     Sqlite(PathBuf),
-    /// A volume in the memory of its mount, with this name.
+    /// The name of a volume in the memory of its mount.
     Memory(String),
     Network(NetworkUrl),
 }
@@ -41,7 +42,7 @@ pub(crate) fn engines() -> Vec<&'static str> {
 
 impl MetaUrl {
     /// # Errors
-    /// A fault that says what to write instead, and never repeats a password.
+    /// The URL is invalid. The message says what to write instead, and contains no password.
     pub(crate) fn parse(text: &str) -> Result<Self, Fault> {
         let fault = |what: String| Fault::usage(what).at(without_password(text)).advise(KNOWN);
         if let Some(url) = NetworkUrl::parse(text) {
@@ -53,11 +54,11 @@ impl MetaUrl {
             }
             Some(("mem", "")) => Ok(MetaUrl::Memory("mem".to_owned())),
             Some(("mem", name)) => parse_name(name).map(MetaUrl::Memory).map_err(fault),
-            Some((scheme, _)) => Err(fault(format!("there is no metadata engine '{scheme}' in this limen"))),
-            None if text.starts_with('/') => Err(Fault::usage("this is a path and no URL")
+            Some((scheme, _)) => Err(fault(format!("this build of limen has no metadata engine '{scheme}'"))),
+            None if text.starts_with('/') => Err(Fault::usage("this is a path, not a metadata URL")
                 .at(text)
                 .advise(format!("write sqlite://{text}"))),
-            None => Err(fault("this is no metadata URL".to_owned())),
+            None => Err(fault("this is not a metadata URL".to_owned())),
         }
     }
 
@@ -69,10 +70,10 @@ impl MetaUrl {
         }
     }
 
-    /// Opens the database; `create` makes one that is absent, as `limen format` does.
+    /// Opens the database. With `create`, creates it if it does not exist.
     ///
     /// # Errors
-    /// There is none, it is no limenfs database, it is of a newer version, or it cannot be read.
+    /// The database does not exist, is not a limenfs database, has a newer version, or cannot be read.
     pub(crate) fn open(&self, create: bool) -> Result<Database, Fault> {
         match self {
             MetaUrl::Sqlite(path) => {
@@ -85,13 +86,14 @@ impl MetaUrl {
         }
     }
 
-    /// Opens the database of a volume that other processes can see too, and reads the volume's settings.
+    /// Opens the database of an existing volume and reads the volume's settings.
     ///
     /// # Errors
-    /// As [`MetaUrl::open`]; there is no volume in it, or not one that this limen can read.
+    /// Those of [`MetaUrl::open`]; the volume is in the memory of another process; the database holds no
+    /// volume, or one that this version of limen cannot read.
     pub(crate) fn open_volume(&self) -> Result<(Database, Volume), Fault> {
         if let MetaUrl::Memory(_) = self {
-            return Err(Fault::new("a volume in memory lives within its mount alone")
+            return Err(Fault::new("a volume in memory exists only within its mount")
                 .at(self)
                 .advise("mount it with limen mount, or use sqlite:///absolute/path.db"));
         }
@@ -100,19 +102,21 @@ impl MetaUrl {
         Ok((database, volume))
     }
 
-    /// Why there is no volume, or no new one, at this URL.
+    /// Turns an error of loading or formatting a volume into a message with advice.
     pub(crate) fn volume_fault(&self, error: VolumeError) -> Fault {
         let fault = match &error {
             VolumeError::NotFormatted => return self.not_formatted(),
             VolumeError::Exists { name, created } => {
-                return Fault::new(format!("there is a volume here already, '{name}', made {created}"))
+                return Fault::new(format!("there is a volume here already, '{name}', created {created}"))
                     .at(self)
                     .advise("mount it, or remove it first with limen destroy");
             }
             _ => Fault::new(&error).at(self),
         };
         match error {
-            VolumeError::Newer { .. } => fault.advise("use the limen that wrote it, or a newer one"),
+            VolumeError::Newer { .. } => {
+                fault.advise("use the version of limen that wrote it, or a newer one")
+            }
             VolumeError::Damaged { .. } => {
                 fault.advise("restore the database from a backup; nothing was changed")
             }
@@ -123,7 +127,7 @@ impl MetaUrl {
     fn not_formatted(&self) -> Fault {
         Fault::new("there is no volume here yet")
             .at(self)
-            .advise(format!("make one with limen format {self} NAME"))
+            .advise(format!("create one with limen format {self} NAME"))
     }
 
     fn open_fault(&self, error: &OpenError) -> Fault {
@@ -133,19 +137,19 @@ impl MetaUrl {
                 Fault::new("this file is not a limenfs database").at(self).advise("name another file")
             }
             OpenError::Newer { found, known, .. } => Fault::new(format!(
-                "the database has schema version {found}, and this limen knows up to {known}"
+                "the database has schema version {found}, and this limen supports versions up to {known}"
             ))
             .at(self)
-            .advise("use the limen that wrote it, or a newer one"),
+            .advise("use the version of limen that wrote it, or a newer one"),
             OpenError::Io { error, .. } => Fault::new(format!("cannot open the database: {error}")).at(self),
             OpenError::Sqlite { error, .. } => Fault::new(format!("cannot open the database: {error}"))
                 .at(self)
-                .advise("check that its directory exists and that you may write there"),
+                .advise("check that its directory exists and is writable"),
         }
     }
 }
 
-/// As it is written, without a password.
+/// The URL in its normal form, without a password.
 impl fmt::Display for MetaUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -165,24 +169,25 @@ impl Database {
         }
     }
 
-    /// Takes the right to be the only one that changes the volume; `None` where nobody else could.
+    /// Locks the database file, exclusively or `shared`. `None` for engines without such a lock.
     ///
     /// # Errors
-    /// Another process has it, and does not share it.
+    /// Another process holds a lock that excludes this one.
     pub(crate) fn lock(&self, shared: bool) -> Result<Option<MountLock>, LockError> {
         match self {
             Database::Sqlite(engine) if shared => engine.lock_shared().map(Some),
             Database::Sqlite(engine) => engine.lock_exclusive().map(Some),
-            // A database server has no such right: those that mount know of each other by their sessions.
+            // On a database server, mounts find each other by their sessions. No other process sees a volume
+            // in memory.
             Database::Memory(_) | Database::Network(_) => Ok(None),
         }
     }
 }
 
-/// Removes the database at `path`, which nobody has open any more.
+/// Removes the database at `path`, which no process has open.
 ///
 /// # Errors
-/// Of the file system.
+/// The files cannot be removed.
 pub(crate) fn remove_database(path: &Path) -> Result<(), Fault> {
     SqliteEngine::remove_files(path)
         .map_err(|error| Fault::new(format!("cannot remove the database: {error}")).at(path.display()))
@@ -193,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_of_known_engines_are_read_and_shown() {
+    fn urls_of_known_engines_are_parsed_and_shown() {
         for (text, shown) in [
             ("sqlite:///a/b.db", "sqlite:///a/b.db"),
             ("sqlite3:///a/b.db", "sqlite:///a/b.db"),
@@ -205,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn other_urls_are_refused_with_what_to_write() {
+    fn errors_for_other_urls_say_what_to_write() {
         for text in ["oracle://h/1", "/a/b.db", "b.db", "", "sqlite://a.db", "mem://A B", "://"] {
             let fault = MetaUrl::parse(text).unwrap_err();
             assert!(fault.to_string().contains("write sqlite:///"), "{fault}");
@@ -214,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn passwords_are_not_repeated() {
+    fn errors_do_not_contain_passwords() {
         for (text, shown) in [
             ("oracle://u:secret@h/1", "oracle://u@h/1"),
             ("x://:secret@h", "x://h"),

@@ -1,7 +1,8 @@
-//! Users and groups, as this machine's databases have them (nsswitch.conf(5)).
+//! Users and groups from this machine's databases (nsswitch.conf(5)).
 //!
-//! They are asked of getent(1) and id(1), which know directory services too. What the local files have is taken from
-//! there without starting a program.
+//! Lookups use getent(1) and id(1), which query every source that nsswitch.conf names, directory services
+//! included. The functions of the C library do the same, but cannot be called without `unsafe`. Names of ids
+//! that are in the local files are read from there, without starting a program.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
@@ -16,18 +17,18 @@ use crate::fault::Fault;
 
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
-/// What getent(1) exits with where there is no such key.
+/// The exit code of getent(1) for a key that does not exist.
 const NOT_FOUND: i32 = 2;
 
-/// Somebody to ask about.
+/// A user whose access is evaluated.
 #[derive(Clone, Debug)]
 pub(crate) struct Person {
-    /// As it is shown: the user's name, or else the number.
+    /// The user's name, or the number if there is no name.
     pub(crate) name: String,
     pub(crate) cred: Cred,
 }
 
-/// Looks names up, each once.
+/// Looks up users and groups. The name of an id is looked up once.
 #[derive(Debug, Default)]
 pub(crate) struct Users {
     users: Table,
@@ -38,38 +39,40 @@ pub(crate) struct Users {
 #[derive(Debug, Default)]
 struct Table {
     local: OnceCell<HashMap<u32, String>>,
-    asked: RefCell<HashMap<u32, String>>,
+    cached: RefCell<HashMap<u32, String>>,
 }
 
-/// A line of passwd(5) or group(5), as far as it is needed.
+/// The needed fields of a line of passwd(5) or group(5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     name: String,
     id: u32,
-    /// Of a user, the primary group.
+    /// The primary group of a user.
     gid: Option<u32>,
 }
 
 impl Users {
-    /// The user's name, or else the number.
+    /// The user's name, or the number if there is no name.
     pub(crate) fn user(&self, uid: u32) -> String {
         self.users.name("passwd", PASSWD, uid)
     }
 
-    /// The group's name, or else the number.
+    /// The group's name, or the number if there is no name.
     pub(crate) fn group(&self, gid: u32) -> String {
         self.groups.name("group", GROUP, gid)
     }
 
-    /// A user by name, number or SID of Samba's (`S-1-22-1-1000`), with the groups that the database says he is in, or those given instead, of which the
-    /// first is the primary one. User 0 has every capability, all others none.
+    /// A user by name, number or Samba's SID of a Unix user (`S-1-22-1-1000`). The groups are those of the
+    /// database, or `groups`, of which the first is the primary group. User 0 has every capability, all
+    /// others have none.
     ///
     /// # Errors
-    /// There is no such user or group; of a bare number the groups are not known.
+    /// The user or a group does not exist; the user is a number without a database entry, and `groups` is
+    /// `None`.
     pub(crate) fn person(&self, user: &str, groups: Option<&[String]>) -> Result<Person, Fault> {
         let by_sid = unix_id(user, false)?.map(|uid| uid.to_string());
         let user = by_sid.as_deref().unwrap_or(user);
-        let (found, number) = (ask("passwd", user)?, number(user));
+        let (found, number) = (query("passwd", user)?, number(user));
         let (uid, name) = match (&found, number) {
             (Some(found), _) => (found.id, found.name.clone()),
             (None, Some(uid)) => (uid, uid.to_string()),
@@ -81,27 +84,32 @@ impl Users {
             }
             (None, Some(found)) => groups_of(&found)?,
             (None, None) => {
-                return Err(Fault::usage(format!("user {uid} is in no database, and so are the groups"))
-                    .advise("name the groups with --groups"));
+                return Err(Fault::usage(format!(
+                    "user {uid} has no entry in the user database, so its groups are unknown"
+                ))
+                .advise("give the groups with --groups"));
             }
         };
         let Some((primary, more)) = all.split_first() else {
-            return Err(Fault::usage("everybody is in a group").advise("name it with --groups"));
+            return Err(Fault::usage("a user needs at least one group").advise("give it with --groups"));
         };
         let caps = if uid == 0 { Caps::ALL } else { Caps::NONE };
         Ok(Person { name, cred: Cred::new(uid, *primary, more, caps) })
     }
 
+    /// The id of a user, by name or number.
+    ///
     /// # Errors
     /// There is no such user.
     pub(crate) fn uid(&self, user: &str) -> Result<u32, Fault> {
         Names::user(self, user).or_else(|| number(user)).ok_or_else(|| no_user(user))
     }
 
-    /// All users whom this machine itself knows. A directory service need not let anybody list its users.
+    /// All users of the local files. Directory services are left out, because they need not allow listing
+    /// their users.
     ///
     /// # Errors
-    /// The list cannot be read.
+    /// A file cannot be read.
     pub(crate) fn all(&self) -> Result<Vec<Person>, Fault> {
         let read = |place| fs::read_to_string(place).map_err(|error| Fault::new(error).at(place));
         let (users, groups) = (read(PASSWD)?, read(GROUP)?);
@@ -109,6 +117,8 @@ impl Users {
         Ok(users.map(|user| Person { cred: local_cred(&user, &groups), name: user.name }).collect())
     }
 
+    /// The id of a group, by name, number or Samba's SID of a Unix group.
+    ///
     /// # Errors
     /// There is no such group.
     pub(crate) fn gid(&self, name: &str) -> Result<u32, Fault> {
@@ -122,11 +132,11 @@ impl Users {
 
 impl Names for Users {
     fn user(&self, name: &str) -> Option<u32> {
-        ask("passwd", name).ok().flatten().map(|entry| entry.id)
+        query("passwd", name).ok().flatten().map(|entry| entry.id)
     }
 
     fn group(&self, name: &str) -> Option<u32> {
-        ask("group", name).ok().flatten().map(|entry| entry.id)
+        query("group", name).ok().flatten().map(|entry| entry.id)
     }
 }
 
@@ -134,7 +144,7 @@ impl Table {
     fn name(&self, database: &str, place: &str, id: u32) -> String {
         let read = || {
             let text = fs::read_to_string(place).unwrap_or_default();
-            // Of several names for a number the first one counts, as in the C library.
+            // If a number has several names, the first one counts, as in the C library.
             text.lines()
                 .rev()
                 .filter_map(|line| parse(line, false))
@@ -145,18 +155,18 @@ impl Table {
             return name.clone();
         }
         let number = id.to_string();
-        let ask = || match ask(database, &number) {
-            // A name that looks like this number is another one's.
+        let lookup = || match query(database, &number) {
+            // An entry whose name looks like this number belongs to another id.
             Ok(Some(entry)) if entry.id == id => entry.name,
             _ => number.clone(),
         };
-        self.asked.borrow_mut().entry(id).or_insert_with(ask).clone()
+        self.cached.borrow_mut().entry(id).or_insert_with(lookup).clone()
     }
 }
 
-/// What the databases have for a name or number.
-fn ask(database: &str, key: &str) -> Result<Option<Entry>, Fault> {
-    let failed = |what: String| Fault::new(format!("the user database cannot be asked: {what}")).at(key);
+/// The database entry for a name or number.
+fn query(database: &str, key: &str) -> Result<Option<Entry>, Fault> {
+    let failed = |what: String| Fault::new(format!("cannot query the user database: {what}")).at(key);
     if key.is_empty() || key.contains(['\0', '\n', ':']) {
         return Ok(None);
     }
@@ -173,9 +183,9 @@ fn ask(database: &str, key: &str) -> Result<Option<Entry>, Fault> {
     }
 }
 
-/// The primary group first.
+/// The groups of a user, the primary group first.
 fn groups_of(user: &Entry) -> Result<Vec<u32>, Fault> {
-    let failed = |what: String| Fault::new(format!("a user's groups cannot be asked: {what}")).at(&user.name);
+    let failed = |what: String| Fault::new(format!("cannot query the user's groups: {what}")).at(&user.name);
     let mut command = Command::new("id");
     let output = command.args(["-G", "--", &user.name]).stdin(Stdio::null()).output();
     let output = output.map_err(|error| failed(format!("id: {error}")))?;
@@ -186,7 +196,7 @@ fn groups_of(user: &Entry) -> Result<Vec<u32>, Fault> {
     Ok(user.gid.into_iter().chain(groups).collect())
 }
 
-/// `name:password:id:...`; of users the group follows.
+/// Parses `name:password:id:...`; in passwd(5) the primary group follows.
 fn parse(line: &str, is_user: bool) -> Option<Entry> {
     let fields: Vec<&str> = line.split(':').collect();
     let [name, _, id, rest @ ..] = fields.as_slice() else { return None };
@@ -194,7 +204,7 @@ fn parse(line: &str, is_user: bool) -> Option<Entry> {
     Some(Entry { name: (*name).to_owned(), id: id.parse().ok()?, gid }).filter(|entry| !entry.name.is_empty())
 }
 
-/// A user of this machine with the groups of its own list.
+/// The credential of a local user, with the groups of the local group file.
 fn local_cred(user: &Entry, groups: &str) -> Cred {
     let is_member = |line: &&str| {
         line.rsplit(':')
@@ -211,24 +221,25 @@ fn local_cred(user: &Entry, groups: &str) -> Cred {
     Cred::new(user.id, user.gid.unwrap_or(user.id), &more, caps)
 }
 
-/// The user or group that a SID stands for which Samba has made of one; none for what is no SID.
+/// The Unix user or group of a SID of Samba's Unix domains (`S-1-22-1`, `S-1-22-2`); `None` if the text is
+/// not a SID.
 ///
 /// # Errors
-/// It is one of a Windows domain, or of a group instead of a user.
+/// The SID is of a Windows domain, or of a group where a user is expected, or the other way round.
 fn unix_id(text: &str, is_group: bool) -> Result<Option<u32>, Fault> {
     let Ok(sid) = text.parse::<Sid>() else { return Ok(None) };
     match sid.to_unix() {
         Some((of_group, id)) if of_group == is_group && id != u32::MAX => Ok(Some(id)),
         _ => {
             let wanted = if is_group { "group" } else { "user" };
-            Err(Fault::usage("nobody on this machine is taken for this Windows identity")
+            Err(Fault::usage(format!("no Unix {wanted} belongs to this Windows identity"))
                 .at(text)
-                .advise(format!("name the {wanted} that it is mapped to")))
+                .advise(format!("name the Unix {wanted} that it is mapped to")))
         }
     }
 }
 
-/// A bare number, but for the one that stands for nobody.
+/// Parses an id; `(uid_t) -1` is not one.
 fn number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|id| *id != u32::MAX)
 }
@@ -242,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_databases_are_read() {
+    fn database_lines_are_parsed() {
         let user = parse("ann:x:1000:50:Ann:/home/ann:/bin/sh", true).unwrap();
         assert_eq!(user, Entry { name: "ann".to_owned(), id: 1000, gid: Some(50) });
         assert_eq!(parse("staff:x:50:ann,bob", false).unwrap().id, 50);
@@ -255,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn root_is_known_by_name_and_number() {
+    fn users_are_found_by_name_number_and_sid() {
         let users = Users::default();
         for text in ["root", "0"] {
             let root = users.person(text, None).unwrap();

@@ -1,4 +1,4 @@
-//! `limen version`: this program, and the formats it reads and writes.
+//! `limen version`: the version of this program and of the formats that it supports.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! `limen warmup`: reads trees with several threads, so that whoever comes next finds them in the caches.
+//! `limen warmup`: reads trees with several threads, so that later readers find them in the caches.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -18,13 +18,13 @@ use crate::output;
 use crate::pool::{self, Queue};
 use crate::units::show_size;
 
-/// Long files are read in parts, by several threads at once.
+/// Files longer than this are read in parts, by several threads in parallel.
 const PART_BYTES: u64 = 64 << 20;
 const BUFFER_BYTES: usize = 1 << 20;
-/// With so many files waiting, whoever finds one more reads it himself.
+/// If this many tasks wait, a thread that finds another file reads it itself.
 const MAX_WAITING: usize = 10_000;
-/// What went wrong is told for this many files, and counted for all.
-const MAX_TOLD: u64 = 10;
+/// Errors are shown for this many files; further ones are only counted.
+const MAX_SHOWN: u64 = 10;
 
 pub(crate) fn run(args: &WarmupArgs) -> Result<(), Fault> {
     let interrupt = Interrupt::install()?;
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &WarmupArgs) -> Result<(), Fault> {
         files: AtomicU64::new(0),
         bytes: AtomicU64::new(0),
         failed: AtomicU64::new(0),
-        told: Mutex::default(),
+        messages: Mutex::default(),
     };
     let mut first = Vec::with_capacity(args.paths.len());
     for path in &args.paths {
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &WarmupArgs) -> Result<(), Fault> {
     let value = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let (directories, files) = (value(&walk.directories), value(&walk.files));
     let (bytes, failed) = (value(&walk.bytes), value(&walk.failed));
-    for line in walk.told.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    for line in walk.messages.into_inner().unwrap_or_else(PoisonError::into_inner) {
         output::note(line);
     }
     if args.json {
@@ -70,11 +70,11 @@ pub(crate) fn run(args: &WarmupArgs) -> Result<(), Fault> {
 
 #[derive(Debug)]
 enum Task {
-    /// A directory, and the device it is on.
+    /// A directory and its device number.
     Dir(PathBuf, u64),
     /// A file's bytes from the offset, at most [`PART_BYTES`] of them.
     Part(PathBuf, u64),
-    /// What is neither.
+    /// A file with nothing to read.
     Other,
 }
 
@@ -86,7 +86,7 @@ struct Walk<'a> {
     files: AtomicU64,
     bytes: AtomicU64,
     failed: AtomicU64,
-    told: Mutex<Vec<String>>,
+    messages: Mutex<Vec<String>>,
 }
 
 impl Walk<'_> {
@@ -124,7 +124,7 @@ impl Walk<'_> {
         for entry in fs::read_dir(path)? {
             let entry = entry?;
             let path = entry.path();
-            // Links are not followed, and what is mounted within is another file system.
+            // Symbolic links are not followed, and other file systems mounted inside the tree are skipped.
             match entry.metadata() {
                 Ok(metadata) if metadata.dev() != device => {}
                 Ok(metadata) => match self.task(path, &metadata) {
@@ -138,12 +138,12 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Reads one part; whoever reads the first one hands out the others.
+    /// Reads one part of a file. The first part's task also queues the other parts.
     fn read(&self, queue: &Queue<Task>, path: &Path, offset: u64) -> io::Result<()> {
         let file = File::open(path)?;
         if offset == 0 {
             let parts = file.metadata()?.len().div_ceil(PART_BYTES);
-            // From the end, for the newest task goes first.
+            // In reverse order, because the newest task runs first.
             (1..parts).rev().for_each(|part| queue.push(Task::Part(path.to_owned(), part * PART_BYTES)));
         }
         let mut buffer = vec![0; BUFFER_BYTES];
@@ -161,10 +161,10 @@ impl Walk<'_> {
 
     fn note(&self, path: &Path, outcome: io::Result<()>) {
         if let Err(error) = outcome
-            && self.failed.fetch_add(1, Ordering::Relaxed) < MAX_TOLD
+            && self.failed.fetch_add(1, Ordering::Relaxed) < MAX_SHOWN
         {
-            let line = format!("cannot read it: {error}: {}", path.display());
-            self.told.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+            let line = format!("cannot read {}: {error}", path.display());
+            self.messages.lock().unwrap_or_else(PoisonError::into_inner).push(line);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Listings that show a caller only what he may read: what he is shown, what it costs, and what it does not touch.
+//! Listings that show a caller only the entries that it may read (access-based enumeration): what they show,
+//! what they cost, and what does not change.
 
 mod common;
 mod harness;
@@ -24,7 +25,7 @@ fn names(path: &Path) -> Vec<String> {
     names
 }
 
-/// With attributes, so that the kernel asks for both in one.
+/// Listed with attributes, which the kernel requests with READDIRPLUS.
 fn long_names(path: &Path) -> Vec<String> {
     let out = Command::new("ls").arg("-l").arg(path).output().unwrap();
     assert!(out.status.success(), "{out:?}");
@@ -55,7 +56,7 @@ fn fill(volume: &Mounted) {
 
 fn lists(volume: &Mounted) {
     let root = volume.at(".");
-    // By turns, so that nobody is shown what the kernel may have kept of another's listing.
+    // In turns, so that a listing cached by the kernel for one user would show up for another.
     for _ in 0..3 {
         assert_eq!(names(&root).len(), 8);
         assert_eq!(as_user(USER, USER, || names(&root)), ["all", "link", "mine", "open-dir"]);
@@ -70,14 +71,14 @@ fn lists(volume: &Mounted) {
 }
 
 #[test]
-fn a_listing_shows_what_its_caller_may_read_and_nothing_else_changes() {
+fn abe_hides_unreadable_entries_from_listings_only() {
     let Some(volume) = Mounted::new(&[]) else { return };
     fill(&volume);
-    assert_eq!(as_user(USER, USER, || names(&volume.at("."))).len(), 8, "not unless it is asked for");
+    assert_eq!(as_user(USER, USER, || names(&volume.at("."))).len(), 8, "--abe is off by default");
     volume.remount_with(&["--abe"]);
     lists(&volume);
 
-    // Who knows a name gets as far as his rights go.
+    // A user that knows a name can use it as far as the permissions allow.
     as_user(USER, USER, || {
         assert_eq!(fs::read_to_string(volume.at("passage/in")).unwrap(), "text");
         assert_eq!(fs::metadata(volume.at("closed")).unwrap().len(), 4);
@@ -85,7 +86,7 @@ fn a_listing_shows_what_its_caller_may_read_and_nothing_else_changes() {
         refused(fs::metadata(volume.at("wall/in")), Errno::ACCESS);
         refused(fs::read_dir(volume.at("passage")).map(drop), Errno::ACCESS);
     });
-    // What is hidden is there: a directory of it is not empty.
+    // Hidden entries still exist: a directory that contains only hidden entries is not empty.
     fs::create_dir(volume.at("mixed")).unwrap();
     fs::write(volume.at("mixed/closed"), "").unwrap();
     fs::set_permissions(volume.at("mixed/closed"), Permissions::from_mode(0o600)).unwrap();
@@ -96,7 +97,7 @@ fn a_listing_shows_what_its_caller_may_read_and_nothing_else_changes() {
         refused(fs::remove_dir(volume.at("mixed")), Errno::NOTEMPTY);
     });
 
-    // A change of a right, of a name, of a group is shown at once.
+    // Changes of permissions, names and groups take effect at once.
     fs::set_permissions(volume.at("closed"), Permissions::from_mode(0o604)).unwrap();
     fs::set_permissions(volume.at("all"), Permissions::from_mode(0o600)).unwrap();
     fs::rename(volume.at("mine"), volume.at("moved")).unwrap();
@@ -107,7 +108,7 @@ fn a_listing_shows_what_its_caller_may_read_and_nothing_else_changes() {
 }
 
 #[test]
-fn acls_decide_what_is_shown() {
+fn posix_acls_decide_what_abe_shows() {
     let Some(volume) = Mounted::new(&[]) else { return };
     volume.remount_with(&["--abe"]);
     for (name, acl) in [
@@ -122,13 +123,13 @@ fn acls_decide_what_is_shown() {
     }
     let root = volume.at(".");
     assert_eq!(as_user(USER, USER, || names(&root)), ["by-user"]);
-    // Whom an entry names it judges alone, whatever his groups may do.
+    // If an entry names the user, only that entry counts, whatever the user's groups may do.
     assert_eq!(as_member(USER, USER, &[TEAM], || names(&root)), ["by-group", "by-user"]);
     assert_eq!(as_member(USER + 1, USER, &[TEAM], || names(&root)), ["by-group", "not"]);
 }
 
 #[test]
-fn nfsv4_acls_decide_what_is_shown() {
+fn nfs4_acls_decide_what_abe_shows() {
     let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
     volume.remount_with(&["--abe"]);
     for (name, acl) in [
@@ -154,7 +155,7 @@ fn nfsv4_acls_decide_what_is_shown() {
 }
 
 #[test]
-fn a_volume_says_so_for_all_its_mounts() {
+fn abe_is_a_setting_of_the_volume() {
     let Some(volume) = Mounted::new(&["--acl", "off"]) else { return };
     fill(&volume);
     volume.place.umount(&[]).ok();
@@ -164,7 +165,7 @@ fn a_volume_says_so_for_all_its_mounts() {
     assert_eq!(said["abe"], true);
     volume.place.mount(&[]).ok();
     lists(&volume);
-    assert!(limen(&["status", &url]).ok().contains("what he may read"));
+    assert!(limen(&["status", &url]).ok().contains("what it may read"));
     volume.place.umount(&[]).ok();
     limen(&["config", "--abe", "off", &url]).ok();
     volume.place.mount(&[]).ok();
@@ -172,7 +173,7 @@ fn a_volume_says_so_for_all_its_mounts() {
 }
 
 #[test]
-fn a_listing_costs_no_engine_request_once_it_is_known_however_many_groups() {
+fn cached_listing_costs_no_engine_request_for_any_number_of_groups() {
     let Some(volume) = Mounted::new(&[]) else { return };
     for n in 0..2500 {
         let path = volume.at(&format!("{n:04}"));
@@ -195,10 +196,10 @@ fn a_listing_costs_no_engine_request_once_it_is_known_however_many_groups() {
     let cold = cost(&groups);
     assert!((3..10).contains(&cold), "{cold} requests for 2,500 entries");
     for groups in [&groups[..4], &groups, &groups[..4], &groups] {
-        // Less than a listing takes; housekeeping asks for something now and then.
+        // Less than a listing costs; housekeeping sends a request now and then.
         assert!(cost(groups) < 3);
     }
-    // Nothing of it is kept by the kernel.
+    // The kernel caches no listing.
     let asked = |said: &Value| {
         ["READDIR", "READDIRPLUS"]
             .map(|name| said["requests"][name].as_u64().unwrap_or(0))

@@ -1,7 +1,7 @@
-//! `limen ls` and `limen access` against the kernel's word on real mounts.
+//! `limen ls` and `limen access` against the kernel's results on real mounts.
 //!
-//! Random trees of owners, groups, modes and ACLs; random users, who open, look, make and remove. What each call came to
-//! has to be what was explained before. A seed is printed, and `ACCESS_SEED=...` replays one.
+//! Random trees with random owners, groups, modes and ACLs; random users open, stat, create and remove. The
+//! result of each call must equal the explanation. The seed is printed, and `ACCESS_SEED=...` replays it.
 
 mod common;
 mod harness;
@@ -17,8 +17,8 @@ use std::process::Command;
 use acl::posix::PosixAcl;
 use common::{LIMEN, json_lines, limen};
 use engine_sqlite::{Options, SqliteEngine};
-use harness::{Mounted, Random, as_somebody, errno, somebody};
-use inspect::{LocalTree, Route, VolumeTree, Want};
+use harness::{Mounted, Random, as_cred, errno, random_cred};
+use inspect::{LocalTree, Operation, Route, VolumeTree};
 use meta::AclKind;
 use rustix::fs::{Access, AtFlags, CWD, XattrFlags, accessat, setxattr, utimensat};
 use rustix::io::Errno;
@@ -27,14 +27,14 @@ use types::Cred;
 
 const ACCESS_ACL: &str = "system.posix_acl_access";
 
-/// Ids begin here, so that they are nobody's on this machine.
+/// IDs begin here, so that they do not belong to real users of this machine.
 const FIRST_ID: u32 = 7000;
 const IDS: u64 = 6;
-/// With one whom no file belongs to and no ACL names.
+/// The last one owns no file and is named by no ACL.
 const CALLERS: Range<u32> = FIRST_ID..FIRST_ID + IDS as u32 + 1;
 
 fn id(random: &mut Random) -> u32 {
-    // Sometimes root, who is everywhere.
+    // Root in one of twelve cases.
     if random.below(12) == 0 { 0 } else { FIRST_ID + random.below(IDS) as u32 }
 }
 
@@ -53,11 +53,11 @@ fn posix_acl(random: &mut Random) -> PosixAcl {
     let mut named = BTreeMap::new();
     for _ in 0..random.below(4) {
         let letter = if random.below(2) == 0 { 'u' } else { 'g' };
-        let (whom, granted) = (FIRST_ID + random.below(IDS) as u32, perm(random));
-        named.insert((letter, whom), granted);
+        let (id, granted) = (FIRST_ID + random.below(IDS) as u32, perm(random));
+        named.insert((letter, id), granted);
     }
-    for ((letter, whom), granted) in named {
-        text.push_str(&format!(",{letter}:{whom}:{granted}"));
+    for ((letter, id), granted) in named {
+        text.push_str(&format!(",{letter}:{id}:{granted}"));
     }
     text.push_str(&format!(",m::{}", perm(random)));
     PosixAcl::from_text(&text).unwrap()
@@ -83,7 +83,7 @@ fn tree(top: PathBuf, random: &mut Random, names: usize) -> Vec<PathBuf> {
         }
         all.push(path);
     }
-    // From the bottom up, though root would not mind.
+    // Bottom up.
     for path in all.iter().rev() {
         let metadata = fs::symlink_metadata(path).unwrap();
         let (uid, gid) = (id(random), id(random));
@@ -100,12 +100,12 @@ fn tree(top: PathBuf, random: &mut Random, names: usize) -> Vec<PathBuf> {
     all
 }
 
-/// Does it, and undoes as root what it changed.
-fn real_outcome(cred: &Cred, path: &Path, want: Want) -> Result<(), Errno> {
-    let done = as_somebody(cred, || -> Result<(), Errno> {
+/// Makes the call as this user; then, as root, undoes a create.
+fn real_outcome(cred: &Cred, path: &Path, want: Operation) -> Result<(), Errno> {
+    let done = as_cred(cred, || -> Result<(), Errno> {
         let from_io = |error: std::io::Error| Errno::from_io_error(&error).unwrap();
         match want {
-            Want::Access(perm) => {
+            Operation::Access(perm) => {
                 let mut access = Access::empty();
                 access.set(Access::READ_OK, perm.bits() & 4 != 0);
                 access.set(Access::WRITE_OK, perm.bits() & 2 != 0);
@@ -123,20 +123,20 @@ fn real_outcome(cred: &Cred, path: &Path, want: Want) -> Result<(), Errno> {
                 }
                 allowed
             }
-            Want::Stat => fs::metadata(path).map(drop).map_err(from_io),
-            Want::Create => {
+            Operation::Stat => fs::metadata(path).map(drop).map_err(from_io),
+            Operation::Create => {
                 OpenOptions::new().write(true).create_new(true).open(path).map(drop).map_err(from_io)
             }
-            Want::Delete => match fs::symlink_metadata(path) {
+            Operation::Delete => match fs::symlink_metadata(path) {
                 Ok(metadata) if metadata.is_dir() => fs::remove_dir(path).map_err(from_io),
                 _ => fs::remove_file(path).map_err(from_io),
             },
-            Want::Chmod => {
+            Operation::Chmod => {
                 let mode = fs::metadata(path).map_err(from_io)?.permissions();
                 fs::set_permissions(path, mode).map_err(from_io)
             }
-            Want::Chown => chown(path, Some(cred.uid ^ 1), None).map_err(from_io),
-            Want::Touch => {
+            Operation::Chown => chown(path, Some(cred.uid ^ 1), None).map_err(from_io),
+            Operation::SetTimes => {
                 let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
                 utimensat(
                     CWD,
@@ -147,13 +147,13 @@ fn real_outcome(cred: &Cred, path: &Path, want: Want) -> Result<(), Errno> {
             }
         }
     });
-    if done.is_ok() && want == Want::Create {
+    if done.is_ok() && want == Operation::Create {
         fs::remove_file(path).unwrap();
     }
     done
 }
 
-/// What was removed is made again as it was.
+/// A file's state, to recreate it after its removal.
 struct Kept {
     path: PathBuf,
     metadata: fs::Metadata,
@@ -189,20 +189,20 @@ impl Kept {
     }
 }
 
-fn random_want(random: &mut Random) -> Want {
+fn random_operation(random: &mut Random) -> Operation {
     match random.below(12) {
-        0 => Want::Stat,
-        1 | 2 => Want::Create,
-        3..6 => Want::Delete,
-        6 => Want::Chmod,
-        7 => Want::Chown,
-        8 => Want::Touch,
-        _ => Want::Access(acl::posix::Perm::new(1 + random.below(7) as u32)),
+        0 => Operation::Stat,
+        1 | 2 => Operation::Create,
+        3..6 => Operation::Delete,
+        6 => Operation::Chmod,
+        7 => Operation::Chown,
+        8 => Operation::SetTimes,
+        _ => Operation::Access(acl::posix::Perm::new(1 + random.below(7) as u32)),
     }
 }
 
 #[test]
-fn what_is_explained_is_what_happens() {
+fn explanation_matches_the_result() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let mut random = Random::seeded("ACCESS_SEED");
     let (mut asked, mut granted) = (0, 0);
@@ -212,15 +212,15 @@ fn what_is_explained_is_what_happens() {
         fs::set_permissions(volume.at(""), Permissions::from_mode(0o755)).unwrap();
         let all = tree(top.clone(), &mut random, 40);
         for _ in 0..400 {
-            let want = random_want(&mut random);
+            let want = random_operation(&mut random);
             let mut path = all[random.below(all.len() as u64) as usize].clone();
-            if want == Want::Create || random.below(20) == 0 {
+            if want == Operation::Create || random.below(20) == 0 {
                 path = path.join("new");
             }
-            if want == Want::Delete && path == top {
+            if want == Operation::Delete && path == top {
                 continue;
             }
-            let cred = somebody(&mut random, CALLERS);
+            let cred = random_cred(&mut random, CALLERS);
             let route = Route::find(&LocalTree::default(), path.as_os_str().as_bytes(), want).unwrap();
             let explained = errno(&route.explain(&cred));
             let kept: Vec<Kept> = [path.clone(), fs::canonicalize(&path).unwrap_or(path.clone())]
@@ -230,19 +230,19 @@ fn what_is_explained_is_what_happens() {
                 .collect();
             let real = real_outcome(&cred, &path, want);
             kept.iter().rev().for_each(Kept::restore);
-            // Whether a directory is empty is no matter of rights.
+            // The permissions do not depend on whether a directory is empty.
             let real = if real == Err(Errno::NOTEMPTY) { Ok(()) } else { real };
             assert_eq!(explained, real, "{want} {path:?} {cred:?} {route:#?}");
             asked += 1;
             granted += u32::from(real.is_ok());
         }
     }
-    eprintln!("{asked} wishes, {granted} of them granted");
+    eprintln!("{asked} requests, {granted} of them granted");
     assert!(granted > asked / 10 && granted < asked * 9 / 10, "{granted} of {asked}");
 }
 
 #[test]
-fn a_volume_explains_as_its_mount_does() {
+fn volume_and_mount_give_the_same_explanation() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let mut random = Random::seeded("ACCESS_SEED");
     fs::set_permissions(volume.at(""), Permissions::from_mode(0o755)).unwrap();
@@ -252,11 +252,11 @@ fn a_volume_explains_as_its_mount_does() {
     let top = volume.at("");
     let mut compared = 0;
     for _ in 0..600 {
-        let want = random_want(&mut random);
+        let want = random_operation(&mut random);
         let path = &all[random.below(all.len() as u64) as usize];
         let inside = path.strip_prefix(&top).unwrap();
-        let cred = somebody(&mut random, CALLERS);
-        // Links of this tree are absolute, and so lead out of the volume.
+        let cred = random_cred(&mut random, CALLERS);
+        // Symbolic links in this tree are absolute, so they lead out of the volume.
         let Ok(route) = Route::find(&tree, &[b"/", inside.as_os_str().as_bytes()].concat(), want) else {
             continue;
         };
@@ -271,13 +271,13 @@ fn a_volume_explains_as_its_mount_does() {
 }
 
 #[test]
-fn an_audit_is_what_access_says_of_every_name() {
+fn audit_matches_access_of_every_name() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let mut random = Random::seeded("ACCESS_SEED");
     let all = tree(volume.at(""), &mut random, 80);
     for by_url in [true, false] {
         let cred = loop {
-            let cred = somebody(&mut random, CALLERS);
+            let cred = random_cred(&mut random, CALLERS);
             if cred.uid != 0 {
                 break cred;
             }
@@ -295,8 +295,8 @@ fn an_audit_is_what_access_says_of_every_name() {
             let path = if by_url { volume.at(path.trim_start_matches('/')) } else { path.into() };
             found.insert(path.components().collect(), line["rights"].as_str().unwrap()[..3].to_owned());
         }
-        // What is above the mount point is for everybody.
-        let expected: BTreeMap<PathBuf, String> = as_somebody(&cred, || {
+        // The directories above the mount point are open to everybody.
+        let expected: BTreeMap<PathBuf, String> = as_cred(&cred, || {
             let may = |path: &Path, access| accessat(CWD, path, access, AtFlags::EACCESS).is_ok();
             let of = |path: &PathBuf| {
                 let metadata = fs::symlink_metadata(path).ok()?;
@@ -313,10 +313,10 @@ fn an_audit_is_what_access_says_of_every_name() {
     }
 }
 
-/// Whatever `limen` is asked for as another user.
+/// The result of `limen` run as another user.
 fn limen_as(volume: &Mounted, uid: u32, args: &[&str]) -> common::Said {
     let id = uid.to_string();
-    // Where it was built, others may not get to it.
+    // Other users may have no access to the directory of the build.
     let program = volume.place.path("limen");
     if !program.exists() {
         fs::copy(LIMEN, &program).unwrap();
@@ -327,7 +327,7 @@ fn limen_as(volume: &Mounted, uid: u32, args: &[&str]) -> common::Said {
 }
 
 #[test]
-fn listings_show_what_is_there_and_to_nobody_else() {
+fn ls_shows_what_the_caller_may_see() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let dir = volume.at("d");
     fs::create_dir(&dir).unwrap();
@@ -363,7 +363,7 @@ fn listings_show_what_is_there_and_to_nobody_else() {
         assert!(limen(&["ls", "-l", &file]).ok().starts_with("-rw-r-----+ 1 7002"));
         limen(&["ls", &format!("{target}/none")]).failed(2, &["cannot access", "none", "No such file"]);
     }
-    // The two ways agree, but for what the path begins with.
+    // Both ways agree, except for the beginning of the path.
     let without_path = |target: &str| {
         let mut lines = json_lines(&limen(&["ls", "-R", "--json", target]).ok());
         lines.iter_mut().for_each(|line| drop(line.as_object_mut().unwrap().remove("path")));
@@ -371,7 +371,7 @@ fn listings_show_what_is_there_and_to_nobody_else() {
     };
     assert_eq!(without_path(&local), without_path(&url));
 
-    // Another user sees what the kernel shows him: by its records or by itself, it is the kernel who is asked.
+    // Another user sees what the kernel permits: both ways of listing leave the check to the kernel.
     let mode = |bits: u32| fs::set_permissions(&dir, Permissions::from_mode(bits)).unwrap();
     mode(0o755);
     assert_eq!(limen_as(&volume, 7009, &["ls", &local]).ok(), "file\nlink\nodd\\nname\\u{1b}[2J\nsub\n");
@@ -392,7 +392,7 @@ fn listings_show_what_is_there_and_to_nobody_else() {
 }
 
 #[test]
-fn the_commands_say_what_they_find() {
+fn access_commands_print_their_findings() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let dir = volume.at("d");
     fs::create_dir(&dir).unwrap();
@@ -406,7 +406,7 @@ fn the_commands_say_what_they_find() {
         let explain = |more: &[&str]| limen(&[&["access", "explain", target], more].concat());
         let said = explain(&["--user", "7001", "--groups", "7001", "--want", "rw"]);
         assert_eq!(said.code, Some(1), "{said:?}");
-        for part in ["refused:", "user:7001:rw- under mask::r--", "EACCES", "other::r-x"] {
+        for part in ["denied:", "user:7001:rw- under mask::r--", "EACCES", "other::r-x"] {
             assert!(said.out.contains(part), "{part}: {said:?}");
         }
         assert!(explain(&["--user", "7001", "--groups", "7001"]).ok().starts_with("granted:"));
@@ -419,30 +419,30 @@ fn the_commands_say_what_they_find() {
         assert_eq!(said.code, Some(1), "{said:?}");
         explain(&["--user", "7001"]).failed(2, &["--groups"]);
         explain(&["--user", "no such user"]).failed(2, &["no user"]);
-        explain(&["--want", "fly"]).failed(2, &["cannot be wanted"]);
+        explain(&["--want", "fly"]).failed(2, &["unknown access type"]);
 
-        let who = |more: &[&str]| limen(&[&["access", "audit", "--who", target], more].concat()).ok();
-        let text = who(&[]);
+        let audit_who = |more: &[&str]| limen(&[&["access", "audit", "--who", target], more].concat()).ok();
+        let text = audit_who(&[]);
         assert!(text.contains("7001") && text.contains("r--  user:7001:rw- under mask::r--"), "{text}");
-        let json: Value = serde_json::from_str(&who(&["--json"])).unwrap();
+        let json: Value = serde_json::from_str(&audit_who(&["--json"])).unwrap();
         let users = json["users"].as_array().unwrap();
         let of = |uid: u32| users.iter().find(|user| user["uid"] == uid).unwrap();
         assert_eq!((&of(7001)["rights"], &of(0)["rights"]), (&"r--".into(), &"rw-".into()));
         let change = format!("setfacl -x u:7001 {target}");
-        let text = who(&["--what-if", &change]);
+        let text = audit_who(&["--what-if", &change]);
         assert!(text.contains("r--    -> ---"), "{text}");
     }
     let nobody = ["--user", "7009", "--groups", "7009"];
     let said = limen(&[&["access", "explain", &format!("{url}:/d/none")], &nobody[..]].concat());
     assert_eq!(said.code, Some(1), "{said:?}");
-    assert!(said.out.contains("there is no such name here"), "{said:?}");
+    assert!(said.out.contains("the name does not exist"), "{said:?}");
 
     let audit = |more: &[&str]| limen(&[&["access", "audit", &url], more].concat());
     let text = audit(&nobody).ok();
     assert!(text.contains("files                 1           1           0"), "{text}");
     let text = audit(&[&nobody[..], &["--list", "--what-if", "setfacl -m o::r /d/f"]].concat()).ok();
     assert!(
-        text.contains("- -----  -> r----   /d/f\n") && text.contains("More is granted of 1 names"),
+        text.contains("- -----  -> r----   /d/f\n") && text.contains("Access to 1 names is gained"),
         "{text}"
     );
     let csv = audit(&[&nobody[..], &["--list", "--csv"]].concat()).ok();
@@ -453,12 +453,12 @@ fn the_commands_say_what_they_find() {
     let sums: Value = serde_json::from_str(&audit(&[&nobody[..], &["--json"]].concat()).ok()).unwrap();
     assert_eq!(sums["totals"]["directories"]["reached"], 2);
     let joined = audit(&["--what-if", "add user root to group 7050"]).ok();
-    assert!(joined.contains("More is granted of 0 names"), "{joined}");
+    assert!(joined.contains("Access to 0 names is gained"), "{joined}");
 
     audit(&[]).failed(2, &["--user"]);
-    audit(&[&nobody[..], &["--what-if", "rm -rf /"]].concat()).failed(2, &["is not understood"]);
+    audit(&[&nobody[..], &["--what-if", "rm -rf /"]].concat()).failed(2, &["unknown change"]);
     audit(&[&nobody[..], &["--what-if", "chmod 700 /none"]].concat()).failed(2, &["No such file"]);
-    limen(&[&["access", "audit", &in_volume], &nobody[..]].concat()).failed(2, &["no directory"]);
+    limen(&[&["access", "audit", &in_volume], &nobody[..]].concat()).failed(2, &["not a directory"]);
     limen(&[&["access", "audit", "/proc"], &nobody[..]].concat()).failed(2, &["not on a limenfs volume"]);
     limen(&["access", "audit", &url, "--who", "/d/none"]).failed(2, &["No such file"]);
 }

@@ -1,7 +1,7 @@
-//! `limen access` and `limen ls` on mounts of volumes with NFSv4 ACLs, against what calls come to there.
+//! `limen access` and `limen ls` on volumes with NFSv4 ACLs, against the results of real calls on a mount.
 //!
-//! Random trees of owners, groups, modes and ACLs; random users, who open, run, look, make and remove. A seed is printed,
-//! and `ACCESS_SEED=...` replays one; `ACCESS_ROUNDS` runs more.
+//! Random trees with random owners, groups, modes and ACLs; random users open, execute, stat, create and
+//! remove. The seed is printed, and `ACCESS_SEED=...` replays it; `ACCESS_ROUNDS` sets the number of rounds.
 
 mod common;
 mod harness;
@@ -21,8 +21,8 @@ use acl::nfs4::{Kind, Nfs4Acl, OWNER_RIGHTS, Reason, Who};
 use acl::posix::Perm;
 use common::{json_lines, limen};
 use engine_sqlite::{Options, SqliteEngine};
-use harness::{Mounted, Random, as_somebody, errno, somebody};
-use inspect::{Answer, Ground, LocalTree, Route, Rules, VolumeTree, Want};
+use harness::{Mounted, Random, as_cred, errno, random_cred};
+use inspect::{Answer, LocalTree, Operation, Route, Rules, VerdictReason, VolumeTree};
 use meta::AclKind;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 use rustix::io::Errno;
@@ -30,7 +30,7 @@ use serde_json::Value;
 use types::Cred;
 use wire::{random_acl, set_acl};
 
-/// Ids begin here, so that they are nobody's on this machine.
+/// IDs begin here, so that they do not belong to real users of this machine.
 const FIRST_ID: u32 = 7000;
 const IDS: u64 = 5;
 const CALLERS: Range<u32> = FIRST_ID..FIRST_ID + IDS as u32;
@@ -39,7 +39,7 @@ fn id(random: &mut Random) -> u32 {
     FIRST_ID + random.below(IDS) as u32
 }
 
-/// A name as it is to be.
+/// The intended state of a name.
 #[derive(Debug)]
 struct Thing {
     uid: u32,
@@ -64,8 +64,8 @@ impl Thing {
         Thing { uid: id(random), gid: id(random), is_dir, mode, acl, target: None }
     }
 
-    /// Makes it what it is to be.
-    fn lay_down(&self, path: &Path) {
+    /// Creates the name if it is missing and gives it its owner, mode and ACL.
+    fn restore(&self, path: &Path) {
         if fs::symlink_metadata(path).is_err() {
             match &self.target {
                 Some(target) => symlink(target, path).unwrap(),
@@ -83,7 +83,7 @@ impl Thing {
     }
 }
 
-/// With search for everyone in front, so that more of a tree is reached.
+/// Puts search permission for everyone first, so that more of a tree is reachable.
 fn passable(acl: &Nfs4Acl) -> Nfs4Acl {
     let text = format!("A::EVERYONE@:x,{}", acl.to_storage());
     Nfs4Acl::from_storage(&text).unwrap()
@@ -91,7 +91,7 @@ fn passable(acl: &Nfs4Acl) -> Nfs4Acl {
 
 type Things = BTreeMap<PathBuf, Thing>;
 
-/// A random tree, the top included.
+/// A random tree, including its top.
 fn tree(top: PathBuf, random: &mut Random, names: usize) -> Things {
     let mut things =
         Things::from([(top.clone(), Thing { acl: None, mode: 0o777, ..Thing::random(random, true) })]);
@@ -108,7 +108,7 @@ fn tree(top: PathBuf, random: &mut Random, names: usize) -> Things {
         dirs.extend(is_dir.then(|| path.clone()));
         things.insert(path, thing);
     }
-    // First all names, then what bars the way to some.
+    // Create all names first: permissions would bar the way to some.
     for (path, thing) in &things {
         if fs::symlink_metadata(path).is_err() {
             match &thing.target {
@@ -118,11 +118,11 @@ fn tree(top: PathBuf, random: &mut Random, names: usize) -> Things {
             }
         }
     }
-    things.iter().for_each(|(path, thing)| thing.lay_down(path));
+    things.iter().for_each(|(path, thing)| thing.restore(path));
     things
 }
 
-/// Whether the file may be run: one without anything in it cannot, but that is found out last.
+/// Whether the file may be executed. An empty file fails with ENOEXEC, but only after the permission checks.
 fn run(path: &Path) -> Result<(), Errno> {
     match Command::new(path).spawn() {
         Ok(mut child) => child.wait().map(drop).map_err(errno_of),
@@ -137,7 +137,7 @@ fn errno_of(error: io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap()
 }
 
-/// To open, list, run or pass; writing to a directory is tried by making files there.
+/// Opens, lists, executes or searches. Write permission of a directory is tested by creating files instead.
 fn access(path: &Path, want: Perm, is_dir: bool) -> Result<(), Errno> {
     let [read, write, execute] = [Perm::READ, Perm::WRITE, Perm::EXECUTE].map(|one| want.has(one));
     if is_dir {
@@ -153,10 +153,10 @@ fn access(path: &Path, want: Perm, is_dir: bool) -> Result<(), Errno> {
 }
 
 fn remove(path: &Path) -> Result<(), Errno> {
-    // As a user who may not look at it does not know what it is.
+    // Does not stat first, because the user may have no permission to.
     match fs::remove_file(path).map_err(errno_of) {
         Err(Errno::ISDIR) => match fs::remove_dir(path).map_err(errno_of) {
-            // Whether a directory is empty is no matter of rights.
+            // The permissions do not depend on whether a directory is empty.
             Err(Errno::NOTEMPTY) => Ok(()),
             done => done,
         },
@@ -164,28 +164,28 @@ fn remove(path: &Path) -> Result<(), Errno> {
     }
 }
 
-fn attempt(cred: &Cred, path: &Path, want: Want) -> Result<(), Errno> {
+fn attempt(cred: &Cred, path: &Path, want: Operation) -> Result<(), Errno> {
     // What root finds at the end of the path.
     let found = fs::metadata(path).ok();
     let is_dir = found.as_ref().is_some_and(fs::Metadata::is_dir);
     let is_own_dir = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir());
-    as_somebody(cred, || match want {
-        Want::Access(perm) => access(path, perm, is_dir),
-        Want::Stat => fs::metadata(path).map(drop).map_err(errno_of),
-        Want::Create => {
+    as_cred(cred, || match want {
+        Operation::Access(perm) => access(path, perm, is_dir),
+        Operation::Stat => fs::metadata(path).map(drop).map_err(errno_of),
+        Operation::Create => {
             OpenOptions::new().write(true).create_new(true).open(path).map(drop).map_err(errno_of)
         }
-        Want::Delete if is_own_dir => match fs::remove_dir(path).map_err(errno_of) {
+        Operation::Delete if is_own_dir => match fs::remove_dir(path).map_err(errno_of) {
             Err(Errno::NOTEMPTY) => Ok(()),
             done => done,
         },
-        Want::Delete => remove(path),
-        Want::Chmod => {
+        Operation::Delete => remove(path),
+        Operation::Chmod => {
             let mode = found.as_ref().map_or(0o700, |metadata| metadata.permissions().mode());
             fs::set_permissions(path, Permissions::from_mode(mode)).map_err(errno_of)
         }
-        Want::Chown => chown(path, Some(cred.uid ^ 1), None).map_err(errno_of),
-        Want::Touch => {
+        Operation::Chown => chown(path, Some(cred.uid ^ 1), None).map_err(errno_of),
+        Operation::SetTimes => {
             let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
             let times = Timestamps { last_access: now, last_modification: now };
             utimensat(CWD, path, &times, AtFlags::empty())
@@ -193,39 +193,39 @@ fn attempt(cred: &Cred, path: &Path, want: Want) -> Result<(), Errno> {
     })
 }
 
-fn random_want(random: &mut Random, is_dir: bool) -> Want {
+fn random_operation(random: &mut Random, is_dir: bool) -> Operation {
     match random.below(12) {
-        0 => Want::Stat,
-        1 | 2 => Want::Create,
-        3..6 => Want::Delete,
-        6 => Want::Chmod,
-        7 => Want::Chown,
-        8 => Want::Touch,
-        _ if is_dir => {
-            Want::Access([Perm::READ, Perm::EXECUTE, Perm::READ | Perm::EXECUTE][random.below(3) as usize])
-        }
-        _ => Want::Access(Perm::new(1 + random.below(7) as u32)),
+        0 => Operation::Stat,
+        1 | 2 => Operation::Create,
+        3..6 => Operation::Delete,
+        6 => Operation::Chmod,
+        7 => Operation::Chown,
+        8 => Operation::SetTimes,
+        _ if is_dir => Operation::Access(
+            [Perm::READ, Perm::EXECUTE, Perm::READ | Perm::EXECUTE][random.below(3) as usize],
+        ),
+        _ => Operation::Access(Perm::new(1 + random.below(7) as u32)),
     }
 }
 
-/// The entry that is named for each permission is the first one that is for the caller and speaks of it; returns how many
-/// were named.
-fn the_first_entries_decide(route: &Route, answer: &Answer, cred: &Cred) -> usize {
+/// Checks that the entry named for each permission is the first one that applies to the caller and mentions
+/// the permission. Returns the number of named entries.
+fn check_that_first_entries_decide(route: &Route, answer: &Answer, cred: &Cred) -> usize {
     let mut named = 0;
     for (check, verdict) in route.checks.iter().zip(&answer.verdicts) {
-        let Ground::Nfs4(grounds) = &verdict.ground else { continue };
-        // Of a removal it may be the directory's.
+        let VerdictReason::Nfs4(grounds) = &verdict.ground else { continue };
+        // For a removal, the directory's ACL may decide instead.
         let subjects = match &check.demand {
-            inspect::Demand::Remove { dir } => vec![&check.subject, &**dir],
-            _ => vec![&check.subject],
+            inspect::Requirement::Remove { dir } => vec![&check.access_attrs, &**dir],
+            _ => vec![&check.access_attrs],
         };
-        let agrees = |subject: &inspect::Subject| {
-            let Rules::Nfs4(acl) = &subject.rules else { return false };
+        let agrees = |access_attrs: &inspect::AccessAttrs| {
+            let Rules::Nfs4(acl) = &access_attrs.rules else { return false };
             let entries = acl.as_ref().map(Nfs4Acl::entries).unwrap_or_default();
-            let owns = cred.uid == subject.uid;
-            let is_for = |who: Who| match who {
+            let owns = cred.uid == access_attrs.uid;
+            let applies = |who: Who| match who {
                 Who::Owner => owns,
-                Who::Group => cred.in_group(subject.gid),
+                Who::Group => cred.in_group(access_attrs.gid),
                 Who::Everyone => true,
                 Who::User(id) => id.to_system() == Some(cred.uid),
                 Who::NamedGroup(id) => id.to_system().is_some_and(|gid| cred.in_group(gid)),
@@ -242,15 +242,15 @@ fn the_first_entries_decide(route: &Route, answer: &Answer, cred: &Cred) -> usiz
                     matches!(entry.kind, Kind::Allow | Kind::Deny)
                         && entry.is_effective()
                         && entry.mask.has(one.permission)
-                        && is_for(entry.who)
+                        && applies(entry.who)
                 });
                 entry.as_ref() == first && one.granted == first.is_some_and(|entry| entry.kind == Kind::Allow)
             })
         };
         assert!(subjects.into_iter().any(agrees), "{cred:?} {check:#?} {verdict:#?}");
         let all = grounds.iter().all(|(one, _)| one.granted);
-        // To remove takes one of two rights, not both.
-        let is_removal = matches!(check.demand, inspect::Demand::Remove { .. });
+        // A removal needs one of two permissions, not both.
+        let is_removal = matches!(check.demand, inspect::Requirement::Remove { .. });
         assert!(is_removal || all == verdict.is_granted(), "{check:#?} {verdict:#?}");
         named += grounds.iter().filter(|(_, entry)| entry.is_some()).count();
     }
@@ -258,7 +258,7 @@ fn the_first_entries_decide(route: &Route, answer: &Answer, cred: &Cred) -> usiz
 }
 
 #[test]
-fn what_is_explained_is_what_happens() {
+fn explanation_matches_the_result() {
     let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
     let mut random = Random::seeded("ACCESS_SEED");
     fs::set_permissions(volume.at(""), Permissions::from_mode(0o755)).unwrap();
@@ -271,32 +271,32 @@ fn what_is_explained_is_what_happens() {
         let things = tree(top.clone(), &mut random, 40);
         for _ in 0..400 {
             let mut path = things.keys().nth(random.below(things.len() as u64) as usize).unwrap().clone();
-            let want = random_want(&mut random, path.is_dir());
-            if want == Want::Create || random.below(20) == 0 {
+            let want = random_operation(&mut random, path.is_dir());
+            if want == Operation::Create || random.below(20) == 0 {
                 path = path.join("new");
             }
-            if want == Want::Delete && path == top {
+            if want == Operation::Delete && path == top {
                 continue;
             }
-            let cred = somebody(&mut random, CALLERS);
+            let cred = random_cred(&mut random, CALLERS);
             let route = Route::find(&LocalTree::default(), path.as_os_str().as_bytes(), want).unwrap();
             let answer = route.explain(&cred);
-            named += the_first_entries_decide(&route, &answer, &cred);
+            named += check_that_first_entries_decide(&route, &answer, &cred);
             let explained = errno(&answer);
             let inside = path.strip_prefix(volume.at("")).unwrap();
-            // Links of this tree are absolute, and so lead out of the volume.
+            // Symbolic links in this tree are absolute, so they lead out of the volume.
             if let Ok(same) = Route::find(&in_volume, &[b"/", inside.as_os_str().as_bytes()].concat(), want) {
                 assert_eq!(errno(&same.explain(&cred)), explained, "{want} {path:?} {cred:?} {same:#?}");
                 both += 1;
             }
             let end = fs::canonicalize(&path).unwrap_or_default();
             let real = attempt(&cred, &path, want);
-            if want == Want::Create && real.is_ok() {
+            if want == Operation::Create && real.is_ok() {
                 fs::remove_file(&path).unwrap();
             }
             for changed in [&path, &end] {
                 if let Some(thing) = things.get(changed) {
-                    thing.lay_down(changed);
+                    thing.restore(changed);
                 }
             }
             assert_eq!(explained, real, "{want} {path:?} {cred:?} {answer:#?} {route:#?}");
@@ -305,14 +305,14 @@ fn what_is_explained_is_what_happens() {
         }
     }
     eprintln!(
-        "{asked} wishes, {granted} granted, {named} entries named, {both} the same by the volume's records"
+        "{asked} requests, {granted} granted, {named} entries named, {both} compared with the volume's records"
     );
     assert!(granted > asked / 10 && granted < asked * 9 / 10, "{granted} of {asked}");
     assert!(named > asked as usize / 2 && both > asked / 2);
 }
 
 #[test]
-fn an_audit_is_what_happens_to_every_name() {
+fn audit_matches_the_result_for_every_name() {
     let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
     let mut random = Random::seeded("ACCESS_SEED");
     fs::set_permissions(volume.at(""), Permissions::from_mode(0o755)).unwrap();
@@ -320,7 +320,7 @@ fn an_audit_is_what_happens_to_every_name() {
     let things = tree(top.clone(), &mut random, 80);
     let (mut reached, mut removed) = (0, 0);
     for by_url in [true, false, true, false] {
-        let cred = somebody(&mut random, CALLERS);
+        let cred = random_cred(&mut random, CALLERS);
         let groups: Vec<String> = [cred.gid].iter().chain(cred.groups()).map(ToString::to_string).collect();
         let (url, mnt) = (volume.place.url(), volume.place.mnt());
         let target = if by_url { &url } else { &mnt };
@@ -340,34 +340,43 @@ fn an_audit_is_what_happens_to_every_name() {
         for (path, thing) in &things {
             let rights = found.get(path);
             let has = |letter: char| rights.is_some_and(|rights| rights.contains(letter));
-            // A directory may be reached whose attributes are not shown, so its name is looked for.
-            let looked = as_somebody(&cred, || rustix::fs::readlinkat(CWD, path, Vec::new()).map(drop));
+            // A directory may be reachable although its attributes are not; readlinkat needs only search
+            // permission.
+            let looked = as_cred(&cred, || rustix::fs::readlinkat(CWD, path, Vec::new()).map(drop));
             assert_eq!(
                 rights.is_some(),
                 looked != Err(Errno::ACCESS),
                 "{path:?} {cred:?} {rights:?} {looked:?}"
             );
             reached += u32::from(rights.is_some());
-            let real = |what: Want| attempt(&cred, path, what).is_ok();
+            let real = |what: Operation| attempt(&cred, path, what).is_ok();
             if thing.target.is_none() {
                 for (letter, perm) in [('r', Perm::READ), ('x', Perm::EXECUTE)] {
-                    assert_eq!(has(letter), real(Want::Access(perm)), "{letter} {path:?} {cred:?} {thing:?}");
+                    assert_eq!(
+                        has(letter),
+                        real(Operation::Access(perm)),
+                        "{letter} {path:?} {cred:?} {thing:?}"
+                    );
                 }
                 if thing.is_dir {
                     let new = path.join("new");
-                    let made = attempt(&cred, &new, Want::Create);
-                    assert_eq!(has('w') && has('x'), made.is_ok(), "make in {path:?} {cred:?} {thing:?}");
+                    let made = attempt(&cred, &new, Operation::Create);
+                    assert_eq!(has('w') && has('x'), made.is_ok(), "create in {path:?} {cred:?} {thing:?}");
                     let _ = fs::remove_file(&new);
                 } else {
-                    assert_eq!(has('w'), real(Want::Access(Perm::WRITE)), "w {path:?} {cred:?} {thing:?}");
+                    assert_eq!(
+                        has('w'),
+                        real(Operation::Access(Perm::WRITE)),
+                        "w {path:?} {cred:?} {thing:?}"
+                    );
                 }
-                assert_eq!(has('o'), real(Want::Chmod), "o {path:?} {cred:?} {thing:?}");
-                thing.lay_down(path);
+                assert_eq!(has('o'), real(Operation::Chmod), "o {path:?} {cred:?} {thing:?}");
+                thing.restore(path);
             }
             if *path != top {
-                let gone = attempt(&cred, path, Want::Delete);
+                let gone = attempt(&cred, path, Operation::Delete);
                 assert_eq!(has('d'), gone.is_ok(), "d {path:?} {cred:?} {thing:?} {gone:?}");
-                thing.lay_down(path);
+                thing.restore(path);
                 removed += u32::from(gone.is_ok());
             }
         }

@@ -1,4 +1,4 @@
-//! Access times on a mount, by the mount option: what moves them, and what they cost in requests.
+//! Access times on a mount, by mount option: which operations set them, and how many requests that takes.
 
 mod common;
 mod harness;
@@ -33,7 +33,7 @@ fn list(path: &Path) -> usize {
     fs::read_dir(path).unwrap().count()
 }
 
-/// A volume mounted with this option, and in it a file, a directory with an entry, and a symbolic link.
+/// A volume mounted with this option, with a file, a directory with an entry, and a symbolic link.
 fn mounted(option: &str) -> Option<Mounted> {
     let volume = Mounted::new(&[])?;
     fs::write(volume.at("file"), "text").unwrap();
@@ -49,7 +49,7 @@ fn remount(volume: &Mounted, option: &str) {
     volume.place.mount(&["-o", option]).ok();
 }
 
-/// The options of the mount that mount(8) shows.
+/// The options of the mount in /proc/self/mountinfo.
 fn shown(volume: &Mounted) -> Vec<String> {
     let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let mnt = volume.place.mnt();
@@ -62,7 +62,7 @@ fn is_shown(volume: &Mounted, option: &str) -> bool {
 }
 
 #[test]
-fn reads_leave_atime_alone_unless_told() {
+fn reads_leave_atime_alone_by_default() {
     for option in ["defaults", "noatime", "strictatime,ro"] {
         let Some(volume) = mounted(option) else { return };
         let paths = ["file", "dir", "link"].map(|name| volume.at(name));
@@ -78,7 +78,7 @@ fn reads_leave_atime_alone_unless_told() {
 }
 
 #[test]
-fn relatime_moves_atime_once_after_each_change() {
+fn relatime_updates_atime_once_after_each_change() {
     let Some(volume) = mounted("relatime") else { return };
     assert!(is_shown(&volume, "relatime"), "{:?}", shown(&volume));
     let (file, dir, link) = (volume.at("file"), volume.at("dir"), volume.at("link"));
@@ -95,10 +95,10 @@ fn relatime_moves_atime_once_after_each_change() {
         assert_eq!(atime(path), (1_000, 0), "{path:?}");
         let moved = read(path);
         assert!(moved > set, "{path:?}: {moved:?} {set:?}");
-        assert_eq!((read(path), read(path)), (moved, moved), "{path:?}: nothing has changed");
-        assert_eq!(ctime(path), set, "{path:?}: reading is no change");
+        assert_eq!((read(path), read(path)), (moved, moved), "{path:?}: a second read changes nothing");
+        assert_eq!(ctime(path), set, "{path:?}: reading does not change ctime");
     }
-    // The kernel has the page that was written, and the next reader is noticed even so.
+    // The kernel has the written page in its cache; the next read must be noticed even so.
     let moved = atime(&file);
     OpenOptions::new().append(true).open(&file).unwrap().write_all(b", more").unwrap();
     assert_eq!(atime(&file), moved);
@@ -108,18 +108,18 @@ fn relatime_moves_atime_once_after_each_change() {
     fs::rename(volume.at("dir/entry"), volume.at("dir/renamed")).unwrap();
     assert_eq!(atime(&dir), moved);
     assert!(read(&dir) > moved);
-    // O_NOATIME is obeyed, also where a read would be due.
+    // O_NOATIME is honoured even if a read would update the access time.
     set_times(&file, 3_000, 4_000);
     let mut quiet = File::from(open(&file, OFlags::RDONLY | OFlags::NOATIME, Mode::empty()).unwrap());
     let mut text = String::new();
     quiet.read_to_string(&mut text).unwrap();
     assert_eq!((text.as_str(), atime(&file)), ("text, more", (3_000, 0)));
     drop(quiet);
-    // To open is not to read, and what is opened to be written is not read.
+    // Opening is not reading.
     drop(File::open(&file).unwrap());
     OpenOptions::new().write(true).open(&file).unwrap().sync_all().unwrap();
     assert_eq!(atime(&file), (3_000, 0));
-    // What was read is kept, and what is set after that is what counts.
+    // Access times from reads survive a remount; times that are set afterwards win.
     let kept = [read(&file), atime(&dir), atime(&link)];
     remount(&volume, "relatime");
     assert_eq!([atime(&file), atime(&dir), atime(&link)], kept);
@@ -132,7 +132,7 @@ fn relatime_moves_atime_once_after_each_change() {
 }
 
 #[test]
-fn relatime_costs_no_request_where_nothing_changes() {
+fn relatime_costs_no_request_if_nothing_changes() {
     let Some(volume) = mounted("relatime") else { return };
     for round in 0..11 {
         assert_eq!(fs::read(volume.at("file")).unwrap(), b"text", "{round}");
@@ -141,12 +141,12 @@ fn relatime_costs_no_request_where_nothing_changes() {
     let counts = volume.counts_at_unmount();
     assert_eq!((counts.of("OPEN"), counts.of("READ")), (11, 1), "{counts:?}");
     assert_eq!(counts.of("OPENDIR"), 11, "{counts:?}");
-    // One for the entries, and one for the end.
+    // One request for the entries, and one for the end.
     assert!(counts.of("READDIR") + counts.of("READDIRPLUS") <= 2, "{counts:?}");
 }
 
 #[test]
-fn strictatime_moves_atime_with_each_reader() {
+fn strictatime_updates_atime_on_each_read() {
     let Some(volume) = mounted("strictatime") else { return };
     assert!(!is_shown(&volume, "relatime") && !is_shown(&volume, "noatime"), "{:?}", shown(&volume));
     let (file, dir, link) = (volume.at("file"), volume.at("dir"), volume.at("link"));
@@ -159,7 +159,7 @@ fn strictatime_moves_atime_with_each_reader() {
         assert!(now.iter().zip(&last).all(|(now, last)| now > last), "{round}: {now:?} {last:?}");
         last = now;
     }
-    // Through O_DIRECT each read is one, also of the same descriptor.
+    // With O_DIRECT each read updates the access time, even through the same descriptor.
     let direct = File::from(open(&file, OFlags::RDONLY | OFlags::DIRECT, Mode::empty()).unwrap());
     for _ in 0..2 {
         let before = atime(&file);

@@ -1,4 +1,5 @@
-//! `limen bench`, `rmr`, `warmup` and `config`: what they count and what they leave, never how long they take.
+//! `limen bench`, `rmr`, `warmup` and `config`: what they count and what they leave behind, not how long they
+//! take.
 
 mod common;
 
@@ -32,7 +33,7 @@ fn names(path: impl AsRef<Path>) -> Vec<String> {
     names
 }
 
-/// Asserts of a figure an operation that it is at most that.
+/// Asserts that a figure per operation is at most `most`.
 #[track_caller]
 fn at_most(operation: &Value, figure: &Value, most: f64) {
     let figure = figure.as_f64().unwrap();
@@ -40,7 +41,7 @@ fn at_most(operation: &Value, figure: &Value, most: f64) {
 }
 
 #[test]
-fn operations_on_a_mount_cost_what_they_should() {
+fn operations_on_a_mount_cost_the_expected_requests() {
     let place = Place::formatted();
     place.mount(&[]).ok();
     let value = json(limen(&["bench", "--json", "--files", "300", "--rounds", "2", &place.mnt()]));
@@ -56,12 +57,12 @@ fn operations_on_a_mount_cost_what_they_should() {
         assert!(operation["ops_per_s"]["min"].as_f64().unwrap() > 0.0, "{operation:#}");
         let mount = &operation["mount"];
         let (engine, requests) = (&mount["engine"], &mount["fuse_requests_by_opcode"]);
-        // A hundredth is for the heartbeat, and for numbers that are taken from the engine many at a time.
+        // The 0.01 allows for heartbeats, and for numbers that are allocated from the engine in batches.
         match name {
-            // What was listed or looked up is known, as long as nobody else can change it.
+            // An exclusive mount has the entries in its cache once they were listed or looked up.
             "open" | "stat" | "ls" => at_most(operation, &mount["engine_round_trips"], 0.01),
             "ls -lR" => at_most(operation, &mount["engine_round_trips"], 0.05),
-            // That a name is new is known of a directory that this mount has made.
+            // This mount created the directory, so it knows that the name is new without a read.
             "mkdir" | "create" | "hardlink" | "symlink" | "rename" => {
                 at_most(operation, &engine["commits"], 1.05);
                 at_most(operation, &engine["reads"], 0.05);
@@ -79,11 +80,11 @@ fn operations_on_a_mount_cost_what_they_should() {
             _ => {}
         }
     }
-    assert!(names(place.mnt()).is_empty(), "the scratch directory is gone");
+    assert!(names(place.mnt()).is_empty(), "the scratch directory is removed");
 }
 
 #[test]
-fn a_part_of_the_operations_by_several_threads_and_a_share_of_the_floor() {
+fn bench_runs_selected_operations_with_threads_and_a_floor() {
     let place = Place::formatted();
     place.mount(&[]).ok();
     let args = ["bench", "--floor", "--json", "--files", "205", "--threads", "3", "--rounds", "2"];
@@ -100,7 +101,7 @@ fn a_part_of_the_operations_by_several_threads_and_a_share_of_the_floor() {
 }
 
 #[test]
-fn any_directory_can_be_measured() {
+fn bench_measures_any_directory() {
     let place = Place::new();
     let value = json(limen(&["bench", "--json", "--files", "50", "--rounds", "1", &place.mnt()]));
     assert_eq!(value["volume"], Value::Null);
@@ -138,7 +139,7 @@ fn acls_of_a_kind_cost_no_request(kind: &str, expected: [u64; 3]) {
             at_most(with, &with["mount"]["engine_round_trips"], figure(none) + 0.05);
             let without = &none["mount"]["fuse_requests_by_opcode"];
             for (opcode, count) in with["mount"]["fuse_requests_by_opcode"].as_object().unwrap() {
-                // The kernel forgets inodes when it likes, one by one or many at a time, and tells of what was closed after
+                // The kernel forgets inodes at any time, one by one or in batches, and sends RELEASE after
                 // close(2) has returned.
                 if !opcode.ends_with("FORGET") && !opcode.starts_with("RELEASE") {
                     at_most(with, count, without[opcode].as_f64().unwrap_or(0.0) + 0.05);
@@ -150,7 +151,7 @@ fn acls_of_a_kind_cost_no_request(kind: &str, expected: [u64; 3]) {
 }
 
 #[test]
-fn listings_that_hide_are_measured_with_few_and_many_groups() {
+fn bench_abe_measures_few_and_many_groups() {
     let place = Place::formatted();
     fs::set_permissions(place.path("."), fs::Permissions::from_mode(0o755)).unwrap();
     place.mount(&["--abe"]).ok();
@@ -166,13 +167,13 @@ fn listings_that_hide_are_measured_with_few_and_many_groups() {
         for groups in ["few_groups", "many_groups"] {
             let walk = &case["warm"][groups];
             assert_eq!((&walk["shown"], &walk["refused"]), (&case["readable"], &0.into()), "{case:#}");
-            // Housekeeping asks for something now and then.
+            // Housekeeping sends a request now and then.
             assert!(walk["mount"]["engine_round_trips"].as_f64().unwrap() <= 2.0, "{case:#}");
         }
     }
-    assert!(names(place.mnt()).is_empty(), "the scratch directory is gone");
+    assert!(names(place.mnt()).is_empty(), "the scratch directory is removed");
 
-    // A mount that hides nothing shows what then cannot be listed.
+    // A mount without --abe also shows entries that then cannot be listed.
     place.umount(&[]).ok();
     place.mount(&[]).ok();
     let walk = &measure("21000")["cases"][0]["warm"]["many_groups"];
@@ -181,7 +182,7 @@ fn listings_that_hide_are_measured_with_few_and_many_groups() {
 }
 
 #[test]
-fn a_big_file_is_compared_with_the_directory_of_the_objects() {
+fn bench_big_compares_the_mount_with_the_object_directory() {
     let place = Place::formatted();
     place.mount(&[]).ok();
     let args = ["bench", "--json", "--big", "9M", "--rounds", "1", "--files", "10", "--ops", "open"];
@@ -197,7 +198,7 @@ fn a_big_file_is_compared_with_the_directory_of_the_objects() {
 }
 
 #[test]
-fn an_interrupted_benchmark_leaves_nothing() {
+fn interrupted_benchmark_leaves_nothing() {
     let place = Place::formatted();
     place.mount(&[]).ok();
     let args = ["bench", "--floor", "--files", "100000", "--threads", "2", &place.mnt()];
@@ -216,7 +217,7 @@ fn an_interrupted_benchmark_leaves_nothing() {
 }
 
 #[test]
-fn only_its_user_may_ask_a_mount_what_it_does() {
+fn statistics_socket_is_open_to_its_user_only() {
     let place = Place::formatted();
     place.mount(&[]).ok();
     let server = place.server();
@@ -227,16 +228,16 @@ fn only_its_user_may_ask_a_mount_what_it_does() {
     };
     let socket = entries.filter(|path| path.is_file()).find(ours).unwrap().with_extension("sock");
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
-    let ask = || {
+    let query = || {
         let mut text = String::new();
         let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
         std::io::Read::read_to_string(&mut stream, &mut text).unwrap();
         assert_eq!(text.lines().count(), 1, "{text}");
         serde_json::from_str::<Value>(&text).unwrap()
     };
-    let before = ask();
+    let before = query();
     fs::create_dir(place.path("mnt/d")).unwrap();
-    let after = ask();
+    let after = query();
     let more = |value: &Value| value["requests"]["MKDIR"].as_u64().unwrap_or(0);
     assert_eq!(more(&after), more(&before) + 1);
     assert!(after["engine"]["commits"].as_u64() > before["engine"]["commits"].as_u64());
@@ -246,7 +247,7 @@ fn only_its_user_may_ask_a_mount_what_it_does() {
 }
 
 #[test]
-fn rmr_counts_what_it_removes_and_follows_no_link() {
+fn rmr_counts_removed_files_and_follows_no_link() {
     let place = Place::formatted();
     place.mount(&[]).ok();
     let outside = place.path("outside");
@@ -265,13 +266,13 @@ fn rmr_counts_what_it_removes_and_follows_no_link() {
     let said = limen(&["rmr", "--threads", "1", &place.text("mnt/b")]).ok();
     assert_eq!(said, "Removed 2130 files and 61 directories.\n");
     assert!(names(place.mnt()).is_empty() && outside.join("kept").exists());
-    // Neither a mount nor what holds one.
+    // rmr refuses a mount point, and a directory that contains one.
     for path in ["/".to_owned(), place.mnt(), place.text("mnt/.."), place.text(".")] {
         limen(&["rmr", &place.text("outside"), &path]).failed(2, &[""]);
     }
     let holder = place.path(".").canonicalize().unwrap();
     limen(&["rmr", holder.to_str().unwrap()]).failed(2, &["mounted", "unmount it first"]);
-    assert!(outside.join("kept").exists(), "nothing is removed before all is looked at");
+    assert!(outside.join("kept").exists(), "all paths are checked before anything is removed");
 }
 
 #[test]
@@ -294,7 +295,7 @@ fn warmup_reads_everything_once() {
 }
 
 #[test]
-fn config_changes_what_may_change() {
+fn config_changes_mutable_settings_only() {
     let place = Place::formatted();
     let url = place.url();
     let value =
@@ -304,14 +305,14 @@ fn config_changes_what_may_change() {
     let status = place.status();
     assert_eq!((&status["inline_bytes"], &status["max_inodes"]), (&0.into(), &5.into()));
     for (option, says) in [("--acl=off", "ACLs"), ("--storage=memory", "data"), ("--bucket=/x", "data")] {
-        limen(&["config", &url, option]).failed(2, &["for good", says, "limen format"]);
+        limen(&["config", &url, option]).failed(2, &["cannot be changed", says, "limen format"]);
     }
     limen(&["config", &url, "--acl=posix"]).ok();
 
     place.mount(&[]).ok();
     let outcomes = (0..6).map(|n| fs::write(place.path(&format!("mnt/{n}")), "")).filter(Result::is_ok);
-    assert_eq!(outcomes.count(), 4, "the root is an inode too");
-    // That a running mount follows is shown in live_tools.rs.
+    assert_eq!(outcomes.count(), 4, "the root directory counts as an inode");
+    // live_tools.rs tests that a running mount applies changed settings.
     let said = limen(&["config", &url, "--inodes", "2"]);
     assert_eq!(place.status()["max_inodes"], 2);
     place.umount(&[]).ok();

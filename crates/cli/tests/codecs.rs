@@ -1,14 +1,14 @@
-//! Compressed and encrypted volumes on a real mount, and the cache on disk.
+//! Compressed and encrypted volumes on a real mount, and the disk cache.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// What is looked for in the objects: nothing else in them reads so.
+/// The text that is searched for in the objects.
 const SECRET: &str = "the quick brown fox jumps over the lazy dog; ";
 
 #[test]
-fn an_encrypted_volume_shows_its_data_only_with_its_key() {
+fn encrypted_volume_is_readable_only_with_its_key() {
     if !skip::is_root() {
         return;
     }
@@ -32,7 +32,7 @@ fn an_encrypted_volume_shows_its_data_only_with_its_key() {
     fs::write(dir.path().join("m/small"), SECRET).unwrap();
     fs::write(dir.path().join("m/large"), SECRET.repeat(200_000)).unwrap();
     done(limen(&["umount", &mountpoint]));
-    assert!(!holds_secret(dir.path()), "neither objects nor metadata hold what was written");
+    assert!(!holds_secret(dir.path()), "neither objects nor metadata contain the plaintext");
     let stored: u64 = sizes(&dir.path().join("v.data")).iter().sum();
     assert!(stored < 2_000_000, "9 MB of repeated text is compressed: {stored} bytes are stored");
 
@@ -44,7 +44,7 @@ fn an_encrypted_volume_shows_its_data_only_with_its_key() {
 }
 
 #[test]
-fn blocks_read_once_are_on_the_disk_at_the_next_mount() {
+fn disk_cache_serves_blocks_at_the_next_mount() {
     if !skip::is_root() {
         return;
     }
@@ -64,7 +64,7 @@ fn blocks_read_once_are_on_the_disk_at_the_next_mount() {
     assert_eq!(fs::read_to_string(dir.path().join("m/f")).unwrap(), content);
     done(limen(&["umount", &mountpoint]));
     assert!(sizes(&dir.path().join("cache")).iter().sum::<u64>() >= content.len() as u64);
-    // The objects themselves are out of reach now, and not missed.
+    // The objects are out of reach now, so reads must be served from the disk cache.
     fs::rename(at("v.data/chunks"), at("away")).unwrap();
     done(limen(&mount));
     assert_eq!(fs::read_to_string(dir.path().join("m/f")).unwrap(), content);
@@ -75,7 +75,7 @@ struct Unmount<'a>(&'a str);
 
 impl Drop for Unmount<'_> {
     fn drop(&mut self) {
-        // It is there only where the test failed.
+        // Still mounted only if the test failed.
         let _ = limen(&["umount", "--lazy", self.0]);
     }
 }

@@ -1,4 +1,4 @@
-//! The command line and what needs no mount.
+//! The command line, and commands that need no mount.
 
 mod common;
 
@@ -12,7 +12,7 @@ use meta::{Effect, Engine, Txn};
 use types::OpId;
 
 #[test]
-fn a_wrong_url_says_what_to_write() {
+fn wrong_url_error_shows_the_correct_form() {
     for command in ["format", "status", "destroy", "mount"] {
         for url in ["oracle://h/1", "/tmp/v.db", "sqlite://rel.db", "sqlite://", "nonsense"] {
             let more: &[&str] = match command {
@@ -29,14 +29,14 @@ fn a_wrong_url_says_what_to_write() {
 }
 
 #[test]
-fn a_volume_that_is_not_there_is_named() {
+fn missing_volume_is_named() {
     let place = Place::new();
     for args in [&["status"][..], &["destroy", "--yes"]] {
         limen(&[args, &[&place.url()]].concat()).failed(1, &["no volume here yet", "vol.db", "limen format"]);
     }
     place.mount(&[]).failed(1, &["no volume here yet", "vol.db"]);
-    assert!(!place.path("vol.db").exists(), "looking makes no database");
-    assert!(!place.path("log").exists(), "what is known to fail leaves no log");
+    assert!(!place.path("vol.db").exists(), "reading does not create a database");
+    assert!(!place.path("log").exists(), "a mount that fails early leaves no log");
 
     fs::write(place.path("vol.db"), "this is a letter, not a database\n".repeat(100)).unwrap();
     for said in [limen(&["status", &place.url()]), place.mount(&[]), place.format(&[])] {
@@ -47,7 +47,7 @@ fn a_volume_that_is_not_there_is_named() {
 }
 
 #[test]
-fn status_shows_what_format_laid_down() {
+fn status_shows_the_settings_of_format() {
     let place = Place::new();
     place.format(&["--acl", "off", "--inline", "1K", "--capacity", "1.5G", "--inodes", "1000"]).ok();
     let status = place.status();
@@ -76,7 +76,7 @@ fn status_shows_what_format_laid_down() {
 }
 
 #[test]
-fn the_second_format_changes_nothing() {
+fn second_format_fails_and_changes_nothing() {
     let place = Place::formatted();
     let before = place.status();
     let said = limen(&["format", &place.url(), "other", "--bucket", &place.text("elsewhere")]);
@@ -86,21 +86,21 @@ fn the_second_format_changes_nothing() {
 }
 
 #[test]
-fn a_bucket_with_something_in_it_is_refused() {
+fn bucket_that_is_not_empty_is_refused() {
     let place = Place::new();
     fs::create_dir(place.path("bucket")).unwrap();
     fs::write(place.path("bucket/letter"), "dear").unwrap();
     let bucket = place.text("bucket");
     place.format(&["--bucket", &bucket]).failed(1, &["not empty", "bucket/letter", "--bucket"]);
     assert!(!place.path("vol.db").exists());
-    // What a format that was interrupted leaves is no hindrance.
+    // An empty tmp directory, which an interrupted format leaves behind, is accepted.
     fs::remove_file(place.path("bucket/letter")).unwrap();
     fs::create_dir(place.path("bucket/tmp")).unwrap();
     place.format(&["--bucket", &bucket]).ok();
 }
 
 #[test]
-fn a_bucket_that_cannot_be_written_leaves_no_volume() {
+fn format_on_an_unwritable_bucket_leaves_no_volume() {
     let place = Place::new();
     fs::write(place.path("file"), "").unwrap();
     let bucket = place.text("file/below");
@@ -119,7 +119,7 @@ fn arguments_are_checked() {
         (&["format", &url, "vol", "--acl", "nt"], "posix"),
         (&["format", &url, "vol", "--storage", "memory", "--bucket", "/x"], "--storage memory"),
         (&["format", &url, "vol", "--storage", "s3"], "needs a bucket"),
-        (&["mount", "-o", "rx", &url, "/mnt"], "known are ro"),
+        (&["mount", "-o", "rx", &url, "/mnt"], "known options are ro"),
         (&["frobnicate"], "unrecognized"),
     ];
     for (args, part) in wrong {
@@ -131,7 +131,7 @@ fn arguments_are_checked() {
 }
 
 #[test]
-fn a_newer_volume_is_left_alone() {
+fn newer_volume_is_refused_and_unchanged() {
     let place = Place::formatted();
     let engine = SqliteEngine::open(&place.path("vol.db"), &Options::default()).unwrap();
     let effects = vec![Effect::PutSetting { name: "format_version", value: "99".to_owned() }];
@@ -151,7 +151,7 @@ fn a_newer_volume_is_left_alone() {
 }
 
 #[test]
-fn destroy_asks_and_then_leaves_nothing() {
+fn destroy_requires_yes_and_removes_everything() {
     let place = Place::formatted();
     let url = place.url();
     limen(&["destroy", &url]).failed(2, &["'vol'", "--yes"]);
@@ -163,7 +163,7 @@ fn destroy_asks_and_then_leaves_nothing() {
     place.format(&[]).ok();
 }
 
-/// With a terminal of its own, as `script(1)` makes one.
+/// Runs a command line on a pseudoterminal (script(1)) and types a line.
 fn on_a_terminal(line: &str, typed: &str) -> Said {
     let mut script = Command::new("script");
     script
@@ -180,7 +180,7 @@ fn on_a_terminal(line: &str, typed: &str) -> Said {
 }
 
 #[test]
-fn destroy_lets_a_person_type_the_name() {
+fn destroy_on_a_terminal_asks_for_the_name() {
     let place = Place::formatted();
     let line = format!("{LIMEN} destroy {}", place.url());
     let said = on_a_terminal(&line, "bol");
@@ -192,7 +192,7 @@ fn destroy_lets_a_person_type_the_name() {
 }
 
 #[test]
-fn versions_help_and_completions_are_told() {
+fn version_help_and_completions_are_printed() {
     assert!(limen(&["version"]).ok().starts_with("limen 0."));
     assert!(limen(&["--version"]).ok().starts_with("limen 0."));
     let version: serde_json::Value = serde_json::from_str(&limen(&["version", "--json"]).ok()).unwrap();
@@ -206,7 +206,7 @@ fn versions_help_and_completions_are_told() {
 }
 
 #[test]
-fn paths_and_mount_points_that_are_not_ours_are_named() {
+fn foreign_paths_and_mount_points_are_named() {
     limen(&["info", "/proc"]).failed(1, &["not on a limenfs volume", "/proc"]);
     limen(&["info", "/no/such/file"]).failed(1, &["/no/such/file"]);
     for mode in [&[][..], &["-l"], &["-f"]] {

@@ -1,4 +1,5 @@
-//! Damaged objects and full disks under a mount, as root: what is lost is said, and no more is lost than that.
+//! Damaged objects and full disks under a mount, as root: errors are reported, and only the damaged range is
+//! lost.
 
 mod common;
 mod harness;
@@ -18,7 +19,7 @@ use tempfile::TempDir;
 const MIB: usize = 1 << 20;
 const BLOCK: usize = 4 * MIB;
 
-/// The object that holds the byte in the middle of a new file, and which of the file's bytes it holds.
+/// The object that holds the byte in the middle of a new file, and the range of the file that it holds.
 fn middle_object(volume: &Mounted, path: &Path) -> (String, Range<usize>) {
     let info: serde_json::Value =
         serde_json::from_str(&limen(&["info", "--json", path.to_str().unwrap()]).ok()).unwrap();
@@ -40,7 +41,7 @@ fn middle_object(volume: &Mounted, path: &Path) -> (String, Range<usize>) {
     panic!("no object holds byte {middle}: {info}")
 }
 
-/// A file, an object of which was harmed while the volume was not mounted.
+/// A file with an object that was damaged while the volume was not mounted.
 struct Damaged {
     path: PathBuf,
     bytes: Vec<u8>,
@@ -49,7 +50,7 @@ struct Damaged {
 }
 
 impl Damaged {
-    /// Of a file of at least three blocks.
+    /// Writes a file of three blocks and damages its middle object.
     fn new(volume: &Mounted, harm: impl FnOnce(&Path)) -> Self {
         let (path, bytes) = (volume.at("f"), Random(11).bytes(3 * BLOCK));
         fs::write(&path, &bytes).unwrap();
@@ -64,7 +65,7 @@ impl Damaged {
 }
 
 #[track_caller]
-fn only_the_range_is_lost(volume: &Mounted, damaged: &Damaged) {
+fn check_that_only_the_range_is_lost(volume: &Mounted, damaged: &Damaged) {
     let Damaged { path, bytes, key, lost } = damaged;
     let file = File::open(path).unwrap();
     let intact = |from: usize, to: usize| {
@@ -72,7 +73,7 @@ fn only_the_range_is_lost(volume: &Mounted, damaged: &Damaged) {
         file.read_exact_at(&mut found, from as u64).unwrap();
         assert!(found == bytes[from..to], "{from} to {to}");
     };
-    // To the very byte, and with whatever the kernel reads ahead.
+    // Exact to the byte, whatever the kernel reads ahead.
     intact(0, lost.start);
     intact(lost.end, bytes.len());
     intact(lost.start - 1, lost.start);
@@ -93,18 +94,18 @@ fn only_the_range_is_lost(volume: &Mounted, damaged: &Damaged) {
 }
 
 #[test]
-fn a_flipped_bit_costs_the_range_of_its_checksum() {
+fn flipped_bit_loses_the_range_of_its_checksum() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let mut damaged = Damaged::new(&volume, |object| {
         let mut found = fs::read(object).unwrap();
         found[MIB + 1_000] ^= 0x10;
         fs::write(object, found).unwrap();
     });
-    // Each 64 KiB of a block have a checksum of their own.
+    // Each 64 KiB of a block have their own checksum.
     let start = damaged.lost.start + MIB;
     damaged.lost = start..start + (64 << 10);
-    only_the_range_is_lost(&volume, &damaged);
-    // What is written over it is whole again.
+    check_that_only_the_range_is_lost(&volume, &damaged);
+    // Overwriting the range repairs it.
     let file = fs::OpenOptions::new().write(true).open(&damaged.path).unwrap();
     file.write_all_at(&damaged.bytes[damaged.lost.clone()], start as u64).unwrap();
     drop(file);
@@ -114,17 +115,17 @@ fn a_flipped_bit_costs_the_range_of_its_checksum() {
 }
 
 #[test]
-fn a_missing_block_costs_its_own_range_until_it_is_back() {
+fn missing_block_loses_its_range_until_it_is_back() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let aside = volume.place.path("aside");
     let damaged = Damaged::new(&volume, |object| fs::rename(object, &aside).unwrap());
-    only_the_range_is_lost(&volume, &damaged);
+    check_that_only_the_range_is_lost(&volume, &damaged);
     fs::rename(&aside, volume.place.path("vol.data").join(&damaged.key)).unwrap();
-    assert!(fs::read(&damaged.path).unwrap() == damaged.bytes, "nothing remembers that it was gone");
+    assert!(fs::read(&damaged.path).unwrap() == damaged.bytes, "the missing object is not cached");
 }
 
 #[test]
-fn a_block_of_another_length_costs_its_own_range_and_the_file_can_go() {
+fn block_of_wrong_length_loses_its_range_and_the_file_can_be_removed() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let resize = |object: &Path, len: usize| {
         fs::OpenOptions::new().write(true).open(object).unwrap().set_len(len as u64).unwrap();
@@ -134,22 +135,22 @@ fn a_block_of_another_length_costs_its_own_range_and_the_file_can_go() {
     for len in [3 * MIB, 2 * MIB, 100, 1, 0, 5 * MIB] {
         resize(&object, len);
         volume.remount();
-        only_the_range_is_lost(&volume, &damaged);
+        check_that_only_the_range_is_lost(&volume, &damaged);
     }
     let inodes = volume.inodes();
     fs::remove_file(&damaged.path).unwrap();
     volume.remount();
     assert_eq!(volume.inodes(), inodes - 1);
-    assert!(!object.exists(), "also damaged objects are cleaned up");
+    assert!(!object.exists(), "damaged objects are removed too");
 }
 
-/// A file system in memory of its own size, gone when this is dropped.
+/// A tmpfs of a fixed size, unmounted when dropped.
 struct Disk {
     dir: TempDir,
 }
 
 impl Disk {
-    /// `None` without root, which is said.
+    /// Returns `None`, and reports a skip, without root.
     fn new(mib: usize) -> Option<Self> {
         skip::is_root().then(|| {
             let dir = tempfile::tempdir().unwrap();
@@ -165,7 +166,7 @@ impl Disk {
         self.dir.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// Takes all that is free but `bytes`.
+    /// Fills the disk until `bytes` are free.
     fn fill_but(&self, bytes: u64) {
         let mut filler = File::create(self.text("filler")).unwrap();
         let free = self.free();
@@ -175,8 +176,8 @@ impl Disk {
         }
     }
 
-    /// Takes every block that is free.
-    fn fill_more(&self) {
+    /// Fills the disk completely.
+    fn fill(&self) {
         let mut filler = File::options().append(true).create(true).open(self.text("filler")).unwrap();
         while filler.write(&[0; 4096]).is_ok() {}
     }
@@ -198,7 +199,7 @@ impl Drop for Disk {
 }
 
 #[test]
-fn a_full_disk_under_the_objects_is_told_to_the_writer_alone() {
+fn full_object_disk_fails_only_the_writer() {
     let Some(disk) = Disk::new(24) else { return };
     let Some(volume) = Mounted::new(&["--bucket", &disk.text("objects")]) else { return };
     let bytes = Random(5).bytes(6 * MIB);
@@ -210,7 +211,7 @@ fn a_full_disk_under_the_objects_is_told_to_the_writer_alone() {
     };
     refused(write("too-much", 40), Errno::NOSPC);
     assert!(fs::read(volume.at("kept")).unwrap() == bytes);
-    // Small files need no object, so they go on.
+    // Small files need no object, so they can still be written.
     fs::write(volume.at("small"), "small").unwrap();
     fs::create_dir(volume.at("dir")).unwrap();
     fs::remove_file(volume.at("too-much")).unwrap();
@@ -220,7 +221,11 @@ fn a_full_disk_under_the_objects_is_told_to_the_writer_alone() {
         }
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
-    assert!(disk.free() >= 17 << 20, "what the failed write had stored is removed: {} free", disk.free());
+    assert!(
+        disk.free() >= 17 << 20,
+        "the objects of the failed write are removed: {} bytes free",
+        disk.free()
+    );
     write("fits", 10).unwrap();
     volume.remount();
     assert!(fs::read(volume.at("kept")).unwrap() == bytes);
@@ -230,7 +235,7 @@ fn a_full_disk_under_the_objects_is_told_to_the_writer_alone() {
 }
 
 #[test]
-fn what_a_full_disk_refused_is_stored_by_the_next_fsync() {
+fn fsync_after_a_full_disk_stores_the_data() {
     let Some(disk) = Disk::new(16) else { return };
     let Some(volume) = Mounted::new(&["--bucket", &disk.text("objects")]) else { return };
     let bytes = Random(6).bytes(7 * MIB + 5);
@@ -247,7 +252,7 @@ fn what_a_full_disk_refused_is_stored_by_the_next_fsync() {
 }
 
 #[test]
-fn a_full_disk_under_the_database_loses_nothing_that_was_acknowledged() {
+fn full_database_disk_loses_no_acknowledged_data() {
     let Some(disk) = Disk::new(8) else { return };
     let place = Place::new();
     let url = format!("sqlite://{}", disk.text("vol.db"));
@@ -260,7 +265,7 @@ fn a_full_disk_under_the_database_loses_nothing_that_was_acknowledged() {
     let mut fill = |limit: usize| -> std::io::Result<()> {
         for _ in 0..limit {
             let mut file = File::create_new(path(made))?;
-            // From here on the name is there; only the content may be missing.
+            // From here on the name exists, even if the content is missing.
             file.write_all(&text(made))?;
             file.sync_all()?;
             made += 1;
@@ -273,7 +278,7 @@ fn a_full_disk_under_the_database_loses_nothing_that_was_acknowledged() {
     let whole =
         |made: usize| (0..made).for_each(|n| assert!(fs::read(path(n)).unwrap() == text(n), "file {n}"));
     whole(made);
-    // Again and again: an error is an error, and nothing comes loose.
+    // Repeated failures must not damage anything.
     for _ in 0..20 {
         let _ = fs::create_dir(place.path("mnt/again"));
         let _ = fs::rename(place.path("mnt/dir"), place.path("mnt/renamed"));
@@ -287,7 +292,7 @@ fn a_full_disk_under_the_database_loses_nothing_that_was_acknowledged() {
     disk.empty();
     fs::create_dir(place.path("mnt/room")).unwrap();
     fs::write(place.path("mnt/room/file"), "again").unwrap();
-    // The one that was refused on the way can be finished.
+    // The file whose write failed can be written now.
     fs::write(path(made), text(made)).unwrap();
     made += 1;
     whole(made);
@@ -298,9 +303,10 @@ fn a_full_disk_under_the_database_loses_nothing_that_was_acknowledged() {
     place.umount(&[]).ok();
 }
 
-/// Database and objects share a disk; whatever fills it, files can be removed from inside, which frees it.
+/// Database and objects share a disk. However full it is, files can be removed through the mount, which frees
+/// space.
 #[test]
-fn files_are_removed_and_the_volume_is_mounted_on_a_full_disk() {
+fn files_can_be_removed_and_the_volume_mounted_on_a_full_disk() {
     let Some(disk) = Disk::new(48) else { return };
     let place = Place::new();
     let url = format!("sqlite://{}", disk.text("vol.db"));
@@ -323,7 +329,7 @@ fn files_are_removed_and_the_volume_is_mounted_on_a_full_disk() {
             disk.fill_but(2 << 20);
         }
     }
-    disk.fill_more();
+    disk.fill();
     refused(fs::create_dir(place.path("mnt/dir")), Errno::NOSPC);
     let tools =
         |all: &[&[&str]]| all.iter().for_each(|args| drop(limen(&[args, &[&url[..]][..]].concat()).ok()));
@@ -333,9 +339,9 @@ fn files_are_removed_and_the_volume_is_mounted_on_a_full_disk() {
         fs::remove_file(small(n)).unwrap_or_else(|error| panic!("{n} of {made}: {error}"));
     }
     place.umount(&[]).ok();
-    disk.fill_more();
+    disk.fill();
     tools(&[&["status"], &["fsck"], gc, &["fsck", "--repair"]]);
-    disk.fill_more();
+    disk.fill();
     place.mount_url(&url, &[]).ok();
     assert!(fs::read(large(0)).unwrap() == bytes);
     (0..3).for_each(|n| fs::remove_file(large(n)).unwrap());
@@ -345,8 +351,65 @@ fn files_are_removed_and_the_volume_is_mounted_on_a_full_disk() {
         }
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
-    assert!(disk.free() >= 12 << 20, "the objects are removed: {} free", disk.free());
+    assert!(disk.free() >= 12 << 20, "the objects are removed: {} bytes free", disk.free());
     store(large(3), &bytes).unwrap();
     place.umount(&[]).ok();
     limen(&["fsck", "--data", &url]).ok();
+}
+
+/// Also the truncation of a file with data that was written and cannot be stored.
+#[test]
+fn files_are_truncated_on_a_full_disk() {
+    for (database, objects) in [(true, false), (false, true), (true, true)] {
+        let Some(disk) = Disk::new(48) else { return };
+        let place = Place::new();
+        let at = |is_full: bool, name: &str| if is_full { disk.text(name) } else { place.text(name) };
+        let url = format!("sqlite://{}", at(database, "vol.db"));
+        limen(&["format", &url, "vol", "--bucket", &at(objects, "objects")]).ok();
+        place.mount_url(&url, &[]).ok();
+        let path = |name: &str| place.path("mnt").join(name);
+        let bytes = Random(9).bytes(5 * MIB);
+        let (old, new) = bytes.split_at(MIB);
+        let open = |name: &str| {
+            let mut file =
+                File::options().read(true).write(true).create(true).truncate(false).open(path(name))?;
+            file.write_all(old)?;
+            file.sync_all().map(|()| file)
+        };
+        let files = ["cut", "emptied", "opened", "grown"].map(|name| open(name).unwrap());
+        disk.fill();
+        // The log of the database has room for some more.
+        for n in 0.. {
+            let small = File::create(path(&n.to_string()))
+                .and_then(|mut small| small.write_all(&old[..3000]).and_then(|()| small.sync_all()));
+            if !database || small.is_err() {
+                break;
+            }
+        }
+        // More than the reserve has given up, and less than a block, of which none leaves by itself then.
+        for file in &files {
+            file.write_all_at(&new[..7 * MIB / 2], MIB as u64 / 2).unwrap();
+            refused(file.sync_all(), Errno::NOSPC);
+        }
+        let mut expected = [old[..MIB / 2].to_vec(), new[..7 * MIB / 2].to_vec()].concat();
+        let [cut, emptied, _, grown] = &files;
+        cut.set_len(2 * MIB as u64 + 77).unwrap();
+        emptied.set_len(0).unwrap();
+        drop(File::create(path("opened")).unwrap());
+        grown.set_len(6 * MIB as u64).unwrap();
+        disk.empty();
+        files.iter().for_each(|file| file.sync_all().unwrap());
+        drop(files);
+        for _ in 0..2 {
+            assert!(fs::read(path("cut")).unwrap() == expected[..2 * MIB + 77], "{database} {objects}");
+            assert_eq!(fs::read(path("emptied")).unwrap(), b"");
+            assert_eq!(fs::read(path("opened")).unwrap(), b"");
+            expected.resize(6 * MIB, 0);
+            assert!(fs::read(path("grown")).unwrap() == expected, "{database} {objects}");
+            place.umount(&[]).ok();
+            place.mount_url(&url, &[]).ok();
+        }
+        place.umount(&[]).ok();
+        limen(&["fsck", "--data", &url]).ok();
+    }
 }

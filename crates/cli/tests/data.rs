@@ -1,4 +1,4 @@
-//! File data on a mount, as root: what is written is what is read, now and after the next mount.
+//! File data on a mount, as root: reads return what was written, before and after a remount.
 
 mod common;
 mod harness;
@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
+use common::limen;
 use harness::{Mounted, NOBODY, Random, as_user, refused};
 use rustix::fs::{StatVfsMountFlags, XattrFlags, getxattr_query, setxattr};
 use rustix::io::Errno;
@@ -20,7 +21,7 @@ fn read_write(path: &Path) -> File {
 }
 
 #[test]
-fn appends_of_two_descriptors_never_overlap() {
+fn appends_through_two_descriptors_never_overlap() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let path = volume.at("log");
     let open = || OpenOptions::new().append(true).create(true).open(&path).unwrap();
@@ -47,11 +48,12 @@ fn appends_of_two_descriptors_never_overlap() {
     verify();
 }
 
-/// Compiles `mmap.c` beside the volume.
-fn mmap_tool(volume: &Mounted) -> impl Fn(&[&str]) -> String {
-    let tool = volume.place.text("mmap");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mmap.c");
-    assert!(Command::new("cc").args(["-O1", "-Wall", "-o", &tool, source]).status().unwrap().success());
+/// Compiles a C program next to the volume.
+fn tool(volume: &Mounted, name: &str) -> impl Fn(&[&str]) -> String {
+    let tool = volume.place.text(name);
+    let source = format!("{}/tests/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    let options = ["-O1", "-Wall", "-pthread", "-o", &tool, &source];
+    assert!(Command::new("cc").args(options).status().unwrap().success());
     move |args| {
         let output = Command::new(&tool).args(args).output().unwrap();
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -59,13 +61,21 @@ fn mmap_tool(volume: &Mounted) -> impl Fn(&[&str]) -> String {
     }
 }
 
+/// As the test generic/451 of xfstests.
+#[test]
+fn asynchronous_direct_writes_leave_no_outdated_pages_to_readers() {
+    let Some(volume) = Mounted::new(&[]) else { return };
+    let aio = tool(&volume, "aio");
+    assert_eq!(aio(&[volume.at("f").to_str().unwrap(), "300"]), "0 0\n");
+}
+
 #[test]
 fn shared_mappings_read_and_write_the_file() {
     let Some(volume) = Mounted::new(&[]) else { return };
-    let mmap = mmap_tool(&volume);
+    let mmap = tool(&volume, "mmap");
     let path = volume.at("mapped");
     let text = path.to_str().unwrap();
-    // Both below the size of a row and over several blocks.
+    // A file that is stored in a row, and one of several blocks.
     for len in [3_000, 9 * MIB + 17] {
         let mut shadow = Random(7).bytes(len);
         shadow[10..14].copy_from_slice(b"mark");
@@ -77,7 +87,7 @@ fn shared_mappings_read_and_write_the_file() {
         shadow[100..106].copy_from_slice(b"synced");
         shadow[len - 9..len - 2].copy_from_slice(b"written");
         assert!(fs::read(&path).unwrap() == shadow, "read(2) sees what a mapping wrote");
-        // And a mapping sees what write(2) wrote.
+        // A mapping sees what write(2) wrote.
         read_write(&path).write_all_at(b"by write", 50).unwrap();
         shadow[50..58].copy_from_slice(b"by write");
         assert_eq!(mmap(&["read", text, "50", "8"]), "by write");
@@ -88,9 +98,9 @@ fn shared_mappings_read_and_write_the_file() {
 }
 
 #[test]
-fn what_a_mapping_wrote_and_synced_survives_a_kill() {
+fn data_written_by_mmap_and_msync_survives_a_kill() {
     let Some(volume) = Mounted::new(&[]) else { return };
-    let mmap = mmap_tool(&volume);
+    let mmap = tool(&volume, "mmap");
     let path = volume.at("mapped");
     let text = path.to_str().unwrap();
     fs::write(&path, vec![b'.'; 6 * MIB]).unwrap();
@@ -102,7 +112,7 @@ fn what_a_mapping_wrote_and_synced_survives_a_kill() {
 }
 
 #[test]
-fn a_large_file_written_in_odd_pieces_is_its_shadow_copy() {
+fn large_file_written_in_random_pieces_equals_its_shadow_copy() {
     let Some(volume) = Mounted::new(&[]) else { return };
     const LEN: usize = 100 * MIB;
     let path = volume.at("large");
@@ -115,14 +125,14 @@ fn a_large_file_written_in_odd_pieces_is_its_shadow_copy() {
         let len = (1 + random.below(3 * MIB as u64) as usize).min(LEN - at);
         file.write_all_at(&source[at..at + len], at as u64).unwrap();
         at += len;
-        // Now and then a piece that was written before is written again, elsewhere in the source's bytes.
+        // In one of three rounds, some bytes of the source also overwrite a random range.
         if random.below(3) == 0 {
             let len = 1 + random.below(700_000) as usize;
             let (from, to) = (random.below((LEN - len) as u64), random.below((LEN - len) as u64));
             let piece = &source[from as usize..from as usize + len];
             file.write_all_at(piece, to).unwrap();
             let to = to as usize;
-            // The sequential writer comes by what lies ahead of it later.
+            // What lies ahead of the sequential writer is overwritten later.
             shadow[to..(to + len).min(at.max(to))].copy_from_slice(&piece[..(to + len).min(at.max(to)) - to]);
         }
         if random.below(9) == 0 {
@@ -152,14 +162,14 @@ fn a_large_file_written_in_odd_pieces_is_its_shadow_copy() {
     assert_eq!(fs::metadata(&path).unwrap().len(), LEN as u64);
     let found = fs::read(&path).unwrap();
     let differs = found.iter().zip(&shadow).position(|(a, b)| a != b);
-    assert_eq!(differs, None, "the first byte that differs");
+    assert_eq!(differs, None, "the first byte that differs, if any");
 }
 
 #[test]
-fn holes_and_what_truncation_cut_off_read_as_zeros() {
+fn holes_and_truncated_ranges_read_as_zeros() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let zeros = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0);
-    // Within a row, over its limit, over a block, over a chunk of 64 MiB.
+    // In a row, beyond the size of a row, beyond a block, beyond a chunk (64 MiB).
     for (name, far) in [("row", 2_000), ("object", 100_000), ("blocks", 9 << 20), ("chunks", 130 << 20)] {
         let path = volume.at(name);
         let file = read_write(&path);
@@ -167,9 +177,9 @@ fn holes_and_what_truncation_cut_off_read_as_zeros() {
         assert_eq!(file.metadata().unwrap().len(), far + 3);
         let mut found = vec![1; 1_000];
         file.read_exact_at(&mut found, far - 1_000).unwrap();
-        assert!(zeros(&found), "{name}: before the only write");
+        assert!(zeros(&found), "{name}: before the first write");
         file.write_all_at(&[7; 1_500], 0).unwrap();
-        // Down into the data, up again, once with the data flushed and once without.
+        // Truncate into the data and extend again, with the data flushed and not flushed.
         for flush in [false, true] {
             file.write_all_at(&[7; 1_500], 0).unwrap();
             if flush {
@@ -180,7 +190,10 @@ fn holes_and_what_truncation_cut_off_read_as_zeros() {
             file.set_len(far + 10).unwrap();
             let mut found = vec![1; 1_500];
             file.read_exact_at(&mut found, 0).unwrap();
-            assert!(found[..700] == [7; 700] && zeros(&found[700..]), "{name}: up again, flushed {flush}");
+            assert!(
+                found[..700] == [7; 700] && zeros(&found[700..]),
+                "{name}: extended again, flushed {flush}"
+            );
             let mut found = vec![1; 500];
             file.read_exact_at(&mut found, far - 490).unwrap();
             assert!(zeros(&found), "{name}: the old end, flushed {flush}");
@@ -198,7 +211,7 @@ fn holes_and_what_truncation_cut_off_read_as_zeros() {
     let mut end = Vec::new();
     sparse.read_to_end(&mut end).unwrap();
     assert!(end.len() == 100 && zeros(&end));
-    // The far end of what a file can be.
+    // Near the maximum file size.
     let file = read_write(&volume.at("far"));
     file.write_all_at(b"x", 1 << 44).unwrap();
     file.sync_all().unwrap();
@@ -209,7 +222,7 @@ fn holes_and_what_truncation_cut_off_read_as_zeros() {
 }
 
 #[test]
-fn o_trunc_empties_the_file_and_moves_its_times() {
+fn o_trunc_empties_the_file_and_updates_its_times() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let path = volume.at("f");
     for len in [100, 5 * MIB] {
@@ -222,29 +235,29 @@ fn o_trunc_empties_the_file_and_moves_its_times() {
         assert!((after.mtime(), after.mtime_nsec()) > (before.mtime(), before.mtime_nsec()));
         assert!((after.ctime(), after.ctime_nsec()) > (before.ctime(), before.ctime_nsec()));
         drop(file);
-        assert_eq!(volume.bytes(), 0, "space is given back at once");
+        assert_eq!(volume.bytes(), 0, "space is freed at once");
     }
-    // A descriptor that was open all the while sees it, and its next write leaves a hole.
+    // A descriptor that was open before sees the truncation, and its next write leaves a hole.
     let held = read_write(&path);
     held.write_all_at(&[1; 5_000], 0).unwrap();
     File::create(&path).unwrap();
     assert_eq!(held.metadata().unwrap().len(), 0);
     held.write_all_at(b"x", 10).unwrap();
     held.set_len(0).unwrap();
-    assert_eq!(held.metadata().unwrap().len(), 0, "ftruncate of what is not flushed");
+    assert_eq!(held.metadata().unwrap().len(), 0, "ftruncate of unflushed data");
     held.write_all_at(b"x", 10).unwrap();
     drop(held);
     assert_eq!(fs::read(&path).unwrap(), b"\0\0\0\0\0\0\0\0\0\0x");
 }
 
 #[test]
-fn fsync_in_all_its_forms_keeps_data_and_names_over_a_kill() {
+fn all_forms_of_fsync_keep_data_and_names_over_a_kill() {
     let Some(volume) = Mounted::new(&[]) else { return };
     for (name, data_only) in [("fsync", false), ("fdatasync", true)] {
         let mut file = File::create(volume.at(name)).unwrap();
         file.write_all(&vec![3; 5 * MIB]).unwrap();
         if data_only { file.sync_data() } else { file.sync_all() }.unwrap();
-        // Open until after the kill, so that no close stores it.
+        // Stays open until after the kill, so that close does not store the data.
         std::mem::forget(file);
     }
     fs::create_dir(volume.at("dir")).unwrap();
@@ -258,7 +271,7 @@ fn fsync_in_all_its_forms_keeps_data_and_names_over_a_kill() {
 }
 
 #[test]
-fn a_removed_file_lives_as_long_as_it_is_open() {
+fn removed_file_exists_while_it_is_open() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let empty = volume.inodes();
     for len in [1_000, 6 * MIB] {
@@ -274,22 +287,22 @@ fn a_removed_file_lives_as_long_as_it_is_open() {
         let mut found = vec![0; len + 4];
         second.read_exact_at(&mut found, 0).unwrap();
         assert!(found[..len] == vec![5; len] && &found[len..] == b"more");
-        // The name is free for another file.
+        // The name can be used for another file.
         fs::write(&path, "new").unwrap();
         assert_ne!(fs::metadata(&path).unwrap().ino(), file.metadata().unwrap().ino());
-        // An orphan that was named by its descriptor cannot be linked back.
+        // The inode stays while any descriptor is open.
         drop(file);
         second.read_exact_at(&mut found[..4], 0).unwrap();
-        assert_eq!(volume.inodes(), empty + 2, "the second descriptor keeps it");
+        assert_eq!(volume.inodes(), empty + 2, "the second descriptor keeps the inode");
         drop(second);
         fs::remove_file(&path).unwrap();
-        soon("its row is gone", || volume.inodes() == empty);
-        soon("its space is free", || volume.bytes() == 0);
+        soon("the inode is gone", || volume.inodes() == empty);
+        soon("its space is freed", || volume.bytes() == 0);
     }
     soon("its blocks are gone", || objects(&volume) == 0);
 }
 
-/// Objects in the bucket, but for the marker.
+/// Objects in the bucket, except the marker.
 fn objects(volume: &Mounted) -> usize {
     fn count(dir: &Path) -> usize {
         let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
@@ -298,7 +311,7 @@ fn objects(volume: &Mounted) -> usize {
     count(&volume.place.path("vol.data")) - 1
 }
 
-/// The kernel sends the last close after close(2) has returned.
+/// The kernel sends RELEASE after close(2) has returned.
 #[track_caller]
 fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..200 {
@@ -307,11 +320,11 @@ fn soon(what: &str, mut holds: impl FnMut() -> bool) {
         }
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
-    panic!("still not so: {what}");
+    panic!("timed out waiting until {what}");
 }
 
 #[test]
-fn a_removed_open_file_is_cleaned_up_after_a_kill() {
+fn removed_open_file_is_cleaned_up_after_a_kill() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let empty = volume.inodes();
     let path = volume.at("f");
@@ -319,16 +332,16 @@ fn a_removed_open_file_is_cleaned_up_after_a_kill() {
     let file = read_write(&path);
     fs::remove_file(&path).unwrap();
     assert_eq!(file.metadata().unwrap().nlink(), 0);
-    assert_eq!(volume.inodes(), empty + 1, "it is open");
+    assert_eq!(volume.inodes(), empty + 1, "the file is still open");
     volume.kill_and_remount();
     refused(file.write_at(b"x", 0), Errno::NOTCONN);
-    soon("its row is gone", || volume.inodes() == empty);
+    soon("the inode is gone", || volume.inodes() == empty);
     assert_eq!(volume.bytes(), 0);
     soon("its blocks are gone", || objects(&volume) == 0);
 }
 
 #[test]
-fn a_file_that_a_rename_replaced_stays_readable_while_open() {
+fn file_replaced_by_rename_stays_readable_while_open() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let empty = volume.inodes();
     fs::write(volume.at("old"), vec![1; 5 * MIB]).unwrap();
@@ -342,11 +355,11 @@ fn a_file_that_a_rename_replaced_stays_readable_while_open() {
     held.read_exact_at(&mut found, 0).unwrap();
     assert!(found[..5 * MIB] == vec![1; 5 * MIB] && found.ends_with(b"tail"));
     drop(held);
-    soon("its row is gone", || volume.inodes() == empty + 1);
+    soon("the inode is gone", || volume.inodes() == empty + 1);
 }
 
 #[test]
-fn inline_is_only_a_matter_of_where_the_bytes_lie() {
+fn inline_size_decides_only_where_data_is_stored() {
     for (setting, in_objects) in [("0", true), ("4096", false), ("64K", false)] {
         let Some(volume) = Mounted::new(&["--inline", setting]) else { return };
         let mut random = Random(3);
@@ -357,7 +370,7 @@ fn inline_is_only_a_matter_of_where_the_bytes_lie() {
         }
         let (one, first) = &files[1];
         assert_eq!(first.len(), 1);
-        // It grows from the row into objects.
+        // The file grows out of its row into objects.
         OpenOptions::new().append(true).open(one).unwrap().write_all(&[9; 70_000]).unwrap();
         volume.remount();
         for (path, bytes) in files.iter().filter(|(path, _)| path != one) {
@@ -365,7 +378,7 @@ fn inline_is_only_a_matter_of_where_the_bytes_lie() {
         }
         assert!(fs::read(one).unwrap() == [&first[..], &[9; 70_000]].concat());
         fs::remove_file(one).unwrap();
-        soon("only large files lie in objects", || {
+        soon("only large files are in objects", || {
             let large = match setting {
                 "0" => sizes.len() - 2,
                 "4096" => 3,
@@ -378,7 +391,7 @@ fn inline_is_only_a_matter_of_where_the_bytes_lie() {
 }
 
 #[test]
-fn capacity_is_a_limit_that_gives_way_again() {
+fn capacity_limit_fails_with_enospc_until_space_is_freed() {
     let Some(volume) = Mounted::new(&["--capacity", "8M"]) else { return };
     fs::write(volume.at("kept"), vec![1; MIB]).unwrap();
     let fill = || -> std::io::Result<()> {
@@ -390,7 +403,7 @@ fn capacity_is_a_limit_that_gives_way_again() {
     };
     refused(fill(), Errno::NOSPC);
     assert!(volume.bytes() <= 8 << 20, "{}", volume.bytes());
-    assert!(fs::read(volume.at("kept")).unwrap() == vec![1; MIB], "what was there is untouched");
+    assert!(fs::read(volume.at("kept")).unwrap() == vec![1; MIB], "existing data is untouched");
     fs::remove_file(volume.at("big")).unwrap();
     let write = || {
         let mut file = File::create(volume.at("fits"))?;
@@ -407,7 +420,40 @@ fn capacity_is_a_limit_that_gives_way_again() {
 }
 
 #[test]
-fn a_write_by_another_user_takes_the_rights_of_a_program() {
+fn extended_attributes_count_against_the_capacity() {
+    let Some(volume) = Mounted::new(&["--capacity", "20M"]) else { return };
+    let own = volume.at("own");
+    fs::create_dir(&own).unwrap();
+    std::os::unix::fs::chown(&own, Some(NOBODY), Some(NOBODY)).unwrap();
+    let value = vec![7; 65_536];
+    let set =
+        |file: &Path, n: usize, value: &[u8]| setxattr(file, format!("user.{n}"), value, XattrFlags::empty());
+    as_user(NOBODY, NOBODY, || {
+        for n in 0..20 {
+            let file = own.join(n.to_string());
+            fs::write(&file, "").unwrap();
+            (0..16).for_each(|n| set(&file, n, &value).unwrap());
+            assert_eq!(set(&file, 16, b""), Err(Errno::NOSPC), "an inode has no room for more");
+        }
+        refused(fs::write(own.join("20"), "x"), Errno::NOSPC);
+        assert_eq!(set(&own, 0, b""), Err(Errno::NOSPC));
+        set(&own.join("0"), 3, &value[1..]).expect("what does not grow needs no room");
+        let stat = rustix::fs::statvfs(&own).unwrap();
+        assert_eq!((stat.f_blocks * stat.f_frsize, stat.f_bavail), (20 << 20, 0));
+        // What is removed is room at once, by attribute and by file.
+        rustix::fs::removexattr(own.join("0"), "user.3").unwrap();
+        fs::remove_file(own.join("7")).unwrap();
+        let stat = rustix::fs::statvfs(&own).unwrap();
+        assert_eq!(stat.f_bavail * stat.f_frsize, (1 << 20) + 65_536);
+        fs::write(own.join("7"), "x").unwrap();
+        set(&own.join("7"), 0, &value).unwrap();
+    });
+    volume.place.umount(&[]).ok();
+    limen(&["fsck", &volume.place.url()]).ok();
+}
+
+#[test]
+fn write_by_another_user_clears_suid_sgid_and_capabilities() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let path = volume.at("program");
     let capability = capability();
@@ -441,13 +487,13 @@ fn a_write_by_another_user_takes_the_rights_of_a_program() {
         as_user(NOBODY, NOBODY, || change(&path));
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777, "{name} by another user");
         assert!(!has_capability(), "{name} by another user");
-        // Root, who may set these bits, keeps them; a file capability goes whoever writes.
+        // Root may set these bits, so its writes keep them; a file capability is cleared by any writer.
         arm();
         change(&path);
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o6777, "{name} by root");
         assert!(!has_capability(), "{name} by root");
     }
-    // And chown takes all of it, from everyone.
+    // chown clears all of them, for every caller.
     arm();
     std::os::unix::fs::chown(&path, Some(NOBODY), None).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777);

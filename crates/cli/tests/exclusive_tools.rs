@@ -1,6 +1,7 @@
-//! Tools that need a volume for themselves: what keeps them out is named, what `--force` removes, and what a removal leaves.
+//! Tools that need exclusive use of a volume: they name what keeps them out, `--force` removes silent
+//! sessions, and an interrupted `destroy` can be finished.
 //!
-//! As root, because most of it mounts.
+//! Most tests mount, which requires root.
 
 mod common;
 mod servers;
@@ -11,7 +12,7 @@ use std::fs::{self, File};
 use common::{Place, command, limen};
 use engine_redis::RedisEngine;
 use engine_sqlite::{Options, SqliteEngine};
-use meta::{Effect, Engine, Process, Record, Scan, Session, Txn, Want};
+use meta::{Effect, Engine, Process, Record, RecordKey, Scan, Session, Txn};
 use rustix::process::geteuid;
 use servers::{Kind, Server};
 use types::{OpId, SessionId, SliceId, Time};
@@ -23,7 +24,7 @@ fn commit(engine: &dyn Engine, effect: Effect) {
     engine.commit(&[Txn { op_id, guards: Vec::new(), effects: vec![effect] }]).unwrap();
 }
 
-/// Announces a tool with a process number and start time of this machine, or of another one.
+/// Announces a tool with the process ID of this process and a start time, on this machine or on another one.
 fn announce(engine: &dyn Engine, tool: &str, start_time: u64, is_here: bool, is_final: bool) {
     let Process { boot_id, pid_namespace, .. } = this_process();
     let boot_id = if is_here { boot_id } else { "another".to_owned() };
@@ -37,7 +38,7 @@ fn sqlite(place: &Place) -> SqliteEngine {
     SqliteEngine::open(&place.path("vol.db"), &Options::default()).unwrap()
 }
 
-/// A session of a process of which nothing is known here.
+/// A session on another machine, so nothing is known about its process.
 fn session(id: u64, heartbeat: i64) -> Session {
     Session {
         id: SessionId(id),
@@ -53,7 +54,7 @@ fn session(id: u64, heartbeat: i64) -> Session {
 }
 
 #[test]
-fn each_mount_that_keeps_a_tool_out_is_named_and_nothing_is_advised_that_cannot_help() {
+fn blocking_mounts_are_named_with_advice_that_can_help() {
     if !skip::is_root() {
         return;
     }
@@ -69,7 +70,7 @@ fn each_mount_that_keeps_a_tool_out_is_named_and_nothing_is_advised_that_cannot_
         said.failed(code, &[&place.mnt(), &other, "unmount it there first"]);
         assert!(!said.err.contains("shared") && !said.err.contains("--force"), "{said:?}");
     }
-    // A mount without the option names both, and the option.
+    // A mount without the option names both mounts, and the option.
     let third = place.text("third");
     fs::create_dir(&third).unwrap();
     limen(&["mount", "-d", "--log", &place.text("log3"), &url, &third])
@@ -78,13 +79,13 @@ fn each_mount_that_keeps_a_tool_out_is_named_and_nothing_is_advised_that_cannot_
     place.umount(&[]).ok();
     place.mount(&[]).ok();
     limen(&["mount", "-d", "--log", &place.text("log3"), "-o", "shared", &url, &third])
-        .failed(1, &[&place.mnt(), "in all places"]);
+        .failed(1, &[&place.mnt(), "everywhere"]);
     place.umount(&[]).ok();
     limen(&["fsck", "--repair", &url]).ok();
 }
 
 #[test]
-fn a_tool_at_work_is_shown_by_status_and_named_to_other_tools() {
+fn running_tool_is_shown_by_status_and_named_to_other_tools() {
     let place = Place::formatted();
     assert_eq!(place.status()["maintenance"], serde_json::Value::Null);
     let engine = sqlite(&place);
@@ -94,7 +95,7 @@ fn a_tool_at_work_is_shown_by_status_and_named_to_other_tools() {
     assert_eq!((&shown["alive"], &shown["pid"]), (&true.into(), &std::process::id().into()));
     let told = limen(&["status", &place.url()]).ok();
     assert!(told.contains("limen fsck --repair on far, process"), "{told}");
-    // The lock of the embedded engine: another process has it.
+    // This test holds the lock of the embedded engine, like a tool in another process.
     let lock = engine.lock_exclusive().unwrap();
     for (args, code) in [(&["fsck", "--repair"][..], 8), (&["destroy", "--yes"], 1)] {
         let said = limen(&[args, &[&place.url()]].concat());
@@ -105,17 +106,17 @@ fn a_tool_at_work_is_shown_by_status_and_named_to_other_tools() {
 }
 
 #[test]
-fn a_removal_that_reached_the_records_is_finished_and_nothing_else() {
+fn removal_that_reached_the_records_can_only_be_finished() {
     let place = Place::formatted();
     let engine = sqlite(&place);
     let running = this_process().start_time;
     let destroy = |more: &[&str]| limen(&[&["destroy", "--yes", &place.url()], more].concat());
-    // On another machine, for all that is known.
+    // A tool that may still run on another machine.
     announce(&engine, "limen destroy", running, false, true);
     limen(&["fsck", "--end-maintenance", &place.url()]).failed(8, &["records are gone", "limen destroy"]);
     limen(&["fsck", "--repair", &place.url()]).failed(8, &["limen destroy --force"]);
     destroy(&[]).failed(1, &["works on the volume", "limen destroy --force"]);
-    // A process of this machine that is gone.
+    // A tool on this machine whose process is gone.
     announce(&engine, "limen destroy", running - 1, true, true);
     limen(&["fsck", "--end-maintenance", &place.url()]).failed(8, &["records are gone"]);
     limen(&["fsck", "--repair", &place.url()]).failed(8, &["works on the volume"]);
@@ -131,7 +132,7 @@ fn a_removal_that_reached_the_records_is_finished_and_nothing_else() {
 }
 
 #[test]
-fn force_removes_sessions_that_stay_silent_and_none_that_is_renewed() {
+fn force_removes_silent_sessions_but_not_renewed_ones() {
     let place = Place::new();
     let server = Server::start(Kind::Redis, false);
     let url = server.url();
@@ -143,7 +144,7 @@ fn force_removes_sessions_that_stay_silent_and_none_that_is_renewed() {
             Record::Session(id, Some(_)) => Some(id.0),
             _ => None,
         };
-        page.facts.records.iter().filter_map(id).collect()
+        page.snapshot.records.iter().filter_map(id).collect()
     };
     let put = |id, heartbeat| commit(&engine, Effect::PutSession(session(id, heartbeat)));
     put(1001, 1);
@@ -156,7 +157,7 @@ fn force_removes_sessions_that_stay_silent_and_none_that_is_renewed() {
     for (args, code) in [(&["fsck", "--repair"][..], 8), (&["destroy", "--yes"], 1)] {
         run(args, 90_000).failed(code, &["/far1001", "/far1002", "90 s", "--force"]);
     }
-    // One of them is renewed while the tool waits, which ends the wait.
+    // One of the sessions is renewed while the tool waits, which ends the wait.
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -173,8 +174,8 @@ fn force_removes_sessions_that_stay_silent_and_none_that_is_renewed() {
         said.failed(8, &["/far1002", "renewed"]);
     });
     assert_eq!(sessions(), BTreeSet::from([1001, 1002]));
-    // What was refused keeps nobody out.
-    let Some(Record::Settings(settings)) = engine.read(&[Want::Settings]).unwrap().records.pop() else {
+    // A tool that was refused leaves no announcement.
+    let Some(Record::Settings(settings)) = engine.read(&[RecordKey::Settings]).unwrap().records.pop() else {
         panic!()
     };
     assert_eq!(meta::Maintenance::announced_in(&settings), None);
@@ -186,7 +187,7 @@ fn force_removes_sessions_that_stay_silent_and_none_that_is_renewed() {
 }
 
 #[test]
-fn a_volume_is_not_removed_while_a_process_uploads_its_blocks() {
+fn volume_is_not_removed_while_a_process_uploads_its_blocks() {
     if !skip::is_root() {
         return;
     }
@@ -197,10 +198,10 @@ fn a_volume_is_not_removed_while_a_process_uploads_its_blocks() {
     place.umount(&[]).ok();
     let uuid = place.status()["uuid"].as_str().unwrap().to_owned();
     let area = place.path("cache").join(uuid).join("staging/0");
-    // As the process holds it that uploads.
+    // Holds the lock, like a process that uploads.
     let lock = File::options().write(true).open(area.join("lock")).unwrap();
     lock.try_lock().unwrap();
-    limen(&["destroy", "--yes", &place.url()]).failed(1, &["still uploads", area.to_str().unwrap()]);
+    limen(&["destroy", "--yes", &place.url()]).failed(1, &["still uploading", area.to_str().unwrap()]);
     place.mount(&[]).ok();
     assert_eq!(fs::read(place.path("mnt/f")).unwrap(), vec![7; 100_000]);
     place.umount(&[]).ok();

@@ -1,5 +1,5 @@
-//! A mount on a store that fails, is slow, and lies, as root: programs are told, and are never given wrong data. The mount
-//! is served by the test itself, for only so can its store be wrapped.
+//! A mount on an object store that fails, is slow and returns wrong data, as root: programs get errors, never
+//! wrong data. The test process serves the mount itself, so that it can wrap the store.
 
 mod common;
 mod harness;
@@ -22,7 +22,7 @@ use vfs::{SessionInfo, Vfs, VfsOptions};
 
 const MIB: usize = 1 << 20;
 
-/// A volume mounted by this process; what its store does wrong can change.
+/// A volume mounted by this process, with a store whose faults can change.
 struct Served {
     dir: TempDir,
     engine: Arc<MemEngine>,
@@ -32,7 +32,7 @@ struct Served {
 }
 
 impl Served {
-    /// `None` without root, which is said.
+    /// Returns `None`, and reports a skip, without root.
     fn new(seed: u64) -> Option<Self> {
         if !skip::is_root() {
             return None;
@@ -62,10 +62,10 @@ impl Served {
         Some(served)
     }
 
-    /// Without a cache of blocks in memory, so that every read is the store's answer.
+    /// Mounts without a block cache, so that every read is answered by the store.
     fn mount(&mut self) {
         let meta = Meta::open(self.engine.clone(), 10_000).unwrap();
-        meta.set_alone(true);
+        meta.set_exclusive(true);
         let config =
             StorageConfig { storage: meta.volume().storage.clone(), bucket: meta.volume().bucket.clone() };
         let faults = Some(Arc::clone(&self.faults));
@@ -93,7 +93,7 @@ impl Served {
         vfs.end().unwrap();
     }
 
-    /// What the store of the last mount was asked to remove.
+    /// The number of deletions that the store of the last mount received.
     fn deletes(&self) -> u64 {
         self.store.as_ref().unwrap().requests().deletes
     }
@@ -106,14 +106,14 @@ impl Served {
 impl Drop for Served {
     fn drop(&mut self) {
         if let Some((_, mut mounted)) = self.mount.take() {
-            // Also where a test has failed and left files open.
+            // Lazily, because a failed test may have left files open.
             let _ = mounted.unmount(fuse::UnmountMode::Lazy);
         }
     }
 }
 
 #[test]
-fn a_store_that_lies_is_an_error_to_the_program_and_never_data() {
+fn wrong_data_from_the_store_is_an_error_and_never_returned() {
     let Some(mut served) = Served::new(5) else { return };
     let bytes = Random(1).bytes(13 * MIB + 777);
     fs::write(served.at("f"), &bytes).unwrap();
@@ -130,7 +130,7 @@ fn a_store_that_lies_is_an_error_to_the_program_and_never_data() {
         let mut buf = vec![0; len];
         match file.read_exact_at(&mut buf, offset as u64) {
             Ok(()) => {
-                assert!(buf == bytes[offset..offset + len], "{offset}+{len} is not what was written");
+                assert!(buf == bytes[offset..offset + len], "wrong data at {offset}+{len}");
                 right += 1;
             }
             Err(error) => {
@@ -138,7 +138,7 @@ fn a_store_that_lies_is_an_error_to_the_program_and_never_data() {
                 wrong += 1;
             }
         }
-        // The kernel asks again for what it has read already.
+        // Makes the kernel read the data again.
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
     }
     assert!(right > 30 && wrong > 30, "{right} {wrong} {}", served.faults.injected());
@@ -147,7 +147,7 @@ fn a_store_that_lies_is_an_error_to_the_program_and_never_data() {
 }
 
 #[test]
-fn what_a_failing_store_acknowledged_in_the_end_is_there() {
+fn data_acknowledged_by_a_failing_store_is_kept() {
     let Some(mut served) = Served::new(6) else { return };
     for (fault, per_mille) in [
         (Fault::Refuse(Errno::EIO), 200),
@@ -166,7 +166,7 @@ fn what_a_failing_store_acknowledged_in_the_end_is_there() {
         let len = 5000 + random.below(6 * MIB as u64) as usize;
         let bytes = random.bytes(len);
         let mut file = File::create(served.at(&name)).unwrap();
-        // What a write or an fsync reported once is not reported again by a close.
+        // A write or fsync reports an error once; close does not report it again.
         let mut write = || -> io::Result<()> {
             file.set_len(0)?;
             io::Seek::rewind(&mut file)?;
@@ -187,9 +187,9 @@ fn what_a_failing_store_acknowledged_in_the_end_is_there() {
     }
 }
 
-/// Each scattered write is a slice of its own, and so an object.
+/// Each scattered write is a slice and thus an object.
 #[test]
-fn neither_umount_nor_the_next_mount_waits_for_the_removal_of_objects() {
+fn umount_and_mount_do_not_wait_for_object_removal() {
     let Some(mut served) = Served::new(7) else { return };
     let slices = 1500;
     let file = File::create(served.at("f")).unwrap();
@@ -202,7 +202,7 @@ fn neither_umount_nor_the_next_mount_waits_for_the_removal_of_objects() {
     assert_eq!(served.deletes(), 0);
     served.umount();
     let at_end = served.deletes();
-    assert!(at_end <= 64, "{at_end} objects were removed while umount waited");
+    assert!(at_end <= 64, "umount waited for the removal of {at_end} objects");
 
     served.mount();
     assert_eq!(served.deletes(), 0, "the next mount serves before it removes anything");

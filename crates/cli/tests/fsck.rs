@@ -1,5 +1,5 @@
-//! `limen fsck` and `limen gc` on volumes in SQLite: damage done to records and objects by hand, found and named,
-//! repaired or removed.
+//! `limen fsck` and `limen gc` on volumes in SQLite: records and objects are damaged by hand; fsck finds,
+//! names and repairs the damage, gc removes what is unused.
 
 mod common;
 mod harness;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use common::{Place, limen};
 use engine_sqlite::{Options, SqliteEngine};
 use harness::{Mounted, Random, as_user, refused};
-use meta::{Access, Counter, Effect, Engine, Node, Txn, Want};
+use meta::{Access, Counter, Effect, Engine, Inode, RecordKey, Txn};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -24,7 +24,7 @@ use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId};
 const MIB: usize = 1 << 20;
 const BLOCK: usize = 4 * MIB;
 
-/// What `limen fsck --json` says, with these arguments and this exit code.
+/// The output of `limen fsck --json` with these arguments; panics unless it exits with `code`.
 #[track_caller]
 fn fsck(place: &Place, args: &[&str], code: i32) -> Value {
     let said = limen(&[&["fsck", "--json"], args, &[&place.url()]].concat());
@@ -70,16 +70,16 @@ fn objects(place: &Place) -> Vec<PathBuf> {
     found
 }
 
-/// Ends the server as none wants to be ended, and waits until it has let go of the volume.
+/// Kills the server (SIGKILL) and waits until it is gone, so that it no longer holds the volume.
 fn kill(place: &Place) {
     let server = place.server();
     kill_process(Pid::from_raw(server as i32).unwrap(), Signal::KILL).unwrap();
-    let is_there = || {
+    let is_running = || {
         let stat = fs::read_to_string(format!("/proc/{server}/stat")).unwrap_or_default();
         stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
     };
     for _ in 0..1000 {
-        if !is_there() {
+        if !is_running() {
             return;
         }
         thread::sleep(Duration::from_millis(10));
@@ -87,7 +87,7 @@ fn kill(place: &Place) {
     panic!("process {server} does not end");
 }
 
-/// A volume with a bit of everything, unmounted.
+/// An unmounted volume with some directories, files, a hard link and a symbolic link.
 fn sample() -> Option<(Mounted, [Ino; 4])> {
     let volume = Mounted::new(&[])?;
     fs::create_dir_all(volume.at("d/sub/deep")).unwrap();
@@ -98,7 +98,7 @@ fn sample() -> Option<(Mounted, [Ino; 4])> {
     fs::write(volume.at("d/sub/deep/below"), b"kept").unwrap();
     let inos = ["d", "d/sub", "d/f", "d/big"].map(|path| ino(&volume.at(path)));
     volume.place.umount(&[]).ok();
-    // On a busy machine the file may be stored in more parts, as time goes by while it is written.
+    // On a busy machine a slow write may be stored in more slices, because data is also flushed by age.
     for _ in 0..10 {
         if objects(&volume.place).len() == 3 {
             return Some((volume, inos));
@@ -107,11 +107,11 @@ fn sample() -> Option<(Mounted, [Ino; 4])> {
         fs::write(volume.at("d/big"), Random(5).bytes(3 * BLOCK)).unwrap();
         volume.place.umount(&[]).ok();
     }
-    panic!("three objects are expected: {:?}", objects(&volume.place));
+    panic!("expected three objects, found {:?}", objects(&volume.place));
 }
 
 #[test]
-fn a_volume_in_use_and_one_at_rest_are_clean() {
+fn mounted_and_unmounted_volumes_are_clean() {
     let Some((volume, _)) = sample() else { return };
     for args in [&[][..], &["--data"], &["--repair"], &["--repair", "--data"]] {
         let found = fsck(&volume.place, args, 0);
@@ -141,30 +141,31 @@ fn a_volume_in_use_and_one_at_rest_are_clean() {
 fn damaged_records_are_named_and_repaired() {
     let Some((volume, [d, sub, f, big])) = sample() else { return };
     let place = &volume.place;
-    let drop_edge = |parent, text| Effect::DropEdge { parent, name: name(text) };
+    let drop_dirent = |parent, text| Effect::DropDirent { parent, name: name(text) };
     let cases: Vec<(Vec<Effect>, &str, Option<&str>)> = vec![
         (vec![Effect::AddLinks { ino: f, delta: 5 }], "links", Some("/twin")),
         (vec![Effect::AddLinks { ino: d, delta: 1 }], "links", Some("/d")),
+        (vec![Effect::AddXattrBlocks { ino: d, delta: 3 }], "xattr-blocks", Some("/d")),
         (vec![Effect::SetParent { ino: sub, parent: Ino::ROOT }], "parent", None),
         (
-            vec![Effect::PutEdge { parent: d, name: name("no"), ino: Ino(2222), kind: FileType::Regular }],
+            vec![Effect::PutDirent { parent: d, name: name("no"), ino: Ino(2222), kind: FileType::Regular }],
             "entry-without-inode",
             Some("/d/no"),
         ),
         (
-            vec![Effect::PutEdge { parent: d, name: name("big"), ino: big, kind: FileType::Fifo }],
+            vec![Effect::PutDirent { parent: d, name: name("big"), ino: big, kind: FileType::Fifo }],
             "entry-kind",
             Some("/d/big"),
         ),
         (
-            vec![Effect::PutEdge { parent: d, name: name("sub2"), ino: sub, kind: FileType::Directory }],
+            vec![Effect::PutDirent { parent: d, name: name("sub2"), ino: sub, kind: FileType::Directory }],
             "second-name",
             Some("/d/sub2"),
         ),
         (vec![Effect::PutOrphan { session: SessionId(1), ino: f }], "stale-orphan", None),
         (vec![Effect::AddUsage { inodes: 7, blocks: -2 }], "usage", None),
         (vec![Effect::SetCounter { counter: Counter::Ino, value: 3 }], "counter", None),
-        (vec![drop_edge(d, "sub")], "lost", None),
+        (vec![drop_dirent(d, "sub")], "lost", None),
     ];
     for (effects, code, path) in cases {
         damage(place, effects);
@@ -175,7 +176,10 @@ fn damaged_records_are_named_and_repaired() {
         if let Some(path) = path {
             assert_eq!(problem["path"], path, "{found}");
         }
-        assert!(fsck(place, &[], 4)["problems"] == found["problems"], "to look changes nothing");
+        assert!(
+            fsck(place, &[], 4)["problems"] == found["problems"],
+            "fsck without --repair changes nothing"
+        );
         let found = fsck(place, &["--repair"], 1);
         assert!(codes(&found, true).contains(&code) && codes(&found, false).is_empty(), "{found}");
         fsck(place, &["--data"], 0);
@@ -191,21 +195,21 @@ fn damaged_records_are_named_and_repaired() {
     fsck(place, &["--data"], 0);
 }
 
-/// Gives an inode other access, behind the volume's back.
-fn damage_access(place: &Place, ino: Ino, more: Vec<Effect>, change: impl Fn(&Node, &mut Access)) {
+/// Changes the access attributes of an inode, behind the volume's back.
+fn damage_access(place: &Place, ino: Ino, more: Vec<Effect>, change: impl Fn(&Inode, &mut Access)) {
     let engine = SqliteEngine::open(&place.path("vol.db"), &Options::default()).unwrap();
-    let node = match engine.read(&[Want::Node(ino)]).unwrap().records.first() {
-        Some(meta::Record::Node(_, Some(node))) => *node,
+    let inode = match engine.read(&[RecordKey::Inode(ino)]).unwrap().records.first() {
+        Some(meta::Record::Inode(_, Some(inode))) => *inode,
         other => panic!("{other:?}"),
     };
     drop(engine);
-    let mut access = Access::from(&node);
-    change(&node, &mut access);
+    let mut access = Access::from(&inode);
+    change(&inode, &mut access);
     damage(place, [more, vec![Effect::SetAccess { ino, access }]].concat());
 }
 
 #[test]
-fn damaged_nfs4_acls_are_named_and_let_nobody_in() {
+fn damaged_nfs4_acls_are_named_and_deny_access() {
     let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
     let place = &volume.place;
     let files = ["missing", "noise", "of-another", "mode", "sids"].map(|name| volume.at(name));
@@ -244,10 +248,10 @@ fn damaged_nfs4_acls_are_named_and_let_nobody_in() {
     assert_eq!(said(&found, "acl-mode"), at(&[("/mode", true)]));
 
     place.mount(&[]).ok();
-    for (path, let_in) in files.iter().zip([false, false, false, true, true]) {
-        as_user(7001, 7001, || match let_in {
+    for (path, granted) in files.iter().zip([false, false, false, true, true]) {
+        as_user(7001, 7001, || match granted {
             true => assert_eq!(fs::read(path).unwrap(), b"text"),
-            // The kernel is shown a mode without any bit.
+            // The kernel gets a mode without permission bits.
             false => refused(fs::read(path), Errno::ACCESS),
         });
         as_user(1105, 1105, || refused(fs::read(path), Errno::ACCESS));
@@ -255,8 +259,8 @@ fn damaged_nfs4_acls_are_named_and_let_nobody_in() {
     let stored = limen(&["ls", "--json", &format!("{}:/mode", place.url())]).ok();
     assert!(stored.contains("\"mode\":\"0711\""), "{stored}");
     let value = wire::value(&files[4], wire::NFS4_ACL).unwrap();
-    assert!(value.windows(12).any(|part| part == b"S-1-0-0-1105"), "it names nobody that there could be");
-    // What is gone can be given anew by whoever owns the file.
+    assert!(value.windows(12).any(|part| part == b"S-1-0-0-1105"), "the SID is one that no user can have");
+    // The owner can set a new ACL.
     for path in &files {
         wire::set_of(path, text, "S-1-5-21-1-2-3").unwrap();
         as_user(7001, 7001, || assert_eq!(fs::read(path).unwrap(), b"text"));
@@ -273,7 +277,7 @@ fn damaged_blocks_are_named_by_file_and_range() {
     assert_eq!(all.len(), 3, "{all:?}");
     let block = |at: usize| (at * BLOCK) as u64;
     let whole = fs::read(&all[1]).unwrap();
-    // What is done, the range that is lost by it, and what it is called.
+    // The damage, the range that is lost, and a word of the message.
     type Harm<'a> = (&'a dyn Fn(), (u64, u64), &'a str);
     let harms: [Harm<'_>; 3] = [
         (
@@ -313,7 +317,7 @@ fn damaged_blocks_are_named_by_file_and_range() {
 }
 
 #[test]
-fn objects_that_nothing_refers_to_are_removed_and_no_others() {
+fn only_unreferenced_objects_are_removed() {
     let Some((volume, _)) = sample() else { return };
     let place = &volume.place;
     let before = objects(place);
@@ -328,8 +332,8 @@ fn objects_that_nothing_refers_to_are_removed_and_no_others() {
     let future = copy(&format!("0/900/900000_1_{BLOCK}"));
     let found = fsck(place, &["--data"], 4);
     assert_eq!(found["unreferenced"]["objects"], 2);
-    assert_eq!(codes(&found, false), ["counter"], "an object has a number that was never given out");
-    // Both are young, and one belongs to another time.
+    assert_eq!(codes(&found, false), ["counter"], "an object has a number that was never allocated");
+    // Both objects are young, and one has a number that was never allocated.
     let found = gc(place, &["--delete"]);
     assert_eq!((&found["unreferenced"]["objects"], &found["kept_objects"]), (&0.into(), &2.into()));
     let found = gc(place, &["--grace", "0"]);
@@ -344,7 +348,7 @@ fn objects_that_nothing_refers_to_are_removed_and_no_others() {
 }
 
 #[test]
-fn what_a_killed_mount_left_is_removed_without_another_mount() {
+fn gc_removes_what_a_killed_mount_left_without_another_mount() {
     let Some((volume, _)) = sample() else { return };
     let place = &volume.place;
     place.mount(&[]).ok();
@@ -366,9 +370,9 @@ fn what_a_killed_mount_left_is_removed_without_another_mount() {
     fsck(place, &["--data"], 0);
 }
 
-/// Whatever happens, in whatever order, and however the mount ends.
+/// Random operations, until the mount is killed.
 #[test]
-fn volumes_stay_clean_under_random_work_and_kills() {
+fn volume_stays_clean_under_random_operations_and_kills() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let place = &volume.place;
     for round in 0..4_u64 {
@@ -382,7 +386,7 @@ fn volumes_stay_clean_under_random_work_and_kills() {
         thread::sleep(Duration::from_millis(900));
         kill(place);
         let steps: usize = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
-        assert!(steps > 0, "nothing was done before the kill");
+        assert!(steps > 0, "no operation was done before the kill");
         place.umount(&[]);
         fsck(place, &["--data"], 0);
         gc(place, &["--delete", "--grace", "0"]);
@@ -393,10 +397,10 @@ fn volumes_stay_clean_under_random_work_and_kills() {
     fsck(place, &["--data"], 0);
 }
 
-/// ENOTCONN and ECONNABORTED: nobody serves any more.
+/// ENOTCONN and ECONNABORTED: the server is gone.
 const GONE: [i32; 2] = [107, 103];
 
-/// Some operations on few names; `false` when the mount is gone.
+/// Random operations on a few names; returns `false` if the mount is gone.
 fn work(mnt: &Path, random: &mut Random) -> bool {
     for _ in 0..50 {
         let mut path = || {
@@ -427,7 +431,7 @@ fn work(mnt: &Path, random: &mut Random) -> bool {
             }
             _ => fs::write(&a, some_bytes(random, 6000)),
         };
-        // Attributes come from the kernel's memory even then, changes do not.
+        // The kernel serves attributes from its cache even then, but changes fail.
         if done.is_err_and(|error| error.raw_os_error().is_some_and(|errno| GONE.contains(&errno))) {
             return false;
         }
@@ -441,16 +445,17 @@ fn some_bytes(random: &mut Random, most: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_slice_listed_for_removal_while_in_use_is_kept() {
+fn garbage_slice_that_is_in_use_is_kept() {
     let Some((volume, [_, _, _, big])) = sample() else { return };
     let place = &volume.place;
     let engine = SqliteEngine::open(&place.path("vol.db"), &Options::default()).unwrap();
-    let rows = match &engine.read(&[meta::Want::Slices(big, types::ChunkIndex(0))]).unwrap().records[..] {
+    let rows = match &engine.read(&[meta::RecordKey::Slices(big, types::ChunkIndex(0))]).unwrap().records[..]
+    {
         [meta::Record::Slices(_, _, rows)] => rows.clone(),
         other => panic!("{other:?}"),
     };
     drop(engine);
-    // The same row once more, which nobody counts, goes and takes the slice along.
+    // The same row once more, but not counted as shared: dropping it makes the slice garbage.
     let (from, to) = (types::ChunkIndex(9), types::ChunkIndex(10));
     let append = Effect::AppendSlice { ino: big, chunk: from, slice: rows[0].clone() };
     damage(place, vec![append, Effect::DropSlices { ino: big, from, to }]);

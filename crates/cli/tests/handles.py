@@ -1,7 +1,7 @@
 """File handles: name_to_handle_at(2) and open_by_handle_at(2).
 
 handles.py name PATH...         prints the handle of each path
-handles.py open MOUNT HANDLE... opens each handle and prints what it is: an errno, the bytes of a file, or the path and the
+handles.py open MOUNT HANDLE... opens each handle and prints an errno, the content of a file, or the path and the
                                 names of a directory
 """
 

@@ -1,4 +1,5 @@
-//! Extended attributes as no library would write them, by setxattr(2), as root: each gets its errno and changes nothing.
+//! Malformed and unusual extended attributes through setxattr(2), as root: each fails with its errno and
+//! changes nothing.
 
 mod common;
 mod harness;
@@ -27,7 +28,8 @@ const NO_ID: u32 = u32::MAX;
 
 type Entry = (u16, u16, u32);
 
-/// As linux/posix_acl_xattr.h has it: a version, then tag, permissions and id of each entry, little-endian.
+/// The format of linux/posix_acl_xattr.h: a version, then tag, permissions and ID of each entry,
+/// little-endian.
 fn acl(entries: &[Entry]) -> Vec<u8> {
     let entry =
         |(tag, perm, id): &Entry| [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat();
@@ -42,7 +44,7 @@ fn entries(acl: &[u8]) -> Vec<Entry> {
     acl[4..].chunks_exact(8).map(entry).collect()
 }
 
-/// With as many named users as make `count` entries.
+/// An ACL of `count` entries, most of them named users.
 fn large(count: usize) -> Vec<Entry> {
     let users = (0..count as u32 - 4).map(|id| (USER, 7, 100_000 + id));
     let rest = [(GROUP_OBJ, 5, NO_ID), (MASK, 7, NO_ID), (OTHER, 1, NO_ID)];
@@ -60,7 +62,7 @@ fn set(path: &Path, name: &str, value: &[u8]) -> Result<(), Errno> {
     setxattr(path, name, value, XattrFlags::empty())
 }
 
-/// All that a refused change must leave alone.
+/// Everything that a failed change must leave unchanged.
 #[derive(Debug, PartialEq, Eq)]
 struct State {
     acls: [Result<Vec<u8>, Errno>; 2],
@@ -119,14 +121,14 @@ fn malformed_acls_are_refused_and_change_nothing() {
         ("a named group without a mask", with(&[(GROUP, 7, 1)]), Errno::INVAL),
         ("the same user twice", with(&[(USER, 7, 1), (USER, 1, 1), masked]), Errno::INVAL),
         ("the same group twice", with(&[(GROUP, 7, 1), (GROUP, 7, 1), masked]), Errno::INVAL),
-        ("a user that is none", with(&[(USER, 7, NO_ID), masked]), Errno::INVAL),
-        ("a group that is none", with(&[(GROUP, 7, NO_ID), masked]), Errno::INVAL),
+        ("a user with an invalid ID", with(&[(USER, 7, NO_ID), masked]), Errno::INVAL),
+        ("a group with an invalid ID", with(&[(GROUP, 7, NO_ID), masked]), Errno::INVAL),
         ("tag 0", with(&[(0, 7, NO_ID)]), Errno::INVAL),
         ("an unknown tag", with(&[(0x40, 7, NO_ID)]), Errno::INVAL),
         ("two tags in one", with(&[(USER | GROUP, 7, 1), masked]), Errno::INVAL),
         ("a permission beyond rwx", acl(&[(USER_OBJ, 8, NO_ID), base[1], base[2]]), Errno::INVAL),
         ("all permission bits", with(&[(USER, !0, 1), masked]), Errno::INVAL),
-        ("the other way round", acl(&[base[2], base[1], base[0]]), Errno::INVAL),
+        ("reverse order", acl(&[base[2], base[1], base[0]]), Errno::INVAL),
         ("groups before users", acl(&[base[0], base[1], (USER, 7, 1), masked, base[2]]), Errno::INVAL),
         ("the mask last", acl(&[base[0], (USER, 7, 1), base[1], base[2], masked]), Errno::INVAL),
         ("512 entries", acl(&large(512)), Errno::TOOBIG),
@@ -141,10 +143,10 @@ fn malformed_acls_are_refused_and_change_nothing() {
         }
     }
     volume.remount();
-    assert_eq!(state(&dir), before, "nor was anything stored");
+    assert_eq!(state(&dir), before, "nothing was stored either");
     assert_eq!(get(&dir, ACCESS).unwrap(), good);
 
-    // The largest there may be, and the ids in any order.
+    // The maximum number of entries, and named users in any order.
     let most = acl(&large(511));
     set(&dir, ACCESS, &most).unwrap();
     set(&dir, DEFAULT, &most).unwrap();
@@ -155,8 +157,8 @@ fn malformed_acls_are_refused_and_change_nothing() {
     File::create(dir.join("heir")).unwrap();
     assert_eq!(entries(&get(&dir.join("heir"), ACCESS).unwrap()).len(), 511);
     set(&dir, ACCESS, &acl(&shuffled)).unwrap();
-    assert_eq!(get(&dir, ACCESS), Ok(acl(&large(100))), "they come back sorted");
-    // No entries at all is how an ACL is removed, as is an empty value.
+    assert_eq!(get(&dir, ACCESS), Ok(acl(&large(100))), "IDs are stored sorted");
+    // An ACL is removed by setting an ACL without entries, or an empty value.
     set(&dir, ACCESS, &acl(&[])).unwrap();
     set(&dir, DEFAULT, b"").unwrap();
     assert_eq!((get(&dir, ACCESS), get(&dir, DEFAULT)), (Err(Errno::NODATA), Err(Errno::NODATA)));
@@ -165,7 +167,7 @@ fn malformed_acls_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn acls_are_set_where_and_by_whom_they_may_be() {
+fn acls_are_set_only_where_permitted() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let (file, link) = (volume.at("f"), volume.at("l"));
     fs::write(&file, "").unwrap();
@@ -187,7 +189,7 @@ fn acls_are_set_where_and_by_whom_they_may_be() {
     assert_eq!(state(&file), before);
 }
 
-/// A file system of the kernel's own beside the volume.
+/// A tmpfs next to the volume, for comparison.
 struct Twin<'a>(&'a Path);
 
 impl<'a> Twin<'a> {
@@ -204,7 +206,7 @@ impl Drop for Twin<'_> {
     }
 }
 
-/// Entries at random, most of them well formed, then harmed at random.
+/// A random ACL, mostly well formed; in four of six cases a random change is made to it.
 fn random_acl(random: &mut Random) -> Vec<u8> {
     let mut entry = |tag: u16, named: bool| -> Entry {
         let id = if named { random.below(40) as u32 } else { NO_ID };
@@ -241,7 +243,7 @@ fn random_acl(random: &mut Random) -> Vec<u8> {
 }
 
 #[test]
-fn random_acls_have_the_effect_they_have_on_tmpfs() {
+fn random_acls_have_the_same_effect_as_on_tmpfs() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let twin_path = volume.place.path("twin");
     let twin = Twin::mount(&twin_path);
@@ -253,7 +255,7 @@ fn random_acls_have_the_effect_they_have_on_tmpfs() {
         skip::unsupported(&format!("ACLs of tmpfs: {errno}"));
         return;
     }
-    // The two differences that SEMANTICS.md names: ids are sorted here, and the same id twice is refused.
+    // Two differences are documented in SEMANTICS.md: IDs are stored sorted, and a duplicate ID fails.
     let sorted = |value: Vec<u8>| {
         let mut all = entries(&value);
         all.sort_by_key(|(tag, _, id)| (*tag, *id));
@@ -281,7 +283,7 @@ fn random_acls_have_the_effect_they_have_on_tmpfs() {
             if theirs.is_ok() && well_formed && twice(&bytes) { Err(Errno::INVAL) } else { theirs };
         assert_eq!(mine, expected, "round {round}: {name} {bytes:?}");
         if mine != theirs {
-            // The twin has taken it; it is given what is here.
+            // The twin accepted the ACL; copy the volume's state to it.
             let value = get(&here, name).unwrap_or_default();
             set(&there, name, &value).unwrap();
             fs::set_permissions(&there, fs::metadata(&here).unwrap().permissions()).unwrap();
@@ -298,7 +300,7 @@ fn random_acls_have_the_effect_they_have_on_tmpfs() {
 }
 
 #[test]
-fn names_outside_the_namespaces_are_refused() {
+fn xattr_names_outside_the_namespaces_are_refused() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let path = volume.at("f");
     fs::write(&path, "").unwrap();
@@ -334,6 +336,6 @@ fn names_outside_the_namespaces_are_refused() {
     let odd = "user.\u{1}\n\u{ff}=\"..//";
     set(&path, odd, &[0, 1, 255]).unwrap();
     volume.remount();
-    assert_eq!(get(&path, odd).unwrap(), [0, 1, 255], "what follows the namespace is free");
+    assert_eq!(get(&path, odd).unwrap(), [0, 1, 255], "any name is allowed after the namespace");
     removexattr(&path, odd).unwrap();
 }

@@ -1,5 +1,5 @@
-//! What Linux has beyond POSIX, on a mount: whiteouts, ranges of files, unnamed files, direct I/O, huge files, statx(2),
-//! syncfs(2), locks as /proc shows them.
+//! Linux extensions to POSIX on a mount: whiteouts, file ranges, unnamed files, direct I/O, huge files,
+//! statx(2), syncfs(2), locks in /proc, file handles.
 
 mod common;
 mod harness;
@@ -29,14 +29,14 @@ fn bytes_at(file: &File, offset: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Objects in the bucket.
+/// The number of objects in the bucket.
 fn objects(dir: &Path) -> usize {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
     entries.map(|entry| if entry.file_type().unwrap().is_dir() { objects(&entry.path()) } else { 1 }).sum()
 }
 
 #[test]
-fn a_rename_may_leave_a_whiteout() {
+fn rename_whiteout_leaves_a_whiteout() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let (from, to) = (volume.at("from"), volume.at("to"));
     fs::write(&from, "text").unwrap();
@@ -86,7 +86,7 @@ fn ranges_are_allocated_punched_and_zeroed() {
 }
 
 #[test]
-fn a_range_allocated_by_another_user_takes_the_rights_of_a_program() {
+fn fallocate_by_another_user_clears_suid_and_sgid() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let path = volume.at("program");
     let changes = [
@@ -106,7 +106,7 @@ fn a_range_allocated_by_another_user_takes_the_rights_of_a_program() {
 }
 
 #[test]
-fn data_and_holes_are_found() {
+fn seek_data_and_seek_hole_find_data_and_holes() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let file = read_write(&volume.at("file"));
     let (far, size) = (100 * MIB as u64, 200 * MIB as u64);
@@ -123,13 +123,13 @@ fn data_and_holes_are_found() {
         assert_eq!((data(size), hole(size)), (Err(Errno::NXIO), Err(Errno::NXIO)), "{round}");
         file.sync_all().unwrap();
     }
-    // Without a hole in it the file ends in one.
+    // A file without a hole ends in an implicit one.
     fs::write(volume.at("full"), [3; 10_000]).unwrap();
     assert_eq!(seek(File::open(volume.at("full")).unwrap(), SeekFrom::Hole(0)), Ok(10_000));
 }
 
 #[test]
-fn copies_share_their_bytes() {
+fn copy_file_range_shares_the_stored_data() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let pattern: Vec<u8> = (0..9 * MIB).map(|at| (at % 251) as u8).collect();
     fs::write(volume.at("from"), &pattern).unwrap();
@@ -144,10 +144,10 @@ fn copies_share_their_bytes() {
     }
     assert_eq!(copy_file_range(&from, Some(&mut at_from), &to, Some(&mut at_to), 1), Ok(0), "the end");
     to.sync_all().unwrap();
-    assert_eq!(objects(&volume.place.path("vol.data")), stored, "no byte was stored again");
+    assert_eq!(objects(&volume.place.path("vol.data")), stored, "no object was added");
     let expected = [&[0; 3][..], &pattern[1_000..]].concat();
     assert!(fs::read(volume.at("to")).unwrap() == expected);
-    // Each has its own bytes from now on, and keeps them when the other goes.
+    // From now on the files change independently, and the copy survives the removal of its source.
     to.write_all_at(b"changed", 5 * MIB as u64).unwrap();
     assert!(fs::read(volume.at("from")).unwrap() == pattern);
     drop((from, to));
@@ -160,7 +160,7 @@ fn copies_share_their_bytes() {
 }
 
 #[test]
-fn a_file_without_a_name_goes_or_gets_one() {
+fn unnamed_file_is_linked_or_removed() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let empty = volume.inodes();
     let unnamed =
@@ -179,7 +179,7 @@ fn a_file_without_a_name_goes_or_gets_one() {
     drop(file);
     volume.remount();
     assert!(fs::read(volume.at("named")).unwrap() == vec![5; 5 * MIB]);
-    // What never had a name is gone, also where the server died.
+    // A file that never had a name is removed, even if the server was killed.
     let lost = unnamed(OFlags::empty());
     lost.write_all_at(b"lost", 0).unwrap();
     assert_eq!(volume.inodes(), empty + 2);
@@ -203,14 +203,14 @@ fn direct_and_buffered_io_see_each_other() {
     assert_eq!(bytes_at(&direct, 0, 10_000), [1; 10_000]);
     direct.write_all_at(&[2; 4096], 4096).unwrap();
     assert_eq!(bytes_at(&buffered, 0, 10_000), [vec![1; 4096], vec![2; 4096], vec![1; 1808]].concat());
-    // No alignment is asked for.
+    // No alignment is required.
     direct.write_all_at(b"odd", 9_999).unwrap();
     assert_eq!(bytes_at(&buffered, 9_998, 4), [1, b'o', b'd', b'd']);
     assert_eq!(buffered.metadata().unwrap().len(), 10_002);
 }
 
 #[test]
-fn files_reach_as_far_as_offsets_do() {
+fn files_reach_the_largest_offset() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let path = volume.at("sparse");
     let file = read_write(&path);
@@ -222,7 +222,7 @@ fn files_reach_as_far_as_offsets_do() {
     let last = i64::MAX as u64;
     ftruncate(&file, last).unwrap();
     file.write_all_at(b"z", last - 1).unwrap();
-    // As on tmpfs: the kernel refuses an offset whose end is none.
+    // Like on tmpfs: the kernel rejects a write whose end is not a valid offset.
     refused(file.write_all_at(b"z", last), Errno::INVAL);
     drop(file);
     volume.remount();
@@ -233,7 +233,7 @@ fn files_reach_as_far_as_offsets_do() {
 }
 
 #[test]
-fn the_descriptor_of_a_replaced_file_says_so_at_once() {
+fn fstat_of_a_replaced_file_shows_zero_links_at_once() {
     let Some(volume) = Mounted::new(&[]) else { return };
     fs::write(volume.at("old"), "old").unwrap();
     fs::write(volume.at("new"), "newer").unwrap();
@@ -250,7 +250,7 @@ fn the_descriptor_of_a_replaced_file_says_so_at_once() {
 }
 
 #[test]
-fn statx_gives_what_stat_does_and_no_birth_time() {
+fn statx_matches_stat_and_has_no_birth_time() {
     let Some(volume) = Mounted::new(&[]) else { return };
     fs::write(volume.at("file"), "text").unwrap();
     fs::write(volume.at("other"), "").unwrap();
@@ -274,20 +274,21 @@ fn statx_gives_what_stat_does_and_no_birth_time() {
     }
     ask("other", AtFlags::empty(), StatxFlags::SIZE);
     ask("other", AtFlags::empty(), wanted);
-    // It is said once for all files that birth times are not kept.
+    // The server reports only once that it has no birth times, and the kernel does not send STATX again.
     let counts = volume.counts_at_unmount();
     assert_eq!(counts.of("STATX"), 1, "{counts:?}");
 }
 
 #[test]
-fn syncfs_succeeds_and_reaches_the_server_if_the_kernel_lets_it() {
+fn syncfs_succeeds_without_reaching_the_server() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let file = read_write(&volume.at("file"));
     file.write_all_at(b"text", 0).unwrap();
     syncfs(&file).unwrap();
     drop(file);
     assert_eq!(fs::read(volume.at("file")).unwrap(), b"text");
-    // Linux tells only virtiofs and block devices of it (`fuse_sync_fs`). If that changes, SEMANTICS.md has to.
+    // Linux sends SYNCFS to virtiofs and block devices only (`fuse_sync_fs`). If that changes, update
+    // SEMANTICS.md.
     assert_eq!(volume.counts_at_unmount().of("SYNCFS"), 0);
 }
 
@@ -312,7 +313,7 @@ fn locks_show_in_proc() {
 }
 
 #[test]
-fn no_name_is_taken() {
+fn no_name_is_reserved() {
     let Some(volume) = Mounted::new(&[]) else { return };
     assert_eq!(fs::read_dir(volume.at("")).unwrap().count(), 0);
     let names = [".accesslog", ".config", ".control", ".limen", ".stats", ".trash", "lost+found", "volume"];
@@ -329,7 +330,7 @@ fn no_name_is_taken() {
     }
 }
 
-/// Runs `handles.py`; gives the lines that it prints.
+/// Runs `handles.py` and returns the lines that it prints.
 fn handles(command: &str, args: &[&str]) -> Vec<String> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/handles.py");
     let output = Command::new("python3").args([script, command]).args(args).output().unwrap();
@@ -338,7 +339,7 @@ fn handles(command: &str, args: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn file_handles_are_good_for_as_long_as_the_file_is() {
+fn file_handles_are_valid_while_the_file_exists() {
     for format in [&[][..], &["--acl", "nfsv4"]] {
         let Some(volume) = Mounted::new(format) else { return };
         let at = |name: &str| volume.at(name).to_str().unwrap().to_owned();
@@ -360,7 +361,7 @@ fn file_handles_are_good_for_as_long_as_the_file_is() {
         fs::rename(at("a/b/moved"), at("a/moved")).unwrap();
         fs::remove_file(at("removed")).unwrap();
         fs::remove_dir(at("gone")).unwrap();
-        // A file without a name is there while it is open.
+        // A file without a name exists while it is open.
         let held = File::open(at("open")).unwrap();
         let nameless = handles("name", &[&at("open")]);
         fs::remove_file(at("open")).unwrap();
@@ -370,11 +371,11 @@ fn file_handles_are_good_for_as_long_as_the_file_is() {
         let expected =
             ["file", "a/b/c/d/deep", "a/b/moved", &format!("{deep} d"), &shown(root), "ESTALE", "ESTALE"];
         assert_eq!(open(&known), expected);
-        // The kernel holds nothing of them any more.
+        // After this, the kernel has no inodes of the volume cached.
         volume.remount();
         assert_eq!(open(&known), expected);
         volume.remount();
-        // Each by itself: no other one has brought its directories back.
+        // One handle per mount: no other handle has brought its directories into the cache.
         for (handle, expected) in known.iter().zip(expected) {
             assert_eq!(open(std::slice::from_ref(handle)), [expected]);
         }

@@ -1,7 +1,8 @@
-//! What `ls -lR` costs on a mount, in FUSE requests: counted, not timed (see docs/benchmarks.md for times).
+//! The cost of `ls -lR` on a mount, in FUSE requests (see docs/benchmarks.md for times).
 //!
-//! 10,000 files in 100 directories are listed by a user who owns none of them, so that the kernel checks every
-//! directory by its ACL. Mounts that list n and n - 1 times are compared: the difference is the n-th listing.
+//! A user lists 10,000 files in 100 directories and owns none of them, so the kernel checks each directory by
+//! its ACL. The cost of the n-th listing is the difference between a mount with n listings and one with one
+//! listing less.
 
 mod common;
 mod harness;
@@ -16,8 +17,8 @@ const DIRECTORIES: i64 = 100;
 const FILES: i64 = 10_000;
 const RUNS: usize = 4;
 
-/// Requests that come when the kernel pleases, not when a program asks.
-const UNASKED: [&str; 4] = ["FORGET", "BATCH_FORGET", "INTERRUPT", "DESTROY"];
+/// Requests that the kernel sends at times of its own.
+const UNRELATED: [&str; 4] = ["FORGET", "BATCH_FORGET", "INTERRUPT", "DESTROY"];
 
 fn fill(volume: &Mounted, prepare: &[&str]) {
     let tree = volume.at("tree");
@@ -49,30 +50,30 @@ fn list(volume: &Mounted) {
     assert!(status.unwrap().success());
 }
 
-/// What each listing after a mount asks for, the first one first.
+/// The requests of each listing after a mount, in order.
 fn requests_by_run(volume: &Mounted) -> Vec<Counts> {
     volume.place.umount(&[]).ok();
     let mut totals: Vec<Counts> = Vec::new();
     for runs in 0..=RUNS {
-        totals.push(undisturbed(|| requests(volume, runs)));
+        totals.push(measured_twice(|| requests(volume, runs)));
     }
     totals.windows(2).map(|pair| pair[1].since(&pair[0])).collect()
 }
 
-/// What a mount is asked for whose tree is listed so many times.
+/// The requests of a mount whose tree is listed `runs` times.
 fn requests(volume: &Mounted, runs: usize) -> Counts {
     volume.place.mount(&[]).ok();
-    // So that every mount begins with the same walk to the tree.
+    // Every mount begins with the same lookups on the path to the tree.
     fs::metadata(volume.at("tree")).unwrap();
     (0..runs).for_each(|_| list(volume));
     let mut counts = volume.counts_at_unmount();
-    counts.0.retain(|name, _| !UNASKED.contains(&name.as_str()));
+    counts.0.retain(|name, _| !UNRELATED.contains(&name.as_str()));
     counts
 }
 
-/// A kernel that runs short of memory takes back what it held of a listing, and asks again: so what is measured counts
-/// when it came out the same twice.
-fn undisturbed(measure: impl Fn() -> Counts) -> Counts {
+/// Under memory pressure the kernel drops cached listings and reads them again. So a measurement counts only
+/// if two runs agree.
+fn measured_twice(measure: impl Fn() -> Counts) -> Counts {
     let mut seen: Vec<Counts> = Vec::new();
     for _ in 0..8 {
         let counts = measure();
@@ -81,11 +82,11 @@ fn undisturbed(measure: impl Fn() -> Counts) -> Counts {
         }
         seen.push(counts);
     }
-    panic!("no two of these are the same: {seen:?}");
+    panic!("no two measurements agree: {seen:?}");
 }
 
 #[test]
-fn acls_cost_a_listing_one_request_an_inode_once_and_nothing_later() {
+fn acls_cost_one_request_per_inode_in_the_first_listing_only() {
     let Some(off) = Mounted::new(&["--acl", "off"]) else { return };
     fill(&off, &[]);
     let off = requests_by_run(&off);
@@ -93,7 +94,7 @@ fn acls_cost_a_listing_one_request_an_inode_once_and_nothing_later() {
     fill(&plain, &[]);
     let plain = requests_by_run(&plain);
     let Some(all) = Mounted::new(&[]) else { return };
-    // Every file and directory has an access ACL, and inherits it from one default ACL.
+    // Every file and directory has an access ACL, inherited from one default ACL.
     fill(&all, &["setfacl", "-m", "u:1:rwX,u:65534:rX", "-m", "d:u:1:rwX,d:u:65534:rX"]);
     let all = requests_by_run(&all);
 
@@ -105,8 +106,8 @@ fn acls_cost_a_listing_one_request_an_inode_once_and_nothing_later() {
         }
     }
 
-    // The protocol has no way to say "no ACL" with a new inode, so each is asked for, once; ls itself also asks for the
-    // default ACL of each directory that has no access ACL.
+    // The protocol cannot report "no ACL" with a new inode, so the kernel queries each inode once. ls also
+    // queries the default ACL of each directory that has no access ACL.
     let inodes = FILES + 2 * DIRECTORIES + 6;
     for (kind, runs) in &kinds[1..] {
         let first = &runs[0];
@@ -114,8 +115,9 @@ fn acls_cost_a_listing_one_request_an_inode_once_and_nothing_later() {
         let besides = first.total() - first.of("GETXATTR");
         assert!(besides <= off[0].total() + 4, "{kind}: {first:?} against {:?}", off[0]);
         for (run, counts) in runs.iter().enumerate().skip(1) {
-            // After READDIRPLUS the kernel takes a directory's atime for out of date; the fstat of the next opendir
-            // sends GETATTR for it, and the answer makes the kernel forget the directory's ACL. Files are not concerned.
+            // After READDIRPLUS the kernel considers the atime of a directory stale. The fstat of the next
+            // opendir then sends GETATTR, and the reply makes the kernel drop the directory's cached ACL.
+            // Files are not affected.
             assert!(counts.of("GETXATTR") <= DIRECTORIES + 2, "{kind}, run {}: {counts:?}", run + 1);
             let limit = off[run].total() + if run + 1 < RUNS { DIRECTORIES + 4 } else { 4 };
             assert!(counts.total() <= limit, "{kind}, run {}: {counts:?} against {:?}", run + 1, off[run]);
@@ -123,6 +125,6 @@ fn acls_cost_a_listing_one_request_an_inode_once_and_nothing_later() {
         let last = &runs[RUNS - 1];
         assert!(last.of("GETXATTR") <= 4, "{kind}: {last:?}");
     }
-    // Nor is anything listed again whose listing the kernel holds.
+    // A listing that is in the kernel's cache is not read again.
     assert!(off[1].total() <= 3 * DIRECTORIES + 10, "{:?}", off[1]);
 }

@@ -1,6 +1,6 @@
-//! Tools on volumes that are mounted: what they may do beside writers, and what they refuse.
+//! Tools on mounted volumes: what they may do next to writers, and what they refuse.
 //!
-//! Each case runs on the embedded engine or on real database servers: see the end.
+//! Each case runs on the embedded engine and on real database servers; see the end of this file.
 
 mod common;
 mod harness;
@@ -25,21 +25,21 @@ use servers::{Kind, Server};
 use types::OpId;
 use vfs::process::this_process;
 
-/// Longer than anything here takes, unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Nothing in this file takes this long unless it hangs.
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
-static TURN: Mutex<()> = Mutex::new(());
+static EXCLUSIVE: Mutex<()> = Mutex::new(());
 
 /// A mounted volume.
 struct Live {
     place: Place,
     url: String,
-    /// None on the embedded engine.
+    /// `None` on the embedded engine.
     _server: Option<Server>,
-    _turn: MutexGuard<'static, ()>,
+    _exclusive: MutexGuard<'static, ()>,
 }
 
-/// Ends the loops beside a test, also if the test fails.
+/// Stops background loops, even if the test panics.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -49,20 +49,20 @@ impl Drop for Stop<'_> {
 }
 
 impl Live {
-    /// `None` if the test cannot run, which is said: mounting takes root.
+    /// Returns `None`, and reports a skip, if the test cannot run: mounting requires root.
     fn new(kind: Option<Kind>) -> Option<Live> {
         if !skip::is_root() {
             return None;
         }
-        // One at a time: servers choose their ports before they listen.
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        // One test at a time, because servers choose their ports before they listen.
+        let exclusive = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
         let server = kind.map(|kind| Server::start(kind, false));
         let place = Place::new();
         fs::set_permissions(place.path(""), PermissionsExt::from_mode(0o755)).unwrap();
         let url = server.as_ref().map_or_else(|| place.url(), Server::url);
         limen(&["format", &url, "vol", "--inline", "0", "--bucket", &place.text("data")]).ok();
         place.mount_url(&url, &[]).ok();
-        Some(Live { place, url, _server: server, _turn: turn })
+        Some(Live { place, url, _server: server, _exclusive: exclusive })
     }
 
     fn at(&self, name: impl AsRef<Path>) -> PathBuf {
@@ -98,14 +98,14 @@ impl Drop for Live {
     }
 }
 
-fn garbage_collection_beside_writers_keeps_what_is_in_use(kind: Option<Kind>) {
+fn garbage_collection_next_to_writers_keeps_data_in_use(kind: Option<Kind>) {
     let Some(live) = Live::new(kind) else { return };
     let files = 300;
     let bytes = |number: u64| Random(number + 1).bytes(9_000);
     for number in 0..files {
         fs::write(live.at(format!("{number}.0")), bytes(number)).unwrap();
     }
-    // A second holder finds it taken, for as long as the session is there.
+    // This lock is held as long as the session exists.
     let locked = File::create(live.at("locked")).unwrap();
     flock(&locked, FlockOperation::LockExclusive).unwrap();
     let unlinked = File::create_new(live.at("unlinked")).unwrap();
@@ -122,7 +122,7 @@ fn garbage_collection_beside_writers_keeps_what_is_in_use(kind: Option<Kind>) {
             count
         });
         let stop = Stop(&done);
-        // Each slice moves to another inode again and again, while the collector reads all inodes.
+        // Each slice moves from inode to inode, while the collector reads all inodes.
         let began = Instant::now();
         let mut round = 0;
         while round < 3 || began.elapsed() < Duration::from_secs(4) {
@@ -134,7 +134,7 @@ fn garbage_collection_beside_writers_keeps_what_is_in_use(kind: Option<Kind>) {
                     copy_file_range(&source, None, File::create_new(&to).unwrap(), None, 9_000).unwrap();
                 assert_eq!(copied, 9_000);
                 fs::remove_file(from).unwrap();
-                // And one that is stored just now.
+                // Also a slice that has just been stored.
                 fs::write(live.at(format!("new{}", number % 7)), bytes(number)).unwrap();
             }
             round += 1;
@@ -159,14 +159,14 @@ fn garbage_collection_beside_writers_keeps_what_is_in_use(kind: Option<Kind>) {
     live.end_clean();
 }
 
-fn repair_and_removal_refuse_a_mounted_volume(kind: Option<Kind>) {
+fn repair_and_destroy_refuse_a_mounted_volume(kind: Option<Kind>) {
     let Some(live) = Live::new(kind) else { return };
     fs::write(live.at("f"), b"text").unwrap();
     for (args, code) in [(&["fsck", "--repair"][..], 8), (&["destroy", "--yes"], 1)] {
         live.run(args).failed(code, &[&live.place.mnt()]);
         assert_eq!(fs::read(live.at("f")).unwrap(), b"text");
     }
-    // What was refused keeps nobody out.
+    // A tool that was refused leaves no announcement.
     live.place.umount(&[]).ok();
     live.place.mount_url(&live.url, &[]).ok();
     live.place.umount(&[]).ok();
@@ -175,7 +175,7 @@ fn repair_and_removal_refuse_a_mounted_volume(kind: Option<Kind>) {
     live.run(&["status"]).failed(1, &["no volume"]);
 }
 
-fn a_check_beside_writers_finds_nothing_wrong(kind: Option<Kind>) {
+fn fsck_next_to_writers_finds_no_problem(kind: Option<Kind>) {
     let Some(live) = Live::new(kind) else { return };
     for dir in 0..4 {
         fs::create_dir(live.at(format!("d{dir}"))).unwrap();
@@ -206,10 +206,10 @@ fn a_check_beside_writers_finds_nothing_wrong(kind: Option<Kind>) {
 
 fn changed_settings_reach_running_mounts(kind: Option<Kind>) {
     let Some(live) = Live::new(kind) else { return };
-    // With the root, one inode more than fits from now on.
+    // With the root there are three inodes, so the limit allows no other.
     (0..2).for_each(|number| fs::write(live.at(format!("{number}")), b"text").unwrap());
     live.run_config(&["--inodes", "3"]);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + HANG_TIMEOUT;
     while let Ok(file) = File::create_new(live.at("more")) {
         drop(file);
         fs::remove_file(live.at("more")).unwrap();
@@ -218,7 +218,7 @@ fn changed_settings_reach_running_mounts(kind: Option<Kind>) {
     }
     refused(File::create_new(live.at("more")), Errno::NOSPC);
     live.run_config(&["--inodes", "0"]);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + HANG_TIMEOUT;
     while File::create_new(live.at("more")).is_err() {
         assert!(Instant::now() < deadline, "the end of the limit has not reached the mount");
         thread::sleep(Duration::from_millis(50));
@@ -241,18 +241,18 @@ macro_rules! on {
             use super::Kind;
 
             #[test]
-            fn garbage_collection_beside_writers_keeps_what_is_in_use() {
-                super::garbage_collection_beside_writers_keeps_what_is_in_use($kind);
+            fn garbage_collection_next_to_writers_keeps_data_in_use() {
+                super::garbage_collection_next_to_writers_keeps_data_in_use($kind);
             }
 
             #[test]
-            fn repair_and_removal_refuse_a_mounted_volume() {
-                super::repair_and_removal_refuse_a_mounted_volume($kind);
+            fn repair_and_destroy_refuse_a_mounted_volume() {
+                super::repair_and_destroy_refuse_a_mounted_volume($kind);
             }
 
             #[test]
-            fn a_check_beside_writers_finds_nothing_wrong() {
-                super::a_check_beside_writers_finds_nothing_wrong($kind);
+            fn fsck_next_to_writers_finds_no_problem() {
+                super::fsck_next_to_writers_finds_no_problem($kind);
             }
 
             #[test]
@@ -269,9 +269,9 @@ on!(postgres, Some(Kind::Postgres));
 on!(mariadb, Some(Kind::Mariadb));
 on!(etcd, Some(Kind::Etcd));
 
-/// A tool that was killed keeps mounts out only if it is not proven to be gone, or if it was removing the volume.
+/// A killed tool keeps mounts out only if it may still run, or if it was removing the volume.
 #[test]
-fn a_tool_that_was_killed_is_told_from_one_that_works() {
+fn killed_tool_is_distinguished_from_a_running_one() {
     let Some(live) = Live::new(None) else { return };
     live.place.umount(&[]).ok();
     let announce = |tool: &str, start_time: u64| {
@@ -287,7 +287,7 @@ fn a_tool_that_was_killed_is_told_from_one_that_works() {
     announce("limen fsck --repair", running);
     mount().failed(1, &["limen fsck --repair", "works on the volume"]);
     live.run(&["fsck", "--end-maintenance"]).failed(8, &["still works"]);
-    // The number belongs to a later process: that tool is gone.
+    // The process ID belongs to a later process, so the tool is gone.
     announce("limen fsck --repair", running - 1);
     mount().ok();
     live.place.umount(&[]).ok();

@@ -1,4 +1,4 @@
-//! `limen mdtest`: what is done, what it costs in round trips, and that nothing of it is left.
+//! `limen mdtest`: its operation counts, their cost in round trips, and that it leaves nothing behind.
 
 mod common;
 
@@ -15,7 +15,7 @@ fn mdtest(args: &[&str]) -> Value {
     serde_json::from_str(&limen(&[&["mdtest", "--json"], args].concat()).ok()).unwrap()
 }
 
-/// Checks what was done against the tree, and the costs that do not depend on the clock.
+/// Checks the counts against the tree, and the costs that do not depend on time.
 fn assert_counts(said: &Value, expected: &[(&str, u64)]) {
     let phases = said["phases"].as_array().unwrap();
     let counts: Vec<(&str, u64)> = phases
@@ -61,7 +61,7 @@ fn each_operation_is_one_round_trip_in_memory() {
 }
 
 #[test]
-fn each_operation_is_one_round_trip_on_sqlite_and_nothing_is_left() {
+fn each_operation_is_one_round_trip_on_sqlite() {
     let place = Place::formatted();
     let before = place.status()["usage"].clone();
     for threads in ["1", "5"] {
@@ -75,11 +75,11 @@ fn each_operation_is_one_round_trip_on_sqlite_and_nothing_is_left() {
 }
 
 #[test]
-fn written_files_and_phases_without_work() {
+fn files_with_data_and_empty_phases() {
     let place = Place::formatted();
     let before = place.status()["usage"].clone();
     let url = place.url();
-    // Beyond what lies in the metadata, and more than one request of the kernel.
+    // Larger than inline data, and more than one request of the kernel.
     let said = mdtest(&[&url, "/", "--depth", "0", "--files", "20", "--write", "200K"]);
     let names: Vec<&str> =
         said["phases"].as_array().unwrap().iter().map(|phase| phase["name"].as_str().unwrap()).collect();
@@ -94,21 +94,20 @@ fn written_files_and_phases_without_work() {
 }
 
 #[test]
-fn what_is_kept_stands_in_the_way_of_the_next() {
+fn kept_tree_makes_the_next_run_fail() {
     let place = Place::formatted();
     let url = place.url();
     let said = mdtest(&[&[&url, "/kept", "--keep"], &TREE[..]].concat());
     assert_counts(&said, &ALL[..5]);
     assert_eq!(place.status()["usage"]["inodes"], 1 + 91 + 273);
-    limen(&["mdtest", &url, "/kept"])
-        .failed(1, &["something in this directory already", "/kept", "is empty"]);
-    limen(&["mdtest", &url, "/kept/renamed.0"]).failed(1, &["no directory", "/kept/renamed.0"]);
+    limen(&["mdtest", &url, "/kept"]).failed(1, &["the directory is not empty", "/kept"]);
+    limen(&["mdtest", &url, "/kept/renamed.0"]).failed(1, &["not a directory", "/kept/renamed.0"]);
     assert_eq!(place.status()["usage"]["inodes"], 1 + 91 + 273);
     limen(&["fsck", "--data", &url]).ok();
 }
 
 #[test]
-fn what_cannot_be_is_said() {
+fn wrong_arguments_and_failures_are_reported() {
     let place = Place::new();
     let url = place.url();
     limen(&["mdtest", &url, "/x"]).failed(1, &["no volume here yet", "limen format"]);
@@ -124,8 +123,8 @@ fn what_cannot_be_is_said() {
     for (args, part) in wrong {
         limen(&[&["mdtest"], args].concat()).failed(2, &[part]);
     }
-    limen(&["mdtest", &url, "/no/such"]).failed(1, &["no such directory", "/no"]);
-    // A failure on the way leaves nothing either.
+    limen(&["mdtest", &url, "/no/such"]).failed(1, &["does not exist on the volume", "/no"]);
+    // A failed run leaves nothing behind either.
     limen(&["mdtest", &url, "/x", "--threads", "3"]).failed(1, &["cannot create", "ENOSPC", "/x/"]);
     assert_eq!(place.status()["usage"]["inodes"], 1);
     limen(&["fsck", "--data", &url]).ok();
@@ -137,7 +136,7 @@ fn what_cannot_be_is_said() {
 }
 
 #[test]
-fn a_volume_in_use_is_left_alone_and_ctrl_c_leaves_nothing() {
+fn mdtest_refuses_a_volume_in_use_and_sigint_leaves_nothing() {
     let place = Place::formatted();
     let url = place.url();
     let first = Command::new(LIMEN)
@@ -148,10 +147,10 @@ fn a_volume_in_use_is_left_alone_and_ctrl_c_leaves_nothing() {
         .unwrap();
     let begun = Instant::now();
     while place.status()["usage"]["inodes"].as_u64().unwrap() < 10 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it does not begin");
+        assert!(begun.elapsed() < Duration::from_secs(60), "mdtest does not start");
         std::thread::sleep(Duration::from_millis(20));
     }
-    limen(&["mdtest", &url, "/x"]).failed(1, &["'vol' is in use already", "/long"]);
+    limen(&["mdtest", &url, "/x"]).failed(1, &["'vol' is already in use", "/long"]);
     let pid = first.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     let ended = first.wait_with_output().unwrap();

@@ -1,8 +1,8 @@
-/* Maps a file, for tests/data.rs: Rust offers no mapping without unsafe code, which this workspace forbids.
+/* Maps a file, for tests/data.rs: in Rust, mmap needs unsafe code, which this workspace forbids.
  *
- *   mmap write PATH OFFSET TEXT   puts TEXT into a shared mapping of PATH, and stores it (msync)
- *   mmap leave PATH OFFSET TEXT   the same, but leaves the storing to the unmapping and the kernel
- *   mmap read PATH OFFSET LEN     prints what a mapping shows
+ *   mmap write PATH OFFSET TEXT   writes TEXT through a shared mapping of PATH and calls msync
+ *   mmap leave PATH OFFSET TEXT   the same without msync
+ *   mmap read PATH OFFSET LEN     prints LEN bytes of a mapping
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -29,7 +29,7 @@ int main(int argc, char **argv) {
     if (offset + len > (size_t)st.st_size) return fputs("beyond the end of the file\n", stderr), 2;
     char *map = mmap(NULL, st.st_size, PROT_READ | (writes ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
     if (map == MAP_FAILED) return fail("mmap");
-    /* The mapping alone keeps the file in use from here on. */
+    /* From here on, only the mapping keeps the file in use. */
     if (close(fd)) return fail("close");
     if (writes) {
         memcpy(map + offset, argv[4], len);

@@ -1,4 +1,4 @@
-//! The life of a mount, as root. Each test has a volume and a mount point of its own.
+//! Mounting, unmounting, signals and crashes, as root. Each test has its own volume and mount point.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn kill(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
 }
 
-/// Not merely waiting to be collected by its parent.
+/// A zombie does not count as running.
 fn is_running(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
@@ -26,12 +26,12 @@ fn is_running(pid: u32) -> bool {
 fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !holds() {
-        assert!(Instant::now() < deadline, "still not so: {what}");
+        assert!(Instant::now() < deadline, "timed out waiting until {what}");
         sleep(Duration::from_millis(20));
     }
 }
 
-/// Some of all kinds: inline, one object, several objects, and a name that needs care.
+/// Files of all kinds: inline, in one object, in several objects, and with a name that needs quoting.
 fn write_tree(root: &str) {
     fs::create_dir(format!("{root}/dir")).unwrap();
     fs::write(format!("{root}/dir/small"), "small").unwrap();
@@ -57,7 +57,7 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_written_is_there_after_the_next_mount() {
+fn written_files_are_read_back_after_a_remount() {
     let place = Place::formatted();
     let said = place.mount(&[]).ok();
     assert!(said.contains("'vol' is mounted at") && said.contains(&place.text("log")), "{said}");
@@ -82,7 +82,7 @@ fn what_is_written_is_there_after_the_next_mount() {
 }
 
 #[test]
-fn the_daemon_leaves_nothing_of_its_caller_behind() {
+fn daemon_detaches_from_its_caller() {
     let place = Place::formatted();
     place.mount(&[]).ok();
     let server = place.server();
@@ -94,18 +94,18 @@ fn the_daemon_leaves_nothing_of_its_caller_behind() {
     assert_eq!((fd(0), fd(2)), ("/dev/null".to_owned(), place.text("log")));
     let stat = fs::read_to_string(format!("/proc/{server}/stat")).unwrap();
     let session = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(3).unwrap().to_owned();
-    assert_eq!(session, server.to_string(), "it leads a session of its own");
+    assert_eq!(session, server.to_string(), "the daemon is a session leader");
     kill(server, Signal::HUP);
     fs::write(format!("{}/a", place.mnt()), "still here").unwrap();
     assert_eq!(place.server(), server);
     for path in ["vol.db", "vol.data", "log"] {
         let mode = fs::metadata(place.path(path)).unwrap().mode();
-        assert_eq!(mode & 0o077, 0, "{path} is nobody else's to read: {mode:o}");
+        assert_eq!(mode & 0o077, 0, "{path} is accessible to other users: mode {mode:o}");
     }
 }
 
 #[test]
-fn the_second_mount_is_told_who_has_it() {
+fn second_mount_names_the_first_one() {
     let place = Place::formatted();
     place.mount(&[]).ok();
     let server = place.server().to_string();
@@ -115,14 +115,14 @@ fn the_second_mount_is_told_who_has_it() {
     limen(&["mount", &place.url(), &other]).failed(1, &parts);
     limen(&["mount", "-d", "--log", &place.text("log2"), &place.url(), &other]).failed(1, &parts);
     limen(&["destroy", "--yes", &place.url()]).failed(1, &parts[1..3]);
-    // Another volume at the same place.
+    // Another volume on the same mount point.
     limen(&["mount", "mem://", &place.mnt()]).failed(1, &["already mounted", &place.mnt()]);
     fs::write(format!("{}/a", place.mnt()), "unharmed").unwrap();
     place.umount(&[]).ok();
 }
 
 #[test]
-fn mount_points_that_are_none_are_named() {
+fn invalid_mount_points_are_named() {
     let place = Place::formatted();
     let url = place.url();
     fs::write(place.path("file"), "").unwrap();
@@ -138,7 +138,7 @@ fn mount_points_that_are_none_are_named() {
 }
 
 #[test]
-fn options_take_effect() {
+fn mount_options_take_effect() {
     let place = Place::formatted();
     place.mount(&[]).ok();
     fs::copy("/bin/true", format!("{}/true", place.mnt())).unwrap();
@@ -156,7 +156,7 @@ fn foreground(place: &Place) -> Child {
     let mut child = command(&["mount", &place.url(), &place.mnt()]).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().contains("mounted and serving")));
-    // Whatever else it says is read, so that it never waits for a reader.
+    // Drain the rest of the output, so that the process never blocks on a full pipe.
     std::thread::spawn(move || lines.count());
     child
 }
@@ -178,7 +178,7 @@ fn signals_unmount_and_lose_nothing() {
 }
 
 #[test]
-fn a_signal_takes_a_mount_that_is_in_use() {
+fn signal_unmounts_a_mount_that_is_in_use() {
     let place = Place::formatted();
     let mut child = foreground(&place);
     let path = format!("{}/open", place.mnt());
@@ -187,7 +187,7 @@ fn a_signal_takes_a_mount_that_is_in_use() {
     kill(child.id(), Signal::TERM);
     assert!(child.wait().unwrap().success());
     assert!(!place.is_mounted());
-    assert!(file.write_all(b"more").is_err(), "there is nobody to take it");
+    assert!(file.write_all(b"more").is_err(), "a write after the unmount fails");
     drop(file);
     place.mount(&[]).ok();
     assert!(fs::read(&path).unwrap() == pattern(3 << 20));
@@ -195,7 +195,7 @@ fn a_signal_takes_a_mount_that_is_in_use() {
 }
 
 #[test]
-fn a_mount_in_use_is_not_unmounted_unless_told() {
+fn mount_in_use_is_unmounted_only_lazily_or_by_force() {
     let place = Place::formatted();
     place.mount(&[]).ok();
     let server = place.server();
@@ -205,14 +205,14 @@ fn a_mount_in_use_is_not_unmounted_unless_told() {
     assert!(place.is_mounted());
     place.umount(&["-l"]).ok();
     assert!(!place.is_mounted());
-    file.write_all(b"written after it was out of sight").unwrap();
+    file.write_all(b"written after the lazy umount").unwrap();
     assert!(is_running(server));
     drop(file);
-    // Waits for the process, which has nothing to serve any more.
+    // Waits for the process, which no longer serves a mount.
     let _ = place.umount(&[]);
     soon("the process ends", || !is_running(server));
     place.mount(&[]).ok();
-    assert_eq!(fs::read(&path).unwrap(), b"written after it was out of sight");
+    assert_eq!(fs::read(&path).unwrap(), b"written after the lazy umount");
 
     let file = File::open(&path).unwrap();
     place.umount(&["--force"]).ok();
@@ -222,21 +222,21 @@ fn a_mount_in_use_is_not_unmounted_unless_told() {
 }
 
 #[test]
-fn umount_says_what_could_not_be_stored() {
+fn umount_reports_data_that_could_not_be_stored() {
     let place = Place::formatted();
     place.mount(&[]).ok();
     let mut file = File::create(format!("{}/lost", place.mnt())).unwrap();
     file.write_all(&pattern(1 << 20)).unwrap();
     fs::remove_dir_all(place.path("vol.data")).unwrap();
     fs::write(place.path("vol.data"), "not a directory any more").unwrap();
-    // The file stays open, so that it is the end of the session that has to store it.
+    // The file stays open, so its data is stored at the end of the session.
     place.umount(&["--force"]).failed(1, &["could be stored", &place.text("log")]);
     assert!(place.log().contains("ERROR"), "{}", place.log());
     drop(file);
 }
 
 #[test]
-fn umount_8_is_as_good() {
+fn umount_8_stores_all_data() {
     let place = Place::formatted();
     for round in 0..3 {
         place.mount(&[]).ok();
@@ -249,7 +249,7 @@ fn umount_8_is_as_good() {
 }
 
 #[test]
-fn what_a_killed_process_left_is_cleaned_up() {
+fn mount_and_umount_clean_up_after_a_killed_server() {
     let place = Place::formatted();
     for cleaner in ["mount", "umount"] {
         place.mount(&[]).ok();
@@ -277,7 +277,7 @@ fn what_a_killed_process_left_is_cleaned_up() {
 }
 
 #[test]
-fn info_shows_what_is_stored() {
+fn info_shows_stored_attributes_and_objects() {
     let place = Place::formatted();
     place.mount(&[]).ok();
     write_tree(&place.mnt());
@@ -309,7 +309,7 @@ fn info_shows_what_is_stored() {
 }
 
 #[test]
-fn a_volume_in_memory_is_made_by_its_mount() {
+fn volume_in_memory_is_created_by_its_mount() {
     let place = Place::new();
     for _ in 0..2 {
         let said = place.mount_url("mem://scratch", &[]);
@@ -324,14 +324,14 @@ fn a_volume_in_memory_is_made_by_its_mount() {
 }
 
 #[test]
-fn a_process_that_dies_before_it_serves_is_reported() {
+fn server_that_dies_before_it_serves_is_reported() {
     let place = Place::formatted();
     let mut filter = command(&["mount", "-d", "--log", &place.text("log"), &place.url(), &place.mnt()]);
     let said: common::Said = filter.env("LIMEN_LOG", "=/=").output().unwrap().into();
     said.failed(2, &["LIMEN_LOG"]);
     limen(&["mount", "-d", "--log", "/proc/none/log", &place.url(), &place.mnt()])
         .failed(1, &["/proc/none/log", "--log"]);
-    // The place of the objects is gone: a file stands there.
+    // The directory of the objects is replaced by a file.
     fs::remove_dir_all(place.path("vol.data")).unwrap();
     fs::write(place.path("vol.data"), "").unwrap();
     place.mount(&[]).failed(1, &["object store of volume 'vol'", "vol.data"]);

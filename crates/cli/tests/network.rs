@@ -1,7 +1,7 @@
-//! Mounts of volumes on real database servers: what an operation costs, when another mount's change is enforced, and what
-//! becomes of a server that hangs, dies and comes back.
+//! Mounts of volumes on real database servers: round trips per operation, the delay until a change is
+//! enforced on another mount, and behaviour when a server hangs, dies and restarts.
 //!
-//! Each case is written once and runs on every kind of server: see the end.
+//! Each case is written once and runs on every kind of server; see the end of this file.
 
 mod common;
 mod harness;
@@ -30,55 +30,57 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use servers::{Cut, Kind, Proxy, Server};
 
-/// Longer than anything here takes, unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Within this a change is enforced elsewhere, most of the time: the bound that is promised when nothing is heard, and as
-/// much again. A machine that is busy may let either mount wait for longer now and then.
+/// Nothing in this file takes this long unless it hangs.
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
+/// The usual time until a change is enforced on the other mount: twice the bound that is promised without
+/// notifications. On a busy machine, either mount may wait for longer now and then.
 const ENFORCED_WITHIN: Duration = Duration::from_secs(2);
-/// And always within this. The kernel keeps its cache for three times as long, unless it is notified.
+/// The upper bound. The kernel keeps its cache three times as long unless it is notified.
 const ENFORCED_AT_LAST: Duration = Duration::from_secs(20);
-/// A mount whose stream works hears of a change within so many questions on it. The first two suffice, but threads that
-/// wait for a CPU may see the old for some more. In [`ENFORCED_AT_LAST`] there are at least 200.
-const TOLD_WITHIN_QUESTIONS: u64 = 100;
+/// A mount whose stream works learns of a change within this number of polls. Two polls suffice, but threads
+/// that wait for a CPU may see the old state for longer. Within [`ENFORCED_AT_LAST`] there are at least 200
+/// polls.
+const NOTIFIED_WITHIN_POLLS: u64 = 100;
 
 /// A volume that is mounted twice, the second time through a proxy.
 struct Pair {
     place: Place,
     proxy: Proxy,
     server: Server,
-    _turn: MutexGuard<'static, ()>,
+    _exclusive: MutexGuard<'static, ()>,
 }
 
 impl Pair {
-    /// `None` if the test cannot run, which is said: mounting takes root.
+    /// Returns `None`, and reports a skip, if the test cannot run: mounting requires root.
     fn new(kind: Kind, durable: bool, options: &[&str]) -> Option<Pair> {
         let pair = Pair::unmounted(kind, durable)?;
         pair.place.mount_url(&pair.url(), options).ok();
         pair.mount_second(options, "");
-        pair.wait_until("told");
+        pair.wait_until("notified");
         Some(pair)
     }
 
-    /// Of which nothing is mounted yet.
+    /// Formats the volume without mounting it.
     fn unmounted(kind: Kind, durable: bool) -> Option<Pair> {
-        static TURN: Mutex<()> = Mutex::new(());
+        static EXCLUSIVE: Mutex<()> = Mutex::new(());
         if !skip::is_root() {
             return None;
         }
-        // One at a time: they measure.
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        // One test at a time, because the tests measure.
+        let exclusive = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
         let server = Server::start(kind, durable);
         let proxy = Proxy::to(&server);
         let place = Place::new();
-        // Other users have to get to the mount points.
+        // Other users need access to the mount points.
         fs::set_permissions(place.path(""), PermissionsExt::from_mode(0o755)).unwrap();
         fs::create_dir(place.path("mnt2")).unwrap();
-        let pair = Pair { place, proxy, server, _turn: turn };
+        let pair = Pair { place, proxy, server, _exclusive: exclusive };
         limen(&["format", &pair.url(), "vol", "--bucket", &pair.place.text("data")]).ok();
         Some(pair)
     }
 
-    /// `session_ms` makes the times of its session shorter.
+    /// `session_ms` overrides the session times of the mount (heartbeat, validity and removal, in
+    /// milliseconds).
     fn mount_second(&self, options: &[&str], session_ms: &str) {
         let (log, mnt) = (self.place.text("log2"), self.place.text("mnt2"));
         let url = self.server.kind.url(self.proxy.port, "vol");
@@ -102,9 +104,9 @@ impl Pair {
         serde_json::from_str(&limen(&["status", "--json", &self.url()]).ok()).unwrap()
     }
 
-    /// Waits until both mounts hear of each other, or until the second does not.
+    /// Waits until there are two sessions and the second mount reports this `coherence`.
     fn wait_until(&self, coherence: &str) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + HANG_TIMEOUT;
         loop {
             let status = self.status();
             let sessions = status["sessions"].as_array().unwrap();
@@ -114,7 +116,7 @@ impl Pair {
             if sessions.len() == 2 && is {
                 return;
             }
-            assert!(Instant::now() < deadline, "not {coherence}: {status:#}");
+            assert!(Instant::now() < deadline, "the second mount is not '{coherence}': {status:#}");
             thread::sleep(Duration::from_millis(50));
         }
     }
@@ -123,7 +125,7 @@ impl Pair {
         limen(&[&["umount"], more, &[&self.place.text("mnt2")]].concat())
     }
 
-    /// Unmounts both and has everything checked.
+    /// Unmounts both mounts and checks that the volume is clean.
     fn end_clean(&self) {
         self.umount_second(&[]).ok();
         self.place.umount(&[]).ok();
@@ -144,7 +146,7 @@ impl Drop for Pair {
     }
 }
 
-/// The command with other times of sessions.
+/// The command, with other session times.
 fn with_times(args: &[&str], session_ms: &str) -> Command {
     let mut command = command(args);
     if !session_ms.is_empty() {
@@ -157,7 +159,7 @@ fn log_of(place: &Place, name: &str) -> String {
     fs::read_to_string(place.path(name)).unwrap_or_default()
 }
 
-/// Each operation as often as this; 2,000 times where there is time (`LIMEN_LONG`).
+/// How often each operation runs: 500 times, or 2,000 times with `LIMEN_LONG`.
 fn times() -> u64 {
     if is_long() { 2_000 } else { 500 }
 }
@@ -166,23 +168,23 @@ fn is_long() -> bool {
     std::env::var_os("LIMEN_LONG").is_some()
 }
 
-/// What the server is asked for a second by two mounts that nobody uses, at most: heartbeats and housekeeping.
+/// The requests per second that two idle mounts send at most: heartbeats and housekeeping.
 const IDLE_REQUESTS_PER_S: f64 = 3.0;
 
-/// Requests of the kernel may be several: what is counted are the server's.
-fn an_operation_costs_one_round_trip(kind: Kind) {
+/// An operation may be several requests of the kernel. This case counts the requests that reach the server.
+fn each_operation_costs_at_most_one_round_trip(kind: Kind) {
     let Some(pair) = Pair::new(kind, false, &[]) else { return };
     let times = times();
-    let judge = |what: &str, most: f64, before: u64, began: Instant| {
+    let report = |what: &str, most: f64, before: u64, began: Instant| {
         let each = (pair.server.requests() - before) as f64 / times as f64;
         let idle = began.elapsed().as_secs_f64() * IDLE_REQUESTS_PER_S / times as f64;
-        eprintln!("{kind:?}: {what}: {each:.3} round trips, of these the mounts' own at most {idle:.3}");
+        eprintln!("{kind:?}: {what}: {each:.3} round trips, of these at most {idle:.3} by idle mounts");
         assert!(each - idle <= most, "{what}: {each}");
     };
     let count = |what: &str, most: f64, each: &dyn Fn(u64)| {
         let (before, began) = (pair.server.requests(), Instant::now());
         (0..times).for_each(each);
-        judge(what, most, before, began);
+        report(what, most, before, began);
     };
     let named = |dir: &str, i: u64| format!("{dir}/{i}");
     fs::create_dir(pair.b("theirs")).unwrap();
@@ -192,7 +194,7 @@ fn an_operation_costs_one_round_trip(kind: Kind) {
     count("lookup of a cold name", 1.05, &|i| {
         assert!(fs::symlink_metadata(pair.a(named("theirs", i))).unwrap().is_file());
     });
-    count("lookup of a name that is not there", 1.05, &|i| {
+    count("lookup of a name that does not exist", 1.05, &|i| {
         refused(fs::symlink_metadata(pair.a(named("theirs", times + i))), Errno::NOENT);
     });
     let own = |i| pair.a(named("own", i));
@@ -209,14 +211,14 @@ fn an_operation_costs_one_round_trip(kind: Kind) {
     let files = (0..times).map(|i| pair.a(format!("own/r{i}")));
     let set = Command::new("setfacl").args(["-m", "u:1234:rw"]).args(files).status();
     assert!(set.expect("setfacl is needed").success());
-    judge("setfacl", 1.05, before, began);
+    report("setfacl", 1.05, before, began);
     count("unlink", 1.05, &|i| fs::remove_file(pair.a(format!("own/r{i}"))).unwrap());
     count("rmdir", 1.05, &|i| fs::remove_dir(pair.a(format!("own/d{i}"))).unwrap());
     let status = pair.status();
     assert!(status["server"].as_str().unwrap().starts_with(kind.name()), "{status:#}");
-    // It was started without durability, where it can be, which has to be said.
+    // Servers that can run without durability do so here, and the status must warn about it.
     let warned = !status["warnings"].as_array().unwrap().is_empty();
-    assert_eq!(warned, kind.can_be_careless(), "{status:#}");
+    assert_eq!(warned, kind.can_skip_durability(), "{status:#}");
     pair.end_clean();
 }
 
@@ -225,46 +227,46 @@ fn an_operation_costs_one_round_trip(kind: Kind) {
 fn until(holds: impl Fn() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < PATIENCE, "nothing of it is seen");
+        assert!(began.elapsed() < HANG_TIMEOUT, "timed out: the change is not visible");
         thread::sleep(Duration::from_micros(100));
     }
 }
 
-/// When a look at the second mount that still showed the old began: how long after the change, and after how many
-/// questions on its stream.
+/// The last look at the second mount that still showed the old state: when it began, as time after the change
+/// and as polls of its stream.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stale {
     time: Duration,
-    questions: u64,
+    polls: u64,
 }
 
 impl Pair {
-    /// Waits until the change that was made just now is seen by `holds`. What counts is the beginning of the last look
-    /// before: how long this thread waits for a CPU says nothing.
+    /// Waits until `holds` sees the change that was just made. The last unsuccessful look is measured by its
+    /// beginning, so the time that this thread waits for a CPU does not count.
     #[track_caller]
     fn stale_until(&self, holds: impl Fn() -> bool) -> Stale {
-        let (changed, asked) = (Instant::now(), self.proxy.questions());
+        let (changed, before) = (Instant::now(), self.proxy.polls());
         let mut last = Stale::default();
         loop {
-            let now = Stale { time: changed.elapsed(), questions: self.proxy.questions() - asked };
+            let now = Stale { time: changed.elapsed(), polls: self.proxy.polls() - before };
             if holds() {
                 return last;
             }
             last = now;
-            assert!(now.time < PATIENCE, "nothing of it is seen");
+            assert!(now.time < HANG_TIMEOUT, "timed out: the change is not visible");
             thread::sleep(Duration::from_micros(100));
         }
     }
 
-    /// As [`Pair::stale_until`], as a user with no right but everybody's, and the file of the second mount can be opened, or
-    /// cannot.
+    /// Like [`Pair::stale_until`]: waits until opening the file on the second mount, as a user with only the
+    /// permissions of "other", succeeds (`granted`) or fails with EACCES (not `granted`).
     #[track_caller]
-    fn stale_until_open(&self, name: &str, may: bool) -> Stale {
+    fn stale_until_open(&self, name: &str, granted: bool) -> Stale {
         let path = self.b(name);
         as_user(NOBODY, NOBODY, || {
             self.stale_until(|| match File::open(&path) {
-                Ok(_) => may,
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => !may,
+                Ok(_) => granted,
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => !granted,
                 Err(error) => panic!("{error}"),
             })
         })
@@ -275,30 +277,31 @@ fn chmod(path: &Path, mode: u32) {
     fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
 }
 
-/// Says of delays what is typical and what is not, and that all are bounded; in questions too, if the change `is_told`.
+/// Prints the distribution of the delays and checks that all are bounded; if `notified`, bounds the polls
+/// too.
 #[track_caller]
-fn judge(what: &str, is_told: bool, stale: &[Stale]) {
+fn report(what: &str, notified: bool, stale: &[Stale]) {
     let mut times: Vec<Duration> = stale.iter().map(|stale| stale.time).collect();
     times.sort();
     let at = |part: usize| times[(times.len() - 1) * part / 100];
-    let questions = stale.iter().map(|stale| stale.questions).max().unwrap();
+    let polls = stale.iter().map(|stale| stale.polls).max().unwrap();
     eprintln!(
-        "{what}: median {:?}, p99 {:?}, longest {:?}, {questions} questions, {} times",
+        "{what}: median {:?}, p99 {:?}, longest {:?}, {polls} polls, {} times",
         at(50),
         at(99),
         at(100),
         times.len()
     );
     assert!(at(50) < ENFORCED_WITHIN && at(100) < ENFORCED_AT_LAST, "{what}: {times:?}");
-    assert!(!is_told || questions <= TOLD_WITHIN_QUESTIONS, "{what}: {stale:?}");
+    assert!(!notified || polls <= NOTIFIED_WITHIN_POLLS, "{what}: {stale:?}");
 }
 
-/// What a round of the next case may cost the server, which is 17 if the second mount hears of all changes, and how many
-/// streams may be begun anew meanwhile, as on a machine that is so busy that an answer takes 2 s.
+/// Bounds of the next case. A round takes 17 requests if the second mount is notified of all changes. The slack
+/// allows for streams that restart on a machine so busy that an answer takes 2 s.
 const MOST_REQUESTS: f64 = 40.0;
 const MOST_STREAMS_BEGUN: u64 = 3;
 
-fn a_change_is_enforced_elsewhere(kind: Kind) {
+fn change_is_enforced_on_the_other_mount(kind: Kind) {
     let Some(pair) = Pair::new(kind, true, &[]) else { return };
     let (mut chmods, mut renames, mut unlinks) = (Vec::new(), Vec::new(), Vec::new());
     let exists = |path: &Path| path.symlink_metadata().is_ok();
@@ -322,18 +325,18 @@ fn a_change_is_enforced_elsewhere(kind: Kind) {
     let each = (pair.server.requests() - requests) as f64 / f64::from(rounds);
     let idle = began.elapsed().as_secs_f64() * IDLE_REQUESTS_PER_S / f64::from(rounds);
     let begun = pair.proxy.streams() - streams;
-    eprintln!("{kind:?}: {each:.2} requests a round, {idle:.2} of these idle; {begun} streams begun");
-    // The second mount hears of all this, and asks for nothing that has not changed.
+    eprintln!("{kind:?}: {each:.2} requests per round, of these {idle:.2} idle; {begun} streams started");
+    // The second mount is notified of all changes, and reads nothing that has not changed.
     assert!(streams > 0 && begun <= MOST_STREAMS_BEGUN, "{begun} of {streams}");
     assert!(each - idle <= MOST_REQUESTS, "{each} in {:?}", began.elapsed());
-    judge(&format!("{kind:?}: chmod that revokes"), true, &chmods);
-    judge(&format!("{kind:?}: rename"), true, &renames);
-    judge(&format!("{kind:?}: unlink"), true, &unlinks);
-    pair.wait_until("told");
+    report(&format!("{kind:?}: chmod that revokes"), true, &chmods);
+    report(&format!("{kind:?}: rename"), true, &renames);
+    report(&format!("{kind:?}: unlink"), true, &unlinks);
+    pair.wait_until("notified");
     pair.end_clean();
 }
 
-/// Spins for up to that long, so that two threads that begin together meet at ever other moments.
+/// Spins for a random time of at most `most`, to vary how two threads that start together interleave.
 fn jitter(random: &mut Random, most: Duration) {
     let (began, wait) = (Instant::now(), Duration::from_nanos(random.below(most.as_nanos() as u64)));
     while began.elapsed() < wait {
@@ -341,8 +344,9 @@ fn jitter(random: &mut Random, most: Duration) {
     }
 }
 
-/// A mount looks at a directory for the first time while another one closes it: the reply may be older than the notification.
-fn a_right_revoked_at_the_first_look_is_gone(kind: Kind) {
+/// One mount looks a directory up for the first time while another mount makes it private: the reply may be
+/// older than the notification.
+fn permission_revoked_during_the_first_lookup_is_enforced(kind: Kind) {
     let Some(pair) = Pair::new(kind, false, &[]) else { return };
     let times = if is_long() { 3_200 } else { 400 };
     let dir = |i: u64| format!("d{i}");
@@ -371,18 +375,19 @@ fn a_right_revoked_at_the_first_look_is_gone(kind: Kind) {
             jitter(&mut random, most);
             chmod(&pair.a(dir(i)), 0o700);
         }
-        eprintln!("{kind:?}: {} of {times} came before the change", looking.join().unwrap());
+        eprintln!("{kind:?}: {} of {times} looks came before the change", looking.join().unwrap());
     });
-    // Changes are heard in their order.
+    // A mount applies changes in their order.
     File::create_new(pair.a("marker")).unwrap();
     until(|| pair.b("marker").exists());
     thread::sleep(ENFORCED_WITHIN);
     let granted = as_user(NOBODY, NOBODY, || (0..times).filter(|i| looked_at(*i).is_ok()).count());
-    assert_eq!(granted, 0, "of {times} are granted, although the change was heard");
+    assert_eq!(granted, 0, "of {times} are still granted after the change was applied");
     pair.end_clean();
 }
 
-/// What somebody else may not do to a file, each by a path or by a descriptor; and what it comes to.
+/// An operation that a former owner must not do to a file, by a path or by a descriptor, and the expected
+/// errno.
 type Attempt = (&'static str, Errno, fn(&Path, &File) -> rustix::io::Result<()>);
 
 /// An access ACL that lets user 1000 read and write (`linux/posix_acl_xattr.h`).
@@ -412,12 +417,13 @@ const ATTEMPTS: [Attempt; 8] = [
 const OLD_OWNER: u32 = 1000;
 const NEW_OWNER: u32 = 1001;
 
-/// One mount was told that a file is another user's; the kernel of the other mount has not heard of it when the former owner acts.
-fn a_former_owner_changes_nothing(kind: Kind) {
+/// One mount changes the owner of a file; the former owner acts on another mount whose kernel has not yet
+/// been notified.
+fn former_owner_cannot_change_the_file(kind: Kind) {
     let Some(pair) = Pair::new(kind, true, &[]) else { return };
     let rounds = if is_long() { 40 } else { 6 };
     let step = Barrier::new(2);
-    // What everybody owns, so that only a file's owner matters.
+    // Everybody may write to the directory, so only a file's owner matters.
     fs::create_dir(pair.a("d")).unwrap();
     chmod(&pair.a("d"), 0o1777);
     let names: Vec<String> =
@@ -461,18 +467,18 @@ fn a_former_owner_changes_nothing(kind: Kind) {
     pair.end_clean();
 }
 
-fn a_change_is_enforced_without_the_stream(kind: Kind) {
+fn change_is_enforced_while_the_stream_is_cut(kind: Kind) {
     let Some(pair) = Pair::new(kind, true, &[]) else { return };
     let (mut at_cut, mut later) = (Vec::new(), Vec::new());
     File::create(pair.a("f")).unwrap();
     for _ in 0..5 {
         chmod(&pair.a("f"), 0o644);
-        pair.wait_until("told");
+        pair.wait_until("notified");
         pair.stale_until_open("f", true);
         pair.proxy.cut(Cut::Stream);
         chmod(&pair.a("f"), 0o600);
         at_cut.push(pair.stale_until_open("f", false));
-        pair.wait_until("asks");
+        pair.wait_until("polling");
         for _ in 0..4 {
             chmod(&pair.a("f"), 0o644);
             pair.stale_until_open("f", true);
@@ -481,13 +487,14 @@ fn a_change_is_enforced_without_the_stream(kind: Kind) {
         }
         pair.proxy.cut(Cut::Nothing);
     }
-    judge(&format!("{kind:?}: chmod, the stream cut just before"), false, &at_cut);
-    judge(&format!("{kind:?}: chmod, the stream cut for long"), false, &later);
-    pair.wait_until("told");
+    report(&format!("{kind:?}: chmod, stream cut just before"), false, &at_cut);
+    report(&format!("{kind:?}: chmod, stream cut for longer"), false, &later);
+    pair.wait_until("notified");
     pair.end_clean();
 }
 
-/// Opens a file again and again as a user with no right but everybody's, until that fails: when the last that succeeded began, and the error.
+/// Opens a file repeatedly as a user with only the permissions of "other", until that fails. Returns when the
+/// last successful open began, and the error.
 fn last_grant(path: &Path, running: &AtomicBool) -> (Option<Instant>, Errno) {
     as_user(NOBODY, NOBODY, || {
         let mut last = None;
@@ -503,22 +510,24 @@ fn last_grant(path: &Path, running: &AtomicBool) -> (Option<Instant>, Errno) {
     })
 }
 
-/// How long the database is away. Rights end with the lease, after 0.6 s; the rest is for a machine that is busy.
+/// How long the database is unreachable. Permissions end with the lease, after 0.6 s; the rest is slack for a
+/// busy machine.
 const AWAY: Duration = Duration::from_millis(2500);
 
-fn nothing_is_granted_while_the_database_is_away(kind: Kind) {
+fn nothing_is_granted_after_the_lease_while_the_database_is_unreachable(kind: Kind) {
     let Some(pair) = Pair::new(kind, true, &[]) else { return };
     let file = pair.b("f");
     File::create(pair.a("f")).unwrap();
     for round in 0..6 {
         chmod(&pair.a("f"), 0o644);
-        pair.wait_until("told");
+        pair.wait_until("notified");
         pair.stale_until_open("f", true);
         let running = AtomicBool::new(false);
         thread::scope(|scope| {
             let opener = scope.spawn(|| last_grant(&file, &running));
             until(|| running.load(Ordering::SeqCst));
-            // The second mount loses sight of the server before the change, or the server stops right after it.
+            // In even rounds the second mount loses its connection before the change; in odd rounds the
+            // server stops after it.
             let cut = round % 2 == 0;
             if cut {
                 pair.proxy.cut(Cut::Everything);
@@ -528,7 +537,7 @@ fn nothing_is_granted_while_the_database_is_away(kind: Kind) {
             if !cut {
                 pair.server.stop(true);
             }
-            // The lease is over by then.
+            // The lease has expired by then.
             thread::sleep(AWAY);
             let back = Instant::now();
             pair.proxy.cut(Cut::Nothing);
@@ -536,8 +545,9 @@ fn nothing_is_granted_while_the_database_is_away(kind: Kind) {
             let (last, errno) = opener.join().unwrap();
             assert_eq!(errno, Errno::ACCESS, "round {round}");
             let last = last.map_or(Duration::ZERO, |last| last.saturating_duration_since(revoked));
-            eprintln!("{kind:?}: round {round}: last granted {last:?} after the change");
-            // A call that the kernel was about to decide when the database came back may be the last one.
+            eprintln!("{kind:?}: round {round}: last open granted {last:?} after the change");
+            // A call that the kernel was deciding when the database came back may be the last one that
+            // succeeds.
             assert!(
                 last < AWAY - Duration::from_millis(300) || last >= back - revoked,
                 "round {round}: {last:?}"
@@ -547,7 +557,7 @@ fn nothing_is_granted_while_the_database_is_away(kind: Kind) {
     pair.end_clean();
 }
 
-/// Stops the load, also where the test fails.
+/// Stops the load, even if the test panics.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
@@ -556,8 +566,9 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// Programs on both mounts change names of their own and names that they share, while the server dies again and again.
-fn a_server_is_killed_under_load(kind: Kind) {
+/// Programs on both mounts change their own names and shared names, while the server is killed and restarted
+/// repeatedly.
+fn server_killed_under_load_loses_nothing(kind: Kind) {
     let Some(pair) = Pair::new(kind, true, &[]) else { return };
     let rounds = if is_long() { 20 } else { 3 };
     let tags = ["a0", "b0", "a1", "b1"];
@@ -577,7 +588,7 @@ fn a_server_is_killed_under_load(kind: Kind) {
             pair.server.kill();
             thread::sleep(Duration::from_millis(300));
             pair.server.start_again();
-            // They go on by themselves.
+            // The programs continue by themselves.
             let before = steps.load(Ordering::SeqCst);
             let began = Instant::now();
             until(|| steps.load(Ordering::SeqCst) >= before + 8);
@@ -606,7 +617,7 @@ fn a_server_is_killed_under_load(kind: Kind) {
             let last = history::found(&mnt, register).unwrap();
             explain(events, &last).unwrap_or_else(|error| panic!("{register}: {error}\n{events:#?}"));
         }
-        // Nothing is there that nobody made, and each line once.
+        // Each directory has only names that a program created, and the log has each line once.
         for tag in tags {
             let of_registers = registers.keys().filter(|name| name.starts_with(&format!("{tag}/"))).count();
             assert!(names_in(&mnt.join(tag)).len() <= of_registers);
@@ -629,7 +640,7 @@ fn names_in(dir: &Path) -> BTreeSet<String> {
     fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-fn patience_has_an_end(kind: Kind) {
+fn operations_fail_with_eio_after_the_retry_timeout(kind: Kind) {
     let Some(pair) = Pair::new(kind, true, &["-o", "patience=2"]) else { return };
     pair.server.kill();
     let began = Instant::now();
@@ -638,34 +649,72 @@ fn patience_has_an_end(kind: Kind) {
     assert!(began.elapsed() >= Duration::from_secs(2));
     pair.server.start_again();
     File::create_new(pair.a("g")).unwrap();
-    pair.wait_until("told");
+    pair.wait_until("notified");
     assert_eq!(names_in(&pair.b("")), BTreeSet::from(["g".to_owned()]));
     let status = pair.status();
     assert_eq!(status["warnings"], serde_json::json!([]), "{status:#}");
     pair.end_clean();
 }
 
-/// The cases, on a kind of server.
-/// Heartbeats, validity and removal of sessions in milliseconds.
+/// Another volume in the same database stays as it is, and a new volume can be formatted at the same URL.
+fn destroyed_volume_leaves_nothing_in_the_database(kind: Kind) {
+    let Some(pair) = Pair::unmounted(kind, false) else { return };
+    let (place, url, other) = (&pair.place, pair.url(), kind.url(pair.server.port, "vol_x"));
+    let format = |url: &str, data: &str| {
+        limen(&["format", url, "vol", "--bucket", &place.text(data)]).ok();
+        place.mount_url(url, &[]).ok();
+        fs::create_dir(pair.a("d")).unwrap();
+        fs::write(pair.a("d/f"), vec![7; 100_000]).unwrap();
+        fs::write(pair.a("small"), b"text").unwrap();
+        rustix::fs::setxattr(pair.a("small"), "user.a", b"b", XattrFlags::empty()).unwrap();
+        std::os::unix::fs::symlink("small", pair.a("link")).unwrap();
+        flock(File::open(pair.a("small")).unwrap(), FlockOperation::LockShared).unwrap();
+        fs::remove_file(pair.a("d/f")).unwrap();
+        File::open(pair.a("small")).unwrap().sync_all().unwrap();
+        place.umount(&[]).ok();
+    };
+    let destroy = |url: &str| limen(&["destroy", "--yes", url]).ok();
+    let everything = || pair.server.everything();
+    destroy(&url);
+    let nothing = everything();
+    assert!(!nothing.iter().any(|name| name.contains("vol_")), "{nothing:?}");
+    format(&other, "other");
+    let with_other = everything();
+    for _ in 0..2 {
+        format(&url, "data");
+        assert!(everything().len() > with_other.len());
+        destroy(&url);
+        assert_eq!(everything(), with_other);
+        limen(&["status", &url]).failed(1, &["there is no volume"]);
+    }
+    limen(&["fsck", "--data", &other]).ok();
+    place.mount_url(&other, &[]).ok();
+    assert_eq!(fs::read(pair.a("small")).unwrap(), b"text");
+    place.umount(&[]).ok();
+    destroy(&other);
+    assert_eq!(everything(), nothing);
+}
+
+/// Times of a session for these tests: heartbeat, validity and removal, in milliseconds.
 const SHORT_MS: &str = "200,2000,4000";
 
-/// Takes the whole file's lock, which another mount may hold for a while yet.
+/// Takes the lock of the whole file; another mount may still hold it for a while.
 fn lock_in_the_end(file: &File) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + HANG_TIMEOUT;
     while flock(file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        assert!(Instant::now() < deadline, "the lock is not given up");
+        assert!(Instant::now() < deadline, "the lock is not released");
         thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// A mount stands still until others have removed its session and have its locks. When it goes on, what it wrote before
-/// is an error, the next holder's bytes stay, and it serves again.
-fn a_mount_that_stood_still_writes_nothing_over_the_next_holders_bytes(kind: Kind) {
+/// A mount is stopped until another mount has removed its session and taken its locks. When it continues,
+/// fsync and write of its old file fail with EIO, the bytes of the new lock holder stay, and new files work.
+fn stopped_mount_never_overwrites_data_of_the_next_lock_holder(kind: Kind) {
     let Some(pair) = Pair::unmounted(kind, false) else { return };
     let (log, mnt, url) = (pair.place.text("log"), pair.place.mnt(), pair.url());
     Said::from(with_times(&["mount", "-d", "--log", &log, &url, &mnt], SHORT_MS).output().unwrap()).ok();
     pair.mount_second(&[], SHORT_MS);
-    pair.wait_until("told");
+    pair.wait_until("notified");
     let first = |status: &Value| {
         let sessions = status["sessions"].as_array().unwrap();
         sessions.iter().find(|session| session["mountpoint"] == mnt.as_str()).unwrap().clone()
@@ -691,7 +740,7 @@ fn a_mount_that_stood_still_writes_nothing_over_the_next_holders_bytes(kind: Kin
     let again = first(&pair.status());
     assert!(again["id"] != session["id"] && again["lost"]["session"] == session["id"], "{again:#}");
     assert_eq!(again["lost"]["files"], 1);
-    // It serves again, with locks that hold.
+    // The mount serves again, and its locks work.
     let mut old = File::options().write(true).open(pair.a("f")).unwrap();
     flock(&old, FlockOperation::NonBlockingLockExclusive).unwrap_err();
     drop(new);
@@ -702,8 +751,9 @@ fn a_mount_that_stood_still_writes_nothing_over_the_next_holders_bytes(kind: Kin
     pair.end_clean();
 }
 
-/// Nobody outside of a PID namespace knows whether a process in it still runs: only silence ends its session.
-fn a_mount_in_another_pid_namespace_keeps_its_lock(kind: Kind) {
+/// A process outside of a PID namespace cannot know whether a process inside still runs, so only missing
+/// heartbeats end its session.
+fn mount_in_another_pid_namespace_keeps_its_lock(kind: Kind) {
     let Some(pair) = Pair::unmounted(kind, false) else { return };
     let (mnt, url, log) = (pair.place.mnt(), pair.url(), pair.place.text("log"));
     pair.mount_second(&[], SHORT_MS);
@@ -727,13 +777,13 @@ fn a_mount_in_another_pid_namespace_keeps_its_lock(kind: Kind) {
         .spawn()
         .unwrap();
     let file = File::open(pair.b("f")).unwrap();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + HANG_TIMEOUT;
     while flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
         flock(&file, FlockOperation::Unlock).unwrap();
-        assert!(Instant::now() < deadline, "nothing is locked");
+        assert!(Instant::now() < deadline, "the file is not locked");
         thread::sleep(Duration::from_millis(50));
     }
-    // Longer than silence would be allowed for.
+    // Longer than a session without heartbeats would live.
     let until = Instant::now() + Duration::from_secs(6);
     while Instant::now() < until {
         flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap_err();
@@ -748,6 +798,7 @@ fn a_mount_in_another_pid_namespace_keeps_its_lock(kind: Kind) {
     assert_eq!(pair.status()["sessions"].as_array().unwrap().len(), 0);
 }
 
+/// The cases, on a kind of server.
 macro_rules! on {
     ($server:ident, $kind:expr, $($case:ident),+) => {
         mod $server {
@@ -762,16 +813,17 @@ macro_rules! on {
         on!(
             $server,
             $kind,
-            an_operation_costs_one_round_trip,
-            a_change_is_enforced_elsewhere,
-            a_right_revoked_at_the_first_look_is_gone,
-            a_former_owner_changes_nothing,
-            a_change_is_enforced_without_the_stream,
-            nothing_is_granted_while_the_database_is_away,
-            a_server_is_killed_under_load,
-            patience_has_an_end,
-            a_mount_that_stood_still_writes_nothing_over_the_next_holders_bytes,
-            a_mount_in_another_pid_namespace_keeps_its_lock
+            each_operation_costs_at_most_one_round_trip,
+            change_is_enforced_on_the_other_mount,
+            permission_revoked_during_the_first_lookup_is_enforced,
+            former_owner_cannot_change_the_file,
+            change_is_enforced_while_the_stream_is_cut,
+            nothing_is_granted_after_the_lease_while_the_database_is_unreachable,
+            server_killed_under_load_loses_nothing,
+            operations_fail_with_eio_after_the_retry_timeout,
+            destroyed_volume_leaves_nothing_in_the_database,
+            stopped_mount_never_overwrites_data_of_the_next_lock_holder,
+            mount_in_another_pid_namespace_keeps_its_lock
         );
     };
 }

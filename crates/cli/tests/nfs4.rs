@@ -1,5 +1,5 @@
-//! NFSv4 ACLs on a mount: the kernel checks by a projection of them, the daemon exactly, and together they let in whom
-//! the ACL lets in.
+//! NFSv4 ACLs on a mount: the kernel checks a projection of each ACL, the daemon checks the ACL itself, and
+//! together they grant exactly what the ACL grants.
 
 mod common;
 mod harness;
@@ -34,7 +34,7 @@ fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().mode() & 0o7777
 }
 
-/// A directory of user and group 1 with this ACL.
+/// A directory of user 1 and group 1 with this ACL.
 fn dir(volume: &Mounted, name: &str, text: &str) -> PathBuf {
     let path = volume.at(name);
     fs::create_dir(&path).unwrap();
@@ -43,7 +43,7 @@ fn dir(volume: &Mounted, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// A file of user and group 1 with this ACL.
+/// A file of user 1 and group 1 with this ACL.
 fn file(path: PathBuf, text: &str) -> PathBuf {
     fs::write(&path, "text").unwrap();
     chown(&path, Some(1), Some(1)).unwrap();
@@ -52,7 +52,7 @@ fn file(path: PathBuf, text: &str) -> PathBuf {
 }
 
 #[test]
-fn an_acl_is_kept_and_shown() {
+fn acl_is_stored_and_shown() {
     let Some(volume) = nfs4(&[]) else { return };
     let (f, d) = (volume.at("f"), volume.at("d"));
     fs::create_dir(&d).unwrap();
@@ -61,22 +61,22 @@ fn an_acl_is_kept_and_shown() {
     assert_eq!(
         get(&f).unwrap(),
         "A::OWNER@:rwatTnNcCoy,A::GROUP@:rtncy,A::EVERYONE@:tncy",
-        "what the mode says"
+        "the ACL of the mode"
     );
     let text = "D::7:w,A::7:rwx,A:g:8:r,U:S:EVERYONE@:w,A::OWNER@:rwatTnNcCoy,A::EVERYONE@:tcy";
     set(&f, text).unwrap();
-    assert_eq!(mode(&f), 0o650, "the kernel heard of it at once");
+    assert_eq!(mode(&f), 0o650, "the kernel's attributes are invalidated at once");
     for round in ["now", "after the next mount"] {
         assert_eq!(get(&f).unwrap(), text, "{round}");
         assert_eq!(mode(&f), 0o650, "{round}");
         let shown = PosixAcl::from_xattr(&value(&f, POSIX).unwrap()).unwrap().unwrap();
         let shown = shown.to_storage();
-        // Behind the groups it says which file it is of.
+        // After the group entries there is an entry whose group number identifies the file.
         assert!(shown.starts_with("u::rw-,u:7:r-x,g::---,g:8:r--,g:2"), "{round}: {shown}");
         assert!(shown.ends_with(":---,m::r-x,o::---"), "{round}: {shown}");
         volume.remount();
     }
-    // The list's flags, and only what allows and denies.
+    // The DACL attribute has the list's flags, and only ALLOW and DENY entries.
     let dacl = blob(&acl("flags:p,A::9:r"), Scope::Access);
     refused(setxattr(&f, NFS4_DACL, &dacl, XattrFlags::CREATE), Errno::EXIST);
     setxattr(&f, NFS4_DACL, &dacl, XattrFlags::REPLACE).unwrap();
@@ -88,7 +88,7 @@ fn an_acl_is_kept_and_shown() {
     removexattr(&f, NFS4_ACL).unwrap();
     assert_eq!(get(&f).unwrap(), "A::OWNER@:tTnNcCoy,A::GROUP@:tncy,A::EVERYONE@:tncy");
     assert_eq!(mode(&f), 0);
-    // A POSIX ACL becomes entries, and links have no ACL.
+    // A POSIX ACL is converted to entries; symbolic links have no ACL.
     let posix = PosixAcl::from_text("u::rw,u:5:rw,g::r,m::rw,o::-").unwrap().to_xattr();
     setxattr(&f, POSIX, &posix, XattrFlags::empty()).unwrap();
     assert!(get(&f).unwrap().contains("A::5:rwatncy,D::5:x,A::GROUP@:rtncy,"), "{:?}", get(&f));
@@ -106,7 +106,7 @@ fn an_acl_is_kept_and_shown() {
 }
 
 #[test]
-fn the_tools_of_nfs_set_and_show_acls() {
+fn nfs4_acl_tools_set_and_show_acls() {
     let Some(volume) = nfs4(&[]) else { return };
     let run = |program: &str, args: &[&str], path: &Path| {
         let done = Command::new(program).args(args).arg(path).output().unwrap();
@@ -131,12 +131,12 @@ fn the_tools_of_nfs_set_and_show_acls() {
     run("nfs4_setfacl", &["-s", "A:fd:7:RX,A::OWNER@:rwaxDtTnNcCoy,A:g:GROUP@:rxtncy"], &d);
     let before = get(&d).unwrap();
     assert_eq!(entries(&run("nfs4_getfacl", &[], &d))[0], "A:fd:7:rxtncy");
-    // What is shown can be set again, and is the same.
+    // The output of nfs4_getfacl can be set again and gives the same ACL.
     let all = entries(&run("nfs4_getfacl", &[], &d)).join(",");
     run("nfs4_setfacl", &["-s", &all], &d);
     assert_eq!(get(&d).unwrap(), before);
     fs::write(d.join("heir"), "").unwrap();
-    // The tool passes over the flag that says so. The file was made without `x`.
+    // The tool does not show the INHERITED flag. The file was created without `x`.
     assert!(get(&d.join("heir")).unwrap().starts_with("A:I:7:rtncy,"));
     assert_eq!(entries(&run("nfs4_getfacl", &[], &d.join("heir")))[0], "A::7:rtncy");
     run("nfs4_setfacl", &["-x", "1"], &d);
@@ -144,18 +144,18 @@ fn the_tools_of_nfs_set_and_show_acls() {
     let unknown =
         Command::new("nfs4_setfacl").args(["-a", "A::no-such@example.org:r"]).arg(&f).output().unwrap();
     assert!(!unknown.status.success());
-    // By name, where the mount was told the domain.
+    // By name, if the mount knows the domain.
     volume.place.umount(&[]).ok();
     volume.place.mount(&["-o", "acl_domain=example.org"]).ok();
     run("nfs4_setfacl", &["-s", "A::daemon@example.org:r,A:g:daemon@EXAMPLE.org:x,A::OWNER@:rw"], &f);
     let shown = entries(&run("nfs4_getfacl", &[], &f));
     assert_eq!(shown[..2], ["A::daemon@example.org:r", "A:g:daemon@example.org:x"]);
     volume.remount();
-    assert_eq!(get(&f).unwrap(), "A::1:r,A:g:1:x,A::OWNER@:rw", "they are kept by number");
+    assert_eq!(get(&f).unwrap(), "A::1:r,A:g:1:x,A::OWNER@:rw", "names are stored as numbers");
 }
 
 #[test]
-fn what_is_no_acl_changes_nothing() {
+fn malformed_nfs4_acls_are_refused_and_change_nothing() {
     let Some(volume) = nfs4(&[]) else { return };
     let f = file(volume.at("f"), "A::5:r,A::2:C,A::OWNER@:rw");
     let before = (get(&f).unwrap(), mode(&f), fs::metadata(&f).unwrap().ctime_nsec());
@@ -178,7 +178,7 @@ fn what_is_no_acl_changes_nothing() {
         value
     };
     for (what, value, errno) in [
-        ("bytes behind", [&good[..], &[0; 4]].concat(), Errno::INVAL),
+        ("trailing bytes", [&good[..], &[0; 4]].concat(), Errno::INVAL),
         ("a count too large", word(0, 4), Errno::INVAL),
         ("a huge count", word(0, u32::MAX), Errno::TOOBIG),
         ("an unknown type", word(4, 9), Errno::INVAL),
@@ -189,22 +189,22 @@ fn what_is_no_acl_changes_nothing() {
         ("64 KiB of noise", ones(65_536), Errno::TOOBIG),
         ("64 KiB of zeros", vec![0; 65_536], Errno::INVAL),
         ("more than any xattr", vec![0; 65_537], Errno::TOOBIG),
-        ("a user nobody knows", one("no-such@example.org"), Errno::INVAL),
+        ("an unknown user", one("no-such@example.org"), Errno::INVAL),
         ("a name without a domain", one("root"), Errno::INVAL),
-        ("nobody's id", one("4294967295"), Errno::INVAL),
-        ("a SID without a number in its domain", one("S-1-5"), Errno::INVAL),
-        ("a SID that goes on too long", one(&format!("S-1-5{}", "-1".repeat(16))), Errno::INVAL),
+        ("an ID that is not valid", one("4294967295"), Errno::INVAL),
+        ("a SID without a relative ID", one("S-1-5"), Errno::INVAL),
+        ("a SID with too many parts", one(&format!("S-1-5{}", "-1".repeat(16))), Errno::INVAL),
         ("a user's SID for a group", one("S-1-22-2-50"), Errno::INVAL),
-        ("an id of a domain", one("1-5"), Errno::INVAL),
-        ("no name", one(""), Errno::INVAL),
-        ("a name that is no text", one("\u{0}"), Errno::INVAL),
+        ("a stored domain ID", one("1-5"), Errno::INVAL),
+        ("an empty name", one(""), Errno::INVAL),
+        ("a name with a NUL byte", one("\u{0}"), Errno::INVAL),
     ] {
         assert_eq!(put(NFS4_ACL, &value), Err(errno), "{what}");
         let dacl = [&[0; 4], &value[..]].concat();
         assert!(put(NFS4_DACL, &dacl).is_err(), "{what}");
     }
     refused(put(NFS4_DACL, &good), Errno::INVAL);
-    // Who may not change it.
+    // Callers without permission to change the ACL.
     for uid in [3, 5] {
         as_user(uid, uid, || {
             refused(put(NFS4_ACL, &good), Errno::PERM);
@@ -215,8 +215,8 @@ fn what_is_no_acl_changes_nothing() {
     }
     assert_eq!((get(&f).unwrap(), mode(&f), fs::metadata(&f).unwrap().ctime_nsec()), before);
     as_user(2, 2, || set(&f, "A::2:c,A::OWNER@:rw")).unwrap();
-    assert_eq!(get(&f).unwrap(), "A::2:c,A::OWNER@:rw", "WRITE_ACL is for whom it is given");
-    // The longest that an xattr holds, and what new files make of it.
+    assert_eq!(get(&f).unwrap(), "A::2:c,A::OWNER@:rw", "user 2 has WRITE_ACL");
+    // The longest ACL that an extended attribute can hold, and a new file that inherits it.
     let entry = acl("A:fd:1000:r").entries()[0];
     let long = Nfs4Acl::new(AclFlags::NONE, vec![entry; 3_276]).unwrap();
     let d = volume.at("d");
@@ -230,9 +230,9 @@ fn what_is_no_acl_changes_nothing() {
     assert_eq!(fs::read(d.join("heir")).unwrap(), b"");
 }
 
-/// As many groups as the kernel gives a caller (`NGROUPS_MAX`): each counts, wherever it stands among them.
+/// The maximum number of groups of a caller (`NGROUPS_MAX`): each group counts, wherever it is in the list.
 #[test]
-fn a_caller_in_65536_groups_has_the_rights_of_each() {
+fn caller_in_65536_groups_has_the_permissions_of_each() {
     let Some(volume) = nfs4(&[]) else { return };
     let many: Vec<u32> = (100_000..165_536).collect();
     let d = dir(&volume, "d", "A:g:165535:rx,A::OWNER@:rwaxD");
@@ -241,7 +241,7 @@ fn a_caller_in_65536_groups_has_the_rights_of_each() {
     let denied = ["100000", "165535"]
         .map(|group| file(d.join(format!("not-{group}")), &format!("D:g:{group}:r,A::EVERYONE@:r")));
     let foreign = file(d.join("foreign"), "A:g:99999:r,A:g:165536:r,A::OWNER@:rw");
-    // An ACL as long as an xattr holds, of which the last entry counts.
+    // The longest ACL that an extended attribute can hold; only its last entry matches.
     let mut entries: Vec<String> = (0..2_600).map(|n| format!("A:g:{}:r", 200_000 + n)).collect();
     entries.push("A:g:150000:r".to_owned());
     let long = file(d.join("long"), &entries.join(","));
@@ -263,13 +263,15 @@ fn a_caller_in_65536_groups_has_the_rights_of_each() {
     }
 }
 
-/// Search is denied to a group, past what everyone is allowed: no POSIX ACL says that of members of both groups.
+/// Denies search to a group although everyone has it. No POSIX ACL can express this for members of both
+/// groups.
 const INEXACT: &str = "A::OWNER@:rwaxD,D:g:20:x,A::EVERYONE@:rx";
 
-/// The kernel walks names that it holds without asking. Built so that attributes of a directory whose search is not
-/// projected exactly served like any others, the members of group 20 went in by what user 1000 had just used.
+/// The kernel walks cached names without a request. If a directory's search permission cannot be projected
+/// exactly, its attributes must not be served with the usual lifetime: then members of group 20 could walk
+/// the names that user 1000 had just used.
 #[test]
-fn a_walk_over_cached_names_is_checked() {
+fn search_is_checked_on_cached_names() {
     let Some(volume) = nfs4(&[]) else { return };
     let exact = dir(&volume, "exact", "A::OWNER@:rwaxD,A::1000:x,D::EVERYONE@:x");
     let inexact = dir(&volume, "inexact", INEXACT);
@@ -282,7 +284,7 @@ fn a_walk_over_cached_names_is_checked() {
         for round in 0..20 {
             assert_eq!(fs::read(&f).unwrap(), b"text");
             as_member(1000, 2, &[], || assert_eq!(fs::read(&f).unwrap(), b"text", "{round}"));
-            // Of group 1, which owns the directory.
+            // A member of group 1, which owns the directory.
             as_member(1001, 1, groups, || {
                 refused(look(&f), Errno::ACCESS);
                 refused(look(&sub), Errno::ACCESS);
@@ -297,7 +299,7 @@ fn a_walk_over_cached_names_is_checked() {
             as_member(1001, 1, &[21], || look(&f).unwrap());
         }
     }
-    // Who gains the right has it at once, and who loses it too.
+    // A permission that is granted or revoked takes effect at once.
     set(&exact, "A::EVERYONE@:x").unwrap();
     as_user(1001, 1, || fs::read(exact.join("sub/f")).unwrap());
     set(&exact, "A::1000:x").unwrap();
@@ -308,7 +310,7 @@ fn a_walk_over_cached_names_is_checked() {
     as_member(1001, 1, &[20], || refused(fs::read(inexact.join("sub/f")), Errno::ACCESS));
 }
 
-/// A process that ends with the test, also where that fails.
+/// A child process that is killed when dropped, even if the test panics.
 #[derive(Debug)]
 struct Ended(Child);
 
@@ -318,10 +320,11 @@ impl Drop for Ended {
     }
 }
 
-/// A LOOKUP that is refused makes the kernel drop the name, and with it what is mounted there. Built so that LOOKUP was
-/// what refused members of group 20, and names below such a directory served for no time, a stat of theirs unmounted.
+/// A LOOKUP that fails makes the kernel drop the name, and unmount what is mounted on it. So LOOKUP must not
+/// be what fails for members of group 20: if names below such a directory had a lifetime of zero, a stat by a
+/// member would unmount the file system.
 #[test]
-fn a_refused_walk_takes_nothing_from_others() {
+fn denied_lookup_does_not_unmount_or_drop_names() {
     let Some(volume) = nfs4(&[]) else { return };
     let d = dir(&volume, "d", INEXACT);
     for name in ["mounted", "work"] {
@@ -340,15 +343,15 @@ fn a_refused_walk_takes_nothing_from_others() {
                 refused(fs::metadata(d.join(name)), Errno::ACCESS);
             }
         });
-        assert_eq!(fs::read(there.join("f")).unwrap(), b"text", "it is still mounted");
-        assert_eq!(cwd(), before, "and its name not gone");
+        assert_eq!(fs::read(there.join("f")).unwrap(), b"text", "the tmpfs is still mounted");
+        assert_eq!(cwd(), before, "the name is still cached");
     }
     drop(other);
     unmount(&there, UnmountFlags::empty()).unwrap();
 }
 
 #[test]
-fn names_come_and_go_by_right() {
+fn names_are_created_and_removed_by_acl() {
     let Some(volume) = nfs4(&[]) else { return };
     let d = dir(&volume, "d", "A::2:rwx,A::3:rax,A::4:rxD,A::5:rx,A::EVERYONE@:x");
     let at = |name: &str| d.join(name);
@@ -372,7 +375,8 @@ fn names_come_and_go_by_right() {
     refused(may(6, &|| fs::read_dir(&d).map(drop)), Errno::ACCESS);
     may(5, &|| fs::read_dir(&d).map(drop)).unwrap();
     fs::remove_file(at("kept")).unwrap();
-    // Where there is no ACL, the kernel goes by the mode, and asks for w whatever the file says.
+    // Without an ACL on the directory, the kernel checks the mode and requires w, whatever the file's ACL
+    // says.
     let plain = volume.at("plain");
     fs::create_dir(&plain).unwrap();
     file(plain.join("free"), "A::EVERYONE@:rd");
@@ -381,7 +385,7 @@ fn names_come_and_go_by_right() {
 }
 
 #[test]
-fn files_are_used_by_right() {
+fn files_are_opened_and_executed_by_acl() {
     let Some(volume) = nfs4(&[]) else { return };
     let f = file(volume.at("f"), "A::2:r,A::3:w,A::4:ra,A::EVERYONE@:x");
     let options = |read, write, append, truncate| {
@@ -405,14 +409,14 @@ fn files_are_used_by_right() {
         refused(truncated, Errno::ACCESS);
         let mut log = options(true, false, true, false).unwrap();
         log.write_all(b" more").unwrap();
-        // pwrite(2): with O_APPEND bytes go to the end, whatever the offset.
+        // pwrite(2): with O_APPEND, Linux appends data whatever the offset.
         log.write_all_at(b"!", 0).unwrap();
         refused(ftruncate(&log, 0), Errno::PERM);
         refused(fallocate(&log, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 4), Errno::PERM);
         let flags = fcntl_getfl(&log).unwrap();
         fcntl_setfl(&log, flags.difference(OFlags::APPEND)).unwrap();
         refused(log.write_all_at(b"X", 0), Errno::PERM);
-        // No page of it is shared, through which any byte could be written.
+        // A shared mapping is refused, because any byte could be written through it.
         let mapped = Command::new("python3")
             .args(["-c", "import mmap,sys; mmap.mmap(0, 4)"])
             .stdin(log.try_clone().unwrap())
@@ -424,7 +428,7 @@ fn files_are_used_by_right() {
         assert_eq!(fs::read(&f).unwrap(), b"text more!");
     });
     as_user(5, 5, || refused(fs::read(&f), Errno::ACCESS));
-    // A program that nobody may read runs.
+    // A program that a user may execute but not read runs.
     let program = volume.at("program");
     fs::copy("/bin/true", &program).unwrap();
     set(&program, "A::EVERYONE@:x").unwrap();
@@ -434,7 +438,7 @@ fn files_are_used_by_right() {
     });
     set(&program, "A::EVERYONE@:r").unwrap();
     as_user(5, 5, || refused(Command::new(&program).status(), Errno::ACCESS));
-    // Who has a file open keeps what that gave him.
+    // An open file keeps the access that it was opened with.
     let g = file(volume.at("g"), "A::2:rw");
     let mut held = as_user(2, 2, || OpenOptions::new().read(true).write(true).open(&g).unwrap());
     set(&g, "A::3:r").unwrap();
@@ -444,7 +448,7 @@ fn files_are_used_by_right() {
         refused(File::open(&g), Errno::ACCESS);
     });
     assert_eq!(fs::read(&g).unwrap(), b"he");
-    // A file that was just made is open for what it was made for.
+    // A new file is open with the access that was requested, whatever its mode.
     let d = dir(&volume, "d", "A::2:wx");
     as_user(2, 2, || {
         let mut made =
@@ -454,7 +458,7 @@ fn files_are_used_by_right() {
 }
 
 #[test]
-fn attributes_change_by_right() {
+fn attributes_change_by_acl() {
     let Some(volume) = nfs4(&[]) else { return };
     let f = file(volume.at("f"), "A::2:w,A::3:TC,A::4:rwnN,A::5:o,A::OWNER@:rwaxtTnNcCoy");
     let time = |nsec| Timespec { tv_sec: 5, tv_nsec: nsec };
@@ -471,7 +475,7 @@ fn attributes_change_by_right() {
     as_user(1, 1, || times(7)).unwrap();
     assert_eq!(mtime(), 5);
     as_user(3, 3, || {
-        // The kernel leaves chosen times, modes and owners to owners, whatever the ACL says.
+        // The kernel allows explicit times, modes and owners to the owner only, whatever the ACL says.
         refused(times(8), Errno::PERM);
         refused(fs::set_permissions(&f, fs::Permissions::from_mode(0o777)), Errno::PERM);
         set(&f, &get(&f).unwrap_or_else(|_| "A::3:cC,A::4:rwnN,A::OWNER@:rw".to_owned())).unwrap();
@@ -492,7 +496,7 @@ fn attributes_change_by_right() {
 }
 
 #[test]
-fn policies_are_the_volumes() {
+fn acl_policies_are_settings_of_the_volume() {
     let Some(volume) = nfs4(&[]) else { return };
     let config = |policy: &[&str]| {
         volume.place.umount(&[]).ok();
@@ -526,19 +530,19 @@ fn policies_are_the_volumes() {
     chmod(0o2750).unwrap();
     assert_eq!(mode(&d), 0o2750);
     assert!(!get(&d).unwrap().contains(":7:"));
-    // `chmod g+s` brings along what is shown, of an ACL that stays.
+    // `chmod g+s` passes the mode that stat shows; the ACL must stay the same.
     config(&["--aclmode", "groupmask"]);
     set(&d, "A::OWNER@:rwaxD,A::7:rwx,A::EVERYONE@:rx").unwrap();
     assert_eq!(mode(&d), 0o2775);
     chmod(mode(&d)).unwrap();
-    assert_eq!(get(&d).unwrap(), "A::OWNER@:rwaxD,A::7:rwx,A::EVERYONE@:rx", "nobody got w by it");
+    assert_eq!(get(&d).unwrap(), "A::OWNER@:rwaxD,A::7:rwx,A::EVERYONE@:rx", "no entry gained w");
     let place = Place::formatted();
     limen(&["config", &place.url(), "--aclmode", "discard"]).failed(2, &["NFSv4"]);
-    limen(&["config", &volume.place.url(), "--acl", "posix"]).failed(2, &["for good"]);
+    limen(&["config", &volume.place.url(), "--acl", "posix"]).failed(2, &["cannot be changed"]);
 }
 
 #[test]
-fn a_right_revoked_on_another_mount_is_gone() {
+fn permission_revoked_on_another_mount_is_enforced() {
     let Some(volume) = nfs4(&[]) else { return };
     let place = &volume.place;
     place.umount(&[]).ok();

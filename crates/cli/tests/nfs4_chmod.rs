@@ -1,4 +1,4 @@
-//! chmod on a volume of NFSv4 ACLs: what stat(2) shows afterwards, and what each caller may do.
+//! chmod on a volume with NFSv4 ACLs: the mode that stat(2) shows afterwards, and the access of each caller.
 
 mod common;
 mod harness;
@@ -23,17 +23,17 @@ fn chmod(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// What user and group of this number may open a file for.
+/// The access (`r`, `w`) with which this user and group can open a file.
 fn rights(path: &Path, uid: u32, gid: u32) -> String {
-    let may =
+    let can_open =
         |read: bool| as_user(uid, gid, || OpenOptions::new().read(read).write(!read).open(path).is_ok());
-    [(may(true), 'r'), (may(false), 'w')]
+    [(can_open(true), 'r'), (can_open(false), 'w')]
         .iter()
-        .map(|(may, letter)| if *may { *letter } else { '-' })
+        .map(|(can, letter)| if *can { *letter } else { '-' })
         .collect()
 }
 
-/// A file of user and group 1 in a directory that everybody may search.
+/// A file of user 1 and group 1 in a directory that everybody may search.
 fn file(volume: &Mounted, name: &str, text: &str) -> std::path::PathBuf {
     let path = volume.at(name);
     fs::write(&path, "text").unwrap();
@@ -78,9 +78,9 @@ fn stat_shows_the_mode_that_chmod_set() {
     assert_eq!(limen(&["fsck", &volume.place.url()]).code, Some(0));
 }
 
-/// The mode of a new file that its program sets afterwards, below a directory with entries to inherit.
+/// A program sets the mode of a new file, in a directory with inheritable entries.
 #[test]
-fn a_mode_set_right_after_creation_is_shown() {
+fn mode_set_right_after_creation_is_shown() {
     let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
     for policy in POLICIES {
         with_policy(&volume, policy);
@@ -108,8 +108,8 @@ fn a_mode_set_right_after_creation_is_shown() {
     }
 }
 
-/// By default the group bits are a mask: they limit the entries of named users and groups, and the owning group does not
-/// get a bit that only another entry showed.
+/// By default the group bits are a mask: they limit the entries of named users and groups, and the owning
+/// group does not gain a bit that comes only from another entry.
 #[test]
 fn group_bits_are_a_mask() {
     let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
@@ -131,6 +131,6 @@ fn group_bits_are_a_mask() {
     assert_eq!(
         (mode(&f), all()),
         (0o666, ["rw", "rw", "rw", "-w", "rw"].map(str::to_owned)),
-        "denied is denied"
+        "a DENY entry stays effective"
     );
 }

@@ -1,5 +1,5 @@
-//! Programs that copy files and their permissions, on a volume of NFSv4 ACLs: a copy has the ACL of its source, and nobody
-//! may do more with the copy than with the source.
+//! Programs that copy files with their permissions, on a volume with NFSv4 ACLs: a copy has the ACL of its
+//! source, and no caller has more access to the copy than to the source.
 
 mod common;
 mod harness;
@@ -18,7 +18,8 @@ use wire::{get, set, value};
 
 const POSIX: &str = "system.posix_acl_access";
 
-/// Owner, member of the owning group, named user, denied user, members of two groups that entries name, and another.
+/// The owner, a member of the owning group, a named user, a denied user, members of one or both groups that
+/// entries name, and a user that no entry names.
 const CALLERS: [(u32, u32, &[u32]); 8] = [
     (1, 1, &[]),
     (2, 2, &[1]),
@@ -30,7 +31,7 @@ const CALLERS: [(u32, u32, &[u32]); 8] = [
     (6, 6, &[]),
 ];
 
-/// POSIX ACLs say some of these exactly, others not, and some look like a mode.
+/// A POSIX ACL can express some of these exactly and others not; some are equivalent to a mode.
 const ACLS: [&str; 6] = [
     "D::8:r,A::7:rw,A::OWNER@:rwatTnNcCoy,A::GROUP@:rtncy,A::EVERYONE@:rtncy",
     "A::7:rwaC,A::OWNER@:rwatTnNcCoy",
@@ -40,7 +41,7 @@ const ACLS: [&str; 6] = [
     "D::8:r,A::EVERYONE@:rwxtncy",
 ];
 
-/// What each of the callers may: read, write, append, for real.
+/// The access of each caller (read, write, append), found by opening the file.
 fn rights(path: &Path) -> Vec<String> {
     let letters = |read: bool, append: bool| {
         let mut options = OpenOptions::new();
@@ -48,16 +49,23 @@ fn rights(path: &Path) -> Vec<String> {
         options.open(path).is_ok()
     };
     let of = |(uid, gid, groups): (u32, u32, &[u32])| {
-        let may = as_member(uid, gid, groups, || {
+        let granted = as_member(uid, gid, groups, || {
             [letters(true, false), letters(false, false), letters(false, true)]
         });
-        may.iter().zip("rwa".chars()).map(|(may, letter)| if *may { letter } else { '-' }).collect::<String>()
+        granted
+            .iter()
+            .zip("rwa".chars())
+            .map(|(granted, letter)| if *granted { letter } else { '-' })
+            .collect::<String>()
     };
     CALLERS.into_iter().map(of).collect()
 }
 
 fn run(program: &str, args: &[&str]) -> Output {
-    Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program} is not here: {error}"))
+    Command::new(program)
+        .args(args)
+        .output()
+        .unwrap_or_else(|error| panic!("{program} cannot be run: {error}"))
 }
 
 fn done(program: &str, args: &[&str]) {
@@ -74,7 +82,7 @@ fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().mode() & 0o7777
 }
 
-/// A directory with a file of user and group 1 for each of the ACLs.
+/// A directory with one file of user 1 and group 1 per ACL.
 fn sources(volume: &Mounted) -> PathBuf {
     let dir = volume.at("from");
     fs::create_dir(&dir).unwrap();
@@ -87,7 +95,7 @@ fn sources(volume: &Mounted) -> PathBuf {
     dir
 }
 
-/// The ways that programs copy a directory of files.
+/// The ways in which programs copy a directory of files.
 fn copy(way: &str, from: &Path, to: &Path, archive: &Path) {
     let files = fs::read_dir(from).unwrap().map(|entry| entry.unwrap().path());
     let files: Vec<String> = files.map(|path| text(&path).to_owned()).collect();
@@ -133,7 +141,7 @@ fn copies_have_the_acl_of_their_source() {
     assert_eq!(limen(&["fsck", &volume.place.url()]).code, Some(0));
 }
 
-/// Directories have an ACL of their own, and pass entries on.
+/// A directory has its own ACL, with entries that new files inherit.
 #[test]
 fn copied_trees_have_the_acls_of_their_source() {
     let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
@@ -155,7 +163,7 @@ fn copied_trees_have_the_acls_of_their_source() {
 }
 
 #[test]
-fn a_move_between_two_mounts_keeps_the_acl() {
+fn move_between_two_mounts_keeps_the_acl() {
     let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
     let place = &volume.place;
     place.umount(&[]).ok();
@@ -177,9 +185,9 @@ fn a_move_between_two_mounts_keeps_the_acl() {
     limen(&["umount", text(&second)]).ok();
 }
 
-/// POSIX ACLs of another file system grant here what they granted there.
+/// A POSIX ACL from another file system grants the same access here.
 #[test]
-fn what_comes_from_another_file_system_keeps_its_posix_acl() {
+fn posix_acl_from_another_file_system_is_kept() {
     let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
     let acls = [
         "u::rw,u:7:rw,u:8:-,g::r,g:30:rw,m::rw,o::r",
@@ -210,9 +218,10 @@ fn what_comes_from_another_file_system_keeps_its_posix_acl() {
     }
 }
 
-/// A POSIX ACL stands for its source only as long as it is what was read there, and only for callers that may see the ACL.
+/// A POSIX ACL stands for its source's NFSv4 ACL only while the source still has that ACL, and only for
+/// callers that may read the ACL.
 #[test]
-fn what_cannot_be_traced_to_a_file_is_refused() {
+fn posix_acl_without_a_known_source_is_refused() {
     let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
     let make = |name: &str, acl: &str| {
         let path = volume.at(name);
@@ -226,21 +235,21 @@ fn what_cannot_be_traced_to_a_file_is_refused() {
     let put = |path: &Path, value: &[u8]| setxattr(path, POSIX, value, XattrFlags::empty());
     let plain = make("plain", "A::OWNER@:rwatTnNcCoy");
     let before = get(&plain).unwrap();
-    // An entry was changed: others may write. `setfacl -m` does so.
+    // One entry was changed, so that others could write, like `setfacl -m` does.
     let mut changed = read.clone();
     *changed.iter_mut().rev().nth(5).unwrap() = 6;
     refused(put(&plain, &changed), Errno::OPNOTSUPP);
     assert!(!run("setfacl", &["-m", "u:5:rwx", text(&source)]).status.success());
-    // A caller that may not see the ACL gets no copy of it.
-    for (uid, may) in [(3, true), (4, false)] {
+    // A caller that may not read the ACL cannot copy it.
+    for (uid, granted) in [(3, true), (4, false)] {
         let own = volume.at(&format!("own{uid}"));
         fs::write(&own, "").unwrap();
         chown(&own, Some(uid), Some(uid)).unwrap();
         let put = as_member(uid, uid, &[], || put(&own, &read));
-        assert_eq!(put, if may { Ok(()) } else { Err(Errno::OPNOTSUPP) });
-        assert_eq!(get(&own).unwrap().contains(":7:"), may);
+        assert_eq!(put, if granted { Ok(()) } else { Err(Errno::OPNOTSUPP) });
+        assert_eq!(get(&own).unwrap().contains(":7:"), granted);
     }
-    // It has another ACL now; it is gone.
+    // The source now has another ACL; or the source is removed.
     let (first, second) = (make("first", ACLS[0]), make("second", ACLS[1]));
     let (of_first, of_second) = (value(&first, POSIX).unwrap(), value(&second, POSIX).unwrap());
     set(&first, ACLS[2]).unwrap();
@@ -248,12 +257,12 @@ fn what_cannot_be_traced_to_a_file_is_refused() {
     refused(put(&plain, &of_first), Errno::OPNOTSUPP);
     refused(put(&plain, &of_second), Errno::OPNOTSUPP);
     assert_eq!(get(&plain).unwrap(), before);
-    // Of another volume.
+    // From another volume.
     let Some(other) = Mounted::new(&["--acl", "nfsv4"]) else { return };
     let there = other.at("f");
     fs::write(&there, "").unwrap();
     refused(put(&there, &read), Errno::OPNOTSUPP);
-    // What says no more than a mode is one.
+    // An ACL that is equivalent to a mode is treated as a mode.
     let mode = acl::posix::PosixAcl::from_text("u::rw,g::r,o::-").unwrap().to_xattr();
     put(&plain, &mode).unwrap();
     assert_eq!(get(&plain).unwrap(), "A::OWNER@:rwatTnNcCoy,A::GROUP@:rtncy,A::EVERYONE@:tncy");

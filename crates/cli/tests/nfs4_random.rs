@@ -1,6 +1,7 @@
-//! Random NFSv4 ACLs, callers and requests on a mount: what happens is what the entries say, read one after the other.
+//! Random NFSv4 ACLs, callers and requests on a mount: the results match the decision by the entries in their
+//! order.
 //!
-//! The seed is printed; `NFS4_SEED` runs it again, `NFS4_ROUNDS` runs more.
+//! The seed is printed; `NFS4_SEED` replays it, `NFS4_ROUNDS` sets the number of rounds.
 
 mod common;
 mod harness;
@@ -13,7 +14,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use acl::nfs4::{
-    self, Decision, Mask, Nfs4Acl, Node, Removal, Traversers, explain, may_open, may_remove, project_for,
+    self, Decision, Inode, Mask, Nfs4Acl, Removal, Traversers, explain, may_open, may_remove, project_for,
 };
 use acl::posix::{self, Perm, PosixAcl};
 use harness::{Mounted, Random, as_member};
@@ -21,10 +22,10 @@ use rustix::fs::{CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 use types::{Caps, Cred, Mode};
 use wire::{NFS4_ACL, random_acl, set_acl, value};
 
-/// Users and groups have the numbers 1 to this, so that they meet.
+/// User and group IDs are 1 to this number, few enough to collide.
 const IDS: u64 = 5;
 
-/// An inode as the test knows it.
+/// The test's model of an inode.
 #[derive(Debug)]
 struct Thing {
     uid: u32,
@@ -40,7 +41,7 @@ impl Thing {
         Thing { uid: id(random), gid: id(random), acl, is_dir }
     }
 
-    /// What it says without more, it says by its mode.
+    /// Whether the ACL is equivalent to a mode; then only the mode is stored.
     fn is_plain(&self) -> bool {
         self.stored().is_trivial(self.is_dir)
     }
@@ -53,15 +54,15 @@ impl Thing {
         let acl = self.stored();
         let mode = Mode::new(acl.mode_bits());
         let acl = (!self.is_plain()).then_some(&acl);
-        let node = Node { uid: self.uid, gid: self.gid, mode, is_dir: self.is_dir, acl };
-        let decision = nfs4::decide(cred, &[], &node);
-        for verdict in explain(cred, &[], &node, Mask::ALL) {
+        let inode = Inode { uid: self.uid, gid: self.gid, mode, is_dir: self.is_dir, acl };
+        let decision = nfs4::decide(cred, &[], &inode);
+        for verdict in explain(cred, &[], &inode, Mask::ALL) {
             assert_eq!(verdict.granted, decision.granted.has(verdict.permission), "{verdict:?}");
         }
         decision
     }
 
-    /// What the kernel is shown, and whether it is exact for search.
+    /// The mode and ACL that the kernel gets, and whether they are exact for search.
     fn shown(&self, holders: &Traversers) -> (u32, Option<PosixAcl>, bool) {
         let acl = self.stored();
         let mode = Mode::new(acl.mode_bits());
@@ -72,15 +73,15 @@ impl Thing {
         }
     }
 
-    /// Whether the kernel lets a caller try what takes these bits.
+    /// Whether the kernel's own check passes for these permissions.
     fn lets(&self, cred: &Cred, want: Perm, holders: &Traversers) -> bool {
         let (rwx, acl, _) = self.shown(holders);
         let (uid, gid, mode) = (self.uid, self.gid, Mode::new(rwx));
-        let node = posix::Node { uid, gid, mode, is_dir: self.is_dir, acl: acl.as_ref() };
-        posix::permits(cred, want, &node).is_ok()
+        let inode = posix::Inode { uid, gid, mode, is_dir: self.is_dir, acl: acl.as_ref() };
+        posix::permits(cred, want, &inode).is_ok()
     }
 
-    fn lay_down(&self, path: &Path) {
+    fn apply(&self, path: &Path) {
         chown(path, Some(self.uid), Some(self.gid)).unwrap();
         set_acl(path, &self.acl).unwrap();
     }
@@ -90,7 +91,7 @@ fn id(random: &mut Random) -> u32 {
     random.below(IDS) as u32 + 1
 }
 
-/// What a caller tries, by name, whether he may, and how.
+/// A request: its name, whether it must succeed, and how to make it.
 type Try<'a> = (&'static str, bool, Box<dyn Fn() -> io::Result<()> + Sync + 'a>);
 
 fn attempts<'a>(dir: &Thing, file: &Thing, cred: &Cred, at: &'a Path, holders: &Traversers) -> Vec<Try<'a>> {
@@ -105,7 +106,8 @@ fn attempts<'a>(dir: &Thing, file: &Thing, cred: &Cred, at: &'a Path, holders: &
         parent_uid: dir.uid,
         target_uid: file.uid,
     };
-    // Without an ACL of the directory, and of the directory's owner, the kernel asks for w there whatever the file says.
+    // If the directory has no ACL, and always of the directory's owner, the kernel requires w there, whatever
+    // the file's ACL says.
     let lets = dir.lets(cred, Perm::WRITE | Perm::EXECUTE, holders);
     let remove = search && lets && may_remove(cred.uid, cred.caps, &removal).is_ok();
     let opening = |read: bool, write: bool, append: bool| -> Box<dyn Fn() -> io::Result<()> + Sync + 'a> {
@@ -114,9 +116,10 @@ fn attempts<'a>(dir: &Thing, file: &Thing, cred: &Cred, at: &'a Path, holders: &
         })
     };
     let times = search && of_file.granted.has_any(Mask::WRITE_DATA | Mask::WRITE_ATTRIBUTES);
-    // The kernel lets only owners and who may write try.
+    // The kernel allows the attempt only to the owner and to callers that may write.
     let touch = times && (cred.uid == file.uid || file.lets(cred, Perm::WRITE, holders));
-    // To list what cannot be projected exactly takes search too: the kernel looks at the directory first.
+    // If the projection of a directory is not exact for search, the kernel sends GETATTR for each caller, which
+    // fails without search permission; so listing needs search too.
     let (.., is_exact) = dir.shown(holders);
     let list = of_dir.allows(Mask::LIST_DIRECTORY) && (is_exact || search);
     vec![
@@ -175,13 +178,13 @@ fn attempts<'a>(dir: &Thing, file: &Thing, cred: &Cred, at: &'a Path, holders: &
 }
 
 #[test]
-fn what_happens_is_what_the_entries_say() {
+fn results_match_the_acl_entries() {
     run(&[], &Traversers::default());
 }
 
-/// So many are in the group that it is tried with and without.
+/// With only five IDs, callers with this user or group and callers without them both occur often.
 #[test]
-fn some_search_every_directory_and_all_else_is_as_it_was() {
+fn bypass_traverse_adds_search_and_nothing_else() {
     let options = ["--bypass-traverse", "u:2", "--bypass-traverse", "g:4"];
     run(&options, &Traversers::new(&[2], &[4]).unwrap());
 }
@@ -200,33 +203,33 @@ fn run(options: &[&str], holders: &Traversers) {
         let at = volume.at(&format!("d{round}"));
         fs::create_dir(&at).unwrap();
         fs::write(at.join("file"), "text").unwrap();
-        file.lay_down(&at.join("file"));
-        dir.lay_down(&at);
+        file.apply(&at.join("file"));
+        dir.apply(&at);
         for _ in 0..3 {
             let groups: Vec<u32> = (0..random.below(4)).map(|_| id(&mut random)).collect();
             let (uid, gid) = (id(&mut random), id(&mut random));
             let cred = Cred::new(uid, gid, &groups, Caps::NONE);
             let tries = attempts(&dir, &file, &cred, &at, holders);
             as_member(uid, gid, &groups, || {
-                for (what, may, attempt) in &tries {
+                for (what, allowed, attempt) in &tries {
                     let happened = attempt();
                     let shown =
                         || format!("seed {seed}, round {round}: {what} by {cred:?} with {dir:?} {file:?}");
-                    assert_eq!(happened.is_ok(), *may, "{}: {happened:?}", shown());
+                    assert_eq!(happened.is_ok(), *allowed, "{}: {happened:?}", shown());
                     if let Err(error) = happened {
                         let kind = error.raw_os_error();
                         assert!(matches!(kind, Some(1 | 13)), "{}: {error}", shown());
                     }
                 }
             });
-            for (_, may, _) in &tries {
-                *(if *may { &mut granted } else { &mut refused }) += 1;
+            for (_, allowed, _) in &tries {
+                *(if *allowed { &mut granted } else { &mut refused }) += 1;
             }
-            // As it was.
+            // Restores the directory and the file.
             if !at.join("file").exists() {
                 fs::write(at.join("file"), "text").unwrap();
             }
-            file.lay_down(&at.join("file"));
+            file.apply(&at.join("file"));
             let _ = (fs::remove_file(at.join("new")), fs::remove_dir(at.join("newdir")));
         }
     }

@@ -1,4 +1,5 @@
-//! Names, attributes and extended attributes on a mount, as root: what programs rely on beyond what pjdfstest tries.
+//! Names, attributes and extended attributes on a mount, as root: behaviour that programs rely on and
+//! pjdfstest does not test.
 
 mod common;
 mod harness;
@@ -41,7 +42,7 @@ fn shell(dir: &Path, line: &str) -> String {
 }
 
 #[test]
-fn every_operation_of_the_protocol_that_is_served_is_reached() {
+fn every_supported_fuse_request_is_exercised() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let at = |name: &str| volume.at(name);
     fs::write(at("file"), "te").unwrap();
@@ -69,7 +70,7 @@ fn every_operation_of_the_protocol_that_is_served_is_reached() {
     File::open(at("dir")).unwrap().sync_all().unwrap(); // FSYNCDIR, RELEASEDIR
     fs::remove_dir(at("dir")).unwrap(); // RMDIR
     rustix::fs::statvfs(at("")).unwrap(); // STATFS
-    // READDIR: READDIRPLUS_AUTO gives up the attributes where nobody looks at them.
+    // READDIR: with READDIRPLUS_AUTO the kernel stops requesting attributes if nothing reads them.
     fs::create_dir(at("many")).unwrap();
     (0..200).for_each(|n| drop(File::create(at(&format!("many/a-rather-long-name-{n:0100}"))).unwrap()));
     fs::read_dir(at("many")).unwrap().for_each(|entry| drop(entry.unwrap()));
@@ -110,7 +111,7 @@ fn every_operation_of_the_protocol_that_is_served_is_reached() {
 }
 
 #[test]
-fn rename_exchanges_and_does_not_replace() {
+fn rename_exchange_and_noreplace_work() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let at = |name: &str| volume.at(name);
     let rename = |old: &str, new: &str, flags| renameat_with(CWD, at(old), CWD, at(new), flags);
@@ -128,7 +129,7 @@ fn rename_exchanges_and_does_not_replace() {
         (fs::read(at("p/file")).unwrap(), fs::read(at("q/file")).unwrap()),
         (b"two".into(), b"one".into())
     );
-    // Directories across parents: "..", and the way down, move along.
+    // Directories across parents: ".." and the paths below them follow the move.
     let before = (ino("p/dir"), ino("q/tree"));
     rename("p/dir", "q/tree", RenameFlags::EXCHANGE).unwrap();
     assert_eq!((ino("q/tree"), ino("p/dir")), before);
@@ -153,7 +154,7 @@ fn rename_exchanges_and_does_not_replace() {
 }
 
 #[test]
-fn a_removed_directory_shows_as_gone_to_those_inside() {
+fn removed_directory_is_empty_and_refuses_new_entries() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let path = volume.at("dir");
     fs::create_dir(&path).unwrap();
@@ -168,7 +169,7 @@ fn a_removed_directory_shows_as_gone_to_those_inside() {
     assert_eq!(statat(&dir, "", AtFlags::EMPTY_PATH).unwrap().st_nlink, 0);
     refused(mkdirat(&dir, "sub", Mode::RWXU), Errno::NOENT);
     refused(openat(&dir, "new", OFlags::CREATE | OFlags::WRONLY, Mode::RWXU), Errno::NOENT);
-    // The same where a rename has taken its place.
+    // The same if a rename has replaced the directory.
     for name in ["dir", "other"] {
         fs::create_dir(volume.at(name)).unwrap();
     }
@@ -180,7 +181,7 @@ fn a_removed_directory_shows_as_gone_to_those_inside() {
 }
 
 #[test]
-fn a_listing_has_each_lasting_name_once_whatever_else_changes() {
+fn readdir_returns_each_permanent_name_once_during_changes() {
     const LASTING: usize = 10_000;
     let Some(volume) = Mounted::new(&[]) else { return };
     let dir = volume.at("dir");
@@ -196,7 +197,7 @@ fn a_listing_has_each_lasting_name_once_whatever_else_changes() {
         let churn = scope.spawn(|| {
             let mut rounds = 0;
             while !done.load(Ordering::Relaxed) {
-                // Before, between and after the lasting names.
+                // Names that sort before, between and after the permanent ones.
                 let names = ["a", "p00500x", "p05000x", "p09998x", "z"]
                     .map(|name| dir.join(format!("{name}{rounds}")));
                 names.iter().for_each(|name| drop(File::create(name).unwrap()));
@@ -212,7 +213,7 @@ fn a_listing_has_each_lasting_name_once_whatever_else_changes() {
             for entry in fs::read_dir(&dir).unwrap() {
                 let entry = entry.unwrap();
                 if round % 2 == 1 {
-                    // As `ls -l` would: the kernel then asks for attributes too.
+                    // Like `ls -l`: the kernel then requests attributes too.
                     let _ = entry.metadata();
                 }
                 *seen.entry(entry.file_name().as_bytes().to_vec()).or_default() += 1;
@@ -226,11 +227,11 @@ fn a_listing_has_each_lasting_name_once_whatever_else_changes() {
         done.store(true, Ordering::Relaxed);
         churn.join().unwrap()
     });
-    assert!(churned > 0, "nothing changed meanwhile");
+    assert!(churned > 0, "no entry changed during the listings");
     assert_eq!(fs::read_dir(&dir).unwrap().count(), LASTING);
 }
 
-/// Names from the directory's present place on, each with where to go on after it.
+/// Reads names from the directory's current position; with each name comes the offset of the next entry.
 fn names_of(dir: &File, limit: usize) -> Vec<(Vec<u8>, u64)> {
     let mut buffer = [MaybeUninit::uninit(); 2048];
     let mut raw = RawDir::new(dir, &mut buffer);
@@ -245,7 +246,7 @@ fn names_of(dir: &File, limit: usize) -> Vec<(Vec<u8>, u64)> {
 }
 
 #[test]
-fn a_listing_can_be_resumed_from_any_place_it_told() {
+fn readdir_resumes_from_any_returned_offset() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let path = volume.at("dir");
     fs::create_dir(&path).unwrap();
@@ -257,11 +258,11 @@ fn a_listing_can_be_resumed_from_any_place_it_told() {
         for at in [0, 1, 2, 17, 1_023, 1_024, 1_025, 2_500, 3_000] {
             seek(&dir, SeekFrom::Start(all[at].1)).unwrap();
             let next = names_of(&dir, 1);
-            assert_eq!(next[0].0, all[at + 1].0, "after entry {at}, listed before: {warm}");
+            assert_eq!(next[0].0, all[at + 1].0, "after entry {at}, in the cache: {warm}");
         }
         seek(&dir, SeekFrom::Start(all[3_001].1)).unwrap();
         assert_eq!(names_of(&dir, 1), [], "after the last entry");
-        // Removing what was told must not shift what was not.
+        // Removing entries that were returned must not shift those that were not.
         seek(&dir, SeekFrom::Start(all[100].1)).unwrap();
         for (name, _) in all[50..90].iter().filter(|(name, _)| name != b"." && name != b"..") {
             fs::remove_file(path.join(OsStr::from_bytes(name))).unwrap();
@@ -272,7 +273,7 @@ fn a_listing_can_be_resumed_from_any_place_it_told() {
         for (name, _) in all[50..90].iter().filter(|(name, _)| name != b"." && name != b"..") {
             File::create(path.join(OsStr::from_bytes(name))).unwrap();
         }
-        // rewinddir shows the directory as it is now.
+        // rewinddir(3) shows the directory as it is now.
         seek(&dir, SeekFrom::Start(0)).unwrap();
         assert_eq!(names_of(&dir, usize::MAX).len(), 3_002);
     }
@@ -307,10 +308,10 @@ fn names_may_be_any_bytes_up_to_255() {
 }
 
 #[test]
-fn directories_go_as_deep_as_one_likes() {
+fn directories_nest_deeper_than_path_max() {
     let Some(volume) = Mounted::new(&[]) else { return };
     const DEPTH: usize = 300;
-    // Deeper than a path can name: each step is taken from the directory before.
+    // The tree is deeper than a path can name, so each step is relative to the previous directory.
     let name = "d".repeat(200);
     let mut dir = File::open(volume.at("")).unwrap();
     for _ in 0..DEPTH {
@@ -353,7 +354,7 @@ fn symbolic_links_hold_up_to_4095_bytes() {
 }
 
 #[test]
-fn mknod_makes_all_kinds() {
+fn mknod_creates_every_file_type() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let at = |name: &str| volume.at(name);
     let device = makedev(259, 1_048_575);
@@ -378,7 +379,8 @@ fn mknod_makes_all_kinds() {
         assert_eq!(FileType::from_raw_mode(found.mode()), kind, "{name}");
         assert_eq!((found.rdev(), mode_of(&at(name)), found.nlink()), (device, 0o640, 1), "{name}");
     }
-    // They work: the null device takes bytes, a fifo passes them on, a socket is bound and met.
+    // The nodes work: the null device accepts bytes, a fifo passes them on, a socket can be bound and
+    // connected to.
     File::options().write(true).open(at("char")).unwrap().write_all(b"gone").unwrap();
     assert_eq!(shell(&at(""), "echo through >fifo & cat fifo"), "through\n");
     let listener = UnixListener::bind(at("bound")).unwrap();
@@ -407,7 +409,7 @@ fn hard_links_are_one_inode() {
     assert_eq!((inode.nlink(), mode_of(&at("a")), inode.len()), (51, 0o604, 2));
     assert_eq!(fs::metadata(at("dir/0")).unwrap().ino(), inode.ino());
     assert_eq!(fs::symlink_metadata(at("sym2")).unwrap().nlink(), 2);
-    // rename of one onto another does nothing, rename(2).
+    // rename of one link onto another does nothing, rename(2).
     fs::rename(at("dir/1"), at("dir/2")).unwrap();
     assert_eq!(fs::metadata(at("dir/1")).unwrap().nlink(), 51);
     fs::remove_file(at("a")).unwrap();
@@ -457,7 +459,8 @@ fn times_are_kept_to_the_nanosecond_far_from_today() {
             }
         }
     }
-    // UTIME_OMIT leaves, UTIME_NOW is now; others may only say now, and only with write permission.
+    // UTIME_OMIT leaves a time unchanged, UTIME_NOW sets the current time. Callers other than the owner may
+    // only set the current time, and only with write permission.
     let omit = time(0, rustix::fs::UTIME_OMIT);
     let now = time(0, rustix::fs::UTIME_NOW);
     utimensat(CWD, &path, &Timestamps { last_access: omit, last_modification: now }, AtFlags::empty())
@@ -477,7 +480,7 @@ fn times_are_kept_to_the_nanosecond_far_from_today() {
 }
 
 #[test]
-fn owners_groups_and_modes_are_changed_by_those_who_may() {
+fn owner_group_and_mode_change_only_with_permission() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let path = volume.at("f");
     fs::write(&path, "x").unwrap();
@@ -495,7 +498,7 @@ fn owners_groups_and_modes_are_changed_by_those_who_may() {
         chmod(&path, 0o2755);
     });
     assert_eq!((ids(), mode_of(&path)), ((NOBODY, 7), 0o2755));
-    // SGID for a group that one is not in is taken away at once, chmod(2).
+    // chmod by a caller that is not in the file's group clears SGID, chmod(2).
     as_user(NOBODY, 8, || chmod(&path, 0o2755));
     assert_eq!(mode_of(&path), 0o755);
     as_user(1, 1, || {
@@ -506,13 +509,13 @@ fn owners_groups_and_modes_are_changed_by_those_who_may() {
     });
     chmod(&path, 0o6755);
     chown(&path, Some(NOBODY), None).unwrap();
-    assert_eq!(mode_of(&path), 0o755, "chown takes SUID and SGID");
+    assert_eq!(mode_of(&path), 0o755, "chown clears SUID and SGID");
     volume.remount();
     assert_eq!((ids(), mode_of(&path)), ((NOBODY, 7), 0o755));
 }
 
 #[test]
-fn what_others_write_runs_as_nobody_else_at_once() {
+fn writes_by_other_users_clear_suid_and_sgid_at_once() {
     let Some(volume) = Mounted::new(&[]) else { return };
     type Way = (&'static str, OFlags, fn(&File));
     let ways: [Way; 7] = [
@@ -528,7 +531,7 @@ fn what_others_write_runs_as_nobody_else_at_once() {
             fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 4096).unwrap();
         }),
     ];
-    // (mode, the writer's group, mode after that); files are of group 0.
+    // (mode, the writer's group, mode after the write); files have group 0.
     let modes =
         [(0o6777, 7, 0o777), (0o4777, 7, 0o777), (0o2777, 0, 0o777), (0o6767, 0, 0o2767), (0o666, 7, 0o666)];
     let write = |path: &Path, flags: OFlags, way: fn(&File), gid: u32| {
@@ -536,15 +539,15 @@ fn what_others_write_runs_as_nobody_else_at_once() {
             let options = OpenOptions::new().write(true).custom_flags(flags.bits() as i32).open(path);
             let file = options.unwrap();
             way(&file);
-            // A stat for the mode alone, as by `stat -c %A`, is answered from the kernel's cache.
+            // A statx for the mode alone, as by `stat -c %A`, is answered from the kernel's cache.
             let alone = statx(CWD, path, AtFlags::empty(), StatxFlags::MODE).unwrap();
             [u32::from(alone.stx_mode) & 0o7777, mode_of(path)]
         })
     };
-    // As on the file system below.
+    // The host's file system and the mount must agree.
     for place in [volume.place.path(""), volume.at("")] {
         for (name, flags, way) in ways {
-            // There the bytes would have to be aligned.
+            // The host's file system requires aligned buffers for O_DIRECT.
             if flags == OFlags::DIRECT && place != volume.at("") {
                 continue;
             }
@@ -554,11 +557,11 @@ fn what_others_write_runs_as_nobody_else_at_once() {
                 chmod(&path, mode);
                 assert_eq!(mode_of(&path), mode);
                 let shown = write(&path, flags, way, gid);
-                assert_eq!(shown, [left; 2], "{mode:o}, {name} by group {gid} at {}", place.display());
+                assert_eq!(shown, [left; 2], "mode {mode:o}, {name} by group {gid} at {}", place.display());
             }
         }
     }
-    // Root may leave them.
+    // A write by root keeps SUID and SGID.
     let path = volume.at("f");
     chmod(&path, 0o6777);
     fs::OpenOptions::new().write(true).open(&path).unwrap().write_all(b"x").unwrap();
@@ -566,7 +569,7 @@ fn what_others_write_runs_as_nobody_else_at_once() {
 }
 
 #[test]
-fn a_sticky_directory_protects_what_others_own() {
+fn sticky_directory_protects_entries_of_other_owners() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let tmp = volume.at("tmp");
     fs::create_dir(&tmp).unwrap();
@@ -586,7 +589,7 @@ fn a_sticky_directory_protects_what_others_own() {
     as_user(1, 1, || fs::remove_file(tmp.join("a")).unwrap());
     chmod(&tmp, 0o777);
     as_user(1, 1, || fs::remove_file(tmp.join("c")).unwrap());
-    // In a directory with SGID, what is made belongs to its group, and directories pass that on.
+    // In a directory with SGID, new entries get the directory's group, and new directories SGID too.
     std::os::unix::fs::chown(&tmp, None, Some(77)).unwrap();
     chmod(&tmp, 0o2777);
     as_user(2, 2, || {
@@ -598,7 +601,7 @@ fn a_sticky_directory_protects_what_others_own() {
 }
 
 #[test]
-fn the_umask_counts_unless_there_is_a_default_acl() {
+fn umask_applies_unless_there_is_a_default_acl() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let dir = volume.at("dir");
     fs::create_dir(&dir).unwrap();
@@ -625,7 +628,7 @@ fn the_umask_counts_unless_there_is_a_default_acl() {
 }
 
 #[test]
-fn extended_attributes_are_kept_within_their_limits() {
+fn extended_attributes_are_stored_within_their_limits() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let file = volume.at("f");
     let dir = volume.at("d");
@@ -645,7 +648,7 @@ fn extended_attributes_are_kept_within_their_limits() {
     set("user.a", b"22", XattrFlags::REPLACE).unwrap();
     assert_eq!(get("user.a").unwrap(), b"22");
     set("user.a", b"", any).unwrap();
-    assert_eq!(get("user.a").unwrap(), b"", "an empty value is one");
+    assert_eq!(get("user.a").unwrap(), b"", "an empty value is a value");
     let large: Vec<u8> = (0..65_536u32).map(|n| (n / 7) as u8).collect();
     set("user.large", &large, any).unwrap();
     refused(set("user.large", &[0; 65_537], any), Errno::TOOBIG);
@@ -668,7 +671,7 @@ fn extended_attributes_are_kept_within_their_limits() {
     assert_eq!(list(), BTreeSet::from(names));
     assert!(get("user.large").unwrap() == large);
     as_user(NOBODY, NOBODY, || {
-        assert!(!list().contains("trusted.t"), "not for others to know of");
+        assert!(!list().contains("trusted.t"), "trusted attributes are visible to root only");
         refused(get("trusted.t"), Errno::NODATA);
         refused(set("user.b", b"", any), Errno::ACCESS);
         assert_eq!(get("security.test").unwrap(), b"s");
@@ -680,7 +683,7 @@ fn extended_attributes_are_kept_within_their_limits() {
     refused(get("user.large"), Errno::NODATA);
     assert_eq!(list(), BTreeSet::new());
     setxattr(&dir, "user.on-directories", b"too", any).unwrap();
-    // Only files and directories have user attributes, xattr(7).
+    // Only files and directories may have user attributes, xattr(7).
     mknodat(CWD, volume.at("p"), FileType::Fifo, Mode::RWXU, 0).unwrap();
     refused(setxattr(volume.at("p"), "user.a", b"", any), Errno::PERM);
 }
@@ -708,7 +711,7 @@ fn threads_share_a_directory_without_losing_a_name() {
                 }
             });
         }
-        // And all of them over the same name: one of each pair wins, the other hears so.
+        // All threads also compete for one name: each call either succeeds or fails with EEXIST or ENOENT.
         for _ in 0..THREADS {
             scope.spawn(|| {
                 for _ in 0..EACH {
@@ -739,7 +742,7 @@ fn threads_share_a_directory_without_losing_a_name() {
 }
 
 #[test]
-fn inodes_are_a_limit_that_gives_way_again() {
+fn inode_limit_fails_with_enospc_until_an_inode_is_removed() {
     let Some(volume) = Mounted::new(&["--inodes", "10"]) else { return };
     let mut made = 0;
     let error = loop {
@@ -749,10 +752,10 @@ fn inodes_are_a_limit_that_gives_way_again() {
         }
     };
     assert_eq!(error.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
-    assert_eq!(made, 9, "the root is one of them");
+    assert_eq!(made, 9, "the root directory counts as an inode");
     refused(fs::create_dir(volume.at("d")), Errno::NOSPC);
     refused(symlink("x", volume.at("s")), Errno::NOSPC);
-    // What takes no inode goes on.
+    // Operations that need no new inode still succeed.
     fs::hard_link(volume.at("0"), volume.at("link")).unwrap();
     fs::write(volume.at("0"), "data").unwrap();
     let stat = rustix::fs::statvfs(volume.at("")).unwrap();
@@ -765,11 +768,11 @@ fn inodes_are_a_limit_that_gives_way_again() {
 }
 
 #[test]
-fn a_volume_without_acls_says_so() {
+fn volume_without_acls_fails_with_eopnotsupp() {
     let Some(volume) = Mounted::new(&["--acl", "off"]) else { return };
     let path = volume.at("d");
     fs::create_dir(&path).unwrap();
-    // A minimal ACL, which any file system with ACLs takes: version 2, then USER_OBJ, GROUP_OBJ, OTHER.
+    // A minimal ACL, which every file system with ACLs accepts: version 2, then USER_OBJ, GROUP_OBJ, OTHER.
     let words: [u16; 14] = [2, 0, 1, 7, !0, !0, 4, 5, !0, !0, 0x20, 5, !0, !0];
     let acl: Vec<u8> = words.into_iter().flat_map(u16::to_le_bytes).collect();
     for name in ["system.posix_acl_access", "system.posix_acl_default"] {
@@ -778,7 +781,7 @@ fn a_volume_without_acls_says_so() {
         refused(removexattr(&path, name), Errno::OPNOTSUPP);
     }
     assert_eq!(listxattr(&path, &mut [0; 100][..]).unwrap(), 0);
-    // Mode bits and the umask hold as ever, other xattrs too.
+    // Mode bits, the umask and other extended attributes work as usual.
     shell(&path, "umask 077; : >f");
     assert_eq!(mode_of(&path.join("f")), 0o600);
     refused(as_user(NOBODY, NOBODY, || File::open(path.join("f"))), Errno::ACCESS);
@@ -788,7 +791,7 @@ fn a_volume_without_acls_says_so() {
 }
 
 #[test]
-fn locks_work_among_the_programs_of_the_machine() {
+fn flock_works_between_programs_on_one_mount() {
     let Some(volume) = Mounted::new(&[]) else { return };
     let path = volume.at("f");
     fs::write(&path, "x").unwrap();
@@ -797,6 +800,6 @@ fn locks_work_among_the_programs_of_the_machine() {
     assert!(two.try_lock().is_err());
     one.unlock().unwrap();
     two.try_lock().unwrap();
-    // And a file that is locked can be read by those who do not ask.
+    // Locks are advisory: a locked file can be read.
     assert_eq!(one.read_at(&mut [0], 0).unwrap(), 1);
 }

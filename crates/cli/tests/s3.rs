@@ -1,5 +1,6 @@
-//! Mounts of a volume on a real S3 server, as root: `tests/s3/run.sh` starts one and sets `LIMEN_TEST_S3` to a bucket of it,
-//! `LIMEN_TEST_S3_DIR` to the directory in which the server keeps that. `later` says that this is done in another step.
+//! Mounts of a volume on a real S3 server, as root. `tests/s3/run.sh` starts the server and sets
+//! `LIMEN_TEST_S3` to a bucket and `LIMEN_TEST_S3_DIR` to the directory in which the server stores the
+//! bucket. With `LIMEN_TEST_S3=later`, the tests run in another step.
 
 mod common;
 
@@ -13,7 +14,7 @@ use common::{Place, Said, command, limen};
 use serde_json::Value;
 use types::SliceId;
 
-/// The URL of a prefix of this test's own, and where its objects are.
+/// The URL of a prefix for this test, and the directory of its objects.
 fn bucket(prefix: &str) -> Option<(String, PathBuf)> {
     if env::var("LIMEN_TEST_S3").as_deref() == Ok("later") {
         skip::later("tests/s3/run.sh");
@@ -36,7 +37,7 @@ fn formatted(bucket: &str) -> Place {
 }
 
 #[test]
-fn a_mount_without_the_right_credentials_does_not_begin() {
+fn mount_with_wrong_credentials_fails() {
     let Some((bucket, _)) = bucket("mount-credentials") else { return };
     let place = formatted(&bucket);
     let mount = |change: &dyn Fn(&mut std::process::Command)| -> Said {
@@ -64,7 +65,7 @@ fn a_mount_without_the_right_credentials_does_not_begin() {
 }
 
 #[test]
-fn a_bucket_of_another_volume_or_of_none_is_refused() {
+fn bucket_with_a_foreign_or_missing_marker_is_refused() {
     let Some((bucket, dir)) = bucket("mount-marker") else { return };
     let place = formatted(&bucket);
     let again = Place::new();
@@ -84,12 +85,12 @@ fn a_bucket_of_another_volume_or_of_none_is_refused() {
 }
 
 #[test]
-fn objects_that_nothing_refers_to_are_removed_when_they_are_old() {
+fn unreferenced_objects_are_removed_after_the_grace_period() {
     let Some((bucket, dir)) = bucket("mount-strays") else { return };
     let place = formatted(&bucket);
     place.mount(&[]).ok();
     fs::write(place.path("mnt/f"), vec![7; 100_000]).unwrap();
-    // Of a number that is given out, and that no file got.
+    // A slice number that was allocated, but that no file uses.
     let stray = dir.join(object_key(SliceId(7), 0, 100));
     fs::create_dir_all(stray.parent().unwrap()).unwrap();
     fs::write(&stray, vec![0; 132]).unwrap();
@@ -100,13 +101,13 @@ fn objects_that_nothing_refers_to_are_removed_when_they_are_old() {
         let number = |value: &Value| value.as_u64().unwrap();
         (number(&found["unreferenced"]["objects"]), number(&found["kept_objects"]))
     };
-    assert_eq!(gc(&[]), (0, 1), "it is young");
+    assert_eq!(gc(&[]), (0, 1), "the object is younger than the grace period");
     let old = SystemTime::now() - Duration::from_secs(7200);
     File::options().write(true).open(&stray).unwrap().set_modified(old).unwrap();
-    assert_eq!(gc(&[]), (0, 1), "the mount took numbers from there on, and may be about to name it");
+    assert_eq!(gc(&[]), (0, 1), "the session may still use this slice number");
     place.umount(&[]).ok();
     place.mount(&[]).ok();
-    assert_eq!(gc(&[]), (1, 0), "also on a volume that is mounted");
+    assert_eq!(gc(&[]), (1, 0), "on a mounted volume too");
     place.umount(&[]).ok();
     assert_eq!(gc(&["--delete", "--grace", "1d"]), (0, 1));
     assert!(stray.exists());

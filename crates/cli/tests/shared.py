@@ -1,6 +1,6 @@
-"""A process that does what it is told, for tests of several mounts.
+"""A process that executes commands, for tests of several mounts.
 
-Each line of standard input is an expression; it answers with a line `ok VALUE` or `err ERRNO`.
+Each line of standard input is an expression; the reply is a line `ok VALUE` or `err ERRNO`.
 """
 
 import errno
@@ -17,7 +17,7 @@ OFD_GETLK, OFD_SETLK, OFD_SETLKW = 36, 37, 38
 R, W, U = fcntl.F_RDLCK, fcntl.F_WRLCK, fcntl.F_UNLCK
 SH, EX, UN, NB = fcntl.LOCK_SH, fcntl.LOCK_EX, fcntl.LOCK_UN, fcntl.LOCK_NB
 FLOCK = "hhqqi"
-# One number with two names.
+# errno 35 has two names in Python (EDEADLOCK too).
 errno.errorcode[errno.EDEADLK] = "EDEADLK"
 files = {}
 
@@ -31,7 +31,7 @@ def closed(name):
 
 
 def lk(name, command, kind, start, length):
-    """fcntl(2); for GETLK what is in the way."""
+    """fcntl(2); GETLK returns the conflicting lock."""
     found = fcntl.fcntl(files[name], command, struct.pack(FLOCK, kind, 0, start, length, 0))
     if command in (GETLK, OFD_GETLK):
         kind, _, start, length, pid = struct.unpack(FLOCK, found[: struct.calcsize(FLOCK)])
@@ -59,7 +59,7 @@ def append(path, tag, count, width):
 
 
 def create(paths, flags):
-    """How each create went: 1, or the errno."""
+    """Returns the result of each create: 1, or the errno."""
     said = []
     for path in paths:
         try:
@@ -71,7 +71,7 @@ def create(paths, flags):
 
 
 def count_under_lock(path, turns, kind):
-    """Adds to a number in a file that stays open, under a lock, without a sync."""
+    """Increments a number in a file that stays open, under a lock, without fsync."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     for _ in range(turns):
         fcntl.lockf(fd, EX, 20, 0) if kind == "posix" else fcntl.flock(fd, EX)
@@ -82,7 +82,7 @@ def count_under_lock(path, turns, kind):
 
 
 def bank(path, turns, make=False):
-    """Adds to a row of an SQLite database with a rollback journal."""
+    """Increments rows of an SQLite database with a rollback journal."""
     db = sqlite3.connect(path, timeout=60, isolation_level=None)
     if make:
         db.execute("PRAGMA journal_mode = delete")
@@ -104,7 +104,7 @@ def query(path, sql):
 
 
 def storm(root, seed, steps):
-    """Makes, moves and removes names that others move too; gives the errnos met."""
+    """Creates, renames and removes names that other agents change too; returns the errnos that occurred."""
     import random
 
     random.seed(seed)

@@ -1,7 +1,7 @@
-//! Two mounts of one volume (`-o shared`) and processes on both: what one does the other sees, and no lock, record or
-//! database is the worse for it.
+//! Two mounts of one volume (`-o shared`), with processes on both: each mount sees the changes of the other,
+//! and locks, appended records and SQLite databases stay correct.
 //!
-//! Programs are played by `shared.py`, which says of every call what came of it.
+//! `shared.py` plays the programs. It reports the outcome of every call.
 
 mod common;
 mod harness;
@@ -31,7 +31,7 @@ impl Pair {
             return None;
         }
         let place = Place::formatted();
-        // Other users have to get to the mount points.
+        // Other users need access to the mount points.
         fs::set_permissions(place.path(""), PermissionsExt::from_mode(0o755)).unwrap();
         fs::create_dir(place.path("mnt2")).unwrap();
         place.mount(&["-o", "shared"]).ok();
@@ -66,12 +66,12 @@ impl Pair {
         second.unwrap_or_else(|| panic!("{status}"))["pid"].as_i64().unwrap() as i32
     }
 
-    /// Asks the volume's database.
+    /// Runs a query on the volume's database.
     fn query(&self, sql: &str) -> String {
         Agent::new().ask(&format!("query({:?}, {sql:?})", self.first.place.text("vol.db")))
     }
 
-    /// Unmounts both and has everything checked.
+    /// Unmounts both mounts and checks that the volume is clean.
     fn end_clean(&self) {
         self.umount_second(&[]).ok();
         self.first.place.umount(&[]).ok();
@@ -95,17 +95,17 @@ impl Drop for Pair {
     }
 }
 
-/// A process that does as it is told, killed when dropped.
+/// A process that executes commands and is killed when dropped.
 struct Agent {
     child: Child,
     input: ChildStdin,
     said: Receiver<String>,
 }
 
-/// Longer than anything here takes, unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// In which a lock that is free would have been granted.
-const WHILE: Duration = Duration::from_millis(300);
+/// Nothing in this file takes this long unless it hangs.
+const HANG_TIMEOUT: Duration = Duration::from_secs(120);
+/// A lock that is free is granted within this time.
+const GRANT_TIME: Duration = Duration::from_millis(300);
 
 impl Agent {
     fn new() -> Self {
@@ -125,7 +125,7 @@ impl Agent {
         Agent { child, input, said }
     }
 
-    /// With a file open under the name `f`.
+    /// Starts an agent that has `path` open under the name `f`.
     fn with(path: &Path) -> Self {
         let mut agent = Agent::new();
         assert_eq!(agent.ask(&format!("opened('f', {path:?})")), "ok ");
@@ -138,7 +138,7 @@ impl Agent {
 
     #[track_caller]
     fn hear(&self) -> String {
-        self.said.recv_timeout(PATIENCE).expect("an answer")
+        self.said.recv_timeout(HANG_TIMEOUT).expect("the agent does not reply")
     }
 
     #[track_caller]
@@ -147,10 +147,10 @@ impl Agent {
         self.hear()
     }
 
-    /// Panics if it answers now.
+    /// Panics if the agent replies now.
     #[track_caller]
     fn still_waits(&self) {
-        let said = self.said.recv_timeout(WHILE);
+        let said = self.said.recv_timeout(GRANT_TIME);
         assert_eq!(said, Err(RecvTimeoutError::Timeout));
     }
 
@@ -158,7 +158,7 @@ impl Agent {
         Pid::from_child(&self.child)
     }
 
-    /// Kills it, which takes no time even where it waits.
+    /// Kills the agent, which must be quick even if it waits for a lock.
     #[track_caller]
     fn kill(&mut self) {
         kill_process(self.pid(), Signal::KILL).unwrap();
@@ -175,7 +175,8 @@ impl Drop for Agent {
     }
 }
 
-/// All at once; panics unless every one answers `ok`, and gives what it said beside that.
+/// Runs a command on all agents concurrently. Panics unless each replies `ok`; returns the rest of the
+/// replies.
 #[track_caller]
 fn together(agents: &mut [Agent], what: impl Fn(usize) -> String) -> Vec<String> {
     agents.iter_mut().enumerate().for_each(|(at, agent)| agent.tell(&what(at)));
@@ -187,13 +188,13 @@ fn together(agents: &mut [Agent], what: impl Fn(usize) -> String) -> Vec<String>
 fn soon(what: &str, within: Duration, done: impl Fn() -> bool) {
     let begun = Instant::now();
     while !done() {
-        assert!(begun.elapsed() < within, "{what}: not after {within:?}");
+        assert!(begun.elapsed() < within, "not {what} within {within:?}");
         thread::sleep(Duration::from_millis(50));
     }
 }
 
 #[test]
-fn what_is_closed_on_one_mount_is_read_on_the_other() {
+fn data_closed_on_one_mount_is_read_on_the_other() {
     let Some(pair) = Pair::new() else { return };
     let (a, b) = (pair.a("f"), pair.b("f"));
     let reader = {
@@ -206,7 +207,7 @@ fn what_is_closed_on_one_mount_is_read_on_the_other() {
         bytes.truncate(n);
         bytes
     };
-    // In rows and in blocks; each seen by an open to come, and by a file that is open.
+    // Data in rows and data in blocks; read through a new open and through a file that is already open.
     for len in [10, 4_000, 300_000, 5 << 20] {
         for fill in [b'x', b'y'] {
             let bytes = vec![fill; len];
@@ -234,14 +235,14 @@ fn what_is_closed_on_one_mount_is_read_on_the_other() {
     fs::write(pair.a("new"), "other").unwrap();
     fs::rename(pair.a("new"), &a).unwrap();
     assert_eq!(fs::read(&b).unwrap(), b"other");
-    // What was replaced is gone for the mount that did not do it.
+    // On the mount that did not replace the file, the replaced file is gone.
     refused(reader.read_at(&mut [0; 9], 0), Errno::STALE);
     drop(reader);
     pair.end_clean();
 }
 
 #[test]
-fn names_attributes_and_rights_hold_on_the_other_mount_at_once() {
+fn names_attributes_and_permissions_change_on_both_mounts_at_once() {
     let Some(pair) = Pair::new() else { return };
     let names = |dir: &Path| {
         let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name()).collect();
@@ -278,12 +279,12 @@ fn names_attributes_and_rights_hold_on_the_other_mount_at_once() {
         setfacl(&["-b"]);
         refused(read(pair.a("d/f")), Errno::ACCESS);
     }
-    // A directory on the way.
+    // A directory on the path.
     fs::set_permissions(pair.a("d/f"), PermissionsExt::from_mode(0o644)).unwrap();
     assert_eq!(read(pair.b("d/f")).unwrap(), b"secret");
     fs::set_permissions(pair.a("d"), PermissionsExt::from_mode(0o700)).unwrap();
     refused(read(pair.b("d/f")), Errno::ACCESS);
-    // Under a process that stands in the directory.
+    // A process whose working directory is that directory.
     let mut inside = Agent::new();
     inside.ask(&format!("os.chdir({:?})", pair.b("d")));
     inside.ask("os.setresuid(65534, 65534, 65534)");
@@ -303,7 +304,7 @@ fn names_attributes_and_rights_hold_on_the_other_mount_at_once() {
 fn appends_from_both_mounts_lose_no_record() {
     let Some(pair) = Pair::new() else { return };
     let mut agents: Vec<Agent> = (0..6).map(|_| Agent::new()).collect();
-    // In rows, in objects, and over the end of a chunk.
+    // Data in rows, in objects, and across the end of a chunk.
     for (name, width, count, start) in
         [("small", 20, 120u64, 0u64), ("big", 9_000, 40, 0), ("chunks", 4_099, 60, (64 << 20) - 600_000)]
     {
@@ -321,7 +322,7 @@ fn appends_from_both_mounts_lose_no_record() {
             let mut words = record.split(' ');
             let (tag, number, rest) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
             assert!(rest.ends_with('\n') && rest.trim_end().bytes().all(|byte| byte == b'x'), "{record}");
-            assert!(met.insert((tag.to_owned(), number.to_owned())), "twice: {tag} {number}");
+            assert!(met.insert((tag.to_owned(), number.to_owned())), "record {tag} {number} occurs twice");
         }
         assert_eq!(met.len() as u64, 6 * count);
     }
@@ -329,7 +330,7 @@ fn appends_from_both_mounts_lose_no_record() {
 }
 
 #[test]
-fn one_creates_and_the_others_find() {
+fn concurrent_creates_on_both_mounts_make_each_file_once() {
     let Some(pair) = Pair::new() else { return };
     let mut agents: Vec<Agent> = (0..4).map(|_| Agent::new()).collect();
     let run = |agents: &mut [Agent], prefix: &str, flags: &str| {
@@ -357,23 +358,23 @@ fn posix_locks_exclude_across_mounts() {
     let (mut a, mut b) = (Agent::with(&pair.a("f")), Agent::with(&pair.b("f")));
     assert_eq!(a.ask("lk('f', SETLK, W, 10, 10)"), "ok ");
     assert_eq!(b.ask("lk('f', SETLK, R, 19, 1)"), "err EAGAIN");
-    assert_eq!(b.ask("lk('f', SETLK, W, 20, 0)"), "ok ", "beside it, to the end");
+    assert_eq!(b.ask("lk('f', SETLK, W, 20, 0)"), "ok ", "the adjacent range, to the end of the file");
     assert_eq!(b.ask("lk('f', GETLK, R, 0, 0)"), format!("ok w 10 10 {}", a.pid().as_raw_nonzero()));
     assert_eq!(a.ask("lk('f', GETLK, W, 500, 1)"), format!("ok w 20 0 {}", b.pid().as_raw_nonzero()));
     assert_eq!(b.ask("lk('f', GETLK, W, 0, 10)"), "ok free");
     // Upgrade, downgrade, split.
     assert_eq!(a.ask("lk('f', SETLK, R, 12, 3)"), "ok ");
-    assert_eq!(b.ask("lk('f', SETLK, R, 12, 3)"), "ok ", "readers share");
+    assert_eq!(b.ask("lk('f', SETLK, R, 12, 3)"), "ok ", "read locks are shared");
     assert_eq!(a.ask("lk('f', SETLK, W, 12, 1)"), "err EAGAIN");
     assert_eq!(a.ask("lk('f', SETLK, U, 12, 3)"), "ok ");
     assert_eq!(b.ask("lk('f', SETLK, W, 12, 3)"), "ok ");
     assert_eq!(b.ask("lk('f', SETLK, W, 15, 1)"), "err EAGAIN");
-    // Another descriptor of the same file, once closed, takes all of them along (fcntl(2)).
+    // Closing any descriptor of the same file releases all of the process's locks (fcntl(2)).
     assert_eq!(a.ask(&format!("opened('g', {:?})", pair.a("f"))), "ok ");
     assert_eq!(a.ask("closed('g')"), "ok ");
     assert_eq!(b.ask("lk('f', SETLK, W, 15, 5)"), "ok ");
     assert_eq!(a.ask("lk('f', GETLK, W, 0, 10)"), "ok free");
-    // The end of a process does.
+    // So does the end of a process.
     assert_eq!(a.ask("lk('f', SETLK, W, 15, 1)"), "err EAGAIN");
     b.kill();
     assert_eq!(a.ask("lk('f', SETLK, W, 0, 0)"), "ok ");
@@ -394,24 +395,24 @@ fn locks_of_open_file_descriptions_exclude_across_mounts() {
         assert_eq!(a.ask(release), "ok ");
         assert_eq!(b.ask(take), "ok ");
         assert_eq!(a.ask(take), refused);
-        // A child has the description too; it is closed with the last descriptor only.
+        // A duplicated descriptor shares the description; only closing the last descriptor releases the lock.
         assert_eq!(b.ask("files.update(g=os.dup(files['f']))"), "ok ");
         assert_eq!(b.ask("closed('f')"), "ok ");
         assert_eq!(a.ask(take), refused);
         assert_eq!(b.ask("closed('g')"), "ok ");
-        // The kernel tells of the last close a little after it.
+        // The kernel sends RELEASE a little after the last close.
         soon("released", Duration::from_secs(60), || pair.query("SELECT count(*) FROM lock") == "ok 0");
         assert_eq!(a.ask(take), "ok ");
         assert_eq!(a.ask(release), "ok ");
         assert_eq!(b.ask(&format!("opened('f', {:?})", pair.b("f"))), "ok ");
     }
-    // Another open file of the same process neither has the lock nor loses it.
+    // Another open file description of the same process neither has the lock nor releases it by closing.
     assert_eq!(a.ask("lk('f', OFD_SETLK, W, 0, 1)"), "ok ");
     assert_eq!(a.ask(&format!("opened('g', {:?})", pair.a("f"))), "ok ");
     assert_eq!(a.ask("lk('g', OFD_SETLK, W, 0, 1)"), "err EAGAIN");
     assert_eq!(a.ask("closed('g')"), "ok ");
     assert_eq!(b.ask("lk('f', OFD_SETLK, R, 0, 1)"), "err EAGAIN");
-    // The two system calls do not meet; both readers of flock(2) may want to write.
+    // POSIX and flock(2) locks are independent; two flock(2) readers that both upgrade must not deadlock.
     assert_eq!(a.ask("fl('f', SH | NB)"), "ok ");
     assert_eq!(b.ask("fl('f', SH | NB)"), "ok ");
     a.tell("fl('f', EX)");
@@ -425,7 +426,7 @@ fn locks_of_open_file_descriptions_exclude_across_mounts() {
 }
 
 #[test]
-fn who_waits_is_granted_interrupted_or_killed() {
+fn waiting_lock_requests_are_granted_interrupted_or_killed() {
     let Some(pair) = Pair::new() else { return };
     let waits = || pair.query("SELECT count(*) FROM lock_wait");
     for (take, release) in [
@@ -442,7 +443,7 @@ fn who_waits_is_granted_interrupted_or_killed() {
         assert_eq!(a.ask(release), "ok ");
         assert_eq!(b.hear(), "ok ");
         assert_eq!(waits(), "ok 0");
-        // One on each mount waits; one is interrupted, one killed, and both at once.
+        // One process waits on each mount; one of them is interrupted, the other killed.
         a.tell(take);
         near.tell(take);
         a.still_waits();
@@ -452,25 +453,25 @@ fn who_waits_is_granted_interrupted_or_killed() {
         assert_eq!(a.hear(), "err EINTR");
         near.kill();
         assert_eq!(waits(), "ok 0");
-        // A lock that nobody gives up any more is free once its holder is gone.
+        // A lock is released when its holder dies.
         a.tell(take);
         a.still_waits();
         b.kill();
         assert_eq!(a.hear(), "ok ");
         assert_eq!(waits(), "ok 0");
     }
-    // Many at a time.
+    // Many waiters at a time.
     let mut holder = Agent::with(&pair.a("g"));
     assert_eq!(holder.ask("fl('f', EX)"), "ok ");
     let mut crowd: Vec<Agent> =
         (0..24).map(|at| Agent::with(&if at % 2 == 0 { pair.a("g") } else { pair.b("g") })).collect();
     crowd.iter_mut().for_each(|agent| agent.tell("fl('f', EX)"));
-    soon("all wait", Duration::from_secs(60), || waits() == "ok 24");
+    soon("all waiting", Duration::from_secs(60), || waits() == "ok 24");
     crowd.iter_mut().take(16).for_each(Agent::kill);
     assert_eq!(waits(), "ok 8");
     assert_eq!(holder.ask("fl('f', UN)"), "ok ");
     for _ in 0..8 {
-        // In whatever order.
+        // Waiters are granted the lock in any order.
         let at = loop {
             let found = crowd[16..].iter().position(|agent| agent.said.try_recv().is_ok());
             if let Some(at) = found {
@@ -496,7 +497,8 @@ fn deadlocks_are_found_across_mounts() {
             for (at, agent) in agents.iter_mut().enumerate() {
                 assert_eq!(agent.ask(&format!("lk('f', SETLKW, W, {at}, 1)")), "ok ", "round {round}");
             }
-            // All ask at one moment for what the next one holds: exactly one is refused, and then the others get on.
+            // All agents request the next agent's lock at once: exactly one gets EDEADLK, and then the others
+            // proceed.
             for (at, agent) in agents.iter_mut().enumerate() {
                 agent.tell(&format!("lk('f', SETLKW, W, {}, 1)", (at + 1) % count));
             }
@@ -504,7 +506,7 @@ fn deadlocks_are_found_across_mounts() {
             let mut open: Vec<usize> = (0..count).collect();
             let begun = Instant::now();
             while !open.is_empty() {
-                assert!(begun.elapsed() < Duration::from_secs(60), "{open:?} hang");
+                assert!(begun.elapsed() < Duration::from_secs(60), "agents {open:?} hang");
                 open.retain(|at| match agents[*at].said.try_recv() {
                     Err(_) => true,
                     Ok(said) => {
@@ -523,9 +525,9 @@ fn deadlocks_are_found_across_mounts() {
     pair.end_clean();
 }
 
-/// What is written under a lock is seen under the next one: without sync, on files that stay open.
+/// Data written under a lock is seen under the next lock, without fsync and on files that stay open.
 #[test]
-fn locks_guard_what_is_written_under_them() {
+fn data_written_under_a_lock_is_read_under_the_next_lock() {
     let Some(pair) = Pair::new() else { return };
     let mut agents: Vec<Agent> = (0..4).map(|_| Agent::new()).collect();
     for kind in ["posix", "flock"] {
@@ -535,7 +537,7 @@ fn locks_guard_what_is_written_under_them() {
         });
         assert_eq!(fs::read_to_string(pair.a(kind)).unwrap(), format!("{:020}", 240));
     }
-    // Closing a file gives its locks up after its data.
+    // Closing a file flushes its data before it releases its locks.
     let (mut a, mut b) = (Agent::with(&pair.a("f")), Agent::with(&pair.b("f")));
     for round in 0..20 {
         assert_eq!(a.ask("lk('f', SETLKW, W, 0, 0)"), "ok ");
@@ -552,13 +554,13 @@ fn locks_guard_what_is_written_under_them() {
 }
 
 #[test]
-fn what_a_killed_server_held_is_cleaned_up_by_the_other() {
+fn locks_and_files_of_a_killed_mount_are_cleaned_up_by_the_other() {
     let Some(pair) = Pair::new() else { return };
     fs::write(pair.a("f"), "kept").unwrap();
     let (mut a, mut b) = (Agent::with(&pair.a("f")), Agent::with(&pair.b("f")));
     assert_eq!(b.ask("lk('f', SETLK, W, 0, 10)"), "ok ");
     assert_eq!(b.ask("fl('f', EX)"), "ok ");
-    // A file without a name, open there only, and somebody who waits there.
+    // An unlinked file that is open on the second mount only, and a process that waits for a lock there.
     assert_eq!(b.ask(&format!("opened('gone', {:?})", pair.b("gone"))), "ok ");
     fs::remove_file(pair.b("gone")).unwrap();
     let mut waiter = Agent::with(&pair.b("g"));
@@ -569,7 +571,7 @@ fn what_a_killed_server_held_is_cleaned_up_by_the_other() {
     assert_eq!(pair.query("SELECT count(*) FROM orphan"), "ok 1");
 
     kill_process(Pid::from_raw(pair.second_server()).unwrap(), Signal::KILL).unwrap();
-    // Who waits here gets it, without anybody mounting again.
+    // A process that waits on the surviving mount gets the lock, although nothing is mounted again.
     let begun = Instant::now();
     assert_eq!(a.ask("lk('f', SETLKW, W, 0, 0)"), "ok ");
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
@@ -584,13 +586,13 @@ fn what_a_killed_server_held_is_cleaned_up_by_the_other() {
     assert_eq!(fs::read(pair.b("after")).unwrap(), b"alive");
     assert_eq!(fs::read(pair.b("f")).unwrap(), b"kept");
     let mut b = Agent::with(&pair.b("f"));
-    assert_eq!(b.ask("lk('f', SETLK, R, 0, 1)"), "err EAGAIN", "the living keep their locks");
+    assert_eq!(b.ask("lk('f', SETLK, R, 0, 1)"), "err EAGAIN", "a live mount keeps its locks");
     drop((a, b));
     pair.end_clean();
 }
 
 #[test]
-fn a_mount_taken_from_its_programs_gives_its_locks_up() {
+fn terminated_mount_releases_its_locks() {
     let Some(pair) = Pair::new() else { return };
     let (mut a, mut b) = (Agent::with(&pair.a("f")), Agent::with(&pair.b("f")));
     assert_eq!(b.ask("lk('f', SETLK, W, 0, 0)"), "ok ");
@@ -600,7 +602,7 @@ fn a_mount_taken_from_its_programs_gives_its_locks_up() {
     soon("ended", Duration::from_secs(60), || !Path::new(&format!("/proc/{server}")).exists());
     assert_eq!(a.ask("lk('f', SETLK, W, 0, 0)"), "ok ");
     assert_eq!(a.ask("fl('f', EX | NB)"), "ok ");
-    // The other works as if nothing had been.
+    // The other mount is not affected.
     fs::write(pair.a("g"), "here").unwrap();
     drop((a, b));
     pair.mount_second().ok();
@@ -609,7 +611,7 @@ fn a_mount_taken_from_its_programs_gives_its_locks_up() {
 }
 
 #[test]
-fn sqlite_counts_right_with_a_writer_on_each_mount() {
+fn sqlite_is_correct_with_a_writer_on_each_mount() {
     let Some(pair) = Pair::new() else { return };
     let mut agents = [Agent::new(), Agent::new()];
     assert_eq!(agents[0].ask(&format!("bank({:?}, 0, make=True)", pair.a("db"))), "ok ");
@@ -623,7 +625,7 @@ fn sqlite_counts_right_with_a_writer_on_each_mount() {
 }
 
 #[test]
-fn a_storm_of_names_from_both_mounts_leaves_the_volume_whole() {
+fn random_name_changes_on_both_mounts_leave_the_volume_consistent() {
     let Some(pair) = Pair::new() else { return };
     for dir in ["d0", "d1", "d2"] {
         fs::create_dir(pair.a(dir)).unwrap();
@@ -633,7 +635,7 @@ fn a_storm_of_names_from_both_mounts_leaves_the_volume_whole() {
         let root = if at % 2 == 0 { pair.a("") } else { pair.b("") };
         format!("storm({root:?}, {at}, 400)")
     });
-    // What a name refers to may go between lookup and use, which the kernel gets over once.
+    // What a name refers to may change between lookup and use; the kernel retries ESTALE only once.
     const EXPECTED: [&str; 8] =
         ["EEXIST", "EISDIR", "ENOENT", "ENOTDIR", "ENOTEMPTY", "EINVAL", "EPERM", "ESTALE"];
     for errno in said.iter().flat_map(|said| said.split(' ').filter(|errno| !errno.is_empty())) {
@@ -660,14 +662,14 @@ fn a_storm_of_names_from_both_mounts_leaves_the_volume_whole() {
 }
 
 #[test]
-fn alone_and_shared_refuse_each_other_in_words() {
+fn exclusive_and_shared_mounts_refuse_each_other() {
     let Some(pair) = Pair::new() else { return };
     let place = &pair.first.place;
     fs::create_dir(place.path("mnt3")).unwrap();
     let (url, mnt) = (place.url(), place.text("mnt3"));
     let mount = |more: &[&str]| limen(&[&["mount", "-d"], more, &[&url, &mnt]].concat());
     mount(&[]).failed(1, &["volume 'vol' is in use", &place.mnt(), "-o shared"]);
-    // One leaves, the other still has it.
+    // One mount leaves, the other still holds the volume.
     place.umount(&[]).ok();
     fs::write(pair.b("f"), "here").unwrap();
     mount(&[]).failed(1, &["volume 'vol' is in use", &place.text("mnt2"), "-o shared"]);
@@ -675,7 +677,7 @@ fn alone_and_shared_refuse_each_other_in_words() {
     assert_eq!(fs::read(pair.a("f")).unwrap(), b"here");
     pair.umount_second(&[]).ok();
     place.umount(&[]).ok();
-    // And the other way round.
+    // And in the opposite order.
     place.mount(&[]).ok();
     let server = place.server().to_string();
     let said = pair.mount_second();
@@ -687,7 +689,7 @@ fn alone_and_shared_refuse_each_other_in_words() {
 }
 
 #[test]
-fn rows_compacted_on_one_mount_read_right_on_the_other() {
+fn rows_compacted_on_one_mount_read_correctly_on_the_other() {
     let Some(pair) = Pair::new() else { return };
     const RECORD: usize = 6_000;
     const RECORDS: usize = 400;
@@ -717,7 +719,7 @@ fn rows_compacted_on_one_mount_read_right_on_the_other() {
         assert!(reads.join().unwrap() > 5);
     });
     let rows: usize = pair.query("SELECT count(*) FROM slice")["ok ".len()..].parse().unwrap();
-    assert!(rows < RECORDS / 2, "{rows} rows: nothing was compacted");
+    assert!(rows < RECORDS / 2, "{rows} rows are left: nothing was compacted");
     let expected: Vec<u8> = (0..RECORDS).flat_map(|at| [at as u8; RECORD]).collect();
     assert!(fs::read(pair.b("f")).unwrap() == expected);
     drop(writer);

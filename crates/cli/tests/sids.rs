@@ -1,4 +1,4 @@
-//! Windows identities in the ACLs of a mounted volume: kept by SID, and nobody's.
+//! Windows identities in the ACLs of a mounted volume: they are stored as SIDs and match no local caller.
 
 mod common;
 mod harness;
@@ -41,7 +41,7 @@ const READ: u32 = 1;
 const OWNER_ALL: (u32, u32, u32, &str) = (0, 0, 0x0016_01ff, "OWNER@");
 
 #[test]
-fn sids_are_kept_and_shown_across_mounts() {
+fn sids_are_stored_and_shown_across_mounts() {
     let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
     let (f, g) = (volume.at("f"), volume.at("g"));
     fs::write(&f, "text").unwrap();
@@ -57,14 +57,14 @@ fn sids_are_kept_and_shown_across_mounts() {
         assert_eq!(value(&g, NFS4_DACL).unwrap(), dacl, "{round}");
         if round == "now" { volume.remount() } else { volume.kill_and_remount() }
     }
-    // A mount that has not read the table adds to it as it is.
+    // A mount that has not read the domain table appends to it.
     let h = volume.at("h");
     fs::write(&h, "text").unwrap();
     let of_h = [(0, 0, READ, "S-1-5-21-9-9-9-1"), (0, 0, READ, ADMINS), (0, 0, READ, ANN), OWNER_ALL];
     put(&h, &of_h).unwrap();
     assert_eq!(value(&h, NFS4_ACL).unwrap(), blob(&of_h));
     assert_eq!(value(&f, NFS4_ACL).unwrap(), blob(&of_f));
-    // The canonical form comes back, and users and groups of Samba's by number.
+    // SIDs come back in canonical form, and Samba's SIDs of Unix users and groups as numbers.
     let odd =
         [(0, 0, READ, "s-1-0x5-032-0544"), (0, 0, READ, "S-1-22-1-1000"), (0, GROUP, READ, "S-1-22-2-50")];
     put(&h, &odd).unwrap();
@@ -72,7 +72,7 @@ fn sids_are_kept_and_shown_across_mounts() {
         value(&h, NFS4_ACL).unwrap(),
         blob(&[(0, 0, READ, ADMINS), (0, 0, READ, "1000"), (0, GROUP, READ, "50")])
     );
-    // New files inherit them.
+    // New files inherit the entries.
     let d = volume.at("d");
     fs::create_dir(&d).unwrap();
     put(&d, &[(0, 3, READ, ANN), (0, 0, 0x0016_01ff, "OWNER@")]).unwrap();
@@ -93,7 +93,7 @@ fn sids_are_kept_and_shown_across_mounts() {
 }
 
 #[test]
-fn listings_and_reasons_name_whole_sids() {
+fn ls_and_access_show_full_sids() {
     let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
     let (d, f) = (volume.at("d"), volume.at("d/f"));
     fs::create_dir(&d).unwrap();
@@ -119,7 +119,7 @@ fn listings_and_reasons_name_whole_sids() {
             said["checks"].as_array().unwrap().iter().filter_map(|check| check["acl"].as_str()).collect();
         assert!(acls[0].starts_with(&format!("A:g:{STAFF}:r,A::7:rx,")), "{said}");
         assert!(acls[1].starts_with(&entries.join(",")), "{said}");
-        // The SIDs that Samba makes of users and groups are these; of others nobody is one.
+        // Only Samba's SIDs of Unix users and groups (S-1-22) name local users.
         let granted = explain("S-1-22-1-7", "S-1-22-2-9", &[]).ok();
         assert!(granted.starts_with("granted:") && granted.contains("(uid 7; "), "{granted}");
         explain(ANN, "7", &[]).failed(2, &["Windows identity", ANN]);
@@ -130,7 +130,7 @@ fn listings_and_reasons_name_whole_sids() {
 }
 
 #[test]
-fn nobody_is_a_sid() {
+fn no_local_caller_matches_a_sid() {
     let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
     let open = fs::Permissions::from_mode(0o777);
     fs::set_permissions(volume.at(""), open).unwrap();
@@ -152,14 +152,14 @@ fn nobody_is_a_sid() {
         as_member(3, 513, &[544, 1105], || {
             fs::metadata(&f).unwrap();
             refused(fs::read(&f), Errno::ACCESS);
-            // Who may not set the ACL adds no domain either.
+            // A caller that may not set the ACL cannot add a domain.
             refused(put(&f, &[(0, 0, ALL, "S-1-5-21-6-6-6-6")]), Errno::PERM);
         });
     }
 }
 
 #[test]
-fn a_table_that_is_full_refuses_what_is_new() {
+fn full_domain_table_refuses_new_domains() {
     let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
     let f = volume.at("f");
     fs::write(&f, "text").unwrap();
@@ -174,8 +174,8 @@ fn a_table_that_is_full_refuses_what_is_new() {
         }
     };
     assert_eq!(full, Errno::NOSPC);
-    assert!(next > 1_000_000_000, "some had a place");
-    // What is left has room for some more, one by one.
+    assert!(next > 1_000_000_000, "some domains were stored");
+    // The remaining room fits some more domains, added one by one.
     let refused_one = (next..next + 500).map(sid).find(|sid| put(&f, &[(0, 0, READ, sid)]).is_err());
     assert!(refused_one.is_some());
     let known = sid(1_000_000_000);
@@ -185,5 +185,5 @@ fn a_table_that_is_full_refuses_what_is_new() {
     let before = get(&volume.at("")).unwrap();
     let new = "S-1-5-21-4000000000-4294967295-4294967295-7";
     refused(put(&volume.at(""), &[(0, 0, READ, &known), (0, 0, READ, new)]), Errno::NOSPC);
-    assert_eq!(get(&volume.at("")).unwrap(), before, "and nothing changes");
+    assert_eq!(get(&volume.at("")).unwrap(), before, "the ACL is unchanged");
 }

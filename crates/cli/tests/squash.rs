@@ -1,4 +1,5 @@
-//! Users who have other numbers on a mount than in its volume, and callers who are taken for somebody else.
+//! ID mapping (users have other IDs on a mount than in the volume) and squashing (callers are treated as
+//! another user).
 
 mod common;
 mod harness;
@@ -40,11 +41,11 @@ fn getfacl(path: &Path) -> String {
 }
 
 #[test]
-fn numbers_are_mapped_both_ways_and_rights_with_them() {
+fn ids_are_mapped_both_ways_with_their_permissions() {
     let Some(volume) = Mounted::new(&[]) else { return };
     dir(&volume.at("all"), 0, 0o1777);
     file(&volume.at("mine"), 1000, 0o600);
-    file(&volume.at("strange"), 2000, 0o664);
+    file(&volume.at("unmapped"), 2000, 0o664);
     file(&volume.at("acl"), 0, 0o600);
     assert!(setfacl("u:1005:r,g:1006:rw", &volume.at("acl")).status.success());
     file(&volume.at("hidden-acl"), 0, 0o600);
@@ -54,25 +55,26 @@ fn numbers_are_mapped_both_ways_and_rights_with_them() {
     fs::write(&map, "# volume here count\n0 0 1\n1000 201000 100\n").unwrap();
     volume.remount_with(&["--uid-map", map.to_str().unwrap(), "--gid-map", "0:0:1,1000:201000:100"]);
     assert_eq!(owner(&volume.at("mine")), (201_000, 201_000));
-    assert_eq!(owner(&volume.at("strange")), (NOBODY, NOBODY));
+    assert_eq!(owner(&volume.at("unmapped")), (NOBODY, NOBODY));
     as_user(201_000, 201_000, || {
         assert_eq!(fs::read_to_string(volume.at("mine")).unwrap(), "text");
         fs::write(volume.at("all/new"), "").unwrap();
         fs::set_permissions(volume.at("mine"), Permissions::from_mode(0o640)).unwrap();
     });
     assert_eq!(owner(&volume.at("all/new")), (201_000, 201_000));
-    // The number in the volume is nobody's here.
+    // The ID that the volume stores is not mapped to itself here.
     as_user(1000, 1000, || {
         refused(File::open(volume.at("mine")), Errno::ACCESS);
         refused(File::create(volume.at("all/x")), Errno::OVERFLOW);
         refused(fs::create_dir(volume.at("all/x")), Errno::OVERFLOW);
     });
-    // Whom the map leaves out is not whom he is shown as, and what is his nobody changes, not even root.
+    // An unmapped owner is shown as nobody, but user nobody does not own the file; and no caller, not even
+    // root, can write to it.
     as_user(NOBODY, NOBODY, || {
-        assert_eq!(fs::read_to_string(volume.at("strange")).unwrap(), "text");
-        refused(OpenOptions::new().write(true).open(volume.at("strange")), Errno::ACCESS);
+        assert_eq!(fs::read_to_string(volume.at("unmapped")).unwrap(), "text");
+        refused(OpenOptions::new().write(true).open(volume.at("unmapped")), Errno::ACCESS);
     });
-    refused(OpenOptions::new().write(true).open(volume.at("strange")), Errno::ACCESS);
+    refused(OpenOptions::new().write(true).open(volume.at("unmapped")), Errno::ACCESS);
 
     assert_eq!(
         getfacl(&volume.at("acl")),
@@ -84,10 +86,10 @@ fn numbers_are_mapped_both_ways_and_rights_with_them() {
         drop(OpenOptions::new().append(true).open(volume.at("acl")).unwrap())
     });
     assert!(setfacl("u:201008:r", &volume.at("acl")).status.success());
-    assert!(!setfacl("u:5:r", &volume.at("acl")).status.success(), "there is no such user in the volume");
+    assert!(!setfacl("u:5:r", &volume.at("acl")).status.success(), "the user is not mapped");
     assert!(getfacl(&volume.at("hidden-acl")).contains("user:201005:r--\ngroup::"), "user 9999 is not shown");
     let refusal = String::from_utf8(setfacl("u:201008:r", &volume.at("hidden-acl")).stderr).unwrap();
-    assert!(refusal.contains("too large"), "nor is he lost: {refusal}");
+    assert!(refusal.contains("too large"), "the unmapped entry is kept: {refusal}");
 
     chown(volume.at("all/new"), Some(201_001), Some(201_002)).unwrap();
     refused(chown(volume.at("all/new"), Some(5), None), Errno::OVERFLOW);
@@ -99,7 +101,7 @@ fn numbers_are_mapped_both_ways_and_rights_with_them() {
 }
 
 #[test]
-fn squashed_root_may_what_anybody_may() {
+fn squashed_root_has_the_permissions_of_other() {
     let Some(volume) = Mounted::new(&[]) else { return };
     dir(&volume.at("open"), 0, 0o777);
     dir(&volume.at("private"), USER, 0o700);
@@ -133,14 +135,14 @@ fn squashed_root_may_what_anybody_may() {
     as_member(USER + 1, 1, &[0], || refused(File::open(volume.at("of-group-0")), Errno::ACCESS));
     as_user(USER + 1, 0, || refused(File::open(volume.at("of-group-0")), Errno::ACCESS));
 
-    // What it makes is the anonymous user's, with whose rights it goes on.
+    // New entries belong to the anonymous user, whose permissions apply from then on.
     fs::write(volume.at("open/new"), "text").unwrap();
     assert_eq!(owner(&volume.at("open/new")), (NOBODY, NOBODY));
     fs::set_permissions(volume.at("open/new"), Permissions::from_mode(0o640)).unwrap();
     refused(chown(volume.at("open/new"), Some(USER), None), Errno::PERM);
     fs::remove_file(volume.at("open/new")).unwrap();
 
-    // What the kernel has in memory of another's walk lets nobody pass.
+    // Names that another user's walk left in the kernel's cache do not bypass the check.
     let inside = as_user(USER, USER, || {
         assert_eq!(fs::read_to_string(volume.at("private/in")).unwrap(), "text");
         let mut file = OpenOptions::new().append(true).open(volume.at("private/in")).unwrap();
@@ -149,7 +151,7 @@ fn squashed_root_may_what_anybody_may() {
     });
     refused(fs::metadata(volume.at("private/in")), Errno::ACCESS);
     refused(File::open(volume.at("private/in")), Errno::ACCESS);
-    assert_eq!(inside.metadata().unwrap().len(), 10, "who is inside goes on");
+    assert_eq!(inside.metadata().unwrap().len(), 10, "an open file stays usable");
     as_user(USER, USER, || {
         assert_eq!(fs::read_to_string(volume.at("private/in")).unwrap(), "text, more");
         fs::set_permissions(volume.at("private/in"), Permissions::from_mode(0o600)).unwrap();
@@ -160,7 +162,7 @@ fn squashed_root_may_what_anybody_may() {
 }
 
 #[test]
-fn all_are_taken_for_one() {
+fn all_squash_treats_every_caller_as_the_anonymous_user() {
     let Some(volume) = Mounted::new(&[]) else { return };
     dir(&volume.at("private"), USER, 0o700);
     file(&volume.at("private/in"), USER, 0o600);
@@ -190,7 +192,7 @@ fn all_are_taken_for_one() {
 }
 
 #[test]
-fn lookups_where_anybody_may_search_ask_for_nobody() {
+fn lookups_in_searchable_directories_skip_the_access_check() {
     let Some(volume) = Mounted::new(&[]) else { return };
     fs::create_dir_all(volume.at("a/b/c")).unwrap();
     dir(&volume.at("a/b/c/closed"), USER, 0o750);
@@ -202,7 +204,7 @@ fn lookups_where_anybody_may_search_ask_for_nobody() {
         as_user(USER, USER, || assert!(fs::metadata(volume.at("a/b/c/closed/f")).unwrap().is_file()));
     }
     let after = volume.searches();
-    // Four names in directories that are open to all, and one in the one that is not.
+    // Four lookups in directories that everybody may search, and one in the directory that is closed.
     assert_eq!(after[0] - before[0], 4 * WALKS);
     assert_eq!(after[1] - before[1], WALKS);
 }

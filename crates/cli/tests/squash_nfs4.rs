@@ -1,4 +1,4 @@
-//! Users with other numbers, and callers taken for somebody else, on volumes of NFSv4 ACLs.
+//! ID mapping and squashing on volumes with NFSv4 ACLs.
 
 mod common;
 mod harness;
@@ -44,7 +44,7 @@ fn writes(path: &Path) -> std::io::Result<File> {
 }
 
 #[test]
-fn numbers_are_mapped_both_ways_and_rights_with_them() {
+fn ids_are_mapped_both_ways_with_their_permissions() {
     let Some(volume) = nfs4() else { return };
     let d = dir(&volume, "d", 1000, &format!("A::OWNER@:{ALL},A::1005:x,A:g:1006:wx,D::9999:rwx,A::1007:rx"));
     let f = file(&volume, "d/f", 1000, "D:g:1008:r,A::1005:rC,A:g:1006:r,A::OWNER@:rwaC");
@@ -57,7 +57,7 @@ fn numbers_are_mapped_both_ways_and_rights_with_them() {
         volume.remount_with(options);
         assert_eq!(owner(&f), (201_000, 201_000));
         assert_eq!(get(&d).unwrap(), shown);
-        assert_eq!(get(&hidden).unwrap(), "A::201005:r,A::OWNER@:rwaC", "user 9999 has no place here");
+        assert_eq!(get(&hidden).unwrap(), "A::201005:r,A::OWNER@:rwaC", "user 9999 is not mapped");
         as_user(201_000, 201_000, || drop(writes(&f).unwrap()));
         as_user(201_005, 1, || {
             assert_eq!(fs::read(&f).unwrap(), b"text");
@@ -66,11 +66,11 @@ fn numbers_are_mapped_both_ways_and_rights_with_them() {
         as_user(201_007, 1, || assert_eq!(fs::read_dir(&d).unwrap().count(), 2));
         as_member(201_009, 1, &[201_006], || assert_eq!(fs::read(&f).unwrap(), b"text"));
         as_member(201_005, 1, &[201_008], || refused(fs::read(&f), Errno::ACCESS));
-        // Numbers of the volume are nobody's here.
+        // IDs of the volume are not mapped to themselves here.
         for uid in [1000, 1005, 9999, NOBODY] {
             as_member(uid, uid, &[1006], || refused(fs::metadata(&f), Errno::ACCESS));
         }
-        // What it says beyond what is shown is not lost by who cannot see it.
+        // An entry that is not shown is not lost: callers that cannot see it cannot replace the ACL.
         refused(set(&hidden, "A::OWNER@:rwaC"), Errno::OVERFLOW);
         refused(removexattr(&hidden, wire::NFS4_ACL), Errno::OVERFLOW);
         refused(set(&f, "A::5:r"), Errno::INVAL);
@@ -83,14 +83,14 @@ fn numbers_are_mapped_both_ways_and_rights_with_them() {
         assert!(get(&hidden).unwrap().starts_with("A::9999:r,"));
         set(&f, "D:g:1008:r,A::1005:rC,A:g:1006:r,A::OWNER@:rwaC").unwrap();
     }
-    // Who may search every directory is named by his number here.
+    // --bypass-traverse takes the ID on this mount.
     volume.remount_with(&["--uid-map", "0:0:1,1000:201000:100", "--bypass-traverse", "201050"]);
     as_user(201_050, 7, || assert!(fs::metadata(&f).unwrap().is_file()));
     as_user(1050, 7, || refused(fs::metadata(&f), Errno::ACCESS));
 }
 
 #[test]
-fn squashed_root_may_what_the_acl_gives_the_anonymous() {
+fn squashed_root_has_the_permissions_of_the_anonymous_user() {
     let Some(volume) = nfs4() else { return };
     let open = dir(&volume, "open", 0, &format!("A::{NOBODY}:rwaxtTnNcy,A::OWNER@:{ALL},A::EVERYONE@:rx"));
     let private = dir(&volume, "private", USER, &format!("A::OWNER@:{ALL}"));
@@ -118,12 +118,12 @@ fn squashed_root_may_what_the_acl_gives_the_anonymous() {
         let device = mknodat(CWD, open.join("null"), FileType::CharacterDevice, Mode::from(0o600), 0x103);
         refused(device, Errno::PERM);
         as_member(USER + 1, 1, &[0], || refused(File::open(&of_group), Errno::ACCESS));
-        // What it makes is the anonymous user's.
+        // New entries belong to the anonymous user.
         fs::write(open.join("new"), "text").unwrap();
         assert_eq!(owner(&open.join("new")), (NOBODY, NOBODY));
         fs::set_permissions(open.join("new"), Permissions::from_mode(0o640)).unwrap();
         fs::remove_file(open.join("new")).unwrap();
-        // What the kernel has in memory of another's walk lets nobody pass.
+        // Names that another user's walk left in the kernel's cache do not bypass the check.
         for _ in 0..3 {
             as_user(USER, USER, || assert_eq!(fs::read(&inside).unwrap(), b"text"));
             refused(fs::metadata(&inside), Errno::ACCESS);
@@ -134,7 +134,7 @@ fn squashed_root_may_what_the_acl_gives_the_anonymous() {
 }
 
 #[test]
-fn all_are_taken_for_one() {
+fn all_squash_treats_every_caller_as_the_anonymous_user() {
     let Some(volume) = nfs4() else { return };
     let private = dir(&volume, "private", USER, &format!("A::OWNER@:{ALL}"));
     let inside = file(&volume, "private/in", USER, "A::OWNER@:rwaC");
@@ -169,7 +169,7 @@ fn all_are_taken_for_one() {
             assert_eq!((access(&secret), access(&inside)), (Err(Errno::ACCESS), Ok(())));
             assert_eq!(Command::new(&script).status().unwrap().code(), Some(7));
         };
-        // Only root gets as far as `trusted.*`: the kernel itself refuses others.
+        // Only root's request for `trusted.*` reaches the daemon: the kernel refuses other users.
         work();
         as_user(9999, 9999, work);
         as_member(NOBODY, NOBODY, &[1, 2, 3], work);
@@ -177,7 +177,7 @@ fn all_are_taken_for_one() {
 }
 
 #[test]
-fn lookups_where_anybody_may_search_ask_for_nobody() {
+fn lookups_in_searchable_directories_skip_the_access_check() {
     let Some(volume) = nfs4() else { return };
     dir(&volume, "a", 0, "A::5:rwx,A::OWNER@:rwaxD,A::EVERYONE@:x");
     fs::create_dir(volume.at("a/b")).unwrap();
@@ -190,7 +190,7 @@ fn lookups_where_anybody_may_search_ask_for_nobody() {
         as_user(USER, USER, || assert!(fs::metadata(volume.at("a/b/closed/f")).unwrap().is_file()));
     }
     let after = volume.searches();
-    // Three names in directories that are open to all, and one in the one that is not.
+    // Three lookups in directories that everybody may search, and one in the directory that is closed.
     assert_eq!(after[0] - before[0], 3 * WALKS);
     assert_eq!(after[1] - before[1], WALKS);
 }

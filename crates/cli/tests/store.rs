@@ -1,4 +1,5 @@
-//! An object store that is missing, another volume's, or of no use: nothing is served from it or written to it. As root.
+//! An object store that is missing, belongs to another volume, or is unusable: nothing is read from it or
+//! written to it. As root.
 
 mod common;
 
@@ -8,7 +9,7 @@ use std::process::Command;
 
 use common::{Place, limen};
 use engine_sqlite::{Options, SqliteEngine};
-use meta::{Configure, Meta, Vouch};
+use meta::{Authority, Configure, Meta};
 use serde_json::Value;
 
 fn entries(path: &Path) -> usize {
@@ -25,7 +26,7 @@ fn verify(place: &Place) {
 }
 
 #[test]
-fn a_directory_that_is_missing_or_empty_is_not_the_store() {
+fn missing_or_empty_directory_is_not_used_as_store() {
     if !skip::is_root() {
         return;
     }
@@ -42,7 +43,7 @@ fn a_directory_that_is_missing_or_empty_is_not_the_store() {
         place.mount(options).failed(1, &["object store of volume 'vol'", "vol.data", "does not exist"]);
     }
     assert!(!data.exists());
-    // As the mount point of a file system that is not mounted yet.
+    // Like the mount point of a file system that is not mounted yet.
     fs::create_dir(&data).unwrap();
     let absent = ["limen-volume", "vol.data", "--adopt-store"];
     for options in ["rw", "ro", &format!("writeback,cache_dir={}", place.text("cache"))] {
@@ -63,7 +64,7 @@ fn a_directory_that_is_missing_or_empty_is_not_the_store() {
     place.mount(&[]).ok();
     verify(&place);
     place.umount(&[]).ok();
-    assert_eq!(entries(&data.join("tmp")), 0, "nothing of the check is left");
+    assert_eq!(entries(&data.join("tmp")), 0, "the check leaves no files");
     fs::remove_dir_all(&data).unwrap();
     limen(&["destroy", "--yes", &url]).failed(1, &["does not exist", "--keep-objects"]);
     limen(&["destroy", "--yes", "--keep-objects", &url]).ok();
@@ -71,7 +72,7 @@ fn a_directory_that_is_missing_or_empty_is_not_the_store() {
 }
 
 #[test]
-fn a_store_of_another_volume_is_refused() {
+fn store_of_another_volume_is_refused() {
     if !skip::is_root() {
         return;
     }
@@ -96,29 +97,29 @@ fn a_store_of_another_volume_is_refused() {
     third.format(&["--bucket", &bucket]).ok();
 }
 
-/// Makes the volume one of before there were markers.
+/// Turns the volume into one from before markers existed.
 fn forget_marker(place: &Place) {
     fs::remove_file(place.path("vol.data/limen-volume")).unwrap();
     let engine = SqliteEngine::open(&place.path("vol.db"), &Options::default()).unwrap();
     let meta = Meta::open(std::sync::Arc::new(engine), 1).unwrap();
     let change = Configure { store_marker: Some(false), ..Configure::default() };
-    meta.run(&change, &Vouch::Kernel { told: None }).unwrap();
+    meta.run(&change, &Authority::Kernel { told: None }).unwrap();
 }
 
 #[test]
-fn an_older_volume_gets_its_marker_from_a_mount_that_finds_its_objects() {
+fn older_volume_gets_its_marker_if_its_objects_are_found() {
     if !skip::is_root() {
         return;
     }
     let place = Place::formatted();
     let (data, marker) = (place.path("vol.data"), place.path("vol.data/limen-volume"));
-    // It has never stored anything: any directory will do.
+    // The volume has never stored an object, so any directory is accepted.
     forget_marker(&place);
     place.mount(&[]).ok();
     assert!(marker.exists());
     write(&place);
     place.umount(&[]).ok();
-    // With its objects there.
+    // With its objects in the store.
     forget_marker(&place);
     place.mount(&["-o", "ro"]).ok();
     verify(&place);
@@ -129,13 +130,13 @@ fn an_older_volume_gets_its_marker_from_a_mount_that_finds_its_objects() {
     place.umount(&[]).ok();
     fs::remove_file(&marker).unwrap();
     place.mount(&[]).failed(1, &["limen-volume"]);
-    // Without.
+    // Without its objects.
     limen(&["config", "--adopt-store", &place.url()]).ok();
     forget_marker(&place);
     fs::rename(&data, place.path("kept")).unwrap();
     fs::create_dir(&data).unwrap();
     for option in ["rw", "ro"] {
-        place.mount(&["-o", option]).failed(1, &["holds nothing", "--adopt-store"]);
+        place.mount(&["-o", option]).failed(1, &["is empty", "--adopt-store"]);
     }
     assert_eq!(entries(&data), 0);
     limen(&["config", "--adopt-store", &place.url()]).ok();
@@ -143,17 +144,17 @@ fn an_older_volume_gets_its_marker_from_a_mount_that_finds_its_objects() {
     place.umount(&[]).ok();
 }
 
-/// A directory mounted in its own place, so that it can be made read-only or full; taken away when this is dropped.
+/// A directory mounted on itself, which can be made read-only or full. Unmounted when dropped.
 struct Disk(String);
 
 impl Disk {
     fn mount(args: &[&str], path: &str) -> Self {
         let disk = Disk(path.to_owned());
-        disk.again(args);
+        disk.mount_again(args);
         disk
     }
 
-    fn again(&self, args: &[&str]) {
+    fn mount_again(&self, args: &[&str]) {
         assert!(Command::new("mount").args(args).arg(&self.0).status().unwrap().success());
     }
 }
@@ -165,25 +166,25 @@ impl Drop for Disk {
 }
 
 #[test]
-fn a_store_that_takes_nothing_is_told_before_the_mount_serves() {
+fn read_only_store_makes_the_mount_fail() {
     if !skip::is_root() {
         return;
     }
     let place = Place::formatted();
     let data = place.text("vol.data");
     let disk = Disk::mount(&["--bind", &data], &data);
-    disk.again(&["-o", "remount,bind,ro"]);
+    disk.mount_again(&["-o", "remount,bind,ro"]);
     place.mount(&[]).failed(1, &["object store of volume 'vol'", "cannot write", &data]);
     assert!(!place.is_mounted());
     place.mount(&["-o", "ro"]).ok();
     place.umount(&[]).ok();
-    // Blocks can wait on the local disk.
+    // With write-back, blocks can wait on the local disk.
     let options = format!("writeback,cache_dir_free=0,cache_dir={}", place.text("cache"));
     let said = place.mount(&["-o", &options]);
-    assert!(said.err.contains("waits on the local disk"), "{said:?}");
+    assert!(said.err.contains("stays on the local disk"), "{said:?}");
     said.ok();
     write(&place);
-    disk.again(&["-o", "remount,bind,rw"]);
+    disk.mount_again(&["-o", "remount,bind,rw"]);
     place.umount(&[]).ok();
     drop(disk);
     place.mount(&[]).ok();
@@ -192,7 +193,7 @@ fn a_store_that_takes_nothing_is_told_before_the_mount_serves() {
 }
 
 #[test]
-fn a_full_store_can_be_mounted_to_remove_files() {
+fn full_store_can_be_mounted_to_remove_files() {
     if !skip::is_root() {
         return;
     }

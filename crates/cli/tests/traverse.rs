@@ -1,4 +1,5 @@
-//! Callers who may search every directory of a mounted volume (`--bypass-traverse`), beside others who may not.
+//! Callers that may search every directory of a mounted volume (`--bypass-traverse`), and others that may
+//! not.
 
 mod common;
 mod harness;
@@ -20,7 +21,7 @@ const OTHER: u32 = 4714;
 
 const RIGHT: [&str; 4] = ["--bypass-traverse", "u:4711", "-o", "bypass_traverse=g:4712"];
 
-/// A directory of OWNER with a directory and a file in it.
+/// A directory of OWNER that contains a directory and a file.
 fn closed(volume: &Mounted, name: &str, mode: u32, acl: Option<&str>) -> PathBuf {
     let path = volume.at(name);
     fs::create_dir_all(path.join("sub")).unwrap();
@@ -39,7 +40,8 @@ fn closed(volume: &Mounted, name: &str, mode: u32, acl: Option<&str>) -> PathBuf
     path
 }
 
-/// Runs `work` as each kind of holder: by user, by primary group, and by one of four hundred others.
+/// Runs `work` as each kind of holder: by user, by primary group, and by one of 401 or of one supplementary
+/// groups.
 fn as_holders(work: impl Fn() + Sync) {
     let many: Vec<u32> = (10_000..10_400).chain([GROUP]).collect();
     as_user(HOLDER, HOLDER, &work);
@@ -53,7 +55,7 @@ fn reads(path: &Path) -> io::Result<()> {
 }
 
 #[test]
-fn holders_pass_and_may_nothing_else() {
+fn holders_may_search_and_nothing_else() {
     let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
     volume.remount_with(&RIGHT);
     let dirs = [
@@ -61,13 +63,13 @@ fn holders_pass_and_may_nothing_else() {
         closed(&volume, "group", 0o750, None),
         closed(&volume, "acl", 0o700, Some("A::OWNER@:rwaxD,A::5:rx,A::6:r")),
         closed(&volume, "denied", 0o700, Some("A::OWNER@:rwaxD,D::EVERYONE@:x")),
-        // No POSIX ACL says who may search this one, so that the daemon is asked for everybody.
+        // No POSIX ACL can express who may search this one, so every check goes to the daemon.
         closed(&volume, "inexact", 0o700, Some("A::OWNER@:rwaxD,D:g:20:x,A:g:30:x")),
     ];
     for d in &dirs {
         let at = |name: &str| d.join(name);
         for round in 0..3 {
-            // The owner's walk leaves the names in the kernel's memory.
+            // The owner's walk leaves the names in the kernel's cache.
             as_user(OWNER, OWNER, || reads(&at("sub/f")).unwrap());
             as_holders(|| {
                 reads(&at("f")).unwrap();
@@ -100,13 +102,13 @@ fn holders_pass_and_may_nothing_else() {
             });
         }
     }
-    // What gets closed is closed at once, and open to holders even so.
+    // A directory that becomes closed is closed at once, but not for holders.
     let d = closed(&volume, "later", 0o755, None);
     as_user(OTHER, OTHER, || reads(&d.join("f")).unwrap());
     fs::set_permissions(&d, fs::Permissions::from_mode(0o700)).unwrap();
     as_user(OTHER, OTHER, || refused(reads(&d.join("f")), Errno::ACCESS));
     as_holders(|| reads(&d.join("f")).unwrap());
-    // It is the mount that gives the right.
+    // The privilege is an option of the mount.
     volume.remount();
     for d in dirs.iter().chain([&d]) {
         as_holders(|| refused(reads(&d.join("f")), Errno::ACCESS));
@@ -114,13 +116,13 @@ fn holders_pass_and_may_nothing_else() {
 }
 
 #[test]
-fn what_is_shown_for_holders_is_not_kept() {
+fn mode_shown_for_holders_is_not_stored() {
     let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
     volume.remount_with(&RIGHT);
     let d = closed(&volume, "d", 0o700, None);
     let mode = || fs::metadata(&d).unwrap().mode() & 0o7777;
     let chmod = |mode: u32| fs::set_permissions(&d, fs::Permissions::from_mode(mode)).unwrap();
-    assert_eq!(mode(), 0o710, "the group bits stand for all who are named");
+    assert_eq!(mode(), 0o710, "the group bits show the access of the holders");
     chmod(0o2710);
     volume.remount();
     assert_eq!(mode(), 0o2700);
@@ -131,7 +133,7 @@ fn what_is_shown_for_holders_is_not_kept() {
 }
 
 #[test]
-fn listings_that_hide_do_so_for_holders_too() {
+fn abe_hides_entries_from_holders_too() {
     let Some(volume) = Mounted::new(&["--acl", "nfsv4"]) else { return };
     let d = closed(&volume, "d", 0o755, None);
     fs::set_permissions(d.join("f"), fs::Permissions::from_mode(0o600)).unwrap();
@@ -139,13 +141,13 @@ fn listings_that_hide_do_so_for_holders_too() {
     volume.remount_with(&[&RIGHT[..], &["--abe"]].concat());
     as_holders(|| {
         let names = fs::read_dir(&d).unwrap().map(|entry| entry.unwrap().file_name());
-        assert_eq!(names.collect::<Vec<_>>(), ["open"], "what may be searched need not be readable");
+        assert_eq!(names.collect::<Vec<_>>(), ["open"], "search permission does not make an entry readable");
         reads(&d.join("sub/f")).unwrap();
     });
 }
 
 #[test]
-fn the_right_is_refused_where_it_cannot_be_given() {
+fn bypass_traverse_fails_without_nfs4_acls_or_for_unknown_names() {
     let Some(volume) = Mounted::new(&[]) else { return };
     volume.place.umount(&[]).ok();
     for options in [&["--bypass-traverse", "root"][..], &["-o", "bypass_traverse=u:5"]] {

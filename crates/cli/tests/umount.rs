@@ -1,4 +1,4 @@
-//! umount names the processes that hold a mount, and does not wait for them for ever; as root.
+//! umount names the processes that keep a mount in use, and does not wait for them for ever; as root.
 
 mod common;
 
@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 
 use common::Place;
 
-/// A new mount namespace holds the mounts of every test that runs at that moment, so that they take turns.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+/// A new mount namespace holds the mounts of all tests that run at that moment, so the tests run one at a
+/// time.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A process that is ended when this is dropped.
+/// A process that is killed when dropped.
 struct Helper(Child);
 
 impl Helper {
@@ -43,27 +44,27 @@ impl Drop for Helper {
 fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !holds() {
-        assert!(Instant::now() < deadline, "still not so: {what}");
+        assert!(Instant::now() < deadline, "timed out waiting until {what}");
         sleep(Duration::from_millis(20));
     }
 }
 
 #[test]
-fn a_mount_that_another_namespace_holds_is_not_waited_for_for_ever() {
+fn umount_times_out_if_another_mount_namespace_holds_the_mount() {
     if !skip::is_root() {
         return;
     }
-    let _turn = turn();
+    let _lock = one_at_a_time();
     let place = Place::formatted();
     place.mount(&[]).ok();
     std::fs::write(place.path("mnt/f"), vec![7; 100_000]).unwrap();
     let mut holder = Helper::start(Command::new("unshare").args(["-m", "sleep", "1000"]));
-    soon("the namespace is made", || holder.is_called("sleep"));
+    soon("the namespace exists", || holder.is_called("sleep"));
     let named = format!("process {} (sleep) still holds it in another mount namespace", holder.0.id());
     let said = place.umount(&["--timeout", "2"]);
     said.failed(3, &["unmounted here", &named, "no data waits to be stored", "nsenter -t", &place.mnt()]);
     assert!(!place.is_mounted());
-    // Once more, with nothing mounted here any more.
+    // Again, with nothing mounted here any more.
     place.umount(&["--timeout", "0"]).failed(3, &["unmounted here", &named]);
     holder.end();
     place.umount(&[]);
@@ -74,23 +75,23 @@ fn a_mount_that_another_namespace_holds_is_not_waited_for_for_ever() {
 }
 
 #[test]
-fn who_uses_a_mount_is_named() {
+fn processes_that_use_a_mount_are_named() {
     if !skip::is_root() {
         return;
     }
-    let _turn = turn();
+    let _lock = one_at_a_time();
     let place = Place::formatted();
     place.mount(&[]).ok();
     let mut user = Helper::start(Command::new("sleep").arg("1000").current_dir(place.mnt()));
-    soon("it is started", || user.is_called("sleep"));
+    soon("the process has started", || user.is_called("sleep"));
     let named = format!("process {} (sleep) has its working directory there", user.0.id());
     place.umount_once(&[]).failed(1, &["in use", &named, "limen umount -l"]);
 
-    // A program that runs from there has no more of it than a mapping.
+    // A program on the mount keeps it in use by nothing but a mapping.
     let program = place.text("mnt/napper");
     std::fs::copy("/bin/sleep", &program).unwrap();
     let mut napper = Helper::start(Command::new(&program).arg("1000").current_dir("/"));
-    soon("it runs", || napper.is_called("napper"));
+    soon("the program runs", || napper.is_called("napper"));
     let mapping = format!("process {} (napper) has {program} mapped", napper.0.id());
     place.umount_once(&[]).failed(1, &[&named, &mapping]);
     napper.end();
@@ -102,11 +103,11 @@ fn who_uses_a_mount_is_named() {
 }
 
 #[test]
-fn a_command_that_was_started_in_the_mount_unmounts_it() {
+fn umount_started_inside_the_mount_succeeds() {
     if !skip::is_root() {
         return;
     }
-    let _turn = turn();
+    let _lock = one_at_a_time();
     let place = Place::formatted();
     place.mount(&[]).ok();
     let mut command = Command::new(common::LIMEN);

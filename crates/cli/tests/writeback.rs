@@ -1,4 +1,4 @@
-//! `-o writeback` on a mount, as root: the store may be full or the server killed, and nothing is lost or wrong.
+//! `-o writeback` on a mount, as root: nothing is lost if the store is full or the server is killed.
 
 mod common;
 mod harness;
@@ -18,15 +18,15 @@ use tempfile::TempDir;
 
 const MIB: usize = 1 << 20;
 
-/// A volume whose objects have a small disk of their own, and a directory to stage blocks in.
+/// A volume with its objects on a small tmpfs, and a directory for staged blocks.
 struct Staged {
     place: Place,
-    /// Dropped last, after what is mounted on it.
+    /// Dropped last, after the mount.
     disk: TempDir,
 }
 
 impl Staged {
-    /// `None` without root, which is said. `disk_size` is as tmpfs(5) has it.
+    /// Returns `None`, and reports a skip, without root. `disk_size` is in the format of tmpfs(5).
     fn new(disk_size: &str) -> Option<Self> {
         if !skip::is_root() {
             return None;
@@ -65,7 +65,7 @@ impl Staged {
         self.place.status()["staged"]["blocks"].as_u64().unwrap()
     }
 
-    /// Finds nothing wrong and nothing to remove, mounted or not.
+    /// Checks that fsck and gc find nothing, whether mounted or not.
     fn check(&self) {
         limen(&["fsck", "--data", &self.place.url()]).ok();
         let found = limen(&["gc", "--json", &self.place.url()]).ok();
@@ -90,7 +90,7 @@ impl Drop for Staged {
 }
 
 #[test]
-fn a_store_that_is_full_for_a_while_takes_all_in_the_end() {
+fn blocks_staged_for_a_full_store_are_uploaded_later() {
     let Some(volume) = Staged::new("64k") else { return };
     let (big, small) = (Random(3).bytes(9 * MIB + 5), Random(4).bytes(90_000));
     volume.mount();
@@ -107,19 +107,19 @@ fn a_store_that_is_full_for_a_while_takes_all_in_the_end() {
         (fs::read(volume.at("big")).unwrap(), fs::read(volume.at("small")).unwrap()),
         (big.clone(), small)
     );
-    // What is removed is never uploaded.
+    // A removed file is never uploaded.
     fs::remove_file(volume.at("small")).unwrap();
     while volume.staged_blocks() > 3 {
         thread::sleep(Duration::from_millis(50));
     }
     volume.kill();
-    // A mount that knows nothing of the directory: an error, and never other bytes.
+    // A mount that does not know the staging directory fails with EIO and never returns other data.
     let note = fs::read(volume.note()).unwrap();
     fs::remove_file(volume.note()).unwrap();
     volume.place.mount(&[]).ok();
     refused(fs::read(volume.at("big")), Errno::IO);
     volume.place.umount(&[]).ok();
-    // One that knows of it, but is not asked to stage or upload.
+    // A mount that knows the directory, but neither stages nor uploads.
     fs::write(volume.note(), note).unwrap();
     volume.place.mount(&[]).ok();
     assert_eq!(fs::read(volume.at("big")).unwrap(), big);
@@ -136,7 +136,61 @@ fn a_store_that_is_full_for_a_while_takes_all_in_the_end() {
 }
 
 #[test]
-fn a_server_killed_while_it_uploads_loses_nothing() {
+fn blocks_are_not_uploaded_to_the_store_of_another_volume() {
+    let Some(volume) = Staged::new("64k") else { return };
+    let bytes = Random(6).bytes(9 * MIB + 5);
+    volume.mount();
+    volume.write("f", &bytes);
+    volume.kill();
+    let staged = volume.staged_blocks();
+    assert!(staged >= 3);
+    volume.mount_disk(&["-o", "remount,size=256m"]);
+    let (own, aside) = (volume.disk.path().join("objects"), volume.disk.path().join("aside"));
+    let other = format!("sqlite://{}", volume.place.text("other.db"));
+    let options = format!("writeback,cache_dir_free=0,cache_dir={}", volume.place.text("cache"));
+    // Another volume takes the place of this one's objects, and gives it back.
+    let swap = |is_other: bool| {
+        fs::rename(&own, volume.disk.path().join("swap")).unwrap();
+        fs::rename(&aside, &own).unwrap();
+        fs::rename(volume.disk.path().join("swap"), &aside).unwrap();
+        assert_eq!(own.join("chunks").exists(), !is_other);
+    };
+    fs::rename(&own, &aside).unwrap();
+    limen(&["format", &other, "other", "--storage", "file", "--bucket", own.to_str().unwrap()]).ok();
+    // It is in use, so objects can be written to it.
+    fs::create_dir_all(own.join("tmp")).unwrap();
+    fs::create_dir_all(aside.join("chunks")).unwrap();
+    for _ in 0..5 {
+        volume.place.mount(&["-o", &options]).failed(1, &["holds volume 'other'"]);
+    }
+    assert!(!own.join("chunks").exists());
+    assert_eq!(volume.staged_blocks(), staged);
+
+    // The marker cannot be read when the volume is mounted, and when it can it is that of the other volume.
+    swap(false);
+    let marker = own.join("limen-volume");
+    fs::rename(&marker, own.join("marker")).unwrap();
+    fs::create_dir(&marker).unwrap();
+    volume.mount();
+    assert!(fs::read(volume.at("f")).unwrap() == bytes);
+    swap(true);
+    thread::sleep(Duration::from_secs(2));
+    assert!(!own.join("chunks").exists());
+    assert_eq!(volume.staged_blocks(), staged);
+    assert!(volume.place.log().contains("holds volume 'other'"), "{}", volume.place.log());
+    swap(false);
+    fs::remove_dir(&marker).unwrap();
+    fs::rename(own.join("marker"), &marker).unwrap();
+    volume.place.umount(&[]).ok();
+    assert_eq!(volume.staged_blocks(), 0);
+    fs::remove_dir_all(volume.place.path("cache")).unwrap();
+    volume.place.mount(&[]).ok();
+    assert!(fs::read(volume.at("f")).unwrap() == bytes);
+    volume.check();
+}
+
+#[test]
+fn server_killed_during_upload_loses_nothing() {
     let Some(volume) = Staged::new("512m") else { return };
     let mut random = Random(9);
     let mut files: Vec<(String, Vec<u8>)> = Vec::new();
@@ -166,7 +220,7 @@ fn a_server_killed_while_it_uploads_loses_nothing() {
 }
 
 #[test]
-fn writeback_wants_a_place_and_an_ordinary_mount_stages_nothing() {
+fn writeback_requires_a_cache_dir() {
     let Some(volume) = Staged::new("64m") else { return };
     volume.place.mount(&["-o", "writeback"]).failed(2, &["writeback", "cache_dir"]);
     volume.place.mount(&["-o", &format!("cache_dir={}", volume.place.text("cache"))]).ok();
@@ -178,7 +232,7 @@ fn writeback_wants_a_place_and_an_ordinary_mount_stages_nothing() {
 }
 
 #[test]
-fn the_session_stays_on_record_until_the_blocks_are_uploaded() {
+fn session_is_kept_until_the_blocks_are_uploaded() {
     let Some(volume) = Staged::new("64k") else { return };
     volume.mount();
     volume.write("big", &Random(3).bytes(5 * MIB));

@@ -1,4 +1,5 @@
-//! Steps made on both sides, with a comparison after each of what it was about, and now and then of everything.
+//! Executes steps on both sides. Compares what a step affects after each step, and everything after a number
+//! of steps.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -17,10 +18,11 @@ use crate::random::Random;
 use crate::side::{self, Outcome, Side};
 use crate::step::{At, Call, Place, SLOTS, Step};
 
-/// Files whose content is compared after a step; longer ones wait for the comparison of everything.
+/// The content of files up to this size is compared after each step; larger files wait for the full
+/// comparison.
 const AT_ONCE_BYTES: i64 = 64 << 10;
 
-/// Fresh directories, one on each file system; removed at the end.
+/// New directories, one on each file system; removed at the end.
 #[derive(Debug)]
 pub(crate) struct Pair {
     tested: Side,
@@ -36,7 +38,7 @@ impl Pair {
         rustix::process::umask(Mode::empty());
         let make = |parent: &Path| -> Result<(PathBuf, Side), String> {
             let outer = parent.join(&name);
-            // A path that leads out of the top, as `a/..` may, ends here.
+            // A path that leads out of the top, like `a/..` can, ends in this directory.
             for (path, mode) in [(outer.clone(), 0o755), (outer.join("top"), 0o777)] {
                 rustix::fs::mkdir(&path, Mode::from_raw_mode(mode))
                     .map_err(|error| format!("{}: {error}", path.display()))?;
@@ -55,7 +57,7 @@ impl Drop for Pair {
         self.reference.slots = Default::default();
         for parent in &self.parents {
             if let Err(error) = side::remove(parent) {
-                eprintln!("difftest: {} is left behind: {error}", parent.display());
+                eprintln!("difftest: cannot remove {}: {error}", parent.display());
             }
         }
     }
@@ -80,18 +82,18 @@ impl fmt::Display for Difference {
 pub(crate) struct Episode {
     pair: Pair,
     generator: Generator,
-    /// Steps between two comparisons of everything.
+    /// Steps between two full comparisons.
     interval: u64,
     made: u64,
     live: Vec<Place>,
-    /// Times when last seen, by the inode numbers on both sides.
+    /// The times when last seen, by the inode numbers on both sides.
     seen: HashMap<(u64, u64), Look>,
-    /// The last step may move ctime or not: see [`known::ctime_is_free`].
+    /// Whether the last step may update ctime on one side only: see [`known::ctime_is_free`].
     ctime_is_free: bool,
     clock: Clock,
 }
 
-/// From 5 to 80 steps: often enough to name the step, seldom enough that the tested side's caches matter.
+/// 5 to 80 steps: often enough to name the step, rarely enough that the caches of the tested side matter.
 pub(crate) fn interval_of(seed: u64) -> u64 {
     5 << Random::new(seed).below(5)
 }
@@ -113,7 +115,7 @@ impl Episode {
         })
     }
 
-    /// The same steps again, or some of them, on fresh directories.
+    /// Executes these steps on new directories.
     pub(crate) fn replay(pair: Pair, steps: &[Step], interval: u64) -> Result<(), Difference> {
         let fresh = |error: Errno| Difference { what: error.to_string(), step: None };
         let mut episode = Episode::new(pair, 0).map_err(fresh)?;
@@ -128,13 +130,13 @@ impl Episode {
         self.generator.step(&self.live)
     }
 
-    /// Makes one step on both sides and compares what it said, and what it was about.
+    /// Executes one step on both sides and compares the results, and the files that it affects.
     pub(crate) fn step(&mut self, step: &Step) -> Result<(), Difference> {
         self.made += 1;
         self.compare_step(step).map_err(|what| Difference { what, step: Some(step.to_string()) })?;
         if self.made.is_multiple_of(self.interval) {
             self.compare_everything().map_err(|mut difference| {
-                difference.step = Some(format!("everything, after {step}"));
+                difference.step = Some(format!("full comparison after {step}"));
                 difference
             })?;
         }
@@ -151,7 +153,7 @@ impl Episode {
         let tested = self.pair.tested.execute(step);
         let content = |slot: usize, offset: u64| content_from(&self.pair.reference, slot, offset);
         if !known::same(&step.call, &tested, &said, content) {
-            return Err(format!("says {tested:?}, not {said:?}"));
+            return Err(format!("returned {tested:?}, expected {said:?}"));
         }
         if said == Outcome::Nothing {
             return Ok(());
@@ -174,7 +176,7 @@ impl Episode {
         (0..SLOTS).try_for_each(|slot| self.compare_slot(slot, touches(&step.call, slot)))
     }
 
-    /// Everything below the top, and every open file.
+    /// Compares everything below the top, and every open file.
     pub(crate) fn compare_everything(&mut self) -> Result<(), Difference> {
         self.walk().map_err(|what| Difference { what, step: None })
     }
@@ -196,7 +198,7 @@ impl Episode {
                     let (tested, reference) = (side::list(&tested), side::list(&reference));
                     if tested != reference {
                         let show = |list| format!("{:?}", outcome(list));
-                        return Err(here(format!("lists {}, not {}", show(tested), show(reference))));
+                        return Err(here(format!("lists {}, expected {}", show(tested), show(reference))));
                     }
                     let names = std::fs::read_dir(self.pair.reference.path(&place))
                         .map_err(|e| here(e.to_string()))?;
@@ -214,10 +216,10 @@ impl Episode {
                     let target = |path| rustix::fs::readlink(path, Vec::new());
                     let (tested, reference) = (target(&tested), target(&reference));
                     if tested != reference {
-                        return Err(here(format!("points to {tested:?}, not {reference:?}")));
+                        return Err(here(format!("points to {tested:?}, expected {reference:?}")));
                     }
                 }
-                // A file of many names is read once.
+                // A file with several names is read once.
                 FileType::RegularFile if read.insert(stat.st_ino) => {
                     if let Some(what) = observe::compare_content(&tested, &reference) {
                         return Err(here(what));
@@ -232,7 +234,7 @@ impl Episode {
         (0..SLOTS).try_for_each(|slot| self.compare_slot(slot, true))
     }
 
-    /// Attributes of what a name says, link or not, and of what it leads to.
+    /// Compares the attributes of a name, without and with following symbolic links.
     fn compare_place(&mut self, place: &Place) -> Result<(), String> {
         for flags in [AtFlags::SYMLINK_NOFOLLOW, AtFlags::empty()] {
             let stat = |side: &Side| rustix::fs::statat(CWD, side.path(place), flags);
@@ -246,7 +248,11 @@ impl Episode {
                 }
                 (Err(tested), Err(reference)) if tested == reference => {}
                 (tested, reference) => {
-                    return Err(format!("{place}: stat gives {:?}, not {:?}", tested.err(), reference.err()));
+                    return Err(format!(
+                        "{place}: stat fails with {:?}, expected {:?}",
+                        tested.err(),
+                        reference.err()
+                    ));
                 }
             }
         }
@@ -264,7 +270,7 @@ impl Episode {
         };
         let stats = (rustix::fs::fstat(tested), rustix::fs::fstat(reference));
         let (Ok(tested_stat), Ok(reference_stat)) = stats else {
-            return Err(here(format!("fstat gives {:?}, not {:?}", stats.0.err(), stats.1.err())));
+            return Err(here(format!("fstat fails with {:?}, expected {:?}", stats.0.err(), stats.1.err())));
         };
         let links = [side::proc_link(tested.as_fd()), side::proc_link(reference.as_fd())];
         if deep
@@ -322,7 +328,7 @@ fn stat_of(side: &Side, at: &At) -> Option<Stat> {
     }
 }
 
-/// The bytes from `offset` on of the file in a slot, however it was opened, and its size.
+/// The bytes of the file in a slot from `offset` on, however it was opened, and its size.
 fn content_from(side: &Side, slot: usize, offset: u64) -> Option<(Vec<u8>, u64)> {
     let link = side::proc_link(side.slots[slot].as_ref()?.as_fd());
     let file =
@@ -344,13 +350,13 @@ fn outcome(names: Result<Vec<Vec<u8>>, Errno>) -> Outcome {
 mod tests {
     use super::*;
 
-    /// Two directories of one file system do not differ; a change behind the machine's back does.
+    /// Two directories of one file system do not differ. A change that was not made by a step is found.
     #[test]
-    fn the_machine_finds_what_was_planted_and_nothing_else() {
+    fn only_a_planted_difference_is_found() {
         if !skip::is_root() {
             return;
         }
-        // tmpfs, which does not use inode numbers again: times are followed by them.
+        // tmpfs, because it does not reuse inode numbers, by which the times are tracked.
         let place = tempfile::tempdir_in("/dev/shm").unwrap();
         let open = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
         std::fs::set_permissions(place.path(), open).unwrap();

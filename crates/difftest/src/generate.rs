@@ -1,5 +1,5 @@
-//! The next step, from a seed and from the names there are. Most steps are about something that exists; some are about
-//! what never could.
+//! Generates the next step from a seed and the existing names. Most steps are about something that exists;
+//! some are invalid.
 
 use rustix::fs::{Access, FallocateFlags, OFlags, RenameFlags, XattrFlags};
 
@@ -10,7 +10,7 @@ use crate::step::{At, Call, Place, SLOTS, Special, Stamp, Step, USERS, Whence};
 pub(crate) const ACL_NAMES: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
 
 const NAMES: [&[u8]; 6] = [b"a", b"b", b"c", b"d", b"e\xff\n", b"f"];
-/// The rows of a user, a group, and somebody nobody is.
+/// IDs of users and groups, and one that no user has.
 const IDS: [u32; 7] = [0, 1001, 1002, 1003, 2000, 1001, 77_777];
 const MODES: [u32; 18] = [
     0o644, 0o600, 0o755, 0o777, 0o777, 0o770, 0o666, 0o000, 0o444, 0o711, 0o2755, 0o4755, 0o6777, 0o1777,
@@ -55,9 +55,9 @@ impl Generator {
         Generator { random: Random::new(seed), abilities }
     }
 
-    /// `live` are the names there were when somebody last looked.
+    /// `live` are the names that the last full comparison found.
     pub(crate) fn step(&mut self, live: &[Place]) -> Step {
-        // The first steps make something to work on.
+        // User 0 is more frequent, so that there is something to work on.
         let user = if self.random.chance(30) { 0 } else { self.random.below(USERS.len() as u64) as usize };
         let umask = self.random.pick(&UMASKS);
         Step { user, umask, call: self.call(live) }
@@ -127,7 +127,7 @@ impl Generator {
                 }
             }
             94..97 => {
-                // Each value once, but for the empty one.
+                // Each value occurs once, except the empty one.
                 let mut value = format!("{:016x}", self.random.below(1 << 48)).into_bytes();
                 value.resize(self.random.pick(&[0, 16, 20, 200, 65_537]), b'x');
                 let flags = self.random.pick(&[
@@ -147,7 +147,7 @@ impl Generator {
 
     fn open(&mut self, slot: usize, live: &[Place]) -> Call {
         let mut flags = self.random.pick(&[OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR, OFlags::RDWR]);
-        // Nothing may wait for the other end of a FIFO.
+        // Opening a FIFO must not wait for the other end.
         flags |= OFlags::NONBLOCK;
         let mut place = self.place(live);
         if self.random.chance(12) {
@@ -204,7 +204,7 @@ impl Generator {
         if self.abilities.zero_range {
             modes.extend([FallocateFlags::ZERO_RANGE, FallocateFlags::ZERO_RANGE | keep]);
         }
-        // Room for hundreds of MiB is nothing to ask a small reference for.
+        // A small reference file system cannot allocate hundreds of MiB.
         let offset = self.offset().min(4 << 20);
         Call::Allocate {
             slot,
@@ -246,7 +246,7 @@ impl Generator {
         Call::SetXattr { at: self.at(live), name, value: self.acl(), flags }
     }
 
-    /// The bytes of an ACL (acl(5), linux/posix_acl_xattr.h); one in five is not one.
+    /// The bytes of an ACL (acl(5), linux/posix_acl_xattr.h); one in five is malformed.
     fn acl(&mut self) -> Vec<u8> {
         const UNDEFINED: u32 = u32::MAX;
         let mut entries: Vec<(u16, u16, u32)> = vec![(0x01, self.permission(), UNDEFINED)];
@@ -287,7 +287,7 @@ impl Generator {
         bytes
     }
 
-    /// None to three entries of one kind, each id once and mostly in order.
+    /// Up to three entries of one kind, each ID once and mostly in order.
     fn named(&mut self, tag: u16, entries: &mut Vec<(u16, u16, u32)>) {
         let mut ids: Vec<u32> = (0..self.random.below(4)).map(|_| self.random.pick(&IDS)).collect();
         ids.sort_unstable();
@@ -337,7 +337,7 @@ impl Generator {
         At::Path(self.place(live), self.random.chance(80))
     }
 
-    /// Something that exists, mostly.
+    /// A path that mostly exists.
     fn place(&mut self, live: &[Place]) -> Place {
         let mut place = match self.random.below(20) {
             0..16 if !live.is_empty() => self.random.pick(live),
@@ -352,14 +352,14 @@ impl Generator {
             4 => b"//b",
             _ => b"",
         };
-        // Upwards once at most: that stays on the side.
+        // `..` at most once, so that the path stays on its side.
         if !place.0.is_empty() && (suffix != b"/.." || !leads_up(&place)) {
             place.0.extend_from_slice(suffix);
         }
         place
     }
 
-    /// As `place`, but not the top itself, which has to stay.
+    /// Like `place`, but never the top itself, which must stay.
     fn place_below(&mut self, live: &[Place]) -> Place {
         match self.place(live) {
             Place(bytes) if bytes.is_empty() => self.new_place(live),
@@ -367,13 +367,13 @@ impl Generator {
         }
     }
 
-    /// A name in the top or in something that exists.
+    /// A name in the top, or in something that exists.
     fn new_place(&mut self, live: &[Place]) -> Place {
         let mut bytes = Vec::new();
         if !live.is_empty() && self.random.chance(65) {
             let place = self.random.pick(live);
-            // Not deeper than three names; and a name in the top has no slash before it, which as a link's target would
-            // mean the machine's own root.
+            // At most three components. A name in the top gets no slash before it, because as the target of a
+            // link it would then name the real root.
             if !place.0.is_empty() && place.0.iter().filter(|byte| **byte == b'/').count() < 2 {
                 bytes = place.0;
                 bytes.push(b'/');
@@ -387,7 +387,8 @@ impl Generator {
         Place(bytes)
     }
 
-    /// What a symbolic link says. Nothing that leads upwards or to the machine's root: user 0 is among those who follow it.
+    /// The target of a symbolic link. It must not lead upwards or to the real root, because user 0 follows
+    /// links too.
     fn target(&mut self, live: &[Place]) -> Place {
         match self.random.below(10) {
             0 => Place(vec![b't'; 4000]),
@@ -411,7 +412,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_link_leads_out_of_its_side() {
+    fn paths_and_links_stay_on_their_side() {
         let abilities = Abilities { zero_range: true, grain_ns: 0 };
         let mut generator = Generator::new(1, abilities);
         let live = [&b""[..], b"a", b"a/..", b"a/b", b"c/../d"].map(|place| Place(place.to_vec()));

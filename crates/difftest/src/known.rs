@@ -1,5 +1,5 @@
-//! Where limenfs is documented to differ from ext4 and tmpfs: one table, and what each entry means for a comparison.
-//! Nothing else may differ.
+//! The documented differences between limenfs and ext4 or tmpfs: one table, and how each entry affects a
+//! comparison. Nothing else may differ.
 
 use std::path::Path;
 
@@ -10,15 +10,15 @@ use crate::generate::ACL_NAMES;
 use crate::side::Outcome;
 use crate::step::{At, Call, Step, USERS, Whence};
 
-/// (difference, why it is one, what is done about it here).
+/// (difference, reason, how the comparison handles it).
 #[cfg_attr(
     not(test),
-    expect(dead_code, reason = "the table is for people; the tests hold it against SEMANTICS.md")
+    expect(dead_code, reason = "the table is documentation; a test checks that it is complete")
 )]
 pub(crate) const TABLE: &[(&str, &str, &str)] = &[
-    ("atime", "reads do not move it, as under noatime", "the reference must be mounted noatime"),
+    ("atime", "reads do not update it, like with noatime", "the reference must be mounted noatime"),
     ("size of directories", "always 4096; ext4 grows them by blocks, tmpfs by entries", "not compared"),
-    ("st_blocks, st_blksize", "holes count; nothing is allocated", "not compared"),
+    ("st_blocks, st_blksize", "holes count as data; nothing is allocated", "not compared"),
     (
         "inode numbers",
         "each file system has its own",
@@ -26,71 +26,76 @@ pub(crate) const TABLE: &[(&str, &str, &str)] = &[
     ),
     (
         "order of ACL entries",
-        "they come back sorted by id; ext4 keeps the order given",
+        "entries are stored sorted by ID; ext4 keeps the given order",
         "`sort_acl` before a comparison",
     ),
-    ("repeated ACL entries", "EINVAL, as acl(5) has it; ext4 takes them", "not generated"),
+    ("repeated ACL entries", "EINVAL, according to acl(5); ext4 accepts them", "not generated"),
     (
         "SGID at chown",
-        "of a file without group execute, chown by somebody whose primary group is not the file's takes it",
+        "chown of a file without group execute clears it if the file's group is not the caller's primary group",
         "`avoid` skips those calls",
     ),
     (
         "chown to -1, -1",
-        "leaves SUID and SGID: FUSE does not tell it from a request that changes nothing",
+        "keeps SUID and SGID: FUSE cannot distinguish it from a request that changes nothing",
         "`avoid` skips those calls",
     ),
     (
         "SGID at write",
-        "a write by an outsider leaves it, of a file without group execute: FUSE does not say who is in the group",
+        "a write by a caller outside of the group keeps it if the file has no group execute: FUSE does not tell the caller's groups",
         "`avoid` skips those calls",
     ),
-    ("collapse and insert range", "EOPNOTSUPP: not offered", "not generated"),
+    ("collapse and insert range", "EOPNOTSUPP: not supported", "not generated"),
     (
         "SEEK_DATA, SEEK_HOLE",
-        "holes are found to the byte, elsewhere to the block",
+        "holes are found by the byte, elsewhere by the block",
         "`holes` compares with the content",
     ),
     (
         "SGID when an access ACL is removed",
-        "tmpfs takes it where the owner is not in the group, ext4 does not, nor do we",
+        "tmpfs clears it if the owner is not in the group; ext4 and limenfs do not",
         "`avoid` skips those calls",
     ),
     (
-        "ctime when an absent ACL is removed, or an ACL or xattr set to what it is",
-        "tmpfs moves it, ext4 does not: no program can rely on either",
+        "ctime when a missing ACL is removed, or an ACL or xattr is set to its present value",
+        "tmpfs updates it, ext4 does not, so no program can rely on either",
         "`ctime_is_free` for that step",
     ),
-    ("times of FIFOs", "writing to one moves none: the kernel does not tell FUSE of it", "not compared"),
+    (
+        "times of FIFOs",
+        "writing to a FIFO updates no time, because the kernel does not tell FUSE",
+        "not compared",
+    ),
     (
         "removed directories, FIFOs, sockets and devices that are open",
-        "show as they were, but are not changed any more, nor are their xattrs there (ESTALE)",
+        "their attributes stay readable, but cannot be changed, and their xattrs fail with ESTALE",
         "`avoid` skips those calls",
     ),
     (
         "O_PATH of a removed file",
-        "the kernel does not tell FUSE that somebody holds it: it is gone for good once nobody has it open",
+        "the kernel does not tell FUSE about the descriptor, so the file is removed after the last real close",
         "O_PATH is not generated",
     ),
     (
         "large xattrs",
-        "ext4 has one block for all of a file's, tmpfs a quota",
+        "ext4 has one block for all xattrs of a file, tmpfs has a quota",
         "values are small, or too large for both",
     ),
 ];
 
-/// What the reference can do.
+/// Capabilities of the reference file system.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Abilities {
     /// tmpfs has no `FALLOC_FL_ZERO_RANGE`.
     pub(crate) zero_range: bool,
-    /// By how much two changes on either side may lie apart and still have one stamp, in nanoseconds. Linux keeps
-    /// ext4's stamps apart once somebody looked at them; a directory of tmpfs has those of the tick.
+    /// Two changes that are less than this many nanoseconds apart may get the same timestamp on either side.
+    /// Linux gives ext4 distinct timestamps once the previous one was read; the timestamps of a tmpfs
+    /// directory have the resolution of the kernel's tick.
     pub(crate) grain_ns: i128,
 }
 
 impl Abilities {
-    /// Tries, in a directory on each side.
+    /// Probes a directory on each side.
     pub(crate) fn of(tested: &Path, directory: &Path) -> Result<Self, Errno> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let file = rustix::fs::open(directory, flags, Mode::RUSR)?;
@@ -101,7 +106,7 @@ impl Abilities {
     }
 }
 
-/// Whether changes to a directory that follow each other at once get different stamps.
+/// Whether consecutive changes of a directory get different timestamps.
 fn stamps_differ(directory: &Path) -> Result<bool, Errno> {
     let mut last = rustix::fs::stat(directory)?;
     for round in 0..8 {
@@ -119,7 +124,8 @@ fn stamps_differ(directory: &Path) -> Result<bool, Errno> {
     Ok(true)
 }
 
-/// Whether a step is left out on both sides. `stat` gives the reference's attributes of what a call is about.
+/// Whether a step is skipped on both sides. `stat` returns the reference's attributes of the target of a
+/// call.
 pub(crate) fn avoid(step: &Step, stat: impl Fn(&At) -> Option<Stat>) -> bool {
     let (uid, primary, groups) = USERS[step.user];
     if let Some(at @ At::Slot(_)) = step.call.at()
@@ -163,18 +169,18 @@ fn written(call: &Call) -> Option<At> {
     }
 }
 
-/// Whether this call may move ctime where the reference's stays: ext4 and tmpfs disagree on calls that set what is set
-/// already, and on removing what is not there.
+/// Whether this call may update ctime on one side only. ext4 and tmpfs disagree about calls that set the
+/// present value, and about removing a missing attribute.
 pub(crate) fn ctime_is_free(call: &Call) -> bool {
     match call {
         Call::RemoveXattr { name, .. } => ACL_NAMES.contains(name),
-        // Other values than the empty one are set once.
+        // Values other than the empty one are used once, so they always differ from the present value.
         Call::SetXattr { name, value, .. } => ACL_NAMES.contains(name) || value.is_empty(),
         _ => false,
     }
 }
 
-/// Whether this takes a file's access ACL away: a value without entries does, too.
+/// The file whose access ACL a call removes; a value without entries removes it too.
 fn removes_acl(call: &Call) -> Option<&At> {
     match call {
         Call::RemoveXattr { at, name } if *name == ACL_NAMES[0] => Some(at),
@@ -183,7 +189,7 @@ fn removes_acl(call: &Call) -> Option<&At> {
     }
 }
 
-/// Brings the entries of an ACL xattr into the order of [`TABLE`]'s "order of ACL entries".
+/// Sorts the entries of an ACL xattr: see "order of ACL entries" in [`TABLE`].
 pub(crate) fn sort_acl(name: &[u8], value: &mut Vec<u8>) {
     if !ACL_NAMES.iter().any(|acl| acl.as_bytes() == name) || value.len() < 4 || value.len() % 8 != 4 {
         return;
@@ -195,8 +201,8 @@ pub(crate) fn sort_acl(name: &[u8], value: &mut Vec<u8>) {
     value.extend(entries.concat());
 }
 
-/// Whether two outcomes of one call say the same. `content` reads the reference's file in a slot, from an offset on,
-/// with its whole size.
+/// Whether two outcomes of one call are equivalent. `content` reads the reference's file in a slot, from an
+/// offset on, and returns its whole size too.
 pub(crate) fn same(
     call: &Call,
     tested: &Outcome,
@@ -221,7 +227,8 @@ pub(crate) fn same(
     }
 }
 
-/// No byte but zero may be skipped as a hole, and what is found must be in the file. `bytes` are those from `offset` on.
+/// A hole that is skipped must contain zeros only, and the offset found must be within the file. `bytes` is
+/// the content from `offset` on.
 fn holes(
     whence: Whence,
     tested: &Outcome,
@@ -238,7 +245,8 @@ fn holes(
             *found >= offset && *found < size && bytes.get(..skipped).is_some_and(zero)
         }
         (Whence::Hole, Outcome::Number(found)) => {
-            // From a hole on the reference's side, ours may be the next one; but it is one.
+            // If the reference is in a hole, the tested side may find a later offset, but it must be a hole
+            // too.
             let at = found.saturating_sub(offset) as usize;
             matches!(reference, Outcome::Number(_))
                 && *found >= offset
@@ -248,17 +256,17 @@ fn holes(
     }
 }
 
-/// Whether this has been removed and is no regular file: nothing but those is open for FUSE.
+/// Whether this is a removed inode that is not a regular file: FUSE keeps only regular files open.
 pub(crate) fn gone(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile && stat.st_nlink == 0
 }
 
-/// Whether the file is one whose times are compared.
+/// Whether the times of this file are compared.
 pub(crate) fn has_times(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) != FileType::Fifo
 }
 
-/// Whether the file is one whose content is compared.
+/// Whether the content of this file is compared.
 pub(crate) fn has_content(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
 }
@@ -268,14 +276,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_entry_says_why() {
+    fn every_entry_is_complete() {
         assert!(
             TABLE.iter().all(|(what, why, done)| !what.is_empty() && !why.is_empty() && !done.is_empty())
         );
     }
 
     #[test]
-    fn holes_are_held_against_the_content() {
+    fn holes_are_checked_against_the_content() {
         let (at, none) = (Outcome::Number, Outcome::Failed(Errno::NXIO));
         let bytes = [0, 0, 7, 0];
         assert!(holes(Whence::Data, &at(12), &at(10), 10, &bytes, 14));

@@ -1,18 +1,18 @@
-//! The differential machine: random system calls by several users, each made on two directories, with everything a
-//! program could see compared in between. One directory is the file system under test, the other is one that Linux
-//! itself keeps (ext4 or tmpfs, mounted noatime).
+//! A differential tester: random system calls by several users, each made in two directories, with everything
+//! that a program could see compared in between. One directory is on the file system under test, the other on
+//! a file system of Linux (ext4 or tmpfs, mounted noatime).
 //!
 //! ```text
 //! difftest --tested DIR --reference DIR [--steps N] [--seed N] [--episode N] [--length N]
 //! ```
 //!
-//! Steps run in episodes, each on fresh directories and from a seed of its own, which is printed when something
-//! differs; the steps of that episode are then shrunk to the few that matter and printed as a script.
+//! Steps run in episodes, each in new directories and from its own seed. If something differs, the seed is
+//! printed, and the steps of that episode are reduced to those that matter and printed as a script.
 //!
-//! - [`step`]: what a step may be, and how it prints
-//! - [`generate`]: the next step, from a seed and from what there is
+//! - [`step`]: the possible steps, and how they are printed
+//! - [`generate`]: the next step, from a seed and the existing names
 //! - [`side`]: one directory, in which steps are executed
-//! - [`observe`]: what can be seen of it, and how two observations differ
+//! - [`observe`]: what can be seen of a file, and how two observations differ
 //! - [`known`]: the documented differences, each with its reason
 //! - [`episode`]: steps on both sides, compared
 //! - [`shrink`]: fewer steps that still differ
@@ -35,7 +35,7 @@ use rustix::fs::StatVfsMountFlags;
 use crate::episode::{Difference, Episode, Pair};
 use crate::step::Step;
 
-/// How long shrinking may take; what is left then is printed as it is.
+/// The time limit of shrinking; what is left then is printed.
 const SHRINK_FOR: Duration = Duration::from_secs(90);
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ struct Options {
     seed: u64,
     /// Runs only this episode of the seed.
     episode: Option<u64>,
-    /// Steps in an episode.
+    /// Steps per episode.
     length: u64,
 }
 
@@ -85,7 +85,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
             "--seed" => seed = number()?,
             "--episode" => episode = Some(number()?),
             "--length" => length = number()?.clamp(1, 100_000),
-            _ => return Err(format!("no option {name}")),
+            _ => return Err(format!("unknown option '{name}'")),
         }
     }
     let tested = tested.ok_or("--tested is missing")?;
@@ -159,7 +159,7 @@ fn report(options: &Options, number: u64, failure: &Failure) -> Result<(), Strin
     let Options { seed, length, .. } = *options;
     println!("DIFFERENCE in seed {seed}, episode {number}, after step {}:", failure.steps.len());
     println!("  {}", failure.difference);
-    println!("again: --seed {seed} --episode {number} --length {length}");
+    println!("repeat with: --seed {seed} --episode {number} --length {length}");
     let interval = episode::interval_of(random::mix(seed, number));
     let deadline = Instant::now() + SHRINK_FOR;
     let fails = |steps: &[Step]| -> Option<Difference> {
@@ -171,7 +171,9 @@ fn report(options: &Options, number: u64, failure: &Failure) -> Result<(), Strin
     };
     match shrink::shrink(&failure.steps, &fails) {
         None => {
-            println!("the same steps again did not differ: it depends on time. All of them:");
+            println!(
+                "a replay of the same steps did not differ, so the difference depends on timing. All steps:"
+            );
             failure.steps.iter().for_each(|step| println!("  {step}"));
         }
         Some((steps, difference)) => {

@@ -1,4 +1,4 @@
-//! What can be seen of a file, and how what is seen on the two sides differs.
+//! What can be seen of a file, and comparisons of the two sides.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use crate::known;
 use crate::side::split_names;
 
-/// Files up to this size are read as a whole; of larger ones, what either side says is data.
+/// Files up to this size are read as a whole; of larger ones, the ranges that either side reports as data.
 const WHOLE_BYTES: u64 = 2 << 20;
 
 /// atime, mtime and ctime in seconds and nanoseconds.
@@ -24,7 +24,7 @@ pub(crate) fn times(stat: &Stat) -> Times {
     ]
 }
 
-/// The first attribute but times in which the two differ.
+/// The first difference in attributes other than times.
 pub(crate) fn attributes(tested: &Stat, reference: &Stat) -> Option<String> {
     let kind = FileType::from_raw_mode(reference.st_mode);
     let pairs = [
@@ -37,57 +37,55 @@ pub(crate) fn attributes(tested: &Stat, reference: &Stat) -> Option<String> {
     for (name, tested, reference) in pairs {
         if tested != reference {
             return Some(match name {
-                "mode" => format!("mode is {tested:o}, not {reference:o}"),
-                _ => format!("{name} is {tested}, not {reference}"),
+                "mode" => format!("mode is {tested:o}, expected {reference:o}"),
+                _ => format!("{name} is {tested}, expected {reference}"),
             });
         }
     }
     let compare_size = kind != FileType::Directory;
     (compare_size && tested.st_size != reference.st_size)
-        .then(|| format!("size is {}, not {}", tested.st_size, reference.st_size))
+        .then(|| format!("size is {}, expected {}", tested.st_size, reference.st_size))
 }
 
-/// A look at the times of one file on both sides.
+/// The times of one file on both sides, at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look {
     pub(crate) tested: Times,
     pub(crate) reference: Times,
-    /// When, in nanoseconds since 1970.
+    /// The moment, in nanoseconds since 1970.
     pub(crate) at_ns: i128,
 }
 
-/// What stamps may be held against.
+/// How timestamps are judged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    /// When the run began, in seconds. Stamps before it, or more than a day after it, were set by a step and must be
-    /// equal.
+    /// When the run began, in seconds. Timestamps before that, or more than a day later, were set by a step
+    /// and must be equal.
     pub(crate) began: i64,
-    /// By how much two changes may lie apart and still have one stamp, in nanoseconds.
+    /// Two changes that are less than this many nanoseconds apart may get the same timestamp.
     pub(crate) grain_ns: i128,
 }
 
-/// How times moved since both sides were last looked at, and what they are where that does not depend on a clock.
+/// The first difference in how the times changed since the last observation, or in times that do not depend
+/// on a clock.
 pub(crate) fn moved(then: Option<Look>, now: Look, clock: Clock, ctime_is_free: bool) -> Option<String> {
     let set = |stamp: (i64, u64)| stamp.0 < clock.began - 10 || stamp.0 > clock.began + 86_400;
     for (index, name) in ["atime", "mtime", "ctime"].into_iter().enumerate() {
         let (tested, reference) = (now.tested[index], now.reference[index]);
         if (set(tested) || set(reference)) && tested != reference {
-            return Some(format!("{name} is {tested:?}, not {reference:?}"));
+            return Some(format!("{name} is {tested:?}, expected {reference:?}"));
         }
         let Some(then) = then else { continue };
         let (did, should) = (then.tested[index] != tested, then.reference[index] != reference);
         if did == should || index == 2 && did && ctime_is_free {
             continue;
         }
-        // A stamp that stayed may have been set again to the same, if it is young for its clock.
+        // An unchanged timestamp may have been set again to the same value, if it is recent.
         let stayed = if did { reference } else { tested };
         let young =
             i128::from(stayed.0) * 1_000_000_000 + i128::from(stayed.1) >= then.at_ns - clock.grain_ns;
         if clock.grain_ns == 0 || !young {
-            return Some(format!(
-                "{name} {}",
-                if did { "moved, and should not have" } else { "did not move" }
-            ));
+            return Some(format!("{name} {}", if did { "changed unexpectedly" } else { "did not change" }));
         }
     }
     None
@@ -96,7 +94,8 @@ pub(crate) fn moved(then: Option<Look>, now: Look, clock: Clock, ctime_is_free: 
 /// Names with their values.
 type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Names and values of all extended attributes, ACLs among them. The links of /proc lead to open files.
+/// Names and values of all extended attributes, including ACLs. `follow` is for the links in /proc, which
+/// lead to open files.
 pub(crate) fn xattrs(path: &Path, follow: bool) -> Result<Xattrs, Errno> {
     let mut buffer = vec![0; 65_536];
     let len = match follow {
@@ -116,12 +115,12 @@ pub(crate) fn xattrs(path: &Path, follow: bool) -> Result<Xattrs, Errno> {
     Ok(found)
 }
 
-/// The first difference between the xattrs of one file on the two sides.
+/// The first difference between the extended attributes of one file on the two sides.
 pub(crate) fn compare_xattrs(tested: &Path, reference: &Path, follow: bool) -> Option<String> {
     let (mut tested, mut reference) = match (xattrs(tested, follow), xattrs(reference, follow)) {
         (Ok(tested), Ok(reference)) => (tested, reference),
         (Err(tested), Err(reference)) if tested == reference => return None,
-        (tested, reference) => return Some(format!("listxattr gives {tested:?}, not {reference:?}")),
+        (tested, reference) => return Some(format!("listxattr returned {tested:?}, expected {reference:?}")),
     };
     for (name, value) in tested.iter_mut().chain(&mut reference) {
         known::sort_acl(name, value);
@@ -133,7 +132,7 @@ pub(crate) fn compare_xattrs(tested: &Path, reference: &Path, follow: bool) -> O
             .collect();
         parts.join(" ")
     };
-    (tested != reference).then(|| format!("xattrs are {}, not {}", show(&tested), show(&reference)))
+    (tested != reference).then(|| format!("xattrs are {}, expected {}", show(&tested), show(&reference)))
 }
 
 /// The first difference between the bytes of two regular files.
@@ -145,13 +144,13 @@ pub(crate) fn compare_content(tested: &Path, reference: &Path) -> Option<String>
     let (tested, reference) = match (open(tested), open(reference)) {
         (Ok(tested), Ok(reference)) => (tested, reference),
         (tested, reference) => {
-            return Some(format!("opening gives {:?}, not {:?}", tested.err(), reference.err()));
+            return Some(format!("open fails with {:?}, expected {:?}", tested.err(), reference.err()));
         }
     };
     let size = match (rustix::fs::fstat(&tested), rustix::fs::fstat(&reference)) {
         (Ok(tested), Ok(reference)) => tested.st_size.max(reference.st_size) as u64,
         (tested, reference) => {
-            return Some(format!("fstat gives {:?}, not {:?}", tested.err(), reference.err()));
+            return Some(format!("fstat fails with {:?}, expected {:?}", tested.err(), reference.err()));
         }
     };
     let ranges = if size <= WHOLE_BYTES {
@@ -167,14 +166,16 @@ pub(crate) fn compare_content(tested: &Path, reference: &Path) -> Option<String>
             let len = (end - at).min(1 << 20) as usize;
             let (a, b) = match (read_at(tested.as_fd(), at, len), read_at(reference.as_fd(), at, len)) {
                 (Ok(a), Ok(b)) => (a, b),
-                (a, b) => return Some(format!("reading at {at} gives {:?}, not {:?}", a.err(), b.err())),
+                (a, b) => {
+                    return Some(format!("read at {at} fails with {:?}, expected {:?}", a.err(), b.err()));
+                }
             };
             if a != b {
                 let first = a.iter().zip(&b).position(|(a, b)| a != b).unwrap_or(a.len().min(b.len()));
                 let show =
                     |bytes: &[u8]| bytes[first..bytes.len().min(first + 16)].escape_ascii().to_string();
                 return Some(format!(
-                    "content at {} of {size} is {}, not {}",
+                    "content at {} of {size} is {}, expected {}",
                     at + first as u64,
                     show(&a),
                     show(&b)
@@ -186,7 +187,7 @@ pub(crate) fn compare_content(tested: &Path, reference: &Path) -> Option<String>
     None
 }
 
-/// Where a file's data is, as far as it tells. Empty for files that cannot.
+/// The data ranges that a file reports; empty if it cannot report any.
 fn data_ranges(file: BorrowedFd<'_>) -> Vec<(u64, u64)> {
     let mut ranges = Vec::new();
     let mut at = 0;
@@ -198,7 +199,7 @@ fn data_ranges(file: BorrowedFd<'_>) -> Vec<(u64, u64)> {
     ranges
 }
 
-/// Reads until `len` bytes or the end.
+/// Reads until `len` bytes or the end of the file.
 pub(crate) fn read_at(file: BorrowedFd<'_>, at: u64, len: usize) -> Result<Vec<u8>, Errno> {
     let mut bytes = vec![0; len];
     let mut filled = 0;

@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same in every run.
+//! A reproducible pseudorandom generator.
 
 /// xorshift64*.
 #[derive(Clone, Debug)]
@@ -6,11 +6,11 @@ pub(crate) struct Random(u64);
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Self {
-        // Zero is the one state that xorshift never leaves.
+        // xorshift never leaves the state zero.
         Random(mix(seed, 1) | 1)
     }
 
-    /// Below `limit`, which is not 0.
+    /// A number below `limit`, which must not be 0.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -22,13 +22,13 @@ impl Random {
         list[self.below(list.len() as u64) as usize].clone()
     }
 
-    /// True `percent` times in a hundred.
+    /// True in `percent` of a hundred cases.
     pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 }
 
-/// A seed from two numbers (splitmix64).
+/// Derives a seed from two numbers (splitmix64).
 pub(crate) fn mix(a: u64, b: u64) -> u64 {
     let mut z = a
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)

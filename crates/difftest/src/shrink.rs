@@ -1,14 +1,14 @@
-//! Fewer steps that still differ: ever smaller runs of steps are left out, as long as a difference remains (Zeller and
-//! Hildebrandt's ddmin, without the test of the complements' parts).
+//! Reduces a list of steps that fails: leaves out shorter and shorter runs of steps as long as the rest still
+//! fails (Zeller and Hildebrandt's ddmin, without testing the parts of complements).
 
-/// The smallest list found and what it leads to; `None` if not even the whole list leads to anything.
+/// The shortest list found, and its failure. `None` if the whole list does not fail.
 pub(crate) fn shrink<T: Clone, D>(steps: &[T], fails: &dyn Fn(&[T]) -> Option<D>) -> Option<(Vec<T>, D)> {
     let mut outcome = fails(steps)?;
     let mut steps = steps.to_vec();
     let mut run = steps.len().div_ceil(2);
     loop {
         let mut smaller = false;
-        // From the end: later steps rarely matter to earlier ones.
+        // From the end, because later steps rarely affect earlier ones.
         let mut end = steps.len();
         while end > 0 {
             let begin = end.saturating_sub(run);
@@ -31,14 +31,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_steps_that_matter_are_left() {
+    fn only_necessary_steps_are_left() {
         let steps: Vec<u32> = (0..1000).collect();
         let fails = |steps: &[u32]| (steps.contains(&17) && steps.contains(&911)).then_some("both");
         assert_eq!(shrink(&steps, &fails), Some((vec![17, 911], "both")));
     }
 
     #[test]
-    fn what_does_not_fail_is_not_shrunk() {
+    fn passing_steps_are_not_shrunk() {
         assert_eq!(shrink(&[1, 2, 3], &|_: &[i32]| None::<()>), None);
     }
 }

@@ -1,4 +1,4 @@
-//! One of the two directories: executes steps as their users, and keeps the files they open.
+//! One of the two directories: executes steps as their users, and holds the files that they open.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -17,7 +17,7 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use crate::step::{At, Call, Place, SLOTS, Special, Stamp, Step, USERS, Whence};
 
-/// What a call said, as far as it must be the same on both sides.
+/// The result of a call, as far as it must be the same on both sides.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Done,
@@ -41,7 +41,7 @@ impl Side {
         Side { top, slots: Default::default() }
     }
 
-    /// Paths are absolute, so that a user's rights do not depend on a working directory.
+    /// Paths are absolute, so that permissions do not depend on a working directory.
     pub(crate) fn path(&self, place: &Place) -> PathBuf {
         if place.0.is_empty() {
             return self.top.clone();
@@ -52,11 +52,11 @@ impl Side {
         PathBuf::from(OsStr::from_bytes(&bytes))
     }
 
-    /// Makes the call as its user; this thread is user 0 again afterwards.
+    /// Makes the call as its user; afterwards this thread is user 0 again.
     pub(crate) fn execute(&mut self, step: &Step) -> Outcome {
         rustix::process::umask(Mode::from_raw_mode(step.umask));
         if become_user(step.user).is_err() {
-            // Reported as a difference from the other side, or by whatever user 0 may not do next.
+            // This shows up as a difference, or as a failure of the next call as user 0.
             return Outcome::Failed(Errno::PERM);
         }
         let result = self.call(&step.call);
@@ -163,7 +163,7 @@ impl Side {
                 rustix::fs::linkat(CWD, link, CWD, self.path(to), AtFlags::SYMLINK_FOLLOW).map(done)
             }),
             Call::Stat { at } => self.at(at, |path, flags| rustix::fs::statat(CWD, path, flags).map(done)),
-            // What remains changes or reads attributes, by name or by open file.
+            // The remaining calls read or change attributes, by name or by open file.
             Call::Chmod { at: At::Slot(slot), mode } => {
                 self.with(*slot, |fd, _| rustix::fs::fchmod(fd, Mode::from_raw_mode(*mode)).map(done))
             }
@@ -242,7 +242,7 @@ impl Side {
         }
     }
 
-    /// With an open file, and the link in /proc that leads to it.
+    /// Calls `call` with an open file, and with the link in /proc that leads to it.
     fn with(
         &self,
         slot: usize,
@@ -259,7 +259,7 @@ pub(crate) fn proc_link(fd: BorrowedFd<'_>) -> PathBuf {
     PathBuf::from(format!("/proc/thread-self/fd/{}", fd.as_raw_fd()))
 }
 
-/// Names in a directory, sorted, each with what kind the listing says it is.
+/// The names in a directory, sorted, each with the type from the listing.
 pub(crate) fn list(path: &Path) -> Result<Vec<Vec<u8>>, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(path, flags, Mode::empty())?;
@@ -287,12 +287,13 @@ pub(crate) fn remove(path: &Path) -> std::io::Result<()> {
 }
 
 thread_local! {
-    /// Whose supplementary groups this thread has.
+    /// The user whose supplementary groups this thread has.
     static GROUPS: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Changes real and effective ids; the saved user id stays 0, and with it the way back. The kernel takes the effective
-/// capabilities when the effective id leaves 0, and gives them back on its return (capabilities(7)).
+/// Changes the real and effective IDs. The saved user ID stays 0, which allows the way back. The kernel
+/// clears the effective capabilities when the effective user ID leaves 0, and restores them on its return
+/// (capabilities(7)).
 fn become_user(user: usize) -> Result<(), Errno> {
     let (uid, gid, groups) = USERS[user];
     if GROUPS.get() != Some(user) {
@@ -308,12 +309,12 @@ fn become_user(user: usize) -> Result<(), Errno> {
 fn become_root() {
     let back = set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)
         .and_then(|()| set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT));
-    // The saved id is 0: setresuid(2) has no reason to refuse, and nothing below would be right if it did.
-    assert!(back.is_ok(), "cannot be user 0 again");
+    // The saved ID is 0, so setresuid(2) cannot fail; if it did, no further result would be valid.
+    assert!(back.is_ok(), "cannot become user 0 again");
 }
 
 fn seek(fd: BorrowedFd<'_>, whence: Whence, offset: i64) -> Result<Outcome, Errno> {
-    // Positions in a directory are the file system's own business.
+    // Positions in a directory are specific to the file system.
     if FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode) == FileType::Directory {
         return Ok(Outcome::Nothing);
     }
@@ -327,13 +328,13 @@ fn seek(fd: BorrowedFd<'_>, whence: Whence, offset: i64) -> Result<Outcome, Errn
     };
     let found = rustix::fs::seek(fd, to);
     if matches!(whence, Whence::Data | Whence::Hole) {
-        // Holes are found more or less finely: what follows shall not depend on it.
+        // Holes have different granularity on the two sides; the following steps must not depend on it.
         rustix::fs::seek(fd, SeekFrom::Start(unsigned))?;
     }
     found.map(Outcome::Number)
 }
 
-/// Room is set aside or not, which is nobody's business here; what can be seen is compared.
+/// Whether space is reserved is not compared, only the visible effects.
 fn allocate(fd: BorrowedFd<'_>, mode: FallocateFlags, offset: u64, len: u64) -> Result<Outcome, Errno> {
     rustix::fs::fallocate(fd, mode, offset, len).map(done)
 }
@@ -346,7 +347,7 @@ fn timespec(stamp: Stamp) -> Timespec {
     }
 }
 
-/// Bytes that tell where in the write they were and which write it was; one in sixteen is zero.
+/// Bytes that identify the write and the position in it; one in sixteen is zero.
 fn pattern(len: usize, fill: u8) -> Vec<u8> {
     (0..len)
         .map(|i| ((i as u64).wrapping_mul(0x9e37_79b9) >> 7) as u8 ^ fill)

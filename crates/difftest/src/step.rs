@@ -1,24 +1,25 @@
-//! What a step may be. A step holds all that its system call needs, so that steps can be left out and run again.
+//! The possible steps. A step contains everything that its system call needs, so that steps can be left out
+//! and replayed.
 
 use std::fmt;
 
 use rustix::fs::{Access, FallocateFlags, OFlags, RenameFlags, XattrFlags};
 
-/// Open files that an episode keeps.
+/// The number of open files that an episode holds.
 pub(crate) const SLOTS: usize = 6;
 
-/// Who makes the calls: (uid, gid, supplementary groups).
+/// The callers: (uid, gid, supplementary groups).
 pub(crate) const USERS: [(u32, u32, &[u32]); 4] =
     [(0, 0, &[]), (1001, 1001, &[2000]), (1002, 1002, &[2000, 1001]), (1003, 2000, &[])];
 
-/// A path below the top of a side. Bytes, as names are.
+/// A path below the top of a side, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Place(pub(crate) Vec<u8>);
 
-/// What a call is about, by name or by an open file.
+/// The target of a call, by name or by open file.
 #[derive(Clone, Debug)]
 pub(crate) enum At {
-    /// Symbolic links are followed if this is true.
+    /// Follows symbolic links if true.
     Path(Place, bool),
     Slot(usize),
 }
@@ -91,7 +92,7 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    /// What a call is about, where that may be given in either way.
+    /// The target of a call that accepts a name or an open file.
     pub(crate) fn at(&self) -> Option<&At> {
         match self {
             Call::Link { from: at, .. }
@@ -107,7 +108,7 @@ impl Call {
         }
     }
 
-    /// The places a call names, for comparing them at once.
+    /// The paths that a call names; they are compared right after it.
     pub(crate) fn places(&self) -> Vec<&Place> {
         match self {
             Call::Open { place, .. }
@@ -202,7 +203,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// `OFlags(CREATE | RDWR)` as `CREATE|RDWR`.
+/// Prints `OFlags(CREATE | RDWR)` as `CREATE|RDWR`.
 fn names(flags: &impl fmt::Debug) -> String {
     let text = format!("{flags:?}");
     let inner = text.split_once('(').map_or(text.as_str(), |(_, rest)| rest.trim_end_matches(')'));

@@ -1,14 +1,14 @@
-//! How many creates a second the engine does, on a server that runs already:
-//! `cargo run --release -p engine-etcd --example throughput -- etcd://127.0.0.1:2379/?table_prefix=bench_`.
+//! Measures creates per second on a running server: `cargo run --release -p engine-etcd --example throughput
+//! -- etcd://127.0.0.1:2379/?table_prefix=bench_`.
 //!
-//! Each is what a create sends: the parent's access revision and the absence of the name as guards; a node, an entry,
-//! and the parent's times as effects. What stood under the prefix is removed.
+//! Each create has two guards, the parent's access revision and the absence of the name, and three effects:
+//! an inode, an entry, and the parent's times. All data under the prefix is removed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use engine_etcd::EtcdEngine;
-use meta::{Effect, Engine, Guard, Node, Outcome, Txn, Want};
+use meta::{Effect, Engine, Guard, Inode, Outcome, RecordKey, Txn};
 use pool::Url;
 use types::{AclId, FileType, Ino, Mode, Name, OpId, Time};
 
@@ -17,11 +17,11 @@ const SECONDS: u64 = 3;
 type Done = Result<(), Box<dyn std::error::Error>>;
 
 fn main() -> Done {
-    let url = std::env::args().nth(1).ok_or("name an etcd by its URL")?;
+    let url = std::env::args().nth(1).ok_or("usage: throughput URL")?;
     let engine = EtcdEngine::open(&Url::parse(&url)?, true)?;
     engine.wipe()?;
     println!("{}", engine.server()?);
-    let directory = Effect::PutNode(node(2, FileType::Directory));
+    let directory = Effect::PutInode(inode(2, FileType::Directory));
     commit(&engine, &[Txn { op_id: OpId(1 << 64), guards: Vec::new(), effects: vec![directory] }])?;
     for batch in [1, 16] {
         for threads in [1, 4, 16] {
@@ -34,7 +34,7 @@ fn main() -> Done {
     for threads in [1, 4, 16] {
         run(threads, 1, "lookups", |next| {
             let name = Name::new(format!("file{}", 1_000 + next % 1_000).as_bytes())?;
-            engine.read(&[Want::Entry(Ino(2), name)])?;
+            engine.read(&[RecordKey::Entry(Ino(2), name)])?;
             Ok(())
         })?;
     }
@@ -71,11 +71,11 @@ fn create(number: u64) -> Result<Txn, Box<dyn std::error::Error>> {
     let name = Name::new(format!("file{number}").as_bytes())?;
     let now = Some(Time::now());
     let guards =
-        vec![Guard::Access { ino: parent, rev: 0 }, Guard::EdgeAbsent { parent, name: name.clone() }];
+        vec![Guard::Access { ino: parent, rev: 0 }, Guard::DirentAbsent { parent, name: name.clone() }];
     let effects = vec![
-        Effect::PutNode(node(number, FileType::Regular)),
-        Effect::PutEdge { parent, name, ino: Ino(number), kind: FileType::Regular },
-        Effect::Touch { ino: parent, atime: None, mtime: now, ctime: now },
+        Effect::PutInode(inode(number, FileType::Regular)),
+        Effect::PutDirent { parent, name, ino: Ino(number), kind: FileType::Regular },
+        Effect::SetTimes { ino: parent, atime: None, mtime: now, ctime: now },
     ];
     Ok(Txn { op_id: OpId((1 << 64) + u128::from(number)), guards, effects })
 }
@@ -88,9 +88,9 @@ fn commit(engine: &EtcdEngine, txns: &[Txn]) -> Done {
     }
 }
 
-fn node(ino: u64, kind: FileType) -> Node {
+fn inode(ino: u64, kind: FileType) -> Inode {
     let now = Time::now();
-    Node {
+    Inode {
         ino: Ino(ino),
         kind,
         mode: Mode::new(0o644),
@@ -106,5 +106,6 @@ fn node(ino: u64, kind: FileType) -> Node {
         default_acl: AclId::NONE,
         parent: Ino(0),
         access_rev: 0,
+        xattr_blocks: 0,
     }
 }

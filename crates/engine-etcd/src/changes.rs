@@ -1,4 +1,4 @@
-//! The stream of changes: etcd's watch on the log, each new key of which is one transaction.
+//! The stream of changes: an etcd watch on the log. Each new key of the log is one transaction.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,18 +26,19 @@ pub(crate) struct EtcdChanges {
     _channel: Channel,
     op_timeout: Duration,
     ready: VecDeque<Change>,
-    /// When the server was last asked for a word that it then gave, by a clock that runs through a suspend.
+    /// When the server was last asked for a sign of life that then arrived. The clock runs during a suspend.
     proved: BootInstant,
 }
 
-/// How long the server may take to send what it has before it answers that it lives.
+/// How long to wait, after the server's sign of life, for changes that were already in transit.
 const GRACE: Duration = Duration::from_millis(1);
 
-/// From 3.4.25 and 3.5.8 on the server leaves a question without an answer while the stream is behind.
+/// Since 3.4.25 and 3.5.8 the server ignores a progress request while the stream is behind, so the request is
+/// repeated.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 
 impl EtcdChanges {
-    /// Begins to watch; what is committed after this returns is told.
+    /// Starts the watch. It reports every commit that happens after this returns.
     pub(crate) fn open(mut connection: Connection, keys: Arc<Keyspace>) -> Result<Self, EngineError> {
         let proved = BootInstant::now();
         let logs = keys.logs();
@@ -56,7 +57,7 @@ impl EtcdChanges {
         let (runtime, channel, op_timeout) = connection.into_parts();
         if !first.created || first.canceled {
             let reason = first.cancel_reason;
-            return Err(EngineError::permanent(format!("etcd refuses to tell of changes: {reason}")));
+            return Err(EngineError::permanent(format!("etcd rejected the watch: {reason}")));
         }
         let ready = VecDeque::new();
         Ok(EtcdChanges { keys, runtime, stream, _channel: channel, op_timeout, ready, proved })
@@ -65,24 +66,24 @@ impl EtcdChanges {
     fn take(&mut self, response: WatchResponse) -> Result<bool, EngineError> {
         if response.canceled || response.compact_revision > 0 {
             let reason = response.cancel_reason;
-            return Err(EngineError::permanent(format!("etcd has ended the stream of changes: {reason}")));
+            return Err(EngineError::permanent(format!("etcd canceled the watch: {reason}")));
         }
         let is_progress = response.events.is_empty();
         for kv in response.events.into_iter().filter_map(|event| event.kv) {
             let op = self.keys.parse_log(&kv.key);
             let entry = decode_log(&kv.key, &kv.value)?;
-            let op = op.ok_or_else(|| EngineError::permanent("a change under a key that cannot be"))?;
+            let op = op.ok_or_else(|| EngineError::permanent("a change has an invalid key"))?;
             let by = op.session();
             self.ready.push_back(Change {
                 seq: seq(kv.mod_revision, entry.index),
                 by,
-                touched: entry.touched,
+                invalidations: entry.invalidations,
             });
         }
         Ok(is_progress)
     }
 
-    /// The next response, if it comes before the deadline.
+    /// The next response; `None` if none arrives before the deadline.
     fn receive(&mut self, deadline: Instant) -> Result<Option<WatchResponse>, EngineError> {
         let stream = &mut self.stream;
         match self.runtime.block_on(async { timeout_at(deadline, stream.message()).await }) {
@@ -91,24 +92,24 @@ impl EtcdChanges {
         }
     }
 
-    /// Has the server say something, and takes in all that it sends before. Silence may be that of a server that is gone,
-    /// and what comes without end may be of long ago.
+    /// Requests a progress notification and takes in everything that the server sends before it. Without
+    /// this, silence may mean that the server is gone, and a steady flow of changes may be old.
     fn prove(&mut self) -> Result<(), EngineError> {
         let (asked, now) = (Instant::now(), BootInstant::now());
         let ask = WatchRequest { union: Some(WatchUnion::Progress(WatchProgressRequest {})) };
-        let mut is_heard = false;
-        while !is_heard {
+        let mut is_answered = false;
+        while !is_answered {
             if asked.elapsed() >= self.op_timeout {
-                let message = format!("etcd: no word on the stream of changes for {:?}", self.op_timeout);
+                let message = format!("etcd: no response on the stream of changes for {:?}", self.op_timeout);
                 return Err(EngineError::transient(message));
             }
             self.stream.send(&ask).map_err(failed)?;
             let deadline = (Instant::now() + ASK_AGAIN).min(asked + self.op_timeout);
-            while !is_heard && let Some(response) = self.receive(deadline)? {
-                is_heard = self.take(response)?;
+            while !is_answered && let Some(response) = self.receive(deadline)? {
+                is_answered = self.take(response)?;
             }
         }
-        // Before 3.4.25 and 3.5.8 the answer may overtake changes that are on their way.
+        // Before 3.4.25 and 3.5.8 the progress notification may overtake changes that are in transit.
         let deadline = Instant::now() + GRACE;
         while let Some(response) = self.receive(deadline)? {
             self.take(response)?;
@@ -119,7 +120,7 @@ impl EtcdChanges {
 
     fn sorted(&mut self) -> Vec<Change> {
         let mut changes: Vec<Change> = self.ready.drain(..).collect();
-        // Those of one write come in the order of keys.
+        // The events of one revision arrive in key order, not in commit order.
         changes.sort_by_key(|change| change.seq);
         changes
     }

@@ -1,17 +1,19 @@
-//! A batch of transactions as one etcd transaction.
+//! Commits a batch of transactions as one etcd transaction.
 //!
-//! The batch is decided by what is remembered; the server compares what that rests on, and writes if it is so. If not,
-//! the same answer brings what stands there instead, and the batch is decided by that. So it is one round trip where
-//! the memory is right, and two where it is not. Somebody's transaction always succeeds, so none waits in vain for long;
-//! and what everybody moves, a directory's times and the usage, rests on nothing: times are put as they are, the
-//! ctime if it is later, and the usage has a lane for each who writes, with a share of the room below a limit.
+//! The batch is decided from cached records. The server compares the versions on which the decision depends,
+//! and writes only if they are current. If not, the same response returns the current records, and the batch
+//! is decided again from those. So a commit takes one round trip if the cache is current and two if it is
+//! not. Of several concurrent transactions one always succeeds, so retries end soon. The decision does not
+//! depend on records that every commit changes, namely the times of a directory and the usage. Times are
+//! written without a comparison, ctime only if it is later. For the usage each writer has its own usage
+//! shard, with a reservation of the room below a limit.
 
 use std::collections::BTreeSet;
 
 use keyspace::{
-    Above, Access, Batch, Done, Fresh, Options, Recall, Snapshot, disagree, is_needed, likely, wants,
+    Access, Batch, CachedSource, Done, Fresh, Options, Overlay, ReadSet, disagree, is_needed, likely, wants,
 };
-use meta::{EngineError, Facts, Outcome, Txn};
+use meta::{EngineError, Outcome, Snapshot, Txn};
 use pool::{Asked, gradually};
 
 use crate::engine::Shared;
@@ -19,35 +21,35 @@ use crate::read::{fetch, read_seq, seq};
 use crate::request::{self, ROOM};
 use crate::wire::{TXN, TxnRequest, TxnResponse};
 
-/// How often a transaction may find that others were faster.
+/// The maximum number of attempts if other clients change the same records.
 const ATTEMPTS: u32 = 200;
-/// From then on it waits a little before it tries again.
-const PATIENT: u32 = 4;
+/// After this many attempts, back off before the next one.
+const BACKOFF_AFTER: u32 = 4;
 
 impl Shared {
     pub(crate) fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
-        let lane = self.lanes.take();
-        gradually(txns, |rest, outcomes| self.commit_some(rest, lane.number(), outcomes))
+        let slot = self.slots.take();
+        gradually(txns, |rest, outcomes| self.commit_some(rest, slot.number(), outcomes))
     }
 
-    /// Commits the first of the transactions, as many as go together.
+    /// Commits a prefix of the transactions, as many as fit into one request.
     fn commit_some(&self, txns: &[Txn], lane: u64, outcomes: &mut Vec<Outcome>) -> Result<(), EngineError> {
-        let mut snapshot = Snapshot::default();
+        let mut read_set = ReadSet::default();
         let mut read_at = 0;
         for attempt in 0..ATTEMPTS {
-            if attempt > PATIENT {
+            if attempt > BACKOFF_AFTER {
                 self.jitter.pause(attempt);
             }
-            let source = Recall::new(&snapshot, &self.memory);
+            let source = CachedSource::new(&read_set, &self.memory);
             let options = Options { blind: true, lane, most_claims: self.max_ops - ROOM, show: false };
             let batch = keyspace::decide(&self.keys, txns, &source, options);
-            let fresh = read_at > 0 && batch.accessed.iter().all(|access| snapshot.has(access));
+            let fresh = read_at > 0 && batch.accessed.iter().all(|access| read_set.has(access));
             if let Some(damaged) = batch.damaged() {
                 if fresh {
                     return Err(damaged.clone().into());
                 }
-                // What is remembered is of several moments, and need not fit together.
-                (snapshot, read_at) = self.read_again(&batch.accessed)?;
+                // Cached records come from several moments and may be inconsistent with each other.
+                (read_set, read_at) = self.read_again(&batch.accessed)?;
                 continue;
             }
             if batch.is_missing() || batch.done.is_empty() {
@@ -57,20 +59,20 @@ impl Shared {
                         return Err(disagree());
                     }
                     let wants = wants(txns.get(..1).unwrap_or_default());
-                    let fresh = Fresh { snapshot: &snapshot, memory: &self.memory, keys: &self.keys };
+                    let fresh = Fresh { read_set: &read_set, memory: &self.memory, keys: &self.keys };
                     let (answer, looked) = keyspace::answer(&self.keys, &wants, &fresh);
                     match answer {
                         Ok(records) => {
-                            outcomes.push(Outcome::Conflict(Facts { seq: read_seq(read_at), records }));
+                            outcomes.push(Outcome::Conflict(Snapshot { seq: read_seq(read_at), records }));
                             return Ok(());
                         }
-                        Err(keyspace::Stop::Damaged(damaged)) => return Err(damaged.into()),
+                        Err(keyspace::ReadStop::Damaged(damaged)) => return Err(damaged.into()),
                         Err(_) => accesses.extend(looked),
                     }
                 } else {
                     accesses.extend(likely(&self.keys, &self.memory, &wants(txns)));
                 }
-                (snapshot, read_at) = self.read_again(&accesses)?;
+                (read_set, read_at) = self.read_again(&accesses)?;
                 continue;
             }
             let decided = txns.get(..batch.done.len()).unwrap_or_default();
@@ -86,7 +88,7 @@ impl Shared {
             let request =
                 request::commit(&batch.claims, read_at, &shown, &batch.writes, &otherwise, self.max_ops);
             let request = match request {
-                // It is more than one request holds; so the half of it first.
+                // The batch is too large for one request, so commit its first half.
                 Err(_) if decided.len() > 1 => {
                     let half = decided.get(..decided.len() / 2).unwrap_or_default();
                     return self.commit_some(half, lane, outcomes);
@@ -98,28 +100,28 @@ impl Shared {
             if answer.succeeded {
                 self.memory.note_writes(&batch.writes, revision.unsigned_abs());
                 self.done.note(decided, &batch.done);
-                let changes = |txn: &Txn| txn.effects.iter().any(|effect| effect.changed_node().is_some());
+                let changes = |txn: &Txn| txn.effects.iter().any(|effect| effect.changed_inode().is_some());
                 let mut done = batch.done;
                 if decided.iter().any(changes) {
-                    let mut found = Snapshot::default();
+                    let mut found = ReadSet::default();
                     request::take(&mut found, &shown, answer.responses.into_iter());
                     let options = Options { show: true, ..options };
-                    let again = keyspace::decide(&self.keys, decided, &Above(&found, &source), options);
+                    let again = keyspace::decide(&self.keys, decided, &Overlay(&found, &source), options);
                     if again.done.len() == done.len() {
                         done = again.done;
                     } else {
-                        tracing::error!("a batch was decided in two ways");
+                        tracing::error!("a batch was decided differently the second time");
                     }
                 }
                 outcomes.extend(done.into_iter().map(|done| outcome(done, revision)));
                 return Ok(());
             }
-            let mut found = Snapshot::default();
+            let mut found = ReadSet::default();
             request::take(&mut found, &otherwise, answer.responses.into_iter());
             self.memory.note_snapshot(&self.keys, &found, revision.unsigned_abs());
-            (snapshot, read_at) = (found, revision);
+            (read_set, read_at) = (found, revision);
         }
-        Err(EngineError::transient(format!("{ATTEMPTS} times other clients were faster")))
+        Err(EngineError::transient(format!("gave up after {ATTEMPTS} conflicts with other clients")))
     }
 
     fn send(&self, batch: &Batch, request: &TxnRequest) -> Result<TxnResponse, EngineError> {
@@ -127,29 +129,29 @@ impl Shared {
         self.pool
             .request(asked, |connection| connection.run(|channel| channel.call(TXN, request)))
             .inspect_err(|_| {
-                // Nobody knows what stands there now.
+                // The outcome is indeterminate, so drop the cached records that the batch writes.
                 batch.writes.iter().for_each(|write| self.memory.forget(write.key()));
             })
     }
 
-    fn read_again(&self, accesses: &BTreeSet<Access>) -> Result<(Snapshot, i64), EngineError> {
+    fn read_again(&self, accesses: &BTreeSet<Access>) -> Result<(ReadSet, i64), EngineError> {
         let accesses: Vec<Access> = accesses.iter().cloned().collect();
-        let mut snapshot = Snapshot::default();
+        let mut read_set = ReadSet::default();
         let revision = self.pool.request(Asked::Look, |connection| {
-            fetch(connection, &accesses, 0, self.max_ops, &mut snapshot)
+            fetch(connection, &accesses, 0, self.max_ops, &mut read_set)
         })?;
-        self.memory.note_snapshot(&self.keys, &snapshot, revision.unsigned_abs());
-        Ok((snapshot, revision))
+        self.memory.note_snapshot(&self.keys, &read_set, revision.unsigned_abs());
+        Ok((read_set, revision))
     }
 }
 
 fn outcome(done: Done, revision: i64) -> Outcome {
     match done {
-        Done::Committed { index, nodes } => Outcome::Committed { seq: seq(revision, index), nodes },
-        Done::Claimed => Outcome::Committed { seq: read_seq(revision), nodes: Vec::new() },
+        Done::Committed { index, inodes } => Outcome::Committed { seq: seq(revision, index), inodes },
+        Done::Claimed => Outcome::Committed { seq: read_seq(revision), inodes: Vec::new() },
         Done::Repeated { version, index } => {
             let by = version.and_then(|version| i64::try_from(version).ok()).unwrap_or(revision);
-            Outcome::Committed { seq: seq(by, index), nodes: Vec::new() }
+            Outcome::Committed { seq: seq(by, index), inodes: Vec::new() }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the URL says: `etcd://[user:password@]host[:2379][,host...]`, with TLS `etcds://`.
+//! URLs: `etcd://[user:password@]host[:2379][,host...]`, or `etcds://` for TLS.
 
 use std::sync::Arc;
 
@@ -6,25 +6,25 @@ use pool::tls::{self, Check};
 use pool::{Host, OpenError, Params, Query, Secret, Url};
 use rustls::ClientConfig;
 
-/// The usual port.
+/// The default port.
 pub(crate) const PORT: u16 = 2379;
 
-/// A cluster, and how to talk to it.
+/// The address of a cluster and the connection options.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) hosts: Vec<Host>,
     pub(crate) login: Option<(String, Secret)>,
     pub(crate) tls: Option<Arc<ClientConfig>>,
     pub(crate) params: Params,
-    /// How many operations a transaction may have, as the server was started (`--max-txn-ops`).
+    /// The maximum number of operations in a transaction; must not exceed the server's `--max-txn-ops`.
     pub(crate) max_txn_ops: usize,
-    /// Whether old revisions are dropped from here.
+    /// Whether this client compacts old revisions.
     pub(crate) compaction: bool,
 }
 
 impl Config {
-    /// Beside the parameters that all engines know: `cacert`, `cert` and `key` name PEM files for TLS; `max_txn_ops`;
-    /// `compaction=off` where somebody else compacts the cluster.
+    /// Parameters in addition to those of all engines: `cacert`, `cert` and `key` name PEM files for TLS;
+    /// `max_txn_ops`; `compaction=off` if something else compacts the cluster.
     pub(crate) fn new(url: &Url) -> Result<Self, OpenError> {
         let mut query = Query::new(url);
         let params = query.params()?;
@@ -42,12 +42,12 @@ impl Config {
         let compaction = query.one_of("compaction", true, &[("on", true), ("off", false)])?;
         query.end()?;
         if url.hosts.is_empty() {
-            return Err(query.wrong("an etcd URL names at least one host"));
+            return Err(query.wrong("an etcd URL needs at least one host"));
         }
         let login = match (&url.user, &url.password) {
             (Some(user), Some(password)) => Some((user.clone(), password.clone())),
             (Some(user), None) => {
-                return Err(query.wrong(format!("there is no password for the user '{user}'")));
+                return Err(query.wrong(format!("the password of user '{user}' is missing")));
             }
             _ => None,
         };

@@ -1,4 +1,4 @@
-//! A connection: one HTTP/2 connection, and the runtime that the thread which uses it drives.
+//! A connection: one HTTP/2 connection, with a runtime that is driven by the thread that uses the connection.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -19,7 +19,7 @@ use crate::wire::{AUTHENTICATE, AuthenticateRequest, AuthenticateResponse};
 #[derive(Debug)]
 pub(crate) struct Connector {
     pub(crate) config: Config,
-    /// The host that answered last.
+    /// The index of the host that answered last.
     good: AtomicUsize,
 }
 
@@ -63,17 +63,15 @@ impl Connector {
 impl Connect for Connector {
     type Connection = Connection;
 
-    /// Tries the hosts in turn, from the one that answered last.
+    /// Tries each host once, starting with the one that answered last.
     fn connect(&self) -> Result<Connection, EngineError> {
-        let runtime = Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .build()
-            .map_err(|error| EngineError::transient(format!("no runtime for a connection: {error}")))?;
+        let runtime = Builder::new_current_thread().enable_io().enable_time().build().map_err(|error| {
+            EngineError::transient(format!("cannot create a runtime for a connection: {error}"))
+        })?;
         let params = &self.config.params;
         let hosts = &self.config.hosts;
         let turn = hosts.iter().enumerate().cycle().skip(self.good.load(Ordering::Relaxed)).take(hosts.len());
-        let none = EngineError::permanent("there is no host to connect to");
+        let none = EngineError::permanent("no host to connect to");
         let (number, channel) = first(turn, none, |(number, host)| {
             let limit = params.connect_timeout;
             let opened = runtime.block_on(async { tokio::time::timeout(limit, self.open(host)).await });
@@ -90,7 +88,7 @@ impl Connect for Connector {
 }
 
 impl Connection {
-    /// Runs requests on the connection, for as long as one may take.
+    /// Runs requests on the connection, limited to `op_timeout` in total.
     pub(crate) fn run<'a, T, F>(&'a mut self, work: impl FnOnce(&'a mut Channel) -> F) -> Result<T, CallError>
     where
         F: Future<Output = Result<T, CallError>> + 'a,

@@ -1,9 +1,11 @@
-//! The engine: its connections, what it remembers, and the boundary it implements.
+//! The engine: opens a volume, holds its connections and cache, and implements [`Engine`].
 
 use std::sync::Arc;
 
-use keyspace::{DoneOps, Keyspace, LAYOUT_VERSION, Lanes, Memory, Span, Upkeep, Write};
-use meta::{Changes, Engine, EngineError, Facts, Outcome, Page, Scan, Txn, Want};
+use keyspace::{
+    Claim, CommitSlots, CompletedOps, Keyspace, LAYOUT_VERSION, Memory, PeriodicTask, Span, Write,
+};
+use meta::{Changes, Engine, EngineError, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
 use pool::{Asked, Connect, Jitter, OpenError, Pool, Url};
 
 use crate::changes::EtcdChanges;
@@ -18,7 +20,7 @@ use crate::wire::{STATUS, StatusRequest, StatusResponse};
 #[derive(Debug)]
 pub struct EtcdEngine {
     shared: Arc<Shared>,
-    _upkeep: Upkeep,
+    _upkeep: PeriodicTask,
 }
 
 #[derive(Debug)]
@@ -26,33 +28,33 @@ pub(crate) struct Shared {
     pub(crate) keys: Arc<Keyspace>,
     pub(crate) pool: Pool<Connector>,
     pub(crate) memory: Memory,
-    pub(crate) lanes: Lanes,
-    pub(crate) done: DoneOps,
+    pub(crate) slots: CommitSlots,
+    pub(crate) done: CompletedOps,
     pub(crate) max_ops: usize,
     pub(crate) compaction: bool,
     pub(crate) jitter: Jitter,
 }
 
 impl EtcdEngine {
-    /// Connects to the cluster that the URL names, and checks the volume under its `table_prefix`; `create` makes one
-    /// that is not there.
+    /// Connects to the cluster in the URL and checks the volume under its `table_prefix`. Creates an empty
+    /// volume if `create` is set and none exists.
     ///
     /// # Errors
-    /// [`OpenError::Missing`] where there is none, unless `create`; [`OpenError::Newer`] for the layout of a later
-    /// limenfs; [`OpenError::Config`] for a URL that cannot be; [`OpenError::Engine`] where no
-    /// host answers or lets us in.
+    /// [`OpenError::Missing`] if there is no volume, unless `create`; [`OpenError::Newer`] if a later limenfs
+    /// wrote its layout; [`OpenError::Config`] if the URL is invalid; [`OpenError::Engine`] if no host
+    /// answers or the login fails.
     pub fn open(url: &Url, create: bool) -> Result<Self, OpenError> {
         let config = Config::new(url)?;
         let prefix = config.params.table_prefix.clone();
-        // No prefix has a slash, so that none is the beginning of another.
+        // A prefix contains no slash, so with the slash no prefix is the beginning of another.
         let keys = Arc::new(Keyspace::new(format!("{prefix}/")));
         let (max_ops, compaction, params) = (config.max_txn_ops, config.compaction, config.params.clone());
         let shared = Arc::new(Shared {
             keys: Arc::clone(&keys),
             pool: Pool::new(Connector::new(config), &params),
             memory: Memory::default(),
-            lanes: Lanes::default(),
-            done: DoneOps::default(),
+            slots: CommitSlots::default(),
+            done: CompletedOps::default(),
             max_ops,
             compaction,
             jitter: Jitter::default(),
@@ -61,11 +63,11 @@ impl EtcdEngine {
         schema::prepare(&mut connection, &keys, &prefix, create)?;
         drop(connection);
         let upkeep = upkeep::start(&shared)
-            .map_err(|error| OpenError::config(format!("no thread for the upkeep of the volume: {error}")))?;
+            .map_err(|error| OpenError::config(format!("cannot start the housekeeping thread: {error}")))?;
         Ok(EtcdEngine { shared, _upkeep: upkeep })
     }
 
-    /// What answers: `etcd 3.4.23`.
+    /// The server's name and version: `etcd 3.4.23`.
     ///
     /// # Errors
     /// Always determinate.
@@ -73,7 +75,7 @@ impl EtcdEngine {
         Ok(format!("etcd {}", self.status()?.version))
     }
 
-    /// What about the server's state can cost data or service.
+    /// Describes server states that can cost data or availability.
     pub fn warnings(&self) -> Vec<String> {
         match self.status() {
             Ok(status) => status.errors.into_iter().map(|error| format!("etcd reports: {error}")).collect(),
@@ -88,9 +90,18 @@ impl EtcdEngine {
     }
 }
 
+impl Shared {
+    /// All keys of the volume but that of the version.
+    fn beside_version(&self) -> [Span; 2] {
+        let (all, version) = (self.keys.all(), self.keys.version());
+        let after = [&version[..], &[0]].concat();
+        [(all.start, version), (after, all.end)].map(|(start, end)| Span { start, end, limit: usize::MAX })
+    }
+}
+
 impl Engine for EtcdEngine {
-    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
-        self.shared.facts(wants)
+    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        self.shared.snapshot(wants)
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
@@ -101,26 +112,29 @@ impl Engine for EtcdEngine {
         self.shared.page(scan)
     }
 
-    /// Returns at once: etcd answers a write when a majority of its members have synced it to their logs.
+    /// Returns immediately: etcd acknowledges a write only after a majority of its members have synced it to
+    /// their logs.
     fn sync(&self) -> Result<(), EngineError> {
         Ok(())
     }
 
     fn wipe(&self) -> Result<(), EngineError> {
         let shared = &self.shared;
-        let (all, version) = (shared.keys.all(), shared.keys.version());
-        let mut after = version.clone();
-        after.push(0);
-        let span = |start, end| Write::DeleteSpan(Span { start, end, limit: usize::MAX });
-        let put = Write::Put(version.clone(), LAYOUT_VERSION.to_string().into());
-        let writes = [span(all.start, version), span(after, all.end), put];
-        shared.transact(&request::commit(&[], 0, &[], &writes, &[], shared.max_ops)?)?;
+        let [before, after] = shared.beside_version().map(Write::DeleteSpan);
+        let put = Write::Put(shared.keys.version(), LAYOUT_VERSION.to_string().into());
+        shared.transact(&request::commit(&[], 0, &[], &[before, after, put], &[], shared.max_ops)?)?;
         shared.memory.clear();
         Ok(())
     }
 
+    fn remove(&self) -> Result<(), EngineError> {
+        let (shared, version) = (&self.shared, Write::Delete(self.shared.keys.version()));
+        let none = shared.beside_version().map(Claim::Empty);
+        shared.transact(&request::commit(&none, 0, &[], &[version], &[], shared.max_ops)?).map(drop)
+    }
+
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
-        // A connection of its own: it lives as long as the stream.
+        // A separate connection, because it lives as long as the stream.
         let connection = self.shared.pool.connector().connect()?;
         Ok(Some(Box::new(EtcdChanges::open(connection, Arc::clone(&self.shared.keys))?)))
     }

@@ -1,4 +1,4 @@
-//! etcd's errors, and what they mean to the caller.
+//! Maps etcd errors to engine errors.
 
 use meta::EngineError;
 use pool::{Asked, Failed, Leaves};
@@ -6,17 +6,17 @@ use types::Errno;
 
 use crate::grpc::{CallError, code};
 
-/// The one table from a failed call to an [`EngineError`].
+/// The only table that maps a failed call to an [`EngineError`].
 ///
-/// | etcd says | kind | errno |
+/// | etcd error | kind | errno |
 /// |---|---|---|
-/// | nothing: the request did not leave | transient | EIO |
-/// | nothing: no answer in time, a connection that broke | a look: transient; a change: indeterminate | EIO |
-/// | RESOURCE_EXHAUSTED, database space exceeded | will fail again until space is freed | ENOSPC |
+/// | none: the request was not sent | transient | EIO |
+/// | none: timeout, or the connection broke | transient for a read, indeterminate for a change | EIO |
+/// | RESOURCE_EXHAUSTED, database space exceeded | permanent: fails until space is freed | ENOSPC |
 /// | RESOURCE_EXHAUSTED, otherwise (too many requests) | transient | EIO |
-/// | UNAUTHENTICATED (a token that ran out), OUT_OF_RANGE (a revision that is gone) | transient | EIO |
+/// | UNAUTHENTICATED (token expired), OUT_OF_RANGE (revision compacted) | transient | EIO |
 /// | INVALID_ARGUMENT, PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED | permanent | EIO |
-/// | all else (no leader, timeouts within the cluster) | as no answer | EIO |
+/// | anything else (no leader, timeouts within the cluster) | like a timeout | EIO |
 impl Failed for CallError {
     fn leaves(&self) -> Leaves {
         if matches!(self, CallError::Status(..)) { Leaves::Broken } else { Leaves::NoServer }
@@ -39,7 +39,7 @@ impl Failed for CallError {
             }
             code::INVALID_ARGUMENT if message.contains("too many operations in txn") => {
                 EngineError::permanent(format!(
-                    "{text}: start etcd with --max-txn-ops=128 or more, or say what it has with ?max_txn_ops="
+                    "{text}: start etcd with --max-txn-ops=128 or more, or set ?max_txn_ops= to its value"
                 ))
             }
             code::INVALID_ARGUMENT if message.contains("invalid auth token") => EngineError::transient(text),

@@ -1,8 +1,8 @@
-//! gRPC over HTTP/2, as far as etcd needs it (grpc.io, "gRPC over HTTP2"): calls with one request and one answer, and
-//! streams.
+//! The part of gRPC over HTTP/2 that etcd needs (grpc.io, "gRPC over HTTP2"): calls with one request and one
+//! answer, and streams.
 //!
-//! A connection belongs to the thread that uses it, and so does what drives it: a call is sent, waited for and read on
-//! that thread, without another one to wake.
+//! A connection is used and driven by one thread: it sends a call, waits for the answer and reads it without
+//! waking another thread.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use h2::client::{ResponseFuture, SendRequest};
@@ -15,15 +15,15 @@ use tokio::io::{AsyncRead, AsyncWrite};
 /// Why a call failed.
 #[derive(Debug)]
 pub(crate) enum CallError {
-    /// The server answered so: a status code of gRPC and its message.
+    /// The server answered with this gRPC status code and message.
     Status(u32, String),
-    /// The request did not leave.
+    /// The request was not sent.
     NotSent(String),
-    /// There is no answer, or none that can be read.
+    /// No answer arrived, or it cannot be decoded. The request may have been executed.
     Lost(String),
 }
 
-/// Codes of gRPC (grpc.io, "Status codes and their use in gRPC").
+/// gRPC status codes (grpc.io, "Status codes and their use in gRPC").
 pub(crate) mod code {
     pub(crate) const INVALID_ARGUMENT: u32 = 3;
     pub(crate) const PERMISSION_DENIED: u32 = 7;
@@ -34,10 +34,11 @@ pub(crate) mod code {
     pub(crate) const UNAUTHENTICATED: u32 = 16;
 }
 
-/// How much an answer may hold before the receiver has to say that it took some of it.
+/// The HTTP/2 flow-control window: the bytes that the server may send before the client acknowledges some of
+/// them.
 const WINDOW_BYTES: u32 = 64 << 20;
 const FRAME_BYTES: u32 = 1 << 20;
-/// Longer answers are taken for damage.
+/// A longer message is treated as corrupt.
 const LONGEST_MESSAGE: usize = 1 << 30;
 
 /// The client's side of a connection.
@@ -49,11 +50,11 @@ pub(crate) struct Channel {
     token: Option<HeaderValue>,
 }
 
-/// A request on its way.
+/// A call that was sent.
 #[derive(Debug)]
 pub(crate) struct Call(ResponseFuture);
 
-/// Messages both ways.
+/// A bidirectional stream of messages.
 #[derive(Debug)]
 pub(crate) struct Stream {
     send: SendStream<Bytes>,
@@ -67,7 +68,7 @@ struct Receive {
 }
 
 impl Channel {
-    /// Shakes hands on a stream of bytes. What drives the connection from then on is spawned onto the runtime.
+    /// Performs the HTTP/2 handshake. Spawns the task that drives the connection onto the runtime.
     pub(crate) async fn open<S>(stream: S, authority: String, scheme: &'static str) -> Result<Self, h2::Error>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -84,16 +85,16 @@ impl Channel {
         Ok(Channel { requests, authority, scheme, token: None })
     }
 
-    /// What is sent with each request from now on to say who asks.
+    /// Sets the token that authenticates all further requests.
     pub(crate) fn set_token(&mut self, token: &str) -> Result<(), CallError> {
         let mut token = HeaderValue::from_str(token)
-            .map_err(|_| CallError::Lost("a token that is no header value".to_owned()))?;
+            .map_err(|_| CallError::Lost("the token is not a valid header value".to_owned()))?;
         token.set_sensitive(true);
         self.token = Some(token);
         Ok(())
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the answer.
     pub(crate) async fn call<M: Message + Default>(
         &mut self,
         path: &str,
@@ -103,14 +104,14 @@ impl Channel {
         call.answer().await
     }
 
-    /// Asks.
+    /// Sends a request.
     pub(crate) async fn start(&mut self, path: &str, message: &impl Message) -> Result<Call, CallError> {
         let (response, mut send) = self.request(path).await?;
         send.send_data(frame(message), true).map_err(|error| CallError::Lost(error.to_string()))?;
         Ok(Call(response))
     }
 
-    /// Opens a stream with a first message.
+    /// Opens a bidirectional stream and sends a first message.
     pub(crate) async fn stream(&mut self, path: &str, first: &impl Message) -> Result<Stream, CallError> {
         let (response, mut send) = self.request(path).await?;
         send.send_data(frame(first), false).map_err(lost)?;
@@ -139,12 +140,12 @@ impl Call {
     pub(crate) async fn answer<M: Message + Default>(self) -> Result<M, CallError> {
         let mut receive = Receive::begin(self.0).await?;
         let message = receive.message().await?;
-        // The status comes after the message.
+        // The status follows the message.
         if let Some(message) = message {
             receive.finish().await?;
             return Ok(message);
         }
-        Err(CallError::Lost("an answer without a message".to_owned()))
+        Err(CallError::Lost("the answer contains no message".to_owned()))
     }
 }
 
@@ -153,7 +154,7 @@ impl Stream {
         self.send.send_data(frame(message), false).map_err(lost)
     }
 
-    /// The next message. May be dropped and called again without losing one.
+    /// The next message. Cancel safe: dropping the future loses no message.
     pub(crate) async fn message<M: Message + Default>(&mut self) -> Result<M, CallError> {
         self.receive.message().await?.ok_or_else(|| CallError::Lost("the stream has ended".to_owned()))
     }
@@ -164,16 +165,16 @@ impl Receive {
         let response = response.await.map_err(lost)?;
         if !response.status().is_success() {
             return Err(CallError::Lost(format!(
-                "the server answers with HTTP status {}",
+                "the server answered with HTTP status {}",
                 response.status()
             )));
         }
-        // An answer that is an error only has its status here, and no body.
+        // An error response carries its status here and has no body.
         status(response.headers())?;
         Ok(Receive { body: response.into_body(), buffered: BytesMut::new() })
     }
 
-    /// The next message; `None` at the end.
+    /// The next message; `None` at the end of the stream.
     async fn message<M: Message + Default>(&mut self) -> Result<Option<M>, CallError> {
         loop {
             if let Some(message) = self.take()? {
@@ -204,13 +205,13 @@ impl Receive {
         }
     }
 
-    /// A message that is there as a whole: one byte that says it is not compressed, its length, and it.
+    /// Takes a complete message from the buffer: one byte (0: not compressed), its length, its bytes.
     fn take(&mut self) -> Result<Option<Bytes>, CallError> {
         let Some((head, rest)) = self.buffered.split_first_chunk::<5>() else { return Ok(None) };
         let [compressed, length @ ..] = *head;
         let length = u32::from_be_bytes(length) as usize;
         if compressed != 0 || length > LONGEST_MESSAGE {
-            return Err(CallError::Lost("a message in a form that was not asked for".to_owned()));
+            return Err(CallError::Lost("a message is compressed or too long".to_owned()));
         }
         if rest.len() < length {
             return Ok(None);
@@ -233,12 +234,12 @@ fn frame(message: &impl Message) -> Bytes {
     frame.freeze()
 }
 
-/// Good, unless the headers say otherwise.
+/// Checks the status in the headers. A missing status means success.
 fn status(headers: &HeaderMap) -> Result<(), CallError> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     match text("grpc-status").map(str::parse) {
         None | Some(Ok(0)) => Ok(()),
         Some(Ok(code)) => Err(CallError::Status(code, text("grpc-message").unwrap_or_default().to_owned())),
-        Some(Err(_)) => Err(CallError::Lost("a status that is no number".to_owned())),
+        Some(Err(_)) => Err(CallError::Lost("the gRPC status is not a number".to_owned())),
     }
 }

@@ -1,17 +1,17 @@
-//! The engine on etcd, 3.4 and later: a volume's records as keys of one prefix.
+//! The metadata engine for etcd 3.4 and later. The records of a volume are keys under one prefix.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | `config` | the URL's parameters |
 //! | `schema` | the version of the layout |
 //! | `engine` | [`EtcdEngine`]: opening, `impl Engine` |
-//! | `read`, `scan` | records out of keys |
-//! | `commit` | a batch of transactions as one etcd transaction |
-//! | `request` | claims, writes and reads as etcd has them |
+//! | `read`, `scan` | decode keys into records |
+//! | `commit` | commits a batch of transactions as one etcd transaction |
+//! | `request` | encodes claims, writes and reads as etcd operations |
 //! | `changes` | the stream of changes |
-//! | `upkeep` | forgetting what is no longer needed |
-//! | `connect`, `grpc`, `wire` | a connection; calls over HTTP/2; etcd's messages |
-//! | `error` | one table from etcd's errors to an engine error |
+//! | `upkeep` | housekeeping: compaction, removal of old results, merging of usage shards |
+//! | `connect`, `grpc`, `wire` | connections; calls over HTTP/2; etcd's messages |
+//! | `error` | maps etcd's errors to an engine error |
 
 mod changes;
 mod commit;

@@ -1,7 +1,7 @@
-//! Records out of keys.
+//! Decodes keys into records.
 
-use keyspace::{Access, Answer, Snapshot, Source, answer};
-use meta::{EngineError, Facts, Seq, Want};
+use keyspace::{Access, Answer, ReadSet, Source, answer};
+use meta::{EngineError, RecordKey, Seq, Snapshot};
 use pool::Asked;
 
 use crate::connect::Connection;
@@ -10,23 +10,24 @@ use crate::grpc::CallError;
 use crate::request;
 use crate::wire::{TXN, TxnRequest, TxnResponse};
 
-/// The number of what was committed by a revision, one of the transactions that it held.
+/// The sequence number of a transaction: its revision, and its index within the batch that the revision
+/// committed.
 pub(crate) fn seq(revision: i64, index: u8) -> Seq {
     Seq(revision.unsigned_abs() << 8 | u64::from(index))
 }
 
-/// The number of a read as of a revision: it has all that was committed by it.
+/// The sequence number of a read at a revision. It covers every transaction that the revision committed.
 pub(crate) fn read_seq(revision: i64) -> Seq {
     seq(revision, u8::MAX)
 }
 
-/// Reads as of a revision, or if that is 0 as of now, and says as of which.
+/// Reads at revision `at`, or at the current one if `at` is 0. Returns the revision.
 pub(crate) fn fetch(
     connection: &mut Connection,
     accesses: &[Access],
     at: i64,
     most: usize,
-    into: &mut Snapshot,
+    into: &mut ReadSet,
 ) -> Result<i64, CallError> {
     let mut revision = at;
     let ask = |part: &[Access], at: i64| TxnRequest {
@@ -34,7 +35,7 @@ pub(crate) fn fetch(
         ..TxnRequest::default()
     };
     let mut parts = accesses.chunks(most.max(1));
-    // The first tells the revision of which the others are to be.
+    // The first part determines the revision at which the other parts are read.
     if let Some(part) = parts.next() {
         let request = ask(part, at);
         let answer: TxnResponse = connection.run(|channel| channel.call(TXN, &request))?;
@@ -65,21 +66,21 @@ pub(crate) fn fetch(
 }
 
 impl Shared {
-    pub(crate) fn facts(&self, wants: &[Want]) -> Result<Facts, EngineError> {
-        // What a look at the memory comes across is most likely all that is needed.
+    pub(crate) fn snapshot(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        // The keys that a lookup in the cache visits are most likely all that is needed.
         let first = keyspace::likely(&self.keys, &self.memory, wants);
         let (records, revision) = self.read_until(first, |source| answer(&self.keys, wants, source))?;
-        Ok(Facts { seq: read_seq(revision), records })
+        Ok(Snapshot { seq: read_seq(revision), records })
     }
 
-    /// Reads until there is an answer, all as of one revision.
+    /// Reads until `answer` has all its keys, all at one revision.
     pub(crate) fn read_until<T>(
         &self,
         first: impl IntoIterator<Item = Access>,
         answer: impl Fn(&dyn Source) -> Answer<T>,
     ) -> Result<(T, i64), EngineError> {
         let fetch = |accesses: &[Access], at: Option<u64>| {
-            let mut found = Snapshot::default();
+            let mut found = ReadSet::default();
             let at = at.and_then(|at| i64::try_from(at).ok()).unwrap_or(0);
             let revision = self.pool.request(Asked::Look, |connection| {
                 fetch(connection, accesses, at, self.max_ops, &mut found)
@@ -90,7 +91,7 @@ impl Shared {
         Ok((answer, i64::try_from(revision).unwrap_or(0)))
     }
 
-    /// Has the server carry out a transaction that changes something.
+    /// Executes a transaction that changes something.
     pub(crate) fn transact(&self, request: &TxnRequest) -> Result<TxnResponse, EngineError> {
         self.pool.request(Asked::Change, |connection| connection.run(|channel| channel.call(TXN, request)))
     }

@@ -1,7 +1,7 @@
-//! Claims, writes and reads as etcd has them: comparisons and operations of one transaction.
+//! Encodes claims, writes and reads as the comparisons and operations of one etcd transaction.
 
 use bytes::Bytes;
-use keyspace::{Access, Claim, Held, Snapshot, Span, Write};
+use keyspace::{Access, Claim, ReadSet, Span, StoredValue, Write};
 use meta::EngineError;
 
 use crate::wire::{
@@ -9,10 +9,11 @@ use crate::wire::{
     Request, RequestOp, Response, ResponseOp, TxnRequest, VALUE,
 };
 
-/// Operations that are left to writes where comparisons take all others: as many in each group of writes.
+/// The number of operations reserved for writes if comparisons use up all others. It is also the size of each
+/// group of writes.
 pub(crate) const ROOM: usize = 16;
 
-/// Reads one access; `revision` 0 is now.
+/// Reads one access; `revision` 0 means the current one.
 pub(crate) fn read(access: &Access, revision: i64) -> RequestOp {
     let (key, range_end, limit) = match (access, access.span()) {
         (_, Some(Span { start, end, limit })) => (start, end, i64::try_from(limit).unwrap_or(0)),
@@ -29,23 +30,23 @@ pub(crate) fn read(access: &Access, revision: i64) -> RequestOp {
     }))
 }
 
-/// Takes the answers to [`read`] into a snapshot.
+/// Stores the answers to [`read`] in a read set.
 pub(crate) fn take<'a>(
-    snapshot: &mut Snapshot,
+    read_set: &mut ReadSet,
     accesses: impl IntoIterator<Item = &'a Access>,
     responses: impl Iterator<Item = ResponseOp>,
 ) {
     for (access, response) in accesses.into_iter().zip(responses) {
         let Some(Response::Range(range)) = response.response else { continue };
-        snapshot.fill(access, range.kvs.into_iter().map(held).collect());
+        read_set.fill(access, range.kvs.into_iter().map(held).collect());
     }
 }
 
-pub(crate) fn held(kv: KeyValue) -> (Bytes, Held) {
-    (kv.key, Held { value: kv.value, version: kv.mod_revision.unsigned_abs() })
+pub(crate) fn held(kv: KeyValue) -> (Bytes, StoredValue) {
+    (kv.key, StoredValue { value: kv.value, version: kv.mod_revision.unsigned_abs() })
 }
 
-/// What is to be committed. `read_at`: the revision as of which ranges were read.
+/// Encodes a commit. `read_at` is the revision at which ranges were read.
 pub(crate) fn commit(
     claims: &[Claim],
     read_at: i64,
@@ -57,14 +58,14 @@ pub(crate) fn commit(
     let compare: Vec<Compare> = claims.iter().map(|claim| comparison(claim, read_at)).collect();
     let mut success: Vec<RequestOp> = shown.iter().map(|access| read(access, 0)).collect();
     let writes: Vec<RequestOp> = writes.iter().map(write).collect();
-    // What is left out for writes to have room is read by itself, should it come to that.
+    // Accesses that are left out to make room for writes are read separately if needed.
     let failure: Vec<RequestOp> =
         otherwise.iter().map(|access| read(access, 0)).take(most.saturating_sub(ROOM)).collect();
     let beside = compare.len().max(failure.len());
     let size = group_size(success.len(), writes.len(), beside, most).ok_or_else(|| {
         EngineError::permanent(format!(
-            "a transaction of {} comparisons and {} writes is more than etcd takes with --max-txn-ops={most}: start it \
-             with a larger one, and say so with ?max_txn_ops=",
+            "a transaction of {} comparisons and {} writes exceeds etcd's --max-txn-ops={most}: start etcd \
+             with a larger value, and set ?max_txn_ops= to it",
             compare.len(),
             writes.len()
         ))
@@ -81,9 +82,10 @@ pub(crate) fn commit(
     Ok(TxnRequest { compare, success, failure })
 }
 
-/// How many writes go into a transaction within the transaction; `usize::MAX` if none is needed. etcd allows `most`
-/// operations on a path from the outermost transaction to an innermost one (`checkTxnRequest`, server/etcdserver/api/
-/// v3rpc/key.go), and a write may itself be a transaction of one operation.
+/// The number of writes in each nested transaction; `usize::MAX` if no nesting is needed; `None` if the
+/// writes do not fit. etcd permits `most` operations on a path from the outermost transaction to an innermost
+/// one (`checkTxnRequest`, server/etcdserver/api/v3rpc/key.go), and a write may itself be a transaction of
+/// one operation.
 fn group_size(shown: usize, writes: usize, beside: usize, most: usize) -> Option<usize> {
     if beside.max(shown + writes) < most {
         return Some(usize::MAX);
@@ -109,7 +111,7 @@ fn comparison(claim: &Claim, read_at: i64) -> Compare {
     match claim {
         Claim::Key(key, None) => compare(key, &[], EQUAL, CREATE, Operand::CreateRevision(0)),
         Claim::Key(key, Some(version)) => {
-            // Revisions begin at 1, and none reaches the sign.
+            // Revisions start at 1 and never exceed i64::MAX.
             let version = i64::try_from(*version).unwrap_or(0);
             compare(key, &[], EQUAL, MOD, Operand::ModRevision(version))
         }
@@ -136,7 +138,7 @@ fn write(write: &Write) -> RequestOp {
     };
     match write {
         Write::Put(key, value) => put(key, value),
-        // An absent key compares with no value: `applyCompare`, server/etcdserver/apply.go.
+        // If the key is absent, a comparison of its value fails: `applyCompare`, server/etcdserver/apply.go.
         Write::PutGreater(key, value) => put_if(LESS, VALUE, Operand::Value(value.clone()), key, value),
         Write::PutIfAbsent(key, value) => put_if(EQUAL, CREATE, Operand::CreateRevision(0), key, value),
         Write::Delete(key) => delete(key, &[]),
@@ -156,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_grouped_as_far_as_that_goes() {
+    fn writes_beyond_the_limit_are_grouped() {
         assert_eq!(group_size(2, 100, 20, 128), Some(usize::MAX));
         for (writes, beside) in [(128, 1), (1000, 40), (3800, 10)] {
             let size = group_size(3, writes, beside, 128).unwrap();

@@ -1,10 +1,11 @@
-//! Forgetting what is no longer needed, in the background: old revisions of keys, and operations that nobody will repeat.
+//! Background housekeeping: compacts old revisions, removes the results of completed operations, and merges
+//! usage shards.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keyspace::{Access, Fold, Snapshot, Upkeep, Write, fold};
+use keyspace::{Access, PeriodicTask, ReadSet, ShardMerge, Write, merge_shards};
 use meta::EngineError;
 use pool::Asked;
 
@@ -13,16 +14,16 @@ use crate::read::fetch;
 use crate::request;
 use crate::wire::{COMPACT, CompactionRequest, CompactionResponse};
 
-/// How often it is done. Revisions are kept for as long as that, twice at most: they serve reads of several parts.
+/// The interval. A revision is kept for one to two intervals, because reads of several parts need it.
 const EVERY: Duration = Duration::from_secs(30);
 
-pub(crate) fn start(shared: &Arc<Shared>) -> io::Result<Upkeep> {
+pub(crate) fn start(shared: &Arc<Shared>) -> io::Result<PeriodicTask> {
     let mut last = 0;
-    Upkeep::start("limen-etcd", shared, EVERY, move |shared| last = shared.keep_up(last))
+    PeriodicTask::start("limen-etcd", shared, EVERY, move |shared| last = shared.keep_up(last))
 }
 
 impl Shared {
-    /// Does it once; `last` is the revision of the last time.
+    /// Runs once. `last` is the revision of the previous run; returns the current one.
     fn keep_up(&self, last: i64) -> i64 {
         loop {
             let old = self.done.take_old(self.max_ops - 1);
@@ -33,40 +34,40 @@ impl Shared {
             let deleted = request::commit(&[], 0, &[], &writes, &[], self.max_ops)
                 .and_then(|request| self.transact(&request));
             if let Err(error) = deleted {
-                tracing::warn!(%error, "operations that are done stay remembered");
+                tracing::warn!(%error, "cannot remove the results of completed operations");
                 break;
             }
         }
-        if let Err(error) = self.fold_lanes() {
-            tracing::warn!(%error, "the usage stays in many parts");
+        if let Err(error) = self.merge_usage_shards() {
+            tracing::warn!(%error, "cannot merge the usage shards");
         }
-        let mut snapshot = Snapshot::default();
+        let mut read_set = ReadSet::default();
         let version = [Access::Key(self.keys.version())];
         let now =
-            self.pool.request(Asked::Look, |connection| fetch(connection, &version, 0, 1, &mut snapshot));
+            self.pool.request(Asked::Look, |connection| fetch(connection, &version, 0, 1, &mut read_set));
         let Ok(now) = now else { return last };
         if self.compaction && last > 0 && now > last {
             let request = CompactionRequest { revision: last };
-            // Another client may have been faster, which the server calls an error.
+            // The server reports an error if another client compacted first.
             let compacted = self.pool.request(Asked::Look, |connection| {
                 connection.run(|channel| channel.call::<CompactionResponse>(COMPACT, &request))
             });
             if let Err(error) = compacted {
-                tracing::debug!(%error, "old revisions were not dropped");
+                tracing::debug!(%error, "cannot compact old revisions");
             }
         }
         now
     }
 
-    /// Brings the usage into one lane, should there be many.
-    fn fold_lanes(&self) -> Result<(), EngineError> {
+    /// Merges the usage shards into one if there are many.
+    fn merge_usage_shards(&self) -> Result<(), EngineError> {
         let lanes = Access::Span(self.keys.lanes());
-        let mut snapshot = Snapshot::default();
+        let mut read_set = ReadSet::default();
         let read_at = self.pool.request(Asked::Look, |connection| {
-            fetch(connection, std::slice::from_ref(&lanes), 0, 1, &mut snapshot)
+            fetch(connection, std::slice::from_ref(&lanes), 0, 1, &mut read_set)
         })?;
-        let found: Vec<_> = snapshot.found().cloned().collect();
-        let Some(Fold { claims, writes }) = fold(&self.keys, &found)? else { return Ok(()) };
+        let found: Vec<_> = read_set.found().cloned().collect();
+        let Some(ShardMerge { claims, writes }) = merge_shards(&self.keys, &found)? else { return Ok(()) };
         let request = request::commit(&claims, read_at, &[], &writes, &[], self.max_ops)?;
         self.transact(&request).map(drop)
     }

@@ -1,5 +1,5 @@
-//! etcd's messages, as far as they are used here (api/etcdserverpb/rpc.proto, api/mvccpb/kv.proto). Written out by hand, so
-//! that building needs no protobuf compiler.
+//! The part of etcd's messages that is used here (api/etcdserverpb/rpc.proto, api/mvccpb/kv.proto). They are
+//! written by hand, so that the build needs no protobuf compiler.
 
 use bytes::Bytes;
 use prost::{Message, Oneof};
@@ -10,7 +10,7 @@ pub(crate) const WATCH: &str = "/etcdserverpb.Watch/Watch";
 pub(crate) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 pub(crate) const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 
-/// Messages: each field with its type here and the one in the protocol.
+/// Defines messages: each field with its Rust type and its protobuf type.
 macro_rules! messages {
     ($($(#[$about:meta])* $name:ident { $($(#[$note:meta])* $field:ident: $type:ty [$($form:tt)*],)* })*) => {$(
         #[derive(Clone, PartialEq, Message)]
@@ -32,11 +32,11 @@ messages! {
     }
     RangeRequest {
         key: Bytes [bytes = "bytes", tag = "1"],
-        /// Empty for one key.
+        /// Empty to read one key.
         range_end: Bytes [bytes = "bytes", tag = "2"],
-        /// 0 for no limit.
+        /// 0 means no limit.
         limit: i64 [int64, tag = "3"],
-        /// 0 for now.
+        /// 0 means the current revision.
         revision: i64 [int64, tag = "4"],
         count_only: bool [bool, tag = "9"],
     }
@@ -65,7 +65,7 @@ messages! {
         target: i32 [int32, tag = "2"],
         key: Bytes [bytes = "bytes", tag = "3"],
         operand: Option<Operand> [oneof = "Operand", tags = "5, 6, 7"],
-        /// If there, all keys up to this one have to compare so.
+        /// If not empty, all keys up to this one must satisfy the comparison.
         range_end: Bytes [bytes = "bytes", tag = "64"],
     }
     TxnRequest {
@@ -88,7 +88,7 @@ messages! {
     WatchCreateRequest {
         key: Bytes [bytes = "bytes", tag = "1"],
         range_end: Bytes [bytes = "bytes", tag = "2"],
-        /// What is not wanted: [`NO_DELETE`].
+        /// Events to leave out: [`NO_DELETE`].
         filters: Vec<i32> [int32, repeated, tag = "5"],
     }
     WatchProgressRequest {}
@@ -102,13 +102,13 @@ messages! {
     Event {
         kv: Option<KeyValue> [message, optional, tag = "2"],
     }
-    /// It holds a password, which its `Debug` leaves out.
+    /// Contains a password, so `Debug` omits it.
     #[prost(skip_debug)]
     AuthenticateRequest {
         name: String [string, tag = "1"],
         password: String [string, tag = "2"],
     }
-    /// It holds what is as good as a password.
+    /// Contains a token that is equivalent to a password, so `Debug` omits it.
     #[prost(skip_debug)]
     AuthenticateResponse {
         token: String [string, tag = "2"],

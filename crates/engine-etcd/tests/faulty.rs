@@ -1,11 +1,11 @@
-//! The conformance suite where requests are late; those of the operations bring their own faults.
+//! The conformance suite with delayed requests. The tests of the operations inject their own faults.
 
 mod support;
 
 suite::conformance!(|| {
     let (engine, server) = support::empty();
-    let odds = meta::Odds { delay: 50, delay_us: 200, ..meta::Odds::default() };
-    let faulty = meta::Faulty::new(engine, 1, odds);
+    let fault_rates = meta::FaultRates { delay: 50, delay_us: 200, ..meta::FaultRates::default() };
+    let faulty = meta::Faulty::new(engine, 1, fault_rates);
     faulty.arm(true);
     (faulty, server)
 });

@@ -1,4 +1,4 @@
-//! What is particular to a server: round trips as it counts them, its death, its silence, its doors.
+//! Tests that need a real server: round trips as the server counts them, crashes, hangs, and authentication.
 
 mod support;
 
@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use engine_etcd::{EtcdEngine, OpenError};
 use meta::{
-    Beside, Effect, Engine, ErrorKind, Guard, Node, Outcome, Process, Record, Scan, Session, Txn, Want,
+    Beside, Effect, Engine, ErrorKind, Guard, Inode, Outcome, Process, Record, RecordKey, Scan, Session, Txn,
 };
 use rustix::process::Signal;
 use support::Server;
 use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Time};
 
-fn node(ino: u64, kind: FileType) -> Node {
+fn inode(ino: u64, kind: FileType) -> Inode {
     let now = Time::from_nanos(1_000_000_000);
-    Node {
+    Inode {
         ino: Ino(ino),
         kind,
         mode: Mode::new(0o755),
@@ -32,6 +32,7 @@ fn node(ino: u64, kind: FileType) -> Node {
         default_acl: AclId::NONE,
         parent: Ino(0),
         access_rev: 0,
+        xattr_blocks: 0,
     }
 }
 
@@ -43,46 +44,46 @@ fn txn(op: u64, guards: Vec<Guard>, effects: Vec<Effect>) -> Txn {
     Txn { op_id: OpId(1 << 64 | u128::from(op)), guards, effects }
 }
 
-/// What a create of the file `number` in the directory `parent` sends.
+/// The transaction that creates the file `number` in the directory `parent`.
 fn create(parent: u64, number: u64) -> Txn {
     let (parent, name) = (Ino(parent), name(number));
     let now = Some(Time::from_nanos(2_000_000_000 + number as i64));
     let guards =
-        vec![Guard::Access { ino: parent, rev: 0 }, Guard::EdgeAbsent { parent, name: name.clone() }];
+        vec![Guard::Access { ino: parent, rev: 0 }, Guard::DirentAbsent { parent, name: name.clone() }];
     let effects = vec![
-        Effect::PutNode(node(1000 + number, FileType::Regular)),
-        Effect::PutEdge { parent, name, ino: Ino(1000 + number), kind: FileType::Regular },
-        Effect::Touch { ino: parent, atime: None, mtime: now, ctime: now },
+        Effect::PutInode(inode(1000 + number, FileType::Regular)),
+        Effect::PutDirent { parent, name, ino: Ino(1000 + number), kind: FileType::Regular },
+        Effect::SetTimes { ino: parent, atime: None, mtime: now, ctime: now },
     ];
     txn(number, guards, effects)
 }
 
-/// What a rename of the file `number` of that directory sends, on to another name there.
+/// The transaction that renames the file `number` within that directory.
 fn rename(parent: u64, number: u64) -> Txn {
     let (parent, ino, new) = (Ino(parent), Ino(1000 + number), name(number + 100_000));
     let now = Some(Time::from_nanos(3_000_000_000 + number as i64));
     let guards = vec![
         Guard::Access { ino: parent, rev: 0 },
-        Guard::EdgeIs { parent, name: name(number), ino },
-        Guard::EdgeAbsent { parent, name: new.clone() },
+        Guard::DirentIs { parent, name: name(number), ino },
+        Guard::DirentAbsent { parent, name: new.clone() },
         Guard::Access { ino, rev: 0 },
     ];
     let effects = vec![
-        Effect::DropEdge { parent, name: name(number) },
-        Effect::PutEdge { parent, name: new, ino, kind: FileType::Regular },
-        Effect::Touch { ino: parent, atime: None, mtime: now, ctime: now },
-        Effect::Touch { ino, atime: None, mtime: None, ctime: now },
+        Effect::DropDirent { parent, name: name(number) },
+        Effect::PutDirent { parent, name: new, ino, kind: FileType::Regular },
+        Effect::SetTimes { ino: parent, atime: None, mtime: now, ctime: now },
+        Effect::SetTimes { ino, atime: None, mtime: None, ctime: now },
     ];
     txn(number + 100_000, guards, effects)
 }
 
-/// A volume with the directories `dirs`, below the one with number 2.
+/// Creates a volume with the directories `dirs` below directory 2.
 fn volume(server: &Server, prefix: &str, dirs: std::ops::Range<u64>) -> EtcdEngine {
     let engine = server.open(prefix, true).unwrap();
-    let mut effects = vec![Effect::PutNode(node(2, FileType::Directory))];
+    let mut effects = vec![Effect::PutInode(inode(2, FileType::Directory))];
     for ino in dirs {
-        effects.push(Effect::PutNode(node(ino, FileType::Directory)));
-        effects.push(Effect::PutEdge {
+        effects.push(Effect::PutInode(inode(ino, FileType::Directory)));
+        effects.push(Effect::PutDirent {
             parent: Ino(2),
             name: name(ino),
             ino: Ino(ino),
@@ -99,7 +100,7 @@ fn done(engine: &EtcdEngine, txn: Txn) {
 }
 
 fn inodes(engine: &EtcdEngine) -> u64 {
-    match engine.read(&[Want::Usage]).unwrap().records[..] {
+    match engine.read(&[RecordKey::Usage]).unwrap().records[..] {
         [Record::Usage(usage)] => usage.inodes,
         ref other => panic!("{other:?}"),
     }
@@ -107,10 +108,10 @@ fn inodes(engine: &EtcdEngine) -> u64 {
 
 #[test]
 fn each_call_is_one_round_trip() {
-    // A server of its own, for it counts for all who ask.
+    // A separate server, because it counts the calls of all clients.
     let server = Server::start(&std::env::temp_dir());
     let engine = volume(&server, "v_", 10..14);
-    engine.read(&[Want::Entry(Ino(2), name(10))]).unwrap();
+    engine.read(&[RecordKey::Entry(Ino(2), name(10))]).unwrap();
     let trips = |what: &str, call: &dyn Fn(), expected: u64| {
         let before = server.calls();
         call();
@@ -122,22 +123,23 @@ fn each_call_is_one_round_trip() {
         &|| drop(engine.commit(&(100..116).map(|n| create(10, n)).collect::<Vec<_>>()).unwrap()),
         1,
     );
-    trips("a look at a name", &|| drop(engine.read(&[Want::Entry(Ino(10), name(1))]).unwrap()), 1);
+    trips("a lookup", &|| drop(engine.read(&[RecordKey::Entry(Ino(10), name(1))]).unwrap()), 1);
     trips(
         "a listing",
         &|| {
-            let scan = Scan::Dir { parent: Ino(10), after: None, limit: 1000, beside: Beside::NodesWithAcls };
-            assert_eq!(engine.scan(&scan).unwrap().facts.records.len(), 2 * 17);
+            let scan =
+                Scan::Dir { parent: Ino(10), after: None, limit: 1000, beside: Beside::InodesWithAcls };
+            assert_eq!(engine.scan(&scan).unwrap().snapshot.records.len(), 2 * 17);
         },
         1,
     );
     trips(
         "a removal",
         &|| {
-            let guards = vec![Guard::EdgeIs { parent: Ino(10), name: name(1), ino: Ino(1001) }];
+            let guards = vec![Guard::DirentIs { parent: Ino(10), name: name(1), ino: Ino(1001) }];
             let effects = vec![
-                Effect::DropEdge { parent: Ino(10), name: name(1) },
-                Effect::DropNode { ino: Ino(1001) },
+                Effect::DropDirent { parent: Ino(10), name: name(1) },
+                Effect::DropInode { ino: Ino(1001) },
             ];
             done(&engine, txn(2, guards, effects));
         },
@@ -146,53 +148,57 @@ fn each_call_is_one_round_trip() {
     trips(
         "an rmdir",
         &|| {
-            let drop_edge = Effect::DropEdge { parent: Ino(2), name: name(13) };
-            let effects = vec![drop_edge, Effect::DropNode { ino: Ino(13) }];
+            let drop_dirent = Effect::DropDirent { parent: Ino(2), name: name(13) };
+            let effects = vec![drop_dirent, Effect::DropInode { ino: Ino(13) }];
             done(&engine, txn(3, vec![Guard::Empty { ino: Ino(13) }], effects));
         },
         1,
     );
-    // A client that has seen nothing looks a name up in one, too.
-    let stranger = server.open("v_", false).unwrap();
-    trips("a cold look at a file", &|| drop(stranger.read(&[Want::Entry(Ino(10), name(100))]).unwrap()), 1);
+    // A client with an empty cache also needs one round trip for a lookup.
+    let cold = server.open("v_", false).unwrap();
     trips(
-        "a cold look at a directory",
-        &|| drop(stranger.read(&[Want::Entry(Ino(2), name(11))]).unwrap()),
+        "a cold lookup of a file",
+        &|| drop(cold.read(&[RecordKey::Entry(Ino(10), name(100))]).unwrap()),
         1,
     );
-    // What others did since costs one more, to find out; a conflict none.
-    done(&stranger, txn(4, Vec::new(), vec![Effect::SetParent { ino: Ino(11), parent: Ino(9) }]));
-    engine.read(&[Want::Usage]).unwrap();
+    trips(
+        "a cold lookup of a directory",
+        &|| drop(cold.read(&[RecordKey::Entry(Ino(2), name(11))]).unwrap()),
+        1,
+    );
+    // A record that another client changed costs one more round trip. The conflict itself costs none.
+    done(&cold, txn(4, Vec::new(), vec![Effect::SetParent { ino: Ino(11), parent: Ino(9) }]));
+    engine.read(&[RecordKey::Usage]).unwrap();
     done(
-        &stranger,
+        &cold,
         txn(
             5,
             Vec::new(),
-            vec![Effect::PutEdge { parent: Ino(12), name: name(7), ino: Ino(99), kind: FileType::Regular }],
+            vec![Effect::PutDirent { parent: Ino(12), name: name(7), ino: Ino(99), kind: FileType::Regular }],
         ),
     );
     trips(
         "a create of a name that is taken",
         &|| {
             let outcomes = engine.commit(&[create(12, 7)]).unwrap();
-            let [Outcome::Conflict(facts)] = &outcomes[..] else { panic!("{outcomes:?}") };
-            assert!(facts.records.contains(&Record::Node(Ino(99), None)), "{facts:?}");
+            let [Outcome::Conflict(snapshot)] = &outcomes[..] else { panic!("{outcomes:?}") };
+            assert!(snapshot.records.contains(&Record::Inode(Ino(99), None)), "{snapshot:?}");
         },
         2,
     );
-    // The session that guards every commit of a mount costs nothing, also when its heartbeat moves.
+    // The session guard of every commit of a mount costs no round trip, even after a heartbeat.
     let effects = || vec![Effect::PutSession(session(1, 1)), begin(1, &[])];
     trips("a session", &|| done(&engine, txn(20, Vec::new(), effects())), 1);
     trips("a create of a session", &|| done(&engine, guarded(create(10, 21))), 1);
     let renewal = guarded(txn(22, Vec::new(), vec![Effect::PutSession(session(1, 2))]));
     trips("a heartbeat", &|| done(&engine, renewal.clone()), 1);
     trips("a create after a heartbeat", &|| done(&engine, guarded(create(10, 23))), 1);
-    done(&stranger, guarded(txn(24, Vec::new(), vec![Effect::PutSession(session(1, 3))])));
+    done(&cold, guarded(txn(24, Vec::new(), vec![Effect::PutSession(session(1, 3))])));
     let sixteen: Vec<Txn> = (200..216).map(|number| guarded(create(10, number))).collect();
     trips("creates after another's heartbeat", &|| drop(engine.commit(&sixteen).unwrap()), 1);
     trips("a term", &|| done(&engine, guarded(txn(27, Vec::new(), vec![begin(2, &[])]))), 1);
     trips("a create after that", &|| done(&engine, guarded(create(10, 28))), 1);
-    done(&stranger, txn(25, Vec::new(), vec![Effect::DropSession { session: SessionId(1) }]));
+    done(&cold, txn(25, Vec::new(), vec![Effect::DropSession { session: SessionId(1) }]));
     trips("a create of a removed session", &|| is_refused(&engine, guarded(create(10, 26))), 1);
 }
 
@@ -215,22 +221,22 @@ fn begin(term: u32, ended: &[u32]) -> Effect {
     Effect::BeginTerm { session: SessionId(1), term: Term(term), ended }
 }
 
-/// The transaction of a mount whose session is number 1, in its first term.
+/// Adds the guard of a mount with session 1 in its first term.
 fn guarded(mut txn: Txn) -> Txn {
     txn.guards.push(Guard::Term { session: SessionId(1), term: Term(1) });
     txn
 }
 
-/// The session, which is not there, is among the reasons.
+/// Asserts a conflict whose snapshot shows that the session is missing.
 fn is_refused(engine: &EtcdEngine, txn: Txn) {
     let outcomes = engine.commit(&[txn]).unwrap();
-    let [Outcome::Conflict(facts)] = &outcomes[..] else { panic!("{outcomes:?}") };
-    assert!(facts.records.contains(&Record::Session(SessionId(1), None)), "{facts:?}");
+    let [Outcome::Conflict(snapshot)] = &outcomes[..] else { panic!("{outcomes:?}") };
+    assert!(snapshot.records.contains(&Record::Session(SessionId(1), None)), "{snapshot:?}");
 }
 
-/// A handle decides by what it remembers, so a session that another one removes is still there for it.
+/// A handle decides from its cache, which still contains a session that another handle removed.
 #[test]
-fn a_removed_session_commits_nothing() {
+fn removed_session_cannot_commit() {
     let prefix = support::prefix();
     let server = support::shared();
     let engine = volume(&server, &prefix, 10..11);
@@ -242,7 +248,7 @@ fn a_removed_session_commits_nothing() {
         heartbeat: Some(Time::from_nanos(heartbeat)),
     };
     let remove = || vec![Effect::DropSession { session: SessionId(1) }];
-    // A removal that has seen an older heartbeat does not happen.
+    // A removal that is guarded by an older heartbeat conflicts.
     done(&engine, txn(2, vec![by(7)], vec![Effect::PutSession(session(1, 8))]));
     let outcomes = other.commit(&[txn(3, vec![by(7)], remove())]).unwrap();
     assert!(matches!(outcomes[..], [Outcome::Conflict(_)]), "{outcomes:?}");
@@ -251,7 +257,7 @@ fn a_removed_session_commits_nothing() {
     is_refused(&engine, guarded(create(10, 6)));
     is_refused(&engine, guarded(txn(7, Vec::new(), vec![Effect::PutSession(session(1, 9))])));
     let scan = Scan::Dir { parent: Ino(10), after: None, limit: 1000, beside: Beside::Nothing };
-    assert_eq!(other.scan(&scan).unwrap().facts.records.len(), 2);
+    assert_eq!(other.scan(&scan).unwrap().snapshot.records.len(), 2);
 }
 
 #[test]
@@ -267,19 +273,19 @@ fn many_renames_share_requests() {
     all_done((0..64).map(|number| create(10, number)).collect());
     let calls = all_done((0..64).map(|number| rename(10, number)).collect());
     assert!(calls <= 8, "{calls} requests for 64 renames");
-    let scan = Scan::Dir { parent: Ino(10), after: None, limit: 1000, beside: Beside::NodesWithAcls };
-    assert_eq!(engine.scan(&scan).unwrap().facts.records.len(), 2 * 64);
+    let scan = Scan::Dir { parent: Ino(10), after: None, limit: 1000, beside: Beside::InodesWithAcls };
+    assert_eq!(engine.scan(&scan).unwrap().snapshot.records.len(), 2 * 64);
 }
 
 #[test]
-fn creates_of_many_clients_in_one_directory_do_not_meet() {
+fn concurrent_creates_in_one_directory_do_not_conflict() {
     const CLIENTS: u64 = 4;
     const EACH: u64 = 50;
     let server = Server::start(&std::env::temp_dir());
     let engine = volume(&server, "v_", 10..11);
     let clients: Vec<_> = (0..CLIENTS).map(|_| server.open("v_", false).unwrap()).collect();
     for client in &clients {
-        client.read(&[Want::Entry(Ino(2), name(10))]).unwrap();
+        client.read(&[RecordKey::Entry(Ino(2), name(10))]).unwrap();
     }
     let before = server.calls();
     thread::scope(|scope| {
@@ -289,12 +295,12 @@ fn creates_of_many_clients_in_one_directory_do_not_meet() {
             });
         }
     });
-    assert_eq!(server.calls() - before, CLIENTS * EACH, "none had to try again");
+    assert_eq!(server.calls() - before, CLIENTS * EACH, "no create was retried");
     assert_eq!(inodes(&engine), 2 + CLIENTS * EACH);
 }
 
 #[test]
-fn creates_within_a_limit_do_not_meet_far_from_it_and_fill_it_to_the_last() {
+fn creates_far_below_a_limit_do_not_conflict_and_can_fill_it() {
     const CLIENTS: u64 = 4;
     const EACH: u64 = 50;
     const LEFT: u64 = 30;
@@ -307,8 +313,8 @@ fn creates_within_a_limit_do_not_meet_far_from_it_and_fill_it_to_the_last() {
     };
     let clients: Vec<_> = (0..CLIENTS).map(|_| server.open("v_", false).unwrap()).collect();
     for (client, number) in clients.iter().zip(1000..) {
-        client.read(&[Want::Entry(Ino(2), name(10))]).unwrap();
-        // The first one takes a share of the room.
+        client.read(&[RecordKey::Entry(Ino(2), name(10))]).unwrap();
+        // The first create reserves room.
         done(client, limited(number, 100_000));
     }
     let before = server.calls();
@@ -331,7 +337,7 @@ fn creates_within_a_limit_do_not_meet_far_from_it_and_fill_it_to_the_last() {
         });
     };
     all_make(1, 100_000);
-    assert_eq!(server.calls() - before, CLIENTS * EACH, "none had to try again");
+    assert_eq!(server.calls() - before, CLIENTS * EACH, "no create was retried");
     let there = inodes(&engine);
     assert_eq!(there, 2 + CLIENTS + CLIENTS * EACH);
     all_make(10_000, there + LEFT);
@@ -340,7 +346,7 @@ fn creates_within_a_limit_do_not_meet_far_from_it_and_fill_it_to_the_last() {
 }
 
 #[test]
-fn a_server_that_is_killed_loses_nothing_and_does_nothing_twice() {
+fn killed_server_loses_and_repeats_nothing() {
     const THREADS: u64 = 4;
     const KILLS: usize = 3;
     let server = Server::start(&std::env::temp_dir());
@@ -358,7 +364,7 @@ fn a_server_that_is_killed_loses_nothing_and_does_nothing_twice() {
                     let links = Effect::AddLinks { ino: Ino(10), delta: 1 };
                     let mut create = create(10, number);
                     create.effects.push(links);
-                    // As the driver does: the same operation again, until it is known to be done.
+                    // Like the driver: repeat the same operation until its outcome is known.
                     let deadline = Instant::now() + Duration::from_secs(60);
                     while let Err(error) = engine.commit(std::slice::from_ref(&create)).map(|outcomes| {
                         assert!(matches!(outcomes[..], [Outcome::Committed { .. }]), "{outcomes:?}");
@@ -382,16 +388,18 @@ fn a_server_that_is_killed_loses_nothing_and_does_nothing_twice() {
     });
     let acknowledged = acknowledged.into_inner();
     let scan = Scan::Dir { parent: Ino(10), after: None, limit: usize::MAX, beside: Beside::Nothing };
-    assert_eq!(engine.scan(&scan).unwrap().facts.records.len() as u64, acknowledged);
+    assert_eq!(engine.scan(&scan).unwrap().snapshot.records.len() as u64, acknowledged);
     assert_eq!(inodes(&engine), acknowledged + 2);
-    match engine.read(&[Want::Node(Ino(10))]).unwrap().records[..] {
-        [Record::Node(_, Some(dir))] => assert_eq!(u64::from(dir.nlink), acknowledged + 1, "none came twice"),
+    match engine.read(&[RecordKey::Inode(Ino(10))]).unwrap().records[..] {
+        [Record::Inode(_, Some(dir))] => {
+            assert_eq!(u64::from(dir.nlink), acknowledged + 1, "no create was applied twice")
+        }
         ref other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn a_server_that_hangs_costs_the_time_of_an_operation() {
+fn hanging_server_times_out_after_op_timeout() {
     let server = Server::start(&std::env::temp_dir());
     volume(&server, "v_", 10..11);
     let engine =
@@ -400,11 +408,11 @@ fn a_server_that_hangs_costs_the_time_of_an_operation() {
     done(&engine, create(10, 1));
     server.signal(Signal::STOP);
     let commit = engine.commit(&[create(10, 2)]).unwrap_err();
-    let read = engine.read(&[Want::Node(Ino(10))]).unwrap_err();
+    let read = engine.read(&[RecordKey::Inode(Ino(10))]).unwrap_err();
     assert_eq!(commit.kind, ErrorKind::Indeterminate, "{commit}");
     assert_eq!(read.kind, ErrorKind::Determinate { transient: true }, "{read}");
     let stream = std::iter::repeat_with(|| changes.next(Duration::from_millis(10))).find_map(Result::err);
-    assert!(stream.is_some(), "a stream that is silent is no stream");
+    assert!(stream.is_some(), "the stream of a hanging server must fail");
     server.signal(Signal::CONT);
     let deadline = Instant::now() + Duration::from_secs(60);
     while let Err(error) = engine.commit(&[create(10, 2)]) {
@@ -415,7 +423,7 @@ fn a_server_that_hangs_costs_the_time_of_an_operation() {
 }
 
 #[test]
-fn a_server_that_is_gone_is_a_transient_error() {
+fn stopped_server_is_a_transient_error() {
     let server = Server::start(&std::env::temp_dir());
     let engine = volume(&server, "v_", 10..11);
     let mut changes = engine.watch().unwrap().unwrap();
@@ -437,7 +445,7 @@ fn passwords_are_checked_and_not_shown() {
     server.post("/v3/auth/enable", "{}");
     let url = |password: &str| server.url_as(&format!("root:{password}@"), "v_", "");
     let engine = EtcdEngine::open(&url("r%25ght"), true).unwrap();
-    done(&engine, txn(1, Vec::new(), vec![Effect::PutNode(node(2, FileType::Directory))]));
+    done(&engine, txn(1, Vec::new(), vec![Effect::PutInode(inode(2, FileType::Directory))]));
     assert_eq!(inodes(&engine), 1);
     assert!(!format!("{engine:?}").contains("r%ght"));
     let wrong = EtcdEngine::open(&url("wr0ng"), false).unwrap_err();
@@ -450,7 +458,7 @@ fn passwords_are_checked_and_not_shown() {
 }
 
 #[test]
-fn a_volume_is_there_or_not_and_of_a_version() {
+fn open_checks_existence_and_layout_version() {
     let server = support::shared();
     let prefix = support::prefix();
     assert!(matches!(server.open(&prefix, false), Err(OpenError::Missing(_))));
@@ -458,11 +466,11 @@ fn a_volume_is_there_or_not_and_of_a_version() {
     assert!(engine.server().unwrap().starts_with("etcd 3."));
     assert_eq!(engine.warnings(), Vec::<String>::new());
     server.open(&prefix, false).unwrap();
-    // As a later version may write it.
+    // A version that a later limenfs might write.
     let encode = |text: &str| base64(text.as_bytes());
-    let body = format!(r#"{{"key": "{}", "value": "{}"}}"#, encode(&format!("{prefix}/v")), encode("3"));
+    let body = format!(r#"{{"key": "{}", "value": "{}"}}"#, encode(&format!("{prefix}/v")), encode("4"));
     server.post("/v3/kv/put", &body);
-    assert!(matches!(server.open(&prefix, true), Err(OpenError::Newer { found: 3, known: 2, .. })));
+    assert!(matches!(server.open(&prefix, true), Err(OpenError::Newer { found: 4, known: 3, .. })));
 }
 
 /// RFC 4648, section 4.
@@ -480,15 +488,15 @@ fn base64(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_large_transaction_is_split_or_refused_with_advice() {
+fn large_batch_is_split_and_too_large_transaction_is_rejected() {
     let (engine, _server) = support::empty();
-    let dirs: Vec<Effect> = (2..700).map(|ino| Effect::PutNode(node(ino, FileType::Directory))).collect();
+    let dirs: Vec<Effect> = (2..700).map(|ino| Effect::PutInode(inode(ino, FileType::Directory))).collect();
     let error = engine.commit(&[txn(1, Vec::new(), dirs)]).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Determinate { transient: false });
     assert!(error.message.contains("max-txn-ops"), "{error}");
     assert_eq!(inodes(&engine), 0);
-    // Few comparisons and many writes fit.
-    let put = Effect::PutNode(node(2, FileType::Regular));
+    // Few comparisons with many writes fit.
+    let put = Effect::PutInode(inode(2, FileType::Regular));
     let row = |chunk| Effect::AppendSlice {
         ino: Ino(2),
         chunk: types::ChunkIndex(chunk),
@@ -499,12 +507,12 @@ fn a_large_transaction_is_split_or_refused_with_advice() {
         },
     };
     done(&engine, txn(2, Vec::new(), std::iter::once(put).chain((0..1000).map(row)).collect()));
-    done(&engine, txn(3, Vec::new(), vec![Effect::DropNode { ino: Ino(2) }]));
+    done(&engine, txn(3, Vec::new(), vec![Effect::DropInode { ino: Ino(2) }]));
     let garbage = Scan::Garbage { after: types::SliceId(0), limit: 2000 };
-    assert_eq!(engine.scan(&garbage).unwrap().facts.records.len(), 1000);
-    // Many transactions go in several requests.
+    assert_eq!(engine.scan(&garbage).unwrap().snapshot.records.len(), 1000);
+    // A large batch is sent as several requests.
     let many: Vec<Txn> = (0..200)
-        .map(|n| txn(10 + n, Vec::new(), vec![Effect::PutNode(node(2 + n, FileType::Directory))]))
+        .map(|n| txn(10 + n, Vec::new(), vec![Effect::PutInode(inode(2 + n, FileType::Directory))]))
         .collect();
     assert_eq!(engine.commit(&many).unwrap().len(), 200);
     assert_eq!(inodes(&engine), 200);

@@ -1,40 +1,39 @@
-//! How many creates a second a server commits:
-//! `cargo run --release -p engine-mysql --example commits -- mysql://user:password@host/database [SECONDS [guarded]]`.
-//! If `guarded`, each has the guard on a session, as those of a mount.
-//! The tables begin with `bench_`, and are emptied first.
+//! Measures creates per second: `cargo run --release -p engine-mysql --example commits --
+//! mysql://user:password@host/database [SECONDS [guarded]]`. With `guarded`, each create has a guard on a
+//! session, like those of a mount. The table prefix is `bench_`; the tables are emptied first.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use engine_mysql::MysqlEngine;
-use meta::{Effect, Engine, Guard, Node, Outcome, Process, Session, Txn};
+use meta::{Effect, Engine, Guard, Inode, Outcome, Process, Session, Txn};
 use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Time};
 
 const SESSION: SessionId = SessionId(1);
 
 static NEXT: AtomicU64 = AtomicU64::new(1000);
 
-/// What a create sends: a file into directory 2.
+/// A create of a file in directory 2.
 fn create(is_guarded: bool) -> Txn {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let parent = Ino(2);
     let name = Name::new(format!("file{number}").as_bytes()).expect("a name");
     let now = Time::now();
     let session = is_guarded.then_some(Guard::Session { session: SESSION, heartbeat: None });
-    let guards = [Guard::Access { ino: parent, rev: 0 }, Guard::EdgeAbsent { parent, name: name.clone() }];
+    let guards = [Guard::Access { ino: parent, rev: 0 }, Guard::DirentAbsent { parent, name: name.clone() }];
     Txn {
         op_id: OpId(1 << 64 | u128::from(number)),
         guards: session.into_iter().chain(guards).collect(),
         effects: vec![
-            Effect::PutNode(node(number, FileType::Regular, now)),
-            Effect::PutEdge { parent, name, ino: Ino(number), kind: FileType::Regular },
-            Effect::Touch { ino: parent, atime: None, mtime: Some(now), ctime: Some(now) },
+            Effect::PutInode(inode(number, FileType::Regular, now)),
+            Effect::PutDirent { parent, name, ino: Ino(number), kind: FileType::Regular },
+            Effect::SetTimes { ino: parent, atime: None, mtime: Some(now), ctime: Some(now) },
         ],
     }
 }
 
-fn node(ino: u64, kind: FileType, now: Time) -> Node {
-    Node {
+fn inode(ino: u64, kind: FileType, now: Time) -> Inode {
+    Inode {
         ino: Ino(ino),
         kind,
         mode: Mode::new(0o644),
@@ -50,6 +49,7 @@ fn node(ino: u64, kind: FileType, now: Time) -> Node {
         default_acl: AclId::NONE,
         parent: Ino(0),
         access_rev: 0,
+        xattr_blocks: 0,
     }
 }
 
@@ -76,7 +76,7 @@ fn main() {
     let url = pool::Url::parse(&format!("{url}{separator}table_prefix=bench_")).expect("a URL");
     let engine = MysqlEngine::open(&url, true).expect("an engine");
     engine.wipe().expect("an empty volume");
-    let directory = Effect::PutNode(node(2, FileType::Directory, Time::now()));
+    let directory = Effect::PutInode(inode(2, FileType::Directory, Time::now()));
     engine
         .commit(&[Txn {
             op_id: OpId(1),

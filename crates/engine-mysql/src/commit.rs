@@ -1,18 +1,23 @@
-//! A batch of transactions as one script, and what its answer says.
+//! Sends a batch of transactions as one script, and reads the reply.
 //!
-//! The script locks all inodes that the batch names, and tells the client of them. Then come its parts: each checks its
-//! guards in one statement, and if all hold, the effects follow. The client works out what the changed inodes became from
-//! what they were: it has their rows, nobody else can change them, and [`Effect::apply_to`](meta::Effect::apply_to) says how.
+//! The script locks all inodes that the batch names, and returns their rows. Then come its parts. Each part
+//! checks its guards in one statement; if all hold, its effects follow. The client computes the new state of
+//! the changed inodes from the returned rows: nobody else can change them, and
+//! [`Effect::apply_to`](meta::Effect::apply_to) applies an effect to an inode.
 //!
-//! A transaction by itself is a part that also says what is there if a guard does not hold, and whether it is a repetition.
-//! Of several, those of a run ([`meta::runs`]) are a part together first, for mostly all can be applied: such a script
-//! fails as a whole where not all can, and another follows in which each is a part by itself. Those together do not look
-//! for names that they are about to insert, nor for repetitions: keys that are there already tell of these. And they are
-//! created together where there is a limit, if there is room for all of them; else in order.
+//! A part with a single transaction also returns the records that its guards read, if a guard does not hold,
+//! and whether the transaction is a repetition. If there are several transactions, the first script has one
+//! part per conflict-free group ([`meta::conflict_free_groups`]), because usually all of them can be applied.
+//! If not all can, that script fails as a whole, and a second script follows in which each transaction is a
+//! part by itself. A part with several transactions reads neither the names that it inserts nor the log:
+//! unique keys detect existing names and repetitions. If there is a limit, the transactions of such a part
+//! are applied if there is room for all of them; otherwise they are applied one by one, in order.
 
 use std::collections::{BTreeSet, HashMap};
 
-use meta::{Guard, Node, Outcome, Seq, Touched, Txn, Want, ahead_of_room, most_added, runs};
+use meta::{
+    Guard, Inode, Invalidation, Outcome, RecordKey, Seq, Txn, ahead_of_room, conflict_free_groups, most_added,
+};
 use tables::{Locks, Malformed, Table, joined, list};
 use types::Ino;
 
@@ -29,8 +34,8 @@ const TOO_MANY_ROWS: u16 = 1242;
 /// "Duplicate entry"
 const DUPLICATE: u16 = 1062;
 
-/// Commits all or nothing of what is not a conflict, by one request; by another where that one, which was not careful, did
-/// nothing. What is read has this label.
+/// Commits all transactions that do not conflict, or none. This takes one request, or a second, careful one
+/// if the first had no effect. Records that are read get the sequence number `label`.
 pub(crate) fn commit(conn: &mut Connection, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, Fault> {
     match attempt(conn, txns, label, false) {
         Err(fault) if fault.code().is_some_and(|code| [TOO_MANY_ROWS, DUPLICATE].contains(&code)) => {
@@ -40,18 +45,18 @@ pub(crate) fn commit(conn: &mut Connection, txns: &[Txn], label: Seq) -> Result<
     }
 }
 
-/// Unless `careful`, the script also fails as a whole where a new inode has the number of an old one, which no operation
-/// does: so no script has to carry what would be done then.
+/// Unless `careful`, the script also fails as a whole if a new inode has the number of an existing one. No
+/// operation does that, so a script need not contain the statements for this case.
 fn attempt(conn: &mut Connection, txns: &[Txn], label: Seq, careful: bool) -> Result<Vec<Outcome>, Fault> {
     let mut script = Script::default();
     let writes = txns.iter().any(|txn| !txn.effects.is_empty());
     let together = txns.len() > 1 && !careful;
-    let parts = if together { runs(txns) } else { txns.chunks(1).collect() };
+    let parts = if together { conflict_free_groups(txns) } else { txns.chunks(1).collect() };
     if writes {
         script.put("START TRANSACTION");
         lock(txns, careful, &mut script);
     } else if limits(txns).next().is_some() {
-        // Nobody here adds anything.
+        // Nothing here adds to the usage.
         script.put("SET @t = 1");
     }
     for part in &parts {
@@ -61,45 +66,45 @@ fn attempt(conn: &mut Connection, txns: &[Txn], label: Seq, careful: bool) -> Re
         script.put("COMMIT");
     }
     let mut sets = conn.query(&script.text(conn.procedure))?.into_iter();
-    let mut next = || sets.next().ok_or(Malformed("an answer ended early"));
-    let mut nodes: HashMap<Ino, Option<Node>> = HashMap::new();
+    let mut next = || sets.next().ok_or(Malformed("a reply is incomplete"));
+    let mut inodes: HashMap<Ino, Option<Inode>> = HashMap::new();
     if writes {
         for row in next()? {
-            let node = fact(Table::NODE.fact, &row, Table::NODE.numbers.len()).node()?;
-            nodes.insert(node.ino, Some(node));
+            let inode = fact(Table::NODE.fact, &row, Table::NODE.numbers.len()).inode()?;
+            inodes.insert(inode.ino, Some(inode));
         }
     }
     let mut outcomes = Vec::new();
     for part in parts {
         let summary = next()?;
-        let summary = plain(summary.first().ok_or(Malformed("a part has no answer"))?);
+        let summary = plain(summary.first().ok_or(Malformed("a part has no result"))?);
         let Some(repeated) = summary.optional(1)? else {
-            // Only a transaction by itself says so.
-            outcomes.push(Outcome::Conflict(read::facts(&next()?, label, &wants(part))?));
+            // Only a part with a single transaction reports this.
+            outcomes.push(Outcome::Conflict(read::snapshot(&next()?, label, &wants(part))?));
             continue;
         };
         let first = if repeated == 0 { summary.number(0)? } else { repeated };
         let mut seqs = (first..).map(Seq);
         for txn in part {
             let seq = if txn.effects.is_empty() { None } else { seqs.next() };
-            let nodes = if repeated == 0 { tables::follow(&mut nodes, txn) } else { Vec::new() };
-            outcomes.push(Outcome::Committed { seq: seq.unwrap_or(label), nodes });
+            let inodes = if repeated == 0 { tables::follow(&mut inodes, txn) } else { Vec::new() };
+            outcomes.push(Outcome::Committed { seq: seq.unwrap_or(label), inodes });
         }
     }
     Ok(outcomes)
 }
 
-fn wants(part: &[Txn]) -> Vec<Want> {
+fn wants(part: &[Txn]) -> Vec<RecordKey> {
     part.iter().flat_map(|txn| &txn.guards).map(Guard::want).collect()
 }
 
-/// The limits that transactions are to stay within.
+/// The guards on the room of the transactions.
 fn limits(txns: &[Txn]) -> impl Iterator<Item = &Guard> {
     txns.iter().flat_map(|txn| &txn.guards).filter(|guard| matches!(guard, Guard::Room { .. }))
 }
 
-/// Locks the volume's row, if need be, and the inodes, and gives these. Those that are new are locked by their insertion;
-/// unless `careful`, nobody looks for them before.
+/// Locks the volume's row, if necessary, and the inodes, and returns the rows of the inodes. The insertion of
+/// new inodes locks them; unless `careful`, they are not searched for before.
 fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
     let mut locks = Locks::default();
     txns.iter().for_each(|txn| locks.add(txn));
@@ -110,7 +115,7 @@ fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
     if volume || !tight.is_empty() {
         let alone = volume || most.inodes > guard::MOST.inodes || most.blocks > guard::MOST.blocks;
         script.put(format!("SELECT {} INTO @t", if alone { "1".to_owned() } else { joined(tight, " OR ") }));
-        // Far from the limits many may add at once; near them, one at a time.
+        // Far from the limits many commits may add at once; near them, only one at a time.
         let row = "SELECT id INTO @v FROM `@layout` WHERE id = 0";
         script.only_if(ROOMY, |script| script.put(format!("{row} LOCK IN SHARE MODE")));
         script.only_if(TIGHT, |script| script.put(format!("{row} FOR UPDATE")));
@@ -118,13 +123,14 @@ fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
     if careful {
         inos.append(&mut made);
     }
-    // A number that is none, for a list must not be empty.
+    // NULL matches no number; a list must not be empty.
     let inos = if inos.is_empty() { "NULL".to_owned() } else { list(inos) };
     script.put(format!(
         "SELECT {} FROM `@node` FORCE INDEX (PRIMARY) WHERE ino IN ({inos}) ORDER BY ino FOR UPDATE",
         list(Table::NODE.columns())
     ));
-    // Commits of these sessions end first, and later ones wait; so do renewals. The guards share the locks on the others.
+    // Commits in these sessions end first, and later commits and renewals wait. The guards take shared locks
+    // on the other sessions.
     for (session, _) in sessions.iter().filter(|(_, is_exclusive)| **is_exclusive) {
         let rows = of_session(*session);
         script.put(format!(
@@ -133,7 +139,8 @@ fn lock(txns: &[Txn], careful: bool, script: &mut Script) {
     }
 }
 
-/// Writes a part: its check, its effects, its summary, and, of a transaction by itself, what is there if it conflicts.
+/// Writes a part: its check, its effects, its summary, and, if it has a single transaction, the records that
+/// its guards read, in case it conflicts.
 fn write(part: &[Txn], together: bool, careful: bool, script: &mut Script) {
     let inserts = together && part.iter().all(tables::puts_free_names);
     let is_inserted = |txn: &Txn, guard| {
@@ -170,11 +177,11 @@ fn op_id(txn: &Txn) -> String {
     bytes(&txn.op_id.0.to_be_bytes())
 }
 
-/// Stores the operations with the commit, for repetitions, and for those who watch. Their numbers, taken under the locks
-/// on all that they change, follow each other.
+/// Stores the operations with the commit, to detect repetitions and for watchers. Their sequence numbers are
+/// taken while everything that they change is locked, and are consecutive.
 fn log(txns: &[&Txn]) -> String {
     let rows = txns.iter().map(|txn| {
-        format!("({}, UNIX_TIMESTAMP(), {})", op_id(txn), bytes(&Touched::encode(&txn.touched())))
+        format!("({}, UNIX_TIMESTAMP(), {})", op_id(txn), bytes(&Invalidation::encode(&txn.invalidations())))
     });
     format!("INSERT INTO `@log` (op_id, at, touched) VALUES {}", list(rows))
 }

@@ -1,13 +1,13 @@
-//! `mysql://user@host:port/database?parameters`, `mariadb://` likewise.
+//! The parameters of `mysql://user@host:port/database?parameters`; `mariadb://` has the same ones.
 //!
-//! Beside the parameters of every engine on a network:
+//! In addition to the parameters of every engine on a network there are:
 //!
 //! | parameter | meaning |
 //! |---|---|
 //! | `tls` | `off` (the default), `on` (the certificate must be valid for the host's name), `unverified` |
-//! | `tls_ca` | a file of certificates (PEM) of authorities to trust instead of the usual ones |
+//! | `tls_ca` | a PEM file with the certificates of trusted authorities, instead of the usual ones |
 //! | `socket` | the path of the server's Unix socket, instead of host and port |
-//! | `routine` | `auto` (the default): a stored procedure where the server has no anonymous blocks; `always` |
+//! | `routine` | `auto` (the default): use a stored procedure if the server has no anonymous blocks; `always` |
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,15 +16,15 @@ use mysql::{Opts, OptsBuilder, SslOpts};
 use pool::{OpenError, Params, Query, Url};
 
 const PORT: u16 = 3306;
-/// What an answer may have in bytes, the most that the protocol knows.
+/// The maximum size of a reply in bytes, which is the maximum of the protocol.
 const MAX_ANSWER_BYTES: usize = 1 << 30;
 
 pub(crate) struct Config {
     pub(crate) params: Params,
     pub(crate) opts: Opts,
-    /// Where this is, for messages.
+    /// The name of the database, for messages.
     pub(crate) place: String,
-    /// Scripts are run by the stored procedure, even where blocks would do.
+    /// Whether the stored procedure always runs the scripts, even if the server has anonymous blocks.
     pub(crate) routine: bool,
 }
 
@@ -37,7 +37,7 @@ impl fmt::Debug for Config {
 
 impl Config {
     /// # Errors
-    /// [`OpenError::Config`] says what to write instead.
+    /// [`OpenError::Config`], whose message says how to correct the URL.
     pub(crate) fn new(url: &Url) -> Result<Self, OpenError> {
         let mut query = Query::new(url);
         let params = query.params()?;
@@ -56,12 +56,12 @@ impl Config {
             return Err(query.wrong("name one host: mysql://user@host/database"));
         };
         if ssl.is_some() {
-            // Whichever is installed first stays; all that limenfs uses will do.
+            // If another provider was installed before, it is kept; limenfs works with any of them.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        // The log's numbers are to follow each other, for whoever watches looks for those that are missing. A difference
-        // below 0 is no error (NO_UNSIGNED_SUBTRACTION). A statement that nobody waits for any more ends by itself, on
-        // MariaDB, which alone reads what begins with /*M!.
+        // The log's numbers must be consecutive, because a stream of changes waits for missing ones. A
+        // negative difference must not be an error (NO_UNSIGNED_SUBTRACTION). On MariaDB, the server ends a
+        // statement that runs too long; only MariaDB reads comments that begin with /*M!.
         let seconds = params.op_timeout.as_secs().max(1);
         let settings = format!(
             "SET SESSION innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds}, autocommit = 1, \
@@ -69,7 +69,8 @@ impl Config {
              sql_mode = 'STRICT_ALL_TABLES,NO_UNSIGNED_SUBTRACTION,NO_AUTO_VALUE_ON_ZERO' \
              /*M!, max_statement_time = {seconds} */"
         );
-        // A request that is not read within the time of an operation counts as lost, as does an answer.
+        // A request that is not written, or a reply that is not read, within `op_timeout` is regarded as
+        // lost.
         let opts = OptsBuilder::new()
             .ip_or_hostname(Some(&host.name))
             .tcp_port(host.port.unwrap_or(PORT))
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_says_where_the_database_is() {
+    fn url_parameters_are_parsed() {
         let config = config("mysql://u:s3cret@h:3307/db?op_timeout=2s&tls=on&routine=always").unwrap();
         assert_eq!((config.opts.get_tcp_port(), config.opts.get_db_name()), (3307, Some("db")));
         assert!(config.routine && config.opts.get_ssl_opts().is_some());
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_urls_are_rejected() {
         for (url, hint) in [
             ("mysql://h", "one database"),
             ("mysql://h/a/b", "one database"),

@@ -1,4 +1,5 @@
-//! One connection, requests on it, and the rows of answers. All values come as text: the requests are plain queries.
+//! One connection, requests on it, and the rows of replies. All values are received as text, because the
+//! requests are plain queries.
 
 use std::fmt;
 
@@ -13,14 +14,14 @@ use crate::error::Fault;
 
 pub(crate) type Row = Vec<Value>;
 
-/// A connection whose settings are made.
+/// A connection whose session settings have been made.
 pub(crate) struct Connection {
     conn: Conn,
-    /// The longest request the server takes, in bytes.
+    /// The maximum length of a request, in bytes.
     max_request: usize,
-    /// Scripts are run by the stored procedure.
+    /// Whether the stored procedure runs the scripts.
     pub(crate) procedure: bool,
-    /// The backquote before the name of a table, and what its name begins with.
+    /// A backquote and the table prefix.
     prefix: String,
 }
 
@@ -47,43 +48,41 @@ impl Connection {
         Ok(opened)
     }
 
-    /// The sets of rows that a statement gives: one request.
+    /// Runs a statement in one request, and returns all its result sets.
     pub(crate) fn query(&mut self, sql: &str) -> Result<Vec<Vec<Row>>, Fault> {
         let sql = sql.replace("`@", &self.prefix);
-        // One byte says that it is a query.
+        // One byte of the packet is the type of the command.
         if sql.len() >= self.max_request {
             return Err(Fault::TooLong(sql.len()));
         }
         let mut result = self.conn.query_iter(sql)?;
         let mut sets = Vec::new();
         while let Some(set) = result.iter() {
-            // What ends an answer has no columns.
+            // The end of a reply is a set without columns.
             let is_set = !set.columns().as_ref().is_empty();
             let rows = set.map(|row| row.map(mysql::Row::unwrap)).collect::<Result<Vec<Row>, _>>()?;
-            if is_set {
-                sets.push(rows);
-            }
+            sets.extend(is_set.then_some(rows));
         }
         Ok(sets)
     }
 
-    /// How many rows the last statement changed.
+    /// The number of rows that the last statement changed.
     pub(crate) fn affected_rows(&self) -> u64 {
         self.conn.affected_rows()
     }
 
-    /// The rows of a statement that gives one set.
+    /// Runs a statement that returns one result set.
     pub(crate) fn rows(&mut self, sql: &str) -> Result<Vec<Row>, Fault> {
         Ok(self.query(sql)?.into_iter().next().unwrap_or_default())
     }
 
-    /// What a statement gives of which each row is one text.
+    /// Runs a statement whose rows are one text each.
     pub(crate) fn texts(&mut self, sql: &str) -> Result<Vec<String>, Fault> {
         let text = |row| Ok(String::from_utf8_lossy(plain(row).bytes(0)?).into_owned());
         self.rows(sql)?.iter().map(text).collect()
     }
 
-    /// The row of a statement that always gives one.
+    /// Runs a statement that always returns one row.
     pub(crate) fn row(&mut self, sql: &str) -> Result<Row, Fault> {
         Ok(self.rows(sql)?.into_iter().next().ok_or(Malformed("a row is missing"))?)
     }
@@ -91,7 +90,7 @@ impl Connection {
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without `conn`, which holds the password.
+        // Not `conn`, because it contains the password.
         f.debug_struct("Connection").field("procedure", &self.procedure).finish_non_exhaustive()
     }
 }
@@ -102,13 +101,13 @@ pub(crate) struct Columns<'r> {
     strings: &'r [Value],
 }
 
-/// A row with so many numbers before its strings.
+/// A row whose first `numbers` columns are numbers, followed by strings.
 pub(crate) fn fact(about: i16, row: &[Value], numbers: usize) -> Fact<Columns<'_>> {
     let (numbers, strings) = row.split_at_checked(numbers).unwrap_or_default();
     Fact { about, row: Columns { numbers, strings } }
 }
 
-/// A row about nothing else: each column by its place, whatever it holds.
+/// A row that is not a fact. Each column, of any type, is read by its position.
 pub(crate) fn plain(row: &Row) -> Fact<Columns<'_>> {
     Fact { about: 0, row: Columns { numbers: row, strings: row } }
 }
@@ -116,10 +115,10 @@ pub(crate) fn plain(row: &Row) -> Fact<Columns<'_>> {
 impl tables::Row for Columns<'_> {
     fn number(&self, at: usize) -> Result<Option<i64>, Malformed> {
         let Some(bytes) = text(self.numbers, at)? else { return Ok(None) };
-        // One without a sign may reach beyond those with one.
+        // An unsigned number may be greater than the signed maximum.
         let text = str::from_utf8(bytes).unwrap_or_default();
         let number = text.parse().or_else(|_| text.parse::<u64>().map(|number| number as i64));
-        number.map(Some).map_err(|_| Malformed("a column holds no number of its range"))
+        number.map(Some).map_err(|_| Malformed("a column holds no valid number"))
     }
 
     fn bytes(&self, at: usize) -> Result<Option<&[u8]>, Malformed> {
@@ -131,6 +130,6 @@ fn text(columns: &[Value], at: usize) -> Result<Option<&[u8]>, Malformed> {
     match columns.get(at) {
         None | Some(Value::NULL) => Ok(None),
         Some(Value::Bytes(bytes)) => Ok(Some(bytes)),
-        Some(_) => Err(Malformed("a column is no text")),
+        Some(_) => Err(Malformed("a column is not text")),
     }
 }

@@ -1,37 +1,38 @@
-//! Effects as statements: inodes, names and ACLs, those of one kind by one statement, for all transactions that are applied
-//! together. Where that would not come to the same, they are in several layers, each written after the one before.
+//! Effects as statements. One statement applies all effects of one kind on inodes, names or ACLs, for all
+//! transactions that are applied together. If that would change their meaning, they are divided into several
+//! stages, which are written one after another.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use meta::{Effect, Node, Txn};
-use tables::{Change, Layer, Line, Size, joined, layers, list, put, removed, values};
+use meta::{Effect, Inode, Txn};
+use tables::{Change, Line, Size, Stage, Sum, joined, list, put, removed, stages, values};
 use types::{Ino, Term};
 
 use crate::script::{REPLACED, Script};
 use crate::sql::{Row, bytes, is, literals, of_session, ops, or_null, row, statements};
 
-/// Writes out all effects of `txns`, and what they do to the volume's usage: that of inodes which are there before or are
-/// changed is measured before and after. With `careful` new inodes may have numbers of old ones, which they then replace,
-/// and names may be there, whatever was looked at.
+/// Writes all effects of `txns`, and the change of the volume's usage. The usage of existing inodes that are
+/// dropped, replaced or resized is measured before and after. If `careful`, new inodes may have the numbers
+/// of existing ones, which they then replace, and names may exist although a guard found them absent.
 pub(crate) fn apply(script: &mut Script, txns: &[&Txn], mut careful: bool) {
-    let layers = layers(txns.iter().flat_map(|txn| &txn.effects));
-    let puts = || layers.iter().flat_map(|layer| &layer.puts);
-    let put: BTreeSet<Ino> = puts().map(|node| node.ino).collect();
+    let stages = stages(txns.iter().flat_map(|txn| &txn.effects));
+    let puts = || stages.iter().flat_map(|stage| &stage.puts);
+    let put: BTreeSet<Ino> = puts().map(|inode| inode.ino).collect();
     let new_names = !careful && txns.iter().all(|txn| tables::puts_free_names(txn));
-    // What is put twice is there the second time.
+    // An inode that is put twice exists the second time.
     careful |= put.len() < puts().count();
     let mut measured = if careful { put } else { BTreeSet::new() };
-    for Layer { drops, changes, .. } in &layers {
+    for Stage { drops, changes, .. } in &stages {
         measured.extend(drops);
-        measured.extend(changes.iter().filter(|(_, change)| change.size != Size::Kept).map(|(ino, _)| *ino));
+        measured.extend(changes.iter().filter(|(_, change)| change.moves_usage()).map(|(ino, _)| *ino));
     }
     let inos = list(&measured);
     if !measured.is_empty() {
         script.run(statements!("measure"), &[&inos]);
     }
-    layers.iter().for_each(|layer| write(script, layer, careful, new_names));
-    let new = || puts().filter(|node| !measured.contains(&node.ino));
-    let added = [new().count() as u64, new().map(Node::blocks).sum()].map(|number| number.to_string());
+    stages.iter().for_each(|stage| write(script, stage, careful, new_names));
+    let new = || puts().filter(|inode| !measured.contains(&inode.ino));
+    let added = [new().count() as u64, new().map(Inode::blocks).sum()].map(|number| number.to_string());
     if !measured.is_empty() {
         script.run(statements!("add_measured"), &[&added[..], &[inos]].concat());
     } else if new().next().is_some() {
@@ -44,24 +45,24 @@ pub(crate) fn apply(script: &mut Script, txns: &[&Txn], mut careful: bool) {
     }
 }
 
-fn write(script: &mut Script, layer: &Layer<'_>, careful: bool, new_names: bool) {
-    if !layer.drops.is_empty() {
-        drop_nodes(script, &list(&layer.drops));
+fn write(script: &mut Script, stage: &Stage<'_>, careful: bool, new_names: bool) {
+    if !stage.drops.is_empty() {
+        drop_inodes(script, &list(&stage.drops));
     }
-    if !layer.puts.is_empty() {
-        put_nodes(script, &layer.puts, careful);
+    if !stage.puts.is_empty() {
+        put_inodes(script, &stage.puts, careful);
     }
-    change_nodes(script, &layer.changes);
+    change_inodes(script, &stage.changes);
     let (mut acls, mut names, mut gone) = (BTreeSet::new(), Vec::new(), Vec::new());
-    for effect in &layer.others {
+    for effect in &stage.others {
         match effect {
             Effect::PutAcl { .. } => acls.extend(put(effect).iter().map(literals)),
-            Effect::PutEdge { .. } => names.extend(put(effect)),
-            Effect::DropEdge { .. } => gone.extend(removed(effect).map(|key| is(&row(&key), "="))),
+            Effect::PutDirent { .. } => names.extend(put(effect)),
+            Effect::DropDirent { .. } => gone.extend(removed(effect).map(|key| is(&row(&key), "="))),
             _ => other(script, effect),
         }
     }
-    // By id: whoever puts several locks them in one order.
+    // In the order of ids, so that all commits lock ACLs in the same order.
     acls.iter().for_each(|acl| script.run(statements!("put_acl"), acl));
     if !names.is_empty() {
         let replaced =
@@ -73,41 +74,42 @@ fn write(script: &mut Script, layer: &Layer<'_>, careful: bool, new_names: bool)
     }
 }
 
-/// The inodes go, with all they have.
-fn drop_nodes(script: &mut Script, inos: &str) {
+/// Deletes inodes with everything that belongs to them.
+fn drop_inodes(script: &mut Script, inos: &str) {
     script.run(statements!("release"), &[format!("c.ino IN ({inos})")]);
     script.run(statements!("drop_nodes"), &[inos]);
 }
 
-fn put_nodes(script: &mut Script, nodes: &[Node], careful: bool) {
+fn put_inodes(script: &mut Script, inodes: &[Inode], careful: bool) {
     if careful {
-        let inos = list(nodes.iter().map(|node| node.ino));
+        let inos = list(inodes.iter().map(|inode| inode.ino));
         script.put(format!("SELECT COUNT(*) INTO @x FROM `@node` WHERE ino IN ({inos})"));
-        script.only_if(REPLACED, |script| drop_nodes(script, &inos));
+        script.only_if(REPLACED, |script| drop_inodes(script, &inos));
     }
-    script.put(insert(&nodes.iter().map(Line::node).collect::<Vec<_>>()));
+    script.put(insert(&inodes.iter().map(Line::inode).collect::<Vec<_>>()));
 }
 
-/// Inserts rows of one table that have all its columns.
+/// Inserts rows into one table; each has all its columns.
 fn insert(lines: &[Line<'_>]) -> String {
     let [table, columns, _] = lines.first().map(parts).unwrap_or_default();
     let rows = list(lines.iter().map(|line| format!("({})", list(literals(line)))));
     format!("INSERT INTO {table} ({columns}) VALUES {rows}")
 }
 
-/// The table, the columns, and what stands in these.
+/// The table, the columns, and their values.
 fn parts(line: &Line<'_>) -> [String; 3] {
     [format!("`@{}`", line.table.name), list(line.columns()), list(literals(line))]
 }
 
-/// Inodes to which the same things happen, as directories get other times, are changed by one statement.
-fn change_nodes(script: &mut Script, changes: &BTreeMap<Ino, Change>) {
+/// Applies changes to inodes. One statement changes all inodes of which the same columns change, such as the
+/// times of directories.
+fn change_inodes(script: &mut Script, changes: &BTreeMap<Ino, Change>) {
     let mut groups: BTreeMap<Vec<&str>, Vec<(Ino, Row)>> = BTreeMap::new();
     for (ino, change) in changes {
         let row = assignments(change);
         groups.entry(row.iter().map(|(column, _)| *column).collect()).or_default().push((*ino, row));
     }
-    // What changes nothing may be there.
+    // There may be changes that change nothing.
     groups.remove(&Vec::new());
     for (columns, group) in groups {
         let when = |(ino, row): &(Ino, Row), at: usize| format!("WHEN {ino} THEN {}", row[at].1);
@@ -117,7 +119,7 @@ fn change_nodes(script: &mut Script, changes: &BTreeMap<Ino, Change>) {
         };
         let set = list(columns.iter().enumerate().map(|(at, column)| format!("{column} = {}", value(at))));
         let inos = list(group.iter().map(|(ino, _)| ino));
-        // A server takes longer for what it need not be told.
+        // The shorter statement is faster on the server.
         script.put(match &group[..] {
             [_] => format!("UPDATE `@node` SET {set} WHERE ino = {inos}"),
             _ => format!("UPDATE `@node` FORCE INDEX (PRIMARY) SET {set} WHERE ino IN ({inos})"),
@@ -125,14 +127,14 @@ fn change_nodes(script: &mut Script, changes: &BTreeMap<Ino, Change>) {
     }
 }
 
-/// The columns that change, and what they become.
+/// The columns that change, with their new values.
 fn assignments(change: &Change) -> Row {
     let mut row = Row::new();
     let mut set = |column, value: String| row.push((column, value));
-    let Change { links, least_links, access_revs, .. } = change;
-    if (*links, *least_links) != (0, 0) {
-        let bounded = format!("GREATEST(CAST(nlink AS SIGNED) + {links}, {least_links})");
-        set("nlink", format!("LEAST({bounded}, {})", u32::MAX));
+    let sums = [("nlink", change.links, u32::MAX), ("xattr_blocks", change.xattr_blocks, u16::MAX.into())];
+    for (column, Sum { added, least }, most) in sums.into_iter().filter(|(_, sum, _)| *sum != Sum::default())
+    {
+        set(column, format!("LEAST(GREATEST(CAST({column} AS SIGNED) + {added}, {least}), {most})"));
     }
     for (column, time) in [("atime", change.atime), ("mtime", change.mtime)] {
         time.into_iter().for_each(|time| set(column, time.nanos().to_string()));
@@ -144,7 +146,7 @@ fn assignments(change: &Change) -> Row {
         for (column, id) in [("access_acl", access.access_acl), ("default_acl", access.default_acl)] {
             set(column, or_null(values::acl(id).map(|id| bytes(&id))));
         }
-        set("access_rev", format!("access_rev + {access_revs}"));
+        set("access_rev", format!("access_rev + {}", change.access_revs));
     }
     change.parent.into_iter().for_each(|parent| set("parent", parent.to_string()));
     match change.size {
@@ -155,7 +157,8 @@ fn assignments(change: &Change) -> Row {
     row
 }
 
-/// An effect that is not taken together with others: on what an inode has, or on what belongs to none.
+/// Writes an effect that is not combined with others: on what belongs to an inode, or on what belongs to
+/// none.
 fn other(script: &mut Script, effect: &Effect) {
     let with = |line: Line<'_>, more: [String; 2]| [&parts(&line)[1..], &more[..]].concat();
     match effect {
@@ -179,7 +182,8 @@ fn other(script: &mut Script, effect: &Effect) {
         }
         Effect::Share { slice } => script.run(statements!("share"), &[slice]),
         _ => {
-            // Commits lock this row and renewals change the other: see guard.rs. It is locked first.
+            // Commits lock this row, and renewals change the row of `session`: see guard.rs. This row is
+            // locked first.
             match effect {
                 Effect::PutSession(session) => {
                     let row = ops(session.id, Term::NONE);
@@ -192,7 +196,7 @@ fn other(script: &mut Script, effect: &Effect) {
                     let keys = [Term::NONE, *term].map(|term| ops(*session, term));
                     script.run(statements!("begin_term"), &keys);
                     for term in &ended[..] {
-                        // A commit of it that is under way comes before.
+                        // Waits until in-flight commits in this term have ended.
                         script.put(format!("DELETE FROM `@fence` WHERE ops = {}", ops(*session, *term)));
                     }
                 }
@@ -203,7 +207,8 @@ fn other(script: &mut Script, effect: &Effect) {
             }
             for line in put(effect) {
                 let [table, columns, values] = parts(&line);
-                // What an inode has goes with it, and so does not come without it.
+                // Rows that belong to an inode are removed with it, so they are added only if the inode
+                // exists.
                 let values = match tables::holder(effect) {
                     Some(ino) => format!("SELECT {values} FROM `@node` WHERE ino = {ino}"),
                     None => format!("VALUES ({values})"),

@@ -1,8 +1,8 @@
-//! The engine: its connections, and the boundary it implements.
+//! The engine: its connections, and the implementation of [`Engine`].
 
 use std::sync::Arc;
 
-use meta::{Changes, Engine, EngineError, Facts, Order, Outcome, Page, Scan, Seq, Txn, Want};
+use meta::{Changes, Engine, EngineError, Order, Outcome, Page, RecordKey, Scan, Seq, Snapshot, Txn};
 use pool::{Asked, Connect, OpenError, Pool, Turns, Url, ensure_version, in_halves};
 
 use crate::commit::commit;
@@ -13,12 +13,14 @@ use crate::script::Script;
 use crate::sql::{bytes, statements};
 use crate::{read, scan, schema, watch};
 
-/// How many of the newest rows of the log are kept, and for how many seconds all are.
+/// The number of the newest rows of the log that are kept, and the time in seconds for which every row is
+/// kept.
 const KEPT_OPS: u64 = 16_384;
 const KEPT_SECONDS: u64 = 180;
-/// After so many transactions of its own, a handle removes the oldest rows of the log, at most twice as many.
+/// After this many transactions of its own, a handle removes the oldest rows of the log, at most twice as
+/// many.
 const TRIM_EVERY: u64 = 1024;
-/// Rows removed by one statement of a wipe.
+/// The number of rows that one statement of a wipe removes.
 const WIPE_ROWS: u64 = 10_000;
 
 /// A volume's metadata in the tables of a MySQL or MariaDB database.
@@ -26,16 +28,18 @@ const WIPE_ROWS: u64 = 10_000;
 pub struct MysqlEngine {
     pool: Pool<Config>,
     order: Arc<Order>,
-    /// Of trimming the log.
+    /// Decides when to trim the log.
     turns: Turns,
 }
 
 impl MysqlEngine {
-    /// Connects, and checks the version of the tables; makes them if `create` and there are none.
+    /// Connects, and checks the version of the tables. If `create` is true and there are no tables, creates
+    /// them.
     ///
     /// # Errors
-    /// [`OpenError::Config`] for parameters that cannot be, [`OpenError::Missing`] where there is no volume, unless `create`,
-    /// [`OpenError::Newer`] for tables of a later limenfs, [`OpenError::Engine`] for all else.
+    /// [`OpenError::Config`] for invalid parameters, [`OpenError::Missing`] if there is no volume and
+    /// `create` is false, [`OpenError::Newer`] for tables of a later limenfs, [`OpenError::Engine`] for
+    /// everything else.
     pub fn open(url: &Url, create: bool) -> Result<Self, OpenError> {
         let config = Config::new(url)?;
         let params = config.params.clone();
@@ -54,19 +58,17 @@ impl MysqlEngine {
     /// # Errors
     /// Determinate.
     pub fn server(&self) -> Result<String, EngineError> {
-        // It says such as `10.11.6-MariaDB-1`.
-        const SERVER: &str = "SELECT CONCAT(IF(VERSION() LIKE '%MariaDB%', 'MariaDB ', 'MySQL '), \
-                              SUBSTRING_INDEX(VERSION(), '-', 1))";
-        self.pool.request(Asked::Look, |conn| conn.texts(SERVER)).map(|server| server.concat())
+        let server = self.pool.request(Asked::Look, |conn| conn.texts(include_str!("statements/server.sql")));
+        server.map(|server| server.concat())
     }
 
-    /// What in the server's configuration can lose what was acknowledged, one sentence each.
+    /// The server settings that can lose acknowledged changes, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
         let said = self.pool.request(Asked::Look, |conn| conn.texts(include_str!("statements/warnings.sql")));
-        said.unwrap_or_else(|error| vec![format!("the server's settings are unknown: {error}")])
+        said.unwrap_or_else(|error| vec![format!("cannot read the server's settings: {error}")])
     }
 
-    /// Commits what fits into one request; more of it in halves.
+    /// Commits the transactions in one request, or in halves if they do not fit into one.
     fn commit_parts(&self, asked: Asked, txns: &[Txn], label: Seq) -> Result<Vec<Outcome>, EngineError> {
         in_halves(txns, &mut |txns| {
             self.pool.request(asked, |conn| match commit(conn, txns, label) {
@@ -76,20 +78,21 @@ impl MysqlEngine {
         })
     }
 
-    /// Removes the oldest rows of the log now and then, but for those of terms that are open.
+    /// Occasionally removes the oldest rows of the log, except those of open terms.
     fn trim(&self, newest: Seq, txns: usize) {
         if !self.turns.has_come(txns, TRIM_EVERY) {
             return;
         }
-        let spared = newest.0.saturating_sub(KEPT_OPS);
-        let most = 2 * TRIM_EVERY;
+        let (spared, most) = (newest.0.saturating_sub(KEPT_OPS), 2 * TRIM_EVERY);
         let trimmed = self.pool.request(Asked::Look, |conn| {
-            // First, so that what was passed over of them is not beyond what is read next.
+            // Read this first, so that rows of these terms that were kept by earlier trims are not beyond the
+            // range read next.
             let ended = "SELECT ops FROM `@pinned` WHERE ops NOT IN (SELECT ops FROM `@fence`) LIMIT 64";
             let ended = conn.rows(ended)?;
             let upto = plain(&conn.row("SELECT upto FROM `@trimmed` WHERE id = 0")?).number(0)?;
-            // Which they are is asked first: only next to a number, not to an expression, do all servers look at no other
-            // rows, and wait for none that is being added.
+            // The rows are selected before they are deleted: only if a statement compares the number with a
+            // constant, not with an expression, does every server read no other rows, and wait for no row
+            // that is being inserted.
             let rows = conn.rows(&format!(
                 "SELECT id, at, UNIX_TIMESTAMP() FROM `@log` WHERE id > {upto} AND id <= {spared} \
                  ORDER BY id LIMIT {most}"
@@ -104,7 +107,7 @@ impl MysqlEngine {
             }
             if last > 0 {
                 let mut script = Script::default();
-                // One that has become visible since is young, and goes another time.
+                // A row that has become visible since then is young, and is removed later.
                 script.run(statements!("trim"), &[upto.saturating_sub(KEPT_OPS), last, before]);
                 for row in ended.iter().map(plain) {
                     script.run(statements!("unpin"), &[bytes(row.bytes(0)?), last.to_string()]);
@@ -113,7 +116,7 @@ impl MysqlEngine {
             }
             Ok::<_, Fault>(())
         });
-        // What stays is removed another time.
+        // Rows that remain are removed later.
         if let Err(error) = trimmed {
             tracing::debug!(%error, "the log was not trimmed");
         }
@@ -121,10 +124,10 @@ impl MysqlEngine {
 }
 
 impl Engine for MysqlEngine {
-    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
         self.pool.request(Asked::Look, |conn| {
             let label = self.order.read();
-            read::facts(&conn.rows(&read::statement(wants))?, label, wants)
+            read::snapshot(&conn.rows(&read::statement(wants))?, label, wants)
         })
     }
 
@@ -142,8 +145,8 @@ impl Engine for MysqlEngine {
         self.pool.request(Asked::Look, |conn| scan::page(conn, scan, self.order.read()))
     }
 
-    /// Nothing is left to do: a commit is answered when it is as durable as the server's configuration makes it, and
-    /// [`MysqlEngine::warnings`] says where that is less than on disk.
+    /// Does nothing: a commit is acknowledged when it is as durable as the server's settings make it.
+    /// [`MysqlEngine::warnings`] reports if that is less than on disk.
     fn sync(&self) -> Result<(), EngineError> {
         Ok(())
     }
@@ -151,17 +154,17 @@ impl Engine for MysqlEngine {
     fn wipe(&self) -> Result<(), EngineError> {
         self.pool.request(Asked::Look, |conn| {
             conn.query("UPDATE `@layout` SET epoch = epoch + 1 WHERE id = 0")?;
-            for table in schema::tables() {
-                // A table of any size, in statements that each take little time.
-                loop {
-                    conn.query(&format!("DELETE FROM `@{table}` LIMIT {WIPE_ROWS}"))?;
-                    if conn.affected_rows() < WIPE_ROWS {
-                        break;
-                    }
-                }
+            for table in schema::tables().filter(|table| !["usage", "layout", "trimmed"].contains(table)) {
+                // The table may have any size, so delete it in statements that each take little time.
+                let delete = format!("DELETE FROM `@{table}` LIMIT {WIPE_ROWS}");
+                while conn.query(&delete).map(|_| conn.affected_rows())? >= WIPE_ROWS {}
             }
             conn.query("UPDATE `@usage` SET inodes = 0, blocks = 0").map(drop)
         })
+    }
+
+    fn remove(&self) -> Result<(), EngineError> {
+        self.pool.request(Asked::Change, schema::remove)
     }
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {

@@ -1,4 +1,4 @@
-//! The server's errors, and what they mean to the caller.
+//! Maps the server's errors to engine errors.
 
 use std::io::ErrorKind::{TimedOut, WouldBlock};
 
@@ -8,36 +8,36 @@ use pool::{Asked, Failed, Leaves};
 use tables::Malformed;
 use types::Errno;
 
-/// What went wrong with a request, or with connecting.
+/// Why a request or a connection attempt failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
     #[error("{}", said(.0))]
     Sql(#[from] Error),
-    /// Rows that nobody here writes.
+    /// Rows that limenfs never writes.
     #[error("{0}: the tables are damaged, or another program writes them")]
     Malformed(#[from] Malformed),
-    #[error("a request of {0} bytes is longer than the server takes: raise its max_allowed_packet")]
+    #[error("a request of {0} bytes is too large for the server: raise its max_allowed_packet")]
     TooLong(usize),
-    /// Rows of the log that a stream of changes has not read.
+    /// The log lost rows that a stream of changes had not read.
     #[error("changes were removed from the log before this client read them")]
     Missed,
 }
 
 fn said(error: &Error) -> String {
     match error {
-        // What a socket's timeout reads as.
+        // A timeout of the socket appears as these errors.
         Error::IoError(e) if matches!(e.kind(), WouldBlock | TimedOut) => "no answer in time".to_owned(),
         Error::IoError(e) => e.to_string(),
         // "Access denied to database"
         Error::MySqlError(e) if e.code == 1044 => {
-            format!("{e}: GRANT ALL there, for CREATE ROUTINE is needed once")
+            format!("{e}: grant the user ALL on the database; CREATE ROUTINE is needed once")
         }
         error => error.to_string(),
     }
 }
 
 impl Fault {
-    /// The server's number for the error.
+    /// The server's error number.
     pub(crate) fn code(&self) -> Option<u16> {
         match self {
             Fault::Sql(Error::MySqlError(error)) => Some(error.code),
@@ -47,8 +47,8 @@ impl Fault {
 }
 
 impl Failed for Fault {
-    /// A connection on which the server refused something is closed, so that the server ends what was open on it: a
-    /// script commits at its end or not at all.
+    /// If the server refused something, its connection is closed, so that the server rolls back any open
+    /// transaction: a script commits at its end or not at all.
     fn leaves(&self) -> Leaves {
         match self {
             Fault::Malformed(_) | Fault::TooLong(_) | Fault::Missed => Leaves::Connection,
@@ -59,14 +59,14 @@ impl Failed for Fault {
 
     /// The one table from an error to an [`EngineError`].
     ///
-    /// | what happened | kind | errno |
+    /// | error | kind | errno |
     /// |---|---|---|
-    /// | 1021, 1041, 1114: the server's disk or table space is full | did not happen, will again until space is freed | ENOSPC |
-    /// | 1205, 1213, 3101, 3572: lost against another transaction; 1062 in a commit: a repetition met its first attempt | did not happen, transient | EIO |
-    /// | 1040, 1203, 1226: too many connections; 1152, 1290, 1792, 1836, 3032: read-only, or the like; no connection | did not happen, transient | EIO |
-    /// | 1053, 1158-1161, 1180, 1317, 1927, 1969, 3024, and all failures of the network | a commit may have happened; all else transient | EIO |
-    /// | all else that the server says: wrong password, no such table | did not happen | EIO |
-    /// | what makes no sense: damage, a protocol that nobody here speaks | a commit may have happened | EIO |
+    /// | 1021, 1041, 1114: the server's disk or table space is full | did not happen, and fails until space is freed | ENOSPC |
+    /// | 1205, 1213, 3101, 3572: lost against another transaction; 1062 in a commit: a repetition conflicts with its first attempt | did not happen, transient | EIO |
+    /// | 1040, 1203, 1226: too many connections; 1152, 1290, 1792, 1836, 3032: the server is read-only or similar; no connection | did not happen, transient | EIO |
+    /// | 1053, 1158-1161, 1180, 1317, 1927, 1969, 3024, and all network failures | a commit may have happened; everything else is transient | EIO |
+    /// | all other errors that the server reports: wrong password, no such table | did not happen | EIO |
+    /// | a malformed reply: damage, an unknown protocol | a commit may have happened | EIO |
     fn engine_error(self, place: &str, asked: Asked) -> EngineError {
         let message = format!("{place}: {self}");
         let error = match self {
@@ -87,7 +87,7 @@ impl Failed for Fault {
             Error::DriverError(DriverError::ConnectTimeout | DriverError::CouldNotConnect(_)) => {
                 EngineError::transient(message)
             }
-            // The network, also as the codec saw it.
+            // Network failures, some of which the codec reports.
             Error::IoError(_)
             | Error::CodecError(_)
             | Error::DriverError(

@@ -1,5 +1,5 @@
-//! A guard as a condition in SQL. What it looks at is locked before, or by the condition, so that it still holds when the
-//! effects come.
+//! A guard as an SQL condition. The records that it reads are locked before, or by the condition, so that it
+//! still holds when the effects are applied.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,26 +8,35 @@ use tables::{Line, joined};
 
 use types::{SessionId, Term};
 
-use crate::sql::{bytes, is, ops, row};
+use crate::sql::{XATTR_BLOCKS, bytes, is, ops, row};
 
-/// Rows of this table of which these columns are given.
+/// A table, and the columns that identify its rows.
 type Rows = (&'static str, Vec<&'static str>);
 
-/// The condition by which a guard holds, where room has to be there beside `ahead`. If it is one on the columns of a row that
-/// has to be there, that is said. `locks` says whether what was not locked before is to be locked.
+/// The condition under which a guard holds; a guard on the room must leave room for `ahead` too. If the guard
+/// requires that a row exists, also returns the row's table and columns. `locks`: whether to lock rows that
+/// were not locked before.
 fn condition(guard: &Guard, ahead: Usage, locks: bool) -> (Option<Rows>, String) {
     let want = guard.want();
     let key = tables::wanted(&want);
     let (table, mut whose) = (key.table.name, row(&key));
     let other = |condition: String| (None, condition);
     let (is_there, also) = match guard {
-        Guard::EdgeAbsent { .. } | Guard::NodeAbsent { .. } | Guard::Empty { .. } => (false, vec![]),
-        Guard::EdgeIs { ino, .. } => (true, vec![("ino", ino.to_string())]),
+        Guard::DirentAbsent { .. } | Guard::InodeAbsent { .. } | Guard::Empty { .. } => (false, vec![]),
+        Guard::DirentIs { ino, .. } => (true, vec![("ino", ino.to_string())]),
         Guard::Access { rev, .. } => (true, vec![("access_rev", rev.to_string())]),
         Guard::Links { nlink, .. } => (true, vec![("nlink", nlink.to_string())]),
         Guard::ParentIs { parent, .. } => (true, vec![("parent", parent.to_string())]),
         Guard::Size { size, .. } => (true, vec![("size", size.to_string())]),
-        Guard::Xattr { name, present, .. } => (*present, vec![("name", bytes(name.as_bytes()))]),
+        Guard::Xattr { name, blocks: 0, .. } => (false, vec![("name", bytes(name.as_bytes()))]),
+        Guard::Xattr { name, blocks, .. } => {
+            (true, vec![("name", bytes(name.as_bytes())), (XATTR_BLOCKS, blocks.to_string())])
+        }
+        Guard::XattrBlocks { ino, most } => {
+            return other(format!(
+                "EXISTS(SELECT 1 FROM `@node` WHERE ino = {ino} AND xattr_blocks <= {most})"
+            ));
+        }
         Guard::Setting { name, value } => {
             let name = ("name", bytes(name.as_bytes()));
             let value = value.as_ref().map(|value| ("value", bytes(value.as_bytes())));
@@ -49,8 +58,9 @@ fn condition(guard: &Guard, ahead: Usage, locks: bool) -> (Option<Rows>, String)
         Guard::Session { heartbeat: Some(heartbeat), .. } => {
             (true, vec![("heartbeat", heartbeat.nanos().to_string())])
         }
-        // The row cannot be removed before this commit ends, and a read that locks sees that it was removed before. It is
-        // not the row of table `session`, for which renewals and commits would wait for each other.
+        // The lock prevents the removal of the row until this commit ends, and a locking read sees an earlier
+        // removal. It is not the row of table `session`, because then renewals and commits would wait for
+        // each other.
         Guard::Session { session, heartbeat: None } => return other(is_open(*session, Term::NONE, locks)),
         Guard::Term { session, term } => return other(is_open(*session, *term, locks)),
         Guard::Rows { rows, .. } if rows.is_empty() => return other("1".to_owned()),
@@ -65,7 +75,7 @@ fn condition(guard: &Guard, ahead: Usage, locks: bool) -> (Option<Rows>, String)
                  slice_size, data FROM `@slice` WHERE ino = {ino} AND chunk = {chunk}) AS oldest WHERE {these}) = {count}"
             ));
         }
-        // Unless one at a time adds, there has to be room for what others add at this moment.
+        // Unless only one commit at a time adds, there must also be room for what others add at this moment.
         Guard::Room { .. } => {
             let [alone, beside] = [false, true].map(|others| room(guard, ahead, others));
             return other(format!("IF(@t, {alone}, {beside})"));
@@ -84,10 +94,11 @@ fn is_open(session: SessionId, term: Term, locks: bool) -> String {
     format!("EXISTS(SELECT 1 FROM `@fence` WHERE ops = {}{mode})", ops(session, term))
 }
 
-/// The condition that all of these hold. Rows of one table that are to be there are counted, so that there is one look for
-/// them and not one for each.
+/// The condition that all of these guards hold. Rows of one table that must exist are counted, so that one
+/// subquery checks them all.
 pub(crate) fn all_hold<'g>(guards: impl Iterator<Item = &'g Guard>, ahead: Usage, locks: bool) -> String {
-    // Different ones that say the same columns cannot be the same row, so as many rows as guards are to be found.
+    // Different conditions on the same columns cannot match the same row, so the number of rows found must
+    // equal the number of conditions.
     let mut rows: BTreeMap<Rows, BTreeSet<String>> = BTreeMap::new();
     let mut conditions = BTreeSet::new();
     for guard in guards {
@@ -105,10 +116,11 @@ pub(crate) fn all_hold<'g>(guards: impl Iterator<Item = &'g Guard>, ahead: Usage
     if conditions.is_empty() { "1".to_owned() } else { joined(conditions, " AND ") }
 }
 
-/// What a commit adds at most, unless nobody else adds anything meanwhile.
+/// The maximum that one commit adds while others add too.
 pub(crate) const MOST: Usage = Usage { inodes: 64, blocks: 65_536 };
 
-/// The condition that there is room beside `ahead`, and with `others` for what all who are connected add at this moment.
+/// The condition that there is room for the transactions in addition to `ahead` and, if `others`, for what
+/// all connected clients may add at this moment.
 pub(crate) fn room(guard: &Guard, ahead: Usage, others: bool) -> String {
     let Guard::Room { max_inodes, max_blocks } = guard else { return "1".to_owned() };
     let sum_below = |column: &str, max: u64, ahead: u64, most: u64| {

@@ -1,29 +1,30 @@
 //! The engine on MySQL 8 and MariaDB 10.6+: a volume's metadata in plain InnoDB tables of one database.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
 //! | `config` | the parameters of the URL, and the settings of connections |
-//! | `connect` | one connection; rows of its answers, also as facts (crate `tables`) |
-//! | `schema` | tables, their version |
-//! | `engine` | [`MysqlEngine`]: opening, `impl Engine`, warnings |
+//! | `connect` | one connection; rows of replies, also as facts (crate `tables`) |
+//! | `schema` | the tables and their version |
+//! | `engine` | [`MysqlEngine`]: opens the volume, implements `Engine`, reports warnings |
 //! | `script` | statements with conditions, sent as one request |
-//! | `commit` | a batch of transactions as one script, and the answer to it |
-//! | `guard` | guards as a condition |
-//! | `effect` | effects as statements; the longer ones are in folder `statements` |
+//! | `commit` | a batch of transactions as one script, and the reply to it |
+//! | `guard` | guards as SQL conditions |
+//! | `effect` | effects as statements; the longer ones are in the directory `statements` |
 //! | `read`, `scan` | one statement for a set of records or for a range |
-//! | `sql` | values as SQL literals, and what statements are made of |
+//! | `sql` | values as SQL literals, and helpers to build statements |
 //! | `watch` | the stream of changes |
 //! | `error` | one table from a MySQL error to an engine error |
 //!
-//! **One request for a commit.** The client writes the whole transaction as statements: lock, check, change, log,
-//! commit. All values are numbers or hexadecimal literals, so nothing is escaped. MariaDB takes them as one anonymous
-//! block (`BEGIN NOT ATOMIC`), which needs no routine and no privilege beyond those on the tables; MySQL has no such
-//! blocks, so there one small procedure runs the statements it is given.
+//! **One request per commit.** The client sends the whole transaction as statements: lock, check, change,
+//! log, commit. All values are numbers or hexadecimal literals, so nothing is escaped. MariaDB runs them as
+//! one anonymous block (`BEGIN NOT ATOMIC`), which needs no routine and no privilege other than those on the
+//! tables. MySQL has no such blocks, so there one small procedure runs the statements that it receives.
 //!
-//! **Order of locks.** First the row that stands for the volume (table `layout`), where something that belongs to no
-//! inode is looked at or changed; then all `node` rows that the request names, by number. Entries, attributes, slices and
-//! locks of an inode are only changed under the lock on its row, entries under that on their directory's. Then rows of
-//! `shared`; one slot of `usage` is the last. So no two commits wait for each other in a circle.
+//! **Lock order.** A commit first locks the row that represents the volume (table `layout`), if it reads or
+//! changes something that belongs to no inode. Then it locks all `node` rows that the request names, by
+//! number. Entries, attributes, slices and locks of an inode are changed only while its row is locked, and
+//! entries only while the row of their directory is locked. Then follow rows of `shared`, and last one slot
+//! of `usage`. So commits cannot deadlock.
 
 mod commit;
 mod config;

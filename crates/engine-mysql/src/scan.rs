@@ -1,4 +1,4 @@
-//! Ranges of records: one statement each, whose rows are facts (crate `tables`).
+//! Ranges of records: one statement per page, whose rows are facts (crate `tables`).
 
 use meta::{Beside, Page, Scan, Seq};
 use tables::{Arg, fill, list};
@@ -8,12 +8,12 @@ use crate::error::Fault;
 use crate::read::Source;
 use crate::sql::bytes;
 
-/// A part of a range, one row more than its limit, so that it shows whether more follow.
+/// Reads a page of a range. It selects one row more than the limit, which shows whether more rows follow.
 pub(crate) fn page(conn: &mut Connection, scan: &Scan, seq: Seq) -> Result<Page, Fault> {
     let select = tables::select(scan);
     let beside = if let Scan::Dir { beside, .. } = scan { *beside } else { Beside::Nothing };
-    let (with_nodes, with_acls) = (beside != Beside::Nothing, beside == Beside::NodesWithAcls);
-    let source = Source::new(select.table, select.from, with_nodes, with_acls);
+    let (with_inodes, with_acls) = (beside != Beside::Nothing, beside == Beside::InodesWithAcls);
+    let source = Source::new(select.table, select.from, with_inodes, with_acls);
     let Source { about, numbers, strings, from } = source;
     let literal = |arg: &Arg<'_>| match arg {
         Arg::Number(number) => number.to_string(),
@@ -22,6 +22,6 @@ pub(crate) fn page(conn: &mut Connection, scan: &Scan, seq: Seq) -> Result<Page,
     let args: Vec<String> = select.args.iter().map(literal).collect();
     let columns = list(numbers.iter().chain(&strings));
     let rows = conn.rows(&fill(&format!("SELECT {columns} FROM {from} {}", select.range), &args))?;
-    let facts: Vec<_> = rows.iter().map(|row| fact(about, row, numbers.len())).collect();
-    Ok(tables::page(scan, seq, &facts)?)
+    let snapshot: Vec<_> = rows.iter().map(|row| fact(about, row, numbers.len())).collect();
+    Ok(tables::page(scan, seq, &snapshot)?)
 }

@@ -1,50 +1,58 @@
-//! The tables (`schema.sql`), and the version that says which of them there are.
+//! The tables (`schema.sql`), and their version.
 
 use crate::connect::Connection;
 use crate::error::Fault;
 use crate::script::{PROCEDURE, Script};
 
-/// The schema version this code reads and writes; `version` of table `layout`.
-pub const VERSION: u64 = 2;
+/// The version of the tables that this code reads and writes; stored in column `version` of table `layout`.
+pub const VERSION: u64 = 3;
 
-/// Each table, made unless it is there.
+/// Creates each table that does not exist.
 const TABLES: &str = include_str!("schema.sql");
-const BEGINNING: &str = "CREATE TABLE IF NOT EXISTS `@";
 
-/// The tables with records, in the order in which they are emptied.
-pub(crate) fn tables() -> impl Iterator<Item = &'static str> {
-    let names = TABLES.lines().filter_map(|line| line.strip_prefix(BEGINNING)?.split('`').next());
-    names.filter(|name| !["usage", "layout", "trimmed"].contains(name))
+/// The tables, in the order in which a wipe empties them.
+pub(crate) fn tables() -> impl DoubleEndedIterator<Item = &'static str> {
+    TABLES.lines().filter_map(|line| line.strip_prefix("CREATE TABLE IF NOT EXISTS `@")?.split('`').next())
 }
 
-/// The version of the tables in decimal digits, `None` where there are none.
+/// The version of the tables in decimal digits; `None` if the tables do not exist.
 pub(crate) fn version(conn: &mut Connection) -> Result<Option<Vec<u8>>, Fault> {
-    const NO_SUCH_TABLE: u16 = 1146;
     match conn.texts("SELECT version FROM `@layout` WHERE id = 0") {
         Ok(versions) => Ok(versions.into_iter().next().map(String::into_bytes)),
-        Err(fault) if fault.code() == Some(NO_SUCH_TABLE) => Ok(None),
+        Err(fault) if fault.code() == Some(1146) => Ok(None), // no such table
         Err(fault) => Err(fault),
     }
 }
 
-/// Makes the tables that are not there. The version comes last, so that half of them are none.
+/// Creates the tables that do not exist. The version is written last, so that an incomplete set of tables has
+/// no version.
 pub(crate) fn create(conn: &mut Connection) -> Result<(), Fault> {
-    for statement in TABLES.split_inclusive(";\n") {
-        conn.query(statement)?;
-    }
-    conn.query(&format!("INSERT IGNORE INTO `@layout` (id, version, epoch) VALUES (0, {VERSION}, 1)"))?;
-    Ok(())
+    TABLES.split_inclusive(";\n").try_for_each(|statement| conn.query(statement).map(drop))?;
+    let epoch = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS UNSIGNED)";
+    conn.query(&format!("INSERT IGNORE INTO `@layout` VALUES (0, {VERSION}, {epoch})")).map(drop)
 }
 
-/// Makes the stored procedure, where it is needed and not there.
+/// Drops the tables and the procedure, unless a volume was formatted there since. The version goes first, so that a
+/// part of the tables is not a volume.
+pub(crate) fn remove(conn: &mut Connection) -> Result<(), Fault> {
+    let all = |more| tables::list(tables().rev().map(|table| format!("`@{table}`{more}")));
+    conn.query(&format!("LOCK TABLES {}", all(" WRITE")))?;
+    if !conn.rows("SELECT 1 FROM `@setting` LIMIT 1")?.is_empty() {
+        return conn.query("UNLOCK TABLES").map(drop);
+    }
+    // Dropping the last table also releases the locks.
+    conn.query(&format!("DROP TABLE {}", all("")))?;
+    if conn.procedure { conn.query("DROP PROCEDURE IF EXISTS `@run5`").map(drop) } else { Ok(()) }
+}
+
+/// Creates the stored procedure, if it is needed and does not exist.
 ///
 /// # Errors
-/// Among others, without the privilege CREATE ROUTINE, which is not needed where it is there.
+/// Among others, a missing privilege CREATE ROUTINE. The privilege is not needed if the procedure exists.
 pub(crate) fn create_procedure(conn: &mut Connection) -> Result<(), Fault> {
-    const EXISTS: u16 = 1304;
     let missing = conn.procedure && conn.query(&Script::default().text(true)).is_err();
     match missing.then(|| conn.query(PROCEDURE)) {
-        Some(Err(fault)) if fault.code() != Some(EXISTS) => Err(fault),
+        Some(Err(fault)) if fault.code() != Some(1304) => Err(fault),
         _ => Ok(()),
     }
 }

@@ -1,9 +1,9 @@
 -- The tables of one volume; @ is the table prefix. A semicolon at the end of a line ends a statement.
 --
--- Numbers are as everywhere in limenfs, unsigned but for times and usage. No foreign keys are checked: what refers to
--- something that is not there is found by `limen fsck`, and locks on what is referred to would be taken in no order.
--- Names and contents are bytes, never characters of some collation. Comments stand with the tables, for
--- `SHOW CREATE TABLE`.
+-- Numbers are unsigned, except times and usage. There are no foreign keys: `limen fsck` finds references to
+-- missing rows, and foreign keys would lock the referenced rows in no defined order. Names and contents are
+-- bytes, not characters with a collation. Comments are part of the tables, so that `SHOW CREATE TABLE` shows
+-- them.
 
 CREATE TABLE IF NOT EXISTS `@node` (
     ino BIGINT UNSIGNED NOT NULL PRIMARY KEY,
@@ -19,6 +19,7 @@ CREATE TABLE IF NOT EXISTS `@node` (
     ctime BIGINT NOT NULL,
     parent BIGINT UNSIGNED NOT NULL COMMENT 'of a directory, the one that holds it; of the root, itself; else 0',
     access_rev BIGINT UNSIGNED NOT NULL COMMENT 'moves with each change of mode, owner, group and ACLs',
+    xattr_blocks SMALLINT UNSIGNED NOT NULL COMMENT 'all together: GREATEST(1, (LENGTH(value) + 4095) DIV 4096) of its rows in xattr',
     access_acl BINARY(16) COMMENT 'acl.id, or NULL where mode says all',
     default_acl BINARY(16) COMMENT 'acl.id that new entries of this directory inherit, or NULL'
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'an inode';
@@ -70,7 +71,7 @@ CREATE TABLE IF NOT EXISTS `@counter` (
 CREATE TABLE IF NOT EXISTS `@usage` (
     slot INT UNSIGNED NOT NULL PRIMARY KEY,
     inodes BIGINT NOT NULL COMMENT 'all together: rows of node',
-    blocks BIGINT NOT NULL COMMENT 'all together: (size + 4095) DIV 4096 of the files in node'
+    blocks BIGINT NOT NULL COMMENT 'all together: xattr_blocks of node, and (size + 4095) DIV 4096 of the files in node'
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'what the volume holds is the sum of these rows; a connection changes one of them, so that few meet';
 
 CREATE TABLE IF NOT EXISTS `@session` (
@@ -146,12 +147,12 @@ CREATE TABLE IF NOT EXISTS `@log` (
 CREATE TABLE IF NOT EXISTS `@layout` (
     id INT UNSIGNED NOT NULL PRIMARY KEY,
     version INT UNSIGNED NOT NULL,
-    epoch BIGINT UNSIGNED NOT NULL COMMENT 'moves when all records are removed'
+    epoch BIGINT UNSIGNED NOT NULL COMMENT 'moves when all records are removed; begins with the time, unlike that of a volume here before'
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'of these tables; its row is locked where something is changed that belongs to no inode';
 
 INSERT IGNORE INTO `@trimmed` (id, upto) VALUES (0, 0);
 
--- One for each of the connections that write at once, as a rule.
+-- Usually enough for each connection that writes at the same time to have its own.
 INSERT IGNORE INTO `@usage` (slot, inodes, blocks) VALUES
     (0, 0, 0), (1, 0, 0), (2, 0, 0), (3, 0, 0), (4, 0, 0), (5, 0, 0), (6, 0, 0), (7, 0, 0), (8, 0, 0), (9, 0, 0), (10, 0, 0),
     (11, 0, 0), (12, 0, 0), (13, 0, 0), (14, 0, 0), (15, 0, 0), (16, 0, 0), (17, 0, 0), (18, 0, 0), (19, 0, 0), (20, 0, 0), (21, 0, 0),

@@ -1,8 +1,9 @@
 //! Statements with conditions, sent as one request.
 //!
-//! The user variables of the connection carry what a script finds out: `@f` is 0 where transactions are to be applied, NULL
-//! where a guard does not hold, and else the number under which a transaction was committed before; `@t` says whether room
-//! is so tight that one at a time may add; `@x`, `@c` and `@h` are counts of which 0 says that there is nothing to do.
+//! User variables of the connection hold the intermediate results of a script. `@f` is 0 if the transactions
+//! are to be applied, NULL if a guard does not hold, and otherwise the sequence number under which the
+//! transaction was committed before. `@t` tells whether there is so little room that only one commit at a
+//! time may add. `@x`, `@c` and `@h` are counts; 0 means that there is nothing to do.
 
 use std::fmt::Display;
 
@@ -16,15 +17,17 @@ pub(crate) const FAILED: &str = "@f IS NULL";
 pub(crate) const TIGHT: &str = "@t";
 /// No limit is near.
 pub(crate) const ROOMY: &str = "NOT @t";
-/// Inodes are there where new ones are to be put.
+/// Inodes exist that have the numbers of new ones.
 pub(crate) const REPLACED: &str = "@x";
 
-/// Makes the procedure that runs a script on servers without anonymous blocks; another text needs another name.
+/// Creates the procedure that runs a script on servers without anonymous blocks. If its text changes, its
+/// name must change too.
 pub(crate) const PROCEDURE: &str = include_str!("procedure.sql");
 
 #[derive(Debug)]
 struct Step {
-    /// Of the conditions above, and the variables that folder `statements` names, all that must be so for it to run.
+    /// Conditions, from the constants above and the variables in the files of the directory `statements`; the
+    /// step runs if all of them hold.
     needs: Vec<&'static str>,
     sql: String,
 }
@@ -32,7 +35,7 @@ struct Step {
 #[derive(Debug, Default)]
 pub(crate) struct Script {
     steps: Vec<Step>,
-    /// What each step that is put now needs.
+    /// The conditions of each step that is added now.
     needs: Vec<&'static str>,
 }
 
@@ -41,14 +44,14 @@ impl Script {
         self.steps.push(Step { needs: self.needs.clone(), sql: sql.into() });
     }
 
-    /// What is put by `put` needs this as well.
+    /// Steps that `put` adds have this condition too.
     pub(crate) fn only_if(&mut self, need: &'static str, put: impl FnOnce(&mut Self)) {
         self.needs.push(need);
         put(self);
         self.needs.pop();
     }
 
-    /// Puts what [`statements`](crate::sql::statements) says.
+    /// Adds the statements of a file; [`statements`](crate::sql::statements) describes its format.
     pub(crate) fn run<T: Display>(&mut self, file: &'static str, values: &[T]) {
         let (_, statements) = file.split_once("\n\n").unwrap_or_default();
         for statement in statements.split_terminator(";\n") {
@@ -59,13 +62,13 @@ impl Script {
         }
     }
 
-    /// The one statement that runs it.
+    /// The single statement that runs the script.
     pub(crate) fn text(&self, procedure: bool) -> String {
         if procedure { self.call() } else { self.block() }
     }
 
-    /// One anonymous block, as MariaDB takes it; one that fails has done nothing. What is rarely run is a string in it, which
-    /// is parsed only when it is.
+    /// One anonymous block for MariaDB. A block that fails has no effect. Statements that rarely run are
+    /// strings in it, which the server parses only when it runs them.
     fn block(&self) -> String {
         let mut text = String::with_capacity(self.steps.iter().map(|step| step.sql.len() + 64).sum());
         text.push_str(
@@ -94,8 +97,8 @@ impl Script {
     }
 }
 
-/// As part of a literal: the only quotes are those of hexadecimal literals, there are neither double quotes nor backslashes,
-/// and a line end is a space to SQL.
+/// Quotes a statement as part of a literal. The only quotes in a statement are those of hexadecimal literals,
+/// it contains neither double quotes nor backslashes, and SQL treats a line end as a space.
 fn quoted(sql: &str) -> String {
     sql.replace('\'', "''").replace('\n', " ")
 }
@@ -105,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_share_their_condition_and_rare_statements_are_strings() {
+    fn adjacent_steps_share_a_condition_and_rare_statements_are_strings() {
         let mut script = Script::default();
         script.put("A");
         script.only_if(HELD, |script| script.run("-- Says this.\n\nB?1;\nC;\n", &[7]));

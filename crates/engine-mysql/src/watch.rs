@@ -1,25 +1,28 @@
-//! The stream of changes: the log table, read every few milliseconds while somebody watches.
+//! The stream of changes: the log table, polled every few milliseconds while a caller waits.
 //!
-//! Numbers of the log are given in the order in which transactions insert their rows, and they become visible in the
-//! order in which these commit. So what is read may lack numbers in between. A number that is missing belongs to a
-//! transaction that is still under way, which shows its row sooner or later, or to one that failed, which never will.
-//! Rows that came after it are told at once: while the missing one is under way it holds the locks on all that it
-//! changes, so those after it have nothing to do with it. Its own row is told when it shows.
+//! Transactions take the numbers of the log in the order in which they insert their rows, but the rows become
+//! visible in the order in which the transactions commit. So a poll may find gaps. A missing number belongs
+//! to an in-flight transaction, whose row appears sooner or later, or to one that failed, whose row never
+//! appears. Rows after a gap are reported at once: while the transaction of the missing row is in flight it
+//! holds the locks on everything that it changes, so the later rows are independent of it. Its own row is
+//! reported when it appears.
 //!
-//! Whether a missing number will never come is found out exactly: `LOCK TABLES ... READ` is given when no transaction
-//! that wrote to the table is open, for each holds the table's metadata lock until its end, from before it took a number.
-//! What is not there then, up to the highest number that is, never comes. That is asked only for numbers that have been
-//! missing for a while, which takes a transaction that failed at its very end.
+//! Whether a missing number will never appear is determined exactly. The server grants `LOCK TABLES ... READ`
+//! when no transaction that wrote to the table is open, because each one holds the table's metadata lock from
+//! before it took a number until its end. At that moment, every missing number up to the highest existing one
+//! is missing for ever. This is done only for numbers that have been missing for a while, which happens only
+//! if a transaction failed at its very end.
 //!
-//! A gap is an error: when the connection is lost (what is at its other end next may be another server), when the
-//! records were wiped, when the server became read-only as after a failover, when rows were trimmed that the stream has not
-//! read. No clock says whether they were, because this machine may have been suspended: each look asks how far the log was
-//! trimmed, in the statement that reads it.
+//! The stream ends with an error if it may have missed changes: if the connection is lost (the next
+//! connection may reach another server), if the records were wiped, if the server became read-only, as after
+//! a failover, or if rows were trimmed that the stream has not read. No clock can tell whether it has read
+//! them, because this machine may have been suspended. So each poll reads how far the log was trimmed, in the
+//! same statement that reads the log.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meta::{Change, EngineError, Order, Seq, Touched};
+use meta::{Change, EngineError, Invalidation, Order, Seq};
 use pool::{Connect as _, Log, Numbers, Tail};
 use tables::Malformed;
 use types::SessionId;
@@ -28,25 +31,26 @@ use crate::config::Config;
 use crate::connect::{Connection, Row, plain};
 use crate::error::Fault;
 
-/// From one look to the next.
+/// The polling interval.
 const PERIOD: Duration = Duration::from_millis(10);
-/// A number missing for so long is asked for; far longer than a transaction takes.
+/// After this time, the stream checks whether a missing number will ever appear. It is far longer than a
+/// transaction takes.
 const MISSING: Duration = Duration::from_millis(250);
-/// Rows of one look.
+/// The maximum number of rows that one poll reads.
 const ROWS: usize = 4096;
 
 #[derive(Debug)]
 pub(crate) struct Rows {
     conn: Connection,
     order: Arc<Order>,
-    /// What the server said first: the epoch of the records, and whether it takes changes.
+    /// The server's first reply: the epoch of the records, and whether the server is read-only.
     was: Option<Row>,
     numbers: Numbers,
-    /// Since when the same number is missing, if one is.
+    /// The time since which the same number is missing, if any is.
     missing: Instant,
 }
 
-/// A stream of what is committed from now on.
+/// Opens a stream of all changes that are committed from now on.
 pub(crate) fn open(config: &Config, order: Arc<Order>) -> Result<Tail<Rows>, EngineError> {
     let conn = config.connect()?;
     Tail::new(&config.place, PERIOD, || Rows::begin(conn, order, config.params.op_timeout))
@@ -56,23 +60,21 @@ impl Rows {
     fn begin(conn: Connection, order: Arc<Order>, patience: Duration) -> Result<Self, Fault> {
         let begun = Instant::now();
         let mut rows = Rows { conn, order, was: None, numbers: Numbers::default(), missing: begun };
-        // Who waits for the table keeps others waiting, too.
+        // While this connection waits for the table lock, it blocks other connections too.
         rows.conn.query("SET SESSION lock_wait_timeout = 1")?;
         loop {
             match rows.settle()? {
-                Some(newest) => {
-                    rows.numbers.pass(newest);
-                    break;
-                }
+                Some(newest) => break rows.numbers.pass(newest),
                 None if begun.elapsed() < patience => {}
-                None => return Err(Malformed("a transaction on the log does not end").into()),
+                None => return Err(Malformed("a transaction that writes to the log does not end").into()),
             }
         }
         rows.look()?;
         Ok(rows)
     }
 
-    /// Up to which number all that is not there never comes; `None` if a transaction under way did not end.
+    /// The number up to which no missing number will appear; `None` if an in-flight transaction did not end
+    /// in time.
     fn settle(&mut self) -> Result<Option<u64>, Fault> {
         const LOCK_WAIT_TIMEOUT: u16 = 1205;
         match self.conn.query("LOCK TABLES `@log` READ") {
@@ -95,14 +97,14 @@ impl Log for Rows {
             sure = self.settle()?.unwrap_or(0);
             self.missing = Instant::now();
         }
-        // One statement, so that all is of one moment.
+        // One statement, so that everything is of one moment.
         let rows = self.conn.rows(&format!(
             "SELECT 0, epoch, @@GLOBAL.read_only, NULL, NULL FROM `@layout` UNION ALL \
              SELECT upto, NULL, NULL, NULL, NULL FROM `@trimmed` UNION ALL \
              (SELECT id, NULL, NULL, op_id, touched FROM `@log` WHERE id > {known} ORDER BY id LIMIT {ROWS})"
         ))?;
         let [now, trimmed, log @ ..] = &rows[..] else {
-            return Err(Malformed("the tables say nothing of themselves").into());
+            return Err(Malformed("the row of layout or trimmed is missing").into());
         };
         let (mut changes, mut last) = (Vec::new(), 0);
         for row in log.iter().map(plain) {
@@ -110,19 +112,20 @@ impl Log for Rows {
             last = last.max(id);
             if self.numbers.tell(id) {
                 let by = row.bytes(3)?.first_chunk().map(|session| SessionId(u64::from_be_bytes(*session)));
-                let by = by.ok_or(Malformed("an operation's id has not 16 bytes"))?;
-                let touched = Touched::decode(row.bytes(4)?);
-                let touched = touched.ok_or(Malformed("what an operation touched is unreadable"))?;
-                changes.push(Change { seq: Seq(id), by, touched });
+                let by = by.ok_or(Malformed("the id of an operation is too short"))?;
+                let invalidations = Invalidation::decode(row.bytes(4)?);
+                let invalidations =
+                    invalidations.ok_or(Malformed("the changes of an operation are unreadable"))?;
+                changes.push(Change { seq: Seq(id), by, invalidations });
             }
         }
         if self.was.get_or_insert_with(|| now.clone()) != now {
-            return Err(Malformed("the records were removed, or another server took over").into());
+            return Err(Malformed("the volume was wiped, or the server has changed").into());
         }
         if plain(trimmed).number(0)? > known {
             return Err(Fault::Missed);
         }
-        // Behind the last of many there may be more rows.
+        // If the poll returned the maximum number of rows, there may be more rows after the last one.
         self.numbers.pass(if log.len() >= ROWS { sure.min(last) } else { sure });
         if self.numbers.is_settled() || self.numbers.known() != known {
             self.missing = Instant::now();

@@ -1,5 +1,5 @@
-//! The conformance suite on a server of its own: by blocks, as MariaDB runs scripts, and by the stored procedure, as
-//! MySQL does.
+//! The conformance suite on a server of its own: with anonymous blocks, as on MariaDB, and with the stored
+//! procedure, as on MySQL.
 
 mod support;
 

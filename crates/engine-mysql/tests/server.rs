@@ -1,4 +1,5 @@
-//! What only a real server shows: round trips, crashes, hangs, passwords, contention, and what a watcher may not miss.
+//! Tests that need a real server: round trips, crashes, hangs, passwords, contention, and the stream of
+//! changes.
 
 mod support;
 
@@ -8,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use engine_mysql::{MysqlEngine, OpenError, VERSION};
 use meta::{
-    Beside, Changes, Effect, Engine, EngineError, ErrorKind, Guard, Node, Outcome, Process, Record, Scan,
-    Session, Touched, Txn, Usage, Want,
+    Beside, Changes, Effect, Engine, EngineError, ErrorKind, Guard, Inode, Invalidation, Outcome, Process,
+    Record, RecordKey, Scan, Session, Txn, Usage,
 };
 use mysql::prelude::Queryable;
 use support::{DURABLE, PASSWORD, Server};
 use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Time, XattrName};
 
-fn node(ino: u64) -> Node {
-    Node {
+fn inode(ino: u64) -> Inode {
+    Inode {
         ino: Ino(ino),
         kind: FileType::Regular,
         mode: Mode::new(0o644),
@@ -32,6 +33,7 @@ fn node(ino: u64) -> Node {
         default_acl: AclId::NONE,
         parent: Ino(0),
         access_rev: 0,
+        xattr_blocks: 0,
     }
 }
 
@@ -44,27 +46,27 @@ fn txn(guards: Vec<Guard>, effects: Vec<Effect>) -> Txn {
     Txn { op_id: OpId(NEXT.fetch_add(1, Ordering::Relaxed).into()), guards, effects }
 }
 
-/// What a create sends: into directory 2, whose links count the files.
+/// A create: adds a file to directory 2, whose link count is the number of its files.
 fn add_file(ino: u64) -> Txn {
     let parent = Ino(2);
-    let guards = vec![Guard::Access { ino: parent, rev: 0 }, Guard::EdgeAbsent { parent, name: name(ino) }];
-    let edge = Effect::PutEdge { parent, name: name(ino), ino: Ino(ino), kind: FileType::Regular };
+    let guards = vec![Guard::Access { ino: parent, rev: 0 }, Guard::DirentAbsent { parent, name: name(ino) }];
+    let dirent = Effect::PutDirent { parent, name: name(ino), ino: Ino(ino), kind: FileType::Regular };
     let links = Effect::AddLinks { ino: parent, delta: 1 };
-    txn(guards, vec![Effect::PutNode(node(ino)), edge, links])
+    txn(guards, vec![Effect::PutInode(inode(ino)), dirent, links])
 }
 
-/// What an unlink sends.
+/// An unlink.
 fn drop_file(ino: u64) -> Txn {
     let (parent, ino) = (Ino(2), Ino(ino));
     let guards =
-        vec![Guard::Access { ino: parent, rev: 0 }, Guard::EdgeIs { parent, name: name(ino.0), ino }];
-    let edge = Effect::DropEdge { parent, name: name(ino.0) };
-    txn(guards, vec![edge, Effect::AddLinks { ino: parent, delta: -1 }, Effect::DropNode { ino }])
+        vec![Guard::Access { ino: parent, rev: 0 }, Guard::DirentIs { parent, name: name(ino.0), ino }];
+    let dirent = Effect::DropDirent { parent, name: name(ino.0) };
+    txn(guards, vec![dirent, Effect::AddLinks { ino: parent, delta: -1 }, Effect::DropInode { ino }])
 }
 
 fn add_directory(engine: &dyn Engine) {
-    let directory = Node { kind: FileType::Directory, nlink: 0, ..node(2) };
-    committed(engine, txn(Vec::new(), vec![Effect::PutNode(directory)]));
+    let directory = Inode { kind: FileType::Directory, nlink: 0, ..inode(2) };
+    committed(engine, txn(Vec::new(), vec![Effect::PutInode(directory)]));
 }
 
 fn committed(engine: &dyn Engine, txn: Txn) {
@@ -72,27 +74,29 @@ fn committed(engine: &dyn Engine, txn: Txn) {
     assert!(matches!(outcomes[..], [Outcome::Committed { .. }]), "{outcomes:?}");
 }
 
-/// The files of directory 2, all records of which agree.
+/// The files of directory 2, after a check that its entries, link count and usage agree.
 fn files(engine: &dyn Engine) -> BTreeSet<u64> {
-    let scan = Scan::Dir { parent: Ino(2), after: None, limit: usize::MAX, beside: Beside::NodesWithAcls };
+    let scan = Scan::Dir { parent: Ino(2), after: None, limit: usize::MAX, beside: Beside::InodesWithAcls };
     let page = persistently(|| engine.scan(&scan));
     let mut files = BTreeSet::new();
-    for record in page.facts.records {
+    for record in page.snapshot.records {
         match record {
-            Record::Edge(_, _, Some(edge)) => assert!(files.insert(edge.ino.0)),
-            Record::Node(_, Some(_)) => {}
+            Record::Dirent(_, _, Some(dirent)) => assert!(files.insert(dirent.ino.0)),
+            Record::Inode(_, Some(_)) => {}
             other => panic!("{other:?}"),
         }
     }
-    let records = engine.read(&[Want::Node(Ino(2)), Want::Usage]).unwrap().records;
-    let [Record::Node(_, Some(directory)), Record::Usage(usage)] = records[..] else { panic!("{records:?}") };
+    let records = engine.read(&[RecordKey::Inode(Ino(2)), RecordKey::Usage]).unwrap().records;
+    let [Record::Inode(_, Some(directory)), Record::Usage(usage)] = records[..] else {
+        panic!("{records:?}")
+    };
     let count = files.len() as u64;
-    assert_eq!(u64::from(directory.nlink), count, "nothing is applied twice");
+    assert_eq!(u64::from(directory.nlink), count, "each create was applied once");
     assert_eq!(usage, Usage { inodes: count + 1, blocks: count });
     files
 }
 
-/// What an engine does for a request, asked again for as long as that is worth it, as `meta`'s driver does.
+/// Repeats a request while its errors are transient or indeterminate, as the driver of `meta` does.
 fn persistently<T>(mut request: impl FnMut() -> Result<T, EngineError>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -107,7 +111,7 @@ fn persistently<T>(mut request: impl FnMut() -> Result<T, EngineError>) -> T {
     }
 }
 
-/// Statements that clients sent to the server so far, this one included.
+/// The number of statements that clients have sent to the server, including this one.
 fn questions(root: &mut mysql::Conn) -> u64 {
     let (_, count): (String, u64) = root.query_first("SHOW GLOBAL STATUS LIKE 'Questions'").unwrap().unwrap();
     count
@@ -144,7 +148,7 @@ fn a_request_is_one_round_trip() {
             let outcomes = engine.commit(&batch).unwrap();
             assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })));
         });
-        // Far from the limit, and up to the last inode of it.
+        // Far from the limit, and up to its last inode.
         for (first, max_inodes) in [(400, 1 << 40), (500, 20 + 2 * 16)] {
             cost("a batch of 16 with a limit", &|| {
                 let limited = |ino| {
@@ -167,14 +171,19 @@ fn a_request_is_one_round_trip() {
             committed(&engine, txn(vec![Guard::Access { ino: Ino(2), rev: 0 }], Vec::new()));
         });
         cost("an unlink", &|| committed(&engine, drop_file(10)));
-        cost("a lookup", &|| drop(engine.read(&[Want::Entry(Ino(2), name(100))]).unwrap()));
+        cost("a lookup", &|| drop(engine.read(&[RecordKey::Entry(Ino(2), name(100))]).unwrap()));
         cost("a read of many kinds", &|| {
-            let wants = [Want::Node(Ino(2)), Want::Usage, Want::Settings, Want::Xattrs(Ino(100))];
+            let wants = [
+                RecordKey::Inode(Ino(2)),
+                RecordKey::Usage,
+                RecordKey::Settings,
+                RecordKey::Xattrs(Ino(100)),
+            ];
             assert_eq!(engine.read(&wants).unwrap().records.len(), 4);
         });
         cost("a scan", &|| {
-            let scan = Scan::Dir { parent: Ino(2), after: None, limit: 100, beside: Beside::NodesWithAcls };
-            assert_eq!(engine.scan(&scan).unwrap().facts.records.len(), 2 * 19);
+            let scan = Scan::Dir { parent: Ino(2), after: None, limit: 100, beside: Beside::InodesWithAcls };
+            assert_eq!(engine.scan(&scan).unwrap().snapshot.records.len(), 2 * 19);
         });
         let claim = |rev| txn(vec![Guard::Access { ino: Ino(2), rev }], Vec::new());
         requests("a batch of claims", 1, &|| {
@@ -207,7 +216,7 @@ fn session_is(id: u64, heartbeat: Option<i64>) -> Guard {
     Guard::Session { session: SessionId(id), heartbeat: heartbeat.map(Time::from_nanos) }
 }
 
-/// A commit of a session and the removal of that session, each while the other is under way.
+/// A commit in a session and the removal of that session, each while the other is in flight.
 #[test]
 fn a_removed_session_commits_nothing_afterwards() {
     let server = Server::start(support::FAST);
@@ -271,7 +280,7 @@ fn a_removed_session_commits_nothing_afterwards() {
             let removal = removing(&[session_is(4, Some(9))], &[put_xattr()]);
             let removes = scope.spawn(move || engine.commit(&[removal]).unwrap().remove(0));
             wait_until(|| waiting() == 1);
-            let put = Effect::PutNode(node(12));
+            let put = Effect::PutInode(inode(12));
             let change = txn(vec![session_is(4, None)], vec![put]);
             let commits = scope.spawn(move || engine.commit(&[change]).unwrap().remove(0));
             let renewal = renewing(10);
@@ -295,14 +304,14 @@ fn done(outcome: &Outcome) -> bool {
 fn wait_until(mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
-        assert!(Instant::now() < deadline, "it does not come to that");
-        // The server renews what `information_schema` says of transactions only if nobody asked for 0.1 s.
+        assert!(Instant::now() < deadline, "the condition is not met in time");
+        // The server refreshes `information_schema.innodb_trx` only if it was not queried for 0.1 s.
         std::thread::sleep(Duration::from_millis(150));
     }
 }
 
 #[test]
-fn a_server_that_is_killed_loses_and_repeats_nothing() {
+fn killed_server_keeps_acknowledged_commits_and_repeats_none() {
     const THREADS: u64 = 4;
     let server = Server::start(DURABLE);
     let engine = MysqlEngine::open(&server.url("op_timeout=5s"), true).unwrap();
@@ -342,16 +351,16 @@ fn a_server_that_is_killed_loses_and_repeats_nothing() {
 }
 
 #[test]
-fn a_server_that_hangs_is_an_error_after_a_while_and_then_fine_again() {
+fn hanging_server_times_out_and_is_used_again() {
     let server = Server::start(support::FAST);
     let engine = MysqlEngine::open(&server.url("op_timeout=1s&connect_timeout=1s"), true).unwrap();
     add_directory(&engine);
     server.pause(true);
-    let read = engine.read(&[Want::Usage]).unwrap_err();
+    let read = engine.read(&[RecordKey::Usage]).unwrap_err();
     assert_eq!(read.kind, ErrorKind::Determinate { transient: true }, "{read}");
-    // One that is open is needed, for what cannot connect was surely not sent.
+    // An open connection is needed, because a request that cannot connect was certainly not sent.
     server.pause(false);
-    persistently(|| engine.read(&[Want::Usage]));
+    persistently(|| engine.read(&[RecordKey::Usage]));
     server.pause(true);
     let add = add_file(10);
     let commit = engine.commit(std::slice::from_ref(&add)).unwrap_err();
@@ -363,7 +372,7 @@ fn a_server_that_hangs_is_an_error_after_a_while_and_then_fine_again() {
 }
 
 #[test]
-fn passwords_are_needed_and_never_shown() {
+fn passwords_are_required_and_never_shown() {
     let server = support::shared();
     let wrong = MysqlEngine::open(&server.url_as("limen", "mistaken", "table_prefix=pw_"), true).unwrap_err();
     let text = format!("{wrong} {wrong:?}");
@@ -376,7 +385,7 @@ fn passwords_are_needed_and_never_shown() {
 }
 
 #[test]
-fn volumes_are_made_when_asked_and_refused_when_newer() {
+fn volume_is_created_on_request_and_rejected_if_newer() {
     let server = support::shared();
     let url = server.url("table_prefix=ver_");
     assert!(matches!(MysqlEngine::open(&url, false), Err(OpenError::Missing(_))));
@@ -395,7 +404,7 @@ fn volumes_are_made_when_asked_and_refused_when_newer() {
 }
 
 #[test]
-fn a_procedure_is_made_once_by_who_may() {
+fn procedure_is_created_once_by_a_privileged_user() {
     let server = support::shared();
     let mut root = server.root();
     for host in ["127.0.0.1", "localhost"] {
@@ -418,7 +427,7 @@ fn a_procedure_is_made_once_by_who_may() {
 }
 
 #[test]
-fn many_writers_of_one_directory_do_not_meet_in_a_deadlock() {
+fn many_writers_of_one_directory_do_not_deadlock() {
     const THREADS: u64 = 12;
     const EACH: u64 = 40;
     let (engine, _place) = support::empty();
@@ -429,7 +438,7 @@ fn many_writers_of_one_directory_do_not_meet_in_a_deadlock() {
             scope.spawn(move || {
                 for number in 0..EACH {
                     let ino = 1000 + (number * THREADS + thread) * 4;
-                    // Any error fails this: a victim of a deadlock is told so.
+                    // Any error fails the test; the victim of a deadlock gets one.
                     let batch: Vec<Txn> = (ino..ino + 4).map(add_file).collect();
                     let added = engine.commit(&batch).unwrap();
                     assert!(added.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })));
@@ -447,7 +456,7 @@ fn a_directory_is_removed_or_gets_an_entry_but_not_both() {
     let (engine, directory) = (&engine, Ino(2));
     for ino in 10..40 {
         add_directory(engine);
-        let rmdir = txn(vec![Guard::Empty { ino: directory }], vec![Effect::DropNode { ino: directory }]);
+        let rmdir = txn(vec![Guard::Empty { ino: directory }], vec![Effect::DropInode { ino: directory }]);
         let (removed, added) = std::thread::scope(|scope| {
             let remove = scope.spawn(|| engine.commit(&[rmdir]).unwrap());
             let add = scope.spawn(|| engine.commit(&[add_file(ino)]).unwrap());
@@ -460,14 +469,14 @@ fn a_directory_is_removed_or_gets_an_entry_but_not_both() {
 }
 
 #[test]
-fn a_watcher_passes_what_was_rolled_back_and_is_told_of_what_it_missed() {
+fn watcher_skips_rolled_back_rows_and_reports_missed_changes() {
     let server = support::shared();
     let (engine, _place) = support::empty();
     let prefix = format!("{_place:?}");
     let prefix = prefix.split('"').nth(1).unwrap();
     add_directory(&engine);
     let mut changes = engine.watch().unwrap().unwrap();
-    // A transaction that takes a number of the log and is rolled back.
+    // A transaction that takes a number of the log and commits late.
     let mut root = server.root();
     root.query_drop("START TRANSACTION").unwrap();
     let insert =
@@ -476,8 +485,8 @@ fn a_watcher_passes_what_was_rolled_back_and_is_told_of_what_it_missed() {
     committed(&engine, add_file(10));
     let told = changes.next(Duration::from_secs(60)).unwrap();
     assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].touched.contains(&Touched::Edge(Ino(2), name(10))));
-    // One that is under way for long is told when it is done, in its turn.
+    assert!(told[0].invalidations.contains(&Invalidation::Dirent(Ino(2), name(10))));
+    // The row of a long transaction is reported when it commits, with its own number.
     root.query_drop("COMMIT").unwrap();
     let late = changes.next(Duration::from_secs(60)).unwrap();
     assert_eq!((late.len(), late[0].seq < told[0].seq), (1, true), "{late:?}");
@@ -492,7 +501,10 @@ fn a_watcher_passes_what_was_rolled_back_and_is_told_of_what_it_missed() {
     let passed = Instant::now() + Duration::from_secs(60);
     while !format!("{changes:?}").contains("told: {}") {
         assert_eq!(changes.next(Duration::from_millis(50)).unwrap(), []);
-        assert!(Instant::now() < passed, "the number that never comes is waited for: {changes:?}");
+        assert!(
+            Instant::now() < passed,
+            "the stream still waits for a number that never appears: {changes:?}"
+        );
     }
     engine.wipe().unwrap();
     changes.next(Duration::ZERO).unwrap_err();
@@ -500,7 +512,7 @@ fn a_watcher_passes_what_was_rolled_back_and_is_told_of_what_it_missed() {
 }
 
 #[test]
-fn the_log_is_trimmed_but_not_of_what_is_young() {
+fn only_old_rows_of_the_log_are_trimmed() {
     let (engine, place) = support::empty();
     let prefix = format!("{place:?}");
     let log = format!("limen.{}log", prefix.split('"').nth(1).unwrap());
@@ -517,15 +529,15 @@ fn the_log_is_trimmed_but_not_of_what_is_young() {
         }
     };
     add(3000);
-    assert_eq!(rows(&mut root), 3001, "all are young");
+    assert_eq!(rows(&mut root), 3001, "all rows are young");
     root.query_drop(format!("UPDATE {log} SET at = 1")).unwrap();
     add(3000);
-    assert_eq!(rows(&mut root), 6001, "these are old, but there are few");
-    // As if many had been stored meanwhile.
+    assert_eq!(rows(&mut root), 6001, "the rows are old, but few");
+    // Raises the numbers as if many rows had been stored in the meantime.
     root.query_drop(format!("ALTER TABLE {log} AUTO_INCREMENT = 1000000")).unwrap();
     add(3000);
     let left = rows(&mut root);
-    assert!((6000..=6050).contains(&left), "{left}: 3000 old ones are gone, and nothing else");
+    assert!((6000..=6050).contains(&left), "{left}: only 3000 old rows are removed");
 }
 
 fn begin(term: u32, ended: &[u32]) -> Effect {
@@ -533,13 +545,13 @@ fn begin(term: u32, ended: &[u32]) -> Effect {
     Effect::BeginTerm { session: SessionId(4), term: Term(term), ended }
 }
 
-/// An operation of session 4.
+/// An operation of session 4 in a term.
 fn within(term: u32, count: u32, effects: Vec<Effect>) -> Txn {
     let (session, term) = (SessionId(4), Term(term));
     Txn { op_id: OpId::new(session, term, count), guards: vec![Guard::Term { session, term }], effects }
 }
 
-/// A commit of a term and the end of that term, each while the other is under way.
+/// A commit in a term and the end of that term, each while the other is in flight.
 #[test]
 fn an_ended_term_commits_nothing_afterwards() {
     let server = Server::start(support::FAST);
@@ -568,22 +580,22 @@ fn an_ended_term_commits_nothing_afterwards() {
             let (run, late) = (&run, within(1, 0, vec![put_xattr()]));
             let commits = scope.spawn(move || run(late));
             wait_until(|| waiting() == 1);
-            // Commits of other terms do not wait, but the end does.
-            let put = Effect::PutNode(node(12));
+            // Commits in other terms do not wait, but the end of the term does.
+            let put = Effect::PutInode(inode(12));
             assert!(done(&run(within(2, 0, vec![put]))));
             let ends = scope.spawn(move || run(within(2, 1, vec![begin(3, &[1])])));
             wait_until(|| waiting() == 2 || ends.is_finished());
-            assert!(!ends.is_finished(), "the term ended while a commit of it was under way");
+            assert!(!ends.is_finished(), "the term ended while a commit in it was in flight");
             holder.query_drop("ROLLBACK").unwrap();
             assert!(done(&commits.join().unwrap()) && done(&ends.join().unwrap()));
         });
         hold(&mut holder);
         std::thread::scope(|scope| {
             let (run, held) = (&run, put_xattr());
-            // The effects are done in their order.
+            // The effects are applied in order.
             let ends = scope.spawn(move || run(within(3, 0, vec![begin(4, &[2]), held])));
             wait_until(|| waiting() == 1);
-            let put = Effect::PutNode(node(13));
+            let put = Effect::PutInode(inode(13));
             let commits = scope.spawn(move || run(within(2, 2, vec![put])));
             wait_until(|| waiting() == 2 || commits.is_finished());
             holder.query_drop("ROLLBACK").unwrap();
@@ -594,9 +606,10 @@ fn an_ended_term_commits_nothing_afterwards() {
     }
 }
 
-/// Rows of an open term stay, however old they are, and go when it has ended, and with them the results.
+/// Rows of an open term are kept, however old they are. After the term has ended, they are removed, and the
+/// results with them.
 #[test]
-fn the_log_keeps_what_open_terms_did() {
+fn log_keeps_results_of_open_terms() {
     let (engine, place) = support::empty();
     let prefix = format!("{place:?}");
     let log = format!("limen.{}log", prefix.split('"').nth(1).unwrap());
@@ -625,11 +638,11 @@ fn the_log_keeps_what_open_terms_did() {
     trim();
     trim();
     assert_eq!(rows(1), 30);
-    let (repeated, nodes) = match engine.commit(&[within(1, 0, vec![link()])]).unwrap().remove(0) {
-        Outcome::Committed { seq, nodes } => (seq, nodes),
-        Outcome::Conflict(facts) => panic!("{facts:?}"),
+    let (repeated, inodes) = match engine.commit(&[within(1, 0, vec![link()])]).unwrap().remove(0) {
+        Outcome::Committed { seq, inodes } => (seq, inodes),
+        Outcome::Conflict(snapshot) => panic!("{snapshot:?}"),
     };
-    assert!(repeated.0 > 0 && nodes.is_empty(), "it was known");
+    assert!(repeated.0 > 0 && inodes.is_empty(), "the repetition was recognised");
     committed(&engine, within(2, 0, vec![begin(3, &[1])]));
     trim();
     trim();
@@ -637,7 +650,7 @@ fn the_log_keeps_what_open_terms_did() {
     assert!(matches!(engine.commit(&[within(1, 0, vec![link()])]).unwrap()[..], [Outcome::Conflict(_)]));
 }
 
-/// A machine that was suspended asks again when rows that it has not read are gone. Its own clock says nothing of that.
+/// After a suspension, a client must learn that rows it has not read are gone. Its own clock cannot tell.
 #[test]
 fn a_stream_fails_if_rows_that_it_has_not_read_were_trimmed() {
     let (engine, place) = support::empty();
@@ -645,7 +658,7 @@ fn a_stream_fails_if_rows_that_it_has_not_read_were_trimmed() {
     let log = format!("limen.{}log", prefix.split('"').nth(1).unwrap());
     add_directory(&engine);
     let mut root = support::shared().root();
-    // Fewer than make it trim the log.
+    // Few enough that this alone does not trim the log.
     let add = || {
         let add = || txn(Vec::new(), vec![Effect::AddLinks { ino: Ino(2), delta: 1 }]);
         engine.commit(&std::array::from_fn::<_, 400, _>(|_| add())).unwrap();
@@ -661,7 +674,7 @@ fn a_stream_fails_if_rows_that_it_has_not_read_were_trimmed() {
         while told < count {
             told += changes.next(Duration::from_secs(60)).unwrap().len();
         }
-        // Until it knows that the numbers left out by `age` never come.
+        // Until the stream knows that the numbers skipped by `age` never appear.
         while !format!("{changes:?}").contains("told: {}") {
             assert_eq!(changes.next(wait).unwrap(), []);
         }
@@ -670,7 +683,7 @@ fn a_stream_fails_if_rows_that_it_has_not_read_were_trimmed() {
     let (mut reading, mut asleep) = (engine.watch().unwrap().unwrap(), engine.watch().unwrap().unwrap());
     add();
     until(&mut *reading, 400);
-    // Trims what `reading` has read, which is harmless to it, and `asleep` has not.
+    // Trims rows that `reading` has read and `asleep` has not.
     age();
     for _ in 0..3 {
         add();
@@ -682,7 +695,7 @@ fn a_stream_fails_if_rows_that_it_has_not_read_were_trimmed() {
     }
     missed.unwrap_err();
     asleep.next(wait).unwrap_err();
-    // One that begins now has missed nothing, and stays whole while the log is idle.
+    // A stream that begins now has missed nothing, and remains valid while the log is idle.
     let mut fresh = engine.watch().unwrap().unwrap();
     age();
     assert_eq!(fresh.next(wait).unwrap(), []);
@@ -696,12 +709,12 @@ fn a_stream_fails_if_rows_that_it_has_not_read_were_trimmed() {
 }
 
 #[test]
-fn trimming_the_log_looks_at_none_of_what_stays() {
+fn trimming_the_log_does_not_scan_kept_rows() {
     let server = Server::start(support::FAST);
     let engine = MysqlEngine::open(&server.url("table_prefix=t_"), true).unwrap();
     let mut root = server.root();
     root.query_drop("USE limen").unwrap();
-    // Twice as many as are kept in any case, and all of them young.
+    // Twice as many rows as are always kept, and all of them young.
     root.query_drop(
         "INSERT INTO t_log (op_id, at, touched) WITH RECURSIVE n (n) AS (
              SELECT 0 UNION ALL SELECT n + 1 FROM n WHERE n < 255)
@@ -725,7 +738,7 @@ fn trimming_the_log_looks_at_none_of_what_stays() {
 }
 
 #[test]
-fn what_can_lose_data_is_said() {
+fn risky_server_settings_are_reported() {
     let (engine, _place) = support::empty();
     let warnings = engine.warnings();
     assert!(warnings.iter().any(|w| w.contains("innodb_flush_log_at_trx_commit is 0")), "{warnings:?}");
@@ -737,9 +750,9 @@ fn what_can_lose_data_is_said() {
     add_directory_is_refused(&engine);
 }
 
-/// A server that became read-only, as after a failover, did nothing.
+/// A server that became read-only, as after a failover, has changed nothing.
 fn add_directory_is_refused(engine: &MysqlEngine) {
-    let put = txn(Vec::new(), vec![Effect::PutNode(node(2))]);
+    let put = txn(Vec::new(), vec![Effect::PutInode(inode(2))]);
     let error = engine.commit(&[put]).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Determinate { transient: true }, "{error}");
 }

@@ -1,4 +1,5 @@
-//! Hundreds of writers at once: nobody meets in a deadlock, and little is asked twice. For ten minutes with `LIMEN_LONG`.
+//! Hundreds of concurrent writers cause no deadlock and few retries. Runs for ten minutes if `LIMEN_LONG` is
+//! set.
 
 mod support;
 
@@ -13,14 +14,14 @@ use support::Server;
 fn hundreds_of_writers_meet_in_no_deadlock() {
     let server = Server::start(support::FAST);
     let seconds = if std::env::var_os("LIMEN_LONG").is_some() { 300 } else { 4 };
-    // With room for all, and with less than they want.
+    // With room for all inodes, and with less than is needed.
     for max_inodes in [1_000_000, 500] {
         let url = server.url(&format!("table_prefix=w{max_inodes}_"));
         let open = || keep((MysqlEngine::open(&url, true).unwrap(), ()));
         let time = Duration::from_secs(seconds);
         let written = writers(&open, Writers { clients: 8, threads_each: 32, time, max_inodes });
         println!("at most {max_inodes} inodes: {written:?}");
-        assert!(written.asked <= written.operations * 3 / 2, "many operations are tried again: {written:?}");
+        assert!(written.asked <= written.operations * 3 / 2, "too many retries: {written:?}");
     }
     const DEADLOCKS: &str =
         "SELECT COUNT FROM information_schema.INNODB_METRICS WHERE NAME = 'lock_deadlocks'";

@@ -1,12 +1,13 @@
-//! Commits a second of transactions like a create's: `load URL SECONDS [guarded]`, for 1, 4 and 16 threads, singly and in
-//! batches of 16; each with the guard on a session, as those of a mount, if `guarded`. The tables get the prefix `load_` unless the URL names one; all they hold is removed first.
+//! Measures creates per second: `load URL SECONDS [guarded]`, with 1, 4 and 16 threads, one by one and in
+//! batches of 16. With `guarded`, each create has a guard on a session, like those of a mount. The table
+//! prefix is `load_` unless the URL names one; the tables are emptied first.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use engine_postgres::PostgresEngine;
-use meta::{Effect, Engine, Guard, Node, Outcome, Process, Session, Txn};
+use meta::{Effect, Engine, Guard, Inode, Outcome, Process, Session, Txn};
 use pool::Url;
 use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Time};
 
@@ -26,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{}", engine.server()?);
     let next = AtomicU64::new(1_000_000);
     for ino in 0..16 {
-        let effects = vec![Effect::PutNode(node(100 + ino, FileType::Directory))];
+        let effects = vec![Effect::PutInode(inode(100 + ino, FileType::Directory))];
         engine.commit(&[Txn { op_id: OpId(u128::from(ino)), guards: Vec::new(), effects }])?;
     }
     let effects = vec![Effect::PutSession(session())];
@@ -46,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                                     (first..first + batch).map(|ino| create(100 + thread, ino, is_guarded));
                                 let outcomes = engine.commit(&txns.collect::<Vec<_>>())?;
                                 if !outcomes.iter().all(|o| matches!(o, Outcome::Committed { .. })) {
-                                    return Err(meta::EngineError::permanent("a create met a conflict"));
+                                    return Err(meta::EngineError::permanent("a create conflicted"));
                                 }
                                 done.fetch_add(batch, Ordering::Relaxed);
                             }
@@ -82,8 +83,8 @@ fn session() -> Session {
     }
 }
 
-fn node(ino: u64, kind: FileType) -> Node {
-    Node {
+fn inode(ino: u64, kind: FileType) -> Inode {
+    Inode {
         ino: Ino(ino),
         kind,
         mode: Mode::new(0o644),
@@ -99,6 +100,7 @@ fn node(ino: u64, kind: FileType) -> Node {
         default_acl: AclId::NONE,
         parent: Ino(0),
         access_rev: 0,
+        xattr_blocks: 0,
     }
 }
 
@@ -108,14 +110,14 @@ fn create(parent: u64, ino: u64, is_guarded: bool) -> Txn {
     let name = Name::new(text.as_bytes()).unwrap_or_else(|_| unreachable!("{text}"));
     let (parent, now) = (Ino(parent), Some(Time::from_nanos(ino as i64)));
     let session = is_guarded.then_some(Guard::Session { session: SESSION, heartbeat: None });
-    let guards = [Guard::Access { ino: parent, rev: 0 }, Guard::EdgeAbsent { parent, name: name.clone() }];
+    let guards = [Guard::Access { ino: parent, rev: 0 }, Guard::DirentAbsent { parent, name: name.clone() }];
     Txn {
         op_id: OpId(u128::from(ino) | 9 << 64),
         guards: session.into_iter().chain(guards).collect(),
         effects: vec![
-            Effect::PutNode(node(ino, FileType::Regular)),
-            Effect::PutEdge { parent, name, ino: Ino(ino), kind: FileType::Regular },
-            Effect::Touch { ino: parent, atime: None, mtime: now, ctime: now },
+            Effect::PutInode(inode(ino, FileType::Regular)),
+            Effect::PutDirent { parent, name, ino: Ino(ino), kind: FileType::Regular },
+            Effect::SetTimes { ino: parent, atime: None, mtime: now, ctime: now },
         ],
     }
 }

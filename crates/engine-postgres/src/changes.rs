@@ -1,20 +1,22 @@
 //! The stream of changes.
 //!
-//! The log is read again and again. Commits become visible in another order than that of their numbers, so what is new
-//! is told by snapshots: a row is news if its writer was still running, or not yet begun, in the snapshot of the last
-//! look, and is seen by this one. So each row is told as soon as it can be read, once, and none is missed, however long
-//! some transaction runs.
+//! The log is polled. Commits do not become visible in the order of their sequence numbers, so new rows are
+//! found by snapshots: a row is new if the transaction that wrote it was still running, or had not begun, in
+//! the snapshot of the previous poll, and is visible to this poll. So each row is reported exactly once, as
+//! soon as it is visible, and none is missed, however long a transaction runs.
 //!
-//! Old rows are removed (function `trim`), and no clock says whether the stream has read them: this machine may have been
-//! suspended. So each removal of rows records the greatest xid of them, the mark. A row that the last look could not see was
-//! removed if the mark is not below that look's snapshot, or may have been if a transaction that was running then is below
-//! the mark, has ended, and has left no row. The latter is also true of a transaction that has nothing to do with limenfs and
-//! ran for longer than rows are kept: then the stream begins anew without need, once.
+//! Old rows are removed (function `trim`). No clock can tell whether the stream has read them, because this
+//! machine may have been suspended. So each removal stores the greatest xid of the removed rows, the mark.
+//! The stream concludes that it may have missed a row in two cases. Either the mark is not below the xmax of
+//! the previous poll's snapshot. Or a transaction that was running in that snapshot has an xid that is at
+//! most the mark, has ended, and has left no row. The second case also occurs for a transaction that has
+//! nothing to do with limenfs and ran for longer than rows are kept: then the stream is restarted once
+//! without need.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use meta::{Change, EngineError, Order, Seq, Touched};
+use meta::{Change, EngineError, Invalidation, Order, Seq};
 use pool::{Connect, Log, Tail};
 use types::SessionId;
 
@@ -22,7 +24,7 @@ use crate::connection::{Connection, get};
 use crate::engine::Shared;
 use crate::error::Failure;
 
-/// How often the log is looked at while somebody waits.
+/// The polling interval while a caller waits.
 const PAUSE: Duration = Duration::from_millis(10);
 
 const LOOK: &str = include_str!("look.sql");
@@ -33,7 +35,7 @@ pub(crate) struct Position {
     shared: Arc<Shared>,
     connection: Connection,
     look: String,
-    /// What the last look saw.
+    /// The snapshot of the previous poll.
     snapshot: String,
 }
 
@@ -59,10 +61,10 @@ impl Log for Position {
             }
             let Some(seq) = get::<Option<i64>>(row, 1)? else { continue };
             let by = SessionId(get::<i64>(row, 2)? as u64);
-            let touched = get::<Option<&[u8]>>(row, 3)?.and_then(Touched::decode);
-            let touched =
-                touched.ok_or(Failure::Malformed("a change of everything: the volume was emptied"))?;
-            news.push(Change { seq: Seq(seq as u64), by, touched });
+            let invalidations = get::<Option<&[u8]>>(row, 3)?.and_then(Invalidation::decode);
+            let invalidations =
+                invalidations.ok_or(Failure::Malformed("the volume was wiped, or a change is unreadable"))?;
+            news.push(Change { seq: Seq(seq as u64), by, invalidations });
         }
         Ok(news)
     }

@@ -1,4 +1,4 @@
-//! Arguments of the functions on the server: rows as an array for each column, and texts that guards compare.
+//! Arguments of the server's functions: rows as one array per column, and the texts that guards compare.
 
 use std::error::Error;
 
@@ -10,19 +10,19 @@ use types::{AclId, Slice};
 
 use crate::read::int;
 
-/// Rows of numbers and strings of bytes, an array for each column.
+/// Rows of numbers and byte strings, stored as one array per column.
 #[derive(Debug)]
 pub(crate) struct Rows<const NUMBERS: usize, const STRINGS: usize> {
     numbers: Matrix<NUMBERS>,
     strings: [Vec<Option<Vec<u8>>>; STRINGS],
 }
 
-/// Columns of equal length, which as one argument are the rows of an array of two dimensions.
+/// Columns of equal length. As one argument, they are an array of two dimensions with one row per column.
 #[derive(Debug)]
 struct Matrix<const COLUMNS: usize>([Vec<Option<i64>>; COLUMNS]);
 
 impl<const NUMBERS: usize, const STRINGS: usize> Rows<NUMBERS, STRINGS> {
-    /// Adds a row; the last columns are NULL where no value is left for them.
+    /// Adds a row. If there are fewer values than columns, the last columns are NULL.
     pub(crate) fn push<N: Copy + Into<Option<i64>>>(&mut self, numbers: &[N], strings: &[Option<&[u8]>]) {
         let (mut numbers, mut strings) = (numbers.iter(), strings.iter());
         for column in &mut self.numbers.0 {
@@ -41,12 +41,13 @@ impl<const NUMBERS: usize, const STRINGS: usize> Rows<NUMBERS, STRINGS> {
         self.push(&numbers, &strings);
     }
 
-    /// An argument for each column. It is NULL if there are no rows: an empty array costs the server more.
+    /// One argument per column. Each is NULL if there are no rows: an empty array costs the server more.
     pub(crate) fn args(&self) -> impl Iterator<Item = Arg<'_>> {
         self.numbers.0.iter().map(column).chain(self.strings.iter().map(column))
     }
 
-    /// The first columns each, all numbers as one argument, and the strings: an argument costs the server more than a number.
+    /// The first columns as one argument each, then all numbers as one argument, then the strings. An
+    /// argument costs the server more than a number does.
     pub(crate) fn matrix(&self, first: usize) -> impl Iterator<Item = Arg<'_>> {
         let numbers = self.numbers.0.iter().take(first).map(column).chain([&self.numbers as Arg<'_>]);
         numbers.chain(self.strings.iter().map(column))
@@ -66,8 +67,9 @@ impl<const COLUMNS: usize> ToSql for Matrix<COLUMNS> {
         if rows == 0 {
             return Ok(IsNull::Yes);
         }
-        // As array_recv (PostgreSQL's arrayfuncs.c) reads it: dimensions, whether NULLs may follow, the elements' type; of
-        // each dimension its length and its lowest index; the elements behind their lengths.
+        // The format that array_recv (PostgreSQL's arrayfuncs.c) reads: the number of dimensions, a flag for
+        // NULLs, the type of the elements; the length and the lower bound of each dimension; the elements,
+        // each after its length.
         let size = |n: usize| i32::try_from(n).map(i32::to_be_bytes);
         out.extend_from_slice(&2_i32.to_be_bytes());
         out.extend_from_slice(&1_i32.to_be_bytes());
@@ -101,12 +103,12 @@ impl<const NUMBERS: usize, const STRINGS: usize> Default for Rows<NUMBERS, STRIN
     }
 }
 
-/// An ACL id as columns hold it.
+/// The column value of an ACL id.
 pub(crate) fn acl(id: AclId) -> Option<Vec<u8>> {
     values::acl(id).map(Vec::from)
 }
 
-/// The rows as function `failed` writes them, to be compared.
+/// The rows as text in the format of function `failed`, for comparison.
 pub(crate) fn rows_text(rows: &[Slice]) -> String {
     let row = |slice: &Slice| {
         let (numbers, data) = values::slice(slice);
@@ -116,7 +118,7 @@ pub(crate) fn rows_text(rows: &[Slice]) -> String {
     joined(rows.iter().map(row), ";")
 }
 
-/// The locks as function `failed` writes them: in the order of the table's keys.
+/// The locks as text in the format of function `failed`, in the order of the table's primary key.
 pub(crate) fn locks_text(locks: &[Lock]) -> String {
     let mut rows: Vec<[i64; 7]> = locks.iter().map(|lock| values::lock(lock).map(int)).collect();
     rows.sort_unstable();

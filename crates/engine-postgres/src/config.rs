@@ -1,9 +1,10 @@
-//! What a person says about the database: its URL, and how to connect by it.
+//! The configuration of the database: the URL, and how to connect.
 //!
-//! `postgres://[user[:password]@]host[:port][,...]/database[?...]`; a host that begins with `/` (written `%2F`) is the
-//! folder of a socket. Besides the parameters of every engine: `sslmode` (`disable`, `prefer`, `require`, `verify-ca`,
-//! `verify-full`; without it `prefer`, as libpq has it), `sslrootcert` (a file of authorities to trust; else the system's),
-//! and `schema` (where the tables are; else the first of the user's `search_path`).
+//! `postgres://[user[:password]@]host[:port][,...]/database[?...]`. A host that begins with `/` (written
+//! `%2F`) is the directory of a Unix socket. In addition to the parameters of every engine there are:
+//! `sslmode` (`disable`, `prefer`, `require`, `verify-ca`, `verify-full`; the default is `prefer`, as in
+//! libpq), `sslrootcert` (a file of trusted certificate authorities; the default is the system's), and
+//! `schema` (the schema of the tables; the default is the first of the user's `search_path`).
 
 use std::fmt;
 use std::time::Duration;
@@ -32,13 +33,12 @@ impl Target {
         let mut query = Query::new(url);
         if !["postgres", "postgresql"].contains(&url.scheme.as_str()) {
             let scheme = &url.scheme;
-            return Err(
-                query.wrong(format!("{scheme}:// is no PostgreSQL URL: write postgres://user@host/database"))
-            );
+            return Err(query
+                .wrong(format!("{scheme}:// is not a PostgreSQL URL: write postgres://user@host/database")));
         }
         let params = query.params()?;
         let roots = query.file("sslrootcert");
-        // With an authority named, libpq checks for it in these modes too.
+        // If an authority is given, libpq verifies against it in these modes too.
         let lax = if roots.path().is_none() { Check::Nothing } else { Check::Authority };
         let prefer = (SslMode::Prefer, Some(lax));
         let modes = [
@@ -74,7 +74,7 @@ impl Target {
             config.dbname(&url.path);
         }
         if url.hosts.len() > 1 {
-            // After a failover it is another one that takes changes.
+            // After a failover, another host accepts writes.
             config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         }
         config
@@ -97,11 +97,13 @@ impl Target {
     }
 }
 
-/// Settings of the session. Every statement here finds its rows by a key, whatever a planner may think that knows a table
-/// only as it was when it was empty; where a table is joined to an argument, its key is compared with all of them as well,
-/// for else such a planner begins with all rows of the table.
+/// Settings of the session. Every statement here finds its rows by a key. The settings enforce that, because
+/// the planner may have seen a table only when it was empty. If a table is joined to an argument, the
+/// statement also compares its key with all values of the argument; otherwise such a planner starts with all
+/// rows of the table.
 fn session_options(params: &Params, schema: Option<&str>) -> String {
-    // The server gives up a little earlier than we do, so that as a rule it is known that nothing happened.
+    // The server gives up a little earlier than the client, so that it is usually known that nothing
+    // happened.
     let patience_ms = (params.op_timeout.as_millis() * 7 / 8).max(1);
     let mut options = format!(
         "-c default_transaction_isolation=read\\ committed -c statement_timeout={patience_ms} -c enable_seqscan=off \

@@ -1,4 +1,4 @@
-//! One connection, polled by the thread that uses it: no other thread is woken for a request.
+//! One connection. The thread that uses it polls it, so no request wakes another thread.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -25,15 +25,15 @@ pub(crate) struct Connection {
     client: Client,
     socket: Socket,
     op_timeout: Duration,
-    /// Last, for what is above is dropped within it.
+    /// The last field, because the fields above must be dropped within it.
     runtime: Runtime,
 }
 
-/// Moves bytes between client and server when polled; `None` once that ended.
+/// Moves bytes between client and server when polled; `None` after the connection has ended.
 type Socket = Option<Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>>;
 
 impl Connection {
-    /// Connects, one network round trip and those of the authentication.
+    /// Connects: one network round trip, and those of the authentication.
     pub(crate) fn open(target: &Target) -> Result<Self, Failure> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
         let (client, socket) = runtime.block_on(async {
@@ -57,7 +57,7 @@ impl Connection {
         Ok(Connection { statements: HashMap::new(), client, socket, op_timeout: target.op_timeout, runtime })
     }
 
-    /// Runs a statement that has one result, prepared when it is first used here.
+    /// Runs a statement that returns rows. Prepares it on its first use on this connection.
     pub(crate) fn query(&mut self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
         let statement = match self.statements.get(sql) {
             Some(prepared) => prepared.clone(),
@@ -70,7 +70,7 @@ impl Connection {
         self.drive(Stage::Sent, |client| client.query(&statement, args))
     }
 
-    /// The one row that a statement gives; all its columns are texts.
+    /// The single row that a statement returns; all its columns are texts.
     pub(crate) fn texts<const N: usize>(&mut self, sql: &str) -> Result<[String; N], Failure> {
         let rows = self.query(sql, &[])?;
         let row = rows.first().filter(|row| row.len() == N).ok_or(Failure::Malformed("no row"))?;
@@ -78,7 +78,8 @@ impl Connection {
         texts.try_into().map_err(|_| Failure::Malformed("no row"))
     }
 
-    /// Like [`Connection::query`]; if the statement calls a function that is not there, `functions` make it first.
+    /// Like [`Connection::query`]. If the statement calls a function that does not exist, creates it with
+    /// `functions` first.
     pub(crate) fn call(&mut self, functions: &str, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
         match self.query(sql, args) {
             Err(Failure::Postgres(Stage::Prepare, error)) if error.code().is_some_and(is_undefined) => {
@@ -89,12 +90,12 @@ impl Connection {
         }
     }
 
-    /// Runs several statements without results, one round trip.
+    /// Runs several statements without results as one transaction, in one round trip.
     pub(crate) fn batch(&mut self, sql: &str) -> Result<(), Failure> {
         self.drive(Stage::Sent, |client| client.batch_execute(sql))
     }
 
-    /// Polls the request and, while it waits, the socket.
+    /// Polls the request, and the socket while the request waits.
     fn drive<'c, T, W>(
         &'c mut self,
         stage: Stage,
@@ -125,9 +126,9 @@ impl Connection {
     }
 }
 
-/// A column of a row, of the type that the statement gives it.
+/// A column of a row, as the type that the statement gives it.
 pub(crate) fn get<'r, T: FromSql<'r>>(row: &'r Row, at: usize) -> Result<T, Failure> {
-    row.try_get(at).map_err(|_| Failure::Malformed("a row of something else"))
+    row.try_get(at).map_err(|_| Failure::Malformed("a column has an unexpected type"))
 }
 
 fn is_undefined(code: &SqlState) -> bool {

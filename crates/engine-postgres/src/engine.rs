@@ -1,8 +1,8 @@
-//! The engine: opening it, and what it is asked for.
+//! The engine: opens the volume, and implements [`Engine`].
 
 use std::sync::Arc;
 
-use meta::{Changes, Engine, EngineError, Facts, Order, Outcome, Page, Scan, Txn, Want};
+use meta::{Changes, Engine, EngineError, Order, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
 use pool::{Asked, Connect, OpenError, Pool, Turns, Url, ensure_version};
 use tables::{Found, list};
 
@@ -26,11 +26,11 @@ pub(crate) struct Shared {
     pub(crate) order: Order,
     pub(crate) names: Names,
     pub(crate) sql: Sql,
-    /// Of trimming the log.
+    /// Decides when to trim the log.
     pub(crate) turns: Turns,
 }
 
-/// The statements that are sent most, and the functions they call.
+/// The most frequent statements, and the functions that they call.
 #[derive(Debug)]
 pub(crate) struct Sql {
     pub(crate) functions: String,
@@ -39,11 +39,12 @@ pub(crate) struct Sql {
     read: String,
 }
 
-/// The oldest server this works on, as `server_version_num` counts.
+/// The oldest supported server, as in `server_version_num`.
 const OLDEST: u32 = 130_000;
 
 impl PostgresEngine {
-    /// Opens the volume in the database that `url` names; makes its tables first if `create`.
+    /// Opens the volume in the database that `url` names. If `create` is true, creates its tables if they do
+    /// not exist.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -63,7 +64,9 @@ impl PostgresEngine {
             return refuse(format!("the server is older than PostgreSQL 13 ({version})"));
         }
         if encoding != "UTF8" {
-            return refuse(format!("the database's encoding is {encoding}: make one with ENCODING 'UTF8'"));
+            return refuse(format!(
+                "the database's encoding is {encoding}: create a database with ENCODING 'UTF8'"
+            ));
         }
         let place = format!("at {name} with table_prefix={}", params.table_prefix);
         let version = || {
@@ -96,25 +99,25 @@ impl PostgresEngine {
         Ok(format!("PostgreSQL {version}"))
     }
 
-    /// What in the server's configuration can lose what was acknowledged, one sentence each.
+    /// The server settings that can lose acknowledged changes, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
         let said = self.shared.pool.request(Asked::Look, |connection| {
             let risks = connection.query(include_str!("warnings.sql"), &[])?;
             risks.iter().map(|risk| get(risk, 0)).collect()
         });
-        said.unwrap_or_else(|error| vec![format!("the server's settings are unknown: {error}")])
+        said.unwrap_or_else(|error| vec![format!("cannot read the server's settings: {error}")])
     }
 }
 
 impl Shared {
-    /// The database, for messages.
+    /// The name of the database, for messages.
     pub(crate) fn place(&self) -> &str {
         self.pool.connector().place()
     }
 }
 
 impl Engine for PostgresEngine {
-    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
         let shared = &self.shared;
         let seq = shared.order.read();
         let arrays = read::wants(wants);
@@ -127,7 +130,7 @@ impl Engine for PostgresEngine {
             }
             Ok::<_, Failure>(found.answer(wants))
         })?;
-        Ok(Facts { seq, records })
+        Ok(Snapshot { seq, records })
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
@@ -141,8 +144,8 @@ impl Engine for PostgresEngine {
             .request(Asked::Look, |connection| scan::page(connection, &self.shared.names, scan, seq))
     }
 
-    /// The server has written its log to disk before it answers a commit, unless `synchronous_commit` is off: then a
-    /// commit with it on takes along all that came before.
+    /// The server writes its log to disk before it acknowledges a commit, unless `synchronous_commit` is off.
+    /// If it is off, this commits with `synchronous_commit` on, which also makes all earlier commits durable.
     fn sync(&self) -> Result<(), EngineError> {
         const SYNC: &str = "SELECT CASE WHEN current_setting('synchronous_commit') = 'off' THEN \
                             set_config('synchronous_commit', 'on', true) || \
@@ -151,14 +154,11 @@ impl Engine for PostgresEngine {
     }
 
     fn wipe(&self) -> Result<(), EngineError> {
-        let wipe = self.shared.names.wipe();
-        self.shared.pool.request(Asked::Change, |connection| {
-            let done = connection.batch(&wipe);
-            if done.is_err() {
-                connection.batch("ROLLBACK")?;
-            }
-            done
-        })
+        self.shared.pool.request(Asked::Change, |connection| connection.batch(&self.shared.names.wipe()))
+    }
+
+    fn remove(&self) -> Result<(), EngineError> {
+        self.shared.pool.request(Asked::Change, |connection| connection.batch(&self.shared.names.remove()))
     }
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {

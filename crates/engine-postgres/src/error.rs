@@ -1,4 +1,4 @@
-//! PostgreSQL's errors, and what they mean to the caller.
+//! Maps PostgreSQL's errors to engine errors.
 
 use std::error::Error as _;
 use std::io;
@@ -10,12 +10,12 @@ use tables::Malformed;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 use types::Errno;
 
-/// How far a request had come when it failed.
+/// How far a request had got when it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Connect,
     Prepare,
-    /// The server may have got it.
+    /// The server may have received it.
     Sent,
 }
 
@@ -25,17 +25,18 @@ pub(crate) enum Failure {
     Postgres(Stage, tokio_postgres::Error),
     Timeout(Stage, Duration),
     Runtime(io::Error),
-    /// The server answered what limenfs never writes.
+    /// The reply contains data that limenfs never writes.
     Malformed(&'static str),
-    /// Rows of the log were removed that a stream of changes has not read.
+    /// The log lost rows that a stream of changes had not read.
     Missed,
 }
 
-/// What `functions.sql` raises where a run has to be sent in parts, and a single transaction with care.
+/// The SQLSTATE that `functions.sql` raises to ask for a group in smaller parts, or for a single transaction
+/// with `careful`.
 const IN_PARTS: &str = "LM001";
 
 impl Failure {
-    /// What the server said, if it was the server that failed.
+    /// The SQLSTATE, if the server reported the error.
     fn code(&self) -> Option<&SqlState> {
         match self {
             Failure::Postgres(_, error) => error.code(),
@@ -43,7 +44,7 @@ impl Failure {
         }
     }
 
-    /// The server said that it is the last that it says.
+    /// Whether the server ended the connection with this error.
     fn ends_connection(&self) -> bool {
         let Failure::Postgres(_, error) = self else { return false };
         let severity = error.as_db_error().and_then(DbError::parsed_severity);
@@ -60,8 +61,8 @@ impl Failure {
                 format!("no connection within {limit:?} (connect_timeout)")
             }
             Failure::Timeout(_, limit) => format!("no answer within {limit:?} (op_timeout)"),
-            Failure::Runtime(error) => format!("no event loop: {error}"),
-            Failure::Malformed(what) => format!("the server answered what limenfs never writes: {what}"),
+            Failure::Runtime(error) => format!("cannot create an event loop: {error}"),
+            Failure::Malformed(what) => format!("malformed reply from the server: {what}"),
             Failure::Missed => "changes were removed from the log before this client read them".to_owned(),
             Failure::Postgres(_, error) => match (error.as_db_error(), error.source()) {
                 (Some(db), _) => format!("{} ({})", db.message(), db.code().code()),
@@ -73,7 +74,8 @@ impl Failure {
 }
 
 impl Failed for Failure {
-    /// A connection where the server refused this one request, and rolled it back. With its log's disk full it ends.
+    /// The connection stays usable if the server rejected only this request and rolled it back. If the disk
+    /// of the server's log is full, the server ends the connection.
     fn leaves(&self) -> Leaves {
         let clean = [
             SqlState::T_R_SERIALIZATION_FAILURE,
@@ -88,13 +90,13 @@ impl Failed for Failure {
 
     /// The one table from a failure to an [`EngineError`].
     ///
-    /// | what | kind |
+    /// | failure | kind |
     /// |---|---|
-    /// | nothing, after a request was sent; the server ended the connection (FATAL, PANIC, 57P) or is gone (08, said by a pooler), which it may do after it has committed | indeterminate if it changes, else transient |
-    /// | what makes no sense | indeterminate if the request changes, else permanent |
+    /// | no answer after the request was sent; the server ended the connection (FATAL, PANIC, 57P), or a pooler reports that it is lost (08): each may happen after a commit | indeterminate if the request changes anything, else transient |
+    /// | a malformed reply | indeterminate if the request changes anything, else permanent |
     /// | the disk is full (53100) | ENOSPC |
-    /// | a conflict (40), a unique key that another took (23505), a timeout (57014), too many connections (53), a server that stops or starts (57P), a standby (25006), a function or statement that is gone (42883, 42704, 26000), no connection | transient |
-    /// | all else: a password, a privilege, rows nobody here writes | permanent |
+    /// | a conflict (40), a unique key that another transaction took (23505), a timeout (57014), too many connections (53), a server that stops or starts (57P), a standby (25006), a lock that is not available (55P03), a function or statement that no longer exists (42883, 42704, 26000), no connection | transient |
+    /// | everything else: a wrong password, a missing privilege, rows that limenfs never writes | permanent |
     fn engine_error(self, place: &str, asked: Asked) -> EngineError {
         let message = format!("{place}: {}", self.text());
         let (stage, error) = match &self {
@@ -131,7 +133,7 @@ impl From<Malformed> for Failure {
     }
 }
 
-/// Whether the failure is one of the network, which may pass.
+/// Whether this is a network failure, which may be temporary.
 fn is_io(error: &tokio_postgres::Error) -> bool {
     error.is_closed() || error.source().is_none_or(|source| source.is::<io::Error>())
 }

@@ -1,11 +1,14 @@
--- What a request calls. @ is the table prefix; # a suffix made from this text, so that clients of several versions each
--- find their own. A fact is what it is about, its numbers and its byte strings: see read.rs.
+-- The functions that requests call. @ is the table prefix. # is a suffix computed from this text, so that
+-- clients of different versions each call their own functions. A fact is its kind, its numbers and its byte
+-- strings: see read.rs.
 
-CREATE OR REPLACE FUNCTION @blocks#(kind bigint, size bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS $f$
-    SELECT CASE WHEN kind = 8 THEN size / 4096 + (size % 4096 > 0)::int ELSE 0 END
+CREATE OR REPLACE FUNCTION @blocks#(kind bigint, size bigint, xattr_blocks bigint)
+RETURNS bigint LANGUAGE sql IMMUTABLE AS $f$
+    SELECT xattr_blocks + CASE WHEN kind = 8 THEN size / 4096 + (size % 4096 > 0)::int ELSE 0 END
 $f$;
 
--- The records that wants ask for; what is not there has no fact. Being STABLE, all of it is of the caller's snapshot.
+-- Returns the records of record keys. An absent record has no fact. The function is STABLE, so all its
+-- queries use the caller's snapshot.
 CREATE OR REPLACE FUNCTION @read#(p_what bigint[], p_a bigint[], p_b bigint[], p_x bytea[])
 RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql STABLE AS $f$
 DECLARE
@@ -26,7 +29,8 @@ BEGIN
     IF v_inos <> '{}' THEN
         RETURN QUERY
         SELECT 1::smallint, ARRAY[n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, n.atime, n.mtime,
-                                  n.ctime, n.parent, n.access_rev], ARRAY[n.access_acl, n.default_acl]
+                                  n.ctime, n.parent, n.access_rev, n.xattr_blocks],
+               ARRAY[n.access_acl, n.default_acl]
         FROM @node n WHERE n.ino = ANY (v_inos);
         RETURN QUERY
         SELECT 7::smallint, NULL::bigint[], ARRAY[l.id, convert_to(l.text, 'UTF8')]
@@ -92,8 +96,8 @@ BEGIN
     END IF;
 END $f$;
 
--- The transactions of which a guard does not hold. A guard's kind divided by ten is the want that decides it. A guard of
--- transaction 0 is one of every transaction.
+-- Returns the transactions that have a guard that does not hold. A guard's kind divided by ten is the kind of
+-- the record key that decides it. A guard of transaction 0 applies to every transaction.
 CREATE OR REPLACE FUNCTION @failed#(g_t bigint[], g_what bigint[], g_a bigint[], g_b bigint[], g_c bigint[],
                                     g_x bytea[], g_y bytea[])
 RETURNS bigint[] LANGUAGE plpgsql STABLE AS $f$
@@ -104,20 +108,20 @@ BEGIN
         SELECT g.t FROM unnest(g_t, g_what, g_a, g_b) g (t, what, a, b) LEFT JOIN @node n ON n.ino = g.a
         WHERE g.what < 20 AND (CASE g.what
             WHEN 10 THEN n.access_rev = g.b WHEN 11 THEN n.ino IS NULL WHEN 12 THEN n.nlink = g.b
-            WHEN 13 THEN n.parent = g.b WHEN 14 THEN n.size = g.b END) IS NOT TRUE
+            WHEN 13 THEN n.parent = g.b WHEN 14 THEN n.size = g.b WHEN 15 THEN n.xattr_blocks <= g.b END) IS NOT TRUE
         UNION ALL
         SELECT g.t FROM unnest(g_t, g_what, g_a, g_b, g_x) g (t, what, a, b, x)
              LEFT JOIN @edge e ON e.parent = g.a AND e.name = g.x
         WHERE g.what IN (20, 21) AND (CASE g.what WHEN 20 THEN e.ino = g.b ELSE e.ino IS NULL END) IS NOT TRUE);
-    IF NOT g_what && '{30,40,41,60,80,90,100,110,130,131}' THEN
+    IF NOT g_what && '{30,40,60,80,90,100,110,130,131}' THEN
         RETURN v_failed;
     END IF;
     RETURN v_failed || ARRAY(
         SELECT g.t FROM unnest(g_t, g_what, g_a, g_b, g_c, g_x, g_y) g (t, what, a, b, c, x, y)
         WHERE g.what > 29 AND NOT CASE g.what
             WHEN 30 THEN NOT EXISTS (SELECT FROM @edge e WHERE e.parent = g.a)
-            WHEN 40 THEN EXISTS (SELECT FROM @xattr r WHERE r.ino = g.a AND r.name = g.x)
-            WHEN 41 THEN NOT EXISTS (SELECT FROM @xattr r WHERE r.ino = g.a AND r.name = g.x)
+            WHEN 40 THEN coalesce((SELECT greatest(1, (octet_length(r.value) + 4095) / 4096)
+                                   FROM @xattr r WHERE r.ino = g.a AND r.name = g.x), 0) = g.b
             WHEN 60 THEN coalesce((
                 SELECT string_agg(concat_ws(',', o.pos, o.len, coalesce(o.slice::text, ''), coalesce(o.slice_off::text, ''),
                                             coalesce(o.slice_size::text, ''), coalesce(encode(o.data, 'hex'), '-')), ';'
@@ -137,7 +141,7 @@ BEGIN
             END);
 END $f$;
 
--- Guards alone: one look, no lock.
+-- Checks transactions that have only guards, with one snapshot and no lock.
 CREATE OR REPLACE FUNCTION @claim#(g_t bigint[], g_what bigint[], g_a bigint[], g_b bigint[], g_c bigint[],
                                    g_x bytea[], g_y bytea[])
 RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql STABLE AS $f$
@@ -151,7 +155,7 @@ BEGIN
     END IF;
 END $f$;
 
--- What the wants of the guards of these transactions ask for.
+-- Returns the records that the guards of these transactions read.
 CREATE OR REPLACE FUNCTION @conflict#(p_failed bigint[], g_t bigint[], g_what bigint[], g_a bigint[], g_b bigint[], g_x bytea[])
 RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE sql STABLE AS $f$
     SELECT r.* FROM (
@@ -161,7 +165,7 @@ RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE sql STAB
         LATERAL @read#(w.what, w.a, w.b, w.x) r
 $f$;
 
--- Rows that referred to slices are gone: those to which none refers any more become garbage.
+-- Called after rows that referred to slices were deleted: slices without any reference become garbage.
 CREATE OR REPLACE FUNCTION @release#(p_slices bigint[], p_sizes bigint[]) RETURNS void LANGUAGE plpgsql AS $f$
 BEGIN
     PERFORM FROM @shared r WHERE r.slice = ANY (p_slices) ORDER BY r.slice FOR UPDATE;
@@ -177,14 +181,14 @@ BEGIN
     ON CONFLICT (slice) DO UPDATE SET size = excluded.size;
 END $f$;
 
--- Inodes go, with all they have. Says what they counted in the volume's usage.
+-- Deletes inodes with everything that belongs to them. Returns what they contributed to the volume's usage.
 CREATE OR REPLACE FUNCTION @forget#(p_inos bigint[], OUT v_inodes bigint, OUT v_blocks bigint) LANGUAGE plpgsql AS $f$
 DECLARE
     v_slices bigint[];
     v_sizes bigint[];
 BEGIN
-    WITH gone AS (DELETE FROM @node n WHERE n.ino = ANY (p_inos) RETURNING n.kind, n.size)
-    SELECT count(*), coalesce(sum(@blocks#(g.kind, g.size)), 0) INTO v_inodes, v_blocks FROM gone g;
+    WITH gone AS (DELETE FROM @node n WHERE n.ino = ANY (p_inos) RETURNING n.kind, n.size, n.xattr_blocks)
+    SELECT count(*), coalesce(sum(@blocks#(g.kind, g.size, g.xattr_blocks)), 0) INTO v_inodes, v_blocks FROM gone g;
     DELETE FROM @xattr r WHERE r.ino = ANY (p_inos);
     DELETE FROM @symlink r WHERE r.ino = ANY (p_inos);
     DELETE FROM @lock r WHERE r.ino = ANY (p_inos);
@@ -195,29 +199,33 @@ BEGIN
     END IF;
 END $f$;
 
--- The arguments of a commit in one, for PL/pgSQL takes apart each array that is an argument by itself.
+-- All arguments of a commit as one argument, because PL/pgSQL expands each array that is an argument by
+-- itself.
 DO $d$ BEGIN
     CREATE TYPE @args# AS (
-        changing bigint[], -- the transactions that are not guards alone
+        changing bigint[], -- the transactions that have effects
         layers int,
         numbers boolean, rare boolean, look boolean, fresh boolean, sized boolean, folded boolean, room boolean,
         careful boolean, trim boolean,
-        ahead_inodes bigint, ahead_blocks bigint, -- what guards on the room have been tightened by: see meta::runs
-        session bigint[], op bigint[], touched bytea[], -- of each transaction; touched is NULL for guards alone
-        -- sessions that are looked at or change, the terms that have to be open, and sessions that no other call may look at
+        ahead_inodes bigint, ahead_blocks bigint, -- subtracted from the bounds of guards on the room: see meta::ahead_of_room
+        session bigint[], op bigint[], touched bytea[], -- of each transaction; touched is NULL if it has no effects
+        -- sessions that are checked or changed, the terms that must be open, and the sessions whose lock is
+        -- taken exclusively
         s bigint[], s_term bigint[], s_alone bigint[],
-        lock bigint[], rev bigint[], -- inodes, and what each one's access_rev has to be, or NULL
+        lock bigint[], rev bigint[], -- inodes, and the access_rev that each must have, or NULL
         -- guards
         g_t bigint[], g_what bigint[], g_a bigint[], g_b bigint[], g_c bigint[], g_x bytea[], g_y bytea[],
-        -- inodes that are made: the rows of n are their transactions and their columns up to access_rev
+        -- inodes that are created: the rows of n are their transactions and their columns up to xattr_blocks
         n_t bigint[], n bigint[], n_acl bytea[], n_default bytea[],
-        -- what becomes of others: 1 transactions, 2 ino, 3 links that are added and 4 how many there are then at least, 5 what
-        -- the size is then at least and 6 what it is cut to before, 7 which of what follows is given, 8 atime (1), 9 mtime
-        -- (2), 10 ctime (4), 11 parent (8), 12 mode (16), 13 uid, 14 gid, 15 what is added to access_rev. An array with NULL
-        -- would be walked through from its start for each number. Rows of one transaction and layer stand together, by
-        -- inode. If there are several transactions, what all of them make of an inode together has number 0.
+        -- changes of other inodes. The rows of c: 1 transaction, 2 ino, 3 links to add, 4 the minimum of the
+        -- link count after that, 5 the minimum of the size, 6 the length that the size is cut to before that,
+        -- 7 a bit mask of the columns that are set: 8 atime (1), 9 mtime (2), 10 ctime (4), 11 parent (8), 12
+        -- mode (16), 13 uid, 14 gid; 15 the increment of access_rev; 16 xattr blocks to add, 17 the minimum
+        -- of the xattr blocks after that. The array has no NULLs, because PostgreSQL would then scan it from
+        -- its start for each access. Rows of one transaction and stage are adjacent, ordered by inode. If
+        -- there are several transactions, the combined changes of all of them to an inode have the number 0.
         c_t bigint[], c_ino bigint[], c bigint[], c_acl bytea[], c_default bytea[],
-        -- names that are put, and that go; inodes that go
+        -- names that are put, names that are deleted, inodes that are deleted
         e_t bigint[], e_parent bigint[], e_ino bigint[], e_kind bigint[], e_name bytea[],
         x_t bigint[], x_parent bigint[], x_name bytea[], d_t bigint[], d_ino bigint[],
         -- the rarer effects: see function rest
@@ -226,8 +234,8 @@ DO $d$ BEGIN
 EXCEPTION WHEN duplicate_object THEN NULL;
 END $d$;
 
--- The rarer effects of one layer, each kind in one statement. From 4 on the kind is that of the fact that a row is (see the
--- crate tables), and 100 more where rows are removed.
+-- Applies the rarer effects of one stage, each kind with one statement. From kind 4 on, the kind is that of
+-- the fact of the row (see the crate tables), plus 100 if rows are removed.
 CREATE OR REPLACE FUNCTION @rest#(p @args#, p_live bigint[])
 RETURNS void LANGUAGE plpgsql AS $f$
 DECLARE
@@ -239,14 +247,14 @@ DECLARE
     v_row record;
 BEGIN
     v_kinds := ARRAY(SELECT DISTINCT e.what FROM unnest(p.r_t, p.r_what) e (t, what) WHERE e.t = ANY (p_live));
-    IF v_kinds && '{1}' THEN -- chunks are emptied
+    IF v_kinds && '{1}' THEN -- drop slices of chunks
         WITH gone AS (
             DELETE FROM @slice r USING unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c) e (t, what, a, b, c)
             WHERE e.t = ANY (p_live) AND e.what = 1 AND r.ino = e.a AND r.chunk >= e.b AND r.chunk < e.c
             RETURNING r.slice, r.slice_size)
         SELECT array_agg(g.slice), array_agg(g.slice_size) INTO v_slices, v_sizes FROM gone g WHERE g.slice IS NOT NULL;
     END IF;
-    IF v_kinds && '{2}' THEN -- a chunk's oldest rows are replaced by those of kind 3
+    IF v_kinds && '{2}' THEN -- replace a chunk's oldest rows by those of kind 3
         FOR v_row IN
             SELECT e.a, e.b, e.c FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c) e (t, what, a, b, c)
             WHERE e.t = ANY (p_live) AND e.what = 2
@@ -269,7 +277,7 @@ BEGIN
             v_sizes := v_sizes || v_more_sizes;
         END LOOP;
     END IF;
-    IF v_kinds && '{6}' THEN -- rows are appended
+    IF v_kinds && '{6}' THEN -- append rows
         INSERT INTO @slice (ino, chunk, seq, pos, len, data, slice, slice_off, slice_size)
         SELECT e.a, e.b, row_number() OVER (PARTITION BY e.a, e.b ORDER BY e.i)
                          + coalesce((SELECT max(r.seq) FROM @slice r WHERE r.ino = e.a AND r.chunk = e.b), 0),
@@ -281,33 +289,33 @@ BEGIN
     IF v_slices IS NOT NULL THEN
         PERFORM @release#(v_slices, v_sizes);
     END IF;
-    IF v_kinds && '{16}' THEN -- one more row refers to a slice
+    IF v_kinds && '{16}' THEN -- add a reference to a slice
         INSERT INTO @shared AS r (slice, extra)
         SELECT e.a, count(*) FROM unnest(p.r_t, p.r_what, p.r_a) e (t, what, a)
         WHERE e.t = ANY (p_live) AND e.what = 16 GROUP BY e.a ORDER BY e.a
         ON CONFLICT (slice) DO UPDATE SET extra = r.extra + excluded.extra;
     END IF;
-    IF v_kinds && '{115}' THEN -- garbage is swept
+    IF v_kinds && '{115}' THEN -- remove garbage
         DELETE FROM @garbage r USING unnest(p.r_t, p.r_what, p.r_a) e (t, what, a)
         WHERE e.t = ANY (p_live) AND e.what = 115 AND r.slice = e.a;
     END IF;
-    IF v_kinds && '{4}' THEN -- attributes are set
+    IF v_kinds && '{4}' THEN -- set extended attributes
         INSERT INTO @xattr (ino, name, value)
         SELECT e.a, e.x, e.y FROM unnest(p.r_t, p.r_what, p.r_a, p.r_x, p.r_y) e (t, what, a, x, y)
         WHERE e.t = ANY (p_live) AND e.what = 4 AND EXISTS (SELECT FROM @node n WHERE n.ino = e.a)
         ON CONFLICT (ino, name) DO UPDATE SET value = excluded.value;
     END IF;
-    IF v_kinds && '{104}' THEN -- attributes are removed
+    IF v_kinds && '{104}' THEN -- remove extended attributes
         DELETE FROM @xattr r USING unnest(p.r_t, p.r_what, p.r_a, p.r_x) e (t, what, a, x)
         WHERE e.t = ANY (p_live) AND e.what = 104 AND r.ino = e.a AND r.name = e.x;
     END IF;
-    IF v_kinds && '{5}' THEN -- an inode is a symlink
+    IF v_kinds && '{5}' THEN -- set targets of symlinks
         INSERT INTO @symlink (ino, target)
         SELECT e.a, e.x FROM unnest(p.r_t, p.r_what, p.r_a, p.r_x) e (t, what, a, x)
         WHERE e.t = ANY (p_live) AND e.what = 5 AND EXISTS (SELECT FROM @node n WHERE n.ino = e.a)
         ON CONFLICT (ino) DO UPDATE SET target = excluded.target;
     END IF;
-    IF v_kinds && '{111}' THEN -- the locks of an inode are those of kind 11
+    IF v_kinds && '{111}' THEN -- replace the locks of an inode by those of kind 11
         DELETE FROM @lock r USING unnest(p.r_t, p.r_what, p.r_a) e (t, what, a)
         WHERE e.t = ANY (p_live) AND e.what = 111 AND r.ino = e.a;
         INSERT INTO @lock (ino, first, last, session, owner, kind, exclusive, pid)
@@ -316,7 +324,7 @@ BEGIN
         WHERE e.t = ANY (p_live) AND e.what = 11 AND EXISTS (SELECT FROM @node n WHERE n.ino = e.a)
         ON CONFLICT DO NOTHING;
     END IF;
-    IF v_kinds && '{12}' THEN -- somebody waits for a lock
+    IF v_kinds && '{12}' THEN -- add waiting lock requests
         INSERT INTO @lock_wait (ino, first, last, session, owner, kind, exclusive, pid)
         SELECT e.a, e.b, e.c, e.d, e.e, e.f, e.g, e.h
         FROM unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c, p.r_d, p.r_e, p.r_f, p.r_g, p.r_h) e (t, what, a, b, c, d, e, f, g, h)
@@ -324,11 +332,11 @@ BEGIN
         ON CONFLICT (session, owner, kind) DO UPDATE
         SET (ino, first, last, exclusive, pid) = (excluded.ino, excluded.first, excluded.last, excluded.exclusive, excluded.pid);
     END IF;
-    IF v_kinds && '{112}' THEN -- and no longer
+    IF v_kinds && '{112}' THEN -- remove waiting lock requests
         DELETE FROM @lock_wait r USING unnest(p.r_t, p.r_what, p.r_a, p.r_b, p.r_c) e (t, what, a, b, c)
         WHERE e.t = ANY (p_live) AND e.what = 112 AND r.session = e.a AND r.owner = e.b AND r.kind = e.c;
     END IF;
-    IF v_kinds && '{7}' THEN -- an ACL is stored
+    IF v_kinds && '{7}' THEN -- store ACLs
         INSERT INTO @acl (id, text)
         SELECT DISTINCT ON (e.x) e.x, convert_from(e.y, 'UTF8')
         FROM unnest(p.r_t, p.r_what, p.r_x, p.r_y) WITH ORDINALITY e (t, what, x, y, i)
@@ -344,7 +352,7 @@ BEGIN
         WHERE e.t = ANY (p_live) AND e.what = 114 AND r.session = e.a AND r.ino = e.b;
     END IF;
     IF v_kinds && '{13,113}' THEN -- sessions
-        -- Kind 213 has the other two strings.
+        -- A row of kind 213 has the other two strings.
         INSERT INTO @session (id, pid, since, heartbeat, pid_namespace, start_time, first_slice,
                               host, mountpoint, boot_id, version)
         SELECT e.a, e.b, e.c, e.d, e.e, e.f, e.g,
@@ -361,7 +369,7 @@ BEGIN
         DELETE FROM @session r USING unnest(p.r_t, p.r_what, p.r_a) e (t, what, a)
         WHERE e.t = ANY (p_live) AND e.what = 113 AND r.id = e.a;
     END IF;
-    IF v_kinds && '{17}' THEN -- a term begins, and those of kind 117 end
+    IF v_kinds && '{17}' THEN -- begin terms, and end those of kind 117
         UPDATE @session r SET terms = ARRAY(
             SELECT o.term FROM (
                 SELECT unnest(r.terms) UNION
@@ -385,8 +393,9 @@ BEGIN
     END IF;
 END $f$;
 
--- A run of transactions (see commit.rs): locks, guards, effects.
--- Its plans are made once a connection: those for given arrays look cheaper, but each costs as much as what it does.
+-- Commits a group of transactions (see commit.rs): takes the locks, checks the guards, applies the effects.
+-- Its plans are generic and made once per connection: plans for given arrays look cheaper, but planning each
+-- one costs as much as running it.
 CREATE OR REPLACE FUNCTION @commit#(p @args#)
 RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan AS $f$
@@ -397,12 +406,14 @@ DECLARE
     v_session bigint;
     v_locked boolean;
 BEGIN
-    -- Every call locks in the same order: sessions by number, room, inodes by number, counters by name, shared slices, a
-    -- part of the usage.
-    -- A commit that is guarded by a session, as by one of its terms, shares the lock on it until its end; one that removes
-    -- the session or ends terms holds the lock alone. The lock is taken before the statement that looks, because a statement sees what was committed when it
-    -- began. A renewal shares the lock too, so that it and the commits of its client do not wait for each other. An
-    -- assignment costs less than PERFORM.
+    -- Every call takes its locks in the same order: sessions by number, room, inodes by number, counters by
+    -- name, shared slices, a shard of the usage.
+    --
+    -- A commit that is guarded by a session or by one of its terms holds the session's lock shared until it
+    -- ends. A commit that removes the session or ends terms holds the lock exclusively. The lock is taken
+    -- before the statement that checks the session, because a statement sees what was committed when it
+    -- began. A renewal also shares the lock, so that it and the commits of its client do not wait for each
+    -- other. An assignment costs less than PERFORM.
     IF p.s <> '{}' THEN
         FOREACH v_session IN ARRAY p.s LOOP
             IF v_session = ANY (p.s_alone) THEN
@@ -413,9 +424,9 @@ BEGIN
             END IF;
         END LOOP;
     END IF;
-    -- Whether there is room depends on what others add at this moment, at most 64 inodes and 65,536 blocks each (checked
-    -- below). Far from the limit that does not matter; near it, one call at a time adds, and has no inode locked while it
-    -- waits for that.
+    -- Whether there is room depends on what other commits add at the same time, at most 64 inodes and 65,536
+    -- blocks each (checked below). Far from the limit that does not matter. Near the limit, only one call at
+    -- a time adds anything, and it waits for its turn before it locks any inode.
     IF p.room THEN
         v_alone := v_alone OR (SELECT r.tight FROM @room#(p) r);
         IF v_alone THEN
@@ -427,7 +438,7 @@ BEGIN
         IF v_room.tight AND NOT v_alone THEN
             RAISE EXCEPTION 'the volume is nearly full' USING ERRCODE = 'LM001';
         END IF;
-        -- One of several may get the room that another leaves or does not take.
+        -- One of several transactions may get the room that another one frees or does not use.
         IF NOT v_room.fits AND NOT v_room.shut AND cardinality(p.session) > 1 THEN
             RAISE EXCEPTION 'there may be no room for all' USING ERRCODE = 'LM001';
         END IF;
@@ -448,15 +459,16 @@ BEGIN
     IF p.numbers THEN
         PERFORM FROM @counter r ORDER BY r.name FOR NO KEY UPDATE;
     END IF;
-    -- Mostly all guards hold, nothing is repeated, and only new inodes are made. Keys that are there already tell of all
-    -- else: of a new name, of a new inode, of the operation in the log.
+    -- Usually all guards hold, nothing is a repetition, and only new inodes are created. Everything else is
+    -- detected by existing unique keys: those of a new name, of a new inode, and of the operation in the log.
     IF p.look AND NOT v_odd THEN
-        -- The lock has been told already which access_rev it has to find.
+        -- The locking statement has already compared access_rev.
         v_odd := EXISTS (SELECT FROM unnest(p.g_what) WITH ORDINALITY g (what, i) LEFT JOIN @node n ON n.ino = p.g_a[g.i]
                          WHERE g.what < 20 AND (g.what > 10 OR p.touched[p.g_t[g.i]] IS NULL)
                              AND (CASE g.what WHEN 10 THEN n.access_rev = p.g_b[g.i]
                              WHEN 11 THEN n.ino IS NULL WHEN 12 THEN n.nlink = p.g_b[g.i]
-                             WHEN 13 THEN n.parent = p.g_b[g.i] WHEN 14 THEN n.size = p.g_b[g.i] END) IS NOT TRUE)
+                             WHEN 13 THEN n.parent = p.g_b[g.i] WHEN 14 THEN n.size = p.g_b[g.i]
+                             WHEN 15 THEN n.xattr_blocks <= p.g_b[g.i] END) IS NOT TRUE)
             OR EXISTS (SELECT FROM unnest(p.g_what) WITH ORDINALITY g (what, i)
                             LEFT JOIN @edge e ON e.parent = p.g_a[g.i] AND e.name = p.g_x[g.i]
                        WHERE g.what IN (20, 21)
@@ -473,8 +485,8 @@ BEGIN
     RETURN QUERY SELECT r.* FROM @apply#(p, true, v_alone) r;
 END $f$;
 
--- The run, under its locks. Unless it is odd, it fails as a whole (unique_violation) where a name or an inode is there that
--- is to be made, or an operation was done before.
+-- Applies the group under its locks. Unless v_odd is true, the whole group fails with unique_violation if a
+-- name or an inode to be created exists, or if an operation was applied before.
 CREATE OR REPLACE FUNCTION @apply#(p @args#, v_odd boolean, v_alone boolean)
 RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE plpgsql AS $f$
 DECLARE
@@ -486,9 +498,9 @@ DECLARE
     v_part bigint[];
     v_from bigint := 0;
     v_stop bigint;
-    v_inodes bigint; -- what is added to the volume's usage
+    v_inodes bigint; -- added to the volume's usage by this part
     v_blocks bigint;
-    v_more_inodes bigint := 0; -- by the whole run
+    v_more_inodes bigint := 0; -- added by the whole group
     v_more_blocks bigint := 0;
     v_count bigint;
     v_group bigint;
@@ -509,7 +521,8 @@ BEGIN
         v_ok := ARRAY(SELECT t FROM unnest(p.changing) t WHERE t <> ALL (v_repeated) AND t <> ALL (v_failed));
     END IF;
 
-    -- What a guard that failed looked at is told as it is after the transactions before, and before those that follow.
+    -- The records that a failed guard read are returned as they are after the preceding transactions and
+    -- before the following ones.
     FOREACH v_stop IN ARRAY v_failed || 9223372036854775807 LOOP
         v_part := v_ok;
         IF v_failed <> '{}' THEN
@@ -530,7 +543,7 @@ BEGIN
                 v_blocks := v_blocks - v_all.v_blocks;
             END IF;
             IF p.n_t <> '{}' THEN
-                IF v_odd OR v_layer > 0 THEN -- one that is there is replaced
+                IF v_odd OR v_layer > 0 THEN -- replace inodes that exist
                     v_inos := ARRAY(
                         SELECT n.ino FROM unnest(p.n_t) WITH ORDINALITY c (t, i) JOIN @node n ON n.ino = p.n[2][c.i]
                         WHERE c.t = ANY (v_live));
@@ -539,25 +552,28 @@ BEGIN
                     v_blocks := v_blocks - v_all.v_blocks;
                 END IF;
                 INSERT INTO @node (ino, kind, mode, uid, gid, rdev, nlink, size, atime, mtime, ctime, parent, access_rev,
-                                   access_acl, default_acl)
+                                   xattr_blocks, access_acl, default_acl)
                 SELECT p.n[2][i], p.n[3][i], p.n[4][i], p.n[5][i], p.n[6][i], p.n[7][i], p.n[8][i], p.n[9][i],
-                       p.n[10][i], p.n[11][i], p.n[12][i], p.n[13][i], p.n[14][i], p.n_acl[i], p.n_default[i]
+                       p.n[10][i], p.n[11][i], p.n[12][i], p.n[13][i], p.n[14][i], p.n[15][i],
+                       p.n_acl[i], p.n_default[i]
                 FROM generate_subscripts(p.n_t, 1) i WHERE p.n_t[i] = ANY (v_live);
                 GET DIAGNOSTICS v_count = ROW_COUNT;
                 v_inodes := v_inodes + v_count;
-                IF 0 < ANY (p.n[9:9]) THEN
+                IF 0 < ANY (p.n[9:9]) OR 0 < ANY (p.n[15:15]) THEN
                     v_blocks := v_blocks + coalesce((
-                        SELECT sum(@blocks#(p.n[3][i], p.n[9][i])) FROM generate_subscripts(p.n_t, 1) i
+                        SELECT sum(@blocks#(p.n[3][i], p.n[9][i], p.n[15][i])) FROM generate_subscripts(p.n_t, 1) i
                         WHERE p.n_t[i] = ANY (v_live)), 0);
                 END IF;
             END IF;
             IF p.c_t <> '{}' THEN
                 IF p.sized THEN
                     v_blocks := v_blocks - (
-                        SELECT coalesce(sum(@blocks#(n.kind, n.size)), 0) FROM @node n WHERE n.ino = ANY (p.c_ino));
+                        SELECT coalesce(sum(@blocks#(n.kind, n.size, n.xattr_blocks)), 0)
+                        FROM @node n WHERE n.ino = ANY (p.c_ino));
                 END IF;
-                -- An update changes a row once: so what all make of it together, or what one after the other does. A join
-                -- with the array would look for each of its inodes once for each.
+                -- An UPDATE changes a row only once, so apply either the combined changes of all
+                -- transactions, or the changes of one transaction after another. A join with the array would
+                -- search the array of inodes for each of its inodes.
                 FOREACH v_group IN ARRAY CASE WHEN p.folded AND NOT v_odd THEN '{0}' ELSE v_live END LOOP
                     v_first := array_position(p.c_t, v_group);
                     CONTINUE WHEN v_first IS NULL;
@@ -565,7 +581,8 @@ BEGIN
                     v_first := v_first - 1;
                     RETURN QUERY
                     UPDATE @node n
-                    SET (nlink, size, atime, mtime, ctime, parent, access_rev, mode, uid, gid, access_acl, default_acl) = (
+                    SET (nlink, size, atime, mtime, ctime, parent, access_rev, xattr_blocks, mode, uid, gid, access_acl,
+                         default_acl) = (
                         SELECT least(greatest(n.nlink + p.c[3][i], p.c[4][i]), 4294967295),
                                greatest(least(n.size, p.c[6][i]), p.c[5][i]),
                                CASE WHEN p.c[7][i] & 1 > 0 THEN p.c[8][i] ELSE n.atime END,
@@ -573,6 +590,7 @@ BEGIN
                                CASE WHEN p.c[7][i] & 4 > 0 THEN greatest(p.c[10][i], n.ctime) ELSE n.ctime END,
                                CASE WHEN p.c[7][i] & 8 > 0 THEN p.c[11][i] ELSE n.parent END,
                                n.access_rev + p.c[15][i],
+                               least(greatest(n.xattr_blocks + p.c[16][i], p.c[17][i]), 65535),
                                CASE WHEN p.c[7][i] & 16 > 0 THEN p.c[12][i] ELSE n.mode END,
                                CASE WHEN p.c[7][i] & 16 > 0 THEN p.c[13][i] ELSE n.uid END,
                                CASE WHEN p.c[7][i] & 16 > 0 THEN p.c[14][i] ELSE n.gid END,
@@ -581,18 +599,20 @@ BEGIN
                         FROM (SELECT v_first + width_bucket(n.ino, v_inos) OFFSET 0) c (i))
                     WHERE n.ino = ANY (v_inos)
                     RETURNING 1::smallint, ARRAY[n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, n.atime,
-                                                 n.mtime, n.ctime, n.parent, n.access_rev], ARRAY[n.access_acl, n.default_acl];
+                                                 n.mtime, n.ctime, n.parent, n.access_rev, n.xattr_blocks],
+                              ARRAY[n.access_acl, n.default_acl];
                 END LOOP;
                 IF p.sized THEN
                     v_blocks := v_blocks + (
-                        SELECT coalesce(sum(@blocks#(n.kind, n.size)), 0) FROM @node n WHERE n.ino = ANY (p.c_ino));
+                        SELECT coalesce(sum(@blocks#(n.kind, n.size, n.xattr_blocks)), 0)
+                        FROM @node n WHERE n.ino = ANY (p.c_ino));
                 END IF;
             END IF;
             IF p.r_t <> '{}' THEN
                 PERFORM @rest#(p, v_live);
                 IF p.r_what && '{10}' AND EXISTS (
                     SELECT FROM unnest(p.r_t, p.r_what) e (t, what) WHERE e.what = 10 AND e.t = ANY (v_live))
-                THEN -- the usage is corrected, not below none
+                THEN -- correct the usage, but not below zero
                     PERFORM FROM @usage r ORDER BY r.part FOR NO KEY UPDATE;
                     SELECT greatest(e.a, - (sum(r.inodes) + v_inodes)) + v_inodes AS inodes,
                            greatest(e.b, - (sum(r.blocks) + v_blocks)) + v_blocks AS blocks INTO v_all
@@ -620,7 +640,8 @@ BEGIN
         v_more_inodes := v_more_inodes + v_inodes;
         v_more_blocks := v_more_blocks + v_blocks;
         IF v_inodes <> 0 OR v_blocks <> 0 THEN
-            -- A row that nobody else is writing, if there is one; it is the last that is locked.
+            -- Update a row that no other transaction is updating, if there is one. It is the last row that is
+            -- locked.
             v_count := pg_backend_pid() % 64;
             IF NOT pg_try_advisory_xact_lock('@usage'::regclass::oid::int, v_count::int) THEN
                 v_count := coalesce((SELECT f.part FROM @usage f LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED), v_count);
@@ -638,7 +659,8 @@ BEGIN
         RAISE EXCEPTION 'much is added to the volume' USING ERRCODE = 'LM001';
     END IF;
     IF v_ok <> '{}' THEN
-        -- Numbers are taken under the locks, so that those of transactions that meet are in their order.
+        -- Sequence numbers are taken under the locks, so that transactions that access the same record get
+        -- them in their order.
         RETURN QUERY
         WITH l AS (
             INSERT INTO @log AS l (session, op, seq, xid, at, touched)
@@ -652,8 +674,9 @@ BEGIN
     END IF;
 END $f$;
 
--- Of the guards on the room: whether what others add meanwhile could make one fail, whether all hold, tightened as they are,
--- and whether not one transaction of the run gets room, for none holds as it was and all that change something have one.
+-- Evaluates the guards on the room. tight: concurrent additions could make one fail. fits: all hold, with
+-- their bounds tightened. shut: no transaction of the group gets room, because no guard holds even with its
+-- original bounds and every transaction that changes something has one.
 CREATE OR REPLACE FUNCTION @room#(p @args#, OUT tight boolean, OUT fits boolean, OUT shut boolean)
 LANGUAGE plpgsql AS $f$
 DECLARE
@@ -669,13 +692,15 @@ BEGIN
     WHERE g.what = 100;
 END $f$;
 
--- Forgets transactions that are older than five minutes and than 16,384 others: more than come in between two calls. Those
--- of terms that are open stay: few, because a client ends its terms within a minute or two unless an operation has no
--- answer. If the oldest is not, none is locked, because a lock on a row is written to disk. One transaction at a time does it; the
--- others do not wait. PL/pgSQL plans it once a connection, not at each call.
+-- Removes transactions from the log that are older than five minutes and older than 16,384 others, which is
+-- more than can come between two calls. Those of open terms are kept. They are few, because a client ends its
+-- terms within a minute or two unless an operation has no answer. If the oldest row is not old enough, no row
+-- is locked, because a row lock is written to disk. Only one transaction at a time does this; the others do
+-- not wait. In PL/pgSQL the statement is planned once per connection, not at each call.
 --
--- The mark, the row with seq 0, keeps the greatest xid that was ever removed, so that a stream of changes finds out that it
--- missed a row. After a dump was loaded into another server, xids that are yet to come there mean nothing.
+-- The mark, the row with seq 0, stores the greatest xid that was ever removed, so that a stream of changes
+-- can detect that it missed a row. After a dump was loaded into another server, an xid in the future of that
+-- server is meaningless and is replaced.
 CREATE OR REPLACE FUNCTION @trim#() RETURNS void LANGUAGE plpgsql AS $f$
 BEGIN
     IF NOT pg_try_advisory_xact_lock('@log'::regclass::oid::int, 0) THEN

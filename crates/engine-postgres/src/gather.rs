@@ -1,49 +1,49 @@
-//! The guards and effects of a run, grouped by kind into arrays: the arguments of the functions on the server.
+//! The guards and effects of a group, arranged by kind in arrays: the arguments of the server's functions.
 //!
-//! Effects of one kind are applied by one statement, the kinds in the order of [`tables::Layer`], and names last. Where a
-//! transaction's own effects mean something else in that order, they are in several layers, each applied after the one
-//! before.
+//! One statement applies all effects of one kind. The kinds are applied in the order of [`tables::Stage`],
+//! names last. If this order would change the meaning of a transaction's effects, they are divided into
+//! several stages, which are applied one after another.
 
 use std::collections::{BTreeMap, HashSet};
 
-use meta::{Effect, Guard, Touched, Txn, Usage, Want, ahead_of_room};
-use tables::{Change, Line, Locks, Size};
+use meta::{Effect, Guard, Invalidation, RecordKey, Txn, Usage, ahead_of_room};
+use tables::{Change, Line, Locks};
 use types::{SessionId, Term, Time};
 
 use crate::columns::{Arg, Rows, acl, locks_text, rows_text};
 use crate::read::int;
 
-/// A run as the server is asked for it: type `args` in `functions.sql` says what the columns are. Rows of a transaction
-/// begin with its number; those of effects have their layer above its lower 16 bits.
+/// A group as sent to the server. Type `args` in `functions.sql` describes the columns. The first number of
+/// each row is the number of its transaction; in rows of effects, the bits above the lower 16 hold the stage.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     pub(crate) head: Head,
     txns: Rows<2, 1>,
-    /// Each with the term that has to be open: 0 is as long as the session is there.
+    /// Each session with the term that must be open. Term 0 is open as long as the session exists.
     sessions: Rows<2, 0>,
-    /// Those of the sessions that no other call may look at meanwhile.
+    /// The sessions whose lock this call must hold exclusively.
     exclusive: Rows<1, 0>,
     locks: Rows<2, 0>,
     pub(crate) guards: Rows<5, 2>,
-    puts: Rows<14, 2>,
-    changes: Rows<15, 2>,
+    puts: Rows<15, 2>,
+    changes: Rows<17, 2>,
     names: Rows<4, 1>,
     unnames: Rows<2, 1>,
     drops: Rows<2, 0>,
     rest: Rows<10, 2>,
     to_lock: Locks,
     terms: BTreeMap<SessionId, Term>,
-    /// Inodes to be locked, in the server's order, and what the access revisions of some have to be.
+    /// The inodes to lock, in the server's order, with the access revision that each must have, if any.
     locked: BTreeMap<i64, Option<i64>>,
-    /// What becomes of inodes, in the server's order, of each by all transactions together.
+    /// The combined change of each inode by all transactions, in the server's order.
     folded: BTreeMap<i64, Change>,
 }
 
-/// What all transactions together need.
+/// Flags and bounds for all transactions together.
 #[derive(Debug, Default)]
 pub(crate) struct Head {
     changing: Vec<i64>,
-    pub(crate) layers: i32,
+    pub(crate) stages: i32,
     numbers: bool,
     rare: bool,
     look: bool,
@@ -57,13 +57,13 @@ pub(crate) struct Head {
 }
 
 impl Gathered {
-    /// `careful` where a run of this one transaction was refused among others.
+    /// `careful` is true if the server has refused this transaction before and asked for a careful commit.
     pub(crate) fn new(run: &[Txn], careful: bool) -> Self {
         let ahead = ahead_of_room(run);
         let (inodes, blocks) = (bound(ahead.inodes), bound(ahead.blocks));
-        let head = Head { layers: 1, careful, fresh: true, ahead: [inodes, blocks], ..Head::default() };
+        let head = Head { stages: 1, careful, fresh: true, ahead: [inodes, blocks], ..Head::default() };
         let mut all = Gathered { head, ..Gathered::default() };
-        // Usually one session guards all transactions. Its guard is sent once, because each one costs time.
+        // Usually one session guards all transactions. Its guard is sent once, because each guard takes time.
         let is_common = |guard: &&Guard| {
             matches!(guard, Guard::Session { .. } | Guard::Term { .. })
                 && run.iter().all(|txn| txn.guards.contains(guard))
@@ -71,15 +71,15 @@ impl Gathered {
         let first = run.first().map(|txn| &txn.guards[..]).unwrap_or_default();
         let common: Vec<&Guard> = first.iter().filter(is_common).collect();
         common.iter().for_each(|guard| all.guard(0, guard, ahead));
-        // The server counts from 1.
+        // SQL arrays are indexed from 1.
         for (t, txn) in (1..).zip(run) {
             for guard in txn.guards.iter().filter(|guard| !common.contains(guard)) {
                 all.guard(t, guard, ahead);
             }
-            let touched = (!txn.effects.is_empty()).then(|| Touched::encode(&txn.touched()));
-            all.txns.push(&[(txn.op_id.0 >> 64) as i64, txn.op_id.0 as i64], &[touched.as_deref()]);
+            let invalidations = (!txn.effects.is_empty()).then(|| Invalidation::encode(&txn.invalidations()));
+            all.txns.push(&[(txn.op_id.0 >> 64) as i64, txn.op_id.0 as i64], &[invalidations.as_deref()]);
             all.to_lock.add(txn);
-            if touched.is_some() {
+            if invalidations.is_some() {
                 all.head.changing.push(t);
                 all.look(txn);
                 all.effects(t, &txn.effects);
@@ -87,7 +87,7 @@ impl Gathered {
                 all.head.look = true;
             }
         }
-        // Names that may replace others are no test of whether these are free.
+        // An insert that may replace names cannot check that names are free.
         all.head.look |= !all.head.fresh;
         let Locks { sessions, inos, volume, .. } = &all.to_lock;
         all.head.numbers = *volume;
@@ -111,11 +111,10 @@ impl Gathered {
 
     pub(crate) fn args(&self) -> Vec<Arg<'_>> {
         let head = &self.head;
-        let mut args: Vec<Arg<'_>> = vec![&head.changing, &head.layers];
-        let flags =
-            [&head.numbers, &head.rare, &head.look, &head.fresh, &head.sized, &head.folded, &head.room];
+        let mut args: Vec<Arg<'_>> = vec![&head.changing, &head.stages];
+        let Head { numbers, rare, look, fresh, sized, folded, room, careful, trim, .. } = head;
+        let flags = [numbers, rare, look, fresh, sized, folded, room, careful, trim];
         args.extend(flags.map(|flag| flag as Arg<'_>));
-        args.extend([&head.careful, &head.trim].map(|flag| flag as Arg<'_>));
         args.extend(head.ahead.iter().map(|number| number as Arg<'_>));
         let rows = self.txns.args().chain(self.sessions.args()).chain(self.exclusive.args());
         let rows = rows.chain(self.locks.args()).chain(self.guards.args());
@@ -124,27 +123,31 @@ impl Gathered {
         args
     }
 
-    /// A guard's kind divided by ten is the want that decides it; its arguments begin as the want's.
+    /// A guard's kind divided by ten is the kind of the record key that decides it. The arguments of the
+    /// guard begin with those of the record key.
     fn guard(&mut self, t: i64, guard: &Guard, ahead: Usage) {
         let want = guard.want();
-        self.head.rare |= !matches!(want, Want::Node(_) | Want::Entry(..) | Want::Usage | Want::Session(_));
+        self.head.rare |= !matches!(
+            want,
+            RecordKey::Inode(_) | RecordKey::Entry(..) | RecordKey::Usage | RecordKey::Session(_)
+        );
         let guards = &mut self.guards;
         match guard {
             Guard::Access { ino, rev } => guards.push(&[t, 10, int(ino.0), int(*rev)], &[]),
-            Guard::NodeAbsent { ino } => guards.push(&[t, 11, int(ino.0)], &[]),
+            Guard::InodeAbsent { ino } => guards.push(&[t, 11, int(ino.0)], &[]),
             Guard::Links { ino, nlink } => guards.push(&[t, 12, int(ino.0), int(*nlink)], &[]),
             Guard::ParentIs { ino, parent } => guards.push(&[t, 13, int(ino.0), int(parent.0)], &[]),
             Guard::Size { ino, size } => guards.push(&[t, 14, int(ino.0), int(*size)], &[]),
-            Guard::EdgeIs { parent, name, ino } => {
+            Guard::XattrBlocks { ino, most } => guards.push(&[t, 15, int(ino.0), int(*most)], &[]),
+            Guard::DirentIs { parent, name, ino } => {
                 guards.push(&[t, 20, int(parent.0), int(ino.0)], &[Some(name.as_bytes())]);
             }
-            Guard::EdgeAbsent { parent, name } => {
+            Guard::DirentAbsent { parent, name } => {
                 guards.push(&[t, 21, int(parent.0)], &[Some(name.as_bytes())]);
             }
             Guard::Empty { ino } => guards.push(&[t, 30, int(ino.0)], &[]),
-            Guard::Xattr { ino, name, present } => {
-                let kind = if *present { 40 } else { 41 };
-                guards.push(&[t, kind, int(ino.0)], &[Some(name.as_bytes())]);
+            Guard::Xattr { ino, name, blocks } => {
+                guards.push(&[t, 40, int(ino.0), int(*blocks)], &[Some(name.as_bytes())]);
             }
             Guard::Rows { ino, chunk, rows } => {
                 let numbers = [t, 60, int(ino.0), int(chunk.0), rows.len() as i64];
@@ -168,7 +171,7 @@ impl Gathered {
             }
             Guard::Session { session, heartbeat } => {
                 guards.push(&[Some(t), Some(130), Some(int(session.0)), heartbeat.map(Time::nanos)], &[]);
-                // That a session is there is found out with the locks.
+                // The session's existence is checked together with the locks.
                 self.head.rare |= heartbeat.is_some();
             }
             Guard::Term { session, term } => {
@@ -178,9 +181,9 @@ impl Gathered {
         }
     }
 
-    /// What has to be looked at for a transaction, under its locks.
+    /// Decides what must be checked for a transaction after its locks are taken.
     fn look(&mut self, txn: &Txn) {
-        // A name that has to be free is, if the server can insert it.
+        // If the server can insert a name, the name was free; no other check is needed.
         let free: HashSet<_> = txn.guards.iter().filter_map(tables::free).collect();
         let named: HashSet<_> = txn.effects.iter().filter_map(tables::named).collect();
         let head = &mut self.head;
@@ -189,38 +192,38 @@ impl Gathered {
         for guard in &txn.guards {
             if let Guard::Access { ino, rev } = guard {
                 let locked = self.locked.entry(int(ino.0)).or_default();
-                // Of two that differ one does not hold.
+                // If two guards require different revisions, one of them fails.
                 head.rare |= locked.replace(int(*rev)).is_some_and(|other| other != int(*rev));
             }
             head.look |= !matches!(
                 guard,
-                Guard::Access { .. } | Guard::EdgeAbsent { .. } | Guard::Session { .. } | Guard::Term { .. }
+                Guard::Access { .. }
+                    | Guard::DirentAbsent { .. }
+                    | Guard::Session { .. }
+                    | Guard::Term { .. }
             );
         }
     }
 
     fn effects(&mut self, t: i64, effects: &[Effect]) {
-        for (number, layer) in (0..).zip(tables::layers(effects)) {
-            self.head.layers = self.head.layers.max(number + 1);
+        for (number, stage) in (0..).zip(tables::stages(effects)) {
+            self.head.stages = self.head.stages.max(number + 1);
             let t = i64::from(number) << 16 | t;
-            for ino in &layer.drops {
-                self.drops.push(&[t, int(ino.0)], &[]);
-            }
-            for node in &layer.puts {
-                self.puts.line(&[t], &Line::node(node));
-            }
-            // In the server's order, by which it finds the place of each.
-            let changes = layer.changes.into_iter().map(|(ino, change)| (int(ino.0), change));
+            stage.drops.iter().for_each(|ino| self.drops.push(&[t, int(ino.0)], &[]));
+            stage.puts.iter().for_each(|inode| self.puts.line(&[t], &Line::inode(inode)));
+            // In the server's order, because the server finds the position of each inode by binary search.
+            let changes = stage.changes.into_iter().map(|(ino, change)| (int(ino.0), change));
             for (ino, change) in changes.collect::<BTreeMap<_, _>>() {
-                self.head.sized |= change.size != Size::Kept;
+                self.head.sized |= change.moves_usage();
                 self.change(t, ino, &change);
                 self.folded.entry(ino).or_default().follow(&change);
             }
-            layer.others.iter().for_each(|effect| self.other(t, effect));
+            stage.others.iter().for_each(|effect| self.other(t, effect));
         }
     }
 
-    /// Links are added, but not below the least; the size is cut to the higher bound, then at least the lower one.
+    /// The link count and the number of xattr blocks change by `added` and stay at least `least`. The size is
+    /// first cut to the upper bound, then raised to the lower bound.
     fn change(&mut self, t: i64, ino: i64, change: &Change) {
         let (low, high) = change.size.bounds();
         let access = change.access;
@@ -233,22 +236,26 @@ impl Gathered {
             access.map(|access| int(access.uid)),
             access.map(|access| int(access.gid)),
         ];
-        // The bit of the mode stands for all of the access.
+        // The bit of the mode covers all access fields.
         let which = (0..5).zip(given).map(|(bit, number)| i64::from(number.is_some()) << bit).sum();
-        let first = [t, ino, change.links, change.least_links, bound(low), bound(high), which];
+        let (links, xattrs) = (change.links, change.xattr_blocks);
+        let first = [t, ino, links.added, links.least, bound(low), bound(high), which];
         let given = given.map(Option::unwrap_or_default);
-        let numbers = [&first[..], &given, &[int(change.access_revs)]].concat();
+        let last = [int(change.access_revs), xattrs.added, xattrs.least];
+        let numbers = [&first[..], &given, &last].concat();
         let acls = access.map(|access| [acl(access.access_acl), acl(access.default_acl)]);
         let [access_acl, default_acl] = acls.unwrap_or_default();
         self.changes.push(&numbers, &[access_acl.as_deref(), default_acl.as_deref()]);
     }
 
-    /// An effect on an entry, or one of the rarer ones: see function `rest`.
+    /// An effect on a dirent, or one of the rarer effects: see function `rest`.
     fn other(&mut self, t: i64, effect: &Effect) {
         let rest = &mut self.rest;
         match effect {
-            Effect::PutEdge { .. } => tables::put(effect).iter().for_each(|line| self.names.line(&[t], line)),
-            Effect::DropEdge { .. } => {
+            Effect::PutDirent { .. } => {
+                tables::put(effect).iter().for_each(|line| self.names.line(&[t], line))
+            }
+            Effect::DropDirent { .. } => {
                 tables::removed(effect).iter().for_each(|key| self.unnames.line(&[t], key));
             }
             Effect::DropSlices { ino, from, to } => {
@@ -270,7 +277,7 @@ impl Gathered {
             Effect::BeginTerm { session, term, ended } => {
                 rest.push(&[t, 17, int(session.0), term.0.into()], &[]);
                 ended.iter().for_each(|term| rest.push(&[t, 117, int(session.0), term.0.into()], &[]));
-                // Commits of these terms come before, or find them ended.
+                // Commits in these terms either come before this change or find the terms ended.
                 *self.to_lock.sessions.entry(*session).or_default() |= !ended.is_empty();
             }
             Effect::Share { slice } => rest.push(&[t, 16, int(slice.0)], &[]),
@@ -286,7 +293,7 @@ impl Gathered {
     }
 }
 
-/// Nothing that is stored lies beyond.
+/// No stored number lies beyond i64::MAX.
 fn bound(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }

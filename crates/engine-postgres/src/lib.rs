@@ -1,21 +1,21 @@
-//! The metadata engine on PostgreSQL (13 and newer): rows in plain tables, one statement a request.
+//! The metadata engine on PostgreSQL (13 and newer): rows in plain tables, one statement per request.
 //!
-//! A request is one call of a function on the server (`functions.sql`), outside any transaction block, so that it is one
-//! round trip and its transaction ends with it: no lock waits for a client. A commit locks the inodes it looks at or
-//! changes in the order of their numbers, at READ COMMITTED, checks all guards in one look after that, and applies the
-//! effects kind by kind.
+//! A request calls one function on the server (`functions.sql`), outside any transaction block. So it takes
+//! one round trip, its transaction ends with it, and no lock is held while the server waits for a client. A
+//! commit runs at READ COMMITTED. It locks the inodes that it reads or changes in the order of their numbers,
+//! then checks all guards at once, and then applies the effects kind by kind.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
-//! | `config` | the URL a person writes, and how to connect by it |
-//! | `tls` | how the connection comes by TLS |
-//! | `connection` | one connection: statements prepared once, polled by who uses it |
+//! | `config` | the URL, and how to connect |
+//! | `tls` | TLS connections |
+//! | `connection` | one connection: prepares each statement once; polled by the thread that uses it |
 //! | `schema` | tables and functions (`schema.sql`, `functions.sql`), and their version |
 //! | `engine` | [`PostgresEngine`]: opening, `impl Engine` |
-//! | `read`, `scan` | what is asked for, and the facts that answer (crate `tables`) |
-//! | `gather` | the effects and guards of a run, grouped by kind into arrays |
-//! | `columns` | rows as arrays, one for each column; texts that guards compare |
-//! | `commit` | runs of transactions, and their outcomes |
+//! | `read`, `scan` | record keys and ranges as arguments, and the facts of a reply (crate `tables`) |
+//! | `gather` | the effects and guards of a group, arranged by kind in arrays |
+//! | `columns` | rows as arrays, one per column; texts that guards compare |
+//! | `commit` | groups of transactions, and their outcomes |
 //! | `changes` | the stream of changes |
 //! | `error` | one table from an error of the server to an engine error |
 

@@ -1,5 +1,5 @@
--- What has become visible since the snapshot $1, each row with the snapshot of this look, and whether rows were removed that
--- the look before this one did not see.
+-- The log rows that became visible after the snapshot $1, each with the snapshot of this poll, and a flag:
+-- whether rows were removed that the previous poll could not see.
 WITH now AS MATERIALIZED (
     SELECT s.snapshot, m.xid AS mark FROM pg_current_snapshot() s (snapshot)
     LEFT JOIN @log m ON m.session = -2 AND m.op = -2 AND m.xid < pg_snapshot_xmax(s.snapshot)),

@@ -1,4 +1,4 @@
-//! Parts of ranges, in order.
+//! Pages of ranges, in order.
 
 use meta::{Beside, Page, Scan, Seq};
 use tables::{Arg, Select, Table, list};
@@ -9,7 +9,7 @@ use crate::error::Failure;
 use crate::read::fact;
 use crate::schema::Names;
 
-/// A part of a range: one statement.
+/// Reads one page of a range with one statement.
 pub(crate) fn page(
     connection: &mut Connection,
     names: &Names,
@@ -20,8 +20,8 @@ pub(crate) fn page(
     let args: Vec<_> = select.args.iter().map(value).collect();
     let args: Vec<_> = args.iter().map(|value| &**value).collect();
     let rows = connection.query(&names.text(&statement(scan, &select)), &args)?;
-    let facts = rows.iter().map(fact).collect::<Result<Vec<_>, _>>()?;
-    Ok(tables::page(scan, seq, &facts)?)
+    let snapshot = rows.iter().map(fact).collect::<Result<Vec<_>, _>>()?;
+    Ok(tables::page(scan, seq, &snapshot)?)
 }
 
 fn value<'a>(arg: &'a Arg<'_>) -> Box<dyn ToSql + Sync + 'a> {
@@ -31,30 +31,31 @@ fn value<'a>(arg: &'a Arg<'_>) -> Box<dyn ToSql + Sync + 'a> {
     }
 }
 
-/// With the entries of a directory come, if asked for, the inodes, and each of their ACLs once.
+/// The dirents of a directory are returned, if requested, together with their inodes, and with each ACL of
+/// these inodes once.
 fn statement(scan: &Scan, Select { table, from, range, .. }: &Select<'_>) -> String {
     let page = format!("WITH page AS MATERIALIZED (SELECT r.* FROM {from} {range})");
     let sql = match scan {
-        Scan::Dir { beside: Beside::Nodes, .. } => format!(
+        Scan::Dir { beside: Beside::Inodes, .. } => format!(
             "{page} {} FROM page r UNION ALL {} FROM page p JOIN @node r ON r.ino = p.ino",
-            facts(table),
-            facts(&Table::NODE)
+            snapshot(table),
+            snapshot(&Table::NODE)
         ),
-        Scan::Dir { beside: Beside::NodesWithAcls, .. } => format!(
+        Scan::Dir { beside: Beside::InodesWithAcls, .. } => format!(
             "{page}, inode AS MATERIALIZED (SELECT n.* FROM page p JOIN @node n ON n.ino = p.ino) \
              {} FROM page r UNION ALL {} FROM inode r UNION ALL {} FROM @acl r \
              WHERE r.id = ANY (ARRAY(SELECT unnest(ARRAY[n.access_acl, n.default_acl]) FROM inode n))",
-            facts(table),
-            facts(&Table::NODE),
-            facts(&Table::ACL)
+            snapshot(table),
+            snapshot(&Table::NODE),
+            snapshot(&Table::ACL)
         ),
-        _ => format!("{} FROM {from} {range}", facts(table)),
+        _ => format!("{} FROM {from} {range}", snapshot(table)),
     };
     sql.replace('`', "").replace('?', "$")
 }
 
 /// The columns of rows `r` as facts.
-fn facts(table: &Table) -> String {
+fn snapshot(table: &Table) -> String {
     let column = |name: &&str| match *name {
         "text" | "host" | "mountpoint" | "boot_id" | "version" => format!("convert_to(r.{name}, 'UTF8')"),
         _ => format!("r.{name}"),

@@ -1,15 +1,15 @@
-//! The tables (`schema.sql`) and functions (`functions.sql`), and the version that says which of them there are.
+//! The tables (`schema.sql`), the functions (`functions.sql`), and the version of the tables.
 
 use crate::connection::Connection;
 use crate::error::Failure;
 
-/// The version of the tables that this code reads and writes; one row in table `layout`.
-pub const VERSION: u64 = 2;
+/// The version of the tables that this code reads and writes; stored in the one row of table `layout`.
+pub const VERSION: u64 = 3;
 
 const TABLES: &str = include_str!("schema.sql");
 const FUNCTIONS: &str = include_str!("functions.sql");
 
-/// Part of the functions' names, so that what is on the server is what this code calls.
+/// Part of the functions' names, so that this code calls exactly the functions that it was built with.
 const SUFFIX: u32 = fnv(FUNCTIONS.as_bytes());
 
 /// The texts of statements, for one table prefix.
@@ -23,26 +23,31 @@ impl Names {
         Names { prefix: prefix.to_owned() }
     }
 
-    /// A statement with the prefix for `@` and the functions' suffix for `#`.
+    /// Replaces `@` by the table prefix and `#` by the suffix of the functions.
     pub(crate) fn text(&self, sql: &str) -> String {
         sql.replace('@', &self.prefix).replace('#', &format!("_{SUFFIX:08x}"))
     }
 
-    /// Makes the functions. Those of two clients at once would meet in the server's catalogue, so one waits.
+    /// Creates the functions. Takes a lock first, because two clients that create them at once would conflict
+    /// in the server's catalogue.
     pub(crate) fn functions(&self) -> String {
-        self.text(&format!("BEGIN; {LOCK}; {FUNCTIONS}; COMMIT"))
+        self.text(&format!("{LOCK}; {FUNCTIONS}"))
     }
 
-    /// Removes all rows, and tells who watches that everything changed. The numbers go on.
+    /// Removes all rows, and notifies watchers that everything changed. The sequence numbers continue.
     pub(crate) fn wipe(&self) -> String {
         self.text(&format!(
-            "BEGIN; TRUNCATE @node, @edge, @slice, @xattr, @symlink, @acl, @setting, @counter, @usage, @session, @orphan, \
-             @lock, @lock_wait, @garbage, @shared, @log; {ROWS}; \
-             INSERT INTO @log VALUES (-1, -1, nextval('@seq'), pg_current_xact_id(), now(), NULL); COMMIT"
+            "TRUNCATE @node, @edge, @slice, @xattr, @symlink, @acl, @setting, @counter, @usage, @session, @orphan, \
+             @lock, @lock_wait, @garbage, @shared, @log; {ROWS}"
         ))
     }
 
-    /// The version of the tables, in decimal digits; `None` where there are none.
+    /// Drops the tables and functions, unless a volume was formatted there since.
+    pub(crate) fn remove(&self) -> String {
+        self.text(&format!("{LOCK}; {}", include_str!("remove.sql")))
+    }
+
+    /// The version of the tables, in decimal digits; `None` if the tables do not exist.
     pub(crate) fn version(&self, connection: &mut Connection) -> Result<Option<String>, Failure> {
         let [there] = connection.texts(&self.text("SELECT (to_regclass('@layout') IS NOT NULL)::text"))?;
         if there != "true" {
@@ -52,30 +57,25 @@ impl Names {
         Ok(Some(version))
     }
 
-    /// Makes the tables, in `schema` if it is named.
+    /// Creates the tables, in `schema` if it is given.
     pub(crate) fn make(&self, connection: &mut Connection, schema: Option<&str>) -> Result<(), Failure> {
         let schema = schema.map(|schema| format!("CREATE SCHEMA IF NOT EXISTS {schema};"));
         let made = connection.batch(&self.text(&format!(
-            "BEGIN; {LOCK}; {} {TABLES} {ROWS}; INSERT INTO @layout VALUES ({VERSION}); COMMIT",
+            "{LOCK}; {} {TABLES} {ROWS}; INSERT INTO @layout VALUES ({VERSION})",
             schema.unwrap_or_default()
         )));
-        if made.is_err() {
-            connection.batch("ROLLBACK")?;
-            // Another client may have made them just now.
-            if self.version(connection)?.is_none() {
-                return made;
-            }
-        }
-        Ok(())
+        // Another client may have created them at the same time.
+        if made.is_err() && self.version(connection)?.is_none() { made } else { Ok(()) }
     }
 }
 
-/// Two at once would make the same thing.
+/// Two clients that create the same tables or functions at once would conflict.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended('limenfs @', 0))";
 
-/// Rows that are always there.
+/// Rows that always exist, and a row of the log that tells watchers that everything changed.
 const ROWS: &str = "INSERT INTO @counter VALUES ('next_ino', 0), ('next_slice', 0), ('next_session', 0); \
-                    INSERT INTO @usage SELECT part, 0, 0 FROM generate_series(0, 63) part";
+                    INSERT INTO @usage SELECT part, 0, 0 FROM generate_series(0, 63) part; \
+                    INSERT INTO @log VALUES (-1, -1, nextval('@seq'), pg_current_xact_id(), now(), NULL)";
 
 /// The hash FNV-1a (RFC 9923) in 32 bits.
 const fn fnv(bytes: &[u8]) -> u32 {

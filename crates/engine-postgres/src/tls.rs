@@ -1,4 +1,4 @@
-//! How the connection comes by TLS.
+//! TLS connections.
 
 use std::future::Future;
 use std::io;

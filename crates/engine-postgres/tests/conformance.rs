@@ -1,4 +1,4 @@
-//! The conformance suite on a server of its own, plain and with requests that take longer than others.
+//! The conformance suite on a server of its own: without faults, and with some requests delayed.
 
 mod support;
 
@@ -9,8 +9,8 @@ mod plain {
 mod delayed {
     suite::conformance!(|| {
         let (engine, place) = super::support::empty();
-        let odds = meta::Odds { delay: 50, delay_us: 300, ..meta::Odds::default() };
-        let faulty = meta::Faulty::new(engine, 1, odds);
+        let fault_rates = meta::FaultRates { delay: 50, delay_us: 300, ..meta::FaultRates::default() };
+        let faulty = meta::Faulty::new(engine, 1, fault_rates);
         faulty.arm(true);
         (faulty, place)
     });

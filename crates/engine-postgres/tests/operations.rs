@@ -1,4 +1,4 @@
-//! The rules of the operations on a server of its own; the suite brings its own faults, rivals and threads.
+//! The rules of the operations, on a server of its own. Some of the suite's tests inject faults.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! What a server adds to the suites: it counts round trips, dies, hangs, refuses, and has other clients.
+//! Tests that need a real server: round trips, crashes, hangs, refusals, and other clients.
 
 mod support;
 
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use engine_postgres::{OpenError, PostgresEngine};
 use meta::{
-    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Node, Outcome, Process, Record, Scan, Session,
-    Txn, Usage, Want,
+    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Inode, Outcome, Process, Record, RecordKey, Scan,
+    Session, Txn, Usage,
 };
 use support::{DURABLE, FAST, Server, empty, shared};
 use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Time};
 
-fn node(ino: u64, kind: FileType) -> Node {
-    Node {
+fn inode(ino: u64, kind: FileType) -> Inode {
+    Inode {
         ino: Ino(ino),
         kind,
         mode: Mode::new(0o755),
@@ -33,6 +33,7 @@ fn node(ino: u64, kind: FileType) -> Node {
         default_acl: AclId::NONE,
         parent: Ino(2),
         access_rev: 0,
+        xattr_blocks: 0,
     }
 }
 
@@ -42,7 +43,7 @@ fn txn(guards: Vec<Guard>, effects: Vec<Effect>) -> Txn {
 }
 
 fn put_dir(ino: u64) -> Txn {
-    txn(Vec::new(), vec![Effect::PutNode(node(ino, FileType::Directory))])
+    txn(Vec::new(), vec![Effect::PutInode(inode(ino, FileType::Directory))])
 }
 
 /// A create as the operations plan it.
@@ -50,12 +51,12 @@ fn create(parent: u64, ino: u64) -> Txn {
     let (parent, name) = (Ino(parent), Name::new(format!("file{ino}").as_bytes()).unwrap());
     let now = Some(Time::from_nanos(ino as i64));
     txn(
-        vec![Guard::Access { ino: parent, rev: 0 }, Guard::EdgeAbsent { parent, name: name.clone() }],
+        vec![Guard::Access { ino: parent, rev: 0 }, Guard::DirentAbsent { parent, name: name.clone() }],
         vec![
-            Effect::PutNode(node(ino, FileType::Regular)),
-            Effect::PutEdge { parent, name, ino: Ino(ino), kind: FileType::Regular },
+            Effect::PutInode(inode(ino, FileType::Regular)),
+            Effect::PutDirent { parent, name, ino: Ino(ino), kind: FileType::Regular },
             Effect::AddLinks { ino: parent, delta: 1 },
-            Effect::Touch { ino: parent, atime: None, mtime: now, ctime: now },
+            Effect::SetTimes { ino: parent, atime: None, mtime: now, ctime: now },
         ],
     )
 }
@@ -69,16 +70,16 @@ fn done(outcome: &Outcome) -> bool {
 }
 
 fn links(engine: &dyn Engine, ino: u64) -> u32 {
-    match engine.read(&[Want::Node(Ino(ino))]).unwrap().records[0] {
-        Record::Node(_, Some(node)) => node.nlink,
+    match engine.read(&[RecordKey::Inode(Ino(ino))]).unwrap().records[0] {
+        Record::Inode(_, Some(inode)) => inode.nlink,
         ref other => panic!("{other:?}"),
     }
 }
 
 fn inos(engine: &dyn Engine) -> Vec<u64> {
-    let page = engine.scan(&Scan::Nodes { after: Ino(2), limit: usize::MAX }).unwrap();
-    let ino = |record| if let Record::Node(ino, _) = record { ino.0 } else { 0 };
-    page.facts.records.into_iter().map(ino).collect()
+    let page = engine.scan(&Scan::Inodes { after: Ino(2), limit: usize::MAX }).unwrap();
+    let ino = |record| if let Record::Inode(ino, _) = record { ino.0 } else { 0 };
+    page.snapshot.records.into_iter().map(ino).collect()
 }
 
 #[test]
@@ -92,19 +93,19 @@ fn each_request_is_one_statement() {
                      WHERE r.rolname = 'counted'";
         server.sql(count).parse().unwrap()
     };
-    let entry = Want::Entry(Ino(2), Name::new(b"file10").unwrap());
+    let entry = RecordKey::Entry(Ino(2), Name::new(b"file10").unwrap());
     let scans = [
-        Scan::Dir { parent: Ino(2), after: None, limit: 100, beside: Beside::NodesWithAcls },
+        Scan::Dir { parent: Ino(2), after: None, limit: 100, beside: Beside::InodesWithAcls },
         Scan::Dir { parent: Ino(2), after: None, limit: 100, beside: Beside::Nothing },
-        Scan::Nodes { after: Ino(0), limit: 100 },
+        Scan::Inodes { after: Ino(0), limit: 100 },
     ];
     let claim = || txn(vec![Guard::Access { ino: Ino(2), rev: 0 }], Vec::new());
     let stale =
         || txn(vec![Guard::Access { ino: Ino(2), rev: 9 }], vec![Effect::AddLinks { ino: Ino(2), delta: 1 }]);
-    // What is prepared on the one connection, before anything is counted.
+    // Prepares the statements on the single connection, before the counting.
     commit(&engine, put_dir(2)).unwrap();
     assert!(done(&commit(&engine, claim()).unwrap()));
-    engine.read(&[Want::Usage]).unwrap();
+    engine.read(&[RecordKey::Usage]).unwrap();
     scans.iter().for_each(|scan| drop(engine.scan(scan).unwrap()));
 
     let counted = |what: &str, request: &dyn Fn()| {
@@ -118,7 +119,7 @@ fn each_request_is_one_statement() {
         assert!(engine.commit(&batch).unwrap().iter().all(done));
     });
     counted("a conflict", &|| match commit(&engine, stale()).unwrap() {
-        Outcome::Conflict(facts) => assert!(matches!(facts.records[..], [Record::Node(_, Some(_))])),
+        Outcome::Conflict(snapshot) => assert!(matches!(snapshot.records[..], [Record::Inode(_, Some(_))])),
         other => panic!("{other:?}"),
     });
     counted("a claim", &|| assert!(done(&commit(&engine, claim()).unwrap())));
@@ -126,16 +127,16 @@ fn each_request_is_one_statement() {
         assert_eq!(engine.read(std::slice::from_ref(&entry)).unwrap().records.len(), 2)
     });
     counted("sixteen wants", &|| {
-        let wants: Vec<Want> = (100..116).map(|ino| Want::Node(Ino(ino))).collect();
+        let wants: Vec<RecordKey> = (100..116).map(|ino| RecordKey::Inode(Ino(ino))).collect();
         assert_eq!(engine.read(&wants).unwrap().records.len(), 16);
     });
     for scan in &scans {
-        counted("a scan", &|| assert!(!engine.scan(scan).unwrap().facts.records.is_empty()));
+        counted("a scan", &|| assert!(!engine.scan(scan).unwrap().snapshot.records.is_empty()));
     }
     let unlink = |ino: u64| {
         let name = Name::new(format!("file{ino}").as_bytes()).unwrap();
-        let guards = vec![Guard::EdgeIs { parent: Ino(2), name: name.clone(), ino: Ino(ino) }];
-        txn(guards, vec![Effect::DropEdge { parent: Ino(2), name }, Effect::DropNode { ino: Ino(ino) }])
+        let guards = vec![Guard::DirentIs { parent: Ino(2), name: name.clone(), ino: Ino(ino) }];
+        txn(guards, vec![Effect::DropDirent { parent: Ino(2), name }, Effect::DropInode { ino: Ino(ino) }])
     };
     let guarded = |ino: u64| {
         let create = create(2, ino);
@@ -167,7 +168,7 @@ fn session_is(id: u64, heartbeat: Option<i64>) -> Guard {
     Guard::Session { session: SessionId(id), heartbeat: heartbeat.map(Time::from_nanos) }
 }
 
-/// A commit of a session and the removal of that session, each while the other is under way.
+/// A commit in a session and the removal of that session, each while the other is in flight.
 #[test]
 fn a_removed_session_commits_nothing_afterwards() {
     let server = Server::start(FAST);
@@ -239,7 +240,7 @@ fn a_removed_session_commits_nothing_afterwards() {
     assert_eq!((links(&engine, 2), links(&engine, 3)), (4, 4));
 }
 
-/// A commit of a term and the end of that term, each while the other is under way.
+/// A commit in a term and the end of that term, each while the other is in flight.
 #[test]
 fn an_ended_term_commits_nothing_afterwards() {
     let server = Server::start(FAST);
@@ -281,7 +282,7 @@ fn an_ended_term_commits_nothing_afterwards() {
         let ends = within(2, vec![begin(3, &[1])]);
         let ends = scope.spawn(move || commit(engine, ends).unwrap());
         wait_until(|| waiting() == 2 || ends.is_finished());
-        assert!(!ends.is_finished(), "the term ended while a commit of it was under way");
+        assert!(!ends.is_finished(), "the term ended while a commit in it was in flight");
         end(holder);
         assert!(done(&commits.join().unwrap()) && done(&ends.join().unwrap()));
     });
@@ -302,9 +303,10 @@ fn an_ended_term_commits_nothing_afterwards() {
     assert_eq!((links(&engine, 2), links(&engine, 3)), (4, 2));
 }
 
-/// Rows of an open term stay, however old they are, and go when it has ended, and with them the results.
+/// Rows of an open term are kept, however old they are. After the term has ended, they are removed, and the
+/// results with them.
 #[test]
-fn the_log_keeps_what_open_terms_did() {
+fn log_keeps_results_of_open_terms() {
     let (engine, place) = empty();
     let prefix = place.prefix();
     let term = |term: u32, ended: &[u32]| {
@@ -338,7 +340,7 @@ fn the_log_keeps_what_open_terms_did() {
     assert_eq!(rows(1), 30);
     let before = links(&engine, 2);
     assert!(done(&commit(&engine, within(1, 0, vec![link()])).unwrap()));
-    assert_eq!(links(&engine, 2), before, "it was known");
+    assert_eq!(links(&engine, 2), before, "the repetition was recognised");
     assert!(done(&commit(&engine, within(2, 0, vec![term(3, &[1])])).unwrap()));
     trim();
     assert_eq!((rows(1), rows(2)), (0, 1));
@@ -348,13 +350,13 @@ fn the_log_keeps_what_open_terms_did() {
 fn wait_until(is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
-        assert!(Instant::now() < deadline, "it does not come to that");
+        assert!(Instant::now() < deadline, "the condition is not met in time");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
 #[test]
-fn a_killed_server_loses_nothing_acknowledged_and_does_nothing_twice() {
+fn killed_server_keeps_acknowledged_commits_and_repeats_none() {
     const THREADS: u64 = 3;
     let server = Server::start(DURABLE);
     let engine = PostgresEngine::open(&server.url("op_timeout=5s&sslmode=disable"), true).unwrap();
@@ -365,7 +367,7 @@ fn a_killed_server_loses_nothing_acknowledged_and_does_nothing_twice() {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     let create = create(2, next.fetch_add(1, Ordering::Relaxed));
-                    // Repeated with its id until it is known to have happened.
+                    // Repeat it with its id until it is known to have happened.
                     loop {
                         match engine.commit(std::slice::from_ref(&create)) {
                             Ok(outcomes) => break assert!(outcomes.iter().all(done), "{outcomes:?}"),
@@ -393,17 +395,17 @@ fn a_killed_server_loses_nothing_acknowledged_and_does_nothing_twice() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    assert!(failures.load(Ordering::Relaxed) > 0, "the server was never missed");
+    assert!(failures.load(Ordering::Relaxed) > 0, "no request failed");
     let all: Vec<u64> = (10..next.load(Ordering::Relaxed)).collect();
     assert_eq!(inos(&engine), all);
     assert_eq!(u64::from(links(&engine, 2)), 2 + all.len() as u64, "each link was added once");
     let usage = Usage { inodes: all.len() as u64 + 1, blocks: 0 };
-    assert_eq!(engine.read(&[Want::Usage]).unwrap().records, [Record::Usage(usage)]);
+    assert_eq!(engine.read(&[RecordKey::Usage]).unwrap().records, [Record::Usage(usage)]);
     assert!(engine.warnings().is_empty(), "{:?}", engine.warnings());
 }
 
 #[test]
-fn a_hanging_server_costs_the_timeout_and_is_used_again() {
+fn hanging_server_times_out_and_is_used_again() {
     let server = Server::start(FAST);
     let engine =
         PostgresEngine::open(&server.url("op_timeout=1s&connect_timeout=1s&sslmode=disable"), true).unwrap();
@@ -414,10 +416,10 @@ fn a_hanging_server_costs_the_timeout_and_is_used_again() {
     let error = engine.commit(std::slice::from_ref(&create)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Indeterminate, "{error}");
     assert!(error.message.contains("op_timeout"), "{error}");
-    let error = engine.read(&[Want::Usage]).unwrap_err();
+    let error = engine.read(&[RecordKey::Usage]).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Determinate { transient: true }, "{error}");
     assert!(error.message.contains("connect_timeout"), "{error}");
-    assert!(began.elapsed() < Duration::from_secs(60), "it is not waited for without end");
+    assert!(began.elapsed() < Duration::from_secs(60), "the timeouts apply");
     server.pause(false);
     assert!(engine.commit(std::slice::from_ref(&create)).unwrap().iter().all(done));
     assert_eq!(links(&engine, 2), 3);
@@ -425,7 +427,7 @@ fn a_hanging_server_costs_the_timeout_and_is_used_again() {
 }
 
 #[test]
-fn a_wrong_password_is_said_without_the_password() {
+fn wrong_password_is_reported_without_the_password() {
     for (role, kind) in [("guarded", "scram-sha-256"), ("guarded_of_old", "md5")] {
         shared()
             .sql(&format!("SET password_encryption = '{kind}'; CREATE ROLE {role} LOGIN PASSWORD 'right'"));
@@ -439,14 +441,14 @@ fn a_wrong_password_is_said_without_the_password() {
         assert!(
             matches!(error, OpenError::Engine(e) if e.kind == ErrorKind::Determinate { transient: false })
         );
-        // There are no tables of the usual prefix.
+        // There are no tables with the default prefix.
         let right = open("right");
         assert!(matches!(right, Err(OpenError::Missing { .. })), "{right:?}");
     }
 }
 
 #[test]
-fn what_cannot_be_opened_says_why() {
+fn open_errors_name_the_cause() {
     let open = |query: &str, create| PostgresEngine::open(&shared().url(query), create);
     assert!(matches!(open("table_prefix=none_", false), Err(OpenError::Missing { .. })));
     for (query, part) in
@@ -470,9 +472,9 @@ fn what_cannot_be_opened_says_why() {
     assert!(matches!(error, OpenError::Newer { found: 99, .. }), "{error}");
 }
 
-/// Plans are made once a connection, and here they are made for tables that are all but empty.
+/// Plans are made once per connection; here they are made when the tables are almost empty.
 #[test]
-fn plans_made_for_empty_tables_read_no_more_rows_when_these_are_full() {
+fn plans_made_for_empty_tables_use_keys_when_the_tables_are_full() {
     let server = Server::start(FAST);
     let engine = PostgresEngine::open(&server.url("sslmode=disable"), true).unwrap();
     for ino in 10..12 {
@@ -481,7 +483,7 @@ fn plans_made_for_empty_tables_read_no_more_rows_when_these_are_full() {
     server.sql("VACUUM ANALYZE");
     drop(engine);
     let read = |what: &str| {
-        // What a connection counted is told when it ends.
+        // The server publishes the counters of a connection when the connection ends.
         let sql =
             format!("SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = 'limen_{what}'");
         let mut last = (0, Instant::now());
@@ -499,12 +501,13 @@ fn plans_made_for_empty_tables_read_no_more_rows_when_these_are_full() {
     let acl = |ino: u64| AclId::from_bytes(u128::from(ino).to_be_bytes());
     let (mut next, mut commits) = (100, 0);
     for round in 0..60 {
-        // Some change two inodes once, some one inode several times, and some look at what is there.
+        // Some transactions change two inodes once, some change one inode several times, and some read
+        // existing records.
         let mut txns: Vec<Txn> = (0..10).map(|at| create(10 + (at & (round % 2)), next + at)).collect();
         for txn in &mut txns {
             for effect in &mut txn.effects {
-                if let Effect::PutNode(node) = effect {
-                    node.access_acl = acl(node.ino.0);
+                if let Effect::PutInode(inode) = effect {
+                    inode.access_acl = acl(inode.ino.0);
                 }
             }
         }
@@ -517,11 +520,11 @@ fn plans_made_for_empty_tables_read_no_more_rows_when_these_are_full() {
         next += 10;
         let name = Name::new(format!("file{}", old.0).as_bytes()).unwrap();
         let unlink = txn(
-            vec![Guard::EdgeIs { parent, name: name.clone(), ino: old }],
-            vec![Effect::DropEdge { parent, name }],
+            vec![Guard::DirentIs { parent, name: name.clone(), ino: old }],
+            vec![Effect::DropDirent { parent, name }],
         );
         assert!(done(&commit(&engine, unlink).unwrap()));
-        engine.read(&[Want::Node(old)]).unwrap();
+        engine.read(&[RecordKey::Inode(old)]).unwrap();
         commits += 3;
     }
     drop(engine);
@@ -532,7 +535,7 @@ fn plans_made_for_empty_tables_read_no_more_rows_when_these_are_full() {
 }
 
 #[test]
-fn functions_that_vanish_are_made_again() {
+fn missing_functions_are_created_again() {
     let (engine, _place) = empty();
     commit(&engine, put_dir(2)).unwrap();
     let drop_all = "SELECT string_agg('DROP FUNCTION IF EXISTS ' || oid::regprocedure || ' CASCADE', '; ') FROM pg_proc \
@@ -549,12 +552,12 @@ fn functions_that_vanish_are_made_again() {
 }
 
 #[test]
-fn an_answer_that_makes_no_sense_leaves_it_open_whether_a_change_happened() {
+fn malformed_reply_to_a_commit_is_indeterminate() {
     let (engine, place) = empty();
     commit(&engine, put_dir(2)).unwrap();
     let named = format!("SELECT proname FROM pg_proc WHERE proname LIKE '{}commit\\_%'", place.prefix());
     let name = shared().sql(&named);
-    // The server does what it is asked for, and says something else.
+    // The server runs the request, and returns something else.
     shared().sql(&format!(
         "ALTER FUNCTION {name} RENAME TO {name}_done; \
          CREATE FUNCTION {name}(p {args}) RETURNS TABLE (fact smallint, numbers bigint[], bytes bytea[]) LANGUAGE sql AS \
@@ -566,11 +569,11 @@ fn an_answer_that_makes_no_sense_leaves_it_open_whether_a_change_happened() {
     assert_eq!(error.kind, ErrorKind::Indeterminate, "{error}");
     shared().sql(&format!("DROP FUNCTION {name}; ALTER FUNCTION {name}_done RENAME TO {name}"));
     assert!(engine.commit(std::slice::from_ref(&create)).unwrap().iter().all(done));
-    assert_eq!(links(&engine, 2), 3, "it happened once");
+    assert_eq!(links(&engine, 2), 3, "the change happened once");
 }
 
 #[test]
-fn a_conflict_without_an_end_is_not_taken_for_guards_that_hold() {
+fn incomplete_conflict_is_an_error() {
     let (engine, place) = empty();
     commit(&engine, put_dir(2)).unwrap();
     let stale = || txn(vec![Guard::Access { ino: Ino(2), rev: 9 }], Vec::new());
@@ -606,25 +609,25 @@ fn a_conflict_without_an_end_is_not_taken_for_guards_that_hold() {
     assert!(is_conflict(&commit(&engine, stale()).unwrap()));
     let outcomes = engine.commit(&changing).unwrap();
     assert!(done(&outcomes[0]) && is_conflict(&outcomes[1]), "{outcomes:?}");
-    assert_eq!(links(&engine, 2), 3, "it happened once");
+    assert_eq!(links(&engine, 2), 3, "the change happened once");
 }
 
-/// Stands between an engine and the server, and may say something else than this does.
-struct Between {
+/// A proxy between an engine and the server, which can replace a reply.
+struct Proxy {
     port: u16,
     instead: Arc<Mutex<Option<Vec<u8>>>>,
 }
 
-/// The server is ready for the next request, and in no transaction: the end of each of its answers.
+/// ReadyForQuery, not in a transaction: the end of each reply of the server.
 const READY: &[u8] = b"Z\0\0\0\x05I";
 
-impl Between {
+impl Proxy {
     fn to(server: &'static Server) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let instead: Arc<Mutex<Option<Vec<u8>>>> = Arc::default();
         let said = Arc::clone(&instead);
-        // It ends with the test program, as do its connections.
+        // The thread and its connections end with the test program.
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let (client, upstream) =
@@ -644,10 +647,10 @@ impl Between {
                 });
             }
         });
-        Between { port, instead }
+        Proxy { port, instead }
     }
 
-    /// The next answer of the server, once it is whole, is replaced by an error.
+    /// Replaces the next complete reply of the server by an error.
     fn say(&self, severity: &str, code: &str) {
         let fields = format!("S{severity}\0V{severity}\0C{code}\0Msaid by the test\0\0");
         let mut message = vec![b'E'];
@@ -660,7 +663,8 @@ impl Between {
     }
 }
 
-/// Passes on what comes, but holds it back, to be seen with what follows, where `change` says so.
+/// Forwards data. While `change` returns true, holds the data back, and shows it to `change` together with
+/// the data that follows.
 fn relay(mut from: TcpStream, mut to: TcpStream, mut change: impl FnMut(&mut Vec<u8>) -> bool) {
     let (mut bytes, mut held) = (vec![0; 64 << 10], Vec::new());
     while let Ok(len @ 1..) = from.read(&mut bytes) {
@@ -677,29 +681,30 @@ fn relay(mut from: TcpStream, mut to: TcpStream, mut change: impl FnMut(&mut Vec
 }
 
 #[test]
-fn a_server_that_ends_the_connection_may_have_committed() {
+fn commit_is_indeterminate_if_the_server_ends_the_connection() {
     const UNKNOWN: ErrorKind = ErrorKind::Indeterminate;
     const AGAIN: ErrorKind = ErrorKind::Determinate { transient: true };
     const NEVER: ErrorKind = ErrorKind::Determinate { transient: false };
     let (direct, place) = empty();
     commit(&direct, put_dir(2)).unwrap();
-    let between = Between::to(shared());
-    // One connection, so that what is asked next is asked on the one that the statements are prepared on.
+    let proxy = Proxy::to(shared());
+    // A single connection, so that each request uses the connection on which the statements are prepared.
     let url = format!(
         "postgres://limen@127.0.0.1:{}/postgres?sslmode=disable&max_open_conns=1&table_prefix={}",
-        between.port,
+        proxy.port,
         place.prefix()
     );
     let engine = PostgresEngine::open(&pool::Url::parse(&url).unwrap(), false).unwrap();
     let one_more = || txn(Vec::new(), vec![Effect::AddLinks { ino: Ino(2), delta: 1 }]);
     let cases = [
-        // It is shut down, it crashes, it has no room for its log; a pooler says that it is gone.
+        // The server shuts down, crashes, or has no space for its log; a pooler reports that the server is
+        // gone.
         ("FATAL", "57P01", UNKNOWN, AGAIN),
         ("FATAL", "XX000", UNKNOWN, AGAIN),
         ("PANIC", "53100", UNKNOWN, AGAIN),
         ("ERROR", "08006", UNKNOWN, AGAIN),
         ("ERROR", "57P02", UNKNOWN, AGAIN),
-        // It has refused this one request.
+        // The server rejected only this request.
         ("ERROR", "57014", AGAIN, AGAIN),
         ("ERROR", "40001", AGAIN, AGAIN),
         ("ERROR", "53100", NEVER, NEVER),
@@ -708,24 +713,24 @@ fn a_server_that_ends_the_connection_may_have_committed() {
     for ((severity, code, of_change, of_look), number) in cases.into_iter().zip(1..) {
         let prepared = one_more();
         commit(&engine, prepared).unwrap();
-        engine.read(&[Want::Usage]).unwrap();
+        engine.read(&[RecordKey::Usage]).unwrap();
         let change = one_more();
-        between.say(severity, code);
+        proxy.say(severity, code);
         let error = engine.commit(std::slice::from_ref(&change)).unwrap_err();
         assert_eq!(error.kind, of_change, "{severity} {code}: {error}");
         assert!(error.message.contains(&format!("said by the test ({code})")), "{error}");
         assert_eq!(error.errno == Errno::ENOSPC, (severity, code) == ("ERROR", "53100"), "{error}");
-        // Whatever it said, it had done so.
+        // The server had applied the change in each case.
         assert!(engine.commit(&[change]).unwrap().iter().all(done));
         assert_eq!(links(&engine, 2), 2 + 2 * number, "{severity} {code}: it happened once");
-        between.say(severity, code);
-        let error = engine.read(&[Want::Usage]).unwrap_err();
+        proxy.say(severity, code);
+        let error = engine.read(&[RecordKey::Usage]).unwrap_err();
         assert_eq!(error.kind, of_look, "{severity} {code}: {error}");
     }
 }
 
 #[test]
-fn hot_directories_neither_deadlock_nor_conflict() {
+fn concurrent_batches_neither_deadlock_nor_conflict() {
     const THREADS: u64 = 6;
     const EACH: u64 = 60;
     let (engine, _place) = empty();
@@ -736,7 +741,7 @@ fn hot_directories_neither_deadlock_nor_conflict() {
             scope.spawn(move || {
                 for n in 0..EACH {
                     let at = 100 + (thread * EACH + n) * 4;
-                    // Each in another order, which must not be the order of locking.
+                    // Each batch in a different order, which must not be the lock order.
                     let batch: Vec<Txn> =
                         (0..4).map(|k| create(2 + (k * 3 + thread + n) % 4, at + k)).collect();
                     let outcomes = engine.commit(&batch).unwrap();
@@ -748,9 +753,9 @@ fn hot_directories_neither_deadlock_nor_conflict() {
     assert_eq!((2..6).map(|ino| u64::from(links(&engine, ino))).sum::<u64>(), 8 + THREADS * EACH * 4);
 }
 
-/// Numbers that the server takes for negative ones come before the others there.
+/// Numbers that are negative for the server are ordered before the others there.
 #[test]
-fn each_inode_gets_its_own_change_whatever_its_number() {
+fn each_inode_gets_its_own_change_even_above_i64_max() {
     const INOS: [u64; 4] = [7, 3 | 1 << 63, 5, u64::MAX];
     let (engine, _place) = empty();
     for ino in INOS {
@@ -758,7 +763,7 @@ fn each_inode_gets_its_own_change_whatever_its_number() {
     }
     let add = |delta| move |(ino, n): (u64, i32)| Effect::AddLinks { ino: Ino(ino), delta: n + delta };
     let each = || INOS.into_iter().zip(1..);
-    // One that changes all, then several of which each changes two.
+    // One transaction that changes all inodes, then several that each change two.
     assert!(done(&commit(&engine, txn(Vec::new(), each().map(add(0)).collect())).unwrap()));
     let batch: Vec<Txn> =
         each().zip(each().skip(1)).map(|(a, b)| txn(Vec::new(), vec![add(10)(a), add(20)(b)])).collect();
@@ -769,7 +774,7 @@ fn each_inode_gets_its_own_change_whatever_its_number() {
     );
 }
 
-/// As many creates as a client sends together.
+/// As many creates as a client sends in one batch.
 fn limited(first: u64, max_inodes: u64) -> Vec<Txn> {
     let limited = |ino| {
         let mut create = create(2, ino);
@@ -780,7 +785,7 @@ fn limited(first: u64, max_inodes: u64) -> Vec<Txn> {
 }
 
 #[test]
-fn creates_within_a_limit_are_one_transaction_of_the_server() {
+fn creates_within_a_limit_are_one_server_transaction() {
     let (engine, place) = empty();
     commit(&engine, put_dir(2)).unwrap();
     let transactions = || -> u64 {
@@ -788,21 +793,21 @@ fn creates_within_a_limit_are_one_transaction_of_the_server() {
         shared().sql(&count).parse().unwrap()
     };
     let before = transactions();
-    // Far from the limit, and up to the last inode of it.
+    // Far from the limit, and up to its last inode.
     for (first, max_inodes) in [(100, 1 << 40), (200, 1 + 64)] {
         let outcomes = engine.commit(&limited(first, max_inodes)).unwrap();
         assert!(outcomes.iter().all(done), "{outcomes:?}");
     }
     assert_eq!(transactions() - before, 2);
-    // What has only room in part is taken apart, but not into single ones.
+    // A batch that fits only in part is divided, but not into single transactions.
     let outcomes = engine.commit(&limited(300, 1 + 64 + 20)).unwrap();
     assert_eq!(outcomes.iter().take_while(|outcome| done(outcome)).count(), 20);
     assert_eq!(outcomes.iter().filter(|outcome| done(outcome)).count(), 20);
-    assert_eq!(transactions() - before, 4, "16 and 4 of them go together");
+    assert_eq!(transactions() - before, 4, "16 and 4 of them are committed together");
 }
 
 #[test]
-fn the_last_room_goes_to_one() {
+fn concurrent_creates_do_not_exceed_the_limit() {
     const ROOM: u64 = 40;
     let (engine, _place) = empty();
     commit(&engine, put_dir(2)).unwrap();
@@ -829,7 +834,7 @@ fn an_empty_directory_is_removed_or_filled_but_not_both() {
         let dir = 10 + round * 10;
         commit(&engine, put_dir(dir)).unwrap();
         let guards = vec![Guard::Access { ino: Ino(dir), rev: 0 }, Guard::Empty { ino: Ino(dir) }];
-        let rmdir = txn(guards, vec![Effect::DropNode { ino: Ino(dir) }]);
+        let rmdir = txn(guards, vec![Effect::DropInode { ino: Ino(dir) }]);
         let create = create(dir, dir + 1);
         let (removed, filled) = std::thread::scope(|scope| {
             let removed = scope.spawn(|| done(&commit(&engine, rmdir).unwrap()));
@@ -841,7 +846,7 @@ fn an_empty_directory_is_removed_or_filled_but_not_both() {
 }
 
 #[test]
-fn changes_are_told_while_another_transaction_runs() {
+fn changes_are_delivered_while_another_transaction_runs() {
     let (engine, place) = empty();
     commit(&engine, put_dir(2)).unwrap();
     let mark = format!("held for {}", place.prefix());
@@ -860,7 +865,8 @@ fn changes_are_told_while_another_transaction_runs() {
     slow.wait().unwrap();
 }
 
-/// Waits until a transaction that has a number runs, or is held, whose last statement has this in it.
+/// Waits until there is a transaction, running or held open, that has an xid and whose last statement
+/// contains `mark`.
 fn until_held(mark: &str) {
     let sql = format!(
         "SELECT count(*) FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND query LIKE '%{mark}%'"
@@ -872,18 +878,18 @@ fn until_held(mark: &str) {
 }
 
 #[test]
-fn old_transactions_are_forgotten() {
+fn old_transactions_are_removed_from_the_log() {
     let (engine, place) = empty();
     commit(&engine, put_dir(2)).unwrap();
     let prefix = place.prefix();
-    // One more row says up to where they are.
+    // One more row is the mark.
     let rows = || shared().sql(&format!("SELECT count(*) FROM {prefix}log WHERE seq > 0"));
     let touch =
         || commit(&engine, txn(Vec::new(), vec![Effect::AddLinks { ino: Ino(2), delta: 1 }])).unwrap();
     for _ in 0..64 {
         touch();
     }
-    assert_ne!(rows(), "0", "those of the last minutes are kept");
+    assert_ne!(rows(), "0", "recent rows are kept");
     shared().sql(&format!(
         "UPDATE {prefix}log SET at = now() - interval '1 hour'; \
          SELECT setval('{prefix}seq', nextval('{prefix}seq') + 100000)"
@@ -891,10 +897,10 @@ fn old_transactions_are_forgotten() {
     for _ in 0..64 {
         touch();
     }
-    assert_eq!(rows(), "64", "those of long ago are gone");
+    assert_eq!(rows(), "64", "old rows are removed");
 }
 
-/// A machine that was suspended asks again when rows that it has not read are gone. Its own clock says nothing of that.
+/// After a suspension, a client must learn that rows it has not read are gone. Its own clock cannot tell.
 #[test]
 fn a_stream_fails_if_rows_that_it_has_not_read_were_trimmed() {
     let (engine, place) = empty();
@@ -914,14 +920,14 @@ fn a_stream_fails_if_rows_that_it_has_not_read_were_trimmed() {
     let (mut reading, mut asleep) = (engine.watch().unwrap().unwrap(), engine.watch().unwrap().unwrap());
     touch();
     assert_eq!(reading.next(wait).unwrap().len(), 64);
-    // Trims all that `reading` has read, which is harmless to it, and `asleep` has not.
+    // Trims the rows that `reading` has read and `asleep` has not.
     age();
     touch();
     assert_eq!(reading.next(wait).unwrap().len(), 64);
     assert_eq!(reading.next(wait).unwrap(), []);
     asleep.next(wait).unwrap_err();
     asleep.next(wait).unwrap_err();
-    // One that begins now has missed nothing, whatever is trimmed of what was before.
+    // A stream that begins now has missed nothing, whatever is trimmed of the rows before.
     let mut fresh = engine.watch().unwrap().unwrap();
     age();
     assert_eq!(fresh.next(wait).unwrap(), []);
@@ -930,7 +936,7 @@ fn a_stream_fails_if_rows_that_it_has_not_read_were_trimmed() {
     assert_eq!(reading.next(wait).unwrap().len(), 64);
 }
 
-/// A transaction that was still running when the stream looked last commits, and its row is trimmed.
+/// A transaction that was still running at the stream's last poll commits, and its row is trimmed.
 #[test]
 fn a_stream_fails_if_the_row_of_a_transaction_that_was_running_was_trimmed() {
     let (engine, place) = empty();
@@ -959,7 +965,7 @@ fn a_stream_fails_if_the_row_of_a_transaction_that_was_running_was_trimmed() {
              SELECT setval('{prefix}seq', nextval('{prefix}seq') + 100000)"
         ));
         if trimmed {
-            // The first are young, so nothing is trimmed unless these are old.
+            // The oldest rows are young, so nothing is trimmed unless they are made old.
             shared().sql(&format!("UPDATE {prefix}log SET at = now() - interval '1 hour' WHERE seq > 0"));
             touch();
             let rows = format!("SELECT count(*) FROM {prefix}log WHERE session = 7 AND op = 1");

@@ -1,13 +1,14 @@
-//! How many creates a second the engine does: `cargo run --release -p engine-redis --example throughput -- URL`.
+//! Measures creates per second: `cargo run --release -p engine-redis --example throughput -- URL`.
 //!
-//! Each is what a create sends: the parent's access revision and the absence of the name as guards; a node, an entry,
-//! and the parent's times as effects. The volume at URL is wiped; name a `table_prefix` that is free.
+//! Each create has two guards, the parent's access revision and the absence of the name, and three effects:
+//! an inode, an entry, and the parent's times. The volume at URL is wiped, so use a `table_prefix` that no
+//! volume uses.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use engine_redis::RedisEngine;
-use meta::{Effect, Engine, Guard, Node, Outcome, Txn, Want};
+use meta::{Effect, Engine, Guard, Inode, Outcome, RecordKey, Txn};
 use pool::Url;
 use types::{AclId, FileType, Ino, Mode, Name, OpId, Time};
 
@@ -16,13 +17,15 @@ const SECONDS: u64 = 3;
 type Done = Result<(), Box<dyn std::error::Error>>;
 
 fn main() -> Done {
-    let url = std::env::args().nth(1).ok_or("name a URL, such as redis://127.0.0.1?table_prefix=bench_")?;
+    let url = std::env::args()
+        .nth(1)
+        .ok_or("usage: throughput URL, such as redis://127.0.0.1?table_prefix=bench_")?;
     let engine = RedisEngine::open(&Url::parse(&url)?, true)?;
     println!("{}", engine.server()?);
     for threads in [1, 4, 16] {
         engine.wipe()?;
         for parent in 0..=threads {
-            let effects = vec![Effect::PutNode(node(1 + parent, FileType::Directory))];
+            let effects = vec![Effect::PutInode(inode(1 + parent, FileType::Directory))];
             commit(&engine, &[Txn { op_id: op_id(), guards: vec![], effects }])?;
         }
         run(threads, "creates, one directory", 1, |_| commit(&engine, &[create(1)]))?;
@@ -32,7 +35,7 @@ fn main() -> Done {
         })?;
         run(threads, "lookups", 1, |_| {
             let name = Name::new(format!("file{}", 2_000 + op_id().0 % 4_000).as_bytes())?;
-            engine.read(&[Want::Entry(Ino(1), name)])?;
+            engine.read(&[RecordKey::Entry(Ino(1), name)])?;
             Ok(())
         })?;
     }
@@ -66,7 +69,7 @@ fn run(threads: u64, what: &str, each: u64, step: impl Fn(u64) -> Done + Sync) -
     Ok(())
 }
 
-/// A number of its own; a run of another process has others, so that nothing is taken for a repetition.
+/// A new operation ID. It contains the process ID, so that a second run is not treated as a repetition.
 fn op_id() -> OpId {
     static NEXT: AtomicU64 = AtomicU64::new(1_000);
     OpId(u128::from(std::process::id()) << 64 | u128::from(NEXT.fetch_add(1, Ordering::Relaxed)))
@@ -79,11 +82,14 @@ fn create(parent: u64) -> Txn {
     let now = Some(Time::now());
     Txn {
         op_id: id,
-        guards: vec![Guard::Access { ino: parent, rev: 0 }, Guard::EdgeAbsent { parent, name: name.clone() }],
+        guards: vec![
+            Guard::Access { ino: parent, rev: 0 },
+            Guard::DirentAbsent { parent, name: name.clone() },
+        ],
         effects: vec![
-            Effect::PutNode(node(number, FileType::Regular)),
-            Effect::PutEdge { parent, name, ino: Ino(number), kind: FileType::Regular },
-            Effect::Touch { ino: parent, atime: None, mtime: now, ctime: now },
+            Effect::PutInode(inode(number, FileType::Regular)),
+            Effect::PutDirent { parent, name, ino: Ino(number), kind: FileType::Regular },
+            Effect::SetTimes { ino: parent, atime: None, mtime: now, ctime: now },
         ],
     }
 }
@@ -94,8 +100,8 @@ fn commit(engine: &RedisEngine, txns: &[Txn]) -> Done {
     if all { Ok(()) } else { Err(format!("not committed: {outcomes:?}").into()) }
 }
 
-fn node(ino: u64, kind: FileType) -> Node {
-    Node {
+fn inode(ino: u64, kind: FileType) -> Inode {
+    Inode {
         ino: Ino(ino),
         kind,
         mode: Mode::new(0o644),
@@ -111,5 +117,6 @@ fn node(ino: u64, kind: FileType) -> Node {
         default_acl: AclId::NONE,
         parent: Ino(0),
         access_rev: 0,
+        xattr_blocks: 0,
     }
 }

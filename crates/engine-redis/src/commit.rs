@@ -1,9 +1,9 @@
-//! Transactions as the script reads them, and outcomes out of its answer.
+//! Encodes transactions for the commit script and decodes its reply into outcomes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use keyspace::Writer;
-use meta::{Effect, Guard, Node, Outcome, Seq, Touched, Txn, Want};
+use meta::{Effect, Guard, Inode, Invalidation, Outcome, RecordKey, Seq, Txn};
 use types::{Ino, Slice};
 
 use crate::error::Malformed;
@@ -24,7 +24,7 @@ pub(crate) fn request(txns: &[Txn]) -> Request {
     }
     for txn in txns {
         request.operation(txn.op_id).nested(|to| {
-            to.string(Touched::encode(&txn.touched())).number(txn.guards.len());
+            to.string(Invalidation::encode(&txn.invalidations())).number(txn.guards.len());
             txn.guards.iter().for_each(|guard| add_guard(to, guard));
             add_effects(to, txn);
         });
@@ -32,16 +32,17 @@ pub(crate) fn request(txns: &[Txn]) -> Request {
     request
 }
 
-/// The inodes whose nodes transactions look at or change, by the hash in which they are: its first, and of each whether it
-/// is none that is changed, and its last byte.
+/// The inodes that the transactions read or change, grouped by the Redis hash that stores them. The map key
+/// is the first inode number of the hash. Each element is (the inode is only read, last byte of the inode
+/// number), so the changed inodes come first.
 fn hashes(txns: &[Txn]) -> BTreeMap<u64, BTreeSet<(bool, u8)>> {
-    let node = |guard: &Guard| if let Want::Node(ino) = guard.want() { Some(ino) } else { None };
-    let guarded = txns.iter().flat_map(|txn| &txn.guards).filter_map(node);
+    let inode = |guard: &Guard| if let RecordKey::Inode(ino) = guard.want() { Some(ino) } else { None };
+    let guarded = txns.iter().flat_map(|txn| &txn.guards).filter_map(inode);
     let replaced = txns.iter().flat_map(|txn| &txn.effects).filter_map(|effect| match effect {
-        Effect::PutNode(Node { ino, .. }) | Effect::DropNode { ino } => Some(*ino),
+        Effect::PutInode(Inode { ino, .. }) | Effect::DropInode { ino } => Some(*ino),
         _ => None,
     });
-    let changed: BTreeSet<Ino> = txns.iter().flat_map(Txn::changed_nodes).collect();
+    let changed: BTreeSet<Ino> = txns.iter().flat_map(Txn::changed_inodes).collect();
     let mut hashes = BTreeMap::<u64, BTreeSet<_>>::new();
     for ino in guarded.chain(replaced).chain(changed.iter().copied()) {
         hashes.entry(ino.0 & !15).or_default().insert((!changed.contains(&ino), ino.0 as u8));
@@ -54,41 +55,43 @@ pub(crate) fn outcomes(txns: &[Txn], mut answer: Answer) -> Result<Vec<Outcome>,
     for (first, inos) in hashes(txns) {
         for (_, last) in inos.into_iter().filter(|(is_other, _)| !is_other) {
             let ino = Ino(first & !255 | u64::from(last));
-            left.insert(ino, answer.stored(|bytes| rows::node(ino, bytes))?);
+            left.insert(ino, answer.stored(|bytes| rows::inode(ino, bytes))?);
         }
     }
     let outcome = |txn: &Txn| {
         let Some(seq) = answer.take::<Option<i64>>()? else {
-            let wants: Vec<Want> = txn.guards.iter().map(Guard::want).collect();
-            return Ok(Outcome::Conflict(read::facts(&wants, &mut answer)?));
+            let wants: Vec<RecordKey> = txn.guards.iter().map(Guard::want).collect();
+            return Ok(Outcome::Conflict(read::snapshot(&wants, &mut answer)?));
         };
-        // A repetition has a number below zero, and changed nothing.
-        let changed = if seq < 0 { Vec::new() } else { txn.changed_nodes() };
-        let nodes = changed.iter().filter_map(|ino| left.get(ino).copied().flatten()).collect();
-        Ok(Outcome::Committed { seq: Seq(seq.unsigned_abs()), nodes })
+        // The script answers a repeated transaction with a negative number. The repetition changed nothing.
+        let changed = if seq < 0 { Vec::new() } else { txn.changed_inodes() };
+        let inodes = changed.iter().filter_map(|ino| left.get(ino).copied().flatten()).collect();
+        Ok(Outcome::Committed { seq: Seq(seq.unsigned_abs()), inodes })
     };
     txns.iter().map(outcome).collect()
 }
 
-/// Whether something is changed and nothing is added, so that a server whose memory is full should do it all the same.
+/// True if the transactions change something but add nothing. The script must be able to run them even if the
+/// server's memory is full.
 fn removes(txns: &[Txn]) -> bool {
     let mut effects = txns.iter().flat_map(|txn| &txn.effects).peekable();
     effects.peek().is_some() && !effects.any(Effect::adds)
 }
 
-/// Guards and effects begin with a word of four letters.
+/// Every guard and effect starts with a tag of four letters.
 fn add_guard(to: &mut Request, guard: &Guard) {
     match guard {
-        Guard::EdgeIs { parent, name, ino } => to.fixed(b"edge").id(parent.0).string(name).id(ino.0),
-        Guard::EdgeAbsent { parent, name } => to.fixed(b"free").id(parent.0).string(name),
+        Guard::DirentIs { parent, name, ino } => to.fixed(b"edge").id(parent.0).string(name).id(ino.0),
+        Guard::DirentAbsent { parent, name } => to.fixed(b"free").id(parent.0).string(name),
         Guard::Access { ino, rev } => to.fixed(b"arev").id(ino.0).id(*rev),
-        Guard::NodeAbsent { ino } => to.fixed(b"none").id(ino.0),
+        Guard::InodeAbsent { ino } => to.fixed(b"none").id(ino.0),
         Guard::Links { ino, nlink } => add_same(to, *ino, rows::LINKS, &nlink.to_be_bytes()),
         Guard::ParentIs { ino, parent } => add_same(to, *ino, rows::PARENT, &parent.0.to_be_bytes()),
         Guard::Empty { ino } => to.fixed(b"void").id(ino.0),
-        Guard::Xattr { ino, name, present } => {
-            to.fixed(b"attr").id(ino.0).string(name).number((*present).into())
+        Guard::Xattr { ino, name, blocks } => {
+            to.fixed(b"attr").id(ino.0).string(name).number((*blocks).into())
         }
+        Guard::XattrBlocks { ino, most } => to.fixed(b"most").id(ino.0).number((*most).into()),
         Guard::Setting { name, value: Some(value) } => to.fixed(b"sett").string(name).string(value),
         Guard::Setting { name, value: None } => to.fixed(b"nset").string(name),
         Guard::Counter { counter, value } => to.fixed(b"cntr").string(counter.name()).id(*value),
@@ -104,7 +107,7 @@ fn add_guard(to: &mut Request, guard: &Guard) {
     };
 }
 
-/// The node holds these bytes there.
+/// Adds a guard that the stored inode holds `bytes` at offset `place`, counted from 1.
 fn add_same<'a>(to: &'a mut Request, ino: Ino, place: u8, bytes: &[u8]) -> &'a mut Request {
     to.fixed(b"same").id(ino.0).fixed(&[place]).string(bytes)
 }
@@ -113,25 +116,26 @@ fn add_rows<'a>(to: &'a mut Request, rows: &[Slice]) -> &'a mut Request {
     to.nested(|to| rows.iter().for_each(|row| _ = to.string(rows::put_slice(row))))
 }
 
-/// What a create does is one effect: an inode, by the name that was found free last, and the directory's times.
+/// Encodes the effects of one transaction. The effects of a create become the single effect `made`: an inode,
+/// an entry under the name of the last `DirentAbsent` guard, and the times of the directory.
 fn add_effects(to: &mut Request, txn: &Txn) {
-    let free = txn.guards.iter().rfind(|guard| matches!(guard, Guard::EdgeAbsent { .. }));
+    let free = txn.guards.iter().rfind(|guard| matches!(guard, Guard::DirentAbsent { .. }));
     let mut left = &txn.effects[..];
     while let [effect, others @ ..] = left {
         left = others;
-        if let Some(Guard::EdgeAbsent { parent, name }) = free
-            && let (Effect::PutNode(node), [_, Effect::Touch { ctime: time, .. }, rest @ ..]) =
+        if let Some(Guard::DirentAbsent { parent, name }) = free
+            && let (Effect::PutInode(inode), [_, Effect::SetTimes { ctime: time, .. }, rest @ ..]) =
                 (effect, others)
-            && let (parent, ino, kind, time) = (*parent, node.ino, node.kind, *time)
+            && let (parent, ino, kind, time) = (*parent, inode.ino, inode.kind, *time)
             && others.starts_with(&[
-                Effect::PutEdge { parent, name: name.clone(), ino, kind },
-                Effect::Touch { ino: parent, atime: None, mtime: time, ctime: time },
+                Effect::PutDirent { parent, name: name.clone(), ino, kind },
+                Effect::SetTimes { ino: parent, atime: None, mtime: time, ctime: time },
             ])
             && time.is_some()
-            && node.blocks() == 0
+            && inode.blocks() == 0
         {
-            let (edge, time) = (rows::put_edge(ino, kind), rows::time(time));
-            to.fixed(b"made").fixed(&edge).string(rows::put_node(node)).fixed(&time);
+            let (dirent, time) = (rows::put_dirent(ino, kind), rows::time(time));
+            to.fixed(b"made").fixed(&dirent).string(rows::put_inode(inode)).fixed(&time);
             left = rest;
         } else {
             add_effect(to, effect);
@@ -142,27 +146,28 @@ fn add_effects(to: &mut Request, txn: &Txn) {
 
 fn add_effect(to: &mut Request, effect: &Effect) {
     match effect {
-        Effect::PutNode(node) => to.fixed(b"node").id(node.ino.0).string(rows::put_node(node)),
-        Effect::DropNode { ino } => to.fixed(b"gone").id(ino.0),
-        Effect::PutEdge { parent, name, ino, kind } => {
-            to.fixed(b"edge").id(parent.0).string(name).string(rows::put_edge(*ino, *kind))
+        Effect::PutInode(inode) => to.fixed(b"node").id(inode.ino.0).string(rows::put_inode(inode)),
+        Effect::DropInode { ino } => to.fixed(b"gone").id(ino.0),
+        Effect::PutDirent { parent, name, ino, kind } => {
+            to.fixed(b"edge").id(parent.0).string(name).string(rows::put_dirent(*ino, *kind))
         }
-        Effect::DropEdge { parent, name } => to.fixed(b"free").id(parent.0).string(name),
+        Effect::DropDirent { parent, name } => to.fixed(b"free").id(parent.0).string(name),
         Effect::SetAccess { ino, access } => {
             to.fixed(b"perm").id(ino.0).string(rows::access_fields(access.mode, access.uid, access.gid));
             to.string(rows::acls(access.access_acl, access.default_acl))
         }
         Effect::SetParent { ino, parent } => to.fixed(b"home").id(ino.0).id(parent.0),
         Effect::AddLinks { ino, delta } => to.fixed(b"link").id(ino.0).fixed(&delta.to_be_bytes()),
-        Effect::Touch { ino, atime: None, mtime: Some(time), ctime } if *ctime == Some(*time) => {
+        Effect::SetTimes { ino, atime: None, mtime: Some(time), ctime } if *ctime == Some(*time) => {
             to.fixed(b"both").id(ino.0).fixed(&rows::time(*ctime))
         }
-        Effect::Touch { ino, atime, mtime, ctime } => {
+        Effect::SetTimes { ino, atime, mtime, ctime } => {
             to.fixed(b"time").id(ino.0);
             to.string(rows::time(*atime)).string(rows::time(*mtime)).string(rows::time(*ctime))
         }
         Effect::SetSize { ino, size } => to.fixed(b"size").id(ino.0).id(*size),
         Effect::Extend { ino, size } => to.fixed(b"grow").id(ino.0).id(*size),
+        Effect::AddXattrBlocks { ino, delta } => to.fixed(b"bulk").id(ino.0).fixed(&delta.to_be_bytes()),
         Effect::AppendSlice { ino, chunk, slice } => {
             to.fixed(b"data").id(ino.0).id(chunk.0).string(rows::put_slice(slice))
         }
@@ -204,7 +209,7 @@ fn add_effect(to: &mut Request, effect: &Effect) {
     };
 }
 
-/// The key is taken out of a map.
+/// Encodes the removal of `key` from `map`.
 fn add_drop<'a>(to: &'a mut Request, map: &str, key: &[u8]) -> &'a mut Request {
     to.fixed(b"drop").string(map).string(key)
 }

@@ -1,20 +1,20 @@
-//! What a person says about the server: `redis://[user[:password]@]host[:port][,host[:port]...][/db][?name=value[&...]]`.
+//! Server URLs: `redis://[user[:password]@]host[:port][,host[:port]...][/db][?name=value[&...]]`.
 //!
-//! | scheme | what it says |
+//! | scheme | meaning |
 //! |---|---|
 //! | `redis`, `valkey` | TCP |
 //! | `rediss`, `valkeys` | TLS |
-//! | `redis+unix`, `valkey+unix` | a socket: `redis+unix:///run/redis/redis.sock` |
+//! | `redis+unix`, `valkey+unix` | a Unix socket: `redis+unix:///run/redis/redis.sock` |
 //!
-//! | parameter | what it says |
+//! | parameter | meaning |
 //! |---|---|
-//! | `master` | the hosts are Sentinels, and this is the name of the master they watch |
-//! | `db` | the database's number, also as the path: `/3`; 0 by default |
-//! | `tls_ca` | a PEM file of the authorities that are trusted, in place of the system's |
-//! | `tls_cert`, `tls_key` | PEM files of the client's certificate and its key |
+//! | `master` | the hosts are Sentinels, and this is the name of the master that they monitor |
+//! | `db` | the database number, which can also be given as the path: `/3`; default 0 |
+//! | `tls_ca` | a PEM file of trusted certificate authorities, used instead of the system's |
+//! | `tls_cert`, `tls_key` | PEM files of the client certificate and its key |
 //!
-//! and those of [`Params`]. Of several hosts that are no Sentinels, the first that is a master is taken; any one node of
-//! a Cluster is enough.
+//! The parameters of [`Params`] are also accepted. If there are several hosts and they are not Sentinels, the
+//! engine uses the first one that is a master. For a Cluster, the address of any one node is enough.
 
 use pool::{OpenError, Params, Query, Secret, Url};
 use redis::{ClientTlsConfig, ConnectionAddr, TlsCertificates};
@@ -29,7 +29,7 @@ pub(crate) struct Config {
     pub(crate) user: Option<String>,
     pub(crate) password: Option<Secret>,
     pub(crate) db: i64,
-    /// What every key begins with. The braces make a Cluster keep all of them on one node.
+    /// The prefix of every key. The braces make a Cluster store all keys on one node.
     pub(crate) prefix: Vec<u8>,
     pub(crate) params: Params,
 }
@@ -44,21 +44,23 @@ impl Config {
             "redis" | "valkey" => (false, false),
             "rediss" | "valkeys" => (true, false),
             "redis+unix" | "valkey+unix" => (false, true),
-            other => return Err(query.wrong(format!("'{other}' is no scheme of Redis"))),
+            other => {
+                return Err(query.wrong(format!("unknown scheme '{other}': use redis, rediss or redis+unix")));
+            }
         };
         let params = query.params()?;
         let sentinel_master = query.take("master");
         let hosts = if socket {
             if !url.hosts.is_empty() || sentinel_master.is_some() {
                 return Err(
-                    query.wrong("a socket has a path and no host: write redis+unix:///run/redis.sock")
+                    query.wrong("a socket URL has a path but no host: write redis+unix:///run/redis.sock")
                 );
             }
             vec![ConnectionAddr::Unix(format!("/{}", url.path).into())]
         } else {
             if !url.path.is_empty() {
                 if query.take("db").is_some() {
-                    return Err(query.wrong("the database's number stands there twice"));
+                    return Err(query.wrong("the database number is given twice, as the path and as db"));
                 }
                 query.put("db", &url.path);
             }
@@ -66,13 +68,13 @@ impl Config {
             url.hosts.iter().map(|host| address(tls, &host.name, host.port.unwrap_or(port))).collect()
         };
         if hosts.is_empty() {
-            return Err(query.wrong("there is no host"));
+            return Err(query.wrong("no host is given"));
         }
         let db = query.number("db", 0, 0..=65535)?;
         let mut file = |name| {
             let file = query.file(name);
             if file.path().is_some() && !tls {
-                return Err(query.wrong(format!("{name} is for rediss:// only")));
+                return Err(query.wrong(format!("{name} is valid only with rediss://")));
             }
             file.read().map_err(|what| query.wrong(what))
         };
@@ -80,10 +82,10 @@ impl Config {
         let client_tls = match (cert, key) {
             (Some(client_cert), Some(client_key)) => Some(ClientTlsConfig { client_cert, client_key }),
             (None, None) => None,
-            _ => return Err(query.wrong("tls_cert and tls_key go together")),
+            _ => return Err(query.wrong("tls_cert and tls_key must be given together")),
         };
         query.end()?;
-        // Without anything between them, braces would say nothing to a Cluster.
+        // A Cluster ignores empty braces, so they must enclose something.
         let tag = if params.table_prefix.is_empty() { "-" } else { &params.table_prefix };
         Ok(Config {
             shown: url.to_string(),
@@ -104,7 +106,7 @@ impl Config {
     }
 }
 
-/// A server's, with TLS or without.
+/// The address of a server, with or without TLS.
 pub(crate) fn address(tls: bool, host: &str, port: u16) -> ConnectionAddr {
     match tls {
         false => ConnectionAddr::Tcp(host.to_owned(), port),
@@ -121,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_of_url_is_understood() {
+    fn every_form_of_url_is_parsed() {
         let plain = config("redis://u:p@a,b:7/3?table_prefix=v_").unwrap();
         assert_eq!(plain.hosts, [address(false, "a", 6379), address(false, "b", 7)]);
         assert_eq!((plain.db, plain.tls.is_none(), &plain.prefix[..]), (3, true, &b"{v_}"[..]));
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_the_reason() {
+    fn invalid_urls_are_rejected_with_the_reason() {
         for (url, reason) in [
             ("redus://h", "scheme"),
             ("redis://h/x", "number"),

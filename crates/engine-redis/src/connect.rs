@@ -1,4 +1,4 @@
-//! Finding the server that has the volume, and talking to it.
+//! Finds the master and communicates with it.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::config::{Config, address};
 use crate::error::Failure;
 use crate::request::{Answer, Request, take};
 
-/// The scripts, each after what they share.
+/// The scripts. Each one starts with the common part.
 const SCRIPTS: [&str; 3] = [
     concat!(include_str!("lua/common.lua"), include_str!("lua/read.lua")),
     concat!(include_str!("lua/common.lua"), include_str!("lua/scan.lua")),
     concat!(include_str!("lua/common.lua"), include_str!("lua/commit.lua")),
 ];
 
-/// Which of [`SCRIPTS`].
+/// An index into [`SCRIPTS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Script {
     Read = 0,
@@ -29,10 +29,10 @@ pub(crate) enum Script {
     Commit = 2,
 }
 
-/// How often a Cluster may send a new connection on from one node to another.
+/// The maximum number of MOVED redirects that a new connection follows in a Cluster.
 const MOST_MOVES: usize = 5;
 
-/// Makes connections to whatever server is the master at that time.
+/// Opens connections to the current master.
 #[derive(Debug)]
 pub(crate) struct Connector {
     pub(crate) config: Config,
@@ -41,7 +41,7 @@ pub(crate) struct Connector {
 /// A connection to the master, with its scripts loaded.
 pub(crate) struct Conn {
     inner: Connection,
-    /// The names that the server gave the scripts.
+    /// The SHA-1 names that the server gave the scripts.
     names: Vec<String>,
 }
 
@@ -78,7 +78,7 @@ impl Connector {
         let info = info.set_redis_settings(redis).set_tcp_settings(TcpSettings::default().set_nodelay(true));
         let client = match &config.tls {
             Some(certificates) => {
-                // Fails only if there is a provider already, which is then used.
+                // This fails only if a provider is already installed; that provider is then used.
                 drop(rustls::crypto::ring::default_provider().install_default());
                 Client::build_with_tls(info, certificates.clone())?
             }
@@ -90,7 +90,7 @@ impl Connector {
         Ok(connection)
     }
 
-    /// A connection to the master: to this server, or to the one that a Cluster's node sends us to.
+    /// Connects to the master: this server, or the node to which a Cluster redirects.
     fn reach(&self, mut address: ConnectionAddr) -> Result<Conn, EngineError> {
         for _ in 0..=MOST_MOVES {
             let shown = format!("{} ({address})", self.config.shown);
@@ -102,13 +102,13 @@ impl Connector {
             let next = self.moved(&failure);
             address = next.ok_or_else(|| failure.engine_error(&shown, Asked::Look))?;
         }
-        Err(self.error("the Cluster sends us in circles"))
+        Err(self.error("too many redirects between the nodes of the Cluster"))
     }
 
-    /// Asks the server what it is, and loads the scripts; gives their names.
+    /// Checks that the server is a master, loads the scripts, and returns their names.
     fn greet(&self, inner: &mut Connection) -> Result<Vec<String>, Failure> {
         let mut commands = redis::pipe();
-        // Of a Cluster's nodes only one answers this.
+        // In a Cluster, only the node that stores the key answers this command; the others return MOVED.
         commands.cmd("EXISTS").arg(self.config.key("state")).cmd("ROLE");
         for script in SCRIPTS {
             commands.cmd("SCRIPT").arg("LOAD").arg(script);
@@ -121,7 +121,7 @@ impl Connector {
         answers.map(|name| Ok(take(name?)?)).collect()
     }
 
-    /// Where the error of a Cluster's node sends us: "MOVED 3999 host:port".
+    /// The address in a redirect from a Cluster node: "MOVED 3999 host:port".
     fn moved(&self, failure: &Failure) -> Option<ConnectionAddr> {
         let Failure::Redis(error) = failure else { return None };
         let (node, _) = error.redirect_node().filter(|_| error.code() == Some("MOVED"))?;
@@ -129,13 +129,13 @@ impl Connector {
         Some(address(self.config.tls.is_some(), host, port.parse().ok()?))
     }
 
-    /// The master's address, by the first Sentinel that knows it.
+    /// The master's address, from the first Sentinel that knows it.
     fn ask_sentinels(&self, name: &str) -> Result<ConnectionAddr, EngineError> {
-        first(&self.config.hosts, self.error("no Sentinel answers"), |sentinel| {
+        first(&self.config.hosts, self.error("no Sentinel answered"), |sentinel| {
             let place = format!("{} ({sentinel})", self.config.shown);
             let found = self.ask_sentinel(sentinel.clone(), name);
             found.map_err(|failure| failure.engine_error(&place, Asked::Look))?.ok_or_else(|| {
-                EngineError::transient(format!("{place}: the Sentinel knows no master '{name}'"))
+                EngineError::transient(format!("{place}: the Sentinel does not know a master '{name}'"))
             })
         })
     }
@@ -144,7 +144,7 @@ impl Connector {
         let mut inner = self.open(sentinel, false)?;
         if let Some(password) = &self.config.password {
             let user = self.config.user.as_deref().unwrap_or("default");
-            // A Sentinel without a password refuses ours, which is no harm.
+            // A Sentinel without a password rejects AUTH. The error is ignored.
             let _refused = redis::cmd("AUTH").arg(user).arg(password.reveal()).exec(&mut inner);
         }
         let mut command = redis::cmd("SENTINEL");
@@ -159,7 +159,7 @@ impl Connector {
 }
 
 impl Conn {
-    /// Runs a script.
+    /// Runs a script. Loads it again if the server no longer has it.
     pub(crate) fn run(
         &mut self,
         script: Script,
@@ -172,15 +172,15 @@ impl Conn {
         request.args().for_each(|arg| _ = command.arg(arg));
         let mut answer = self.ask_master(&command);
         if matches!(&answer, Err(Failure::Redis(error)) if error.code() == Some("NOSCRIPT")) {
-            // The server forgot its scripts. What it did not know it did not run.
+            // The server lost its scripts, for example because it restarted. It did not run this request.
             self.ask::<()>(redis::pipe().cmd("SCRIPT").arg("LOAD").arg(SCRIPTS[script as usize]))?;
             answer = self.ask_master(&command);
         }
         Ok(take(answer?)?)
     }
 
-    /// The answer to a command, of a server that is still a master, which it says in the same round trip: a replica
-    /// would answer with what was.
+    /// Sends a command and checks in the same round trip that the server is still a master, because a replica
+    /// may answer with old data.
     pub(crate) fn ask_master(&mut self, command: &Cmd) -> Result<Value, Failure> {
         let mut both = command.get_packed_command();
         redis::cmd("ROLE").write_packed_command(&mut both);
@@ -189,19 +189,19 @@ impl Conn {
         if answers.next().is_some_and(|role| is_replica(&role)) { Err(Failure::Demoted) } else { Ok(answer) }
     }
 
-    /// The answers to some commands, the last of which counts.
+    /// Sends some commands and returns the answer to the last one.
     pub(crate) fn ask<T: FromRedisValue>(&mut self, commands: &Pipeline) -> Result<T, Failure> {
         let answers = send(&mut self.inner, &commands.get_packed_pipeline(), commands.len())?;
         Ok(take(answers.last().transpose()?.unwrap_or_default())?)
     }
 
-    /// How long to wait for an answer from now on.
-    pub(crate) fn set_patience(&mut self, patience: Duration) -> RedisResult<()> {
-        self.inner.set_read_timeout(Some(patience))
+    /// Sets the read timeout of the connection.
+    pub(crate) fn set_read_timeout(&mut self, timeout: Duration) -> RedisResult<()> {
+        self.inner.set_read_timeout(Some(timeout))
     }
 }
 
-/// Sends commands together, and gives the answer to each.
+/// Sends commands in one request and returns one answer per command.
 fn send(
     inner: &mut Connection,
     commands: &[u8],
@@ -210,20 +210,21 @@ fn send(
     Ok(inner.req_packed_commands(commands, 0, count)?.into_iter().map(Value::extract_error))
 }
 
-/// Whether an answer to ROLE is a replica's. Where a user may not ask, the server counts as a master.
+/// True if the answer to ROLE says that the server is a replica. If the user is not permitted to run ROLE,
+/// the server is assumed to be a master.
 fn is_replica(role: &RedisResult<Value>) -> bool {
     matches!(role, Ok(Value::Array(parts)) if matches!(parts.first(), Some(Value::BulkString(r)) if r == b"slave"))
 }
 
-/// Why there is no connection. Nothing happened; a wrong password stays wrong.
+/// The error for a failed connection attempt. Nothing was executed. An authentication failure is permanent.
 fn refused_connection(place: &str, error: &RedisError) -> EngineError {
     match error.kind() {
         redis::ErrorKind::AuthenticationFailed => {
-            EngineError::permanent(format!("{place}: the server refuses this user and password"))
+            EngineError::permanent(format!("{place}: the server rejected the user name or password"))
         }
         redis::ErrorKind::InvalidClientConfig => EngineError::permanent(format!("{place}: {error}")),
         _ if error.is_timeout() => {
-            EngineError::transient(format!("{place}: no connection in time (connect_timeout)"))
+            EngineError::transient(format!("{place}: timed out while connecting (connect_timeout)"))
         }
         _ => EngineError::transient(format!("{place}: {error}")),
     }

@@ -1,6 +1,6 @@
-//! The engine: its connections, and the boundary it implements.
+//! The engine: opens a volume, holds its connections, and implements [`Engine`].
 
-use meta::{Changes, Engine, EngineError, Facts, Outcome, Page, Scan, Txn, Want};
+use meta::{Changes, Engine, EngineError, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
 use pool::{Asked, Connect, OpenError, Pool, Url, check_version, in_parts};
 use redis::{FromRedisValue, InfoDict, Pipeline};
 
@@ -12,28 +12,30 @@ use crate::schema::VERSION;
 use crate::watch::Watcher;
 use crate::{commit, read, scan};
 
-/// The most transactions that one script commits, for a server that runs a script does nothing else.
+/// The maximum number of transactions in one script call. The server executes nothing else while a script
+/// runs.
 const MOST_TXNS: usize = 512;
 
-/// Keys that a wipe looks at in one step.
+/// The number of keys that one step of a wipe scans.
 const WIPE_STEP: usize = 1000;
 
 /// A volume's metadata on a Redis server.
 ///
-/// The server runs one script at a time, so a script is a transaction, and its commits have numbers in their order.
+/// The server runs one script at a time, so each script is one transaction. Commits are numbered in the order
+/// of execution.
 #[derive(Debug)]
 pub struct RedisEngine {
     pool: Pool<Connector>,
-    /// Whether the server can tell when its log is on the disk (`WAITAOF`, since 7.2).
+    /// True if the server supports `WAITAOF` (7.2 and later), which waits until its log is on disk.
     waits_for_log: bool,
 }
 
 impl RedisEngine {
-    /// Connects, and makes an empty volume if `create` and there is none.
+    /// Connects to the server. Creates an empty volume if `create` is set and none exists.
     ///
     /// # Errors
-    /// [`OpenError::Config`] for what the URL says; those of [`check_version`] for what is stored there;
-    /// [`OpenError::Engine`] where the server cannot be used.
+    /// [`OpenError::Config`] if the URL is invalid; the errors of [`check_version`] for the stored version;
+    /// [`OpenError::Engine`] if the server cannot be used.
     pub fn open(url: &Url, create: bool) -> Result<Self, OpenError> {
         let config = Config::new(url)?;
         let params = config.params.clone();
@@ -58,15 +60,15 @@ impl RedisEngine {
         let field = |name: &str| info.get::<String>(name);
         Ok(match field("valkey_version") {
             Some(version) => format!("Valkey {version}"),
-            None => format!("Redis {}", field("redis_version").as_deref().unwrap_or("of an unknown version")),
+            None => format!("Redis {}", field("redis_version").as_deref().unwrap_or("(unknown version)")),
         })
     }
 
-    /// What in the server's configuration can lose data that was acknowledged.
+    /// Describes server settings that can cause the loss of acknowledged data.
     pub fn warnings(&self) -> Vec<String> {
         let info = match self.info() {
             Ok(info) => info,
-            Err(error) => return vec![format!("the server's configuration is not known: {error}")],
+            Err(error) => return vec![format!("cannot read the server's configuration: {error}")],
         };
         let is = |field: &str, value: &str| info.get::<String>(field).map(|found| found == value);
         let mut warnings = Vec::new();
@@ -74,25 +76,25 @@ impl RedisEngine {
         if is("aof_enabled", "1") != Some(true) {
             warn(
                 "keeps no append-only file (appendonly no): \
-                 it loses what it acknowledged when it ends or the machine loses power",
+                 acknowledged changes are lost when the server stops or the machine loses power",
             );
         } else {
-            let synced = if self.waits_for_log { "but for what was synced" } else { "synced or not" };
+            let synced = if self.waits_for_log { "except those that were synced" } else { "synced or not" };
             let found = self.ask(redis::pipe().cmd("CONFIG").arg("GET").arg("appendfsync"), Asked::Look);
             match found.as_ref().map(|(_, value): &(String, String)| &value[..]) {
                 Ok("always") => {}
                 Ok(when) => warn(&format!(
-                    "does not wait for its disk (appendfsync {when}): it loses a second or more of what it \
-                     acknowledged when the machine loses power, {synced}"
+                    "does not wait for its disk (appendfsync {when}): a second or more of acknowledged changes is \
+                     lost when the machine loses power, {synced}"
                 )),
-                Err(_) => warn("does not say whether it waits for its disk (appendfsync)"),
+                Err(_) => warn("does not report whether it waits for its disk (appendfsync)"),
             }
         }
         if is("maxmemory_policy", "noeviction") != Some(true) {
             let policy: String = info.get("maxmemory_policy").unwrap_or_else(|| "unknown".to_owned());
             warn(&format!(
                 "may evict keys when its memory is full (maxmemory-policy {policy}): \
-                 it then destroys the volume; set noeviction"
+                 eviction destroys the volume; set noeviction"
             ));
         }
         if is("role", "master") == Some(false) {
@@ -111,30 +113,29 @@ impl RedisEngine {
 
     fn check_schema(&self, create: bool) -> Result<(), OpenError> {
         let place = format!("at {}", self.place());
-        let (schema, state) = (self.key("schema"), self.key("state"));
-        let found: Option<Vec<u8>> = self.ask(redis::pipe().cmd("GET").arg(&schema), Asked::Look)?;
+        let found: Option<Vec<u8>> =
+            self.ask(redis::pipe().cmd("GET").arg(self.key("schema")), Asked::Look)?;
         if check_version(found.as_deref(), VERSION, &place, create)? {
-            // Whoever formats at the same time writes the same.
-            let mut format = redis::pipe();
-            for (field, value) in [("seq", &b"0"[..]), ("inodes", &[0; 8]), ("blocks", &[0; 8])] {
-                format.cmd("HSETNX").arg(&state).arg(field).arg(value);
-            }
-            format.cmd("SETNX").arg(&schema).arg(VERSION);
-            self.ask::<()>(&format, Asked::Look)?;
+            self.eval(include_str!("lua/format.lua"))?;
         }
         Ok(())
+    }
+
+    /// Runs a script that is not loaded.
+    fn eval(&self, script: &str) -> Result<(), EngineError> {
+        self.ask(redis::pipe().cmd("EVAL").arg(script).arg(1).arg(self.key("")).arg(VERSION), Asked::Change)
     }
 
     fn info(&self) -> Result<InfoDict, EngineError> {
         self.ask(redis::pipe().cmd("INFO"), Asked::Look)
     }
 
-    /// The answer to the last of some commands.
+    /// Sends some commands and returns the answer to the last one.
     fn ask<T: FromRedisValue>(&self, commands: &Pipeline, asked: Asked) -> Result<T, EngineError> {
         self.pool.request(asked, |conn: &mut Conn| conn.ask(commands))
     }
 
-    /// The answer of a script, in one round trip.
+    /// Runs a script in one round trip and decodes its answer.
     fn run<T>(
         &self,
         script: Script,
@@ -150,9 +151,9 @@ impl RedisEngine {
 }
 
 impl Engine for RedisEngine {
-    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
         self.run(Script::Read, &read::request(wants), Asked::Look, |mut answer| {
-            read::facts(wants, &mut answer)
+            read::snapshot(wants, &mut answer)
         })
     }
 
@@ -169,29 +170,33 @@ impl Engine for RedisEngine {
         self.run(Script::Scan, &scan::request(scan), Asked::Look, |answer| scan::page(scan, answer))
     }
 
-    /// With `appendfsync always` all that was acknowledged is on the disk already. With `everysec` a server of 7.2 or
-    /// later is asked to wait for it; an older one has no such request, and [`RedisEngine::warnings`] says so.
+    /// With `appendfsync always` all acknowledged data is already on disk. With `everysec`, a server of
+    /// version 7.2 or later is asked to wait for its log. An older server has no such command, and
+    /// [`RedisEngine::warnings`] reports this.
     fn sync(&self) -> Result<(), EngineError> {
         if !self.waits_for_log {
             return Ok(());
         }
-        // The server waits for what the same connection wrote, and its log is in order.
+        // WAITAOF covers the writes of the same connection. The log is ordered, so it covers all earlier
+        // commits too.
         let timeout = self.pool.connector().config.params.op_timeout.as_millis().max(1);
         let mut wait = redis::pipe();
         wait.cmd("SET").arg(self.key("synced")).arg(1);
         wait.cmd("WAITAOF").arg(1).arg(0).arg(timeout.to_string());
         match self.ask::<(i64, i64)>(&wait, Asked::Look) {
-            Ok((0, _)) => Err(self.pool.connector().error("the log is not on the disk in time")),
+            Ok((0, _)) => Err(self
+                .pool
+                .connector()
+                .error("timed out while waiting for the log to reach the disk (op_timeout)")),
             Ok(_) => Ok(()),
-            // Without a log there is nothing to wait for; `warnings` says so.
+            // Without a log there is nothing to wait for; `warnings` reports this.
             Err(error) if error.message.contains("appendonly is disabled") => Ok(()),
             Err(error) => Err(error),
         }
     }
 
     fn wipe(&self) -> Result<(), EngineError> {
-        let prefix = &self.pool.connector().config.prefix;
-        let pattern = [&prefix[..], b"*"].concat();
+        let pattern = self.key("*");
         let kept = [self.key("schema"), self.key("state")];
         let mut cursor = 0_u64;
         loop {
@@ -203,22 +208,24 @@ impl Engine for RedisEngine {
                 self.ask::<()>(redis::pipe().cmd("UNLINK").arg(&found), Asked::Change)?;
             }
             if next == 0 {
-                break;
+                return self.eval(include_str!("lua/wipe.lua"));
             }
             cursor = next;
         }
-        let script = include_str!("lua/wipe.lua");
-        self.ask(redis::pipe().cmd("EVAL").arg(script).arg(1).arg(prefix), Asked::Change)
+    }
+
+    fn remove(&self) -> Result<(), EngineError> {
+        self.eval(include_str!("lua/remove.lua"))
     }
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
         let connector = self.pool.connector();
-        // A connection of its own, for it is mostly waiting.
+        // A separate connection, because it blocks in XREAD most of the time.
         Ok(Some(Box::new(Watcher::new(connector.connect()?, &connector.config)?)))
     }
 }
 
-/// Whether a version such as "7.0.15" is this one or a later one.
+/// True if a version such as "7.0.15" is at least `least`.
 fn at_least(version: &str, least: (u32, u32)) -> bool {
     let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= least

@@ -1,22 +1,22 @@
-//! How requests fail, and what that means to the caller.
+//! Maps failed requests to engine errors.
 
 use meta::EngineError;
 use pool::{Asked, Failed, Leaves};
 use redis::RedisError;
 use types::Errno;
 
-/// What came back instead of an answer.
+/// The reason why a request got no usable answer.
 pub(crate) enum Failure {
-    /// The server refused the request or failed in it, which has a code; or the connection broke or was silent for too
-    /// long, and the request may have been heard.
+    /// The server returned an error, which has a code; or the connection broke or timed out, and the request
+    /// may have been executed.
     Redis(RedisError),
-    /// The server answered, but is no master, or no more, so what it said may be old.
+    /// The server answered but is not (or no longer) a master, so its answer may be old.
     Demoted,
-    /// An answer that no script of ours gives.
+    /// The answer does not have the form that the scripts produce.
     Malformed(&'static str),
 }
 
-/// What an answer holds that no script of ours writes.
+/// The reason why an answer cannot be decoded.
 #[derive(Debug)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
@@ -45,27 +45,29 @@ impl Failed for Failure {
         match self {
             Failure::Redis(error) if error.code().is_some() => refused(place, &error, asked),
             Failure::Redis(error) if error.is_timeout() => {
-                asked.unanswered(format!("{place}: the server did not answer in time (op_timeout)"))
+                asked.unanswered(format!("{place}: the server did not answer within op_timeout"))
             }
             Failure::Redis(error) => asked.unanswered(format!("{place}: {error}")),
-            Failure::Demoted => asked.unanswered(format!("{place} is a replica: name its master")),
+            Failure::Demoted => {
+                asked.unanswered(format!("{place} is a replica: use the address of its master"))
+            }
             Failure::Malformed(what) => {
-                asked.not_understood(format!("{place}: the server's answer is damaged: {what}"))
+                asked.not_understood(format!("{place}: cannot decode the server's answer: {what}"))
             }
         }
     }
 }
 
-/// The one table from an error that the server answered with to an [`EngineError`]. A script that was refused did
-/// nothing, for its first write changes nothing.
+/// The only table that maps an error reply of the server to an [`EngineError`]. A script that the server
+/// refused did nothing, because the server can refuse only its first write.
 ///
-/// | Redis says | kind | errno |
+/// | Redis error | kind | errno |
 /// |---|---|---|
-/// | OOM: `maxmemory` is reached; MISCONF with "No space left": its disk is full | will fail again until space is freed | ENOSPC |
+/// | OOM: `maxmemory` is reached; MISCONF with "No space left": the server's disk is full | permanent: fails until space is freed | ENOSPC |
 /// | LOADING, BUSY, TRYAGAIN, CLUSTERDOWN, MASTERDOWN, NOREPLICAS, MISCONF | transient | EIO |
-/// | READONLY, MOVED, ASK, UNBLOCKED: the master is elsewhere by now | transient, on a new connection | EIO |
-/// | NOVOLUME: our own, there is nothing of ours any more; NOAUTH, NOPERM, WRONGPASS | permanent | EIO |
-/// | all else: a script failed, a key is of another type | permanent for a look, indeterminate for a change | EIO |
+/// | READONLY, MOVED, ASK, UNBLOCKED: another server is now the master | transient, on a new connection | EIO |
+/// | NOVOLUME: from our scripts, the volume's keys are gone; NOAUTH, NOPERM, WRONGPASS, NOSCRIPT | permanent | EIO |
+/// | anything else: a script failed, a key has another type | permanent for a read, indeterminate for a change | EIO |
 fn refused(place: &str, error: &RedisError, asked: Asked) -> EngineError {
     let said = [error.code(), error.detail()].map(Option::unwrap_or_default).join(" ");
     let message = format!("{place}: {said}");
@@ -82,13 +84,13 @@ fn refused(place: &str, error: &RedisError, asked: Asked) -> EngineError {
     }
 }
 
-/// Whether the server is not, or no longer, the one that has the volume.
+/// True if the error says that another server has the volume now.
 fn is_elsewhere(error: &RedisError) -> bool {
     matches!(code(error), "READONLY" | "MOVED" | "ASK" | "UNBLOCKED")
 }
 
-/// The error's code. Redis 6.2 wraps an error that a script met in one of code ERR: "... @user_script:12: -OOM command
-/// not allowed ...".
+/// The error's code. Redis 6.2 wraps an error that occurs inside a script in one with code ERR: "...
+/// @user_script:12: -OOM command not allowed ...".
 fn code(error: &RedisError) -> &str {
     const WRAPPED: [&str; 5] = ["OOM", "MISCONF", "NOREPLICAS", "READONLY", "NOPERM"];
     let detail = error.detail().unwrap_or_default();

@@ -1,17 +1,17 @@
-//! The metadata engine on Redis 6.2 or later, and on Valkey: one script run on the server for each request.
+//! The metadata engine for Redis 6.2 or later and Valkey. Each request runs one script on the server.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | `config` | the URL a person writes |
-//! | `schema` | the keys, their contents and version |
-//! | `lua/` | the scripts: `read`, `scan` and `commit`, each after `common` |
-//! | `connect` | finding the master, by itself or by Sentinel or Cluster, and talking to it |
-//! | `engine` | [`RedisEngine`]: opening, `impl Engine`, warnings |
-//! | `request` | requests put together, answers taken apart |
+//! | `config` | URLs and their parameters |
+//! | `schema` | the keys, their contents, and the version of the layout |
+//! | `lua/` | the scripts `read`, `scan` and `commit`; `common` is prepended to each |
+//! | `connect` | finds the master, directly or through Sentinel or Cluster, and sends requests |
+//! | `engine` | [`RedisEngine`]: `open`, `impl Engine`, `warnings` |
+//! | `request` | encodes requests and decodes answers |
 //! | `rows` | the stored forms of records |
-//! | `read`, `scan`, `commit` | what is sent to the scripts, and what comes back |
+//! | `read`, `scan`, `commit` | the arguments and answers of each script |
 //! | `watch` | the stream of changes |
-//! | `error` | one table from a Redis error to an engine error |
+//! | `error` | maps a Redis error to an engine error |
 
 mod commit;
 mod config;

@@ -1,12 +1,13 @@
-//! Requests as the scripts read them, and answers as they write them.
+//! Encodes requests for the scripts and decodes their answers.
 
 use redis::{FromRedisValue, ParsingError, Value, from_redis_value};
 use types::OpId;
 
 use crate::error::Malformed;
 
-/// A request: bytes of fixed length, and strings behind their lengths, in the order in which a script reads them, which
-/// it does without making tables: they were much of what a script cost.
+/// A request: fields of fixed length, and strings preceded by their length, in the order in which the script
+/// reads them. The script can decode this format without creating tables, which used to be a large part of
+/// its cost.
 #[derive(Debug, Default)]
 pub(crate) struct Request {
     body: Vec<u8>,
@@ -14,18 +15,19 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// What a script's arguments are.
+    /// The arguments of the script.
     pub(crate) fn args(&self) -> impl Iterator<Item = &[u8]> {
         std::iter::once(&self.body[..]).chain(self.operations.iter().map(|id| &id[..]))
     }
 
-    /// The id of an operation, which is looked up with all the others at once.
+    /// Adds an operation ID. It is an argument of its own so that the script can look up all IDs with one
+    /// command.
     pub(crate) fn operation(&mut self, id: OpId) -> &mut Self {
         self.operations.push(id.0.to_be_bytes());
         self
     }
 
-    /// Bytes whose number the script knows.
+    /// Adds bytes whose length the script knows.
     pub(crate) fn fixed(&mut self, bytes: &[u8]) -> &mut Self {
         self.body.extend_from_slice(bytes);
         self
@@ -44,7 +46,7 @@ impl Request {
         self.number(bytes.len()).fixed(bytes)
     }
 
-    /// What `inner` adds, as one string.
+    /// Adds everything that `inner` adds, as one string.
     pub(crate) fn nested(&mut self, inner: impl FnOnce(&mut Self)) -> &mut Self {
         let start = self.number(0).body.len();
         inner(self);
@@ -54,7 +56,7 @@ impl Request {
     }
 }
 
-/// The elements of an answer, one after the other.
+/// The elements of an answer, in order.
 #[derive(Debug)]
 pub(crate) struct Answer(std::vec::IntoIter<Value>);
 
@@ -62,18 +64,18 @@ impl FromRedisValue for Answer {
     fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
         match value {
             Value::Array(items) => Ok(Answer(items.into_iter())),
-            _ => Err("an array is missing".into()),
+            _ => Err("an array was expected".into()),
         }
     }
 }
 
 impl Answer {
-    /// The next element, in the form that it must have.
+    /// Takes the next element and converts it.
     pub(crate) fn take<T: FromRedisValue>(&mut self) -> Result<T, Malformed> {
-        take(self.0.next().ok_or(Malformed("it ends too early"))?)
+        take(self.0.next().ok_or(Malformed("it is too short"))?)
     }
 
-    /// What `read` makes of the next element's bytes, if it is there.
+    /// Takes the next element and decodes its bytes with `read`; `None` if it is nil.
     pub(crate) fn stored<T>(
         &mut self,
         read: impl FnOnce(&[u8]) -> Result<T, Malformed>,
@@ -81,12 +83,12 @@ impl Answer {
         self.take::<Option<Vec<u8>>>()?.map(|bytes| read(&bytes)).transpose()
     }
 
-    /// A number of 64 bits, which to Lua is a string.
+    /// Takes a 64-bit number, which is a string in Lua.
     pub(crate) fn id(&mut self) -> Result<u64, Malformed> {
         self.take().map(u64::from_be_bytes)
     }
 
-    /// All that follows.
+    /// Converts all remaining elements.
     pub(crate) fn rest<T: FromRedisValue>(self) -> Result<T, Malformed> {
         take(Value::Array(self.0.collect()))
     }
@@ -96,7 +98,7 @@ impl Answer {
     }
 }
 
-/// An answer in the form that it must have.
+/// Converts a value of an answer.
 pub(crate) fn take<T: FromRedisValue>(answer: Value) -> Result<T, Malformed> {
-    from_redis_value(answer).map_err(|_| Malformed("it has another form than it should"))
+    from_redis_value(answer).map_err(|_| Malformed("a value has an unexpected type"))
 }

@@ -1,12 +1,12 @@
-//! The stored forms of records. [`schema`](crate::schema) says what each holds.
+//! The stored forms of records. [`schema`](crate::schema) describes their contents.
 
 use keyspace::{Reader, Writer};
-use meta::{Edge, Garbage, Lock, LockOwner, LockWait, Node, Session};
+use meta::{Dirent, Garbage, Inode, Lock, LockOwner, LockWait, Session};
 use types::{AclId, FileType, Ino, Mode, SessionId, Slice, SliceId, Time};
 
 use crate::error::Malformed;
 
-/// Takes the fields of a record; nothing may be left over.
+/// Decodes the fields of a record. No bytes may remain.
 fn read<'a, T>(
     what: &'static str,
     bytes: &'a [u8],
@@ -15,46 +15,47 @@ fn read<'a, T>(
     Reader::whole(bytes, fields).ok_or(Malformed(what))
 }
 
-/// A time, or nothing if it stays.
+/// An encoded time; empty if the time does not change.
 pub(crate) fn time(time: Option<Time>) -> Vec<u8> {
     time.map_or(Vec::new(), |time| Writer::default().ordered_time(time).into_vec())
 }
 
-/// Both ACLs, or nothing if there is neither.
+/// Both ACL IDs; empty if there is no ACL.
 pub(crate) fn acls(access: AclId, default: AclId) -> Vec<u8> {
     let none = access.is_none() && default.is_none();
     if none { Vec::new() } else { [access.to_bytes(), default.to_bytes()].concat() }
 }
 
-/// Where fields of a node begin, counted from 1.
+/// Offsets of fields in a stored inode, counted from 1.
 pub(crate) const LINKS: u8 = 12;
 pub(crate) const SIZE: u8 = 16;
 pub(crate) const PARENT: u8 = 48;
 
-pub(crate) fn put_node(node: &Node) -> Vec<u8> {
+pub(crate) fn put_inode(inode: &Inode) -> Vec<u8> {
     let row = Writer::with_capacity(100)
-        .kind(node.kind)
-        .bytes(&access_fields(node.mode, node.uid, node.gid))
-        .u32(node.nlink)
-        .u64(node.size)
-        .ordered_time(node.atime)
-        .ordered_time(node.mtime)
-        .ordered_time(node.ctime)
-        .u64(node.parent.0)
-        .u64(node.access_rev)
-        .bytes(&acls(node.access_acl, node.default_acl));
-    let row = if node.rdev == 0 { row } else { row.u32(node.rdev) };
+        .kind(inode.kind)
+        .bytes(&access_fields(inode.mode, inode.uid, inode.gid))
+        .u32(inode.nlink)
+        .u64(inode.size)
+        .ordered_time(inode.atime)
+        .ordered_time(inode.mtime)
+        .ordered_time(inode.ctime)
+        .u64(inode.parent.0)
+        .u64(inode.access_rev)
+        .bytes(&acls(inode.access_acl, inode.default_acl));
+    let row = if inode.rdev == 0 { row } else { row.u32(inode.rdev) };
+    let row = if inode.xattr_blocks == 0 { row } else { row.u16(inode.xattr_blocks) };
     row.into_vec()
 }
 
-/// Mode, user and group, as they stand in a node.
+/// Mode, uid and gid, as stored in an inode.
 pub(crate) fn access_fields(mode: Mode, uid: u32, gid: u32) -> Vec<u8> {
     Writer::default().u16(mode.bits() as u16).u32(uid).u32(gid).into_vec()
 }
 
-pub(crate) fn node(ino: Ino, bytes: &[u8]) -> Result<Node, Malformed> {
+pub(crate) fn inode(ino: Ino, bytes: &[u8]) -> Result<Inode, Malformed> {
     read("an inode cannot be read", bytes, |row| {
-        let mut node = Node {
+        Some(Inode {
             ino,
             kind: row.kind()?,
             mode: Mode::new(row.u16()?.into()),
@@ -67,27 +68,21 @@ pub(crate) fn node(ino: Ino, bytes: &[u8]) -> Result<Node, Malformed> {
             ctime: row.ordered_time()?,
             parent: Ino(row.u64()?),
             access_rev: row.u64()?,
-            access_acl: AclId::NONE,
-            default_acl: AclId::NONE,
-            rdev: 0,
-        };
-        if row.0.len() >= 32 {
-            node.access_acl = AclId::from_bytes(row.chunk()?);
-            node.default_acl = AclId::from_bytes(row.chunk()?);
-        }
-        if !row.0.is_empty() {
-            node.rdev = row.u32()?;
-        }
-        Some(node)
+            // The rest is optional. Its length says which fields it has.
+            access_acl: if row.0.len() >= 32 { AclId::from_bytes(row.chunk()?) } else { AclId::NONE },
+            default_acl: if row.0.len() >= 16 { AclId::from_bytes(row.chunk()?) } else { AclId::NONE },
+            rdev: if row.0.len() >= 4 { row.u32()? } else { 0 },
+            xattr_blocks: if row.0.is_empty() { 0 } else { row.u16()? },
+        })
     })
 }
 
-pub(crate) fn put_edge(ino: Ino, kind: FileType) -> Vec<u8> {
+pub(crate) fn put_dirent(ino: Ino, kind: FileType) -> Vec<u8> {
     Writer::default().kind(kind).u64(ino.0).into_vec()
 }
 
-pub(crate) fn edge(bytes: &[u8]) -> Result<Edge, Malformed> {
-    read("an entry cannot be read", bytes, |row| Some(Edge { kind: row.kind()?, ino: Ino(row.u64()?) }))
+pub(crate) fn dirent(bytes: &[u8]) -> Result<Dirent, Malformed> {
+    read("an entry cannot be read", bytes, |row| Some(Dirent { kind: row.kind()?, ino: Ino(row.u64()?) }))
 }
 
 pub(crate) fn put_slice(slice: &Slice) -> Vec<u8> {
@@ -95,10 +90,10 @@ pub(crate) fn put_slice(slice: &Slice) -> Vec<u8> {
 }
 
 pub(crate) fn slice(bytes: &[u8]) -> Result<Slice, Malformed> {
-    read("a row of a file cannot be read", bytes, |row| row.row())
+    read("a slice row cannot be read", bytes, |row| row.row())
 }
 
-/// Whose lock it is: the key of a wait.
+/// The owner of a lock, which is the key of a wait.
 pub(crate) fn put_owner(owner: LockOwner) -> Vec<u8> {
     Writer::default().owner(owner).into_vec()
 }
@@ -117,7 +112,7 @@ pub(crate) fn wait(bytes: &[u8]) -> Result<LockWait, Malformed> {
     })
 }
 
-/// All but its id, which is its key.
+/// Decodes all fields except the ID, which is the key.
 pub(crate) fn session(id: SessionId, bytes: &[u8]) -> Result<Session, Malformed> {
     read("a session cannot be read", bytes, |row| row.session(id))
 }
@@ -134,10 +129,10 @@ pub(crate) fn number(bytes: &[u8]) -> Result<u64, Malformed> {
     read("a number cannot be read", bytes, |row| row.u64())
 }
 
-/// A member of a map whose keys are of a fixed length: the key, and what follows NUL.
+/// Splits a member of a map with keys of fixed length into the key and the value after the NUL.
 pub(crate) fn member<const N: usize>(bytes: &[u8]) -> Result<([u8; N], &[u8]), Malformed> {
     match bytes.split_first_chunk() {
         Some((key, [0, value @ ..])) => Ok((*key, value)),
-        _ => Err(Malformed("a member of a map is too short")),
+        _ => Err(Malformed("a map member is too short")),
     }
 }

@@ -1,9 +1,9 @@
-//! Ranges of records, in order.
+//! Scans of ranges of records, in key order.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use meta::{Beside, Facts, Node, Page, Record, Scan, Seq};
+use meta::{Beside, Inode, Page, Record, Scan, Seq, Snapshot};
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, SliceId};
 
 use crate::error::Malformed;
@@ -11,7 +11,7 @@ use crate::read;
 use crate::request::{Answer, Request};
 use crate::rows;
 
-/// The most rows that one scan brings, for a server that runs a script does nothing else.
+/// The maximum number of rows that one scan returns. The server executes nothing else while a script runs.
 const MOST_ROWS: usize = 16_384;
 
 pub(crate) fn request(scan: &Scan) -> Request {
@@ -21,15 +21,15 @@ pub(crate) fn request(scan: &Scan) -> Request {
         Scan::Dir { parent, after, beside, .. } => {
             let kind = match beside {
                 Beside::Nothing => "entries",
-                Beside::Nodes => "inodes",
-                Beside::NodesWithAcls => "directory",
+                Beside::Inodes => "inodes",
+                Beside::InodesWithAcls => "directory",
             };
             (kind, id(parent.0), name(after))
         }
         Scan::Slices { ino, from, .. } => ("slices", id(ino.0), id(from.0)),
         Scan::Orphans { after, .. } => ("orphans", rows::orphan(after.0, after.1), Vec::new()),
         Scan::Acls { after, .. } => ("acls", after.to_bytes().to_vec(), Vec::new()),
-        Scan::Nodes { after, .. } => ("nodes", id(after.0), Vec::new()),
+        Scan::Inodes { after, .. } => ("nodes", id(after.0), Vec::new()),
         Scan::Sessions { after, .. } => ("sessions", id(after.0), Vec::new()),
         Scan::Locks { after, .. } => ("locks", id(after.0), Vec::new()),
         Scan::Garbage { after, .. } => ("garbage", id(after.0), Vec::new()),
@@ -49,22 +49,22 @@ pub(crate) fn page(scan: &Scan, mut answer: Answer) -> Result<Page, Malformed> {
     while !rows.is_empty() {
         match scan {
             Scan::Dir { parent, beside, .. } => {
-                let (entry, ino) = edge(*parent, &rows.take::<Vec<u8>>()?)?;
+                let (entry, ino) = dirent(*parent, &rows.take::<Vec<u8>>()?)?;
                 records.push(entry);
                 if *beside == Beside::Nothing {
                     continue;
                 }
-                let node = rows.stored(|bytes| rows::node(ino, bytes))?;
-                records.push(Record::Node(ino, node));
-                // An ACL that several nodes carry comes with the first of them.
-                for id in node.iter().flat_map(Node::acls) {
+                let inode = rows.stored(|bytes| rows::inode(ino, bytes))?;
+                records.push(Record::Inode(ino, inode));
+                // The text of an ACL that several inodes share comes with the first of them.
+                for id in inode.iter().flat_map(Inode::acls) {
                     let text = acls.remove(&id.to_bytes());
                     records.extend(text.map(|text| Record::Acl(id, text.map(Arc::from))));
                 }
             }
-            Scan::Nodes { .. } => {
+            Scan::Inodes { .. } => {
                 let ino = Ino(rows.id()?);
-                records.push(Record::Node(ino, rows.stored(|bytes| rows::node(ino, bytes))?));
+                records.push(Record::Inode(ino, rows.stored(|bytes| rows::inode(ino, bytes))?));
             }
             Scan::Slices { ino, .. } => {
                 let mut chunk: Answer = rows.take()?;
@@ -74,10 +74,10 @@ pub(crate) fn page(scan: &Scan, mut answer: Answer) -> Result<Page, Malformed> {
             _ => records.push(member_of(scan, &rows.take::<Vec<u8>>()?)?),
         }
     }
-    Ok(Page { facts: Facts { seq, records }, more })
+    Ok(Page { snapshot: Snapshot { seq, records }, more })
 }
 
-/// A row of a scan whose rows are members of one sorted set.
+/// Decodes a row of a scan over one sorted set.
 fn member_of(scan: &Scan, bytes: &[u8]) -> Result<Record, Malformed> {
     if let Scan::Acls { .. } = scan {
         let (id, text) = rows::member::<16>(bytes)?;
@@ -95,15 +95,15 @@ fn member_of(scan: &Scan, bytes: &[u8]) -> Result<Record, Malformed> {
         Scan::Locks { .. } => Ok(Record::Locks(Ino(id), rows::locks(value)?.into())),
         Scan::Garbage { .. } => Ok(Record::Garbage(rows::garbage(id, value)?)),
         Scan::Shared { .. } => Ok(Record::Shared(SliceId(id), rows::number(value)?)),
-        _ => Err(Malformed("the answer is to another scan")),
+        _ => Err(Malformed("the answer belongs to another scan")),
     }
 }
 
-/// An entry: its name, NUL, type and inode.
-fn edge(parent: Ino, bytes: &[u8]) -> Result<(Record, Ino), Malformed> {
+/// Decodes a directory entry: name, NUL, type and inode.
+fn dirent(parent: Ino, bytes: &[u8]) -> Result<(Record, Ino), Malformed> {
     let nul = bytes.iter().position(|&byte| byte == 0).ok_or(Malformed("an entry is too short"))?;
     let (name, rest) = bytes.split_at(nul);
-    let name = Name::new(name).map_err(|_| Malformed("an entry's name is none"))?;
-    let edge = rows::edge(rest.get(1..).unwrap_or_default())?;
-    Ok((Record::Edge(parent, name, Some(edge)), edge.ino))
+    let name = Name::new(name).map_err(|_| Malformed("the name of an entry is invalid"))?;
+    let dirent = rows::dirent(rest.get(1..).unwrap_or_default())?;
+    Ok((Record::Dirent(parent, name, Some(dirent)), dirent.ino))
 }

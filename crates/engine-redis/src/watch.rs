@@ -1,11 +1,11 @@
 //! The stream of changes.
 //!
-//! Each commit adds an entry to a stream of the server, under its number. So who reads the stream on knows from the
-//! numbers alone that nothing is missing.
+//! Each commit appends an entry to a Redis stream; the entry's ID is the number of the commit. A gap in the
+//! numbers shows the reader that entries are missing.
 
 use std::time::Duration;
 
-use meta::{Change, Changes, EngineError, Seq, Touched};
+use meta::{Change, Changes, EngineError, Invalidation, Seq};
 use pool::{Asked, Failed};
 use redis::Value;
 use types::SessionId;
@@ -16,10 +16,10 @@ use crate::error::{Failure, Malformed};
 use crate::read;
 use crate::request::take;
 
-/// The most entries taken at once.
+/// The maximum number of entries that one request reads.
 const MOST_ENTRIES: usize = 1024;
 
-/// Its number, and for each transaction its session and what it touched.
+/// An entry ID, and for each transaction its session and its invalidations.
 type Entry = (String, Vec<(Vec<u8>, Vec<u8>)>);
 
 #[derive(Debug)]
@@ -28,14 +28,14 @@ pub(crate) struct Watcher {
     place: String,
     key: Vec<u8>,
     op_timeout: Duration,
-    /// The newest number that was told.
+    /// The number of the last transaction that was returned.
     seen: u64,
-    /// After a failure nothing is known any more.
+    /// Set after an error. Changes may then have been missed.
     lost: bool,
 }
 
 impl Watcher {
-    /// Watches from now on.
+    /// Starts watching at the current commit number.
     pub(crate) fn new(mut conn: Conn, config: &Config) -> Result<Self, EngineError> {
         let seen = conn.run(Script::Read, &config.prefix, &read::request(&[]));
         let seen = seen.and_then(|mut answer| Ok(answer.take()?));
@@ -47,16 +47,16 @@ impl Watcher {
     fn ask(&mut self, wait: Duration) -> Result<Value, Failure> {
         let mut command = redis::cmd("XREAD");
         command.arg("COUNT").arg(MOST_ENTRIES);
-        // A wait of 0 would be one for ever.
+        // For XREAD, BLOCK 0 means to wait without a limit.
         if wait.as_millis() > 0 {
             command.arg("BLOCK").arg(wait.as_millis().to_string());
         }
         command.arg("STREAMS").arg(&self.key).arg(format!("{}-0", self.seen));
-        self.conn.set_patience(self.op_timeout.saturating_add(wait))?;
+        self.conn.set_read_timeout(self.op_timeout.saturating_add(wait))?;
         self.conn.ask_master(&command)
     }
 
-    /// The transactions of an answer: one stream, and its entries.
+    /// Decodes the answer of XREAD: one stream and its entries.
     fn take(&mut self, answer: Value) -> Result<Vec<Change>, Malformed> {
         let streams: Option<Vec<(Vec<u8>, Vec<Entry>)>> = take(answer)?;
         let mut changes = Vec::new();
@@ -65,13 +65,18 @@ impl Watcher {
             let last = last.ok_or(Malformed("a change has no number"))?;
             let first = (last + 1).checked_sub(txns.len() as u64);
             if first != Some(self.seen + 1) {
-                return Err(Malformed("changes were forgotten before they were asked for"));
+                return Err(Malformed("changes were trimmed from the stream before they were read"));
             }
-            for (by, touched) in txns {
+            for (by, invalidations) in txns {
                 let by = by[..].try_into().map_err(|_| Malformed("the volume was wiped"))?;
-                let touched = Touched::decode(&touched).ok_or(Malformed("a change cannot be read"))?;
+                let invalidations =
+                    Invalidation::decode(&invalidations).ok_or(Malformed("a change cannot be read"))?;
                 self.seen += 1;
-                changes.push(Change { seq: Seq(self.seen), by: SessionId(u64::from_be_bytes(by)), touched });
+                changes.push(Change {
+                    seq: Seq(self.seen),
+                    by: SessionId(u64::from_be_bytes(by)),
+                    invalidations,
+                });
             }
         }
         Ok(changes)
@@ -81,7 +86,7 @@ impl Watcher {
 impl Changes for Watcher {
     fn next(&mut self, wait: Duration) -> Result<Vec<Change>, EngineError> {
         if self.lost {
-            let message = format!("{}: changes may have been missed: watch anew", self.place);
+            let message = format!("{}: changes may have been missed: start a new watch", self.place);
             return Err(EngineError::permanent(message));
         }
         let changes = self.ask(wait).and_then(|answer| Ok(self.take(answer)?));

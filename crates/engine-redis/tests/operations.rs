@@ -1,4 +1,4 @@
-//! The rules of the operations, on a real server; under faults too, where the suite says so.
+//! The rules of the operations, on a real server. Some of the suite's tests inject faults.
 
 mod support;
 

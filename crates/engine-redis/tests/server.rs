@@ -1,4 +1,4 @@
-//! What only a real server shows: round trips, crashes, hangs, passwords, and what else can stand behind a URL.
+//! Tests that need a real server: round trips, crashes, hangs, passwords, TLS, Sentinels and Clusters.
 
 mod support;
 
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use engine_redis::{OpenError, RedisEngine, VERSION};
 use meta::{
-    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Node, Outcome, Process, Record, Scan, Session,
-    Touched, Txn, Usage, Want,
+    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Inode, Invalidation, Outcome, Process, Record,
+    RecordKey, Scan, Session, Txn, Usage,
 };
 use pool::Url;
 use rustix::process::Signal;
 use support::{DURABLE, Server, free_port};
 use types::{AclId, Errno, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Time};
 
-fn node(ino: u64) -> Node {
-    Node {
+fn inode(ino: u64) -> Inode {
+    Inode {
         ino: Ino(ino),
         kind: FileType::Regular,
         mode: Mode::new(0o644),
@@ -33,6 +33,7 @@ fn node(ino: u64) -> Node {
         default_acl: AclId::NONE,
         parent: Ino(0),
         access_rev: 0,
+        xattr_blocks: 0,
     }
 }
 
@@ -45,18 +46,18 @@ fn txn(guards: Vec<Guard>, effects: Vec<Effect>) -> Txn {
     Txn { op_id: OpId(NEXT.fetch_add(1, Ordering::Relaxed).into()), guards, effects }
 }
 
-/// What a create sends: into directory 2, whose links count the files.
+/// The transaction of a create in directory 2. The directory's link count counts the files.
 fn add_file(ino: u64) -> Txn {
     let parent = Ino(2);
-    let guards = vec![Guard::Access { ino: parent, rev: 0 }, Guard::EdgeAbsent { parent, name: name(ino) }];
-    let edge = Effect::PutEdge { parent, name: name(ino), ino: Ino(ino), kind: FileType::Regular };
+    let guards = vec![Guard::Access { ino: parent, rev: 0 }, Guard::DirentAbsent { parent, name: name(ino) }];
+    let dirent = Effect::PutDirent { parent, name: name(ino), ino: Ino(ino), kind: FileType::Regular };
     let links = Effect::AddLinks { ino: parent, delta: 1 };
-    txn(guards, vec![Effect::PutNode(node(ino)), edge, links])
+    txn(guards, vec![Effect::PutInode(inode(ino)), dirent, links])
 }
 
 fn add_directory(engine: &dyn Engine) {
-    let directory = Node { kind: FileType::Directory, nlink: 0, ..node(2) };
-    committed(engine, txn(Vec::new(), vec![Effect::PutNode(directory)]));
+    let directory = Inode { kind: FileType::Directory, nlink: 0, ..inode(2) };
+    committed(engine, txn(Vec::new(), vec![Effect::PutInode(directory)]));
 }
 
 fn committed(engine: &dyn Engine, txn: Txn) {
@@ -64,21 +65,21 @@ fn committed(engine: &dyn Engine, txn: Txn) {
     assert!(matches!(outcomes[..], [Outcome::Committed { .. }]), "{outcomes:?}");
 }
 
-/// The files of directory 2, all records of which agree.
+/// The files of directory 2. Asserts that all records agree.
 fn files(engine: &dyn Engine) -> BTreeSet<u64> {
     let mut files = BTreeSet::new();
     let mut after = None;
     loop {
         let scan =
-            Scan::Dir { parent: Ino(2), after: after.clone(), limit: 1000, beside: Beside::NodesWithAcls };
+            Scan::Dir { parent: Ino(2), after: after.clone(), limit: 1000, beside: Beside::InodesWithAcls };
         let page = engine.scan(&scan).unwrap();
-        for record in page.facts.records {
+        for record in page.snapshot.records {
             match record {
-                Record::Edge(_, name, Some(edge)) => {
-                    files.insert(edge.ino.0);
+                Record::Dirent(_, name, Some(dirent)) => {
+                    files.insert(dirent.ino.0);
                     after = Some(name);
                 }
-                Record::Node(_, Some(_)) => {}
+                Record::Inode(_, Some(_)) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -86,15 +87,17 @@ fn files(engine: &dyn Engine) -> BTreeSet<u64> {
             break;
         }
     }
-    let records = engine.read(&[Want::Node(Ino(2)), Want::Usage]).unwrap().records;
-    let [Record::Node(_, Some(directory)), Record::Usage(usage)] = records[..] else { panic!("{records:?}") };
+    let records = engine.read(&[RecordKey::Inode(Ino(2)), RecordKey::Usage]).unwrap().records;
+    let [Record::Inode(_, Some(directory)), Record::Usage(usage)] = records[..] else {
+        panic!("{records:?}")
+    };
     let count = files.len() as u64;
-    assert_eq!(u64::from(directory.nlink), count, "nothing is applied twice");
+    assert_eq!(u64::from(directory.nlink), count, "no create was applied twice");
     assert_eq!(usage, Usage { inodes: count + 1, blocks: count });
     files
 }
 
-/// What an engine does for a request, asked again for as long as that is worth it, as `meta`'s driver does.
+/// Retries a request after transient and indeterminate errors, as `meta`'s driver does.
 fn persistently<T>(mut request: impl FnMut() -> Result<T, EngineError>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -110,11 +113,11 @@ fn persistently<T>(mut request: impl FnMut() -> Result<T, EngineError>) -> T {
 }
 
 #[test]
-fn a_request_is_one_round_trip() {
+fn each_request_is_one_round_trip() {
     let server = Server::start(&[]);
     let engine = server.open("");
     add_directory(&engine);
-    // A connection idles in the pool from here on.
+    // From here on the pool has an idle connection.
     let before = server.calls();
     let batch: Vec<Txn> = (10..26).map(add_file).collect();
     engine.commit(&batch).unwrap();
@@ -122,25 +125,25 @@ fn a_request_is_one_round_trip() {
     let conflict = engine.commit(&[add_file(9)]).unwrap();
     assert!(matches!(conflict[..], [Outcome::Conflict(_)]));
     engine.commit(&[txn(vec![Guard::Empty { ino: Ino(9) }], Vec::new())]).unwrap();
-    let wants: Vec<Want> = (10..26).map(|ino| Want::Entry(Ino(2), name(ino))).collect();
+    let wants: Vec<RecordKey> = (10..26).map(|ino| RecordKey::Entry(Ino(2), name(ino))).collect();
     assert_eq!(engine.read(&wants).unwrap().records.len(), 32);
-    for (beside, count) in [(Beside::Nothing, 17), (Beside::NodesWithAcls, 34)] {
+    for (beside, count) in [(Beside::Nothing, 17), (Beside::InodesWithAcls, 34)] {
         let page = engine.scan(&Scan::Dir { parent: Ino(2), after: None, limit: 100, beside }).unwrap();
-        assert_eq!(page.facts.records.len(), count);
+        assert_eq!(page.snapshot.records.len(), count);
     }
     let requests = 7;
     let after = server.calls();
     let more =
         |command: &str| after.get(command).copied().unwrap_or(0) - before.get(command).copied().unwrap_or(0);
     assert_eq!(more("evalsha"), requests);
-    assert_eq!(more("role"), requests, "travels along with each");
+    assert_eq!(more("role"), requests, "each request includes one");
     for command in ["eval", "script|load", "get", "multi", "select", "auth", "hello"] {
         assert_eq!(more(command), 0, "{command}");
     }
 }
 
 #[test]
-fn the_term_is_looked_at_once_a_request_and_keeps_its_results() {
+fn term_is_read_once_per_request_and_keeps_results() {
     let server = Server::start(&[]);
     let engine = server.open("");
     add_directory(&engine);
@@ -171,7 +174,7 @@ fn the_term_is_looked_at_once_a_request_and_keeps_its_results() {
     let outcomes = engine.commit(&batch).unwrap();
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })), "{outcomes:?}");
     assert_eq!(looks() - before, 1);
-    // Their results go with their term, or with the session.
+    // The results of a term are removed with the term or the session.
     let results = |term: u8| {
         let key = [&b"{limen_}ops:"[..], &[0, 0, 0, 0, 0, 0, 0, 4], &[0, 0, 0, term]].concat();
         server.ask(&[&b"HLEN"[..], &key])
@@ -189,7 +192,7 @@ fn the_term_is_looked_at_once_a_request_and_keeps_its_results() {
 }
 
 #[test]
-fn a_server_that_is_killed_loses_and_repeats_nothing() {
+fn killed_server_loses_and_repeats_nothing() {
     const THREADS: u64 = 4;
     let server = Server::start(&DURABLE);
     let engine = server.open("");
@@ -232,13 +235,13 @@ fn a_server_that_is_killed_loses_and_repeats_nothing() {
     });
     assert!(done.len() >= 1000);
     assert_eq!(persistently(|| Ok(files(&engine))), done);
-    // And once more from the disk alone.
+    // Check once more after a restart.
     server.restart();
     assert_eq!(files(&server.open("")), done);
 }
 
 #[test]
-fn a_server_that_hangs_is_an_error_after_a_while_and_then_fine_again() {
+fn hanging_server_times_out_and_recovers() {
     let server = Server::start(&[]);
     let engine = server.open("?op_timeout=200ms&connect_timeout=200ms");
     add_directory(&engine);
@@ -246,13 +249,13 @@ fn a_server_that_hangs_is_an_error_after_a_while_and_then_fine_again() {
     server.signal(Signal::STOP);
     let error = engine.commit(&[add_file(10)]).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Indeterminate, "{error}");
-    let error = engine.read(&[Want::Usage]).unwrap_err();
+    let error = engine.read(&[RecordKey::Usage]).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Determinate { transient: true }, "{error}");
     let error = changes.next(Duration::from_millis(10)).unwrap_err();
     assert!(error.message.contains("op_timeout"), "{error}");
     server.signal(Signal::CONT);
-    assert!(changes.next(Duration::ZERO).is_err(), "what came meanwhile is not known");
-    // Whether the first commit is done now or not, the repetition comes to the same.
+    assert!(changes.next(Duration::ZERO).is_err(), "changes may have been missed");
+    // The retry has the same result whether or not the first commit was executed.
     let batch = [add_file(11)];
     persistently(|| engine.commit(&batch));
     let files = files(&engine);
@@ -260,13 +263,13 @@ fn a_server_that_hangs_is_an_error_after_a_while_and_then_fine_again() {
 }
 
 #[test]
-fn passwords_are_needed_and_never_shown() {
+fn passwords_are_checked_and_not_shown() {
     let server =
         Server::start(&["--requirepass", "s3cret", "--user", "ann", "on", ">pa55word", "~*", "&*", "+@all"]);
     for login in [":s3cret@", "ann:pa55word@"] {
         let url = Url::parse(&format!("redis://{login}127.0.0.1:{}", server.port)).unwrap();
         let engine = RedisEngine::open(&url, true).unwrap();
-        engine.read(&[Want::Usage]).unwrap();
+        engine.read(&[RecordKey::Usage]).unwrap();
         let debug = format!("{engine:?}");
         assert!(!debug.contains("s3cret") && !debug.contains("pa55word"), "{debug}");
     }
@@ -283,7 +286,7 @@ fn passwords_are_needed_and_never_shown() {
 }
 
 #[test]
-fn volumes_are_made_when_asked_and_refused_when_of_another_version() {
+fn open_checks_existence_and_layout_version() {
     let server = support::shared();
     let open = |create| RedisEngine::open(&server.url("/7?table_prefix=layout_"), create);
     assert!(matches!(open(false), Err(OpenError::Missing(_))));
@@ -304,7 +307,7 @@ fn volumes_are_made_when_asked_and_refused_when_of_another_version() {
 }
 
 #[test]
-fn volumes_with_other_prefixes_and_in_other_databases_are_others() {
+fn prefixes_and_databases_separate_volumes() {
     let server = support::shared();
     let engines = ["?table_prefix=a_", "?table_prefix=ab_", "/1?table_prefix=a_"].map(|url| server.open(url));
     for (number, engine) in engines.iter().enumerate() {
@@ -319,7 +322,7 @@ fn volumes_with_other_prefixes_and_in_other_databases_are_others() {
 }
 
 #[test]
-fn scripts_that_vanished_come_back_and_a_volume_that_vanished_does_not() {
+fn lost_scripts_are_reloaded_and_lost_volume_is_an_error() {
     let server = Server::start(&[]);
     let engine = server.open("");
     add_directory(&engine);
@@ -327,14 +330,15 @@ fn scripts_that_vanished_come_back_and_a_volume_that_vanished_does_not() {
     committed(&engine, add_file(10));
     assert_eq!(files(&engine), BTreeSet::from([10]));
     server.ask(&["FLUSHALL"]);
-    for error in [engine.read(&[Want::Usage]).unwrap_err(), engine.commit(&[add_file(11)]).unwrap_err()] {
+    for error in [engine.read(&[RecordKey::Usage]).unwrap_err(), engine.commit(&[add_file(11)]).unwrap_err()]
+    {
         assert_eq!(error.kind, ErrorKind::Determinate { transient: false });
-        assert!(error.message.contains("no volume"), "{error}");
+        assert!(error.message.contains("no longer exists"), "{error}");
     }
 }
 
 #[test]
-fn a_full_memory_refuses_what_grows_and_lets_go_of_the_rest() {
+fn full_memory_rejects_additions_and_permits_removals() {
     let server = Server::start(&["--maxmemory", "8mb"]);
     let engine = server.open("");
     add_directory(&engine);
@@ -348,11 +352,11 @@ fn a_full_memory_refuses_what_grows_and_lets_go_of_the_rest() {
         assert!(next < 1_000_000, "the memory does not fill up");
     };
     assert_eq!((error.kind, error.errno), (ErrorKind::Determinate { transient: false }, Errno::ENOSPC));
-    assert_eq!(files(&engine), (10..next).collect(), "nothing of what failed is seen");
+    assert_eq!(files(&engine), (10..next).collect(), "the failed transactions are not visible");
     let remove = |ino| {
-        let edge = Effect::DropEdge { parent: Ino(2), name: name(ino) };
+        let dirent = Effect::DropDirent { parent: Ino(2), name: name(ino) };
         let links = Effect::AddLinks { ino: Ino(2), delta: -1 };
-        txn(Vec::new(), vec![Effect::DropNode { ino: Ino(ino) }, edge, links])
+        txn(Vec::new(), vec![Effect::DropInode { ino: Ino(ino) }, dirent, links])
     };
     let batch: Vec<Txn> = (10..next).map(remove).collect();
     engine.commit(&batch).unwrap();
@@ -360,7 +364,7 @@ fn a_full_memory_refuses_what_grows_and_lets_go_of_the_rest() {
 }
 
 #[test]
-fn a_watcher_that_missed_something_is_told_so() {
+fn watcher_that_missed_changes_gets_an_error() {
     let server = Server::start(&[]);
     let engine = server.open("");
     add_directory(&engine);
@@ -379,17 +383,17 @@ fn a_watcher_that_missed_something_is_told_so() {
     assert!(kept < 150, "the stream is bounded: {kept} batches of 500");
     assert!(behind.next(Duration::ZERO).is_err());
     assert!(behind.next(Duration::ZERO).is_err());
-    // A wipe is more than can be told, too.
+    // A wipe also ends a stream of changes.
     let mut changes = engine.watch().unwrap().unwrap();
     committed(&engine, add_file(10));
-    let told = changes.next(Duration::from_secs(60)).unwrap();
-    assert!(told[0].touched.contains(&Touched::Edge(Ino(2), name(10))), "{told:?}");
+    let received = changes.next(Duration::from_secs(60)).unwrap();
+    assert!(received[0].invalidations.contains(&Invalidation::Dirent(Ino(2), name(10))), "{received:?}");
     engine.wipe().unwrap();
     assert!(changes.next(Duration::from_secs(60)).is_err());
 }
 
 #[test]
-fn operations_are_forgotten_in_the_end_but_not_soon() {
+fn results_without_a_term_are_dropped_after_two_minutes() {
     let server = Server::start(&[]);
     let engine = server.open("");
     add_directory(&engine);
@@ -402,24 +406,24 @@ fn operations_are_forgotten_in_the_end_but_not_soon() {
     let first = link();
     committed(&engine, first.clone());
     commit(40);
-    // As if two minutes had gone by.
+    // Simulates that two minutes have passed.
     server.ask(&["HSET", "{limen_}ops", "since", "1"]);
     commit(40);
     assert_eq!(server.ask(&["EXISTS", "{limen_}ops_before"]), redis::Value::Int(1));
     committed(&engine, first.clone());
-    let links = |engine: &RedisEngine| match engine.read(&[Want::Node(Ino(2))]).unwrap().records[..] {
-        [Record::Node(_, Some(node))] => node.nlink,
+    let links = |engine: &RedisEngine| match engine.read(&[RecordKey::Inode(Ino(2))]).unwrap().records[..] {
+        [Record::Inode(_, Some(inode))] => inode.nlink,
         ref other => panic!("{other:?}"),
     };
-    assert_eq!(links(&engine), 1 + 80 * 512, "after twenty thousand others it is still known");
+    assert_eq!(links(&engine), 1 + 80 * 512, "the result is still kept after 20,000 other commits");
     server.ask(&["HSET", "{limen_}ops", "since", "1"]);
     commit(40);
     committed(&engine, first);
-    assert_eq!(links(&engine), 2 + 120 * 512, "it is forgotten");
+    assert_eq!(links(&engine), 2 + 120 * 512, "the result was dropped");
 }
 
 #[test]
-fn what_can_lose_data_is_said() {
+fn warnings_report_settings_that_can_lose_data() {
     let careless = Server::start(&["--maxmemory-policy", "allkeys-lru"]);
     let warnings = careless.open("").warnings();
     assert_eq!(warnings.len(), 2, "{warnings:?}");
@@ -435,7 +439,7 @@ fn what_can_lose_data_is_said() {
 }
 
 #[test]
-fn a_socket_will_do() {
+fn unix_socket_works() {
     let server = Server::start(&["--unixsocket", "redis.sock"]);
     let path = server.directory().join("redis.sock");
     let url = Url::parse(&format!("redis+unix://{}?db=3", path.display())).unwrap();
@@ -446,7 +450,7 @@ fn a_socket_will_do() {
 }
 
 #[test]
-fn tls_trusts_the_authority_that_is_named_and_no_other() {
+fn tls_trusts_only_the_given_authority() {
     let directory = tempfile::tempdir().unwrap();
     let file = |name: &str| directory.path().join(name).display().to_string();
     let (certificate, key) = (file("certificate.pem"), file("key.pem"));
@@ -481,20 +485,20 @@ fn tls_trusts_the_authority_that_is_named_and_no_other() {
         let url = Url::parse(&format!("rediss://127.0.0.1:{port}?op_timeout=5s{more}")).unwrap();
         RedisEngine::open(&url, true)
     };
-    // The server wants to know its clients, too.
+    // The server also verifies client certificates.
     let engine = open(&format!("&tls_ca={certificate}&tls_cert={certificate}&tls_key={key}")).unwrap();
     add_directory(&engine);
     committed(&engine, add_file(10));
     assert_eq!(files(&engine), BTreeSet::from([10]));
-    assert!(open(&format!("&tls_ca={certificate}")).is_err(), "without a certificate of ours");
+    assert!(open(&format!("&tls_ca={certificate}")).is_err(), "without a client certificate");
     let error = open(&format!("&tls_cert={certificate}&tls_key={key}")).unwrap_err().to_string();
     assert!(error.contains("certificate"), "{error}");
 }
 
 #[test]
-fn a_cluster_keeps_a_volume_on_one_of_its_nodes() {
+fn cluster_stores_a_volume_on_one_node() {
     let nodes = [(); 2].map(|()| Server::start(&["--cluster-enabled", "yes"]));
-    // All slots are the second node's; the first one knows it and sends us there.
+    // All hash slots belong to the second node; the first one redirects to it.
     let slots: Vec<String> = (0..16384).map(|slot| slot.to_string()).collect();
     let slots = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str));
     nodes[1].ask(&slots.collect::<Vec<_>>());
@@ -523,22 +527,22 @@ fn master_and_replica() -> (Server, Server) {
     (master, replica)
 }
 
-/// Returns when the replica has all that the master has.
+/// Returns when the replica has caught up with the master.
 fn await_replica(master: &Server, replica: &Server) {
     let deadline = Instant::now() + Duration::from_secs(60);
     let newest = |server: &Server| server.ask(&["HGET", "{limen_}state", "seq"]);
     while newest(replica) != newest(master) {
-        assert!(Instant::now() < deadline, "the replica lags behind");
+        assert!(Instant::now() < deadline, "the replica does not catch up");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
 #[test]
-fn a_replica_is_refused_and_a_demoted_master_answers_no_more() {
+fn replica_and_demoted_master_are_rejected() {
     let (master, replica) = master_and_replica();
     let error = RedisEngine::open(&replica.url("?connect_timeout=1s"), false).unwrap_err().to_string();
     assert!(error.contains("is a replica"), "{error}");
-    // Of several hosts, the master is taken.
+    // With several hosts, the master is used.
     let both = format!("redis://127.0.0.1:{},127.0.0.1:{}", replica.port, master.port);
     let engine = RedisEngine::open(&Url::parse(&both).unwrap(), true).unwrap();
     add_directory(&engine);
@@ -546,14 +550,14 @@ fn a_replica_is_refused_and_a_demoted_master_answers_no_more() {
     await_replica(&master, &replica);
     replica.ask(&["REPLICAOF", "NO", "ONE"]);
     master.ask(&["REPLICAOF", "127.0.0.1", &replica.port.to_string()]);
-    let error = engine.read(&[Want::Usage]).unwrap_err();
+    let error = engine.read(&[RecordKey::Usage]).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Determinate { transient: true }, "{error}");
-    assert_eq!(files(&engine), BTreeSet::from([10]), "on the new master");
+    assert_eq!(files(&engine), BTreeSet::from([10]), "from the new master");
     committed(&engine, add_file(11));
 }
 
 #[test]
-fn sentinels_say_where_the_master_is_and_where_it_went() {
+fn sentinels_locate_the_master_after_a_failover() {
     let (master, replica) = master_and_replica();
     let port = free_port();
     let directory = tempfile::tempdir().unwrap();
@@ -571,9 +575,9 @@ fn sentinels_say_where_the_master_is_and_where_it_went() {
     committed(&engine, add_file(10));
     let unknown = Url::parse(&format!("redis://127.0.0.1:{port}?master=other")).unwrap();
     let error = RedisEngine::open(&unknown, true).unwrap_err().to_string();
-    assert!(error.contains("no master 'other'"), "{error}");
+    assert!(error.contains("does not know a master 'other'"), "{error}");
     await_replica(&master, &replica);
-    // The Sentinel has to know of the replica before it can promote it.
+    // The Sentinel must know the replica before it can promote it.
     let deadline = Instant::now() + Duration::from_secs(60);
     let known = || {
         let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
@@ -583,7 +587,7 @@ fn sentinels_say_where_the_master_is_and_where_it_went() {
         matches!(replicas, redis::Value::Array(all) if !all.is_empty())
     };
     while !known() {
-        assert!(Instant::now() < deadline, "the Sentinel does not hear of the replica");
+        assert!(Instant::now() < deadline, "the Sentinel does not discover the replica");
         std::thread::sleep(Duration::from_millis(100));
     }
     master.kill();

@@ -1,20 +1,20 @@
-//! How many creates a second the engine does: `cargo run --release -p engine-sqlite --example throughput -- DIRECTORY`.
+//! Measures creates per second: `cargo run --release -p engine-sqlite --example throughput -- DIRECTORY`.
 //!
-//! Each is what a create sends: the parent's access revision and the absence of the name as guards; a node, an entry,
-//! and the parent's times as effects.
+//! Each create has two guards, the parent's access revision and the absence of the name, and three effects:
+//! an inode, an entry, and the parent's times.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use engine_sqlite::{Options, SqliteEngine};
-use meta::{Effect, Engine, Guard, Node, Outcome, Txn, Want};
+use meta::{Effect, Engine, Guard, Inode, Outcome, RecordKey, Txn};
 use types::{AclId, FileType, Ino, Mode, Name, OpId, Time};
 
 const SECONDS: u64 = 4;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let directory = std::env::args().nth(1).ok_or("name a directory to put the database in")?;
+    let directory = std::env::args().nth(1).ok_or("usage: throughput DIRECTORY")?;
     let path = Path::new(&directory).join("throughput.db");
     for threads in [1, 4] {
         SqliteEngine::remove_files(&path)?;
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 Txn {
                     op_id: OpId(parent.into()),
                     guards: vec![],
-                    effects: vec![Effect::PutNode(node(1 + parent, FileType::Directory))],
+                    effects: vec![Effect::PutInode(inode(1 + parent, FileType::Directory))],
                 },
             )?;
         }
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         })?;
         run(&engine, threads, "lookups", |next, _| {
             let name = Name::new(format!("file{}", 1_000 + next % 10_000).as_bytes())?;
-            engine.read(&[Want::Entry(Ino(1), name)])?;
+            engine.read(&[RecordKey::Entry(Ino(1), name)])?;
             Ok(())
         })?;
         run(&engine, threads, "creates and syncs", |next, _| {
@@ -87,11 +87,11 @@ fn create(engine: &SqliteEngine, parent: u64, number: u64) -> Done {
     let name = Name::new(format!("file{number}").as_bytes())?;
     let now = Some(Time::now());
     let guards =
-        vec![Guard::Access { ino: parent, rev: 0 }, Guard::EdgeAbsent { parent, name: name.clone() }];
+        vec![Guard::Access { ino: parent, rev: 0 }, Guard::DirentAbsent { parent, name: name.clone() }];
     let effects = vec![
-        Effect::PutNode(node(number, FileType::Regular)),
-        Effect::PutEdge { parent, name, ino: Ino(number), kind: FileType::Regular },
-        Effect::Touch { ino: parent, atime: None, mtime: now, ctime: now },
+        Effect::PutInode(inode(number, FileType::Regular)),
+        Effect::PutDirent { parent, name, ino: Ino(number), kind: FileType::Regular },
+        Effect::SetTimes { ino: parent, atime: None, mtime: now, ctime: now },
     ];
     commit(engine, Txn { op_id: OpId((1 << 64) + u128::from(number)), guards, effects })
 }
@@ -103,9 +103,9 @@ fn commit(engine: &SqliteEngine, txn: Txn) -> Done {
     }
 }
 
-fn node(ino: u64, kind: FileType) -> Node {
+fn inode(ino: u64, kind: FileType) -> Inode {
     let now = Time::now();
-    Node {
+    Inode {
         ino: Ino(ino),
         kind,
         mode: Mode::new(0o644),
@@ -121,5 +121,6 @@ fn node(ino: u64, kind: FileType) -> Node {
         default_acl: AclId::NONE,
         parent: Ino(0),
         access_rev: 0,
+        xattr_blocks: 0,
     }
 }

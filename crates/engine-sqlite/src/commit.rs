@@ -1,16 +1,17 @@
-//! Guards and effects, for a batch of transactions inside one SQLite transaction.
+//! Checks guards and applies effects, for a batch of transactions inside one SQLite transaction.
 //!
-//! No savepoint is taken for a transaction: its guards are all checked before its first effect, and an effect fails only
-//! if the database does, which fails the whole batch.
+//! A transaction needs no savepoint: all its guards are checked before its first effect, and an effect fails
+//! only if the database fails, which fails the whole batch.
 //!
-//! A node changed by several effects, or by several transactions of the batch, is read once and written once: it stands
-//! in [`Batch::nodes`] between. So does what the batch adds to the volume's usage. Both are written by [`Batch::flush`].
-//! Where no other process writes ([`Alone`]), nodes stand there for the batches that follow too, for most of them change
-//! the same directories; and the usage is only counted on in memory, for its row would be one more page in each commit.
+//! An inode that several effects or several transactions of the batch change is read once and written once.
+//! In between it is cached in [`Batch::inodes`]. The changes of the usage are also accumulated.
+//! [`Batch::flush`] writes both. If no other process writes ([`ExclusiveCache`]), the cached inodes are kept
+//! for the following batches, because most batches change the same directories. The usage is then counted
+//! only in memory, because its row would add one page to each commit.
 
 use std::collections::HashMap;
 
-use meta::{Effect, Guard, Node, Outcome, Results, Seq, Txn, Usage, Want};
+use meta::{Effect, Guard, Inode, Outcome, RecordKey, Results, Seq, Txn, Usage};
 use rusqlite::{Connection, Result, params};
 use types::{AclId, ChunkIndex, Ino, OpId};
 
@@ -18,75 +19,78 @@ use crate::locks;
 use crate::read::{self, int};
 use crate::rows;
 
-/// How many nodes stand in memory from one batch to the next, some 200 bytes each.
-const REMEMBERED_NODES: usize = 4096;
+/// The maximum number of inodes that are kept from one batch to the next, about 200 bytes each.
+const CACHED_INODES: usize = 4096;
 
-/// The transactions that went into one SQLite transaction so far.
+/// The transactions that are applied in one SQLite transaction.
 pub(crate) struct Batch<'c> {
     conn: &'c Connection,
     seq: u64,
-    nodes: Nodes,
-    /// The usage before `inodes_delta` and `blocks_delta`, where its row is behind; `None` where that holds.
+    inodes: Inodes,
+    /// The usage without `inodes_delta` and `blocks_delta`, if the stored row is out of date; `None` if the
+    /// row is exact.
     counted: Option<Usage>,
-    is_alone: bool,
-    /// Which of `nodes` may be stale.
+    is_exclusive: bool,
+    /// The inodes that may have to be written.
     stale: Vec<Ino>,
     inodes_delta: i64,
     blocks_delta: i64,
     applied: HashMap<OpId, Seq>,
 }
 
-/// Nodes that were read or changed.
-type Nodes = HashMap<Ino, Loaded>;
+/// Inodes that were read or changed.
+type Inodes = HashMap<Ino, Loaded>;
 
-/// A node as the batch left it; `stale` if its row is still to be written. An absent node has no row.
+/// An inode as the batch has left it. `stale` means that its row has not been written yet. An absent inode
+/// has no row.
 #[derive(Debug)]
 struct Loaded {
-    node: Option<Node>,
+    inode: Option<Inode>,
     stale: bool,
 }
 
-/// What a batch leaves, once it is committed.
+/// The result of a batch, once it is committed.
 pub(crate) struct Finished {
-    /// Of the last commit.
+    /// The number of the last commit.
     pub(crate) seq: u64,
-    pub(crate) alone: Option<Alone>,
+    pub(crate) cache: Option<ExclusiveCache>,
 }
 
-/// What a handle knows by itself for as long as no other writes.
+/// What a handle may cache as long as no other handle writes.
 #[derive(Debug, Default)]
-pub(crate) struct Alone {
-    nodes: Nodes,
-    /// The usage, where its row is behind.
+pub(crate) struct ExclusiveCache {
+    inodes: Inodes,
+    /// The usage, if the stored row is out of date.
     pub(crate) counted: Option<Usage>,
 }
 
-impl Alone {
-    pub(crate) fn counting(counted: Option<Usage>) -> Alone {
-        Alone { counted, ..Alone::default() }
+impl ExclusiveCache {
+    pub(crate) fn counting(counted: Option<Usage>) -> ExclusiveCache {
+        ExclusiveCache { counted, ..ExclusiveCache::default() }
     }
 
-    /// For a batch, which gives it back. If it fails, the nodes are to be read again.
-    pub(crate) fn lend(&mut self) -> Alone {
-        Alone { nodes: std::mem::take(&mut self.nodes), counted: self.counted }
+    /// Lends the state to a batch, which returns it. If the batch fails, the inodes are read again.
+    pub(crate) fn lend(&mut self) -> ExclusiveCache {
+        ExclusiveCache { inodes: std::mem::take(&mut self.inodes), counted: self.counted }
     }
 }
 
 impl<'c> Batch<'c> {
-    /// A batch in the transaction open on `conn`, after commit `seq`.
-    pub(crate) fn new(conn: &'c Connection, seq: u64, alone: Option<Alone>) -> Result<Self> {
-        let is_alone = alone.is_some();
-        let Alone { nodes, mut counted } = alone.unwrap_or_default();
-        if is_alone && counted.is_none() && !read::is_usage_exact(conn)? {
-            // Who was alone before has died. Counted now, for what the batch changes is added to it.
+    /// Starts a batch in the transaction that is open on `conn`, after commit `seq`.
+    pub(crate) fn new(conn: &'c Connection, seq: u64, cache: Option<ExclusiveCache>) -> Result<Self> {
+        let is_exclusive = cache.is_some();
+        let ExclusiveCache { inodes, mut counted } = cache.unwrap_or_default();
+        if is_exclusive && counted.is_none() && !read::is_usage_exact(conn)? {
+            // The previous exclusive handle died. Count now, because the changes of the batch are added to
+            // this value.
             counted = Some(read::usage(conn)?);
         }
         Ok(Batch {
             conn,
             seq,
-            nodes,
+            inodes,
             counted,
-            is_alone,
+            is_exclusive,
             stale: Vec::new(),
             inodes_delta: 0,
             blocks_delta: 0,
@@ -98,53 +102,58 @@ impl<'c> Batch<'c> {
     pub(crate) fn run(&mut self, txn: &Txn, results: &Results) -> Result<Outcome> {
         let earlier = self.applied.get(&txn.op_id).copied();
         if let Some(seq) = earlier.or_else(|| results.get(txn.op_id)) {
-            return Ok(Outcome::Committed { seq, nodes: Vec::new() });
+            return Ok(Outcome::Committed { seq, inodes: Vec::new() });
         }
         for guard in &txn.guards {
             if !self.holds(guard)? {
-                let wants: Vec<Want> = txn.guards.iter().map(Guard::want).collect();
+                let wants: Vec<RecordKey> = txn.guards.iter().map(Guard::want).collect();
                 self.flush()?;
-                return Ok(Outcome::Conflict(read::facts(self.conn, Seq(self.seq), &wants, self.counted)?));
+                return Ok(Outcome::Conflict(read::snapshot(
+                    self.conn,
+                    Seq(self.seq),
+                    &wants,
+                    self.counted,
+                )?));
             }
         }
         if txn.effects.is_empty() {
-            return Ok(Outcome::Committed { seq: Seq(self.seq), nodes: Vec::new() });
+            return Ok(Outcome::Committed { seq: Seq(self.seq), inodes: Vec::new() });
         }
         let mut changed: Vec<Ino> = Vec::new();
         for effect in &txn.effects {
             self.apply(effect)?;
-            changed.extend(effect.changed_node().filter(|ino| !changed.contains(ino)));
+            changed.extend(effect.changed_inode().filter(|ino| !changed.contains(ino)));
         }
         self.seq += 1;
         self.applied.insert(txn.op_id, Seq(self.seq));
-        let nodes = changed.iter().filter_map(|ino| self.nodes.get(ino)?.node).collect();
-        Ok(Outcome::Committed { seq: Seq(self.seq), nodes })
+        let inodes = changed.iter().filter_map(|ino| self.inodes.get(ino)?.inode).collect();
+        Ok(Outcome::Committed { seq: Seq(self.seq), inodes })
     }
 
-    /// Writes everything out.
+    /// Writes all pending changes.
     pub(crate) fn finish(mut self) -> Result<Finished> {
         self.flush()?;
-        let mut nodes = self.nodes;
-        if nodes.len() > REMEMBERED_NODES {
-            nodes.clear();
+        let mut inodes = self.inodes;
+        if inodes.len() > CACHED_INODES {
+            inodes.clear();
         }
-        let alone = self.is_alone.then_some(Alone { nodes, counted: self.counted });
-        Ok(Finished { seq: self.seq, alone })
+        let cache = self.is_exclusive.then_some(ExclusiveCache { inodes, counted: self.counted });
+        Ok(Finished { seq: self.seq, cache })
     }
 
     fn flush(&mut self) -> Result<()> {
         for ino in self.stale.drain(..) {
-            let Some(loaded) = self.nodes.get_mut(&ino).filter(|loaded| loaded.stale) else { continue };
-            if let Some(node) = &loaded.node {
+            let Some(loaded) = self.inodes.get_mut(&ino).filter(|loaded| loaded.stale) else { continue };
+            if let Some(inode) = &loaded.inode {
                 const SQL: &str = "UPDATE node SET kind = ?2, mode = ?3, uid = ?4, gid = ?5, rdev = ?6, nlink = ?7, \
                                    size = ?8, atime = ?9, mtime = ?10, ctime = ?11, access_acl = ?12, \
-                                   default_acl = ?13, parent = ?14, access_rev = ?15 WHERE ino = ?1";
-                write_node(self.conn, SQL, node)?;
+                                   default_acl = ?13, parent = ?14, access_rev = ?15, xattr_blocks = ?16 WHERE ino = ?1";
+                write_inode(self.conn, SQL, inode)?;
             }
             loaded.stale = false;
         }
         if (self.inodes_delta, self.blocks_delta) != (0, 0) {
-            if self.is_alone {
+            if self.is_exclusive {
                 let usage = self.usage()?;
                 self.count(usage)?;
             } else {
@@ -156,7 +165,7 @@ impl<'c> Batch<'c> {
         Ok(())
     }
 
-    /// Keeps the usage in memory from here on.
+    /// Keeps the usage in memory from now on. The first time, marks the stored row as inexact.
     fn count(&mut self, usage: Usage) -> Result<()> {
         if self.counted.replace(usage).is_none() {
             self.conn.prepare_cached("UPDATE usage SET exact = 0")?.execute([])?;
@@ -167,27 +176,29 @@ impl<'c> Batch<'c> {
     fn holds(&mut self, guard: &Guard) -> Result<bool> {
         let conn = self.conn;
         Ok(match guard {
-            Guard::EdgeIs { parent, name, ino } => {
-                if self.nodes.contains_key(ino) {
-                    return Ok(read::edge(conn, *parent, name)?.is_some_and(|edge| edge.ino == *ino));
+            Guard::DirentIs { parent, name, ino } => {
+                if self.inodes.contains_key(ino) {
+                    return Ok(read::dirent(conn, *parent, name)?.is_some_and(|dirent| dirent.ino == *ino));
                 }
-                // Who removes or renames an entry changes the inode behind it: both come with one statement.
-                let Some((edge, node)) = read::entry(conn, *parent, name)? else { return Ok(false) };
-                self.nodes.entry(edge.ino).or_insert(Loaded { node, stale: false });
-                edge.ino == *ino
+                // A transaction that removes or renames an entry also changes its inode, so one statement
+                // reads both.
+                let Some((dirent, inode)) = read::entry(conn, *parent, name)? else { return Ok(false) };
+                self.inodes.entry(dirent.ino).or_insert(Loaded { inode, stale: false });
+                dirent.ino == *ino
             }
-            Guard::EdgeAbsent { parent, name } => read::edge(conn, *parent, name)?.is_none(),
-            Guard::Access { ino, rev } => self.node(*ino)?.is_some_and(|n| n.access_rev == *rev),
-            Guard::NodeAbsent { ino } => self.node(*ino)?.is_none(),
-            Guard::Links { ino, nlink } => self.node(*ino)?.is_some_and(|n| n.nlink == *nlink),
-            Guard::ParentIs { ino, parent } => self.node(*ino)?.is_some_and(|n| n.parent == *parent),
+            Guard::DirentAbsent { parent, name } => read::dirent(conn, *parent, name)?.is_none(),
+            Guard::Access { ino, rev } => self.inode(*ino)?.is_some_and(|n| n.access_rev == *rev),
+            Guard::InodeAbsent { ino } => self.inode(*ino)?.is_none(),
+            Guard::Links { ino, nlink } => self.inode(*ino)?.is_some_and(|n| n.nlink == *nlink),
+            Guard::ParentIs { ino, parent } => self.inode(*ino)?.is_some_and(|n| n.parent == *parent),
             Guard::Empty { ino } => read::is_empty(conn, *ino)?,
-            Guard::Xattr { ino, name, present } => read::has_xattr(conn, *ino, name)? == *present,
+            Guard::Xattr { ino, name, blocks } => read::xattr_blocks(conn, *ino, name)? == *blocks,
+            Guard::XattrBlocks { ino, most } => self.inode(*ino)?.is_some_and(|n| n.xattr_blocks <= *most),
             Guard::Setting { name, value } => read::setting(conn, name)? == *value,
             Guard::Counter { counter, value } => read::counter(conn, *counter)? == *value,
-            Guard::Size { ino, size } => self.node(*ino)?.is_some_and(|n| n.size == *size),
+            Guard::Size { ino, size } => self.inode(*ino)?.is_some_and(|n| n.size == *size),
             Guard::Locks { ino, locks } => {
-                self.node(*ino)?.is_some() && locks::of(conn, *ino)?[..] == locks[..]
+                self.inode(*ino)?.is_some() && locks::of(conn, *ino)?[..] == locks[..]
             }
             Guard::Rows { ino, chunk, rows } => read::slices(conn, *ino, *chunk)?.starts_with(rows),
             Guard::Room { max_inodes, max_blocks } => {
@@ -208,26 +219,27 @@ impl<'c> Batch<'c> {
     fn apply(&mut self, effect: &Effect) -> Result<()> {
         let conn = self.conn;
         match effect {
-            Effect::PutNode(node) => self.put_node(node)?,
-            Effect::DropNode { ino } => self.drop_node(*ino)?,
-            Effect::PutEdge { parent, name, ino, kind } => {
+            Effect::PutInode(inode) => self.put_inode(inode)?,
+            Effect::DropInode { ino } => self.drop_inode(*ino)?,
+            Effect::PutDirent { parent, name, ino, kind } => {
                 const SQL: &str = "INSERT INTO edge (parent, name, ino, kind) VALUES (?1, ?2, ?3, ?4) \
                                    ON CONFLICT DO UPDATE SET ino = excluded.ino, kind = excluded.kind";
                 let params = (int(parent.0), name.as_bytes(), int(ino.0), kind.to_dtype());
                 conn.prepare_cached(SQL)?.execute(params)?;
             }
-            Effect::DropEdge { parent, name } => {
+            Effect::DropDirent { parent, name } => {
                 const SQL: &str = "DELETE FROM edge WHERE parent = ?1 AND name = ?2";
                 conn.prepare_cached(SQL)?.execute((int(parent.0), name.as_bytes()))?;
             }
             Effect::SetAccess { ino, .. }
             | Effect::SetParent { ino, .. }
             | Effect::AddLinks { ino, .. }
-            | Effect::Touch { ino, .. }
+            | Effect::SetTimes { ino, .. }
             | Effect::SetSize { ino, .. }
-            | Effect::Extend { ino, .. } => self.change_node(*ino, effect)?,
+            | Effect::Extend { ino, .. }
+            | Effect::AddXattrBlocks { ino, .. } => self.change_inode(*ino, effect)?,
             Effect::AppendSlice { ino, chunk, slice } => {
-                if self.node(*ino)?.is_some() {
+                if self.inode(*ino)?.is_some() {
                     rows::append(conn, *ino, *chunk, slice)?;
                 }
             }
@@ -237,7 +249,7 @@ impl<'c> Batch<'c> {
             }
             Effect::Share { slice } => rows::share(conn, *slice)?,
             Effect::PutXattr { ino, name, value } => {
-                if self.node(*ino)?.is_some() {
+                if self.inode(*ino)?.is_some() {
                     const SQL: &str = "INSERT INTO xattr (ino, name, value) VALUES (?1, ?2, ?3) \
                                        ON CONFLICT DO UPDATE SET value = excluded.value";
                     conn.prepare_cached(SQL)?.execute((int(ino.0), name.as_bytes(), &value[..]))?;
@@ -252,7 +264,7 @@ impl<'c> Batch<'c> {
                 conn.prepare_cached(SQL)?.execute((id.to_bytes(), &text[..]))?;
             }
             Effect::PutSymlink { ino, target } => {
-                if self.node(*ino)?.is_some() {
+                if self.inode(*ino)?.is_some() {
                     const SQL: &str = "INSERT INTO symlink (ino, target) VALUES (?1, ?2) \
                                        ON CONFLICT DO UPDATE SET target = excluded.target";
                     conn.prepare_cached(SQL)?.execute((int(ino.0), &target[..]))?;
@@ -267,7 +279,7 @@ impl<'c> Batch<'c> {
                 conn.prepare_cached(SQL)?.execute([int(session.0), int(ino.0)])?;
             }
             Effect::PutLocks { ino, locks } => {
-                if self.node(*ino)?.is_some() {
+                if self.inode(*ino)?.is_some() {
                     locks::put(conn, *ino, locks)?;
                 }
             }
@@ -316,9 +328,9 @@ impl<'c> Batch<'c> {
                 conn.prepare_cached(SQL)?.execute((counter.name(), int(*value)))?;
             }
             Effect::AddUsage { inodes, blocks } => {
-                // What the batch has added so far must not be lost to the bound.
+                // Write the batch's additions first, because this effect clamps the usage at 0.
                 self.flush()?;
-                if self.is_alone {
+                if self.is_exclusive {
                     let Usage { inodes: all, blocks: full } = self.usage()?;
                     let add = u64::saturating_add_signed;
                     self.count(Usage { inodes: add(all, *inodes), blocks: add(full, *blocks) })?;
@@ -332,14 +344,14 @@ impl<'c> Batch<'c> {
         Ok(())
     }
 
-    /// The node as the batch sees it, loaded if need be.
-    fn node(&mut self, ino: Ino) -> Result<Option<Node>> {
-        if let Some(loaded) = self.nodes.get(&ino) {
-            return Ok(loaded.node);
+    /// The inode as the batch sees it; read from the database if it is not cached.
+    fn inode(&mut self, ino: Ino) -> Result<Option<Inode>> {
+        if let Some(loaded) = self.inodes.get(&ino) {
+            return Ok(loaded.inode);
         }
-        let node = read::node(self.conn, ino)?;
-        self.nodes.insert(ino, Loaded { node, stale: false });
-        Ok(node)
+        let inode = read::inode(self.conn, ino)?;
+        self.inodes.insert(ino, Loaded { inode, stale: false });
+        Ok(inode)
     }
 
     fn usage(&self) -> Result<Usage> {
@@ -350,40 +362,40 @@ impl<'c> Batch<'c> {
         })
     }
 
-    fn change_node(&mut self, ino: Ino, effect: &Effect) -> Result<()> {
-        let Some(mut node) = self.node(ino)? else { return Ok(()) };
-        self.blocks_delta -= node.blocks() as i64;
-        effect.apply_to(&mut node);
-        self.blocks_delta += node.blocks() as i64;
+    fn change_inode(&mut self, ino: Ino, effect: &Effect) -> Result<()> {
+        let Some(mut inode) = self.inode(ino)? else { return Ok(()) };
+        self.blocks_delta -= inode.blocks() as i64;
+        effect.apply_to(&mut inode);
+        self.blocks_delta += inode.blocks() as i64;
         self.stale.push(ino);
-        self.nodes.insert(ino, Loaded { node: Some(node), stale: true });
+        self.inodes.insert(ino, Loaded { inode: Some(inode), stale: true });
         Ok(())
     }
 
-    fn put_node(&mut self, node: &Node) -> Result<()> {
+    fn put_inode(&mut self, inode: &Inode) -> Result<()> {
         const SQL: &str = "INSERT INTO node (ino, kind, mode, uid, gid, rdev, nlink, size, atime, mtime, ctime, \
-                           access_acl, default_acl, parent, access_rev) \
-                           VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15) \
+                           access_acl, default_acl, parent, access_rev, xattr_blocks) \
+                           VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16) \
                            ON CONFLICT DO NOTHING";
-        // A new number is the rule, so the insert is tried before anything is looked up.
-        if write_node(self.conn, SQL, node)? == 0 {
-            self.drop_node(node.ino)?;
-            write_node(self.conn, SQL, node)?;
+        // The inode number is usually new, so try the insert first.
+        if write_inode(self.conn, SQL, inode)? == 0 {
+            self.drop_inode(inode.ino)?;
+            write_inode(self.conn, SQL, inode)?;
         }
         self.inodes_delta += 1;
-        self.blocks_delta += node.blocks() as i64;
-        self.nodes.insert(node.ino, Loaded { node: Some(*node), stale: false });
+        self.blocks_delta += inode.blocks() as i64;
+        self.inodes.insert(inode.ino, Loaded { inode: Some(*inode), stale: false });
         Ok(())
     }
 
-    fn drop_node(&mut self, ino: Ino) -> Result<()> {
-        let Some(node) = self.node(ino)? else { return Ok(()) };
+    fn drop_inode(&mut self, ino: Ino) -> Result<()> {
+        let Some(inode) = self.inode(ino)? else { return Ok(()) };
         self.inodes_delta -= 1;
-        self.blocks_delta -= node.blocks() as i64;
-        self.nodes.insert(ino, Loaded { node: None, stale: false });
+        self.blocks_delta -= inode.blocks() as i64;
+        self.inodes.insert(ino, Loaded { inode: None, stale: false });
         let id = [int(ino.0)];
         self.conn.prepare_cached("DELETE FROM node WHERE ino = ?1")?.execute(id)?;
-        // Most inodes have nothing of these: one look spares six statements.
+        // Most inodes have no such rows: one query replaces six statements.
         const HANGS_ON: &str = "SELECT EXISTS (SELECT 1 FROM xattr WHERE ino = ?1), \
                                 EXISTS (SELECT 1 FROM symlink WHERE ino = ?1), \
                                 EXISTS (SELECT 1 FROM lock WHERE ino = ?1), \
@@ -408,30 +420,32 @@ impl<'c> Batch<'c> {
     }
 }
 
-/// Makes the row of the usage right, in a transaction of its own.
+/// Stores the exact usage. The caller opens the transaction.
 pub(crate) fn write_usage(conn: &Connection, usage: Usage) -> Result<()> {
     const SQL: &str = "UPDATE usage SET inodes = ?1, blocks = ?2, exact = 1";
     conn.prepare_cached(SQL)?.execute([int(usage.inodes), int(usage.blocks)]).map(drop)
 }
 
-/// Runs an INSERT or UPDATE whose parameters are the columns of a node in their order; says how many rows it changed.
-fn write_node(conn: &Connection, sql: &str, node: &Node) -> Result<usize> {
+/// Runs an INSERT or UPDATE whose parameters are the columns of an inode in order. Returns the number of
+/// changed rows.
+fn write_inode(conn: &Connection, sql: &str, inode: &Inode) -> Result<usize> {
     let acl = |id: AclId| (!id.is_none()).then(|| id.to_bytes());
     conn.prepare_cached(sql)?.execute(params![
-        int(node.ino.0),
-        node.kind.to_dtype(),
-        node.mode.bits(),
-        node.uid,
-        node.gid,
-        node.rdev,
-        node.nlink,
-        int(node.size),
-        node.atime.nanos(),
-        node.mtime.nanos(),
-        node.ctime.nanos(),
-        acl(node.access_acl),
-        acl(node.default_acl),
-        int(node.parent.0),
-        int(node.access_rev),
+        int(inode.ino.0),
+        inode.kind.to_dtype(),
+        inode.mode.bits(),
+        inode.uid,
+        inode.gid,
+        inode.rdev,
+        inode.nlink,
+        int(inode.size),
+        inode.atime.nanos(),
+        inode.mtime.nanos(),
+        inode.ctime.nanos(),
+        acl(inode.access_acl),
+        acl(inode.default_acl),
+        int(inode.parent.0),
+        int(inode.access_rev),
+        inode.xattr_blocks,
     ])
 }

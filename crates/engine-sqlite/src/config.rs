@@ -1,4 +1,4 @@
-//! What a person says about the database: its URL, and how to open it.
+//! The URL of a database, and the options to open it.
 
 use std::path::PathBuf;
 use std::thread::available_parallelism;
@@ -6,36 +6,39 @@ use std::thread::available_parallelism;
 /// How to open a database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Whether a database that is not there is made, as `limen format` does; else its absence is an error.
+    /// Create the database if it does not exist, as `limen format` does. If false, a missing database is an
+    /// error.
     pub create: bool,
-    /// The most reads served at once; a further one waits. Each costs a connection with a cache of a few MiB.
+    /// The maximum number of concurrent reads; further reads wait. Each needs a connection with a cache of a
+    /// few MiB.
     pub readers: usize,
 }
 
 impl Default for Options {
-    /// An existing database, two readers a CPU.
+    /// An existing database, and two readers per CPU.
     fn default() -> Self {
         Options { create: false, readers: 2 * available_parallelism().map_or(2, |n| n.get()) }
     }
 }
 
-/// Why a URL names no SQLite database.
+/// Why a URL is not a valid SQLite URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    #[error("'{0}' is no SQLite URL: write sqlite:///absolute/path.db")]
+    #[error("'{0}' is not an SQLite URL: write sqlite:///absolute/path.db")]
     Scheme(String),
-    #[error("'{0}' names no file: write sqlite:///absolute/path.db, with three slashes")]
+    #[error("'{0}' contains no file name: write sqlite:///absolute/path.db, with three slashes")]
     Empty(String),
     #[error("'{url}' has a relative path: write sqlite:///absolute/{path}, with three slashes")]
     Relative { url: String, path: String },
-    #[error("'{0}' names a directory: write sqlite:///absolute/path.db, with the name of a file at its end")]
+    #[error("'{0}' names a directory: write sqlite:///absolute/path.db, ending with a file name")]
     Directory(String),
 }
 
-/// The path in `sqlite:///absolute/path.db` (or `sqlite3://`), taken literally: no escapes, no options.
+/// Returns the path in `sqlite:///absolute/path.db` (or `sqlite3://`). The path is literal: no escapes, no
+/// options.
 ///
 /// # Errors
-/// [`UrlError`] says what to write instead.
+/// [`UrlError`], whose message says how to write the URL.
 pub fn parse_url(url: &str) -> Result<PathBuf, UrlError> {
     let path = url.strip_prefix("sqlite://").or_else(|| url.strip_prefix("sqlite3://"));
     let path = path.filter(|path| !path.contains('\0')).ok_or_else(|| UrlError::Scheme(url.to_owned()))?;
@@ -65,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn other_urls_are_refused_with_what_to_write() {
+    fn invalid_urls_are_rejected_with_a_correction() {
         for url in ["", "v.db", "/v.db", "sqlite:/v.db", "redis://host", "sqlite:///a\0b"] {
             assert_eq!(parse_url(url), Err(UrlError::Scheme(url.to_owned())), "{url}");
         }

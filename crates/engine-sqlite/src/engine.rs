@@ -1,4 +1,4 @@
-//! The engine: its connections, and the boundary it implements.
+//! The engine: opens a database, holds its connections, and implements [`Engine`].
 
 use std::fs::{self, File};
 use std::io;
@@ -7,116 +7,119 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use meta::{Effect, Engine, EngineError, Facts, Outcome, Page, Results, Scan, Seq, Txn, Usage, Want};
+use meta::{Effect, Engine, EngineError, Outcome, Page, RecordKey, Results, Scan, Seq, Snapshot, Txn, Usage};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use crate::commit::{Alone, Batch, Finished, write_usage};
+use crate::checkpoint::{Checkpointer, LOG_PAGES};
+use crate::commit::{Batch, ExclusiveCache, Finished, write_usage};
 use crate::config::Options;
 use crate::error::{OpenError, engine_error, full, is_full};
-use crate::fold::{Folder, LOG_PAGES};
 use crate::lock::{LockError, MountLock, Sharing, with_suffix};
 use crate::pool::Pool;
 use crate::queue::{Answer, GroupCommit};
 use crate::reserve::Reserve;
 use crate::{read, scan, schema};
 
-/// How long a connection waits for a lock that another process holds.
+/// How long a connection waits for a lock that another process holds (SQLITE_BUSY).
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// With less than this free on the disk, the log is folded before the database would have to grow by much.
+/// If less than this is free on the disk, checkpoint the log before the database would have to grow by much.
 const LITTLE_BYTES: u64 = 64 << 20;
 
-/// How many commits go by before a disk with more than that free is looked at again: a look costs a tenth of a create.
+/// If more than that is free, skip the check for this many commits. One check costs a tenth of a create.
 const AMPLE_FOR: u64 = 63;
 
-/// Prepared statements kept by each connection; more than there are.
+/// The capacity of each connection's cache of prepared statements; larger than the number of statements.
 const STATEMENTS: usize = 96;
 
 /// A volume's metadata in an SQLite database in WAL mode, with one writer connection and several readers.
 ///
-/// Commits are written to the log without waiting for the disk (`synchronous = NORMAL`): they survive the death of the
-/// process at once, and a loss of power after [`Engine::sync`].
+/// A commit is written to the log without waiting for the disk (`synchronous = NORMAL`). It survives the
+/// death of the process at once, and a loss of power after [`Engine::sync`].
 #[derive(Debug)]
 pub struct SqliteEngine {
     path: PathBuf,
-    // Before the writer, for connections close in this order, and the last one folds the log into the database, which
-    // a read-only one cannot.
+    // Declared before the writer, because connections close in this order. The last one to close checkpoints
+    // the log into the database, which a read-only connection cannot do.
     readers: Pool,
-    folder: Folder,
+    checkpointer: Checkpointer,
     writer: GroupCommit<Writer>,
-    /// Changed by who has the writer.
-    sole: Mutex<Sole>,
+    /// Changed only by the holder of the writer.
+    exclusive: Mutex<Exclusive>,
     committed: AtomicU64,
     log: Log,
     commits: AtomicU64,
     transactions: AtomicU64,
-    // Last: the log is removed with the last connection, and its room is free when `log` is closed as well.
+    // Declared last: the log is removed with the last connection, and its space is free only when `log` is
+    // closed too.
     reserve: Reserve,
-    /// Commits for which the disk need not be looked at.
+    /// The number of commits that may skip the check of free space.
     ample_for: AtomicU64,
 }
 
-/// The right to be alone, and what is known because of it.
+/// The exclusive lock, and what may be cached while it is held.
 #[derive(Debug)]
-struct Sole {
-    /// There while this handle's [`SqliteEngine::lock_exclusive`] is held.
+struct Exclusive {
+    /// Alive while the lock from this handle's [`SqliteEngine::lock_exclusive`] is held.
     lock: Weak<File>,
-    known: Alone,
+    cache: ExclusiveCache,
 }
 
-impl Sole {
-    fn known(&mut self) -> Option<&mut Alone> {
-        (self.lock.strong_count() > 0).then_some(&mut self.known)
+impl Exclusive {
+    fn cache(&mut self) -> Option<&mut ExclusiveCache> {
+        (self.lock.strong_count() > 0).then_some(&mut self.cache)
     }
 }
 
 #[derive(Debug)]
 struct Writer {
     conn: Connection,
-    /// A retry comes from this handle, since no other has the volume open for writing; so memory is enough.
+    /// Only this handle has the volume open for writing, so a retry comes from this handle and the results
+    /// can be kept in memory.
     results: Results,
 }
 
-/// The write-ahead log, to be synced. SQLite itself would sync it only with each commit (`synchronous = FULL`) or when
-/// it folds it into the database; but syncing the file through a descriptor of our own does the same without a lock
-/// and without a commit, while others commit: whatever is not in the log any more was synced into the database before
-/// the log was begun anew. No lock is lost by it, for SQLite locks the database and the index, never the log.
+/// Syncs the write-ahead log. SQLite itself syncs it only with each commit (`synchronous = FULL`) or at a
+/// checkpoint. Calling fdatasync(2) on a separate descriptor has the same effect, needs no lock and no
+/// commit, and can run while others commit. Commits that are no longer in the log were synced into the
+/// database before the log was restarted. Closing this descriptor releases no SQLite lock, because SQLite
+/// locks the database and the index, never the log.
 #[derive(Debug)]
 struct Log {
     file: File,
-    /// The number of the last commit known to be on disk; `None` before the first sync, for the log may hold commits
-    /// of a process that died.
+    /// The number of the last commit known to be on disk; `None` before the first sync, because the log may
+    /// hold commits of a process that died.
     synced: Mutex<Option<u64>>,
-    /// Set by a sync that failed: the kernel may have dropped what it could not write, and would report the next sync
-    /// as done.
+    /// Set when a sync fails. The kernel may have dropped the pages that it could not write, and would report
+    /// success for the next sync.
     failed: AtomicBool,
-    /// Other processes commit too, of which `synced` knows nothing.
+    /// True if other processes commit too; `synced` does not cover their commits.
     shared: AtomicBool,
     syncs: AtomicU64,
 }
 
-/// What a handle has done so far.
+/// Counters of a handle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// COMMITs of the database.
+    /// COMMITs of the database that changed something.
     pub commits: u64,
-    /// Transactions with effects that those contained.
+    /// Transactions with effects in those commits.
     pub transactions: u64,
-    /// Syncs of the log that went to the disk.
+    /// Syncs of the log that reached the disk.
     pub syncs: u64,
 }
 
 impl SqliteEngine {
-    /// Opens the database at `path`, and brings its schema to this version.
+    /// Opens the database at `path` and migrates its schema to this version.
     ///
     /// # Errors
-    /// [`OpenError::Missing`] where there is none, unless `options.create`; [`OpenError::NotLimenfs`] for another kind
-    /// of file; [`OpenError::Newer`] for the schema of a later limenfs.
+    /// [`OpenError::Missing`] if there is none, unless `options.create`; [`OpenError::NotLimenfs`] if the
+    /// file is something else; [`OpenError::Newer`] if a later limenfs created the schema.
     pub fn open(path: &Path, options: &Options) -> Result<Self, OpenError> {
         let reserve = Reserve::open(path);
         let engine = match Self::open_with(path, options) {
-            // The log and its index have to be made.
+            // The log and its index must be created, which needs space.
             Err(error) if error.is_full() && reserve.give_up() => Self::open_with(path, options),
             opened => opened,
         }?;
@@ -135,30 +138,31 @@ impl SqliteEngine {
         let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         flags.set(OpenFlags::SQLITE_OPEN_CREATE, options.create);
         let mut conn = connect(path, flags).map_err(fail)?;
-        // Has an effect only on a database that is about to be made. A create changes four pages, and writing them to
-        // the log is half its cost: 42k creates/s with this size, 30k with 4096. The longest name still fits a page.
+        // This takes effect only when the database is created. A create changes four pages, and writing them
+        // to the log is half its cost: 42k creates/s with this page size, 30k with 4096. The longest name
+        // still fits into a page.
         conn.pragma_update(None, "page_size", 2048).map_err(fail)?;
         schema::prepare(&mut conn, path, options.create)?;
         let set = conn.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get::<_, String>(0));
         if set.map_err(fail)? != "wal" {
-            let error = "no write-ahead log can be kept there: put the database on a local file system";
+            let error = "no write-ahead log can be created there: put the database on a local file system";
             return Err(io(io::Error::other(error)));
         }
         conn.pragma_update(None, "synchronous", "normal").map_err(fail)?;
         conn.pragma_update(None, "cache_size", -32 * 1024).map_err(fail)?;
         conn.pragma_update(None, "wal_autocheckpoint", LOG_PAGES).map_err(fail)?;
         conn.pragma_update(None, "journal_size_limit", 64 << 20).map_err(fail)?;
-        // The log comes into being with the first transaction in WAL mode.
+        // SQLite creates the log with the first transaction in WAL mode.
         conn.execute_batch("BEGIN IMMEDIATE; COMMIT").map_err(fail)?;
         let log = Log::open(path).map_err(io)?;
         Ok(SqliteEngine {
             path: path.to_owned(),
             readers: Pool::new(options.readers),
-            folder: Folder::new(path),
+            checkpointer: Checkpointer::new(path),
             reserve: Reserve::open(path),
             ample_for: AtomicU64::new(0),
             writer: GroupCommit::new(Writer { conn, results: Results::default() }),
-            sole: Mutex::new(Sole { lock: Weak::new(), known: Alone::default() }),
+            exclusive: Mutex::new(Exclusive { lock: Weak::new(), cache: ExclusiveCache::default() }),
             committed: AtomicU64::new(0),
             log,
             commits: AtomicU64::new(0),
@@ -166,25 +170,26 @@ impl SqliteEngine {
         })
     }
 
-    /// Takes the right to mount the volume; the database can still be opened and read by others.
+    /// Takes the exclusive lock that a mount needs. Other processes can still open and read the database.
     ///
     /// # Errors
-    /// [`LockError::AlreadyMounted`] while another process, or another lock in this one, has it.
+    /// [`LockError::AlreadyMounted`] if the volume is locked, by another process or by another [`MountLock`] of
+    /// this process.
     pub fn lock_exclusive(&self) -> Result<MountLock, LockError> {
-        let lock = self.take_lock(Sharing::Alone)?;
+        let lock = self.take_lock(Sharing::Exclusive)?;
         let _writer = self.writer.writer();
-        *self.sole() = Sole { lock: lock.watch(), known: Alone::default() };
+        *self.exclusive() = Exclusive { lock: lock.watch(), cache: ExclusiveCache::default() };
         Ok(lock)
     }
 
-    /// Takes the right to mount the volume together with others that take it by this call.
+    /// Takes a shared lock, for mounts that share the volume with others that take this lock.
     ///
     /// # Errors
-    /// [`LockError::AlreadyMounted`] while one has it that took it by [`SqliteEngine::lock_exclusive`].
+    /// [`LockError::AlreadyMounted`] if another handle holds the lock of [`SqliteEngine::lock_exclusive`].
     pub fn lock_shared(&self) -> Result<MountLock, LockError> {
         let lock = self.take_lock(Sharing::Shared)?;
         self.log.shared.store(true, Ordering::Relaxed);
-        // One that was alone may have died.
+        // A handle with the exclusive lock may have died and left the usage row inexact.
         let writer = self.writer.writer();
         let conn = &writer.conn;
         in_transaction(conn, "BEGIN IMMEDIATE", || {
@@ -207,10 +212,10 @@ impl SqliteEngine {
         }
     }
 
-    /// Removes a database that nobody has open, with the files that stand beside it. Those that are not there are fine.
+    /// Removes a database that no process has open, and the files beside it. Missing files are not an error.
     ///
     /// # Errors
-    /// Of `unlink(2)`; calling again is fine.
+    /// Those of `unlink(2)`. The call can be repeated.
     pub fn remove_files(path: &Path) -> io::Result<()> {
         for suffix in ["-wal", "-shm", "", ".lock", ".reserve"] {
             match fs::remove_file(with_suffix(path, suffix)) {
@@ -233,30 +238,31 @@ impl SqliteEngine {
         }
     }
 
-    /// Runs `work` on a reader connection, within one snapshot, which is at least as new as the number it is given.
+    /// Runs `work` on a reader connection in one snapshot, which contains at least the commits up to the
+    /// number passed to `work`.
     fn snapshot<R>(
         &self,
         work: impl FnOnce(&Connection, u64) -> rusqlite::Result<R>,
     ) -> Result<R, EngineError> {
         let run = || {
             let conn = self.readers.take(|| open_reader(&self.path))?;
-            // Before the snapshot, which then holds this commit, if not a later one too.
+            // Read before the snapshot starts, so the snapshot contains at least this commit.
             let seq = self.committed.load(Ordering::Acquire);
             in_transaction(&conn, "BEGIN", || work(&conn, seq))
         };
         run().map_err(|error| engine_error(&self.path, &error))
     }
 
-    fn sole(&self) -> MutexGuard<'_, Sole> {
-        self.sole.lock().unwrap_or_else(PoisonError::into_inner)
+    fn exclusive(&self) -> MutexGuard<'_, Exclusive> {
+        self.exclusive.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The usage, if it is known better than its row says.
+    /// The usage in memory, if the stored row is out of date.
     fn counted(&self) -> Option<Usage> {
-        self.sole().known()?.counted
+        self.exclusive().cache()?.counted
     }
 
-    /// Makes the usage's row right, until the next batch.
+    /// Stores the exact usage. The row stays exact until the next batch.
     fn write_usage(&self) -> rusqlite::Result<()> {
         if self.counted().is_none() {
             return Ok(());
@@ -264,14 +270,14 @@ impl SqliteEngine {
         let writer = self.writer.writer();
         let Some(usage) = self.counted() else { return Ok(()) };
         in_transaction(&writer.conn, "BEGIN IMMEDIATE", || write_usage(&writer.conn, usage))?;
-        self.sole().known.counted = None;
+        self.exclusive().cache.counted = None;
         Ok(())
     }
 
-    /// Commits a batch of callers. Should the batch fail, each is tried by itself, so that none pays for another's
-    /// failure.
+    /// Commits the transactions of several callers in one batch. If the batch fails, each caller's
+    /// transactions are tried separately, so that one caller's failure does not affect the others.
     ///
-    /// A batch that adds nothing may use the reserve; one that adds has to fill it up again first.
+    /// A batch that adds nothing may use the reserve. A batch that adds must restore the reserve first.
     fn commit_batch(&self, writer: &mut Writer, members: &[&[Txn]]) -> Vec<Answer> {
         let adds = members.iter().any(|txns| txns.iter().flat_map(|txn| &txn.effects).any(Effect::adds));
         let mut done = if adds && !self.has_room_to_add(&writer.conn) {
@@ -284,8 +290,9 @@ impl SqliteEngine {
             && let Some(attempt) = attempts.next()
             && (attempt == 1 || self.give_up_reserve())
         {
-            // The log finds no room to grow. Folded into the database, it begins anew in the room it already has.
-            self.folder.fold_now(&writer.conn);
+            // The log has no space to grow. After a checkpoint it restarts and reuses the space that it
+            // already has.
+            self.checkpointer.checkpoint_now(&writer.conn);
             if !adds || !self.reserve.is_given_up() {
                 done = self.commit_together(writer, members);
             }
@@ -297,14 +304,14 @@ impl SqliteEngine {
         }
     }
 
-    /// Whether something may be added: the reserve is there, and is enough to fold the log into the database.
+    /// True if a batch may add something: the reserve exists and is large enough for a checkpoint of the log.
     fn has_room_to_add(&self, conn: &Connection) -> bool {
         if self.ample_for.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok() {
             return true;
         }
         if self.reserve.is_given_up() && !self.reserve.restore() {
-            // The log may have grown into the room of the reserve, and keeps its size otherwise.
-            self.folder.empty_log(conn);
+            // The log may have grown into the space of the reserve, and only truncation shrinks it.
+            self.checkpointer.empty_log(conn);
             if !self.reserve.restore() {
                 return false;
             }
@@ -312,8 +319,8 @@ impl SqliteEngine {
         let reserved = self.reserve.bytes();
         if reserved > 0 && self.reserve.free_bytes() >= LITTLE_BYTES {
             self.ample_for.store(AMPLE_FOR, Ordering::Relaxed);
-        } else if reserved > 0 && self.unfolded_bytes(conn) > reserved / 2 {
-            self.folder.fold_now(conn);
+        } else if reserved > 0 && self.bytes_to_checkpoint(conn) > reserved / 2 {
+            self.checkpointer.checkpoint_now(conn);
         }
         true
     }
@@ -323,8 +330,8 @@ impl SqliteEngine {
         self.reserve.give_up()
     }
 
-    /// By how much the database grows when the log is folded.
-    fn unfolded_bytes(&self, conn: &Connection) -> u64 {
+    /// The number of bytes by which a checkpoint makes the database file grow.
+    fn bytes_to_checkpoint(&self, conn: &Connection) -> u64 {
         const BYTES: &str = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size";
         let bytes =
             conn.prepare_cached(BYTES).and_then(|mut bytes| bytes.query_row([], |row| row.get::<_, i64>(0)));
@@ -339,16 +346,16 @@ impl SqliteEngine {
     ) -> rusqlite::Result<Vec<Vec<Outcome>>> {
         let Writer { conn, results } = writer;
         let before = self.committed.load(Ordering::Relaxed);
-        let alone = self.sole().known().map(Alone::lend);
+        let cache = self.exclusive().cache().map(ExclusiveCache::lend);
         let (outcomes, finished) = in_transaction(conn, "BEGIN IMMEDIATE", || {
-            let mut batch = Batch::new(conn, before, alone)?;
+            let mut batch = Batch::new(conn, before, cache)?;
             let run = |member: &&[Txn]| member.iter().map(|txn| batch.run(txn, results)).collect();
             let outcomes: Vec<Vec<Outcome>> = members.iter().map(run).collect::<rusqlite::Result<_>>()?;
             Ok((outcomes, batch.finish()?))
         })?;
-        let Finished { seq, alone } = finished;
-        if let (Some(known), Some(left)) = (self.sole().known(), alone) {
-            *known = left;
+        let Finished { seq, cache } = finished;
+        if let (Some(cache), Some(left)) = (self.exclusive().cache(), cache) {
+            *cache = left;
         }
         let all = members.iter().copied().flatten().zip(outcomes.iter().flatten());
         for (txn, outcome) in all.filter(|(txn, _)| !txn.effects.is_empty()) {
@@ -360,24 +367,24 @@ impl SqliteEngine {
         if seq > before {
             self.commits.fetch_add(1, Ordering::Relaxed);
             self.transactions.fetch_add(seq - before, Ordering::Relaxed);
-            self.folder.note(seq - before, open_folder);
+            self.checkpointer.note(seq - before, open_checkpointer);
         }
         Ok(outcomes)
     }
 }
 
 impl Engine for SqliteEngine {
-    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
         let counted = self.counted();
-        self.snapshot(|conn, seq| read::facts(conn, Seq(seq), wants, counted))
+        self.snapshot(|conn, seq| read::snapshot(conn, Seq(seq), wants, counted))
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
         if txns.iter().all(|txn| txn.effects.is_empty()) {
-            // Guards alone need no writer.
+            // Guards without effects do not need the writer.
             let counted = self.counted();
             return self.snapshot(|conn, seq| {
-                let mut batch = Batch::new(conn, seq, Some(Alone::counting(counted)))?;
+                let mut batch = Batch::new(conn, seq, Some(ExclusiveCache::counting(counted)))?;
                 txns.iter().map(|txn| batch.run(txn, &Results::default())).collect()
             });
         }
@@ -390,11 +397,11 @@ impl Engine for SqliteEngine {
 
     fn sync(&self) -> Result<(), EngineError> {
         if let Err(error) = self.write_usage() {
-            // It is counted anew when it is asked for.
-            tracing::warn!(%error, "the usage could not be written");
+            // Without an exact row, readers count the inodes themselves.
+            tracing::warn!(%error, "cannot write the usage");
         }
         self.log.sync(self.committed.load(Ordering::Acquire)).map_err(|error| {
-            let message = format!("{}: the log cannot be synced: {error}", self.path.display());
+            let message = format!("{}: cannot sync the log: {error}", self.path.display());
             EngineError::permanent(message).with_errno(types::Errno::EIO)
         })
     }
@@ -410,7 +417,7 @@ impl Engine for SqliteEngine {
         });
         wipe.map_err(|error| engine_error(&self.path, &error))?;
         writer.results = Results::default();
-        self.sole().known = Alone::default();
+        self.exclusive().cache = ExclusiveCache::default();
         self.committed.fetch_add(1, Ordering::Release);
         Ok(())
     }
@@ -419,7 +426,7 @@ impl Engine for SqliteEngine {
 impl Log {
     fn open(database: &Path) -> io::Result<Self> {
         let file = File::open(with_suffix(database, "-wal"))?;
-        // The names of database and log are to survive as well.
+        // Sync the directory too, so that the names of the database and the log are durable.
         let directory = database.parent().filter(|directory| !directory.as_os_str().is_empty());
         File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
         Ok(Log {
@@ -431,11 +438,11 @@ impl Log {
         })
     }
 
-    /// Returns when all up to commit `seq` is on disk. Of several callers one goes to the disk for all who wait.
+    /// Returns when all commits up to `seq` are on disk. One caller syncs for all callers that wait.
     fn sync(&self, seq: u64) -> io::Result<()> {
         let mut synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
         if self.failed.load(Ordering::Relaxed) {
-            return Err(io::Error::other("an earlier sync failed, what it lost is unknown"));
+            return Err(io::Error::other("an earlier sync failed, so commits may have been lost"));
         }
         if !self.shared.load(Ordering::Relaxed) && synced.is_some_and(|synced| synced >= seq) {
             return Ok(());
@@ -450,7 +457,7 @@ impl Log {
     }
 }
 
-/// A transaction around `work`; whatever fails, COMMIT included, leaves none behind.
+/// Runs `work` in a transaction. After any error, including one of COMMIT, no transaction is left open.
 fn in_transaction<R>(
     conn: &Connection,
     begin: &str,
@@ -468,16 +475,16 @@ fn in_transaction<R>(
     done
 }
 
-/// Ends an open transaction, if there is one: SQLite itself ends it after some errors and not after others.
+/// Ends an open transaction. SQLite rolls back by itself after some errors but not after others.
 fn roll_back(conn: &Connection) {
     if !conn.is_autocommit()
         && let Err(error) = conn.execute_batch("ROLLBACK")
     {
-        tracing::error!(%error, "a transaction could not be rolled back");
+        tracing::error!(%error, "cannot roll back a transaction");
     }
 }
 
-fn open_folder(path: &Path) -> rusqlite::Result<Connection> {
+fn open_checkpointer(path: &Path) -> rusqlite::Result<Connection> {
     connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)
 }
 
@@ -491,7 +498,8 @@ fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
     let conn = Connection::open_with_flags(path, flags)?;
     conn.busy_timeout(BUSY_TIMEOUT)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS);
-    // A plan is made once. Otherwise SQLite looks at each value bound, and may parse a statement again because of it.
+    // Prepare each plan only once. Without this option SQLite inspects the bound values and may prepare a
+    // statement again.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     Ok(conn)
 }

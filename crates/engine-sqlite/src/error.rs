@@ -1,4 +1,4 @@
-//! SQLite's errors, and what they mean to the caller.
+//! Maps SQLite errors to engine errors.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use types::Errno;
 /// Why a database could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("there is no volume at {0}: make one with limen format")]
+    #[error("there is no volume at {0}: create one with limen format")]
     Missing(PathBuf),
     #[error("{0} is not a limenfs database")]
     NotLimenfs(PathBuf),
     #[error(
-        "{path} has schema version {found}, and this limen knows versions up to {known}: use the limen that wrote it, or a newer one"
+        "{path} has schema version {found}, and this limen supports versions up to {known}: use the limen that wrote it, or a newer one"
     )]
     Newer { path: PathBuf, found: i64, known: i64 },
     #[error("{path}: {error}")]
@@ -25,7 +25,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// What `error` on the database at `path` means while it is being opened.
+    /// Converts an `error` that occurred while the database at `path` was being opened.
     pub(crate) fn new(path: &Path, error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
             Some(ErrorCode::NotADatabase) => OpenError::NotLimenfs(path.to_owned()),
@@ -35,7 +35,7 @@ impl OpenError {
 }
 
 impl OpenError {
-    /// Whether the disk has no room.
+    /// True if the disk is full.
     pub(crate) fn is_full(&self) -> bool {
         match self {
             OpenError::Io { error, .. } => error.kind() == io::ErrorKind::StorageFull,
@@ -45,20 +45,20 @@ impl OpenError {
     }
 }
 
-/// What is said of a transaction that would add something while the reserve is given up.
+/// The error for a transaction that would add something while the reserve is given up.
 pub(crate) fn full() -> rusqlite::Error {
     let what = "the disk is full: remove files from the volume, or free space on the disk";
     rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), Some(what.to_owned()))
 }
 
-/// The one table from a SQLite error to an [`EngineError`]. All are determinate: a transaction whose COMMIT failed is
-/// rolled back before anybody is answered, and a read changes nothing.
+/// The only table that maps an SQLite error to an [`EngineError`]. All errors are determinate: a transaction
+/// whose COMMIT failed is rolled back before any caller gets an answer, and a read changes nothing.
 ///
-/// | SQLite says | kind | errno |
+/// | SQLite error | kind | errno |
 /// |---|---|---|
-/// | FULL, no room for the shared-memory index | will fail again until space is freed | ENOSPC |
-/// | BUSY, LOCKED: another process holds the lock beyond our patience | transient | EIO |
-/// | all else: I/O errors, corruption, rows nobody here writes | permanent | EIO |
+/// | FULL, no space for the shared-memory index | permanent: fails until space is freed | ENOSPC |
+/// | BUSY, LOCKED: another process holds the lock for longer than the busy timeout | transient | EIO |
+/// | anything else: I/O errors, corruption, rows that limenfs never writes | permanent | EIO |
 pub(crate) fn engine_error(path: &Path, error: &rusqlite::Error) -> EngineError {
     let message = format!("{}: {error}", path.display());
     match error.sqlite_error_code() {
@@ -68,7 +68,7 @@ pub(crate) fn engine_error(path: &Path, error: &rusqlite::Error) -> EngineError 
     }
 }
 
-/// Whether the disk has no room for what was to be written.
+/// True if the write failed because the disk is full.
 pub(crate) fn is_full(error: &rusqlite::Error) -> bool {
     let extended = error.sqlite_error().map(|e| e.extended_code);
     error.sqlite_error_code() == Some(ErrorCode::DiskFull) || extended == Some(ffi::SQLITE_IOERR_SHMSIZE)

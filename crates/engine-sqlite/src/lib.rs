@@ -1,25 +1,26 @@
 //! The embedded engine: a volume's metadata in one SQLite database.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | `config` | the URL a person writes, and the options |
+//! | `config` | the URL and the options of a database |
 //! | `schema` | tables, their version, migration |
 //! | `engine` | [`SqliteEngine`]: opening, `impl Engine`, syncing |
-//! | `read`, `scan` | records out of rows |
-//! | `locks` | the locks on files, and who waits for one |
-//! | `rows` | a file's chunks and the slices they refer to |
+//! | `read`, `scan` | decode rows into records |
+//! | `locks` | file locks, and the requests that wait for one |
+//! | `rows` | the rows of file chunks, and references to slices |
 //! | `commit` | guards and effects, for a batch of transactions |
-//! | `queue` | group commit: who waits for the writer joins its next batch |
-//! | `fold` | folding the log into the database beside the commits |
+//! | `queue` | group commit: callers that wait for the writer join its next batch |
+//! | `checkpoint` | checkpoints, concurrently with commits |
 //! | `pool` | the reader connections |
-//! | `lock` | one process mounts a volume |
-//! | `error` | one table from a SQLite error to an engine error |
+//! | `reserve` | disk space that is kept for removals on a full disk |
+//! | `lock` | which processes may mount the volume |
+//! | `error` | maps an SQLite error to an engine error |
 
+mod checkpoint;
 mod commit;
 mod config;
 mod engine;
 mod error;
-mod fold;
 mod lock;
 mod locks;
 mod pool;

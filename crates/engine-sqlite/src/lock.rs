@@ -1,4 +1,4 @@
-//! One process mounts a volume, or several that know of each other.
+//! Mount locks: one process mounts a volume exclusively, or several processes share it.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -15,19 +15,20 @@ pub enum LockError {
     Io { path: PathBuf, error: io::Error },
 }
 
-/// The right to mount a volume, until dropped; a process that dies gives it up.
+/// The right to mount a volume. Dropping it, or the death of the process, releases it.
 ///
-/// It is a `flock(2)` on a file of its own beside the database. Not on the database: SQLite locks that with POSIX record
-/// locks, which a process loses all at once when it closes any descriptor of the file.
+/// It is a `flock(2)` on a separate file beside the database. It is not on the database itself, because
+/// SQLite locks that with POSIX record locks, and a process loses all of those when it closes any descriptor
+/// of the file.
 #[derive(Debug)]
 pub struct MountLock {
     file: Arc<File>,
 }
 
-/// Whether others may have the volume mounted too.
+/// Whether other processes may mount the volume at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sharing {
-    Alone,
+    Exclusive,
     Shared,
 }
 
@@ -38,7 +39,7 @@ impl MountLock {
         let mut options = OpenOptions::new();
         let mut file = options.read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
         let taken = match sharing {
-            Sharing::Alone => file.try_lock(),
+            Sharing::Exclusive => file.try_lock(),
             Sharing::Shared => file.try_lock_shared(),
         };
         match taken {
@@ -46,26 +47,26 @@ impl MountLock {
             Err(TryLockError::Error(error)) => return Err(io(error)),
             Err(TryLockError::WouldBlock) => {
                 let mut holder = String::new();
-                // Only for the message; the holder may not have written it yet.
+                // The holder is only for the message, and may not have been written yet.
                 let _ = (&file).take(20).read_to_string(&mut holder);
                 let holder = if holder.is_empty() { "(unknown)".to_owned() } else { holder };
                 return Err(LockError::AlreadyMounted { path: database.to_owned(), holder });
             }
         }
         file.set_len(0).map_err(io)?;
-        if sharing == Sharing::Alone {
+        if sharing == Sharing::Exclusive {
             write!(file, "{}", std::process::id()).map_err(io)?;
         }
         Ok(MountLock { file: Arc::new(file) })
     }
 
-    /// What tells whether the right is still held.
+    /// A reference that shows whether the lock is still held.
     pub(crate) fn watch(&self) -> Weak<File> {
         Arc::downgrade(&self.file)
     }
 }
 
-/// The path of a file that stands beside the database.
+/// The path of a file beside the database.
 pub(crate) fn with_suffix(database: &Path, suffix: &str) -> PathBuf {
     let mut path = OsString::from(database);
     path.push(suffix);

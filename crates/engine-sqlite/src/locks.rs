@@ -1,4 +1,4 @@
-//! The locks on files, and who waits for one.
+//! File locks, and the requests that wait for one.
 
 use meta::{Lock, LockKind, LockOwner, LockWait};
 use rusqlite::types::{FromSqlError, Type};
@@ -12,12 +12,12 @@ pub(crate) fn of(conn: &Connection, ino: Ino) -> Result<Vec<Lock>> {
     const SQL: &str = "SELECT session, owner, kind, first, last, exclusive, pid FROM lock WHERE ino = ?1";
     let mut statement = conn.prepare_cached(SQL)?;
     let mut locks = statement.query_map([int(ino.0)], |row| lock_at(row, 0))?.collect::<Result<Vec<_>>>()?;
-    // In the order of numbers without a sign, which is not the table's.
+    // The order is that of unsigned numbers, which differs from the order in the table.
     locks.sort_unstable();
     Ok(locks)
 }
 
-/// These are all locks on the inode from now on.
+/// Replaces all locks on the inode.
 pub(crate) fn put(conn: &Connection, ino: Ino, locks: &[Lock]) -> Result<()> {
     conn.prepare_cached("DELETE FROM lock WHERE ino = ?1")?.execute([int(ino.0)])?;
     const SQL: &str = "REPLACE INTO lock (session, owner, kind, ino, first, last, exclusive, pid) \
@@ -28,10 +28,8 @@ pub(crate) fn put(conn: &Connection, ino: Ino, locks: &[Lock]) -> Result<()> {
 pub(crate) fn waits(conn: &Connection) -> Result<Vec<LockWait>> {
     const SQL: &str = "SELECT session, owner, kind, first, last, exclusive, pid, ino FROM lock_wait";
     let mut statement = conn.prepare_cached(SQL)?;
-    let waits = statement
-        .query_map([], |row| Ok(LockWait { lock: lock_at(row, 0)?, ino: Ino(uint(row.get(7)?)) }))?
-        .collect::<Result<Vec<_>>>();
-    let mut waits = waits?;
+    let wait = |row: &Row<'_>| Ok(LockWait { lock: lock_at(row, 0)?, ino: Ino(uint(row.get(7)?)) });
+    let mut waits = statement.query_map([], wait)?.collect::<Result<Vec<_>>>()?;
     waits.sort_unstable_by_key(|wait| wait.lock.owner);
     Ok(waits)
 }
@@ -45,8 +43,7 @@ pub(crate) fn put_wait(conn: &Connection, wait: &LockWait) -> Result<()> {
 pub(crate) fn drop_wait(conn: &Connection, owner: LockOwner) -> Result<()> {
     const SQL: &str = "DELETE FROM lock_wait WHERE session = ?1 AND owner = ?2 AND kind = ?3";
     let params = params![int(owner.session.0), int(owner.owner), owner.kind.number()];
-    conn.prepare_cached(SQL)?.execute(params)?;
-    Ok(())
+    conn.prepare_cached(SQL)?.execute(params).map(drop)
 }
 
 fn write(conn: &Connection, sql: &str, ino: Ino, lock: &Lock) -> Result<()> {

@@ -1,11 +1,11 @@
-//! Reader connections, lent one at a time.
+//! The pool of reader connections.
 
 use std::ops::Deref;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::{Connection, Result};
 
-/// At most `limit` connections, opened when first needed. Whoever finds none waits.
+/// At most `limit` connections, opened on demand. If all are in use, a caller waits.
 #[derive(Debug)]
 pub(crate) struct Pool {
     state: Mutex<State>,
@@ -15,7 +15,7 @@ pub(crate) struct Pool {
 
 #[derive(Debug)]
 struct State {
-    /// The one used last is lent next: its page cache is the warmest.
+    /// The connection used last is lent first, because its page cache is the warmest.
     idle: Vec<Connection>,
     open: usize,
 }
@@ -26,7 +26,8 @@ impl Pool {
         Pool { state, returned: Condvar::new(), limit: limit.max(1) }
     }
 
-    /// An idle connection, else a new one from `open` if there may be one more, else the next one to come back.
+    /// Returns an idle connection. If there is none, opens a new one; at the limit, waits until a connection
+    /// is returned.
     pub(crate) fn take(&self, open: impl FnOnce() -> Result<Connection>) -> Result<Lent<'_>> {
         let mut state = self.lock();
         loop {
@@ -40,7 +41,7 @@ impl Pool {
             state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         drop(state);
-        // Should opening fail, dropping this gives the place free again.
+        // If `open` fails, dropping this frees the slot.
         let mut lent = Lent { pool: self, conn: None };
         lent.conn = Some(open()?);
         Ok(lent)
@@ -51,7 +52,7 @@ impl Pool {
     }
 }
 
-/// A connection on loan; it goes back when dropped.
+/// A borrowed connection. Dropping it returns it to the pool.
 #[derive(Debug)]
 pub(crate) struct Lent<'p> {
     pool: &'p Pool,
@@ -62,7 +63,7 @@ impl Deref for Lent<'_> {
     type Target = Connection;
 
     fn deref(&self) -> &Connection {
-        self.conn.as_ref().expect("a connection is there from take to drop")
+        self.conn.as_ref().expect("the connection is present until drop")
     }
 }
 
@@ -70,7 +71,7 @@ impl Drop for Lent<'_> {
     fn drop(&mut self) {
         let mut state = self.pool.lock();
         match self.conn.take() {
-            // One that cannot leave its transaction is of no more use.
+            // A connection that is still inside a transaction cannot be used again.
             Some(conn) if conn.is_autocommit() => state.idle.push(conn),
             _ => state.open -= 1,
         }
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_never_more_than_the_limit() {
+    fn open_connections_never_exceed_the_limit() {
         let pool = Pool::new(2);
         std::thread::scope(|scope| {
             for _ in 0..6 {
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_opening_and_a_broken_connection_give_their_place_free() {
+    fn failed_opening_and_broken_connection_free_their_slot() {
         let pool = Pool::new(1);
         for _ in 0..3 {
             pool.take(|| Err(rusqlite::Error::InvalidQuery)).unwrap_err();

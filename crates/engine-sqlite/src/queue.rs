@@ -1,16 +1,16 @@
-//! Group commit without a thread of its own.
+//! Group commit without a dedicated thread.
 //!
-//! There is one writer. A caller who finds it free takes the lead, and commits; a caller who finds it taken leaves its
-//! transactions in the queue, and sleeps. The leader takes all that is queued into its next batch, one COMMIT for all
-//! of it, and wakes their owners with the answers. So an uncontended commit never leaves its thread, which matters where
-//! waking another CPU costs as much as the commit itself; under contention each batch carries what arrived during the
-//! one before.
+//! There is one writer. A caller that finds it free becomes the leader and commits. A caller that finds it
+//! busy puts its transactions into a queue and sleeps. The leader takes all queued transactions into its next
+//! batch, with one COMMIT for all of them, and wakes their callers with the results. So an uncontended commit
+//! stays on its thread, which matters because waking another CPU can cost as much as the commit itself. Under
+//! contention, each batch contains what arrived during the previous batch.
 //!
-//! Calls that overlap are committed in any order, as the contract of [`Engine::commit`](meta::Engine::commit) has it: a
-//! caller that is awake when the lead is free takes it before one that is being woken. No caller is passed over again and
-//! again, because each batch takes along those that have waited longest.
+//! Concurrent calls are committed in any order, as the contract of [`Engine::commit`](meta::Engine::commit)
+//! permits. When there is no leader, a caller that is running becomes the leader before one that is being
+//! woken. No caller starves, because each batch includes those that have waited longest.
 //!
-//! Lock order: `writer` before `state` before `answer`. `state` is never held while a batch is worked on.
+//! Lock order: `writer` before `state` before `answer`. `state` is never held while a batch is committed.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,15 +19,16 @@ use std::thread;
 
 use meta::{EngineError, Outcome, Txn};
 
-/// How many transactions of others make a batch full, lest its first member wait long.
+/// The maximum number of queued transactions in a batch. It bounds the latency of the batch's first member.
 const BATCH_TXNS: usize = 256;
 
-/// How often a caller whose transactions wait lets others run before it sleeps.
+/// How many times a caller whose transactions are queued yields the CPU before it sleeps.
 const YIELDS: u32 = 300;
 
 pub(crate) type Answer = Result<Vec<Outcome>, EngineError>;
 
-/// The writer `W` and those who wait for it: never more than there are threads, since each of them blocks.
+/// The writer `W` and the waiting callers. Each caller blocks its thread, so the queue is no longer than the
+/// number of threads.
 #[derive(Debug)]
 pub(crate) struct GroupCommit<W> {
     writer: Mutex<W>,
@@ -44,14 +45,14 @@ struct State {
 struct Waiter {
     txns: Vec<Txn>,
     answer: Mutex<Option<Answer>>,
-    /// It was woken, or would have been: there is an answer, or nobody leads.
-    told: AtomicBool,
-    /// Set with the state locked, before it sleeps.
+    /// Set when the waiter is woken: it has an answer, or there is no leader.
+    notified: AtomicBool,
+    /// Set before the waiter sleeps, with `state` locked.
     asleep: AtomicBool,
     wake: Condvar,
 }
 
-/// The lead, and the batch of others being worked on. Dropping it hands the lead on.
+/// The leader's role, and the batch of other callers that it commits. Dropping it passes the role on.
 struct Lead<'g, W> {
     group: &'g GroupCommit<W>,
     batch: Vec<Arc<Waiter>>,
@@ -62,7 +63,8 @@ impl<W> GroupCommit<W> {
         GroupCommit { writer: Mutex::new(writer), state: Mutex::default() }
     }
 
-    /// Has `txns` committed, by this thread or another, through `work`, which gives each member of a batch an answer.
+    /// Commits `txns`, on this thread or another one. `work` commits a batch and returns one answer per
+    /// member.
     pub(crate) fn commit(&self, txns: &[Txn], work: impl Fn(&mut W, &[&[Txn]]) -> Vec<Answer>) -> Answer {
         let mut state = lock(&self.state);
         if !state.led {
@@ -71,7 +73,7 @@ impl<W> GroupCommit<W> {
         let waiter = Arc::new(Waiter::new(txns));
         state.waiting.push_back(waiter.clone());
         drop(state);
-        waiter.yield_until_told();
+        waiter.yield_until_notified();
         state = lock(&self.state);
         loop {
             if let Some(answer) = lock(&waiter.answer).take() {
@@ -86,7 +88,7 @@ impl<W> GroupCommit<W> {
         }
     }
 
-    /// The writer for something other than transactions.
+    /// Locks the writer for work other than transactions.
     pub(crate) fn writer(&self) -> MutexGuard<'_, W> {
         lock(&self.writer)
     }
@@ -107,22 +109,23 @@ impl<W> GroupCommit<W> {
 
 impl Waiter {
     fn new(txns: &[Txn]) -> Self {
-        let (told, asleep) = (AtomicBool::new(false), AtomicBool::new(false));
-        Waiter { txns: txns.to_vec(), answer: Mutex::new(None), told, asleep, wake: Condvar::new() }
+        let (notified, asleep) = (AtomicBool::new(false), AtomicBool::new(false));
+        Waiter { txns: txns.to_vec(), answer: Mutex::new(None), notified, asleep, wake: Condvar::new() }
     }
 
-    /// What it is woken for was done with the state locked: if it does not sleep by now, it sees that before it would.
+    /// The caller changed the waiter's state with `state` locked. A waiter that is not asleep yet sees this
+    /// change before it sleeps.
     fn wake(&self) {
-        self.told.store(true, Ordering::Release);
+        self.notified.store(true, Ordering::Release);
         if self.asleep.load(Ordering::Relaxed) {
             self.wake.notify_one();
         }
     }
 
-    /// Lets others run for about as long as a commit takes. Who sleeps is woken by the kernel only after that.
-    fn yield_until_told(&self) {
+    /// Yields for about as long as a commit takes. A waiter that sleeps would be woken only later.
+    fn yield_until_notified(&self) {
         for _ in 0..YIELDS {
-            if self.told.load(Ordering::Acquire) {
+            if self.notified.load(Ordering::Acquire) {
                 break;
             }
             thread::yield_now();
@@ -137,15 +140,16 @@ impl State {
             txns += waiter.txns.len();
             txns > BATCH_TXNS
         });
-        // A member larger than a batch still makes one of its own.
+        // A member that is larger than a batch is a batch of its own.
         let members = full.map_or(self.waiting.len(), |full| full.max(1));
         self.waiting.drain(..members).collect()
     }
 }
 
 impl<W> Lead<'_, W> {
-    /// Works on `own` and the batch; wakes the batch's owners, and returns the answer to `own`. The next batch is led by
-    /// one of those who wait: measured, that is faster than one thread working for all.
+    /// Commits `own` together with the batch, wakes the batch's callers, and returns the answer to `own`. One
+    /// of the waiting callers leads the next batch; measurements show that this is faster than one thread
+    /// that works for all.
     fn work(&mut self, own: &[Txn], work: &impl Fn(&mut W, &[&[Txn]]) -> Vec<Answer>) -> Option<Answer> {
         let others = self.batch.iter().map(|waiter| &waiter.txns[..]);
         let members: Vec<&[Txn]> = std::iter::once(own).chain(others).collect();
@@ -155,10 +159,11 @@ impl<W> Lead<'_, W> {
         own_answer
     }
 
-    /// Wakes the owners of the batch, each with its answer.
+    /// Wakes the callers of the batch, each with its answer.
     fn wake_with(&mut self, answers: impl Iterator<Item = Answer>) {
         let mut answers = answers.chain(std::iter::repeat_with(lost));
-        // A waiter looks for its answer with the state locked, then sleeps: so it is put there with the state locked.
+        // A waiter checks for its answer and goes to sleep with `state` locked, so the answer is also stored
+        // with `state` locked.
         let state = lock(&self.group.state);
         for waiter in &self.batch {
             *lock(&waiter.answer) = answers.next();
@@ -184,12 +189,12 @@ impl<W> Drop for Lead<'_, W> {
     }
 }
 
-/// What a caller hears whose transactions a leader took and never answered for: it panicked.
+/// The answer to a caller whose transactions a leader took but never answered because it panicked.
 fn lost() -> Answer {
-    Err(EngineError::indeterminate("the thread that committed for this one died"))
+    Err(EngineError::indeterminate("the thread that committed this transaction panicked"))
 }
 
-/// Nothing under these locks is left half done by a panic: the writer rolls back what it finds open.
+/// A panic leaves no inconsistent state under these locks: the writer rolls back an open transaction.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -207,7 +212,7 @@ mod tests {
         vec![Txn { op_id: OpId(0), guards: Vec::new(), effects: Vec::new() }; count]
     }
 
-    /// Writes down the size of each member of each batch; answers with as many nothings.
+    /// Records the size of each member of each batch. Returns an empty answer for each.
     fn note(batches: &mut Vec<Vec<usize>>, members: &[&[Txn]]) -> Vec<Answer> {
         batches.push(members.iter().map(|txns| txns.len()).collect());
         members.iter().map(|_| Ok(Vec::new())).collect()
@@ -219,7 +224,7 @@ mod tests {
         }
     }
 
-    /// Which of the waiting callers leads the next batch is not promised.
+    /// It is unspecified which of the waiting callers leads the next batch.
     #[test]
     fn callers_that_wait_share_the_next_batches() {
         let group = GroupCommit::new(Vec::new());
@@ -247,7 +252,7 @@ mod tests {
             }
         });
         let batches = group.writer();
-        assert_eq!(batches[0], [1], "the first caller found nobody waiting: {batches:?}");
+        assert_eq!(batches[0], [1], "no caller waited when the first batch started: {batches:?}");
         let mut queue = vec![2, 3, BATCH_TXNS - 4, 5];
         for batch in &batches[1..] {
             let (leader, others) = batch.split_first().unwrap();
@@ -257,12 +262,12 @@ mod tests {
             let longest: Vec<usize> = queue.drain(..(0..=queue.len()).rev().find(fit).unwrap()).collect();
             assert_eq!(others, longest, "{batches:?}");
         }
-        assert_eq!(queue, [], "each is committed once: {batches:?}");
+        assert_eq!(queue, [], "each member is committed once: {batches:?}");
         assert!(batches.len() <= 3, "{batches:?}");
     }
 
     #[test]
-    fn a_leader_that_panics_leaves_nobody_waiting() {
+    fn waiters_continue_after_a_leader_panics() {
         let group = GroupCommit::new(Vec::new());
         std::thread::scope(|scope| {
             let first = scope.spawn(|| {
@@ -277,8 +282,9 @@ mod tests {
             assert_eq!(group.commit(&txns(2), note), Ok(Vec::new()));
             assert!(first.join().is_err());
         });
-        let alone = catch_unwind(AssertUnwindSafe(|| group.commit(&txns(1), |_, _| panic!("on purpose"))));
-        assert!(alone.is_err());
+        let only_caller =
+            catch_unwind(AssertUnwindSafe(|| group.commit(&txns(1), |_, _| panic!("on purpose"))));
+        assert!(only_caller.is_err());
         assert_eq!(group.commit(&txns(3), note), Ok(Vec::new()));
     }
 }

@@ -1,11 +1,13 @@
-//! Records out of rows.
+//! Decodes rows into records.
 //!
-//! Every function here reads through one connection, inside whatever transaction is open on it: a reader's snapshot, or
-//! the writer's batch.
+//! Every function here reads through one connection, inside the transaction that is open on it: a reader's
+//! snapshot or the writer's batch.
 
 use std::sync::Arc;
 
-use meta::{Counter, Edge, Facts, Node, Process, Record, Seq, Session, Settings, Usage, Want, Xattrs};
+use meta::{
+    Counter, Dirent, Inode, Process, Record, RecordKey, Seq, Session, Settings, Snapshot, Usage, Xattrs,
+};
 use rusqlite::types::{FromSqlError, Type};
 use rusqlite::{Connection, Error, OptionalExtension, Result, Row};
 use types::{
@@ -14,16 +16,16 @@ use types::{
 
 use crate::locks;
 
-/// The columns of a node from `n`, in the order [`node_at`] reads them.
-macro_rules! node_columns {
+/// The columns of an inode from table alias `n`, in the order in which [`inode_at`] reads them.
+macro_rules! inode_columns {
     () => {
         "n.ino, n.kind, n.mode, n.uid, n.gid, n.rdev, n.nlink, n.size, n.atime, n.mtime, n.ctime, \
-         n.access_acl, n.default_acl, n.parent, n.access_rev"
+         n.access_acl, n.default_acl, n.parent, n.access_rev, n.xattr_blocks"
     };
 }
-pub(crate) use node_columns;
+pub(crate) use inode_columns;
 
-/// The columns of a session, in the order [`session_at`] reads them.
+/// The columns of a session, in the order in which [`session_at`] reads them.
 macro_rules! session_columns {
     () => {
         "id, host, pid, mountpoint, since, heartbeat, boot_id, pid_namespace, start_time, version, first_slice"
@@ -31,68 +33,73 @@ macro_rules! session_columns {
 }
 pub(crate) use session_columns;
 
-/// Answers every want, in order; with `counted` about the usage where it is known better than its row says.
-pub(crate) fn facts(conn: &Connection, seq: Seq, wants: &[Want], counted: Option<Usage>) -> Result<Facts> {
+/// Answers every record key, in order. `counted` is the usage if the stored row is out of date.
+pub(crate) fn snapshot(
+    conn: &Connection,
+    seq: Seq,
+    wants: &[RecordKey],
+    counted: Option<Usage>,
+) -> Result<Snapshot> {
     let mut records = Vec::with_capacity(wants.len() * 2);
     for want in wants {
         match (want, counted) {
-            (Want::Usage, Some(counted)) => records.push(Record::Usage(counted)),
+            (RecordKey::Usage, Some(counted)) => records.push(Record::Usage(counted)),
             _ => answer(conn, want, &mut records)?,
         }
     }
-    Ok(Facts { seq, records })
+    Ok(Snapshot { seq, records })
 }
 
-fn answer(conn: &Connection, want: &Want, records: &mut Vec<Record>) -> Result<()> {
+fn answer(conn: &Connection, want: &RecordKey, records: &mut Vec<Record>) -> Result<()> {
     match want {
-        Want::Node(ino) => push_node(conn, *ino, node(conn, *ino)?, records)?,
-        Want::Entry(parent, name) => match entry(conn, *parent, name)? {
-            None => records.push(Record::Edge(*parent, name.clone(), None)),
-            Some((edge, node)) => {
-                records.push(Record::Edge(*parent, name.clone(), Some(edge)));
-                push_node(conn, edge.ino, node, records)?;
+        RecordKey::Inode(ino) => push_inode(conn, *ino, inode(conn, *ino)?, records)?,
+        RecordKey::Entry(parent, name) => match entry(conn, *parent, name)? {
+            None => records.push(Record::Dirent(*parent, name.clone(), None)),
+            Some((dirent, inode)) => {
+                records.push(Record::Dirent(*parent, name.clone(), Some(dirent)));
+                push_inode(conn, dirent.ino, inode, records)?;
             }
         },
-        Want::Empty(ino) => records.push(Record::Empty(*ino, is_empty(conn, *ino)?)),
-        Want::Xattrs(ino) => records.push(Record::Xattrs(*ino, Arc::new(xattrs(conn, *ino)?))),
-        Want::Symlink(ino) => records.push(Record::Symlink(*ino, symlink(conn, *ino)?)),
-        Want::Slices(ino, chunk) => {
+        RecordKey::Empty(ino) => records.push(Record::Empty(*ino, is_empty(conn, *ino)?)),
+        RecordKey::Xattrs(ino) => records.push(Record::Xattrs(*ino, Arc::new(xattrs(conn, *ino)?))),
+        RecordKey::Symlink(ino) => records.push(Record::Symlink(*ino, symlink(conn, *ino)?)),
+        RecordKey::Slices(ino, chunk) => {
             records.push(Record::Slices(*ino, *chunk, slices(conn, *ino, *chunk)?.into()));
         }
-        Want::Acl(id) => records.push(Record::Acl(*id, acl(conn, *id)?)),
-        Want::Settings => records.push(Record::Settings(Arc::new(settings(conn)?))),
-        Want::Counter(which) => records.push(Record::Counter(*which, counter(conn, *which)?)),
-        Want::Locks(ino) => records.push(Record::Locks(*ino, locks::of(conn, *ino)?.into())),
-        Want::Waits => records.push(Record::Waits(locks::waits(conn)?.into())),
-        Want::Usage => records.push(Record::Usage(usage(conn)?)),
-        Want::Session(id) => records.push(Record::Session(*id, session(conn, *id)?)),
+        RecordKey::Acl(id) => records.push(Record::Acl(*id, acl(conn, *id)?)),
+        RecordKey::Settings => records.push(Record::Settings(Arc::new(settings(conn)?))),
+        RecordKey::Counter(which) => records.push(Record::Counter(*which, counter(conn, *which)?)),
+        RecordKey::Locks(ino) => records.push(Record::Locks(*ino, locks::of(conn, *ino)?.into())),
+        RecordKey::Waits => records.push(Record::Waits(locks::waits(conn)?.into())),
+        RecordKey::Usage => records.push(Record::Usage(usage(conn)?)),
+        RecordKey::Session(id) => records.push(Record::Session(*id, session(conn, *id)?)),
     }
     Ok(())
 }
 
-/// A node and the ACLs it carries.
-pub(crate) fn push_node(
+/// Adds an inode and its ACLs.
+pub(crate) fn push_inode(
     conn: &Connection,
     ino: Ino,
-    node: Option<Node>,
+    inode: Option<Inode>,
     records: &mut Vec<Record>,
 ) -> Result<()> {
-    records.push(Record::Node(ino, node));
-    for id in node.iter().flat_map(Node::acls) {
+    records.push(Record::Inode(ino, inode));
+    for id in inode.iter().flat_map(Inode::acls) {
         records.push(Record::Acl(id, acl(conn, id)?));
     }
     Ok(())
 }
 
-pub(crate) fn node(conn: &Connection, ino: Ino) -> Result<Option<Node>> {
-    const SQL: &str = concat!("SELECT ", node_columns!(), " FROM node n WHERE n.ino = ?1");
-    conn.prepare_cached(SQL)?.query_row([int(ino.0)], |row| node_at(row, 0)).optional()
+pub(crate) fn inode(conn: &Connection, ino: Ino) -> Result<Option<Inode>> {
+    const SQL: &str = concat!("SELECT ", inode_columns!(), " FROM node n WHERE n.ino = ?1");
+    conn.prepare_cached(SQL)?.query_row([int(ino.0)], |row| inode_at(row, 0)).optional()
 }
 
-pub(crate) fn edge(conn: &Connection, parent: Ino, name: &Name) -> Result<Option<Edge>> {
+pub(crate) fn dirent(conn: &Connection, parent: Ino, name: &Name) -> Result<Option<Dirent>> {
     const SQL: &str = "SELECT ino, kind FROM edge WHERE parent = ?1 AND name = ?2";
     let mut statement = conn.prepare_cached(SQL)?;
-    statement.query_row((int(parent.0), name.as_bytes()), |row| edge_at(row, 0)).optional()
+    statement.query_row((int(parent.0), name.as_bytes()), |row| dirent_at(row, 0)).optional()
 }
 
 fn session(conn: &Connection, id: SessionId) -> Result<Option<Session>> {
@@ -100,7 +107,7 @@ fn session(conn: &Connection, id: SessionId) -> Result<Option<Session>> {
     conn.prepare_cached(SQL)?.query_row([int(id.0)], session_at).optional()
 }
 
-/// A session out of a row of [`session_columns`].
+/// Decodes a session from a row of [`session_columns`].
 pub(crate) fn session_at(row: &Row<'_>) -> Result<Session> {
     Ok(Session {
         id: SessionId(uint(row.get(0)?)),
@@ -119,34 +126,34 @@ pub(crate) fn session_at(row: &Row<'_>) -> Result<Session> {
     })
 }
 
-/// The heartbeat of a session, if its record is there.
+/// The heartbeat of a session, if the session exists.
 pub(crate) fn heartbeat(conn: &Connection, id: SessionId) -> Result<Option<Time>> {
     const SQL: &str = "SELECT heartbeat FROM session WHERE id = ?1";
     let found = conn.prepare_cached(SQL)?.query_row([int(id.0)], |row| row.get(0)).optional()?;
     Ok(found.map(Time::from_nanos))
 }
 
-/// A directory entry and, if it is there, the inode it refers to.
-pub(crate) fn entry(conn: &Connection, parent: Ino, name: &Name) -> Result<Option<(Edge, Option<Node>)>> {
+/// A directory entry and, if it exists, the inode to which it refers.
+pub(crate) fn entry(conn: &Connection, parent: Ino, name: &Name) -> Result<Option<(Dirent, Option<Inode>)>> {
     const SQL: &str = concat!(
         "SELECT e.ino, e.kind, ",
-        node_columns!(),
+        inode_columns!(),
         " FROM edge e LEFT JOIN node n ON n.ino = e.ino WHERE e.parent = ?1 AND e.name = ?2"
     );
     let mut statement = conn.prepare_cached(SQL)?;
-    let found = statement
-        .query_row((int(parent.0), name.as_bytes()), |row| Ok((edge_at(row, 0)?, node_joined(row, 2)?)));
-    found.optional()
+    let params = (int(parent.0), name.as_bytes());
+    statement.query_row(params, |row| Ok((dirent_at(row, 0)?, inode_joined(row, 2)?))).optional()
 }
 
 pub(crate) fn is_empty(conn: &Connection, ino: Ino) -> Result<bool> {
-    let mut statement = conn.prepare_cached("SELECT 1 FROM edge WHERE parent = ?1 LIMIT 1")?;
-    Ok(!statement.exists([int(ino.0)])?)
+    Ok(!conn.prepare_cached("SELECT 1 FROM edge WHERE parent = ?1 LIMIT 1")?.exists([int(ino.0)])?)
 }
 
-pub(crate) fn has_xattr(conn: &Connection, ino: Ino, name: &XattrName) -> Result<bool> {
-    let mut statement = conn.prepare_cached("SELECT 1 FROM xattr WHERE ino = ?1 AND name = ?2")?;
-    statement.exists((int(ino.0), name.as_bytes()))
+pub(crate) fn xattr_blocks(conn: &Connection, ino: Ino, name: &XattrName) -> Result<u16> {
+    let mut statement =
+        conn.prepare_cached("SELECT length(value) FROM xattr WHERE ino = ?1 AND name = ?2")?;
+    let len = statement.query_row((int(ino.0), name.as_bytes()), |row| row.get(0)).optional()?;
+    Ok(len.map_or(0, |len| meta::xattr_blocks(uint(len) as usize)))
 }
 
 fn xattrs(conn: &Connection, ino: Ino) -> Result<Xattrs> {
@@ -202,10 +209,10 @@ pub(crate) fn counter(conn: &Connection, which: Counter) -> Result<u64> {
     Ok(value.map_or(0, uint))
 }
 
-/// By the row, or where that is behind by all nodes.
+/// The usage from its row, or counted over all inodes if the row is inexact.
 pub(crate) fn usage(conn: &Connection) -> Result<Usage> {
-    const SQL: &str = "SELECT iif(exact, inodes, (SELECT count(*) FROM node)), \
-                       iif(exact, blocks, (SELECT coalesce(sum((size + 4095) / 4096), 0) FROM node WHERE kind = 8)) \
+    const SQL: &str = "SELECT iif(exact, inodes, (SELECT count(*) FROM node)), iif(exact, blocks, \
+                       (SELECT coalesce(sum(xattr_blocks + iif(kind = 8, (size + 4095) / 4096, 0)), 0) FROM node)) \
                        FROM usage";
     let mut statement = conn.prepare_cached(SQL)?;
     statement.query_row([], |row| Ok(Usage { inodes: uint(row.get(0)?), blocks: uint(row.get(1)?) }))
@@ -215,13 +222,13 @@ pub(crate) fn is_usage_exact(conn: &Connection) -> Result<bool> {
     conn.prepare_cached("SELECT exact FROM usage")?.query_row([], |row| row.get(0))
 }
 
-pub(crate) fn edge_at(row: &Row<'_>, at: usize) -> Result<Edge> {
-    Ok(Edge { ino: Ino(uint(row.get(at)?)), kind: kind_at(row, at + 1)? })
+pub(crate) fn dirent_at(row: &Row<'_>, at: usize) -> Result<Dirent> {
+    Ok(Dirent { ino: Ino(uint(row.get(at)?)), kind: kind_at(row, at + 1)? })
 }
 
-/// A node whose columns begin at `at`.
-pub(crate) fn node_at(row: &Row<'_>, at: usize) -> Result<Node> {
-    Ok(Node {
+/// An inode whose columns begin at `at`.
+pub(crate) fn inode_at(row: &Row<'_>, at: usize) -> Result<Inode> {
+    Ok(Inode {
         ino: Ino(uint(row.get(at)?)),
         kind: kind_at(row, at + 1)?,
         mode: Mode::new(row.get(at + 2)?),
@@ -237,12 +244,13 @@ pub(crate) fn node_at(row: &Row<'_>, at: usize) -> Result<Node> {
         default_acl: acl_id_at(row, at + 12)?,
         parent: Ino(uint(row.get(at + 13)?)),
         access_rev: uint(row.get(at + 14)?),
+        xattr_blocks: row.get(at + 15)?,
     })
 }
 
-/// The node of an outer join, whose columns are all NULL where there is none.
-pub(crate) fn node_joined(row: &Row<'_>, at: usize) -> Result<Option<Node>> {
-    if row.get_ref(at)? == rusqlite::types::ValueRef::Null { Ok(None) } else { node_at(row, at).map(Some) }
+/// The inode from an outer join; `None` if its columns are NULL.
+pub(crate) fn inode_joined(row: &Row<'_>, at: usize) -> Result<Option<Inode>> {
+    if row.get_ref(at)? == rusqlite::types::ValueRef::Null { Ok(None) } else { inode_at(row, at).map(Some) }
 }
 
 pub(crate) fn name_at(row: &Row<'_>, at: usize) -> Result<Name> {
@@ -262,13 +270,13 @@ fn kind_at(row: &Row<'_>, at: usize) -> Result<FileType> {
     kind.ok_or_else(|| malformed(at, Type::Integer, FromSqlError::OutOfRange(dtype.into())))
 }
 
-/// A value in a column that limenfs never writes there.
+/// The error for a column value that limenfs never writes.
 fn malformed(at: usize, kind: Type, error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::FromSqlConversionFailure(at, kind, Box::new(error))
 }
 
-/// A number as SQLite stores it, and [`uint`] back. Those above `i64::MAX`, which limenfs never makes but a forged
-/// request may ask for, turn negative and come back unchanged.
+/// Converts a number to SQLite's signed form; [`uint`] converts it back. Numbers above `i64::MAX`, which
+/// limenfs never creates but a forged request may contain, become negative and convert back unchanged.
 pub(crate) fn int(n: u64) -> i64 {
     n as i64
 }

@@ -1,10 +1,11 @@
-//! Room on the disk that is given up when the disk is full, so that files can be removed and the volume mounted.
+//! Disk space that is given up when the disk is full, so that files can be removed and the volume can be
+//! mounted.
 //!
-//! SQLite needs room to free room: a deletion appends pages to the log, folding the log lets the database grow, and opening
-//! the database makes the log and its index. So a file beside the database, `NAME.reserve`, holds some blocks. It is made
-//! empty for a transaction that adds nothing ([`meta::Effect::adds`]) and for opening the database. Until there is room to
-//! allocate it again, transactions that add are refused, so that none of them uses it up. The state is the size of the file,
-//! because other processes open the database too.
+//! SQLite needs space to free space: a deletion appends pages to the log, a checkpoint may grow the database,
+//! and opening the database creates the log and its index. So the file `NAME.reserve` beside the database
+//! occupies some blocks. It is truncated for a transaction that adds nothing ([`meta::Effect::adds`]) and for
+//! opening the database. Until it can be allocated again, transactions that add something fail, so that they
+//! cannot use up the space. The state is the size of the file, because other processes open the database too.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -16,7 +17,7 @@ use rustix::io::Errno;
 
 use crate::lock::with_suffix;
 
-/// The reserve takes this part of the file system, within the bounds below.
+/// The reserve takes 1/16 of the file system, within the bounds below.
 const PART: u64 = 16;
 const MIN_BYTES: u64 = 256 << 10;
 const MAX_BYTES: u64 = 8 << 20;
@@ -28,41 +29,42 @@ pub(crate) struct Reserve {
 }
 
 impl Reserve {
-    /// The reserve of a database, if it has one.
+    /// Opens the reserve of a database, if it has one.
     pub(crate) fn open(database: &Path) -> Self {
         let reserve = Reserve { path: with_suffix(database, ".reserve"), file: OnceLock::new() };
         reserve.find(false);
         reserve
     }
 
-    /// Makes it if it is not there and the disk has room. A volume without one is used as if the disk was never full.
+    /// Creates the reserve if there is none and the disk has space. Without a reserve, the volume is used as
+    /// if the disk never became full.
     pub(crate) fn make(&self) {
         if self.file.get().is_none() && self.find(true) && !self.restore() {
-            tracing::warn!(path = %self.path.display(), "no room for the reserve: removing files may fail on a full disk");
+            tracing::warn!(path = %self.path.display(), "no space for the reserve: removing files may fail when the disk is full");
         }
     }
 
-    /// Whether it was given up.
+    /// True if the reserve was given up.
     pub(crate) fn is_given_up(&self) -> bool {
         self.len() == Some(0)
     }
 
-    /// Makes its room free; `false` if it has none.
+    /// Truncates the reserve to free its space. Returns `false` if the reserve is missing or already empty.
     pub(crate) fn give_up(&self) -> bool {
         let Some(file) = self.file.get().filter(|_| self.len() != Some(0)) else { return false };
         match file.set_len(0) {
             Ok(()) => {
-                tracing::warn!(path = %self.path.display(), "the disk is full: its reserve is given up to free room")
+                tracing::warn!(path = %self.path.display(), "the disk is full: gave up the reserve to free space")
             }
             Err(error) => {
-                tracing::warn!(path = %self.path.display(), %error, "the reserve cannot be given up")
+                tracing::warn!(path = %self.path.display(), %error, "cannot give up the reserve")
             }
         }
         self.is_given_up()
     }
 
-    /// Allocates it again; `false` if the disk has no room for it. A part of it may do, because the database may have taken
-    /// some of the room for good.
+    /// Allocates the reserve again. Returns `false` if the disk has no space for it. A half or a quarter of
+    /// the size is also accepted, because the database may have taken some of the space permanently.
     pub(crate) fn restore(&self) -> bool {
         let Some(file) = self.file.get() else { return true };
         let disk = self.disk().map_or(0, |disk| disk.f_blocks.saturating_mul(disk.f_frsize));
@@ -73,20 +75,20 @@ impl Reserve {
                 done => done.map_err(io::Error::from),
             };
             if let Err(error) = &done {
-                tracing::debug!(path = %self.path.display(), %error, bytes, "no room for the reserve");
-                // What was allocated of it is left to those that free room.
+                tracing::debug!(path = %self.path.display(), %error, bytes, "no space for the reserve");
+                // Leave partly allocated space to transactions that free space.
                 let _ = file.set_len(0);
             }
             done.is_ok()
         })
     }
 
-    /// How much of the disk it takes.
+    /// The size of the reserve in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.len().unwrap_or(0)
     }
 
-    /// What is free on the disk beside it.
+    /// The free space of its file system in bytes.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.disk().map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
     }
@@ -106,7 +108,7 @@ impl Reserve {
     }
 }
 
-/// Closing the database restores the reserve, so that it can be opened again.
+/// Closing the database restores the reserve, so that the database can be opened on a full disk.
 impl Drop for Reserve {
     fn drop(&mut self) {
         if self.is_given_up() {

@@ -1,20 +1,20 @@
-//! The rows of a file's chunks, and the slices they refer to.
+//! The rows of file chunks, and references to slices.
 
 use rusqlite::{Connection, Result, params};
 use types::{ChunkIndex, Ino, Slice, SliceId, SliceSource};
 
 use crate::read::int;
 
-/// Adds a row that overlies all others of its chunk.
+/// Adds a row, which overlays all other rows of its chunk.
 pub(crate) fn append(conn: &Connection, ino: Ino, chunk: ChunkIndex, slice: &Slice) -> Result<()> {
     const NEXT: &str = "SELECT coalesce(max(seq), 0) + 1 FROM slice WHERE ino = ?1 AND chunk = ?2";
     let seq = conn.prepare_cached(NEXT)?.query_row([int(ino.0), int(chunk.0)], |row| row.get(0))?;
     insert(conn, ino, chunk, seq, slice)
 }
 
-/// Removes the rows of chunks `from` to before `to`, and lets go of their slices.
+/// Removes the rows of the chunks `from..to` and releases their slices.
 pub(crate) fn drop_chunks(conn: &Connection, ino: Ino, from: ChunkIndex, to: ChunkIndex) -> Result<()> {
-    // No chunk lies beyond i64::MAX, so nothing is lost where the bounds are cut down to it.
+    // No chunk index is above i64::MAX, so clamping the bounds loses nothing.
     let bound = |chunk: ChunkIndex| i64::try_from(chunk.0).unwrap_or(i64::MAX);
     let gone = [int(ino.0), bound(from), bound(to)];
     const UNSHARED: &str = "REPLACE INTO garbage (slice, size) SELECT slice, slice_size FROM slice \
@@ -33,7 +33,7 @@ pub(crate) fn drop_chunks(conn: &Connection, ino: Ino, from: ChunkIndex, to: Chu
     Ok(())
 }
 
-/// Puts `rows` in the place of the chunk's `count` oldest ones.
+/// Replaces the chunk's `count` oldest rows with `rows`.
 pub(crate) fn replace(
     conn: &Connection,
     ino: Ino,
@@ -61,7 +61,7 @@ pub(crate) fn replace(
     Ok(())
 }
 
-/// Notes that one more row refers to the slice.
+/// Records that one more row refers to the slice.
 pub(crate) fn share(conn: &Connection, slice: SliceId) -> Result<()> {
     const SQL: &str = "INSERT INTO shared (slice, extra) VALUES (?1, 1) \
                        ON CONFLICT DO UPDATE SET extra = extra + 1";
@@ -69,7 +69,7 @@ pub(crate) fn share(conn: &Connection, slice: SliceId) -> Result<()> {
     Ok(())
 }
 
-/// Lets go of the slice for one row that is gone.
+/// Releases the slice from one removed row. Without other references it becomes garbage.
 fn release(conn: &Connection, slice: i64, size: u32) -> Result<()> {
     const ONE_LESS: &str = "UPDATE shared SET extra = extra - 1 WHERE slice = ?1 AND extra > 0";
     if conn.prepare_cached(ONE_LESS)?.execute([slice])? == 0 {
@@ -89,6 +89,5 @@ fn insert(conn: &Connection, ino: Ino, chunk: ChunkIndex, seq: i64, slice: &Slic
         SliceSource::Blocks { id, offset, size } => (None, Some(int(id.0)), Some(offset), Some(size)),
     };
     let params = params![int(ino.0), int(chunk.0), seq, slice.pos, slice.len, data, id, offset, size];
-    conn.prepare_cached(SQL)?.execute(params)?;
-    Ok(())
+    conn.prepare_cached(SQL)?.execute(params).map(drop)
 }

@@ -1,4 +1,4 @@
-//! The tables, in a form that `.schema` explains to people, and the version that says which of them there are.
+//! The tables, documented so that the output of `.schema` explains them, and the version of the schema.
 
 use std::path::Path;
 
@@ -6,17 +6,18 @@ use rusqlite::{Connection, TransactionBehavior};
 
 use crate::error::OpenError;
 
-/// What `PRAGMA application_id` reads as in every limenfs database: "limn".
+/// The `PRAGMA application_id` of every limenfs database: "limn".
 const APPLICATION_ID: i64 = 0x6c69_6d6e;
 
-/// The schema version this code reads and writes; `PRAGMA user_version`.
+/// The schema version that this code reads and writes, stored as `PRAGMA user_version`.
 pub const VERSION: i64 = MIGRATIONS.len() as i64;
 
-/// Step `n` makes version `n + 1` out of version `n`. Steps are only ever added.
-const MIGRATIONS: &[&str] = &[V1, V2, V3];
+/// Step `n` migrates version `n` to version `n + 1`. Steps are never changed, only added.
+const MIGRATIONS: &[&str] = &[V1, V2, V3, V4];
 
-/// Numbers are signed 64-bit here: what is above `i64::MAX` elsewhere would show as negative; limenfs makes no such
-/// number. ACLs and edges refer to what may not be there only in a damaged volume, so no foreign keys are checked.
+/// Numbers are signed 64-bit. A number above `i64::MAX` would appear as negative, but limenfs creates no such
+/// numbers. Foreign keys are not checked, because ACL IDs and entries refer to missing rows only in a damaged
+/// volume.
 const V1: &str = "
 CREATE TABLE node (              -- an inode
     ino         INTEGER PRIMARY KEY,
@@ -30,24 +31,24 @@ CREATE TABLE node (              -- an inode
     atime       INTEGER NOT NULL, -- times are nanoseconds since 1970-01-01 UTC
     mtime       INTEGER NOT NULL,
     ctime       INTEGER NOT NULL,
-    access_acl  BLOB,             -- acl.id, or NULL where mode says all
+    access_acl  BLOB,             -- acl.id, or NULL if mode is the whole ACL
     default_acl BLOB,             -- acl.id that new entries of this directory inherit, or NULL
-    parent      INTEGER NOT NULL, -- of a directory, the directory that holds it; of the root, itself; else 0
-    access_rev  INTEGER NOT NULL  -- moves with each change of mode, owner, group and ACLs
+    parent      INTEGER NOT NULL, -- for a directory, its parent directory; for the root, itself; else 0
+    access_rev  INTEGER NOT NULL  -- increases with each change of mode, owner, group and ACLs
 ) STRICT;
 
 CREATE TABLE edge (               -- a directory entry
     parent      INTEGER NOT NULL, -- node.ino of the directory
-    name        BLOB NOT NULL,    -- any bytes but / and NUL
+    name        BLOB NOT NULL,    -- any bytes except / and NUL
     ino         INTEGER NOT NULL, -- node.ino the name refers to
     kind        INTEGER NOT NULL, -- that inode's node.kind
     PRIMARY KEY (parent, name)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE slice (              -- one write to one chunk of 64 MiB; where slices overlap, the one with the higher seq holds
+CREATE TABLE slice (              -- one write to one chunk of 64 MiB; if slices overlap, the one with the highest seq wins
     ino         INTEGER NOT NULL,
-    chunk       INTEGER NOT NULL, -- the chunk's position in the file
-    seq         INTEGER NOT NULL, -- order of writing within the chunk
+    chunk       INTEGER NOT NULL, -- the chunk's index in the file
+    seq         INTEGER NOT NULL, -- order of the writes to the chunk
     pos         INTEGER NOT NULL, -- first byte, counted from the chunk's start
     len         INTEGER NOT NULL, -- bytes
     data        BLOB,             -- the bytes themselves, if small
@@ -74,12 +75,12 @@ CREATE TABLE acl (                -- each distinct ACL once; never changed
     text        TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE setting (            -- of the volume, from when it was formatted
+CREATE TABLE setting (            -- settings of the volume
     name        TEXT PRIMARY KEY,
     value       TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE counter (            -- sources of numbers; value is the next one to lease
+CREATE TABLE counter (            -- allocators of numbers; value is the next one to allocate
     name        TEXT PRIMARY KEY,
     value       INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
@@ -110,15 +111,15 @@ CREATE TABLE lock (               -- a lock on a file; rows of one inode never o
     ino         INTEGER NOT NULL,
     first       INTEGER NOT NULL, -- bytes, both included; 9223372036854775807 is the end of any file
     last        INTEGER NOT NULL,
-    session     INTEGER NOT NULL, -- session.id of the mount it is held on, and there the kernel's number of the holder
-    owner       INTEGER NOT NULL,
+    session     INTEGER NOT NULL, -- session.id of the mount of the holder
+    owner       INTEGER NOT NULL, -- the number by which the kernel of that mount identifies the holder
     kind        INTEGER NOT NULL, -- 0 fcntl(2), 1 flock(2)
     exclusive   INTEGER NOT NULL,
     pid         INTEGER NOT NULL,
     PRIMARY KEY (ino, first, last, session, owner, kind)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE lock_wait (          -- somebody waits for a lock; columns as in table lock
+CREATE TABLE lock_wait (          -- a request that waits for a lock; columns as in table lock
     session     INTEGER NOT NULL,
     owner       INTEGER NOT NULL,
     kind        INTEGER NOT NULL,
@@ -130,14 +131,14 @@ CREATE TABLE lock_wait (          -- somebody waits for a lock; columns as in ta
     PRIMARY KEY (session, owner, kind)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE garbage (            -- a slice no file refers to; its objects are to be deleted
+CREATE TABLE garbage (            -- a slice to which no file refers; its objects can be deleted
     slice       INTEGER PRIMARY KEY,
     size        INTEGER NOT NULL  -- bytes
 ) STRICT;
 
-CREATE TABLE shared (             -- a slice that more than one row of table slice has referred to
+CREATE TABLE shared (             -- a slice to which several rows of table slice refer or have referred
     slice       INTEGER PRIMARY KEY,
-    extra       INTEGER NOT NULL  -- rows beyond the first; 0 once one is left
+    extra       INTEGER NOT NULL  -- references beyond the first; 0 if only one is left
 ) STRICT;
 
 CREATE VIEW files AS              -- for people: directory entries as ls -l shows them
@@ -153,27 +154,36 @@ FROM edge e LEFT JOIN node n USING (ino)
      LEFT JOIN acl a ON a.id = n.access_acl LEFT JOIN acl d ON d.id = n.default_acl;
 ";
 
-/// The row of `usage` was one page more in almost every commit. A handle that is alone counts in memory, and says so here
-/// first, so that nobody goes by the row if it dies.
+/// The row of `usage` added one page to almost every commit. A handle with the exclusive lock counts in
+/// memory instead, and first sets `exact` to 0, so that no other handle trusts the row if this one dies.
 const V2: &str = "
-ALTER TABLE usage ADD COLUMN exact INTEGER NOT NULL DEFAULT 1; -- 0: counted in memory since; the sums here are behind
+ALTER TABLE usage ADD COLUMN exact INTEGER NOT NULL DEFAULT 1; -- 0: counted in memory; this row is out of date
 ";
 
-/// What proves that a session's process is gone, and which slices it may have stored before their rows.
+/// The data that proves that a session's process is gone, and the slices that it may have stored before their
+/// rows.
 const V3: &str = "
 ALTER TABLE session ADD COLUMN boot_id TEXT NOT NULL DEFAULT '';           -- /proc/sys/kernel/random/boot_id
 ALTER TABLE session ADD COLUMN pid_namespace INTEGER NOT NULL DEFAULT 0;   -- inode of /proc/self/ns/pid
 ALTER TABLE session ADD COLUMN start_time INTEGER NOT NULL DEFAULT 0;      -- of the process, clock ticks since boot
 ALTER TABLE session ADD COLUMN version TEXT NOT NULL DEFAULT '';           -- of limen
-ALTER TABLE session ADD COLUMN first_slice INTEGER NOT NULL DEFAULT 0;     -- from here on, objects may precede their rows
-CREATE TABLE term (               -- operations of these terms of a session are applied; an operation's number begins with its term
+ALTER TABLE session ADD COLUMN first_slice INTEGER NOT NULL DEFAULT 0;     -- first slice whose objects may be stored before their rows
+CREATE TABLE term (               -- the open terms of a session; an operation is applied only if its term, the prefix of its number, is open
     session     INTEGER NOT NULL,
     term        INTEGER NOT NULL,
     PRIMARY KEY (session, term)
 ) STRICT, WITHOUT ROWID;
 ";
 
-/// Every table but `usage`, whose one row stays.
+/// The size of an inode's extended attributes, which counts in `usage`.
+const V4: &str = "
+ALTER TABLE node ADD COLUMN xattr_blocks INTEGER NOT NULL DEFAULT 0; -- counted in usage.blocks: of its rows in xattr
+UPDATE node SET xattr_blocks = (SELECT sum(max(1, (length(value) + 4095) / 4096)) FROM xattr WHERE xattr.ino = node.ino)
+    WHERE ino IN (SELECT ino FROM xattr);
+UPDATE usage SET blocks = blocks + (SELECT coalesce(sum(xattr_blocks), 0) FROM node);
+";
+
+/// Every table except `usage`, whose single row is kept.
 pub(crate) const TABLES: [&str; 15] = [
     "node",
     "edge",
@@ -192,18 +202,19 @@ pub(crate) const TABLES: [&str; 15] = [
     "lock_wait",
 ];
 
-/// Brings the database behind `conn` to [`VERSION`], from nothing if `create`.
+/// Migrates the database of `conn` to [`VERSION`], and creates it if it is empty and `create` is set.
 ///
 /// # Errors
-/// [`OpenError::Missing`] for an empty database unless `create`, [`OpenError::NotLimenfs`] for somebody else's,
-/// [`OpenError::Newer`] for one of a version above [`VERSION`].
+/// [`OpenError::Missing`] if the database is empty and `create` is not set, [`OpenError::NotLimenfs`] if
+/// another program created it, [`OpenError::Newer`] if its version is above [`VERSION`].
 pub(crate) fn prepare(conn: &mut Connection, path: &Path, create: bool) -> Result<(), OpenError> {
     migrate(conn, path, create, MIGRATIONS)
 }
 
 fn migrate(conn: &mut Connection, path: &Path, create: bool, steps: &[&str]) -> Result<(), OpenError> {
     let fail = |error| OpenError::new(path, error);
-    // The transaction is held from the first look on, so that two processes that format at once do it once.
+    // The write transaction starts before the first query, so that two processes that format concurrently do
+    // it once.
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
     let number = |sql: &str| tx.query_row(sql, [], |row| row.get::<_, i64>(0)).map_err(fail);
     let fresh = number("SELECT count(*) FROM sqlite_schema")? == 0;
@@ -238,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_were_not_yet_taken_are_taken_once() {
+    fn pending_migrations_run_once() {
         let mut conn = Connection::open_in_memory().unwrap();
         let path = Path::new("/v.db");
         let steps = ["CREATE TABLE a (x)", "CREATE TABLE b (x)", "CREATE TABLE c (x)"];
@@ -252,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_fails_leaves_the_version_before() {
+    fn failed_migration_keeps_the_previous_version() {
         let mut conn = Connection::open_in_memory().unwrap();
         let path = Path::new("/v.db");
         migrate(&mut conn, path, true, &["CREATE TABLE a (x)"]).unwrap();
@@ -262,7 +273,26 @@ mod tests {
     }
 
     #[test]
-    fn what_people_read_parses() {
+    fn extended_attributes_of_an_older_volume_are_counted() {
+        let mut conn = Connection::open_in_memory().unwrap();
+        let path = Path::new("/v.db");
+        migrate(&mut conn, path, true, &MIGRATIONS[..3]).unwrap();
+        conn.execute_batch(
+            "INSERT INTO node VALUES (2, 8, 0, 0, 0, 0, 1, 0, 0, 0, 0, NULL, NULL, 0, 1), \
+                                     (3, 8, 0, 0, 0, 0, 1, 0, 0, 0, 0, NULL, NULL, 0, 1); \
+             INSERT INTO xattr VALUES (2, x'61', x''), (2, x'62', zeroblob(4097)); \
+             UPDATE usage SET inodes = 2, blocks = 7;",
+        )
+        .unwrap();
+        prepare(&mut conn, path, false).unwrap();
+        let blocks = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+        assert_eq!(blocks("SELECT xattr_blocks FROM node WHERE ino = 2"), 3);
+        assert_eq!(blocks("SELECT xattr_blocks FROM node WHERE ino = 3"), 0);
+        assert_eq!(blocks("SELECT blocks FROM usage"), 10);
+    }
+
+    #[test]
+    fn files_view_is_valid_and_tables_are_complete() {
         let mut conn = Connection::open_in_memory().unwrap();
         prepare(&mut conn, Path::new("/v.db"), true).unwrap();
         assert!(!conn.prepare("SELECT * FROM files").unwrap().exists([]).unwrap());

@@ -1,4 +1,4 @@
-//! The conformance suite on a database in a temporary directory, by a handle that is alone and by one that need not be.
+//! The conformance suite on a database in a temporary directory, with and without the exclusive lock.
 
 use engine_sqlite::{Options, SqliteEngine};
 use tempfile::TempDir;
@@ -9,7 +9,7 @@ fn new() -> (SqliteEngine, TempDir) {
     (SqliteEngine::open(&directory.path().join("v.db"), &options).unwrap(), directory)
 }
 
-mod alone {
+mod exclusive {
     suite::conformance!(without_stream, || {
         let (engine, directory) = super::new();
         let lock = engine.lock_exclusive().unwrap();

@@ -1,5 +1,5 @@
-//! What a file on a disk adds to the conformance suite: it stays, is not ours, is too new, has no room, and outlives
-//! the process.
+//! Tests that the conformance suite does not cover: durability, foreign and newer databases, damage, a full
+//! disk, and the death of the process.
 
 use std::collections::BTreeSet;
 use std::ffi::CStr;
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use engine_sqlite::{LockError, MountLock, OpenError, Options, SqliteEngine, VERSION};
 use meta::{
-    Beside, Effect, Engine, EngineError, ErrorKind, Guard, MemEngine, Node, Outcome, Process, Record, Scan,
-    Seq, Session, Txn, Usage, Want,
+    Beside, Effect, Engine, EngineError, ErrorKind, Guard, Inode, MemEngine, Outcome, Process, Record,
+    RecordKey, Scan, Seq, Session, Txn, Usage,
 };
 use types::{
     AclId, ChunkIndex, Errno, FileType, Ino, Mode, Name, OpId, SessionId, Slice, SliceId, SliceSource, Time,
@@ -28,8 +28,8 @@ fn open(path: &Path) -> Result<SqliteEngine, OpenError> {
     SqliteEngine::open(path, &Options::default())
 }
 
-fn node(ino: u64) -> Node {
-    Node {
+fn inode(ino: u64) -> Inode {
+    Inode {
         ino: Ino(ino),
         kind: FileType::Regular,
         mode: Mode::new(0o644),
@@ -45,6 +45,7 @@ fn node(ino: u64) -> Node {
         default_acl: AclId::NONE,
         parent: Ino(0),
         access_rev: 0,
+        xattr_blocks: 0,
     }
 }
 
@@ -56,43 +57,43 @@ fn txn(guards: Vec<Guard>, effects: Vec<Effect>) -> Txn {
 fn add_file(ino: u64) -> Txn {
     let name =
         Name::new(format!("file {ino}, whose name is long enough to fill a page sooner").as_bytes()).unwrap();
-    let edge = Effect::PutEdge { parent: Ino(2), name, ino: Ino(ino), kind: FileType::Regular };
-    txn(vec![Guard::NodeAbsent { ino: Ino(ino) }], vec![Effect::PutNode(node(ino)), edge])
+    let dirent = Effect::PutDirent { parent: Ino(2), name, ino: Ino(ino), kind: FileType::Regular };
+    txn(vec![Guard::InodeAbsent { ino: Ino(ino) }], vec![Effect::PutInode(inode(ino)), dirent])
 }
 
 fn commit(engine: &dyn Engine, txn: Txn) -> Result<Seq, EngineError> {
     match engine.commit(&[txn])?.remove(0) {
         Outcome::Committed { seq, .. } => Ok(seq),
-        Outcome::Conflict(facts) => panic!("a conflict: {facts:?}"),
+        Outcome::Conflict(snapshot) => panic!("a conflict: {snapshot:?}"),
     }
 }
 
-fn nodes(engine: &dyn Engine) -> Vec<Record> {
-    engine.scan(&Scan::Nodes { after: Ino(0), limit: usize::MAX }).unwrap().facts.records
+fn inodes(engine: &dyn Engine) -> Vec<Record> {
+    engine.scan(&Scan::Inodes { after: Ino(0), limit: usize::MAX }).unwrap().snapshot.records
 }
 
 fn inos(engine: &dyn Engine) -> BTreeSet<u64> {
-    let ino = |record| if let Record::Node(ino, _) = record { ino.0 } else { 0 };
-    nodes(engine).into_iter().map(ino).collect()
+    let ino = |record| if let Record::Inode(ino, _) = record { ino.0 } else { 0 };
+    inodes(engine).into_iter().map(ino).collect()
 }
 
-/// The usage says what is there, and each inode has its name.
+/// The usage matches the inodes, and each inode has its name.
 fn assert_consistent(engine: &dyn Engine) {
     let inodes = inos(engine);
     let count = inodes.len() as u64;
-    let usage = engine.read(&[Want::Usage]).unwrap().records;
+    let usage = engine.read(&[RecordKey::Usage]).unwrap().records;
     assert_eq!(usage, [Record::Usage(Usage { inodes: count, blocks: count })]);
     let names = Scan::Dir { parent: Ino(2), after: None, limit: usize::MAX, beside: Beside::Nothing };
-    let entries = engine.scan(&names).unwrap().facts.records;
+    let entries = engine.scan(&names).unwrap().snapshot.records;
     let named = entries.into_iter().map(|record| match record {
-        Record::Edge(_, _, Some(edge)) => edge.ino.0,
+        Record::Dirent(_, _, Some(dirent)) => dirent.ino.0,
         other => panic!("{other:?}"),
     });
     assert_eq!(named.collect::<BTreeSet<_>>(), inodes);
 }
 
 #[test]
-fn what_was_committed_is_there_after_opening_again() {
+fn commits_persist_after_reopening() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("v.db");
     for round in 0..3 {
@@ -107,12 +108,12 @@ fn what_was_committed_is_there_after_opening_again() {
     assert_eq!(
         left(),
         ["v.db", "v.db.reserve"].map(Into::into).into(),
-        "closing folds the log into the database"
+        "closing checkpoints the log and removes it"
     );
     SqliteEngine::remove_files(&path).unwrap();
     SqliteEngine::remove_files(&path).unwrap();
     assert!(matches!(open(&path), Err(OpenError::Missing(_))));
-    assert_eq!(left(), BTreeSet::new(), "looking for a database makes none");
+    assert_eq!(left(), BTreeSet::new(), "opening a missing database creates no file");
 }
 
 #[test]
@@ -127,7 +128,7 @@ fn two_handles_on_one_database_see_each_other() {
 }
 
 #[test]
-fn databases_of_others_and_of_the_future_are_refused() {
+fn foreign_and_newer_databases_are_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("v.db");
     let message = |path: &Path| open(path).unwrap_err().to_string();
@@ -152,7 +153,7 @@ fn databases_of_others_and_of_the_future_are_refused() {
         let error = SqliteEngine::open(path, &Options { create: true, ..Options::default() }).unwrap_err();
         assert!(matches!(error, OpenError::NotLimenfs(_)), "{error}");
     }
-    assert_eq!(fs::read(&theirs).unwrap(), before, "it was not touched");
+    assert_eq!(fs::read(&theirs).unwrap(), before, "the file must not change");
 
     let empty = directory.path().join("empty.db");
     fs::write(&empty, "").unwrap();
@@ -163,7 +164,7 @@ fn databases_of_others_and_of_the_future_are_refused() {
 }
 
 #[test]
-fn a_damaged_database_is_an_error_that_names_it() {
+fn damaged_database_error_names_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("v.db");
     let engine = create(&path);
@@ -178,7 +179,7 @@ fn a_damaged_database_is_an_error_that_names_it() {
     let error = match open(&path) {
         Err(error) => error.to_string(),
         Ok(engine) => {
-            let scan = Scan::Nodes { after: Ino(0), limit: usize::MAX };
+            let scan = Scan::Inodes { after: Ino(0), limit: usize::MAX };
             let error = engine.scan(&scan).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Determinate { transient: false });
             assert!(commit(&engine, add_file(600)).is_err());
@@ -189,7 +190,7 @@ fn a_damaged_database_is_an_error_that_names_it() {
 }
 
 #[test]
-fn one_process_at_a_time_mounts() {
+fn exclusive_lock_excludes_other_handles() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("v.db");
     let (one, other) = (create(&path), open(&path).unwrap());
@@ -204,11 +205,11 @@ fn one_process_at_a_time_mounts() {
 }
 
 #[test]
-fn what_was_known_while_alone_is_forgotten_when_others_may_have_written() {
+fn cache_is_dropped_when_others_may_have_written() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("v.db");
     let (one, other) = (create(&path), open(&path).unwrap());
-    let touch = |nanos| Effect::Touch {
+    let touch = |nanos| Effect::SetTimes {
         ino: Ino(10),
         atime: None,
         mtime: None,
@@ -226,10 +227,10 @@ fn what_was_known_while_alone_is_forgotten_when_others_may_have_written() {
 }
 
 #[test]
-fn usage_is_right_however_a_handle_that_is_alone_ends() {
+fn usage_is_right_after_an_exclusive_handle_ends() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("v.db");
-    let usage = |engine: &SqliteEngine| match engine.read(&[Want::Usage]).unwrap().records[..] {
+    let usage = |engine: &SqliteEngine| match engine.read(&[RecordKey::Usage]).unwrap().records[..] {
         [Record::Usage(Usage { inodes, blocks })] => (inodes, blocks),
         ref records => panic!("{records:?}"),
     };
@@ -241,13 +242,13 @@ fn usage_is_right_however_a_handle_that_is_alone_ends() {
     let lock = one.lock_exclusive().unwrap();
     commit(&one, add_file(10)).unwrap();
     commit(&one, add_file(11)).unwrap();
-    // Another one does not go by the row.
+    // Another handle does not trust the row.
     assert_eq!((usage(&one), usage(&open(&path).unwrap()), is_exact()), ((2, 2), (2, 2), false));
     one.sync().unwrap();
     assert_eq!((usage(&one), is_exact()), ((2, 2), true));
     commit(&one, add_file(12)).unwrap();
     assert!(!is_exact());
-    // As if it were killed.
+    // As if the process were killed.
     drop((one, lock));
     let two = open(&path).unwrap();
     let lock = two.lock_exclusive().unwrap();
@@ -262,7 +263,7 @@ fn usage_is_right_however_a_handle_that_is_alone_ends() {
 }
 
 #[test]
-fn threads_share_commits() {
+fn concurrent_transactions_share_commits() {
     const THREADS: u64 = 8;
     const EACH: u64 = 200;
     let directory = tempfile::tempdir().unwrap();
@@ -286,11 +287,11 @@ fn threads_share_commits() {
 }
 
 #[test]
-fn commuting_effects_of_threads_end_as_in_memory() {
+fn commuting_effects_match_the_memory_engine() {
     const THREADS: u64 = 6;
     let work = |engine: &(dyn Engine + Sync)| {
         for ino in 2..10 {
-            commit(engine, txn(Vec::new(), vec![Effect::PutNode(node(ino))])).unwrap();
+            commit(engine, txn(Vec::new(), vec![Effect::PutInode(inode(ino))])).unwrap();
         }
         std::thread::scope(|scope| {
             for thread in 0..THREADS {
@@ -305,14 +306,14 @@ fn commuting_effects_of_threads_end_as_in_memory() {
                 });
             }
         });
-        (nodes(engine), engine.read(&[Want::Usage]).unwrap().records)
+        (inodes(engine), engine.read(&[RecordKey::Usage]).unwrap().records)
     };
     let directory = tempfile::tempdir().unwrap();
     assert_eq!(work(&create(&directory.path().join("v.db"))), work(&MemEngine::default()));
 }
 
 #[test]
-fn syncs_go_to_the_disk_once_for_what_is_new() {
+fn repeated_sync_reaches_the_disk_once() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("v.db");
     let engine = create(&path);
@@ -322,13 +323,13 @@ fn syncs_go_to_the_disk_once_for_what_is_new() {
         engine.sync().unwrap();
         assert_eq!(engine.stats().syncs, syncs);
     }
-    // Another handle cannot know what an earlier one left unsynced.
+    // A new handle cannot know whether an earlier one left commits unsynced.
     let other = open(&path).unwrap();
     other.sync().unwrap();
     assert_eq!(other.stats().syncs, 1);
 }
 
-/// A small tmpfs, until dropped.
+/// A small tmpfs, unmounted on drop.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
@@ -343,7 +344,7 @@ impl SmallDisk {
         self.0.path().join(name)
     }
 
-    /// Takes all the room that is left.
+    /// Uses up all free space.
     fn fill(&self) {
         let mut file = fs::OpenOptions::new().append(true).create(true).open(self.path("filler")).unwrap();
         while file.write(&[0; 4096]).is_ok() {}
@@ -357,7 +358,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn the_log_is_folded_into_the_database_while_it_is_open() {
+fn log_is_checkpointed_while_the_database_is_open() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("v.db");
     let engine = create(&path);
@@ -377,7 +378,7 @@ fn the_log_is_folded_into_the_database_while_it_is_open() {
 }
 
 #[test]
-fn a_full_disk_loses_nothing_and_heals() {
+fn full_disk_loses_nothing_and_recovers() {
     if !skip::is_root() {
         return;
     }
@@ -399,7 +400,11 @@ fn a_full_disk_loses_nothing_and_heals() {
     };
     assert_eq!((error.kind, error.errno), (ErrorKind::Determinate { transient: false }, Errno::ENOSPC));
     assert!(error.message.contains("v.db"), "{error}");
-    assert_eq!(inos(&engine), (10..next).collect(), "reads go on, and nothing of what failed is seen");
+    assert_eq!(
+        inos(&engine),
+        (10..next).collect(),
+        "reads still work and do not show the failed transaction"
+    );
     assert_consistent(&engine);
     engine.sync().unwrap();
 
@@ -414,7 +419,7 @@ fn a_full_disk_loses_nothing_and_heals() {
     assert_consistent(&engine);
 }
 
-/// A child that another test starts holds the lock as well, until it becomes another program.
+/// Retries, because a child process that another test forks inherits the lock until it calls exec.
 fn lock_in_the_end(engine: &SqliteEngine) -> MountLock {
     let until = Instant::now() + Duration::from_secs(60);
     loop {
@@ -428,11 +433,11 @@ fn lock_in_the_end(engine: &SqliteEngine) -> MountLock {
 }
 
 #[test]
-fn files_are_removed_and_the_volume_is_opened_on_a_full_disk() {
+fn full_disk_permits_removal_and_opening() {
     if !skip::is_root() {
         return;
     }
-    // Filled by others, or by the volume itself.
+    // Filled by another program, or by the volume itself.
     for filled in [true, false] {
         remove_on_a_full_disk(&SmallDisk::mount(c"size=16m"), filled);
     }
@@ -448,7 +453,7 @@ fn remove_on_a_full_disk(disk: &SmallDisk, filled: bool) {
         add.effects.push(Effect::AppendSlice { ino: Ino(ino), chunk: ChunkIndex(0), slice });
         add
     };
-    // Removing may have left room.
+    // Removals may have freed space.
     let try_to_add = |engine: &SqliteEngine, left: &mut BTreeSet<u64>, next: &mut u64| {
         match commit(engine, data(*next)) {
             Ok(_) => assert!(left.insert(*next)),
@@ -475,10 +480,10 @@ fn remove_on_a_full_disk(disk: &SmallDisk, filled: bool) {
             let ino = left.pop_first().unwrap();
             let orphan = Effect::PutOrphan { session: SessionId(7), ino: Ino(ino) };
             commit(&engine, txn(Vec::new(), vec![orphan])).unwrap();
-            let Some(Effect::PutEdge { parent, name, .. }) = add_file(ino).effects.pop() else { panic!() };
+            let Some(Effect::PutDirent { parent, name, .. }) = add_file(ino).effects.pop() else { panic!() };
             let drops = vec![
-                Effect::DropEdge { parent, name },
-                Effect::DropNode { ino: Ino(ino) },
+                Effect::DropDirent { parent, name },
+                Effect::DropInode { ino: Ino(ino) },
                 Effect::DropOrphan { session: SessionId(7), ino: Ino(ino) },
             ];
             commit(&engine, txn(Vec::new(), drops)).unwrap();
@@ -488,7 +493,7 @@ fn remove_on_a_full_disk(disk: &SmallDisk, filled: bool) {
         }
         assert!(inos(&engine) == left, "round {round}");
         engine.sync().unwrap();
-        // Unmounted, and mounted with not a block free but for the reserve, if there still is one.
+        // Unmount, then mount without a free block except for the reserve, if there still is one.
         drop((engine, lock));
         if filled && round == 0 {
             disk.fill();
@@ -516,16 +521,16 @@ fn remove_on_a_full_disk(disk: &SmallDisk, filled: bool) {
         left.insert(next);
         next += 1;
     }
-    assert!(fs::metadata(disk.path("v.db.reserve")).unwrap().len() > 0, "the reserve is there again");
+    assert!(fs::metadata(disk.path("v.db.reserve")).unwrap().len() > 0, "the reserve is restored");
     assert!(inos(&engine) == left);
     assert_consistent(&engine);
 }
 
-/// Where the next test finds its database if it is the child of itself.
+/// The environment variable that passes the database's path to the child process of the next test.
 const CHILD: &str = "LIMEN_TEST_CHILD_DATABASE";
 
 #[test]
-fn every_acknowledged_commit_outlives_a_killed_process() {
+fn acknowledged_commits_survive_a_killed_process() {
     if let Some(path) = std::env::var_os(CHILD) {
         return commit_until_killed(Path::new(&path));
     }
@@ -535,7 +540,7 @@ fn every_acknowledged_commit_outlives_a_killed_process() {
     let mut acknowledged = BTreeSet::new();
     for round in 1..=6 {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "every_acknowledged_commit_outlives_a_killed_process", "--nocapture"])
+            .args(["--exact", "acknowledged_commits_survive_a_killed_process", "--nocapture"])
             .env(CHILD, &path)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -550,7 +555,7 @@ fn every_acknowledged_commit_outlives_a_killed_process() {
         assert!(!child.wait().unwrap().success());
 
         let engine = open(&path).unwrap();
-        engine.lock_exclusive().expect("a killed process holds no lock");
+        engine.lock_exclusive().expect("the death of a process releases its lock");
         let there = inos(&engine);
         assert!(there.is_superset(&acknowledged), "lost: {:?}", acknowledged.difference(&there));
         assert_consistent(&engine);
@@ -567,7 +572,7 @@ fn commit_until_killed(path: &Path) {
                 loop {
                     let ino = next.fetch_add(1, Ordering::Relaxed);
                     commit(&engine, add_file(ino)).unwrap();
-                    // One write, so that a line is there as a whole or not at all.
+                    // A single write, so that a line is written as a whole or not at all.
                     std::io::stderr().write_all(format!("{ino}\n").as_bytes()).unwrap();
                 }
             });

@@ -1,4 +1,4 @@
-//! The rules of the operations, on a database in a temporary directory, as on a mount that is alone.
+//! The rules of the operations, on a database in a temporary directory, with the exclusive lock.
 
 use engine_sqlite::{Options, SqliteEngine};
 

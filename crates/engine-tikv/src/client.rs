@@ -1,7 +1,8 @@
-//! The store that is a TiKV cluster, through TiKV's own client.
+//! The store on a TiKV cluster, through the crate `tikv_client`.
 //!
-//! The client is asynchronous and works on in the background: what a transaction wrote beside its first key is committed
-//! after the answer. So it has a runtime with threads of its own, to which callers hand their requests.
+//! The client is asynchronous and also works in the background: it commits the keys of a transaction other
+//! than the first after it has returned. So it has a runtime with its own threads, to which callers submit
+//! their requests.
 
 use std::fmt;
 use std::future::Future;
@@ -23,9 +24,9 @@ use crate::config::Config;
 use crate::error::{commit_error, read_error};
 use crate::store::{Attempt, CommitError, Found, Mutation, Phases, Store};
 
-/// Threads that talk to the servers.
+/// The number of threads that talk to the servers.
 const WORKERS: usize = 2;
-/// Rows of a range that are asked for at once.
+/// The number of rows of a range that one request reads.
 const PART: usize = 4096;
 
 pub(crate) struct Cluster {
@@ -47,7 +48,9 @@ impl Cluster {
             .thread_name("limen-tikv-io")
             .enable_all()
             .build()
-            .map_err(|error| OpenError::config(format!("no threads for TiKV's client: {error}")))?;
+            .map_err(|error| {
+                OpenError::config(format!("cannot start the threads of TiKV's client: {error}"))
+            })?;
         let mut options = tikv_client::Config::default().with_timeout(config.op_timeout);
         if let Some([roots, certificate, key]) = &config.tls {
             options = options.with_security(roots, certificate, key);
@@ -68,7 +71,7 @@ impl Cluster {
         Ok(Cluster { client: Arc::new(client), runtime, op_timeout: config.op_timeout, places })
     }
 
-    /// Waits for a request, but no longer than it may take; `None` if that was not enough.
+    /// Waits for a request at most `op_timeout`; returns `None` if that is too short.
     fn wait<T>(&self, request: impl Future<Output = T>) -> Option<T> {
         self.runtime.block_on(async { tokio::time::timeout(self.op_timeout, request).await.ok() })
     }
@@ -86,7 +89,8 @@ impl Cluster {
 }
 
 fn options() -> TransactionOptions {
-    // A lock lives for three seconds, and no transaction here takes as long; whoever is later than that is rolled back.
+    // A lock lives for three seconds, and no transaction here takes as long; one that takes longer is rolled
+    // back.
     TransactionOptions::new_optimistic()
         .drop_check(CheckLevel::None)
         .heartbeat_option(HeartbeatOption::NoHeartbeat)
@@ -101,7 +105,7 @@ async fn get(client: &TransactionClient, at: u64, keys: &[Vec<u8>]) -> Result<Ve
     let mut values = vec![None; keys.len()];
     for KvPair(key, value) in found {
         let key: Vec<u8> = key.into();
-        // They were asked for in order, and come in any.
+        // The keys were requested in order, and are returned in any order.
         if let Some(place) = keys.binary_search(&key).ok().and_then(|index| values.get_mut(index)) {
             *place = Some(Bytes::from(value));
         }
@@ -195,9 +199,9 @@ impl Attempt for Running<'_> {
             None => CommitError::Failed(EngineError::indeterminate(cluster.late())),
         };
         if matches!(error, CommitError::Conflict(_) | CommitError::OnePhaseRefused) {
-            // Whatever it has locked would be in the way of others, and of its next attempt, until the locks run out.
+            // Otherwise its locks would block other clients, and its own next attempt, until they expire.
             if let Some(Err(left)) = cluster.wait(transaction.rollback()) {
-                tracing::debug!(%left, "locks stay until they run out");
+                tracing::debug!(%left, "the locks of a failed commit remain until they expire");
             }
         }
         Err(error)

@@ -1,37 +1,41 @@
-//! A batch of transactions as one optimistic transaction of TiKV.
+//! Commits a batch of transactions as one optimistic transaction of TiKV.
 //!
-//! The transaction takes its timestamp, reads all that the batch looks at as of then, decides it, and is committed with
-//! the keys that decided it: those that it does not write are locked, for TiKV keeps transactions apart by what they
-//! write and not by what they read (snapshot isolation), so that two of which each reads what the other writes would
-//! both succeed. So it is one timestamp, one read and one commit, as long as what is remembered says where the inodes
-//! are. A conflict with what was read costs a read at most; one with a transaction that was faster another attempt.
+//! The transaction takes its timestamp, reads everything that the batch depends on as of that timestamp,
+//! decides the batch, and commits. The keys that the decision depends on and that are not written are locked.
+//! This is necessary because TiKV detects conflicts only between writes (snapshot isolation): of two
+//! transactions that each read what the other writes, both would otherwise succeed. So a commit takes one
+//! timestamp, one read and one commit, as long as the locations of the inodes are cached. A conflict with the
+//! read records costs at most one more read; a conflict with a concurrent transaction costs another attempt.
 //!
-//! The term that guards a commit is read and not locked, because then all commits of a mount would conflict. Instead,
-//! each commit writes the head of a lane of its term anyway, and the end of the term, or the removal of the session, locks
-//! the heads of all its lanes. So a commit that read the term before its end was committed conflicts with that.
+//! The term that guards a commit is read and not locked, because otherwise all commits of a mount would
+//! conflict. Instead, each commit writes the head of a shard of its term anyway, and a transaction that ends
+//! the term or removes the session locks the heads of all its shards. So a commit that read the term before
+//! the end of the term was committed conflicts with that transaction.
 //!
-//! Transactions are committed in one phase where the server can. Where it says that it cannot, the transaction is undone
-//! and attempted again in two. Async commit is off: the client cannot complete what another one left behind by it.
+//! Transactions are committed in one phase if the server can do that. If the server refuses, the transaction
+//! is rolled back and attempted again in two phases. Async commit is off, because the client cannot complete
+//! the async commits that another client left unfinished.
 
 use keyspace::{
-    Access, Answer, Batch, Claim, Done, Head, Known, Options, Recall, Snapshot, Source, Stop, Told, Write,
-    answer, decide, decode_head, encode_head, encode_told, wants,
+    Access, Answer, Batch, CachedSource, Claim, Done, Head, KeyState, Options, ReadSet, ReadStop, Source,
+    Told, Write, answer, decide, decode_head, encode_head, encode_told, wants,
 };
-use meta::{EngineError, Facts, Outcome, Record, Seq, Txn};
+use meta::{EngineError, Outcome, Record, Seq, Snapshot, Txn};
 use pool::gradually;
 
 use crate::engine::Shared;
 use crate::read::{MOST_TXNS, seal, seq};
 use crate::store::{CommitError, Mutation, Phases};
 
-/// How often a transaction may find that others were faster.
+/// The maximum number of attempts of a transaction that conflicts with others.
 const ATTEMPTS: u32 = 200;
-/// From then on it waits a little before it tries again.
+/// After this attempt, it pauses before each further attempt.
 const PATIENT: u32 = 1;
-/// Keys that one transaction claims at most, unless it is a single one of the batch's.
+/// The maximum number of keys that one transaction claims, unless it consists of a single transaction of the
+/// batch.
 const MOST_CLAIMS: usize = 4096;
 
-/// What is to become of the first of the transactions.
+/// The decision on the first transactions.
 enum Plan {
     Commit(Batch, Option<Head>),
     Conflict(Vec<Record>),
@@ -48,7 +52,7 @@ impl Shared {
         })
     }
 
-    /// Commits the first of the transactions, as many as go together.
+    /// Commits as many of the first transactions as fit together.
     fn commit_some(
         &self,
         txns: &[Txn],
@@ -64,21 +68,21 @@ impl Shared {
             }
             let transaction = self.store.begin(phases)?;
             let start = transaction.started_at();
-            let nothing = Snapshot::default();
-            let (_, mut first) = self.plan(txns, lane, &Recall::new(&nothing, &self.memory));
-            // They are looked at only once everything else is known.
+            let nothing = ReadSet::default();
+            let (_, mut first) = self.plan(txns, lane, &CachedSource::new(&nothing, &self.memory));
+            // The plan asks for the usage shards only when it knows everything else, so read them at once.
             first.extend([0, lane].map(|lane| Access::Key(self.keys.lane(lane))));
             let (plan, _) = self.read_until(Some(start), first, |source| self.plan(txns, lane, source))?;
             let (batch, head) = match plan {
                 Plan::Conflict(records) => {
-                    outcomes.push(Outcome::Conflict(Facts { seq: label, records }));
+                    outcomes.push(Outcome::Conflict(Snapshot { seq: label, records }));
                     return Ok(());
                 }
                 Plan::Commit(batch, head) => (batch, head),
             };
             if !batch.writes.is_empty() {
                 let mut mutations = self.telling(txns, &batch, lane, start, head);
-                // The head is written, which is more than a lock on it.
+                // The head is written, so it needs no lock.
                 let head = self.keys.head(lane);
                 let others = self.mutations(start, &batch.claims, &batch.writes)?;
                 mutations.extend(others.into_iter().filter(|other| other.key() != head));
@@ -100,10 +104,10 @@ impl Shared {
             outcomes.extend(batch.done.into_iter().map(|done| outcome(done, start, label)));
             return Ok(());
         }
-        Err(EngineError::transient(format!("{ATTEMPTS} times other clients were faster: {faster}")))
+        Err(EngineError::transient(format!("{ATTEMPTS} conflicts with other clients in a row: {faster}")))
     }
 
-    /// Decides by what is known, or says what else has to be.
+    /// Decides with the known values, or returns what else must be read.
     fn plan(&self, txns: &[Txn], lane: u64, source: &dyn Source) -> Answer<Plan> {
         let options = Options { blind: false, lane, most_claims: MOST_CLAIMS, show: true };
         let batch = decide(&self.keys, txns, source, options);
@@ -113,7 +117,7 @@ impl Shared {
         let plan = if let Some(damaged) = batch.damaged() {
             Err(damaged.clone().into())
         } else if batch.is_missing() {
-            Err(Stop::Missing)
+            Err(ReadStop::Missing)
         } else if batch.done.is_empty() {
             let wants = wants(txns.get(..1).unwrap_or_default());
             let (records, more) = answer(&self.keys, &wants, source);
@@ -121,16 +125,16 @@ impl Shared {
             records.map(Plan::Conflict)
         } else {
             match source.get(&key) {
-                Known::Held(held) => decode_head(&key, &held.value)
+                KeyState::StoredValue(held) => decode_head(&key, &held.value)
                     .map(|head| Plan::Commit(batch, Some(head)))
-                    .map_err(Stop::from),
-                Known::Absent | Known::Unknown => Ok(Plan::Commit(batch, None)),
+                    .map_err(ReadStop::from),
+                KeyState::Absent | KeyState::Unknown => Ok(Plan::Commit(batch, None)),
             }
         };
         (plan, looked)
     }
 
-    /// What lets others hear of the batch; see the module `told` of the crate `keyspace`.
+    /// The writes that report the batch to other clients; see the module `told` of the crate `keyspace`.
     fn telling(
         &self,
         txns: &[Txn],
@@ -141,7 +145,7 @@ impl Shared {
     ) -> Vec<Mutation> {
         let told = |(done, txn): (&Done, &Txn)| match done {
             Done::Committed { index, .. } => {
-                Some(Told { op: txn.op_id, index: *index, touched: txn.touched() })
+                Some(Told { op: txn.op_id, index: *index, invalidations: txn.invalidations() })
             }
             Done::Claimed | Done::Repeated { .. } => None,
         };
@@ -157,7 +161,7 @@ impl Shared {
         mutations
     }
 
-    /// The writes of a transaction, and locks on what it rests on beside them.
+    /// The writes of a transaction, and locks on the other keys that it depends on.
     pub(crate) fn mutations(
         &self,
         start: u64,
@@ -170,7 +174,7 @@ impl Shared {
                 Write::Put(key, value) => Mutation::Put(key.clone(), seal(value, start)),
                 Write::Delete(key) => Mutation::Delete(key.clone()),
                 Write::PutGreater(..) | Write::PutIfAbsent(..) | Write::DeleteSpan(_) => {
-                    return Err(EngineError::permanent("a write that TiKV does not have"));
+                    return Err(EngineError::permanent("a kind of write that TiKV does not support"));
                 }
             });
         }
@@ -179,7 +183,7 @@ impl Shared {
             let (key, cannot_change) = match claim {
                 Claim::Key(key, version) => (key, version.is_some() && self.keys.is_constant(key)),
                 Claim::Untouched(key) => (key, false),
-                // That a range is empty or unchanged rests on keys that are claimed, too.
+                // Whether a range is empty or unchanged is decided by keys that are claimed too.
                 Claim::Empty(_) | Claim::Unchanged(_) => continue,
             };
             if !cannot_change && !written.contains(key.as_slice()) {
@@ -192,10 +196,10 @@ impl Shared {
 
 fn outcome(done: Done, start: u64, label: Seq) -> Outcome {
     match done {
-        Done::Committed { index, nodes } => Outcome::Committed { seq: seq(start, index), nodes },
-        Done::Claimed => Outcome::Committed { seq: label, nodes: Vec::new() },
+        Done::Committed { index, inodes } => Outcome::Committed { seq: seq(start, index), inodes },
+        Done::Claimed => Outcome::Committed { seq: label, inodes: Vec::new() },
         Done::Repeated { version, index } => {
-            Outcome::Committed { seq: seq(version.unwrap_or(start), index), nodes: Vec::new() }
+            Outcome::Committed { seq: seq(version.unwrap_or(start), index), inodes: Vec::new() }
         }
     }
 }

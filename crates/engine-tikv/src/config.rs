@@ -1,4 +1,5 @@
-//! What the URL says: `tikv://pd[:2379][,pd...][/PREFIX]`, the addresses of the placement drivers.
+//! The parameters of the URL `tikv://pd[:2379][,pd...][/PREFIX]`, with the addresses of the placement
+//! drivers.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,26 +8,27 @@ use pool::{Host, OpenError, Query, Url};
 
 const PORT: u16 = 2379;
 
-/// A cluster, and how to talk to it.
+/// A cluster, and how to connect to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Of the placement drivers, `host:port` each.
+    /// The placement drivers, each as `host:port`.
     pub pds: Vec<String>,
-    /// What the names of keys begin with, before a slash.
+    /// The prefix of all keys; a slash follows it.
     pub prefix: String,
-    /// PEM files: the certificates that are trusted, the client's own, and its key.
+    /// PEM files: the trusted certificates, the client's certificate, and its key.
     pub tls: Option<[PathBuf; 3]>,
     pub connect_timeout: Duration,
-    /// How long a request may take before the servers count as lost.
+    /// The maximum time of a request, after which the servers are regarded as lost.
     pub op_timeout: Duration,
-    /// Whether old versions are dropped from here.
+    /// Whether this client deletes old versions.
     pub gc: bool,
 }
 
 impl Config {
-    /// The prefix is the path, or the parameter `table_prefix`. Beside `connect_timeout` and `op_timeout`: `cacert`,
-    /// `cert` and `key` name PEM files, and with them TLS is used; `gc=off` where somebody else, TiDB for one, has old
-    /// versions dropped. The client keeps one connection to each server, so there is nothing to say of a pool.
+    /// The prefix is the path or the parameter `table_prefix`. The other parameters, besides
+    /// `connect_timeout` and `op_timeout`, are: `cacert`, `cert` and `key`, which name PEM files and turn on
+    /// TLS; and `gc=off`, if another program, such as TiDB, deletes old versions. The parameters of the
+    /// connection pool do not apply, because the client keeps one connection to each server.
     ///
     /// # Errors
     /// [`OpenError::Config`].
@@ -35,7 +37,7 @@ impl Config {
         for name in ["max_open_conns", "max_idle_conns", "max_idle_time", "max_life_time"] {
             if url.query.contains_key(name) {
                 return Err(query.wrong(format!(
-                    "there is no {name} on TiKV: its client keeps one connection to each server"
+                    "{name} does not apply to TiKV: its client keeps one connection to each server"
                 )));
             }
         }
@@ -48,15 +50,15 @@ impl Config {
         let tls = match ["cacert", "cert", "key"].map(|name| query.take(name).map(PathBuf::from)) {
             [None, None, None] => None,
             [Some(roots), Some(certificate), Some(key)] => Some([roots, certificate, key]),
-            _ => return Err(query.wrong("cacert, cert and key come together")),
+            _ => return Err(query.wrong("cacert, cert and key must be given together")),
         };
         let gc = query.one_of("gc", true, &[("on", true), ("off", false)])?;
         query.end()?;
         if url.user.is_some() {
-            return Err(query.wrong("TiKV knows no users: who may connect is decided by certificates"));
+            return Err(query.wrong("TiKV has no users: access is controlled by certificates"));
         }
         if url.hosts.is_empty() {
-            return Err(query.wrong("a TiKV URL names at least one placement driver"));
+            return Err(query.wrong("a TiKV URL must name at least one placement driver"));
         }
         Ok(Config {
             pds: url.hosts.iter().map(|host: &Host| host.address(PORT)).collect(),
@@ -78,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn placement_drivers_prefix_and_files_are_read() {
+    fn placement_drivers_prefix_and_files_are_parsed() {
         let found = config("tikv://pd1,[::1]:2380/home?op_timeout=3s&cacert=a&cert=b&key=c&gc=off").unwrap();
         assert_eq!(found.pds, ["pd1:2379", "[::1]:2380"]);
         assert_eq!((found.prefix.as_str(), found.gc, found.op_timeout.as_secs()), ("home", false, 3));
@@ -89,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_urls_are_rejected() {
         for (text, word) in [
             ("tikv://pd1/a/b", "table_prefix"),
             ("tikv://pd1/a?table_prefix=b", "both"),

@@ -1,9 +1,9 @@
-//! The engine: the store, what it remembers, and the boundary it implements.
+//! The engine: its store and its cache, and the implementation of [`Engine`].
 
 use std::sync::Arc;
 
-use keyspace::{DoneOps, Keyspace, Lanes, Memory, Upkeep};
-use meta::{Changes, Engine, EngineError, Facts, Order, Outcome, Page, Scan, Txn, Want};
+use keyspace::{CommitSlots, CompletedOps, Keyspace, Memory, PeriodicTask};
+use meta::{Changes, Engine, EngineError, Order, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
 use pool::{Jitter, OpenError, Url};
 
 use crate::config::Config;
@@ -14,7 +14,7 @@ use crate::{changes, upkeep};
 #[derive(Debug)]
 pub struct TikvEngine {
     shared: Arc<Shared>,
-    _upkeep: Upkeep,
+    _upkeep: PeriodicTask,
 }
 
 #[derive(Debug)]
@@ -22,47 +22,48 @@ pub(crate) struct Shared {
     pub(crate) keys: Keyspace,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) memory: Memory,
-    pub(crate) lanes: Lanes,
-    pub(crate) done: DoneOps,
+    pub(crate) lanes: CommitSlots,
+    pub(crate) done: CompletedOps,
     pub(crate) order: Order,
     pub(crate) jitter: Jitter,
 }
 
 impl TikvEngine {
-    /// Connects to the cluster that the URL names, and checks the volume under its prefix; `create` makes one that is
-    /// not there.
+    /// Connects to the cluster that the URL names, and checks the volume under its prefix. If `create` is
+    /// true, creates the volume if it does not exist.
     ///
     /// # Errors
-    /// [`OpenError::Missing`] where there is none, unless `create`; [`OpenError::Newer`] for the layout of a later
-    /// limenfs; [`OpenError::Config`] for a URL that cannot be, and where limenfs was built without TiKV's client;
-    /// [`OpenError::Engine`] where no placement driver answers.
+    /// [`OpenError::Missing`] if there is no volume, unless `create` is true; [`OpenError::Newer`] for the
+    /// layout of a later limenfs; [`OpenError::Config`] for an invalid URL, and if limenfs was built without
+    /// TiKV's client; [`OpenError::Engine`] if no placement driver answers.
     pub fn open(url: &Url, create: bool) -> Result<Self, OpenError> {
         let config = Config::new(url)?;
         Self::on(connect(&config)?, &config.prefix, config.gc, create)
     }
 
-    /// The volume under a prefix of a store. `gc`: whether old versions are dropped from here.
+    /// Opens the volume under a prefix of a store. `gc`: whether this client deletes old versions.
     ///
     /// # Errors
-    /// As [`TikvEngine::open`].
+    /// Those of [`TikvEngine::open`].
     pub fn on(store: Arc<dyn Store>, prefix: &str, gc: bool, create: bool) -> Result<Self, OpenError> {
         let shared = Arc::new(Shared {
-            // No prefix has a slash, so that none is the beginning of another.
+            // No prefix contains a slash, so with the slash no prefix is the beginning of another.
             keys: Keyspace::new(format!("{prefix}/")),
             store,
             memory: Memory::default(),
-            lanes: Lanes::default(),
-            done: DoneOps::default(),
+            lanes: CommitSlots::default(),
+            done: CompletedOps::default(),
             order: Order::default(),
             jitter: Jitter::default(),
         });
         shared.prepare(prefix, create)?;
-        let upkeep = upkeep::start(&shared, gc)
-            .map_err(|error| OpenError::config(format!("no thread for the upkeep of the volume: {error}")))?;
+        let upkeep = upkeep::start(&shared, gc).map_err(|error| {
+            OpenError::config(format!("cannot start the background thread of the volume: {error}"))
+        })?;
         Ok(TikvEngine { shared, _upkeep: upkeep })
     }
 
-    /// What answers, for people.
+    /// The name of the server, for people.
     ///
     /// # Errors
     /// Always determinate.
@@ -71,12 +72,12 @@ impl TikvEngine {
         Ok(self.shared.store.name())
     }
 
-    /// What about the server's state can cost data or service: nothing that its client is told of.
+    /// Risks in the server's settings. Always empty, because the client cannot query them.
     pub fn warnings(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Does at once what is otherwise done in the background now and then.
+    /// Does the periodic background work once, now.
     pub fn keep_up(&self) {
         self.shared.keep_up();
     }
@@ -95,8 +96,8 @@ fn connect(_config: &Config) -> Result<Arc<dyn Store>, OpenError> {
 }
 
 impl Engine for TikvEngine {
-    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
-        self.shared.facts(wants)
+    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        self.shared.snapshot(wants)
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
@@ -114,6 +115,10 @@ impl Engine for TikvEngine {
 
     fn wipe(&self) -> Result<(), EngineError> {
         self.shared.wipe()
+    }
+
+    fn remove(&self) -> Result<(), EngineError> {
+        self.shared.remove()
     }
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {

@@ -1,4 +1,4 @@
-//! The errors of TiKV's client, and what they mean to the caller.
+//! Maps the errors of TiKV's client to engine errors.
 
 use meta::EngineError;
 use tikv_client::{Error, ProtoKeyError};
@@ -6,12 +6,12 @@ use types::Errno;
 
 use crate::store::CommitError;
 
-/// A read that failed changed nothing.
+/// Maps the error of a read. A failed read has changed nothing.
 ///
 /// | the client says | kind | errno |
 /// |---|---|---|
-/// | an error that the servers give of keys, other than that they are locked | permanent | EIO |
-/// | all else: no answer, no leader, locks that stay | transient | EIO |
+/// | an error for a key, other than that it is locked | permanent | EIO |
+/// | anything else: no answer, no leader, a lock that stays | transient | EIO |
 pub(crate) fn read_error(error: &Error) -> EngineError {
     let text = format!("TiKV: {error}");
     match error {
@@ -22,17 +22,17 @@ pub(crate) fn read_error(error: &Error) -> EngineError {
     }
 }
 
-/// What a commit that failed has come to. The client says of few errors whether they leave the outcome open (client
-/// 0.4: `Committer::commit`), so this goes by what the servers answer: a transaction did not happen if the answer says
-/// so, and may have happened if there is none.
+/// Maps the error of a commit. The client marks only few errors as indeterminate (client 0.4:
+/// `Committer::commit`), so the replies of the servers decide: the transaction did not happen if a reply says
+/// so, and may have happened if there is no reply.
 ///
-/// | the client says | outcome | errno |
+/// | error | outcome | errno |
 /// |---|---|---|
-/// | a conflict; a lock that stays; it was rolled back | it did not happen, another was faster | |
-/// | it was not committed in one phase | that | |
-/// | another error that the servers give of keys | permanent | EIO |
-/// | a region's disk is full | indeterminate, for the request may have been repeated | ENOSPC |
-/// | all else: no answer, no leader | indeterminate | EIO |
+/// | a conflict; a lock that stays; the transaction was rolled back | did not happen: a conflict with another transaction | |
+/// | not committed in one phase | did not happen: refused in one phase | |
+/// | another error for a key | permanent | EIO |
+/// | a region's disk is full | indeterminate, because the request may have been repeated | ENOSPC |
+/// | anything else: no answer, no leader | indeterminate | EIO |
 pub(crate) fn commit_error(error: &Error) -> CommitError {
     let text = format!("TiKV: {error}");
     match error {
@@ -51,7 +51,7 @@ pub(crate) fn commit_error(error: &Error) -> CommitError {
     }
 }
 
-/// Of several: what says least.
+/// The least certain of several outcomes.
 fn worst(outcomes: Vec<CommitError>) -> Option<CommitError> {
     outcomes.into_iter().max_by_key(|outcome| match outcome {
         CommitError::OnePhaseRefused => 0,
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_servers_say_did_not_happen() {
+    fn errors_are_determinate_only_if_a_server_reported_them() {
         let conflict = || key(ProtoKeyError { conflict: Some(Default::default()), ..Default::default() });
         let gone = key(ProtoKeyError { txn_not_found: Some(Default::default()), ..Default::default() });
         let abort = key(ProtoKeyError { abort: "no".to_owned(), ..Default::default() });
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_apart() {
+    fn full_disk_is_enospc() {
         let disk_full = Some(Default::default());
         let full = Error::RegionError(Box::new(ProtoRegionError { disk_full, ..Default::default() }));
         let CommitError::Failed(error) = commit_error(&full) else { panic!("it failed") };

@@ -1,16 +1,17 @@
-//! The engine on TiKV, 5.0 and later: a volume's records as keys of one prefix, laid out as on etcd (crate `keyspace`).
+//! The engine on TiKV, 5.0 and later: a volume's records as keys under one prefix, in the same layout as on
+//! etcd (crate `keyspace`).
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
 //! | `config` | the URL's parameters |
 //! | `schema` | the version of the layout |
-//! | `engine` | [`TikvEngine`]: opening, `impl Engine` |
-//! | `read`, `scan` | records out of keys |
+//! | `engine` | [`TikvEngine`]: opens the volume, implements `Engine` |
+//! | `read`, `scan` | records from keys |
 //! | `commit` | a batch of transactions as one optimistic transaction |
 //! | `changes` | the stream of changes |
-//! | `upkeep` | forgetting what is no longer needed |
-//! | `store` | the trait [`Store`]: what the engine needs of TiKV |
-//! | `client`, `error` | the store that is a cluster, with the feature `client`; one table from its errors to an engine error |
+//! | `upkeep` | removes what is no longer needed |
+//! | `store` | the trait [`Store`]: the operations of TiKV that the engine uses |
+//! | `client`, `error` | the store on a real cluster, with the feature `client`; one table from its errors to an engine error |
 
 mod changes;
 #[cfg(feature = "client")]

@@ -1,33 +1,33 @@
-//! Records out of keys.
+//! Records from keys.
 //!
-//! A value ends with the timestamp of the transaction that wrote it, in eight bytes, big end first. It is what tells
-//! versions of a key apart, and the number of the commit: of two transactions that meet in a key, the later one began
-//! after the earlier one was committed.
+//! A value ends with the start timestamp of the transaction that wrote it, in eight bytes, big endian. The
+//! timestamp is the version of the key, and is the basis of the sequence number of the commit: of two
+//! transactions that access the same key, the later one began after the earlier one was committed.
 
 use std::collections::HashMap;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use keyspace::{Access, Answer, Held, Snapshot, Source, answer};
-use meta::{EngineError, Facts, Seq, Want};
+use keyspace::{Access, Answer, ReadSet, Source, StoredValue, answer};
+use meta::{EngineError, RecordKey, Seq, Snapshot};
 
 use crate::engine::Shared;
 
-/// Numbers of commits count from the first day of 2025, so that they leave room for an index below them until 2059.
+/// Sequence numbers count from the first day of 2025. So until 2059 the lower bits are free for an index.
 const EPOCH_MS: u64 = 1_735_689_600_000;
-/// Of a timestamp, the bits below its milliseconds.
+/// The number of bits of a timestamp below its milliseconds.
 pub(crate) const LOGICAL_BITS: u32 = 18;
 const INDEX_BITS: u32 = 6;
 
-/// How many transactions with effects can be told apart in one commit: the last has the highest index.
+/// The maximum number of transactions with effects in one commit: each needs its own index.
 pub(crate) const MOST_TXNS: usize = (1 << INDEX_BITS) - 1;
 
-/// The number of one of the transactions that were committed by the one which began at `start`.
+/// The sequence number of a transaction, committed by the TiKV transaction with the start timestamp `start`.
 pub(crate) fn seq(start: u64, index: u8) -> Seq {
     let since = start.saturating_sub(EPOCH_MS << LOGICAL_BITS).min(u64::MAX >> INDEX_BITS);
     Seq(since << INDEX_BITS | u64::from(index).min((1 << INDEX_BITS) - 1))
 }
 
-/// A value as it is stored.
+/// Encodes a value with its version.
 pub(crate) fn seal(value: &[u8], start: u64) -> Bytes {
     let mut bytes = BytesMut::with_capacity(value.len() + 8);
     bytes.put_slice(value);
@@ -35,23 +35,23 @@ pub(crate) fn seal(value: &[u8], start: u64) -> Bytes {
     bytes.freeze()
 }
 
-fn held(mut value: Bytes) -> Result<Held, EngineError> {
+fn held(mut value: Bytes) -> Result<StoredValue, EngineError> {
     let start = value.len().checked_sub(8).map(|at| value.split_off(at));
     let start = start.and_then(|start| Some(u64::from_be_bytes(start[..].try_into().ok()?)));
-    let version = start.ok_or_else(|| EngineError::permanent("a value that no limenfs writes"))?;
-    Ok(Held { value, version })
+    let version = start.ok_or_else(|| EngineError::permanent("malformed value: it has no version"))?;
+    Ok(StoredValue { value, version })
 }
 
 impl Shared {
-    pub(crate) fn facts(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+    pub(crate) fn snapshot(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
         let seq = self.order.read();
-        // What a look at the memory comes across is most likely all that is needed.
+        // The keys that the cache suggests are most likely all that is needed.
         let first = keyspace::likely(&self.keys, &self.memory, wants);
         let (records, _) = self.read_until(None, first, |source| answer(&self.keys, wants, source))?;
-        Ok(Facts { seq, records })
+        Ok(Snapshot { seq, records })
     }
 
-    /// Reads until there is an answer, all as of one timestamp: `at`, or one of its own.
+    /// Reads until there is an answer, everything as of one timestamp: `at`, or a new one.
     pub(crate) fn read_until<T>(
         &self,
         at: Option<u64>,
@@ -65,8 +65,8 @@ impl Shared {
         keyspace::until(&self.keys, &self.memory, at, first, fetch, answer)
     }
 
-    /// One read of the store.
-    pub(crate) fn read_as_of(&self, at: u64, accesses: &[Access]) -> Result<Snapshot, EngineError> {
+    /// Reads from the store once.
+    pub(crate) fn read_as_of(&self, at: u64, accesses: &[Access]) -> Result<ReadSet, EngineError> {
         let mut keys: Vec<Vec<u8>> = accesses.iter().flat_map(Access::keys).collect();
         keys.sort_unstable();
         keys.dedup();
@@ -79,17 +79,17 @@ impl Shared {
                 values.insert(key, held(value)?);
             }
         }
-        let mut snapshot = Snapshot::default();
+        let mut read_set = ReadSet::default();
         for access in accesses.iter().filter(|access| !matches!(access, Access::Span(_))) {
             let there = |key: Vec<u8>| values.get(&key).cloned().map(|held| (Bytes::from(key), held));
-            snapshot.fill(access, access.keys().into_iter().filter_map(there).collect());
+            read_set.fill(access, access.keys().into_iter().filter_map(there).collect());
         }
         for (access, rows) in ranges.zip(found.spans) {
             let rows: Result<_, EngineError> =
                 rows.into_iter().map(|(key, value)| Ok((key, held(value)?))).collect();
-            snapshot.fill(access, rows?);
+            read_set.fill(access, rows?);
         }
-        Ok(snapshot)
+        Ok(read_set)
     }
 }
 
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_in_the_order_of_timestamps_and_indexes() {
+    fn sequence_numbers_follow_timestamps_and_indexes() {
         let at = |ms: u64, count: u64| (EPOCH_MS + ms) << LOGICAL_BITS | count;
         let last = at((1 << 40) - 1, (1 << LOGICAL_BITS) - 1);
         let numbers =
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_read_as_it_was_sealed() {
+    fn sealed_value_is_read_back() {
         let found = held(seal(b"abc", 7)).unwrap();
         assert_eq!((&found.value[..], found.version), (&b"abc"[..], 7));
         assert!(held(Bytes::from_static(b"1234567")).is_err());

@@ -1,24 +1,24 @@
 //! The version of the layout, stored under one key (see the table in the crate `keyspace`, file `keys.rs`).
 
-use keyspace::{Access, Known, LAYOUT_VERSION, Source, Write};
+use keyspace::{Access, KeyState, LAYOUT_VERSION, Source, Write};
 use pool::{OpenError, check_version};
 
 use crate::engine::Shared;
 use crate::store::{CommitError, Phases};
 
 impl Shared {
-    /// Checks the version, and writes it where there is none and `create` says so.
+    /// Checks the version of the layout. If there is none and `create` is true, writes it.
     pub(crate) fn prepare(&self, prefix: &str, create: bool) -> Result<(), OpenError> {
         let key = self.keys.version();
         let attempt = self.store.begin(Phases::Two)?;
         let start = attempt.started_at();
-        let snapshot = self.read_as_of(start, &[Access::Key(key.clone())])?;
-        let found = snapshot.get(&key);
-        let value = if let Known::Held(held) = &found { Some(&held.value[..]) } else { None };
+        let read_set = self.read_as_of(start, &[Access::Key(key.clone())])?;
+        let found = read_set.get(&key);
+        let value = if let KeyState::StoredValue(held) = &found { Some(&held.value[..]) } else { None };
         if check_version(value, LAYOUT_VERSION, &format!("under the prefix '{prefix}'"), create)? {
             let put = Write::Put(key, LAYOUT_VERSION.to_string().into());
             match attempt.commit(self.mutations(start, &[], &[put])?) {
-                // Somebody else makes the volume at this moment.
+                // In a conflict, another client creates the volume at the same time.
                 Ok(()) | Err(CommitError::Conflict(_) | CommitError::OnePhaseRefused) => {}
                 Err(CommitError::Failed(error)) => return Err(error.into()),
             }

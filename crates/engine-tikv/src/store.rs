@@ -1,5 +1,6 @@
-//! What the engine needs of TiKV: timestamps, reads as of one of them, and optimistic transactions (Percolator's, OSDI
-//! 2010). Tests run the engine on a store of their own that has TiKV's isolation and none of its servers.
+//! The operations of TiKV that the engine uses: timestamps, reads as of a timestamp, and optimistic
+//! transactions (Percolator, OSDI 2010). Tests run the engine on a store in memory that has TiKV's isolation
+//! but no servers.
 
 use std::fmt::Debug;
 
@@ -7,9 +8,9 @@ use bytes::Bytes;
 use keyspace::Span;
 use meta::EngineError;
 
-/// A cluster. Timestamps order all that happens in it: milliseconds since 1970 in the upper 46 bits, a count below.
+/// A cluster. Timestamps order all events in it: milliseconds since 1970 in the upper 46 bits, a count below.
 pub trait Store: Send + Sync + Debug {
-    /// A timestamp later than all that were given before. One round trip, to the placement driver.
+    /// A timestamp greater than all earlier ones. One round trip to the placement driver.
     ///
     /// # Errors
     /// Always determinate.
@@ -21,43 +22,46 @@ pub trait Store: Send + Sync + Debug {
     /// Always determinate.
     fn begin(&self, phases: Phases) -> Result<Box<dyn Attempt + '_>, EngineError>;
 
-    /// Reads keys and ranges: all that was committed by the timestamp `at`, and nothing else. What a client left half
-    /// done is completed or undone on the way, once it is certain that it will not do so itself. One round trip: keys
-    /// and ranges are asked for side by side, wherever they lie; more only for ranges without a limit.
+    /// Reads keys and ranges: everything that was committed at or before the timestamp `at`, and nothing
+    /// else. If it finds a transaction that another client left unfinished, it commits it or rolls it back,
+    /// once that client can no longer do so. One round trip, because keys and ranges are requested
+    /// concurrently; more only for ranges without a limit.
     ///
     /// # Errors
-    /// Always determinate; transient where another client's transaction stays in the way.
+    /// Always determinate; transient if the transaction of another client blocks the read.
     fn read(&self, at: u64, keys: &[Vec<u8>], spans: &[Span]) -> Result<Found, EngineError>;
 
-    /// Nobody reads as of a timestamp before `at` any more.
+    /// Declares that no client will read as of a timestamp before `at`, so that older versions can be
+    /// deleted.
     ///
     /// # Errors
-    /// Old versions stay; calling again is fine.
+    /// Old versions remain; the call can be repeated.
     fn forget_before(&self, at: u64) -> Result<(), EngineError>;
 
-    /// What answers, for people.
+    /// The name of the server, for people.
     fn name(&self) -> String;
 }
 
-/// An optimistic transaction. One that is dropped has done nothing.
+/// An optimistic transaction. If it is dropped, it has no effect.
 pub trait Attempt: Debug {
-    /// Its timestamp: its number in the cluster, and what it reads as of.
+    /// The start timestamp: identifies the transaction, and is the timestamp of its reads.
     fn started_at(&self) -> u64;
 
-    /// Writes all of the mutations, or none: all of them if since the transaction began no other has written or locked
-    /// any of their keys. No two mutations have a key in common; the first one's is the key that decides for all.
+    /// Writes all mutations or none. It succeeds only if no other transaction has written or locked any of
+    /// their keys since this one began. No two mutations have the same key; the key of the first one is the
+    /// primary key of the transaction.
     ///
     /// # Errors
     /// [`CommitError`].
     fn commit(self: Box<Self>, mutations: Vec<Mutation>) -> Result<(), CommitError>;
 }
 
-/// What a transaction does to a key.
+/// A mutation of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mutation {
     Put(Vec<u8>, Bytes),
     Delete(Vec<u8>),
-    /// The key stays as it is; that it did is what the transaction rests on.
+    /// Leaves the key unchanged, and conflicts with any transaction that changes it.
     Lock(Vec<u8>),
 }
 
@@ -72,27 +76,27 @@ impl Mutation {
 /// How a transaction is committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phases {
-    /// In one round trip, if all its keys lie in one region; otherwise as by [`Phases::Two`].
+    /// In one round trip, if all keys are in one region; otherwise like [`Phases::Two`].
     One,
-    /// The keys are locked, then the first of them is committed by a timestamp of its own.
+    /// Locks the keys, then commits the first of them with a timestamp of its own.
     Two,
 }
 
 /// Why a transaction was not committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommitError {
-    /// It did not happen: another transaction was faster. Worth another attempt.
+    /// It did not happen, because it conflicts with another transaction. It can be attempted again.
     Conflict(String),
-    /// It did not happen: the server cannot commit it in one phase, though it was asked to.
+    /// It did not happen, because the server cannot commit it in one phase, as was requested.
     OnePhaseRefused,
     Failed(EngineError),
 }
 
-/// What was read.
+/// The result of a read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// In the order of the keys asked for; `None` where there is nothing.
+    /// In the order of the requested keys; `None` if the key does not exist.
     pub values: Vec<Option<Bytes>>,
-    /// In the order of the ranges asked for; each in the order of its keys.
+    /// In the order of the requested ranges; each in key order.
     pub spans: Vec<Vec<(Bytes, Bytes)>>,
 }

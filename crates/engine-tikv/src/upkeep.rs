@@ -1,42 +1,43 @@
-//! Forgetting what is no longer needed, in the background: operations that nobody will repeat, parts of the usage and
-//! lanes of handles that are gone, old versions.
+//! Removes in the background what is no longer needed: the results of operations that no client will repeat,
+//! usage shards and heads of handles that are gone, and old versions.
 
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use keyspace::{Access, Claim, Fold, Span, Upkeep, Write, fold};
+use keyspace::{Access, Claim, PeriodicTask, ShardMerge, Span, Write, merge_shards};
 use meta::EngineError;
 
 use crate::engine::Shared;
 use crate::read::LOGICAL_BITS;
 use crate::store::{CommitError, Mutation, Phases};
 
-/// How often it is done.
+/// The interval of the work.
 const EVERY: Duration = Duration::from_secs(30);
-/// How often old versions are dropped, and how old they are then: reads of several parts are over by that time.
+/// The interval at which old versions are deleted, and their minimum age: reads that need several requests
+/// are finished by then.
 const GC_EVERY: Duration = Duration::from_secs(600);
-/// A lane that nobody has written for so long is cleared away.
+/// A shard is removed if nothing was written to it for this time.
 pub(crate) const IDLE: Duration = Duration::from_secs(600);
-/// Keys that are removed by one transaction.
+/// The maximum number of keys that one transaction removes.
 const AT_ONCE: usize = 1000;
-/// How often a part of it is tried.
+/// The maximum number of attempts of one step.
 const ATTEMPTS: usize = 20;
 
-pub(crate) fn start(shared: &Arc<Shared>, gc: bool) -> io::Result<Upkeep> {
+pub(crate) fn start(shared: &Arc<Shared>, gc: bool) -> io::Result<PeriodicTask> {
     let mut collected = Instant::now();
-    Upkeep::start("limen-tikv", shared, EVERY, move |shared| {
+    PeriodicTask::start("limen-tikv", shared, EVERY, move |shared| {
         shared.keep_up();
         if gc && collected.elapsed() >= GC_EVERY {
             collected = Instant::now();
             let done =
                 shared.store.timestamp().and_then(|now| shared.store.forget_before(before(now, GC_EVERY)));
-            warn(done, "old versions stay");
+            warn(done, "cannot delete old versions");
         }
     })
 }
 
-/// The timestamp so long before another one.
+/// The timestamp that is `age` before `now`.
 pub(crate) fn before(now: u64, age: Duration) -> u64 {
     let millis = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
     now.saturating_sub(millis.saturating_mul(1 << LOGICAL_BITS))
@@ -44,9 +45,9 @@ pub(crate) fn before(now: u64, age: Duration) -> u64 {
 
 impl Shared {
     pub(crate) fn keep_up(&self) {
-        warn(self.forget_ops(), "operations that are done stay remembered");
-        warn(self.fold_lanes(), "the usage stays in many parts");
-        warn(self.clear_lanes(IDLE), "lanes of handles that are gone stay");
+        warn(self.forget_ops(), "cannot remove the results of old operations");
+        warn(self.fold_lanes(), "cannot merge the usage shards");
+        warn(self.clear_lanes(IDLE), "cannot remove the shards of closed handles");
     }
 
     fn forget_ops(&self) -> Result<(), EngineError> {
@@ -60,7 +61,7 @@ impl Shared {
         }
     }
 
-    /// Commits what rests on nothing.
+    /// Commits mutations that depend on no record.
     fn commit_now(&self, mutations: Vec<Mutation>) -> Result<(), EngineError> {
         for _ in 0..ATTEMPTS {
             match self.store.begin(Phases::Two)?.commit(mutations.clone()) {
@@ -69,24 +70,25 @@ impl Shared {
                 Err(CommitError::Failed(error)) => return Err(error),
             }
         }
-        Err(EngineError::transient("other clients were faster"))
+        Err(EngineError::transient("repeated conflicts with other clients"))
     }
 
-    /// Brings the usage into one lane, should there be many.
+    /// Merges the usage into one shard, if there are many.
     fn fold_lanes(&self) -> Result<(), EngineError> {
         let attempt = self.store.begin(Phases::Two)?;
         let start = attempt.started_at();
-        let snapshot = self.read_as_of(start, &[Access::Span(self.keys.lanes())])?;
-        let found: Vec<_> = snapshot.found().cloned().collect();
-        let Some(Fold { claims, writes }) = fold(&self.keys, &found)? else { return Ok(()) };
+        let read_set = self.read_as_of(start, &[Access::Span(self.keys.lanes())])?;
+        let found: Vec<_> = read_set.found().cloned().collect();
+        let Some(ShardMerge { claims, writes }) = merge_shards(&self.keys, &found)? else { return Ok(()) };
         match attempt.commit(self.mutations(start, &claims, &writes)?) {
             Err(CommitError::Failed(error)) => Err(error),
-            // Whoever writes one of them meanwhile is faster; it is done another time.
+            // A transaction that writes one of the shards at the same time wins; the merge is done next time.
             Ok(()) | Err(CommitError::Conflict(_) | CommitError::OnePhaseRefused) => Ok(()),
         }
     }
 
-    /// Removes the lanes that nobody has written for so long: what was touched by them has been told.
+    /// Removes the shards that nothing was written to for `idle`. Every stream of changes has read them or
+    /// will fail.
     pub(crate) fn clear_lanes(&self, idle: Duration) -> Result<(), EngineError> {
         let now = self.store.timestamp()?;
         for (lane, (_, version)) in self.heads(now)? {
@@ -98,7 +100,7 @@ impl Shared {
             let told = self.read_as_of(start, &[Access::Span(self.keys.all_told(lane))])?;
             let mut writes: Vec<Write> = told.found().map(|(key, _)| Write::Delete(key.to_vec())).collect();
             writes.push(Write::Delete(self.keys.head(lane)));
-            // Written after all, since it was looked at: then its head has another version than the one seen.
+            // If the shard was written in the meantime, its head has a new version.
             let unchanged = self.heads(start)?.get(&lane).is_some_and(|(_, again)| *again == version);
             if unchanged {
                 let mutations = self.mutations(start, &[] as &[Claim], &writes)?;
@@ -110,7 +112,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Removes all there is but the version of the layout.
+    /// Removes everything except the version of the layout.
     pub(crate) fn wipe(&self) -> Result<(), EngineError> {
         let all = self.keys.all();
         let version = self.keys.version();
@@ -131,11 +133,25 @@ impl Shared {
                 Err(CommitError::Conflict(_) | CommitError::OnePhaseRefused) if failures < ATTEMPTS => {
                     failures += 1
                 }
-                Err(_) => return Err(EngineError::transient("other clients go on writing")),
+                Err(_) => return Err(EngineError::transient("other clients keep writing to the volume")),
             }
         }
         self.memory.clear();
         Ok(())
+    }
+
+    /// Removes the version of the layout, unless there is something else.
+    pub(crate) fn remove(&self) -> Result<(), EngineError> {
+        let attempt = self.store.begin(Phases::Two)?;
+        let two = Access::Span(Span { limit: 2, ..self.keys.all() });
+        let version = self.keys.version();
+        if self.read_as_of(attempt.started_at(), &[two])?.found().any(|(key, _)| *key != version) {
+            return Ok(());
+        }
+        attempt.commit(vec![Mutation::Delete(version)]).map_err(|error| match error {
+            CommitError::Failed(error) => error,
+            _ => EngineError::transient("other clients go on writing"),
+        })
     }
 }
 

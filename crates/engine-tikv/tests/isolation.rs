@@ -1,5 +1,5 @@
-//! What TiKV leaves to its clients: write skew, crashes between the phases, a commit in one phase that is refused; and
-//! what a call costs.
+//! Tests of what TiKV leaves to its clients: write skew, crashes between the phases, a refused one-phase
+//! commit; and of the number of requests per call.
 
 mod support;
 
@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use engine_tikv::{Mutation, OpenError, Phases, Store, TikvEngine};
 use meta::{
-    Beside, Effect, Engine, ErrorKind, Guard, Node, Outcome, Process, Record, Scan, Seq, Session, Txn, Want,
+    Beside, Effect, Engine, ErrorKind, Guard, Inode, Outcome, Process, Record, RecordKey, Scan, Seq, Session,
+    Txn,
 };
 use support::{Cluster, Counts, Fault, open};
 use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Time};
@@ -16,9 +17,9 @@ use types::{AclId, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Term, Ti
 const DIR: u64 = 10;
 const LOCK_LIFE: Duration = Duration::from_secs(4);
 
-fn node(ino: u64, kind: FileType) -> Node {
+fn inode(ino: u64, kind: FileType) -> Inode {
     let now = Time::from_nanos(1_000_000_000);
-    Node {
+    Inode {
         ino: Ino(ino),
         kind,
         mode: Mode::new(0o755),
@@ -34,6 +35,7 @@ fn node(ino: u64, kind: FileType) -> Node {
         default_acl: AclId::NONE,
         parent: Ino(0),
         access_rev: 0,
+        xattr_blocks: 0,
     }
 }
 
@@ -47,34 +49,35 @@ fn txn(op: u64, guards: Vec<Guard>, effects: Vec<Effect>) -> Txn {
 
 fn touch(ino: u64, nanos: i64) -> Effect {
     let now = Some(Time::from_nanos(nanos));
-    Effect::Touch { ino: Ino(ino), atime: None, mtime: now, ctime: now }
+    Effect::SetTimes { ino: Ino(ino), atime: None, mtime: now, ctime: now }
 }
 
-/// What a create of the file `number` in the directory [`DIR`] sends.
+/// A create of the file `number` in the directory [`DIR`].
 fn create(number: u64) -> Txn {
     let (parent, name) = (Ino(DIR), name(number));
     let guards =
-        vec![Guard::Access { ino: parent, rev: 0 }, Guard::EdgeAbsent { parent, name: name.clone() }];
+        vec![Guard::Access { ino: parent, rev: 0 }, Guard::DirentAbsent { parent, name: name.clone() }];
     let effects = vec![
-        Effect::PutNode(node(1000 + number, FileType::Regular)),
-        Effect::PutEdge { parent, name, ino: Ino(1000 + number), kind: FileType::Regular },
+        Effect::PutInode(inode(1000 + number, FileType::Regular)),
+        Effect::PutDirent { parent, name, ino: Ino(1000 + number), kind: FileType::Regular },
         touch(DIR, 2_000_000_000 + number as i64),
     ];
     txn(number, guards, effects)
 }
 
-/// A volume with the directory [`DIR`] in the one with number 2.
+/// A volume with the directory [`DIR`] in the directory with number 2.
 fn volume(cluster: &Arc<Cluster>) -> TikvEngine {
     let engine = open(cluster, true);
-    let edge = Effect::PutEdge { parent: Ino(2), name: name(DIR), ino: Ino(DIR), kind: FileType::Directory };
-    let dirs = [2, DIR].map(|ino| Effect::PutNode(node(ino, FileType::Directory)));
-    done(&engine, txn(u64::MAX, Vec::new(), dirs.into_iter().chain([edge]).collect()));
+    let dirent =
+        Effect::PutDirent { parent: Ino(2), name: name(DIR), ino: Ino(DIR), kind: FileType::Directory };
+    let dirs = [2, DIR].map(|ino| Effect::PutInode(inode(ino, FileType::Directory)));
+    done(&engine, txn(u64::MAX, Vec::new(), dirs.into_iter().chain([dirent]).collect()));
     engine
 }
 
-fn done(engine: &TikvEngine, txn: Txn) -> (Seq, Vec<Node>) {
+fn done(engine: &TikvEngine, txn: Txn) -> (Seq, Vec<Inode>) {
     match engine.commit(&[txn]).unwrap().pop() {
-        Some(Outcome::Committed { seq, nodes }) => (seq, nodes),
+        Some(Outcome::Committed { seq, inodes }) => (seq, inodes),
         other => panic!("{other:?}"),
     }
 }
@@ -84,7 +87,7 @@ fn conflicts(engine: &TikvEngine, txn: Txn) -> bool {
 }
 
 fn inodes(engine: &TikvEngine) -> u64 {
-    match engine.read(&[Want::Usage]).unwrap().records[..] {
+    match engine.read(&[RecordKey::Usage]).unwrap().records[..] {
         [Record::Usage(usage)] => usage.inodes,
         ref other => panic!("{other:?}"),
     }
@@ -92,37 +95,38 @@ fn inodes(engine: &TikvEngine) -> u64 {
 
 fn entries(engine: &TikvEngine) -> usize {
     let scan = Scan::Dir { parent: Ino(DIR), after: None, limit: 1000, beside: Beside::Nothing };
-    engine.scan(&scan).unwrap().facts.records.len()
+    engine.scan(&scan).unwrap().snapshot.records.len()
 }
 
-/// Commits `first` on one handle, and `second` on another one between the reads of the first and its commit. Says which
-/// of the two were committed. With `used`, each handle has added an inode to the volume before.
+/// Commits `first` on one handle, and `second` on another handle between the reads of the first and its
+/// commit. Returns which of the two were committed. With `used`, each handle has added an inode to the volume
+/// before.
 fn interleaved(cluster: &Arc<Cluster>, used: bool, first: Txn, second: Txn) -> (bool, bool) {
     let (one, other) = (open(cluster, false), open(cluster, false));
     if used {
-        done(&one, txn(11, Vec::new(), vec![Effect::PutNode(node(900, FileType::Regular))]));
-        done(&other, txn(12, Vec::new(), vec![Effect::PutNode(node(901, FileType::Regular))]));
+        done(&one, txn(11, Vec::new(), vec![Effect::PutInode(inode(900, FileType::Regular))]));
+        done(&other, txn(12, Vec::new(), vec![Effect::PutInode(inode(901, FileType::Regular))]));
     }
     let hooked = std::sync::mpsc::channel();
     cluster.before_commit(move || hooked.0.send(!conflicts(&other, second)).expect("a receiver"));
     let first = !conflicts(&one, first);
-    (first, hooked.1.try_recv().expect("the second to have run in between"))
+    (first, hooked.1.try_recv().expect("the result of the second transaction"))
 }
 
-/// Two transactions each of which looks at what the other one writes, in a volume where `room` inodes fit.
+/// Pairs of transactions that each read what the other one writes, in a volume with room for `room` inodes.
 fn skewed(room: u64) -> Vec<(&'static str, Txn, Txn)> {
     let absent = |name| vec![Guard::Setting { name, value: None }];
     let set = |name| vec![Effect::PutSetting { name, value: "1".to_owned() }];
     let room = || vec![Guard::Room { max_inodes: room, max_blocks: 100 }];
-    let put = |ino| vec![Effect::PutNode(node(ino, FileType::Regular))];
-    let make = Effect::PutEdge { parent: Ino(DIR), name: name(1), ino: Ino(5), kind: FileType::Regular };
+    let put = |ino| vec![Effect::PutInode(inode(ino, FileType::Regular))];
+    let make = Effect::PutDirent { parent: Ino(DIR), name: name(1), ino: Ino(5), kind: FileType::Regular };
     let remove =
-        vec![Effect::DropEdge { parent: Ino(2), name: name(DIR) }, Effect::DropNode { ino: Ino(DIR) }];
+        vec![Effect::DropDirent { parent: Ino(2), name: name(DIR) }, Effect::DropInode { ino: Ino(DIR) }];
     vec![
         ("two settings", txn(1, absent("a"), set("b")), txn(2, absent("b"), set("a"))),
         ("the last inode that fits", txn(1, room(), put(20)), txn(2, room(), put(21))),
         (
-            "an entry in a directory that goes",
+            "an entry in a directory that is removed",
             txn(1, vec![Guard::Access { ino: Ino(DIR), rev: 0 }], vec![make]),
             txn(2, vec![Guard::Empty { ino: Ino(DIR) }], remove),
         ),
@@ -130,7 +134,7 @@ fn skewed(room: u64) -> Vec<(&'static str, Txn, Txn)> {
 }
 
 #[test]
-fn transactions_that_look_at_what_others_write_exclude_each_other() {
+fn write_skew_is_prevented() {
     for (used, room) in [(false, 3), (true, 5)] {
         for (what, first, second) in skewed(room) {
             for (first, second) in [(first.clone(), second.clone()), (second, first)] {
@@ -142,10 +146,10 @@ fn transactions_that_look_at_what_others_write_exclude_each_other() {
     }
 }
 
-/// Shows that the test above sees what it is there for: on a store on which keys are not locked that decide and are not
-/// written, both succeed.
+/// Proves that the test above detects write skew: on a store that ignores locks on keys that are not written,
+/// both transactions succeed.
 #[test]
-fn without_locks_they_would_not() {
+fn write_skew_happens_without_locks() {
     for (what, first, second) in skewed(5) {
         let cluster = Cluster::without_locks();
         let _engine = volume(&cluster);
@@ -172,7 +176,7 @@ fn begin(term: u32, ended: &[u32]) -> Effect {
     Effect::BeginTerm { session: SessionId(1), term: Term(term), ended }
 }
 
-/// The transaction of a mount whose session is number 1, in its first term.
+/// Adds the guard of a mount with session 1, in its first term.
 fn guarded(txn: Txn) -> Txn {
     within(1, txn)
 }
@@ -196,7 +200,7 @@ fn volume_of_session(cluster: &Arc<Cluster>) -> TikvEngine {
 }
 
 #[test]
-fn a_commit_that_began_before_its_term_ended_is_refused() {
+fn commit_that_began_before_its_term_ended_is_rejected() {
     for used in [false, true] {
         let end = || guarded(txn(2, Vec::new(), vec![begin(2, &[1])]));
         let cluster = Cluster::new();
@@ -217,7 +221,7 @@ fn a_commit_that_began_before_its_term_ended_is_refused() {
 }
 
 #[test]
-fn the_end_of_a_term_meets_no_commits_of_the_next_and_leaves_no_results() {
+fn end_of_a_term_does_not_conflict_with_the_next_and_drops_results() {
     let cluster = Cluster::new();
     let engine = Arc::new(volume_of_session(&cluster));
     let id = |count| OpId::new(SessionId(1), Term(1), count);
@@ -236,21 +240,22 @@ fn the_end_of_a_term_meets_no_commits_of_the_next_and_leaves_no_results() {
     cluster.counts();
     cluster.before_commit(move || drop(done(&other, within(2, create(50)))));
     done(&engine, within(2, txn(302, Vec::new(), vec![begin(3, &[1])])));
-    assert_eq!(cluster.counts().prewrites, 2, "no attempt was in vain");
+    assert_eq!(cluster.counts().prewrites, 2, "no attempt failed");
     assert_eq!(logs(), 0);
 }
 
 #[test]
-fn a_commit_that_began_before_its_session_was_removed_is_refused() {
+fn commit_that_began_before_its_session_was_removed_is_rejected() {
     for used in [false, true] {
         let cluster = Cluster::new();
         let _engine = volume_of_session(&cluster);
         assert_eq!(interleaved(&cluster, used, guarded(create(1)), removal(2)), (false, true));
-        // Of two removals, one finds the session; a commit that is faster than the removal happens before it.
+        // Of two concurrent removals, one finds the session. A commit that is faster than the removal happens
+        // before it.
         let cluster = Cluster::new();
         let _engine = volume_of_session(&cluster);
         assert_eq!(interleaved(&cluster, used, removal(2), guarded(create(1))), (true, true));
-        // A renewal is refused as well, and a removal that saw an older heartbeat.
+        // A renewal is rejected too, as is a removal that saw an older heartbeat.
         let renewal = || guarded(txn(1, Vec::new(), vec![session(8)]));
         let cluster = Cluster::new();
         let _engine = volume_of_session(&cluster);
@@ -261,16 +266,16 @@ fn a_commit_that_began_before_its_session_was_removed_is_refused() {
     }
 }
 
-/// Shows that the test above sees what it is there for.
+/// Proves that the test above detects the fault.
 #[test]
-fn without_locks_a_removed_session_would_commit() {
+fn removed_session_commits_without_locks() {
     let cluster = Cluster::without_locks();
     let _engine = volume_of_session(&cluster);
     assert_eq!(interleaved(&cluster, false, guarded(create(1)), removal(2)), (true, true));
 }
 
 #[test]
-fn commits_of_one_session_do_not_meet() {
+fn commits_of_one_session_do_not_conflict() {
     let cluster = Cluster::new();
     let engine = Arc::new(volume_of_session(&cluster));
     let other = Arc::clone(&engine);
@@ -284,7 +289,7 @@ fn commits_of_one_session_do_not_meet() {
 }
 
 #[test]
-fn what_is_shown_of_an_inode_is_as_of_its_number() {
+fn returned_inode_matches_its_sequence_number() {
     let cluster = Cluster::new();
     let engine = volume(&cluster);
     let links = Effect::AddLinks { ino: Ino(DIR), delta: 5 };
@@ -292,19 +297,19 @@ fn what_is_shown_of_an_inode_is_as_of_its_number() {
     let (send, receive) = std::sync::mpsc::channel();
     let times = txn(2, Vec::new(), vec![touch(DIR, 77_000_000_000)]);
     cluster.before_commit(move || send.send(done(&other, times)).expect("a receiver"));
-    let (later, nodes) = done(&one, txn(1, Vec::new(), vec![links]));
-    let (earlier, before) = receive.try_recv().expect("what came in between");
+    let (later, inodes) = done(&one, txn(1, Vec::new(), vec![links]));
+    let (earlier, before) = receive.try_recv().expect("the result of the second transaction");
     assert!(earlier < later, "{earlier:?} {later:?}");
     assert_eq!((before[0].nlink, before[0].mtime), (1, Time::from_nanos(77_000_000_000)));
-    assert_eq!((nodes[0].nlink, nodes[0].mtime), (6, Time::from_nanos(77_000_000_000)));
+    assert_eq!((inodes[0].nlink, inodes[0].mtime), (6, Time::from_nanos(77_000_000_000)));
     assert_eq!(
-        engine.read(&[Want::Node(Ino(DIR))]).unwrap().records,
-        [Record::Node(Ino(DIR), Some(nodes[0]))]
+        engine.read(&[RecordKey::Inode(Ino(DIR))]).unwrap().records,
+        [Record::Inode(Ino(DIR), Some(inodes[0]))]
     );
 }
 
 #[test]
-fn a_call_is_a_timestamp_a_read_and_a_commit() {
+fn call_costs_one_timestamp_one_read_and_one_commit() {
     let one_phase = Counts { timestamps: 1, reads: 1, prewrites: 1, commits: 0 };
     let look = Counts { timestamps: 1, reads: 1, ..Counts::default() };
     let cluster = Cluster::new();
@@ -324,10 +329,10 @@ fn a_call_is_a_timestamp_a_read_and_a_commit() {
     costs("a create of a removed session", &|| assert!(conflicts(&engine, guarded(create(300)))), look);
     let sixteen: Vec<Txn> = (100..116).map(create).collect();
     costs("16 creates", &|| drop(engine.commit(&sixteen).unwrap()), one_phase);
-    costs("a look at a name", &|| drop(engine.read(&[Want::Entry(Ino(DIR), name(1))]).unwrap()), look);
+    costs("a lookup", &|| drop(engine.read(&[RecordKey::Entry(Ino(DIR), name(1))]).unwrap()), look);
     costs("a listing", &|| assert_eq!(entries(&engine), 17 + 16), look);
     let chmod = |op| {
-        let mut access = meta::Access::from(&node(1001, FileType::Regular));
+        let mut access = meta::Access::from(&inode(1001, FileType::Regular));
         access.mode = Mode::new(0o600);
         let guards = vec![Guard::Access { ino: Ino(1001), rev: op - 50 }];
         txn(op, guards, vec![Effect::SetAccess { ino: Ino(1001), access }, touch(1001, 5_000_000_000)])
@@ -336,22 +341,22 @@ fn a_call_is_a_timestamp_a_read_and_a_commit() {
     let rename = txn(
         60,
         vec![
-            Guard::EdgeIs { parent: Ino(DIR), name: name(1), ino: Ino(1001) },
-            Guard::EdgeAbsent { parent: Ino(DIR), name: name(2) },
+            Guard::DirentIs { parent: Ino(DIR), name: name(1), ino: Ino(1001) },
+            Guard::DirentAbsent { parent: Ino(DIR), name: name(2) },
         ],
         vec![
-            Effect::DropEdge { parent: Ino(DIR), name: name(1) },
-            Effect::PutEdge { parent: Ino(DIR), name: name(2), ino: Ino(1001), kind: FileType::Regular },
+            Effect::DropDirent { parent: Ino(DIR), name: name(1) },
+            Effect::PutDirent { parent: Ino(DIR), name: name(2), ino: Ino(1001), kind: FileType::Regular },
             touch(DIR, 6_000_000_000),
         ],
     );
     costs("a rename", &|| drop(done(&engine, rename.clone())), one_phase);
     let remove = txn(
         61,
-        vec![Guard::EdgeIs { parent: Ino(DIR), name: name(2), ino: Ino(1001) }],
+        vec![Guard::DirentIs { parent: Ino(DIR), name: name(2), ino: Ino(1001) }],
         vec![
-            Effect::DropEdge { parent: Ino(DIR), name: name(2) },
-            Effect::DropNode { ino: Ino(1001) },
+            Effect::DropDirent { parent: Ino(DIR), name: name(2) },
+            Effect::DropInode { ino: Ino(1001) },
             touch(DIR, 7_000_000_000),
         ],
     );
@@ -359,16 +364,17 @@ fn a_call_is_a_timestamp_a_read_and_a_commit() {
     costs("a claim", &|| drop(done(&engine, txn(62, create(1).guards, Vec::new()))), look);
     let taken = || assert!(conflicts(&engine, Txn { op_id: OpId(7), ..create(100) }));
     costs("a create of a name that is taken", &taken, look);
-    // A client that has seen nothing looks a name up in one read, and needs one more to learn where an inode is.
+    // A client with an empty cache looks a name up with one read, and needs one more to find the location of
+    // an inode.
     let stranger = open(&cluster, false);
-    costs("a cold look", &|| drop(stranger.read(&[Want::Entry(Ino(2), name(DIR))]).unwrap()), look);
+    costs("a cold lookup", &|| drop(stranger.read(&[RecordKey::Entry(Ino(2), name(DIR))]).unwrap()), look);
     let stranger = open(&cluster, false);
     let cold = Counts { reads: 2, ..one_phase };
     costs("a create in a directory never seen", &|| drop(done(&stranger, create(3))), cold);
-    // What others have done meanwhile costs nothing, unless it moved the directory.
+    // The changes of other clients cost no request, unless they moved the directory.
     done(&engine, create(4));
     costs("a create after others'", &|| drop(done(&stranger, create(5))), one_phase);
-    // Over several regions the commit has a timestamp of its own.
+    // If the keys are in several regions, the commit has its own timestamp.
     let cluster = Cluster::split(&[b"v_/e", b"v_/n"]);
     let engine = volume(&cluster);
     cluster.counts();
@@ -377,7 +383,7 @@ fn a_call_is_a_timestamp_a_read_and_a_commit() {
 }
 
 #[test]
-fn a_commit_in_one_phase_that_is_refused_is_attempted_in_two() {
+fn refused_one_phase_commit_is_retried_in_two_phases() {
     let cluster = Cluster::new();
     let engine = volume(&cluster);
     cluster.counts();
@@ -385,34 +391,34 @@ fn a_commit_in_one_phase_that_is_refused_is_attempted_in_two() {
     done(&engine, create(1));
     let counts = cluster.counts();
     assert_eq!((counts.prewrites, counts.commits, counts.reads), (2, 1, 2), "{counts:?}");
-    assert_eq!((inodes(&engine), entries(&engine)), (3, 1), "once");
-    // The next one is asked for in one phase again.
+    assert_eq!((inodes(&engine), entries(&engine)), (3, 1), "it was committed once");
+    // The next commit is attempted in one phase again.
     done(&engine, create(2));
     assert_eq!(cluster.counts().commits, 0);
 }
 
 #[test]
-fn a_client_that_dies_between_the_phases_is_cleaned_up_after() {
+fn locks_of_a_client_that_died_between_the_phases_are_resolved() {
     let cluster = Cluster::split(&[b"v_/e", b"v_/n"]);
     let (dead, other) = (volume(&cluster), open(&cluster, false));
     cluster.fail_next(Fault::DeadAfterPrewrite);
     let error = dead.commit(&[create(1)]).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Indeterminate, "{error}");
-    assert!(cluster.locks() > 5, "it has left its locks behind");
-    // As long as it may live, its locks are respected.
-    let error = other.read(&[Want::Entry(Ino(DIR), name(1))]).unwrap_err();
+    assert!(cluster.locks() > 5, "it left its locks");
+    // Until they expire, its locks are respected.
+    let error = other.read(&[RecordKey::Entry(Ino(DIR), name(1))]).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Determinate { transient: true }, "{error}");
     cluster.advance(LOCK_LIFE);
-    let found = other.read(&[Want::Entry(Ino(DIR), name(1))]).unwrap();
-    assert_eq!(found.records, [Record::Edge(Ino(DIR), name(1), None)]);
+    let found = other.read(&[RecordKey::Entry(Ino(DIR), name(1))]).unwrap();
+    assert_eq!(found.records, [Record::Dirent(Ino(DIR), name(1), None)]);
     done(&other, create(2));
-    // It was not done, so that its repetition does it.
+    // It was not committed, so its repetition is applied.
     done(&dead, create(1));
     assert_eq!((inodes(&other), entries(&other)), (4, 2));
 }
 
 #[test]
-fn an_answer_that_is_lost_is_asked_for_again() {
+fn commit_with_a_lost_reply_is_repeated_once() {
     for boundaries in [&[][..], &[&b"v_/e"[..], b"v_/n"]] {
         let cluster = Cluster::split(boundaries);
         let (engine, other) = (volume(&cluster), open(&cluster, false));
@@ -420,13 +426,13 @@ fn an_answer_that_is_lost_is_asked_for_again() {
         cluster.fail_next(Fault::AnswerLost);
         let error = engine.commit(&[create(1), create(2)]).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Indeterminate, "{error}");
-        // Its locks, should there be any, say that it was committed.
-        assert_eq!((inodes(&other), entries(&other)), (4, 2), "others see that it was done");
+        // The locks that it may have left show that it was committed.
+        assert_eq!((inodes(&other), entries(&other)), (4, 2), "others see the commit");
         let told = changes.next(Duration::ZERO).unwrap();
         assert_eq!(told.iter().map(|change| change.by).collect::<Vec<_>>(), [SessionId(1), SessionId(1)]);
         let again = engine.commit(&[create(1), create(2)]).unwrap();
-        let repeated = told.iter().map(|change| Outcome::Committed { seq: change.seq, nodes: Vec::new() });
-        assert_eq!(again, repeated.collect::<Vec<_>>(), "it is not done twice");
+        let repeated = told.iter().map(|change| Outcome::Committed { seq: change.seq, inodes: Vec::new() });
+        assert_eq!(again, repeated.collect::<Vec<_>>(), "it is not applied twice");
         assert_eq!((inodes(&engine), entries(&engine)), (4, 2));
         assert_eq!(changes.next(Duration::ZERO).unwrap(), []);
 
@@ -441,11 +447,11 @@ fn an_answer_that_is_lost_is_asked_for_again() {
 }
 
 #[test]
-fn a_transaction_that_was_rolled_back_by_others_is_attempted_anew() {
+fn transaction_rolled_back_by_another_client_is_retried() {
     let cluster = Cluster::split(&[b"v_/e", b"v_/n"]);
     let (engine, other) = (volume(&cluster), open(&cluster, false));
     let clock = Arc::clone(&cluster);
-    // It comes so late to its second phase that another client has taken it for dead.
+    // It is so late with its second phase that another client treats it as dead.
     cluster.between_phases(move || {
         clock.advance(LOCK_LIFE);
         done(&other, create(2));
@@ -454,9 +460,10 @@ fn a_transaction_that_was_rolled_back_by_others_is_attempted_anew() {
     assert_eq!((inodes(&engine), entries(&engine)), (4, 2));
 }
 
-/// TiKV pushes nothing: a look is a timestamp and a read, and news are one more read, however many there are.
+/// TiKV sends no notifications: a poll is one timestamp and one read, and changes need one more read, however
+/// many there are.
 #[test]
-fn a_change_costs_those_that_hear_of_it_one_read() {
+fn delivering_changes_costs_one_read() {
     let cluster = Cluster::new();
     let engine = volume(&cluster);
     let mut changes = open(&cluster, false).watch().unwrap().unwrap();
@@ -471,30 +478,30 @@ fn a_change_costs_those_that_hear_of_it_one_read() {
 }
 
 #[test]
-fn what_is_kept_up_stays_bounded() {
+fn periodic_work_bounds_the_number_of_keys() {
     let cluster = Cluster::new();
     let engine = volume(&cluster);
     for number in 0..100 {
-        // Each handle adds to the usage in a lane of its own.
+        // Each handle adds to the usage in its own shard.
         done(&open(&cluster, false), create(number));
     }
     let mut changes = engine.watch().unwrap().unwrap();
     let before = cluster.records();
     engine.keep_up();
     assert_eq!(inodes(&engine), 102);
-    assert_eq!(changes.next(Duration::ZERO).unwrap(), [], "nothing has changed");
-    // Lanes are cleared away when nobody has written them for long, which is no news either.
+    assert_eq!(changes.next(Duration::ZERO).unwrap(), [], "there is no change");
+    // Removing idle shards is no change either.
     for _ in 0..3 {
         cluster.advance(Duration::from_secs(250));
         assert_eq!(changes.next(Duration::ZERO).unwrap(), []);
     }
     let lanes = cluster.records();
     engine.keep_up();
-    assert!(cluster.records() > lanes, "lanes were cleared away");
+    assert!(cluster.records() > lanes, "idle shards were removed");
     assert_eq!(changes.next(Duration::ZERO).unwrap(), []);
     done(&engine, create(1000));
     assert_eq!(changes.next(Duration::ZERO).unwrap().len(), 1);
-    // A stream that is read less often than lanes are cleared away cannot prove that it is whole.
+    // A stream that is polled less often than shards are removed cannot prove that it missed nothing.
     for _ in 0..15 {
         cluster.advance(Duration::from_secs(250));
         assert_eq!(changes.next(Duration::ZERO).unwrap(), []);
@@ -505,13 +512,13 @@ fn what_is_kept_up_stays_bounded() {
     assert_eq!((inodes(&engine), entries(&engine)), (104, 102));
     assert_eq!(changes.next(Duration::ZERO).unwrap().len(), 1);
     engine.wipe().unwrap();
-    assert!(changes.next(Duration::ZERO).is_err(), "who watches hears that all of it is gone");
+    assert!(changes.next(Duration::ZERO).is_err(), "the watcher is notified of the wipe");
 }
 
-/// A machine that was suspended asks again when a lane was cleared away with what it has not read. Its own clock says
-/// nothing of that.
+/// After a suspension, a client must learn that a shard was removed with changes that it has not read. Its
+/// own clock cannot tell.
 #[test]
-fn a_stream_fails_if_what_it_has_not_read_may_have_been_cleared_away() {
+fn stream_fails_if_unread_changes_may_have_been_removed() {
     for known in [true, false] {
         let cluster = Cluster::new();
         let (engine, other) = (volume(&cluster), open(&cluster, false));
@@ -528,7 +535,7 @@ fn a_stream_fails_if_what_it_has_not_read_may_have_been_cleared_away() {
 }
 
 #[test]
-fn a_volume_is_there_or_not_and_of_a_version() {
+fn existence_and_version_of_a_volume_are_checked() {
     let cluster = Cluster::new();
     let store = || cluster.clone() as Arc<dyn Store>;
     assert!(matches!(TikvEngine::on(store(), "v_", true, false), Err(OpenError::Missing(_))));
@@ -536,19 +543,19 @@ fn a_volume_is_there_or_not_and_of_a_version() {
     assert_eq!(engine.warnings(), Vec::<String>::new());
     assert!(engine.server().unwrap().contains("TiKV"));
     let _again = open(&cluster, true);
-    // As a later version may write it.
+    // Like a later version would write it.
     let put = |value: &[u8]| {
         let attempt = cluster.begin(Phases::Two).unwrap();
         let value = [value, &attempt.started_at().to_be_bytes()].concat().into();
         attempt.commit(vec![Mutation::Put(b"v_/v".to_vec(), value)]).unwrap();
     };
-    put(b"3");
+    put(b"4");
     assert!(matches!(
         TikvEngine::on(store(), "v_", true, true),
-        Err(OpenError::Newer { found: 3, known: 2, .. })
+        Err(OpenError::Newer { found: 4, known: 3, .. })
     ));
     put(b"?");
     assert!(matches!(TikvEngine::on(store(), "v_", true, true), Err(OpenError::NotLimenfs(_))));
     let text = format!("{:?}", TikvEngine::on(store(), "w_", true, false).unwrap_err());
-    assert!(text.contains("w_"), "prefixes are apart: {text}");
+    assert!(text.contains("w_"), "the prefix is named: {text}");
 }

@@ -1,5 +1,5 @@
-//! The conformance suite where no transaction of several tables lies in one region, so that all take two phases, and
-//! every other one leaves its locks behind.
+//! The conformance suite on a cluster in which transactions on several tables span several regions, so that
+//! they take two phases. Every second such transaction leaves its locks.
 
 mod support;
 

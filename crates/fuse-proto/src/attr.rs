@@ -1,4 +1,4 @@
-//! What replies say about inodes, names and the volume.
+//! The attributes of inodes, names and the volume in replies.
 
 use std::time::Duration;
 
@@ -17,33 +17,34 @@ pub struct Attr {
     pub atime: Time,
     pub mtime: Time,
     pub ctime: Time,
-    /// With the type, `S_IFMT`.
+    /// Includes the type, `S_IFMT`.
     pub mode: u32,
     pub nlink: u32,
     pub uid: u32,
     pub gid: u32,
-    /// As the kernel's `new_encode_dev` packs it: what MKNOD brought.
+    /// In the format of the kernel's `new_encode_dev`, as in MKNOD.
     pub rdev: u32,
     pub blksize_bytes: u32,
 }
 
-/// A name's inode, as LOOKUP and every creating request answer it.
+/// The result of LOOKUP and of each request that creates a name.
 ///
-/// Each answer with a `nodeid` other than 0 is one more lookup that a FORGET takes back.
+/// Each reply with a `nodeid` other than 0 counts as a lookup, which FORGET takes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     pub nodeid: NodeId,
-    /// `nodeid` and `generation` together are never used twice.
+    /// The pair of `nodeid` and `generation` is never reused.
     pub generation: u64,
     pub attr: Attr,
-    /// How long the kernel may use the name without asking.
+    /// How long the kernel may use the name without revalidation.
     pub entry_ttl: Duration,
-    /// How long the kernel may use the attributes without asking.
+    /// How long the kernel may use the attributes without revalidation.
     pub attr_ttl: Duration,
 }
 
 impl Entry {
-    /// "There is no such name", which the kernel may remember for `ttl`. Only for LOOKUP; with no lifetime ENOENT says the same.
+    /// A negative entry, which the kernel may cache for `ttl`. Only for LOOKUP. With a `ttl` of zero it is
+    /// equivalent to ENOENT.
     pub fn negative(ttl: Duration) -> Self {
         Entry { entry_ttl: ttl, ..Entry::default() }
     }
@@ -123,7 +124,7 @@ impl wire::OpenOut {
 }
 
 impl wire::Statx {
-    /// `btime` is left out of the mask where unknown. The device numbers are the kernel's to fill in.
+    /// `btime` is not in the mask if unknown. The kernel fills in the device numbers.
     pub(crate) fn new(attr: &Attr, btime: Option<Time>) -> Self {
         /// `STATX_BASIC_STATS` and `STATX_BTIME`, `statx(2)`.
         const BASIC: u32 = 0x7ff;

@@ -7,28 +7,29 @@ use crate::wire;
 
 /// A listing of bounded size.
 ///
-/// The reply ends where the buffer is full; the kernel asks again from the last entry's `next_offset`. An empty buffer means the
-/// end of the directory.
+/// The reply ends when the buffer is full; the kernel then continues from the last entry's `next_offset`. An
+/// empty buffer means the end of the directory.
 #[derive(Debug)]
 pub struct DirBuffer {
     bytes: Vec<u8>,
     max_bytes: usize,
 }
 
-/// The entry did not fit and was left out: send what is there.
+/// The entry did not fit and was not added: send the entries before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
 impl DirBuffer {
-    /// `max_bytes` is the size the request asks for.
+    /// `max_bytes` is the size in the request.
     pub fn new(max_bytes: usize) -> Self {
         DirBuffer { bytes: Vec::new(), max_bytes }
     }
 
-    /// One entry of READDIR. `next_offset` is where to go on after this entry; `dtype` is [`types::FileType::to_dtype`].
+    /// Adds an entry of READDIR. `next_offset` is the offset of the next entry; `dtype` is
+    /// [`types::FileType::to_dtype`].
     ///
-    /// The kernel fails the whole listing with EIO if a name is empty, too long or contains `/` (`parse_dirfile`), so
-    /// `name` is to be a checked one.
+    /// The kernel fails the whole listing with EIO if a name is empty, too long or contains `/`
+    /// (`parse_dirfile`), so `name` must be a valid name.
     ///
     /// # Errors
     /// [`Full`].
@@ -36,11 +37,12 @@ impl DirBuffer {
         self.append(&[], ino, next_offset, dtype, name)
     }
 
-    /// One entry of READDIRPLUS; `ino` and type are the attributes'. Taken entries with a `nodeid` other than 0 count as
-    /// looked up. `.` and `..` are sent with `nodeid` 0 (`fuse_direntplus_link`).
+    /// Adds an entry of READDIRPLUS; inode number and type are those of the attributes. An added entry with a
+    /// `nodeid` other than 0 counts as a lookup. `.` and `..` are sent with `nodeid` 0
+    /// (`fuse_direntplus_link`).
     ///
     /// # Errors
-    /// [`Full`]; then nothing was looked up.
+    /// [`Full`]; then there was no lookup.
     pub fn push_plus(&mut self, entry: &Entry, next_offset: u64, name: &[u8]) -> Result<(), Full> {
         let dtype = (entry.attr.mode & 0o170000) >> 12;
         self.append(wire::EntryOut::from(entry).as_bytes(), entry.attr.ino, next_offset, dtype, name)

@@ -77,15 +77,16 @@ macro_rules! flags {
 }
 
 flags! {
-    /// What kernel and server agree on at INIT; bits 32 to 63 travel in `flags2`.
+    /// The flags of INIT; bits 32 to 63 are sent in `flags2`.
     InitFlags(u64) {
-        /// Several READs of one open file may be under way at once.
+        /// Several READs of one open file may be in flight at the same time.
         ASYNC_READ = 0,
-        /// POSIX locks come to the server.
+        /// The server handles POSIX locks.
         POSIX_LOCKS = 1,
-        /// OPEN carries `O_TRUNC`, no SETATTR follows.
+        /// OPEN has `O_TRUNC`, and no SETATTR follows.
         ATOMIC_O_TRUNC = 3,
-        /// LOOKUP of `.` and `..` works: the mount can be exported by NFS after the kernel forgot an inode.
+        /// LOOKUP of `.` and `..` works, so that the mount can be exported by NFS even after the kernel has
+        /// forgotten an inode.
         EXPORT_SUPPORT = 4,
         /// A WRITE may be longer than a page.
         BIG_WRITES = 5,
@@ -94,45 +95,45 @@ flags! {
         SPLICE_WRITE = 7,
         SPLICE_MOVE = 8,
         SPLICE_READ = 9,
-        /// `flock(2)` locks come to the server.
+        /// The server handles `flock(2)` locks.
         FLOCK_LOCKS = 10,
         HAS_IOCTL_DIR = 11,
-        /// A changed mtime or size in fresh attributes drops the cached pages.
+        /// A changed mtime or size in new attributes invalidates the cached pages.
         AUTO_INVAL_DATA = 12,
         DO_READDIRPLUS = 13,
         /// The kernel chooses READDIR or READDIRPLUS by use.
         READDIRPLUS_AUTO = 14,
         ASYNC_DIO = 15,
         WRITEBACK_CACHE = 16,
-        /// ENOSYS to OPEN means "never ask again".
+        /// After ENOSYS to OPEN, the kernel never sends OPEN again.
         NO_OPEN_SUPPORT = 17,
-        /// LOOKUP and READDIR of one directory may run at once.
+        /// LOOKUP and READDIR of one directory may run in parallel.
         PARALLEL_DIROPS = 18,
         HANDLE_KILLPRIV = 19,
         /// The kernel checks POSIX ACLs; forces `default_permissions`.
         POSIX_ACL = 20,
-        /// A read of the device after an abort fails with ECONNABORTED, not ENODEV.
+        /// After an abort, a read of the device fails with ECONNABORTED, not ENODEV.
         ABORT_ERROR = 21,
         /// `max_pages` is valid: requests may exceed 128 KiB.
         MAX_PAGES = 22,
         CACHE_SYMLINKS = 23,
-        /// ENOSYS to OPENDIR means "never ask again, and cache listings".
+        /// After ENOSYS to OPENDIR, the kernel never sends OPENDIR again, and caches listings.
         NO_OPENDIR_SUPPORT = 24,
-        /// Only a notification drops cached pages.
+        /// Only notifications invalidate cached pages.
         EXPLICIT_INVAL_DATA = 25,
         MAP_ALIGNMENT = 26,
         SUBMOUNTS = 27,
         /// The server clears SUID, SGID and capabilities; requests say when.
         HANDLE_KILLPRIV_V2 = 28,
-        /// SETXATTR carries flags; the parser relies on it.
+        /// SETXATTR has flags; the parser requires this.
         SETXATTR_EXT = 29,
         /// `flags2` is valid.
         INIT_EXT = 30,
         SECURITY_CTX = 32,
         HAS_INODE_DAX = 33,
-        /// Creating requests carry the group that matched the parent's.
+        /// Requests that create inodes have the caller's group that equals the parent's group.
         CREATE_SUPP_GROUP = 34,
-        /// [`crate::Notification::expire_entry`] is understood.
+        /// The kernel supports [`crate::Notification::expire_entry`].
         HAS_EXPIRE_ONLY = 35,
         DIRECT_IO_ALLOW_MMAP = 36,
         PASSTHROUGH = 37,
@@ -140,17 +141,17 @@ flags! {
         NO_EXPORT_SUPPORT = 38,
         HAS_RESEND = 39,
         ALLOW_IDMAP = 40,
-        /// Requests travel through io_uring. Never set it before the rings are ready.
+        /// Requests are transported by io_uring. Must not be set before the rings are ready.
         OVER_IO_URING = 41,
         REQUEST_TIMEOUT = 42,
     }
 }
 
 flags! {
-    /// What the server says of an open file or directory (`FOPEN_*`).
+    /// The server's flags for an open file or directory (`FOPEN_*`).
     OpenFlags(u32) {
         DIRECT_IO = 0,
-        /// Pages cached before stay.
+        /// Cached pages are kept.
         KEEP_CACHE = 1,
         NONSEEKABLE = 2,
         /// The kernel may cache the listing.

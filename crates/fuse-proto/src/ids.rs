@@ -1,4 +1,4 @@
-//! Numbers of the protocol, one newtype each.
+//! Identifiers of the protocol, one newtype each.
 
 use std::fmt;
 
@@ -17,23 +17,23 @@ macro_rules! id {
 }
 
 id! {
-    /// Names one request until it is answered.
+    /// The id of a request, until it is answered.
     Unique
 }
 id! {
-    /// An inode as the kernel knows it between LOOKUP and FORGET; 0 names none.
+    /// The id of an inode between LOOKUP and FORGET; 0 means none.
     NodeId
 }
 id! {
-    /// What the server chose to name an open file by.
+    /// The handle of an open file, chosen by the server.
     Fh
 }
 id! {
-    /// Whose lock it is: a hash of the kernel's `struct files_struct` pointer.
+    /// The owner of a lock: a hash of the kernel's `struct files_struct` pointer.
     LockOwner
 }
 
 impl NodeId {
-    /// The root that the kernel makes before INIT (`FUSE_ROOT_ID`).
+    /// The root, which the kernel creates before INIT (`FUSE_ROOT_ID`).
     pub const ROOT: NodeId = NodeId(1);
 }

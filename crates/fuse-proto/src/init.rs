@@ -1,11 +1,11 @@
-//! The first request: what kernel and server agree on.
+//! INIT, the first request: the negotiation between kernel and server.
 
 use crate::InitFlags;
 
-/// The oldest minor version served: Linux 5.12, the first with `HANDLE_KILLPRIV_V2` and `SETXATTR_EXT`.
+/// The oldest supported minor version: Linux 5.12, the first with `HANDLE_KILLPRIV_V2` and `SETXATTR_EXT`.
 pub const MIN_MINOR: u32 = 33;
 
-/// What the kernel offers.
+/// The kernel's offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitIn {
     pub major: u32,
@@ -14,22 +14,22 @@ pub struct InitIn {
     pub flags: InitFlags,
 }
 
-/// What the server wants.
+/// The server's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitConfig {
-    /// Taken where the kernel offers it.
+    /// The flags to use if the kernel offers them.
     pub wanted: InitFlags,
     pub max_readahead_bytes: u32,
-    /// The longest WRITE; lowered to 128 KiB where the kernel has no `MAX_PAGES`.
+    /// The longest WRITE; reduced to 128 KiB if the kernel has no `MAX_PAGES`.
     pub max_write_bytes: u32,
-    /// How many asynchronous requests may be under way at once.
+    /// The limit of asynchronous requests in flight.
     pub max_background: u16,
     pub congestion_threshold: u16,
     /// The unit of timestamps in nanoseconds, 1 to 10^9.
     pub time_gran_ns: u32,
 }
 
-/// What was agreed.
+/// The result of the negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitOut {
     pub minor: u32,
@@ -42,24 +42,24 @@ pub struct InitOut {
     pub max_pages: u16,
 }
 
-/// Why this kernel cannot be served. The answer to INIT is then EPROTO.
+/// Why the negotiation failed. The reply to INIT is then EPROTO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InitError {
-    #[error("the kernel speaks FUSE {major}.{minor}; limenfs needs 7.{MIN_MINOR} (Linux 5.12) or newer")]
+    #[error("the kernel has FUSE {major}.{minor}; limenfs needs 7.{MIN_MINOR} (Linux 5.12) or newer")]
     Version { major: u32, minor: u32 },
     #[error("the kernel's FUSE lacks {0:?}, which limenfs needs")]
     Lacks(InitFlags),
 }
 
-/// Pages are counted in 4 KiB: on a kernel with larger ones more is allowed than is used.
+/// The page size for `max_pages`. With larger pages, the kernel allows more than is used.
 const PAGE_BYTES: u32 = 4096;
 
 /// `FUSE_DEFAULT_MAX_PAGES_PER_REQ`, in bytes.
 const MAX_WRITE_WITHOUT_MAX_PAGES: u32 = 32 * PAGE_BYTES;
 
 impl InitIn {
-    /// The parser reads SETXATTR in its extended form, so that `SETXATTR_EXT` is always taken, and so is `INIT_EXT` where
-    /// offered.
+    /// Negotiates. `SETXATTR_EXT` is always used, because the parser reads SETXATTR in its extended form;
+    /// `INIT_EXT` is used if offered.
     ///
     /// # Errors
     /// [`InitError::Version`], then [`InitError::Lacks`].
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_and_offered_is_taken() {
+    fn flags_that_are_wanted_and_offered_are_used() {
         let offered = InitFlags::SETXATTR_EXT | InitFlags::MAX_PAGES | InitFlags::OVER_IO_URING;
         let out = kernel(46, offered).negotiate(&CONFIG).unwrap();
         assert_eq!(out.flags, InitFlags::SETXATTR_EXT | InitFlags::MAX_PAGES);
@@ -115,13 +115,13 @@ mod tests {
     }
 
     #[test]
-    fn writes_stay_small_where_the_kernel_cannot_do_more() {
+    fn max_write_is_128_kib_without_max_pages() {
         let out = kernel(33, InitFlags::SETXATTR_EXT).negotiate(&CONFIG).unwrap();
         assert_eq!((out.minor, out.max_write_bytes, out.max_pages), (33, 128 << 10, 32));
     }
 
     #[test]
-    fn kernels_that_are_too_old_or_too_new_are_refused_by_version() {
+    fn unsupported_kernel_versions_are_rejected() {
         for (major, minor) in [(7, 32), (6, 99), (8, 0)] {
             let kernel = InitIn { major, ..kernel(minor, InitFlags::SETXATTR_EXT) };
             assert_eq!(kernel.negotiate(&CONFIG), Err(InitError::Version { major, minor }));

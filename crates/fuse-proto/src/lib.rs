@@ -1,8 +1,8 @@
-//! The FUSE protocol, ABI 7.45 (Linux 6.18, `include/uapi/linux/fuse.h`), as values: no I/O, no policy.
+//! The FUSE protocol, ABI 7.45 (Linux 6.18, `include/uapi/linux/fuse.h`), as values. This crate does no I/O.
 //!
-//! [`Request::parse`] turns the bytes of one request into an [`Operation`] that borrows from them, and checks every length,
-//! terminator, name and count on the way. A [`Body`] or a [`DirBuffer`] is the payload of a reply, [`reply_header`] what
-//! goes before it, and a [`Notification`] a whole message that no request asked for.
+//! [`Request::parse`] parses the bytes of one request into an [`Operation`] that borrows from them, and
+//! checks every length, terminator, name and count. A [`Body`] or a [`DirBuffer`] is the payload of a reply,
+//! [`reply_header`] the header before it, and a [`Notification`] a complete message that is not a reply.
 
 mod attr;
 mod dir;
@@ -31,12 +31,12 @@ pub use operation::{
 pub use reply::{Body, REPLY_HEADER_BYTES, reply_header};
 pub use request::{Header, Malformed, ParseError, Request, SuppGroups};
 
-/// The major version spoken.
+/// The supported major version.
 pub const MAJOR: u32 = 7;
 
-/// The newest minor version spoken.
+/// The newest supported minor version.
 pub const MINOR: u32 = 45;
 
-/// The bytes before the data of the largest request: the request header and `fuse_write_in`. A read buffer holds `max_write`
-/// bytes more than this, and never less than 8 KiB (`fuse_dev_do_read`).
+/// The bytes before the data of the largest request: the request header and `fuse_write_in`. A read buffer
+/// needs `max_write` bytes more than this, and at least 8 KiB (`fuse_dev_do_read`).
 pub const WRITE_PREFIX_BYTES: usize = 80;

@@ -1,6 +1,6 @@
-//! Messages that no request asked for (`enum fuse_notify_code`, `fuse_notify`).
+//! Notifications: messages to the kernel that are not replies (`enum fuse_notify_code`, `fuse_notify`).
 //!
-//! Writing one may wait for a lock that a request under way holds: never from inside a handler.
+//! Writing a notification may wait for a lock that a request in flight holds: never write one in a handler.
 
 use zerocopy::IntoBytes;
 
@@ -8,9 +8,9 @@ use crate::reply::header;
 use crate::wire;
 use crate::{NodeId, Unique};
 
-/// A whole message, ready to be written.
+/// A complete message, ready to be written.
 ///
-/// The kernel answers ENOENT where it does not know the inode or the name: then there was nothing to drop.
+/// The kernel returns ENOENT if it does not have the inode or the name: then there was nothing to invalidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notification {
     bytes: Vec<u8>,
@@ -26,35 +26,37 @@ const INC_EPOCH: i32 = 8;
 const EXPIRE_ONLY: u32 = 1;
 
 impl Notification {
-    /// Forget the attributes and ACLs of an inode, and its cached pages from `offset` on for `len` bytes; all to the end
-    /// where `len` is 0, none where `offset` is negative.
+    /// Invalidates the attributes and ACLs of an inode, and `len` bytes of its cached pages from `offset` on.
+    /// All to the end if `len` is 0, none if `offset` is negative.
     pub fn inval_inode(node: NodeId, offset: i64, len: i64) -> Self {
         Self::new(INVAL_INODE, &[wire::NotifyInvalInodeOut { ino: node.0, off: offset, len }.as_bytes()])
     }
 
-    /// Forget the attributes and ACLs of an inode, and keep its pages.
+    /// Invalidates the attributes and ACLs of an inode, but not its cached pages.
     pub fn inval_attr(node: NodeId) -> Self {
         Self::inval_inode(node, -1, 0)
     }
 
-    /// Forget a name. What is mounted below it is unmounted (`d_invalidate`).
+    /// Invalidates a name. Mounts below it are unmounted (`d_invalidate`).
     pub fn inval_entry(parent: NodeId, name: &[u8]) -> Self {
         Self::entry(parent, name, 0)
     }
 
-    /// Ask again before the name is used next, and touch nothing else. Needs [`crate::InitFlags::HAS_EXPIRE_ONLY`].
+    /// Makes the kernel revalidate a name before its next use, and invalidates nothing else. Needs
+    /// [`crate::InitFlags::HAS_EXPIRE_ONLY`].
     pub fn expire_entry(parent: NodeId, name: &[u8]) -> Self {
         Self::entry(parent, name, EXPIRE_ONLY)
     }
 
-    /// The name is gone, if it still names `child`: inotify watchers are told.
+    /// Removes a name, if it still refers to `child`, and notifies inotify watchers.
     pub fn delete(parent: NodeId, child: NodeId, name: &[u8]) -> Self {
         let out =
             wire::NotifyDeleteOut { parent: parent.0, child: child.0, namelen: namelen(name), padding: 0 };
         Self::new(DELETE, &[out.as_bytes(), name, b"\0"])
     }
 
-    /// Send a request `NOTIFY_REPLY`, numbered `unique`, with what is cached of an inode: at most `size_bytes` from its start.
+    /// Makes the kernel send a `NOTIFY_REPLY` request with the id `unique` and the cached data of an inode,
+    /// at most `size_bytes` from its start.
     pub fn retrieve(unique: Unique, node: NodeId, size_bytes: u32) -> Self {
         let out = wire::NotifyRetrieveOut {
             notify_unique: unique.0,
@@ -66,7 +68,8 @@ impl Notification {
         Self::new(RETRIEVE, &[out.as_bytes()])
     }
 
-    /// Ask again before any name is used next. Needs ABI 7.44; older kernels refuse it with EINVAL.
+    /// Makes the kernel revalidate every name before its next use. Needs ABI 7.44; older kernels return
+    /// EINVAL.
     pub fn inc_epoch() -> Self {
         Self::new(INC_EPOCH, &[])
     }
@@ -80,7 +83,7 @@ impl Notification {
         Self::new(INVAL_ENTRY, &[out.as_bytes(), name, b"\0"])
     }
 
-    /// A notification is a reply to no request, with its code where the error would be.
+    /// A notification is formatted as a reply to request 0, with its code in place of the error.
     fn new(code: i32, parts: &[&[u8]]) -> Self {
         let body = parts.concat();
         let mut bytes = header(body.len(), code, Unique(0)).to_vec();
@@ -89,7 +92,7 @@ impl Notification {
     }
 }
 
-/// Saturates: the kernel refuses what is longer than 1024 bytes with ENAMETOOLONG.
+/// Saturates: the kernel rejects names longer than 1024 bytes with ENAMETOOLONG.
 fn namelen(name: &[u8]) -> u32 {
     u32::try_from(name.len()).unwrap_or(u32::MAX)
 }

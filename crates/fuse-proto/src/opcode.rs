@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What a request asks for, as its number; any number is one, known or not.
+/// The operation code of a request; unknown codes are values too.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Opcode(pub u32);
 
@@ -74,8 +74,9 @@ opcodes! {
 }
 
 impl Opcode {
-    /// Whether the kernel waits for an answer. It waits for none to the forgets and to NOTIFY_REPLY, and an INTERRUPT is
-    /// answered only to have it sent again (`fuse_dev_do_write`), which limenfs never wants.
+    /// Whether the kernel waits for a reply. It waits for none to FORGET, BATCH_FORGET and NOTIFY_REPLY. A
+    /// reply to INTERRUPT would only make the kernel send it again (`fuse_dev_do_write`), which limenfs never
+    /// needs.
     pub fn expects_reply(self) -> bool {
         !matches!(self, Opcode::FORGET | Opcode::BATCH_FORGET | Opcode::NOTIFY_REPLY | Opcode::INTERRUPT)
     }

@@ -1,24 +1,24 @@
-//! What a request asks for, one variant an opcode.
+//! The operation of a request.
 
 use types::Time;
 
 use crate::wire;
 use crate::{Fh, InitIn, LockOwner, NodeId, Opcode, RenameFlags, Unique};
 
-/// What is asked of the inode [`crate::Header::nodeid`].
+/// An operation on the inode [`crate::Header::nodeid`].
 ///
-/// A `name` has 1 or more bytes, none of them `/` or NUL; it may be `.`, `..` or longer than 255 bytes. A symlink's `target`
-/// may be empty and contain `/`. Flags that belong to a system call are passed on as Linux numbers them.
+/// A `name` has at least one byte and contains neither `/` nor NUL; it may be `.`, `..` or longer than 255
+/// bytes. A symlink's `target` may be empty and contain `/`. Flags of system calls have the values of Linux.
 #[derive(Clone, Copy, Debug)]
 pub enum Operation<'a> {
     Lookup {
         name: &'a [u8],
     },
-    /// Takes back `lookups` lookups; no answer.
+    /// Takes back `lookups` lookups; no reply.
     Forget {
         lookups: u64,
     },
-    /// Takes back lookups of several inodes; no answer.
+    /// Takes back lookups of several inodes; no reply.
     BatchForget(Forgets<'a>),
     GetAttr {
         fh: Option<Fh>,
@@ -29,7 +29,8 @@ pub enum Operation<'a> {
         name: &'a [u8],
         target: &'a [u8],
     },
-    /// `mode` with the type. `rdev` is the kernel's `new_encode_dev`, and goes back in [`crate::Attr::rdev`].
+    /// `mode` includes the type. `rdev` is in the format of the kernel's `new_encode_dev`, like
+    /// [`crate::Attr::rdev`].
     MkNod {
         name: &'a [u8],
         mode: u32,
@@ -54,18 +55,19 @@ pub enum Operation<'a> {
         new_name: &'a [u8],
         flags: RenameFlags,
     },
-    /// The new name is made in [`crate::Header::nodeid`].
+    /// The new name is created in [`crate::Header::nodeid`].
     Link {
         node: NodeId,
         name: &'a [u8],
     },
-    /// `flags` of `open(2)`, without `O_CREAT`, `O_EXCL` and `O_NOCTTY`. `kill_suidgid`: truncation clears SUID and SGID.
+    /// `flags` of `open(2)`, without `O_CREAT`, `O_EXCL` and `O_NOCTTY`. `kill_suidgid`: truncation clears
+    /// SUID and SGID.
     Open {
         flags: u32,
         kill_suidgid: bool,
     },
     Create(Create<'a>),
-    /// An unnamed file, `O_TMPFILE`; answered as CREATE. Its `name` is empty.
+    /// A file without a name, `O_TMPFILE`; the reply is that of CREATE. Its `name` is empty.
     TmpFile(Create<'a>),
     Read(Read),
     Write(Write<'a>),
@@ -113,7 +115,7 @@ pub enum Operation<'a> {
     Access {
         mask: u32,
     },
-    /// The caller of `unique` was interrupted; no answer. It may come before the request itself.
+    /// The caller of `unique` was interrupted; no reply. It may arrive before the request itself.
     Interrupt {
         unique: Unique,
     },
@@ -143,7 +145,7 @@ pub enum Operation<'a> {
         offset: u64,
         whence: u32,
     },
-    /// Answered by [`crate::Body::written`], and `CopyFileRange64` by [`crate::Body::copied_64`].
+    /// The reply is [`crate::Body::written`], for `CopyFileRange64` [`crate::Body::copied_64`].
     CopyFileRange(CopyRange),
     CopyFileRange64(CopyRange),
     SyncFs,
@@ -153,7 +155,7 @@ pub enum Operation<'a> {
         flags: u32,
         mask: u32,
     },
-    /// Anything else; to be answered ENOSYS.
+    /// Any other opcode; the reply must be ENOSYS.
     Unknown(Opcode),
 }
 
@@ -161,18 +163,18 @@ pub enum Operation<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Create<'a> {
     pub name: &'a [u8],
-    /// Of `open(2)`.
+    /// The flags of `open(2)`.
     pub flags: u32,
-    /// With `S_IFREG`.
+    /// Includes `S_IFREG`.
     pub mode: u32,
     pub umask: u32,
     pub kill_suidgid: bool,
 }
 
-/// SETATTR: what is `Some` is to be changed.
+/// SETATTR: attributes that are `Some` are changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
-    /// With the type.
+    /// Includes the type.
     pub mode: Option<u32>,
     pub uid: Option<u32>,
     pub gid: Option<u32>,
@@ -180,10 +182,10 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     pub mtime: Option<SetTime>,
     pub ctime: Option<Time>,
-    /// The open file a truncation goes through.
+    /// The handle of the file that is truncated by `ftruncate(2)`.
     pub fh: Option<Fh>,
     pub lock_owner: Option<LockOwner>,
-    /// SUID and SGID are to be cleared, for the caller lacks `CAP_FSETID` (`HANDLE_KILLPRIV_V2`).
+    /// SUID and SGID must be cleared, because the caller lacks `CAP_FSETID` (`HANDLE_KILLPRIV_V2`).
     pub kill_suidgid: bool,
 }
 
@@ -198,7 +200,7 @@ pub struct Read {
     pub fh: Fh,
     pub offset: u64,
     pub size_bytes: u32,
-    /// Of `open(2)`.
+    /// The flags of `open(2)`.
     pub flags: u32,
     pub lock_owner: Option<LockOwner>,
 }
@@ -208,12 +210,13 @@ pub struct Write<'a> {
     pub fh: Fh,
     pub offset: u64,
     pub data: &'a [u8],
-    /// Of `open(2)`.
+    /// The flags of `open(2)`.
     pub flags: u32,
     pub lock_owner: Option<LockOwner>,
-    /// Written back from the page cache: `fh` is a guess, and the header's ids are not the writer's.
+    /// Writeback from the page cache: `fh` is any handle of the file, and the header's ids are not those of
+    /// the writer.
     pub from_cache: bool,
-    /// SUID and SGID are to be cleared, for the writer lacks `CAP_FSETID` (`HANDLE_KILLPRIV_V2`).
+    /// SUID and SGID must be cleared, because the writer lacks `CAP_FSETID` (`HANDLE_KILLPRIV_V2`).
     pub kill_suidgid: bool,
 }
 
@@ -221,12 +224,12 @@ pub struct Write<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release {
     pub fh: Fh,
-    /// Of `open(2)`.
+    /// The flags of `open(2)`.
     pub flags: u32,
     pub lock_owner: LockOwner,
     /// `FUSE_RELEASE_FLUSH`.
     pub flush: bool,
-    /// The owner's `flock(2)` lock is to be dropped.
+    /// The owner's `flock(2)` lock must be released.
     pub flock_unlock: bool,
 }
 
@@ -247,7 +250,7 @@ pub struct ReadDir {
     /// 0, or the `next_offset` of an entry sent before.
     pub offset: u64,
     pub size_bytes: u32,
-    /// Of `open(2)`.
+    /// The flags of `open(2)`.
     pub flags: u32,
 }
 
@@ -283,7 +286,7 @@ pub struct Ioctl<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyRange {
-    /// Of the file read from, [`crate::Header::nodeid`].
+    /// The handle of the source file, [`crate::Header::nodeid`].
     pub fh_in: Fh,
     pub offset_in: u64,
     pub node_out: NodeId,
@@ -298,7 +301,7 @@ pub struct CopyRange {
 pub struct Forgets<'a>(pub(crate) &'a [[u8; 16]]);
 
 impl<'a> Forgets<'a> {
-    /// Each inode and how many lookups of it are taken back.
+    /// Each inode and the number of its lookups that are taken back.
     pub fn iter(self) -> impl Iterator<Item = (NodeId, u64)> + 'a {
         self.0.iter().map(|forget| {
             let forget: wire::ForgetOne = zerocopy::transmute!(*forget);

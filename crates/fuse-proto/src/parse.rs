@@ -1,7 +1,7 @@
-//! From bytes to [`Request`].
+//! The parser of requests.
 //!
-//! Nothing here trusts the bytes: whatever the device, or a fuzzer in its place, hands over ends as a request or as a
-//! [`ParseError`]. A request is its header, the arguments of its opcode, and at its very end the extensions.
+//! The parser does not trust its input: any bytes, also those of a fuzzer, result in a request or a
+//! [`ParseError`]. A request is its header, the arguments of its opcode, and the extensions at the end.
 
 use types::Time;
 use zerocopy::FromBytes;
@@ -12,10 +12,10 @@ use crate::wire;
 use crate::{Fh, InitFlags, InitIn, LockOwner, NodeId, Opcode, RenameFlags, Unique};
 
 impl<'a> Request<'a> {
-    /// Reads the one request that `bytes` hold.
+    /// Parses `bytes`, which are one request.
     ///
     /// # Errors
-    /// [`ParseError`], which names the request where its header is whole.
+    /// [`ParseError`], with the id of the request if its header is complete.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let (head, args) = wire::InHeader::read_from_prefix(bytes).map_err(|_| ParseError {
             unique: None,
@@ -56,7 +56,7 @@ fn parse_args<'a>(
     }
 }
 
-/// `FUSE_EXT_GROUPS`. Smaller types are a count of security contexts; those and unknown ones are stepped over.
+/// `FUSE_EXT_GROUPS`. Smaller types are a number of security contexts; those and unknown types are skipped.
 const EXT_GROUPS: u32 = 32;
 
 fn parse_extensions(mut ext: &[u8]) -> Result<SuppGroups<'_>, Malformed> {
@@ -75,7 +75,7 @@ fn parse_extensions(mut ext: &[u8]) -> Result<SuppGroups<'_>, Malformed> {
     Ok(groups)
 }
 
-// Bits of requests, as `include/uapi/linux/fuse.h` names them.
+// Flags of requests, with the names of `include/uapi/linux/fuse.h`.
 const GETATTR_FH: u32 = 1;
 const OPEN_KILL_SUIDGID: u32 = 1;
 const WRITE_CACHE: u32 = 1;
@@ -136,7 +136,7 @@ fn parse_operation<'a>(opcode: Opcode, args: &mut Args<'a>) -> Result<Operation<
             Operation::Create(create(a, args.name()?))
         }
         Opcode::TMPFILE => {
-            // The kernel names an unnamed file "/" (`vfs_tmpfile`).
+            // The kernel sends "/" as the name of a file without a name (`vfs_tmpfile`).
             let a: wire::CreateIn = args.take()?;
             args.string()?;
             Operation::TmpFile(create(a, b""))
@@ -216,18 +216,18 @@ fn parse_operation<'a>(opcode: Opcode, args: &mut Args<'a>) -> Result<Operation<
     })
 }
 
-/// What is left of the arguments.
+/// The arguments that are not parsed yet.
 struct Args<'a>(&'a [u8]);
 
 impl<'a> Args<'a> {
-    /// The next structure. It is copied, for the bytes may lie at any address.
+    /// Takes the next structure. It is copied, because the bytes may be unaligned.
     fn take<T: FromBytes>(&mut self) -> Result<T, Malformed> {
         let (value, rest) = T::read_from_prefix(self.0).map_err(|_| Malformed::Short)?;
         self.0 = rest;
         Ok(value)
     }
 
-    /// The bytes up to the next NUL, which is taken too.
+    /// Takes the bytes up to the next NUL, and the NUL.
     fn string(&mut self) -> Result<&'a [u8], Malformed> {
         let end = self.0.iter().position(|&b| b == 0).ok_or(Malformed::Unterminated)?;
         let string = &self.0[..end];
@@ -250,7 +250,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// All that is left, which is to be `size` bytes.
+    /// Takes all remaining bytes, which must be `size`.
     fn data(&mut self, size: u32) -> Result<&'a [u8], Malformed> {
         match self.0.len() == size as usize {
             true => Ok(std::mem::take(&mut self.0)),

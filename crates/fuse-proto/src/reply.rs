@@ -12,10 +12,10 @@ use crate::{Attr, Entry, Fh, FileLock, InitOut, OpenFlags, StatFs, Unique};
 /// The bytes of a reply's header.
 pub const REPLY_HEADER_BYTES: usize = size_of::<wire::OutHeader>();
 
-/// The header of the reply to `unique`: an error, or success with `body_bytes` following.
+/// The header of the reply to `unique`: an error, or success followed by `body_bytes`.
 ///
-/// The kernel leaves a request unanswered, for ever, if the error is 512 or more (`fuse_dev_do_write`); such an error is
-/// sent as EIO.
+/// If the error is 512 or more, the kernel never completes the request (`fuse_dev_do_write`), so such an
+/// error is sent as EIO.
 pub fn reply_header(unique: Unique, outcome: Result<usize, Errno>) -> [u8; REPLY_HEADER_BYTES] {
     let (body_bytes, error) = match outcome {
         Ok(body_bytes) => (body_bytes, 0),
@@ -25,7 +25,8 @@ pub fn reply_header(unique: Unique, outcome: Result<usize, Errno>) -> [u8; REPLY
     header(body_bytes, error, unique)
 }
 
-/// A header whose length saturates: what is longer than 4 GiB is refused by the kernel, not cut.
+/// The length in the header saturates: the kernel rejects a reply longer than 4 GiB, rather than truncating
+/// it.
 pub(crate) fn header(body_bytes: usize, error: i32, unique: Unique) -> [u8; REPLY_HEADER_BYTES] {
     let len = u32::try_from(REPLY_HEADER_BYTES.saturating_add(body_bytes)).unwrap_or(u32::MAX);
     let mut bytes = [0; REPLY_HEADER_BYTES];
@@ -36,8 +37,8 @@ pub(crate) fn header(body_bytes: usize, error: i32, unique: Unique) -> [u8; REPL
 /// The longest body of fixed size.
 const MAX_BYTES: usize = size_of::<wire::StatxOut>();
 
-/// The body of a reply of fixed size, on the stack. Bodies of other sizes (READ, READLINK, GETXATTR, LISTXATTR) are the bytes
-/// themselves, and those of READDIR and READDIRPLUS a [`crate::DirBuffer`].
+/// A reply body of fixed size, on the stack. Bodies of other sizes (READ, READLINK, GETXATTR, LISTXATTR) are
+/// plain bytes, and those of READDIR and READDIRPLUS are a [`crate::DirBuffer`].
 #[derive(Clone)]
 pub struct Body {
     len: usize,
@@ -49,7 +50,7 @@ impl Body {
         &self.bytes[..self.len]
     }
 
-    /// UNLINK, RMDIR, RENAME, RELEASE, FSYNC, SETXATTR and all others that only succeed.
+    /// UNLINK, RMDIR, RENAME, RELEASE, FSYNC, SETXATTR and all other operations without a result.
     pub fn empty() -> Self {
         Body { len: 0, bytes: [0; MAX_BYTES] }
     }
@@ -78,7 +79,7 @@ impl Body {
         })
     }
 
-    /// STATX; `btime` where it is known.
+    /// STATX; `btime` if it is known.
     pub fn statx(attr: &Attr, btime: Option<Time>, ttl: Duration) -> Self {
         Body::of(&wire::StatxOut {
             attr_valid: ttl.as_secs(),
@@ -107,7 +108,7 @@ impl Body {
         Body::of(&wire::StatfsOut::from(st))
     }
 
-    /// GETXATTR and LISTXATTR that asked with size 0: how long the value or the list is.
+    /// GETXATTR and LISTXATTR with size 0: the length of the value or list.
     pub fn xattr_size(size_bytes: u32) -> Self {
         Body::of(&wire::GetxattrOut { size: size_bytes, padding: 0 })
     }
@@ -116,7 +117,7 @@ impl Body {
         Body::of(&wire::LseekOut { offset })
     }
 
-    /// GETLK: the lock in the way, or one of type `F_UNLCK`.
+    /// GETLK: the conflicting lock, or one of type `F_UNLCK`.
     pub fn lock(lock: &FileLock) -> Self {
         Body::of(&wire::FileLock::from(lock))
     }
@@ -134,7 +135,7 @@ impl Body {
         Body::empty().and(value)
     }
 
-    /// Every caller is above: the longest chain is shorter than `MAX_BYTES`, which a test shows.
+    /// All callers are above, and no result is longer than `MAX_BYTES`, which a test checks.
     fn and<T: IntoBytes + Immutable>(mut self, value: &T) -> Self {
         put(&mut self.bytes[self.len..], value);
         self.len += size_of::<T>();
@@ -199,13 +200,13 @@ mod tests {
     }
 
     #[test]
-    fn errors_that_the_kernel_would_not_accept_become_eio() {
+    fn errors_that_the_kernel_ignores_become_eio() {
         let err = reply_header(Unique(1), Err(Errno::from_raw(512)));
         assert_eq!(u32_at(&err, 4) as i32, -5);
     }
 
     #[test]
-    fn an_entry_is_laid_out_as_the_kernel_reads_it() {
+    fn entry_has_the_kernels_layout() {
         let attr = Attr {
             ino: 11,
             size_bytes: 22,
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fixed_body_fits_and_has_the_kernels_length() {
+    fn every_fixed_body_has_the_kernels_length() {
         let lock = FileLock { start: 0, end: 1, kind: 2, pid: 3 };
         let init = InitOut {
             minor: 45,

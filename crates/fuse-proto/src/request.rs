@@ -1,4 +1,4 @@
-//! One request: who asks, and for what.
+//! Requests and parse errors.
 
 use types::Errno;
 
@@ -10,21 +10,23 @@ use crate::{NodeId, Opcode, Unique};
 pub struct Request<'a> {
     pub header: Header,
     pub operation: Operation<'a>,
-    /// The one group of the caller that is the parent's, where the kernel sent it (`CREATE_SUPP_GROUP`).
+    /// The caller's supplementary group that equals the parent's group, if the kernel sent it
+    /// (`CREATE_SUPP_GROUP`).
     pub supp_groups: SuppGroups<'a>,
 }
 
-/// Who asks, and of which inode.
+/// The header of a request: the caller and the inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub unique: Unique,
     pub opcode: Opcode,
-    /// The inode asked of; the parent directory where the operation takes a name.
+    /// The inode of the operation; the parent directory if the operation takes a name.
     pub nodeid: NodeId,
-    /// The caller's file-system uid and gid. On requests of the kernel's own (RELEASE, write-back) they mean nothing.
+    /// The caller's file-system uid. Meaningless, like `gid`, on requests of the kernel itself (RELEASE,
+    /// writeback).
     pub uid: u32,
     pub gid: u32,
-    /// The caller's thread id; 0 where it is in another PID namespace or the request is the kernel's own.
+    /// The caller's thread id; 0 if it is in another PID namespace or the request is the kernel's own.
     pub pid: u32,
 }
 
@@ -42,24 +44,24 @@ impl<'a> SuppGroups<'a> {
     }
 }
 
-/// Bytes that are no request.
+/// Bytes that are not a valid request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a malformed request ({}): {why}", opcode.map_or("no header", |o| o.name().unwrap_or("unknown opcode")))]
+#[error("malformed request ({}): {why}", opcode.map_or("no header", |o| o.name().unwrap_or("unknown opcode")))]
 pub struct ParseError {
-    /// Who waits for an answer, where the header could be read.
+    /// The request that waits for a reply, if the header could be read.
     pub unique: Option<Unique>,
     pub opcode: Option<Opcode>,
     pub why: Malformed,
 }
 
-/// What was wrong first.
+/// The first error that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    #[error("it is shorter than its header or its arguments")]
+    #[error("shorter than its header or its arguments")]
     Short,
-    #[error("its length is not the length in its header")]
+    #[error("its length differs from the length in its header")]
     Length,
-    #[error("bytes are left over after its arguments")]
+    #[error("extra bytes after its arguments")]
     LeftOver,
     #[error("a string has no terminator")]
     Unterminated,
@@ -69,12 +71,12 @@ pub enum Malformed {
     Count,
     #[error("a time has more than 999,999,999 nanoseconds")]
     Time,
-    #[error("an extension does not fit")]
+    #[error("an extension has an invalid length")]
     Extension,
 }
 
 impl ParseError {
-    /// What to answer: EIO, for the kernel never sends such a thing.
+    /// The errno of the reply: EIO, because the kernel never sends such a request.
     pub fn errno(&self) -> Errno {
         Errno::EIO
     }

@@ -1,6 +1,7 @@
-//! The structures of `include/uapi/linux/fuse.h`, field by field, in the byte order of the machine.
+//! The structures of `include/uapi/linux/fuse.h`, in native byte order.
 //!
-//! Names are the kernel's without `fuse_`; `type` is called `kind`. Every size is checked against the kernel's below.
+//! The names are the kernel's without `fuse_`, except that `type` is called `kind`. A test below checks every
+//! size.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -532,7 +533,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_structure_is_as_long_as_the_kernels() {
+    fn every_structure_has_the_kernels_size() {
         let sizes = [
             (size_of::<InHeader>(), 40, "InHeader"),
             (size_of::<InitIn16>(), 16, "InitIn16"),

@@ -1,4 +1,4 @@
-//! Requests built by hand, byte for byte as the kernel lays them out, and bytes that no kernel would send.
+//! Requests built byte for byte in the kernel's layout, and bytes that the kernel would never send.
 
 use fuse_proto::{
     Fh, InitFlags, LockOwner, Malformed, NodeId, Opcode, Operation, RenameFlags, Request, SetTime, Unique,
@@ -36,7 +36,7 @@ fn why(bytes: &[u8]) -> Malformed {
 }
 
 #[test]
-fn the_header_says_who_asks() {
+fn header_is_parsed() {
     let bytes = request(Opcode::LOOKUP, 0, &[b"name\0"]);
     let request = Request::parse(&bytes).unwrap();
     let h = request.header;
@@ -47,7 +47,7 @@ fn the_header_says_who_asks() {
 }
 
 #[test]
-fn init_joins_its_two_words_of_flags() {
+fn init_flags_are_joined_from_two_words() {
     let flags = (InitFlags::INIT_EXT | InitFlags::POSIX_ACL).bits() as u32;
     let mut args = u32s(&[7, 45, 65536, flags, 1 << 9]);
     args.resize(64, 0);
@@ -61,7 +61,7 @@ fn init_joins_its_two_words_of_flags() {
 }
 
 #[test]
-fn creating_requests_carry_a_supplementary_group() {
+fn supplementary_group_is_parsed() {
     let create = u32s(&[0o102, 0o100644, 0o022, 1]);
     let ext = u32s(&[16, 32, 1, 777]);
     let bytes = request(Opcode::CREATE, 2, &[&create, b"file\0", &ext]);
@@ -73,7 +73,7 @@ fn creating_requests_carry_a_supplementary_group() {
 }
 
 #[test]
-fn security_contexts_before_the_groups_are_stepped_over() {
+fn security_contexts_before_the_groups_are_skipped() {
     let contexts = [u32s(&[16, 1]), vec![0; 8]].concat();
     let ext = [contexts, u32s(&[24, 32, 2, 7, 8, 0])].concat();
     let bytes = request(Opcode::SYMLINK, 5, &[b"l\0", b"../a/b\0", &ext]);
@@ -83,7 +83,7 @@ fn security_contexts_before_the_groups_are_stepped_over() {
 }
 
 #[test]
-fn setattr_names_only_what_changes() {
+fn setattr_has_only_the_changed_attributes() {
     let valid = 1 | 1 << 4 | 1 << 8 | 1 << 9 | 1 << 11;
     let args =
         [u32s(&[valid, 0]), u64s(&[1, 2, 3, (-1i64) as u64, 5, 6]), u32s(&[500, 0, 0, 0o100600, 0, 8, 9, 0])]
@@ -109,7 +109,7 @@ fn writes_borrow_their_data() {
 }
 
 #[test]
-fn names_come_in_their_order() {
+fn two_strings_are_parsed_in_order() {
     let args = [u64s(&[6]), u32s(&[2, 0])].concat();
     let bytes = request(Opcode::RENAME2, 0, &[&args, b"old\0new\0"]);
     let Operation::Rename { name, new_parent, new_name, flags } = Request::parse(&bytes).unwrap().operation
@@ -127,7 +127,7 @@ fn names_come_in_their_order() {
 }
 
 #[test]
-fn an_unnamed_file_has_the_name_slash() {
+fn tmpfile_has_the_name_slash() {
     let bytes = request(Opcode::TMPFILE, 0, &[&u32s(&[2, 0o100600, 0, 0]), b"/\0"]);
     assert!(matches!(Request::parse(&bytes).unwrap().operation, Operation::TmpFile(_)));
 }
@@ -143,14 +143,14 @@ fn forgets_are_counted() {
 }
 
 #[test]
-fn unknown_operations_are_requests_all_the_same() {
+fn unknown_opcodes_are_valid_requests() {
     let bytes = request(Opcode(4711), 0, &[b"whatever"]);
     let operation = Request::parse(&bytes).unwrap().operation;
     assert!(matches!(operation, Operation::Unknown(Opcode(4711))));
 }
 
 #[test]
-fn what_is_wrong_is_said_and_by_whom() {
+fn malformed_requests_are_rejected_with_their_id_and_reason() {
     let headless = Request::parse(&[0; 39]).unwrap_err();
     assert_eq!((headless.unique, headless.why), (None, Malformed::Short));
 
@@ -178,7 +178,7 @@ fn what_is_wrong_is_said_and_by_whom() {
     assert_eq!(why(&request(Opcode::SETATTR, 0, &[&setattr])), Malformed::Time);
 }
 
-/// Looks at all that a request holds, as dispatch would.
+/// Reads all parts of a request, as a dispatcher would.
 fn walk(bytes: &[u8]) {
     if let Ok(request) = Request::parse(bytes) {
         let groups = request.supp_groups.iter().count();

@@ -1,14 +1,14 @@
-//! What the C library's allocator does with memory that was freed.
+//! Settings of the C library's allocator.
 
-/// Has freed blocks of 1 MiB and more go back to the system at once.
+/// Makes the allocator return freed blocks of 1 MiB and more to the system at once.
 ///
-/// glibc raises its bound for that, up to 32 MiB, with each large block that is freed. Blocks below the bound come from a heap
-/// that cannot shrink as long as something above them lives, so the process keeps about twice the memory that it uses.
-/// Does nothing with other C libraries.
+/// Each time that a large block is freed, glibc raises its threshold for that, up to 32 MiB. Blocks below the
+/// threshold come from a heap that cannot shrink while something above them is in use, so the process keeps
+/// about twice the memory that it uses. Does nothing with other C libraries.
 pub fn return_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     if glibc::mallopt(glibc::M_MMAP_THRESHOLD, 1 << 20) == 0 {
-        tracing::warn!("the allocator keeps freed memory");
+        tracing::warn!("cannot set the allocator's threshold (mallopt); the process may keep freed memory");
     }
 }
 
@@ -20,8 +20,8 @@ mod glibc {
     /// `malloc.h`
     pub(super) const M_MMAP_THRESHOLD: c_int = -3;
 
-    // SAFETY: the declaration is that of `malloc.h`. mallopt(3) takes and returns integers, holds the allocator's lock while it
-    // changes a setting, and refuses values that it does not know.
+    // SAFETY: the declaration is that of `malloc.h`. mallopt(3) takes and returns integers, holds the
+    // allocator's lock while it changes a setting, and ignores values that it does not know.
     unsafe extern "C" {
         pub(super) safe fn mallopt(param: c_int, value: c_int) -> c_int;
     }

@@ -1,4 +1,4 @@
-//! `/dev/fuse`, one open file of it.
+//! An open file of `/dev/fuse`.
 
 use std::fs::OpenOptions;
 use std::io::{self, IoSlice};
@@ -9,14 +9,15 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter, opcode};
 
-/// A reply is written to the device that its request was read from; the kernel knows it nowhere else.
+/// A reply must be written to the device that its request was read from; the kernel does not find the request
+/// elsewhere.
 #[derive(Debug)]
 pub(crate) struct Device(OwnedFd);
 
-/// What a read brought.
+/// The result of a read.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// This many bytes of one request.
+    /// One request, of this many bytes.
     Request(usize),
     /// The file system is unmounted or aborted.
     End,
@@ -27,7 +28,7 @@ impl Device {
         Ok(Device(OpenOptions::new().read(true).write(true).open("/dev/fuse")?.into()))
     }
 
-    /// A second queue of the same file system, so that two threads need not share one.
+    /// Opens a second queue of the same file system, so that two threads need not share one.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         let clone = Device::open()?;
         clone_ioctl(clone.0.as_fd(), self.0.as_fd())?;
@@ -36,7 +37,7 @@ impl Device {
 
     /// Waits for the next request.
     ///
-    /// EINTR, and ENOENT for a request that was taken back before it could be read, are no events.
+    /// EINTR, and ENOENT for a request that was aborted before it could be read, are retried.
     pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<Event> {
         loop {
             return match rustix::io::read(&self.0, &mut *buffer) {
@@ -52,7 +53,7 @@ impl Device {
         }
     }
 
-    /// Answers a request. The answer to a request that is gone, or of a file system that is, is dropped.
+    /// Sends a reply. Does nothing if the request or the file system no longer exists.
     pub(crate) fn answer(&self, unique: Unique, outcome: Result<&[&[u8]], types::Errno>) {
         let parts = *outcome.as_ref().unwrap_or(&&[][..]);
         let body_bytes = parts.iter().map(|part| part.len()).sum();
@@ -68,15 +69,15 @@ impl Device {
         match sent {
             Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => {}
             Err(error) => {
-                tracing::error!(%unique, body_bytes, %error, "the kernel refused a reply");
-                // Without any answer the caller would wait for ever.
+                tracing::error!(%unique, body_bytes, %error, "the kernel rejected a reply");
+                // Without any reply, the caller would wait forever.
                 let header = reply_header(unique, Err(types::Errno::EIO));
                 let _ = self.write(&[IoSlice::new(&header)]);
             }
         }
     }
 
-    /// Writes one message; the kernel takes it whole or not at all.
+    /// Writes one message. The kernel accepts it completely or not at all.
     pub(crate) fn write(&self, message: &[IoSlice<'_>]) -> Result<(), Errno> {
         loop {
             match rustix::io::writev(&self.0, message) {
@@ -107,11 +108,12 @@ impl AsFd for Device {
     }
 }
 
-/// `FUSE_DEV_IOC_CLONE`: makes `to`, fresh from open, another device of the file system that `from` serves.
+/// `FUSE_DEV_IOC_CLONE`: makes `to`, which was just opened, another device of the file system of `from`.
 #[allow(unsafe_code)]
 fn clone_ioctl(to: BorrowedFd<'_>, from: BorrowedFd<'_>) -> Result<(), Errno> {
     const CLONE: Opcode = opcode::read::<u32>(229, 0);
     let from = from.as_raw_fd() as u32;
-    // SAFETY: the kernel reads one u32, a file descriptor, through the pointer and writes nothing (`fuse_dev_ioctl_clone`).
+    // SAFETY: the kernel reads one u32, a file descriptor, through the pointer and writes nothing
+    // (`fuse_dev_ioctl_clone`).
     unsafe { rustix::ioctl::ioctl(to, Setter::<CLONE, u32>::new(from)) }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong, as the user reads it.
+//! Errors, with messages for the user.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ pub enum Error {
     NotEmpty(PathBuf),
     #[error("a limenfs volume is already mounted at {}", .0.display())]
     AlreadyMounted(PathBuf),
-    #[error("the mount at {} is dead: its server is gone; unmount it first", .0.display())]
+    #[error("the mount at {} is dead: its server has ended; unmount it first", .0.display())]
     Dead(PathBuf),
     #[error("no limenfs volume is mounted at {}", .0.display())]
     NotMounted(PathBuf),
-    #[error("{} is busy: some process has a file open or its working directory there", .0.display())]
+    #[error("{} is busy: a process has a file open or its working directory there", .0.display())]
     Busy(PathBuf),
     #[error("cannot open /dev/fuse (is the kernel module fuse loaded?): {0}")]
     NoDevice(io::Error),
@@ -25,7 +25,7 @@ pub enum Error {
     NoFusermount(io::Error),
     #[error("fusermount3 failed: {0}")]
     Fusermount(String),
-    /// A system call failed; `what` says what it was for.
+    /// A system call failed; `what` is its purpose.
     #[error("cannot {what}: {source}")]
     System { what: String, source: io::Error },
 }

@@ -1,4 +1,4 @@
-//! `fusermount3(1)`: mounting without privileges, by a set-uid helper that hands back the open device.
+//! `fusermount3(1)`: mounts without privileges, through a set-uid helper that passes the open device back.
 
 use std::ffi::OsString;
 use std::io::{self, IoSliceMut};
@@ -19,7 +19,7 @@ use crate::mountpoint::UnmountMode;
 
 const PROGRAM: &str = "fusermount3";
 
-/// Mounts at `path`, at once: the device's first request is INIT.
+/// Mounts at `path`. The mount is visible at once, and the device's first request is INIT.
 pub(crate) fn mount(path: &Path, options: &MountOptions) -> Result<Device, Error> {
     let system = |e: Errno| Error::system("make a socket for fusermount3", e);
     let (ours, theirs) =
@@ -32,7 +32,7 @@ pub(crate) fn mount(path: &Path, options: &MountOptions) -> Result<Device, Error
         .arg(option_list(options))
         .arg("--")
         .arg(path));
-    // Closed before the read, which would else wait for ever on a helper that sent nothing.
+    // Closed before the read, which would otherwise wait forever if the helper sent nothing.
     drop(theirs);
     let output = output?;
     if !output.status.success() {
@@ -40,11 +40,11 @@ pub(crate) fn mount(path: &Path, options: &MountOptions) -> Result<Device, Error
     }
     match receive(&ours).map_err(|e| Error::system("receive the device from fusermount3", e))? {
         Some(fd) => {
-            // The helper's device is inherited by programs that limen starts, unless told otherwise.
+            // Programs that limen starts would otherwise inherit the device.
             rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(system)?;
             Ok(fd.into())
         }
-        None => Err(Error::Fusermount("it sent no device".into())),
+        None => Err(Error::Fusermount("it did not send a device".into())),
     }
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn unmount(path: &Path, mode: UnmountMode) -> Result<(), Error> {
 }
 
 fn run(command: &mut Command) -> Result<Output, Error> {
-    // The message is looked at, so it is to be the untranslated one.
+    // The message is parsed, so it must not be translated.
     command.env("LC_ALL", "C").stdin(Stdio::null()).output().map_err(Error::NoFusermount)
 }
 
@@ -93,7 +93,7 @@ fn option_list(options: &MountOptions) -> OsString {
     list.into()
 }
 
-/// The one file descriptor of a message; `None` at the end of the stream.
+/// Receives the file descriptor of a message; `None` at the end of the stream.
 fn receive(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

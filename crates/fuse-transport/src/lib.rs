@@ -1,12 +1,16 @@
-//! Between the kernel and a FUSE server: mounting, reading requests, writing replies and notifications.
+//! The transport between the kernel and a FUSE server: mounts, reads requests, writes replies and
+//! notifications.
 //!
-//! Knows the protocol's frame ([`fuse_proto`]) and nothing of files. A mount goes like this:
+//! It uses the messages of [`fuse_proto`] and implements no file operation. The steps of a mount are:
 //!
-//! 1. [`Mount::prepare`] makes the file system, which nobody sees yet, and the [`DevFuse`] that its requests come from.
-//! 2. [`Transport::serve`] answers requests, each inline on the thread that read it, until the file system is unmounted.
-//! 3. [`Mount::attach`], once requests are served, shows the volume's root at the mount point.
+//! 1. [`Mount::prepare`] creates the file system, which is not visible yet, and the [`DevFuse`] that its
+//!    requests come from.
+//! 2. [`Transport::serve`] handles each request on the thread that read it, until the file system is
+//!    unmounted.
+//! 3. [`Mount::attach`], called when requests are served, attaches the volume's root to the mount point.
 //!
-//! **Invariant:** a request that wants an answer gets one: a [`Reply`] that is dropped, by a panic or in error, answers EIO.
+//! **Invariant:** each request that needs a reply gets one: a [`Reply`] that is dropped, because of a panic
+//! or a bug, sends EIO.
 
 mod allocator;
 mod device;
@@ -30,7 +34,7 @@ pub use reply::Reply;
 pub use ring::{Ring, enable_ring, ring_is_enabled};
 pub use serve::{DevFuse, Handler, Transport, Workers};
 
-/// What `mount(8)` and `/proc/self/mountinfo` show as the type.
+/// The file system type in `mount(8)` and `/proc/self/mountinfo`.
 pub const FS_TYPE: &str = "fuse.limen";
 
 /// The part of [`FS_TYPE`] after the dot.

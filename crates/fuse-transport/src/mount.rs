@@ -1,8 +1,9 @@
-//! The mount itself, made with the mount API of Linux 5.2 (`fsopen(2)`, `open_tree(2)`, `move_mount(2)`).
+//! Mounts with the mount API of Linux 5.2 (`fsopen(2)`, `open_tree(2)`, `move_mount(2)`).
 //!
-//! The kernel makes the FUSE root inode before INIT, and never caches its ACL. So the volume's root is a child of it, and
-//! only that child is shown: path walks then never pass the FUSE root. The whole file system stays detached, in no
-//! directory, until the child is shown; a server that dies before that leaves nothing behind.
+//! The kernel creates the FUSE root inode before INIT, and never caches its ACL. So the volume's root is a
+//! child of the FUSE root, and only that child is mounted: path walks then never pass the FUSE root. The
+//! whole file system is detached from the directory tree until the child is mounted, so a server that ends
+//! before that leaves nothing behind.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -23,20 +24,20 @@ use crate::serve::DevFuse;
 /// How to mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptions {
-    /// The source that `mount(8)` and mountinfo show.
+    /// The source in `mount(8)` and mountinfo.
     pub volume: String,
-    /// The name, below the FUSE root, of the volume's root; `None` to show the FUSE root itself.
+    /// The name of the volume's root in the FUSE root; `None` to mount the FUSE root itself.
     pub child: Option<String>,
     /// The kernel checks permissions.
     pub default_permissions: bool,
-    /// Not only the mounting user has access.
+    /// Users other than the mounting user have access.
     pub allow_other: bool,
     pub read_only: bool,
     pub nosuid: bool,
     pub nodev: bool,
     pub noexec: bool,
     pub noatime: bool,
-    /// Only for `mount(8)` to show: the kernel leaves the access times of FUSE inodes to who serves them.
+    /// Only shown in `mount(8)`: the kernel leaves access times of FUSE inodes to the server.
     pub strictatime: bool,
     /// The longest READ.
     pub max_read_bytes: Option<u32>,
@@ -45,7 +46,7 @@ pub struct MountOptions {
 }
 
 impl MountOptions {
-    /// With `default_permissions`, and nothing else.
+    /// Only `default_permissions` is set.
     pub fn new(volume: impl Into<String>) -> Self {
         MountOptions {
             volume: volume.into(),
@@ -64,40 +65,42 @@ impl MountOptions {
     }
 }
 
-/// Where the volume's root is to be served.
+/// Where the server must present the volume's root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RootPlacement {
-    /// By LOOKUP of this name in the FUSE root.
+    /// As the result of LOOKUP of this name in the FUSE root.
     Child(String),
-    /// It is the FUSE root, [`fuse_proto::NodeId::ROOT`].
+    /// As the FUSE root, [`fuse_proto::NodeId::ROOT`].
     Direct,
 }
 
-/// A mounted file system; dropped, it is unmounted lazily if it still is mounted.
+/// A mounted file system. When dropped, it is unmounted lazily if it is still mounted.
 #[derive(Debug)]
 pub struct Mount {
     path: PathBuf,
     placement: RootPlacement,
-    /// The whole file system, until it is shown.
+    /// The whole file system, until its root is mounted.
     detached: Option<OwnedFd>,
-    /// Major and minor of `st_dev`: what tells this mount from a later one at the same place.
+    /// Major and minor of `st_dev`, to distinguish this mount from a later one on the same mount point.
     dev: (u32, u32),
 }
 
 impl Mount {
-    /// Makes the file system. With CAP_SYS_ADMIN nothing is seen of it before [`Mount::attach`]; without, fusermount3 mounts
-    /// it at `mountpoint` right away, where callers wait until it is served, and the placement is [`RootPlacement::Direct`].
+    /// Creates the file system. With CAP_SYS_ADMIN it is not visible before [`Mount::attach`]. Without,
+    /// fusermount3 mounts it at `mountpoint` at once, where callers wait until it is served, and the
+    /// placement is [`RootPlacement::Direct`].
     ///
     /// # Errors
-    /// The mount point's: [`Error::Missing`], [`Error::Dead`], [`Error::AlreadyMounted`], [`Error::NotADirectory`],
-    /// [`Error::NotEmpty`]; then [`Error::NoDevice`], [`Error::NoFusermount`], [`Error::Fusermount`], [`Error::System`].
+    /// For the mount point: [`Error::Missing`], [`Error::Dead`], [`Error::AlreadyMounted`],
+    /// [`Error::NotADirectory`], [`Error::NotEmpty`]; then [`Error::NoDevice`], [`Error::NoFusermount`],
+    /// [`Error::Fusermount`], [`Error::System`].
     pub fn prepare(mountpoint: &Path, options: &MountOptions) -> Result<(Mount, DevFuse), Error> {
         let path = mountpoint::check(mountpoint, options.allow_nonempty)?;
         let (mount, device) = match Device::open() {
             Ok(device) => match fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC) {
                 Ok(context) => (Mount::detached(path, options, &context, &device)?, device),
                 Err(Errno::PERM) => Mount::by_helper(path, options)?,
-                Err(e) => return Err(Error::system("make a FUSE file system", e)),
+                Err(e) => return Err(Error::system("create a FUSE file system", e)),
             },
             Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Mount::by_helper(path, options)?,
             Err(e) => return Err(Error::NoDevice(e)),
@@ -114,8 +117,8 @@ impl Mount {
         &self.path
     }
 
-    /// Shows the volume's root at the mount point. For a child this sends LOOKUP, so that requests must be served by then; it
-    /// fails as soon as they no longer are. Does nothing if the root is shown already.
+    /// Attaches the volume's root to the mount point. For a child this sends LOOKUP, so requests must already
+    /// be served; it fails as soon as they no longer are. Does nothing if the root is already mounted.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -130,19 +133,19 @@ impl Mount {
         Ok(())
     }
 
-    /// Lets the kernel read so far ahead of who reads in a row. By itself it takes what INIT says, but no more than its own
-    /// 128 KiB (`process_init_reply` in `fs/fuse/inode.c`). To be called when INIT is answered, as it is after
+    /// Sets the kernel's readahead. By default it is the value of INIT, but at most 128 KiB
+    /// (`process_init_reply` in `fs/fuse/inode.c`). Call this after the reply to INIT, that is, after
     /// [`Mount::attach`].
     ///
     /// # Errors
-    /// EACCES without root; ENOENT where `/sys` is not mounted.
+    /// EACCES unless root; ENOENT if `/sys` is not mounted.
     pub fn set_read_ahead(&self, bytes: u32) -> std::io::Result<()> {
         let (major, minor) = self.dev;
         let file = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
         std::fs::write(file, (bytes / 1024).to_string())
     }
 
-    /// Unmounts; does nothing if that happened already.
+    /// Unmounts; does nothing if it is no longer mounted.
     ///
     /// # Errors
     /// [`Error::Busy`]; [`Error::System`].
@@ -161,15 +164,15 @@ impl Mount {
         device: &Device,
     ) -> Result<Self, Error> {
         let root = make(options, context, device)
-            .map_err(|e| Error::system(format!("make a FUSE file system{}", messages(context)), e))?;
+            .map_err(|e| Error::system(format!("create a FUSE file system{}", messages(context)), e))?;
         let placement = match &options.child {
             Some(name) => RootPlacement::Child(name.clone()),
             None => RootPlacement::Direct,
         };
-        // Without a request, for none is served yet.
+        // Send no request, because none is served yet.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let stat = rustix::fs::statx(&root, "", flags, StatxFlags::TYPE)
-            .map_err(|e| Error::system("look at the new file system", e))?;
+            .map_err(|e| Error::system("stat the new file system", e))?;
         Ok(Mount { path, placement, detached: Some(root), dev: (stat.stx_dev_major, stat.stx_dev_minor) })
     }
 
@@ -180,20 +183,21 @@ impl Mount {
         Ok((mount, device))
     }
 
-    /// A mount of the child alone.
+    /// A mount of only the child.
     fn clone_child(&self, root: &OwnedFd, name: &str) -> Result<OwnedFd, Error> {
         match open_tree(root, name, CLONE_TREE) {
-            Err(Errno::INVAL) => self.clone_child_in_sight(root, name),
-            tree => tree.map_err(|e| Error::system("reach the volume's root", e)),
+            Err(Errno::INVAL) => self.clone_attached_child(root, name),
+            tree => tree.map_err(|e| Error::system("open the volume's root", e)),
         }
     }
 
-    /// Kernels before 6.15 clone only what is mounted somewhere: the whole is shown for a moment.
-    fn clone_child_in_sight(&self, root: &OwnedFd, name: &str) -> Result<OwnedFd, Error> {
+    /// Kernels before 6.15 clone only mounts that are attached: the whole file system is visible for a
+    /// moment.
+    fn clone_attached_child(&self, root: &OwnedFd, name: &str) -> Result<OwnedFd, Error> {
         self.show(root)?;
         let tree = open_tree(CWD, self.path.join(name), CLONE_TREE);
         mountpoint::unmount_at(&self.path, UnmountMode::Lazy)?;
-        tree.map_err(|e| Error::system("reach the volume's root", e))
+        tree.map_err(|e| Error::system("open the volume's root", e))
     }
 
     fn show(&self, tree: &OwnedFd) -> Result<(), Error> {
@@ -209,14 +213,14 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if let Err(error) = self.unmount(UnmountMode::Lazy) {
-            tracing::error!(%error, "the mount is left behind");
+            tracing::error!(%error, "cannot unmount; the mount remains");
         }
     }
 }
 
 const CLONE_TREE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);
 
-/// `S_IFDIR`, in octal as the parameter wants it.
+/// `S_IFDIR`, in octal as the parameter requires.
 const ROOT_MODE: &str = "40000";
 
 fn make(options: &MountOptions, context: &OwnedFd, device: &Device) -> rustix::io::Result<OwnedFd> {
@@ -252,10 +256,10 @@ fn make(options: &MountOptions, context: &OwnedFd, device: &Device) -> rustix::i
     fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-/// As many as the kernel keeps (`struct fc_log`).
+/// The number of messages that the kernel keeps (`struct fc_log`).
 const MAX_MESSAGES: usize = 8;
 
-/// What the kernel has to say of a failure, one message a read: "e fuse: Unknown parameter".
+/// The kernel's messages about a failure, one per read: "e fuse: Unknown parameter".
 fn messages(context: &OwnedFd) -> String {
     let mut all = String::new();
     let mut buffer = [0; 256];

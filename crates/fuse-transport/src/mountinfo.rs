@@ -1,4 +1,4 @@
-//! `/proc/self/mountinfo` (`proc_pid_mountinfo(5)`): what is mounted where, without asking the file systems.
+//! `/proc/self/mountinfo` (`proc_pid_mountinfo(5)`): lists mounts without a request to their file systems.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_read_with_and_without_tags() {
+    fn lines_with_and_without_tags_are_parsed() {
         let line = br"36 35 98:0 /mnt1 /mnt\0402\134x rw,noatime master:1 shared:2 - fuse.limen vol rw,errors=continue";
         let info = parse(line).unwrap();
         assert_eq!((info.dev, info.mount_point.to_str().unwrap()), ((98, 0), r"/mnt 2\x"));
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_is_mounted() {
+    fn root_directory_is_a_mount() {
         assert!(MountInfo::at(Path::new("/")).unwrap().is_some());
         assert_eq!(MountInfo::at(Path::new("/no/such/mount")).unwrap(), None);
     }

@@ -1,4 +1,4 @@
-//! Mount points: fit for a mount, dead, and unmounted.
+//! Mount points: checks before a mount, dead mounts, unmounting.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -14,22 +14,22 @@ use crate::mountinfo::MountInfo;
 /// How to unmount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UnmountMode {
-    /// Only what nobody uses.
+    /// Unmounts only if no process uses the file system.
     #[default]
     Clean,
-    /// Out of sight now, gone when the last user is.
+    /// Detaches the mount now; the file system ends with its last user.
     Lazy,
-    /// Requests under way fail, then as [`UnmountMode::Clean`].
+    /// Aborts requests in flight, then as [`UnmountMode::Clean`].
     Force,
 }
 
-/// How many dead mounts at one place are cleaned up in one go.
+/// The limit of dead mounts on one mount point that one call cleans up.
 const MAX_STACKED: usize = 16;
 
-/// Unmounts the limenfs volume at `mountpoint`; without the right to, through fusermount3.
+/// Unmounts the limenfs volume at `mountpoint`; without CAP_SYS_ADMIN, through fusermount3.
 ///
 /// # Errors
-/// [`Error::NotMounted`] where something else or nothing is mounted; [`Error::Busy`].
+/// [`Error::NotMounted`] if something else or nothing is mounted there; [`Error::Busy`].
 pub fn unmount(mountpoint: &Path, mode: UnmountMode) -> Result<(), Error> {
     let path = resolve(mountpoint)?;
     match info(&path)? {
@@ -38,10 +38,11 @@ pub fn unmount(mountpoint: &Path, mode: UnmountMode) -> Result<(), Error> {
     }
 }
 
-/// Unmounts dead limenfs mounts at `mountpoint`, left by a server that was killed; says whether there was one.
+/// Unmounts dead limenfs mounts at `mountpoint`, left by a server that was killed; returns whether there was
+/// one.
 ///
 /// # Errors
-/// [`Error::System`] where the state cannot be seen or changed. A mount point that does not exist is not dead.
+/// [`Error::System`] if the state cannot be read or changed. A mount point that does not exist is not dead.
 pub fn clean_stale(mountpoint: &Path) -> Result<bool, Error> {
     let path = match resolve(mountpoint) {
         Err(Error::Missing(_)) => return Ok(false),
@@ -59,7 +60,7 @@ pub fn clean_stale(mountpoint: &Path) -> Result<bool, Error> {
     Ok(cleaned)
 }
 
-/// The absolute path of a directory that may be mounted over.
+/// Checks that a directory can be mounted over, and returns its absolute path.
 pub(crate) fn check(mountpoint: &Path, allow_nonempty: bool) -> Result<PathBuf, Error> {
     let path = resolve(mountpoint)?;
     if info(&path)?.is_some_and(|info| info.is_limen()) {
@@ -69,7 +70,7 @@ pub(crate) fn check(mountpoint: &Path, allow_nonempty: bool) -> Result<PathBuf, 
         Ok(metadata) => metadata,
         Err(e) if e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => return Err(Error::Dead(path)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(Error::Missing(path)),
-        Err(e) => return Err(Error::at("look at", &path, e)),
+        Err(e) => return Err(Error::at("stat", &path, e)),
     };
     if !metadata.is_dir() {
         return Err(Error::NotADirectory(path));
@@ -81,7 +82,7 @@ pub(crate) fn check(mountpoint: &Path, allow_nonempty: bool) -> Result<PathBuf, 
     }
 }
 
-/// Unmounts whatever is on top at `path`.
+/// Unmounts the topmost mount at `path`.
 pub(crate) fn unmount_at(path: &Path, mode: UnmountMode) -> Result<(), Error> {
     let flags = match mode {
         UnmountMode::Clean => UnmountFlags::empty(),
@@ -100,15 +101,15 @@ pub(crate) fn info(path: &Path) -> Result<Option<MountInfo>, Error> {
     MountInfo::at(path).map_err(|e| Error::system("read /proc/self/mountinfo", e))
 }
 
-/// Whether the server of the mount at `path` is gone. Attributes that the kernel still holds would hide that, so they are
-/// asked for anew.
+/// Whether the server of the mount at `path` has ended. The kernel's cached attributes would hide that, so
+/// they are read from the server.
 fn is_dead(path: &Path) -> bool {
-    let asked = rustix::fs::statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
-    matches!(asked, Err(Errno::NOTCONN | Errno::CONNABORTED))
+    let statx = rustix::fs::statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
+    matches!(statx, Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
-/// The absolute path without symbolic links, as mountinfo shows it. The last component is not touched if something is
-/// mounted there, for a dead or hanging server could not be asked about it.
+/// The absolute path without symbolic links, as in mountinfo. If something is mounted on the last component,
+/// no system call resolves it, because a dead or hanging server could not answer.
 fn resolve(mountpoint: &Path) -> Result<PathBuf, Error> {
     if let (Some(parent), Some(name)) = (mountpoint.parent(), mountpoint.file_name()) {
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
@@ -122,7 +123,7 @@ fn resolve(mountpoint: &Path) -> Result<PathBuf, Error> {
     fs::canonicalize(mountpoint).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => Error::Missing(mountpoint.into()),
         io::ErrorKind::NotADirectory => Error::NotADirectory(mountpoint.into()),
-        _ => Error::at("look at", mountpoint, e),
+        _ => Error::at("stat", mountpoint, e),
     })
 }
 
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unfit_mount_points_are_told_apart() {
+    fn each_unsuitable_mount_point_has_its_error() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         assert!(check(dir.path(), false).is_ok());
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn only_limenfs_is_unmounted() {
+    fn only_limenfs_mounts_are_unmounted() {
         let dir = tempfile::tempdir().unwrap();
         assert!(matches!(unmount(dir.path(), UnmountMode::Clean), Err(Error::NotMounted(_))));
         assert!(matches!(unmount(Path::new("/"), UnmountMode::Clean), Err(Error::NotMounted(_))));

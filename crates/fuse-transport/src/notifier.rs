@@ -1,7 +1,8 @@
-//! Notifications, from a thread of their own.
+//! Notifications, which a separate thread writes.
 //!
-//! The kernel takes the directory's lock to drop a name, and the caller of a request under way holds it: written from the
-//! handler of that request, the notification would wait for itself for ever, beyond SIGKILL.
+//! To invalidate a name, the kernel takes the lock of the directory, which the caller of a request in flight
+//! may hold. If the handler of that request wrote the notification, it would deadlock, and even SIGKILL would
+//! not end it.
 
 use std::io::IoSlice;
 use std::num::NonZeroUsize;
@@ -16,9 +17,10 @@ use rustix::io::Errno;
 use crate::device::Device;
 use crate::error::Error;
 
-/// Hands notifications to the thread that writes them. Never waits, and may be used from handlers.
+/// Queues notifications for the thread that writes them. It never waits, and can be used in handlers.
 ///
-/// The thread ends with the last clone; until then it keeps the device open, so drop them all when serving has ended.
+/// The thread ends when the last clone is dropped. Until then it keeps the device open, so drop all clones
+/// when serving has ended.
 #[derive(Clone, Debug)]
 pub struct Notifier {
     queue: SyncSender<Notification>,
@@ -29,8 +31,8 @@ pub struct Notifier {
 /// Why a notification was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotifyError {
-    /// Every name is expired instead ([`Notification::inc_epoch`]), after what waits already.
-    #[error("too many notifications wait")]
+    /// All names are expired instead ([`Notification::inc_epoch`]), after the queued notifications.
+    #[error("the queue of notifications is full")]
     Full,
     #[error("the file system is unmounted")]
     Closed,
@@ -49,21 +51,23 @@ impl Notifier {
         Ok(Notifier { queue, overflowed, device: own })
     }
 
-    /// Has the kernel forget the attributes and ACLs of an inode before this returns. Who calls may hold a request for that
-    /// inode: it is in use then, and this notification alone takes no lock that a request holds
-    /// (`fuse_reverse_inval_inode` without a range).
+    /// Invalidates the attributes and ACLs of an inode in the kernel before this returns. The caller may hold
+    /// a request for the inode: the request keeps the inode in use, and this is the only notification that
+    /// takes no lock that a request holds (`fuse_reverse_inval_inode` without a range).
     pub fn forget_attributes(&self, node: NodeId) {
         if let Some(device) = self.device.upgrade() {
             write(&device, &Notification::inval_attr(node));
         }
     }
 
+    /// Queues a notification.
+    ///
     /// # Errors
     /// [`NotifyError::Full`], [`NotifyError::Closed`].
     pub fn send(&self, notification: Notification) -> Result<(), NotifyError> {
         self.queue.try_send(notification).map_err(|error| match error {
             TrySendError::Full(_) => {
-                // The queue is full, so that the thread will look at this flag after a later message.
+                // Because the queue is full, the thread will read this flag after a later message.
                 self.overflowed.store(true, Ordering::Release);
                 NotifyError::Full
             }
@@ -76,7 +80,7 @@ fn run(device: &Device, waiting: &Receiver<Notification>, overflowed: &AtomicBoo
     while let Ok(notification) = waiting.recv() {
         let mut alive = write(device, &notification);
         if overflowed.swap(false, Ordering::AcqRel) {
-            tracing::warn!("notifications overflowed; all names are expired");
+            tracing::warn!("the queue of notifications overflowed; all names are expired");
             alive = write(device, &Notification::inc_epoch());
         }
         if !alive {
@@ -85,14 +89,15 @@ fn run(device: &Device, waiting: &Receiver<Notification>, overflowed: &AtomicBoo
     }
 }
 
-/// Whether the file system is still there. ENOENT says that the kernel held nothing to drop; the errors of a deletion
-/// that came too late (ENOTDIR, ENOTEMPTY, EBUSY) leave a name that is asked for anew.
+/// Writes a notification; returns whether the file system still exists. After ENOENT, the kernel had nothing
+/// to invalidate; after the errors of a late deletion (ENOTDIR, ENOTEMPTY, EBUSY), it looks the name up
+/// again.
 fn write(device: &Device, notification: &Notification) -> bool {
     match device.write(&[IoSlice::new(notification.as_bytes())]) {
         Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY | Errno::BUSY) => true,
         Err(Errno::NODEV | Errno::CONNABORTED | Errno::PERM) => false,
         Err(error) => {
-            tracing::warn!(%error, "the kernel refused a notification");
+            tracing::warn!(%error, "the kernel rejected a notification");
             true
         }
     }

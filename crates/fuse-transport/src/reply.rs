@@ -1,4 +1,4 @@
-//! The right and the duty to answer one request.
+//! The reply to one request.
 
 use std::sync::Arc;
 
@@ -8,11 +8,13 @@ use types::Errno;
 use crate::device::Device;
 use crate::uring::Entry;
 
-/// Answers one request, at once or later, from any thread; dropped without an answer it answers EIO.
+/// The obligation to reply to one request, at once or later, from any thread. If dropped without a reply, it
+/// sends EIO.
 ///
-/// To a request that wants no answer (FORGET, BATCH_FORGET, INTERRUPT) nothing is sent, whatever is called.
+/// For a request without a reply (FORGET, BATCH_FORGET, INTERRUPT), nothing is sent, whatever method is
+/// called.
 #[derive(Debug)]
-#[must_use = "a reply that is dropped answers EIO"]
+#[must_use = "a reply that is dropped sends EIO"]
 pub struct Reply {
     target: Target,
     unique: Unique,
@@ -20,7 +22,7 @@ pub struct Reply {
     wanted: bool,
 }
 
-/// Where the answer goes: to where the request came from.
+/// The destination of the reply: the source of the request.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     Device(Arc<Device>),
@@ -35,7 +37,8 @@ impl Target {
         }
     }
 
-    /// Whether this request is to be answered. On a ring all are, for the answer is also what returns the entry.
+    /// Whether a request with this opcode gets a reply. On a ring all do, because the reply also returns the
+    /// entry.
     pub(crate) fn wants(&self, opcode: Opcode) -> bool {
         match self {
             Target::Device(_) => opcode.expects_reply(),
@@ -50,12 +53,13 @@ impl Reply {
         Reply { target, unique: header.unique, opcode: header.opcode, wanted }
     }
 
-    /// Success, with the body of a [`fuse_proto::Body`], a [`fuse_proto::DirBuffer`], or plain bytes.
+    /// Sends success, with the bytes of a [`fuse_proto::Body`] or a [`fuse_proto::DirBuffer`], or plain
+    /// bytes.
     pub fn ok(self, body: &[u8]) {
         self.parts(&[body]);
     }
 
-    /// Success, with a body in pieces that are sent without being copied together.
+    /// Sends success, with a body in parts, which are sent without being copied together.
     pub fn parts(mut self, parts: &[&[u8]]) {
         self.send(Ok(parts));
     }
@@ -64,10 +68,10 @@ impl Reply {
         self.send(Err(errno));
     }
 
-    /// No answer is wanted, and none is sent.
+    /// Sends no reply, for a request that needs none.
     pub fn none(mut self) {
         if self.wanted {
-            tracing::error!(opcode = %self.opcode, "a request that wants an answer was to get none");
+            tracing::error!(opcode = %self.opcode, "no reply was given to a request that needs one; sending EIO");
             self.send(Err(Errno::EIO));
         }
     }
@@ -86,7 +90,7 @@ impl Reply {
 impl Drop for Reply {
     fn drop(&mut self) {
         if self.wanted {
-            tracing::warn!(opcode = %self.opcode, "a request was given up without an answer");
+            tracing::warn!(opcode = %self.opcode, "a request was dropped without a reply; sending EIO");
             self.send(Err(Errno::EIO));
         }
     }

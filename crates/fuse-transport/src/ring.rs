@@ -1,11 +1,15 @@
-//! FUSE over io_uring (Linux 6.14): a queue a CPU, and a request is served on the CPU that sent it.
+//! FUSE over io_uring (Linux 6.14): one queue per CPU, and a request is served on the CPU that sent it.
 //!
-//! Each thread has a ring of its own with one entry, so that the kernel gives a request only to a thread that is idle: what
-//! waits for the store holds up no one while another thread of that CPU is free. The kernel takes the entry that was
-//! used last, so that mostly one thread a CPU is awake, with warm caches.
+//! Each thread has its own ring with one entry, so the kernel gives a request only to an idle thread: a
+//! request that waits for the object store delays no other while another thread of that CPU is idle. The
+//! kernel uses the entry that was used last, so usually one thread per CPU is active, with warm caches.
 //!
-//! INIT, FORGET and INTERRUPT come through `/dev/fuse` all the same, and everything if the kernel does not offer rings. It
-//! waits with all requests for an entry in every queue once the answer to INIT has the flag, so whatever can fail is done before.
+//! INIT, FORGET and INTERRUPT always come through `/dev/fuse`, and so do all requests if the kernel does not
+//! offer rings. If the reply to INIT has the flag, the kernel holds back all requests until every queue has
+//! an entry, so all steps that can fail are done before that reply.
+//!
+//! A thread with many entries would need a hand-over to another thread whenever a request waits for the
+//! store. Threads with one entry each need none, and there are four per CPU by default.
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -20,7 +24,7 @@ use crate::reply::Target;
 use crate::serve::{DevFuse, Handler, Transport, Workers, answer, pin};
 use crate::uring::{Event, NUDGE, Ring as ThreadRing, Scratch};
 
-/// io_uring where the kernel offers it, else as [`DevFuse`], which also is what it begins with.
+/// The io_uring transport, if the kernel offers it; otherwise [`DevFuse`], which it also uses to start.
 #[derive(Debug)]
 pub struct Ring {
     device: DevFuse,
@@ -36,43 +40,44 @@ impl Transport for Ring {
     fn serve(&self, workers: &Workers, handler: &Handler<'_>) -> Result<(), Error> {
         self.device.serve_with(workers, handler, |device| {
             lanes(device, workers).unwrap_or_else(|error| {
-                tracing::warn!(%error, "requests come through /dev/fuse, for io_uring cannot be had");
+                tracing::warn!(%error, "cannot set up io_uring; requests come through /dev/fuse");
                 Vec::new()
             })
         })
     }
 }
 
-/// Whether the kernel offers rings to file systems mounted from now on.
+/// Whether the kernel offers rings to FUSE file systems mounted from now on.
 pub fn ring_is_enabled() -> bool {
     fs::read(PARAMETER).is_ok_and(|value| value.starts_with(b"Y"))
 }
 
-/// Makes the kernel offer rings to file systems mounted from now on, by whomever.
+/// Makes the kernel offer rings to all FUSE file systems mounted from now on, by any process.
 ///
 /// # Errors
-/// [`Error::System`]: the kernel has none, or the caller is not root.
+/// [`Error::System`] if the kernel has no rings, or the caller is not root.
 pub fn enable_ring() -> Result<(), Error> {
     match ring_is_enabled() {
         true => Ok(()),
         false => fs::write(PARAMETER, "Y")
-            .map_err(|e| Error::system(format!("switch on io_uring in {PARAMETER}"), e)),
+            .map_err(|e| Error::system(format!("enable FUSE over io_uring in {PARAMETER}"), e)),
     }
 }
 
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// What one thread is to serve.
+/// The work of one thread.
 pub(crate) struct Lane {
     ring: ThreadRing,
-    /// The CPU to stay on.
+    /// The CPU to pin the thread to.
     cpu: Option<usize>,
 }
 
 impl Lane {
-    /// Serves until the file system is gone. False if the kernel refused the ring, so that requests come through `/dev/fuse`.
+    /// Serves until the file system is unmounted. False if the kernel rejected the ring, so that requests
+    /// come through `/dev/fuse`.
     pub(crate) fn work(mut self, handler: &Handler<'_>) -> Result<bool, Error> {
-        let failed = |e| Error::system("go on with io_uring", e);
+        let failed = |e| Error::system("use io_uring", e);
         self.cpu.inspect(|cpu| pin(*cpu));
         let mut scratch = Scratch::new();
         let mut served = false;
@@ -97,16 +102,16 @@ impl Lane {
                     }
                 }
                 Event::Returned(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) => {
-                    if self.ring.is_home() {
+                    if self.ring.are_all_returned() {
                         return Ok(true);
                     }
                     served = true;
                 }
                 Event::Returned(error) if served => {
-                    tracing::error!(%error, "the kernel gave up an entry of a ring");
+                    tracing::error!(%error, "the kernel returned an io_uring entry with an error");
                 }
                 Event::Returned(error) => {
-                    tracing::warn!(%error, "the kernel refused a ring");
+                    tracing::warn!(%error, "the kernel rejected an io_uring entry");
                     return Ok(false);
                 }
             }
@@ -115,10 +120,11 @@ impl Lane {
     }
 }
 
-/// More queues than this are not worth their threads.
+/// With more queues than this, their threads would cost too much.
 const MAX_QUEUES: usize = 1024;
 
-/// Rings for every queue: of CPUs that this process may use several, one of all others, which may be there for others or later.
+/// Creates the rings of all queues: several for each CPU that this process may use, and one for each other
+/// CPU, which other processes may use, or this one later.
 fn lanes(device: &Arc<Device>, workers: &Workers) -> std::io::Result<Vec<Lane>> {
     let queues = possible_cpus()?;
     let ours = rustix::thread::sched_getaffinity(None)?;
@@ -137,17 +143,22 @@ fn lanes(device: &Arc<Device>, workers: &Workers) -> std::io::Result<Vec<Lane>> 
     Ok(lanes)
 }
 
-/// `FUSE_DEFAULT_MAX_PAGES_PER_REQ`: what the kernel wants room for where no longer WRITE is agreed.
+/// `FUSE_DEFAULT_MAX_PAGES_PER_REQ`: the payload size that the kernel requires if no larger WRITE is
+/// negotiated.
 const MIN_PAYLOAD_BYTES: usize = 128 << 10;
 
 /// `num_possible_cpus`: the kernel has one queue for each.
 fn possible_cpus() -> std::io::Result<usize> {
     let list = fs::read_to_string("/sys/devices/system/cpu/possible")?;
     let count = count_cpus(list.trim()).filter(|count| (1..=MAX_QUEUES).contains(count));
-    count.ok_or_else(|| std::io::Error::other(format!("cannot have a queue for each of the CPUs {list}")))
+    count.ok_or_else(|| {
+        std::io::Error::other(format!(
+            "cannot parse the list of CPUs, or there are more than {MAX_QUEUES}: {list}"
+        ))
+    })
 }
 
-/// As in `0-3,8`.
+/// Counts the CPUs in a list like `0-3,8`.
 fn count_cpus(list: &str) -> Option<usize> {
     list.split(',').try_fold(0usize, |count, range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -161,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpus_are_counted() {
+    fn cpu_lists_are_counted() {
         assert_eq!(count_cpus("0"), Some(1));
         assert_eq!(count_cpus("0-1"), Some(2));
         assert_eq!(count_cpus("0-3,8,10-11"), Some(7));

@@ -1,11 +1,13 @@
-//! One thread's io_uring, and the memory that it shares with the kernel for requests and replies.
+//! The io_uring of one thread, and the memory that it shares with the kernel for requests and replies.
 //!
-//! A queue of the kernel holds *entries*: a header and a payload area of ours, lent to the kernel by REGISTER. The kernel
-//! fills one with a request and gives it back by a completion; COMMIT_AND_FETCH hands it over again with the reply in it
-//! (`fs/fuse/dev_uring.c`). So an entry's memory has one owner at any time, and [`State`] says who that is.
+//! A queue of the kernel holds *entries*: a header and a payload buffer of this process, lent to the kernel
+//! by REGISTER. The kernel fills an entry with a request and returns it by a completion; COMMIT_AND_FETCH
+//! lends it again, with the reply in it (`fs/fuse/dev_uring.c`). So an entry's memory has one owner at any
+//! time, which is recorded in [`State`].
 //!
-//! The kernel has one payload area for both directions. A short request is copied out of it first, so that the reply can be
-//! written straight in; a long one (a WRITE) is used where it lies, and its short reply waits aside until it is done with.
+//! The kernel uses one payload buffer for both directions. A short request is copied out of it first, so that
+//! the reply can be written directly into it. A long one (a WRITE) is used in place, and its short reply is
+//! kept aside until the handler is done with the request.
 
 #![allow(unsafe_code)]
 
@@ -23,45 +25,47 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::device::Device;
 
-/// The most entries of one thread: one, and one more for each reply that was taken to another thread at the same time. What
-/// lies beyond waits in the kernel for one of those.
+/// The limit of entries of one thread: one, plus one for each reply that another thread holds at the same
+/// time. Beyond it, requests wait in the kernel.
 const MAX_ENTRIES: usize = 1024;
 
-/// How much is submitted at once; more completions than twice as many wait in the kernel.
+/// The size of the submission queue. More completions than twice this number wait in the kernel.
 const RING_ENTRIES: u32 = 16;
 
-/// What the request of our own is numbered; the kernel counts upwards from 2.
+/// The id of the request that this process causes itself; the kernel's ids count upwards from 2.
 pub(crate) const NUDGE: Unique = Unique(1 << 62);
 
-/// The completion that says that a late reply is there. Entries are numbered from 0.
+/// The user data of the completion for late replies. Entries are numbered from 0.
 const LATE: u64 = u64::MAX;
 
-/// One thread's ring. It serves one of the kernel's queues, from its first [`Ring::lend`] on.
+/// The ring of one thread. It serves one of the kernel's queues, from its first [`Ring::lend`] on.
 pub(crate) struct Ring {
     io: IoUring<squeue::Entry128>,
     device: Arc<Device>,
     queue: u16,
     payload_bytes: usize,
     entries: Vec<Arc<Entry>>,
-    /// How many entries the kernel has.
+    /// The number of entries that the kernel holds.
     lent: usize,
     late: Arc<Late>,
     listening: bool,
 }
 
-/// What a wait brought.
+/// The result of a wait.
 pub(crate) enum Event {
     /// A request in this entry.
     Request(Arc<Entry>),
-    /// Replies from other threads may be there.
+    /// Other threads may have given replies.
     Late,
-    /// The kernel gave an entry back without a request: the file system is gone, or REGISTER was refused.
+    /// The kernel returned an entry without a request: the file system has ended, or REGISTER was rejected.
     Returned(Errno),
 }
 
 impl Ring {
+    /// Creates a ring for one queue of the kernel, with one entry.
+    ///
     /// # Errors
-    /// io_uring is not there, not allowed, or without memory.
+    /// Fails if io_uring is missing, not allowed, or out of memory.
     pub(crate) fn new(device: Arc<Device>, queue: u16, payload_bytes: usize) -> io::Result<Self> {
         let io = IoUring::builder().build(RING_ENTRIES)?;
         let late = Arc::new(Late {
@@ -74,21 +78,22 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Lends the newest entry to the kernel for the first time. Not before INIT is answered: the kernel could not say no.
+    /// Lends the newest entry to the kernel for the first time. Must not be called before the reply to INIT:
+    /// until then the kernel cannot reject it.
     pub(crate) fn lend(&mut self) -> io::Result<()> {
         let Some(entry) = self.entries.last().cloned() else { return Ok(()) };
         let areas = entry.areas();
         let mut sqe = self.command(CMD_REGISTER, &entry, 0, Some(areas.as_ptr() as u64));
-        // SAFETY: an Entry128 is the kernel's `struct io_uring_sqe` of 128 bytes, `repr(C)`, of which `len` is the u32 at 24;
-        // the library knows no commands that set it.
+        // SAFETY: an Entry128 is the kernel's `struct io_uring_sqe` of 128 bytes, `repr(C)`, with `len` as
+        // the u32 at offset 24; the library has no command that sets it.
         unsafe { (&raw mut sqe).cast::<u8>().add(24).cast::<u32>().write(areas.len() as u32) };
         self.push(&sqe)?;
         self.lent += 1;
-        // The kernel reads `areas` while it takes the command, and not later.
+        // The kernel reads `areas` during the submission, and not later.
         self.io.submit().map(drop)
     }
 
-    /// Hands an entry with its reply back, for the next request.
+    /// Returns an entry with its reply to the kernel, for the next request.
     pub(crate) fn commit(&mut self, entry: &Arc<Entry>) -> io::Result<()> {
         let unique = entry.hand_back();
         let sqe = self.command(CMD_COMMIT_AND_FETCH, entry, unique.0, None);
@@ -97,12 +102,18 @@ impl Ring {
         Ok(())
     }
 
-    /// Leaves an entry to whoever holds its reply, and lends another to the kernel in its place. False if the reply is there.
+    /// Leaves an entry to the thread that holds its reply, and lends another one to the kernel in its place.
+    /// False if the reply was already given.
     ///
-    /// A request that came while the queue had no entry waits for the next commit; a new entry alone is not given to it
-    /// (`fuse_uring_do_register`). So a request of our own is sent, on this CPU's queue, whose commit fetches what waits. The
-    /// kernel does so only for regular files, which are what programs wait for locks on; else the next commit has to come
-    /// by itself.
+    /// A request that arrived while the queue had no entry waits for the next commit; the kernel does not
+    /// give it to a newly registered entry (`fuse_uring_do_register`). So a RETRIEVE notification makes the
+    /// kernel send a request on this CPU's queue, and the commit of that request fetches the waiting one. The
+    /// kernel does this only for regular files, which are what programs wait for locks on; for others, the
+    /// waiting request is fetched by the next commit.
+    ///
+    /// Without the new entry the kernel could not send requests to this thread while the reply is
+    /// outstanding, because an entry is the only place for a request. Requests that wait for a lock are
+    /// not bounded by the number of threads.
     pub(crate) fn leave(&mut self, entry: &Arc<Entry>) -> io::Result<bool> {
         if !entry.leave() {
             return Ok(false);
@@ -114,16 +125,16 @@ impl Ring {
             if let Err(error) =
                 self.device.write(&[IoSlice::new(Notification::retrieve(NUDGE, entry.node(), 0).as_bytes())])
             {
-                tracing::debug!(%error, "the kernel takes no nudge");
+                tracing::debug!(%error, "the kernel rejected the RETRIEVE that fetches waiting requests");
             }
         }
         Ok(true)
     }
 
-    /// The entries whose replies came from other threads since the last look.
+    /// The entries whose replies other threads have given since the last call.
     pub(crate) fn late_replies(&mut self) -> io::Result<Vec<Arc<Entry>>> {
         let mut count = [0; 8];
-        // Read first: what is answered from now on wakes again.
+        // Reset the eventfd first: a reply that is given from now on signals it again.
         rustix::io::retry_on_intr(|| rustix::io::read(&self.late.wake, &mut count))?;
         let entries = std::mem::take(&mut *lock(&self.late.replies));
         self.listening = false;
@@ -131,18 +142,19 @@ impl Ring {
         Ok(entries)
     }
 
-    /// Whether the kernel has no entry.
-    pub(crate) fn is_home(&self) -> bool {
+    /// Whether the kernel holds no entry.
+    pub(crate) fn are_all_returned(&self) -> bool {
         self.lent == 0
     }
 
-    /// Submits what there is, and waits. `None` when the kernel has no entry any more and nothing else can come.
+    /// Submits the queued commands, and waits. `None` if the kernel holds no entry and no other event can
+    /// come.
     pub(crate) fn next(&mut self) -> io::Result<Option<Event>> {
         loop {
             let done = self.io.completion().next();
             if let Some(done) = done {
                 if !self.io.submission().is_empty() {
-                    // A reply does not wait until another request is answered too.
+                    // Send replies before the next request is handled.
                     self.io.submit()?;
                 }
                 return Ok(Some(self.event(done.user_data(), done.result())));
@@ -197,8 +209,9 @@ impl Ring {
     }
 
     fn push(&mut self, sqe: &squeue::Entry128) -> io::Result<()> {
-        // SAFETY: what a command points to is an entry's area, which lives until the kernel has given it back (`Drop`), an
-        // eventfd that lives as long as the ring, or the list of areas, which is read by the submission that follows.
+        // SAFETY: a command points to an entry's area, which lives until the kernel has returned it (`Drop`),
+        // to an eventfd that lives as long as the ring, or to the list of areas, which is read by the
+        // submission that follows.
         if unsafe { self.io.submission().push(sqe) }.is_err() {
             self.io.submit()?;
             // SAFETY: as above.
@@ -211,7 +224,7 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         if self.lent > 0 {
-            // The kernel may still write to them.
+            // Leak the entries: the kernel may still write to them.
             self.entries.drain(..).for_each(std::mem::forget);
         }
     }
@@ -220,13 +233,13 @@ impl Drop for Ring {
 const CMD_REGISTER: u32 = 1;
 const CMD_COMMIT_AND_FETCH: u32 = 2;
 
-/// Replies that were given by other threads.
+/// The entries whose replies were given by other threads.
 struct Late {
     replies: Mutex<Vec<Arc<Entry>>>,
     wake: OwnedFd,
 }
 
-/// One place for a request and its reply.
+/// The memory for one request and its reply.
 pub(crate) struct Entry {
     area: Area,
     index: u64,
@@ -234,13 +247,14 @@ pub(crate) struct Entry {
     late: Arc<Late>,
 }
 
-/// Who may touch an entry's area.
+/// The owner of an entry's area.
 enum State {
-    /// The kernel; between a completion and [`Entry::open`] the ring's thread.
+    /// The kernel owns it; between a completion and [`Entry::open`], the ring's thread.
     Kernel,
-    /// The handler reads the request, if that is not `copied`; the reply may be written: to the payload, if it is.
+    /// The handler owns it. If the request was `copied`, the reply can be written to the payload; otherwise
+    /// the handler still reads the request there.
     Open { unique: Unique, copied: bool, left: bool },
-    /// The ring's thread; a body that waits aside is still to go to the payload.
+    /// The ring's thread owns it. If `aside` is not empty, it must still be written to the payload.
     Answered { unique: Unique, aside: Vec<u8> },
 }
 
@@ -250,10 +264,10 @@ impl std::fmt::Debug for Entry {
     }
 }
 
-/// Longer requests stay where they are.
+/// Longer requests are used in place.
 const MAX_COPIED_BYTES: usize = 4096;
 
-/// Room to copy short requests to.
+/// The buffer for copies of short requests.
 pub(crate) struct Scratch(Box<[u8; MAX_COPIED_BYTES]>);
 
 impl Scratch {
@@ -263,11 +277,11 @@ impl Scratch {
 }
 
 impl Entry {
-    /// The bytes of the request that the kernel put here, as `/dev/fuse` would give them, and its number. Bytes are missing if
-    /// its lengths contradict one another, which the parser then finds.
+    /// The bytes of the request in this entry, in the format of `/dev/fuse`, and its id. If the lengths in
+    /// the entry are inconsistent, bytes are missing, which the parser detects.
     ///
-    /// Called once for a completion. The entry is not handed back before the slice is done with: `hand_back` comes from the
-    /// thread that uses it.
+    /// Called once per completion. The entry is not returned to the kernel while the slice is in use: the
+    /// thread that uses the slice calls `hand_back`.
     pub(crate) fn open<'a>(&'a self, scratch: &'a mut Scratch) -> (Unique, &'a [u8]) {
         let unique = Unique(u64::from_ne_bytes(self.area.read(COMMIT_ID)));
         let request = self.area.assemble();
@@ -282,12 +296,12 @@ impl Entry {
         }
     }
 
-    /// The inode that the request is about. It stands where no reply is written, until the entry is handed back.
+    /// The inode of the request. No reply overwrites this field, so it is valid until the entry is returned.
     fn node(&self) -> NodeId {
         NodeId(u64::from_ne_bytes(self.area.read(NODE_ID)))
     }
 
-    /// Takes the reply; only the first for a request counts.
+    /// Writes the reply; only the first one for a request counts.
     pub(crate) fn answer(self: &Arc<Self>, unique: Unique, outcome: Result<&[&[u8]], ::types::Errno>) {
         let mut state = lock(&self.state);
         let State::Open { unique: open, copied, left } = *state else { return };
@@ -298,7 +312,7 @@ impl Entry {
         let body_bytes = parts.iter().map(|part| part.len()).sum();
         let fits = body_bytes <= self.area.payload_bytes;
         if !fits {
-            tracing::error!(%unique, body_bytes, "a reply is longer than any request allows");
+            tracing::error!(%unique, body_bytes, "a reply is longer than the payload buffer; sending EIO");
         }
         let outcome = outcome.and(if fits { Ok(body_bytes) } else { Err(::types::Errno::EIO) });
         let mut aside = Vec::new();
@@ -313,12 +327,12 @@ impl Entry {
         drop(state);
         if left {
             lock(&self.late.replies).push(Arc::clone(self));
-            // It fails only if the count is full, and then the thread is being woken already.
+            // This fails only if the counter is at its maximum, and then the thread is already being woken.
             let _ = rustix::io::write(&self.late.wake, &1u64.to_ne_bytes());
         }
     }
 
-    /// Whether the reply is still to come; it will then go to [`Ring::late_replies`].
+    /// Whether the reply was not given yet; it will then be in [`Ring::late_replies`].
     fn leave(&self) -> bool {
         match &mut *lock(&self.state) {
             State::Open { left, .. } => {
@@ -329,7 +343,7 @@ impl Entry {
         }
     }
 
-    /// The last touch before the kernel has the entry; gives the number of the request answered.
+    /// The last access before the kernel owns the entry; returns the id of the request.
     fn hand_back(&self) -> Unique {
         match std::mem::replace(&mut *lock(&self.state), State::Kernel) {
             State::Answered { unique, aside } => {
@@ -338,20 +352,20 @@ impl Entry {
                 }
                 unique
             }
-            // Not answered or already back: the kernel will say that it knows no such request.
+            // No reply, or already returned: the kernel will report an unknown request.
             State::Open { .. } | State::Kernel => Unique(0),
         }
     }
 
-    /// The areas for REGISTER, header and payload, each a `struct iovec`: address and length.
+    /// The areas for REGISTER, header and payload, each as a `struct iovec`: address and length.
     fn areas(&self) -> [[usize; 2]; 2] {
         let at = |offset| self.area.at(offset).expose_provenance();
         [[at(0), HEADER_BYTES], [at(PAYLOAD), self.area.payload_bytes]]
     }
 }
 
-// `struct fuse_uring_req_header`: 128 bytes for the request's or the reply's header, 128 for the arguments of fixed size,
-// then `struct fuse_uring_ent_in_out`: flags, commit_id, payload_sz, padding, reserved.
+// `struct fuse_uring_req_header`: 128 bytes for the header of the request or reply, 128 for the arguments of
+// fixed size, then `struct fuse_uring_ent_in_out`: flags, commit_id, payload_sz, padding, reserved.
 const NODE_ID: usize = 16;
 const OP_IN: usize = 128;
 const OP_IN_BYTES: usize = 128;
@@ -362,16 +376,18 @@ const HEADER_BYTES: usize = 288;
 /// `struct fuse_in_header`.
 const IN_HEADER_BYTES: usize = 40;
 
-/// The payload begins at a page; the page before it ends with room for what precedes it in a whole request.
+/// The payload is page-aligned. The end of the page before it has room for the header and arguments of a
+/// contiguous request.
 const PAYLOAD: usize = 4096;
 
-/// An entry's memory: mapped, so that pages which no request ever fills cost nothing.
+/// An entry's memory. It is mapped, so that pages that no request ever uses cost nothing.
 struct Area {
     base: NonNull<c_void>,
     payload_bytes: usize,
 }
 
-// SAFETY: the memory is the area's own and not tied to a thread; who may touch it when is ruled by `State`.
+// SAFETY: the area owns the memory, which is not tied to a thread; `State` determines which thread may access
+// it.
 unsafe impl Send for Area {}
 // SAFETY: as above.
 unsafe impl Sync for Area {}
@@ -393,20 +409,20 @@ impl Area {
     /// Bytes of the header; `offset` is one of the constants above.
     fn read<const N: usize>(&self, offset: usize) -> [u8; N] {
         assert!(offset + N <= HEADER_BYTES);
-        // SAFETY: within the mapping, and only called while the kernel does not have the entry.
+        // SAFETY: within the mapping, and only called while the kernel does not own the entry.
         unsafe { self.at(offset).cast::<[u8; N]>().read() }
     }
 
-    /// Puts header and arguments in front of the payload, so that all lie in a row.
+    /// Copies header and arguments in front of the payload, so that the request is contiguous.
     fn assemble(&self) -> &[u8] {
         let len = u32::from_ne_bytes(self.read(0)) as usize;
         let payload = (u32::from_ne_bytes(self.read(PAYLOAD_SIZE)) as usize).min(self.payload_bytes);
         let args = len.saturating_sub(IN_HEADER_BYTES + payload).min(OP_IN_BYTES);
         let start = PAYLOAD - args - IN_HEADER_BYTES;
-        // SAFETY: source and destination lie in the first page, and apart: the one ends at 256, the other begins at 4096 - 168
-        // or later. The slice ends where the payload does, or before. It is only called by `open`, while the entry is the
-        // thread's; until it is handed back only `answer` writes, to the first 288 bytes and, if the slice was copied, to
-        // the payload.
+        // SAFETY: source and destination are in the first page and do not overlap: the source ends at 256,
+        // the destination begins at 3928 (4096-168) or later. The slice ends at the end of the payload or
+        // before. This is only called by `open`, while the thread owns the entry; until it is returned, only
+        // `answer` writes, to the first 288 bytes and, if the slice was copied, to the payload.
         unsafe {
             ptr::copy_nonoverlapping(self.at(0), self.at(start), IN_HEADER_BYTES);
             ptr::copy_nonoverlapping(self.at(OP_IN), self.at(start + IN_HEADER_BYTES), args);
@@ -414,13 +430,13 @@ impl Area {
         }
     }
 
-    /// The parts one after the other, as far as there is room.
+    /// Writes the parts one after the other, as far as they fit.
     fn write_body(&self, parts: &[&[u8]]) {
         let mut at = 0;
         for part in parts {
             let len = part.len().min(self.payload_bytes - at);
-            // SAFETY: `at + len` is at most the payload's length. The caller has the lock of `State` and found there that
-            // nobody else reads or writes the payload.
+            // SAFETY: `at + len` is at most the payload's length. The caller holds the lock of `State`, in a
+            // state in which no other thread accesses the payload.
             unsafe { ptr::copy_nonoverlapping(part.as_ptr(), self.at(PAYLOAD + at), len) };
             at += len;
         }
@@ -428,7 +444,8 @@ impl Area {
 
     fn write_header(&self, header: &[u8; REPLY_HEADER_BYTES], body_bytes: usize) {
         let size = (body_bytes as u32).to_ne_bytes();
-        // SAFETY: both lie in the header, which nobody else touches: the caller has the lock of `State` and found it open.
+        // SAFETY: both are in the header, which no other thread accesses: the caller holds the lock of
+        // `State`, which is open.
         unsafe {
             self.at(0).cast::<[u8; REPLY_HEADER_BYTES]>().write(*header);
             self.at(PAYLOAD_SIZE).cast::<[u8; 4]>().write(size);
@@ -438,12 +455,13 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: the mapping is whole, and an entry is dropped only when the kernel does not have it.
+        // SAFETY: this unmaps the whole mapping, and an entry is dropped only when the kernel does not own
+        // it.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr(), PAYLOAD + self.payload_bytes) };
     }
 }
 
-/// A panic while the lock is held leaves a state that is as good as before: nothing between lock and assignment can fail.
+/// Ignores poisoning: no code between taking the lock and the assignment of the state can panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! In a process of its own, because it is about the memory of the whole process.
+//! A separate test program, because it measures the memory of the whole process.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
 use std::fs;
@@ -13,12 +13,12 @@ fn resident_bytes() -> usize {
 }
 
 #[test]
-fn freed_blocks_go_back_to_the_system() {
+fn freed_blocks_are_returned_to_the_system() {
     fuse_transport::return_freed_memory();
-    // What raises the bound of the allocator.
+    // This would raise the allocator's threshold.
     drop(std::hint::black_box(vec![1_u8; 16 * MIB]));
     let before = resident_bytes();
-    // Something small lives on behind each block.
+    // A small block that stays in use follows each large one.
     let blocks: Vec<(Vec<u8>, Box<[u8; 100]>)> =
         (0..64).map(|n| (vec![n; 2 * MIB], Box::new([n; 100]))).collect();
     assert!(resident_bytes() >= before + 100 * MIB);

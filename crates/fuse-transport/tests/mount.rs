@@ -1,4 +1,4 @@
-//! A trivial file system through the real kernel. Needs root and `/dev/fuse`.
+//! Tests a trivial file system with the real kernel. Needs root and `/dev/fuse`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -25,19 +25,19 @@ const VOLUME: NodeId = NodeId(2);
 const FILE: NodeId = NodeId(3);
 const CONTENT: &[u8] = b"written in three pieces";
 const TTL: Duration = Duration::from_secs(600);
-/// Longer than anything here takes, unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than any step takes, unless it hangs.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// `/volume/hello`; a look for `boom` panics, and one for `lost` drops its reply.
+/// Serves `/volume/hello`; a lookup of `boom` panics, and one of `lost` drops its reply.
 #[derive(Debug, Default)]
 struct Tiny {
     lookups: AtomicUsize,
     longest_write: AtomicUsize,
     /// Requests that came through io_uring.
     over_ring: AtomicUsize,
-    /// Those that wait for a lock.
+    /// The requests that wait for a lock.
     waiting: Mutex<Vec<Reply>>,
-    /// Whether a look for `slow` has begun, and whether it may end.
+    /// Whether a lookup of `slow` has begun, and whether it may end.
     slow_begun: AtomicBool,
     slow_may_end: AtomicBool,
 }
@@ -58,12 +58,12 @@ impl Tiny {
                 let found = match (node, name) {
                     (NodeId::ROOT, b"volume") => VOLUME,
                     (VOLUME, b"hello") => FILE,
-                    (_, b"boom") => panic!("as it was told to"),
+                    (_, b"boom") => panic!("requested by the test"),
                     (_, b"lost") => return drop(reply),
                     (_, b"slow") => {
                         self.slow_begun.store(true, Ordering::SeqCst);
-                        // Bounded, so that a failure of its test is not a test that hangs.
-                        let deadline = Instant::now() + PATIENCE;
+                        // Bounded, so that the test fails rather than hangs.
+                        let deadline = Instant::now() + TIMEOUT;
                         while !self.slow_may_end.load(Ordering::SeqCst) && Instant::now() < deadline {
                             thread::sleep(Duration::from_millis(1));
                         }
@@ -146,7 +146,7 @@ fn workers() -> Workers {
     Workers { threads: NonZeroUsize::new(3).unwrap(), max_write_bytes: 1 << 20, pin_cpus: vec![0] }
 }
 
-/// The transports that this machine has.
+/// The transports that this machine supports.
 fn transports() -> Vec<Over> {
     if !can_mount() {
         return Vec::new();
@@ -166,7 +166,7 @@ enum Over {
     Ring,
 }
 
-/// Serves in the background; unmounts when dropped, whatever happened.
+/// Serves in the background; unmounts when dropped.
 struct Served {
     mount: Mount,
     tiny: Arc<Tiny>,
@@ -195,7 +195,7 @@ impl Served {
     }
 
     fn waiters_become(&self, count: usize) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.tiny.waiting.lock().unwrap().len() != count {
             let waiting = self.tiny.waiting.lock().unwrap().len();
             assert!(Instant::now() < deadline, "{:?}: {waiting} wait, not {count}", self.over);
@@ -204,9 +204,9 @@ impl Served {
     }
 
     fn ends(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !self.server.as_ref().unwrap().is_finished() {
-            assert!(Instant::now() < deadline, "the server goes on after the unmount");
+            assert!(Instant::now() < deadline, "the server continues after the unmount");
             thread::sleep(Duration::from_millis(5));
         }
         self.server.take().unwrap().join().unwrap().unwrap();
@@ -225,7 +225,7 @@ fn options() -> MountOptions {
     MountOptions { allow_other: true, ..MountOptions::new("my volume") }
 }
 
-/// The fields type, source and mount options of what mountinfo shows at `path`.
+/// The type, source and mount options of the mount at `path`, from mountinfo.
 fn mountinfo(path: &Path) -> Option<(String, String, String)> {
     let all = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let line = all.lines().rfind(|line| line.split(' ').nth(4) == path.to_str())?;
@@ -246,7 +246,7 @@ fn can_mount() -> bool {
 }
 
 #[test]
-fn the_child_is_mounted_read_and_unmounted() {
+fn child_is_mounted_read_and_unmounted() {
     for over in transports() {
         let dir = tempfile::tempdir().unwrap();
         let (mut served, notifier) = Served::start(over, dir.path(), Some("volume"));
@@ -277,7 +277,7 @@ fn the_child_is_mounted_read_and_unmounted() {
 }
 
 #[test]
-fn a_panic_or_a_lost_reply_is_eio_and_the_mount_lives_on() {
+fn panic_and_dropped_reply_are_eio_and_the_mount_continues() {
     for over in transports() {
         let dir = tempfile::tempdir().unwrap();
         let (mut served, _notifier) = Served::start(over, dir.path(), Some("volume"));
@@ -294,7 +294,7 @@ fn a_panic_or_a_lost_reply_is_eio_and_the_mount_lives_on() {
 }
 
 #[test]
-fn notifications_make_the_kernel_ask_again() {
+fn notifications_make_the_kernel_revalidate() {
     for over in transports() {
         let dir = tempfile::tempdir().unwrap();
         let (mut served, notifier) = Served::start(over, dir.path(), Some("volume"));
@@ -311,7 +311,7 @@ fn notifications_make_the_kernel_ask_again() {
         ] {
             notifier.send(Notification::inval_inode(NodeId(4711), 0, 0)).unwrap();
             notifier.send(notification.clone()).unwrap();
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + TIMEOUT;
             while lookups(&served) == known {
                 assert!(Instant::now() < deadline, "{notification:?} changed nothing");
                 fs::metadata(&hello).unwrap();
@@ -325,7 +325,7 @@ fn notifications_make_the_kernel_ask_again() {
 }
 
 #[test]
-fn the_longest_agreed_write_arrives_whole() {
+fn longest_negotiated_write_arrives_whole() {
     for over in transports() {
         let dir = tempfile::tempdir().unwrap();
         let (mut served, _notifier) = Served::start(over, dir.path(), Some("volume"));
@@ -339,7 +339,7 @@ fn the_longest_agreed_write_arrives_whole() {
 }
 
 #[test]
-fn the_fuse_root_itself_can_be_mounted() {
+fn fuse_root_itself_can_be_mounted() {
     for over in transports() {
         let dir = tempfile::tempdir().unwrap();
         let (mut served, _notifier) = Served::start(over, dir.path(), None);
@@ -351,7 +351,7 @@ fn the_fuse_root_itself_can_be_mounted() {
 }
 
 #[test]
-fn a_dead_mount_is_found_and_cleaned_up() {
+fn dead_mount_is_detected_and_cleaned_up() {
     if !can_mount() {
         return;
     }
@@ -360,7 +360,7 @@ fn a_dead_mount_is_found_and_cleaned_up() {
         let (mut mount, device) = Mount::prepare(dir.path(), &options()).unwrap();
         mount.attach().unwrap();
         drop::<DevFuse>(device);
-        // As if the server had been killed: nothing is unmounted.
+        // Simulate a killed server: nothing is unmounted.
         std::mem::forget(mount);
         assert!(matches!(Mount::prepare(dir.path(), &options()), Err(Error::Dead(_))));
         assert!(clean_stale(dir.path()).unwrap());
@@ -370,7 +370,7 @@ fn a_dead_mount_is_found_and_cleaned_up() {
 }
 
 #[test]
-fn a_mount_given_up_before_it_is_shown_leaves_nothing() {
+fn mount_dropped_before_attach_leaves_nothing() {
     if !can_mount() {
         return;
     }
@@ -382,10 +382,12 @@ fn a_mount_given_up_before_it_is_shown_leaves_nothing() {
     device.serve(&workers(), &|_, reply| reply.error(Errno::ENOSYS)).unwrap();
 }
 
-/// Runs one test of this program as a user without rights that may open `/dev/fuse`, in a mount namespace of its own.
+/// Runs one test of this program as an unprivileged user that may open `/dev/fuse`, in its own mount
+/// namespace.
 fn run_as_nobody(test: &str) {
-    // The build may lie in a directory that this user may not search, so the program is copied. `cp` does it: a descriptor of
-    // this process that is open for writing might be in a child that another test starts, and then nothing could run it.
+    // The build directory may not be searchable by this user, so the program is copied. `cp` does it: if this
+    // process wrote the copy, a child that another test starts might inherit the descriptor, and the copy
+    // could then not be executed (ETXTBSY).
     const SCRIPT: &str = r#"
         set -e
         mount -t tmpfs -o mode=1777 tmpfs "$2"
@@ -407,9 +409,9 @@ fn run_as_nobody(test: &str) {
 
 /// Needs a set-uid fusermount3 in the path.
 #[test]
-fn an_ordinary_user_mounts_through_fusermount3() {
+fn unprivileged_user_mounts_through_fusermount3() {
     if rustix::process::geteuid().is_root() {
-        return run_as_nobody("an_ordinary_user_mounts_through_fusermount3");
+        return run_as_nobody("unprivileged_user_mounts_through_fusermount3");
     }
     if Command::new("fusermount3").arg("-V").output().is_err() {
         return skip::missing("fusermount3");
@@ -449,16 +451,16 @@ fn an_ordinary_user_mounts_through_fusermount3() {
 }
 
 #[test]
-fn a_slow_request_holds_up_no_other() {
+fn slow_request_delays_no_other() {
     for over in transports() {
         let dir = tempfile::tempdir().unwrap();
         let (mut served, _notifier) = Served::start(over, dir.path(), Some("volume"));
         thread::scope(|scope| {
-            // One less than there are threads for a CPU: these may all run on the same.
+            // One less than the threads per CPU: all lookups may run on the same CPU.
             let slow = scope.spawn(|| fs::metadata(dir.path().join("slow")).unwrap());
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + TIMEOUT;
             while !served.tiny.slow_begun.load(Ordering::SeqCst) {
-                assert!(Instant::now() < deadline, "{over:?}: the slow request does not come");
+                assert!(Instant::now() < deadline, "{over:?}: the slow request does not arrive");
                 thread::sleep(Duration::from_millis(1));
             }
             for i in 0..100 {
@@ -472,9 +474,9 @@ fn a_slow_request_holds_up_no_other() {
     }
 }
 
-/// More than there are threads, so that a transport that keeps a thread for each would serve no one else.
+/// More waiters than threads, so that a transport that blocks a thread for each could serve no other request.
 #[test]
-fn replies_may_come_late_and_from_other_threads_or_after_an_interrupt() {
+fn replies_can_come_late_from_other_threads_or_after_an_interrupt() {
     const WAITERS: usize = 40;
     for over in transports() {
         let dir = tempfile::tempdir().unwrap();
@@ -504,7 +506,7 @@ fn replies_may_come_late_and_from_other_threads_or_after_an_interrupt() {
 }
 
 #[test]
-fn many_threads_read_write_and_look_until_the_mount_is_taken_away() {
+fn concurrent_requests_end_with_a_forced_unmount() {
     for over in transports() {
         let dir = tempfile::tempdir().unwrap();
         let (mut served, _notifier) = Served::start(over, dir.path(), Some("volume"));
@@ -513,7 +515,7 @@ fn many_threads_read_write_and_look_until_the_mount_is_taken_away() {
             for thread in 0..8 {
                 let hello = &hello;
                 scope.spawn(move || {
-                    // Ends with the error that the end of the mount brings.
+                    // Ends with the error after the unmount.
                     (0..1_000_000).try_for_each(|i| -> std::io::Result<()> {
                         match (thread + i) % 4 {
                             0 => OpenOptions::new().write(true).open(hello)?.write_all(&vec![1; 1 << 20])?,
@@ -532,7 +534,7 @@ fn many_threads_read_write_and_look_until_the_mount_is_taken_away() {
                 });
             }
             thread::sleep(Duration::from_millis(700));
-            // Requests under way fail, then it is busy: its users hold it.
+            // Requests in flight fail; the mount is then busy, because its users hold it.
             let _ = served.mount.unmount(UnmountMode::Force);
             let _ = served.mount.unmount(UnmountMode::Lazy);
         });

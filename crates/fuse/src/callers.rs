@@ -1,14 +1,17 @@
-//! Who calls, beyond what a request's header says: groups and capabilities, from `/proc/TID/status`.
+//! The groups and capabilities of a caller, which the request header does not contain, from
+//! `/proc/TID/status`.
 //!
-//! The thread that made a request waits for its answer, so what is read of it is what held when it asked. It has to be
-//! the user and group of the header, or else the answer is no: a thread that was killed may have left its number to
-//! another one, and what kernel threads do for others is not written there.
+//! The thread that made a request waits for the reply, so its status still has the values from the time of
+//! the request. User and group must be those of the header; otherwise access is denied: a killed thread's id
+//! may have been reused, and requests that kernel threads make for a program do not have the program's
+//! status.
 //!
-//! What was read is remembered for a second at most, under the thread, its user and its group, and of those only who
-//! cannot make themselves somebody else meanwhile: not where any of a thread's users is 0, and not where it may use a
-//! capability, of which `CAP_SETGID` is one. That the thread is still the same is known by a descriptor of its
-//! directory in `/proc`, which stands for this thread and never for a later one of the same number. To look at that
-//! takes as long for a thousand groups as for one.
+//! A credential is cached for at most one second, by thread, user and group, and only if the thread cannot
+//! change its identity meanwhile: not if any of its user ids is 0, and not if it has any capability
+//! (`CAP_SETGID` is one). A descriptor of the thread's directory in `/proc` proves that it is still the same
+//! thread, because it never refers to a later thread with the same id. Checking that takes the same time for
+//! a thousand groups as for one. The thread's start time would be one more file to read for
+//! each request.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,61 +24,61 @@ use acl::credential::{Credential, Credentials};
 use acl::idmap::Ids;
 use rustix::fs::{AtFlags, Mode, OFlags, open, openat, readlinkat, statat};
 use types::{Caps, Cred, Errno};
-use vfs::{Identify, Identity};
+use vfs::{Identity, IdentitySource};
 
-/// How long what was read of a thread serves.
+/// How long a credential is cached.
 const LIFETIME: Duration = Duration::from_secs(1);
-/// Threads remembered in each of the shards, a descriptor each: 256 in all.
+/// Cached threads per shard, one descriptor each: 256 in all.
 const MAX_KNOWN: usize = 16;
 const SHARDS: usize = 16;
-/// Groups remembered of all callers together: 16 MiB.
+/// Cached groups of all callers together: 16 MiB.
 const MAX_GROUPS: usize = 1 << 20;
-/// A status is some 1,500 bytes and up to eleven for each group.
+/// The first buffer. A status has some 1,500 bytes and up to eleven for each group.
 const FIRST_BYTES: usize = 8 << 10;
-/// Longer than that of a thread with 65,536 groups (`NGROUPS_MAX`), the most that there may be.
+/// Longer than the status of a thread with 65,536 groups (`NGROUPS_MAX`), the maximum.
 const MAX_BYTES: usize = 2 << 20;
 
-/// Why a caller is not known.
+/// Why a caller's credential cannot be read.
 #[derive(Debug, thiserror::Error)]
 enum Unknown {
-    #[error("it is in another PID namespace, or is none of this machine's threads")]
+    #[error("the thread is in another PID namespace, or is not a thread of this machine")]
     Elsewhere,
-    #[error("it is gone")]
+    #[error("the thread has ended")]
     Gone,
-    #[error("its status cannot be read: {0}")]
+    #[error("cannot read the thread's status: {0}")]
     Unreadable(io::Error),
-    #[error("its status is not understood")]
+    #[error("cannot parse the thread's status")]
     Unparsed,
     #[error(
-        "the request is for user {asked_uid}, group {asked_gid}, and the thread is user {uid}, group {gid}"
+        "the request is from user {asked_uid}, group {asked_gid}, but the thread has user {uid}, group {gid}"
     )]
     Another { asked_uid: u32, asked_gid: u32, uid: u32, gid: u32 },
-    #[error("it is in groups that this user namespace does not show")]
+    #[error("the thread has groups that are not mapped in this user namespace")]
     HiddenGroups,
     #[error("/proc does not show this PID namespace")]
     NoProc,
 }
 
-/// Finds out who callers are.
+/// Reads and caches the credentials of callers.
 #[derive(Debug)]
 pub(crate) struct Callers {
     ids: Ids,
     credentials: Credentials,
     known: [RwLock<HashMap<u32, Arc<Known>>>; SHARDS],
-    /// `/proc`, if it shows the threads by the numbers that requests have.
+    /// `/proc`, if it shows threads by the ids that requests have.
     proc: Option<OwnedFd>,
     /// Device and inode of this process's user namespace.
     user_namespace: Option<(u64, u64)>,
-    /// The group that stands for those of other user namespaces, if there are any.
+    /// The overflow group id, unless every group is mapped in this user namespace.
     hidden_group: Option<u32>,
     reads: AtomicU64,
     refusals: AtomicU64,
 }
 
-/// A thread of which all is known for a while.
+/// A thread whose credential is cached.
 #[derive(Debug)]
 struct Known {
-    /// Of its directory in `/proc`; nothing is found in it once the thread is gone.
+    /// The thread's directory in `/proc`. Lookups in it fail after the thread has ended.
     directory: OwnedFd,
     uid: u32,
     gid: u32,
@@ -90,10 +93,10 @@ impl Known {
 }
 
 impl Callers {
-    /// `ids` say whom the volume takes callers for.
+    /// `ids` is the mapping of ids to those of the volume.
     pub(crate) fn new(ids: Ids) -> Self {
         let proc = open("/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok();
-        // In a procfs of another PID namespace this process has another number.
+        // In a procfs of another PID namespace, this process has another id.
         let own = std::process::id().to_string();
         let proc = proc.filter(|proc| {
             readlinkat(proc, "self", Vec::new()).is_ok_and(|link| link.as_bytes() == own.as_bytes())
@@ -145,8 +148,8 @@ impl Callers {
         Ok(Identity { credential, caps: cred.caps })
     }
 
-    /// Capabilities are those of a thread's own user namespace. In another one than this mount's they bear on some files
-    /// only (`capable_wrt_inode_uidgid`); here they count for nothing then.
+    /// The thread's capabilities, if it is in the user namespace of this mount. Those of another namespace
+    /// apply to some files only (`capable_wrt_inode_uidgid`), and count as none here.
     fn caps_here(&self, directory: &OwnedFd, status: &Status) -> Caps {
         let is_here = status.effective != 0
             && self.user_namespace.is_some()
@@ -171,20 +174,20 @@ impl Callers {
     }
 }
 
-impl Identify for Callers {
+impl IdentitySource for Callers {
     fn identify(&self, uid: u32, gid: u32, pid: u32) -> Result<Identity, Errno> {
         self.find(uid, gid, pid).map_err(|reason| {
-            // Whoever can cause one can cause millions.
+            // A program could cause millions of these messages: log at powers of two only.
             let count = self.refusals.fetch_add(1, Ordering::Relaxed) + 1;
             if count.is_power_of_two() {
-                tracing::warn!(uid, gid, thread = pid, %reason, count, "a caller is not known, and is refused");
+                tracing::warn!(uid, gid, thread = pid, %reason, count, "cannot identify a caller; access is denied");
             }
             Errno::EACCES
         })
     }
 }
 
-/// What a status says of who the thread is.
+/// The identity of a thread, from its status.
 #[derive(Debug, PartialEq, Eq)]
 struct Status {
     /// Real, effective, saved and file-system ids.
@@ -196,7 +199,8 @@ struct Status {
 }
 
 impl Status {
-    /// `proc_pid_status(5)`. A thread's name comes first and may be anything, but line breaks in it are escaped.
+    /// `proc_pid_status(5)`. The thread's name comes first and may contain anything, but line breaks in it
+    /// are escaped.
     fn parse(text: &[u8]) -> Option<Self> {
         let mut lines =
             text.split_inclusive(|byte| *byte == b'\n').filter_map(|line| line.strip_suffix(b"\n"));
@@ -217,13 +221,13 @@ impl Status {
         })
     }
 
-    /// Whether the thread can only become somebody else by starting another program.
+    /// Whether the thread can change its identity only by executing another program.
     fn is_settled(&self) -> bool {
         !self.uids.contains(&0) && self.permitted == 0 && self.effective == 0
     }
 }
 
-/// The whole status. The kernel writes it at the first read, and serves the following ones from that.
+/// The whole status. The kernel generates it at the first read, and serves the following reads from that.
 fn read_status(directory: &OwnedFd) -> Result<Vec<u8>, Unknown> {
     let status = openat(directory, "status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let status = status.map_err(unreadable)?;
@@ -257,18 +261,19 @@ fn unreadable(error: rustix::io::Errno) -> Unknown {
     }
 }
 
-/// Which namespace a link of `/proc` stands for; `None` where this process may not know.
+/// The namespace that a link of `/proc` refers to, as device and inode; `None` if this process may not read
+/// the link.
 fn namespace(directory: impl AsFd, link: &str) -> Option<(u64, u64)> {
     let stat = statat(directory, link, AtFlags::empty()).ok()?;
     Some((stat.st_dev, stat.st_ino))
 }
 
-/// Whether every group has a number in the user namespace of this process, `user_namespaces(7)`.
+/// Whether every group is mapped in the user namespace of this process, `user_namespaces(7)`.
 pub fn knows_every_group() -> bool {
     maps_all(&std::fs::read_to_string("/proc/self/gid_map").unwrap_or_default())
 }
 
-/// Whether a map of a user namespace, `user_namespaces(7)`, leaves out no id.
+/// Whether a map of a user namespace, `user_namespaces(7)`, includes all ids.
 fn maps_all(map: &str) -> bool {
     map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
 }
@@ -293,7 +298,7 @@ mod tests {
                           CapPrm:\t0000000000000002\nCapEff:\t000001ffffffffff\nCapBnd:\t000001ffffffffff\n";
 
     #[test]
-    fn a_status_says_who_it_is() {
+    fn status_is_parsed() {
         let status = Status::parse(STATUS.as_bytes()).unwrap();
         let (permitted, effective) = (2, 0x1ff_ffff_ffff);
         let expected =
@@ -304,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_status_says_nothing() {
+    fn truncated_or_malformed_status_is_rejected() {
         for end in 0..STATUS.find("CapBnd").unwrap() {
             assert_eq!(Status::parse(&STATUS.as_bytes()[..end]), None, "{end}");
         }
@@ -317,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_can_become_nobody_else_is_settled() {
+    fn identity_is_settled_without_root_ids_and_capabilities() {
         let settled = |uids, permitted, effective| {
             Status { uids, gids: [0; 4], groups: Vec::new(), permitted, effective }.is_settled()
         };
@@ -326,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_of_user_namespaces() {
+    fn user_namespace_map_is_complete_or_not() {
         assert!(maps_all("         0          0 4294967295\n"));
         assert!(!maps_all("0 1000 1\n") && !maps_all("") && !maps_all("0 0 4294967295\n1 1 1\n"));
     }
@@ -335,9 +340,9 @@ mod tests {
         callers.reads.swap(0, Ordering::Relaxed)
     }
 
-    /// Runs `ask` with the number of a thread that has become that user, and waits.
-    fn beside<T>(uid: u32, gid: u32, groups: &[u32], ask: impl FnOnce(u32) -> T) -> T {
-        let (tell, told) = channel();
+    /// Runs `ask` with the id of a thread that has this identity, while the thread waits.
+    fn with_thread<T>(uid: u32, gid: u32, groups: &[u32], ask: impl FnOnce(u32) -> T) -> T {
+        let (send_tid, tids) = channel();
         let (release, released) = channel::<()>();
         std::thread::scope(|scope| {
             scope.spawn(move || {
@@ -346,17 +351,17 @@ mod tests {
                 set_thread_groups(&groups).unwrap();
                 set_thread_res_gid(gid, gid, gid).unwrap();
                 set_thread_res_uid(uid, uid, uid).unwrap();
-                tell.send(gettid().as_raw_nonzero().get() as u32).unwrap();
+                send_tid.send(gettid().as_raw_nonzero().get() as u32).unwrap();
                 let _ = released.recv();
             });
-            let outcome = ask(told.recv().unwrap());
+            let outcome = ask(tids.recv().unwrap());
             drop(release);
             outcome
         })
     }
 
     #[test]
-    fn a_user_is_read_once_a_second_and_root_each_time() {
+    fn credential_is_read_once_per_second_but_each_time_for_root() {
         if !skip::is_root() {
             return;
         }
@@ -366,21 +371,21 @@ mod tests {
             let identity = callers.identify(0, 0, own).unwrap();
             assert!(identity.caps.has(Caps::DAC_OVERRIDE));
         }
-        assert_eq!(reads(&callers), 100, "it may be another user the next moment");
+        assert_eq!(reads(&callers), 100, "root can change its identity at any time");
 
         let many: Vec<u32> = (100_000..165_536).collect();
-        beside(1234, 77, &many, |tid| {
+        with_thread(1234, 77, &many, |tid| {
             let begun = Instant::now();
             let first = callers.identify(1234, 77, tid).unwrap();
-            assert_eq!(first.credential.cred().groups(), many, "as many groups as there can be");
+            assert_eq!(first.credential.cred().groups(), many, "the maximum number of groups");
             assert!(first.credential.cred().in_group(77) && !first.caps.has(Caps::DAC_READ_SEARCH));
             for _ in 0..1000 {
                 let again = callers.identify(1234, 77, tid).unwrap();
                 assert_eq!(again.credential.id(), first.credential.id());
             }
-            // One, unless this machine is slow.
-            assert!(reads(&callers) <= 1 + begun.elapsed().as_secs(), "once a second");
-            // Neither another user nor another group is let in by that number.
+            // One read, unless this machine is slow.
+            assert!(reads(&callers) <= 1 + begun.elapsed().as_secs(), "one read per second");
+            // The thread id is not accepted for another user or group.
             for (uid, gid) in [(1235, 77), (1234, 78), (0, 77)] {
                 assert_eq!(callers.identify(uid, gid, tid).map(drop), Err(Errno::EACCES));
             }
@@ -388,22 +393,22 @@ mod tests {
     }
 
     #[test]
-    fn who_is_gone_or_elsewhere_is_refused() {
+    fn ended_and_foreign_threads_are_rejected() {
         let callers = Callers::new(Ids::default());
         assert!(matches!(callers.find(1, 1, 0), Err(Unknown::Elsewhere)));
         if !skip::is_root() {
             return;
         }
-        let tid = beside(1234, 77, &[5], |tid| {
+        let tid = with_thread(1234, 77, &[5], |tid| {
             callers.find(1234, 77, tid).unwrap();
             tid
         });
-        // A thread that was waited for is still about to end.
+        // The thread may still exist for a moment after it was joined.
         let until = Instant::now() + LIFETIME * 60;
         while std::path::Path::new(&format!("/proc/{tid}")).exists() && Instant::now() < until {
             std::thread::yield_now();
         }
-        // As if it had been read this moment, so that it is not time that ends it.
+        // Renew the cached entry, so that it is not rejected because of its age.
         let known = Arc::into_inner(callers.shard(tid).write().unwrap().remove(&tid).unwrap()).unwrap();
         callers.remember(tid, Known { since: Instant::now(), ..known });
         assert!(matches!(callers.find(1234, 77, tid), Err(Unknown::Gone)));
@@ -414,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn cached_threads_are_bounded() {
         let callers = Callers::new(Ids::default());
         let credential = callers.credentials.intern(&Cred::new(5, 5, &[], Caps::NONE), &[]);
         let directory = || open("/proc/self", OFlags::PATH, Mode::empty()).unwrap();

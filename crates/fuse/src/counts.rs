@@ -1,11 +1,11 @@
-//! How many requests of each kind the kernel has sent.
+//! Counts of the requests that the kernel has sent, by opcode.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fuse_proto::Opcode;
 
-/// Codes of ABI 7.45 are below this; what is above counts as the last.
+/// The opcodes of ABI 7.45 are below this; higher ones are counted with the last.
 const CODES: usize = 64;
 
 #[derive(Debug)]
@@ -20,14 +20,14 @@ impl RequestCounts {
         self.0[(opcode.0 as usize).min(CODES - 1)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The kernel's name of each code that came, and how often it did; by number of the code.
+    /// The kernel's name of each opcode that was received, and its count, in the order of opcodes.
     pub fn seen(&self) -> impl Iterator<Item = (String, u64)> {
         let counts = self.0.iter().map(|count| count.load(Ordering::Relaxed)).enumerate();
         counts.filter(|&(_, count)| count > 0).map(|(code, count)| (Opcode(code as u32).to_string(), count))
     }
 }
 
-/// `LOOKUP 12, GETATTR 3`, by number of the code; codes that never came are left out.
+/// `LOOKUP 12, GETATTR 3`, in the order of opcodes; opcodes that were not received are left out.
 impl fmt::Display for RequestCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";

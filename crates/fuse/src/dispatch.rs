@@ -1,4 +1,5 @@
-//! One arm a request: its arguments to the VFS, the answer back.
+//! Dispatches requests: one match arm per operation converts its arguments, calls the VFS and builds the
+//! reply.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,6 +10,7 @@ use fuse_proto::{
     Request,
 };
 use fuse_transport::Reply;
+use rustix::fs::OFlags;
 use types::{Errno, Ino, Mode};
 use vfs::{
     AclKind, Caller, DirEntry, DirHandle, DirPosition, Lifetimes, Locked, MakeRequest, Perm, RenameFlags,
@@ -22,14 +24,14 @@ use crate::root;
 use crate::translate::{self, attr, entry};
 use crate::waiters::Waiters;
 
-/// Where requests go: the volume, and which node of the protocol is its root.
+/// The handler of requests.
 #[derive(Debug)]
 pub(crate) struct Dispatch {
     pub(crate) vfs: Arc<Vfs>,
     pub(crate) waiters: Arc<Waiters>,
     pub(crate) callers: Callers,
     pub(crate) next_handle: AtomicU64,
-    /// The FUSE root is the volume's root, not its parent.
+    /// Whether the FUSE root is the volume's root, not its parent.
     pub(crate) direct: bool,
     pub(crate) epochs: Epochs,
 }
@@ -40,6 +42,7 @@ pub(crate) const O_RDONLY: u32 = 0;
 pub(crate) const O_WRONLY: u32 = 1;
 const O_EXCL: u32 = 0o200;
 pub(crate) const O_APPEND: u32 = 0o2000;
+const O_DIRECT: u32 = OFlags::DIRECT.bits();
 const O_NOATIME: u32 = 0o1000000;
 
 /// `fcntl(2)`.
@@ -49,11 +52,14 @@ pub(crate) const F_UNLCK: u32 = 2;
 const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
 
-/// Stands in the handle of a file whose opener may write nowhere but at its end. Programs can take `O_APPEND` from their
+/// Marks the handle of a file whose opener may only append. Programs can clear `O_APPEND` of their
 /// descriptor, but not this.
+///
+/// The file is opened with direct I/O, because a shared mapping could write at any offset.
 const APPEND_ONLY: u64 = 1 << 63;
 
-/// What is sent: a body of fixed size, or bytes of any number. It lives on the stack for a moment, never in a list.
+/// The body of a reply: of fixed size, or any number of bytes. It is on the stack for a short time, never in
+/// a collection.
 #[expect(clippy::large_enum_variant, reason = "a box would cost more than the bytes it saves")]
 enum Answer {
     Body(Body),
@@ -83,8 +89,8 @@ impl Dispatch {
                 self.waiters.interrupt(unique);
                 reply.none();
             }
-            Operation::SetLk { request: asked, wait: true } if asked.lock.kind != F_UNLCK => {
-                self.wait_for_lock(request.header.uid, self.ino(request.header.nodeid), &asked, reply);
+            Operation::SetLk { request: requested, wait: true } if requested.lock.kind != F_UNLCK => {
+                self.wait_for_lock(request.header.uid, self.ino(request.header.nodeid), &requested, reply);
             }
             Operation::Init(offered) => match offered.negotiate(&self.init_config()) {
                 Ok(agreed) => {
@@ -93,7 +99,7 @@ impl Dispatch {
                     reply.ok(Body::init(&agreed).as_bytes());
                 }
                 Err(error) => {
-                    tracing::error!(%error, "the kernel cannot be served");
+                    tracing::error!(%error, "cannot negotiate the FUSE protocol with the kernel");
                     reply.error(Errno::EPROTO);
                 }
             },
@@ -109,8 +115,8 @@ impl Dispatch {
     }
 
     fn send(&self, request: &Request<'_>, reply: Reply) {
-        // It ends after the reply.
-        let guard = tells_of_inodes(&request.operation).then(|| self.vfs.begin_reply());
+        // Dropped after the reply is sent.
+        let guard = is_reply_cached(&request.operation).then(|| self.vfs.begin_reply());
         match self.answer(request, guard.as_ref()) {
             Ok(Answer::Body(body)) => reply.ok(body.as_bytes()),
             Ok(Answer::Bytes(bytes)) => reply.ok(&bytes),
@@ -162,11 +168,11 @@ impl Dispatch {
             Operation::Unlink { name } => done(vfs.unlink(caller, ino, name)),
             Operation::RmDir { name } => done(vfs.rmdir(caller, ino, name)),
             Operation::Rename { name, new_parent, new_name, flags } => {
-                let asked = |flag| flags.contains(flag);
-                let whiteout = asked(fuse_proto::RenameFlags::WHITEOUT);
+                let requested = |flag| flags.contains(flag);
+                let whiteout = requested(fuse_proto::RenameFlags::WHITEOUT);
                 let flags = RenameFlags {
-                    no_replace: asked(fuse_proto::RenameFlags::NOREPLACE),
-                    exchange: asked(fuse_proto::RenameFlags::EXCHANGE),
+                    no_replace: requested(fuse_proto::RenameFlags::NOREPLACE),
+                    exchange: requested(fuse_proto::RenameFlags::EXCHANGE),
                 };
                 let (from, to) = ((ino, name), (self.ino(new_parent), new_name));
                 done(vfs.rename(caller, from, to, flags, whiteout))
@@ -178,7 +184,8 @@ impl Dispatch {
                 let append_only = vfs.open(caller, ino, translate::open_for(flags))?;
                 let Fh(handle) = self.new_handle();
                 let (handle, flags) = match append_only {
-                    // Without a page cache, and so without mappings, that others' writes may go through.
+                    // Without a page cache, and so without shared mappings, through which other processes
+                    // could write anywhere.
                     true => (Fh(handle | APPEND_ONLY), OpenFlags::DIRECT_IO),
                     false => (Fh(handle), self.open_flags(ino, flags)),
                 };
@@ -188,7 +195,8 @@ impl Dispatch {
                 let (what, mode) = (Special::Regular, Mode::new(create.mode));
                 let request = MakeRequest { parent: ino, name: create.name, what, mode, umask: create.umask };
                 let made = match vfs.create(caller, request) {
-                    // Somebody else was faster. The kernel is to look again, and to open what is there.
+                    // Another client created the name first. ESTALE makes the kernel look it up again and
+                    // open it.
                     Err(Errno::EEXIST) if create.flags & O_EXCL == 0 => return Err(Errno::ESTALE),
                     made => made?,
                 };
@@ -196,27 +204,34 @@ impl Dispatch {
                 Ok(Body::create(&self.entry(&made, guard), self.new_handle(), flags).into())
             }
             Operation::Read(read) => {
-                let bytes = vfs.read(ino, read.offset, read.size_bytes)?;
+                let bytes = match read.flags & O_DIRECT {
+                    0 => vfs.read_to_cache(ino, read.offset, read.size_bytes)?,
+                    _ => vfs.read(ino, read.offset, read.size_bytes)?,
+                };
                 self.accessed(ino, read.flags);
                 Ok(Answer::Bytes(bytes))
             }
             Operation::Write(write) => {
                 let appends = write.flags & O_APPEND != 0 && !write.from_cache;
-                // What is written back goes by whatever handle the kernel finds.
+                // For writeback, the kernel uses any handle of the file.
                 let append_only = is_append_only(write.fh) && !write.from_cache;
                 if append_only && !appends {
                     return Err(Errno::EPERM);
                 }
                 vfs.kill_priv_of_writer(ino, write.kill_suidgid)?;
-                if appends && (append_only || !vfs.is_alone()) {
-                    vfs.append(ino, write.data)?;
+                let offset = if appends && (append_only || !vfs.is_exclusive()) {
+                    vfs.append(ino, write.data)?
                 } else {
                     vfs.write(ino, write.offset, write.data)?;
+                    write.offset
+                };
+                if write.flags & O_DIRECT != 0 {
+                    vfs.forget_overwritten(ino, offset, write.data.len() as u64);
                 }
                 Ok(Body::written(write.data.len() as u32).into())
             }
             Operation::Flush { lock_owner, .. } => {
-                // In this order: who has the lock next is to find what was written under it.
+                // Flush before unlocking: the next holder of the lock must see the data written under it.
                 let flushed = vfs.flush(ino);
                 let unlocked = vfs.unlock_process(ino, lock_owner.0);
                 self.waiters.wake();
@@ -229,17 +244,17 @@ impl Dispatch {
                 self.waiters.wake();
                 done(closed.and(unlocked))
             }
-            Operation::GetLk(asked) => {
-                let found = vfs.find_lock(ino, translate::lock(&asked)?)?;
-                Ok(Body::lock(&translate::found_lock(&asked.lock, found)).into())
+            Operation::GetLk(requested) => {
+                let found = vfs.find_lock(ino, translate::lock(&requested)?)?;
+                Ok(Body::lock(&translate::found_lock(&requested.lock, found)).into())
             }
-            Operation::SetLk { request: asked, .. } => {
-                let wanted = translate::lock(&asked)?;
-                if asked.lock.kind == F_UNLCK {
+            Operation::SetLk { request: requested, .. } => {
+                let wanted = translate::lock(&requested)?;
+                if requested.lock.kind == F_UNLCK {
                     vfs.unlock(ino, wanted)?;
                     self.waiters.wake();
                 } else {
-                    vfs.take_lock(ino, asked.fh.0, wanted, false)?;
+                    vfs.take_lock(ino, requested.fh.0, wanted, false)?;
                 }
                 Ok(Body::empty().into())
             }
@@ -251,7 +266,7 @@ impl Dispatch {
                     0 => XattrMode::Set,
                     XATTR_CREATE => XattrMode::Create,
                     XATTR_REPLACE => XattrMode::Replace,
-                    // Never possible; ext4 says of the two conditions which one is not met.
+                    // Both conditions cannot be met; like ext4, return the error of the one that is not.
                     BOTH => {
                         return Err(vfs
                             .getxattr(caller, ino, set.name)
@@ -266,8 +281,8 @@ impl Dispatch {
             Operation::RemoveXattr { name } => done(vfs.removexattr(caller, ino, name)),
             Operation::OpenDir { flags } => {
                 let DirHandle(fh) = vfs.opendir(caller, ino)?;
-                // A listing that is not the same for everybody is nothing for the kernel to keep.
-                let flags = match vfs.is_alone() && !vfs.hides_unreadable() && !vfs.is_squashing() {
+                // The kernel must not cache a listing that depends on the caller.
+                let flags = match vfs.is_exclusive() && !vfs.hides_unreadable() && !vfs.is_squashing() {
                     true => OpenFlags::CACHE_DIR | self.keep_cache(ino, flags),
                     false => OpenFlags::NONE,
                 };
@@ -277,7 +292,8 @@ impl Dispatch {
             Operation::ReadDirPlus(read) => self.list(ino, read, Some(lifetimes(guard))),
             Operation::ReleaseDir(release) => done(vfs.closedir(DirHandle(release.fh.0))),
             Operation::FsyncDir { .. } => done(vfs.make_durable()),
-            // The kernel does not send it today (`fuse_sync_fs`); were it refused, syncfs(2) would do nothing and succeed.
+            // The kernel does not send this today (`fuse_sync_fs`). With ENOSYS, syncfs(2) would do nothing
+            // and succeed.
             Operation::SyncFs => done(vfs.sync()),
             Operation::Destroy => Ok(Body::empty().into()),
             Operation::TmpFile(create) => {
@@ -297,31 +313,32 @@ impl Dispatch {
             Operation::Access { mask } if vfs.decides_alone() => {
                 done(vfs.access(caller, ino, Perm::new(mask)))
             }
-            // The kernel takes ENOSYS for "not here", does without, and mostly asks no more.
+            // After ENOSYS, the kernel does without the operation, and for most operations never sends it
+            // again.
             _ => Err(Errno::ENOSYS),
         }
     }
 
-    fn wait_for_lock(&self, uid: u32, ino: Ino, asked: &LockRequest, reply: Reply) {
-        let wanted = match translate::lock(asked) {
+    fn wait_for_lock(&self, uid: u32, ino: Ino, requested: &LockRequest, reply: Reply) {
+        let wanted = match translate::lock(requested) {
             Ok(wanted) => wanted,
             Err(errno) => return reply.error(errno),
         };
-        match self.vfs.take_lock(ino, asked.fh.0, wanted, true) {
+        match self.vfs.take_lock(ino, requested.fh.0, wanted, true) {
             Ok(Locked::Granted) => reply.ok(&[]),
             Ok(Locked::Waiting) => self.waiters.add(&self.vfs, reply, uid, ino, wanted),
             Err(errno) => reply.error(errno),
         }
     }
 
-    /// Never more than the shorter of the two replies can say.
+    /// The length is limited to what the smaller of the two reply formats can hold.
     fn copy(&self, caller: &Caller<'_>, from: Ino, copy: &CopyRange) -> Result<u64, Errno> {
         refuse_append_only(Some(copy.fh_out))?;
         let to = (self.ino(copy.node_out), copy.offset_out);
         self.vfs.copy_range(caller, (from, copy.offset_in), to, copy.len.min(i32::MAX as u64))
     }
 
-    /// With `plus`, each entry comes with its inode, and lifetimes for both.
+    /// With `plus`, each entry has the attributes of its inode, with these lifetimes.
     fn list(&self, ino: Ino, read: ReadDir, plus: Option<Lifetimes>) -> Result<Answer, Errno> {
         let mut dir = DirBuffer::new(read.size_bytes as usize);
         let mut take = |found: DirEntry<'_>| {
@@ -351,16 +368,16 @@ impl Dispatch {
         Ok(Body::entry(&self.entry(of, guard)).into())
     }
 
-    /// An inode that the kernel holds one reference more to, once it has the reply.
+    /// The entry of an inode. The reply gives the kernel one more reference to it.
     fn entry(&self, of: &vfs::Attr, guard: Option<&ReplyGuard<'_>>) -> Entry {
         self.vfs.looked_up(of);
         Entry { nodeid: self.node(of.ino), ..entry(of, lifetimes(guard)) }
     }
 
-    /// A file opened only to read has nothing to flush, but for the locks that go with it. What is appended beside others
-    /// does not go where the kernel believes, so it must not keep it.
+    /// A file opened read-only has nothing to flush, except to release locks. If other clients can append,
+    /// the file offset of an appending write is not known to the kernel, so it must not cache the data.
     fn open_flags(&self, ino: Ino, flags: u32) -> OpenFlags {
-        match (self.vfs.is_alone(), flags & O_ACCMODE == O_RDONLY) {
+        match (self.vfs.is_exclusive(), flags & O_ACCMODE == O_RDONLY) {
             (true, true) => OpenFlags::NOFLUSH | self.keep_cache(ino, flags),
             (true, false) => self.keep_cache(ino, flags),
             (false, _) if flags & O_APPEND != 0 => OpenFlags::DIRECT_IO,
@@ -368,7 +385,7 @@ impl Dispatch {
         }
     }
 
-    /// The kernel keeps what it has in memory, unless reads of it are to be seen.
+    /// The kernel keeps its cached data, unless reads must be seen for the atime.
     fn keep_cache(&self, ino: Ino, flags: u32) -> OpenFlags {
         let unseen = flags & O_ACCMODE == O_WRONLY || flags & O_NOATIME != 0;
         if unseen || !self.vfs.is_access_due(ino) { OpenFlags::KEEP_CACHE } else { OpenFlags::NONE }
@@ -381,14 +398,14 @@ impl Dispatch {
     }
 
     fn init_config(&self) -> InitConfig {
-        // With ACLs of its own the kernel would check everybody by them.
+        // If the kernel had the ACLs, it would check callers with them.
         let acl = if self.vfs.decides_alone() { AclKind::Off } else { self.vfs.meta().volume().acl };
-        init::config(acl, self.vfs.is_alone(), self.vfs.atime_mode())
+        init::config(acl, self.vfs.is_exclusive(), self.vfs.atime_mode())
     }
 
-    /// Tells open files apart for the sake of their locks, which the kernel keeps where this client is alone.
+    /// Handles distinguish open files for their locks. If this client is alone, the kernel keeps the locks.
     fn new_handle(&self) -> Fh {
-        if self.vfs.is_alone() { Fh(0) } else { Fh(self.next_handle.fetch_add(1, Ordering::Relaxed)) }
+        if self.vfs.is_exclusive() { Fh(0) } else { Fh(self.next_handle.fetch_add(1, Ordering::Relaxed)) }
     }
 
     fn ino(&self, node: NodeId) -> Ino {
@@ -400,8 +417,8 @@ impl Dispatch {
     }
 }
 
-/// Whether the kernel keeps what the reply says of an inode, its name, attributes or ACL.
-fn tells_of_inodes(operation: &Operation<'_>) -> bool {
+/// Whether the kernel caches the name, attributes or ACL in the reply.
+fn is_reply_cached(operation: &Operation<'_>) -> bool {
     matches!(
         operation,
         Operation::Lookup { .. }
@@ -418,7 +435,7 @@ fn tells_of_inodes(operation: &Operation<'_>) -> bool {
     )
 }
 
-/// None where the request was not counted: the kernel must not keep what it is told then.
+/// [`Lifetimes::NONE`] if the request was not counted: the kernel must not cache the reply then.
 fn lifetimes(guard: Option<&ReplyGuard<'_>>) -> Lifetimes {
     guard.map_or(Lifetimes::NONE, ReplyGuard::lifetimes)
 }
@@ -427,8 +444,10 @@ fn is_append_only(handle: Fh) -> bool {
     handle.0 & APPEND_ONLY != 0
 }
 
+/// Denies a change that is not an append through an append-only handle.
+///
 /// # Errors
-/// EPERM, for what changes a file anywhere but at its end.
+/// EPERM if the handle is append-only.
 fn refuse_append_only(handle: Option<Fh>) -> Result<(), Errno> {
     if handle.is_some_and(is_append_only) { Err(Errno::EPERM) } else { Ok(()) }
 }
@@ -437,7 +456,7 @@ fn done(result: Result<(), Errno>) -> Result<Answer, Errno> {
     result.map(|()| Body::empty().into())
 }
 
-/// The answer to GETXATTR and LISTXATTR: the length where no room was offered, ERANGE where too little.
+/// The reply to GETXATTR and LISTXATTR: the length if the size is 0, ERANGE if it is too small.
 fn sized(value: &[u8], size: u32) -> Result<Answer, Errno> {
     let len = u32::try_from(value.len()).map_err(|_| Errno::E2BIG)?;
     match size {
@@ -447,7 +466,7 @@ fn sized(value: &[u8], size: u32) -> Result<Answer, Errno> {
     }
 }
 
-/// An entry that does not count as looked up: `.` and `..`.
+/// An entry for `.` and `..`, which does not count as a lookup.
 fn bare_entry(found: &DirEntry<'_>) -> Entry {
     let attr =
         fuse_proto::Attr { ino: found.ino.0, mode: found.kind.to_ifmt(), ..fuse_proto::Attr::default() };

@@ -1,4 +1,4 @@
-//! What is agreed with the kernel at INIT.
+//! The options to negotiate with the kernel at INIT.
 
 use fuse_proto::{InitConfig, InitFlags};
 use vfs::{AclKind, AtimeMode};
@@ -6,10 +6,11 @@ use vfs::{AclKind, AtimeMode};
 /// The longest READ and WRITE: 1 MiB, the most that `max_pages` allows by default.
 pub(crate) const MAX_WRITE_BYTES: u32 = 1 << 20;
 
-/// Why each flag: see the constants themselves. With `ATOMIC_O_TRUNC` a file would be cut by OPEN before the kernel finds
-/// out that it is a program that runs (ETXTBSY), and so may not be. `WRITEBACK_CACHE` would give the page cache, not the
-/// daemon, the last word on a file's size. Where this client is alone, the kernel keeps locks by itself, faster than anyone could.
-/// A symbolic link that the kernel holds would be followed unseen.
+/// The constants themselves say what each flag is for. Not requested: `ATOMIC_O_TRUNC`, because OPEN would
+/// truncate a file before the kernel finds that it is a running program (ETXTBSY); and `WRITEBACK_CACHE`,
+/// because the page cache, not the daemon, would then decide the file size. If this client is alone, the
+/// kernel keeps the locks itself, which is faster. If every read must change the atime, symbolic links are
+/// not cached, because following a cached one is not reported.
 pub(crate) fn config(acl: AclKind, alone: bool, atime: AtimeMode) -> InitConfig {
     let always = [
         InitFlags::ASYNC_READ,
@@ -36,7 +37,7 @@ pub(crate) fn config(acl: AclKind, alone: bool, atime: AtimeMode) -> InitConfig 
     }
     InitConfig {
         wanted: match acl {
-            // NFSv4 ACLs show as POSIX ACLs to the kernel.
+            // The kernel gets POSIX ACLs in place of NFSv4 ACLs.
             AclKind::Posix | AclKind::Nfs4 => wanted | InitFlags::POSIX_ACL,
             AclKind::Off => wanted,
         },

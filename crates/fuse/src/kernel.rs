@@ -1,4 +1,4 @@
-//! The kernel's memory, as the volume tells it what is outdated.
+//! The kernel's caches: sends the invalidations of the volume as notifications.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,18 +8,18 @@ use fuse_transport::{Notifier, NotifyError};
 use types::Ino;
 use vfs::Kernel;
 
-/// Notifications that may wait to be written; with more, all names are expired instead.
+/// The limit of notifications that wait to be written; beyond it, all names are expired instead.
 pub(crate) const MAX_WAITING: usize = 65_536;
 
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) notifier: Notifier,
-    /// The FUSE root is the volume's root, not its parent.
+    /// Whether the FUSE root is the volume's root, not its parent.
     pub(crate) direct: bool,
     pub(crate) epochs: Epochs,
 }
 
-/// Whether the kernel can expire all names at once, as it says at INIT. Until then it holds none.
+/// Whether the kernel can expire all names at once, as negotiated at INIT. Before INIT it holds no names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Epochs(Arc<AtomicBool>);
 
@@ -31,7 +31,7 @@ impl Epochs {
         self.0.store(minor >= EPOCH_MINOR, Ordering::Release);
     }
 
-    fn are_there(&self) -> bool {
+    fn are_supported(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
@@ -43,7 +43,7 @@ impl Memory {
 
     fn send(&self, notification: Notification) {
         match self.notifier.send(notification) {
-            // Too many: the notifier expires every name. Or nobody remembers anything any more.
+            // If the queue is full, the notifier expires all names; if the mount has ended, no cache is left.
             Ok(()) | Err(NotifyError::Full | NotifyError::Closed) => {}
         }
     }
@@ -56,8 +56,13 @@ impl Kernel for Memory {
 
     fn forget_content(&self, ino: Ino) {
         self.forget_attributes(ino);
-        // Pages that are being read are locked: it waits for the request that reads them.
+        // Sent by the notifier's thread: it waits for pages that are being read, because they are locked.
         self.send(Notification::inval_inode(self.node(ino), 0, 0));
+    }
+
+    fn forget_range(&self, ino: Ino, offset: u64, len: u64) {
+        let [offset, len] = [offset, len].map(|number| i64::try_from(number).unwrap_or(i64::MAX));
+        self.send(Notification::inval_inode(self.node(ino), offset, len));
     }
 
     fn expire_name(&self, parent: Ino, name: &[u8]) {
@@ -71,7 +76,7 @@ impl Kernel for Memory {
     }
 
     fn can_expire_all(&self) -> bool {
-        self.epochs.are_there()
+        self.epochs.are_supported()
     }
 }
 
@@ -80,12 +85,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_expire_at_once_from_linux_6_16_on() {
+    fn epochs_are_used_from_linux_6_16_on() {
         let epochs = Epochs::default();
-        assert!(!epochs.are_there());
+        assert!(!epochs.are_supported());
         epochs.agreed(43);
-        assert!(!epochs.are_there());
+        assert!(!epochs.are_supported());
         epochs.agreed(44);
-        assert!(epochs.are_there());
+        assert!(epochs.are_supported());
     }
 }

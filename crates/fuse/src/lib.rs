@@ -1,7 +1,7 @@
-//! The FUSE side of a mount: requests become calls of the [`vfs`], and its answers replies.
+//! The FUSE side of a mount: turns requests into calls of the [`vfs`], and their results into replies.
 //!
-//! The kernel checks permissions (`default_permissions`, and POSIX ACLs by `FUSE_POSIX_ACL`). Where that is not enough, the
-//! VFS asks who the caller is, groups and capabilities included; see `callers`.
+//! The kernel checks permissions (`default_permissions`, and POSIX ACLs by `FUSE_POSIX_ACL`). If that is not
+//! enough, the VFS needs the caller's groups and capabilities; see `callers`.
 
 mod callers;
 mod counts;

@@ -1,7 +1,8 @@
-//! The FUSE root, where it is not the volume's root but its parent.
+//! The FUSE root, if it is not the volume's root but its parent.
 //!
-//! The kernel makes the FUSE root's inode before INIT, and for ever takes its ACL for unknown: every path walk would
-//! ask for it. So nobody is shown it; all it is for is that the volume's root can be looked up below it.
+//! The kernel creates the inode of the FUSE root before INIT, and never caches its ACL: every path walk
+//! through it by a caller other than its owner would send GETXATTR. So the FUSE root is not shown to
+//! programs; its only purpose is that the volume's root can be looked up below it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A mount's life: prepare, serve, show, end.
+//! The life of a mount: prepare, serve, attach, unmount.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::kernel::{self, Epochs, Memory};
 use crate::root;
 use crate::waiters::Waiters;
 
-/// How far the kernel reads ahead, where the mount is root's: one READ of the greatest length.
+/// The kernel's readahead, if root mounts: one READ of the maximum size.
 const READ_AHEAD_BYTES: u32 = 1 << 20;
 
 /// How to mount.
@@ -32,20 +32,21 @@ pub struct Options {
     pub noexec: bool,
     /// Mount over a directory that has entries.
     pub allow_nonempty: bool,
-    /// Threads that serve requests; `None` for four a CPU, since a request may wait for the object store.
+    /// Threads that serve requests; `None` for four per CPU, because a request may wait for the object store.
     pub workers: Option<NonZeroUsize>,
-    /// The CPUs to pin them to, in turn. With io_uring they are spread over all CPUs, and pinned there, anyway.
+    /// The CPUs to pin them to, round-robin. With io_uring, the threads are always spread over all CPUs and
+    /// pinned.
     pub pin_cpus: Vec<usize>,
     pub channel: Channel,
 }
 
-/// How requests come from the kernel.
+/// The transport of requests from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Channel {
-    /// Through io_uring where the kernel offers it, else through `/dev/fuse`.
+    /// io_uring if the kernel offers it, otherwise `/dev/fuse`.
     #[default]
     Auto,
-    /// Through io_uring; the kernel is told to offer it, to all file systems mounted from now on.
+    /// io_uring. Enables it in the kernel, for all FUSE file systems mounted from now on.
     Ring,
     Device,
 }
@@ -58,11 +59,11 @@ pub struct Mounted {
     counts: Arc<RequestCounts>,
 }
 
-/// Mounts a volume and serves it from threads of its own. When this returns, the mount point answers.
+/// Mounts a volume and serves it on new threads. When this returns, the mount point answers.
 ///
 /// # Errors
-/// [`Error`]: the kernel has no io_uring for FUSE and [`Channel::Ring`] asks for it, the mount point is unfit, the kernel
-/// refuses, or a thread cannot be started.
+/// [`Error`] if the kernel has no io_uring for FUSE and [`Channel::Ring`] requires it, the mount point is
+/// unsuitable, the kernel refuses the mount, or a thread cannot be started.
 pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mounted, Error> {
     let mount_options = MountOptions {
         child: Some(root::CHILD.to_owned()),
@@ -100,8 +101,9 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
     let counts = Arc::new(RequestCounts::new());
     let counted = Arc::clone(&counts);
     let channel = options.channel;
-    // It ends with the volume's session, after the last request. If nobody else can change the volume, it is needed for what
-    // the kernel does not find out by itself: that a write took SUID away, or what an NFSv4 ACL made of the mode.
+    // The notifier ends with the volume's session, after the last request. It is also needed if this client
+    // is alone, for changes that the kernel does not notice itself: a write that cleared SUID, or the mode
+    // that results from an NFSv4 ACL.
     let capacity = const { NonZeroUsize::new(kernel::MAX_WAITING).unwrap() };
     let memory = Arc::new(Memory {
         notifier: device.notifier(capacity)?,
@@ -120,14 +122,14 @@ pub fn mount(vfs: &Arc<Vfs>, mountpoint: &Path, options: &Options) -> Result<Mou
             Channel::Auto | Channel::Ring => Ring::from(device).serve(&workers, handler),
         };
         waiters.end();
-        // It has no result, and a panic is in the log.
+        // The thread returns nothing, and a panic is logged.
         let _ = asking.join();
         served
     };
     let server = std::thread::Builder::new().name("limen-serve".into()).spawn(serve).map_err(starting)?;
     mount.attach()?;
     if let Err(error) = mount.set_read_ahead(READ_AHEAD_BYTES) {
-        tracing::debug!(%error, "the kernel reads ahead as little as it does by itself");
+        tracing::debug!(%error, "cannot set the kernel's readahead; it keeps its default");
     }
     Ok(Mounted { mount, server, counts })
 }
@@ -138,12 +140,12 @@ impl Mounted {
         self.mount.mountpoint()
     }
 
-    /// The requests served so far, and those to come.
+    /// The counts of requests, which continue to be updated.
     pub fn counts(&self) -> &Arc<RequestCounts> {
         &self.counts
     }
 
-    /// Asks the kernel to unmount; serving goes on until it has.
+    /// Asks the kernel to unmount. Requests are served until it has.
     ///
     /// # Errors
     /// [`Error::Busy`], [`Error::System`].
@@ -156,14 +158,14 @@ impl Mounted {
         self.server.is_finished()
     }
 
-    /// Waits until the volume is unmounted, by whomever, and gives the requests served.
+    /// Waits until the volume is unmounted, by this process or another; returns the counts of requests.
     ///
     /// # Errors
-    /// [`Error::System`] where the device failed.
+    /// [`Error::System`] if the device failed.
     pub fn wait(self) -> Result<Arc<RequestCounts>, Error> {
         let ended = self.server.join().unwrap_or_else(|_| {
             Err(Error::System {
-                what: "go on serving".into(),
+                what: "serve requests".into(),
                 source: std::io::Error::other("the serving thread panicked"),
             })
         });

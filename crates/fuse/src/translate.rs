@@ -1,4 +1,4 @@
-//! Between the protocol's values and the VFS's.
+//! Conversions between the values of the protocol and those of the VFS.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const F_WRLCK: u32 = 1;
 /// `linux/fs.h`, in the same word as the flags of `open(2)`.
 const FMODE_EXEC: u32 = 0x20;
 
-/// The unit in which files are best read (`st_blksize`).
+/// The preferred size of reads and writes (`st_blksize`).
 const BLOCK_BYTES: u32 = 4096;
 
 pub(crate) fn attr(attr: &Attr) -> fuse_proto::Attr {
@@ -35,7 +35,9 @@ pub(crate) fn attr(attr: &Attr) -> fuse_proto::Attr {
     }
 }
 
-/// Inode numbers are never used again, so they serve as node ids, and generations are all the same.
+/// Inode numbers are never reused, so they serve as node ids, and all generations are 0. So a file handle
+/// (`open_by_handle_at(2)`, NFS) needs no state in the kernel or in this process: LOOKUP of `.` and `..`
+/// resolves it from the records.
 pub(crate) fn entry(of: &Attr, lifetimes: Lifetimes) -> Entry {
     Entry {
         nodeid: NodeId(of.ino.0),
@@ -46,13 +48,14 @@ pub(crate) fn entry(of: &Attr, lifetimes: Lifetimes) -> Entry {
     }
 }
 
-/// How long the kernel may go by attributes: not at all, if they are for nobody but who asked.
+/// How long the kernel may cache attributes: not at all if they are for this caller only.
 pub(crate) fn attr_ttl(of: &Attr, lifetimes: Lifetimes) -> Duration {
     if of.per_caller { Duration::ZERO } else { lifetimes.attributes }
 }
 
-/// What a file is opened for. `flags` are those of `open(2)`; the kernel adds `FMODE_EXEC` where it opens a program to
-/// run it, which then need not be readable. User space cannot: `build_open_flags` takes the bit away.
+/// The access that OPEN requests. `flags` are those of `open(2)`; the kernel adds `FMODE_EXEC` when it opens
+/// a program to run it, which then need not be readable. User space cannot set this bit: `build_open_flags`
+/// clears it.
 pub(crate) fn open_for(flags: u32) -> OpenFor {
     let access = flags & O_ACCMODE;
     let execute = flags & FMODE_EXEC != 0 && access == O_RDONLY;
@@ -64,29 +67,30 @@ pub(crate) fn open_for(flags: u32) -> OpenFor {
     }
 }
 
-pub(crate) fn change(asked: &SetAttr) -> AttrChange {
+pub(crate) fn change(requested: &SetAttr) -> AttrChange {
     let time = |time: SetTime| match time {
         SetTime::Now => Time::now(),
         SetTime::At(time) => time,
     };
     let is_chosen = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
     AttrChange {
-        mode: asked.mode.map(Mode::new),
-        uid: asked.uid,
-        gid: asked.gid,
-        size_bytes: asked.size_bytes,
-        atime: asked.atime.map(time),
-        mtime: asked.mtime.map(time),
-        is_touch: !is_chosen(asked.atime) && !is_chosen(asked.mtime),
-        is_open: asked.fh.is_some(),
-        kill_suidgid: asked.kill_suidgid,
+        mode: requested.mode.map(Mode::new),
+        uid: requested.uid,
+        gid: requested.gid,
+        size_bytes: requested.size_bytes,
+        atime: requested.atime.map(time),
+        mtime: requested.mtime.map(time),
+        is_set_times: !is_chosen(requested.atime) && !is_chosen(requested.mtime),
+        is_open: requested.fh.is_some(),
+        kill_suidgid: requested.kill_suidgid,
     }
 }
 
 /// `fallocate(2)`'s modes.
 ///
 /// # Errors
-/// EOPNOTSUPP for those that move bytes (`FALLOC_FL_COLLAPSE_RANGE`, `FALLOC_FL_INSERT_RANGE`) or that are unknown.
+/// EOPNOTSUPP for modes that move data (`FALLOC_FL_COLLAPSE_RANGE`, `FALLOC_FL_INSERT_RANGE`) and for unknown
+/// modes.
 pub(crate) fn allocate_mode(mode: u32) -> Result<AllocateMode, Errno> {
     const KEEP_SIZE: u32 = 0x01;
     const PUNCH_HOLE: u32 = 0x02;
@@ -103,7 +107,7 @@ pub(crate) fn allocate_mode(mode: u32) -> Result<AllocateMode, Errno> {
     }
 }
 
-/// `lseek(2)`'s whence; the kernel answers all others itself.
+/// The whence of `lseek(2)`. The kernel handles all other values itself.
 ///
 /// # Errors
 /// EINVAL.
@@ -115,28 +119,28 @@ pub(crate) fn seek(whence: u32) -> Result<Seek, Errno> {
     }
 }
 
-/// A lock that is asked for.
+/// A requested lock.
 ///
 /// # Errors
-/// EINVAL for a kind or range that no kernel sends.
-pub(crate) fn lock(asked: &fuse_proto::LockRequest) -> Result<LockRequest, Errno> {
-    if asked.lock.kind > F_UNLCK || asked.lock.start > asked.lock.end {
+/// EINVAL for an invalid type or range, which the kernel never sends.
+pub(crate) fn lock(requested: &fuse_proto::LockRequest) -> Result<LockRequest, Errno> {
+    if requested.lock.kind > F_UNLCK || requested.lock.start > requested.lock.end {
         return Err(Errno::EINVAL);
     }
     Ok(LockRequest {
-        kind: if asked.flock { LockKind::Flock } else { LockKind::Posix },
-        owner: asked.owner.0,
-        exclusive: asked.lock.kind == F_WRLCK,
-        start: asked.lock.start,
-        end: asked.lock.end,
-        pid: asked.lock.pid,
+        kind: if requested.flock { LockKind::Flock } else { LockKind::Posix },
+        owner: requested.owner.0,
+        exclusive: requested.lock.kind == F_WRLCK,
+        start: requested.lock.start,
+        end: requested.lock.end,
+        pid: requested.lock.pid,
     })
 }
 
-/// The answer to `F_GETLK`: what is in the way, or that nothing is.
-pub(crate) fn found_lock(asked: &FileLock, found: Option<Lock>) -> FileLock {
+/// The reply to `F_GETLK`: the conflicting lock, or `F_UNLCK`.
+pub(crate) fn found_lock(requested: &FileLock, found: Option<Lock>) -> FileLock {
     match found {
-        None => FileLock { kind: F_UNLCK, ..*asked },
+        None => FileLock { kind: F_UNLCK, ..*requested },
         Some(lock) => FileLock {
             start: lock.start,
             end: lock.end,

@@ -1,6 +1,7 @@
-//! Requests that wait for a lock (SETLKW), apart from the threads that serve, which must not wait for so long.
+//! Requests that wait for a lock (SETLKW). They do not block the threads that serve requests.
 //!
-//! The lock may be given up on another machine, so they ask again from time to time; what is unlocked here wakes them.
+//! The lock may be released on another machine, so the requests are retried periodically; a local unlock
+//! wakes them at once.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,15 +13,16 @@ use fuse_transport::Reply;
 use types::{Errno, Ino};
 use vfs::{LockRequest, Locked, Vfs};
 
-/// How long a lock given up elsewhere may go unnoticed.
-const ASK_EVERY: Duration = Duration::from_millis(20);
+/// How often the requests are retried, to notice a lock that was released elsewhere.
+const RETRY_EVERY: Duration = Duration::from_millis(20);
 
-/// Requests that may wait at once; one more is refused (ENOLCK).
+/// The limit of waiting requests; beyond it a request fails with ENOLCK.
 const MAX_WAITING: usize = 10_000;
-/// And of one user, so that nobody keeps all others from waiting.
+/// The limit for one user, so that one user cannot take all places.
 const MAX_WAITING_OF_USER: usize = 1_000;
 
-/// Interrupts remembered, as many as may be for requests that wait; almost all are for others.
+/// The limit of stored interrupts, which covers all waiting requests. Almost all interrupts are for other
+/// requests.
 const MAX_INTERRUPTS: usize = MAX_WAITING;
 
 #[derive(Debug, Default)]
@@ -32,12 +34,12 @@ pub(crate) struct Waiters {
 #[derive(Debug, Default)]
 struct State {
     waiting: Vec<Waiting>,
-    /// How many requests wait of each user, those included that are being asked for.
+    /// The number of waiting requests per user, including those that are being retried.
     by_user: HashMap<u32, usize>,
-    /// The last interrupts: one may come before its request does. Numbers are never used again.
+    /// The last interrupts: one may arrive before its request waits. Request ids are never reused.
     interrupted: VecDeque<Unique>,
-    /// Something happened since all were asked for last.
-    news: bool,
+    /// Whether a request was added or interrupted, or a lock released, since the last retry.
+    has_changed: bool,
     ended: bool,
 }
 
@@ -46,11 +48,11 @@ struct Waiting {
     reply: Reply,
     uid: u32,
     ino: Ino,
-    asked: LockRequest,
+    requested: LockRequest,
 }
 
 impl State {
-    /// Counts one more request of a user, if one more may wait.
+    /// Counts one more request of a user, unless a limit is reached.
     fn admit(&mut self, uid: u32) -> bool {
         let all: usize = self.by_user.values().sum();
         let of_user = self.by_user.get(&uid).copied().unwrap_or_default();
@@ -72,42 +74,42 @@ impl State {
 }
 
 impl Waiters {
-    /// Lets a request of a user wait until its lock is granted.
-    pub(crate) fn add(&self, vfs: &Vfs, reply: Reply, uid: u32, ino: Ino, asked: LockRequest) {
+    /// Adds a request that waits until its lock is granted.
+    pub(crate) fn add(&self, vfs: &Vfs, reply: Reply, uid: u32, ino: Ino, requested: LockRequest) {
         let mut state = self.lock();
         if !state.admit(uid) {
             drop(state);
-            vfs.stop_waiting(asked);
+            vfs.stop_waiting(requested);
             return reply.error(Errno::ENOLCK);
         }
-        state.waiting.push(Waiting { reply, uid, ino, asked });
-        state.news = true;
+        state.waiting.push(Waiting { reply, uid, ino, requested });
+        state.has_changed = true;
         self.changed.notify_one();
     }
 
-    /// The caller of a request was interrupted: if it waits here it is answered EINTR.
+    /// Handles INTERRUPT: if the request waits here, it fails with EINTR.
     pub(crate) fn interrupt(&self, unique: Unique) {
         let mut state = self.lock();
         if state.interrupted.len() >= MAX_INTERRUPTS {
             state.interrupted.pop_front();
         }
         state.interrupted.push_back(unique);
-        self.tell(state);
+        self.notify(state);
     }
 
-    /// A lock was given up here.
+    /// Retries all requests, because a lock was released here.
     pub(crate) fn wake(&self) {
-        self.tell(self.lock());
+        self.notify(self.lock());
     }
 
-    /// Nothing waits any more; all requests that do are answered.
+    /// Ends the thread; all waiting requests fail with EINTR.
     pub(crate) fn end(&self) {
         let mut state = self.lock();
         state.ended = true;
         self.changed.notify_one();
     }
 
-    /// Starts the thread that asks; it ends with [`Waiters::end`].
+    /// Starts the thread that retries the requests; it ends with [`Waiters::end`].
     pub(crate) fn start(self: &Arc<Self>, vfs: Arc<Vfs>) -> std::io::Result<thread::JoinHandle<()>> {
         let waiters = Arc::clone(self);
         thread::Builder::new().name("limen-locks".into()).spawn(move || waiters.run(&vfs))
@@ -122,12 +124,12 @@ impl Waiters {
             }
             let waiting = std::mem::take(&mut state.waiting);
             let interrupted: HashSet<Unique> = state.interrupted.iter().copied().collect();
-            state.news = false;
+            state.has_changed = false;
             drop(state);
             let (mut left, mut done) = (Vec::with_capacity(waiting.len()), Vec::new());
             for waiting in waiting {
                 let uid = waiting.uid;
-                match ask(vfs, waiting, &interrupted) {
+                match retry(vfs, waiting, &interrupted) {
                     Some(waiting) => left.push(waiting),
                     None => done.push(uid),
                 }
@@ -135,21 +137,21 @@ impl Waiters {
             state = self.lock();
             done.into_iter().for_each(|uid| state.dismiss(uid));
             state.waiting.splice(..0, left);
-            if !state.news {
-                let waited = self.changed.wait_timeout(state, ASK_EVERY);
+            if !state.has_changed {
+                let waited = self.changed.wait_timeout(state, RETRY_EVERY);
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         }
         for waiting in state.waiting.drain(..) {
-            vfs.stop_waiting(waiting.asked);
+            vfs.stop_waiting(waiting.requested);
             waiting.reply.error(Errno::EINTR);
         }
     }
 
-    /// Almost every file is closed while nobody waits: then no thread is woken. Those that are being asked for stand in no
-    /// list meanwhile; the thread that asks looks for news afterwards.
-    fn tell(&self, mut state: MutexGuard<'_, State>) {
-        state.news = true;
+    /// Wakes the thread only if a request waits: most files are closed while none does. Requests that are
+    /// being retried are not in the list, but the thread reads `has_changed` after that.
+    fn notify(&self, mut state: MutexGuard<'_, State>) {
+        state.has_changed = true;
         if !state.waiting.is_empty() {
             self.changed.notify_one();
         }
@@ -160,15 +162,15 @@ impl Waiters {
     }
 }
 
-/// Asks once more for what a request waits for; gives it back if it has to go on waiting.
-fn ask(vfs: &Vfs, waiting: Waiting, interrupted: &HashSet<Unique>) -> Option<Waiting> {
-    let Waiting { ino, asked, .. } = waiting;
+/// Retries a request; returns it if it must continue to wait.
+fn retry(vfs: &Vfs, waiting: Waiting, interrupted: &HashSet<Unique>) -> Option<Waiting> {
+    let Waiting { ino, requested, .. } = waiting;
     if interrupted.contains(&waiting.reply.unique()) {
-        vfs.stop_waiting(asked);
+        vfs.stop_waiting(requested);
         waiting.reply.error(Errno::EINTR);
         return None;
     }
-    match vfs.ask_again(ino, asked) {
+    match vfs.ask_again(ino, requested) {
         Ok(Locked::Waiting) => return Some(waiting),
         Ok(Locked::Granted) => waiting.reply.ok(&[]),
         Err(errno) => waiting.reply.error(errno),
@@ -181,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_user_cannot_take_all_places_of_waiting_calls() {
+    fn one_user_cannot_take_all_places_for_waiting_requests() {
         let mut state = State::default();
         assert!((0..MAX_WAITING_OF_USER).all(|_| state.admit(1)));
         assert!(!state.admit(1) && state.admit(2));

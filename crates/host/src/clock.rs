@@ -10,18 +10,18 @@ pub use std::time::Instant;
 #[cfg(feature = "sim")]
 pub use crate::sim::Instant;
 
-/// `CLOCK_BOOTTIME` (`clock_gettime(2)`): it goes on during a suspend.
+/// `CLOCK_BOOTTIME` (`clock_gettime(2)`): it includes the time of a suspend.
 pub fn time_since_boot() -> Duration {
     #[cfg(feature = "sim")]
     if let Some(time) = crate::sim::with(|machine| machine.since_boot()) {
         return time;
     }
     let now = clock_gettime(ClockId::Boottime);
-    // Both are in range by the contract of the clock.
+    // POSIX guarantees the range of both values.
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
 
-/// `CLOCK_REALTIME`, which may be set to any time at any moment. Negative before 1970.
+/// `CLOCK_REALTIME`, which can be set at any moment. Negative before 1970.
 pub fn nanos_since_epoch() -> i128 {
     #[cfg(feature = "sim")]
     if let Some(nanos) = crate::sim::with(|machine| machine.nanos_since_epoch()) {
@@ -33,7 +33,7 @@ pub fn nanos_since_epoch() -> i128 {
     }
 }
 
-/// Has this thread wait.
+/// Suspends this thread.
 pub fn sleep(time: Duration) {
     #[cfg(feature = "sim")]
     if crate::sim::with(|machine| machine.sleep(time)).is_some() {

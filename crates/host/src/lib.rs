@@ -1,8 +1,8 @@
-//! What a client takes from its machine: clocks, threads, random numbers.
+//! The services that a client uses of its machine: clocks, threads, random numbers.
 //!
-//! Without the feature `sim` these are those of the standard library and of the kernel. With it, which only the simulator
-//! turns on, a thread that belongs to a simulated machine ([`sim::enter`]) gets that machine's; all others still get the
-//! real ones.
+//! Without the feature `sim`, these come from the standard library and the kernel. With the feature, which
+//! only the simulator enables, a thread of a simulated machine ([`sim::enter`]) uses that machine's services;
+//! all other threads still use the real ones.
 
 mod clock;
 mod random;

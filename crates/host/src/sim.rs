@@ -9,15 +9,15 @@ use std::sync::LazyLock;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A machine as its threads see it.
+/// A simulated machine, as seen by its threads.
 pub trait Machine: fmt::Debug {
-    /// A clock that stands still while the machine is suspended.
+    /// A clock that stops while the machine is suspended.
     fn monotonic(&self) -> Duration;
     fn since_boot(&self) -> Duration;
     fn nanos_since_epoch(&self) -> i128;
     fn sleep(&self, time: Duration);
     fn random(&self) -> u64;
-    /// Starts a thread that belongs to this machine too.
+    /// Starts a thread that belongs to this machine.
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>>;
 }
 
@@ -25,28 +25,28 @@ thread_local! {
     static MACHINE: RefCell<Option<Rc<dyn Machine>>> = const { RefCell::new(None) };
 }
 
-/// This thread belongs to a simulated machine from now on.
+/// Makes this thread belong to a simulated machine.
 pub fn enter(machine: Rc<dyn Machine>) {
     MACHINE.set(Some(machine));
 }
 
-/// Asks the machine of this thread, if it is a simulated one.
-pub(crate) fn with<T>(ask: impl FnOnce(&dyn Machine) -> T) -> Option<T> {
-    Some(ask(&*machine()?))
+/// Calls `call` with the machine of this thread, if it is a simulated one.
+pub(crate) fn with<T>(call: impl FnOnce(&dyn Machine) -> T) -> Option<T> {
+    Some(call(&*machine()?))
 }
 
 pub(crate) fn machine() -> Option<Rc<dyn Machine>> {
     MACHINE.with_borrow(Option::clone)
 }
 
-/// As [`std::time::Instant`]. Moments of a simulated machine are compared with each other only.
+/// As [`std::time::Instant`]. Moments of a simulated machine can be compared only with each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(Duration);
 
 impl Instant {
     pub fn now() -> Self {
         static ORIGIN: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
-        // Far from zero, so that moments before the first one can be named.
+        // An offset from zero, so that earlier moments can be represented.
         const BEFORE: Duration = Duration::from_secs(1 << 32);
         Instant(BEFORE + with(|machine| machine.monotonic()).unwrap_or_else(|| ORIGIN.elapsed()))
     }
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_of_a_simulated_machine_has_its_clocks_and_others_the_real_ones() {
+    fn only_threads_of_a_simulated_machine_use_its_clocks() {
         let second = Duration::from_secs(1);
         let thread = std::thread::spawn(move || {
             enter(Rc::new(Frozen::default()));

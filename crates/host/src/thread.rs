@@ -1,17 +1,17 @@
-//! Threads, and waiting for each other.
+//! Threads, and waiting for other threads.
 //!
-//! Threads of simulated machines run one at a time. One that waited for another in the usual way would stop them all, so it
-//! looks again after a moment of simulated time instead. Locks that are never held while a thread asks or sleeps need none of
-//! this.
+//! The threads of simulated machines run one at a time. If one blocked in the usual way, it would block them
+//! all, so it polls in simulated time instead. Locks that are never held during a request or a sleep do not
+//! need this.
 
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-/// How long a simulated thread waits at most before it looks again.
+/// The longest time between two polls of a simulated thread.
 #[cfg(feature = "sim")]
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Starts a thread.
 ///
@@ -34,40 +34,41 @@ pub fn park_timeout(time: Duration) {
     std::thread::park_timeout(time);
 }
 
-/// Locks what may be locked for as long as a request takes. A panic of another thread is no matter.
+/// Locks a mutex that may be held for the duration of a request. Ignores poisoning.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     #[cfg(feature = "sim")]
     while is_contended(mutex.try_lock().err()) {
-        crate::sim::with(|machine| machine.sleep(LOOK_EVERY / 20));
+        crate::sim::with(|machine| machine.sleep(POLL_INTERVAL / 20));
     }
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As [`lock`].
+/// As [`lock`], for reading.
 pub fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     #[cfg(feature = "sim")]
     while is_contended(lock.try_read().err()) {
-        crate::sim::with(|machine| machine.sleep(LOOK_EVERY / 20));
+        crate::sim::with(|machine| machine.sleep(POLL_INTERVAL / 20));
     }
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As [`lock`].
+/// As [`lock`], for writing.
 pub fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     #[cfg(feature = "sim")]
     while is_contended(lock.try_write().err()) {
-        crate::sim::with(|machine| machine.sleep(LOOK_EVERY / 20));
+        crate::sim::with(|machine| machine.sleep(POLL_INTERVAL / 20));
     }
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a simulated thread has to wait for the lock.
+/// Whether the lock is held by another thread and this thread belongs to a simulated machine.
 #[cfg(feature = "sim")]
 fn is_contended<G>(error: Option<std::sync::TryLockError<G>>) -> bool {
     matches!(error, Some(std::sync::TryLockError::WouldBlock)) && crate::sim::machine().is_some()
 }
 
-/// Waits to be notified, at most for `timeout`; it may also return before that. `guard` is of `mutex`.
+/// Waits for a notification, for at most `timeout`; spurious wake-ups are possible. `guard` belongs to
+/// `mutex`.
 pub fn wait_timeout<'a, T>(
     condvar: &Condvar,
     mutex: &'a Mutex<T>,
@@ -77,19 +78,19 @@ pub fn wait_timeout<'a, T>(
     #[cfg(feature = "sim")]
     if let Some(machine) = crate::sim::machine() {
         drop(guard);
-        machine.sleep(timeout.min(LOOK_EVERY));
+        machine.sleep(timeout.min(POLL_INTERVAL));
         return lock(mutex);
     }
     let _ = mutex;
     condvar.wait_timeout(guard, timeout).unwrap_or_else(PoisonError::into_inner).0
 }
 
-/// Waits to be notified; it may also return before that. `guard` is of `mutex`.
+/// Waits for a notification; spurious wake-ups are possible. `guard` belongs to `mutex`.
 pub fn wait<'a, T>(condvar: &Condvar, mutex: &'a Mutex<T>, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     #[cfg(feature = "sim")]
     if let Some(machine) = crate::sim::machine() {
         drop(guard);
-        machine.sleep(LOOK_EVERY);
+        machine.sleep(POLL_INTERVAL);
         return lock(mutex);
     }
     let _ = mutex;

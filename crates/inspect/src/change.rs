@@ -1,22 +1,23 @@
-//! What somebody is thinking of: a `setfacl`, `chmod` or `chown`, or a change of a group's members.
+//! A planned change: a `setfacl`, `chmod` or `chown`, or a change of a group's members.
 
 use std::iter::Peekable;
 
 use acl::posix::{self, Entry, Perm, PosixAcl, Tag};
 use types::Mode;
 
-use crate::subject::{Rules, Subject};
+use crate::access_attrs::{AccessAttrs, Rules};
 
-/// Names of users and groups, looked up wherever they are known.
+/// Resolves the names of users and groups.
 pub trait Names {
     fn user(&self, name: &str) -> Option<u32>;
     fn group(&self, name: &str) -> Option<u32>;
 }
 
-/// A change to think through.
+/// A planned change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The user becomes a member of the group. Users are kept by name, for their groups are to be looked up.
+    /// The user becomes a member of the group. The user is kept by name, because the caller looks up its
+    /// groups.
     Join {
         user: String,
         group: u32,
@@ -25,7 +26,7 @@ pub enum Change {
         user: String,
         group: u32,
     },
-    /// A file, and with `recursive` all that is below it.
+    /// A change of a file, and with `recursive` of everything below it.
     Edit {
         path: String,
         recursive: bool,
@@ -33,11 +34,11 @@ pub enum Change {
     },
 }
 
-/// What is done to a file.
+/// A change of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
     Setfacl(Setfacl),
-    /// The nine bits; SUID, SGID and the sticky bit as the number says.
+    /// The nine bits, and SUID, SGID and the sticky bit as in the number.
     Chmod(Mode),
     Chown {
         uid: Option<u32>,
@@ -45,7 +46,8 @@ pub enum Edit {
     },
 }
 
-/// The options of a setfacl(1), as far as they touch access: what is said of default ACLs changes nothing yet.
+/// The options of a setfacl(1) that affect access. Default ACLs do not affect access to existing files and
+/// are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setfacl {
     steps: Vec<Step>,
@@ -69,45 +71,45 @@ enum Step {
 struct Spec {
     tag: Tag,
     perm: Perm,
-    /// `X`: execute, if it is a directory or somebody may already.
+    /// `X`: execute, if it is a directory or some entry already has execute.
     execute_if: bool,
 }
 
-/// Why a change cannot be thought through.
+/// Why a planned change cannot be evaluated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
     #[error(
-        "'{0}' is not understood: write setfacl, chmod or chown with what follows, or add user U to group G, or \
+        "unknown change '{0}': write a setfacl, chmod or chown command, or add user U to group G, or \
          remove user U from group G"
     )]
     Command(String),
     #[error("a quotation mark is not closed")]
     Quote,
-    #[error("'{0}' is no option that is understood here")]
+    #[error("option '{0}' is not supported")]
     Option(String),
     #[error("{0} is missing")]
     Missing(&'static str),
-    #[error("one path at a time: '{0}' is one more")]
+    #[error("more than one path: '{0}'")]
     Paths(String),
-    #[error("'{0}' is no entry of an ACL: write them as in u:ann:rwx,g:staff:r-x")]
+    #[error("'{0}' is not an ACL entry: write entries as in u:ann:rwx,g:staff:r-x")]
     Entry(String),
-    #[error("'{0}' is no mode: write it in octal, as in 750")]
+    #[error("'{0}' is not a mode: write it in octal, as in 750")]
     Mode(String),
     #[error("there is no user '{0}'")]
     User(String),
     #[error("there is no group '{0}'")]
     Group(String),
-    #[error("the ACL would be refused: {0}")]
+    #[error("the resulting ACL is invalid: {0}")]
     Acl(#[from] posix::AclError),
-    #[error("files with NFSv4 ACLs are not changed by setfacl or chmod here")]
+    #[error("setfacl and chmod are not supported for volumes with NFSv4 ACLs")]
     Nfs4,
 }
 
-/// Reads a change as it is typed: `setfacl -R -m u:ann:rwx /dir`, `chmod 750 /dir`, `chown ann:staff /f`,
-/// `add user ann to group staff`, `remove user ann from group staff`.
+/// Parses a change in the form of a command: `setfacl -R -m u:ann:rwx /dir`, `chmod 750 /dir`, `chown
+/// ann:staff /f`, `add user ann to group staff`, `remove user ann from group staff`.
 ///
 /// # Errors
-/// [`ChangeError`] says what is wrong with it.
+/// [`ChangeError`] if it cannot be parsed, or names an unknown user or group.
 pub fn parse_change(text: &str, names: &dyn Names) -> Result<Change, ChangeError> {
     let words = split(text)?;
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -127,16 +129,16 @@ pub fn parse_change(text: &str, names: &dyn Names) -> Result<Change, ChangeError
 }
 
 impl Edit {
-    /// What a file is after it.
+    /// The attributes of a file after the edit.
     ///
     /// # Errors
     /// [`ChangeError::Acl`] and [`ChangeError::Nfs4`].
-    pub fn apply(&self, subject: &Subject) -> Result<Subject, ChangeError> {
-        let mut after = subject.clone();
-        match (self, &subject.rules) {
+    pub fn apply(&self, access_attrs: &AccessAttrs) -> Result<AccessAttrs, ChangeError> {
+        let mut after = access_attrs.clone();
+        match (self, &access_attrs.rules) {
             (Edit::Chown { uid, gid }, _) => {
-                after.uid = uid.unwrap_or(subject.uid);
-                after.gid = gid.unwrap_or(subject.gid);
+                after.uid = uid.unwrap_or(access_attrs.uid);
+                after.gid = gid.unwrap_or(access_attrs.gid);
             }
             (_, Rules::Nfs4(_)) => return Err(ChangeError::Nfs4),
             (Edit::Chmod(mode), Rules::Posix(acl)) => {
@@ -144,8 +146,8 @@ impl Edit {
                 after.rules = Rules::Posix(acl.as_ref().map(|acl| acl.chmod(*mode)));
             }
             (Edit::Setfacl(setfacl), Rules::Posix(acl)) => {
-                let changed = setfacl.apply(subject, acl.as_ref())?;
-                let (mode, acl) = posix::set_access(subject.mode, Some(changed), false);
+                let changed = setfacl.apply(access_attrs, acl.as_ref())?;
+                let (mode, acl) = posix::set_access(access_attrs.mode, Some(changed), false);
                 (after.mode, after.rules) = (mode, Rules::Posix(acl));
             }
         }
@@ -154,11 +156,11 @@ impl Edit {
 }
 
 impl Setfacl {
-    fn apply(&self, subject: &Subject, acl: Option<&PosixAcl>) -> Result<PosixAcl, ChangeError> {
+    fn apply(&self, access_attrs: &AccessAttrs, acl: Option<&PosixAcl>) -> Result<PosixAcl, ChangeError> {
         let mut entries: Vec<Entry> = match acl {
             Some(acl) => acl.entries().collect(),
             None => {
-                let rwx = subject.mode.rwx();
+                let rwx = access_attrs.mode.rwx();
                 let all = [(Tag::UserObj, rwx >> 6), (Tag::GroupObj, rwx >> 3), (Tag::Other, rwx)];
                 all.map(|(tag, bits)| Entry { tag, perm: Perm::new(bits) }).into()
             }
@@ -171,7 +173,7 @@ impl Setfacl {
                     entries.retain(|entry| is_base(entry.tag) || !tags.contains(&entry.tag))
                 }
                 Step::Modify(specs) | Step::Set(specs) => {
-                    let executes = subject.kind.is_dir()
+                    let executes = access_attrs.kind.is_dir()
                         || entries
                             .iter()
                             .any(|entry| entry.perm.has(Perm::EXECUTE) && entry.tag != Tag::Mask);
@@ -191,8 +193,8 @@ impl Setfacl {
         Ok(PosixAcl::from_entries(entries)?)
     }
 
-    /// Where there are named entries, a mask is added; unless it was given or is to be kept, it becomes the union of what
-    /// it limits (setfacl(1), "automatically created entries").
+    /// Adds a mask if there are named entries. Unless the mask is given or is to be kept, it becomes the
+    /// union of the entries that it limits (setfacl(1), "automatically created entries").
     fn set_mask(&self, entries: &mut Vec<Entry>, is_given: bool) {
         let named = entries.iter().any(|entry| matches!(entry.tag, Tag::User(_) | Tag::Group(_)));
         let has_mask = entries.iter().any(|entry| entry.tag == Tag::Mask);
@@ -210,7 +212,7 @@ impl Setfacl {
     }
 }
 
-/// Entries that every ACL has.
+/// Whether every ACL has an entry with this tag.
 fn is_base(tag: Tag) -> bool {
     matches!(tag, Tag::UserObj | Tag::GroupObj | Tag::Other)
 }
@@ -292,7 +294,7 @@ enum Kind {
     Remove,
 }
 
-/// A step, or none where it only concerns default ACLs.
+/// Parses a step; None if it only affects default ACLs.
 fn step(kind: Kind, text: &str, of_default: bool, names: &dyn Names) -> Result<Option<Step>, ChangeError> {
     if let Kind::Clear = kind {
         return Ok(Some(Step::Clear));
@@ -370,7 +372,7 @@ fn tag(kind: &str, name: &str, names: &dyn Names) -> Option<Result<Tag, ChangeEr
     })
 }
 
-/// A name as it is known, or else a number.
+/// The id of a known name, or else a number.
 fn id(name: &str, known: impl Fn(&str) -> Option<u32>) -> Option<u32> {
     known(name).or_else(|| name.parse().ok().filter(|id| *id != u32::MAX))
 }
@@ -385,8 +387,8 @@ fn chmod(words: &[&str]) -> Result<Change, ChangeError> {
 
 fn chown(words: &[&str], names: &dyn Names) -> Result<Change, ChangeError> {
     let (recursive, words) = recursion(words)?;
-    let (who, path) = two(&words, "the owner")?;
-    let (user, group) = who.split_once(':').unwrap_or((who, ""));
+    let (owner, path) = two(&words, "the owner")?;
+    let (user, group) = owner.split_once(':').unwrap_or((owner, ""));
     let of = |name: &str, known: &dyn Fn(&str) -> Option<u32>| match name {
         "" => Some(None),
         name => id(name, known).map(Some),
@@ -396,7 +398,7 @@ fn chown(words: &[&str], names: &dyn Names) -> Result<Change, ChangeError> {
     Ok(Change::Edit { path, recursive, edit: Edit::Chown { uid, gid } })
 }
 
-/// Takes `-R` out of the words.
+/// Removes `-R` from the words.
 fn recursion<'a>(words: &[&'a str]) -> Result<(bool, Vec<&'a str>), ChangeError> {
     let (flags, rest): (Vec<&str>, Vec<&str>) =
         words.iter().partition(|word| word.starts_with('-') && word.len() > 1);
@@ -422,7 +424,7 @@ fn one_path(path: &mut Option<String>, word: &str) -> Result<(), ChangeError> {
     }
 }
 
-/// What stands with an option, or else the next word.
+/// The value attached to an option, or else the next word.
 fn argument<'a>(
     with: Option<&'a str>,
     words: &mut Peekable<impl Iterator<Item = &'a str>>,
@@ -430,7 +432,7 @@ fn argument<'a>(
     with.or_else(|| words.next()).ok_or(ChangeError::Missing("the entries of the ACL"))
 }
 
-/// Words separated by blanks, with quotation marks and backslashes as a shell has them.
+/// Splits text into words at blanks, with quotation marks and backslashes as in a shell.
 fn split(text: &str) -> Result<Vec<String>, ChangeError> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -472,14 +474,14 @@ mod tests {
         }
     }
 
-    fn subject(mode: u32, acl: Option<&str>) -> Subject {
+    fn access_attrs(mode: u32, acl: Option<&str>) -> AccessAttrs {
         let acl = acl.map(|text| PosixAcl::from_storage(text).unwrap());
         let mode = Mode::new(mode);
-        Subject { ino: 9, kind: FileType::Regular, mode, uid: 1, gid: 2, rules: Rules::Posix(acl) }
+        AccessAttrs { ino: 9, kind: FileType::Regular, mode, uid: 1, gid: 2, rules: Rules::Posix(acl) }
     }
 
     /// The mode and ACL after a command.
-    fn after(command: &str, before: &Subject) -> Result<(String, String), ChangeError> {
+    fn after(command: &str, before: &AccessAttrs) -> Result<(String, String), ChangeError> {
         let Change::Edit { edit, .. } = parse_change(command, &Known)? else { panic!("{command}") };
         let after = edit.apply(before)?;
         Ok((after.mode.to_string(), after.rules.acl_text().unwrap_or_default()))
@@ -489,10 +491,10 @@ mod tests {
         Ok((mode.to_owned(), acl.to_owned()))
     }
 
-    /// Expected values are what setfacl 2.3.1 left of such files.
+    /// The expected values are those of setfacl 2.3.1.
     #[test]
-    fn setfacl_is_followed() {
-        let plain = subject(0o640, None);
+    fn edits_agree_with_setfacl() {
+        let plain = access_attrs(0o640, None);
         assert_eq!(
             after("setfacl -m u:ann:rwx /f", &plain),
             shown("0670", "u::rw-,u:7:rwx,g::r--,m::rwx,o::---")
@@ -502,7 +504,7 @@ mod tests {
             shown("0640", "u::rw-,u:7:rwx,g::r--,m::r--,o::---")
         );
         assert_eq!(after("setfacl -m g::rwx,o:x /f", &plain), shown("0671", ""));
-        let named = subject(0o670, Some("u::rw-,u:7:rwx,g::r--,g:50:r--,m::rwx,o::---"));
+        let named = access_attrs(0o670, Some("u::rw-,u:7:rwx,g::r--,g:50:r--,m::rwx,o::---"));
         assert_eq!(after("setfacl -x ann /f", &named), shown("0640", "u::rw-,g::r--,g:50:r--,m::r--,o::---"));
         assert_eq!(after("setfacl -xu:7,g:staff /f", &named), shown("0640", "u::rw-,g::r--,m::r--,o::---"));
         assert_eq!(after("setfacl -b /f", &named), shown("0640", ""));
@@ -524,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_read() {
+    fn commands_are_parsed() {
         assert_eq!(
             parse_change("add user ann to group staff", &Known),
             Ok(Change::Join { user: "ann".to_owned(), group: 50 })
@@ -540,13 +542,13 @@ mod tests {
         );
         let Ok(Change::Edit { path, recursive, .. }) = parse_change("setfacl -Rm u:ann:r -- /d\\ e", &Known)
         else {
-            panic!("it is understood");
+            panic!("it is valid");
         };
         assert_eq!((path.as_str(), recursive), ("/d e", true));
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn unknown_commands_are_rejected() {
         for text in [
             "",
             "rm -rf /",
@@ -572,7 +574,7 @@ mod tests {
         ] {
             assert!(parse_change(text, &Known).is_err(), "{text}");
         }
-        let minimal = subject(0o640, None);
+        let minimal = access_attrs(0o640, None);
         assert!(matches!(after("setfacl --set u:ann:rwx /f", &minimal), Err(ChangeError::Acl(_))));
     }
 }

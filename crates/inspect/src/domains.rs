@@ -1,12 +1,12 @@
-//! A volume's table of Windows domains, by which identities in its NFSv4 ACLs show as SIDs.
+//! A volume's table of Windows domains, for showing identities in NFSv4 ACLs as SIDs.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
 use acl::identity::DomainTable;
-use meta::{Engine, EngineError, Record, Want};
+use meta::{Engine, EngineError, Record, RecordKey};
 
-/// The table, read when an ACL names a domain that is not known yet.
+/// The table, read when an ACL names a domain that it does not have yet.
 #[derive(Debug, Default)]
 pub struct Domains {
     known: RefCell<Known>,
@@ -15,23 +15,24 @@ pub struct Domains {
 #[derive(Debug, Default)]
 struct Known {
     table: Arc<DomainTable>,
-    /// The highest index that was asked for; what is beyond the table then is damage, and not asked for again.
+    /// The highest index requested or present. An index above the table's length is damage and is not read
+    /// again.
     reach: u32,
 }
 
 impl Domains {
-    /// The table with the domains up to this index, as far as there are so many. One that is damaged is empty: who is asked
-    /// about is none of them, so nothing rests on it but how ACLs show.
+    /// The table with the domains up to this index, if they exist. A damaged table counts as empty: the user
+    /// asked about is in no domain, so the table affects only how ACLs are shown.
     ///
     /// # Errors
-    /// Those of the database.
+    /// The errors of the database.
     pub fn up_to(&self, reach: u32, engine: &dyn Engine) -> Result<Arc<DomainTable>, EngineError> {
         let mut known = self.known.borrow_mut();
         if known.reach < reach {
-            if let Some(Record::Settings(settings)) = engine.read(&[Want::Settings])?.records.first() {
+            if let Some(Record::Settings(settings)) = engine.read(&[RecordKey::Settings])?.records.first() {
                 known.table = Arc::new(meta::ops::domains_in(settings).unwrap_or_default());
             }
-            // It only grows, so that what it has now needs no other look either.
+            // The table only grows, so indexes that it has now need no further read.
             let length = u32::try_from(known.table.domains().len()).unwrap_or(u32::MAX);
             known.reach = reach.max(length);
         }

@@ -1,38 +1,38 @@
-//! Questions about a volume, answered from its records and without a mount: what is in a directory, why somebody may do
-//! something or may not, and who may do what in the whole volume. Nothing here changes anything.
+//! Queries on the records of a volume, without a mount: the content of a directory, why a user may or may not
+//! do something, and what a user may do in the whole volume. Nothing here changes anything.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `listing` | [`read_dir_plus`]: names, attributes and ACLs of a directory in bulk |
-//! | `subject` | what access to an inode depends on |
+//! | `access_attrs` | the attributes of an inode that access depends on |
 //! | `tree`, `local` | the names of a volume, and those of this machine, for walks along a path |
-//! | `route` | a path, and every check that stands on the way |
+//! | `route` | a path, and every access check on the way |
 //! | `domains` | the Windows domains that ACLs name |
-//! | `judge` | a check and a caller: granted or not, and by which entry |
+//! | `evaluate` | the result of a check for a caller, with its reason |
 //! | `audit` | every name of a volume, each distinct permission decided once |
-//! | `change` | what somebody is thinking of changing, applied to what is there |
+//! | `change` | a planned change, applied to the current attributes |
 
+mod access_attrs;
 mod audit;
 mod change;
 mod domains;
-mod judge;
+mod evaluate;
 mod listing;
 mod local;
+mod query_error;
 mod route;
-mod subject;
 mod tree;
-mod trouble;
 
+pub use access_attrs::{AccessAttrs, Rules};
 pub use audit::{
-    Audit, AuditError, Counts, Difference, Kind, Met, Options, Progress, Rights, Seen, Start, Told, Totals,
-    View, audit,
+    Audit, AuditError, Counts, Difference, Kind, OnName, Options, Progress, Rights, Seen, Start, Totals,
+    View, VisitedName, audit,
 };
 pub use change::{Change, ChangeError, Edit, Names, parse_change};
 pub use domains::Domains;
-pub use judge::{Ground, Verdict, judge};
+pub use evaluate::{Verdict, VerdictReason, evaluate};
 pub use listing::{DirEntry, ReadDirPlus, read_dir_plus};
 pub use local::LocalTree;
-pub use route::{Answer, Check, Demand, Route, Want, WantError};
-pub use subject::{Rules, Subject};
+pub use query_error::QueryError;
+pub use route::{Answer, Check, Operation, OperationError, Requirement, Route};
 pub use tree::{Found, Tree, VolumeTree};
-pub use trouble::Trouble;

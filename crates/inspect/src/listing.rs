@@ -5,30 +5,31 @@ use std::sync::Arc;
 use std::vec;
 
 use acl::posix::PosixAcl;
-use meta::{AclKind, Beside, Edge, Engine, EngineError, Node, Record, Scan, Want};
+use meta::{AclKind, Beside, Dirent, Engine, EngineError, Inode, Record, RecordKey, Scan};
 use types::{AclId, FileType, Ino, Name};
 
-use crate::subject::Rules;
+use crate::access_attrs::Rules;
 
-/// Entries read in one request.
+/// The number of entries read in one request.
 const PAGE: usize = 1024;
 
-/// ACLs remembered from page to page; those of more are parsed again.
+/// The maximum number of parsed ACLs kept between pages. A full cache is cleared.
 const MAX_ACLS: usize = 4096;
 
-/// Reads a directory as a whole: each name with its attributes, its ACLs and, of a symbolic link, where it leads, in the
-/// order of names (bytewise).
+/// Reads a whole directory: each name with its attributes, its ACLs and, for a symbolic link, its target, in
+/// the order of names (bytewise).
 ///
-/// A request to the database brings 1,024 entries with all that belongs to them, and one more the targets of the links
-/// among them; so a directory of up to 1,024 entries costs one round trip, or two. Each page is of one moment; a
-/// name that is there all the while comes exactly once, whatever is made and removed meanwhile.
+/// A request to the database reads 1,024 entries with their inodes and ACLs, and one more request reads the
+/// targets of the links among them. So a directory of up to 1,024 entries costs one or two round trips. Each
+/// page is a snapshot. A name that exists all the time is returned exactly once, whatever is created and
+/// removed meanwhile.
 ///
-/// Nobody's rights are checked: whoever has the database has all that is in it.
+/// Access is not checked, because a caller with access to the database can read everything in it.
 ///
 /// ```
 /// # use std::sync::Arc;
 /// # use meta::ops::{AclType, Make, MakeKind, SetAcl};
-/// # use meta::{AclKind, Engine, MemEngine, Meta, Volume, Vouch};
+/// # use meta::{AclKind, Engine, MemEngine, Meta, Volume, Authority};
 /// # use types::{Ino, Mode, Name, Time};
 /// # let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
 /// # let volume = Volume {
@@ -43,7 +44,7 @@ const MAX_ACLS: usize = 4096;
 /// #     parent: Ino::ROOT, name: Name::new(b"report.txt")?, ino: Ino(7), kind: MakeKind::Regular,
 /// #     mode: Mode::new(0o640), umask: 0, uid: 1000, gid: 50,
 /// # };
-/// # let kernel = Vouch::Kernel { told: None };
+/// # let kernel = Authority::Kernel { told: None };
 /// # meta.run(&make, &kernel)?;
 /// # let acl = acl::posix::PosixAcl::from_text("u::rw-,u:1001:r--,g::r--,m::r--,o::---")?;
 /// # meta.run(&SetAcl { ino: Ino(7), which: AclType::Access, acl: Some(acl), kill_sgid: false }, &kernel)?;
@@ -51,8 +52,8 @@ const MAX_ACLS: usize = 4096;
 /// let volume = meta::Volume::load(&*engine)?;
 /// for entry in inspect::read_dir_plus(&*engine, volume.acl, Ino::ROOT) {
 ///     let entry = entry?;
-///     let Some(node) = entry.node else { continue };
-///     println!("{} {} {}:{} {}", entry.name, node.mode, node.uid, node.gid, node.size);
+///     let Some(inode) = entry.inode else { continue };
+///     println!("{} {} {}:{} {}", entry.name, inode.mode, inode.uid, inode.gid, inode.size);
 ///     assert_eq!(entry.access.and_then(|rules| rules.acl_text()).as_deref(),
 ///         Some("u::rw-,u:1001:r--,g::r--,m::r--,o::---"));
 /// }
@@ -71,22 +72,23 @@ pub fn read_dir_plus(engine: &dyn Engine, acl: AclKind, dir: Ino) -> ReadDirPlus
     }
 }
 
-/// One name in a directory, and all that hangs on it.
+/// One name in a directory, with its inode, ACLs and target.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DirEntry {
     pub name: Name,
-    pub edge: Edge,
-    /// None where the name leads nowhere, which is damage.
-    pub node: Option<Node>,
-    /// What access is decided by; none where the ACL, or the inode, is missing or damaged, and all access refused.
+    pub dirent: Dirent,
+    /// None if the name refers to a missing inode, which is damage.
+    pub inode: Option<Inode>,
+    /// The rules that decide access; None if the inode or its ACL is missing or damaged, so that all access
+    /// is denied.
     pub access: Option<Rules>,
-    /// What is inherited by what is made in it; of directories only.
+    /// The default ACL; for directories only.
     pub default: Option<PosixAcl>,
-    /// Where it leads; of symbolic links only.
+    /// The target; for symbolic links only.
     pub target: Option<Arc<[u8]>>,
 }
 
-/// The entries of a directory, read as they are asked for; see [`read_dir_plus`].
+/// The entries of a directory, read on demand; see [`read_dir_plus`].
 #[derive(Debug)]
 pub struct ReadDirPlus<'e> {
     engine: &'e dyn Engine,
@@ -95,7 +97,7 @@ pub struct ReadDirPlus<'e> {
     after: Option<Name>,
     page: vec::IntoIter<DirEntry>,
     more: bool,
-    /// By id, so that entries which share an ACL share its value.
+    /// By id, so that entries with the same ACL share its value.
     access: HashMap<AclId, Option<Rules>>,
     default: HashMap<AclId, Option<PosixAcl>>,
 }
@@ -103,7 +105,7 @@ pub struct ReadDirPlus<'e> {
 impl Iterator for ReadDirPlus<'_> {
     type Item = Result<DirEntry, EngineError>;
 
-    /// After an error it ends.
+    /// Ends after an error.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(entry) = self.page.next() {
@@ -124,7 +126,7 @@ impl Iterator for ReadDirPlus<'_> {
 }
 
 impl ReadDirPlus<'_> {
-    /// Goes on after that name instead of beginning with the first one.
+    /// Starts after this name instead of at the first one.
     #[must_use]
     pub fn from_after(self, name: Option<Name>) -> Self {
         ReadDirPlus { after: name, ..self }
@@ -136,7 +138,7 @@ impl ReadDirPlus<'_> {
             parent: self.dir,
             after,
             limit: PAGE,
-            beside: Beside::NodesWithAcls,
+            beside: Beside::InodesWithAcls,
         })?;
         if self.access.len() + self.default.len() > MAX_ACLS {
             self.access.clear();
@@ -144,19 +146,19 @@ impl ReadDirPlus<'_> {
         }
         let mut texts: HashMap<AclId, Arc<str>> = HashMap::new();
         let mut entries: Vec<DirEntry> = Vec::new();
-        for record in page.facts.records {
+        for record in page.snapshot.records {
             match record {
-                Record::Edge(_, name, Some(edge)) => entries.push(DirEntry {
+                Record::Dirent(_, name, Some(dirent)) => entries.push(DirEntry {
                     name,
-                    edge,
-                    node: None,
+                    dirent,
+                    inode: None,
                     access: None,
                     default: None,
                     target: None,
                 }),
-                Record::Node(ino, node) => {
-                    if let Some(last) = entries.last_mut().filter(|last| last.edge.ino == ino) {
-                        last.node = node;
+                Record::Inode(ino, inode) => {
+                    if let Some(last) = entries.last_mut().filter(|last| last.dirent.ino == ino) {
+                        last.inode = inode;
                     }
                 }
                 Record::Acl(id, Some(text)) => {
@@ -168,9 +170,9 @@ impl ReadDirPlus<'_> {
         self.more = page.more && !entries.is_empty();
         self.after = entries.last().map(|last| last.name.clone());
         for entry in &mut entries {
-            let Some(node) = &entry.node else { continue };
-            entry.access = self.access_of(node.access_acl, &texts);
-            entry.default = self.default_of(node.default_acl, &texts);
+            let Some(inode) = &entry.inode else { continue };
+            entry.access = self.access_of(inode.access_acl, &texts);
+            entry.default = self.default_of(inode.default_acl, &texts);
         }
         self.read_targets(&mut entries)?;
         Ok(entries)
@@ -193,14 +195,14 @@ impl ReadDirPlus<'_> {
         self.default.entry(id).or_insert_with(read).clone()
     }
 
-    /// The targets of all links of a page, in one request.
+    /// Reads the targets of all links of a page in one request.
     fn read_targets(&self, entries: &mut [DirEntry]) -> Result<(), EngineError> {
         let mut links: Vec<&mut DirEntry> =
-            entries.iter_mut().filter(|entry| entry.edge.kind == FileType::Symlink).collect();
+            entries.iter_mut().filter(|entry| entry.dirent.kind == FileType::Symlink).collect();
         if links.is_empty() {
             return Ok(());
         }
-        let wants: Vec<Want> = links.iter().map(|link| Want::Symlink(link.edge.ino)).collect();
+        let wants: Vec<RecordKey> = links.iter().map(|link| RecordKey::Symlink(link.dirent.ino)).collect();
         for (link, record) in links.iter_mut().zip(self.engine.read(&wants)?.records) {
             if let Record::Symlink(_, target) = record {
                 link.target = target;

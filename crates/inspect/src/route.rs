@@ -1,7 +1,10 @@
-//! A path, and every check that stands on the way to what somebody wants at its end.
+//! A path, and every access check on the way to an operation on the file at its end.
 //!
-//! Which checks there are does not depend on who comes along (the kernel's `link_path_walk` and `path_init`, fs/namei.c),
-//! so a route is found once and then judged for as many callers as one likes.
+//! The checks do not depend on the caller (see the kernel's `link_path_walk` and `path_init`, fs/namei.c), so
+//! a route is found once and then evaluated for any number of callers.
+//!
+//! The evaluation of a check is a pure function of the check and the caller, so tests compare it with the
+//! kernel.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,52 +14,53 @@ use acl::identity::DomainTable;
 use acl::posix::Perm;
 use types::{Cred, Errno, Mode, Name, NameError};
 
-use crate::Trouble;
-use crate::judge::{Verdict, beforehand, judge};
-use crate::subject::{Rules, Subject};
+use crate::QueryError;
+use crate::access_attrs::{AccessAttrs, Rules};
+use crate::evaluate::{Verdict, beforehand, evaluate};
 use crate::tree::{Found, Tree, is_link};
 
-/// What somebody wants to do with the file at a path.
+/// The requested operation on the file at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Want {
-    /// All of these at once, as `access(2)` and `open(2)` ask for them. Nothing of them: as [`Want::Stat`].
+pub enum Operation {
+    /// These permissions at once, as in `access(2)` and `open(2)`. Without any permission it is like
+    /// [`Operation::Stat`].
     Access(Perm),
-    /// To see its attributes.
+    /// To read its attributes.
     Stat,
-    /// To make a file of that name, which is not there yet.
+    /// To create a file of that name, which does not exist yet.
     Create,
-    /// To take the name away. Whether a directory is empty is not asked.
+    /// To remove the name. Whether a directory is empty is not checked.
     Delete,
     /// To change its mode or POSIX ACL.
     Chmod,
     /// To give it to another owner.
     Chown,
     /// To set its times to now.
-    Touch,
+    SetTimes,
 }
 
-/// What cannot be wanted.
+/// The text is not an operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' cannot be wanted: write some of r, w and x, or stat, create, delete, chmod, chown or touch")]
-pub struct WantError(String);
+#[error("unknown access type '{0}': use letters of rwx, or stat, create, delete, chmod, chown or touch")]
+pub struct OperationError(String);
 
-const NAMED: [(&str, Want); 6] = [
-    ("stat", Want::Stat),
-    ("create", Want::Create),
-    ("delete", Want::Delete),
-    ("chmod", Want::Chmod),
-    ("chown", Want::Chown),
-    ("touch", Want::Touch),
+const NAMED: [(&str, Operation); 6] = [
+    ("stat", Operation::Stat),
+    ("create", Operation::Create),
+    ("delete", Operation::Delete),
+    ("chmod", Operation::Chmod),
+    ("chown", Operation::Chown),
+    ("touch", Operation::SetTimes),
 ];
 
-impl FromStr for Want {
-    type Err = WantError;
+impl FromStr for Operation {
+    type Err = OperationError;
 
-    fn from_str(text: &str) -> Result<Self, WantError> {
+    fn from_str(text: &str) -> Result<Self, OperationError> {
         if let Some((_, want)) = NAMED.iter().find(|(name, _)| *name == text) {
             return Ok(*want);
         }
-        let wrong = || WantError(text.to_owned());
+        let wrong = || OperationError(text.to_owned());
         let perm = text.chars().try_fold(Perm::NONE, |perm, letter| {
             let one = match letter {
                 'r' => Perm::READ,
@@ -66,109 +70,112 @@ impl FromStr for Want {
             };
             (!perm.has(one)).then_some(perm | one)
         });
-        perm.filter(|perm| *perm != Perm::NONE).map(Want::Access).ok_or_else(wrong)
+        perm.filter(|perm| *perm != Perm::NONE).map(Operation::Access).ok_or_else(wrong)
     }
 }
 
-impl fmt::Display for Want {
+impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Want::Access(perm) => f.write_str(&perm.to_string().replace('-', "")),
+            Operation::Access(perm) => f.write_str(&perm.to_string().replace('-', "")),
             other => f.write_str(NAMED.iter().find(|(_, want)| want == other).map_or("", |(name, _)| name)),
         }
     }
 }
 
-/// What is asked of one file on the way.
+/// What one check requires of a file on the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Demand {
+pub enum Requirement {
     /// To look up a name in the directory.
     Search,
-    /// To follow this link at the end of a path, from a sticky directory that all may write (`may_follow_link`).
+    /// To follow this link at the end of a path, in a sticky directory that everybody may write to
+    /// (`may_follow_link`).
     Follow { dir_uid: u32 },
-    /// All of these at once.
+    /// These permissions at once.
     Access(Perm),
     /// To add or remove names in the directory.
     Names,
-    /// To take this file's name out of a sticky directory (`check_sticky`).
+    /// To remove this file's name from a sticky directory (`check_sticky`).
     Sticky { dir_mode: Mode, dir_uid: u32 },
-    /// To take this file's name out of that directory, by NFSv4 rules, sticky bit included.
-    Remove { dir: Box<Subject> },
-    /// To be the owner, or act as if.
+    /// To remove this file's name from that directory, by NFSv4 rules, including the sticky bit.
+    Remove { dir: Box<AccessAttrs> },
+    /// To be the owner, or to act as the owner by capability.
     Own,
-    /// To give the file away.
+    /// To change the owner.
     GiveAway,
     /// To set the times to now.
-    Touch,
+    SetTimes,
 }
 
-/// One check.
+/// One access check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// Where the file is, links resolved.
+    /// The path of the file with symbolic links resolved.
     pub path: Vec<u8>,
-    pub subject: Subject,
-    pub demand: Demand,
+    pub access_attrs: AccessAttrs,
+    pub demand: Requirement,
 }
 
 impl Check {
-    /// Of the ACLs that it may go by.
+    /// The highest domain index in the ACLs that the check may use.
     fn highest_domain(&self) -> u32 {
         let of_dir = match &self.demand {
-            Demand::Remove { dir } => dir.rules.highest_domain(),
+            Requirement::Remove { dir } => dir.rules.highest_domain(),
             _ => 0,
         };
-        of_dir.max(self.subject.rules.highest_domain())
+        of_dir.max(self.access_attrs.rules.highest_domain())
     }
 }
 
-/// All checks on the way to a wish, in the order in which the kernel makes them.
+/// All checks on the way to an operation, in the order in which the kernel makes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     pub checks: Vec<Check>,
-    /// How the way ends for who passes them all: ENOENT, ENOTDIR, EEXIST, ELOOP, ENAMETOOLONG, EBUSY, or well.
+    /// The result for a caller that passes all checks: ENOENT, ENOTDIR, EEXIST, ELOOP, ENAMETOOLONG, EBUSY,
+    /// or success.
     pub end: Result<(), Errno>,
-    /// The Windows domains that ACLs on the way name.
+    /// The Windows domains in the ACLs on the way.
     pub domains: Arc<DomainTable>,
 }
 
-/// A route judged for one caller.
+/// A route evaluated for one caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// One for each check made: all, or up to the first that refuses.
+    /// One verdict for each check made: all checks, or those up to the first that denies.
     pub verdicts: Vec<Verdict>,
-    /// What the system call fails with; none where it is granted.
+    /// The error of the system call; None if it succeeds.
     pub errno: Option<Errno>,
 }
 
-/// As many symbolic links as a path may lead through (`MAXSYMLINKS`).
+/// The maximum number of symbolic links in a path lookup (`MAXSYMLINKS`).
 const MAX_LINKS: usize = 40;
-/// The longest path, its NUL included (`PATH_MAX`).
+/// The maximum length of a path in bytes, including its NUL (`PATH_MAX`).
 const PATH_BYTES_MAX: usize = 4096;
 
 impl Route {
     /// Follows `path` from the root of `tree`.
     ///
     /// # Errors
-    /// [`Trouble`]: the tree cannot be looked at, is damaged on the way, or the question makes no sense.
-    pub fn find<T: Tree>(tree: &T, path: &[u8], want: Want) -> Result<Route, Trouble> {
+    /// [`QueryError`] if the tree cannot be read, is damaged on the way, or the path does not name a file by its
+    /// own name.
+    pub fn find<T: Tree>(tree: &T, path: &[u8], want: Operation) -> Result<Route, QueryError> {
         let root = tree.root()?;
         let mut walk =
             Walk { tree, path, want, above: vec![Here::new(b"/".to_vec(), root)], checks: Vec::new() };
         let end = match walk.run() {
             Ok(()) => Ok(()),
             Err(Stop::Ends(errno)) => Err(errno),
-            Err(Stop::Trouble(trouble)) => return Err(trouble),
+            Err(Stop::QueryError(query_error)) => return Err(query_error),
         };
         let reach = walk.checks.iter().map(Check::highest_domain).max().unwrap_or(0);
         Ok(Route { domains: tree.domains(reach)?, checks: walk.checks, end })
     }
 
-    /// Whether the caller may, and what decides it at each step.
+    /// Whether the caller may do the operation, and the reason at each step.
     pub fn explain(&self, cred: &Cred) -> Answer {
         let mut verdicts = Vec::with_capacity(self.checks.len());
         for check in &self.checks {
-            let verdict = judge(cred, check);
+            let verdict = evaluate(cred, check);
             let errno = verdict.errno;
             verdicts.push(verdict);
             if errno.is_some() {
@@ -178,13 +185,13 @@ impl Route {
         Answer { verdicts, errno: self.end.err() }
     }
 
-    /// The last thing that is looked at, which the wish is about.
+    /// The last check, which is on the file of the operation.
     pub fn target(&self) -> Option<&Check> {
         self.checks.last()
     }
 }
 
-/// Where a walk stands.
+/// The position of a walk.
 struct Here<P> {
     path: Vec<u8>,
     found: Found<P>,
@@ -197,22 +204,22 @@ impl<P> Here<P> {
 }
 
 enum Stop {
-    /// Whoever comes so far.
+    /// The lookup ends with this error for every caller that gets that far.
     Ends(Errno),
-    Trouble(Trouble),
+    QueryError(QueryError),
 }
 
-impl From<Trouble> for Stop {
-    fn from(trouble: Trouble) -> Self {
-        Stop::Trouble(trouble)
+impl From<QueryError> for Stop {
+    fn from(query_error: QueryError) -> Self {
+        Stop::QueryError(query_error)
     }
 }
 
 struct Walk<'a, T: Tree> {
     tree: &'a T,
     path: &'a [u8],
-    want: Want,
-    /// From the root to where the walk is, never empty.
+    want: Operation,
+    /// The directories from the root to the current position, never empty.
     above: Vec<Here<T::Place>>,
     checks: Vec<Check>,
 }
@@ -225,16 +232,16 @@ impl<T: Tree> Walk<'_, T> {
         if self.path.len() >= PATH_BYTES_MAX {
             return Err(Stop::Ends(Errno::ENAMETOOLONG));
         }
-        let by_name = matches!(self.want, Want::Create | Want::Delete);
+        let by_name = matches!(self.want, Operation::Create | Operation::Delete);
         let must_be_dir = self.path.ends_with(b"/");
-        // The next component is the last of these.
+        // The next component is the last element.
         let mut left: Vec<Vec<u8>> = components(self.path);
         let mut links = 0;
         while let Some(name) = left.pop() {
             let is_last = left.is_empty();
             self.search()?;
             match &name[..] {
-                b"." | b".." if is_last && by_name => return Err(self.makes_no_sense()),
+                b"." | b".." if is_last && by_name => return Err(self.not_a_name()),
                 b"." => continue,
                 b".." => {
                     if self.above.len() > 1 {
@@ -246,7 +253,7 @@ impl<T: Tree> Walk<'_, T> {
             }
             let name = Name::new(&name).map_err(|error| match error {
                 NameError::TooLong => Stop::Ends(Errno::ENAMETOOLONG),
-                _ => self.makes_no_sense(),
+                _ => self.not_a_name(),
             })?;
             let place = &self.here().found.place;
             let found = self.tree.entry(place, &name)?;
@@ -254,7 +261,7 @@ impl<T: Tree> Walk<'_, T> {
                 return self.change_names(&name, found);
             }
             let found = found.ok_or(Stop::Ends(Errno::ENOENT))?;
-            if !is_link(&found.subject) {
+            if !is_link(&found.access_attrs) {
                 let path = self.below(&name);
                 self.above.push(Here::new(path, found));
                 continue;
@@ -269,32 +276,38 @@ impl<T: Tree> Walk<'_, T> {
             let target = self.tree.target(&found.place)?;
             if target.starts_with(b"/") {
                 if !self.tree.has_absolute_links() {
-                    return Err(Trouble::LeadsOut { path: self.below(&name), target }.into());
+                    return Err(QueryError::LeadsOut { path: self.below(&name), target }.into());
                 }
                 self.above.truncate(1);
             }
             left.extend(components(&target));
         }
         if by_name {
-            // The root, which no name leads to.
-            return Err(Stop::Ends(if self.want == Want::Create { Errno::EEXIST } else { Errno::EBUSY }));
+            // The path is the root, which has no name.
+            return Err(Stop::Ends(if self.want == Operation::Create {
+                Errno::EEXIST
+            } else {
+                Errno::EBUSY
+            }));
         }
-        if must_be_dir && !self.here().found.subject.kind.is_dir() {
+        if must_be_dir && !self.here().found.access_attrs.kind.is_dir() {
             return Err(Stop::Ends(Errno::ENOTDIR));
         }
         match self.want {
-            Want::Access(perm) => self.demand(Demand::Access(perm)),
-            Want::Chmod => self.demand(Demand::Own),
-            Want::Chown => self.demand(Demand::GiveAway),
-            Want::Touch => self.demand(Demand::Touch),
-            Want::Stat if !beforehand(&self.here().found.subject).is_none() => self.demand(Demand::Search),
-            Want::Stat | Want::Create | Want::Delete => {}
+            Operation::Access(perm) => self.demand(Requirement::Access(perm)),
+            Operation::Chmod => self.demand(Requirement::Own),
+            Operation::Chown => self.demand(Requirement::GiveAway),
+            Operation::SetTimes => self.demand(Requirement::SetTimes),
+            Operation::Stat if !beforehand(&self.here().found.access_attrs).is_none() => {
+                self.demand(Requirement::Search)
+            }
+            Operation::Stat | Operation::Create | Operation::Delete => {}
         }
         Ok(())
     }
 
     fn here(&self) -> &Here<T::Place> {
-        // It begins with the root, which is never popped.
+        // The list begins with the root, which is never popped.
         &self.above[self.above.len() - 1]
     }
 
@@ -302,59 +315,65 @@ impl<T: Tree> Walk<'_, T> {
         join(&self.here().path, name.as_bytes())
     }
 
-    fn demand(&mut self, demand: Demand) {
+    fn demand(&mut self, demand: Requirement) {
         let Here { path, found } = self.here();
-        self.checks.push(Check { path: path.clone(), subject: found.subject.clone(), demand });
+        self.checks.push(Check { path: path.clone(), access_attrs: found.access_attrs.clone(), demand });
     }
 
-    /// The directory that the walk is at has to be searched, which the kernel checks at each component anew; once shown
-    /// is enough.
+    /// The current directory must be searchable. The kernel checks that for each component; one check for
+    /// each directory is enough here.
     fn search(&mut self) -> Result<(), Stop> {
         let here = self.here();
-        if !here.found.subject.kind.is_dir() {
+        if !here.found.access_attrs.kind.is_dir() {
             return Err(Stop::Ends(Errno::ENOTDIR));
         }
-        let known = self.checks.iter().any(|check| check.demand == Demand::Search && check.path == here.path);
+        let known =
+            self.checks.iter().any(|check| check.demand == Requirement::Search && check.path == here.path);
         if !known {
-            self.demand(Demand::Search);
+            self.demand(Requirement::Search);
         }
         Ok(())
     }
 
-    /// A link at the end of a path.
+    /// Adds the check for a link at the end of a path.
     fn follow(&mut self, name: &Name, link: &Found<T::Place>) {
-        let dir = &self.here().found.subject;
+        let dir = &self.here().found.access_attrs;
         if dir.mode.has(Mode::STICKY | 0o002) && self.tree.protects_links() {
-            let demand = Demand::Follow { dir_uid: dir.uid };
-            self.checks.push(Check { path: self.below(name), subject: link.subject.clone(), demand });
+            let demand = Requirement::Follow { dir_uid: dir.uid };
+            self.checks.push(Check {
+                path: self.below(name),
+                access_attrs: link.access_attrs.clone(),
+                demand,
+            });
         }
     }
 
-    /// The name is to be made or taken away.
+    /// The operation creates or removes the name.
     fn change_names(&mut self, name: &Name, found: Option<Found<T::Place>>) -> Result<(), Stop> {
-        let dir = self.here().found.subject.clone();
+        let dir = self.here().found.access_attrs.clone();
         match (self.want, found) {
-            (Want::Create, Some(_)) => Err(Stop::Ends(Errno::EEXIST)),
-            (Want::Create, None) => {
-                self.demand(Demand::Names);
+            (Operation::Create, Some(_)) => Err(Stop::Ends(Errno::EEXIST)),
+            (Operation::Create, None) => {
+                self.demand(Requirement::Names);
                 Ok(())
             }
             (_, None) => Err(Stop::Ends(Errno::ENOENT)),
             (_, Some(found)) => {
                 let path = self.below(name);
-                let check = |demand| Check { path: path.clone(), subject: found.subject.clone(), demand };
-                let demand = Demand::Sticky { dir_mode: dir.mode, dir_uid: dir.uid };
+                let check =
+                    |demand| Check { path: path.clone(), access_attrs: found.access_attrs.clone(), demand };
+                let demand = Requirement::Sticky { dir_mode: dir.mode, dir_uid: dir.uid };
                 let sticky = dir.mode.has(Mode::STICKY).then(|| check(demand));
-                // The kernel goes by what it is shown, which for a directory with an NFSv4 ACL is never too little; a
-                // sticky bit holds there too, against a file's own `DELETE` as well.
+                // The kernel checks by the projection, which for a directory with an NFSv4 ACL is never too
+                // narrow. The sticky bit applies there too, even if the file's own ACL grants `DELETE`.
                 if !matches!(dir.rules, Rules::Nfs4(Some(_))) {
-                    self.demand(Demand::Names);
+                    self.demand(Requirement::Names);
                 }
                 self.checks.extend(sticky);
                 if let Rules::Nfs4(_) = dir.rules {
-                    self.checks.push(check(Demand::Remove { dir: Box::new(dir) }));
+                    self.checks.push(check(Requirement::Remove { dir: Box::new(dir) }));
                 }
-                if self.path.ends_with(b"/") && !found.subject.kind.is_dir() {
+                if self.path.ends_with(b"/") && !found.access_attrs.kind.is_dir() {
                     return Err(Stop::Ends(Errno::ENOTDIR));
                 }
                 Ok(())
@@ -362,12 +381,15 @@ impl<T: Tree> Walk<'_, T> {
         }
     }
 
-    fn makes_no_sense(&self) -> Stop {
-        Stop::Trouble(Trouble::Path { path: self.path.to_vec(), what: "name it by its own name" })
+    fn not_a_name(&self) -> Stop {
+        Stop::QueryError(QueryError::Path {
+            path: self.path.to_vec(),
+            what: "write the path with the file's own name",
+        })
     }
 }
 
-/// The names in a path, the last one first.
+/// The components of a path, the last one first.
 fn components(path: &[u8]) -> Vec<Vec<u8>> {
     path.split(|&byte| byte == b'/').rev().filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect()
 }
@@ -378,7 +400,7 @@ pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     [dir, slash, name].concat()
 }
 
-/// A path for people: control characters are escaped, what is no UTF-8 is replaced.
+/// A path for people: control characters are escaped, invalid UTF-8 is replaced.
 pub(crate) fn show(path: &[u8]) -> String {
     let text = String::from_utf8_lossy(path);
     let mut shown = String::with_capacity(text.len());
@@ -393,13 +415,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wishes_are_read_as_they_are_shown() {
+    fn operations_parse_from_their_display_form() {
         for text in ["r", "rw", "rwx", "x", "stat", "create", "delete", "chmod", "chown", "touch"] {
-            assert_eq!(text.parse::<Want>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<Operation>().unwrap().to_string(), text);
         }
-        assert_eq!("xr".parse::<Want>(), Ok(Want::Access(Perm::READ | Perm::EXECUTE)));
+        assert_eq!("xr".parse::<Operation>(), Ok(Operation::Access(Perm::READ | Perm::EXECUTE)));
         for text in ["", "rr", "rwz", "-", "Delete", "rename", "r w"] {
-            assert!(text.parse::<Want>().is_err(), "{text}");
+            assert!(text.parse::<Operation>().is_err(), "{text}");
         }
     }
 

@@ -1,49 +1,50 @@
-//! Names, one directory after the other: what a walk along a path needs.
+//! The names of a tree, one directory at a time, for walks along a path.
 
 use std::sync::Arc;
 
 use acl::identity::DomainTable;
-use meta::{AclKind, Engine, Node, Record, Want};
+use meta::{AclKind, Engine, Inode, Record, RecordKey};
 use types::{FileType, Ino, Name};
 
-use crate::Trouble;
+use crate::QueryError;
+use crate::access_attrs::AccessAttrs;
 use crate::domains::Domains;
-use crate::subject::Subject;
 
-/// A tree of names that paths lead through. It is looked at with the rights of whoever asks, not of whom is asked about.
+/// A tree of names. It is read with the permissions of this process, not with those of the user asked about.
 pub trait Tree {
-    /// What it knows a file by.
+    /// Identifies a file in the tree.
     type Place: Clone;
 
-    /// Where absolute paths begin.
+    /// The directory where absolute paths begin.
     ///
     /// # Errors
-    /// It cannot be looked at.
-    fn root(&self) -> Result<Found<Self::Place>, Trouble>;
+    /// It cannot be read.
+    fn root(&self) -> Result<Found<Self::Place>, QueryError>;
 
-    /// What `name` in a directory refers to; `None` where it is free. Symbolic links are not followed.
+    /// The file that `name` in a directory refers to; `None` if there is no such name. Symbolic links are not
+    /// followed.
     ///
     /// # Errors
-    /// It cannot be looked at, or is damaged.
-    fn entry(&self, dir: &Self::Place, name: &Name) -> Result<Option<Found<Self::Place>>, Trouble>;
+    /// It cannot be read, or is damaged.
+    fn entry(&self, dir: &Self::Place, name: &Name) -> Result<Option<Found<Self::Place>>, QueryError>;
 
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     ///
     /// # Errors
-    /// It cannot be looked at, or is damaged.
-    fn target(&self, link: &Self::Place) -> Result<Vec<u8>, Trouble>;
+    /// It cannot be read, or is damaged.
+    fn target(&self, link: &Self::Place) -> Result<Vec<u8>, QueryError>;
 
-    /// The Windows domains that ACLs of files found so far name, up to this index at least.
+    /// The Windows domains in the ACLs of the files found so far, at least up to this index.
     ///
     /// # Errors
-    /// They cannot be looked at.
-    fn domains(&self, reach: u32) -> Result<Arc<DomainTable>, Trouble>;
+    /// They cannot be read.
+    fn domains(&self, reach: u32) -> Result<Arc<DomainTable>, QueryError>;
 
-    /// Whether a symbolic link to an absolute path leads to this tree's root.
+    /// Whether the target of an absolute symbolic link starts at this tree's root.
     fn has_absolute_links(&self) -> bool;
 
-    /// Whether the kernel, when it opens a file, follows a link that somebody put into a sticky directory that all may
-    /// write (`fs.protected_symlinks`, proc_sys_fs(5)).
+    /// Whether the kernel refuses to follow symbolic links of other users in sticky directories that
+    /// everybody may write to (`fs.protected_symlinks`, proc_sys_fs(5)).
     fn protects_links(&self) -> bool;
 }
 
@@ -51,7 +52,7 @@ pub trait Tree {
 #[derive(Clone, Debug)]
 pub struct Found<P> {
     pub place: P,
-    pub subject: Subject,
+    pub access_attrs: AccessAttrs,
 }
 
 /// The names of a volume, from its own root.
@@ -63,59 +64,59 @@ pub struct VolumeTree<'e> {
 }
 
 impl<'e> VolumeTree<'e> {
-    /// Of a volume with ACLs of this kind.
+    /// The tree of a volume with ACLs of this kind.
     pub fn new(engine: &'e dyn Engine, acl: AclKind) -> Self {
         VolumeTree { engine, acl, domains: Domains::default() }
     }
 
-    /// An inode; one request.
+    /// Reads an inode, in one request.
     ///
     /// # Errors
-    /// The database fails; the inode is not there, or its ACL is damaged.
-    pub fn inode(&self, ino: Ino) -> Result<(Node, Subject), Trouble> {
-        let records = self.engine.read(&[Want::Node(ino)])?.records;
-        self.node_in(ino, &records)
+    /// The database fails; the inode does not exist, or its ACL is damaged.
+    pub fn inode(&self, ino: Ino) -> Result<(Inode, AccessAttrs), QueryError> {
+        let records = self.engine.read(&[RecordKey::Inode(ino)])?.records;
+        self.inode_in(ino, &records)
     }
 
-    fn node_in(&self, ino: Ino, records: &[Record]) -> Result<(Node, Subject), Trouble> {
-        let node = records.iter().find_map(|record| match record {
-            Record::Node(found, node) if *found == ino => *node,
+    fn inode_in(&self, ino: Ino, records: &[Record]) -> Result<(Inode, AccessAttrs), QueryError> {
+        let inode = records.iter().find_map(|record| match record {
+            Record::Inode(found, inode) if *found == ino => *inode,
             _ => None,
         });
-        let node =
-            node.ok_or(Trouble::Damaged { ino: ino.0, what: "a name leads to it, and it is not there" })?;
-        Ok((node, Subject::of(&node, self.acl, records)?))
+        let inode = inode
+            .ok_or(QueryError::Damaged { ino: ino.0, what: "a name refers to it, but it does not exist" })?;
+        Ok((inode, AccessAttrs::of(&inode, self.acl, records)?))
     }
 }
 
 impl Tree for VolumeTree<'_> {
     type Place = Ino;
 
-    fn root(&self) -> Result<Found<Ino>, Trouble> {
-        let (_, subject) = self.inode(Ino::ROOT)?;
-        Ok(Found { place: Ino::ROOT, subject })
+    fn root(&self) -> Result<Found<Ino>, QueryError> {
+        let (_, access_attrs) = self.inode(Ino::ROOT)?;
+        Ok(Found { place: Ino::ROOT, access_attrs })
     }
 
-    fn entry(&self, dir: &Ino, name: &Name) -> Result<Option<Found<Ino>>, Trouble> {
-        let records = self.engine.read(&[Want::Entry(*dir, name.clone())])?.records;
+    fn entry(&self, dir: &Ino, name: &Name) -> Result<Option<Found<Ino>>, QueryError> {
+        let records = self.engine.read(&[RecordKey::Entry(*dir, name.clone())])?.records;
         let Some(ino) = records.iter().find_map(|record| match record {
-            Record::Edge(_, _, edge) => edge.map(|edge| edge.ino),
+            Record::Dirent(_, _, dirent) => dirent.map(|dirent| dirent.ino),
             _ => None,
         }) else {
             return Ok(None);
         };
-        let (_, subject) = self.node_in(ino, &records)?;
-        Ok(Some(Found { place: ino, subject }))
+        let (_, access_attrs) = self.inode_in(ino, &records)?;
+        Ok(Some(Found { place: ino, access_attrs }))
     }
 
-    fn target(&self, link: &Ino) -> Result<Vec<u8>, Trouble> {
-        match self.engine.read(&[Want::Symlink(*link)])?.records.into_iter().next() {
+    fn target(&self, link: &Ino) -> Result<Vec<u8>, QueryError> {
+        match self.engine.read(&[RecordKey::Symlink(*link)])?.records.into_iter().next() {
             Some(Record::Symlink(_, Some(target))) => Ok(target.to_vec()),
-            _ => Err(Trouble::Damaged { ino: link.0, what: "a symbolic link without a target" }),
+            _ => Err(QueryError::Damaged { ino: link.0, what: "it is a symbolic link without a target" }),
         }
     }
 
-    fn domains(&self, reach: u32) -> Result<Arc<DomainTable>, Trouble> {
+    fn domains(&self, reach: u32) -> Result<Arc<DomainTable>, QueryError> {
         Ok(self.domains.up_to(reach, self.engine)?)
     }
 
@@ -123,13 +124,13 @@ impl Tree for VolumeTree<'_> {
         false
     }
 
-    /// As most machines have it; which one mounts is not known here.
+    /// The default of most systems; the system that mounts the volume is not known here.
     fn protects_links(&self) -> bool {
         true
     }
 }
 
-/// Whether the kernel resolves something further when it comes to this.
-pub(crate) fn is_link(subject: &Subject) -> bool {
-    subject.kind == FileType::Symlink
+/// Whether the inode is a symbolic link.
+pub(crate) fn is_link(access_attrs: &AccessAttrs) -> bool {
+    access_attrs.kind == FileType::Symlink
 }

@@ -1,4 +1,5 @@
-//! The audit of a volume in memory: against each name explained by itself, and changes thought of against changes made.
+//! The audit of a volume in memory, compared with an explanation of each name; planned changes, compared with
+//! real ones.
 
 mod common;
 
@@ -8,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use acl::posix::PosixAcl;
 use common::{Fixture, ROOT, Random, user};
 use inspect::{
-    Audit, AuditError, Change, Kind, Met, Names, Options, Rights, Seen, Start, Told, Totals, View, audit,
-    parse_change,
+    Audit, AuditError, Change, Kind, Names, OnName, Options, Rights, Seen, Start, Totals, View, VisitedName,
+    audit, parse_change,
 };
 use meta::ops::{AclType, SetAcl, SetAttr};
 use meta::{AclKind, Effect};
@@ -19,7 +20,7 @@ type Listed = BTreeMap<String, (Kind, Seen, Seen)>;
 
 fn list(volume: &Fixture, dir: Ino, path: &str, before: &View, after: Option<&View>) -> (Audit, Listed) {
     let mut listed = Listed::new();
-    let mut each = |met: Met<'_>| -> Result<(), AuditError> {
+    let mut each = |met: VisitedName<'_>| -> Result<(), AuditError> {
         let path = String::from_utf8(met.path.to_vec()).unwrap();
         assert!(listed.insert(path, (met.kind, met.before, met.after)).is_none());
         Ok(())
@@ -34,7 +35,7 @@ fn list(volume: &Fixture, dir: Ino, path: &str, before: &View, after: Option<&Vi
 
 fn count(volume: &Fixture, before: &View, after: Option<&View>, threads: usize) -> Audit {
     let start = Start { dir: ROOT, path: b"/".to_vec() };
-    let each: Option<&mut Told<'_, AuditError>> = None;
+    let each: Option<&mut OnName<'_, AuditError>> = None;
     let engine = volume.dyn_engine();
     let met = AtomicU64::new(1);
     let progress = |names| {
@@ -46,12 +47,12 @@ fn count(volume: &Fixture, before: &View, after: Option<&View>, threads: usize) 
     assert_eq!(
         directories.names + files.names + others.names,
         met.into_inner(),
-        "the start, and what is told"
+        "the start, and the reported progress"
     );
     found
 }
 
-/// A tree of random owners, groups, modes and ACLs; returns all inodes.
+/// Creates a tree of random owners, groups, modes and ACLs; returns all inodes.
 fn random_tree(volume: &Fixture, random: &mut Random, names: usize) -> Vec<(Ino, bool)> {
     let mut all = vec![(ROOT, true)];
     for number in 0..names {
@@ -81,13 +82,14 @@ fn random_cred(random: &mut Random) -> Cred {
     Cred::new(uid, random.small(6), &groups, caps)
 }
 
-/// What each name is explained to be, by itself.
+/// The expected result for a name, from explanations of each operation.
 fn naive(volume: &Fixture, path: &str, kind: Kind, is_link: bool, cred: &Cred) -> Seen {
     let may = |want: &str| volume.explain(path, want, cred).errno.is_none();
-    // To look at a name takes the search of all above it, as much as to remove it does; links are not followed then.
+    // To reach a name requires search on all directories above it, as its removal does, which also does not
+    // follow links.
     let route = volume.route(path, "delete").unwrap();
     let reached = path == "/" || {
-        let above = route.checks.iter().filter(|check| check.demand == inspect::Demand::Search).count();
+        let above = route.checks.iter().filter(|check| check.demand == inspect::Requirement::Search).count();
         route.explain(cred).verdicts.iter().take(above).all(inspect::Verdict::is_granted)
     };
     if !reached {
@@ -103,7 +105,7 @@ fn naive(volume: &Fixture, path: &str, kind: Kind, is_link: bool, cred: &Cred) -
 }
 
 #[test]
-fn an_audit_agrees_with_each_name_explained() {
+fn audit_agrees_with_the_explanation_of_each_name() {
     let mut random = Random(20);
     for _ in 0..12 {
         let volume = Fixture::new();
@@ -143,7 +145,7 @@ fn an_audit_agrees_with_each_name_explained() {
 }
 
 #[test]
-fn each_distinct_combination_is_decided_once() {
+fn distinct_combinations_are_decided_once() {
     let volume = Fixture::new();
     for d in 0..5 {
         let dir = volume.dir(ROOT, &format!("d{d}"), 0o755, (1, 1));
@@ -161,7 +163,7 @@ fn each_distinct_combination_is_decided_once() {
         let before = volume.engine.counts();
         count(&volume, &View::of(user(105, 7, &[])), None, threads);
         let trips = (volume.engine.counts() - before).round_trips();
-        // The root by itself, then each directory, and once for each thread the ACLs.
+        // One request for the root, one for each directory, and one for the ACLs in each thread.
         assert!((8..=7 + threads as u64).contains(&trips), "{trips}");
     }
 }
@@ -178,17 +180,17 @@ impl Names for NoNames {
     }
 }
 
-/// A change that is thought of has the outcome of the same change made.
+/// A planned change gives the same result as the real change.
 #[test]
-fn what_if_agrees_with_what_is() {
+fn planned_change_agrees_with_the_real_change() {
     let mut random = Random(77);
     for round in 0..60 {
         let volume = Fixture::new();
         let all = random_tree(&volume, &mut random, 50);
         let cred = random_cred(&mut random);
         let (target, _) = all[random.below(all.len() as u64) as usize];
-        let (node, _) = volume.tree().inode(target).unwrap();
-        if node.kind == FileType::Symlink {
+        let (inode, _) = volume.tree().inode(target).unwrap();
+        if inode.kind == FileType::Symlink {
             continue;
         }
         let recursive = random.small(2) == 0;
@@ -220,11 +222,11 @@ fn what_if_agrees_with_what_is() {
         };
         let parents = parents(&volume);
         for (ino, _) in all.iter().filter(|(ino, _)| is_below(*ino, &parents)) {
-            let (node, subject) = volume.tree().inode(*ino).unwrap();
-            if node.kind == FileType::Symlink {
+            let (inode, access_attrs) = volume.tree().inode(*ino).unwrap();
+            if inode.kind == FileType::Symlink {
                 continue;
             }
-            let made = edit.apply(&subject).unwrap();
+            let made = edit.apply(&access_attrs).unwrap();
             let set = |mode| SetAttr {
                 ino: *ino,
                 mode,
@@ -237,30 +239,30 @@ fn what_if_agrees_with_what_is() {
             volume.run(&SetAcl { ino: *ino, which: AclType::Access, acl, kill_sgid: false });
             volume.run(&set(Some(made.mode)));
         }
-        let (is, listed) = list(&volume, ROOT, "/", &View::of(cred), None);
-        assert_eq!(found.after, is.before, "round {round}: {command}");
+        let (real, listed) = list(&volume, ROOT, "/", &View::of(cred), None);
+        assert_eq!(found.after, real.before, "round {round}: {command}");
         for (path, (_, _, after)) in &thought {
             assert_eq!(*after, listed[path].1, "round {round}: {command}: {path}");
         }
     }
 }
 
-/// Where each inode lies.
+/// The directory of each inode.
 fn parents(volume: &Fixture) -> BTreeMap<Ino, Ino> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![ROOT];
     while let Some(dir) = waiting.pop() {
         for entry in inspect::read_dir_plus(volume.dyn_engine(), AclKind::Posix, dir) {
             let entry = entry.unwrap();
-            found.insert(entry.edge.ino, dir);
-            waiting.extend(entry.edge.kind.is_dir().then_some(entry.edge.ino));
+            found.insert(entry.dirent.ino, dir);
+            waiting.extend(entry.dirent.kind.is_dir().then_some(entry.dirent.ino));
         }
     }
     found
 }
 
 #[test]
-fn groups_and_subtrees() {
+fn audit_of_a_subtree_checks_the_directories_above() {
     let volume = Fixture::new();
     let dir = volume.dir(ROOT, "d", 0o750, (1, 50));
     let sub = volume.dir(dir, "s", 0o755, (1, 50));
@@ -268,37 +270,37 @@ fn groups_and_subtrees() {
     let (out, inside) = (View::of(user(2, 2, &[])), View::of(user(2, 2, &[50])));
     let (found, listed) = list(&volume, sub, "/d/s", &out, Some(&inside));
     assert_eq!(listed.len(), 2);
-    assert!(!listed["/d/s/f"].1.reached, "what is above the start counts");
+    assert!(!listed["/d/s/f"].1.reached, "directories above the start count");
     assert!(listed["/d/s/f"].2.reached && listed["/d/s/f"].2.rights.read);
     assert_eq!((found.difference.gained, found.difference.lost), (2, 0));
     let not_dir = Start { dir: volume.file(ROOT, "x", 0o644, (1, 1)), path: b"/x".to_vec() };
-    let each: Option<&mut Told<'_, AuditError>> = None;
+    let each: Option<&mut OnName<'_, AuditError>> = None;
     let options = Options { threads: 1 };
     let refused = audit(volume.dyn_engine(), AclKind::Posix, &not_dir, (&out, None), options, each, &|_| {});
     assert!(matches!(refused, Err(AuditError::NoDirectory)));
 }
 
 #[test]
-fn a_damaged_volume_grants_nothing_and_ends() {
+fn audit_of_a_damaged_volume_ends_and_grants_nothing() {
     let volume = Fixture::new();
     let dir = volume.dir(ROOT, "d", 0o777, (1, 1));
     let inner = volume.dir(dir, "inner", 0o777, (1, 1));
     let file = volume.file(inner, "f", 0o777, (1, 1));
-    // A circle, a name that leads nowhere, and an ACL that is not there.
-    let edge = |parent, name: &[u8], ino, kind| Effect::PutEdge {
+    // A loop, a name without an inode, and an ACL that is not stored.
+    let dirent = |parent, name: &[u8], ino, kind| Effect::PutDirent {
         parent,
         name: Name::new(name).unwrap(),
         ino,
         kind,
     };
     volume.apply(vec![
-        edge(inner, b"circle", dir, FileType::Directory),
-        edge(inner, b"lost", Ino(99_999_999), FileType::Regular),
+        dirent(inner, b"circle", dir, FileType::Directory),
+        dirent(inner, b"lost", Ino(99_999_999), FileType::Regular),
     ]);
-    let (mut node, _) = volume.tree().inode(file).unwrap();
-    node.access_acl = AclId(5);
-    node.mode = Mode::new(0o777);
-    volume.apply(vec![Effect::PutNode(node)]);
+    let (mut inode, _) = volume.tree().inode(file).unwrap();
+    inode.access_acl = AclId(5);
+    inode.mode = Mode::new(0o777);
+    volume.apply(vec![Effect::PutInode(inode)]);
     let (found, listed) = list(&volume, ROOT, "/", &View::of(Cred::root()), None);
     assert_eq!(found.damaged, 2);
     assert_eq!(listed.len(), 6, "{listed:?}");

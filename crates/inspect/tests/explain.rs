@@ -1,10 +1,10 @@
-//! Routes and reasons on a volume in memory; on real mounts, against the kernel, `cli/tests/access.rs` does.
+//! Routes and reasons on a volume in memory. `cli/tests/access.rs` compares with the kernel on real mounts.
 
 mod common;
 
 use acl::posix::{Entry, Perm, Tag};
 use common::{Fixture, ROOT, user};
-use inspect::{Demand, Ground, LocalTree, Route, Trouble, Want};
+use inspect::{LocalTree, Operation, QueryError, Requirement, Route, VerdictReason};
 use meta::Effect;
 use types::{AclId, Caps, Cred, Errno, FileType, Ino, Name};
 
@@ -13,7 +13,7 @@ fn entry(tag: Tag, perm: &str) -> Entry {
     Entry { tag, perm: Perm::new(bits) }
 }
 
-/// /a (rwxr-x--x, ACL for group 50) / b (sticky, for all) / f, of users 1 and 2.
+/// /a (rwxr-x--x, ACL for group 50), /a/b (sticky, writable by everybody) and /a/b/f, of users 1 and 2.
 fn volume() -> Fixture {
     let volume = Fixture::new();
     let a = volume.dir(ROOT, "a", 0o751, (1, 10));
@@ -29,29 +29,32 @@ fn volume() -> Fixture {
 }
 
 #[test]
-fn every_check_on_the_way_is_named() {
+fn explanation_has_every_check_on_the_way() {
     let volume = volume();
     let route = volume.route("/a/b/f", "rw").unwrap();
     let places: Vec<String> = route.checks.iter().map(|c| String::from_utf8_lossy(&c.path).into()).collect();
     assert_eq!(places, ["/", "/a", "/a/b", "/a/b/f"]);
     let answer = route.explain(&user(3, 30, &[50]));
     assert_eq!(answer.errno, Some(Errno::EACCES));
-    let grounds: Vec<&Ground> = answer.verdicts.iter().map(|verdict| &verdict.ground).collect();
-    assert_eq!(grounds[0], &Ground::Mode(entry(Tag::Other, "r-x")));
-    assert_eq!(grounds[1], &Ground::Entry(entry(Tag::Group(50), "rwx"), Some(Perm::new(5))));
-    assert_eq!(grounds[2], &Ground::Mode(entry(Tag::Other, "rwx")));
-    assert_eq!(grounds[3], &Ground::Entry(entry(Tag::User(3), "rw-"), Some(Perm::READ)));
+    let grounds: Vec<&VerdictReason> = answer.verdicts.iter().map(|verdict| &verdict.ground).collect();
+    assert_eq!(grounds[0], &VerdictReason::Mode(entry(Tag::Other, "r-x")));
+    assert_eq!(grounds[1], &VerdictReason::Entry(entry(Tag::Group(50), "rwx"), Some(Perm::new(5))));
+    assert_eq!(grounds[2], &VerdictReason::Mode(entry(Tag::Other, "rwx")));
+    assert_eq!(grounds[3], &VerdictReason::Entry(entry(Tag::User(3), "rw-"), Some(Perm::READ)));
     assert_eq!(route.explain(&user(2, 30, &[])).errno, None);
     assert_eq!(volume.explain("/a/b/f", "r", &user(3, 3, &[])).errno, None);
     let refused = volume.explain("/a/b/f", "r", &user(4, 4, &[]));
-    assert_eq!(refused.verdicts.last().unwrap().ground, Ground::Entry(entry(Tag::Other, "---"), None));
-    // The group bits are not clear, so the owning group is judged by its entry.
+    assert_eq!(refused.verdicts.last().unwrap().ground, VerdictReason::Entry(entry(Tag::Other, "---"), None));
+    // The group bits are not clear, so the ACL decides for the owning group.
     let group = volume.explain("/a/b/f", "r", &user(4, 4, &[20]));
-    assert_eq!(group.verdicts.last().unwrap().ground, Ground::Entry(entry(Tag::GroupObj, "r--"), None));
+    assert_eq!(
+        group.verdicts.last().unwrap().ground,
+        VerdictReason::Entry(entry(Tag::GroupObj, "r--"), None)
+    );
 }
 
 #[test]
-fn names_are_a_matter_of_the_directory() {
+fn create_and_delete_depend_on_the_directory() {
     let volume = volume();
     let errno = |path, want, cred: &Cred| volume.explain(path, want, cred).errno;
     assert_eq!(errno("/a/new", "create", &user(1, 1, &[])), None);
@@ -68,14 +71,14 @@ fn names_are_a_matter_of_the_directory() {
     assert_eq!(errno("/", "delete", &Cred::root()), Some(Errno::EBUSY));
     assert_eq!(errno("/a/b/f/", "delete", &user(2, 2, &[])), Some(Errno::ENOTDIR));
     let verdict = volume.explain("/a/b/f", "delete", &user(1, 9, &[])).verdicts.pop().unwrap();
-    assert_eq!(verdict.ground, Ground::OwnsDirectory);
+    assert_eq!(verdict.ground, VerdictReason::OwnsDirectory);
     for path in ["/a/b/.", "/a/b/..", "/."] {
-        assert!(matches!(volume.route(path, "delete"), Err(Trouble::Path { .. })), "{path}");
+        assert!(matches!(volume.route(path, "delete"), Err(QueryError::Path { .. })), "{path}");
     }
 }
 
 #[test]
-fn owners_and_capabilities() {
+fn chmod_chown_and_touch_depend_on_owner_and_capabilities() {
     let volume = volume();
     let errno = |want, cred: &Cred| volume.explain("/a/b/f", want, cred).errno;
     assert_eq!(errno("chmod", &user(2, 2, &[])), None);
@@ -88,13 +91,13 @@ fn owners_and_capabilities() {
     assert_eq!(errno("stat", &user(4, 4, &[])), None);
     assert_eq!(errno("rw", &Cred::root()), None);
     let root = volume.explain("/a/b/f", "rw", &Cred::root());
-    assert_eq!(root.verdicts.last().unwrap().ground, Ground::Capability(Caps::DAC_OVERRIDE));
-    // Nobody may execute it, so nobody's capability helps.
+    assert_eq!(root.verdicts.last().unwrap().ground, VerdictReason::Capability(Caps::DAC_OVERRIDE));
+    // Nobody may execute it, so no capability grants that.
     assert_eq!(errno("x", &Cred::root()), Some(Errno::EACCES));
 }
 
 #[test]
-fn links_are_followed_as_the_kernel_does() {
+fn links_are_followed_as_in_the_kernel() {
     let volume = volume();
     let at = |path: &str, want: &str| {
         let route = volume.route(path, want).unwrap();
@@ -104,7 +107,7 @@ fn links_are_followed_as_the_kernel_does() {
     assert_eq!(at("/a/to-f", "r"), ("/a/b/f".to_owned(), Ok(())));
     assert_eq!(at("/a/b/up", "r"), ("/a/b/f".to_owned(), Ok(())));
     assert_eq!(at("../../a//b/../to-f", "r"), ("/a/b/f".to_owned(), Ok(())));
-    // The link itself is what is removed.
+    // A removal applies to the link itself.
     assert_eq!(at("/a/to-f", "delete").0, "/a");
     assert_eq!(at("/circle", "r").1, Err(Errno::ELOOP));
     assert_eq!(at("/a/b/f/x", "r").1, Err(Errno::ENOTDIR));
@@ -113,35 +116,37 @@ fn links_are_followed_as_the_kernel_does() {
     assert_eq!(at("", "r").1, Err(Errno::ENOENT));
     assert_eq!(at(&"/a".repeat(3000), "r").1, Err(Errno::ENAMETOOLONG));
     assert_eq!(at(&format!("/{}", "n".repeat(256)), "r").1, Err(Errno::ENAMETOOLONG));
-    assert!(matches!(volume.route("/out", "r"), Err(Trouble::LeadsOut { .. })));
-    assert!(matches!(volume.route("/a\0b", "r"), Err(Trouble::Path { .. })));
-    // In a sticky directory that all may write, links of others are not followed at the end of a path.
+    assert!(matches!(volume.route("/out", "r"), Err(QueryError::LeadsOut { .. })));
+    assert!(matches!(volume.route("/a\0b", "r"), Err(QueryError::Path { .. })));
+    // In a sticky directory that everybody may write to, links of others at the end of a path are not
+    // followed.
     assert_eq!(volume.explain("/a/b/up", "stat", &user(2, 2, &[])).errno, None);
     let foreign = volume.explain("/a/b/up", "stat", &user(3, 3, &[]));
     assert_eq!(foreign.errno, Some(Errno::EACCES));
-    assert_eq!(foreign.verdicts.last().unwrap().ground, Ground::LinkOfOther);
+    assert_eq!(foreign.verdicts.last().unwrap().ground, VerdictReason::LinkOfOther);
 }
 
 #[test]
-fn damage_is_an_error_and_never_a_right() {
+fn damage_is_an_error_and_grants_nothing() {
     let volume = volume();
     let route = volume.route("/a/b/f", "chmod").unwrap();
-    let ino = Ino(route.checks.last().unwrap().subject.ino);
-    let (mut node, _) = volume.tree().inode(ino).unwrap();
-    node.access_acl = AclId(4711);
-    volume.apply(vec![Effect::PutNode(node)]);
-    assert!(matches!(volume.route("/a/b/f", "r"), Err(Trouble::Acl { .. })));
+    let ino = Ino(route.checks.last().unwrap().access_attrs.ino);
+    let (mut inode, _) = volume.tree().inode(ino).unwrap();
+    inode.access_acl = AclId(4711);
+    volume.apply(vec![Effect::PutInode(inode)]);
+    assert!(matches!(volume.route("/a/b/f", "r"), Err(QueryError::Acl { .. })));
     let name = Name::new(b"lost").unwrap();
-    volume.apply(vec![Effect::PutEdge { parent: ROOT, name, ino: Ino(9999), kind: FileType::Regular }]);
-    assert!(matches!(volume.route("/lost", "r"), Err(Trouble::Damaged { ino: 9999, .. })));
-    assert!(matches!(volume.tree().inode(Ino(9999)), Err(Trouble::Damaged { .. })));
+    volume.apply(vec![Effect::PutDirent { parent: ROOT, name, ino: Ino(9999), kind: FileType::Regular }]);
+    assert!(matches!(volume.route("/lost", "r"), Err(QueryError::Damaged { ino: 9999, .. })));
+    assert!(matches!(volume.tree().inode(Ino(9999)), Err(QueryError::Damaged { .. })));
 }
 
 #[test]
-fn this_machine_is_looked_at_with_ones_own_eyes() {
-    let route = Route::find(&LocalTree::default(), b"/proc/self/status", Want::Access(Perm::READ)).unwrap();
+fn local_tree_reads_the_files_of_this_machine() {
+    let route =
+        Route::find(&LocalTree::default(), b"/proc/self/status", Operation::Access(Perm::READ)).unwrap();
     assert_eq!(route.end, Ok(()));
-    assert!(matches!(route.checks.first().unwrap().demand, Demand::Search));
-    let none = Route::find(&LocalTree::default(), b"/proc/no such file", Want::Stat).unwrap();
+    assert!(matches!(route.checks.first().unwrap().demand, Requirement::Search));
+    let none = Route::find(&LocalTree::default(), b"/proc/no such file", Operation::Stat).unwrap();
     assert_eq!(none.end, Err(Errno::ENOENT));
 }

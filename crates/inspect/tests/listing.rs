@@ -1,4 +1,4 @@
-//! Directories in bulk: what comes, and how many requests it takes.
+//! Directory listings in bulk: the entries, and the number of requests.
 
 mod common;
 
@@ -13,7 +13,7 @@ fn list(volume: &Fixture, dir: Ino) -> Vec<DirEntry> {
 }
 
 #[test]
-fn a_listing_of_directories_costs_a_round_trip_each() {
+fn listing_costs_one_round_trip_for_each_directory() {
     const DIRECTORIES: usize = 20;
     let volume = Fixture::new();
     let mut dirs = Vec::new();
@@ -32,7 +32,7 @@ fn a_listing_of_directories_costs_a_round_trip_each() {
     assert!(entries.iter().all(|entry| entry.access.as_ref().is_some_and(Rules::has_acl)));
     assert_eq!(counts.round_trips(), DIRECTORIES as u64, "{counts:?}");
 
-    // A page holds 1,024; and all links of a page are read together.
+    // A page holds 1,024 entries. One request reads all links of a page.
     let large = volume.dir(ROOT, "large", 0o755, (1, 1));
     for f in 0..2048 {
         volume.file(large, &format!("{f:05}"), 0o640, (1, 1));
@@ -50,7 +50,7 @@ fn a_listing_of_directories_costs_a_round_trip_each() {
 }
 
 #[test]
-fn names_come_in_order_with_all_that_hangs_on_them() {
+fn entries_come_in_order_with_attributes_acls_and_targets() {
     let volume = Fixture::new();
     let file = volume.file(ROOT, "b", 0o640, (7, 8));
     volume.acl(file, "u::rw-,u:9:r--,g::r--,m::r--,o::---");
@@ -65,7 +65,7 @@ fn names_come_in_order_with_all_that_hangs_on_them() {
     assert_eq!(a.access, Some(Rules::Posix(None)));
     let access = b.access.as_ref().unwrap().acl_text().unwrap();
     assert_eq!(access, "u::rw-,u:9:r--,g::r--,m::r--,o::---");
-    assert_eq!(b.node.unwrap().uid, 7);
+    assert_eq!(b.inode.unwrap().uid, 7);
     assert_eq!(c.target.as_deref(), Some(&b"../b"[..]));
     let resumed = read_dir_plus(volume.dyn_engine(), AclKind::Posix, ROOT).from_after(Some(a.name.clone()));
     assert_eq!(resumed.map(|entry| name(&entry.unwrap())).collect::<Vec<_>>(), ["b", "c"]);
@@ -73,20 +73,20 @@ fn names_come_in_order_with_all_that_hangs_on_them() {
 }
 
 #[test]
-fn damage_is_shown_as_what_it_is() {
+fn missing_inodes_and_damaged_acls_are_none() {
     let volume = Fixture::new();
     let file = volume.file(ROOT, "acl", 0o640, (7, 8));
-    let mut node = *list(&volume, ROOT)[0].node.as_ref().unwrap();
-    node.access_acl = AclId(99);
+    let mut inode = *list(&volume, ROOT)[0].inode.as_ref().unwrap();
+    inode.access_acl = AclId(99);
     let name = Name::new(b"lost").unwrap();
-    let edge = Effect::PutEdge { parent: ROOT, name, ino: Ino(77), kind: FileType::Regular };
-    volume.apply(vec![Effect::PutNode(node), edge]);
+    let dirent = Effect::PutDirent { parent: ROOT, name, ino: Ino(77), kind: FileType::Regular };
+    volume.apply(vec![Effect::PutInode(inode), dirent]);
     volume.apply(vec![Effect::PutAcl { id: AclId(98), text: "no ACL".into() }]);
     let entries = list(&volume, ROOT);
-    assert_eq!((entries[0].edge.ino, entries[0].access.clone()), (file, None));
-    assert!(entries[0].node.is_some());
-    assert_eq!((entries[1].node, entries[1].access.clone()), (None, None));
-    node.access_acl = AclId(98);
-    volume.apply(vec![Effect::PutNode(node)]);
+    assert_eq!((entries[0].dirent.ino, entries[0].access.clone()), (file, None));
+    assert!(entries[0].inode.is_some());
+    assert_eq!((entries[1].inode, entries[1].access.clone()), (None, None));
+    inode.access_acl = AclId(98);
+    volume.apply(vec![Effect::PutInode(inode)]);
     assert_eq!(list(&volume, ROOT)[0].access, None);
 }

@@ -1,57 +1,58 @@
-//! Records out of values.
+//! Builds records from values.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use meta::{Beside, Garbage, Node, Record, Scan, Settings, Usage, Want, Xattrs};
+use meta::{Beside, Garbage, Inode, Record, RecordKey, Scan, Settings, Usage, Xattrs};
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, SliceId};
 
-use crate::keys::{CTIME, Home, Keyspace, LINKS, MTIME, Span};
-use crate::source::{Access, Held, Lookup, Presume, Source, Stop};
+use crate::keys::{CTIME, InodeLocation, Keyspace, LINKS, MTIME, Span};
+use crate::source::{Access, Assume, Lookup, ReadStop, Source, StoredValue};
 use crate::value::{
-    Amount, Damaged, Entry, Place, Stored, decode_bytes, decode_entry, decode_lane, decode_links,
+    Amount, Damaged, Entry, InodeRow, Stored, decode_bytes, decode_entry, decode_lane, decode_links,
     decode_locks, decode_place, decode_row, decode_session, decode_text, decode_time, decode_u64,
     decode_wait, encode_place,
 };
 
-/// An answer, and what was looked at for it.
-pub type Answer<T> = (Result<T, Stop>, BTreeSet<Access>);
+/// An answer, and the keys and ranges that were accessed for it.
+pub type Answer<T> = (Result<T, ReadStop>, BTreeSet<Access>);
 
-/// An entry in a listing: its key and name, and the parts beside it: links, mtime, ctime.
-type Listed = (Vec<u8>, Name, Entry, [Option<Held>; 3]);
+/// An entry of a listing: its key and name, and its parts: links, mtime, ctime.
+type Listed = (Vec<u8>, Name, Entry, [Option<StoredValue>; 3]);
 
-/// Answers wants, in order. Beside the answer stands what was looked at: where the answer is [`Stop::Missing`], what has
-/// to be read is among it.
-pub fn answer(keys: &Keyspace, wants: &[Want], source: &dyn Source) -> Answer<Vec<Record>> {
+/// Answers record keys, in order, and returns the accesses. If the answer is [`ReadStop::Missing`], the accesses
+/// include everything that must be read.
+pub fn answer(keys: &Keyspace, wants: &[RecordKey], source: &dyn Source) -> Answer<Vec<Record>> {
     let mut reader = Reader { keys, look: Lookup::new(source) };
     let mut answers = Ok(Vec::with_capacity(wants.len() * 2));
     for want in wants {
-        // Also after one that lacks something, to learn at once what the others lack.
+        // Continues after a record key with missing values, to collect all missing accesses at once.
         match (reader.want(want), &mut answers) {
             (Ok(records), Ok(all)) => all.extend(records),
-            (Ok(_), Err(_)) | (Err(Stop::Missing), Err(_)) => {}
+            (Ok(_), Err(_)) | (Err(ReadStop::Missing), Err(_)) => {}
             (Err(stop), answers) => *answers = Err(stop),
         }
     }
     (answers, reader.look.accessed)
 }
 
-/// A part of a range, and whether more may follow; as [`answer`].
+/// Answers a scan: a page, and whether more may follow. Like [`answer`].
 pub fn page(keys: &Keyspace, scan: &Scan, source: &dyn Source) -> Answer<(Vec<Record>, bool)> {
     let mut reader = Reader { keys, look: Lookup::new(source) };
     let page = reader.page(scan);
     (page, reader.look.accessed)
 }
 
-/// What an entry that is an inode's home says of that inode's place: the key and the value that stand there.
+/// If the key is a dirent that is an inode's location: the key and value that the inode's location record
+/// must have.
 pub(crate) fn implied_place(keys: &Keyspace, key: &[u8], value: &[u8]) -> Option<(Vec<u8>, Bytes)> {
     let (parent, name, _) = keys.parse_entry(key).filter(|(_, _, part)| part.is_none())?;
     let stored = decode_entry(key, value).ok()?.stored?;
-    Some((keys.place(stored.node.ino), encode_place(&Place::At(Home::At(parent, name)))))
+    Some((keys.place(stored.inode.ino), encode_place(&InodeRow::At(InodeLocation::At(parent, name)))))
 }
 
-/// Keys asked for at once where a whole range is read.
+/// The number of keys requested at once when a whole range is read.
 const PART: usize = 4096;
 
 struct Reader<'a> {
@@ -60,24 +61,24 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn want(&mut self, want: &Want) -> Result<Vec<Record>, Stop> {
+    fn want(&mut self, want: &RecordKey) -> Result<Vec<Record>, ReadStop> {
         let mut records = Vec::with_capacity(2);
         match want {
-            Want::Node(ino) => self.node(*ino, &mut records)?,
-            Want::Entry(parent, name) => {
+            RecordKey::Inode(ino) => self.inode(*ino, &mut records)?,
+            RecordKey::Entry(parent, name) => {
                 let key = self.keys.entry(*parent, name);
-                let held = self.look.home(&key, Presume::Nothing)?;
+                let held = self.look.location(&key, Assume::Nothing)?;
                 let entry = held.map(|held| decode_entry(&key, &held.value)).transpose()?;
-                records.push(Record::Edge(*parent, name.clone(), entry.map(|entry| entry.edge)));
+                records.push(Record::Dirent(*parent, name.clone(), entry.map(|entry| entry.dirent)));
                 if let Some(entry) = entry {
-                    self.node_of(&key, &entry, &mut records)?;
+                    self.inode_of(&key, &entry, &mut records)?;
                 }
             }
-            Want::Empty(ino) => {
+            RecordKey::Empty(ino) => {
                 let span = Span { limit: 1, ..self.keys.entries(*ino) };
                 records.push(Record::Empty(*ino, self.look.span(&span)?.is_empty()));
             }
-            Want::Xattrs(ino) => {
+            RecordKey::Xattrs(ino) => {
                 let mut xattrs = Xattrs::new();
                 for (key, held) in self.look.span(&self.keys.xattrs(*ino))? {
                     let name = self.keys.parse_xattr(key);
@@ -86,11 +87,11 @@ impl Reader<'_> {
                 }
                 records.push(Record::Xattrs(*ino, Arc::new(xattrs)));
             }
-            Want::Symlink(ino) => {
+            RecordKey::Symlink(ino) => {
                 let target = self.at(self.keys.symlink(*ino), decode_bytes)?;
                 records.push(Record::Symlink(*ino, target));
             }
-            Want::Slices(ino, chunk) => {
+            RecordKey::Slices(ino, chunk) => {
                 let span = Span {
                     end: self.keys.row(*ino, *chunk, u64::MAX),
                     ..self.keys.rows(*ino, *chunk, *chunk)
@@ -100,8 +101,8 @@ impl Reader<'_> {
                     rows.iter().map(|(key, held)| decode_row(key, &held.value)).collect();
                 records.push(Record::Slices(*ino, *chunk, rows?));
             }
-            Want::Acl(id) => self.acl(*id, &mut records)?,
-            Want::Settings => {
+            RecordKey::Acl(id) => self.acl(*id, &mut records)?,
+            RecordKey::Settings => {
                 let mut settings = Settings::new();
                 for (key, held) in self.look.span(&self.keys.table(b't'))? {
                     let name = self.keys.rest(key, b't').and_then(|name| str::from_utf8(name).ok());
@@ -110,11 +111,11 @@ impl Reader<'_> {
                 }
                 records.push(Record::Settings(Arc::new(settings)));
             }
-            Want::Counter(counter) => {
+            RecordKey::Counter(counter) => {
                 let value = self.at(self.keys.counter(*counter), decode_u64)?;
                 records.push(Record::Counter(*counter, value.unwrap_or(0)));
             }
-            Want::Usage => {
+            RecordKey::Usage => {
                 let mut used = Amount::default();
                 for (key, held) in self.look.span(&self.keys.lanes())? {
                     used = used.plus(decode_lane(key, &held.value)?.used);
@@ -122,17 +123,17 @@ impl Reader<'_> {
                 let (inodes, blocks) = (used.inodes.max(0).unsigned_abs(), used.blocks.max(0).unsigned_abs());
                 records.push(Record::Usage(Usage { inodes, blocks }));
             }
-            Want::Locks(ino) => {
+            RecordKey::Locks(ino) => {
                 let locks = self.at(self.keys.locks(*ino), decode_locks)?;
                 records.push(Record::Locks(*ino, locks.unwrap_or_default().into()));
             }
-            Want::Waits => {
+            RecordKey::Waits => {
                 let waits = self.look.span(&self.keys.table(b'w'))?;
                 let waits: Result<_, _> =
                     waits.iter().map(|(key, held)| decode_wait(key, &held.value)).collect();
                 records.push(Record::Waits(waits?));
             }
-            Want::Session(id) => {
+            RecordKey::Session(id) => {
                 let session =
                     self.at(self.keys.session(*id), |key, value| decode_session(*id, key, value))?;
                 records.push(Record::Session(*id, session));
@@ -145,70 +146,70 @@ impl Reader<'_> {
         &mut self,
         key: Vec<u8>,
         decode: impl FnOnce(&[u8], &[u8]) -> Result<T, Damaged>,
-    ) -> Result<Option<T>, Stop> {
-        let held = self.look.key(&key, Presume::Nothing)?;
+    ) -> Result<Option<T>, ReadStop> {
+        let held = self.look.key(&key, Assume::Nothing)?;
         Ok(held.map(|held| decode(&key, &held.value)).transpose()?)
     }
 
-    fn acl(&mut self, id: AclId, records: &mut Vec<Record>) -> Result<(), Stop> {
+    fn acl(&mut self, id: AclId, records: &mut Vec<Record>) -> Result<(), ReadStop> {
         let text = self.at(self.keys.acl(id), decode_text)?;
         records.push(Record::Acl(id, text.map(Into::into)));
         Ok(())
     }
 
     /// An inode by its number.
-    fn node(&mut self, ino: Ino, records: &mut Vec<Record>) -> Result<(), Stop> {
+    fn inode(&mut self, ino: Ino, records: &mut Vec<Record>) -> Result<(), ReadStop> {
         let key = self.keys.place(ino);
-        let held = self.look.home(&key, Presume::Nothing)?;
+        let held = self.look.location(&key, Assume::Nothing)?;
         match held.map(|held| decode_place(&key, &held.value)).transpose()? {
-            Some(Place::Here(stored)) => self.whole(&key, stored, records),
-            Some(Place::At(home)) => {
-                let key = self.keys.home(&home);
-                let held = self.look.home(&key, Presume::Nothing)?;
+            Some(InodeRow::Here(stored)) => self.whole(&key, stored, records),
+            Some(InodeRow::At(location)) => {
+                let key = self.keys.location(&location);
+                let held = self.look.location(&key, Assume::Nothing)?;
                 let entry = held.map(|held| decode_entry(&key, &held.value)).transpose()?;
-                let stored = entry.and_then(|entry| entry.stored).filter(|stored| stored.node.ino == ino);
-                // Not there means that the two were not read at one moment.
-                self.whole(&key, stored.ok_or(Stop::Missing)?, records)
+                let stored = entry.and_then(|entry| entry.stored).filter(|stored| stored.inode.ino == ino);
+                // If it is absent, the two were not read as of the same moment.
+                self.whole(&key, stored.ok_or(ReadStop::Missing)?, records)
             }
             None => {
-                records.push(Record::Node(ino, None));
+                records.push(Record::Inode(ino, None));
                 Ok(())
             }
         }
     }
 
     /// The inode that an entry refers to.
-    fn node_of(&mut self, key: &[u8], entry: &Entry, records: &mut Vec<Record>) -> Result<(), Stop> {
+    fn inode_of(&mut self, key: &[u8], entry: &Entry, records: &mut Vec<Record>) -> Result<(), ReadStop> {
         match entry.stored {
             Some(stored) => self.whole(key, stored, records),
-            None => self.node(entry.edge.ino, records),
+            None => self.inode(entry.dirent.ino, records),
         }
     }
 
-    /// An inode with the parts that lie beside its home, and its ACLs.
-    fn whole(&mut self, home: &[u8], stored: Stored, records: &mut Vec<Record>) -> Result<(), Stop> {
-        let mut node = stored.node;
-        if node.kind.is_dir() {
-            let parts = [LINKS, MTIME, CTIME].map(|letter| self.look.part(home, letter));
+    /// An inode with the parts next to its location, and its ACLs.
+    fn whole(&mut self, location: &[u8], stored: Stored, records: &mut Vec<Record>) -> Result<(), ReadStop> {
+        let mut inode = stored.inode;
+        if inode.kind.is_dir() {
+            let parts = [LINKS, MTIME, CTIME].map(|letter| self.look.part(location, letter));
             let [links, mtime, ctime] = parts;
-            let there = |held: Option<Held>| {
-                held.ok_or_else(|| Damaged::new("a part of a directory is not there", home))
+            let there = |held: Option<StoredValue>| {
+                held.ok_or_else(|| Damaged::new("a part of a directory is missing", location))
             };
-            set_parts(&mut node, home, &there(links?)?, &there(mtime?)?, &there(ctime?)?)?;
+            set_parts(&mut inode, location, &there(links?)?, &there(mtime?)?, &there(ctime?)?)?;
         }
-        records.push(Record::Node(node.ino, Some(node)));
-        for id in node.acls() {
+        records.push(Record::Inode(inode.ino, Some(inode)));
+        for id in inode.acls() {
             self.acl(id, records)?;
         }
         Ok(())
     }
 
-    fn page(&mut self, scan: &Scan) -> Result<(Vec<Record>, bool), Stop> {
+    fn page(&mut self, scan: &Scan) -> Result<(Vec<Record>, bool), ReadStop> {
         match scan {
             Scan::Dir { parent, after, limit, beside } => {
                 self.directory(*parent, after.as_ref(), *limit, *beside)
             }
-            Scan::Nodes { after, limit } => self.nodes(*after, *limit),
+            Scan::Inodes { after, limit } => self.inodes(*after, *limit),
             Scan::Slices { ino, from, limit } => self.slices(*ino, *from, *limit),
             Scan::Orphans { after: (session, ino), limit } => {
                 let from = self.keys.orphan(*session, *ino);
@@ -259,13 +260,13 @@ impl Reader<'_> {
         after: Vec<u8>,
         limit: usize,
         record: impl Fn(&[u8], &[u8], &[u8]) -> Option<Result<Record, Damaged>>,
-    ) -> Result<(Vec<Record>, bool), Stop> {
+    ) -> Result<(Vec<Record>, bool), ReadStop> {
         let keys = self.keys;
         let start = just_after(&after);
         let mut records = Vec::new();
         let more = self.visit(start, keys.table(table).end, limit, |_, key, held| {
             let row = keys.rest(key, table).and_then(|rest| record(rest, key, &held.value));
-            records.push(row.ok_or_else(|| Damaged::new("a key that cannot be", key))??);
+            records.push(row.ok_or_else(|| Damaged::new("a key that is not valid", key))??);
             Ok(true)
         })?;
         let more = more || records.len() > limit;
@@ -273,25 +274,27 @@ impl Reader<'_> {
         Ok((records, more))
     }
 
-    /// Visits the keys of a range in order until `limit` of them counted, and says whether one more would have. The
-    /// visitor says of each whether it counts as a row of its own; what does not belongs to the row before.
+    /// Visits the keys of a range in order until `limit` rows were counted, and returns whether there is one
+    /// more row. The visitor returns whether a key starts a row; a key that does not belongs to the previous
+    /// row.
     fn visit(
         &mut self,
         mut start: Vec<u8>,
         end: Vec<u8>,
         limit: usize,
-        mut visitor: impl FnMut(&mut Self, &[u8], &Held) -> Result<bool, Stop>,
-    ) -> Result<bool, Stop> {
+        mut visitor: impl FnMut(&mut Self, &[u8], &StoredValue) -> Result<bool, ReadStop>,
+    ) -> Result<bool, ReadStop> {
         let mut rows = 0usize;
         while start < end {
-            // Some keys more, for those that are no rows of their own.
+            // Some additional keys, for those that start no row.
             let part =
                 limit.saturating_sub(rows).saturating_mul(5).saturating_div(4).saturating_add(4).min(PART);
             let span = Span { start: start.clone(), end: end.clone(), limit: part };
             let found = self.look.span(&span)?;
             for (key, held) in found {
                 if rows == limit && limit > 0 {
-                    // The first key beyond: either a part of the last row, which the visitor takes, or a row too many.
+                    // The first keys beyond the limit: either parts of the last row, which the visitor takes,
+                    // or one row too many.
                     if visitor(self, key, held)? {
                         return Ok(true);
                     }
@@ -316,7 +319,7 @@ impl Reader<'_> {
         after: Option<&Name>,
         limit: usize,
         beside: Beside,
-    ) -> Result<(Vec<Record>, bool), Stop> {
+    ) -> Result<(Vec<Record>, bool), ReadStop> {
         let keys = self.keys;
         let span = keys.entries(parent);
         let start = after.map_or(span.start, |after| keys.after_entry(parent, after));
@@ -329,7 +332,7 @@ impl Reader<'_> {
             }
             Some((_, _, Some(letter))) => {
                 let place = [LINKS, MTIME, CTIME].iter().position(|known| *known == letter);
-                let last = entries.last_mut().filter(|(home, ..)| key.starts_with(home));
+                let last = entries.last_mut().filter(|(location, ..)| key.starts_with(location));
                 if let Some((_, _, _, parts)) = last
                     && let Some(part) = place.and_then(|place| parts.get_mut(place))
                 {
@@ -337,56 +340,56 @@ impl Reader<'_> {
                 }
                 Ok(false)
             }
-            None => Err(Damaged::new("a key that cannot be", key).into()),
+            None => Err(Damaged::new("a key that is not valid", key).into()),
         })?;
         more |= entries.len() > limit;
         entries.truncate(limit);
         let mut records = Vec::with_capacity(entries.len() * 2);
         let mut missing = false;
         for (key, name, entry, parts) in entries {
-            records.push(Record::Edge(parent, name, Some(entry.edge)));
+            records.push(Record::Dirent(parent, name, Some(entry.dirent)));
             if beside == Beside::Nothing {
                 continue;
             }
             let mut found = Vec::with_capacity(3);
             let done = match (entry.stored, &parts) {
                 (Some(stored), [Some(links), Some(mtime), Some(ctime)]) => {
-                    let mut node = stored.node;
-                    set_parts(&mut node, &key, links, mtime, ctime)?;
-                    self.with_acls(node, &mut found)
+                    let mut inode = stored.inode;
+                    set_parts(&mut inode, &key, links, mtime, ctime)?;
+                    self.with_acls(inode, &mut found)
                 }
-                (Some(stored), _) if !stored.node.kind.is_dir() => self.with_acls(stored.node, &mut found),
-                _ => self.node_of(&key, &entry, &mut found),
+                (Some(stored), _) if !stored.inode.kind.is_dir() => self.with_acls(stored.inode, &mut found),
+                _ => self.inode_of(&key, &entry, &mut found),
             };
-            if beside == Beside::Nodes {
+            if beside == Beside::Inodes {
                 found.truncate(1);
             }
             match done {
-                // Only its ACLs were not at hand, and they are not asked for.
-                Err(Stop::Missing) if beside == Beside::Nodes && !found.is_empty() => {}
-                Err(Stop::Missing) => missing = true,
+                // Only its ACLs are missing, and they are not requested.
+                Err(ReadStop::Missing) if beside == Beside::Inodes && !found.is_empty() => {}
+                Err(ReadStop::Missing) => missing = true,
                 other => other?,
             }
             records.extend(found);
         }
-        if missing { Err(Stop::Missing) } else { Ok((records, more)) }
+        if missing { Err(ReadStop::Missing) } else { Ok((records, more)) }
     }
 
-    fn with_acls(&mut self, node: Node, records: &mut Vec<Record>) -> Result<(), Stop> {
-        records.push(Record::Node(node.ino, Some(node)));
-        let ids = node.acls();
-        // All of them, to learn at once what is lacking.
+    fn with_acls(&mut self, inode: Inode, records: &mut Vec<Record>) -> Result<(), ReadStop> {
+        records.push(Record::Inode(inode.ino, Some(inode)));
+        let ids = inode.acls();
+        // Try all, to collect all missing accesses at once.
         let answers: Vec<_> = ids.map(|id| self.acl(id, records)).collect();
         answers.into_iter().collect()
     }
 
-    fn nodes(&mut self, after: Ino, limit: usize) -> Result<(Vec<Record>, bool), Stop> {
+    fn inodes(&mut self, after: Ino, limit: usize) -> Result<(Vec<Record>, bool), ReadStop> {
         let keys = self.keys;
         let mut inos = Vec::new();
         let mut more = self.visit(keys.after_place(after), keys.table(b'n').end, limit, |_, key, _| {
             let rest = keys.rest(key, b'n').unwrap_or_default();
             let ino = rest.first_chunk().map(|ino| Ino(u64::from_be_bytes(*ino)));
-            let ino = ino.ok_or_else(|| Damaged::new("a key that cannot be", key))?;
+            let ino = ino.ok_or_else(|| Damaged::new("a key that is not valid", key))?;
             let is_row = rest.len() == 8;
             inos.extend(Some(ino).filter(|_| is_row));
             Ok(is_row)
@@ -396,26 +399,27 @@ impl Reader<'_> {
         let mut records = Vec::with_capacity(inos.len());
         let mut missing = false;
         for ino in inos {
-            let mut node = Vec::with_capacity(1);
-            match self.node(ino, &mut node) {
-                // The ACLs are not asked for here.
-                Ok(()) => records.extend(node.into_iter().take(1)),
-                Err(Stop::Missing) if matches!(node.first(), Some(Record::Node(_, Some(_)))) => {
-                    records.extend(node.into_iter().take(1));
+            let mut inode = Vec::with_capacity(1);
+            match self.inode(ino, &mut inode) {
+                // The ACLs are not requested here.
+                Ok(()) => records.extend(inode.into_iter().take(1)),
+                Err(ReadStop::Missing) if matches!(inode.first(), Some(Record::Inode(_, Some(_)))) => {
+                    records.extend(inode.into_iter().take(1));
                 }
-                Err(Stop::Missing) => missing = true,
+                Err(ReadStop::Missing) => missing = true,
                 Err(stop) => return Err(stop),
             }
         }
-        if missing { Err(Stop::Missing) } else { Ok((records, more)) }
+        if missing { Err(ReadStop::Missing) } else { Ok((records, more)) }
     }
 
-    fn slices(&mut self, ino: Ino, from: ChunkIndex, limit: usize) -> Result<(Vec<Record>, bool), Stop> {
+    fn slices(&mut self, ino: Ino, from: ChunkIndex, limit: usize) -> Result<(Vec<Record>, bool), ReadStop> {
         let keys = self.keys;
         let span = keys.rows(ino, from, ChunkIndex(u64::MAX));
         let mut chunks: Vec<(ChunkIndex, Vec<Slice>)> = Vec::new();
         let mut more = self.visit(span.start, span.end, limit, |_, key, held| {
-            let (chunk, _) = keys.parse_row(key).ok_or_else(|| Damaged::new("a key that cannot be", key))?;
+            let (chunk, _) =
+                keys.parse_row(key).ok_or_else(|| Damaged::new("a key that is not valid", key))?;
             let row = decode_row(key, &held.value)?;
             match chunks.last_mut().filter(|(last, _)| *last == chunk) {
                 Some((_, rows)) => rows.push(row),
@@ -434,10 +438,16 @@ impl Reader<'_> {
     }
 }
 
-fn set_parts(node: &mut Node, home: &[u8], links: &Held, mtime: &Held, ctime: &Held) -> Result<(), Damaged> {
-    (node.nlink, node.atime) = decode_links(home, &links.value)?;
-    node.mtime = decode_time(home, &mtime.value)?;
-    node.ctime = decode_time(home, &ctime.value)?;
+fn set_parts(
+    inode: &mut Inode,
+    location: &[u8],
+    links: &StoredValue,
+    mtime: &StoredValue,
+    ctime: &StoredValue,
+) -> Result<(), Damaged> {
+    (inode.nlink, inode.atime) = decode_links(location, &links.value)?;
+    inode.mtime = decode_time(location, &mtime.value)?;
+    inode.ctime = decode_time(location, &ctime.value)?;
     Ok(())
 }
 

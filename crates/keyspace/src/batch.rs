@@ -1,42 +1,42 @@
-//! A batch of transactions, decided one after another and written together.
+//! Decides the transactions of a batch one after another, to be written together.
 
 use std::collections::BTreeSet;
 
-use meta::{Node, Txn};
+use meta::{Inode, Txn};
 use types::{Ino, OpId};
 
 use crate::keys::Keyspace;
 use crate::settle::{Claim, Write};
-use crate::source::{Access, Presume, Source, Stop};
+use crate::source::{Access, Assume, ReadStop, Source};
 use crate::state::State;
 use crate::value::{Damaged, decode_log, encode_log};
 
-/// How a store writes.
+/// The abilities of a store, and the options of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The store can delete ranges, claim that a range is empty or unchanged, and put a value that is greater: so that
-    /// need not be read which decides nothing.
+    /// Whether the store can delete ranges, claim that a range is empty or unchanged, and put a value only if
+    /// it is greater: then values that decide nothing need not be read.
     pub blind: bool,
-    /// Whose part of the usage this batch moves; nobody else should at the same time. Not 0.
+    /// The usage shard that this batch changes; no other commit should use it at the same time. Not 0.
     pub lane: u64,
-    /// How many claims the store takes at once. One transaction may need more by itself.
+    /// The maximum number of claims of one request. One transaction alone may need more.
     pub most_claims: usize,
-    /// Whether the inodes that were changed are shown: once all of them can be known.
+    /// Whether to return the changed inodes: only when all of them can be known.
     pub show: bool,
 }
 
-/// What became of a transaction, if the batch is written.
+/// The result of a transaction, if the batch is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// `index`: its position among those of the batch that are; the last one has 255.
-    Committed { index: u8, nodes: Vec<Node> },
-    /// Its guards hold, and it changes nothing.
+    /// `index`: its position among the committed transactions of the batch; the last one has 255.
+    Committed { index: u8, inodes: Vec<Inode> },
+    /// Its guards hold, and it has no effects.
     Claimed,
-    /// It was done before: by the write that gave its log entry this version, or in this batch.
+    /// It was applied before: by the write with which its log entry has this version, or in this batch.
     Repeated { version: Option<u64>, index: u8 },
 }
 
-/// Why a batch ends.
+/// Why the decided part of a batch ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     All,
@@ -46,27 +46,27 @@ pub(crate) enum End {
     Damaged(Damaged),
 }
 
-/// A batch as far as it was decided.
+/// The decided part of a batch.
 #[derive(Debug)]
 pub struct Batch {
-    /// The first of the transactions; if all goes well, all of them.
+    /// The results of the first transactions, possibly of all of them.
     pub done: Vec<Done>,
     pub claims: Vec<Claim>,
     pub writes: Vec<Write>,
-    /// What was looked at, known or not.
+    /// Everything that was accessed, known or not.
     pub accessed: BTreeSet<Access>,
-    /// What has to be known beyond that to show the inodes.
+    /// What else must be known to return the inodes.
     pub shown: BTreeSet<Access>,
     end: End,
 }
 
 impl Batch {
-    /// Whether something has to be read before anything can be said.
+    /// Whether something must be read before anything can be decided.
     pub fn is_missing(&self) -> bool {
         self.end == End::Missing
     }
 
-    /// Whether the transaction after [`Batch::done`] conflicts, by what is known.
+    /// Whether the transaction after [`Batch::done`] conflicts, as far as is known.
     pub fn conflicts(&self) -> bool {
         self.end == End::Conflict
     }
@@ -79,7 +79,7 @@ impl Batch {
     }
 }
 
-/// How many transactions with effects are written together at most: so many have an index of their own.
+/// The maximum number of transactions with effects written together: an index is one byte.
 const MOST: usize = 200;
 const LAST: u8 = u8::MAX;
 
@@ -99,14 +99,14 @@ pub fn decide(keys: &Keyspace, txns: &[Txn], source: &dyn Source, options: Optio
                 end = End::Conflict;
                 break;
             }
-            // What came before it could not be decided, so this says nothing but what else has to be read.
-            Ok(false) | Err(Stop::Missing) => end = End::Missing,
-            Err(Stop::Flush) if end == End::Missing => break,
-            Err(Stop::Flush) => {
+            // An earlier transaction is undecided, so this one only shows what else must be read.
+            Ok(false) | Err(ReadStop::Missing) => end = End::Missing,
+            Err(ReadStop::Flush) if end == End::Missing => break,
+            Err(ReadStop::Flush) => {
                 end = End::Flush;
                 break;
             }
-            Err(Stop::Damaged(damaged)) => {
+            Err(ReadStop::Damaged(damaged)) => {
                 end = End::Damaged(damaged);
                 break;
             }
@@ -119,13 +119,13 @@ pub fn decide(keys: &Keyspace, txns: &[Txn], source: &dyn Source, options: Optio
 struct Run {
     done: Vec<Done>,
     ops: Vec<OpId>,
-    logs: Vec<(usize, Vec<u8>, Vec<meta::Touched>)>,
+    logs: Vec<(usize, Vec<u8>, Vec<meta::Invalidation>)>,
     shown: BTreeSet<Access>,
 }
 
 impl Run {
-    /// Whether its guards hold; then its effects are applied.
-    fn step(&mut self, state: &mut State<'_>, txn: &Txn) -> Result<bool, Stop> {
+    /// Checks the guards; if they hold, applies the effects.
+    fn step(&mut self, state: &mut State<'_>, txn: &Txn) -> Result<bool, ReadStop> {
         if txn.effects.is_empty() {
             let holds = all(txn.guards.iter().map(|guard| state.holds(guard)))?;
             if holds {
@@ -138,7 +138,7 @@ impl Run {
             self.done.push(Done::Repeated { version: None, index: position as u8 });
             return Ok(true);
         }
-        let log = state.look.key(&key, Presume::Absent);
+        let log = state.look.key(&key, Assume::Absent);
         if let Some(held) = log? {
             let index = decode_log(&key, &held.value)?.index;
             state.claims.insert(key, Some(held.version));
@@ -147,37 +147,39 @@ impl Run {
         }
         state.claims.insert(key.clone(), None);
         let holds = all(txn.guards.iter().map(|guard| state.holds(guard)));
-        if holds == Ok(false) {
-            return Ok(false);
+        // If the guards are decided only after a flush, the earlier transactions are written now. The effects
+        // of this one must not be among them.
+        if matches!(holds, Ok(false) | Err(ReadStop::Flush)) {
+            return holds;
         }
-        // Also after something is lacking, to learn at once what else is.
+        // Also if something is missing, to collect all missing accesses at once.
         let applied: Vec<_> = txn.effects.iter().map(|effect| state.apply(effect)).collect();
         holds?;
-        applied.into_iter().collect::<Result<(), Stop>>()?;
-        let nodes = self.changed(state, txn)?;
-        self.logs.push((self.done.len(), key, txn.touched()));
+        applied.into_iter().collect::<Result<(), ReadStop>>()?;
+        let inodes = self.changed(state, txn)?;
+        self.logs.push((self.done.len(), key, txn.invalidations()));
         self.ops.push(txn.op_id);
-        self.done.push(Done::Committed { index: 0, nodes });
+        self.done.push(Done::Committed { index: 0, inodes });
         Ok(true)
     }
 
-    /// The inodes that were there before and are changed, as they are now.
-    fn changed(&mut self, state: &mut State<'_>, txn: &Txn) -> Result<Vec<Node>, Stop> {
+    /// The inodes that existed before and are changed, in their new state.
+    fn changed(&mut self, state: &mut State<'_>, txn: &Txn) -> Result<Vec<Inode>, ReadStop> {
         let mut inos: Vec<Ino> = Vec::new();
-        for ino in txn.effects.iter().filter_map(meta::Effect::changed_node) {
+        for ino in txn.effects.iter().filter_map(meta::Effect::changed_inode) {
             if !inos.contains(&ino) {
                 inos.push(ino);
             }
         }
-        let mut nodes = Vec::new();
+        let mut inodes = Vec::new();
         for ino in inos {
             if state.options.show {
-                nodes.extend(state.image(ino)?);
+                inodes.extend(state.image(ino)?);
             } else {
                 self.shown.extend(state.parts_of(ino));
             }
         }
-        Ok(nodes)
+        Ok(inodes)
     }
 
     fn finish(mut self, mut state: State<'_>, mut end: End) -> Batch {
@@ -185,8 +187,8 @@ impl Run {
         let index_of = |position: usize| if position == last { LAST } else { position as u8 };
         let mut writes = Vec::new();
         if matches!(end, End::All | End::Conflict | End::Flush) {
-            for (position, (done, key, touched)) in self.logs.iter().enumerate() {
-                state.put(key.clone(), encode_log(index_of(position), touched));
+            for (position, (done, key, invalidations)) in self.logs.iter().enumerate() {
+                state.put(key.clone(), encode_log(index_of(position), invalidations));
                 if let Some(Done::Committed { index, .. }) = self.done.get_mut(*done) {
                     *index = index_of(position);
                 }
@@ -198,8 +200,8 @@ impl Run {
             }
             match state.settle() {
                 Ok(settled) => writes = settled,
-                Err(Stop::Damaged(damaged)) => end = End::Damaged(damaged),
-                Err(Stop::Missing | Stop::Flush) => end = End::Missing,
+                Err(ReadStop::Damaged(damaged)) => end = End::Damaged(damaged),
+                Err(ReadStop::Missing | ReadStop::Flush) => end = End::Missing,
             }
         }
         let claims = state.claims();
@@ -207,20 +209,20 @@ impl Run {
     }
 }
 
-/// Whether all hold; each is looked at, to learn at once what all of them lack.
-fn all(guards: impl Iterator<Item = Result<bool, Stop>>) -> Result<bool, Stop> {
+/// Whether all hold; checks each, to collect all missing accesses at once.
+fn all(guards: impl Iterator<Item = Result<bool, ReadStop>>) -> Result<bool, ReadStop> {
     let looked: Vec<_> = guards.collect();
     looked.into_iter().try_fold(true, |all, one| Ok(all && one?))
 }
 
 impl State<'_> {
-    /// What has to be read to show an inode, beyond what was looked at.
+    /// What must be read to return an inode, beyond what was accessed.
     fn parts_of(&self, ino: Ino) -> Option<Access> {
         use crate::state::Part;
-        let node = self.nodes.get(&ino)?;
+        let inode = self.inode_states.get(&ino)?;
         let known = |part| matches!(part, Part::Clean | Part::Dirty);
-        let whole = known(node.links) && known(node.mtime) && known(node.ctime);
-        let base = node.base.as_ref().filter(|_| node.stored.is_some() && !whole)?;
-        Some(Access::Group(self.keys.home(base)))
+        let whole = known(inode.links) && known(inode.mtime) && known(inode.ctime);
+        let base = inode.base.as_ref().filter(|_| inode.stored.is_some() && !whole)?;
+        Some(Access::Group(self.keys.location(base)))
     }
 }

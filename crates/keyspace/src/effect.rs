@@ -1,42 +1,44 @@
-//! What effects change.
+//! Applies effects.
 
 use bytes::Bytes;
-use meta::{Effect, Node};
+use meta::{Effect, Inode};
 use types::{ChunkIndex, Ino, SessionId, Slice, SliceId, SliceSource, Term};
 
 use crate::keys::Span;
-use crate::lanes::{session_lanes, term_lanes};
-use crate::source::{Presume, Stop};
-use crate::state::{EdgeState, NodeState, Part, State};
+use crate::slots::{session_lanes, term_lanes};
+use crate::source::{Assume, ReadStop};
+use crate::state::{DirentState, InodeState, Part, State};
 use crate::value::{
     Stored, decode_row, decode_u64, encode_bytes, encode_locks, encode_row, encode_session, encode_u64,
     encode_wait,
 };
 
 impl State<'_> {
-    pub(crate) fn apply(&mut self, effect: &Effect) -> Result<(), Stop> {
+    pub(crate) fn apply(&mut self, effect: &Effect) -> Result<(), ReadStop> {
         match effect {
-            Effect::PutNode(node) => return self.put_node(node),
-            Effect::DropNode { ino } => return self.drop_node(*ino, Presume::Nothing),
-            Effect::PutEdge { parent, name, ino, kind } => {
+            Effect::PutInode(inode) => return self.put_inode(inode),
+            Effect::DropInode { ino } => return self.drop_inode(*ino, Assume::Nothing),
+            Effect::PutDirent { parent, name, ino, kind } => {
                 if !self.options.blind {
-                    // What may remove the directory excludes this by the directory itself.
-                    self.load(*parent, Presume::Nothing)?;
+                    // A transaction that removes the directory conflicts with this one through the
+                    // directory's record.
+                    self.load(*parent, Assume::Nothing)?;
                 }
-                self.edge(*parent, name, Presume::Absent)?;
-                self.set_edge(*parent, name, Some(meta::Edge { ino: *ino, kind: *kind }));
+                self.dirent(*parent, name, Assume::Absent)?;
+                self.set_dirent(*parent, name, Some(meta::Dirent { ino: *ino, kind: *kind }));
             }
-            Effect::DropEdge { parent, name } => {
-                if self.edge(*parent, name, Presume::Nothing)?.is_some() {
-                    self.set_edge(*parent, name, None);
+            Effect::DropDirent { parent, name } => {
+                if self.dirent(*parent, name, Assume::Nothing)?.is_some() {
+                    self.set_dirent(*parent, name, None);
                 }
             }
             Effect::SetAccess { ino, .. }
             | Effect::SetParent { ino, .. }
             | Effect::AddLinks { ino, .. }
-            | Effect::Touch { ino, .. }
+            | Effect::SetTimes { ino, .. }
             | Effect::SetSize { ino, .. }
-            | Effect::Extend { ino, .. } => return self.change(*ino, effect),
+            | Effect::Extend { ino, .. }
+            | Effect::AddXattrBlocks { ino, .. } => return self.change(*ino, effect),
             Effect::AppendSlice { ino, chunk, slice } => {
                 if let Some(stored) = self.dirty(*ino)? {
                     let row = stored.rows;
@@ -62,7 +64,7 @@ impl State<'_> {
                 let key = self.keys.acl(*id);
                 if self.options.blind {
                     self.if_absent.entry(key).or_insert_with(|| encode_bytes(text.as_bytes()));
-                } else if self.value(&key, Presume::Nothing)?.is_none() {
+                } else if self.value(&key, Assume::Nothing)?.is_none() {
                     self.put(key, encode_bytes(text.as_bytes()));
                 }
             }
@@ -77,7 +79,7 @@ impl State<'_> {
             Effect::DropOrphan { session, ino } => self.delete(self.keys.orphan(*session, *ino)),
             Effect::PutSession(session) => {
                 let fence = self.keys.fence(session.id, Term::NONE);
-                if self.options.blind && self.value(&fence, Presume::Absent)?.is_none() {
+                if self.options.blind && self.value(&fence, Assume::Absent)?.is_none() {
                     self.put(fence, encode_bytes(&[]));
                 }
                 self.put(self.keys.session(session.id), encode_session(session));
@@ -85,10 +87,11 @@ impl State<'_> {
             Effect::DropSession { session } => {
                 self.delete(self.keys.session(*session));
                 if !self.options.blind {
-                    // A commit of the session that is under way writes one of these heads.
+                    // An in-flight commit of the session writes one of these heads.
                     self.untouched.extend(session_lanes(*session).map(|lane| self.keys.head(lane)));
                 }
-                // With a session goes the memory of what it did, for nobody will ask again.
+                // The results of a session's operations are removed with it, because its client will not
+                // retry them.
                 let spans = [self.keys.fences(*session), self.keys.log_of(*session)];
                 return self.drop_spans(spans);
             }
@@ -118,13 +121,13 @@ impl State<'_> {
         Ok(())
     }
 
-    fn begin_term(&mut self, session: SessionId, term: Term, ended: &[Term]) -> Result<(), Stop> {
+    fn begin_term(&mut self, session: SessionId, term: Term, ended: &[Term]) -> Result<(), ReadStop> {
         let exists = self.session_exists(session);
         if exists == Ok(false) {
             return Ok(());
         }
         let fence = self.keys.fence(session, term);
-        if self.value(&fence, Presume::Absent)?.is_none() {
+        if self.value(&fence, Assume::Absent)?.is_none() {
             self.put(fence, encode_bytes(&[]));
         }
         for term in ended {
@@ -137,20 +140,20 @@ impl State<'_> {
         exists.and(dropped)
     }
 
-    /// All of them are looked at, to learn at once what is lacking.
-    fn drop_spans(&mut self, spans: impl IntoIterator<Item = Span>) -> Result<(), Stop> {
+    /// Tries all, to collect all missing accesses at once.
+    fn drop_spans(&mut self, spans: impl IntoIterator<Item = Span>) -> Result<(), ReadStop> {
         let dropped: Vec<_> = spans.into_iter().map(|span| self.drop_span(span)).collect();
         dropped.into_iter().collect()
     }
 
-    fn put_node(&mut self, node: &Node) -> Result<(), Stop> {
-        self.drop_node(node.ino, Presume::Absent)?;
+    fn put_inode(&mut self, inode: &Inode) -> Result<(), ReadStop> {
+        self.drop_inode(inode.ino, Assume::Absent)?;
         self.inodes += 1;
-        self.blocks += signed(node.blocks());
-        let part = if node.kind.is_dir() { Part::Dirty } else { Part::Clean };
-        let old = self.load(node.ino, Presume::Absent)?;
-        *old = NodeState {
-            stored: Some(Stored { node: *node, rows: 0 }),
+        self.blocks += signed(inode.blocks());
+        let part = if inode.kind.is_dir() { Part::Dirty } else { Part::Clean };
+        let old = self.load(inode.ino, Assume::Absent)?;
+        *old = InodeState {
+            stored: Some(Stored { inode: *inode, rows: 0 }),
             base: old.base.take(),
             base_parts: old.base_parts,
             dirty: true,
@@ -161,92 +164,92 @@ impl State<'_> {
         Ok(())
     }
 
-    fn drop_node(&mut self, ino: Ino, presume: Presume) -> Result<(), Stop> {
-        let Some(stored) = self.load(ino, presume)?.stored else { return Ok(()) };
+    fn drop_inode(&mut self, ino: Ino, assume: Assume) -> Result<(), ReadStop> {
+        let Some(stored) = self.load(ino, assume)?.stored else { return Ok(()) };
         self.inodes -= 1;
-        self.blocks -= signed(stored.node.blocks());
+        self.blocks -= signed(stored.inode.blocks());
         if stored.rows > 0 {
             self.drop_rows(ino, ChunkIndex(0), ChunkIndex(u64::MAX))?;
         }
         self.drop_span(self.keys.body(ino))?;
         self.delete(self.keys.locks(ino));
-        let node = self.load(ino, presume)?;
-        (node.stored, node.dirty) = (None, true);
+        let inode = self.load(ino, assume)?;
+        (inode.stored, inode.dirty) = (None, true);
         Ok(())
     }
 
-    fn set_edge(&mut self, parent: Ino, name: &types::Name, edge: Option<meta::Edge>) {
-        let state = self.edges.entry((parent, name.clone()));
-        let state = state.or_insert(EdgeState { edge: None, existed: false, dirty: true });
-        (state.edge, state.dirty) = (edge, true);
+    fn set_dirent(&mut self, parent: Ino, name: &types::Name, dirent: Option<meta::Dirent>) {
+        let state = self.dirents.entry((parent, name.clone()));
+        let state = state.or_insert(DirentState { dirent: None, existed: false, dirty: true });
+        (state.dirent, state.dirty) = (dirent, true);
     }
 
-    /// The inode's record, about to be changed.
-    fn dirty(&mut self, ino: Ino) -> Result<Option<&mut Stored>, Stop> {
-        let node = self.load(ino, Presume::Nothing)?;
-        node.dirty |= node.stored.is_some();
-        Ok(node.stored.as_mut())
+    /// The inode's record, marked as changed.
+    fn dirty(&mut self, ino: Ino) -> Result<Option<&mut Stored>, ReadStop> {
+        let inode = self.load(ino, Assume::Nothing)?;
+        inode.dirty |= inode.stored.is_some();
+        Ok(inode.stored.as_mut())
     }
 
-    /// A change of an inode's fields.
-    fn change(&mut self, ino: Ino, effect: &Effect) -> Result<(), Stop> {
-        let Some(node) = self.node(ino)? else { return Ok(()) };
-        if node.kind.is_dir() {
+    /// Changes an inode's fields.
+    fn change(&mut self, ino: Ino, effect: &Effect) -> Result<(), ReadStop> {
+        let Some(inode) = self.inode(ino)? else { return Ok(()) };
+        if inode.kind.is_dir() {
             match effect {
                 Effect::AddLinks { .. } => {
                     self.load_links(ino)?;
                     self.change_part(ino, effect);
                     return Ok(());
                 }
-                Effect::Touch { .. } => return self.touch_directory(ino, effect),
+                Effect::SetTimes { .. } => return self.touch_directory(ino, effect),
                 _ => {}
             }
         }
-        let before = signed(node_blocks(self.node(ino)?));
+        let before = signed(inode_blocks(self.inode(ino)?));
         if let Some(stored) = self.dirty(ino)? {
-            effect.apply_to(&mut stored.node);
-            let after = signed(stored.node.blocks());
+            effect.apply_to(&mut stored.inode);
+            let after = signed(stored.inode.blocks());
             self.blocks += after - before;
         }
         Ok(())
     }
 
     fn change_part(&mut self, ino: Ino, effect: &Effect) {
-        if let Some(node) = self.nodes.get_mut(&ino)
-            && let Some(stored) = &mut node.stored
+        if let Some(inode) = self.inode_states.get_mut(&ino)
+            && let Some(stored) = &mut inode.stored
         {
-            effect.apply_to(&mut stored.node);
-            node.links = Part::Dirty;
+            effect.apply_to(&mut stored.inode);
+            inode.links = Part::Dirty;
         }
     }
 
-    /// Times of a directory are set without a look at them, where the store can.
-    fn touch_directory(&mut self, ino: Ino, effect: &Effect) -> Result<(), Stop> {
-        let Effect::Touch { atime, mtime, ctime, .. } = *effect else { return Ok(()) };
+    /// Sets times of a directory without reading them, if the store can.
+    fn touch_directory(&mut self, ino: Ino, effect: &Effect) -> Result<(), ReadStop> {
+        let Effect::SetTimes { atime, mtime, ctime, .. } = *effect else { return Ok(()) };
         if atime.is_some() {
             self.load_links(ino)?;
-            self.change_part(ino, &Effect::Touch { ino, atime, mtime: None, ctime: None });
+            self.change_part(ino, &Effect::SetTimes { ino, atime, mtime: None, ctime: None });
         }
         if !self.options.blind {
             self.load_times(ino)?;
         }
-        let Some(node) = self.nodes.get_mut(&ino) else { return Ok(()) };
-        let Some(stored) = &mut node.stored else { return Ok(()) };
+        let Some(inode) = self.inode_states.get_mut(&ino) else { return Ok(()) };
+        let Some(stored) = &mut inode.stored else { return Ok(()) };
         if let Some(time) = mtime {
-            node.mtime = match node.mtime {
+            inode.mtime = match inode.mtime {
                 Part::Unknown | Part::Pending(_) => Part::Pending(time),
                 Part::Clean | Part::Dirty => {
-                    stored.node.mtime = time;
+                    stored.inode.mtime = time;
                     Part::Dirty
                 }
             };
         }
         if let Some(time) = ctime {
-            node.ctime = match node.ctime {
+            inode.ctime = match inode.ctime {
                 Part::Unknown => Part::Pending(time),
                 Part::Pending(before) => Part::Pending(time.max(before)),
                 Part::Clean | Part::Dirty => {
-                    stored.node.ctime = time.max(stored.node.ctime);
+                    stored.inode.ctime = time.max(stored.inode.ctime);
                     Part::Dirty
                 }
             };
@@ -254,8 +257,8 @@ impl State<'_> {
         Ok(())
     }
 
-    fn drop_rows(&mut self, ino: Ino, from: ChunkIndex, to: ChunkIndex) -> Result<(), Stop> {
-        let rows = self.load(ino, Presume::Nothing)?.stored.map_or(0, |stored| stored.rows);
+    fn drop_rows(&mut self, ino: Ino, from: ChunkIndex, to: ChunkIndex) -> Result<(), ReadStop> {
+        let rows = self.load(ino, Assume::Nothing)?.stored.map_or(0, |stored| stored.rows);
         if rows == 0 {
             return Ok(());
         }
@@ -273,7 +276,13 @@ impl State<'_> {
         Ok(())
     }
 
-    fn replace_rows(&mut self, ino: Ino, chunk: ChunkIndex, count: u32, rows: &[Slice]) -> Result<(), Stop> {
+    fn replace_rows(
+        &mut self,
+        ino: Ino,
+        chunk: ChunkIndex,
+        count: u32,
+        rows: &[Slice],
+    ) -> Result<(), ReadStop> {
         if !self.exists(ino)? {
             return Ok(());
         }
@@ -294,8 +303,8 @@ impl State<'_> {
         Ok(())
     }
 
-    /// Lets go of what a row that is gone referred to.
-    fn release(&mut self, row: &Slice) -> Result<(), Stop> {
+    /// Drops the reference of a removed row to its slice.
+    fn release(&mut self, row: &Slice) -> Result<(), ReadStop> {
         let SliceSource::Blocks { id, size, .. } = row.source else { return Ok(()) };
         match self.shared(id)? {
             Some(extra) if extra > 0 => self.set_shared(id, Some(extra - 1)),
@@ -309,14 +318,15 @@ impl State<'_> {
         Ok(())
     }
 
-    /// Rows that refer to the slice beyond its first, if it was ever shared. If no slice was, one key says so for all.
-    fn shared(&mut self, slice: SliceId) -> Result<Option<u64>, Stop> {
+    /// The number of rows that refer to the slice beyond its first, if it was ever shared. If no slice of the
+    /// volume was, one key says so for all.
+    fn shared(&mut self, slice: SliceId) -> Result<Option<u64>, ReadStop> {
         let sharing = self.keys.sharing();
-        if self.value(&sharing, Presume::Absent)?.is_none() {
+        if self.value(&sharing, Assume::Absent)?.is_none() {
             return Ok(None);
         }
         let key = self.keys.shared(slice);
-        Ok(self.value(&key, Presume::Nothing)?.map(|value| decode_u64(&key, &value)).transpose()?)
+        Ok(self.value(&key, Assume::Nothing)?.map(|value| decode_u64(&key, &value)).transpose()?)
     }
 
     fn set_shared(&mut self, slice: SliceId, extra: Option<u64>) {
@@ -329,11 +339,11 @@ impl State<'_> {
     }
 }
 
-fn node_blocks(node: Option<&Node>) -> u64 {
-    node.map_or(0, Node::blocks)
+fn inode_blocks(inode: Option<&Inode>) -> u64 {
+    inode.map_or(0, Inode::blocks)
 }
 
-/// Blocks of a file are below 2^51.
+/// The blocks of a file are below 2^51.
 fn signed(blocks: u64) -> i64 {
     i64::try_from(blocks).unwrap_or(i64::MAX)
 }

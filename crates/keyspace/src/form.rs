@@ -1,10 +1,10 @@
-//! Fields as bytes, numbers big end first.
+//! Fields as bytes; numbers are big endian.
 
 use bytes::Bytes;
 use meta::{Lock, LockKind, LockOwner, Process, Session};
 use types::{FileType, SessionId, Slice, SliceId, SliceSource, Time};
 
-/// Adds fields, one after the other.
+/// Appends fields.
 #[derive(Clone, Debug, Default)]
 pub struct Writer(Vec<u8>);
 
@@ -39,23 +39,23 @@ impl Writer {
         self
     }
 
-    /// Behind its length.
+    /// A text after its length.
     pub fn text(self, value: &str) -> Self {
-        // Host names and mount points; longer ones than that do not exist.
+        // Host names and mount points; none are longer than that.
         self.u32(u32::try_from(value.len()).unwrap_or(u32::MAX)).bytes(value.as_bytes())
     }
 
-    /// As `d_type`.
+    /// The type as `d_type`.
     pub fn kind(self, kind: FileType) -> Self {
         self.u8(kind.to_dtype() as u8)
     }
 
-    /// The first bit turned over, so that the bytes are in the order of time.
+    /// The time with its sign bit inverted, so that the bytes are in order of time.
     pub fn ordered_time(self, time: Time) -> Self {
         self.u64(time.nanos() as u64 ^ SIGN)
     }
 
-    /// Whose lock it is.
+    /// The owner of a lock.
     pub fn owner(self, owner: LockOwner) -> Self {
         self.u64(owner.session.0).u64(owner.owner).u8(owner.kind.number())
     }
@@ -75,7 +75,8 @@ impl Writer {
         writer.u8(lock.exclusive.into()).u32(lock.pid)
     }
 
-    /// A session but for its id. The heartbeat is first, because a script compares it without the rest.
+    /// A session without its id. The heartbeat is first, because a script compares it without decoding the
+    /// rest.
     pub fn session(self, session: &Session) -> Self {
         let Process { boot_id, pid_namespace, start_time } = &session.process;
         let writer = self.i64(session.heartbeat.nanos()).i64(session.since.nanos()).u32(session.pid);
@@ -92,18 +93,18 @@ impl Writer {
     }
 }
 
-/// Takes fields off the front; `None` at the end of the bytes or for what cannot be.
+/// Takes fields from the front; `None` if there are too few bytes or the value is invalid.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// Takes the fields of a whole value: nothing may be left over.
+    /// Takes the fields of a whole value; `None` if bytes are left over.
     pub fn whole<T>(value: &'a [u8], fields: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         let mut reader = Reader(value);
         fields(&mut reader).filter(|_| reader.0.is_empty())
     }
 
-    /// Takes the like up to the end.
+    /// Takes fields of one kind up to the end.
     pub fn all<T>(&mut self, mut one: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let mut all = Vec::new();
         while !self.0.is_empty() {
@@ -181,7 +182,7 @@ impl<'a> Reader<'a> {
         std::mem::take(&mut self.0)
     }
 
-    /// Bytes after their number.
+    /// Bytes after their length.
     pub fn counted(&mut self) -> Option<&'a [u8]> {
         let length = self.u32()?;
         let (bytes, rest) = self.0.split_at_checked(length as usize)?;

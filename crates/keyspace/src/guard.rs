@@ -1,59 +1,63 @@
-//! Whether guards hold.
+//! Checks guards.
 
-use meta::{Guard, Node};
+use meta::{Guard, Inode, xattr_blocks};
 use types::{Ino, SessionId, Term, Time};
 
 use crate::keys::Span;
-use crate::lanes::term_lane;
-use crate::source::{Presume, Stop};
+use crate::slots::term_lane;
+use crate::source::{Assume, ReadStop};
 use crate::state::State;
-use crate::value::{Amount, decode_locks, decode_row, decode_session, decode_text, decode_u64};
+use crate::value::{Amount, decode_bytes, decode_locks, decode_row, decode_session, decode_text, decode_u64};
 
 impl State<'_> {
-    /// Whether the guard holds. An absence that it asks for is presumed where nothing is known.
-    pub(crate) fn holds(&mut self, guard: &Guard) -> Result<bool, Stop> {
+    /// Whether the guard holds. If it requires an absence and nothing is known, the absence is presumed.
+    pub(crate) fn holds(&mut self, guard: &Guard) -> Result<bool, ReadStop> {
         Ok(match guard {
-            Guard::EdgeIs { parent, name, ino } => {
-                self.edge(*parent, name, Presume::Nothing)?.is_some_and(|edge| edge.ino == *ino)
+            Guard::DirentIs { parent, name, ino } => {
+                self.dirent(*parent, name, Assume::Nothing)?.is_some_and(|dirent| dirent.ino == *ino)
             }
-            Guard::EdgeAbsent { parent, name } => self.edge(*parent, name, Presume::Absent)?.is_none(),
-            Guard::Access { ino, rev } => self.node_is(*ino, |node| node.access_rev == *rev)?,
-            Guard::ParentIs { ino, parent } => self.node_is(*ino, |node| node.parent == *parent)?,
-            Guard::Size { ino, size } => self.node_is(*ino, |node| node.size == *size)?,
-            Guard::NodeAbsent { ino } => self.load(*ino, Presume::Absent)?.stored.is_none(),
+            Guard::DirentAbsent { parent, name } => self.dirent(*parent, name, Assume::Absent)?.is_none(),
+            Guard::Access { ino, rev } => self.inode_is(*ino, |inode| inode.access_rev == *rev)?,
+            Guard::ParentIs { ino, parent } => self.inode_is(*ino, |inode| inode.parent == *parent)?,
+            Guard::Size { ino, size } => self.inode_is(*ino, |inode| inode.size == *size)?,
+            Guard::InodeAbsent { ino } => self.load(*ino, Assume::Absent)?.stored.is_none(),
             Guard::Links { ino, nlink } => {
-                self.load(*ino, Presume::Nothing)?;
+                self.load(*ino, Assume::Nothing)?;
                 self.load_links(*ino)?;
-                self.node_is(*ino, |node| node.nlink == *nlink)?
+                self.inode_is(*ino, |inode| inode.nlink == *nlink)?
             }
             Guard::Empty { ino } => self.is_empty(*ino)?,
-            Guard::Xattr { ino, name, present } => {
-                let presume = if *present { Presume::Nothing } else { Presume::Absent };
-                self.value(&self.keys.xattr(*ino, name), presume)?.is_some() == *present
+            Guard::Xattr { ino, name, blocks } => {
+                let assume = if *blocks > 0 { Assume::Nothing } else { Assume::Absent };
+                let key = self.keys.xattr(*ino, name);
+                let found = self.value(&key, assume)?;
+                let found = found.map(|found| decode_bytes(&key, &found)).transpose()?;
+                found.map_or(0, |value| xattr_blocks(value.len())) == *blocks
             }
+            Guard::XattrBlocks { ino, most } => self.inode_is(*ino, |inode| inode.xattr_blocks <= *most)?,
             Guard::Setting { name, value } => {
-                let presume = if value.is_some() { Presume::Nothing } else { Presume::Absent };
+                let assume = if value.is_some() { Assume::Nothing } else { Assume::Absent };
                 let key = self.keys.setting(name);
-                let found = self.value(&key, presume)?;
+                let found = self.value(&key, assume)?;
                 found.map(|found| decode_text(&key, &found)).transpose()? == *value
             }
             Guard::Counter { counter, value } => {
-                let presume = if *value == 0 { Presume::Absent } else { Presume::Nothing };
+                let assume = if *value == 0 { Assume::Absent } else { Assume::Nothing };
                 let key = self.keys.counter(*counter);
-                let found = self.value(&key, presume)?;
+                let found = self.value(&key, assume)?;
                 found.map_or(Ok(0), |found| decode_u64(&key, &found))? == *value
             }
             Guard::Locks { ino, locks } => {
                 let exists = self.exists(*ino)?;
-                let presume = if locks.is_empty() { Presume::Absent } else { Presume::Nothing };
+                let assume = if locks.is_empty() { Assume::Absent } else { Assume::Nothing };
                 let key = self.keys.locks(*ino);
-                let found = self.value(&key, presume)?;
+                let found = self.value(&key, assume)?;
                 let found = found.map_or(Ok(Vec::new()), |found| decode_locks(&key, &found))?;
                 exists && found[..] == locks[..]
             }
             Guard::Rows { ino, chunk, rows } => {
-                // The inode is what is claimed: it changes with its rows.
-                if self.load(*ino, Presume::Nothing)?.stored.is_none_or(|stored| stored.rows == 0) {
+                // The inode is claimed: its record changes with its rows.
+                if self.load(*ino, Assume::Nothing)?.stored.is_none_or(|stored| stored.rows == 0) {
                     return Ok(rows.is_empty());
                 }
                 let span = Span {
@@ -75,47 +79,49 @@ impl State<'_> {
         })
     }
 
-    fn beat(&mut self, session: SessionId, heartbeat: Time) -> Result<bool, Stop> {
+    fn beat(&mut self, session: SessionId, heartbeat: Time) -> Result<bool, ReadStop> {
         let key = self.keys.session(session);
-        let Some(value) = self.value(&key, Presume::Nothing)? else { return Ok(false) };
+        let Some(value) = self.value(&key, Assume::Nothing)? else { return Ok(false) };
         Ok(decode_session(session, &key, &value)?.heartbeat == heartbeat)
     }
 
-    /// Whether the session's record is there.
-    pub(crate) fn session_exists(&mut self, session: SessionId) -> Result<bool, Stop> {
+    /// Whether the session exists.
+    pub(crate) fn session_exists(&mut self, session: SessionId) -> Result<bool, ReadStop> {
         let blind = self.options.blind;
         let key = if blind { self.keys.fence(session, Term::NONE) } else { self.keys.session(session) };
-        Ok(self.value(&key, Presume::Nothing)?.is_some())
+        Ok(self.value(&key, Assume::Nothing)?.is_some())
     }
 
-    /// Whether the term is open. Every commit of a mount asks this, and commits must meet neither each other nor the
-    /// heartbeat: so nothing is claimed that one of them writes. A store that compares versions compares the fence. On
-    /// another store, a commit claims one lane of the term, which no other commit uses at the same time, and the term's end
-    /// and the session's removal claim all of them.
-    fn is_open(&mut self, session: SessionId, term: Term) -> Result<bool, Stop> {
+    /// Whether the term is open. Every commit of a mount checks this, and commits must conflict neither with
+    /// each other nor with the heartbeat. Therefore nothing is claimed that commits or heartbeats write. A
+    /// store that compares versions compares the fence. On other stores, a commit claims one shard of the
+    /// term, which no other commit uses at the same time; the end of the term and the removal of the session
+    /// claim all shards.
+    fn is_open(&mut self, session: SessionId, term: Term) -> Result<bool, ReadStop> {
         let key = self.keys.fence(session, term);
         if self.options.blind {
-            return Ok(self.value(&key, Presume::Nothing)?.is_some());
+            return Ok(self.value(&key, Assume::Nothing)?.is_some());
         }
         self.untouched.insert(self.keys.head(term_lane(session, term, self.options.lane)));
         match self.values.get(&key) {
             Some(value) => Ok(value.is_some()),
-            None => Ok(self.look.key(&key, Presume::Nothing)?.is_some()),
+            None => Ok(self.look.key(&key, Assume::Nothing)?.is_some()),
         }
     }
 
-    fn node_is(&mut self, ino: Ino, is: impl FnOnce(&Node) -> bool) -> Result<bool, Stop> {
-        Ok(self.node(ino)?.is_some_and(is))
+    fn inode_is(&mut self, ino: Ino, is: impl FnOnce(&Inode) -> bool) -> Result<bool, ReadStop> {
+        Ok(self.inode(ino)?.is_some_and(is))
     }
 
-    /// Whether no entry lies in the directory; that it is empty in the store is presumed where nothing is known.
-    fn is_empty(&mut self, ino: Ino) -> Result<bool, Stop> {
+    /// Whether the directory has no entry. If nothing is known, the range is presumed empty.
+    fn is_empty(&mut self, ino: Ino) -> Result<bool, ReadStop> {
         if !self.options.blind {
-            // A store without claims on ranges excludes a new entry by the directory itself.
-            self.load(ino, Presume::Nothing)?;
+            // On a store without claims on ranges, a new entry conflicts with this through the directory's
+            // record.
+            self.load(ino, Assume::Nothing)?;
         }
-        let mut here = self.edges.iter().filter(|((parent, _), _)| *parent == ino).map(|(_, state)| state);
-        if here.any(|state| state.edge.is_some()) {
+        let mut here = self.dirents.iter().filter(|((parent, _), _)| *parent == ino).map(|(_, state)| state);
+        if here.any(|state| state.dirent.is_some()) {
             return Ok(false);
         }
         let span = Span { limit: 1, ..self.keys.entries(ino) };
@@ -124,10 +130,10 @@ impl State<'_> {
             Err(_) if self.options.blind => false,
             Err(stop) => return Err(stop),
         };
-        let dropped = self.edges.iter().any(|((parent, _), state)| *parent == ino && state.existed);
+        let dropped = self.dirents.iter().any(|((parent, _), state)| *parent == ino && state.existed);
         if dropped {
-            // Only the store can tell whether what was dropped in this batch was all there was.
-            return Err(Stop::Flush);
+            // Only the store can tell whether the entries dropped in this batch were all there were.
+            return Err(ReadStop::Flush);
         }
         if !occupied {
             self.empty.insert(span);

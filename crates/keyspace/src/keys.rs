@@ -1,36 +1,40 @@
-//! The table of keys. Each begins with the volume's prefix and one letter; numbers are eight bytes, big end first.
+//! The table of keys. Each key begins with the volume's prefix and one letter. Numbers are eight bytes, big
+//! endian.
 //!
 //! | key | value |
 //! |---|---|
 //! | `v` | the version of this layout, as text |
-//! | `e` parent name 0 | the entry: its inode's number and type, and the inode itself if this is its home |
-//! | `n` ino | where the inode lives: the entry that is its home, or, without one, the inode itself |
-//! | a directory's home, then `c`, `h`, `m` | its ctime; its links and atime; its mtime |
-//! | `i` ino `s` chunk row | a row of the file: where bytes of the chunk are |
+//! | `e` parent name 0 | the dirent: the inode's number and type, and the inode itself if this is its location |
+//! | `n` ino | the location of the inode: a dirent, or else the inode itself |
+//! | a directory's location, then `c`, `h`, `m` | its ctime; its links and atime; its mtime |
+//! | `i` ino `s` chunk row | a row of the file: the source of bytes of the chunk |
 //! | `i` ino `x` name | an extended attribute |
 //! | `i` ino `y` | a symlink's target |
 //! | `k` ino | the locks on the inode |
-//! | `w` session owner kind | who waits for a lock |
+//! | `w` session owner kind | a waiting lock request |
 //! | `a` id | an ACL's text |
 //! | `t` name, `c` name | a setting, a counter |
-//! | `u` lane | what one writer has added to the usage; beneath a limit, how far he may go on without a look at others |
-//! | `s` session, `o` session ino | a session, a file it has open that has no name |
-//! | `f` session term | is there as long as the term is open, and no heartbeat changes it; term 0, on a store that compares versions, as long as the session is there |
-//! | `g` slice, `h` slice | garbage: its size; rows that refer to a slice beyond its first, if it was ever shared |
-//! | `z` | is there once slices have been shared, and changes whenever a `h` does |
-//! | `l` operation | that it is done, and what it touched |
-//! | `b` lane, `d` lane number | on a store that pushes no changes: how often one writer has written; what was touched then |
+//! | `u` shard | what one writer has added to the usage; below a limit, also its reservation: how far it may go on without a read of the other shards |
+//! | `s` session, `o` session ino | a session, an unlinked file that it has open |
+//! | `f` session term | exists while the term is open, and no heartbeat changes it; term 0, on a store that compares versions, exists while the session does |
+//! | `g` slice, `h` slice | garbage: its size; the number of rows that refer to a slice beyond its first, if it was ever shared |
+//! | `z` | exists once slices have been shared, and changes with every `h` |
+//! | `l` operation | the operation was applied, and what it touched |
+//! | `b` shard, `d` shard number | on a store that pushes no changes: how often one writer has written; what each write touched |
 //!
-//! An inode lives in the entry that names it, so that looking up a name and listing a directory with its inodes are one
-//! range each. Of several names one is the home; an inode without a name lives under its number. What changes all the
-//! time in a directory lies beside its home in keys of its own, so that creates in it do not meet.
+//! An inode is stored in the dirent that names it, so that a lookup, and a listing of a directory with its
+//! inodes, are one range each. If an inode has several names, one of them is its location; an inode without a
+//! name is stored under its number. Fields of a directory that change with every create are stored next to
+//! its location in separate keys, so that creates in the directory do not conflict.
+//!
+//! The cost is that a rename rewrites the inode's record.
 
 use types::{AclId, ChunkIndex, Ino, Name, OpId, SessionId, SliceId, Term, XattrName};
 
 use meta::{Counter, LockKind, LockOwner};
 
 /// The version of the layout that this crate reads and writes.
-pub const LAYOUT_VERSION: u64 = 2;
+pub const LAYOUT_VERSION: u64 = 3;
 
 /// Keys from `start` on and before `end`, at most `limit` of them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,22 +44,22 @@ pub struct Span {
     pub limit: usize,
 }
 
-/// Where an inode's own record is.
+/// The location of an inode's own record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Home {
-    /// In the entry of that name.
+pub(crate) enum InodeLocation {
+    /// In the dirent of that name.
     At(Ino, Name),
     /// Under its number.
     Here(Ino),
 }
 
-/// The parts of a directory beside its home.
+/// The parts of a directory that are stored next to its location.
 pub(crate) const CTIME: u8 = b'c';
 pub(crate) const LINKS: u8 = b'h';
 pub(crate) const MTIME: u8 = b'm';
 pub(crate) const PARTS: [u8; 3] = [CTIME, LINKS, MTIME];
 
-/// Above every part's letter, and below whatever begins the next record.
+/// Greater than the letter of every part, and less than the first byte of the next record.
 const ABOVE_PARTS: u8 = 0x7f;
 
 /// The keys of one volume.
@@ -101,7 +105,7 @@ impl Keyspace {
         Span { end: after_prefix(&start), start, limit: usize::MAX }
     }
 
-    /// The first key after all of the entry of that name.
+    /// The first key after all keys of the dirent of that name.
     pub(crate) fn after_entry(&self, parent: Ino, name: &Name) -> Vec<u8> {
         self.key(b'e', &[&parent.0.to_be_bytes(), name.as_bytes(), &[1]])
     }
@@ -110,15 +114,15 @@ impl Keyspace {
         self.key(b'n', &[&ino.0.to_be_bytes()])
     }
 
-    /// Where the next inode's place may be.
+    /// The first key that the location of a later inode can have.
     pub(crate) fn after_place(&self, ino: Ino) -> Vec<u8> {
         self.key(b'n', &[&ino.0.to_be_bytes(), &[0xff]])
     }
 
-    pub(crate) fn home(&self, home: &Home) -> Vec<u8> {
-        match home {
-            Home::At(parent, name) => self.entry(*parent, name),
-            Home::Here(ino) => self.place(*ino),
+    pub(crate) fn location(&self, location: &InodeLocation) -> Vec<u8> {
+        match location {
+            InodeLocation::At(parent, name) => self.entry(*parent, name),
+            InodeLocation::Here(ino) => self.place(*ino),
         }
     }
 
@@ -191,12 +195,13 @@ impl Keyspace {
         self.key(b's', &[&session.0.to_be_bytes()])
     }
 
-    /// The key that a commit of the term looks at: the session's record changes with each heartbeat, and this key does not.
+    /// The key that commits of the term read: the session's record changes with each heartbeat, and this key
+    /// does not.
     pub(crate) fn fence(&self, session: SessionId, term: Term) -> Vec<u8> {
         self.key(b'f', &[&term.key(session)])
     }
 
-    /// Of all terms of a session.
+    /// The fences of all terms of a session.
     pub(crate) fn fences(&self, session: SessionId) -> Span {
         let start = self.key(b'f', &[&session.0.to_be_bytes()]);
         Span { end: after_prefix(&start), start, limit: usize::MAX }
@@ -218,7 +223,7 @@ impl Keyspace {
         self.key(b'z', &[])
     }
 
-    /// Whether the key's value, once it is there, never changes: it is named by its content.
+    /// Whether the key's value never changes once it exists, because the key is derived from the content.
     pub fn is_constant(&self, key: &[u8]) -> bool {
         self.rest(key, b'a').is_some()
     }
@@ -243,13 +248,13 @@ impl Keyspace {
         self.table(b'l')
     }
 
-    /// Which operation a key of the log is of.
+    /// The operation of a key of the log.
     pub fn parse_log(&self, key: &[u8]) -> Option<OpId> {
         let bytes = self.rest(key, b'l')?;
         Some(OpId(u128::from_be_bytes(bytes.try_into().ok()?)))
     }
 
-    /// How often the writer of a lane has written.
+    /// The key that counts the writes of a shard's writer.
     pub fn head(&self, lane: u64) -> Vec<u8> {
         self.key(b'b', &[&lane.to_be_bytes()])
     }
@@ -258,12 +263,12 @@ impl Keyspace {
         self.table(b'b')
     }
 
-    /// Which lane a key of [`Keyspace::heads`] is of.
+    /// The shard of a key of [`Keyspace::heads`].
     pub fn parse_head(&self, key: &[u8]) -> Option<u64> {
         Some(u64::from_be_bytes(self.rest(key, b'b')?.try_into().ok()?))
     }
 
-    /// What the writer of a lane touched when it wrote for the `number`th time.
+    /// The key with what the `number`th write of a shard's writer touched.
     pub fn told(&self, lane: u64, number: u64) -> Vec<u8> {
         self.key(b'd', &[&lane.to_be_bytes(), &number.to_be_bytes()])
     }
@@ -273,12 +278,13 @@ impl Keyspace {
         Span { end: after_prefix(&start), start, limit: usize::MAX }
     }
 
-    /// What follows the letter of the table.
+    /// The part of the key after the letter of the table.
     pub(crate) fn rest<'a>(&self, key: &'a [u8], table: u8) -> Option<&'a [u8]> {
         key.strip_prefix(self.prefix.as_slice())?.strip_prefix(&[table])
     }
 
-    /// The directory and the name of the entry that a key belongs to, and the part's letter where it is not the entry itself.
+    /// The directory and the name of the dirent that a key belongs to, and the part's letter if it is not the
+    /// dirent itself.
     pub(crate) fn parse_entry(&self, key: &[u8]) -> Option<(Ino, Name, Option<u8>)> {
         let (parent, rest) = self.rest(key, b'e')?.split_first_chunk()?;
         let parent = Ino(u64::from_be_bytes(*parent));
@@ -304,19 +310,20 @@ impl Keyspace {
 }
 
 /// The key of a part of a directory.
-pub(crate) fn part(home: &[u8], part: u8) -> Vec<u8> {
-    let mut key = Vec::with_capacity(home.len() + 1);
-    key.extend_from_slice(home);
+pub(crate) fn part(location: &[u8], part: u8) -> Vec<u8> {
+    let mut key = Vec::with_capacity(location.len() + 1);
+    key.extend_from_slice(location);
     key.push(part);
     key
 }
 
-/// An entry or a place, and the parts beside it.
-pub(crate) fn group(home: &[u8]) -> Span {
-    Span { start: home.to_vec(), end: part(home, ABOVE_PARTS), limit: usize::MAX }
+/// A dirent or an inode location, and the parts next to it.
+pub(crate) fn group(location: &[u8]) -> Span {
+    Span { start: location.to_vec(), end: part(location, ABOVE_PARTS), limit: usize::MAX }
 }
 
-/// The first key after all that begin with `prefix`. The letter of the table, which is below 0xff, is part of it.
+/// The first key after all keys that begin with `prefix`, which contains the letter of the table, a byte
+/// below 0xff.
 fn after_prefix(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while end.last() == Some(&0xff) {
@@ -333,18 +340,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_in_the_order_of_names_and_read_back() {
+    fn keys_of_entries_are_ordered_by_name_and_parse() {
         let keys = Keyspace::new("p_");
         let names: [&[u8]; 6] = [b"\x01", b"a", b"a\x01", b"a!", b"ab", b"\xff\xff"];
         let names = names.map(|name| Name::new(name).unwrap());
         let mut all = Vec::new();
         for name in &names {
-            let home = keys.entry(Ino(7), name);
-            assert_eq!(keys.parse_entry(&home), Some((Ino(7), name.clone(), None)));
-            assert_eq!(keys.parse_entry(&part(&home, MTIME)), Some((Ino(7), name.clone(), Some(MTIME))));
-            all.extend([home.clone(), part(&home, CTIME), part(&home, MTIME)]);
+            let location = keys.entry(Ino(7), name);
+            assert_eq!(keys.parse_entry(&location), Some((Ino(7), name.clone(), None)));
+            assert_eq!(keys.parse_entry(&part(&location, MTIME)), Some((Ino(7), name.clone(), Some(MTIME))));
+            all.extend([location.clone(), part(&location, CTIME), part(&location, MTIME)]);
             let end = keys.after_entry(Ino(7), name);
-            assert!(group(&home).end <= end && part(&home, MTIME) < end);
+            assert!(group(&location).end <= end && part(&location, MTIME) < end);
         }
         assert!(all.is_sorted());
         let span = keys.entries(Ino(7));
@@ -353,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn no_span_reaches_into_the_next() {
+    fn spans_do_not_overlap() {
         let keys = Keyspace::new("");
         for ino in [Ino(0), Ino(0xff), Ino(u64::MAX >> 1), Ino(u64::MAX)] {
             let body = keys.body(ino);

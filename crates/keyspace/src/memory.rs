@@ -1,7 +1,7 @@
-//! The keys that were seen last, and as of which moment: what makes a warm commit one round trip, or says at once all
-//! that it has to read.
+//! A cache of keys, each with the moment as of which it was read. With it, a warm commit takes one round
+//! trip, or knows everything that it must read.
 //!
-//! It only has to be good guesses: whatever a commit rests on is read or compared by the server.
+//! It only needs to guess well: whatever a commit depends on is read or compared by the server.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -12,19 +12,19 @@ use bytes::Bytes;
 use crate::answer::implied_place;
 use crate::keys::{Keyspace, Span};
 use crate::settle::Write;
-use crate::source::{Held, Known, Snapshot, Source};
+use crate::source::{KeyState, ReadSet, Source, StoredValue};
 
-/// Keys in one generation; there are two.
+/// The number of keys in one generation; there are two.
 const GENERATION: usize = 100_000;
 const SHARDS: usize = 16;
 
-/// What was seen of keys, bounded, shared by threads.
+/// A bounded cache of keys, shared by threads.
 #[derive(Debug, Default)]
 pub struct Memory {
     shards: [Mutex<Shard>; SHARDS],
 }
 
-/// What was used since the last turn is in `young`; the rest is forgotten with the next turn.
+/// Entries used since the last generation change are in `young`; the others are dropped at the next change.
 #[derive(Debug, Default)]
 struct Shard {
     young: HashMap<Vec<u8>, Seen>,
@@ -33,7 +33,7 @@ struct Shard {
 
 #[derive(Clone, Debug)]
 struct Seen {
-    held: Option<Held>,
+    held: Option<StoredValue>,
     as_of: u64,
 }
 
@@ -48,14 +48,14 @@ impl Memory {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the key was when it was seen last.
-    pub fn get(&self, key: &[u8]) -> Known {
+    /// What the key was when it was last seen.
+    pub fn get(&self, key: &[u8]) -> KeyState {
         let mut shard = self.shard(key);
         if let Some(seen) = shard.young.get(key) {
             return known(seen.held.clone());
         }
         match shard.old.remove(key) {
-            None => Known::Unknown,
+            None => KeyState::Unknown,
             Some(seen) => {
                 let found = known(seen.held.clone());
                 shard.insert(key.to_vec(), seen);
@@ -64,8 +64,8 @@ impl Memory {
         }
     }
 
-    /// Notes what the key was as of a moment, of which later ones are greater, unless something newer is known.
-    pub fn note(&self, key: &[u8], held: Option<Held>, as_of: u64) {
+    /// Records what the key was as of a moment (later moments are greater), unless something newer is known.
+    pub fn note(&self, key: &[u8], held: Option<StoredValue>, as_of: u64) {
         let mut shard = self.shard(key);
         let newer = |seen: &Seen| seen.as_of > as_of;
         if shard.young.get(key).is_some_and(newer) || shard.old.get(key).is_some_and(newer) {
@@ -81,30 +81,30 @@ impl Memory {
         shard.old.remove(key);
     }
 
-    /// Notes what was read, and where the inodes are that were met in it.
-    pub fn note_snapshot(&self, keys: &Keyspace, snapshot: &Snapshot, as_of: u64) {
-        let single = snapshot.keys().map(|(key, held)| (key.as_slice(), held.as_ref()));
-        for (key, held) in single.chain(snapshot.found().map(|(key, held)| (&key[..], Some(held)))) {
+    /// Records what was read, and the locations of the inodes in it.
+    pub fn note_snapshot(&self, keys: &Keyspace, read_set: &ReadSet, as_of: u64) {
+        let single = read_set.keys().map(|(key, held)| (key.as_slice(), held.as_ref()));
+        for (key, held) in single.chain(read_set.found().map(|(key, held)| (&key[..], Some(held)))) {
             self.note(key, held.cloned(), as_of);
             let implied = held.and_then(|held| implied_place(keys, key, &held.value));
             if let Some((place, value)) = implied
-                && self.get(&place) == Known::Unknown
+                && self.get(&place) == KeyState::Unknown
             {
-                // Its version is of no matter, for the entry is what is compared.
-                self.note(&place, Some(Held { value, version: 0 }), as_of);
+                // The version does not matter, because the dirent is compared, not the location.
+                self.note(&place, Some(StoredValue { value, version: 0 }), as_of);
             }
         }
     }
 
-    /// Notes what was written by the commit of that number.
+    /// Records what the commit of that number wrote.
     pub fn note_writes(&self, writes: &[Write], version: u64) {
         for write in writes {
             match write {
                 Write::Put(key, value) => {
-                    self.note(key, Some(Held { value: value.clone(), version }), version);
+                    self.note(key, Some(StoredValue { value: value.clone(), version }), version);
                 }
                 Write::Delete(key) => self.note(key, None, version),
-                // It may have stood there before, or stands there as it was.
+                // It may have existed before, and then it may have kept its value.
                 Write::PutGreater(key, _) | Write::PutIfAbsent(key, _) => self.forget(key),
                 Write::DeleteSpan(_) => {}
             }
@@ -127,28 +127,29 @@ impl Shard {
     }
 }
 
-fn known(held: Option<Held>) -> Known {
-    held.map_or(Known::Absent, Known::Held)
+fn known(held: Option<StoredValue>) -> KeyState {
+    held.map_or(KeyState::Absent, KeyState::StoredValue)
 }
 
-/// What was just read, and beneath it what is remembered, which stays the same for as long as this lives.
+/// The values that were just read, and below them cached values, which stay the same during the lifetime of
+/// this source.
 #[derive(Debug)]
-pub struct Recall<'a> {
-    fresh: &'a Snapshot,
+pub struct CachedSource<'a> {
+    fresh: &'a ReadSet,
     memory: &'a Memory,
-    recalled: RefCell<HashMap<Vec<u8>, Known>>,
+    recalled: RefCell<HashMap<Vec<u8>, KeyState>>,
 }
 
-impl<'a> Recall<'a> {
-    pub fn new(fresh: &'a Snapshot, memory: &'a Memory) -> Self {
-        Recall { fresh, memory, recalled: RefCell::default() }
+impl<'a> CachedSource<'a> {
+    pub fn new(fresh: &'a ReadSet, memory: &'a Memory) -> Self {
+        CachedSource { fresh, memory, recalled: RefCell::default() }
     }
 }
 
-impl Source for Recall<'_> {
-    fn get(&self, key: &[u8]) -> Known {
+impl Source for CachedSource<'_> {
+    fn get(&self, key: &[u8]) -> KeyState {
         match self.fresh.get(key) {
-            Known::Unknown => {
+            KeyState::Unknown => {
                 let mut recalled = self.recalled.borrow_mut();
                 if let Some(known) = recalled.get(key) {
                     return known.clone();
@@ -161,24 +162,24 @@ impl Source for Recall<'_> {
         }
     }
 
-    fn span(&self, span: &Span) -> Option<&[(Bytes, Held)]> {
+    fn span(&self, span: &Span) -> Option<&[(Bytes, StoredValue)]> {
         self.fresh.span(span)
     }
 }
 
-/// One source above another.
+/// One source on top of another.
 #[derive(Debug)]
-pub struct Above<'a>(pub &'a Snapshot, pub &'a dyn Source);
+pub struct Overlay<'a>(pub &'a ReadSet, pub &'a dyn Source);
 
-impl Source for Above<'_> {
-    fn get(&self, key: &[u8]) -> Known {
+impl Source for Overlay<'_> {
+    fn get(&self, key: &[u8]) -> KeyState {
         match self.0.get(key) {
-            Known::Unknown => self.1.get(key),
+            KeyState::Unknown => self.1.get(key),
             known => known,
         }
     }
 
-    fn span(&self, span: &Span) -> Option<&[(Bytes, Held)]> {
+    fn span(&self, span: &Span) -> Option<&[(Bytes, StoredValue)]> {
         self.1.span(span)
     }
 }

@@ -1,23 +1,24 @@
-//! What a batch changed, as writes of keys.
+//! The changes of a batch as writes of keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use types::{Ino, Name};
 
-use crate::keys::{CTIME, Home, LINKS, MTIME, PARTS, Span, part};
-use crate::source::{Presume, Stop};
+use crate::keys::{CTIME, InodeLocation, LINKS, MTIME, PARTS, Span, part};
+use crate::source::{Assume, ReadStop};
 use crate::state::{Part, State};
 use crate::value::{
-    Entry, Lane, Place, decode_lane, encode_entry, encode_lane, encode_links, encode_place, encode_time,
+    Entry, InodeRow, UsageShard, decode_lane, encode_entry, encode_lane, encode_links, encode_place,
+    encode_time,
 };
 
-/// What must be so for the writes to happen.
+/// A condition for the writes to be applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// The key has this version; `None`: it is not there.
+    /// The key has this version; `None`: it is absent.
     Key(Vec<u8>, Option<u64>),
-    /// Nobody has written the key since the batch was read, whatever stands there.
+    /// No other commit has written the key since the batch was read, whatever its value.
     Untouched(Vec<u8>),
     /// No key is in the range.
     Empty(Span),
@@ -25,11 +26,11 @@ pub enum Claim {
     Unchanged(Span),
 }
 
-/// A change of the store. No two of a batch meet.
+/// A change of the store. The writes of a batch do not overlap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
     Put(Vec<u8>, Bytes),
-    /// Only if the key is there and its value is below this one, bytewise.
+    /// Only if the key exists and its value is less than this one, bytewise.
     PutGreater(Vec<u8>, Bytes),
     PutIfAbsent(Vec<u8>, Bytes),
     Delete(Vec<u8>),
@@ -62,15 +63,15 @@ impl State<'_> {
             .collect()
     }
 
-    /// All that has to be written, in the order of keys.
-    pub(crate) fn settle(&mut self) -> Result<Vec<Write>, Stop> {
-        let homes = self.homes()?;
+    /// Everything that must be written, in the order of keys.
+    pub(crate) fn settle(&mut self) -> Result<Vec<Write>, ReadStop> {
+        let locations = self.locations()?;
         let mut deletes = Writes::new();
         let mut puts = Writes::new();
         let mut entries: BTreeSet<(Ino, Name)> = BTreeSet::new();
-        entries.extend(self.edges.iter().filter(|(_, state)| state.dirty).map(|(at, _)| at.clone()));
-        self.write_nodes(&homes, &mut deletes, &mut puts, &mut entries);
-        self.write_entries(&homes, entries, &mut deletes, &mut puts);
+        entries.extend(self.dirents.iter().filter(|(_, state)| state.dirty).map(|(at, _)| at.clone()));
+        self.write_inodes(&locations, &mut deletes, &mut puts, &mut entries);
+        self.write_entries(&locations, entries, &mut deletes, &mut puts);
         for (key, value) in std::mem::take(&mut self.values) {
             match value {
                 Some(value) => put(&mut puts, key, value),
@@ -88,94 +89,95 @@ impl State<'_> {
         Ok(deletes.into_values().collect())
     }
 
-    /// Where each inode lives from now on: it stays while the entry that is its home names it, else it moves to another
-    /// that does and is written anyway, or under its number.
-    fn homes(&mut self) -> Result<BTreeMap<Ino, Home>, Stop> {
+    /// The new location of each inode: it stays while the dirent at its location names it. Otherwise the
+    /// inode moves to another dirent that names it and is written anyway, or under its number.
+    fn locations(&mut self) -> Result<BTreeMap<Ino, InodeLocation>, ReadStop> {
         let mut names: BTreeMap<Ino, (Ino, Name)> = BTreeMap::new();
-        for (at, state) in self.edges.iter().filter(|(_, state)| state.dirty) {
-            if let Some(edge) = state.edge {
-                names.insert(edge.ino, at.clone());
+        for (at, state) in self.dirents.iter().filter(|(_, state)| state.dirty) {
+            if let Some(dirent) = state.dirent {
+                names.insert(dirent.ino, at.clone());
             }
         }
-        let mut homes = BTreeMap::new();
+        let mut locations = BTreeMap::new();
         let mut moved = Vec::new();
-        for (ino, node) in self.nodes.iter().filter(|(_, node)| node.stored.is_some()) {
-            let stays = match &node.base {
-                Some(Home::At(parent, name)) => {
-                    let state = self.edges.get(&(*parent, name.clone()));
-                    state.and_then(|state| state.edge).is_some_and(|edge| edge.ino == *ino)
+        for (ino, inode) in self.inode_states.iter().filter(|(_, inode)| inode.stored.is_some()) {
+            let stays = match &inode.base {
+                Some(InodeLocation::At(parent, name)) => {
+                    let state = self.dirents.get(&(*parent, name.clone()));
+                    state.and_then(|state| state.dirent).is_some_and(|dirent| dirent.ino == *ino)
                 }
-                Some(Home::Here(_)) => !names.contains_key(ino),
+                Some(InodeLocation::Here(_)) => !names.contains_key(ino),
                 None => false,
             };
-            let home = match (&node.base, names.get(ino)) {
+            let location = match (&inode.base, names.get(ino)) {
                 (Some(base), _) if stays => base.clone(),
-                (_, Some((parent, name))) => Home::At(*parent, name.clone()),
-                _ => Home::Here(*ino),
+                (_, Some((parent, name))) => InodeLocation::At(*parent, name.clone()),
+                _ => InodeLocation::Here(*ino),
             };
-            if node.base.is_some() && !stays {
+            if inode.base.is_some() && !stays {
                 moved.push(*ino);
             }
-            homes.insert(*ino, home);
+            locations.insert(*ino, location);
         }
         for ino in moved {
             self.load_links(ino)?;
             self.load_times(ino)?;
         }
-        Ok(homes)
+        Ok(locations)
     }
 
-    fn write_nodes(
+    fn write_inodes(
         &self,
-        homes: &BTreeMap<Ino, Home>,
+        locations: &BTreeMap<Ino, InodeLocation>,
         deletes: &mut Writes,
         puts: &mut Writes,
         entries: &mut BTreeSet<(Ino, Name)>,
     ) {
-        for (ino, node) in &self.nodes {
-            let home = homes.get(ino);
-            let moved = node.base.as_ref() != home;
+        for (ino, inode) in &self.inode_states {
+            let location = locations.get(ino);
+            let moved = inode.base.as_ref() != location;
             let place = self.keys.place(*ino);
-            match (home, &node.stored) {
-                (Some(home @ Home::At(parent, name)), Some(_)) => {
+            match (location, &inode.stored) {
+                (Some(location @ InodeLocation::At(parent, name)), Some(_)) => {
                     if moved {
-                        put(puts, place, encode_place(&Place::At(home.clone())));
+                        put(puts, place, encode_place(&InodeRow::At(location.clone())));
                     }
-                    if moved || node.dirty {
+                    if moved || inode.dirty {
                         entries.insert((*parent, name.clone()));
                     }
                 }
-                (Some(Home::Here(_)), Some(stored)) if moved || node.dirty => {
-                    put(puts, place, encode_place(&Place::Here(*stored)));
+                (Some(InodeLocation::Here(_)), Some(stored)) if moved || inode.dirty => {
+                    put(puts, place, encode_place(&InodeRow::Here(*stored)));
                 }
-                (None, _) if node.base.is_some() => delete(deletes, place),
+                (None, _) if inode.base.is_some() => delete(deletes, place),
                 _ => {}
             }
-            if let Some(Home::At(parent, name)) = node.base.as_ref().filter(|_| moved) {
+            if let Some(InodeLocation::At(parent, name)) = inode.base.as_ref().filter(|_| moved) {
                 entries.insert((*parent, name.clone()));
             }
-            let parts = node.stored.filter(|stored| stored.node.kind.is_dir());
-            if let Some(base) = node.base.as_ref().filter(|_| node.base_parts && (moved || parts.is_none())) {
-                let base = self.keys.home(base);
+            let parts = inode.stored.filter(|stored| stored.inode.kind.is_dir());
+            if let Some(base) = inode.base.as_ref().filter(|_| inode.base_parts && (moved || parts.is_none()))
+            {
+                let base = self.keys.location(base);
                 PARTS.into_iter().for_each(|letter| delete(deletes, part(&base, letter)));
             }
-            if let (Some(stored), Some(home)) = (parts, home) {
-                let (home, stored) = (self.keys.home(home), stored.node);
+            if let (Some(stored), Some(location)) = (parts, location) {
+                let (location, stored) = (self.keys.location(location), stored.inode);
                 let written = |part| moved || part == Part::Dirty;
-                if written(node.links) {
-                    put(puts, part(&home, LINKS), encode_links(stored.nlink, stored.atime));
+                if written(inode.links) {
+                    put(puts, part(&location, LINKS), encode_links(stored.nlink, stored.atime));
                 }
-                match node.mtime {
-                    Part::Pending(time) => put(puts, part(&home, MTIME), encode_time(time)),
-                    state if written(state) => put(puts, part(&home, MTIME), encode_time(stored.mtime)),
+                match inode.mtime {
+                    Part::Pending(time) => put(puts, part(&location, MTIME), encode_time(time)),
+                    state if written(state) => put(puts, part(&location, MTIME), encode_time(stored.mtime)),
                     _ => {}
                 }
-                match node.ctime {
+                match inode.ctime {
                     Part::Pending(time) => {
-                        let key = part(&home, CTIME);
+                        let key = part(&location, CTIME);
                         puts.insert(key.clone(), Write::PutGreater(key, encode_time(time)));
                     }
-                    state if written(state) => put(puts, part(&home, CTIME), encode_time(stored.ctime)),
+                    state if written(state) => put(puts, part(&location, CTIME), encode_time(stored.ctime)),
                     _ => {}
                 }
             }
@@ -184,37 +186,39 @@ impl State<'_> {
 
     fn write_entries(
         &self,
-        homes: &BTreeMap<Ino, Home>,
+        locations: &BTreeMap<Ino, InodeLocation>,
         entries: BTreeSet<(Ino, Name)>,
         deletes: &mut Writes,
         puts: &mut Writes,
     ) {
         for (parent, name) in entries {
-            let Some(state) = self.edges.get(&(parent, name.clone())) else { continue };
+            let Some(state) = self.dirents.get(&(parent, name.clone())) else { continue };
             let key = self.keys.entry(parent, &name);
-            let Some(edge) = state.edge else {
+            let Some(dirent) = state.dirent else {
                 if state.existed {
                     delete(deletes, key);
                 }
                 continue;
             };
-            let lives_here = homes.get(&edge.ino) == Some(&Home::At(parent, name));
-            let stored = self.nodes.get(&edge.ino).and_then(|node| node.stored).filter(|_| lives_here);
-            put(puts, key, encode_entry(&Entry { edge, stored }));
+            let lives_here = locations.get(&dirent.ino) == Some(&InodeLocation::At(parent, name));
+            let stored =
+                self.inode_states.get(&dirent.ino).and_then(|inode| inode.stored).filter(|_| lives_here);
+            put(puts, key, encode_entry(&Entry { dirent, stored }));
         }
     }
 
-    fn write_usage(&mut self, puts: &mut Writes) -> Result<(), Stop> {
+    fn write_usage(&mut self, puts: &mut Writes) -> Result<(), ReadStop> {
         if (self.inodes, self.blocks) == (0, 0) {
             return Ok(());
         }
         self.write_lane(puts)?;
         let key = self.keys.lane(self.options.lane);
-        if self.value(&key, Presume::Absent)?.is_none() && !self.options.blind {
-            // Who claims the usage, but not by a range, claims this key, and so hears of a lane that is new.
+        if self.value(&key, Assume::Absent)?.is_none() && !self.options.blind {
+            // A writer that claims the usage, but not by a range, claims this key, and so conflicts with a
+            // new shard.
             let first = self.keys.lane(0);
-            let base = self.value(&first, Presume::Nothing)?;
-            let base = base.map_or(Ok(Lane::default()), |base| decode_lane(&first, &base))?;
+            let base = self.value(&first, Assume::Nothing)?;
+            let base = base.map_or(Ok(UsageShard::default()), |base| decode_lane(&first, &base))?;
             put(puts, first, encode_lane(base));
         }
         Ok(())
@@ -229,7 +233,7 @@ fn delete(deletes: &mut Writes, key: Vec<u8>) {
     deletes.insert(key.clone(), Write::Delete(key));
 }
 
-/// Deletes a range but for the keys that are written.
+/// Deletes a range, except the keys that are written.
 fn delete_between(deletes: &mut Writes, puts: &Writes, span: Span) {
     let mut start = span.start;
     let kept: Vec<_> = puts.range(start.clone()..span.end.clone()).map(|(key, _)| key.clone()).collect();

@@ -1,4 +1,4 @@
-//! What is known of the store's keys, and what has to be read to go on.
+//! What is known of the store's keys, and what must be read.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Debug;
@@ -8,86 +8,86 @@ use bytes::Bytes;
 use crate::keys::{PARTS, Span, group, part};
 use crate::value::Damaged;
 
-/// A value as it is in the store.
+/// A value in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct StoredValue {
     pub value: Bytes,
-    /// Changes with each write of the key.
+    /// It changes with each write of the key.
     pub version: u64,
 }
 
 /// What a source knows of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum KeyState {
     Unknown,
     Absent,
-    Held(Held),
+    StoredValue(StoredValue),
 }
 
-/// Something to be read.
+/// A key or range to be read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Access {
     /// One key.
     Key(Vec<u8>),
-    /// The home of an inode and the parts beside it: one short range, or four keys.
+    /// The location of an inode and the parts next to it: one short range, or four keys.
     Group(Vec<u8>),
     Span(Span),
 }
 
 impl Access {
-    /// The range that holds all of it; for one key `None`.
+    /// The range that contains all of it; `None` for one key.
     pub fn span(&self) -> Option<Span> {
         match self {
             Access::Key(_) => None,
-            Access::Group(home) => Some(group(home)),
+            Access::Group(location) => Some(group(location)),
             Access::Span(span) => Some(span.clone()),
         }
     }
 
-    /// The keys it consists of, where these are few and known.
+    /// Its keys, if they are few and known.
     pub fn keys(&self) -> Vec<Vec<u8>> {
         match self {
             Access::Key(key) => vec![key.clone()],
-            Access::Group(home) => {
-                std::iter::once(home.clone()).chain(PARTS.map(|letter| part(home, letter))).collect()
+            Access::Group(location) => {
+                std::iter::once(location.clone()).chain(PARTS.map(|letter| part(location, letter))).collect()
             }
             Access::Span(_) => Vec::new(),
         }
     }
 }
 
-/// Who knows values: a snapshot, or what a client remembers.
+/// A source of values: a snapshot, or a client's cache.
 pub trait Source: Debug {
-    fn get(&self, key: &[u8]) -> Known;
+    fn get(&self, key: &[u8]) -> KeyState;
     /// `None` if unknown.
-    fn span(&self, span: &Span) -> Option<&[(Bytes, Held)]>;
+    fn span(&self, span: &Span) -> Option<&[(Bytes, StoredValue)]>;
 }
 
-/// Why a question cannot be answered yet, or at all.
+/// Why there is no answer yet, or none at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// Something has to be read first.
+pub enum ReadStop {
+    /// Something must be read first.
     Missing,
-    /// The transactions before this one have to be committed first.
+    /// The transactions before this one must be committed first.
     Flush,
     Damaged(Damaged),
 }
 
-impl From<Damaged> for Stop {
+impl From<Damaged> for ReadStop {
     fn from(damaged: Damaged) -> Self {
-        Stop::Damaged(damaged)
+        ReadStop::Damaged(damaged)
     }
 }
 
-/// What to take an unknown key for.
+/// What to assume of an unknown key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Presume {
+pub(crate) enum Assume {
     Nothing,
-    /// Most likely it is not there, which is checked when the transaction is committed.
+    /// The key is probably absent; this is checked when the transaction is committed.
     Absent,
 }
 
-/// Looks into a source, and keeps track of what was looked at.
+/// Reads from a source, and records the accesses.
 pub(crate) struct Lookup<'a> {
     source: &'a dyn Source,
     pub(crate) accessed: BTreeSet<Access>,
@@ -98,47 +98,51 @@ impl<'a> Lookup<'a> {
         Lookup { source, accessed: BTreeSet::new() }
     }
 
-    pub(crate) fn key(&mut self, key: &[u8], presume: Presume) -> Result<Option<Held>, Stop> {
+    pub(crate) fn key(&mut self, key: &[u8], assume: Assume) -> Result<Option<StoredValue>, ReadStop> {
         self.accessed.insert(Access::Key(key.to_vec()));
-        self.known(key, presume)
+        self.known(key, assume)
     }
 
-    /// The record at a home.
-    pub(crate) fn home(&mut self, home: &[u8], presume: Presume) -> Result<Option<Held>, Stop> {
-        self.accessed.insert(Access::Group(home.to_vec()));
-        self.known(home, presume)
+    /// The record at a location.
+    pub(crate) fn location(
+        &mut self,
+        location: &[u8],
+        assume: Assume,
+    ) -> Result<Option<StoredValue>, ReadStop> {
+        self.accessed.insert(Access::Group(location.to_vec()));
+        self.known(location, assume)
     }
 
-    /// A part beside a home.
-    pub(crate) fn part(&mut self, home: &[u8], letter: u8) -> Result<Option<Held>, Stop> {
-        self.accessed.insert(Access::Group(home.to_vec()));
-        self.known(&part(home, letter), Presume::Nothing)
+    /// A part next to a location.
+    pub(crate) fn part(&mut self, location: &[u8], letter: u8) -> Result<Option<StoredValue>, ReadStop> {
+        self.accessed.insert(Access::Group(location.to_vec()));
+        self.known(&part(location, letter), Assume::Nothing)
     }
 
-    pub(crate) fn span(&mut self, span: &Span) -> Result<&'a [(Bytes, Held)], Stop> {
+    pub(crate) fn span(&mut self, span: &Span) -> Result<&'a [(Bytes, StoredValue)], ReadStop> {
         self.accessed.insert(Access::Span(span.clone()));
-        self.source.span(span).ok_or(Stop::Missing)
+        self.source.span(span).ok_or(ReadStop::Missing)
     }
 
-    fn known(&self, key: &[u8], presume: Presume) -> Result<Option<Held>, Stop> {
-        match (self.source.get(key), presume) {
-            (Known::Held(held), _) => Ok(Some(held)),
-            (Known::Absent, _) | (Known::Unknown, Presume::Absent) => Ok(None),
-            (Known::Unknown, Presume::Nothing) => Err(Stop::Missing),
+    fn known(&self, key: &[u8], assume: Assume) -> Result<Option<StoredValue>, ReadStop> {
+        match (self.source.get(key), assume) {
+            (KeyState::StoredValue(held), _) => Ok(Some(held)),
+            (KeyState::Absent, _) | (KeyState::Unknown, Assume::Absent) => Ok(None),
+            (KeyState::Unknown, Assume::Nothing) => Err(ReadStop::Missing),
         }
     }
 }
 
-/// What was read as of one moment.
+/// Values that were read as of one moment.
 #[derive(Clone, Debug, Default)]
-pub struct Snapshot {
-    keys: HashMap<Vec<u8>, Option<Held>>,
-    spans: HashMap<Span, Vec<(Bytes, Held)>>,
+pub struct ReadSet {
+    keys: HashMap<Vec<u8>, Option<StoredValue>>,
+    spans: HashMap<Span, Vec<(Bytes, StoredValue)>>,
 }
 
-impl Snapshot {
-    /// Takes in the answer to an access: what was found, in the order of keys.
-    pub fn fill(&mut self, access: &Access, found: Vec<(Bytes, Held)>) {
+impl ReadSet {
+    /// Adds the result of an access: the keys found, in order.
+    pub fn fill(&mut self, access: &Access, found: Vec<(Bytes, StoredValue)>) {
         for key in access.keys() {
             self.keys.insert(key, None);
         }
@@ -148,8 +152,8 @@ impl Snapshot {
         }
     }
 
-    /// Takes in what else was read as of the same moment.
-    pub fn extend(&mut self, other: Snapshot) {
+    /// Adds what else was read as of the same moment.
+    pub fn extend(&mut self, other: ReadSet) {
         self.keys.extend(other.keys);
         self.spans.extend(other.spans);
     }
@@ -158,32 +162,34 @@ impl Snapshot {
         match access {
             Access::Key(key) | Access::Group(key) if !self.keys.contains_key(key) => false,
             Access::Key(_) => true,
-            Access::Group(home) => PARTS.iter().all(|letter| self.keys.contains_key(&part(home, *letter))),
+            Access::Group(location) => {
+                PARTS.iter().all(|letter| self.keys.contains_key(&part(location, *letter)))
+            }
             Access::Span(span) => self.spans.contains_key(span),
         }
     }
 
-    /// Every key that was read, and what was found there.
-    pub fn keys(&self) -> impl Iterator<Item = (&Vec<u8>, &Option<Held>)> {
+    /// Every key that was read, and its value.
+    pub fn keys(&self) -> impl Iterator<Item = (&Vec<u8>, &Option<StoredValue>)> {
         self.keys.iter()
     }
 
-    /// What was found in ranges.
-    pub fn found(&self) -> impl Iterator<Item = &(Bytes, Held)> {
+    /// The keys found in ranges.
+    pub fn found(&self) -> impl Iterator<Item = &(Bytes, StoredValue)> {
         self.spans.values().flatten()
     }
 }
 
-impl Source for Snapshot {
-    fn get(&self, key: &[u8]) -> Known {
+impl Source for ReadSet {
+    fn get(&self, key: &[u8]) -> KeyState {
         match self.keys.get(key) {
-            None => Known::Unknown,
-            Some(None) => Known::Absent,
-            Some(Some(held)) => Known::Held(held.clone()),
+            None => KeyState::Unknown,
+            Some(None) => KeyState::Absent,
+            Some(Some(held)) => KeyState::StoredValue(held.clone()),
         }
     }
 
-    fn span(&self, span: &Span) -> Option<&[(Bytes, Held)]> {
+    fn span(&self, span: &Span) -> Option<&[(Bytes, StoredValue)]> {
         self.spans.get(span).map(Vec::as_slice)
     }
 }

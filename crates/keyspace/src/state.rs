@@ -1,54 +1,54 @@
-//! The records as the transactions of a batch leave them, one after another, over what a source knows.
+//! The records after each transaction of a batch, on top of what a source knows.
 //!
-//! Whatever decides something is claimed: it must still be so when the batch is committed. What a directory's links and
-//! times are decides nothing as a rule, so they are not looked at unless somebody asks: [`State::image`] looks without a
-//! claim, and a touch goes to the store without a look.
+//! Everything that decides something is claimed: it must still be so when the batch is committed. The links
+//! and times of a directory usually decide nothing, so they are not read unless needed: [`State::image`]
+//! reads them without a claim, and setting times writes them without a read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use meta::{Edge, Node};
+use meta::{Dirent, Inode};
 use types::{Ino, Name, Time};
 
 use crate::batch::Options;
-use crate::keys::{CTIME, Home, Keyspace, LINKS, MTIME, Span};
-use crate::source::{Held, Lookup, Presume, Source, Stop};
+use crate::keys::{CTIME, InodeLocation, Keyspace, LINKS, MTIME, Span};
+use crate::source::{Assume, Lookup, ReadStop, Source, StoredValue};
 use crate::value::{
-    Amount, Damaged, Place, Stored, decode_entry, decode_lane, decode_links, decode_place, decode_time,
+    Amount, Damaged, InodeRow, Stored, decode_entry, decode_lane, decode_links, decode_place, decode_time,
 };
 
 pub(crate) struct State<'a> {
     pub(crate) keys: &'a Keyspace,
     pub(crate) look: Lookup<'a>,
     pub(crate) options: Options,
-    /// The version that each key must have; `None` where it must be absent.
+    /// The version that each key must have; `None` if it must be absent.
     pub(crate) claims: BTreeMap<Vec<u8>, Option<u64>>,
-    /// Keys that nobody else writes meanwhile.
+    /// Keys that no other commit may write in the meantime.
     pub(crate) untouched: BTreeSet<Vec<u8>>,
     pub(crate) empty: BTreeSet<Span>,
     pub(crate) unchanged: BTreeSet<Span>,
-    pub(crate) nodes: BTreeMap<Ino, NodeState>,
-    pub(crate) edges: BTreeMap<(Ino, Name), EdgeState>,
-    /// Keys that hold neither inodes nor entries.
+    pub(crate) inode_states: BTreeMap<Ino, InodeState>,
+    pub(crate) dirents: BTreeMap<(Ino, Name), DirentState>,
+    /// Keys that are neither inodes nor dirents.
     pub(crate) values: BTreeMap<Vec<u8>, Option<Bytes>>,
-    /// Those that are written only if they are not there.
+    /// Keys that are written only if they are absent.
     pub(crate) if_absent: BTreeMap<Vec<u8>, Bytes>,
-    /// What lay there in the store is gone.
+    /// Ranges of the store that are deleted.
     pub(crate) dropped: Vec<Span>,
-    /// What was added to the usage.
+    /// The amounts added to the usage.
     pub(crate) inodes: i64,
     pub(crate) blocks: i64,
-    /// The least limits below which guards ask for room.
+    /// The lowest limits of the guards that check for space.
     pub(crate) room: Option<Amount>,
 }
 
-/// An inode that was looked at.
+/// An inode that was accessed.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct NodeState {
+pub(crate) struct InodeState {
     pub(crate) stored: Option<Stored>,
-    /// Where it is in the store.
-    pub(crate) base: Option<Home>,
-    /// In the store, parts of it lie beside that.
+    /// Its location in the store.
+    pub(crate) base: Option<InodeLocation>,
+    /// In the store, it has parts next to its location.
     pub(crate) base_parts: bool,
     pub(crate) dirty: bool,
     pub(crate) links: Part,
@@ -56,23 +56,23 @@ pub(crate) struct NodeState {
     pub(crate) ctime: Part,
 }
 
-/// Whether a directory's links and atime, its mtime, or its ctime, stand in its record here.
+/// The state of a directory's links and atime, of its mtime, or of its ctime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Nobody has looked.
+    /// It was not read.
     #[default]
     Unknown,
-    /// As in the store.
+    /// The value of the store.
     Clean,
-    /// To be written.
+    /// Changed, to be written.
     Dirty,
-    /// Nobody has looked; this time is to be taken over: as it is, or for a ctime, if it is later.
+    /// It was not read, and this time is to be set; for a ctime, only if it is later.
     Pending(Time),
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct EdgeState {
-    pub(crate) edge: Option<Edge>,
+pub(crate) struct DirentState {
+    pub(crate) dirent: Option<Dirent>,
     pub(crate) existed: bool,
     pub(crate) dirty: bool,
 }
@@ -87,8 +87,8 @@ impl<'a> State<'a> {
             untouched: BTreeSet::new(),
             empty: BTreeSet::new(),
             unchanged: BTreeSet::new(),
-            nodes: BTreeMap::new(),
-            edges: BTreeMap::new(),
+            inode_states: BTreeMap::new(),
+            dirents: BTreeMap::new(),
             values: BTreeMap::new(),
             if_absent: BTreeMap::new(),
             dropped: Vec::new(),
@@ -98,146 +98,159 @@ impl<'a> State<'a> {
         }
     }
 
-    fn claim(&mut self, key: Vec<u8>, held: Option<&Held>) {
+    fn claim(&mut self, key: Vec<u8>, held: Option<&StoredValue>) {
         self.claims.insert(key, held.map(|held| held.version));
     }
 
-    /// Looks an inode up, so that it is in `nodes`.
-    pub(crate) fn load(&mut self, ino: Ino, presume: Presume) -> Result<&mut NodeState, Stop> {
-        if !self.nodes.contains_key(&ino) {
+    /// Loads an inode into `nodes`.
+    pub(crate) fn load(&mut self, ino: Ino, assume: Assume) -> Result<&mut InodeState, ReadStop> {
+        if !self.inode_states.contains_key(&ino) {
             let key = self.keys.place(ino);
-            let held = self.look.home(&key, presume)?;
+            let held = self.look.location(&key, assume)?;
             match held.as_ref().map(|held| decode_place(&key, &held.value)).transpose()? {
-                Some(Place::At(Home::At(parent, name))) => {
-                    // The entry is what is claimed: as long as the inode is in it, the place says so too.
-                    self.edge(parent, &name, Presume::Nothing)?;
+                Some(InodeRow::At(InodeLocation::At(parent, name))) => {
+                    // The dirent is claimed: while the inode is stored in it, the location record says so
+                    // too.
+                    self.dirent(parent, &name, Assume::Nothing)?;
                 }
-                Some(Place::Here(stored)) => {
+                Some(InodeRow::Here(stored)) => {
                     self.claim(key, held.as_ref());
-                    self.nodes.insert(ino, NodeState::found(Home::Here(ino), stored));
+                    self.inode_states.insert(ino, InodeState::found(InodeLocation::Here(ino), stored));
                 }
-                Some(Place::At(Home::Here(_))) | None => {
+                Some(InodeRow::At(InodeLocation::Here(_))) | None => {
                     self.claim(key, held.as_ref());
-                    self.nodes.insert(ino, NodeState::default());
+                    self.inode_states.insert(ino, InodeState::default());
                 }
             }
         }
-        // Not there means that place and entry were not read at one moment.
-        self.nodes.get_mut(&ino).ok_or(Stop::Missing)
+        // If it is absent, location and dirent were not read as of the same moment.
+        self.inode_states.get_mut(&ino).ok_or(ReadStop::Missing)
     }
 
-    /// The inode, of which a directory may lack links and times.
-    pub(crate) fn node(&mut self, ino: Ino) -> Result<Option<&Node>, Stop> {
-        Ok(self.load(ino, Presume::Nothing)?.stored.as_ref().map(|stored| &stored.node))
+    /// The inode; links and times of a directory may be missing.
+    pub(crate) fn inode(&mut self, ino: Ino) -> Result<Option<&Inode>, ReadStop> {
+        Ok(self.load(ino, Assume::Nothing)?.stored.as_ref().map(|stored| &stored.inode))
     }
 
-    pub(crate) fn exists(&mut self, ino: Ino) -> Result<bool, Stop> {
-        Ok(self.node(ino)?.is_some())
+    pub(crate) fn exists(&mut self, ino: Ino) -> Result<bool, ReadStop> {
+        Ok(self.inode(ino)?.is_some())
     }
 
-    pub(crate) fn edge(&mut self, parent: Ino, name: &Name, presume: Presume) -> Result<Option<Edge>, Stop> {
-        if let Some(state) = self.edges.get(&(parent, name.clone())) {
-            return Ok(state.edge);
+    pub(crate) fn dirent(
+        &mut self,
+        parent: Ino,
+        name: &Name,
+        assume: Assume,
+    ) -> Result<Option<Dirent>, ReadStop> {
+        if let Some(state) = self.dirents.get(&(parent, name.clone())) {
+            return Ok(state.dirent);
         }
         let key = self.keys.entry(parent, name);
-        let held = self.look.home(&key, presume)?;
+        let held = self.look.location(&key, assume)?;
         let entry = held.as_ref().map(|held| decode_entry(&key, &held.value)).transpose()?;
         self.claim(key, held.as_ref());
-        let edge = entry.map(|entry| entry.edge);
+        let dirent = entry.map(|entry| entry.dirent);
         if let Some(stored) = entry.and_then(|entry| entry.stored) {
-            let home = Home::At(parent, name.clone());
-            let ino = stored.node.ino;
-            let known = self.nodes.entry(ino).or_insert_with(|| NodeState::found(home.clone(), stored));
-            if known.base.as_ref() != Some(&home) {
-                return Err(Stop::Missing);
+            let location = InodeLocation::At(parent, name.clone());
+            let ino = stored.inode.ino;
+            let known =
+                self.inode_states.entry(ino).or_insert_with(|| InodeState::found(location.clone(), stored));
+            if known.base.as_ref() != Some(&location) {
+                return Err(ReadStop::Missing);
             }
         }
-        let state = EdgeState { edge, existed: edge.is_some(), dirty: false };
-        self.edges.insert((parent, name.clone()), state);
-        Ok(edge)
+        let state = DirentState { dirent, existed: dirent.is_some(), dirty: false };
+        self.dirents.insert((parent, name.clone()), state);
+        Ok(dirent)
     }
 
-    /// The key of a directory's home, beside which its parts are.
+    /// The key of a directory's location; its parts are next to it.
     fn base_key(&self, ino: Ino) -> Option<Vec<u8>> {
-        Some(self.keys.home(self.nodes.get(&ino)?.base.as_ref()?))
+        Some(self.keys.location(self.inode_states.get(&ino)?.base.as_ref()?))
     }
 
-    fn part(&mut self, ino: Ino, letter: u8, claim: bool) -> Result<(Vec<u8>, Held), Stop> {
-        let base = self.base_key(ino).ok_or(Stop::Missing)?;
+    fn part(&mut self, ino: Ino, letter: u8, claim: bool) -> Result<(Vec<u8>, StoredValue), ReadStop> {
+        let base = self.base_key(ino).ok_or(ReadStop::Missing)?;
         let held = self.look.part(&base, letter)?;
         let key = crate::keys::part(&base, letter);
         if claim {
             self.claim(key.clone(), held.as_ref());
         }
-        let held = held.ok_or_else(|| Damaged::new("a part of a directory is not there", &key))?;
+        let held = held.ok_or_else(|| Damaged::new("a part of a directory is missing", &key))?;
         Ok((key, held))
     }
 
-    /// Looks up a directory's links and atime, with a claim.
-    pub(crate) fn load_links(&mut self, ino: Ino) -> Result<(), Stop> {
-        if self.nodes.get(&ino).is_none_or(|node| node.stored.is_none() || node.links != Part::Unknown) {
+    /// Loads a directory's links and atime, with a claim.
+    pub(crate) fn load_links(&mut self, ino: Ino) -> Result<(), ReadStop> {
+        if self
+            .inode_states
+            .get(&ino)
+            .is_none_or(|inode| inode.stored.is_none() || inode.links != Part::Unknown)
+        {
             return Ok(());
         }
         let (key, held) = self.part(ino, LINKS, true)?;
         let (nlink, atime) = decode_links(&key, &held.value)?;
-        if let Some(node) = self.nodes.get_mut(&ino)
-            && let Some(stored) = &mut node.stored
+        if let Some(inode) = self.inode_states.get_mut(&ino)
+            && let Some(stored) = &mut inode.stored
         {
-            (stored.node.nlink, stored.node.atime) = (nlink, atime);
-            node.links = Part::Clean;
+            (stored.inode.nlink, stored.inode.atime) = (nlink, atime);
+            inode.links = Part::Clean;
         }
         Ok(())
     }
 
-    /// Looks up a directory's mtime and ctime, with a claim.
-    pub(crate) fn load_times(&mut self, ino: Ino) -> Result<(), Stop> {
+    /// Loads a directory's mtime and ctime, with a claim.
+    pub(crate) fn load_times(&mut self, ino: Ino) -> Result<(), ReadStop> {
         for letter in [MTIME, CTIME] {
-            let Some(node) = self.nodes.get(&ino).filter(|node| node.stored.is_some()) else { return Ok(()) };
-            let part = if letter == MTIME { node.mtime } else { node.ctime };
+            let Some(inode) = self.inode_states.get(&ino).filter(|inode| inode.stored.is_some()) else {
+                return Ok(());
+            };
+            let part = if letter == MTIME { inode.mtime } else { inode.ctime };
             if !matches!(part, Part::Unknown | Part::Pending(_)) {
                 continue;
             }
             let (key, held) = self.part(ino, letter, true)?;
             let base = decode_time(&key, &held.value)?;
-            if let Some(node) = self.nodes.get_mut(&ino) {
-                node.take_time(letter, base, part);
+            if let Some(inode) = self.inode_states.get_mut(&ino) {
+                inode.take_time(letter, base, part);
             }
         }
         Ok(())
     }
 
-    /// The whole inode as it is now. What is only shown is not claimed, but on a store where a transaction sees one
-    /// moment and is committed at another: there nothing may happen in between.
-    pub(crate) fn image(&mut self, ino: Ino) -> Result<Option<Node>, Stop> {
-        let Some(state) = self.nodes.get(&ino).cloned() else { return Ok(None) };
-        let Some(mut node) = state.stored.map(|stored| stored.node) else { return Ok(None) };
+    /// The whole inode in its current state. Values that are only returned are not claimed, except on a store
+    /// that reads as of one moment and commits at another: there, nothing may change in between.
+    pub(crate) fn image(&mut self, ino: Ino) -> Result<Option<Inode>, ReadStop> {
+        let Some(state) = self.inode_states.get(&ino).cloned() else { return Ok(None) };
+        let Some(mut inode) = state.stored.map(|stored| stored.inode) else { return Ok(None) };
         let claim = !self.options.blind;
         if state.links == Part::Unknown {
             let (key, held) = self.part(ino, LINKS, claim)?;
-            (node.nlink, node.atime) = decode_links(&key, &held.value)?;
+            (inode.nlink, inode.atime) = decode_links(&key, &held.value)?;
         }
         if matches!(state.mtime, Part::Unknown | Part::Pending(_)) {
             let (key, held) = self.part(ino, MTIME, claim)?;
             let base = decode_time(&key, &held.value)?;
-            node.mtime = if let Part::Pending(time) = state.mtime { time } else { base };
+            inode.mtime = if let Part::Pending(time) = state.mtime { time } else { base };
         }
         if matches!(state.ctime, Part::Unknown | Part::Pending(_)) {
             let (key, held) = self.part(ino, CTIME, claim)?;
             let base = decode_time(&key, &held.value)?;
-            node.ctime = if let Part::Pending(time) = state.ctime { time.max(base) } else { base };
+            inode.ctime = if let Part::Pending(time) = state.ctime { time.max(base) } else { base };
         }
-        Ok(Some(node))
+        Ok(Some(inode))
     }
 
-    /// Another key's value.
-    pub(crate) fn value(&mut self, key: &[u8], presume: Presume) -> Result<Option<Bytes>, Stop> {
+    /// The value of a key that is neither an inode nor a dirent.
+    pub(crate) fn value(&mut self, key: &[u8], assume: Assume) -> Result<Option<Bytes>, ReadStop> {
         if let Some(value) = self.values.get(key) {
             return Ok(value.clone());
         }
         if self.is_dropped(key) {
             return Ok(None);
         }
-        let held = self.look.key(key, presume)?;
+        let held = self.look.key(key, assume)?;
         self.claim(key.to_vec(), held.as_ref());
         Ok(held.map(|held| held.value))
     }
@@ -250,8 +263,8 @@ impl<'a> State<'a> {
         self.values.insert(key, None);
     }
 
-    /// All of a range, which nothing claims: what changes it changes the inode that it belongs to, too.
-    pub(crate) fn values_in(&mut self, span: &Span) -> Result<BTreeMap<Vec<u8>, Bytes>, Stop> {
+    /// All values of a range, without a claim: a change of them also changes the inode that they belong to.
+    pub(crate) fn values_in(&mut self, span: &Span) -> Result<BTreeMap<Vec<u8>, Bytes>, ReadStop> {
         let mut found = BTreeMap::new();
         for (key, held) in self.look.span(span)? {
             if !self.is_dropped(key) {
@@ -267,8 +280,8 @@ impl<'a> State<'a> {
         Ok(found)
     }
 
-    /// Removes all of a range.
-    pub(crate) fn drop_span(&mut self, span: Span) -> Result<(), Stop> {
+    /// Deletes a range.
+    pub(crate) fn drop_span(&mut self, span: Span) -> Result<(), ReadStop> {
         if !self.options.blind {
             let keys: Vec<_> = self.look.span(&span)?.iter().map(|(key, _)| key.to_vec()).collect();
             keys.into_iter().for_each(|key| self.delete(key));
@@ -288,8 +301,8 @@ impl<'a> State<'a> {
         self.dropped.iter().any(|span| (span.start.as_slice()..span.end.as_slice()).contains(&key))
     }
 
-    /// What the volume holds now.
-    pub(crate) fn usage(&mut self) -> Result<Amount, Stop> {
+    /// The current usage of the volume.
+    pub(crate) fn usage(&mut self) -> Result<Amount, ReadStop> {
         let span = self.keys.lanes();
         let mut used = Amount { inodes: self.inodes, blocks: self.blocks };
         for (key, held) in self.look.span(&span)? {
@@ -299,9 +312,9 @@ impl<'a> State<'a> {
             }
         }
         if !self.options.blind {
-            // Whoever adds a lane writes this one.
+            // A writer that adds a shard writes this one.
             let first = self.keys.lane(0);
-            let held = self.look.key(&first, Presume::Nothing)?;
+            let held = self.look.key(&first, Assume::Nothing)?;
             self.claim(first, held.as_ref());
         }
         self.unchanged.insert(span);
@@ -309,14 +322,14 @@ impl<'a> State<'a> {
     }
 }
 
-impl NodeState {
-    fn found(home: Home, stored: Stored) -> Self {
-        let parts = stored.node.kind.is_dir();
+impl InodeState {
+    fn found(location: InodeLocation, stored: Stored) -> Self {
+        let parts = stored.inode.kind.is_dir();
         let part = if parts { Part::Unknown } else { Part::Clean };
         let stored = Some(stored);
-        NodeState {
+        InodeState {
             stored,
-            base: Some(home),
+            base: Some(location),
             base_parts: parts,
             dirty: false,
             links: part,
@@ -325,7 +338,7 @@ impl NodeState {
         }
     }
 
-    /// Takes over the time that was found in the store, under what was to be done to it.
+    /// Combines the time found in the store with the pending change.
     fn take_time(&mut self, letter: u8, base: Time, before: Part) {
         let Some(stored) = &mut self.stored else { return };
         let (time, part) = match before {
@@ -334,9 +347,9 @@ impl NodeState {
             _ => (base, Part::Clean),
         };
         if letter == CTIME {
-            (stored.node.ctime, self.ctime) = (time, part);
+            (stored.inode.ctime, self.ctime) = (time, part);
         } else {
-            (stored.node.mtime, self.mtime) = (time, part);
+            (stored.inode.mtime, self.mtime) = (time, part);
         }
     }
 }

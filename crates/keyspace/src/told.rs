@@ -1,40 +1,40 @@
-//! Changes as keys, for stores that push none: who wants to hear of them looks again and again.
+//! Changes as keys, for stores that push none: a client that needs changes polls.
 //!
-//! Each writer counts its writes under a key of its own, the head of its lane, and puts what it touched beside it under
-//! the count. Both are written by the transaction that changes the records, so that they can be seen when these can. Two
-//! writes of one lane meet in its head, so that their counts are in the order in which they become visible, with none
-//! left out. A look at all heads as of one moment so tells exactly what has become visible since the last one, however
-//! long some transaction took.
+//! Each writer counts its writes in one key, the head of its shard, and stores what each write touched next
+//! to it under the count. Both are written by the transaction that changes the records, so they become
+//! visible with the records. Two writes of one shard conflict on its head, so the counts are in the order in
+//! which the writes become visible, without gaps. Therefore a read of all heads as of one moment shows
+//! exactly what has become visible since the last one, however long a transaction took.
 
 use bytes::Bytes;
-use meta::Touched;
+use meta::Invalidation;
 use types::OpId;
 
 use crate::form::Writer;
 use crate::value::{Damaged, decode};
 
-/// The writes of a lane that are there to be read are the last so many.
+/// The number of recent writes of a shard that are kept.
 pub const KEPT: u64 = 1024;
 
-/// How often one writer has written: the counts of its first and its last write.
+/// The counts of a shard's first and last write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     pub first: u64,
     pub last: u64,
 }
 
-/// A transaction that was committed, as it is told.
+/// A committed transaction, as delivered to other clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     pub op: OpId,
-    /// Its position among those that were committed by the same write.
+    /// Its position among the transactions committed by the same write.
     pub index: u8,
-    pub touched: Vec<Touched>,
+    pub invalidations: Vec<Invalidation>,
 }
 
 impl Head {
-    /// The head after one more write by a transaction of that number. A lane that was cleared away does not begin with
-    /// a count that it had before, for the numbers of transactions grow faster than the counts.
+    /// The head after one more write, by a transaction of that number. The counts of a shard that was cleared
+    /// do not repeat, because the numbers of transactions grow faster than the counts.
     pub fn after(head: Option<Head>, number: u64) -> Head {
         match head {
             Some(Head { first, last }) => Head { first, last: last.saturating_add(1) },
@@ -42,7 +42,7 @@ impl Head {
         }
     }
 
-    /// The counts of what was written since the head was `before`; `None` where some of it is no longer there.
+    /// The counts of the writes since the head was `before`; `None` if some of them are no longer kept.
     pub fn since(&self, before: Option<Head>) -> Option<std::ops::RangeInclusive<u64>> {
         let from = match before {
             Some(before) if before.first == self.first => before.last.saturating_add(1),
@@ -67,11 +67,11 @@ pub fn decode_head(key: &[u8], value: &[u8]) -> Result<Head, Damaged> {
 
 pub fn encode_told(all: &[Told]) -> Bytes {
     let write = |writer: Writer, told: &Told| {
-        let touched = Touched::encode(&told.touched);
+        let invalidations = Invalidation::encode(&told.invalidations);
         let (session, count) = ((told.op.0 >> 64) as u64, told.op.0 as u64);
-        // What one transaction touches is far below 4 GiB.
-        let length = u32::try_from(touched.len()).unwrap_or(u32::MAX);
-        writer.u64(session).u64(count).u8(told.index).u32(length).bytes(&touched)
+        // The invalidations of one transaction are far below 4 GiB.
+        let length = u32::try_from(invalidations.len()).unwrap_or(u32::MAX);
+        writer.u64(session).u64(count).u8(told.index).u32(length).bytes(&invalidations)
     };
     all.iter().fold(Writer::versioned(), write).done()
 }
@@ -79,11 +79,11 @@ pub fn encode_told(all: &[Told]) -> Bytes {
 /// # Errors
 /// [`Damaged`].
 pub fn decode_told(key: &[u8], value: &[u8]) -> Result<Vec<Told>, Damaged> {
-    decode("what was touched", key, value, |reader| {
+    decode("the invalidations of a write", key, value, |reader| {
         reader.all(|reader| {
             let op = OpId(u128::from(reader.u64()?) << 64 | u128::from(reader.u64()?));
             let index = reader.u8()?;
-            Some(Told { op, index, touched: Touched::decode(reader.counted()?)? })
+            Some(Told { op, index, invalidations: Invalidation::decode(reader.counted()?)? })
         })
     })
 }
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_say_what_is_new_and_what_is_lost() {
+    fn heads_show_new_writes_and_lost_ones() {
         let mut head = Head::after(None, 900);
         assert_eq!(head.since(None), Some(900..=900));
         let seen = head;
@@ -104,7 +104,7 @@ mod tests {
             head = Head::after(Some(head), number * 10);
         }
         assert_eq!(head.since(Some(seen)), Some(901..=903));
-        // Cleared away in between.
+        // Cleared in between.
         let again = Head::after(None, 5000);
         assert_eq!(again.since(Some(seen)), Some(5000..=5000));
         let far = Head { first: 900, last: 900 + KEPT };
@@ -113,10 +113,10 @@ mod tests {
     }
 
     #[test]
-    fn the_stored_form_is_read_back() {
+    fn stored_changes_are_read_back() {
         let all = vec![
-            Told { op: OpId(u128::MAX - 7), index: 255, touched: vec![Touched::Node(Ino(3))] },
-            Told { op: OpId(1 << 64 | 2), index: 0, touched: Vec::new() },
+            Told { op: OpId(u128::MAX - 7), index: 255, invalidations: vec![Invalidation::Inode(Ino(3))] },
+            Told { op: OpId(1 << 64 | 2), index: 0, invalidations: Vec::new() },
         ];
         assert_eq!(decode_told(b"k", &encode_told(&all)), Ok(all));
         assert!(decode_told(b"k", b"\x01\x02").is_err());

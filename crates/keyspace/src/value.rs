@@ -1,17 +1,17 @@
-//! The form of values: one byte of version, then the fields in order.
+//! The format of values: one byte for the version, then the fields in order.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use meta::{Edge, Lock, LockWait, Node, Session, Touched};
+use meta::{Dirent, Inode, Invalidation, Lock, LockWait, Session};
 use types::{AclId, Ino, Mode, Name, SessionId, Slice, Time};
 
 use crate::form::{Reader, Writer};
-use crate::keys::Home;
+use crate::keys::InodeLocation;
 
 /// A value that no version of limenfs writes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a damaged value: {what}, key {key}")]
+#[error("damaged value: {what}, key {key}")]
 pub struct Damaged {
     pub what: &'static str,
     /// In hexadecimal digits.
@@ -26,30 +26,30 @@ impl Damaged {
 
 const VERSION: u8 = 1;
 
-/// An inode's own record. Of a directory it lacks links and times, which lie beside it.
+/// An inode's own record. That of a directory has no links and times; these are stored next to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
-    pub(crate) node: Node,
-    /// The number of the next row of the file. It moves with every change of rows, so that this record, unchanged, says
-    /// that the rows are too.
+    pub(crate) inode: Inode,
+    /// The number of the next row of the file. It changes with every change of rows, so an unchanged record
+    /// shows that the rows are unchanged too.
     pub(crate) rows: u64,
 }
 
-/// What stands at an entry.
+/// The value of a dirent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    pub(crate) edge: Edge,
+    pub(crate) dirent: Dirent,
     pub(crate) stored: Option<Stored>,
 }
 
-/// What stands under an inode's number.
+/// The value under an inode's number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    At(Home),
+pub(crate) enum InodeRow {
+    At(InodeLocation),
     Here(Stored),
 }
 
-/// Inodes, and blocks of 4096 bytes.
+/// Numbers of inodes, and of blocks of 4096 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Amount {
     pub(crate) inodes: i64,
@@ -58,26 +58,26 @@ pub(crate) struct Amount {
 
 /// What one writer has added to the usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Lane {
+pub(crate) struct UsageShard {
     pub(crate) used: Amount,
-    pub(crate) share: Option<Share>,
+    pub(crate) reservation: Option<Reservation>,
 }
 
-/// Room that is set aside for one writer; see the module `share`.
+/// Space that is reserved for one writer; see the module `share`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Share {
-    /// As far as this the lane may grow without a look at others.
+pub(crate) struct Reservation {
+    /// The shard may grow up to this without a read of the others.
     pub(crate) upto: Amount,
-    /// What all lanes hold at most, as long as none outgrows its share.
+    /// The maximum of all shards together, as long as none exceeds its reservation.
     pub(crate) within: Amount,
 }
 
-/// What is kept of an operation that is done.
+/// What is stored of an applied operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// Its position among those that were committed by the same write.
+    /// Its position among the transactions committed by the same write.
     pub index: u8,
-    pub touched: Vec<Touched>,
+    pub invalidations: Vec<Invalidation>,
 }
 
 impl Writer {
@@ -86,47 +86,48 @@ impl Writer {
     }
 
     fn stored(self, stored: &Stored) -> Self {
-        let node = &stored.node;
+        let inode = &stored.inode;
         let writer = self
-            .u64(node.ino.0)
-            .kind(node.kind)
-            .u32(node.mode.bits())
-            .u32(node.uid)
-            .u32(node.gid)
-            .u32(node.rdev)
-            .u64(node.size)
-            .bytes(&node.access_acl.to_bytes())
-            .bytes(&node.default_acl.to_bytes())
-            .u64(node.parent.0)
-            .u64(node.access_rev)
+            .u64(inode.ino.0)
+            .kind(inode.kind)
+            .u32(inode.mode.bits())
+            .u32(inode.uid)
+            .u32(inode.gid)
+            .u32(inode.rdev)
+            .u64(inode.size)
+            .bytes(&inode.access_acl.to_bytes())
+            .bytes(&inode.default_acl.to_bytes())
+            .u64(inode.parent.0)
+            .u64(inode.access_rev)
+            .u16(inode.xattr_blocks)
             .u64(stored.rows);
-        if node.kind.is_dir() {
+        if inode.kind.is_dir() {
             return writer;
         }
-        let times = [node.atime, node.mtime, node.ctime];
-        times.into_iter().fold(writer.u32(node.nlink), |writer, time| writer.i64(time.nanos()))
+        let times = [inode.atime, inode.mtime, inode.ctime];
+        times.into_iter().fold(writer.u32(inode.nlink), |writer, time| writer.i64(time.nanos()))
     }
 }
 
 pub(crate) fn encode_entry(entry: &Entry) -> Bytes {
-    let writer = Writer::versioned().kind(entry.edge.kind).u64(entry.edge.ino.0);
+    let writer = Writer::versioned().kind(entry.dirent.kind).u64(entry.dirent.ino.0);
     match &entry.stored {
         Some(stored) => writer.stored(stored).done(),
         None => writer.done(),
     }
 }
 
-pub(crate) fn encode_place(place: &Place) -> Bytes {
+pub(crate) fn encode_place(place: &InodeRow) -> Bytes {
     match place {
-        Place::At(Home::At(parent, name)) => {
+        InodeRow::At(InodeLocation::At(parent, name)) => {
             Writer::versioned().u8(b'e').u64(parent.0).bytes(name.as_bytes()).done()
         }
-        Place::At(Home::Here(_)) => Writer::versioned().done(),
-        Place::Here(stored) => Writer::versioned().u8(b'n').stored(stored).done(),
+        InodeRow::At(InodeLocation::Here(_)) => Writer::versioned().done(),
+        InodeRow::Here(stored) => Writer::versioned().u8(b'n').stored(stored).done(),
     }
 }
 
-/// Its bytes are in the order of time, so that a store can tell the later one.
+/// The bytes are in order of time, so that a store can find the later one.
 pub(crate) fn encode_time(time: Time) -> Bytes {
     Writer::versioned().ordered_time(time).done()
 }
@@ -147,10 +148,12 @@ pub(crate) fn encode_u64(value: u64) -> Bytes {
     Writer::versioned().u64(value).done()
 }
 
-pub(crate) fn encode_lane(lane: Lane) -> Bytes {
+pub(crate) fn encode_lane(lane: UsageShard) -> Bytes {
     let write = |writer: Writer, amount: Amount| writer.i64(amount.inodes).i64(amount.blocks);
     let writer = write(Writer::versioned(), lane.used);
-    lane.share.map_or(writer.clone(), |share| write(write(writer, share.upto), share.within)).done()
+    lane.reservation
+        .map_or(writer.clone(), |reservation| write(write(writer, reservation.upto), reservation.within))
+        .done()
 }
 
 pub(crate) fn encode_session(session: &Session) -> Bytes {
@@ -165,8 +168,8 @@ pub(crate) fn encode_wait(wait: &LockWait) -> Bytes {
     Writer::versioned().u64(wait.ino.0).lock(&wait.lock).done()
 }
 
-pub(crate) fn encode_log(index: u8, touched: &[Touched]) -> Bytes {
-    Writer::versioned().u8(index).bytes(&Touched::encode(touched)).done()
+pub(crate) fn encode_log(index: u8, invalidations: &[Invalidation]) -> Bytes {
+    Writer::versioned().u8(index).bytes(&Invalidation::encode(invalidations)).done()
 }
 
 impl Reader<'_> {
@@ -176,7 +179,7 @@ impl Reader<'_> {
 
     fn stored(&mut self) -> Option<Stored> {
         let (ino, kind) = (Ino(self.u64()?), self.kind()?);
-        let mut node = Node {
+        let mut inode = Inode {
             ino,
             kind,
             mode: Mode::new(self.u32()?),
@@ -188,6 +191,7 @@ impl Reader<'_> {
             default_acl: AclId::from_bytes(self.chunk()?),
             parent: Ino(self.u64()?),
             access_rev: self.u64()?,
+            xattr_blocks: self.u16()?,
             nlink: 0,
             atime: Time::MIN,
             mtime: Time::MIN,
@@ -195,14 +199,14 @@ impl Reader<'_> {
         };
         let rows = self.u64()?;
         if !kind.is_dir() {
-            (node.nlink, node.atime, node.mtime, node.ctime) =
+            (inode.nlink, inode.atime, inode.mtime, inode.ctime) =
                 (self.u32()?, self.time()?, self.time()?, self.time()?);
         }
-        Some(Stored { node, rows })
+        Some(Stored { inode, rows })
     }
 }
 
-/// Decodes a whole value: nothing may be left over.
+/// Decodes a whole value; no byte may be left over.
 pub(crate) fn decode<T>(
     what: &'static str,
     key: &[u8],
@@ -218,19 +222,19 @@ pub(crate) fn decode<T>(
 
 pub(crate) fn decode_entry(key: &[u8], value: &[u8]) -> Result<Entry, Damaged> {
     decode("a directory entry", key, value, |reader| {
-        let edge = Edge { kind: reader.kind()?, ino: Ino(reader.u64()?) };
+        let dirent = Dirent { kind: reader.kind()?, ino: Ino(reader.u64()?) };
         let stored = if reader.0.is_empty() { None } else { Some(reader.stored()?) };
-        Some(Entry { edge, stored })
+        Some(Entry { dirent, stored })
     })
 }
 
-pub(crate) fn decode_place(key: &[u8], value: &[u8]) -> Result<Place, Damaged> {
-    decode("the place of an inode", key, value, |reader| match reader.u8()? {
+pub(crate) fn decode_place(key: &[u8], value: &[u8]) -> Result<InodeRow, Damaged> {
+    decode("the location of an inode", key, value, |reader| match reader.u8()? {
         b'e' => {
             let parent = Ino(reader.u64()?);
-            Some(Place::At(Home::At(parent, Name::new(reader.rest()).ok()?)))
+            Some(InodeRow::At(InodeLocation::At(parent, Name::new(reader.rest()).ok()?)))
         }
-        b'n' => Some(Place::Here(reader.stored()?)),
+        b'n' => Some(InodeRow::Here(reader.stored()?)),
         _ => None,
     })
 }
@@ -259,13 +263,16 @@ pub(crate) fn decode_u64(key: &[u8], value: &[u8]) -> Result<u64, Damaged> {
     decode("a number", key, value, |reader| reader.u64())
 }
 
-pub(crate) fn decode_lane(key: &[u8], value: &[u8]) -> Result<Lane, Damaged> {
-    decode("a part of the usage", key, value, |reader| {
+pub(crate) fn decode_lane(key: &[u8], value: &[u8]) -> Result<UsageShard, Damaged> {
+    decode("a usage shard", key, value, |reader| {
         let used = reader.amount()?;
         let shares = !reader.0.is_empty();
-        let share =
-            if shares { Some(Share { upto: reader.amount()?, within: reader.amount()? }) } else { None };
-        Some(Lane { used, share })
+        let reservation = if shares {
+            Some(Reservation { upto: reader.amount()?, within: reader.amount()? })
+        } else {
+            None
+        };
+        Some(UsageShard { used, reservation })
     })
 }
 
@@ -278,7 +285,7 @@ pub(crate) fn decode_locks(key: &[u8], value: &[u8]) -> Result<Vec<Lock>, Damage
 }
 
 pub(crate) fn decode_wait(key: &[u8], value: &[u8]) -> Result<LockWait, Damaged> {
-    decode("a wait for a lock", key, value, |reader| {
+    decode("a waiting lock request", key, value, |reader| {
         Some(LockWait { ino: Ino(reader.u64()?), lock: reader.lock()? })
     })
 }
@@ -286,7 +293,7 @@ pub(crate) fn decode_wait(key: &[u8], value: &[u8]) -> Result<LockWait, Damaged>
 /// # Errors
 /// [`Damaged`].
 pub fn decode_log(key: &[u8], value: &[u8]) -> Result<LogEntry, Damaged> {
-    decode("an operation that is done", key, value, |reader| {
-        Some(LogEntry { index: reader.u8()?, touched: Touched::decode(reader.rest())? })
+    decode("the result of an operation", key, value, |reader| {
+        Some(LogEntry { index: reader.u8()?, invalidations: Invalidation::decode(reader.rest())? })
     })
 }

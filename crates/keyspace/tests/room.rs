@@ -1,30 +1,30 @@
-//! Writers that add to a volume up to its limit, in every order of what they read and what they write. What one has read
-//! is old by the time he writes, as it is with a store on a network.
+//! Writers that add to a volume up to its limit, with every order of reads and writes. What a writer has read
+//! may be outdated when it writes, like on a store on a network.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use keyspace::{
-    Access, Batch, Claim, Held, Keyspace, Memory, Options, Recall, Snapshot, Span, Write, decide,
+    Access, Batch, CachedSource, Claim, Keyspace, Memory, Options, ReadSet, Span, StoredValue, Write, decide,
 };
-use meta::{Effect, Guard, Node, Record, Txn, Want};
+use meta::{Effect, Guard, Inode, Record, RecordKey, Txn};
 use types::{AclId, FileType, Ino, Mode, OpId, Time};
 
-/// A store that compares and writes at once, as etcd does.
+/// A store that compares and writes atomically, like etcd.
 #[derive(Debug)]
 struct Store {
     keys: Keyspace,
     revision: u64,
-    values: BTreeMap<Vec<u8>, Held>,
+    values: BTreeMap<Vec<u8>, StoredValue>,
 }
 
 impl Store {
-    fn find(&self, span: &Span) -> Vec<(Bytes, Held)> {
+    fn find(&self, span: &Span) -> Vec<(Bytes, StoredValue)> {
         let found = self.values.range(span.start.clone()..span.end.clone()).take(span.limit);
         found.map(|(key, held)| (Bytes::from(key.clone()), held.clone())).collect()
     }
 
-    fn read(&self, access: &Access, into: &mut Snapshot) {
+    fn read(&self, access: &Access, into: &mut ReadSet) {
         let found = match access {
             Access::Key(key) => {
                 let held = self.values.get(key).map(|held| (Bytes::from(key.clone()), held.clone()));
@@ -49,7 +49,7 @@ impl Store {
         let version = self.revision;
         for write in writes {
             match write.clone() {
-                Write::Put(key, value) => drop(self.values.insert(key, Held { value, version })),
+                Write::Put(key, value) => drop(self.values.insert(key, StoredValue { value, version })),
                 Write::Delete(key) => drop(self.values.remove(&key)),
                 Write::DeleteSpan(span) => {
                     self.values.retain(|key, _| *key < span.start || *key >= span.end);
@@ -60,10 +60,10 @@ impl Store {
     }
 
     fn inodes(&self) -> u64 {
-        let mut snapshot = Snapshot::default();
-        let (_, accesses) = keyspace::answer(&self.keys, &[Want::Usage], &snapshot);
-        accesses.iter().for_each(|access| self.read(access, &mut snapshot));
-        match keyspace::answer(&self.keys, &[Want::Usage], &snapshot).0.as_deref() {
+        let mut read_set = ReadSet::default();
+        let (_, accesses) = keyspace::answer(&self.keys, &[RecordKey::Usage], &read_set);
+        accesses.iter().for_each(|access| self.read(access, &mut read_set));
+        match keyspace::answer(&self.keys, &[RecordKey::Usage], &read_set).0.as_deref() {
             Ok([Record::Usage(usage)]) => usage.inodes,
             other => panic!("{other:?}"),
         }
@@ -74,11 +74,11 @@ impl Store {
 struct Client {
     lane: u64,
     memory: Memory,
-    snapshot: Snapshot,
+    read_set: ReadSet,
     read_at: u64,
-    /// What was wanted, and could not be written with what was known.
+    /// The number of writes that failed because of outdated values.
     retries: u64,
-    /// What was written by looking at all lanes.
+    /// The number of writes that needed a read of all shards.
     looks: u64,
 }
 
@@ -97,28 +97,29 @@ impl Client {
 
     fn decide(&self, keys: &Keyspace, txn: &Txn) -> Batch {
         let options = Options { blind: true, lane: self.lane, most_claims: 100, show: false };
-        decide(keys, std::slice::from_ref(txn), &Recall::new(&self.snapshot, &self.memory), options)
+        decide(keys, std::slice::from_ref(txn), &CachedSource::new(&self.read_set, &self.memory), options)
     }
 
     fn read(&mut self, store: &Store, batch: &Batch) {
-        self.snapshot = Snapshot::default();
-        batch.accessed.iter().for_each(|access| store.read(access, &mut self.snapshot));
+        self.read_set = ReadSet::default();
+        batch.accessed.iter().for_each(|access| store.read(access, &mut self.read_set));
         self.read_at = store.revision;
-        self.memory.note_snapshot(&store.keys, &self.snapshot, self.read_at);
+        self.memory.note_snapshot(&store.keys, &self.read_set, self.read_at);
     }
 
-    /// One step of a commit: either a read, or a write with what was known before. So others may come in between.
+    /// One step of a commit: either a read, or a write based on earlier reads. Other clients may act in
+    /// between.
     fn step(&mut self, store: &mut Store, txn: &Txn) -> Step {
         let batch = self.decide(&store.keys, txn);
         assert_eq!(batch.damaged(), None);
         let lanes = Access::Span(store.keys.lanes());
         if batch.is_missing() || batch.done.is_empty() {
-            let fresh = batch.accessed.iter().all(|access| self.snapshot.has(access));
+            let fresh = batch.accessed.iter().all(|access| self.read_set.has(access));
             if fresh && batch.conflicts() {
-                self.snapshot = Snapshot::default();
+                self.read_set = ReadSet::default();
                 return Step::Refused;
             }
-            assert!(!fresh, "nothing more can be read");
+            assert!(!fresh, "nothing is left to read");
             self.read(store, &batch);
             return Step::Read;
         }
@@ -127,17 +128,17 @@ impl Client {
             self.read(store, &batch);
             return Step::Beaten;
         }
-        // What the guard says has to be so at this very moment, whatever the writer knew.
+        // The guard must hold at the time of the write, whatever the writer knew.
         for guard in &txn.guards {
             if let Guard::Room { max_inodes, .. } = guard {
                 let inodes = store.inodes();
-                assert!(inodes < *max_inodes, "{inodes} inodes are there, and one more below {max_inodes}");
+                assert!(inodes < *max_inodes, "{inodes} inodes exist, so no more fits below {max_inodes}");
             }
         }
         self.looks += u64::from(batch.accessed.contains(&lanes));
         store.write(&batch.writes);
         self.memory.note_writes(&batch.writes, store.revision);
-        self.snapshot = Snapshot::default();
+        self.read_set = ReadSet::default();
         Step::Done
     }
 
@@ -157,7 +158,7 @@ fn store() -> Store {
 
 fn file(ino: u64) -> Effect {
     let now = Time::from_nanos(1);
-    Effect::PutNode(Node {
+    Effect::PutInode(Inode {
         ino: Ino(ino),
         kind: FileType::Regular,
         mode: Mode::new(0o644),
@@ -173,6 +174,7 @@ fn file(ino: u64) -> Effect {
         default_acl: AclId::NONE,
         parent: Ino(0),
         access_rev: 1,
+        xattr_blocks: 0,
     })
 }
 
@@ -194,7 +196,7 @@ fn draw(state: &mut u64, below: u64) -> u64 {
 }
 
 #[test]
-fn far_from_the_limit_no_two_writers_meet() {
+fn far_from_the_limit_writers_do_not_conflict() {
     let mut store = store();
     let mut clients: Vec<Client> = (1..5).map(Client::new).collect();
     let mut next = 10;
@@ -208,7 +210,7 @@ fn far_from_the_limit_no_two_writers_meet() {
     let (before, looks): (u64, u64) = (clients.iter().map(|client| client.retries).sum(), 4);
     for _ in 0..300 {
         for client in &mut clients {
-            // A single step, although the others have written since.
+            // A single step, although the others have written in the meantime.
             assert_eq!(client.step(&mut store, &create()), Step::Done);
         }
     }
@@ -218,7 +220,7 @@ fn far_from_the_limit_no_two_writers_meet() {
 }
 
 #[test]
-fn no_order_of_reads_and_writes_goes_beyond_a_limit() {
+fn no_order_of_reads_and_writes_exceeds_a_limit() {
     const LIMIT: u64 = 6000;
     const WRITERS: u64 = 6;
     for seed in 0..3 {
@@ -226,7 +228,7 @@ fn no_order_of_reads_and_writes_goes_beyond_a_limit() {
         let mut dice = seed;
         let mut store = store();
         let mut clients: Vec<Client> = (1..=WRITERS).map(Client::new).collect();
-        // Most of it is there already.
+        // Most of the space is used already.
         let there = txn(1, Vec::new(), vec![Effect::AddUsage { inodes: LIMIT as i64 - 5000, blocks: 0 }]);
         assert_eq!(clients[0].commit(&mut store, &there), Step::Done);
         let (mut next, mut op) = (10, 10);
@@ -241,9 +243,9 @@ fn no_order_of_reads_and_writes_goes_beyond_a_limit() {
                 match draw(&mut dice, 100) {
                     0..9 if !files[at].is_empty() => {
                         let gone = files[at].swap_remove(0);
-                        (txn(op, Vec::new(), vec![Effect::DropNode { ino: Ino(gone) }]), None)
+                        (txn(op, Vec::new(), vec![Effect::DropInode { ino: Ino(gone) }]), None)
                     }
-                    // Somebody who knows of a lower limit, or of none, as long as there is room.
+                    // A client that knows a lower limit, or none, while there is space.
                     9..12 => (txn(op, room(LIMIT - 500), vec![file(next)]), Some(next)),
                     12 if store.inodes() < LIMIT - 600 => (txn(op, Vec::new(), vec![file(next)]), Some(next)),
                     _ => (txn(op, room(LIMIT), vec![file(next)]), Some(next)),
@@ -263,12 +265,12 @@ fn no_order_of_reads_and_writes_goes_beyond_a_limit() {
                 client.commit(&mut store, &txn(next + 1_000_000, room(LIMIT), vec![file(next)]));
             }
         }
-        assert_eq!(store.inodes(), LIMIT, "all of it can be used");
+        assert_eq!(store.inodes(), LIMIT, "all of the space can be used");
     }
 }
 
 #[test]
-fn writers_of_files_and_makers_of_files_come_to_share() {
+fn writers_with_different_limits_get_reservations() {
     let mut store = store();
     let (mut maker, mut writer) = (Client::new(1), Client::new(2));
     let limits = (100_000, 10_000_000);
@@ -294,12 +296,12 @@ fn writers_of_files_and_makers_of_files_come_to_share() {
 }
 
 #[test]
-fn what_was_read_long_ago_is_not_relied_on() {
+fn outdated_reads_are_detected() {
     const LIMIT: u64 = 5000;
     let mut store = store();
     let [mut early, mut late, mut busy] = [1, 2, 3].map(Client::new);
     let create = |ino| txn(ino, room(LIMIT), vec![file(ino)]);
-    // One has read the lanes before there were shares, and one after.
+    // One client has read the shards before there were reservations, and one after.
     assert_eq!(early.step(&mut store, &create(10)), Step::Read);
     assert_eq!(busy.commit(&mut store, &create(11)), Step::Done);
     assert_eq!(late.step(&mut store, &create(12)), Step::Read);
@@ -316,7 +318,7 @@ fn what_was_read_long_ago_is_not_relied_on() {
 }
 
 #[test]
-fn what_is_added_while_there_are_no_shares_is_heard_of() {
+fn usage_added_without_reservations_is_detected() {
     const LIMIT: u64 = 5000;
     let mut store = store();
     let [mut early, mut free] = [1, 2].map(Client::new);
@@ -330,7 +332,7 @@ fn what_is_added_while_there_are_no_shares_is_heard_of() {
 }
 
 #[test]
-fn who_asks_for_no_room_ends_all_shares() {
+fn a_writer_without_a_limit_ends_all_reservations() {
     let mut store = store();
     let [mut sharing, mut free] = [1, 2].map(Client::new);
     let limited = |ino| txn(ino, room(100_000), vec![file(ino)]);
@@ -340,7 +342,7 @@ fn who_asks_for_no_room_ends_all_shares() {
     assert_eq!(sharing.step(&mut store, &limited(12)), Step::Done);
     assert_eq!(free.step(&mut store, &unlimited(13)), Step::Beaten);
     assert_eq!(free.commit(&mut store, &unlimited(13)), Step::Done);
-    assert_eq!(free.step(&mut store, &unlimited(14)), Step::Done, "there are no shares any more");
+    assert_eq!(free.step(&mut store, &unlimited(14)), Step::Done, "the reservations have ended");
     assert_eq!(sharing.step(&mut store, &limited(15)), Step::Beaten);
     assert_eq!(sharing.commit(&mut store, &limited(15)), Step::Done);
     assert_eq!(store.inodes(), 6);

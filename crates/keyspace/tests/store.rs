@@ -1,16 +1,18 @@
-//! The conformance suite on the smallest store that there can be: an ordered map behind one lock.
+//! The conformance suite on a minimal store: an ordered map with one lock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use keyspace::{Access, Batch, Claim, Done, Held, Keyspace, Options, Snapshot, Source, Span, Stop, Write};
-use meta::{Engine, EngineError, Facts, Guard, Outcome, Page, Scan, Seq, Txn, Want};
+use keyspace::{
+    Access, Batch, Claim, Done, Keyspace, Options, ReadSet, ReadStop, Source, Span, StoredValue, Write,
+};
+use meta::{Engine, EngineError, Guard, Outcome, Page, RecordKey, Scan, Seq, Snapshot, Txn};
 
 #[derive(Debug)]
 struct Store {
     keys: Keyspace,
-    /// Whether it takes writes that depend on what is there, and whole ranges.
+    /// Whether it supports conditional writes and deletes of ranges.
     blind: bool,
     state: Mutex<State>,
 }
@@ -18,16 +20,16 @@ struct Store {
 #[derive(Debug, Default)]
 struct State {
     revision: u64,
-    keys: BTreeMap<Vec<u8>, Held>,
+    keys: BTreeMap<Vec<u8>, StoredValue>,
 }
 
 impl State {
-    fn find(&self, span: &Span) -> Vec<(Bytes, Held)> {
+    fn find(&self, span: &Span) -> Vec<(Bytes, StoredValue)> {
         let found = self.keys.range(span.start.clone()..span.end.clone()).take(span.limit);
         found.map(|(key, held)| (Bytes::from(key.clone()), held.clone())).collect()
     }
 
-    fn read(&self, access: &Access, into: &mut Snapshot) {
+    fn read(&self, access: &Access, into: &mut ReadSet) {
         let found = match (access, access.span()) {
             (_, Some(span)) => self.find(&span),
             (access, None) => {
@@ -38,19 +40,19 @@ impl State {
         into.fill(access, found);
     }
 
-    /// Asks until there is an answer, reading only what was looked at.
+    /// Repeats `ask` until there is an answer, reading only what was accessed.
     fn until<T>(&self, ask: impl Fn(&dyn Source) -> (Option<T>, BTreeSet<Access>)) -> T {
-        let mut snapshot = Snapshot::default();
+        let mut read_set = ReadSet::default();
         for _ in 0..1000 {
-            let (answer, accesses) = ask(&snapshot);
+            let (answer, accesses) = ask(&read_set);
             if let Some(answer) = answer {
                 return answer;
             }
-            let missing: Vec<_> = accesses.into_iter().filter(|access| !snapshot.has(access)).collect();
-            assert!(!missing.is_empty(), "nothing more can be read");
-            missing.iter().for_each(|access| self.read(access, &mut snapshot));
+            let missing: Vec<_> = accesses.into_iter().filter(|access| !read_set.has(access)).collect();
+            assert!(!missing.is_empty(), "nothing is left to read");
+            missing.iter().for_each(|access| self.read(access, &mut read_set));
         }
-        panic!("the questions do not end");
+        panic!("the reads do not end");
     }
 
     fn holds(&self, claim: &Claim) -> bool {
@@ -68,14 +70,14 @@ impl State {
         for write in writes {
             assert!(seen.insert(write.key().to_vec()), "two writes of {:?}", write.key());
             match write {
-                Write::Put(key, value) => drop(self.keys.insert(key, Held { value, version })),
+                Write::Put(key, value) => drop(self.keys.insert(key, StoredValue { value, version })),
                 Write::PutGreater(key, value) => {
                     if let Some(held) = self.keys.get_mut(&key).filter(|held| held.value < value) {
-                        *held = Held { value, version };
+                        *held = StoredValue { value, version };
                     }
                 }
                 Write::PutIfAbsent(key, value) => {
-                    self.keys.entry(key).or_insert(Held { value, version });
+                    self.keys.entry(key).or_insert(StoredValue { value, version });
                 }
                 Write::Delete(key) => drop(self.keys.remove(&key)),
                 Write::DeleteSpan(span) => self.keys.retain(|key, _| *key < span.start || *key >= span.end),
@@ -93,36 +95,36 @@ impl Store {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decides by what was read so far, and reads more until what the batch claims is so.
-    fn decide(&self, state: &State, txns: &[Txn], snapshot: &mut Snapshot, show: bool) -> Batch {
+    /// Decides from what was read so far, and reads more until all claims hold.
+    fn decide(&self, state: &State, txns: &[Txn], read_set: &mut ReadSet, show: bool) -> Batch {
         let options = Options { blind: self.blind, lane: 7, most_claims: 60, show };
         loop {
-            let batch = keyspace::decide(&self.keys, txns, snapshot, options);
+            let batch = keyspace::decide(&self.keys, txns, read_set, options);
             assert_eq!(batch.damaged(), None);
             let missing: Vec<_> =
-                batch.accessed.iter().filter(|access| !snapshot.has(access)).cloned().collect();
+                batch.accessed.iter().filter(|access| !read_set.has(access)).cloned().collect();
             let sure = missing.is_empty() || batch.claims.iter().all(|claim| state.holds(claim));
             if !batch.is_missing() && sure && (missing.is_empty() || !batch.done.is_empty()) {
                 return batch;
             }
-            assert!(!missing.is_empty(), "nothing more can be read");
-            missing.iter().for_each(|access| state.read(access, snapshot));
+            assert!(!missing.is_empty(), "nothing is left to read");
+            missing.iter().for_each(|access| state.read(access, read_set));
         }
     }
 
-    fn answer(&self, state: &State, wants: &[Want]) -> Facts {
+    fn answer(&self, state: &State, wants: &[RecordKey]) -> Snapshot {
         let records = state.until(|source| {
             let (answer, accesses) = keyspace::answer(&self.keys, wants, source);
             (known(answer), accesses)
         });
-        Facts { seq: seq(state.revision, u8::MAX), records }
+        Snapshot { seq: seq(state.revision, u8::MAX), records }
     }
 }
 
-fn known<T>(answer: Result<T, Stop>) -> Option<T> {
+fn known<T>(answer: Result<T, ReadStop>) -> Option<T> {
     match answer {
         Ok(answer) => Some(answer),
-        Err(Stop::Missing) => None,
+        Err(ReadStop::Missing) => None,
         Err(stop) => panic!("{stop:?}"),
     }
 }
@@ -132,7 +134,7 @@ fn seq(revision: u64, index: u8) -> Seq {
 }
 
 impl Engine for Store {
-    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
         Ok(self.answer(&self.state(), wants))
     }
 
@@ -140,26 +142,26 @@ impl Engine for Store {
         let mut state = self.state();
         let mut outcomes = Vec::new();
         while let Some(rest) = txns.get(outcomes.len()..).filter(|rest| !rest.is_empty()) {
-            // What is shown must not be needed to decide, unless it is claimed.
-            let mut snapshot = Snapshot::default();
-            let batch = self.decide(&state, rest, &mut snapshot, !self.blind);
+            // Values that are only returned must not be needed to decide, unless they are claimed.
+            let mut read_set = ReadSet::default();
+            let batch = self.decide(&state, rest, &mut read_set, !self.blind);
             if batch.done.is_empty() {
                 assert!(batch.conflicts());
-                let wants: Vec<Want> = rest[0].guards.iter().map(Guard::want).collect();
+                let wants: Vec<RecordKey> = rest[0].guards.iter().map(Guard::want).collect();
                 outcomes.push(Outcome::Conflict(self.answer(&state, &wants)));
                 continue;
             }
             assert!(batch.claims.iter().all(|claim| state.holds(claim)), "{:?}", batch.claims);
-            let shown = self.decide(&state, &rest[..batch.done.len()], &mut snapshot, true);
+            let shown = self.decide(&state, &rest[..batch.done.len()], &mut read_set, true);
             assert_eq!(shown.done.len(), batch.done.len());
             state.revision += u64::from(!batch.writes.is_empty());
             let revision = state.revision;
             state.write(batch.writes);
             outcomes.extend(shown.done.into_iter().map(|done| match done {
-                Done::Committed { index, nodes } => Outcome::Committed { seq: seq(revision, index), nodes },
-                Done::Claimed => Outcome::Committed { seq: seq(revision, u8::MAX), nodes: Vec::new() },
+                Done::Committed { index, inodes } => Outcome::Committed { seq: seq(revision, index), inodes },
+                Done::Claimed => Outcome::Committed { seq: seq(revision, u8::MAX), inodes: Vec::new() },
                 Done::Repeated { version, index } => {
-                    Outcome::Committed { seq: seq(version.unwrap_or(revision), index), nodes: Vec::new() }
+                    Outcome::Committed { seq: seq(version.unwrap_or(revision), index), inodes: Vec::new() }
                 }
             }));
         }
@@ -172,7 +174,7 @@ impl Engine for Store {
             let (page, accesses) = keyspace::page(&self.keys, scan, source);
             (known(page), accesses)
         });
-        Ok(Page { facts: Facts { seq: seq(state.revision, u8::MAX), records }, more })
+        Ok(Page { snapshot: Snapshot { seq: seq(state.revision, u8::MAX), records }, more })
     }
 
     fn sync(&self) -> Result<(), EngineError> {

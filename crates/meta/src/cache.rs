@@ -1,25 +1,31 @@
-//! The client's records in memory: bounded by what they weigh ([`crate::weight`]), versioned, shared by all threads.
+//! The client's record cache: bounded by size ([`crate::charge`]), versioned, shared by all threads.
 //!
-//! Two facts about one record may arrive in any order: a read that took its snapshot before a commit may come back
-//! after it. So each slot carries the [`Seq`] it is known at, and only news replace it. What was evicted leaves its
-//! version behind as its shard's floor, below which nothing new is taken in.
+//! Two values of one record may arrive in any order: a read whose snapshot is from before a commit may return
+//! after it. So each slot has the [`Seq`] of its value, and only a newer value replaces it. An evicted record
+//! leaves its `Seq` behind in the floor of its shard, below which the shard accepts no new record.
 //!
-//! While a client is alone, or told of all that others change, a directory that it has made or listed is known as a whole ([`Value::Listed`]): a name that
-//! is not in memory is then not in the directory either, and nobody needs to be asked. That ends when an entry of the
-//! directory is lost from memory, by eviction or because the floor kept it out. These are counted for a few directories
-//! together, and each mark carries the count from before the moment it speaks of ([`Before`]).
+//! While a client has the volume exclusively, or is notified of all changes by others, a directory that it
+//! has created or listed is known completely ([`Value::Listed`], the mark): a name that is not in the cache
+//! is then not in the directory, and no read is needed. The mark becomes invalid when an entry of the
+//! directory is lost from the cache, by eviction or because the floor rejected it. These losses are counted,
+//! in one counter for several directories, and each mark stores the count from before the read or creation
+//! that it describes ([`DirCounters`]).
 //!
-//! What another client changed is heard of some time after it happened, and on some engines under a [`Seq`] below that of a
-//! read that missed it. So word of a change ends whatever is known from reads, of the record it names, and bars those that
-//! began before it came. What this client's own commits left behind is known in the server's exact order. Where a directory
-//! was being read, or made, when word of one of its names came, it is not marked: the reading may have missed the name.
+//! A change by another client is delivered some time after its commit and, on some engines, with a [`Seq`]
+//! below that of a read that did not see it. So an invalidation drops any value of the record that came from
+//! a read, and bars all reads of it that began earlier. Values that this client's own commits left have their
+//! exact position in the server's order. A directory is not marked if an invalidation of one of its names
+//! arrives while it is read or created, because the read may have missed that name.
 //!
-//! [`Cache::clear`] is for when words may have been missed: it also bars whatever was asked for before.
+//! [`Cache::clear`] is for the case that invalidations may have been missed: it also bars the reads that
+//! began earlier.
 //!
-//! Lock order: one shard's lock at a time, held for no call out of this file.
+//! Lock order: the lock of one shard at a time. No call out of this file is made under it.
+
+mod key;
 
 use host::Instant;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,29 +35,32 @@ use acl::posix::PosixAcl;
 use host::RandomState;
 use types::{AclId, FileType, Ino, Name, Slice, XattrName};
 
+use crate::charge::charge;
 use crate::lock::Lock;
-use crate::record::{Counter, Edge, Facts, LockWait, Node, Record, Seq, Settings, Usage, XattrBytes, Xattrs};
+use crate::record::{
+    Counter, Dirent, Inode, LockWait, Record, Seq, Settings, Snapshot, Usage, Xattrs, xattr_blocks,
+};
 use crate::volume::AclKind;
-use crate::weight::weight;
 use types::ChunkIndex;
 
-/// What a record is found by.
+/// The key of a cached record.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
-    Node(Ino),
-    Edge(Ino, Name),
-    /// Which part of a directory is in memory without a gap.
+    Inode(Ino),
+    Dirent(Ino, Name),
+    /// Which part of a directory is cached completely.
     Listed(Ino),
     Empty(Ino),
     Xattrs(Ino),
     Symlink(Ino),
     Slices(Ino, ChunkIndex),
     Acl(AclId),
-    /// What an ACL to inherit makes of a new file: by the rwx bits of its mode, and by what it is.
+    /// What a new file inherits from an ACL of its directory, by the rwx bits of its mode and its type.
     Inherited(AclId, u32, FileType),
-    /// What the kernel is shown of an NFSv4 ACL on an inode of this owner and group; whether a directory.
+    /// What the kernel is shown for an NFSv4 ACL on an inode with this owner and group; the flag is set for a
+    /// directory.
     Projection(AclId, u32, u32, bool),
-    /// The same of a directory without an ACL, by its rwx bits, owner and group.
+    /// The same for a directory without an ACL, by its rwx bits, owner and group.
     ModeProjection(u32, u32, u32),
     /// Whether an access ACL lets everybody search.
     Anyone(AclId),
@@ -62,25 +71,27 @@ pub(crate) enum Key {
     Waits,
 }
 
-/// A record as the client holds it, absence included; ACLs parsed.
+/// A cached record; an absent record is cached as absent. ACLs are stored parsed.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
-    Node(Option<Node>),
-    Edge(Option<Edge>),
-    /// Every entry up to this name, all of them with `None`, as long as the directory's losses are these.
+    Inode(Option<Inode>),
+    Dirent(Option<Dirent>),
+    /// All entries up to this name are cached, or all entries if `None`, as long as the directory's count of
+    /// losses equals `losses`.
     Listed {
         to: Option<Name>,
         losses: u64,
     },
     Empty(bool),
     Xattrs(Arc<Xattrs>),
-    /// They changed, and take no more than this.
-    XattrsWithin(XattrBytes),
+    /// The xattrs changed. These are the sizes that some of them had when this client last read or changed them,
+    /// in blocks.
+    XattrSizes(Arc<BTreeMap<XattrName, u16>>),
     Symlink(Option<Arc<[u8]>>),
     Slices(Arc<[Slice]>),
-    /// `None` also where the stored text is no ACL: access is then refused, never guessed.
+    /// `None` also if the stored text is not a valid ACL: access is then denied, never guessed.
     Acl(Option<Acl>),
-    /// The ACL, and the rwx bits of the mode that goes with it.
+    /// The ACL, and the rwx bits of the resulting mode.
     Inherited(AclId, u32),
     Projection(Arc<nfs4::Projection>),
     Anyone(bool),
@@ -89,7 +100,7 @@ pub(crate) enum Value {
     Usage(Usage),
     Locks(Arc<[Lock]>),
     Waits(Arc<[LockWait]>),
-    /// It changed, and the new value did not come along.
+    /// The record changed, and the new value is not known.
     Unknown,
 }
 
@@ -100,47 +111,11 @@ pub(crate) enum Acl {
     Nfs4(Arc<nfs4::Compiled>),
 }
 
-impl Key {
-    /// Whether the record may be kept beyond the operation that read it. Chunks are kept by open files, and the rest
-    /// is wanted fresh whenever it is wanted.
-    fn is_cacheable(&self) -> bool {
-        match self {
-            Key::Node(_)
-            | Key::Edge(..)
-            | Key::Listed(_)
-            | Key::Xattrs(_)
-            | Key::Symlink(_)
-            | Key::Acl(_)
-            | Key::Inherited(..)
-            | Key::Projection(..)
-            | Key::ModeProjection(..)
-            | Key::Anyone(_) => true,
-            Key::Empty(_)
-            | Key::Slices(..)
-            | Key::Settings
-            | Key::Counter(_)
-            | Key::Usage
-            | Key::Locks(_)
-            | Key::Waits => false,
-        }
-    }
-}
-
-impl Key {
-    /// Whether the record never changes, once it is there: ACLs go by their content.
-    fn is_immutable(&self) -> bool {
-        matches!(
-            self,
-            Key::Acl(_) | Key::Inherited(..) | Key::Projection(..) | Key::ModeProjection(..) | Key::Anyone(_)
-        )
-    }
-}
-
-/// Splits facts into what they are found by and what they say. Rows of scans that no plan looks at fall away.
+/// Splits a record into its key and value. `None` for records that only scans return and no plan reads.
 fn known(record: &Record, kind: AclKind) -> Option<(Key, Value)> {
     Some(match record {
-        Record::Node(ino, node) => (Key::Node(*ino), Value::Node(*node)),
-        Record::Edge(parent, name, edge) => (Key::Edge(*parent, name.clone()), Value::Edge(*edge)),
+        Record::Inode(ino, inode) => (Key::Inode(*ino), Value::Inode(*inode)),
+        Record::Dirent(parent, name, dirent) => (Key::Dirent(*parent, name.clone()), Value::Dirent(*dirent)),
         Record::Empty(ino, empty) => (Key::Empty(*ino), Value::Empty(*empty)),
         Record::Xattrs(ino, xattrs) => (Key::Xattrs(*ino), Value::Xattrs(xattrs.clone())),
         Record::Symlink(ino, target) => (Key::Symlink(*ino), Value::Symlink(target.clone())),
@@ -155,11 +130,11 @@ fn known(record: &Record, kind: AclKind) -> Option<(Key, Value)> {
     })
 }
 
-/// The ACL with this id: a text that reads well and has another hash is another ACL, such as one that lost its first entries,
-/// which denied something.
+/// Parses the ACL with this id. A valid text with another hash is rejected, because it is another ACL: for
+/// example, one that lost its first entries, which deny something.
 fn parse_acl(id: AclId, text: Option<&str>, kind: AclKind) -> Option<Acl> {
     let Some(text) = text else {
-        tracing::error!(acl = %id, "an inode refers to an ACL that is not stored; access to it is refused");
+        tracing::error!(acl = %id, "an inode refers to an ACL that is not stored; access to it is denied");
         return None;
     };
     let parsed = match kind {
@@ -171,66 +146,70 @@ fn parse_acl(id: AclId, text: Option<&str>, kind: AclKind) -> Option<Acl> {
             .map_err(|error| error.to_string()),
     };
     parsed
-        .and_then(|(is, acl)| if is == id { Ok(acl) } else { Err(format!("it is the ACL {is}")) })
+        .and_then(
+            |(is, acl)| if is == id { Ok(acl) } else { Err(format!("its content is that of ACL {is}")) },
+        )
         .inspect_err(|error| {
-            tracing::error!(acl = %id, %error, "a stored ACL is corrupt; access by it is refused");
+            tracing::error!(acl = %id, %error, "a stored ACL is corrupt; access by it is denied");
         })
         .ok()
 }
 
 const SHARDS: usize = 64;
 
-/// Directories that are counted apart: one in so many suffers from another's losses.
+/// The number of counters for directories. Directories that share one invalidate each other's marks by their
+/// losses.
 const COUNTERS: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Cache {
     shards: Vec<Mutex<Shard>>,
-    /// By directory.
+    /// By directory number modulo [`COUNTERS`].
     counters: Vec<Counters>,
     hasher: RandomState,
     shard_capacity: usize,
-    /// What the volume's ACLs are parsed as.
+    /// The kind of ACLs that the volume stores.
     kind: AclKind,
 }
 
-/// Of directories that are counted together.
+/// The counters of the directories that share them.
 #[derive(Debug, Default)]
 struct Counters {
-    /// Entries lost from memory. Counted under the lock of the shard that lost them.
+    /// Entries lost from the cache. Counted under the lock of the shard that lost them.
     losses: AtomicU64,
-    /// Changes heard of while no part of the directory was marked. Counted under the lock of the mark's shard.
-    words: AtomicU64,
+    /// Invalidations received while the directory had no mark. Counted under the lock of the mark's shard.
+    invalidations: AtomicU64,
 }
 
-/// What was counted of a directory before it was read, or before it was there.
+/// The counters of a directory from before it was read or created.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Before {
+pub(crate) struct DirCounters {
     losses: u64,
-    words: u64,
+    invalidations: u64,
 }
 
-/// Where a record is from.
+/// Where a value comes from.
 #[derive(Clone, Copy, Debug)]
 enum Origin {
-    /// A reading that began then.
+    /// A read that began at this time.
     Read(Instant),
-    /// A commit of this client, with when it began where that is long ago, or what this client worked out.
+    /// A commit of this client, with the time at which it was sent, or (`None`) a value that this client
+    /// computed.
     Own(Option<Instant>),
 }
 
 #[derive(Debug, Default)]
 struct Shard {
     slots: HashMap<Key, Slot, RandomState>,
-    /// What they weigh together.
-    weight: usize,
-    /// The keys of `slots` in the order of the eviction clock, and its hand.
+    /// The sum of the charges of all slots ([`crate::charge`]).
+    charge: usize,
+    /// The keys of `slots` in the order of the eviction clock, and the position of its hand.
     clock: Vec<Key>,
     hand: usize,
     floor: Seq,
-    /// When a change was last heard of that concerned a record not in `slots`.
-    heard: Option<Instant>,
-    /// When all was forgotten.
+    /// When the last invalidation of a record that is not in `slots` was received.
+    invalidated: Option<Instant>,
+    /// When the shard was last cleared.
     cleared: Option<Instant>,
 }
 
@@ -239,14 +218,15 @@ struct Slot {
     value: Value,
     seq: Seq,
     since: Instant,
-    /// Left by a commit of this client, so that `seq` is the record's exact place in the server's order.
+    /// Whether a commit of this client left the value, so that `seq` is its exact position in the server's
+    /// order.
     committed: bool,
-    /// Used since the clock's hand last passed.
+    /// Used since the clock's hand last passed it.
     used: bool,
 }
 
 impl Cache {
-    /// Holds about `capacity` records of ordinary size, at least one a shard.
+    /// A cache for about `capacity` records of ordinary size, and at least one per shard.
     pub(crate) fn new(capacity: usize, kind: AclKind) -> Self {
         Cache {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -257,8 +237,8 @@ impl Cache {
         }
     }
 
-    /// The record, unless it is older than `oldest`. Without such a bound a name is also known to be absent from the
-    /// part of its directory that is in memory as a whole.
+    /// The record, unless its value is older than `oldest`. If `oldest` is `None`, a name in the completely
+    /// cached part of its directory is also known to be absent.
     pub(crate) fn get(&self, key: &Key, oldest: Option<Instant>) -> Option<Value> {
         let mut shard = self.shard(key);
         let Some(slot) = shard.slots.get_mut(key) else {
@@ -275,68 +255,85 @@ impl Cache {
         }
     }
 
-    /// What is known of the xattrs of an inode after one more was set, or one was removed.
-    pub(crate) fn xattrs_after(&self, ino: Ino, set: Option<(&XattrName, usize)>) -> Value {
-        let before = match self.get(&Key::Xattrs(ino), None) {
-            Some(Value::Xattrs(xattrs)) => XattrBytes::of(&xattrs),
-            Some(Value::XattrsWithin(bytes)) => bytes,
-            _ => return Value::Unknown,
+    /// What is known of an inode's xattrs after one was set to `value` or removed (`None`).
+    pub(crate) fn xattrs_after(&self, ino: Ino, name: &XattrName, value: Option<&[u8]>) -> Value {
+        let blocks = |value: &[u8]| xattr_blocks(value.len());
+        let mut sizes = match self.get(&Key::Xattrs(ino), None) {
+            Some(Value::Xattrs(all)) => {
+                all.iter().map(|(name, value)| (name.clone(), blocks(value))).collect()
+            }
+            Some(Value::XattrSizes(sizes)) => Arc::unwrap_or_clone(sizes),
+            _ => BTreeMap::new(),
         };
-        Value::XattrsWithin(set.map_or(before, |(name, value_len)| before.with(name, value_len)))
+        match value {
+            Some(value) => drop(sizes.insert(name.clone(), blocks(value))),
+            None => drop(sizes.remove(name)),
+        }
+        // Other clients may have removed some of them, so the map could grow without a limit.
+        let is_possible = sizes.len() <= usize::from(Inode::MAX_XATTR_BLOCKS);
+        if is_possible { Value::XattrSizes(Arc::new(sizes)) } else { Value::Unknown }
     }
 
-    /// Nodes of many inodes, in their order; `None` of those that are not known. No shard is locked twice, so that the
-    /// processor waits for the memory of several at a time.
-    pub(crate) fn nodes(&self, inos: &[Ino]) -> Vec<Option<Node>> {
+    /// The nodes of many inodes, in the order of `inos`; `None` for those that are not cached. Each shard is
+    /// locked once, so that the processor can overlap several memory accesses.
+    pub(crate) fn inodes(&self, inos: &[Ino]) -> Vec<Option<Inode>> {
         let mut places: Vec<(usize, usize)> =
-            inos.iter().map(|ino| self.index(&Key::Node(*ino))).zip(0..).collect();
+            inos.iter().map(|ino| self.index(&Key::Inode(*ino))).zip(0..).collect();
         places.sort_unstable();
-        let mut nodes = vec![None; inos.len()];
+        let mut inodes = vec![None; inos.len()];
         for of_one in places.chunk_by(|one, other| one.0 == other.0) {
             let mut shard = self.lock(of_one[0].0);
             for &(_, place) in of_one {
-                if let Some(slot) = shard.slots.get_mut(&Key::Node(inos[place]))
-                    && let Value::Node(node) = slot.value
+                if let Some(slot) = shard.slots.get_mut(&Key::Inode(inos[place]))
+                    && let Value::Inode(inode) = slot.value
                 {
                     slot.used = true;
-                    nodes[place] = node;
+                    inodes[place] = inode;
                 }
             }
         }
-        nodes
+        inodes
     }
 
-    /// That a name is not in its directory, if that is known.
+    /// Whether the name is known to be absent from its directory.
     fn absence(&self, key: &Key) -> Option<Value> {
-        let Key::Edge(dir, name) = key else { return None };
+        let Key::Dirent(dir, name) = key else { return None };
         let Some(Value::Listed { to, losses }) = self.get(&Key::Listed(*dir), None) else { return None };
         if to.is_some_and(|to| *name > to) {
             return None;
         }
-        // The entry may have come between the first look and the mark's, so it is looked for once more; and if it has
-        // gone since, that was counted under this lock.
+        // The entry may have been inserted between the lookup of the name and that of the mark, so look it up
+        // again. If it was evicted since, the loss was counted under this lock.
         let shard = self.shard(key);
         let absent = !shard.slots.contains_key(key) && self.losses(*dir) == losses;
-        absent.then_some(Value::Edge(None))
+        absent.then_some(Value::Dirent(None))
     }
 
-    /// What [`Cache::listed`] is to be told, from before a directory is read, or made.
-    pub(crate) fn before(&self, dir: Ino) -> Before {
-        Before { losses: self.losses(dir), words: self.words(dir) }
+    /// The counters to pass to [`Cache::listed`], taken before a directory is read or created.
+    pub(crate) fn before(&self, dir: Ino) -> DirCounters {
+        DirCounters { losses: self.losses(dir), invalidations: self.invalidations(dir) }
     }
 
-    /// How many entries were lost so far of this directory, and of others that are counted with it.
+    /// How many entries of this directory, and of those that share its counter, were lost so far.
     fn losses(&self, dir: Ino) -> u64 {
         self.counters(dir).losses.load(Ordering::Acquire)
     }
 
-    fn words(&self, dir: Ino) -> u64 {
-        self.counters(dir).words.load(Ordering::Acquire)
+    fn invalidations(&self, dir: Ino) -> u64 {
+        self.counters(dir).invalidations.load(Ordering::Acquire)
     }
 
-    /// Notes that the entries after `after` and up to `to` (`None`: from the first, to the last) were taken in at `seq`,
-    /// unless a change was heard of meanwhile. Only a client may say so that is alone or told of all that changes.
-    pub(crate) fn listed(&self, dir: Ino, after: Option<&Name>, to: Option<&Name>, before: Before, seq: Seq) {
+    /// Marks the entries after `after` (`None`: from the first) up to `to` (`None`: to the last) as
+    /// completely cached at `seq`, unless an invalidation arrived since `before`. Only a client that has the
+    /// volume exclusively or is notified of all changes may call this.
+    pub(crate) fn listed(
+        &self,
+        dir: Ino,
+        after: Option<&Name>,
+        to: Option<&Name>,
+        before: DirCounters,
+        seq: Seq,
+    ) {
         let key = Key::Listed(dir);
         let mark = match self.get(&key, None) {
             Some(Value::Listed { to, losses }) if losses == self.losses(dir) => Some((to, losses)),
@@ -353,8 +350,8 @@ impl Cache {
             (Some(_), _) => return,
         };
         let mut shard = self.shard(&key);
-        // From here on word of a change finds the mark.
-        if self.words(dir) == before.words {
+        // From here on an invalidation finds the mark.
+        if self.invalidations(dir) == before.invalidations {
             self.insert_into(
                 &mut shard,
                 key,
@@ -365,16 +362,17 @@ impl Cache {
         }
     }
 
-    /// Takes in what was read by a request that began at `began`.
-    pub(crate) fn absorb(&self, facts: &Facts, began: Instant) -> Vec<(Key, Value)> {
-        let known: Vec<_> = facts.records.iter().filter_map(|record| self.known(record)).collect();
+    /// Stores the records of a read that began at `began`.
+    pub(crate) fn absorb(&self, snapshot: &Snapshot, began: Instant) -> Vec<(Key, Value)> {
+        let known: Vec<_> = snapshot.records.iter().filter_map(|record| self.known(record)).collect();
         for (key, value) in &known {
-            self.insert(key.clone(), value.clone(), facts.seq, Origin::Read(began));
+            self.insert(key.clone(), value.clone(), snapshot.seq, Origin::Read(began));
         }
         known
     }
 
-    /// An ACL comes along with each inode that has it, and is parsed only the first time.
+    /// Splits a record as [`known`] does. An inode's ACLs come with each read of it, and are parsed only the
+    /// first time.
     fn known(&self, record: &Record) -> Option<(Key, Value)> {
         match record {
             Record::Acl(id, Some(_)) => {
@@ -388,12 +386,12 @@ impl Cache {
         }
     }
 
-    /// Takes in what a commit of this client left behind that began at `began`.
+    /// Stores a value that a commit of this client left; the commit was sent at `began`.
     pub(crate) fn committed(&self, key: Key, value: Value, seq: Seq, began: Instant) {
         self.insert(key, value, seq, Origin::Own(Some(began)));
     }
 
-    /// Takes in what this client knows by itself.
+    /// Stores a value that this client computed.
     pub(crate) fn put(&self, key: Key, value: Value, seq: Seq) {
         self.insert(key, value, seq, Origin::Own(None));
     }
@@ -412,26 +410,29 @@ impl Cache {
             Origin::Own(began) => (None, began),
         };
         let fresh = Slot { value, seq, since: Instant::now(), committed: read.is_none(), used: true };
-        let is_before = |began: Option<Instant>, word: Instant| {
-            began.is_some_and(|began| began <= word) && !key.is_immutable()
+        let is_before = |began: Option<Instant>, event: Instant| {
+            began.is_some_and(|began| began <= event) && !key.is_immutable()
         };
         if shard.cleared.is_some_and(|cleared| is_before(began, cleared)) {
             self.count_loss(&key, &fresh);
-            // A later change may have been missed, so this value does not serve; nor does one from before this commit.
+            // A later change may have been missed, so this value must not be cached, nor one from before this
+            // commit.
             if read.is_none() {
                 shard.pass_over(&key, seq);
             }
         } else if let Some(slot) = shard.slots.get_mut(&key) {
             let is_late =
-                matches!(slot.value, Value::Unknown | Value::XattrsWithin(_)) && is_before(read, slot.since);
+                matches!(slot.value, Value::Unknown | Value::XattrSizes(_)) && is_before(read, slot.since);
             if slot.seq <= seq && !is_late {
                 let old = std::mem::replace(slot, fresh);
-                let new = weight(&slot.value);
-                shard.weight = shard.weight - weight(&old.value) + new;
+                let new = charge(&slot.value);
+                shard.charge = shard.charge - charge(&old.value) + new;
                 let gone = shard.make_room(0, capacity, Some(&key));
                 gone.iter().for_each(|(key, slot)| self.count_loss(key, slot));
             }
-        } else if seq < shard.floor || shard.heard.is_some_and(|heard| is_before(read, heard)) {
+        } else if seq < shard.floor
+            || shard.invalidated.is_some_and(|invalidated| is_before(read, invalidated))
+        {
             self.count_loss(&key, &fresh);
         } else {
             let gone = shard.insert(key, fresh, capacity);
@@ -439,19 +440,19 @@ impl Cache {
         }
     }
 
-    /// Another client changed the record by the commit `seq`: neither what is in memory of it serves any more, nor what
-    /// is read from before that.
+    /// Another client changed the record in commit `seq`: drops the cached value, and bars the reads that
+    /// began earlier.
     pub(crate) fn outdate(&self, key: Key, seq: Seq) {
         self.outdate_unless(key, seq, |slot| slot.committed && slot.seq >= seq);
     }
 
-    /// This client may have changed the record: as [`Cache::outdate`], whatever is known of it.
+    /// As [`Cache::outdate`] for a change that this client may have made: drops any cached value.
     pub(crate) fn doubt(&self, key: Key) {
         self.outdate_unless(key, Seq::default(), |_| false);
     }
 
     fn outdate_unless(&self, key: Key, seq: Seq, is_newer: impl Fn(&Slot) -> bool) {
-        let in_listing = matches!(&key, Key::Edge(dir, _) if self.is_marked(*dir));
+        let in_listing = matches!(&key, Key::Dirent(dir, _) if self.is_marked(*dir));
         let mut shard = self.shard(&key);
         match shard.slots.get_mut(&key) {
             Some(slot) if is_newer(slot) => {}
@@ -460,13 +461,13 @@ impl Cache {
                 slot.seq = seq.max(slot.seq);
                 slot.since = Instant::now();
                 slot.committed = false;
-                shard.weight = shard.weight - weight(&old) + weight(&Value::Unknown);
+                shard.charge = shard.charge - charge(&old) + charge(&Value::Unknown);
             }
             None => {
                 shard.floor = shard.floor.max(seq);
-                shard.heard = Some(Instant::now());
+                shard.invalidated = Some(Instant::now());
                 drop(shard);
-                // In a directory that is in memory as a whole, a name that is unknown has to stand there as such.
+                // In a completely cached directory, an unknown name must be stored as such.
                 if in_listing {
                     self.put(key, Value::Unknown, seq);
                 }
@@ -474,21 +475,22 @@ impl Cache {
         }
     }
 
-    /// Whether a part of the directory is in memory without a gap. Else none becomes so by what is being read now.
+    /// Whether a part of the directory is marked as complete. If not, the invalidation is counted, so that a
+    /// read in progress does not mark it.
     fn is_marked(&self, dir: Ino) -> bool {
         let mark = Key::Listed(dir);
         let shard = self.shard(&mark);
         let is_marked = shard.slots.contains_key(&mark);
         if !is_marked {
-            self.counters(dir).words.fetch_add(1, Ordering::AcqRel);
+            self.counters(dir).invalidations.fetch_add(1, Ordering::AcqRel);
         }
         is_marked
     }
 
-    /// Forgets everything, as after a gap in what is heard of other clients, and bars what was asked for before.
+    /// Clears the cache after invalidations may have been missed, and bars the reads that began earlier.
     pub(crate) fn clear(&self) {
         for counters in &self.counters {
-            counters.words.fetch_add(1, Ordering::AcqRel);
+            counters.invalidations.fetch_add(1, Ordering::AcqRel);
         }
         let now = Instant::now();
         for shard in &self.shards {
@@ -498,15 +500,16 @@ impl Cache {
             shard.floor = shard.floor.max(newest.unwrap_or_default());
             shard.slots.iter().for_each(|(key, slot)| self.count_loss(key, slot));
             shard.slots.clear();
-            shard.weight = 0;
+            shard.charge = 0;
             shard.clock.clear();
             shard.hand = 0;
         }
     }
 
-    /// The caller holds the lock of the key's shard, so that who finds the entry missing there finds it counted too.
+    /// The caller holds the lock of the key's shard, so a thread that finds the entry missing there also
+    /// finds it counted.
     fn count_loss(&self, key: &Key, slot: &Slot) {
-        if let (Key::Edge(dir, _), Value::Edge(Some(_)) | Value::Unknown) = (key, &slot.value) {
+        if let (Key::Dirent(dir, _), Value::Dirent(Some(_)) | Value::Unknown) = (key, &slot.value) {
             self.counters(*dir).losses.fetch_add(1, Ordering::AcqRel);
         }
     }
@@ -529,25 +532,26 @@ impl Cache {
 }
 
 impl Shard {
-    /// A commit of this client changed the record, and its value is not to be kept: older ones are not either.
+    /// A commit of this client changed the record, and its value must not be cached: drops older values as
+    /// well.
     fn pass_over(&mut self, key: &Key, seq: Seq) {
         match self.slots.get_mut(key) {
             Some(slot) if slot.seq < seq => {
                 let old = std::mem::replace(&mut slot.value, Value::Unknown);
                 (slot.seq, slot.committed) = (seq, true);
-                self.weight = self.weight - weight(&old) + weight(&Value::Unknown);
+                self.charge = self.charge - charge(&old) + charge(&Value::Unknown);
             }
             Some(_) => {}
             None => self.floor = self.floor.max(seq),
         }
     }
 
-    /// Returns what had to go.
+    /// Inserts a slot and returns the evicted ones.
     fn insert(&mut self, key: Key, slot: Slot, capacity: usize) -> Vec<(Key, Slot)> {
-        let weight = weight(&slot.value);
-        let gone = self.make_room(weight, capacity, None);
-        self.weight += weight;
-        // Behind the hand, so that it passes all others first.
+        let charge = charge(&slot.value);
+        let gone = self.make_room(charge, capacity, None);
+        self.charge += charge;
+        // Place it behind the hand, which then passes all other slots first.
         self.clock.push(key.clone());
         if !gone.is_empty() {
             let last = self.clock.len() - 1;
@@ -558,13 +562,13 @@ impl Shard {
         gone
     }
 
-    /// Evicts until so much more fits in, or nothing is left but `keep`, and returns what went.
+    /// Evicts until `more` fits within `capacity` or only `keep` is left. Returns the evicted slots.
     fn make_room(&mut self, more: usize, capacity: usize, keep: Option<&Key>) -> Vec<(Key, Slot)> {
         let mut gone = Vec::new();
-        while self.weight + more > capacity && self.clock.len() > usize::from(keep.is_some()) {
+        while self.charge + more > capacity && self.clock.len() > usize::from(keep.is_some()) {
             self.hand %= self.clock.len();
             let key = &self.clock[self.hand];
-            // Two rounds at most: the first one clears every mark.
+            // At most two rounds: the first one clears every `used` flag.
             if let Some(slot) = self.slots.get_mut(key).filter(|slot| slot.used || keep == Some(key)) {
                 slot.used = false;
                 self.hand += 1;
@@ -573,7 +577,7 @@ impl Shard {
             let evicted = self.clock.swap_remove(self.hand);
             if let Some((key, slot)) = self.slots.remove_entry(&evicted) {
                 self.floor = self.floor.max(slot.seq);
-                self.weight -= weight(&slot.value);
+                self.charge -= charge(&slot.value);
                 gone.push((key, slot));
             }
         }

@@ -1,81 +1,85 @@
-//! What a transaction changes, as other clients are told of it.
+//! The changes of a transaction in the form that other clients are notified of: which cached records it
+//! invalidates.
 
 use types::{Ino, Name, SessionId};
 
 use crate::record::Seq;
 use crate::txn::{Effect, Txn};
 
-/// A committed transaction as the stream of changes brings it.
+/// A committed transaction, as the change stream delivers it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Reads that begin after the change was delivered are of this [`Seq`] or a later one.
+    /// Reads that begin after the delivery of this change are labelled with this [`Seq`] or a later one.
     pub seq: Seq,
-    /// Who committed it: the upper half of its operation id.
+    /// The session that committed it: the upper half of its operation id.
     pub by: SessionId,
-    pub touched: Vec<Touched>,
+    pub invalidations: Vec<Invalidation>,
 }
 
-/// A part of the volume that is not what it was.
+/// An invalidation: a part of the volume that has changed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Touched {
-    /// The inode's record: what access depends on, links, times, size; or it is gone.
-    Node(Ino),
-    /// What a name in a directory refers to.
-    Edge(Ino, Name),
-    /// The content of a file.
+pub enum Invalidation {
+    /// The inode's record (access fields, link count, times, size) changed, or the inode was removed.
+    Inode(Ino),
+    /// A name in a directory was added, was removed, or refers to another inode.
+    Dirent(Ino, Name),
+    /// The content of a file changed.
     Data(Ino),
     Xattrs(Ino),
-    /// The locks on an inode.
+    /// The locks on an inode changed.
     Locks(Ino),
 }
 
 impl Txn {
-    /// What other clients must hear of it, each thing once. A new inode is left out: nobody knows its number yet.
-    pub fn touched(&self) -> Vec<Touched> {
-        let mut touched: Vec<Touched> = Vec::new();
-        let mut add = |new: Touched| {
-            if !touched.contains(&new) {
-                touched.push(new);
+    /// The invalidations for other clients, each once. A new inode is left out, because no other client knows
+    /// its number yet.
+    pub fn invalidations(&self) -> Vec<Invalidation> {
+        let mut invalidations: Vec<Invalidation> = Vec::new();
+        let mut add = |new: Invalidation| {
+            if !invalidations.contains(&new) {
+                invalidations.push(new);
             }
         };
         for effect in &self.effects {
             match effect {
-                Effect::DropNode { ino } => add(Touched::Node(*ino)),
-                Effect::PutEdge { parent, name, .. } | Effect::DropEdge { parent, name } => {
-                    add(Touched::Edge(*parent, name.clone()));
+                Effect::DropInode { ino } => add(Invalidation::Inode(*ino)),
+                Effect::PutDirent { parent, name, .. } | Effect::DropDirent { parent, name } => {
+                    add(Invalidation::Dirent(*parent, name.clone()));
                 }
                 Effect::AppendSlice { ino, .. }
                 | Effect::DropSlices { ino, .. }
-                | Effect::ReplaceRows { ino, .. } => add(Touched::Data(*ino)),
+                | Effect::ReplaceRows { ino, .. } => add(Invalidation::Data(*ino)),
                 Effect::SetSize { ino, .. } | Effect::Extend { ino, .. } => {
-                    add(Touched::Node(*ino));
-                    add(Touched::Data(*ino));
+                    add(Invalidation::Inode(*ino));
+                    add(Invalidation::Data(*ino));
                 }
-                Effect::PutXattr { ino, .. } | Effect::DropXattr { ino, .. } => add(Touched::Xattrs(*ino)),
-                Effect::PutLocks { ino, .. } => add(Touched::Locks(*ino)),
-                changed => changed.changed_node().into_iter().for_each(|ino| add(Touched::Node(ino))),
+                Effect::PutXattr { ino, .. } | Effect::DropXattr { ino, .. } => {
+                    add(Invalidation::Xattrs(*ino))
+                }
+                Effect::PutLocks { ino, .. } => add(Invalidation::Locks(*ino)),
+                changed => changed.changed_inode().into_iter().for_each(|ino| add(Invalidation::Inode(ino))),
             }
         }
-        touched
+        invalidations
     }
 }
 
-impl Touched {
-    /// The stored form: for each a letter, the inode's number in eight bytes, big end first, and for an edge the
-    /// name's length in one byte and the name.
-    pub fn encode(touched: &[Touched]) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(touched.len() * 16);
-        for one in touched {
+impl Invalidation {
+    /// The stored form of a list. For each item: a letter, the inode number in eight bytes (big-endian), and
+    /// for [`Invalidation::Dirent`] the length of the name in one byte and the name.
+    pub fn encode(invalidations: &[Invalidation]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(invalidations.len() * 16);
+        for one in invalidations {
             let (letter, ino) = match one {
-                Touched::Node(ino) => (b'n', ino),
-                Touched::Edge(parent, _) => (b'e', parent),
-                Touched::Data(ino) => (b'd', ino),
-                Touched::Xattrs(ino) => (b'x', ino),
-                Touched::Locks(ino) => (b'l', ino),
+                Invalidation::Inode(ino) => (b'n', ino),
+                Invalidation::Dirent(parent, _) => (b'e', parent),
+                Invalidation::Data(ino) => (b'd', ino),
+                Invalidation::Xattrs(ino) => (b'x', ino),
+                Invalidation::Locks(ino) => (b'l', ino),
             };
             bytes.push(letter);
             bytes.extend_from_slice(&ino.0.to_be_bytes());
-            if let Touched::Edge(_, name) = one {
+            if let Invalidation::Dirent(_, name) = one {
                 let name = name.as_bytes();
                 // A name has at most 255 bytes.
                 bytes.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
@@ -85,28 +89,29 @@ impl Touched {
         bytes
     }
 
-    /// Reads what [`Touched::encode`] wrote; `None` where it is damaged, which is a gap in the stream.
-    pub fn decode(mut bytes: &[u8]) -> Option<Vec<Touched>> {
-        let mut touched = Vec::new();
+    /// Decodes what [`Invalidation::encode`] returns; `None` if it is damaged, which counts as a gap in the
+    /// stream.
+    pub fn decode(mut bytes: &[u8]) -> Option<Vec<Invalidation>> {
+        let mut invalidations = Vec::new();
         while let Some((letter, rest)) = bytes.split_first() {
             let (ino, rest) = rest.split_first_chunk()?;
             let ino = Ino(u64::from_be_bytes(*ino));
             bytes = rest;
-            touched.push(match letter {
-                b'n' => Touched::Node(ino),
-                b'd' => Touched::Data(ino),
-                b'x' => Touched::Xattrs(ino),
-                b'l' => Touched::Locks(ino),
+            invalidations.push(match letter {
+                b'n' => Invalidation::Inode(ino),
+                b'd' => Invalidation::Data(ino),
+                b'x' => Invalidation::Xattrs(ino),
+                b'l' => Invalidation::Locks(ino),
                 b'e' => {
                     let (length, rest) = rest.split_first()?;
                     let (name, rest) = rest.split_at_checked(usize::from(*length))?;
                     bytes = rest;
-                    Touched::Edge(ino, Name::new(name).ok()?)
+                    Invalidation::Dirent(ino, Name::new(name).ok()?)
                 }
                 _ => return None,
             });
         }
-        Some(touched)
+        Some(invalidations)
     }
 }
 
@@ -118,18 +123,18 @@ mod tests {
     fn the_stored_form_is_read_back_and_damage_is_seen() {
         let name = Name::new(&[b'x'; 255]).unwrap();
         let all = vec![
-            Touched::Node(Ino(u64::MAX)),
-            Touched::Edge(Ino(2), name),
-            Touched::Edge(Ino(2), Name::new(b"a").unwrap()),
-            Touched::Data(Ino(3)),
-            Touched::Xattrs(Ino(4)),
-            Touched::Locks(Ino(5)),
+            Invalidation::Inode(Ino(u64::MAX)),
+            Invalidation::Dirent(Ino(2), name),
+            Invalidation::Dirent(Ino(2), Name::new(b"a").unwrap()),
+            Invalidation::Data(Ino(3)),
+            Invalidation::Xattrs(Ino(4)),
+            Invalidation::Locks(Ino(5)),
         ];
-        let bytes = Touched::encode(&all);
-        assert_eq!(Touched::decode(&bytes), Some(all));
-        assert_eq!(Touched::decode(&[]), Some(Vec::new()));
+        let bytes = Invalidation::encode(&all);
+        assert_eq!(Invalidation::decode(&bytes), Some(all));
+        assert_eq!(Invalidation::decode(&[]), Some(Vec::new()));
         for damaged in [&bytes[1..], &bytes[..5], b"z12345678", b"e12345678", b"e12345678\x01/"] {
-            assert_eq!(Touched::decode(damaged), None, "{damaged:?}");
+            assert_eq!(Invalidation::decode(damaged), None, "{damaged:?}");
         }
     }
 }

@@ -1,5 +1,6 @@
-//! The way from a directory up to the root, read where it is not known: each step names the next, so it takes a read each.
-//! A plan that began anew after each would look at all that is below again and again.
+//! Reads the path from a directory up to the root, as far as it is not cached. Each directory names its
+//! parent, so each takes a read of its own. Replanning after each read would make a plan check everything
+//! below again and again.
 
 use host::Instant;
 
@@ -7,31 +8,32 @@ use types::Ino;
 
 use crate::cache::{Key, Value};
 use crate::driver::{Failure, Meta};
-use crate::record::Want;
-use crate::view::Fresh;
+use crate::record::RecordKey;
+use crate::view::OwnReads;
 
 impl Meta {
-    /// Reads what is not known of the directories above `dir`, at most `most` of them; gives how many.
+    /// Reads the uncached directories above `dir`, at most `most` of them. Returns how many were read.
     pub(crate) fn climb(
         &self,
         dir: Ino,
         oldest: Option<Instant>,
         most: u32,
-        fresh: &mut Fresh,
+        fresh: &mut OwnReads,
     ) -> Result<u32, Failure> {
-        // Parents in memory may form a circle, which is found as in `ops/rename.rs`. Here the climb only ends.
+        // Cached parents may form a cycle, which `ops/rename.rs` detects in the same way. Here it only ends
+        // the loop.
         let (mut at, mut mark, mut steps, mut reads) = (dir, dir, 0_u64, 0);
         while at != Ino::ROOT {
-            let key = Key::Node(at);
+            let key = Key::Inode(at);
             let parent = match fresh.get(&key).cloned().or_else(|| self.cache.get(&key, oldest)) {
-                Some(Value::Node(Some(node))) => node.parent,
+                Some(Value::Inode(Some(inode))) => inode.parent,
                 None if reads < most => {
                     let began = Instant::now();
-                    let facts = self.retry(|| self.engine.read(&[Want::Node(at)]))?;
+                    let snapshot = self.retry(|| self.engine.read(&[RecordKey::Inode(at)]))?;
                     reads += 1;
-                    fresh.extend(self.cache.absorb(&facts, began));
-                    let Some(Value::Node(Some(node))) = fresh.get(&key) else { break };
-                    node.parent
+                    fresh.extend(self.cache.absorb(&snapshot, began));
+                    let Some(Value::Inode(Some(inode))) = fresh.get(&key) else { break };
+                    inode.parent
                 }
                 _ => break,
             };

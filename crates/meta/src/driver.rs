@@ -1,4 +1,4 @@
-//! The one loop that carries an operation from plan to commit, retries included.
+//! The one loop that runs an operation from plan to commit, including all retries.
 
 use host::Instant;
 use std::fmt;
@@ -11,38 +11,39 @@ use acl::identity::DomainTable;
 use acl::nfs4::Traversers;
 use types::{BootInstant, Cred, Errno, Ino, SessionId, Time};
 
-use crate::cache::{Before, Cache, Key, Value};
-use crate::change::{Change, Touched};
+use crate::cache::{Cache, DirCounters, Key, Value};
+use crate::change::{Change, Invalidation};
+use crate::credential_source::CredentialSource;
 use crate::doubt::{Doubt, REPEAT_FOR, may_be_earlier, pause};
 use crate::engine::{Engine, EngineError, Outcome};
 use crate::fence::Fence;
 use crate::listing::Listings;
 use crate::ops::GetDomains;
 use crate::order::LOST_FOR;
-use crate::record::{Facts, Node, Page, Record, Scan, Seq};
+use crate::record::{Inode, Page, Record, Scan, Seq, Snapshot};
 use crate::settings::VolumeSettings;
-use crate::subject::Subject;
 use crate::terms::{Terms, Ticket};
 use crate::txn::{Effect, Txn};
-use crate::view::{Fresh, Stop, View};
+use crate::view::{OwnReads, PlanStop, View};
 use crate::volume::{AclKind, Volume};
 
-/// An operation: a pure function from what is known to what shall happen.
+/// An operation: a pure function from the known records to effects and a reply.
 pub trait Op {
     type Reply;
-    /// For logs and counters.
+    /// For logs and metrics.
     const NAME: &'static str;
-    /// Whether it only looks. It may then be answered by records that are within their lifetime.
+    /// Whether the operation never has effects. If so, cached records within their lifetime can answer it.
     const READ: bool = false;
 
-    /// Decides. Called again, with more or fresher records, after [`Stop::Missing`] and after a conflict.
+    /// Decides what to do. It is called again, with more or newer records, after [`PlanStop::Missing`] and
+    /// after a conflict.
     ///
     /// # Errors
-    /// [`Stop`]: the operation's rules refuse it, or records are missing.
-    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Self::Reply>, Stop>;
+    /// [`PlanStop`]: the operation fails by its rules, or records are missing.
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Self::Reply>, PlanStop>;
 }
 
-/// What an operation decided.
+/// The decision of an operation.
 #[derive(Debug)]
 pub struct Plan<R> {
     pub reply: R,
@@ -50,64 +51,66 @@ pub struct Plan<R> {
 }
 
 impl<R> Plan<R> {
-    /// A reply to a question: nothing happens.
+    /// A reply without effects.
     pub fn answer(reply: R) -> Self {
         Plan { reply, effects: Vec::new() }
     }
 }
 
-/// What a plan depends on besides the records.
+/// What a plan depends on, apart from the records.
 #[derive(Debug)]
 pub struct Ctx<'a> {
     pub now: Time,
-    pub vouch: &'a Vouch<'a>,
+    pub authority: &'a Authority<'a>,
     pub session: SessionId,
     pub volume: &'a Volume,
     pub decisions: &'a DecisionCache,
-    /// Who may search every directory of a volume of NFSv4 ACLs.
+    /// The users and groups that may search every directory of a volume with NFSv4 ACLs.
     pub traversers: &'a Traversers,
 }
 
-/// Who has made sure that the caller may do it.
+/// The authority for the operation: who checked the caller's access.
 #[derive(Clone, Debug)]
-pub enum Vouch<'a> {
-    /// The kernel, by what it knows of the inodes: where that is out of date, it must look again. `None` where this client
-    /// is alone and so the kernel knows all there is.
+pub enum Authority<'a> {
+    /// The kernel did, using the inode attributes that it has cached. If `told` shows that they are out of
+    /// date, the operation fails with ESTALE, so that the kernel looks up again. `None` if this client has
+    /// the volume exclusively, because the kernel's attributes are then always current.
     Kernel { told: Option<&'a dyn KernelRevisions> },
-    /// Nobody yet: the operation checks this credential.
+    /// Nobody did: the operation checks this credential.
     Daemon(Cred),
-    /// The kernel, by less than the rules of the volume's ACLs: it never refuses what they grant, and what it has let
-    /// through the operation checks for this caller.
-    Both(&'a dyn Subject),
-    /// Nobody, and nobody was asked who it is: the operation may do what anybody may, which is at most to search.
+    /// The kernel did, by a check that is weaker than the volume's ACLs: it never denies what they grant. The
+    /// operation checks this caller again.
+    Both(&'a dyn CredentialSource),
+    /// Nobody did, and the caller is unknown: the operation may do only what everybody may do, which is at
+    /// most to search.
     Anyone,
 }
 
-/// The access revisions that the kernel was given, as of the moment at which it checked the caller. That does not change
-/// while the operation is planned again.
+/// The access revisions that the kernel was given, as of the moment at which it checked the caller. They do
+/// not change while the operation is replanned.
 pub trait KernelRevisions: Send + Sync + fmt::Debug {
-    /// `None` if it was given none: then it has checked nothing.
+    /// `None` if the kernel was given no revision for the inode: then the kernel has checked nothing.
     fn revision(&self, ino: Ino) -> Option<u64>;
 }
 
-/// Of few inodes, all known.
+/// For a few inodes with known revisions.
 impl<const N: usize> KernelRevisions for [(Ino, u64); N] {
     fn revision(&self, ino: Ino) -> Option<u64> {
         self.iter().find(|(known, _)| *known == ino).map(|(_, rev)| *rev)
     }
 }
 
-/// Why an operation did not happen, or may not have.
+/// Why an operation did not happen, or may not have happened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// By its rules.
+    /// The operation's rules do not allow it.
     #[error(transparent)]
     Refused(#[from] Errno),
-    /// By a failure of the database that outlasted the retries.
+    /// The database failed, and the retries failed too.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// Not at all, because others have removed the session that it was planned under.
-    #[error("session {0} was removed by another client, which took this one for dead")]
+    /// The operation did not happen, because another client removed the session under which it was planned.
+    #[error("session {0} was removed by another client, which considered this client dead")]
     Fenced(SessionId),
 }
 
@@ -131,38 +134,44 @@ pub struct Meta {
     pub(crate) fence: Fence,
     pub(crate) terms: Terms,
     alone: AtomicBool,
-    /// Until when the change stream vouches for records in memory, as [`BootInstant::nanos`]; 0 if it does not.
-    told_until: AtomicU64,
-    /// Until when a change of this client may happen of which it does not know, in nanoseconds since `born`. What happens
-    /// during a suspend is heard after it: so this clock stands still meanwhile.
+    /// End of the lease during which the change stream keeps cached records current, as
+    /// [`BootInstant::nanos`]; 0 if there is no lease.
+    current_until: AtomicU64,
+    /// Until then, a change of this client may still be committed without its knowledge. In nanoseconds since
+    /// `born`, by a clock that stops while the machine is suspended, because changes committed during a
+    /// suspend are delivered only after it.
     pub(crate) in_doubt_until: AtomicU64,
-    /// By the same clock: the question to the change stream that is under way was asked no earlier.
-    asked: AtomicU64,
-    /// And all that was committed before this was passed to [`Meta::heard`].
-    heard_to: AtomicU64,
+    /// By the same clock: the current query of the change stream was sent at this time or later.
+    query_began: AtomicU64,
+    /// By the same clock: all changes committed before this time were passed to [`Meta::apply_remote`].
+    delivered_to: AtomicU64,
     born: Instant,
     lifetime_nanos: AtomicU64,
     pub(crate) patience_millis: AtomicU64,
     pub(crate) repeat_for_millis: AtomicU64,
     decisions: DecisionCache,
     traversers: OnceLock<Traversers>,
-    /// The volume's table of domains as far as it is known here.
+    /// The part of the volume's table of domains that this client has read.
     domains: RwLock<Arc<DomainTable>>,
 }
 
-/// How often a plan may meet a conflict before the operation fails with EIO.
+/// How many conflicts a plan may meet before the operation fails with EIO.
 const MAX_CONFLICTS: u32 = 64;
-/// How often it may lack records: a rename looks at all directories above a new place, one after the other.
+/// How many reads an operation may need: a rename reads all directories above its new parent, one after
+/// another.
 const MAX_READS: u32 = 10_000;
-/// How long a failed request is repeated, unless the mount says otherwise: as long as a database takes to restart.
+/// How long a failed request is retried, unless the mount sets another time. A database needs that long to
+/// restart.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long records serve without asking again while other clients may change them, unless the mount says otherwise.
+/// How long cached records are used without a read while other clients may change them, unless the mount sets
+/// another time.
 const LIFETIME: Duration = Duration::from_secs(1);
-/// Decisions by NFSv4 ACLs that are remembered, of 64 bytes each.
+/// How many decisions by NFSv4 ACLs are cached, at 64 bytes each.
 const DECISIONS: usize = 1 << 16;
 
 impl Meta {
-    /// `cache_records` bounds the records held in memory, some 250 bytes each; a larger one counts as many.
+    /// `cache_records` bounds the number of records in memory, at about 250 bytes each; a larger record
+    /// counts as several.
     pub(crate) fn new(
         engine: Arc<dyn Engine>,
         volume: Volume,
@@ -180,10 +189,10 @@ impl Meta {
             fence: Fence::new(session),
             terms: Terms::new(session),
             alone: AtomicBool::new(false),
-            told_until: AtomicU64::new(0),
+            current_until: AtomicU64::new(0),
             in_doubt_until: AtomicU64::new(0),
-            asked: AtomicU64::new(0),
-            heard_to: AtomicU64::new(0),
+            query_began: AtomicU64::new(0),
+            delivered_to: AtomicU64::new(0),
             born: Instant::now(),
             patience_millis: AtomicU64::new(PATIENCE.as_millis() as u64),
             repeat_for_millis: AtomicU64::new(REPEAT_FOR.as_millis() as u64),
@@ -204,30 +213,31 @@ impl Meta {
         &self.engine
     }
 
-    /// Lets these search every directory of a volume of NFSv4 ACLs, for as long as it is open here. The first word counts.
+    /// Lets these users and groups search every directory of a volume with NFSv4 ACLs, for as long as the
+    /// volume is open here. Only the first call has an effect.
     pub fn set_traversers(&self, traversers: Traversers) {
         let _ = self.traversers.set(traversers);
-        // What was worked out without them.
+        // Drop what was computed without them.
         self.forget_all();
     }
 
-    /// Who may search every directory; nobody unless it was said.
+    /// The users and groups that may search every directory; empty unless set.
     pub fn traversers(&self) -> &Traversers {
         static NOBODY: LazyLock<Traversers> = LazyLock::new(Traversers::default);
         self.traversers.get().unwrap_or(&NOBODY)
     }
 
-    /// The volume's table of domains, as far as this index at least, if it goes so far. What is known of it is known for good,
-    /// and asked for again only for an index beyond.
+    /// The volume's table of domains, up to index `reach` at least if the table is that long. Entries never
+    /// change, so the table is read again only for an index that is not known yet.
     ///
     /// # Errors
-    /// [`Failure::Refused`] with EIO where it is damaged; [`Failure::Engine`].
+    /// [`Failure::Refused`] with EIO if the table is damaged; [`Failure::Engine`].
     pub fn domains(&self, reach: u32) -> Result<Arc<DomainTable>, Failure> {
         let known = Arc::clone(&self.domains.read().unwrap_or_else(PoisonError::into_inner));
         if known.domains().len() >= reach as usize {
             return Ok(known);
         }
-        let found = Arc::new(self.run(&GetDomains, &Vouch::Kernel { told: None })?);
+        let found = Arc::new(self.run(&GetDomains, &Authority::Kernel { told: None })?);
         let mut known = self.domains.write().unwrap_or_else(PoisonError::into_inner);
         if known.domains().len() < found.domains().len() {
             *known = Arc::clone(&found);
@@ -235,13 +245,15 @@ impl Meta {
         Ok(found)
     }
 
-    /// Declares that no other client can change the volume, so that records in memory are the truth.
-    pub fn set_alone(&self, alone: bool) {
+    /// Declares whether this client has the volume exclusively. If so, no other client can change it, and
+    /// cached records are always current.
+    pub fn set_exclusive(&self, alone: bool) {
         self.alone.store(alone, Ordering::Release);
         self.forget_all();
     }
 
-    /// How long a question may be answered from memory while other clients may change the volume; never, with zero.
+    /// How long a read-only operation may be answered from the cache while other clients may change the
+    /// volume; zero means never.
     pub fn lifetime(&self) -> Duration {
         Duration::from_nanos(self.lifetime_nanos.load(Ordering::Acquire))
     }
@@ -251,27 +263,29 @@ impl Meta {
         self.lifetime_nanos.store(nanos, Ordering::Release);
     }
 
-    pub fn is_alone(&self) -> bool {
+    pub fn is_exclusive(&self) -> bool {
         self.alone.load(Ordering::Acquire)
     }
 
-    /// Whether records in memory are the truth, or became untrue so short a time ago that word of it is under way.
+    /// Whether cached records are current, except for changes that are committed but not yet delivered to
+    /// this client.
     pub fn is_current(&self) -> bool {
-        let is_told = || BootInstant::now().nanos() < self.told_until.load(Ordering::Acquire);
-        self.is_alone() || (is_told() && self.fence.is_valid())
+        let has_lease = || BootInstant::now().nanos() < self.current_until.load(Ordering::Acquire);
+        self.is_exclusive() || (has_lease() && self.fence.is_valid())
     }
 
-    /// Declares that all that others changed before now was passed to [`Meta::heard`], and that records in memory serve
-    /// until that moment for it. Others go on while this machine is suspended, so the clock does.
+    /// Renews the lease on cached records until `until`. The caller declares that it has passed all changes
+    /// which were committed before its last query of the change stream to [`Meta::apply_remote`]. The time of the
+    /// lease includes suspends, because other clients go on during a suspend of this machine.
     pub fn set_current_until(&self, until: BootInstant) {
-        let asked = self.asked.swap(self.nanos_of(Instant::now()), Ordering::AcqRel);
-        self.heard_to.store(asked, Ordering::Release);
-        self.told_until.store(until.nanos(), Ordering::Release);
+        let query_began = self.query_began.swap(self.nanos_of(Instant::now()), Ordering::AcqRel);
+        self.delivered_to.store(query_began, Ordering::Release);
+        self.current_until.store(until.nanos(), Ordering::Release);
     }
 
-    /// Changes by others may have been missed: nothing in memory serves any more.
+    /// Invalidates everything in memory, because changes by others may have been missed.
     pub fn set_outdated(&self) {
-        self.told_until.store(0, Ordering::Release);
+        self.current_until.store(0, Ordering::Release);
         self.forget_all();
     }
 
@@ -280,48 +294,50 @@ impl Meta {
         self.listings.clear();
     }
 
-    /// Whether a change is not known here yet: one of another client, or, after an operation of which it is not known whether
-    /// it happened, any, until all that it may have done was heard. That is not a matter of the present time: what happened
-    /// long ago is heard late if this process stood still.
+    /// Whether the cache does not reflect this change yet. That is so for a change by another client. After
+    /// an indeterminate operation it is so for any change, until all changes that the operation may have
+    /// caused were delivered. The present time is not compared: if this process was stopped, changes are
+    /// delivered late.
     pub fn is_news(&self, change: &Change) -> bool {
         change.by != self.session()
             || self.terms.are_doubtful()
-            || self.heard_to.load(Ordering::Acquire) < self.in_doubt_until.load(Ordering::Acquire)
+            || self.delivered_to.load(Ordering::Acquire) < self.in_doubt_until.load(Ordering::Acquire)
     }
 
-    /// Takes in what was changed, if it is news.
-    pub fn heard(&self, change: &Change) {
+    /// Applies a remote change: invalidates what it changed, unless the cache reflects it already.
+    pub fn apply_remote(&self, change: &Change) {
         if self.is_news(change) {
-            change.touched.iter().filter_map(|touched| self.changed(touched)).for_each(|key| {
+            change.invalidations.iter().filter_map(|part| self.changed(part)).for_each(|key| {
                 self.cache.outdate(key, change.seq);
             });
         }
     }
 
-    /// A transaction may have happened, or may yet: nothing that it changes is known.
+    /// Invalidates what a transaction changes, because it may have been committed or may still be.
     pub(crate) fn doubt(&self, txn: &Txn) {
         let until = self.nanos_of(Instant::now() + LOST_FOR);
         self.in_doubt_until.fetch_max(until, Ordering::AcqRel);
         self.forget(txn);
     }
 
-    /// Drops from memory what a transaction changes.
+    /// Invalidates what a transaction changes.
     fn forget(&self, txn: &Txn) {
-        let touched = txn.touched();
-        touched.iter().filter_map(|touched| self.changed(touched)).for_each(|key| self.cache.doubt(key));
+        let invalidations = txn.invalidations();
+        invalidations.iter().filter_map(|part| self.changed(part)).for_each(|key| self.cache.doubt(key));
     }
 
-    /// What is kept of a part of the volume that changed.
-    fn changed(&self, touched: &Touched) -> Option<Key> {
-        match touched {
-            Touched::Node(ino) => Some(Key::Node(*ino)),
-            Touched::Edge(parent, name) => {
+    /// The key of the cache entry for a changed part of the volume. Also invalidates the listing of the
+    /// directory.
+    fn changed(&self, part: &Invalidation) -> Option<Key> {
+        match part {
+            Invalidation::Inode(ino) => Some(Key::Inode(*ino)),
+            Invalidation::Dirent(parent, name) => {
                 self.listings.changed(*parent);
-                Some(Key::Edge(*parent, name.clone()))
+                Some(Key::Dirent(*parent, name.clone()))
             }
-            Touched::Xattrs(ino) => Some(Key::Xattrs(*ino)),
-            // These are not kept.
-            Touched::Data(_) | Touched::Locks(_) => None,
+            Invalidation::Xattrs(ino) => Some(Key::Xattrs(*ino)),
+            // These are not cached.
+            Invalidation::Data(_) | Invalidation::Locks(_) => None,
         }
     }
 
@@ -329,36 +345,38 @@ impl Meta {
         u64::try_from(moment.saturating_duration_since(self.born).as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Runs an operation: plans it, reads what the plan lacks, commits what it decides.
+    /// Runs an operation: plans it, reads the records that the plan is missing, and commits its decision.
     ///
     /// # Errors
-    /// [`Failure::Refused`]: the rules forbid it, as of a moment during the call. [`Failure::Engine`]: the database
-    /// failed; if indeterminate, the operation may have happened.
-    pub fn run<O: Op>(&self, op: &O, vouch: &Vouch<'_>) -> Result<O::Reply, Failure> {
-        self.run_under_doubt(op, vouch, &mut None, None)
+    /// [`Failure::Refused`]: the rules do not allow it, as of some moment during the call.
+    /// [`Failure::Engine`]: the database failed; if the error is indeterminate, the operation may have
+    /// happened. [`Failure::Fenced`]: the session was removed, and the operation did not happen.
+    pub fn run<O: Op>(&self, op: &O, authority: &Authority<'_>) -> Result<O::Reply, Failure> {
+        self.run_under_doubt(op, authority, &mut None, None)
     }
 
     /// The loop of [`Meta::run`], for [`Meta::run_under_doubt`].
-    pub(crate) fn carry<O: Op>(
+    pub(crate) fn run_loop<O: Op>(
         &self,
         op: &O,
-        vouch: &Vouch<'_>,
+        authority: &Authority<'_>,
         doubt: &mut Option<Doubt>,
         mut tried: Option<O::Reply>,
     ) -> Result<O::Reply, Failure> {
-        // An operation gets its id when there is something to commit, and keeps it; one in doubt also keeps its session.
+        // An operation gets its id when it first has something to commit, and keeps it. One in doubt also
+        // keeps its session.
         let mut ticket: Option<Ticket> = doubt.as_ref().map(|doubt| doubt.ticket.clone());
         let session = doubt.as_ref().map_or_else(|| self.session(), Doubt::session);
         let (volume, decisions, traversers) = (self.volume(), &self.decisions, self.traversers());
-        let ctx = Ctx { now: Time::now(), vouch, session, volume, decisions, traversers };
-        let alone = self.is_alone();
+        let ctx = Ctx { now: Time::now(), authority, session, volume, decisions, traversers };
+        let alone = self.is_exclusive();
         let mut again = doubt.as_ref().map(Doubt::resumed);
-        let mut fresh = Fresh::default();
+        let mut fresh = OwnReads::default();
         let (mut reads, mut all_reads, mut conflicts) = (0, 0, 0);
-        let (mut overtaken, mut paused) = (false, None);
+        let (mut must_back_off, mut paused) = (false, None);
         let mut is_damage_confirmed = false;
         while conflicts < MAX_CONFLICTS && all_reads < MAX_READS {
-            // What a change rests on is confirmed by its guards, however old it is.
+            // A change is confirmed by its guards, so it may be planned from cached records of any age.
             let oldest = if !O::READ || self.is_current() {
                 None
             } else {
@@ -370,20 +388,21 @@ impl Meta {
                 _ => {
                     let mut view = View::new(&self.cache, oldest.max(paused), &fresh);
                     let planned = op.plan(&mut view, &ctx);
-                    // What is known of one moment, or cannot change, is an answer; all else has to be committed.
-                    let sure = !view.assumed() && (alone || (!view.looked_at_cache() && reads <= 1));
+                    // A result is final if its records are of one moment or cannot change. Any other result
+                    // must be committed.
+                    let is_final = !view.assumed() && (alone || (!view.used_cache() && reads <= 1));
                     // While an attempt is in doubt, every result is committed under its id: see `doubt.rs`.
-                    let answers = doubt.is_none() && (sure || O::READ);
-                    let is_of_one_moment = !view.looked_at_cache() && reads <= 1;
+                    let answers = doubt.is_none() && (is_final || O::READ);
+                    let is_of_one_moment = !view.used_cache() && reads <= 1;
                     let (result, effects) = match planned {
-                        Err(Stop::Missing) => {
+                        Err(PlanStop::Missing) => {
                             let climbs_from = view.climbs_from();
                             let wants = view.into_wants();
                             let began = Instant::now();
-                            let facts = self.retry(|| self.engine.read(&wants))?;
+                            let snapshot = self.retry(|| self.engine.read(&wants))?;
                             reads += 1;
                             all_reads += 1;
-                            fresh.extend(self.cache.absorb(&facts, began));
+                            fresh.extend(self.cache.absorb(&snapshot, began));
                             if let Some(dir) = climbs_from {
                                 let most = MAX_READS - all_reads;
                                 let more = self.climb(dir, oldest.max(paused), most, &mut fresh)?;
@@ -391,11 +410,11 @@ impl Meta {
                             }
                             continue;
                         }
-                        Err(Stop::KernelIsStale) if doubt.is_none() => return Err(Errno::ESTALE.into()),
-                        Err(Stop::KernelIsStale) => (Err(Errno::ESTALE.into()), Vec::new()),
-                        // Records of several moments can disagree without being damaged, such as a name in memory and
-                        // its inode, removed since. So all are read again, at one moment.
-                        Err(Stop::Refused(Errno::EIO))
+                        Err(PlanStop::KernelIsStale) if doubt.is_none() => return Err(Errno::ESTALE.into()),
+                        Err(PlanStop::KernelIsStale) => (Err(Errno::ESTALE.into()), Vec::new()),
+                        // Records of different moments can disagree without damage: for example, a cached
+                        // entry whose inode was removed later. So read all of them again as of one moment.
+                        Err(PlanStop::Refused(Errno::EIO))
                             if answers && !is_of_one_moment && !is_damage_confirmed =>
                         {
                             is_damage_confirmed = true;
@@ -404,8 +423,8 @@ impl Meta {
                             paused = Some(Instant::now());
                             continue;
                         }
-                        Err(Stop::Refused(errno)) if answers => return Err(errno.into()),
-                        Err(Stop::Refused(errno)) => (Err(errno.into()), Vec::new()),
+                        Err(PlanStop::Refused(errno)) if answers => return Err(errno.into()),
+                        Err(PlanStop::Refused(errno)) => (Err(errno.into()), Vec::new()),
                         Ok(plan) if plan.effects.is_empty() && answers => return Ok(plan.reply),
                         Ok(plan) => (Ok(plan.reply), plan.effects),
                     };
@@ -417,9 +436,10 @@ impl Meta {
                     (result, Txn { op_id, guards, effects })
                 }
             };
-            // Whom many keep from changing something lets them pass, and looks again: what he knows from before would only
-            // meet the next conflict. A refusal is what he was just told of, and is confirmed at once.
-            if std::mem::take(&mut overtaken) && result.is_ok() {
+            // After repeated conflicts, back off and re-read before retrying: older records would only cause
+            // the next conflict. A refusal is based on the records that the conflict returned, so it is
+            // confirmed at once.
+            if std::mem::take(&mut must_back_off) && result.is_ok() {
                 host::sleep(pause(conflicts - 3));
                 fresh.clear();
                 reads = 0;
@@ -433,8 +453,9 @@ impl Meta {
             let born = if self.is_current() { self.new_directory(&txn) } else { None };
             let began = Instant::now();
             match self.commit(&txn, ticket.as_ref(), doubt)? {
-                Outcome::Committed { nodes, .. } if may_be_earlier(doubt, tried.is_some(), &nodes) => {
-                    // What the earlier attempt did, if it was that one, is read when it is needed.
+                Outcome::Committed { inodes, .. } if may_be_earlier(doubt, tried.is_some(), &inodes) => {
+                    // If the earlier attempt was the one that committed, its effects are read when they are
+                    // needed.
                     self.forget(&txn);
                     let recorded = self.recorded(doubt)?;
                     return match (recorded, result) {
@@ -442,19 +463,19 @@ impl Meta {
                         (None, result) => result.or_else(|refused| tried.ok_or(refused)),
                     };
                 }
-                Outcome::Committed { seq, nodes } => {
+                Outcome::Committed { seq, inodes } => {
                     *doubt = None;
                     self.change_listings(&txn);
-                    self.remember(&txn, seq, &nodes, began);
+                    self.remember(&txn, seq, &inodes, began);
                     if let Some((dir, before)) = born {
                         self.cache.listed(dir, None, None, before, seq);
                     }
                     return result;
                 }
-                Outcome::Conflict(facts) => {
-                    if let Err(fenced) = self.check_own(&txn.guards, &facts) {
-                        // From now on no attempt happens. An earlier one may have, before the session was removed, and its
-                        // result went with the session.
+                Outcome::Conflict(snapshot) => {
+                    if let Err(fenced) = self.check_own(&txn.guards, &snapshot) {
+                        // From now on no attempt can commit. An earlier one may have committed before the
+                        // session was removed, and its result was removed with the session.
                         return Err(match doubt {
                             Some(_) => EngineError::indeterminate(fenced.to_string()).into(),
                             None => fenced,
@@ -463,16 +484,17 @@ impl Meta {
                     if doubt.is_some() {
                         tried = result.ok().or(tried);
                     }
-                    // All guards were read again at one moment: what was found before is superseded.
-                    fresh = self.cache.absorb(&facts, began).into_iter().collect();
+                    // The conflict returned all guarded records as of one moment; they supersede what was
+                    // read before.
+                    fresh = self.cache.absorb(&snapshot, began).into_iter().collect();
                     reads = 1;
                     conflicts += 1;
-                    overtaken = conflicts > 3;
+                    must_back_off = conflicts > 3;
                 }
             }
         }
         let message = format!(
-            "{}: gave up after {conflicts} conflicts with other clients, {all_reads} readings",
+            "{}: gave up after {conflicts} conflicts with other clients and {all_reads} reads",
             O::NAME
         );
         tracing::error!("{message}");
@@ -481,13 +503,13 @@ impl Meta {
 
     fn change_listings(&self, txn: &Txn) {
         for effect in &txn.effects {
-            if let Effect::PutEdge { parent, .. } | Effect::DropEdge { parent, .. } = effect {
+            if let Effect::PutDirent { parent, .. } | Effect::DropDirent { parent, .. } = effect {
                 self.listings.changed(*parent);
             }
         }
     }
 
-    /// Reads a part of a range; see [`Engine::scan`].
+    /// Reads one page of a range; see [`Engine::scan`].
     ///
     /// # Errors
     /// Those of the database.
@@ -495,7 +517,7 @@ impl Meta {
         self.retry(|| self.engine.scan(scan))
     }
 
-    /// Returns when all that was committed survives a loss of power.
+    /// Returns when everything that was committed survives a loss of power.
     ///
     /// # Errors
     /// Those of the database.
@@ -503,53 +525,59 @@ impl Meta {
         self.retry(|| self.engine.sync())
     }
 
-    /// The directory that a transaction is about to make, which is known as a whole from its birth; with what is counted of
-    /// it before that.
-    fn new_directory(&self, txn: &Txn) -> Option<(Ino, Before)> {
+    /// The directory that a transaction is about to create, and the cache's count of changes to it so far.
+    /// The listing of a new directory is complete from its creation on.
+    fn new_directory(&self, txn: &Txn) -> Option<(Ino, DirCounters)> {
         txn.effects.iter().find_map(|effect| match effect {
-            Effect::PutNode(node) if node.kind.is_dir() => Some((node.ino, self.cache.before(node.ino))),
+            Effect::PutInode(inode) if inode.kind.is_dir() => Some((inode.ino, self.cache.before(inode.ino))),
             _ => None,
         })
     }
 
-    /// Takes what a transaction did into the cache whose commit began at `began`.
-    fn remember(&self, txn: &Txn, seq: Seq, nodes: &[Node], began: Instant) {
+    /// Puts the effects of a transaction into the cache. The commit was sent at `began`.
+    fn remember(&self, txn: &Txn, seq: Seq, inodes: &[Inode], began: Instant) {
         let put = |key, value| self.cache.committed(key, value, seq, began);
         for effect in &txn.effects {
             let (key, value) = match effect {
-                Effect::PutNode(node) => {
-                    put(Key::Xattrs(node.ino), Value::Xattrs(Arc::default()));
-                    (Key::Node(node.ino), Value::Node(Some(*node)))
+                Effect::PutInode(inode) => {
+                    put(Key::Xattrs(inode.ino), Value::Xattrs(Arc::default()));
+                    (Key::Inode(inode.ino), Value::Inode(Some(*inode)))
                 }
-                Effect::DropNode { ino } => (Key::Node(*ino), Value::Node(None)),
-                Effect::PutEdge { parent, name, ino, kind } => (
-                    Key::Edge(*parent, name.clone()),
-                    Value::Edge(Some(crate::record::Edge { ino: *ino, kind: *kind })),
+                Effect::DropInode { ino } => (Key::Inode(*ino), Value::Inode(None)),
+                Effect::PutDirent { parent, name, ino, kind } => (
+                    Key::Dirent(*parent, name.clone()),
+                    Value::Dirent(Some(crate::record::Dirent { ino: *ino, kind: *kind })),
                 ),
-                Effect::DropEdge { parent, name } => (Key::Edge(*parent, name.clone()), Value::Edge(None)),
-                Effect::PutXattr { ino, name, value } => {
-                    (Key::Xattrs(*ino), self.cache.xattrs_after(*ino, Some((name, value.len()))))
+                Effect::DropDirent { parent, name } => {
+                    (Key::Dirent(*parent, name.clone()), Value::Dirent(None))
                 }
-                Effect::DropXattr { ino, .. } => (Key::Xattrs(*ino), self.cache.xattrs_after(*ino, None)),
+                Effect::PutXattr { ino, name, value } => {
+                    (Key::Xattrs(*ino), self.cache.xattrs_after(*ino, name, Some(value)))
+                }
+                Effect::DropXattr { ino, name } => {
+                    (Key::Xattrs(*ino), self.cache.xattrs_after(*ino, name, None))
+                }
                 Effect::PutSymlink { ino, target } => {
                     (Key::Symlink(*ino), Value::Symlink(Some(target.clone())))
                 }
                 Effect::PutAcl { id, text } => {
-                    let facts = Facts { seq, records: vec![Record::Acl(*id, Some(text.clone()))] };
-                    self.cache.absorb(&facts, Instant::now());
+                    let snapshot = Snapshot { seq, records: vec![Record::Acl(*id, Some(text.clone()))] };
+                    self.cache.absorb(&snapshot, Instant::now());
                     continue;
                 }
-                // Their nodes came along with the outcome, unless it is the answer to a repetition, or a later
-                // transaction of the same call has removed them.
-                changed => match changed.changed_node() {
-                    Some(ino) if nodes.iter().all(|node| node.ino != ino) => (Key::Node(ino), Value::Unknown),
+                // The outcome has the records of the changed inodes, unless the transaction was a retry, or a
+                // later transaction of the same call removed the inode.
+                changed => match changed.changed_inode() {
+                    Some(ino) if inodes.iter().all(|inode| inode.ino != ino) => {
+                        (Key::Inode(ino), Value::Unknown)
+                    }
                     _ => continue,
                 },
             };
             put(key, value);
         }
-        for node in nodes {
-            put(Key::Node(node.ino), Value::Node(Some(*node)));
+        for inode in inodes {
+            put(Key::Inode(inode.ino), Value::Inode(Some(*inode)));
         }
     }
 }
@@ -559,13 +587,15 @@ mod tests {
     use super::*;
     use crate::mem::MemEngine;
 
-    /// The process may have stood still for so long that the time of doubt was over when it heard of it.
+    /// The process may have been stopped for longer than the time of doubt before the change is delivered to
+    /// it.
     #[test]
-    fn an_own_change_in_doubt_is_news_until_all_of_that_time_was_heard() {
+    fn own_change_in_doubt_is_news_until_the_stream_has_covered_that_time() {
         let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
         crate::check::test_volume().format(&*engine).unwrap();
         let meta = Meta::open(engine, 1000).unwrap();
-        let own = Change { seq: Seq(1), by: meta.session(), touched: vec![Touched::Node(Ino::ROOT)] };
+        let own =
+            Change { seq: Seq(1), by: meta.session(), invalidations: vec![Invalidation::Inode(Ino::ROOT)] };
         let hear = || meta.set_current_until(BootInstant::now());
         assert!(!meta.is_news(&own), "nothing was in doubt");
         hear();
@@ -575,7 +605,7 @@ mod tests {
         }
         assert!(meta.is_news(&own));
         hear();
-        assert!(meta.is_news(&own), "the question that was answered may be older than the change");
+        assert!(meta.is_news(&own), "the query that was answered may be older than the change");
         hear();
         assert!(!meta.is_news(&own));
     }

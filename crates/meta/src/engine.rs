@@ -1,4 +1,4 @@
-//! The boundary to a database.
+//! The interface to a metadata database.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,90 +6,107 @@ use std::time::Duration;
 use types::Errno;
 
 use crate::change::Change;
-use crate::record::{Facts, Node, Page, Scan, Seq, Want};
+use crate::record::{Inode, Page, RecordKey, Scan, Seq, Snapshot};
 use crate::txn::Txn;
 
-/// A metadata engine: a store of [records](crate::record) that commits [transactions](Txn). It knows no operation.
+/// A metadata engine: a store of [records](crate::record) that commits [transactions](Txn). It knows nothing
+/// about operations.
 ///
-/// All methods may be called from many threads at once and block until done.
+/// All methods may be called from many threads at once. They block until they are done.
 pub trait Engine: Send + Sync + fmt::Debug {
-    /// Reads records as of one moment, in the order of `wants`; one network round trip. Every want is answered, by
-    /// absence if need be.
+    /// Reads records as of one moment, in the order of `wants`, in one network round trip. Every record key
+    /// is answered, if need be by the absence of the record.
     ///
     /// # Errors
-    /// Always determinate: a read changes nothing.
-    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError>;
+    /// Always determinate, because a read changes nothing.
+    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError>;
 
-    /// Commits each transaction by itself, in order, all in one network round trip: a later one sees what an earlier
-    /// one did. Outcomes come in the order of `txns`. What touches a record together ([`runs`](crate::runs)) may be
-    /// applied together.
+    /// Commits each transaction independently, in order, all in one network round trip: a later transaction
+    /// sees the effects of an earlier one. Outcomes come in the order of `txns`. An engine may apply several
+    /// transactions together if they do not conflict ([`conflict_free_groups`](crate::conflict_free_groups)).
     ///
-    /// A transaction with effects whose `op_id` was committed before does nothing and is answered as committed again, so
-    /// that a caller may repeat it after an indeterminate error. Results are kept until the end of the term that guards the
-    /// operation ([`Guard::Term`](crate::Guard::Term), [`Txn::kept_by`]), and then they go: so what is stored is bounded by
-    /// the operations of open terms, and an operation of a term that has ended is never applied, however late it arrives.
-    /// Results that no term keeps are kept for a while: at least 10,000 transactions, for at least as long as the caller's
-    /// handle lives, of a network engine for at least two minutes.
+    /// Retries are idempotent: a transaction with effects whose `op_id` was committed before changes nothing
+    /// and is answered as committed, so a caller may repeat it after an indeterminate error. An engine keeps
+    /// the result of an operation until the end of the term that guards it
+    /// ([`Guard::Term`](crate::Guard::Term), [`Txn::kept_by`]), and then drops it. So the number of stored
+    /// results is bounded by the operations of open terms, and an operation of a term that has ended is never
+    /// applied, however late it arrives. Results that no term keeps are kept for at least 10,000 transactions
+    /// and as long as the caller's handle lives; a network engine keeps them for at least two minutes.
     ///
-    /// Acknowledged means kept if the process dies; [`Engine::sync`] adds the machine's power.
+    /// A committed transaction survives the death of the process. It survives a loss of power after
+    /// [`Engine::sync`].
     ///
     /// # Errors
-    /// For all of `txns` together. [`ErrorKind::Determinate`]: none of them happened. [`ErrorKind::Indeterminate`]:
-    /// some or all may have happened.
+    /// An error is about all of `txns`. [`ErrorKind::Determinate`]: none of them was committed.
+    /// [`ErrorKind::Indeterminate`]: some or all of them may have been committed.
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError>;
 
-    /// Reads a part of a range as of one moment; one network round trip.
+    /// Reads one page of a range as of one moment, in one network round trip.
     ///
     /// # Errors
-    /// Always determinate.
+    /// Always determinate, because a scan changes nothing.
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError>;
 
-    /// Returns when everything committed so far survives a loss of power.
+    /// Returns when everything that was committed before the call survives a loss of power.
     ///
     /// # Errors
-    /// What was committed is still there, but may not survive.
+    /// The committed transactions are still there, but may not survive a loss of power.
     fn sync(&self) -> Result<(), EngineError>;
 
-    /// Removes every record.
+    /// Removes all records.
     ///
     /// # Errors
-    /// Records may be left; calling again is fine.
+    /// Some records may remain; the call can be repeated.
     fn wipe(&self) -> Result<(), EngineError>;
 
-    /// All changes by whatever handle, this one's own included, that are committed after this returns; `None` where
-    /// the engine cannot tell of them.
+    /// Removes what the engine stores beside records, such as tables, if there is no record: a volume that was
+    /// formatted there since stays. No handle is used after this call; only opening the database again with `create`
+    /// makes another volume there.
     ///
     /// # Errors
-    /// Always determinate.
+    /// Something may be left; calling again is safe.
+    fn remove(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// Returns a stream of all changes that are committed after this call returns, by any handle including
+    /// this one. `None` if the engine cannot report changes.
+    ///
+    /// # Errors
+    /// Always determinate, because the call changes no record.
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
         Ok(None)
     }
 }
 
-/// A stream of changes, from [`Engine::watch`] on.
+/// A stream of changes, which begins at the call of [`Engine::watch`].
 pub trait Changes: Send + fmt::Debug {
-    /// What was committed since the last call: waits for it until something is there, at most for `wait`. Each change
-    /// comes once, after it can be read; two that meet in a record come in the order of their [`Seq`]. An empty answer
-    /// says that during the call the server was asked and had nothing more to tell.
+    /// Returns the changes committed since the previous call. If there are none, waits for one, for at most
+    /// `wait`. Each change is delivered once, and only after it can be read. Two changes to the same record
+    /// come in the order of their [`Seq`]. An empty result means that the server was queried during this call
+    /// and had no further changes.
     ///
     /// # Errors
-    /// Changes may be missing from here on: the caller forgets what it remembers, and watches anew.
+    /// Changes may be missing from here on: the caller must invalidate what it has cached, and call
+    /// [`Engine::watch`] again.
     fn next(&mut self, wait: Duration) -> Result<Vec<Change>, EngineError>;
 }
 
-/// What became of a transaction.
+/// The result of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All guards held and all effects are applied. `nodes` are the inodes that existed before and were changed, as
-    /// they stand right after this transaction, or a later one of the same call, without those that this one has
-    /// removed; empty if this is the answer to a repetition.
-    Committed { seq: Seq, nodes: Vec<Node> },
-    /// A guard did not hold and nothing happened; the facts answer every guard's [`want`](crate::Guard::want) afresh.
-    Conflict(Facts),
+    /// All guards held and all effects are applied. `inodes` are the inodes that existed before and were
+    /// changed. Each is as of right after this transaction or a later one of the same call, and is left out
+    /// if this or a later transaction of the call removed it. `inodes` is empty if the transaction had been
+    /// committed before (a retry).
+    Committed { seq: Seq, inodes: Vec<Inode> },
+    /// A guard did not hold and nothing was changed. The snapshot has the record of every guard
+    /// ([`want`](crate::Guard::want)), read again.
+    Conflict(Snapshot),
 }
 
 impl Outcome {
-    /// The highest number that a transaction of these was given, or found.
+    /// The highest [`Seq`] of the committed transactions among `outcomes`; `None` if none was committed.
     pub fn newest(outcomes: &[Outcome]) -> Option<Seq> {
         let seqs = outcomes.iter().filter_map(|outcome| match outcome {
             Outcome::Committed { seq, .. } => Some(*seq),
@@ -102,9 +119,9 @@ impl Outcome {
 /// Whether a failed request may have taken effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// It did not happen. Worth another try only if `transient`.
+    /// It had no effect. A retry is useful only if `transient`.
     Determinate { transient: bool },
-    /// It may have happened; only a repetition with the same `op_id` tells.
+    /// It may have taken effect. Only a retry with the same `op_id` can tell.
     Indeterminate,
 }
 
@@ -113,13 +130,13 @@ pub enum ErrorKind {
 #[error("{message}")]
 pub struct EngineError {
     pub kind: ErrorKind,
-    /// What the caller of the system call is told: EIO, or ENOSPC where the database's disk is full.
+    /// The errno for the caller of the system call: EIO, or ENOSPC if the database's disk is full.
     pub errno: Errno,
     pub message: String,
 }
 
 impl EngineError {
-    /// It did not happen and will not if tried again at once.
+    /// The request had no effect, and would fail again if retried at once.
     pub fn permanent(message: impl Into<String>) -> Self {
         EngineError {
             kind: ErrorKind::Determinate { transient: false },
@@ -128,16 +145,17 @@ impl EngineError {
         }
     }
 
-    /// It did not happen, and may if tried again.
+    /// The request had no effect, and may succeed if retried.
     pub fn transient(message: impl Into<String>) -> Self {
         EngineError { kind: ErrorKind::Determinate { transient: true }, ..Self::permanent(message) }
     }
 
-    /// It may have happened.
+    /// The request may have taken effect.
     pub fn indeterminate(message: impl Into<String>) -> Self {
         EngineError { kind: ErrorKind::Indeterminate, ..Self::permanent(message) }
     }
 
+    /// The same error with another errno for the caller.
     #[must_use]
     pub fn with_errno(self, errno: Errno) -> Self {
         EngineError { errno, ..self }

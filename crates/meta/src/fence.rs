@@ -1,14 +1,16 @@
-//! The client's session: how its changes are guarded by it, and how the client learns that it lost it.
+//! The client's session: how it guards the client's changes, and how the client learns that it has lost it.
 //!
-//! A client that shares a volume is registered by one record. Others may remove that record when they take the client for
-//! dead. Each change of a registered client carries [`Guard::Term`], so after the removal none of its changes happens,
-//! however late it reaches the database. The client learns of it from the conflict: [`Failure::Fenced`]. It then changes
-//! nothing any more until it has a new session ([`Meta::rejoin`]).
+//! A client that shares a volume is registered by one record. Another client may remove that record if it
+//! considers this one dead. Each change of a registered client carries [`Guard::Term`], so none of its
+//! changes commits after the removal, however late it reaches the database. The client learns of the removal
+//! from the conflict ([`Failure::Fenced`]). It then makes no changes until it has a new session
+//! ([`Meta::rejoin`]).
 //!
-//! What needs no commit is protected by time: [`Meta::is_current`] ends a while after the start of the last renewal.
+//! What needs no commit is protected by time: [`Meta::is_current`] becomes false some time after the start of
+//! the last renewal.
 //!
-//! A new session number is published after everything that the loss invalidates is marked, so a thread that sees the new
-//! number sees the marks.
+//! A new session number is published only after everything that the loss invalidates is marked invalid, so a
+//! thread that sees the new number also sees the marks.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,22 +20,22 @@ use std::time::Duration;
 use host::Instant;
 use types::{BootInstant, Errno, OpId, SessionId, Term, Time};
 
-use crate::driver::{Ctx, Failure, Meta, Op, Plan, Vouch};
+use crate::driver::{Authority, Ctx, Failure, Meta, Op, Plan};
 use crate::maintenance::{BeginSession, Maintenance};
-use crate::record::{Counter, Facts, Record, Session};
+use crate::record::{Counter, Record, Session, Snapshot};
 use crate::txn::{Effect, Guard};
-use crate::view::{Stop, View};
+use crate::view::{PlanStop, View};
 use crate::volume::{Lease, random_session};
 
-/// See the module.
+/// The session and its validity; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Fence {
     session: AtomicU64,
-    /// The session that was found to be gone; 0 if none was.
+    /// The session that was found to be removed; 0 if none was.
     lost: AtomicU64,
-    /// Until when the session is known to be on record, as [`BootInstant::nanos`].
+    /// Until then the session is known to exist, as [`BootInstant::nanos`].
     valid_until: AtomicU64,
-    /// Held while `session` or `lost` change, for threads that wait for that.
+    /// Held while `session` or `lost` changes, for the threads that wait for a change.
     moved: Mutex<()>,
     changed: Condvar,
 }
@@ -53,7 +55,7 @@ impl Fence {
         SessionId(self.session.load(Ordering::Acquire))
     }
 
-    /// Whether the session is on record as far as is known, and was there a short time ago.
+    /// Whether the session existed recently enough, and is not known to be removed.
     pub(crate) fn is_valid(&self) -> bool {
         !self.is_fenced() && BootInstant::now().nanos() < self.valid_until.load(Ordering::Acquire)
     }
@@ -69,7 +71,7 @@ impl Fence {
         self.changed.notify_all();
     }
 
-    /// Waits until `done`, at most for `timeout`.
+    /// Waits until `done` returns true, for at most `timeout`.
     fn wait(&self, timeout: Duration, done: impl Fn(&Self) -> bool) {
         let until = Instant::now() + timeout;
         let mut moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,24 +86,25 @@ impl Fence {
 }
 
 impl Meta {
-    /// The session that operations which begin now belong to.
+    /// The session of operations that begin now.
     pub fn session(&self) -> SessionId {
         self.fence.session()
     }
 
-    /// Whether the session was found to be gone. Changes then fail, until [`Meta::rejoin`].
+    /// Whether the session was found to be removed. Changes then fail until [`Meta::rejoin`].
     pub fn is_fenced(&self) -> bool {
         self.fence.is_fenced()
     }
 
-    /// The guard that an operation carries: the session's term that its id names. None if nobody else can change the volume,
-    /// because the database's own lock sees to that, and none for a visitor.
+    /// The guard that an operation must carry: the session's term, as named by the operation's id. `None` if
+    /// this client has the volume exclusively, because the database's own lock then excludes others, and
+    /// `None` if the client is not registered.
     ///
     /// # Errors
-    /// [`Failure::Fenced`]: it is known to be gone.
+    /// [`Failure::Fenced`]: the session is known to be removed.
     pub(crate) fn own_guard(&self, id: OpId) -> Result<Option<Guard>, Failure> {
         let (session, term) = (id.session(), id.term());
-        if self.is_alone() || term == Term::NONE {
+        if self.is_exclusive() || term == Term::NONE {
             return Ok(None);
         }
         if self.fence.lost.load(Ordering::Acquire) == session.0 {
@@ -110,27 +113,27 @@ impl Meta {
         Ok(Some(Guard::Term { session, term }))
     }
 
-    /// The guards of a change, with [`Meta::own_guard`] among them.
+    /// The guards of a change, including [`Meta::own_guard`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Meta::own_guard`].
     pub(crate) fn with_own_guard(&self, mut guards: Vec<Guard>, id: OpId) -> Result<Vec<Guard>, Failure> {
         let own = self.own_guard(id)?;
         guards.extend(own.filter(|own| !guards.contains(own)));
         Ok(guards)
     }
 
-    /// What a conflict says about the session that guarded the transaction.
+    /// Checks the records of a conflict for the session that guarded the transaction.
     ///
     /// # Errors
-    /// [`Failure::Fenced`]: it is gone.
-    pub(crate) fn check_own(&self, guards: &[Guard], facts: &Facts) -> Result<(), Failure> {
+    /// [`Failure::Fenced`]: the session was removed.
+    pub(crate) fn check_own(&self, guards: &[Guard], snapshot: &Snapshot) -> Result<(), Failure> {
         for guard in guards {
             let (Guard::Session { session, heartbeat: None } | Guard::Term { session, .. }) = guard else {
                 continue;
             };
             let gone = |record: &Record| matches!(record, Record::Session(id, None) if id == session);
-            if facts.records.iter().any(gone) {
+            if snapshot.records.iter().any(gone) {
                 if *session == self.session() {
                     self.fence.update(|fence| fence.lost.store(session.0, Ordering::Release));
                 }
@@ -140,11 +143,11 @@ impl Meta {
         Ok(())
     }
 
-    /// Registers this client among the volume's sessions. What is in memory serves for `valid_for` from now on, as far as
-    /// the session decides that.
+    /// Registers this client among the volume's sessions. As far as the session decides it, cached records
+    /// may be used for `valid_for` from now on.
     ///
     /// # Errors
-    /// [`Failure::Refused`] with EBUSY: a tool has the volume for itself; those of the database.
+    /// [`Failure::Refused`] with EBUSY: a tool has the volume exclusively; those of the database.
     pub fn begin_session(&self, session: Session, valid_for: Duration) -> Result<(), Failure> {
         let began = BootInstant::now();
         let id = session.id;
@@ -154,21 +157,22 @@ impl Meta {
         Ok(())
     }
 
-    /// Renews the session's record. It is never created: a session that was removed stays so.
+    /// Renews the session's record, but never creates it: a session that was removed stays removed.
     ///
     /// # Errors
     /// [`Failure::Fenced`]; those of the database.
     pub fn renew_session(&self, session: Session, valid_for: Duration) -> Result<(), Failure> {
         let began = BootInstant::now();
         let id = session.id;
-        self.run(&Renew(session), &BY_NOBODY)?;
+        self.run(&Renew(session), &BY_KERNEL)?;
         if id == self.session() {
             self.extend(began, valid_for);
         }
         Ok(())
     }
 
-    /// Begins a new session in place of one that was lost. `record` makes its record out of its number.
+    /// Begins a new session in place of one that was lost. `record` returns the record for the new session's
+    /// number.
     ///
     /// # Errors
     /// As [`Meta::begin_session`].
@@ -178,41 +182,43 @@ impl Meta {
         valid_for: Duration,
     ) -> Result<SessionId, Failure> {
         let began = BootInstant::now();
-        // Changes of the old session are refused, so the new one is made as if by another client.
+        // Changes under the old session fail, so the new one is created as by an unregistered client.
         let visitor = Meta::new(self.engine().clone(), self.volume().clone(), random_session(), 1);
-        let id = SessionId(visitor.run(&Lease { counter: Counter::Session, count: 1 }, &BY_NOBODY)?);
+        let id = SessionId(visitor.run(&Lease { counter: Counter::Session, count: 1 }, &BY_KERNEL)?);
         register(&visitor, record(id))?;
         self.extend(began, valid_for);
-        // First, so that an operation that is planned under the new session finds its term.
+        // Before the session is published, so that an operation that is planned under the new session finds
+        // its term.
         self.terms.begin(id);
         self.fence.update(|fence| fence.session.store(id.0, Ordering::Release));
         Ok(id)
     }
 
-    /// Removes the session of a client that is gone, if its heartbeat is still the one that was seen last. From then on no
-    /// change of it happens. Says whether it was removed.
+    /// Removes the session of a client that is considered dead, if its heartbeat is still `heartbeat`. After
+    /// that, no change under the session commits. Returns whether it was removed.
     ///
     /// # Errors
-    /// [`Failure::Fenced`]: this client's own session is gone; those of the database.
+    /// [`Failure::Fenced`]: this client's own session was removed; those of the database.
     pub fn remove_session(&self, session: SessionId, heartbeat: Time) -> Result<bool, Failure> {
-        match self.run(&Remove { session, heartbeat, is_planned: Cell::new(false) }, &BY_NOBODY) {
+        match self.run(&Remove { session, heartbeat, is_planned: Cell::new(false) }, &BY_KERNEL) {
             Ok(()) => Ok(true),
             Err(Failure::Refused(_)) => Ok(false),
             Err(failure) => Err(failure),
         }
     }
 
-    /// Waits until the session is found to be gone or `stop` says so, at most for `timeout`.
+    /// Waits until the session is found to be removed or `stop` returns true, for at most `timeout`.
     pub fn wait_fenced(&self, timeout: Duration, stop: impl Fn() -> bool) {
         self.fence.wait(timeout, |fence| fence.is_fenced() || stop());
     }
 
-    /// Has waiting threads check again what ends their wait.
+    /// Wakes the waiting threads, so that they check their conditions again.
     pub fn wake_waiters(&self) {
         self.fence.update(|_| ());
     }
 
-    /// Waits until there is another session than this one or `stop` says so, at most for `timeout`; says whether there is.
+    /// Waits until there is another session than `lost` or `stop` returns true, for at most `timeout`.
+    /// Returns whether there is another session.
     pub fn wait_rejoined(&self, lost: SessionId, timeout: Duration, stop: impl Fn() -> bool) -> bool {
         self.fence.wait(timeout, |fence| fence.session() != lost || stop());
         self.session() != lost
@@ -223,8 +229,8 @@ impl Meta {
     }
 }
 
-/// No caller's rights bear on it.
-const BY_NOBODY: Vouch<'_> = Vouch::Kernel { told: None };
+/// No access check applies to these operations.
+const BY_KERNEL: Authority<'_> = Authority::Kernel { told: None };
 
 struct Renew(Session);
 
@@ -232,7 +238,7 @@ impl Op for Renew {
     type Reply = ();
     const NAME: &'static str = "renew";
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, Stop> {
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
         view.guard(Guard::Session { session: self.0.id, heartbeat: None });
         Ok(Plan { reply: (), effects: vec![Effect::PutSession(self.0.clone())] })
     }
@@ -248,8 +254,8 @@ impl Op for Remove {
     type Reply = ();
     const NAME: &'static str = "remove session";
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, Stop> {
-        // After a conflict the caller looks at the session again.
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+        // After a conflict the operation fails: the caller has to read the session again.
         if self.is_planned.replace(true) {
             return Err(Errno::EAGAIN.into());
         }
@@ -258,12 +264,17 @@ impl Op for Remove {
     }
 }
 
-/// Puts a session on record, unless a tool has the volume for itself.
+/// Creates a session's record, unless a tool has the volume exclusively.
 fn register(meta: &Meta, session: Session) -> Result<(), Failure> {
-    match meta.run(&BeginSession(session), &BY_NOBODY)? {
+    match meta.run(&BeginSession(session), &BY_KERNEL)? {
         None => Ok(()),
         Some(Maintenance { tool, host, pid, .. }) => {
-            tracing::error!(tool, host, pid, "no session begins while a tool has the volume for itself");
+            tracing::error!(
+                tool,
+                host,
+                pid,
+                "cannot begin a session while a tool has exclusive use of the volume"
+            );
             Err(Errno::EBUSY.into())
         }
     }
@@ -275,8 +286,8 @@ mod tests {
 
     use super::*;
     use crate::mem::MemEngine;
-    use crate::ops::GetNode;
-    use crate::record::{Process, Want};
+    use crate::ops::GetInode;
+    use crate::record::{Process, RecordKey};
     use crate::volume::Configure;
     use crate::wrap::Counting;
     use crate::{AclKind, Engine, Volume};
@@ -321,18 +332,18 @@ mod tests {
     }
 
     fn on_record(engine: &dyn Engine, id: SessionId) -> Option<Session> {
-        match engine.read(&[Want::Session(id)]).unwrap().records.pop() {
+        match engine.read(&[RecordKey::Session(id)]).unwrap().records.pop() {
             Some(Record::Session(_, found)) => found,
             other => panic!("{other:?}"),
         }
     }
 
     fn change(meta: &Meta, abe: bool) -> Result<(), Failure> {
-        meta.run(&Configure { abe: Some(abe), ..Configure::default() }, &BY_NOBODY)
+        meta.run(&Configure { abe: Some(abe), ..Configure::default() }, &BY_KERNEL)
     }
 
     #[test]
-    fn a_client_whose_session_was_removed_changes_nothing_until_it_has_a_new_one() {
+    fn a_client_whose_session_was_removed_cannot_change_anything_until_it_rejoins() {
         let engine = volume();
         let [own, other] = [0; 2].map(|_| Meta::open(engine.clone(), 1000).unwrap());
         let lost = own.session();
@@ -344,12 +355,16 @@ mod tests {
 
         let before = engine.counts();
         assert_eq!(change(&own, false), Err(Failure::Fenced(lost)));
-        assert_eq!((engine.counts() - before).commits, 1, "it is not tried again");
+        assert_eq!((engine.counts() - before).commits, 1, "it is not retried");
         assert!(own.is_fenced() && !own.is_current());
         assert_eq!(change(&own, false), Err(Failure::Fenced(lost)));
-        assert_eq!((engine.counts() - before).commits, 1, "what is known is not asked for");
+        assert_eq!(
+            (engine.counts() - before).commits,
+            1,
+            "a session that is known to be lost is not read again"
+        );
         assert!(Volume::load(&*engine).unwrap().abe);
-        own.run(&GetNode(Ino::ROOT), &BY_NOBODY).unwrap();
+        own.run(&GetInode(Ino::ROOT), &BY_KERNEL).unwrap();
 
         let new = own.rejoin(|id| record(id, 2), LONG).unwrap();
         assert!(new != lost && own.session() == new && !own.is_fenced());
@@ -359,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_never_brings_back_a_session() {
+    fn a_renewal_never_recreates_a_removed_session() {
         let engine = volume();
         for alone in [false, true] {
             let meta = Meta::open(engine.clone(), 1000).unwrap();
@@ -367,7 +382,7 @@ mod tests {
             meta.begin_session(record(id, 1), LONG).unwrap();
             meta.renew_session(record(id, 2), LONG).unwrap();
             assert_eq!(on_record(&*engine, id).map(|found| found.heartbeat), Some(Time::from_nanos(2)));
-            meta.set_alone(alone);
+            meta.set_exclusive(alone);
             let visitor = Meta::open(engine.clone(), 1000).unwrap();
             assert!(visitor.remove_session(id, Time::from_nanos(2)).unwrap());
             assert_eq!(meta.renew_session(record(id, 3), LONG), Err(Failure::Fenced(id)));
@@ -376,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_removed_only_by_the_heartbeat_that_was_seen() {
+    fn a_session_is_removed_only_if_its_heartbeat_is_unchanged() {
         let engine = volume();
         let [own, other] = [0; 2].map(|_| Meta::open(engine.clone(), 1000).unwrap());
         let id = own.session();
@@ -388,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_serves_no_longer_than_the_session_is_known_to_be_there() {
+    fn cached_records_expire_with_the_session() {
         let engine = volume();
         let meta = Meta::open(engine, 1000).unwrap();
         meta.set_current_until(BootInstant::now() + LONG);

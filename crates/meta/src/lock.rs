@@ -1,18 +1,19 @@
-//! Byte-range and whole-file locks as pure values: who conflicts with whom, and what a change of one leaves.
+//! Byte-range and whole-file locks as pure values: which locks conflict, and what remains after a lock or
+//! unlock.
 
 use types::SessionId;
 
-/// Which system call a lock is from; the two kinds never meet (`flock(2)`, NOTES).
+/// The system call that a lock comes from. Locks of different kinds never conflict (`flock(2)`, NOTES).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LockKind {
-    /// `fcntl(2)`: of a process, or of an open file description (`F_OFD_SETLK`), on a range of bytes.
+    /// `fcntl(2)`: a lock of a process or of an open file description (`F_OFD_SETLK`), on a range of bytes.
     Posix,
-    /// `flock(2)`: of an open file description, on the whole file.
+    /// `flock(2)`: a lock of an open file description, on the whole file.
     Flock,
 }
 
 impl LockKind {
-    /// What stands for it in stores.
+    /// The stored form.
     pub fn number(self) -> u8 {
         match self {
             LockKind::Posix => 0,
@@ -20,13 +21,13 @@ impl LockKind {
         }
     }
 
-    /// The kind that a number stands for.
+    /// The kind with this stored form.
     pub fn of(number: u8) -> Option<Self> {
         [LockKind::Posix, LockKind::Flock].into_iter().find(|kind| kind.number() == number)
     }
 }
 
-/// Who holds a lock: the kernel's number for it within one mount.
+/// The holder of a lock: a session, and the kernel's number for the owner within that mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockOwner {
     pub session: SessionId,
@@ -40,14 +41,15 @@ pub struct Lock {
     pub start: u64,
     pub end: u64,
     pub owner: LockOwner,
-    /// A write lock; else a read lock, which others may share.
+    /// A write lock; otherwise a read lock, which can be shared.
     pub exclusive: bool,
-    /// Whom `F_GETLK` names, on the holder's machine.
+    /// The PID that `F_GETLK` returns; valid on the holder's machine.
     pub pid: u32,
 }
 
 impl Lock {
-    /// Whether the two cannot be held at once. Twin of `posix_locks_conflict` and `flock_locks_conflict`, fs/locks.c.
+    /// Whether the two locks cannot be held at the same time. Equivalent to `posix_locks_conflict` and
+    /// `flock_locks_conflict` in fs/locks.c.
     pub fn conflicts_with(&self, other: &Lock) -> bool {
         self.owner.kind == other.owner.kind
             && self.owner != other.owner
@@ -56,7 +58,7 @@ impl Lock {
             && (self.exclusive || other.exclusive)
     }
 
-    fn joins(&self, other: &Lock) -> bool {
+    fn merges_with(&self, other: &Lock) -> bool {
         self.owner == other.owner
             && self.exclusive == other.exclusive
             && self.pid == other.pid
@@ -65,7 +67,8 @@ impl Lock {
     }
 }
 
-/// The locks of an inode after `owner` unlocks `start` to `end`: what it holds there goes, what reaches beyond stays.
+/// The locks of an inode after `owner` unlocks `start` to `end`: its locks lose that range, and keep what is
+/// outside it.
 pub(crate) fn unlock(locks: &[Lock], owner: LockOwner, start: u64, end: u64) -> Vec<Lock> {
     let mut left = Vec::with_capacity(locks.len() + 1);
     for lock in locks {
@@ -84,13 +87,13 @@ pub(crate) fn unlock(locks: &[Lock], owner: LockOwner, start: u64, end: u64) -> 
     left
 }
 
-/// The locks of an inode after one more is granted: it takes the place of what its owner held there, and grows together
-/// with what it touches (`posix_lock_inode`).
+/// The locks of an inode after `new` is granted: it replaces what its owner held in that range, and merges
+/// with the owner's adjacent or overlapping locks of the same type (`posix_lock_inode`).
 pub(crate) fn lock(locks: &[Lock], new: Lock) -> Vec<Lock> {
     let mut left = unlock(locks, new.owner, new.start, new.end);
     let mut new = new;
     left.retain(|other| {
-        let joined = new.joins(other);
+        let joined = new.merges_with(other);
         if joined {
             new.start = new.start.min(other.start);
             new.end = new.end.max(other.end);
@@ -112,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn only_others_exclusive_overlapping_locks_of_a_kind_conflict() {
+    fn overlapping_locks_of_two_owners_conflict_if_one_is_exclusive() {
         let a = held(1, 10, 19, true);
         assert!(a.conflicts_with(&held(2, 19, 30, false)));
         assert!(held(2, 0, 10, false).conflicts_with(&a));
@@ -125,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_is_locked_as_the_last_call_said() {
+    fn every_byte_is_locked_as_the_last_call_set_it() {
         // A byte array is the model: each byte has at most one lock of an owner.
         const BYTES: u64 = 12;
         let mut seed = 1u64;
@@ -153,8 +156,8 @@ mod tests {
                     assert_eq!(found, expected, "byte {byte} of owner {owner} in {locks:?}");
                 }
             }
-            let neighbours = locks.iter().any(|a| locks.iter().any(|b| a != b && a.joins(b)));
-            assert!(!neighbours, "locks that touch are one: {locks:?}");
+            let mergeable = locks.iter().any(|a| locks.iter().any(|b| a != b && a.merges_with(b)));
+            assert!(!mergeable, "locks that touch are one: {locks:?}");
         }
     }
 }

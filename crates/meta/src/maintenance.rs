@@ -1,41 +1,44 @@
-//! Work that needs the volume for itself, such as a repair: announced in a setting that keeps new mounts out.
+//! Tools that need exclusive use of the volume, such as a repair: a setting announces them and keeps new
+//! mounts out.
 //!
-//! A tool first announces itself, and then looks for sessions. A mount registers its session only if no maintenance is
-//! announced, guarded by that very setting. So of a tool and a mount that come at the same moment, one sees the other.
+//! A tool first announces itself, and then reads the sessions. A mount registers its session only if no tool
+//! is announced, and guards that by the same setting. So if a tool and a mount start at the same moment, at
+//! least one of them sees the other.
 
 use types::{Errno, Term, Time};
 
 use crate::driver::{Ctx, Op, Plan};
 use crate::record::{Process, Session, Settings};
 use crate::txn::{Effect, Guard};
-use crate::view::{Stop, View};
+use crate::view::{PlanStop, View};
 
-/// The setting; absent or empty if nobody works on the volume.
+/// The setting; absent or empty if no tool is working.
 const SETTING: &str = "maintenance";
 
-/// A tool that works on the volume.
+/// A tool with exclusive use of the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Maintenance {
-    /// The command, as in `limen fsck --repair`.
+    /// The command, for example `limen fsck --repair`.
     pub tool: String,
     pub host: String,
     pub pid: u32,
     pub process: Process,
     pub since: Time,
-    /// The tool removes records, so that nothing is left to go back to: only the same tool, run again, may take its place.
+    /// The tool removes records, so the volume cannot be used as before any more: only the same tool, run
+    /// again, may replace this one.
     pub is_final: bool,
 }
 
-/// The last line of an announcement that is final.
+/// The last line of an announcement with `is_final`.
 const FINAL: &str = "final";
 
 impl Maintenance {
-    /// The work that the volume's settings announce.
+    /// The tool that is announced in the volume's settings.
     pub fn announced_in(settings: &Settings) -> Option<Maintenance> {
         settings.get(SETTING).filter(|text| !text.is_empty()).map(|text| Maintenance::decode(text))
     }
 
-    /// That this work is still announced.
+    /// The guard that this tool is still announced.
     pub(crate) fn guard(&self) -> Guard {
         Guard::Setting { name: SETTING, value: Some(self.encode()) }
     }
@@ -49,7 +52,7 @@ impl Maintenance {
         format!("{tool}\n{host}\n{pid}\n{boot_id}\n{pid_namespace}\n{start_time}\n{}{last}", since.nanos())
     }
 
-    /// A text that cannot be read stands for a tool of which nothing is known.
+    /// Decodes a stored announcement. A malformed text becomes a tool of which nothing is known.
     fn decode(text: &str) -> Maintenance {
         let mut lines = text.lines();
         let mut text = || lines.next().unwrap_or_default().to_owned();
@@ -66,17 +69,17 @@ impl Maintenance {
         }
     }
 
-    /// The work that is announced; recorded as a condition of the transaction.
+    /// The announced tool, guarded.
     ///
     /// # Errors
-    /// [`Stop::Missing`]: the settings are not known yet.
-    pub fn of(view: &mut View<'_>) -> Result<Option<Maintenance>, Stop> {
+    /// [`PlanStop::Missing`]: the settings were not read yet.
+    pub fn of(view: &mut View<'_>) -> Result<Option<Maintenance>, PlanStop> {
         let announced = view.setting(SETTING)?.filter(|text| !text.is_empty());
         Ok(announced.as_deref().map(Maintenance::decode))
     }
 }
 
-/// Reads the announcement that is there at this moment.
+/// Reads the present announcement.
 #[derive(Clone, Copy, Debug)]
 pub struct GetMaintenance;
 
@@ -85,16 +88,16 @@ impl Op for GetMaintenance {
     const NAME: &'static str = "get maintenance";
     const READ: bool = true;
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Self::Reply>, Stop> {
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Self::Reply>, PlanStop> {
         Maintenance::of(view).map(Plan::answer)
     }
 }
 
-/// Announces maintenance. The reply is the other maintenance that is announced already, if so; then nothing happens.
+/// Announces a tool. If another one is announced already, the reply is that one, and nothing is changed.
 #[derive(Clone, Debug)]
 pub struct BeginMaintenance {
     pub maintenance: Maintenance,
-    /// This one is known to be over, and is replaced.
+    /// An announcement that is known to be stale, and may be replaced.
     pub replaces: Option<Maintenance>,
 }
 
@@ -102,7 +105,7 @@ impl Op for BeginMaintenance {
     type Reply = Option<Maintenance>;
     const NAME: &'static str = "begin maintenance";
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Self::Reply>, Stop> {
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Self::Reply>, PlanStop> {
         let announced = Maintenance::of(view)?;
         if announced.is_some() && announced != self.replaces {
             return Ok(Plan::answer(announced));
@@ -112,10 +115,10 @@ impl Op for BeginMaintenance {
     }
 }
 
-/// Makes an announcement final, before its tool does what no commit does and what cannot be undone.
+/// Makes an announcement final, before the tool does something that is not a commit and cannot be undone.
 ///
 /// # Errors
-/// ENOENT: it is not announced.
+/// ENOENT: the tool is not announced.
 #[derive(Clone, Debug)]
 pub struct FinalMaintenance(pub Maintenance);
 
@@ -123,7 +126,7 @@ impl Op for FinalMaintenance {
     type Reply = Maintenance;
     const NAME: &'static str = "final maintenance";
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Maintenance>, Stop> {
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Maintenance>, PlanStop> {
         if Maintenance::of(view)?.as_ref() != Some(&self.0) {
             return Err(Errno::ENOENT.into());
         }
@@ -133,11 +136,11 @@ impl Op for FinalMaintenance {
     }
 }
 
-/// Registers a client that begins to work on the volume. The reply is the maintenance that keeps it out, if so; then nothing
-/// happens.
+/// Registers a client that starts to use the volume. If a tool keeps it out, the reply is that tool, and
+/// nothing is changed.
 ///
 /// # Errors
-/// ESTALE: the volume that the client opened was removed meanwhile, and another one may be in its place.
+/// ESTALE: the volume that the client has opened was removed, and another one may have replaced it.
 #[derive(Clone, Debug)]
 pub struct BeginSession(pub Session);
 
@@ -145,7 +148,7 @@ impl Op for BeginSession {
     type Reply = Option<Maintenance>;
     const NAME: &'static str = "begin session";
 
-    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Self::Reply>, Stop> {
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Self::Reply>, PlanStop> {
         let announced = Maintenance::of(view)?;
         if announced.is_none() && view.setting("uuid")?.as_ref() != Some(&ctx.volume.uuid) {
             return Err(Errno::ESTALE.into());
@@ -162,10 +165,10 @@ impl Op for BeginSession {
     }
 }
 
-/// Ends this maintenance; another one stays.
+/// Ends this tool's announcement; that of another tool is left alone.
 ///
 /// # Errors
-/// ENOENT: it is not announced.
+/// ENOENT: the tool is not announced.
 #[derive(Clone, Debug)]
 pub struct EndMaintenance(pub Maintenance);
 
@@ -173,7 +176,7 @@ impl Op for EndMaintenance {
     type Reply = ();
     const NAME: &'static str = "end maintenance";
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, Stop> {
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
         if Maintenance::of(view)?.as_ref() != Some(&self.0) {
             return Err(Errno::ENOENT.into());
         }
@@ -188,7 +191,7 @@ mod tests {
     use types::{SessionId, SliceId};
 
     use super::*;
-    use crate::{Announced, Configure, Engine, Failure, MemEngine, Meta, Scan, Vouch};
+    use crate::{Announced, Authority, Configure, Engine, Failure, MemEngine, Meta, Scan};
 
     fn of(tool: &str) -> Maintenance {
         let process = Process { boot_id: "b".into(), pid_namespace: 4, start_time: 5 };
@@ -197,7 +200,7 @@ mod tests {
     }
 
     fn run<O: Op>(meta: &Meta, op: &O) -> Result<O::Reply, Failure> {
-        meta.run(op, &Vouch::Kernel { told: None })
+        meta.run(op, &Authority::Kernel { told: None })
     }
 
     #[test]
@@ -210,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_whose_announcement_is_gone_commits_nothing_and_removes_nothing() {
+    fn a_tool_without_its_announcement_cannot_commit_or_wipe() {
         let engine = Arc::new(MemEngine::default());
         crate::check::test_volume().format(&*engine).unwrap();
         let meta = Meta::open(engine.clone(), 100).unwrap();
@@ -241,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn one_maintenance_keeps_out_others_until_it_ends_or_is_replaced() {
+    fn an_announced_tool_keeps_out_others_until_it_ends_or_is_replaced() {
         let engine = Arc::new(MemEngine::default());
         crate::check::test_volume().format(&*engine).unwrap();
         let meta = Meta::open(engine, 100).unwrap();
@@ -264,14 +267,14 @@ mod tests {
             first_slice: SliceId(0),
         };
         let sessions =
-            || meta.scan(&Scan::Sessions { after: SessionId(0), limit: 9 }).unwrap().facts.records.len();
+            || meta.scan(&Scan::Sessions { after: SessionId(0), limit: 9 }).unwrap().snapshot.records.len();
         assert_eq!(run(&meta, &BeginSession(session.clone())).unwrap(), Some(of("b")));
         assert_eq!(sessions(), 0);
         run(&meta, &EndMaintenance(of("b"))).unwrap();
         assert_eq!(run(&meta, &BeginSession(session.clone())).unwrap(), None);
         assert_eq!(sessions(), 1);
         assert_eq!(run(&meta, &begin("c", None)).unwrap(), None);
-        // A volume that was removed, and one that was made in its place, are not the one that was opened.
+        // Neither a removed volume nor one created in its place is the volume that was opened.
         meta.engine().wipe().unwrap();
         assert_eq!(run(&meta, &BeginSession(session.clone())), Err(Errno::ESTALE.into()));
         let other = crate::Volume { uuid: "another".into(), ..crate::check::test_volume() };

@@ -1,4 +1,5 @@
-//! The engine in memory: the executable specification of [`Engine`], and a floor to measure others against.
+//! The in-memory engine: the executable specification of [`Engine`], and a baseline for benchmarks of the
+//! others.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -11,13 +12,13 @@ use crate::change::Change;
 use crate::engine::{Changes, Engine, EngineError, Outcome};
 use crate::lock::{Lock, LockOwner};
 use crate::record::{
-    Beside, Counter, Edge, Facts, Garbage, LockWait, Node, Page, Record, Scan, Seq, Session, Settings, Usage,
-    Want, Xattrs,
+    Beside, Counter, Dirent, Garbage, Inode, LockWait, Page, Record, RecordKey, Scan, Seq, Session, Settings,
+    Snapshot, Usage, Xattrs, xattr_blocks,
 };
 use crate::results::Results;
 use crate::txn::{Effect, Guard, Txn};
 
-/// All records in ordered maps behind one lock.
+/// All records, in ordered maps behind one lock.
 #[derive(Debug, Default)]
 pub struct MemEngine {
     shared: Arc<Shared>,
@@ -26,15 +27,15 @@ pub struct MemEngine {
 #[derive(Debug, Default)]
 struct Shared {
     tables: Mutex<Tables>,
-    /// Told of each commit.
+    /// Notified after each commit.
     committed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Tables {
     seq: u64,
-    nodes: BTreeMap<Ino, Node>,
-    edges: BTreeMap<Ino, BTreeMap<Name, Edge>>,
+    inodes: BTreeMap<Ino, Inode>,
+    dirents: BTreeMap<Ino, BTreeMap<Name, Dirent>>,
     slices: BTreeMap<(Ino, ChunkIndex), Vec<Slice>>,
     xattrs: BTreeMap<Ino, Arc<Xattrs>>,
     symlinks: BTreeMap<Ino, Arc<[u8]>>,
@@ -43,25 +44,25 @@ struct Tables {
     counters: BTreeMap<Counter, u64>,
     usage: Usage,
     sessions: BTreeMap<SessionId, Session>,
-    /// Those that are open.
+    /// The open terms.
     terms: BTreeSet<(SessionId, Term)>,
     orphans: BTreeSet<(SessionId, Ino)>,
     locks: BTreeMap<Ino, Arc<[Lock]>>,
     waits: BTreeMap<LockOwner, LockWait>,
     garbage: BTreeMap<SliceId, u32>,
-    /// Rows that refer to a slice beyond its first; absent if it was never shared.
+    /// The number of rows, beyond the first, that refer to a slice; absent if the slice was never shared.
     shared: BTreeMap<SliceId, u64>,
     applied: Results,
-    /// The newest changes, while somebody watches.
+    /// The newest changes. Recorded only while there is a watcher.
     changes: VecDeque<Change>,
     watchers: usize,
 }
 
-/// How many changes a watcher may be behind.
+/// The most changes by which a watcher may lag behind.
 const REMEMBERED_CHANGES: usize = 16_384;
 
 impl Engine for MemEngine {
-    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
         Ok(self.shared.lock().read(wants))
     }
 
@@ -95,7 +96,7 @@ impl Engine for MemEngine {
     }
 }
 
-/// A position in the changes of an engine in memory.
+/// A position in the change stream of an in-memory engine.
 #[derive(Debug)]
 struct MemChanges {
     shared: Arc<Shared>,
@@ -110,7 +111,7 @@ impl Changes for MemChanges {
         let (tables, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let behind = tables.seq.saturating_sub(self.seen.0);
         if behind > tables.changes.len() as u64 {
-            return Err(EngineError::permanent("changes were forgotten before they were asked for"));
+            return Err(EngineError::permanent("changes were dropped before this watcher read them"));
         }
         let news = tables.changes.iter().filter(|change| change.seq > self.seen).cloned().collect();
         self.seen = Seq(tables.seq);
@@ -137,49 +138,53 @@ impl Shared {
 impl Tables {
     fn commit(&mut self, txn: &Txn) -> Outcome {
         if let Some(seq) = self.applied.get(txn.op_id) {
-            return Outcome::Committed { seq, nodes: Vec::new() };
+            return Outcome::Committed { seq, inodes: Vec::new() };
         }
         if !txn.guards.iter().all(|guard| self.holds(guard)) {
-            let wants: Vec<Want> = txn.guards.iter().map(Guard::want).collect();
+            let wants: Vec<RecordKey> = txn.guards.iter().map(Guard::want).collect();
             return Outcome::Conflict(self.read(&wants));
         }
         if txn.effects.is_empty() {
-            return Outcome::Committed { seq: Seq(self.seq), nodes: Vec::new() };
+            return Outcome::Committed { seq: Seq(self.seq), inodes: Vec::new() };
         }
         let mut changed: Vec<Ino> = Vec::new();
         for effect in &txn.effects {
             self.apply(effect);
-            changed.extend(effect.changed_node().filter(|ino| !changed.contains(ino)));
+            changed.extend(effect.changed_inode().filter(|ino| !changed.contains(ino)));
         }
         self.seq += 1;
         self.applied.note(txn, Seq(self.seq));
         if self.watchers > 0 {
             let by = txn.op_id.session();
-            self.changes.push_back(Change { seq: Seq(self.seq), by, touched: txn.touched() });
+            self.changes.push_back(Change { seq: Seq(self.seq), by, invalidations: txn.invalidations() });
             if self.changes.len() > REMEMBERED_CHANGES {
                 self.changes.pop_front();
             }
         }
-        let nodes = changed.iter().filter_map(|ino| self.nodes.get(ino).copied()).collect();
-        Outcome::Committed { seq: Seq(self.seq), nodes }
+        let inodes = changed.iter().filter_map(|ino| self.inodes.get(ino).copied()).collect();
+        Outcome::Committed { seq: Seq(self.seq), inodes }
     }
 
     fn holds(&self, guard: &Guard) -> bool {
         match guard {
-            Guard::EdgeIs { parent, name, ino } => self.edge(*parent, name).is_some_and(|e| e.ino == *ino),
-            Guard::EdgeAbsent { parent, name } => self.edge(*parent, name).is_none(),
-            Guard::Access { ino, rev } => self.nodes.get(ino).is_some_and(|n| n.access_rev == *rev),
-            Guard::NodeAbsent { ino } => !self.nodes.contains_key(ino),
-            Guard::Links { ino, nlink } => self.nodes.get(ino).is_some_and(|n| n.nlink == *nlink),
-            Guard::ParentIs { ino, parent } => self.nodes.get(ino).is_some_and(|n| n.parent == *parent),
-            Guard::Empty { ino } => self.is_empty(*ino),
-            Guard::Xattr { ino, name, present } => {
-                self.xattrs.get(ino).is_some_and(|x| x.contains_key(name)) == *present
+            Guard::DirentIs { parent, name, ino } => {
+                self.dirent(*parent, name).is_some_and(|e| e.ino == *ino)
             }
+            Guard::DirentAbsent { parent, name } => self.dirent(*parent, name).is_none(),
+            Guard::Access { ino, rev } => self.inodes.get(ino).is_some_and(|n| n.access_rev == *rev),
+            Guard::InodeAbsent { ino } => !self.inodes.contains_key(ino),
+            Guard::Links { ino, nlink } => self.inodes.get(ino).is_some_and(|n| n.nlink == *nlink),
+            Guard::ParentIs { ino, parent } => self.inodes.get(ino).is_some_and(|n| n.parent == *parent),
+            Guard::Empty { ino } => self.is_empty(*ino),
+            Guard::Xattr { ino, name, blocks } => {
+                let value = self.xattrs.get(ino).and_then(|xattrs| xattrs.get(name));
+                value.map_or(0, |value| xattr_blocks(value.len())) == *blocks
+            }
+            Guard::XattrBlocks { ino, most } => self.inodes.get(ino).is_some_and(|n| n.xattr_blocks <= *most),
             Guard::Setting { name, value } => self.settings.get(*name) == value.as_ref(),
             Guard::Counter { counter, value } => self.counter(*counter) == *value,
-            Guard::Size { ino, size } => self.nodes.get(ino).is_some_and(|n| n.size == *size),
-            Guard::Locks { ino, locks } => self.nodes.contains_key(ino) && self.locks(*ino) == *locks,
+            Guard::Size { ino, size } => self.inodes.get(ino).is_some_and(|n| n.size == *size),
+            Guard::Locks { ino, locks } => self.inodes.contains_key(ino) && self.locks(*ino) == *locks,
             Guard::Rows { ino, chunk, rows } => {
                 self.slices.get(&(*ino, *chunk)).map_or(&[][..], Vec::as_slice).starts_with(rows)
             }
@@ -196,38 +201,42 @@ impl Tables {
 
     fn apply(&mut self, effect: &Effect) {
         match effect {
-            Effect::PutNode(node) => {
-                self.drop_node(node.ino);
+            Effect::PutInode(inode) => {
+                self.drop_inode(inode.ino);
                 self.usage.inodes += 1;
-                self.usage.blocks += node.blocks();
-                self.nodes.insert(node.ino, *node);
+                self.usage.blocks += inode.blocks();
+                self.inodes.insert(inode.ino, *inode);
             }
-            Effect::DropNode { ino } => self.drop_node(*ino),
-            Effect::PutEdge { parent, name, ino, kind } => {
-                self.edges.entry(*parent).or_default().insert(name.clone(), Edge { ino: *ino, kind: *kind });
+            Effect::DropInode { ino } => self.drop_inode(*ino),
+            Effect::PutDirent { parent, name, ino, kind } => {
+                self.dirents
+                    .entry(*parent)
+                    .or_default()
+                    .insert(name.clone(), Dirent { ino: *ino, kind: *kind });
             }
-            Effect::DropEdge { parent, name } => {
-                if let Some(entries) = self.edges.get_mut(parent) {
+            Effect::DropDirent { parent, name } => {
+                if let Some(entries) = self.dirents.get_mut(parent) {
                     entries.remove(name);
                     if entries.is_empty() {
-                        self.edges.remove(parent);
+                        self.dirents.remove(parent);
                     }
                 }
             }
             Effect::SetAccess { ino, .. }
             | Effect::SetParent { ino, .. }
             | Effect::AddLinks { ino, .. }
-            | Effect::Touch { ino, .. }
+            | Effect::SetTimes { ino, .. }
             | Effect::SetSize { ino, .. }
-            | Effect::Extend { ino, .. } => {
-                if let Some(node) = self.nodes.get_mut(ino) {
-                    self.usage.blocks -= node.blocks();
-                    effect.apply_to(node);
-                    self.usage.blocks += node.blocks();
+            | Effect::Extend { ino, .. }
+            | Effect::AddXattrBlocks { ino, .. } => {
+                if let Some(inode) = self.inodes.get_mut(ino) {
+                    self.usage.blocks -= inode.blocks();
+                    effect.apply_to(inode);
+                    self.usage.blocks += inode.blocks();
                 }
             }
             Effect::AppendSlice { ino, chunk, slice } => {
-                if self.nodes.contains_key(ino) {
+                if self.inodes.contains_key(ino) {
                     self.slices.entry((*ino, *chunk)).or_default().push(slice.clone());
                 }
             }
@@ -244,7 +253,7 @@ impl Tables {
             }
             Effect::Share { slice } => *self.shared.entry(*slice).or_default() += 1,
             Effect::PutXattr { ino, name, value } => {
-                if self.nodes.contains_key(ino) {
+                if self.inodes.contains_key(ino) {
                     Arc::make_mut(self.xattrs.entry(*ino).or_default()).insert(name.clone(), value.clone());
                 }
             }
@@ -257,7 +266,7 @@ impl Tables {
                 self.acls.entry(*id).or_insert_with(|| text.clone());
             }
             Effect::PutSymlink { ino, target } => {
-                if self.nodes.contains_key(ino) {
+                if self.inodes.contains_key(ino) {
                     self.symlinks.insert(*ino, target.clone());
                 }
             }
@@ -269,7 +278,7 @@ impl Tables {
             }
             Effect::PutLocks { ino, locks } if locks.is_empty() => drop(self.locks.remove(ino)),
             Effect::PutLocks { ino, locks } => {
-                if self.nodes.contains_key(ino) {
+                if self.inodes.contains_key(ino) {
                     self.locks.insert(*ino, locks.clone());
                 }
             }
@@ -304,10 +313,10 @@ impl Tables {
         }
     }
 
-    fn drop_node(&mut self, ino: Ino) {
-        let Some(node) = self.nodes.remove(&ino) else { return };
+    fn drop_inode(&mut self, ino: Ino) {
+        let Some(inode) = self.inodes.remove(&ino) else { return };
         self.usage.inodes -= 1;
-        self.usage.blocks -= node.blocks();
+        self.usage.blocks -= inode.blocks();
         self.xattrs.remove(&ino);
         self.symlinks.remove(&ino);
         self.locks.remove(&ino);
@@ -323,7 +332,7 @@ impl Tables {
         }
     }
 
-    /// What becomes of the slices of rows that are gone.
+    /// Updates the share counts and the garbage after these rows were removed.
     fn release(&mut self, rows: &[Slice]) {
         for slice in rows {
             let SliceSource::Blocks { id, size, .. } = slice.source else { continue };
@@ -337,12 +346,12 @@ impl Tables {
         }
     }
 
-    fn edge(&self, parent: Ino, name: &Name) -> Option<Edge> {
-        self.edges.get(&parent)?.get(name).copied()
+    fn dirent(&self, parent: Ino, name: &Name) -> Option<Dirent> {
+        self.dirents.get(&parent)?.get(name).copied()
     }
 
     fn is_empty(&self, ino: Ino) -> bool {
-        !self.edges.contains_key(&ino)
+        !self.dirents.contains_key(&ino)
     }
 
     fn locks(&self, ino: Ino) -> Arc<[Lock]> {
@@ -353,46 +362,48 @@ impl Tables {
         self.counters.get(&counter).copied().unwrap_or(0)
     }
 
-    fn read(&self, wants: &[Want]) -> Facts {
+    fn read(&self, wants: &[RecordKey]) -> Snapshot {
         let mut records = Vec::with_capacity(wants.len() * 2);
         for want in wants {
             match want {
-                Want::Node(ino) => self.push_node(*ino, &mut records),
-                Want::Entry(parent, name) => {
-                    let edge = self.edge(*parent, name);
-                    records.push(Record::Edge(*parent, name.clone(), edge));
-                    if let Some(edge) = edge {
-                        self.push_node(edge.ino, &mut records);
+                RecordKey::Inode(ino) => self.push_inode(*ino, &mut records),
+                RecordKey::Entry(parent, name) => {
+                    let dirent = self.dirent(*parent, name);
+                    records.push(Record::Dirent(*parent, name.clone(), dirent));
+                    if let Some(dirent) = dirent {
+                        self.push_inode(dirent.ino, &mut records);
                     }
                 }
-                Want::Empty(ino) => records.push(Record::Empty(*ino, self.is_empty(*ino))),
-                Want::Xattrs(ino) => {
+                RecordKey::Empty(ino) => records.push(Record::Empty(*ino, self.is_empty(*ino))),
+                RecordKey::Xattrs(ino) => {
                     let xattrs = self.xattrs.get(ino).cloned().unwrap_or_default();
                     records.push(Record::Xattrs(*ino, xattrs));
                 }
-                Want::Symlink(ino) => {
+                RecordKey::Symlink(ino) => {
                     records.push(Record::Symlink(*ino, self.symlinks.get(ino).cloned()));
                 }
-                Want::Slices(ino, chunk) => {
+                RecordKey::Slices(ino, chunk) => {
                     let rows = self.slices.get(&(*ino, *chunk)).map(|rows| rows.as_slice().into());
                     records.push(Record::Slices(*ino, *chunk, rows.unwrap_or_default()));
                 }
-                Want::Acl(id) => records.push(Record::Acl(*id, self.acls.get(id).cloned())),
-                Want::Settings => records.push(Record::Settings(self.settings.clone())),
-                Want::Counter(counter) => records.push(Record::Counter(*counter, self.counter(*counter))),
-                Want::Locks(ino) => records.push(Record::Locks(*ino, self.locks(*ino))),
-                Want::Waits => records.push(Record::Waits(self.waits.values().copied().collect())),
-                Want::Usage => records.push(Record::Usage(self.usage)),
-                Want::Session(id) => records.push(Record::Session(*id, self.sessions.get(id).cloned())),
+                RecordKey::Acl(id) => records.push(Record::Acl(*id, self.acls.get(id).cloned())),
+                RecordKey::Settings => records.push(Record::Settings(self.settings.clone())),
+                RecordKey::Counter(counter) => {
+                    records.push(Record::Counter(*counter, self.counter(*counter)))
+                }
+                RecordKey::Locks(ino) => records.push(Record::Locks(*ino, self.locks(*ino))),
+                RecordKey::Waits => records.push(Record::Waits(self.waits.values().copied().collect())),
+                RecordKey::Usage => records.push(Record::Usage(self.usage)),
+                RecordKey::Session(id) => records.push(Record::Session(*id, self.sessions.get(id).cloned())),
             }
         }
-        Facts { seq: Seq(self.seq), records }
+        Snapshot { seq: Seq(self.seq), records }
     }
 
-    fn push_node(&self, ino: Ino, records: &mut Vec<Record>) {
-        let node = self.nodes.get(&ino).copied();
-        records.push(Record::Node(ino, node));
-        for id in node.iter().flat_map(Node::acls) {
+    fn push_inode(&self, ino: Ino, records: &mut Vec<Record>) {
+        let inode = self.inodes.get(&ino).copied();
+        records.push(Record::Inode(ino, inode));
+        for id in inode.iter().flat_map(Inode::acls) {
             records.push(Record::Acl(id, self.acls.get(&id).cloned()));
         }
     }
@@ -409,25 +420,25 @@ impl Tables {
         match scan {
             Scan::Dir { parent, after, limit, beside } => {
                 let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-                let entries = self.edges.get(parent).into_iter();
-                for (name, edge) in entries.flat_map(|e| e.range::<Name, _>((from, Bound::Unbounded))) {
+                let entries = self.dirents.get(parent).into_iter();
+                for (name, dirent) in entries.flat_map(|e| e.range::<Name, _>((from, Bound::Unbounded))) {
                     if !row(*limit) {
                         break;
                     }
-                    records.push(Record::Edge(*parent, name.clone(), Some(*edge)));
+                    records.push(Record::Dirent(*parent, name.clone(), Some(*dirent)));
                     match beside {
                         Beside::Nothing => {}
-                        Beside::Nodes => {
-                            records.push(Record::Node(edge.ino, self.nodes.get(&edge.ino).copied()));
+                        Beside::Inodes => {
+                            records.push(Record::Inode(dirent.ino, self.inodes.get(&dirent.ino).copied()));
                         }
-                        Beside::NodesWithAcls => self.push_node(edge.ino, &mut records),
+                        Beside::InodesWithAcls => self.push_inode(dirent.ino, &mut records),
                     }
                 }
             }
-            Scan::Nodes { after, limit } => {
-                let nodes = self.nodes.range((Bound::Excluded(after), Bound::Unbounded));
-                let nodes = nodes.take_while(|_| row(*limit));
-                records.extend(nodes.map(|(ino, node)| Record::Node(*ino, Some(*node))));
+            Scan::Inodes { after, limit } => {
+                let inodes = self.inodes.range((Bound::Excluded(after), Bound::Unbounded));
+                let inodes = inodes.take_while(|_| row(*limit));
+                records.extend(inodes.map(|(ino, inode)| Record::Inode(*ino, Some(*inode))));
             }
             Scan::Slices { ino, from, limit } => {
                 let chunks = self.slices.range((*ino, *from)..(*ino, ChunkIndex(u64::MAX)));
@@ -467,6 +478,6 @@ impl Tables {
                 records.extend(acls.map(|(&id, text)| Record::Acl(id, Some(text.clone()))));
             }
         }
-        Page { facts: Facts { seq: Seq(self.seq), records }, more }
+        Page { snapshot: Snapshot { seq: Seq(self.seq), records }, more }
     }
 }

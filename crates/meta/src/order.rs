@@ -1,10 +1,10 @@
-//! Which [`Seq`] a read has on an engine whose server numbers commits, but cannot say which of them a read saw.
+//! The [`Seq`] of a read, for engines whose server numbers commits but cannot tell which of them a read saw.
 //!
-//! The server gives a commit its number while it holds the locks on what it changes, so that the numbers of two commits
-//! that meet in a record are in their order; and never a number below one that it gave before. A read sees all that was
-//! acknowledged before it began. A commit under way then may be missed, and its number is above the newest one known
-//! when it began: that is what the read is labelled with. So a label may be too old, which costs a later read, and never
-//! too new.
+//! The server numbers a commit while it holds the locks on what the commit changes. So the numbers of two
+//! commits that change the same record are in their order, and a number is never below one given out before.
+//! A read sees all commits that were acknowledged before it began. It may miss a commit in flight, whose
+//! number is above the newest number that was known when that commit began; the read is labelled with that
+//! newest number. So a label may be too old, which costs a later read, but is never too new.
 
 use host::Instant;
 use std::collections::BTreeMap;
@@ -14,20 +14,20 @@ use std::time::Duration;
 use crate::engine::{EngineError, ErrorKind, Outcome};
 use crate::record::Seq;
 
-/// The numbers that one handle has heard of.
+/// The commit numbers that one handle knows.
 #[derive(Debug, Default)]
 pub struct Order(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     newest: u64,
-    /// How many commits are under way that began when this was the newest number.
+    /// The number of commits in flight that began when this was the newest number.
     under_way: BTreeMap<u64, usize>,
-    /// Commits of which nobody knows whether they are still under way, and since when.
+    /// Commits that may or may not still be in flight, and since when.
     lost: Vec<(u64, Instant)>,
 }
 
-/// A commit under way. Dropped without [`Pending::done`], it counts as under way for another minute.
+/// A commit in flight. If dropped without [`Pending::done`], it counts as in flight for [`LOST_FOR`].
 #[derive(Debug)]
 struct Pending<'a> {
     order: &'a Order,
@@ -35,11 +35,11 @@ struct Pending<'a> {
     lost: bool,
 }
 
-/// After this time a server has ended whatever a client no longer waits for.
+/// After this time a server has ended any request that its client no longer waits for.
 pub(crate) const LOST_FOR: Duration = Duration::from_secs(60);
 
 impl Order {
-    /// The label of a read that begins now.
+    /// The label for a read that begins now.
     pub fn read(&self) -> Seq {
         let mut state = self.state();
         state.lost.retain(|(_, since)| since.elapsed() < LOST_FOR);
@@ -48,8 +48,8 @@ impl Order {
         Seq(oldest.unwrap_or(state.newest))
     }
 
-    /// Has `commit` make a commit, which gets the label of what it reads. Unless it is known to be over when it fails, it
-    /// counts as under way for another minute.
+    /// Runs `commit`, which is given the label for its reads. If it fails with an indeterminate error, it
+    /// counts as in flight for [`LOST_FOR`].
     ///
     /// # Errors
     /// Those of `commit`.
@@ -68,7 +68,7 @@ impl Order {
         done
     }
 
-    /// A commit begins.
+    /// Registers a commit that begins now.
     fn begin(&self) -> Pending<'_> {
         let mut state = self.state();
         let began = state.newest;
@@ -76,7 +76,7 @@ impl Order {
         Pending { order: self, began, lost: true }
     }
 
-    /// A commit of this number can be read by whoever asks from now on.
+    /// Notes that the commit with this number is visible to all reads that begin from now on.
     pub fn heard(&self, seq: Seq) {
         let mut state = self.state();
         state.newest = state.newest.max(seq.0);
@@ -88,7 +88,7 @@ impl Order {
 }
 
 impl Pending<'_> {
-    /// It is over, and `newest` the highest number it was given; `None` if it surely did not happen.
+    /// The commit has ended. `newest` is its highest number, or `None` if it had no effect.
     fn done(mut self, newest: Option<Seq>) {
         if let Some(seq) = newest {
             self.order.heard(seq);
@@ -117,16 +117,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_read_is_never_labelled_newer_than_what_it_may_have_missed() {
+    fn a_read_is_never_labelled_newer_than_a_commit_that_it_may_have_missed() {
         let order = Order::default();
         order.begin().done(Some(Seq(10)));
         assert_eq!(order.read(), Seq(10));
         let slow = order.begin();
         order.begin().done(Some(Seq(12)));
-        assert_eq!(order.read(), Seq(10), "the slow one may become 11");
+        assert_eq!(order.read(), Seq(10), "the slow commit may get number 11");
         let later = order.begin();
         slow.done(Some(Seq(11)));
-        assert_eq!(order.read(), Seq(12), "whatever the later one becomes, it is above 12");
+        assert_eq!(order.read(), Seq(12), "the later commit's number will be above 12");
         later.done(None);
         order.heard(Seq(20));
         order.heard(Seq(15));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_of_unknown_fate_counts_as_under_way() {
+    fn an_indeterminate_commit_counts_as_in_flight() {
         let order = Order::default();
         order.begin().done(Some(Seq(5)));
         drop(order.begin());

@@ -1,4 +1,4 @@
-//! The records a volume consists of.
+//! The records of a volume.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,60 +8,78 @@ use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, Slic
 
 /// An inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct Inode {
     pub ino: Ino,
     pub kind: FileType,
     pub mode: Mode,
     pub uid: u32,
     pub gid: u32,
-    /// Device number as `makedev(3)` packs it in 32 bits; 0 unless a device node.
+    /// Device number, packed in 32 bits as by `makedev(3)`; 0 unless this is a device node.
     pub rdev: u32,
-    /// Hard links; for a directory 2 plus its subdirectories.
+    /// Number of hard links; for a directory, 2 plus the number of its subdirectories.
     pub nlink: u32,
-    /// Length in bytes; of a symlink, its target's.
+    /// Length in bytes; for a symlink, the length of its target.
     pub size: u64,
     pub atime: Time,
     pub mtime: Time,
     pub ctime: Time,
     pub access_acl: AclId,
     pub default_acl: AclId,
-    /// The directory that holds this directory, the root's own number for the root; 0 for all else.
+    /// For a directory, its parent (the root is its own parent); 0 for all other types.
     pub parent: Ino,
-    /// Moves with each change of what access depends on: mode, owner, group, ACL ids.
+    /// Increases with each change of a field that access depends on: mode, owner, group, ACL ids.
     pub access_rev: u64,
+    /// The size of its extended attributes in blocks: the sum of their [`xattr_blocks`].
+    pub xattr_blocks: u16,
 }
 
-impl Node {
-    /// The ACLs that it carries: none, one or two.
+impl Inode {
+    /// The largest number of xattr blocks of an inode: 16 values of the largest size (`XATTR_SIZE_MAX`,
+    /// limits.h), or 256 short ones. So `listxattr(2)` can return all names (`XATTR_LIST_MAX`, 64 KiB), and all
+    /// values fit in one response of every server.
+    pub const MAX_XATTR_BLOCKS: u16 = 256;
+
+    /// The ACLs of the inode: none, one or two.
     pub fn acls(&self) -> impl Iterator<Item = AclId> + use<> {
         [self.access_acl, self.default_acl].into_iter().filter(|id| !id.is_none())
     }
 
-    /// What the node adds to [`Usage::blocks`].
+    /// What the inode adds to [`Usage::blocks`].
     pub fn blocks(&self) -> u64 {
+        self.data_blocks() + u64::from(self.xattr_blocks)
+    }
+
+    /// The size of a regular file in blocks.
+    pub fn data_blocks(&self) -> u64 {
         if self.kind == FileType::Regular { blocks_of(self.size) } else { 0 }
     }
 }
 
-/// Blocks of [`Usage::BLOCK_BYTES`] that `size` bytes fill, the last one counted whole.
+/// The number of blocks of [`Usage::BLOCK_BYTES`] that `size` bytes occupy; a partial block counts as one.
 pub fn blocks_of(size: u64) -> u64 {
     size.div_ceil(Usage::BLOCK_BYTES)
 }
 
+/// The size of an extended attribute with a value of `len` bytes, in blocks of [`Usage::BLOCK_BYTES`]: that of
+/// the value, rounded up, and at least one. The name does not count.
+pub fn xattr_blocks(len: usize) -> u16 {
+    u16::try_from(blocks_of(len as u64).max(1)).unwrap_or(u16::MAX)
+}
+
 /// A directory entry: what a name in a directory refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Edge {
+pub struct Dirent {
     pub ino: Ino,
     pub kind: FileType,
 }
 
-/// All extended attributes of an inode but its ACLs.
+/// All extended attributes of an inode except its ACLs.
 pub type Xattrs = BTreeMap<XattrName, Arc<[u8]>>;
 
-/// The volume's settings by name; written at format time.
+/// The volume's settings by name.
 pub type Settings = BTreeMap<String, String>;
 
-/// A source of numbers; leased to clients in ranges, never going back.
+/// A source of unique numbers. Clients lease ranges of numbers from it; it never goes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Counter {
     Ino,
@@ -72,7 +90,7 @@ pub enum Counter {
 impl Counter {
     pub const ALL: [Counter; 3] = [Counter::Ino, Counter::Slice, Counter::Session];
 
-    /// The name under which engines store it.
+    /// The name under which engines store the counter.
     pub fn name(self) -> &'static str {
         match self {
             Counter::Ino => "next_ino",
@@ -82,11 +100,12 @@ impl Counter {
     }
 }
 
-/// What the volume holds, kept exact by every engine: it follows from the nodes.
+/// The number of inodes and blocks in use. It follows from the inodes, and every engine keeps it exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub inodes: u64,
-    /// Sum over regular files of their size in blocks of [`Usage::BLOCK_BYTES`], the last one counted whole.
+    /// Sum of [`Inode::blocks`] of all inodes: of the sizes of regular files, each in blocks of
+    /// [`Usage::BLOCK_BYTES`] and rounded up, and of the xattr blocks of all inodes.
     pub blocks: u64,
 }
 
@@ -94,8 +113,9 @@ impl Usage {
     pub const BLOCK_BYTES: u64 = 4096;
 }
 
-/// A mounted client. Every change that it makes is guarded by a term of this session ([`Guard::Term`](crate::Guard::Term)),
-/// so a client whose record was removed can no longer change the volume.
+/// The session of a mounted client. Every change by the client is guarded by a term of its session
+/// ([`Guard::Term`](crate::Guard::Term)), so a client whose session was removed can no longer change the
+/// volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
     pub id: SessionId,
@@ -103,17 +123,18 @@ pub struct Session {
     pub pid: u32,
     pub mountpoint: String,
     pub since: Time,
-    /// Moves with each renewal. Others compare it for equality only, because clocks differ between machines.
+    /// Changes with each renewal. Other clients compare it for equality only, because the clocks of machines
+    /// differ.
     pub heartbeat: Time,
     pub process: Process,
-    /// The version of limen that mounted.
+    /// The limen version of the mount.
     pub version: String,
-    /// Slices with this number or a higher one may be in the object store before a row names them.
+    /// Slices with this or a higher number may be in the object store before a row refers to them.
     pub first_slice: SliceId,
 }
 
-/// What identifies a process beyond its number. Only on the same boot and in the same PID namespace does the number say
-/// whether the process still runs; host names and bare numbers prove nothing.
+/// What identifies a process besides its PID. A PID tells whether the process still runs only on the same
+/// boot and in the same PID namespace. A host name and a PID alone prove nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     /// `/proc/sys/kernel/random/boot_id`; empty if unknown.
@@ -124,48 +145,30 @@ pub struct Process {
     pub start_time: u64,
 }
 
-/// What the xattrs of an inode take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct XattrBytes {
-    /// The names, each with a NUL, as `listxattr(2)` returns them.
-    pub(crate) names: usize,
-    pub(crate) values: usize,
-}
-
-impl XattrBytes {
-    pub(crate) fn of(xattrs: &Xattrs) -> Self {
-        xattrs.iter().fold(XattrBytes::default(), |all, (name, value)| all.with(name, value.len()))
-    }
-
-    /// With one more.
-    pub(crate) fn with(self, name: &XattrName, value_len: usize) -> Self {
-        XattrBytes { names: self.names + name.as_bytes().len() + 1, values: self.values + value_len }
-    }
-}
-
-/// Somebody waits for a lock: how a deadlock is found.
+/// A lock that an owner waits for. Deadlocks are detected from these records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockWait {
     pub ino: Ino,
     pub lock: Lock,
 }
 
-/// A slice no file refers to any more; its blocks are to be deleted from the object store.
+/// A slice that no file refers to any more. Its blocks are to be deleted from the object store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Garbage {
     pub slice: SliceId,
     pub size: u32,
 }
 
-/// Where a record stands in the order of one engine handle's commits: facts read at `Seq(n)` include commit `n`.
+/// A position in the order of commits, as one engine handle sees it. Records read at `Seq(n)` include all
+/// commits up to `n`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub u64);
 
-/// One record as an engine found it, absence included.
+/// One record as an engine found it; an absent record is reported as absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    Node(Ino, Option<Node>),
-    Edge(Ino, Name, Option<Edge>),
+    Inode(Ino, Option<Inode>),
+    Dirent(Ino, Name, Option<Dirent>),
     /// Whether the directory has no entries.
     Empty(Ino, bool),
     Xattrs(Ino, Arc<Xattrs>),
@@ -177,25 +180,26 @@ pub enum Record {
     Settings(Arc<Settings>),
     Counter(Counter, u64),
     Usage(Usage),
-    /// A session, or its absence.
+    /// A session; `None` if it does not exist.
     Session(SessionId, Option<Session>),
     Orphan(SessionId, Ino),
-    /// All locks on the inode, in order.
+    /// All locks on the inode, sorted.
     Locks(Ino, Arc<[Lock]>),
-    /// All that wait for a lock, by owner.
+    /// All waits for a lock, sorted by owner.
     Waits(Arc<[LockWait]>),
     Garbage(Garbage),
-    /// Rows that refer to a slice beyond its first. A slice that was ever shared keeps this record, with 0 if need be,
-    /// until it becomes garbage.
+    /// The number of rows, beyond the first, that refer to a slice. A slice that was ever shared keeps this
+    /// record, with 0 if one row is left, until it becomes garbage.
     Shared(SliceId, u64),
 }
 
-/// What to read.
+/// The key of a record to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Want {
-    /// Answered by [`Record::Node`], then a [`Record::Acl`] for each ACL it carries.
-    Node(Ino),
-    /// Answered by [`Record::Edge`] and, where the edge is there, by all that [`Want::Node`] gives for its inode.
+pub enum RecordKey {
+    /// Answered by [`Record::Inode`], then one [`Record::Acl`] for each ACL of the inode.
+    Inode(Ino),
+    /// Answered by [`Record::Dirent`] and, if the entry exists, by the answer of [`RecordKey::Inode`] for its
+    /// inode.
     Entry(Ino, Name),
     Empty(Ino),
     Xattrs(Ino),
@@ -210,42 +214,42 @@ pub enum Want {
     Session(SessionId),
 }
 
-/// Records as of one moment.
+/// A snapshot: records as of one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct Snapshot {
     pub seq: Seq,
     pub records: Vec<Record>,
 }
 
-/// A range to read in order, at most `limit` rows of it.
+/// A range of records to read in order. At most `limit` rows are returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scan {
-    /// Entries of a directory by name (bytewise), those after `after`: for each a [`Record::Edge`], then what is to
-    /// come `beside` it.
+    /// The entries of a directory after `after`, in bytewise order of their names: for each a
+    /// [`Record::Dirent`], then what `beside` selects.
     Dir { parent: Ino, after: Option<Name>, limit: usize, beside: Beside },
-    /// [`Record::Node`] of every inode after `after`, by number.
-    Nodes { after: Ino, limit: usize },
-    /// [`Record::Slices`] of every chunk of a file that has rows, from `from` on.
+    /// [`Record::Inode`] of every inode after `after`, by number.
+    Inodes { after: Ino, limit: usize },
+    /// [`Record::Slices`] of every chunk of a file that has rows, from chunk `from` on.
     Slices { ino: Ino, from: ChunkIndex, limit: usize },
-    /// [`Record::Orphan`] by session and inode, those after.
+    /// [`Record::Orphan`] of every orphan after `after`, by session and inode.
     Orphans { after: (SessionId, Ino), limit: usize },
-    /// [`Record::Session`] by id, those after.
+    /// [`Record::Session`] of every session after `after`, by id.
     Sessions { after: SessionId, limit: usize },
-    /// [`Record::Locks`] of every inode that has some, by number, those after.
+    /// [`Record::Locks`] of every inode after `after` that has locks, by number.
     Locks { after: Ino, limit: usize },
-    /// [`Record::Garbage`] by slice id, those after.
+    /// [`Record::Garbage`] of every garbage slice after `after`, by id.
     Garbage { after: SliceId, limit: usize },
-    /// [`Record::Shared`] of every slice that more than one row has referred to, by its id, those after.
+    /// [`Record::Shared`] of every slice after `after` that was ever shared, by id.
     Shared { after: SliceId, limit: usize },
-    /// [`Record::Acl`] of every ACL that is stored, by id, those after.
+    /// [`Record::Acl`] of every stored ACL after `after`, by id.
     Acls { after: AclId, limit: usize },
 }
 
 impl Scan {
-    /// How many entries, inodes or whatever the range is of are wanted.
+    /// The largest number of rows to return: entries, inodes, chunks and so on.
     pub fn limit(&self) -> usize {
         let (Scan::Dir { limit, .. }
-        | Scan::Nodes { limit, .. }
+        | Scan::Inodes { limit, .. }
         | Scan::Slices { limit, .. }
         | Scan::Orphans { limit, .. }
         | Scan::Sessions { limit, .. }
@@ -257,20 +261,21 @@ impl Scan {
     }
 }
 
-/// What a [`Scan::Dir`] brings of the inodes that its entries refer to.
+/// What a [`Scan::Dir`] returns about the inodes of its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {
     Nothing,
-    /// Of each a [`Record::Node`].
-    Nodes,
-    /// Of each all that [`Want::Node`] gives; an ACL that several nodes carry may come once.
-    NodesWithAcls,
+    /// A [`Record::Inode`] for each entry.
+    Inodes,
+    /// The answer of [`RecordKey::Inode`] for each entry; an ACL that several inodes share may come only
+    /// once.
+    InodesWithAcls,
 }
 
-/// A part of a [`Scan`].
+/// One page of a [`Scan`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    pub facts: Facts,
-    /// Whether rows may follow the last one here.
+    pub snapshot: Snapshot,
+    /// Whether rows may follow the last row of this page.
     pub more: bool,
 }

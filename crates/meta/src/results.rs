@@ -1,4 +1,4 @@
-//! The results of operations, for repetitions, of an engine that keeps them in memory.
+//! The results of operations, kept in memory by an engine in order to recognize retries.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -8,24 +8,24 @@ use types::{OpId, SessionId, Term};
 use crate::record::Seq;
 use crate::txn::{Effect, Txn};
 
-/// How many operation ids are remembered for repetitions, beside those of open terms.
+/// How many operation ids are kept in addition to those of open terms.
 const REMEMBERED_OPS: usize = 16_384;
 
-/// The numbers of commits by operation.
+/// The commit numbers by operation id.
 #[derive(Debug, Default)]
 pub struct Results {
     seqs: BTreeMap<OpId, Seq>,
-    /// Those that no term keeps, oldest first. Some of them may be gone.
+    /// The operations that no term keeps, oldest first. Some of them may have been dropped already.
     order: VecDeque<OpId>,
 }
 
 impl Results {
-    /// The number under which it was committed, if that is known.
+    /// The number under which the operation was committed, if it is still kept.
     pub fn get(&self, op: OpId) -> Option<Seq> {
         self.seqs.get(&op).copied()
     }
 
-    /// How many there are.
+    /// The number of results.
     pub fn len(&self) -> usize {
         self.seqs.len()
     }
@@ -34,8 +34,8 @@ impl Results {
         self.seqs.is_empty()
     }
 
-    /// Takes in a transaction with effects that was committed, or answered as a repetition. With the terms that it ends go
-    /// their results.
+    /// Records a transaction with effects that was committed, or recognized as a retry. The results of the
+    /// terms that it ends are dropped.
     pub fn note(&mut self, txn: &Txn, seq: Seq) {
         for effect in &txn.effects {
             match effect {
@@ -71,7 +71,7 @@ mod tests {
     use crate::txn::Guard;
 
     #[test]
-    fn what_is_kept_is_bounded_by_the_operations_of_open_terms() {
+    fn kept_results_are_bounded_by_the_operations_of_open_terms() {
         let session = SessionId(4);
         let mut results = Results::default();
         let within = |term, count, effects| {

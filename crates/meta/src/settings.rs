@@ -1,4 +1,4 @@
-//! The volume's settings as a running client has them: replaced while operations use them, read without a lock.
+//! The volume's settings of a running client: replaced while operations use them, and read without a lock.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::driver::{Failure, Meta};
 use crate::volume::{Volume, VolumeError};
 
-/// How many changes of the settings a client follows. Each one is kept, because an operation may still use it.
+/// How many changes of the settings a client can apply. Every version is kept, because an operation may still
+/// use it.
 const MOST_CHANGES: usize = 1000;
 
-/// The settings in force and those before.
+/// The current settings and all previous versions.
 #[derive(Debug)]
 pub(crate) struct VolumeSettings {
     versions: Box<[OnceLock<Volume>]>,
@@ -28,7 +29,7 @@ impl VolumeSettings {
         current.and_then(|at| self.versions.get(at)?.get()).unwrap_or(&self.first)
     }
 
-    /// Puts other settings in force; says whether there was room for them.
+    /// Makes these settings the current ones. Returns `false` if there is no room for another version.
     fn replace(&self, volume: Volume) -> bool {
         let Some(at) = self.versions.iter().position(|version| version.get().is_none()) else { return false };
         let is_set = self.versions.get(at).is_some_and(|version| version.set(volume).is_ok());
@@ -40,16 +41,18 @@ impl VolumeSettings {
 }
 
 impl Meta {
-    /// Reads the settings again and goes by them from now on, if they are others; says whether they are. One read.
+    /// Reads the settings again, in one read, and uses them from now on if they changed. Returns whether they
+    /// changed.
     ///
     /// # Errors
-    /// Those of the database; EIO if the settings are damaged or those of another volume. What was in force stays so.
+    /// Those of the database; EIO if the settings are damaged or belong to another volume. The current
+    /// settings then remain.
     pub fn refresh_settings(&self) -> Result<bool, Failure> {
         let found = match Volume::load(&**self.engine()) {
             Ok(found) => found,
             Err(VolumeError::Failed(failure)) => return Err(failure),
             Err(error) => {
-                tracing::error!(%error, "the volume's settings cannot be read; those known before stay in force");
+                tracing::error!(%error, "cannot read the volume's settings; the previous ones remain in force");
                 return Err(types::Errno::EIO.into());
             }
         };
@@ -66,7 +69,9 @@ impl Meta {
         let followed = self.settings().replace(found);
         match followed {
             true => tracing::info!("the volume's settings were changed"),
-            false => tracing::warn!("the settings changed too often to follow; remount to see the change"),
+            false => tracing::warn!(
+                "the settings changed too often for this mount to follow; remount to apply the change"
+            ),
         }
         Ok(followed)
     }
@@ -79,15 +84,15 @@ mod tests {
     use types::Errno;
 
     use super::*;
-    use crate::ops::GetNode;
-    use crate::{Configure, Engine, MemEngine, Op, Vouch};
+    use crate::ops::GetInode;
+    use crate::{Authority, Configure, Engine, MemEngine, Op};
 
     fn run<O: Op>(meta: &Meta, op: &O) -> Result<O::Reply, Failure> {
-        meta.run(op, &Vouch::Kernel { told: None })
+        meta.run(op, &Authority::Kernel { told: None })
     }
 
     #[test]
-    fn a_running_client_goes_by_changed_settings_once_it_reads_them() {
+    fn a_running_client_applies_changed_settings_when_it_reads_them() {
         let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
         crate::check::test_volume().format(&*engine).unwrap();
         let [running, tool] = [(); 2].map(|()| Meta::open(Arc::clone(&engine), 100).unwrap());
@@ -100,7 +105,7 @@ mod tests {
             assert!(running.settings().replace(Volume { max_inodes: limit, ..running.volume().clone() }));
         }
         assert!(!running.refresh_settings().unwrap(), "there is no room for one more");
-        assert!(run(&running, &GetNode(types::Ino::ROOT)).is_ok());
+        assert!(run(&running, &GetInode(types::Ino::ROOT)).is_ok());
     }
 
     #[test]

@@ -1,17 +1,24 @@
-//! Terms: until when the database keeps the result of an operation, decided without a clock.
+//! Terms: how long the database keeps the result of an operation, decided without a clock.
 //!
-//! The ids of a session's operations are divided into terms, and each change is guarded by its own one
-//! ([`Guard::Term`](crate::Guard::Term)). About every [`TERM_OPS`] operations, and now and then while little happens, one
-//! change begins the next term and ends those whose operations all have their answers ([`Effect::BeginTerm`]). With a term go
-//! the results of its operations, and from then on the database refuses its operations: a request that arrives after its
-//! result was dropped does nothing, however late that is. An operation without an answer keeps its term open, so it can be
-//! repeated under its id for as long as its caller likes. Then the results of its term stay too, but not those of later
-//! terms: what is stored is bounded by the unanswered operations.
+//! The operation ids of a session are divided into terms, and each change is guarded by its own term
+//! ([`Guard::Term`](crate::Guard::Term)). About every [`TERM_OPS`] operations, and from time to time if there
+//! are few, one change begins the next term and ends all terms whose operations all have answers
+//! ([`Effect::BeginTerm`]). With a term, the results of its operations are dropped, and from then on the
+//! database rejects its operations: a request that arrives after its result was dropped has no effect,
+//! however late that is. An operation without an answer keeps its term open, so it can be retried under its
+//! id for as long as its caller likes. Meanwhile the results of its term remain stored, but not those of
+//! later terms: so the stored results are bounded by the unanswered operations.
 //!
-//! An operation that is given up in doubt counts as answered: nobody repeats it, and the end of its term sees to it that it
-//! never happens after that.
+//! An operation that is given up in doubt counts as answered: it is not retried any more, and after the end
+//! of its term it can no longer commit.
 //!
 //! Operations of a client that is not registered belong to no term ([`Term::NONE`]).
+//!
+//! Each open term is recorded separately, instead of one lowest operation number per session and a list of
+//! exceptions. So a commit only asks whether something exists, as it does for the session. One lookup
+//! covers all transactions of a batch, and the lock or claim that orders it against the removal of the
+//! session also orders it against the end of the term. With numbers, each operation of a batch would be
+//! compared separately.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -20,27 +27,27 @@ use host::Instant;
 use types::{OpId, SessionId, Term};
 
 use crate::doubt::Doubt;
-use crate::driver::{Ctx, Failure, Meta, Op, Plan, Vouch};
+use crate::driver::{Authority, Ctx, Failure, Meta, Op, Plan};
 use crate::txn::Effect;
-use crate::view::{Stop, View};
+use crate::view::{PlanStop, View};
 
-/// After so many operations the next term begins. That is one round trip more, and an engine that drops the results at once
-/// has that many to drop.
+/// The number of operations after which the next term begins. Each begin costs one more round trip, and an
+/// engine may drop this many results at once.
 const TERM_OPS: u32 = 4096;
 
-/// A term of this client. Each holder besides [`Terms`] has an operation of it without an answer.
+/// A term of this client. Each reference besides that of [`Terms`] belongs to an operation without an answer.
 #[derive(Debug)]
 pub(crate) struct OpenTerm {
     session: SessionId,
     term: Term,
-    /// How many ids were given out. It wraps only in [`Term::NONE`], whose results are kept for minutes, or if billions of
-    /// operations were done in one term.
+    /// The number of ids given out. It wraps only in [`Term::NONE`], whose results are kept for minutes, or
+    /// after billions of operations in one term.
     issued: AtomicU32,
-    /// An operation of it was given up in doubt: it may happen until the term ends.
+    /// Whether an operation of this term was given up in doubt. It may commit until the term ends.
     is_doubtful: AtomicBool,
 }
 
-/// An operation's id, for as long as the operation has no answer.
+/// An operation's id. Held for as long as the operation has no answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Ticket {
     pub(crate) id: OpId,
@@ -52,20 +59,22 @@ pub(crate) struct Ticket {
 pub(crate) struct Terms {
     current: RwLock<Arc<OpenTerm>>,
     past: Mutex<Past>,
-    /// It is time for the next term.
+    /// Whether the next term should begin.
     is_due: AtomicBool,
-    /// How many open terms are doubtful.
+    /// The number of open terms with `is_doubtful`.
     doubtful: AtomicUsize,
 }
 
-/// The terms that are not the current one. Locked before `current`.
+/// The terms before the current one. Locked before `current`.
 #[derive(Debug, Default)]
 struct Past {
-    /// A thread is about the next term. It does not hold the lock meanwhile, because a new session must not wait for that.
+    /// Whether a thread is beginning the next term. It does not hold the lock meanwhile, because a new
+    /// session must not wait for it.
     is_busy: bool,
-    /// Terms before the current one that have not ended.
+    /// The terms before the current one that have not ended.
     terms: Vec<Arc<OpenTerm>>,
-    /// The begin of a term that may have happened. It is settled before the next one, so that it never comes after that.
+    /// A begin of a term that may have been committed. It is settled before the next one, so that it never
+    /// commits after that.
     in_doubt: Option<(BeginTerm, Doubt)>,
 }
 
@@ -77,7 +86,7 @@ impl OpenTerm {
 }
 
 impl Terms {
-    /// Those of a client that is not registered.
+    /// The terms of a client that is not registered.
     pub(crate) fn new(session: SessionId) -> Self {
         Terms {
             current: RwLock::new(OpenTerm::new(session, Term::NONE)),
@@ -87,7 +96,7 @@ impl Terms {
         }
     }
 
-    /// The session was put on record, with its first term open.
+    /// Notes that the session was created, with its first term open.
     pub(crate) fn begin(&self, session: SessionId) {
         let mut past = self.past();
         *past = Past::default();
@@ -107,12 +116,12 @@ impl Terms {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = term;
     }
 
-    /// Whether an operation of this client may happen of which the client does not know.
+    /// Whether an operation of this client may commit without the client's knowledge.
     pub(crate) fn are_doubtful(&self) -> bool {
         self.doubtful.load(Ordering::Acquire) > 0
     }
 
-    /// The operation is given up in doubt.
+    /// Notes that the operation is given up in doubt.
     pub(crate) fn give_up(&self, ticket: &Ticket) {
         if ticket.id.term() != Term::NONE && !ticket.term.is_doubtful.swap(true, Ordering::AcqRel) {
             self.doubtful.fetch_add(1, Ordering::AcqRel);
@@ -121,10 +130,10 @@ impl Terms {
 }
 
 impl Meta {
-    /// The id of the next operation, which was planned under this session.
+    /// The id for the next operation, which was planned under `session`.
     ///
     /// # Errors
-    /// [`Failure::Fenced`]: that session was lost, and there is another one.
+    /// [`Failure::Fenced`]: that session was lost, and there is a new one.
     pub(crate) fn next_op(&self, session: SessionId) -> Result<Ticket, Failure> {
         let term = self.terms.current();
         if term.session != session {
@@ -137,25 +146,27 @@ impl Meta {
         Ok(Ticket { id: OpId::new(session, term.term, count), term })
     }
 
-    /// Begins the next term, if it is time for that. A failure is that of no operation: it is tried again later.
+    /// Begins the next term if it is due. A failure does not fail any operation: the next term is tried again
+    /// later.
     pub(crate) fn begin_term_if_due(&self) {
         if self.terms.is_due.load(Ordering::Relaxed)
             && self.terms.is_due.swap(false, Ordering::Relaxed)
             && let Err(error) = self.begin_next_term()
         {
-            tracing::debug!(%error, "results of operations stay stored");
+            tracing::debug!(%error, "cannot begin the next term; results of operations remain stored");
         }
     }
 
-    /// Begins the next term of the session, and ends those whose operations all have their answers. Nothing happens if
-    /// this client is alone or not registered, if there was no operation since the last time, or if another thread is about
-    /// it. To be called about once a minute, so that what is stored of a client that does little goes too.
+    /// Begins the next term of the session, and ends the terms whose operations all have answers. Does
+    /// nothing if this client is not registered or has the volume exclusively, if there was no operation
+    /// since the last call, or if another thread is already doing it. To be called about once a minute, so
+    /// that the results of a mostly idle client are dropped too.
     ///
     /// # Errors
     /// [`Failure::Fenced`]; those of the database.
     pub fn begin_next_term(&self) -> Result<(), Failure> {
         let Some((op, mut doubt)) = self.next_term() else { return Ok(()) };
-        let done = self.run_once(&op, &Vouch::Kernel { told: None }, &mut doubt);
+        let done = self.run_once(&op, &Authority::Kernel { told: None }, &mut doubt);
         let mut past = self.terms.past();
         let current = self.terms.current();
         if current.session != op.session {
@@ -167,7 +178,7 @@ impl Meta {
         let ended = past.terms.extract_if(.., |term| op.ended.contains(&term.term));
         let cleared = ended.filter(|term| term.is_doubtful.load(Ordering::Acquire)).count();
         if cleared > 0 {
-            // Their changes are before this moment.
+            // The changes of the ended terms were committed before this moment.
             self.in_doubt_until.fetch_max(self.nanos_of(Instant::now()), Ordering::AcqRel);
             self.terms.doubtful.fetch_sub(cleared, Ordering::AcqRel);
         }
@@ -176,19 +187,21 @@ impl Meta {
         Ok(())
     }
 
-    /// The change that begins the next term, or the one that is in doubt. No other thread gets it before the caller is done.
+    /// The change that begins the next term, or the one that is in doubt. Other threads get none until the
+    /// caller is done.
     fn next_term(&self) -> Option<(BeginTerm, Option<Doubt>)> {
         let mut past = self.terms.past();
         let current = self.terms.current();
         let is_idle = current.issued.load(Ordering::Relaxed) <= 1 && past.terms.is_empty();
-        if past.is_busy || self.is_alone() || current.term == Term::NONE || is_idle {
+        if past.is_busy || self.is_exclusive() || current.term == Term::NONE || is_idle {
             return None;
         }
         past.is_busy = true;
         if let Some((op, doubt)) = past.in_doubt.take() {
             return Some((op, Some(doubt)));
         }
-        // Nobody else holds a term whose operations have all ended, and nobody gets hold of it any more.
+        // If this is the only reference, all operations of the term have ended, and no other can get a
+        // reference any more.
         let is_over = |term: &&Arc<OpenTerm>| Arc::strong_count(term) == 1;
         let ended = past.terms.iter().filter(is_over).map(|over| over.term).collect();
         let term = Term(current.term.0.saturating_add(1));
@@ -208,7 +221,7 @@ impl Op for BeginTerm {
     type Reply = ();
     const NAME: &'static str = "begin term";
 
-    fn plan(&self, _: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, Stop> {
+    fn plan(&self, _: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
         let BeginTerm { session, term, ref ended } = *self;
         Ok(Plan { reply: (), effects: vec![Effect::BeginTerm { session, term, ended: ended.clone() }] })
     }
@@ -225,13 +238,14 @@ mod tests {
     use crate::mem::MemEngine;
     use crate::record::{Process, Session};
     use crate::volume::{AclKind, Configure, Volume};
-    use crate::wrap::{Counting, Fault, Faulty, Odds};
+    use crate::wrap::{Counting, Fault, FaultRates, Faulty};
 
     type Unreliable = Arc<Faulty<Arc<Counting<MemEngine>>>>;
 
-    const BY_NOBODY: Vouch<'_> = Vouch::Kernel { told: None };
+    const BY_KERNEL: Authority<'_> = Authority::Kernel { told: None };
 
-    /// A registered client whose requests can be lost, and what counts them.
+    /// A registered client whose requests can be lost, the layer that loses them, and the layer that counts
+    /// them.
     fn start() -> (Arc<Meta>, Unreliable, Arc<Counting<MemEngine>>) {
         let engine = Arc::new(Counting::new(MemEngine::default()));
         let volume = Volume {
@@ -251,7 +265,7 @@ mod tests {
             created: Time::from_nanos(0),
         };
         volume.format(&*engine).unwrap();
-        let faulty = Arc::new(Faulty::new(engine.clone(), 1, Odds::default()));
+        let faulty = Arc::new(Faulty::new(engine.clone(), 1, FaultRates::default()));
         let meta = Meta::open(faulty.clone(), 1000).unwrap();
         let session = Session {
             id: meta.session(),
@@ -270,7 +284,7 @@ mod tests {
     }
 
     fn change(meta: &Meta, abe: bool) -> Result<(), Failure> {
-        meta.run(&Configure { abe: Some(abe), ..Configure::default() }, &BY_NOBODY)
+        meta.run(&Configure { abe: Some(abe), ..Configure::default() }, &BY_KERNEL)
     }
 
     fn abe(engine: &dyn Engine) -> bool {
@@ -286,10 +300,10 @@ mod tests {
     fn a_term_ends_when_all_its_operations_have_an_answer() {
         let (meta, faulty, _) = start();
         meta.begin_next_term().unwrap();
-        assert_eq!(open_terms(&meta), [1], "nothing was done in it");
+        assert_eq!(open_terms(&meta), [1], "there was no operation in it");
         change(&meta, true).unwrap();
         change(&meta, false).unwrap();
-        // One is under way while the next term begins, and the one after that.
+        // One operation is in flight while the next term begins, and the one after that.
         faulty.set_rival({
             let meta = Arc::downgrade(&meta);
             move |_| {
@@ -321,17 +335,17 @@ mod tests {
             change(&meta, op % 2 == 0).unwrap();
         }
         let commits = (engine.counts() - before).commits;
-        // The begin of a term is an operation of the one before.
+        // The begin of a term is an operation of the term before.
         assert_eq!((commits - ops, open_terms(&meta)), (3, vec![3, 4]));
     }
 
     #[test]
-    fn what_was_given_up_in_doubt_never_happens_after_its_term() {
+    fn an_operation_given_up_in_doubt_never_commits_after_its_term() {
         let (meta, faulty, engine) = start();
         change(&meta, true).unwrap();
         meta.set_patience(Duration::ZERO);
         faulty.script([Fault::None, Fault::Late]);
-        let Err(Failure::Engine(error)) = change(&meta, false) else { panic!("it had an answer") };
+        let Err(Failure::Engine(error)) = change(&meta, false) else { panic!("the commit got an answer") };
         assert_eq!(error.kind, ErrorKind::Indeterminate);
         faulty.script([]);
         assert!(meta.terms.are_doubtful());
@@ -346,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_in_doubt_is_repeated_at_any_later_time() {
+    fn an_operation_in_doubt_can_be_retried_at_any_later_time() {
         let (meta, faulty, engine) = start();
         meta.set_patience(Duration::ZERO);
         meta.set_repeat_for(Duration::ZERO);
@@ -355,21 +369,21 @@ mod tests {
             let op = Configure { abe: Some(arrives), ..Configure::default() };
             let mut doubt = None;
             faulty.script([Fault::None, Fault::Late]);
-            meta.run_once(&op, &BY_NOBODY, &mut doubt).unwrap_err();
+            meta.run_once(&op, &BY_KERNEL, &mut doubt).unwrap_err();
             faulty.script([]);
             assert!(!meta.is_forgotten(doubt.as_ref().unwrap()));
             if arrives {
                 faulty.deliver().unwrap();
             }
-            // Far more than an engine remembers of operations that no term keeps.
+            // Far more than the number of results that an engine keeps for operations without a term.
             for _ in 0..5 * TERM_OPS {
                 change(&meta, !arrives).unwrap();
                 change(&meta, arrives).unwrap();
             }
             change(&meta, !arrives).unwrap();
-            meta.run_once(&op, &BY_NOBODY, &mut doubt).unwrap();
+            meta.run_once(&op, &BY_KERNEL, &mut doubt).unwrap();
             assert!(doubt.is_none());
-            // It happened then, or only now.
+            // Whether it was committed before or by the retry, the later change holds.
             assert!(!abe(&*engine));
             faulty.deliver().unwrap();
             assert!(!abe(&*engine));
@@ -383,21 +397,21 @@ mod tests {
         let op = Configure { abe: Some(true), ..Configure::default() };
         let mut doubt = None;
         faulty.script([Fault::None, Fault::After]);
-        meta.run_once(&op, &BY_NOBODY, &mut doubt).unwrap_err();
+        meta.run_once(&op, &BY_KERNEL, &mut doubt).unwrap_err();
         faulty.script([]);
         assert!(!meta.is_forgotten(doubt.as_ref().unwrap()));
         let op_id = OpId::new(SessionId(u64::MAX), Term::NONE, 0);
         let effects = vec![Effect::DropSession { session: meta.session() }];
         engine.commit(&[crate::txn::Txn { op_id, guards: Vec::new(), effects }]).unwrap();
-        let Err(Failure::Engine(error)) = meta.run_once(&op, &BY_NOBODY, &mut doubt) else {
-            panic!("its result is gone")
+        let Err(Failure::Engine(error)) = meta.run_once(&op, &BY_KERNEL, &mut doubt) else {
+            panic!("the result was dropped with the session")
         };
         assert_eq!(error.kind, ErrorKind::Indeterminate);
         assert!(meta.is_forgotten(doubt.as_ref().unwrap()) && abe(&*engine));
     }
 
     #[test]
-    fn the_begin_of_a_term_that_is_in_doubt_is_settled_before_the_next() {
+    fn the_begin_of_a_term_in_doubt_is_settled_before_the_next() {
         let (meta, faulty, _) = start();
         meta.set_patience(Duration::ZERO);
         change(&meta, true).unwrap();

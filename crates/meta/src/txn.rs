@@ -1,8 +1,10 @@
-//! Minitransactions: what must hold, and what then happens.
+//! Minitransactions (Sinfonia, SOSP 2007): conditions on the records, and the changes to make if all
+//! conditions hold.
 //!
-//! Guards are all checked first, then all effects applied, atomically. An effect cannot fail: whatever can fail is a
-//! guard. Effects on hot fields commute ([`Effect::AddLinks`], [`Effect::Extend`], [`Effect::AppendSlice`]), so that
-//! creates in one directory never conflict; the others are guarded by [`Guard::Access`], whose revision orders them.
+//! An engine checks all guards of a transaction, then applies all its effects, atomically. Effects cannot
+//! fail: every condition that can fail is a guard. Effects on contended fields commute ([`Effect::AddLinks`],
+//! [`Effect::Extend`], [`Effect::AppendSlice`]), so creates in one directory never conflict. Other effects
+//! are guarded by [`Guard::Access`], whose revision serializes them.
 
 use std::sync::Arc;
 
@@ -12,9 +14,9 @@ use types::{
 };
 
 use crate::lock::{Lock, LockOwner};
-use crate::record::{Counter, LockWait, Node, Session, Want};
+use crate::record::{Counter, Inode, LockWait, RecordKey, Session};
 
-/// What an operation decided, ready for an engine.
+/// The decision of an operation, ready to commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Txn {
     pub op_id: OpId,
@@ -23,10 +25,10 @@ pub struct Txn {
 }
 
 impl Txn {
-    /// The inodes whose nodes it changes, each once, in the order of first change.
-    pub fn changed_nodes(&self) -> Vec<Ino> {
+    /// The inodes whose records the transaction changes, each once, in the order of the first change.
+    pub fn changed_inodes(&self) -> Vec<Ino> {
         let mut changed = Vec::new();
-        for ino in self.effects.iter().filter_map(Effect::changed_node) {
+        for ino in self.effects.iter().filter_map(Effect::changed_inode) {
             if !changed.contains(&ino) {
                 changed.push(ino);
             }
@@ -34,8 +36,9 @@ impl Txn {
         changed
     }
 
-    /// The session and term until whose end its result is kept: those of its id, if they guard it. The result of a
-    /// transaction that itself ends its term or removes its session may go with that.
+    /// The session and term that keep the transaction's result: those of its id, if a guard names them.
+    /// `None` if the transaction itself ends that term or removes that session, because its result may be
+    /// dropped with them.
     pub fn kept_by(&self) -> Option<(SessionId, Term)> {
         let own = (self.op_id.session(), self.op_id.term());
         let is_own =
@@ -49,46 +52,51 @@ impl Txn {
     }
 }
 
-/// A condition on the records; a transaction whose guards do not all hold does nothing.
+/// A condition on the records. If any guard of a transaction does not hold, the transaction changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Guard {
-    /// The directory entry is there and refers to `ino`.
-    EdgeIs {
+    /// The directory entry exists and refers to `ino`.
+    DirentIs {
         parent: Ino,
         name: Name,
         ino: Ino,
     },
-    EdgeAbsent {
+    DirentAbsent {
         parent: Ino,
         name: Name,
     },
-    /// The inode is there and its access revision is `rev`.
+    /// The inode exists and its access revision is `rev`.
     Access {
         ino: Ino,
         rev: u64,
     },
-    NodeAbsent {
+    InodeAbsent {
         ino: Ino,
     },
-    /// The inode is there and has just `nlink` links.
+    /// The inode exists and its link count is exactly `nlink`.
     Links {
         ino: Ino,
         nlink: u32,
     },
-    /// The directory is there and lies in `parent`.
+    /// The directory exists and its parent is `parent`.
     ParentIs {
         ino: Ino,
         parent: Ino,
     },
-    /// No entry lies in the directory.
+    /// The directory has no entries.
     Empty {
         ino: Ino,
     },
-    /// Whether the inode has that extended attribute.
+    /// The extended attribute has this size in blocks ([`xattr_blocks`](crate::xattr_blocks)); 0 if it does not exist.
     Xattr {
         ino: Ino,
         name: XattrName,
-        present: bool,
+        blocks: u16,
+    },
+    /// The inode exists and its extended attributes take at most `most` blocks.
+    XattrBlocks {
+        ino: Ino,
+        most: u16,
     },
     /// The setting's value, or its absence.
     Setting {
@@ -99,37 +107,39 @@ pub enum Guard {
         counter: Counter,
         value: u64,
     },
-    /// The inode is there and so many bytes long.
+    /// The inode exists and its size is exactly `size` bytes.
     Size {
         ino: Ino,
         size: u64,
     },
-    /// The inode is there and its locks are just these, in order.
+    /// The inode exists and its locks are exactly these, in order.
     Locks {
         ino: Ino,
         locks: Arc<[Lock]>,
     },
-    /// The chunk's oldest rows are just these; newer ones may follow.
+    /// The oldest rows of the chunk are exactly these; newer rows may follow.
     Rows {
         ino: Ino,
         chunk: ChunkIndex,
         rows: Arc<[Slice]>,
     },
-    /// One more inode fits below `max_inodes`, and the blocks in use are below `max_blocks`.
+    /// The volume has fewer than `max_inodes` inodes, and fewer than `max_blocks` blocks in use.
     Room {
         max_inodes: u64,
         max_blocks: u64,
     },
-    /// The session's record is there and, if given, this is its latest heartbeat. It is decided together with the effects:
-    /// a commit that removes the session comes entirely before or entirely after.
+    /// The session exists and, if `heartbeat` is given, that is its latest heartbeat. The guard is serialized
+    /// with the removal of the session: a commit that removes it comes entirely before or entirely after this
+    /// transaction.
     Session {
         session: SessionId,
         heartbeat: Option<Time>,
     },
-    /// This term of the session is open. It is decided together with the effects: a commit that ends the term, or removes
-    /// the session, comes entirely before or entirely after. If it does not hold, the session's record tells whether the
-    /// session is gone, or is there and the term has ended. Every change of a mount carries it, so it costs no round trip,
-    /// and such commits meet neither each other nor renewals.
+    /// The term of the session is open. The guard is serialized with the end of the term: a commit that ends
+    /// the term or removes the session comes entirely before or entirely after this transaction. If the guard
+    /// does not hold, the session's record tells the two cases apart: the session is gone, or it exists and
+    /// the term has ended. Every change of a mount carries this guard, so it must cost no extra round trip,
+    /// and such commits must conflict neither with each other nor with renewals of the session.
     Term {
         session: SessionId,
         term: Term,
@@ -137,105 +147,117 @@ pub enum Guard {
 }
 
 impl Guard {
-    /// The record that decides the guard: what a conflict reads afresh.
-    pub fn want(&self) -> Want {
+    /// The record that decides the guard. An engine returns it when a guard of the transaction does not hold.
+    pub fn want(&self) -> RecordKey {
         match self {
-            Guard::EdgeIs { parent, name, .. } | Guard::EdgeAbsent { parent, name } => {
-                Want::Entry(*parent, name.clone())
+            Guard::DirentIs { parent, name, .. } | Guard::DirentAbsent { parent, name } => {
+                RecordKey::Entry(*parent, name.clone())
             }
             Guard::Access { ino, .. }
-            | Guard::NodeAbsent { ino }
+            | Guard::InodeAbsent { ino }
             | Guard::Links { ino, .. }
             | Guard::Size { ino, .. }
-            | Guard::ParentIs { ino, .. } => Want::Node(*ino),
-            Guard::Empty { ino } => Want::Empty(*ino),
-            Guard::Xattr { ino, .. } => Want::Xattrs(*ino),
-            Guard::Setting { .. } => Want::Settings,
-            Guard::Counter { counter, .. } => Want::Counter(*counter),
-            Guard::Rows { ino, chunk, .. } => Want::Slices(*ino, *chunk),
-            Guard::Locks { ino, .. } => Want::Locks(*ino),
-            Guard::Room { .. } => Want::Usage,
-            Guard::Session { session, .. } | Guard::Term { session, .. } => Want::Session(*session),
+            | Guard::XattrBlocks { ino, .. }
+            | Guard::ParentIs { ino, .. } => RecordKey::Inode(*ino),
+            Guard::Empty { ino } => RecordKey::Empty(*ino),
+            Guard::Xattr { ino, .. } => RecordKey::Xattrs(*ino),
+            Guard::Setting { .. } => RecordKey::Settings,
+            Guard::Counter { counter, .. } => RecordKey::Counter(*counter),
+            Guard::Rows { ino, chunk, .. } => RecordKey::Slices(*ino, *chunk),
+            Guard::Locks { ino, .. } => RecordKey::Locks(*ino),
+            Guard::Room { .. } => RecordKey::Usage,
+            Guard::Session { session, .. } | Guard::Term { session, .. } => RecordKey::Session(*session),
         }
     }
 }
 
-/// A change to the records. Where it names an inode or row that is not there, it does nothing.
+/// A change to the records. An effect that adds to, changes or removes an inode or row that does not exist
+/// does nothing. Directory entries and orphans are records of their own: the inodes that they name need not
+/// exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// A new inode; one that is there is replaced.
-    PutNode(Node),
-    /// The inode goes, and with it its symlink target, xattrs, locks and slices; slices in the object store become garbage.
-    DropNode {
+    /// Creates the inode; an existing one is replaced.
+    PutInode(Inode),
+    /// Removes the inode with its symlink target, xattrs, locks and slices. Its slices in the object store
+    /// become garbage, except those that other rows refer to.
+    DropInode {
         ino: Ino,
     },
-    /// The entry is made, or refers to another inode from now on.
-    PutEdge {
+    /// Creates the directory entry, or makes an existing one refer to `ino`.
+    PutDirent {
         parent: Ino,
         name: Name,
         ino: Ino,
         kind: FileType,
     },
-    DropEdge {
+    DropDirent {
         parent: Ino,
         name: Name,
     },
-    /// All that access depends on; the access revision moves by one.
+    /// Sets all fields that access depends on, and increments the access revision by one.
     SetAccess {
         ino: Ino,
         access: Access,
     },
+    /// Sets the recorded parent of a directory.
     SetParent {
         ino: Ino,
         parent: Ino,
     },
+    /// Adds `delta` to the link count, which saturates.
     AddLinks {
         ino: Ino,
         delta: i32,
     },
-    /// The times given are taken over, whatever stood there, but for ctime: that never goes back, for a flush brings the
-    /// time of its last write, and another change may have committed since that write or while the flush was planned.
-    Touch {
+    /// Sets the given times. atime and mtime are set unconditionally, as on ext4: if the mtime of a directory
+    /// is in the future, the next create sets it to the present. ctime never goes back: a flush carries
+    /// the time of its last write, and another change may have committed since that write or while the flush
+    /// was planned.
+    SetTimes {
         ino: Ino,
         atime: Option<Time>,
         mtime: Option<Time>,
         ctime: Option<Time>,
     },
+    /// Sets the size in bytes. The rows of the file are not changed.
     SetSize {
         ino: Ino,
         size: u64,
     },
-    /// The size becomes the larger of the two.
+    /// Sets the size to the larger of the current size and `size`.
     Extend {
         ino: Ino,
         size: u64,
     },
+    /// Appends a row to the chunk; it becomes the newest one.
     AppendSlice {
         ino: Ino,
         chunk: ChunkIndex,
         slice: Slice,
     },
-    /// The rows of the chunks from `from` on and before `to` go; slices in the object store that no other row refers to
+    /// Removes the rows of the chunks in `from..to`. Slices in the object store that no other row refers to
     /// become garbage.
     DropSlices {
         ino: Ino,
         from: ChunkIndex,
         to: ChunkIndex,
     },
-    /// The chunk's `count` oldest rows go as by [`Effect::DropSlices`], and `rows`, no more than these, stand in their
-    /// place: before all newer ones.
+    /// Replaces the `count` oldest rows of the chunk by `rows`, of which there are at most `count`. They come
+    /// before all newer rows. The removed rows are released as by [`Effect::DropSlices`].
     ReplaceRows {
         ino: Ino,
         chunk: ChunkIndex,
         count: u32,
         rows: Arc<[Slice]>,
     },
-    /// One row more than so far refers to the slice: it becomes garbage only when that many have gone. The count stays,
-    /// at 0, while one row is left: a scan of all inodes may miss a slice whose rows move meanwhile from one inode to
-    /// another, but a later scan of the counts then finds it.
+    /// Adds one to the number of rows that refer to the slice; it becomes garbage only when all of them are
+    /// removed. The count remains stored, as 0, while one row is left: a scan of all inodes can miss a slice
+    /// whose rows move from one inode to another during the scan, and a later scan of the counts then finds
+    /// it.
     Share {
         slice: SliceId,
     },
+    /// Creates or replaces an xattr.
     PutXattr {
         ino: Ino,
         name: XattrName,
@@ -245,16 +267,23 @@ pub enum Effect {
         ino: Ino,
         name: XattrName,
     },
-    /// An ACL in its storage form under its content hash; nothing happens if it is there.
+    /// Adds to the xattr blocks of the inode. It accompanies each [`Effect::PutXattr`] and [`Effect::DropXattr`] that
+    /// changes the size of an attribute; [`Guard::Xattr`] ensures that the difference is exact.
+    AddXattrBlocks {
+        ino: Ino,
+        delta: i32,
+    },
+    /// Stores an ACL in its storage form under its content hash. Does nothing if it is stored already.
     PutAcl {
         id: AclId,
         text: Arc<str>,
     },
+    /// Sets the target of a symbolic link.
     PutSymlink {
         ino: Ino,
         target: Arc<[u8]>,
     },
-    /// The inode has no name, but `session` has it open.
+    /// Records that the inode has no name left, but `session` has it open.
     PutOrphan {
         session: SessionId,
         ino: Ino,
@@ -263,30 +292,30 @@ pub enum Effect {
         session: SessionId,
         ino: Ino,
     },
-    /// The session begins, or is renewed; its renewal is guarded by [`Guard::Session`].
+    /// Creates or renews the session. A renewal is guarded by [`Guard::Session`].
     PutSession(Session),
-    /// The session goes, and with it its terms and the results of their operations.
+    /// Removes the session, its terms, and the results of their operations.
     DropSession {
         session: SessionId,
     },
-    /// If the session is on record, `term` is open from now on, and the terms `ended` are not: the results of their
-    /// operations go, and none of these operations is applied after this.
+    /// If the session exists, opens `term` and ends the terms in `ended`: the results of their operations are
+    /// dropped, and none of these operations is applied after this.
     BeginTerm {
         session: SessionId,
         term: Term,
         ended: Arc<[Term]>,
     },
-    /// All locks on the inode are these from now on.
+    /// Sets all locks on the inode.
     PutLocks {
         ino: Ino,
         locks: Arc<[Lock]>,
     },
-    /// The owner waits for this lock, and for no other.
+    /// Records that the owner waits for this lock. It replaces any other wait of this owner.
     PutWait(LockWait),
     DropWait {
         owner: LockOwner,
     },
-    /// The slice's blocks are gone from the object store.
+    /// Removes the slice from the garbage, because its blocks are no longer in the object store.
     DropGarbage {
         slice: SliceId,
     },
@@ -298,15 +327,15 @@ pub enum Effect {
         counter: Counter,
         value: u64,
     },
-    /// Corrects [`Usage`](crate::Usage) where it does not follow from the inodes, as only damage can have it. It does not
-    /// go below 0.
+    /// Corrects [`Usage`](crate::Usage) after damage: usage follows from the inodes, and only damage can make
+    /// it differ. The result does not go below 0.
     AddUsage {
         inodes: i64,
         blocks: i64,
     },
 }
 
-/// The fields of a node that access depends on.
+/// The fields of an inode that access depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub mode: Mode,
@@ -316,76 +345,81 @@ pub struct Access {
     pub default_acl: AclId,
 }
 
-impl From<&Node> for Access {
-    fn from(node: &Node) -> Self {
+impl From<&Inode> for Access {
+    fn from(inode: &Inode) -> Self {
         Access {
-            mode: node.mode,
-            uid: node.uid,
-            gid: node.gid,
-            access_acl: node.access_acl,
-            default_acl: node.default_acl,
+            mode: inode.mode,
+            uid: inode.uid,
+            gid: inode.gid,
+            access_acl: inode.access_acl,
+            default_acl: inode.default_acl,
         }
     }
 }
 
-/// A setting of so many bytes does not count as something new.
+/// A setting of at most this size does not count as an addition ([`Effect::adds`]).
 const SMALL_SETTING_BYTES: usize = 1024;
 
 impl Effect {
-    /// Whether the effect stores something that was not there: an inode, a name, data, an attribute, an ACL. An engine may
-    /// refuse these with ENOSPC while it keeps room for the others, which remove something, change a record in place, or
-    /// are bounded by the number of mounts and open files.
+    /// Whether the effect stores something new: an inode, a name, data, an attribute, an ACL. An engine may
+    /// fail these with ENOSPC while it keeps room for the other effects, which remove something, change a
+    /// record in place, or are bounded by the number of mounts and open files.
     pub fn adds(&self) -> bool {
         match self {
             Effect::AppendSlice { slice, .. } => slice.source != SliceSource::Hole,
-            Effect::PutNode(_)
-            | Effect::PutEdge { .. }
+            Effect::PutInode(_)
+            | Effect::PutDirent { .. }
             | Effect::ReplaceRows { .. }
             | Effect::Share { .. }
             | Effect::PutXattr { .. }
             | Effect::PutAcl { .. }
             | Effect::PutSymlink { .. } => true,
-            // There are few of them, and a tool has to announce itself.
+            // Settings are few, and a tool must be able to announce itself on a full disk.
             Effect::PutSetting { value, .. } => value.len() > SMALL_SETTING_BYTES,
             _ => false,
         }
     }
 
-    /// Applies the effect to the node it changes: the one definition that engines and caches share. Effects that
-    /// change no field of an existing node return `false`.
-    pub fn apply_to(&self, node: &mut Node) -> bool {
+    /// Applies the effect to the inode that it changes. This is the one definition that engines and caches
+    /// share. Returns `false` for an effect that changes no field of an existing inode.
+    pub fn apply_to(&self, inode: &mut Inode) -> bool {
         match *self {
             Effect::SetAccess { ref access, .. } => {
-                node.mode = access.mode;
-                node.uid = access.uid;
-                node.gid = access.gid;
-                node.access_acl = access.access_acl;
-                node.default_acl = access.default_acl;
-                node.access_rev += 1;
+                inode.mode = access.mode;
+                inode.uid = access.uid;
+                inode.gid = access.gid;
+                inode.access_acl = access.access_acl;
+                inode.default_acl = access.default_acl;
+                inode.access_rev += 1;
             }
-            Effect::SetParent { parent, .. } => node.parent = parent,
-            Effect::AddLinks { delta, .. } => node.nlink = node.nlink.saturating_add_signed(delta),
-            Effect::Touch { atime, mtime, ctime, .. } => {
-                node.atime = atime.unwrap_or(node.atime);
-                node.mtime = mtime.unwrap_or(node.mtime);
-                node.ctime = ctime.map_or(node.ctime, |ctime| ctime.max(node.ctime));
+            Effect::SetParent { parent, .. } => inode.parent = parent,
+            Effect::AddLinks { delta, .. } => inode.nlink = inode.nlink.saturating_add_signed(delta),
+            Effect::SetTimes { atime, mtime, ctime, .. } => {
+                inode.atime = atime.unwrap_or(inode.atime);
+                inode.mtime = mtime.unwrap_or(inode.mtime);
+                inode.ctime = ctime.map_or(inode.ctime, |ctime| ctime.max(inode.ctime));
             }
-            Effect::SetSize { size, .. } => node.size = size,
-            Effect::Extend { size, .. } => node.size = node.size.max(size),
+            Effect::SetSize { size, .. } => inode.size = size,
+            Effect::Extend { size, .. } => inode.size = inode.size.max(size),
+            Effect::AddXattrBlocks { delta, .. } => {
+                let blocks = i32::from(inode.xattr_blocks).saturating_add(delta);
+                inode.xattr_blocks = blocks.clamp(0, u16::MAX.into()) as u16;
+            }
             _ => return false,
         }
         true
     }
 
-    /// The existing inode whose node record [`Effect::apply_to`] changes.
-    pub fn changed_node(&self) -> Option<Ino> {
+    /// The existing inode that [`Effect::apply_to`] changes.
+    pub fn changed_inode(&self) -> Option<Ino> {
         match *self {
             Effect::SetAccess { ino, .. }
             | Effect::SetParent { ino, .. }
             | Effect::AddLinks { ino, .. }
-            | Effect::Touch { ino, .. }
+            | Effect::SetTimes { ino, .. }
             | Effect::SetSize { ino, .. }
-            | Effect::Extend { ino, .. } => Some(ino),
+            | Effect::Extend { ino, .. }
+            | Effect::AddXattrBlocks { ino, .. } => Some(ino),
             _ => None,
         }
     }

@@ -1,4 +1,4 @@
-//! What a plan sees, and how every look becomes a guard.
+//! What a plan sees of the volume, and how each lookup becomes a guard.
 
 use host::Instant;
 use std::collections::{HashMap, HashSet};
@@ -11,46 +11,47 @@ use types::{AclId, ChunkIndex, Errno, FileType, Ino, Mode, Name, Slice, XattrNam
 
 use crate::cache::{Acl, Cache, Key, Value};
 use crate::lock::Lock;
-use crate::record::{Counter, Edge, LockWait, Node, Seq, Usage, Want, XattrBytes, Xattrs};
+use crate::record::{Counter, Dirent, Inode, LockWait, RecordKey, Seq, Usage, Xattrs, xattr_blocks};
 use crate::txn::Guard;
 
-/// Why a plan came to no decision.
+/// Why a plan has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// Records are missing; the driver reads them and plans again.
+pub enum PlanStop {
+    /// Records are missing; the driver reads them and calls the plan again.
     Missing,
-    /// The operation fails by its rules, as long as the guards recorded so far hold.
+    /// The operation fails by its rules. That is certain only if the guards recorded so far hold.
     Refused(Errno),
-    /// What the kernel was told of the parent's access is out of date: it must look again (ESTALE).
+    /// The access attributes that the kernel has of the parent are out of date: it must look up again
+    /// (ESTALE).
     KernelIsStale,
 }
 
-impl From<Errno> for Stop {
+impl From<Errno> for PlanStop {
     fn from(errno: Errno) -> Self {
-        Stop::Refused(errno)
+        PlanStop::Refused(errno)
     }
 }
 
-/// What an operation has read itself.
-pub(crate) type Fresh = HashMap<Key, Value, RandomState>;
+/// The records that an operation has read itself.
+pub(crate) type OwnReads = HashMap<Key, Value, RandomState>;
 
-/// The records as far as they are known, through which a plan looks at the volume.
+/// The records known so far, as a plan looks them up.
 #[derive(Debug)]
 pub struct View<'a> {
     cache: &'a Cache,
     oldest: Option<Instant>,
-    fresh: &'a Fresh,
+    fresh: &'a OwnReads,
     guards: Vec<Guard>,
-    /// The directories whose parent is guarded. There may be many, so they are not searched for among the guards.
+    /// The directories whose parent is guarded. There may be many, so `guards` is not searched for them.
     climbed: HashSet<Ino, RandomState>,
-    wants: Vec<Want>,
+    wants: Vec<RecordKey>,
     climbs_from: Option<Ino>,
-    looked_at_cache: bool,
+    used_cache: bool,
     assumed: bool,
 }
 
 impl<'a> View<'a> {
-    pub(crate) fn new(cache: &'a Cache, oldest: Option<Instant>, fresh: &'a Fresh) -> Self {
+    pub(crate) fn new(cache: &'a Cache, oldest: Option<Instant>, fresh: &'a OwnReads) -> Self {
         View {
             cache,
             oldest,
@@ -59,113 +60,117 @@ impl<'a> View<'a> {
             climbed: HashSet::default(),
             climbs_from: None,
             wants: Vec::new(),
-            looked_at_cache: false,
+            used_cache: false,
             assumed: false,
         }
     }
 
-    /// Says ahead which records will be looked at, so that all missing ones are read together.
-    pub fn prefetch(&mut self, wants: impl IntoIterator<Item = Want>) -> Result<(), Stop> {
+    /// Names the records that will be looked up, so that all missing ones are read together.
+    pub fn prefetch(&mut self, wants: impl IntoIterator<Item = RecordKey>) -> Result<(), PlanStop> {
         for want in wants {
             let known = match &want {
-                Want::Node(ino) => self.find(&Key::Node(*ino)).is_some(),
-                Want::Entry(parent, name) => match self.find(&Key::Edge(*parent, name.clone())) {
-                    Some(Value::Edge(Some(edge))) => self.find(&Key::Node(edge.ino)).is_some(),
+                RecordKey::Inode(ino) => self.find(&Key::Inode(*ino)).is_some(),
+                RecordKey::Entry(parent, name) => match self.find(&Key::Dirent(*parent, name.clone())) {
+                    Some(Value::Dirent(Some(dirent))) => self.find(&Key::Inode(dirent.ino)).is_some(),
                     found => found.is_some(),
                 },
-                Want::Xattrs(ino) => self.find(&Key::Xattrs(*ino)).is_some(),
-                Want::Acl(id) => self.find(&Key::Acl(*id)).is_some(),
-                Want::Locks(ino) => self.find(&Key::Locks(*ino)).is_some(),
-                Want::Slices(ino, chunk) => self.find(&Key::Slices(*ino, *chunk)).is_some(),
+                RecordKey::Xattrs(ino) => self.find(&Key::Xattrs(*ino)).is_some(),
+                RecordKey::Acl(id) => self.find(&Key::Acl(*id)).is_some(),
+                RecordKey::Locks(ino) => self.find(&Key::Locks(*ino)).is_some(),
+                RecordKey::Slices(ino, chunk) => self.find(&Key::Slices(*ino, *chunk)).is_some(),
                 _ => false,
             };
             if !known {
                 self.wants.push(want);
             }
         }
-        if self.wants.is_empty() { Ok(()) } else { Err(Stop::Missing) }
+        if self.wants.is_empty() { Ok(()) } else { Err(PlanStop::Missing) }
     }
 
-    /// An inode and all that access to it depends on.
-    pub fn node(&mut self, ino: Ino) -> Result<Option<Node>, Stop> {
-        let node = self.peek_node(ino)?;
-        self.guard(match node {
-            Some(node) => Guard::Access { ino, rev: node.access_rev },
-            None => Guard::NodeAbsent { ino },
+    /// The inode, guarded in all that access to it depends on.
+    pub fn find_inode(&mut self, ino: Ino) -> Result<Option<Inode>, PlanStop> {
+        let inode = self.peek_inode(ino)?;
+        self.guard(match inode {
+            Some(inode) => Guard::Access { ino, rev: inode.access_rev },
+            None => Guard::InodeAbsent { ino },
         });
-        Ok(node)
+        Ok(inode)
     }
 
     /// A directory that is to be searched or changed.
     ///
     /// # Errors
-    /// ENOENT where it is gone, then ENOTDIR.
-    pub fn dir(&mut self, ino: Ino) -> Result<Node, Stop> {
-        let node = self.node(ino)?.ok_or(Errno::ENOENT)?;
-        if node.kind.is_dir() { Ok(node) } else { Err(Errno::ENOTDIR.into()) }
+    /// ENOENT if the inode does not exist, ENOTDIR if it is not a directory.
+    pub fn dir(&mut self, ino: Ino) -> Result<Inode, PlanStop> {
+        let inode = self.find_inode(ino)?.ok_or(Errno::ENOENT)?;
+        if inode.kind.is_dir() { Ok(inode) } else { Err(Errno::ENOTDIR.into()) }
     }
 
-    /// The inode itself, in the hands of the caller.
+    /// An inode that the caller holds a reference to.
     ///
     /// # Errors
-    /// ESTALE where it is gone.
-    pub fn inode(&mut self, ino: Ino) -> Result<Node, Stop> {
-        Ok(self.node(ino)?.ok_or(Errno::ESTALE)?)
+    /// ESTALE if the inode does not exist.
+    pub fn inode(&mut self, ino: Ino) -> Result<Inode, PlanStop> {
+        Ok(self.find_inode(ino)?.ok_or(Errno::ESTALE)?)
     }
 
-    /// An inode's link count.
-    pub fn links(&mut self, ino: Ino) -> Result<u32, Stop> {
-        let node = self.peek_node(ino)?.ok_or(Errno::ESTALE)?;
-        self.guard(Guard::Links { ino, nlink: node.nlink });
-        Ok(node.nlink)
-    }
-
-    /// How long an inode is, to the byte.
+    /// An inode's link count, guarded.
     ///
     /// # Errors
-    /// ESTALE where it is gone.
-    pub fn size(&mut self, ino: Ino) -> Result<u64, Stop> {
-        let node = self.peek_node(ino)?.ok_or(Errno::ESTALE)?;
-        self.guard(Guard::Size { ino, size: node.size });
-        Ok(node.size)
+    /// ESTALE if the inode does not exist.
+    pub fn links(&mut self, ino: Ino) -> Result<u32, PlanStop> {
+        let inode = self.peek_inode(ino)?.ok_or(Errno::ESTALE)?;
+        self.guard(Guard::Links { ino, nlink: inode.nlink });
+        Ok(inode.nlink)
     }
 
-    /// The directory that holds a directory. Callers walk up to the root: if this record is missing, all that are
-    /// missing above it are read before the next plan.
-    pub fn parent_of(&mut self, ino: Ino) -> Result<Ino, Stop> {
-        let node = self.peek_node(ino).inspect_err(|_| self.climbs_from = Some(ino))?;
-        let parent = node.ok_or(Errno::ENOENT)?.parent;
+    /// The exact size of an inode in bytes, guarded.
+    ///
+    /// # Errors
+    /// ESTALE if the inode does not exist.
+    pub fn size(&mut self, ino: Ino) -> Result<u64, PlanStop> {
+        let inode = self.peek_inode(ino)?.ok_or(Errno::ESTALE)?;
+        self.guard(Guard::Size { ino, size: inode.size });
+        Ok(inode.size)
+    }
+
+    /// The parent of a directory, guarded. Callers walk up to the root: if this record is missing, the driver
+    /// reads all missing directories above it before it calls the plan again.
+    pub fn parent_of(&mut self, ino: Ino) -> Result<Ino, PlanStop> {
+        let inode = self.peek_inode(ino).inspect_err(|_| self.climbs_from = Some(ino))?;
+        let parent = inode.ok_or(Errno::ENOENT)?.parent;
         if self.climbed.insert(ino) {
             self.guards.push(Guard::ParentIs { ino, parent });
         }
         Ok(parent)
     }
 
-    /// What a name refers to.
-    pub fn edge(&mut self, parent: Ino, name: &Name) -> Result<Option<Edge>, Stop> {
-        match self.look(Key::Edge(parent, name.clone())) {
-            Some(Value::Edge(edge)) => {
-                self.guard(match edge {
-                    Some(edge) => Guard::EdgeIs { parent, name: name.clone(), ino: edge.ino },
-                    None => Guard::EdgeAbsent { parent, name: name.clone() },
+    /// The directory entry of a name, guarded.
+    pub fn dirent(&mut self, parent: Ino, name: &Name) -> Result<Option<Dirent>, PlanStop> {
+        match self.lookup(Key::Dirent(parent, name.clone())) {
+            Some(Value::Dirent(dirent)) => {
+                self.guard(match dirent {
+                    Some(dirent) => Guard::DirentIs { parent, name: name.clone(), ino: dirent.ino },
+                    None => Guard::DirentAbsent { parent, name: name.clone() },
                 });
-                Ok(edge)
+                Ok(dirent)
             }
-            _ => self.missing(Want::Entry(parent, name.clone())),
+            _ => self.missing(RecordKey::Entry(parent, name.clone())),
         }
     }
 
-    /// What a name refers to, where most likely it refers to nothing: if unknown, that is assumed and guarded.
-    pub fn edge_unlikely(&mut self, parent: Ino, name: &Name) -> Result<Option<Edge>, Stop> {
-        if self.find(&Key::Edge(parent, name.clone())).is_some() {
-            return self.edge(parent, name);
+    /// As [`View::dirent`], for a name that most likely does not exist: if the entry is unknown, it is
+    /// assumed to be absent, and that is guarded.
+    pub fn dirent_unlikely(&mut self, parent: Ino, name: &Name) -> Result<Option<Dirent>, PlanStop> {
+        if self.find(&Key::Dirent(parent, name.clone())).is_some() {
+            return self.dirent(parent, name);
         }
         self.assumed = true;
-        self.guard(Guard::EdgeAbsent { parent, name: name.clone() });
+        self.guard(Guard::DirentAbsent { parent, name: name.clone() });
         Ok(None)
     }
 
-    /// Whether a directory is empty; assumed and guarded unless just found otherwise.
+    /// Whether a directory is empty. Unless this operation has found an entry, that is assumed and guarded.
     pub fn is_empty(&mut self, ino: Ino) -> bool {
         let empty = !matches!(self.find(&Key::Empty(ino)), Some(Value::Empty(false)));
         if empty {
@@ -175,50 +180,49 @@ impl<'a> View<'a> {
         empty
     }
 
-    /// Requires an xattr to be there or not; if it was just found otherwise, that is the answer.
-    pub fn require_xattr(&mut self, ino: Ino, name: &XattrName, present: bool) -> bool {
-        let holds = match self.look(Key::Xattrs(ino)) {
-            Some(Value::Xattrs(xattrs)) => xattrs.contains_key(name) == present,
-            _ => {
-                self.assumed = true;
-                true
-            }
+    /// The size of an xattr in blocks, 0 if it does not exist. If it is unknown, `likely` is assumed. The answer
+    /// is guarded in any case.
+    pub(crate) fn xattr_blocks(&mut self, inode: &Inode, name: &XattrName, likely: u16) -> u16 {
+        let ino = inode.ino;
+        let found = self.lookup(Key::Xattrs(ino));
+        self.assumed |= !matches!(found, Some(Value::Xattrs(_)));
+        let blocks = match found {
+            Some(Value::Xattrs(xattrs)) => xattrs.get(name).map_or(0, |value| xattr_blocks(value.len())),
+            _ if inode.xattr_blocks == 0 => 0,
+            Some(Value::XattrSizes(sizes)) => sizes.get(name).copied().unwrap_or(likely),
+            _ => likely,
         };
-        let found = if holds { present } else { !present };
-        self.guard(Guard::Xattr { ino, name: name.clone(), present: found });
-        holds
+        self.guard(Guard::Xattr { ino, name: name.clone(), blocks });
+        blocks
     }
 
-    /// All xattrs of an inode. Not guarded: only reads and [`View::require_xattr`] depend on them.
-    pub fn xattrs(&mut self, ino: Ino) -> Result<Arc<Xattrs>, Stop> {
-        match self.look(Key::Xattrs(ino)) {
+    /// Requires that the xattrs of an inode take at most `most` blocks. Returns `false` if this operation has
+    /// read that they take more.
+    pub(crate) fn xattrs_fit(&mut self, ino: Ino, most: u16) -> bool {
+        if let Some(Value::Inode(Some(inode))) = self.find_fresh(&Key::Inode(ino))
+            && inode.xattr_blocks > most
+        {
+            return false;
+        }
+        self.assumed = true;
+        self.guard(Guard::XattrBlocks { ino, most });
+        true
+    }
+
+    /// All xattrs of an inode. Not guarded, because only reads depend on them.
+    pub fn xattrs(&mut self, ino: Ino) -> Result<Arc<Xattrs>, PlanStop> {
+        match self.lookup(Key::Xattrs(ino)) {
             Some(Value::Xattrs(xattrs)) => Ok(xattrs),
-            _ => self.missing(Want::Xattrs(ino)),
+            _ => self.missing(RecordKey::Xattrs(ino)),
         }
     }
 
-    /// What the xattrs of an inode take, or less, if anything is known of them.
-    pub(crate) fn xattrs_within(&mut self, ino: Ino) -> Option<XattrBytes> {
-        match self.look(Key::Xattrs(ino)) {
-            Some(Value::Xattrs(xattrs)) => Some(XattrBytes::of(&xattrs)),
-            Some(Value::XattrsWithin(bytes)) => Some(bytes),
-            _ => None,
-        }
-    }
-
-    /// As [`View::xattrs`], as they were read during this operation: what was in memory before does not serve.
-    pub fn xattrs_now(&mut self, ino: Ino) -> Result<Arc<Xattrs>, Stop> {
-        match self.find_fresh(&Key::Xattrs(ino)) {
-            Some(Value::Xattrs(xattrs)) => Ok(xattrs),
-            _ => self.missing(Want::Xattrs(ino)),
-        }
-    }
-
-    /// The POSIX ACL that `id` stands for; needs no guard, for it never changes. `None` for [`AclId::NONE`].
+    /// The POSIX ACL with this id; `None` for [`AclId::NONE`]. It needs no guard, because the ACL under an id
+    /// never changes.
     ///
     /// # Errors
-    /// EIO where it is not stored or corrupt: access is refused rather than decided by the mode.
-    pub fn acl(&mut self, id: AclId) -> Result<Option<Arc<PosixAcl>>, Stop> {
+    /// EIO if the ACL is not stored or corrupt: access is then denied, not decided by the mode.
+    pub fn acl(&mut self, id: AclId) -> Result<Option<Arc<PosixAcl>>, PlanStop> {
         match self.any_acl(id)? {
             Some(Acl::Posix(acl)) => Ok(Some(acl)),
             Some(Acl::Nfs4(_)) => Err(Errno::EIO.into()),
@@ -226,11 +230,11 @@ impl<'a> View<'a> {
         }
     }
 
-    /// As [`View::acl`], on a volume of NFSv4 ACLs.
+    /// As [`View::acl`], on a volume with NFSv4 ACLs.
     ///
     /// # Errors
     /// As [`View::acl`].
-    pub fn nfs4_acl(&mut self, id: AclId) -> Result<Option<Arc<nfs4::Compiled>>, Stop> {
+    pub fn nfs4_acl(&mut self, id: AclId) -> Result<Option<Arc<nfs4::Compiled>>, PlanStop> {
         match self.any_acl(id)? {
             Some(Acl::Nfs4(acl)) => Ok(Some(acl)),
             Some(Acl::Posix(_)) => Err(Errno::EIO.into()),
@@ -238,51 +242,52 @@ impl<'a> View<'a> {
         }
     }
 
-    fn any_acl(&mut self, id: AclId) -> Result<Option<Acl>, Stop> {
+    fn any_acl(&mut self, id: AclId) -> Result<Option<Acl>, PlanStop> {
         if id.is_none() {
             return Ok(None);
         }
         match self.find(&Key::Acl(id)) {
             Some(Value::Acl(Some(acl))) => Ok(Some(acl)),
             Some(_) => Err(Errno::EIO.into()),
-            None => self.missing(Want::Acl(id)),
+            None => self.missing(RecordKey::Acl(id)),
         }
     }
 
-    /// What stands before the kernel for the NFSv4 ACL of an inode, worked out once for the ACL (or, where there is none,
-    /// the mode) and owner and group; `None` where the mode says it all. `traversers` are always the same.
+    /// What the kernel is shown in place of an inode's NFSv4 ACL. It is computed once for each combination of
+    /// ACL (or mode, if there is no ACL), owner and group. `None` if the mode alone is exact. `traversers`
+    /// must be the same in all calls.
     ///
     /// # Errors
     /// As [`View::acl`].
     pub fn projection(
         &mut self,
-        node: &Node,
+        inode: &Inode,
         traversers: &Traversers,
-    ) -> Result<Option<Arc<Projection>>, Stop> {
-        let is_dir = node.kind.is_dir();
-        let key = match node.access_acl.is_none() {
+    ) -> Result<Option<Arc<Projection>>, PlanStop> {
+        let is_dir = inode.kind.is_dir();
+        let key = match inode.access_acl.is_none() {
             true if !is_dir || traversers.is_empty() => return Ok(None),
-            true => Key::ModeProjection(node.mode.rwx(), node.uid, node.gid),
-            false => Key::Projection(node.access_acl, node.uid, node.gid, is_dir),
+            true => Key::ModeProjection(inode.mode.rwx(), inode.uid, inode.gid),
+            false => Key::Projection(inode.access_acl, inode.uid, inode.gid, is_dir),
         };
         if let Some(Value::Projection(known)) = self.cache.get(&key, None) {
             return Ok(Some(known));
         }
-        let acl = self.nfs4_acl(node.access_acl)?;
+        let acl = self.nfs4_acl(inode.access_acl)?;
         let acl = acl.as_deref().map(nfs4::Compiled::acl);
-        let projected = nfs4::project_for(acl, node.mode, (node.uid, node.gid), is_dir, traversers);
+        let projected = nfs4::project_for(acl, inode.mode, (inode.uid, inode.gid), is_dir, traversers);
         let Some(projection) = projected.map(Arc::new) else { return Ok(None) };
         self.cache.put(key, Value::Projection(Arc::clone(&projection)), Seq::default());
         Ok(Some(projection))
     }
 
-    /// Whether this client knows that an ACL is stored, so that it need not be sent again.
+    /// Whether this client knows that the ACL is stored, so that it need not be sent again.
     pub fn is_stored(&self, id: AclId) -> bool {
         matches!(self.find(&Key::Acl(id)), Some(Value::Acl(Some(_))))
     }
 
-    /// The access ACL that an ACL to inherit gives to new files of this kind, and their rwx bits, if this client has
-    /// worked it out before. `mode` is as [`View::remember_inherited`] was given it.
+    /// The access ACL and the rwx bits that a new file of this kind gets by inheritance from the ACL `from`,
+    /// if this client has computed them before. `mode` is the same as in [`View::remember_inherited`].
     pub fn inherited(&self, from: AclId, mode: Mode, kind: FileType) -> Option<(AclId, u32)> {
         match self.cache.get(&Key::Inherited(from, mode.rwx(), kind), None) {
             Some(Value::Inherited(access, rwx)) => Some((access, rwx)),
@@ -290,13 +295,14 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Remembers what [`View::inherited`] gives: like the ACLs themselves it can never change.
+    /// Caches the result for [`View::inherited`]. Like the ACLs themselves, it never changes.
     pub fn remember_inherited(&self, from: AclId, mode: Mode, kind: FileType, (access, rwx): (AclId, u32)) {
         let key = Key::Inherited(from, mode.rwx(), kind);
         self.cache.put(key, Value::Inherited(access, rwx), Seq::default());
     }
 
-    /// Whether an ACL lets everybody search a directory whose mode does, if this client has worked it out before.
+    /// Whether an ACL lets everybody search a directory whose mode lets everybody search, if this client has
+    /// computed that before.
     pub fn anyone_passes(&self, access: AclId) -> Option<bool> {
         match self.cache.get(&Key::Anyone(access), None) {
             Some(Value::Anyone(passes)) => Some(passes),
@@ -304,33 +310,34 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Remembers what [`View::anyone_passes`] gives: like the ACL itself it can never change.
+    /// Caches the result for [`View::anyone_passes`]. Like the ACL itself, it never changes.
     pub fn remember_anyone_passes(&self, access: AclId, passes: bool) {
         self.cache.put(Key::Anyone(access), Value::Anyone(passes), Seq::default());
     }
 
-    pub fn symlink(&mut self, ino: Ino) -> Result<Option<Arc<[u8]>>, Stop> {
-        match self.look(Key::Symlink(ino)) {
+    pub fn symlink(&mut self, ino: Ino) -> Result<Option<Arc<[u8]>>, PlanStop> {
+        match self.lookup(Key::Symlink(ino)) {
             Some(Value::Symlink(target)) => Ok(target),
-            _ => self.missing(Want::Symlink(ino)),
+            _ => self.missing(RecordKey::Symlink(ino)),
         }
     }
 
-    pub fn slices(&mut self, ino: Ino, chunk: ChunkIndex) -> Result<Arc<[Slice]>, Stop> {
-        match self.look(Key::Slices(ino, chunk)) {
+    pub fn slices(&mut self, ino: Ino, chunk: ChunkIndex) -> Result<Arc<[Slice]>, PlanStop> {
+        match self.lookup(Key::Slices(ino, chunk)) {
             Some(Value::Slices(rows)) => Ok(rows),
-            _ => self.missing(Want::Slices(ino, chunk)),
+            _ => self.missing(RecordKey::Slices(ino, chunk)),
         }
     }
 
-    /// The rows of a chunk, all of which are to stand when the transaction commits.
-    pub fn all_rows(&mut self, ino: Ino, chunk: ChunkIndex) -> Result<Arc<[Slice]>, Stop> {
+    /// All rows of a chunk, guarded: they must still be there when the transaction commits.
+    pub fn all_rows(&mut self, ino: Ino, chunk: ChunkIndex) -> Result<Arc<[Slice]>, PlanStop> {
         let rows = self.slices(ino, chunk)?;
         self.guard(Guard::Rows { ino, chunk, rows: Arc::clone(&rows) });
         Ok(rows)
     }
 
-    /// Requires a chunk's oldest rows to be these; if they were just found to be others, that is the answer.
+    /// Requires that the oldest rows of a chunk are these, and guards that. Returns `false` if the chunk is
+    /// known to have others.
     pub fn rows_begin_with(&mut self, ino: Ino, chunk: ChunkIndex, rows: &Arc<[Slice]>) -> bool {
         let holds = match self.find(&Key::Slices(ino, chunk)) {
             Some(Value::Slices(found)) => found.starts_with(rows),
@@ -342,55 +349,56 @@ impl<'a> View<'a> {
         holds
     }
 
-    /// A setting of the volume; `None` where it is not set.
-    pub fn setting(&mut self, name: &'static str) -> Result<Option<String>, Stop> {
-        match self.look(Key::Settings) {
+    /// A setting of the volume, guarded; `None` if it is not set.
+    pub fn setting(&mut self, name: &'static str) -> Result<Option<String>, PlanStop> {
+        match self.lookup(Key::Settings) {
             Some(Value::Settings(settings)) => {
                 let value = settings.get(name).cloned();
                 self.guard(Guard::Setting { name, value: value.clone() });
                 Ok(value)
             }
-            _ => self.missing(Want::Settings),
+            _ => self.missing(RecordKey::Settings),
         }
     }
 
-    /// All locks on an inode, which are to be the same when the transaction commits.
-    pub fn locks(&mut self, ino: Ino) -> Result<Arc<[Lock]>, Stop> {
-        match self.look(Key::Locks(ino)) {
+    /// All locks on an inode, guarded: they must be unchanged when the transaction commits.
+    pub fn locks(&mut self, ino: Ino) -> Result<Arc<[Lock]>, PlanStop> {
+        match self.lookup(Key::Locks(ino)) {
             Some(Value::Locks(locks)) => {
                 self.guard(Guard::Locks { ino, locks: Arc::clone(&locks) });
                 Ok(locks)
             }
-            _ => self.missing(Want::Locks(ino)),
+            _ => self.missing(RecordKey::Locks(ino)),
         }
     }
 
-    /// All that wait for locks. Not guarded: who waits asks again and again.
-    pub fn waits(&mut self) -> Result<Arc<[LockWait]>, Stop> {
-        match self.look(Key::Waits) {
+    /// All waits for locks. Not guarded, because a waiter checks again and again.
+    pub fn waits(&mut self) -> Result<Arc<[LockWait]>, PlanStop> {
+        match self.lookup(Key::Waits) {
             Some(Value::Waits(waits)) => Ok(waits),
-            _ => self.missing(Want::Waits),
+            _ => self.missing(RecordKey::Waits),
         }
     }
 
-    pub fn counter(&mut self, counter: Counter) -> Result<u64, Stop> {
-        match self.look(Key::Counter(counter)) {
+    pub fn counter(&mut self, counter: Counter) -> Result<u64, PlanStop> {
+        match self.lookup(Key::Counter(counter)) {
             Some(Value::Counter(value)) => {
                 self.guard(Guard::Counter { counter, value });
                 Ok(value)
             }
-            _ => self.missing(Want::Counter(counter)),
+            _ => self.missing(RecordKey::Counter(counter)),
         }
     }
 
-    pub fn usage(&mut self) -> Result<Usage, Stop> {
-        match self.look(Key::Usage) {
+    pub fn usage(&mut self) -> Result<Usage, PlanStop> {
+        match self.lookup(Key::Usage) {
             Some(Value::Usage(usage)) => Ok(usage),
-            _ => self.missing(Want::Usage),
+            _ => self.missing(RecordKey::Usage),
         }
     }
 
-    /// Requires the volume to have room below its limits; if it was just found full, that is the answer.
+    /// Requires that the volume has room below its limits, and guards that. Returns `false` if the volume is
+    /// known to be full.
     pub fn has_room(&mut self, max_inodes: u64, max_blocks: u64) -> bool {
         let full = match self.find(&Key::Usage) {
             Some(Value::Usage(usage)) => usage.inodes >= max_inodes || usage.blocks >= max_blocks,
@@ -403,7 +411,7 @@ impl<'a> View<'a> {
         !full
     }
 
-    /// Adds a condition that was not looked at.
+    /// Adds a guard for a record that was not looked up.
     pub fn guard(&mut self, guard: Guard) {
         #[cfg(test)]
         STEPS.set(STEPS.get() + self.guards.len() as u64);
@@ -416,43 +424,43 @@ impl<'a> View<'a> {
         self.guards
     }
 
-    /// The directory whose way up to the root the plan lacks.
+    /// The directory from which the plan lacks the path up to the root.
     pub(crate) fn climbs_from(&self) -> Option<Ino> {
         self.climbs_from
     }
 
-    pub(crate) fn into_wants(self) -> Vec<Want> {
+    pub(crate) fn into_wants(self) -> Vec<RecordKey> {
         self.wants
     }
 
-    /// Whether any look was answered by an assumption, which only the engine can confirm.
+    /// Whether any lookup was answered by an assumption, which only the engine can confirm.
     pub(crate) fn assumed(&self) -> bool {
         self.assumed
     }
 
-    /// Whether any look was answered by what was known before the operation began.
-    pub(crate) fn looked_at_cache(&self) -> bool {
-        self.looked_at_cache
+    /// Whether any lookup was answered from the cache.
+    pub(crate) fn used_cache(&self) -> bool {
+        self.used_cache
     }
 
-    fn peek_node(&mut self, ino: Ino) -> Result<Option<Node>, Stop> {
-        match self.look(Key::Node(ino)) {
-            Some(Value::Node(node)) => Ok(node),
-            _ => self.missing(Want::Node(ino)),
+    fn peek_inode(&mut self, ino: Ino) -> Result<Option<Inode>, PlanStop> {
+        match self.lookup(Key::Inode(ino)) {
+            Some(Value::Inode(inode)) => Ok(inode),
+            _ => self.missing(RecordKey::Inode(ino)),
         }
     }
 
-    fn missing<T>(&mut self, want: Want) -> Result<T, Stop> {
+    fn missing<T>(&mut self, want: RecordKey) -> Result<T, PlanStop> {
         self.wants.push(want);
-        Err(Stop::Missing)
+        Err(PlanStop::Missing)
     }
 
-    fn look(&mut self, key: Key) -> Option<Value> {
+    fn lookup(&mut self, key: Key) -> Option<Value> {
         if let Some(value) = self.find_fresh(&key) {
             return Some(value);
         }
         let value = self.cache.get(&key, self.oldest)?;
-        self.looked_at_cache = true;
+        self.used_cache = true;
         Some(value)
     }
 
@@ -469,6 +477,7 @@ impl<'a> View<'a> {
 
 #[cfg(test)]
 thread_local! {
-    /// Records and guards that views of this thread have looked at, to be compared between plans of different sizes.
+    /// The number of records and guards that views on this thread have examined. Tests compare it between
+    /// plans of different sizes.
     pub(crate) static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }

@@ -1,20 +1,20 @@
-//! A volume: its settings, how it comes to be, and how a client opens it.
+//! A volume: its settings, how it is created, and how a client opens it.
 
 use std::sync::Arc;
 
 use acl::nfs4::{AclInherit, AclMode, Policy};
 use types::{Errno, FileType, Ino, Mode, OpId, SessionId, SliceId, Time};
 
-use crate::driver::{Ctx, Failure, Meta, Op, Plan, Vouch};
+use crate::driver::{Authority, Ctx, Failure, Meta, Op, Plan};
 use crate::engine::{Engine, EngineError, Outcome};
-use crate::record::{Counter, Node, Record, Session, Settings, Want, blocks_of};
+use crate::record::{Counter, Inode, Record, RecordKey, Session, Settings, blocks_of};
 use crate::txn::{Effect, Guard, Txn};
-use crate::view::{Stop, View};
+use crate::view::{PlanStop, View};
 
-/// The layout of records that this build writes and the newest it reads.
+/// The version of the record layout: this build writes it, and reads no newer one.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// Which kind of ACLs a volume carries.
+/// The kind of ACLs on a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclKind {
     Off,
@@ -36,31 +36,32 @@ impl AclKind {
     }
 }
 
-/// What `limen format` lays down for good.
+/// The settings that `limen format` writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volume {
     pub name: String,
     pub uuid: String,
-    /// The object store's kind, e.g. `file`, and where in it the volume's blocks are.
+    /// The kind of object store, for example `file`, and the location of the volume's blocks in it.
     pub storage: String,
     pub bucket: String,
-    /// How blocks are compressed, by the name the store has for it; `none`.
+    /// The compression of blocks, by its name in the crate `chunk`; `none` for no compression.
     pub compression: String,
-    /// How blocks are encrypted, as the store writes it down; empty for not at all. Nothing in it is secret.
+    /// The encryption of blocks, in the stored form of the crate `chunk`; empty for no encryption. It
+    /// contains no secrets.
     pub encryption: String,
     pub acl: AclKind,
-    /// What chmod does to NFSv4 ACLs (`aclmode`), and what new files get of them (`aclinherit`).
+    /// What chmod does to NFSv4 ACLs (`aclmode`), and what new files inherit from them (`aclinherit`).
     pub policy: Policy,
-    /// Files up to this many bytes lie in the metadata.
+    /// Files of up to this many bytes are stored in the metadata.
     pub inline_bytes: u32,
-    /// Bytes the files may have in all; 0 = no limit.
+    /// The limit for the total size of all files in bytes; 0 = no limit.
     pub capacity_bytes: u64,
-    /// Inodes the volume may have in all; 0 = no limit.
+    /// The limit for the number of inodes; 0 = no limit.
     pub max_inodes: u64,
-    /// Whether listings show a caller only what he may read, on every mount.
+    /// Whether listings show a caller only the entries that it may read, on every mount.
     pub abe: bool,
-    /// Whether the object store must hold the marker that names this volume. Not so on volumes of before there was one,
-    /// and in the memory of a mount.
+    /// Whether the object store must hold the marker that names this volume. False for volumes that are older
+    /// than the marker, and for storage in memory.
     pub store_marker: bool,
     pub created: Time,
 }
@@ -68,15 +69,15 @@ pub struct Volume {
 /// Why a volume cannot be opened or formatted.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
-    #[error("there is no volume here yet: run `limen format` first")]
+    #[error("no volume found: run `limen format` first")]
     NotFormatted,
     #[error(
         "volume '{name}' was formatted by a newer limen (format {found}, this one knows {FORMAT_VERSION})"
     )]
     Newer { name: String, found: String },
-    #[error("there is a volume here already: '{name}', made {created}; remove it with `limen destroy`")]
+    #[error("there is already a volume '{name}', created {created}; remove it with `limen destroy`")]
     Exists { name: String, created: String },
-    #[error("the volume's setting '{setting}' is missing or damaged (it says {value:?})")]
+    #[error("the volume's setting '{setting}' is missing or damaged (value: {value:?})")]
     Damaged { setting: &'static str, value: Option<String> },
     #[error(transparent)]
     Failed(#[from] Failure),
@@ -89,12 +90,12 @@ impl From<EngineError> for VolumeError {
 }
 
 impl Volume {
-    /// Lays down a new volume: its settings and an empty root directory of user 0.
+    /// Creates a volume: its settings, and an empty root directory that user 0 owns.
     ///
     /// # Errors
     /// [`VolumeError::Exists`], and those of the database.
     pub fn format(&self, engine: &dyn Engine) -> Result<(), VolumeError> {
-        let root = Node {
+        let root = Inode {
             ino: Ino::ROOT,
             kind: FileType::Directory,
             mode: Mode::new(0o755),
@@ -110,9 +111,10 @@ impl Volume {
             default_acl: Default::default(),
             parent: Ino::ROOT,
             access_rev: 1,
+            xattr_blocks: 0,
         };
         let mut effects: Vec<Effect> = self.settings().into();
-        effects.push(Effect::PutNode(root));
+        effects.push(Effect::PutInode(root));
         let first = [(Counter::Ino, Ino::ROOT.0 + 1), (Counter::Slice, 1), (Counter::Session, 1)];
         effects.extend(first.map(|(counter, value)| Effect::SetCounter { counter, value }));
         let guards = vec![Guard::Setting { name: "format_version", value: None }];
@@ -131,10 +133,11 @@ impl Volume {
     /// Reads the volume's settings.
     ///
     /// # Errors
-    /// [`VolumeError::NotFormatted`], [`VolumeError::Newer`], [`VolumeError::Damaged`], and those of the database.
+    /// [`VolumeError::NotFormatted`], [`VolumeError::Newer`], [`VolumeError::Damaged`], and those of the
+    /// database.
     pub fn load(engine: &dyn Engine) -> Result<Volume, VolumeError> {
-        let facts = engine.read(&[Want::Settings])?;
-        match facts.records.first() {
+        let snapshot = engine.read(&[RecordKey::Settings])?;
+        match snapshot.records.first() {
             Some(Record::Settings(settings)) => Volume::parse(settings),
             _ => Err(VolumeError::NotFormatted),
         }
@@ -180,7 +183,7 @@ impl Volume {
         if found != FORMAT_VERSION.to_string() {
             return Err(damaged("format_version"));
         }
-        // Volumes from before there were NFSv4 ACLs have no policies for them.
+        // Volumes that are older than NFSv4 ACLs have no policies for them.
         let aclmode = get("aclmode").map(|name| AclMode::from_name(&name).ok_or_else(|| damaged("aclmode")));
         let inherit = get("aclinherit");
         let inherit = inherit.map(|name| AclInherit::from_name(&name).ok_or_else(|| damaged("aclinherit")));
@@ -199,21 +202,21 @@ impl Volume {
             inline_bytes: u32::try_from(number("inline_bytes")?).map_err(|_| damaged("inline_bytes"))?,
             capacity_bytes: number("capacity_bytes")?,
             max_inodes: number("max_inodes")?,
-            // Volumes of before these settings have them off.
+            // In volumes that are older than these settings, they are off.
             abe: flag("abe")?,
             store_marker: flag("store_marker")?,
             created: Time::from_nanos(text("created")?.parse().map_err(|_| damaged("created"))?),
         })
     }
 
-    /// Whether the two are settings of one volume, at different times.
+    /// Whether both are settings of the same volume, possibly from different times.
     pub(crate) fn is_same_volume(&self, other: &Volume) -> bool {
         let Volume { capacity_bytes, max_inodes, inline_bytes, abe, policy, store_marker, .. } = *other;
         let changed = Volume { capacity_bytes, max_inodes, inline_bytes, abe, policy, ..self.clone() };
         Volume { store_marker, ..changed } == *other
     }
 
-    /// The limits as [`Guard::Room`] takes them; `None` where there are none.
+    /// The limits for [`Guard::Room`]; `None` if there are none.
     pub(crate) fn limits(&self) -> Option<(u64, u64)> {
         if self.max_inodes == 0 && self.capacity_bytes == 0 {
             return None;
@@ -223,90 +226,92 @@ impl Volume {
     }
 }
 
-/// The size a directory shows (`st_size`), whatever it holds.
+/// The size of any directory (`st_size`), whatever its number of entries.
 pub const DIR_BYTES: u64 = 4096;
 
 impl Meta {
-    /// Opens a volume for looking at it and for work that needs no session.
+    /// Opens a volume for reading and for work that needs no session.
     ///
     /// # Errors
     /// Those of [`Volume::load`].
     pub fn open(engine: Arc<dyn Engine>, cache_records: usize) -> Result<Meta, VolumeError> {
         let volume = Volume::load(&*engine)?;
-        // Operation ids are the session's, so even a visitor takes a number of its own.
+        // Operation ids contain the session number, so even an unregistered client needs a number of its own.
         let visitor = Meta::new(engine.clone(), volume.clone(), random_session(), 1);
         let id =
-            visitor.run(&Lease { counter: Counter::Session, count: 1 }, &Vouch::Kernel { told: None })?;
+            visitor.run(&Lease { counter: Counter::Session, count: 1 }, &Authority::Kernel { told: None })?;
         Ok(Meta::new(engine, volume, SessionId(id), cache_records))
     }
 
-    /// Puts the session of any client on record; see [`Meta::begin_session`] for this client's own.
+    /// Creates or replaces the session record of any client. For this client's own session, see
+    /// [`Meta::begin_session`].
     ///
     /// # Errors
     /// Those of the database.
     pub fn put_session(&self, session: Session) -> Result<(), Failure> {
-        self.run(&Put(vec![Effect::PutSession(session)]), &Vouch::Kernel { told: None })
+        self.run(&Put(vec![Effect::PutSession(session)]), &Authority::Kernel { told: None })
     }
 
-    /// Takes a session off the list.
+    /// Removes a session's record.
     ///
     /// # Errors
     /// Those of the database.
     pub fn drop_session(&self, session: SessionId) -> Result<(), Failure> {
-        self.run(&Put(vec![Effect::DropSession { session }]), &Vouch::Kernel { told: None })
+        self.run(&Put(vec![Effect::DropSession { session }]), &Authority::Kernel { told: None })
     }
 
-    /// Records that the blocks of slices are gone, in one commit.
+    /// Removes slices from the garbage after their blocks were deleted, in one commit.
     ///
     /// # Errors
     /// Those of the database.
     pub fn drop_garbage(&self, slices: &[SliceId]) -> Result<(), Failure> {
         let effects = slices.iter().map(|&slice| Effect::DropGarbage { slice }).collect();
-        self.run(&Put(effects), &Vouch::Kernel { told: None })
+        self.run(&Put(effects), &Authority::Kernel { told: None })
     }
 
-    /// The next number that nobody has taken, as the database says.
+    /// The next unused number of a counter, as stored in the database.
     ///
     /// # Errors
     /// Those of the database.
     pub fn read_counter(&self, counter: Counter) -> Result<u64, Failure> {
-        let facts = self.retry(|| self.engine().read(&[Want::Counter(counter)]))?;
-        match facts.records.first() {
+        let snapshot = self.retry(|| self.engine().read(&[RecordKey::Counter(counter)]))?;
+        match snapshot.records.first() {
             Some(Record::Counter(_, value)) => Ok(*value),
-            _ => Err(EngineError::permanent("the engine does not say how far a counter is").into()),
+            _ => Err(EngineError::permanent("the engine did not return the counter").into()),
         }
     }
 
-    /// Takes `count` numbers that no client had before, and returns the first.
+    /// Reserves `count` numbers that no client had before, and returns the first.
     ///
     /// # Errors
     /// Those of the database.
     pub fn lease(&self, counter: Counter, count: u64) -> Result<u64, Failure> {
-        self.run(&Lease { counter, count }, &Vouch::Kernel { told: None })
+        self.run(&Lease { counter, count }, &Authority::Kernel { told: None })
     }
 }
 
-/// A session number that is not leased: its upper bit is set, the rest is random. Were it the time, two clients that
-/// open a volume in the same moment would share an operation id, and so a session.
+/// A random session number that is not leased; its highest bit is set. It must not be derived from the time,
+/// because two clients that open a volume at the same moment would then share a session number and so
+/// operation ids.
 pub(crate) fn random_session() -> SessionId {
     SessionId(1 << 63 | host::random())
 }
 
-/// What may be changed of a volume once it is made; `None` leaves a setting as it is. A client that has the volume open
-/// goes by the change once it has read the settings again ([`Meta::refresh_settings`]).
+/// The settings that can be changed after the volume was created; `None` leaves a setting unchanged. A client
+/// that has the volume open applies a change when it reads the settings again ([`Meta::refresh_settings`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Configure {
-    /// Bytes the files may have in all; 0 = no limit. What is beyond it already stays.
+    /// The limit for the total size of all files in bytes; 0 = no limit. Existing data beyond it remains.
     pub capacity_bytes: Option<u64>,
-    /// Inodes the volume may have in all; 0 = no limit. What is beyond it already stays.
+    /// The limit for the number of inodes; 0 = no limit. Existing inodes beyond it remain.
     pub max_inodes: Option<u64>,
-    /// Files up to this many bytes lie in the metadata, from their next write on.
+    /// Files of up to this many bytes are stored in the metadata, from their next write on.
     pub inline_bytes: Option<u32>,
     /// What chmod does to NFSv4 ACLs from now on.
     pub aclmode: Option<AclMode>,
-    /// What new files get of NFSv4 ACLs from now on.
+    /// What new files inherit from NFSv4 ACLs from now on.
     pub aclinherit: Option<AclInherit>,
-    /// Whether listings show a caller only what he may read.
+    /// Whether listings show a caller only the entries that it may read.
     pub abe: Option<bool>,
     /// Whether the object store must hold the volume's marker.
     pub store_marker: Option<bool>,
@@ -316,7 +321,7 @@ impl Op for Configure {
     type Reply = ();
     const NAME: &'static str = "configure";
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, Stop> {
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
         let number = |value: Option<u64>| value.map(|value| value.to_string());
         let asked = [
             ("capacity_bytes", number(self.capacity_bytes)),
@@ -338,7 +343,7 @@ impl Op for Configure {
     }
 }
 
-/// How settings say yes and no.
+/// The stored form of a flag.
 fn on_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }
 }
@@ -352,21 +357,21 @@ impl Op for Lease {
     type Reply = u64;
     const NAME: &'static str = "lease";
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<u64>, Stop> {
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<u64>, PlanStop> {
         let first = view.counter(self.counter)?;
         let value = first.checked_add(self.count).filter(|&v| v <= i64::MAX as u64).ok_or(Errno::ENOSPC)?;
         Ok(Plan { reply: first, effects: vec![Effect::SetCounter { counter: self.counter, value }] })
     }
 }
 
-/// Effects that need no rule.
+/// Effects that are applied without any check.
 struct Put(Vec<Effect>);
 
 impl Op for Put {
     type Reply = ();
     const NAME: &'static str = "housekeeping";
 
-    fn plan(&self, _: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, Stop> {
+    fn plan(&self, _: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
         Ok(Plan { reply: (), effects: self.0.clone() })
     }
 }

@@ -1,4 +1,4 @@
-//! What is done more than once: looks for what is new, parts of a batch, one place after the other, attempts.
+//! Repetition: polls, parts of a batch, several places, attempts.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use meta::{EngineError, ErrorKind, Outcome, Txn};
 
-/// Looks every so often until there is something, for as long as `wait`; at least once.
+/// Polls at an interval of `every` until there is something, for at most `wait`; at least once.
 ///
 /// # Errors
-/// The first of `look`.
+/// The first error of `look`.
 pub(crate) fn poll<T>(
     wait: Duration,
     every: Duration,
@@ -27,10 +27,10 @@ pub(crate) fn poll<T>(
     }
 }
 
-/// Commits part after part.
+/// Commits one part after the other.
 ///
 /// # Errors
-/// The first of `commit`. Once a part has happened, it is not known of all of them that they did not.
+/// The first error of `commit`. After a part was committed, the error is indeterminate.
 pub fn in_parts<'t>(
     parts: impl IntoIterator<Item = &'t [Txn]>,
     mut commit: impl FnMut(&'t [Txn]) -> Result<Vec<Outcome>, EngineError>,
@@ -47,38 +47,39 @@ pub fn in_parts<'t>(
     Ok(outcomes)
 }
 
-/// Commits all together, or in halves, and those of halves, where `commit` gives nothing, as for what is too much at once.
+/// Commits all together, or in halves, and halves of halves, as long as `commit` returns `None` because the
+/// part is too large.
 ///
 /// # Errors
-/// Those of [`in_parts`]; permanent where `commit` gives nothing for a single transaction.
+/// Those of [`in_parts`]; a permanent error if `commit` returns `None` for a single transaction.
 pub fn in_halves(
     txns: &[Txn],
     commit: &mut impl FnMut(&[Txn]) -> Result<Option<Vec<Outcome>>, EngineError>,
 ) -> Result<Vec<Outcome>, EngineError> {
     match commit(txns)? {
         Some(outcomes) => Ok(outcomes),
-        None if txns.len() < 2 => Err(EngineError::permanent("the server wants less than one transaction")),
+        None if txns.len() < 2 => Err(EngineError::permanent("transaction too large for the server")),
         None => in_parts(txns.chunks(txns.len().div_ceil(2)), |half| in_halves(half, commit)),
     }
 }
 
-/// Whose turn it is to do what is due once for so many transactions.
+/// Counts transactions, for work that is due once per number of them.
 #[derive(Debug, Default)]
 pub struct Turns(AtomicU64);
 
 impl Turns {
-    /// Whether it is due with these transactions.
+    /// Whether the work is due with these transactions.
     pub fn has_come(&self, txns: usize, every: u64) -> bool {
         let before = self.0.fetch_add(txns as u64, Ordering::Relaxed);
         before / every != (before + txns as u64) / every
     }
 }
 
-/// Has `commit` commit the first of the transactions that are left, as many as go together, until none is. It adds their
-/// outcomes.
+/// Calls `commit` with the transactions that are left, until none is. Each call commits as many of the first
+/// ones as go together, and appends their outcomes.
 ///
 /// # Errors
-/// The first of `commit`. Once something was changed, it is not known of all of them that they did not happen.
+/// The first error of `commit`. After a change was committed, the error is indeterminate.
 pub fn gradually(
     txns: &[Txn],
     mut commit: impl FnMut(&[Txn], &mut Vec<Outcome>) -> Result<(), EngineError>,
@@ -96,10 +97,10 @@ pub fn gradually(
     Ok(outcomes)
 }
 
-/// What the first of these gives that gives something.
+/// The first success of `attempt`.
 ///
 /// # Errors
-/// That of the last one; `none` if there is none.
+/// That of the last attempt; `none` if there are no places.
 pub fn first<P, T>(
     places: impl IntoIterator<Item = P>,
     none: EngineError,
@@ -115,7 +116,7 @@ pub fn first<P, T>(
     Err(why)
 }
 
-/// How long to wait before another attempt, so that no two wait for just as long.
+/// Random pauses between attempts, so that no two clients wait equally long.
 #[derive(Debug, Default)]
 pub struct Jitter {
     random: RandomState,
@@ -123,13 +124,13 @@ pub struct Jitter {
 }
 
 impl Jitter {
-    /// Sleeps up to some milliseconds, longer the more attempts there were.
+    /// Sleeps for up to some milliseconds; more after more attempts.
     pub fn pause(&self, attempts: u32) {
         let most_us = 200 * u64::from(attempts.clamp(1, 50));
         sleep(Duration::from_micros(self.random() % most_us));
     }
 
-    /// A number that nobody foresees.
+    /// An unpredictable number.
     pub fn random(&self) -> u64 {
         self.random.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed))
     }
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_looks_until_there_is_something_or_the_time_is_over() {
+    fn poll_repeats_until_there_is_something_or_the_time_is_over() {
         let mut looks = 0;
         let mut look = || {
             looks += 1;
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_works_counts_and_else_the_last_error() {
+    fn first_returns_the_first_success_or_the_last_error() {
         let odd = |n: u32| if n % 2 == 1 { Ok(n) } else { Err(EngineError::transient(n.to_string())) };
         let none = || EngineError::permanent("none");
         assert_eq!(first([2, 3, 5], none(), odd), Ok(3));
@@ -165,10 +166,10 @@ mod tests {
     }
 
     #[test]
-    fn after_a_part_has_happened_it_is_not_known_that_none_did() {
+    fn an_error_after_a_committed_part_is_indeterminate() {
         let txn = |n| Txn { op_id: OpId(n), guards: vec![], effects: vec![] };
         let txns = [txn(1), txn(2), txn(3)];
-        let done = |txn: &Txn| Outcome::Committed { seq: Seq(txn.op_id.0 as u64), nodes: vec![] };
+        let done = |txn: &Txn| Outcome::Committed { seq: Seq(txn.op_id.0 as u64), inodes: vec![] };
         let all: Vec<_> = txns.iter().map(done).collect();
         assert_eq!(in_parts(txns.chunks(2), |part| Ok(part.iter().map(done).collect())), Ok(all));
         let fail_at = |bad: u128| {
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_comes_once_for_so_many() {
+    fn periodic_work_is_due_once_per_number_of_transactions() {
         let turns = Turns::default();
         let came = [3, 3, 5, 1, 8, 4].map(|txns| turns.has_come(txns, 10));
         assert_eq!(came, [false, false, true, false, true, false]);

@@ -1,15 +1,15 @@
-//! What engines on a network share: the URL of a server and its parameters, a bounded pool of connections to it, requests
-//! on these, and what it means when one fails.
+//! Code shared by engines on a network: the URL of a server and its parameters, a bounded pool of
+//! connections, requests on these, and the meaning of their failures.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
-//! | `url`, `secret` | where a server is and who asks; a password that nobody sees |
-//! | `query`, `params` | a URL's parameters, and those that all engines know |
-//! | `tls` | whom to trust, and who we are |
-//! | `pool`, `request` | connections; a request on one, and what its failure leaves |
+//! | `url`, `secret` | the address of a server and the user; a password that is never shown |
+//! | `query`, `params` | a URL's parameters, and those that all engines have |
+//! | `tls` | trusted authorities, and the client's certificate |
+//! | `pool`, `request` | connections; a request on one, and the state after a failure |
 //! | `open` | why a volume could not be opened |
-//! | `again` | what is done more than once: looks for news, parts of a batch, one place after the other, attempts |
-//! | `tail`, `numbers` | the stream of changes of a log that is looked at again and again; which of its numbers are accounted for |
+//! | `again` | repetition: polls, parts of a batch, several places, attempts |
+//! | `tail`, `numbers` | the stream of changes from a polled log; which of its numbers are accounted for |
 
 mod again;
 mod numbers;

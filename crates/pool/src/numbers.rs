@@ -1,33 +1,33 @@
-//! The numbers of a log in which transactions become visible in another order than that of their numbers.
+//! The numbers of a log whose transactions become visible in another order than that of their numbers.
 
 use std::collections::BTreeSet;
 
-/// Which numbers of a log are accounted for.
+/// The numbers of a log that are accounted for.
 #[derive(Debug, Default)]
 pub struct Numbers {
-    /// All up to this one were told or never come.
+    /// All numbers up to this one were delivered or will never appear.
     known: u64,
-    /// Those beyond that were told.
+    /// Numbers beyond it that were delivered.
     told: BTreeSet<u64>,
 }
 
 impl Numbers {
-    /// All up to this one were told or never come.
+    /// All numbers up to this one were delivered or will never appear.
     pub fn known(&self) -> u64 {
         self.known
     }
 
-    /// Whether no number is missing below one that was told.
+    /// Whether no number below a delivered one is missing.
     pub fn is_settled(&self) -> bool {
         self.told.is_empty()
     }
 
-    /// Whether the row of this number is to be told, which it then is.
+    /// Returns whether the row of this number must be delivered, and records it as delivered.
     pub fn tell(&mut self, id: u64) -> bool {
         id > self.known && self.told.insert(id)
     }
 
-    /// Up to number `sure` nothing comes any more.
+    /// Records that no number up to `sure` can appear any more.
     pub fn pass(&mut self, sure: u64) {
         while let Some(&id) = self.told.first()
             && (id == self.known + 1 || id <= sure)
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_that_shows_late_is_told_and_one_that_never_comes_is_passed() {
+    fn late_numbers_are_delivered_and_missing_ones_are_skipped() {
         let mut numbers = Numbers { known: 10, ..Numbers::default() };
         assert!(numbers.tell(11) && numbers.tell(13));
         numbers.pass(0);
@@ -54,7 +54,7 @@ mod tests {
         assert_eq!((numbers.known, numbers.told.len()), (13, 0));
         assert!(numbers.tell(16) && numbers.tell(20));
         numbers.pass(17);
-        assert_eq!((numbers.known, numbers.told.len()), (17, 1), "of 18 nothing was seen yet");
+        assert_eq!((numbers.known, numbers.told.len()), (17, 1), "number 18 has not appeared yet");
         numbers.pass(18);
         assert_eq!((numbers.known, numbers.told.len()), (18, 1));
     }

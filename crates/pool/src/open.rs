@@ -1,23 +1,23 @@
-//! Whether there is a volume that this limen can use.
+//! Checks whether there is a volume that this limen can use.
 
 use meta::EngineError;
 
-/// Why a volume on a server could not be opened. No text repeats a password.
+/// Why a volume on a server could not be opened. No message contains a password.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Something in the URL cannot be, or this machine lacks what it takes.
+    /// The URL is invalid, or this machine lacks something that it needs.
     #[error("{0}")]
     Config(String),
-    #[error("there is no volume {0}: make one with limen format")]
+    #[error("there is no volume {0}: create one with limen format")]
     Missing(String),
-    #[error("what is stored {0} is not limenfs's: take another table_prefix or database")]
+    #[error("the data {0} does not belong to limenfs: use another table_prefix or database")]
     NotLimenfs(String),
     #[error(
-        "the volume {place} has layout version {found}, and this limen knows versions up to {known}: use the limen that wrote it, or a newer one"
+        "the volume {place} has layout version {found}, and this limen supports versions up to {known}: use the limen that wrote it, or a newer one"
     )]
     Newer { place: String, found: u64, known: u64 },
     #[error(
-        "the volume {place} has layout version {found}, and this limen reads version {known} only: copy its files out with the limen that wrote it"
+        "the volume {place} has layout version {found}, and this limen supports only version {known}: copy its files out with the limen that wrote it"
     )]
     Older { place: String, found: u64, known: u64 },
     #[error(transparent)]
@@ -30,8 +30,8 @@ impl OpenError {
     }
 }
 
-/// Judges the version of the layout that stands there, in decimal digits, and says whether it has to be written now, which
-/// is so where there is none and `create` says so. `place` is such as "at redis://host".
+/// Checks the stored version of the layout, in decimal digits, and returns whether it must be written now: if
+/// there is none and `create` is set. `place` is, for example, "at redis://host".
 ///
 /// # Errors
 /// [`OpenError::Missing`], [`OpenError::NotLimenfs`], [`OpenError::Newer`], [`OpenError::Older`].
@@ -47,8 +47,8 @@ pub fn check_version(found: Option<&[u8]>, known: u64, place: &str, create: bool
     }
 }
 
-/// Judges the version of what stands there, and has it made where there is none and `create` says so. Who makes it at the
-/// same time may be newer.
+/// Checks the stored version, and calls `make` if there is none and `create` is set. Checks again after that,
+/// because a newer limen may have created the volume at the same time.
 ///
 /// # Errors
 /// Those of [`check_version`], `version` and `make`.
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_volume_is_made_where_there_is_none_and_left_alone_where_it_is_newer() {
+    fn an_absent_volume_is_created_and_a_newer_one_is_refused() {
         let check = |found: Option<&str>, create| check_version(found.map(str::as_bytes), 3, "at x", create);
         assert!(check(None, true).unwrap());
         assert!(matches!(check(None, false), Err(OpenError::Missing(place)) if place == "at x"));

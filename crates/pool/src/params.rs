@@ -1,32 +1,32 @@
-//! The parameters of a metadata URL that every engine on a network knows.
+//! The parameters of a metadata URL that every engine on a network has.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How connections are kept, and what names the tables or keys begin with.
+/// How connections are kept, and the prefix of tables or keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// Connections at once; who needs one more waits.
+    /// The maximum number of connections; a caller that needs one more waits.
     pub max_open_conns: usize,
-    /// Of these, how many stay open while nobody needs them.
+    /// The maximum number of idle connections that stay open.
     pub max_idle_conns: usize,
-    /// A connection that nobody needed for so long is closed.
+    /// An idle connection is closed after this time.
     pub max_idle_time: Duration,
-    /// A connection is closed after so long, whatever it does; zero = never.
+    /// A connection is closed after this time, even if it is in use; zero = never.
     pub max_life_time: Duration,
     pub connect_timeout: Duration,
-    /// How long a request may take before the server counts as lost.
+    /// The time after which a request counts as failed and the server as lost.
     pub op_timeout: Duration,
-    /// What the names of tables or keys begin with, so that several volumes may share a database.
+    /// The prefix of the names of tables or keys, so that several volumes may share a database.
     pub table_prefix: String,
 }
 
-/// A parameter that cannot be.
+/// A parameter that is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParamError {
     #[error("{name}={value} is not {expected}")]
     Value { name: &'static str, value: String, expected: &'static str },
-    #[error("there is no parameter '{0}'")]
+    #[error("unknown parameter '{0}'")]
     Unknown(String),
 }
 
@@ -45,7 +45,7 @@ impl Default for Params {
 }
 
 impl Params {
-    /// Takes those that are there out of a URL's query; what is left is for the engine, which ends with
+    /// Takes the common parameters out of a URL's query. The rest is for the engine, which finally calls
     /// [`Params::refuse_rest`].
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl Params {
         Ok(params)
     }
 
-    /// What the engine did not take either is a mistake of who wrote it.
+    /// Refuses parameters that the engine did not take either: they are mistakes in the URL.
     ///
     /// # Errors
     /// [`ParamError::Unknown`].
@@ -104,7 +104,7 @@ fn take_count(
     Ok(())
 }
 
-/// `500ms`, `30s` or `30`, `5m`, `1h`.
+/// Takes a time: `500ms`, `30s` or `30`, `5m`, `1h`.
 fn take_time(
     query: &mut BTreeMap<String, String>,
     name: &'static str,
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_as_by_default() {
+    fn missing_parameters_have_their_defaults() {
         assert_eq!(take(&[]), Ok(Params::default()));
         assert_eq!(take(&[("max_open_conns", "2")]).unwrap().max_idle_conns, 2);
     }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_name() {
+    fn invalid_parameters_are_refused_by_name() {
         for pair in [
             ("max_open_conns", "0"),
             ("max_open_conns", "-1"),

@@ -1,6 +1,6 @@
-//! A bounded pool of connections that block.
+//! A bounded pool of blocking connections.
 //!
-//! Lock order: the pool's state alone; no connection is made, used or closed under it.
+//! Lock order: only the pool's state; no connection is opened, used or closed under it.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -11,19 +11,19 @@ use meta::EngineError;
 
 use crate::params::Params;
 
-/// How connections come into being.
+/// Opens connections.
 pub trait Connect: Send + Sync + fmt::Debug {
     type Connection: Send;
 
     /// # Errors
-    /// Determinate; transient where the server may come back.
+    /// A determinate error; transient if the server may come back.
     fn connect(&self) -> Result<Self::Connection, EngineError>;
 
-    /// Where the server is, for messages; without a password.
+    /// The address of the server, for messages; without a password.
     fn place(&self) -> &str;
 }
 
-/// Connections to one server, the one used last first, so that those that are not needed age.
+/// Connections to one server. The most recently used one is taken first, so that unneeded ones become old.
 #[derive(Debug)]
 pub struct Pool<C: Connect> {
     connect: C,
@@ -31,7 +31,7 @@ pub struct Pool<C: Connect> {
     max_idle: usize,
     max_idle_time: Duration,
     max_life_time: Duration,
-    /// How long to wait for a connection that others use.
+    /// How long to wait for a connection that is in use.
     patience: Duration,
     state: Mutex<State<C::Connection>>,
     returned: Condvar,
@@ -48,10 +48,10 @@ struct Idle<T> {
     since: Instant,
 }
 
-/// A connection in use; it goes back when dropped, unless it is broken.
+/// A connection in use. It returns to the pool when dropped, unless it is broken.
 pub struct Pooled<'a, C: Connect> {
     pool: &'a Pool<C>,
-    /// Always there until it is dropped.
+    /// `Some` until it is dropped.
     connection: Option<C::Connection>,
     born: Instant,
     broken: bool,
@@ -75,10 +75,11 @@ impl<C: Connect> Pool<C> {
         &self.connect
     }
 
-    /// A connection nobody else uses: one that is idle, or a new one, or the next that comes back.
+    /// Returns a connection for exclusive use: an idle one, a new one, or the next that is returned.
     ///
     /// # Errors
-    /// Those of [`Connect::connect`]; transient if all are in use for as long as a request may take.
+    /// Those of [`Connect::connect`]; a transient error if all connections are in use for the duration of
+    /// `op_timeout`.
     pub fn get(&self) -> Result<Pooled<'_, C>, EngineError> {
         let deadline = Instant::now() + self.patience;
         let mut too_old = Vec::new();
@@ -100,14 +101,14 @@ impl<C: Connect> Pool<C> {
         }
         state.open += 1;
         drop(state);
-        // From here on the guard gives the place back if there is no connection.
+        // From here on, the guard releases the place if opening the connection fails.
         let mut pooled = Pooled { pool: self, connection: None, born: Instant::now(), broken: true };
         pooled.connection = Some(self.connect.connect()?);
         pooled.broken = false;
         Ok(pooled)
     }
 
-    /// Closes what is idle: after a failure of the server those are most likely dead too.
+    /// Closes idle connections: after a failure of the server they are probably dead too.
     pub fn clear(&self) {
         let idle = {
             let mut state = self.state();
@@ -118,7 +119,7 @@ impl<C: Connect> Pool<C> {
         self.returned.notify_all();
     }
 
-    /// Connections that are open, idle ones included.
+    /// The number of open connections, including idle ones.
     pub fn open(&self) -> usize {
         self.state().open
     }
@@ -142,7 +143,7 @@ impl<C: Connect> Pool<C> {
 }
 
 impl<C: Connect> Pooled<'_, C> {
-    /// The connection is in a state that nobody knows: it is closed instead of used again.
+    /// Marks the connection as being in an unknown state: it is closed instead of reused.
     pub fn mark_broken(&mut self) {
         self.broken = true;
     }
@@ -152,13 +153,13 @@ impl<C: Connect> Deref for Pooled<'_, C> {
     type Target = C::Connection;
 
     fn deref(&self) -> &C::Connection {
-        self.connection.as_ref().expect("a connection that is handed out is there")
+        self.connection.as_ref().expect("a pooled connection is present until it is dropped")
     }
 }
 
 impl<C: Connect> DerefMut for Pooled<'_, C> {
     fn deref_mut(&mut self) -> &mut C::Connection {
-        self.connection.as_mut().expect("a connection that is handed out is there")
+        self.connection.as_mut().expect("a pooled connection is present until it is dropped")
     }
 }
 
@@ -179,7 +180,7 @@ impl<C: Connect> Drop for Pooled<'_, C> {
         };
         drop(state);
         self.pool.returned.notify_one();
-        // Closing may talk to the server, so it comes last.
+        // Closing may talk to the server, so it happens after the lock is released.
         drop(closed);
     }
 }
@@ -205,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    /// Numbers its connections; refuses the third.
+    /// Returns numbers as connections; the third attempt fails.
     #[derive(Debug, Default)]
     struct Numbers(AtomicUsize);
 
@@ -241,12 +242,12 @@ mod tests {
         pool.clear();
         assert_eq!(pool.open(), 0);
         assert!(pool.get().is_err());
-        assert_eq!(pool.open(), 0, "a connection that failed takes no place");
+        assert_eq!(pool.open(), 0, "a failed connection takes no place");
         assert_eq!(*pool.get().unwrap(), 3);
     }
 
     #[test]
-    fn no_more_are_open_than_allowed_and_who_waits_gets_the_next() {
+    fn open_connections_are_bounded_and_waiters_get_returned_ones() {
         let params = Params { max_open_conns: 1, op_timeout: Duration::from_secs(20), ..Params::default() };
         let pool = pool(params);
         let held = pool.get().unwrap();

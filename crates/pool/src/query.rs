@@ -11,14 +11,14 @@ use crate::open::OpenError;
 use crate::params::Params;
 use crate::url::Url;
 
-/// What was not taken yet, and the URL for messages.
+/// The parameters that were not taken yet, and the URL for messages.
 #[derive(Debug)]
 pub struct Query {
     url: String,
     left: BTreeMap<String, String>,
 }
 
-/// A file, if a parameter names one.
+/// The file that a parameter names, if it is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedFile {
     pub(crate) parameter: &'static str,
@@ -30,7 +30,7 @@ impl Query {
         Query { url: url.to_string(), left: url.query.clone() }
     }
 
-    /// Those that every engine knows.
+    /// Takes the parameters that every engine has.
     ///
     /// # Errors
     /// [`OpenError::Config`].
@@ -42,12 +42,13 @@ impl Query {
         self.left.remove(name)
     }
 
-    /// Says it as if it stood there.
+    /// Adds a parameter as if it were in the URL.
     pub fn put(&mut self, name: &str, value: &str) {
         self.left.insert(name.to_owned(), value.to_owned());
     }
 
-    /// What one of these words means; `usual` if nothing is said.
+    /// Takes a parameter that is one of these words, and returns the word's meaning; `usual` if it is not
+    /// given.
     ///
     /// # Errors
     /// [`OpenError::Config`].
@@ -60,7 +61,7 @@ impl Query {
         })
     }
 
-    /// A number; `usual` if nothing is said.
+    /// Takes a number; `usual` if it is not given.
     ///
     /// # Errors
     /// [`OpenError::Config`].
@@ -81,7 +82,7 @@ impl Query {
         NamedFile { parameter, path: self.take(parameter).map(PathBuf::from) }
     }
 
-    /// What nobody took is a mistake of who wrote it.
+    /// Refuses parameters that were not taken: they are mistakes in the URL.
     ///
     /// # Errors
     /// [`OpenError::Config`].
@@ -89,7 +90,7 @@ impl Query {
         Params::refuse_rest(&self.left).map_err(|error| self.wrong(error))
     }
 
-    /// What is wrong with the URL.
+    /// An error about the URL.
     pub fn wrong(&self, what: impl Display) -> OpenError {
         OpenError::Config(format!("{}: {what}", self.url))
     }
@@ -106,7 +107,7 @@ impl NamedFile {
         self.path().map(fs::read).transpose().map_err(|error| self.wrong(error))
     }
 
-    /// What is wrong with the file.
+    /// An error about the file.
     pub(crate) fn wrong(&self, what: impl Display) -> String {
         let path = self.path().unwrap_or(Path::new(""));
         format!("{}={}: {what}", self.parameter, path.display())
@@ -118,13 +119,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_taken_and_mistakes_are_said_with_the_url() {
+    fn parameters_are_taken_and_errors_name_the_url() {
         let mut query =
             Query::new(&Url::parse("x://u:s3cret@h?gc=off&op_timeout=2s&ca=/nowhere&more=1").unwrap());
         assert_eq!(query.params().unwrap().op_timeout.as_secs(), 2);
         let words = [("on", true), ("off", false)];
         assert!(!query.one_of("gc", true, &words).unwrap());
-        assert!(query.one_of("gc", true, &words).unwrap(), "it was taken");
+        assert!(query.one_of("gc", true, &words).unwrap(), "the parameter was taken");
         let error = query.file("ca").read().unwrap_err();
         assert!(error.starts_with("ca=/nowhere: "), "{error}");
         assert_eq!(query.file("key").read(), Ok(None));

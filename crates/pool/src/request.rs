@@ -1,25 +1,25 @@
-//! A request on a connection, and what it means when it fails.
+//! A request on a connection, and the meaning of its failure.
 
 use meta::EngineError;
 
 use crate::pool::{Connect, Pool};
 
-/// What a request is for, and so what nobody knows after it has failed.
+/// The kind of a request, which decides what is unknown after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     Look,
     Change,
 }
 
-/// How a request failed.
+/// A failure of a request.
 pub trait Failed {
     fn leaves(&self) -> Leaves;
 
-    /// What it means to the caller; `place` is that of [`Connect::place`].
+    /// The error for the caller; `place` is that of [`Connect::place`].
     fn engine_error(self, place: &str, asked: Asked) -> EngineError;
 }
 
-/// What it means is known already.
+/// An error whose meaning is known already.
 impl Failed for EngineError {
     fn leaves(&self) -> Leaves {
         Leaves::Connection
@@ -30,19 +30,19 @@ impl Failed for EngineError {
     }
 }
 
-/// What a request that failed leaves behind.
+/// The state after a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaves {
-    /// A connection as good as before.
+    /// The connection is still usable.
     Connection,
-    /// One that nobody should use again.
+    /// The connection must not be used again.
     Broken,
-    /// No server, so that the other connections are most likely dead too.
+    /// The server is gone, so the other connections are probably dead too.
     NoServer,
 }
 
 impl Asked {
-    /// No answer came: a change may have happened.
+    /// The error if no reply came: a change may have happened.
     pub fn unanswered(self, message: impl Into<String>) -> EngineError {
         match self {
             Asked::Look => EngineError::transient(message),
@@ -50,7 +50,7 @@ impl Asked {
         }
     }
 
-    /// An answer came that makes no sense, as the next one would: a change may have happened.
+    /// The error if a reply cannot be understood, and repeating would not help: a change may have happened.
     pub fn not_understood(self, message: impl Into<String>) -> EngineError {
         match self {
             Asked::Look => EngineError::permanent(message),
@@ -60,10 +60,10 @@ impl Asked {
 }
 
 impl<C: Connect> Pool<C> {
-    /// Makes a request on a connection that nobody else uses, and closes what a failure leaves unusable.
+    /// Sends a request on a connection of the pool, and closes connections that a failure makes unusable.
     ///
     /// # Errors
-    /// Those of [`Pool::get`], and what the request's failure means.
+    /// Those of [`Pool::get`], and the error of the failed request.
     pub fn request<T, F: Failed>(
         &self,
         asked: Asked,

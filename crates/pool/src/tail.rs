@@ -1,4 +1,4 @@
-//! Streams of changes from servers that push none: a log is looked at again and again.
+//! Streams of changes from servers that push none: a log is polled.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -8,35 +8,36 @@ use meta::{Change, Changes, EngineError, Order};
 use crate::again::poll;
 use crate::request::{Asked, Failed};
 
-/// A log, and how far it was read.
+/// A log, and the position up to which it was read.
 pub trait Log: Debug + Send {
     type Failed: Failed;
 
-    /// What has become visible since the last look, in any order. It proves by what is stored, not by a clock, that
-    /// nothing in between was removed from the log: between two looks this machine may have been suspended.
+    /// Returns the changes that have become visible since the last call, in any order. It must prove from
+    /// stored data, not by a clock, that no change in between was removed from the log: the machine may have
+    /// been suspended between two calls.
     ///
     /// # Errors
     /// Changes may be missing from here on.
     fn look(&mut self) -> Result<Vec<Change>, Self::Failed>;
 
-    /// What hears of the numbers that are told.
+    /// Is notified of the sequence numbers that are delivered.
     fn order(&self) -> &Order;
 }
 
-/// A stream of what a log says from now on.
+/// A stream of the changes of a log from now on.
 #[derive(Debug)]
 pub struct Tail<L> {
     log: L,
     place: String,
-    /// From one look to the next, while somebody waits.
+    /// The polling interval while a caller waits.
     period: Duration,
-    /// After a failure nothing is known any more.
+    /// After a failure, changes may have been missed.
     lost: bool,
 }
 
 impl<L: Log> Tail<L> {
-    /// Tells what is committed after `open` has found out how far the log is to be taken as read. `place` is that of
-    /// [`Connect::place`](crate::Connect::place).
+    /// Delivers the changes committed after `open` has determined the start position in the log. `place` is
+    /// that of [`Connect::place`](crate::Connect::place).
     ///
     /// # Errors
     /// That of `open`.
@@ -52,7 +53,7 @@ impl<L: Log> Tail<L> {
     fn look(&mut self) -> Result<Vec<Change>, EngineError> {
         if self.lost {
             return Err(EngineError::permanent(format!(
-                "{}: changes may have been missed: watch anew",
+                "{}: changes may have been missed: open a new stream",
                 self.place
             )));
         }
@@ -87,7 +88,7 @@ mod tests {
         type Failed = EngineError;
 
         fn look(&mut self) -> Result<Vec<Change>, EngineError> {
-            let change = |seq| Change { seq: Seq(seq), by: SessionId(0), touched: Vec::new() };
+            let change = |seq| Change { seq: Seq(seq), by: SessionId(0), invalidations: Vec::new() };
             self.0.pop().unwrap_or(Ok(Vec::new())).map(|seqs| seqs.into_iter().map(change).collect())
         }
 
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_in_order_and_nothing_is_after_a_failure() {
+    fn changes_are_delivered_in_order_and_not_after_a_failure() {
         let log = Looks(vec![Err(EngineError::transient("gone")), Ok(vec![3, 2])], Order::default());
         let mut tail = Tail::new("x", Duration::ZERO, || Ok(log)).unwrap();
         let told: Vec<u64> = tail.next(Duration::ZERO).unwrap().iter().map(|change| change.seq.0).collect();

@@ -1,4 +1,4 @@
-//! rustls for connections, as the parameters of a URL say it.
+//! The configuration of rustls from the parameters of a URL.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootC
 
 use crate::query::NamedFile;
 
-/// What is checked of the server's certificate.
+/// What is verified of the server's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
     Nothing,
-    /// That an authority we trust has signed it.
+    /// It is signed by a trusted authority.
     Authority,
-    /// That, and that it is for this host.
+    /// It is signed by a trusted authority, and valid for this host.
     Host,
 }
 
-/// Trusts the authorities in the file `roots`, or else those of the system. `own` are the client's certificate and its
-/// key, both or neither.
+/// Trusts the authorities in the file `roots`, or else those of the system. `own` is the client's certificate
+/// and its key, both or neither.
 ///
 /// # Errors
-/// A file cannot be used, one of `own` lacks the other, or there is no authority to trust.
+/// A file cannot be used, only one file of `own` is given, or there is no authority to trust.
 pub fn client(check: Check, roots: &NamedFile, own: Option<[&NamedFile; 2]>) -> Result<ClientConfig, String> {
     let provider = Arc::new(ring::default_provider());
     let webpki = match check {
@@ -50,7 +50,7 @@ pub fn client(check: Check, roots: &NamedFile, own: Option<[&NamedFile; 2]>) -> 
             builder.with_client_auth_cert(chain, pem).map_err(|error| certificate.wrong(error))
         }
         (None, None) => Ok(builder.with_no_client_auth()),
-        _ => Err(format!("{} and {} come together", certificate.parameter, key.parameter)),
+        _ => Err(format!("{} and {} must be given together", certificate.parameter, key.parameter)),
     }
 }
 
@@ -65,7 +65,7 @@ fn authorities(file: &NamedFile) -> Result<RootCertStore, String> {
     }
     if store.is_empty() {
         let name = file.parameter;
-        return Err(format!("there is no certificate authority to trust: name a file of them by {name}"));
+        return Err(format!("there is no trusted certificate authority: name a file of them with {name}"));
     }
     Ok(store)
 }
@@ -81,7 +81,7 @@ fn certificates(file: &NamedFile) -> Result<Vec<CertificateDer<'static>>, String
 struct Verifier {
     check: Check,
     provider: Arc<CryptoProvider>,
-    /// There unless nothing is checked.
+    /// `None` if nothing is verified.
     webpki: Option<Arc<WebPkiServerVerifier>>,
 }
 
@@ -96,7 +96,7 @@ impl ServerCertVerifier for Verifier {
     ) -> Result<ServerCertVerified, Error> {
         let Some(webpki) = &self.webpki else { return Ok(ServerCertVerified::assertion()) };
         match webpki.verify_server_cert(end_entity, intermediates, server_name, ocsp, now) {
-            // The authority is checked before the name.
+            // The verifier checks the authority before the name.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) if self.check == Check::Authority => Ok(ServerCertVerified::assertion()),

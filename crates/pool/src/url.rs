@@ -5,52 +5,53 @@ use std::{env, fmt, fs};
 
 use crate::secret::Secret;
 
-/// Where a server is and who asks. Shown without its password.
+/// The address of a server, and the user. Displayed without its password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     pub scheme: String,
     pub user: Option<String>,
     pub password: Option<Secret>,
-    /// At least one, unless the path is a socket's.
+    /// At least one, unless the path is that of a socket.
     pub hosts: Vec<Host>,
-    /// What follows the hosts, without its first slash; percent-decoded.
+    /// The part after the hosts, without its first slash; percent-decoded.
     pub path: String,
     /// The parameters after `?`; percent-decoded.
     pub query: BTreeMap<String, String>,
 }
 
-/// A server's name or address, and its port unless it is the usual one.
+/// A server's name or address, and its port unless it is the default port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
     pub name: String,
     pub port: Option<u16>,
 }
 
-/// What is wrong with a URL. Its text repeats no password.
+/// Why a URL is invalid. The message contains no password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     #[error("it has no ://")]
     NoScheme,
-    #[error("the port of '{0}' is no number between 1 and 65535")]
+    #[error("the port of '{0}' is not a number between 1 and 65535")]
     Port(String),
-    #[error("there is a host without a name")]
+    #[error("a host has no name")]
     NoHost,
-    #[error("a % is not followed by two hexadecimal digits, or what they say is not UTF-8")]
+    #[error("a % is not followed by two hexadecimal digits, or the decoded text is not UTF-8")]
     Escape,
-    #[error("the parameter '{0}' stands there twice")]
+    #[error("the parameter '{0}' is given twice")]
     Twice(String),
-    #[error("the password file {path} cannot be read: {error}")]
+    #[error("cannot read the password file {path}: {error}")]
     PasswordFile { path: String, error: String },
 }
 
-/// The environment's password, for URLs without one.
+/// The environment variable with the password, for URLs without one.
 const PASSWORD_VARIABLE: &str = "LIMEN_META_PASSWORD";
 /// The parameter that names a file whose first line is the password.
 const PASSWORD_FILE: &str = "password_file";
 
 impl Url {
-    /// Reads a URL. Where it has no password, the parameter `password_file` names a file that holds it, or else the
-    /// environment variable `LIMEN_META_PASSWORD` does: so it need not stand in a command line that `ps` shows.
+    /// Parses a URL. If it has no password, the password is read from the file that the parameter
+    /// `password_file` names, or else from the environment variable `LIMEN_META_PASSWORD`. So it does not
+    /// have to be in a command line, which `ps` shows.
     ///
     /// # Errors
     /// [`UrlError`].
@@ -67,7 +68,7 @@ impl Url {
 
     fn split(text: &str) -> Result<Self, UrlError> {
         let (scheme, rest) = text.split_once("://").ok_or(UrlError::NoScheme)?;
-        // A password may hold any character that was not escaped but the @ that ends it, so the last @ before the
+        // A password may contain any unescaped character except the @ that ends it, so the last @ before the
         // parameters counts.
         let (before_query, query) = match rest.rfind('@') {
             Some(at) => match rest[at..].split_once('?') {
@@ -111,7 +112,7 @@ impl Url {
 }
 
 impl Host {
-    /// As an address: `name:port`, an IPv6 address in brackets. `usual` is the port where none is said.
+    /// The address `name:port`; an IPv6 address is in brackets. `usual` is the default port.
     pub fn address(&self, usual: u16) -> String {
         let port = self.port.unwrap_or(usual);
         if self.name.contains(':') {
@@ -122,7 +123,7 @@ impl Host {
     }
 
     fn parse(text: &str) -> Result<Self, UrlError> {
-        // An IPv6 address stands in brackets, for it has colons of its own.
+        // An IPv6 address is in brackets, because it contains colons.
         let (name, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((name, port)) => (name, port.strip_prefix(':')),
             None => match text.split_once(':') {
@@ -140,7 +141,7 @@ impl Host {
     }
 }
 
-/// Without a password, and without parameters, among which there may be one.
+/// Without a password, and without parameters, which may contain one.
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://", self.scheme)?;
@@ -176,7 +177,7 @@ fn decode(text: &str) -> Result<String, UrlError> {
         }
         let (digits, after) = rest.split_first_chunk::<2>().ok_or(UrlError::Escape)?;
         let digits = str::from_utf8(digits).map_err(|_| UrlError::Escape)?;
-        // `from_str_radix` would take a sign.
+        // `from_str_radix` would accept a sign.
         if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
             return Err(UrlError::Escape);
         }
@@ -191,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_part_is_read_and_shown_without_the_password() {
+    fn urls_are_parsed_and_displayed_without_the_password() {
         let url = Url::parse("redis://u%40x:p/w?@h:1,[::1]:2/a%20b?max_open_conns=3&x=%3D").unwrap();
         assert_eq!(url.user.as_deref(), Some("u@x"));
         assert_eq!(url.password.as_ref().unwrap().reveal(), "p/w?");
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn invalid_urls_are_reported() {
         for (text, error) in [
             ("host/path", UrlError::NoScheme),
             ("x://", UrlError::NoHost),
@@ -228,12 +229,12 @@ mod tests {
     }
 
     #[test]
-    fn the_password_comes_from_a_file_if_it_is_named() {
+    fn the_password_is_read_from_the_named_file() {
         let path = env::temp_dir().join(format!("limen-password-{}", std::process::id()));
         fs::write(&path, "s3cret\n").unwrap();
         let url = Url::parse(&format!("x://u@h?password_file={}", path.display())).unwrap();
         fs::remove_file(&path).unwrap();
         assert_eq!(url.password.unwrap().reveal(), "s3cret");
-        assert!(url.query.is_empty(), "it is no parameter of an engine");
+        assert!(url.query.is_empty(), "it is not left for the engine");
     }
 }

@@ -1,4 +1,4 @@
-//! What clients do: acts as the scheduler draws them, and steps as a client carries them out.
+//! The actions of clients: acts that the scheduler draws, and steps that a client runs.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use types::{CHUNK_BYTES, Errno, FileType, Ino, SessionId, Slice, SliceSource};
 use crate::dice::Dice;
 use crate::world::scan_all;
 
-/// What a thread is told to do.
+/// The next act of a thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
     pub(crate) act: Act,
-    /// A client that was found to be fenced begins a new session first.
+    /// A client whose session was fenced begins a new session first.
     pub(crate) rejoin: bool,
-    /// How long a failed request is repeated: not at all, or until it succeeds.
+    /// Whether failed requests are retried until they succeed, or not at all.
     pub(crate) patient: bool,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Act {
-    /// The process starts: opens the volume and begins a session.
+    /// The process starts: it opens the volume and begins a session.
     Start,
     Make {
         dir: Ino,
@@ -58,22 +58,22 @@ pub(crate) enum Act {
         number: u64,
         flock: bool,
     },
-    /// A step that needs nothing of the client.
+    /// A step that needs no state of the client.
     Step(Step),
-    /// A write in doubt is repeated.
+    /// Retries a write in doubt.
     GoOn,
     Renew,
-    /// The sessions of others are looked at, and later removed with the heartbeats that were seen.
+    /// Reads the sessions of other clients, and later removes those with the same heartbeat as then.
     RemoveOthers,
-    /// What sessions left that are not on record is removed.
+    /// Removes the locks and unlinked inodes of sessions without a record.
     Clean,
     ReapOwn,
-    /// What the stream of changes brought is taken in.
+    /// Applies the changes from the stream.
     Hear,
     CutStream,
-    /// Garbage is removed from the object store.
+    /// Removes garbage from the object store.
     Collect,
-    /// Objects that nothing refers to are removed, as by `limen gc`.
+    /// Removes objects that nothing refers to, as `limen gc` does.
     Gc,
 }
 
@@ -166,14 +166,14 @@ pub(crate) enum Step {
     },
     /// Not an operation on the tree.
     Other(#[expect(dead_code, reason = "the history shows it")] Beside),
-    /// A session is to be removed if this is its heartbeat.
+    /// Removes a session if it still has this heartbeat.
     Remove {
         session: SessionId,
         heartbeat: i64,
     },
 }
 
-/// What a client does beside operations on the tree.
+/// The actions of a client that are not operations on the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Beside {
     Start,
@@ -187,7 +187,7 @@ pub(crate) enum Beside {
     CutStream,
 }
 
-/// What a step replied.
+/// The reply of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Nothing,
@@ -199,11 +199,11 @@ pub(crate) enum Reply {
         replaced: Option<(Ino, Fate)>,
     },
     Number(u64),
-    /// What a name refers to, with the inode's attributes.
+    /// The inode that a name refers to, with its attributes.
     Found(Option<(Ino, Seen)>),
 }
 
-/// The attributes of an inode that the model knows.
+/// The attributes of an inode that are in the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) is_dir: bool,
@@ -212,32 +212,32 @@ pub(crate) struct Seen {
     pub(crate) size: u64,
 }
 
-/// How a step ended for the client.
+/// The result of a step for the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Got {
     Done(Reply),
     Refused(Errno),
-    /// It may have happened, or may happen.
+    /// Indeterminate: it may have happened, or may still happen.
     Doubt,
-    /// It has not happened and never will.
+    /// It did not happen and never will.
     Failed,
-    /// The session was gone; it has not happened and never will.
+    /// The session was lost; it did not happen and never will.
     Fenced,
 }
 
 pub(crate) const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
-/// An act against what is there at this moment.
+/// Draws an act on the inodes that exist now.
 pub(crate) fn draw(dice: &mut Dice, engine: &MemEngine) -> Act {
     let mut dirs = Vec::new();
     let mut files = Vec::new();
     scan_all(
         engine,
-        |after| Scan::Nodes { after, limit: 1000 },
+        |after| Scan::Inodes { after, limit: 1000 },
         Ino(0),
         |record| {
-            if let Record::Node(ino, Some(node)) = record {
-                if node.kind == FileType::Directory {
+            if let Record::Inode(ino, Some(inode)) = record {
+                if inode.kind == FileType::Directory {
                     dirs.push(*ino)
                 } else {
                     files.push(*ino)

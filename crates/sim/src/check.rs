@@ -1,4 +1,5 @@
-//! What must hold of a history: its commits, in their order, are what the model does, and its replies are true.
+//! The checks on a history: the model, applied to its commits in order, gives the same state, and the replies
+//! are correct.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +11,11 @@ use crate::act::{Got, Reply, Step};
 use crate::client::LEASE;
 use crate::model::{Model, Object};
 use crate::shared::{Ended, Shared};
-use crate::shown::{contents, nodes};
+use crate::shown::{contents, inodes};
 use crate::world::Commit;
 
-/// Adds what is wrong to the findings.
-pub(crate) fn judge(shared: &Shared) {
+/// Checks the history and adds what is wrong to the findings.
+pub(crate) fn check_history(shared: &Shared) {
     let steps = shared.steps();
     let mut findings = Vec::new();
     let commits = commits(shared, &steps, &mut findings);
@@ -24,7 +25,7 @@ pub(crate) fn judge(shared: &Shared) {
         return;
     }
     for step in &steps {
-        // Memory serves no longer than the lease, however little was heard.
+        // The cache is used no longer than the lease, whatever the client has received from the stream.
         let floor = step.floor.max(shared.world().seq_at(step.at.saturating_sub(LEASE)));
         replies(step, floor, &commits, &states, &steps, &mut findings);
     }
@@ -41,7 +42,7 @@ pub(crate) fn judge(shared: &Shared) {
     findings.into_iter().for_each(|finding| world.find(finding));
 }
 
-/// The commit of each step that had one. It is never more than one.
+/// The commit of each step that has one. More than one is a finding.
 fn commits(shared: &Shared, steps: &[Ended], findings: &mut Vec<String>) -> BTreeMap<usize, Commit> {
     let mut commits = BTreeMap::new();
     for commit in shared.world().commits.iter().filter(|commit| commit.is_real) {
@@ -51,7 +52,7 @@ fn commits(shared: &Shared, steps: &[Ended], findings: &mut Vec<String>) -> BTre
         }
         if commits.insert(commit.step, commit.clone()).is_some() {
             findings.push(format!(
-                "step {}: done twice, under {:x}: {:?}",
+                "step {}: committed twice, under {:x}: {:?}",
                 commit.step, commit.op_id.0, step.step
             ));
         }
@@ -85,17 +86,19 @@ fn replay(commits: &BTreeMap<usize, Commit>, steps: &[Ended], findings: &mut Vec
         let expected = model.apply(&step.step);
         copied(step, commit, expected.as_ref(), &mut model, &states, findings);
         let reply = match (&step.step, &expected, &step.got) {
-            // It says whether the session was removed.
+            // The reply only says whether the session was removed.
             (Step::Remove { .. }, ..) => Ok(()),
             (_, Ok(expected), Got::Done(reply)) if expected != reply => {
                 Err(format!("replied {reply:?}, not {expected:?}"))
             }
-            (_, Err(errno), _) => Err(format!("was committed at {seq}, not refused with {errno:?}")),
+            (_, Err(errno), _) => {
+                Err(format!("was committed at {seq}, but should have failed with {errno:?}"))
+            }
             _ => Ok(()),
         };
         if let Err(what) = reply {
             findings.push(format!("step {number}: {:?} {what}", step.step));
-            // What the model holds from here on means nothing.
+            // The state of the model is meaningless from here on.
             return states;
         }
         states.0.insert(seq, model.clone());
@@ -103,8 +106,9 @@ fn replay(commits: &BTreeMap<usize, Commit>, steps: &[Ended], findings: &mut Vec
     states
 }
 
-/// A copy holds what the source held at some moment of the call. A write that commits between its plan and its commit is not
-/// in it (`Guard::Rows` lets newer rows follow), just as copy_file_range(2) is not atomic.
+/// A copy contains what the source contained at some moment of the call. It does not contain a write that
+/// commits between the copy's plan and its commit (`Guard::Rows` permits newer rows), as copy_file_range(2)
+/// is not atomic either.
 fn copied(
     ended: &Ended,
     commit: &Commit,
@@ -122,7 +126,7 @@ fn copied(
     let bytes = copy.bytes(to_offset, len);
     let held = |model: &Model| model.objects.get(&from).is_some_and(|it| it.bytes(offset, len) == bytes);
     if !states.between(ended.began, commit.seq).any(held) {
-        findings.push(format!("step {}: copied what the source never held", ended.number));
+        findings.push(format!("step {}: copied what the source never contained", ended.number));
     }
     if let Some(object) = model.objects.get_mut(&to) {
         object.cells.retain(|at, _| *at < to_offset || *at >= to_offset + len);
@@ -155,23 +159,24 @@ fn replies(
                 after.apply(&ended.step).as_ref() == Ok(reply) && after == *model
             };
             if !states.between(from, to).any(is_true) {
-                find(format!("replied {reply:?} without a commit, and would have changed something"));
+                find(format!("replied {reply:?} without a commit, but should have changed something"));
             }
         }
-        (_, _) if commit.is_some() => find(format!("ended with {:?}, and happened", ended.got)),
+        (_, _) if commit.is_some() => find(format!("ended with {:?}, but was committed", ended.got)),
         (Step::Compact { .. }, Got::Refused(Errno::EAGAIN)) => {}
         (step, Got::Refused(errno)) => {
-            let is_look = matches!(step, Step::Lookup { .. } | Step::Stat { .. });
-            let from = if is_look { floor.min(from) } else { from };
+            let is_read = matches!(step, Step::Lookup { .. } | Step::Stat { .. });
+            let from = if is_read { floor.min(from) } else { from };
             if !states.between(from, to).any(|model| model.clone().apply(step) == Err(*errno)) {
-                find(format!("was refused with {errno:?}, which was never right"));
+                find(format!("failed with {errno:?}, which was never correct"));
             }
         }
         (_, Got::Failed | Got::Fenced) => {}
     }
 }
 
-/// The newest commit of the same client to the same name that had succeeded before a look began: it must know its own.
+/// The newest commit of the same client to the same name that succeeded before the lookup began. The client
+/// must see its own changes.
 fn own(look: &Ended, commits: &BTreeMap<usize, Commit>, steps: &[Ended]) -> u64 {
     let Step::Lookup { dir, name } = look.step else { return 0 };
     let known = steps[..look.number].iter().filter(|step| {
@@ -185,7 +190,7 @@ fn own(look: &Ended, commits: &BTreeMap<usize, Commit>, steps: &[Ended]) -> u64 
     seqs.filter(|seq| *seq <= look.began).max().unwrap_or(0)
 }
 
-/// Whether a step changes a name, if it succeeds.
+/// Whether a step changes this name if it succeeds.
 fn is_of(step: &Step, of: Ino, wanted: &str) -> bool {
     match step {
         Step::Make { dir, name, .. }
@@ -199,7 +204,7 @@ fn is_of(step: &Step, of: Ino, wanted: &str) -> bool {
     }
 }
 
-/// A name and an inode are read at moments of their own, and each must have been so.
+/// A lookup reads the name and the inode at two moments. Each result must have been true at its moment.
 fn look(
     step: &Step,
     found: Option<&(Ino, crate::act::Seen)>,
@@ -210,45 +215,46 @@ fn look(
     if let Step::Lookup { dir, name } = step {
         let expected = found.map(|(ino, _)| *ino);
         if !states.between(of_name, to).any(|model| model.entry(*dir, name) == Ok(expected)) {
-            find(format!("found {expected:?}, which it was not from {of_name} to {to}"));
+            find(format!("found {expected:?}, which was not the state from {of_name} to {to}"));
         }
     }
     if let Some((ino, seen)) = found
         && !states.between(from, to).any(|model| model.seen(*ino) == Some(*seen))
     {
-        find(format!("found {ino} to be {seen:?}, which it was not from {from} to {to}"));
+        find(format!("found {ino} as {seen:?}, which was not its state from {from} to {to}"));
     }
 }
 
-/// What the engine holds is what the model holds.
+/// Compares the final state of the engine with the model.
 fn compare(engine: &MemEngine, model: &Model, findings: &mut Vec<String>) {
-    let (nodes, contents) = (nodes(engine), contents(engine));
-    for ino in nodes.keys().filter(|ino| !model.objects.contains_key(ino)) {
-        findings.push(format!("{ino} is there at the end, and should not be"));
+    let (inodes, contents) = (inodes(engine), contents(engine));
+    for ino in inodes.keys().filter(|ino| !model.objects.contains_key(ino)) {
+        findings.push(format!("{ino} exists at the end, but should not"));
     }
     for (ino, object) in &model.objects {
-        let Some(node) = nodes.get(ino) else {
+        let Some(inode) = inodes.get(ino) else {
             findings.push(format!("{ino} is lost"));
             continue;
         };
-        let is = (node.mode.bits(), node.nlink, node.size);
+        let stored = (inode.mode.bits(), inode.nlink, inode.size);
         let seen = model.seen(*ino).map(|seen| (seen.mode, seen.nlink, seen.size));
-        if seen != Some(is) {
-            findings.push(format!("{ino} has the mode, links and size {is:?} at the end, not {seen:?}"));
+        if seen != Some(stored) {
+            findings.push(format!("{ino} has the mode, links and size {stored:?} at the end, not {seen:?}"));
         }
         let cells = contents.get(ino).map(|file| file.cells.clone()).unwrap_or_default();
         if cells != object.cells {
-            findings.push(format!("{ino} holds {cells:?} at the end, not {:?}", object.cells));
+            findings.push(format!("{ino} contains {cells:?} at the end, not {:?}", object.cells));
         }
         let mut entries = BTreeMap::new();
         let mut locks = BTreeMap::new();
         let scan = Scan::Dir { parent: *ino, after: None, limit: 1000, beside: Beside::Nothing };
-        let dir = engine.scan(&scan).map(|page| page.facts.records).unwrap_or_default();
-        let held = engine.read(&[meta::Want::Locks(*ino)]).map(|facts| facts.records).unwrap_or_default();
+        let dir = engine.scan(&scan).map(|page| page.snapshot.records).unwrap_or_default();
+        let held =
+            engine.read(&[meta::RecordKey::Locks(*ino)]).map(|snapshot| snapshot.records).unwrap_or_default();
         for record in dir.into_iter().chain(held) {
             match record {
-                Record::Edge(_, name, Some(edge)) => {
-                    entries.insert(String::from_utf8_lossy(name.as_bytes()).into_owned(), edge.ino);
+                Record::Dirent(_, name, Some(dirent)) => {
+                    entries.insert(String::from_utf8_lossy(name.as_bytes()).into_owned(), dirent.ino);
                 }
                 Record::Locks(_, all) => locks.extend(all.iter().map(|lock| (lock.owner, lock.exclusive))),
                 _ => {}

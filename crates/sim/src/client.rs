@@ -1,4 +1,4 @@
-//! A simulated process: a real `Meta` on the simulated engine, and what a mount keeps beside it.
+//! A simulated process: a real `Meta` on the simulated engine, and the state that a mount keeps besides it.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use meta::ops::{
-    Append, Compact, CopyRange, DropLocks, Fate, GetNode, GetSlices, Link, Lookup, Make, MakeKind, Reap,
+    Append, Compact, CopyRange, DropLocks, Fate, GetInode, GetSlices, Link, Lookup, Make, MakeKind, Reap,
     Rename, Rmdir, SetAttr, TakeLock, Unlink, Unlock, Write,
 };
 use meta::{
-    Changes, Counter, Doubt, Engine, ErrorKind, Failure, Lock, LockOwner, Meta, Node, Process, Session, Vouch,
+    Authority, Changes, Counter, Doubt, Engine, ErrorKind, Failure, Inode, Lock, LockOwner, Meta, Process,
+    Session,
 };
 use types::{
     BootInstant, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, SliceId, SliceSource, Time,
@@ -24,12 +25,12 @@ use crate::port::{self, SimEngine};
 use crate::shared::{Ended, Shared};
 use crate::upkeep;
 
-const KERNEL: Vouch<'_> = Vouch::Kernel { told: None };
-/// So long that no history reaches it.
+const KERNEL: Authority<'_> = Authority::Kernel { told: None };
+/// Longer than any history.
 const LONG: Duration = Duration::from_secs(3600);
-/// How long memory serves after the beginning of a question to the stream (`vfs/src/coherence.rs`).
+/// How long the cache may be used after a poll of the stream began (`vfs/src/coherence.rs`).
 pub(crate) const LEASE: Duration = Duration::from_millis(600);
-const SLICES_A_LEASE: u64 = 3;
+const SLICES_PER_LEASE: u64 = 3;
 
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -40,23 +41,23 @@ pub(crate) struct Client {
     stream: Mutex<Option<Box<dyn Changes>>>,
     is_hearing: AtomicBool,
     is_leasing: AtomicBool,
-    /// All that was committed up to here was heard.
+    /// All commits up to this one have been received from the stream.
     floor: AtomicU64,
     heard: AtomicU64,
-    /// Files without a name that it has open, each with the session that keeps it.
+    /// The unlinked inodes that it has open, each with the session that keeps it.
     orphans: Mutex<BTreeSet<(SessionId, Ino)>>,
-    /// Writes that may have happened, and are to be repeated.
+    /// Writes in doubt, which are to be retried.
     doubts: Mutex<Vec<(Ended, Write, Doubt)>>,
 }
 
-/// Leased numbers of slices, and those that may be in the store without a row; see `vfs/src/numbers.rs`.
+/// Leased slice numbers, and those that may be in the store without a row; see `vfs/src/numbers.rs`.
 #[derive(Debug, Default)]
 struct Slices {
     left: Range<u64>,
     held: BTreeSet<u64>,
 }
 
-/// Carries out what a thread of a client is told, until the end.
+/// Runs the orders for a thread of a client until the end of the history.
 pub(crate) fn work(shared: &Arc<Shared>, number: usize) {
     loop {
         match port::ask(port::Ask::Next) {
@@ -139,7 +140,7 @@ impl Client {
 
     fn rejoin(&self, shared: &Shared) {
         let mut begun = shared.begin(self.number, self.meta.session(), 0, Step::Other(Beside::Rejoin));
-        // A collector that saw neither session may remove what has a number below the counter.
+        // A collector that saw neither session may remove slices below the counter.
         let next = self.meta.read_counter(Counter::Slice);
         if let Ok(next) = &next {
             lock(&self.slices).left = *next..*next;
@@ -164,7 +165,7 @@ impl Client {
             }
             Act::Link { ino, dir, name } => {
                 let session = self.meta.session();
-                // Taken out, because it is an orphan no more if this succeeds.
+                // Removed before the call, because it is no longer an orphan if the call succeeds.
                 let is_own = lock(&self.orphans).remove(&(session, *ino));
                 let orphan_of = is_own.then_some(session);
                 let got = self.step(shared, Step::Link { ino: *ino, dir: *dir, name, orphan_of });
@@ -212,7 +213,7 @@ impl Client {
         }
     }
 
-    /// Carries out an operation, and writes down how it ended.
+    /// Runs an operation and records its result.
     pub(crate) fn step(&self, shared: &Shared, step: Step) -> Got {
         let mut begun = shared.begin(self.number, self.meta.session(), self.floor(shared), step);
         begun.got = got(self.run(&begun.step), is_change(&begun.step));
@@ -224,10 +225,10 @@ impl Client {
         got
     }
 
-    /// What a look that begins now has to know at least.
+    /// The oldest state that a read which begins now may return.
     fn floor(&self, shared: &Shared) -> u64 {
-        let hears = lock(&self.stream).is_some() || self.is_hearing.load(Ordering::Relaxed);
-        if hears { self.floor.load(Ordering::Relaxed) } else { shared.now() }
+        let follows_stream = lock(&self.stream).is_some() || self.is_hearing.load(Ordering::Relaxed);
+        if follows_stream { self.floor.load(Ordering::Relaxed) } else { shared.now() }
     }
 
     fn run(&self, step: &Step) -> Result<Reply, Failure> {
@@ -238,7 +239,7 @@ impl Client {
                 let kind = if is_dir { MakeKind::Directory } else { MakeKind::Regular };
                 let (mode, umask, uid, gid) = (Mode::new(mode), 0, 0, 0);
                 let make = Make { parent: dir, name: n(name), ino, kind, mode, umask, uid, gid };
-                meta.run(&make, &KERNEL).map(|node| Reply::Ino(node.ino))
+                meta.run(&make, &KERNEL).map(|inode| Reply::Ino(inode.ino))
             }
             Step::Link { ino, dir, name, orphan_of } => {
                 let link = Link { ino, parent: dir, name: n(name), orphan_of };
@@ -246,10 +247,10 @@ impl Client {
             }
             Step::Unlink { dir, name, open } => {
                 let unlinked = meta.run(&Unlink { parent: dir, name: n(name), open }, &KERNEL)?;
-                Ok(Reply::Unlinked(unlinked.node.ino, unlinked.fate))
+                Ok(Reply::Unlinked(unlinked.inode.ino, unlinked.fate))
             }
             Step::Rmdir { dir, name } => {
-                meta.run(&Rmdir { parent: dir, name: n(name) }, &KERNEL).map(|node| Reply::Ino(node.ino))
+                meta.run(&Rmdir { parent: dir, name: n(name) }, &KERNEL).map(|inode| Reply::Ino(inode.ino))
             }
             Step::Rename { dir, name, to, new_name, flags } => {
                 let (parent, name, new_parent, new_name) = (dir, n(name), to, n(new_name));
@@ -257,8 +258,8 @@ impl Client {
                 let renamed = meta.run(&rename, &KERNEL)?;
                 Ok(Reply::Moved {
                     moved: renamed.moved.ino,
-                    exchanged: renamed.exchanged.map(|node| node.ino),
-                    replaced: renamed.replaced.map(|unlinked| (unlinked.node.ino, unlinked.fate)),
+                    exchanged: renamed.exchanged.map(|inode| inode.ino),
+                    replaced: renamed.replaced.map(|unlinked| (unlinked.inode.ino, unlinked.fate)),
                 })
             }
             Step::Chmod { ino, mode } => {
@@ -292,10 +293,10 @@ impl Client {
             Step::Reap { session, ino } => meta.run(&Reap { session, ino }, &KERNEL).map(nothing),
             Step::Lookup { dir, name } => {
                 let found = meta.run(&Lookup { parent: dir, name: n(name) }, &KERNEL)?;
-                Ok(Reply::Found(found.map(|node| (node.ino, seen(&node)))))
+                Ok(Reply::Found(found.map(|inode| (inode.ino, seen(&inode)))))
             }
             Step::Stat { ino } => {
-                meta.run(&GetNode(ino), &KERNEL).map(|node| Reply::Found(Some((node.ino, seen(&node)))))
+                meta.run(&GetInode(ino), &KERNEL).map(|inode| Reply::Found(Some((inode.ino, seen(&inode)))))
             }
             Step::Remove { session, heartbeat } => {
                 let removed = meta.remove_session(session, Time::from_nanos(heartbeat))?;
@@ -305,20 +306,22 @@ impl Client {
         }
     }
 
-    /// A new slice whose blocks are stored. Nothing if the session was lost meanwhile: the collector may have removed them.
+    /// A new slice whose blocks are stored. None if the session was lost meanwhile, because a collector may
+    /// have removed them.
     fn take_slice(&self, shared: &Shared, len: u32) -> Option<(u64, SliceSource)> {
         let session = self.meta.session();
         if lock(&self.slices).left.is_empty() {
-            // The lease is taken under a lock (`vfs/src/numbers.rs`); here a thread that would wait does something else.
+            // The lease is taken under a lock (`vfs/src/numbers.rs`). Here a thread that would wait for the
+            // lock gives up.
             if self.is_leasing.swap(true, Ordering::Relaxed) {
                 return None;
             }
             let begun = shared.begin(self.number, session, 0, Step::Other(Beside::LeaseSlices));
-            let first = self.meta.lease(Counter::Slice, SLICES_A_LEASE);
+            let first = self.meta.lease(Counter::Slice, SLICES_PER_LEASE);
             shared.end(Ended { got: got(first.clone().map(Reply::Number), true), ..begun });
             self.is_leasing.store(false, Ordering::Relaxed);
             let first = first.ok()?;
-            lock(&self.slices).left = first..first + SLICES_A_LEASE;
+            lock(&self.slices).left = first..first + SLICES_PER_LEASE;
         }
         let id = {
             let mut slices = lock(&self.slices);
@@ -327,13 +330,13 @@ impl Client {
             id
         };
         shared.stored(SliceId(id));
-        // The blocks are being uploaded.
+        // The upload of the blocks takes time.
         port::pause();
         (self.meta.session() == session && !self.meta.is_fenced())
             .then_some((id, SliceSource::Blocks { id: SliceId(id), offset: 0, size: len }))
     }
 
-    /// A slice whose operation is no longer in doubt needs no protection.
+    /// Ends the protection of a slice whose operation is no longer in doubt.
     fn settle(&self, slice: u64, got: &Got) {
         if *got != Got::Doubt {
             lock(&self.slices).held.remove(&slice);
@@ -376,7 +379,7 @@ impl Client {
         shared.end(begun);
     }
 
-    /// Leaves out the oldest row of a chunk if one of the next ones covers it.
+    /// Removes the oldest row of a chunk if one of the next rows covers it.
     fn compact(&self, shared: &Shared, ino: Ino) {
         let begun = shared.begin(self.number, self.meta.session(), 0, Step::Other(Beside::ReadRows));
         let rows = self.meta.run(&GetSlices { ino, chunk: ChunkIndex(0) }, &KERNEL);
@@ -384,7 +387,7 @@ impl Client {
         let Ok(old) = rows else { return };
         let covers =
             |row: &Slice, first: &Slice| row.pos <= first.pos && first.pos + first.len <= row.pos + row.len;
-        // What is replaced lets go of its slices, so no new row may name one.
+        // The replaced rows release their slices, so no new row may name one.
         let is_plain = |row: &&Slice| !matches!(row.source, SliceSource::Blocks { .. });
         let count = 1 + old.iter().skip(1).take_while(is_plain).count();
         let old: Arc<[Slice]> = old.iter().take(count).cloned().collect();
@@ -401,7 +404,8 @@ impl Client {
         }
     }
 
-    /// See `vfs/src/coherence`: what is in memory serves only after a stream began and all that came before is forgotten.
+    /// See `vfs/src/coherence`: the cache may be used only after a stream began and all older records were
+    /// invalidated.
     fn hear(&self, shared: &Shared) {
         if self.is_hearing.swap(true, Ordering::Relaxed) {
             return;
@@ -417,12 +421,12 @@ impl Client {
             self.floor.store(until, Ordering::Relaxed);
             self.forget(shared);
         }
-        // Word of the changes is under way.
+        // The delivery of the changes takes time.
         port::pause();
         for change in &changes {
-            let heard = self.heard.fetch_add(1, Ordering::Relaxed);
-            if shared.mutant != Some(Mutant::SilentStream) || heard % 3 != 2 {
-                self.meta.heard(change);
+            let received = self.heard.fetch_add(1, Ordering::Relaxed);
+            if shared.mutant != Some(Mutant::SilentStream) || received % 3 != 2 {
+                self.meta.apply_remote(change);
             }
         }
         self.floor.store(until, Ordering::Relaxed);
@@ -438,7 +442,7 @@ impl Client {
     }
 }
 
-/// How a call ended. A look that failed has changed nothing.
+/// The result of a call. A read that fails has changed nothing, so it is never in doubt.
 pub(crate) fn got(done: Result<Reply, Failure>, is_change: bool) -> Got {
     match done {
         Ok(reply) => Got::Done(reply),
@@ -463,9 +467,9 @@ fn whole(owner: LockOwner, exclusive: bool) -> Lock {
     Lock { start: 0, end: u64::MAX, owner, exclusive, pid: 1 }
 }
 
-fn seen(node: &Node) -> Seen {
-    let is_dir = node.kind == FileType::Directory;
-    Seen { is_dir, mode: node.mode.bits(), nlink: node.nlink, size: node.size }
+fn seen(inode: &Inode) -> Seen {
+    let is_dir = inode.kind == FileType::Directory;
+    Seen { is_dir, mode: inode.mode.bits(), nlink: inode.nlink, size: inode.size }
 }
 
 #[expect(clippy::expect_used, reason = "the names of a simulation are valid")]

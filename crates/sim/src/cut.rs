@@ -1,11 +1,12 @@
-//! Shorter histories: the same seed without some of what happens.
+//! Shorter histories: the same seed without some of its events.
 
 use std::collections::BTreeSet;
 
 use crate::mutant::Mutant;
 use crate::schedule::{History, run_cut};
 
-/// What the scheduler decides. Each decision has random numbers of its own, so that it stays as it is when others are cut.
+/// The kinds of decisions of the scheduler. Each decision has its own random numbers, so it does not change
+/// if others are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Order,
@@ -22,7 +23,7 @@ impl Kind {
         [Kind::Fault, Kind::Kill, Kind::Halt, Kind::Pause, Kind::Gc, Kind::Order];
 }
 
-/// Decisions that are left out, each by its number among those of its kind.
+/// The decisions that are left out, each by its number among those of its kind.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cut(BTreeSet<(Kind, usize)>);
 
@@ -32,10 +33,11 @@ impl Cut {
     }
 }
 
-/// Histories that are run at most to shorten one.
+/// The maximum number of histories that are run to shorten one.
 const MOST_RUNS: usize = 500;
 
-/// The history of a seed that has a finding, without what is not needed for one. It is as it was if nothing can be left out.
+/// Shortens the history of a seed with a finding: removes decisions as long as some finding remains. Returns
+/// the given history if nothing can be removed.
 pub fn shorten(history: History, mutant: Option<Mutant>) -> History {
     let seed = history.seed;
     let mut shortest = history;
@@ -43,7 +45,7 @@ pub fn shorten(history: History, mutant: Option<Mutant>) -> History {
     let mut runs = 0;
     for kind in Kind::ALL {
         let count = shortest.decisions[kind as usize];
-        // First all of them, then halves of what is left, and so on down to single ones.
+        // Try to remove all of them, then halves, and so on down to single ones.
         let mut size = count;
         while size > 0 {
             for first in (0..count).step_by(size) {

@@ -8,13 +8,13 @@ impl Dice {
         Dice(seed.wrapping_mul(0x1_0001))
     }
 
-    /// Those of one decision among many: what another decision draws does not change them.
+    /// The random numbers of one decision. They do not depend on what other decisions draw.
     pub(crate) fn of(seed: u64, kind: u64, number: u64) -> Self {
         let mut dice = Dice::new(seed ^ kind.rotate_right(8));
         Dice(dice.number() ^ number.wrapping_mul(0x9E37_79B9))
     }
 
-    /// A number below `bound`, which is small.
+    /// A random number below `bound`, which must be small.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.number() % bound as u64) as usize
     }
@@ -27,7 +27,7 @@ impl Dice {
         values[self.below(values.len())]
     }
 
-    /// The next number of the generator SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+    /// The next number of the SplitMix64 generator (Steele, Lea, Flood, OOPSLA 2014).
     pub(crate) fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;

@@ -1,12 +1,13 @@
 //! A deterministic simulator of several clients of one volume.
 //!
-//! Each thread of a client is a real thread that runs the real [`meta::Meta`]. It stops whenever it asks the engine, and a
-//! scheduler that a seed drives decides which thread goes on and what its request meets. So one thread runs at a time, the
-//! engine in memory gives the order of all commits, and the same seed gives the same history. At the end the history is
-//! replayed in that order on a small model of a tree, and every reply, every inode and every byte is compared.
+//! Each thread of a client is a real thread that runs the real [`meta::Meta`]. It stops at each request to
+//! the engine, and a scheduler with a seed decides which thread runs next and what happens to its request. So
+//! one thread runs at a time, the engine in memory defines the order of all commits, and the same seed gives
+//! the same history. At the end, the history is replayed in that order on a small model of a tree, and every
+//! reply, every inode and every byte is compared.
 //!
-//! Time is simulated: the clocks of a client, and its pauses, are the scheduler's ([`host::sim`]). `docs/testing.md` says what
-//! is covered.
+//! Time is simulated: the scheduler controls the clocks and the sleeps of a client ([`host::sim`]).
+//! `docs/testing.md` says what is covered.
 
 mod act;
 mod check;

@@ -1,4 +1,4 @@
-//! The clocks of simulated machines: one a client, and one of the collector of garbage.
+//! The clocks of the simulated machines: one for each client, and one for the garbage collector.
 
 use std::cell::RefCell;
 use std::io;
@@ -12,11 +12,11 @@ use host::sim::Machine;
 use crate::dice::Dice;
 use crate::port::{self, Ask};
 
-/// Time as it passes for each client. Threads run one at a time, so no order of memory matters.
+/// The time of each client. Threads run one at a time, so relaxed memory ordering is enough.
 #[derive(Debug)]
 pub(crate) struct Clocks {
     now_nanos: AtomicU64,
-    /// How long each client has been suspended.
+    /// The total time for which each client was suspended.
     suspended_nanos: Vec<AtomicU64>,
 }
 
@@ -36,7 +36,7 @@ impl Clocks {
         self.now_nanos.fetch_max(nanos(now), Relaxed);
     }
 
-    /// The client's clocks are set on by a suspend, but for the monotonic one.
+    /// A suspend of the client's machine: all its clocks advance except the monotonic one.
     pub(crate) fn suspend(&self, client: usize, time: Duration) {
         if let Some(suspended) = self.suspended_nanos.get(client) {
             suspended.fetch_add(nanos(time), Relaxed);
@@ -60,17 +60,17 @@ impl Clocks {
     }
 }
 
-/// Machines were not started at the same moment.
+/// Each machine was booted at another time.
 fn uptime(client: usize) -> Duration {
     Duration::from_secs(1000 * (client as u64 + 1))
 }
 
-/// A machine as the threads of a client see it.
+/// The machine of a client's threads.
 #[derive(Debug)]
 pub(crate) struct Simulated {
     pub(crate) clocks: Arc<Clocks>,
     pub(crate) client: usize,
-    /// Its clocks leave suspends out: a broken rule.
+    /// A mutant: the boot clock does not count suspends.
     pub(crate) is_boot_clock_stopped: bool,
     pub(crate) dice: RefCell<Dice>,
 }

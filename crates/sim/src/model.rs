@@ -1,4 +1,4 @@
-//! The tree as one would write it down without thinking of cost: no links are counted and no rows are kept.
+//! The tree in its simplest form, without regard to cost: it stores neither link counts nor rows.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use types::{CHUNK_BYTES, Errno, Ino, SliceSource};
 
 use crate::act::{Reply, Seen, Step};
 
-/// What one byte of a file is: a byte of a slice in the object store, or one in the row itself.
+/// The source of one byte of a file: a byte of a slice in the object store, or one in the row itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cell {
     Block(u64, u32),
@@ -21,7 +21,7 @@ pub(crate) struct Object {
     pub(crate) mode: u32,
     pub(crate) size: u64,
     pub(crate) entries: BTreeMap<String, Ino>,
-    /// The bytes that are not zero by absence.
+    /// The bytes that are stored; all others are zero.
     pub(crate) cells: BTreeMap<u64, Cell>,
     pub(crate) locks: BTreeMap<LockOwner, bool>,
 }
@@ -37,7 +37,7 @@ impl Model {
         Model { objects: BTreeMap::from([(Ino::ROOT, root)]) }
     }
 
-    /// Does what the step asks for, or says why not.
+    /// Applies the step, or returns the errno with which it must fail.
     pub(crate) fn apply(&mut self, step: &Step) -> Result<Reply, Errno> {
         match step.clone() {
             Step::Make { dir, name, ino, is_dir, mode } => {
@@ -45,7 +45,7 @@ impl Model {
                     return Err(Errno::EEXIST);
                 }
                 if self.objects.contains_key(&ino) {
-                    // The number was given out twice.
+                    // The inode number was assigned twice.
                     return Err(Errno::EIO);
                 }
                 let size = if is_dir { 4096 } else { 0 };
@@ -72,7 +72,7 @@ impl Model {
                     return Err(Errno::EISDIR);
                 }
                 self.take(dir, name);
-                let fate = self.let_go(ino, open);
+                let fate = self.release(ino, open);
                 Ok(Reply::Unlinked(ino, fate))
             }
             Step::Rmdir { dir, name } => {
@@ -153,7 +153,7 @@ impl Model {
         }
     }
 
-    /// What a name in a directory refers to.
+    /// The inode that a name in a directory refers to.
     pub(crate) fn entry(&self, dir: Ino, name: &str) -> Result<Option<Ino>, Errno> {
         let object = self.objects.get(&dir).ok_or(Errno::ENOENT)?;
         if object.is_dir { Ok(object.entries.get(name).copied()) } else { Err(Errno::ENOTDIR) }
@@ -173,7 +173,7 @@ impl Model {
         no_replace: bool,
         exchange: bool,
     ) -> Result<Reply, Errno> {
-        // Both directories come before either name.
+        // Both directories are checked before either name.
         self.entry(dir, name)?;
         self.entry(to, new_name)?;
         let source = self.entry(dir, name)?.ok_or(Errno::ENOENT)?;
@@ -204,7 +204,7 @@ impl Model {
                     (false, false) => {}
                 }
                 self.take(to, new_name);
-                reply.1 = Some((target, self.let_go(target, None)));
+                reply.1 = Some((target, self.release(target, None)));
             }
         }
         if target != Some(source) && !exchange {
@@ -252,7 +252,7 @@ impl Model {
         if empty { Ok(()) } else { Err(Errno::ENOTEMPTY) }
     }
 
-    /// Whether `dir` is `ino` or lies somewhere in it.
+    /// Whether `dir` is `ino` or is below it.
     fn holds(&self, ino: Ino, dir: Ino) -> bool {
         let in_it = |object: &Object| object.entries.values().any(|&in_it| self.holds(in_it, dir));
         ino == dir || self.objects.get(&ino).is_some_and(in_it)
@@ -274,8 +274,8 @@ impl Model {
         }
     }
 
-    /// What becomes of an inode that has lost a name.
-    fn let_go(&mut self, ino: Ino, open: Option<Ino>) -> Fate {
+    /// The fate of an inode that has lost a name.
+    fn release(&mut self, ino: Ino, open: Option<Ino>) -> Fate {
         if self.names(ino) > 0 {
             Fate::Linked
         } else if open == Some(ino) {
@@ -288,12 +288,12 @@ impl Model {
 }
 
 impl Object {
-    /// A range of bytes, counted from its beginning.
+    /// A range of bytes; positions are relative to its beginning.
     pub(crate) fn bytes(&self, from: u64, len: u64) -> Vec<(u64, Cell)> {
         self.cells.range(from..from + len).map(|(at, cell)| (at - from, *cell)).collect()
     }
 
-    /// Puts bytes at an offset; the file reaches to their end.
+    /// Writes bytes at an offset and extends the file if needed.
     pub(crate) fn write(&mut self, offset: u64, len: u32, source: &SliceSource) {
         for at in 0..len {
             let cell = match source {

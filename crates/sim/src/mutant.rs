@@ -1,4 +1,5 @@
-//! Engines that break one rule each. The simulator has to find every one of them.
+//! Mutants of the engine and the clients that break one rule each. The simulator has to find every one of
+//! them.
 
 use meta::{Effect, Guard, Txn};
 use types::OpId;
@@ -6,13 +7,13 @@ use types::OpId;
 /// The rule that is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
-    /// Changes of a session that was removed are made.
+    /// Changes of a removed session are applied.
     NoSession,
-    /// A repetition is not known as one.
+    /// A retry is not recognised by its operation id.
     ForgetsIds,
     NoAccess,
-    NoEdgeAbsent,
-    NoEdgeIs,
+    NoDirentAbsent,
+    NoDirentIs,
     NoEmpty,
     NoLinks,
     NoSize,
@@ -20,35 +21,35 @@ pub enum Mutant {
     NoCounter,
     /// Every transaction is applied twice.
     Twice,
-    /// A slice that several rows name is not counted.
+    /// The count of a slice that several rows name is not kept.
     NoShare,
-    /// All but the first two effects of some transactions are lost.
+    /// Only the first two effects of some transactions are applied.
     LosesEffect,
-    /// Some transactions are acknowledged, and not applied.
+    /// Some transactions are acknowledged, but not applied.
     LosesCommit,
-    /// The stream leaves out changes, and goes on.
+    /// The stream omits some changes without an error.
     SilentStream,
-    /// A renewal puts a session on record that was removed.
+    /// A renewal creates the record of a session that was removed.
     RenewalCreates,
     /// A session is removed whatever its heartbeat is.
     AnyHeartbeat,
-    /// Memory serves four times as long as it may.
+    /// The cache is used four times as long as permitted.
     LongLease,
-    /// The lease on memory counts from the answer of the stream, not from the question.
+    /// The lease on the cache starts at the answer of the stream, not at the poll.
     LeaseFromAnswer,
-    /// The lease is measured by a clock that stands still during a suspend.
+    /// The lease is measured with a clock that does not count suspends.
     StoppedClock,
-    /// Nothing is forgotten when the stream is cut.
+    /// The cache is not invalidated when the stream is cut.
     KeepsMemory,
     /// The collector reads the sessions before the counter of slices.
     GcReadsSessionsFirst,
-    /// The collector takes any slice that no row names, however new it is: a grace of zero.
+    /// The collector removes any slice without a row, however new it is.
     GcWithoutGrace,
-    /// A write in doubt is tried under a new id.
+    /// A write in doubt is retried under a new id.
     NewIdAfterDoubt,
     /// A notification is not repeated after the replies that it overtook.
     NotRepeated,
-    /// The heartbeat waits for a flush to a store that stalls.
+    /// The heartbeat waits for a flush to an object store that stalls.
     HeartbeatBehindFlush,
 }
 
@@ -57,8 +58,8 @@ impl Mutant {
         Mutant::NoSession,
         Mutant::ForgetsIds,
         Mutant::NoAccess,
-        Mutant::NoEdgeAbsent,
-        Mutant::NoEdgeIs,
+        Mutant::NoDirentAbsent,
+        Mutant::NoDirentIs,
         Mutant::NoEmpty,
         Mutant::NoLinks,
         Mutant::NoSize,
@@ -80,10 +81,10 @@ impl Mutant {
         Mutant::NewIdAfterDoubt,
     ];
 
-    /// Those of whole mounts.
+    /// The mutants of whole mounts.
     pub const OF_MOUNTS: [Mutant; 3] = [Mutant::NotRepeated, Mutant::HeartbeatBehindFlush, Mutant::NoSession];
 
-    /// Changes a transaction on its way to the engine; `count` is how many there were before.
+    /// Changes a transaction before the engine gets it; `count` is the number of earlier transactions.
     pub(crate) fn spoil(self, txn: &mut Txn, count: usize) {
         let renews = matches!(txn.effects[..], [Effect::PutSession(_)]);
         txn.guards.retain(|guard| {
@@ -91,8 +92,8 @@ impl Mutant {
                 (self, guard),
                 (Mutant::NoSession, Guard::Session { heartbeat: None, .. } | Guard::Term { .. })
                     | (Mutant::NoAccess, Guard::Access { .. })
-                    | (Mutant::NoEdgeAbsent, Guard::EdgeAbsent { .. })
-                    | (Mutant::NoEdgeIs, Guard::EdgeIs { .. })
+                    | (Mutant::NoDirentAbsent, Guard::DirentAbsent { .. })
+                    | (Mutant::NoDirentIs, Guard::DirentIs { .. })
                     | (Mutant::NoEmpty, Guard::Empty { .. })
                     | (Mutant::NoLinks, Guard::Links { .. })
                     | (Mutant::NoSize, Guard::Size { .. })

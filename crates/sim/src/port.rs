@@ -1,29 +1,30 @@
-//! How a thread of a client and the scheduler talk: the thread asks and waits, so one thread runs at a time.
+//! The link between a client's thread and the scheduler: the thread sends a request and waits, so one thread
+//! runs at a time.
 
 use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
-use meta::{Engine, EngineError, Facts, Outcome, Page, Scan, Txn, Want};
+use meta::{Engine, EngineError, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
 
 use crate::act::Order;
 
-/// What a thread waits for.
+/// The request of a thread.
 #[derive(Debug)]
 pub(crate) enum Ask {
     /// It has nothing to do.
     Next,
-    /// It would go on, but others may go first.
+    /// It could go on, but lets other threads run first.
     Pause,
-    /// It waits until this moment.
+    /// It sleeps until this time.
     Sleep(Duration),
-    Read(Vec<Want>),
+    Read(Vec<RecordKey>),
     Commit(Vec<Txn>),
     Scan(Scan),
     Sync,
 }
 
-/// A question, the thread that asks it, and the step that the thread works on.
+/// A request, its thread, and the step that the thread works on.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) worker: usize,
@@ -35,10 +36,10 @@ pub(crate) struct Asked {
 pub(crate) enum Answer {
     Order(Order),
     Go,
-    Read(Result<Facts, EngineError>),
+    Read(Result<Snapshot, EngineError>),
     Commit(Result<Vec<Outcome>, EngineError>),
     Scan(Result<Page, EngineError>),
-    /// The client was killed: nothing that the thread does counts any more.
+    /// The client was killed; the results of this thread no longer count.
     Killed,
     End,
 }
@@ -52,7 +53,8 @@ pub(crate) struct Port {
 }
 
 thread_local! {
-    /// The port of this thread. An engine does not say which thread asks, so the port cannot lie in [`SimEngine`].
+    /// The port of this thread. An engine does not know which thread calls it, so [`SimEngine`] cannot hold
+    /// the port.
     static PORT: RefCell<Option<Port>> = const { RefCell::new(None) };
 }
 
@@ -60,7 +62,7 @@ pub(crate) fn open(port: Port) {
     PORT.set(Some(port));
 }
 
-/// The requests that follow belong to this step.
+/// Assigns the requests that follow to this step.
 pub(crate) fn set_step(step: usize) {
     PORT.with_borrow_mut(|port| {
         if let Some(port) = port {
@@ -69,7 +71,7 @@ pub(crate) fn set_step(step: usize) {
     });
 }
 
-/// Asks, and waits for the answer. A scheduler that is gone ends the thread.
+/// Sends a request and waits for the answer. If the scheduler has ended, the answer is `End`.
 pub(crate) fn ask(ask: Ask) -> Answer {
     PORT.with_borrow(|port| {
         let Some(port) = port else { return Answer::End };
@@ -85,7 +87,7 @@ pub(crate) fn pause() {
     ask(Ask::Pause);
 }
 
-/// The engine as a client sees it: each request is decided by the scheduler.
+/// The engine of a client: the scheduler decides about each request.
 #[derive(Debug)]
 pub(crate) struct SimEngine;
 
@@ -94,7 +96,7 @@ fn killed() -> EngineError {
 }
 
 impl Engine for SimEngine {
-    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
         match ask(Ask::Read(wants.to_vec())) {
             Answer::Read(answer) => answer,
             _ => Err(killed()),

@@ -1,4 +1,4 @@
-//! The scheduler: which thread goes on, and what its request meets.
+//! The scheduler: decides which thread runs next, and what happens to its request.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -22,30 +22,31 @@ use crate::shared::Shared;
 use crate::world::{World, removes};
 
 const CLIENTS: usize = 2;
-const THREADS_A_CLIENT: usize = 2;
+const THREADS_PER_CLIENT: usize = 2;
 /// The threads of the clients, and one that collects garbage.
-const WORKERS: usize = CLIENTS * THREADS_A_CLIENT + 1;
-/// Requests of a thread that fail one after the other at most: the pauses of its retries grow.
+const WORKERS: usize = CLIENTS * THREADS_PER_CLIENT + 1;
+/// The maximum number of consecutive faults of a thread, because the pauses of its retries grow.
 const FAULTS_IN_A_ROW: usize = 2;
-/// After this time a server has ended whatever its client does not wait for any more (`meta/src/order.rs`).
+/// After this time a server has ended every request that its client no longer waits for
+/// (`meta/src/order.rs`).
 const ENDED_AFTER: Duration = Duration::from_secs(50);
 /// Longer than any thread computes between two requests.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// What a seed led to.
+/// The history that a seed gives, and its findings.
 #[derive(Debug)]
 pub struct History {
     pub seed: u64,
-    /// What must not be; empty if all is well.
+    /// The violations found; empty if there are none.
     pub findings: Vec<String>,
-    /// All that happened, in order.
+    /// All events, in order.
     pub lines: Vec<String>,
-    /// How many decisions of each kind were made.
+    /// The number of decisions of each kind.
     pub(crate) decisions: [usize; Kind::COUNT],
 }
 
 impl History {
-    /// A number that two equal histories share (FNV-1a).
+    /// A hash of the history (FNV-1a). Equal histories have equal hashes.
     pub fn digest(&self) -> u64 {
         let bytes = self.lines.iter().flat_map(|line| line.bytes().chain([b'\n']));
         bytes
@@ -53,16 +54,16 @@ impl History {
     }
 }
 
-/// What the seed lets requests meet.
+/// The conditions that the seed selects.
 #[derive(Clone, Copy, Debug)]
 struct Weather {
-    /// One request in so many fails; none with 0.
+    /// One of this many requests fails; 0 means none.
     faults: usize,
-    /// One event in so many kills a client.
+    /// One of this many events kills a client.
     kills: usize,
-    /// One event in so many stops a client for a while.
+    /// One of this many events stops a client for a while.
     halts: usize,
-    /// The time that passes from one event to the next is below this.
+    /// The upper bound of the time between two events.
     tick: Duration,
     patient: bool,
     acts: usize,
@@ -76,7 +77,7 @@ struct Scheduler {
     weather: Weather,
     shared: Arc<Shared>,
     clocks: Arc<Clocks>,
-    /// Until when a client stands still.
+    /// The time until which each client stands still.
     halted: Vec<Option<Duration>>,
     asks: Receiver<Asked>,
     answers: Vec<Sender<Answer>>,
@@ -84,7 +85,7 @@ struct Scheduler {
     paused: Vec<usize>,
     killed: Vec<bool>,
     in_a_row: Vec<usize>,
-    /// Commits that are still under way in the network, each with the step it is of and when it was sent.
+    /// Commits in flight in the network, each with its step and the time when it was sent.
     late: Vec<(usize, Vec<Txn>, Duration)>,
     acts_left: usize,
 }
@@ -94,7 +95,7 @@ pub fn run(seed: u64, mutant: Option<Mutant>) -> History {
     run_cut(seed, mutant, &Cut::default())
 }
 
-/// The same without some of what happens in it.
+/// The same without the decisions in `cut`.
 pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
     let engine = MemEngine::default();
     if let Err(error) = volume().format(&engine) {
@@ -122,7 +123,7 @@ pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
         answers.push(answer);
         let (shared, asks, clocks) = (Arc::clone(&shared), ask.clone(), Arc::clone(&clocks));
         threads.push(thread::spawn(move || {
-            let client = worker / THREADS_A_CLIENT;
+            let client = worker / THREADS_PER_CLIENT;
             let dice = RefCell::new(Dice::of(seed, Kind::COUNT as u64, worker as u64));
             let is_boot_clock_stopped = mutant == Some(Mutant::StoppedClock);
             host::sim::enter(Rc::new(Simulated { clocks, client, is_boot_clock_stopped, dice }));
@@ -157,14 +158,14 @@ pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
             shared.world().find("a client panicked".to_owned());
         }
     }
-    check::judge(&shared);
+    check::check_history(&shared);
     let mut world = shared.world();
     let (findings, lines) = (std::mem::take(&mut world.findings), std::mem::take(&mut world.trace));
     History { seed, findings, lines, decisions }
 }
 
 impl Scheduler {
-    /// Runs until nothing is left to do; says whether all threads came to their end.
+    /// Runs until nothing is left to do. Returns whether all threads ended.
     fn go(&mut self) -> bool {
         for _ in 0..WORKERS {
             if !self.wait() {
@@ -190,7 +191,7 @@ impl Scheduler {
         true
     }
 
-    /// Waits until the thread that runs asks again.
+    /// Waits for the next request of the running thread. Returns false if none arrives.
     fn wait(&mut self) -> bool {
         match self.asks.recv_timeout(STUCK) {
             Ok(asked) => {
@@ -199,7 +200,7 @@ impl Scheduler {
                 true
             }
             Err(_) => {
-                self.shared.world().find("a thread neither asked nor ended".to_owned());
+                self.shared.world().find("a thread neither sent a request nor ended".to_owned());
                 false
             }
         }
@@ -230,12 +231,12 @@ impl Scheduler {
         self.paused.iter_mut().for_each(|left| *left = left.saturating_sub(1));
         let may_run = |worker: &usize| {
             let is_waiting = match &self.parked[*worker] {
-                // A thread without work waits for ever once there is none.
+                // An idle thread stays idle once no acts are left.
                 Some(Asked { ask: Ask::Next, .. }) => self.acts_left == 0,
                 Some(Asked { ask: Ask::Sleep(until), .. }) => now < *until && !self.killed[*worker],
                 _ => false,
             };
-            let is_halted = self.halted.get(worker / THREADS_A_CLIENT).is_some_and(Option::is_some);
+            let is_halted = self.halted.get(worker / THREADS_PER_CLIENT).is_some_and(Option::is_some);
             self.paused[*worker] == 0 && !is_waiting && !is_halted
         };
         let ready: Vec<usize> = (0..WORKERS).filter(may_run).collect();
@@ -311,7 +312,7 @@ impl Scheduler {
             }
             4 => {
                 let outcomes = self.apply(step, txns);
-                // Nothing of a request that was answered with a conflict is under way: no engine sends it again.
+                // After a conflict, no copy of the request is in flight: no engine retries it.
                 if outcomes.iter().all(|outcome| matches!(outcome, meta::Outcome::Committed { .. })) {
                     self.late.push((step, txns.to_vec(), self.clocks.now()));
                 }
@@ -329,26 +330,26 @@ impl Scheduler {
             let before = world.seq;
             let outcomes = world.commit(step, txns);
             if world.seq > before && found != Some(heartbeat) {
-                world.find(format!("step {step}: session {session} was removed, and had been renewed"));
+                world.find(format!("step {step}: session {session} was removed after a renewal"));
             }
             return outcomes;
         }
         world.commit(step, txns)
     }
 
-    /// A commit that was held back arrives.
+    /// Delivers a delayed commit.
     fn deliver(&mut self, at: usize) {
         let (step, txns, _) = self.late.swap_remove(at);
         self.trace(format!("  step {step}: a late commit arrives"));
         self.apply(step, &txns);
     }
 
-    /// A client dies. What it sent may have arrived, or may arrive later.
+    /// Kills a client. Its requests may have arrived, or may arrive later.
     fn kill(&mut self) {
         let client = self.dice.below(CLIENTS);
         self.trace(format!("client {client} is killed"));
         self.shared.kill(client);
-        for worker in client * THREADS_A_CLIENT..(client + 1) * THREADS_A_CLIENT {
+        for worker in client * THREADS_PER_CLIENT..(client + 1) * THREADS_PER_CLIENT {
             self.killed[worker] = true;
             if let Some(Asked { step, ask: Ask::Commit(txns), .. }) = &self.parked[worker]
                 && self.dice.one_in(2)
@@ -362,7 +363,7 @@ impl Scheduler {
         if self.acts_left == 0 {
             return None;
         }
-        let client = worker / THREADS_A_CLIENT;
+        let client = worker / THREADS_PER_CLIENT;
         let patient = self.weather.patient;
         if client == CLIENTS {
             let is_due = self.dice.one_in(12) && self.decide(Kind::Gc).is_some();
@@ -372,10 +373,11 @@ impl Scheduler {
         let mut dice = self.decide(Kind::Order)?;
         let rejoin = dice.one_in(2);
         if self.shared.client(client).is_none() {
-            // One thread starts the process, and the other waits for it.
-            let is_other_busy = (client * THREADS_A_CLIENT..(client + 1) * THREADS_A_CLIENT).any(|other| {
-                other != worker && !matches!(&self.parked[other], Some(Asked { ask: Ask::Next, .. }))
-            });
+            // One thread starts the process while the other waits.
+            let is_other_busy =
+                (client * THREADS_PER_CLIENT..(client + 1) * THREADS_PER_CLIENT).any(|other| {
+                    other != worker && !matches!(&self.parked[other], Some(Asked { ask: Ask::Next, .. }))
+                });
             if is_other_busy {
                 return None;
             }
@@ -385,7 +387,7 @@ impl Scheduler {
         Some(Order { act, rejoin, patient })
     }
 
-    /// The numbers for the next decision of a kind; none if it is cut out of the history.
+    /// The random numbers for the next decision of a kind; None if the decision is cut from the history.
     fn decide(&mut self, kind: Kind) -> Option<Dice> {
         let count = &mut self.decisions[kind as usize];
         let number = *count;
@@ -393,7 +395,7 @@ impl Scheduler {
         (!self.cut.has(kind, number)).then(|| Dice::of(self.seed, kind as u64, number as u64))
     }
 
-    /// A client stands still, as by SIGSTOP, or together with its machine.
+    /// Stops a client for a while, as by SIGSTOP, or suspends its whole machine.
     fn halt(&mut self) {
         let Some(mut dice) = self.decide(Kind::Halt) else { return };
         let client = dice.below(CLIENTS);
@@ -406,9 +408,7 @@ impl Scheduler {
             self.clocks.suspend(client, time);
         }
         self.halted[client] = Some(self.clocks.now() + time);
-        self.trace(format!(
-            "client {client} stands still for {time:?}, its machine suspended: {is_suspended}"
-        ));
+        self.trace(format!("client {client} stands still for {time:?}, machine suspended: {is_suspended}"));
     }
 
     fn pass_time(&mut self) {
@@ -416,7 +416,7 @@ impl Scheduler {
         self.go_to(self.clocks.now() + Duration::from_nanos(nanos));
     }
 
-    /// Nobody can do anything now: time passes until somebody can.
+    /// No thread can run now: advances the time until one can.
     fn skip_time(&mut self) {
         let sleeps = self.parked.iter().flatten().filter_map(|asked| match asked.ask {
             Ask::Sleep(until) => Some(until),
@@ -431,7 +431,7 @@ impl Scheduler {
         }
     }
 
-    /// No further than to the moment at which a late commit has to arrive.
+    /// Advances the time, but not past the moment when a delayed commit must arrive.
     fn go_to(&mut self, moment: Duration) {
         let due = self.late.iter().map(|(.., sent)| *sent + ENDED_AFTER).min();
         self.clocks.advance_to(due.map_or(moment, |due| due.min(moment)));
@@ -446,8 +446,7 @@ impl Scheduler {
     }
 }
 
-const FATES: [&str; 6] =
-    ["no network", "loss", "delay", "the loss of its answer", "a repetition", "no fault"];
+const FATES: [&str; 6] = ["no network", "loss", "delay", "loss of its answer", "a repetition", "no fault"];
 
 pub(crate) fn volume() -> Volume {
     Volume {

@@ -1,4 +1,4 @@
-//! What the threads of a history share. One of them runs at a time, so no lock here is ever waited for.
+//! State shared by the threads of a history. One thread runs at a time, so no lock here is ever contended.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,22 +13,23 @@ use crate::mutant::Mutant;
 use crate::port;
 use crate::world::World;
 
-/// A step that a client carried out, or is about to.
+/// A step of a client, completed or in progress.
 #[derive(Clone, Debug)]
 pub(crate) struct Ended {
     pub(crate) number: usize,
     pub(crate) client: usize,
     pub(crate) session: SessionId,
     pub(crate) step: Step,
-    /// The newest commit when it began and when it ended, and the oldest state that a look may show.
+    /// `began` and `ended` are the newest commits at these moments; `floor` is the oldest state that a read
+    /// may return.
     pub(crate) began: u64,
     pub(crate) at: Duration,
     pub(crate) ended: u64,
     pub(crate) floor: u64,
     pub(crate) got: Got,
-    /// The lines of the history where it began and ended. They order steps between which nothing was committed.
+    /// The lines of the history at its beginning and end. They order steps without a commit between them.
     pub(crate) lines: (usize, usize),
-    /// How often the client had been killed when it began.
+    /// The number of times the client had been killed when the step began.
     pub(crate) kills: u64,
 }
 
@@ -40,7 +41,7 @@ pub(crate) struct Shared {
     steps: Mutex<Vec<Ended>>,
     ticks: Mutex<i64>,
     kills: Mutex<Vec<u64>>,
-    /// Slices whose blocks are in the object store, or were.
+    /// Slices whose blocks were stored in the object store.
     stored: Mutex<BTreeSet<SliceId>>,
 }
 
@@ -79,7 +80,7 @@ impl Shared {
         lock(&self.kills)[number] += 1;
     }
 
-    /// A step begins; the requests of this thread belong to it from now on.
+    /// Begins a step; the following requests of this thread belong to it.
     pub(crate) fn begin(&self, client: usize, session: SessionId, floor: u64, step: Step) -> Ended {
         let (began, at) = (self.now(), self.world().time());
         let mut steps = lock(&self.steps);
@@ -90,7 +91,7 @@ impl Shared {
             .push(format!("step {number}: client {client} of session {session} begins {step:?}"));
         let kills = self.kills(client);
         let lines = (self.world().trace.len(), usize::MAX);
-        // Until it says otherwise, because it may be killed.
+        // In doubt until the step ends, because the client may be killed.
         let begun = Ended {
             number,
             client,
@@ -108,12 +109,12 @@ impl Shared {
         begun
     }
 
-    /// A step ends. One that was in doubt may end again.
+    /// Ends a step. A step in doubt may end again.
     pub(crate) fn end(&self, mut ended: Ended) {
         ended.ended = self.now();
         ended.lines.1 = self.world().trace.len();
         if ended.kills != self.kills(ended.client) && !matches!(ended.got, Got::Done(_)) {
-            // The error is that of a process that is no more.
+            // This error is from a process that no longer exists.
             ended.got = Got::Doubt;
         }
         self.world().trace.push(format!("step {}: {:?}", ended.number, ended.got));
@@ -129,12 +130,12 @@ impl Shared {
         lock(&self.steps).clone()
     }
 
-    /// The newest commit.
+    /// The sequence number of the newest commit.
     pub(crate) fn now(&self) -> u64 {
         self.world().seq
     }
 
-    /// A clock that only moves when it is looked at.
+    /// A counter that advances by one at each call.
     pub(crate) fn tick(&self) -> i64 {
         let mut ticks = lock(&self.ticks);
         *ticks += 1;

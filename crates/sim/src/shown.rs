@@ -1,14 +1,14 @@
-//! What the engine holds, in the form in which the model holds it.
+//! The state of the engine, in the form of the model.
 
 use std::collections::BTreeMap;
 
-use meta::{MemEngine, Node, Record, Scan};
+use meta::{Inode, MemEngine, Record, Scan};
 use types::{Ino, SliceSource};
 
 use crate::model;
 use crate::world::scan_all;
 
-/// The bytes of a file as its rows give them, for the comparison with the model.
+/// The bytes of each file according to its rows, for the comparison with the model.
 pub(crate) fn contents(engine: &MemEngine) -> BTreeMap<Ino, model::Object> {
     let mut files: BTreeMap<Ino, model::Object> = BTreeMap::new();
     for (ino, chunk, rows) in crate::world::rows(engine) {
@@ -26,19 +26,19 @@ pub(crate) fn contents(engine: &MemEngine) -> BTreeMap<Ino, model::Object> {
 }
 
 /// All inodes.
-pub(crate) fn nodes(engine: &MemEngine) -> BTreeMap<Ino, Node> {
-    let mut nodes = BTreeMap::new();
+pub(crate) fn inodes(engine: &MemEngine) -> BTreeMap<Ino, Inode> {
+    let mut inodes = BTreeMap::new();
     scan_all(
         engine,
-        |after| Scan::Nodes { after, limit: 1000 },
+        |after| Scan::Inodes { after, limit: 1000 },
         Ino(0),
         |record| match record {
-            Record::Node(ino, Some(node)) => {
-                nodes.insert(*ino, *node);
+            Record::Inode(ino, Some(inode)) => {
+                inodes.insert(*ino, *inode);
                 Some(*ino)
             }
             _ => None,
         },
     );
-    nodes
+    inodes
 }

@@ -1,4 +1,5 @@
-//! What clients do beside operations: sessions that are silent, what they left, garbage, strays.
+//! The actions of clients besides operations: removal of silent sessions and what they left, garbage,
+//! unreferenced slices.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +33,7 @@ impl Client {
         }
     }
 
-    /// See `vfs/src/cleanup.rs`: the orphans and locks are read before the sessions.
+    /// See `vfs/src/cleanup.rs`: orphans and locks are read before the sessions.
     pub(crate) fn clean(&self, shared: &Shared) {
         let orphans = self.orphans();
         let mut owners: BTreeSet<(Ino, SessionId)> = BTreeSet::new();
@@ -86,7 +87,7 @@ impl Client {
         orphans
     }
 
-    /// Says whether all was read.
+    /// Returns whether all records were read.
     fn scan<K>(
         &self,
         scan: impl Fn(K) -> Scan,
@@ -96,7 +97,7 @@ impl Client {
         let mut after = first;
         loop {
             let Ok(page) = self.meta.scan(&scan(after)) else { return false };
-            let last = page.facts.records.iter().filter_map(&mut last_of).last();
+            let last = page.snapshot.records.iter().filter_map(&mut last_of).last();
             match last {
                 Some(last) if page.more => after = last,
                 _ => return true,
@@ -126,14 +127,15 @@ impl Client {
     }
 }
 
-/// The steps of `limen gc` on a mounted volume (`cli/src/gc.rs`): the counter, the sessions, the slices in windows, and
-/// then what is in the store. Objects of any age are removed, so the rules have to hold without the grace period.
+/// The steps of `limen gc` on a mounted volume (`cli/src/gc.rs`): it reads the counter, the sessions, and the
+/// slices in windows, and then lists the store. Objects of any age are removed, so the rules must hold
+/// without the grace period.
 pub(crate) fn collect_unreferenced(shared: &Shared) {
     let begun = shared.begin(usize::MAX, SessionId(0), 0, Step::Other(Beside::Gc));
     let mut below = u64::MAX;
     let is_late = shared.mutant == Some(Mutant::GcReadsSessionsFirst);
     let counter = || -> Result<u64, meta::EngineError> {
-        let records = SimEngine.read(&[meta::Want::Counter(Counter::Slice)])?.records;
+        let records = SimEngine.read(&[meta::RecordKey::Counter(Counter::Slice)])?.records;
         let next = |record| if let Record::Counter(_, next) = record { Some(next) } else { None };
         Ok(records.into_iter().find_map(next).unwrap_or_default())
     };
@@ -142,7 +144,7 @@ pub(crate) fn collect_unreferenced(shared: &Shared) {
             below = counter()?;
         }
         let page = SimEngine.scan(&Scan::Sessions { after: SessionId(0), limit: 1000 })?;
-        for record in &page.facts.records {
+        for record in &page.snapshot.records {
             if let Record::Session(_, Some(session)) = record {
                 below = below.min(session.first_slice.0);
             }

@@ -1,24 +1,24 @@
-//! The engine, everything that was committed to it, and what must hold at each commit.
+//! The engine, all commits to it, and the checks at each commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meta::{Effect, Engine, Guard, MemEngine, Outcome, Record, Scan, Txn, Want};
+use meta::{Effect, Engine, Guard, MemEngine, Outcome, Record, RecordKey, Scan, Txn};
 use types::{OpId, SessionId, Slice, SliceId, SliceSource};
 
 use crate::machine::Clocks;
 use crate::mutant::Mutant;
 
-/// A transaction that was applied.
+/// An applied transaction.
 #[derive(Clone, Debug)]
 pub(crate) struct Commit {
     pub(crate) step: usize,
     pub(crate) seq: u64,
     pub(crate) op_id: OpId,
-    /// It is part of an operation, not a lease of numbers or a mark of an operation in doubt.
+    /// Whether it is part of an operation. A lease of numbers or the mark of an operation in doubt is not.
     pub(crate) is_real: bool,
-    /// The rows that it appended: where in the file, and what.
+    /// The rows that it appended, each with its offset in the file.
     pub(crate) rows: Vec<(u64, Slice)>,
 }
 
@@ -27,14 +27,14 @@ pub(crate) struct World {
     pub(crate) engine: MemEngine,
     mutant: Option<Mutant>,
     clocks: Arc<Clocks>,
-    /// When the newest commit at each moment was made.
+    /// The time of each commit, in order.
     times: Vec<(Duration, u64)>,
     count: usize,
     pub(crate) seq: u64,
     pub(crate) commits: Vec<Commit>,
     applied: BTreeMap<OpId, usize>,
     dropped: BTreeSet<SessionId>,
-    /// Slices whose blocks are gone from the object store.
+    /// Slices whose blocks were deleted from the object store.
     deleted: BTreeSet<SliceId>,
     pub(crate) findings: Vec<String>,
     pub(crate) trace: Vec<String>,
@@ -59,7 +59,7 @@ impl World {
         }
     }
 
-    /// Commits transactions of a step, and notes which of them were applied.
+    /// Commits the transactions of a step and records those that were applied.
     pub(crate) fn commit(&mut self, step: usize, txns: &[Txn]) -> Vec<Outcome> {
         txns.iter().map(|txn| self.commit_one(step, txn)).collect()
     }
@@ -72,13 +72,13 @@ impl World {
             self.count += 1;
             if loses && is_real(txn) {
                 self.seq = newest(&self.engine);
-                return Outcome::Committed { seq: meta::Seq(self.seq), nodes: Vec::new() };
+                return Outcome::Committed { seq: meta::Seq(self.seq), inodes: Vec::new() };
             }
         }
         let before = self.seq;
         let outcomes = self.engine.commit(std::slice::from_ref(&sent)).unwrap_or_default();
         let Some(outcome) = outcomes.into_iter().next() else {
-            return Outcome::Conflict(meta::Facts::default());
+            return Outcome::Conflict(meta::Snapshot::default());
         };
         let is_applied = matches!(&outcome, Outcome::Committed { seq, .. } if seq.0 > before);
         if is_applied {
@@ -93,7 +93,7 @@ impl World {
         let what = match &outcome {
             Outcome::Conflict(_) => "conflict",
             Outcome::Committed { .. } if is_applied => "applied",
-            Outcome::Committed { .. } => "known",
+            Outcome::Committed { .. } => "no change",
         };
         self.trace.push(format!("  step {step}: {} {what} at {}", shown(txn), self.seq));
         outcome
@@ -116,7 +116,8 @@ impl World {
             self.find(format!("step {step}: an operation id was applied {times} times"));
         }
         let session = SessionId((txn.op_id.0 >> 64) as u64);
-        // The mark of an operation in doubt may be taken away by a session that is gone: it says nothing of the volume.
+        // A lost session may still remove the mark of an operation in doubt, because the mark says nothing
+        // about the volume.
         let is_mark = txn.effects.iter().all(|effect| matches!(effect, Effect::DropWait { .. }));
         if self.dropped.contains(&session) && !is_mark {
             self.find(format!("step {step}: a change of session {session} after its removal"));
@@ -125,7 +126,7 @@ impl World {
             match effect {
                 Effect::DropSession { session } => drop(self.dropped.insert(*session)),
                 Effect::PutSession(session) if self.dropped.contains(&session.id) => {
-                    self.find(format!("step {step}: session {} is back after its removal", session.id));
+                    self.find(format!("step {step}: session {} exists again after its removal", session.id));
                 }
                 Effect::AppendSlice { slice, .. } => self.named(step, slice),
                 Effect::ReplaceRows { rows, .. } => rows.iter().for_each(|slice| self.named(step, slice)),
@@ -143,11 +144,11 @@ impl World {
         if let SliceSource::Blocks { id, .. } = slice.source
             && self.deleted.contains(&id)
         {
-            self.find(format!("step {step}: a row names slice {}, whose blocks are gone", id.0));
+            self.find(format!("step {step}: a row names slice {}, whose blocks were deleted", id.0));
         }
     }
 
-    /// The blocks of slices are removed from the object store.
+    /// Deletes the blocks of slices from the object store.
     pub(crate) fn delete(&mut self, step: usize, slices: &[SliceId]) {
         let mut in_use = BTreeSet::new();
         for slice in rows(&self.engine).into_iter().flat_map(|(_, _, rows)| rows) {
@@ -157,7 +158,7 @@ impl World {
         }
         for slice in slices {
             if in_use.contains(slice) {
-                self.find(format!("step {step}: slice {} is removed, and a row names it", slice.0));
+                self.find(format!("step {step}: slice {} is deleted, but a row names it", slice.0));
             }
             self.deleted.insert(*slice);
         }
@@ -167,10 +168,10 @@ impl World {
         self.deleted.contains(&slice)
     }
 
-    /// The heartbeat that a session's record has now.
+    /// The heartbeat in the record of a session.
     pub(crate) fn heartbeat(&self, session: SessionId) -> Option<i64> {
-        let facts = self.engine.read(&[Want::Session(session)]).ok()?;
-        match facts.records.first() {
+        let snapshot = self.engine.read(&[RecordKey::Session(session)]).ok()?;
+        match snapshot.records.first() {
             Some(Record::Session(_, Some(session))) => Some(session.heartbeat.nanos()),
             _ => None,
         }
@@ -192,10 +193,11 @@ impl World {
 }
 
 fn newest(engine: &MemEngine) -> u64 {
-    engine.read(&[]).map_or(0, |facts| facts.seq.0)
+    engine.read(&[]).map_or(0, |snapshot| snapshot.seq.0)
 }
 
-/// Whether a transaction is part of an operation: not a lease of numbers, or the mark of one in doubt.
+/// Whether a transaction is part of an operation. A lease of numbers or the mark of an operation in doubt is
+/// not.
 fn is_real(txn: &Txn) -> bool {
     let is_beside = |effect: &Effect| {
         matches!(effect, Effect::PutWait(_) | Effect::DropWait { .. } | Effect::SetCounter { .. })
@@ -203,7 +205,8 @@ fn is_real(txn: &Txn) -> bool {
     !txn.effects.iter().all(is_beside)
 }
 
-/// A transaction without times and without the random numbers of visitors, so that a seed shows the same each time.
+/// A transaction as text, without times and without the random ids of visitors, so that a seed always shows
+/// the same.
 fn shown(txn: &Txn) -> String {
     let session = (txn.op_id.0 >> 64) as u64;
     let by =
@@ -214,12 +217,12 @@ fn shown(txn: &Txn) -> String {
 
 fn effect(effect: &Effect) -> String {
     match effect {
-        Effect::PutNode(node) => format!("node {}", node.ino),
-        Effect::DropNode { ino } => format!("drop node {ino}"),
-        Effect::PutEdge { parent, name, ino, .. } => format!("{parent}/{name:?} = {ino}"),
-        Effect::DropEdge { parent, name } => format!("drop {parent}/{name:?}"),
+        Effect::PutInode(inode) => format!("inode {}", inode.ino),
+        Effect::DropInode { ino } => format!("drop inode {ino}"),
+        Effect::PutDirent { parent, name, ino, .. } => format!("{parent}/{name:?} = {ino}"),
+        Effect::DropDirent { parent, name } => format!("drop {parent}/{name:?}"),
         Effect::SetAccess { ino, access } => format!("access {ino} {:?}", access.mode),
-        Effect::Touch { ino, .. } => format!("touch {ino}"),
+        Effect::SetTimes { ino, .. } => format!("set times {ino}"),
         Effect::PutSession(session) => format!("session {} {}", session.id, session.heartbeat.nanos()),
         Effect::PutWait(_) => "wait".to_owned(),
         Effect::DropWait { .. } => "drop wait".to_owned(),
@@ -227,7 +230,8 @@ fn effect(effect: &Effect) -> String {
     }
 }
 
-/// All records of a range, from `first` on; `last_of` gives the position of a record that the range is ordered by.
+/// Passes all records of a range to `last_of`, which returns the position of a record in the order of the
+/// range. Begins at `first`.
 pub(crate) fn scan_all<K>(
     engine: &dyn Engine,
     scan: impl Fn(K) -> Scan,
@@ -237,7 +241,7 @@ pub(crate) fn scan_all<K>(
     let mut after = first;
     loop {
         let Ok(page) = engine.scan(&scan(after)) else { return };
-        let last = page.facts.records.iter().filter_map(&mut last_of).last();
+        let last = page.snapshot.records.iter().filter_map(&mut last_of).last();
         match last {
             Some(last) if page.more => after = last,
             _ => return,
@@ -248,14 +252,14 @@ pub(crate) fn scan_all<K>(
 /// The rows of all files.
 pub(crate) fn rows(engine: &MemEngine) -> Vec<(types::Ino, types::ChunkIndex, Vec<Slice>)> {
     let mut all = Vec::new();
-    let _ = meta::check::for_each_chunk::<meta::EngineError>(engine, |node, chunk, rows| {
-        all.push((node.ino, chunk, rows.to_vec()));
+    let _ = meta::check::for_each_chunk::<meta::EngineError>(engine, |inode, chunk, rows| {
+        all.push((inode.ino, chunk, rows.to_vec()));
         Ok(())
     });
     all
 }
 
-/// The heartbeat that a transaction wants a session to have that it removes.
+/// The session that a transaction removes, and the heartbeat that its guard requires.
 pub(crate) fn removes(txn: &Txn) -> Option<(SessionId, i64)> {
     txn.guards.iter().find_map(|guard| match guard {
         Guard::Session { session, heartbeat: Some(heartbeat) }

@@ -1,5 +1,5 @@
-//! Histories of fresh seeds. `LIMEN_SIM_SEED` replays one; `LIMEN_SIM_HISTORIES` says how many there are, or
-//! `LIMEN_SIM_SECONDS` for how long there are new ones.
+//! Histories of new seeds. `LIMEN_SIM_SEED` replays one. `LIMEN_SIM_HISTORIES` sets their number, or
+//! `LIMEN_SIM_SECONDS` the time for which new ones are run.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use sim::{History, Mutant, run, shorten};
 
 const HISTORIES: u64 = 300;
-/// A mutant that none of so many seeds finds is a hole in the simulator.
-const SEEDS_A_MUTANT: u64 = 2000;
+/// The number of seeds tried for each mutant. If none finds it, the simulator has a gap.
+const SEEDS_PER_MUTANT: u64 = 2000;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -25,13 +25,13 @@ fn show(history: &History) -> String {
     )
 }
 
-/// A finding, how to see it again, and a shorter history that has one too.
+/// A finding, the command that shows it again, and a shorter history with a finding.
 fn report(history: History) -> String {
     let (seed, findings) = (history.seed, history.findings.join("\n"));
     let short = shorten(history, None);
     format!(
         "seed {seed} has a finding:\n{findings}\n\nthe whole history: LIMEN_SIM_SEED={seed} cargo test -p sim --test \
-         histories every_history -- --nocapture\n\nwithout what is not needed for a finding:\n{}",
+         histories every_history -- --nocapture\n\na shorter history with a finding:\n{}",
         show(&short)
     )
 }
@@ -70,14 +70,14 @@ fn every_history_agrees_with_the_model() {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(search))));
     let count = next.into_inner() - first;
-    println!("{count} histories, of the seeds from {first} on");
+    println!("{count} histories, of seeds from {first} on");
     if let Some(history) = found.into_inner().unwrap() {
         panic!("{}", report(history));
     }
 }
 
 #[test]
-fn a_seed_gives_the_same_history_again() {
+fn seed_gives_the_same_history_again() {
     for seed in 0..40 {
         let (first, second) = (run(seed, None), run(seed, None));
         for (one, other) in first.lines.iter().zip(&second.lines) {
@@ -88,11 +88,11 @@ fn a_seed_gives_the_same_history_again() {
 }
 
 #[test]
-fn every_broken_rule_is_found() {
+fn every_mutant_is_found() {
     let (next, missed) = (AtomicU64::new(0), Mutex::new(Vec::new()));
     let search = || {
         while let Some(&mutant) = Mutant::ALL.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
-            let mut histories = (0..SEEDS_A_MUTANT).map(|seed| run(seed, Some(mutant)));
+            let mut histories = (0..SEEDS_PER_MUTANT).map(|seed| run(seed, Some(mutant)));
             match histories.find(|it| !it.findings.is_empty()) {
                 Some(history) => println!("{mutant:?}: seed {}: {}", history.seed, history.findings[0]),
                 None => missed.lock().unwrap().push(mutant),
@@ -106,8 +106,8 @@ fn every_broken_rule_is_found() {
 }
 
 #[test]
-fn a_finding_is_shown_without_what_it_does_not_need() {
-    let mutant = Some(Mutant::NoEdgeAbsent);
+fn history_with_a_finding_is_shortened() {
+    let mutant = Some(Mutant::NoDirentAbsent);
     let history = (0..).map(|seed| run(seed, mutant)).find(|history| !history.findings.is_empty()).unwrap();
     let steps = |history: &History| history.lines.iter().filter(|line| line.contains(" begins ")).count();
     let before = steps(&history);

@@ -1,13 +1,14 @@
-//! Whole mounts of fresh seeds. `LIMEN_SIM_MOUNTS_SEED` replays one; `LIMEN_SIM_SECONDS` says for how long there are new ones.
+//! Whole mounts of new seeds. `LIMEN_SIM_MOUNTS_SEED` replays one; `LIMEN_SIM_SECONDS` sets the time for
+//! which new ones are run.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sim::{History, Mutant, run_mounts};
 
-/// How long seeds are tried if nothing else is said: a few of them, always the same.
+/// The default time: only a few seeds are run, always the same.
 const SECONDS: u64 = 4;
-/// A broken rule that none of so many seeds finds is a hole in the simulator.
-const SEEDS_A_MUTANT: u64 = 100;
+/// The number of seeds tried for each mutant. If none finds it, the simulator has a gap.
+const SEEDS_PER_MUTANT: u64 = 100;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -28,7 +29,7 @@ fn show(history: &History) -> String {
 }
 
 #[test]
-fn whole_mounts_keep_what_is_promised() {
+fn whole_mounts_keep_their_guarantees() {
     if let Some(seed) = number("LIMEN_SIM_MOUNTS_SEED") {
         let history = run_mounts(seed, None);
         println!("{}", history.lines.join("\n"));
@@ -45,11 +46,11 @@ fn whole_mounts_keep_what_is_promised() {
         assert!(history.findings.is_empty(), "{}", show(&history));
         seed += 1;
     }
-    println!("{} histories of whole mounts, of the seeds from {first} on", seed - first);
+    println!("{} histories of whole mounts, of seeds from {first} on", seed - first);
 }
 
 #[test]
-fn a_seed_gives_the_same_mounts_again() {
+fn seed_gives_the_same_history_of_mounts_again() {
     for seed in 0..5 {
         let (one, other) = (run_mounts(seed, None), run_mounts(seed, None));
         let differs = one.lines.iter().zip(&other.lines).find(|(one, other)| one != other);
@@ -58,11 +59,12 @@ fn a_seed_gives_the_same_mounts_again() {
 }
 
 #[test]
-fn every_broken_rule_of_mounts_is_found() {
+fn every_mutant_of_mounts_is_found() {
     let search = |mutant| {
-        // Few histories have a reply that is overtaken and then used. These begin short before one.
+        // In few histories a notification overtakes a reply that is then used. These seeds begin shortly
+        // before such a history.
         let first = if mutant == Mutant::NotRepeated { 60 } else { 0 };
-        let mut histories = (first..first + SEEDS_A_MUTANT).map(|seed| run_mounts(seed, Some(mutant)));
+        let mut histories = (first..first + SEEDS_PER_MUTANT).map(|seed| run_mounts(seed, Some(mutant)));
         let found = histories.find(|history| !history.findings.is_empty());
         let history = found.unwrap_or_else(|| panic!("no seed finds {mutant:?}"));
         println!("{mutant:?}: seed {}: {}", history.seed, history.findings[0]);

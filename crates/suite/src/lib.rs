@@ -1,6 +1,6 @@
-//! What every engine has to pass, as suites that its tests call: what [`Engine`](meta::Engine) promises
-//! ([`conformance!`]), and that the operations keep their rules on it ([`operations!`]). A crate of its own, so that no
-//! program holds it: engines have it as a dev-dependency.
+//! The test suites that every engine must pass: the contract of [`Engine`](meta::Engine) ([`conformance!`]),
+//! and the rules of the operations ([`operations!`]). This is a separate crate, a dev-dependency of engines,
+//! so that no program contains it.
 
 pub mod conformance;
 pub mod operations;

@@ -1,18 +1,19 @@
-//! The values of a fact, as the table in this crate's head has them.
+//! The values of a fact, in the order of the table in `lib.rs`.
 
 use std::sync::Arc;
 
-use meta::{Edge, Garbage, Lock, LockKind, LockOwner, Node, Process, Session};
+use meta::{Dirent, Garbage, Inode, Lock, LockKind, LockOwner, Process, Session};
 use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, SliceId, SliceSource, Time};
 
-/// What limenfs never writes.
+/// Data that limenfs never writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Malformed(pub &'static str);
 
-/// The numbers and byte strings of a row, each by its place; `None` for NULL and beyond the last.
+/// The numbers and byte strings of a row, each by its position; `None` for NULL and beyond the last.
 pub trait Row {
-    /// A number of 64 bits. One without a sign comes as the same bits with one, so that it may be negative.
+    /// Returns a number of 64 bits. An unsigned number is returned as the signed one with the same bits, so
+    /// it may be negative.
     ///
     /// # Errors
     /// [`Malformed`].
@@ -23,7 +24,7 @@ pub trait Row {
     fn bytes(&self, at: usize) -> Result<Option<&[u8]>, Malformed>;
 }
 
-/// A row that comes as its numbers and its byte strings.
+/// A row as its numbers and its byte strings.
 impl<B: AsRef<[u8]>> Row for (Vec<Option<i64>>, Vec<Option<B>>) {
     fn number(&self, at: usize) -> Result<Option<i64>, Malformed> {
         Ok(self.0.get(at).copied().flatten())
@@ -34,14 +35,14 @@ impl<B: AsRef<[u8]>> Row for (Vec<Option<i64>>, Vec<Option<B>>) {
     }
 }
 
-/// A row, and what it is about.
+/// A row, and the kind of the fact.
 #[derive(Clone, Copy, Debug)]
 pub struct Fact<R> {
     pub about: i16,
     pub row: R,
 }
 
-/// The values of a row from a place on.
+/// The values of a row from a position on.
 pub(crate) struct Values<'r, R> {
     row: &'r R,
     numbers: usize,
@@ -53,7 +54,7 @@ impl<R: Row> Fact<R> {
         Values { row: &self.row, numbers: 0, strings: 0 }
     }
 
-    /// A number that is there.
+    /// A number that must not be NULL.
     ///
     /// # Errors
     /// [`Malformed`].
@@ -69,7 +70,7 @@ impl<R: Row> Fact<R> {
         Ok(self.row.number(at)?.map(|number| number as u64))
     }
 
-    /// A byte string that is there.
+    /// A byte string that must not be NULL.
     ///
     /// # Errors
     /// [`Malformed`].
@@ -81,13 +82,13 @@ impl<R: Row> Fact<R> {
     ///
     /// # Errors
     /// [`Malformed`].
-    pub fn node(&self) -> Result<Node, Malformed> {
-        self.values().node()
+    pub fn inode(&self) -> Result<Inode, Malformed> {
+        self.values().inode()
     }
 }
 
 impl<'r, R: Row> Values<'r, R> {
-    /// Those behind so many.
+    /// The values after this many numbers and strings.
     pub(crate) fn behind(&self, numbers: usize, strings: usize) -> Values<'r, R> {
         Values { row: self.row, numbers: self.numbers + numbers, strings: self.strings + strings }
     }
@@ -130,16 +131,16 @@ impl<'r, R: Row> Values<'r, R> {
 
     fn acl_id(&self, at: usize) -> Result<AclId, Malformed> {
         let Some(id) = self.optional_bytes(at)? else { return Ok(AclId::NONE) };
-        id.try_into().map(AclId::from_bytes).map_err(|_| Malformed("an ACL's id has not 16 bytes"))
+        id.try_into().map(AclId::from_bytes).map_err(|_| Malformed("the id of an ACL does not have 16 bytes"))
     }
 
     fn kind(&self, at: usize) -> Result<FileType, Malformed> {
         let kind = self.small::<u8>(at).ok().and_then(|dtype| FileType::from_ifmt(u32::from(dtype) << 12));
-        kind.ok_or(Malformed("an inode's kind is none"))
+        kind.ok_or(Malformed("an inode has an unknown type"))
     }
 
-    pub(crate) fn node(&self) -> Result<Node, Malformed> {
-        Ok(Node {
+    pub(crate) fn inode(&self) -> Result<Inode, Malformed> {
+        Ok(Inode {
             ino: self.ino(0)?,
             kind: self.kind(1)?,
             mode: Mode::new(self.small(2)?),
@@ -153,15 +154,16 @@ impl<'r, R: Row> Values<'r, R> {
             ctime: self.time(10)?,
             parent: self.ino(11)?,
             access_rev: self.number(12)?,
+            xattr_blocks: self.small(13)?,
             access_acl: self.acl_id(0)?,
             default_acl: self.acl_id(1)?,
         })
     }
 
-    /// The ACLs of the node whose texts were looked up and found.
-    pub(crate) fn acls_of(&self, node: &Node) -> Result<Vec<(AclId, Arc<str>)>, Malformed> {
+    /// The ACLs of the inode whose texts were read and found.
+    pub(crate) fn acls_of(&self, inode: &Inode) -> Result<Vec<(AclId, Arc<str>)>, Malformed> {
         let mut acls = Vec::new();
-        for (at, id) in [(2, node.access_acl), (3, node.default_acl)] {
+        for (at, id) in [(2, inode.access_acl), (3, inode.default_acl)] {
             if !id.is_none() && self.optional_bytes(at)?.is_some() {
                 acls.push((id, self.text(at)?.into()));
             }
@@ -169,12 +171,12 @@ impl<'r, R: Row> Values<'r, R> {
         Ok(acls)
     }
 
-    pub(crate) fn edge(&self) -> Result<(Ino, Name, Edge), Malformed> {
-        let name = Name::new(self.bytes(0)?).map_err(|_| Malformed("an entry's name cannot be one"))?;
-        Ok((self.ino(0)?, name, Edge { ino: self.ino(1)?, kind: self.kind(2)? }))
+    pub(crate) fn dirent(&self) -> Result<(Ino, Name, Dirent), Malformed> {
+        let name = Name::new(self.bytes(0)?).map_err(|_| Malformed("a dirent has an invalid name"))?;
+        Ok((self.ino(0)?, name, Dirent { ino: self.ino(1)?, kind: self.kind(2)? }))
     }
 
-    /// The row's inode and chunk, its place there, and it.
+    /// The row's inode and chunk, its position in the chunk, and the slice.
     pub(crate) fn slice(&self) -> Result<((Ino, ChunkIndex), i64, Slice), Malformed> {
         let source = match (self.optional_bytes(0)?, self.optional(4)?) {
             (Some(data), _) => SliceSource::Inline(data.into()),
@@ -192,7 +194,7 @@ impl<'r, R: Row> Values<'r, R> {
     }
 
     pub(crate) fn lock(&self) -> Result<Lock, Malformed> {
-        let kind = LockKind::of(self.small(5)?).ok_or(Malformed("a lock's kind is none"))?;
+        let kind = LockKind::of(self.small(5)?).ok_or(Malformed("a lock has an unknown kind"))?;
         let owner = LockOwner { session: SessionId(self.number(3)?), owner: self.number(4)?, kind };
         let (start, end) = (self.number(1)?, self.number(2)?);
         Ok(Lock { start, end, owner, exclusive: self.signed(6)? != 0, pid: self.small(7)? })

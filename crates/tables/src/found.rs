@@ -1,41 +1,41 @@
-//! Wants, answered by facts.
+//! Answers record keys from facts.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use meta::{Edge, Lock, LockWait, Node, Record, Session, Settings, Usage, Want, Xattrs};
+use meta::{Dirent, Inode, Lock, LockWait, Record, RecordKey, Session, Settings, Usage, Xattrs};
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, XattrName};
 
 use crate::fact::{Fact, Malformed, Row, Values};
 
-/// The kind of the facts that a want asks for.
-pub fn want(want: &Want) -> i16 {
+/// The kind of the facts that answer a record key.
+pub fn want(want: &RecordKey) -> i16 {
     match want {
-        Want::Node(_) => 1,
-        Want::Entry(..) => 2,
-        Want::Empty(_) => 3,
-        Want::Xattrs(_) => 4,
-        Want::Symlink(_) => 5,
-        Want::Slices(..) => 6,
-        Want::Acl(_) => 7,
-        Want::Settings => 8,
-        Want::Counter(_) => 9,
-        Want::Usage => 10,
-        Want::Locks(_) => 11,
-        Want::Waits => 12,
-        Want::Session(_) => 13,
+        RecordKey::Inode(_) => 1,
+        RecordKey::Entry(..) => 2,
+        RecordKey::Empty(_) => 3,
+        RecordKey::Xattrs(_) => 4,
+        RecordKey::Symlink(_) => 5,
+        RecordKey::Slices(..) => 6,
+        RecordKey::Acl(_) => 7,
+        RecordKey::Settings => 8,
+        RecordKey::Counter(_) => 9,
+        RecordKey::Usage => 10,
+        RecordKey::Locks(_) => 11,
+        RecordKey::Waits => 12,
+        RecordKey::Session(_) => 13,
     }
 }
 
-/// What an answer holds; what is not in it is not there.
+/// The content of a reply; records that are not in it are absent.
 #[derive(Debug, Default)]
 pub struct Found {
-    pub nodes: HashMap<Ino, Node>,
-    edges: HashMap<(Ino, Name), Edge>,
+    pub inodes: HashMap<Ino, Inode>,
+    dirents: HashMap<(Ino, Name), Dirent>,
     filled: HashSet<Ino>,
     xattrs: HashMap<Ino, Xattrs>,
     symlinks: HashMap<Ino, Arc<[u8]>>,
-    /// Each row behind its place in the chunk.
+    /// Each row with its position in the chunk.
     slices: HashMap<(Ino, ChunkIndex), Vec<(i64, Slice)>>,
     acls: HashMap<AclId, Arc<str>>,
     settings: Settings,
@@ -48,16 +48,16 @@ pub struct Found {
 
 impl Found {
     /// # Errors
-    /// [`Malformed`], also for facts that answer no want.
+    /// [`Malformed`], also for facts of a kind that answers no record key.
     pub fn take<R: Row>(&mut self, fact: &Fact<R>) -> Result<(), Malformed> {
         let values = fact.values();
         match fact.about {
-            1 => self.take_node(&values)?,
-            2 => self.take_edge(&values)?,
+            1 => self.take_inode(&values)?,
+            2 => self.take_dirent(&values)?,
             3 => drop(self.filled.insert(values.ino(0)?)),
             4 => {
                 let name = XattrName::new(values.bytes(0)?);
-                let name = name.map_err(|_| Malformed("an attribute's name cannot be one"))?;
+                let name = name.map_err(|_| Malformed("an extended attribute has an invalid name"))?;
                 self.xattrs.entry(values.ino(0)?).or_default().insert(name, values.bytes(1)?.into());
             }
             5 => drop(self.symlinks.insert(values.ino(0)?, values.bytes(0)?.into())),
@@ -79,7 +79,7 @@ impl Found {
             }
             12 => self.waits.push(LockWait { ino: values.ino(0)?, lock: values.lock()? }),
             17 => {
-                self.take_edge(&values)?;
+                self.take_dirent(&values)?;
                 self.take_joined(&values)?;
             }
             _ => return Err(Malformed("a fact of an unknown kind")),
@@ -87,90 +87,90 @@ impl Found {
         Ok(())
     }
 
-    fn take_edge<R: Row>(&mut self, values: &Values<'_, R>) -> Result<(), Malformed> {
-        let (parent, name, edge) = values.edge()?;
-        self.edges.insert((parent, name), edge);
+    fn take_dirent<R: Row>(&mut self, values: &Values<'_, R>) -> Result<(), Malformed> {
+        let (parent, name, dirent) = values.dirent()?;
+        self.dirents.insert((parent, name), dirent);
         Ok(())
     }
 
-    /// The inode of a fact of kind 17, if it is there.
+    /// Takes the inode of a fact of kind 17, if it is not absent.
     pub(crate) fn take_joined<R: Row>(&mut self, values: &Values<'_, R>) -> Result<(), Malformed> {
-        let node = values.behind(3, 1);
-        if node.optional(0)?.is_some() { self.take_node(&node) } else { Ok(()) }
+        let inode = values.behind(3, 1);
+        if inode.optional(0)?.is_some() { self.take_inode(&inode) } else { Ok(()) }
     }
 
-    fn take_node<R: Row>(&mut self, values: &Values<'_, R>) -> Result<(), Malformed> {
-        let node = values.node()?;
-        self.acls.extend(values.acls_of(&node)?);
-        self.nodes.insert(node.ino, node);
+    fn take_inode<R: Row>(&mut self, values: &Values<'_, R>) -> Result<(), Malformed> {
+        let inode = values.inode()?;
+        self.acls.extend(values.acls_of(&inode)?);
+        self.inodes.insert(inode.ino, inode);
         Ok(())
     }
 
-    /// Answers every want, in order.
-    pub fn answer<'w>(&self, wants: impl IntoIterator<Item = &'w Want>) -> Vec<Record> {
+    /// Answers every record key, in order.
+    pub fn answer<'w>(&self, wants: impl IntoIterator<Item = &'w RecordKey>) -> Vec<Record> {
         let mut records = Vec::new();
         for want in wants {
             match want {
-                Want::Node(ino) => self.push_node(*ino, &mut records),
-                Want::Entry(parent, name) => {
-                    let edge = self.edges.get(&(*parent, name.clone())).copied();
-                    records.push(Record::Edge(*parent, name.clone(), edge));
-                    if let Some(edge) = edge {
-                        self.push_node(edge.ino, &mut records);
+                RecordKey::Inode(ino) => self.push_inode(*ino, &mut records),
+                RecordKey::Entry(parent, name) => {
+                    let dirent = self.dirents.get(&(*parent, name.clone())).copied();
+                    records.push(Record::Dirent(*parent, name.clone(), dirent));
+                    if let Some(dirent) = dirent {
+                        self.push_inode(dirent.ino, &mut records);
                     }
                 }
-                Want::Empty(ino) => records.push(Record::Empty(*ino, !self.filled.contains(ino))),
-                Want::Xattrs(ino) => {
+                RecordKey::Empty(ino) => records.push(Record::Empty(*ino, !self.filled.contains(ino))),
+                RecordKey::Xattrs(ino) => {
                     let xattrs = self.xattrs.get(ino).cloned().unwrap_or_default();
                     records.push(Record::Xattrs(*ino, Arc::new(xattrs)));
                 }
-                Want::Symlink(ino) => {
+                RecordKey::Symlink(ino) => {
                     records.push(Record::Symlink(*ino, self.symlinks.get(ino).cloned()));
                 }
-                Want::Slices(ino, chunk) => {
+                RecordKey::Slices(ino, chunk) => {
                     let mut rows = self.slices.get(&(*ino, *chunk)).cloned().unwrap_or_default();
                     rows.sort_by_key(|(place, _)| *place);
                     let rows = rows.into_iter().map(|(_, slice)| slice).collect();
                     records.push(Record::Slices(*ino, *chunk, rows));
                 }
-                Want::Acl(id) => records.push(self.acl(*id)),
-                Want::Settings => records.push(Record::Settings(Arc::new(self.settings.clone()))),
-                Want::Counter(counter) => {
+                RecordKey::Acl(id) => records.push(self.acl(*id)),
+                RecordKey::Settings => records.push(Record::Settings(Arc::new(self.settings.clone()))),
+                RecordKey::Counter(counter) => {
                     let value = self.counters.get(counter.name()).copied().unwrap_or(0);
                     records.push(Record::Counter(*counter, value));
                 }
-                Want::Usage => records.push(Record::Usage(self.usage)),
-                Want::Locks(ino) => {
+                RecordKey::Usage => records.push(Record::Usage(self.usage)),
+                RecordKey::Locks(ino) => {
                     let locks = self.locks.get(ino).cloned().unwrap_or_default();
                     records.push(Record::Locks(*ino, sorted(locks)));
                 }
-                Want::Waits => {
+                RecordKey::Waits => {
                     let mut waits = self.waits.clone();
                     waits.sort_unstable_by_key(|wait| wait.lock.owner);
                     records.push(Record::Waits(waits.into()));
                 }
-                Want::Session(id) => records.push(Record::Session(*id, self.sessions.get(id).cloned())),
+                RecordKey::Session(id) => records.push(Record::Session(*id, self.sessions.get(id).cloned())),
             }
         }
         records
     }
 
-    pub(crate) fn node(&self, ino: Ino) -> Record {
-        Record::Node(ino, self.nodes.get(&ino).copied())
+    pub(crate) fn inode(&self, ino: Ino) -> Record {
+        Record::Inode(ino, self.inodes.get(&ino).copied())
     }
 
     pub(crate) fn acl(&self, id: AclId) -> Record {
         Record::Acl(id, self.acls.get(&id).cloned())
     }
 
-    /// A node and the ACLs it carries.
-    pub(crate) fn push_node(&self, ino: Ino, records: &mut Vec<Record>) {
-        records.push(self.node(ino));
-        records.extend(self.nodes.get(&ino).iter().flat_map(|node| node.acls()).map(|id| self.acl(id)));
+    /// Appends an inode and its ACLs.
+    pub(crate) fn push_inode(&self, ino: Ino, records: &mut Vec<Record>) {
+        records.push(self.inode(ino));
+        records.extend(self.inodes.get(&ino).iter().flat_map(|inode| inode.acls()).map(|id| self.acl(id)));
     }
 }
 
-/// Locks in the order of numbers without a sign, which need not be the table's.
+/// Sorts locks by unsigned numbers; the order of the table may differ.
 pub(crate) fn sorted(mut locks: Vec<Lock>) -> Arc<[Lock]> {
     locks.sort_unstable();
     locks.into()

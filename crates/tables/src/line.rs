@@ -1,14 +1,15 @@
-//! Records as rows of tables: what wants ask for, and what effects put and remove.
+//! Records as rows of tables: the rows of a record key, and the rows that effects put and remove.
 
 use std::borrow::Cow;
 
-use meta::{Effect, Lock, Node, Process, Want};
+use meta::{Effect, Inode, Lock, Process, RecordKey};
 use types::{ChunkIndex, Ino, Slice};
 
 use crate::table::Table;
 use crate::values;
 
-/// The first columns of a row, of its numbers and of its byte strings. As a key it stands for all rows that begin so.
+/// The values of the first columns of a row: numbers and byte strings. As a key, it selects all rows that
+/// begin with these values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line<'v> {
     pub table: Table,
@@ -28,20 +29,20 @@ impl<'v> Line<'v> {
         Line { table, numbers, strings: strings.into_iter().map(|string| Some(string.into())).collect() }
     }
 
-    /// The columns that it has.
+    /// The columns for which it has values.
     pub fn columns(&self) -> impl Iterator<Item = &'static str> + use<> {
         let Table { numbers, strings, .. } = self.table;
         let columns = numbers.iter().take(self.numbers.len()).chain(strings.iter().take(self.strings.len()));
         columns.copied()
     }
 
-    pub fn node(node: &Node) -> Self {
-        let acls = [node.access_acl, node.default_acl].map(values::acl);
+    pub fn inode(inode: &Inode) -> Self {
+        let acls = [inode.access_acl, inode.default_acl].map(values::acl);
         let strings = acls.map(|id| id.map(|id| id.to_vec().into())).into();
-        Line { strings, ..Line::new(Table::NODE, values::node(node), []) }
+        Line { strings, ..Line::new(Table::NODE, values::inode(inode), []) }
     }
 
-    /// A row of a chunk, but for its place.
+    /// A row of a chunk, without its position.
     pub fn slice(ino: Ino, chunk: ChunkIndex, slice: &'v Slice) -> Self {
         let (numbers, data) = values::slice(slice);
         let mut line = Line::new(Table::SLICE, [ino.0, chunk.0], []);
@@ -57,34 +58,34 @@ impl<'v> Line<'v> {
     }
 }
 
-/// The rows that a want asks for, or of the usage the sum of.
-pub fn wanted(want: &Want) -> Line<'_> {
+/// The key of the rows of a record key; for the usage, these rows are to be summed.
+pub fn wanted(want: &RecordKey) -> Line<'_> {
     let of = |table, ino: &Ino| Line::new(table, [ino.0], []);
     match want {
-        Want::Node(ino) => of(Table::NODE, ino),
-        Want::Entry(parent, name) => Line::new(Table::EDGE, [parent.0], [name.as_bytes()]),
-        Want::Empty(ino) => of(Table::EDGE, ino),
-        Want::Xattrs(ino) => of(Table::XATTR, ino),
-        Want::Symlink(ino) => of(Table::SYMLINK, ino),
-        Want::Slices(ino, chunk) => Line::new(Table::SLICE, [ino.0, chunk.0], []),
-        Want::Acl(id) => {
+        RecordKey::Inode(ino) => of(Table::NODE, ino),
+        RecordKey::Entry(parent, name) => Line::new(Table::EDGE, [parent.0], [name.as_bytes()]),
+        RecordKey::Empty(ino) => of(Table::EDGE, ino),
+        RecordKey::Xattrs(ino) => of(Table::XATTR, ino),
+        RecordKey::Symlink(ino) => of(Table::SYMLINK, ino),
+        RecordKey::Slices(ino, chunk) => Line::new(Table::SLICE, [ino.0, chunk.0], []),
+        RecordKey::Acl(id) => {
             let strings = vec![Some(id.to_bytes().to_vec().into())];
             Line { strings, ..Line::new(Table::ACL, NO_NUMBERS, []) }
         }
-        Want::Settings => Line::new(Table::SETTING, NO_NUMBERS, []),
-        Want::Counter(counter) => Line::new(Table::COUNTER, NO_NUMBERS, [counter.name().as_bytes()]),
-        Want::Usage => Line::new(Table::USAGE, NO_NUMBERS, []),
-        Want::Locks(ino) => of(Table::LOCK, ino),
-        Want::Waits => Line::new(Table::LOCK_WAIT, NO_NUMBERS, []),
-        Want::Session(id) => Line::new(Table::SESSION, [id.0], []),
+        RecordKey::Settings => Line::new(Table::SETTING, NO_NUMBERS, []),
+        RecordKey::Counter(counter) => Line::new(Table::COUNTER, NO_NUMBERS, [counter.name().as_bytes()]),
+        RecordKey::Usage => Line::new(Table::USAGE, NO_NUMBERS, []),
+        RecordKey::Locks(ino) => of(Table::LOCK, ino),
+        RecordKey::Waits => Line::new(Table::LOCK_WAIT, NO_NUMBERS, []),
+        RecordKey::Session(id) => Line::new(Table::SESSION, [id.0], []),
     }
 }
 
-/// The key of the rows that an effect removes, before it puts any. What depends on other rows, as that a slice becomes
-/// garbage, is not among these.
+/// The key of the rows that an effect removes before it puts any. Removals that depend on other rows, such as
+/// a slice that becomes garbage, are not included.
 pub fn removed(effect: &Effect) -> Option<Line<'_>> {
     Some(match effect {
-        Effect::DropEdge { parent, name } => Line::new(Table::EDGE, [parent.0], [name.as_bytes()]),
+        Effect::DropDirent { parent, name } => Line::new(Table::EDGE, [parent.0], [name.as_bytes()]),
         Effect::DropXattr { ino, name } => Line::new(Table::XATTR, [ino.0], [name.as_bytes()]),
         Effect::PutLocks { ino, .. } => Line::new(Table::LOCK, [ino.0], []),
         Effect::DropWait { owner } => {
@@ -97,11 +98,11 @@ pub fn removed(effect: &Effect) -> Option<Line<'_>> {
     })
 }
 
-/// The rows that an effect puts, but for those of inodes, each in the place of one with the same key; those of inodes that
-/// are not there are not put.
+/// The rows that an effect puts, except those of inodes. Each replaces the row with the same key. If the
+/// inode does not exist, rows of its data must not be put.
 pub fn put(effect: &Effect) -> Vec<Line<'_>> {
     vec![match effect {
-        Effect::PutEdge { parent, name, ino, kind } => {
+        Effect::PutDirent { parent, name, ino, kind } => {
             Line::new(Table::EDGE, [parent.0, ino.0, kind.to_dtype().into()], [name.as_bytes()])
         }
         Effect::AppendSlice { ino, chunk, slice } => Line::slice(*ino, *chunk, slice),
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_row_has_all_columns_of_its_table_and_a_key_no_more() {
+    fn rows_have_all_columns_and_keys_no_more() {
         let (ino, session, chunk) = (Ino(7), SessionId(u64::MAX), ChunkIndex(1));
         let (name, xattr) = (Name::new(b"a").unwrap(), XattrName::new(b"user.a").unwrap());
         let owner = LockOwner { session, owner: 2, kind: LockKind::Flock };
@@ -163,7 +164,7 @@ mod tests {
         let time = Time::from_nanos(-1);
         let (host, mountpoint) = ("h".to_owned(), "/m".to_owned());
         let effects = [
-            Effect::PutEdge { parent: ino, name: name.clone(), ino, kind: FileType::Regular },
+            Effect::PutDirent { parent: ino, name: name.clone(), ino, kind: FileType::Regular },
             Effect::AppendSlice { ino, chunk, slice: slice.clone() },
             Effect::ReplaceRows { ino, chunk, count: 2, rows: [slice.clone(), slice].into() },
             Effect::PutXattr { ino, name: xattr.clone(), value: b"v"[..].into() },
@@ -195,7 +196,7 @@ mod tests {
             }
         }
         let keys = [
-            Effect::DropEdge { parent: ino, name: name.clone() },
+            Effect::DropDirent { parent: ino, name: name.clone() },
             Effect::DropXattr { ino, name: xattr },
             Effect::PutLocks { ino, locks: Arc::new([]) },
             Effect::DropWait { owner },
@@ -204,7 +205,8 @@ mod tests {
             Effect::DropGarbage { slice: SliceId(1) },
         ];
         let removed = keys.each_ref().map(|effect| removed(effect).unwrap());
-        let wants = [Want::Entry(ino, name), Want::Slices(ino, chunk), Want::Waits, Want::Usage];
+        let wants =
+            [RecordKey::Entry(ino, name), RecordKey::Slices(ino, chunk), RecordKey::Waits, RecordKey::Usage];
         for key in wants.iter().map(wanted).chain(removed) {
             assert!(key.numbers.len() <= key.table.numbers.len(), "{key:?}");
             assert!(key.strings.len() <= key.table.strings.len(), "{key:?}");

@@ -1,14 +1,17 @@
-//! Values as literals of SQL. Bytes are written in hexadecimal, so that no value ever needs an escape.
+//! Values as SQL literals. Bytes are written in hexadecimal, so that no value needs an escape.
 
 use std::fmt::Display;
 
 use crate::line::Line;
 use crate::text::{hex, joined};
 
-/// Columns, and the literals that stand in them.
+/// Columns and their literals.
 pub type Row = Vec<(&'static str, String)>;
 
-/// A string of bytes, or of characters: columns for those take the bytes for UTF-8.
+/// The size of a row of table `xattr` in blocks, as [`meta::xattr_blocks`] computes it.
+pub const XATTR_BLOCKS: &str = "GREATEST(1, (LENGTH(value) + 4095) DIV 4096)";
+
+/// A byte string, or a text: text columns interpret the bytes as UTF-8.
 pub fn bytes(bytes: &[u8]) -> String {
     format!("x'{}'", hex(bytes))
 }
@@ -17,7 +20,7 @@ pub fn or_null<T: ToString>(value: Option<T>) -> String {
     value.map_or("NULL".to_owned(), |value| value.to_string())
 }
 
-/// What stands in the columns of a line, in their order.
+/// The literals of the columns of a line, in their order.
 pub fn literals(line: &Line<'_>) -> Vec<String> {
     let numbers = line.numbers.iter().map(|number| or_null(*number));
     numbers.chain(line.strings.iter().map(|string| or_null(string.as_deref().map(bytes)))).collect()
@@ -27,7 +30,7 @@ pub fn row(line: &Line<'_>) -> Row {
     line.columns().zip(literals(line)).collect()
 }
 
-/// The condition that each column has its value, by `=` or `<=>`.
+/// The condition that each column has its value, with `=` or `<=>`.
 pub fn is<C: Display>(row: &[(C, String)], relation: &str) -> String {
     let each = row.iter().map(|(column, value)| format!("{column} {relation} {value}"));
     if row.is_empty() { "1".to_owned() } else { joined(each, " AND ") }
@@ -39,11 +42,12 @@ mod tests {
     use crate::text::list;
 
     #[test]
-    fn values_are_literals() {
+    fn values_are_written_as_literals() {
         assert_eq!(bytes(b""), "x''");
         assert_eq!(bytes(b"'\x00\xff"), "x'2700ff'");
         let (ino, id) = (types::Ino(7), types::AclId::from_bytes([9; 16]));
-        let key = [meta::Want::Xattrs(ino), meta::Want::Acl(id)].map(|want| row(&crate::wanted(&want)));
+        let key =
+            [meta::RecordKey::Xattrs(ino), meta::RecordKey::Acl(id)].map(|want| row(&crate::wanted(&want)));
         assert_eq!(is(&key.concat(), "="), format!("ino = 7 AND id = x'{}'", "09".repeat(16)));
         let hole = types::Slice { pos: 1, len: 2, source: types::SliceSource::Hole };
         let hole = Line::slice(ino, types::ChunkIndex(3), &hole);

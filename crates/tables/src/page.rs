@@ -1,22 +1,22 @@
-//! Ranges, answered by facts.
+//! Answers scans from facts.
 
 use std::collections::HashSet;
 
-use meta::{Beside, Facts, Page, Record, Scan, Seq};
+use meta::{Beside, Page, Record, Scan, Seq, Snapshot};
 use types::{SessionId, SliceId};
 
 use crate::fact::{Fact, Malformed, Row};
 use crate::found::{Found, sorted};
 
-/// The page that these facts make. They come in the order of the range, but for those of a directory; an ACL that
-/// several nodes carry comes once.
+/// Builds the page from these facts. They are in the order of the scan, except those of a directory. An ACL
+/// that several inodes have is returned once.
 ///
 /// # Errors
-/// [`Malformed`], also for facts that do not belong to the range.
-pub fn page<R: Row>(scan: &Scan, seq: Seq, facts: &[Fact<R>]) -> Result<Page, Malformed> {
+/// [`Malformed`], also for facts that do not belong to the scan.
+pub fn page<R: Row>(scan: &Scan, seq: Seq, snapshot: &[Fact<R>]) -> Result<Page, Malformed> {
     let limit = scan.limit();
     let (mut records, more) = match scan {
-        Scan::Dir { beside, .. } => entries(facts, limit, *beside)?,
+        Scan::Dir { beside, .. } => entries(snapshot, limit, *beside)?,
         _ => {
             // Rows of one chunk, and locks on one inode, are one record.
             let together = |one: &Fact<R>, next: &Fact<R>| match one.about {
@@ -24,28 +24,28 @@ pub fn page<R: Row>(scan: &Scan, seq: Seq, facts: &[Fact<R>]) -> Result<Page, Ma
                 11 => one.number(0) == next.number(0),
                 _ => false,
             };
-            let mut records = facts.chunk_by(together).map(record).collect::<Result<Vec<_>, _>>()?;
+            let mut records = snapshot.chunk_by(together).map(record).collect::<Result<Vec<_>, _>>()?;
             let more = records.len() > limit;
             records.truncate(limit);
             (records, more)
         }
     };
     records.shrink_to_fit();
-    Ok(Page { facts: Facts { seq, records }, more })
+    Ok(Page { snapshot: Snapshot { seq, records }, more })
 }
 
 fn entries<R: Row>(
-    facts: &[Fact<R>],
+    snapshot: &[Fact<R>],
     limit: usize,
     beside: Beside,
 ) -> Result<(Vec<Record>, bool), Malformed> {
-    let mut entries = Vec::with_capacity(facts.len());
+    let mut entries = Vec::with_capacity(snapshot.len());
     let mut found = Found::default();
-    for fact in facts {
+    for fact in snapshot {
         match fact.about {
-            2 => entries.push(fact.values().edge()?),
+            2 => entries.push(fact.values().dirent()?),
             17 => {
-                entries.push(fact.values().edge()?);
+                entries.push(fact.values().dirent()?);
                 found.take_joined(&fact.values())?;
             }
             _ => found.take(fact)?,
@@ -56,27 +56,27 @@ fn entries<R: Row>(
     entries.truncate(limit);
     let mut records = Vec::with_capacity(2 * entries.len());
     let mut seen = HashSet::new();
-    for (parent, name, edge) in entries {
-        records.push(Record::Edge(parent, name, Some(edge)));
+    for (parent, name, dirent) in entries {
+        records.push(Record::Dirent(parent, name, Some(dirent)));
         if beside != Beside::Nothing {
-            records.push(found.node(edge.ino));
+            records.push(found.inode(dirent.ino));
         }
-        if beside == Beside::NodesWithAcls {
-            let acls = found.nodes.get(&edge.ino).into_iter().flat_map(|node| node.acls());
+        if beside == Beside::InodesWithAcls {
+            let acls = found.inodes.get(&dirent.ino).into_iter().flat_map(|inode| inode.acls());
             records.extend(acls.filter(|id| seen.insert(*id)).map(|id| found.acl(id)));
         }
     }
     Ok((records, more))
 }
 
-fn record<R: Row>(facts: &[Fact<R>]) -> Result<Record, Malformed> {
-    let Some(fact) = facts.first() else { return Err(Malformed("no row")) };
+fn record<R: Row>(snapshot: &[Fact<R>]) -> Result<Record, Malformed> {
+    let Some(fact) = snapshot.first() else { return Err(Malformed("no row")) };
     let values = fact.values();
     Ok(match fact.about {
-        1 => Record::Node(values.ino(0)?, Some(values.node()?)),
+        1 => Record::Inode(values.ino(0)?, Some(values.inode()?)),
         6 => {
             let ((ino, chunk), ..) = values.slice()?;
-            let slices = facts.iter().map(|fact| Ok(fact.values().slice()?.2));
+            let slices = snapshot.iter().map(|fact| Ok(fact.values().slice()?.2));
             Record::Slices(ino, chunk, slices.collect::<Result<_, _>>()?)
         }
         7 => {
@@ -84,7 +84,7 @@ fn record<R: Row>(facts: &[Fact<R>]) -> Result<Record, Malformed> {
             Record::Acl(id, Some(text))
         }
         11 => {
-            let locks = facts.iter().map(|fact| fact.values().lock()).collect::<Result<_, _>>()?;
+            let locks = snapshot.iter().map(|fact| fact.values().lock()).collect::<Result<_, _>>()?;
             Record::Locks(values.ino(0)?, sorted(locks))
         }
         13 => {
@@ -94,13 +94,13 @@ fn record<R: Row>(facts: &[Fact<R>]) -> Result<Record, Malformed> {
         14 => Record::Orphan(SessionId(values.number(0)?), values.ino(1)?),
         15 => Record::Garbage(values.garbage()?),
         16 => Record::Shared(SliceId(values.number(0)?), values.number(1)?),
-        _ => return Err(Malformed("a row that does not belong to the range")),
+        _ => return Err(Malformed("a row that does not belong to the scan")),
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use meta::{Counter, Want};
+    use meta::{Counter, RecordKey};
     use types::{ChunkIndex, FileType, Ino, Slice, SliceSource};
 
     use super::*;
@@ -113,43 +113,49 @@ mod tests {
     }
 
     #[test]
-    fn entries_come_in_order_with_what_is_beside_them_and_one_too_many_is_more() {
-        let file = [7, 8, 0o644, 1, 2, 0, 1, 5, 10, 11, 12, 0, 3];
+    fn entries_are_sorted_and_joined_and_an_extra_one_means_more() {
+        let file = [7, 8, 0o644, 1, 2, 0, 1, 5, 10, 11, 12, 0, 3, 0];
         let joined = |name, ino: i64| {
             let numbers = [&[2, ino, 8][..], if ino == 7 { &file } else { &[] }].concat();
             fact(17, &numbers, &[name])
         };
-        let facts = [joined("b", 7), joined("c", 9), joined("a", 9)];
-        let scan = Scan::Dir { parent: Ino(2), after: None, limit: 2, beside: Beside::Nodes };
-        let Page { facts: Facts { records, .. }, more } = page(&scan, Seq(1), &facts).unwrap();
+        let snapshot = [joined("b", 7), joined("c", 9), joined("a", 9)];
+        let scan = Scan::Dir { parent: Ino(2), after: None, limit: 2, beside: Beside::Inodes };
+        let Page { snapshot: Snapshot { records, .. }, more } = page(&scan, Seq(1), &snapshot).unwrap();
         assert!(more);
         let [
-            Record::Edge(_, first, _),
-            Record::Node(Ino(9), None),
-            Record::Edge(_, second, Some(edge)),
-            node,
+            Record::Dirent(_, first, _),
+            Record::Inode(Ino(9), None),
+            Record::Dirent(_, second, Some(dirent)),
+            inode,
         ] = &records[..]
         else {
             panic!("{records:?}")
         };
         assert_eq!((first.as_bytes(), second.as_bytes()), (&b"a"[..], &b"b"[..]));
-        assert_eq!((edge.ino, edge.kind), (Ino(7), FileType::Regular));
-        assert!(matches!(node, Record::Node(Ino(7), Some(node)) if node.size == 5 && node.access_rev == 3));
+        assert_eq!((dirent.ino, dirent.kind), (Ino(7), FileType::Regular));
+        assert!(
+            matches!(inode, Record::Inode(Ino(7), Some(inode)) if inode.size == 5 && inode.access_rev == 3)
+        );
     }
 
     #[test]
-    fn rows_of_one_chunk_are_one_record_and_wants_get_them_by_their_place() {
+    fn rows_of_a_chunk_are_one_record_in_order_of_position() {
         let row = |chunk, pos, place| fact(6, &[7, chunk, pos, 1, 0, 0, 0, place], &["x"]);
-        let facts = [row(0, 0, 2), row(0, 1, 1), row(3, 2, 1)];
+        let snapshot = [row(0, 0, 2), row(0, 1, 1), row(3, 2, 1)];
         let scan = Scan::Slices { ino: Ino(7), from: ChunkIndex(0), limit: 1 };
-        let found = page(&scan, Seq(1), &facts).unwrap();
+        let found = page(&scan, Seq(1), &snapshot).unwrap();
         assert!(found.more);
         assert!(
-            matches!(&found.facts.records[..], [Record::Slices(_, ChunkIndex(0), rows)] if rows.len() == 2)
+            matches!(&found.snapshot.records[..], [Record::Slices(_, ChunkIndex(0), rows)] if rows.len() == 2)
         );
         let mut all = Found::default();
-        facts.iter().for_each(|fact| all.take(fact).unwrap());
-        let wants = [Want::Slices(Ino(7), ChunkIndex(0)), Want::Empty(Ino(7)), Want::Counter(Counter::Ino)];
+        snapshot.iter().for_each(|fact| all.take(fact).unwrap());
+        let wants = [
+            RecordKey::Slices(Ino(7), ChunkIndex(0)),
+            RecordKey::Empty(Ino(7)),
+            RecordKey::Counter(Counter::Ino),
+        ];
         let slice = |pos| Slice { pos, len: 1, source: SliceSource::Inline(b"x"[..].into()) };
         let expected = [
             Record::Slices(Ino(7), ChunkIndex(0), [slice(1), slice(0)].into()),
@@ -160,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_malformed() {
+    fn invalid_facts_are_malformed() {
         let scan = Scan::Garbage { after: SliceId(0), limit: 10 };
         assert!(page(&scan, Seq(1), &[fact(15, &[1], &[])]).is_err(), "it has no size");
         assert!(page(&scan, Seq(1), &[fact(15, &[1, -1], &[])]).is_err(), "its size has 32 bits");

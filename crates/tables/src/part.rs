@@ -1,30 +1,33 @@
-//! What guards and effects have to do with.
+//! The inodes, names and sessions of guards and effects, and the locks of transactions.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use meta::{Effect, Guard, Node, Txn, Want};
+use meta::{Effect, Guard, Inode, RecordKey, Txn};
 use types::{Ino, Name, SessionId};
 
-/// The inode that a want is of: what it asks for changes only under the lock on that inode's row.
-pub fn inode(want: &Want) -> Option<Ino> {
+/// The inode that a record key belongs to: the record changes only under the lock on that inode's row.
+pub fn inode(want: &RecordKey) -> Option<Ino> {
     match want {
-        Want::Node(ino)
-        | Want::Entry(ino, _)
-        | Want::Empty(ino)
-        | Want::Xattrs(ino)
-        | Want::Symlink(ino)
-        | Want::Slices(ino, _)
-        | Want::Locks(ino) => Some(*ino),
-        Want::Acl(_) | Want::Settings | Want::Counter(_) | Want::Usage | Want::Waits | Want::Session(_) => {
-            None
-        }
+        RecordKey::Inode(ino)
+        | RecordKey::Entry(ino, _)
+        | RecordKey::Empty(ino)
+        | RecordKey::Xattrs(ino)
+        | RecordKey::Symlink(ino)
+        | RecordKey::Slices(ino, _)
+        | RecordKey::Locks(ino) => Some(*ino),
+        RecordKey::Acl(_)
+        | RecordKey::Settings
+        | RecordKey::Counter(_)
+        | RecordKey::Usage
+        | RecordKey::Waits
+        | RecordKey::Session(_) => None,
     }
 }
 
-/// The name that has to be free for the guard to hold.
+/// The name that must be free for the guard to hold.
 pub fn free(guard: &Guard) -> Option<(Ino, &Name)> {
     match guard {
-        Guard::EdgeAbsent { parent, name } => Some((*parent, name)),
+        Guard::DirentAbsent { parent, name } => Some((*parent, name)),
         _ => None,
     }
 }
@@ -32,32 +35,33 @@ pub fn free(guard: &Guard) -> Option<(Ino, &Name)> {
 /// The name that an effect puts.
 pub fn named(effect: &Effect) -> Option<(Ino, &Name)> {
     match effect {
-        Effect::PutEdge { parent, name, .. } => Some((*parent, name)),
+        Effect::PutDirent { parent, name, .. } => Some((*parent, name)),
         _ => None,
     }
 }
 
-/// Whether each name that `txn` puts has to be free.
+/// Whether `txn` guards that each name it puts is free.
 pub fn puts_free_names(txn: &Txn) -> bool {
     let is_free = |name| txn.guards.iter().filter_map(free).any(|free| free == name);
     txn.effects.iter().filter_map(named).all(is_free)
 }
 
-/// The inode that an effect makes.
+/// The inode that an effect creates.
 pub fn made(effect: &Effect) -> Option<Ino> {
     match effect {
-        Effect::PutNode(node) => Some(node.ino),
+        Effect::PutInode(inode) => Some(inode.ino),
         _ => None,
     }
 }
 
-/// The inode that an effect is on: it, what it has, or its entries change only under the lock on its row.
+/// The inode that an effect belongs to: the inode, its data and its dirents change only under the lock on its
+/// row.
 pub fn holder(effect: &Effect) -> Option<Ino> {
     match effect {
-        Effect::PutNode(node) => Some(node.ino),
-        Effect::DropNode { ino }
-        | Effect::PutEdge { parent: ino, .. }
-        | Effect::DropEdge { parent: ino, .. }
+        Effect::PutInode(inode) => Some(inode.ino),
+        Effect::DropInode { ino }
+        | Effect::PutDirent { parent: ino, .. }
+        | Effect::DropDirent { parent: ino, .. }
         | Effect::AppendSlice { ino, .. }
         | Effect::DropSlices { ino, .. }
         | Effect::ReplaceRows { ino, .. }
@@ -65,22 +69,23 @@ pub fn holder(effect: &Effect) -> Option<Ino> {
         | Effect::DropXattr { ino, .. }
         | Effect::PutSymlink { ino, .. }
         | Effect::PutLocks { ino, .. } => Some(*ino),
-        changed => changed.changed_node(),
+        changed => changed.changed_inode(),
     }
 }
 
-/// What transactions lock before they look at anything. Those that change nothing lock none but sessions.
+/// The locks that transactions take before they read anything. Transactions without effects lock only
+/// sessions.
 #[derive(Debug, Default)]
 pub struct Locks {
-    /// Sessions that they look at or change, and whether nobody else may look at one meanwhile: it is removed, or no renewal
-    /// may come between the look at its heartbeat and the effects. They have locks of their own, because every commit of a
-    /// mount is guarded by its session.
+    /// Sessions that they read or change, and whether the lock is exclusive: the session is removed, or no
+    /// renewal may happen between the check of its heartbeat and the effects. Sessions have their own locks,
+    /// because every commit of a mount is guarded by its session.
     pub sessions: BTreeMap<SessionId, bool>,
-    /// Inodes that they look at or change, or of which they change what these have.
+    /// Inodes that they read or change, including the data and dirents of these.
     pub inos: BTreeSet<Ino>,
-    /// Inodes that they make: nobody else knows these yet.
+    /// Inodes that they create: no other client knows these yet.
     pub made: BTreeSet<Ino>,
-    /// Whatever they look at or change that belongs to no inode.
+    /// Whether they read or change records that belong to no inode.
     pub volume: bool,
 }
 
@@ -112,7 +117,7 @@ impl Locks {
     }
 }
 
-/// The session that a guard looks at, and whether it is locked exclusively.
+/// The session that a guard reads, and whether it is locked exclusively.
 fn guarding_session(guard: &Guard) -> Option<(SessionId, bool)> {
     match guard {
         Guard::Session { session, heartbeat } => Some((*session, heartbeat.is_some())),
@@ -121,8 +126,8 @@ fn guarding_session(guard: &Guard) -> Option<(SessionId, bool)> {
     }
 }
 
-/// The session that an effect changes, and whether it is locked exclusively. A renewal shares the lock with the commits of
-/// its client, so that they do not wait for each other.
+/// The session that an effect changes, and whether it is locked exclusively. A renewal takes the lock shared
+/// with the commits of its client, so that they do not wait for each other.
 fn changed_session(effect: &Effect) -> Option<(SessionId, bool)> {
     match effect {
         Effect::PutSession(session) => Some((session.id, false)),
@@ -132,19 +137,19 @@ fn changed_session(effect: &Effect) -> Option<(SessionId, bool)> {
     }
 }
 
-/// Makes of these inodes what `txn` makes of them; one that goes is `None`. Gives those of them that it changed.
-pub fn follow(nodes: &mut HashMap<Ino, Option<Node>>, txn: &Txn) -> Vec<Node> {
+/// Applies `txn` to these inodes; a dropped one becomes `None`. Returns those that it changed.
+pub fn follow(inodes: &mut HashMap<Ino, Option<Inode>>, txn: &Txn) -> Vec<Inode> {
     for effect in &txn.effects {
         match effect {
-            Effect::PutNode(node) => drop(nodes.insert(node.ino, Some(*node))),
-            Effect::DropNode { ino } => drop(nodes.insert(*ino, None)),
+            Effect::PutInode(inode) => drop(inodes.insert(inode.ino, Some(*inode))),
+            Effect::DropInode { ino } => drop(inodes.insert(*ino, None)),
             _ => {
-                let node = effect.changed_node().and_then(|ino| nodes.get_mut(&ino)?.as_mut());
-                node.map(|node| effect.apply_to(node));
+                let inode = effect.changed_inode().and_then(|ino| inodes.get_mut(&ino)?.as_mut());
+                inode.map(|inode| effect.apply_to(inode));
             }
         }
     }
-    txn.changed_nodes().iter().filter_map(|ino| nodes.get(ino).copied().flatten()).collect()
+    txn.changed_inodes().iter().filter_map(|ino| inodes.get(ino).copied().flatten()).collect()
 }
 
 #[cfg(test)]
@@ -169,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_nothing_locks_only_its_session() {
+    fn a_transaction_without_effects_locks_only_its_session() {
         let guards = vec![
             Guard::Session { session: SessionId(1), heartbeat: None },
             Guard::Access { ino: Ino(7), rev: 0 },
@@ -179,7 +184,7 @@ mod tests {
         let mut txn = Txn { op_id: OpId(1), guards, effects: Vec::new() };
         locks.add(&txn);
         assert_eq!((locks.sessions.len(), locks.inos.len(), locks.volume), (1, 0, false));
-        txn.effects.push(Effect::DropNode { ino: Ino(8) });
+        txn.effects.push(Effect::DropInode { ino: Ino(8) });
         locks.add(&txn);
         assert_eq!((locks.sessions.len(), locks.inos.len(), locks.volume), (1, 2, true));
     }

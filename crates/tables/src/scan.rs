@@ -1,4 +1,4 @@
-//! Ranges as statements, in what SQL servers have in common.
+//! Scans as statements, in the common subset of the SQL servers.
 
 use std::borrow::Cow;
 
@@ -6,37 +6,38 @@ use meta::Scan;
 
 use crate::table::Table;
 
-/// The part of a range that a [`Scan`] asks for, and one more, which shows that more follow: rows `r` of a table. In its
-/// texts the names of tables stand in backquotes with a `@` before them, and `?1` is where the first of `args` belongs.
+/// A statement for the rows of a [`Scan`] up to its limit, and one more, which shows that more follow. In the
+/// texts, `r` is the table of the rows, names of tables are in backquotes with a `@` in front, and `?1` is
+/// the position of the first of `args`.
 #[derive(Debug)]
 pub struct Select<'s> {
     pub table: Table,
-    /// Where the rows come from.
+    /// The FROM clause.
     pub from: &'static str,
-    /// Which of them, and in what order.
+    /// The WHERE, ORDER BY and LIMIT clauses.
     pub range: &'static str,
     pub args: Vec<Arg<'s>>,
 }
 
-/// What a range begins and ends with.
+/// An argument of a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arg<'s> {
-    /// A number of which it makes no difference how far it is beyond `i64::MAX`: nothing has such a one.
+    /// A number. All values beyond `i64::MAX` are equivalent, because no stored number is greater.
     Number(u64),
     Bytes(Cow<'s, [u8]>),
 }
 
-/// The rows that answer `scan`, but for what is to stand beside the entries of a directory.
+/// The rows that answer `scan`, without the inodes and ACLs of the entries of a directory.
 pub fn select(scan: &Scan) -> Select<'_> {
     let number = Arg::Number;
     let (table, from, range, mut args) = match scan {
         Scan::Dir { parent, after, .. } => {
-            // No name is empty, so every name comes after nothing.
+            // No name is empty, so every name is greater than the empty one.
             let after = after.as_ref().map_or(&[][..], |name| name.as_bytes());
             let range = "WHERE r.parent = ?1 AND r.name > ?2 ORDER BY r.name LIMIT ?3";
             (Table::EDGE, "`@edge` r", range, vec![number(parent.0), Arg::Bytes(after.into())])
         }
-        Scan::Nodes { after, .. } => {
+        Scan::Inodes { after, .. } => {
             let range = "WHERE r.ino > ?1 ORDER BY r.ino LIMIT ?2";
             (Table::NODE, "`@node` r", range, vec![number(after.0)])
         }
@@ -81,12 +82,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_argument_has_its_place_and_the_last_is_one_above_the_limit() {
+    fn every_argument_is_used_and_the_last_is_the_limit_plus_one() {
         let limit = 7;
         let dir = |limit| Scan::Dir { parent: Ino(2), after: None, limit, beside: Beside::Nothing };
         let scans = [
             dir(limit),
-            Scan::Nodes { after: Ino(1), limit },
+            Scan::Inodes { after: Ino(1), limit },
             Scan::Slices { ino: Ino(1), from: ChunkIndex(0), limit },
             Scan::Orphans { after: (SessionId(1), Ino(1)), limit },
             Scan::Sessions { after: SessionId(1), limit },

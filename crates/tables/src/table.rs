@@ -1,12 +1,12 @@
 //! The tables whose rows are facts.
 
-/// A table, and the columns of the numbers and byte strings of the fact that a row of it is.
+/// A table, and the columns with the numbers and byte strings of its fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {
     pub fact: i16,
     pub name: &'static str,
     pub numbers: &'static [&'static str],
-    /// Also strings of characters.
+    /// Columns of byte strings and of texts.
     pub strings: &'static [&'static str],
 }
 
@@ -37,13 +37,14 @@ impl Table {
             "ctime",
             "parent",
             "access_rev",
+            "xattr_blocks",
         ],
         &["access_acl", "default_acl"],
     );
     pub const EDGE: Table = table(2, "edge", &["parent", "ino", "kind"], &["name"]);
     pub const XATTR: Table = table(4, "xattr", &["ino"], &["name", "value"]);
     pub const SYMLINK: Table = table(5, "symlink", &["ino"], &["target"]);
-    /// Without the place of the row in its chunk.
+    /// Without the position of the row in its chunk.
     pub const SLICE: Table =
         table(6, "slice", &["ino", "chunk", "pos", "len", "slice", "slice_off", "slice_size"], &["data"]);
     pub const ACL: Table = table(7, "acl", &[], &["id", "text"]);
@@ -53,7 +54,7 @@ impl Table {
     pub const LOCK: Table =
         table(11, "lock", &["ino", "first", "last", "session", "owner", "kind", "exclusive", "pid"], &[]);
     pub const LOCK_WAIT: Table = Table { fact: 12, name: "lock_wait", ..Table::LOCK };
-    /// The key of who waits.
+    /// The key of a waiting lock request: its owner.
     pub const WAITER: Table = Table { numbers: &["session", "owner", "kind"], ..Table::LOCK_WAIT };
     pub const SESSION: Table = table(
         13,
@@ -65,7 +66,7 @@ impl Table {
     pub const GARBAGE: Table = table(15, "garbage", &["slice", "size"], &[]);
     pub const SHARED: Table = table(16, "shared", &["slice", "extra"], &[]);
 
-    /// The columns of its numbers, and behind them those of its strings.
+    /// The columns of its numbers, then those of its strings.
     pub fn columns(&self) -> impl Iterator<Item = &'static str> + Clone + use<> {
         self.numbers.iter().chain(self.strings).copied()
     }

@@ -1,13 +1,13 @@
-//! What the texts of statements are made of.
+//! Helpers for the texts of statements.
 
 use std::fmt::{Display, Write};
 
-/// The items with commas between.
+/// The items, separated by commas.
 pub fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {
     joined(items, ", ")
 }
 
-/// The items with `between` between.
+/// The items, separated by `between`.
 pub fn joined<T: Display>(items: impl IntoIterator<Item = T>, between: &str) -> String {
     let mut text = String::new();
     for (index, item) in items.into_iter().enumerate() {
@@ -18,13 +18,13 @@ pub fn joined<T: Display>(items: impl IntoIterator<Item = T>, between: &str) -> 
     text
 }
 
-/// The text with these in the places of `?1`, `?2` and so on, of which there are at most nine.
+/// Replaces `?1`, `?2` and so on by these values, of which there are at most nine.
 pub fn fill<T: Display>(text: &str, values: &[T]) -> String {
     let put = |text: String, (place, value): (u8, &T)| text.replace(&format!("?{place}"), &value.to_string());
     (1..).zip(values).fold(text.to_owned(), put)
 }
 
-/// Two hexadecimal digits for each byte.
+/// The bytes as two hexadecimal digits each.
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = String::with_capacity(bytes.len() * 2);
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_are_joined_places_filled_and_bytes_written_as_digits() {
+    fn lists_placeholders_and_hex_digits() {
         assert_eq!(list([1, 2, 3]), "1, 2, 3");
         assert_eq!(joined([] as [&str; 0], " OR "), "");
         assert_eq!(fill("(?2, ?1) ?2", &["a", "b"]), "(b, a) b");

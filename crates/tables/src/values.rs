@@ -1,35 +1,38 @@
-//! The values of records, as columns hold them: the way back of what facts say, in their order.
+//! The values of records as stored in columns, in the order of the facts: the reverse of `fact.rs`.
 //!
-//! Numbers have 64 bits, some with a sign and some without; an engine whose columns all have one stores the same bits.
+//! Numbers have 64 bits, some signed and some unsigned; an engine whose columns are all signed stores the
+//! same bits.
 
-use meta::{Lock, Node};
+use meta::{Inode, Lock};
 use types::{AclId, Slice, SliceSource};
 
 /// The numbers of an inode.
-pub fn node(node: &Node) -> [i128; 13] {
+pub fn inode(inode: &Inode) -> [i128; 14] {
     [
-        node.ino.0.into(),
-        node.kind.to_dtype().into(),
-        node.mode.bits().into(),
-        node.uid.into(),
-        node.gid.into(),
-        node.rdev.into(),
-        node.nlink.into(),
-        node.size.into(),
-        node.atime.nanos().into(),
-        node.mtime.nanos().into(),
-        node.ctime.nanos().into(),
-        node.parent.0.into(),
-        node.access_rev.into(),
+        inode.ino.0.into(),
+        inode.kind.to_dtype().into(),
+        inode.mode.bits().into(),
+        inode.uid.into(),
+        inode.gid.into(),
+        inode.rdev.into(),
+        inode.nlink.into(),
+        inode.size.into(),
+        inode.atime.nanos().into(),
+        inode.mtime.nanos().into(),
+        inode.ctime.nanos().into(),
+        inode.parent.0.into(),
+        inode.access_rev.into(),
+        inode.xattr_blocks.into(),
     ]
 }
 
-/// An ACL's id, of which there is none for no ACL.
+/// The id of an ACL; `None` for no ACL.
 pub fn acl(id: AclId) -> Option<[u8; 16]> {
     (!id.is_none()).then(|| id.to_bytes())
 }
 
-/// The numbers of a chunk's row behind inode and chunk: pos, len, slice, slice_off, slice_size; and its data.
+/// The numbers of a row of a chunk after inode and chunk: pos, len, slice, slice_off, slice_size; and its
+/// data.
 pub fn slice(slice: &Slice) -> ([Option<i128>; 5], Option<&[u8]>) {
     let (blocks, data) = match &slice.source {
         SliceSource::Hole => ([None; 3], None),
@@ -42,7 +45,7 @@ pub fn slice(slice: &Slice) -> ([Option<i128>; 5], Option<&[u8]>) {
     ([Some(slice.pos.into()), Some(slice.len.into()), id, offset, size], data)
 }
 
-/// The numbers of a lock behind its inode.
+/// The numbers of a lock after its inode.
 pub fn lock(lock: &Lock) -> [i128; 7] {
     let owner = lock.owner;
     [
@@ -58,15 +61,15 @@ pub fn lock(lock: &Lock) -> [i128; 7] {
 
 #[cfg(test)]
 mod tests {
-    use meta::{LockKind, LockOwner, Record, Want};
+    use meta::{LockKind, LockOwner, Record, RecordKey};
     use types::{ChunkIndex, FileType, Ino, Mode, SessionId, SliceId, Time};
 
     use super::*;
     use crate::{Fact, Found};
 
     #[test]
-    fn facts_of_these_values_are_the_records() {
-        let inode = Node {
+    fn facts_of_these_values_give_the_records_back() {
+        let sample = Inode {
             ino: Ino(u64::MAX),
             kind: FileType::Symlink,
             mode: Mode::new(0o4711),
@@ -82,6 +85,7 @@ mod tests {
             default_acl: AclId::NONE,
             parent: Ino(10),
             access_rev: 11,
+            xattr_blocks: u16::MAX,
         };
         let owner = LockOwner { session: SessionId(3), owner: u64::MAX, kind: LockKind::Flock };
         let held = Lock { start: 1, end: u64::MAX, owner, exclusive: true, pid: 4 };
@@ -97,17 +101,21 @@ mod tests {
             let numbers = numbers.into_iter().map(|number| number.map(|number| number as i64));
             found.take(&Fact { about, row: (numbers.collect(), strings.to_vec()) }).unwrap();
         };
-        let acls = [acl(inode.access_acl), acl(inode.default_acl)];
-        take(1, node(&inode).map(Some).into(), &acls.each_ref().map(|id| id.as_ref().map(|id| &id[..])));
+        let acls = [acl(sample.access_acl), acl(sample.default_acl)];
+        take(1, inode(&sample).map(Some).into(), &acls.each_ref().map(|id| id.as_ref().map(|id| &id[..])));
         for row in &rows {
             let (numbers, data) = slice(row);
             take(6, [&[Some(7), Some(0)], &numbers[..]].concat(), &[data]);
         }
         take(11, [&[7], &lock(&held)[..]].concat().into_iter().map(Some).collect(), &[]);
-        let wants = [Want::Node(inode.ino), Want::Slices(Ino(7), ChunkIndex(0)), Want::Locks(Ino(7))];
+        let wants = [
+            RecordKey::Inode(sample.ino),
+            RecordKey::Slices(Ino(7), ChunkIndex(0)),
+            RecordKey::Locks(Ino(7)),
+        ];
         let expected = [
-            Record::Node(inode.ino, Some(inode)),
-            Record::Acl(inode.access_acl, None),
+            Record::Inode(sample.ino, Some(sample)),
+            Record::Acl(sample.access_acl, None),
             Record::Slices(Ino(7), ChunkIndex(0), rows.into()),
             Record::Locks(Ino(7), [held].into()),
         ];

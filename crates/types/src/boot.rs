@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use host::time_since_boot;
 
-/// A moment of `CLOCK_BOOTTIME` (`clock_gettime(2)`): it never goes back, and it counts the time of a suspend.
+/// A moment of `CLOCK_BOOTTIME` (`clock_gettime(2)`): it never goes back, and it includes the time of a
+/// suspend.
 ///
-/// [`std::time::Instant`] stands still during a suspend. A lease that others give must not: they do not wait for it.
+/// [`std::time::Instant`] stops during a suspend. A lease that others grant must not use it, because they go
+/// on during a suspend of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BootInstant(Duration);
 
@@ -16,7 +18,7 @@ impl BootInstant {
         BootInstant(time_since_boot())
     }
 
-    /// How long ago it was; zero if it is to come.
+    /// The time since this moment; zero if it is in the future.
     pub fn elapsed(self) -> Duration {
         BootInstant::now().saturating_duration_since(self)
     }
@@ -25,7 +27,7 @@ impl BootInstant {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// `None` if the machine was not running then.
+    /// `None` if the result would be before the start of the machine.
     pub fn checked_sub(self, duration: Duration) -> Option<Self> {
         self.0.checked_sub(duration).map(BootInstant)
     }
@@ -36,7 +38,7 @@ impl BootInstant {
     }
 }
 
-/// Saturates.
+/// Saturates at the largest value.
 impl Add<Duration> for BootInstant {
     type Output = Self;
 

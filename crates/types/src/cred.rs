@@ -1,8 +1,8 @@
-//! Who asks.
+//! Credentials of callers.
 
 use std::sync::Arc;
 
-/// The identity a permission is decided for: `credentials(7)`, file-system ids.
+/// The identity for which access is checked: `credentials(7)`, file-system IDs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cred {
     pub uid: u32,
@@ -36,7 +36,8 @@ impl Cred {
     }
 }
 
-/// The capabilities that bear on files (`capabilities(7)`), as bits of the kernel's capability mask.
+/// Capabilities (`capabilities(7)`), as the bits of the kernel's capability mask. Those that affect files are
+/// named here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Caps(u64);
 

@@ -1,4 +1,4 @@
-//! Linux error numbers, as they travel to the caller of a system call.
+//! Linux error numbers, as returned to the caller of a system call.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ macro_rules! errnos {
         impl Errno {
             $(#[doc = $text] pub const $name: Errno = Errno($value);)*
 
-            /// The symbolic name, e.g. `ENOENT`; `None` for a number limenfs never produces.
+            /// The symbolic name, for example `ENOENT`; `None` for a number that limenfs never returns.
             pub fn name(self) -> Option<&'static str> {
                 match self { $(Errno::$name => Some(stringify!($name)),)* _ => None }
             }
@@ -63,12 +63,12 @@ errnos! {
 }
 
 impl Errno {
-    /// The number as Linux defines it.
+    /// The number that Linux defines.
     pub fn raw(self) -> i32 {
         self.0
     }
 
-    /// From a number the operating system returned; anything outside 1..4096 reads as [`Errno::EIO`].
+    /// Converts a number from the operating system; a number outside 1..4096 becomes [`Errno::EIO`].
     pub fn from_raw(raw: i32) -> Self {
         if (1..4096).contains(&raw) { Errno(raw) } else { Errno::EIO }
     }

@@ -1,4 +1,4 @@
-//! Identifiers, one newtype each, so that none can be mistaken for another.
+//! Identifiers. Each is a newtype, so that they cannot be confused.
 
 use std::fmt;
 
@@ -29,26 +29,27 @@ id! {
     ChunkIndex(u64)
 }
 id! {
-    /// One mounted client.
+    /// The session of a mounted client.
     SessionId(u64)
 }
 id! {
-    /// A stretch of a session's operations, whose results are kept until it ends; 0 for those that no session guards.
+    /// A part of a session's operations. Their results are kept until the term ends. 0 for operations that no
+    /// session guards.
     Term(u32)
 }
 id! {
-    /// One transaction, across all its retries: what makes a retry exactly-once. From the highest bits down: session (64),
-    /// term (32), count within the term (32).
+    /// The id of one transaction, the same in all its retries, so that it is applied at most once. From the
+    /// highest bits down: session (64), term (32), count within the term (32).
     OpId(u128)
 }
 
 impl Term {
-    /// Operations that no session guards.
+    /// The term of operations that no session guards.
     pub const NONE: Term = Term(0);
-    /// The one with which a session begins.
+    /// The first term of a session.
     pub const FIRST: Term = Term(1);
 
-    /// The bytes with which the ids of its operations begin, big end first.
+    /// The first bytes of the ids of the term's operations, in big-endian order.
     pub fn key(self, session: SessionId) -> [u8; 12] {
         let mut key = [0; 12];
         key[..8].copy_from_slice(&session.0.to_be_bytes());
@@ -70,18 +71,18 @@ impl OpId {
         Term((self.0 >> 32) as u32)
     }
 
-    /// The ids of a term: the first, and the last.
+    /// The range of the ids of a term.
     pub fn range(session: SessionId, term: Term) -> std::ops::RangeInclusive<OpId> {
         OpId::new(session, term, 0)..=OpId::new(session, term, u32::MAX)
     }
 }
 
 impl Ino {
-    /// The volume's root directory. Inode 1 is left to the root that FUSE itself creates.
+    /// The volume's root directory. Inode 1 is reserved for the root that FUSE itself creates.
     pub const ROOT: Ino = Ino(2);
 }
 
-/// The content hash of a canonical ACL; [`AclId::NONE`] where a file has only its mode.
+/// The content hash of a canonical ACL; [`AclId::NONE`] for an inode that has only a mode.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AclId(pub u128);
 

@@ -1,4 +1,4 @@
-//! Identifiers and small values that every layer of limenfs speaks: no I/O, no policy.
+//! Identifiers and small values that all layers of limenfs share: no I/O, no policy.
 
 mod boot;
 mod cred;

@@ -1,4 +1,4 @@
-//! File types and permission bits, `inode(7)`.
+//! File types and permission bits; see `inode(7)`.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ impl FileType {
         }
     }
 
-    /// From a whole `st_mode`; `None` where its type bits name no type.
+    /// The type in a whole `st_mode`; `None` if the type bits are invalid.
     pub fn from_ifmt(st_mode: u32) -> Option<Self> {
         Some(match st_mode & 0o170000 {
             0o010000 => FileType::Fifo,

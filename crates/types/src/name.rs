@@ -1,4 +1,4 @@
-//! Names, checked once where they enter.
+//! Names of directory entries and xattrs, validated once when they are parsed.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use crate::Errno;
 
-/// The name of a directory entry: 1 to 255 bytes, any but `/` and NUL, neither `.` nor `..` (`path_resolution(7)`).
+/// The name of a directory entry: 1 to 255 bytes without `/` and NUL, and neither `.` nor `..`
+/// (`path_resolution(7)`).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Arc<[u8]>);
 
-/// Why a byte string is no [`Name`] or [`XattrName`].
+/// Why a byte string is not a valid [`Name`] or [`XattrName`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     #[error("the name is empty")]
@@ -82,7 +83,8 @@ impl fmt::Display for Name {
     }
 }
 
-/// The full name of an extended attribute, e.g. `user.mime_type`: 1 to 255 bytes without NUL (`xattr(7)`).
+/// The full name of an extended attribute, for example `user.mime_type`: 1 to 255 bytes without NUL
+/// (`xattr(7)`).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct XattrName(Arc<[u8]>);
 
@@ -114,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_checked_where_they_enter() {
+    fn names_are_validated_when_parsed() {
         assert_eq!(Name::new(b""), Err(NameError::Empty));
         assert_eq!(Name::new(&[b'a'; 256]), Err(NameError::TooLong));
         for reserved in [&b"."[..], b"..", b"a/b", b"a\0"] {

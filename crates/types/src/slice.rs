@@ -1,19 +1,24 @@
-//! How the bytes of a file are named: chunks, slices, blocks.
+//! Where the bytes of a file are stored: chunks, slices, blocks.
 //!
-//! A file is cut into chunks of [`CHUNK_BYTES`]. Each write to a chunk appends one [`Slice`] row to it; where rows
-//! overlap, the one appended last holds. What no row covers reads as zeros.
+//! A file is divided into chunks of [`CHUNK_BYTES`]. Each write to a chunk appends one [`Slice`] row to it.
+//! Where rows overlap, the newest one applies. Bytes without a row read as zeros.
+//!
+//! The bytes of a small file are stored in its rows ([`SliceSource::Inline`]) instead of a separate
+//! record. So there is one rule for overlaps and for growth, appends commute, and nothing is converted
+//! when a file outgrows the limit.
 
 use std::sync::Arc;
 
 use crate::{ChunkIndex, SliceId};
 
-/// The length of a chunk in bytes: 64 MiB. A slice never crosses a chunk's end.
+/// The size of a chunk in bytes: 64 MiB. A slice never crosses the end of a chunk.
 pub const CHUNK_BYTES: u64 = 64 << 20;
 
-/// The length of a block, the unit of the object store, in bytes: 4 MiB. The last block of a slice may be shorter.
+/// The size of a block, the unit of the object store, in bytes: 4 MiB. The last block of a slice may be
+/// shorter.
 pub const BLOCK_BYTES: u32 = 4 << 20;
 
-/// One row of a chunk: `len` bytes from `pos` on (bytes into the chunk) come from `source`.
+/// One row of a chunk: the `len` bytes from position `pos` in the chunk come from `source`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Slice {
     pub pos: u32,
@@ -21,14 +26,15 @@ pub struct Slice {
     pub source: SliceSource,
 }
 
-/// Where the bytes of a [`Slice`] are.
+/// The source of the bytes of a [`Slice`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum SliceSource {
-    /// Nowhere: they are zeros, whatever older rows say.
+    /// The bytes are zeros, whatever older rows have.
     Hole,
-    /// In the row itself, `len` of them.
+    /// The bytes are in the row itself.
     Inline(Arc<[u8]>),
-    /// In the object store: the slice `id` holds `size` bytes in blocks; this row shows those from `offset` on.
+    /// The bytes are in the object store: the slice `id` has `size` bytes in blocks; the row shows those from
+    /// `offset` on.
     Blocks { id: SliceId, offset: u32, size: u32 },
 }
 

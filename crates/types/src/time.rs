@@ -1,24 +1,26 @@
 //! Points in time.
+//!
+//! A time is a signed 64-bit number of nanoseconds, because every engine can store and sort one integer.
 
 use std::fmt;
 
 use host::nanos_since_epoch;
 
-/// Nanoseconds since 1970-01-01 UTC, negative before; spans the years 1677 to 2262, and clamps to them.
+/// Nanoseconds since 1970-01-01 UTC, negative before that. Covers the years 1677 to 2262, and clamps to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(i64);
 
 const NANOS_PER_SEC: i128 = 1_000_000_000;
 
 impl Time {
-    /// The smallest value: what `max` with anything replaces.
+    /// The smallest value: the maximum of it and any other time is that time.
     pub const MIN: Time = Time(i64::MIN);
 
     pub fn now() -> Self {
         Time::clamp(nanos_since_epoch())
     }
 
-    /// `sec` may be negative; `nsec` counts up from it (`timespec(3type)`).
+    /// `sec` may be negative; `nsec` is added to it (`timespec(3type)`).
     pub fn new(sec: i64, nsec: u32) -> Self {
         Time::clamp(sec as i128 * NANOS_PER_SEC + nsec as i128)
     }
@@ -50,7 +52,8 @@ impl Time {
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (days, second) = (self.sec().div_euclid(86_400), self.sec().rem_euclid(86_400));
-        // Counted from 0000-03-01, so that the leap day is a year's last; an era is 400 years of 146,097 days.
+        // Years start on 1 March, so that the leap day is the last day of a year. An era has 400 years and
+        // 146,097 days.
         let days = days + 719_468;
         let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
         let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -76,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn times_beyond_what_is_stored_clamp() {
+    fn times_outside_the_stored_range_clamp() {
         assert_eq!(Time::new(i64::MAX, 0).nanos(), i64::MAX);
         assert_eq!(Time::new(i64::MIN, 0).nanos(), i64::MIN);
     }

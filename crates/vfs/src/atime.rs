@@ -1,8 +1,9 @@
-//! Access times: reads are noted in memory and reach the records in batches, so that no read waits for a commit of its own.
+//! Access times: reads are recorded in memory and committed in batches, so that no read waits for a commit of
+//! its own.
 //!
-//! The kernel keeps no access time of a FUSE inode (`S_NOATIME`): it asks again after each READ, READDIR and READLINK
-//! (`fuse_invalidate_atime`), and what is read from its page cache it tells nobody. So where a read is to be seen, whoever
-//! opens has to be denied what the kernel has in memory: see [`Vfs::is_access_due`].
+//! The kernel keeps no access time of a FUSE inode (`S_NOATIME`): it requests the attributes again after each
+//! READ, READDIR and READLINK (`fuse_invalidate_atime`), and does not report reads from its page cache. So if
+//! a read must be counted, an open must not use the kernel's cached data: see [`Vfs::is_access_due`].
 //!
 //! Lock order: `order` before an open file's data, and both before `noted`.
 
@@ -15,15 +16,15 @@ use types::{Errno, Ino, Time};
 use crate::attr::Attr;
 use crate::vfs::Vfs;
 
-/// As many inodes are noted before who reads the next one writes them down.
+/// The number of recorded inodes at which a read commits all of them.
 const MAX_NOTED: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(crate) struct Accesses {
     mode: AtimeMode,
-    /// Held while a batch is on its way to the records, and while an atime is set.
+    /// Held while a batch is committed, and while an atime is set.
     order: Mutex<()>,
-    /// When inodes were read last, as far as the records do not say so.
+    /// The access times that are not committed yet.
     noted: Mutex<HashMap<Ino, Time>>,
 }
 
@@ -32,7 +33,7 @@ impl Accesses {
         Accesses { mode, ..Accesses::default() }
     }
 
-    /// Puts what is noted in the place of what the records say.
+    /// Replaces the stored atime by the recorded one, if there is one.
     pub(crate) fn overlay(&self, attr: Attr) -> Attr {
         if self.mode == AtimeMode::Never {
             return attr;
@@ -40,7 +41,7 @@ impl Accesses {
         Attr { atime: self.noted().get(&attr.ino).copied().unwrap_or(attr.atime), ..attr }
     }
 
-    /// Keeps batches from being written while an atime is set to what no read must overtake.
+    /// Keeps batches from being committed while an atime is set, so that an earlier read cannot overwrite it.
     pub(crate) fn hold(&self) -> MutexGuard<'_, ()> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -59,7 +60,7 @@ impl Vfs {
         self.accesses.mode
     }
 
-    /// An inode was read: its contents, its names, its target.
+    /// Records that an inode was read: its data, its names, or the target of a symbolic link.
     pub fn accessed(&self, ino: Ino) {
         if !self.is_access_due(ino) {
             return;
@@ -69,12 +70,12 @@ impl Vfs {
         let full = noted.len() >= MAX_NOTED;
         drop(noted);
         if full && let Err(errno) = self.write_accesses() {
-            tracing::warn!(%errno, "access times could not be written down and are given up");
+            tracing::warn!(%errno, "cannot store access times; they are discarded");
             self.accesses.noted().clear();
         }
     }
 
-    /// Whether a read of the inode would move its atime, so that it must not be answered by what the kernel holds.
+    /// Whether a read of the inode changes its atime, so that the kernel must not answer it from its cache.
     pub fn is_access_due(&self, ino: Ino) -> bool {
         match self.accesses.mode {
             AtimeMode::Never => false,
@@ -85,10 +86,10 @@ impl Vfs {
         }
     }
 
-    /// Writes down what was noted, in one transaction.
+    /// Commits the recorded access times in one transaction.
     ///
     /// # Errors
-    /// Those of the database; what was noted stays.
+    /// Those of the database; the recorded times are kept.
     pub(crate) fn write_accesses(&self) -> Result<(), Errno> {
         let _order = self.accesses.hold();
         let batch: Vec<(Ino, Time)> = self.accesses.noted().iter().map(|(&ino, &time)| (ino, time)).collect();
@@ -96,7 +97,8 @@ impl Vfs {
             return Ok(());
         }
         self.change(&Accessed(batch.clone()))?;
-        // Until here they are seen in both places rather than in neither.
+        // Removed only after the commit: until here getattr sees the times in both places rather than in
+        // neither.
         let mut noted = self.accesses.noted();
         for (ino, time) in batch {
             if noted.get(&ino) == Some(&time) {
@@ -114,7 +116,7 @@ mod tests {
     use crate::fixture::{make, root, volume};
 
     #[test]
-    fn a_commit_is_for_a_thousand_inodes_and_not_for_each_read() {
+    fn one_commit_stores_the_access_times_of_many_reads() {
         let (vfs, engine) = volume(AtimeMode::Always);
         let inos: Vec<Ino> = (0..MAX_NOTED).map(|n| make(&vfs, &n.to_string())).collect();
         let before = engine.counts();
@@ -123,21 +125,21 @@ mod tests {
         }
         assert_eq!((engine.counts() - before).round_trips(), 0);
         vfs.accessed(inos[0]);
-        assert_eq!((engine.counts() - before).round_trips(), 1, "as many as are held in memory");
+        assert_eq!((engine.counts() - before).round_trips(), 1, "one commit when the limit is reached");
         assert!(vfs.accesses.noted().is_empty());
         let written = vfs.getattr(inos[0]).unwrap();
         assert!(written.atime > written.mtime && written.ctime == written.mtime);
     }
 
     #[test]
-    fn what_was_read_before_never_overtakes_an_atime_that_is_set() {
+    fn earlier_read_never_overwrites_an_atime_that_was_set() {
         let (vfs, _) = volume(AtimeMode::Relative);
         let ino = make(&vfs, "f");
         vfs.accessed(ino);
         let noted = vfs.getattr(ino).unwrap().atime;
         assert!(noted > vfs.getattr(ino).unwrap().mtime);
         vfs.accessed(ino);
-        assert_eq!(vfs.getattr(ino).unwrap().atime, noted, "once is enough until the file changes");
+        assert_eq!(vfs.getattr(ino).unwrap().atime, noted, "relatime does not count a second read");
         let past = Time::new(5, 5);
         let set =
             vfs.setattr(&root(), ino, AttrChange { atime: Some(past), ..AttrChange::default() }).unwrap();
@@ -146,6 +148,9 @@ mod tests {
         assert_eq!(vfs.getattr(ino).unwrap().atime, past);
         vfs.accessed(ino);
         vfs.write_accesses().unwrap();
-        assert!(vfs.getattr(ino).unwrap().atime > set.ctime, "older than the change that set it");
+        assert!(
+            vfs.getattr(ino).unwrap().atime > set.ctime,
+            "the atime was older than the ctime, so the read counts"
+        );
     }
 }

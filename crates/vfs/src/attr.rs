@@ -1,8 +1,8 @@
-//! What callers are told of an inode.
+//! The attributes of an inode as callers see them.
 
 use std::time::Duration;
 
-use meta::Node;
+use meta::Inode;
 use types::{FileType, Ino, Mode, Time};
 
 /// The attributes of an inode, `stat(2)`, unflushed writes included.
@@ -19,14 +19,14 @@ pub struct Attr {
     pub atime: Time,
     pub mtime: Time,
     pub ctime: Time,
-    /// Whoever asks has to ask by himself each time: what he is told is not for others.
+    /// The kernel must not cache these attributes: the reply depends on the caller.
     pub per_caller: bool,
-    /// What a check by these attributes is a check of.
+    /// The access revision that these attributes belong to.
     pub(crate) access_rev: u64,
 }
 
 impl Attr {
-    /// In units of 512 bytes, as `st_blocks` counts; whole blocks of 4 KiB.
+    /// The size in units of 512 bytes, like `st_blocks`, rounded up to 4 KiB.
     pub fn blocks(&self) -> u64 {
         match self.kind {
             FileType::Regular => self.size_bytes.div_ceil(4096).saturating_mul(8),
@@ -36,37 +36,37 @@ impl Attr {
     }
 }
 
-impl From<&Node> for Attr {
-    fn from(node: &Node) -> Self {
+impl From<&Inode> for Attr {
+    fn from(inode: &Inode) -> Self {
         Attr {
-            ino: node.ino,
-            kind: node.kind,
-            mode: node.mode,
-            nlink: node.nlink,
-            uid: node.uid,
-            gid: node.gid,
-            rdev: node.rdev,
-            size_bytes: node.size,
-            atime: node.atime,
-            mtime: node.mtime,
-            ctime: node.ctime,
+            ino: inode.ino,
+            kind: inode.kind,
+            mode: inode.mode,
+            nlink: inode.nlink,
+            uid: inode.uid,
+            gid: inode.gid,
+            rdev: inode.rdev,
+            size_bytes: inode.size,
+            atime: inode.atime,
+            mtime: inode.mtime,
+            ctime: inode.ctime,
             per_caller: false,
-            access_rev: node.access_rev,
+            access_rev: inode.access_rev,
         }
     }
 }
 
-/// A name's inode.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// `None`: the name is free.
     pub attr: Option<Attr>,
 }
 
-/// How long the kernel may go by a reply without asking again.
+/// How long the kernel may cache a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetimes {
-    /// By what a name refers to, or that it is free.
+    /// The lifetime of a name, or of its absence.
     pub name: Duration,
     pub attributes: Duration,
 }

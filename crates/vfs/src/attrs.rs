@@ -8,7 +8,7 @@ use crate::attr::Attr;
 use crate::caller::Caller;
 use crate::vfs::Vfs;
 
-/// What SETATTR asks for; `None` leaves as is.
+/// The changes of a SETATTR; `None` leaves an attribute unchanged.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttrChange {
     pub mode: Option<Mode>,
@@ -17,30 +17,36 @@ pub struct AttrChange {
     pub size_bytes: Option<u64>,
     pub atime: Option<Time>,
     pub mtime: Option<Time>,
-    /// The times are the present one, and were not chosen by the caller.
-    pub is_touch: bool,
-    /// The truncation goes through a file that is open for writing.
+    /// The times are the current time, not chosen by the caller.
+    pub is_set_times: bool,
+    /// The truncation is by a descriptor that is open for writing.
     pub is_open: bool,
     /// The truncating caller lacks `CAP_FSETID`.
     pub kill_suidgid: bool,
 }
 
 impl Vfs {
+    /// The attributes of an inode, including unflushed writes.
+    ///
     /// # Errors
-    /// ESTALE where the inode is gone and nobody holds it; EIO where it is open and was lost with the session. A program
-    /// that has a file open takes ESTALE for "open it again by its name", and the name may lead to another file by now.
+    /// ESTALE if the inode was deleted and the kernel does not hold it; EIO if the file is open and was lost
+    /// with the session. Not ESTALE in that case, because programs take that as "open the file again by its
+    /// name", and the name may now lead to another file.
     pub fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
-        match self.node(ino) {
+        match self.inode(ino) {
             Err(Errno::ESTALE) if self.files.get(ino).is_some_and(|file| file.is_fenced()) => Err(Errno::EIO),
-            node => Ok(self.attr_of(&node?)),
+            inode => Ok(self.attr_of(&inode?)),
         }
     }
 
+    /// Changes attributes, also the size (truncation); returns the new attributes.
+    ///
     /// # Errors
-    /// EFBIG beyond 2^63 - 1 bytes; EOVERFLOW for an owner or group whom the volume does not know; those of [`SetAttr`] and of
-    /// a flush.
+    /// EFBIG beyond 2^63 - 1 bytes; EOVERFLOW if the owner or group has no id in the volume; those of
+    /// [`SetAttr`] and of a flush.
     pub fn setattr(&self, caller: &Caller<'_>, ino: Ino, change: AttrChange) -> Result<Attr, Errno> {
         let held_by_kernel = self.held_by_kernel();
+        let truncates = change.size_bytes.is_some();
         if change.size_bytes.is_some_and(|size| size > i64::MAX as u64) {
             return Err(Errno::EFBIG);
         }
@@ -53,32 +59,44 @@ impl Vfs {
             size: change.size_bytes,
             atime: change.atime,
             mtime: change.mtime,
-            is_touch: change.is_touch,
+            is_set_times: change.is_set_times,
             is_open: change.is_open,
-            // The groups of the caller are not known here; whoever is not surely in the group loses the bit.
-            keep_sgid: caller.is_superuser || caller.gid == self.node(ino)?.gid,
+            // The caller's groups are not known here; unless it is certainly in the file's group, the bit is
+            // cleared.
+            keep_sgid: caller.is_superuser || caller.gid == self.inode(ino)?.gid,
             kill_suidgid: change.kill_suidgid,
         };
-        // What was read before must not overtake it.
+        // An earlier read must not overwrite the new atime.
         let held = change.atime.map(|_| self.accesses.hold());
         match self.files.get(ino) {
-            // What was written before must be in the records before: it would else grow the file back, or bring its
-            // own time along.
-            Some(file) if change.size_bytes.is_some() || change.mtime.is_some() => {
+            // Earlier writes must be committed first: otherwise they would extend the file again, or set
+            // their own mtime.
+            Some(file) if truncates || change.mtime.is_some() => {
                 let mut data = file.lock();
-                // If the operation may yet be refused, nothing that was written is given up for it: the kernel may have let
-                // the caller pass by attributes that no longer hold, unless it was by the open file.
+                // While the operation may still be denied, no written data is dropped for it: the kernel may
+                // have let the caller pass by outdated attributes, unless the call is on an open descriptor.
                 if let Some(size) = change.size_bytes
-                    && self.kernel_vouches()
-                    && (self.is_alone() || change.is_open)
+                    && self.kernel_check_suffices()
+                    && (self.is_exclusive() || change.is_open)
                 {
                     data.truncate(size);
                 }
-                self.flush_locked(&file, &mut data)?;
+                match self.flush_locked(&file, &mut data) {
+                    // A truncation works on a full disk. What cannot be stored now is stored by a later flush, which reports
+                    // the error if there is still no room. A flush in doubt may store it at any moment, so that one comes first.
+                    Err(Errno::ENOSPC | Errno::EDQUOT) if truncates && data.in_doubt.is_none() => {}
+                    flushed => flushed?,
+                }
                 let session = self.session_of(&file, &mut data)?;
                 data.rows.clear();
                 let within = crate::fencing::Within(session, &op);
                 self.change_inodes(caller, held_by_kernel, &within, [ino])?;
+                if let Some(size) = change.size_bytes
+                    && data.buffer.is_dirty()
+                {
+                    data.truncate(size);
+                    file.set_truncated(data.buffer.end(), self.inode(ino)?.mtime);
+                }
             }
             _ => self.change_inodes(caller, held_by_kernel, &op, [ino])?,
         }
@@ -87,7 +105,7 @@ impl Vfs {
         }
         drop(held);
         let attr = self.getattr(ino)?;
-        self.tell_for_sure(&attr);
+        self.note_given_for_sure(&attr);
         Ok(attr)
     }
 }
@@ -96,14 +114,15 @@ impl Vfs {
 mod tests {
     use acl::credential::Credentials;
     use acl::idmap::{Ids, Squash};
+    use chunk::{Fault, StoreCall};
     use types::{Caps, Cred};
 
     use super::*;
-    use crate::fixture::{make, root, volume_with};
+    use crate::fixture::{NO_WAIT, Shared, make, root, volume_with};
     use crate::{Identity, VfsOptions};
 
     #[test]
-    fn a_truncation_that_is_refused_gives_up_nothing_that_was_written() {
+    fn denied_truncation_drops_no_written_data() {
         let ids = Ids { squash: Some(Squash::Root), ..Ids::default() };
         let (vfs, _) = volume_with(VfsOptions { ids, ..VfsOptions::default() });
         let ino = make(&vfs, "f");
@@ -115,5 +134,46 @@ mod tests {
         assert_eq!(vfs.read(ino, 0, 10).unwrap(), &b"text"[..]);
         assert_eq!(vfs.setattr(&root(), ino, cut).unwrap().size_bytes, 0);
         assert_eq!(vfs.read(ino, 0, 10).unwrap(), &b""[..]);
+    }
+    #[test]
+    fn a_truncation_works_while_the_store_is_full() {
+        let shared = Shared::new();
+        let [vfs, other] = [(); 2].map(|()| shared.mount(NO_WAIT));
+        let ino = make(&vfs, "f");
+        let full = || shared.faults.add(StoreCall::Put, Fault::Refuse(Errno::ENOSPC), 1000);
+        let truncate = |size| {
+            let cut = AttrChange { size_bytes: Some(size), ..AttrChange::default() };
+            let attr = vfs.setattr(&root(), ino, cut).unwrap();
+            assert_eq!(attr.size_bytes, size);
+            assert_eq!(other.getattr(ino).unwrap().size_bytes, size);
+            attr
+        };
+        vfs.write(ino, 0, &[1; 50_000]).unwrap();
+        vfs.flush(ino).unwrap();
+        full();
+        vfs.write(ino, 40_000, &[2; 50_000]).unwrap();
+        assert_eq!(vfs.flush(ino), Err(Errno::ENOSPC));
+        truncate(45_000);
+        let mut bytes = vec![1; 45_000];
+        bytes[40_000..].fill(2);
+        assert!(vfs.read(ino, 0, 100_000).unwrap() == bytes);
+        assert_eq!(vfs.flush(ino), Err(Errno::ENOSPC), "the rest is not stored yet");
+        let mtime = truncate(60_000).mtime;
+        bytes.resize(60_000, 0);
+        shared.faults.clear();
+        vfs.flush(ino).unwrap();
+        assert!(vfs.read(ino, 0, 100_000).unwrap() == bytes);
+        assert_eq!(
+            vfs.getattr(ino).unwrap().mtime,
+            mtime,
+            "a flush does not take back the time of a truncation"
+        );
+        // Nothing of what is cut off has to be stored, and its errors are of no interest.
+        full();
+        vfs.write(ino, 0, &vec![3; 9 << 20]).unwrap();
+        assert_eq!(vfs.flush(ino), Err(Errno::ENOSPC));
+        truncate(0);
+        vfs.flush(ino).unwrap();
+        vfs.close(ino).unwrap();
     }
 }

@@ -1,5 +1,5 @@
-//! Who a request comes from: what the request says itself, and all the rest, which is found out only where a decision
-//! needs it.
+//! The caller of a request: the ids in the request, and its groups and capabilities, which are read only if a
+//! decision needs them.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -8,16 +8,16 @@ use acl::credential::Credential;
 use acl::idmap::{Ids, UNMAPPED};
 use types::{Caps, Cred, Errno};
 
-/// All that a decision may depend on: user, groups and capabilities.
+/// All that an access decision may depend on: user, groups and capabilities.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub credential: Arc<Credential>,
-    /// The capabilities that hold for files of this mount.
+    /// The capabilities that apply to files of this mount.
     pub caps: Caps,
 }
 
 impl Identity {
-    /// As operations take it that have to check by themselves ([`meta::Vouch::Daemon`]).
+    /// The form that operations take which check access themselves ([`meta::Authority::Daemon`]).
     pub fn cred(&self) -> Cred {
         let mut cred = self.credential.cred().clone();
         cred.caps = self.caps;
@@ -25,37 +25,38 @@ impl Identity {
     }
 }
 
-/// Finds out what a request does not say of its caller.
-pub trait Identify: Send + Sync + fmt::Debug {
-    /// The identity, as the volume knows it, of the thread `pid`, as long as it is here that of user `uid` with primary
-    /// group `gid`.
+/// Reads the credential of a caller that its request does not contain.
+pub trait IdentitySource: Send + Sync + fmt::Debug {
+    /// The identity, in ids of the volume, of the thread `pid`, which must still have user `uid` and primary
+    /// group `gid` on this machine.
     ///
     /// # Errors
-    /// EACCES where that cannot be found out, or is not so: nothing is granted to somebody unknown.
+    /// EACCES if the credential cannot be read or does not match: an unknown caller is granted nothing.
     fn identify(&self, uid: u32, gid: u32, pid: u32) -> Result<Identity, Errno>;
 }
 
-/// Who a request comes from.
+/// The caller of a request.
 #[derive(Debug)]
 pub struct Caller<'a> {
-    /// File-system ids, `credentials(7)`, as the volume knows them; [`UNMAPPED`] for those that it does not know.
+    /// The file-system user id, `credentials(7)`, in the volume; [`UNMAPPED`] if it has no mapping.
     pub uid: u32,
+    /// The file-system group id, like `uid`.
     pub gid: u32,
-    /// The same as the kernel has them.
+    /// The ids on this machine.
     here: (u32, u32),
-    /// The thread's id; 0 where it is in another PID namespace.
+    /// The thread id; 0 if the thread is in another PID namespace.
     pid: u32,
-    /// Taken for somebody else than he is to the kernel, or might be.
+    /// Whether this mount squashes callers, so that the kernel may know this one by other ids.
     pub(crate) is_squashed: bool,
-    /// User 0 of this machine, and taken for that.
+    /// Whether this is user 0 of this machine, not squashed.
     pub(crate) is_superuser: bool,
-    source: Option<&'a dyn Identify>,
+    source: Option<&'a dyn IdentitySource>,
     identity: OnceLock<Result<Identity, Errno>>,
 }
 
 impl<'a> Caller<'a> {
-    /// As a request says, and as `ids` have it; the rest comes from `source` if somebody asks for it.
-    pub fn new(ids: &Ids, uid: u32, gid: u32, pid: u32, source: &'a dyn Identify) -> Self {
+    /// A caller with the ids of a request, mapped by `ids`. The rest is read from `source` when it is needed.
+    pub fn new(ids: &Ids, uid: u32, gid: u32, pid: u32, source: &'a dyn IdentitySource) -> Self {
         let here = (uid, gid);
         let is_squashed = ids.squash.is_some();
         let is_superuser = uid == 0 && !is_squashed;
@@ -64,7 +65,7 @@ impl<'a> Caller<'a> {
         Caller { uid, gid, here, pid, is_squashed, is_superuser, source: Some(source), identity }
     }
 
-    /// Of whom everything is known.
+    /// A caller whose complete identity is known.
     pub fn known(identity: Identity) -> Self {
         let cred = identity.credential.cred();
         let (uid, gid) = (cred.uid, cred.gid);
@@ -74,10 +75,10 @@ impl<'a> Caller<'a> {
         Caller { uid, gid, here, pid: 0, is_squashed: false, is_superuser, source: None, identity }
     }
 
-    /// Whose what he makes is: user and group.
+    /// The owner and group of inodes that this caller creates.
     ///
     /// # Errors
-    /// EOVERFLOW where the volume knows no such user or group.
+    /// EOVERFLOW if the user or group has no id in the volume.
     pub(crate) fn owner(&self) -> Result<(u32, u32), Errno> {
         match (self.uid, self.gid) {
             (UNMAPPED, _) | (_, UNMAPPED) => Err(Errno::EOVERFLOW),
@@ -85,11 +86,11 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// Groups and capabilities too. They are found out at the first call and then stay for this request; ask only where
-    /// user and primary group leave a question open.
+    /// The identity with groups and capabilities. The first call reads it, and it stays the same for this
+    /// request. Call this only if user and primary group do not decide.
     ///
     /// # Errors
-    /// Those of [`Identify::identify`].
+    /// Those of [`IdentitySource::identify`].
     pub fn identity(&self) -> Result<&Identity, Errno> {
         let found = self.identity.get_or_init(|| match self.source {
             Some(source) => source.identify(self.here.0, self.here.1, self.pid),

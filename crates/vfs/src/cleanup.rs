@@ -1,9 +1,9 @@
-//! Sessions that ended without a word: how that is proven, and what is removed then.
+//! Sessions that ended without unmounting: how this is detected, and how their state is removed.
 //!
-//! The session's record goes first, by a change that is guarded by the heartbeat that was seen last. From then on nothing
-//! of the session can be committed. Only then go its locks and its files without a name, so nothing is added behind the
-//! back of the mount that removes them. The mount that removed the record may end before it is done with that: what refers to a session that is
-//! not on record is removed by any mount that meets it.
+//! The session's record is removed first, guarded by the heartbeat that was read last. From then on nothing
+//! can be committed under that session. Only then are its locks and its unlinked inodes removed, so none can
+//! be added after the removal. The mount that removed the record may stop before it finishes: any mount that
+//! finds state of an unknown session removes it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,34 +16,44 @@ use types::{BootInstant, Errno, Ino, SessionId, SliceId, Time};
 use crate::process::is_gone;
 use crate::vfs::{BY_KERNEL, Vfs};
 
-/// The end of a session removes the blocks of at most so many slices that no file refers to. umount and the next mount
-/// wait for that; the next mount removes the rest while it serves.
+/// At the end of a session, the blocks of at most this many slices that no file refers to are removed,
+/// because each of them takes requests to the store, and umount and the next mount wait for that. The next
+/// mount removes the rest while it serves requests.
 pub(crate) const COLLECT_AT_END: usize = 64;
 /// Rows read at a time.
 pub(crate) const PAGE: usize = 256;
-/// Files without a name that one commit removes.
+/// Unlinked inodes that one commit removes.
 const REAPED_AT_ONCE: usize = 16;
-/// Slices whose blocks are removed at the same time.
+/// Slices whose blocks are removed in parallel.
 pub(crate) const COLLECTORS: usize = 4;
 
-/// What was seen of other sessions, look after look.
+/// The heartbeats of other sessions, as read by one mount.
 ///
-/// Clocks of other machines are not asked: a session is silent while its heartbeat stays the same between two looks of
-/// this mount. Time in which this mount did not look counts no more than two heartbeats, so that a mount that stood still
-/// itself, or whose machine slept together with the others, does not take all others for dead.
+/// Clocks of other machines are not used: a session is silent while its heartbeat is unchanged between two
+/// reads by this mount. One interval between two reads counts at most two heartbeats. So a mount that was
+/// itself stopped, or whose machine was suspended together with the others, does not treat all others as
+/// dead.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    /// When the answer to the last look was there.
-    looked: Option<BootInstant>,
+    /// When the last read returned.
+    last_read: Option<BootInstant>,
     silent: HashMap<SessionId, (Time, Duration)>,
 }
 
 impl Watch {
-    /// Takes in a look that was begun at `asked`.
-    fn look<'a>(&mut self, sessions: impl Iterator<Item = &'a Session>, asked: BootInstant, most: Duration) {
-        // From the last answer to this question: so long at least the heartbeat has not moved.
-        let gap =
-            self.looked.map_or(Duration::ZERO, |looked| asked.saturating_duration_since(looked)).min(most);
+    /// Records the result of a read that began at `began`.
+    fn update<'a>(
+        &mut self,
+        sessions: impl Iterator<Item = &'a Session>,
+        began: BootInstant,
+        max_gap: Duration,
+    ) {
+        // The time from the end of the last read to the start of this one: the heartbeat was unchanged for at
+        // least that long.
+        let gap = self
+            .last_read
+            .map_or(Duration::ZERO, |last_read| began.saturating_duration_since(last_read))
+            .min(max_gap);
         let before = std::mem::take(&mut self.silent);
         for session in sessions {
             let silent = match before.get(&session.id) {
@@ -52,7 +62,7 @@ impl Watch {
             };
             self.silent.insert(session.id, (session.heartbeat, silent));
         }
-        self.looked = Some(BootInstant::now());
+        self.last_read = Some(BootInstant::now());
     }
 
     fn silent_for(&self, session: SessionId) -> Duration {
@@ -61,15 +71,15 @@ impl Watch {
 }
 
 impl Vfs {
-    /// Whether of all mounts this one is the one that has been there longest, and so cleans up for all.
+    /// Whether this mount has the oldest session, and so cleans up for all mounts.
     pub(crate) fn is_elected(&self) -> bool {
-        self.is_alone() || self.elected.load(Ordering::Acquire)
+        self.is_exclusive() || self.elected.load(Ordering::Acquire)
     }
 
-    /// Looks at all other sessions, and removes those that are no more.
+    /// Reads all other sessions, and removes those that are dead.
     pub(crate) fn watch_sessions(&self, watch: &mut Watch) -> Result<(), Errno> {
         let own = self.meta.session();
-        let asked = BootInstant::now();
+        let began = BootInstant::now();
         let mut sessions = Vec::new();
         let mut after = SessionId(0);
         self.each_page(
@@ -86,36 +96,36 @@ impl Vfs {
                 Ok(())
             },
         )?;
-        watch.look(sessions.iter(), asked, self.times.heartbeat * 2);
+        watch.update(sessions.iter(), began, self.times.heartbeat * 2);
         let is_silent = |session: &Session| watch.silent_for(session.id) >= self.times.remove_after;
         let live = |session: &&Session| !is_silent(session) && !is_gone(session);
         let is_oldest = sessions.iter().filter(live).all(|session| session.id > own);
         self.elected.store(is_oldest, Ordering::Release);
         for session in &sessions {
             let reason = match () {
-                () if self.is_alone() => "nobody else can have the volume mounted",
-                () if is_gone(session) => "its process is gone",
-                () if is_oldest && is_silent(session) => "it was silent for too long",
+                () if self.is_exclusive() => "no other mount is possible",
+                () if is_gone(session) => "its process has ended",
+                () if is_oldest && is_silent(session) => "its heartbeat stopped",
                 () => continue,
             };
             if self.meta.remove_session(session.id, session.heartbeat)? {
                 self.note_change();
                 self.leftovers.store(true, Ordering::Release);
                 let Session { id, host, pid, mountpoint, .. } = session;
-                tracing::warn!(session = %id, host, pid, mountpoint, reason, "removed a session that did not end");
+                tracing::warn!(session = %id, host, pid, mountpoint, reason, "removed the session of a mount that has stopped");
             }
         }
         Ok(())
     }
 
-    /// Removes what sessions left that are not on record: locks, waits for locks, and files without a name.
+    /// Removes the state of sessions that have no record: locks, waits for locks, and unlinked inodes.
     pub(crate) fn clean_leftovers(&self) -> Result<(), Errno> {
         let mut over = HashMap::from([(self.meta.session(), false)]);
         self.drop_orphans(|session| self.is_over(session, &mut over))?;
         self.drop_locks(|session| self.is_over(session, &mut over))
     }
 
-    /// Whether a session that left something behind is no more: a session is on record before all that it does.
+    /// Whether a session that left state behind has ended. A session's record exists before any of its state.
     fn is_over(&self, session: SessionId, over: &mut HashMap<SessionId, bool>) -> Result<bool, Errno> {
         if let Some(&over) = over.get(&session) {
             return Ok(over);
@@ -123,7 +133,7 @@ impl Vfs {
         let after = SessionId(session.0.saturating_sub(1));
         let page = self.meta.scan(&Scan::Sessions { after, limit: 1 })?;
         let there = |record: &Record| matches!(record, Record::Session(found, Some(_)) if *found == session);
-        let is_over = !page.facts.records.iter().any(there);
+        let is_over = !page.snapshot.records.iter().any(there);
         over.insert(session, is_over);
         Ok(is_over)
     }
@@ -153,8 +163,8 @@ impl Vfs {
         self.reap(&gone)
     }
 
-    /// Removes files without a name; one by one if the database does not take them together, say because they are of very
-    /// many pieces.
+    /// Removes unlinked inodes. If one commit for all fails, for example because the files have very many
+    /// slices, removes them one by one.
     fn reap(&self, gone: &[Reap]) -> Result<(), Errno> {
         if gone.is_empty() {
             return Ok(());
@@ -194,14 +204,14 @@ impl Vfs {
         Ok(())
     }
 
-    /// Removes the blocks of all slices that no file refers to. It gives up when the session ends, because umount waits
-    /// for it.
+    /// Removes the blocks of all slices that no file refers to. It stops when the session ends, because
+    /// umount waits for it.
     pub(crate) fn collect_garbage(&self) -> Result<(), Errno> {
         self.collect(usize::MAX, COLLECTORS, &|| self.is_stopping())
     }
 
-    /// Removes the blocks of at most `most` slices that no file refers to, of `at_once` at the same time, and fewer if `stop`
-    /// says so meanwhile.
+    /// Removes the blocks of at most `most` slices that no file refers to, `at_once` of them in parallel.
+    /// Stops early if `stop` returns true.
     pub(crate) fn collect(
         &self,
         most: usize,
@@ -211,7 +221,7 @@ impl Vfs {
         let (mut after, mut left) = (SliceId(0), most);
         while left > 0 && !stop() {
             let page = self.meta.scan(&Scan::Garbage { after, limit: PAGE.min(left) })?;
-            let garbage = page.facts.records.iter().filter_map(|record| match record {
+            let garbage = page.snapshot.records.iter().filter_map(|record| match record {
                 Record::Garbage(garbage) => Some(garbage),
                 _ => None,
             });
@@ -225,7 +235,7 @@ impl Vfs {
                 match result {
                     Ok(slice) => gone.push(slice),
                     Err(error) => {
-                        tracing::warn!(%error, "blocks that no file refers to could not be removed");
+                        tracing::warn!(%error, "cannot remove blocks that no file refers to");
                         done = Err(error.errno());
                     }
                 }
@@ -235,15 +245,15 @@ impl Vfs {
                 self.note_change();
                 self.meta.drop_garbage(&gone)?;
             }
-            if done.is_err() || !page.more || page.facts.records.is_empty() {
+            if done.is_err() || !page.more || page.snapshot.records.is_empty() {
                 return done;
             }
-            left = left.saturating_sub(page.facts.records.len());
+            left = left.saturating_sub(page.snapshot.records.len());
         }
         Ok(())
     }
 
-    /// Does something with every record of a range; `next` says how to go on after the last one.
+    /// Calls `each` for every record of a range; `next` gives the scan that continues after the last record.
     fn each_page(
         &self,
         mut next: impl FnMut(Option<&Record>) -> Scan,
@@ -252,8 +262,8 @@ impl Vfs {
         let mut last = None;
         loop {
             let page = self.meta.scan(&next(last.as_ref()))?;
-            page.facts.records.iter().try_for_each(&mut each)?;
-            last = page.facts.records.last().cloned();
+            page.snapshot.records.iter().try_for_each(&mut each)?;
+            last = page.snapshot.records.last().cloned();
             if !page.more || last.is_none() {
                 return Ok(());
             }
@@ -261,8 +271,8 @@ impl Vfs {
     }
 }
 
-/// Does something with each item on at most `at_once` threads, until one has nothing to say or fails; gives what the others
-/// said.
+/// Calls `each` for the items on at most `at_once` threads, until a call fails or returns `None`. Returns the
+/// results.
 fn each_at_once<T: Sync, R: Send, E: Send>(
     items: &[T],
     at_once: usize,
@@ -284,7 +294,7 @@ fn each_at_once<T: Sync, R: Send, E: Send>(
     };
     let helpers = at_once.min(items.len()).saturating_sub(1);
     std::thread::scope(|scope| {
-        // A thread that cannot be started is not missed.
+        // If a thread cannot be started, the others do its work.
         let start = |_| std::thread::Builder::new().name("limen-collector".into()).spawn_scoped(scope, work);
         let helpers: Vec<_> = (0..helpers).filter_map(|index| start(index).ok()).collect();
         let mut results = work();
@@ -296,7 +306,7 @@ fn each_at_once<T: Sync, R: Send, E: Send>(
 #[cfg(test)]
 mod tests {
     use meta::Meta;
-    use meta::ops::{AtimeMode, GetNode};
+    use meta::ops::{AtimeMode, GetInode};
 
     use std::sync::{Arc, Condvar, Mutex};
     use std::time::{Duration, Instant};
@@ -309,7 +319,7 @@ mod tests {
     use crate::{SessionInfo, VfsOptions};
 
     #[test]
-    fn syncfs_brings_what_was_written_to_the_records_and_these_to_the_disk() {
+    fn syncfs_commits_written_data_and_syncs_the_database() {
         let (vfs, engine) = volume(AtimeMode::Always);
         let inos = ["a", "b"].map(|name| make(&vfs, name));
         inos.iter().for_each(|&ino| vfs.write(ino, 10, b"text").unwrap());
@@ -320,13 +330,13 @@ mod tests {
         assert!((engine.counts() - before).syncs > 0);
         let stranger = Meta::open(engine, 1000).unwrap();
         for (ino, shown) in inos.into_iter().zip(shown) {
-            let node = stranger.run(&GetNode(ino), &BY_KERNEL).unwrap();
-            assert_eq!((node.size, node.mtime, node.atime), (14, shown.mtime, shown.atime));
+            let inode = stranger.run(&GetInode(ino), &BY_KERNEL).unwrap();
+            assert_eq!((inode.size, inode.mtime, inode.atime), (14, shown.mtime, shown.atime));
         }
     }
 
     #[test]
-    fn no_heartbeat_follows_the_end_of_a_session() {
+    fn heartbeats_stop_at_the_end_of_a_session() {
         let vfs = Arc::new(volume(AtimeMode::Never).0);
         let info = SessionInfo { host: "h".into(), pid: 1, mountpoint: "m".into() };
         vfs.begin(&info).unwrap();
@@ -335,18 +345,18 @@ mod tests {
         vfs.end().unwrap();
         assert_eq!(Arc::strong_count(&vfs), 1);
         let sessions = vfs.meta.scan(&Scan::Sessions { after: SessionId(0), limit: 1 }).unwrap();
-        assert!(sessions.facts.records.is_empty());
+        assert!(sessions.snapshot.records.is_empty());
     }
 
     #[test]
-    fn what_was_removed_is_collected_with_a_read_and_a_commit_for_each_page() {
+    fn garbage_is_collected_with_one_read_and_one_commit_per_page() {
         let (vfs, engine) = volume(AtimeMode::Always);
         remove_files(&vfs, 2 * PAGE);
         let before = engine.counts();
         vfs.collect_garbage().unwrap();
         assert_eq!((engine.counts() - before).round_trips(), 4);
         let rest = vfs.meta.scan(&Scan::Garbage { after: SliceId(0), limit: 1 }).unwrap();
-        assert!(rest.facts.records.is_empty());
+        assert!(rest.snapshot.records.is_empty());
     }
 
     fn remove_files(vfs: &Vfs, count: usize) {
@@ -360,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_the_end_of_a_session_nor_the_next_begin_waits_for_garbage() {
+    fn end_and_begin_of_a_session_do_not_wait_for_all_garbage() {
         let (vfs, engine) = volume(AtimeMode::Never);
         let info = SessionInfo { host: "h".into(), pid: 1, mountpoint: "m".into() };
         vfs.begin(&info).unwrap();
@@ -372,7 +382,7 @@ mod tests {
         assert_eq!(deletes(), COLLECT_AT_END);
 
         let meta = Meta::open(engine, 1000).unwrap();
-        meta.set_alone(true);
+        meta.set_exclusive(true);
         let next = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(&vfs.store), VfsOptions::default()));
         next.begin(&info).unwrap();
         assert_eq!(deletes(), COLLECT_AT_END);
@@ -384,11 +394,11 @@ mod tests {
         next.end().unwrap();
         assert_eq!(deletes(), count);
         let rest = next.meta.scan(&Scan::Garbage { after: SliceId(0), limit: 1 }).unwrap();
-        assert!(rest.facts.records.is_empty());
+        assert!(rest.snapshot.records.is_empty());
     }
 
     #[test]
-    fn a_collection_under_way_gives_up_when_the_session_ends() {
+    fn garbage_collection_stops_when_the_session_ends() {
         let vfs = volume(AtimeMode::Never).0;
         remove_files(&vfs, 10);
         let deletes = || vfs.store.requests().deletes;
@@ -398,13 +408,13 @@ mod tests {
         vfs.collect_garbage().unwrap();
         assert_eq!(deletes(), 3);
         let rest = vfs.meta.scan(&Scan::Garbage { after: SliceId(0), limit: PAGE }).unwrap();
-        assert_eq!(rest.facts.records.len(), 7);
+        assert_eq!(rest.snapshot.records.len(), 7);
     }
 
     #[test]
-    fn slices_are_collected_a_few_at_the_same_time_and_none_after_a_failure() {
+    fn slices_are_collected_in_parallel_and_none_after_a_failure() {
         let (inside, came) = (Mutex::new(0), Condvar::new());
-        // Each waits until all of them are there.
+        // Each call waits until `COLLECTORS` calls have begun.
         let meet = |item: &usize| {
             let mut inside = inside.lock().unwrap();
             *inside += 1;
@@ -423,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn files_without_a_name_go_several_in_a_commit() {
+    fn one_commit_removes_several_unlinked_inodes() {
         let shared = Shared::new();
         let [old, new] = [(); 2].map(|()| shared.mount(NO_WAIT));
         let count = 3 * REAPED_AT_ONCE + 1;
@@ -437,33 +447,33 @@ mod tests {
         new.clean_leftovers().unwrap();
         assert_eq!((shared.engine.counts() - before).commits, 4);
         let left = new.meta.scan(&Scan::Orphans { after: (SessionId(0), Ino(0)), limit: 1 }).unwrap();
-        assert!(left.facts.records.is_empty());
+        assert!(left.snapshot.records.is_empty());
     }
 
     #[test]
-    fn silence_counts_only_while_somebody_looks() {
+    fn silence_counts_only_between_two_reads_of_the_sessions() {
         let shared = Shared::new();
         let vfs = shared.mount(NO_WAIT);
         let session = shared.session(vfs.meta.session()).unwrap();
         let most = Duration::from_secs(10);
         let mut watch = Watch::default();
         let silent = |watch: &Watch| watch.silent_for(session.id);
-        watch.look([&session].into_iter(), BootInstant::now(), most);
+        watch.update([&session].into_iter(), BootInstant::now(), most);
         assert_eq!(silent(&watch), Duration::ZERO);
-        watch.look([&session].into_iter(), BootInstant::now() + Duration::from_secs(4), most);
+        watch.update([&session].into_iter(), BootInstant::now() + Duration::from_secs(4), most);
         let once = silent(&watch);
         assert!(once >= Duration::from_secs(4) && once < most);
-        // This mount, or its whole machine, stood still for an hour.
-        watch.look([&session].into_iter(), BootInstant::now() + Duration::from_secs(3600), most);
+        // This mount, or its whole machine, was stopped for an hour.
+        watch.update([&session].into_iter(), BootInstant::now() + Duration::from_secs(3600), most);
         assert_eq!(silent(&watch), once + most);
         let renewed =
             Session { heartbeat: Time::from_nanos(session.heartbeat.nanos() + 1), ..session.clone() };
-        watch.look([&renewed].into_iter(), BootInstant::now() + Duration::from_secs(4), most);
+        watch.update([&renewed].into_iter(), BootInstant::now() + Duration::from_secs(4), most);
         assert_eq!(silent(&watch), Duration::ZERO);
     }
 
     #[test]
-    fn only_a_process_that_is_proven_to_be_gone_is_removed_at_once() {
+    fn session_is_removed_at_once_only_if_its_process_is_proven_dead() {
         let shared = Shared::new();
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
@@ -490,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_session_is_removed_by_the_oldest_mount_alone() {
+    fn only_the_oldest_mount_removes_a_silent_session() {
         let shared = Shared::new();
         let [oldest, silent, youngest] = [(); 3].map(|()| shared.mount(NO_WAIT));
         let id = silent.meta.session();
@@ -498,7 +508,7 @@ mod tests {
         for (vfs, is_removed) in [(&youngest, false), (&oldest, true)] {
             let mut watch = Watch::default();
             let long = (own.heartbeat, Duration::MAX);
-            // Its last look was at the beginning of the times.
+            // Silent for longer than any limit.
             watch.silent.insert(id, long);
             vfs.watch_sessions(&mut watch).unwrap();
             assert_eq!(shared.session(id).is_none(), is_removed);

@@ -1,12 +1,13 @@
-//! What other clients change: how this client hears of it, and the kernel after it.
+//! Cache coherence: how changes by other clients invalidate this client's cache and the kernel's.
 //!
-//! Where the engine tells of changes, memory serves for as long as nothing else was heard: a lease of a moment, renewed
-//! by each answer of the stream, that runs out by itself when the answers stay away. Then all that was remembered is
-//! forgotten, here and in the kernel, and lifetimes are short until the stream is back.
+//! If the engine streams changes, this client answers from its cache while it holds a lease of [`LEASE`].
+//! Each answer of the stream, an empty one too, renews the lease. When the answers stop, the lease expires:
+//! the whole cache is invalidated, here and in the kernel, and lifetimes are short until the stream works
+//! again.
 //!
-//! A reply that is under way when a change is heard may reach the kernel after the notification: see [`crate::in_flight`]. The
-//! kernel also checks permissions by what it was given: see [`crate::kernel_cache`] for how that is noticed, and here for what
-//! becomes of the request.
+//! A reply that is in flight when a change arrives may reach the kernel after the invalidation: see
+//! [`crate::in_flight`]. The kernel also checks permissions with the attributes that it has cached:
+//! [`crate::kernel_cache`] detects outdated ones, and [`Vfs::change_inodes`] then checks the caller.
 
 use host::Instant;
 use std::collections::BTreeSet;
@@ -17,72 +18,81 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use meta::{Changes, Failure, Node, Touched, Vouch};
+use meta::{Authority, Changes, Failure, Inode, Invalidation};
 use types::{BootInstant, Errno, Ino};
 
+use crate::access_check::Perm;
 use crate::attr::Lifetimes;
 use crate::caller::Caller;
-use crate::gate::Perm;
 use crate::in_flight::{InFlight, Outdated, Repeats};
 use crate::kernel_cache::{Held, KernelCache};
 use crate::vfs::Vfs;
 
-/// What remembers beside this client. No method waits for a request.
+/// The kernel's caches. No method waits for a FUSE request to complete.
 pub trait Kernel: Send + Sync + fmt::Debug {
-    /// Attributes and ACLs of the inode are outdated, and forgotten when this returns. May be called by a thread that holds a
+    /// Invalidates attributes and ACLs of the inode before it returns. May be called by a thread that holds a
     /// request for the inode.
     fn forget_attributes(&self, ino: Ino);
-    /// As [`Kernel::forget_attributes`], and the bytes too, soon.
+    /// As [`Kernel::forget_attributes`]; also invalidates cached data, asynchronously.
     fn forget_content(&self, ino: Ino);
-    /// The name is to be looked up again before it is used, soon.
+    /// As [`Kernel::forget_content`], for `len` bytes from `offset` on.
+    fn forget_range(&self, ino: Ino, offset: u64, len: u64);
+    /// Makes the kernel look the name up again before it uses it. Asynchronous.
     fn expire_name(&self, parent: Ino, name: &[u8]);
-    /// As [`Kernel::expire_name`] for all there are. Does nothing unless [`Kernel::can_expire_all`].
+    /// As [`Kernel::expire_name`], for all names. Does nothing unless [`Kernel::can_expire_all`].
     fn expire_all(&self);
-    /// Whether all names can be expired at once. If not, no name is given a lifetime beyond the lease.
+    /// Whether all names can be expired at once. If not, no name gets a lifetime longer than the lease.
     fn can_expire_all(&self) -> bool;
 }
 
-/// How long memory serves after the beginning of a question that was answered.
+/// The lease: how long the cache is valid after the start of a poll of the stream that succeeded.
 pub(crate) const LEASE: Duration = Duration::from_millis(600);
-/// How long the stream may take to say that there is nothing new.
-const ASK_EVERY: Duration = Duration::from_millis(100);
-/// How often it is looked whether the lease has run out.
+/// The longest time that one poll of the stream waits for changes.
+const POLL_FOR: Duration = Duration::from_millis(100);
+/// The pause after a poll that returned changes, so that a busy stream is read in batches: without it, each
+/// commit of this client would cost one more request. It delays changes by other clients by at most this
+/// time.
+const GATHER_FOR: Duration = Duration::from_millis(1);
+/// How often the lease is checked.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
-/// How long until a stream that broke is begun anew.
-const PAUSE: Duration = Duration::from_millis(500);
-/// How long the kernel may go by what it was given, where nobody else can change it.
+/// The pause before a failed stream is opened again.
+const RECONNECT_AFTER: Duration = Duration::from_millis(500);
+/// The kernel's lifetimes if no other client can change the volume.
 const ALONE: Duration = Duration::from_secs(86_400);
-/// And where others can, but it is told: should this process stand still, it serves no longer than that.
+/// The kernel's lifetimes if other clients can change the volume and this client is notified. If this process
+/// stops, the kernel's caches are outdated for at most this long.
 pub(crate) const TOLD: Duration = Duration::from_secs(60);
 
-/// How this client keeps up with others.
+/// How this client stays coherent with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coherence {
-    /// There are no others.
-    Alone,
-    /// It is told of what they do.
-    Told,
-    /// It asks again when what it knows is older than the lifetime.
-    Asks,
+    /// There are no other clients.
+    Exclusive,
+    /// It is notified of their changes.
+    Notified,
+    /// It reads a record again when the cached one is older than the lifetime (polling).
+    Polling,
 }
 
 impl Coherence {
-    /// A word for people and for JSON.
+    /// The name that is shown to users and in JSON.
     pub fn name(self) -> &'static str {
         match self {
-            Coherence::Alone => "alone",
-            Coherence::Told => "told",
-            Coherence::Asks => "asks",
+            Coherence::Exclusive => "exclusive",
+            Coherence::Notified => "notified",
+            Coherence::Polling => "polling",
         }
     }
 
     pub fn from_name(name: &str) -> Option<Self> {
-        [Coherence::Alone, Coherence::Told, Coherence::Asks].into_iter().find(|kind| kind.name() == name)
+        [Coherence::Exclusive, Coherence::Notified, Coherence::Polling]
+            .into_iter()
+            .find(|kind| kind.name() == name)
     }
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Neighbour {
+pub(crate) struct KernelState {
     pub(crate) cache: KernelCache,
     pub(crate) in_flight: InFlight,
     repeats: Repeats,
@@ -91,56 +101,74 @@ pub(crate) struct Neighbour {
 
 impl Vfs {
     pub fn coherence(&self) -> Coherence {
-        match (self.is_alone(), self.meta.is_current()) {
-            (true, _) => Coherence::Alone,
-            (false, true) => Coherence::Told,
-            (false, false) => Coherence::Asks,
+        match (self.is_exclusive(), self.meta.is_current()) {
+            (true, _) => Coherence::Exclusive,
+            (false, true) => Coherence::Notified,
+            (false, false) => Coherence::Polling,
         }
     }
 
-    /// Names what remembers beside this client. Said once; [`Vfs::start_watching`] says it too.
+    /// Sets the kernel whose caches are to be invalidated. Only the first call counts;
+    /// [`Vfs::start_watching`] sets it too.
     pub fn set_kernel(&self, kernel: Arc<dyn Kernel>) {
-        let _ = self.neighbour.kernel.set(kernel);
+        let _ = self.kernel_state.kernel.set(kernel);
     }
 
-    /// Has the kernel forget an inode's attributes before its request about it is answered.
+    /// Invalidates an inode's attributes in the kernel, before the request about the inode is answered.
     pub(crate) fn forget_attributes(&self, ino: Ino) {
-        self.neighbour.cache.note_forgotten(ino, Instant::now());
-        if let Some(kernel) = self.neighbour.kernel.get() {
+        self.kernel_state.cache.note_forgotten(ino, Instant::now());
+        if let Some(kernel) = self.kernel_state.kernel.get() {
             kernel.forget_attributes(ino);
         }
     }
 
-    /// As [`Vfs::forget_attributes`], unless it was done a short time ago: then the kernel has asked again, or will.
+    /// Drops pages that the kernel may have read during an `O_DIRECT` write. The kernel drops the pages of the range before
+    /// each such write, but not after one that is asynchronous (`generic_file_direct_write`). Does nothing if the file was
+    /// not read through the page cache since it was opened.
+    ///
+    /// Called before the reply. The next read(2) then asks for the attributes, and the new mtime makes the kernel drop all
+    /// pages. A mapping asks for nothing, so another thread drops the range: pages that are being read are locked until
+    /// their reply, and so are those of a write that the kernel sends through its cache after all.
+    pub fn forget_overwritten(&self, ino: Ino, offset: u64, len: u64) {
+        if self.files.get(ino).is_some_and(|file| file.is_cached()) {
+            self.forget_attributes(ino);
+            if let Some(kernel) = self.kernel_state.kernel.get() {
+                kernel.forget_range(ino, offset, len);
+            }
+        }
+    }
+
+    /// As [`Vfs::forget_attributes`], unless that was done a short time ago: then the kernel has read them
+    /// again, or will.
     fn forget_if_kept(&self, ino: Ino) {
-        if !self.neighbour.cache.is_forgotten(ino, Instant::now()) {
+        if !self.kernel_state.cache.is_forgotten(ino, Instant::now()) {
             self.forget_attributes(ino);
         }
     }
 
-    /// Starts the threads that hear of others' changes, where there are others and the engine tells. They end with
-    /// [`Vfs::end`].
+    /// Starts the threads that receive changes by other clients, unless this client is alone or the engine
+    /// has no stream of changes. They end with [`Vfs::end`].
     ///
     /// # Errors
-    /// A thread cannot be started.
+    /// Fails if a thread cannot be started.
     pub fn start_watching(self: &Arc<Self>, kernel: Arc<dyn Kernel>) -> io::Result<Vec<JoinHandle<()>>> {
-        if self.is_alone() {
+        if self.is_exclusive() {
             return Ok(Vec::new());
         }
-        let kernel = Arc::clone(self.neighbour.kernel.get_or_init(|| kernel));
+        let kernel = Arc::clone(self.kernel_state.kernel.get_or_init(|| kernel));
         let (watching, checking) = (Arc::clone(self), Arc::clone(self));
-        let told = Arc::clone(&kernel);
-        let watch = host::spawn("limen-watch", move || watching.watch(&*told))?;
+        let watched = Arc::clone(&kernel);
+        let watch = host::spawn("limen-watch", move || watching.watch(&*watched))?;
         let check = host::spawn("limen-lease", move || {
-            let mut was = false;
+            let mut was_current = false;
             while !checking.stopping.load(Ordering::Acquire) {
-                let is = checking.meta.is_current();
-                if was && !is {
-                    tracing::warn!("nothing is heard of other clients: all is asked for again");
+                let is_current = checking.meta.is_current();
+                if was_current && !is_current {
+                    tracing::warn!("no answer from the stream of changes: all caches are invalidated");
                     checking.forget_all(&*kernel);
                 }
-                was = is;
-                checking.neighbour.repeats.wait(CHECK_EVERY);
+                was_current = is_current;
+                checking.kernel_state.repeats.wait(CHECK_EVERY);
                 checking.repeat(&*kernel);
             }
         })?;
@@ -152,106 +180,117 @@ impl Vfs {
             match self.meta.engine().watch() {
                 Ok(None) => return,
                 Ok(Some(changes)) => self.follow(changes, kernel),
-                Err(error) => tracing::warn!(%error, "cannot hear of other clients' changes; trying again"),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot open the stream of other clients' changes; retrying");
+                }
             }
-            host::sleep(PAUSE);
+            host::sleep(RECONNECT_AFTER);
         }
     }
 
-    /// Passes on what the stream tells, until it breaks.
+    /// Applies the changes of the stream until it fails.
     fn follow(&self, mut changes: Box<dyn Changes>, kernel: &dyn Kernel) {
         self.forget_all(kernel);
-        tracing::info!("hearing of other clients' changes");
+        tracing::info!("receiving other clients' changes");
         while !self.is_stopping() {
-            let asked = BootInstant::now();
-            let news = match changes.next(ASK_EVERY) {
-                Ok(news) => news,
+            let polled = BootInstant::now();
+            let received = match changes.next(POLL_FOR) {
+                Ok(received) => received,
                 Err(error) => {
-                    tracing::warn!(%error, "changes of other clients may have been missed");
+                    tracing::warn!(%error, "the stream of changes failed: all caches are invalidated");
                     return self.forget_all(kernel);
                 }
             };
-            self.apply(&news, kernel);
-            self.meta.set_current_until(asked + LEASE);
+            self.apply(&received, kernel);
+            self.meta.set_current_until(polled + LEASE);
+            if !received.is_empty() {
+                host::sleep(GATHER_FOR);
+            }
         }
     }
 
-    /// Takes others' changes in, here first: what is read from now on shows them.
-    fn apply(&self, news: &[meta::Change], kernel: &dyn Kernel) {
+    /// Applies changes by other clients, first to this client's cache, so that requests that the kernel sends
+    /// after its invalidation see them.
+    fn apply(&self, changes: &[meta::Change], kernel: &dyn Kernel) {
         let mut parts = BTreeSet::new();
-        for change in news.iter().filter(|change| self.meta.is_news(change)) {
-            self.meta.heard(change);
-            // A caller that waits for a lock asks again anyway.
-            parts.extend(change.touched.iter().filter(|part| !matches!(part, Touched::Locks(_))).cloned());
+        for change in changes.iter().filter(|change| self.meta.is_news(change)) {
+            self.meta.apply_remote(change);
+            // A caller that waits for a lock polls anyway.
+            parts.extend(
+                change.invalidations.iter().filter(|part| !matches!(part, Invalidation::Locks(_))).cloned(),
+            );
         }
         if parts.is_empty() {
             return;
         }
         let outdated = Outdated::Parts(parts.iter().cloned().collect());
-        if self.neighbour.repeats.add(outdated, &self.neighbour.in_flight) {
-            parts.iter().for_each(|part| self.pass_on(kernel, part, true));
+        if self.kernel_state.repeats.add(outdated, &self.kernel_state.in_flight) {
+            parts.iter().for_each(|part| self.invalidate(kernel, part, true));
         } else {
-            tracing::warn!("too many changes of other clients at once: all is asked for again");
+            tracing::warn!("too many changes of other clients at once: all caches are invalidated");
             self.forget_all(kernel);
         }
     }
 
-    /// Has the kernel forget again what replies may have brought back.
+    /// Repeats the invalidations whose effect a reply in flight may have undone.
     fn repeat(&self, kernel: &dyn Kernel) {
-        for outdated in self.neighbour.repeats.due(Instant::now(), &self.neighbour.in_flight) {
+        for outdated in self.kernel_state.repeats.due(Instant::now(), &self.kernel_state.in_flight) {
             match &*outdated {
-                // Pages need no repetition: the kernel locks those that are being read, and drops them after that.
-                Outdated::Parts(parts) => parts.iter().for_each(|part| self.pass_on(kernel, part, false)),
+                // Cached pages need no repetition: the kernel locks those that are being read, and drops them
+                // after that.
+                Outdated::Parts(parts) => parts.iter().for_each(|part| self.invalidate(kernel, part, false)),
                 Outdated::Everything => self.forget_in_kernel(kernel, false),
             }
         }
     }
 
-    /// Nothing that is remembered serves any more, here and in the kernel.
+    /// Invalidates this client's cache and the kernel's caches.
     pub(crate) fn forget_everything(&self) {
-        match self.neighbour.kernel.get() {
+        match self.kernel_state.kernel.get() {
             Some(kernel) => self.forget_all(&**kernel),
             None => self.meta.set_outdated(),
         }
     }
 
-    /// Nothing that is remembered serves any more.
+    /// Invalidates this client's cache and the kernel's caches.
     fn forget_all(&self, kernel: &dyn Kernel) {
         self.meta.set_outdated();
-        self.neighbour.repeats.add(Outdated::Everything, &self.neighbour.in_flight);
+        self.kernel_state.repeats.add(Outdated::Everything, &self.kernel_state.in_flight);
         self.forget_in_kernel(kernel, true);
     }
 
     fn forget_in_kernel(&self, kernel: &dyn Kernel, content: bool) {
         kernel.expire_all();
-        self.neighbour.cache.all().into_iter().for_each(|ino| self.forget_inode(kernel, ino, content));
+        self.kernel_state.cache.all().into_iter().for_each(|ino| self.forget_inode(kernel, ino, content));
     }
 
-    /// How long the kernel may go by what it is given in a reply to a request that begins now.
+    /// How long the kernel may cache the reply to a request that begins now.
     pub(crate) fn lifetimes(&self) -> Lifetimes {
         let both = |lifetime| Lifetimes { name: lifetime, attributes: lifetime };
         match self.coherence() {
-            // What the kernel holds it lets pass whomever it takes for somebody else: it has to ask for each name.
+            // The kernel would let callers pass by their local uid, not by the one they are squashed to: it
+            // must look up each name.
             _ if self.is_squashing() => Lifetimes::NONE,
-            Coherence::Alone => both(ALONE),
-            Coherence::Told if self.can_expire_all() => both(TOLD),
-            // When the lease is lost, the kernel can be told of each inode, but not of each name.
-            Coherence::Told => Lifetimes { name: LEASE, attributes: TOLD },
-            Coherence::Asks => both(self.meta.lifetime()),
+            Coherence::Exclusive => both(ALONE),
+            Coherence::Notified if self.can_expire_all() => both(TOLD),
+            // When the lease expires, the kernel can be told to invalidate each inode, but not each name.
+            Coherence::Notified => Lifetimes { name: LEASE, attributes: TOLD },
+            Coherence::Polling => both(self.meta.lifetime()),
         }
     }
 
     fn can_expire_all(&self) -> bool {
-        self.neighbour.kernel.get().is_some_and(|kernel| kernel.can_expire_all())
+        self.kernel_state.kernel.get().is_some_and(|kernel| kernel.can_expire_all())
     }
 
-    /// Runs an operation that may change the volume, for somebody, on these inodes or on names in them.
+    /// Runs an operation for a caller that may change the volume, on these inodes or on names in them.
     ///
-    /// If the kernel decided by what no longer holds, this client checks the caller by itself. To answer ESTALE, so that the
-    /// kernel looks again, would be wrong for calls by a descriptor, which do not, and where the kernel is outrun once more.
+    /// If the kernel checked outdated permissions, this client checks the caller itself. ESTALE, after which
+    /// the kernel looks up and checks again, would be wrong for calls on a file descriptor, which are not
+    /// retried, and if the attributes change again meanwhile.
     ///
     /// # Errors
-    /// Those of the operation; ESTALE if the caller has to be checked and its credential is not known.
+    /// Those of the operation; ESTALE if the caller must be checked and its credential cannot be read.
     pub(crate) fn change_inodes<O: meta::Op, const N: usize>(
         &self,
         caller: &Caller<'_>,
@@ -259,20 +298,20 @@ impl Vfs {
         op: &O,
         inos: [Ino; N],
     ) -> Result<O::Reply, Errno> {
-        if !self.rests_on_kernel() {
+        if !self.only_kernel_checks() {
             return self.change_for(caller, op);
         }
-        let reply = self.meta.run(op, &Vouch::Kernel { told: Some(&held) });
+        let reply = self.meta.run(op, &Authority::Kernel { told: Some(&held) });
         self.note_change();
         match reply {
             Err(Failure::Refused(Errno::ESTALE)) => {
                 if caller.identity().is_err() {
-                    // It would else repeat the request on the same grounds.
+                    // Without this, the kernel would retry with the same outdated attributes.
                     inos.iter().for_each(|&ino| self.forget_attributes(ino));
                     return Err(Errno::ESTALE);
                 }
                 inos.iter().for_each(|&ino| self.forget_if_kept(ino));
-                let reply = self.meta.run(op, &Vouch::Both(caller));
+                let reply = self.meta.run(op, &Authority::Both(caller));
                 self.note_change();
                 Ok(reply?)
             }
@@ -280,40 +319,45 @@ impl Vfs {
         }
     }
 
-    /// Whether callers are checked by the kernel alone, while others change what it knows.
-    fn rests_on_kernel(&self) -> bool {
-        !self.is_alone() && self.kernel_vouches()
+    /// Whether only the kernel checks callers, while other clients can change what it checks.
+    fn only_kernel_checks(&self) -> bool {
+        !self.is_exclusive() && self.kernel_check_suffices()
     }
 
-    /// Refuses what the kernel has let through by what no longer holds of an inode: a request that waited for the database
-    /// may come to it long after it was checked. On volumes of NFSv4 ACLs the daemon has checked it since.
+    /// Denies access that the kernel granted by outdated attributes: a request may wait for the database long
+    /// after the kernel checked it. On volumes of NFSv4 ACLs the daemon does its own check.
     ///
     /// # Errors
-    /// EACCES; ESTALE if the credential of the caller is not known: the kernel looks again, and decides anew.
-    pub(crate) fn admit_by_kernel(&self, caller: &Caller<'_>, node: &Node, want: Perm) -> Result<(), Errno> {
-        let is_current = || self.neighbour.cache.revision(node.ino) == Some(node.access_rev);
-        if !self.rests_on_kernel() || is_current() {
+    /// EACCES; ESTALE if the caller's credential cannot be read: the kernel then looks up and checks again.
+    pub(crate) fn admit_by_kernel(
+        &self,
+        caller: &Caller<'_>,
+        inode: &Inode,
+        want: Perm,
+    ) -> Result<(), Errno> {
+        let is_current = || self.kernel_state.cache.revision(inode.ino) == Some(inode.access_rev);
+        if !self.only_kernel_checks() || is_current() {
             return Ok(());
         }
         if caller.identity().is_err() {
-            self.forget_attributes(node.ino);
+            self.forget_attributes(inode.ino);
             return Err(Errno::ESTALE);
         }
-        self.forget_if_kept(node.ino);
-        if self.permits(caller, node, want)? { Ok(()) } else { Err(Errno::EACCES) }
+        self.forget_if_kept(inode.ino);
+        if self.permits(caller, inode, want)? { Ok(()) } else { Err(Errno::EACCES) }
     }
 
-    fn pass_on(&self, kernel: &dyn Kernel, part: &Touched, content: bool) {
+    fn invalidate(&self, kernel: &dyn Kernel, part: &Invalidation, content: bool) {
         match part {
-            Touched::Data(ino) => self.forget_inode(kernel, *ino, content),
-            Touched::Node(ino) | Touched::Xattrs(ino) => self.forget_inode(kernel, *ino, false),
-            Touched::Edge(parent, name) => kernel.expire_name(*parent, name.as_bytes()),
-            Touched::Locks(_) => {}
+            Invalidation::Data(ino) => self.forget_inode(kernel, *ino, content),
+            Invalidation::Inode(ino) | Invalidation::Xattrs(ino) => self.forget_inode(kernel, *ino, false),
+            Invalidation::Dirent(parent, name) => kernel.expire_name(*parent, name.as_bytes()),
+            Invalidation::Locks(_) => {}
         }
     }
 
     fn forget_inode(&self, kernel: &dyn Kernel, ino: Ino, content: bool) {
-        self.neighbour.cache.note_forgotten(ino, Instant::now());
+        self.kernel_state.cache.note_forgotten(ino, Instant::now());
         if content {
             kernel.forget_content(ino);
         } else {

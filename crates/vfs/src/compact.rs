@@ -1,7 +1,8 @@
-//! Compaction: many rows of a chunk become few, and what they hid is given back.
+//! Compaction: many rows of a chunk are replaced by few, and the slices that they hid become garbage.
 //!
-//! A chunk is rewritten whole, so it is left alone until it has a row for every [`BYTES_A_ROW`] it holds: that bounds
-//! what compaction writes by what was written before it.
+//! A chunk is rewritten as a whole, so it is compacted only when it has more than one row for every
+//! [`BYTES_A_ROW`] of its data. So the bytes that compaction writes are bounded by the bytes that were
+//! written before.
 
 use host::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,20 +14,20 @@ use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice, SliceId};
 use crate::fencing::Within;
 use crate::vfs::{BY_KERNEL, Vfs};
 
-/// The rows that chunks are known to have; no more than a hint, so forgetting one does no harm.
+/// The number of rows that chunks are known to have. This is a hint; losing an entry does no harm.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates(Mutex<HashMap<(Ino, ChunkIndex), usize>>);
 
-/// Chunks remembered at a time.
+/// The largest number of chunks in [`Candidates`].
 const MAX_CANDIDATES: usize = 10_000;
-/// Rows that any chunk may have.
+/// A chunk with fewer rows is never compacted.
 const FEW_ROWS: usize = 16;
-/// Rows that no chunk should have.
+/// A chunk with more rows is always compacted.
 const MANY_ROWS: usize = 1024;
 const BYTES_A_ROW: u64 = 64 << 10;
 
 impl Candidates {
-    /// A chunk was found to have, or was given, so many rows.
+    /// Records that a chunk was found to have, or got, this number of rows.
     pub(crate) fn note(&self, ino: Ino, chunk: ChunkIndex, rows: usize) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MAX_CANDIDATES {
@@ -44,16 +45,16 @@ impl Candidates {
 }
 
 impl Vfs {
-    /// Compacts the chunks that have come to need it.
+    /// Compacts the chunks that have many rows.
     pub(crate) fn compact_candidates(&self) {
         for (ino, chunk) in self.candidates.take() {
             if self.is_stopping() {
                 return;
             }
             match self.compact(ino, chunk) {
-                // The file is gone, or somebody truncated it meanwhile.
+                // The file was deleted or changed meanwhile.
                 Ok(()) | Err(Errno::ESTALE | Errno::EAGAIN) => {}
-                Err(errno) => tracing::warn!(%ino, %chunk, %errno, "a chunk could not be compacted"),
+                Err(errno) => tracing::warn!(%ino, %chunk, %errno, "cannot compact a chunk"),
             }
         }
     }
@@ -67,7 +68,7 @@ impl Vfs {
         if (old.len() as u64) < enough || runs.len() >= old.len() {
             return Ok(());
         }
-        let inline = self.inline_limit(self.node(ino)?.size);
+        let inline = self.inline_limit(self.inode(ino)?.size);
         let mut slices = Vec::new();
         let new: Result<Arc<[Slice]>, Errno> =
             runs.iter().map(|run| self.rewrite(&old, run, inline, &mut slices)).collect();
@@ -77,7 +78,7 @@ impl Vfs {
             let op = Within(session, &Compact { ino, chunk, old, new });
             self.commit_rows_once(&op, &ids, &mut doubt)
         });
-        // A database that failed may have done it all the same: those blocks are for gc to judge.
+        // If the outcome is unknown, the blocks may be in use: leave them to `limen gc`.
         if let (Err(Errno::ESTALE | Errno::EAGAIN), None) = (&replaced, &doubt) {
             self.discard(&slices);
         }
@@ -89,7 +90,7 @@ impl Vfs {
         replaced
     }
 
-    /// Stores what a run of rows shows as one new row.
+    /// Stores the data of a run as one new row.
     fn rewrite(
         &self,
         old: &[Slice],
@@ -99,7 +100,7 @@ impl Vfs {
     ) -> Result<Slice, Errno> {
         let mut buf = vec![0; run.len as usize];
         self.store.read_chunk(old, run.pos, &mut buf).map_err(|error| {
-            tracing::error!(%error, "file data");
+            tracing::error!(%error, "cannot read file data to compact it");
             error.errno()
         })?;
         let (source, stored) = self.store_bytes(buf, inline)?;
@@ -110,13 +111,13 @@ impl Vfs {
     fn discard(&self, slices: &[(SliceId, u32)]) {
         for &(id, size) in slices {
             if let Err(error) = self.store.delete_slice(id, size) {
-                tracing::warn!(%error, "blocks of a compaction that did not happen remain");
+                tracing::warn!(%error, "cannot remove the blocks of a failed compaction");
             }
         }
     }
 }
 
-/// A stretch of a chunk that holds data without a hole.
+/// A range of a chunk that has data and no hole.
 struct Run {
     pos: u32,
     len: u32,
@@ -147,7 +148,7 @@ mod tests {
     use crate::{VfsOptions, fixture};
 
     #[test]
-    fn runs_join_what_touches_and_end_at_holes() {
+    fn runs_join_adjacent_data_and_end_at_holes() {
         let row = |pos, len, hole: bool| {
             let source =
                 if hole { SliceSource::Hole } else { SliceSource::Inline(vec![1; len as usize].into()) };
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_compaction_in_doubt_leaves_all_blocks() {
+    fn compaction_in_doubt_leaves_all_blocks() {
         let (vfs, engine) = fixture::unreliable_volume(VfsOptions::default());
         vfs.meta().set_repeat_for(Duration::ZERO);
         let ino = fixture::make(&vfs, "f");
@@ -169,7 +170,7 @@ mod tests {
             vfs.flush(ino).unwrap();
         }
         vfs.candidates.take();
-        // It happens, its answer is lost, and the database forgets it before anybody asks again.
+        // The compaction commits, its answer is lost, and the database drops its result before the retry.
         engine.set_rival(|inner| {
             for number in 0..20_000 {
                 let effects = vec![Effect::DropGarbage { slice: SliceId(0) }];
@@ -180,8 +181,8 @@ mod tests {
         assert_eq!(vfs.compact(ino, ChunkIndex(0)), Err(Errno::EIO));
         engine.script([]);
         let rows = vfs.meta().run(&GetSlices { ino, chunk: ChunkIndex(0) }, &BY_KERNEL).unwrap();
-        assert_eq!(rows.len(), 1, "it happened");
-        // Not from the cache of blocks.
+        assert_eq!(rows.len(), 1, "the compaction was committed");
+        // Read the store, not the block cache.
         let SliceSource::Blocks { id, size, .. } = rows[0].source else { panic!("{rows:?}") };
         vfs.store.verify_block(id, size, 0).unwrap();
         assert!(vfs.read(ino, 0, bytes.len() as u32).unwrap() == bytes);

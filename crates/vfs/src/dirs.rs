@@ -1,31 +1,32 @@
 //! Open directories.
 //!
-//! A listing goes on by name, never by count of what is there now, so a name that is there all the while comes once,
-//! whatever is made and removed around it. The positions that the caller holds are indices of the names met so far,
-//! which an open directory keeps until it is rewound.
+//! A listing continues by name, not by an index into the current entries. So a name that exists all the while
+//! is listed once, whatever names are created or removed meanwhile. The positions that the caller holds are
+//! indices into the names listed so far, which an open directory keeps until it is rewound.
 //!
-//! Where listings hide what their caller may not read (access-based enumeration), that is decided as names are read, with
-//! the inodes that come along, for the caller that opened the directory, as it was then. A directory that is known as a whole
-//! costs no request, whatever caller lists it: what is hidden costs a look at its inode and one at a remembered decision.
+//! With access-based enumeration, a listing hides the entries that the caller may not read. Each entry is
+//! checked when its name is read, with the inode that is read along, for the caller that opened the
+//! directory, with its credential of that moment. A directory that is cached as a whole costs no request for
+//! any caller: each entry costs one lookup of its inode and one of a cached decision.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use acl::nfs4::Mask;
 use meta::ops::Lookup;
-use meta::{Edge, Failure, Node, Turn};
+use meta::{Dirent, Failure, Generation, Inode};
 use types::{Errno, FileType, Ino, Name};
 
+use crate::access_check::Perm;
 use crate::attr::Attr;
 use crate::caller::{Caller, Identity};
-use crate::gate::Perm;
 use crate::vfs::{BY_KERNEL, Vfs};
 
-/// An open directory's number.
+/// The handle of an open directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DirHandle(pub u64);
 
-/// A place in a listing: 0 is its beginning, any other one came with the entry before it.
+/// A position in a listing: 0 is the beginning; all others come from [`DirEntry::next`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirPosition(pub u64);
 
@@ -35,9 +36,9 @@ pub struct DirEntry<'a> {
     pub name: &'a [u8],
     pub ino: Ino,
     pub kind: FileType,
-    /// The inode's attributes, if they were asked for; never those of `.` and `..`.
+    /// The inode's attributes, if they were requested; never those of `.` and `..`.
     pub attr: Option<Attr>,
-    /// Where to go on after this entry.
+    /// The position after this entry.
     pub next: DirPosition,
 }
 
@@ -52,41 +53,41 @@ pub(crate) struct OpenDir {
 
 #[derive(Debug, Default)]
 struct Names {
-    /// What is shown.
-    met: Vec<(Name, Ino, FileType)>,
+    /// The names that are shown.
+    shown: Vec<(Name, Ino, FileType)>,
     /// The last name that was read, shown or not.
     last: Option<Name>,
     began: bool,
     at_end: bool,
-    /// All that was read so far, while it can be kept for others.
-    all: Option<(Turn, Vec<(Name, Edge)>)>,
-    /// How many names were met before those in `met`, and given back since.
-    given_back: usize,
+    /// All entries read so far, as long as the complete listing can be cached.
+    all: Option<(Generation, Vec<(Name, Dirent)>)>,
+    /// How many names before those in `shown` were dropped.
+    dropped: usize,
     charge: Charge,
 }
 
 impl Names {
-    /// Begins anew.
+    /// Starts again at the beginning.
     fn rewind(&mut self) {
         let charge = std::mem::take(&mut self.charge);
         *self = Names { charge, ..Names::default() };
     }
 
-    /// Gives back names that the caller has passed, and what is kept for others.
-    fn give_back(&mut self) {
-        let count = self.met.len().saturating_sub(KEPT_BEHIND);
-        self.met.drain(..count);
-        self.met.shrink_to(2 * KEPT_BEHIND);
-        self.given_back += count;
+    /// Drops names that the caller has passed, and the entries collected for the cache.
+    fn drop_passed(&mut self) {
+        let count = self.shown.len().saturating_sub(KEPT_BEHIND);
+        self.shown.drain(..count);
+        self.shown.shrink_to(2 * KEPT_BEHIND);
+        self.dropped += count;
         self.all = None;
     }
 
     fn held(&self) -> usize {
-        self.met.len() + self.all.as_ref().map_or(0, |(_, all)| all.len())
+        self.shown.len() + self.all.as_ref().map_or(0, |(_, all)| all.len())
     }
 }
 
-/// What an open directory counts of the names that all of them hold.
+/// The share of one open directory in the number of names that all of them hold.
 #[derive(Debug, Default)]
 struct Charge {
     total: Option<Arc<AtomicUsize>>,
@@ -111,49 +112,52 @@ impl Drop for Charge {
 
 /// Entries read from the database in one round trip.
 const PAGE: usize = 1024;
-/// A listing longer than this is not kept for others.
+/// A listing longer than this is not cached.
 const MAX_KEPT: usize = 200_000;
-/// Names that all open directories hold together, some 100 bytes each. Beyond that a listing that goes on gives back names
+/// Names that all open directories hold together, some 100 bytes each. Beyond that, a listing drops the names
 /// that its caller has passed.
 const MAX_HELD: usize = if cfg!(test) { 6_000 } else { 2_000_000 };
-/// Beyond this it fails with ENOMEM.
+/// Beyond this, a listing fails with ENOMEM.
 const HELD_BOUND: usize = 2 * MAX_HELD;
-/// So many it keeps, because the kernel throws away what a program had no room for, and asks for that again. A reply of 1 MiB
-/// holds fewer entries.
+/// Names behind the caller's position that a listing keeps: the kernel discards entries that do not fit the
+/// program's buffer, and requests them again. A reply of 1 MiB holds fewer entries.
 const KEPT_BEHIND: usize = if cfg!(test) { 1_000 } else { 44_000 };
 
 impl Vfs {
+    /// Opens a directory for listing.
+    ///
     /// # Errors
-    /// ESTALE where the inode is gone, or the kernel decided by outdated rights; ENOTDIR; EACCES, also for a caller whose
-    /// identity cannot be found out, where that matters.
+    /// ESTALE if the inode does not exist or the kernel checked outdated permissions; ENOTDIR; EACCES, also
+    /// if the decision needs the caller's credential and it cannot be read.
     pub fn opendir(&self, caller: &Caller<'_>, ino: Ino) -> Result<DirHandle, Errno> {
-        let node = self.node(ino)?;
-        if !node.kind.is_dir() {
+        let inode = self.inode(ino)?;
+        if !inode.kind.is_dir() {
             return Err(Errno::ENOTDIR);
         }
-        self.admit_by_kernel(caller, &node, Perm::READ)?;
+        self.admit_by_kernel(caller, &inode, Perm::READ)?;
         self.admit(caller, ino, Mask::LIST_DIRECTORY)?;
-        self.admit_posix(caller, &node, Perm::READ)?;
+        self.admit_posix(caller, &inode, Perm::READ)?;
         let handle = DirHandle(self.next_dir.fetch_add(1, Ordering::Relaxed));
         let viewer = if self.hides_unreadable() { Some(caller.identity()?.clone()) } else { None };
         let charge = Charge { total: Some(Arc::clone(&self.listed)), own: 0 };
         let names = Mutex::new(Names { charge, ..Names::default() });
-        let dir = OpenDir { ino, parent: node.parent, viewer, names };
+        let dir = OpenDir { ino, parent: inode.parent, viewer, names };
         self.dirs.write().unwrap_or_else(PoisonError::into_inner).insert(handle, Arc::new(dir));
         Ok(handle)
     }
 
-    /// Whether a listing is for its caller alone, so that nobody else must be shown it.
+    /// Whether listings depend on the caller, so that they must not be shared between callers.
     pub fn hides_unreadable(&self) -> bool {
         self.hide_unreadable || self.meta.volume().abe
     }
 
-    /// Passes entries to `take` from `position` on, until it wants no more (`false`) or the directory ends. With
-    /// `attrs` each comes with its attributes, as of now: a name that is gone by now is left out.
+    /// Passes entries to `take` from `position` on, until `take` returns `false` or the directory ends. With
+    /// `attrs`, each entry has the current attributes of its inode, and names that were removed meanwhile are
+    /// left out.
     ///
     /// # Errors
-    /// EBADF unless open; ENOMEM if open directories hold too many names; EINVAL for a position whose name was given back for
-    /// that; those of the database.
+    /// EBADF unless open; ENOMEM if open directories hold too many names; EINVAL for a position whose name
+    /// was dropped for that reason; those of the database.
     pub fn readdir(
         &self,
         handle: DirHandle,
@@ -177,15 +181,15 @@ impl Vfs {
                 }
                 continue;
             }
-            let index = (at as usize - dots.len()).checked_sub(names.given_back).ok_or(Errno::EINVAL)?;
+            let index = (at as usize - dots.len()).checked_sub(names.dropped).ok_or(Errno::EINVAL)?;
             let mut index = index;
-            while index >= names.met.len() {
+            while index >= names.shown.len() {
                 if self.listed.load(Ordering::Relaxed) > MAX_HELD {
-                    let before = names.given_back;
-                    names.give_back();
-                    index -= names.given_back - before;
+                    let before = names.dropped;
+                    names.drop_passed();
+                    index -= names.dropped - before;
                 }
-                let more = self.read_on(&dir, &mut names, attrs);
+                let more = self.read_more(&dir, &mut names, attrs);
                 let held = names.held();
                 names.charge.set(held);
                 if !more? {
@@ -197,15 +201,18 @@ impl Vfs {
                     return Err(Errno::ENOMEM);
                 }
             }
-            // A position beyond what was met is one that no entry came with.
-            let Some((name, ino, kind)) = names.met.get(index) else { return Ok(()) };
+            // A position beyond the listed names did not come from an entry.
+            let Some((name, ino, kind)) = names.shown.get(index) else { return Ok(()) };
             let entry = DirEntry { name: name.as_bytes(), ino: *ino, kind: *kind, attr: None, next };
             let entry = match attrs {
                 false => entry,
                 true => match self.meta.run(&Lookup { parent: dir.ino, name: name.clone() }, &BY_KERNEL)? {
-                    Some(node) => {
-                        DirEntry { ino: node.ino, kind: node.kind, attr: Some(self.attr_of(&node)), ..entry }
-                    }
+                    Some(inode) => DirEntry {
+                        ino: inode.ino,
+                        kind: inode.kind,
+                        attr: Some(self.attr_of(&inode)),
+                        ..entry
+                    },
                     None => continue,
                 },
             };
@@ -216,6 +223,8 @@ impl Vfs {
         Ok(())
     }
 
+    /// Closes an open directory.
+    ///
     /// # Errors
     /// EBADF unless open.
     pub fn closedir(&self, handle: DirHandle) -> Result<(), Errno> {
@@ -223,20 +232,20 @@ impl Vfs {
         dirs.remove(&handle).map(drop).ok_or(Errno::EBADF)
     }
 
-    /// Reads some more names, of which none need be shown; `false` at the end.
-    fn read_on(&self, dir: &OpenDir, names: &mut Names, nodes: bool) -> Result<bool, Errno> {
+    /// Reads more names; returns `false` at the end. Possibly none of them is shown.
+    fn read_more(&self, dir: &OpenDir, names: &mut Names, inodes: bool) -> Result<bool, Errno> {
         if names.at_end {
             return Ok(false);
         }
         if !names.began {
             names.began = true;
-            if self.take_known(dir, names)? {
+            if self.take_cached(dir, names)? {
                 return Ok(true);
             }
-            names.all = self.meta.turn(dir.ino).map(|turn| (turn, Vec::new()));
+            names.all = self.meta.generation(dir.ino).map(|generation| (generation, Vec::new()));
         }
-        let page = self.meta.list(dir.ino, names.last.clone(), PAGE, nodes || dir.viewer.is_some())?;
-        // A page that ends early without an entry says nothing of how far it got.
+        let page = self.meta.list(dir.ino, names.last.clone(), PAGE, inodes || dir.viewer.is_some())?;
+        // A page that ends early without an entry does not say how far it got.
         let is_cut = page.more && page.entries.is_empty();
         names.at_end = !page.more || is_cut;
         if is_cut || names.all.as_ref().is_some_and(|(_, all)| all.len() > MAX_KEPT) {
@@ -245,37 +254,38 @@ impl Vfs {
         if let Some((last, ..)) = page.entries.last() {
             names.last = Some(last.clone());
         }
-        for (name, edge, node) in page.entries {
-            if self.shows(dir, node.as_ref())? {
-                names.met.push((name.clone(), edge.ino, edge.kind));
+        for (name, dirent, inode) in page.entries {
+            if self.shows(dir, inode.as_ref())? {
+                names.shown.push((name.clone(), dirent.ino, dirent.kind));
             }
             if let Some((_, all)) = &mut names.all {
-                all.push((name, edge));
+                all.push((name, dirent));
             }
         }
         if names.at_end
-            && let Some((turn, all)) = names.all.take()
+            && let Some((generation, all)) = names.all.take()
         {
-            self.meta.keep_listing(dir.ino, turn, all.into());
+            self.meta.keep_listing(dir.ino, generation, all.into());
         }
         Ok(true)
     }
 
-    /// Takes all names from memory, if they are known, and of all whose inodes matter these too.
-    fn take_known(&self, dir: &OpenDir, names: &mut Names) -> Result<bool, Errno> {
+    /// Takes all names from the cache, if the whole listing is cached, and also the inodes if entries are
+    /// filtered by access.
+    fn take_cached(&self, dir: &OpenDir, names: &mut Names) -> Result<bool, Errno> {
         let Some(whole) = self.meta.known_listing(dir.ino) else { return Ok(false) };
         for part in whole.chunks(PAGE) {
             let inos: Vec<Ino> =
-                part.iter().filter(|_| dir.viewer.is_some()).map(|(_, edge)| edge.ino).collect();
-            let nodes = self.meta.known_nodes(&inos);
-            if nodes.iter().any(Option::is_none) {
-                // Read again together they cost less than one by one.
-                names.met.clear();
+                part.iter().filter(|_| dir.viewer.is_some()).map(|(_, dirent)| dirent.ino).collect();
+            let inodes = self.meta.known_inodes(&inos);
+            if inodes.iter().any(Option::is_none) {
+                // Reading all inodes again together costs less than reading the missing ones one by one.
+                names.shown.clear();
                 return Ok(false);
             }
-            for (at, (name, edge)) in part.iter().enumerate() {
-                if self.shows(dir, nodes.get(at).and_then(Option::as_ref))? {
-                    names.met.push((name.clone(), edge.ino, edge.kind));
+            for (at, (name, dirent)) in part.iter().enumerate() {
+                if self.shows(dir, inodes.get(at).and_then(Option::as_ref))? {
+                    names.shown.push((name.clone(), dirent.ino, dirent.kind));
                 }
             }
         }
@@ -283,11 +293,11 @@ impl Vfs {
         Ok(true)
     }
 
-    /// Whether an entry with this inode is shown. What is damaged can be read by nobody.
-    fn shows(&self, dir: &OpenDir, node: Option<&Node>) -> Result<bool, Errno> {
+    /// Whether an entry with this inode is shown. An inode with a damaged ACL is hidden.
+    fn shows(&self, dir: &OpenDir, inode: Option<&Inode>) -> Result<bool, Errno> {
         let Some(viewer) = &dir.viewer else { return Ok(true) };
-        let Some(node) = node else { return Ok(false) };
-        match self.may_read(viewer, node) {
+        let Some(inode) = inode else { return Ok(false) };
+        match self.may_read(viewer, inode) {
             Ok(shown) => Ok(shown),
             Err(Failure::Refused(_)) => Ok(false),
             Err(failure) => Err(failure.into()),
@@ -315,7 +325,7 @@ mod tests {
         Caller::known(Identity { credential, caps })
     }
 
-    /// The names shown, but for `.` and `..`, which always are.
+    /// The names listed, without `.` and `..`, which are always listed.
     fn list(vfs: &Vfs, caller: &Caller<'_>, attrs: bool) -> Vec<String> {
         let handle = vfs.opendir(caller, Ino::ROOT).unwrap();
         let mut shown = Vec::new();
@@ -339,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn open_listings_hold_a_bounded_number_of_names_and_are_whole_even_so() {
+    fn open_listings_hold_a_bounded_number_of_names_and_stay_complete() {
         let (vfs, _) = volume_with(VfsOptions { atime: AtimeMode::Never, ..VfsOptions::default() });
         let names: Vec<String> = (0..5000).map(|n| format!("{n:04}")).collect();
         names.iter().for_each(|name| {
@@ -366,7 +376,7 @@ mod tests {
             handles.push(open());
             read(handles[handles.len() - 1], 0, 4000).unwrap();
         }
-        // It goes on in small steps, each from a little before where the last one ended, as the kernel does.
+        // Read in small steps, each starting a little before the end of the previous one, as the kernel does.
         let (mut all, mut at) = (Vec::new(), 2);
         loop {
             let (shown, next) = read(first, at, 700).unwrap();
@@ -380,7 +390,7 @@ mod tests {
         assert_eq!(all, names);
         assert_eq!(read(first, 5, 1), Err(Errno::EINVAL));
         assert_eq!(read(first, 0, 5000).unwrap().0[2..], names[..4998]);
-        // With very many, one that needs more is refused; what is closed makes room.
+        // At the bound, a listing that needs more names fails; closing others makes room.
         let refused = loop {
             handles.push(open());
             match read(handles[handles.len() - 1], 0, 900) {
@@ -397,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_shows_what_its_caller_may_read() {
+    fn filtered_listing_shows_only_readable_entries() {
         let (vfs, _) = hiding();
         give(&vfs, "all", 1, 1, 0o604);
         give(&vfs, "group", 1, 50, 0o640);
@@ -416,13 +426,13 @@ mod tests {
             assert_eq!(shown(&user(8, 8, &many, Caps::NONE)), ["all", "by-acl", "group"]);
             assert_eq!(shown(&user(8, 8, &[], Caps::DAC_READ_SEARCH)).len(), 6);
             assert_eq!(shown(&root()).len(), 6);
-            // The group of a file takes precedence over others, also where it may less.
+            // The group class takes precedence over "other", even if it grants less.
             assert_eq!(shown(&user(8, 1, &[], Caps::NONE)), [""; 0]);
         }
     }
 
     #[test]
-    fn what_is_known_is_filtered_without_a_request_and_up_to_date() {
+    fn cached_listing_is_filtered_without_a_request_and_is_current() {
         let (vfs, engine) = hiding();
         let names: Vec<String> = (0..3000).map(|n| format!("{n:04}")).collect();
         for (n, name) in names.iter().enumerate() {
@@ -433,21 +443,21 @@ mod tests {
             user(8, 8, &[&[50], &*(60..460).collect::<Vec<_>>()].concat(), Caps::NONE),
         );
         let of_few: Vec<&String> = names.iter().step_by(10).collect();
-        vfs.meta.set_alone(true);
+        vfs.meta.set_exclusive(true);
         let before = engine.counts();
         assert_eq!(list(&vfs, &few, false).iter().collect::<Vec<_>>(), of_few);
         let cold = engine.counts() - before;
-        assert_eq!((cold.round_trips(), cold.scans), (4, 3), "the directory itself, and three pages");
+        assert_eq!((cold.round_trips(), cold.scans), (4, 3), "the directory itself and three pages");
         let before = engine.counts();
         for caller in [&few, &many, &root()] {
             assert_eq!(list(&vfs, caller, false).len(), if caller.uid == 0 { 3000 } else { 300 });
             assert_eq!(list(&vfs, caller, true).len(), if caller.uid == 0 { 3000 } else { 300 });
         }
         assert_eq!((engine.counts() - before).round_trips(), 0);
-        let misses = vfs.gate.decisions_missed();
+        let misses = vfs.access_check.decisions_missed();
         list(&vfs, &many, true);
-        assert_eq!(vfs.gate.decisions_missed(), misses, "each decision was remembered");
-        // A change of a right, a new name and one that goes are seen at once.
+        assert_eq!(vfs.access_check.decisions_missed(), misses, "each decision was cached");
+        // A change of permissions, a new name and a removed name show at once.
         let first = vfs.lookup(&root(), Ino::ROOT, b"0000").unwrap().attr.unwrap().ino;
         vfs.setattr(&root(), first, AttrChange { mode: Some(Mode::new(0o600)), ..Default::default() })
             .unwrap();
@@ -459,12 +469,12 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_that_is_read_in_parts_shows_each_name_once() {
+    fn filtered_listing_read_in_parts_shows_each_name_once() {
         let (vfs, _) = hiding();
         for n in 0..2100 {
             give(&vfs, &format!("{n:04}"), 1, if n % 3 == 0 { 50 } else { 51 }, 0o640);
         }
-        vfs.meta.set_alone(true);
+        vfs.meta.set_exclusive(true);
         for _ in 0..2 {
             let caller = user(8, 8, &[50], Caps::NONE);
             let handle = vfs.opendir(&caller, Ino::ROOT).unwrap();

@@ -1,9 +1,9 @@
-//! What survives a loss of power: blocks before the rows that name them.
+//! Durability: blocks become durable before the rows that name them.
 //!
-//! The embedded engine commits lazily, and syncing it syncs every commit so far, whoever made it. So whoever syncs must
-//! first see to the blocks of *all* rows committed by then, not only of the file at hand.
+//! The embedded engine commits lazily, and a sync covers all earlier commits of all threads. So the thread
+//! that syncs must first make the blocks of *all* committed rows durable, not only those of its file.
 //!
-//! Lock order: `order` before `pending`; both before whatever the store and the engine lock.
+//! Lock order: `order`, then `pending`, then the locks of the store and the engine.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
@@ -15,23 +15,25 @@ use crate::vfs::{BY_KERNEL, Vfs};
 
 #[derive(Debug, Default)]
 pub(crate) struct Durability {
-    /// Held shared while rows are committed, exclusively from the last look at `pending` to the end of the sync.
+    /// Held shared while rows are committed, and exclusively from the last read of `pending` to the end of
+    /// the sync.
     order: RwLock<()>,
-    /// Slices that rows name, or are about to, whose blocks may not be durable.
+    /// Slices that committed rows name, or will name, and whose blocks may not be durable.
     pending: Mutex<Vec<SliceId>>,
-    /// Something was committed since the last sync.
+    /// Whether anything was committed since the last sync.
     dirty: AtomicBool,
 }
 
 impl Vfs {
-    /// Runs an operation that commits rows naming `slices`, which are stored but may not be durable: where others share
-    /// the volume, and may make the rows durable at any time, they are made so first.
+    /// Runs an operation that commits rows naming `slices`, which are stored but may not be durable. If other
+    /// clients share the volume, and can make the rows durable at any time, the slices are made durable
+    /// first.
     pub(crate) fn commit_rows<O: meta::Op>(&self, op: &O, slices: &[SliceId]) -> Result<O::Reply, Errno> {
         self.commit_naming(slices, || self.change(op))
     }
 
-    /// As [`Vfs::commit_rows`], for an operation that must not be tried under another id while it may have happened: see
-    /// [`Meta::run_once`](meta::Meta::run_once).
+    /// As [`Vfs::commit_rows`], for an operation that must not be retried under another id while it is in
+    /// doubt: see [`Meta::run_once`](meta::Meta::run_once).
     pub(crate) fn commit_rows_once<O: meta::Op<Reply = ()>>(
         &self,
         op: &O,
@@ -51,7 +53,7 @@ impl Vfs {
         commit: impl FnOnce() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let _shared = host::read(&self.durability.order);
-        if self.is_alone() {
+        if self.is_exclusive() {
             self.pending().extend_from_slice(slices);
         } else {
             self.store.make_durable(slices).map_err(|error| sync_error(&error))?;
@@ -63,12 +65,12 @@ impl Vfs {
         self.durability.dirty.store(true, Ordering::Release);
     }
 
-    /// Makes everything committed so far survive a loss of power, names and data.
+    /// Makes everything committed so far durable, metadata and data.
     ///
     /// # Errors
     /// Those of the store and the database.
     pub fn make_durable(&self) -> Result<(), Errno> {
-        // Most of the work is done before others have to wait.
+        // Most of the work is done before other threads must wait for `order`.
         self.sync_pending()?;
         let _alone = host::write(&self.durability.order);
         self.sync_pending()?;
@@ -76,7 +78,7 @@ impl Vfs {
         Ok(self.meta.sync()?)
     }
 
-    /// The same, if anything was committed since the last time.
+    /// As [`Vfs::make_durable`], if anything was committed since the last sync.
     pub(crate) fn make_durable_if_dirty(&self) -> Result<(), Errno> {
         if self.durability.dirty.load(Ordering::Acquire) { self.make_durable() } else { Ok(()) }
     }
@@ -95,6 +97,6 @@ impl Vfs {
 }
 
 fn sync_error(error: &chunk::ChunkError) -> Errno {
-    tracing::error!(%error, "blocks could not be made durable");
+    tracing::error!(%error, "cannot make blocks durable");
     error.errno()
 }

@@ -1,34 +1,35 @@
-//! What becomes of a mount whose session others have removed, because they took it for dead.
+//! A mount whose session other mounts have removed, because it seemed dead.
 //!
-//! Nothing of the old session reaches the volume any more: see [`meta::Meta::is_fenced`]. What the mount holds in memory
-//! falls in two parts:
+//! Nothing can be committed under the old session any more: see [`meta::Meta::is_fenced`]. The data that the
+//! mount holds in memory is treated in two ways:
 //!
-//! - Files that cannot go on are *lost*: each call on them fails with EIO until they are closed, and what was written to
-//!   them and not yet committed is dropped. These are files on which this mount held locks (others may have them since),
-//!   files without a name (others remove those), and files of which blocks are stored that no row names (`limen gc` may
-//!   have removed them, because no session protected them any more).
-//! - Data of all other files goes on: it is committed under the new session.
+//! - Files that cannot continue are *lost*: each call on them fails with EIO until they are closed, and their
+//!   uncommitted data is dropped. These are files on which this mount held locks (another mount may hold them
+//!   now), unlinked inodes (other mounts delete those), and files with stored blocks that no row names
+//!   (`limen gc` may have deleted those blocks, because no session protected them).
+//! - The data of all other files is committed under the new session.
 //!
-//! An operation that rests on the state of an open file must not be carried out under a later session than the one under
-//! which that state was looked at: [`Vfs::session_of`] gives that session, and [`Within`] holds the operation to it. Lost files are
-//! marked before the new session is published, so a thread that sees the new session sees the marks.
+//! An operation that depends on the state of an open file must not run under a later session than the one
+//! under which that state was read: [`Vfs::session_of`] returns that session, and [`Within`] restricts the
+//! operation to it. Files are marked as lost before the new session is published, so a thread that sees the
+//! new session also sees the marks.
 
 use std::sync::{Mutex, PoisonError};
 
-use meta::{Ctx, Op, Plan, Stop, View};
+use meta::{Ctx, Op, Plan, PlanStop, View};
 use types::{BootInstant, Errno, SessionId, Time};
 
 use crate::open::{FileData, OpenFile};
 use crate::vfs::Vfs;
 
-/// That this mount lost its session, for `limen status`.
+/// The loss of this mount's session, for `limen status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLoss {
-    /// The last one that was lost.
+    /// The last session that was lost.
     pub session: SessionId,
     /// When this mount learned of it.
     pub at: Time,
-    /// Files that could not go on after that loss.
+    /// Files that were lost with it.
     pub files: u64,
 }
 
@@ -54,7 +55,7 @@ impl Losses {
     }
 }
 
-/// Carries an operation out under one session, and under no other.
+/// Runs an operation under this session only; under any other it fails with EIO.
 #[derive(Debug)]
 pub(crate) struct Within<'a, O>(pub(crate) SessionId, pub(crate) &'a O);
 
@@ -63,7 +64,7 @@ impl<O: Op> Op for Within<'_, O> {
     const NAME: &'static str = O::NAME;
     const READ: bool = O::READ;
 
-    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<O::Reply>, Stop> {
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<O::Reply>, PlanStop> {
         if ctx.session != self.0 {
             return Err(Errno::EIO.into());
         }
@@ -72,21 +73,21 @@ impl<O: Op> Op for Within<'_, O> {
 }
 
 impl Vfs {
-    /// That this mount lost its session, if it ever did.
+    /// The last loss of this mount's session, if there was one.
     pub fn session_loss(&self) -> Option<SessionLoss> {
         self.losses.get()
     }
 
-    /// Lets a call go on with an open file, whose lock is held; gives the session that it may go on under.
+    /// The session under which a call may use an open file. The file's lock is held.
     ///
     /// # Errors
-    /// EIO: the file is lost.
+    /// EIO if the file is lost.
     pub(crate) fn session_of(&self, file: &OpenFile, data: &mut FileData) -> Result<SessionId, Errno> {
         let session = self.meta.session();
         if data.session != session {
-            // Numbers of the old session were not protected from its removal on.
+            // The old session's slice numbers were not protected after its removal.
             if data.buffer.has_slices() {
-                self.lose(file, "blocks of it that nothing names may be gone");
+                self.mark_lost(file, "its blocks that no row names may have been deleted");
             }
             data.session = session;
             data.rows.clear();
@@ -101,8 +102,8 @@ impl Vfs {
         Err(Errno::EIO)
     }
 
-    /// Whether work that failed under `session` may be done again, because that session was lost and there is a new one.
-    /// Waits for it a while.
+    /// Whether work that failed under `session` may be retried, because that session was lost and there is a
+    /// new one. Waits up to [`SessionTimes::rejoin`](crate::SessionTimes::rejoin) for the new session.
     pub(crate) fn is_rejoined(&self, session: SessionId) -> bool {
         if self.meta.session() == session && !self.meta.is_fenced() {
             return false;
@@ -110,23 +111,24 @@ impl Vfs {
         self.meta.wait_rejoined(session, self.times.rejoin, || self.is_stopping())
     }
 
-    fn lose(&self, file: &OpenFile, reason: &str) -> bool {
+    fn mark_lost(&self, file: &OpenFile, reason: &str) -> bool {
         let is_new = file.set_fenced();
         if is_new {
             self.losses.note_file();
-            tracing::error!(ino = %file.ino, reason, "an open file cannot go on after its session was lost");
+            tracing::error!(ino = %file.ino, reason, "an open file is lost with its session; calls on it fail with EIO until it is closed");
         }
         is_new
     }
 
-    /// Begins a new session in place of one that others have removed, after what cannot go on is marked.
+    /// Begins a new session in place of one that other mounts have removed, after it has marked the lost
+    /// files.
     ///
     /// # Errors
     /// Those of the database; the session is still lost then.
     pub(crate) fn recover(&self) -> Result<(), Errno> {
         let lost = self.meta.session();
         self.forget_everything();
-        // A second try, because the database did not answer the first, has nothing new to say.
+        // Do not record the same loss again if an earlier attempt failed.
         if self.losses.get().is_none_or(|loss| loss.session != lost) {
             self.losses.note(lost);
         }
@@ -134,14 +136,14 @@ impl Vfs {
         let mut files = 0;
         for file in self.files.all() {
             let reason = match () {
-                () if locked.contains(&file.ino) => "others may hold its locks since",
-                () if file.is_orphan() => "it has no name, and others remove it",
+                () if locked.contains(&file.ino) => "another mount may hold its locks",
+                () if file.is_orphan() => "it has no name, and other mounts delete it",
                 () => continue,
             };
-            files += u64::from(self.lose(&file, reason));
+            files += u64::from(self.mark_lost(&file, reason));
         }
-        self.askers.clear();
-        self.slices.start_anew()?;
+        self.lock_owners.clear();
+        self.slices.discard_lease()?;
         let renewed: BootInstant = self.renewed();
         let session = self
             .meta
@@ -153,8 +155,8 @@ impl Vfs {
             %session,
             silent_seconds = renewed.elapsed().as_secs(),
             files,
-            "other mounts took this one for dead and removed its session: its locks are gone, open files that cannot go \
-             on without them fail with EIO until they are closed, and a new session has begun"
+            "other mounts removed the session of this mount because its heartbeats stopped: its locks are lost, open \
+             files that depend on them fail with EIO until they are closed, and a new session has begun"
         );
         Ok(())
     }
@@ -178,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_that_lost_its_locks_never_writes_over_the_new_holders_bytes() {
+    fn mount_that_lost_its_locks_never_overwrites_the_new_holders_data() {
         for kind in [LockKind::Posix, LockKind::Flock] {
             let shared = Shared::new();
             let [old, new] = [(); 2].map(|()| shared.mount(NO_WAIT));
             let ino = make(&old, "f");
             assert_eq!(old.take_lock(ino, 1, lock(kind, 1), false), Ok(Locked::Granted));
             old.write(ino, 0, b"old").unwrap();
-            // It stands still, and is taken for dead.
+            // The old mount stops, and its session is removed.
             shared.remove(&new, &old);
             new.open(&root(), ino, ANY)
                 .or_else(|_| new.getattr(ino).and_then(|_| new.open(&root(), ino, ANY)))
@@ -193,7 +195,7 @@ mod tests {
             assert_eq!(new.take_lock(ino, 1, lock(kind, 1), false), Ok(Locked::Granted));
             new.write(ino, 0, b"new").unwrap();
             new.flush(ino).unwrap();
-            // It goes on.
+            // The old mount continues.
             assert_eq!(old.flush(ino), Err(Errno::EIO));
             assert!(old.meta.is_fenced());
             old.recover().unwrap();
@@ -205,7 +207,7 @@ mod tests {
             assert_eq!(new.read(ino, 0, 10).unwrap(), &b"new"[..]);
             let loss = old.session_loss().unwrap();
             assert_eq!(loss.files, 1);
-            // It serves again.
+            // The old mount serves requests again.
             new.unlock(ino, lock(kind, 1)).unwrap();
             old.open(&root(), ino, ANY).unwrap();
             assert_eq!(old.read(ino, 0, 10).unwrap(), &b"new"[..]);
@@ -213,7 +215,7 @@ mod tests {
             old.write(ino, 0, b"own").unwrap();
             old.close(ino).unwrap();
             assert_eq!(new.read(ino, 0, 10).unwrap(), &b"own"[..]);
-            // Files that failed after an earlier loss are not counted again.
+            // Files that were lost with an earlier session are not counted again.
             old.unlock(ino, lock(kind, 1)).unwrap();
             shared.remove(&new, &old);
             old.flush_all().unwrap_or_default();
@@ -224,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_needs_no_lock_is_committed_under_the_next_session() {
+    fn data_of_files_without_locks_is_committed_under_the_next_session() {
         let shared = Shared::new();
         let [old, new] = [(); 2].map(|()| shared.mount(NO_WAIT));
         let [free, unlocked, stored] = ["a", "b", "c"].map(|name| make(&old, name));
@@ -234,7 +236,7 @@ mod tests {
             old.unlock(unlocked, part).unwrap();
         }
         [free, unlocked].iter().for_each(|&ino| old.write(ino, 0, b"text").unwrap());
-        // Blocks of it leave for the store at once, and nothing protects them once the session is gone.
+        // Its full blocks are uploaded at once, and nothing protects them once the session is removed.
         old.write(stored, 0, &vec![1; 5 << 20]).unwrap();
         shared.remove(&new, &old);
         assert_eq!(old.flush(free), Err(Errno::EIO), "there is no new session yet");
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_waits_for_the_next_session() {
+    fn flush_waits_for_the_next_session() {
         let shared = Shared::new();
         let times = crate::SessionTimes {
             heartbeat: Duration::from_millis(20),
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_a_name_goes_with_the_session() {
+    fn unlinked_inode_is_lost_with_the_session() {
         let shared = Shared::new();
         let [old, new] = [(); 2].map(|()| shared.mount(NO_WAIT));
         let ino = make(&old, "f");
@@ -282,7 +284,7 @@ mod tests {
         old.recover().unwrap();
         assert_eq!(old.read(ino, 0, 4), Err(Errno::EIO));
         assert_eq!(old.write(ino, 0, b"text"), Err(Errno::EIO));
-        // The kernel asks for the attributes before it reads.
+        // The kernel sends GETATTR before it reads.
         assert_eq!(old.getattr(ino), Err(Errno::EIO));
         assert_eq!(old.getattr_for(&root(), ino), Err(Errno::EIO));
         old.close(ino).unwrap();
@@ -303,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_for_a_lock_goes_on_under_the_next_session() {
+    fn lock_wait_continues_under_the_next_session() {
         let shared = Shared::new();
         let [old, new] = [(); 2].map(|()| shared.mount(NO_WAIT));
         let ino = make(&new, "f");
@@ -320,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn the_record_says_which_slices_may_be_stored_before_their_rows() {
+    fn session_record_names_the_first_slice_that_may_lack_a_row() {
         let shared = Shared::new();
         let [own, other] = [(); 2].map(|()| shared.mount(NO_WAIT));
         let first = || {
@@ -331,7 +333,7 @@ mod tests {
         let next = own.meta.read_counter(meta::Counter::Slice).unwrap();
         own.write(ino, 0, &vec![1; 5 << 20]).unwrap();
         other.slices.take().unwrap();
-        assert!(first().0 <= next, "blocks of slice {next} are stored, or about to be");
+        assert!(first().0 <= next, "blocks of slice {next} are stored, or will be");
         own.flush(ino).unwrap();
         assert!(first().0 > next);
     }

@@ -1,4 +1,4 @@
-//! Open files: read, write, flush, fsync.
+//! Open files: open, create, read, write, flush, fsync, close.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,22 +9,22 @@ use meta::ops::{Append, GetSlices, Open, OpenFor, Opened, Reap, Write};
 use meta::{Doubt, Failure};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, FileType, Ino, SessionId, Slice, SliceId, SliceSource, Time};
 
+use crate::access_check::Perm;
 use crate::attr::Attr;
 use crate::caller::Caller;
 use crate::fencing::Within;
-use crate::gate::Perm;
 use crate::names::MakeRequest;
 use crate::open::{DoubtfulFlush, FileData, OpenFile};
 use crate::readahead;
 use crate::vfs::{BY_KERNEL, Vfs};
 
 impl Vfs {
-    /// Opens a regular file, once more if it is open. `O_TRUNC` is a truncation of its own, which follows. Replies whether
-    /// the caller may write nowhere but at the end.
+    /// Opens a regular file; a file that is already open gets one more handle. `O_TRUNC` is not handled here:
+    /// the kernel sends it as a separate truncation. Returns whether the caller may only append.
     ///
     /// # Errors
-    /// ESTALE where the inode is gone, or the kernel decided by outdated rights; EACCES by an NFSv4 ACL; EISDIR; EINVAL for
-    /// what is no regular file.
+    /// ESTALE if the inode does not exist or the kernel checked outdated permissions; EACCES by an NFSv4 ACL;
+    /// EISDIR; EINVAL if the inode is not a regular file.
     pub fn open(&self, caller: &Caller<'_>, ino: Ino, what_for: OpenFor) -> Result<bool, Errno> {
         self.files.open(ino, || self.new_buffer());
         let opened = self.check_open(caller, ino, what_for);
@@ -35,23 +35,26 @@ impl Vfs {
     }
 
     fn check_open(&self, caller: &Caller<'_>, ino: Ino, what_for: OpenFor) -> Result<bool, Errno> {
-        // What is gone for good can still be looked at, but not opened.
-        let Opened { node, append_only } = self.meta.run(&Open { ino, what_for }, &self.vouch(caller))?;
-        match node.kind {
+        // An inode that was deleted still answers `getattr`, but cannot be opened.
+        let Opened { inode, append_only } =
+            self.meta.run(&Open { ino, what_for }, &self.authority(caller))?;
+        match inode.kind {
             FileType::Regular => {}
             FileType::Directory => return Err(Errno::EISDIR),
             _ => return Err(Errno::EINVAL),
         }
         let wanted =
             [(what_for.read, Perm::READ), (what_for.write, Perm::WRITE), (what_for.execute, Perm::EXECUTE)];
-        let want =
-            wanted.into_iter().filter(|(asked, _)| *asked).fold(Perm::NONE, |all, (_, perm)| all | perm);
-        self.admit_by_kernel(caller, &node, want)?;
-        self.admit_posix(caller, &node, want)?;
+        let want = wanted
+            .into_iter()
+            .filter(|(requested, _)| *requested)
+            .fold(Perm::NONE, |all, (_, perm)| all | perm);
+        self.admit_by_kernel(caller, &inode, want)?;
+        self.admit_posix(caller, &inode, want)?;
         Ok(append_only)
     }
 
-    /// Makes a regular file and opens it.
+    /// Creates a regular file and opens it.
     ///
     /// # Errors
     /// As [`Vfs::make`].
@@ -61,37 +64,54 @@ impl Vfs {
         Ok(attr)
     }
 
-    /// Up to `len` bytes from `offset` on; fewer at the end of the file.
+    /// Reads up to `len` bytes at `offset`; fewer at the end of the file.
     ///
     /// # Errors
-    /// EBADF unless open; EIO where the bytes are damaged or the object store fails.
+    /// EBADF unless open; EIO if the data is damaged or the object store fails.
     pub fn read(&self, ino: Ino, offset: u64, len: u32) -> Result<Bytes, Errno> {
         let file = self.files.get(ino).ok_or(Errno::EBADF)?;
+        self.read_file(&file, offset, len)
+    }
+
+    /// As [`Vfs::read`], for the kernel's cache.
+    ///
+    /// # Errors
+    /// As [`Vfs::read`].
+    pub fn read_to_cache(&self, ino: Ino, offset: u64, len: u32) -> Result<Bytes, Errno> {
+        let file = self.files.get(ino).ok_or(Errno::EBADF)?;
+        file.set_cached();
+        self.read_file(&file, offset, len)
+    }
+
+    fn read_file(&self, file: &OpenFile, offset: u64, len: u32) -> Result<Bytes, Errno> {
+        let ino = file.ino;
         if file.is_fenced() {
             return Err(Errno::EIO);
         }
-        // In this order: a flush in between is then seen in both rather than in neither, which would cut the read short.
+        // The order matters: a flush between the two reads then shows in both. In the other order it could
+        // show in neither, and the read would be short.
         let unflushed_end = file.dirty_end();
-        let size = self.node(ino)?.size.max(unflushed_end);
+        let size = self.inode(ino)?.size.max(unflushed_end);
         let len = size.saturating_sub(offset).min(u64::from(len));
         let mut data = file.lock();
         if data.buffer.touches(offset, len) {
             let mut buf = vec![0; len as usize];
             if !data.buffer.covers(offset, len) {
-                self.read_stored(&file, &mut data, offset, &mut buf)?;
+                self.read_stored(file, &mut data, offset, &mut buf)?;
             }
             data.buffer.overlay(offset, &mut buf).map_err(|error| data_error(ino, offset, &error))?;
             Ok(buf.into())
         } else {
-            // Rows found under the lock hold every write that was finished before this read began.
-            let rows = self.rows(&file, &mut data, offset, len)?;
-            self.read_ahead(&file, &mut data, offset..offset + len, size);
+            // The rows are read under the lock, so they include every write that ended before this read
+            // began.
+            let rows = self.rows(file, &mut data, offset, len)?;
+            self.read_ahead(file, &mut data, offset..offset + len, size);
             drop(data);
             self.bytes_of(&rows, offset, len).or_else(|first| {
-                // The slices may have been replaced meanwhile and their blocks removed: look once more.
+                // Compaction may have replaced the slices and deleted their blocks: read the rows again.
                 let mut data = file.lock();
                 data.rows.clear();
-                let fresh = self.rows(&file, &mut data, offset, len)?;
+                let fresh = self.rows(file, &mut data, offset, len)?;
                 if fresh == rows {
                     return Err(data_error(ino, offset, &first));
                 }
@@ -100,10 +120,11 @@ impl Vfs {
         }
     }
 
-    /// Writes `bytes` at `offset`; they are stored at the next flush. First comes [`Vfs::kill_priv_of_writer`].
+    /// Writes `bytes` at `offset`. The bytes are stored at the next flush. Call [`Vfs::kill_priv_of_writer`]
+    /// first.
     ///
     /// # Errors
-    /// EBADF unless open; EFBIG beyond 2^63 - 1 bytes; ENOSPC, EIO, also of an earlier write.
+    /// EBADF unless open; EFBIG beyond 2^63 - 1 bytes; ENOSPC or EIO, also of an earlier write.
     pub fn write(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         let file = self.files.get(ino).ok_or(Errno::EBADF)?;
         let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= i64::MAX as u64);
@@ -120,14 +141,16 @@ impl Vfs {
                 }
                 Written::Full => self.flush_locked(&file, &mut data)?,
                 Written::Crowded => {
-                    // No file is locked while others are flushed: they may do the same.
+                    // Hold no file's lock while other files are flushed: two writers that flush each other's
+                    // file would deadlock.
                     drop(data);
                     self.make_space()?;
                     data = file.lock();
                 }
             }
         }
-        // Others are faster each time. What is stored before this returns takes no room.
+        // Other writers took the room each time. This write goes beyond the budget, but is stored before the
+        // call returns.
         self.session_of(&file, &mut data)?;
         data.hold.get_or_insert_with(|| self.slices.hold());
         data.buffer.write_beyond(offset, bytes).map_err(failed)?;
@@ -135,8 +158,8 @@ impl Vfs {
         self.flush_locked(&file, &mut data)
     }
 
-    /// Writes `bytes` to where the file ends, wherever others let it end; gives the offset. They are committed when this
-    /// returns.
+    /// Writes `bytes` at the end of the file as of the commit, also if other clients append; returns the
+    /// offset. The bytes are committed when this returns.
     ///
     /// # Errors
     /// As [`Vfs::write`].
@@ -148,14 +171,15 @@ impl Vfs {
         data.rows.clear();
         let _hold = self.slices.hold();
         let len = u32::try_from(bytes.len()).map_err(|_| Errno::EINVAL)?;
-        let size = self.node(ino)?.size.saturating_add(u64::from(len));
+        let size = self.inode(ino)?.size.saturating_add(u64::from(len));
         let (source, slices) = self.store_bytes(bytes.to_vec(), self.inline_limit(size))?;
         let offset = self.commit_rows(&Within(session, &Append { ino, source, len }), &slices)?;
         self.candidates.note(ino, ChunkIndex::of(offset).0, 1);
         Ok(offset)
     }
 
-    /// Stores bytes as a slice, or keeps them for the row where they are few enough; and the slice made, if any.
+    /// Stores bytes as a slice, or inline in the row if they are at most `inline` bytes. Also returns the
+    /// slice, if one was stored.
     pub(crate) fn store_bytes(
         &self,
         bytes: Vec<u8>,
@@ -167,23 +191,24 @@ impl Vfs {
         }
         let id = (self.writes.new_id)()?;
         self.store.put_slice(id, &bytes.into()).map_err(|error| {
-            tracing::error!(%error, "file data");
+            tracing::error!(%error, "cannot store file data");
             error.errno()
         })?;
         Ok((SliceSource::Blocks { id, offset: 0, size: len }, vec![id]))
     }
 
-    /// Stores and commits what was written: other clients see it from now on (close-to-open).
+    /// Stores and commits the written data: other clients see it from now on (close-to-open consistency).
     ///
     /// # Errors
-    /// EBADF unless open; ENOSPC, EIO. The data stays and can be flushed again, until the last close.
+    /// EBADF unless open; ENOSPC; EIO. The data stays in memory and can be flushed again, until the last
+    /// close.
     pub fn flush(&self, ino: Ino) -> Result<(), Errno> {
         let file = self.files.get(ino).ok_or(Errno::EBADF)?;
         let mut data = file.lock();
         self.flush_locked(&file, &mut data)
     }
 
-    /// As [`Vfs::flush`], and it survives a loss of power.
+    /// As [`Vfs::flush`], and makes the data durable.
     ///
     /// # Errors
     /// As [`Vfs::flush`].
@@ -195,12 +220,12 @@ impl Vfs {
         self.make_durable()
     }
 
-    /// Closes a file once. With the last close an inode without a name goes.
+    /// Closes one handle of a file. The last close deletes an inode that has no name.
     ///
     /// # Errors
-    /// As [`Vfs::flush`]; the file is closed even so, and what could not be stored is lost.
+    /// As [`Vfs::flush`]. The file is closed even then, and data that could not be stored is lost.
     pub fn close(&self, ino: Ino) -> Result<(), Errno> {
-        // Pages of a mapping may be written after the last flush.
+        // The kernel may write back pages of a mapping after the last FLUSH.
         let flushed = match self.files.get(ino) {
             Some(file) if !file.is_orphan() && !file.is_fenced() => {
                 self.flush_locked(&file, &mut file.lock())
@@ -211,7 +236,7 @@ impl Vfs {
             if let Err(errno) = flushed
                 && !file.is_fenced()
             {
-                tracing::error!(%ino, %errno, bytes = file.lock().buffer.dirty_bytes(), "closed with data that could not be stored");
+                tracing::error!(%ino, %errno, bytes = file.lock().buffer.dirty_bytes(), "a file was closed with data that could not be stored; the data is lost");
             }
             if file.is_orphan() && !file.is_fenced() {
                 self.change(&Reap { session: self.meta.session(), ino })?;
@@ -220,10 +245,10 @@ impl Vfs {
         flushed
     }
 
-    /// Stores and commits the dirty data of a file whose lock is held. If the session is lost meanwhile, and the file can go
-    /// on without it, that is done again under the next one.
+    /// Stores and commits the dirty data of a file whose lock is held. If the session is lost meanwhile and
+    /// the file can continue, the flush is repeated under the next session.
     ///
-    /// While a flush is in doubt, its bytes stay in the buffer, and nothing newer is flushed before it.
+    /// While a flush is in doubt, its bytes stay in the buffer, and no newer data is flushed before it.
     ///
     /// # Errors
     /// As [`Vfs::flush`].
@@ -232,7 +257,7 @@ impl Vfs {
             if let Some(errno) = data.lost {
                 return Err(errno);
             }
-            // What is in doubt was planned under another session, maybe, and is settled under that one.
+            // A flush in doubt may have been planned under an earlier session, and is settled under that one.
             let (settled, session) = (self.settle_flush(file, data), self.session_of(file, data)?);
             match settled.and_then(|()| self.flush_within(session, file, data)) {
                 Err(_) if self.is_rejoined(session) => {}
@@ -243,7 +268,7 @@ impl Vfs {
 
     fn flush_within(&self, session: SessionId, file: &OpenFile, data: &mut FileData) -> Result<(), Errno> {
         if !data.buffer.is_dirty() {
-            // A truncation may have dropped what was dirty, and the file must not look longer for it.
+            // A truncation may have dropped the dirty data; the file must not appear longer because of it.
             file.set_clean();
             data.hold = None;
             return match data.buffer.take_error() {
@@ -252,7 +277,7 @@ impl Vfs {
             };
         }
         let end = data.buffer.end();
-        let size = self.node(file.ino)?.size.max(end);
+        let size = self.inode(file.ino)?.size.max(end);
         let staged =
             data.buffer.stage(self.inline_limit(size)).map_err(|error| data_error(file.ino, 0, &error))?;
         let op = Write { ino: file.ino, slices: staged.rows.clone(), end, mtime: file.mtime() };
@@ -261,7 +286,7 @@ impl Vfs {
         Ok(())
     }
 
-    /// Commits the rows of a flush; if that is in doubt, it is kept as it is.
+    /// Commits the rows of a flush. If the commit is in doubt, the flush is kept for [`Vfs::settle_flush`].
     fn commit_flush(
         &self,
         session: SessionId,
@@ -293,14 +318,14 @@ impl Vfs {
         }
     }
 
-    /// Ends the doubt about an earlier flush, if there is any.
+    /// Settles an earlier flush that is in doubt, if there is one.
     fn settle_flush(&self, file: &OpenFile, data: &mut FileData) -> Result<(), Errno> {
         let Some(DoubtfulFlush { op, staged, doubt }) = data.in_doubt.take() else { return Ok(()) };
         if !self.meta.is_forgotten(&doubt) {
             return self.commit_flush(doubt.session(), data, op, staged, Some(doubt));
         }
-        // The database does not know the id any more, so a repetition could name the slices a second time. If no row names
-        // them, the bytes are stored as other slices, and the next flush names those.
+        // The database may have dropped the result of this operation id, so a retry could name the slices
+        // twice. If no row names them, store the bytes as new slices, which the next flush names.
         let settled = match self.is_committed(&op) {
             Ok(true) => {
                 self.flushed(data, &op, &staged);
@@ -315,7 +340,7 @@ impl Vfs {
         settled
     }
 
-    /// Whether any row names a slice of this flush, and so all do.
+    /// Whether a row names a slice of this flush. Rows commit together, so one row means all.
     fn is_committed(&self, op: &Write) -> Result<bool, Errno> {
         for (chunk, row) in &op.slices {
             let SliceSource::Blocks { id, .. } = row.source else { continue };
@@ -343,7 +368,7 @@ impl Vfs {
         self.read_rows(&rows, offset, buf).map_err(|error| data_error(file.ino, offset, &error))
     }
 
-    /// Has fetched what a reader of `range` will want next. What fails is left to the read itself.
+    /// Prefetches the data after `range`. Errors are ignored here; the read itself reports them.
     fn read_ahead(&self, file: &OpenFile, data: &mut FileData, range: Range<u64>, size: u64) {
         let most = readahead::most_bytes(self.store.cache_bytes(), self.files.count());
         let Some(next) = data.ahead.note(range, most) else { return };
@@ -359,7 +384,7 @@ impl Vfs {
         }
     }
 
-    /// The rows of every chunk that the range touches.
+    /// The rows of every chunk that the range overlaps.
     fn rows(
         &self,
         file: &OpenFile,
@@ -370,8 +395,8 @@ impl Vfs {
         let chunks = offset / CHUNK_BYTES..(offset + len).div_ceil(CHUNK_BYTES);
         let mut found = Vec::with_capacity(2);
         for chunk in chunks.map(ChunkIndex) {
-            // Rows of this client's last look serve as long as nobody else could have added to them.
-            let rows = match data.rows.get(&chunk).filter(|_| self.is_alone()) {
+            // Cached rows are valid only while no other client can add to them.
+            let rows = match data.rows.get(&chunk).filter(|_| self.is_exclusive()) {
                 Some(rows) => Arc::clone(rows),
                 None => {
                     let rows = self.meta.run(&GetSlices { ino: file.ino, chunk }, &BY_KERNEL)?;
@@ -388,7 +413,7 @@ impl Vfs {
         Ok(found)
     }
 
-    /// What the rows of the chunks show from `offset` on.
+    /// The bytes at `offset` according to the rows of the chunks.
     fn bytes_of(&self, rows: &[Arc<[Slice]>], offset: u64, len: u64) -> Result<Bytes, ChunkError> {
         if let [rows] = rows {
             return self.store.chunk_bytes(rows, ChunkIndex::of(offset).1, len as u32);
@@ -412,16 +437,16 @@ impl Vfs {
     }
 }
 
-/// How often a write looks for room in the buffers before it does without.
+/// How often a write tries to make room in the buffers before it goes beyond the budget.
 const MAX_ROUNDS: usize = 4;
 
-/// Chunks whose rows one open file holds in memory.
+/// Chunks whose rows one open file caches.
 const MAX_CHUNKS_HELD: usize = 64;
 
-/// Logs what is wrong with a file's bytes, and where.
+/// Logs an error of file data with its position, and returns its errno.
 fn data_error(ino: Ino, offset: u64, error: &ChunkError) -> Errno {
     let (chunk, _) = ChunkIndex::of(offset);
-    tracing::error!(%ino, %chunk, offset, %error, "file data");
+    tracing::error!(%ino, %chunk, offset, %error, "cannot read or store file data");
     error.errno()
 }
 
@@ -440,11 +465,11 @@ mod tests {
     const BLOCK: u64 = BLOCK_BYTES as u64;
 
     #[test]
-    fn readers_from_end_to_end_fetch_each_block_once() {
-        // What was written last is in the cache, but not what is read first.
+    fn sequential_readers_fetch_each_block_once() {
+        // The cache holds the blocks written last, but not those read first.
         let (vfs, _) = fixture::volume_with_cache(AtimeMode::Never, 12 * BLOCK);
         let bytes: Vec<u8> = (0..1 << 20).map(|i| (i / 251) as u8).collect();
-        // Two chunks, and more.
+        // More than two chunks.
         let size = 36 * BLOCK;
         let files = ["a", "b"].map(|name| fixture::make(&vfs, name));
         for ino in files {
@@ -462,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_reads_in_a_row_is_ahead_of_no_block() {
+    fn sequential_reads_prefetch_the_next_block() {
         let (vfs, _) = fixture::volume_with_cache(AtimeMode::Never, 16 * BLOCK);
         let ino = fixture::make(&vfs, "a");
         let bytes = vec![7; BLOCK as usize];
@@ -470,7 +495,7 @@ mod tests {
             vfs.write(ino, block * BLOCK, &bytes).unwrap();
         }
         vfs.flush(ino).unwrap();
-        // One block and a bit is read, and the next one is fetched all the same.
+        // The reads end in the second block; the third block is prefetched.
         for at in (0..=BLOCK).step_by(1 << 20) {
             vfs.read(ino, at, 1 << 20).unwrap();
         }
@@ -479,8 +504,9 @@ mod tests {
         }
     }
 
-    /// A mount that asks once, and a file of two flushed bytes, so that slice numbers are at hand.
-    fn hasty() -> (Vfs, Arc<Faulty<MemEngine>>, Ino) {
+    /// A mount that does not retry, and an empty file. Another file was flushed before, so that slice numbers
+    /// are leased.
+    fn without_retries() -> (Vfs, Arc<Faulty<MemEngine>>, Ino) {
         let (vfs, engine) = fixture::unreliable_volume(VfsOptions::default());
         vfs.meta().set_patience(Duration::ZERO);
         let other = fixture::make(&vfs, "other");
@@ -501,9 +527,9 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_in_doubt_goes_on_under_its_id_before_newer_bytes() {
+    fn flush_in_doubt_is_retried_under_its_id_before_newer_data() {
         for arrives_first in [true, false] {
-            let (vfs, engine, ino) = hasty();
+            let (vfs, engine, ino) = without_retries();
             vfs.write(ino, 0, &[1; 6000]).unwrap();
             engine.script([Fault::Late, Fault::None, Fault::Before]);
             assert_eq!(vfs.flush(ino), Err(Errno::EIO));
@@ -511,7 +537,7 @@ mod tests {
             let mut bytes = vec![2; 6000];
             bytes[5000..].fill(1);
             assert_eq!(vfs.read(ino, 0, 6000).unwrap(), bytes);
-            assert_eq!(vfs.fsync(ino), Err(Errno::EIO), "the database is still away");
+            assert_eq!(vfs.fsync(ino), Err(Errno::EIO), "the database still fails");
             assert_eq!(vfs.read(ino, 0, 6000).unwrap(), bytes);
             if arrives_first {
                 engine.deliver().unwrap();
@@ -527,9 +553,9 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_that_the_database_has_forgotten_names_no_slice_twice() {
+    fn flush_whose_result_was_dropped_names_no_slice_twice() {
         for arrives_first in [true, false] {
-            let (vfs, engine, ino) = hasty();
+            let (vfs, engine, ino) = without_retries();
             vfs.meta().set_repeat_for(Duration::ZERO);
             let bytes: Vec<u8> = (0..3 * BLOCK + 7000).map(|i| (i / 251) as u8).collect();
             vfs.write(ino, 0, &bytes).unwrap();
@@ -549,8 +575,8 @@ mod tests {
     }
 
     #[test]
-    fn a_truncation_after_a_flush_in_doubt_hides_what_arrives_late() {
-        let (vfs, engine, ino) = hasty();
+    fn truncation_after_a_flush_in_doubt_hides_its_late_commit() {
+        let (vfs, engine, ino) = without_retries();
         vfs.write(ino, 0, &[1; 6000]).unwrap();
         engine.script([Fault::Late]);
         assert_eq!(vfs.flush(ino), Err(Errno::EIO));

@@ -6,7 +6,9 @@ use std::time::Duration;
 use acl::credential::Credentials;
 use chunk::{BlockStore, DEFAULT_CACHE_BYTES, Faults, StorageConfig, StoreOptions};
 use meta::ops::AtimeMode;
-use meta::{AclKind, Counting, Engine, Faulty, MemEngine, Meta, Odds, Record, Session, Volume, Want};
+use meta::{
+    AclKind, Counting, Engine, FaultRates, Faulty, MemEngine, Meta, Record, RecordKey, Session, Volume,
+};
 use types::{Caps, Cred, Ino, Mode, SessionId, Time};
 
 use crate::{Caller, Identity, MakeRequest, SessionInfo, SessionTimes, Special, Vfs, VfsOptions};
@@ -22,12 +24,12 @@ pub(crate) fn user(uid: u32) -> Caller<'static> {
     Caller::known(Identity { credential, caps: Caps::NONE })
 }
 
-/// Mounted by nobody else, and what counts its engine's requests.
+/// A volume with one mount, and the engine that counts its requests.
 pub(crate) fn volume(atime: AtimeMode) -> (Vfs, Arc<Counting<MemEngine>>) {
     volume_with_cache(atime, DEFAULT_CACHE_BYTES)
 }
 
-/// With a cache of blocks of so many bytes.
+/// As [`volume`], with a block cache of this size.
 pub(crate) fn volume_with_cache(atime: AtimeMode, cache_bytes: u64) -> (Vfs, Arc<Counting<MemEngine>>) {
     make_volume(VfsOptions { atime, ..VfsOptions::default() }, cache_bytes)
 }
@@ -41,9 +43,10 @@ fn make_volume(options: VfsOptions, cache_bytes: u64) -> (Vfs, Arc<Counting<MemE
     (mount_new(engine.clone(), options, cache_bytes), engine)
 }
 
-/// On an engine whose requests can fail; it is armed, and nothing fails until its script says so.
+/// A volume on an engine whose requests can fail. The engine is armed, and nothing fails until its script
+/// says so.
 pub(crate) fn unreliable_volume(options: VfsOptions) -> (Vfs, Arc<Faulty<MemEngine>>) {
-    let engine = Arc::new(Faulty::new(MemEngine::default(), 1, Odds::default()));
+    let engine = Arc::new(Faulty::new(MemEngine::default(), 1, FaultRates::default()));
     let vfs = mount_new(engine.clone(), options, DEFAULT_CACHE_BYTES);
     engine.arm(true);
     (vfs, engine)
@@ -52,13 +55,13 @@ pub(crate) fn unreliable_volume(options: VfsOptions) -> (Vfs, Arc<Faulty<MemEngi
 fn mount_new(engine: Arc<dyn Engine>, options: VfsOptions, cache_bytes: u64) -> Vfs {
     format(&*engine);
     let meta = Meta::open(engine, 100_000).unwrap();
-    meta.set_alone(true);
+    meta.set_exclusive(true);
     let config = StorageConfig { storage: "memory".into(), bucket: String::new() };
     let store = BlockStore::open(&config, cache_bytes).unwrap();
     Vfs::new(Arc::new(meta), store, options)
 }
 
-/// A volume on an engine, to be mounted as often as a test likes.
+/// Creates a volume on an engine; a test can mount it several times.
 pub(crate) fn format(engine: &dyn Engine) {
     let volume = Volume {
         name: "v".into(),
@@ -79,7 +82,7 @@ pub(crate) fn format(engine: &dyn Engine) {
     volume.format(engine).unwrap();
 }
 
-/// One of several mounts of a volume. The kernel has looked at its root.
+/// Adds a mount of a volume. Its root was read, as the kernel does.
 pub(crate) fn mount(engine: Arc<dyn Engine>) -> Arc<Vfs> {
     let config = StorageConfig { storage: "memory".into(), bucket: String::new() };
     let store = BlockStore::open(&config, DEFAULT_CACHE_BYTES).unwrap();
@@ -90,7 +93,7 @@ pub(crate) fn mount(engine: Arc<dyn Engine>) -> Arc<Vfs> {
     vfs
 }
 
-/// A volume that several mounts share, and what goes wrong with its store.
+/// A volume that several mounts share, and the faults of its store.
 pub(crate) struct Shared {
     pub(crate) engine: Arc<Counting<MemEngine>>,
     pub(crate) faults: Arc<Faults>,
@@ -108,7 +111,7 @@ impl Shared {
         Shared { engine, faults, store }
     }
 
-    /// A mount whose session has begun. Calls do not wait for a new one if it is lost.
+    /// A mount whose session has begun.
     pub(crate) fn mount(&self, times: SessionTimes) -> Arc<Vfs> {
         let meta = Meta::open(self.engine.clone(), 100_000).unwrap();
         meta.set_lifetime(Duration::ZERO);
@@ -116,19 +119,19 @@ impl Shared {
         let vfs = Arc::new(Vfs::new(Arc::new(meta), Arc::clone(&self.store), options));
         vfs.begin(&SessionInfo { host: "h".into(), pid: std::process::id(), mountpoint: "m".into() })
             .unwrap();
-        // As the kernel does when it mounts.
+        // The kernel does this when it mounts.
         vfs.getattr(Ino::ROOT).unwrap();
         vfs
     }
 
     pub(crate) fn session(&self, id: SessionId) -> Option<Session> {
-        match self.engine.read(&[Want::Session(id)]).unwrap().records.pop() {
+        match self.engine.read(&[RecordKey::Session(id)]).unwrap().records.pop() {
             Some(Record::Session(_, found)) => found,
             other => panic!("{other:?}"),
         }
     }
 
-    /// Removes the session of a mount, and all that it left.
+    /// Removes the session of a mount, and all state of that session.
     pub(crate) fn remove(&self, by: &Vfs, gone: &Vfs) {
         let session = self.session(gone.meta().session()).unwrap();
         assert!(by.meta().remove_session(session.id, session.heartbeat).unwrap());
@@ -143,7 +146,7 @@ pub(crate) const NO_WAIT: SessionTimes = SessionTimes {
     rejoin: Duration::ZERO,
 };
 
-/// Makes a file in the root and opens it.
+/// Creates a file in the root directory and opens it.
 pub(crate) fn make(vfs: &Vfs, name: &str) -> Ino {
     let (what, mode) = (Special::Regular, Mode::new(0o600));
     let request = MakeRequest { parent: Ino::ROOT, name: name.as_bytes(), what, mode, umask: 0 };

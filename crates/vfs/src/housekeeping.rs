@@ -1,13 +1,13 @@
-//! What a mount does by itself while its session lasts, in threads that do not wait for each other.
+//! The background threads of a mount while its session lasts. They do not wait for each other.
 //!
-//! | thread            | does                                                              | waits for       |
-//! |-------------------|-------------------------------------------------------------------|-----------------|
-//! | `limen-heartbeat` | renews the session, removes silent ones, begins a new one if lost | database        |
-//! | `limen-house`     | flushes what was written, makes it durable, writes access times   | store, database |
-//! | `limen-cleanup`   | removes what ended sessions left, and results of operations       | database        |
-//! | `limen-collect`   | removes blocks that no file refers to, compacts                   | store, database |
+//! | thread            | does                                                        | waits for       |
+//! |-------------------|-------------------------------------------------------------|-----------------|
+//! | `limen-heartbeat` | renews the session, removes dead ones, replaces a lost one  | database        |
+//! | `limen-house`     | flushes written data, makes it durable, writes access times | store, database |
+//! | `limen-cleanup`   | removes state of ended sessions, and results of operations  | database        |
+//! | `limen-collect`   | removes blocks that no file refers to, compacts             | store, database |
 //!
-//! Only the heartbeat has to be in time; the others may be late without harm.
+//! Only the heartbeat must be on time; the other threads may be late.
 
 use host::Instant;
 use std::io;
@@ -22,35 +22,35 @@ use crate::cleanup::Watch;
 use crate::session::SessionInfo;
 use crate::vfs::Vfs;
 
-/// How far behind the disk may be on the embedded engine, ext4's contract at its strictest.
+/// How often the embedded engine is synced to disk: the strictest contract of ext4.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
-/// How long what was written may stay in memory alone, if nobody closes or syncs the file.
+/// How long written data may stay only in memory if no program closes or syncs the file.
 const FLUSH_EVERY: Duration = Duration::from_secs(5);
-/// How often the settings are read again, which `limen config` may have changed.
+/// How often the settings are read, because `limen config` may have changed them.
 const SETTINGS_EVERY: Duration = Duration::from_secs(5);
-/// How often the oldest mount looks for what ended sessions left.
+/// How often the oldest mount removes the state of ended sessions.
 const CLEAN_EVERY: Duration = Duration::from_secs(10);
 const COLLECT_EVERY: Duration = Duration::from_secs(3);
-/// How long the results of operations stay stored on a mount that does little.
+/// How long the results of operations stay stored if a mount changes little.
 const TERM_EVERY: Duration = Duration::from_secs(60);
-/// How long a lost session's mount waits before it tries again to begin a new one.
+/// How long a mount that lost its session waits before it tries again to begin a new one.
 const RECOVER_EVERY: Duration = Duration::from_millis(500);
 
-/// What one thread does until the session ends.
+/// The work of one thread, until the session ends.
 type Work = fn(&Vfs);
 
 impl Vfs {
-    /// Starts the threads that keep the session alive and the volume tidy. They end with [`Vfs::end`].
+    /// Starts the background threads. They end with [`Vfs::end`].
     ///
     /// # Errors
-    /// A thread cannot be started.
+    /// Fails if a thread cannot be started.
     pub fn start_housekeeping(self: &Arc<Self>, info: SessionInfo) -> io::Result<()> {
         let _ = self.info.set(info);
         let works: [(&str, Work); 4] = [
-            ("limen-heartbeat", Vfs::beat),
-            ("limen-house", Vfs::keep_house),
-            ("limen-cleanup", Vfs::keep_clean),
-            ("limen-collect", Vfs::keep_collecting),
+            ("limen-heartbeat", Vfs::run_heartbeat),
+            ("limen-house", Vfs::run_flusher),
+            ("limen-cleanup", Vfs::run_cleanup),
+            ("limen-collect", Vfs::run_collector),
         ];
         for (name, work) in works {
             let vfs = Arc::clone(self);
@@ -67,14 +67,14 @@ impl Vfs {
         let threads = std::mem::take(&mut *self.house.lock().unwrap_or_else(PoisonError::into_inner));
         threads.iter().for_each(|thread| thread.thread().unpark());
         for thread in threads {
-            // It has no result, and a panic is in the log.
+            // The thread returns nothing, and a panic is logged.
             let _ = thread.join();
         }
     }
 
-    fn beat(&self) {
+    fn run_heartbeat(&self) {
         let mut watch = Watch::default();
-        // The session was put on record a moment ago.
+        // The session's record was written a moment ago.
         let mut due = BootInstant::now() + self.times.heartbeat;
         loop {
             let left = due.saturating_duration_since(BootInstant::now());
@@ -84,7 +84,7 @@ impl Vfs {
             }
             if self.meta.is_fenced() {
                 if let Err(errno) = self.recover() {
-                    tracing::error!(%errno, "cannot begin a new session; trying again");
+                    tracing::error!(%errno, "cannot begin a new session; retrying");
                     host::park_timeout(RECOVER_EVERY);
                 }
                 continue;
@@ -93,18 +93,18 @@ impl Vfs {
             match self.renew() {
                 Ok(()) => {}
                 Err(Failure::Fenced(_)) => continue,
-                Err(error) => tracing::warn!(%error, "the session could not be renewed; trying again"),
+                Err(error) => tracing::warn!(%error, "cannot renew the session; retrying"),
             }
-            // If the volume is another's, its lock is: nobody else has a session.
-            if !self.is_alone()
+            // If this client is alone, it holds the volume's lock, and no other session exists.
+            if !self.is_exclusive()
                 && let Err(errno) = self.watch_sessions(&mut watch)
             {
-                tracing::warn!(%errno, "cannot look for mounts that are gone; trying again");
+                tracing::warn!(%errno, "cannot check for dead sessions; retrying");
             }
         }
     }
 
-    fn keep_house(&self) {
+    fn run_flusher(&self) {
         let (mut flushed, mut settings_read) = (Instant::now(), Instant::now());
         while !self.is_stopping() {
             host::park_timeout(SYNC_EVERY);
@@ -118,41 +118,41 @@ impl Vfs {
                 settings_read = Instant::now();
             }
             if let Err(errno) = done.and(self.make_durable_if_dirty()) {
-                tracing::warn!(%errno, "housekeeping failed and will be tried again");
+                tracing::warn!(%errno, "cannot flush data, write access times, read settings or sync; retrying");
             }
         }
     }
 
-    fn keep_clean(&self) {
+    fn run_cleanup(&self) {
         let (mut cleaned, mut began_term) = (Instant::now(), Instant::now());
         while !self.is_stopping() {
             host::park_timeout(SYNC_EVERY);
             if began_term.elapsed() >= TERM_EVERY {
                 began_term = Instant::now();
                 if let Err(error) = self.meta.begin_next_term() {
-                    tracing::debug!(%error, "results of operations stay stored");
+                    tracing::debug!(%error, "cannot remove stored results of operations; retrying");
                 }
             }
-            let is_due = self.is_elected() && !self.is_alone() && cleaned.elapsed() >= CLEAN_EVERY;
+            let is_due = self.is_elected() && !self.is_exclusive() && cleaned.elapsed() >= CLEAN_EVERY;
             if !self.leftovers.swap(false, Ordering::AcqRel) && !is_due {
                 continue;
             }
             cleaned = Instant::now();
             if let Err(errno) = self.clean_leftovers() {
                 self.leftovers.store(true, Ordering::Release);
-                tracing::warn!(%errno, "what ended sessions left could not be removed; trying again");
+                tracing::warn!(%errno, "cannot remove the state of ended sessions; retrying");
             }
         }
     }
 
-    fn keep_collecting(&self) {
+    fn run_collector(&self) {
         let mut collected = Instant::now();
         while !self.is_stopping() {
             host::park_timeout(SYNC_EVERY);
             self.compact_candidates();
             if self.is_elected() && collected.elapsed() >= COLLECT_EVERY {
                 if let Err(errno) = self.collect_garbage() {
-                    tracing::warn!(%errno, "blocks that no file refers to remain; trying again");
+                    tracing::warn!(%errno, "cannot remove all blocks that no file refers to; retrying");
                 }
                 collected = Instant::now();
             }
@@ -171,11 +171,11 @@ mod tests {
     use crate::fixture::{NO_WAIT, Shared, make, root};
 
     #[test]
-    fn heartbeats_go_on_while_the_store_hangs() {
+    fn heartbeats_continue_while_the_store_hangs() {
         let shared = Shared::new();
         let times = SessionTimes { heartbeat: Duration::from_millis(20), ..NO_WAIT };
         let vfs = shared.mount(times);
-        // More than are removed at the same time, so the next ones are asked for as soon as the store answers.
+        // More slices than are removed in parallel, so more are requested as soon as the store answers.
         for n in 0..2 * COLLECTORS {
             let name = n.to_string();
             let ino = make(&vfs, &name);
@@ -189,16 +189,16 @@ mod tests {
             shared.faults.add(call, Fault::Slow(Duration::from_secs(9)), 1000);
         }
         vfs.start_housekeeping(SessionInfo::default()).unwrap();
-        let asked = COLLECTORS as u64 + 1;
-        while shared.faults.injected() < asked {
+        let injected = COLLECTORS as u64 + 1;
+        while shared.faults.injected() < injected {
             std::thread::sleep(Duration::from_millis(20));
         }
-        // The store has been asked to remove blocks and to take some, and does not answer.
-        let beat = || shared.session(vfs.meta().session()).unwrap().heartbeat;
+        // The store has received requests to delete and to store blocks, and does not answer.
+        let heartbeat = || shared.session(vfs.meta().session()).unwrap().heartbeat;
         for _ in 0..5 {
-            let before = beat();
-            while beat() == before {
-                assert_eq!(shared.faults.injected(), asked, "the store has answered");
+            let before = heartbeat();
+            while heartbeat() == before {
+                assert_eq!(shared.faults.injected(), injected, "the store has answered");
                 std::thread::sleep(Duration::from_millis(5));
             }
         }

@@ -1,16 +1,18 @@
-//! Replies that a change overtakes.
+//! Replies that are overtaken by a change of another client.
 //!
-//! A reply about an inode is made from records of some moment, and the kernel keeps what it says. If the inode changes
-//! meanwhile, the kernel may hear of the change first, when it has nothing to forget yet, and keep the outdated reply for its
-//! whole lifetime. So a request whose reply tells the kernel of inodes is counted from before its first look at a record until
-//! its reply is written ([`ReplyGuard`]), and a change that is passed on is passed on again when the requests that began before
-//! have been answered ([`Repeats`]). No request waits for that.
+//! A reply about an inode is built from records of some moment, and the kernel caches it. If the inode
+//! changes meanwhile, the kernel may receive the invalidation first, when it has nothing to invalidate yet,
+//! and then keep the outdated reply for its whole lifetime. So a request whose reply contains attributes or
+//! names is counted from before its first read of a record until its reply is written ([`ReplyGuard`]). An
+//! invalidation is sent again after the requests that began before it were answered ([`Repeats`]). No request
+//! waits for that.
 //!
-//! Requests are counted by epochs, as SRCU in Linux counts readers: a request joins the current epoch, and a change ends it. A
-//! reply that took longer than [`REPLY_TRUSTED`] gets no lifetime, so that a request that hangs delays no repetition for longer.
+//! Requests are counted by epochs, like SRCU in Linux counts readers: a request joins the current epoch, and
+//! an invalidation ends it. A reply that took longer than [`REPLY_TRUSTED`] gets no lifetime, so a request
+//! that hangs cannot delay the repetition for longer than that.
 //!
-//! The kernel takes a reply in on the thread of the caller, some time after it was written, and does not say when. So a
-//! change is repeated after [`SETTLE`] as well.
+//! The kernel applies a reply on the caller's thread, some time after it was written, and does not report
+//! when. So an invalidation is also repeated after the pauses in [`SETTLE`].
 
 use host::Instant;
 use std::array;
@@ -19,32 +21,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use meta::Touched;
+use meta::Invalidation;
 use types::BootInstant;
 
 use crate::attr::Lifetimes;
 use crate::vfs::Vfs;
 
-/// How old a reply may be, from the beginning of its request, for the kernel to keep it.
+/// The longest time from the beginning of a request to its reply for which the kernel may cache the reply.
 pub(crate) const REPLY_TRUSTED: Duration = Duration::from_millis(500);
-/// The first repetition, if requests are under way; the pause doubles until they are answered.
+/// The pause before the first repetition while requests are in flight; it doubles until they are answered.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-/// Pauses before the repetitions that follow the last reply.
+/// The pauses before the repetitions after the last reply.
 const SETTLE: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
-/// Changes that wait to be repeated; beyond these everything is forgotten.
+/// Invalidations that wait to be repeated; beyond these, everything is invalidated.
 const MAX_WAITING: usize = 50_000;
-/// Epochs that can have requests under way at once. Beyond these the current one goes on.
+/// Epochs that can have requests in flight at the same time. If all are in use, the current one continues.
 const EPOCHS: usize = 64;
 
-/// The requests under way, by the epoch in which each began.
+/// The requests in flight, by the epoch in which each began.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     epoch: AtomicU64,
     requests: [Count; EPOCHS],
 }
 
-/// In a cache line of its own.
+/// Padded to its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Count(AtomicU64);
@@ -56,12 +58,12 @@ impl Default for InFlight {
 }
 
 impl InFlight {
-    /// Counts a request that looks at no record before this returns.
+    /// Counts a request. The request reads no record before this returns.
     fn enter(&self) -> u64 {
         loop {
             let epoch = self.epoch.load(Ordering::SeqCst);
             self.count(epoch).fetch_add(1, Ordering::SeqCst);
-            // Between the two, the epoch may have ended without this request.
+            // The epoch may have ended before this request was counted.
             if self.epoch.load(Ordering::SeqCst) == epoch {
                 return epoch;
             }
@@ -73,8 +75,8 @@ impl InFlight {
         self.count(epoch).fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Ends the current epoch, if another one is free: every request that began before is of the epoch given, or of an
-    /// earlier one. Called by one thread at a time (the lock of [`Repeats`]).
+    /// Ends the current epoch if another one is free. All requests that began before belong to the returned
+    /// epoch or to an earlier one. Called by one thread at a time (under the lock of [`Repeats`]).
     fn end_epoch(&self) -> u64 {
         let epoch = self.epoch.load(Ordering::SeqCst);
         if self.count(epoch + 1).load(Ordering::SeqCst) == 0 {
@@ -85,7 +87,7 @@ impl InFlight {
 
     /// Whether all requests of the epoch and of earlier ones have been answered.
     fn is_answered(&self, epoch: u64) -> bool {
-        // Earlier epochs than these have no requests, or theirs would not be used again.
+        // Older epochs have no requests, because their counters would not have been reused otherwise.
         let current = self.epoch.load(Ordering::SeqCst);
         let oldest = (current + 1).saturating_sub(EPOCHS as u64);
         (oldest..=epoch).all(|epoch| self.count(epoch).load(Ordering::SeqCst) == 0)
@@ -96,7 +98,7 @@ impl InFlight {
     }
 }
 
-/// A request whose reply tells the kernel of inodes. Dropped when the reply has been written.
+/// A request whose reply contains attributes or names. Dropped when the reply has been written.
 #[derive(Debug)]
 #[must_use = "the request counts as answered when this is dropped"]
 pub struct ReplyGuard<'a> {
@@ -106,8 +108,8 @@ pub struct ReplyGuard<'a> {
 }
 
 impl ReplyGuard<'_> {
-    /// How long the kernel may go by the reply. It is what held when the request began: what was read then may be older than
-    /// what this client has heard since.
+    /// How long the kernel may cache the reply. The lifetimes are those from the start of the request: what
+    /// was read then may be older than an invalidation that this client has received since.
     pub fn lifetimes(&self) -> Lifetimes {
         match self.counted {
             Some((.., began)) if began.elapsed() > REPLY_TRUSTED => Lifetimes::NONE,
@@ -125,22 +127,22 @@ impl Drop for ReplyGuard<'_> {
 }
 
 impl Vfs {
-    /// To be called before the request looks at anything.
+    /// Must be called before the request reads any record.
     pub fn begin_reply(&self) -> ReplyGuard<'_> {
-        let in_flight = &self.neighbour.in_flight;
-        let counted = (!self.is_alone()).then(|| (in_flight, in_flight.enter(), BootInstant::now()));
+        let in_flight = &self.kernel_state.in_flight;
+        let counted = (!self.is_exclusive()).then(|| (in_flight, in_flight.enter(), BootInstant::now()));
         ReplyGuard { counted, lifetimes: self.lifetimes() }
     }
 }
 
-/// What the kernel was told to forget.
+/// What the kernel was told to invalidate.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outdated {
-    Parts(Vec<Touched>),
+    Parts(Vec<Invalidation>),
     Everything,
 }
 
-/// Changes that were passed on and are to be passed on again.
+/// Invalidations that were sent to the kernel and will be sent again.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats {
     waiting: Mutex<Waiting>,
@@ -156,12 +158,12 @@ struct Waiting {
 #[derive(Debug)]
 struct Batch {
     outdated: Arc<Outdated>,
-    /// Requests of this epoch and of earlier ones may not have seen the change.
+    /// Requests of this epoch and of earlier ones may have read records from before the change.
     epoch: u64,
     since: Instant,
     due: Instant,
     pause: Duration,
-    /// How often it was repeated after the last of those requests was answered.
+    /// How often the invalidation was repeated after the last of those requests was answered.
     settled: usize,
 }
 
@@ -173,8 +175,8 @@ impl Batch {
         }
     }
 
-    /// Sets when it is due again, after it was; false if never.
-    fn go_on(&mut self, now: Instant, in_flight: &InFlight) -> bool {
+    /// Schedules the next repetition after one was due; false if this was the last one.
+    fn schedule_next(&mut self, now: Instant, in_flight: &InFlight) -> bool {
         let is_answered = self.settled > 0
             || in_flight.is_answered(self.epoch)
             || now.saturating_duration_since(self.since) > REPLY_TRUSTED;
@@ -191,8 +193,8 @@ impl Batch {
 }
 
 impl Repeats {
-    /// Takes in what the memory of this client has just forgotten, before the kernel hears of it. False if there is too much to be
-    /// repeated: everything is to be forgotten instead.
+    /// Adds an invalidation that was applied to this client's cache, before it is sent to the kernel. Returns
+    /// false if there are too many: the caller must invalidate everything instead.
     pub(crate) fn add(&self, outdated: Outdated, in_flight: &InFlight) -> bool {
         let mut waiting = self.lock();
         let now = Instant::now();
@@ -202,7 +204,7 @@ impl Repeats {
         let is_all = *batch.outdated == Outdated::Everything;
         let fits = is_all || waiting.parts + batch.parts() <= MAX_WAITING;
         if is_all || !fits {
-            // It includes all others.
+            // This replaces all others.
             *waiting = Waiting::default();
         }
         if fits {
@@ -214,9 +216,9 @@ impl Repeats {
         fits
     }
 
-    /// Waits until something is due, or for `patience`.
-    pub(crate) fn wait(&self, patience: Duration) {
-        let until = Instant::now() + patience;
+    /// Waits until an invalidation is due, but at most for `timeout`.
+    pub(crate) fn wait(&self, timeout: Duration) {
+        let until = Instant::now() + timeout;
         let mut waiting = self.lock();
         loop {
             let now = Instant::now();
@@ -229,7 +231,7 @@ impl Repeats {
         }
     }
 
-    /// What is to be passed on again now.
+    /// The invalidations to be sent again now.
     pub(crate) fn due(&self, now: Instant, in_flight: &InFlight) -> Vec<Arc<Outdated>> {
         let mut waiting = self.lock();
         let mut due = Vec::new();
@@ -237,7 +239,7 @@ impl Repeats {
         waiting.batches.retain_mut(|batch| {
             let is_kept = batch.due > now || {
                 due.push(Arc::clone(&batch.outdated));
-                batch.go_on(now, in_flight)
+                batch.schedule_next(now, in_flight)
             };
             parts += if is_kept { batch.parts() } else { 0 };
             is_kept
@@ -258,11 +260,11 @@ mod tests {
     use super::*;
 
     fn change(ino: u64) -> Outdated {
-        Outdated::Parts(vec![Touched::Node(Ino(ino))])
+        Outdated::Parts(vec![Invalidation::Inode(Ino(ino))])
     }
 
     #[test]
-    fn an_epoch_is_answered_when_its_requests_and_earlier_ones_are() {
+    fn epoch_is_answered_when_its_requests_and_earlier_ones_are() {
         let in_flight = InFlight::default();
         let first = in_flight.enter();
         let before = in_flight.end_epoch();
@@ -278,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_hangs_for_all_epochs_is_never_passed_over() {
+    fn request_that_hangs_keeps_its_epoch_unanswered() {
         let in_flight = InFlight::default();
         let hanging = in_flight.enter();
         for _ in 0..3 * EPOCHS {
@@ -293,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_repeated_until_after_the_replies_under_way() {
+    fn invalidation_is_repeated_until_after_the_replies_in_flight() {
         let (in_flight, repeats) = (InFlight::default(), Repeats::default());
         let request = in_flight.enter();
         assert!(repeats.add(change(7), &in_flight));
@@ -301,14 +303,14 @@ mod tests {
         let count_until = |from: u64, to: u64| -> usize {
             (from..to).map(|ms| repeats.due(began + Duration::from_millis(ms), &in_flight).len()).sum()
         };
-        assert!(count_until(0, 400) >= 5, "while the request is under way, now and then");
+        assert!(count_until(0, 400) >= 5, "repeated while the request is in flight");
         in_flight.leave(request);
-        assert_eq!(count_until(400, 2000), 1 + SETTLE.len(), "and after its reply");
+        assert_eq!(count_until(400, 2000), 1 + SETTLE.len(), "repeated after the reply");
         assert!(repeats.due(began + Duration::from_secs(3), &in_flight).is_empty());
     }
 
     #[test]
-    fn a_request_that_hangs_is_not_waited_for() {
+    fn repetitions_end_although_a_request_hangs() {
         let (in_flight, repeats) = (InFlight::default(), Repeats::default());
         let _request = in_flight.enter();
         assert!(repeats.add(change(7), &in_flight));
@@ -322,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_took_long_is_not_kept() {
+    fn slow_reply_gets_no_lifetime() {
         let in_flight = InFlight::default();
         let lifetimes = Lifetimes { name: REPLY_TRUSTED, attributes: REPLY_TRUSTED };
         let began = |ago| BootInstant::now().checked_sub(ago).unwrap();
@@ -330,15 +332,16 @@ mod tests {
             |ago| ReplyGuard { counted: Some((&in_flight, in_flight.enter(), began(ago))), lifetimes };
         assert_eq!(guard(Duration::ZERO).lifetimes(), lifetimes);
         assert_eq!(guard(REPLY_TRUSTED + Duration::from_millis(1)).lifetimes(), Lifetimes::NONE);
-        assert!(in_flight.is_answered(in_flight.end_epoch()), "neither is under way any more");
+        assert!(in_flight.is_answered(in_flight.end_epoch()), "neither is in flight any more");
     }
 
     #[test]
-    fn too_many_changes_become_one() {
+    fn too_many_invalidations_become_one_of_everything() {
         let (in_flight, repeats) = (InFlight::default(), Repeats::default());
-        let most = Outdated::Parts((0..MAX_WAITING as u64).map(|ino| Touched::Node(Ino(ino))).collect());
+        let most =
+            Outdated::Parts((0..MAX_WAITING as u64).map(|ino| Invalidation::Inode(Ino(ino))).collect());
         assert!(repeats.add(most, &in_flight));
-        assert!(!repeats.add(change(7), &in_flight), "all is to be forgotten");
+        assert!(!repeats.add(change(7), &in_flight), "everything must be invalidated");
         assert!(repeats.add(Outdated::Everything, &in_flight));
         let due = repeats.due(Instant::now() + FIRST_PAUSE, &in_flight);
         assert_eq!(due, [Arc::new(Outdated::Everything)]);

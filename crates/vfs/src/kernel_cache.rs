@@ -1,12 +1,14 @@
-//! What the kernel is believed to hold: its inodes, each with the access revision that it was given last.
+//! The inodes that the kernel holds, each with the access revision that the kernel was given last.
 //!
-//! The kernel checks permissions by what it was given. A change that it let through is compared with that
-//! ([`Vfs::held_by_kernel`]), so that one that rests on an outdated revision is noticed.
+//! The kernel checks permissions with the attributes that it was given. A change that it let through is
+//! compared with their revision ([`Vfs::held_by_kernel`]), so a change that depends on an outdated revision
+//! is detected.
 //!
-//! Not all that is given is kept. If a notification about an inode, or another reply, comes between the beginning of a request
-//! and its reply, the kernel drops the attributes in the reply (`fuse_change_attributes`, `attr_version`) and goes on by the ones
-//! that it has. So a revision that replaces another one counts only if neither came for [`CALM`]; else the kernel counts as
-//! holding none, and the daemon checks.
+//! The kernel does not keep all attributes that it is given. If a notification about an inode, or another
+//! reply, arrives between the start of a request and its reply, the kernel drops the attributes in the reply
+//! (`fuse_change_attributes`, `attr_version`) and keeps the old ones. So a revision that replaces another one
+//! counts only if neither came for [`CALM`]; otherwise the kernel is treated as having none, and the daemon
+//! checks.
 
 use host::Instant;
 use std::array;
@@ -15,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use host::HashMap;
-use meta::{KernelRevisions, Node};
+use meta::{Inode, KernelRevisions};
 use types::Ino;
 
 use crate::attr::Attr;
@@ -23,34 +25,35 @@ use crate::vfs::Vfs;
 
 const SHARDS: usize = 64;
 
-/// Each reply looks an inode up, so the hash is a fast one.
+/// Each reply looks up an inode, so this map uses a fast hash.
 type Shard = HashMap<Ino, KernelInode>;
 
-/// Longer than a request waits in the kernel, is answered, and its reply is taken in, unless the database hangs.
+/// Longer than a request takes from its start in the kernel until the kernel has applied the reply, unless
+/// the database hangs.
 const CALM: Duration = Duration::from_secs(1);
 
 /// The inodes that the kernel holds.
 #[derive(Debug)]
 pub(crate) struct KernelCache {
     shards: [Mutex<Shard>; SHARDS],
-    /// Counts the revisions that were given.
+    /// Counts the revisions that the kernel was given.
     moment: AtomicU64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct KernelInode {
     access_rev: u64,
-    /// The kernel has this revision, and not an older one.
+    /// Whether the kernel certainly has this revision, not an older one.
     is_sure: bool,
-    /// The moment from which it counts.
+    /// The value of [`KernelCache::moment`] from which it counts.
     since: u64,
-    /// When this revision was given first.
+    /// When the kernel was first given this revision.
     changed: Instant,
-    /// Another one was given before.
+    /// Whether it was given another revision before.
     is_replaced: bool,
-    /// When the kernel was last told to forget its attributes.
+    /// When the kernel was last told to invalidate the attributes.
     forgotten: Option<Instant>,
-    /// How many replies gave the kernel a reference. FORGET says how many of these it gives back.
+    /// The kernel's lookup count: how many replies gave it a reference. FORGET gives references back.
     lookups: u64,
 }
 
@@ -70,7 +73,7 @@ impl Default for KernelCache {
 impl KernelCache {
     fn give(&self, ino: Ino, access_rev: u64, lookups: u64, now: Instant) {
         let mut shard = self.shard(ino);
-        // The kernel makes an inode of the first reply, whatever came meanwhile.
+        // The kernel creates its inode from the first reply, whatever came meanwhile.
         let inode = shard.entry(ino).or_insert_with(|| self.first(access_rev, now));
         let (was_calm, is_other) = (inode.is_calm(now), inode.access_rev != access_rev);
         if is_other {
@@ -82,7 +85,7 @@ impl KernelCache {
         inode.lookups = inode.lookups.saturating_add(lookups);
     }
 
-    /// As [`KernelCache::give`] in a reply that the kernel always takes in (`fuse_do_setattr`).
+    /// As [`KernelCache::give`], for a reply whose attributes the kernel always applies (`fuse_do_setattr`).
     fn give_for_sure(&self, ino: Ino, access_rev: u64, now: Instant) {
         let mut shard = self.shard(ino);
         let inode = shard.entry(ino).or_insert_with(|| self.first(access_rev, now));
@@ -109,28 +112,28 @@ impl KernelCache {
         self.moment.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// The kernel is about to be told to forget the attributes.
+    /// Called before the kernel is told to invalidate the attributes.
     pub(crate) fn note_forgotten(&self, ino: Ino, now: Instant) {
         if let Some(inode) = self.shard(ino).get_mut(&ino) {
             if inode.is_replaced && now.saturating_duration_since(inode.changed) <= CALM {
-                // The reply that gave this revision may not have been taken in yet.
+                // The kernel may not have applied the reply with this revision yet.
                 inode.is_sure = false;
             }
             inode.forgotten = Some(now);
         }
     }
 
-    /// Whether the kernel was told so a short time ago.
+    /// Whether the kernel was told to invalidate the attributes a short time ago.
     pub(crate) fn is_forgotten(&self, ino: Ino, now: Instant) -> bool {
         let forgotten = self.shard(ino).get(&ino).and_then(|inode| inode.forgotten);
         forgotten.is_some_and(|moment| now.saturating_duration_since(moment) <= CALM)
     }
 
-    /// Takes references back; true if the kernel does not hold the inode any more.
-    fn take_back(&self, ino: Ino, lookups: u64) -> bool {
+    /// Takes references back; true if the kernel no longer holds the inode.
+    fn forget_lookups(&self, ino: Ino, lookups: u64) -> bool {
         let mut shard = self.shard(ino);
         match shard.get_mut(&ino) {
-            // A reply under way gives the kernel another reference: it may have been counted already.
+            // A reply in flight may already have been counted as a further reference.
             Some(inode) if inode.lookups > lookups => {
                 inode.lookups -= lookups;
                 false
@@ -142,7 +145,7 @@ impl KernelCache {
         }
     }
 
-    /// The revision that the kernel has, if that is sure.
+    /// The revision that the kernel has, if that is certain.
     pub(crate) fn revision(&self, ino: Ino) -> Option<u64> {
         self.shard(ino).get(&ino).filter(|inode| inode.is_sure).map(|inode| inode.access_rev)
     }
@@ -157,7 +160,8 @@ impl KernelCache {
     }
 }
 
-/// What the kernel held when a request came. What other requests give it later does not count: it checked before.
+/// The revisions that the kernel had when a request arrived. Those that other requests bring later do not
+/// count, because the kernel checked before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held<'a> {
     cache: &'a KernelCache,
@@ -172,36 +176,37 @@ impl KernelRevisions for Held<'_> {
 }
 
 impl Vfs {
-    /// To be asked before a request waits for anything.
+    /// Must be called before the request waits for anything.
     pub(crate) fn held_by_kernel(&self) -> Held<'_> {
-        let cache = &self.neighbour.cache;
+        let cache = &self.kernel_state.cache;
         Held { cache, moment: cache.moment.load(Ordering::Acquire) }
     }
 
-    /// Notes what the kernel is about to be given of an inode.
-    pub(crate) fn tell(&self, node: &Node) {
-        if !self.is_alone() {
-            self.neighbour.cache.give(node.ino, node.access_rev, 0, Instant::now());
+    /// Records that a reply will give the kernel this inode's attributes.
+    pub(crate) fn note_given(&self, inode: &Inode) {
+        if !self.is_exclusive() {
+            self.kernel_state.cache.give(inode.ino, inode.access_rev, 0, Instant::now());
         }
     }
 
-    /// As [`Vfs::tell`], in the reply to SETATTR.
-    pub(crate) fn tell_for_sure(&self, attr: &Attr) {
-        if !self.is_alone() {
-            self.neighbour.cache.give_for_sure(attr.ino, attr.access_rev, Instant::now());
+    /// As [`Vfs::note_given`], for the reply to SETATTR.
+    pub(crate) fn note_given_for_sure(&self, attr: &Attr) {
+        if !self.is_exclusive() {
+            self.kernel_state.cache.give_for_sure(attr.ino, attr.access_rev, Instant::now());
         }
     }
 
-    /// Notes that a reply gives the kernel a reference to the inode, beside its attributes. Called before the reply is written.
+    /// Records that a reply gives the kernel a reference to the inode in addition to its attributes. Called
+    /// before the reply is written.
     pub fn looked_up(&self, attr: &Attr) {
-        if !self.is_alone() {
-            self.neighbour.cache.give(attr.ino, attr.access_rev, 1, Instant::now());
+        if !self.is_exclusive() {
+            self.kernel_state.cache.give(attr.ino, attr.access_rev, 1, Instant::now());
         }
     }
 
-    /// The kernel gives references to an inode back, as many as `lookups` replies gave it.
+    /// The kernel gives back references to an inode, as many as `lookups` replies gave it.
     pub fn forget(&self, ino: Ino, lookups: u64) {
-        if self.is_alone() || self.neighbour.cache.take_back(ino, lookups) {
+        if self.is_exclusive() || self.kernel_state.cache.forget_lookups(ino, lookups) {
             self.ghosts().remove(&ino);
         }
     }
@@ -218,24 +223,24 @@ mod tests {
     }
 
     #[test]
-    fn an_inode_is_held_until_every_lookup_is_taken_back() {
+    fn inode_is_held_until_every_lookup_is_forgotten() {
         let (cache, now) = (KernelCache::default(), Instant::now());
         cache.give(INO, 1, 1, now);
         cache.give(INO, 1, 0, now);
         cache.give(INO, 1, 1, now);
-        assert!(!cache.take_back(INO, 1));
+        assert!(!cache.forget_lookups(INO, 1));
         assert_eq!(cache.revision(INO), Some(1));
-        // A lookup is answered while FORGET of all earlier ones is under way.
+        // A lookup is answered while FORGET for all earlier ones is in flight.
         cache.give(INO, 1, 1, now);
-        assert!(!cache.take_back(INO, 1));
+        assert!(!cache.forget_lookups(INO, 1));
         assert_eq!((cache.revision(INO), cache.all()), (Some(1), vec![INO]));
-        assert!(cache.take_back(INO, 1));
+        assert!(cache.forget_lookups(INO, 1));
         assert_eq!((cache.revision(INO), cache.all()), (None, vec![]));
-        assert!(cache.take_back(INO, 1), "of what it was not given, too");
+        assert!(cache.forget_lookups(INO, 1), "also for an unknown inode");
     }
 
     #[test]
-    fn what_is_given_later_does_not_count() {
+    fn revisions_given_after_the_request_do_not_count() {
         let (cache, now) = (KernelCache::default(), Instant::now());
         let before = held(&cache);
         cache.give(INO, 1, 1, now);
@@ -248,22 +253,22 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_may_have_dropped_does_not_count() {
+    fn revisions_that_the_kernel_may_have_dropped_do_not_count() {
         let (cache, born) = (KernelCache::default(), Instant::now());
         let after = |times: u32| born + CALM * times + Duration::from_millis(u64::from(times));
         cache.give(INO, 1, 1, born);
         assert!(!cache.is_forgotten(INO, after(2)));
         cache.note_forgotten(INO, after(2));
-        assert_eq!(cache.revision(INO), Some(1), "it goes by this, valid or not");
-        // The reply may have begun before the notification.
+        assert_eq!(cache.revision(INO), Some(1), "the kernel uses this revision even after the invalidation");
+        // The request may have begun before the notification.
         cache.give(INO, 2, 0, after(2));
         assert_eq!(cache.revision(INO), None);
-        assert!(cache.is_forgotten(INO, after(2)), "it is to ask again already");
+        assert!(cache.is_forgotten(INO, after(2)), "the kernel was already told to read them again");
         cache.give(INO, 2, 0, after(2));
         assert_eq!(cache.revision(INO), None);
         cache.give(INO, 2, 0, after(4));
         assert_eq!(cache.revision(INO), Some(2));
-        // A notification comes between a reply and the kernel's taking it in.
+        // A notification arrives between a reply and the moment when the kernel applies it.
         cache.give(INO, 3, 0, after(6));
         assert_eq!(cache.revision(INO), Some(3));
         cache.note_forgotten(INO, after(6));

@@ -1,8 +1,10 @@
-//! The file system as its callers see it: names, attributes, open files and directories, xattrs, a session's life.
+//! The file system API: names, attributes, open files and directories, extended attributes, locks and
+//! sessions.
 //!
-//! It stands between the protocol that brings requests and the layers that keep records ([`meta`]) and bytes
-//! ([`chunk`]). It decides nothing about semantics that a record shows: that is [`meta::ops`].
+//! This crate is between the protocol (`fuse`) and the layers that store metadata ([`meta`]) and file data
+//! ([`chunk`]). The rules of POSIX for stored records are in [`meta::ops`], not here.
 
+mod access_check;
 mod atime;
 mod attr;
 mod attrs;
@@ -16,7 +18,6 @@ mod fencing;
 mod files;
 #[cfg(test)]
 mod fixture;
-mod gate;
 mod housekeeping;
 mod in_flight;
 mod kernel_cache;
@@ -34,14 +35,14 @@ mod space;
 mod vfs;
 mod xattrs;
 
+pub use access_check::{Perm, SearchCounts};
 pub use acl::idmap::Ids;
 pub use attr::{Attr, Entry, Lifetimes};
 pub use attrs::AttrChange;
-pub use caller::{Caller, Identify, Identity};
+pub use caller::{Caller, Identity, IdentitySource};
 pub use coherence::{Coherence, Kernel};
 pub use dirs::{DirEntry, DirHandle, DirPosition};
 pub use fencing::SessionLoss;
-pub use gate::{Perm, SearchCounts};
 pub use in_flight::ReplyGuard;
 pub use locks::LockRequest;
 pub use meta::ops::{AllocateMode, AtimeMode, Locked, OpenFor, RenameFlags, XattrMode};

@@ -1,4 +1,4 @@
-//! Names: lookup, and all that makes, moves or removes one.
+//! Names: lookup, and the operations that create, rename or remove a name.
 
 use meta::ops::{
     Fate, GetByHandle, GetParent, Link, Lookup, Make, MakeKind, MakeOrphan, ReadLink, Rename, RenameFlags,
@@ -8,13 +8,13 @@ use types::{Caps, Errno, FileType, Ino, Mode};
 
 use crate::attr::{Attr, Entry};
 use crate::caller::Caller;
-use crate::open::Seal;
+use crate::open::UnlinkGuard;
 use crate::vfs::{BY_KERNEL, Vfs, name};
 
 /// The longest target of a symbolic link in bytes (`PATH_MAX` with its NUL).
 const MAX_TARGET_BYTES: usize = 4095;
 
-/// What mknod(2) and mkdir(2) make.
+/// The types of inode that mknod(2) and mkdir(2) create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
     Regular,
@@ -29,7 +29,7 @@ impl Special {
     /// From mknod(2)'s mode and device.
     ///
     /// # Errors
-    /// EPERM for types that mknod does not make.
+    /// EPERM for types that mknod does not create.
     pub fn from_mknod(st_mode: u32, rdev: u32) -> Result<Self, Errno> {
         // A mode without a type means a regular file, mknod(2).
         if st_mode & 0o170000 == 0 {
@@ -46,7 +46,7 @@ impl Special {
     }
 }
 
-/// A new inode that is no symbolic link.
+/// A request to create an inode that is not a symbolic link.
 #[derive(Clone, Copy, Debug)]
 pub struct MakeRequest<'a> {
     pub parent: Ino,
@@ -57,14 +57,16 @@ pub struct MakeRequest<'a> {
 }
 
 impl Vfs {
+    /// Looks up a name in a directory.
+    ///
     /// # Errors
     /// Those of [`Lookup`]; ENAMETOOLONG.
     pub fn lookup(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<Entry, Errno> {
-        let node = self.look_up(caller, &Lookup { parent, name: name(bytes)? })?;
-        Ok(Entry { attr: node.map(|node| self.attr_of(&node)) })
+        let inode = self.look_up(caller, &Lookup { parent, name: name(bytes)? })?;
+        Ok(Entry { attr: inode.map(|inode| self.attr_of(&inode)) })
     }
 
-    /// The inode of a file handle that the kernel does not hold any more, LOOKUP of `.` (`fuse_get_dentry`).
+    /// Resolves a file handle whose inode the kernel no longer holds, LOOKUP of `.` (`fuse_get_dentry`).
     ///
     /// # Errors
     /// Those of [`GetByHandle`]; EACCES as [`Vfs::admit_handle`].
@@ -73,8 +75,8 @@ impl Vfs {
         Ok(self.attr_of(&self.meta.run(&GetByHandle(ino), &BY_KERNEL)?))
     }
 
-    /// The directory that holds a directory, LOOKUP of `..` (`fuse_get_parent`). Paths never need it: the kernel knows what
-    /// it came through.
+    /// The parent of a directory, LOOKUP of `..` (`fuse_get_parent`). Only file handles need it: on a path,
+    /// the kernel knows the parents.
     ///
     /// # Errors
     /// Those of [`GetParent`]; EACCES as [`Vfs::admit_handle`].
@@ -83,8 +85,9 @@ impl Vfs {
         Ok(self.attr_of(&self.meta.run(&GetParent(ino), &BY_KERNEL)?))
     }
 
-    /// Refuses a caller that must not reach inodes without a path: no search permission is checked on the way to them. The kernel
-    /// checks `CAP_DAC_READ_SEARCH`, but it does not know squashed callers, and it has only a projection of NFSv4 ACLs.
+    /// Denies opening an inode without a path, because no search permission is checked on the way to it. The
+    /// kernel checks `CAP_DAC_READ_SEARCH`, but it does not know which callers are squashed, and has only a
+    /// projection of NFSv4 ACLs.
     ///
     /// # Errors
     /// EACCES.
@@ -97,9 +100,11 @@ impl Vfs {
         }
     }
 
+    /// Creates an inode other than a symbolic link, with a name.
+    ///
     /// # Errors
-    /// EPERM for devices without `CAP_MKNOD`; those of [`Make`]; ENAMETOOLONG; EOVERFLOW for a caller whom the volume does
-    /// not know.
+    /// EPERM for devices without `CAP_MKNOD`; those of [`Make`]; ENAMETOOLONG; EOVERFLOW if the caller has no
+    /// id in the volume.
     pub fn make(&self, caller: &Caller<'_>, request: MakeRequest<'_>) -> Result<Attr, Errno> {
         let kind = match request.what {
             Special::Regular => MakeKind::Regular,
@@ -109,7 +114,7 @@ impl Vfs {
             Special::CharDevice(rdev) => MakeKind::CharDevice(rdev),
             Special::BlockDevice(rdev) => MakeKind::BlockDevice(rdev),
         };
-        // The kernel asks for `CAP_MKNOD`, but of whom it takes the caller for.
+        // The kernel checks `CAP_MKNOD`, but not of the identity that the caller is squashed to.
         if matches!(kind, MakeKind::CharDevice(_) | MakeKind::BlockDevice(_))
             && self.is_squashing()
             && !caller.identity()?.caps.has(Caps::MKNOD)
@@ -119,8 +124,10 @@ impl Vfs {
         self.make_kind(caller, request.parent, request.name, kind, request.mode, request.umask)
     }
 
+    /// Creates a symbolic link.
+    ///
     /// # Errors
-    /// Those of [`Make`]; ENAMETOOLONG also for the target, ENOENT for an empty one.
+    /// Those of [`Make`]; ENAMETOOLONG, also for the target; ENOENT for an empty target.
     pub fn symlink(
         &self,
         caller: &Caller<'_>,
@@ -136,17 +143,21 @@ impl Vfs {
         self.make_kind(caller, parent, bytes, MakeKind::Symlink(target.into()), Mode::new(0o777), 0)
     }
 
+    /// The target of a symbolic link.
+    ///
     /// # Errors
     /// Those of [`ReadLink`].
     pub fn readlink(&self, ino: Ino) -> Result<std::sync::Arc<[u8]>, Errno> {
         Ok(self.meta.run(&ReadLink(ino), &BY_KERNEL)?)
     }
 
+    /// Creates a hard link; a file opened with `O_TMPFILE` gets its first name.
+    ///
     /// # Errors
     /// Those of [`Link`]; ENAMETOOLONG.
     pub fn link(&self, caller: &Caller<'_>, ino: Ino, parent: Ino, bytes: &[u8]) -> Result<Attr, Errno> {
         let held = self.held_by_kernel();
-        // Before the file is looked at: what a session's loss takes away is marked before there is another session.
+        // Read the session before the file: files are marked as lost before there is a new session.
         let session = self.meta.session();
         let file = self.files.get(ino);
         let is_orphan = file.as_ref().is_some_and(|file| file.is_orphan() && !file.is_fenced());
@@ -155,30 +166,38 @@ impl Vfs {
         if let Some(file) = file {
             file.set_orphan(false);
         }
-        Ok(self.attr_of(&self.node(ino)?))
+        Ok(self.attr_of(&self.inode(ino)?))
     }
 
+    /// Removes a name of an inode that is not a directory. An inode without further names is deleted now, or
+    /// at its last close.
+    ///
     /// # Errors
     /// Those of [`Unlink`]; ENAMETOOLONG.
     pub fn unlink(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<(), Errno> {
         let held = self.held_by_kernel();
         let name = name(bytes)?;
-        let seal = self.seal(parent, &name)?;
-        let open = seal.as_ref().and_then(|seal| seal.file.as_ref()).map(|file| file.ino);
+        let unlink_guard = self.unlink_guard(parent, &name)?;
+        let open =
+            unlink_guard.as_ref().and_then(|unlink_guard| unlink_guard.file.as_ref()).map(|file| file.ino);
         let unlinked = self.change_inodes(caller, held, &Unlink { parent, name, open }, [parent]);
-        self.let_go(seal, unlinked.as_ref().ok())?;
+        self.finish_unlink(unlink_guard, unlinked.as_ref().ok())?;
         unlinked.map(drop)
     }
 
+    /// Removes an empty directory.
+    ///
     /// # Errors
     /// Those of [`Rmdir`]; ENAMETOOLONG.
     pub fn rmdir(&self, caller: &Caller<'_>, parent: Ino, bytes: &[u8]) -> Result<(), Errno> {
         let held = self.held_by_kernel();
-        let node = self.change_inodes(caller, held, &Rmdir { parent, name: name(bytes)? }, [parent])?;
-        self.bury(&node);
+        let inode = self.change_inodes(caller, held, &Rmdir { parent, name: name(bytes)? }, [parent])?;
+        self.keep_deleted(&inode);
         Ok(())
     }
 
+    /// Renames or exchanges, `renameat2(2)`. With `whiteout`, a whiteout replaces the old name.
+    ///
     /// # Errors
     /// Those of [`Rename`]; ENAMETOOLONG.
     pub fn rename(
@@ -198,16 +217,17 @@ impl Vfs {
             }
             false => None,
         };
-        let seal = if flags.exchange { None } else { self.seal(new_parent, &new_name)? };
-        let open = seal.as_ref().and_then(|seal| seal.file.as_ref()).map(|file| file.ino);
+        let unlink_guard = if flags.exchange { None } else { self.unlink_guard(new_parent, &new_name)? };
+        let open =
+            unlink_guard.as_ref().and_then(|unlink_guard| unlink_guard.file.as_ref()).map(|file| file.ino);
         let rename = Rename { parent, name, new_parent, new_name, flags, whiteout, open };
         let renamed = self.change_inodes(caller, held, &rename, [parent, new_parent]);
         let replaced = renamed.as_ref().ok().and_then(|Renamed { replaced, .. }| replaced.as_ref());
-        self.let_go(seal, replaced)?;
+        self.finish_unlink(unlink_guard, replaced)?;
         renamed.map(drop)
     }
 
-    /// Makes a regular file without a name and opens it, `O_TMPFILE`.
+    /// Creates a regular file without a name and opens it, `O_TMPFILE`.
     ///
     /// # Errors
     /// Those of [`MakeOrphan`].
@@ -224,10 +244,10 @@ impl Vfs {
             uid,
             gid,
         };
-        let node = self.change_inodes(caller, held, &MakeOrphan(make), [parent])?;
-        self.files.open(node.ino, || self.new_buffer()).set_orphan(true);
-        self.tell(&node);
-        Ok(self.shown(&node))
+        let inode = self.change_inodes(caller, held, &MakeOrphan(make), [parent])?;
+        self.files.open(inode.ino, || self.new_buffer()).set_orphan(true);
+        self.note_given(&inode);
+        Ok(self.shown(&inode))
     }
 
     fn make_kind(
@@ -244,26 +264,33 @@ impl Vfs {
         let (uid, gid) = caller.owner()?;
         let ino = Ino(self.inos.take()?);
         let make = Make { parent, name, ino, kind, mode, umask, uid, gid };
-        let node = self.change_inodes(caller, held, &make, [parent])?;
-        self.tell(&node);
-        Ok(self.shown(&node))
+        let inode = self.change_inodes(caller, held, &make, [parent])?;
+        self.note_given(&inode);
+        Ok(self.shown(&inode))
     }
 
-    /// Keeps the file that is about to lose a name from being opened meanwhile, so that "is it open" has one answer.
-    fn seal(&self, parent: Ino, name: &types::Name) -> Result<Option<Seal<'_>>, Errno> {
-        let node = self.meta.run(&Lookup { parent, name: name.clone() }, &BY_KERNEL)?;
-        Ok(node.filter(|node| node.kind == FileType::Regular).map(|node| self.files.seal(node.ino)))
+    /// Keeps a file whose name is being removed from being opened meanwhile, so that it is known whether it
+    /// is open.
+    fn unlink_guard(&self, parent: Ino, name: &types::Name) -> Result<Option<UnlinkGuard<'_>>, Errno> {
+        let inode = self.meta.run(&Lookup { parent, name: name.clone() }, &BY_KERNEL)?;
+        Ok(inode
+            .filter(|inode| inode.kind == FileType::Regular)
+            .map(|inode| self.files.unlink_guard(inode.ino)))
     }
 
-    /// Draws the consequences of a lost name.
-    fn let_go(&self, seal: Option<Seal<'_>>, unlinked: Option<&Unlinked>) -> Result<(), Errno> {
-        let file = seal.as_ref().and_then(|seal| seal.file.clone());
+    /// Updates the open file after its name was removed, and releases the guard.
+    fn finish_unlink(
+        &self,
+        unlink_guard: Option<UnlinkGuard<'_>>,
+        unlinked: Option<&Unlinked>,
+    ) -> Result<(), Errno> {
+        let file = unlink_guard.as_ref().and_then(|unlink_guard| unlink_guard.file.clone());
         match (unlinked, &file) {
             (Some(Unlinked { fate: Fate::Orphan, .. }), Some(file)) => file.set_orphan(true),
-            (Some(Unlinked { fate: Fate::Gone, node }), _) => self.bury(node),
+            (Some(Unlinked { fate: Fate::Gone, inode }), _) => self.keep_deleted(inode),
             _ => {}
         }
-        drop(seal);
+        drop(unlink_guard);
         match file {
             Some(file) => self.close(file.ino),
             None => Ok(()),
@@ -282,7 +309,7 @@ mod tests {
     use crate::{Identity, VfsOptions};
 
     #[test]
-    fn a_handle_opens_what_has_a_name_to_those_who_may() {
+    fn file_handle_resolves_named_inodes_for_permitted_callers() {
         for squash in [None, Some(Squash::Root)] {
             let ids = Ids { squash, ..Ids::default() };
             let (vfs, _) = volume_with(VfsOptions { ids, ..VfsOptions::default() });
@@ -299,12 +326,12 @@ mod tests {
             let backup = Caller::known(Identity { credential, caps: Caps::DAC_READ_SEARCH });
             assert_eq!(vfs.lookup_by_handle(&backup, file).map(|attr| attr.ino), Ok(file));
             assert_eq!(vfs.lookup_parent(&backup, dir).map(|attr| attr.ino), Ok(Ino::ROOT));
-            // The kernel checks, but not if it takes the caller for somebody else.
+            // The kernel checks the capability, except for squashed callers.
             let by_user = if squash.is_some() { Err(Errno::EACCES) } else { Ok(file) };
             assert_eq!(vfs.lookup_by_handle(&user(7), file).map(|attr| attr.ino), by_user);
             assert_eq!(vfs.lookup_parent(&backup, Ino::ROOT), Err(Errno::ESTALE));
             assert_eq!(vfs.lookup_parent(&backup, file), Err(Errno::ENOTDIR));
-            // It is open still, but only programs that have it open need it.
+            // The file is still open, but only programs that have it open can use it.
             vfs.unlink(&root(), Ino::ROOT, b"f").unwrap();
             assert_eq!(vfs.lookup_by_handle(&backup, file), Err(Errno::ESTALE));
             vfs.rmdir(&root(), Ino::ROOT, b"d").unwrap();

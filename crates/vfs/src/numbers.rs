@@ -1,17 +1,17 @@
-//! Fresh inode and slice numbers, leased from the volume in ranges.
+//! New inode and slice numbers, leased from the volume in ranges.
 //!
-//! Blocks are stored before the row that names them, so `limen gc` on another machine may see blocks that nothing names
-//! yet. The session's record says from which slice number on that may be so ([`Numbers::first`]). Why no slice of this
-//! mount that may be stored without a row is below what the record says:
+//! Blocks are stored before the row that names them, so `limen gc` on another machine may see blocks that no
+//! row names yet. The session's record says from which slice number on that is possible ([`Numbers::first`]).
+//! No slice of this mount that may be stored without a row is below that number, because:
 //!
-//! 1. A thread that takes a number holds a [`Hold`] from before that until the row is committed or the slice is given up. Its floor
-//!    is `left.start` as of its beginning.
-//! 2. `left.start` never goes back: numbers are taken from it upwards, a new lease begins at the volume's counter or
-//!    above, and so does [`Numbers::skip_to`]. So a number that is taken under a hold is not below its floor, and one
-//!    that is taken later is not below `left.start` of now.
-//! 3. `first` is the lowest of all floors and `left.start`.
+//! 1. A thread that takes a number has a [`Hold`] from before that until the row is committed or the slice is
+//!    given up. Its floor is the value of `left.start` when the hold began.
+//! 2. `left.start` never decreases: numbers are taken from it upwards, and a new lease begins at the volume's
+//!    counter or above, as does [`Numbers::skip_to`]. So a number that is taken under a hold is not below the
+//!    hold's floor, and a number that is taken later is not below the current `left.start`.
+//! 3. `first` is the minimum of all floors and `left.start`.
 //!
-//! The record may be older than that: then it says less, which protects more.
+//! The record may be outdated: then its number is lower, which protects more slices.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,7 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use meta::{Counter, Meta};
 use types::Errno;
 
-/// How many numbers one lease takes: a round trip in so many creates. What is left at the end of a session is lost.
+/// Numbers per lease: one round trip for this many creates. Numbers that are left at the end of a session are
+/// lost.
 const LEASE: u64 = 4096;
 
 #[derive(Debug)]
@@ -33,11 +34,11 @@ pub(crate) struct Numbers {
 #[derive(Debug)]
 struct State {
     left: Range<u64>,
-    /// How many holds have this floor.
+    /// The number of holds per floor.
     holds: BTreeMap<u64, u64>,
 }
 
-/// Numbers that are taken meanwhile may be in use without a record that says so.
+/// While this exists, numbers may be in use that no row names yet.
 #[derive(Debug)]
 pub(crate) struct Hold {
     numbers: Arc<Numbers>,
@@ -50,7 +51,7 @@ impl Numbers {
         Numbers { meta: Arc::clone(meta), counter, state: Mutex::new(state) }
     }
 
-    /// A number that was never given out before in the volume.
+    /// A number that was never used before in the volume.
     pub(crate) fn take(&self) -> Result<u64, Errno> {
         let mut state = self.lock();
         if state.left.is_empty() {
@@ -67,15 +68,16 @@ impl Numbers {
         Hold { numbers: Arc::clone(self), floor }
     }
 
-    /// The lowest number that is in use without a record that says so, or that may yet be. See the module.
+    /// The lowest number that may be in use, now or later, although no row names it. See the module
+    /// documentation.
     pub(crate) fn first(&self) -> u64 {
         let state = self.lock();
         state.holds.keys().next().map_or(state.left.start, |&floor| floor.min(state.left.start))
     }
 
-    /// Gives up the rest of the range if nothing is held and others have taken numbers since, so that a mount that does
-    /// nothing does not protect their slices for ever.
-    pub(crate) fn move_on(&self) -> Result<(), Errno> {
+    /// Gives up the rest of the range if there is no hold and other clients have taken numbers since, so that
+    /// an idle mount does not protect their slices for ever.
+    pub(crate) fn advance(&self) -> Result<(), Errno> {
         if !self.lock().holds.is_empty() {
             return Ok(());
         }
@@ -84,10 +86,10 @@ impl Numbers {
         Ok(())
     }
 
-    /// Gives up the rest of the range, because the session that it was leased in is lost: `limen gc` may have read the sessions
-    /// while no record of this mount was there, and then takes objects of these numbers for strays. A new lease lies beyond
-    /// the counter that it read before.
-    pub(crate) fn start_anew(&self) -> Result<(), Errno> {
+    /// Gives up the rest of the range, because the session in which it was leased was lost: `limen gc` may
+    /// have read the sessions while this mount had no record, and then treats objects with these numbers as
+    /// unreferenced. A new lease is above the counter that `limen gc` read before.
+    pub(crate) fn discard_lease(&self) -> Result<(), Errno> {
         let next = self.meta.read_counter(self.counter)?;
         let mut state = self.lock();
         if next >= state.left.end {
@@ -96,7 +98,8 @@ impl Numbers {
         Ok(())
     }
 
-    /// The volume's counter was found to be `next`.
+    /// Gives up the rest of the range if the volume's counter, `next`, has moved past it and there is no
+    /// hold.
     fn skip_to(&self, next: u64) {
         let mut state = self.lock();
         if state.holds.is_empty() && next > state.left.end {
@@ -129,30 +132,30 @@ mod tests {
     use crate::fixture;
 
     #[test]
-    fn no_number_of_a_lost_session_is_taken_after_it() {
+    fn no_number_leased_in_a_lost_session_is_taken_later() {
         let (vfs, _) = fixture::volume(AtimeMode::Never);
         let numbers = Arc::new(Numbers::new(&vfs.meta, Counter::Slice));
         let early = numbers.take().unwrap();
         let hold = numbers.hold();
         let next = vfs.meta.read_counter(Counter::Slice).unwrap();
-        numbers.start_anew().unwrap();
-        assert!(numbers.first() <= early + 1, "what is held stays in the record");
+        numbers.discard_lease().unwrap();
+        assert!(numbers.first() <= early + 1, "a hold stays in the record");
         assert!(numbers.take().unwrap() >= next);
         drop(hold);
         assert!(numbers.first() > next);
     }
 
     #[test]
-    fn the_first_number_never_passes_one_that_is_in_use() {
+    fn first_number_is_never_above_one_in_use() {
         let (vfs, _) = fixture::volume(AtimeMode::Never);
         let numbers = Arc::new(Numbers::new(&vfs.meta, Counter::Slice));
         let others = Numbers::new(&vfs.meta, Counter::Slice);
         assert_eq!(numbers.first(), 0);
-        numbers.move_on().unwrap();
+        numbers.advance().unwrap();
         let [early, late] = [(); 2].map(|()| (numbers.hold(), numbers.take().unwrap()));
         assert!(early.1 < late.1 && numbers.first() <= early.1);
         others.take().unwrap();
-        numbers.move_on().unwrap();
+        numbers.advance().unwrap();
         assert!(numbers.first() <= early.1, "it is in use");
         drop(early.0);
         assert!(numbers.first() <= late.1);
@@ -166,9 +169,9 @@ mod tests {
         let idle = numbers.first();
         assert!(idle > late.1);
         let other = (0..2 * LEASE).map(|_| others.take().unwrap()).last().unwrap();
-        numbers.move_on().unwrap();
+        numbers.advance().unwrap();
         let first = numbers.first();
-        assert!(first > other, "an idle mount does not hold others back");
+        assert!(first > other, "an idle mount does not protect the slices of others");
         assert!(numbers.take().unwrap() >= first);
     }
 }

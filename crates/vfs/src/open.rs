@@ -1,9 +1,9 @@
-//! The table of open files: one [`OpenFile`] an inode, however often it is open.
+//! The table of open files: one [`OpenFile`] per inode, however often it is open.
 //!
-//! File handles carry no state of their own, so requests find their file by inode number, and write-back that the
-//! kernel sends with a guessed handle is no special case.
+//! File handles have no state of their own: requests find their file by inode number, so writeback that the
+//! kernel sends with any handle needs no special case.
 //!
-//! Lock order: a file's `data` before a shard of the table; neither is held while the other kind of file is waited for.
+//! Lock order: a file's `data` before a shard of the table. No thread holds two locks of the same kind.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -23,29 +23,32 @@ use crate::readahead::ReadAhead;
 pub(crate) struct OpenFile {
     pub(crate) ino: Ino,
     data: Mutex<FileData>,
-    /// The end of the furthest dirty byte, 0 when clean; and the time of the last write. They stand outside the lock
-    /// so that getattr need not wait for a flush.
+    /// The end of the furthest dirty byte, 0 if clean, and the time of the last write. Both are outside the
+    /// lock so that getattr need not wait for a flush.
     dirty_end: AtomicU64,
     mtime_nanos: AtomicI64,
-    /// It lost its last name while open, and goes when it is closed.
+    /// The last name was removed while the file was open; the last close deletes the inode.
     orphan: AtomicBool,
-    /// It cannot go on: see [`crate::fencing`].
+    /// The file is lost with the session: see [`crate::fencing`].
     fenced: AtomicBool,
+    /// The kernel may have pages of it.
+    cached: AtomicBool,
 }
 
 #[derive(Debug)]
 pub(crate) struct FileData {
     pub(crate) buffer: WriteBuffer,
-    /// A flush that may have happened, or may yet. It goes on before anything else is flushed.
+    /// A flush that is in doubt: it may have been committed, or may still be. It is settled before anything
+    /// else is flushed.
     pub(crate) in_doubt: Option<DoubtfulFlush>,
-    /// Why what was written is lost for good.
+    /// The error to report because written data is lost permanently.
     pub(crate) lost: Option<Errno>,
-    /// The rows of chunks read since the last change.
+    /// Cached rows of chunks, read since the last change.
     pub(crate) rows: HashMap<ChunkIndex, Arc<[Slice]>>,
     pub(crate) ahead: ReadAhead,
     /// The session under which the dirty data was written.
     pub(crate) session: SessionId,
-    /// Held from the first dirty byte until all is committed.
+    /// Held from the first dirty byte until all dirty data is committed.
     pub(crate) hold: Option<Hold>,
 }
 
@@ -58,8 +61,8 @@ pub(crate) struct DoubtfulFlush {
 }
 
 impl FileData {
-    /// Drops what was written from file offset `len` on, before a truncation to it. A flush in doubt may still commit what
-    /// it holds, so that stays for the truncation itself to hide.
+    /// Drops dirty data from file offset `len` on, before a truncation to `len`. A flush in doubt may still
+    /// be committed, so its data is kept: the truncation itself will hide it.
     pub(crate) fn truncate(&mut self, len: u64) {
         if self.in_doubt.is_none() {
             self.buffer.truncate(len);
@@ -84,6 +87,7 @@ impl OpenFile {
             mtime_nanos: AtomicI64::new(0),
             orphan: AtomicBool::new(false),
             fenced: AtomicBool::new(false),
+            cached: AtomicBool::new(false),
         }
     }
 
@@ -91,10 +95,18 @@ impl OpenFile {
         host::lock(&self.data)
     }
 
-    /// Notes that bytes up to `end` are in the buffer. The caller holds the lock, as for [`OpenFile::set_clean`].
+    /// Records that the buffer has dirty bytes up to `end`. The caller holds the lock, as for
+    /// [`OpenFile::set_clean`].
     pub(crate) fn set_dirty(&self, end: u64, now: Time) {
         self.mtime_nanos.store(now.nanos(), Ordering::Relaxed);
         self.dirty_end.fetch_max(end, Ordering::Release);
+    }
+
+    /// Notes that a truncation, which set `mtime`, left dirty bytes up to `end`; 0 if it left none. The next flush keeps
+    /// that time.
+    pub(crate) fn set_truncated(&self, end: u64, mtime: Time) {
+        self.mtime_nanos.store(mtime.nanos(), Ordering::Relaxed);
+        self.dirty_end.store(end, Ordering::Release);
     }
 
     pub(crate) fn set_clean(&self) {
@@ -109,7 +121,7 @@ impl OpenFile {
         self.dirty_end.load(Ordering::Acquire)
     }
 
-    /// What is written but not flushed.
+    /// The effect of unflushed writes on the attributes.
     pub(crate) fn unflushed(&self) -> Option<Unflushed> {
         let end = self.dirty_end();
         (end > 0).then(|| Unflushed { end, mtime: self.mtime() })
@@ -119,7 +131,7 @@ impl OpenFile {
         self.orphan.store(orphan, Ordering::Release);
     }
 
-    /// Says whether it was not lost before.
+    /// Marks the file as lost; returns whether it was not marked before.
     pub(crate) fn set_fenced(&self) -> bool {
         !self.fenced.swap(true, Ordering::AcqRel)
     }
@@ -128,12 +140,24 @@ impl OpenFile {
         self.fenced.load(Ordering::Acquire)
     }
 
+    /// Notes that the kernel is going to keep bytes that are read. To be called before the lock for that read is taken.
+    pub(crate) fn set_cached(&self) {
+        if !self.cached.load(Ordering::Relaxed) {
+            self.cached.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Sees each [`OpenFile::set_cached`] of a read that had the lock before this caller had it.
+    pub(crate) fn is_cached(&self) -> bool {
+        self.cached.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn is_orphan(&self) -> bool {
         self.orphan.load(Ordering::Acquire)
     }
 }
 
-/// The end of the furthest byte that waits for a flush, and when the last was written.
+/// The end of the furthest unflushed byte, and the time of the last write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unflushed {
     end: u64,
@@ -164,15 +188,15 @@ struct Shard {
 
 #[derive(Debug)]
 struct Slot {
-    /// `None` while nobody has it open and it is only sealed.
+    /// `None` if the inode is not open, but [`OpenTable::unlink_guard`] keeps it from being opened.
     file: Option<Arc<OpenFile>>,
     handles: u64,
-    /// An unlink is deciding its fate: opens wait.
+    /// An unlink is in progress: opens wait.
     sealed: bool,
 }
 
 impl OpenTable {
-    /// Opens an inode once more. Waits while an unlink of it is under way.
+    /// Adds a handle to an inode. Waits while an unlink of it is in progress.
     pub(crate) fn open(&self, ino: Ino, new_buffer: impl FnOnce() -> WriteBuffer) -> Arc<OpenFile> {
         let shard = self.shard(ino);
         let mut slots = shard.lock();
@@ -195,7 +219,7 @@ impl OpenTable {
         self.shard(ino).lock().get(&ino)?.file.clone()
     }
 
-    /// Closes an inode once; returns the file if that was the last time.
+    /// Closes one handle of an inode; returns the file if that was the last one.
     pub(crate) fn close(&self, ino: Ino) -> Option<Arc<OpenFile>> {
         let mut slots = self.shard(ino).lock();
         let slot = slots.get_mut(&ino)?;
@@ -211,9 +235,9 @@ impl OpenTable {
         Some(file)
     }
 
-    /// Keeps an inode from being opened until the seal is dropped. If it is open, the seal counts as one more handle,
-    /// which the caller closes.
-    pub(crate) fn seal(&self, ino: Ino) -> Seal<'_> {
+    /// Keeps an inode from being opened until the guard is dropped. If the inode is open, the guard counts as
+    /// one more handle, which the caller must close.
+    pub(crate) fn unlink_guard(&self, ino: Ino) -> UnlinkGuard<'_> {
         let shard = self.shard(ino);
         let mut slots = shard.lock();
         while slots.get(&ino).is_some_and(|slot| slot.sealed) {
@@ -225,7 +249,7 @@ impl OpenTable {
         if file.is_some() {
             slot.handles += 1;
         }
-        Seal { shard, ino, file }
+        UnlinkGuard { shard, ino, file }
     }
 
     /// How many files are open.
@@ -250,16 +274,16 @@ impl Shard {
     }
 }
 
-/// See [`OpenTable::seal`].
+/// See [`OpenTable::unlink_guard`].
 #[derive(Debug)]
-pub(crate) struct Seal<'a> {
+pub(crate) struct UnlinkGuard<'a> {
     shard: &'a Shard,
     ino: Ino,
     /// The file, if it is open.
     pub(crate) file: Option<Arc<OpenFile>>,
 }
 
-impl Drop for Seal<'_> {
+impl Drop for UnlinkGuard<'_> {
     fn drop(&mut self) {
         let mut slots = self.shard.lock();
         if let Some(slot) = slots.get_mut(&self.ino) {

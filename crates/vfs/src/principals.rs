@@ -1,8 +1,8 @@
-//! What users and groups are called in the wire forms of NFSv4 ACLs: `name@domain` where the mount was given a domain and
-//! the system has the name, else the number; and others by SID.
+//! The names of users and groups in the wire forms of NFSv4 ACLs: `name@domain` if the mount has a domain and
+//! the system knows the name, otherwise the number. Other identities are SIDs.
 //!
-//! Names come from `/etc/passwd` and `/etc/group`, which are read again when they change. Those of a directory service
-//! are not known here, and show as numbers.
+//! Names come from `/etc/passwd` and `/etc/group`, which are read again when they change. Users of a
+//! directory service are not resolved, and show as numbers.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use acl::identity::{DomainTable, Id};
 use acl::nfs4::{self, GrowingTable};
 
-/// More of a file is not read: some 100,000 users.
+/// No more of a file is read: some 100,000 users.
 const MAX_BYTES: u64 = 8 << 20;
 
-/// How principals are called on this mount.
+/// The names of principals on this mount.
 #[derive(Debug)]
 pub(crate) struct Principals {
     domain: OnceLock<String>,
@@ -36,21 +36,21 @@ impl Default for Principals {
 
 impl Principals {
     pub(crate) fn set_domain(&self, domain: String) {
-        // The first word counts.
+        // Only the first call counts.
         let _ = self.domain.set(domain);
     }
 
-    /// The names as they are now, beside this part of the volume's table of domains.
+    /// The current names, with this part of the volume's table of domains.
     pub(crate) fn now(&self, table: Arc<DomainTable>) -> Named {
         let named = |domain: &String| (domain.clone(), self.users.now(), self.groups.now());
         Named { names: self.domain.get().map(named), sids: GrowingTable::new(table) }
     }
 }
 
-/// Names at one moment.
+/// The names as of one moment.
 #[derive(Debug)]
 pub(crate) struct Named {
-    /// The domain, users, groups.
+    /// The domain, the users and the groups.
     names: Option<(String, Arc<Names>, Arc<Names>)>,
     pub(crate) sids: GrowingTable,
 }
@@ -75,14 +75,14 @@ impl nfs4::Principals for Named {
     }
 }
 
-/// One of the two files, as it was read last.
+/// One of the two files, as last read.
 #[derive(Debug)]
 struct Register {
     path: &'static str,
     read: Mutex<(Option<Stamp>, Arc<Names>)>,
 }
 
-/// What tells one state of a file from another: device, inode, length, modification time.
+/// The version of a file: device, inode, length, modification time.
 type Stamp = (u64, u64, u64, i64, i64);
 
 #[derive(Debug, Default)]
@@ -103,7 +103,7 @@ impl Register {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         if stamp.is_none() || read.0 != stamp {
             let names = read_text(self.path).map(|text| Names::parse(&text)).unwrap_or_else(|error| {
-                tracing::warn!(path = self.path, %error, "users and groups are known by number only");
+                tracing::warn!(path = self.path, %error, "cannot read the file: its names show as numbers");
                 Names::default()
             });
             *read = (stamp, Arc::new(names));
@@ -119,8 +119,8 @@ fn read_text(path: &str) -> io::Result<String> {
 }
 
 impl Names {
-    /// Lines of `name:password:number:...`, passwd(5) and group(5). The first line of a name or number counts; what is no
-    /// such line, or could not stand before an `@`, is passed over.
+    /// Parses lines of `name:password:number:...`, passwd(5) and group(5). The first line of a name or number
+    /// counts. Other lines, and names that contain `@`, are skipped.
     fn parse(text: &str) -> Self {
         let mut names = Names::default();
         for line in text.lines() {
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_read_and_others_passed_over() {
+    fn valid_lines_are_parsed_and_others_skipped() {
         let text = "ann:x:1000:1000:Ann:/home/ann:/bin/sh\n+::::::\nbad\nann:x:7:\ntwin:x:1000:\nat@x:x:8:\n\
                     minus:x:4294967295:\nword:x:one:\n";
         let names = Arc::new(Names::parse(text));
@@ -162,7 +162,7 @@ mod tests {
         }
         let sid = users.id_of("S-1-5-21-1-2-3-4", false).unwrap();
         assert_eq!(users.name_of(sid, false).as_deref(), Some("S-1-5-21-1-2-3-4"));
-        assert_eq!(users.id_of("ann@example.org", true), None, "no group is called so");
+        assert_eq!(users.id_of("ann@example.org", true), None, "no group has this name");
         assert_eq!(users.name_of(Id::system(1000).unwrap(), false).as_deref(), Some("ann@example.org"));
         assert_eq!(users.name_of(Id::system(8).unwrap(), false), None);
         let numbers = Named { names: None, sids: GrowingTable::default() };
@@ -171,10 +171,10 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_when_it_changes() {
-        let root = Register::new("/etc/passwd");
-        assert_eq!(root.now().ids.get("root"), Some(&0));
-        assert!(Arc::ptr_eq(&root.now(), &root.now()));
+    fn file_is_read_only_when_it_changes() {
+        let users = Register::new("/etc/passwd");
+        assert_eq!(users.now().ids.get("root"), Some(&0));
+        assert!(Arc::ptr_eq(&users.now(), &users.now()));
         assert!(Register::new("/nonexistent/passwd").now().ids.is_empty());
     }
 }

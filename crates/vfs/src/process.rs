@@ -1,4 +1,4 @@
-//! What proves that the process of another session is gone.
+//! How to prove that the process of another session has ended.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -14,21 +14,21 @@ pub fn this_process() -> Process {
     }
 }
 
-/// Whether the process of this session is proven to be gone: it ran since the same boot of this machine and in this PID
-/// namespace, and its number is free or another process has it. A host name proves nothing, because a container or
-/// another machine may have the same one.
+/// Whether the process of this session has certainly ended: it ran since the same boot of this machine and in
+/// this PID namespace, and its process id is free or was reused. A host name proves nothing, because a
+/// container or another machine may have the same one.
 pub fn is_gone(session: &Session) -> bool {
     is_process_gone(session.pid, &session.process)
 }
 
-/// As [`is_gone`], of any process.
+/// As [`is_gone`], for any process.
 pub fn is_process_gone(pid: u32, process: &Process) -> bool {
     let here = Process { start_time: process.start_time, ..this_process() };
     let is_known = !process.boot_id.is_empty() && process.pid_namespace != 0 && process.start_time != 0;
     is_known && here == *process && start_time(pid) != Some(process.start_time)
 }
 
-/// Whether a process is proven to run: on this machine, since the same boot and in this PID namespace.
+/// Whether a process certainly runs on this machine, since the same boot and in this PID namespace.
 pub fn is_process_here(pid: u32, process: &Process) -> bool {
     let here = Process { start_time: process.start_time, ..this_process() };
     process.start_time != 0 && here == *process && start_time(pid) == Some(process.start_time)
@@ -38,7 +38,8 @@ fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// 0, unknown, also if `/proc` shows the processes of another namespace: its numbers are not those of this one.
+/// The inode number of this PID namespace. 0 if it is unknown, or if `/proc` shows the processes of another
+/// namespace, whose process ids do not apply here.
 fn pid_namespace() -> u64 {
     let own = std::process::id().to_string();
     if fs::read_link("/proc/self").is_ok_and(|number| number.as_os_str() == own.as_str()) {
@@ -48,8 +49,8 @@ fn pid_namespace() -> u64 {
     }
 }
 
-/// Field 22 of `/proc/PID/stat` (`proc_pid_stat(5)`), in clock ticks since boot; `None` if there is no such process, or it
-/// has ended and its parent has not collected it yet.
+/// Field 22 of `/proc/PID/stat` (`proc_pid_stat(5)`), in clock ticks since boot; `None` if there is no such
+/// process, or it is a zombie.
 pub fn start_time(pid: u32) -> Option<u64> {
     start_time_in(&format!("/proc/{pid}/stat"))
 }
@@ -70,19 +71,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_same_boot_and_namespace_prove_that_a_process_is_gone() {
+    fn process_is_proven_dead_only_in_the_same_boot_and_namespace() {
         let this = this_process();
         let pid = std::process::id();
         assert!(!this.boot_id.is_empty() && this.pid_namespace != 0 && this.start_time != 0);
         assert!(!is_process_gone(pid, &this));
-        // The number went to a later process.
+        // A later process has the same process id.
         let earlier = Process { start_time: this.start_time - 1, ..this.clone() };
         assert!(is_process_gone(pid, &earlier));
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let ended = child.id();
         child.wait().unwrap();
         assert!(is_process_gone(ended, &earlier));
-        // Nothing is known of processes elsewhere, whatever their numbers.
+        // Nothing is known about processes elsewhere, whatever their ids.
         for elsewhere in [
             Process { boot_id: "another".into(), ..earlier.clone() },
             Process { boot_id: String::new(), ..earlier.clone() },

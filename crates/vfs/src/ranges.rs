@@ -1,4 +1,4 @@
-//! Ranges of open files: fallocate, where data and holes are, copies by reference.
+//! Ranges of open files: fallocate, seeking data and holes, copies by reference.
 
 use chunk::{Piece, PieceSource};
 use meta::ops::{Allocate, AllocateMode, CopyRange, KillPriv};
@@ -10,17 +10,19 @@ use crate::fencing::Within;
 use crate::open::OpenFile;
 use crate::vfs::Vfs;
 
-/// What lseek(2) looks for.
+/// What lseek(2) seeks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     Data,
     Hole,
 }
 
-/// Chunks whose rows are read at a time.
+/// Chunks whose rows are read in one request.
 const PAGE: usize = 64;
 
 impl Vfs {
+    /// Allocates, punches or zeroes a range of an open file, `fallocate(2)`.
+    ///
     /// # Errors
     /// EBADF unless open; those of [`Allocate`] and of a flush.
     pub fn allocate(
@@ -40,23 +42,25 @@ impl Vfs {
         self.change(&Within(session, &Allocate { ino, offset, len, mode }))
     }
 
-    /// The first offset from `offset` on where there is data, or a hole: the end of the file is one.
+    /// The first offset from `offset` on that has data, or is in a hole. The end of the file counts as a
+    /// hole.
     ///
     /// # Errors
-    /// EBADF unless open; ENXIO from the end of the file on, and for data where only a hole is left; those of a flush.
+    /// EBADF unless open; ENXIO at or beyond the end of the file, and for data if only a hole follows; those
+    /// of a flush.
     pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Errno> {
         let file = self.open_file(ino)?;
         self.flush_locked(&file, &mut file.lock())?;
-        let size = self.node(ino)?.size;
+        let size = self.inode(ino)?.size;
         if offset >= size {
             return Err(Errno::ENXIO);
         }
-        // Where the last data that was met ends; what no row says is a hole.
+        // The end of the last data found. A range without rows is a hole.
         let mut at = offset;
         let (mut from, _) = ChunkIndex::of(offset);
         loop {
             let page = self.meta.scan(&Scan::Slices { ino, from, limit: PAGE })?;
-            for record in &page.facts.records {
+            for record in &page.snapshot.records {
                 let Record::Slices(_, chunk, rows) = record else { continue };
                 for (start, end) in data_in(*chunk, rows) {
                     match what {
@@ -78,7 +82,7 @@ impl Vfs {
         }
     }
 
-    /// Copies up to `len` bytes between open files without moving them; gives how many.
+    /// Copies up to `len` bytes between open files by sharing their slices; returns the number of bytes.
     ///
     /// # Errors
     /// EBADF unless both are open; those of [`CopyRange`] and of a flush.
@@ -99,26 +103,26 @@ impl Vfs {
         self.change(&Within(session, &CopyRange { from, offset, to, to_offset, len }))
     }
 
-    /// Clears SUID, SGID and file capabilities before the caller writes. `kill_suidgid`: it lacks `CAP_FSETID`.
+    /// Clears SUID, SGID and file capabilities before a write. `kill_suidgid`: the caller lacks `CAP_FSETID`.
     ///
     /// # Errors
     /// Those of [`KillPriv`].
     pub fn kill_priv_of_writer(&self, ino: Ino, kill_suidgid: bool) -> Result<(), Errno> {
-        // A squashed caller has no capabilities, whatever the kernel says.
+        // A squashed caller has no capabilities, whatever the request says.
         if kill_suidgid || self.is_squashing() { self.kill_priv(ino) } else { Ok(()) }
     }
 
-    /// Unlike WRITE and SETATTR, these requests do not say whether the caller has `CAP_FSETID`, and the kernel leaves
-    /// `file_modified` to the server all the same: user 0 is taken to have it, if he is not squashed.
+    /// Unlike WRITE and SETATTR, these requests do not say whether the caller has `CAP_FSETID`, although the
+    /// kernel leaves `file_modified` to the server. User 0 is assumed to have it unless it is squashed.
     fn kill_priv_unless_root(&self, caller: &Caller<'_>, ino: Ino) -> Result<(), Errno> {
         if caller.is_superuser { Ok(()) } else { self.kill_priv(ino) }
     }
 
-    /// After a write the kernel asks again for size and times, but not for the mode (`FUSE_STATX_MODSIZE`): `stat(2)` and
-    /// `execve(2)` would go by the old mode until its lifetime ends.
+    /// After a write the kernel reads size and times again, but not the mode (`FUSE_STATX_MODSIZE`):
+    /// `stat(2)` and `execve(2)` would use the old mode until its lifetime ends.
     fn kill_priv(&self, ino: Ino) -> Result<(), Errno> {
         let changed = self.change(&KillPriv(ino));
-        // If the database failed, the mode may have changed.
+        // After an error of the database, the mode may have changed.
         if !matches!(changed, Ok(false)) {
             self.forget_attributes(ino);
         }

@@ -1,23 +1,23 @@
-//! Who reads a file from end to end finds its blocks fetched already.
+//! Readahead: blocks of a file that is read sequentially are prefetched.
 //!
-//! The window grows with what was read in a row, so that a short read costs nothing more and a long one keeps as many
-//! requests under way as a distant store needs. It does not end where a slice or a chunk does.
+//! The window grows with the number of bytes read sequentially, so a short read costs nothing extra and a
+//! long one keeps as many requests in flight as a distant store needs. It continues across slices and chunks.
 
 use std::ops::Range;
 
 use types::BLOCK_BYTES;
 
-/// So many readers of one file are told apart, by where they read.
+/// The number of sequential readers of one file that are distinguished, by position.
 const READERS: usize = 4;
 
-/// The furthest that is fetched ahead, in bytes: a store that answers in 50 ms then brings 600 MB/s.
+/// The maximum readahead in bytes: with a store that answers in 50 ms, this gives 600 MB/s.
 const MOST_BYTES: u64 = 32 << 20;
 
-/// The share of the cache of blocks that what is fetched ahead may take, for all files together.
+/// Readahead of all files together may use one part in this many of the block cache.
 const CACHE_SHARE: u64 = 4;
 
-/// A reader goes on who reads so near to where he was last: the kernel reads ahead too, by several requests at once, and
-/// they come in any order.
+/// A read at most this far from a reader's last position continues that reader: the kernel reads ahead too,
+/// with several requests at once, which arrive in any order.
 const NEAR_BYTES: u64 = 2 << 20;
 
 /// The readers of one file.
@@ -29,22 +29,22 @@ pub(crate) struct ReadAhead {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Reader {
-    /// Bytes read in a row.
+    /// Bytes read sequentially.
     run: u64,
     /// The end of the furthest read.
     next: u64,
-    /// Up to here it is fetched, or is about to be.
-    asked: u64,
+    /// The end of the prefetched range.
+    prefetched: u64,
     used: u64,
 }
 
-/// How far ahead each of so many open files may be fetched, in bytes, with a cache of this size.
+/// The maximum readahead of each file in bytes, for a number of open files and a cache of this size.
 pub(crate) fn most_bytes(cache_bytes: u64, open_files: u64) -> u64 {
     (cache_bytes / CACHE_SHARE / open_files.max(1)).clamp(BLOCK_BYTES.into(), MOST_BYTES)
 }
 
 impl ReadAhead {
-    /// Notes a read, and gives what is to be fetched now, at most `most` bytes ahead of the reader.
+    /// Records a read, and returns the range to prefetch now, at most `most` bytes ahead of the reader.
     pub(crate) fn note(&mut self, read: Range<u64>, most: u64) -> Option<Range<u64>> {
         self.clock += 1;
         let goes_on = |reader: &Reader| {
@@ -54,23 +54,24 @@ impl ReadAhead {
             Some(found) => &mut self.readers[found],
             None => {
                 let oldest = self.readers.iter_mut().min_by_key(|reader| reader.used)?;
-                *oldest = Reader { next: read.end, asked: read.end, ..Reader::default() };
+                *oldest = Reader { next: read.end, prefetched: read.end, ..Reader::default() };
                 oldest
             }
         };
         reader.used = self.clock;
         reader.run += read.end - read.start;
         reader.next = reader.next.max(read.end);
-        // Half a block is no run yet: a block of which so much is read is fetched whole anyway.
+        // Up to half a block does not count as sequential: a block of which that much is read is fetched
+        // whole anyway.
         if reader.run <= u64::from(BLOCK_BYTES) / 2 {
             return None;
         }
         let until = reader.next + reader.run.next_power_of_two().min(most);
-        let from = reader.asked.max(reader.next);
+        let from = reader.prefetched.max(reader.next);
         if until < from + u64::from(BLOCK_BYTES) {
             return None;
         }
-        reader.asked = until;
+        reader.prefetched = until;
         Some(from..until)
     }
 }
@@ -83,7 +84,7 @@ mod tests {
     const STEP: u64 = 128 << 10;
 
     #[test]
-    fn a_reader_of_half_a_block_costs_nothing_ahead() {
+    fn reading_half_a_block_prefetches_nothing() {
         let mut ahead = ReadAhead::default();
         for at in (0..BLOCK / 2).step_by(STEP as usize) {
             assert_eq!(ahead.note(at..at + STEP, MOST_BYTES), None);
@@ -91,34 +92,37 @@ mod tests {
     }
 
     #[test]
-    fn the_window_grows_to_its_bound_and_nothing_is_asked_for_twice() {
+    fn window_grows_to_its_bound_and_nothing_is_prefetched_twice() {
         let mut ahead = ReadAhead::default();
-        let (mut asked, mut furthest) = (0, 0);
+        let (mut prefetched, mut furthest) = (0, 0);
         for at in (0..64 * BLOCK).step_by(STEP as usize) {
             if let Some(range) = ahead.note(at..at + STEP, MOST_BYTES) {
-                assert!(range.start >= asked && range.end - range.start >= BLOCK, "{range:?} after {asked}");
-                asked = range.end;
+                assert!(
+                    range.start >= prefetched && range.end - range.start >= BLOCK,
+                    "{range:?} after {prefetched}"
+                );
+                prefetched = range.end;
             }
-            furthest = furthest.max(asked.saturating_sub(at + STEP));
-            assert!(asked.saturating_sub(at + STEP) <= MOST_BYTES);
+            furthest = furthest.max(prefetched.saturating_sub(at + STEP));
+            assert!(prefetched.saturating_sub(at + STEP) <= MOST_BYTES);
         }
         assert_eq!(furthest, MOST_BYTES);
     }
 
     #[test]
-    fn requests_in_any_order_are_one_reader() {
+    fn reordered_requests_count_as_one_reader() {
         let mut ahead = ReadAhead::default();
-        let mut asked = 0;
+        let mut prefetched = 0;
         for pair in (0..16 * BLOCK).step_by(2 * STEP as usize) {
             for at in [pair + STEP, pair] {
-                asked = ahead.note(at..at + STEP, MOST_BYTES).map_or(asked, |range| range.end);
+                prefetched = ahead.note(at..at + STEP, MOST_BYTES).map_or(prefetched, |range| range.end);
             }
         }
-        assert!(asked > 16 * BLOCK);
+        assert!(prefetched > 16 * BLOCK);
     }
 
     #[test]
-    fn random_reads_fetch_nothing_and_readers_beside_each_other_do_not_disturb() {
+    fn random_reads_prefetch_nothing_and_parallel_readers_are_independent() {
         let mut ahead = ReadAhead::default();
         for i in 0..10_000 {
             let at = (i * 7919 % 10_007) * BLOCK;

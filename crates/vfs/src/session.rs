@@ -1,5 +1,5 @@
-//! A session's life: its beginning, its renewals, and its orderly end. What others do about one that ended without a word
-//! is in [`crate::cleanup`], and what this mount does about one that it lost in [`crate::fencing`].
+//! The life of a session: begin, renew, end. [`crate::cleanup`] handles sessions of other mounts that did not
+//! end properly, [`crate::fencing`] the loss of this mount's own session.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::coherence::TOLD;
 use crate::process::this_process;
 use crate::vfs::Vfs;
 
-/// The process that mounts, for `limen status`.
+/// The process of a mount, for `limen status`.
 #[derive(Clone, Debug, Default)]
 pub struct SessionInfo {
     pub host: String,
@@ -21,14 +21,14 @@ pub struct SessionInfo {
     pub mountpoint: String,
 }
 
-/// The times that sessions live by. All are measured by clocks that go on during a suspend.
+/// The times of a session. All are measured by clocks that continue during a suspend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionTimes {
-    /// How often a session is renewed, and how often others are looked at.
+    /// How often a session is renewed, and how often the other sessions are read.
     pub heartbeat: Duration,
-    /// How long after the start of its last renewal a mount answers from memory.
+    /// How long after the start of its last renewal a mount may answer from its cache.
     pub valid_for: Duration,
-    /// A session that is silent for so long is removed by others.
+    /// Other mounts remove a session that was not renewed for this long.
     pub remove_after: Duration,
     /// How long a call waits for a new session after the old one was lost.
     pub rejoin: Duration,
@@ -49,8 +49,8 @@ impl Default for SessionTimes {
     }
 }
 
-/// When a session is removed, nothing of it serves any more: neither this mount's memory, nor what the kernel was given at
-/// the last moment. A tenth is for clocks that do not run alike.
+/// When a session is removed, no cache that depends on it is valid any more: neither this mount's cache, nor
+/// what it gave the kernel at the last moment. One tenth is added for clocks that run at different speeds.
 const _: () = {
     let SessionTimes { heartbeat, valid_for, remove_after, .. } = SessionTimes::DEFAULT;
     assert!(heartbeat.as_secs() * 3 < valid_for.as_secs());
@@ -58,25 +58,26 @@ const _: () = {
 };
 
 impl Vfs {
-    /// Begins the session, after sessions whose processes are gone were removed.
+    /// Begins the session, after removing sessions whose processes have ended.
     ///
     /// # Errors
     /// Those of the database.
     pub fn begin(&self, info: &SessionInfo) -> Result<(), Errno> {
-        // The first word counts: a mount has one place.
+        // Only the first call counts, because a mount has one mount point.
         let _ = self.info.set(info.clone());
         self.watch_sessions(&mut Watch::default())?;
         self.clean_leftovers()?;
-        self.slices.move_on()?;
+        self.slices.advance()?;
         self.meta.begin_session(self.session_record(self.meta.session()), self.times.valid_for)?;
         self.set_renewed();
         Ok(())
     }
 
-    /// Renews the session. It is a change like any other: a session that others have removed stays removed.
+    /// Renews the session. A renewal never creates a session: one that other mounts have removed stays
+    /// removed.
     pub(crate) fn renew(&self) -> Result<(), Failure> {
-        if let Err(errno) = self.slices.move_on() {
-            tracing::debug!(%errno, "an old number of slices stays in the session's record");
+        if let Err(errno) = self.slices.advance() {
+            tracing::debug!(%errno, "cannot advance the first slice number in the session's record");
         }
         let began = BootInstant::now();
         self.meta.renew_session(self.session_record(self.meta.session()), self.times.valid_for)?;
@@ -84,11 +85,11 @@ impl Vfs {
         Ok(())
     }
 
-    /// Ends the session: all that was written is stored and durable, and none of its locks and open files is left behind.
-    /// Blocks that no file refers to may be: the next session removes them.
+    /// Ends the session. All written data is stored and durable, and the session's locks and open files are
+    /// removed. Blocks that no file refers to may remain: the next session removes them.
     ///
     /// # Errors
-    /// The first thing that failed; the rest is done even so.
+    /// The first error; the remaining steps are done even then.
     pub fn end(&self) -> Result<(), Errno> {
         self.stop_housekeeping();
         let mut done = if self.meta.is_fenced() { self.recover() } else { Ok(()) };
@@ -96,14 +97,14 @@ impl Vfs {
         for file in self.files.all().iter().filter(|file| file.is_orphan() && !file.is_fenced()) {
             done = done.and(self.change(&Reap { session: self.meta.session(), ino: file.ino }));
         }
-        if !self.is_alone() {
-            // Of files that were still open when the mount was taken from them.
+        if !self.is_exclusive() {
+            // Locks on files that were still open when the file system was unmounted.
             let own = self.meta.session();
             done = done.and(self.drop_locks(|session| Ok(session == own)));
         }
         done = done.and(self.write_accesses()).and(self.collect(COLLECT_AT_END, 1, &|| false));
         let ended = match self.meta.drop_session(self.meta.session()) {
-            // It is gone: by this, if the first answer was lost.
+            // The session is removed, possibly by an earlier attempt whose answer was lost.
             Ok(()) | Err(Failure::Fenced(_)) => Ok(()),
             Err(error) => Err(error.into()),
         };
@@ -111,22 +112,22 @@ impl Vfs {
         done.and(self.make_durable())
     }
 
-    /// Stores and commits all that was written so far, and makes it survive a loss of power, `syncfs(2)`.
+    /// Stores and commits all written data, and makes it durable, `syncfs(2)`.
     ///
     /// # Errors
-    /// The first thing that failed; the rest is done even so.
+    /// The first error; the remaining steps are done even then.
     pub fn sync(&self) -> Result<(), Errno> {
         let flushed = self.flush_all().and(self.write_accesses());
         flushed.and(self.make_durable())
     }
 
-    /// Flushes every open file that has a name; gives the first error after all were tried.
+    /// Flushes every open file that has a name; returns the first error after all were tried.
     pub(crate) fn flush_all(&self) -> Result<(), Errno> {
         let mut done = Ok(());
         for file in self.files.all().iter().filter(|file| !file.is_orphan()) {
             let mut data = file.lock();
             if file.is_fenced() {
-                // Its programs have yet to hear of that; the memory is given back now.
+                // The file's users get EIO later; this releases its memory now.
                 let _ = self.session_of(file, &mut data);
             } else {
                 done = done.and(self.flush_locked(file, &mut data));
@@ -135,7 +136,7 @@ impl Vfs {
         done
     }
 
-    /// The record of a session of this mount, as of now.
+    /// The current record of a session of this mount.
     pub(crate) fn session_record(&self, id: SessionId) -> Session {
         let info = self.info.get().cloned().unwrap_or_default();
         Session {
@@ -151,7 +152,7 @@ impl Vfs {
         }
     }
 
-    /// When the last renewal that succeeded began.
+    /// When the last successful renewal began.
     pub(crate) fn renewed(&self) -> BootInstant {
         *self.renewed.lock().unwrap_or_else(PoisonError::into_inner)
     }

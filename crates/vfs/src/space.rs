@@ -1,6 +1,6 @@
-//! Room in the write buffers: a write that finds none has other files flushed, also those without a name.
+//! Space in the write buffers: a write that finds none flushes other files, also unlinked ones.
 //!
-//! Lock order: `making_space`, then one file's lock at a time.
+//! Lock order: `making_space`, then one file at a time.
 
 use types::Errno;
 
@@ -11,7 +11,8 @@ impl Vfs {
     /// Flushes open files until a quarter of the budget is free. The caller holds no file's lock.
     ///
     /// # Errors
-    /// If the budget is still used up, the last error of a flush. The file that it is of keeps its data.
+    /// The last error of a flush, if the budget is still exhausted. The file that could not be flushed keeps
+    /// its data.
     pub(crate) fn make_space(&self) -> Result<(), Errno> {
         let _one = host::lock(&self.making_space);
         let budget = &self.writes.budget;
@@ -32,7 +33,7 @@ impl Vfs {
     fn flush_for_space(&self, file: &OpenFile) -> Result<(), Errno> {
         let mut data = file.lock();
         match self.flush_locked(file, &mut data) {
-            // Another mount has removed the file. Nobody can read or store this any more.
+            // Another mount deleted the file, so its data can be neither stored nor read any more.
             Err(Errno::ESTALE) => {
                 data.in_doubt = None;
                 data.buffer.truncate(0);
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn many_open_files_share_the_budget_and_give_it_back() {
+    fn open_files_share_the_budget_and_release_it() {
         for unlinked in [false, true] {
             let (vfs, _) = volume_with(options());
             let mut files = Vec::new();
@@ -91,13 +92,13 @@ mod tests {
     }
 
     #[test]
-    fn what_buffers_hold_is_counted_by_their_capacity() {
+    fn buffers_are_charged_by_their_capacity() {
         let (vfs, _) = volume_with(options());
         let files: Vec<Ino> = (0..4).map(|n| make(&vfs, &n.to_string())).collect();
         let used = || vfs.writes.budget.used_bytes();
         vfs.write(files[0], 0, &[1; 100_000]).unwrap();
         assert_eq!(used(), 131_072);
-        // Room for a whole block is given only while half of the budget is left.
+        // A buffer gets a whole block only while half of the budget is free.
         vfs.write(files[1], 0, &[1; 300_000]).unwrap();
         assert_eq!(used(), 431_072);
         vfs.close(files[0]).unwrap();
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn unlinked_files_do_not_have_every_write_of_others_flushed() {
+    fn unlinked_files_do_not_force_a_flush_of_every_write() {
         let (vfs, engine) = volume_with(options());
         for n in 0..40 {
             let name = n.to_string();
@@ -132,13 +133,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_to_a_file_that_is_gone_takes_no_room() {
+    fn data_of_a_deleted_file_takes_no_space() {
         let (vfs, engine) = volume_with(options());
         let gone = make(&vfs, "gone");
         for at in 0..3 {
             vfs.write(gone, at * MIB as u64, &vec![1; MIB]).unwrap();
         }
-        let effects = vec![Effect::DropNode { ino: gone }];
+        let effects = vec![Effect::DropInode { ino: gone }];
         engine.commit(&[Txn { op_id: OpId(1), guards: Vec::new(), effects }]).unwrap();
         for n in 0..10 {
             let ino = make(&vfs, &n.to_string());

@@ -7,26 +7,26 @@ use std::thread::JoinHandle;
 
 use acl::idmap::Ids;
 use chunk::{BlockStore, MemoryBudget, WriteBuffer, WriteContext};
-use meta::ops::{AtimeMode, GetNode, GetUsage};
-use meta::{Counter, Failure, Meta, Node, Usage, Vouch};
+use meta::ops::{AtimeMode, GetInode, GetUsage};
+use meta::{Authority, Counter, Failure, Inode, Meta, Usage};
 use types::{BootInstant, Errno, Ino, Name, SliceId, Time};
 
+use crate::access_check::AccessCheck;
 use crate::atime::Accesses;
 use crate::attr::Attr;
 use crate::caller::Caller;
-use crate::coherence::Neighbour;
+use crate::coherence::KernelState;
 use crate::compact::Candidates;
 use crate::dirs::{DirHandle, OpenDir};
 use crate::durable::Durability;
 use crate::fencing::Losses;
-use crate::gate::Gate;
-use crate::locks::{Askers, Held};
+use crate::locks::{Held, LockOwners};
 use crate::numbers::Numbers;
 use crate::open::OpenTable;
 use crate::principals::Principals;
 use crate::session::{SessionInfo, SessionTimes};
 
-/// A mounted volume: what a protocol's requests are carried out on. All methods may be called from many threads.
+/// A mounted volume. Protocol requests are calls of its methods, which can be called from many threads.
 #[derive(Debug)]
 pub struct Vfs {
     pub(crate) meta: Arc<Meta>,
@@ -35,23 +35,23 @@ pub struct Vfs {
     pub(crate) slices: Arc<Numbers>,
     pub(crate) writes: Arc<WriteContext>,
     pub(crate) files: OpenTable,
-    /// Held while room is made in the write buffers, before the lock of any file.
+    /// Held while room is made in the write buffers; locked before any file.
     pub(crate) making_space: Mutex<()>,
     pub(crate) dirs: RwLock<HashMap<DirHandle, Arc<OpenDir>>>,
     pub(crate) next_dir: AtomicU64,
-    /// Names that open directories hold in memory.
+    /// The number of names that open directories hold in memory.
     pub(crate) listed: Arc<AtomicUsize>,
-    /// Inodes that are gone, but that the kernel still holds, as they stood last: a working directory, an `O_PATH`
-    /// descriptor. They leave when the kernel forgets them.
-    ghosts: Mutex<HashMap<Ino, Node>>,
+    /// Deleted inodes that the kernel still holds, for example as a working directory or through an `O_PATH`
+    /// descriptor, with their last attributes. They are removed when the kernel forgets them.
+    ghosts: Mutex<HashMap<Ino, Inode>>,
     pub(crate) durability: Durability,
     pub(crate) candidates: Candidates,
-    pub(crate) askers: Askers,
+    pub(crate) lock_owners: LockOwners,
     pub(crate) held: Held,
-    pub(crate) neighbour: Neighbour,
+    pub(crate) kernel_state: KernelState,
     pub(crate) accesses: Accesses,
     pub(crate) principals: Principals,
-    pub(crate) gate: Gate,
+    pub(crate) access_check: AccessCheck,
     pub(crate) ids: Ids,
     pub(crate) hide_unreadable: bool,
     pub(crate) has_references: bool,
@@ -60,27 +60,27 @@ pub struct Vfs {
     pub(crate) info: OnceLock<SessionInfo>,
     pub(crate) since: Time,
     pub(crate) times: SessionTimes,
-    /// When the last renewal of the session that succeeded began.
+    /// When the last successful renewal of the session began.
     pub(crate) renewed: Mutex<BootInstant>,
     pub(crate) losses: Losses,
-    /// This mount cleans up for all.
+    /// Whether this mount cleans up for all mounts.
     pub(crate) elected: AtomicBool,
-    /// A session was removed, and what it left has not been looked for since.
+    /// Whether a session was removed whose state may not be cleaned up yet.
     pub(crate) leftovers: AtomicBool,
 }
 
-/// What a mount may choose.
+/// The options of a mount.
 #[derive(Clone, Debug)]
 pub struct VfsOptions {
-    /// Bytes written but not yet stored, all files together.
+    /// The limit of bytes that are written but not yet stored, for all files together.
     pub write_buffer_bytes: u64,
     pub atime: AtimeMode,
-    /// What numbers users and groups have here, and whom callers are taken for.
+    /// The mapping of ids between this machine and the volume, and the squashing of callers.
     pub ids: Ids,
-    /// Listings show a caller only what he may read, even if the volume does not say so.
+    /// Listings show a caller only what it may read, even if the volume does not require that.
     pub hide_unreadable: bool,
-    /// What programs read as POSIX ACLs of files with NFSv4 ACLs names the file. The kernel takes that only if every group
-    /// has a number in the mount's user namespace.
+    /// The POSIX ACLs that programs read of files with NFSv4 ACLs refer to the file. The kernel accepts that
+    /// only if every group has an id in the mount's user namespace.
     pub has_references: bool,
     pub times: SessionTimes,
 }
@@ -108,12 +108,13 @@ pub struct StatFs {
     pub free_inodes: u64,
 }
 
-/// What a volume without limits shows as its size.
+/// The size that statfs reports for a volume without limits.
 const UNLIMITED_BYTES: u64 = 1 << 50;
 const UNLIMITED_INODES: u64 = 1 << 40;
 
-/// The kernel has checked the caller, by attributes that are current because this client is alone.
-pub(crate) const BY_KERNEL: Vouch<'_> = Vouch::Kernel { told: None };
+/// The authority of operations without a caller, and of callers that the kernel has checked with current
+/// attributes.
+pub(crate) const BY_KERNEL: Authority<'_> = Authority::Kernel { told: None };
 
 impl Vfs {
     pub fn new(meta: Arc<Meta>, store: Arc<BlockStore>, options: VfsOptions) -> Vfs {
@@ -138,12 +139,12 @@ impl Vfs {
             ghosts: Mutex::default(),
             durability: Durability::default(),
             candidates: Candidates::default(),
-            askers: Askers::default(),
+            lock_owners: LockOwners::default(),
             held: Held::default(),
-            neighbour: Neighbour::default(),
+            kernel_state: KernelState::default(),
             accesses: Accesses::new(options.atime),
             principals: Principals::default(),
-            gate: Gate::default(),
+            access_check: AccessCheck::default(),
             ids: options.ids,
             hide_unreadable: options.hide_unreadable,
             has_references: options.has_references,
@@ -163,11 +164,13 @@ impl Vfs {
         &self.meta
     }
 
-    /// Whether nobody else can change the volume, so that the kernel may cache data and listings.
-    pub fn is_alone(&self) -> bool {
-        self.meta.is_alone()
+    /// Whether no other client can change the volume, so that the kernel may cache data and listings.
+    pub fn is_exclusive(&self) -> bool {
+        self.meta.is_exclusive()
     }
 
+    /// The size and usage of the volume, `statfs(2)`.
+    ///
     /// # Errors
     /// Those of the database.
     pub fn statfs(&self) -> Result<StatFs, Errno> {
@@ -185,68 +188,68 @@ impl Vfs {
         })
     }
 
-    /// Runs an operation that may change the volume, and that no caller's rights bear on.
+    /// Runs an operation that may change the volume and needs no access check.
     pub(crate) fn change<O: meta::Op>(&self, op: &O) -> Result<O::Reply, Errno> {
         self.change_by(op, &BY_KERNEL)
     }
 
     /// Runs an operation that may change the volume, for a caller.
     pub(crate) fn change_for<O: meta::Op>(&self, caller: &Caller<'_>, op: &O) -> Result<O::Reply, Errno> {
-        self.change_by(op, &self.vouch(caller))
+        self.change_by(op, &self.authority(caller))
     }
 
-    fn change_by<O: meta::Op>(&self, op: &O, vouch: &Vouch<'_>) -> Result<O::Reply, Errno> {
-        let reply = self.meta.run(op, vouch);
+    fn change_by<O: meta::Op>(&self, op: &O, authority: &Authority<'_>) -> Result<O::Reply, Errno> {
+        let reply = self.meta.run(op, authority);
         self.note_change();
         reply.map_err(Failure::into)
     }
 
-    /// An inode as the records have it; one that is gone as it stood last.
-    pub(crate) fn node(&self, ino: Ino) -> Result<Node, Errno> {
-        match self.meta.run(&GetNode(ino), &BY_KERNEL) {
-            Ok(node) => Ok(node),
+    /// An inode as stored; a deleted inode that the kernel still holds, with its last attributes.
+    pub(crate) fn inode(&self, ino: Ino) -> Result<Inode, Errno> {
+        match self.meta.run(&GetInode(ino), &BY_KERNEL) {
+            Ok(inode) => Ok(inode),
             Err(Failure::Refused(Errno::ESTALE)) => self.ghosts().get(&ino).copied().ok_or(Errno::ESTALE),
             Err(failure) => Err(failure.into()),
         }
     }
 
-    /// An open file's node is looked at again: first what is in the buffer, then the records, so that what a flush
-    /// moves between the two is seen in both rather than in neither.
-    pub(crate) fn attr_of(&self, node: &Node) -> Attr {
-        let Some(file) = self.files.get(node.ino) else {
-            self.tell(node);
-            return self.accesses.overlay(self.shown(node));
+    /// The attributes of an inode. For an open file, the buffer is read first and then the record, again:
+    /// what a flush moves between the two then shows in both rather than in neither.
+    pub(crate) fn attr_of(&self, inode: &Inode) -> Attr {
+        let Some(file) = self.files.get(inode.ino) else {
+            self.note_given(inode);
+            return self.accesses.overlay(self.shown(inode));
         };
         let unflushed = file.unflushed();
-        let node = self.node(node.ino).unwrap_or(*node);
-        self.tell(&node);
-        let mut attr = self.shown(&node);
+        let inode = self.inode(inode.ino).unwrap_or(*inode);
+        self.note_given(&inode);
+        let mut attr = self.shown(&inode);
         if let Some(unflushed) = unflushed {
             unflushed.overlay(&mut attr);
         }
         self.accesses.overlay(attr)
     }
 
-    /// Bytes that programs wrote and that are in no store and no record yet.
+    /// Bytes that programs wrote and that are neither in the object store nor in the metadata yet.
     pub fn unstored_bytes(&self) -> u64 {
         self.writes.budget.used_bytes()
     }
 
-    /// What numbers users and groups have here.
+    /// The mapping of ids between this machine and the volume.
     pub fn ids(&self) -> &Ids {
         &self.ids
     }
 
-    /// Keeps what stat(2) shows of an inode that is gone.
-    pub(crate) fn bury(&self, node: &Node) {
-        self.ghosts().insert(node.ino, Node { nlink: 0, ctime: types::Time::now(), ..*node });
+    /// Keeps the attributes of a deleted inode for stat(2).
+    pub(crate) fn keep_deleted(&self, inode: &Inode) {
+        self.ghosts().insert(inode.ino, Inode { nlink: 0, ctime: types::Time::now(), ..*inode });
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// How long a row of a file of `size` bytes may be to lie in the metadata.
+    /// The longest write, in bytes, that is stored inline in the metadata for a file of `size` bytes.
     pub(crate) fn inline_limit(&self, size: u64) -> Option<u32> {
         let limit = self.meta.volume().inline_bytes;
         (size <= u64::from(limit)).then_some(limit)
@@ -256,12 +259,12 @@ impl Vfs {
         WriteBuffer::new(&self.writes)
     }
 
-    pub(crate) fn ghosts(&self) -> std::sync::MutexGuard<'_, HashMap<Ino, Node>> {
+    pub(crate) fn ghosts(&self) -> std::sync::MutexGuard<'_, HashMap<Ino, Inode>> {
         self.ghosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Checks a name where it enters.
+/// Parses a name from a request.
 pub(crate) fn name(bytes: &[u8]) -> Result<Name, Errno> {
     Ok(Name::new(bytes)?)
 }

@@ -1,4 +1,4 @@
-//! Extended attributes, the ACLs among them.
+//! Extended attributes, including ACLs.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use meta::AclKind;
 use meta::ops::{AclType, GetAcl, GetXattrs, RemoveXattr, SetAcl, SetXattr, XattrMode};
 use types::{Caps, Errno, Ino};
 
+use crate::access_check::Perm;
 use crate::caller::Caller;
-use crate::gate::Perm;
 use crate::kernel_cache::Held;
 use crate::nfs4::{NFS4_ACL, NFS4_DACL};
 use crate::vfs::{BY_KERNEL, Vfs};
 
-/// The name of an xattr, sorted by who answers for it.
+/// The name of an xattr, by how it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum XattrName {
     Acl(AclType),
@@ -25,16 +25,18 @@ pub enum XattrName {
 
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
-/// The volume carries no security labels. Saying so once keeps `ls` from asking for every file.
+/// The volume stores no SELinux labels. EOPNOTSUPP makes `ls` stop requesting the label of each file.
 const SELINUX: &[u8] = b"security.selinux";
 const TRUSTED: &[u8] = b"trusted.";
 const USER: &[u8] = b"user.";
 const STORED: [&[u8]; 3] = [USER, TRUSTED, b"security."];
 
 impl XattrName {
+    /// Parses the name of an xattr.
+    ///
     /// # Errors
-    /// EOPNOTSUPP for a name outside the namespaces `user`, `trusted` and `security`, but for the ACLs; EINVAL, ERANGE for
-    /// what is no name.
+    /// EOPNOTSUPP for a name outside the namespaces `user`, `trusted` and `security`, except the ACLs; EINVAL
+    /// or ERANGE for an invalid name.
     pub fn parse(bytes: &[u8]) -> Result<Self, Errno> {
         match bytes {
             ACCESS => Ok(XattrName::Acl(AclType::Access)),
@@ -52,9 +54,11 @@ impl XattrName {
 }
 
 impl Vfs {
+    /// The value of an xattr. ACLs are converted to their wire form, with the ids of this machine.
+    ///
     /// # Errors
-    /// EOPNOTSUPP, EINVAL, ERANGE for the name; ENODATA; EIO for an ACL that is damaged; EACCES by an NFSv4 ACL; E2BIG for
-    /// one that is longer than an xattr.
+    /// EOPNOTSUPP, EINVAL or ERANGE for the name; ENODATA; EIO if the ACL is damaged; EACCES by an NFSv4 ACL;
+    /// E2BIG for an ACL that does not fit into an xattr.
     pub fn getxattr(&self, caller: &Caller<'_>, ino: Ino, name: &[u8]) -> Result<Arc<[u8]>, Errno> {
         match XattrName::parse(name)? {
             XattrName::Acl(which) => {
@@ -77,27 +81,29 @@ impl Vfs {
         }
     }
 
-    /// The names, each followed by NUL, `listxattr(2)`; those of the trusted namespace only for user 0.
+    /// The names, each followed by NUL, `listxattr(2)`. The names of the trusted namespace are listed for
+    /// user 0 only.
     ///
     /// # Errors
     /// Those of the database.
     pub fn listxattr(&self, caller: &Caller<'_>, ino: Ino) -> Result<Vec<u8>, Errno> {
-        let node = self.node(ino)?;
+        let inode = self.inode(ino)?;
         let xattrs = self.meta.run(&GetXattrs(ino), &BY_KERNEL)?;
-        // What shows as a POSIX ACL of an NFSv4 ACL is not named, so that programs copy the NFSv4 ACL instead.
-        let acls = [(ACCESS, node.access_acl), (DEFAULT, node.default_acl)];
+        // The POSIX ACL that stands for an NFSv4 ACL is not listed, so that programs copy the NFSv4 ACL
+        // instead.
+        let acls = [(ACCESS, inode.access_acl), (DEFAULT, inode.default_acl)];
         let acls = acls.into_iter().filter(|(_, id)| !self.has_nfs4_acls() && !id.is_none());
-        let acls = acls.map(|(name, _)| name).chain(self.nfs4_names(node.kind).iter().copied());
+        let acls = acls.map(|(name, _)| name).chain(self.nfs4_names(inode.kind).iter().copied());
         let stored = xattrs.keys().map(types::XattrName::as_bytes);
         let stored = stored.filter(|name| caller.is_superuser || !name.starts_with(TRUSTED));
         Ok(acls.chain(stored).flat_map(|name| name.iter().copied().chain([0])).collect())
     }
 
-    /// `acl_kill_sgid`: setting an access ACL takes the SGID bit (`FUSE_SETXATTR_ACL_KILL_SGID`).
+    /// `acl_kill_sgid`: setting an access ACL clears the SGID bit (`FUSE_SETXATTR_ACL_KILL_SGID`).
     ///
     /// # Errors
-    /// EOPNOTSUPP, EINVAL, ERANGE for the name; EINVAL, E2BIG, EOPNOTSUPP for a malformed ACL; those of [`SetAcl`],
-    /// [`SetNfs4Acl`](meta::ops::SetNfs4Acl) and [`SetXattr`].
+    /// EOPNOTSUPP, EINVAL or ERANGE for the name; EINVAL, E2BIG or EOPNOTSUPP for a malformed ACL; those of
+    /// [`SetAcl`], [`SetNfs4Acl`](meta::ops::SetNfs4Acl) and [`SetXattr`].
     pub fn setxattr(
         &self,
         caller: &Caller<'_>,
@@ -117,7 +123,7 @@ impl Vfs {
                     Some(acl) if self.ids.is_mapping() => Some(self.acl_in_volume(&acl)?),
                     acl => acl,
                 };
-                self.keep_strangers(ino, which)?;
+                self.keep_unmapped_entries(ino, which)?;
                 self.set_acl(caller, held, &SetAcl { ino, which, acl, kill_sgid: acl_kill_sgid })
             }
             XattrName::Nfs4(scope) => self.set_nfs4_acl(caller, ino, scope, Some(value), mode),
@@ -127,16 +133,18 @@ impl Vfs {
         }
     }
 
+    /// Removes an xattr or an ACL.
+    ///
     /// # Errors
-    /// EOPNOTSUPP, EINVAL, ERANGE for the name; those of [`SetAcl`], [`SetNfs4Acl`](meta::ops::SetNfs4Acl) and
-    /// [`RemoveXattr`].
+    /// EOPNOTSUPP, EINVAL or ERANGE for the name; those of [`SetAcl`], [`SetNfs4Acl`](meta::ops::SetNfs4Acl)
+    /// and [`RemoveXattr`].
     pub fn removexattr(&self, caller: &Caller<'_>, ino: Ino, name: &[u8]) -> Result<(), Errno> {
         let held = self.held_by_kernel();
         match XattrName::parse(name)? {
-            // There never is one, and programs that copy a directory remove it.
+            // There is never a default ACL, but programs that copy a directory remove it.
             XattrName::Acl(AclType::Default) if self.has_nfs4_acls() => Ok(()),
             XattrName::Acl(which) => {
-                self.keep_strangers(ino, which)?;
+                self.keep_unmapped_entries(ino, which)?;
                 self.set_acl(caller, held, &SetAcl { ino, which, acl: None, kill_sgid: false })
             }
             XattrName::Nfs4(scope) => self.set_nfs4_acl(caller, ino, scope, None, XattrMode::Replace),
@@ -144,7 +152,7 @@ impl Vfs {
         }
     }
 
-    /// An ACL in the numbers of users and groups here, without those that have none.
+    /// An ACL in the ids of this machine, without the entries whose id has no mapping here.
     pub(crate) fn acl_here(&self, acl: &PosixAcl) -> Result<PosixAcl, Errno> {
         if !self.ids.is_mapping() {
             return Ok(acl.clone());
@@ -157,16 +165,16 @@ impl Vfs {
     /// Sets a POSIX ACL, which may change the mode.
     fn set_acl(&self, caller: &Caller<'_>, held: Held<'_>, op: &SetAcl) -> Result<(), Errno> {
         let set = self.change_inodes(caller, held, op, [op.ino]);
-        // The kernel forgets the mode by itself, but not so that a GETATTR under way could not bring it back
-        // (`fuse_invalidate_attr` leaves the inode's `attr_version`).
+        // The kernel itself invalidates the mode, but a GETATTR in flight could bring the old one back,
+        // because `fuse_invalidate_attr` does not change the inode's `attr_version`.
         self.forget_attributes(op.ino);
         set
     }
 
-    /// An ACL in the volume's numbers.
+    /// An ACL in the ids of the volume.
     ///
     /// # Errors
-    /// EINVAL where it names somebody whom the volume does not know.
+    /// EINVAL if it names an id that has no mapping in the volume.
     pub(crate) fn acl_in_volume(&self, here: &PosixAcl) -> Result<PosixAcl, Errno> {
         let place = |id| Some(id).filter(|id| *id != UNMAPPED);
         let user = |uid| place(self.ids.user_in_volume(uid));
@@ -176,12 +184,12 @@ impl Vfs {
         }
     }
 
-    /// Refuses to replace an ACL that says more than is shown of it here: whom it names beyond that would lose his rights
-    /// unseen.
+    /// Denies replacing an ACL that has entries without a mapping here: those users and groups would lose
+    /// their permissions unnoticed.
     ///
     /// # Errors
     /// EOVERFLOW.
-    fn keep_strangers(&self, ino: Ino, which: AclType) -> Result<(), Errno> {
+    fn keep_unmapped_entries(&self, ino: Ino, which: AclType) -> Result<(), Errno> {
         if !self.ids.is_mapping() {
             return Ok(());
         }
@@ -194,7 +202,7 @@ impl Vfs {
         }
     }
 
-    /// Refuses to tell an xattr, as `xattr_permission` does.
+    /// Denies reading an xattr, like `xattr_permission` in the kernel.
     fn admit_reading(&self, caller: &Caller<'_>, ino: Ino, name: &types::XattrName) -> Result<(), Errno> {
         if !self.is_squashing() {
             return Ok(());
@@ -203,23 +211,23 @@ impl Vfs {
             name if name.starts_with(TRUSTED) && !caller.identity()?.caps.has(Caps::SYS_ADMIN) => {
                 Err(Errno::ENODATA)
             }
-            name if name.starts_with(USER) => self.admit_posix(caller, &self.node(ino)?, Perm::READ),
+            name if name.starts_with(USER) => self.admit_posix(caller, &self.inode(ino)?, Perm::READ),
             _ => Ok(()),
         }
     }
 
-    /// An inode's POSIX ACL, by its id from memory.
+    /// An inode's POSIX ACL, which is cached by its id.
     pub(crate) fn acl(&self, ino: Ino, which: AclType) -> Result<Option<Arc<PosixAcl>>, Errno> {
         match (self.meta.volume().acl, which) {
             (AclKind::Off, _) => return Err(Errno::EOPNOTSUPP),
             (AclKind::Posix, _) => {}
-            // What stands for one has no place among those that are set.
+            // The projection of an NFSv4 ACL is not a stored POSIX ACL.
             (AclKind::Nfs4, _) => return Ok(None),
         }
-        let node = self.node(ino)?;
+        let inode = self.inode(ino)?;
         let id = match which {
-            AclType::Access => node.access_acl,
-            AclType::Default => node.default_acl,
+            AclType::Access => inode.access_acl,
+            AclType::Default => inode.default_acl,
         };
         Ok(self.meta.run(&GetAcl(id), &BY_KERNEL)?)
     }

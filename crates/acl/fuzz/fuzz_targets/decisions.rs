@@ -1,5 +1,5 @@
-//! Any ACL, caller and file: the compiled ACL and the cache decide as a walk over the entries does, and the projection
-//! is never narrower.
+//! Any ACL, caller and file: the compiled ACL and the cache give the same decision as a walk over the
+//! entries, and the projection is never narrower.
 
 #![no_main]
 
@@ -14,8 +14,8 @@ use acl::posix::{self, Perm};
 use libfuzzer_sys::fuzz_target;
 use types::{Caps, Cred, Mode};
 
-// A byte each: the caller's user and primary group, the file's, whether it is a directory, and how many bytes of other
-// groups follow; then five bytes an entry.
+// One byte each: the caller's uid and primary gid, the file's uid and gid, whether it is a directory, and the
+// number of bytes with other groups that follow. Then five bytes for each entry.
 fuzz_target!(|input: &[u8]| {
     let Some(([caller_uid, caller_gid, uid, gid, is_dir, count], rest)) = input.split_first_chunk() else {
         return;
@@ -27,10 +27,10 @@ fuzz_target!(|input: &[u8]| {
     let sids: Vec<Id> = groups.first().and_then(|rid| format!("1-{rid}").parse().ok()).into_iter().collect();
     let (uid, gid, mode, is_dir) = (u32::from(*uid), u32::from(*gid), Mode::new(0o640), is_dir & 1 == 1);
 
-    let by_name = nfs4::Node { uid, gid, mode, is_dir, acl: Some(&acl) };
+    let by_name = nfs4::Inode { uid, gid, mode, is_dir, acl: Some(&acl) };
     let step_by_step = nfs4::decide(&cred, &sids, &by_name);
     let compiled = Arc::new(nfs4::Compiled::new(acl.clone()));
-    let by_id = cache::Node { uid, gid, mode, is_dir, acl: compiled.id() };
+    let by_id = cache::Inode { uid, gid, mode, is_dir, acl: compiled.id() };
     let caller = Credentials::new(1 << 10).intern(&cred, &sids);
     let cache = DecisionCache::new(2);
     for _ in 0..2 {
@@ -43,7 +43,7 @@ fuzz_target!(|input: &[u8]| {
 
     let shown = nfs4::project(&acl, uid, gid, is_dir);
     let shown_mode = Mode::new(shown.rwx);
-    let node = posix::Node { uid, gid, mode: shown_mode, is_dir, acl: shown.acl.as_ref() };
+    let inode = posix::Inode { uid, gid, mode: shown_mode, is_dir, acl: shown.acl.as_ref() };
     let mut wanted = Perm::NONE;
     for (mask, perm) in [
         (Mask::READ_DATA, Perm::READ),
@@ -55,7 +55,7 @@ fuzz_target!(|input: &[u8]| {
             wanted = wanted | perm;
         }
     }
-    let shown_to_caller = posix::decide(&cred, &node);
+    let shown_to_caller = posix::decide(&cred, &inode);
     assert!(shown_to_caller.allows(wanted));
     if shown.search_is_exact {
         assert_eq!(shown_to_caller.allows(Perm::EXECUTE), step_by_step.allows(Mask::EXECUTE));

@@ -1,4 +1,5 @@
-//! Any text as an NFSv4 or a POSIX ACL: refused, or an ACL whose stored form is read back.
+//! Any text as an NFSv4 or a POSIX ACL: it is rejected, or it is an ACL whose stored form parses to the same
+//! ACL.
 
 #![no_main]
 

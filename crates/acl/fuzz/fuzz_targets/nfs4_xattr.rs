@@ -1,5 +1,5 @@
-//! Any bytes as `system.nfs4_acl` and `system.nfs4_dacl`: refused, or an ACL that every form gives back and that can be
-//! projected, compiled and changed.
+//! Any bytes as `system.nfs4_acl` and `system.nfs4_dacl`: they are rejected, or they are an ACL that every
+//! form round-trips and that can be projected, compiled and changed.
 
 #![no_main]
 
@@ -16,7 +16,7 @@ fuzz_target!(|value: &[u8]| {
         assert!(value.len() <= XATTR_BYTES_MAX && acl.entries().len() <= Nfs4Acl::MAX_ENTRIES);
         assert_eq!(Nfs4Acl::from_storage(&acl.to_storage()), Ok(acl.clone()));
         // Numbers with leading zeros and SIDs in other spellings may become shorter, never longer.
-        let again = acl.to_xattr(scope, &table).expect("it came in this form");
+        let again = acl.to_xattr(scope, &table).expect("it was parsed from this form");
         assert_eq!(Nfs4Acl::from_xattr(&again, scope, &table), Ok(acl.clone()));
         for is_dir in [false, true] {
             let _ = project(&acl, 1, 2, is_dir);

@@ -1,4 +1,5 @@
-//! Any bytes as `system.posix_acl_access`: refused, no ACL, or one that every form gives back.
+//! Any bytes as `system.posix_acl_access`: they are rejected, mean no ACL, or are an ACL that every form
+//! round-trips.
 
 #![no_main]
 

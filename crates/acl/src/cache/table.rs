@@ -1,21 +1,25 @@
-//! A table of fixed size that any number of threads read without a lock, and may forget anything at any time.
+//! A table of fixed size that any number of threads read without a lock. It may drop any entry at any time.
 //!
-//! Each slot is a *seqlock* of atomic numbers (Boehm, "Can seqlocks get along with programming language memory
-//! models?", MSPC 2012). A writer makes the sequence number odd, writes, and makes it even; a reader reads it, the
-//! rest, and it again, and takes what it has read only if both times it was the same even number. So no reader ever
-//! sees one half of an entry with another half of another, and none ever waits: in doubt it has found nothing. A
-//! writer that meets another one leaves its entry out.
+//! Each slot is a *seqlock* of atomic numbers (Boehm, "Can seqlocks get along with programming language
+//! memory models?", MSPC 2012). A writer makes the sequence number odd, writes the entry, and makes the
+//! number even. A reader reads the number, the entry, and the number again, and uses the entry only if both
+//! numbers are equal and even. So a reader never sees parts of two entries, and it never waits: if in doubt,
+//! it finds nothing. A writer that meets another writer in a slot drops its own entry.
+//!
+//! The numbers are atomic so that the table needs no `unsafe`. A slot holds the whole key, not a hash of
+//! it: a user who can write ACLs could construct a collision of hashes, and a decision must not depend on
+//! that.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// What an entry is found by.
+/// The key of an entry.
 pub(super) type Key = [u64; 4];
 
-/// One line of the processor's cache, so that a look at one slot is one miss at most.
+/// One cache line of the processor, so that a lookup in one slot is at most one cache miss.
 #[repr(align(64))]
 #[derive(Debug, Default)]
 struct Slot {
-    /// Even while the slot is at rest; 0 while it is empty.
+    /// Even if no writer is in the slot; 0 if the slot is empty.
     sequence: AtomicU64,
     value: AtomicU64,
     key: [AtomicU64; 4],
@@ -27,7 +31,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// With so many entries at least, and two; a power of two.
+    /// A table of at least `entries` entries, at least two, and a power of two.
     pub(super) fn new(entries: usize) -> Self {
         let entries = entries.clamp(2, 1 << 30).next_power_of_two();
         Table { slots: std::iter::repeat_with(Slot::default).take(entries).collect() }
@@ -37,7 +41,7 @@ impl Table {
         self.slots.len()
     }
 
-    /// The two slots where an entry may be.
+    /// The two slots that may hold an entry with this key.
     fn places(&self, key: &Key) -> [Option<&Slot>; 2] {
         let place = hash(key) as usize & self.slots.len().wrapping_sub(1);
         [self.slots.get(place), self.slots.get(place ^ 1)]
@@ -48,10 +52,10 @@ impl Table {
         self.places(key).into_iter().flatten().find_map(|slot| slot.get(key))
     }
 
-    /// Remembers an entry, in the place of another one perhaps.
+    /// Stores an entry. It may replace another one.
     pub(super) fn put(&self, key: &Key, value: u64) {
         let [Some(first), Some(second)] = self.places(key) else { return };
-        // The one that was written less often, so that the two take turns.
+        // The slot with fewer writes, so that the two alternate.
         let of = |slot: &Slot| slot.sequence.load(Ordering::Relaxed);
         let slot = if of(first) <= of(second) { first } else { second };
         slot.put(key, value);
@@ -65,7 +69,7 @@ impl Slot {
         let value = self.value.load(Ordering::Relaxed);
         let is_found =
             self.key.iter().zip(key).all(|(found, wanted)| found.load(Ordering::Relaxed) == *wanted);
-        // Keeps the loads above before the second look at the number.
+        // Orders the loads above before the second load of the number.
         fence(Ordering::Acquire);
         let after = self.sequence.load(Ordering::Relaxed);
         (is_found && before == after && before != 0 && before.is_multiple_of(2)).then_some(value)
@@ -79,7 +83,7 @@ impl Slot {
         {
             return;
         }
-        // Keeps the stores below behind the odd number.
+        // Orders the stores below behind the odd number.
         fence(Ordering::Release);
         self.value.store(value, Ordering::Relaxed);
         for (slot, part) in self.key.iter().zip(key) {
@@ -104,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_found_is_what_was_put() {
+    fn get_returns_what_was_put() {
         let table = Table::new(1 << 10);
         let key = |number: u64| [number, number << 32, 7, 0];
         for number in 0..100_000 {
@@ -119,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_table_works() {
+    fn smallest_table_works() {
         let table = Table::new(0);
         assert_eq!(table.len(), 2);
         table.put(&[1; 4], 1);
@@ -127,7 +131,8 @@ mod tests {
         assert_eq!((table.get(&[1; 4]), table.get(&[2; 4])), (Some(1), Some(2)));
     }
 
-    /// Threads write and read a few slots at once; the value follows from the key, so that a torn entry would show.
+    /// Threads write and read a few slots concurrently. The value is derived from the key, so a torn entry is
+    /// detected.
     #[test]
     fn readers_never_see_a_torn_entry() {
         let table = Table::new(4);

@@ -1,4 +1,4 @@
-//! The value: validated once, then shared.
+//! The ACL value, validated when it is built.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,10 +9,11 @@ use crate::identity::Id;
 
 use super::{AclError, AclFlags, Entry, EntryFlags, Kind, Mask, Who};
 
-/// A valid NFSv4 ACL; cheap to clone. The order of its entries is part of its meaning, so that there is nothing to sort.
+/// A valid NFSv4 ACL; cheap to clone. The order of its entries is part of its meaning, so they are never
+/// sorted.
 ///
-/// What holds by construction: there are 1 to [`Self::MAX_ENTRIES`] entries. A list without any, which lets nobody do
-/// anything, is kept as one entry that allows everyone nothing, so that every form of an ACL has something to say.
+/// It always has 1 to [`Self::MAX_ENTRIES`] entries. A list without entries, which grants nobody anything, is
+/// represented by one entry that allows everyone nothing, because some forms of an ACL need an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Nfs4Acl {
     flags: AclFlags,
@@ -20,7 +21,8 @@ pub struct Nfs4Acl {
 }
 
 impl Nfs4Acl {
-    /// More than fit an xattr of 64 KiB; a bound for ACLs that come by other ways, and for what chmod adds.
+    /// More than fit in an xattr of 64 KiB. It bounds ACLs from other sources, and the entries that a chmod
+    /// adds.
     pub const MAX_ENTRIES: usize = 8_000;
 
     /// # Errors
@@ -30,14 +32,14 @@ impl Nfs4Acl {
         if acl.entries.len() > Self::MAX_ENTRIES { Err(AclError::TooLong) } else { Ok(acl) }
     }
 
-    /// For entries that are known not to be too many.
+    /// For entries whose number is known to be within the limit.
     pub(super) fn of_few(flags: AclFlags, entries: impl IntoIterator<Item = Entry>) -> Self {
         let entries: Arc<[Entry]> = entries.into_iter().collect();
         let nothing = Entry::allow(Who::Everyone, Mask::NONE);
         Nfs4Acl { flags, entries: if entries.is_empty() { [nothing].into() } else { entries } }
     }
 
-    /// In stored order, which decides.
+    /// In stored order, which is the order of evaluation.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
@@ -46,13 +48,13 @@ impl Nfs4Acl {
         self.flags
     }
 
-    /// Whether new children of a directory with this ACL inherit anything.
+    /// Whether new children of a directory with this ACL inherit any entry.
     pub fn is_inheritable(&self) -> bool {
         self.entries.iter().any(|entry| entry.flags.has_any(EntryFlags::INHERITABLE))
     }
 
-    /// Whether anybody at all is allowed to execute the file, which decides whether capabilities help
-    /// ([`overrides`](super::overrides)): by an entry that none before it denies to the same principal or to everyone.
+    /// Whether anybody may execute the file: an entry allows it, and no entry in front of it denies it to the
+    /// same principal or to everyone. If not, no capability grants it ([`overrides`](super::overrides)).
     pub fn lets_anybody_execute(&self) -> bool {
         let mut denied = HashSet::new();
         for entry in self.entries.iter().filter(|entry| entry.is_effective() && entry.mask.has(Mask::EXECUTE))
@@ -68,14 +70,14 @@ impl Nfs4Acl {
         false
     }
 
-    /// The same entries under other flags.
+    /// The same entries with other flags.
     #[must_use]
     pub fn with_flags(&self, flags: AclFlags) -> Self {
         Nfs4Acl { flags, entries: self.entries.clone() }
     }
 
-    /// The ACL as a file can have it. What only means something on directories is taken away: an entry that is merely
-    /// there to be inherited goes (to keep it without that flag would give it effect), others lose the flags.
+    /// The ACL in the form for files. Inherit-only entries are removed, because without that flag they would
+    /// become effective. Other entries lose the flags that have a meaning only on directories.
     #[must_use]
     pub fn for_file(&self) -> Self {
         if !self.entries.iter().any(|entry| entry.flags.has_any(EntryFlags::OF_DIRECTORIES)) {
@@ -87,9 +89,9 @@ impl Nfs4Acl {
         Self::of_few(self.flags, plain)
     }
 
-    /// What to store when somebody who sees only part of an ACL has set `new`: who set a `system.nfs4_acl` said
-    /// nothing of the list's flags, and who set a `system.nfs4_dacl` nothing of audit and alarm entries, so these stay
-    /// as they are in `self`. ZFS keeps the flags likewise (`zfs_setacl`).
+    /// The ACL to store when a program sets `new` through an attribute that holds only part of an ACL.
+    /// `system.nfs4_acl` does not hold the flags of the list, and `system.nfs4_dacl` does not hold audit and
+    /// alarm entries, so these stay as they are in `self`. ZFS keeps the flags likewise (`zfs_setacl`).
     ///
     /// # Errors
     /// [`AclError::TooLong`].
@@ -104,7 +106,7 @@ impl Nfs4Acl {
         }
     }
 
-    /// The ACL with what another one has for new files, for that alone.
+    /// This ACL plus the inheritable entries of `other`, as inherit-only entries.
     ///
     /// # Errors
     /// [`AclError::TooLong`].
@@ -114,13 +116,13 @@ impl Nfs4Acl {
         Self::new(self.flags, self.entries.iter().copied().chain(heirs))
     }
 
-    /// The content hash under which the ACL is stored: never [`AclId::NONE`].
+    /// The content hash that the ACL is stored under: never [`AclId::NONE`].
     pub fn id(&self) -> AclId {
         crate::content_id(b"limenfs nfs4 acl 1\0", &self.to_storage())
     }
 
-    /// The ACL with those whom entries name renumbered, groups (`true`) and others, and how many entries were left out
-    /// because they name somebody who has no other number.
+    /// The ACL with the named principals mapped by `number`, whose second argument is true for groups.
+    /// Entries whose principal has no mapping are removed; the second result is their number.
     pub fn renumbered(&self, mut number: impl FnMut(Id, bool) -> Option<Id>) -> (Self, usize) {
         let renumbered: Vec<Entry> = self
             .entries
@@ -138,7 +140,7 @@ impl Nfs4Acl {
         (Self::of_few(self.flags, renumbered), left_out)
     }
 
-    /// The highest index of a domain that entries name; 0 where all are users and groups of the system.
+    /// The highest domain index in the entries; 0 if all principals are users and groups of the system.
     pub fn highest_domain(&self) -> u32 {
         let index = |who| match who {
             Who::User(id) | Who::NamedGroup(id) => id.domain().get(),
@@ -147,18 +149,18 @@ impl Nfs4Acl {
         self.named().map(index).max().unwrap_or(0)
     }
 
-    /// Everyone whom entries name, in no order and perhaps repeatedly.
+    /// All named principals, in no particular order, possibly with repetitions.
     pub fn named(&self) -> impl Iterator<Item = Who> + '_ {
         self.entries.iter().map(|entry| entry.who).filter(|who| !who.is_special())
     }
 }
 
-/// Which part of an ACL was set.
+/// The part of an ACL that an attribute holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// All entries, but not the flags of the list: the attribute `acl`.
+    /// All entries, but not the flags of the list: the NFSv4 attribute `acl`.
     Entries,
-    /// The entries that allow and deny, and the flags: the attribute `dacl`.
+    /// The allow and deny entries, and the flags of the list: the NFSv4 attribute `dacl`.
     Access,
 }
 
@@ -179,14 +181,14 @@ mod tests {
     }
 
     #[test]
-    fn files_have_no_flags_of_directories() {
+    fn form_for_files_has_no_directory_flags() {
         let mixed = acl("A:fdn:5:r,A:i:6:r,D:fi:7:r,U:dS:8:r,A:I:EVERYONE@:x");
         assert_eq!(mixed.for_file(), acl("A::5:r,U:S:8:r,A:I:EVERYONE@:x"));
         assert_eq!(acl("flags:a,A:fi:5:r").for_file(), acl("flags:a,A::EVERYONE@:"));
     }
 
     #[test]
-    fn who_is_denied_before_is_nobody_who_may_execute() {
+    fn allow_behind_a_deny_for_the_same_principal_is_not_execute() {
         for text in [
             "A::EVERYONE@:x",
             "D::5:x,A::6:x",
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_spoken_of_stays() {
+    fn parts_outside_the_scope_are_kept() {
         let old = acl("flags:ap,A::5:r,U:S:6:w");
         let new = acl("flags:d,A::7:x");
         assert_eq!(old.replaced_by(new.clone(), Scope::Entries).unwrap(), acl("flags:ap,A::7:x"));
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_named_are_renumbered() {
+    fn named_principals_are_renumbered() {
         let old = acl("flags:a,A::5:r,A:g:5:w,D::1-5:x,U:S:6:w,A::OWNER@:r");
         assert_eq!(old.highest_domain(), 1);
         let shift = |id: Id, is_group: bool| match id.to_system() {
@@ -224,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_pinned_for_they_are_stored() {
+    fn stored_ids_do_not_change() {
         let stored = acl("flags:a,D:g:1-1105:w,A:fdI:1000:rx,A::OWNER@:rwx,A::EVERYONE@:tc");
         assert_eq!(stored.id().to_string(), "276b0098ff86aa3794c71fb7c2b4f9e0");
         assert_ne!(stored.id(), acl("D:g:1-1105:w,A:fdI:1000:rx,A::OWNER@:rwx,A::EVERYONE@:tc").id());

@@ -1,5 +1,5 @@
-//! An ACL prepared for deciding fast: what it says to those whom it does not name is worked out beforehand, and of those
-//! whom it names, entries that can decide nothing are dropped.
+//! An ACL prepared for fast decisions: the decision for callers that it does not name is computed in advance,
+//! and for named principals, entries that cannot decide anything are dropped.
 
 use std::collections::HashMap;
 
@@ -10,26 +10,27 @@ use crate::keys::{Key, Keys};
 
 use super::{Decision, Mask, Nfs4Acl, Who};
 
-/// An ACL with all that a decision needs; made once and shared.
+/// An ACL with everything that a decision needs; compiled once and shared.
 #[derive(Clone, Debug)]
 pub struct Compiled {
     id: AclId,
     acl: Nfs4Acl,
-    /// Whom entries name.
+    /// The principals that entries name.
     named: Keys,
-    /// The entries of each of them, in the same order.
+    /// The rules of each named principal, in the order of `named`.
     rules: Box<[Box<[Rule]>]>,
-    /// The entries for owner, group and everyone.
+    /// The rules of `OWNER@`, `GROUP@` and `EVERYONE@`.
     special: Box<[(Who, Rule)]>,
-    /// The decision for a caller whom no entry names: a stranger, in the owning group, the owner, both.
+    /// The decisions for a caller that no entry names: neither, in the owning group, the owner, both.
     unnamed: [Decision; 4],
-    /// The first entry that denies each permission to a group or to an identity of a domain.
+    /// For each permission, the first rule that denies it to a group or to an identity of a domain.
     denied_to_some: Box<[Rule]>,
-    /// As [`Compiled::certain`], for those whom no entry names, in the order of `unnamed`.
+    /// The results of [`Compiled::certain`] for callers that no entry names, in the order of `unnamed`.
     certain: [Decision; 4],
 }
 
-/// What is left of an entry: where it stood, and the permissions that nothing before it decides for the same principal.
+/// The relevant part of an entry: its position, and the permissions that no earlier entry decides for the
+/// same principal.
 #[derive(Clone, Copy, Debug)]
 struct Rule {
     at: usize,
@@ -39,13 +40,13 @@ struct Rule {
 
 impl Compiled {
     pub fn new(acl: Nfs4Acl) -> Self {
-        let mut spoken: HashMap<Who, Mask> = HashMap::new();
+        let mut decided: HashMap<Who, Mask> = HashMap::new();
         let mut named: HashMap<Key, Vec<Rule>> = HashMap::new();
         let mut special = Vec::new();
         let mut denied_to_some: Vec<Rule> = Vec::new();
         let mut denied = Mask::NONE;
         for (at, entry) in acl.entries().iter().enumerate().filter(|(_, entry)| entry.is_effective()) {
-            let of_everyone = spoken.get(&Who::Everyone).copied().unwrap_or_default();
+            let of_everyone = decided.get(&Who::Everyone).copied().unwrap_or_default();
             // A SID is the same principal as user and as group.
             let (who, key) = match entry.who {
                 Who::User(id) | Who::NamedGroup(id) => {
@@ -55,9 +56,9 @@ impl Compiled {
                 }
                 special => (special, None),
             };
-            let spoken = spoken.entry(who).or_default();
-            let mask = entry.mask.without(*spoken | of_everyone);
-            *spoken |= entry.mask;
+            let decided = decided.entry(who).or_default();
+            let mask = entry.mask.without(*decided | of_everyone);
+            *decided |= entry.mask;
             let rule = Rule { at, mask, allow: entry.is_allow() };
             let is_for_some = match entry.who {
                 Who::Group | Who::NamedGroup(_) => true,
@@ -108,7 +109,7 @@ impl Compiled {
         &self.acl
     }
 
-    /// As [`Nfs4Acl::decide`], for one who is known.
+    /// Like [`Nfs4Acl::decide`], for a caller with a known credential.
     pub fn decide(&self, caller: &Credential, is_owner: bool, in_owning_group: bool) -> Decision {
         let mut rules: Vec<Rule> = self
             .named
@@ -126,12 +127,11 @@ impl Compiled {
         rules.iter().fold(Decision::default(), |decision, rule| rule.apply(decision)).for_owner(is_owner)
     }
 
-    /// What holds of a user whatever groups he is in beside the primary one: `granted` is granted to him in any case,
-    /// and nothing is denied to him that is not in `denied`.
+    /// The decision for a user whose groups other than the primary one are unknown. The permissions in
+    /// `granted` are granted whatever these groups are, and a permission outside `denied` is never denied.
     ///
-    /// It is the decision for the worst case: entries that deny something to a group count as if he were in it, those
-    /// that allow it something as if he were not. An entry that would decide otherwise for who is in the group stands
-    /// behind the one that decides here, or grants what this refuses.
+    /// It is the decision of the worst case: deny entries for groups apply, allow entries for groups do not.
+    /// So a group entry that is ignored here could only grant more.
     pub fn certain(&self, uid: u32, gid: u32, is_owner: bool, in_owning_group: bool) -> Decision {
         let named = [Key::user(uid), Key::group(gid)].into_iter().filter_map(|key| self.named.position(key));
         let rules: Vec<Rule> = named.filter_map(|at| self.rules.get(at)).flatten().copied().collect();
@@ -150,7 +150,7 @@ impl Compiled {
         rules.iter().fold(Decision::default(), |decision, rule| rule.apply(decision)).for_owner(is_owner)
     }
 
-    /// Memory beside the value itself, that of the ACL included.
+    /// Heap memory in bytes, including that of the ACL.
     pub fn heap_bytes(&self) -> usize {
         let rules = self.rules.iter().map(|rules| size_of_val(&**rules)).sum::<usize>();
         size_of_val(self.acl.entries())

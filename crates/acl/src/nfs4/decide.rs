@@ -1,9 +1,10 @@
-//! Who may do what.
+//! Access decisions.
 //!
-//! The entries are read in stored order, and for each permission the first that is for the caller and speaks of it
-//! decides (RFC 8881 section 6.2.1). Several entries are for the same caller: `OWNER@` takes nothing away from the
-//! entries for the owner's name, groups, and everyone. What no entry speaks of is refused, but not *denied*: the two
-//! differ where a permission can come from two places, as that to delete does.
+//! The entries are read in stored order. For each permission, the first entry that applies to the caller and
+//! contains the permission decides (RFC 8881 section 6.2.1). Several entries can apply to one caller: an
+//! entry for `OWNER@` does not exclude entries for the owner's uid, for groups, or for everyone. A permission
+//! that no entry contains is not granted, but it is not *denied* either. The difference matters for a
+//! permission with two sources, such as the one to delete.
 
 use types::{Caps, Cred, Mode};
 
@@ -12,75 +13,75 @@ use crate::identity::Id;
 
 use super::{Entry, EntryFlags, Kind, Mask, Nfs4Acl, Who, mode};
 
-/// What a permission depends on, of the file it is for.
+/// The attributes of a file that its permissions depend on.
 #[derive(Clone, Copy, Debug)]
-pub struct Node<'a> {
+pub struct Inode<'a> {
     pub uid: u32,
     pub gid: u32,
     pub mode: Mode,
     pub is_dir: bool,
-    /// None where the mode says it all.
+    /// None if the mode alone decides.
     pub acl: Option<&'a Nfs4Acl>,
 }
 
-/// What the entries say: granted, denied, or (in neither set) nothing.
+/// The result of the entries: each permission is granted, denied, or (in neither set) undecided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Decision {
     pub granted: Mask,
-    /// By an entry that denies. Disjoint from `granted`.
+    /// Permissions that a deny entry decided. Disjoint from `granted`.
     pub denied: Mask,
 }
 
-/// The caller as entries see it.
+/// The caller, with what entries need to know about it.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
     pub cred: &'a Cred,
-    /// What else the caller is, of any domain, sorted. A SID says of itself whether it is a user's or a group's, so an
-    /// entry for it holds whichever of the two the entry takes it for.
+    /// The caller's identities of domains, sorted. A SID is unique across users and groups, so an entry for
+    /// it applies whether the entry calls it a user or a group.
     pub sids: &'a [Id],
     pub is_owner: bool,
     pub in_owning_group: bool,
 }
 
-/// What an owner may do whatever the entries say, so that nobody shuts himself out for good: see and change the ACL
-/// (ZFS: `zfs_zaccess` and `secpolicy_vnode_setdac`), see the attributes, and set them (`secpolicy_vnode_setattr`; the
-/// Linux kernel lets owners set times too, `setattr_prepare`).
+/// What an owner may do whatever the entries say, so that no owner loses access for good: read and change the
+/// ACL (ZFS: `zfs_zaccess` and `secpolicy_vnode_setdac`), read the attributes, and set them
+/// (`secpolicy_vnode_setattr`; the Linux kernel lets owners set times too, `setattr_prepare`).
 pub const OWNER_RIGHTS: Mask =
     Mask::READ_ACL.with(Mask::WRITE_ACL).with(Mask::READ_ATTRIBUTES).with(Mask::WRITE_ATTRIBUTES);
 
-/// Everything that mode or ACL say to the caller, capabilities aside. `sids` are the caller's identities of domains,
-/// sorted.
-pub fn decide(cred: &Cred, sids: &[Id], node: &Node<'_>) -> Decision {
-    let caller = Caller::new(cred, sids, node);
-    match node.acl {
+/// The decision of mode or ACL on every permission, without capabilities. `sids` are the caller's identities
+/// of domains, sorted.
+pub fn decide(cred: &Cred, sids: &[Id], inode: &Inode<'_>) -> Decision {
+    let caller = Caller::new(cred, sids, inode);
+    match inode.acl {
         Some(acl) => acl.decide(&caller),
-        None => mode::decide(node.mode, node.is_dir, caller.class()),
+        None => mode::decide(inode.mode, inode.is_dir, caller.class()),
     }
 }
 
 impl Nfs4Acl {
-    /// What the entries say to the caller, read one after the other; the rights of owners are in it. Twin of
-    /// `zfs_zaccess_aces_check`. The compiled form gives the same answers faster.
+    /// The decision of the entries, read one after the other, including [`OWNER_RIGHTS`]. Twin of
+    /// `zfs_zaccess_aces_check`. [`Compiled`](super::Compiled) gives the same answers faster.
     pub fn decide(&self, caller: &Caller<'_>) -> Decision {
         self.entries_for(caller)
             .fold(Decision::default(), |decision, (_, entry)| decision.then(entry))
             .for_owner(caller.is_owner)
     }
 
-    /// The entries that speak to the caller, in stored order, with their indexes. The first that has a permission decides
-    /// it.
+    /// The entries that apply to the caller, in stored order, with their indexes. The first one that contains
+    /// a permission decides it.
     pub(super) fn entries_for<'a>(
         &'a self,
         caller: &'a Caller<'_>,
     ) -> impl Iterator<Item = (usize, &'a Entry)> {
-        let speaks = |entry: &Entry| entry.is_effective() && caller.is_meant(entry.who);
-        self.entries().iter().enumerate().filter(move |(_, entry)| speaks(entry))
+        let applies = |entry: &Entry| entry.is_effective() && caller.is_meant(entry.who);
+        self.entries().iter().enumerate().filter(move |(_, entry)| applies(entry))
     }
 }
 
 impl<'a> Caller<'a> {
-    pub(super) fn new(cred: &'a Cred, sids: &'a [Id], node: &Node<'_>) -> Self {
-        let (is_owner, in_owning_group) = (cred.uid == node.uid, cred.in_group(node.gid));
+    pub(super) fn new(cred: &'a Cred, sids: &'a [Id], inode: &Inode<'_>) -> Self {
+        let (is_owner, in_owning_group) = (cred.uid == inode.uid, cred.in_group(inode.gid));
         Caller { cred, sids, is_owner, in_owning_group }
     }
 
@@ -88,7 +89,7 @@ impl<'a> Caller<'a> {
         Class::of(self.is_owner, || self.in_owning_group)
     }
 
-    /// Whether entries for `who` are for this caller.
+    /// Whether entries for `who` apply to this caller.
     pub fn is_meant(&self, who: Who) -> bool {
         match who {
             Who::Owner => self.is_owner,
@@ -104,12 +105,12 @@ impl<'a> Caller<'a> {
 }
 
 impl Decision {
-    /// Whether all of `want` is granted.
+    /// Whether every permission of `want` is granted.
     pub const fn allows(self, want: Mask) -> bool {
         self.granted.has(want)
     }
 
-    /// Takes in an entry for the caller that stands behind all those taken in so far.
+    /// Adds an entry that applies to the caller. Its position is behind those of all entries added before.
     pub(super) fn then(self, entry: &Entry) -> Self {
         self.then_mask(entry.mask, entry.is_allow())
     }
@@ -131,7 +132,8 @@ impl Decision {
     }
 }
 
-/// Whether the caller may do all of `want`: by what mode, ACL and ownership grant, else by a capability.
+/// Whether the caller has every permission of `want`: from mode, ACL and ownership (`granted`), or else from
+/// a capability.
 ///
 /// # Errors
 /// [`Denial::Acl`].
@@ -149,12 +151,11 @@ pub fn check(granted: Mask, caps: Caps, want: Mask, is_dir: bool, any_execute: b
     Ok(Grant::Capability(alone.unwrap_or(caps)))
 }
 
-/// What capabilities let the caller do beyond the decision. `any_execute` says whether anybody may execute the file;
-/// if not, nobody's capability helps (`generic_permission`).
+/// The permissions that capabilities add to the decision. `any_execute` says whether anybody may execute the
+/// file; if not, no capability grants it (`generic_permission`).
 ///
-/// `CAP_DAC_OVERRIDE` is for the contents, names and removal, `CAP_DAC_READ_SEARCH` for reading, `CAP_FOWNER` for what
-/// owners may do, `CAP_CHOWN` for giving away. The sticky bit is a matter of
-/// [`may_remove`](super::may_remove).
+/// `CAP_DAC_OVERRIDE` covers contents, names and removal, `CAP_DAC_READ_SEARCH` reading, `CAP_FOWNER` what
+/// owners may do, `CAP_CHOWN` the change of owner. [`may_remove`](super::may_remove) handles the sticky bit.
 pub fn overrides(caps: Caps, is_dir: bool, any_execute: bool) -> Mask {
     const READ: Mask =
         Mask::READ_DATA.with(Mask::READ_NAMED_ATTRS).with(Mask::READ_ATTRIBUTES).with(Mask::READ_ACL);
@@ -182,25 +183,27 @@ pub fn overrides(caps: Caps, is_dir: bool, any_execute: bool) -> Mask {
     granted
 }
 
-/// Whether a file may be opened so. Whoever may only append (`APPEND_DATA` without `WRITE_DATA`) may open with
-/// `O_APPEND`, as on ZFS (`zfs_zaccess_append`); all other writing needs `WRITE_DATA`, truncation included.
+/// Whether a file may be opened with this access. `APPEND_DATA` without `WRITE_DATA` permits only an open
+/// with `O_APPEND`, as on ZFS (`zfs_zaccess_append`). All other writing needs `WRITE_DATA`, truncation
+/// included.
 pub fn may_open(granted: Mask, read: bool, write: bool, append: bool) -> bool {
     let may_write = granted.has(Mask::WRITE_DATA) || append && granted.has(Mask::APPEND_DATA);
     (!read || granted.has(Mask::READ_DATA)) && (!write || may_write)
 }
 
-/// Whether every caller at all may search a directory with this mode and ACL: nobody is denied it before everyone is
-/// allowed it. Worked out once for an inode, it spares every later check (requirement C).
+/// Whether every caller may search a directory with this mode and ACL: no entry denies search in front of one
+/// that allows it to everyone. The result is cached for each ACL and makes checks of single callers
+/// unnecessary.
 pub fn anyone_may_traverse(mode: Mode, acl: Option<&Nfs4Acl>) -> bool {
     let Some(acl) = acl else { return mode.has(0o111) };
-    let mut speaking =
+    let mut relevant =
         acl.entries().iter().filter(|entry| entry.is_effective() && entry.mask.has(Mask::SEARCH));
-    let decisive = speaking.find(|entry| entry.kind == Kind::Deny || entry.who == Who::Everyone);
+    let decisive = relevant.find(|entry| entry.kind == Kind::Deny || entry.who == Who::Everyone);
     decisive.is_some_and(|entry| entry.kind == Kind::Allow)
 }
 
 impl Entry {
-    /// Whether the entry passes to new children at all.
+    /// Whether new children inherit the entry.
     pub fn is_inheritable(&self) -> bool {
         self.flags.has_any(EntryFlags::INHERITABLE)
     }
@@ -220,13 +223,13 @@ mod tests {
 
     fn ask(text: &str, cred: &Cred) -> String {
         let acl = acl(text);
-        let node = Node { uid: 1, gid: 10, mode: Mode::new(0), is_dir: false, acl: Some(&acl) };
-        let Decision { granted, denied } = decide(cred, &["1-7".parse().unwrap()], &node);
+        let inode = Inode { uid: 1, gid: 10, mode: Mode::new(0), is_dir: false, acl: Some(&acl) };
+        let Decision { granted, denied } = decide(cred, &["1-7".parse().unwrap()], &inode);
         format!("{granted}-{denied}")
     }
 
     #[test]
-    fn the_first_entry_that_speaks_of_a_permission_decides() {
+    fn first_entry_with_the_permission_decides() {
         let stranger = cred(2, &[]);
         assert_eq!(ask("A::2:r,D::2:rw,A::EVERYONE@:rwx", &stranger), "rx-w");
         assert_eq!(ask("D::EVERYONE@:r,A::2:rw", &stranger), "w-r");
@@ -234,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn every_entry_that_fits_counts() {
+    fn every_entry_that_applies_counts() {
         assert_eq!(ask("A::OWNER@:w,A::1:r,A:g:10:x,A::EVERYONE@:a", &cred(1, &[10])), "rwaxtTcC-");
         assert_eq!(ask("A:g:5:r,D:g:6:r,A:g:6:w", &cred(2, &[5, 6])), "rw-");
         assert_eq!(ask("D:g:6:r,A:g:5:r", &cred(2, &[5, 6])), "-r");
@@ -242,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn users_groups_and_sids_of_one_number_differ() {
+    fn uid_gid_and_rid_of_the_same_number_are_different_principals() {
         let text = "A::7:r,A:g:7:w,A::1-7:x,A:g:1-7:a,A::2-7:n";
         assert_eq!(ask(text, &cred(7, &[])), "rax-");
         assert_eq!(ask(text, &cred(2, &[7])), "wax-");
@@ -250,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_inherited_or_logged_decides_nothing() {
+    fn inherit_only_audit_and_alarm_entries_decide_nothing() {
         assert_eq!(
             ask("D:fi:EVERYONE@:r,U:S:EVERYONE@:r,L:F:EVERYONE@:r,A::EVERYONE@:r", &cred(2, &[])),
             "r-"
@@ -258,13 +261,13 @@ mod tests {
     }
 
     #[test]
-    fn owners_are_never_shut_out() {
+    fn owners_keep_their_rights_against_deny_entries() {
         assert_eq!(ask("D::EVERYONE@:rwxcCtT", &cred(1, &[])), "tTcC-rwx");
         assert_eq!(ask("D::EVERYONE@:rwxcCtT", &cred(2, &[])), "-rwxtTcC");
     }
 
     #[test]
-    fn appending_is_less_than_writing() {
+    fn append_permission_opens_only_for_append() {
         let (append, write) = (Mask::APPEND_DATA, Mask::WRITE_DATA);
         assert!(may_open(append, false, true, true) && !may_open(append, false, true, false));
         assert!(may_open(write, false, true, true) && may_open(write, false, true, false));
@@ -272,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn capabilities_override() {
+    fn capabilities_add_permissions() {
         assert!(!overrides(Caps::DAC_OVERRIDE, false, false).has(Mask::EXECUTE));
         assert!(overrides(Caps::DAC_OVERRIDE, true, false).has(Mask::SEARCH | Mask::DELETE_CHILD));
         assert!(!overrides(Caps::DAC_READ_SEARCH, false, true).has_any(Mask::EXECUTE | Mask::WRITE_DATA));
@@ -283,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn anyone_passes_unless_somebody_might_not() {
+    fn anyone_may_traverse_unless_an_entry_might_deny() {
         let anyone = |text| anyone_may_traverse(Mode::new(0o700), Some(&acl(text)));
         assert!(anyone("A::5:rwx,A::EVERYONE@:x,D::6:x"));
         assert!(anyone("D::6:w,A::EVERYONE@:rx"));

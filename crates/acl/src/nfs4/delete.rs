@@ -1,32 +1,33 @@
-//! Who may remove a name: a right that can come from the file or from its directory.
+//! Permission to remove a name: it can come from the file's ACL or from the directory's.
 
 use types::{Caps, Mode};
 
 use super::{Decision, Mask};
 use crate::evaluate::{Denial, Evaluation, Grant, capability, sticky};
 
-/// A removal: what the caller may do to either end, and who owns what.
+/// A removal: the decisions on both inodes, and their owners.
 #[derive(Clone, Copy, Debug)]
 pub struct Removal {
-    /// On the directory that the name is in.
+    /// On the directory that contains the name.
     pub parent: Decision,
-    /// On the file that has the name.
+    /// On the file that the name refers to.
     pub target: Decision,
     pub parent_mode: Mode,
     pub parent_uid: u32,
     pub target_uid: u32,
 }
 
-/// Whether the caller may remove the name. The right to search the directory is not looked at here: without it the
-/// name would not have been found. Twin of `zfs_zaccess_delete`, whose rules are those of Windows:
+/// Whether the caller may remove the name. This does not check search on the directory: the lookup of the
+/// name has checked it. Twin of `zfs_zaccess_delete`, whose rules are those of Windows:
 ///
-/// 1. The file's ACL is asked for `DELETE` first; if it grants or denies that, this is the answer, and a sticky
-///    directory does not matter.
-/// 2. Otherwise the directory's is asked for `DELETE_CHILD` and `WRITE_DATA`. Either denied refuses; either granted
-///    permits, but in a sticky directory only to an owner of the file or of the directory. So writing to a directory
-///    includes removing from it, as in POSIX, unless `DELETE_CHILD` is denied.
+/// 1. If the file's ACL grants or denies `DELETE`, that is the answer. If it grants it, the sticky bit of the
+///    directory does not apply.
+/// 2. Otherwise the directory's ACL decides by `DELETE_CHILD` and `WRITE_DATA`. If either is denied, the
+///    removal is denied. If either is granted, it is permitted, but in a sticky directory only to the owner
+///    of the file or of the directory. So write permission on a directory includes removal, as in POSIX,
+///    unless `DELETE_CHILD` is denied.
 ///
-/// `CAP_DAC_OVERRIDE` overcomes the ACLs and `CAP_FOWNER` the sticky bit, as in `may_delete`.
+/// `CAP_DAC_OVERRIDE` overrides the ACLs and `CAP_FOWNER` the sticky bit, as in `may_delete`.
 ///
 /// # Errors
 /// [`Denial::FileAcl`], [`Denial::Acl`] of the directory, then [`Denial::Sticky`].
@@ -46,7 +47,7 @@ pub fn may_remove(uid: u32, caps: Caps, removal: &Removal) -> Evaluation {
     let overridden = |denial| capability(caps, Caps::DAC_OVERRIDE).map_err(|_| denial);
     let grant = by_acl.or_else(overridden)?;
     let free = sticky(uid, caps, removal.parent_mode, removal.parent_uid, removal.target_uid)?;
-    // The capability that comes first is the one that is missed first.
+    // If both capabilities were needed, report the one for the check that comes first.
     Ok(if matches!((grant, free), (Grant::Acl, Grant::Capability(_))) { free } else { grant })
 }
 
@@ -54,9 +55,9 @@ pub fn may_remove(uid: u32, caps: Caps, removal: &Removal) -> Evaluation {
 mod tests {
     use super::*;
 
-    /// The table in `zfs_zaccess_delete`: what the directory says, against what the file says of `DELETE`.
+    /// The table in `zfs_zaccess_delete`: the directory's decision, against the file's decision on `DELETE`.
     #[test]
-    fn the_table_of_zfs() {
+    fn removal_follows_the_table_of_zfs() {
         let (none, delete) = (Mask::NONE, Mask::DELETE);
         let (child, write) = (Mask::DELETE_CHILD, Mask::WRITE_DATA);
         let files = [(delete, none), (none, delete), (none, none)];
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn sticky_directories_keep_what_others_own() {
+    fn sticky_directory_denies_removal_of_files_of_others() {
         let granted = |mask| Decision { granted: mask, denied: Mask::NONE };
         let removal = |target| Removal {
             parent: granted(Mask::DELETE_CHILD),

@@ -4,25 +4,25 @@ use crate::identity::Id;
 
 use super::{EntryFlags, Mask};
 
-/// What an entry does, `acetype4`.
+/// The type of an entry, `acetype4`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     Allow,
     Deny,
-    /// Asks for a record of the access; limenfs keeps the entry and writes none.
+    /// Requests a log record of the access. limenfs keeps the entry and writes no record.
     Audit,
-    /// Asks for an alarm; kept like `Audit`.
+    /// Requests an alarm; kept like `Audit`.
     Alarm,
 }
 
-/// Whom an entry is for.
+/// The principal that an entry applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Who {
-    /// `OWNER@`: the file's owner. Unlike in POSIX ACLs, other entries are for the owner too.
+    /// `OWNER@`: the file's owner. Unlike in POSIX ACLs, other entries can apply to the owner too.
     Owner,
     /// `GROUP@`: the members of the file's owning group.
     Group,
-    /// `EVERYONE@`: owner and group included.
+    /// `EVERYONE@`: all callers, owner and group included.
     Everyone,
     User(Id),
     NamedGroup(Id),
@@ -38,18 +38,17 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// An entry without flags that allows.
+    /// An allow entry without flags.
     pub const fn allow(who: Who, mask: Mask) -> Self {
         Entry { kind: Kind::Allow, flags: EntryFlags::NONE, who, mask }
     }
 
-    /// An entry without flags that denies.
+    /// A deny entry without flags.
     pub const fn deny(who: Who, mask: Mask) -> Self {
         Entry { kind: Kind::Deny, flags: EntryFlags::NONE, who, mask }
     }
 
-    /// Whether the entry has a say about the file it stands on: it allows or denies, and is not merely there to be
-    /// inherited.
+    /// Whether the entry affects access to the file itself: it allows or denies, and is not inherit-only.
     pub fn is_effective(&self) -> bool {
         matches!(self.kind, Kind::Allow | Kind::Deny) && !self.flags.has(EntryFlags::INHERIT_ONLY)
     }
@@ -60,7 +59,7 @@ impl Entry {
 }
 
 impl Who {
-    /// Whether it is one of the three that every file has.
+    /// Whether it is `OWNER@`, `GROUP@` or `EVERYONE@`.
     pub fn is_special(self) -> bool {
         matches!(self, Who::Owner | Who::Group | Who::Everyone)
     }

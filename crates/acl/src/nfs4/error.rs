@@ -1,17 +1,17 @@
-//! Why something is not an NFSv4 ACL.
+//! Errors of parsing and building NFSv4 ACLs.
 
 use std::fmt;
 
 use types::Errno;
 
-/// Why bytes, text or entries were refused.
+/// Why bytes, text or entries are not a valid ACL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclError {
-    /// The xattr ends within an entry, or goes on after the last.
+    /// The xattr ends within an entry, or has bytes after the last one.
     Size,
     /// The text is not of the form `type:flags:who:permissions`.
     Text,
-    /// A type other than allow, deny, audit and alarm; or audit and alarm where only access is spoken of.
+    /// A type other than allow, deny, audit and alarm; or audit and alarm in a `system.nfs4_dacl`.
     Kind,
     /// A flag that RFC 8881 does not define.
     Flags,
@@ -19,15 +19,15 @@ pub enum AclError {
     Mask,
     /// A principal that this system or volume does not know, the id -1 included.
     Who,
-    /// Text without any entry; who means a list that allows nothing writes `A::EVERYONE@:`.
+    /// Text without any entry. The text of a list that allows nothing is `A::EVERYONE@:`.
     Empty,
-    /// More than [`MAX_ENTRIES`](super::Nfs4Acl::MAX_ENTRIES) entries, or more than fit the 64 KiB of an xattr.
+    /// More than [`MAX_ENTRIES`](super::Nfs4Acl::MAX_ENTRIES) entries, or larger than the 64 KiB of an xattr.
     TooLong,
 }
 
 impl AclError {
-    /// EINVAL, as the Linux NFS client has it for what a server does not accept (`NFS4ERR_INVAL`, `NFS4ERR_BADOWNER`);
-    /// E2BIG for what is too long, as for any xattr.
+    /// EINVAL, which the Linux NFS client returns if a server rejects an ACL (`NFS4ERR_INVAL`,
+    /// `NFS4ERR_BADOWNER`); E2BIG for `TooLong`, as for any xattr.
     pub fn errno(self) -> Errno {
         match self {
             AclError::TooLong => Errno::E2BIG,
@@ -51,14 +51,14 @@ impl From<AclError> for Errno {
 impl fmt::Display for AclError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            AclError::Size => "an ACL attribute that is cut short or too long for its entries",
-            AclError::Text => "ACL text not of the form type:flags:who:permissions",
-            AclError::Kind => "an ACL entry of an unknown or unsuitable type",
-            AclError::Flags => "an ACL entry with unknown flags",
-            AclError::Mask => "an ACL entry with unknown permissions",
-            AclError::Who => "an ACL entry for an unknown principal",
-            AclError::Empty => "ACL text without entries",
-            AclError::TooLong => "an ACL of more than 8000 entries or 64 KiB",
+            AclError::Size => "ACL attribute is truncated or has bytes after its last entry",
+            AclError::Text => "ACL text is not of the form type:flags:who:permissions",
+            AclError::Kind => "ACL entry has an unknown or unsuitable type",
+            AclError::Flags => "ACL entry has unknown flags",
+            AclError::Mask => "ACL entry has unknown permissions",
+            AclError::Who => "ACL entry names an unknown principal",
+            AclError::Empty => "ACL text has no entries",
+            AclError::TooLong => "ACL has more than 8000 entries or is larger than 64 KiB",
         })
     }
 }

@@ -1,11 +1,11 @@
-//! Why: which entry decided each permission.
+//! The reason of a decision: which entry decided each permission.
 
 use types::Cred;
 
 use crate::evaluate::Class;
 use crate::identity::Id;
 
-use super::decide::{Caller, Node, OWNER_RIGHTS};
+use super::decide::{Caller, Inode, OWNER_RIGHTS};
 use super::{Mask, mode};
 
 /// What decided a permission.
@@ -13,11 +13,11 @@ use super::{Mask, mode};
 pub enum Reason {
     /// The entry at this index of [`Nfs4Acl::entries`](super::Nfs4Acl::entries).
     Entry(usize),
-    /// Owners always may, whatever the entries say.
+    /// The caller owns the file, and owners always have this permission.
     OwnerRight,
-    /// No entry for the caller speaks of it, so it is refused.
+    /// No entry that applies to the caller contains the permission, so it is not granted.
     NotMentioned,
-    /// There is no ACL; the mode's bits of this class decide.
+    /// The file has no ACL; the mode's bits of this class decide.
     Mode(Class),
 }
 
@@ -30,17 +30,17 @@ pub struct Verdict {
     pub reason: Reason,
 }
 
-/// Explains each permission of `want`, in the order of their letters; agrees with [`decide`](super::decide).
-/// Capabilities are not considered; `sids` are sorted.
-pub fn explain(cred: &Cred, sids: &[Id], node: &Node<'_>, want: Mask) -> Vec<Verdict> {
-    let caller = Caller::new(cred, sids, node);
-    want.each().map(|permission| verdict(permission, &caller, node)).collect()
+/// Explains each permission of `want`, in the order of the permission letters. The verdicts agree with
+/// [`decide`](super::decide). Capabilities are not considered; `sids` must be sorted.
+pub fn explain(cred: &Cred, sids: &[Id], inode: &Inode<'_>, want: Mask) -> Vec<Verdict> {
+    let caller = Caller::new(cred, sids, inode);
+    want.each().map(|permission| verdict(permission, &caller, inode)).collect()
 }
 
-fn verdict(permission: Mask, caller: &Caller<'_>, node: &Node<'_>) -> Verdict {
-    let Some(acl) = node.acl else {
+fn verdict(permission: Mask, caller: &Caller<'_>, inode: &Inode<'_>) -> Verdict {
+    let Some(acl) = inode.acl else {
         let class = caller.class();
-        let granted = mode::decide(node.mode, node.is_dir, class).allows(permission);
+        let granted = mode::decide(inode.mode, inode.is_dir, class).allows(permission);
         return Verdict { permission, granted, reason: Reason::Mode(class) };
     };
     if caller.is_owner && OWNER_RIGHTS.has(permission) {
@@ -62,13 +62,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_deciding_entry_is_named() {
+    fn explain_names_the_deciding_entry() {
         let acl = Nfs4Acl::from_storage("A:i:2:r,D::3:r,A:g:20:rw,D::OWNER@:xc,A::EVERYONE@:rx").unwrap();
         let why = |uid, groups: &[u32], acl| {
             let cred = Cred::new(uid, 100, groups, Caps::NONE);
-            let node = Node { uid: 1, gid: 10, mode: Mode::new(0o640), is_dir: false, acl };
+            let inode = Inode { uid: 1, gid: 10, mode: Mode::new(0o640), is_dir: false, acl };
             let want = Mask::READ_DATA | Mask::WRITE_DATA | Mask::EXECUTE | Mask::READ_ACL;
-            explain(&cred, &[], &node, want)
+            explain(&cred, &[], &inode, want)
                 .into_iter()
                 .map(|verdict| (verdict.granted, verdict.reason))
                 .collect::<Vec<_>>()

@@ -8,16 +8,16 @@ use super::{AclError, AclFlags, AclMode, Entry, EntryFlags, Kind, Mask, Nfs4Acl}
 /// Which entries pass to new children, and how: the volume's `aclinherit`, `zfsprops(7)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AclInherit {
-    /// None.
+    /// No entry passes.
     Discard,
-    /// Only those that deny.
+    /// Only deny entries pass.
     NoAllow,
-    /// All, but without the permissions to change ACL and owner.
+    /// All entries pass, but without the permissions to change ACL and owner.
     #[default]
     Restricted,
-    /// All as they are; where they say what owner, group or everyone may, they replace mode and umask.
+    /// All entries pass unchanged. Entries for owner, group or everyone replace the mode and the umask.
     Passthrough,
-    /// Like `Passthrough`, but a file is executable only if its creator asked for it.
+    /// Like `Passthrough`, but a file is executable only if its creator requested that.
     PassthroughX,
 }
 
@@ -30,7 +30,7 @@ impl AclInherit {
         AclInherit::PassthroughX,
     ];
 
-    /// As ZFS calls it.
+    /// The value of the ZFS property.
     pub fn name(self) -> &'static str {
         match self {
             AclInherit::Discard => "discard",
@@ -53,25 +53,26 @@ pub struct Policy {
     pub inherit: AclInherit,
 }
 
-/// Mode and ACL of a new file.
+/// The mode and ACL of a new file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inherited {
     pub mode: Mode,
-    /// None where the mode says it all.
+    /// None if the mode alone says the same.
     pub acl: Option<Nfs4Acl>,
 }
 
-/// Works out the permissions of a file created with `mode` and `umask` (nine bits, the others are ignored) in a
-/// directory with this ACL. Twin of `zfs_acl_ids_create` and `zfs_acl_inherit`, which get a mode without the umask's
-/// bits. SUID, SGID and sticky bits of `mode` stay.
+/// The permissions of a file created with `mode` and `umask` (nine bits, the others are ignored) in a
+/// directory with this ACL. Twin of `zfs_acl_ids_create` and `zfs_acl_inherit`, which get a mode without the
+/// umask's bits. SUID, SGID and sticky bits of `mode` stay.
 ///
-/// Symbolic links and files in directories with nothing to inherit have their mode and no ACL. Otherwise the entries
-/// that pass are marked as inherited, entries for the mode stand around them unless the policy lets them replace it,
-/// and the mode becomes what all this says. Under [`AclMode::GroupMask`] they allow no more than the group bits of `mode`,
-/// of which the umask takes none, as under a default ACL of POSIX. Of the list's flags only `AUTO_INHERIT` passes (RFC 8881 section 6.4.3.2).
+/// Symbolic links, and files in directories without inheritable entries, get the mode and no ACL. Otherwise
+/// the entries that pass are marked as inherited, entries for the mode are put around them unless the policy
+/// lets them replace the mode, and the file's mode is that of the resulting ACL. Under [`AclMode::GroupMask`]
+/// the entries that pass allow no more than the group bits of `mode` before the umask, as under a default ACL
+/// of POSIX. The only flag of the list that passes is `AUTO_INHERIT` (RFC 8881 section 6.4.3.2).
 ///
 /// # Errors
-/// [`AclError::TooLong`] where the mode's entries no longer fit.
+/// [`AclError::TooLong`] if the entries for the mode exceed the limit.
 pub fn inherit(
     parent: Option<&Nfs4Acl>,
     mode: Mode,
@@ -93,7 +94,7 @@ pub fn inherit(
     let acl = if replaces_mode(&passing, file_type, policy) {
         Nfs4Acl::new(flags, passing)?
     } else {
-        // Without any entry that passes there is nothing for later inheritance to replace either.
+        // Without inherited entries, automatic inheritance has nothing to replace later.
         let flags = if passing.is_empty() { AclFlags::NONE } else { flags };
         let passthrough = matches!(policy.inherit, AclInherit::Passthrough | AclInherit::PassthroughX);
         let is_masked = policy.mode == AclMode::GroupMask && !passthrough;
@@ -103,10 +104,11 @@ pub fn inherit(
     Ok(Inherited { mode: mode.without(0o777).with(acl.mode_bits()), acl: acl.unless_trivial(is_dir) })
 }
 
-/// The entry as the child has it, if it passes.
+/// The entry of the child, or None if the entry does not pass.
 fn pass(entry: &Entry, mode: Mode, is_dir: bool, how: AclInherit) -> Option<Entry> {
     let flags = entry.flags;
-    // For a directory, an entry that passes to files only is kept for the files in it, unless it is to go one level.
+    // A directory keeps an entry for files only, to pass it on to its files, unless the entry propagates one
+    // level only.
     let passes = if is_dir {
         flags.has(EntryFlags::DIRECTORY_INHERIT)
             || flags.has(EntryFlags::FILE_INHERIT) && !flags.has(EntryFlags::NO_PROPAGATE_INHERIT)
@@ -134,13 +136,13 @@ fn pass(entry: &Entry, mode: Mode, is_dir: bool, how: AclInherit) -> Option<Entr
     Some(Entry { flags: flags.with(EntryFlags::INHERITED), mask, ..*entry })
 }
 
-/// Whether the entries that pass stand for themselves, without any for the mode.
+/// Whether the entries that pass are the whole ACL, without entries for the mode.
 fn replaces_mode(passing: &[Entry], file_type: FileType, policy: Policy) -> bool {
     match policy.inherit {
         AclInherit::Passthrough | AclInherit::PassthroughX
             if matches!(file_type, FileType::Regular | FileType::Directory) =>
         {
-            // What a directory has for the files in it alone says nothing about itself.
+            // Inherit-only entries say nothing about the directory itself.
             passing.iter().any(|entry| entry.who.is_special() && !entry.flags.has(EntryFlags::INHERIT_ONLY))
                 || restricted(passing, policy)
         }
@@ -148,7 +150,8 @@ fn replaces_mode(passing: &[Entry], file_type: FileType, policy: Policy) -> bool
     }
 }
 
-/// Where a chmod would be refused, none is made behind the creator's back.
+/// Under `AclMode::Restricted` a chmod of a file with an ACL fails, so creation does not apply the mode to it
+/// either.
 fn restricted(passing: &[Entry], policy: Policy) -> bool {
     policy.mode == AclMode::Restricted && !passing.is_empty()
 }
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_say_how_far_entries_pass() {
+    fn flags_control_how_far_entries_pass() {
         let passed = |flags: &str, file_type| {
             let (_, text) =
                 made(&format!("D:{flags}:5:w"), 0o777, file_type, AclInherit::Restricted, AclMode::Discard);
@@ -237,14 +240,14 @@ mod tests {
         let file = |how| made(parent, 0o600, FILE, how, AclMode::Discard).0;
         assert_eq!(file(AclInherit::Passthrough), 0o775);
         assert_eq!(file(AclInherit::PassthroughX), 0o664);
-        // For files only: a directory made here keeps its own mode.
+        // An entry for files only does not change the mode of a directory.
         let (mode, text) = made("A:f:OWNER@:rwax", 0o750, DIR, AclInherit::Passthrough, AclMode::Discard);
         assert_eq!(mode, 0o750);
         assert!(text.starts_with("A:fiI:OWNER@:rwax,A::OWNER@:"), "{text}");
     }
 
     #[test]
-    fn under_restricted_mode_entries_stand_for_themselves() {
+    fn restricted_mode_keeps_inherited_entries_unchanged() {
         assert_eq!(
             made("A:fd:5:rx", 0o777, FILE, AclInherit::Restricted, AclMode::Restricted),
             (0, "A:I:5:rx".into())
@@ -256,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn some_inherit_nothing() {
+    fn symlinks_and_children_without_inheritable_entries_get_no_acl() {
         let (parent, plain) = (acl("A:fd:5:r"), acl("A::5:r"));
         let made = |parent, file_type| {
             inherit(parent, Mode::new(0o4777), 0o7022, file_type, Policy::default()).unwrap()

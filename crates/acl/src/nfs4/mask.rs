@@ -1,4 +1,4 @@
-//! The three sets of bits of an NFSv4 ACL: permissions, entry flags and flags of the whole list.
+//! The three bit sets of an NFSv4 ACL: permissions, entry flags, and flags of the whole list.
 
 use std::fmt;
 use std::ops::{BitAnd, BitAndAssign, BitOr, BitOrAssign, Not};
@@ -12,13 +12,13 @@ macro_rules! bits {
         impl $name {
             pub const NONE: $name = $name(0);
             $($(#[$bit_doc])* pub const $bit: $name = $name($value);)*
-            /// Every bit that is defined.
+            /// Every defined bit.
             pub const ALL: $name = $name(0 $(| $value)*);
 
-            /// Every bit with its letter, in the order in which they are written.
+            /// Every bit with its letter, in the order of the text form.
             pub(super) const LETTERS: &[($name, char)] = &[$(($name::$bit, $letter)),*];
 
-            /// None if a bit is set that is not defined.
+            /// None if an undefined bit is set.
             pub const fn from_bits(bits: u32) -> Option<Self> {
                 if bits & !Self::ALL.0 == 0 { Some($name(bits)) } else { None }
             }
@@ -49,12 +49,12 @@ macro_rules! bits {
                 $name(self.0 & !less.0)
             }
 
-            /// The bits that are set, one at a time, in the order in which they are written.
+            /// The bits that are set, one at a time, in the order of the text form.
             pub fn each(self) -> impl Iterator<Item = $name> {
                 Self::LETTERS.iter().map(|(bit, _)| *bit).filter(move |bit| self.has(*bit))
             }
 
-            /// None for a letter that is unknown or comes twice.
+            /// None for a letter that is unknown or repeated.
             pub(super) fn from_letters(letters: &str) -> Option<Self> {
                 letters.chars().try_fold(Self::NONE, |bits, letter| {
                     let (bit, _) = Self::LETTERS.iter().find(|(_, known)| *known == letter)?;
@@ -91,7 +91,7 @@ macro_rules! bits {
             }
         }
 
-        /// Within the defined bits.
+        /// The complement within the defined bits.
         impl Not for $name {
             type Output = $name;
 
@@ -116,8 +116,8 @@ macro_rules! bits {
 }
 
 bits! {
-    /// `acemask4`, RFC 8881 section 6.2.1.3, with the letters of `nfs4_acl(5)`; that page has none for the two of
-    /// retention, which are `h` and `H` here.
+    /// `acemask4`, RFC 8881 section 6.2.1.3, with the letters of `nfs4_acl(5)`. That page has no letters for
+    /// the two retention permissions, which are `h` and `H` here.
     Mask {
         READ_DATA = 0x0000_0001 'r';
         WRITE_DATA = 0x0000_0002 'w';
@@ -139,8 +139,8 @@ bits! {
 }
 
 bits! {
-    /// `aceflag4`, RFC 8881 section 6.2.1.4, with the letters of `nfs4_acl(5)`. `ACE4_IDENTIFIER_GROUP` is not among
-    /// them: it is part of whom an entry is for.
+    /// `aceflag4`, RFC 8881 section 6.2.1.4, with the letters of `nfs4_acl(5)`. `ACE4_IDENTIFIER_GROUP` is
+    /// missing, because it is part of the entry's principal here.
     EntryFlags {
         FILE_INHERIT = 0x01 'f';
         DIRECTORY_INHERIT = 0x02 'd';
@@ -153,7 +153,8 @@ bits! {
 }
 
 bits! {
-    /// `aclflag4`, RFC 8881 section 6.2.2: what tools that propagate changes down a tree go by. They decide nothing.
+    /// `aclflag4`, RFC 8881 section 6.2.2: for tools that propagate changes down a tree. They do not affect
+    /// access.
     AclFlags {
         AUTO_INHERIT = 0x1 'a';
         PROTECTED = 0x2 'p';
@@ -162,18 +163,18 @@ bits! {
 }
 
 impl Mask {
-    // The names that some bits have on directories.
+    // The names of some bits on directories.
     pub const LIST_DIRECTORY: Mask = Mask::READ_DATA;
     pub const ADD_FILE: Mask = Mask::WRITE_DATA;
     pub const ADD_SUBDIRECTORY: Mask = Mask::APPEND_DATA;
     pub const SEARCH: Mask = Mask::EXECUTE;
 
-    /// The sixteen defined bits side by side, for the decision cache.
+    /// The sixteen defined bits without gaps, for the decision cache.
     pub(crate) const fn pack(self) -> u16 {
         (self.0 & 0x7ff | (self.0 >> 16 & 0x1f) << 11) as u16
     }
 
-    /// What [`Self::pack`] packed.
+    /// The inverse of [`Self::pack`].
     pub(crate) const fn unpack(packed: u16) -> Self {
         let packed = packed as u32;
         Mask(packed & 0x7ff | (packed >> 11) << 16)
@@ -181,9 +182,9 @@ impl Mask {
 }
 
 impl EntryFlags {
-    /// What makes an entry pass to new children.
+    /// The flags by which new children inherit an entry.
     pub const INHERITABLE: EntryFlags = EntryFlags::FILE_INHERIT.with(EntryFlags::DIRECTORY_INHERIT);
-    /// The four flags that only mean something on directories.
+    /// The four flags that have a meaning only on directories.
     pub const OF_DIRECTORIES: EntryFlags =
         EntryFlags::INHERITABLE.with(EntryFlags::NO_PROPAGATE_INHERIT).with(EntryFlags::INHERIT_ONLY);
 }
@@ -193,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packing_keeps_every_bit() {
+    fn pack_and_unpack_keep_every_bit() {
         assert_eq!(Mask::ALL.pack(), u16::MAX);
         assert_eq!(Mask::unpack(u16::MAX), Mask::ALL);
         for bit in Mask::ALL.each() {

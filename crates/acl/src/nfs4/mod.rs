@@ -1,20 +1,20 @@
-//! NFSv4 ACLs: RFC 8881 section 6, and where that leaves room, what ZFS does.
+//! NFSv4 ACLs: RFC 8881 section 6, and the behaviour of ZFS where the RFC leaves a choice.
 //!
 //! | file | rule | ZFS twin |
 //! |---|---|---|
 //! | `acl`, `entry`, `mask` | the validated, immutable value | |
 //! | `xattr` | `system.nfs4_acl` and `system.nfs4_dacl` | (Linux's NFS client) |
-//! | `sids` | the domains of SIDs that come in them | |
-//! | `text` | the form people read, which is also the stored one | (nfs4-acl-tools) |
-//! | `decide` | who may do what | `zfs_zaccess_aces_check` |
-//! | `explain` | and why | |
-//! | `delete` | who may remove a name | `zfs_zaccess_delete` |
-//! | `mode` | mode and ACL from one another, chmod | `zfs_mode_compute`, `zfs_acl_chmod` |
+//! | `sids` | the domains of SIDs in these attributes | |
+//! | `text` | the text form, which is also the stored form | (nfs4-acl-tools) |
+//! | `decide` | what an ACL grants to a caller | `zfs_zaccess_aces_check` |
+//! | `explain` | which entry decided | |
+//! | `delete` | whether a caller may remove a name | `zfs_zaccess_delete` |
+//! | `mode` | conversion between mode and ACL, chmod | `zfs_mode_compute`, `zfs_acl_chmod` |
 //! | `inherit` | what a new file gets from its directory | `zfs_acl_inherit` |
 //! | `project` | the POSIX ACL to show to the kernel | |
-//! | `reference` | what POSIX ACLs mean that programs set | |
-//! | `traverse` | the same where some may search every directory | (Windows) |
-//! | `compiled` | the same decisions, faster | |
+//! | `reference` | the meaning of POSIX ACLs that programs set | |
+//! | `traverse` | decisions and projections with users who may search every directory | (Windows) |
+//! | `compiled` | the decisions of `decide`, from a prepared form | |
 
 mod acl;
 mod compiled;
@@ -36,7 +36,7 @@ mod xattr;
 pub use acl::{Nfs4Acl, Scope};
 pub use compiled::Compiled;
 pub use decide::{
-    Caller, Decision, Node, OWNER_RIGHTS, anyone_may_traverse, check, decide, may_open, overrides,
+    Caller, Decision, Inode, OWNER_RIGHTS, anyone_may_traverse, check, decide, may_open, overrides,
 };
 pub use delete::{Removal, may_remove};
 pub use entry::{Entry, Kind, Who};

@@ -1,4 +1,4 @@
-//! The mode and the ACL are two views of the same permissions: who changes one changes the other.
+//! The mode and the ACL are two views of the same permissions: a change of one changes the other.
 
 use types::{Errno, Mode};
 
@@ -6,19 +6,20 @@ use super::project::classes;
 use super::{AclError, AclFlags, Decision, Entry, EntryFlags, Kind, Mask, Nfs4Acl, Who};
 use crate::evaluate::Class;
 
-/// What a chmod does to the ACL: the volume's `aclmode`, `zfsprops(7)`.
+/// The effect of a chmod on the ACL: the volume's `aclmode`, see `zfsprops(7)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AclMode {
-    /// Nothing of the ACL stays but what the mode says.
+    /// The ACL is removed. The mode alone decides.
     Discard,
-    /// Entries for named principals stay. If the group bits change, none allows more than the new ones; without `w` also
-    /// nothing that no mode speaks of, such as to delete the file and to change its ACL.
+    /// Entries for named principals stay. If the group bits change, no entry allows more than the new group
+    /// bits. If the new group bits lack `w`, no entry allows a permission that no mode expresses, such as to
+    /// delete the file or to change its ACL.
     #[default]
     GroupMask,
-    /// Entries for named principals stay. They lose only those of the permissions that `r`, `w` and `x` stand for which
-    /// the new group bits lack.
+    /// Entries for named principals stay. Of the permissions that `r`, `w` and `x` stand for, they lose those
+    /// that the new group bits lack.
     Passthrough,
-    /// A chmod of a file whose ACL says more than a mode is refused.
+    /// A chmod fails with EPERM if the file has an ACL that says more than a mode.
     Restricted,
 }
 
@@ -26,7 +27,7 @@ impl AclMode {
     pub const ALL: [AclMode; 4] =
         [AclMode::Discard, AclMode::GroupMask, AclMode::Passthrough, AclMode::Restricted];
 
-    /// As ZFS calls it.
+    /// The value of the ZFS property.
     pub fn name(self) -> &'static str {
         match self {
             AclMode::Discard => "discard",
@@ -41,17 +42,17 @@ impl AclMode {
     }
 }
 
-/// Seeing attributes, named attributes and ACL: what every class of a mode may.
+/// The permissions of every class of a mode: to read attributes, named attributes and the ACL.
 pub(super) const OF_EVERYONE: Mask =
     Mask::READ_ATTRIBUTES.with(Mask::READ_NAMED_ATTRS).with(Mask::READ_ACL).with(Mask::SYNCHRONIZE);
-/// What a mode's owner may beyond that.
+/// The permissions of the owner in addition to the owner's rwx bits.
 pub(super) const OF_OWNER: Mask = OF_EVERYONE
     .with(Mask::WRITE_ATTRIBUTES)
     .with(Mask::WRITE_NAMED_ATTRS)
     .with(Mask::WRITE_ACL)
     .with(Mask::WRITE_OWNER);
 
-/// The permissions that three bits rwx stand for. Writing to a directory includes removing from it.
+/// The permissions that three bits rwx stand for. `w` on a directory includes `DELETE_CHILD`.
 pub(super) fn of_bits(rwx: u32, is_dir: bool) -> Mask {
     let bit = |set: bool, mask: Mask| if set { mask } else { Mask::NONE };
     bit(rwx & 4 != 0, Mask::READ_DATA)
@@ -60,14 +61,14 @@ pub(super) fn of_bits(rwx: u32, is_dir: bool) -> Mask {
         | bit(rwx & 1 != 0, Mask::EXECUTE)
 }
 
-/// What a mode without an ACL says: the first class that fits decides, and nothing is denied.
+/// The decision of a mode without an ACL: the first class that applies decides, and nothing is denied.
 pub(crate) fn decide(mode: Mode, is_dir: bool, class: Class) -> Decision {
     let beside = if class == Class::Owner { OF_OWNER } else { OF_EVERYONE };
     Decision { granted: of_bits(class.rwx(mode), is_dir) | beside, denied: Mask::NONE }
 }
 
-/// What a mode without an ACL says to a caller of whom only user and primary group are known; none where it depends on
-/// his other groups.
+/// The decision of a mode without an ACL for a caller with known user and primary group only. None if the
+/// decision depends on the caller's other groups.
 pub fn decide_without_groups(
     mode: Mode,
     is_dir: bool,
@@ -79,7 +80,7 @@ pub fn decide_without_groups(
     is_known.then(|| decide(mode, is_dir, Class::of(is_owner, || in_owning_group_by_primary)))
 }
 
-/// What the three classes of a mode may.
+/// The permissions of the three classes of a mode.
 #[derive(Clone, Copy, Debug)]
 struct Rights {
     owner: Mask,
@@ -94,12 +95,13 @@ impl Rights {
         Rights { owner, group, other }
     }
 
-    /// The entries that say so around `middle`: in front of it those which keep an owner or group with fewer rights from
-    /// the rights of the classes behind, and at its end the three that every such ACL ends with.
+    /// The entries that express these permissions around `middle`. The entries in front of it keep an owner
+    /// or a group with fewer permissions from those of later classes. The three at the end are the end of
+    /// every such ACL.
     fn around(self, middle: &Middle) -> impl Iterator<Item = Entry> + '_ {
         let Rights { owner, group, other } = self;
-        // The owner may be in the group, or meant by an entry of the middle. A right of the owner that such an entry
-        // denies has to be given before.
+        // An entry of the middle may apply to the owner, also as a member of a group. If it denies a
+        // permission that the owner has, that permission must be allowed in front of it.
         let front = [
             Entry::allow(Who::Owner, owner & (other.without(group) | middle.denied_to_owner)),
             Entry::deny(Who::Owner, (group | other | middle.allowed_to_owner).without(owner)),
@@ -119,18 +121,20 @@ impl Rights {
 #[derive(Debug, Default)]
 struct Middle {
     entries: Vec<Entry>,
-    /// What they may allow to the owner and shall not, if the mode does not.
+    /// Permissions that these entries may allow to the owner. They must be denied to an owner without them in
+    /// the mode.
     allowed_to_owner: Mask,
-    /// What they may deny to the owner and shall not, if the mode allows it.
+    /// Permissions that these entries may deny to the owner. They must be allowed first if the mode allows
+    /// them.
     denied_to_owner: Mask,
 }
 
-/// The ACL to show for a file that has none, e.g. `A::OWNER@:rwatTnNcCoy,A::GROUP@:rtncy,A::EVERYONE@:rtncy`.
+/// The ACL to show for a file without one, e.g. `A::OWNER@:rwatTnNcCoy,A::GROUP@:rtncy,A::EVERYONE@:rtncy`.
 pub fn from_mode(mode: Mode, is_dir: bool) -> Nfs4Acl {
     Nfs4Acl::of_few(AclFlags::NONE, Rights::of(mode, is_dir).around(&Middle::default()))
 }
 
-/// Sets the ACL of a file with this mode, and gives the file's new mode and the ACL to store, which is none where the
+/// Sets the ACL of a file with this mode. Returns the new mode and the ACL to store, which is None if the
 /// mode alone says the same. `kill_sgid` as in [`crate::posix::set_access`].
 pub fn set(mode: Mode, is_dir: bool, acl: &Nfs4Acl, kill_sgid: bool) -> (Mode, Option<Nfs4Acl>) {
     let mode = if kill_sgid { mode.without(Mode::SGID) } else { mode };
@@ -138,21 +142,27 @@ pub fn set(mode: Mode, is_dir: bool, acl: &Nfs4Acl, kill_sgid: bool) -> (Mode, O
     (mode.without(0o777).with(acl.mode_bits()), acl.unless_trivial(is_dir))
 }
 
-/// A chmod of a file with this ACL, owner and owning group: the mode and the ACL to store. Afterwards the file shows the
-/// mode that was asked for ([`project`](super::project)), whatever the policy. Like `zfs_acl_chmod_setattr`, but for the
-/// bits that are kept.
+/// Applies a chmod to a file with this ACL, owner and owning group. Returns the mode and the ACL to store.
+/// Afterwards the file shows the requested mode ([`project`](super::project)), whatever the policy. Like
+/// `zfs_acl_chmod_setattr`, except that bits which were already shown are kept.
 ///
-/// The caller has seen the mode that is shown. A bit that was shown and is asked for is kept: each class has of it what it
-/// had. So `chmod u+x`, which sends the bits of group and others along, does not give the owning group what was shown
-/// because an entry allows it to a named user. A bit that was not shown is given to its class. A bit that is not asked for
-/// is taken from its class, and if it is a group bit, also from named users and groups, as by the mask of a POSIX ACL.
+/// The caller has seen the mode that is shown. If a bit was shown and is requested, each class keeps exactly
+/// its part of that bit. So `chmod u+x`, which also sends the bits of group and others, does not give the
+/// owning group a bit that was shown because an entry allows it to a named user. If a bit was not shown and
+/// is requested, its class gets it. If a bit is not requested, its class loses it; if it is a group bit,
+/// named users and groups lose it too, as by the mask of a POSIX ACL.
 ///
-/// Entries for named principals stay as the policy says, and stand between those for owner, group and everyone. The latter
-/// give way to those of the new mode. On a directory, entries that would be inherited stay for that. Nobody gains a
-/// permission but what the mode gives to the caller's class: see the test `nobody_gains_more_than_the_mode_says`.
+/// Entries for named principals stay as the policy says, between the entries for owner, group and everyone.
+/// The latter are replaced by those of the new mode. On a directory, inheritable entries stay for
+/// inheritance. Nobody gains a permission except what the mode gives to the caller's class: see the test
+/// `nobody_gains_more_than_the_mode_says`.
 ///
 /// # Errors
-/// EPERM under [`AclMode::Restricted`] where there is an ACL; E2BIG if the new entries do not fit.
+/// EPERM under [`AclMode::Restricted`] if the file has an ACL; E2BIG if the new ACL has too many entries.
+///
+/// No mask is stored. The group bits are a union, so `chmod u+x` would otherwise give the owning group
+/// what an entry allows to a named user. The union of what is kept and what is added is the requested
+/// mode.
 pub fn chmod(
     acl: Option<&Nfs4Acl>,
     asked: Mode,
@@ -191,16 +201,22 @@ pub fn chmod(
     Ok((with(&new), new.unless_trivial(is_dir)))
 }
 
-/// The entries that stay, where no effective one of them is to allow more than `trim`.
+/// The entries that stay. No effective one of them allows more than `trim`.
 ///
-/// Entries for owner, group and everyone go. If one of them denied something that a later entry allows to a named principal,
-/// that would come to life: what everyone was denied, the later entry loses; what members of the owning group were denied,
-/// they are denied in front of the later entry, unless the mode gives it to them; what the owner was denied, `OWNER@` is
-/// denied in front of all. An entry that denies to the owning group by its number loses what the mode gives to it.
+/// Entries for owner, group and everyone are removed. If one of them denied a permission that a later entry
+/// allows to a named principal, its removal must not make the later entry effective:
+///
+/// - If it denied the permission to everyone, the later entry loses it.
+/// - If it denied the permission to the owning group, an entry in front of the later one denies it to the
+///   owning group, unless the mode grants it to the group.
+/// - If it denied the permission to the owner, an entry in front of all others denies it to `OWNER@`.
+///
+/// An entry that denies permissions to the owning group by its gid loses those that the mode grants to the
+/// group.
 fn keep(acl: &Nfs4Acl, rights: Rights, (uid, gid): (u32, u32), is_dir: bool, trim: Mask) -> Middle {
     let mut middle = Middle::default();
-    // What the entries so far have said of everyone, and denied to others.
-    let (mut said, mut denied) = (Mask::NONE, Mask::NONE);
+    // What the entries so far have decided for everyone, and what they have denied to everyone.
+    let (mut decided, mut denied) = (Mask::NONE, Mask::NONE);
     let (mut to_owner, mut to_group) = (Mask::NONE, Mask::NONE);
     let mut group_is_denied = rights.other.without(rights.group);
     for entry in acl.entries() {
@@ -212,8 +228,8 @@ fn keep(acl: &Nfs4Acl, rights: Rights, (uid, gid): (u32, u32), is_dir: bool, tri
                     (Who::Owner, false) => to_owner |= entry.mask,
                     (Who::Group, false) => to_group |= entry.mask,
                     (Who::Everyone, is_allow) => {
-                        denied |= if is_allow { Mask::NONE } else { entry.mask.without(said) };
-                        said |= entry.mask;
+                        denied |= if is_allow { Mask::NONE } else { entry.mask.without(decided) };
+                        decided |= entry.mask;
                     }
                     _ => {}
                 }
@@ -265,7 +281,8 @@ fn keep(acl: &Nfs4Acl, rights: Rights, (uid, gid): (u32, u32), is_dir: bool, tri
     middle
 }
 
-/// Entries with those of a mode in front of and behind them; none of those that have a say allows more than `trim`.
+/// Puts the entries of a mode in front of and behind `entries`. No effective one of these allows more than
+/// `trim`.
 pub(super) fn around(
     flags: AclFlags,
     mut entries: Vec<Entry>,
@@ -280,16 +297,18 @@ pub(super) fn around(
     Nfs4Acl::new(flags, Rights::of(mode, is_dir).around(&middle))
 }
 
-/// What entries may allow under a mode with these group bits ([`AclMode::GroupMask`]). Permissions that no mode speaks of, such
-/// as to change attributes, to delete and to change the ACL, go with `w`.
+/// The permissions that entries may allow under a mode with these group bits ([`AclMode::GroupMask`]).
+/// Permissions that no mode expresses, such as to change attributes, to delete and to change the ACL, are
+/// tied to `w`.
 pub(super) fn group_mask(mode: Mode, is_dir: bool) -> Mask {
     let group = of_bits(mode.rwx() >> 3, is_dir);
     if mode.has(0o020) { !of_bits(7, is_dir) | group } else { group | OF_EVERYONE }
 }
 
 impl Nfs4Acl {
-    /// The nine rwx bits of a file with this ACL, RFC 8881 section 6.3.2: what `OWNER@`, `GROUP@` and `EVERYONE@` may,
-    /// each considered with everyone's entries only. Writing takes both `WRITE_DATA` and `APPEND_DATA`.
+    /// The nine rwx bits of a file with this ACL, RFC 8881 section 6.3.2: the permissions of `OWNER@`,
+    /// `GROUP@` and `EVERYONE@`, each evaluated with its own entries and those for `EVERYONE@` only. `w`
+    /// requires both `WRITE_DATA` and `APPEND_DATA`.
     pub fn mode_bits(&self) -> u32 {
         let class = |who: Who| {
             let granted = self
@@ -304,9 +323,12 @@ impl Nfs4Acl {
         class(Who::Owner) << 6 | class(Who::Group) << 3 | class(Who::Everyone)
     }
 
-    /// Whether the ACL says no more than its mode, and so is never stored: it names nobody, has no flags, would not be
-    /// inherited, and lets owner, group and others do exactly what the mode does. That the right to delete is denied
-    /// rather than not spoken of would make a difference, so that has to agree too; of other permissions it does not.
+    /// Whether the ACL says no more than its mode, so that it is never stored: it names nobody, has no flags,
+    /// is not inheritable, and grants owner, group and others exactly what the mode grants. A denial of
+    /// DELETE matters, because a directory's grant does not override it, so a trivial ACL has none. Denials
+    /// of other permissions make no difference.
+    ///
+    /// Decisions are compared, not entries, because tools write the same permissions in many ways.
     pub fn is_trivial(&self, is_dir: bool) -> bool {
         let plain = |entry: &Entry| {
             entry.who.is_special() && entry.flags.is_none() && matches!(entry.kind, Kind::Allow | Kind::Deny)
@@ -317,7 +339,7 @@ impl Nfs4Acl {
         let mode = Mode::new(self.mode_bits());
         [(true, true), (true, false), (false, true), (false, false)].into_iter().all(
             |(is_owner, in_group)| {
-                let said = self
+                let by_acl = self
                     .entries()
                     .iter()
                     .filter(|entry| match entry.who {
@@ -328,12 +350,12 @@ impl Nfs4Acl {
                     .fold(Decision::default(), Decision::then)
                     .for_owner(is_owner);
                 let by_mode = decide(mode, is_dir, Class::of(is_owner, || in_group)).for_owner(is_owner);
-                said.granted == by_mode.granted && !said.denied.has(Mask::DELETE)
+                by_acl.granted == by_mode.granted && !by_acl.denied.has(Mask::DELETE)
             },
         )
     }
 
-    /// What to store: none if the mode says the same.
+    /// The ACL to store: None if the mode says the same.
     pub(super) fn unless_trivial(self, is_dir: bool) -> Option<Self> {
         (!self.is_trivial(is_dir)).then_some(self)
     }
@@ -354,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mode_is_a_trivial_acl_and_back() {
+    fn every_mode_converts_to_a_trivial_acl_and_back() {
         assert!(OF_OWNER.has(super::super::OWNER_RIGHTS));
         for bits in 0..0o1000 {
             for is_dir in [false, true] {
@@ -375,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_matter_only_where_the_classes_differ() {
+    fn groups_matter_only_if_group_and_other_bits_differ() {
         let known = |bits, owner, group| decide_without_groups(Mode::new(bits), true, owner, group);
         assert_eq!(known(0o750, false, false), None);
         for (bits, owner, group) in
@@ -395,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_more_than_a_mode_is_stored() {
+    fn acl_that_says_more_than_a_mode_is_not_trivial() {
         let trivial = from_mode(Mode::new(0o644), false).to_storage();
         for more in [
             trivial.replacen("A::OWNER@", "A:I:OWNER@", 1),
@@ -411,15 +433,15 @@ mod tests {
             assert!(!acl(&more).is_trivial(true), "{more}");
         }
         assert!(acl(&trivial).is_trivial(false));
-        // DELETE_CHILD goes with writing to a directory.
+        // DELETE_CHILD comes with `w` on a directory.
         assert!(!acl(&trivial).is_trivial(true));
-        // Entries that come too late to decide anything, and what owners may anyway.
+        // Entries too late to decide anything, and permissions that the owner has anyway.
         assert!(acl(&format!("{trivial},D::EVERYONE@:r")).is_trivial(false));
         assert!(acl(&trivial.replacen("tTnNcCoy", "nNoy", 1)).is_trivial(false));
     }
 
     #[test]
-    fn the_mode_of_an_acl_counts_special_entries_only() {
+    fn mode_bits_count_special_entries_only() {
         assert_eq!(acl("A::5:rwx,A::OWNER@:rwa,D::GROUP@:r,A::EVERYONE@:rx").mode_bits(), 0o715);
         assert_eq!(acl("A::OWNER@:w,A::GROUP@:a,A::EVERYONE@:r").mode_bits(), 0o444);
         assert_eq!(acl("A:fi:EVERYONE@:rwax").mode_bits(), 0);
@@ -460,27 +482,27 @@ mod tests {
         assert_eq!(done, Err(Errno::E2BIG));
     }
 
-    /// `chmod u+x` sends all bits that stat(2) showed, with one more.
+    /// `chmod u+x` sends all bits that stat(2) showed, and one more.
     #[test]
-    fn what_is_shown_of_others_is_not_given_to_the_group() {
+    fn chmod_does_not_give_the_group_the_bits_of_named_users() {
         let old = "D::8:r,A::7:rwC,A::OWNER@:rwatTnNcCoy,A::GROUP@:atncy,A::EVERYONE@:tncy";
         let shown = |text: &str| classes(&acl(text), 1, 10, false).rwx;
         assert_eq!(shown(old), 0o660);
         for policy in [AclMode::GroupMask, AclMode::Passthrough] {
             let new = chmodded(old, 0o760, false, policy);
             assert_eq!(new, old.replace("OWNER@:rwatT", "OWNER@:rwaxtT"), "{policy:?}");
-            // What was not shown is given, what is not asked for is taken from the named too.
+            // A new bit is given to its class; a removed group bit is taken from named users too.
             let new = chmodded(old, 0o651, false, policy);
             let named = if policy == AclMode::GroupMask { "r" } else { "rC" };
             let own = "A::OWNER@:rwatTnNcCoy,A::GROUP@:xtncy,A::EVERYONE@:xtncy";
             assert_eq!(new, format!("D::OWNER@:x,D::8:r,A::7:{named},{own}"), "{policy:?}");
             assert_eq!(shown(&new), 0o651);
-            assert_eq!(chmodded(old, 0o660, false, policy), old, "as shown, so nothing changes");
+            assert_eq!(chmodded(old, 0o660, false, policy), old, "a chmod to the mode shown changes nothing");
         }
     }
 
     #[test]
-    fn what_is_inherited_stays() {
+    fn chmod_keeps_inheritable_entries() {
         assert_eq!(
             chmodded("A:fd:7:rwxC,A::OWNER@:rwaxD", 0o750, true, AclMode::GroupMask),
             "A::7:rx,A:fdi:7:rwxC,A::OWNER@:rwaxDtTnNcCoy,A::GROUP@:tncy,A::EVERYONE@:tncy"
@@ -488,16 +510,16 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_has_what_the_mode_says_whoever_else_he_is() {
+    fn chmod_gives_an_owner_named_by_entries_exactly_the_owner_bits() {
         let old = "D::1:w,A::1:x,A:g:20:x,A::OWNER@:r,A::EVERYONE@:r";
         let new = "A::OWNER@:rw,D::OWNER@:x,D::GROUP@:r,D::1:w,A::1:x,A:g:20:x,A::OWNER@:rwatTnNcCoy,\
                    A::GROUP@:tncy,A::EVERYONE@:rtncy";
         assert_eq!(chmodded(old, 0o614, false, AclMode::Passthrough), new);
     }
 
-    /// What was denied before an entry allows it does not come to life.
+    /// A denial in front of an entry keeps its effect on that entry.
     #[test]
-    fn what_was_denied_to_a_class_stays_denied_to_the_named() {
+    fn chmod_keeps_denials_of_classes_for_named_principals() {
         let old = "D::EVERYONE@:w,D::GROUP@:x,A::7:rwx,A::OWNER@:rwa";
         assert_eq!(
             chmodded(old, 0o670, false, AclMode::Passthrough),

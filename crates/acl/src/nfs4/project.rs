@@ -1,23 +1,27 @@
 //! The POSIX ACL to show to the kernel, and to `getfacl`, in place of an NFSv4 ACL.
 //!
-//! The kernel checks path walks by it, unasked, so it should search exactly the directories that the NFSv4 ACL lets
-//! callers search. All else is checked again by the NFSv4 ACL, so there it must only never be narrower: not for one
-//! permission, nor for several wanted at once.
+//! The kernel checks path lookups by this ACL without a request to the file system, so it should grant search
+//! on exactly the directories that the NFSv4 ACL lets callers search. The NFSv4 ACL checks everything else
+//! again. For those checks the POSIX ACL may grant too much but never too little, neither for one permission
+//! nor for several requested at once.
 //!
-//! For one permission, an NFSv4 ACL is a decision list: the first entry that is for the caller decides. Which entries
-//! are for somebody depends on who he is, which a POSIX ACL tells apart (owner, named user, anyone else), and on which
-//! groups he is in, which is where the two differ: of several groups the NFSv4 ACL lets the *first* decide, the POSIX
-//! ACL lets *any* grant. So the projection of a permission is exact
+//! For one permission, an NFSv4 ACL is a decision list: the first entry that applies to the caller decides.
+//! Which entries apply depends on the caller's user, which a POSIX ACL distinguishes (owner, named user,
+//! anyone else), and on its groups. For groups the two families differ: in an NFSv4 ACL the *first* of
+//! several groups decides, in a POSIX ACL *any* of them can grant. So the projection of a permission is exact
+//! in these cases:
 //!
-//! - for the owner and for a named user, if whatever group entries come first say the same as what decides without
-//!   them, so that groups make no difference (or, for a user, if he fares exactly as everybody does, and so need not
-//!   be named);
-//! - for anyone else, if everyone is refused in the end, when no group is allowed after another was denied; and if
-//!   everyone is allowed in the end, when each group that is allowed comes before all that are denied, or after all
-//!   and is left out, and members of the owning group are not allowed by default past a denial of another group.
+//! - For the owner and for a named user: if all group entries in front of the entry that decides without
+//!   groups say the same as that entry, so that groups make no difference. A user with a result that is
+//!   always the same as for everyone need not be named.
+//! - For anyone else, if everyone is denied at the end: if no group is allowed after another group was
+//!   denied.
+//! - For anyone else, if everyone is allowed at the end: if each allowed group comes before all denied
+//!   groups, or comes after all of them and is left out, and the default does not allow members of the owning
+//!   group past a denial of another group.
 //!
-//! Identities of domains count as groups that the POSIX ACL cannot name. Where there is no exact projection, this one
-//! takes the wider side and says so. `tests/projection.rs` compares it with a search of all POSIX ACLs.
+//! Identities of domains count as groups that the POSIX ACL cannot name. If there is no exact projection,
+//! this one grants more and says so. `tests/projection.rs` compares it with a search of all POSIX ACLs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,30 +30,40 @@ use crate::posix::{self, Perm, PosixAcl, Tag};
 
 use super::{Entry, Mask, Nfs4Acl, Who, reference};
 
-/// What stands for an NFSv4 ACL before the kernel.
+/// What the kernel sees in place of an NFSv4 ACL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Projection {
-    /// The nine rwx bits to show, which a chmod sets ([`super::chmod`]). The owner's bits are what the owner may be granted.
-    /// The group bits are what members of the owning group are granted, and what entries allow to other groups and to
-    /// named users, like the mask of a POSIX ACL. The bits of others are what `EVERYONE@` is granted in the end.
+    /// The nine rwx bits to show, which a chmod sets ([`super::chmod`]). The owner's bits are what the owner
+    /// may be granted. The group bits are what members of the owning group are granted, and what entries
+    /// allow to other groups and to named users, like the mask of a POSIX ACL. The bits of others are what
+    /// `EVERYONE@` is granted at the end of the list.
     ///
-    /// If the group bits are all clear, the kernel puts the ACL aside. Then no entry allows anything to a group or user, so
-    /// that the mode alone is not narrower.
+    /// If the group bits are all clear, the kernel ignores the ACL and uses the mode. Then no entry allows
+    /// anything to a group or user, so the mode alone is not narrower.
     pub rwx: u32,
-    /// None where these bits say it all.
+    /// None if these bits say the same.
     pub acl: Option<PosixAcl>,
-    /// Whether execution, which is search on directories, is granted to exactly those to whom the NFSv4 ACL grants it.
+    /// Whether execute (search on directories) is granted to exactly the callers to which the NFSv4 ACL
+    /// grants it.
     pub search_is_exact: bool,
 }
 
-/// Projects the ACL of a file with this owner and owning group. In the POSIX ACL of a directory, each entry that grants
-/// search grants `w` as well: the right to remove a file can come from the file's own ACL, of which the directory's knows
-/// nothing. The mode bits do not, so that they are those of the last chmod.
+/// Projects the ACL of a file with this owner and owning group. In the POSIX ACL of a directory, each entry
+/// that grants search also grants `w`, because the permission to remove a file can come from the file's own
+/// ACL, which the directory's ACL does not know. The mode bits do not include this `w`, so that they remain
+/// those of the last chmod.
+///
+/// The result depends on owner and owning group, not on the ACL alone: an entry for `OWNER@` does not
+/// exclude entries for the owner's uid or groups, so the set of callers that an entry applies to changes
+/// with the owner.
+///
+/// The kernel checks an owner by the mode bits only, never by the POSIX ACL. So an owner needs `w` in the
+/// mode to remove names.
 pub fn project(acl: &Nfs4Acl, uid: u32, gid: u32, is_dir: bool) -> Projection {
     Projector::new(acl, uid, gid, is_dir).project()
 }
 
-/// What an ACL says of the three classes of a mode, in terms of [`BITS`].
+/// What an ACL says about the three classes of a mode, in terms of [`BITS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Classes {
     /// What the owner may be granted, in some set of groups.
@@ -66,21 +80,21 @@ pub(super) fn classes(acl: &Nfs4Acl, uid: u32, gid: u32, is_dir: bool) -> Classe
     Projector::new(acl, uid, gid, is_dir).classes()
 }
 
-/// The permissions that bear on rwx, each a decision list of its own.
+/// The permissions that affect rwx. Each has a decision list of its own.
 const BITS: [Mask; 5] =
     [Mask::EXECUTE, Mask::READ_DATA, Mask::WRITE_DATA, Mask::APPEND_DATA, Mask::DELETE_CHILD];
 /// The index of `EXECUTE` in [`BITS`].
 const X: usize = 0;
 
-/// What callers may be in or not, as far as an ACL can tell.
+/// A group, as far as an ACL can distinguish groups: a caller is in it or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Group {
     Gid(u32),
-    /// An identity of a domain, which no POSIX ACL names.
+    /// An identity of a domain, which a POSIX ACL cannot name.
     Foreign(Id),
 }
 
-/// Where an entry stands, and what it says.
+/// The position of an entry, and whether it allows.
 #[derive(Clone, Copy, Debug)]
 struct Said {
     at: usize,
@@ -88,20 +102,20 @@ struct Said {
 }
 
 impl Said {
-    /// A refusal behind all entries.
+    /// A denial behind all entries.
     const NOTHING: Said = Said { at: usize::MAX, allow: false };
 }
 
-/// The decision list of one permission for callers whom no entry names.
+/// The decision list of one permission for callers that no entry names as a user.
 #[derive(Debug, Default)]
 struct List {
-    /// The first entry of each group, in order, up to the end.
+    /// The first entry of each group, in order, up to the first entry for everyone.
     groups: Vec<(Group, Said)>,
     /// The first entry for everyone.
     everyone: Option<Said>,
-    /// Where the first and the last of the groups' entries stand that allow.
+    /// The positions of the first and the last group entry that allows.
     allowed: Option<(usize, usize)>,
-    /// The same of those that deny.
+    /// The positions of the first and the last group entry that denies.
     denied: Option<(usize, usize)>,
 }
 
@@ -110,12 +124,12 @@ impl List {
         self.everyone.unwrap_or(Said::NOTHING)
     }
 
-    /// What ends the list for somebody of whom another entry speaks, whatever groups he is in.
+    /// The entry that ends the list for a user whose own first entry is `own`, whatever the user's groups.
     fn end_for(&self, own: Option<Said>) -> Said {
         own.filter(|own| own.at < self.end().at).unwrap_or(self.end())
     }
 
-    /// Adds the first entry of a group, which stands behind all those of other groups so far.
+    /// Adds the first entry of a group. Its position is behind those of all groups added before.
     fn push(&mut self, group: Group, said: Said) {
         self.groups.push((group, said));
         let span = if said.allow { &mut self.allowed } else { &mut self.denied };
@@ -123,38 +137,38 @@ impl List {
         *span = Some((first, said.at));
     }
 
-    /// Whether a group's entry in front of this place allows, or denies.
+    /// Whether a group entry in front of this position allows (or, with `allow` false, denies).
     fn any_before(&self, at: usize, allow: bool) -> bool {
         let span = if allow { self.allowed } else { self.denied };
         span.is_some_and(|(first, _)| first < at)
     }
 
-    /// Whether a group's entry behind this place allows, or denies.
+    /// Whether a group entry behind this position allows (or, with `allow` false, denies).
     fn any_behind(&self, at: usize, allow: bool) -> bool {
         let span = if allow { self.allowed } else { self.denied };
         span.is_some_and(|(_, last)| last > at)
     }
 
-    /// Whether the caller may be granted it, in some set of groups.
+    /// Whether the permission may be granted, with some set of groups.
     fn is_possible(&self, own: Option<Said>) -> bool {
         let end = self.end_for(own);
         end.allow || self.any_before(end.at, true)
     }
 
-    /// Whether it is the same in any set of groups.
+    /// Whether the result is the same with every set of groups.
     fn is_constant(&self, own: Option<Said>) -> bool {
         let end = self.end_for(own);
         !self.any_before(end.at, !end.allow)
     }
 
-    /// Whether the entry that speaks of him makes no difference, in any set of groups.
+    /// Whether the user's own entry makes no difference, with any set of groups.
     fn is_as_for_all(&self, own: Option<Said>) -> bool {
         let end = self.end_for(own);
         end.at == self.end().at || end.allow == self.end().allow && !self.any_behind(end.at, !end.allow)
     }
 }
 
-/// The first entry on each permission that speaks of one user.
+/// For each permission, the first entry that names one user.
 type Mentions = [Option<Said>; BITS.len()];
 
 #[derive(Debug)]
@@ -164,15 +178,16 @@ struct Projector {
     lists: [List; BITS.len()],
     owner: Mentions,
     users: BTreeMap<u32, Mentions>,
-    /// Every group that entries name, with what a member of no other is granted, in the order of [`BITS`].
+    /// Every group that entries name, with what a member of no other group is granted, in the order of
+    /// [`BITS`].
     groups: BTreeMap<Group, Mask>,
 }
 
-/// The groups to name for the sake of search.
+/// The groups to name so that search is exact.
 #[derive(Debug)]
 struct Plan {
     named: BTreeSet<u32>,
-    /// Some of whom the NFSv4 ACL grants search could not be told apart, so everybody gets it.
+    /// The NFSv4 ACL grants search to groups that a POSIX ACL cannot name, so everybody gets it.
     all_search: bool,
     is_exact: bool,
 }
@@ -190,7 +205,8 @@ impl Projector {
         for (at, entry) in acl.entries().iter().enumerate().filter(|(_, entry)| entry.is_effective()) {
             projector.take(at, entry, owner);
         }
-        // Until here the masks told which permissions a group's entries had spoken of; now they tell what it has.
+        // Until here a mask held the permissions that a group's entries decide; from here on it holds those
+        // granted.
         for mask in projector.groups.values_mut() {
             *mask = granted(&projector.lists, |list| list.end().allow);
         }
@@ -203,7 +219,7 @@ impl Projector {
         projector
     }
 
-    /// Adds an entry that stands behind all those taken so far.
+    /// Adds an entry. Its position is behind those of all entries added before.
     fn take(&mut self, at: usize, entry: &Entry, owner: u32) {
         let said = Said { at, allow: entry.is_allow() };
         let group = match entry.who {
@@ -222,22 +238,23 @@ impl Projector {
                 (Some(uid), _) => return mention(self.users.entry(uid).or_default(), entry.mask, said),
             },
         };
-        let spoken = self.groups.entry(group).or_default();
+        let decided = self.groups.entry(group).or_default();
         for (list, bit) in self.lists.iter_mut().zip(BITS) {
-            if entry.mask.has(bit) && !spoken.has(bit) && list.everyone.is_none() {
+            if entry.mask.has(bit) && !decided.has(bit) && list.everyone.is_none() {
                 list.push(group, said);
             }
         }
-        *spoken |= entry.mask;
+        *decided |= entry.mask;
     }
 
     fn project(&self) -> Projection {
-        // First all whom a POSIX ACL can tell apart by name, then only those whom search takes, then nobody.
+        // Try to name every principal that a POSIX ACL can name, then only those needed for search, then
+        // none.
         [false, true].into_iter().find_map(|few| self.named(few)).unwrap_or_else(|| self.unnamed())
     }
 
-    /// Which groups to name, and whether search is then exact for callers whom no entry names. With `few`, groups are
-    /// named for the sake of search alone. The module's header has the reasons.
+    /// Selects the groups to name, and whether search is then exact for callers that no entry names as a
+    /// user. With `few`, only groups needed for search are named. The module header gives the reasons.
     fn plan(&self, few: bool) -> Plan {
         let list = &self.lists[X];
         let gid = |group: &Group| match group {
@@ -246,9 +263,9 @@ impl Projector {
         };
         let allowed = || list.groups.iter().filter(|(_, said)| said.allow);
         let (named, is_exact): (BTreeSet<u32>, bool) = match (list.denied, list.end().allow) {
-            // All who are not refused by name may, so that groups make no difference.
+            // Search is allowed unless a user entry denies it, so groups make no difference.
             (None, true) => (BTreeSet::new(), true),
-            // Who is in no group that is allowed is refused, whether by another group or in the end.
+            // A caller in no allowed group is denied, by a group entry or by the end of the list.
             (denied, false) => {
                 let is_exact = allowed().all(|(group, said)| {
                     gid(group).is_some() && denied.is_none_or(|(first, _)| said.at < first)
@@ -257,17 +274,18 @@ impl Projector {
             }
             (Some((first, last)), true) => {
                 let own = Group::Gid(self.own_group);
-                let is_told = |said: &Said| !said.allow || said.at < first;
-                let is_exact = list.groups.iter().any(|(group, said)| *group == own && is_told(said))
-                    && list.groups.iter().all(|(group, said)| match is_told(said) {
+                let is_listed = |said: &Said| !said.allow || said.at < first;
+                let is_exact = list.groups.iter().any(|(group, said)| *group == own && is_listed(said))
+                    && list.groups.iter().all(|(group, said)| match is_listed(said) {
                         true => gid(group).is_some(),
                         false => said.at > last,
                     });
-                let named = list.groups.iter().filter(|(_, said)| !is_exact || is_told(said));
+                let named = list.groups.iter().filter(|(_, said)| !is_exact || is_listed(said));
                 (named.filter_map(|(group, _)| gid(group)).collect(), is_exact)
             }
         };
-        // Where nobody is allowed past a denial of another group, other groups can be named for reading and writing.
+        // Unless the end of the list allows callers past a denial of a group, more groups can be named for
+        // `r` and `w`.
         let is_free = !few && (list.denied.is_none() || !list.end().allow);
         Plan {
             named: if is_free { self.groups.keys().filter_map(gid).collect() } else { named },
@@ -276,13 +294,15 @@ impl Projector {
         }
     }
 
-    /// The projection that names the planned groups, and of the users those whose right to search depends on no group,
-    /// or with `few`, only those who fare unlike everybody. None if that is more than a POSIX ACL holds.
+    /// The projection that names the planned groups and users. A user who may search exactly what everybody may is
+    /// left out if the result depends on groups; with `few`, in any case. None if the entries do not fit in a
+    /// POSIX ACL.
     fn named(&self, few: bool) -> Option<Projection> {
         let plan = self.plan(few);
         let mut is_exact = plan.is_exact && self.lists[X].is_constant(self.owner[X]);
         let mut users = BTreeMap::new();
-        // What callers may be granted for whom the ACL has no entry of their own, and so any entry may have to stand.
+        // Permissions of users and groups that the projection does not name. They go into all entries for
+        // groups and others, because any of these may apply to such a caller.
         let mut extra = Mask::NONE;
         for (uid, mentions) in &self.users {
             let list = &self.lists[X];
@@ -318,7 +338,7 @@ impl Projector {
         self.build(users, own_group, groups, other, is_exact)
     }
 
-    /// The projection that names nobody, for an ACL too long for any other.
+    /// The projection that names no principal, for an ACL too long for the others.
     fn unnamed(&self) -> Projection {
         let list = &self.lists[X];
         let users_alike = self
@@ -337,7 +357,7 @@ impl Projector {
         })
     }
 
-    /// None if it is more than a POSIX ACL holds that programs can copy.
+    /// None if the entries do not fit in a POSIX ACL that programs can copy.
     fn build(
         &self,
         users: BTreeMap<u32, Perm>,
@@ -383,8 +403,8 @@ impl Projector {
         Classes { owner, group, other, rwx }
     }
 
-    /// Whether the mode alone, without group bits, lets exactly those callers search that may. No entry allows it to anybody but
-    /// the owner and everyone.
+    /// Whether the mode alone grants search exactly as the ACL does, if the group bits are clear. Then no
+    /// entry allows search to anybody except the owner and everyone.
     fn is_exact_aside(&self) -> bool {
         let list = &self.lists[X];
         let own = Group::Gid(self.own_group);
@@ -393,20 +413,20 @@ impl Projector {
         list.is_constant(self.owner[X]) && !(list.end().allow && is_denied)
     }
 
-    /// What the user may be granted, in some set of groups.
+    /// What the user may be granted, with some set of groups.
     fn possible(&self, user: &Mentions) -> Mask {
         let mut own = user.iter();
         granted(&self.lists, |list| list.is_possible(own.next().copied().flatten()))
     }
 
-    /// What an entry of the POSIX ACL grants.
+    /// The permissions of an entry of the POSIX ACL.
     fn perm(&self, mask: Mask) -> Perm {
         let perm = self.plain(mask);
-        // See `project` for the right to remove.
+        // See `project` for the reason of this `w`.
         if self.is_dir && perm.has(Perm::EXECUTE) { perm | Perm::WRITE } else { perm }
     }
 
-    /// What a class of the mode shows.
+    /// The bits that a class of the mode shows.
     fn plain(&self, mask: Mask) -> Perm {
         let writes = Mask::WRITE_DATA | Mask::APPEND_DATA;
         let write = mask.has_any(writes) || self.is_dir && mask.has(Mask::DELETE_CHILD);
@@ -417,14 +437,14 @@ impl Projector {
     }
 }
 
-/// Remembers what is said of each permission of the mask that nothing was said of before.
+/// Records `said` for each permission of the mask that has no earlier entry.
 fn mention(mentions: &mut Mentions, mask: Mask, said: Said) {
     for (mentioned, _) in mentions.iter_mut().zip(BITS).filter(|(_, bit)| mask.has(*bit)) {
         mentioned.get_or_insert(said);
     }
 }
 
-/// The permissions whose lists fit, asked in the order of [`BITS`].
+/// The permissions whose lists satisfy `is_granted`, which is called in the order of [`BITS`].
 fn granted(lists: &[List; BITS.len()], mut is_granted: impl FnMut(&List) -> bool) -> Mask {
     lists.iter().zip(BITS).fold(
         Mask::NONE,
@@ -434,9 +454,10 @@ fn granted(lists: &[List; BITS.len()], mut is_granted: impl FnMut(&List) -> bool
     )
 }
 
-/// One POSIX group entry must grant all that is wanted at once, while an NFSv4 ACL may grant it by several. Where for
-/// any two entries one holds all that the other does, the larger grants what both do; else all get the union of r and
-/// w, which leaves only x to differ.
+/// Makes group entries comparable. One POSIX group entry must grant everything that is requested at once,
+/// while several entries of an NFSv4 ACL may grant it together. If of any two entries one includes the other,
+/// the larger one grants what both do. Otherwise all entries get the union of r and w, so that they differ
+/// only in x.
 fn widen_to_chain(groups: &mut BTreeMap<u32, Perm>) {
     let comparable = |a: Perm, b: Perm| a.has(b) || b.has(a);
     if groups.values().all(|a| groups.values().all(|b| comparable(*a, *b))) {
@@ -459,13 +480,13 @@ mod tests {
     }
 
     #[test]
-    fn what_posix_can_say_is_exact() {
+    fn acl_that_posix_can_express_projects_exactly() {
         for (text, rwx, acl) in [
             ("A::OWNER@:rwax,A::GROUP@:rwa,A::EVERYONE@:r", 0o764, "none"),
             ("A::OWNER@:rwax,A::GROUP@:rx,A::EVERYONE@:r", 0o754, "u::rwx,g::rwx,o::r--"),
             ("A::5:rx,A::OWNER@:rwax,D::5:r", 0o750, "u::rwx,u:5:rwx,g::---,m::rwx,o::---"),
             ("D::5:x,A::EVERYONE@:rx", 0o555, "u::r-x,u:5:r--,g::rwx,m::rwx,o::rwx"),
-            // The owner may be in the group that is denied, but is allowed before.
+            // The owner may be in the denied group, but an entry in front of it allows the owner.
             (
                 "A::OWNER@:x,A::GROUP@:r,D::GROUP@:x,D:g:20:x,A::EVERYONE@:x",
                 0o541,
@@ -476,9 +497,10 @@ mod tests {
         }
     }
 
-    /// The group bits are clear only if the ACL allows no group or user anything. The kernel then goes by the mode.
+    /// The group bits are clear only if the ACL allows nothing to any group or named user. The kernel then
+    /// uses the mode.
     #[test]
-    fn clear_group_bits_put_the_acl_aside() {
+    fn kernel_uses_the_mode_if_group_bits_are_clear() {
         for (text, rwx, exact) in [
             ("A::OWNER@:rx,D::GROUP@:rx,A::EVERYONE@:rx", 0o505, true),
             ("A::OWNER@:rx,D::5:rx,D::GROUP@:rx,A::EVERYONE@:rx", 0o505, false),
@@ -492,9 +514,10 @@ mod tests {
     }
 
     #[test]
-    fn what_posix_cannot_say_is_wider() {
+    fn acl_that_posix_cannot_express_projects_wider() {
         for (text, acl) in [
-            // Members of the owning group and of 20 are refused, but POSIX lets any of the groups grant.
+            // The NFSv4 ACL denies members of the owning group and of 20, but in POSIX any of the groups may
+            // grant.
             ("A::OWNER@:x,D:g:20:x,A::EVERYONE@:x", "u::--x,g::-wx,g:20:---,m::-wx,o::-wx"),
             ("A::OWNER@:x,D:g:20:x,A:g:30:x", "u::--x,g::---,g:20:---,g:30:-wx,m::-wx,o::---"),
             // The user may be in the group that is denied first.
@@ -508,20 +531,20 @@ mod tests {
     }
 
     #[test]
-    fn groups_that_grant_together_do_so_here() {
+    fn permissions_that_groups_grant_together_are_kept() {
         let (rwx, acl, _) = projected("A::OWNER@:x,A:g:20:r,A:g:30:x");
         assert_eq!((rwx, acl.as_str()), (0o550, "u::r-x,g::rw-,g:20:rw-,g:30:rwx,m::rwx,o::---"));
     }
 
     #[test]
-    fn what_is_too_long_names_nobody() {
+    fn projection_of_a_long_acl_names_fewer_principals() {
         let many = |entry: &str| {
             let users: Vec<String> = (100..1000).map(|uid| entry.replace("UID", &uid.to_string())).collect();
             projected(&format!("{},A::EVERYONE@:x", users.join(",")))
         };
         assert_eq!(many("A::UID:r"), (0o151, "u::--x,g::rwx,o::rwx".into(), true));
         assert!(!many("D::UID:x").2);
-        // Users who fare as everybody does in search give way to those who do not.
+        // Users who may search exactly what everybody may are not named, to make room for the others.
         let groups: Vec<String> = (100..1000).map(|gid| format!("A:g:{gid}:r")).collect();
         let of_groups = projected(&format!("D::5:x,{},A::EVERYONE@:x", groups.join(",")));
         assert_eq!(of_groups, (0o551, "u::r-x,u:5:r--,g::rwx,m::rwx,o::rwx".into(), true));

@@ -1,17 +1,25 @@
 //! POSIX ACLs that programs set on a volume of NFSv4 ACLs.
 //!
-//! Programs copy permissions as POSIX ACLs (`cp -p`, `rsync -A`, `tar --acls`). What they read of a file with an NFSv4 ACL is
-//! its projection, which may say more than the ACL does, so it must not become the permissions of a copy. Therefore the
-//! projection names the file that it was read from ([`refer`]): by entries, without any permission, for groups of numbers that
-//! systems leave unused. When a program sets such an ACL, the copy gets the NFSv4 ACL of that file.
+//! Programs copy permissions as POSIX ACLs (`cp -p`, `rsync -A`, `tar --acls`). For a file with an NFSv4 ACL
+//! they read its projection, which may grant more than the ACL does, so it must not become the permissions of
+//! a copy. Therefore the projection names the file that it was read from ([`refer`]): by entries without any
+//! permission, for groups whose numbers systems leave unused. When a program sets such an ACL, the copy gets
+//! the NFSv4 ACL of that file.
 //!
-//! An ACL without a reference comes from elsewhere and means what it says ([`from_posix`]).
+//! An ACL without a reference comes from elsewhere and is converted by its own entries ([`from_posix`]).
 //!
 //! | group number | holds |
 //! |---|---|
 //! | `0x8000_0000` + 28 bits | the low bits of the inode number |
-//! | `0x9000_0000` + 28 bits | the high bits, where there are any |
+//! | `0x9000_0000` + 28 bits | the high bits, if there are any |
 //! | `0xa000_0000` + 28 bits, `0xb000_0000` + 28 bits | a hash of volume, inode, NFSv4 ACL and the other entries |
+//!
+//! Two simpler designs do not work. A request does not tell whether the kernel or a program reads the ACL,
+//! so the two cannot get different ones. If setting such an ACL failed, `rsync` and `tar` would set the
+//! mode instead and lose the entries that deny.
+//!
+//! A reference contains the inode and a hash, not the id of the NFSv4 ACL. So the daemon can check that
+//! the caller may read the ACL of that inode, and that the inode still has it.
 
 use types::{AclId, Ino, Mode};
 
@@ -25,10 +33,10 @@ const FIRST: u32 = 0x8000_0000;
 const LAST: u32 = 0xbfff_ffff;
 const BITS: u32 = 28;
 const LOW: u64 = (1 << BITS) - 1;
-/// What a reference adds to an ACL at most: its four parts, and a mask.
+/// The maximum number of entries that a reference adds to an ACL: its four parts, and a mask.
 pub(super) const ENTRIES: usize = 5;
 
-/// From which file a POSIX ACL was read.
+/// The file that a POSIX ACL was read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
     pub ino: Ino,
@@ -38,26 +46,27 @@ pub struct Reference {
     is_dir: bool,
 }
 
-/// What a POSIX ACL is that a program sets.
+/// The origin of a POSIX ACL that a program sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Posix {
     /// It was read from a file of some volume with NFSv4 ACLs.
     Reference(Reference),
-    /// It names groups of the numbers of references, or leaves them no room, so that it may have been.
+    /// It names groups in the number range of references, or has no room for a reference, so its origin is
+    /// unknown.
     Unclear,
     /// It comes from elsewhere.
     Foreign,
 }
 
 impl Reference {
-    /// Whether it was made of this volume, and of a file that has this NFSv4 ACL, and nobody changed an entry since.
+    /// Whether the reference is to a file of this volume with this NFSv4 ACL, and no entry has changed since.
     pub fn is_of(&self, volume: &str, access_acl: AclId) -> bool {
         hash(volume, self.ino, access_acl, &self.posix, self.is_dir) == self.hash
     }
 }
 
-/// rsync sets what the mode grants to others, not what the ACL does. On directories the two differ by `w` beside `x`
-/// ([`super::project`]), which is therefore left out.
+/// rsync sets the permissions of others from the mode, not from the ACL. On directories the two differ by the
+/// `w` that comes with `x` ([`super::project`]), so the hash ignores that `w`.
 fn hash(volume: &str, ino: Ino, access_acl: AclId, posix: &PosixAcl, is_dir: bool) -> u64 {
     let entries = posix.entries().map(|entry| match entry.tag {
         Tag::Other if is_dir && entry.perm.has(Perm::EXECUTE) => {
@@ -70,14 +79,15 @@ fn hash(volume: &str, ino: Ino, access_acl: AclId, posix: &PosixAcl, is_dir: boo
     (crate::content_id(b"limenfs acl reference 1\0", &text).0 >> (128 - 2 * BITS)) as u64
 }
 
-/// The projection of a file's NFSv4 ACL as programs are to read it. Where it has no room for a reference, or names groups of
-/// these numbers, it is left as it is, and [`classify`] calls it unclear.
+/// The projection of a file's NFSv4 ACL in the form that programs read, with a reference. If it has no room
+/// for one, or names groups in the number range of references, it is returned unchanged, and [`classify`]
+/// calls it unclear.
 pub fn refer(shown: &PosixAcl, volume: &str, (ino, is_dir): (Ino, bool), access_acl: AclId) -> PosixAcl {
     let (low, high) = (ino.0 & LOW, ino.0 >> BITS);
     if !has_room(shown) || shown.entries().any(is_of_reference) {
         return shown.clone();
     }
-    // Without named entries there need be no mask. One that limits nothing means the same.
+    // An ACL without named entries needs no mask. Add one that limits nothing.
     let most = shown.entries().filter(|entry| matches!(entry.tag, Tag::GroupObj | Tag::Mask)).last();
     let mask = most.map_or(Perm::NONE, |entry| entry.perm);
     let has_mask = shown.entries().any(|entry| entry.tag == Tag::Mask);
@@ -86,7 +96,7 @@ pub fn refer(shown: &PosixAcl, volume: &str, (ino, is_dir): (Ino, bool), access_
     let Ok(masked) = masked else { return shown.clone() };
     let hash = hash(volume, ino, access_acl, &masked, is_dir);
     let parts = [(0, low), (1, high), (2, hash & LOW), (3, hash >> BITS)];
-    // A number that is too long leaves a part out, so that the ACL is unclear.
+    // A part that does not fit in its bits is left out, so that the ACL is unclear.
     let parts = parts.into_iter().filter(|(index, part)| match index {
         1 => (1..=LOW).contains(part),
         2 => high <= LOW,
@@ -107,7 +117,7 @@ fn is_of_reference(entry: posix::Entry) -> bool {
     matches!(entry.tag, Tag::Group(FIRST..=LAST))
 }
 
-/// What the ACL is that a program sets on a file or directory.
+/// Classifies an ACL that a program sets on a file or directory.
 pub fn classify(acl: &PosixAcl, is_dir: bool) -> Posix {
     let mut parts = [None; 4];
     for entry in acl.entries().filter(|entry| is_of_reference(*entry)) {
@@ -128,9 +138,10 @@ pub fn classify(acl: &PosixAcl, is_dir: bool) -> Posix {
     }
 }
 
-/// The NFSv4 ACL that grants what a POSIX ACL does: the owner what the owner's entry grants, a named user what that entry
-/// and the mask do, members of groups what any of their entries does, and everybody else what is left to others. It is that of
-/// draft-ietf-nfsv4-acl-mapping-05, where entries that deny stand behind those that allow.
+/// The NFSv4 ACL that grants what a POSIX ACL grants: to the owner the owner's entry, to a named user its
+/// entry limited by the mask, to members of groups the union of their entries, and to everybody else the
+/// entry for others. It follows draft-ietf-nfsv4-acl-mapping-05, which puts the deny entries for groups
+/// behind the allow entries.
 pub fn from_posix(acl: &PosixAcl, is_dir: bool) -> Nfs4Acl {
     let mask = acl.entries().find(|entry| entry.tag == Tag::Mask).map_or(Perm::ALL, |entry| entry.perm);
     let (mut users, mut groups, mut denied) = (Vec::new(), Vec::new(), Vec::new());
@@ -168,7 +179,7 @@ pub fn from_posix(acl: &PosixAcl, is_dir: bool) -> Nfs4Acl {
     Nfs4Acl::of_few(AclFlags::NONE, entries.chain([everyone]))
 }
 
-/// The POSIX ACL that says what a mode does.
+/// The POSIX ACL equivalent to a mode.
 pub fn minimal(mode: Mode) -> PosixAcl {
     let perm = |shift: u32| Perm::new(mode.rwx() >> shift & 7);
     let tags = [(Tag::UserObj, perm(6)), (Tag::GroupObj, perm(3)), (Tag::Other, perm(0))];
@@ -184,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_projection_says_where_it_was_read() {
+    fn projection_names_the_file_it_was_read_from() {
         let shown = posix("u::rw,u:7:rw,g::-,m::rw,o::-");
         for ino in [1, 0xfff_ffff, 0x1000_0000, 0xff_ffff_ffff_ffff].map(Ino) {
             let read = refer(&shown, "volume", (ino, false), AclId(5));
@@ -193,7 +204,7 @@ mod tests {
             assert!(reference.is_of("volume", AclId(5)));
             assert!(!reference.is_of("another", AclId(5)));
             assert!(!reference.is_of("volume", AclId(6)));
-            // A program that changes an entry does not mean that file's ACL.
+            // If a program changes an entry, the reference is no longer valid.
             let changed: Vec<_> = read
                 .entries()
                 .map(|entry| match entry.tag {
@@ -211,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mode_of_a_directory_may_stand_in_for_what_is_shown() {
+    fn reference_ignores_the_extra_write_bit_of_others_on_directories() {
         let shown = posix("u::rwx,u:7:rwx,g::rwx,m::rwx,o::rwx");
         let text = refer(&shown, "v", (Ino(1), true), AclId(5)).to_storage();
         for (other, is_same) in [("rwx", true), ("r-x", true), ("--x", false), ("r--", false)] {
@@ -222,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_reference_and_may_need_one_is_unclear() {
+    fn acl_without_room_for_a_reference_is_unclear() {
         let taken = posix("u::rw,g::-,g:2147483648:r,m::r,o::-");
         assert_eq!(refer(&taken, "v", (Ino(1), false), AclId(5)), taken);
         assert_eq!(classify(&taken, false), Posix::Unclear);
@@ -235,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_posix_acl_becomes_entries() {
+    fn posix_acl_converts_to_nfs4_entries() {
         let acl = from_posix(&posix("u::rw,u:7:rwx,g::r,g:30:w,m::rw,o::r"), false);
         assert_eq!(
             acl.to_storage(),

@@ -1,4 +1,4 @@
-//! SIDs in the wire forms, whose domains are numbered as they are met.
+//! SIDs in the wire forms. Unknown domains are added to a table during parsing.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -7,8 +7,9 @@ use crate::identity::{DomainTable, Id, Sid};
 
 use super::Principals;
 
-/// Users and groups as bare numbers, and SIDs of any domain: one that the table does not have joins it. Samba's SIDs of users
-/// and groups of a Unix system are these.
+/// Principals are uids and gids as decimal numbers, and SIDs of any domain. A domain that is not in the table
+/// is appended to it. Samba's SIDs for users and groups of a Unix system (`S-1-22-1-uid`, `S-1-22-2-gid`) are
+/// uids and gids.
 #[derive(Debug, Default)]
 pub struct GrowingTable {
     table: RefCell<Arc<DomainTable>>,
@@ -20,12 +21,12 @@ impl GrowingTable {
         GrowingTable { table: RefCell::new(known), is_full: Cell::new(false) }
     }
 
-    /// With what has joined it.
+    /// The table, including the domains that were added.
     pub fn into_table(self) -> Arc<DomainTable> {
         self.table.into_inner()
     }
 
-    /// Whether a domain was met that has no place any more.
+    /// Whether the table had no room for some domain.
     pub fn is_full(&self) -> bool {
         self.is_full.get()
     }
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn domains_join_as_they_are_met() {
+    fn unknown_domains_are_appended() {
         let known = Arc::new(DomainTable::from_storage("S-1-5-32").unwrap());
         let growing = GrowingTable::new(Arc::clone(&known));
         let id = |name: &str, is_group| growing.id_of(name, is_group).map(|id| id.to_string());
@@ -72,12 +73,12 @@ mod tests {
         assert_eq!(growing.name_of("2-1105".parse().unwrap(), false).as_deref(), Some("S-1-5-21-1-2-3-1105"));
         assert_eq!(growing.name_of("3-1".parse().unwrap(), false), None);
         assert!(!growing.is_full());
-        assert_eq!(known.domains().len(), 1, "the known one is left alone");
+        assert_eq!(known.domains().len(), 1, "the original table is unchanged");
         assert_eq!(growing.into_table().to_storage(), "S-1-5-32 S-1-5-21-1-2-3");
     }
 
     #[test]
-    fn a_full_table_says_so() {
+    fn full_table_is_reported() {
         let mut table = DomainTable::default();
         for n in 0.. {
             let text = format!("S-1-5-21-4294967295-4294967295-{n}");
@@ -88,7 +89,7 @@ mod tests {
         let growing = GrowingTable::new(Arc::new(table));
         assert!(growing.id_of("S-1-5-21-4294967295-4294967295-0-5", false).is_some());
         assert!(!growing.is_full());
-        assert_eq!(growing.id_of("S-1-5-21-7-7-7777777777-5", false), None, "which is none");
+        assert_eq!(growing.id_of("S-1-5-21-7-7-7777777777-5", false), None, "not a SID");
         assert!(!growing.is_full());
         assert_eq!(growing.id_of("S-1-5-21-1111111111-1111111111-1111111111-5", false), None);
         assert!(growing.is_full());

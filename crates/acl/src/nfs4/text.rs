@@ -1,7 +1,8 @@
-//! ACLs as text, in the manner of `nfs4_acl(5)`, with numeric ids: `type:flags:who:permissions`, e.g. `A:fdg:1000:rx`.
+//! ACLs as text, in the syntax of `nfs4_acl(5)` with numeric ids: `type:flags:who:permissions`, e.g.
+//! `A:fdg:1000:rx`.
 //!
-//! The stored form is the same with letters in one order, entries separated by commas, and, where the list has flags,
-//! `flags:` and their letters in front: `flags:a,A::OWNER@:rwx,D:g:1-1105:w`.
+//! The stored form is the same with letters in a fixed order and entries separated by commas. If the list has
+//! flags, it begins with `flags:` and their letters: `flags:a,A::OWNER@:rwx,D:g:1-1105:w`.
 
 use std::fmt::{self, Write as _};
 
@@ -14,11 +15,12 @@ const FLAGS: &str = "flags:";
 const GROUP_LETTER: char = 'g';
 
 impl Nfs4Acl {
-    /// Parses entries separated by commas or line ends; blanks and comments from `#` to the end of the line are
-    /// skipped, so that what `nfs4_getfacl` prints of numeric ids can be read. Letters come in any order.
+    /// Parses entries separated by commas or line ends. Blanks, and comments from `#` to the end of the line,
+    /// are skipped, so that the output of `nfs4_getfacl` with numeric ids can be read. Letters may come in
+    /// any order.
     ///
     /// # Errors
-    /// Those of [`AclError`] but `Size`.
+    /// Those of [`AclError`] except `Size`.
     pub fn from_text(text: &str) -> Result<Self, AclError> {
         let mut flags = AclFlags::NONE;
         let mut parts = text
@@ -32,18 +34,18 @@ impl Nfs4Acl {
             flags = AclFlags::from_letters(letters).ok_or(AclError::Flags)?;
             parts.next();
         }
-        // One more than the limit is enough to see that it is passed.
+        // One more than the limit is enough to detect that the text exceeds it.
         let entries = parts.take(Self::MAX_ENTRIES + 1).map(parse_entry).collect::<Result<Vec<_>, _>>()?;
         if entries.is_empty() { Err(AclError::Empty) } else { Self::new(flags, entries) }
     }
 
-    /// The stored form: ASCII, one text for one ACL.
+    /// The stored form: ASCII, exactly one text for each ACL.
     pub fn to_storage(&self) -> String {
         self.to_string()
     }
 
-    /// Reads what [`Self::to_storage`] wrote, and nothing else: a text in any other form was not written by limenfs,
-    /// and would not have the hash it is stored under.
+    /// Parses the output of [`Self::to_storage`], and no other form: limenfs did not write another form, and
+    /// its hash would not be the one that the ACL is stored under.
     pub fn from_storage(text: &str) -> Result<Self, AclError> {
         let acl = Self::from_text(text)?;
         if acl.to_storage() == text { Ok(acl) } else { Err(AclError::Text) }
@@ -62,15 +64,15 @@ impl fmt::Display for Entry {
     }
 }
 
-/// Without saying of an id whether it is a user's or a group's: that is told by a flag of the entry.
+/// Does not show whether an id is a user's or a group's: a flag of the entry does.
 impl fmt::Display for Who {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_who(f, *self, None)
     }
 }
 
-/// An ACL or an entry as text for people: identities of the domains in a table are SIDs, e.g. `A::S-1-5-21-1-2-3-1105:r`. Those
-/// of others stay as they are stored (`1-1105`).
+/// An ACL or an entry as text for people: identities of the domains in the table are shown as SIDs, e.g.
+/// `A::S-1-5-21-1-2-3-1105:r`. Those of other domains keep the stored form (`1-1105`).
 #[derive(Clone, Copy, Debug)]
 pub struct BySid<'a, T> {
     of: &'a T,
@@ -175,14 +177,14 @@ mod tests {
         "flags:apd,A:fdniI:OWNER@:rwaxdDtTnNcCoyhH,D:g:7:x,U:SF:GROUP@:w,L:F:1-5:,A::EVERYONE@:tc";
 
     #[test]
-    fn the_stored_form_is_read_back() {
+    fn stored_form_round_trips() {
         let acl = Nfs4Acl::from_storage(STORED).unwrap();
         assert_eq!(acl.to_storage(), STORED);
         assert_eq!(acl.entries()[1].who, Who::NamedGroup("7".parse().unwrap()));
     }
 
     #[test]
-    fn people_are_shown_sids() {
+    fn by_sid_shows_sids() {
         let table = DomainTable::from_storage("S-1-5-21-1-2-3 S-1-5-32").unwrap();
         let acl = Nfs4Acl::from_storage("flags:a,A:fd:1-1105:r,D:g:2-544:w,A::1105:r,A:g:3-7:x,A::OWNER@:r")
             .unwrap();
@@ -190,18 +192,18 @@ mod tests {
         assert_eq!(acl.by_sid(&table).to_string(), shown);
         assert_eq!(acl.entries()[1].by_sid(&table).to_string(), "D:g:S-1-5-32-544:w");
         assert_eq!(acl.by_sid(&DomainTable::default()).to_string(), acl.to_storage());
-        assert!(Nfs4Acl::from_text(shown).is_err(), "which is no stored form");
+        assert!(Nfs4Acl::from_text(shown).is_err(), "SIDs are not part of the stored form");
     }
 
     #[test]
-    fn what_nfs4_getfacl_prints_is_read() {
+    fn output_of_nfs4_getfacl_is_parsed() {
         let printed = "# file: a\nA::OWNER@:rwaDxtTnNcCoy\nA:g:GROUP@:rtncy # the group\n\n A:dfg:1000:xr\n";
         let acl = Nfs4Acl::from_text(printed).unwrap();
         assert_eq!(acl.to_storage(), "A::OWNER@:rwaxDtTnNcCoy,A::GROUP@:rtncy,A:fdg:1000:rx");
     }
 
     #[test]
-    fn only_the_canonical_form_is_stored() {
+    fn from_storage_accepts_only_the_canonical_form() {
         for other in [
             "A::5:xr",
             "A::5:r,",
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_text_is_refused() {
+    fn malformed_text_is_rejected() {
         for (text, error) in [
             ("", AclError::Empty),
             ("flags:a", AclError::Empty),

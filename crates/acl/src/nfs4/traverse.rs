@@ -1,7 +1,12 @@
-//! Who may search every directory, whatever its ACL says: "Bypass traverse checking", as Windows calls the right.
+//! Users and groups who may search every directory, whatever its ACL says: the privilege that Windows calls
+//! "Bypass traverse checking".
 //!
-//! It is as if each directory's ACL began with entries that allow these users and groups to search, and nothing else.
-//! Decisions add just that, and what the kernel is shown is the projection of that longer ACL.
+//! It has the effect of entries at the front of each directory's ACL that allow these users and groups to
+//! search, and nothing else. Decisions add that permission, and the kernel sees the projection of the ACL
+//! with these entries.
+//!
+//! The privilege is an entry of the ACL because the kernel then applies it by itself, also on a walk along
+//! its cached names, and no directory needs attributes without a lifetime.
 
 use types::{Cred, Mode};
 
@@ -9,7 +14,7 @@ use crate::identity::Id;
 
 use super::{Entry, Mask, Nfs4Acl, Projection, Who, anyone_may_traverse, from_mode, project};
 
-/// Users and groups who hold the right.
+/// The users and groups who have the privilege.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traversers {
     users: Box<[u32]>,
@@ -17,10 +22,11 @@ pub struct Traversers {
 }
 
 impl Traversers {
-    /// Each of them takes an entry of the POSIX ACL that every closed directory shows to the kernel.
+    /// Each of them takes an entry of the POSIX ACL that the kernel sees for every directory not searchable
+    /// by everybody.
     pub const MAX: usize = 64;
 
-    /// None for more than [`Self::MAX`], and for -1, which is nobody's number.
+    /// None for more than [`Self::MAX`], and for the id -1, which is not valid.
     pub fn new(users: &[u32], groups: &[u32]) -> Option<Self> {
         let sorted = |ids: &[u32]| {
             let mut ids = ids.to_vec();
@@ -40,7 +46,8 @@ impl Traversers {
         self.users.is_empty() && self.groups.is_empty()
     }
 
-    /// Whether it is enough to know so much of a caller: he holds the right, or no group could give it to him.
+    /// Whether the caller has the privilege, from its uid and primary gid only. None if it depends on other
+    /// groups.
     pub fn holds_without_groups(&self, uid: u32, gid: u32) -> Option<bool> {
         let holds = self.users.binary_search(&uid).is_ok() || self.groups.binary_search(&gid).is_ok();
         (holds || self.groups.is_empty()).then_some(holds)
@@ -50,7 +57,7 @@ impl Traversers {
         self.users.binary_search(&cred.uid).is_ok() || self.groups.iter().any(|gid| cred.in_group(*gid))
     }
 
-    /// The ACL with the right in front.
+    /// The ACL with entries for the privilege in front.
     fn before(&self, acl: &Nfs4Acl) -> Nfs4Acl {
         let users = self.users.iter().filter_map(|uid| Some(Who::User(Id::system(*uid)?)));
         let groups = self.groups.iter().filter_map(|gid| Some(Who::NamedGroup(Id::system(*gid)?)));
@@ -59,11 +66,11 @@ impl Traversers {
     }
 }
 
-/// As [`project`], of a file that may have no ACL, where these may search every directory. None where the mode says it
-/// all.
+/// Like [`project`], for a file with or without an ACL, if `traversers` may search every directory. None if
+/// the mode alone says the same.
 ///
-/// A directory that everybody may search is shown as if nobody held the right. Of one without an ACL `w` is not shown
-/// beside `x`: there a file's own right to be removed counts for nothing.
+/// A directory that everybody may search is shown as without traversers. For one without an ACL, `w` is not
+/// added to `x`, because there a file's own ACL cannot permit its removal.
 pub fn project_for(
     acl: Option<&Nfs4Acl>,
     mode: Mode,
@@ -80,8 +87,9 @@ pub fn project_for(
     })
 }
 
-/// The mode that a chmod asks for, where it may send bits that were shown only because some may search every directory:
-/// `shown` with them, `own` without. A class that was sent as it was shown is meant to stay what it is without them.
+/// The mode that a chmod means. The requested mode may contain bits that were shown only because of
+/// traversers: `shown` is the mode with them, `own` without. A class requested exactly as it was shown keeps
+/// its own bits only.
 pub fn without_lent(asked: Mode, shown: u32, own: u32) -> Mode {
     [0o700, 0o070, 0o007].into_iter().fold(asked, |mode, class| {
         let is_as_shown = asked.rwx() & class == shown & class;
@@ -112,13 +120,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_closed_shows_who_may_pass() {
+    fn closed_directory_shows_the_traversers() {
         for (mode, rwx, acl) in [
             (0o755, 0o755, "none"),
             (0o711, 0o711, "none"),
             (0o700, 0o710, "u::rwx,u:7:--x,g::---,g:70:--x,m::--x,o::---"),
             (0o750, 0o750, "u::rwx,u:7:r-x,g::r-x,g:70:--x,m::r-x,o::---"),
-            // Who is named is no longer among the others.
+            // A named principal is no longer in the class of others.
             (0o704, 0o714, "u::rwx,u:7:r-x,g::---,g:70:r-x,m::r-x,o::r--"),
         ] {
             assert_eq!(shown(None, mode), (rwx, acl.to_owned(), true), "{mode:o}");
@@ -128,7 +136,7 @@ mod tests {
         assert_eq!(shown(private, 0o700), (0o750, acl.to_owned(), true));
         let open = "u::r-x,g::rwx,o::rwx";
         assert_eq!(shown(Some("A::EVERYONE@:rx"), 0o555), (0o555, open.into(), true));
-        // An owner who may not search may be in the group that does.
+        // An owner without search permission may be a member of the group that has it.
         assert!(!shown(None, 0o600).2);
         let file = project_for(None, Mode::new(0o600), (1, 10), false, &traversers());
         assert_eq!(file, None);
@@ -136,21 +144,21 @@ mod tests {
         assert_eq!(project_for(None, Mode::new(0o700), (1, 10), true, &nobody), None);
     }
 
-    /// Each mode, each caller who differs in anything that matters: the kernel lets in whom mode or right let in, and
-    /// refuses nothing else that the mode grants.
+    /// Checks each mode with callers that differ in everything relevant: the kernel grants search if mode or
+    /// privilege do, and grants everything else that the mode grants.
     #[test]
-    fn modes_are_exact_or_said_not_to_be() {
+    fn projected_modes_are_exact_or_marked_inexact() {
         let traversers = traversers();
         for mode in (0..0o1000).map(Mode::new) {
             let shown = project_for(None, mode, (1, 10), true, &traversers);
             let (rwx, acl, exact) =
                 shown.map_or((mode.rwx(), None, true), |of| (of.rwx, of.acl, of.search_is_exact));
-            let node = |mode, acl| posix::Node { uid: 1, gid: 10, mode, is_dir: true, acl };
+            let inode = |mode, acl| posix::Inode { uid: 1, gid: 10, mode, is_dir: true, acl };
             for uid in [1, 7, 8] {
                 for groups in [&[][..], &[10], &[70], &[10, 70], &[11]] {
                     let cred = Cred::new(uid, 99, groups, Caps::NONE);
-                    let by_mode = posix::decide(&cred, &node(mode, None));
-                    let by_shown = posix::decide(&cred, &node(Mode::new(rwx), acl.as_ref()));
+                    let by_mode = posix::decide(&cred, &inode(mode, None));
+                    let by_shown = posix::decide(&cred, &inode(Mode::new(rwx), acl.as_ref()));
                     let search = by_mode.allows(Perm::EXECUTE) || traversers.holds(&cred);
                     let context = || format!("{mode} {cred:?} {acl:?}");
                     assert!(by_shown.allows(by_mode.each()), "{}", context());
@@ -159,12 +167,12 @@ mod tests {
                 }
             }
             let owner_passes = mode.has(0o100);
-            assert!(exact || !owner_passes, "{mode}: only owners cannot be told apart");
+            assert!(exact || !owner_passes, "{mode}: inexact for another reason than the owner");
         }
     }
 
     #[test]
-    fn what_was_only_shown_is_no_wish() {
+    fn chmod_drops_bits_shown_only_for_traversers() {
         let (shown, own) = (0o710, 0o700);
         for (asked, meant) in
             [(0o710, 0o700), (0o2710, 0o2700), (0o750, 0o750), (0o755, 0o755), (0o510, 0o500), (0o711, 0o701)]
@@ -174,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn holders_are_users_and_members() {
+    fn traversers_are_users_and_group_members() {
         let traversers = traversers();
         let holds = |uid, gid, groups: &[u32]| traversers.holds(&Cred::new(uid, gid, groups, Caps::NONE));
         assert!(holds(7, 1, &[]) && holds(8, 70, &[]) && holds(8, 1, &(0..400).collect::<Vec<_>>()));

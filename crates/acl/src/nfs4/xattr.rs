@@ -1,20 +1,20 @@
-//! The wire forms, as the Linux NFS client lays them out: the XDR (RFC 4506) of the attributes `acl` and `dacl`, which
-//! `system.nfs4_acl` and `system.nfs4_dacl` carry unchanged. nfs4-acl-tools, and Samba's `vfs_nfs4acl_xattr` with
-//! `encoding = nfs`, read and write them.
+//! The wire forms of the Linux NFS client: the XDR (RFC 4506) of the attributes `acl` and `dacl`, which
+//! `system.nfs4_acl` and `system.nfs4_dacl` carry unchanged. nfs4-acl-tools, and Samba's `vfs_nfs4acl_xattr`
+//! with `encoding = nfs`, read and write them.
 //!
 //! | attribute | XDR | holds |
 //! |---|---|---|
 //! | `system.nfs4_acl` | `nfsace4<>` (RFC 7530) | every entry |
 //! | `system.nfs4_dacl` | `aclflag4`, `nfsace4<>` (RFC 8881 section 6.2.2) | flags of the list; entries that allow and deny |
 //!
-//! All numbers are 32 bits, big endian. An entry is type, flags, permissions, and whom it is for: a length in bytes and a
-//! string padded with zeros to a multiple of four.
+//! All numbers are 32 bits, big endian. An entry has a type, flags, permissions and a principal. The
+//! principal is a length in bytes and a string padded with zeros to a multiple of four.
 
 use crate::identity::{DomainTable, Id};
 
 use super::{AclError, AclFlags, Entry, EntryFlags, Kind, Mask, Nfs4Acl, Scope, Who};
 
-/// The largest value of an xattr, `XATTR_SIZE_MAX`.
+/// The maximum size of an xattr value, `XATTR_SIZE_MAX`.
 pub const XATTR_BYTES_MAX: usize = 65_536;
 
 const ALLOW: u32 = 0;
@@ -29,17 +29,19 @@ const OWNER: &str = "OWNER@";
 const GROUP: &str = "GROUP@";
 const EVERYONE: &str = "EVERYONE@";
 
-/// How principals are called on the wire. What is special and what is a bare number is understood by every view, and
-/// never asked for here.
+/// The names of principals on the wire. The special principals and decimal numbers are handled without this
+/// trait.
 pub trait Principals {
-    /// The principal of this name, e.g. `ann@example.org` or `S-1-5-21-1-2-3-1105`; none if nobody is called so.
+    /// The principal of this name, e.g. `ann@example.org` or `S-1-5-21-1-2-3-1105`; None if it does not
+    /// exist.
     fn id_of(&self, name: &str, is_group: bool) -> Option<Id>;
 
-    /// The name to show; none to show the number.
+    /// The name to show; None to show the number.
     fn name_of(&self, id: Id, is_group: bool) -> Option<String>;
 }
 
-/// Users and groups as bare numbers, which is what both tools can be told to use; identities of domains as SIDs.
+/// Users and groups as decimal numbers, which both tools can be configured to use; identities of domains as
+/// SIDs.
 impl Principals for DomainTable {
     fn id_of(&self, name: &str, _is_group: bool) -> Option<Id> {
         DomainTable::id_of(self, &name.parse().ok()?)
@@ -53,12 +55,12 @@ impl Principals for DomainTable {
 impl Nfs4Acl {
     /// Parses the value of `system.nfs4_acl` ([`Scope::Entries`]) or `system.nfs4_dacl` ([`Scope::Access`]).
     ///
-    /// The flag `ACE4_IDENTIFIER_GROUP` tells groups from users and is ignored on the three special principals, where
-    /// servers and clients differ. Padding is not looked at.
+    /// The flag `ACE4_IDENTIFIER_GROUP` distinguishes groups from users. It is ignored on the three special
+    /// principals, for which servers and clients differ. The content of the padding is ignored.
     ///
     /// # Errors
-    /// [`AclError::TooLong`] for more than 64 KiB or more entries than allowed, then the entries' own in stored order,
-    /// then `Size` for bytes that follow.
+    /// [`AclError::TooLong`] for more than 64 KiB or too many entries, then the errors of the entries in
+    /// stored order, then [`AclError::Size`] for bytes after the last entry.
     pub fn from_xattr(value: &[u8], scope: Scope, principals: &dyn Principals) -> Result<Self, AclError> {
         if value.len() > XATTR_BYTES_MAX {
             return Err(AclError::TooLong);
@@ -72,7 +74,7 @@ impl Nfs4Acl {
         if count > Self::MAX_ENTRIES {
             return Err(AclError::TooLong);
         }
-        // Checked before anything is reserved, so that a small value cannot ask for much memory.
+        // Checked before memory is reserved, so that a small value cannot reserve much.
         if reader.0.len() < count * ENTRY_BYTES_MIN {
             return Err(AclError::Size);
         }
@@ -83,10 +85,10 @@ impl Nfs4Acl {
         Self::new(flags, entries)
     }
 
-    /// The value of the attribute. `GROUP@` bears `ACE4_IDENTIFIER_GROUP`, as from a Linux server.
+    /// The value of the attribute. `GROUP@` has `ACE4_IDENTIFIER_GROUP` set, as from a Linux server.
     ///
     /// # Errors
-    /// [`AclError::TooLong`] where it is larger than 64 KiB, and so than any xattr.
+    /// [`AclError::TooLong`] if it is larger than 64 KiB, the maximum of an xattr.
     pub fn to_xattr(&self, scope: Scope, principals: &dyn Principals) -> Result<Vec<u8>, AclError> {
         let mut value = Vec::new();
         if scope == Scope::Access {
@@ -121,7 +123,7 @@ fn put_entry(value: &mut Vec<u8>, entry: &Entry, principals: &dyn Principals) ->
         Who::Owner => OWNER.to_owned(),
         Who::Group => GROUP.to_owned(),
         Who::Everyone => EVERYONE.to_owned(),
-        // An identity of a domain that even its own table does not know keeps the form in which it is stored.
+        // If the name of a domain identity is unknown, show its stored form.
         Who::User(id) | Who::NamedGroup(id) => {
             principals.name_of(id, is_group).unwrap_or_else(|| id.to_string())
         }
@@ -135,7 +137,7 @@ fn put_entry(value: &mut Vec<u8>, entry: &Entry, principals: &dyn Principals) ->
     Ok(())
 }
 
-/// What is left to read.
+/// The bytes not yet read.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -224,9 +226,10 @@ mod tests {
         Nfs4Acl::from_xattr(value, Scope::Entries, &table()).map(|acl| acl.to_storage())
     }
 
-    /// Byte for byte what a Linux client shows of a server's `0644`: three entries, `GROUP@` with its flag.
+    /// The exact bytes that a Linux client shows for a server's `0644`: three entries, `GROUP@` with its
+    /// flag.
     #[test]
-    fn the_layout_is_that_of_the_linux_client() {
+    fn layout_is_that_of_the_linux_client() {
         let acl = Nfs4Acl::from_text("A::OWNER@:rwatTcCy,A:g:GROUP@:rtcy,A::EVERYONE@:rtcy").unwrap();
         let mut expected = 3u32.to_be_bytes().to_vec();
         expected.extend(blob(&[0, 0, 0x0016_0187], b"OWNER@"));
@@ -242,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn principals_are_called_as_the_view_asks() {
+    fn principals_have_the_names_of_the_view() {
         let acl = Nfs4Acl::from_storage("A::1000:r,A:g:50:r,A::7:r,A:g:1-1105:r").unwrap();
         let numeric = acl.to_xattr(Scope::Entries, &table()).unwrap();
         let named = acl.to_xattr(Scope::Entries, &Names).unwrap();
@@ -251,7 +254,7 @@ mod tests {
         assert!(shows(&named, "ann@example.org") && shows(&named, "staff@example.org"));
         assert_eq!(Nfs4Acl::from_xattr(&numeric, Scope::Entries, &table()), Ok(acl.clone()));
         assert_eq!(Nfs4Acl::from_xattr(&named, Scope::Entries, &table()), Err(AclError::Who));
-        // The volume of another table cannot say who the SID is; a user's name is no group's.
+        // With another table the SID is unknown; the name of a user is not that of a group.
         assert_eq!(
             Nfs4Acl::from_xattr(&numeric, Scope::Entries, &DomainTable::default()),
             Err(AclError::Who)
@@ -261,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dacl_speaks_of_access_only() {
+    fn dacl_has_allow_and_deny_entries_only() {
         let acl = Nfs4Acl::from_storage("A::5:r,U:S:6:w").unwrap();
         let dacl = acl.to_xattr(Scope::Access, &table()).unwrap();
         let read = Nfs4Acl::from_xattr(&dacl, Scope::Access, &table()).unwrap();
@@ -273,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_values_are_refused() {
+    fn malformed_values_are_rejected() {
         let one = |words: &[u32], who: &[u8]| parse(&[&1u32.to_be_bytes(), &blob(words, who)[..]].concat());
         assert_eq!(one(&[0, 0, 1], b"5").unwrap(), "A::5:r");
         assert_eq!(one(&[0, 0x42, 1], b"5").unwrap(), "A:dg:5:r");
@@ -307,13 +310,13 @@ mod tests {
         assert_eq!(parse(&8001u32.to_be_bytes()), Err(AclError::TooLong));
         assert_eq!(parse(&8000u32.to_be_bytes()), Err(AclError::Size));
         assert_eq!(parse(&[0; XATTR_BYTES_MAX + 1]), Err(AclError::TooLong));
-        // A string said to be nearly 4 GiB long.
+        // A string whose length field says nearly 4 GiB.
         let huge = [&good[..16], &u32::MAX.to_be_bytes(), &good[20..]].concat();
         assert_eq!(parse(&huge), Err(AclError::Size));
     }
 
     #[test]
-    fn what_no_xattr_holds_is_not_sent() {
+    fn acl_larger_than_an_xattr_is_too_long() {
         let entry = Nfs4Acl::from_storage("A::1000:r").unwrap().entries()[0];
         let of = |count: usize| Nfs4Acl::new(AclFlags::NONE, vec![entry; count]).unwrap();
         assert_eq!(of(3276).to_xattr(Scope::Entries, &table()).unwrap().len(), 65_524);

@@ -1,4 +1,4 @@
-//! The value: validated and sorted once, then shared.
+//! The ACL value, validated and sorted when it is built.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use types::AclId;
 
 use super::{AclError, Entry, Perm, Tag};
 
-/// A valid POSIX ACL in canonical form, so that equal meanings are equal values; cheap to clone.
+/// A valid POSIX ACL in canonical form, so that ACLs with equal meaning compare equal; cheap to clone.
 ///
-/// What holds by construction: there is exactly one entry for the owner, the owning group and others; named users and
-/// named groups are sorted by id, each at most once; where there are any, there is a mask.
+/// It always has exactly one entry for the owner, the owning group and others. Named users and named groups
+/// are sorted by id, each at most once. If there are any, there is a mask.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PosixAcl {
     pub(super) user_obj: Perm,
@@ -28,13 +28,15 @@ pub(super) struct Named {
 }
 
 impl PosixAcl {
-    /// As many as fit one page of 4096 bytes, for `fuse_get_acl` and `fuse_set_acl` use a buffer of one page. Clients
-    /// with larger pages keep to it too, or the others could not read what they set.
+    /// The number that fits in one page of 4096 bytes, because `fuse_get_acl` and `fuse_set_acl` use a buffer
+    /// of one page. Clients with larger pages obey it too, because other clients could not read their ACLs
+    /// otherwise.
     pub const MAX_ENTRIES: usize = 511;
 
-    /// Validates and sorts entries given in any order. Twin of `posix_acl_valid`, and stricter in one point: the
-    /// kernel (since it maps ids to namespaces) lets a user or group be named twice, although `acl(5)` forbids it and
-    /// libacl refuses it; here that is [`AclError::Duplicate`], because such an ACL has no canonical form.
+    /// Validates and sorts entries given in any order. Twin of `posix_acl_valid`, with one stricter rule: the
+    /// kernel (since it maps ids to namespaces) accepts two entries for one user or group, although `acl(5)`
+    /// forbids it and libacl rejects it. Here that is [`AclError::Duplicate`], because such an ACL has no
+    /// canonical form.
     pub fn from_entries(entries: impl IntoIterator<Item = Entry>) -> Result<Self, AclError> {
         let (mut user_obj, mut group_obj, mut mask, mut other) = (None, None, None, None);
         let (mut users, mut groups) = (Vec::new(), Vec::new());
@@ -71,11 +73,11 @@ impl PosixAcl {
             .chain(one(Tag::Other, self.other))
     }
 
-    /// The ACL with users and groups renumbered, one for one, and how many entries were left out because they name
-    /// somebody who has no other number.
+    /// The ACL with users and groups mapped by `user` and `group`, which must be one-to-one. Named entries
+    /// whose principal has no mapping are removed; the second result is their number.
     ///
     /// # Errors
-    /// [`AclError::Duplicate`] where two get the same number.
+    /// [`AclError::Duplicate`] if two principals get the same number.
     pub fn renumbered(
         &self,
         user: impl Fn(u32) -> Option<u32>,
@@ -94,17 +96,17 @@ impl PosixAcl {
         Ok((renumbered, left_out))
     }
 
-    /// How many entries there are: 3 to [`Self::MAX_ENTRIES`].
+    /// The number of entries: 3 to [`Self::MAX_ENTRIES`].
     pub fn entry_count(&self) -> usize {
         3 + self.users.len() + self.groups.len() + usize::from(self.mask.is_some())
     }
 
-    /// Memory beside the value itself.
+    /// Heap memory in bytes.
     pub fn heap_bytes(&self) -> usize {
         size_of_val(&*self.users) + size_of_val(&*self.groups)
     }
 
-    /// The content hash under which the ACL is stored: never [`AclId::NONE`].
+    /// The content hash that the ACL is stored under: never [`AclId::NONE`].
     pub fn id(&self) -> AclId {
         crate::content_id(b"limenfs posix acl 1\0", &self.to_storage())
     }
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_lists_are_refused() {
+    fn invalid_lists_are_rejected() {
         let minimal = [entry(Tag::UserObj, 7), entry(Tag::GroupObj, 5), entry(Tag::Other, 0)];
         let with = |more: &[Entry]| PosixAcl::from_entries(minimal.iter().chain(more).copied());
         assert!(with(&[]).is_ok());
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_acl_fits_a_page() {
+    fn longest_acl_fits_in_a_page() {
         let base = [(Tag::UserObj, 7), (Tag::GroupObj, 7), (Tag::Mask, 7), (Tag::Other, 7)];
         let of_length = |length: u32| {
             let named = (4..length).map(|id| (Tag::User(id), 4));
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn others_numbers_are_given_to_users_and_groups_apart() {
+    fn users_and_groups_are_renumbered_separately() {
         let acl = PosixAcl::from_storage("u::rwx,u:5:r--,u:6:rw-,g::r-x,g:5:--x,m::rwx,o::---").unwrap();
         let shifted = acl.renumbered(|uid| (uid != 6).then_some(uid + 10), |gid| Some(gid + 20)).unwrap();
         assert_eq!(shifted.0.to_storage(), "u::rwx,u:15:r--,g::r-x,g:25:--x,m::rwx,o::---");
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_pinned_for_they_are_stored() {
+    fn stored_ids_do_not_change() {
         let acl = PosixAcl::from_storage("u::rwx,u:1000:r-x,g::r-x,m::rwx,o::---").unwrap();
         assert_eq!(acl.id().to_string(), "4a2f2a8326cd9552993b17f0c7e966d1");
         assert_ne!(acl.id(), PosixAcl::from_storage("u::rwx,u:1000:r--,g::r-x,m::rwx,o::---").unwrap().id());

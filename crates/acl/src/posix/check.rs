@@ -1,9 +1,10 @@
-//! Who may do what.
+//! Access decisions.
 //!
-//! A caller is one of: the owner, a named user, a member of the owning or of named groups, or other; the first that
-//! fits decides. Only for groups do several entries count, and then *one of them alone* must grant everything wanted:
-//! with one group for r and another for w, a caller may read and may write, but may not open for both. That is why a
-//! decision is not a mask of three bits, but a set of masks.
+//! A caller is one of these: the owner, a named user, a member of the owning group or of named groups, or
+//! other. The first that applies decides. Only for groups can several entries apply, and then *one of them
+//! alone* must grant everything that is requested. With one group for r and another for w, a caller may open
+//! for reading and may open for writing, but not for both. That is why a decision is not a mask of three
+//! bits, but a set of masks.
 
 use std::cmp::Ordering;
 
@@ -13,26 +14,27 @@ use super::acl::Named;
 use super::{Entry, Perm, PosixAcl, Tag};
 use crate::evaluate::{Class, Denial, Evaluation, Grant};
 
-/// What a permission depends on, of the file it is for.
+/// The attributes of a file that its permissions depend on.
 #[derive(Clone, Copy, Debug)]
-pub struct Node<'a> {
+pub struct Inode<'a> {
     pub uid: u32,
     pub gid: u32,
     pub mode: Mode,
     pub is_dir: bool,
-    /// The access ACL; none where the mode says it all.
+    /// The access ACL; None if the mode alone decides.
     pub acl: Option<&'a PosixAcl>,
 }
 
-/// Which sets of permissions are granted: for each of the eight, whether all of it is.
+/// The sets of permissions that are granted: one bit for each of the eight sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Decision(pub(crate) u8);
 
-/// Whether the caller may do all of `want` at once: by what mode and ACL grant, else by a capability. Twin of
-/// `generic_permission`. A read-only volume, immutable files and sticky directories are checked elsewhere.
+/// Whether the caller has every permission of `want` at once: from mode and ACL (`granted`), or else from a
+/// capability. Twin of `generic_permission`. A read-only volume, immutable files and sticky directories are
+/// checked elsewhere.
 ///
-/// - `CAP_DAC_READ_SEARCH` reads anything and searches directories.
-/// - `CAP_DAC_OVERRIDE` does anything, but executes only a file that somebody may execute.
+/// - `CAP_DAC_READ_SEARCH` grants reading of any file, and reading and search of any directory.
+/// - `CAP_DAC_OVERRIDE` grants everything, but execution only of a file that somebody may execute.
 ///
 /// # Errors
 /// [`Denial::Acl`].
@@ -51,28 +53,29 @@ pub fn check(granted: Decision, caps: Caps, want: Perm, mode: Mode, is_dir: bool
     Err(Denial::Acl)
 }
 
-/// [`check`] for a caller and a file of which everything is known.
+/// [`check`] for a caller and a file with all attributes known.
 ///
 /// # Errors
 /// [`Denial::Acl`].
-pub fn permits(cred: &Cred, want: Perm, node: &Node<'_>) -> Evaluation {
-    check(decide(cred, node), cred.caps, want, node.mode, node.is_dir)
+pub fn permits(cred: &Cred, want: Perm, inode: &Inode<'_>) -> Evaluation {
+    check(decide(cred, inode), cred.caps, want, inode.mode, inode.is_dir)
 }
 
-/// Everything that mode and ACL grant the caller, capabilities aside. Twin of `acl_permission_check`.
-pub fn decide(cred: &Cred, node: &Node<'_>) -> Decision {
-    let in_owning_group = cred.in_group(node.gid);
-    match (class(cred.uid == node.uid, || in_owning_group, node.mode, node.acl.is_some()), node.acl) {
+/// The permissions that mode and ACL grant to the caller, without capabilities. Twin of
+/// `acl_permission_check`.
+pub fn decide(cred: &Cred, inode: &Inode<'_>) -> Decision {
+    let in_owning_group = cred.in_group(inode.gid);
+    match (class(cred.uid == inode.uid, || in_owning_group, inode.mode, inode.acl.is_some()), inode.acl) {
         (None, Some(acl)) => acl.decide(cred, in_owning_group),
-        (class, _) => Decision::of_class(class.unwrap_or(Class::Other), node.mode),
+        (class, _) => Decision::of_class(class.unwrap_or(Class::Other), inode.mode),
     }
 }
 
-/// The class of the mode that decides about a caller; `None` if the ACL decides.
+/// The class of the mode that decides for a caller; `None` if the ACL decides.
 ///
-/// The owner's rights are in the mode, whatever the ACL says. If the group bits of the mode are all clear, the ACL is not
-/// consulted: they are its mask, so it would grant nothing to anyone named. But then the mode decides about such callers,
-/// and they may pass as others, which they would not be under the ACL.
+/// The owner's permissions are in the mode, whatever the ACL says. If the group bits of the mode are all
+/// clear, the ACL is ignored: these bits are its mask, so it would grant nothing to a named principal. But
+/// then the mode decides for such callers, and the bits of others may grant what the ACL would not.
 pub(crate) fn class(
     is_owner: bool,
     in_owning_group: impl FnOnce() -> bool,
@@ -86,23 +89,23 @@ pub(crate) fn class(
     }
 }
 
-/// Whether user and primary group alone show that mode and ACL grant all of `want`, so that nobody has to find out the
-/// caller's other groups. If not, they may still be granted.
-pub fn is_certain(uid: u32, gid: u32, want: Perm, node: (u32, u32, Mode), has_acl: bool) -> bool {
-    let (owner, owning_group, mode) = node;
+/// Whether user and primary group alone show that mode and ACL grant every permission of `want`, so that the
+/// caller's other groups are not needed. If this is false, the permissions may still be granted.
+pub fn is_certain(uid: u32, gid: u32, want: Perm, inode: (u32, u32, Mode), has_acl: bool) -> bool {
+    let (owner, owning_group, mode) = inode;
     let grants = |class: Class| Perm::new(class.rwx(mode)).has(want);
     match class(uid == owner, || gid == owning_group, mode, has_acl) {
         None => false,
-        // One of the other groups may be the owning one.
+        // One of the other groups may be the owning group.
         Some(Class::Other) => grants(Class::Group) && grants(Class::Other),
         Some(class) => grants(class),
     }
 }
 
 impl PosixAcl {
-    /// What the ACL grants a caller that is not the owner of the file, provided that the mode has group bits; [`decide`]
-    /// sees to both. It depends on nothing else, so it may be cached by (ACL, credential, in owning group). Twin of
-    /// `posix_acl_permission`.
+    /// The permissions that the ACL grants to a caller that is not the owner of the file, if the mode has
+    /// group bits; [`decide`] checks both conditions. The result depends on nothing else, so it may be cached
+    /// by (ACL, credential, in owning group). Twin of `posix_acl_permission`.
     pub fn decide(&self, cred: &Cred, in_owning_group: bool) -> Decision {
         let mask = self.mask.unwrap_or(Perm::ALL);
         if let Some(perm) = self.of_user(cred.uid) {
@@ -120,12 +123,12 @@ impl PosixAcl {
         if granted == Decision::NOTHING { Decision::of(self.other) } else { granted }
     }
 
-    /// The entry that names the user.
+    /// The permissions of the entry that names the user.
     pub(super) fn of_user(&self, uid: u32) -> Option<Perm> {
         find(&self.users, uid)
     }
 
-    /// The entries of the owning group and of named groups that speak to the caller; one may come twice.
+    /// The entries of the owning group and of named groups that apply to the caller; one may occur twice.
     pub(super) fn of_groups<'a>(
         &'a self,
         cred: &'a Cred,
@@ -140,10 +143,10 @@ impl PosixAcl {
 }
 
 impl Decision {
-    /// Not even the empty set; no decision is this.
+    /// Does not even grant the empty set. No decision has this value; it means that no entry applied.
     pub(super) const NOTHING: Decision = Decision(0);
 
-    /// What these bits of the mode grant.
+    /// The permissions that the mode's bits of this class grant.
     pub(crate) fn of_class(class: Class, mode: Mode) -> Self {
         Decision::of(Perm::new(class.rwx(mode)))
     }
@@ -161,12 +164,12 @@ impl Decision {
         Decision(sets)
     }
 
-    /// Whether all of `want` is granted at once.
+    /// Whether every permission of `want` is granted at once.
     pub const fn allows(self, want: Perm) -> bool {
         self.0 & (1 << want.bits()) != 0
     }
 
-    /// The permissions that are granted one by one; not all of them need be granted at once.
+    /// The permissions that are granted individually; they need not all be granted at once.
     pub fn each(self) -> Perm {
         [Perm::READ, Perm::WRITE, Perm::EXECUTE]
             .into_iter()
@@ -183,9 +186,9 @@ fn find(named: &[Named], id: u32) -> Option<Perm> {
     named.binary_search_by_key(&id, |named| named.id).ok().map(|index| named[index].perm)
 }
 
-/// The entries of the named groups that the caller is in. Both lists are sorted, and whichever is behind leaps to
-/// where the other stands, in steps that double. So lists of like length are merged, and of a short and a long list
-/// only the short one is walked.
+/// The entries of the named groups that the caller is in. Both lists are sorted, and the list that is behind
+/// leaps to the position of the other with a step that doubles. So lists of similar length are merged, and if
+/// one list is much shorter, only that one is walked.
 fn common<'a>(mut named: &'a [Named], mut groups: &'a [u32]) -> impl Iterator<Item = &'a Named> {
     std::iter::from_fn(move || {
         loop {
@@ -202,7 +205,7 @@ fn common<'a>(mut named: &'a [Named], mut groups: &'a [u32]) -> impl Iterator<It
     })
 }
 
-/// What is left of a sorted list after those of its first items that are `behind`, in steps logarithmic in their number.
+/// The rest of a sorted list after its first items that are `behind`, in steps logarithmic in their number.
 fn leap<T>(list: &[T], behind: impl Fn(&T) -> bool) -> &[T] {
     let mut end = 1;
     while end < list.len() && behind(&list[end]) {
@@ -225,12 +228,12 @@ mod tests {
     }
 
     fn each(cred: &Cred, mode: u32, acl: Option<&PosixAcl>) -> String {
-        let node = Node { uid: 1, gid: 10, mode: Mode::new(mode), is_dir: false, acl };
-        decide(cred, &node).each().to_string()
+        let inode = Inode { uid: 1, gid: 10, mode: Mode::new(mode), is_dir: false, acl };
+        decide(cred, &inode).each().to_string()
     }
 
     #[test]
-    fn the_first_class_that_fits_decides() {
+    fn first_class_that_applies_decides() {
         assert_eq!(each(&user(1, 10, &[]), 0o077, None), "---");
         assert_eq!(each(&user(2, 10, &[]), 0o707, None), "---");
         assert_eq!(each(&user(2, 11, &[9, 10]), 0o070, None), "rwx");
@@ -246,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn one_group_must_grant_all() {
+    fn one_group_must_grant_everything() {
         let acl = acl("u::rwx,g::r--,g:20:-w-,g:30:--x,m::rwx,o::rwx");
         let decision = acl.decide(&user(2, 20, &[30]), true);
         assert_eq!(decision.each(), Perm::ALL);
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mask_limits_all_but_owner_and_others() {
+    fn mask_limits_all_except_owner_and_others() {
         let acl = acl("u::rwx,u:2:rwx,g::rwx,g:20:rwx,m::r--,o::rwx");
         assert_eq!(each(&user(2, 0, &[]), 0o747, Some(&acl)), "r--");
         assert_eq!(each(&user(3, 10, &[]), 0o747, Some(&acl)), "r--");
@@ -265,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn clear_group_bits_put_the_acl_aside() {
+    fn acl_is_ignored_if_group_bits_are_clear() {
         let acl = acl("u::rwx,u:2:rwx,g::rwx,g:20:rwx,m::---,o::r-x");
         assert_eq!(each(&user(2, 0, &[]), 0o705, Some(&acl)), "r-x");
         assert_eq!(each(&user(3, 20, &[]), 0o705, Some(&acl)), "r-x");
@@ -273,10 +276,10 @@ mod tests {
     }
 
     #[test]
-    fn capabilities_override() {
+    fn capabilities_add_permissions() {
         let able = |caps, want, mode, is_dir| {
-            let node = Node { uid: 1, gid: 10, mode: Mode::new(mode), is_dir, acl: None };
-            permits(&Cred::new(2, 20, &[], caps), want, &node).is_ok()
+            let inode = Inode { uid: 1, gid: 10, mode: Mode::new(mode), is_dir, acl: None };
+            permits(&Cred::new(2, 20, &[], caps), want, &inode).is_ok()
         };
         let (read, write, execute) = (Perm::READ, Perm::WRITE, Perm::EXECUTE);
         for (caps, want, mode, is_dir, expected) in [
@@ -296,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_intersected_whatever_their_lengths() {
+    fn intersection_works_for_lists_of_any_length() {
         let lists: [Vec<u32>; 6] = [
             vec![],
             vec![500],
@@ -307,7 +310,7 @@ mod tests {
         ];
         for left in &lists {
             for right in &lists {
-                // The permission carries the low bits of the id, which tells which of them were found.
+                // The permission holds the low bits of the id, so it shows which entries were found.
                 let named: Vec<Named> = left.iter().map(|&id| Named { id, perm: Perm::new(id) }).collect();
                 let expected: Vec<u32> = left.iter().filter(|id| right.contains(id)).copied().collect();
                 assert_eq!(common(&named, right).map(|named| named.id).collect::<Vec<_>>(), expected);

@@ -1,4 +1,4 @@
-//! An ACL prepared for deciding fast.
+//! An ACL prepared for fast decisions.
 
 use types::AclId;
 
@@ -7,14 +7,14 @@ use crate::keys::{Key, Keys};
 
 use super::{Decision, Perm, PosixAcl, Tag};
 
-/// An ACL with all that a decision needs; made once and shared.
+/// An ACL with everything that a decision needs; compiled once and shared.
 #[derive(Clone, Debug)]
 pub struct Compiled {
     id: AclId,
     acl: PosixAcl,
-    /// Whom entries name.
+    /// The principals that entries name.
     named: Keys,
-    /// What the mask leaves of the entries of each of them, in the same order.
+    /// The permissions of each named principal after the mask, in the order of `named`.
     perms: Box<[Perm]>,
 }
 
@@ -43,19 +43,19 @@ impl Compiled {
         &self.acl
     }
 
-    /// Memory beside the value itself, that of the ACL included.
+    /// Heap memory in bytes, including that of the ACL.
     pub fn heap_bytes(&self) -> usize {
         self.acl.heap_bytes() + self.named.heap_bytes() + size_of_val(&*self.perms)
     }
 
-    /// As [`PosixAcl::decide`], for one who is known.
+    /// Like [`PosixAcl::decide`], for a caller with a known credential.
     pub fn decide(&self, caller: &Credential, in_owning_group: bool) -> Decision {
         let mask = self.acl.mask.unwrap_or(Perm::ALL);
         let of_group = Decision::of(self.acl.group_obj & mask);
         let mut granted = if in_owning_group { of_group } else { Decision::NOTHING };
         for (at, key) in self.named.common(caller.keys()) {
             let perm = Decision::of(self.perms.get(at).copied().unwrap_or(Perm::NONE));
-            // Users come first, and the one who is named is judged by that entry alone.
+            // Users come first. The entry of a named user decides alone.
             if !key.is_group() {
                 return perm;
             }

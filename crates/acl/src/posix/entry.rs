@@ -3,8 +3,8 @@
 use std::fmt;
 use std::ops::{BitAnd, BitOr};
 
-/// Read, write and execute, as granted by an entry or wanted by a caller: the bits of `S_IRWXO`, which are also those
-/// of `access(2)` and of the kernel's `MAY_READ`, `MAY_WRITE` and `MAY_EXEC`.
+/// Read, write and execute, as granted by an entry or requested by a caller: the bits of `S_IRWXO`, which are
+/// also those of `access(2)` and of the kernel's `MAY_READ`, `MAY_WRITE` and `MAY_EXEC`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Perm(u8);
 
@@ -58,7 +58,7 @@ impl fmt::Debug for Perm {
     }
 }
 
-/// Whom an entry is for. The order is the canonical one.
+/// The principal that an entry applies to. The order is the canonical one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tag {
     /// The owner of the file.
@@ -69,9 +69,9 @@ pub enum Tag {
     GroupObj,
     /// The group with this id.
     Group(u32),
-    /// Nobody: the limit of what `User`, `GroupObj` and `Group` grant.
+    /// No principal: the limit of what `User`, `GroupObj` and `Group` grant.
     Mask,
-    /// Everyone that no other entry is for.
+    /// Every caller to which no other entry applies.
     Other,
 }
 

@@ -1,10 +1,10 @@
-//! Why a list of entries is not an ACL.
+//! Errors of parsing and building POSIX ACLs.
 
 use std::fmt;
 
 use types::Errno;
 
-/// Why bytes or text were refused as a POSIX ACL.
+/// Why bytes or text are not a valid POSIX ACL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclError {
     /// The xattr is not a header and a whole number of entries.
@@ -13,17 +13,17 @@ pub enum AclError {
     Version,
     /// The text is not of the form `tag:id:rwx`, with numeric ids.
     Text,
-    /// A tag that `acl(5)` does not know.
+    /// A tag that is not in `acl(5)`.
     Tag,
     /// Permission bits other than rwx.
     Perm,
-    /// The id -1, which names nobody.
+    /// The id -1, which is not valid.
     Id,
     /// The tags of an xattr are out of order.
     Order,
     /// Two entries for the same user, group, owner, owning group, mask or others.
     Duplicate,
-    /// No entry for the owner, the owning group or others.
+    /// The entry for the owner, the owning group or others is missing.
     Missing,
     /// Named entries without a mask.
     NoMask,
@@ -32,8 +32,8 @@ pub enum AclError {
 }
 
 impl AclError {
-    /// What the kernel answers: `posix_acl_from_xattr` and `posix_acl_valid` say EINVAL, but EOPNOTSUPP to another
-    /// version; `fuse_set_acl` says E2BIG to an ACL that is longer than a page.
+    /// The errno that the kernel returns: EINVAL (`posix_acl_from_xattr`, `posix_acl_valid`), EOPNOTSUPP for
+    /// another version, and E2BIG for an ACL longer than a page (`fuse_set_acl`).
     pub fn errno(self) -> Errno {
         match self {
             AclError::Version => Errno::EOPNOTSUPP,
@@ -60,17 +60,17 @@ impl From<AclError> for Errno {
 impl fmt::Display for AclError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            AclError::Size => "an ACL attribute of a length that no ACL has",
-            AclError::Version => "an ACL attribute of an unknown version",
-            AclError::Text => "ACL text not of the form tag:id:rwx with a numeric id",
-            AclError::Tag => "an ACL entry with an unknown tag",
-            AclError::Perm => "an ACL entry with permissions other than rwx",
-            AclError::Id => "an ACL entry for the id -1",
-            AclError::Order => "ACL entries out of order",
+            AclError::Size => "length of the ACL attribute is not that of a header and whole entries",
+            AclError::Version => "ACL attribute has an unknown version",
+            AclError::Text => "ACL text is not of the form tag:id:rwx with a numeric id",
+            AclError::Tag => "ACL entry has an unknown tag",
+            AclError::Perm => "ACL entry has permissions other than rwx",
+            AclError::Id => "ACL entry has the invalid id -1",
+            AclError::Order => "ACL entries are out of order",
             AclError::Duplicate => "two ACL entries for the same principal",
-            AclError::Missing => "an ACL without entries for owner, owning group and others",
-            AclError::NoMask => "an ACL with named entries but without a mask",
-            AclError::TooLong => "an ACL of more than 511 entries",
+            AclError::Missing => "ACL lacks the entry for the owner, the owning group or others",
+            AclError::NoMask => "ACL has named entries but no mask",
+            AclError::TooLong => "ACL has more than 511 entries",
         })
     }
 }

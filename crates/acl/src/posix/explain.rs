@@ -1,29 +1,30 @@
-//! Which part of the mode or which entry of the ACL decided.
+//! The reason of a decision: which part of the mode or which entry of the ACL decided.
 
 use types::Cred;
 
 use super::check::class;
-use super::{Entry, Node, Perm, PosixAcl, Tag, decide};
+use super::{Entry, Inode, Perm, PosixAcl, Tag, decide};
 use crate::evaluate::Class;
 
 /// What decided a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The mode's bits of this class: there is no ACL, or the mode's group bits are clear and put it aside, or the caller is
-    /// the owner, whose entry the bits are.
+    /// The mode's bits of this class: the file has no ACL, or the mode's group bits are clear so that the ACL
+    /// is ignored, or the caller is the owner, whose entry these bits are.
     Mode(Class),
-    /// The entry with this tag: of a granted request, one that grants all of it; of a refused one, the only one that
-    /// counts, or of several groups' the first. `masked` says that the entry itself would grant what the mask keeps.
+    /// The entry with this tag. For a granted request, it grants everything that is requested. For a denied
+    /// one, it is the only entry that applies, or the first of several group entries. `masked` says that the
+    /// entry would grant the request without the mask.
     Entry { tag: Tag, masked: bool },
 }
 
-/// Whether the caller may do all of `want` at once, and what decided that; agrees with [`decide`]. Capabilities are not
-/// considered.
-pub fn explain(cred: &Cred, want: Perm, node: &Node<'_>) -> (bool, Reason) {
-    let granted = decide(cred, node).allows(want);
-    let in_owning_group = cred.in_group(node.gid);
-    let class = class(cred.uid == node.uid, || in_owning_group, node.mode, node.acl.is_some());
-    let reason = match (class, node.acl) {
+/// Whether the caller has every permission of `want` at once, and the reason; agrees with [`decide`].
+/// Capabilities are not considered.
+pub fn explain(cred: &Cred, want: Perm, inode: &Inode<'_>) -> (bool, Reason) {
+    let granted = decide(cred, inode).allows(want);
+    let in_owning_group = cred.in_group(inode.gid);
+    let class = class(cred.uid == inode.uid, || in_owning_group, inode.mode, inode.acl.is_some());
+    let reason = match (class, inode.acl) {
         (None, Some(acl)) => deciding_entry(acl, cred, in_owning_group, want),
         (class, _) => Reason::Mode(class.unwrap_or(Class::Other)),
     };
@@ -58,11 +59,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_deciding_entry_is_named() {
+    fn explain_names_the_deciding_entry() {
         let acl = PosixAcl::from_storage("u::r--,u:2:rw-,g::r--,g:20:-wx,g:30:--x,m::r-x,o::r--").unwrap();
         let why = |uid, groups: &[u32], want: Perm, mode: u32, acl| {
-            let node = Node { uid: 1, gid: 10, mode: Mode::new(mode), is_dir: false, acl };
-            explain(&Cred::new(uid, 100, groups, Caps::NONE), want, &node)
+            let inode = Inode { uid: 1, gid: 10, mode: Mode::new(mode), is_dir: false, acl };
+            explain(&Cred::new(uid, 100, groups, Caps::NONE), want, &inode)
         };
         let entry = |tag, masked| Reason::Entry { tag, masked };
         let (read, write, execute) = (Perm::READ, Perm::WRITE, Perm::EXECUTE);

@@ -4,7 +4,7 @@ use types::{FileType, Mode};
 
 use super::PosixAcl;
 
-/// Mode and ACLs of a new file.
+/// The mode and ACLs of a new file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inherited {
     pub mode: Mode,
@@ -12,13 +12,13 @@ pub struct Inherited {
     pub default: Option<PosixAcl>,
 }
 
-/// Works out the permissions of a file created with `mode` and `umask` (nine bits, the others are ignored) in a
+/// The permissions of a file created with `mode` and `umask` (nine bits, the others are ignored) in a
 /// directory with this default ACL. Twin of `posix_acl_create` and `posix_acl_create_masq`.
 ///
-/// Without a default ACL the umask limits the mode. With one, even a minimal one, the umask is ignored: the file's
-/// access ACL is the default ACL, limited by the mode in owner, others, and mask (else owning group), and the mode
-/// becomes what both allow. Directories inherit the default ACL too, as it is. Symbolic links have neither ACLs nor a
-/// umask. SUID, SGID and sticky bits of `mode` stay.
+/// Without a default ACL, the umask limits the mode. With one, even a minimal one, the umask is ignored: the
+/// file's access ACL is the default ACL with owner, others, and mask (or else owning group) limited by the
+/// mode, and the file's mode is what both allow. Directories also inherit the default ACL unchanged. Symbolic
+/// links get no ACL and ignore the umask. SUID, SGID and sticky bits of `mode` stay.
 pub fn inherit(default: Option<&PosixAcl>, mode: Mode, umask: u32, file_type: FileType) -> Inherited {
     if file_type == FileType::Symlink {
         return Inherited { mode, access: None, default: None };
@@ -44,13 +44,13 @@ mod tests {
     }
 
     #[test]
-    fn without_a_default_acl_the_umask_counts() {
+    fn umask_applies_without_a_default_acl() {
         let plain = inherit(None, Mode::new(0o2777), 0o7022, FileType::Directory);
         assert_eq!(plain, Inherited { mode: Mode::new(0o2755), access: None, default: None });
     }
 
     #[test]
-    fn a_minimal_default_acl_displaces_the_umask() {
+    fn minimal_default_acl_replaces_the_umask() {
         let default = acl("u::rwx,g::rwx,o::r-x");
         let file = inherit(Some(&default), Mode::new(0o666), 0o077, FileType::Regular);
         assert_eq!(file, Inherited { mode: Mode::new(0o664), access: None, default: None });
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mode_limits_the_inherited_acl() {
+    fn mode_limits_the_inherited_acl() {
         let default = acl("u::rwx,u:5:rwx,g::rwx,m::r-x,o::-wx");
         let file = inherit(Some(&default), Mode::new(0o4642), 0o077, FileType::Regular);
         assert_eq!(file.mode, Mode::new(0o4642));

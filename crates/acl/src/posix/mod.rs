@@ -4,13 +4,13 @@
 //! |---|---|---|
 //! | `acl` | the validated, normalised, immutable value | `posix_acl_valid` |
 //! | `xattr` | `system.posix_acl_access` and `_default` | `posix_acl_from_xattr`, `posix_acl_to_xattr` |
-//! | `text` | the form people read, which is also the stored one | (libacl) |
-//! | `mode` | setting an ACL moves the mode, chmod moves the ACL | `posix_acl_update_mode`, `__posix_acl_chmod` |
+//! | `text` | the text form, which is also the stored form | (libacl) |
+//! | `mode` | conversion between mode and ACL, chmod | `posix_acl_update_mode`, `__posix_acl_chmod` |
 //! | `inherit` | what a new file gets from its directory | `posix_acl_create` |
-//! | `check` | who may do what | `generic_permission`, `posix_acl_permission` |
-//! | `compiled` | the same decisions, faster | |
+//! | `check` | what mode and ACL grant to a caller | `generic_permission`, `posix_acl_permission` |
+//! | `compiled` | the decisions of `check`, from a prepared form | |
 //! | `explain` | which entry decided | |
-//! | `traverse` | whether anybody at all may search | |
+//! | `traverse` | whether every caller may search | |
 
 mod acl;
 mod check;
@@ -26,7 +26,7 @@ mod xattr;
 
 pub use acl::PosixAcl;
 pub(crate) use check::class;
-pub use check::{Decision, Node, check, decide, is_certain, permits};
+pub use check::{Decision, Inode, check, decide, is_certain, permits};
 pub use compiled::Compiled;
 pub use entry::{Entry, Perm, Tag};
 pub use error::AclError;

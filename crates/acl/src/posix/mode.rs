@@ -1,15 +1,15 @@
-//! An access ACL and the mode are two views of the same permissions: who changes one changes the other.
+//! An access ACL and the mode are two views of the same permissions: a change of one changes the other.
 
 use types::Mode;
 
 use super::{Perm, PosixAcl};
 
-/// Sets or removes the access ACL of a file with this mode, and gives the file's new mode and the ACL to store, which
-/// is none where the mode alone says the same. Twin of `posix_acl_update_mode`.
+/// Sets or removes the access ACL of a file with this mode. Returns the file's new mode and the ACL to store,
+/// which is None if the mode alone says the same. Twin of `posix_acl_update_mode`.
 ///
-/// `kill_sgid` says that the caller is neither in the owning group nor capable of `CAP_FSETID`, and so loses the SGID
-/// bit, as with chmod (`in_group_or_capable`; `FUSE_SETXATTR_ACL_KILL_SGID`). Removing an ACL leaves the mode: what was
-/// the mask becomes the right of the owning group.
+/// `kill_sgid` says that the caller is not in the owning group and lacks `CAP_FSETID`, so that the SGID bit
+/// is cleared, as with chmod (`in_group_or_capable`; `FUSE_SETXATTR_ACL_KILL_SGID`). Removal of an ACL keeps
+/// the mode: the mask becomes the permissions of the owning group.
 pub fn set_access(mode: Mode, acl: Option<PosixAcl>, kill_sgid: bool) -> (Mode, Option<PosixAcl>) {
     let mode = if kill_sgid { mode.without(Mode::SGID) } else { mode };
     match acl {
@@ -22,28 +22,29 @@ pub fn set_access(mode: Mode, acl: Option<PosixAcl>, kill_sgid: bool) -> (Mode, 
 }
 
 impl PosixAcl {
-    /// The nine rwx bits that a file with this access ACL shows, and whether they say all that the ACL says. The group
-    /// bits are the mask where there is one. Twin of `posix_acl_equiv_mode`.
+    /// The nine rwx bits that a file with this access ACL shows, and whether they say the same as the ACL. If
+    /// there is a mask, the group bits are the mask. Twin of `posix_acl_equiv_mode`.
     pub fn equiv_mode(&self) -> (u32, bool) {
         let group = self.mask.unwrap_or(self.group_obj);
         (self.user_obj.bits() << 6 | group.bits() << 3 | self.other.bits(), self.is_minimal())
     }
 
-    /// Whether there are just the three entries that a mode has. Such an access ACL is never stored; such a default
-    /// ACL is, for it takes the place of the umask. A mask makes an ACL more than minimal, even without named entries.
+    /// Whether the ACL has only the three entries that a mode has. Such an access ACL is never stored. Such a
+    /// default ACL is stored, because it replaces the umask. An ACL with a mask is not minimal, even without
+    /// named entries.
     pub fn is_minimal(&self) -> bool {
-        // Named entries need no look, because they never come without a mask.
+        // Named entries always come with a mask, so the mask is enough to check.
         self.mask.is_none()
     }
 
-    /// The access ACL after a chmod: owner and others get the new bits, and the group bits become the mask where there
-    /// is one, so that chmod 700 silences every named entry. Twin of `__posix_acl_chmod`.
+    /// The access ACL after a chmod: owner and others get the new bits. The group bits go to the mask if
+    /// there is one, so that chmod 700 disables every named entry. Twin of `__posix_acl_chmod`.
     #[must_use]
     pub fn chmod(&self, mode: Mode) -> PosixAcl {
         self.with_rwx(mode.rwx())
     }
 
-    /// The same ACL, showing these nine bits.
+    /// The same ACL with these nine bits as its mode.
     pub(super) fn with_rwx(&self, rwx: u32) -> PosixAcl {
         let mut acl = PosixAcl { user_obj: Perm::new(rwx >> 6), other: Perm::new(rwx), ..self.clone() };
         *acl.mask.as_mut().unwrap_or(&mut acl.group_obj) = Perm::new(rwx >> 3);
@@ -64,7 +65,7 @@ mod tests {
     const NAMED: &str = "u::rw-,u:5:rwx,g::r-x,m::-w-,o::--x";
 
     #[test]
-    fn the_mask_is_the_group_bits() {
+    fn group_bits_are_the_mask() {
         assert_eq!(acl(MINIMAL).equiv_mode(), (0o640, true));
         assert_eq!(acl(MASKED).equiv_mode(), (0o640, false));
         assert_eq!(acl(NAMED).equiv_mode(), (0o621, false));
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn chmod_moves_the_mask_or_else_the_group() {
+    fn chmod_changes_the_mask_or_else_the_group() {
         assert_eq!(acl(NAMED).chmod(Mode::new(0o7705)), acl("u::rwx,u:5:rwx,g::r-x,m::---,o::r-x"));
         assert_eq!(acl(MASKED).chmod(Mode::new(0o070)), acl("u::---,g::rwx,m::rwx,o::---"));
         assert_eq!(acl(MINIMAL).chmod(Mode::new(0o070)), acl("u::---,g::rwx,o::---"));

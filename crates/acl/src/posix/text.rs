@@ -1,16 +1,18 @@
 //! ACLs as text, `acl(5)`, with numeric ids: names belong to the machine, ids to the file system.
 //!
-//! Three forms: *long* (`user:1000:r-x`, one entry a line, as `getfacl -n` prints), *short* (`u:1000:r-x`, separated by
-//! commas), and *stored*, which is the short form of the canonical order, so that a person can read the ACL table.
+//! There are three forms: *long* (`user:1000:r-x`, one entry in each line, as `getfacl -n` prints), *short*
+//! (`u:1000:r-x`, separated by commas), and *stored*, which is the short form in canonical order, so that the
+//! ACL table is readable. The id of an ACL is a hash of the stored form.
 
 use std::fmt::{self, Write as _};
 
 use super::{AclError, Entry, Perm, PosixAcl, Tag};
 
 impl PosixAcl {
-    /// Parses the long or the short form, entries in any order, separated by commas or line ends; blanks and comments
-    /// from `#` to the end of the line are skipped, so that what `getfacl -n` prints of an access ACL can be read.
-    /// As with `setfacl`, letters may be left out or change places, and `mask` and `other` may have one colon.
+    /// Parses the long or the short form, entries in any order, separated by commas or line ends. Blanks, and
+    /// comments from `#` to the end of the line, are skipped, so that the output of `getfacl -n` for an
+    /// access ACL can be read. As with `setfacl`, the letters of permissions may be left out or in another
+    /// order, and `mask` and `other` may have one colon.
     pub fn from_text(text: &str) -> Result<Self, AclError> {
         let entries = text
             .lines()
@@ -18,14 +20,14 @@ impl PosixAcl {
             .flat_map(|line| line.split(','))
             .map(str::trim)
             .filter(|entry| !entry.is_empty())
-            // One more than the limit is enough to see that it is passed.
+            // One more than the limit is enough to detect that the text exceeds it.
             .take(Self::MAX_ENTRIES + 1)
             .map(parse_entry)
             .collect::<Result<Vec<_>, _>>()?;
         Self::from_entries(entries)
     }
 
-    /// The long form, one entry a line, each line ended.
+    /// The long form, one entry in each line, each line ended.
     pub fn to_long_text(&self) -> String {
         let mut text = String::new();
         for Entry { tag, perm } in self.entries() {
@@ -42,13 +44,13 @@ impl PosixAcl {
         text
     }
 
-    /// The stored form, e.g. `u::rwx,u:1000:r-x,g::r-x,m::rwx,o::---`: ASCII, one text for one meaning.
+    /// The stored form, e.g. `u::rwx,u:1000:r-x,g::r-x,m::rwx,o::---`: ASCII, exactly one text for each ACL.
     pub fn to_storage(&self) -> String {
         self.to_string()
     }
 
-    /// Reads what [`Self::to_storage`] wrote, and nothing else: a text in any other form was not written by limenfs,
-    /// and would not have the hash it is stored under.
+    /// Parses the output of [`Self::to_storage`], and no other form: limenfs did not write another form, and
+    /// its hash would not be the one that the ACL is stored under.
     pub fn from_storage(text: &str) -> Result<Self, AclError> {
         let acl = Self::from_text(text)?;
         if acl.to_storage() == text { Ok(acl) } else { Err(AclError::Text) }
@@ -95,14 +97,14 @@ fn parse_entry(text: &str) -> Result<Entry, AclError> {
 }
 
 fn parse_id(text: &str) -> Result<u32, AclError> {
-    // `parse` alone would let a plus sign pass.
+    // `parse` alone accepts a plus sign.
     if !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(AclError::Text);
     }
     text.parse().map_err(|_| AclError::Id)
 }
 
-/// One to three of `r`, `w`, `x` and `-`, a letter at most once.
+/// One to three of `r`, `w`, `x` and `-`, each letter at most once.
 fn parse_perm(text: &str) -> Result<Perm, AclError> {
     if text.is_empty() || text.len() > 3 {
         return Err(AclError::Perm);
@@ -126,7 +128,7 @@ mod tests {
     const STORED: &str = "u::rwx,u:0:---,u:1000:r-x,g::r-x,g:4294967294:-w-,m::rwx,o::--x";
 
     #[test]
-    fn all_forms_say_the_same() {
+    fn all_forms_parse_to_the_same_acl() {
         let acl = PosixAcl::from_storage(STORED).unwrap();
         assert_eq!(acl.to_storage(), STORED);
         let long = acl.to_long_text();
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_canonical_form_is_stored() {
+    fn from_storage_accepts_only_the_canonical_form() {
         for other in [
             "u::rwx,g::r-x,o::--x,",
             "u::rwx,g::r-x,o::x",
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_text_is_refused() {
+    fn malformed_text_is_rejected() {
         let entry =
             |entry: &str| PosixAcl::from_text(&format!("u::rwx,g::r-x,m::rwx,o::---,{entry}")).unwrap_err();
         assert_eq!(entry("u:root:r--"), AclError::Text);

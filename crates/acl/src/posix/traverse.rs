@@ -1,13 +1,13 @@
-//! Whether anybody at all may search a directory.
+//! Whether every caller may search a directory.
 
 use types::Mode;
 
 use super::{Perm, PosixAcl, Tag};
 
-/// Whether every caller may search a directory with this mode and ACL. Worked out once for an inode, it spares every
-/// later check (requirement C).
+/// Whether every caller may search a directory with this mode and ACL. The result is cached for each ACL and
+/// makes checks of single callers unnecessary.
 pub fn anyone_may_traverse(mode: Mode, acl: Option<&PosixAcl>) -> bool {
-    // With clear group bits the kernel asks the mode alone, whose group then may not search.
+    // With clear group bits the kernel ignores the ACL, and the mode denies search to the owning group.
     if !mode.has(0o101) || mode.rwx() & 0o070 == 0 {
         return false;
     }
@@ -16,7 +16,7 @@ pub fn anyone_may_traverse(mode: Mode, acl: Option<&PosixAcl>) -> bool {
         Some(acl) => {
             let mask = acl.mask.unwrap_or(Perm::ALL);
             acl.entries().all(|entry| match entry.tag {
-                // The owner's right is in the mode.
+                // The owner's permissions are in the mode.
                 Tag::UserObj | Tag::Mask => true,
                 Tag::Other => entry.perm.has(Perm::EXECUTE),
                 Tag::User(_) | Tag::GroupObj | Tag::Group(_) => (entry.perm & mask).has(Perm::EXECUTE),
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn anyone_passes_unless_somebody_might_not() {
+    fn anyone_may_traverse_unless_an_entry_might_deny() {
         let anyone = |mode, acl: Option<&str>| {
             anyone_may_traverse(
                 Mode::new(mode),

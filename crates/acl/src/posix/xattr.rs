@@ -1,5 +1,5 @@
 //! The wire form: `struct posix_acl_xattr_header` and `posix_acl_xattr_entry` of Linux's `posix_acl_xattr.h`, version
-//! 2, little endian. A header of 4 bytes (the version), then 8 bytes an entry: tag, permissions, id.
+//! 2, little endian: a header of 4 bytes (the version), then 8 bytes for each entry: tag, permissions, id.
 
 use super::{AclError, Entry, Perm, PosixAcl, Tag};
 
@@ -7,7 +7,7 @@ const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
 
-// The tags rise in canonical order, and the check of order relies on that.
+// The tags are in canonical order; the check of order depends on that.
 const USER_OBJ: u16 = 0x01;
 const USER: u16 = 0x02;
 const GROUP_OBJ: u16 = 0x04;
@@ -15,16 +15,16 @@ const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
-/// What stands in place of an id where a tag has none.
+/// The id of entries whose tag has no id.
 const UNDEFINED_ID: u32 = u32::MAX;
 
 impl PosixAcl {
-    /// Parses the value of `system.posix_acl_access` or `system.posix_acl_default`. An empty value and a bare header
-    /// mean "no ACL", and remove the one that is there (`do_set_acl`).
+    /// Parses the value of `system.posix_acl_access` or `system.posix_acl_default`. An empty value and a
+    /// header without entries mean "no ACL"; setting them removes the existing ACL (`do_set_acl`).
     ///
-    /// Twin of `posix_acl_from_xattr` and `posix_acl_valid`: tags must come in canonical order, but ids in any order
-    /// within their tag (and leave sorted); ids of tags that have none are ignored. Errors in this order: `Size` for a
-    /// broken header, `Version`, `Size`, `TooLong`, then those of the entries.
+    /// Twin of `posix_acl_from_xattr` and `posix_acl_valid`: tags must be in canonical order, ids of one tag
+    /// may be in any order and are sorted, and ids of tags without an id are ignored. Errors are checked in
+    /// this order: `Size` for a broken header, `Version`, `Size`, `TooLong`, then those of the entries.
     pub fn from_xattr(value: &[u8]) -> Result<Option<Self>, AclError> {
         if value.is_empty() {
             return Ok(None);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_sorted_and_stray_ids_ignored() {
+    fn ids_are_sorted_and_unused_ids_ignored() {
         let text = parse(&[
             (USER_OBJ, 7, 5),
             (USER, 4, 1001),
@@ -128,13 +128,13 @@ mod tests {
     }
 
     #[test]
-    fn no_entries_mean_no_acl() {
+    fn value_without_entries_means_no_acl() {
         assert_eq!(PosixAcl::from_xattr(&[]), Ok(None));
         assert_eq!(PosixAcl::from_xattr(&xattr(&[])), Ok(None));
     }
 
     #[test]
-    fn malformed_values_are_refused() {
+    fn malformed_values_are_rejected() {
         let good = xattr(&[(USER_OBJ, 7, 0), (GROUP_OBJ, 5, 0), (OTHER, 0, 0)]);
         assert!(PosixAcl::from_xattr(&good).is_ok());
         for length in (1..4).chain(5..12) {

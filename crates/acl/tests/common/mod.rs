@@ -1,7 +1,7 @@
-//! What the randomised tests share: a source of chance, ACLs and callers that meet often, and the rules written down
-//! naively, straight from the standards.
+//! Shared parts of the randomised tests: a random number generator, ACLs and callers from a small range of
+//! ids, and naive implementations of the rules, straight from the standards.
 
-#![allow(dead_code, reason = "each test uses its part")]
+#![allow(dead_code, reason = "each test uses a part")]
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,8 +10,8 @@ use acl::nfs4::{self, AclFlags, EntryFlags, Kind, Mask, Nfs4Acl, Who};
 use acl::posix::{self, Perm, PosixAcl, Tag};
 use types::{Caps, Cred, Mode};
 
-/// SplitMix64: small, and good enough to choose cases. Every run takes another seed and prints it; `ACL_SEED=...`
-/// replays one.
+/// SplitMix64: small, and good enough to choose cases. Every run takes a new seed and prints it;
+/// `ACL_SEED=...` replays one.
 pub(crate) struct Rng {
     seed: u64,
     state: u64,
@@ -52,7 +52,7 @@ impl Rng {
     }
 }
 
-/// How many cases a test is to try: `ACL_CASES`, else few enough for every day.
+/// The number of cases that a test tries: `ACL_CASES`, or else a number that is quick enough for every day.
 pub(crate) fn cases(default: u64) -> u64 {
     match std::env::var("ACL_CASES") {
         Ok(cases) => cases.parse().expect("ACL_CASES is a decimal number"),
@@ -60,7 +60,7 @@ pub(crate) fn cases(default: u64) -> u64 {
     }
 }
 
-/// A random valid POSIX ACL over these ids, a quarter of them minimal or nearly so.
+/// A random valid POSIX ACL with ids below `ids`; a quarter of them are minimal or nearly so.
 pub(crate) fn posix_acl(ids: u32, rng: &mut Rng) -> PosixAcl {
     let (users, groups) = match rng.below(8) {
         0 | 1 => (0, 0),
@@ -84,7 +84,7 @@ pub(crate) fn posix_acl(ids: u32, rng: &mut Rng) -> PosixAcl {
     PosixAcl::from_entries(entries).unwrap()
 }
 
-/// A random NFSv4 ACL of up to so many entries over these ids, a few of them of a domain.
+/// A random NFSv4 ACL of up to `max_entries` entries with ids below `ids`, and a few identities of domains.
 pub(crate) fn nfs4_acl(ids: u32, max_entries: u32, rng: &mut Rng) -> Nfs4Acl {
     let count = rng.below(max_entries) + 1;
     let entries: Vec<nfs4::Entry> = (0..count).map(|_| nfs4_entry(ids, rng)).collect();
@@ -102,7 +102,7 @@ fn nfs4_entry(ids: u32, rng: &mut Rng) -> nfs4::Entry {
         3..6 => Who::User(id),
         _ => Who::NamedGroup(id),
     };
-    // Few bits make long decisions, many make short ones.
+    // With few bits, many entries take part in a decision; with many bits, few do.
     let bits = match rng.below(4) {
         0 => rng.next() as u32,
         1 => rng.next() as u32 & rng.next() as u32,
@@ -116,23 +116,23 @@ pub(crate) fn sid(rng: &mut Rng) -> Id {
     format!("{}-{}", rng.below(2) + 1, rng.below(3)).parse().unwrap()
 }
 
-/// A random caller of these ids in none, few, many or all groups.
+/// A random caller with ids below `ids`, in none, few, many or all groups.
 pub(crate) fn cred(ids: u32, caps: &[Caps], rng: &mut Rng) -> Cred {
     let count = rng.pick(&[0, 1, 2, ids / 3, ids]);
     let groups: Vec<u32> = (0..count).map(|_| rng.below(ids)).collect();
     Cred::new(rng.below(ids), rng.below(ids), &groups, rng.pick(caps))
 }
 
-/// The access check algorithm of `acl(5)`, step by step, with the mode bits where there is no ACL, and with the one
-/// step that Linux puts before it: clear group bits put the ACL aside.
-pub(crate) fn naive_posix(cred: &Cred, want: Perm, node: &posix::Node<'_>) -> bool {
+/// The access check algorithm of `acl(5)`, step by step, with the mode bits if there is no ACL, and with the
+/// step that Linux adds in front: if the group bits are clear, the ACL is ignored.
+pub(crate) fn naive_posix(cred: &Cred, want: Perm, inode: &posix::Inode<'_>) -> bool {
     let in_group = |gid: u32| cred.gid == gid || cred.groups().contains(&gid);
-    let class = |shift: u32| Perm::new(node.mode.bits() >> shift).has(want);
-    if cred.uid == node.uid {
+    let class = |shift: u32| Perm::new(inode.mode.bits() >> shift).has(want);
+    if cred.uid == inode.uid {
         return class(6);
     }
-    let Some(acl) = node.acl.filter(|_| node.mode.bits() & 0o070 != 0) else {
-        return if in_group(node.gid) { class(3) } else { class(0) };
+    let Some(acl) = inode.acl.filter(|_| inode.mode.bits() & 0o070 != 0) else {
+        return if in_group(inode.gid) { class(3) } else { class(0) };
     };
     let entries: Vec<posix::Entry> = acl.entries().collect();
     let of = |tag: Tag| entries.iter().find(|entry| entry.tag == tag).map(|entry| entry.perm);
@@ -143,7 +143,7 @@ pub(crate) fn naive_posix(cred: &Cred, want: Perm, node: &posix::Node<'_>) -> bo
     let groups: Vec<Perm> = entries
         .iter()
         .filter(|entry| match entry.tag {
-            Tag::GroupObj => in_group(node.gid),
+            Tag::GroupObj => in_group(inode.gid),
             Tag::Group(gid) => in_group(gid),
             _ => false,
         })
@@ -155,19 +155,20 @@ pub(crate) fn naive_posix(cred: &Cred, want: Perm, node: &posix::Node<'_>) -> bo
     of(Tag::Other).unwrap().has(want)
 }
 
-/// How the algorithm of RFC 8881 section 6.2.1 ends.
+/// The result of the algorithm of RFC 8881 section 6.2.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Allowed,
     Denied,
-    /// The list came to its end with permissions still open.
+    /// The list ended with permissions undecided.
     Open,
 }
 
-/// That section's words: "Each ACE is processed until all of the bits of the requester's access have been ALLOWED. Once
-/// a bit has been ALLOWED by an ACCESS_ALLOWED_ACE, it is no longer considered in the processing of later ACEs. If an
-/// ACCESS_DENIED_ACE is encountered where the requester's access still has unALLOWED bits in common with the
-/// 'access_mask' of the ACE, the request is denied." What owners may always is taken out of the request first.
+/// The words of that section: "Each ACE is processed until all of the bits of the requester's access have
+/// been ALLOWED. Once a bit has been ALLOWED by an ACCESS_ALLOWED_ACE, it is no longer considered in the
+/// processing of later ACEs. If an ACCESS_DENIED_ACE is encountered where the requester's access still has
+/// unALLOWED bits in common with the 'access_mask' of the ACE, the request is denied." Permissions that
+/// owners always have are removed from the request first.
 pub(crate) fn naive_nfs4(cred: &Cred, sids: &[Id], uid: u32, gid: u32, acl: &Nfs4Acl, want: Mask) -> Outcome {
     let in_group = |gid: u32| cred.gid == gid || cred.groups().contains(&gid);
     let always = Mask::READ_ACL | Mask::WRITE_ACL | Mask::READ_ATTRIBUTES | Mask::WRITE_ATTRIBUTES;
@@ -199,7 +200,8 @@ pub(crate) fn naive_nfs4(cred: &Cred, sids: &[Id], uid: u32, gid: u32, acl: &Nfs
     if open == 0 { Outcome::Allowed } else { Outcome::Open }
 }
 
-/// A mode as POSIX has it, in the terms of NFSv4: the first class that fits, `rwx` and what goes with them.
+/// A POSIX mode in terms of NFSv4: the first class that applies, `rwx` and the permissions that come with
+/// them.
 pub(crate) fn naive_nfs4_mode(cred: &Cred, uid: u32, gid: u32, mode: Mode, is_dir: bool) -> u32 {
     let in_group = cred.gid == gid || cred.groups().contains(&gid);
     let (rwx, rest) = if cred.uid == uid {

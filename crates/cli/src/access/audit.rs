@@ -1,4 +1,4 @@
-//! `limen access audit`: a whole volume and one user.
+//! `limen access audit`: the access of one user to a whole volume.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,7 +11,8 @@ use std::thread;
 use clap::ValueHint;
 use indicatif::ProgressBar;
 use inspect::{
-    Audit, AuditError, Counts, Kind, Met, Options, Rights, Seen, Start, Told, Totals, View, VolumeTree, audit,
+    Audit, AuditError, Counts, Kind, OnName, Options, Rights, Seen, Start, Totals, View, VisitedName,
+    VolumeTree, audit,
 };
 use meta::Volume;
 use serde_json::{Value, json};
@@ -29,29 +30,29 @@ use crate::users::{Person, Users};
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct AuditArgs {
-    /// The volume, or a directory of it, as PATH or META-URL:PATH
+    /// The volume, or a directory in it, as PATH or META-URL:PATH
     #[arg(value_name = "PATH|META-URL[:PATH]", value_hint = ValueHint::AnyPath, required_unless_present = "who")]
     pub(super) target: Option<OsString>,
-    /// What this user can reach, by name or number
+    /// Show what this user can access; a name or number
     #[arg(long, value_name = "USER", conflicts_with = "who")]
     user: Option<String>,
-    /// The groups that the user is in, the primary one first [default: as the user database says]
+    /// The user's groups, the primary group first [default: from the user database]
     #[arg(long, value_name = "GROUP[,GROUP...]", value_delimiter = ',', requires = "user")]
     groups: Option<Vec<String>>,
-    /// Who can reach this file or directory, of all users of this machine and all whom its ACLs name
+    /// Show who can access this file or directory: all users of this machine and all users in its ACLs
     #[arg(long, value_name = "PATH|META-URL:PATH", value_hint = ValueHint::AnyPath)]
     who: Option<OsString>,
-    /// A change to think through, of which nothing is done: "setfacl ...", "chmod ...", "chown ...", "add user U to
+    /// Show the effect of a change without making it: "setfacl ...", "chmod ...", "chown ...", "add user U to
     /// group G" or "remove user U from group G"; only differences are listed
     #[arg(long, value_name = "CHANGE")]
     what_if: Option<String>,
-    /// List every name that the user reaches, not only how many
+    /// List every name that the user can reach, not only totals
     #[arg(long)]
     list: bool,
-    /// Threads that read, without --list
+    /// Number of threads that read, without --list
     #[arg(long, value_name = "N", value_parser = parse_threads)]
     threads: Option<usize>,
-    /// Print JSON; with --list a line for each name, and one with the sums at the end
+    /// Print JSON; with --list one line for each name, and a last line with the totals
     #[arg(long)]
     pub(super) json: bool,
     /// Print comma-separated values
@@ -60,15 +61,15 @@ pub(super) struct AuditArgs {
 }
 
 const AFTER_HELP: &str = "\
-A name is reached if all directories of the volume above it may be searched; those above a mount point are not asked. Files
-are counted by their names, so one with two names counts twice. delete is the right to take a name away, sticky directories
-considered; own is the right to change mode and ACL.
+A name is reached if the user can search all directories of the volume above it; directories above the mount point are not
+checked. Files are counted by name, so a file with two names counts twice. The right delete is to remove the name, with
+sticky directories taken into account; own is to change mode and ACL.
 
-Each distinct combination of ACL, owner, group and mode is decided once. Directories are read in pages, and memory does not
-grow with the number of files. A volume that is in use may be audited: each page is of one moment.
+Each distinct combination of ACL, owner, group and mode is evaluated once. Directories are read in pages, so memory use does
+not grow with the number of files. The volume can be in use: each page shows the state at one moment.
 
-PATH is a directory on a volume that this user has mounted, whose database is read beside the mount. META-URL:PATH is a path
-from the root of a volume, whether it is mounted or not; the path begins at the first :/ after the URL's own ://.
+PATH is a directory on a volume that this user or root has mounted; the volume's database is read directly. META-URL:PATH
+is a path from the root of a volume, mounted or not; the path begins at the first :/ after the :// of the URL.
 
 Examples:
   limen access audit sqlite:///var/lib/limen/home.db --user ann
@@ -77,14 +78,14 @@ Examples:
   limen access audit /mnt --user ann --list --what-if 'setfacl -R -m g:staff:rX /mnt/project'
   limen access audit /mnt --what-if 'add user ann to group staff'";
 
-/// What is audited.
+/// The directory to audit.
 struct Place {
     database: Database,
     volume: Volume,
     dir: Ino,
-    /// What the paths of the names begin with.
+    /// The path of the directory, which all reported paths begin with.
     path: Vec<u8>,
-    /// Of a mount, whose paths are those of this machine.
+    /// The device number if the directory is on a mount. Paths are then those of this machine.
     device: Option<u64>,
 }
 
@@ -95,9 +96,8 @@ pub(super) fn run(args: &AuditArgs) -> Result<ExitCode, Fault> {
         return who::run(args, path, what_if.as_ref());
     }
     let user = args.user.as_deref().or(what_if.as_ref().and_then(WhatIf::user));
-    let user = user.ok_or_else(|| {
-        Fault::usage("it has to be known who is asked about").advise("write --user USER or --who PATH")
-    })?;
+    let user = user
+        .ok_or_else(|| Fault::usage("no user or file is given").advise("write --user USER or --who PATH"))?;
     let person = users.person(user, args.groups.as_deref())?;
     let place = find(args)?;
     let engine = place.database.engine();
@@ -114,23 +114,23 @@ pub(super) fn run(args: &AuditArgs) -> Result<ExitCode, Fault> {
     let threads = args.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, |n| n.get()));
     let views = (&before, after.as_ref());
     let mut list = List::new(args, what_if.is_some());
-    // A list that somebody watches is progress enough.
+    // A list on a terminal already shows the progress.
     let bar = if args.list && io::stdout().is_terminal() {
         ProgressBar::hidden()
     } else {
         output::progress("names")
     };
     let progress = |names| bar.inc(names);
-    let each: Option<&mut Told<'_, Stop>> = None;
+    let each: Option<&mut OnName<'_, Stop>> = None;
     let found = if args.list {
-        let mut told = |met: Met<'_>| list.tell(met).map_err(Stop::Output);
-        audit(&*engine, place.volume.acl, &start, views, Options { threads }, Some(&mut told), &progress)
+        let mut print = |met: VisitedName<'_>| list.print(met).map_err(Stop::Output);
+        audit(&*engine, place.volume.acl, &start, views, Options { threads }, Some(&mut print), &progress)
     } else {
         audit(&*engine, place.volume.acl, &start, views, Options { threads }, each, &progress)
     };
     bar.finish_and_clear();
     let found = match found.and_then(|found| list.finish().map(|()| found).map_err(Stop::Output)) {
-        // A reader that has gone away has seen enough.
+        // A closed pipe is not an error.
         Err(Stop::Output(error)) if error.kind() == ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
         Err(Stop::Output(error)) => return Err(Fault::new(format!("cannot write the output: {error}"))),
         Err(Stop::Audit(error)) => return Err(Fault::new(error).at(shown(args))),
@@ -140,7 +140,7 @@ pub(super) fn run(args: &AuditArgs) -> Result<ExitCode, Fault> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What ends an audit early.
+/// An error that ends an audit early.
 enum Stop {
     Audit(AuditError),
     Output(io::Error),
@@ -170,16 +170,16 @@ fn find(args: &AuditArgs) -> Result<Place, Fault> {
     }
 }
 
-/// What is audited, for people.
+/// The audited directory, for messages.
 fn shown(args: &AuditArgs) -> String {
     let target = Target::parse(args.target.as_deref().unwrap_or_default());
     target.map_or_else(|_| String::new(), |target| show_name(target.show().as_bytes()))
 }
 
-/// The names, as they are met.
+/// Prints the names as the audit visits them.
 struct List<'a> {
     args: &'a AuditArgs,
-    /// Only what changes is listed.
+    /// List only names whose access changes.
     differs: bool,
     out: BufWriter<io::Stdout>,
     begun: bool,
@@ -190,15 +190,15 @@ impl<'a> List<'a> {
         List { args, differs, out: BufWriter::with_capacity(64 << 10, io::stdout()), begun: false }
     }
 
-    fn tell(&mut self, met: Met<'_>) -> io::Result<()> {
-        let Met { path, kind, before, after } = met;
+    fn print(&mut self, met: VisitedName<'_>) -> io::Result<()> {
+        let VisitedName { path, kind, before, after } = met;
         if self.args.csv && !self.begun {
             self.begun = true;
             let after = if self.differs { ",reached_after,rights_after" } else { "" };
             writeln!(self.out, "path,type,reached,rights{after}")?;
         }
-        let is_told = if self.differs { before != after } else { before.reached };
-        if !is_told {
+        let is_listed = if self.differs { before != after } else { before.reached };
+        if !is_listed {
             return Ok(());
         }
         if self.args.json {
@@ -215,7 +215,7 @@ impl<'a> List<'a> {
             return writeln!(self.out, "{line}");
         }
         if self.args.csv {
-            // The path is written as it is, between quotation marks (RFC 4180).
+            // The path is written unescaped between quotation marks, with quotation marks doubled (RFC 4180).
             self.out.write_all(b"\"")?;
             for part in path.split_inclusive(|&byte| byte == b'"') {
                 self.out.write_all(part)?;
@@ -234,7 +234,7 @@ impl<'a> List<'a> {
             Kind::File => '-',
             Kind::Other => 'o',
         };
-        let shown = |seen: Seen| if seen.reached { letters(seen) } else { "no way".to_owned() };
+        let shown = |seen: Seen| if seen.reached { letters(seen) } else { "none".to_owned() };
         match self.differs {
             false => writeln!(self.out, "{initial} {}  {}", shown(before), show_name(path)),
             true => {
@@ -257,7 +257,7 @@ fn name(kind: Kind) -> &'static str {
     }
 }
 
-/// `rwxdo`, with a line for each right that is missing.
+/// `rwxdo`, with a dash for each right that is missing.
 fn letters(seen: Seen) -> String {
     let Rights { read, write, execute, delete, own } = seen.rights;
     let all = [(read, 'r'), (write, 'w'), (execute, 'x'), (delete, 'd'), (own, 'o')];
@@ -284,7 +284,7 @@ fn report(
 ) -> Result<(), Fault> {
     if args.json {
         let value = to_json(args, person, found, what_if);
-        // With a list it is one more line.
+        // With a list, the totals are one more line.
         return if args.list { output::print(&format!("{value}\n")) } else { output::print_json(&value) };
     }
     if args.csv {
@@ -300,15 +300,15 @@ fn report(
         text.push_str(&format!("\nwith: {}\n", show_name(what_if.text.as_bytes())));
         text.push_str(&table(&found.after));
         let inspect::Difference { gained, lost } = found.difference;
-        text.push_str(&format!("More is granted of {gained} names, less of {lost}.\n"));
+        text.push_str(&format!("Access to {gained} names is gained, access to {lost} names is lost.\n"));
     }
     text.push_str(&format!(
-        "\n{} distinct combinations of ACL, owner, group and mode were decided.\n",
+        "\n{} distinct combinations of ACL, owner, group and mode were evaluated.\n",
         found.decisions
     ));
     if found.damaged > 0 {
         text.push_str(&format!(
-            "{} names lead to an inode or ACL that is missing or damaged: limen fsck names them.\n",
+            "{} names refer to an inode or ACL that is missing or damaged: limen fsck lists them.\n",
             found.damaged
         ));
     }

@@ -1,4 +1,4 @@
-//! `limen access explain`: one path and one wish, check by check.
+//! `limen access explain`: one access to one path, check by check.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -6,7 +6,7 @@ use std::path::absolute;
 use std::process::ExitCode;
 
 use clap::ValueHint;
-use inspect::{Answer, LocalTree, Route, VolumeTree, Want};
+use inspect::{Answer, LocalTree, Operation, Route, VolumeTree};
 use serde_json::json;
 use types::Errno;
 
@@ -22,40 +22,41 @@ pub(super) struct ExplainArgs {
     /// The file, as PATH or META-URL:PATH
     #[arg(value_name = "PATH|META-URL:PATH", value_hint = ValueHint::AnyPath)]
     target: OsString,
-    /// Who wants it, by name or number [default: who asks]
+    /// The user, by name or number [default: the user that runs the command]
     #[arg(long, value_name = "USER")]
     user: Option<String>,
-    /// The groups that the user is in, the primary one first [default: as the user database says]
+    /// The user's groups, the primary group first [default: from the user database]
     #[arg(long, value_name = "GROUP[,GROUP...]", value_delimiter = ',')]
     groups: Option<Vec<String>>,
-    /// What is wanted of the file: some of r, w and x, all at once; or stat, create, delete, chmod, chown, touch
-    #[arg(long, value_name = "WHAT", default_value = "r", value_parser = parse_want)]
-    want: Want,
+    /// The access to check: one or more of r, w and x together; or stat, create, delete, chmod, chown, touch
+    #[arg(long, value_name = "WHAT", default_value = "r", value_parser = parse_operation)]
+    want: Operation,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 const AFTER_HELP: &str = "\
-Each directory on the way has to be searched; then the file is asked, or, to create and delete a name, its directory and
-its sticky bit. For each check the entry that decides it is named, up to the first that refuses. Symbolic links are
-followed as the kernel does.
+Each directory on the path must be searchable. Then the file itself is checked; to create or delete a name, its directory
+and the sticky bit are checked. The output shows the entry that decides each check, up to the first check that denies
+access. Symbolic links are followed like in the kernel.
 
-PATH is any path on this machine, on a limenfs mount or not, looked at with the rights of who asks: root sees everything.
-META-URL:PATH is a path from the root of a volume, whether it is mounted or not: sqlite:///var/lib/limen/home.db:/project;
-the path begins at the first :/ after the URL's own ://.
+PATH is any path on this machine, on a limenfs mount or not. It is read with the permissions of the user that runs the
+command, so only root sees everything.
+META-URL:PATH is a path from the root of a volume, mounted or not: sqlite:///var/lib/limen/home.db:/project;
+the path begins at the first :/ after the :// of the URL.
 
-User 0 is taken to have every capability, others none. Not asked: whether the mount is read-only or noexec, whether a
-directory is empty, security modules.
+User 0 is assumed to have every capability, other users none. Not checked: whether the mount is read-only or noexec, whether
+a directory is empty, security modules.
 
-Exit codes: 0 granted, 1 refused, 2 not to be found out.
+Exit codes: 0 granted, 1 denied, 2 the answer cannot be found or the command line is wrong.
 
 Examples:
   limen access explain /mnt/project/report.txt --user ann --want rw
   limen access explain sqlite:///var/lib/limen/home.db:/project/old --user 1000 --groups 1000,50 --want delete --json";
 
-fn parse_want(text: &str) -> Result<Want, String> {
-    text.parse().map_err(|error: inspect::WantError| error.to_string())
+fn parse_operation(text: &str) -> Result<Operation, String> {
+    text.parse().map_err(|error: inspect::OperationError| error.to_string())
 }
 
 pub(super) fn run(args: &ExplainArgs) -> Result<ExitCode, Fault> {
@@ -73,21 +74,21 @@ pub(super) fn run(args: &ExplainArgs) -> Result<ExitCode, Fault> {
     Ok(if answer.errno.is_none() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// The checks on the way to a wish.
+/// Finds the checks that an access to a path needs.
 ///
 /// # Errors
-/// The way cannot be looked at.
-pub(super) fn find(target: &Target, want: Want) -> Result<Route, Fault> {
+/// The path or its attributes cannot be read.
+pub(super) fn find(target: &Target, want: Operation) -> Result<Route, Fault> {
     match target {
         Target::Local(path) => {
             let full = absolute(path).map_err(|error| Fault::new(error).at(path.display()))?;
-            Route::find(&LocalTree::default(), full.as_os_str().as_bytes(), want).map_err(super::trouble)
+            Route::find(&LocalTree::default(), full.as_os_str().as_bytes(), want).map_err(super::query_error)
         }
         Target::Volume(url, path) => {
             let (database, volume) = url.open_volume()?;
             let engine = database.engine();
             let tree = VolumeTree::new(&*engine, volume.acl);
-            Route::find(&tree, path, want).map_err(|error| super::trouble(error).at(url))
+            Route::find(&tree, path, want).map_err(|error| super::query_error(error).at(url))
         }
     }
 }
@@ -100,23 +101,23 @@ fn to_text(
     answer: &Answer,
     users: &Users,
 ) -> String {
-    let who = show::person(person, users);
+    let user = show::person(person, users);
     let place = show_name(OsStr::new(&target.show()).as_bytes());
     let want = args.want;
     let mut text = match answer.errno {
-        None => format!("granted: {who} may {want}: {place}\n\n"),
-        Some(errno) => format!("refused: {who} may not {want}: {place}: {errno}\n\n"),
+        None => format!("granted: {want} for {user}: {place}\n\n"),
+        Some(errno) => format!("denied: {want} for {user}: {place}: {errno}\n\n"),
     };
     let rows: Vec<[String; 5]> = route
         .checks
         .iter()
         .zip(&answer.verdicts)
         .map(|(check, verdict)| {
-            let subject = &check.subject;
-            let granted = if verdict.is_granted() { "granted" } else { "refused" };
+            let access_attrs = &check.access_attrs;
+            let granted = if verdict.is_granted() { "granted" } else { "denied" };
             [
-                show::mode(subject),
-                format!("{}:{}", users.user(subject.uid), users.group(subject.gid)),
+                show::mode(access_attrs),
+                format!("{}:{}", users.user(access_attrs.uid), users.group(access_attrs.gid)),
                 show_name(&check.path),
                 format!("{} {granted}", show::demand(&check.demand)),
                 show::ground(&verdict.ground, users, &route.domains),
@@ -141,16 +142,16 @@ fn to_text(
     text
 }
 
-/// How a way ends that no right is missing for.
+/// The error of an access that fails although all checks grant it.
 fn end(errno: Errno) -> String {
     let what = match errno {
-        Errno::ENOENT => "there is no such name here",
-        Errno::EEXIST => "the name is taken already",
-        Errno::ENOTDIR => "this is no directory",
-        Errno::EBUSY => "the root has no name that could be taken away",
-        _ => return format!("No right is missing, but {errno}"),
+        Errno::ENOENT => "the name does not exist",
+        Errno::EEXIST => "the name already exists",
+        Errno::ENOTDIR => "this is not a directory",
+        Errno::EBUSY => "the root directory has no name to remove",
+        _ => return format!("All checks grant access, but it fails: {errno}"),
     };
-    format!("No right is missing, but {what}: {errno}")
+    format!("All checks grant access, but {what}: {errno}")
 }
 
 fn to_json(

@@ -1,12 +1,12 @@
-//! `limen access`: why somebody may or may not, and who may what.
+//! `limen access`: explains access decisions, and lists who has access.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `explain` | one path and one wish, check by check |
-//! | `audit` | a whole volume and one user |
-//! | `who` | one path and all users |
-//! | `whatif` | a change that is only thought of |
-//! | `show` | rights, entries and reasons, for people and for programs |
+//! | `explain` | one access to one path, check by check |
+//! | `audit` | the access of one user to a whole volume |
+//! | `who` | the access of all users to one path |
+//! | `whatif` | hypothetical changes of ACLs, modes, owners and groups |
+//! | `show` | permissions, entries and reasons as text and JSON |
 
 mod audit;
 mod explain;
@@ -17,7 +17,7 @@ mod who;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use inspect::Trouble;
+use inspect::QueryError;
 
 use crate::fault::Fault;
 use crate::output;
@@ -30,9 +30,9 @@ pub(crate) struct AccessArgs {
 
 #[derive(Debug, Subcommand)]
 enum AccessCommand {
-    /// Say whether somebody may do something with a file, and which entry decides at each directory on the way
+    /// Show whether a user can access a file, and which entry decides at each directory on the path
     Explain(explain::ExplainArgs),
-    /// Say what somebody can reach in a volume, who can reach a file, or what a change would change
+    /// Show what a user can access in a volume, who can access a file, or the effect of a change
     Audit(audit::AuditArgs),
 }
 
@@ -45,12 +45,12 @@ pub(crate) fn run(args: &AccessArgs) -> ExitCode {
         if !fault.is_told() {
             output::note(&fault);
         }
-        // 1 is an answer: refused.
+        // Exit code 1 is a result: access denied.
         ExitCode::from(2)
     })
 }
 
-/// Why there is no answer.
-fn trouble(error: Trouble) -> Fault {
+/// Why there is no result.
+fn query_error(error: QueryError) -> Fault {
     Fault::new(error)
 }

@@ -1,16 +1,16 @@
-//! Rights, entries and reasons, in words.
+//! Permissions, entries and reasons as text and JSON.
 
 use acl::identity::DomainTable;
 use acl::nfs4::{self, Reason};
 use acl::posix::{Entry, Perm, Tag};
-use inspect::{Check, Demand, Ground, Subject, Verdict};
+use inspect::{AccessAttrs, Check, Requirement, Verdict, VerdictReason};
 use serde_json::{Value, json};
 use types::{Caps, Cred};
 
 use crate::modes;
 use crate::users::{Person, Users};
 
-/// `ann (uid 1000; groups ann, staff)`.
+/// A user as text: `ann (uid 1000; groups ann, staff)`.
 pub(super) fn person(person: &Person, users: &Users) -> String {
     let groups: Vec<String> = groups(&person.cred).map(|gid| users.group(gid)).collect();
     let all = if person.cred.uid == 0 { "; every capability" } else { "" };
@@ -26,7 +26,7 @@ fn groups(cred: &Cred) -> impl Iterator<Item = u32> + '_ {
     std::iter::once(cred.gid).chain(cred.groups().iter().copied().filter(|gid| *gid != cred.gid))
 }
 
-/// `user:ann:rw-`, as getfacl writes it.
+/// An ACL entry like in getfacl(1): `user:ann:rw-`.
 pub(super) fn entry(entry: &Entry, users: &Users) -> String {
     let perm = entry.perm;
     match entry.tag {
@@ -39,17 +39,17 @@ pub(super) fn entry(entry: &Entry, users: &Users) -> String {
     }
 }
 
-/// What is asked, in a word or two.
-pub(super) fn demand(demand: &Demand) -> String {
+/// What a check requires, in a few words.
+pub(super) fn demand(demand: &Requirement) -> String {
     match demand {
-        Demand::Search => "search".to_owned(),
-        Demand::Follow { .. } => "follow the link".to_owned(),
-        Demand::Access(perm) => rights_in_words(*perm),
-        Demand::Names => "write and search".to_owned(),
-        Demand::Sticky { .. } | Demand::Remove { .. } => "be removed".to_owned(),
-        Demand::Own => "be changed".to_owned(),
-        Demand::GiveAway => "be given away".to_owned(),
-        Demand::Touch => "be touched".to_owned(),
+        Requirement::Search => "search".to_owned(),
+        Requirement::Follow { .. } => "follow the link".to_owned(),
+        Requirement::Access(perm) => rights_in_words(*perm),
+        Requirement::Names => "write and search".to_owned(),
+        Requirement::Sticky { .. } | Requirement::Remove { .. } => "remove the name".to_owned(),
+        Requirement::Own => "act as the owner".to_owned(),
+        Requirement::GiveAway => "change the owner".to_owned(),
+        Requirement::SetTimes => "set the times".to_owned(),
     }
 }
 
@@ -59,24 +59,28 @@ fn rights_in_words(perm: Perm) -> String {
     words.join(" and ")
 }
 
-/// What decided, in one line.
-pub(super) fn ground(ground: &Ground, users: &Users, domains: &DomainTable) -> String {
+/// The reason of a decision, in one line.
+pub(super) fn ground(ground: &VerdictReason, users: &Users, domains: &DomainTable) -> String {
     match ground {
-        Ground::Mode(of) => entry(of, users),
-        Ground::ModeAside(of) => {
-            format!("{}, for the group bits are clear and put the ACL aside", entry(of, users))
+        VerdictReason::Mode(of) => entry(of, users),
+        VerdictReason::ModeAside(of) => {
+            format!("{}, because the group bits are clear, so the ACL is ignored", entry(of, users))
         }
-        Ground::Entry(of, None) => entry(of, users),
-        Ground::Entry(of, Some(mask)) => format!("{} under mask::{mask}", entry(of, users)),
-        Ground::Nfs4(all) => all.iter().map(|one| nfs4_verdict(one, domains)).collect::<Vec<_>>().join("; "),
-        Ground::Capability(caps) => format!("{}, whatever mode and ACL say", capability(*caps)),
-        Ground::NeedsCapability(caps) => format!("it takes {}", capability(*caps)),
-        Ground::Owns => "it is the user's own".to_owned(),
-        Ground::OwnsNot => "it is not the user's own".to_owned(),
-        Ground::OwnsDirectory => "the sticky directory is the user's own".to_owned(),
-        Ground::OwnsNeither => "neither it nor the sticky directory is the user's own".to_owned(),
-        Ground::LinkOfDirectory => "the link belongs to who owns the directory".to_owned(),
-        Ground::LinkOfOther => "the link belongs to a third, in a sticky directory".to_owned(),
+        VerdictReason::Entry(of, None) => entry(of, users),
+        VerdictReason::Entry(of, Some(mask)) => format!("{} under mask::{mask}", entry(of, users)),
+        VerdictReason::Nfs4(all) => {
+            all.iter().map(|one| nfs4_verdict(one, domains)).collect::<Vec<_>>().join("; ")
+        }
+        VerdictReason::Capability(caps) => format!("{} overrides mode and ACL", capability(*caps)),
+        VerdictReason::NeedsCapability(caps) => format!("needs {}", capability(*caps)),
+        VerdictReason::Owns => "the user owns it".to_owned(),
+        VerdictReason::OwnsNot => "the user does not own it".to_owned(),
+        VerdictReason::OwnsDirectory => "the user owns the sticky directory".to_owned(),
+        VerdictReason::OwnsNeither => "the user owns neither it nor the sticky directory".to_owned(),
+        VerdictReason::LinkOfDirectory => "the owner of the directory owns the link".to_owned(),
+        VerdictReason::LinkOfOther => {
+            "neither the user nor the owner of the sticky directory owns the link".to_owned()
+        }
     }
 }
 
@@ -87,36 +91,36 @@ fn capability(caps: Caps) -> &'static str {
 fn nfs4_verdict((verdict, entry): &(nfs4::Verdict, Option<nfs4::Entry>), domains: &DomainTable) -> String {
     let reason = match (verdict.reason, entry) {
         (_, Some(entry)) => entry.by_sid(domains).to_string(),
-        (Reason::OwnerRight, _) => "owners always may".to_owned(),
+        (Reason::OwnerRight, _) => "always granted to the owner".to_owned(),
         (Reason::Mode(class), _) => format!("the mode, as {class:?}").to_lowercase(),
-        (Reason::NotMentioned | Reason::Entry(_), _) => "no entry speaks of it".to_owned(),
+        (Reason::NotMentioned | Reason::Entry(_), _) => "no entry mentions it".to_owned(),
     };
     format!("{}: {reason}", verdict.permission)
 }
 
-/// By what kind of thing it was decided, for programs.
-fn ground_kind(ground: &Ground) -> &'static str {
+/// The kind of the reason, for JSON.
+fn ground_kind(ground: &VerdictReason) -> &'static str {
     match ground {
-        Ground::Mode(_) => "mode",
-        Ground::ModeAside(_) => "mode, ACL put aside",
-        Ground::Entry(..) => "entry",
-        Ground::Nfs4(_) => "nfs4",
-        Ground::Capability(_) | Ground::NeedsCapability(_) => "capability",
-        Ground::Owns | Ground::OwnsNot => "owner",
-        Ground::OwnsDirectory | Ground::OwnsNeither => "sticky",
-        Ground::LinkOfDirectory | Ground::LinkOfOther => "link",
+        VerdictReason::Mode(_) => "mode",
+        VerdictReason::ModeAside(_) => "mode, ACL put aside",
+        VerdictReason::Entry(..) => "entry",
+        VerdictReason::Nfs4(_) => "nfs4",
+        VerdictReason::Capability(_) | VerdictReason::NeedsCapability(_) => "capability",
+        VerdictReason::Owns | VerdictReason::OwnsNot => "owner",
+        VerdictReason::OwnsDirectory | VerdictReason::OwnsNeither => "sticky",
+        VerdictReason::LinkOfDirectory | VerdictReason::LinkOfOther => "link",
     }
 }
 
-pub(super) fn ground_to_json(of: &Ground, users: &Users, domains: &DomainTable) -> Value {
+pub(super) fn ground_to_json(of: &VerdictReason, users: &Users, domains: &DomainTable) -> Value {
     let mut value = json!({ "kind": ground_kind(of), "text": ground(of, users, domains) });
     match of {
-        Ground::Mode(of) | Ground::ModeAside(of) => value["entry"] = numeric(of).into(),
-        Ground::Entry(of, mask) => {
+        VerdictReason::Mode(of) | VerdictReason::ModeAside(of) => value["entry"] = numeric(of).into(),
+        VerdictReason::Entry(of, mask) => {
             value["entry"] = numeric(of).into();
             value["mask"] = mask.map(|mask| mask.to_string()).into();
         }
-        Ground::Nfs4(all) => {
+        VerdictReason::Nfs4(all) => {
             let one = |(verdict, entry): &(nfs4::Verdict, Option<nfs4::Entry>)| {
                 json!({
                     "permission": verdict.permission.to_string(),
@@ -126,7 +130,7 @@ pub(super) fn ground_to_json(of: &Ground, users: &Users, domains: &DomainTable) 
             };
             value["permissions"] = all.iter().map(one).collect();
         }
-        Ground::Capability(caps) | Ground::NeedsCapability(caps) => {
+        VerdictReason::Capability(caps) | VerdictReason::NeedsCapability(caps) => {
             value["capability"] = capability(*caps).into();
         }
         _ => {}
@@ -134,7 +138,7 @@ pub(super) fn ground_to_json(of: &Ground, users: &Users, domains: &DomainTable) 
     value
 }
 
-/// With numeric ids, in the short form in which ACLs are stored.
+/// An ACL entry with numeric ids, in the short form in which ACLs are stored.
 fn numeric(entry: &Entry) -> String {
     let perm = entry.perm;
     match entry.tag {
@@ -147,21 +151,21 @@ fn numeric(entry: &Entry) -> String {
     }
 }
 
-/// `-rw-r-----+`.
-pub(super) fn mode(subject: &Subject) -> String {
-    modes::show(subject.kind, subject.mode, subject.rules.has_acl())
+/// Type and mode: `-rw-r-----+`.
+pub(super) fn mode(access_attrs: &AccessAttrs) -> String {
+    modes::show(access_attrs.kind, access_attrs.mode, access_attrs.rules.has_acl())
 }
 
 pub(super) fn check_to_json(check: &Check, verdict: &Verdict, users: &Users, domains: &DomainTable) -> Value {
     let (path, bytes) = crate::target::path_to_json(&check.path);
     let mut value = json!({
         "path": path,
-        "inode": check.subject.ino,
-        "type": modes::kind_name(check.subject.kind),
-        "mode": check.subject.mode.to_string(),
-        "uid": check.subject.uid,
-        "gid": check.subject.gid,
-        "acl": check.subject.rules.acl_text_by_sid(domains),
+        "inode": check.access_attrs.ino,
+        "type": modes::kind_name(check.access_attrs.kind),
+        "mode": check.access_attrs.mode.to_string(),
+        "uid": check.access_attrs.uid,
+        "gid": check.access_attrs.gid,
+        "acl": check.access_attrs.rules.acl_text_by_sid(domains),
         "asked": demand(&check.demand),
         "granted": verdict.is_granted(),
         "errno": verdict.errno.and_then(|errno| errno.name()),

@@ -1,17 +1,17 @@
-//! `--what-if`: a change that is only thought of.
+//! `--what-if`: a hypothetical change.
 
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use inspect::{Change, Edit, Route, Subject, VolumeTree, Want, parse_change};
+use inspect::{AccessAttrs, Change, Edit, Operation, Route, VolumeTree, parse_change};
 use types::{Cred, Ino};
 
 use crate::fault::Fault;
 use crate::target::Target;
 use crate::users::{Person, Users};
 
-/// The change, as it was typed and as it is understood.
+/// The change, as text and parsed.
 #[derive(Clone, Debug)]
 pub(super) struct WhatIf {
     pub(super) text: String,
@@ -19,14 +19,16 @@ pub(super) struct WhatIf {
 }
 
 impl WhatIf {
+    /// Parses a change.
+    ///
     /// # Errors
-    /// What is wrong with it.
+    /// The text is not a supported change.
     pub(super) fn parse(text: &str, users: &Users) -> Result<Self, Fault> {
         let change = parse_change(text, users).map_err(|error| Fault::usage(error).at(text))?;
         Ok(WhatIf { text: text.to_owned(), change })
     }
 
-    /// Whose groups it changes.
+    /// The user whose groups the change affects.
     pub(super) fn user(&self) -> Option<&str> {
         match &self.change {
             Change::Join { user, .. } | Change::Leave { user, .. } => Some(user),
@@ -34,10 +36,10 @@ impl WhatIf {
         }
     }
 
-    /// What somebody is after it, in groups.
+    /// The credential of `person` after the change.
     ///
     /// # Errors
-    /// There is no such user; the primary group cannot be left.
+    /// The user that the change names does not exist; the change removes a user from its primary group.
     pub(super) fn cred(&self, person: &Person, users: &Users) -> Result<Cred, Fault> {
         let Some(user) = self.user() else { return Ok(person.cred.clone()) };
         let changed = if user == person.name { person.cred.uid } else { users.uid(user)? };
@@ -49,8 +51,9 @@ impl WhatIf {
         match self.change {
             Change::Join { group, .. } => groups.push(group),
             Change::Leave { group, .. } if group == gid => {
-                return Err(Fault::usage("this is the user's primary group, which cannot be left")
-                    .at(users.group(group)));
+                return Err(
+                    Fault::usage("a user cannot be removed from its primary group").at(users.group(group))
+                );
             }
             Change::Leave { group, .. } => groups.retain(|known| *known != group),
             Change::Edit { .. } => {}
@@ -58,11 +61,12 @@ impl WhatIf {
         Ok(Cred::new(uid, gid, &groups, caps))
     }
 
-    /// The inode that it edits in a volume, whether with all below it, and how. Its path is one of the volume's where
-    /// that is looked at by its URL, and else one on this machine.
+    /// The inode that the change edits in a volume, whether recursively, and the edit. The path of the change
+    /// is relative to the volume's root if the volume is audited by URL, otherwise it is a path on this
+    /// machine.
     ///
     /// # Errors
-    /// The path leads nowhere, or to another file system.
+    /// The path does not exist, or is on another file system.
     pub(super) fn edit(
         &self,
         tree: &VolumeTree<'_>,
@@ -73,24 +77,27 @@ impl WhatIf {
             (Target::Local(path), Some(device)) => {
                 let metadata = fs::metadata(&path).map_err(|error| Fault::new(error).at(path.display()))?;
                 if metadata.dev() != device {
-                    return Err(Fault::usage("this is on another file system than what is audited")
-                        .at(path.display()));
+                    return Err(
+                        Fault::usage("this is not on the file system that is audited").at(path.display())
+                    );
                 }
                 Ino(metadata.ino())
             }
             (Target::Local(_), None) => inode_at(tree, path.as_bytes())?,
             (Target::Volume(_, path), None) => inode_at(tree, &path)?,
             (Target::Volume(..), Some(_)) => {
-                return Err(Fault::usage("name it by its path on this machine, as what is audited").at(path));
+                return Err(
+                    Fault::usage("name it by its path on this machine, like the audited directory").at(path)
+                );
             }
         };
         Ok(Some((ino, *recursive, edit.clone())))
     }
 
-    /// A route after it, if it edits any file on the way.
+    /// The route to a file after the change, if the change edits a file on the path.
     ///
     /// # Errors
-    /// The path leads nowhere; the edit cannot be made.
+    /// The path of the change does not exist; the edit cannot be applied.
     pub(super) fn route(&self, route: &Route, target: &Target) -> Result<Route, Fault> {
         let Change::Edit { path, recursive, edit } = &self.change else { return Ok(route.clone()) };
         let edited = match (Target::parse(OsStr::new(path))?, target) {
@@ -99,7 +106,7 @@ impl WhatIf {
             }
             (edited, _) => edited,
         };
-        let place = super::explain::find(&edited, Want::Chmod)?;
+        let place = super::explain::find(&edited, Operation::Chmod)?;
         let (Ok(()), Some(last)) = (place.end, place.target()) else {
             return Err(Fault::new("there is no such file").at(edited.show()));
         };
@@ -111,14 +118,14 @@ impl WhatIf {
         };
         let mut after = route.clone();
         for check in after.checks.iter_mut().filter(|check| is_meant(&check.path)) {
-            check.subject = apply(edit, &check.subject).map_err(|fault| fault.at(&self.text))?;
+            check.access_attrs = apply(edit, &check.access_attrs).map_err(|fault| fault.at(&self.text))?;
         }
         Ok(after)
     }
 }
 
-fn apply(edit: &Edit, subject: &Subject) -> Result<Subject, Fault> {
-    edit.apply(subject).map_err(Fault::usage)
+fn apply(edit: &Edit, access_attrs: &AccessAttrs) -> Result<AccessAttrs, Fault> {
+    edit.apply(access_attrs).map_err(Fault::usage)
 }
 
 /// The inode at a path of a volume.
@@ -126,11 +133,11 @@ fn apply(edit: &Edit, subject: &Subject) -> Result<Subject, Fault> {
 /// # Errors
 /// There is none.
 pub(super) fn inode_at(tree: &VolumeTree<'_>, path: &[u8]) -> Result<Ino, Fault> {
-    let route = Route::find(tree, path, Want::Chmod).map_err(super::trouble)?;
+    let route = Route::find(tree, path, Operation::Chmod).map_err(super::query_error)?;
     let place = || String::from_utf8_lossy(path).into_owned();
     match (route.end, route.target()) {
-        (Ok(()), Some(check)) => Ok(Ino(check.subject.ino)),
+        (Ok(()), Some(check)) => Ok(Ino(check.access_attrs.ino)),
         (Err(errno), _) => Err(Fault::new(errno).at(place())),
-        (Ok(()), None) => Err(Fault::new("it cannot be found").at(place())),
+        (Ok(()), None) => Err(Fault::new("cannot find the file").at(place())),
     }
 }

@@ -1,4 +1,4 @@
-//! `limen access audit --who`: one path and all users.
+//! `limen access audit --who`: the access of all users to one path.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
 
 use acl::posix::{Perm, PosixAcl, Tag};
-use inspect::{Route, Rules, Subject, Want};
+use inspect::{AccessAttrs, Operation, Route, Rules};
 use serde_json::{Value, json};
 use types::{Caps, Cred};
 
@@ -18,25 +18,26 @@ use crate::output;
 use crate::target::{Target, show_name};
 use crate::users::{Person, Users};
 
-/// A number that no user has, for whoever is not named. The kernel shows it for ids that it cannot show.
+/// An id for all users that are not listed. No user has it: the kernel shows it for ids that it cannot map.
 const NOBODY_ELSE: u32 = u32::MAX - 1;
 
-/// The three rights, each wanted by itself.
+/// The three permissions; each is checked separately.
 const RIGHTS: [Perm; 3] = [Perm::READ, Perm::WRITE, Perm::EXECUTE];
 
-/// What one user may.
+/// The access of one user, before and after the change.
 struct Row {
     person: Person,
     before: Found,
     after: Found,
 }
 
-/// What somebody may do with the file, and what decides it.
+/// The permissions of a user on the file, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Found {
     reached: bool,
     rights: Perm,
-    /// The refusal on the way, or else what decides the first right that there is, or is not.
+    /// The reason why the file cannot be reached; otherwise the reason of the first granted permission, or of
+    /// the first denied one if none is granted.
     by: String,
 }
 
@@ -46,7 +47,7 @@ pub(super) fn run(args: &AuditArgs, who: &OsString, what_if: Option<&WhatIf>) ->
     let mut before = Vec::new();
     let mut after = Vec::new();
     for right in RIGHTS {
-        let route = explain::find(&target, Want::Access(right))?;
+        let route = explain::find(&target, Operation::Access(right))?;
         if let Err(errno) = route.end {
             return Err(Fault::new(errno).at(target.show()));
         }
@@ -74,7 +75,7 @@ pub(super) fn run(args: &AuditArgs, who: &OsString, what_if: Option<&WhatIf>) ->
     Ok(ExitCode::SUCCESS)
 }
 
-/// With the URL of a volume beside it, a path is one of that volume.
+/// The file of `--who`. If the target is the URL of a volume, a plain path is a path in that volume.
 fn target(args: &AuditArgs, who: &OsString) -> Result<Target, Fault> {
     let asked = Target::parse(who)?;
     let Some(beside) = &args.target else { return Ok(asked) };
@@ -82,34 +83,35 @@ fn target(args: &AuditArgs, who: &OsString) -> Result<Target, Fault> {
         (Target::Volume(url, top), Target::Local(path)) if top == b"/" => {
             Ok(Target::Volume(url, path.into_os_string().into_vec()))
         }
-        _ => Err(Fault::usage("--who names the file itself: PATH or META-URL:PATH")
-            .advise("leave the other one out")),
+        _ => Err(Fault::usage("--who already names the file, as PATH or META-URL:PATH")
+            .advise("omit the other path")),
     }
 }
 
-/// Everybody worth asking about: the users of this machine, those whom an ACL on the way names or who own something on
-/// it, and one who is none of them.
+/// The users to list: the users of this machine, all users that own a file on the path or that its ACLs name,
+/// and one entry for all others.
 fn people(before: &[Route], after: &[Route], users: &Users) -> Result<Vec<Person>, Fault> {
     let mut people = users.all()?;
     let known: BTreeSet<u32> = people.iter().map(|person| person.cred.uid).collect();
-    let subjects = before.iter().chain(after).flat_map(|route| &route.checks).map(|check| &check.subject);
+    let subjects =
+        before.iter().chain(after).flat_map(|route| &route.checks).map(|check| &check.access_attrs);
     let named: BTreeSet<u32> = subjects.flat_map(named).collect();
     for uid in named.into_iter().filter(|uid| !known.contains(uid)) {
         let name = users.user(uid);
-        // Of one whom no database knows, the groups are not known either.
+        // The groups of a user without a database entry are unknown.
         let person = users.person(&name, None);
         people.push(person.unwrap_or(Person { name, cred: Cred::new(uid, NOBODY_ELSE, &[], Caps::NONE) }));
     }
     people.sort_by(|one, other| (one.cred.uid, &one.name).cmp(&(other.cred.uid, &other.name)));
     let cred = Cred::new(NOBODY_ELSE, NOBODY_ELSE, &[], Caps::NONE);
-    people.push(Person { name: "everybody else".to_owned(), cred });
+    people.push(Person { name: "everyone else".to_owned(), cred });
     Ok(people)
 }
 
-/// The users whom an inode's owner or ACL names.
-fn named(subject: &Subject) -> Vec<u32> {
-    let mut uids = vec![subject.uid];
-    match &subject.rules {
+/// The owner of an inode and the users that its ACL names.
+fn named(access_attrs: &AccessAttrs) -> Vec<u32> {
+    let mut uids = vec![access_attrs.uid];
+    match &access_attrs.rules {
         Rules::Posix(acl) => {
             uids.extend(acl.iter().flat_map(PosixAcl::entries).filter_map(|entry| match entry.tag {
                 Tag::User(uid) => Some(uid),
@@ -154,7 +156,7 @@ fn look(routes: &[Route], cred: &Cred, users: &Users) -> Found {
 
 impl Found {
     fn show(&self) -> String {
-        if self.reached { self.rights.to_string() } else { "no way".to_owned() }
+        if self.reached { self.rights.to_string() } else { "none".to_owned() }
     }
 
     fn to_json(&self) -> Value {
@@ -169,7 +171,7 @@ fn to_text(target: &Target, rows: &[Row], what_if: Option<&WhatIf>) -> String {
     }
     text.push('\n');
     let shown: Vec<&Row> = match what_if {
-        // What changes; without a change, who has any right.
+        // With a change, the users whose access changes; without, the users with any permission.
         Some(_) => rows.iter().filter(|row| row.before != row.after).collect(),
         None => rows.iter().filter(|row| row.before.rights != Perm::NONE).collect(),
     };
@@ -186,8 +188,8 @@ fn to_text(target: &Target, rows: &[Row], what_if: Option<&WhatIf>) -> String {
     }
     let others = rows.len() - shown.len();
     text.push_str(&match what_if {
-        Some(_) => format!("For {others} others nothing changes.\n"),
-        None => format!("{others} others have no right to it.\n"),
+        Some(_) => format!("Nothing changes for {others} others.\n"),
+        None => format!("{others} others have no access.\n"),
     });
     text
 }

@@ -1,9 +1,10 @@
-//! `limen bench abe PATH`: what a listing that hides what its caller may not read costs, and whether his groups matter.
+//! `limen bench abe PATH`: the cost of access-based enumeration, and its dependence on the caller's number of
+//! groups.
 //!
-//! The six trees are those of the account of large groups on ZFS and SMB (illumos 14735): of each, a user is shown a
-//! thousand entries, and the rest is hidden from him, if the mount hides anything. He is measured once with four groups
-//! and once with four hundred, by turns; the group that lets him in is the last one of both. What is in the trees is
-//! made as the person who measures, who has to be root: only he can become somebody else.
+//! The six trees are those of a report about large groups on ZFS and SMB (illumos 14735). A user can read a
+//! thousand entries of each; the others are hidden if the mount has access-based enumeration. The listing is
+//! measured alternately with 4 and with 400 groups; the group that grants access is the last one in both
+//! lists. The trees are created by root: only root can take another user's ids.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
@@ -30,17 +31,17 @@ use crate::interrupt::Interrupt;
 use crate::output;
 use crate::statistics::Statistics;
 
-/// Nobody has these ids.
+/// No real user or group is expected to have this id or the following ones.
 const USER: u32 = 712_345;
 const FIRST_GROUP: u32 = 720_000;
 const FEW_GROUPS: usize = 4;
 const MANY_GROUPS: usize = 400;
-/// In both lists of groups, and the highest of them.
+/// The group that grants access: in both lists of groups, and the highest of them.
 const LETS_IN: u32 = FIRST_GROUP + MANY_GROUPS as u32 - 1;
-/// In neither.
+/// A group in neither list.
 const SHUTS_OUT: u32 = FIRST_GROUP + 10_000;
 const FILE_BYTES: usize = 25_000;
-/// Threads that make a tree.
+/// Threads that create a tree.
 const MAKERS: usize = 4;
 
 /// One of the six trees.
@@ -52,14 +53,14 @@ struct Case {
     open: Open,
 }
 
-/// What the user may read.
+/// What the user can read.
 #[derive(Clone, Copy, Debug)]
 enum Open {
-    /// So many of the directories, with what is in them.
+    /// This many directories, with their files.
     Directories(usize),
-    /// All directories, and of so many of them the files.
+    /// All directories, and the files of this many directories.
     FilesOf(usize),
-    /// All directories, and in each so many files.
+    /// All directories, and this many files in each.
     FilesInEach(usize),
 }
 
@@ -83,10 +84,10 @@ impl Case {
         Case { directories: scaled(self.directories), open, ..self }
     }
 
-    /// Whether the user may read a directory, by its number.
+    /// Whether the user can read the directory with this number.
     fn opens_directory(self, directory: usize) -> bool {
         match self.open {
-            // Spread over the whole listing, as rights are in real trees.
+            // Spread over the whole listing, as in real trees.
             Open::Directories(count) => is_among(directory, self.directories, count),
             Open::FilesOf(_) | Open::FilesInEach(_) => true,
         }
@@ -104,7 +105,7 @@ impl Case {
         self.directories * (1 + self.files)
     }
 
-    /// Entries of directories that he may list, his own to read or not.
+    /// All entries of the directories that the user can list, readable or not.
     fn met(self) -> usize {
         match self.open {
             Open::Directories(count) => self.directories + count.min(self.directories) * self.files,
@@ -121,16 +122,16 @@ impl Case {
     }
 }
 
-/// Whether `number` is one of `count` that are spread evenly over `all`.
+/// Whether `number` is one of `count` numbers that are spread evenly over `all`.
 fn is_among(number: usize, all: usize, count: usize) -> bool {
     (number + 1) * count / all > number * count / all
 }
 
-/// What one walk through a tree showed, and took.
+/// The result of one walk through a tree.
 #[derive(Clone, Debug, Default)]
 struct Walk {
     shown: usize,
-    /// Directories that were shown and could not be listed.
+    /// Directories that were shown but could not be listed.
     refused: usize,
     wall: Duration,
     mount: Option<Statistics>,
@@ -164,7 +165,7 @@ impl Walks {
     }
 }
 
-/// What was measured of a tree: with few and with many groups, after the kernel forgot all names and again at once.
+/// The measurements of a tree, with few and with many groups: with a cold and with a warm kernel cache.
 #[derive(Debug)]
 struct Measured {
     case: Case,
@@ -174,7 +175,7 @@ struct Measured {
 }
 
 impl Measured {
-    /// By how many percent the one with many groups waits longer.
+    /// By how many percent a walk with many groups takes longer.
     fn loss(walks: &[Walks; 2]) -> Spread {
         let [few, many] = walks;
         let pairs = few.0.iter().zip(&many.0);
@@ -188,10 +189,11 @@ impl Measured {
 
 pub(super) fn run(args: &AbeArgs, interrupt: &Interrupt) -> Result<(), Fault> {
     if !rustix::process::geteuid().is_root() {
-        return Err(Fault::new("only root can become the user who is measured"));
+        return Err(Fault::new("this benchmark lists as another user, which only root can do")
+            .advise("run it as root"));
     }
     let place = Place::make(&args.path)?;
-    // What is measured is another user's view of it.
+    // Another user must be able to list it.
     open_to_all(place.path(), Ok(()))?;
     let asked: Vec<Case> = CASES
         .iter()
@@ -221,13 +223,14 @@ pub(super) fn run(args: &AbeArgs, interrupt: &Interrupt) -> Result<(), Fault> {
     }
 }
 
-/// Lets everybody list a directory that was made, whatever this process's umask.
+/// Lets every user list a created directory, whatever this process's umask is.
 fn open_to_all(dir: &Path, made: io::Result<()>) -> Result<(), Fault> {
     let opened = made.and_then(|()| fs::set_permissions(dir, Permissions::from_mode(0o755)));
     opened.map_err(|error| Fault::new(error).at(dir.display()))
 }
 
-/// Makes the tree with several threads; says whether it has ACLs, for not every file system does.
+/// Creates the tree with several threads. Returns whether it has ACLs, because not every file system supports
+/// them.
 fn make(dir: &Path, case: Case, interrupt: &Interrupt) -> Result<bool, Fault> {
     let rights = Rights::of(dir).map_err(|error| Fault::new(error).at(dir.display()))?;
     let next = AtomicUsize::new(0);
@@ -243,10 +246,10 @@ fn make(dir: &Path, case: Case, interrupt: &Interrupt) -> Result<bool, Fault> {
     };
     let outcome = thread::scope(|scope| {
         let makers: Vec<_> = (0..MAKERS).map(|_| scope.spawn(work)).collect();
-        // A panic is in the log, and the tree then lacks something, which is noticed.
+        // After a panic of a thread the tree is incomplete, which the walks show.
         makers.into_iter().filter_map(|maker| maker.join().ok()).collect::<io::Result<()>>()
     });
-    outcome.map_err(|error| Fault::new(format!("cannot make the tree: {error}")).at(dir.display()))?;
+    outcome.map_err(|error| Fault::new(format!("cannot create the tree: {error}")).at(dir.display()))?;
     interrupt.check()?;
     Ok(matches!(rights, Rights::Acl { .. }))
 }
@@ -268,12 +271,12 @@ fn make_directory(dir: &Path, case: Case, number: usize, content: &[u8], rights:
     }
 }
 
-/// How the user is let in.
+/// How the user gets access.
 #[derive(Debug)]
 enum Rights {
-    /// By an ACL that names the group; the other one names a group that he is not in.
+    /// By an ACL that names the group. The `shut` ACL names a group that the user is not in.
     Acl { open: Vec<u8>, shut: Vec<u8> },
-    /// By the owning group, where there are no ACLs.
+    /// By the owning group, on a file system without ACLs.
     Group,
 }
 
@@ -333,23 +336,23 @@ fn measure(
         walk.mount = before.zip(place.probe.ask()?).map(|(before, after)| &after - &before);
         Ok(walk)
     };
-    // What the mount reads once from its database is read.
+    // One walk that is not measured, so that the mount has read the records from its database.
     walk(&groups[0])?;
     for round in 0..args.rounds {
-        // Who goes first has the caches of the processor against him.
+        // The order alternates, because the first walk of a round finds colder processor caches.
         for turn in 0..2 {
-            let who = (round + turn) % 2;
+            let which = (round + turn) % 2;
             if args.cold {
                 forget_names()?;
-                result.cold[who].0.push(walk(&groups[who])?);
+                result.cold[which].0.push(walk(&groups[which])?);
             }
-            result.warm[who].0.push(walk(&groups[who])?);
+            result.warm[which].0.push(walk(&groups[which])?);
         }
     }
     Ok(result)
 }
 
-/// Lists the directory and what is in it, with attributes, as `ls -lR` does.
+/// Lists the tree with attributes, like `ls -lR`.
 fn walk(dir: &Path) -> io::Result<Walk> {
     let begun = Instant::now();
     let mut walk = Walk::default();
@@ -374,7 +377,7 @@ fn walk(dir: &Path) -> io::Result<Walk> {
     Ok(walk)
 }
 
-/// In a thread that ends with it: ids are a thread's own.
+/// Runs `work` as the user, in a new thread: ids set by system calls belong to the thread.
 fn as_user<T: Send>(groups: &[u32], work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let body = || {
         let groups: Vec<Gid> = groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
@@ -391,18 +394,20 @@ fn as_user<T: Send>(groups: &[u32], work: impl FnOnce() -> io::Result<T> + Send)
 fn unseen(dir: &Path, error: &io::Error) -> Fault {
     let fault = Fault::new(format!("user {USER} cannot list the tree: {error}")).at(dir.display());
     match error.kind() {
-        io::ErrorKind::PermissionDenied => fault.advise("let others search the path to it (chmod o+x)"),
+        io::ErrorKind::PermissionDenied => {
+            fault.advise("let others search the directories above it (chmod o+x)")
+        }
         _ => fault,
     }
 }
 
-/// Lets the kernel forget names and inodes, of all file systems.
+/// Drops the kernel's cached names and inodes of all file systems.
 fn forget_names() -> Result<(), Fault> {
     let path = "/proc/sys/vm/drop_caches";
     fs::write(path, "2").map_err(|error| Fault::new(error).at(path))
 }
 
-/// What an entry that is hidden costs in nanoseconds, if a tree of which all is shown was measured too.
+/// The cost of a hidden entry in nanoseconds, if a tree without hidden entries was measured too.
 fn hidden_ns(result: &Measured, results: &[Measured]) -> Option<f64> {
     let plain = results.iter().find(|plain| plain.case.name == CASES[0].name)?;
     let few = |result: &Measured| Some((result.warm[0].0.last()?.shown, result.warm[0].millis().median));
@@ -444,9 +449,9 @@ fn to_text(args: &AbeArgs, results: &[Measured]) -> String {
         columns.line(cells);
     }
     format!(
-        "{}: listings with attributes by a user in {FEW_GROUPS} groups, and how much longer they take in {MANY_GROUPS}; \
-         medians of {} rounds by turns.\nCold, with --cold: the kernel has forgotten all names. Requests and round trips are of a \
-         warm listing.\n\n{}",
+        "{}: listings with attributes by a user in {FEW_GROUPS} groups, and how much longer they take with {MANY_GROUPS}; \
+         medians of {} alternating rounds.\nCold (with --cold): the kernel's cache of names is empty. Requests and round trips \
+         are those of a warm listing.\n\n{}",
         args.path.display(),
         args.rounds,
         columns.render()
@@ -493,7 +498,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_may_read_a_thousand_entries_of_each_tree() {
+    fn user_can_read_a_thousand_entries_of_each_tree() {
         let readable =
             CASES.map(|case| case.readable() - if case.files == 1 { 1000 } else { case.directories });
         assert_eq!(readable, [1000; 6]);
@@ -503,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn trees_are_made_smaller() {
+    fn scale_makes_trees_smaller() {
         let small = CASES.map(|case| case.scaled(0.01));
         assert_eq!(small.map(|case| case.directories), [10, 210, 410, 2, 5, 5]);
         assert_eq!(small.map(Case::readable), [20, 20, 20, 202, 205, 15]);

@@ -1,4 +1,4 @@
-//! `limen bench acl PATH`: what ACLs cost, against none.
+//! `limen bench acl PATH`: the cost of ACLs, compared with files without ACLs.
 
 use std::path::Path;
 
@@ -21,12 +21,12 @@ use crate::output;
 
 const NAMED_USERS: u32 = 300;
 const NAMED_GROUPS: u32 = 150;
-/// Named users and groups have ids from here on, which nobody has.
+/// The first id of named users and groups. No real user or group is expected to have these ids.
 const FIRST_ID: u32 = 700_000;
 
 const NFS4_ACL: &str = "system.nfs4_acl";
 
-/// What the directories differ in.
+/// One of the three directories.
 #[derive(Debug)]
 struct Variant {
     name: &'static str,
@@ -38,14 +38,14 @@ struct Variant {
 /// An ACL in its wire form.
 #[derive(Debug)]
 struct Given {
-    /// The xattrs that take it.
+    /// The xattrs to set.
     names: &'static [&'static str],
     value: Vec<u8>,
     entries: usize,
 }
 
 pub(super) fn run(args: &AclArgs, interrupt: &Interrupt) -> Result<(), Fault> {
-    // Where there are NFSv4 ACLs, there are no others.
+    // A file system with NFSv4 ACLs has no POSIX ACLs.
     let nfs4 = getxattr_query(&args.path, NFS4_ACL).is_ok();
     let mut variants = variants(nfs4)?;
     let place = Place::make(&args.path)?;
@@ -77,7 +77,7 @@ fn variants(nfs4: bool) -> Result<[Variant; 3], Fault> {
     ])
 }
 
-/// An ACL that says what a mode does, and one that names many besides.
+/// A minimal POSIX ACL, which says the same as a mode, and one that also names many users and groups.
 fn posix_acls() -> Result<[Given; 2], String> {
     let perm = |bits: u32| Perm::new(bits);
     let basic = [(Tag::UserObj, 7), (Tag::GroupObj, 5), (Tag::Other, 0)];
@@ -97,7 +97,7 @@ fn posix_acls() -> Result<[Given; 2], String> {
     ])
 }
 
-/// The same as NFSv4 ACLs, every entry of which is inherited.
+/// The same as NFSv4 ACLs, in which every entry is inheritable.
 fn nfs4_acls() -> Result<[Given; 2], String> {
     let basic = "A:fd:OWNER@:rwaxDtTnNcCoy,A:fd:GROUP@:rxtncy,A:fd:EVERYONE@:tncy";
     let users = (0..NAMED_USERS).map(|n| format!("A:fd:{}:rxtncy,", FIRST_ID + n));
@@ -112,16 +112,18 @@ fn nfs4_acls() -> Result<[Given; 2], String> {
     Ok([given(basic)?, given(&named)?])
 }
 
-/// Gives a directory the ACL, and whatever is made in it.
+/// Sets the ACL on a directory, so that files created in it inherit it.
 fn give(dir: &Path, acl: Option<&Given>) -> Result<(), Fault> {
     let Some(Given { names, value, .. }) = acl else { return Ok(()) };
     for name in *names {
         setxattr(dir, *name, value, XattrFlags::empty()).map_err(|error| {
             let fault = Fault::new(format!("cannot set an ACL: {error}")).at(dir.display());
             match error {
-                Errno::OPNOTSUPP => fault.advise("this file system, or this mount of it, has no ACLs"),
+                Errno::OPNOTSUPP => {
+                    fault.advise("this file system, or this mount of it, does not support ACLs")
+                }
                 Errno::NOSPC | Errno::TOOBIG | Errno::INVAL => {
-                    fault.advise("this file system has no room for an ACL of 454 entries")
+                    fault.advise("this file system does not support an ACL of 454 entries")
                 }
                 _ => fault,
             }
@@ -165,8 +167,8 @@ fn to_text(args: &AclArgs, variants: &[Variant; 3]) -> String {
     }
     let entries = with.iter().filter_map(|variant| variant.acl.as_ref()).map(|acl| acl.entries).max();
     format!(
-        "{}: {} files, {} threads, medians of {} rounds by turns.\nFor minimal ACLs and for those of {} entries: the \
-         loss in % against no ACLs, its spread, and by how many % more CPU time was used.\n\n{}",
+        "{}: {} files, {} threads, medians of {} alternating rounds.\nFor minimal ACLs and for ACLs of {} entries: the \
+         loss in % compared with no ACLs, its minimum and maximum, and the additional CPU time in %.\n\n{}",
         args.path.display(),
         args.load.files,
         args.load.threads,
@@ -208,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_long_acl_is_as_long_as_it_says() {
+    fn generated_acls_have_the_expected_length() {
         for (nfs4, expected) in [(false, [0, 3, 454]), (true, [0, 3, 453])] {
             let variants = variants(nfs4).unwrap();
             let entries =

@@ -13,16 +13,16 @@ use crate::units::parse_size;
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     after_help = "\
-It works in a directory of its own below PATH and removes it, also after Ctrl-C. A path called acl or
-abe is written ./acl, ./abe.
-The figures: operations a second over all threads; CPU time an operation, of this process and of the mount's; and
-on a limenfs mount the kernel's requests and the round trips to the metadata engine, an operation. ls -lR counts
-entries, ls directories of 100 that were listed before.
+The benchmark creates a directory of its own below PATH and removes it at the end, also after Ctrl-C. Write a path named
+acl or abe as ./acl or ./abe.
+Columns: operations per second of all threads; CPU time per operation of this process and of the mount's process; and on a
+limenfs mount, requests of the kernel and round trips to the metadata engine per operation. For ls -lR, an operation is one
+entry; for ls, one directory of 100 entries that was listed before.
 
 Examples:
   limen bench /mnt --threads 4
   limen bench /mnt --floor
-      against a mount in memory, by turns: how much of what FUSE can do here is reached
+      alternates with a mount in memory, and shows which share of its speed is reached
   limen bench /mnt --ops create,delete --big 1G --json
   limen bench acl /mnt
   limen bench abe /mnt --scale 0.1"
@@ -35,16 +35,16 @@ pub(crate) struct BenchArgs {
     pub(crate) path: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) load: Load,
-    /// How often all is done; medians are shown
+    /// Number of rounds; medians are shown
     #[arg(long, value_name = "N", value_parser = parse_rounds, default_value = "3")]
     pub(crate) rounds: usize,
-    /// Measure a mount in memory too, by turns, and show the share of it that is reached
+    /// Also measure a mount in memory, in alternation, and show the share of its speed that is reached
     #[arg(long)]
     pub(crate) floor: bool,
-    /// Also write and read one file of this size, against the directory that the mount's objects are in
+    /// Also write and read one file of this size, and compare with the directory of the mount's objects
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) big: Option<u64>,
-    /// The directory to compare the big file with [default: beside the volume's bucket]
+    /// The directory to compare the big file with [default: the parent directory of the volume's bucket]
     #[arg(long, value_name = "DIR", requires = "big", value_hint = ValueHint::DirPath)]
     pub(crate) store: Option<PathBuf>,
     /// Print JSON
@@ -54,21 +54,21 @@ pub(crate) struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Comparison {
-    /// Compare no ACLs, minimal ACLs, and ACLs of 300 users and 150 groups
+    /// Compare files without ACLs, with minimal ACLs, and with ACLs of 300 users and 150 groups
     Acl(AclArgs),
-    /// Measure listings that hide what their caller may not read, with four and with four hundred groups
+    /// Measure listings with access-based enumeration, for a user in 4 groups and in 400 groups
     Abe(AbeArgs),
 }
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Six trees, one after the other: 1,000, 21,000 and 41,000 directories with a file of 25,000 bytes in each, of which a user
-may read 1,000; 200 and 500 directories of 200 such files, of which he may read those in 5; and 500 directories of 200, of
-which he may read two in each (500-spread). He lists each with attributes, in four groups and in four hundred, by turns.
-A mount without --abe, and any other file system, shows him everything, for comparison.
+Six trees, one after the other: 1,000, 21,000 and 41,000 directories, each with one file of 25,000 bytes, of which a user
+can read 1,000 directories; 200 and 500 directories with 200 such files each, of which the user can read the files of 5
+directories; and 500 directories with 200 files each, of which the user can read two files in each directory (500-spread).
+The user lists each tree with attributes, alternately as a member of 4 groups and of 400 groups. A mount without --abe, or
+another file system, shows everything, for comparison.
 
-On a mount, the trees hold 304,000 files with 7.6 GB; --scale makes them smaller. Takes root. A path called abe is
-written ./abe.
+The six trees together have 304,000 files with 7.6 GB; --scale makes them smaller. Only root can run this command.
 
 Example:
   limen mount -d --abe sqlite:///srv/t.db /mnt && limen bench abe /mnt --scale 0.1")]
@@ -76,16 +76,16 @@ pub(crate) struct AbeArgs {
     /// A directory on the file system to measure
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) path: PathBuf,
-    /// Only these trees: 1000, 21000, 41000, 200, 500, 500-spread
+    /// Measure only these trees: 1000, 21000, 41000, 200, 500, 500-spread
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = ["1000", "21000", "41000", "200", "500", "500-spread"])]
     pub(crate) cases: Vec<String>,
-    /// Make so large a part of the directories, more than 0 and at most 1
+    /// Create only this fraction of the directories, more than 0 and at most 1
     #[arg(long, value_name = "PART", value_parser = parse_scale, default_value = "1")]
     pub(crate) scale: f64,
-    /// Also list after the kernel has forgotten all names, those of other file systems too
+    /// Also list with a cold cache: drops the kernel's cached names and inodes of all file systems
     #[arg(long)]
     pub(crate) cold: bool,
-    /// How often each tree is listed; medians are shown
+    /// Number of rounds; medians are shown
     #[arg(long, value_name = "N", value_parser = parse_rounds, default_value = "7")]
     pub(crate) rounds: usize,
     /// Print JSON
@@ -95,9 +95,9 @@ pub(crate) struct AbeArgs {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Three directories side by side take turns: one without ACLs; one with a default ACL that is a mode; one with access
-and default ACLs of 300 named users and 150 named groups, which all that is made in it inherits. The loss is the
-median over the rounds of each round's difference to no ACLs.
+The rounds alternate between three directories: one without ACLs; one with a minimal default ACL, which says the same as a
+mode; and one with access and default ACLs of 300 named users and 150 named groups, which all files created in it inherit.
+The loss of a round is its difference to the round without ACLs; the median over the rounds is shown.
 
 Example:
   limen bench acl /mnt --rounds 15")]
@@ -107,7 +107,7 @@ pub(crate) struct AclArgs {
     pub(crate) path: PathBuf,
     #[command(flatten)]
     pub(crate) load: Load,
-    /// How often all is done; medians are shown
+    /// Number of rounds; medians are shown
     #[arg(long, value_name = "N", value_parser = parse_rounds, default_value = "7")]
     pub(crate) rounds: usize,
     /// Print JSON
@@ -115,22 +115,22 @@ pub(crate) struct AclArgs {
     pub(crate) json: bool,
 }
 
-/// What a round is made of.
+/// The work of a round.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Load {
-    /// Threads that work at once, each in directories of its own
+    /// Number of threads, each with its own directories
     #[arg(long, value_name = "N", value_parser = parse_threads, default_value = "1")]
     pub(crate) threads: usize,
-    /// Files of all threads together, 100 in a directory
+    /// Number of files of all threads together, 100 in a directory
     #[arg(long, value_name = "N", value_parser = parse_files, default_value = "2000")]
     pub(crate) files: usize,
-    /// Only these operations
+    /// Measure only these operations
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
     pub(crate) ops: Vec<Op>,
 }
 
 impl Load {
-    /// The operations asked for, in the order in which they are done.
+    /// The operations to measure, in the order in which they run.
     pub(crate) fn ops(&self) -> Vec<Op> {
         Op::ALL.into_iter().filter(|op| self.ops.is_empty() || self.ops.contains(op)).collect()
     }

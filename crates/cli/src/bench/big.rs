@@ -1,4 +1,5 @@
-//! One big file, written and read from end to end, by turns with a file of the same size where the objects are.
+//! One big file, written and read sequentially, in alternation with a file of the same size on the objects'
+//! file system.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -20,21 +21,21 @@ use crate::statistics::own_cpu;
 use crate::units::show_size;
 use crate::url::MetaUrl;
 
-/// What one write(2) or read(2) moves.
+/// The size of one write(2) or read(2).
 const STEP_BYTES: usize = 1 << 20;
-/// Bytes without a repetition within any block, or compression would be measured instead.
+/// The length of the data pattern. It does not repeat within a block, so that compression does not help.
 const PATTERN_BYTES: usize = 8 << 20;
 
-/// What came of it.
+/// The result.
 #[derive(Debug)]
 pub(super) struct Big {
     bytes: u64,
     here: Figures,
-    /// The directory, and what it came to there.
+    /// The directory to compare with, and its figures.
     store: Option<(PathBuf, Figures)>,
 }
 
-/// Rounds of one file.
+/// The rounds of one file.
 #[derive(Debug, Default)]
 struct Figures {
     write: Vec<Pass>,
@@ -48,8 +49,10 @@ struct Pass {
     mount_cpu: Duration,
 }
 
+/// Runs all rounds.
+///
 /// # Errors
-/// The file system fails, or the person has interrupted.
+/// The file system fails, or the user interrupted the command.
 pub(super) fn run(
     place: &Place,
     bytes: u64,
@@ -62,7 +65,7 @@ pub(super) fn run(
         (Some(store), _) => Some(Place::make(store)?),
         (None, Some(bucket)) => Some(Place::make(&beside(bucket))?),
         (None, None) => {
-            output::note("the big file is compared with nothing: name a directory with --store");
+            output::note("the big file is not compared with another one: name a directory with --store");
             None
         }
     };
@@ -86,7 +89,7 @@ pub(super) fn run(
     Ok(big)
 }
 
-/// Writes the file and makes it durable; lets the kernel forget it; reads it.
+/// Writes the file with fsync(2), drops it from the kernel's cache, and reads it.
 fn pass(
     place: &Place,
     bytes: u64,
@@ -98,7 +101,7 @@ fn pass(
     let path = place.path().join("big");
     let fail = |error: io::Error| match interrupt.check() {
         Err(fault) => fault,
-        Ok(()) => Fault::new(format!("the big file failed: {error}")).at(path.display()),
+        Ok(()) => Fault::new(format!("cannot write or read the big file: {error}")).at(path.display()),
     };
     let timed = |work: &mut dyn FnMut() -> io::Result<()>| -> Result<Pass, Fault> {
         let before = (Instant::now(), own_cpu(), place.probe.ask()?);
@@ -137,12 +140,12 @@ fn pass(
     })?);
     interrupt.check()?;
     if read != bytes {
-        return Err(Fault::new(format!("{read} bytes came back of {bytes}")).at(path.display()));
+        return Err(Fault::new(format!("only {read} of {bytes} bytes were read back")).at(path.display()));
     }
     fs::remove_file(&path).map_err(fail)
 }
 
-/// The directory of the volume's objects, if this machine has it.
+/// The directory of the volume's objects, if they are in a directory that exists on this machine.
 fn bucket(place: &Place) -> Result<Option<PathBuf>, Fault> {
     let Some(entry) = place.probe.entry() else { return Ok(None) };
     let url = MetaUrl::parse(&entry.url)?;
@@ -154,7 +157,7 @@ fn bucket(place: &Place) -> Result<Option<PathBuf>, Fault> {
     Ok((volume.storage == "file" && bucket.is_dir()).then_some(bucket))
 }
 
-/// A directory on the same file system as the bucket that is not part of it, if there is one.
+/// The bucket's parent directory, if it is on the same file system; otherwise the bucket itself.
 fn beside(bucket: &Path) -> PathBuf {
     let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
     match bucket.parent() {
@@ -163,12 +166,13 @@ fn beside(bucket: &Path) -> PathBuf {
     }
 }
 
-/// Lets the kernel drop the pages of objects that were stored since `begun`, so that they are read as new.
+/// Drops the objects that were stored since `begun` from the kernel's cache, so that they are read from the
+/// disk.
 fn forget_objects(dir: &Path, begun: SystemTime) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let metadata = match entry.metadata() {
-            // Removed meanwhile.
+            // The object was removed meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             metadata => metadata?,
         };
@@ -182,7 +186,7 @@ fn forget_objects(dir: &Path, begun: SystemTime) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes that look random (xorshift64).
+/// Pseudo-random bytes (xorshift64).
 fn pattern() -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(PATTERN_BYTES);
@@ -259,7 +263,7 @@ impl Big {
         Spread::of(each).median
     }
 
-    /// Of the write and of the read, round by round.
+    /// The speed of the write and of the read as a percentage of that in the other directory, round by round.
     fn shares(&self, there: &Figures) -> [Spread; 2] {
         let share = |here: &[Pass], there: &[Pass]| {
             let pairs = here.iter().zip(there);

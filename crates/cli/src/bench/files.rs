@@ -1,4 +1,4 @@
-//! `limen bench PATH`: the operations, alone or by turns with the floor, and the big file.
+//! `limen bench PATH`: the operations, alone or in alternation with the mount in memory, and the big file.
 
 use std::path::Path;
 

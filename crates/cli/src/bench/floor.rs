@@ -1,4 +1,4 @@
-//! A private mount of a volume in memory: what FUSE can do on this machine, at this moment.
+//! A private mount of a volume in memory, as a reference: what FUSE can do on this machine at this moment.
 
 use std::env;
 use std::fs;
@@ -10,17 +10,19 @@ use super::place::Place;
 use crate::fault::Fault;
 use crate::output;
 
-/// Dropped, it is unmounted and gone.
+/// The mount. Dropping it unmounts it and removes its directory.
 #[derive(Debug)]
 pub(super) struct Floor {
-    // Gone before the mount that it is on.
+    // Dropped before the mount is unmounted.
     place: Option<Place>,
     dir: PathBuf,
 }
 
 impl Floor {
+    /// Mounts the volume in a temporary directory.
+    ///
     /// # Errors
-    /// The mount fails: the fault says why.
+    /// The mount fails.
     pub(super) fn mount() -> Result<Self, Fault> {
         let dir = env::temp_dir().join(format!("limen-floor.{}", std::process::id()));
         let fail = |error: std::io::Error| Fault::new(error).at(dir.display());
@@ -49,13 +51,13 @@ impl Drop for Floor {
         self.place = None;
         let mountpoint = self.mountpoint();
         let unmounted = limen("umount").arg("--").arg(&mountpoint).output();
-        // Removed one by one, so that nothing on a mount that stayed is touched.
+        // Removed one by one and not recursively, so that no file is removed if the volume is still mounted.
         let removed = [fs::remove_dir(&mountpoint), fs::remove_file(self.dir.join("log"))];
         let all = fs::remove_dir(&self.dir);
         if all.is_err() || removed.iter().any(Result::is_err) {
             let why = unmounted.map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
             output::note(format!(
-                "the mount in memory at {} is left: {}",
+                "cannot remove the mount in memory at {}: {}",
                 mountpoint.display(),
                 why.unwrap_or_else(|error| error.to_string()).trim()
             ));

@@ -1,15 +1,15 @@
-//! `limen bench`: how fast a mounted path is, ours or not, and what each operation costs.
+//! `limen bench`: measures the speed of a mounted path of any file system, and the cost of each operation.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `args` | the command line |
 //! | `ops` | the operations |
-//! | `suite` | one round of them: threads, clocks, counters |
-//! | `place` | where it happens: a scratch directory, and the mount that it is on |
-//! | `floor` | a mount in memory: what FUSE can do here |
-//! | `series` | rounds together: medians and spread |
+//! | `suite` | one round of the operations: threads, clocks, counters |
+//! | `place` | the scratch directory, and the mount that it is on |
+//! | `floor` | a mount in memory, as the upper bound of what FUSE can do on this machine |
+//! | `series` | several rounds: medians and spread |
 //! | `files`, `acl`, `abe`, `big` | the four benchmarks |
-//! | `table` | columns for people |
+//! | `table` | tables of figures as text |
 
 mod abe;
 mod acl;
@@ -36,11 +36,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Fault> {
         (Some(Comparison::Acl(args)), _) => acl::run(args, &interrupt),
         (Some(Comparison::Abe(args)), _) => abe::run(args, &interrupt),
         (None, Some(path)) => files::run(path, args, &interrupt),
-        (None, None) => Err(Fault::usage("no path is given")),
+        (None, None) => Err(Fault::usage("no path is given").advise("name a directory to measure")),
     }
 }
 
-/// Shows which of `steps` is under way; hidden where standard error is no terminal.
+/// A progress bar of `steps` steps; hidden if standard error is not a terminal.
 fn progress(steps: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("[{bar:30}] {msg}");
     let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());

@@ -1,4 +1,4 @@
-//! The operations, as one thread does them on its share of the files.
+//! The operations of the benchmark. Each thread runs them on its own files.
 
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -15,25 +15,25 @@ use rustix::io::{Errno, Result};
 
 /// Files in a directory.
 const GROUP: usize = 100;
-/// What is done in a microsecond is done this often, so that it can be measured.
+/// Operations that take about a microsecond are repeated this often, so that they can be measured.
 const FAST_PASSES: usize = 10;
 
 const ATTRIBUTE: &str = "user.limen-bench";
 const VALUE: &[u8] = b"sixteen bytes ..";
 pub(super) const ACCESS_ACL: &str = "system.posix_acl_access";
 pub(super) const DEFAULT_ACL: &str = "system.posix_acl_default";
-/// Kernels take no longer ACL, and others no longer attribute of which `ls` wants to know.
+/// The longest xattr value (`XATTR_SIZE_MAX`).
 const ACL_BYTES: usize = 64 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Op {
     Mkdir,
-    /// Make an empty file and close it
+    /// Create an empty file and close it
     Create,
-    /// Open a file to read, and close it
+    /// Open a file for reading, and close it
     Open,
     Stat,
-    /// List a tree with attributes and ACLs, as ls -lR does
+    /// List a tree with attributes and ACLs, like ls -lR
     #[value(name = "ls-lR")]
     ListLong,
     /// List the names of a directory of 100 that was listed before
@@ -49,7 +49,7 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    /// In the order in which they are done: what reads listings comes when they are new, what destroys last.
+    /// All operations, in the order in which they run: listings while the files are new, deletion last.
     pub(crate) const ALL: [Op; 12] = [
         Op::Mkdir,
         Op::Create,
@@ -82,7 +82,7 @@ impl Op {
         }
     }
 
-    /// Whether it has to be done, measured or not, before the operations asked for can be.
+    /// Whether this operation must run before those in `asked`, even if it is not measured itself.
     pub(super) fn is_needed_by(self, asked: &[Op]) -> bool {
         match self {
             Op::Create => asked.iter().any(|op| !matches!(op, Op::Mkdir | Op::Symlink)),
@@ -106,14 +106,14 @@ struct Names {
     renamed: Vec<CString>,
 }
 
-/// The directories that a share has for each group of files.
+/// The kinds of directories of a share; each kind has one directory for each group of files.
 const KINDS: [&str; 4] = ["files", "dirs", "links", "symlinks"];
 
 impl Share {
-    /// Makes the directories that the operations happen in.
+    /// Creates the directories for the operations.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     pub(super) fn prepare(root: PathBuf, files: usize) -> std::io::Result<Self> {
         fs::create_dir(&root)?;
         for kind in KINDS {
@@ -129,15 +129,15 @@ impl Share {
         Ok(Share { root, files, names: Names { files: names("file")?, renamed: names("renamed")? } })
     }
 
-    /// Where the links are, which have to go before a file's name is its only one.
+    /// The directory of the hard links. They must be removed before a file's name is its only name.
     pub(super) fn links(&self) -> PathBuf {
         self.root.join("links")
     }
 
-    /// Does the operation to all files, or as far as `stop` lets it; says how often it was done.
+    /// Runs the operation on all files. Returns how often it ran.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system; EINTR if `stop` returns true.
     pub(super) fn run(&self, op: Op, renamed: bool, stop: &dyn Fn() -> bool) -> Result<u64> {
         let mut done = 0;
         match op {
@@ -173,7 +173,7 @@ impl Share {
             Op::Chmod => self.each_file("files", stop, renamed, &mut done, |dir, _, name| {
                 chmodat(dir, name, Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP, AtFlags::empty())
             })?,
-            // There is no system call for it that takes a directory on all kernels that limenfs runs on.
+            // By path, because setxattrat(2) does not exist on all kernels that limenfs supports.
             Op::Setxattr => self.each_file("files", stop, renamed, &mut done, |_, path, name| {
                 let path = [path.as_os_str().as_bytes(), b"/", name.to_bytes()].concat();
                 setxattr(path, ATTRIBUTE, VALUE, XattrFlags::empty())
@@ -212,7 +212,7 @@ impl Share {
         Ok(done)
     }
 
-    /// Calls `work` for each group with its directory and how many files it has.
+    /// Calls `work` for each group, with its directory and its number of files.
     fn each_group(
         &self,
         kind: &str,
@@ -252,7 +252,7 @@ fn open_path(path: &Path) -> Result<OwnedFd> {
     openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Reads the names in a directory; counts the directory.
+/// Reads the names in a directory. Returns 1, for the directory.
 fn list(path: &Path) -> Result<u64> {
     let dir = openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     for entry in Dir::new(dir)? {
@@ -261,7 +261,8 @@ fn list(path: &Path) -> Result<u64> {
     Ok(1)
 }
 
-/// Lists a directory as `ls -l` does: for each name its attributes and whether it has an ACL. Counts the names.
+/// Lists a directory like `ls -l`: reads the attributes and the ACL of each name. Returns the number of
+/// names.
 fn list_long(path: &Path) -> Result<u64> {
     let dir = openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let mut acl = vec![0_u8; ACL_BYTES];
@@ -292,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_operation_is_done_to_each_file() {
+    fn each_operation_runs_on_each_file() {
         let place = tempfile::tempdir().unwrap();
         let share = Share::prepare(place.path().join("share"), 130).unwrap();
         let mut renamed = false;
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_first_is_known() {
+    fn operations_that_others_need_are_known() {
         assert!(Op::Create.is_needed_by(&[Op::Rename]) && !Op::Create.is_needed_by(&[Op::Mkdir]));
         assert!(Op::ListLong.is_needed_by(&[Op::List]) && !Op::Chmod.is_needed_by(&Op::ALL));
     }

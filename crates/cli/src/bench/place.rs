@@ -1,4 +1,4 @@
-//! Where a benchmark happens.
+//! The scratch directory of a benchmark, and the mount that it is on.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -17,35 +17,37 @@ use crate::registry::{self, Entry};
 use crate::rmr;
 use crate::statistics::Statistics;
 
-/// Threads that clean up.
+/// Threads that remove the scratch directory.
 const CLEANERS: usize = 8;
-/// A mount collects what was removed every three seconds: one that asks its engine for next to nothing in so long has
-/// collected it.
+/// A mount collects the garbage of removed files every three seconds. If it makes almost no requests to its
+/// engine in this longer time, it has finished.
 const SETTLED_AFTER: Duration = Duration::from_secs(4);
-/// A heartbeat, and what is looked for and not found.
+/// Round trips of an idle mount in that time: a heartbeat, and queries of housekeeping that find nothing.
 const IDLE_ROUND_TRIPS: u64 = 4;
-/// Others may be at work on the mount; one does not wait for them.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// The longest wait for an idle mount, because other programs may use it all the time.
+const MAX_SETTLE: Duration = Duration::from_secs(120);
 
-/// A directory of its own below the path to measure; dropped, it is gone.
+/// A scratch directory below the path to measure. Dropping it removes the directory.
 #[derive(Debug)]
 pub(super) struct Place {
     scratch: PathBuf,
     pub(super) probe: Probe,
 }
 
-/// The way to ask the mount that the place is on.
+/// Queries the statistics of the mount that the scratch directory is on, if it is a limenfs mount.
 #[derive(Debug)]
 pub(super) struct Probe(Option<Entry>);
 
 impl Place {
+    /// Creates a scratch directory in `path`.
+    ///
     /// # Errors
-    /// `path` is no directory that one can write in.
+    /// `path` is not a directory, or not writable.
     pub(super) fn make(path: &Path) -> Result<Self, Fault> {
         let fail = |error: std::io::Error| {
-            Fault::new(format!("cannot work here: {error}"))
+            Fault::new(format!("cannot create a directory here: {error}"))
                 .at(path.display())
-                .advise("name a directory that you may write in")
+                .advise("name a directory that you can write to")
         };
         let path = fs::canonicalize(path).map_err(fail)?;
         let scratch = path.join(format!(".limen-bench.{}", std::process::id()));
@@ -58,20 +60,21 @@ impl Place {
         &self.scratch
     }
 
-    /// Removes a directory of this place with all that is in it.
+    /// Removes a tree in the scratch directory.
     ///
     /// # Errors
-    /// Something of it stays.
+    /// A file or directory cannot be removed.
     pub(super) fn remove(&self, dir: &Path) -> Result<(), Fault> {
         clean(dir)
     }
 
-    /// Waits until the mount does nothing of its own accord, so that what was removed does not slow what is measured next.
+    /// Waits until the mount is idle, so that its removal of earlier data does not slow down the next
+    /// measurement.
     ///
     /// # Errors
-    /// The mount told what it does before, and does not any more; the person wants the command to end.
+    /// The mount no longer answers; the user interrupted the command.
     pub(super) fn settle(&self, interrupt: &Interrupt) -> Result<(), Fault> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + MAX_SETTLE;
         while let Some(before) = self.probe.ask()? {
             let asked = Instant::now();
             while asked.elapsed() < SETTLED_AFTER {
@@ -86,7 +89,7 @@ impl Place {
         Ok(())
     }
 
-    /// A round in a directory of its own, which `prepare` may change before anything is made in it.
+    /// Runs a round in a new directory. `prepare` is called with the directory while it is empty.
     ///
     /// # Errors
     /// Those of [`suite::round`] and of `prepare`.
@@ -105,7 +108,8 @@ impl Place {
         clean(&dir).and(samples)
     }
 
-    /// A small round that is not measured: what a mount and the kernel do once is done then.
+    /// Runs a small round that is not measured, so that one-time work of the mount and the kernel is done
+    /// before.
     ///
     /// # Errors
     /// Those of [`Place::round`].
@@ -127,7 +131,7 @@ impl Probe {
     fn find(device: u64) -> Self {
         let entry = registry::by_device(device);
         let Some(entry) = entry else { return Probe(None) };
-        match Statistics::ask(&entry) {
+        match Statistics::query(&entry) {
             Ok(_) => Probe(Some(entry)),
             Err(fault) => {
                 output::note(fault);
@@ -136,15 +140,17 @@ impl Probe {
         }
     }
 
-    /// The mount, if it is one of limenfs and tells what it does.
+    /// The mount, if it is a limenfs mount that serves statistics.
     pub(super) fn entry(&self) -> Option<&Entry> {
         self.0.as_ref()
     }
 
+    /// The statistics of the mount.
+    ///
     /// # Errors
-    /// The mount told before, and does not any more.
+    /// The mount answered before, and no longer answers.
     pub(super) fn ask(&self) -> Result<Option<Statistics>, Fault> {
-        self.0.as_ref().map(Statistics::ask).transpose()
+        self.0.as_ref().map(Statistics::query).transpose()
     }
 }
 

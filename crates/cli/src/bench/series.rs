@@ -1,4 +1,4 @@
-//! The rounds of one benchmark together.
+//! Combines the rounds of a benchmark.
 
 use std::time::Duration;
 
@@ -25,16 +25,16 @@ pub(super) struct Spread {
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) op: Op,
-    /// In all rounds together.
+    /// The number of operations in all rounds.
     pub(super) count: u64,
-    /// Operations a second.
+    /// Operations per second.
     pub(super) rate: Spread,
-    /// Of the threads that did it, an operation.
+    /// CPU time of the benchmark's threads per operation.
     pub(super) cpu_us: f64,
     pub(super) mount: Option<MountRow>,
 }
 
-/// What the mount did for one operation.
+/// The cost in the mount's process per operation.
 #[derive(Debug)]
 pub(super) struct MountRow {
     pub(super) cpu_us: f64,
@@ -81,20 +81,20 @@ impl Series {
         })
     }
 
-    /// By how many percent the operation is slower than in `other`, which took turns with this one.
+    /// By how many percent the operation is slower than in `other`, whose rounds alternated with these.
     pub(super) fn loss(&self, op: Op, other: &Series) -> Spread {
         let pairs = self.samples(op).zip(other.samples(op));
         Spread::of(pairs.map(|(this, that)| 100.0 * (1.0 - this.rate() / that.rate())))
     }
 
-    /// By how many percent the operation takes more CPU time than in `other`, of this process and the mount's together;
-    /// other programs disturb that less than they do the clock on the wall.
+    /// By how many percent the operation uses more CPU time than in `other`, in this process and the mount's
+    /// together. Other programs disturb CPU time less than wall-clock time.
     pub(super) fn cpu_loss(&self, op: Op, other: &Series) -> Spread {
         let pairs = self.samples(op).zip(other.samples(op));
         Spread::of(pairs.map(|(this, that)| 100.0 * (this.cpu_us() / that.cpu_us().max(1e-9) - 1.0)))
     }
 
-    /// Which percentage of the rate in `other` is reached, which took turns with this one.
+    /// The rate as a percentage of the rate in `other`, whose rounds alternated with these.
     pub(super) fn share(&self, op: Op, other: &Series) -> Spread {
         let pairs = self.samples(op).zip(other.samples(op));
         Spread::of(pairs.map(|(this, that)| 100.0 * this.rate() / that.rate()))
@@ -106,7 +106,7 @@ impl Series {
 }
 
 impl Sample {
-    /// Of this process and the mount's, an operation.
+    /// CPU time of this process and the mount's per operation.
     fn cpu_us(&self) -> f64 {
         let mount = self.mount.as_ref().map_or(Duration::ZERO, |mount| mount.cpu);
         (self.cpu + mount).as_secs_f64() * 1e6 / self.count.max(1) as f64
@@ -118,7 +118,7 @@ impl Sample {
 }
 
 impl Spread {
-    /// Of nothing, all zeros.
+    /// The spread of `values`; all zeros if there are none.
     pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -189,14 +189,14 @@ mod tests {
     }
 
     #[test]
-    fn medians_are_of_the_middle() {
+    fn spread_has_median_minimum_and_maximum() {
         assert_eq!(Spread::of([3.0, 1.0, 2.0]), Spread { median: 2.0, min: 1.0, max: 3.0 });
         assert_eq!(Spread::of([4.0, 1.0]).median, 2.5);
         assert_eq!(Spread::of([]), Spread::default());
     }
 
     #[test]
-    fn rounds_are_compared_pair_by_pair() {
+    fn rounds_are_compared_pairwise() {
         let (mut this, mut that) = (Series::default(), Series::default());
         for (slow, fast) in [(2000, 1000), (200, 100), (60, 30)] {
             this.add(vec![sample(Op::Create, 10, slow), sample(Op::Open, 10, 10)]);

@@ -1,4 +1,4 @@
-//! One round: each operation by all threads at once, between two looks at the clocks and counters.
+//! One round: all threads run each operation together; clocks and counters are read before and after it.
 
 use std::path::Path;
 use std::sync::Barrier;
@@ -17,23 +17,23 @@ use crate::interrupt::Interrupt;
 use crate::rmr;
 use crate::statistics::Statistics;
 
-/// What one operation came to in one round.
+/// The result of one operation in one round.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) op: Op,
     pub(super) count: u64,
-    /// From when the first thread began until the last one ended.
+    /// The time from the start of the first thread to the end of the last one.
     pub(super) wall: Duration,
-    /// Of the threads that did it.
+    /// The CPU time of the threads.
     pub(super) cpu: Duration,
-    /// What the mount did meanwhile, if it tells.
+    /// The mount's statistics for that time, if it serves them.
     pub(super) mount: Option<Statistics>,
 }
 
-/// Does a round in `dir`, which is made and removed. Operations that the file system does not have are left out.
+/// Runs a round in `dir`. Operations that the file system does not support are left out.
 ///
 /// # Errors
-/// The file system fails at an operation, or the person has interrupted.
+/// An operation failed, or the user interrupted the command.
 pub(super) fn round(
     dir: &Path,
     load: &Load,
@@ -44,7 +44,7 @@ pub(super) fn round(
     let fail = |error: std::io::Error| Fault::new(error).at(dir.display());
     let mut shares = Vec::with_capacity(load.threads);
     for thread in 0..load.threads {
-        // The first threads take what does not divide.
+        // The first threads take the remainder, one file each.
         let files = load.files / load.threads + usize::from(thread < load.files % load.threads);
         shares.push(Share::prepare(dir.join(thread.to_string()), files).map_err(fail)?);
     }

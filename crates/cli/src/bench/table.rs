@@ -1,6 +1,6 @@
-//! Columns of figures, for people.
+//! Tables of figures as text.
 
-/// A heading and lines; the first column is text, the others are figures and stand to the right.
+/// A heading and lines. The first column is left-aligned text, the others are right-aligned figures.
 #[derive(Debug)]
 pub(crate) struct Columns(Vec<Vec<String>>);
 
@@ -33,7 +33,7 @@ impl Columns {
     }
 }
 
-/// A figure with as many digits as it is worth.
+/// Formats a figure with about three significant digits.
 pub(crate) fn figure(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
@@ -43,7 +43,7 @@ pub(crate) fn figure(value: f64) -> String {
     }
 }
 
-/// A figure for programs, to four digits after the point: more is noise.
+/// Rounds a figure for JSON to four decimal places; further digits are noise.
 pub(crate) fn round(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_stand_to_the_right() {
+    fn figures_are_right_aligned() {
         let mut columns = Columns::new(&["op", "ops/s"]);
         columns.line(vec!["create".to_owned(), figure(12.34)]);
         columns.line(vec!["ls".to_owned(), figure(123456.7)]);

@@ -2,8 +2,8 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `source` | directories, read from a volume's records, or from the kernel |
-//! | `print` | lines for people and for programs |
+//! | `source` | reads directories from a volume's records or from the kernel |
+//! | `print` | formats text and JSON |
 
 mod print;
 mod source;
@@ -27,48 +27,51 @@ pub(crate) struct LsArgs {
     /// Files or directories, as PATH or META-URL:PATH
     #[arg(value_name = "PATH|META-URL:PATH", value_hint = ValueHint::AnyPath, default_value = ".")]
     targets: Vec<OsString>,
-    /// Show mode, links, owner, group, size, time of the last change (UTC), and where symbolic links lead
+    /// Show mode, links, owner, group, size, modification time (UTC), and the targets of symbolic links
     #[arg(short)]
     long: bool,
-    /// List all that is below too
+    /// List subdirectories recursively
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Show names that begin with a dot; JSON has them in any case
+    /// Show names that begin with a dot; --json always shows them
     #[arg(short, long)]
     all: bool,
-    /// Show numbers instead of names of users and groups
+    /// Show numeric ids instead of names of users and groups
     #[arg(short)]
     numeric: bool,
-    /// Print a line of JSON for each name, ACLs included
+    /// Print a line of JSON for each name, with ACLs
     #[arg(long)]
     json: bool,
 }
 
 const AFTER_HELP: &str = "\
-Names come in the order of their bytes, each directory in pages, so that memory does not grow with its size. A plus behind
-the mode says that there is an ACL; --json has its entries. Control characters in names are shown escaped.
+Names are sorted by their bytes. Directories of a volume are read in pages, so memory use does not grow with their size. A
+plus after the mode means that the file has an ACL; --json shows its entries. Control characters in names are escaped.
 
-A directory on a limenfs volume that this user has mounted is read from the volume's database, 1,024 entries a request and
-without a system call for each; the kernel is asked once for each directory whether it may be read. The size of a file that
-is being written may be some five seconds old. On other mounts and file systems the kernel is asked for each file.
+A directory on a limenfs volume that this user or root has mounted is read from the volume's database, 1,024 entries per
+request and without a system call for each file; the kernel is asked once per directory whether the user can read it. The
+size of a file that is being written can be about five seconds old. On other mounts and file systems, each file is read
+through the kernel.
 
-META-URL:PATH is a path from the root of a volume, whether it is mounted or not: sqlite:///var/lib/limen/home.db:/project.
-The path begins at the first :/ after the URL's own ://, and without one the root is meant. Whoever may open the database
-may see all of it so.
+META-URL:PATH is a path from the root of a volume, mounted or not: sqlite:///var/lib/limen/home.db:/project.
+The path begins at the first :/ after the :// of the URL; without a path, the root directory is listed. Everyone with access
+to the database can see the whole volume this way.
 
-Exit codes: 0 all is shown, 1 something below was not, 2 something that was named could not be.
+Exit codes: 0 everything was listed, 1 something below the named files could not be listed, 2 a named file could not be
+listed, or the command line is wrong.
 
 Examples:
   limen ls -l /mnt/project
   limen ls -R --json sqlite:///var/lib/limen/home.db | jq -r 'select(.access_acl) | .path'";
 
-/// How many directories are remembered of one that is listed; the names of more are read again.
+/// How many subdirectories of one directory are kept in memory; the names of further ones are read again
+/// later.
 const MAX_BELOW: usize = 1024;
 
 pub(crate) fn run(args: &LsArgs) -> ExitCode {
     let mut walk = Walk { args, printer: Printer::new(args.long, args.numeric, args.json), code: 0 };
     match walk.all() {
-        Ok(()) | Err(Stop::Deaf) => ExitCode::from(walk.code),
+        Ok(()) | Err(Stop::Closed) => ExitCode::from(walk.code),
         Err(Stop::Fault(fault)) => {
             output::note(&fault);
             ExitCode::from(2)
@@ -82,12 +85,12 @@ struct Walk<'a> {
     code: u8,
 }
 
-/// A directory of which the directories below are being listed.
+/// A directory whose subdirectories are being listed.
 struct Frame {
     place: Place,
     path: Vec<u8>,
     below: VecDeque<Name>,
-    /// From where on more of them may follow.
+    /// The name after which more subdirectories may follow.
     rest: Option<Name>,
 }
 
@@ -114,7 +117,7 @@ impl Walk<'_> {
         self.printer.finish()
     }
 
-    /// Lists a directory, and if asked for all below it.
+    /// Lists a directory, and with `-R` all directories below it.
     fn tree(&mut self, lister: &Lister, place: Place, path: Vec<u8>, with_heads: bool) -> Result<(), Stop> {
         let mut frames = Vec::new();
         frames.extend(self.directory(lister, place, path, with_heads)?);
@@ -177,7 +180,9 @@ impl Walk<'_> {
         }
         if let Some(name) = unseen {
             let dir = show_name(&path);
-            self.fail(format!("cannot access '{name}' and perhaps more in '{dir}': no right, or damage"));
+            self.fail(format!(
+                "cannot access '{name}' and possibly more files in '{dir}': permission denied, or damaged (see limen fsck)"
+            ));
         }
         Ok(recursive.then_some(Frame { place, path, below, rest }))
     }
@@ -186,7 +191,7 @@ impl Walk<'_> {
         if with_heads { self.printer.head(path) } else { Ok(()) }
     }
 
-    /// Something is not shown, and the rest is.
+    /// Reports that something cannot be listed; the listing continues.
     fn fail(&mut self, what: String) {
         output::note(what);
         self.code = self.code.max(1);

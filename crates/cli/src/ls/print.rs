@@ -1,4 +1,4 @@
-//! Lines, for people and for programs.
+//! Formats listings as text and JSON.
 
 use std::io::{self, BufWriter, Write};
 
@@ -11,7 +11,7 @@ use crate::modes;
 use crate::target::{path_to_json, show_name};
 use crate::users::Users;
 
-/// Lines that are held to find out how wide their columns are.
+/// Lines that are held back to compute the widths of their columns.
 const PAGE: usize = 1024;
 
 pub(super) struct Printer {
@@ -20,7 +20,7 @@ pub(super) struct Printer {
     json: bool,
     users: Users,
     out: BufWriter<io::Stdout>,
-    /// The columns of lines not yet written, and the widths of all written since the last head.
+    /// The columns of lines not yet written, and the widths of the columns since the last heading.
     lines: Vec<([String; 6], String)>,
     widths: [usize; 6],
     begun: bool,
@@ -33,7 +33,7 @@ impl Printer {
         Printer { long, numeric, json, users, out, lines: Vec::new(), widths: [0; 6], begun: false }
     }
 
-    /// Says which directory follows.
+    /// Prints the heading of a directory.
     pub(super) fn head(&mut self, path: &[u8]) -> Result<(), Stop> {
         if self.json {
             return Ok(());
@@ -44,7 +44,7 @@ impl Printer {
         Ok(writeln!(self.out, "{blank}{}:", show_name(path))?)
     }
 
-    /// A name in the directory `dir`.
+    /// Prints a name in the directory `dir`.
     pub(super) fn row(&mut self, row: Row, dir: &[u8]) -> Result<(), Stop> {
         self.begun = true;
         if self.json {
@@ -61,7 +61,7 @@ impl Printer {
         if self.lines.len() >= PAGE { self.end_of_page() } else { Ok(()) }
     }
 
-    /// Writes the lines that are held.
+    /// Writes the lines that are held back.
     pub(super) fn end_of_page(&mut self) -> Result<(), Stop> {
         let [mode, links, owner, group, size, time] = self.widths;
         for ([a, b, c, d, e, f], name) in self.lines.drain(..) {
@@ -156,7 +156,7 @@ impl Printer {
     }
 }
 
-/// `2026-11-20 18:52`, UTC.
+/// A time in UTC to the minute: `2026-11-20 18:52`.
 fn minute(time: Time) -> String {
     let whole = time.to_string();
     whole.rsplit_once(':').map_or(whole.clone(), |(minute, _)| minute.to_owned())

@@ -1,10 +1,13 @@
-//! Directories, read from a volume's records or from the kernel.
+//! Reads directories from a volume's records or from the kernel.
 //!
-//! | directory | may it be listed | names and attributes |
+//! | directory | access check | names and attributes |
 //! |---|---|---|
-//! | of a volume, by its URL | whoever has the database has it all | the records, in bulk |
-//! | on a mount of a volume whose database can be opened | the kernel opens it, and looks something up in it | the records, in bulk |
-//! | any other | the kernel opens it | the kernel, name by name |
+//! | of a volume, by URL | none: access to the database is access to everything | the records, in bulk |
+//! | on a mount of a volume whose database can be opened | the kernel opens it, and looks up a name in it | the records, in bulk |
+//! | any other | the kernel opens it | the kernel, one name at a time |
+//!
+//! On a mount, the kernel opens each directory, so that it decides whether the user may read it. The
+//! records are read afterwards, so that no file costs a system call.
 
 use std::collections::VecDeque;
 use std::ffi::{CString, OsStr};
@@ -18,9 +21,9 @@ use std::sync::Arc;
 use acl::identity::DomainTable;
 use acl::posix::PosixAcl;
 use inspect::{
-    DirEntry, Domains, LocalTree, Route, Rules, Subject, Trouble, VolumeTree, Want, read_dir_plus,
+    AccessAttrs, DirEntry, Domains, LocalTree, Operation, QueryError, Route, Rules, VolumeTree, read_dir_plus,
 };
-use meta::{AclKind, Engine, EngineError, Node};
+use meta::{AclKind, Engine, EngineError, Inode};
 use rustix::fs::{AtFlags, CWD, Dir, Mode as RawMode, OFlags, Stat, fstat, openat, readlinkat, statat};
 use rustix::io::fcntl_dupfd_cloexec;
 use types::{Errno, FileType, Ino, Mode, Name, Time};
@@ -31,12 +34,12 @@ use crate::target::{Target, show_name, volume_behind};
 
 const DEFAULT_ACL: &str = "system.posix_acl_default";
 
-/// What ends the command.
+/// Why the command ends early.
 #[derive(Debug)]
 pub(super) enum Stop {
     Fault(Fault),
-    /// Nobody reads the output any more.
-    Deaf,
+    /// The pipe of the output is closed.
+    Closed,
 }
 
 impl From<Fault> for Stop {
@@ -48,21 +51,21 @@ impl From<Fault> for Stop {
 impl From<io::Error> for Stop {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            ErrorKind::BrokenPipe => Stop::Deaf,
+            ErrorKind::BrokenPipe => Stop::Closed,
             _ => Stop::Fault(Fault::new(format!("cannot write the output: {error}"))),
         }
     }
 }
 
-/// A name, and what could be seen of its file.
+/// A name and the attributes of its file.
 #[derive(Debug)]
 pub(super) struct Row {
-    /// Of an operand its path.
+    /// The name in the directory; for an operand its path.
     pub(super) name: Vec<u8>,
     pub(super) is_operand: bool,
     pub(super) ino: u64,
     pub(super) kind: FileType,
-    /// None where the directory may be read but not searched, or the file is damaged.
+    /// `None` if the directory can be read but not searched, or the file is damaged.
     pub(super) attr: Option<Attr>,
 }
 
@@ -72,7 +75,7 @@ pub(super) struct Attr {
     pub(super) links: u64,
     pub(super) uid: u32,
     pub(super) gid: u32,
-    /// In bytes.
+    /// The size in bytes.
     pub(super) size: u64,
     pub(super) rdev: u64,
     pub(super) atime: Time,
@@ -95,12 +98,12 @@ pub(super) enum AclText {
 #[derive(Debug)]
 pub(super) enum Place {
     Records(Ino),
-    /// On a mount, whose kernel has opened it.
+    /// On a mount: the records are read, and the kernel has opened the directory.
     Beside(Ino, OwnedFd),
     Kernel(OwnedFd),
 }
 
-/// What was named on the command line.
+/// A file or directory from the command line.
 pub(super) enum Operand {
     Directory { lister: Lister, place: Place, path: Vec<u8> },
     File { row: Row, path: Vec<u8> },
@@ -118,18 +121,18 @@ struct Records {
     engine: Arc<dyn Engine>,
     acl: AclKind,
     domains: Domains,
-    /// Of the mount that it is listed at, if it is.
+    /// The device number of the mount, if the volume is listed through a mount.
     device: Option<u64>,
 }
 
-/// What each name is passed to; also, whether it is a directory that lies there.
+/// Called for each name; the flag tells whether it is a subdirectory to descend into.
 type Each<'a> = &'a mut dyn FnMut(Row, bool) -> Result<(), Stop>;
 
 impl Operand {
-    /// Without `follow`, a symbolic link that is named is shown itself.
+    /// Opens an operand. With `is_link_shown`, a symbolic link is shown itself instead of its target.
     ///
     /// # Errors
-    /// It is not there, or may not be looked at.
+    /// The file does not exist, or the user has no access to it.
     pub(super) fn open(target: Target, is_link_shown: bool) -> Result<Operand, Fault> {
         match target {
             Target::Local(path) => Self::open_local(&path, is_link_shown),
@@ -137,17 +140,17 @@ impl Operand {
                 let (database, volume) = url.open_volume()?;
                 let engine = database.engine();
                 let tree = VolumeTree::new(&*engine, volume.acl);
-                let failed = |error: Trouble| Fault::new(error).at(&url);
-                let route = Route::find(&tree, &path, Want::Chmod).map_err(failed)?;
+                let failed = |error: QueryError| Fault::new(error).at(&url);
+                let route = Route::find(&tree, &path, Operation::Chmod).map_err(failed)?;
                 let shown = format!("{url}:{}", OsStr::from_bytes(&path).display());
                 let (Ok(()), Some(check)) = (route.end, route.target()) else {
                     let errno = route.end.err().unwrap_or(Errno::ENOENT);
                     return Err(Fault::new(format!("cannot access '{shown}': {errno}")));
                 };
-                let ino = Ino(check.subject.ino);
-                let (node, subject) = tree.inode(ino).map_err(failed)?;
+                let ino = Ino(check.access_attrs.ino);
+                let (inode, access_attrs) = tree.inode(ino).map_err(failed)?;
                 let records = Records::new(Arc::clone(&engine), volume.acl, None);
-                if node.kind.is_dir() {
+                if inode.kind.is_dir() {
                     let volume = Some(records);
                     return Ok(Operand::Directory {
                         lister: Lister { volume },
@@ -155,14 +158,15 @@ impl Operand {
                         path,
                     });
                 }
-                let access =
-                    records.acl_text(Some(&subject.rules)).map_err(|error| Fault::new(error).at(&url))?;
-                let attr = Attr::new(&node, access, AclText::None, None);
+                let access = records
+                    .acl_text(Some(&access_attrs.rules))
+                    .map_err(|error| Fault::new(error).at(&url))?;
+                let attr = Attr::new(&inode, access, AclText::None, None);
                 let row = Row {
                     name: path.clone(),
                     is_operand: true,
                     ino: ino.0,
-                    kind: node.kind,
+                    kind: inode.kind,
                     attr: Some(attr),
                 };
                 Ok(Operand::File { row, path })
@@ -176,7 +180,7 @@ impl Operand {
         let io = |error: io::Error| fail("cannot access", Errno::from(&error));
         let mut metadata = fs::symlink_metadata(path).map_err(io)?;
         if metadata.is_symlink() && !is_link_shown {
-            // One that leads nowhere is shown itself.
+            // A dangling link is shown itself.
             metadata = fs::metadata(path).unwrap_or(metadata);
         }
         if metadata.is_dir() {
@@ -206,25 +210,27 @@ impl Records {
         Records { engine, acl, domains: Domains::default(), device }
     }
 
-    /// An access ACL; `None` is one that is damaged.
+    /// The text of an access ACL; `None` stands for a damaged one.
     fn acl_text(&self, rules: Option<&Rules>) -> Result<AclText, EngineError> {
         let Some(rules) = rules else { return Ok(AclText::Damaged) };
         let domains = self.domains.up_to(rules.highest_domain(), &*self.engine)?;
         Ok(AclText::of(rules, &domains))
     }
 
-    /// Those of the volume that is mounted there, if this user can open them.
+    /// The records of the volume that is mounted at this device, if this user can open its database.
     fn behind(path: &Path, device: u64) -> Option<Self> {
         registry::by_device(device)?;
         let (database, volume) = volume_behind(path, device)
-            .inspect_err(|fault| tracing::debug!(%fault, "the kernel is asked instead of the database"))
+            .inspect_err(
+                |fault| tracing::debug!(%fault, "reading through the kernel instead of the database"),
+            )
             .ok()?;
         Some(Records::new(database.engine(), volume.acl, Some(device)))
     }
 }
 
 impl Lister {
-    /// What the kernel has opened: read from the records, if it lies on their mount.
+    /// How to read a directory that the kernel has opened: from the records if it is on their mount.
     fn place(&self, fd: OwnedFd, stat: &Stat) -> Place {
         match &self.volume {
             Some(Records { device: Some(device), .. }) if *device == stat.st_dev => {
@@ -234,17 +240,19 @@ impl Lister {
         }
     }
 
-    /// A directory in another; what is mounted there is followed, symbolic links are not.
+    /// Opens a subdirectory. Mount points are followed, symbolic links are not.
     pub(super) fn open_below(&self, dir: &Place, name: &Name) -> Result<Result<Place, Errno>, Stop> {
         let fd = match dir {
             Place::Records(dir) => {
                 let Some(Records { engine, acl, .. }) = &self.volume else { return Ok(Err(Errno::ENOENT)) };
                 let found = inspect::Tree::entry(&VolumeTree::new(&**engine, *acl), dir, name);
                 return match found {
-                    Ok(Some(found)) if found.subject.kind.is_dir() => Ok(Ok(Place::Records(found.place))),
+                    Ok(Some(found)) if found.access_attrs.kind.is_dir() => {
+                        Ok(Ok(Place::Records(found.place)))
+                    }
                     Ok(Some(_)) => Ok(Err(Errno::ENOTDIR)),
                     Ok(None) => Ok(Err(Errno::ENOENT)),
-                    Err(Trouble::Engine(error)) => Err(Fault::new(error).into()),
+                    Err(QueryError::Engine(error)) => Err(Fault::new(error).into()),
                     Err(_) => Ok(Err(Errno::EIO)),
                 };
             }
@@ -256,7 +264,7 @@ impl Lister {
         Ok(placed.map_err(from_raw))
     }
 
-    /// Passes all names after `after` to `each`, in the order of their bytes. The errno is the kernel's.
+    /// Passes all names after `after` to `each`, sorted by their bytes. The inner error is the kernel's.
     pub(super) fn list(
         &self,
         place: &Place,
@@ -265,7 +273,7 @@ impl Lister {
     ) -> Result<Result<(), Errno>, Stop> {
         let (dir, may_see) = match place {
             Place::Records(dir) => (*dir, true),
-            // A name in it is looked up, which takes the right to search it.
+            // Looking up `.` needs search permission.
             Place::Beside(dir, fd) => (*dir, statat(fd, ".", AtFlags::empty()).is_ok()),
             Place::Kernel(fd) => return list_by_kernel(fd, after, each),
         };
@@ -273,14 +281,14 @@ impl Lister {
         for entry in read_dir_plus(&*records.engine, records.acl, dir).from_after(after) {
             let entry = entry.map_err(Fault::new)?;
             let access = records.acl_text(entry.access.as_ref()).map_err(Fault::new)?;
-            // A directory that says it lies elsewhere is damage, and could lead round in a circle.
-            let is_below = entry.node.is_some_and(|node| node.kind.is_dir() && node.parent == dir);
+            // A subdirectory whose record names another parent is damaged, and could lead into a cycle.
+            let is_below = entry.inode.is_some_and(|inode| inode.kind.is_dir() && inode.parent == dir);
             each(Row::new(entry, access, may_see), is_below)?;
         }
         Ok(Ok(()))
     }
 
-    /// The names of directories after `after`, up to so many, and the last of them if more may follow.
+    /// The names of at most `limit` subdirectories after `after`, and the last of them if more may follow.
     pub(super) fn directories(
         &self,
         place: &Place,
@@ -300,38 +308,38 @@ impl Lister {
             }
             Ok(())
         })?;
-        // What cannot be read any more has been said to be so, or is gone.
+        // A directory that can no longer be read was reported before, or was removed.
         Ok(if listed.is_ok() { (names, rest) } else { Default::default() })
     }
 }
 
 impl Row {
     fn new(entry: DirEntry, access: AclText, may_see: bool) -> Self {
-        let DirEntry { name, edge, node, default, target, .. } = entry;
-        let attr = node.filter(|_| may_see).map(|node| {
+        let DirEntry { name, dirent, inode, default, target, .. } = entry;
+        let attr = inode.filter(|_| may_see).map(|inode| {
             let default = match default {
                 Some(acl) => AclText::Entries(acl.to_string()),
-                None if node.default_acl.is_none() => AclText::None,
+                None if inode.default_acl.is_none() => AclText::None,
                 None => AclText::Damaged,
             };
-            Attr::new(&node, access, default, target.map(|target| target.to_vec()))
+            Attr::new(&inode, access, default, target.map(|target| target.to_vec()))
         });
-        Row { name: name.as_bytes().to_vec(), is_operand: false, ino: edge.ino.0, kind: edge.kind, attr }
+        Row { name: name.as_bytes().to_vec(), is_operand: false, ino: dirent.ino.0, kind: dirent.kind, attr }
     }
 }
 
 impl Attr {
-    fn new(node: &Node, access: AclText, default: AclText, target: Option<Vec<u8>>) -> Self {
+    fn new(inode: &Inode, access: AclText, default: AclText, target: Option<Vec<u8>>) -> Self {
         Attr {
-            mode: node.mode,
-            links: node.nlink.into(),
-            uid: node.uid,
-            gid: node.gid,
-            size: node.size,
-            rdev: node.rdev.into(),
-            atime: node.atime,
-            mtime: node.mtime,
-            ctime: node.ctime,
+            mode: inode.mode,
+            links: inode.nlink.into(),
+            uid: inode.uid,
+            gid: inode.gid,
+            size: inode.size,
+            rdev: inode.rdev.into(),
+            atime: inode.atime,
+            mtime: inode.mtime,
+            ctime: inode.ctime,
             access,
             default,
             target,
@@ -345,11 +353,12 @@ impl AclText {
     }
 }
 
-/// Lists what the kernel has opened, name by name; of one directory all names are held, to be sorted.
+/// Lists a directory through the kernel. All its names are held in memory, to be sorted.
 fn list_by_kernel(fd: &OwnedFd, after: Option<Name>, each: Each<'_>) -> Result<Result<(), Errno>, Stop> {
     let mut names: Vec<(CString, u64)> = Vec::new();
     let read = || -> Result<Vec<(CString, u64)>, rustix::io::Errno> {
-        // Of a copy, for a second descriptor would take the right to search the directory. The copies share their place.
+        // A duplicate, because opening the directory again needs search permission. Duplicates share the
+        // position, so rewind.
         let mut dir = Dir::new(fcntl_dupfd_cloexec(fd, 0)?)?;
         dir.rewind();
         for entry in dir {
@@ -378,7 +387,7 @@ fn list_by_kernel(fd: &OwnedFd, after: Option<Name>, each: Each<'_>) -> Result<R
                 let target = || readlinkat(fd, &name, Vec::new()).ok().map(CString::into_bytes);
                 kernel_row(bytes.to_vec(), &stat, &path, target)
             }
-            // It was removed meanwhile.
+            // The file was removed meanwhile.
             Err(rustix::io::Errno::NOENT) => continue,
             Err(_) => {
                 let kind = FileType::Regular;
@@ -391,15 +400,15 @@ fn list_by_kernel(fd: &OwnedFd, after: Option<Name>, each: Each<'_>) -> Result<R
     Ok(Ok(()))
 }
 
-/// A file as the kernel shows it.
+/// The row of a file, read through the kernel.
 fn kernel_row(name: Vec<u8>, stat: &Stat, path: &Path, target: impl FnOnce() -> Option<Vec<u8>>) -> Row {
     let kind = FileType::from_ifmt(stat.st_mode).unwrap_or(FileType::Regular);
     let is_link = kind == FileType::Symlink;
-    // Each file's ACL is shown at once, so what domains are numbered by need not last.
+    // The ACL is formatted at once, so the numbers that this tree gives to domains need not be stable.
     let tree = LocalTree::default();
-    let access = match tree.subject(path) {
+    let access = match tree.access_attrs(path) {
         _ if is_link => AclText::None,
-        Ok(Subject { rules, .. }) => AclText::of(&rules, &tree.domains_met()),
+        Ok(AccessAttrs { rules, .. }) => AclText::of(&rules, &tree.domains_met()),
         Err(_) => AclText::Damaged,
     };
     let time = |seconds, nanos: u64| Time::new(seconds, nanos as u32);

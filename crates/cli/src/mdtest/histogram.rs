@@ -1,13 +1,14 @@
-//! Times of many operations, kept in little memory.
+//! Latency histograms of many operations in bounded memory.
 
 use std::time::Duration;
 
-/// Each power of two is divided into this many steps, so that a time is known to one part in it: 3 %.
+/// Each power of two is divided into this many steps, so the relative error of a time is at most 1/32, about
+/// 3 %.
 const STEPS: u64 = 32;
 const STEP_BITS: u32 = STEPS.ilog2();
 const SLOTS: usize = ((u64::BITS - STEP_BITS + 1) as usize) * STEPS as usize;
 
-/// How many operations took how long: exact below 32 ns, in steps of a 32nd of a power of two from there on.
+/// Counts of operations by latency: exact below 32 ns, above in steps of 1/32 of a power of two.
 #[derive(Clone, Debug)]
 pub(super) struct Histogram {
     slots: Vec<u64>,
@@ -31,7 +32,7 @@ impl Histogram {
         self.longest = self.longest.max(time);
     }
 
-    /// Adds what another one holds.
+    /// Adds the counts of another histogram.
     pub(super) fn merge(&mut self, other: &Histogram) {
         for (slot, more) in self.slots.iter_mut().zip(&other.slots) {
             *slot += more;
@@ -48,8 +49,8 @@ impl Histogram {
         self.longest
     }
 
-    /// A time that this share of all operations did not exceed, and at most one step too long; zero where there were
-    /// none.
+    /// The latency that the given share of all operations did not exceed, rounded up to the end of a step.
+    /// Zero without operations.
     pub(super) fn quantile(&self, share: f64) -> Duration {
         let rank = ((self.count as f64 * share).ceil() as u64).clamp(1, self.count.max(1));
         let mut seen = 0;
@@ -63,7 +64,8 @@ impl Histogram {
     }
 }
 
-/// Below `STEPS` a slot is a number; above, the highest bit chooses the row of slots and the next ones the slot in it.
+/// The slot of a time. Below `STEPS` each number has its own slot; above, the highest bit selects a row of
+/// slots and the next bits the slot in it.
 fn slot_of(nanos: u64) -> usize {
     if nanos < STEPS {
         return nanos as usize;
@@ -72,7 +74,7 @@ fn slot_of(nanos: u64) -> usize {
     ((u64::from(shift) * STEPS) + (nanos >> shift)) as usize
 }
 
-/// The longest time that falls into a slot.
+/// The longest time of a slot, in nanoseconds.
 fn end_of(slot: usize) -> u64 {
     let slot = slot as u64;
     if slot < STEPS {
@@ -88,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_time_lies_in_a_slot_that_ends_no_more_than_a_step_later() {
+    fn slot_end_exceeds_a_time_by_at_most_one_step() {
         for nanos in (0..5000).chain((12..64).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 12])) {
             let slot = slot_of(nanos);
             assert!(slot < SLOTS, "{nanos}");
@@ -101,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_of_all_threads_are_found() {
+    fn quantiles_of_merged_histograms_are_correct() {
         let (mut all, mut slow) = (Histogram::default(), Histogram::default());
         assert_eq!(all.quantile(0.5), Duration::ZERO);
         (1..=98).for_each(|_| all.add(Duration::from_nanos(20)));

@@ -1,4 +1,4 @@
-//! Many threads on one list of operations, timed.
+//! Runs a list of operations with many threads, and measures their times.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,27 +10,27 @@ use indicatif::ProgressBar;
 use super::histogram::Histogram;
 use crate::fault::Fault;
 
-/// What the threads did together.
+/// The times of all threads together.
 #[derive(Debug, Default)]
 pub(super) struct Load {
     pub(super) times: Histogram,
-    /// From when the first thread began until the last one ended.
+    /// The time from the start of the first thread to the end of the last one.
     pub(super) wall: Duration,
 }
 
 impl Load {
-    /// Adds what was done after this.
+    /// Adds a load that ran after this one.
     pub(super) fn then(&mut self, next: &Load) {
         self.times.merge(&next.times);
         self.wall += next.wall;
     }
 }
 
-/// Does `work` once for each of `numbers`: each thread takes the next one when it is done with one, so that they are all
-/// busy to the end, and near one another in the tree.
+/// Calls `work` once for each of `numbers`. Each thread takes the next number when it has finished one, so
+/// all threads are busy until the end, and work close to each other in the tree.
 ///
 /// # Errors
-/// The first of a thread; the others end after the operation that they are at. The same where `stop` says so.
+/// The first error of `work` or `stop`; the other threads end after their current operation.
 pub(super) fn run(
     threads: usize,
     numbers: Range<u64>,
@@ -61,7 +61,7 @@ pub(super) fn run(
             let spawned = thread::Builder::new().name("limen-mdtest".into()).spawn_scoped(scope, turn);
             all.push(spawned.map_err(|error| {
                 failed.store(true, Ordering::Relaxed);
-                Fault::new(format!("cannot start a thread: {error}")).advise("try it with fewer --threads")
+                Fault::new(format!("cannot start a thread: {error}")).advise("use fewer --threads")
             })?);
         }
         let ended_early = || Fault::new("a thread of the benchmark ended early");
@@ -76,7 +76,7 @@ pub(super) fn run(
     Ok(Load { times, wall: begun.zip(ended).map_or(Duration::ZERO, |(begun, ended)| ended - begun) })
 }
 
-/// What one thread did.
+/// The result of one thread.
 #[derive(Debug)]
 struct Turn {
     begun: Instant,
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_number_is_worked_on_once_and_counted() {
+    fn each_number_is_processed_once_and_counted() {
         for threads in [1, 7] {
             let met = Mutex::new(Vec::new());
             let work = |number| {

@@ -1,11 +1,11 @@
-//! `limen mdtest`: the metadata benchmark, on the engine and the object store themselves, without a mount.
+//! `limen mdtest`: the metadata benchmark, directly on the engine and the object store, without a mount.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `tree` | what is worked on, and each operation |
-//! | `load`, `histogram` | many threads, timed |
-//! | `phase` | one kind of operation on the whole tree, between two looks at the counters |
-//! | `report` | for people, and for programs |
+//! | `tree` | the directories and files, and each operation on them |
+//! | `load`, `histogram` | many threads, and their times |
+//! | `phase` | one kind of operation on the whole tree, with its counters |
+//! | `report` | the results as text and JSON |
 
 mod histogram;
 mod load;
@@ -38,37 +38,38 @@ use crate::store::open_store;
 use crate::units::parse_size;
 use crate::url::{Database, MetaUrl};
 
-/// How long the engine may take to tell of other clients' changes before the benchmark begins without that.
-const WATCH_PATIENCE: Duration = Duration::from_secs(2);
-/// Deeper trees than this have paths that no program can open.
+/// How long to wait for the engine's stream of other clients' changes; then the benchmark begins without it.
+const WATCH_TIMEOUT: Duration = Duration::from_secs(2);
+/// The paths of deeper trees would be too long to open.
 const MAX_DEPTH: i64 = 256;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-It is one client with the caches of a mount and no kernel before it. On a volume of files on this machine it has to be
-the only one, as a mount; a database server may have others.
+The benchmark is one client with the caches of a mount, but without the kernel. A volume on SQLite must not be mounted at the
+same time; a volume on a database server can have other clients.
 
-Phases: mkdir makes DIRS directories in each directory, DEPTH levels deep; create makes FILES files in each directory,
-DIR included, and writes and closes them; stat looks each up by its name; readdirplus lists each directory with the
-attributes of what is in it; rename gives each file another name in its directory; unlink and rmdir remove all. All
-threads work on neighbouring files at once, so mostly in the same directories, or with --spread in as many as there
-are; --depth 0 is one directory for all.
+Phases: mkdir creates DIRS directories in each directory, DEPTH levels deep; create creates FILES files in each directory,
+DIR included, and writes and closes them; stat looks up each file by its name; readdirplus lists each directory with
+attributes; rename renames each file within its directory; unlink and rmdir remove everything. The threads work on adjacent
+files, so mostly in the same directories; with --spread in different directories. With --depth 0 all files are in one
+directory.
 
-The figures: operations a second over all threads; times that half and 99 % of them did not exceed, to 3 %; CPU time of
-this process, an operation; requests an operation to the metadata engine, reads, scans and commits; and round trips,
-which are fewer where a server is sent the requests of several threads at once. What housekeeping syncs is not counted.
-stat is mostly answered from memory, as on a mount.
+Columns: operations per second of all threads; median and 99th percentile of the latency, with an error of up to 3 %; CPU
+time of this process per operation; requests to the metadata engine per operation (reads, scans and commits); and round
+trips per operation, which are fewer than requests if requests of several threads are sent to a server together. Syncs of
+housekeeping are not counted. stat is mostly answered from the cache, as on a mount.
 
 Examples:
   limen mdtest redis://127.0.0.1/1 /mdtest --threads 50
   limen mdtest mem:// / --depth 0 --files 100000
-      a new volume in memory: what the client itself costs
+      a new volume in memory: measures the client alone
   limen mdtest sqlite:///var/lib/limen/home.db /mdtest --write 4K --json")]
 pub(crate) struct MdtestArgs {
     /// Where the volume's metadata is, or mem:// for a new, empty volume in memory
     #[arg(value_name = "META-URL")]
     url: String,
-    /// A directory of the volume, as a path from its top: made and removed again, or else empty
+    /// A directory of the volume, as a path from its root: if it does not exist, it is created and removed
+    /// afterwards; otherwise it must be empty
     #[arg(value_name = "DIR")]
     dir: String,
     /// Levels of directories below DIR
@@ -80,16 +81,16 @@ pub(crate) struct MdtestArgs {
     /// Files in each directory
     #[arg(long, value_name = "N", default_value_t = 100)]
     files: u64,
-    /// Work on files of all directories by turns, instead of one directory after the other
+    /// Alternate between the files of all directories, instead of working on one directory after the other
     #[arg(long)]
     spread: bool,
-    /// Threads that work at once
+    /// Number of threads
     #[arg(long, value_name = "N", value_parser = parse_threads, default_value = "8")]
     threads: usize,
-    /// How much is written into each file
+    /// How many bytes to write to each file
     #[arg(long, value_name = "BYTES", value_parser = parse_size, default_value = "0")]
     write: u64,
-    /// Leave the tree there, without the phases unlink and rmdir
+    /// Keep the tree, and skip the phases unlink and rmdir
     #[arg(long)]
     keep: bool,
     #[command(flatten)]
@@ -129,7 +130,8 @@ pub(crate) fn run(args: &MdtestArgs) -> Result<(), Fault> {
     Report { args, url: &url, database: &database, volume: vfs.meta().volume(), samples: &samples }.print()
 }
 
-/// Runs `work` in a session such as a mount has, with its housekeeping and its ear for other clients.
+/// Runs `work` in a session like that of a mount, with its housekeeping and its stream of other clients'
+/// changes.
 fn in_session<T>(
     vfs: &Arc<Vfs>,
     url: &MetaUrl,
@@ -145,32 +147,32 @@ fn in_session<T>(
     vfs.begin(&session).map_err(|errno| broken("cannot begin the session", &errno))?;
     let started = vfs.start_housekeeping(session).and_then(|()| vfs.start_watching(Arc::new(NoKernel)));
     let done = started.as_ref().map_err(|error| broken("cannot start a thread", error)).and_then(|_| {
-        wait_for_word(vfs);
+        wait_for_watch(vfs);
         work()
     });
     let ended = vfs.end().map_err(|errno| broken("cannot end the session", &errno));
     for thread in started.unwrap_or_default() {
-        // It has no result.
+        // The thread returns no result.
         let _ = thread.join();
     }
     let done = done?;
     ended.map(|()| done)
 }
 
-/// Waits until the engine tells what other clients change, so that what is remembered serves from the beginning.
-fn wait_for_word(vfs: &Vfs) {
+/// Waits until the stream of other clients' changes works, so that cached records are valid from the start.
+fn wait_for_watch(vfs: &Vfs) {
     let begun = Instant::now();
-    while vfs.coherence() == Coherence::Asks {
-        if begun.elapsed() > WATCH_PATIENCE {
+    while vfs.coherence() == Coherence::Polling {
+        if begun.elapsed() > WATCH_TIMEOUT {
             return output::note(
-                "nothing is heard of other clients' changes: what is known serves half a second",
+                "no notifications of other clients' changes: cached records are used for half a second only",
             );
         }
         thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Makes the tree, works on it, and removes it, also after a failure.
+/// Creates the tree, runs the phases, and removes the tree, also after a failure.
 fn work(
     vfs: &Vfs,
     args: &MdtestArgs,
@@ -178,7 +180,7 @@ fn work(
     counters: &Counters,
     interrupt: &Interrupt,
 ) -> Result<Vec<Sample>, Fault> {
-    // Whoever may use the database may do anything.
+    // A user with access to the database can change everything, so no permission is checked.
     let cred = Cred::new(geteuid().as_raw(), getegid().as_raw(), &[], Caps::ALL);
     let credential = Credentials::new(1).intern(&cred, &[]);
     let caller = Caller::known(Identity { credential, caps: Caps::ALL });
@@ -191,7 +193,7 @@ fn work(
     if samples.is_err()
         && let Err(fault) = phase::clear(&tree, args.threads)
     {
-        output::note(format!("the tree is not all removed: {fault}"));
+        output::note(format!("the tree is not removed completely: {fault}"));
         return samples;
     }
     let removed = top.remove(vfs, &caller);
@@ -199,7 +201,7 @@ fn work(
     removed.map(|()| samples)
 }
 
-/// Nothing is remembered but by the client itself.
+/// A kernel without caches.
 #[derive(Debug)]
 struct NoKernel;
 
@@ -207,6 +209,8 @@ impl Kernel for NoKernel {
     fn forget_attributes(&self, _: Ino) {}
 
     fn forget_content(&self, _: Ino) {}
+
+    fn forget_range(&self, _: Ino, _: u64, _: u64) {}
 
     fn expire_name(&self, _: Ino, _: &[u8]) {}
 

@@ -1,4 +1,4 @@
-//! The phases: one kind of operation on the whole tree, between two looks at the counters.
+//! The phases: each runs one kind of operation on the whole tree, and reads the counters before and after.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -14,38 +14,40 @@ use crate::network::Counted;
 use crate::output::progress_of;
 use crate::statistics::own_cpu;
 
-/// What is counted while operations run.
+/// The counters of engine requests.
 #[derive(Debug)]
 pub(super) struct Counters {
-    /// What the client asks of the engine.
+    /// Requests of the client to the engine.
     pub(super) asked: Counted,
-    /// What is sent to a server for it.
+    /// Requests to the database server, after batching.
     pub(super) sent: Option<Counted>,
 }
 
-/// What came of a phase.
+/// The result of a phase.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) name: &'static str,
     pub(super) count: u64,
-    /// From when the first thread began until the last one ended, for each level of directories.
+    /// The time from the start of the first thread to the end of the last one, summed over the levels of
+    /// directories.
     pub(super) wall: Duration,
     pub(super) median: Duration,
     pub(super) p99: Duration,
     pub(super) longest: Duration,
-    /// Of this process.
+    /// The CPU time of this process.
     pub(super) cpu: Duration,
     pub(super) asked: Counts,
     pub(super) sent: Counts,
 }
 
-/// How an operation is done to the directory or the file of a number.
+/// An operation on the directory or file with a number.
 type Operation<'t, 'v> = fn(&'t Tree<'v>, u64) -> Result<(), Fault>;
 
-/// Does all phases in order; with `keep` none that removes. Those that have nothing to do are left out.
+/// Runs all phases in order; with `keep`, those that remove are skipped. Phases without operations are left
+/// out.
 ///
 /// # Errors
-/// An operation failed, or the person has interrupted.
+/// An operation failed, or the user interrupted the command.
 pub(super) fn all(
     tree: &Tree<'_>,
     threads: usize,
@@ -93,10 +95,10 @@ pub(super) fn all(
     Ok(samples)
 }
 
-/// Removes what there is of a tree.
+/// Removes everything that exists of a tree.
 ///
 /// # Errors
-/// Something cannot be removed.
+/// A file or directory cannot be removed.
 pub(super) fn clear(tree: &Tree<'_>, threads: usize) -> Result<(), Fault> {
     let upwards: Vec<Range<u64>> = tree.levels().rev().collect();
     let bar = progress_of("removing", tree.files_begun().end + tree.dirs().end);
@@ -107,7 +109,7 @@ pub(super) fn clear(tree: &Tree<'_>, threads: usize) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Works on each part after all of the one before it is done.
+/// Runs the parts one after the other: each begins when the one before it is complete.
 fn each(
     parts: &[Range<u64>],
     threads: usize,
@@ -123,7 +125,7 @@ fn each(
 }
 
 impl Counters {
-    /// What was asked, and what was sent for it.
+    /// The requests to the engine, and those to the server.
     fn read(&self) -> (Counts, Counts) {
         let asked = self.asked.counts();
         (asked, self.sent.as_ref().map_or(asked, |sent| sent.counts()))

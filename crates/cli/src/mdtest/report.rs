@@ -1,4 +1,4 @@
-//! What is told of the phases.
+//! Formats the results as text and JSON.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::output;
 use crate::units::show_size;
 use crate::url::{Database, MetaUrl};
 
-/// All that is told of one run.
+/// The results of one run.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
     pub(super) args: &'a MdtestArgs,
@@ -121,7 +121,7 @@ impl Sample {
     }
 }
 
-/// Round trips that operations cause: syncs are housekeeping's, by the clock.
+/// Round trips of operations. Syncs are left out, because housekeeping makes them at fixed times.
 fn trips(counts: Counts) -> f64 {
     (counts.round_trips() - counts.syncs) as f64
 }

@@ -1,7 +1,7 @@
-//! The tree that is worked on, and each operation on the n-th directory or file of it.
+//! The tree of the benchmark, and each operation on its n-th directory or file.
 //!
-//! Directories have numbers in the order of levels: the top is 0, and the children of `n` are `n * dirs + 1` and on.
-//! So what a number stands for is calculated, and of millions of files nothing is kept.
+//! Directories are numbered level by level: the top is 0, and the children of `n` start at `n * dirs + 1`. So
+//! names are computed from numbers, and no memory is needed for millions of files.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,9 +11,9 @@ use vfs::{Caller, DirPosition, MakeRequest, RenameFlags, Special, Vfs};
 
 use crate::fault::Fault;
 
-/// Bytes of one write, as the kernel hands them to a mount.
+/// The size of one write request, as the kernel sends it to a mount.
 const WRITE_BYTES: usize = 128 << 10;
-/// Directories and files together.
+/// The most directories and files together.
 const MAX_ENTRIES: u64 = 100_000_000;
 
 /// How large a tree is.
@@ -25,7 +25,7 @@ pub(super) struct Shape {
     pub(super) dirs: u64,
     /// Files in each directory, the top included.
     pub(super) files: u64,
-    /// Files with neighbouring numbers lie in different directories, not in the same one.
+    /// Files with consecutive numbers are in different directories, not in the same one.
     pub(super) spread: bool,
 }
 
@@ -34,27 +34,27 @@ pub(super) struct Shape {
 pub(super) struct Tree<'a> {
     vfs: &'a Vfs,
     shape: Shape,
-    /// Where its top is, for people.
+    /// The path of its top, for messages.
     path: String,
     caller: &'a Caller<'a>,
     write_bytes: u64,
     /// See [`Shape::levels`].
     levels: Vec<u64>,
-    /// The inode of each directory, 0 before it is made.
+    /// The inode of each directory; 0 before it is created.
     inos: Vec<AtomicU64>,
-    /// No file from this number on was ever begun.
+    /// One more than the highest file number whose creation was started.
     files_begun: AtomicU64,
 }
 
 impl Shape {
-    /// The number that each level begins with, and the first one beyond all.
+    /// The first directory number of each level, and the number of directories at the end.
     ///
     /// # Errors
-    /// There would be more files and directories than can be worked on.
+    /// The tree would have more than [`MAX_ENTRIES`] files and directories.
     pub(super) fn levels(self) -> Result<Vec<u64>, Fault> {
         let too_many = || {
             Fault::usage(format!("this tree has more than {MAX_ENTRIES} directories and files"))
-                .advise("make --depth, --dirs or --files smaller")
+                .advise("use a smaller --depth, --dirs or --files")
         };
         let mut levels = vec![0, 1];
         let mut width = 1_u64;
@@ -73,7 +73,7 @@ impl Shape {
 }
 
 impl<'a> Tree<'a> {
-    /// A tree below `top`, of which nothing is made yet; `levels` are those of its shape.
+    /// A tree below `top` that is not created yet; `levels` are those of its shape.
     pub(super) fn new(
         vfs: &'a Vfs,
         caller: &'a Caller<'a>,
@@ -109,12 +109,12 @@ impl<'a> Tree<'a> {
         0..self.inos.len() as u64 * self.shape.files
     }
 
-    /// The numbers of those that may be there.
+    /// The numbers of the files that may exist.
     pub(super) fn files_begun(&self) -> Range<u64> {
         0..self.files_begun.load(Ordering::Acquire)
     }
 
-    /// The numbers of the directories of each level below the top, which have to be made level by level.
+    /// The directory numbers of each level below the top. A level can be created only after the one above it.
     pub(super) fn levels(&self) -> impl DoubleEndedIterator<Item = Range<u64>> {
         self.levels.windows(2).skip(1).filter_map(|ends| Some(*ends.first()?..*ends.last()?))
     }
@@ -136,7 +136,7 @@ impl<'a> Tree<'a> {
         removed.map_err(|errno| self.fault("rmdir", parent, &name, errno))
     }
 
-    /// Makes a file, writes it, and closes it.
+    /// Creates a file, writes it, and closes it.
     pub(super) fn create(&self, file: u64) -> Result<(), Fault> {
         self.files_begun.fetch_max(file + 1, Ordering::AcqRel);
         let (dir, name) = self.name_of_file(file, "file");
@@ -159,7 +159,7 @@ impl<'a> Tree<'a> {
             return Ok(());
         }
         let written = self.write_bytes;
-        Err(Fault::new(format!("a file has {size} bytes where {written} were written"))
+        Err(Fault::new(format!("a file has {size} bytes, but {written} were written"))
             .at(join(&self.path_of(dir), &name)))
     }
 
@@ -179,7 +179,7 @@ impl<'a> Tree<'a> {
         unlinked.map_err(|errno| self.fault("unlink", dir, &name, errno))
     }
 
-    /// Lists a directory with the attributes of all that is in it, which is what was made there.
+    /// Lists a directory with attributes, and checks that it has all its entries.
     pub(super) fn list(&self, dir: u64) -> Result<(), Fault> {
         let list = || -> Result<u64, Errno> {
             let handle = self.vfs.opendir(self.caller, self.ino(dir))?;
@@ -197,10 +197,10 @@ impl<'a> Tree<'a> {
         if count == made {
             return Ok(());
         }
-        Err(Fault::new(format!("{count} entries are listed where {made} were made")).at(self.path_of(dir)))
+        Err(Fault::new(format!("{count} entries are listed, but {made} were created")).at(self.path_of(dir)))
     }
 
-    /// Removes a file by whichever name it has, if it is there.
+    /// Removes a file by its old or new name, if it exists.
     pub(super) fn clear_file(&self, file: u64) -> Result<(), Fault> {
         for stem in ["file", "renamed"] {
             let (dir, name) = self.name_of_file(file, stem);
@@ -213,7 +213,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Removes a directory, if it is there.
+    /// Removes a directory, if it exists.
     pub(super) fn clear_dir(&self, dir: u64) -> Result<(), Fault> {
         let (parent, name) = self.name_of_dir(dir);
         let Some(ino) = self.made(parent) else { return Ok(()) };
@@ -239,14 +239,14 @@ impl<'a> Tree<'a> {
         MakeRequest { parent: self.ino(dir), name: name.as_bytes(), what, mode: Mode::new(mode), umask: 0 }
     }
 
-    /// The directory that a directory is in, and its name there.
+    /// The parent of a directory, and its name there.
     fn name_of_dir(&self, dir: u64) -> (u64, String) {
         let before = dir.saturating_sub(1);
         let dirs = self.shape.dirs.max(1);
         (before / dirs, format!("dir.{}", before % dirs))
     }
 
-    /// The directory that a file is in, and its name there.
+    /// The directory of a file, and its name there.
     fn name_of_file(&self, file: u64, stem: &str) -> (u64, String) {
         let (files, dirs) = (self.shape.files.max(1), self.dirs().end.max(1));
         let (dir, number) =
@@ -254,7 +254,7 @@ impl<'a> Tree<'a> {
         (dir, format!("{stem}.{number}"))
     }
 
-    /// The inode of a directory; 0, which is none, before it is made.
+    /// The inode of a directory; 0, which no inode has, before it is created.
     fn ino(&self, dir: u64) -> Ino {
         Ino(self.inos.get(dir as usize).map_or(0, |ino| ino.load(Ordering::Acquire)))
     }
@@ -286,19 +286,19 @@ pub(super) fn join(dir: &str, name: &str) -> String {
 pub(super) struct Top {
     pub(super) ino: Ino,
     pub(super) path: String,
-    /// Where it was made, and so is to be removed again.
+    /// The parent and name if this command created the directory, and so has to remove it.
     made_in: Option<(Ino, String)>,
 }
 
 impl Top {
-    /// Finds the directory `path` of a volume, or makes it in one that is there.
+    /// Finds the directory `path` of a volume, or creates it in an existing directory.
     ///
     /// # Errors
-    /// It is no directory, or something is in it.
+    /// It is not a directory, or is not empty.
     pub(super) fn make(vfs: &Vfs, caller: &Caller<'_>, path: &str) -> Result<Self, Fault> {
         let names: Vec<&str> = path.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
         if names.contains(&"..") {
-            return Err(Fault::usage("a path from the top of the volume has no '..' in it").at(path));
+            return Err(Fault::usage("a path from the root of the volume must not contain '..'").at(path));
         }
         let mut top = Top { ino: Ino::ROOT, path: "/".to_owned(), made_in: None };
         let fail =
@@ -312,11 +312,11 @@ impl Top {
                 .map_err(|errno| fail("look up", &top.path, errno))?;
             top.ino = match entry.attr {
                 Some(attr) if attr.kind == FileType::Directory => attr.ino,
-                Some(_) => return Err(Fault::new("this is no directory").at(&top.path)),
+                Some(_) => return Err(Fault::new("not a directory").at(&top.path)),
                 None if index + 1 < names.len() => {
-                    return Err(Fault::new("there is no such directory on the volume")
+                    return Err(Fault::new("the directory does not exist on the volume")
                         .at(&top.path)
-                        .advise("only the last part of the path is made"));
+                        .advise("create it first: only the last part of the path is created"));
                 }
                 None => {
                     let request = MakeRequest {
@@ -333,14 +333,14 @@ impl Top {
         }
         let has_content = || top.has_content(vfs, caller).map_err(|errno| fail("list", &top.path, errno));
         if top.made_in.is_none() && has_content()? {
-            return Err(Fault::new("there is something in this directory already")
+            return Err(Fault::new("the directory is not empty")
                 .at(&top.path)
-                .advise("name one that is empty, or that is not there yet"));
+                .advise("name an empty directory, or one that does not exist yet"));
         }
         Ok(top)
     }
 
-    /// Removes it where it was made here.
+    /// Removes the directory if this command created it.
     ///
     /// # Errors
     /// Those of rmdir(2).

@@ -1,4 +1,4 @@
-//! A directory with a volume in it, and the command run on it.
+//! A temporary directory with a volume, and the `limen` command.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 pub(crate) const LIMEN: &str = env!("CARGO_BIN_EXE_limen");
 
-/// What a command said.
+/// The exit code and output of a command.
 #[derive(Debug)]
 pub(crate) struct Said {
     pub(crate) code: Option<i32>,
@@ -23,14 +23,14 @@ pub(crate) struct Said {
 }
 
 impl Said {
-    /// Panics with all it said unless it was done.
+    /// Panics with the whole output unless the command succeeded.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
         assert_eq!(self.code, Some(0), "{self:?}");
         self.out
     }
 
-    /// Panics unless it failed with `code` and named every one of `parts`.
+    /// Panics unless the command failed with `code` and its error output contains each of `parts`.
     #[track_caller]
     pub(crate) fn failed(&self, code: i32, parts: &[&str]) {
         assert_eq!(self.code, Some(code), "{self:?}");
@@ -50,12 +50,12 @@ impl From<Output> for Said {
     }
 }
 
-/// Runs `limen` with these arguments and no terminal.
+/// Runs `limen` with these arguments and without a terminal.
 pub(crate) fn limen(args: &[&str]) -> Said {
     command(args).output().unwrap().into()
 }
 
-/// What a command that prints a line of JSON for each thing said.
+/// Parses the output of a command that prints one JSON value per line.
 pub(crate) fn json_lines(text: &str) -> Vec<serde_json::Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -66,7 +66,7 @@ pub(crate) fn command(args: &[&str]) -> Command {
     command
 }
 
-/// A directory of its own; dropped, whatever is mounted in it is unmounted and it is removed.
+/// A temporary directory. Drop unmounts what is mounted in it and removes it.
 #[derive(Debug)]
 pub(crate) struct Place {
     dir: TempDir,
@@ -79,7 +79,7 @@ impl Place {
         Place { dir }
     }
 
-    /// With a volume named `vol`.
+    /// A place with a volume named `vol`.
     pub(crate) fn formatted() -> Self {
         let place = Place::new();
         place.format(&[]).ok();
@@ -108,7 +108,7 @@ impl Place {
         self.text("mnt")
     }
 
-    /// Mounts in the background, with the log beside the volume.
+    /// Mounts in the background; the log file is next to the volume.
     pub(crate) fn mount(&self, more: &[&str]) -> Said {
         self.mount_url(&self.url(), more)
     }
@@ -118,13 +118,13 @@ impl Place {
         limen(&[&["mount", "-d", "--log", &log], more, &[url, &mnt]].concat())
     }
 
-    /// Tries once: for a mount that is in use.
+    /// Tries once, for mounts that are in use.
     pub(crate) fn umount_once(&self, more: &[&str]) -> Said {
         limen(&[&["umount"], more, &[&self.mnt()]].concat())
     }
 
     pub(crate) fn umount(&self, more: &[&str]) -> Said {
-        // A child that another test starts has all open that is open here, until it becomes another program.
+        // Between fork and exec, a child that another test starts holds all files that are open here.
         let until = Instant::now() + Duration::from_secs(60);
         loop {
             let said = self.umount_once(more);
@@ -139,7 +139,7 @@ impl Place {
         serde_json::from_str(&limen(&["status", "--json", &self.url()]).ok()).unwrap()
     }
 
-    /// What the mount says that it has done so far.
+    /// The statistics of the mount so far.
     pub(crate) fn statistics(&self) -> serde_json::Value {
         let server = format!("\"pid\": {}", self.server());
         let entries = fs::read_dir("/run/limen").unwrap().map(|entry| entry.unwrap().path());
@@ -151,7 +151,7 @@ impl Place {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// The process that serves, as the volume's only session has it.
+    /// The process ID of the mount, from the volume's only session.
     pub(crate) fn server(&self) -> u32 {
         let status = self.status();
         assert_eq!(status["sessions"].as_array().unwrap().len(), 1, "{status}");
@@ -174,7 +174,7 @@ impl Drop for Place {
             if !self.is_mounted() {
                 return;
             }
-            // Forced, so that no file left open by a test that failed keeps it.
+            // Forced, so that a file left open by a failed test does not keep the mount.
             self.umount(&["--force"]);
             let _ = Command::new("umount").args(["-l", &self.mnt()]).stderr(Stdio::null()).status();
         }

@@ -1,4 +1,4 @@
-//! What tests on a mount need beside a place of their own: users, errnos, a server that dies.
+//! Helpers for tests on a mount: a mounted volume, users, errnos, request counts, random numbers.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -23,26 +23,26 @@ use crate::common::Place;
 
 pub(crate) const NOBODY: u32 = 65_534;
 
-/// A volume that is mounted, and unmounted when this is dropped.
+/// A mounted volume. Drop unmounts it.
 #[derive(Debug)]
 pub(crate) struct Mounted {
     pub(crate) place: Place,
 }
 
 impl Mounted {
-    /// `None` if the test cannot run, which is said: mounting takes root.
+    /// Returns `None`, and reports a skip, if the test cannot run: mounting requires root.
     pub(crate) fn new(format_options: &[&str]) -> Option<Self> {
         Self::with(format_options, |_| {})
     }
 
-    /// `prepare` changes the place before there is a volume in it.
+    /// `prepare` changes the place before the volume is created.
     pub(crate) fn with(format_options: &[&str], prepare: impl FnOnce(&Place)) -> Option<Self> {
         if !skip::is_root() {
             return None;
         }
         let place = Place::new();
         prepare(&place);
-        // Other users have to get to the mount point.
+        // Other users need access to the mount point.
         let open = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
         fs::set_permissions(place.path(""), open).unwrap();
         place.format(format_options).ok();
@@ -66,19 +66,19 @@ impl Mounted {
         self.place.mount(&[]).ok();
     }
 
-    /// Ends the server as no server wants to be ended, and mounts again.
+    /// Kills the server (SIGKILL) and mounts again.
     pub(crate) fn kill_and_remount(&self) {
         kill_process(Pid::from_raw(self.place.server() as i32).unwrap(), Signal::KILL).unwrap();
         self.place.mount(&[]).ok();
     }
 
-    /// Lookups so far, for which the right to search was not asked, and for which it was.
+    /// Lookups so far: those that skipped the check of search permission, and those that made it.
     pub(crate) fn searches(&self) -> [u64; 2] {
         let said = self.place.statistics();
         ["skipped", "checked"].map(|kind| said["searches"][kind].as_u64().unwrap())
     }
 
-    /// Inodes there are, that of the root included.
+    /// The number of inodes, including the root.
     pub(crate) fn inodes(&self) -> u64 {
         self.place.status()["usage"]["inodes"].as_u64().unwrap()
     }
@@ -87,14 +87,14 @@ impl Mounted {
         self.place.status()["usage"]["bytes"].as_u64().unwrap()
     }
 
-    /// Unmounts; says what the kernel asked for during this mount.
+    /// Unmounts and returns the counts of FUSE requests of this mount.
     pub(crate) fn counts_at_unmount(&self) -> Counts {
         self.place.umount(&[]).ok();
         Counts::last_of(&self.place.log())
     }
 }
 
-/// FUSE requests by name, as the log has them at the end of a mount.
+/// FUSE requests by name, from the log line at the end of a mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts(pub(crate) BTreeMap<String, i64>);
 
@@ -114,7 +114,7 @@ impl Counts {
         self.0.values().sum()
     }
 
-    /// What came in addition to `before`.
+    /// The difference to `before`.
     pub(crate) fn since(&self, before: &Counts) -> Counts {
         let names = self.0.keys().chain(before.0.keys());
         let more = names.map(|name| (name.clone(), self.of(name) - before.of(name)));
@@ -122,12 +122,12 @@ impl Counts {
     }
 }
 
-/// Runs `work` as a user without groups but `gid` and without capabilities, in a thread that ends with it.
+/// Runs `work` as a user without supplementary groups and without capabilities, in a thread of its own.
 pub(crate) fn as_user<T: Send>(uid: u32, gid: u32, work: impl FnOnce() -> T + Send) -> T {
     as_member(uid, gid, &[], work)
 }
 
-/// The same as a member of more groups.
+/// The same as a member of supplementary groups.
 pub(crate) fn as_member<T: Send>(uid: u32, gid: u32, groups: &[u32], work: impl FnOnce() -> T + Send) -> T {
     let body = || {
         let groups: Vec<Gid> = groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
@@ -143,8 +143,8 @@ pub(crate) fn as_member<T: Send>(uid: u32, gid: u32, groups: &[u32], work: impl 
     outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Runs `work` as somebody, user 0 with all capabilities included, in a thread that ends with it.
-pub(crate) fn as_somebody<T: Send>(cred: &Cred, work: impl FnOnce() -> T + Send) -> T {
+/// Runs `work` with these credentials, in a thread of its own. User 0 keeps all capabilities.
+pub(crate) fn as_cred<T: Send>(cred: &Cred, work: impl FnOnce() -> T + Send) -> T {
     let body = || {
         let groups: Vec<Gid> = cred.groups().iter().map(|gid| Gid::from_raw(*gid)).collect();
         let (uid, gid) = (Uid::from_raw(cred.uid), Gid::from_raw(cred.gid));
@@ -157,8 +157,8 @@ pub(crate) fn as_somebody<T: Send>(cred: &Cred, work: impl FnOnce() -> T + Send)
     outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Somebody with a few groups, all numbers from `ids`; now and then root, with all capabilities.
-pub(crate) fn somebody(random: &mut Random, ids: Range<u32>) -> Cred {
+/// Random credentials with a few groups, all IDs from `ids`; in one of ten cases root, with all capabilities.
+pub(crate) fn random_cred(random: &mut Random, ids: Range<u32>) -> Cred {
     let mut id = || ids.start + random.below(u64::from(ids.end - ids.start)) as u32;
     let (uid, gid, all) = (id(), id(), [id(), id(), id()]);
     let groups = &all[..random.below(4) as usize];
@@ -167,13 +167,13 @@ pub(crate) fn somebody(random: &mut Random, ids: Range<u32>) -> Cred {
     Cred::new(uid, gid, groups, caps)
 }
 
-/// User and group of what is at this path.
+/// User and group of the file at this path.
 pub(crate) fn owner(path: &Path) -> (u32, u32) {
     let metadata = fs::symlink_metadata(path).unwrap();
     (metadata.uid(), metadata.gid())
 }
 
-/// What a call is explained to come to.
+/// The result that `access explain` predicts for a call.
 pub(crate) fn errno(answer: &inspect::Answer) -> Result<(), Errno> {
     answer.errno.map_or(Ok(()), |errno| Err(Errno::from_raw_os_error(errno.raw())))
 }
@@ -182,7 +182,7 @@ pub(crate) fn errno(answer: &inspect::Answer) -> Result<(), Errno> {
 #[track_caller]
 pub(crate) fn refused<T: std::fmt::Debug, E: Into<io::Error>>(result: Result<T, E>, errno: Errno) {
     match result {
-        Ok(value) => panic!("{value:?} instead of {errno:?}"),
+        Ok(value) => panic!("got {value:?}, expected {errno:?}"),
         Err(error) => {
             let error = error.into();
             assert_eq!(Errno::from_io_error(&error), Some(errno), "{error}");
@@ -190,12 +190,12 @@ pub(crate) fn refused<T: std::fmt::Debug, E: Into<io::Error>>(result: Result<T, 
     }
 }
 
-/// Numbers that look random and are the same in every run.
+/// A reproducible pseudorandom generator.
 #[derive(Debug)]
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    /// From a seed that is printed; where this variable is set, from that.
+    /// Takes the seed from the environment variable `variable`, or chooses one; prints it in either case.
     pub(crate) fn seeded(variable: &str) -> Self {
         let seed = env::var(variable).ok().and_then(|text| text.parse().ok());
         let seed = seed.unwrap_or_else(|| u64::from(process::id()) << 20 | 0x5eed);
@@ -203,7 +203,7 @@ impl Random {
         Random(seed)
     }
 
-    /// Below `limit` (xorshift64*).
+    /// A number below `limit` (xorshift64*).
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

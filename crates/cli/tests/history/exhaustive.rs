@@ -1,13 +1,14 @@
-//! The same question as [`explain`] answers, by trying every order of the operations: what [`explain`] leaves out, because it
-//! takes refusals as early as it can, is not left out here. It takes too long for more than a few operations.
+//! Answers the same question as [`explain`], by trying every order of the operations. [`explain`] places
+//! refusals as early as possible and so skips some orders; this search skips none. It is too slow for more
+//! than a few operations.
 
 use std::time::{Duration, Instant};
 
 use super::{Event, Outcome, explain, follows, opens};
 use crate::harness::Random;
 
-/// Whether there is an order in which each operation is true at a moment between its beginning and its end, and the last
-/// value is one of `last`.
+/// Whether there is an order in which each operation is true at a moment between its call and its return, and
+/// the final value is one of `last`.
 fn is_possible(events: &[Event], last: &[u64]) -> bool {
     let mut placed = vec![false; events.len()];
     search(events, last, 0, &mut placed)
@@ -21,7 +22,8 @@ fn search(events: &[Event], last: &[u64], value: u64, placed: &mut [bool]) -> bo
     }
     for (at, event) in events.iter().enumerate() {
         let is_refused = event.outcome == Outcome::Refused;
-        // What ended before this one began comes before it, and a mount goes by what it has done.
+        // An operation that returned before this call comes first, and a refusal must respect what its own
+        // mount has done.
         let comes_first = |&other: &usize| {
             other != at
                 && (events[other].returned < opens(events, event)
@@ -40,21 +42,22 @@ fn search(events: &[Event], last: &[u64], value: u64, placed: &mut [bool]) -> bo
     false
 }
 
-/// A few operations of two mounts on one register, and the values it may have in the end. Half of them are taken from an
-/// order of events, so that most of these are good; then one in three is spoiled.
+/// A few operations of two mounts on one register, and the values that it may have at the end. Half of the
+/// histories are generated from an order of events, so most of these are possible; then one in three is
+/// spoiled.
 fn random_history(random: &mut Random) -> (Vec<Event>, Vec<u64>) {
     let start = Instant::now() + Duration::from_secs(60);
-    let is_told = random.below(2) == 0;
+    let is_generated = random.below(2) == 0;
     let count = 1 + random.below(6);
     let (mut value, mut events) = (0, Vec::new());
     for step in 0..count {
-        // Some are further apart than what a refusal may go by is old.
+        // Some operations are further apart than the age of the state that a refusal may be based on.
         let moment = step * [10, 10, 1500][random.below(3) as usize] + 100;
         let called = start + Duration::from_millis(moment - random.below(60));
         let returned = start + Duration::from_millis(moment + random.below(60));
         let (from, to) = (random.below(3), random.below(3));
         let mut outcome = [Outcome::Done, Outcome::Refused, Outcome::Maybe][random.below(3) as usize];
-        if is_told {
+        if is_generated {
             outcome = if from == value { Outcome::Done } else { Outcome::Refused };
             if random.below(5) == 0 {
                 outcome = Outcome::Maybe;
@@ -73,7 +76,7 @@ fn random_history(random: &mut Random) -> (Vec<Event>, Vec<u64>) {
             _ => events[spoiled].to = random.below(3),
         }
     }
-    let last = if is_told { value } else { random.below(3) };
+    let last = if is_generated { value } else { random.below(3) };
     (events, vec![last])
 }
 
@@ -87,6 +90,6 @@ fn both_searches_agree_on_random_histories() {
         assert_eq!(explained.is_ok(), is_possible, "round {round}: {explained:?}, {last:?}: {events:#?}");
         found[usize::from(is_possible)] += 1;
     }
-    eprintln!("{} bad ones and {} good ones", found[0], found[1]);
+    eprintln!("{} impossible histories and {} possible ones", found[0], found[1]);
     assert!(found.iter().all(|&count| count > 4_000), "{found:?}");
 }

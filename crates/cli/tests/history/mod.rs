@@ -1,15 +1,18 @@
-//! What several programs did through several mounts, and whether there is an order that explains it.
+//! Records what several programs did through several mounts, and checks whether one order of events explains
+//! it.
 //!
-//! Each thing that they share is a register: a name that is there or not, a file whose name counts up. An operation asks
-//! for it to go from one value to another; it is done if the register had the first one at that moment, else refused. The
-//! moment of what was done lies between call and return. What was refused may go by what was true a little earlier, as
-//! SEMANTICS.md has it, but not before what the same mount had done. What failed with EIO may have been done at any
-//! moment from its call on, or never. A history is good if moments can be chosen so that all of this holds, and the
-//! register is found at last as the last of them left it: then nothing that was acknowledged was lost, and nothing was done
+//! Each thing that the programs share is a register: a name that exists or not, a file whose name counts up.
+//! An operation changes the register from one value to another. It is done if the register had the first
+//! value at that moment, else it is refused. An operation that was done happened between its call and its
+//! return. A refusal may be based on state that is a little old, as SEMANTICS.md allows, but not on state
+//! before the same mount's own changes. An operation that failed with EIO may have happened at any time after
+//! its call, or never. A history is possible if moments can be chosen such that all of this holds and the
+//! register ends with the value that was found. Then no acknowledged operation was lost, and none was done
 //! twice.
 //!
-//! The search is that of G. Lowe, "Testing for linearizability" (2017): call by call and return by return, with the set of
-//! all states that are possible so far, each with the calls under way that have happened in it.
+//! The search is that of G. Lowe, "Testing for linearizability" (2017): it processes calls and returns in
+//! their order and keeps the set of all possible states, each with the pending operations that have happened
+//! in it.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -21,21 +24,21 @@ use std::time::{Duration, Instant};
 
 pub(crate) use program::{Program, found};
 
-/// How old that may be by which an operation is refused: what SEMANTICS.md promises, and as much again for a machine that
-/// is busy.
+/// The maximum age of the state that a refusal is based on: twice what SEMANTICS.md promises, because the
+/// machine may be busy.
 const OLDEST: Duration = Duration::from_secs(2);
 
-/// What became of an operation.
+/// The outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Done,
     /// The register had another value.
     Refused,
-    /// Nobody knows.
+    /// It may or may not have happened.
     Maybe,
 }
 
-/// An operation on a register: to make its value `to` if it is `from`.
+/// An operation on a register: set its value to `to` if it is `from`.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(crate) mount: usize,
@@ -46,13 +49,14 @@ pub(crate) struct Event {
     pub(crate) returned: Instant,
 }
 
-/// A value that the register may have, and those of the operations under way that have happened then.
+/// A possible value of the register, and the pending operations that have happened.
 type Possible = (u64, Vec<usize>);
 
-/// Whether a register that was 0 can have been through all of this, and have one of the values `last` now.
+/// Whether a register that was 0 can have gone through these operations and have one of the values `last`
+/// now.
 ///
 /// # Errors
-/// The operation that nothing explains, or the last value.
+/// The first operation that nothing explains, or the final value.
 pub(crate) fn explain(events: &[Event], last: &[u64]) -> Result<(), String> {
     #[derive(PartialEq, Eq, PartialOrd, Ord)]
     enum Point {
@@ -82,18 +86,18 @@ pub(crate) fn explain(events: &[Event], last: &[u64]) -> Result<(), String> {
             possible.insert((value, happened));
         }
         if possible.is_empty() {
-            return Err(format!("operation {index} cannot be explained: {:?}", events[index]));
+            return Err(format!("operation {index} is impossible: {:?}", events[index]));
         }
     }
     let ends = reachable(events, &open, possible, None);
     let values: HashSet<u64> = ends.iter().map(|(value, _)| *value).collect();
     match last.iter().any(|value| values.contains(value)) {
         true => Ok(()),
-        false => Err(format!("it is one of {last:?} in the end, and can only be one of {values:?}")),
+        false => Err(format!("the final value is one of {last:?}, but only {values:?} are possible")),
     }
 }
 
-/// From when on the operation may have happened.
+/// The earliest moment at which the operation may have happened.
 fn opens(events: &[Event], event: &Event) -> Instant {
     if event.outcome != Outcome::Refused {
         return event.called;
@@ -103,12 +107,12 @@ fn opens(events: &[Event], event: &Event) -> Instant {
     own.fold(before, Instant::max)
 }
 
-/// Whether `event` was called by a mount that had done `other` then.
+/// Whether `event` was called after the same mount had done `other`.
 fn follows(event: &Event, other: &Event) -> bool {
     other.outcome == Outcome::Done && other.mount == event.mount && other.returned <= event.called
 }
 
-/// All that may have happened, up to and with operation `until`.
+/// All states that are reachable by pending operations, up to and including operation `until`.
 fn reachable(
     events: &[Event],
     open: &[usize],
@@ -136,8 +140,8 @@ fn reachable(
     all
 }
 
-/// The state in which all that can be refused has been. It leaves the value as it is, so nothing is gained by waiting, and
-/// there are not as many states as there are sets of refusals.
+/// The state in which every operation that can be refused is refused. A refusal does not change the value, so
+/// placing it later gains nothing, and the number of states does not grow with the subsets of refusals.
 fn settled(events: &[Event], open: &[usize], (value, mut happened): Possible) -> Possible {
     let can_be_refused = |index: &&usize| {
         let event = &events[**index];
@@ -156,7 +160,7 @@ fn settled(events: &[Event], open: &[usize], (value, mut happened): Possible) ->
 mod tests {
     use super::*;
 
-    /// Operations by mount, with their times in ms.
+    /// Operations with their mount, and their times in ms.
     fn history(of: &[(usize, [u64; 2], Outcome, [u64; 2])]) -> Vec<Event> {
         let start = Instant::now() + Duration::from_secs(60);
         let at = |ms: &u64| start + Duration::from_millis(*ms);
@@ -175,24 +179,24 @@ mod tests {
     use Outcome::{Done, Maybe, Refused};
 
     #[test]
-    fn what_can_be_is_explained() {
-        // Two at once; the one that was refused came second.
+    fn possible_histories_are_explained() {
+        // Two concurrent operations; the refused one came second.
         let two = history(&[(0, [0, 1], Done, [0, 10]), (1, [0, 1], Refused, [1, 9])]);
         assert_eq!(explain(&two, &[1]), Ok(()));
-        // The second of three called first.
+        // The operation that was called first happened second.
         let turned =
             history(&[(0, [1, 0], Done, [0, 20]), (1, [0, 1], Done, [5, 10]), (1, [0, 1], Done, [11, 30])]);
         assert_eq!(explain(&turned, &[1]), Ok(()));
-        // By what was true a second ago.
+        // A refusal based on the state of a second ago.
         let old = history(&[(0, [0, 1], Done, [0, 10]), (1, [1, 0], Refused, [1000, 1001])]);
         assert_eq!(explain(&old, &[1]), Ok(()));
-        // What may have happened did so late.
+        // An operation with an unknown outcome happened late.
         let late = history(&[(0, [0, 1], Maybe, [0, 10]), (1, [1, 0], Refused, [5000, 5001])]);
         assert_eq!(explain(&late, &[1]), Ok(()));
         assert_eq!(explain(&late, &[0]), Ok(()));
     }
 
-    /// Whoever tried every set of them would not come to an end.
+    /// Trying every subset of the refusals would not finish.
     #[test]
     fn many_refusals_at_once_are_explained() {
         let mut of = Vec::new();
@@ -206,24 +210,24 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_is_found() {
+    fn lost_operations_are_found() {
         let lost = history(&[(0, [0, 1], Done, [0, 10])]);
         assert!(explain(&lost, &[0]).is_err());
         let lost = history(&[(0, [0, 1], Done, [0, 10]), (1, [0, 1], Done, [20, 30])]);
         assert!(explain(&lost, &[1]).is_err());
         let lost = history(&[(0, [0, 1], Done, [0, 10]), (1, [1, 0], Refused, [5000, 5001])]);
         assert!(explain(&lost, &[1]).is_err());
-        // A mount goes by what it did, at once.
+        // A mount sees its own changes at once.
         let lost = history(&[(0, [0, 1], Done, [0, 10]), (0, [1, 0], Refused, [20, 30])]);
         assert!(explain(&lost, &[1]).is_err());
     }
 
     #[test]
-    fn what_was_done_twice_is_found() {
-        // The repetition is told of what was done first.
+    fn repeated_operations_are_found() {
+        // A create that was repeated is refused because of its own first attempt.
         let create = history(&[(0, [0, 1], Refused, [0, 10])]);
         assert!(explain(&create, &[1]).is_err());
-        // The repetition removes what another made meanwhile.
+        // An unlink that is repeated removes what another program created in between.
         let remove =
             history(&[(0, [0, 1], Done, [0, 10]), (0, [1, 0], Done, [20, 90]), (1, [0, 1], Done, [30, 40])]);
         assert_eq!(explain(&remove, &[1]), Ok(()));

@@ -1,4 +1,4 @@
-//! A program that changes a tree which others change at the same time, and remembers what it was told.
+//! A program that changes a tree concurrently with other programs and records the result of each call.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -12,16 +12,16 @@ use rustix::io::Errno;
 use super::{Event, Outcome};
 use crate::harness::Random;
 
-/// Names that all programs make and remove.
+/// The number of names that all programs create and remove.
 const SHARED: u64 = 4;
 
-/// What one program did, by register, and the lines that it appended to the file that all share.
+/// What one program did, by register, and the lines that it appended to the shared file.
 #[derive(Debug)]
 pub(crate) struct Program {
-    /// The number of the mount that it goes through, and where that is.
+    /// The index of the mount that the program uses, and its mount point.
     mount: usize,
     mnt: PathBuf,
-    /// Its own name, and that of its own directory.
+    /// The program's name, which is also the name of its own directory.
     pub(crate) tag: String,
     pub(crate) events: BTreeMap<String, Vec<Event>>,
     pub(crate) lines: Vec<(String, Outcome)>,
@@ -34,7 +34,7 @@ impl Program {
         Program { mount, mnt, tag: tag.to_owned(), events: BTreeMap::new(), lines: Vec::new(), random }
     }
 
-    /// What has to be there before the programs run.
+    /// Creates what must exist before the programs run.
     pub(crate) fn prepare(mnt: &Path, tags: &[&str]) -> io::Result<()> {
         for dir in ["shared", "counter"].iter().chain(tags) {
             fs::create_dir(mnt.join(dir))?;
@@ -43,10 +43,10 @@ impl Program {
         File::create_new(mnt.join("log")).map(drop)
     }
 
-    /// Works until it is to stop; `steps` counts what all programs did.
+    /// Runs until `stop` is set. `steps` counts the rounds of all programs.
     ///
     /// # Errors
-    /// What no operation here may fail with.
+    /// An errno that no operation here may fail with.
     pub(crate) fn run(mut self, stop: &AtomicBool, steps: &AtomicU64) -> io::Result<Self> {
         for i in 0_u64.. {
             if stop.load(Ordering::SeqCst) {
@@ -63,7 +63,7 @@ impl Program {
         Ok(self)
     }
 
-    /// Makes a file, renames it, links it, and removes the first name.
+    /// Creates a file, renames it, links it, and removes the renamed file.
     fn own_names(&mut self, i: u64) -> io::Result<()> {
         let at = |end: &str| self.mnt.join(&self.tag).join(format!("{i}{end}"));
         let (new, renamed, linked) = (at(""), at(".r"), at(".l"));
@@ -74,7 +74,7 @@ impl Program {
         self.step(&file, [2, 3], || fs::remove_file(&renamed))
     }
 
-    /// Makes or removes a name that others make and remove.
+    /// Creates or removes a name that other programs also create and remove.
     fn shared_name(&mut self) -> io::Result<()> {
         let name = format!("shared/{}", self.random.below(SHARED));
         let path = self.mnt.join(&name);
@@ -84,16 +84,17 @@ impl Program {
         }
     }
 
-    /// Renames the file whose name begins with a number to the next number. The new name ends as no other program's does:
-    /// with one that another mount has given the file just now, the kernel might find both names on it, the old one from
-    /// memory, and then do nothing and succeed (rename(2)).
+    /// Renames the file whose name begins with a number to the next number. The new name ends with the
+    /// program's tag. Without it, another mount might just have given the file the same new name; the kernel,
+    /// with the old name still cached, would find both names on one inode, do nothing and succeed
+    /// (rename(2)).
     fn count_up(&mut self) -> io::Result<()> {
         let dir = self.mnt.join("counter");
         let numbers = match names_in(&dir) {
             Ok(names) => names,
             Err(error) => return unless_away(error),
         };
-        // Between two looks at the directory the file may be on its way.
+        // The listing may miss the file because it is being renamed.
         let Some((now, name)) = numbers.iter().filter_map(|name| Some((number(name)?, name))).max() else {
             return Ok(());
         };
@@ -108,7 +109,7 @@ impl Program {
             Err(error) => return unless_away(error),
         };
         let written = file.write_all(line.as_bytes());
-        // What is not stored at close would be lost without a word.
+        // An error while the data is stored at close would not be reported, so sync first.
         let outcome =
             if written.and_then(|()| file.sync_all()).is_ok() { Outcome::Done } else { Outcome::Maybe };
         self.lines.push((line, outcome));
@@ -128,7 +129,7 @@ impl Program {
             Ok(()) => Outcome::Done,
             Err(error) => match Errno::from_io_error(&error) {
                 Some(Errno::EXIST | Errno::NOENT) => Outcome::Refused,
-                // Outrun by others: nothing happened.
+                // Another mount was faster: nothing happened.
                 Some(Errno::STALE) => return Ok(()),
                 Some(Errno::IO) => Outcome::Maybe,
                 _ => return Err(io::Error::new(error.kind(), format!("{register}: {error}"))),
@@ -140,7 +141,7 @@ impl Program {
     }
 }
 
-/// The database may have been away for too long; nothing happened.
+/// EIO because the database was unreachable for too long, or ESTALE: nothing happened.
 fn unless_away(error: io::Error) -> io::Result<()> {
     match Errno::from_io_error(&error) {
         Some(Errno::IO | Errno::STALE) => Ok(()),
@@ -148,7 +149,7 @@ fn unless_away(error: io::Error) -> io::Result<()> {
     }
 }
 
-/// What the name of the file that is counted up begins with.
+/// The number that the counter file's name begins with.
 fn number(name: &str) -> Option<u64> {
     name.split('.').next()?.parse().ok()
 }
@@ -157,7 +158,7 @@ pub(crate) fn names_in(dir: &Path) -> io::Result<BTreeSet<String>> {
     fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// The values that a register may have, by what is found in the tree.
+/// The values that a register may have, according to the tree.
 ///
 /// # Errors
 /// Those of reading the tree.
@@ -173,7 +174,7 @@ pub(crate) fn found(mnt: &Path, register: &str) -> io::Result<Vec<u64>> {
         (false, true) => vec![2],
         (false, false) if is_own_file => vec![0, 3],
         (false, false) => vec![0],
-        // Never at the same time.
+        // Both names never exist at the same time.
         (true, true) => Vec::new(),
     })
 }

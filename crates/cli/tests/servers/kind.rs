@@ -1,15 +1,15 @@
-//! What is particular to each kind of server.
+//! What is specific to each kind of server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::PATIENCE;
+use super::START_TIMEOUT;
 
-/// A database server that limen knows.
+/// A database server that limen supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Redis,
@@ -19,7 +19,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Makes what the server wants to find in its directory, where it is started.
+    /// Creates what the server expects in its directory, which is its working directory.
     pub(super) fn prepare(self, directory: &Path) {
         match self {
             Kind::Redis | Kind::Etcd => {}
@@ -43,7 +43,7 @@ impl Kind {
         }
     }
 
-    /// The server; if `durable`, what it acknowledged is on the disk.
+    /// The command that runs the server; if `durable`, acknowledged data is on the disk.
     pub(super) fn command(self, port: u16, directory: &Path, durable: bool) -> Command {
         match self {
             Kind::Redis => {
@@ -73,7 +73,7 @@ impl Kind {
             Kind::Etcd => {
                 let mut command = Command::new("etcd");
                 let client = format!("http://127.0.0.1:{port}");
-                // Nobody else is in the cluster, so nobody connects to what it says.
+                // The cluster has one member, so the advertised peer URL is never used.
                 let peer = "http://127.0.0.1:1";
                 command.args(["--data-dir", "data", "--listen-peer-urls", "http://127.0.0.1:0"]);
                 command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
@@ -84,7 +84,7 @@ impl Kind {
         }
     }
 
-    /// What is done once, when the server runs for the first time.
+    /// Runs once, after the first start of the server.
     pub(super) fn set_up(self, port: u16) {
         match self {
             Kind::Redis | Kind::Etcd => {}
@@ -95,44 +95,44 @@ impl Kind {
 
     pub(super) fn is_up(self, port: u16) -> bool {
         match self {
-            // While it reads its log it answers with an error.
+            // While Redis loads its log, it answers with an error.
             Kind::Redis => redis(port, "PING").is_some_and(|line| line.starts_with("+PONG")),
-            // While it recovers it refuses.
+            // While PostgreSQL recovers, it refuses connections.
             Kind::Postgres => {
                 let parameters = b"\0\x03\0\0user\0limen\0database\0postgres\0\0";
                 let length = (parameters.len() as u32 + 4).to_be_bytes();
                 first_bytes(port, &[&length, &parameters[..]].concat())
                     .is_some_and(|[first, ..]| first == b'R')
             }
-            // A packet that begins with the version of the protocol.
+            // A packet that begins with the protocol version.
             Kind::Mariadb => first_bytes(port, b"").is_some_and(|[.., version]| version == 10),
             Kind::Etcd => get(port, "/health").is_some_and(|answer| answer.contains("\"true\"")),
         }
     }
 
     pub(crate) fn url(self, port: u16, database: &str) -> String {
-        let place = match self {
+        let address = match self {
             Kind::Redis => format!("redis://127.0.0.1:{port}/?"),
-            // What goes over the connection has to be read.
+            // The proxy has to read what goes over the connection.
             Kind::Postgres => format!("postgres://limen@127.0.0.1:{port}/postgres?sslmode=disable&"),
             Kind::Mariadb => format!("mysql://root@127.0.0.1:{port}/limen?"),
             Kind::Etcd => format!("etcd://127.0.0.1:{port}/?"),
         };
-        format!("{place}table_prefix={database}_&op_timeout=2s&connect_timeout=1s")
+        format!("{address}table_prefix={database}_&op_timeout=2s&connect_timeout=1s")
     }
 
-    /// What the client sends over the connection by which it hears of changes, and over no other.
+    /// Bytes that the client sends over the connection of its stream of changes, and over no other.
     pub(super) fn of_stream(self) -> &'static [u8] {
         match self {
             Kind::Redis => b"XREAD",
             Kind::Postgres => b"pg_snapshot_xmax",
             Kind::Mariadb => b"SELECT 0, epoch",
-            // Where the keys of the log end, and that removals are not wanted: a watch begins.
+            // The end of the range of the log's keys, and the filter against deletions: a watch request.
             Kind::Etcd => b"/m*\x01\x01",
         }
     }
 
-    /// The server's name as `limen status` begins it.
+    /// The server's name, as in the output of `limen status`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Redis => "Redis ",
@@ -142,16 +142,16 @@ impl Kind {
         }
     }
 
-    /// Whether it can be told not to keep what it acknowledged.
-    pub(crate) fn can_be_careless(self) -> bool {
+    /// Whether the server can run without durability.
+    pub(crate) fn can_skip_durability(self) -> bool {
         self != Kind::Etcd
     }
 
-    /// Requests of clients that the server has carried out, as it counts them itself: the round trips, but for those by
-    /// which a client hears of changes, or waits for the disk in the background.
+    /// Client requests that the server has executed, by its own count. Excluded are those of the stream of
+    /// changes and those that wait for the disk in the background.
     pub(super) fn requests(self, port: u16) -> u64 {
         match self {
-            // Each of the engine's requests is one script.
+            // Each request of the engine is one script.
             Kind::Redis => {
                 let stats = redis(port, "INFO commandstats").unwrap();
                 let calls = stats.lines().filter_map(|line| {
@@ -182,24 +182,64 @@ impl Kind {
         }
     }
 
-    /// What the server's own client prints for a statement.
+    /// The names of all tables, functions, types or keys.
+    pub(super) fn everything(self, port: u16) -> BTreeSet<String> {
+        let listed = match self {
+            Kind::Redis => {
+                run(Command::new("redis-cli").args(["-p", &port.to_string(), "--no-raw", "KEYS", "*"]))
+            }
+            Kind::Postgres => {
+                let names = [
+                    ("relname", "rel", "pg_class"),
+                    ("proname", "pro", "pg_proc"),
+                    ("typname", "typ", "pg_type"),
+                ];
+                let select = |(name, letters, table)| {
+                    format!("SELECT {name} FROM {table} WHERE {letters}namespace = 'public'::regnamespace")
+                };
+                self.ask(port, &names.map(select).join(" UNION ALL "))
+            }
+            Kind::Mariadb => self.ask(
+                port,
+                "SELECT table_name FROM information_schema.tables WHERE table_schema = 'limen' UNION ALL \
+                 SELECT routine_name FROM information_schema.routines WHERE routine_schema = 'limen'",
+            ),
+            Kind::Etcd => {
+                let all = r#"{"key": "AA==", "range_end": "AA==", "keys_only": true}"#;
+                let request =
+                    format!("POST /v3/kv/range HTTP/1.0\r\nContent-Length: {}\r\n\r\n{all}", all.len());
+                let answer = ask_http(port, &request).unwrap();
+                let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+                let answer: serde_json::Value = serde_json::from_str(body).unwrap();
+                let keys = answer["kvs"].as_array().into_iter().flatten();
+                keys.map(|kv| kv["key"].as_str().unwrap().to_owned() + "\n").collect()
+            }
+        };
+        // redis-cli numbers the keys.
+        let name = |line: &str| {
+            line.trim_start_matches(|c: char| c == ' ' || c == ')' || c.is_ascii_digit()).to_owned()
+        };
+        listed.lines().map(name).filter(|name| !name.is_empty()).collect()
+    }
+
+    /// The output of the server's own client for a statement.
     pub(super) fn ask(self, port: u16, sql: &str) -> String {
         let port = port.to_string();
         match self {
             Kind::Postgres => {
-                let place = ["--host=127.0.0.1", "--username=limen", "--dbname=postgres", "--port", &port];
-                run(Command::new("psql").args(place).args(["--no-psqlrc", "-qAt", "-c", sql]))
+                let address = ["--host=127.0.0.1", "--username=limen", "--dbname=postgres", "--port", &port];
+                run(Command::new("psql").args(address).args(["--no-psqlrc", "-qAt", "-c", sql]))
             }
             Kind::Mariadb => {
-                let place = ["--no-defaults", "--host=127.0.0.1", "--user=root", "--port", &port];
-                run(Command::new("mariadb").args(place).args(["--batch", "--skip-column-names", "-e", sql]))
+                let address = ["--no-defaults", "--host=127.0.0.1", "--user=root", "--port", &port];
+                run(Command::new("mariadb").args(address).args(["--batch", "--skip-column-names", "-e", sql]))
             }
-            Kind::Redis | Kind::Etcd => unreachable!("they know no SQL"),
+            Kind::Redis | Kind::Etcd => unreachable!("they have no SQL"),
         }
     }
 }
 
-/// What a program prints, which has to succeed.
+/// The output of a program, which must succeed.
 #[track_caller]
 fn run(command: &mut Command) -> String {
     let hint = "install what tests need: scripts/install-deps.sh test";
@@ -208,7 +248,8 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
 }
 
-/// One of PostgreSQL's programs, the newest that is installed, as its user: it refuses to be root's.
+/// The newest installed version of one of PostgreSQL's programs, as user postgres, because it refuses to run
+/// as root.
 fn postgres(program: &str) -> Command {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let numbers = versions.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -226,18 +267,19 @@ fn mariadb(program: &str, directory: &Path) -> Command {
     let mut command = Command::new(found.expect("MariaDB is needed: scripts/install-deps.sh test"));
     let at = |name: &str| directory.join(name).display().to_string();
     command.args(["--no-defaults", "--user=root", &format!("--datadir={}", at("data"))]);
-    // A server that starts removes what it finds of others' temporary tables.
+    // A server removes leftover temporary tables of other servers when it starts, so it gets its own
+    // directory for them.
     command.args([format!("--tmpdir={}", at("tmp")), format!("--socket={}", at("sock"))]);
     command
 }
 
 fn connect(port: u16) -> Option<TcpStream> {
     let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream.set_read_timeout(Some(START_TIMEOUT)).ok()?;
     Some(stream)
 }
 
-/// How the server's answer begins.
+/// The first bytes of the server's answer.
 fn first_bytes(port: u16, request: &[u8]) -> Option<[u8; 5]> {
     let mut stream = connect(port)?;
     stream.write_all(request).ok()?;
@@ -246,16 +288,20 @@ fn first_bytes(port: u16, request: &[u8]) -> Option<[u8; 5]> {
     Some(first)
 }
 
-/// What a server of HTTP has under a path, with the headers.
+/// The response of an HTTP server to GET, with its headers.
 fn get(port: u16, path: &str) -> Option<String> {
+    ask_http(port, &format!("GET {path} HTTP/1.0\r\n\r\n"))
+}
+
+fn ask_http(port: u16, request: &str) -> Option<String> {
     let mut stream = connect(port)?;
-    stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).ok()?;
+    stream.write_all(request.as_bytes()).ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     Some(answer)
 }
 
-/// The answer to one command: a line, or a bulk string as it is.
+/// The reply to one command: a line, or the value of a bulk string.
 fn redis(port: u16, command: &str) -> Option<String> {
     let mut stream = connect(port)?;
     stream.write_all(format!("{command}\r\n").as_bytes()).ok()?;

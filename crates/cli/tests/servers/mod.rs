@@ -1,10 +1,11 @@
-//! Real database servers on loopback ports and in directories of their own, and what stands between them and a mount.
-//! What is particular to a [`Kind`] of server is in `kind.rs`.
+//! Real database servers, each on a loopback port and in its own directory, and a proxy between a server and
+//! a mount. `kind.rs` has what is specific to a [`Kind`] of server.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 mod kind;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -21,13 +22,14 @@ use tempfile::TempDir;
 
 pub(crate) use kind::Kind;
 
-/// How long a server may take to start; far longer than any does.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a server may take to start; much longer than any server needs.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A server, until dropped.
+/// A database server. Drop kills it.
 ///
-/// A shell of its own starts it. A process that has files of a mount open cannot: whatever it starts closes these first,
-/// for which the mount needs its server.
+/// A separate shell process starts it, because the test process may have files of a mount open. A child of the
+/// test process would close these files before exec. That needs the mount to answer, and the mount may be
+/// waiting for the server.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) kind: Kind,
@@ -43,7 +45,7 @@ impl Server {
     pub(crate) fn start(kind: Kind, durable: bool) -> Server {
         let port = free_port();
         let directory = tempfile::Builder::new().prefix("limen-server.").tempdir().unwrap();
-        // Servers that refuse to be root's have to get there.
+        // Servers that refuse to run as root need access to the directory.
         fs::set_permissions(&directory, PermissionsExt::from_mode(0o755)).unwrap();
         kind.prepare(directory.path());
         let command = kind.command(port, directory.path(), durable);
@@ -63,26 +65,31 @@ impl Server {
         self.kind.url(self.port, "vol")
     }
 
-    /// Requests of clients that the server has carried out: the round trips, but for those by which a client hears of
-    /// changes, or waits for the disk in the background.
+    /// The names of all tables, functions, types or keys.
+    pub(crate) fn everything(&self) -> BTreeSet<String> {
+        self.kind.everything(self.port)
+    }
+
+    /// Client requests that the server has executed, which are the round trips. Excluded are those of the
+    /// stream of changes and those that wait for the disk in the background.
     pub(crate) fn requests(&self) -> u64 {
         self.kind.requests(self.port)
     }
 
-    /// As a power cut would, but that what was handed to the kernel is kept.
+    /// Kills the server (SIGKILL). Unlike a power cut, this keeps what was handed to the kernel.
     pub(crate) fn kill(&self) {
         let processes = self.processes();
         for pid in &processes {
-            // One that ends with its parent may be gone.
+            // A process that ends with its parent may already be gone.
             let _ = kill_process(*pid, Signal::KILL);
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         while processes.iter().any(|pid| is_alive(*pid)) && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// The process that the shell has started, if it lives, and those that it has started.
+    /// The process that the shell started, if it lives, and its children.
     fn processes(&self) -> Vec<Pid> {
         let shell = self.shell.lock().unwrap_or_else(PoisonError::into_inner).id();
         let server = children(shell).into_iter().next();
@@ -90,7 +97,7 @@ impl Server {
         server.into_iter().chain(of_server).collect()
     }
 
-    /// Begins again with what is on the disk.
+    /// Starts the server again on its existing data.
     pub(crate) fn start_again(&self) {
         let mut shell = self.shell.lock().unwrap();
         shell.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
@@ -98,25 +105,25 @@ impl Server {
         self.wait_until_up();
     }
 
-    /// To clients a server that is stopped is one that hangs.
+    /// Stops (SIGSTOP) or continues the server. To clients, a stopped server is one that hangs.
     pub(crate) fn stop(&self, stop: bool) {
         let processes = self.processes();
         for pid in &processes {
             let _ = kill_process(*pid, if stop { Signal::STOP } else { Signal::CONT });
         }
-        // Until the last of its threads stands still, it may answer.
-        while stop && !processes.iter().all(|pid| stands_still(*pid)) {
+        // The server may answer until all of its threads have stopped.
+        while stop && !processes.iter().all(|pid| is_stopped(*pid)) {
             thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// What it said on its terminal.
+    /// The server's standard output and error.
     fn output(&self) -> String {
         fs::read_to_string(self.directory.path().join("output")).unwrap_or_default()
     }
 
     fn wait_until_up(&self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         while !self.kind.is_up(self.port) {
             let hint = "does not start: is it installed (scripts/install-deps.sh test)?";
             assert!(Instant::now() < deadline, "{:?} {hint}\n{}", self.kind, self.output());
@@ -129,73 +136,73 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
         let mut shell = self.shell.lock().unwrap_or_else(PoisonError::into_inner);
-        // It ends with its input.
+        // The shell exits at the end of its input.
         drop(shell.stdin.take());
         let _ = shell.wait();
     }
 }
 
-/// A port that no client is given by chance: while the server is away, one that asks for it might else connect to itself,
-/// and keep it (`net.ipv4.ip_local_port_range` begins at 32,768).
+/// A free port outside of the range of ephemeral ports (`net.ipv4.ip_local_port_range` begins at 32,768).
+/// While the server is down, a client with an ephemeral port could connect to itself, and keep the port.
 fn free_port() -> u16 {
     let first = u16::try_from(std::process::id() % 10_000).unwrap() + 20_000;
     let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    (first..32_000).find(free).expect("no port is free")
+    (first..32_000).find(free).expect("no free port")
 }
 
-/// The processes that a process with one thread has started.
+/// The children of a process that has one thread.
 fn children(pid: u32) -> Vec<Pid> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
 }
 
-/// The state of a thread or process, from its `stat`, proc(5), where it follows the name in parentheses; `None` if it is
-/// gone.
+/// The state of a thread or process from its `stat` (proc(5)), where it follows the name in parentheses.
+/// `None` if the thread or process is gone.
 fn state(stat: &Path) -> Option<char> {
     let stat = fs::read_to_string(stat).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
 fn is_alive(pid: Pid) -> bool {
-    // One that nobody waits for stays as a zombie.
+    // A process that is not waited for stays as a zombie.
     state(Path::new(&format!("/proc/{}/stat", pid.as_raw_nonzero()))).is_some_and(|state| state != 'Z')
 }
 
-fn stands_still(pid: Pid) -> bool {
+fn is_stopped(pid: Pid) -> bool {
     let tasks = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero()));
     let mut tasks = tasks.into_iter().flatten().flatten();
     tasks.all(|task| state(&task.path().join("stat")).is_none_or(|state| "TZ".contains(state)))
 }
 
-/// What does not go through a [`Proxy`] any more, in either direction. It is held, not refused.
+/// Which traffic a [`Proxy`] holds back, in both directions. Connections stay open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
     Nothing = 0,
-    /// What connections say over which changes are heard.
+    /// The connections of the stream of changes.
     Stream = 1,
     Everything = 2,
 }
 
-/// Stands between a mount and its server.
+/// A TCP proxy between a mount and its server.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     seen: Arc<Seen>,
 }
 
-/// What a proxy is to hold back, and what it has seen of streams of changes.
+/// What a proxy holds back, and counters of the stream of changes.
 #[derive(Debug, Default)]
 struct Seen {
     cut: AtomicU8,
     streams: AtomicU64,
-    questions: AtomicU64,
+    polls: AtomicU64,
 }
 
 /// A connection through a proxy.
 #[derive(Debug, Default)]
 struct Relayed {
     is_stream: AtomicBool,
-    /// Whether the server was the last to send something.
+    /// Whether the server was the last to send.
     is_answered: AtomicBool,
 }
 
@@ -205,12 +212,12 @@ impl Proxy {
         let port = listener.local_addr().unwrap().port();
         let seen = Arc::new(Seen::default());
         let (all, kind, server) = (Arc::clone(&seen), server.kind, server.port);
-        // It ends with the test program, as do its connections.
+        // The thread, like those of its connections, ends with the test program.
         thread::spawn(move || {
             for client in listener.incoming() {
                 let client = client.unwrap();
                 let Ok(upstream) = TcpStream::connect(("127.0.0.1", server)) else { continue };
-                // What one side sends in several pieces must not wait here until the other has confirmed the first.
+                // Nagle's algorithm would delay messages that are sent in several pieces.
                 for stream in [&client, &upstream] {
                     stream.set_nodelay(true).unwrap();
                 }
@@ -231,15 +238,15 @@ impl Proxy {
         self.seen.cut.store(cut as u8, Ordering::SeqCst);
     }
 
-    /// How many streams of changes were begun.
+    /// How many streams of changes were started.
     pub(crate) fn streams(&self) -> u64 {
         self.seen.streams.load(Ordering::SeqCst)
     }
 
-    /// How often the client has asked on a stream, each time after it had the answer before. So what the server knew before
-    /// question `n` has been taken in by the client when it sends question `n + 1`.
-    pub(crate) fn questions(&self) -> u64 {
-        self.seen.questions.load(Ordering::SeqCst)
+    /// How often the client has polled on a stream, each time after it received the previous answer. So when
+    /// the client sends poll `n + 1`, it has applied what the server knew before poll `n`.
+    pub(crate) fn polls(&self) -> u64 {
+        self.seen.polls.load(Ordering::SeqCst)
     }
 }
 
@@ -252,11 +259,11 @@ fn relay(mut from: TcpStream, mut to: TcpStream, marker: Option<&[u8]>, connecti
             seen.streams.fetch_add(1, Ordering::SeqCst);
         }
         let is_stream = connection.is_stream.load(Ordering::SeqCst);
-        // The server sends, or the client does for the first time since.
+        // The server sends, or the client sends for the first time after the server did.
         match marker {
             None => connection.is_answered.store(true, Ordering::SeqCst),
             Some(_) if connection.is_answered.swap(false, Ordering::SeqCst) && is_stream => {
-                seen.questions.fetch_add(1, Ordering::SeqCst);
+                seen.polls.fetch_add(1, Ordering::SeqCst);
             }
             Some(_) => {}
         }

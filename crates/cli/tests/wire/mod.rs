@@ -1,4 +1,4 @@
-//! NFSv4 ACLs of files, as the xattrs that carry them.
+//! NFSv4 ACLs of files, in the form of their extended attributes.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -14,7 +14,7 @@ use crate::harness::Random;
 pub(crate) const NFS4_ACL: &str = "system.nfs4_acl";
 pub(crate) const NFS4_DACL: &str = "system.nfs4_dacl";
 
-/// From its short text, e.g. `A::1000:rx,A::EVERYONE@:r`.
+/// Parses the short text, e.g. `A::1000:rx,A::EVERYONE@:r`.
 pub(crate) fn acl(text: &str) -> Nfs4Acl {
     Nfs4Acl::from_storage(text).unwrap()
 }
@@ -31,14 +31,15 @@ pub(crate) fn set_acl(path: &Path, acl: &Nfs4Acl) -> Result<(), Errno> {
     setxattr(path, NFS4_ACL, &blob(acl, Scope::Entries), XattrFlags::empty())
 }
 
-/// The same for an ACL that names Windows identities of these domains, separated by blanks, e.g. `A::1-1105:r`.
+/// The same for an ACL that names Windows identities of these domains (separated by spaces), e.g.
+/// `A::1-1105:r`.
 pub(crate) fn set_of(path: &Path, text: &str, domains: &str) -> Result<(), Errno> {
     let table = DomainTable::from_storage(domains).unwrap();
     let value = acl(text).to_xattr(Scope::Entries, &table).unwrap();
     setxattr(path, NFS4_ACL, &value, XattrFlags::empty())
 }
 
-/// The value of an xattr.
+/// The value of an extended attribute.
 pub(crate) fn value(path: &Path, name: &str) -> Result<Vec<u8>, Errno> {
     let mut value = vec![0; 65_536];
     let len = getxattr(path, name, &mut value[..])?;
@@ -52,7 +53,7 @@ pub(crate) fn get(path: &Path) -> Result<String, Errno> {
     Ok(acl.unwrap().to_storage())
 }
 
-/// So many entries, which name whom `id` gives.
+/// An ACL of `entries` random entries; `id` chooses the users and groups that it names.
 pub(crate) fn random_acl(random: &mut Random, entries: u64, id: fn(&mut Random) -> u32) -> Nfs4Acl {
     let entries: Vec<Entry> = (0..entries).map(|_| random_entry(random, id)).collect();
     Nfs4Acl::new(AclFlags::NONE, entries).unwrap()

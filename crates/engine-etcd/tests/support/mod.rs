@@ -1,4 +1,4 @@
-//! A real etcd on a loopback port, with a data directory of its own. It ends with the last test that holds it.
+//! A real etcd on a loopback port, with its own data directory. It ends when the last test drops it.
 
 #![allow(dead_code, reason = "not every test binary needs all of it")]
 
@@ -29,7 +29,7 @@ pub(crate) fn shared() -> Arc<Server> {
     static SERVER: Mutex<Weak<Server>> = Mutex::new(Weak::new());
     let mut server = SERVER.lock().unwrap_or_else(PoisonError::into_inner);
     server.upgrade().unwrap_or_else(|| {
-        // What is lost with the machine is no concern of these tests, so memory will do for a disk.
+        // These tests do not check durability across a power loss, so the data may be in memory.
         let memory = PathBuf::from("/dev/shm");
         let place = if memory.is_dir() { memory } else { std::env::temp_dir() };
         let new = Arc::new(Server::start(&place));
@@ -44,14 +44,14 @@ pub(crate) fn empty() -> (EtcdEngine, Arc<Server>) {
     (server.open(&prefix(), true).expect("a volume"), server)
 }
 
-/// A prefix that nobody uses.
+/// A prefix that no other volume uses.
 pub(crate) fn prefix() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     format!("t{}_", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 impl Server {
-    /// Starts a server whose data lies below `place`.
+    /// Starts a server with its data directory below `place`.
     pub(crate) fn start(place: &std::path::Path) -> Self {
         let data = tempfile::tempdir_in(place).expect("a directory for the data");
         let (port, peer_port) = (free_port(), free_port());
@@ -66,7 +66,7 @@ impl Server {
         while self.get("/health").is_none_or(|answer| !answer.contains("\"true\"")) {
             let ended = self.process.lock().unwrap_or_else(PoisonError::into_inner).try_wait();
             assert!(matches!(ended, Ok(None)), "etcd has ended: {ended:?}");
-            assert!(Instant::now() < deadline, "etcd does not come up within 30 s");
+            assert!(Instant::now() < deadline, "etcd did not start within 60 s");
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -75,7 +75,7 @@ impl Server {
         self.url_as("", prefix, more)
     }
 
-    /// With `user:password@`.
+    /// The URL with the login `user:password@`.
     pub(crate) fn url_as(&self, login: &str, prefix: &str, more: &str) -> Url {
         let url = format!("etcd://{login}127.0.0.1:{}/?table_prefix={prefix}{more}", self.port);
         Url::parse(&url).expect("a URL")
@@ -90,12 +90,12 @@ impl Server {
         let pid = Pid::from_child(&process);
         kill_process(pid, signal).expect("a signal to etcd");
         if signal == Signal::STOP {
-            // Until the last of its threads stands still, it may answer.
+            // The server may still answer until its last thread has stopped.
             waitpid(Some(pid), WaitOptions::UNTRACED).expect("etcd to stop");
         }
     }
 
-    /// Kills it, and starts it again on the same data.
+    /// Kills the server and starts it again on the same data.
     pub(crate) fn restart(&self) {
         let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         process.kill().expect("to kill etcd");
@@ -105,7 +105,7 @@ impl Server {
         self.wait();
     }
 
-    /// How many calls of the key-value service and of others the server has answered; but for those of watches.
+    /// The number of unary gRPC calls that the server has handled, so without watches.
     pub(crate) fn calls(&self) -> u64 {
         let metrics = self.get("/metrics").expect("etcd's metrics");
         let calls = metrics.lines().filter(|line| line.starts_with("grpc_server_handled_total{"));
@@ -115,7 +115,7 @@ impl Server {
             .sum()
     }
 
-    /// Asks etcd's gateway from JSON to gRPC.
+    /// Sends a request to etcd's JSON gateway.
     pub(crate) fn post(&self, path: &str, body: &str) {
         let request = format!(
             "POST {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",

@@ -1,3 +1,3 @@
--- The term ?2 begins if its session (term ?1) is there.
+-- Begins the term ?2, if its session exists (term ?1 is open).
 
 INSERT IGNORE INTO `@fence` (ops) SELECT ?2 FROM `@fence` WHERE ops = ?1;

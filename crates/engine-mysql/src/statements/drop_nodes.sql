@@ -1,4 +1,4 @@
--- Inodes (?1) go, and what they have but for their rows of chunks.
+-- Deletes the inodes ?1 and everything that belongs to them, except their rows of chunks.
 
 DELETE FROM `@xattr` WHERE ino IN (?1);
 DELETE FROM `@symlink` WHERE ino IN (?1);

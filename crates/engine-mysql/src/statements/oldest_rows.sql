@@ -1,4 +1,5 @@
--- Of the ?3 oldest rows of chunk ?2 of inode ?1, @k is how many there are, and @l the number of the last.
+-- Finds the ?3 oldest rows of chunk ?2 of inode ?1: sets @k to their number, and @l to the sequence number of
+-- the last one.
 
 SELECT COUNT(*), COALESCE(MAX(seq), 0) INTO @k, @l
 FROM (SELECT seq FROM `@slice` WHERE ino = ?1 AND chunk = ?2 ORDER BY seq LIMIT ?3) AS oldest;

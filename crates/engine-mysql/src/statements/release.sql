@@ -1,5 +1,6 @@
--- The rows `c` of table `slice` of which ?1 is true go, and with each one reference to its slice. @c is how many they are, @h
--- how many of them refer to slices that have a count of rows in table `shared`.
+-- Deletes the rows `c` of table `slice` for which ?1 is true, and releases the reference of each to its
+-- slice. Sets @c to the number of these rows, and @h to the number of those whose slices have a reference
+-- count in table `shared`.
 
 SELECT COUNT(*), COUNT(s.slice) INTO @c, @h FROM `@slice` AS c LEFT JOIN `@shared` AS s ON s.slice = c.slice WHERE ?1 FOR UPDATE;
 IF @c THEN INSERT INTO `@garbage` (slice, size) SELECT g.slice, g.size

@@ -1,5 +1,6 @@
--- Removes the rows of the log from ?1 on and up to ?2 that are older than ?3. Those of terms that are open stay: the terms are
--- noted, and their rows go when they have ended. A stream of changes learns from `trimmed` whether it has read what is gone.
+-- Removes the rows of the log after ?1 and up to ?2 that are older than ?3. Rows of open terms are kept:
+-- these terms are recorded, and their rows are removed after the terms have ended. Streams of changes learn
+-- from `trimmed` whether they missed a removed row.
 
 START TRANSACTION;
 SELECT upto INTO @v FROM `@trimmed` WHERE id = 0 FOR UPDATE;

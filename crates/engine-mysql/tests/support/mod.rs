@@ -1,5 +1,5 @@
-//! A MariaDB server of the test's own: Debian's binaries, a loopback port, a folder that goes with the process. Where
-//! `LIMEN_TEST_MYSQLD` names a `mysqld`, a MySQL server.
+//! A MariaDB server for each test program: Debian's binaries, a loopback port, a directory that is removed
+//! with the process. If `LIMEN_TEST_MYSQLD` names a `mysqld`, it is a MySQL server.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -16,23 +16,23 @@ use meta::Engine;
 use mysql::prelude::Queryable;
 use pool::Url;
 
-/// A server; stopped and removed when dropped, or when this process ends in whatever way.
+/// A server. It is stopped and removed when dropped, or when this process ends in any way.
 pub(crate) struct Server {
     dir: PathBuf,
     port: u16,
     arguments: Vec<String>,
     server: Mutex<Option<Child>>,
-    /// Waits for the end of its input, then kills the server and removes the folder.
+    /// Waits for the end of its input, then kills the server and removes the directory.
     undertaker: Child,
 }
 
-/// Settings for tests of what an engine does: nothing here outlives the machine.
+/// Settings for tests that do not crash the server.
 pub(crate) const FAST: &[&str] = &["--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0"];
-/// Settings for tests of what outlives the server.
+/// Settings for tests in which data must survive a crash of the server.
 #[allow(dead_code)]
 pub(crate) const DURABLE: &[&str] = &["--innodb-flush-log-at-trx-commit=1"];
 
-/// The owner of database `limen`, and of nothing else.
+/// The password of the user that owns only the database `limen`.
 pub(crate) const PASSWORD: &str = "s3cret-w0rd";
 
 impl Server {
@@ -51,7 +51,7 @@ impl Server {
         let mut arguments = vec![
             "--no-defaults".to_owned(),
             format!("--datadir={}", dir.join("data").display()),
-            // A server that starts removes what it finds of others' temporary tables.
+            // A starting server removes the temporary tables of other servers in this directory.
             format!("--tmpdir={}", dir.join("tmp").display()),
             format!("--socket={}", dir.join("sock").display()),
             format!("--pid-file={}", dir.join("pid").display()),
@@ -91,7 +91,7 @@ impl Server {
         server
     }
 
-    /// Starts it (again), and waits until it answers.
+    /// Starts the server (again), and waits until it answers.
     pub(crate) fn up(&self) {
         let log = fs::File::options().create(true).append(true).open(self.dir.join("log")).unwrap();
         let child = Command::new(mysqld().unwrap_or_else(|| program("mariadbd")))
@@ -111,7 +111,7 @@ impl Server {
         }
     }
 
-    /// Kills it as a loss of power would, but for the disk.
+    /// Kills the server like a power failure, except that the disk keeps its cache.
     #[allow(dead_code)]
     pub(crate) fn kill(&self) {
         if let Some(mut child) = self.server.lock().unwrap().take() {
@@ -120,13 +120,13 @@ impl Server {
         }
     }
 
-    /// Stops all its threads, or lets them go on.
+    /// Stops or continues all its threads.
     #[allow(dead_code)]
     pub(crate) fn pause(&self, pause: bool) {
         let pid = self.server.lock().unwrap().as_ref().unwrap().id().to_string();
         let signal = if pause { "STOP" } else { "CONT" };
         assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());
-        // Until the last of its threads stands still, it may answer.
+        // Until its last thread has stopped, the server may answer.
         while pause && !all_threads_stopped(&pid) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -196,7 +196,7 @@ pub(crate) struct Place {
     prefix: String,
 }
 
-/// Prefixes whose tables are there and nobody uses.
+/// Prefixes whose tables exist and are not in use.
 static FREE: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 impl Drop for Place {
@@ -207,13 +207,13 @@ impl Drop for Place {
     }
 }
 
-/// An engine on empty tables of its own on the shared server.
+/// An engine with its own empty tables on the shared server.
 #[allow(dead_code)]
 pub(crate) fn empty() -> (MysqlEngine, Place) {
     empty_with("")
 }
 
-/// Likewise, with more parameters.
+/// Like [`empty`], with more parameters.
 #[allow(dead_code)]
 pub(crate) fn empty_with(query: &str) -> (MysqlEngine, Place) {
     let used = FREE.lock().unwrap().pop();
@@ -226,7 +226,7 @@ pub(crate) fn empty_with(query: &str) -> (MysqlEngine, Place) {
     (engine, Place { prefix })
 }
 
-/// By the state in `/proc/PID/task/TID/stat`, proc(5), which follows the name in parentheses.
+/// Reads the state in `/proc/PID/task/TID/stat` (proc(5)), which follows the name in parentheses.
 #[allow(dead_code)]
 fn all_threads_stopped(pid: &str) -> bool {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();

@@ -1,4 +1,5 @@
-//! A PostgreSQL server of the test's own: Debian's binaries, a loopback port, a folder that goes with the process.
+//! A PostgreSQL server for each test program: Debian's binaries, a loopback port, a directory that is removed
+//! with the process.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -15,23 +16,24 @@ use std::time::{Duration, Instant};
 use engine_postgres::PostgresEngine;
 use pool::Url;
 
-/// A server; stopped and removed when dropped, or when this process ends in whatever way.
+/// A server. It is stopped and removed when dropped, or when this process ends in any way.
 pub(crate) struct Server {
     bin: PathBuf,
     dir: PathBuf,
     port: u16,
-    /// Waits for the end of its input, then kills the server and removes the folder.
+    /// Waits for the end of its input, then kills the server and removes the directory.
     undertaker: Child,
 }
 
-/// What ends the tests must not end it. The server's children end soon after it, and write until then.
+/// Signals that end the tests must not end this process. The server's children end soon after the server, and
+/// write until then.
 const UNDERTAKER: &str = r#"trap '' TERM INT HUP
 read -r _; kill -9 "$(head -n 1 "$1/data/postmaster.pid")"
 for _ in 1 2 3 4 5 6 7 8 9; do rm -rf "$1" && break; sleep 0.3; done"#;
 
-/// Settings for tests of what an engine does: nothing here outlives the machine.
+/// Settings for tests that do not crash the server.
 pub(crate) const FAST: &str = "fsync = off\nsynchronous_commit = off\nfull_page_writes = off\n";
-/// Settings for tests of what outlives the server.
+/// Settings for tests in which data must survive a crash of the server.
 pub(crate) const DURABLE: &str = "fsync = on\nsynchronous_commit = on\nfull_page_writes = on\n";
 
 impl Server {
@@ -75,23 +77,23 @@ impl Server {
         server
     }
 
-    /// Starts it (again), and waits until it answers.
+    /// Starts the server (again), and waits until it answers.
     pub(crate) fn up(&self) {
         self.run("pg_ctl", &["-D", "data", "-l", "data/log", "-s", "-w", "-t", "60", "start"]);
     }
 
-    /// Kills it as a loss of power would, but for the disk.
+    /// Kills the server like a power failure, except that the disk keeps its cache.
     pub(crate) fn kill(&self) {
         let master = self.master();
         self.signal("KILL", &[master]);
         let gone = Instant::now() + Duration::from_secs(60);
         while Path::new(&format!("/proc/{master}")).exists() {
-            assert!(Instant::now() < gone, "the server outlives SIGKILL");
+            assert!(Instant::now() < gone, "the server survived SIGKILL");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// Stops all its processes, or lets them go on.
+    /// Stops or continues all its processes.
     pub(crate) fn pause(&self, pause: bool) {
         let master = self.master();
         let children = fs::read_to_string(format!("/proc/{master}/task/{master}/children")).unwrap();
@@ -112,7 +114,7 @@ impl Server {
         &self.dir
     }
 
-    /// What psql prints: rows, their columns parted by |.
+    /// Runs the statements with psql, and returns its output: rows with | between columns.
     pub(crate) fn sql(&self, sql: &str) -> String {
         let port = self.port.to_string();
         self.run(
@@ -121,7 +123,7 @@ impl Server {
         )
     }
 
-    /// A connection that runs these statements and stays open until the process's input is closed.
+    /// Starts psql with these statements; its connection stays open until its input is closed.
     pub(crate) fn hold(&self, sql: &str) -> Child {
         let mut child = Command::new(self.bin.join("psql"))
             .args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "limen", "-d", "postgres", "-Xq"])
@@ -140,11 +142,11 @@ impl Server {
 
     fn signal(&self, signal: &str, pids: &[u32]) {
         let pids = pids.iter().map(u32::to_string);
-        // A process may have ended meanwhile.
+        // A process may have ended in the meantime.
         Command::new("kill").args(["-s", signal]).args(pids).stderr(Stdio::null()).status().unwrap();
     }
 
-    /// Runs one of the server's programs as its user.
+    /// Runs one of the server's programs as the server's user.
     fn run(&self, program: &str, args: &[&str]) -> String {
         let path = self.bin.join(program);
         let mut command = if rustix::process::geteuid().is_root() {
@@ -154,7 +156,7 @@ impl Server {
         } else {
             Command::new(path)
         };
-        // The server that pg_ctl leaves behind must not hold on to this process's pipes.
+        // The server that pg_ctl starts must not keep this process's pipes open.
         let out = self.dir.join(format!("out-{program}-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
         let file = fs::File::create(&out).unwrap();
         let status = command
@@ -179,7 +181,8 @@ impl Drop for Server {
     }
 }
 
-/// Where initdb and postgres are: the newest of Debian's packages, unless `LIMEN_TEST_POSTGRES` names another folder.
+/// The directory of initdb and postgres: the newest of Debian's packages, unless `LIMEN_TEST_POSTGRES` names
+/// another one.
 fn binaries() -> PathBuf {
     if let Some(named) = std::env::var_os("LIMEN_TEST_POSTGRES") {
         return named.into();
@@ -216,7 +219,7 @@ impl Place {
     }
 }
 
-/// Prefixes whose tables are there and nobody uses.
+/// Prefixes whose tables exist and are not in use.
 static FREE: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 impl Drop for Place {
@@ -227,7 +230,7 @@ impl Drop for Place {
     }
 }
 
-/// An engine on empty tables of its own on the shared server.
+/// An engine with its own empty tables on the shared server.
 pub(crate) fn empty() -> (PostgresEngine, Place) {
     let used = FREE.lock().unwrap().pop();
     let prefix = used.clone().unwrap_or_else(|| format!("t{}_", NEXT.fetch_add(1, Ordering::Relaxed)));

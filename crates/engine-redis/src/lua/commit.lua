@@ -1,26 +1,33 @@
--- Commits transactions, one after the other. The request is the term that keeps the results of all of them (its session and
--- number), or nothing if none does, whether it only removes, whether an operation stands in it twice, and the hashes whose nodes it looks at or changes; then, of each transaction, how long it is, what it touches, how
--- many guards it has, these, and its effects. The operations' ids are the further arguments. The answer begins
--- with the nodes of the inodes that the request says are changed, as all of it has left them, and with nothing in the place
--- of each if nothing was done. Then the answer to a transaction is the number of its commit; the same below zero if it
--- repeats an earlier one; or nothing, seq and an answer to each guard's want if a guard does not hold.
+-- Commits transactions one after the other.
 --
--- Guards and effects begin with a word of four letters. Who reads one also reads the word of the next, for each call of
--- `fields` costs more than what it finds; behind the last effect stands `done`.
+-- The request begins with: the term that keeps the results of all transactions (session and number; empty if
+-- none), whether the request only removes, whether an operation ID occurs twice in it, and the hashes of the
+-- inodes that it reads or changes. Then follow, for each transaction: its length, its invalidations, the
+-- number of its guards, the guards, and the effects. The operation IDs are the further arguments.
 --
--- A script is not rolled back, so none may fail after its first write. Where writing is refused, by a replica or because
--- the disk or the memory is full, it is the first write that is refused, and then nothing has happened. Redis asks for
--- memory only at the first write, and only of commands that may take some: so who only removes begins with another one.
+-- The answer begins with the final state of each inode that the request marks as changed; these are nil if
+-- nothing was done. Then follows for each transaction: the number of its commit; or the negative number of
+-- the earlier commit that it repeats; or, if a guard does not hold, nil, seq, and an answer to the record key
+-- of each guard.
 --
--- This is what a server spends most of its time on, so what a create needs, by far the most frequent change, comes first
--- everywhere. Lua makes each function anew when the script comes to it, with a reference to each variable outside of it:
--- so what happens in one place only is in the place, and what is seldom needed is made when it is. Each string is hashed
--- over its whole length when it comes to be, so none is made that is not needed.
+-- Guards and effects begin with a word of four letters. The code that reads one also reads the word of the
+-- next, because a call of `fields` costs more than what it decodes. The word `done` follows the last effect.
+--
+-- A script is not rolled back, so no command may fail after the first write. If the server refuses writes
+-- (because it is a replica, or its disk or memory is full), it refuses the first write, and nothing has
+-- happened. Redis checks for free memory only at the first write, and only for commands that may allocate. So
+-- a request that only removes begins with a command that does not allocate.
+--
+-- A server spends most of its time in this script, so the cases of a create, by far the most frequent change,
+-- come first everywhere. Lua creates a function (a closure with a reference to each outer variable) each time
+-- the script reaches its definition. So code that is used once is inlined, and rarely used functions are
+-- created on demand. Lua hashes the whole of each string that it creates, so no unnecessary strings are
+-- created.
 local WORD = 4294967296
--- What is to be added to inodes and blocks.
+-- Pending additions to inodes and blocks.
 local more_inodes, more_blocks = 0, 0
 
--- Adds the signed number high * 2^32 + low; stays between 0 and 2^64 - 1.
+-- Adds the signed number high * 2^32 + low. The result is clamped to 0 ... 2^64 - 1.
 local function add(a, high, low)
   local ah, al = fields('>I4I4', a)
   al, ah = al + low, ah + high
@@ -36,20 +43,21 @@ local function settle()
   more_inodes, more_blocks = 0, 0
 end
 
--- The word that was read last, and what the guard `free` has found: a directory, its key, the name that was last looked
--- for in it, and the entry of that name if there is one.
+-- The last word read. What the guard `free` has found: a directory, its key, the last name looked up in it,
+-- and the entry of that name or false.
 local kind
 local dir, key, name, taken
 
--- Entries that creates add to one directory, behind its key, as a single command takes them; the name of the last one,
--- and those of the ones before it. They are added before other entries are changed, and before these are looked at.
+-- Entries that creates add to one directory, after its key, as arguments of a single ZADD; the last name
+-- added; and the earlier names. They are written before other entries are changed and before the directory is
+-- read.
 local entering, entered, newest, earlier = {}, 0, nil, {}
 
--- Whether the terms that guard transactions are open, as this script has found or left them. A whole request is guarded by
--- one term, so this is one look for all of its transactions.
+-- Whether each term that guards a transaction is open, as this script has read or changed it. One term guards
+-- the whole request, so this saves a lookup for each transaction.
 local terms = {}
 
--- By name, an entry that was found taken or changed, as this script has left it, and in which directory.
+-- By name: an entry as this script has read or changed it, and the directory that it is in.
 local entries, parents = {}, {}
 
 local function enter()
@@ -59,8 +67,8 @@ local function enter()
   end
 end
 
--- An inode whose times are to be changed, and to which ones, in halves: mtime is the last one's that changed it, but ctime
--- never goes back. It is there.
+-- An existing inode whose times are to be changed, and the new times as 32-bit halves. mtime is that of the
+-- last change; ctime never goes back.
 local touched, mtime_high, mtime_low, ctime_high, ctime_low
 
 local function settle_times()
@@ -91,20 +99,26 @@ local function touch(ino, high, low)
   mtime_high, mtime_low = high, low
 end
 
--- What is seldom needed, or not by creates: made when something of it is.
+-- Functions that are rarely needed, or not needed by creates. `seldom` creates them on demand.
 local apply, drop_node, holds, put_entry, facts
 
 local function seldom()
-  -- Whether a number is less than that which stands in a string from there on.
+  -- True if the 64-bit number a is less than the one at offset `from` of b.
   local function less(a, b, from)
     local ah, al = fields('>I4I4', a)
     local bh, bl = fields('>I4I4', b, from)
     return ah < bh or ah == bh and al < bl
   end
 
-  -- Adds to what the volume holds, or with sign -1 takes from it: a node's blocks of 4096 bytes, which only a regular
-  -- file has.
+  -- The size of an inode's extended attributes in blocks: the last two bytes of its record, if it has any.
+  local function attr_blocks(found)
+    return #found % 4 == 1 and fields('>I2', found, #found - 1) or 0
+  end
+
+  -- Adds an inode's blocks of 4096 bytes to the usage, or subtracts them if sign is -1: those of its extended
+  -- attributes and, of a regular file, those of its data.
   local function use_blocks(sign, found)
+    more_blocks = more_blocks + sign * attr_blocks(found)
     if byte(found, 1) == 8 and sub(found, 16, 23) ~= ZERO then
       local high, low = fields('>I4I4', found, 16)
       more_blocks = more_blocks + sign * (high * 1048576 + math.ceil(low / 4096))
@@ -124,7 +138,7 @@ local function seldom()
     if old then call('ZREM', map, old) end
   end
 
-  -- The rows in a string, each behind its length.
+  -- Splits a string of rows, each preceded by its length.
   local function split(all)
     local found, from = {}, 1
     while from <= #all do found[#found + 1], from = fields('>I4c0', all, from) end
@@ -181,7 +195,11 @@ local function seldom()
       return true
     elseif kind == 'attr' then
       a, b, c, kind, at = fields('>c8I4c0I4c4', request, at)
-      return call('HEXISTS', P .. 'xattrs:' .. a, b) == c
+      local length = call('HSTRLEN', P .. 'xattrs:' .. a, b)
+      return (length > 0 and math.ceil(length / 4096) or call('HEXISTS', P .. 'xattrs:' .. a, b)) == c
+    elseif kind == 'most' then
+      a, b, kind, at = fields('>c8I4c4', request, at)
+      return node(a) and attr_blocks(node(a)) <= b
     elseif kind == 'lock' then
       a, b, kind, at = fields('>c8I4c0c4', request, at)
       return node(a) and (value(P .. 'locks', a) or '') == b
@@ -205,11 +223,12 @@ local function seldom()
     error('unknown guard ' .. kind)
   end
 
-  -- Reads as many guards, and answers their wants.
+  -- Reads this many guards and answers their record keys.
   function facts(out, guards)
-    -- The want of each guard, and its form: what is wanted comes first, the next word last.
+    -- For each guard: the kind of its record key, and its format. The record key comes first, the next word
+    -- last.
     local wants = {
-      same = {'node', '>c8BI4c0c4'}, arev = {'node', 'c8c8c4'}, free = {'entry', '>c8I4c0c4'},
+      same = {'node', '>c8BI4c0c4'}, most = {'node', '>c8I4c4'}, arev = {'node', 'c8c8c4'}, free = {'entry', '>c8I4c0c4'},
       edge = {'entry', '>c8I4c0c8c4'}, none = {'node', 'c8c4'}, void = {'empty', 'c8c4'}, room = {'usage', 'c8c8c4'},
       rows = {'slices', '>c8c8I4c0c4'}, attr = {'xattrs', '>c8I4c0I4c4'}, lock = {'locks', '>c8I4c0c4'},
       sett = {'settings', '>I4c0I4c0c4'}, nset = {'settings', '>I4c0c4'}, cntr = {'counter', '>I4c0c8c4'},
@@ -226,7 +245,7 @@ local function seldom()
     end
   end
 
-  -- A row is gone. What it referred to becomes garbage unless another row refers to it.
+  -- Releases what a removed row referred to. The slice becomes garbage unless another row refers to it.
   local function release(row)
     if sub(row, 9, 9) ~= 'b' then return end
     local slice = sub(row, 10, 17)
@@ -299,6 +318,15 @@ local function seldom()
         use_blocks(1, found)
         nodes[a] = found
       end
+    elseif kind == 'bulk' then
+      a, b, kind, at = fields('>c8i4c4', request, at)
+      local found = node(a)
+      if found then
+        local old = attr_blocks(found)
+        local new = math.min(math.max(old + b, 0), 65535)
+        more_blocks = more_blocks + new - old
+        nodes[a] = sub(found, 1, old > 0 and -3 or -1) .. (new > 0 and pack('>I2', new) or '')
+      end
     elseif kind == 'data' then
       a, b, c, kind, at = fields('>c8c8I4c0c4', request, at)
       if node(a) then
@@ -311,10 +339,10 @@ local function seldom()
       a, b, c, kind, at = fields('>c8I4c0I4c0c4', request, at)
       local found = node(a)
       if found then
-        -- A device's number comes last, behind the ACLs if there are some.
-        local device = #found % 32 == 3 and sub(found, -4) or ''
+        -- A device number and the size of extended attributes come last, after the ACLs if there are any.
+        local rest = sub(found, #found >= 95 and 96 or 64)
         local rev = add(sub(found, 56, 63), 0, 1)
-        nodes[a] = sub(found, 1, 1) .. b .. sub(found, 12, 55) .. rev .. c .. device
+        nodes[a] = sub(found, 1, 1) .. b .. sub(found, 12, 55) .. rev .. c .. rest
       end
     elseif kind == 'home' then
       a, b, kind, at = fields('c8c8c4', request, at)
@@ -377,7 +405,7 @@ local function seldom()
       a, b, c, kind, at = fields('>I4c0I4c0I4c0c4', request, at)
       call('HSET', P .. a, b, c)
     elseif kind == 'used' then
-      -- The upper half carries the sign.
+      -- The upper half is signed.
       a, b, c, d, kind, at = fields('>i4I4i4I4c4', request, at)
       inodes, blocks = add(inodes, a, b), add(blocks, c, d)
     else
@@ -386,8 +414,8 @@ local function seldom()
   end
 end
 
--- Nodes are read, of each hash those that are named by their last bytes. No others are changed. The first ones of each
--- hash, as many as `changed` says, are answered.
+-- Reads the inodes of each hash that the request names by their last bytes; no other inodes are changed. The
+-- answer contains the first `changed` inodes of each hash.
 local keeper, removes, twice, count
 keeper, removes, twice, count, at = fields('>I4c0I4I4I4', request, at)
 local hashes, out, outs = {}, {}, 0
@@ -438,7 +466,7 @@ for n = 2, #ARGV do
         taken = entries[name]
       else
         if entering[1] == key and (name == newest or earlier[name]) then enter() end
-        -- Looked for from the end on, for names often come in order. There is one at most.
+        -- Searched from the end, because names often arrive in ascending order. At most one member matches.
         taken = call('ZREVRANGEBYLEX', key, '(' .. name .. '\1', '[' .. name .. '\0')[1] or false
       end
       held = not taken
@@ -480,7 +508,8 @@ for n = 2, #ARGV do
     out[outs] = last
     while kind ~= 'done' do
       if kind == 'made' then
-        -- An inode that is made, by the name that the transaction has found free, and times of the directory.
+        -- Creates an inode under the name that the transaction found absent, and sets the times of the
+        -- directory.
         local high, low
         c, a, b, high, low, kind, at = fields('>c1c8I4c0I4I4c4', request, at)
         if nodes[a] then
@@ -507,7 +536,7 @@ for n = 2, #ARGV do
         end
         touch(dir, high, low)
       elseif kind == 'both' then
-        -- What a directory's change does: mtime and ctime become one time.
+        -- A directory changed: mtime and ctime get the same value.
         a, b, c, kind, at = fields('>c8I4I4c4', request, at)
         touch(a, b, c)
       elseif kind == 'link' then
@@ -533,7 +562,7 @@ if last > first then
   settle()
   local number = noted[notes]
   call('HSET', P .. 'state', 'seq', number, 'inodes', inodes, 'blocks', blocks)
-  -- Those who watch are told, and the operations remembered.
+  -- Append to the stream for watchers, and keep the operations' results.
   local oldest = last > 65536 and string.format('%d', last - 65536) or '0'
   call('XADD', P .. 'changes', 'MINID', '~', oldest, number .. '-0', unpack(told))
   call('HSET', ops, unpack(noted))
@@ -541,7 +570,7 @@ if last > first then
   for n = 1, #hashes do
     local hash = hashes[n]
     local names, inos, found, changed = hash.names, hash.inos, hash.found, hash.changed
-    -- The command that puts them. The table is one that has grown already.
+    -- The arguments of HSET. This reuses a table that has already grown.
     local new, count, gone = noted, 1, false
     new[1] = hash.key
     for k = 1, #inos do
@@ -560,14 +589,14 @@ if last > first then
     end
     if count > 1 then
       local added = call('HSET', unpack(new, 1, count))
-      -- All that is in it is new, so the hash is.
+      -- All fields of the hash are new, so the hash is new.
       if added > 0 and call('HLEN', hash.key) == added then call('ZADD', P .. 'nodes', '0', sub(hash.key, -8)) end
     elseif gone and call('EXISTS', hash.key) == 0 then
       call('ZREM', P .. 'nodes', sub(hash.key, -8))
     end
   end
-  -- Operations that no term keeps are forgotten when they are at least 16,384 transactions and two minutes old, or a million
-  -- transactions.
+  -- Results that no term keeps are dropped when they are at least 16,384 transactions and two minutes old, or
+  -- when there are a million of them.
   if math.floor(last / 16384) > math.floor(first / 16384) then
     local now, since = call('TIME')[1], call('HGET', P .. 'ops', 'since')
     if since and (now - since >= 120 or call('HLEN', P .. 'ops') >= 1048576) then

@@ -1,19 +1,18 @@
--- What all scripts begin with. KEYS[1] is what every key begins with, ARGV[1] the request, of which `request.rs` says
--- how it is put together.
--- Numbers of 64 bits are strings of 8 bytes, big end first: Lua's own are doubles. They are never compared with <, which
--- goes by the server's locale.
+-- The common part of all scripts. KEYS[1] is the prefix of every key. ARGV[1] is the request; `request.rs`
+-- describes its encoding. 64-bit numbers are big-endian strings of 8 bytes, because Lua's numbers are
+-- doubles. They are never compared with <, because < uses the server's locale.
 local call, sub, byte, char = redis.call, string.sub, string.byte, string.char
 local pack, fields = struct.pack, struct.unpack
 local P = KEYS[1]
 local ZERO, NONE = string.rep('\0', 8), string.rep('\0', 16)
 
--- The number of the last commit, and what the volume holds.
+-- The number of the last commit, and the usage of the volume.
 local state = call('HMGET', P .. 'state', 'seq', 'inodes', 'blocks')
 local seq, inodes, blocks = state[1], state[2], state[3]
 if not seq then
-  return redis.error_reply('NOVOLUME there is no volume any more, was the database flushed?')
+  return redis.error_reply('NOVOLUME the volume no longer exists; was the database flushed?')
 end
--- The request, and where it is read next.
+-- The request, and the position of the next field in it.
 local request, at = ARGV[1], 1
 
 local function number()
@@ -22,15 +21,15 @@ local function number()
   return found
 end
 
--- Three strings.
+-- Reads three strings.
 local function strings()
   local a, b, c
   a, b, c, at = fields('>I4c0I4c0I4c0', request, at)
   return a, b, c
 end
 
--- A map in the order of its keys is a sorted set: each member is a key, NUL, and its value. No key that is not of a
--- fixed length holds NUL.
+-- A map, ordered by its keys, is a sorted set: each member is a key, NUL, and its value. Keys of variable
+-- length never contain NUL.
 local function member(map, key)
   return call('ZRANGEBYLEX', map, '[' .. key .. '\0', '(' .. key .. '\1', 'LIMIT', '0', '1')[1]
 end
@@ -40,10 +39,11 @@ local function value(map, key)
   return found and sub(found, #key + 2) or false
 end
 
--- Nodes as this script has found or left them.
+-- Inodes as this script has read or changed them; false if absent.
 local nodes = {}
 
--- Sixteen inodes share a hash, small enough to be stored without pointers. A field is an inode's last byte.
+-- Sixteen inodes share a hash, which is small enough for Redis to store it without pointers. A field is an
+-- inode's last byte.
 local function node(ino)
   local found = nodes[ino]
   if found == nil then
@@ -54,12 +54,12 @@ local function node(ino)
   return found
 end
 
--- The rows of a chunk: members that begin with the chunk's and the row's number.
+-- The rows of a chunk: the members that begin with the chunk index.
 local function rows(ino, chunk)
   return call('ZRANGEBYLEX', P .. 'rows:' .. ino, '[' .. chunk, '(' .. chunk .. '\255')
 end
 
--- A node, and the ACLs that it carries.
+-- Adds an inode and the texts of its ACLs to `out`.
 local function add_node(out, ino)
   local found = node(ino)
   out[#out + 1] = found
@@ -71,7 +71,7 @@ local function add_node(out, ino)
   end
 end
 
--- Answers a want, in the order in which `read.rs` takes it apart.
+-- Answers a record key, in the order in which `read.rs` decodes it.
 local function answer(out, want, a, b)
   if want == 'node' then
     add_node(out, a)

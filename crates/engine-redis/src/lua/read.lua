@@ -1,4 +1,4 @@
--- Answers wants: {seq, answers...}.
+-- Answers record keys: {seq, answers...}.
 local out = {seq}
 for _ = 1, number() do answer(out, strings()) end
 return out

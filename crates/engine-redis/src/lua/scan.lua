@@ -1,10 +1,10 @@
--- A part of a range: {seq, whether there is more, rows, ACLs}. The request is a limit, a kind, and where.
+-- One page of a range: {seq, 1 if there is more, rows, ACLs}. The request is a limit, a kind, and a position.
 local limit = number()
 local kind, a, b = strings()
 local out, acls, more = {}, {}, false
 local one_more = string.format('%d', limit + 1)
 
--- Members of a sorted set from a bound on.
+-- Members of a sorted set from a bound on, at most `limit`.
 local function members(key, from)
   local found = call('ZRANGEBYLEX', key, from, '+', 'LIMIT', '0', one_more)
   if #found > limit then
@@ -15,14 +15,14 @@ local function members(key, from)
 end
 
 if kind == 'entries' or kind == 'inodes' or kind == 'directory' then
-  -- `b` is the name to go on after.
+  -- `b` is the name after which to continue.
   for _, entry in ipairs(members(P .. 'dir:' .. a, b == '' and '-' or '[' .. b .. '\1')) do
     out[#out + 1] = entry
-    -- The inode's number stands in the last eight bytes.
+    -- The last eight bytes are the inode number.
     if kind ~= 'entries' then out[#out + 1] = node(sub(entry, -8)) end
   end
   if kind == 'directory' then
-    -- Each ACL once.
+    -- Each ACL is returned once.
     local seen = {[NONE] = true}
     for at = 2, #out, 2 do
       local found = out[at]
@@ -82,7 +82,7 @@ elseif kind == 'slices' then
 elseif kind == 'orphans' then
   for _, orphan in ipairs(members(P .. 'orphans', '(' .. a)) do out[#out + 1] = orphan end
 else
-  -- A map whose name is the kind.
+  -- For any other kind, the kind is the name of a map.
   for _, one in ipairs(members(P .. kind, '[' .. a .. '\1')) do out[#out + 1] = one end
 end
 return {seq, more and 1 or 0, out, acls}

@@ -1,6 +1,6 @@
-//! A real server of Debian's package redis-server, on a loopback port and in a directory of its own.
+//! A real Redis server from Debian's package redis-server, on a loopback port and in its own directory.
 
-// Each test binary uses a part of it.
+// Each test binary uses only a part of this module.
 #![allow(dead_code, unreachable_pub)]
 
 use std::net::{TcpListener, TcpStream};
@@ -15,13 +15,13 @@ use pool::Url;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
 
-/// How long a server may take to start or to stop; far longer than any does.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a server may take to start or stop. Normally it takes far less.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Keeps its log on the disk at every commit.
+/// Arguments for a server that syncs its log at every commit.
 pub const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
-/// A server, until dropped.
+/// A server, killed on drop.
 #[derive(Debug)]
 pub struct Server {
     child: Mutex<Child>,
@@ -30,7 +30,7 @@ pub struct Server {
     arguments: Vec<String>,
 }
 
-/// A volume of its own on the server that the cases of a test binary share while there are any.
+/// A new volume on a server that the tests of a binary share.
 pub fn engine() -> (RedisEngine, Arc<Server>) {
     let server = shared();
     (server.volume(""), server)
@@ -54,7 +54,7 @@ impl Server {
         Self::start_at(port, all)
     }
 
-    /// A server with just these arguments that listens on `port`.
+    /// Starts a server with exactly these arguments, which listens on `port`.
     pub fn start_at(port: u16, arguments: Vec<String>) -> Server {
         let directory = tempfile::tempdir().unwrap();
         let child = Mutex::new(run(&arguments, directory.path()));
@@ -63,7 +63,7 @@ impl Server {
         server
     }
 
-    /// An empty volume with a prefix of its own; `more` are parameters that begin with &.
+    /// A new empty volume with its own prefix. `more` are further parameters that begin with &.
     pub fn volume(&self, more: &str) -> RedisEngine {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let prefix = format!("case{}_", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -82,16 +82,16 @@ impl Server {
         self.directory.path()
     }
 
-    /// The answer to a command, by a connection of its own.
+    /// Runs a command on a new connection.
     pub fn ask<A: redis::ToRedisArgs + std::fmt::Debug>(&self, command: &[A]) -> redis::Value {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).unwrap();
-        let mut connection = client.get_connection_with_timeout(PATIENCE).unwrap();
+        let mut connection = client.get_connection_with_timeout(TIMEOUT).unwrap();
         let mut cmd = redis::Cmd::new();
         cmd.arg(command);
         cmd.query(&mut connection).unwrap_or_else(|error| panic!("{command:?}: {error}"))
     }
 
-    /// How often the server ran a command, and how often each other one.
+    /// The number of calls of each command on the server.
     pub fn calls(&self) -> std::collections::BTreeMap<String, u64> {
         let stats = match self.ask(&["INFO", "commandstats"]) {
             redis::Value::BulkString(bytes) => String::from_utf8(bytes).unwrap(),
@@ -104,19 +104,19 @@ impl Server {
         stats.lines().filter_map(line).collect()
     }
 
-    /// What the server has to say.
+    /// The server's log file.
     fn log(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
 
-    /// As a power cut would, but that what was handed to the kernel is kept.
+    /// Kills the server. Unlike in a power cut, data that was passed to the kernel survives.
     pub fn kill(&self) {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = child.kill();
         let _ = child.wait();
     }
 
-    /// Begins again with what is on the disk.
+    /// Kills the server and starts it again on the data on disk.
     pub fn restart(&self) {
         self.kill();
         *self.child.lock().unwrap_or_else(PoisonError::into_inner) =
@@ -124,21 +124,21 @@ impl Server {
         self.wait_until_up();
     }
 
-    /// Stops or lets go on: to clients a stopped server is one that hangs.
+    /// Sends a signal. With SIGSTOP the server hangs until SIGCONT.
     pub fn signal(&self, signal: Signal) {
         let child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         let pid = Pid::from_child(&child);
         kill_process(pid, signal).unwrap();
         if signal == Signal::STOP {
-            // Until the last of its threads stands still, it may answer.
+            // The server may still answer until its last thread has stopped.
             waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
         }
     }
 
     fn wait_until_up(&self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
-            // One that found its port taken ends at once, and somebody else answers there.
+            // If its port is taken, the server exits immediately and another process answers on the port.
             let ended = self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait().unwrap();
             assert!(ended.is_none(), "redis-server ended: {}", self.log());
             if self.arguments.iter().any(|argument| argument == "--tls-port") {
@@ -152,7 +152,7 @@ impl Server {
                 .and_then(|mut connection| redis::cmd("PING").query::<redis::Value>(&mut connection));
             match up {
                 Ok(_) => return,
-                // It asks for a password, so it is there.
+                // The server requires a password, so it is up.
                 Err(error) if error.code() == Some("NOAUTH") => return,
                 Err(error) => assert!(Instant::now() < deadline, "redis-server does not start: {error}"),
             }
@@ -163,7 +163,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // One that was stopped would not die of a mere signal to end.
+        // SIGKILL also ends a stopped server.
         self.kill();
     }
 }
@@ -181,13 +181,13 @@ fn run(arguments: &[String], directory: &Path) -> Child {
         })
 }
 
-/// A port that nobody listens on, and that no other server of this process was given.
+/// A port on which nothing listens and which was not returned before.
 pub fn free_port() -> u16 {
     static GIVEN: Mutex<Vec<u16>> = Mutex::new(Vec::new());
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        // A node of a Cluster listens 10,000 ports further up, too.
+        // A Cluster node also listens on the port 10,000 higher.
         if port < 55_000 && !given.contains(&port) {
             given.push(port);
             return port;

@@ -1,8 +1,9 @@
-//! A cluster within this process: TiKV's isolation, its client's two phases, and whatever can go wrong between them.
+//! A cluster within this process: TiKV's isolation, the two phases of its client, and the faults between
+//! them.
 //!
-//! Each request is one critical section, so that those of several threads interleave as those of several clients do:
-//! another transaction may come between any two steps of a commit. Time is the cluster's own and stands still unless a
-//! test moves it, so that nobody's lock runs out because a machine is slow.
+//! Each request is one critical section, so that requests of several threads interleave like those of several
+//! clients: another transaction may run between any two steps of a commit. The cluster has its own clock,
+//! which advances only if a test advances it, so that no lock expires because the machine is slow.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,26 +17,26 @@ use meta::EngineError;
 
 use super::mvcc::{Blocked, Kind, Mvcc};
 
-/// What goes wrong with the next commit.
+/// A fault of the next commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The server locks the keys instead of committing them in one phase.
     OnePhaseRefused,
-    /// The client dies when the keys are locked.
+    /// The client dies after it has locked the keys.
     DeadAfterPrewrite,
-    /// The request to commit never arrives.
+    /// The commit request never arrives.
     RequestLost,
-    /// It arrives, and the answer is lost; of all other keys the client does nothing.
+    /// The commit request arrives, and the reply is lost; the client commits no other key.
     AnswerLost,
 }
 
-/// Requests since the last look.
+/// The number of requests since the last query.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) timestamps: u64,
     pub(crate) reads: u64,
     pub(crate) prewrites: u64,
-    /// Of transactions that took two phases.
+    /// Of two-phase transactions.
     pub(crate) commits: u64,
 }
 
@@ -44,9 +45,9 @@ type Hook = Box<dyn FnOnce() + Send>;
 pub(crate) struct Cluster {
     state: Mutex<State>,
     moved: Condvar,
-    /// Where one region ends and the next begins.
+    /// The keys at which a region ends and the next one begins.
     boundaries: Vec<Vec<u8>>,
-    /// Whether keys that are only locked are.
+    /// Whether keys that are only locked are locked.
     locks: bool,
     before_commit: Mutex<Option<Hook>>,
     between_phases: Mutex<Option<Hook>>,
@@ -69,9 +70,9 @@ struct Running<'a> {
     phases: Phases,
 }
 
-/// How long a lock holds, in milliseconds.
+/// The lifetime of a lock, in milliseconds.
 pub(crate) const LOCK_MS: u64 = 3000;
-/// How often somebody looks again who waits for a lock, and how long in between.
+/// How many times a caller that waits for a lock checks it, and the interval.
 const LOOKS: u32 = 400;
 const BETWEEN: Duration = Duration::from_millis(2);
 
@@ -80,12 +81,12 @@ impl Cluster {
         Arc::new(Self::with(&[], true))
     }
 
-    /// With regions that end at these keys.
+    /// A cluster with regions that end at these keys.
     pub(crate) fn split(boundaries: &[&[u8]]) -> Arc<Self> {
         Arc::new(Self::with(boundaries, true))
     }
 
-    /// Does not lock what is only to be locked, as a careless engine would not.
+    /// A cluster that ignores mutations that only lock, like an engine that does not send them.
     pub(crate) fn without_locks() -> Arc<Self> {
         Arc::new(Self::with(&[], false))
     }
@@ -114,12 +115,12 @@ impl Cluster {
         self.state().faults.push_back(fault);
     }
 
-    /// Runs this between the next transaction's reads and its commit.
+    /// Runs `hook` between the next transaction's reads and its commit.
     pub(crate) fn before_commit(&self, hook: impl FnOnce() + Send + 'static) {
         *self.before_commit.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(hook));
     }
 
-    /// Runs this when the next transaction has locked its keys.
+    /// Runs `hook` when the next transaction has locked its keys.
     pub(crate) fn between_phases(&self, hook: impl FnOnce() + Send + 'static) {
         *self.between_phases.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(hook));
     }
@@ -131,7 +132,7 @@ impl Cluster {
         self.moved.notify_all();
     }
 
-    /// Requests since the last call.
+    /// The number of requests since the last call.
     pub(crate) fn counts(&self) -> Counts {
         std::mem::take(&mut self.state().counts)
     }
@@ -152,7 +153,7 @@ impl Cluster {
         self.boundaries.partition_point(|boundary| boundary.as_slice() <= key)
     }
 
-    /// Does a request again until no lock is in its way; `request` says on which key there is one.
+    /// Repeats a request until no lock blocks it; `request` returns the key of the lock.
     fn until_free<T>(
         &self,
         mut request: impl FnMut(&mut State) -> Result<T, (Vec<u8>, Blocked)>,
@@ -172,7 +173,7 @@ impl Cluster {
             }
             looks += 1;
             if looks > LOOKS {
-                return Err(Some(EngineError::transient("a lock does not go away")));
+                return Err(Some(EngineError::transient("a lock remains")));
             }
             state = self.moved.wait_timeout(state, BETWEEN).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -249,7 +250,7 @@ impl Cluster {
             Some(Fault::RequestLost) => return lost("the request is lost"),
             _ => {}
         }
-        // Others may come in here.
+        // Other transactions may run here.
         run(&self.between_phases);
         std::thread::yield_now();
         let commit = self.timestamp().map_err(CommitError::Failed)?;
@@ -259,7 +260,7 @@ impl Cluster {
             return Err(CommitError::Conflict("it was rolled back".to_owned()));
         }
         state.transactions += 1;
-        // The other keys are committed after the answer. Every other client dies before it has done so.
+        // The other keys are committed after the reply. Every second client dies before it does so.
         let leaves_locks = fault == Some(Fault::AnswerLost) || state.transactions.is_multiple_of(2);
         drop(state);
         if !leaves_locks {

@@ -15,7 +15,8 @@ use pool::Url;
 #[allow(unused_imports, reason = "not every test binary needs all of it")]
 pub(crate) use cluster::{Cluster, Counts, Fault};
 
-/// Placement drivers, `host:port[,host:port...]`: the suites then run on that cluster, each test under a prefix of its own.
+/// The placement drivers, `host:port[,host:port...]`. If set, the suites run on that cluster, each test under
+/// its own prefix.
 const VARIABLE: &str = "LIMEN_TEST_TIKV";
 
 /// Empties a volume of a real cluster when the test is over.
@@ -27,7 +28,7 @@ impl Drop for Emptied {
         if let Some(engine) = &self.0
             && let Err(error) = engine.wipe()
         {
-            eprintln!("the keys of a test stay behind: {error}");
+            eprintln!("cannot remove the keys of a test: {error}");
         }
     }
 }

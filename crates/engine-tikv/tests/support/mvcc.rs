@@ -1,5 +1,6 @@
-//! What TiKV keeps of keys, and what its servers do with them: Percolator's locks and writes (OSDI 2010; TiKV:
-//! src/storage/txn/actions, `prewrite`, `commit`, `cleanup`, `check_txn_status`), without the servers.
+//! TiKV's versions of keys, and the operations of its servers on them: Percolator's locks and writes (OSDI
+//! 2010; TiKV: src/storage/txn/actions, `prewrite`, `commit`, `cleanup`, `check_txn_status`), without the
+//! servers.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ pub(crate) struct Mvcc {
 
 #[derive(Debug, Default)]
 struct Cell {
-    /// By the timestamp of the commit; those that were rolled back by the one of their beginning.
+    /// By commit timestamp; rollbacks by the start timestamp.
     writes: BTreeMap<u64, Record>,
     lock: Option<Lock>,
 }
@@ -30,7 +31,7 @@ struct Record {
 pub(crate) enum Kind {
     Put(Bytes),
     Delete,
-    /// Nothing was written, but it counts for who writes.
+    /// Nothing was written, but the record conflicts with writers.
     Lock,
     Rollback,
 }
@@ -44,12 +45,12 @@ pub(crate) struct Lock {
     expires: u64,
 }
 
-/// Why a transaction cannot write a key, or a read not pass it.
+/// Why a transaction cannot write a key, or a read cannot pass it.
 #[derive(Debug)]
 pub(crate) enum Blocked {
     /// Another transaction has locked it.
     By(Lock),
-    /// Another transaction was committed since this one began, or this one was rolled back.
+    /// Another transaction has committed since this one began, or this one was rolled back.
     Late,
 }
 
@@ -73,13 +74,14 @@ impl Mvcc {
         self.keys.entry(key.to_vec()).or_default().lock = Some(lock);
     }
 
-    /// Writes without a lock, as a commit in one phase does.
+    /// Writes without a lock, as a one-phase commit does.
     pub(crate) fn write(&mut self, key: &[u8], start: u64, commit: u64, kind: Kind) {
         let cell = self.keys.entry(key.to_vec()).or_default();
         cell.writes.insert(commit, Record { start, kind });
     }
 
-    /// Turns the transaction's lock into a write. `false` if there is neither: then it was rolled back.
+    /// Turns the transaction's lock into a write. Returns false if there is neither, because it was rolled
+    /// back.
     pub(crate) fn commit(&mut self, key: &[u8], start: u64, commit: u64) -> bool {
         let cell = self.keys.entry(key.to_vec()).or_default();
         match cell.lock.take_if(|lock| lock.start == start) {
@@ -99,7 +101,8 @@ impl Mvcc {
         }
     }
 
-    /// Completes or undoes what another client left at a key, if it is certain which; `false` if one has to wait.
+    /// Commits or rolls back what another client left at a key, if its outcome is certain. Returns false if
+    /// the caller must wait.
     pub(crate) fn resolve(&mut self, key: &[u8], lock: &Lock, now: u64) -> bool {
         let primary = self.keys.entry(lock.primary.clone()).or_default();
         match primary.fate(lock.start) {
@@ -108,7 +111,7 @@ impl Mvcc {
             }
             Some((_, true)) => self.roll_back(key, lock.start),
             None if lock.expires <= now => {
-                // First the primary, so that whoever comes later finds the transaction's fate there.
+                // First the primary key, so that later clients find the outcome of the transaction there.
                 self.roll_back(&lock.primary.clone(), lock.start);
                 self.roll_back(key, lock.start);
             }
@@ -122,7 +125,7 @@ impl Mvcc {
         self.keys.get(key).map_or(Ok(None), |cell| cell.read(at))
     }
 
-    /// The values of a range as of a timestamp. A lock comes with the key that it is on.
+    /// The values of a range as of a timestamp. A lock is returned with its key.
     pub(crate) fn scan(
         &self,
         start: &[u8],
@@ -142,7 +145,7 @@ impl Mvcc {
         Ok(found)
     }
 
-    /// Drops what no read from a timestamp on can see.
+    /// Drops the versions that no read as of `at` or later can see.
     pub(crate) fn forget_before(&mut self, at: u64) {
         self.keys.retain(|_, cell| {
             let is_value = |record: &Record| matches!(record.kind, Kind::Put(_) | Kind::Delete);
@@ -157,14 +160,14 @@ impl Mvcc {
         self.keys.values().filter(|cell| cell.lock.is_some()).count()
     }
 
-    /// Versions and records of all keys.
+    /// The number of versions and records of all keys.
     pub(crate) fn records(&self) -> usize {
         self.keys.values().map(|cell| cell.writes.len()).sum()
     }
 }
 
 impl Cell {
-    /// When the transaction that began at `start` was committed here, or that it was rolled back.
+    /// The timestamp of the commit of the transaction that began at `start`, and whether it is a rollback.
     fn fate(&self, start: u64) -> Option<(u64, bool)> {
         let (commit, record) = self.writes.iter().find(|(_, record)| record.start == start)?;
         Some((*commit, matches!(record.kind, Kind::Rollback)))
@@ -172,7 +175,7 @@ impl Cell {
 
     fn read(&self, at: u64) -> Result<Option<Bytes>, Lock> {
         match &self.lock {
-            // Whatever it writes, it may be committed by `at`.
+            // The transaction may be committed at or before `at`.
             Some(lock) if lock.start <= at && !matches!(lock.kind, Kind::Lock) => return Err(lock.clone()),
             _ => {}
         }

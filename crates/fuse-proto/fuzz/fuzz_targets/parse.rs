@@ -1,5 +1,5 @@
-//! The parser against bytes that no kernel would send. The length in the header is made right for half of the inputs, so
-//! that the fuzzer gets past it.
+//! Fuzzes the parser. The length in the header is corrected for half of the inputs, so that the fuzzer gets
+//! past that check.
 
 #![no_main]
 

@@ -5,18 +5,19 @@ use std::collections::HashMap;
 use acl::evaluate;
 use acl::nfs4;
 use acl::posix::{self, Perm};
-use meta::{AclKind, Node};
+use meta::{AclKind, Inode};
 use types::{AclId, FileType, Mode};
 
 use super::texts::Texts;
 use super::{AuditError, Rights, View};
-use crate::judge::{any_execute, beforehand, lets_try_names, nfs4_node, nfs4_target};
-use crate::subject::{Rules, Subject};
+use crate::access_attrs::{AccessAttrs, Rules};
+use crate::evaluate::{any_execute, beforehand, lets_try_names, nfs4_inode, nfs4_target};
 
-/// Decisions remembered by each thread for each view, some 150 bytes each; when there are more, they are made anew.
+/// The maximum number of cached decisions of each thread and view, about 150 bytes each. A full cache is
+/// cleared.
 const MAX_CLASSES: usize = 1 << 16;
 
-/// What rights depend on.
+/// The attributes that access depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Class {
     acl: AclId,
@@ -33,13 +34,13 @@ pub(super) struct Decided {
     read: bool,
     write: bool,
     execute: bool,
-    /// To add and remove names, which asks for two rights at once.
+    /// Permission to add and remove names, which needs write and execute at once.
     names: bool,
-    /// Who owns it after the edit, and with which mode.
+    /// Owner and mode after the edit.
     uid: u32,
     mode: Mode,
     own: bool,
-    /// Where NFSv4 rules hold.
+    /// Set if NFSv4 rules apply.
     nfs4: Option<Nfs4>,
 }
 
@@ -48,24 +49,24 @@ pub(super) struct Decided {
 struct Nfs4 {
     decision: nfs4::Decision,
     target: nfs4::Decision,
-    /// Of a directory with an ACL: the kernel leaves removal to the volume.
+    /// For a directory with an ACL: whether the kernel sends removals to the volume.
     lets_try_names: bool,
 }
 
-/// A directory as far as what is in it depends on it.
+/// A directory, with what decides about its entries.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Above {
-    /// It is reached, and may be searched.
+pub(super) struct ParentAccess {
+    /// The directory is reached, and may be searched.
     pub(super) searched: bool,
     decided: Decided,
 }
 
-/// The decisions of one view, made so far.
+/// The cached decisions of one view.
 #[derive(Debug)]
 pub(crate) struct Classes<'a> {
     view: &'a View,
     acl: AclKind,
-    /// `None` where the ACL is damaged.
+    /// `None` if the ACL is damaged.
     known: HashMap<Class, Option<Decided>>,
     pub(super) decisions: u64,
 }
@@ -75,32 +76,33 @@ impl<'a> Classes<'a> {
         Classes { view, acl, known: HashMap::new(), decisions: 0 }
     }
 
-    /// Whether the view's edit is of this inode, which lies in a directory that `inside` says is edited with all below.
-    pub(super) fn is_edited(&self, node: &Node, inside: bool) -> bool {
-        // A recursive change does not follow links, nor touch them.
-        inside && node.kind != FileType::Symlink
-            || self.view.edit.as_ref().is_some_and(|(ino, ..)| *ino == node.ino)
+    /// Whether the view's edit applies to this inode. `inside` says that it is in a directory whose whole
+    /// content is edited.
+    pub(super) fn is_edited(&self, inode: &Inode, inside: bool) -> bool {
+        // A recursive change neither follows nor changes symbolic links.
+        inside && inode.kind != FileType::Symlink
+            || self.view.edit.as_ref().is_some_and(|(ino, ..)| *ino == inode.ino)
     }
 
-    /// Whether all that is below an edited directory is edited too.
+    /// Whether the edit of a directory applies to its whole content.
     pub(super) fn is_recursive(&self) -> bool {
         self.view.edit.as_ref().is_some_and(|(_, recursive, _)| *recursive)
     }
 
-    /// `None` where the ACL is missing or damaged, and all is refused. `ahead` is as [`Texts::get`] takes it.
+    /// `None` if the ACL is missing or damaged, so that all access is denied. `ahead` as in [`Texts::get`].
     pub(super) fn decide<'n>(
         &mut self,
-        node: &Node,
+        inode: &Inode,
         edited: bool,
         texts: &mut Texts<'_>,
-        ahead: impl Iterator<Item = &'n Node>,
+        ahead: impl Iterator<Item = &'n Inode>,
     ) -> Result<Option<Decided>, AuditError> {
         let class = Class {
-            acl: node.access_acl,
-            uid: node.uid,
-            gid: node.gid,
-            mode: node.mode.bits() as u16,
-            is_dir: node.kind.is_dir(),
+            acl: inode.access_acl,
+            uid: inode.uid,
+            gid: inode.gid,
+            mode: inode.mode.bits() as u16,
+            is_dir: inode.kind.is_dir(),
             edited,
         };
         if let Some(known) = self.known.get(&class) {
@@ -110,32 +112,37 @@ impl<'a> Classes<'a> {
             self.known.clear();
         }
         self.decisions += 1;
-        let text = if node.access_acl.is_none() { None } else { texts.get(node.access_acl, ahead)? };
-        let decided = self.work_out(node, edited, text.as_deref())?;
+        let text = if inode.access_acl.is_none() { None } else { texts.get(inode.access_acl, ahead)? };
+        let decided = self.evaluate(inode, edited, text.as_deref())?;
         self.known.insert(class, decided);
         Ok(decided)
     }
 
-    fn work_out(&self, node: &Node, edited: bool, text: Option<&str>) -> Result<Option<Decided>, AuditError> {
-        let id = node.access_acl;
+    fn evaluate(
+        &self,
+        inode: &Inode,
+        edited: bool,
+        text: Option<&str>,
+    ) -> Result<Option<Decided>, AuditError> {
+        let id = inode.access_acl;
         let rules = match text {
             _ if id.is_none() => Some(Rules::plain(self.acl)),
             Some(text) => Rules::read(self.acl, id, text),
             None => None,
         };
         let Some(rules) = rules else { return Ok(None) };
-        let mut subject = Subject::with(node, rules);
+        let mut access_attrs = AccessAttrs::with(inode, rules);
         if edited && let Some((_, _, edit)) = &self.view.edit {
-            subject = edit.apply(&subject)?;
+            access_attrs = edit.apply(&access_attrs)?;
         }
         let cred = &self.view.cred;
-        let Subject { uid, gid, mode, .. } = subject;
-        let is_dir = subject.kind.is_dir();
+        let AccessAttrs { uid, gid, mode, .. } = access_attrs;
+        let is_dir = access_attrs.kind.is_dir();
         let own = evaluate::owner(cred.uid, cred.caps, uid).is_ok();
-        Ok(Some(match &subject.rules {
+        Ok(Some(match &access_attrs.rules {
             Rules::Posix(acl) => {
-                let node = posix::Node { uid, gid, mode, is_dir, acl: acl.as_ref() };
-                let may = |want| posix::permits(cred, want, &node).is_ok();
+                let inode = posix::Inode { uid, gid, mode, is_dir, acl: acl.as_ref() };
+                let may = |want| posix::permits(cred, want, &inode).is_ok();
                 Decided {
                     read: may(Perm::READ),
                     write: may(Perm::WRITE),
@@ -148,11 +155,11 @@ impl<'a> Classes<'a> {
                 }
             }
             Rules::Nfs4(acl) => {
-                let decision = nfs4::decide(cred, &[], &nfs4_node(&subject, acl.as_ref()));
-                let any_execute = any_execute(&subject, acl.as_ref());
+                let decision = nfs4::decide(cred, &[], &nfs4_inode(&access_attrs, acl.as_ref()));
+                let any_execute = any_execute(&access_attrs, acl.as_ref());
                 let granted = decision.granted | nfs4::overrides(cred.caps, is_dir, any_execute);
                 let names = nfs4::Mask::WRITE_DATA | nfs4::Mask::EXECUTE;
-                let before = beforehand(&subject);
+                let before = beforehand(&access_attrs);
                 Decided {
                     read: granted.has(nfs4::Mask::READ_DATA | before),
                     write: granted.has(nfs4::Mask::WRITE_DATA | before),
@@ -163,18 +170,18 @@ impl<'a> Classes<'a> {
                     own,
                     nfs4: Some(Nfs4 {
                         decision,
-                        target: nfs4_target(cred, &subject, acl.as_ref()),
-                        lets_try_names: acl.is_some() && is_dir && lets_try_names(cred, &subject),
+                        target: nfs4_target(cred, &access_attrs, acl.as_ref()),
+                        lets_try_names: acl.is_some() && is_dir && lets_try_names(cred, &access_attrs),
                     }),
                 }
             }
         }))
     }
 
-    /// What may be done with a name, given what its directory and its file are decided to be.
-    pub(super) fn rights(&self, kind: FileType, above: Option<&Above>, decided: &Decided) -> Rights {
+    /// The permissions on a name, from the decisions on its directory and its file.
+    pub(super) fn rights(&self, kind: FileType, above: Option<&ParentAccess>, decided: &Decided) -> Rights {
         let cred = &self.view.cred;
-        let delete = above.is_some_and(|Above { decided: dir, .. }| {
+        let delete = above.is_some_and(|ParentAccess { decided: dir, .. }| {
             let is_free = evaluate::sticky(cred.uid, cred.caps, dir.mode, dir.uid, decided.uid).is_ok();
             let may = match (dir.nfs4, decided.nfs4) {
                 (Some(parent), Some(file)) => {
@@ -199,7 +206,7 @@ impl<'a> Classes<'a> {
         Rights { read, write, execute, delete, own }
     }
 
-    pub(super) fn above(&self, reached: bool, decided: Decided) -> Above {
-        Above { searched: reached && decided.execute, decided }
+    pub(super) fn above(&self, reached: bool, decided: Decided) -> ParentAccess {
+        ParentAccess { searched: reached && decided.execute, decided }
     }
 }

@@ -1,12 +1,16 @@
-//! Who may what in a whole volume.
+//! What a user may do in a whole volume.
 //!
-//! Every name is met once, directory by directory, with all that its access depends on, in pages; of a directory that has
-//! more than one page the rest waits until what was found so far is worked off. So memory goes with the depth of the
-//! tree, not with how many files there are. Rights follow from ACL, owner, group and mode, and most files have these in
-//! common with many others: each distinct combination is decided once, then counted. ACLs are read when a combination is
-//! met for the first time, and not with each inode that carries them.
+//! The walk visits every name once, directory by directory, in pages that contain everything access depends
+//! on. The next page of a directory is read only after all directories of the previous page. So memory grows
+//! with the depth of the tree, not with the number of files. Access follows from ACL, owner, group and mode,
+//! and most files share these with many others. So each distinct combination is decided once, then counted.
+//! An ACL is read when a combination first needs it, not with each inode that has it.
 //!
-//! A name is *reached* if all directories above it may be searched: a refusal is inherited by all that is below.
+//! A name is *reached* if all directories above it may be searched. A denial applies to everything below a
+//! directory.
+//!
+//! That is why the walk reads directories with their inodes and not inodes by number: only the tree tells
+//! what is below a directory.
 
 mod class;
 mod texts;
@@ -15,42 +19,42 @@ mod walk;
 use meta::{AclKind, Engine};
 use types::{Cred, Ino};
 
-use crate::Trouble;
+use crate::QueryError;
 use crate::change::{ChangeError, Edit};
 
 pub(crate) use class::Classes;
 
-/// Who is asked about, and what is thought to be different.
+/// The user asked about, and a planned change.
 #[derive(Clone, Debug)]
 pub struct View {
     pub cred: Cred,
-    /// An edit of one inode, or of a directory and all that is in it.
+    /// An edit of one inode, or (with `true`) of a directory and its whole content.
     pub edit: Option<(Ino, bool, Edit)>,
 }
 
 impl View {
-    /// The volume as it is.
+    /// The volume without a change.
     pub fn of(cred: Cred) -> Self {
         View { cred, edit: None }
     }
 }
 
-/// What is looked at.
+/// Where an audit starts.
 #[derive(Clone, Debug)]
 pub struct Start {
     /// A directory.
     pub dir: Ino,
-    /// Its path, which those of the names met begin with.
+    /// Its path, the prefix of the paths of all names.
     pub path: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Threads that read and decide, if nothing is listed.
+    /// The number of threads that read and decide, if names are not listed.
     pub threads: usize,
 }
 
-/// What kind of file a name leads to, as far as rights go.
+/// The kind of file that a name refers to, as far as access depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Directory,
@@ -59,28 +63,28 @@ pub enum Kind {
     Other,
 }
 
-/// What somebody may do with a name.
+/// What a user may do with a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rights {
     pub read: bool,
     pub write: bool,
-    /// To execute a file, or search a directory.
+    /// To execute a file, or to search a directory.
     pub execute: bool,
-    /// To take the name away.
+    /// To remove the name.
     pub delete: bool,
-    /// To change mode and ACL, as its owner or as if.
+    /// To change mode and ACL, as its owner or by capability.
     pub own: bool,
 }
 
-/// A name and somebody who looks.
+/// What one view sees of a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// All directories above may be searched. Without that there are no rights.
+    /// All directories above may be searched. If not, all rights are false.
     pub reached: bool,
     pub rights: Rights,
 }
 
-/// How many names there are, and of how many there is which right.
+/// The number of names, and the number of names with each right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub names: u64,
@@ -92,66 +96,68 @@ pub struct Counts {
     pub own: u64,
 }
 
-/// The counts of all kinds. A file with several names counts as often.
+/// The counts of all kinds. A file with several names counts once for each name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     pub directories: Counts,
     pub files: Counts,
-    /// Symbolic links, devices, fifos and sockets. Of symbolic links rights to read, write and execute mean nothing, and
-    /// are not counted.
+    /// Symbolic links, devices, fifos and sockets. For symbolic links, reading, writing and execution mean
+    /// nothing and are not counted.
     pub others: Counts,
 }
 
-/// Names of which the second view has other rights than the first.
+/// Names whose rights differ between the two views.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
-    /// Names with a right that was not there before, or reached anew.
+    /// Names that gain a right, or become reached.
     pub gained: u64,
-    /// Names with a right less than before.
+    /// Names that lose a right, or are no longer reached.
     pub lost: u64,
 }
 
-/// What was found.
+/// The result of an audit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Audit {
     pub before: Totals,
-    /// With the change; as `before` where there is none.
+    /// With the planned change; equal to `before` without one.
     pub after: Totals,
     pub difference: Difference,
-    /// Distinct combinations of ACL, owner, group and mode that were decided, by all threads and views together.
+    /// Distinct combinations of ACL, owner, group and mode that were decided, summed over all threads and
+    /// views.
     pub decisions: u64,
-    /// Names whose inode or ACL is missing or damaged: nobody may anything with them.
+    /// Names whose inode or ACL is missing or damaged. Nobody has any right on them.
     pub damaged: u64,
 }
 
-/// A name that was met.
+/// A visited name.
 #[derive(Clone, Copy, Debug)]
-pub struct Met<'a> {
+pub struct VisitedName<'a> {
     pub path: &'a [u8],
     pub kind: Kind,
     pub before: Seen,
     pub after: Seen,
 }
 
-/// Whoever is told of every name, and may end the audit.
-pub type Told<'a, E> = dyn FnMut(Met<'_>) -> Result<(), E> + 'a;
+/// Called for every name. An error ends the audit.
+pub type OnName<'a, E> = dyn FnMut(VisitedName<'_>) -> Result<(), E> + 'a;
 
-/// Whoever is told how far an audit is.
+/// Called with the progress of an audit.
 pub type Progress<'a> = dyn Fn(u64) + Sync + 'a;
 
-/// Goes through all names below a directory, and through the directory itself. `after` is what is thought to be
-/// different. With `each` every name is told, in the order of the tree, by one thread. `progress` is called with how many
-/// names were met since the last call, by each thread.
+/// Visits a directory and all names below it. `after` is the view with the planned change. With `each`, one
+/// thread visits the names in the order of the tree and calls it for every name. Each thread calls `progress`
+/// with the number of names visited since its last call.
 ///
 /// # Errors
-/// The database fails; the directory is not there; the edit cannot be made to a file that it is for. What `each` returns.
+/// The database fails; the directory does not exist; the edit cannot be applied to one of the files; the
+/// error of `each`.
 pub fn audit<E: From<AuditError> + Send>(
     engine: &dyn Engine,
     acl: AclKind,
     start: &Start,
     (before, after): (&View, Option<&View>),
     options: Options,
-    each: Option<&mut Told<'_, E>>,
+    each: Option<&mut OnName<'_, E>>,
     progress: &Progress<'_>,
 ) -> Result<Audit, E> {
     let audit = walk::Audited { engine, acl, before, after, progress };
@@ -161,20 +167,20 @@ pub fn audit<E: From<AuditError> + Send>(
     }
 }
 
-/// Why an audit came to no end.
+/// Why an audit failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
     #[error(transparent)]
-    Trouble(#[from] Trouble),
+    QueryError(#[from] QueryError),
     #[error(transparent)]
     Change(#[from] ChangeError),
-    #[error("this is no directory: limen access explain tells of single files")]
+    #[error("not a directory: use limen access explain for a single file")]
     NoDirectory,
 }
 
 impl From<meta::EngineError> for AuditError {
     fn from(error: meta::EngineError) -> Self {
-        AuditError::Trouble(error.into())
+        AuditError::QueryError(error.into())
     }
 }
 

@@ -1,24 +1,28 @@
-//! The texts of ACLs, read when a class is met for the first time.
+//! The texts of ACLs, read when a class first needs them.
+//!
+//! The texts are not read with the inodes that have the ACLs. In a directory in which every file has a
+//! different ACL, each page would contain as many texts as files. Instead, a miss reads the ACLs of the
+//! following inodes in the same request.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use meta::{Engine, EngineError, Node, Record, Want};
+use meta::{Engine, EngineError, Inode, Record, RecordKey};
 use types::AclId;
 
-/// Texts kept, in bytes; when there are more, they are read anew.
+/// The maximum size of cached texts in bytes. A full cache is cleared.
 const MAX_BYTES: usize = 16 << 20;
 
-/// ACLs read in one request, which have 64 KiB each at most, or a few times that as text.
+/// The maximum number of ACLs read in one request. Each has at most 64 KiB, or a few times that as text.
 const MAX_ACLS: usize = 64;
 
-/// Of so many inodes to come the ACLs are looked at, to be read along.
+/// The maximum number of following inodes whose ACLs are prefetched.
 const MAX_AHEAD: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct Texts<'e> {
     engine: &'e dyn Engine,
-    /// `None` for one that is not stored.
+    /// `None` for an ACL that is not stored.
     known: HashMap<AclId, Option<Arc<str>>>,
     bytes: usize,
 }
@@ -28,12 +32,12 @@ impl<'e> Texts<'e> {
         Texts { engine, known: HashMap::new(), bytes: 0 }
     }
 
-    /// The text stored under an id, if there is one. `ahead` are inodes whose ACLs will be asked for next: those are read
-    /// in the same request.
+    /// The text stored under an id, or None. `ahead` are the inodes whose ACLs are needed next; the same
+    /// request reads these.
     pub(super) fn get<'n>(
         &mut self,
         id: AclId,
-        ahead: impl Iterator<Item = &'n Node>,
+        ahead: impl Iterator<Item = &'n Inode>,
     ) -> Result<Option<Arc<str>>, EngineError> {
         if let Some(known) = self.known.get(&id) {
             return Ok(known.clone());
@@ -43,7 +47,7 @@ impl<'e> Texts<'e> {
             self.bytes = 0;
         }
         let mut wanted = HashSet::from([id]);
-        for id in ahead.take(MAX_AHEAD).map(|node| node.access_acl) {
+        for id in ahead.take(MAX_AHEAD).map(|inode| inode.access_acl) {
             if wanted.len() == MAX_ACLS {
                 break;
             }
@@ -51,7 +55,7 @@ impl<'e> Texts<'e> {
                 wanted.insert(id);
             }
         }
-        let wants: Vec<Want> = wanted.into_iter().map(Want::Acl).collect();
+        let wants: Vec<RecordKey> = wanted.into_iter().map(RecordKey::Acl).collect();
         for record in self.engine.read(&wants)?.records {
             if let Record::Acl(id, text) = record {
                 self.bytes += text.as_ref().map_or(0, |text| text.len());

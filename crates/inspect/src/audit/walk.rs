@@ -3,23 +3,23 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use meta::{AclKind, Beside, Engine, Node, Record, Scan, Want};
+use meta::{AclKind, Beside, Engine, Inode, Record, RecordKey, Scan};
 use types::{FileType, Ino, Name};
 
-use super::class::Above;
+use super::class::ParentAccess;
 use super::texts::Texts;
-use super::{Audit, AuditError, Classes, Kind, Met, Progress, Seen, Start, View};
-use crate::Trouble;
+use super::{Audit, AuditError, Classes, Kind, Progress, Seen, Start, View, VisitedName};
+use crate::QueryError;
 use crate::route::join;
 
-/// Entries read at once, some 200 bytes each.
+/// The number of entries read at once, about 200 bytes each.
 const PAGE: usize = 8192;
 
-/// From so many directories within one another on, pages become small, for one of each is held.
+/// From this depth on, pages are small, because one page of each directory above is held in memory.
 const DEEP: usize = 32;
 const PAGE_DEEP: usize = 64;
 
-/// How many directories above the start are climbed, should the volume be damaged.
+/// The maximum number of directories above the start, as a bound on a damaged volume.
 const MAX_DEPTH: usize = 1 << 16;
 
 pub(super) struct Audited<'a> {
@@ -30,44 +30,44 @@ pub(super) struct Audited<'a> {
     pub(super) progress: &'a Progress<'a>,
 }
 
-/// A directory to read, from somewhere in it on.
+/// A directory to read, from a name on.
 #[derive(Debug)]
 struct Task {
     dir: Ino,
     after: Option<Name>,
     depth: usize,
-    /// What each view has of it; none where it is damaged.
-    above: [Option<Above>; 2],
-    /// Whether each view's edit is of all that is in it.
+    /// The directory in each view; None if its inode or ACL is damaged.
+    above: [Option<ParentAccess>; 2],
+    /// Whether each view's edit applies to the whole content.
     inside: [bool; 2],
-    /// Kept only for lists.
+    /// None if names are only counted.
     path: Option<Vec<u8>>,
 }
 
-/// A name, and the inode that it leads to.
+/// A name, and the inode that it refers to.
 struct Entry {
     name: Name,
     kind: FileType,
-    node: Option<Node>,
+    inode: Option<Inode>,
 }
 
-/// What one thread remembers and counts.
+/// The state and the counts of one thread.
 struct Reader<'a> {
     audited: &'a Audited<'a>,
     texts: Texts<'a>,
     before: Classes<'a>,
-    /// None where nothing is thought to be different.
+    /// None without a planned change.
     after: Option<Classes<'a>>,
     audit: Audit,
 }
 
-type Each<'a, E> = Option<&'a mut dyn FnMut(Met<'_>) -> Result<(), E>>;
+type Each<'a, E> = Option<&'a mut dyn FnMut(VisitedName<'_>) -> Result<(), E>>;
 
 impl Audited<'_> {
     pub(super) fn list<E: From<AuditError>>(
         &self,
         start: &Start,
-        each: &mut dyn FnMut(Met<'_>) -> Result<(), E>,
+        each: &mut dyn FnMut(VisitedName<'_>) -> Result<(), E>,
     ) -> Result<Audit, E> {
         let mut reader = Reader::new(self);
         let first = reader.begin(start, true, &mut Some(&mut *each))?;
@@ -96,7 +96,7 @@ impl Audited<'_> {
             Ok(reader.finish())
         };
         thread::scope(|scope| {
-            // Where no thread can be had, this one alone does it too.
+            // If no thread can be started, this one does all the work.
             let others: Vec<_> = (1..threads)
                 .filter_map(|_| {
                     let work = || serve(Reader::new(self));
@@ -116,26 +116,29 @@ impl Audited<'_> {
     }
 
     /// A directory and those above it, the root first.
-    fn climb(&self, dir: Ino) -> Result<Vec<Node>, AuditError> {
+    fn climb(&self, dir: Ino) -> Result<Vec<Inode>, AuditError> {
         let mut chain = Vec::new();
         let mut at = dir;
         loop {
             let found =
-                self.engine.read(&[Want::Node(at)])?.records.into_iter().find_map(|record| match record {
-                    Record::Node(_, node) => node,
-                    _ => None,
-                });
-            let lost = Trouble::Damaged { ino: at.0, what: "the directories above it lead nowhere" };
-            let node = found.filter(|_| chain.len() < MAX_DEPTH).ok_or(lost)?;
-            if !node.kind.is_dir() {
+                self.engine.read(&[RecordKey::Inode(at)])?.records.into_iter().find_map(
+                    |record| match record {
+                        Record::Inode(_, inode) => inode,
+                        _ => None,
+                    },
+                );
+            let lost =
+                QueryError::Damaged { ino: at.0, what: "the directories above it do not lead to the root" };
+            let inode = found.filter(|_| chain.len() < MAX_DEPTH).ok_or(lost)?;
+            if !inode.kind.is_dir() {
                 return Err(AuditError::NoDirectory);
             }
-            chain.push(node);
+            chain.push(inode);
             if at == Ino::ROOT {
                 chain.reverse();
                 return Ok(chain);
             }
-            at = node.parent;
+            at = inode.parent;
         }
     }
 }
@@ -156,7 +159,7 @@ impl<'a> Reader<'a> {
         Audit { decisions, ..self.audit }
     }
 
-    /// Judges the way down to the first directory, and counts that.
+    /// Evaluates the directories from the root to the start, and counts the start.
     fn begin<E: From<AuditError>>(
         &mut self,
         start: &Start,
@@ -173,31 +176,31 @@ impl<'a> Reader<'a> {
             path: with_paths.then(|| start.path.clone()),
         };
         let last = chain.len().saturating_sub(1);
-        for (depth, node) in chain.iter().enumerate() {
+        for (depth, inode) in chain.iter().enumerate() {
             let ahead = chain.get(depth + 1..).unwrap_or_default().iter();
-            let (seen, above, inside) = self.judge(node, (depth > 0).then_some(&task), ahead)?;
-            task = Task { dir: node.ino, above, inside, ..task };
+            let (seen, above, inside) = self.evaluate(inode, (depth > 0).then_some(&task), ahead)?;
+            task = Task { dir: inode.ino, above, inside, ..task };
             if depth == last {
-                self.tell(&start.path, node.kind, seen, each)?;
+                self.report(&start.path, inode.kind, seen, each)?;
             }
         }
         Ok(task)
     }
 
-    /// Reads a page of a directory; what is left to read comes back, to be taken from its end.
+    /// Reads a page of a directory. Returns the tasks that remain; the last one is to be taken first.
     fn read<E: From<AuditError>>(&mut self, task: Task, each: &mut Each<'_, E>) -> Result<Vec<Task>, E> {
         let limit = if task.depth < DEEP { PAGE } else { PAGE_DEEP };
-        let scan = Scan::Dir { parent: task.dir, after: task.after.clone(), limit, beside: Beside::Nodes };
+        let scan = Scan::Dir { parent: task.dir, after: task.after.clone(), limit, beside: Beside::Inodes };
         let page = self.audited.engine.scan(&scan).map_err(AuditError::from)?;
-        let mut entries: Vec<Entry> = Vec::with_capacity(page.facts.records.len() / 2);
-        for record in page.facts.records {
+        let mut entries: Vec<Entry> = Vec::with_capacity(page.snapshot.records.len() / 2);
+        for record in page.snapshot.records {
             match record {
-                Record::Edge(_, name, Some(edge)) => {
-                    entries.push(Entry { name, kind: edge.kind, node: None });
+                Record::Dirent(_, name, Some(dirent)) => {
+                    entries.push(Entry { name, kind: dirent.kind, inode: None });
                 }
-                Record::Node(_, node) => {
+                Record::Inode(_, inode) => {
                     if let Some(last) = entries.last_mut() {
-                        last.node = node;
+                        last.inode = inode;
                     }
                 }
                 _ => {}
@@ -205,30 +208,31 @@ impl<'a> Reader<'a> {
         }
         let mut below = Vec::new();
         let mut rest = entries.as_slice();
-        while let [Entry { name, kind, node }, ahead @ ..] = rest {
+        while let [Entry { name, kind, inode }, ahead @ ..] = rest {
             rest = ahead;
             let path = task.path.as_ref().map(|dir| join(dir, name.as_bytes()));
             let shown = path.as_deref().unwrap_or_default();
-            match node {
+            match inode {
                 None => {
                     self.audit.damaged += 1;
-                    self.tell(shown, *kind, [Seen::default(); 2], each)?;
+                    self.report(shown, *kind, [Seen::default(); 2], each)?;
                 }
-                Some(node) => {
-                    let ahead = ahead.iter().filter_map(|entry| entry.node.as_ref());
-                    let (seen, above, inside) = self.judge(node, Some(&task), ahead)?;
-                    self.tell(shown, node.kind, seen, each)?;
-                    // A directory that says it lies elsewhere is damage; to follow it could go round in a circle.
-                    if node.kind.is_dir() && node.parent == task.dir {
+                Some(inode) => {
+                    let ahead = ahead.iter().filter_map(|entry| entry.inode.as_ref());
+                    let (seen, above, inside) = self.evaluate(inode, Some(&task), ahead)?;
+                    self.report(shown, inode.kind, seen, each)?;
+                    // A directory whose parent field names another directory is damage. To follow it could
+                    // loop.
+                    if inode.kind.is_dir() && inode.parent == task.dir {
                         let depth = task.depth + 1;
-                        below.push(Task { dir: node.ino, after: None, depth, above, inside, path });
+                        below.push(Task { dir: inode.ino, after: None, depth, above, inside, path });
                     }
                 }
             }
         }
         (self.audited.progress)(entries.len() as u64);
         let last = entries.pop().map(|entry| entry.name);
-        // The rest of this directory comes after all that was found in it.
+        // The rest of this directory comes after all directories of this page.
         below.reverse();
         if page.more && last.is_some() {
             below.insert(0, Task { after: last, ..task });
@@ -236,34 +240,34 @@ impl<'a> Reader<'a> {
         Ok(below)
     }
 
-    /// What each view may do with an inode in the directory of `task`, or with the root.
-    #[expect(clippy::type_complexity, reason = "three things of two views each, taken apart at once")]
-    fn judge<'n>(
+    /// What each view may do with an inode in the directory of `task`, or with the root if `task` is None.
+    #[expect(clippy::type_complexity, reason = "three values of two views each, destructured at once")]
+    fn evaluate<'n>(
         &mut self,
-        node: &Node,
+        inode: &Inode,
         task: Option<&Task>,
-        ahead: impl Iterator<Item = &'n Node> + Clone,
-    ) -> Result<([Seen; 2], [Option<Above>; 2], [bool; 2]), AuditError> {
+        ahead: impl Iterator<Item = &'n Inode> + Clone,
+    ) -> Result<([Seen; 2], [Option<ParentAccess>; 2], [bool; 2]), AuditError> {
         let texts = &mut self.texts;
-        let mut judged = |classes: &mut Classes<'_>, view: usize| {
-            let edited = classes.is_edited(node, task.is_some_and(|task| task.inside[view]));
+        let mut evaluated = |classes: &mut Classes<'_>, view: usize| {
+            let edited = classes.is_edited(inode, task.is_some_and(|task| task.inside[view]));
             let inside = edited && classes.is_recursive();
             let above = task.map(|task| task.above[view]);
-            // Nothing is above the root.
+            // The root has no directory above it.
             let reached = above.is_none_or(|above| above.is_some_and(|above| above.searched));
-            let Some(decided) = classes.decide(node, edited, texts, ahead.clone())? else {
+            let Some(decided) = classes.decide(inode, edited, texts, ahead.clone())? else {
                 return Ok((Seen { reached, ..Seen::default() }, None, inside));
             };
             let rights = if reached {
-                classes.rights(node.kind, above.flatten().as_ref(), &decided)
+                classes.rights(inode.kind, above.flatten().as_ref(), &decided)
             } else {
                 Default::default()
             };
             Ok::<_, AuditError>((Seen { reached, rights }, Some(classes.above(reached, decided)), inside))
         };
-        let (seen, above, inside) = judged(&mut self.before, 0)?;
+        let (seen, above, inside) = evaluated(&mut self.before, 0)?;
         let (seen_after, above_after, inside_after) = match &mut self.after {
-            Some(after) => judged(after, 1)?,
+            Some(after) => evaluated(after, 1)?,
             None => (seen, above, inside),
         };
         if above.is_none() {
@@ -272,7 +276,7 @@ impl<'a> Reader<'a> {
         Ok(([seen, seen_after], [above, above_after], [inside, inside_after]))
     }
 
-    fn tell<E>(
+    fn report<E>(
         &mut self,
         path: &[u8],
         kind: FileType,
@@ -286,13 +290,13 @@ impl<'a> Reader<'a> {
         };
         self.audit.add(kind, before, after);
         match each {
-            Some(each) => each(Met { path, kind, before, after }),
+            Some(each) => each(VisitedName { path, kind, before, after }),
             None => Ok(()),
         }
     }
 }
 
-/// The directories that wait. The newest goes first, so that a walk goes deep before it goes broad, and keeps few.
+/// The directories that wait. The newest is taken first, so that a walk goes depth first and keeps few tasks.
 struct Tasks {
     state: Mutex<Waiting>,
     changed: Condvar,
@@ -317,7 +321,7 @@ impl Tasks {
         }
     }
 
-    /// `None` when all is done, or nothing more is to be.
+    /// `None` when all tasks are done, or after [`Self::abandon`].
     fn take(&self) -> Option<Task> {
         let mut state = self.lock();
         loop {
@@ -345,7 +349,7 @@ impl Tasks {
     }
 }
 
-/// A task under way; it ends even by a panic, so that nobody waits for it for ever.
+/// A task in progress. It also ends by a panic, so that other threads do not wait forever.
 struct Working<'a>(&'a Tasks);
 
 impl Drop for Working<'_> {

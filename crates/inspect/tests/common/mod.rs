@@ -1,4 +1,4 @@
-//! A volume in memory, and short names for what is done in it.
+//! A volume in memory, with short helper functions.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use acl::posix::PosixAcl;
-use inspect::{Answer, Route, Trouble, VolumeTree, Want};
+use inspect::{Answer, Operation, QueryError, Route, VolumeTree};
 use meta::ops::{AclType, Make, MakeKind, SetAcl};
-use meta::{AclKind, Counter, Counting, Effect, Engine, MemEngine, Meta, Txn, Volume, Vouch};
+use meta::{AclKind, Authority, Counter, Counting, Effect, Engine, MemEngine, Meta, Txn, Volume};
 use types::{Caps, Cred, Ino, Mode, Name, OpId, Time};
 
 pub(crate) const ROOT: Ino = Ino::ROOT;
@@ -41,7 +41,7 @@ impl Fixture {
         };
         volume.format(&*engine).unwrap();
         let meta = Meta::open(engine.clone(), 1_000_000).unwrap();
-        meta.set_alone(true);
+        meta.set_exclusive(true);
         let next = AtomicU64::new(meta.lease(Counter::Ino, 10_000_000).unwrap());
         Fixture { engine, meta, next }
     }
@@ -86,10 +86,10 @@ impl Fixture {
     }
 
     pub(crate) fn run<O: meta::Op>(&self, op: &O) -> O::Reply {
-        self.meta.run(op, &Vouch::Kernel { told: None }).unwrap()
+        self.meta.run(op, &Authority::Kernel { told: None }).unwrap()
     }
 
-    /// Damage.
+    /// Applies effects without guards, to create damage.
     pub(crate) fn apply(&self, effects: Vec<Effect>) {
         let op_id = OpId(u128::from(self.next.fetch_add(1, Ordering::Relaxed)) | 1 << 100);
         self.engine.commit(&[Txn { op_id, guards: Vec::new(), effects }]).unwrap();
@@ -99,8 +99,8 @@ impl Fixture {
         VolumeTree::new(self.dyn_engine(), AclKind::Posix)
     }
 
-    pub(crate) fn route(&self, path: &str, want: &str) -> Result<Route, Trouble> {
-        Route::find(&self.tree(), path.as_bytes(), want.parse::<Want>().unwrap())
+    pub(crate) fn route(&self, path: &str, want: &str) -> Result<Route, QueryError> {
+        Route::find(&self.tree(), path.as_bytes(), want.parse::<Operation>().unwrap())
     }
 
     pub(crate) fn explain(&self, path: &str, want: &str, cred: &Cred) -> Answer {
@@ -112,7 +112,7 @@ pub(crate) fn user(uid: u32, gid: u32, groups: &[u32]) -> Cred {
     Cred::new(uid, gid, groups, Caps::NONE)
 }
 
-/// Numbers that look random and are the same in every run (xorshift64*).
+/// Pseudo-random numbers that are the same in every run (xorshift64*).
 #[derive(Debug)]
 pub(crate) struct Random(pub(crate) u64);
 
@@ -128,7 +128,7 @@ impl Random {
         self.below(limit.into()) as u32
     }
 
-    /// A mode that often grants, often with a sticky bit.
+    /// A mode that often grants access, and often has the sticky bit.
     pub(crate) fn mode(&mut self) -> u32 {
         let rwx = match self.small(4) {
             0 => 0o777,
@@ -138,7 +138,7 @@ impl Random {
         rwx | if self.small(4) == 0 { Mode::STICKY } else { 0 }
     }
 
-    /// An ACL that names few ids, as text.
+    /// A random ACL with ids below `ids`, as text.
     pub(crate) fn acl(&mut self, ids: u32) -> String {
         let mut text = format!("u::{},g::{},o::{}", self.small(8), self.small(8), self.small(8));
         let (mut users, mut groups) = (Vec::new(), Vec::new());
@@ -158,7 +158,7 @@ impl Random {
     }
 }
 
-/// `7` as `rwx`.
+/// Converts permissions such as `7` to `rwx`.
 fn to_letters(text: &str) -> String {
     let entry = |entry: &str| {
         let (start, bits) = entry.rsplit_once(':').unwrap();

@@ -8,8 +8,8 @@ use super::{WINDOW, walk};
 use crate::engine::{Engine, EngineError};
 use crate::record::{Record, Scan};
 
-/// How many ACLs are stored, and how many of them no inode refers to. They do no harm but take room: an ACL is a hundred
-/// bytes or a few thousand, and stored once.
+/// The number of stored ACLs, and how many of them no inode refers to. Unused ACLs are harmless but take
+/// space: an ACL has a hundred to a few thousand bytes, and is stored once.
 ///
 /// # Errors
 /// Those of the database.
@@ -21,8 +21,8 @@ pub fn unused_acls(engine: &dyn Engine) -> Result<(u64, u64), EngineError> {
         let mut more = true;
         while more && left.len() < WINDOW {
             let page = engine.scan(&Scan::Acls { after, limit: walk::PAGE })?;
-            more = page.more && !page.facts.records.is_empty();
-            for record in page.facts.records {
+            more = page.more && !page.snapshot.records.is_empty();
+            for record in page.snapshot.records {
                 if let Record::Acl(id, _) = record {
                     left.insert(id);
                     after = id;
@@ -30,9 +30,9 @@ pub fn unused_acls(engine: &dyn Engine) -> Result<(u64, u64), EngineError> {
             }
         }
         stored += left.len() as u64;
-        walk::nodes(engine, |node| {
-            left.remove(&node.access_acl);
-            left.remove(&node.default_acl);
+        walk::inodes(engine, |inode| {
+            left.remove(&inode.access_acl);
+            left.remove(&inode.default_acl);
             Ok::<_, EngineError>(())
         })?;
         unused += left.len() as u64;

@@ -1,4 +1,4 @@
-//! Directories that lie in themselves, which no walk from the root would ever meet.
+//! Cycles of directories, which no walk from the root would ever reach.
 
 use std::collections::HashSet;
 
@@ -6,38 +6,38 @@ use types::{Ino, Name};
 
 use super::{Problem, paths, walk};
 use crate::engine::{Engine, EngineError};
-use crate::record::Node;
+use crate::record::Inode;
 
-/// Directories known to lead to the root are remembered, up to so many.
+/// The largest number of directories that are remembered as connected to the root.
 const KNOWN: usize = 1 << 20;
 
-/// From each directory, walks up by what it says of its parent until it meets one that was walked before. A circle is
-/// what meets itself instead; one problem is reported for each.
+/// From each directory, follows the recorded parents until a directory that was walked before. A path that
+/// meets itself is a cycle; one problem is reported for each.
 pub(super) fn check(engine: &dyn Engine, report: &mut dyn FnMut(Problem)) -> Result<(), EngineError> {
     let mut known: HashSet<Ino> = HashSet::from([Ino::ROOT]);
-    walk::nodes(engine, |node| {
-        if !node.kind.is_dir() {
+    walk::inodes(engine, |inode| {
+        if !inode.kind.is_dir() {
             return Ok(());
         }
         if known.len() > KNOWN {
             known.clear();
             known.insert(Ino::ROOT);
         }
-        let mut path: Vec<Node> = Vec::new();
+        let mut path: Vec<Inode> = Vec::new();
         let mut on_path: HashSet<Ino> = HashSet::new();
-        let mut at = *node;
+        let mut at = *inode;
         while !known.contains(&at.ino) {
             if !on_path.insert(at.ino) {
-                let circle = path.iter().skip_while(|node| node.ino != at.ino);
+                let circle = path.iter().skip_while(|inode| inode.ino != at.ino);
                 if let Some((ino, parent, name)) = weakest(engine, circle)? {
                     report(Problem::Circle { ino, parent, name });
                 }
                 break;
             }
             path.push(at);
-            match paths::read_node(engine, at.parent)? {
+            match paths::read_inode(engine, at.parent)? {
                 Some(parent) if parent.kind.is_dir() => at = parent,
-                // That is a problem of its own.
+                // A missing parent is reported as another problem.
                 _ => break,
             }
         }
@@ -46,12 +46,12 @@ pub(super) fn check(engine: &dyn Engine, report: &mut dyn FnMut(Problem)) -> Res
     })
 }
 
-/// The directory of a circle with the lowest number, and its name; `None` if it has no name there, and so is lost.
+/// The directory of a cycle with the lowest number, and its name; `None` if its parent has no entry for it.
 fn weakest<'a>(
     engine: &dyn Engine,
-    circle: impl Iterator<Item = &'a Node>,
+    circle: impl Iterator<Item = &'a Inode>,
 ) -> Result<Option<(Ino, Ino, Name)>, EngineError> {
-    let Some(node) = circle.min_by_key(|node| node.ino) else { return Ok(None) };
-    let name = paths::name_in(engine, node.parent, node.ino)?;
-    Ok(name.map(|name| (node.ino, node.parent, name)))
+    let Some(inode) = circle.min_by_key(|inode| inode.ino) else { return Ok(None) };
+    let name = paths::name_in(engine, inode.parent, inode.ino)?;
+    Ok(name.map(|name| (inode.ino, inode.parent, name)))
 }

@@ -1,10 +1,12 @@
-//! Whether a volume's records agree with each other: what `limen fsck` and `limen gc` are made of.
+//! Consistency checks of a volume's records, for `limen fsck` and `limen gc`.
 //!
-//! Everything here reads through an [`Engine`](crate::Engine) in pages and holds a bounded number of records: inodes and
-//! slices are taken in windows of [`WINDOW`], and what refers to them is walked once a window. So a volume of any size
-//! needs the same memory, and one of up to a million inodes is walked once.
+//! All reads are in pages through an [`Engine`](crate::Engine), and a bounded number of records is held:
+//! inodes and slices are processed in windows of [`WINDOW`], and the records that refer to them are walked
+//! once per window. So the memory does not depend on the size of the volume, and a volume of up to a million
+//! inodes is walked once.
 //!
-//! What changes meanwhile may look like damage: on a mounted volume, only problems that several checks find are real.
+//! Concurrent changes can look like damage: on a mounted volume, only problems that several checks find are
+//! real.
 
 mod acls;
 mod circles;
@@ -24,12 +26,12 @@ pub use slices::{SliceUse, SliceWindow, for_each_chunk, for_each_slice_window};
 use types::{Ino, SessionId, SliceId};
 
 use crate::engine::{Engine, EngineError};
-use crate::record::{Counter, Record, Scan, Usage, Want};
+use crate::record::{Counter, Record, RecordKey, Scan, Usage};
 
-/// How many inodes, or slices, are held in memory at once, some 50 to 100 bytes each.
+/// The largest number of inodes or slices in memory, at 50 to 100 bytes each.
 pub const WINDOW: usize = 1 << 20;
 
-/// What a check went through.
+/// How much a check has processed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     pub inodes: u64,
@@ -37,11 +39,11 @@ pub struct Checked {
     pub rows: u64,
 }
 
-/// Checks every record, and calls `report` for each problem. `progress` is told what is being looked at, and how many of
-/// that have been so far.
+/// Checks every record, and calls `report` for each problem. `progress` is called with the kind of records
+/// and how many have been checked so far.
 ///
 /// # Errors
-/// Those of the database; what was reported until then stands.
+/// Those of the database; problems that were reported before remain valid.
 pub fn check(
     engine: &dyn Engine,
     report: &mut dyn FnMut(Problem),
@@ -50,7 +52,7 @@ pub fn check(
     check_in_windows(engine, WINDOW, report, progress)
 }
 
-/// The largest numbers met, and what the inodes sum up to.
+/// The largest numbers found, and the usage that follows from the inodes.
 #[derive(Debug, Default)]
 struct Totals {
     checked: Checked,
@@ -80,7 +82,7 @@ fn check_usage(
     totals: &Totals,
     report: &mut dyn FnMut(Problem),
 ) -> Result<(), EngineError> {
-    if let Some(Record::Usage(says)) = engine.read(&[Want::Usage])?.records.first()
+    if let Some(Record::Usage(says)) = engine.read(&[RecordKey::Usage])?.records.first()
         && *says != totals.usage
     {
         report(Problem::Usage { says: *says, is: totals.usage });
@@ -88,7 +90,7 @@ fn check_usage(
     Ok(())
 }
 
-/// A counter that is behind would give a number out a second time.
+/// Reports counters that are too low, because they would give out a number a second time.
 fn check_counters(
     engine: &dyn Engine,
     totals: &mut Totals,
@@ -115,7 +117,7 @@ fn check_counters(
         Counter::Slice => totals.last_slice.0,
         Counter::Session => totals.last_session.0,
     };
-    for record in engine.read(&Counter::ALL.map(Want::Counter))?.records {
+    for record in engine.read(&Counter::ALL.map(RecordKey::Counter))?.records {
         let Record::Counter(counter, says) = record else { continue };
         if says <= last(counter) {
             report(Problem::Counter { counter, says, last: last(counter) });

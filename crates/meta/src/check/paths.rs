@@ -1,4 +1,4 @@
-//! Where inodes are in the tree, for people.
+//! The paths of inodes, for messages.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -6,13 +6,13 @@ use types::{Ino, Name};
 
 use super::walk;
 use crate::engine::{Engine, EngineError};
-use crate::record::{Node, Record, Want};
+use crate::record::{Inode, Record, RecordKey};
 
-/// How deep a path is followed, should the volume be damaged.
+/// The largest depth that is followed, in case the volume is damaged.
 const DEPTH: usize = 4096;
 
-/// A path from the volume's root, with a slash at its beginning, of each of `inos` that a name leads to. A file with
-/// several names comes with the first that is met.
+/// For each of `inos` that has a name: a path from the volume's root, with a leading slash. For a file with
+/// several names, the first one found.
 ///
 /// # Errors
 /// Those of the database.
@@ -20,9 +20,9 @@ pub fn find_paths(engine: &dyn Engine, inos: &BTreeSet<Ino>) -> Result<HashMap<I
     let mut places: Vec<(Ino, Name, Ino)> = Vec::new();
     let mut left: BTreeSet<Ino> = inos.iter().copied().filter(|ino| *ino != Ino::ROOT).collect();
     if !left.is_empty() {
-        walk::all_entries(engine, |dir, name, edge| {
-            if left.remove(&edge.ino) {
-                places.push((dir, name.clone(), edge.ino));
+        walk::all_entries(engine, |dir, name, dirent| {
+            if left.remove(&dirent.ino) {
+                places.push((dir, name.clone(), dirent.ino));
             }
             !left.is_empty()
         })?;
@@ -36,7 +36,7 @@ pub fn find_paths(engine: &dyn Engine, inos: &BTreeSet<Ino>) -> Result<HashMap<I
     Ok(found)
 }
 
-/// The path of a directory without a slash at its end; those on the way are remembered in `known`.
+/// The path of a directory without a trailing slash. The paths of its ancestors are stored in `known`.
 fn path_of_dir(
     engine: &dyn Engine,
     dir: Ino,
@@ -48,7 +48,7 @@ fn path_of_dir(
         if let Some(path) = known.get(&at) {
             break path.clone();
         }
-        let parent = read_node(engine, at)?.map_or(Ino(0), |node| node.parent);
+        let parent = read_inode(engine, at)?.map_or(Ino(0), |inode| inode.parent);
         match name_in(engine, parent, at)? {
             Some(name) if below.len() < DEPTH => below.push((at, name)),
             _ => break format!("/#{at}").into_bytes(),
@@ -66,11 +66,11 @@ fn join(dir: &[u8], name: &Name) -> Vec<u8> {
     [dir, b"/", name.as_bytes()].concat()
 }
 
-/// The name under which `ino` lies in a directory.
+/// The name of `ino` in a directory.
 pub(super) fn name_in(engine: &dyn Engine, dir: Ino, ino: Ino) -> Result<Option<Name>, EngineError> {
     let mut found = None;
-    walk::entries(engine, dir, |name, edge| {
-        if edge.ino == ino {
+    walk::entries(engine, dir, |name, dirent| {
+        if dirent.ino == ino {
             found = Some(name.clone());
         }
         found.is_none()
@@ -78,9 +78,9 @@ pub(super) fn name_in(engine: &dyn Engine, dir: Ino, ino: Ino) -> Result<Option<
     Ok(found)
 }
 
-pub(super) fn read_node(engine: &dyn Engine, ino: Ino) -> Result<Option<Node>, EngineError> {
-    match engine.read(&[Want::Node(ino)])?.records.first() {
-        Some(Record::Node(_, node)) => Ok(*node),
+pub(super) fn read_inode(engine: &dyn Engine, ino: Ino) -> Result<Option<Inode>, EngineError> {
+    match engine.read(&[RecordKey::Inode(ino)])?.records.first() {
+        Some(Record::Inode(_, inode)) => Ok(*inode),
         _ => Ok(None),
     }
 }

@@ -1,4 +1,4 @@
-//! What can be wrong with a volume's records.
+//! The problems that a check can find in a volume's records.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use types::{AclId, ChunkIndex, FileType, Ino, Name, SessionId, SliceId};
 
 use crate::record::{Counter, Usage};
 
-/// One thing that is wrong. `says` is what is stored, `is` what the other records make of it.
+/// One problem. `says` is the stored value, `is` the value that follows from the other records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// The root is not there, or is no directory.
+    /// The root does not exist or is not a directory.
     NoRoot,
-    /// A name refers to an inode that is not there.
+    /// A name refers to an inode that does not exist.
     EntryWithoutInode {
         dir: Ino,
         name: Name,
@@ -24,25 +24,25 @@ pub enum Problem {
         says: FileType,
         is: FileType,
     },
-    /// A name beyond its first of a directory, or any of the root.
+    /// A directory has more than one name, or the root has one.
     SecondName {
         dir: Ino,
         name: Name,
         ino: Ino,
     },
-    /// A directory says that it lies elsewhere than its name does.
+    /// The recorded parent of a directory is not the directory with its name.
     Parent {
         ino: Ino,
         says: Ino,
         is: Ino,
     },
-    /// A directory lies in itself, by way of others or not.
+    /// A directory is its own ancestor.
     Circle {
         ino: Ino,
         parent: Ino,
         name: Name,
     },
-    /// An inode without a name that no session has open.
+    /// An inode without a name that is not recorded as open in any session.
     Lost {
         ino: Ino,
         kind: FileType,
@@ -52,7 +52,13 @@ pub enum Problem {
         says: u32,
         is: u32,
     },
-    /// What a session is said to have open without a name has one, or is not there.
+    /// The recorded number of xattr blocks of the inode is wrong.
+    XattrBlocks {
+        ino: Ino,
+        says: u16,
+        is: u64,
+    },
+    /// An inode that is recorded as open without a name has a name, or does not exist.
     StaleOrphan {
         session: SessionId,
         ino: Ino,
@@ -61,25 +67,25 @@ pub enum Problem {
         ino: Ino,
         id: AclId,
     },
-    /// The text is none of an ACL, or of another one.
+    /// The text is not a valid ACL, or is another ACL.
     AclDamaged {
         ino: Ino,
         id: AclId,
     },
-    /// The access ACL stands for other permission bits than the mode has.
+    /// The permission bits of the mode differ from those that the access ACL implies.
     AclMode {
         ino: Ino,
         says: u32,
         is: u32,
     },
-    /// An NFSv4 ACL names a Windows domain by this number, and the volume's table has only so many.
+    /// An NFSv4 ACL refers to the Windows domain number `says`, but the volume's table has only `is` domains.
     AclDomain {
         ino: Ino,
         id: AclId,
         says: u32,
         is: u32,
     },
-    /// The volume's table of Windows domains is none.
+    /// The volume's table of Windows domains is malformed.
     Domains,
     NoTarget {
         ino: Ino,
@@ -89,27 +95,27 @@ pub enum Problem {
         says: u64,
         is: u64,
     },
-    /// The row at this position of its chunk cannot be what was written.
+    /// The row at this position of its chunk is invalid.
     Row {
         ino: Ino,
         chunk: ChunkIndex,
         row: usize,
         fault: &'static str,
     },
-    /// Rows disagree about the length of a slice in bytes.
+    /// Rows disagree about the size of a slice in bytes.
     SliceSize {
         ino: Ino,
         slice: SliceId,
         says: u32,
         is: u32,
     },
-    /// How many rows beyond the first refer to a slice.
+    /// The number of rows beyond the first that refer to a slice is wrong.
     Shared {
         slice: SliceId,
         says: u64,
         is: u64,
     },
-    /// A slice that a file refers to is listed for removal.
+    /// A slice that a file refers to is listed as garbage.
     GarbageInUse {
         slice: SliceId,
         ino: Ino,
@@ -118,7 +124,7 @@ pub enum Problem {
         says: Usage,
         is: Usage,
     },
-    /// The next number to be given out is one that is in use.
+    /// The next number to be given out is already in use.
     Counter {
         counter: Counter,
         says: u64,
@@ -126,7 +132,7 @@ pub enum Problem {
     },
 }
 
-/// What a problem is about.
+/// The object that a problem is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     Volume,
@@ -135,7 +141,7 @@ pub enum Place {
 }
 
 impl Problem {
-    /// A word for it, for programs.
+    /// A stable identifier for programs.
     pub fn code(&self) -> &'static str {
         match self {
             Problem::NoRoot => "no-root",
@@ -146,6 +152,7 @@ impl Problem {
             Problem::Circle { .. } => "circle",
             Problem::Lost { .. } => "lost",
             Problem::Links { .. } => "links",
+            Problem::XattrBlocks { .. } => "xattr-blocks",
             Problem::StaleOrphan { .. } => "stale-orphan",
             Problem::AclMissing { .. } => "acl-missing",
             Problem::AclDamaged { .. } => "acl-damaged",
@@ -177,6 +184,7 @@ impl Problem {
             Problem::Parent { ino, .. }
             | Problem::Lost { ino, .. }
             | Problem::Links { ino, .. }
+            | Problem::XattrBlocks { ino, .. }
             | Problem::StaleOrphan { ino, .. }
             | Problem::AclMissing { ino, .. }
             | Problem::AclDamaged { ino, .. }
@@ -196,53 +204,64 @@ impl fmt::Display for Problem {
         match self {
             Problem::NoRoot => f.write_str("there is no root directory"),
             Problem::EntryWithoutInode { ino, .. } => {
-                write!(f, "the name refers to inode {ino}, which is not there")
+                write!(f, "the name refers to inode {ino}, which does not exist")
             }
             Problem::EntryKind { ino, says, is, .. } => {
-                write!(f, "the name says {}, but inode {ino} is a {}", kind(*says), kind(*is))
+                write!(f, "the entry says {}, but inode {ino} is a {}", kind(*says), kind(*is))
             }
             Problem::SecondName { ino, .. } => write!(f, "directory {ino} has another name already"),
             Problem::Parent { says, is, .. } => {
-                write!(f, "the directory says that it lies in directory {says}, but it does in {is}")
+                write!(f, "the directory's recorded parent is {says}, but its name is in directory {is}")
             }
-            Problem::Circle { ino, .. } => write!(f, "directory {ino} lies in itself"),
+            Problem::Circle { ino, .. } => write!(f, "directory {ino} is its own ancestor"),
             Problem::Lost { kind: what, .. } => {
-                write!(f, "the {} has no name, and nobody has it open", kind(*what))
+                write!(f, "the {} has no name and is not open in any session", kind(*what))
             }
-            Problem::Links { says, is, .. } => write!(f, "it says {says} links, and has {is}"),
+            Problem::Links { says, is, .. } => {
+                write!(f, "the link count is {says}, but there are {is} links")
+            }
+            Problem::XattrBlocks { says, is, .. } => {
+                write!(f, "the recorded size of the extended attributes is {says} blocks, but they have {is}")
+            }
             Problem::StaleOrphan { session, .. } => {
-                write!(f, "session {session} is said to have it open without a name, which is not so")
+                write!(
+                    f,
+                    "session {session} is recorded to have it open without a name, but it has a name or does not exist"
+                )
             }
             Problem::AclMissing { id, .. } => write!(f, "its ACL {id} is not stored"),
             Problem::AclDamaged { id, .. } => write!(f, "its ACL {id} is damaged"),
             Problem::AclMode { says, is, .. } => {
-                write!(f, "its mode says {says:03o}, and its access ACL {is:03o}")
+                write!(f, "the permission bits are {says:03o}, but the access ACL implies {is:03o}")
             }
             Problem::AclDomain { id, says, is, .. } => {
-                write!(f, "its ACL {id} names Windows domain {says}, and the volume's table has {is}")
+                write!(
+                    f,
+                    "its ACL {id} refers to Windows domain {says}, but the volume's table has only {is}"
+                )
             }
             Problem::Domains => f.write_str("the table of Windows domains is damaged"),
-            Problem::NoTarget { .. } => f.write_str("the symbolic link points nowhere"),
+            Problem::NoTarget { .. } => f.write_str("the symbolic link has no target"),
             Problem::TargetLength { says, is, .. } => {
-                write!(f, "the symbolic link says {says} bytes, and its target has {is}")
+                write!(f, "the symbolic link's size is {says} bytes, but its target has {is}")
             }
             Problem::Row { chunk, row, fault, .. } => write!(f, "row {row} of chunk {chunk}: {fault}"),
             Problem::SliceSize { slice, says, is, .. } => {
-                write!(f, "a row says that slice {slice} has {says} bytes, and another one {is}")
+                write!(f, "one row says that slice {slice} has {says} bytes, another one says {is}")
             }
             Problem::Shared { slice, says, is } => {
-                write!(f, "slice {slice} is said to have {says} rows beyond its first, and has {is}")
+                write!(f, "slice {slice} is recorded with {says} rows beyond the first, but has {is}")
             }
             Problem::GarbageInUse { slice, .. } => {
-                write!(f, "slice {slice} of the file is listed for removal")
+                write!(f, "slice {slice} of the file is listed as garbage")
             }
             Problem::Usage { says, is } => write!(
                 f,
-                "the volume says {} inodes and {} blocks, and has {} and {}",
+                "the usage is recorded as {} inodes and {} blocks, but there are {} and {}",
                 says.inodes, says.blocks, is.inodes, is.blocks
             ),
             Problem::Counter { counter, says, last } => {
-                write!(f, "{} is {says}, but {last} is in use", counter.name())
+                write!(f, "the counter {} is {says}, but {last} is in use", counter.name())
             }
         }
     }

@@ -1,30 +1,31 @@
-//! What can be put right without losing anything.
+//! Repairs that lose no data.
 //!
-//! Each repair is an operation like any other: it looks again, through a view that guards every look, and does nothing if
-//! the problem is not there any more.
+//! Each repair is an ordinary operation: it reads the records again through a view that guards every lookup,
+//! and does nothing if the problem no longer exists.
 
 use types::{AclId, Errno, FileType, Ino, Mode, Name};
 
 use super::Problem;
-use crate::driver::{Ctx, Failure, Meta, Op, Plan, Vouch};
+use crate::driver::{Authority, Ctx, Failure, Meta, Op, Plan};
 use crate::ops::reserve;
-use crate::record::{Counter, Node, Want};
+use crate::record::{Counter, Inode, RecordKey};
 use crate::txn::{Access, Effect};
-use crate::view::{Stop, View};
+use crate::view::{PlanStop, View};
 use crate::volume::{AclKind, DIR_BYTES};
 
-/// The directory in the root, made when needed, that takes what has no name.
+/// The directory in the root that receives inodes without a name. It is created when needed.
 pub const LOST_AND_FOUND: &str = "lost+found";
 
-/// How many rows one repair adds to what a slice is said to have.
+/// The largest number of rows by which one repair increases a share count.
 const MOST_SHARES: u64 = 10_000;
 
-/// Puts a problem right, and says whether that was possible. What remains afterwards, or comes of it, another check finds.
+/// Repairs a problem, and returns whether that was possible. Another check finds what remains or follows from
+/// the repair.
 ///
 /// # Errors
 /// Those of the database.
 pub fn repair(meta: &Meta, problem: &Problem) -> Result<bool, Failure> {
-    match meta.run(&Repair(problem), &Vouch::Kernel { told: None }) {
+    match meta.run(&Repair(problem), &Authority::Kernel { told: None }) {
         Ok(()) => Ok(true),
         Err(Failure::Refused(_)) => Ok(false),
         Err(failure) => Err(failure),
@@ -33,33 +34,33 @@ pub fn repair(meta: &Meta, problem: &Problem) -> Result<bool, Failure> {
 
 struct Repair<'a>(&'a Problem);
 
-/// The problem is not there any more.
-const GONE: Stop = Stop::Refused(Errno::EAGAIN);
-/// There is no repair without loss.
-const HOPELESS: Stop = Stop::Refused(Errno::EIO);
+/// The problem no longer exists.
+const GONE: PlanStop = PlanStop::Refused(Errno::EAGAIN);
+/// There is no repair without loss of data.
+const UNREPAIRABLE: PlanStop = PlanStop::Refused(Errno::EIO);
 
 impl Op for Repair<'_> {
     type Reply = ();
     const NAME: &'static str = "repair";
 
-    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, Stop> {
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
         let mut effects = Vec::new();
         match self.0 {
             Problem::EntryWithoutInode { dir, name, ino } => {
-                find(view, *dir, name, *ino)?;
-                if view.node(*ino)?.is_some() {
+                require_entry(view, *dir, name, *ino)?;
+                if view.find_inode(*ino)?.is_some() {
                     return Err(GONE);
                 }
-                effects.push(Effect::DropEdge { parent: *dir, name: name.clone() });
+                effects.push(Effect::DropDirent { parent: *dir, name: name.clone() });
             }
             Problem::EntryKind { dir, name, ino, .. } => {
-                find(view, *dir, name, *ino)?;
-                let kind = view.node(*ino)?.ok_or(GONE)?.kind;
-                effects.push(Effect::PutEdge { parent: *dir, name: name.clone(), ino: *ino, kind });
+                require_entry(view, *dir, name, *ino)?;
+                let kind = view.find_inode(*ino)?.ok_or(GONE)?.kind;
+                effects.push(Effect::PutDirent { parent: *dir, name: name.clone(), ino: *ino, kind });
             }
             Problem::SecondName { dir, name, ino } => {
-                find(view, *dir, name, *ino)?;
-                effects.push(Effect::DropEdge { parent: *dir, name: name.clone() });
+                require_entry(view, *dir, name, *ino)?;
+                effects.push(Effect::DropDirent { parent: *dir, name: name.clone() });
             }
             Problem::Parent { ino, says, is } => {
                 if view.parent_of(*ino)? != *says {
@@ -68,8 +69,8 @@ impl Op for Repair<'_> {
                 effects.push(Effect::SetParent { ino: *ino, parent: *is });
             }
             Problem::Circle { ino, parent, name } => {
-                find(view, *parent, name, *ino)?;
-                effects.push(Effect::DropEdge { parent: *parent, name: name.clone() });
+                require_entry(view, *parent, name, *ino)?;
+                effects.push(Effect::DropDirent { parent: *parent, name: name.clone() });
                 effects.push(Effect::AddLinks { ino: *parent, delta: -1 });
                 rescue(view, ctx, *ino, &mut effects)?;
             }
@@ -80,21 +81,31 @@ impl Op for Repair<'_> {
                 }
                 set_links(*ino, *says, *is, &mut effects);
             }
+            Problem::XattrBlocks { ino, says, .. } => {
+                let inode = view.inode(*ino)?;
+                let xattrs = view.xattrs(*ino)?;
+                let is = xattrs.keys().map(|name| i32::from(view.xattr_blocks(&inode, name, 0))).sum::<i32>();
+                if inode.xattr_blocks != *says || !view.xattrs_fit(*ino, *says) {
+                    return Err(GONE);
+                }
+                effects.push(Effect::AddXattrBlocks { ino: *ino, delta: is - i32::from(*says) });
+            }
             Problem::StaleOrphan { session, ino } => {
-                if view.node(*ino)?.is_some() && view.links(*ino)? == 0 {
+                if view.find_inode(*ino)?.is_some() && view.links(*ino)? == 0 {
                     return Err(GONE);
                 }
                 effects.push(Effect::DropOrphan { session: *session, ino: *ino });
             }
-            // An NFSv4 ACL decides whatever the mode says, so nobody may more by a mode that agrees with it.
+            // The NFSv4 ACL decides whatever the mode is, so a mode that agrees with it grants nothing new.
             Problem::AclMode { ino, says, .. } if ctx.volume.acl == AclKind::Nfs4 => {
-                let node = view.node(*ino)?.ok_or(GONE)?;
-                let acl = view.nfs4_acl(node.access_acl)?.ok_or(GONE)?;
-                if node.mode.rwx() != *says {
+                let inode = view.find_inode(*ino)?.ok_or(GONE)?;
+                let acl = view.nfs4_acl(inode.access_acl)?.ok_or(GONE)?;
+                if inode.mode.rwx() != *says {
                     return Err(GONE);
                 }
-                let mode = node.mode.without(0o777).with(acl.acl().mode_bits());
-                effects.push(Effect::SetAccess { ino: *ino, access: Access { mode, ..Access::from(&node) } });
+                let mode = inode.mode.without(0o777).with(acl.acl().mode_bits());
+                effects
+                    .push(Effect::SetAccess { ino: *ino, access: Access { mode, ..Access::from(&inode) } });
             }
             Problem::AclDomain { says, .. } => {
                 reserve(view, *says, &mut effects)?;
@@ -107,7 +118,7 @@ impl Op for Repair<'_> {
                 let target = view.symlink(*ino)?.ok_or(GONE)?;
                 effects.push(Effect::SetSize { ino: *ino, size: target.len() as u64 });
             }
-            // Too few would let blocks go that are in use; too many only keep some that are not.
+            // Too low a count would delete blocks that are in use; too high a count only keeps unused ones.
             Problem::Shared { slice, says, is } if says < is => {
                 let missing = (is - says).min(MOST_SHARES);
                 effects.extend((0..missing).map(|_| Effect::Share { slice: *slice }));
@@ -126,7 +137,7 @@ impl Op for Repair<'_> {
             }
             Problem::Counter { counter, last, .. } => {
                 let counter = *counter;
-                let next = last.checked_add(1).filter(|&next| next <= i64::MAX as u64).ok_or(HOPELESS)?;
+                let next = last.checked_add(1).filter(|&next| next <= i64::MAX as u64).ok_or(UNREPAIRABLE)?;
                 if view.counter(counter)? > *last {
                     return Err(GONE);
                 }
@@ -140,16 +151,16 @@ impl Op for Repair<'_> {
             | Problem::NoTarget { .. }
             | Problem::Row { .. }
             | Problem::SliceSize { .. }
-            | Problem::Shared { .. } => return Err(HOPELESS),
+            | Problem::Shared { .. } => return Err(UNREPAIRABLE),
         }
         Ok(Plan { reply: (), effects })
     }
 }
 
-/// Requires the entry to be there still.
-fn find(view: &mut View<'_>, dir: Ino, name: &Name, ino: Ino) -> Result<(), Stop> {
-    match view.edge(dir, name)? {
-        Some(edge) if edge.ino == ino => Ok(()),
+/// Requires that the entry still exists.
+fn require_entry(view: &mut View<'_>, dir: Ino, name: &Name, ino: Ino) -> Result<(), PlanStop> {
+    match view.dirent(dir, name)? {
+        Some(dirent) if dirent.ino == ino => Ok(()),
         _ => Err(GONE),
     }
 }
@@ -159,41 +170,41 @@ fn set_links(ino: Ino, says: u32, is: u32, effects: &mut Vec<Effect>) {
     effects.push(Effect::AddLinks { ino, delta });
 }
 
-/// Gives an inode its number as a name in lost+found, which is made if need be.
-fn rescue(view: &mut View<'_>, ctx: &Ctx<'_>, ino: Ino, effects: &mut Vec<Effect>) -> Result<(), Stop> {
-    let node = view.node(ino)?.ok_or(GONE)?;
+/// Links an inode into lost+found, with its number as the name. The directory is created if needed.
+fn rescue(view: &mut View<'_>, ctx: &Ctx<'_>, ino: Ino, effects: &mut Vec<Effect>) -> Result<(), PlanStop> {
+    let inode = view.find_inode(ino)?.ok_or(GONE)?;
     let nlink = view.links(ino)?;
-    let home = lost_and_found(view, ctx, effects)?;
+    let lost_found = lost_and_found(view, ctx, effects)?;
     let name = valid(format!("#{ino}"))?;
-    if view.edge_unlikely(home, &name)?.is_some() {
-        return Err(HOPELESS);
+    if view.dirent_unlikely(lost_found, &name)?.is_some() {
+        return Err(UNREPAIRABLE);
     }
-    effects.push(Effect::PutEdge { parent: home, name, ino, kind: node.kind });
-    if node.kind.is_dir() {
-        effects.push(Effect::SetParent { ino, parent: home });
-        effects.push(Effect::AddLinks { ino: home, delta: 1 });
+    effects.push(Effect::PutDirent { parent: lost_found, name, ino, kind: inode.kind });
+    if inode.kind.is_dir() {
+        effects.push(Effect::SetParent { ino, parent: lost_found });
+        effects.push(Effect::AddLinks { ino: lost_found, delta: 1 });
     } else {
         set_links(ino, nlink, 1, effects);
     }
     Ok(())
 }
 
-fn lost_and_found(view: &mut View<'_>, ctx: &Ctx<'_>, effects: &mut Vec<Effect>) -> Result<Ino, Stop> {
+fn lost_and_found(view: &mut View<'_>, ctx: &Ctx<'_>, effects: &mut Vec<Effect>) -> Result<Ino, PlanStop> {
     let name = valid(LOST_AND_FOUND.to_owned())?;
-    view.prefetch([Want::Entry(Ino::ROOT, name.clone())])?;
-    match view.edge(Ino::ROOT, &name)? {
-        Some(edge) if edge.kind == FileType::Directory => return Ok(view.dir(edge.ino)?.ino),
-        Some(_) => return Err(HOPELESS),
+    view.prefetch([RecordKey::Entry(Ino::ROOT, name.clone())])?;
+    match view.dirent(Ino::ROOT, &name)? {
+        Some(dirent) if dirent.kind == FileType::Directory => return Ok(view.dir(dirent.ino)?.ino),
+        Some(_) => return Err(UNREPAIRABLE),
         None => {}
     }
     let next = view.counter(Counter::Ino)?;
     let ino = Ino(next);
-    // A counter that is behind has to be put right before.
-    if view.node(ino)?.is_some() || view.node(Ino::ROOT)?.is_none() {
-        return Err(HOPELESS);
+    // A counter that is too low must be repaired first.
+    if view.find_inode(ino)?.is_some() || view.find_inode(Ino::ROOT)?.is_none() {
+        return Err(UNREPAIRABLE);
     }
     effects.push(Effect::SetCounter { counter: Counter::Ino, value: next + 1 });
-    effects.push(Effect::PutNode(Node {
+    effects.push(Effect::PutInode(Inode {
         ino,
         kind: FileType::Directory,
         mode: Mode::new(0o700),
@@ -209,12 +220,13 @@ fn lost_and_found(view: &mut View<'_>, ctx: &Ctx<'_>, effects: &mut Vec<Effect>)
         default_acl: AclId::NONE,
         parent: Ino::ROOT,
         access_rev: 1,
+        xattr_blocks: 0,
     }));
-    effects.push(Effect::PutEdge { parent: Ino::ROOT, name, ino, kind: FileType::Directory });
+    effects.push(Effect::PutDirent { parent: Ino::ROOT, name, ino, kind: FileType::Directory });
     effects.push(Effect::AddLinks { ino: Ino::ROOT, delta: 1 });
     Ok(ino)
 }
 
-fn valid(name: String) -> Result<Name, Stop> {
-    Name::new(name.as_bytes()).map_err(|_| HOPELESS)
+fn valid(name: String) -> Result<Name, PlanStop> {
+    Name::new(name.as_bytes()).map_err(|_| UNREPAIRABLE)
 }

@@ -1,4 +1,4 @@
-//! The rows of files, and the slices they refer to.
+//! The rows of files, and the slices that they refer to.
 
 use std::collections::BTreeMap;
 
@@ -6,25 +6,25 @@ use types::{CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceId, SliceSource}
 
 use super::{Problem, Totals, WINDOW, walk};
 use crate::engine::{Engine, EngineError};
-use crate::record::Node;
+use crate::record::Inode;
 
-/// What refers to a slice.
+/// The references to a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceUse {
-    /// How many rows do.
+    /// The number of rows that refer to it.
     pub rows: u64,
-    /// The length of the slice in bytes.
+    /// The size of the slice in bytes.
     pub size: u32,
-    /// Whether it is listed for removal.
+    /// Whether it is listed as garbage.
     pub garbage: bool,
-    /// A file that has one of the rows.
+    /// A file with one of the rows.
     pub ino: Ino,
-    /// Whether more than one row has referred to it. If no row was met, its rows moved from one inode to another while
-    /// these were read: it is in use.
+    /// Whether more than one row has ever referred to it. If so and no row was found, its rows moved from one
+    /// inode to another during the scan: the slice is in use.
     pub shared: bool,
 }
 
-/// All slices with numbers from `first` to `last` that anything refers to.
+/// All slices with numbers from `first` to `last` that any record refers to.
 #[derive(Debug)]
 pub struct SliceWindow {
     pub first: SliceId,
@@ -50,7 +50,8 @@ impl SliceWindow {
         self.slices.iter().map(|(slice, used)| (*slice, used))
     }
 
-    /// What is known of a slice, made if need be; `None` beyond the window, which ends before what there is no room for.
+    /// The entry of a slice, created if needed. `None` outside the window, which is shortened if it would get
+    /// too large.
     fn entry(&mut self, slice: SliceId, ino: Ino, size: u32) -> Option<&mut SliceUse> {
         if !self.holds(slice) {
             return None;
@@ -71,9 +72,10 @@ impl SliceWindow {
     }
 }
 
-/// Calls `each` with all slices that rows, counts of sharing or garbage records refer to, a bounded number at a time and in
-/// order; the windows leave no number out. A slice that had a row when this began is among them even if the volume
-/// changes meanwhile: its row stays in one inode, or its count, which is read last, says that it may have moved.
+/// Calls `each` with all slices that rows, share counts or garbage records refer to, in order, and a bounded
+/// number of slices in each call. The windows cover all numbers. A slice that had a row when this began is
+/// included even if the volume changes meanwhile: either its row stays in one inode, or its share count,
+/// which is read last, shows that the row may have moved.
 ///
 /// # Errors
 /// Those of the database, and the first one of `each`.
@@ -98,16 +100,16 @@ pub fn for_each_slice_window<E: From<EngineError>>(
     }
 }
 
-/// Calls `each` with the rows of every chunk of every file, files by their numbers.
+/// Calls `each` with the rows of every chunk of every file, by inode number.
 ///
 /// # Errors
 /// Those of the database, and the first one of `each`.
 pub fn for_each_chunk<E: From<EngineError>>(
     engine: &dyn Engine,
-    mut each: impl FnMut(&Node, ChunkIndex, &[Slice]) -> Result<(), E>,
+    mut each: impl FnMut(&Inode, ChunkIndex, &[Slice]) -> Result<(), E>,
 ) -> Result<(), E> {
-    walk::nodes(engine, |node| match node.kind {
-        FileType::Regular => walk::chunks(engine, node.ino, |chunk, rows| each(node, chunk, rows)),
+    walk::inodes(engine, |inode| match inode.kind {
+        FileType::Regular => walk::chunks(engine, inode.ino, |chunk, rows| each(inode, chunk, rows)),
         _ => Ok(()),
     })
 }
@@ -120,8 +122,8 @@ fn gather(
     each_row: EachRow<'_>,
     report: &mut dyn FnMut(Problem),
 ) -> Result<(), EngineError> {
-    for_each_chunk(engine, |node, chunk, rows| {
-        let ino = node.ino;
+    for_each_chunk(engine, |inode, chunk, rows| {
+        let ino = inode.ino;
         for (at, row) in rows.iter().enumerate() {
             each_row(ino, chunk, at, row);
             let SliceSource::Blocks { id, size, .. } = row.source else { continue };
@@ -181,7 +183,7 @@ pub(super) fn check(
     }
 }
 
-/// Rows that cannot be are named, up to so many.
+/// The largest number of invalid rows to report.
 const FAULTS: usize = 10_000;
 
 fn check_shared(
@@ -190,7 +192,7 @@ fn check_shared(
     report: &mut dyn FnMut(Problem),
 ) -> Result<(), EngineError> {
     let is = |slice| window.get(slice).map_or(0, |used| used.rows.saturating_sub(1));
-    // Both are in order, so that those without a record are found by going along.
+    // Both are sorted, so the slices without a count are found by merging.
     let mut without = window.iter().filter(|(_, used)| used.rows > 1).map(|(slice, _)| slice).peekable();
     walk::shared(engine, SliceId(window.first.0.saturating_sub(1)), |slice, says| {
         if !window.holds(slice) {
@@ -210,11 +212,11 @@ fn check_shared(
     Ok(())
 }
 
-/// Why a row cannot be one that was written.
+/// Why a row is invalid; `None` if it is valid.
 fn fault_of(row: &Slice) -> Option<&'static str> {
     let len = u64::from(row.len);
     if u64::from(row.pos) + len > CHUNK_BYTES {
-        return Some("it reaches beyond its chunk's end");
+        return Some("it extends beyond the end of its chunk");
     }
     if len == 0 {
         return Some("it is empty");
@@ -222,13 +224,13 @@ fn fault_of(row: &Slice) -> Option<&'static str> {
     match &row.source {
         SliceSource::Hole => None,
         SliceSource::Inline(bytes) => {
-            (bytes.len() as u64 != len).then_some("it holds another number of bytes than it says")
+            (bytes.len() as u64 != len).then_some("its recorded length differs from the number of its bytes")
         }
         SliceSource::Blocks { size, .. } if u64::from(*size) > CHUNK_BYTES => {
             Some("its slice is longer than a chunk")
         }
         SliceSource::Blocks { offset, size, .. } => {
-            (u64::from(*offset) + len > u64::from(*size)).then_some("it reaches beyond its slice's end")
+            (u64::from(*offset) + len > u64::from(*size)).then_some("it extends beyond the end of its slice")
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Each kind of damage, found by its name and, where that is promised, repaired; with windows of a few records as well.
+//! Each kind of damage is found under its code and, if that is promised, repaired; also with windows of a few
+//! records.
 
 mod nfs4;
 
@@ -6,13 +7,16 @@ use std::sync::Arc;
 
 use types::{
     AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, SessionId, Slice, SliceId, SliceSource, Time,
+    XattrName,
 };
 
 use super::{Problem, WINDOW, check_in_windows, find_paths, for_each_slice_window, repair, unused_acls};
-use crate::driver::{Meta, Op, Vouch};
+use crate::driver::{Authority, Meta, Op};
 use crate::engine::{Engine, EngineError};
 use crate::mem::MemEngine;
-use crate::ops::{AclType, CopyRange, Link, Make, MakeKind, MakeOrphan, SetAcl, Unlink, Write};
+use crate::ops::{
+    AclType, CopyRange, Link, Make, MakeKind, MakeOrphan, SetAcl, SetXattr, Unlink, Write, XattrMode,
+};
 use crate::record::{Counter, Process, Session};
 use crate::txn::{Access, Effect, Txn};
 use crate::volume::{AclKind, Volume};
@@ -20,7 +24,8 @@ use crate::volume::{AclKind, Volume};
 const DIR: FileType = FileType::Directory;
 const FILE: FileType = FileType::Regular;
 
-/// `/d/sub`, `/d/f` and its link `/g`, `/d/copy` of it, `/d/l`, an orphan, and more directories than a small window has.
+/// `/d/sub`, `/d/f` and its hard link `/g`, `/d/copy` of it, `/d/l`, an orphan, and more directories than fit
+/// in a small window.
 struct Sample {
     engine: Arc<dyn Engine>,
     meta: Meta,
@@ -33,6 +38,10 @@ struct Sample {
 
 fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
+}
+
+fn xattr(text: &str) -> XattrName {
+    XattrName::new(text.as_bytes()).unwrap()
 }
 
 fn blocks(pos: u32, len: u32, id: u64, offset: u32, size: u32) -> Slice {
@@ -49,7 +58,7 @@ impl Sample {
         let volume = Volume { acl: kind, ..super::test_volume() };
         volume.format(&*engine).unwrap();
         let meta = Meta::open(engine.clone(), 1000).unwrap();
-        meta.set_alone(true);
+        meta.set_exclusive(true);
         let mut s = Sample { engine, meta, d: Ino(0), sub: Ino(0), f: Ino(0), l: Ino(0), orphan: Ino(0) };
         s.d = s.make(Ino::ROOT, "d", MakeKind::Directory);
         s.sub = s.make(s.d, "sub", MakeKind::Directory);
@@ -69,6 +78,8 @@ impl Sample {
             let acl = acl::posix::PosixAcl::from_text("u::rw,u:5:rw,g::r,m::rw,o::-").unwrap();
             s.run(&SetAcl { ino: s.f, which: AclType::Access, acl: Some(acl), kill_sgid: false });
         }
+        let value = vec![7; 5000].into();
+        s.run(&SetXattr { ino: s.f, name: xattr("user.a"), value, mode: XattrMode::Set });
         s.orphan = s.run(&MakeOrphan(s.make_op(s.d, "x", MakeKind::Regular))).ino;
         for at in 0..20 {
             let dir = s.make(s.sub, &format!("dir{at}"), MakeKind::Directory);
@@ -97,7 +108,7 @@ impl Sample {
     }
 
     fn run<O: Op>(&self, op: &O) -> O::Reply {
-        self.meta.run(op, &Vouch::Kernel { told: None }).unwrap()
+        self.meta.run(op, &Authority::Kernel { told: None }).unwrap()
     }
 
     fn make_op(&self, parent: Ino, name: &str, kind: MakeKind) -> Make {
@@ -113,7 +124,7 @@ impl Sample {
     fn damage(&self, effects: Vec<Effect>) {
         let op_id = OpId(1 << 120);
         self.engine.commit(&[Txn { op_id, guards: Vec::new(), effects }]).unwrap();
-        self.meta.set_alone(true);
+        self.meta.set_exclusive(true);
     }
 
     fn problems(&self, window: usize) -> Vec<Problem> {
@@ -129,7 +140,7 @@ impl Sample {
         codes
     }
 
-    /// Repairs until nothing more comes of it; gives what is left.
+    /// Repairs until nothing more can be repaired. Returns the codes of the remaining problems.
     fn repaired(&self) -> Vec<&'static str> {
         for _ in 0..10 {
             let problems = self.problems(WINDOW);
@@ -145,8 +156,8 @@ impl Sample {
 type Damage = fn(&Sample) -> Vec<Effect>;
 
 fn access(s: &Sample, change: impl Fn(&mut Access)) -> Vec<Effect> {
-    let node = s.run(&crate::ops::GetNode(s.f));
-    let mut access = Access::from(&node);
+    let inode = s.run(&crate::ops::GetInode(s.f));
+    let mut access = Access::from(&inode);
     change(&mut access);
     vec![Effect::SetAccess { ino: s.f, access }]
 }
@@ -155,28 +166,28 @@ fn row(s: &Sample, slice: Slice) -> Vec<Effect> {
     vec![Effect::AppendSlice { ino: s.f, chunk: ChunkIndex(1), slice }]
 }
 
-/// Damage, what it is called, and what of it is left after a repair.
+/// The damage, the codes of its problems, and the codes that remain after a repair.
 const CASES: &[(Damage, &[&str], &[&str])] = &[
-    (|s| vec![Effect::DropNode { ino: s.l }], &["entry-without-inode"], &[]),
-    (|s| vec![edge(s.d, "l", s.l, FILE)], &["entry-kind"], &[]),
-    (|s| vec![edge(s.d, "sub", s.sub, FILE)], &["entry-kind", "links"], &[]),
-    (|s| vec![edge(Ino::ROOT, "again", s.sub, DIR)], &["links", "second-name"], &[]),
-    (|s| vec![edge(s.sub, "root", Ino::ROOT, DIR)], &["links", "second-name"], &[]),
+    (|s| vec![Effect::DropInode { ino: s.l }], &["entry-without-inode"], &[]),
+    (|s| vec![dirent(s.d, "l", s.l, FILE)], &["entry-kind"], &[]),
+    (|s| vec![dirent(s.d, "sub", s.sub, FILE)], &["entry-kind", "links"], &[]),
+    (|s| vec![dirent(Ino::ROOT, "again", s.sub, DIR)], &["links", "second-name"], &[]),
+    (|s| vec![dirent(s.sub, "root", Ino::ROOT, DIR)], &["links", "second-name"], &[]),
     (|s| vec![Effect::SetParent { ino: s.sub, parent: Ino::ROOT }], &["parent"], &[]),
     (|s| vec![Effect::SetParent { ino: s.sub, parent: Ino(1 << 40) }], &["parent"], &[]),
     (|_| vec![Effect::SetParent { ino: Ino::ROOT, parent: Ino(9) }], &["parent"], &[]),
-    (|s| vec![drop_edge(s.d, "sub")], &["links", "lost"], &[]),
-    (|s| vec![drop_edge(s.d, "l")], &["lost"], &[]),
-    (|s| vec![drop_edge(s.d, "f")], &["links"], &[]),
-    (|s| vec![drop_edge(s.d, "f"), drop_edge(Ino::ROOT, "g")], &["lost"], &[]),
+    (|s| vec![drop_dirent(s.d, "sub")], &["links", "lost"], &[]),
+    (|s| vec![drop_dirent(s.d, "l")], &["lost"], &[]),
+    (|s| vec![drop_dirent(s.d, "f")], &["links"], &[]),
+    (|s| vec![drop_dirent(s.d, "f"), drop_dirent(Ino::ROOT, "g")], &["lost"], &[]),
     (|s| vec![Effect::DropOrphan { session: s.meta.session(), ino: s.orphan }], &["lost"], &[]),
     (
-        // `d` moves into `sub`, which lies in it.
+        // `d` is moved into its own subdirectory `sub`.
         |s| {
             let (from, to) = (Ino::ROOT, s.sub);
             vec![
-                drop_edge(from, "d"),
-                edge(to, "d", s.d, DIR),
+                drop_dirent(from, "d"),
+                dirent(to, "d", s.d, DIR),
                 Effect::SetParent { ino: s.d, parent: to },
                 Effect::AddLinks { ino: from, delta: -1 },
                 Effect::AddLinks { ino: to, delta: 1 },
@@ -187,6 +198,14 @@ const CASES: &[(Damage, &[&str], &[&str])] = &[
     ),
     (|s| vec![Effect::AddLinks { ino: s.f, delta: 3 }], &["links"], &[]),
     (|s| vec![Effect::AddLinks { ino: s.d, delta: -2 }], &["links"], &[]),
+    (|s| vec![Effect::AddXattrBlocks { ino: s.f, delta: 3 }], &["xattr-blocks"], &[]),
+    (|s| vec![Effect::AddXattrBlocks { ino: s.f, delta: -2 }], &["xattr-blocks"], &[]),
+    (|s| vec![Effect::DropXattr { ino: s.f, name: xattr("user.a") }], &["xattr-blocks"], &[]),
+    (
+        |s| vec![Effect::PutXattr { ino: s.d, name: xattr("user.a"), value: [0; 9000].into() }],
+        &["xattr-blocks"],
+        &[],
+    ),
     (|s| vec![Effect::PutOrphan { session: SessionId(1), ino: s.f }], &["stale-orphan"], &[]),
     (|_| vec![Effect::PutOrphan { session: SessionId(1), ino: Ino(9) }], &[], &[]),
     (|s| access(s, |it| it.access_acl = AclId(5)), &["acl-missing"], &["acl-missing"]),
@@ -199,7 +218,7 @@ const CASES: &[(Damage, &[&str], &[&str])] = &[
         &["acl-damaged"],
     ),
     (
-        // Another one's, in which nothing else is wrong.
+        // A valid ACL, but not the one with this id.
         |s| {
             let put = Effect::PutAcl { id: AclId(6), text: "u::rwx,g::r-x,o::r-x".into() };
             [vec![put], access(s, |it| it.default_acl = AclId(6))].concat()
@@ -209,7 +228,7 @@ const CASES: &[(Damage, &[&str], &[&str])] = &[
     ),
     (|s| access(s, |it| it.mode = Mode::new(0o777)), &["acl-mode"], &["acl-mode"]),
     (|s| vec![Effect::PutSymlink { ino: s.l, target: b"elsewhere"[..].into() }], &["target-length"], &[]),
-    (|s| vec![Effect::PutNode(s.run(&crate::ops::GetNode(s.l)))], &["no-target"], &["no-target"]),
+    (|s| vec![Effect::PutInode(s.run(&crate::ops::GetInode(s.l)))], &["no-target"], &["no-target"]),
     (|s| row(s, blocks(0, 10, 5, 91, 100)), &["row"], &["row"]),
     (|s| row(s, blocks(67_108_860, 5, 5, 0, 100)), &["row"], &["row"]),
     (|s| row(s, Slice { pos: 0, len: 0, source: SliceSource::Hole }), &["row"], &["row"]),
@@ -224,7 +243,7 @@ const CASES: &[(Damage, &[&str], &[&str])] = &[
     (|_| vec![Effect::Share { slice: SliceId(77) }], &["shared"], &["shared"]),
     (
         |s| {
-            // One row too many goes, twice, and with it both references that are known.
+            // A row that was not counted is dropped, twice, and with it both known references.
             let (append, ino) = (row(s, blocks(0, 5, 1, 0, 100)), s.f);
             let drop = vec![Effect::DropSlices { ino, from: ChunkIndex(1), to: ChunkIndex(2) }];
             [append.clone(), drop.clone(), append, drop].concat()
@@ -238,24 +257,28 @@ const CASES: &[(Damage, &[&str], &[&str])] = &[
     (|_| vec![Effect::SetCounter { counter: Counter::Slice, value: 1 }], &["counter"], &[]),
     (|_| vec![Effect::SetCounter { counter: Counter::Session, value: 1 }], &["counter"], &[]),
     (
-        |s| vec![drop_edge(s.d, "l"), Effect::SetCounter { counter: Counter::Ino, value: 5 }],
+        |s| vec![drop_dirent(s.d, "l"), Effect::SetCounter { counter: Counter::Ino, value: 5 }],
         &["counter", "lost"],
         &[],
     ),
-    (|s| vec![drop_edge(s.d, "l"), edge(Ino::ROOT, "lost+found", s.f, FILE)], &["links", "lost"], &["lost"]),
-    (|_| vec![Effect::DropNode { ino: Ino::ROOT }], &["no-root"], &["no-root"]),
+    (
+        |s| vec![drop_dirent(s.d, "l"), dirent(Ino::ROOT, "lost+found", s.f, FILE)],
+        &["links", "lost"],
+        &["lost"],
+    ),
+    (|_| vec![Effect::DropInode { ino: Ino::ROOT }], &["no-root"], &["no-root"]),
 ];
 
-fn edge(parent: Ino, text: &str, ino: Ino, kind: FileType) -> Effect {
-    Effect::PutEdge { parent, name: name(text), ino, kind }
+fn dirent(parent: Ino, text: &str, ino: Ino, kind: FileType) -> Effect {
+    Effect::PutDirent { parent, name: name(text), ino, kind }
 }
 
-fn drop_edge(parent: Ino, text: &str) -> Effect {
-    Effect::DropEdge { parent, name: name(text) }
+fn drop_dirent(parent: Ino, text: &str) -> Effect {
+    Effect::DropDirent { parent, name: name(text) }
 }
 
 #[test]
-fn a_whole_volume_has_no_problem() {
+fn an_undamaged_volume_has_no_problems() {
     for kind in [AclKind::Posix, AclKind::Nfs4] {
         let s = Sample::of(kind);
         for window in [2, 3, 7, WINDOW] {
@@ -266,7 +289,7 @@ fn a_whole_volume_has_no_problem() {
 }
 
 #[test]
-fn damage_is_found_by_name_and_repaired() {
+fn damage_is_found_under_its_code_and_repaired() {
     for (at, (damage, codes, left)) in CASES.iter().enumerate() {
         let s = Sample::new();
         s.damage(damage(&s));
@@ -286,9 +309,9 @@ fn damage_is_found_by_name_and_repaired() {
 }
 
 #[test]
-fn what_was_lost_is_found_with_all_below_it() {
+fn lost_inodes_are_linked_into_lost_and_found_with_their_subtrees() {
     let s = Sample::new();
-    s.damage(vec![drop_edge(s.d, "sub"), drop_edge(s.d, "f"), drop_edge(Ino::ROOT, "g")]);
+    s.damage(vec![drop_dirent(s.d, "sub"), drop_dirent(s.d, "f"), drop_dirent(Ino::ROOT, "g")]);
     assert!(s.repaired().is_empty());
     let below = s.run(&crate::ops::Lookup { parent: s.sub, name: name("dir7") }).unwrap().ino;
     let paths = find_paths(&*s.engine, &[s.sub, s.f, below, s.l, Ino::ROOT].into()).unwrap();
@@ -300,7 +323,7 @@ fn what_was_lost_is_found_with_all_below_it() {
 }
 
 #[test]
-fn slices_come_with_what_refers_to_them() {
+fn slices_are_listed_with_their_references() {
     let s = Sample::new();
     let mut all = Vec::new();
     for_each_slice_window(&*s.engine, |window| {

@@ -1,4 +1,4 @@
-//! Inodes one by one, and the names that lead to them.
+//! Inodes, and the names that refer to them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,16 +10,17 @@ use types::{AclId, FileType, Ino, Name};
 use super::{Problem, Totals, walk};
 use crate::engine::{Engine, EngineError};
 use crate::ops::domains_in;
-use crate::record::{Edge, Node, Record, Want};
+use crate::record::{Dirent, Inode, Record, RecordKey, xattr_blocks};
 use crate::volume::AclKind;
 
-/// ACLs that were found to be right are remembered, up to so many.
+/// The largest number of checked ACLs that are remembered.
 const ACLS: usize = 1 << 16;
 
-/// Names of directories elsewhere than these say; a window with more is looked at again after a repair.
+/// The largest number of names of directories outside their recorded parents. A window with more is checked
+/// again after a repair.
 const STRAYS: usize = 10_000;
 
-/// What is known of an inode, and counted of the names that lead to it.
+/// The stored values of an inode, and the names counted for it.
 #[derive(Debug)]
 struct Seen {
     ino: Ino,
@@ -29,11 +30,11 @@ struct Seen {
     subdirs: u32,
     kind: FileType,
     orphan: bool,
-    /// Of a directory: whether its name was met where it says it lies.
+    /// For a directory: whether its name was found in its recorded parent.
     placed: bool,
 }
 
-/// The inodes after `after` up to `last`, all of them.
+/// All inodes after `after` up to `last`.
 #[derive(Debug)]
 struct Window {
     after: Ino,
@@ -57,17 +58,17 @@ pub(super) fn check(
     loop {
         let first = after == Ino(0);
         let mut window = Window { after, last: Ino(u64::MAX), seen: Vec::new() };
-        walk::node_pages(engine, after, |nodes| {
-            check_nodes(engine, nodes, &mut acls, report)?;
-            for node in nodes {
+        walk::inode_pages(engine, after, |inodes| {
+            check_inodes(engine, inodes, &mut acls, report)?;
+            for inode in inodes {
                 totals.usage.inodes += 1;
-                totals.usage.blocks = totals.usage.blocks.wrapping_add(node.blocks());
-                window.seen.push(Seen::new(node));
+                totals.usage.blocks = totals.usage.blocks.wrapping_add(inode.blocks());
+                window.seen.push(Seen::new(inode));
             }
-            totals.checked.inodes += nodes.len() as u64;
+            totals.checked.inodes += inodes.len() as u64;
             progress("inodes", totals.checked.inodes);
             let full = window.seen.len() >= size;
-            window.last = nodes.last().filter(|_| full).map_or(window.last, |node| node.ino);
+            window.last = inodes.last().filter(|_| full).map_or(window.last, |inode| inode.ino);
             Ok(!full)
         })?;
         totals.last_ino = totals.last_ino.max(window.seen.last().map_or(Ino(0), |seen| seen.ino));
@@ -76,7 +77,7 @@ pub(super) fn check(
         }
         window.count_names(engine, first, totals, report, progress)?;
         window.count_orphans(engine, first, totals, report)?;
-        window.judge(report);
+        window.evaluate(report);
         if window.last == Ino(u64::MAX) {
             return Ok(());
         }
@@ -85,17 +86,17 @@ pub(super) fn check(
 }
 
 impl Seen {
-    fn new(node: &Node) -> Self {
+    fn new(inode: &Inode) -> Self {
         Seen {
-            ino: node.ino,
-            parent: node.parent,
-            nlink: node.nlink,
+            ino: inode.ino,
+            parent: inode.parent,
+            nlink: inode.nlink,
             names: 0,
             subdirs: 0,
-            kind: node.kind,
+            kind: inode.kind,
             orphan: false,
-            // The root has no name, so that any is one too many.
-            placed: node.ino == Ino::ROOT,
+            // The root has no name, so any name of it is one too many.
+            placed: inode.ino == Ino::ROOT,
         }
     }
 }
@@ -120,9 +121,9 @@ impl Window {
     ) -> Result<(), EngineError> {
         let mut strays: Vec<Stray> = Vec::new();
         let mut walked = 0;
-        walk::all_entries(engine, |dir, name, edge| {
-            self.count_name(dir, name, edge, &mut strays, report);
-            totals.last_ino = totals.last_ino.max(edge.ino);
+        walk::all_entries(engine, |dir, name, dirent| {
+            self.count_name(dir, name, dirent, &mut strays, report);
+            totals.last_ino = totals.last_ino.max(dirent.ino);
             walked += 1;
             if walked % walk::PAGE as u64 == 0 {
                 progress("names", walked);
@@ -144,9 +145,16 @@ impl Window {
         Ok(())
     }
 
-    fn count_name(&mut self, dir: Ino, name: &Name, edge: Edge, strays: &mut Vec<Stray>, report: Report<'_>) {
-        let ino = edge.ino;
-        if edge.kind.is_dir()
+    fn count_name(
+        &mut self,
+        dir: Ino,
+        name: &Name,
+        dirent: Dirent,
+        strays: &mut Vec<Stray>,
+        report: Report<'_>,
+    ) {
+        let ino = dirent.ino;
+        if dirent.kind.is_dir()
             && let Some(dir) = self.find(dir)
         {
             dir.subdirs += 1;
@@ -158,8 +166,8 @@ impl Window {
             return report(Problem::EntryWithoutInode { dir, name: name.clone(), ino });
         };
         seen.names += 1;
-        if seen.kind != edge.kind {
-            let (says, is) = (edge.kind, seen.kind);
+        if seen.kind != dirent.kind {
+            let (says, is) = (dirent.kind, seen.kind);
             report(Problem::EntryKind { dir, name: name.clone(), ino, says, is });
         }
         if !seen.kind.is_dir() {
@@ -194,7 +202,7 @@ impl Window {
         })
     }
 
-    fn judge(&self, report: Report<'_>) {
+    fn evaluate(&self, report: Report<'_>) {
         for seen in &self.seen {
             let &Seen { ino, kind, nlink, names, subdirs, .. } = seen;
             let root = ino == Ino::ROOT;
@@ -215,23 +223,24 @@ impl Window {
     }
 }
 
-/// ACLs that were read, by id, or what is wrong with them.
+/// The ACLs that were read, by id, or what is wrong with them.
 #[derive(Debug)]
 struct Acls {
-    /// They are NFSv4 ACLs.
+    /// Whether the volume has NFSv4 ACLs.
     nfs4: bool,
-    /// How many Windows domains the volume knows; where that is damaged, none is missed.
+    /// The number of Windows domains in the volume's table; `None` if it is damaged, and then no domain is
+    /// reported.
     domains: Option<u32>,
     found: HashMap<AclId, Result<Whole, Fault>>,
 }
 
-/// What an ACL has to agree with.
+/// The properties of an ACL that other records must agree with.
 #[derive(Clone, Copy, Debug)]
 struct Whole {
     id: AclId,
-    /// The permission bits that it stands for.
+    /// The permission bits that it implies.
     rwx: u32,
-    /// The highest number of a domain that it names.
+    /// The highest domain number that it refers to.
     domain: u32,
 }
 
@@ -243,7 +252,7 @@ enum Fault {
 
 impl Acls {
     fn new(engine: &dyn Engine, report: Report<'_>) -> Result<Self, EngineError> {
-        let settings = match engine.read(&[Want::Settings])?.records.first() {
+        let settings = match engine.read(&[RecordKey::Settings])?.records.first() {
             Some(Record::Settings(settings)) => Arc::clone(settings),
             _ => Arc::default(),
         };
@@ -256,18 +265,18 @@ impl Acls {
         Ok(Acls { nfs4, domains, found: HashMap::new() })
     }
 
-    fn read(&mut self, engine: &dyn Engine, nodes: &[Node]) -> Result<(), EngineError> {
+    fn read(&mut self, engine: &dyn Engine, inodes: &[Inode]) -> Result<(), EngineError> {
         if self.found.len() > ACLS {
             self.found.clear();
         }
-        let ids = nodes.iter().flat_map(Node::acls);
+        let ids = inodes.iter().flat_map(Inode::acls);
         let mut wants: Vec<AclId> = ids.filter(|id| !self.found.contains_key(id)).collect();
         wants.sort_unstable();
         wants.dedup();
         if wants.is_empty() {
             return Ok(());
         }
-        let wants: Vec<Want> = wants.into_iter().map(Want::Acl).collect();
+        let wants: Vec<RecordKey> = wants.into_iter().map(RecordKey::Acl).collect();
         for record in engine.read(&wants)?.records {
             let Record::Acl(id, text) = record else { continue };
             let found = match text.map(|text| self.parse(&text)) {
@@ -291,21 +300,21 @@ impl Acls {
     }
 }
 
-/// What an inode says of itself.
-fn check_nodes(
+/// Checks each inode without its names: its ACLs and, for a symbolic link, its target.
+fn check_inodes(
     engine: &dyn Engine,
-    nodes: &[Node],
+    inodes: &[Inode],
     acls: &mut Acls,
     report: Report<'_>,
 ) -> Result<(), EngineError> {
-    acls.read(engine, nodes)?;
-    for node in nodes {
-        let ino = node.ino;
-        for id in node.acls() {
+    acls.read(engine, inodes)?;
+    for inode in inodes {
+        let ino = inode.ino;
+        for id in inode.acls() {
             match acls.found.get(&id) {
                 Some(Ok(Whole { rwx, domain, .. })) => {
-                    if id == node.access_acl && *rwx != node.mode.rwx() {
-                        report(Problem::AclMode { ino, says: node.mode.rwx(), is: *rwx });
+                    if id == inode.access_acl && *rwx != inode.mode.rwx() {
+                        report(Problem::AclMode { ino, says: inode.mode.rwx(), is: *rwx });
                     }
                     if let Some(is) = acls.domains
                         && is < *domain
@@ -318,19 +327,46 @@ fn check_nodes(
             }
         }
     }
-    let links: Vec<&Node> = nodes.iter().filter(|node| node.kind == FileType::Symlink).collect();
+    check_xattrs(engine, inodes, report)?;
+    let links: Vec<&Inode> = inodes.iter().filter(|inode| inode.kind == FileType::Symlink).collect();
     if links.is_empty() {
         return Ok(());
     }
-    let wants: Vec<Want> = links.iter().map(|node| Want::Symlink(node.ino)).collect();
-    for (node, record) in links.into_iter().zip(engine.read(&wants)?.records) {
-        let (ino, says) = (node.ino, node.size);
+    let wants: Vec<RecordKey> = links.iter().map(|inode| RecordKey::Symlink(inode.ino)).collect();
+    for (inode, record) in links.into_iter().zip(engine.read(&wants)?.records) {
+        let (ino, says) = (inode.ino, inode.size);
         match record {
             Record::Symlink(_, Some(target)) if target.len() as u64 != says => {
                 report(Problem::TargetLength { ino, says, is: target.len() as u64 });
             }
             Record::Symlink(_, None) => report(Problem::NoTarget { ino }),
             _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The recorded size of the extended attributes that one request reads, in blocks.
+const XATTR_BLOCKS: usize = 1024;
+
+/// Checks the recorded size of the extended attributes of each inode.
+fn check_xattrs(engine: &dyn Engine, mut inodes: &[Inode], report: Report<'_>) -> Result<(), EngineError> {
+    while !inodes.is_empty() {
+        let mut blocks = 0;
+        let more = inodes.iter().take_while(|inode| {
+            let fits = blocks < XATTR_BLOCKS;
+            blocks += usize::from(inode.xattr_blocks);
+            fits
+        });
+        let (some, rest) = inodes.split_at(more.count());
+        inodes = rest;
+        let wants: Vec<RecordKey> = some.iter().map(|inode| RecordKey::Xattrs(inode.ino)).collect();
+        for (inode, record) in some.iter().zip(engine.read(&wants)?.records) {
+            let Record::Xattrs(ino, xattrs) = record else { continue };
+            let is = xattrs.values().map(|value| u64::from(xattr_blocks(value.len()))).sum();
+            if is != u64::from(inode.xattr_blocks) {
+                report(Problem::XattrBlocks { ino, says: inode.xattr_blocks, is });
+            }
         }
     }
     Ok(())

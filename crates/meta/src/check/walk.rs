@@ -1,14 +1,14 @@
-//! Ranges of records from their beginning to their end, a page at a time.
+//! Scans of whole ranges of records, page by page.
 
 use types::{ChunkIndex, Ino, Name, SessionId, Slice, SliceId};
 
 use crate::engine::{Engine, EngineError};
-use crate::record::{Beside, Edge, Garbage, Node, Record, Scan};
+use crate::record::{Beside, Dirent, Garbage, Inode, Record, Scan};
 
-/// Rows read at a time.
+/// The number of rows in a page.
 pub(super) const PAGE: usize = 1024;
 
-/// Calls `each` with every record of a range; `next` says how to go on after the last one.
+/// Calls `each` with every record of a range. `next` returns the scan that continues after the given record.
 pub(super) fn pages<E: From<EngineError>>(
     engine: &dyn Engine,
     mut next: impl FnMut(Option<&Record>) -> Scan,
@@ -17,51 +17,51 @@ pub(super) fn pages<E: From<EngineError>>(
     let mut last = None;
     loop {
         let page = engine.scan(&next(last.as_ref()))?;
-        page.facts.records.iter().try_for_each(&mut each)?;
-        last = page.facts.records.into_iter().next_back();
+        page.snapshot.records.iter().try_for_each(&mut each)?;
+        last = page.snapshot.records.into_iter().next_back();
         if !page.more || last.is_none() {
             return Ok(());
         }
     }
 }
 
-/// Calls `each` with every inode after `after`, a page at a time, until it says that it has enough.
-pub(super) fn node_pages<E: From<EngineError>>(
+/// Calls `each` with every page of inodes after `after`, until `each` returns `false`.
+pub(super) fn inode_pages<E: From<EngineError>>(
     engine: &dyn Engine,
     mut after: Ino,
-    mut each: impl FnMut(&[Node]) -> Result<bool, E>,
+    mut each: impl FnMut(&[Inode]) -> Result<bool, E>,
 ) -> Result<(), E> {
     loop {
-        let page = engine.scan(&Scan::Nodes { after, limit: PAGE })?;
-        let nodes: Vec<Node> = page
-            .facts
+        let page = engine.scan(&Scan::Inodes { after, limit: PAGE })?;
+        let inodes: Vec<Inode> = page
+            .snapshot
             .records
             .into_iter()
             .filter_map(|record| match record {
-                Record::Node(_, node) => node,
+                Record::Inode(_, inode) => inode,
                 _ => None,
             })
             .collect();
-        let Some(last) = nodes.last() else { return Ok(()) };
+        let Some(last) = inodes.last() else { return Ok(()) };
         after = last.ino;
-        if !each(&nodes)? || !page.more {
+        if !each(&inodes)? || !page.more {
             return Ok(());
         }
     }
 }
 
-pub(super) fn nodes<E: From<EngineError>>(
+pub(super) fn inodes<E: From<EngineError>>(
     engine: &dyn Engine,
-    mut each: impl FnMut(&Node) -> Result<(), E>,
+    mut each: impl FnMut(&Inode) -> Result<(), E>,
 ) -> Result<(), E> {
-    node_pages(engine, Ino(0), |nodes| nodes.iter().try_for_each(&mut each).map(|()| true))
+    inode_pages(engine, Ino(0), |inodes| inodes.iter().try_for_each(&mut each).map(|()| true))
 }
 
-/// Calls `each` with every entry of a directory, until it says that it has enough.
+/// Calls `each` with every entry of a directory, until `each` returns `false`.
 pub(super) fn entries(
     engine: &dyn Engine,
     dir: Ino,
-    mut each: impl FnMut(&Name, Edge) -> bool,
+    mut each: impl FnMut(&Name, Dirent) -> bool,
 ) -> Result<(), EngineError> {
     let mut after = None;
     loop {
@@ -71,9 +71,9 @@ pub(super) fn entries(
             limit: PAGE,
             beside: Beside::Nothing,
         })?;
-        for record in page.facts.records {
-            if let Record::Edge(_, name, Some(edge)) = record {
-                if !each(&name, edge) {
+        for record in page.snapshot.records {
+            if let Record::Dirent(_, name, Some(dirent)) = record {
+                if !each(&name, dirent) {
                     return Ok(());
                 }
                 after = Some(name);
@@ -85,16 +85,16 @@ pub(super) fn entries(
     }
 }
 
-/// Calls `each` with every entry of every directory, until it says that it has enough.
+/// Calls `each` with every entry of every directory, until `each` returns `false`.
 pub(super) fn all_entries(
     engine: &dyn Engine,
-    mut each: impl FnMut(Ino, &Name, Edge) -> bool,
+    mut each: impl FnMut(Ino, &Name, Dirent) -> bool,
 ) -> Result<(), EngineError> {
-    node_pages(engine, Ino(0), |nodes| {
+    inode_pages(engine, Ino(0), |inodes| {
         let mut more = true;
-        for dir in nodes.iter().filter(|node| node.kind.is_dir()) {
-            entries(engine, dir.ino, |name, edge| {
-                more = each(dir.ino, name, edge);
+        for dir in inodes.iter().filter(|inode| inode.kind.is_dir()) {
+            entries(engine, dir.ino, |name, dirent| {
+                more = each(dir.ino, name, dirent);
                 more
             })?;
             if !more {

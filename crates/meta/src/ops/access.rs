@@ -1,21 +1,22 @@
-//! Who may do it: the checks that operations share.
+//! The access checks that operations share.
 //!
-//! Where the kernel vouches it has made them all, by the attributes it knows; what is left is that it knows the
-//! present ones. Where the daemon has to vouch, they are made here, beside the kernel functions that make them there; on
-//! a volume of NFSv4 ACLs by the rules of [`super::nfs4`].
+//! If the kernel is the authority ([`Authority`]), it has made all checks, with the attributes that it has
+//! cached; what remains is to verify that these are current. If the daemon is the authority, the checks are
+//! made here; each names the kernel function that makes the same check. On a volume with NFSv4 ACLs they
+//! follow the rules in [`super::nfs4`].
 
 use acl::evaluate::{self, Evaluation};
 use acl::nfs4::{self, Mask};
 use acl::posix::{self, Perm};
 use types::{Caps, Cred, Errno, FileType, Mode, XattrName};
 
-use crate::driver::{Ctx, Vouch};
-use crate::record::Node;
-use crate::view::{Stop, View};
+use crate::driver::{Authority, Ctx};
+use crate::record::Inode;
+use crate::view::{PlanStop, View};
 use crate::volume::AclKind;
 
-/// The outcome of a check, of which an operation needs no reason.
-pub(super) fn granted(evaluation: Evaluation) -> Result<(), Stop> {
+/// Turns an evaluation into a result without the reason, which operations do not need.
+pub(super) fn granted(evaluation: Evaluation) -> Result<(), PlanStop> {
     match evaluation {
         Ok(_) => Ok(()),
         Err(denial) => Err(denial.errno().into()),
@@ -23,47 +24,53 @@ pub(super) fn granted(evaluation: Evaluation) -> Result<(), Stop> {
 }
 
 impl Ctx<'_> {
-    /// Whether the rules of NFSv4 ACLs have to be asked.
-    pub(super) fn asks_nfs4(&self) -> bool {
-        self.volume.acl == AclKind::Nfs4 && !matches!(self.vouch, Vouch::Kernel { .. })
+    /// Whether the rules of NFSv4 ACLs must be checked here.
+    pub(super) fn checks_nfs4(&self) -> bool {
+        self.volume.acl == AclKind::Nfs4 && !matches!(self.authority, Authority::Kernel { .. })
     }
 
-    /// Whether the kernel takes the caller for somebody else.
+    /// Whether the kernel believes that the caller has another identity.
     pub(super) fn is_mistaken(&self) -> bool {
-        matches!(self.vouch, Vouch::Both(subject) if subject.is_mistaken())
+        matches!(self.authority, Authority::Both(subject) if subject.is_mistaken())
     }
 
-    /// The caller may look names up in the directory.
+    /// Checks that the caller may look up names in the directory.
     ///
     /// # Errors
-    /// ESTALE where the kernel decided by what no longer holds; EACCES.
-    pub(super) fn admit_search(&self, view: &mut View<'_>, dir: &Node) -> Result<(), Stop> {
-        match self.vouch {
-            _ if !self.asks_nfs4() => self.admit(view, dir, Perm::EXECUTE),
-            Vouch::Anyone if self.anyone_may_search(view, dir)? => Ok(()),
+    /// ESTALE if the kernel checked with outdated attributes; EACCES.
+    pub(super) fn admit_search(&self, view: &mut View<'_>, dir: &Inode) -> Result<(), PlanStop> {
+        match self.authority {
+            _ if !self.checks_nfs4() => self.admit(view, dir, Perm::EXECUTE),
+            Authority::Anyone if self.anyone_may_search(view, dir)? => Ok(()),
             _ => self.admit_mask(view, dir, Mask::SEARCH, Errno::EACCES),
         }
     }
 
-    /// The caller may add a name for an inode of that kind to the directory. Twin of `may_create`, fs/namei.c.
+    /// Checks that the caller may add a name for an inode of that type to the directory. Equivalent to
+    /// `may_create` in fs/namei.c.
     ///
     /// # Errors
     /// As [`Ctx::admit_search`].
-    pub(super) fn admit_new(&self, view: &mut View<'_>, dir: &Node, kind: FileType) -> Result<(), Stop> {
-        if !self.asks_nfs4() {
+    pub(super) fn admit_new(&self, view: &mut View<'_>, dir: &Inode, kind: FileType) -> Result<(), PlanStop> {
+        if !self.checks_nfs4() {
             return self.admit(view, dir, Perm::WRITE | Perm::EXECUTE);
         }
         let add = if kind.is_dir() { Mask::ADD_SUBDIRECTORY } else { Mask::ADD_FILE };
         self.admit_mask(view, dir, add | Mask::SEARCH, Errno::EACCES)
     }
 
-    /// The caller may take `child` out of the directory, sticky bit considered. Twin of `may_delete` and
-    /// `__check_sticky`, fs/namei.c.
+    /// Checks that the caller may remove `child` from the directory, including the sticky bit. Equivalent to
+    /// `may_delete` and `__check_sticky` in fs/namei.c.
     ///
     /// # Errors
     /// As [`Ctx::admit_search`], then EPERM.
-    pub(super) fn admit_removal(&self, view: &mut View<'_>, dir: &Node, child: &Node) -> Result<(), Stop> {
-        if self.asks_nfs4() {
+    pub(super) fn admit_removal(
+        &self,
+        view: &mut View<'_>,
+        dir: &Inode,
+        child: &Inode,
+    ) -> Result<(), PlanStop> {
+        if self.checks_nfs4() {
             return self.admit_nfs4_removal(view, dir, child);
         }
         self.admit(view, dir, Perm::WRITE | Perm::EXECUTE)?;
@@ -74,121 +81,130 @@ impl Ctx<'_> {
         granted(evaluate::sticky(cred.uid, cred.caps, dir.mode, dir.uid, child.uid))
     }
 
-    /// The caller may move the directory to another parent, which changes its `..`. Twin of the check of its own that
-    /// `vfs_rename` makes; ZFS asks for `ACE_WRITE_DATA` there (`zfs_zaccess_rename`).
+    /// Checks that the caller may move the directory to another parent, which changes its `..`. Equivalent to
+    /// the additional check of `vfs_rename`; ZFS checks `ACE_WRITE_DATA` there (`zfs_zaccess_rename`).
     ///
     /// # Errors
     /// EACCES.
-    pub(super) fn admit_move(&self, view: &mut View<'_>, dir: &Node) -> Result<(), Stop> {
-        if self.asks_nfs4() {
+    pub(super) fn admit_move(&self, view: &mut View<'_>, dir: &Inode) -> Result<(), PlanStop> {
+        if self.checks_nfs4() {
             return self.admit_mask(view, dir, Mask::WRITE_DATA, Errno::EACCES);
         }
         self.admit(view, dir, Perm::WRITE)
     }
 
-    /// The caller owns the inode or may act as if. Twin of `inode_owner_or_capable`, fs/inode.c.
+    /// Checks that the caller owns the inode or has the capability to act as its owner. Equivalent to
+    /// `inode_owner_or_capable` in fs/inode.c.
     ///
     /// # Errors
-    /// ESTALE where the kernel decided by what no longer holds; EPERM.
-    pub(super) fn admit_owner(&self, node: &Node) -> Result<(), Stop> {
-        let Some(cred) = self.cred_about(node)? else { return Ok(()) };
-        granted(evaluate::owner(cred.uid, cred.caps, node.uid))
+    /// ESTALE if the kernel checked with outdated attributes; EPERM.
+    pub(super) fn admit_owner(&self, inode: &Inode) -> Result<(), PlanStop> {
+        let Some(cred) = self.cred_about(inode)? else { return Ok(()) };
+        granted(evaluate::owner(cred.uid, cred.caps, inode.uid))
     }
 
-    /// The caller may set or remove this xattr. Twin of `xattr_permission`, fs/xattr.c.
+    /// Checks that the caller may set or remove this xattr. Equivalent to `xattr_permission` in fs/xattr.c.
     ///
     /// # Errors
-    /// ESTALE where the kernel decided by what no longer holds; EPERM for what takes `CAP_SYS_ADMIN`, and for `user.*` of
-    /// a sticky directory unless owner; EACCES.
-    pub(super) fn admit_xattr(&self, view: &mut View<'_>, node: &Node, name: &XattrName) -> Result<(), Stop> {
-        if self.asks_nfs4() {
-            return self.admit_nfs4_xattr(view, node, name);
+    /// ESTALE if the kernel checked with outdated attributes; EPERM if the name requires `CAP_SYS_ADMIN`, and
+    /// for `user.*` on a sticky directory unless the caller owns it; EACCES.
+    pub(super) fn admit_xattr(
+        &self,
+        view: &mut View<'_>,
+        inode: &Inode,
+        name: &XattrName,
+    ) -> Result<(), PlanStop> {
+        if self.checks_nfs4() {
+            return self.admit_nfs4_xattr(view, inode, name);
         }
         if !name.as_bytes().starts_with(b"user.") {
-            // That depends on no inode, so the kernel knows.
+            // This depends on no inode, so the kernel's check is valid.
             let Some(cred) = self.cred()? else { return Ok(()) };
             return granted(evaluate::capability(cred.caps, Caps::SYS_ADMIN));
         }
-        if node.kind.is_dir() && node.mode.has(Mode::STICKY) {
-            self.admit_owner(node)?;
+        if inode.kind.is_dir() && inode.mode.has(Mode::STICKY) {
+            self.admit_owner(inode)?;
         }
-        self.admit(view, node, Perm::WRITE)
+        self.admit(view, inode, Perm::WRITE)
     }
 
-    /// Whether an SGID bit that the caller sets, or leaves, on what has this group stays: he is in the group, or has
-    /// `CAP_FSETID`. `told` is what the kernel says, where it does not take the caller for somebody else.
+    /// Whether an SGID bit remains on a file with this group when the caller sets or keeps it: the caller
+    /// must be in the group or have `CAP_FSETID`. `kernel_answer` is the kernel's answer; it is used unless
+    /// the kernel believes that the caller has another identity.
     ///
     /// # Errors
     /// Those of [`Ctx::cred`].
-    pub(super) fn keeps_sgid(&self, gid: u32, told: bool) -> Result<bool, Errno> {
-        if self.asks_nfs4() && !self.is_mistaken() {
-            return Ok(told);
+    pub(super) fn keeps_sgid(&self, gid: u32, kernel_answer: bool) -> Result<bool, Errno> {
+        if self.checks_nfs4() && !self.is_mistaken() {
+            return Ok(kernel_answer);
         }
-        Ok(self.cred()?.map_or(told, |cred| cred.in_group(gid) || cred.caps.has(Caps::FSETID)))
+        Ok(self.cred()?.map_or(kernel_answer, |cred| cred.in_group(gid) || cred.caps.has(Caps::FSETID)))
     }
 
-    /// Whether the caller lacks `CAP_FSETID`, where it is not for the kernel to say so.
+    /// Whether the caller lacks `CAP_FSETID`. `false` if the kernel's own check is valid.
     ///
     /// # Errors
     /// Those of [`Ctx::cred`].
     pub(super) fn is_without_fsetid(&self) -> Result<bool, Errno> {
-        let is_told = self.asks_nfs4() && !self.is_mistaken();
-        Ok(!is_told && self.cred()?.is_some_and(|cred| !cred.caps.has(Caps::FSETID)))
+        let kernel_decides = self.checks_nfs4() && !self.is_mistaken();
+        Ok(!kernel_decides && self.cred()?.is_some_and(|cred| !cred.caps.has(Caps::FSETID)))
     }
 
-    /// Whom the daemon has to check; nobody where the kernel has.
+    /// The credential that the daemon must check; `None` if the kernel has checked it.
     ///
     /// # Errors
-    /// Those of [`Subject::identity`](crate::Subject::identity); EACCES where nobody was asked for.
+    /// Those of [`CredentialSource::identity`](crate::CredentialSource::identity); EACCES for
+    /// [`Authority::Anyone`].
     pub(super) fn cred(&self) -> Result<Option<Cred>, Errno> {
-        match self.vouch {
-            Vouch::Kernel { .. } => Ok(None),
-            Vouch::Daemon(cred) => Ok(Some(cred.clone())),
-            Vouch::Both(subject) => {
+        match self.authority {
+            Authority::Kernel { .. } => Ok(None),
+            Authority::Daemon(cred) => Ok(Some(cred.clone())),
+            Authority::Both(subject) => {
                 let (credential, caps) = subject.identity()?;
                 let mut cred = credential.cred().clone();
                 cred.caps = caps;
                 Ok(Some(cred))
             }
-            Vouch::Anyone => Err(Errno::EACCES),
+            Authority::Anyone => Err(Errno::EACCES),
         }
     }
 
-    /// As [`Ctx::cred`], for a decision that rests on this inode's owner, mode or ACL.
+    /// As [`Ctx::cred`], for a decision that depends on this inode's owner, mode or ACL.
     ///
     /// # Errors
-    /// ESTALE where the kernel decided by what no longer holds of it; those of [`Ctx::cred`].
-    pub(super) fn cred_about(&self, node: &Node) -> Result<Option<Cred>, Stop> {
-        match self.vouch {
-            Vouch::Kernel { told: Some(told) } if told.revision(node.ino) != Some(node.access_rev) => {
-                Err(Stop::KernelIsStale)
+    /// ESTALE if the kernel checked with outdated attributes of the inode; those of [`Ctx::cred`].
+    pub(super) fn cred_about(&self, inode: &Inode) -> Result<Option<Cred>, PlanStop> {
+        match self.authority {
+            Authority::Kernel { told: Some(told) } if told.revision(inode.ino) != Some(inode.access_rev) => {
+                Err(PlanStop::KernelIsStale)
             }
             _ => Ok(self.cred()?),
         }
     }
 
-    /// By POSIX rules, the caller may do `want` to the inode. Twin of `inode_permission`, fs/namei.c.
-    pub(super) fn admit(&self, view: &mut View<'_>, node: &Node, want: Perm) -> Result<(), Stop> {
-        if matches!(self.vouch, Vouch::Anyone)
+    /// Checks that the caller has these POSIX permissions on the inode. Equivalent to `inode_permission` in
+    /// fs/namei.c.
+    pub(super) fn admit(&self, view: &mut View<'_>, inode: &Inode, want: Perm) -> Result<(), PlanStop> {
+        if matches!(self.authority, Authority::Anyone)
             && want == Perm::EXECUTE
-            && self.anyone_may_search(view, node)?
+            && self.anyone_may_search(view, inode)?
         {
             return Ok(());
         }
-        let Some(cred) = self.cred_about(node)? else { return Ok(()) };
-        let acl = view.acl(node.access_acl)?;
-        let node = posix::Node {
-            uid: node.uid,
-            gid: node.gid,
-            mode: node.mode,
-            is_dir: node.kind.is_dir(),
+        let Some(cred) = self.cred_about(inode)? else { return Ok(()) };
+        let acl = view.acl(inode.access_acl)?;
+        let inode = posix::Inode {
+            uid: inode.uid,
+            gid: inode.gid,
+            mode: inode.mode,
+            is_dir: inode.kind.is_dir(),
             acl: acl.as_deref(),
         };
-        granted(posix::permits(&cred, want, &node))
+        granted(posix::permits(&cred, want, &inode))
     }
 
-    /// Whether everybody may search the directory: what is worked out of an ACL is worked out once.
-    fn anyone_may_search(&self, view: &mut View<'_>, dir: &Node) -> Result<bool, Stop> {
+    /// Whether everybody may search the directory. The result for an ACL is computed once and cached.
+    fn anyone_may_search(&self, view: &mut View<'_>, dir: &Inode) -> Result<bool, PlanStop> {
         if self.volume.acl == AclKind::Nfs4 {
             return self.anyone_may_search_nfs4(view, dir);
         }
@@ -207,7 +223,7 @@ impl Ctx<'_> {
         Ok(passes)
     }
 
-    fn anyone_may_search_nfs4(&self, view: &mut View<'_>, dir: &Node) -> Result<bool, Stop> {
+    fn anyone_may_search_nfs4(&self, view: &mut View<'_>, dir: &Inode) -> Result<bool, PlanStop> {
         if let Some(known) = view.anyone_passes(dir.access_acl) {
             return Ok(known);
         }

@@ -1,28 +1,29 @@
-//! Access times: which reads move them, and how that is written down.
+//! Access times: which reads update them, and how the updates are stored.
 
 use types::{Ino, Time};
 
 use crate::driver::{Ctx, Op, Plan};
 use crate::txn::Effect;
-use crate::view::{Stop, View};
+use crate::view::{PlanStop, View};
 
-/// Which reads move an inode's atime, `mount(8)`.
+/// Which reads update an inode's atime; see `mount(8)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AtimeMode {
-    /// None: `noatime`.
+    /// No read: `noatime`.
     #[default]
     Never,
-    /// The first one after a change of the inode, and one a day: `relatime`.
+    /// The first read after a change of the inode, and otherwise one per day: `relatime`.
     Relative,
-    /// Every one: `strictatime`.
+    /// Every read: `strictatime`.
     Always,
 }
 
-/// Under `relatime` an atime as old as this is moved by the next read, in nanoseconds.
+/// With `relatime`, a read updates an atime that is at least this old, in nanoseconds.
 const A_DAY_NANOS: i64 = 86_400 * 1_000_000_000;
 
 impl AtimeMode {
-    /// Whether a read at `now` moves the atime of an inode with these times. Twin of `relatime_need_update`.
+    /// Whether a read at `now` updates the atime of an inode with these times. Equivalent to
+    /// `relatime_need_update` in fs/inode.c.
     pub fn is_due(self, atime: Time, mtime: Time, ctime: Time, now: Time) -> bool {
         match self {
             AtimeMode::Never => false,
@@ -34,8 +35,8 @@ impl AtimeMode {
     }
 }
 
-/// Writes down when inodes were read last; those that are gone by now are passed over. It looks at nothing, and so meets
-/// no conflict.
+/// Stores when inodes were last read. Inodes that no longer exist are skipped. It has no guards, and so never
+/// conflicts.
 #[derive(Debug)]
 pub struct Accessed(pub Vec<(Ino, Time)>);
 
@@ -43,9 +44,13 @@ impl Op for Accessed {
     type Reply = ();
     const NAME: &'static str = "accessed";
 
-    fn plan(&self, _: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, Stop> {
-        let touch =
-            |&(ino, atime): &(Ino, Time)| Effect::Touch { ino, atime: Some(atime), mtime: None, ctime: None };
+    fn plan(&self, _: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+        let touch = |&(ino, atime): &(Ino, Time)| Effect::SetTimes {
+            ino,
+            atime: Some(atime),
+            mtime: None,
+            ctime: None,
+        };
         Ok(Plan { reply: (), effects: self.0.iter().map(touch).collect() })
     }
 }
@@ -55,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn relatime_moves_what_is_older_than_a_change_or_than_a_day() {
+    fn relatime_updates_an_atime_older_than_a_change_or_than_a_day() {
         let time = |sec| Time::new(sec, 0);
         let due = |atime, mtime, ctime, now| {
             AtimeMode::Relative.is_due(time(atime), time(mtime), time(ctime), time(now))

@@ -4,26 +4,28 @@ use acl::posix::{self, PosixAcl};
 use types::{AclId, Errno, Ino};
 
 use crate::driver::{Ctx, Op, Plan};
-use crate::record::Want;
+use crate::record::RecordKey;
 use crate::txn::{Access, Effect};
-use crate::view::{Stop, View};
+use crate::view::{PlanStop, View};
 use crate::volume::AclKind;
 
-/// Which of an inode's two ACLs.
+/// Which of an inode's two ACLs is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclType {
     Access,
     Default,
 }
 
-/// Sets an ACL, or with `None` removes it; to remove one that is not there succeeds. Twin of `set_posix_acl`.
+/// Sets an ACL, or removes it (`None`). Removing an ACL that does not exist succeeds. Equivalent to
+/// `set_posix_acl`.
 ///
-/// An access ACL sets the mode, and is stored only if it says more than that. `kill_sgid`: the caller is neither in
-/// the owning group nor has `CAP_FSETID`.
+/// An access ACL sets the mode, and is stored only if it is not equivalent to the mode. `kill_sgid`: the
+/// caller is not in the owning group and lacks `CAP_FSETID`.
 ///
 /// # Errors
-/// EOPNOTSUPP on a volume without POSIX ACLs and for symbolic links; ESTALE where the inode is gone; EACCES for a default
-/// ACL on what is no directory (removing it succeeds); EPERM unless owner.
+/// EOPNOTSUPP on a volume without POSIX ACLs and for symbolic links; ESTALE if the inode does not exist;
+/// EACCES for a default ACL on anything but a directory (removing it succeeds); EPERM unless the caller owns
+/// the inode.
 #[derive(Debug)]
 pub struct SetAcl {
     pub ino: Ino,
@@ -36,29 +38,29 @@ impl Op for SetAcl {
     type Reply = ();
     const NAME: &'static str = "setacl";
 
-    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, Stop> {
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
         if ctx.volume.acl != AclKind::Posix {
             return Err(Errno::EOPNOTSUPP.into());
         }
-        view.prefetch([Want::Node(self.ino)])?;
-        let node = view.inode(self.ino)?;
-        if node.kind == types::FileType::Symlink {
+        view.prefetch([RecordKey::Inode(self.ino)])?;
+        let inode = view.inode(self.ino)?;
+        if inode.kind == types::FileType::Symlink {
             return Err(Errno::EOPNOTSUPP.into());
         }
-        if self.which == AclType::Default && !node.kind.is_dir() {
+        if self.which == AclType::Default && !inode.kind.is_dir() {
             return match self.acl {
                 Some(_) => Err(Errno::EACCES.into()),
                 None => Ok(Plan::answer(())),
             };
         }
-        ctx.admit_owner(&node)?;
+        ctx.admit_owner(&inode)?;
 
         let mut effects = Vec::with_capacity(3);
-        let mut access = Access::from(&node);
+        let mut access = Access::from(&inode);
         match self.which {
             AclType::Access => {
-                let kill_sgid = !ctx.keeps_sgid(node.gid, !self.kill_sgid)?;
-                let (mode, stored) = posix::set_access(node.mode, self.acl.clone(), kill_sgid);
+                let kill_sgid = !ctx.keeps_sgid(inode.gid, !self.kill_sgid)?;
+                let (mode, stored) = posix::set_access(inode.mode, self.acl.clone(), kill_sgid);
                 access.mode = mode;
                 access.access_acl = put_or_none(view, stored.as_ref(), &mut effects);
             }
@@ -76,7 +78,7 @@ fn put_or_none(view: &View<'_>, acl: Option<&PosixAcl>, effects: &mut Vec<Effect
     acl.map_or(AclId::NONE, |acl| put(view, acl, effects))
 }
 
-/// Sees to it that an ACL is stored, and gives its id. One that this client knows to be stored is not sent again.
+/// Adds the effect that stores an ACL, unless this client knows that it is stored, and returns the ACL's id.
 pub(super) fn put(view: &View<'_>, acl: &PosixAcl, effects: &mut Vec<Effect>) -> AclId {
     let id = acl.id();
     if !view.is_stored(id) {

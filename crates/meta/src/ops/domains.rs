@@ -1,8 +1,8 @@
 //! The volume's table of Windows domains, to which the SIDs in its NFSv4 ACLs belong.
 //!
-//! It is one setting: whoever adds to it is guarded by all that stood there, so that two who add at the same time do so one
-//! after the other. Nothing is ever taken out, so an index keeps its meaning, and who knows a part of the table knows it for
-//! good.
+//! The table is one setting, because every engine stores settings and one read returns the whole table. An
+//! addition is guarded by the whole previous value, so concurrent additions are serialized. Entries are
+//! never removed, so the meaning of an index never changes, and a known part of the table stays valid.
 
 use std::sync::Arc;
 
@@ -13,23 +13,23 @@ use types::Errno;
 use crate::driver::{Ctx, Op, Plan};
 use crate::record::Settings;
 use crate::txn::Effect;
-use crate::view::{Stop, View};
+use crate::view::{PlanStop, View};
 
 const SETTING: &str = "domains";
 
-/// What the identities of domains in an ACL are numbered by that is to be set.
+/// How the domain identities in an ACL that is to be set are numbered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Numbering {
     pub table: Arc<DomainTable>,
-    /// So many domains at its beginning are those of the volume's table. The volume may have numbered the rest otherwise, or
-    /// not at all.
+    /// This many domains at the beginning of `table` are known to be numbered as in the volume's table. The
+    /// volume may have other numbers, or none, for the rest.
     pub known: usize,
 }
 
-/// Reads the table.
+/// Reads the table of domains.
 ///
 /// # Errors
-/// EIO where it is damaged.
+/// EIO if the table is damaged.
 #[derive(Debug)]
 pub struct GetDomains;
 
@@ -38,17 +38,17 @@ impl Op for GetDomains {
     const NAME: &'static str = "getdomains";
     const READ: bool = true;
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<DomainTable>, Stop> {
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<DomainTable>, PlanStop> {
         Ok(Plan::answer(stored(view)?))
     }
 }
 
-fn stored(view: &mut View<'_>) -> Result<DomainTable, Stop> {
+fn stored(view: &mut View<'_>) -> Result<DomainTable, PlanStop> {
     let text = view.setting(SETTING)?;
     Ok(parse(text.as_deref()).ok_or(Errno::EIO)?)
 }
 
-/// The table that is among these settings of a volume; none where it is damaged.
+/// The table in these settings of a volume; `None` if it is damaged.
 pub fn domains_in(settings: &Settings) -> Option<DomainTable> {
     parse(settings.get(SETTING).map(String::as_str))
 }
@@ -57,16 +57,17 @@ fn parse(text: Option<&str>) -> Option<DomainTable> {
     text.map_or_else(|| Some(DomainTable::default()), DomainTable::from_storage)
 }
 
-/// The ACL with its identities as the volume numbers them; domains that are new to the volume join its table.
+/// The ACL with its identities numbered as in the volume. Domains that are new to the volume are appended to
+/// its table.
 ///
 /// # Errors
-/// EIO where the table is damaged; ENOSPC where it is full. Neither for an ACL whose domains are all known.
+/// EIO if the table is damaged; ENOSPC if it is full. None for an ACL whose domains are all known.
 pub(super) fn settle(
     view: &mut View<'_>,
     acl: &Nfs4Acl,
     by: &Numbering,
     effects: &mut Vec<Effect>,
-) -> Result<Nfs4Acl, Stop> {
+) -> Result<Nfs4Acl, PlanStop> {
     if acl.highest_domain() as usize <= by.known {
         return Ok(acl.clone());
     }
@@ -85,18 +86,18 @@ pub(super) fn settle(
     Ok(settled)
 }
 
-/// Takes the numbers up to `reach` that are free, so that no domain to come is given one that ACLs name already, and with it
-/// what these grant. They go to domains of the null authority (`S-1-0`, [MS-DTYP] 2.4.1.1), in which nobody is. Nothing is
-/// done where none is free.
+/// Reserves the free numbers up to `reach`, so that no future domain gets a number that existing ACLs already
+/// refer to, and with it the permissions that they grant. The reserved numbers go to domains of the null
+/// authority (`S-1-0`, [MS-DTYP] 2.4.1.1), which have no members. Does nothing if no such number is free.
 ///
 /// # Errors
-/// EIO where the table is damaged; ENOSPC where it has no room for so many.
-pub(crate) fn reserve(view: &mut View<'_>, reach: u32, effects: &mut Vec<Effect>) -> Result<(), Stop> {
+/// EIO if the table is damaged; ENOSPC if it has not enough room.
+pub(crate) fn reserve(view: &mut View<'_>, reach: u32, effects: &mut Vec<Effect>) -> Result<(), PlanStop> {
     let mut table = stored(view)?;
     let before = table.domains().len();
     let mut numbers = 0..=u32::MAX;
     while table.domains().len() < reach as usize {
-        // One that is there already takes no number, and the next one is tried.
+        // A domain that is in the table already takes no new number; the next one is tried.
         let domain = numbers.next().and_then(|number| format!("S-1-0-{number}").parse().ok());
         table.append(domain.ok_or(Errno::EIO)?).ok_or(Errno::ENOSPC)?;
     }

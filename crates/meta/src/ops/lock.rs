@@ -6,31 +6,35 @@ use types::{Errno, Ino};
 
 use crate::driver::{Ctx, Op, Plan};
 use crate::lock::{self, Lock, LockKind, LockOwner};
-use crate::record::{LockWait, Want};
+use crate::record::{LockWait, RecordKey};
 use crate::txn::Effect;
-use crate::view::{Stop, View};
+use crate::view::{PlanStop, View};
 
-/// The locks that an inode may have. They are one record, which each change of a lock reads and writes.
+/// The largest number of locks of an inode. They are one record, which each change of a lock reads and
+/// writes.
 const MAX_LOCKS: usize = 8192;
 
-/// What becomes of a lock that is asked for.
+/// The result of a lock request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Locked {
     Granted,
-    /// Others hold what conflicts. It is noted that the caller waits; to be asked again.
+    /// Other owners hold conflicting locks. The wait is recorded, and the caller must try again.
     Waiting,
 }
 
-/// Takes a lock, in the place of what its owner holds on that range. Twin of `posix_lock_inode`, `flock_lock_inode`.
+/// Takes a lock, which replaces what its owner holds in that range. Equivalent to `posix_lock_inode` and
+/// `flock_lock_inode`.
 ///
-/// With `wait` it is to be run again until granted or refused; once refused, or no longer wanted, [`StopWaiting`] is to
-/// be run. A `flock` that waits to become another one is given up first (`flock(2)`: the conversion is not atomic), or
-/// two that both want to be exclusive would wait for each other.
+/// With `wait`, the caller must run it again until the lock is granted or the operation fails. After a
+/// failure, or if the lock is no longer wanted, the caller must run [`StopWaiting`]. A `flock` that waits for
+/// conversion releases its existing lock first (`flock(2)`: the conversion is not atomic); otherwise two
+/// owners that both convert to exclusive would wait for each other.
 ///
 /// # Errors
-/// ESTALE where the inode is gone; EAGAIN without `wait` where others hold what conflicts; EDEADLK where one of these
-/// waits, over however many others, for a lock of this owner (`posix_locks_deadlock`; not with `flock`). Of several that
-/// came to wait in a circle at the same moment, one is refused. ENOLCK if the inode would have more than 8,192 locks.
+/// ESTALE if the inode does not exist; EAGAIN without `wait` if another owner holds a conflicting lock;
+/// EDEADLK if one of these owners waits, directly or through others, for a lock of this owner
+/// (`posix_locks_deadlock`; not for `flock`). If several owners begin to wait in a cycle at the same moment,
+/// one of them gets the error. ENOLCK if the inode would have more than 8,192 locks.
 #[derive(Debug)]
 pub struct TakeLock {
     pub ino: Ino,
@@ -42,8 +46,8 @@ impl Op for TakeLock {
     type Reply = Locked;
     const NAME: &'static str = "setlk";
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Locked>, Stop> {
-        view.prefetch([Want::Node(self.ino), Want::Locks(self.ino)])?;
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Locked>, PlanStop> {
+        view.prefetch([RecordKey::Inode(self.ino), RecordKey::Locks(self.ino)])?;
         view.inode(self.ino)?;
         let locks = view.locks(self.ino)?;
         let owner = self.lock.owner;
@@ -63,7 +67,7 @@ impl Op for TakeLock {
         let known = view.waits()?.contains(&wait);
         let mut effects = Vec::with_capacity(2);
         match owner.kind {
-            LockKind::Posix if self.closes_circle(view, known)? => return Err(Errno::EDEADLK.into()),
+            LockKind::Posix if self.would_deadlock(view, known)? => return Err(Errno::EDEADLK.into()),
             LockKind::Flock if locks.iter().any(|held| held.owner == owner) => {
                 let left = lock::unlock(&locks, owner, 0, u64::MAX);
                 effects.push(Effect::PutLocks { ino: self.ino, locks: left.into() });
@@ -78,18 +82,20 @@ impl Op for TakeLock {
 }
 
 impl TakeLock {
-    /// Walks from each holder that is in the way to what it waits for itself, and so on.
+    /// Whether waiting would deadlock: follows each conflicting holder to the locks that it waits for, and so
+    /// on.
     ///
-    /// Nobody sees that two begin to wait for each other at the same moment, and later both do. So an owner that is on record as
-    /// waiting (`known`) looks for circles among lower owners only: of any circle, that is one.
-    fn closes_circle(&self, view: &mut View<'_>, known: bool) -> Result<bool, Stop> {
+    /// If two owners begin to wait for each other at the same moment, neither sees the other, and later both
+    /// do. So an owner whose wait is recorded (`known`) follows only lower owners: in any cycle, exactly one
+    /// owner then detects it.
+    fn would_deadlock(&self, view: &mut View<'_>, known: bool) -> Result<bool, PlanStop> {
         let waits = view.waits()?;
-        let mut met: HashSet<LockOwner> = HashSet::new();
+        let mut visited: HashSet<LockOwner> = HashSet::new();
         let mut next = vec![(self.ino, self.lock)];
         while let Some((ino, wanted)) = next.pop() {
-            view.prefetch([Want::Node(ino), Want::Locks(ino)])?;
-            // An owner that waits for a lock on what is gone has yet to hear so.
-            if view.node(ino)?.is_none() {
+            view.prefetch([RecordKey::Inode(ino), RecordKey::Locks(ino)])?;
+            // If the inode is gone, an owner that waits for a lock on it has not noticed yet.
+            if view.find_inode(ino)?.is_none() {
                 continue;
             }
             for holder in view.locks(ino)?.iter().filter(|held| held.conflicts_with(&wanted)) {
@@ -99,7 +105,7 @@ impl TakeLock {
                 if known && holder.owner > self.lock.owner {
                     continue;
                 }
-                if met.insert(holder.owner) {
+                if visited.insert(holder.owner) {
                     let theirs = waits.iter().filter(|wait| wait.lock.owner == holder.owner);
                     next.extend(theirs.map(|wait| (wait.ino, wait.lock)));
                 }
@@ -109,15 +115,15 @@ impl TakeLock {
     }
 }
 
-/// Refuses more locks than an inode may have, but for a change that leaves no more than before.
-fn within_bound(before: &[Lock], after: Vec<Lock>) -> Result<Vec<Lock>, Stop> {
+/// Fails with ENOLCK if there are too many locks, unless there are no more than before.
+fn within_bound(before: &[Lock], after: Vec<Lock>) -> Result<Vec<Lock>, PlanStop> {
     if after.len() > MAX_LOCKS.max(before.len()) { Err(Errno::ENOLCK.into()) } else { Ok(after) }
 }
 
-/// Gives up what an owner holds on a range; it need hold nothing there.
+/// Releases what an owner holds in a range, if anything.
 ///
 /// # Errors
-/// ENOLCK if that divides a lock, and the inode would have more than 8,192.
+/// ENOLCK if that splits a lock and the inode would have more than 8,192 locks.
 #[derive(Debug)]
 pub struct Unlock {
     pub ino: Ino,
@@ -130,9 +136,9 @@ impl Op for Unlock {
     type Reply = ();
     const NAME: &'static str = "unlock";
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, Stop> {
-        view.prefetch([Want::Node(self.ino), Want::Locks(self.ino)])?;
-        if view.node(self.ino)?.is_none() {
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+        view.prefetch([RecordKey::Inode(self.ino), RecordKey::Locks(self.ino)])?;
+        if view.find_inode(self.ino)?.is_none() {
             return Ok(Plan::answer(()));
         }
         let locks = view.locks(self.ino)?;
@@ -145,7 +151,7 @@ impl Op for Unlock {
     }
 }
 
-/// An owner no longer waits.
+/// Removes the record of an owner's wait.
 #[derive(Debug)]
 pub struct StopWaiting(pub LockOwner);
 
@@ -153,15 +159,15 @@ impl Op for StopWaiting {
     type Reply = ();
     const NAME: &'static str = "interrupt";
 
-    fn plan(&self, _: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, Stop> {
+    fn plan(&self, _: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
         Ok(Plan { reply: (), effects: vec![Effect::DropWait { owner: self.0 }] })
     }
 }
 
-/// Finds a lock that conflicts with one that could be asked for, `F_GETLK`.
+/// Finds a lock that conflicts with the given one: `F_GETLK`.
 ///
 /// # Errors
-/// None but those of the database.
+/// Only those of the database.
 #[derive(Debug)]
 pub struct FindLock {
     pub ino: Ino,
@@ -173,13 +179,13 @@ impl Op for FindLock {
     const NAME: &'static str = "getlk";
     const READ: bool = true;
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Option<Lock>>, Stop> {
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Option<Lock>>, PlanStop> {
         let locks = view.locks(self.ino)?;
         Ok(Plan::answer(locks.iter().find(|held| held.conflicts_with(&self.lock)).copied()))
     }
 }
 
-/// Reads the waits for locks.
+/// Reads all waits for locks.
 #[derive(Debug)]
 pub struct GetWaits;
 
@@ -188,12 +194,12 @@ impl Op for GetWaits {
     const NAME: &'static str = "getwaits";
     const READ: bool = true;
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Self::Reply>, Stop> {
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Self::Reply>, PlanStop> {
         Ok(Plan::answer(view.waits()?))
     }
 }
 
-/// Removes all locks that a session holds on an inode: what is left to do for a session that died.
+/// Removes all locks of a session on an inode, as part of the cleanup of a dead session.
 #[derive(Debug)]
 pub struct DropLocks {
     pub ino: Ino,
@@ -204,9 +210,9 @@ impl Op for DropLocks {
     type Reply = ();
     const NAME: &'static str = "droplocks";
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, Stop> {
-        view.prefetch([Want::Node(self.ino), Want::Locks(self.ino)])?;
-        if view.node(self.ino)?.is_none() {
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+        view.prefetch([RecordKey::Inode(self.ino), RecordKey::Locks(self.ino)])?;
+        if view.find_inode(self.ino)?.is_none() {
             return Ok(Plan::answer(()));
         }
         let locks = view.locks(self.ino)?;
@@ -225,21 +231,22 @@ mod tests {
     use types::SessionId;
 
     use super::*;
-    use crate::{MemEngine, Meta, Vouch};
+    use crate::{Authority, MemEngine, Meta};
 
     #[test]
-    fn an_inode_has_no_more_locks_than_its_record_may_hold() {
+    fn the_locks_of_an_inode_are_bounded() {
         let engine = Arc::new(MemEngine::default());
         crate::check::test_volume().format(&*engine).unwrap();
         let meta = Meta::open(engine, 100).unwrap();
-        let by_kernel = Vouch::Kernel { told: None };
+        let by_kernel = Authority::Kernel { told: None };
         let owner = |owner| LockOwner { session: SessionId(1), owner, kind: LockKind::Posix };
         let take = |number, start, end| {
             let lock = Lock { start, end, owner: owner(number), exclusive: false, pid: 1 };
             meta.run(&TakeLock { ino: Ino::ROOT, lock, wait: false }, &by_kernel)
         };
         let most = MAX_LOCKS as u64;
-        // One call for each would write the record thousands of times: all but the last few are put at once.
+        // Setting each lock by a call would write the record thousands of times, so all but the last few are
+        // put at once.
         let lock = |n| Lock { start: 3 * n, end: 3 * n + 1, owner: owner(1), exclusive: false, pid: 1 };
         let locks: Arc<[Lock]> = (0..most - 1).map(lock).collect();
         let op_id = types::OpId(7);
@@ -250,9 +257,10 @@ mod tests {
         assert_eq!(take(2, 0, 0), Err(Errno::ENOLCK.into()));
         let unlock =
             |start, end| meta.run(&Unlock { ino: Ino::ROOT, owner: owner(1), start, end }, &by_kernel);
-        // It would leave two in the place of one.
+        // It would split one lock into two.
         assert_eq!(unlock(3 * most + 1, 3 * most + 1), Err(Errno::ENOLCK.into()));
-        // What adds none is granted: joined with its neighbour, or in place of a part.
+        // A change that adds no lock is granted: one that merges with an adjacent lock, or replaces a part of
+        // one.
         assert_eq!(take(1, 3 * most + 3, 3 * most + 3), Ok(Locked::Granted));
         assert_eq!(unlock(0, 1), Ok(()));
         assert_eq!(take(2, 0, 0), Ok(Locked::Granted));

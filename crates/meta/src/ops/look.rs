@@ -1,4 +1,4 @@
-//! Operations that only look: lookup, getattr, readlink, and reads of what hangs on an inode.
+//! Operations that only read: lookup, getattr, readlink, and reads of what is stored with an inode.
 
 use std::sync::Arc;
 
@@ -6,13 +6,14 @@ use acl::posix::PosixAcl;
 use types::{AclId, ChunkIndex, Errno, Ino, Name, Slice};
 
 use crate::driver::{Ctx, Op, Plan};
-use crate::record::{Node, Usage, Want, Xattrs};
-use crate::view::{Stop, View};
+use crate::record::{Inode, RecordKey, Usage, Xattrs};
+use crate::view::{PlanStop, View};
 
-/// Finds a name in a directory: `Some` inode, or `None` where the name is free.
+/// Looks up a name in a directory. Replies with the inode, or `None` if the name does not exist.
 ///
 /// # Errors
-/// ENOENT where the directory is gone; ENOTDIR; EACCES without search permission.
+/// ENOENT if the directory does not exist; ENOTDIR; EACCES without search permission; EIO for an entry
+/// without an inode.
 #[derive(Debug)]
 pub struct Lookup {
     pub parent: Ino,
@@ -20,69 +21,70 @@ pub struct Lookup {
 }
 
 impl Op for Lookup {
-    type Reply = Option<Node>;
+    type Reply = Option<Inode>;
     const NAME: &'static str = "lookup";
     const READ: bool = true;
 
-    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Option<Node>>, Stop> {
-        view.prefetch([Want::Node(self.parent), Want::Entry(self.parent, self.name.clone())])?;
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Option<Inode>>, PlanStop> {
+        view.prefetch([RecordKey::Inode(self.parent), RecordKey::Entry(self.parent, self.name.clone())])?;
         let dir = view.dir(self.parent)?;
         ctx.admit_search(view, &dir)?;
-        let Some(edge) = view.edge(self.parent, &self.name)? else { return Ok(Plan::answer(None)) };
-        // An entry without an inode is damage that fsck mends; EIO says so better than "no such file".
-        let node = view.node(edge.ino)?.ok_or(Errno::EIO)?;
-        Ok(Plan::answer(Some(node)))
+        let Some(dirent) = view.dirent(self.parent, &self.name)? else { return Ok(Plan::answer(None)) };
+        // An entry without an inode is damage that fsck repairs. Report EIO, not ENOENT.
+        let inode = view.find_inode(dirent.ino)?.ok_or(Errno::EIO)?;
+        Ok(Plan::answer(Some(inode)))
     }
 }
 
 /// Reads an inode.
 ///
 /// # Errors
-/// ESTALE where it is gone.
+/// ESTALE if it does not exist.
 #[derive(Debug)]
-pub struct GetNode(pub Ino);
+pub struct GetInode(pub Ino);
 
-impl Op for GetNode {
-    type Reply = Node;
+impl Op for GetInode {
+    type Reply = Inode;
     const NAME: &'static str = "getattr";
     const READ: bool = true;
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Node>, Stop> {
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Inode>, PlanStop> {
         Ok(Plan::answer(view.inode(self.0)?))
     }
 }
 
-/// Reads an inode that somebody knows by its number alone, `open_by_handle_at(2)`.
+/// Reads an inode that is known by its number only, as for `open_by_handle_at(2)`.
 ///
 /// # Errors
-/// ESTALE where it is gone or has no name left.
+/// ESTALE if it does not exist or has no links left.
 #[derive(Debug)]
 pub struct GetByHandle(pub Ino);
 
 impl Op for GetByHandle {
-    type Reply = Node;
+    type Reply = Inode;
     const NAME: &'static str = "get by handle";
     const READ: bool = true;
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Node>, Stop> {
-        let node = view.inode(self.0)?;
-        if node.nlink == 0 { Err(Errno::ESTALE.into()) } else { Ok(Plan::answer(node)) }
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Inode>, PlanStop> {
+        let inode = view.inode(self.0)?;
+        if inode.nlink == 0 { Err(Errno::ESTALE.into()) } else { Ok(Plan::answer(inode)) }
     }
 }
 
-/// Reads the directory that holds a directory.
+/// Reads the parent of a directory.
 ///
 /// # Errors
-/// ENOENT where one of them is gone; ENOTDIR; ESTALE for the root, because what holds it is not in the volume.
+/// ENOENT if one of them does not exist; ENOTDIR; ESTALE for the root, because its parent is outside the
+/// volume.
 #[derive(Debug)]
 pub struct GetParent(pub Ino);
 
 impl Op for GetParent {
-    type Reply = Node;
+    type Reply = Inode;
     const NAME: &'static str = "get parent";
     const READ: bool = true;
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Node>, Stop> {
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Inode>, PlanStop> {
         let dir = view.dir(self.0)?;
         if dir.parent == self.0 {
             return Err(Errno::ESTALE.into());
@@ -94,7 +96,7 @@ impl Op for GetParent {
 /// Reads the target of a symbolic link.
 ///
 /// # Errors
-/// EINVAL where the inode is no symbolic link.
+/// EINVAL if the inode is not a symbolic link.
 #[derive(Debug)]
 pub struct ReadLink(pub Ino);
 
@@ -103,12 +105,12 @@ impl Op for ReadLink {
     const NAME: &'static str = "readlink";
     const READ: bool = true;
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Arc<[u8]>>, Stop> {
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Arc<[u8]>>, PlanStop> {
         Ok(Plan::answer(view.symlink(self.0)?.ok_or(Errno::EINVAL)?))
     }
 }
 
-/// Reads all xattrs of an inode, ACLs not among them.
+/// Reads all xattrs of an inode, without its ACLs.
 #[derive(Debug)]
 pub struct GetXattrs(pub Ino);
 
@@ -117,7 +119,7 @@ impl Op for GetXattrs {
     const NAME: &'static str = "getxattr";
     const READ: bool = true;
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Arc<Xattrs>>, Stop> {
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Arc<Xattrs>>, PlanStop> {
         Ok(Plan::answer(view.xattrs(self.0)?))
     }
 }
@@ -125,7 +127,7 @@ impl Op for GetXattrs {
 /// Reads an ACL; `None` for [`AclId::NONE`].
 ///
 /// # Errors
-/// EIO where it is not stored or corrupt.
+/// EIO if the ACL is not stored or corrupt.
 #[derive(Debug)]
 pub struct GetAcl(pub AclId);
 
@@ -134,7 +136,7 @@ impl Op for GetAcl {
     const NAME: &'static str = "getacl";
     const READ: bool = true;
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Self::Reply>, Stop> {
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Self::Reply>, PlanStop> {
         Ok(Plan::answer(view.acl(self.0)?))
     }
 }
@@ -151,12 +153,12 @@ impl Op for GetSlices {
     const NAME: &'static str = "read";
     const READ: bool = true;
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Arc<[Slice]>>, Stop> {
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Arc<[Slice]>>, PlanStop> {
         Ok(Plan::answer(view.slices(self.ino, self.chunk)?))
     }
 }
 
-/// Reads what the volume holds.
+/// Reads the number of inodes and blocks in use.
 #[derive(Debug)]
 pub struct GetUsage;
 
@@ -165,7 +167,7 @@ impl Op for GetUsage {
     const NAME: &'static str = "statfs";
     const READ: bool = true;
 
-    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Usage>, Stop> {
+    fn plan(&self, view: &mut View<'_>, _: &Ctx<'_>) -> Result<Plan<Usage>, PlanStop> {
         Ok(Plan::answer(view.usage()?))
     }
 }

@@ -6,24 +6,25 @@ use acl::posix;
 use types::{AclId, Errno, FileType, Ino, Mode, Name};
 
 use crate::driver::{Ctx, Op, Plan};
-use crate::record::{Node, Want};
+use crate::record::{Inode, RecordKey};
 use crate::txn::Effect;
-use crate::view::{Stop, View};
+use crate::view::{PlanStop, View};
 use crate::volume::{AclKind, DIR_BYTES};
 
-/// Makes an inode and its name. Twin of `vfs_create`, `vfs_mknod`, `vfs_mkdir`, `vfs_symlink`.
+/// Creates an inode and its name. Equivalent to `vfs_create`, `vfs_mknod`, `vfs_mkdir`, `vfs_symlink`.
 ///
-/// The group is the directory's where that has the SGID bit (and a subdirectory inherits the bit), else the caller's
-/// (`inode_init_owner`). Mode and ACLs follow from the directory's default ACL, or from what passes of its NFSv4 ACL by the
-/// volume's policy, else from the umask.
+/// If the directory has the SGID bit, the inode gets the directory's group, and a subdirectory gets the bit;
+/// otherwise the group is the caller's (`inode_init_owner`). Mode and ACLs follow from the directory's
+/// default ACL, or from what its NFSv4 ACL lets new files inherit under the volume's policy, or else from the
+/// umask.
 ///
 /// # Errors
-/// ENOENT where the directory is gone; ENOTDIR; ESTALE; EACCES; EEXIST; ENOSPC at the volume's limit.
+/// ENOENT if the directory does not exist; ENOTDIR; ESTALE; EACCES; EEXIST; ENOSPC at the volume's limit.
 #[derive(Debug)]
 pub struct Make {
     pub parent: Ino,
     pub name: Name,
-    /// A number from [`Counter::Ino`](crate::Counter::Ino) that no inode had.
+    /// A number from [`Counter::Ino`](crate::Counter::Ino) that no inode ever had.
     pub ino: Ino,
     pub kind: MakeKind,
     pub mode: Mode,
@@ -58,41 +59,41 @@ impl MakeKind {
 }
 
 impl Op for Make {
-    type Reply = Node;
+    type Reply = Inode;
     const NAME: &'static str = "create";
 
-    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Node>, Stop> {
-        view.prefetch([Want::Node(self.parent)])?;
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Inode>, PlanStop> {
+        view.prefetch([RecordKey::Inode(self.parent)])?;
         let dir = view.dir(self.parent)?;
         ctx.admit_new(view, &dir, self.kind.file_type())?;
-        if view.edge_unlikely(self.parent, &self.name)?.is_some() {
+        if view.dirent_unlikely(self.parent, &self.name)?.is_some() {
             return Err(Errno::EEXIST.into());
         }
         let mut effects = Vec::with_capacity(6);
-        let node = self.node(view, ctx, &dir, &mut effects)?;
-        let kind = node.kind;
-        effects.push(Effect::PutNode(node));
+        let inode = self.inode(view, ctx, &dir, &mut effects)?;
+        let kind = inode.kind;
+        effects.push(Effect::PutInode(inode));
         if let MakeKind::Symlink(target) = &self.kind {
             effects.push(Effect::PutSymlink { ino: self.ino, target: target.clone() });
         }
-        effects.push(Effect::PutEdge { parent: self.parent, name: self.name.clone(), ino: self.ino, kind });
+        effects.push(Effect::PutDirent { parent: self.parent, name: self.name.clone(), ino: self.ino, kind });
         if kind.is_dir() {
             effects.push(Effect::AddLinks { ino: self.parent, delta: 1 });
         }
         effects.push(super::touch_dir(self.parent, ctx.now));
-        Ok(Plan { reply: node, effects })
+        Ok(Plan { reply: inode, effects })
     }
 }
 
 impl Make {
-    /// The new inode, as the directory and the volume's limits let it be.
-    fn node(
+    /// The new inode, within the volume's limits and with what it inherits from the directory.
+    fn inode(
         &self,
         view: &mut View<'_>,
         ctx: &Ctx<'_>,
-        dir: &Node,
+        dir: &Inode,
         effects: &mut Vec<Effect>,
-    ) -> Result<Node, Stop> {
+    ) -> Result<Inode, PlanStop> {
         require_room(view, ctx)?;
         let kind = self.kind.file_type();
         let mut mode = self.mode;
@@ -104,7 +105,7 @@ impl Make {
             }
         }
         let access = self.inherit(view, ctx, dir, mode, effects)?;
-        Ok(Node {
+        Ok(Inode {
             ino: self.ino,
             kind,
             mode: access.mode,
@@ -127,43 +128,44 @@ impl Make {
             default_acl: access.default_acl,
             parent: if kind.is_dir() { self.parent } else { Ino(0) },
             access_rev: 1,
+            xattr_blocks: 0,
         })
     }
 }
 
-/// Requires room for one more inode.
+/// Requires that the volume has room for one more inode.
 ///
 /// # Errors
 /// ENOSPC at the volume's limit.
-pub(super) fn require_room(view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<(), Stop> {
+pub(super) fn require_room(view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<(), PlanStop> {
     match ctx.volume.limits() {
         Some((max_inodes, max_blocks)) if !view.has_room(max_inodes, max_blocks) => Err(Errno::ENOSPC.into()),
         _ => Ok(()),
     }
 }
 
-/// Makes a regular file without a name, open in this session: `O_TMPFILE`. Twin of `vfs_tmpfile`.
+/// Creates a regular file without a name, open in this session: `O_TMPFILE`. Equivalent to `vfs_tmpfile`.
 ///
-/// It is an orphan from the start: [`Link`](super::Link) gives it a name, [`Reap`](super::Reap) removes it.
+/// It is an orphan from the start. [`Link`](super::Link) gives it a name, [`Reap`](super::Reap) removes it.
 ///
 /// # Errors
-/// As [`Make`], but for EEXIST.
+/// As [`Make`], without EEXIST.
 #[derive(Debug)]
 pub struct MakeOrphan(pub Make);
 
 impl Op for MakeOrphan {
-    type Reply = Node;
+    type Reply = Inode;
     const NAME: &'static str = "tmpfile";
 
-    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Node>, Stop> {
-        view.prefetch([Want::Node(self.0.parent)])?;
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Inode>, PlanStop> {
+        view.prefetch([RecordKey::Inode(self.0.parent)])?;
         let dir = view.dir(self.0.parent)?;
         ctx.admit_new(view, &dir, FileType::Regular)?;
         let mut effects = Vec::with_capacity(3);
-        let node = Node { nlink: 0, ..self.0.node(view, ctx, &dir, &mut effects)? };
-        effects.push(Effect::PutNode(node));
-        effects.push(Effect::PutOrphan { session: ctx.session, ino: node.ino });
-        Ok(Plan { reply: node, effects })
+        let inode = Inode { nlink: 0, ..self.0.inode(view, ctx, &dir, &mut effects)? };
+        effects.push(Effect::PutInode(inode));
+        effects.push(Effect::PutOrphan { session: ctx.session, ino: inode.ino });
+        Ok(Plan { reply: inode, effects })
     }
 }
 
@@ -174,16 +176,16 @@ struct Inherited {
 }
 
 impl Make {
-    /// Mode and ACLs under the directory's default ACL. What a default ACL makes of a mode is remembered by ids, so
-    /// that it costs neither a copy nor a hash after the first time.
+    /// The mode and ACLs that follow from the directory's default ACL. The result for a default ACL and a
+    /// mode is cached by ids, so repeated creates neither copy nor hash an ACL.
     fn inherit(
         &self,
         view: &mut View<'_>,
         ctx: &Ctx<'_>,
-        dir: &Node,
+        dir: &Inode,
         mode: Mode,
         effects: &mut Vec<Effect>,
-    ) -> Result<Inherited, Stop> {
+    ) -> Result<Inherited, PlanStop> {
         let kind = self.kind.file_type();
         if ctx.volume.acl == AclKind::Nfs4 {
             let (mode, access_acl) = super::nfs4::inherit(view, ctx, dir, (mode, self.umask), kind, effects)?;

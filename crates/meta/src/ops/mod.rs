@@ -1,7 +1,7 @@
-//! The operations of POSIX, each rule written once, one family a file.
+//! The POSIX operations. Each rule is written once, with one family of operations in each file.
 //!
-//! An operation is a struct of its arguments; its [`plan`](crate::Op::plan) reads top to bottom in the order in which
-//! Linux checks. Errors stand in the docs in the order they are checked.
+//! An operation is a struct of its arguments. Its [`plan`](crate::Op::plan) checks in the same order as
+//! Linux. The docs list errors in the order in which they are checked.
 
 mod access;
 mod accessed;
@@ -26,7 +26,7 @@ pub(crate) use domains::reserve;
 pub use domains::{GetDomains, Numbering, domains_in};
 pub use link::Link;
 pub use lock::{DropLocks, FindLock, GetWaits, Locked, StopWaiting, TakeLock, Unlock};
-pub use look::{GetAcl, GetByHandle, GetNode, GetParent, GetSlices, GetUsage, GetXattrs, Lookup, ReadLink};
+pub use look::{GetAcl, GetByHandle, GetInode, GetParent, GetSlices, GetUsage, GetXattrs, Lookup, ReadLink};
 pub use make::{Make, MakeKind, MakeOrphan};
 pub use nfs4::{Admit, GetCompiled, GetNfs4Acl, GetProjection, Open, OpenFor, Opened, SetNfs4Acl};
 pub use nfs4_copy::{CopiedAcl, CopyAcl};
@@ -41,12 +41,12 @@ use types::{Ino, Time};
 
 use crate::txn::Effect;
 
-/// What a change of its entries does to a directory's times.
+/// Sets a directory's times after a change of its entries.
 fn touch_dir(ino: Ino, now: Time) -> Effect {
-    Effect::Touch { ino, atime: None, mtime: Some(now), ctime: Some(now) }
+    Effect::SetTimes { ino, atime: None, mtime: Some(now), ctime: Some(now) }
 }
 
-/// What a change of its attributes does to an inode's times.
+/// Sets an inode's ctime after a change of its attributes.
 fn touch_ctime(ino: Ino, now: Time) -> Effect {
-    Effect::Touch { ino, atime: None, mtime: None, ctime: Some(now) }
+    Effect::SetTimes { ino, atime: None, mtime: None, ctime: Some(now) }
 }

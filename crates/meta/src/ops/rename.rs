@@ -1,25 +1,26 @@
-//! Rename, with NOREPLACE, EXCHANGE and WHITEOUT.
+//! Rename, with `RENAME_NOREPLACE`, `RENAME_EXCHANGE` and `RENAME_WHITEOUT`.
 
 use types::{AclId, Errno, FileType, Ino, Mode, Name, Time};
 
 use crate::driver::{Ctx, Op, Plan};
 use crate::ops::make::require_room;
 use crate::ops::remove::{Unlinked, drop_link};
-use crate::record::{Node, Want};
+use crate::record::{Inode, RecordKey};
 use crate::txn::Effect;
-use crate::view::{Stop, View};
+use crate::view::{PlanStop, View};
 
-/// Moves a name. Twin of `vfs_rename` and of the checks of `do_renameat2`.
+/// Moves a name. Equivalent to `vfs_rename` and the checks of `do_renameat2`.
 ///
-/// What had the new name goes, as by unlink or rmdir, in the same moment; where old and new name are the same inode,
-/// nothing happens. A directory does not move into itself.
+/// In the same commit, an inode that had the new name loses it, as by unlink or rmdir. If the old and new
+/// name refer to the same inode, nothing is changed. A directory cannot be moved into itself.
 ///
 /// # Errors
-/// EINVAL for EXCHANGE with NOREPLACE or WHITEOUT; ENOENT where a directory is gone; ENOTDIR; ENOENT without the old name (with
-/// EXCHANGE: without either); ESTALE; EEXIST under NOREPLACE; EINVAL where the old name is an ancestor of the new
-/// place; ENOTEMPTY where the new name is an ancestor of the old place (with EXCHANGE: EINVAL); EACCES; EPERM by a
-/// sticky bit; ENOTDIR for a directory onto something else; EISDIR for the reverse; ENOTEMPTY onto a directory with
-/// entries. Under WHITEOUT, ENOSPC at the volume's limit.
+/// EINVAL for EXCHANGE with NOREPLACE or WHITEOUT; ENOENT if a directory does not exist; ENOTDIR; ENOENT if
+/// the old name does not exist (with EXCHANGE: either name); ESTALE; EEXIST under NOREPLACE; EINVAL if the
+/// old name is an ancestor of the new parent; ENOTEMPTY if the new name is an ancestor of the old parent
+/// (with EXCHANGE: EINVAL); EACCES; EPERM by a sticky bit; ENOTDIR for a directory onto a non-directory;
+/// EISDIR for the reverse; ENOTEMPTY onto a directory with entries. Under WHITEOUT, ENOSPC at the volume's
+/// limit.
 #[derive(Debug)]
 pub struct Rename {
     pub parent: Ino,
@@ -27,16 +28,17 @@ pub struct Rename {
     pub new_parent: Ino,
     pub new_name: Name,
     pub flags: RenameFlags,
-    /// Under WHITEOUT, what is left at the old name: a character device 0:0, as overlayfs marks what is deleted.
+    /// Under WHITEOUT, the inode to leave at the old name: a character device 0:0, which overlayfs treats as
+    /// a deleted entry.
     pub whiteout: Option<Whiteout>,
-    /// The inode the caller takes for open, if it is the one that is replaced.
+    /// The inode that the caller has open, if that is the one which is replaced.
     pub open: Option<Ino>,
 }
 
-/// A whiteout to be made.
+/// A whiteout to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Whiteout {
-    /// A number that no inode had.
+    /// A number that no inode ever had.
     pub ino: Ino,
     pub uid: u32,
     pub gid: u32,
@@ -48,13 +50,13 @@ pub struct RenameFlags {
     pub exchange: bool,
 }
 
-/// What a rename met.
+/// What a rename did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renamed {
-    /// The inode that moved.
-    pub moved: Node,
-    /// The inode that moved the other way, under EXCHANGE.
-    pub exchanged: Option<Node>,
+    /// The inode that was moved.
+    pub moved: Inode,
+    /// The inode that was moved the other way, under EXCHANGE.
+    pub exchanged: Option<Inode>,
     /// The inode that lost the new name.
     pub replaced: Option<Unlinked>,
 }
@@ -63,15 +65,15 @@ impl Op for Rename {
     type Reply = Renamed;
     const NAME: &'static str = "rename";
 
-    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Renamed>, Stop> {
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<Renamed>, PlanStop> {
         if self.flags.exchange && (self.flags.no_replace || self.whiteout.is_some()) {
             return Err(Errno::EINVAL.into());
         }
         view.prefetch([
-            Want::Node(self.parent),
-            Want::Node(self.new_parent),
-            Want::Entry(self.parent, self.name.clone()),
-            Want::Entry(self.new_parent, self.new_name.clone()),
+            RecordKey::Inode(self.parent),
+            RecordKey::Inode(self.new_parent),
+            RecordKey::Entry(self.parent, self.name.clone()),
+            RecordKey::Entry(self.new_parent, self.new_name.clone()),
         ])?;
         let old_dir = view.dir(self.parent)?;
         let new_dir = view.dir(self.new_parent)?;
@@ -98,9 +100,9 @@ impl Op for Rename {
             }
             Some(target) => {
                 renamed.replaced = Some(self.replace(view, ctx, &source, &target, &mut effects)?);
-                self.leave(ctx, &old_dir, &mut effects);
+                self.vacate_old_name(ctx, &old_dir, &mut effects);
             }
-            None => self.leave(ctx, &old_dir, &mut effects),
+            None => self.vacate_old_name(ctx, &old_dir, &mut effects),
         }
         if self.whiteout.is_some() {
             require_room(view, ctx)?;
@@ -116,16 +118,22 @@ impl Op for Rename {
 }
 
 impl Rename {
-    fn find(&self, view: &mut View<'_>, parent: Ino, name: &Name) -> Result<Option<Node>, Stop> {
-        match view.edge(parent, name)? {
-            Some(edge) => Ok(Some(view.node(edge.ino)?.ok_or(Errno::EIO)?)),
+    fn find(&self, view: &mut View<'_>, parent: Ino, name: &Name) -> Result<Option<Inode>, PlanStop> {
+        match view.dirent(parent, name)? {
+            Some(dirent) => Ok(Some(view.find_inode(dirent.ino)?.ok_or(Errno::EIO)?)),
             None => Ok(None),
         }
     }
 
-    /// Walks from each place up to the root: a directory on the way must not be what moves there. Every step is
-    /// guarded, so no other rename can close a cycle meanwhile. Twin of `lock_rename`'s ancestor search.
-    fn refuse_cycles(&self, view: &mut View<'_>, source: &Node, target: Option<&Node>) -> Result<(), Stop> {
+    /// Fails if the old name is a directory that is an ancestor of the new parent, or the new name one that
+    /// is an ancestor of the old parent. Every step up to the root is guarded, so no concurrent rename can
+    /// close a cycle. Equivalent to the ancestor search of `lock_rename`.
+    fn refuse_cycles(
+        &self,
+        view: &mut View<'_>,
+        source: &Inode,
+        target: Option<&Inode>,
+    ) -> Result<(), PlanStop> {
         if self.parent == self.new_parent {
             return Ok(());
         }
@@ -140,23 +148,23 @@ impl Rename {
         }
     }
 
-    /// Twin of `may_delete`, `may_create`, and of `vfs_rename`'s own check that a directory which changes its parent,
-    /// and so its `..`, may be written.
+    /// Equivalent to `may_delete` and `may_create`, and to the additional check of `vfs_rename`: a directory
+    /// that changes its parent, and so its `..`, must be writable.
     fn admit(
         &self,
         view: &mut View<'_>,
         ctx: &Ctx<'_>,
-        [old_dir, new_dir]: [&Node; 2],
-        source: &Node,
-        target: Option<&Node>,
-    ) -> Result<(), Stop> {
+        [old_dir, new_dir]: [&Inode; 2],
+        source: &Inode,
+        target: Option<&Inode>,
+    ) -> Result<(), PlanStop> {
         ctx.admit_removal(view, old_dir, source)?;
         match target {
             Some(target) => ctx.admit_removal(view, new_dir, target)?,
             None => ctx.admit_new(view, new_dir, source.kind)?,
         }
-        if ctx.asks_nfs4() {
-            // To replace a name is to remove one and to add one.
+        if ctx.checks_nfs4() {
+            // Replacing a name means removing one and adding one.
             if target.is_some() {
                 ctx.admit_new(view, new_dir, source.kind)?;
             }
@@ -173,15 +181,15 @@ impl Rename {
         Ok(())
     }
 
-    /// Lets go of what has the new name.
+    /// Removes the inode that has the new name, or its link.
     fn replace(
         &self,
         view: &mut View<'_>,
         ctx: &Ctx<'_>,
-        source: &Node,
-        target: &Node,
+        source: &Inode,
+        target: &Inode,
         effects: &mut Vec<Effect>,
-    ) -> Result<Unlinked, Stop> {
+    ) -> Result<Unlinked, PlanStop> {
         match (source.kind.is_dir(), target.kind.is_dir()) {
             (true, false) => Err(Errno::ENOTDIR.into()),
             (false, true) => Err(Errno::EISDIR.into()),
@@ -190,31 +198,31 @@ impl Rename {
                 if !view.is_empty(target.ino) {
                     return Err(Errno::ENOTEMPTY.into());
                 }
-                effects.push(Effect::DropNode { ino: target.ino });
+                effects.push(Effect::DropInode { ino: target.ino });
                 effects.push(Effect::AddLinks { ino: self.new_parent, delta: -1 });
-                Ok(Unlinked { node: *target, fate: super::remove::Fate::Gone })
+                Ok(Unlinked { inode: *target, fate: super::remove::Fate::Gone })
             }
         }
     }
 
-    /// What becomes of the old name: it goes, or a whiteout takes it.
-    fn leave(&self, ctx: &Ctx<'_>, old_dir: &Node, effects: &mut Vec<Effect>) {
+    /// Removes the old name, or puts a whiteout there.
+    fn vacate_old_name(&self, ctx: &Ctx<'_>, old_dir: &Inode, effects: &mut Vec<Effect>) {
         let (parent, name) = (self.parent, self.name.clone());
         match self.whiteout {
-            None => effects.push(Effect::DropEdge { parent, name }),
+            None => effects.push(Effect::DropDirent { parent, name }),
             Some(whiteout) => {
-                let node = whiteout.node(old_dir, ctx.now);
-                effects.push(Effect::PutNode(node));
-                effects.push(Effect::PutEdge { parent, name, ino: node.ino, kind: node.kind });
+                let inode = whiteout.inode(old_dir, ctx.now);
+                effects.push(Effect::PutInode(inode));
+                effects.push(Effect::PutDirent { parent, name, ino: inode.ino, kind: inode.kind });
             }
         }
     }
 
-    /// Puts a node under its new name; a directory takes its `..` link along.
-    fn place(&self, node: &Node, parent: Ino, name: &Name, from: Ino, effects: &mut Vec<Effect>) {
-        effects.push(Effect::PutEdge { parent, name: name.clone(), ino: node.ino, kind: node.kind });
-        if node.kind.is_dir() && parent != from {
-            effects.push(Effect::SetParent { ino: node.ino, parent });
+    /// Puts an inode under its new name. A directory's `..` link moves with it.
+    fn place(&self, inode: &Inode, parent: Ino, name: &Name, from: Ino, effects: &mut Vec<Effect>) {
+        effects.push(Effect::PutDirent { parent, name: name.clone(), ino: inode.ino, kind: inode.kind });
+        if inode.kind.is_dir() && parent != from {
+            effects.push(Effect::SetParent { ino: inode.ino, parent });
             effects.push(Effect::AddLinks { ino: from, delta: -1 });
             effects.push(Effect::AddLinks { ino: parent, delta: 1 });
         }
@@ -222,8 +230,8 @@ impl Rename {
 }
 
 impl Whiteout {
-    fn node(&self, dir: &Node, now: Time) -> Node {
-        Node {
+    fn inode(&self, dir: &Inode, now: Time) -> Inode {
+        Inode {
             ino: self.ino,
             kind: FileType::CharDevice,
             mode: Mode::default(),
@@ -239,19 +247,21 @@ impl Whiteout {
             default_acl: AclId::NONE,
             parent: Ino(0),
             access_rev: 1,
+            xattr_blocks: 0,
         }
     }
 }
 
-/// Whether `ino` is `dir` or lies on the way from `dir` to the root.
+/// Whether `ino` is `dir` or an ancestor of it.
 ///
-/// Parents in memory may be of several moments and then form a circle. It is found as Brent does (BIT 20, 1980): by
-/// a mark that is moved up at steps 1, 2, 4, 8, and so on. The guards on the way then fail and bring what holds; where
-/// they do not, the volume is damaged. See the test `stale_parents_form_no_circle`.
+/// Cached parents may be from different moments and then form a cycle. Brent's algorithm detects it (BIT 20,
+/// 1980): a mark that moves up after 1, 2, 4, 8, ... steps. Then the recorded guards fail, and the conflict
+/// returns the current records; if they do not fail, the volume is damaged. See the test
+/// `stale_parents_that_form_a_cycle_are_read_again`.
 ///
 /// # Errors
-/// EIO for a circle.
-fn is_ancestor(view: &mut View<'_>, ino: Ino, dir: Ino) -> Result<bool, Stop> {
+/// EIO for a cycle.
+fn is_ancestor(view: &mut View<'_>, ino: Ino, dir: Ino) -> Result<bool, PlanStop> {
     let (mut at, mut mark, mut steps) = (dir, dir, 0_u64);
     while at != ino {
         if at == Ino::ROOT {
@@ -276,19 +286,20 @@ mod tests {
     use types::OpId;
 
     use super::*;
-    use crate::driver::{Meta, Vouch};
+    use crate::driver::{Authority, Meta};
     use crate::engine::Engine;
     use crate::mem::MemEngine;
     use crate::txn::Txn;
     use crate::view::STEPS;
     use crate::volume::{AclKind, Volume};
-    use crate::wrap::{Counting, Fault, Faulty, Odds};
+    use crate::wrap::{Counting, Fault, FaultRates, Faulty};
 
     type Tested = Arc<Faulty<Counting<MemEngine>>>;
 
-    /// A chain of directories of this depth, whose deepest has the number `depth + 2`, and a directory beside it.
+    /// A chain of directories of this depth, the deepest of which has the number `depth + 2`, and another
+    /// directory in the root.
     fn chain(depth: u64) -> Tested {
-        let engine = Arc::new(Faulty::new(Counting::new(MemEngine::default()), 1, Odds::default()));
+        let engine = Arc::new(Faulty::new(Counting::new(MemEngine::default()), 1, FaultRates::default()));
         let volume = Volume {
             name: "v".into(),
             uuid: "u".into(),
@@ -307,18 +318,18 @@ mod tests {
         };
         volume.format(&*engine).unwrap();
         let dir = |ino: u64, parent: u64| {
-            let node = Whiteout { ino: Ino(ino), uid: 0, gid: 0 };
-            let beside = Node {
+            let inode = Whiteout { ino: Ino(ino), uid: 0, gid: 0 };
+            let beside = Inode {
                 kind: FileType::Directory,
                 mode: Mode::new(0o755),
                 nlink: 2,
                 parent: Ino(parent),
-                ..node.node(&ROOT_LIKE, Time::now())
+                ..inode.inode(&ROOT_LIKE, Time::now())
             };
             let name = Name::new(ino.to_string().as_bytes()).unwrap();
-            let edge =
-                Effect::PutEdge { parent: Ino(parent), name, ino: Ino(ino), kind: FileType::Directory };
-            [Effect::PutNode(beside), edge]
+            let dirent =
+                Effect::PutDirent { parent: Ino(parent), name, ino: Ino(ino), kind: FileType::Directory };
+            [Effect::PutInode(beside), dirent]
         };
         let mut effects: Vec<Effect> = (3..depth + 3).flat_map(|ino| dir(ino, ino - 1)).collect();
         effects.extend(dir(BESIDE, 2));
@@ -327,7 +338,7 @@ mod tests {
     }
 
     const BESIDE: u64 = 1 << 40;
-    const ROOT_LIKE: Node = Node {
+    const ROOT_LIKE: Inode = Inode {
         ino: Ino::ROOT,
         kind: FileType::Directory,
         mode: Mode::new(0o755),
@@ -343,10 +354,11 @@ mod tests {
         default_acl: AclId::NONE,
         parent: Ino::ROOT,
         access_rev: 1,
+        xattr_blocks: 0,
     };
 
-    /// What it costs to move the directory beside the chain into the deepest one: looks with nothing in memory, with all in
-    /// memory, and after a conflict; and the requests of the first.
+    /// The cost of moving the other directory into the deepest one: the lookups with a cold cache, with a
+    /// warm cache, and after a conflict; and the round trips of the first.
     fn cost(depth: u64) -> ([u64; 3], u64) {
         let engine = chain(depth);
         let meta = Meta::open(engine.clone(), 1_000_000).unwrap();
@@ -357,7 +369,7 @@ mod tests {
             let (name, new_name) = (name.clone(), name.clone());
             let op = Rename { parent: from, name, new_parent: to, new_name, flags, whiteout, open };
             STEPS.set(0);
-            meta.run(&op, &Vouch::Kernel { told: None }).unwrap();
+            meta.run(&op, &Authority::Kernel { told: None }).unwrap();
             STEPS.get()
         };
         let before = engine.inner().counts();
@@ -373,10 +385,10 @@ mod tests {
     }
 
     #[test]
-    fn a_rename_costs_as_much_as_its_place_is_deep() {
+    fn the_cost_of_a_rename_is_linear_in_the_depth_of_its_new_parent() {
         let ((few, few_requests), (many, many_requests)) = (cost(100), cost(400));
         for (few, many) in few.into_iter().zip(many) {
-            assert!(many <= 5 * few, "{many} looks at four times the depth of {few}");
+            assert!(many <= 5 * few, "{many} lookups at four times the depth of {few}");
         }
         assert!(many_requests - few_requests <= 300, "each directory is read once");
     }

@@ -1,24 +1,24 @@
-//! What writing leaves in the metadata.
+//! The metadata of writes: slices, size and times; and the removal of SUID, SGID and file capabilities.
 
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Mode, Slice, SliceSource, Time, XattrName};
 
 use crate::driver::{Ctx, Op, Plan};
 use crate::ops::range::part;
-use crate::record::{Node, Want, blocks_of};
-use crate::txn::{Access, Effect};
-use crate::view::{Stop, View};
+use crate::record::{Inode, RecordKey, blocks_of};
+use crate::txn::{Access, Effect, Guard};
+use crate::view::{PlanStop, View};
 
-/// Appends slices whose blocks are stored, and lets the file reach to their end.
+/// Appends slices whose blocks are stored, and extends the file to their end.
 ///
 /// # Errors
-/// ESTALE where the inode is gone; ENOSPC at the volume's limit.
+/// ESTALE if the inode does not exist; ENOSPC at the volume's limit.
 #[derive(Debug)]
 pub struct Write {
     pub ino: Ino,
     pub slices: Vec<(ChunkIndex, Slice)>,
-    /// The end of the furthest byte written.
+    /// The end of the last byte written.
     pub end: u64,
-    /// When the last byte was written.
+    /// The time of the last write.
     pub mtime: Time,
 }
 
@@ -26,10 +26,10 @@ impl Op for Write {
     type Reply = ();
     const NAME: &'static str = "write";
 
-    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, Stop> {
-        view.prefetch([Want::Node(self.ino)])?;
-        let node = view.inode(self.ino)?;
-        make_room(view, ctx, &node, self.end)?;
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<()>, PlanStop> {
+        view.prefetch([RecordKey::Inode(self.ino)])?;
+        let inode = view.inode(self.ino)?;
+        make_room_to(view, ctx, &inode, self.end)?;
         let append = |(chunk, slice): &(ChunkIndex, Slice)| Effect::AppendSlice {
             ino: self.ino,
             chunk: *chunk,
@@ -38,19 +38,20 @@ impl Op for Write {
         let mut effects: Vec<Effect> = self.slices.iter().map(append).collect();
         effects.push(Effect::Extend { ino: self.ino, size: self.end });
         let time = Some(self.mtime);
-        effects.push(Effect::Touch { ino: self.ino, atime: None, mtime: time, ctime: time });
+        effects.push(Effect::SetTimes { ino: self.ino, atime: None, mtime: time, ctime: time });
         Ok(Plan { reply: (), effects })
     }
 }
 
-/// Writes to where the file ends at that moment, `O_APPEND`, whoever else does so. Replies with that offset.
+/// Writes at the end of the file as of the commit (`O_APPEND`), even with concurrent appends. Replies with
+/// the offset.
 ///
 /// # Errors
-/// ESTALE where the inode is gone; EFBIG beyond 2^63 - 1 bytes; ENOSPC at the volume's limit.
+/// ESTALE if the inode does not exist; EFBIG beyond 2^63 - 1 bytes; ENOSPC at the volume's limit.
 #[derive(Debug)]
 pub struct Append {
     pub ino: Ino,
-    /// `len` bytes, at most one chunk of them.
+    /// `len` bytes, at most one chunk.
     pub source: SliceSource,
     pub len: u32,
 }
@@ -59,13 +60,13 @@ impl Op for Append {
     type Reply = u64;
     const NAME: &'static str = "append";
 
-    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<u64>, Stop> {
-        view.prefetch([Want::Node(self.ino)])?;
-        let node = view.inode(self.ino)?;
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<u64>, PlanStop> {
+        view.prefetch([RecordKey::Inode(self.ino)])?;
+        let inode = view.inode(self.ino)?;
         let offset = view.size(self.ino)?;
         let end = offset.checked_add(self.len.into()).filter(|&end| end <= i64::MAX as u64);
         let end = end.ok_or(Errno::EFBIG)?;
-        make_room(view, ctx, &node, end)?;
+        make_room_to(view, ctx, &inode, end)?;
         let mut effects = Vec::with_capacity(5);
         let mut done = 0;
         while done < self.len {
@@ -80,17 +81,26 @@ impl Op for Append {
         }
         effects.push(Effect::Extend { ino: self.ino, size: end });
         let now = Some(ctx.now);
-        effects.push(Effect::Touch { ino: self.ino, atime: None, mtime: now, ctime: now });
+        effects.push(Effect::SetTimes { ino: self.ino, atime: None, mtime: now, ctime: now });
         Ok(Plan { reply: offset, effects })
     }
 }
 
-/// Requires the volume to have room for all that a file grows by when it reaches to `end`, not just for a first block:
-/// a flush brings as much as the write buffers hold.
-pub(super) fn make_room(view: &mut View<'_>, ctx: &Ctx<'_>, node: &Node, end: u64) -> Result<(), Stop> {
-    let grown = blocks_of(end).saturating_sub(node.blocks());
+/// Requires that the volume has room for all blocks by which a file grows if it is extended to `end`. One
+/// block would not do, because a flush may bring as much as the write buffers hold.
+pub(super) fn make_room_to(
+    view: &mut View<'_>,
+    ctx: &Ctx<'_>,
+    inode: &Inode,
+    end: u64,
+) -> Result<(), PlanStop> {
+    make_room(view, ctx, blocks_of(end).saturating_sub(inode.data_blocks()))
+}
+
+/// Requires that the volume has room for `grown` more blocks.
+pub(super) fn make_room(view: &mut View<'_>, ctx: &Ctx<'_>, grown: u64) -> Result<(), PlanStop> {
     match ctx.volume.limits() {
-        // So many may be in use that the new ones fit: one less than what would be too much.
+        // The guard requires usage < limit, so subtract all new blocks but one.
         Some((_, max_blocks))
             if grown > 0 && !view.has_room(u64::MAX, max_blocks.saturating_sub(grown - 1)) =>
         {
@@ -100,11 +110,12 @@ pub(super) fn make_room(view: &mut View<'_>, ctx: &Ctx<'_>, node: &Node, end: u6
     }
 }
 
-/// Takes SUID, SGID (if the group may execute) and file capabilities from a file that someone without `CAP_FSETID` writes to.
-/// Twin of `file_remove_privs`; FUSE_HANDLE_KILLPRIV_V2. Replies whether the mode changed.
+/// Removes SUID, SGID (if the group may execute) and file capabilities from a file that a caller without
+/// `CAP_FSETID` writes to. Equivalent to `file_remove_privs`; see FUSE_HANDLE_KILLPRIV_V2. Replies whether
+/// the mode changed.
 ///
 /// # Errors
-/// ESTALE where the inode is gone.
+/// ESTALE if the inode does not exist.
 #[derive(Debug)]
 pub struct KillPriv(pub Ino);
 
@@ -112,42 +123,39 @@ impl Op for KillPriv {
     type Reply = bool;
     const NAME: &'static str = "killpriv";
 
-    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<bool>, Stop> {
+    fn plan(&self, view: &mut View<'_>, ctx: &Ctx<'_>) -> Result<Plan<bool>, PlanStop> {
         let ino = self.0;
-        view.prefetch([Want::Node(ino), Want::Xattrs(ino)])?;
-        let node = view.inode(ino)?;
-        let capability = capability();
-        let capable = view.xattrs(ino)?.contains_key(&capability);
-        // What was in memory may be out of date: the guard sees to it that no capability stays behind.
-        view.require_xattr(ino, &capability, capable);
-        let mode = kill_priv(node.mode, true);
-        let mut effects = Vec::new();
-        if mode != node.mode {
-            effects.push(Effect::SetAccess { ino, access: Access { mode, ..Access::from(&node) } });
+        view.prefetch([RecordKey::Inode(ino)])?;
+        let inode = view.inode(ino)?;
+        let mode = kill_priv(inode.mode, true);
+        let mut effects = drop_capabilities(view, &inode);
+        if mode != inode.mode {
+            effects.push(Effect::SetAccess { ino, access: Access { mode, ..Access::from(&inode) } });
             effects.push(super::touch_ctime(ino, ctx.now));
         }
-        if capable {
-            effects.push(Effect::DropXattr { ino, name: capability });
-        }
-        // An earlier attempt of this operation that was in doubt has set this ctime, and the mode with it.
-        let changed = mode != node.mode || node.ctime == ctx.now;
+        // If an earlier attempt of this operation was in doubt and committed, it has set this ctime together
+        // with the mode.
+        let changed = mode != inode.mode || inode.ctime == ctx.now;
         Ok(Plan { reply: changed, effects })
     }
 }
 
-/// The xattr in which Linux keeps a file's capabilities, `capabilities(7)`.
+/// The xattr in which Linux stores a file's capabilities; see `capabilities(7)`.
 const CAPABILITY: &[u8] = b"security.capability";
 
-pub(super) fn drop_capabilities(ino: Ino) -> Effect {
-    Effect::DropXattr { ino, name: capability() }
-}
-
-fn capability() -> XattrName {
+/// The effects that remove the file's capabilities, if it has any.
+pub(super) fn drop_capabilities(view: &mut View<'_>, inode: &Inode) -> Vec<Effect> {
+    if inode.xattr_blocks == 0 {
+        view.guard(Guard::XattrBlocks { ino: inode.ino, most: 0 });
+        return Vec::new();
+    }
     #[expect(clippy::expect_used, reason = "a constant that is a valid name")]
-    XattrName::new(CAPABILITY).expect("a valid name")
+    let name = XattrName::new(CAPABILITY).expect("a valid name");
+    super::xattr::remove(view, inode, &name, 0)
 }
 
-/// The mode without SUID, and without SGID where the group may execute; where it may not, SGID stays if `keep_sgid`.
+/// The mode without SUID, and without SGID, which remains only if the group may not execute and `keep_sgid`
+/// is set.
 pub(super) fn kill_priv(mode: Mode, keep_sgid: bool) -> Mode {
     let runs_as_group = mode.has(Mode::SGID | 0o010);
     let mode = mode.without(Mode::SUID);

@@ -1,14 +1,15 @@
-//! An engine whose commits are guarded by the announcement of a tool that has the volume for itself.
+//! An engine whose commits are guarded by the announcement of a tool with exclusive use of the volume.
 
 use std::sync::Arc;
 
 use crate::engine::{Changes, Engine, EngineError, Outcome};
 use crate::maintenance::Maintenance;
-use crate::record::{Facts, Page, Record, Scan, Settings, Want};
+use crate::record::{Page, Record, RecordKey, Scan, Settings, Snapshot};
 use crate::txn::Txn;
 
-/// Commits only while a [`Maintenance`] is announced. Once others have ended or replaced it, each commit fails and changes
-/// nothing, so a tool that was taken for dead does not work beside mounts.
+/// Commits only while a [`Maintenance`] is announced. After another command has ended or replaced it, every
+/// commit fails without any effect. So a tool that was considered dead cannot change the volume while mounts
+/// use it.
 #[derive(Debug)]
 pub struct Announced {
     inner: Arc<dyn Engine>,
@@ -20,12 +21,12 @@ impl Announced {
         Announced { inner, maintenance }
     }
 
-    /// Looks whether the tool is still announced, for work that is no commit.
+    /// Checks that the tool is still announced, for work that is not a commit.
     ///
     /// # Errors
-    /// It is not; those of the database.
+    /// The tool is not announced any more; those of the database.
     pub fn check(&self) -> Result<(), EngineError> {
-        match self.inner.read(&[Want::Settings])?.records.first() {
+        match self.inner.read(&[RecordKey::Settings])?.records.first() {
             Some(Record::Settings(settings)) if self.is_announced(settings) => Ok(()),
             _ => Err(self.lost()),
         }
@@ -44,7 +45,7 @@ impl Announced {
 }
 
 impl Engine for Announced {
-    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
         self.inner.read(wants)
     }
 
@@ -59,13 +60,14 @@ impl Engine for Announced {
         let outcomes = self.inner.commit(&guarded)?;
         let is_lost = |outcome: &Outcome| match outcome {
             Outcome::Committed { .. } => false,
-            Outcome::Conflict(facts) => facts
+            Outcome::Conflict(snapshot) => snapshot
                 .records
                 .iter()
                 .any(|record| matches!(record, Record::Settings(settings) if !self.is_announced(settings))),
         };
         match outcomes.iter().any(is_lost) {
-            // Without one that was committed, because all of them are guarded alike. A tool commits one at a time.
+            // If one was committed, the guard of all transactions held at that time. Tools commit one
+            // transaction at a time.
             true if outcomes.iter().all(is_lost) => Err(self.lost()),
             true => Err(EngineError::indeterminate(self.lost().message)),
             false => Ok(outcomes),
@@ -80,10 +82,15 @@ impl Engine for Announced {
         self.inner.sync()
     }
 
-    /// Is looked at before, and not guarded: the announcement is to be final ([`FinalMaintenance`](crate::FinalMaintenance)).
+    /// The announcement is checked before, but does not guard the wipe: it must be final
+    /// ([`FinalMaintenance`](crate::FinalMaintenance)).
     fn wipe(&self) -> Result<(), EngineError> {
         self.check()?;
         self.inner.wipe()
+    }
+
+    fn remove(&self) -> Result<(), EngineError> {
+        self.inner.remove()
     }
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {

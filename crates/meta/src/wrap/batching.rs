@@ -1,11 +1,13 @@
-//! An engine whose callers share their round trips.
+//! An engine whose callers share round trips (group commit).
 //!
-//! A few commits are under way at a time. Who comes meanwhile waits, and when one ends, the longest waiter takes along all
-//! that may be committed together with it. So one caller alone never waits, and many that create in one directory do not
-//! queue for its row one round trip each. What changes an inode that a commit under way changes as well would wait for
-//! that at the server, and with it all that went along: so others go first, if there are any.
+//! At most a few commits are in flight at a time. Later callers wait. When a commit ends, the longest-waiting
+//! caller becomes the leader of the next one, which includes all waiting transactions that do not conflict
+//! with the leader's. So a single caller never waits, and many creates in one directory do not queue for its
+//! row with one round trip each. A commit yields if an in-flight commit changes the same inode: it would wait
+//! for that at the server, and everything in the same request with it. So other callers go first, if there
+//! are any.
 //!
-//! Lock order: the queue's lock alone, never across a request to the inner engine.
+//! Lock order: only the queue's lock, never held across a request to the inner engine.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,15 +15,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use types::Ino;
 
 use crate::engine::{Changes, Engine, EngineError, ErrorKind, Outcome};
-use crate::record::{Facts, Page, Scan, Want};
-use crate::runs::Run;
+use crate::groups::ConflictGroup;
+use crate::record::{Page, RecordKey, Scan, Snapshot};
 use crate::txn::Txn;
 
 /// Merges the commits of concurrent callers into few requests.
 #[derive(Debug)]
 pub struct Batching<E> {
     inner: E,
-    /// Commits under way at once.
+    /// The largest number of commits in flight.
     lanes: usize,
     queue: Mutex<Queue>,
 }
@@ -29,36 +31,36 @@ pub struct Batching<E> {
 #[derive(Debug, Default)]
 struct Queue {
     under_way: usize,
-    /// The inodes that commits under way change, and how many of these do.
+    /// The inodes that in-flight commits change, each with the number of these commits.
     busy: HashMap<Ino, usize>,
     waiting: VecDeque<Arc<Caller>>,
 }
 
-/// Somebody whose commit waits.
+/// A caller whose commit waits.
 #[derive(Debug)]
 struct Caller {
     txns: Vec<Txn>,
-    /// The inodes that they change.
+    /// The inodes that the transactions change.
     inos: Vec<Ino>,
-    turn: Mutex<Turn>,
-    came: Condvar,
+    generation: Mutex<Generation>,
+    turn_changed: Condvar,
 }
 
 #[derive(Debug)]
-enum Turn {
+enum Generation {
     Waits,
-    /// A commit has ended: this caller goes on with its own and with others'.
+    /// A commit has ended: this caller sends the next one, with its own transactions and others'.
     Leads,
     Done(Answer),
 }
 
 type Answer = Result<Vec<Outcome>, EngineError>;
 
-/// Transactions in one request at most.
+/// The largest number of transactions in one request.
 const MAX_BATCH: usize = 64;
 
 impl<E: Engine> Batching<E> {
-    /// At most `lanes` commits are under way at once, and at least one.
+    /// At most `lanes` commits are in flight at a time, and at least one.
     pub fn new(inner: E, lanes: usize) -> Self {
         Batching { inner, lanes: lanes.max(1), queue: Mutex::default() }
     }
@@ -82,54 +84,58 @@ impl<E: Engine> Batching<E> {
         let caller = Arc::new(Caller {
             txns: txns.to_vec(),
             inos,
-            turn: Mutex::new(Turn::Waits),
-            came: Condvar::new(),
+            generation: Mutex::new(Generation::Waits),
+            turn_changed: Condvar::new(),
         });
         queue.waiting.push_back(Arc::clone(&caller));
         drop(queue);
-        let mut turn = lock(&caller.turn);
+        let mut generation = lock(&caller.generation);
         loop {
-            match std::mem::replace(&mut *turn, Turn::Waits) {
-                Turn::Waits => turn = caller.came.wait(turn).unwrap_or_else(PoisonError::into_inner),
-                Turn::Done(answer) => return answer,
-                Turn::Leads => break,
+            match std::mem::replace(&mut *generation, Generation::Waits) {
+                Generation::Waits => {
+                    generation = caller.turn_changed.wait(generation).unwrap_or_else(PoisonError::into_inner)
+                }
+                Generation::Done(answer) => return answer,
+                Generation::Leads => break,
             }
         }
-        drop(turn);
+        drop(generation);
         self.lead(&caller)
     }
 
-    /// Commits a caller's transactions, and with them those of others that wait.
+    /// Commits a caller's transactions together with those of other waiting callers.
     fn lead(&self, own: &Caller) -> Answer {
         let mut lane = Lane { queue: &self.queue, inos: own.inos.clone() };
-        let mut run = Run::default();
+        let mut group = ConflictGroup::default();
         let mut batch: Vec<Txn> = own.txns.clone();
-        let joins = batch.iter().all(|txn| run.admit(txn));
+        let joins = batch.iter().all(|txn| group.admit(txn));
         let mut queue = lock(&self.queue);
         let mut others = Others(VecDeque::new());
         if joins {
-            others.0 = queue.take_along(own, &mut run, &mut batch);
+            others.0 = queue.take_along(own, &mut group, &mut batch);
         }
         lane.inos.extend(others.0.iter().flat_map(|other| &other.inos));
         queue.begin(&lane.inos);
         drop(queue);
         let mut answer = self.inner.commit(&batch).and_then(|outcomes| {
-            // Whose are missing is not to be told from the rest.
-            let message = || format!("{} outcomes of {} transactions", outcomes.len(), batch.len());
+            // It is unknown which transactions the missing outcomes belong to.
+            let message = || {
+                format!("the engine returned {} outcomes for {} transactions", outcomes.len(), batch.len())
+            };
             if outcomes.len() == batch.len() {
                 Ok(outcomes)
             } else {
                 Err(EngineError::indeterminate(message()))
             }
         });
-        // One that the engine can never commit must not be the others' failure.
+        // A transaction that the engine can never commit must not fail the other callers.
         let refused = ErrorKind::Determinate { transient: false };
         if !others.0.is_empty() && answer.as_ref().is_err_and(|error| error.kind == refused) {
             others.answer(|other| self.inner.commit(&other.txns));
             return self.inner.commit(&own.txns);
         }
         drop(lane);
-        // Each gets its part of what follows this caller's own.
+        // The outcomes after this caller's own belong to the others, in order.
         let mut rest =
             answer.as_mut().map(|outcomes| outcomes.split_off(own.txns.len())).map_err(|e| e.clone());
         others.answer(|other| match &mut rest {
@@ -141,16 +147,23 @@ impl<E: Engine> Batching<E> {
 }
 
 impl Queue {
-    /// Takes callers out of the queue whose transactions may go along with those of `own`, and adds these to the batch.
-    fn take_along(&mut self, own: &Caller, run: &mut Run, batch: &mut Vec<Txn>) -> VecDeque<Arc<Caller>> {
+    /// Removes callers from the queue whose transactions can be committed together with those of `own`, and
+    /// adds these to the batch.
+    fn take_along(
+        &mut self,
+        own: &Caller,
+        group: &mut ConflictGroup,
+        batch: &mut Vec<Txn>,
+    ) -> VecDeque<Arc<Caller>> {
         let mut taken = VecDeque::new();
         let busy = &self.busy;
-        let waits_anyway = own.meets(busy);
+        let waits_anyway = own.conflicts(busy);
         self.waiting.retain(|caller| {
-            // A caller with several transactions is rare, and a part of it admitted bars no more than itself.
-            let fits = (waits_anyway || !caller.meets(busy))
+            // Callers with several transactions are rare. If only a part of one is admitted, that excludes
+            // other callers from this batch, but never lets conflicting transactions in.
+            let fits = (waits_anyway || !caller.conflicts(busy))
                 && batch.len() + caller.txns.len() <= MAX_BATCH
-                && caller.txns.iter().all(|txn| run.admit(txn));
+                && caller.txns.iter().all(|txn| group.admit(txn));
             if fits {
                 batch.extend_from_slice(&caller.txns);
                 taken.push_back(Arc::clone(caller));
@@ -179,11 +192,11 @@ impl Queue {
 }
 
 fn changed(txns: &[Txn]) -> Vec<Ino> {
-    txns.iter().flat_map(Txn::changed_nodes).collect()
+    txns.iter().flat_map(Txn::changed_inodes).collect()
 }
 
-/// The right to have a commit under way, which changes `inos`. Next gets it who has waited longest of those that meet no
-/// other commit, or of all.
+/// The right to have one commit in flight, which changes `inos`. It is passed to the longest-waiting caller
+/// that conflicts with no in-flight commit, or else to the longest-waiting one.
 struct Lane<'a> {
     queue: &'a Mutex<Queue>,
     inos: Vec<Ino>,
@@ -193,26 +206,27 @@ impl Drop for Lane<'_> {
     fn drop(&mut self) {
         let mut queue = lock(self.queue);
         queue.end(&self.inos);
-        let next = queue.waiting.iter().position(|caller| !caller.meets(&queue.busy)).unwrap_or(0);
+        let next = queue.waiting.iter().position(|caller| !caller.conflicts(&queue.busy)).unwrap_or(0);
         match queue.waiting.remove(next) {
             Some(next) => {
                 drop(queue);
-                next.tell(Turn::Leads);
+                next.set_turn(Generation::Leads);
             }
             None => queue.under_way -= 1,
         }
     }
 }
 
-/// Callers whose transactions another one has taken along. None of them waits for ever, should that one panic.
+/// Callers whose transactions are part of another caller's batch. Each gets an answer even if that caller
+/// panics.
 struct Others(VecDeque<Arc<Caller>>);
 
 impl Others {
-    /// Tells each what it gets, in their order.
+    /// Gives each caller its answer, in order.
     fn answer(&mut self, mut get: impl FnMut(&Caller) -> Answer) {
         while let Some(other) = self.0.front() {
             let answer = get(other);
-            other.tell(Turn::Done(answer));
+            other.set_turn(Generation::Done(answer));
             self.0.pop_front();
         }
     }
@@ -220,23 +234,25 @@ impl Others {
 
 impl Drop for Others {
     fn drop(&mut self) {
-        self.answer(|_| Err(EngineError::indeterminate("who has taken the transactions along is gone")));
+        self.answer(|_| {
+            Err(EngineError::indeterminate("the thread that sent this transaction for others has panicked"))
+        });
     }
 }
 
 impl Caller {
-    fn meets(&self, busy: &HashMap<Ino, usize>) -> bool {
+    fn conflicts(&self, busy: &HashMap<Ino, usize>) -> bool {
         self.inos.iter().any(|ino| busy.contains_key(ino))
     }
 
-    fn tell(&self, turn: Turn) {
-        *lock(&self.turn) = turn;
-        self.came.notify_one();
+    fn set_turn(&self, generation: Generation) {
+        *lock(&self.generation) = generation;
+        self.turn_changed.notify_one();
     }
 }
 
 impl<E: Engine> Engine for Batching<E> {
-    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
         self.inner.read(wants)
     }
 
@@ -256,6 +272,10 @@ impl<E: Engine> Engine for Batching<E> {
         self.inner.wipe()
     }
 
+    fn remove(&self) -> Result<(), EngineError> {
+        self.inner.remove()
+    }
+
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
         self.inner.watch()
     }
@@ -273,13 +293,13 @@ mod tests {
 
     use super::*;
     use crate::mem::MemEngine;
-    use crate::record::{Node, Record, Seq};
+    use crate::record::{Inode, Record, Seq};
     use crate::txn::{Effect, Guard};
-    use crate::wrap::{Counting, Fault, Faulty, Odds};
+    use crate::wrap::{Counting, Fault, FaultRates, Faulty};
 
     type Commit = Box<dyn Fn(&MemEngine, &[Txn]) -> Answer + Send + Sync>;
 
-    /// An engine in memory that commits in another way.
+    /// An in-memory engine with another `commit`.
     struct Odd(MemEngine, Commit);
 
     impl std::fmt::Debug for Odd {
@@ -289,7 +309,7 @@ mod tests {
     }
 
     impl Engine for Odd {
-        fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+        fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
             self.0.read(wants)
         }
 
@@ -310,7 +330,8 @@ mod tests {
         }
     }
 
-    /// What becomes of four callers, none where it panicked, whose transactions come to the engine one, and then three.
+    /// The answers to four callers (`None` if the caller panicked). The engine gets the first transaction
+    /// alone, then the other three together.
     fn one_and_three(commit: fn(&MemEngine, &[Txn]) -> Answer) -> Vec<Option<Answer>> {
         let gate = Arc::new(Mutex::new(()));
         let held = Arc::clone(&gate);
@@ -347,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gets_the_outcome_of_another() {
+    fn each_caller_gets_its_own_outcome() {
         let in_order = one_and_three(|engine, txns| engine.commit(txns));
         let seqs = in_order.iter().map(|answer| Outcome::newest(answer.as_ref().unwrap().as_ref().unwrap()));
         assert!(seqs.eq((1..=4).map(|seq| Some(Seq(seq)))), "{in_order:?}");
@@ -360,18 +381,18 @@ mod tests {
     }
 
     #[test]
-    fn who_is_taken_along_is_answered_whatever_happens() {
+    fn every_caller_of_a_batch_is_answered_even_if_its_leader_panics() {
         let answers = one_and_three(|engine, txns| match txns {
             [_] => engine.commit(txns),
-            _ => panic!("with several"),
+            _ => panic!("a request with several transactions"),
         });
         assert!(matches!(answers[0], Some(Ok(_))) && answers[1].is_none(), "{answers:?}");
         assert!(answers[2..].iter().all(is_unknown), "{answers:?}");
     }
 
-    fn node(ino: u64) -> Node {
+    fn inode(ino: u64) -> Inode {
         let time = Time::from_nanos(1);
-        Node {
+        Inode {
             ino: Ino(ino),
             kind: FileType::Directory,
             mode: Mode::new(0o755),
@@ -387,6 +408,7 @@ mod tests {
             default_acl: Default::default(),
             parent: Ino(ino),
             access_rev: 1,
+            xattr_blocks: 0,
         }
     }
 
@@ -396,7 +418,8 @@ mod tests {
         Txn { op_id: OpId(u128::from(op)), guards, effects }
     }
 
-    /// Commits what `txn` makes of the numbers from 1 to 32 from as many threads, and says in how many requests.
+    /// Commits `txn` of each number from 1 to 32, each in a thread of its own. Returns the number of
+    /// requests.
     fn requests(engine: &Batching<Counting<Faulty<MemEngine>>>, txn: impl Fn(u64) -> Txn + Sync) -> u64 {
         let before = engine.inner().counts().commits;
         std::thread::scope(|scope| {
@@ -415,28 +438,36 @@ mod tests {
 
     #[test]
     fn many_callers_share_few_requests() {
-        let slow =
-            Faulty::new(MemEngine::default(), 1, Odds { delay: 1000, delay_us: 50_000, ..Odds::default() });
+        let slow = Faulty::new(
+            MemEngine::default(),
+            1,
+            FaultRates { delay: 1000, delay_us: 50_000, ..FaultRates::default() },
+        );
         let engine = Batching::new(Counting::new(slow), 1);
-        let first = Txn { op_id: OpId(1 << 70), guards: Vec::new(), effects: vec![Effect::PutNode(node(2))] };
+        let first =
+            Txn { op_id: OpId(1 << 70), guards: Vec::new(), effects: vec![Effect::PutInode(inode(2))] };
         engine.commit(&[first]).unwrap();
         engine.inner().inner().arm(true);
-        // Also where a limit has to be kept to: they take the last of it together.
+        // The same below a limit: the last free inodes are allocated in one batch.
         let limited = |op: u64| {
             let guards = vec![Guard::Room { max_inodes: 1 + THREADS, max_blocks: u64::MAX }];
-            Txn { op_id: OpId(u128::from(1000 + op)), guards, effects: vec![Effect::PutNode(node(10 + op))] }
+            Txn {
+                op_id: OpId(u128::from(1000 + op)),
+                guards,
+                effects: vec![Effect::PutInode(inode(10 + op))],
+            }
         };
         for commits in [requests(&engine, add_link), requests(&engine, limited)] {
             assert!(commits < THREADS / 2, "{commits} requests for {THREADS} callers");
         }
-        let facts = engine.inner().inner().inner().read(&[Want::Node(Ino(2))]).unwrap();
-        let Record::Node(_, Some(node)) = &facts.records[0] else { panic!("{facts:?}") };
-        assert_eq!(u64::from(node.nlink), 2 + THREADS);
+        let snapshot = engine.inner().inner().inner().read(&[RecordKey::Inode(Ino(2))]).unwrap();
+        let Record::Inode(_, Some(inode)) = &snapshot.records[0] else { panic!("{snapshot:?}") };
+        assert_eq!(u64::from(inode.nlink), 2 + THREADS);
     }
 
     #[test]
-    fn who_would_wait_for_a_commit_under_way_lets_others_go_first() {
-        // Operations 0 and 1 each wait at a gate of their own.
+    fn a_commit_yields_if_an_in_flight_commit_changes_the_same_inode() {
+        // Operations 0 and 1 each wait for a mutex of their own.
         let gates: Arc<[Mutex<()>; 2]> = Arc::default();
         let held = Arc::clone(&gates);
         let waits = move |engine: &MemEngine, txns: &[Txn]| {
@@ -447,7 +478,7 @@ mod tests {
         };
         let engine = Batching::new(Odd(MemEngine::default(), Box::new(waits)), 2);
         for ino in 2..6 {
-            let effects = vec![Effect::PutNode(node(ino))];
+            let effects = vec![Effect::PutInode(inode(ino))];
             engine
                 .commit(&[Txn { op_id: OpId(u128::from(100 + ino)), guards: Vec::new(), effects }])
                 .unwrap();
@@ -461,7 +492,7 @@ mod tests {
             drop(queue);
             std::thread::yield_now();
         };
-        // The first two go at once, the others wait; inode 2 is busy longest.
+        // The first two start at once, and the others wait. The commit that changes inode 2 takes longest.
         let seqs: Vec<Seq> = std::thread::scope(|scope| {
             let threads: Vec<_> = [2, 3, 2, 3, 4, 2]
                 .into_iter()
@@ -477,9 +508,10 @@ mod tests {
                 .collect();
             let [first, second] = closed;
             drop(second);
-            // Those that change other inodes are done.
-            let links = |ino| match engine.inner().0.read(&[Want::Node(Ino(ino))]).unwrap().records[..] {
-                [Record::Node(_, Some(node))] => node.nlink,
+            // The operations that change other inodes complete.
+            let links = |ino| match engine.inner().0.read(&[RecordKey::Inode(Ino(ino))]).unwrap().records[..]
+            {
+                [Record::Inode(_, Some(inode))] => inode.nlink,
                 ref other => panic!("{other:?}"),
             };
             while (links(3), links(4)) != (4, 3) {
@@ -489,14 +521,14 @@ mod tests {
             threads.into_iter().filter_map(|thread| Outcome::newest(&thread.join().unwrap())).collect()
         });
         let [_, _, again, other, free, last] = seqs[..] else { panic!("{seqs:?}") };
-        // The two that wait for inode 2 go together, or each in a lane of its own and then in either order.
+        // The two that wait for inode 2 are committed together, or separately in either order.
         assert!(other.max(free) < again.min(last), "{seqs:?}");
         assert!(lock(&engine.queue).busy.is_empty());
     }
 
     #[test]
-    fn a_failed_request_is_told_to_all_that_shared_it() {
-        let engine = Batching::new(Faulty::new(MemEngine::default(), 1, Odds::default()), 1);
+    fn a_failed_request_fails_all_callers_that_shared_it() {
+        let engine = Batching::new(Faulty::new(MemEngine::default(), 1, FaultRates::default()), 1);
         engine.inner().script([Fault::Delay(Duration::from_millis(200)), Fault::After]);
         engine.inner().arm(true);
         let failed = std::thread::scope(|scope| {

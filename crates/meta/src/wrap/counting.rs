@@ -4,10 +4,10 @@ use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::engine::{Changes, Engine, EngineError, Outcome};
-use crate::record::{Facts, Page, Scan, Want};
+use crate::record::{Page, RecordKey, Scan, Snapshot};
 use crate::txn::Txn;
 
-/// Counts the requests to an engine, failed ones included.
+/// Counts the requests to an engine, including failed ones.
 #[derive(Debug, Default)]
 pub struct Counting<E> {
     inner: E,
@@ -18,14 +18,14 @@ pub struct Counting<E> {
     txns: AtomicU64,
 }
 
-/// How many requests there were of each kind; the difference of two tells what lay between.
+/// The number of requests of each kind. The difference of two values counts the requests between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub reads: u64,
     pub commits: u64,
     pub scans: u64,
     pub syncs: u64,
-    /// Transactions within `commits`.
+    /// The number of transactions in all `commits`.
     pub txns: u64,
 }
 
@@ -45,7 +45,7 @@ impl<E> Counting<E> {
         &self.inner
     }
 
-    /// What was counted since the wrapper was made.
+    /// The counts since the wrapper was created.
     pub fn counts(&self) -> Counts {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Counts {
@@ -59,7 +59,7 @@ impl<E> Counting<E> {
 }
 
 impl Counts {
-    /// Network round trips on an engine that is not embedded.
+    /// The number of network round trips, unless the engine is embedded.
     pub fn round_trips(self) -> u64 {
         self.reads + self.commits + self.scans + self.syncs
     }
@@ -80,7 +80,7 @@ impl Sub for Counts {
 }
 
 impl<E: Engine> Engine for Counting<E> {
-    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.inner.read(wants)
     }
@@ -105,6 +105,10 @@ impl<E: Engine> Engine for Counting<E> {
         self.inner.wipe()
     }
 
+    fn remove(&self) -> Result<(), EngineError> {
+        self.inner.remove()
+    }
+
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
         self.inner.watch()
     }
@@ -119,7 +123,7 @@ mod tests {
     fn each_request_counts_once_and_each_transaction_too() {
         let engine = Counting::new(MemEngine::default());
         let txn = |id| Txn { op_id: types::OpId(id), guards: Vec::new(), effects: Vec::new() };
-        engine.read(&[Want::Usage]).unwrap();
+        engine.read(&[RecordKey::Usage]).unwrap();
         let before = engine.counts();
         engine.commit(&[txn(1), txn(2), txn(3)]).unwrap();
         engine.sync().unwrap();

@@ -1,6 +1,8 @@
-//! An engine on which requests fail: before the work, after it, late, or against a client that was faster.
+//! An engine with injected faults: a request fails before the work or after it, is delayed, arrives late, or
+//! conflicts with a faster client.
 //!
-//! Lock order: the dice, the script, the rival and the late commits are each locked alone, never across a request to the inner engine.
+//! Lock order: the random state, the script, the rival and the late commits are each locked alone, never
+//! across a request to the inner engine.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,15 +13,15 @@ use std::time::Duration;
 use types::OpId;
 
 use crate::engine::{Changes, Engine, EngineError, Outcome};
-use crate::record::{Facts, Page, Record, Scan, Want};
+use crate::record::{Page, Record, RecordKey, Scan, Snapshot};
 use crate::txn::{Access, Effect, Guard, Txn};
 
-/// Lets requests to an engine meet faults: first those of a script, then by odds that a seed makes repeatable.
-/// It begins disarmed.
+/// Injects faults into requests to an engine: first those of a script, then random ones, which a seed makes
+/// reproducible. It starts disarmed.
 pub struct Faulty<E> {
     inner: E,
     armed: AtomicBool,
-    odds: Odds,
+    fault_rates: FaultRates,
     dice: Mutex<u64>,
     script: Mutex<VecDeque<Fault>>,
     rival: Mutex<Option<Rival<E>>>,
@@ -29,42 +31,43 @@ pub struct Faulty<E> {
 
 type Rival<E> = Box<dyn FnMut(&E) + Send>;
 
-/// What a request meets.
+/// A fault of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// It fails before any work is done: determinate and transient.
+    /// The request fails before any work is done: determinate and transient.
     Before,
-    /// The work is done, and then the answer is lost: indeterminate for a commit; for all else, which changes
-    /// nothing, transient.
+    /// The work is done, and then the response is lost. That is indeterminate for a commit, and transient for
+    /// any other request, because it changes nothing.
     After,
-    /// The request hangs on its way: a commit is indeterminate, and happens when [`Faulty::deliver`] is called; all else
-    /// is transient.
+    /// The request is delayed in transit. A commit is indeterminate, and is applied when [`Faulty::deliver`]
+    /// is called; any other request fails with a transient error.
     Late,
-    /// It takes that much longer.
+    /// The request takes this much longer.
     Delay(Duration),
-    /// Another client commits just before: the closure of [`Faulty::set_rival`], or else one that moves the access
-    /// revision of an inode the transaction guards and changes nothing. For a request that is no commit, nothing.
+    /// Another client commits just before: the closure of [`Faulty::set_rival`], or by default a commit that
+    /// increments the access revision of one inode that the transaction guards, without any other change. No
+    /// effect on requests that are not commits.
     Rival,
 }
 
-/// How many of 1,000 requests meet which fault.
+/// How many of 1,000 requests get each fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Odds {
+pub struct FaultRates {
     pub before: u32,
     pub after: u32,
     pub delay: u32,
     pub rival: u32,
-    /// How long [`Odds::delay`] takes.
+    /// The duration of a [`FaultRates::delay`].
     pub delay_us: u64,
 }
 
 impl<E: Engine> Faulty<E> {
-    pub fn new(inner: E, seed: u64, odds: Odds) -> Self {
+    pub fn new(inner: E, seed: u64, fault_rates: FaultRates) -> Self {
         Faulty {
             inner,
             armed: AtomicBool::new(false),
-            odds,
+            fault_rates,
             dice: Mutex::new(seed),
             script: Mutex::default(),
             rival: Mutex::new(None),
@@ -77,22 +80,24 @@ impl<E: Engine> Faulty<E> {
         &self.inner
     }
 
-    /// Faults happen only while armed.
+    /// Faults are injected only while armed.
     pub fn arm(&self, armed: bool) {
         self.armed.store(armed, Ordering::Release);
     }
 
-    /// The next requests meet these, one each, before the odds count again; what was left of an earlier script is void.
+    /// The next requests get these faults, one each, before random ones are injected again. Replaces an
+    /// earlier script.
     pub fn script(&self, faults: impl IntoIterator<Item = Fault>) {
         *lock(&self.script) = faults.into_iter().collect();
     }
 
-    /// What [`Fault::Rival`] does from now on. It is handed the inner engine and must not use the wrapper.
+    /// Sets what [`Fault::Rival`] does. The closure is given the inner engine and must not use the wrapper.
     pub fn set_rival(&self, rival: impl FnMut(&E) + Send + 'static) {
         *lock(&self.rival) = Some(Box::new(rival));
     }
 
-    /// The commits that met [`Fault::Late`] arrive now, in their order; gives what the engine answers, which nobody hears.
+    /// Delivers the commits that met [`Fault::Late`], in their order. Returns the engine's outcomes, which
+    /// the original callers never get.
     ///
     /// # Errors
     /// Those of the engine.
@@ -105,7 +110,7 @@ impl<E: Engine> Faulty<E> {
         Ok(outcomes)
     }
 
-    /// How many faults there were.
+    /// The number of faults injected so far.
     pub fn injected(&self) -> u64 {
         self.injected.load(Ordering::Relaxed)
     }
@@ -115,7 +120,7 @@ impl<E: Engine> Faulty<E> {
             return Fault::None;
         }
         let scripted = lock(&self.script).pop_front();
-        let fault = scripted.unwrap_or_else(|| self.odds.draw(self.roll()));
+        let fault = scripted.unwrap_or_else(|| self.fault_rates.draw(self.roll()));
         if fault != Fault::None {
             self.injected.fetch_add(1, Ordering::Relaxed);
         }
@@ -126,15 +131,15 @@ impl<E: Engine> Faulty<E> {
         split_mix(&mut lock(&self.dice))
     }
 
-    /// Runs a request that changes nothing under the next fault.
-    fn look<T>(&self, request: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
+    /// Runs a request that changes nothing, with the next fault.
+    fn read_only<T>(&self, request: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
         match self.next_fault() {
             Fault::None | Fault::Rival => request(),
             Fault::Before => Err(EngineError::transient("injected: failed before the work")),
-            Fault::Late => Err(EngineError::transient("injected: the request hangs")),
+            Fault::Late => Err(EngineError::transient("injected: the request is delayed")),
             Fault::After => {
                 request()?;
-                Err(EngineError::transient("injected: the answer was lost"))
+                Err(EngineError::transient("injected: the response was lost"))
             }
             Fault::Delay(time) => {
                 host::sleep(time);
@@ -143,7 +148,7 @@ impl<E: Engine> Faulty<E> {
         }
     }
 
-    fn compete(&self, txns: &[Txn]) -> Result<(), EngineError> {
+    fn run_rival(&self, txns: &[Txn]) -> Result<(), EngineError> {
         let rival = lock(&self.rival).take();
         let Some(mut rival) = rival else { return self.move_revision(txns) };
         rival(&self.inner);
@@ -151,7 +156,7 @@ impl<E: Engine> Faulty<E> {
         Ok(())
     }
 
-    /// Moves the access revision of one of the inodes that the transactions guard.
+    /// Increments the access revision of one of the inodes that the transactions guard.
     fn move_revision(&self, txns: &[Txn]) -> Result<(), EngineError> {
         let guarded = txns.iter().flat_map(|txn| &txn.guards).filter_map(|guard| match guard {
             Guard::Access { ino, .. } => Some(*ino),
@@ -162,11 +167,11 @@ impl<E: Engine> Faulty<E> {
             return Ok(());
         }
         let ino = guarded[(self.roll() % guarded.len() as u64) as usize];
-        let facts = self.inner.read(&[Want::Node(ino)])?;
-        if let Some(Record::Node(_, Some(node))) = facts.records.first() {
-            let guards = vec![Guard::Access { ino, rev: node.access_rev }];
-            let effects = vec![Effect::SetAccess { ino, access: Access::from(node) }];
-            // No session has this number, so the rival's operations are nobody else's.
+        let snapshot = self.inner.read(&[RecordKey::Inode(ino)])?;
+        if let Some(Record::Inode(_, Some(inode))) = snapshot.records.first() {
+            let guards = vec![Guard::Access { ino, rev: inode.access_rev }];
+            let effects = vec![Effect::SetAccess { ino, access: Access::from(inode) }];
+            // No session has this number, so the operation id is unique.
             let op_id = OpId(u128::from(u64::MAX) << 64 | u128::from(self.roll()));
             self.inner.commit(&[Txn { op_id, guards, effects }])?;
         }
@@ -175,8 +180,8 @@ impl<E: Engine> Faulty<E> {
 }
 
 impl<E: Engine> Engine for Faulty<E> {
-    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
-        self.look(|| self.inner.read(wants))
+    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        self.read_only(|| self.inner.read(wants))
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
@@ -185,28 +190,32 @@ impl<E: Engine> Engine for Faulty<E> {
             Fault::Before => return Err(EngineError::transient("injected: failed before the work")),
             Fault::Late => {
                 lock(&self.late).push(txns.to_vec());
-                return Err(EngineError::indeterminate("injected: the request hangs"));
+                return Err(EngineError::indeterminate("injected: the request is delayed"));
             }
             Fault::After => {
                 self.inner.commit(txns)?;
-                return Err(EngineError::indeterminate("injected: the answer was lost"));
+                return Err(EngineError::indeterminate("injected: the response was lost"));
             }
             Fault::Delay(time) => host::sleep(time),
-            Fault::Rival => self.compete(txns)?,
+            Fault::Rival => self.run_rival(txns)?,
         }
         self.inner.commit(txns)
     }
 
     fn scan(&self, scan: &Scan) -> Result<Page, EngineError> {
-        self.look(|| self.inner.scan(scan))
+        self.read_only(|| self.inner.scan(scan))
     }
 
     fn sync(&self) -> Result<(), EngineError> {
-        self.look(|| self.inner.sync())
+        self.read_only(|| self.inner.sync())
     }
 
     fn wipe(&self) -> Result<(), EngineError> {
         self.inner.wipe()
+    }
+
+    fn remove(&self) -> Result<(), EngineError> {
+        self.inner.remove()
     }
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {
@@ -216,11 +225,14 @@ impl<E: Engine> Engine for Faulty<E> {
 
 impl<E: fmt::Debug> fmt::Debug for Faulty<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Faulty").field("inner", &self.inner).field("odds", &self.odds).finish_non_exhaustive()
+        f.debug_struct("Faulty")
+            .field("inner", &self.inner)
+            .field("odds", &self.fault_rates)
+            .finish_non_exhaustive()
     }
 }
 
-impl Odds {
+impl FaultRates {
     fn draw(&self, roll: u64) -> Fault {
         let mut left = (roll % 1000) as u32;
         let delay = Fault::Delay(Duration::from_micros(self.delay_us));
@@ -230,11 +242,11 @@ impl Odds {
             (self.delay, delay),
             (self.rival, Fault::Rival),
         ];
-        for (odds, fault) in faults {
-            if left < odds {
+        for (fault_rates, fault) in faults {
+            if left < fault_rates {
                 return fault;
             }
-            left -= odds;
+            left -= fault_rates;
         }
         Fault::None
     }
@@ -267,7 +279,7 @@ mod tests {
     }
 
     fn counter(engine: &MemEngine) -> u64 {
-        match engine.read(&[Want::Counter(Counter::Slice)]).unwrap().records[0] {
+        match engine.read(&[RecordKey::Counter(Counter::Slice)]).unwrap().records[0] {
             Record::Counter(_, value) => value,
             ref other => panic!("{other:?}"),
         }
@@ -275,7 +287,7 @@ mod tests {
 
     #[test]
     fn faults_come_as_scripted_and_only_while_armed() {
-        let engine = Faulty::new(MemEngine::default(), 1, Odds::default());
+        let engine = Faulty::new(MemEngine::default(), 1, FaultRates::default());
         engine.script([Fault::Before, Fault::After, Fault::None]);
         assert!(engine.commit(&[count_to(1)]).is_ok());
         engine.arm(true);
@@ -284,13 +296,14 @@ mod tests {
         let after = engine.commit(&[count_to(2)]).unwrap_err();
         assert_eq!((after.kind, counter(engine.inner())), (ErrorKind::Indeterminate, 2));
         let again = engine.commit(&[count_to(2)]).unwrap();
-        assert!(matches!(again[..], [Outcome::Committed { .. }]), "the repetition is known: {again:?}");
+        assert!(matches!(again[..], [Outcome::Committed { .. }]), "the retry is recognized: {again:?}");
         assert_eq!(engine.injected(), 2);
     }
 
     #[test]
-    fn a_rival_is_faster() {
-        let engine = Faulty::new(MemEngine::default(), 1, Odds { rival: 1000, ..Odds::default() });
+    fn a_rival_commits_first() {
+        let engine =
+            Faulty::new(MemEngine::default(), 1, FaultRates { rival: 1000, ..FaultRates::default() });
         engine.arm(true);
         engine.set_rival(|inner| drop(inner.commit(&[count_to(1)])));
         let other = Txn { op_id: OpId(77), ..count_to(1) };
@@ -299,10 +312,10 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_repeats_its_faults() {
+    fn a_seed_reproduces_its_faults() {
         let faults = |seed| {
-            let odds = Odds { before: 300, after: 300, ..Odds::default() };
-            let engine = Faulty::new(MemEngine::default(), seed, odds);
+            let fault_rates = FaultRates { before: 300, after: 300, ..FaultRates::default() };
+            let engine = Faulty::new(MemEngine::default(), seed, fault_rates);
             engine.arm(true);
             (0..100).map(|_| engine.next_fault()).collect::<Vec<_>>()
         };

@@ -1,4 +1,4 @@
-//! Wrappers around an engine: what is not part of any operation stands around the boundary, never inside.
+//! Wrappers around an engine, for everything that is not part of an operation.
 
 mod announced;
 mod batching;
@@ -8,17 +8,17 @@ mod faulty;
 pub use announced::Announced;
 pub use batching::Batching;
 pub use counting::{Counting, Counts};
-pub use faulty::{Fault, Faulty, Odds};
+pub use faulty::{Fault, FaultRates, Faulty};
 
 use std::sync::Arc;
 
 use crate::engine::{Changes, Engine, EngineError, Outcome};
-use crate::record::{Facts, Page, Scan, Want};
+use crate::record::{Page, RecordKey, Scan, Snapshot};
 use crate::txn::Txn;
 
-/// So that a shared engine can be wrapped, and looked into from outside the wrapper.
+/// Lets a shared engine be wrapped and still be used from outside the wrapper.
 impl<E: Engine + ?Sized> Engine for Arc<E> {
-    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
         (**self).read(wants)
     }
 
@@ -36,6 +36,10 @@ impl<E: Engine + ?Sized> Engine for Arc<E> {
 
     fn wipe(&self) -> Result<(), EngineError> {
         (**self).wipe()
+    }
+
+    fn remove(&self) -> Result<(), EngineError> {
+        (**self).remove()
     }
 
     fn watch(&self) -> Result<Option<Box<dyn Changes>>, EngineError> {

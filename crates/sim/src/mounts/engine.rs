@@ -1,19 +1,21 @@
-//! The engine as a mount sees it: behind a network that takes time, and fails now and then.
+//! The engine of a mount, behind a network that takes time and sometimes fails.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use host::Instant;
-use meta::{Change, Changes, Effect, Engine, EngineError, Facts, Outcome, Page, Record, Scan, Txn, Want};
+use meta::{
+    Change, Changes, Effect, Engine, EngineError, Outcome, Page, Record, RecordKey, Scan, Snapshot, Txn,
+};
 use types::SessionId;
 
 use crate::mounts::{Shared, scheduler};
 use crate::mutant::Mutant;
 use crate::world::removes;
 
-/// How often a stream looks for something new.
+/// The interval in which a stream polls for changes.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
-/// How long the broken heartbeat waits for the store.
+/// How long the heartbeat of the mutant waits for the store.
 const STALL: Duration = Duration::from_secs(200);
 
 #[derive(Debug)]
@@ -32,7 +34,7 @@ impl Network {
         faults > 0 && host::random().is_multiple_of(faults)
     }
 
-    /// One request: there, the work, and back.
+    /// One request: the way there, the work, and the way back.
     fn ask<T>(&self, work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
         let is_broken = self.shared.mutant == Some(Mutant::HeartbeatBehindFlush) && self.client == 1;
         if is_broken && scheduler::name() == "limen-heartbeat" && host::random().is_multiple_of(8) {
@@ -52,7 +54,7 @@ impl Network {
 }
 
 impl Engine for Network {
-    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
         self.ask(|| self.shared.world().engine.read(wants))
     }
 
@@ -102,7 +104,7 @@ impl Changes for Stream {
     }
 }
 
-/// Applies a transaction, and looks at what must hold then.
+/// Applies a transaction and checks the invariants of a commit.
 fn apply(shared: &Shared, txn: &Txn) -> Outcome {
     let mut world = shared.world();
     let now = shared.clocks.now();
@@ -113,36 +115,38 @@ fn apply(shared: &Shared, txn: &Txn) -> Outcome {
     let is_applied = world.seq > before;
     if let Some((session, heartbeat, Some(found))) = removed.filter(|_| is_applied) {
         if found.heartbeat.nanos() != heartbeat {
-            world.find(format!("{now:?}: session {session} was removed, and had been renewed"));
+            world.find(format!("{now:?}: session {session} was removed after a renewal"));
         }
         let client = found.mountpoint.trim_start_matches("/m").parse().unwrap_or(usize::MAX);
         if !shared.has_stood_still(client, Duration::from_secs(150)) {
-            world.find(format!("{now:?}: client {client}, which was well, was taken for dead"));
+            world.find(format!("{now:?}: client {client} did not stand still, but its session was removed"));
         }
     }
     let session = SessionId((txn.op_id.0 >> 64) as u64);
     for effect in txn.effects.iter().filter(|_| is_applied) {
         match effect {
             Effect::AppendSlice { ino, .. } => {
-                let locks = world.engine.read(&[Want::Locks(*ino)]).map(|facts| facts.records);
+                let locks = world.engine.read(&[RecordKey::Locks(*ino)]).map(|snapshot| snapshot.records);
                 let is_others = locks.unwrap_or_default().iter().any(|record| match record {
                     Record::Locks(_, locks) => locks.iter().any(|lock| lock.owner.session != session),
                     _ => false,
                 });
                 if is_others {
-                    world.find(format!("{now:?}: {session} writes to {ino} under a lock of another"));
+                    world.find(format!(
+                        "{now:?}: {session} writes to {ino}, which another session has locked"
+                    ));
                 }
             }
             Effect::SetAccess { ino, access } => shared.note_mode(*ino, access.mode.bits()),
-            Effect::PutNode(node) => shared.note_mode(node.ino, node.mode.bits()),
+            Effect::PutInode(inode) => shared.note_mode(inode.ino, inode.mode.bits()),
             _ => {}
         }
     }
-    outcomes.into_iter().next().unwrap_or(Outcome::Conflict(Facts::default()))
+    outcomes.into_iter().next().unwrap_or(Outcome::Conflict(Snapshot::default()))
 }
 
 fn record(engine: &dyn Engine, session: SessionId) -> Option<meta::Session> {
-    match engine.read(&[Want::Session(session)]).ok()?.records.pop() {
+    match engine.read(&[RecordKey::Session(session)]).ok()?.records.pop() {
         Some(Record::Session(_, found)) => found,
         _ => None,
     }

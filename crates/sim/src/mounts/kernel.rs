@@ -1,4 +1,4 @@
-//! What the kernel of a client holds of attributes, as Linux does (`fs/fuse/inode.c`).
+//! A model of a client's kernel: the attributes that it caches, as Linux does (`fs/fuse/inode.c`).
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use vfs::{Kernel, Vfs};
 use crate::mounts::scheduler;
 use crate::mutant::Mutant;
 
-/// Attributes in the kernel's memory.
+/// The kernel's attribute cache.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     state: Mutex<State>,
@@ -23,7 +23,7 @@ struct State {
     inodes: BTreeMap<Ino, Inode>,
     /// Counts notifications and replies (`fuse_conn.attr_version`).
     version: u64,
-    /// Inodes that were dropped (`fuse_conn.evict_ctr`).
+    /// Counts evicted inodes (`fuse_conn.evict_ctr`).
     evictions: u64,
 }
 
@@ -43,8 +43,9 @@ impl Memory {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The mode by which a caller is checked. GETATTR is sent unless the attributes are valid; `delay` says how long each way
-    /// takes. `None` if the request failed, or its reply was dropped.
+    /// The mode that the kernel uses for an access check. It sends GETATTR unless its attributes are valid;
+    /// `delay` returns the time that each way takes. `None` if the request failed, or the kernel dropped the
+    /// reply.
     pub(super) fn mode(&self, vfs: &Vfs, ino: Ino, delay: impl Fn() -> Duration) -> Option<u32> {
         let begun = {
             let state = self.lock();
@@ -65,15 +66,16 @@ impl Memory {
         let valid_until = Instant::now() + lifetimes.attributes;
         let new = Inode { mode: attr.mode.bits(), valid_until, version };
         match state.inodes.get_mut(&ino) {
-            // A notification, or another reply, came meanwhile: the attributes are dropped, and the kernel goes by those that it
-            // has, once. Nothing that this client could do keeps it from that.
+            // A notification or another reply arrived meanwhile: the kernel drops the attributes and uses
+            // those that it has, once. The client cannot prevent that.
             Some(inode) if inode.version > begun.0 => None,
             Some(inode) => {
                 *inode = new;
                 Some(new.mode)
             }
             None => {
-                // What an inode was told that is gone since is not known any more.
+                // If an inode was evicted meanwhile, a notification for it may be lost, so the attributes are
+                // not valid.
                 let is_valid = state.evictions == begun.1;
                 let valid_until = if is_valid { new.valid_until } else { Instant::now() };
                 state.inodes.insert(ino, Inode { valid_until, ..new });
@@ -82,7 +84,7 @@ impl Memory {
         }
     }
 
-    /// A reply to SETATTR, which is always taken in (`fuse_do_setattr`).
+    /// A reply to SETATTR, which the kernel always applies (`fuse_do_setattr`).
     pub(super) fn set(&self, ino: Ino, mode: u32, lifetime: Duration) {
         let mut state = self.lock();
         state.version += 1;
@@ -90,7 +92,7 @@ impl Memory {
         state.inodes.insert(ino, Inode { mode, valid_until, version });
     }
 
-    /// The kernel needs the memory for something else.
+    /// Removes an inode, as the kernel does under memory pressure.
     pub(super) fn evict(&self, vfs: &Vfs, ino: Ino) {
         let mut state = self.lock();
         let is_known = state.inodes.remove(&ino).is_some();
@@ -116,6 +118,10 @@ impl Kernel for Memory {
     }
 
     fn forget_content(&self, ino: Ino) {
+        self.forget_attributes(ino);
+    }
+
+    fn forget_range(&self, ino: Ino, _: u64, _: u64) {
         self.forget_attributes(ino);
     }
 

@@ -1,5 +1,6 @@
-//! Whole mounts: the real `Vfs` of several clients with all of its threads, a model of each kernel's attributes, and
-//! programs, on one engine behind a network. Time alone decides which thread goes on: see [`scheduler`].
+//! Whole mounts: the real `Vfs` of several clients with all of its threads, a model of each kernel's
+//! attributes, and programs, on one engine behind a network. Only time decides which thread runs next: see
+//! [`scheduler`].
 
 mod engine;
 mod kernel;
@@ -27,24 +28,24 @@ use crate::world::World;
 const CLIENTS: usize = 2;
 const PROGRAMS: u64 = 2;
 const FILES: usize = 8;
-/// Records that a client holds in memory.
+/// The maximum number of records in a client's cache.
 const CACHE_RECORDS: usize = 1000;
 
-/// What the seed lets mounts meet.
+/// The conditions that the seed selects.
 #[derive(Clone, Debug)]
 struct Weather {
-    /// How long it goes on.
+    /// The duration of the history.
     horizon: Duration,
-    /// One way of a request takes less than this.
+    /// The upper bound of the time that a request takes one way.
     delay: Duration,
-    /// One request in so many fails; none with 0.
+    /// One of this many requests fails; 0 means none.
     faults: u64,
-    /// Programs do nothing for so long at most.
+    /// The maximum time in ms between two actions of a program.
     idle_ms: u64,
     halts: Vec<scheduler::Halt>,
 }
 
-/// What the threads of all mounts share.
+/// State shared by the threads of all mounts.
 #[derive(Debug)]
 struct Shared {
     mutant: Option<Mutant>,
@@ -52,7 +53,7 @@ struct Shared {
     clocks: Arc<Clocks>,
     world: Mutex<World>,
     files: Mutex<Vec<Ino>>,
-    /// The modes that each file had, and from when on.
+    /// The modes of each file, each with the time when it was set.
     modes: Mutex<BTreeMap<Ino, Vec<(Duration, u32)>>>,
     chmods: AtomicU32,
 }
@@ -82,12 +83,12 @@ impl Shared {
         of_file[first..].iter().any(|(_, was)| *was == mode)
     }
 
-    /// A mode that no file had for a long time.
+    /// A mode that no file has had for a long time.
     fn next_mode(&self) -> u32 {
         self.chmods.fetch_add(1, Relaxed) % 0o777 + 1
     }
 
-    /// Whether a client stood still at some moment of the time before now.
+    /// Whether the client stood still at some moment in the last `within`.
     fn has_stood_still(&self, client: usize, within: Duration) -> bool {
         let now = self.clocks.now();
         let is_near = |halt: &scheduler::Halt| halt.from <= now && halt.to + within > now;
@@ -95,7 +96,7 @@ impl Shared {
     }
 }
 
-/// Runs the mounts of a seed.
+/// Runs the history of whole mounts for a seed.
 pub fn run_mounts(seed: u64, mutant: Option<Mutant>) -> History {
     let mut history = History { seed, findings: Vec::new(), lines: Vec::new(), decisions: [0; Kind::COUNT] };
     let engine = MemEngine::default();
@@ -153,9 +154,10 @@ fn draw(seed: u64) -> Weather {
     }
 }
 
-/// A client's life: the mount begins, and then its programs and its own threads go on to the end.
+/// The main thread of a client: starts the mount and its programs, which run until the end with the mount's
+/// threads.
 fn mount(shared: &Arc<Shared>, client: usize) {
-    // The first one has the oldest session, and so cleans up for all.
+    // The first client has the oldest session, so it cleans up for all.
     host::sleep(Duration::from_secs(client as u64));
     let network = engine::Network { shared: Arc::clone(shared), client };
     let Ok(meta) = Meta::open(Arc::new(network), CACHE_RECORDS) else { return };
@@ -184,7 +186,7 @@ fn mount(shared: &Arc<Shared>, client: usize) {
     }
 }
 
-/// Nothing is stored in it, because all that programs write is small.
+/// No blocks are stored, because all data that the programs write is inline.
 static STORE: LazyLock<Option<Arc<BlockStore>>> = LazyLock::new(|| {
     let config = StorageConfig { storage: "memory".into(), bucket: String::new() };
     BlockStore::open_with(&config, StoreOptions::default()).ok()

@@ -1,4 +1,4 @@
-//! What programs on a mount do: look whether they may, change modes, and write under a lock.
+//! The programs on a mount: they check permissions, change modes, and write under a lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use vfs::{AttrChange, Caller, Identity, LockRequest, Locked, MakeRequest, OpenFo
 use crate::mounts::kernel::Memory;
 use crate::mounts::{FILES, Shared};
 
-/// How long a mount that is well may go by an outdated mode: the lease on memory, replies under way, and the last
-/// repetition of a notification; with room for the network.
+/// How long a mount in normal operation may use an outdated mode: the lease on the cache, replies in flight,
+/// and the last repetition of a notification, plus some time for the network.
 const OUTDATED: Duration = Duration::from_secs(2);
 const ANY: OpenFor = OpenFor { read: true, write: true, execute: false, append: false };
 
@@ -21,13 +21,13 @@ fn root() -> Caller<'static> {
     Caller::known(Identity { credential, caps: Caps::ALL })
 }
 
-/// The files that all programs know.
+/// Creates the files that all programs use.
 pub(super) fn make_files(shared: &Shared, vfs: &Vfs) {
     for at in 0..FILES {
         let name = format!("f{at}");
         let (what, mode) = (Special::Regular, Mode::new(0o600));
         let request = MakeRequest { parent: Ino::ROOT, name: name.as_bytes(), what, mode, umask: 0 };
-        // It is there, if its making was in doubt.
+        // If the create was in doubt, the file may exist.
         let made = vfs.create(&root(), request).map(|attr| (attr.ino, vfs.close(attr.ino)).0);
         let found = || vfs.lookup(&root(), Ino::ROOT, name.as_bytes()).ok()?.attr.map(|attr| attr.ino);
         if let Some(ino) = made.ok().or_else(found) {
@@ -63,7 +63,7 @@ impl Program {
     }
 
     fn look(&self, ino: Ino) {
-        // A thread of the kernel that has a reply may wait for a processor before it takes it in.
+        // A kernel thread with a reply may wait for a processor before it applies the reply.
         let delay = || match host::random().is_multiple_of(2) {
             true => Duration::from_micros(host::random() % 150_000),
             false => self.shared.delay(),
@@ -73,7 +73,7 @@ impl Program {
         if !self.shared.was_mode(ino, mode, now.saturating_sub(OUTDATED))
             && !self.shared.has_stood_still(client, OUTDATED * 2)
         {
-            let was = format!("{now:?}: client {client} still goes by the mode 0o{mode:o} of {ino}");
+            let was = format!("{now:?}: client {client} still uses the mode 0o{mode:o} of {ino}");
             self.shared.world().find(was);
         }
     }
@@ -86,12 +86,13 @@ impl Program {
         drop(reply);
         match changed {
             Ok(attr) => self.kernel.set(ino, attr.mode.bits(), lifetime),
-            // It may have happened. The kernel has to ask.
+            // It may have happened, so the kernel must send GETATTR.
             Err(_) => self.kernel.evict(&self.vfs, ino),
         }
     }
 
-    /// All writes are made so, so no two clients write at the same time, whatever becomes of them.
+    /// All writes take this lock, so two clients never write to a file at the same time, whatever their
+    /// results.
     fn write_under_lock(&self, ino: Ino) {
         let handle = (self.client as u64 + 1) * 100 + self.number;
         let lock = LockRequest {
@@ -109,7 +110,8 @@ impl Program {
             let bytes = Time::now().nanos().to_le_bytes();
             let written = self.vfs.write(ino, 0, &bytes);
             host::sleep(Duration::from_millis(host::random() % 500));
-            // What could not be stored is stored by a later flush, or lost for good, before the lock is given up.
+            // If data could not be stored, a later flush stores it, or it is lost for good. The lock is kept
+            // until then.
             let mut tries = 0;
             while written.is_ok() && self.vfs.flush(ino).is_err() && tries < 20 {
                 host::sleep(Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! Threads that only ever sleep: each goes on when its time has come, one at a time.
+//! Threads that only sleep: each runs when its time has come, one at a time.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -16,7 +16,7 @@ use host::sim::Machine;
 use crate::dice::Dice;
 use crate::machine::Clocks;
 
-/// Longer than any thread computes before it sleeps again.
+/// Longer than any thread computes between two sleeps.
 const STUCK: Duration = Duration::from_secs(120);
 
 #[derive(Debug)]
@@ -29,25 +29,25 @@ struct Asked {
 enum What {
     Sleep(Duration),
     New(Thread),
-    /// Whether it panicked.
+    /// The thread ended; true if it panicked.
     Over(bool),
 }
 
 #[derive(Debug)]
 struct Thread {
     client: usize,
-    /// Says whether to go on.
+    /// Tells the thread whether to go on.
     answers: Sender<bool>,
     until: Duration,
 }
 
-/// A time in which a client stands still.
+/// A time span in which a client stands still.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Halt {
     pub(super) client: usize,
     pub(super) from: Duration,
     pub(super) to: Duration,
-    /// Its machine is suspended.
+    /// Whether its machine is suspended.
     pub(super) is_suspend: bool,
 }
 
@@ -64,14 +64,14 @@ struct Place {
     dice: RefCell<Dice>,
 }
 
-/// What a thread that is to end unwinds with.
+/// The panic payload that ends a thread.
 struct Ended;
 
 thread_local! {
     static NAME: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// The name of this thread, as it was given when it was started.
+/// The name given to this thread when it was started.
 pub(super) fn name() -> String {
     NAME.with_borrow(Clone::clone)
 }
@@ -94,7 +94,7 @@ impl Machine for Place {
             thread::yield_now();
             return;
         }
-        // No two threads wake up at the same moment in an order that nobody has chosen.
+        // Random, so that no two threads wake up at the same moment.
         let jitter = Duration::from_nanos(self.dice.borrow_mut().below(20_000) as u64);
         let until = self.clocks.now() + time + jitter;
         let is_sent = self.asks.send(Asked { worker: self.worker, what: What::Sleep(until) }).is_ok();
@@ -128,7 +128,7 @@ impl Place {
     }
 }
 
-/// All of a [`Place`] that can be sent to another thread.
+/// The parts of a [`Place`] that can be sent to another thread.
 struct Seat {
     clocks: Arc<Clocks>,
     client: usize,
@@ -161,7 +161,8 @@ fn start(
     })
 }
 
-/// Runs a main thread a client, and all that they start, until `horizon`. Says what went wrong.
+/// Runs one main thread for each client, and all threads that they start, until `horizon`. Returns the
+/// findings.
 pub(super) fn run(
     seed: u64,
     clocks: &Arc<Clocks>,
@@ -183,7 +184,7 @@ pub(super) fn run(
     let mut findings = Vec::new();
     let mut running = 0;
     for _ in 0..joins.len() {
-        take_in(&asked, &mut threads, &mut running, &mut findings);
+        receive(&asked, &mut threads, &mut running, &mut findings);
     }
     let mut suspended = 0;
     'run: loop {
@@ -211,19 +212,19 @@ pub(super) fn run(
         clocks.advance_to(moment);
         let Some(thread) = &threads[worker] else { break };
         if thread.answers.send(true).is_err() {
-            findings.push("a thread is gone".to_owned());
+            findings.push("a thread has ended unexpectedly".to_owned());
             break;
         }
         running = 1;
         while running > 0 {
-            if !take_in(&asked, &mut threads, &mut running, &mut findings) {
+            if !receive(&asked, &mut threads, &mut running, &mut findings) {
                 break 'run;
             }
         }
     }
-    // All at once, because one that unwinds may need a lock of another.
+    // All are told at once, because a thread that unwinds may need a lock that another holds.
     for thread in threads.iter().flatten() {
-        // One that is gone already needs no end.
+        // A thread that has already ended does not receive this.
         let _ = thread.answers.send(false);
     }
     drop(threads);
@@ -231,8 +232,8 @@ pub(super) fn run(
     findings
 }
 
-/// Takes in what a thread that runs has to say; false if it says nothing.
-fn take_in(
+/// Receives the next message from a running thread; false if none arrives.
+fn receive(
     asked: &Receiver<Asked>,
     threads: &mut Vec<Option<Thread>>,
     running: &mut usize,

@@ -1,8 +1,8 @@
-//! Transactions together: in a batch, again, and from several threads.
+//! Several transactions: in one batch, repeated, and from several threads.
 
 use std::collections::BTreeSet;
 
-use meta::{Beside, Effect, Engine, Guard, Outcome, Record, Scan, Seq, Txn, Usage, Want};
+use meta::{Beside, Effect, Engine, Guard, Inode, Outcome, Record, RecordKey, Scan, Seq, Txn, Usage};
 use types::{Ino, Time};
 
 use super::fixture::*;
@@ -10,11 +10,11 @@ use super::fixture::*;
 pub fn later_transactions_see_earlier_ones(engine: &dyn Engine) {
     apply(engine, vec![put(2, DIR)]);
     let create = |ino, entry: &str| {
-        let absent = Guard::EdgeAbsent { parent: Ino(2), name: name(entry) };
+        let absent = Guard::DirentAbsent { parent: Ino(2), name: name(entry) };
         let links = Effect::AddLinks { ino: Ino(2), delta: 1 };
         txn(
-            vec![absent, Guard::NodeAbsent { ino: Ino(ino) }],
-            vec![put(ino, FILE), put_edge(2, entry, ino), links],
+            vec![absent, Guard::InodeAbsent { ino: Ino(ino) }],
+            vec![put(ino, FILE), put_dirent(2, entry, ino), links],
         )
     };
     let links_are = |nlink| txn(vec![Guard::Links { ino: Ino(2), nlink }], Vec::new());
@@ -25,60 +25,62 @@ pub fn later_transactions_see_earlier_ones(engine: &dyn Engine) {
         links_are(3),
         txn(vec![Guard::Room { max_inodes: 4, max_blocks: 1 }], Vec::new()),
         txn(vec![Guard::Room { max_inodes: 3, max_blocks: 1 }], Vec::new()),
-        txn(vec![Guard::Empty { ino: Ino(2) }], vec![Effect::DropNode { ino: Ino(2) }]),
-        txn(Vec::new(), vec![Effect::DropNode { ino: Ino(3) }]),
+        txn(vec![Guard::Empty { ino: Ino(2) }], vec![Effect::DropInode { ino: Ino(2) }]),
+        txn(Vec::new(), vec![Effect::DropInode { ino: Ino(3) }]),
         create(3, "c"),
     ];
     let outcomes = engine.commit(&batch).expect("a commit");
     let done: Vec<bool> = outcomes.iter().map(|o| matches!(o, Outcome::Committed { .. })).collect();
     assert_eq!(done, [true, true, false, true, true, false, false, true, true]);
     match &outcomes[2] {
-        Outcome::Conflict(facts) => {
-            assert!(facts.records.contains(&Record::Node(Ino(3), Some(node(3, FILE)))));
-            assert!(facts.records.contains(&Record::Node(Ino(5), None)));
+        Outcome::Conflict(snapshot) => {
+            assert!(snapshot.records.contains(&Record::Inode(Ino(3), Some(inode(3, FILE)))));
+            assert!(snapshot.records.contains(&Record::Inode(Ino(5), None)));
         }
         outcome => panic!("{outcome:?}"),
     }
     match &outcomes[5] {
-        Outcome::Conflict(facts) => {
-            assert_eq!(facts.records, [Record::Usage(Usage { inodes: 3, blocks: 0 })]);
+        Outcome::Conflict(snapshot) => {
+            assert_eq!(snapshot.records, [Record::Usage(Usage { inodes: 3, blocks: 0 })]);
         }
         outcome => panic!("{outcome:?}"),
     }
-    assert_eq!(read_node(engine, 2).map(|dir| dir.nlink), Some(4));
+    assert_eq!(read_inode(engine, 2).map(|dir| dir.nlink), Some(4));
     assert_eq!(read_usage(engine).inodes, 3);
 }
 
-/// Creates in one directory, and others that change or ask the same between them: all is as if done one by one.
-pub fn creates_are_done_in_order(engine: &dyn Engine) {
+/// Creates in one directory, mixed with transactions that change or check the same records: the result is
+/// that of sequential commits.
+pub fn creates_are_applied_in_order(engine: &dyn Engine) {
     let touch = |parent, time| {
         let time = Some(Time::from_nanos(time));
-        Effect::Touch { ino: Ino(parent), atime: None, mtime: time, ctime: time }
+        Effect::SetTimes { ino: Ino(parent), atime: None, mtime: time, ctime: time }
     };
     let create = |parent, ino, entry: &str, time| {
         let guards = vec![
             Guard::Access { ino: Ino(parent), rev: 5 },
-            Guard::EdgeAbsent { parent: Ino(parent), name: name(entry) },
+            Guard::DirentAbsent { parent: Ino(parent), name: name(entry) },
         ];
-        txn(guards, vec![put(ino, FILE), put_edge(parent, entry, ino), touch(parent, time)])
+        txn(guards, vec![put(ino, FILE), put_dirent(parent, entry, ino), touch(parent, time)])
     };
     let remove = |parent, ino, entry: &str, time| {
-        let guard = Guard::EdgeIs { parent: Ino(parent), name: name(entry), ino: Ino(ino) };
-        let edge = Effect::DropEdge { parent: Ino(parent), name: name(entry) };
-        txn(vec![guard], vec![edge, touch(parent, time), Effect::DropNode { ino: Ino(ino) }])
+        let guard = Guard::DirentIs { parent: Ino(parent), name: name(entry), ino: Ino(ino) };
+        let dirent = Effect::DropDirent { parent: Ino(parent), name: name(entry) };
+        txn(vec![guard], vec![dirent, touch(parent, time), Effect::DropInode { ino: Ino(ino) }])
     };
     let mtime = |ino, time| {
         let mtime = Some(Time::from_nanos(time));
-        txn(Vec::new(), vec![Effect::Touch { ino: Ino(ino), atime: None, mtime, ctime: None }])
+        txn(Vec::new(), vec![Effect::SetTimes { ino: Ino(ino), atime: None, mtime, ctime: None }])
     };
     let is_empty = |ino| txn(vec![Guard::Empty { ino: Ino(ino) }], Vec::new());
-    let times = |ino| read_node(engine, ino).map(|node| [node.mtime, node.ctime].map(|time| time.nanos()));
+    let times =
+        |ino| read_inode(engine, ino).map(|inode| [inode.mtime, inode.ctime].map(|time| time.nanos()));
     let done = |batch: &[Txn]| -> Vec<bool> {
         let outcomes = engine.commit(batch).expect("a commit");
         outcomes.iter().map(|outcome| matches!(outcome, Outcome::Committed { .. })).collect()
     };
     apply(engine, vec![put(2, DIR), put(3, DIR), put(4, DIR)]);
-    // mtime is the last one's, ctime the latest, whatever comes between.
+    // mtime is that of the last transaction, ctime the maximum, whatever transactions come in between.
     let batch = [
         create(2, 10, "a", 50),
         create(2, 11, "b", 40),
@@ -91,7 +93,7 @@ pub fn creates_are_done_in_order(engine: &dyn Engine) {
     ];
     assert_eq!(done(&batch), [true, true, false, true, false, true, false, true]);
     assert_eq!([times(2), times(3)], [Some([45, 50]), Some([20, 60])]);
-    // What has just been made is found: it can be removed, and made again.
+    // Later transactions see a new file: it can be removed, and created again.
     let batch = [
         create(4, 20, "x", 70),
         create(4, 21, "y", 60),
@@ -107,15 +109,16 @@ pub fn creates_are_done_in_order(engine: &dyn Engine) {
     assert_eq!(times(4), Some([8, 80]));
     let names = |parent| -> Vec<Record> {
         let range = Scan::Dir { parent: Ino(parent), after: None, limit: 100, beside: Beside::Nothing };
-        scan(engine, &range).facts.records
+        scan(engine, &range).snapshot.records
     };
-    let edge = |parent, entry: &str, ino| {
-        let edge = meta::Edge { ino: Ino(ino), kind: FILE };
-        Record::Edge(Ino(parent), name(entry), Some(edge))
+    let dirent = |parent, entry: &str, ino| {
+        let dirent = meta::Dirent { ino: Ino(ino), kind: FILE };
+        Record::Dirent(Ino(parent), name(entry), Some(dirent))
     };
-    assert_eq!(names(4), [edge(4, "y", 21), edge(4, "z", 24)]);
-    // A directory that goes takes with it what it was to be given; another one of its number has times of its own.
-    let gone = |ino| txn(Vec::new(), vec![Effect::DropNode { ino: Ino(ino) }]);
+    assert_eq!(names(4), [dirent(4, "y", 21), dirent(4, "z", 24)]);
+    // Removing a directory discards changes of it that the same batch made before; a new directory with its
+    // number has its own times.
+    let gone = |ino| txn(Vec::new(), vec![Effect::DropInode { ino: Ino(ino) }]);
     let batch = [
         create(2, 30, "d", 100),
         gone(2),
@@ -127,19 +130,19 @@ pub fn creates_are_done_in_order(engine: &dyn Engine) {
     assert_eq!([times(2), times(3)], [None, Some([2, 3])]);
 }
 
-/// Creates near a limit: each sees what those before it have left, however they are committed.
-pub fn room_is_given_in_order(engine: &dyn Engine) {
+/// Creates near a limit: each sees the space that earlier ones left, however the engine groups them.
+pub fn space_is_granted_in_order(engine: &dyn Engine) {
     apply(engine, vec![put(2, DIR)]);
     let create = |ino: u64, max_inodes| {
         let entry = format!("f{ino}");
         let guards = vec![
             Guard::Access { ino: Ino(2), rev: 5 },
-            Guard::EdgeAbsent { parent: Ino(2), name: name(&entry) },
+            Guard::DirentAbsent { parent: Ino(2), name: name(&entry) },
             Guard::Room { max_inodes, max_blocks: u64::MAX },
         ];
-        txn(guards, vec![put(ino, FILE), put_edge(2, &entry, ino)])
+        txn(guards, vec![put(ino, FILE), put_dirent(2, &entry, ino)])
     };
-    let remove = |ino: u64| txn(Vec::new(), vec![Effect::DropNode { ino: Ino(ino) }]);
+    let remove = |ino: u64| txn(Vec::new(), vec![Effect::DropInode { ino: Ino(ino) }]);
     let write = |ino, max_blocks| {
         let guards = vec![Guard::Room { max_inodes: u64::MAX, max_blocks }];
         txn(guards, vec![Effect::Extend { ino: Ino(ino), size: 8192 }])
@@ -147,9 +150,9 @@ pub fn room_is_given_in_order(engine: &dyn Engine) {
     let done = |batch: &[Txn]| -> Vec<bool> {
         let outcomes = engine.commit(batch).expect("a commit");
         for outcome in &outcomes {
-            if let Outcome::Conflict(facts) = outcome {
+            if let Outcome::Conflict(snapshot) = outcome {
                 let is_usage = |record: &Record| matches!(record, Record::Usage(_));
-                assert!(facts.records.iter().any(is_usage), "{facts:?}");
+                assert!(snapshot.records.iter().any(is_usage), "{snapshot:?}");
             }
         }
         outcomes.iter().map(|outcome| matches!(outcome, Outcome::Committed { .. })).collect()
@@ -162,18 +165,41 @@ pub fn room_is_given_in_order(engine: &dyn Engine) {
     assert_eq!(read_usage(engine).inodes, 24);
     let full: Vec<Txn> = (40..44).map(|ino| create(ino, 24)).collect();
     assert_eq!(done(&full), [false; 4]);
-    // What goes makes room for what comes after it, and for no more.
+    // A removal frees space for later transactions, and for no more than it freed.
     let turns = [create(50, 24), remove(10), create(51, 24), create(52, 24), remove(11), create(53, 24)];
     assert_eq!(done(&turns), [false, true, true, false, true, true]);
     assert_eq!(done(&[write(12, 3), write(13, 3), write(14, 3), write(15, 5)]), [true, true, false, true]);
     assert_eq!(read_usage(engine), Usage { inodes: 24, blocks: 6 });
 }
 
-pub fn a_conflict_stops_only_itself(engine: &dyn Engine) {
+pub fn a_directory_is_empty_only_after_all_removals_of_the_batch(engine: &dyn Engine) {
+    let d = Ino(2);
+    let unlink = |entry: &str| txn(Vec::new(), vec![Effect::DropDirent { parent: d, name: name(entry) }]);
+    let rmdir = || {
+        txn(
+            vec![Guard::Empty { ino: d }],
+            vec![Effect::DropInode { ino: d }, Effect::AddLinks { ino: Ino(3), delta: -1 }],
+        )
+    };
+    let done = |batch: &[Txn]| -> Vec<bool> {
+        let outcomes = engine.commit(batch).expect("a commit");
+        outcomes.iter().map(|outcome| matches!(outcome, Outcome::Committed { .. })).collect()
+    };
+    apply(engine, vec![put(2, DIR), put(3, DIR), put_dirent(2, "a", 8), put_dirent(2, "b", 9)]);
+    assert_eq!(done(&[unlink("a"), rmdir()]), [true, false]);
+    assert_eq!((read_inode(engine, 2), read_inode(engine, 3)), (Some(inode(2, DIR)), Some(inode(3, DIR))));
+    assert_eq!(done(&[unlink("b"), rmdir()]), [true, true]);
+    assert_eq!(
+        (read_inode(engine, 2), read_inode(engine, 3)),
+        (None, Some(Inode { nlink: 0, ..inode(3, DIR) }))
+    );
+}
+
+pub fn a_conflict_affects_only_its_transaction(engine: &dyn Engine) {
     let never = Guard::Access { ino: Ino(99), rev: 0 };
     let batch = [
         txn(Vec::new(), vec![put(2, DIR)]),
-        txn(vec![Guard::NodeAbsent { ino: Ino(98) }, never], vec![put(3, FILE), put(2, FILE)]),
+        txn(vec![Guard::InodeAbsent { ino: Ino(98) }, never], vec![put(3, FILE), put(2, FILE)]),
         txn(Vec::new(), vec![put(4, FILE)]),
     ];
     let outcomes = engine.commit(&batch).expect("a commit");
@@ -182,36 +208,36 @@ pub fn a_conflict_stops_only_itself(engine: &dyn Engine) {
         [Outcome::Committed { .. }, Outcome::Conflict(_), Outcome::Committed { .. }]
     ));
     assert_eq!(
-        [2, 3, 4].map(|ino| read_node(engine, ino).map(|node| node.kind)),
+        [2, 3, 4].map(|ino| read_inode(engine, ino).map(|inode| inode.kind)),
         [Some(DIR), None, Some(FILE)]
     );
 }
 
-pub fn a_repetition_does_nothing(engine: &dyn Engine) {
+pub fn a_repeated_transaction_has_no_effect(engine: &dyn Engine) {
     apply(engine, vec![put(2, DIR)]);
     let add = txn(
-        vec![Guard::EdgeAbsent { parent: Ino(2), name: name("a") }],
-        vec![put_edge(2, "a", 3), Effect::AddLinks { ino: Ino(2), delta: 1 }],
+        vec![Guard::DirentAbsent { parent: Ino(2), name: name("a") }],
+        vec![put_dirent(2, "a", 3), Effect::AddLinks { ino: Ino(2), delta: 1 }],
     );
-    let (seq, nodes) = committed(commit(engine, add.clone()));
-    assert_eq!(nodes.len(), 1);
+    let (seq, inodes) = committed(commit(engine, add.clone()));
+    assert_eq!(inodes.len(), 1);
     apply(engine, vec![put(4, FILE)]);
     let again = committed(commit(engine, add.clone()));
-    assert_eq!(again, (seq, Vec::new()), "the number is that of the first time, the nodes are left out");
-    // Within one batch as well.
+    assert_eq!(again, (seq, Vec::new()), "the result has the first sequence number and no inodes");
+    // The same within one batch.
     let other = txn(Vec::new(), vec![Effect::AddLinks { ino: Ino(2), delta: 10 }]);
     let outcomes = engine.commit(&[other.clone(), add, other]).expect("a commit");
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })));
-    assert_eq!(read_node(engine, 2).map(|dir| dir.nlink), Some(12));
-    // What conflicted was not done, so it can be done later.
-    let late = txn(vec![Guard::NodeAbsent { ino: Ino(2) }], vec![put(2, FILE)]);
+    assert_eq!(read_inode(engine, 2).map(|dir| dir.nlink), Some(12));
+    // A conflict has no effect, so the transaction can be committed later.
+    let late = txn(vec![Guard::InodeAbsent { ino: Ino(2) }], vec![put(2, FILE)]);
     assert!(matches!(commit(engine, late.clone()), Outcome::Conflict(_)));
-    apply(engine, vec![Effect::DropNode { ino: Ino(2) }]);
+    apply(engine, vec![Effect::DropInode { ino: Ino(2) }]);
     committed(commit(engine, late));
-    assert_eq!(read_node(engine, 2).map(|node| node.kind), Some(FILE));
+    assert_eq!(read_inode(engine, 2).map(|inode| inode.kind), Some(FILE));
 }
 
-pub fn ten_thousand_operations_are_remembered(engine: &dyn Engine) {
+pub fn results_of_ten_thousand_operations_are_kept(engine: &dyn Engine) {
     apply(engine, vec![put(2, DIR)]);
     let link = || txn(Vec::new(), vec![Effect::AddLinks { ino: Ino(2), delta: 1 }]);
     let first = link();
@@ -221,24 +247,24 @@ pub fn ten_thousand_operations_are_remembered(engine: &dyn Engine) {
         engine.commit(&batch).expect("a commit");
     }
     committed(commit(engine, first));
-    assert_eq!(read_node(engine, 2).map(|dir| dir.nlink), Some(1 + 1 + 9900));
+    assert_eq!(read_inode(engine, 2).map(|dir| dir.nlink), Some(1 + 1 + 9900));
 }
 
-pub fn empty_transactions_are_claims(engine: &dyn Engine) {
+pub fn transactions_without_effects_check_their_guards(engine: &dyn Engine) {
     assert_eq!(engine.commit(&[]).expect("a commit"), []);
     let (before, _) = committed(commit(engine, txn(Vec::new(), vec![put(2, DIR)])));
     let claim = txn(vec![Guard::Access { ino: Ino(2), rev: 5 }], Vec::new());
-    // The number may be a later one, for a server may number what others do, too.
+    // The sequence number may be later, because a server may also number the commits of others.
     for empty in [claim.clone(), txn(Vec::new(), Vec::new())] {
-        let (seq, nodes) = committed(commit(engine, empty));
-        assert!(seq >= before && nodes.is_empty(), "{seq:?} after {before:?}, {nodes:?}");
+        let (seq, inodes) = committed(commit(engine, empty));
+        assert!(seq >= before && inodes.is_empty(), "{seq:?} after {before:?}, {inodes:?}");
     }
-    // A claim is looked at each time it is made.
-    apply(engine, vec![Effect::DropNode { ino: Ino(2) }]);
+    // The guards are checked at each commit, because nothing was applied that could be repeated.
+    apply(engine, vec![Effect::DropInode { ino: Ino(2) }]);
     assert!(matches!(commit(engine, claim), Outcome::Conflict(_)));
 }
 
-pub fn commits_are_numbered(engine: &dyn Engine) {
+pub fn commits_have_increasing_sequence_numbers(engine: &dyn Engine) {
     let mut last = engine.read(&[]).expect("a read").seq;
     for ino in 2..6 {
         let batch = [txn(Vec::new(), vec![put(ino, FILE)]), txn(Vec::new(), vec![put(ino + 10, FILE)])];
@@ -247,19 +273,19 @@ pub fn commits_are_numbered(engine: &dyn Engine) {
             assert!(seq > last, "{seq:?} after {last:?}");
             last = seq;
         }
-        let conflict = txn(vec![Guard::NodeAbsent { ino: Ino(ino) }], vec![put(99, FILE)]);
-        let Outcome::Conflict(facts) = commit(engine, conflict) else { panic!("no conflict") };
-        assert!(facts.seq >= last);
-        assert!(engine.read(&[Want::Usage]).expect("a read").seq >= last);
-        assert!(scan(engine, &Scan::Nodes { after: Ino(0), limit: 1 }).facts.seq >= last);
+        let conflict = txn(vec![Guard::InodeAbsent { ino: Ino(ino) }], vec![put(99, FILE)]);
+        let Outcome::Conflict(snapshot) = commit(engine, conflict) else { panic!("no conflict") };
+        assert!(snapshot.seq >= last);
+        assert!(engine.read(&[RecordKey::Usage]).expect("a read").seq >= last);
+        assert!(scan(engine, &Scan::Inodes { after: Ino(0), limit: 1 }).snapshot.seq >= last);
     }
 }
 
 pub fn usage_is_exact(engine: &dyn Engine) {
     let sized = |ino, kind, size| {
-        let mut node = node(ino, kind);
-        node.size = size;
-        Effect::PutNode(node)
+        let mut inode = inode(ino, kind);
+        inode.size = size;
+        Effect::PutInode(inode)
     };
     let usage = |inodes, blocks| assert_eq!(read_usage(engine), Usage { inodes, blocks });
     usage(0, 0);
@@ -269,12 +295,12 @@ pub fn usage_is_exact(engine: &dyn Engine) {
     usage(4, 3);
     apply(engine, vec![sized(4, DIR, 4096), sized(5, FILE, 1 << 40)]);
     usage(4, 1 << 28);
-    apply(engine, vec![Effect::DropNode { ino: Ino(5) }, Effect::DropNode { ino: Ino(5) }]);
+    apply(engine, vec![Effect::DropInode { ino: Ino(5) }, Effect::DropInode { ino: Ino(5) }]);
     usage(3, 0);
     let batch = [
         txn(Vec::new(), vec![sized(6, FILE, 10)]),
         txn(Vec::new(), vec![Effect::Extend { ino: Ino(6), size: 8192 }]),
-        txn(Vec::new(), vec![Effect::DropNode { ino: Ino(6) }]),
+        txn(Vec::new(), vec![Effect::DropInode { ino: Ino(6) }]),
     ];
     engine.commit(&batch).expect("a commit");
     usage(3, 0);
@@ -287,7 +313,7 @@ pub fn a_wiped_engine_is_empty(engine: &dyn Engine) {
         vec![
             put(2, DIR),
             put(3, FILE),
-            put_edge(2, "a", 3),
+            put_dirent(2, "a", 3),
             Effect::PutSession(session(1)),
             Effect::PutSetting { name: "a", value: "b".to_owned() },
         ],
@@ -296,36 +322,37 @@ pub fn a_wiped_engine_is_empty(engine: &dyn Engine) {
     engine.wipe().expect("a wipe");
     assert_eq!(dump(engine, 4, 1), empty);
     engine.wipe().expect("a wipe of nothing");
-    // What was done before it is forgotten with all else.
+    // The wipe also removed the results of earlier operations.
     committed(commit(engine, add));
-    assert_eq!(read_usage(engine).inodes, 2);
+    engine.remove().expect("a removal of all but records");
+    assert_eq!(read_usage(engine).inodes, 2, "there are records, so all stays");
 }
 
-pub fn a_sync_returns(engine: &dyn Engine) {
+pub fn sync_succeeds(engine: &dyn Engine) {
     engine.sync().expect("a sync of nothing");
     apply(engine, vec![put(2, DIR)]);
     engine.sync().expect("a sync");
     engine.sync().expect("a sync again");
-    assert_eq!(read_node(engine, 2), Some(node(2, DIR)));
+    assert_eq!(read_inode(engine, 2), Some(inode(2, DIR)));
 }
 
 const THREADS: u64 = 4;
 const CREATES: u64 = 100;
 
-/// Creates in one directory do not conflict, and none gets lost.
-pub fn threads_lose_nothing(engine: &dyn Engine) {
+/// Creates in one directory do not conflict, and none is lost.
+pub fn concurrent_creates_all_commit(engine: &dyn Engine) {
     apply(engine, vec![put(2, DIR)]);
     let create = |number: u64| {
         let (parent, name) = (Ino(2), name(format!("f{number:04}")));
         let ino = Ino(100 + number);
         let time = Some(Time::from_nanos(5));
         txn(
-            vec![Guard::Access { ino: parent, rev: 5 }, Guard::EdgeAbsent { parent, name: name.clone() }],
+            vec![Guard::Access { ino: parent, rev: 5 }, Guard::DirentAbsent { parent, name: name.clone() }],
             vec![
                 put(ino.0, FILE),
-                Effect::PutEdge { parent, name, ino, kind: FILE },
+                Effect::PutDirent { parent, name, ino, kind: FILE },
                 Effect::AddLinks { ino: parent, delta: 1 },
-                Effect::Touch { ino: parent, atime: None, mtime: time, ctime: time },
+                Effect::SetTimes { ino: parent, atime: None, mtime: time, ctime: time },
                 Effect::Extend { ino, size: 4096 },
             ],
         )
@@ -346,29 +373,31 @@ pub fn threads_lose_nothing(engine: &dyn Engine) {
     let all = THREADS * CREATES;
     assert_eq!(numbers.iter().collect::<BTreeSet<_>>().len() as u64, all, "each commit has its own number");
     assert_eq!(read_usage(engine), Usage { inodes: all + 1, blocks: all });
-    assert_eq!(read_node(engine, 2).map(|dir| u64::from(dir.nlink)), Some(all + 1));
+    assert_eq!(read_inode(engine, 2).map(|dir| u64::from(dir.nlink)), Some(all + 1));
     let entries =
         scan(engine, &Scan::Dir { parent: Ino(2), after: None, limit: usize::MAX, beside: Beside::Nothing });
-    assert_eq!(entries.facts.records.len() as u64, all);
+    assert_eq!(entries.snapshot.records.len() as u64, all);
 }
 
-/// A node that is renamed to and fro has a name at every moment, and facts are never older than their number says.
-pub fn reads_are_of_one_moment(engine: &dyn Engine) {
-    apply(engine, vec![put(2, DIR), put(3, FILE), put_edge(2, "a", 3)]);
-    let wants = [Want::Entry(Ino(2), name("a")), Want::Node(Ino(2)), Want::Entry(Ino(2), name("b"))];
+/// An inode that is renamed back and forth has exactly one name in every read.
+pub fn reads_are_atomic(engine: &dyn Engine) {
+    apply(engine, vec![put(2, DIR), put(3, FILE), put_dirent(2, "a", 3)]);
+    let wants =
+        [RecordKey::Entry(Ino(2), name("a")), RecordKey::Inode(Ino(2)), RecordKey::Entry(Ino(2), name("b"))];
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             for (from, to) in [("a", "b"), ("b", "a")].into_iter().cycle().take(200) {
-                let drop = Effect::DropEdge { parent: Ino(2), name: name(from) };
+                let drop = Effect::DropDirent { parent: Ino(2), name: name(from) };
                 let size = Effect::AddLinks { ino: Ino(2), delta: 1 };
-                apply(engine, vec![put_edge(2, to, 3), drop, size]);
+                apply(engine, vec![put_dirent(2, to, 3), drop, size]);
             }
         });
         while !writer.is_finished() {
             let records = read(engine, &wants);
-            let names = records.iter().filter(|record| matches!(record, Record::Edge(_, _, Some(_)))).count();
+            let names =
+                records.iter().filter(|record| matches!(record, Record::Dirent(_, _, Some(_)))).count();
             assert_eq!(names, 1, "{records:?}");
         }
     });
-    assert_eq!(read_node(engine, 2).map(|dir| dir.nlink), Some(201));
+    assert_eq!(read_inode(engine, 2).map(|dir| dir.nlink), Some(201));
 }

@@ -1,10 +1,11 @@
-//! Each effect, and what it does where its target is not there.
+//! Each effect, also on absent targets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use meta::{
-    Access, Counter, Edge, Effect, Engine, Garbage, Node, Record, Scan, Session, Settings, Want, Xattrs,
+    Access, Counter, Dirent, Effect, Engine, Garbage, Inode, Record, RecordKey, Scan, Session, Settings,
+    Xattrs,
 };
 use types::{AclId, ChunkIndex, Ino, Mode, SessionId, Slice, SliceId, SliceSource, Time};
 
@@ -19,35 +20,35 @@ fn blocks(id: u64, size: u32) -> Slice {
 }
 
 fn slices(engine: &dyn Engine, ino: u64, chunk: u64) -> Vec<Slice> {
-    match &read(engine, &[Want::Slices(Ino(ino), ChunkIndex(chunk))])[..] {
+    match &read(engine, &[RecordKey::Slices(Ino(ino), ChunkIndex(chunk))])[..] {
         [Record::Slices(_, _, rows)] => rows.to_vec(),
-        other => panic!("no answer to slices: {other:?}"),
+        other => panic!("not the record of the slices: {other:?}"),
     }
 }
 
 fn garbage(engine: &dyn Engine) -> Vec<Record> {
-    scan(engine, &Scan::Garbage { after: SliceId(0), limit: 100 }).facts.records
+    scan(engine, &Scan::Garbage { after: SliceId(0), limit: 100 }).snapshot.records
 }
 
-pub fn nodes_are_put_and_replaced(engine: &dyn Engine) {
-    assert_eq!(read_node(engine, 3), None);
-    assert_eq!(apply(engine, vec![put(3, FILE)]), Vec::<Node>::new());
-    assert_eq!(read_node(engine, 3), Some(node(3, FILE)));
-    let mut other = node(3, DIR);
+pub fn inodes_are_put_and_replaced(engine: &dyn Engine) {
+    assert_eq!(read_inode(engine, 3), None);
+    assert_eq!(apply(engine, vec![put(3, FILE)]), Vec::<Inode>::new());
+    assert_eq!(read_inode(engine, 3), Some(inode(3, FILE)));
+    let mut other = inode(3, DIR);
     (other.mode, other.uid, other.size) = (Mode::new(0o7777), 0, 12);
     apply(
         engine,
         vec![
             Effect::PutXattr { ino: Ino(3), name: xattr("user.a"), value: b"1"[..].into() },
-            Effect::PutNode(other),
+            Effect::PutInode(other),
         ],
     );
-    assert_eq!(read_node(engine, 3), Some(other));
-    assert_eq!(read(engine, &[Want::Xattrs(Ino(3))]), [Record::Xattrs(Ino(3), Arc::default())]);
+    assert_eq!(read_inode(engine, 3), Some(other));
+    assert_eq!(read(engine, &[RecordKey::Xattrs(Ino(3))]), [Record::Xattrs(Ino(3), Arc::default())]);
     assert_eq!(read_usage(engine).inodes, 1);
 }
 
-pub fn a_dropped_node_takes_all_it_has_along(engine: &dyn Engine) {
+pub fn dropping_an_inode_drops_its_records(engine: &dyn Engine) {
     let ino = Ino(3);
     apply(
         engine,
@@ -60,10 +61,10 @@ pub fn a_dropped_node_takes_all_it_has_along(engine: &dyn Engine) {
             Effect::AppendSlice { ino, chunk: ChunkIndex(7), slice: blocks(9, 200) },
         ],
     );
-    apply(engine, vec![Effect::DropNode { ino }]);
+    apply(engine, vec![Effect::DropInode { ino }]);
     assert_eq!(
-        read(engine, &[Want::Node(ino), Want::Symlink(ino), Want::Xattrs(ino)]),
-        [Record::Node(ino, None), Record::Symlink(ino, None), Record::Xattrs(ino, Arc::default())]
+        read(engine, &[RecordKey::Inode(ino), RecordKey::Symlink(ino), RecordKey::Xattrs(ino)]),
+        [Record::Inode(ino, None), Record::Symlink(ino, None), Record::Xattrs(ino, Arc::default())]
     );
     assert!(slices(engine, 3, 0).is_empty() && slices(engine, 3, 7).is_empty());
     let dropped = [(8, 100), (9, 200)].map(|(id, size)| Garbage { slice: SliceId(id), size });
@@ -72,20 +73,20 @@ pub fn a_dropped_node_takes_all_it_has_along(engine: &dyn Engine) {
     assert!(slices(engine, 3, 0).is_empty());
 }
 
-pub fn edges_are_put_and_dropped(engine: &dyn Engine) {
+pub fn dirents_are_put_and_dropped(engine: &dyn Engine) {
     let (parent, a) = (Ino(2), name("a"));
-    let entry = || read(engine, &[Want::Entry(Ino(2), name("a"))]);
-    apply(engine, vec![put(2, DIR), put(3, FILE), put_edge(2, "a", 3)]);
-    let edge = |ino, kind| Record::Edge(parent, a.clone(), Some(Edge { ino: Ino(ino), kind }));
-    assert_eq!(entry(), [edge(3, FILE), Record::Node(Ino(3), Some(node(3, FILE)))]);
-    apply(engine, vec![Effect::PutEdge { parent, name: a.clone(), ino: Ino(4), kind: DIR }]);
-    assert_eq!(entry(), [edge(4, DIR), Record::Node(Ino(4), None)]);
-    apply(engine, vec![Effect::DropEdge { parent, name: a.clone() }]);
-    assert_eq!(entry(), [Record::Edge(parent, a.clone(), None)]);
-    assert_eq!(read(engine, &[Want::Empty(parent)]), [Record::Empty(parent, true)]);
+    let entry = || read(engine, &[RecordKey::Entry(Ino(2), name("a"))]);
+    apply(engine, vec![put(2, DIR), put(3, FILE), put_dirent(2, "a", 3)]);
+    let dirent = |ino, kind| Record::Dirent(parent, a.clone(), Some(Dirent { ino: Ino(ino), kind }));
+    assert_eq!(entry(), [dirent(3, FILE), Record::Inode(Ino(3), Some(inode(3, FILE)))]);
+    apply(engine, vec![Effect::PutDirent { parent, name: a.clone(), ino: Ino(4), kind: DIR }]);
+    assert_eq!(entry(), [dirent(4, DIR), Record::Inode(Ino(4), None)]);
+    apply(engine, vec![Effect::DropDirent { parent, name: a.clone() }]);
+    assert_eq!(entry(), [Record::Dirent(parent, a.clone(), None)]);
+    assert_eq!(read(engine, &[RecordKey::Empty(parent)]), [Record::Empty(parent, true)]);
 }
 
-pub fn access_changes_move_the_revision(engine: &dyn Engine) {
+pub fn access_changes_increment_the_revision(engine: &dyn Engine) {
     apply(engine, vec![put(3, FILE)]);
     let access = Access {
         mode: Mode::new(0o4711),
@@ -95,7 +96,7 @@ pub fn access_changes_move_the_revision(engine: &dyn Engine) {
         default_acl: AclId(u128::MAX),
     };
     let changed = apply(engine, vec![Effect::SetAccess { ino: Ino(3), access }]);
-    let after = read_node(engine, 3).expect("the node");
+    let after = read_inode(engine, 3).expect("the node");
     assert_eq!((Access::from(&after), after.access_rev), (access, 6));
     assert_eq!(changed, [after]);
 }
@@ -110,28 +111,28 @@ pub fn parents_links_and_times_change(engine: &dyn Engine) {
             Effect::SetParent { ino, parent: Ino(9) },
             Effect::AddLinks { ino, delta: 4 },
             Effect::AddLinks { ino, delta: -2 },
-            Effect::Touch { ino, atime: None, mtime: time(-5), ctime: time(50) },
+            Effect::SetTimes { ino, atime: None, mtime: time(-5), ctime: time(50) },
         ],
     );
-    let mut expected = node(3, DIR);
+    let mut expected = inode(3, DIR);
     (expected.parent, expected.nlink) = (Ino(9), 3);
     (expected.mtime, expected.ctime) = (Time::from_nanos(-5), Time::from_nanos(50));
-    assert_eq!(read_node(engine, 3), Some(expected));
-    // Times are taken over whatever stood there, but ctime does not go back; and no count goes below none.
+    assert_eq!(read_inode(engine, 3), Some(expected));
+    // atime and mtime are set to any value, but ctime never decreases; a link count does not go below 0.
     apply(
         engine,
         vec![
-            Effect::Touch { ino, atime: time(0), mtime: None, ctime: time(3) },
+            Effect::SetTimes { ino, atime: time(0), mtime: None, ctime: time(3) },
             Effect::AddLinks { ino, delta: i32::MIN },
         ],
     );
     (expected.atime, expected.nlink) = (Time::from_nanos(0), 0);
-    assert_eq!(read_node(engine, 3), Some(expected));
+    assert_eq!(read_inode(engine, 3), Some(expected));
 }
 
 pub fn sizes_are_set_and_extended(engine: &dyn Engine) {
     let ino = Ino(3);
-    let size = || read_node(engine, 3).map(|node| node.size);
+    let size = || read_inode(engine, 3).map(|inode| inode.size);
     apply(engine, vec![put(3, FILE), Effect::Extend { ino, size: 5000 }]);
     assert_eq!((size(), read_usage(engine).blocks), (Some(5000), 2));
     apply(engine, vec![Effect::Extend { ino, size: 100 }]);
@@ -140,7 +141,7 @@ pub fn sizes_are_set_and_extended(engine: &dyn Engine) {
     assert_eq!((size(), read_usage(engine).blocks), (Some(100), 1));
 }
 
-pub fn slices_are_kept_in_order_of_commit(engine: &dyn Engine) {
+pub fn slices_are_kept_in_commit_order(engine: &dyn Engine) {
     let ino = Ino(3);
     let hole = Slice { pos: 9, len: 1 << 26, source: SliceSource::Hole };
     let rows = [inline(7, b"\0\xff"), hole, blocks(u64::from(u32::MAX) + 1, u32::MAX), inline(0, b"")];
@@ -168,32 +169,32 @@ pub fn dropped_slices_become_garbage(engine: &dyn Engine) {
     assert_eq!(garbage(engine), dropped);
     apply(engine, vec![Effect::DropGarbage { slice: SliceId(12) }]);
     assert_eq!(garbage(engine), dropped[1..]);
-    // A chunk that was emptied is written to again like any other.
+    // A chunk without rows can be written to again.
     apply(engine, vec![Effect::AppendSlice { ino, chunk: ChunkIndex(2), slice: inline(0, b"x") }]);
     assert_eq!(slices(engine, 3, 2), [inline(0, b"x")]);
     apply(engine, vec![Effect::DropSlices { ino, from: ChunkIndex(u64::MAX), to: ChunkIndex(u64::MAX) }]);
     assert_eq!(slices(engine, 3, 2).len(), 1);
 }
 
-/// Rows of a slice that move from one inode to another while a tool reads all inodes may be missed there; the count, which
-/// the tool reads afterwards, says that the slice is in use.
-pub fn a_shared_slice_keeps_its_count_to_the_end(engine: &dyn Engine) {
+/// A tool that reads all inodes may miss the rows of a slice that move from one inode to another in the
+/// meantime. The count, which the tool reads afterwards, shows that the slice is in use.
+pub fn a_shared_slice_keeps_its_count_until_it_is_garbage(engine: &dyn Engine) {
     let chunk = ChunkIndex(0);
     let append = |ino| Effect::AppendSlice { ino: Ino(ino), chunk, slice: blocks(10, 1) };
     let drop = |ino| Effect::DropSlices { ino: Ino(ino), from: chunk, to: ChunkIndex(1) };
-    let shared = || scan(engine, &Scan::Shared { after: SliceId(0), limit: 9 }).facts.records;
+    let shared = || scan(engine, &Scan::Shared { after: SliceId(0), limit: 9 }).snapshot.records;
     let share = || Effect::Share { slice: SliceId(10) };
     apply(engine, vec![put(3, FILE), put(4, FILE), put(5, FILE), append(3)]);
     apply(engine, vec![share(), append(4)]);
     assert_eq!(shared(), [Record::Shared(SliceId(10), 1)]);
     apply(engine, vec![drop(3)]);
     assert_eq!((shared(), garbage(engine)), (vec![Record::Shared(SliceId(10), 0)], vec![]));
-    // Shared once more, replaced in one inode, and removed with another.
+    // Shared again, then replaced in one inode and dropped with the other.
     apply(engine, vec![share(), append(5)]);
     assert_eq!(shared(), [Record::Shared(SliceId(10), 1)]);
     apply(engine, vec![Effect::ReplaceRows { ino: Ino(4), chunk, count: 1, rows: [].into() }]);
     assert_eq!((shared(), garbage(engine)), (vec![Record::Shared(SliceId(10), 0)], vec![]));
-    apply(engine, vec![Effect::DropNode { ino: Ino(5) }]);
+    apply(engine, vec![Effect::DropInode { ino: Ino(5) }]);
     assert_eq!(shared(), []);
     assert_eq!(garbage(engine), [Record::Garbage(Garbage { slice: SliceId(10), size: 1 })]);
 }
@@ -209,12 +210,12 @@ pub fn xattrs_are_put_and_dropped(engine: &dyn Engine) {
     apply(engine, vec![put_xattr("user.b", b"new\0"), Effect::DropXattr { ino, name: xattr("user.c") }]);
     let expected: Xattrs =
         BTreeMap::from([(xattr("user.a"), b""[..].into()), (xattr("user.b"), b"new\0"[..].into())]);
-    assert_eq!(read(engine, &[Want::Xattrs(ino)]), [Record::Xattrs(ino, Arc::new(expected))]);
+    assert_eq!(read(engine, &[RecordKey::Xattrs(ino)]), [Record::Xattrs(ino, Arc::new(expected))]);
 }
 
 pub fn acls_are_stored_once(engine: &dyn Engine) {
     let id = AclId(1 << 100);
-    let acl = || read(engine, &[Want::Acl(id)]);
+    let acl = || read(engine, &[RecordKey::Acl(id)]);
     assert_eq!(acl(), [Record::Acl(id, None)]);
     apply(engine, vec![Effect::PutAcl { id, text: "first".into() }]);
     apply(engine, vec![Effect::PutAcl { id, text: "second".into() }]);
@@ -225,26 +226,27 @@ pub fn symlinks_are_kept(engine: &dyn Engine) {
     let ino = Ino(3);
     let put_target = |target: &[u8]| Effect::PutSymlink { ino, target: target.into() };
     apply(engine, vec![put(3, types::FileType::Symlink), put_target(b"../\xff/\n")]);
-    let target = || read(engine, &[Want::Symlink(ino)]);
+    let target = || read(engine, &[RecordKey::Symlink(ino)]);
     assert_eq!(target(), [Record::Symlink(ino, Some(b"../\xff/\n"[..].into()))]);
     apply(engine, vec![put_target(b"b")]);
     assert_eq!(target(), [Record::Symlink(ino, Some(b"b"[..].into()))]);
 }
 
-pub fn sessions_and_orphans_come_and_go(engine: &dyn Engine) {
+pub fn sessions_and_orphans_are_put_and_dropped(engine: &dyn Engine) {
     let later = Session { heartbeat: Time::from_nanos(99), ..session(4) };
-    let sessions = || scan(engine, &Scan::Sessions { after: SessionId(0), limit: 9 }).facts.records;
+    let sessions = || scan(engine, &Scan::Sessions { after: SessionId(0), limit: 9 }).snapshot.records;
     apply(engine, vec![Effect::PutSession(session(5)), Effect::PutSession(session(4))]);
     apply(engine, vec![Effect::PutSession(later.clone())]);
     let found = |session: &Session| Record::Session(session.id, Some(session.clone()));
     assert_eq!(sessions(), [found(&later), found(&session(5))]);
-    let wants = [4, 6].map(|id| Want::Session(SessionId(id)));
+    let wants = [4, 6].map(|id| RecordKey::Session(SessionId(id)));
     assert_eq!(read(engine, &wants), [found(&later), Record::Session(SessionId(6), None)]);
     apply(engine, vec![Effect::DropSession { session: SessionId(5) }]);
     assert_eq!(sessions(), [found(&later)]);
 
     let orphan = |session, ino| Record::Orphan(SessionId(session), Ino(ino));
-    let orphans = || scan(engine, &Scan::Orphans { after: (SessionId(0), Ino(0)), limit: 9 }).facts.records;
+    let orphans =
+        || scan(engine, &Scan::Orphans { after: (SessionId(0), Ino(0)), limit: 9 }).snapshot.records;
     let put_orphan = |session, ino| Effect::PutOrphan { session: SessionId(session), ino: Ino(ino) };
     apply(engine, vec![put_orphan(4, 8), put_orphan(4, 7), put_orphan(4, 8), put_orphan(3, 9)]);
     assert_eq!(orphans(), [orphan(3, 9), orphan(4, 7), orphan(4, 8)]);
@@ -256,45 +258,46 @@ pub fn settings_and_counters_are_set(engine: &dyn Engine) {
     let set = |name, value: &str| Effect::PutSetting { name, value: value.to_owned() };
     apply(engine, vec![set("b", "1"), set("a", ""), set("b", "ü")]);
     let expected = Settings::from([("a".to_owned(), String::new()), ("b".to_owned(), "ü".to_owned())]);
-    assert_eq!(read(engine, &[Want::Settings]), [Record::Settings(Arc::new(expected))]);
+    assert_eq!(read(engine, &[RecordKey::Settings]), [Record::Settings(Arc::new(expected))]);
     apply(engine, vec![Effect::SetCounter { counter: Counter::Ino, value: 1 << 40 }]);
     assert_eq!(
-        read(engine, &Counter::ALL.map(Want::Counter)),
+        read(engine, &Counter::ALL.map(RecordKey::Counter)),
         [(Counter::Ino, 1 << 40), (Counter::Slice, 0), (Counter::Session, 0)]
             .map(|(counter, value)| Record::Counter(counter, value))
     );
 }
 
-pub fn absent_targets_do_nothing(engine: &dyn Engine) {
+pub fn effects_on_absent_targets_do_nothing(engine: &dyn Engine) {
     let ino = Ino(3);
     let before = dump(engine, 5, 2);
-    let access = Access::from(&node(3, FILE));
+    let access = Access::from(&inode(3, FILE));
     let time = Some(Time::from_nanos(1));
     let changed = apply(
         engine,
         vec![
-            Effect::DropNode { ino },
-            Effect::DropEdge { parent: ino, name: name("a") },
+            Effect::DropInode { ino },
+            Effect::DropDirent { parent: ino, name: name("a") },
             Effect::SetAccess { ino, access },
             Effect::SetParent { ino, parent: Ino(2) },
             Effect::AddLinks { ino, delta: 1 },
-            Effect::Touch { ino, atime: time, mtime: time, ctime: time },
+            Effect::SetTimes { ino, atime: time, mtime: time, ctime: time },
             Effect::SetSize { ino, size: 1 },
             Effect::Extend { ino, size: 1 },
             Effect::AppendSlice { ino, chunk: ChunkIndex(0), slice: blocks(1, 1) },
             Effect::DropSlices { ino, from: ChunkIndex(0), to: ChunkIndex(u64::MAX) },
             Effect::PutXattr { ino, name: xattr("user.a"), value: b""[..].into() },
             Effect::DropXattr { ino, name: xattr("user.a") },
+            Effect::AddXattrBlocks { ino, delta: 1 },
             Effect::DropOrphan { session: SessionId(1), ino },
             Effect::DropSession { session: SessionId(1) },
             Effect::DropGarbage { slice: SliceId(1) },
         ],
     );
-    assert_eq!(changed, Vec::<Node>::new());
+    assert_eq!(changed, Vec::<Inode>::new());
     assert_eq!(dump(engine, 5, 2), before);
 }
 
-pub fn post_images_are_of_changed_nodes(engine: &dyn Engine) {
+pub fn post_images_show_each_changed_inode_once(engine: &dyn Engine) {
     apply(engine, vec![put(2, DIR), put(3, FILE), put(4, FILE)]);
     let links = |ino, delta| Effect::AddLinks { ino: Ino(ino), delta };
     let changed = apply(
@@ -306,21 +309,21 @@ pub fn post_images_are_of_changed_nodes(engine: &dyn Engine) {
             put(5, FILE),
             links(9, 1),
             links(3, 1),
-            Effect::DropNode { ino: Ino(3) },
+            Effect::DropInode { ino: Ino(3) },
         ],
     );
-    let with = |ino, kind, nlink| Node { nlink, ..node(ino, kind) };
+    let with = |ino, kind, nlink| Inode { nlink, ..inode(ino, kind) };
     assert_eq!(changed, [with(4, FILE, 3), with(2, DIR, 2)], "in order of first change, as they end");
 }
 
-pub fn usage_is_corrected(engine: &dyn Engine) {
-    let mut file = node(3, FILE);
+pub fn usage_can_be_corrected(engine: &dyn Engine) {
+    let mut file = inode(3, FILE);
     file.size = 5000;
-    apply(engine, vec![Effect::PutNode(file)]);
+    apply(engine, vec![Effect::PutInode(file)]);
     let before = read_usage(engine);
-    // Before, between and after effects that move it as well.
+    // Before, between and after effects that change the usage too.
     let (more, less) = (|inodes, blocks| Effect::AddUsage { inodes, blocks }, put(4, FILE));
-    apply(engine, vec![more(3, 0), less, more(-1, 7), Effect::DropNode { ino: Ino(4) }]);
+    apply(engine, vec![more(3, 0), less, more(-1, 7), Effect::DropInode { ino: Ino(4) }]);
     let after = read_usage(engine);
     assert_eq!((after.inodes, after.blocks), (before.inodes + 2, before.blocks + 7));
     apply(engine, vec![more(-2, -7)]);
@@ -328,4 +331,34 @@ pub fn usage_is_corrected(engine: &dyn Engine) {
     apply(engine, vec![more(-1000, i64::MIN)]);
     let none = read_usage(engine);
     assert_eq!((none.inodes, none.blocks), (0, 0));
+}
+
+pub fn xattr_blocks_count_in_usage(engine: &dyn Engine) {
+    let add = |ino, delta| Effect::AddXattrBlocks { ino: Ino(ino), delta };
+    let blocks = || read_usage(engine).blocks;
+    let with = |ino, kind, xattr_blocks| Inode { xattr_blocks, ..inode(ino, kind) };
+    apply(engine, vec![put(3, FILE), put(4, DIR), Effect::SetSize { ino: Ino(3), size: 5000 }]);
+    assert_eq!(blocks(), 2);
+    let changed = apply(engine, vec![add(4, 7), add(3, 1), add(4, -2)]);
+    assert_eq!(changed, [with(4, DIR, 5), Inode { size: 5000, ..with(3, FILE, 1) }]);
+    assert_eq!((blocks(), read_inode(engine, 4)), (8, Some(with(4, DIR, 5))));
+    apply(engine, vec![Effect::SetSize { ino: Ino(3), size: 0 }, Effect::AddLinks { ino: Ino(4), delta: 1 }]);
+    assert_eq!(blocks(), 6);
+    // By a batch of several, and in one with a new inode.
+    let batch = [vec![add(3, 2)], vec![add(4, 1)], vec![add(3, 3)], vec![put(5, FILE), add(5, 4)]];
+    engine.commit(&batch.map(|effects| txn(Vec::new(), effects))).expect("a commit");
+    assert_eq!((blocks(), read_inode(engine, 3)), (16, Some(with(3, FILE, 6))));
+    assert_eq!(read_inode(engine, 5), Some(with(5, FILE, 4)));
+    // The count stays within its range, one effect after the other.
+    apply(engine, vec![add(3, -70_000), add(3, 1)]);
+    assert_eq!((blocks(), read_inode(engine, 3)), (11, Some(with(3, FILE, 1))));
+    apply(engine, vec![add(3, 70_000)]);
+    assert_eq!(read_inode(engine, 3), Some(with(3, FILE, u16::MAX)));
+    apply(engine, vec![put(3, FILE)]);
+    assert_eq!((blocks(), read_inode(engine, 3)), (10, Some(inode(3, FILE))));
+    // With the inode they go.
+    apply(engine, vec![Effect::DropInode { ino: Ino(4) }]);
+    assert_eq!(blocks(), 4);
+    apply(engine, vec![put(6, FILE), Effect::DropInode { ino: Ino(5) }]);
+    assert_eq!(blocks(), 0);
 }

@@ -1,18 +1,18 @@
-//! What the cases share: short ways to make records, to commit, and to look.
+//! Helpers of the cases: to create records, to commit and to read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use meta::{
-    Beside, Counter, Effect, Engine, Guard, Node, Outcome, Page, Process, Record, Scan, Seq, Session, Txn,
-    Usage, Want,
+    Beside, Counter, Effect, Engine, Guard, Inode, Outcome, Page, Process, Record, RecordKey, Scan, Seq,
+    Session, Txn, Usage,
 };
 use types::{AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, SessionId, SliceId, Time, XattrName};
 
 pub(super) const FILE: FileType = FileType::Regular;
 pub(super) const DIR: FileType = FileType::Directory;
 
-pub(super) fn node(ino: u64, kind: FileType) -> Node {
-    Node {
+pub(super) fn inode(ino: u64, kind: FileType) -> Inode {
+    Inode {
         ino: Ino(ino),
         kind,
         mode: Mode::new(0o640),
@@ -28,15 +28,16 @@ pub(super) fn node(ino: u64, kind: FileType) -> Node {
         default_acl: AclId::NONE,
         parent: Ino(0),
         access_rev: 5,
+        xattr_blocks: 0,
     }
 }
 
 pub(super) fn put(ino: u64, kind: FileType) -> Effect {
-    Effect::PutNode(node(ino, kind))
+    Effect::PutInode(inode(ino, kind))
 }
 
-pub(super) fn put_edge(parent: u64, entry: &str, ino: u64) -> Effect {
-    Effect::PutEdge { parent: Ino(parent), name: name(entry), ino: Ino(ino), kind: FILE }
+pub(super) fn put_dirent(parent: u64, entry: &str, ino: u64) -> Effect {
+    Effect::PutDirent { parent: Ino(parent), name: name(entry), ino: Ino(ino), kind: FILE }
 }
 
 pub(super) fn session(id: u64) -> Session {
@@ -62,14 +63,14 @@ pub(super) fn found_session(id: u64) -> Record {
 }
 
 pub(super) fn name(bytes: impl AsRef<[u8]>) -> Name {
-    Name::new(bytes.as_ref()).expect("a case uses names that are fine")
+    Name::new(bytes.as_ref()).expect("a case uses valid names")
 }
 
 pub(super) fn xattr(bytes: impl AsRef<[u8]>) -> XattrName {
-    XattrName::new(bytes.as_ref()).expect("a case uses names that are fine")
+    XattrName::new(bytes.as_ref()).expect("a case uses valid names")
 }
 
-/// A transaction with an operation id of its own.
+/// A transaction with a unique operation id.
 pub(super) fn txn(guards: Vec<Guard>, effects: Vec<Effect>) -> Txn {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let count = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -82,33 +83,33 @@ pub(super) fn commit(engine: &dyn Engine, txn: Txn) -> Outcome {
     outcomes.remove(0)
 }
 
-/// Commits effects without guards, and returns the nodes they changed.
-pub(super) fn apply(engine: &dyn Engine, effects: Vec<Effect>) -> Vec<Node> {
+/// Commits effects without guards, and returns the inodes they changed.
+pub(super) fn apply(engine: &dyn Engine, effects: Vec<Effect>) -> Vec<Inode> {
     committed(commit(engine, txn(Vec::new(), effects))).1
 }
 
-pub(super) fn committed(outcome: Outcome) -> (Seq, Vec<Node>) {
+pub(super) fn committed(outcome: Outcome) -> (Seq, Vec<Inode>) {
     match outcome {
-        Outcome::Committed { seq, nodes } => (seq, nodes),
-        Outcome::Conflict(facts) => panic!("a conflict where none is possible: {facts:?}"),
+        Outcome::Committed { seq, inodes } => (seq, inodes),
+        Outcome::Conflict(snapshot) => panic!("an unexpected conflict: {snapshot:?}"),
     }
 }
 
-pub(super) fn read(engine: &dyn Engine, wants: &[Want]) -> Vec<Record> {
+pub(super) fn read(engine: &dyn Engine, wants: &[RecordKey]) -> Vec<Record> {
     engine.read(wants).expect("a read").records
 }
 
-pub(super) fn read_node(engine: &dyn Engine, ino: u64) -> Option<Node> {
-    match read(engine, &[Want::Node(Ino(ino))]).first() {
-        Some(Record::Node(_, node)) => *node,
-        other => panic!("no answer to a node: {other:?}"),
+pub(super) fn read_inode(engine: &dyn Engine, ino: u64) -> Option<Inode> {
+    match read(engine, &[RecordKey::Inode(Ino(ino))]).first() {
+        Some(Record::Inode(_, inode)) => *inode,
+        other => panic!("not the record of the inode: {other:?}"),
     }
 }
 
 pub(super) fn read_usage(engine: &dyn Engine) -> Usage {
-    match read(engine, &[Want::Usage])[..] {
+    match read(engine, &[RecordKey::Usage])[..] {
         [Record::Usage(usage)] => usage,
-        ref other => panic!("no answer to the usage: {other:?}"),
+        ref other => panic!("not the record of the usage: {other:?}"),
     }
 }
 
@@ -116,24 +117,25 @@ pub(super) fn scan(engine: &dyn Engine, scan: &Scan) -> Page {
     engine.scan(scan).expect("a scan")
 }
 
-/// Everything about the inodes below `inos` and the chunks below `chunks`, and all else there is, in a fixed order.
+/// All records of the inodes below `inos` and of their chunks below `chunks`, and all other records, in a
+/// fixed order.
 pub(super) fn dump(engine: &dyn Engine, inos: u64, chunks: u64) -> Vec<Record> {
-    let mut wants = vec![Want::Settings, Want::Usage, Want::Waits];
-    wants.extend(Counter::ALL.map(Want::Counter));
+    let mut wants = vec![RecordKey::Settings, RecordKey::Usage, RecordKey::Waits];
+    wants.extend(Counter::ALL.map(RecordKey::Counter));
     for ino in (0..inos).map(Ino) {
         wants.extend([
-            Want::Node(ino),
-            Want::Empty(ino),
-            Want::Xattrs(ino),
-            Want::Symlink(ino),
-            Want::Locks(ino),
+            RecordKey::Inode(ino),
+            RecordKey::Empty(ino),
+            RecordKey::Xattrs(ino),
+            RecordKey::Symlink(ino),
+            RecordKey::Locks(ino),
         ]);
-        wants.extend((0..chunks).map(|chunk| Want::Slices(ino, ChunkIndex(chunk))));
+        wants.extend((0..chunks).map(|chunk| RecordKey::Slices(ino, ChunkIndex(chunk))));
     }
     let mut records = read(engine, &wants);
     let limit = usize::MAX;
     let mut scans = vec![
-        Scan::Nodes { after: Ino(0), limit },
+        Scan::Inodes { after: Ino(0), limit },
         Scan::Orphans { after: (SessionId(0), Ino(0)), limit },
         Scan::Sessions { after: SessionId(0), limit },
         Scan::Garbage { after: SliceId(0), limit },
@@ -148,8 +150,8 @@ pub(super) fn dump(engine: &dyn Engine, inos: u64, chunks: u64) -> Vec<Record> {
     }));
     for range in scans {
         let page = scan(engine, &range);
-        assert!(!page.more, "more after everything: {range:?}");
-        records.extend(page.facts.records);
+        assert!(!page.more, "an unlimited scan left records out: {range:?}");
+        records.extend(page.snapshot.records);
     }
     records
 }

@@ -1,8 +1,8 @@
-//! The conformance suite: what [`Engine`](meta::Engine) promises, as tests that run against any engine.
+//! The conformance suite: the contract of [`Engine`](meta::Engine) as tests that run against any engine.
 //!
-//! [`conformance!`](crate::conformance!) makes one `#[test]` of each case. A case gets an empty engine and panics where a
-//! promise is broken, which is its purpose. `random` compares an engine with [`MemEngine`](meta::MemEngine) on random
-//! transactions, from a seed that is printed.
+//! [`conformance!`](crate::conformance!) creates one `#[test]` per case. A case gets an empty engine and
+//! panics if the engine breaks the contract. `random` compares an engine with [`MemEngine`](meta::MemEngine)
+//! on random transactions, from a seed that is printed.
 
 mod batches;
 mod effects;
@@ -24,42 +24,43 @@ pub use terms::*;
 pub use values::*;
 pub use watching::*;
 
-/// Makes one `#[test]` of each case of the suite. `$new` is a function without arguments that gives an empty engine and
-/// something to keep alive beside it, such as a temporary directory. An engine that has no stream of changes says so:
-/// `conformance!(without_stream, $new)`.
+/// Creates one `#[test]` per case of the suite. `$new` is a function without arguments that returns an empty
+/// engine and a value to keep alive with it, such as a temporary directory. For an engine without a stream of
+/// changes, write `conformance!(without_stream, $new)`.
 #[macro_export]
 macro_rules! conformance {
     ($new:expr) => {
         $crate::conformance! { @common $new }
         $crate::conformance! { @cases $new;
-            changes_are_told_in_order a_change_comes_with_the_next_answer every_change_is_told_once
+            changes_are_delivered_in_order the_next_call_returns_a_change every_change_is_delivered_once
         }
     };
     (without_stream, $new:expr) => {
         $crate::conformance! { @common $new }
-        $crate::conformance! { @cases $new; no_changes_are_told }
+        $crate::conformance! { @cases $new; the_engine_has_no_stream_of_changes }
     };
     (@common $new:expr) => {
         $crate::conformance! { @cases $new;
-            edge_guards node_guards empty_guard xattr_guard setting_guard counter_guard room_guard session_guard term_guard
-            guards_on_what_is_absent a_conflict_answers_every_guard
-            nodes_are_put_and_replaced a_dropped_node_takes_all_it_has_along edges_are_put_and_dropped
-            access_changes_move_the_revision parents_links_and_times_change sizes_are_set_and_extended
-            slices_are_kept_in_order_of_commit dropped_slices_become_garbage a_shared_slice_keeps_its_count_to_the_end xattrs_are_put_and_dropped
-            acls_are_stored_once symlinks_are_kept sessions_and_orphans_come_and_go settings_and_counters_are_set
-            usage_is_corrected
-            absent_targets_do_nothing post_images_are_of_changed_nodes
-            later_transactions_see_earlier_ones creates_are_done_in_order room_is_given_in_order a_conflict_stops_only_itself
-            a_repetition_does_nothing
-            results_are_kept_until_their_term_ends an_operation_of_an_ended_term_does_nothing
-            an_operation_that_races_with_the_end_of_its_term_comes_before_or_never
-            ten_thousand_operations_are_remembered empty_transactions_are_claims commits_are_numbered
-            usage_is_exact a_wiped_engine_is_empty a_sync_returns threads_lose_nothing reads_are_of_one_moment
-            directories_are_scanned_in_order directories_are_scanned_with_nodes nodes_are_scanned_in_order
+            dirent_guards inode_guards empty_guard xattr_guard xattr_blocks_guard setting_guard counter_guard room_guard session_guard term_guard
+            guards_on_absent_records a_conflict_returns_the_records_of_every_guard
+            inodes_are_put_and_replaced dropping_an_inode_drops_its_records dirents_are_put_and_dropped
+            access_changes_increment_the_revision parents_links_and_times_change sizes_are_set_and_extended
+            slices_are_kept_in_commit_order dropped_slices_become_garbage a_shared_slice_keeps_its_count_until_it_is_garbage xattrs_are_put_and_dropped
+            acls_are_stored_once symlinks_are_kept sessions_and_orphans_are_put_and_dropped settings_and_counters_are_set
+            usage_can_be_corrected xattr_blocks_count_in_usage
+            effects_on_absent_targets_do_nothing post_images_show_each_changed_inode_once
+            later_transactions_see_earlier_ones creates_are_applied_in_order space_is_granted_in_order
+            a_directory_is_empty_only_after_all_removals_of_the_batch a_conflict_affects_only_its_transaction
+            a_repeated_transaction_has_no_effect
+            results_are_kept_until_their_term_ends an_operation_of_an_ended_term_has_no_effect
+            an_operation_racing_with_the_end_of_its_term_commits_before_it_or_never
+            results_of_ten_thousand_operations_are_kept transactions_without_effects_check_their_guards commits_have_increasing_sequence_numbers
+            usage_is_exact a_wiped_engine_is_empty sync_succeeds concurrent_creates_all_commit reads_are_atomic
+            directories_are_scanned_in_order directories_are_scanned_with_inodes inodes_are_scanned_in_order
             orphans_sessions_and_garbage_are_scanned_in_order shared_slices_and_acls_are_scanned_in_order
             scans_obey_their_limit
-            names_of_any_bytes numbers_at_their_limits long_values acls_come_with_nodes
-            random_transactions_agree_with_memory
+            names_of_any_bytes numbers_at_their_limits long_values acls_are_read_with_inodes
+            random_transactions_agree_with_the_memory_engine
         }
     };
     (@cases $new:expr; $($case:ident)*) => {

@@ -1,11 +1,11 @@
-//! Random transactions, done to the engine under test and to the one in memory: every outcome and everything left at
-//! the end must agree.
+//! Random transactions, committed to the engine under test and to the one in memory: every outcome and all
+//! records at the end must agree.
 
 use std::collections::BTreeMap;
 
 use meta::{
-    Access, Beside, Counter, Effect, Engine, Guard, Lock, LockKind, LockOwner, LockWait, MemEngine, Node,
-    Outcome, Record, Scan, Seq, Session, Txn, Want,
+    Access, Beside, Counter, Effect, Engine, Guard, Inode, Lock, LockKind, LockOwner, LockWait, MemEngine,
+    Outcome, Record, RecordKey, Scan, Seq, Session, Txn,
 };
 use types::{
     AclId, ChunkIndex, FileType, Ino, Mode, Name, OpId, SessionId, Slice, SliceId, SliceSource, Term, Time,
@@ -15,18 +15,18 @@ use types::{
 use super::fixture::*;
 use super::rng::Rng;
 
-/// Runs from different seeds, unless one is given by [`SEED`].
+/// The number of runs, each with another seed, unless [`SEED`] gives one.
 const RUNS: u64 = 24;
 const BATCHES: usize = 60;
 
-/// The environment variable that replays one run.
+/// The environment variable with the seed of a run to replay.
 const SEED: &str = "LIMEN_SEED";
 
-/// Few enough that most things a transaction names are there.
+/// Small, so that most records named by a transaction exist.
 const INOS: u64 = 8;
 const CHUNKS: u64 = 3;
 
-pub fn random_transactions_agree_with_memory(engine: &dyn Engine) {
+pub fn random_transactions_agree_with_the_memory_engine(engine: &dyn Engine) {
     let given = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
     let seeds = given.map_or(0..RUNS, |seed: u64| seed..seed.saturating_add(1));
     for seed in seeds {
@@ -38,7 +38,7 @@ pub fn random_transactions_agree_with_memory(engine: &dyn Engine) {
 
 fn run(engine: &dyn Engine, seed: u64) {
     let memory = MemEngine::default();
-    // The same transactions, one at a time: so there is a state after each.
+    // Gets the same transactions one at a time, so that there is a state after each.
     let by_one = MemEngine::default();
     let mut rng = Rng::new(seed);
     let mut done: Vec<Txn> = Vec::new();
@@ -49,7 +49,7 @@ fn run(engine: &dyn Engine, seed: u64) {
             let again = rng.one_in(12) && !done.is_empty();
             batch.push(if again { rng.pick(&done) } else { transaction(&mut rng) });
         }
-        let before = nodes(&by_one);
+        let before = inodes(&by_one);
         let (expected, states) = one_by_one(&by_one, &batch);
         let is_change: Vec<bool> =
             states.iter().zip(std::iter::once(&before).chain(&states)).map(|(new, old)| new != old).collect();
@@ -72,49 +72,51 @@ fn run(engine: &dyn Engine, seed: u64) {
         let range = range(&mut rng);
         assert_eq!(rows(engine, &range), rows(&memory, &range), "{SEED}={seed}, batch {step}, {range:?}");
     }
-    assert_eq!(dump(engine, INOS, CHUNKS), dump(&memory, INOS, CHUNKS), "{SEED}={seed}, in the end");
+    assert_eq!(dump(engine, INOS, CHUNKS), dump(&memory, INOS, CHUNKS), "{SEED}={seed}, at the end");
 }
 
-/// All nodes there are.
-type State = BTreeMap<Ino, Node>;
+/// All inodes.
+type State = BTreeMap<Ino, Inode>;
 
-/// What becomes of each transaction, and the nodes after it.
+/// The outcome of each transaction, and the inodes after it.
 fn one_by_one(memory: &MemEngine, batch: &[Txn]) -> (Vec<Outcome>, Vec<State>) {
     let step = |txn: &Txn| {
         let outcome = memory.commit(std::slice::from_ref(txn)).expect("memory does not fail").remove(0);
-        (outcome, nodes(memory))
+        (outcome, inodes(memory))
     };
     batch.iter().map(step).unzip()
 }
 
-fn nodes(engine: &dyn Engine) -> State {
+fn inodes(engine: &dyn Engine) -> State {
     let inos: Vec<Ino> = (0..INOS).map(Ino).collect();
-    let wants: Vec<Want> = inos.iter().copied().map(Want::Node).collect();
-    let node = |record| match record {
-        Record::Node(ino, node) => node.map(|node| (ino, node)),
-        // ACLs come with nodes.
+    let wants: Vec<RecordKey> = inos.iter().copied().map(RecordKey::Inode).collect();
+    let inode = |record| match record {
+        Record::Inode(ino, inode) => inode.map(|inode| (ino, inode)),
+        // ACLs are read with inodes.
         _ => None,
     };
-    read(engine, &wants).into_iter().filter_map(node).collect()
+    read(engine, &wants).into_iter().filter_map(inode).collect()
 }
 
-/// Whether an outcome is what the transaction comes to: the same verdict, and images of the same nodes. Each image is that of
-/// the node right after the transaction, the first of `states`, or after a later one of the call. A node that a later one
-/// made or removed may be missing, or be there too.
+/// Whether an outcome is the expected one: the same result, and images of the same inodes. Each image must be
+/// the inode's state right after the transaction (the first of `states`) or after a later transaction of the
+/// call. An inode that a later transaction created or removed may be missing or present.
 fn judge(outcome: &Outcome, expected: &Outcome, states: &[State]) -> Result<(), String> {
     let (images, changed) = match (outcome, expected) {
-        (Outcome::Conflict(facts), Outcome::Conflict(expected)) if facts.records == expected.records => {
+        (Outcome::Conflict(snapshot), Outcome::Conflict(expected))
+            if snapshot.records == expected.records =>
+        {
             return Ok(());
         }
-        (Outcome::Committed { nodes, .. }, Outcome::Committed { nodes: changed, .. }) => (nodes, changed),
+        (Outcome::Committed { inodes, .. }, Outcome::Committed { inodes: changed, .. }) => (inodes, changed),
         _ => return Err(format!("expected {expected:#?}")),
     };
     let is_in_all = |ino: Ino| states.iter().all(|state| state.contains_key(&ino));
     for (at, image) in images.iter().enumerate() {
         if !states.iter().any(|state| state.get(&image.ino) == Some(image)) {
-            return Err(format!("{:?} never stood so", image.ino));
+            return Err(format!("{:?} never had this state", image.ino));
         }
-        let is_changed = changed.iter().any(|node| node.ino == image.ino);
+        let is_changed = changed.iter().any(|inode| inode.ino == image.ino);
         if !is_changed && is_in_all(image.ino) {
             return Err(format!("{:?} was not changed", image.ino));
         }
@@ -122,15 +124,15 @@ fn judge(outcome: &Outcome, expected: &Outcome, states: &[State]) -> Result<(), 
             return Err(format!("{:?} comes twice", image.ino));
         }
     }
-    let is_there = |node: &Node| images.iter().any(|image| image.ino == node.ino);
-    match changed.iter().find(|node| is_in_all(node.ino) && !is_there(node)) {
+    let is_present = |inode: &Inode| images.iter().any(|image| image.ino == inode.ino);
+    match changed.iter().find(|inode| is_in_all(inode.ino) && !is_present(inode)) {
         Some(missing) => Err(format!("no image of {:?}", missing.ino)),
         None => Ok(()),
     }
 }
 
-/// The numbers that an engine gave: its own, but that of a change is later than those of all before, and a repetition has that
-/// of the first time.
+/// The sequence numbers that an engine returned. The engine chooses them, but the number of a change must be
+/// higher than all earlier ones, and a repetition must return the first number.
 #[derive(Default)]
 struct Numbers {
     given: BTreeMap<OpId, Seq>,
@@ -159,11 +161,11 @@ impl Numbers {
     }
 }
 
-/// A page's records, those ACLs left out that came before.
+/// A page's records, without repeated ACLs.
 fn rows(engine: &dyn Engine, range: &Scan) -> (Vec<Record>, bool) {
     let page = scan(engine, range);
     let mut records: Vec<Record> = Vec::new();
-    for record in page.facts.records {
+    for record in page.snapshot.records {
         if !matches!(record, Record::Acl(..)) || !records.contains(&record) {
             records.push(record);
         }
@@ -184,10 +186,10 @@ fn transaction(rng: &mut Rng) -> Txn {
     txn(guards, effects)
 }
 
-/// As operations make a file, and now and then with something more.
+/// Creates a file like the operations do, sometimes with other guards and effects.
 fn create(rng: &mut Rng) -> Txn {
     let (parent, name, ino) = (any_ino(rng), any_name(rng), any_ino(rng));
-    let node = any_node(rng, ino);
+    let inode = any_inode(rng, ino);
     let (mtime, ctime) = (any_time(rng), any_time(rng));
     let ctime = if rng.one_in(6) { ctime } else { mtime };
     let mut guards = Vec::new();
@@ -197,11 +199,11 @@ fn create(rng: &mut Rng) -> Txn {
         add_effect(rng, 5, &mut effects);
     }
     if !rng.one_in(8) {
-        guards.push(Guard::EdgeAbsent { parent, name: name.clone() });
+        guards.push(Guard::DirentAbsent { parent, name: name.clone() });
     }
-    effects.push(Effect::PutNode(node));
-    effects.push(Effect::PutEdge { parent, name, ino, kind: node.kind });
-    effects.push(Effect::Touch { ino: parent, atime: None, mtime, ctime });
+    effects.push(Effect::PutInode(inode));
+    effects.push(Effect::PutDirent { parent, name, ino, kind: inode.kind });
+    effects.push(Effect::SetTimes { ino: parent, atime: None, mtime, ctime });
     txn(guards, effects)
 }
 
@@ -215,14 +217,15 @@ fn guard(rng: &mut Rng) -> Guard {
         }
         12 => Guard::Size { ino, size: any_size(rng) },
         11 => Guard::Locks { ino, locks: any_locks(rng).into() },
-        0 => Guard::EdgeIs { parent: ino, name: any_name(rng), ino: any_ino(rng) },
-        1 => Guard::EdgeAbsent { parent: ino, name: any_name(rng) },
+        0 => Guard::DirentIs { parent: ino, name: any_name(rng), ino: any_ino(rng) },
+        1 => Guard::DirentAbsent { parent: ino, name: any_name(rng) },
         2 => Guard::Access { ino, rev: rng.below(3) },
-        3 => Guard::NodeAbsent { ino },
+        3 => Guard::InodeAbsent { ino },
         4 => Guard::Links { ino, nlink: rng.below(3) as u32 },
         5 => Guard::ParentIs { ino, parent: any_ino(rng) },
         6 => Guard::Empty { ino },
-        7 => Guard::Xattr { ino, name: any_xattr(rng), present: rng.one_in(2) },
+        7 if rng.one_in(2) => Guard::XattrBlocks { ino, most: rng.below(3) as u16 },
+        7 => Guard::Xattr { ino, name: any_xattr(rng), blocks: rng.below(3) as u16 },
         8 => Guard::Setting { name: any_setting(rng), value: rng.pick(&[None, Some("x".to_owned())]) },
         9 if rng.one_in(2) => {
             let rows = (0..rng.below(2)).map(|_| any_slice(rng)).collect();
@@ -236,18 +239,18 @@ fn guard(rng: &mut Rng) -> Guard {
 fn add_effect(rng: &mut Rng, kind: u64, effects: &mut Vec<Effect>) {
     let ino = any_ino(rng);
     let effect = match kind {
-        0 => Effect::PutNode(any_node(rng, ino)),
+        0 => Effect::PutInode(any_inode(rng, ino)),
         1 => Effect::PutSymlink { ino, target: any_bytes(rng).into() },
-        2 => Effect::DropNode { ino },
+        2 => Effect::DropInode { ino },
         3 | 4 => {
             let (name, kind) = (any_name(rng), any_kind(rng));
-            Effect::PutEdge { parent: ino, name, ino: any_ino(rng), kind }
+            Effect::PutDirent { parent: ino, name, ino: any_ino(rng), kind }
         }
-        5 => Effect::DropEdge { parent: ino, name: any_name(rng) },
-        6 => Effect::SetAccess { ino, access: Access::from(&any_node(rng, ino)) },
+        5 => Effect::DropDirent { parent: ino, name: any_name(rng) },
+        6 => Effect::SetAccess { ino, access: Access::from(&any_inode(rng, ino)) },
         7 => Effect::SetParent { ino, parent: any_ino(rng) },
         8 => Effect::AddLinks { ino, delta: rng.below(5) as i32 - 2 },
-        9 => Effect::Touch { ino, atime: any_time(rng), mtime: any_time(rng), ctime: any_time(rng) },
+        9 => Effect::SetTimes { ino, atime: any_time(rng), mtime: any_time(rng), ctime: any_time(rng) },
         10 => Effect::SetSize { ino, size: any_size(rng) },
         11 => Effect::Extend { ino, size: any_size(rng) },
         12 | 13 => {
@@ -265,7 +268,11 @@ fn add_effect(rng: &mut Rng, kind: u64, effects: &mut Vec<Effect>) {
             let rows = (0..rng.below(u64::from(count) + 1)).map(|_| any_slice(rng)).collect();
             Effect::ReplaceRows { ino, chunk, count, rows }
         }
-        16 if rng.one_in(2) => Effect::PutXattr { ino, name: any_xattr(rng), value: any_bytes(rng).into() },
+        16 if rng.one_in(3) => Effect::AddXattrBlocks { ino, delta: rng.below(7) as i32 - 3 },
+        16 if rng.one_in(2) => {
+            let value = vec![0xff; rng.pick(&[0, 3, 4096, 4097])].into();
+            Effect::PutXattr { ino, name: any_xattr(rng), value }
+        }
         16 => Effect::DropXattr { ino, name: any_xattr(rng) },
         17 => Effect::PutAcl { id: any_acl(rng), text: rng.pick(&["one", "two"]).into() },
         18 if rng.one_in(2) => Effect::PutOrphan { session: any_session(rng), ino },
@@ -299,19 +306,19 @@ fn range(rng: &mut Rng) -> Scan {
         8 => Scan::Shared { after: SliceId(rng.below(6)), limit },
         7 => Scan::Acls { after: any_acl(rng), limit },
         6 => Scan::Slices { ino: any_ino(rng), from: ChunkIndex(rng.below(CHUNKS)), limit },
-        0 => Scan::Nodes { after: any_ino(rng), limit },
+        0 => Scan::Inodes { after: any_ino(rng), limit },
         1 => Scan::Orphans { after: (any_session(rng), any_ino(rng)), limit },
         2 => Scan::Sessions { after: any_session(rng), limit },
         3 => Scan::Garbage { after: SliceId(rng.below(6)), limit },
         _ => {
             let after = if rng.one_in(2) { None } else { Some(any_name(rng)) };
-            let beside = rng.pick(&[Beside::Nothing, Beside::Nodes, Beside::NodesWithAcls]);
+            let beside = rng.pick(&[Beside::Nothing, Beside::Inodes, Beside::InodesWithAcls]);
             Scan::Dir { parent: any_ino(rng), after, limit, beside }
         }
     }
 }
 
-/// Locks as an inode may have them: those of one owner never overlap.
+/// Valid locks of an inode: those of one owner never overlap.
 fn any_locks(rng: &mut Rng) -> Vec<Lock> {
     let mut locks = Vec::new();
     for _ in 0..rng.below(3) {
@@ -383,8 +390,8 @@ fn any_slice(rng: &mut Rng) -> Slice {
     Slice { pos: rng.below(9) as u32, len: rng.below(9) as u32, source }
 }
 
-fn any_node(rng: &mut Rng, ino: Ino) -> Node {
-    Node {
+fn any_inode(rng: &mut Rng, ino: Ino) -> Inode {
+    Inode {
         mode: Mode::new(rng.below(0o10000) as u32),
         uid: rng.below(3) as u32,
         nlink: rng.below(3) as u32,
@@ -393,7 +400,8 @@ fn any_node(rng: &mut Rng, ino: Ino) -> Node {
         default_acl: any_acl(rng),
         parent: any_ino(rng),
         access_rev: rng.below(3),
-        ..node(ino.0, any_kind(rng))
+        xattr_blocks: rng.below(3) as u16,
+        ..inode(ino.0, any_kind(rng))
     }
 }
 
@@ -401,16 +409,17 @@ fn any_node(rng: &mut Rng, ino: Ino) -> Node {
 mod tests {
     use super::*;
 
-    /// Two transactions of one call change inode 2: each may be answered with the node as either left it, and nothing else.
+    /// Two transactions of one call change inode 2: each may return the inode as either one left it, and no
+    /// other image.
     #[test]
-    fn an_image_that_never_stood_is_found() {
+    fn an_image_that_never_existed_is_detected() {
         let memory = MemEngine::default();
         apply(&memory, vec![put(2, FILE), put(3, FILE)]);
         let set = |size| txn(Vec::new(), vec![Effect::SetSize { ino: Ino(2), size }]);
         let (expected, states) = one_by_one(&memory, &[set(5), set(7)]);
         let with = |sizes: &[u64], ino: u64| {
-            let image = |size: &u64| Node { size: *size, ..node(ino, FILE) };
-            Outcome::Committed { seq: Seq(0), nodes: sizes.iter().map(image).collect() }
+            let image = |size: &u64| Inode { size: *size, ..inode(ino, FILE) };
+            Outcome::Committed { seq: Seq(0), inodes: sizes.iter().map(image).collect() }
         };
         for (sizes, ino, is_good) in [
             (&[5][..], 2, [true, false]),

@@ -10,7 +10,7 @@ impl Rng {
         Rng(seed)
     }
 
-    /// A number below `bound`, which is small.
+    /// A number below `bound`, which must be small.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }

@@ -1,11 +1,11 @@
-//! Ranges: their order, and where their parts begin and end.
+//! Scans: their order, and the boundaries of their pages.
 
 use meta::{Beside, Effect, Engine, Garbage, Record, Scan};
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, Slice, SliceId, SliceSource};
 
 use super::fixture::*;
 
-/// All records of a range, read in parts of `limit` rows; `next` makes the scan after a record.
+/// All records of a scan, read in pages of `limit` rows; `next` returns the scan that starts after a record.
 fn in_parts(
     engine: &dyn Engine,
     first: Scan,
@@ -16,12 +16,12 @@ fn in_parts(
     let mut range = first;
     loop {
         let page = scan(engine, &range);
-        assert!(page.facts.records.len() <= limit);
-        records.extend(page.facts.records);
+        assert!(page.snapshot.records.len() <= limit);
+        records.extend(page.snapshot.records);
         if !page.more {
             return records;
         }
-        range = records.last().and_then(&next).expect("a part that is not the last has a row");
+        range = records.last().and_then(&next).expect("a page that is not the last has a row");
     }
 }
 
@@ -34,37 +34,38 @@ pub fn directories_are_scanned_in_order(engine: &dyn Engine) {
     let mut effects = vec![put(2, DIR)];
     for (at, bytes) in names.iter().enumerate().rev() {
         let ino = Ino(10 + at as u64);
-        effects.push(Effect::PutEdge { parent: Ino(2), name: name(bytes), ino, kind: FILE });
+        effects.push(Effect::PutDirent { parent: Ino(2), name: name(bytes), ino, kind: FILE });
     }
-    // Neighbours whose entries are none of this directory's.
-    effects.extend([put_edge(1, "zz", 1), put_edge(3, "\u{1}", 1)]);
+    // Adjacent entries of other directories.
+    effects.extend([put_dirent(1, "zz", 1), put_dirent(3, "\u{1}", 1)]);
     apply(engine, effects);
     for limit in [1, 2, 3, 9, 10, 11] {
         let records = in_parts(engine, dir(None, limit, Beside::Nothing), limit, |record| match record {
-            Record::Edge(_, name, _) => Some(dir(Some(name.clone()), limit, Beside::Nothing)),
+            Record::Dirent(_, name, _) => Some(dir(Some(name.clone()), limit, Beside::Nothing)),
             _ => None,
         });
         let found: Vec<&[u8]> = records
             .iter()
             .map(|record| match record {
-                Record::Edge(Ino(2), name, Some(_)) => name.as_bytes(),
-                other => panic!("no entry of the directory: {other:?}"),
+                Record::Dirent(Ino(2), name, Some(_)) => name.as_bytes(),
+                other => panic!("not an entry of the directory: {other:?}"),
             })
             .collect();
         assert_eq!(found, names);
     }
-    // A listing resumes after a name that is there no more.
+    // A listing resumes after a name that no longer exists.
     let page = scan(engine, &dir(Some(name("aaa")), 1, Beside::Nothing));
     assert!(
-        matches!(&page.facts.records[..], [Record::Edge(_, n, Some(_))] if *n == name("ab")) && page.more
+        matches!(&page.snapshot.records[..], [Record::Dirent(_, n, Some(_))] if *n == name("ab"))
+            && page.more
     );
 }
 
-pub fn directories_are_scanned_with_nodes(engine: &dyn Engine) {
+pub fn directories_are_scanned_with_inodes(engine: &dyn Engine) {
     let acls = [AclId(1), AclId(2)];
-    let mut with_acls = node(11, DIR);
+    let mut with_acls = inode(11, DIR);
     (with_acls.access_acl, with_acls.default_acl) = (acls[0], acls[1]);
-    let mut shares_one = node(12, FILE);
+    let mut shares_one = inode(12, FILE);
     shares_one.access_acl = acls[0];
     apply(
         engine,
@@ -72,52 +73,55 @@ pub fn directories_are_scanned_with_nodes(engine: &dyn Engine) {
             Effect::PutAcl { id: acls[0], text: "one".into() },
             Effect::PutAcl { id: acls[1], text: "two".into() },
             put(10, FILE),
-            Effect::PutNode(with_acls),
-            Effect::PutNode(shares_one),
-            put_edge(2, "a", 10),
-            put_edge(2, "b", 11),
-            put_edge(2, "c", 12),
-            put_edge(2, "d", 13),
+            Effect::PutInode(with_acls),
+            Effect::PutInode(shares_one),
+            put_dirent(2, "a", 10),
+            put_dirent(2, "b", 11),
+            put_dirent(2, "c", 12),
+            put_dirent(2, "d", 13),
         ],
     );
-    let page = scan(engine, &dir(None, 4, Beside::NodesWithAcls));
+    let page = scan(engine, &dir(None, 4, Beside::InodesWithAcls));
     assert!(!page.more, "a limit counts entries, not records");
-    let nodes: Vec<_> =
-        page.facts.records.iter().filter(|record| matches!(record, Record::Node(..))).cloned().collect();
-    let expected = [(10, Some(node(10, FILE))), (11, Some(with_acls)), (12, Some(shares_one)), (13, None)];
-    assert_eq!(nodes, expected.map(|(ino, node)| Record::Node(Ino(ino), node)));
-    let entries = page.facts.records.iter().filter(|record| matches!(record, Record::Edge(..)));
+    let inodes: Vec<_> =
+        page.snapshot.records.iter().filter(|record| matches!(record, Record::Inode(..))).cloned().collect();
+    let expected = [(10, Some(inode(10, FILE))), (11, Some(with_acls)), (12, Some(shares_one)), (13, None)];
+    assert_eq!(inodes, expected.map(|(ino, inode)| Record::Inode(Ino(ino), inode)));
+    let entries = page.snapshot.records.iter().filter(|record| matches!(record, Record::Dirent(..)));
     assert_eq!(entries.count(), 4);
     for (id, text) in acls.into_iter().zip(["one", "two"]) {
-        assert!(page.facts.records.contains(&Record::Acl(id, Some(text.into()))));
+        assert!(page.snapshot.records.contains(&Record::Acl(id, Some(text.into()))));
     }
-    // A later part of the same directory brings its ACLs by itself.
-    let page = scan(engine, &dir(Some(name("b")), 1, Beside::NodesWithAcls));
-    assert!(page.more && page.facts.records.contains(&Record::Acl(acls[0], Some("one".into()))));
-    // Without the ACLs it is the same in pairs.
-    let page = scan(engine, &dir(None, 3, Beside::Nodes));
-    let node_of = |record: &Record| matches!(record, Record::Node(..)).then(|| record.clone());
+    // A later page of the same directory contains its own ACLs.
+    let page = scan(engine, &dir(Some(name("b")), 1, Beside::InodesWithAcls));
+    assert!(page.more && page.snapshot.records.contains(&Record::Acl(acls[0], Some("one".into()))));
+    // Without ACLs, the records come in pairs of dirent and inode.
+    let page = scan(engine, &dir(None, 3, Beside::Inodes));
+    let inode_of = |record: &Record| matches!(record, Record::Inode(..)).then(|| record.clone());
     assert!(page.more);
-    assert_eq!(page.facts.records.iter().filter_map(node_of).collect::<Vec<_>>(), nodes[..3]);
-    let (pairs, rest) = page.facts.records.as_chunks::<2>();
-    let is_pair = |[edge, node]: &[Record; 2]| match (edge, node) {
-        (Record::Edge(_, _, Some(edge)), Record::Node(ino, _)) => edge.ino == *ino,
+    assert_eq!(page.snapshot.records.iter().filter_map(inode_of).collect::<Vec<_>>(), inodes[..3]);
+    let (pairs, rest) = page.snapshot.records.as_chunks::<2>();
+    let is_pair = |[dirent, inode]: &[Record; 2]| match (dirent, inode) {
+        (Record::Dirent(_, _, Some(dirent)), Record::Inode(ino, _)) => dirent.ino == *ino,
         _ => false,
     };
     assert!(rest.is_empty() && pairs.iter().all(is_pair), "{page:?}");
-    let page = scan(engine, &dir(Some(name("c")), 3, Beside::Nodes));
-    assert!(matches!(page.facts.records[..], [Record::Edge(..), Record::Node(Ino(13), None)]), "{page:?}");
+    let page = scan(engine, &dir(Some(name("c")), 3, Beside::Inodes));
+    assert!(
+        matches!(page.snapshot.records[..], [Record::Dirent(..), Record::Inode(Ino(13), None)]),
+        "{page:?}"
+    );
 }
 
-pub fn nodes_are_scanned_in_order(engine: &dyn Engine) {
+pub fn inodes_are_scanned_in_order(engine: &dyn Engine) {
     let inos = [2, 3, 7, 1 << 32, (1 << 32) + 1, i64::MAX as u64];
     apply(engine, inos.iter().rev().map(|&ino| put(ino, FILE)).collect());
     for limit in [1, 4, 6, 7] {
-        let all = in_parts(engine, Scan::Nodes { after: Ino(0), limit }, limit, |record| match record {
-            Record::Node(ino, _) => Some(Scan::Nodes { after: *ino, limit }),
+        let all = in_parts(engine, Scan::Inodes { after: Ino(0), limit }, limit, |record| match record {
+            Record::Inode(ino, _) => Some(Scan::Inodes { after: *ino, limit }),
             _ => None,
         });
-        assert_eq!(all, inos.map(|ino| Record::Node(Ino(ino), Some(node(ino, FILE)))));
+        assert_eq!(all, inos.map(|ino| Record::Inode(Ino(ino), Some(inode(ino, FILE)))));
     }
 }
 
@@ -183,18 +187,18 @@ pub fn shared_slices_and_acls_are_scanned_in_order(engine: &dyn Engine) {
 }
 
 pub fn scans_obey_their_limit(engine: &dyn Engine) {
-    let nothing = scan(engine, &Scan::Nodes { after: Ino(0), limit: 10 });
-    assert!(nothing.facts.records.is_empty() && !nothing.more);
-    apply(engine, vec![put(3, FILE), put_edge(2, "a", 3)]);
-    for range in [Scan::Nodes { after: Ino(0), limit: 0 }, dir(None, 0, Beside::NodesWithAcls)] {
+    let nothing = scan(engine, &Scan::Inodes { after: Ino(0), limit: 10 });
+    assert!(nothing.snapshot.records.is_empty() && !nothing.more);
+    apply(engine, vec![put(3, FILE), put_dirent(2, "a", 3)]);
+    for range in [Scan::Inodes { after: Ino(0), limit: 0 }, dir(None, 0, Beside::InodesWithAcls)] {
         let page = scan(engine, &range);
-        assert!(page.facts.records.is_empty() && page.more, "{range:?}");
+        assert!(page.snapshot.records.is_empty() && page.more, "{range:?}");
     }
     for limit in [1, usize::MAX] {
-        assert!(!scan(engine, &Scan::Nodes { after: Ino(0), limit }).more);
+        assert!(!scan(engine, &Scan::Inodes { after: Ino(0), limit }).more);
         assert!(!scan(engine, &dir(None, limit, Beside::Nothing)).more);
     }
     for after in [Ino(3), Ino(u64::MAX)] {
-        assert!(scan(engine, &Scan::Nodes { after, limit: 5 }).facts.records.is_empty());
+        assert!(scan(engine, &Scan::Inodes { after, limit: 5 }).snapshot.records.is_empty());
     }
 }

@@ -1,11 +1,11 @@
-//! Terms: results are kept until theirs ends, and nothing of it happens after that.
+//! Terms: results are kept until their term ends, and no operation of an ended term is applied.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use meta::{Effect, Engine, Guard, Outcome, Record, Session, Txn, Want};
+use meta::{Effect, Engine, Guard, Outcome, Record, RecordKey, Session, Txn};
 use types::{AclId, Ino, OpId, SessionId, Term, Time};
 
-use super::fixture::{DIR, FILE, apply, commit, committed, put, read, read_node, session, txn};
+use super::fixture::{DIR, FILE, apply, commit, committed, put, read, read_inode, session, txn};
 
 const SESSION: SessionId = SessionId(4);
 
@@ -24,39 +24,39 @@ fn begin(term: u32, ended: &[u32]) -> Effect {
     Effect::BeginTerm { session: SESSION, term: Term(term), ended }
 }
 
-/// A directory, and a session whose first term is open.
+/// Creates a directory, and a session whose first term is open.
 fn start(engine: &dyn Engine) {
     apply(engine, vec![put(2, DIR), Effect::PutSession(session(SESSION.0)), begin(1, &[])]);
 }
 
 fn links(engine: &dyn Engine) -> u32 {
-    read_node(engine, 2).expect("the directory").nlink
+    read_inode(engine, 2).expect("the directory").nlink
 }
 
 fn is_refused(outcome: &Outcome) -> bool {
-    // The record of the session says that it is there, so it is the term that has ended.
-    matches!(outcome, Outcome::Conflict(facts) if facts.records == [Record::Session(SESSION, Some(session(SESSION.0)))])
+    // The conflict contains the record of the session, so the session exists and the term has ended.
+    matches!(outcome, Outcome::Conflict(snapshot) if snapshot.records == [Record::Session(SESSION, Some(session(SESSION.0)))])
 }
 
 pub fn term_guard(engine: &dyn Engine) {
     let holds = |term| matches!(commit(engine, within(term, 1000, Vec::new())), Outcome::Committed { .. });
     assert!(!holds(1));
     apply(engine, vec![begin(1, &[])]);
-    assert!(!holds(1), "no session, no term");
+    assert!(!holds(1), "a term was opened without a session");
     apply(engine, vec![Effect::PutSession(session(SESSION.0))]);
     assert!(!holds(1));
     apply(engine, vec![begin(1, &[])]);
     assert!(holds(1) && !holds(2));
     apply(engine, vec![begin(2, &[])]);
     assert!(holds(1) && holds(2));
-    // A renewal neither opens a term nor ends one.
+    // A renewal neither opens nor ends a term.
     apply(engine, vec![begin(3, &[1])]);
     let later = Session { heartbeat: Time::from_nanos(99), ..session(SESSION.0) };
     apply(engine, vec![Effect::PutSession(later)]);
     assert!(!holds(1) && holds(2) && holds(3));
     let other = Guard::Term { session: SessionId(5), term: Term(2) };
     assert!(matches!(commit(engine, txn(vec![other], Vec::new())), Outcome::Conflict(_)));
-    // With the session all of them go, and do not come back with another session of that number.
+    // Removing the session ends all its terms; a new session with the same number does not reopen them.
     apply(engine, vec![Effect::DropSession { session: SESSION }]);
     assert!(!holds(2) && !holds(3));
     apply(engine, vec![Effect::PutSession(session(SESSION.0))]);
@@ -72,14 +72,14 @@ pub fn results_are_kept_until_their_term_ends(engine: &dyn Engine) {
         let others: Vec<Txn> = (0..100).map(|_| txn(Vec::new(), vec![acl.clone()])).collect();
         engine.commit(&others).expect("a commit");
     }
-    // It is known still, and one that never arrived is applied.
+    // The result is still known, and an operation that never arrived before is applied.
     assert_eq!(committed(commit(engine, link(1, 0))), (first, Vec::new()));
     assert_eq!(links(engine), 2);
     committed(commit(engine, link(1, 7)));
     committed(commit(engine, link(2, 0)));
     assert_eq!(links(engine), 4);
     committed(commit(engine, within(2, 1, vec![begin(3, &[1])])));
-    // What other terms have done is known.
+    // The results of other terms are still known.
     for known in [link(2, 0), within(2, 1, vec![begin(3, &[1])])] {
         committed(commit(engine, known));
     }
@@ -87,33 +87,36 @@ pub fn results_are_kept_until_their_term_ends(engine: &dyn Engine) {
     assert_eq!(links(engine), 5);
 }
 
-pub fn an_operation_of_an_ended_term_does_nothing(engine: &dyn Engine) {
+pub fn an_operation_of_an_ended_term_has_no_effect(engine: &dyn Engine) {
     start(engine);
     committed(commit(engine, link(1, 0)));
     committed(commit(engine, within(1, 1, vec![begin(2, &[1])])));
-    // One that never arrived before; then the one that was done, whose result an engine may still have.
+    // First an operation that never arrived before; then one that was applied, whose result an engine may
+    // still have.
     assert!(is_refused(&commit(engine, link(1, 2))));
     commit(engine, link(1, 0));
     let outcomes = engine.commit(&[link(1, 3), link(1, 4), link(2, 0)]).expect("a commit");
     assert!(is_refused(&outcomes[0]) && is_refused(&outcomes[1]));
     assert!(matches!(outcomes[2], Outcome::Committed { .. }));
     assert_eq!(links(engine), 3);
-    // Also in the batch that ends it.
+    // The same in the batch that ends the term.
     let batch = [link(2, 1), within(2, 2, vec![begin(3, &[2])]), link(2, 3), link(3, 0)];
     let outcomes = engine.commit(&batch).expect("a commit");
     let done = outcomes.iter().map(|outcome| matches!(outcome, Outcome::Committed { .. }));
     assert_eq!(done.collect::<Vec<_>>(), [true, true, false, true]);
     assert!(is_refused(&outcomes[2]));
     assert_eq!(links(engine), 5);
-    // A session that is gone says so.
+    // If the session was removed, the conflict says so.
     apply(engine, vec![Effect::DropSession { session: SESSION }]);
-    let Outcome::Conflict(facts) = commit(engine, link(3, 1)) else { panic!("a change without a session") };
-    assert_eq!(facts.records, [Record::Session(SESSION, None)]);
-    assert_eq!(read(engine, &[Want::Session(SESSION)]), facts.records);
+    let Outcome::Conflict(snapshot) = commit(engine, link(3, 1)) else {
+        panic!("a change without a session")
+    };
+    assert_eq!(snapshot.records, [Record::Session(SESSION, None)]);
+    assert_eq!(read(engine, &[RecordKey::Session(SESSION)]), snapshot.records);
 }
 
-/// Operations of a term are under way while it ends: each comes before the end, or never.
-pub fn an_operation_that_races_with_the_end_of_its_term_comes_before_or_never(engine: &dyn Engine) {
+/// Operations of a term are in flight while it ends: each commits before the end, or never.
+pub fn an_operation_racing_with_the_end_of_its_term_commits_before_it_or_never(engine: &dyn Engine) {
     start(engine);
     apply(engine, vec![put(3, FILE)]);
     for term in 1..=20 {
@@ -124,7 +127,7 @@ pub fn an_operation_that_races_with_the_end_of_its_term_comes_before_or_never(en
                 scope.spawn(move || {
                     for count in 0.. {
                         begun.fetch_add(1, Ordering::Relaxed);
-                        // Each is sent twice, as one whose answer was lost.
+                        // Each is sent twice, like one whose reply was lost.
                         let op = link(term, 3 * count + thread);
                         let first = engine.commit(std::slice::from_ref(&op)).expect("a commit");
                         let again = engine.commit(&[op]).expect("a commit");

@@ -1,8 +1,8 @@
-//! Values at the edge of what the types allow.
+//! Values at the limits of their types.
 
 use std::sync::Arc;
 
-use meta::{Counter, Edge, Effect, Engine, Node, Record, Want};
+use meta::{Counter, Dirent, Effect, Engine, Inode, Record, RecordKey};
 use types::{AclId, ChunkIndex, FileType, Ino, Mode, Slice, SliceSource, Time};
 
 use super::fixture::*;
@@ -12,17 +12,17 @@ pub fn names_of_any_bytes(engine: &dyn Engine) {
     let names = [vec![0xff; 255], vec![b'a'; 255], every_byte, b"'; --".to_vec(), b"%_*?[\\".to_vec()];
     for (number, bytes) in names.iter().enumerate() {
         let (parent, name, ino) = (Ino(2), name(bytes), Ino(10 + number as u64));
-        apply(engine, vec![Effect::PutEdge { parent, name: name.clone(), ino, kind: FILE }]);
-        let edge = Some(Edge { ino, kind: FILE });
+        apply(engine, vec![Effect::PutDirent { parent, name: name.clone(), ino, kind: FILE }]);
+        let dirent = Some(Dirent { ino, kind: FILE });
         assert_eq!(
-            read(engine, &[Want::Entry(parent, name.clone())]),
-            [Record::Edge(parent, name, edge), Record::Node(ino, None)]
+            read(engine, &[RecordKey::Entry(parent, name.clone())]),
+            [Record::Dirent(parent, name, dirent), Record::Inode(ino, None)]
         );
     }
 }
 
 pub fn numbers_at_their_limits(engine: &dyn Engine) {
-    let most = Node {
+    let most = Inode {
         ino: Ino(i64::MAX as u64),
         kind: FileType::CharDevice,
         mode: Mode::new(0o7777),
@@ -38,6 +38,7 @@ pub fn numbers_at_their_limits(engine: &dyn Engine) {
         default_acl: AclId(1),
         parent: Ino(i64::MAX as u64),
         access_rev: i64::MAX as u64,
+        xattr_blocks: u16::MAX,
     };
     let kinds = [
         FileType::Fifo,
@@ -49,21 +50,21 @@ pub fn numbers_at_their_limits(engine: &dyn Engine) {
         FileType::Socket,
     ];
     for (number, kind) in kinds.into_iter().enumerate() {
-        let node = Node { ino: Ino(most.ino.0 - number as u64), kind, ..most };
-        apply(engine, vec![Effect::PutNode(node)]);
-        assert_eq!(read_node(engine, node.ino.0), Some(node));
+        let inode = Inode { ino: Ino(most.ino.0 - number as u64), kind, ..most };
+        apply(engine, vec![Effect::PutInode(inode)]);
+        assert_eq!(read_inode(engine, inode.ino.0), Some(inode));
     }
     apply(engine, vec![Effect::AddLinks { ino: most.ino, delta: i32::MAX }]);
-    assert_eq!(read_node(engine, most.ino.0).map(|node| node.nlink), Some(u32::MAX));
-    assert_eq!(read_usage(engine).blocks, 1 << 51);
+    assert_eq!(read_inode(engine, most.ino.0).map(|inode| inode.nlink), Some(u32::MAX));
+    assert_eq!(read_usage(engine).blocks, (1 << 51) + 7 * u64::from(u16::MAX));
     let counter = Counter::Session;
     apply(engine, vec![Effect::SetCounter { counter, value: i64::MAX as u64 }]);
-    assert_eq!(read(engine, &[Want::Counter(counter)]), [Record::Counter(counter, i64::MAX as u64)]);
+    assert_eq!(read(engine, &[RecordKey::Counter(counter)]), [Record::Counter(counter, i64::MAX as u64)]);
     let chunk = ChunkIndex((i64::MAX as u64) >> 26);
     let slice = Slice { pos: u32::MAX, len: u32::MAX, source: SliceSource::Hole };
     apply(engine, vec![Effect::AppendSlice { ino: most.ino, chunk, slice: slice.clone() }]);
     assert_eq!(
-        read(engine, &[Want::Slices(most.ino, chunk)]),
+        read(engine, &[RecordKey::Slices(most.ino, chunk)]),
         [Record::Slices(most.ino, chunk, vec![slice].into())]
     );
 }
@@ -89,7 +90,12 @@ pub fn long_values(engine: &dyn Engine) {
     assert_eq!(
         read(
             engine,
-            &[Want::Xattrs(ino), Want::Acl(AclId(9)), Want::Symlink(ino), Want::Slices(ino, ChunkIndex(0))]
+            &[
+                RecordKey::Xattrs(ino),
+                RecordKey::Acl(AclId(9)),
+                RecordKey::Symlink(ino),
+                RecordKey::Slices(ino, ChunkIndex(0))
+            ]
         ),
         [
             Record::Xattrs(ino, xattrs),
@@ -100,20 +106,20 @@ pub fn long_values(engine: &dyn Engine) {
     );
 }
 
-/// A node's ACLs answer the same want, also those that are missing or the same.
-pub fn acls_come_with_nodes(engine: &dyn Engine) {
+/// Reading an inode also returns its ACLs, also if they are absent or equal.
+pub fn acls_are_read_with_inodes(engine: &dyn Engine) {
     let (here, gone) = (AclId(5), AclId(6));
-    let mut dir = node(3, DIR);
+    let mut dir = inode(3, DIR);
     (dir.access_acl, dir.default_acl) = (here, gone);
     apply(
         engine,
-        vec![Effect::PutAcl { id: here, text: "text".into() }, Effect::PutNode(dir), put_edge(2, "a", 3)],
+        vec![Effect::PutAcl { id: here, text: "text".into() }, Effect::PutInode(dir), put_dirent(2, "a", 3)],
     );
     let acls = [Record::Acl(here, Some("text".into())), Record::Acl(gone, None)];
-    for want in [Want::Node(Ino(3)), Want::Entry(Ino(2), name("a"))] {
+    for want in [RecordKey::Inode(Ino(3)), RecordKey::Entry(Ino(2), name("a"))] {
         let records = read(engine, &[want]);
         assert!(
-            records.contains(&Record::Node(Ino(3), Some(dir))) && records.ends_with(&acls),
+            records.contains(&Record::Inode(Ino(3), Some(dir))) && records.ends_with(&acls),
             "{records:?}"
         );
     }

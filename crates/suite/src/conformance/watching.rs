@@ -1,83 +1,83 @@
-//! The stream of changes, of engines that have one.
+//! The stream of changes, for engines that have one.
 
 use std::time::Duration;
 
-use meta::{Change, Changes, Effect, Engine, Guard, Outcome, Seq, Touched, Want};
+use meta::{Change, Changes, Effect, Engine, Guard, Invalidation, Outcome, RecordKey, Seq};
 use types::Ino;
 
-use super::fixture::{DIR, FILE, apply, commit, name, put, put_edge, txn};
+use super::fixture::{DIR, FILE, apply, commit, name, put, put_dirent, txn};
 
-/// Longer than any server takes to tell, so that a failure is one.
+/// Longer than any server needs, so that a timeout is a failure.
 const LONG: Duration = Duration::from_secs(60);
 
-/// The stream, which has to be there: mounts on an engine without one poll, and nothing else would fail.
+/// The stream of changes. It must exist: without one, mounts poll, and no other test would fail.
 fn watch(engine: &dyn Engine) -> Box<dyn Changes> {
-    engine.watch().expect("a stream").expect("an engine whose suite says that it has a stream")
+    engine.watch().expect("a stream").expect("this engine must have a stream")
 }
 
-/// An engine that has a stream has it tested.
-pub fn no_changes_are_told(engine: &dyn Engine) {
-    assert!(
-        engine.watch().expect("an answer").is_none(),
-        "there is a stream: its suite is `conformance!($new)`"
-    );
+/// An engine with a stream must be tested with one.
+pub fn the_engine_has_no_stream_of_changes(engine: &dyn Engine) {
+    assert!(engine.watch().expect("a reply").is_none(), "the engine has a stream: use `conformance!($new)`");
 }
 
-/// The next changes until they touch `last`.
-fn until(changes: &mut dyn Changes, last: &Touched) -> Vec<Change> {
+/// Reads changes until one contains `last`.
+fn until(changes: &mut dyn Changes, last: &Invalidation) -> Vec<Change> {
     let mut all = Vec::new();
-    while !all.iter().any(|change: &Change| change.touched.contains(last)) {
+    while !all.iter().any(|change: &Change| change.invalidations.contains(last)) {
         let more = changes.next(LONG).expect("changes");
-        assert!(!more.is_empty(), "nothing came within {LONG:?} but {all:?}");
+        assert!(!more.is_empty(), "no more changes within {LONG:?} after {all:?}");
         all.extend(more);
     }
     all
 }
 
-pub fn changes_are_told_in_order(engine: &dyn Engine) {
+pub fn changes_are_delivered_in_order(engine: &dyn Engine) {
     apply(engine, vec![put(2, DIR), put(3, FILE)]);
     let mut changes = watch(engine);
-    assert_eq!(changes.next(Duration::ZERO).expect("changes"), [], "what was before is not told");
+    assert_eq!(changes.next(Duration::ZERO).expect("changes"), [], "earlier changes are not delivered");
     let touch = || Effect::AddLinks { ino: Ino(3), delta: 1 };
-    let committed = txn(Vec::new(), vec![put_edge(2, "a", 3), touch()]);
+    let committed = txn(Vec::new(), vec![put_dirent(2, "a", 3), touch()]);
     let by = types::SessionId((committed.op_id.0 >> 64) as u64);
     let Outcome::Committed { seq, .. } = commit(engine, committed) else { panic!("a conflict") };
-    commit(engine, txn(vec![Guard::NodeAbsent { ino: Ino(3) }], vec![touch()]));
+    commit(engine, txn(vec![Guard::InodeAbsent { ino: Ino(3) }], vec![touch()]));
     commit(engine, txn(vec![Guard::Access { ino: Ino(3), rev: 5 }], Vec::new()));
     let size = Effect::SetSize { ino: Ino(3), size: 9 };
-    let batch = [txn(Vec::new(), vec![size]), txn(Vec::new(), vec![Effect::DropNode { ino: Ino(3) }])];
+    let batch = [txn(Vec::new(), vec![size]), txn(Vec::new(), vec![Effect::DropInode { ino: Ino(3) }])];
     engine.commit(&batch).expect("a commit");
-    let marker = Touched::Edge(Ino(2), name("z"));
-    apply(engine, vec![Effect::DropEdge { parent: Ino(2), name: name("z") }]);
-    let told = until(&mut *changes, &marker);
-    let touched: Vec<_> = told.iter().map(|change| change.touched.clone()).collect();
-    let node = Touched::Node(Ino(3));
+    let marker = Invalidation::Dirent(Ino(2), name("z"));
+    apply(engine, vec![Effect::DropDirent { parent: Ino(2), name: name("z") }]);
+    let found = until(&mut *changes, &marker);
+    let invalidations: Vec<_> = found.iter().map(|change| change.invalidations.clone()).collect();
+    let inode = Invalidation::Inode(Ino(3));
     let expected = [
-        vec![Touched::Edge(Ino(2), name("a")), node.clone()],
-        vec![node.clone(), Touched::Data(Ino(3))],
-        vec![node],
+        vec![Invalidation::Dirent(Ino(2), name("a")), inode.clone()],
+        vec![inode.clone(), Invalidation::Data(Ino(3))],
+        vec![inode],
         vec![marker],
     ];
-    assert_eq!(touched, expected, "conflicts and claims are no changes, and nothing is told twice");
-    assert_eq!((told[0].seq, told[0].by), (seq, by));
-    assert!(told.windows(2).all(|pair| pair[0].seq < pair[1].seq), "{told:?}");
-    let last = told.iter().map(|change| change.seq).max().unwrap_or(Seq(0));
-    assert!(engine.read(&[Want::Usage]).expect("a read").seq >= last);
+    assert_eq!(
+        invalidations, expected,
+        "conflicts and claims are not changes, and no change is delivered twice"
+    );
+    assert_eq!((found[0].seq, found[0].by), (seq, by));
+    assert!(found.windows(2).all(|pair| pair[0].seq < pair[1].seq), "{found:?}");
+    let last = found.iter().map(|change| change.seq).max().unwrap_or(Seq(0));
+    assert!(engine.read(&[RecordKey::Usage]).expect("a read").seq >= last);
     assert_eq!(changes.next(Duration::ZERO).expect("changes"), []);
 }
 
-/// A client that waits for a change asks once for it.
-pub fn a_change_comes_with_the_next_answer(engine: &dyn Engine) {
+/// A client that waits for a change gets it from one call.
+pub fn the_next_call_returns_a_change(engine: &dyn Engine) {
     apply(engine, vec![put(2, FILE)]);
     let mut changes = watch(engine);
     for size in 1..=20 {
         apply(engine, vec![Effect::Extend { ino: Ino(2), size }]);
-        let told = changes.next(LONG).expect("changes");
-        assert_eq!(told.len(), 1, "change {size}: {told:?}");
+        let found = changes.next(LONG).expect("changes");
+        assert_eq!(found.len(), 1, "change {size}: {found:?}");
     }
 }
 
-pub fn every_change_is_told_once(engine: &dyn Engine) {
+pub fn every_change_is_delivered_once(engine: &dyn Engine) {
     const THREADS: u64 = 4;
     const EACH: u64 = 50;
     apply(engine, (2..2 + THREADS).map(|ino| put(ino, FILE)).collect());
@@ -90,16 +90,16 @@ pub fn every_change_is_told_once(engine: &dyn Engine) {
                 }
             });
         }
-        let mut told = Vec::new();
-        while told.len() < (THREADS * EACH) as usize {
+        let mut found = Vec::new();
+        while found.len() < (THREADS * EACH) as usize {
             let more = changes.next(LONG).expect("changes");
-            assert!(!more.is_empty(), "{} of {} came", told.len(), THREADS * EACH);
-            told.extend(more);
+            assert!(!more.is_empty(), "{} of {} changes delivered", found.len(), THREADS * EACH);
+            found.extend(more);
         }
         for ino in (2..2 + THREADS).map(Ino) {
-            let seqs: Vec<_> = told
+            let seqs: Vec<_> = found
                 .iter()
-                .filter(|change| change.touched.contains(&Touched::Node(ino)))
+                .filter(|change| change.invalidations.contains(&Invalidation::Inode(ino)))
                 .map(|c| c.seq)
                 .collect();
             assert_eq!(seqs.len() as u64, EACH, "of {ino:?}");

@@ -1,11 +1,11 @@
-//! Attributes, extended attributes, and what a truncation leaves of the rows of a file.
+//! Attributes, extended attributes, and the rows of a file after a truncation.
 
 use std::sync::Arc;
 
-use meta::Node;
+use meta::Inode;
 use meta::ops::{
-    Accessed, GetNode, GetSlices, GetUsage, GetXattrs, KillPriv, MakeKind, RemoveXattr, SetAttr, SetXattr,
-    Write, XattrMode,
+    Accessed, GetInode, GetSlices, GetUsage, GetXattrs, KillPriv, MakeKind, Reap, RemoveXattr, SetAttr,
+    SetXattr, Write, XattrMode,
 };
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Mode, Slice, SliceSource, Time};
 
@@ -14,26 +14,27 @@ use super::invariants::check;
 use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
-    ("attributes_are_set_alone_and_together", attributes_are_set_alone_and_together),
-    ("times_move_as_they_should", times_move_as_they_should),
-    ("access_times_move_alone", access_times_move_alone),
-    ("chown_clears_what_would_run_as_another", chown_clears_what_would_run_as_another),
-    ("writing_clears_what_would_run_as_another", writing_clears_what_would_run_as_another),
+    ("attributes_are_set_separately_and_together", attributes_are_set_separately_and_together),
+    ("operations_change_the_right_times", operations_change_the_right_times),
+    ("access_times_change_alone", access_times_change_alone),
+    ("chown_clears_setid_bits_and_capabilities", chown_clears_setid_bits_and_capabilities),
+    ("writing_clears_setid_bits_and_capabilities", writing_clears_setid_bits_and_capabilities),
     ("only_regular_files_are_truncated", only_regular_files_are_truncated),
-    ("what_is_cut_off_reads_as_zeros", what_is_cut_off_reads_as_zeros),
+    ("truncated_bytes_read_as_zeros", truncated_bytes_read_as_zeros),
     ("writes_extend_and_append", writes_extend_and_append),
     ("xattrs_are_created_replaced_removed", xattrs_are_created_replaced_removed),
     ("xattrs_of_an_inode_are_bounded", xattrs_of_an_inode_are_bounded),
+    ("xattrs_count_in_usage", xattrs_count_in_usage),
 ];
 
 const CAPABILITY: &str = "security.capability";
 
-fn attributes_are_set_alone_and_together(factory: Factory<'_>) {
+fn attributes_are_set_separately_and_together(factory: Factory<'_>) {
     let c = fresh(factory);
     let made = c.make(ROOT, "f", MakeKind::Regular, 0o644).unwrap();
     let ino = made.ino;
     c.chmod(ino, 0o4751).unwrap();
-    let after = c.node(ino);
+    let after = c.inode(ino);
     assert_eq!((after.mode, after.access_rev), (Mode::new(0o4751), made.access_rev + 1));
     let all = SetAttr {
         ino,
@@ -47,9 +48,9 @@ fn attributes_are_set_alone_and_together(factory: Factory<'_>) {
     };
     c.run(&all).unwrap();
     for client in [&c, &c.stranger()] {
-        let node = client.node(ino);
-        assert_eq!((node.mode, node.uid, node.gid, node.size), (Mode::new(0o600), 1000, 100, 5000));
-        assert_eq!((node.atime, node.mtime), (Time::new(-5, 1), Time::new(1 << 33, 999_999_999)));
+        let inode = client.inode(ino);
+        assert_eq!((inode.mode, inode.uid, inode.gid, inode.size), (Mode::new(0o600), 1000, 100, 5000));
+        assert_eq!((inode.atime, inode.mtime), (Time::new(-5, 1), Time::new(1 << 33, 999_999_999)));
     }
     assert_eq!(c.run(&GetUsage).unwrap().blocks, 2);
     c.unlink(ROOT, "f").unwrap();
@@ -57,12 +58,12 @@ fn attributes_are_set_alone_and_together(factory: Factory<'_>) {
     check(&c);
 }
 
-fn times_move_as_they_should(factory: Factory<'_>) {
+fn operations_change_the_right_times(factory: Factory<'_>) {
     let c = fresh(factory);
     let ino = c.create(ROOT, "f").unwrap();
-    let mut before = c.node(ino);
+    let mut before = c.inode(ino);
     let mut step = |what: &str, mtime_moves: bool, ctime_moves: bool| {
-        let after = c.node(ino);
+        let after = c.inode(ino);
         assert_eq!(after.atime, before.atime, "{what}: atime");
         assert_eq!(after.mtime > before.mtime, mtime_moves, "{what}: mtime");
         assert_eq!(after.ctime > before.ctime, ctime_moves, "{what}: ctime");
@@ -86,28 +87,28 @@ fn times_move_as_they_should(factory: Factory<'_>) {
     step("unlink", false, true);
     assert_eq!(c.link(ino, ROOT, "f"), Err(Errno::EEXIST));
     assert_eq!(c.truncate(ROOT, 0), Err(Errno::EISDIR));
-    step("what is refused", false, false);
+    step("refused operations", false, false);
     let _ = (c.lookup(ROOT, "f"), c.list(ROOT));
-    step("looking", false, false);
+    step("lookup and readdir", false, false);
 }
 
-fn access_times_move_alone(factory: Factory<'_>) {
+fn access_times_change_alone(factory: Factory<'_>) {
     let c = fresh(factory);
     let inos = ["a", "b", "gone"].map(|name| c.create(ROOT, name).unwrap());
-    let before = inos.map(|ino| c.node(ino));
+    let before = inos.map(|ino| c.inode(ino));
     c.unlink(ROOT, "gone").unwrap();
     let times = [Time::new(1 << 33, 1), Time::new(-7, 999_999_999), Time::new(5, 5)];
     c.run(&Accessed(inos.into_iter().zip(times).collect())).unwrap();
     for client in [&c, &c.stranger()] {
         for ((ino, atime), before) in inos.into_iter().zip(times).zip(before).take(2) {
-            assert_eq!(client.node(ino), Node { atime, ..before });
+            assert_eq!(client.inode(ino), Inode { atime, ..before });
         }
     }
-    assert_eq!(c.stranger().run(&GetNode(inos[2])), Err(Errno::ESTALE));
+    assert_eq!(c.stranger().run(&GetInode(inos[2])), Err(Errno::ESTALE));
     check(&c);
 }
 
-fn chown_clears_what_would_run_as_another(factory: Factory<'_>) {
+fn chown_clears_setid_bits_and_capabilities(factory: Factory<'_>) {
     let c = fresh(factory);
     // (mode, keep_sgid, mode after a chown), inode(7) and setattr_should_drop_sgid.
     let cases = [
@@ -123,18 +124,18 @@ fn chown_clears_what_would_run_as_another(factory: Factory<'_>) {
         c.set_xattr(ino, CAPABILITY, "cap", XattrMode::Set).unwrap();
         c.set_xattr(ino, "user.kept", "1", XattrMode::Set).unwrap();
         c.run(&SetAttr { ino, uid: Some(5), keep_sgid, ..SetAttr::default() }).unwrap();
-        assert_eq!((c.node(ino).mode, c.node(ino).uid), (Mode::new(left), 5), "{mode:o}, keep {keep_sgid}");
+        assert_eq!((c.inode(ino).mode, c.inode(ino).uid), (Mode::new(left), 5), "{mode:o}, keep {keep_sgid}");
         let names: Vec<_> = c.run(&GetXattrs(ino)).unwrap().keys().cloned().collect();
         assert_eq!(names, [x("user.kept")]);
     }
     let dir = c.mkdir(ROOT, "d").unwrap();
     c.chmod(dir, 0o6755).unwrap();
     c.run(&SetAttr { ino: dir, uid: Some(5), gid: Some(6), ..SetAttr::default() }).unwrap();
-    assert_eq!(c.node(dir).mode, Mode::new(0o6755), "on directories the bits mean something else");
+    assert_eq!(c.inode(dir).mode, Mode::new(0o6755), "on directories the bits have another meaning");
     check(&c);
 }
 
-fn writing_clears_what_would_run_as_another(factory: Factory<'_>) {
+fn writing_clears_setid_bits_and_capabilities(factory: Factory<'_>) {
     let c = fresh(factory);
     for (i, truncates) in [false, true].into_iter().enumerate() {
         let ino = c.create(ROOT, &format!("f{i}")).unwrap();
@@ -145,14 +146,14 @@ fn writing_clears_what_would_run_as_another(factory: Factory<'_>) {
         } else {
             assert_eq!(c.run(&KillPriv(ino)), Ok(true));
         }
-        assert_eq!(c.node(ino).mode, Mode::new(0o755));
+        assert_eq!(c.inode(ino).mode, Mode::new(0o755));
         assert!(c.run(&GetXattrs(ino)).unwrap().is_empty());
-        let settled = c.node(ino);
+        let settled = c.inode(ino);
         assert_eq!(c.run(&KillPriv(ino)), Ok(false));
-        assert_eq!(c.node(ino), settled, "nothing is left to take");
+        assert_eq!(c.inode(ino), settled, "nothing is left to clear");
         c.chmod(ino, 0o2745).unwrap();
         c.run(&KillPriv(ino)).unwrap();
-        assert_eq!(c.node(ino).mode, Mode::new(0o2745), "SGID without x for the group runs nothing");
+        assert_eq!(c.inode(ino).mode, Mode::new(0o2745), "SGID without group execute is not a setid bit");
     }
     assert_eq!(c.run(&KillPriv(Ino(1 << 40))), Err(Errno::ESTALE));
 }
@@ -173,7 +174,7 @@ fn rows(c: &Client, ino: Ino, chunk: u64) -> Vec<Slice> {
     c.run(&GetSlices { ino, chunk: ChunkIndex(chunk) }).unwrap().to_vec()
 }
 
-/// What each byte of a chunk reads as by its rows: the slice it comes from, or 0.
+/// The slice that each byte of a chunk comes from according to its rows; 0 for none.
 fn resolve(rows: &[Slice], len: usize) -> Vec<u64> {
     let mut bytes = vec![0; len];
     for row in rows {
@@ -187,7 +188,7 @@ fn resolve(rows: &[Slice], len: usize) -> Vec<u64> {
     bytes
 }
 
-fn what_is_cut_off_reads_as_zeros(factory: Factory<'_>) {
+fn truncated_bytes_read_as_zeros(factory: Factory<'_>) {
     let c = fresh(factory);
     let ino = c.create(ROOT, "f").unwrap();
     c.write(ino, 0, 8, 1).unwrap();
@@ -195,11 +196,11 @@ fn what_is_cut_off_reads_as_zeros(factory: Factory<'_>) {
     assert_eq!(resolve(&rows(&c, ino, 0), 10), [1, 1, 1, 1, 1, 1, 2, 2, 2, 2]);
     c.truncate(ino, 4).unwrap();
     c.truncate(ino, 10).unwrap();
-    assert_eq!(c.node(ino).size, 10);
+    assert_eq!(c.inode(ino).size, 10);
     assert_eq!(resolve(&rows(&c, ino, 0), 10), [1, 1, 1, 1, 0, 0, 0, 0, 0, 0]);
     c.write(ino, 5, 2, 3).unwrap();
     assert_eq!(resolve(&rows(&c, ino, 0), 10), [1, 1, 1, 1, 0, 3, 3, 0, 0, 0]);
-    // Chunks beyond the end lose their rows, the one with the end keeps those before it.
+    // Chunks beyond the end lose their rows; the chunk with the end keeps the rows before it.
     let slices = vec![(ChunkIndex(1), blocks(0, 9, 4)), (ChunkIndex(3), blocks(0, 9, 5))];
     let end = 3 * CHUNK_BYTES + 9;
     c.run(&Write { ino, slices, end, mtime: Time::now() }).unwrap();
@@ -208,9 +209,9 @@ fn what_is_cut_off_reads_as_zeros(factory: Factory<'_>) {
     assert_eq!(resolve(&rows(&c, ino, 1), 4), [4, 4, 0, 0]);
     assert_eq!(resolve(&rows(&c, ino, 0), 2), [1, 1]);
     c.truncate(ino, CHUNK_BYTES).unwrap();
-    assert!(rows(&c, ino, 1).is_empty(), "at a chunk's start there is nothing to keep");
+    assert!(rows(&c, ino, 1).is_empty(), "a truncation to the start of a chunk drops all its rows");
     c.truncate(ino, 0).unwrap();
-    assert!(rows(&c, ino, 0).is_empty() && c.node(ino).size == 0);
+    assert!(rows(&c, ino, 0).is_empty() && c.inode(ino).size == 0);
     check(&c);
 }
 
@@ -219,15 +220,15 @@ fn writes_extend_and_append(factory: Factory<'_>) {
     let ino = c.create(ROOT, "f").unwrap();
     c.write(ino, 100, 10, 1).unwrap();
     c.write(ino, 0, 10, 2).unwrap();
-    assert_eq!(c.node(ino).size, 110, "a write before the end moves no size");
+    assert_eq!(c.inode(ino).size, 110, "a write before the end does not change the size");
     assert_eq!(rows(&c, ino, 0), [blocks(100, 10, 1), blocks(0, 10, 2)]);
     let (mtime, earlier) = (Time::new(6_000_000_001, 3), Time::new(1_700_000_001, 3));
     c.run(&Write { ino, slices: Vec::new(), end: 4097, mtime }).unwrap();
-    let node = c.node(ino);
-    assert_eq!((node.size, node.mtime, node.ctime), (4097, mtime, mtime));
+    let inode = c.inode(ino);
+    assert_eq!((inode.size, inode.mtime, inode.ctime), (4097, mtime, mtime));
     c.run(&Write { ino, slices: Vec::new(), end: 1, mtime: earlier }).unwrap();
-    let node = c.node(ino);
-    assert_eq!((node.mtime, node.ctime), (earlier, mtime), "what changed meanwhile has moved ctime further");
+    let inode = c.inode(ino);
+    assert_eq!((inode.mtime, inode.ctime), (earlier, mtime), "ctime does not go back");
     assert_eq!(c.run(&GetUsage).unwrap().blocks, 2);
     c.unlink(ROOT, "f").unwrap();
     assert_eq!(c.write(ino, 0, 1, 3), Err(Errno::ESTALE));
@@ -236,38 +237,90 @@ fn writes_extend_and_append(factory: Factory<'_>) {
 
 fn xattrs_of_an_inode_are_bounded(factory: Factory<'_>) {
     let a = fresh(factory);
-    a.meta.set_alone(false);
+    a.meta.set_exclusive(false);
     let b = a.stranger();
     let ino = a.create(ROOT, "f").unwrap();
     let set = |c: &Client, name: &str, len: usize| {
         c.run(&SetXattr { ino, name: x(name), value: vec![7; len].into(), mode: XattrMode::Set })
     };
-    // Sixteen of the greatest length would take their names beyond 1 MiB.
-    for n in 10..25 {
+    for n in 10..26 {
         set(&a, &format!("user.{n}"), 65_536).unwrap();
     }
     for client in [&a, &b] {
-        assert_eq!(set(client, "user.25", 65_536), Err(Errno::ENOSPC));
+        assert_eq!(set(client, "user.26", 0), Err(Errno::ENOSPC));
     }
-    set(&a, "user.25", 65_536 - 16 * 8).unwrap();
-    assert_eq!(set(&a, "user.26", 0), Err(Errno::ENOSPC));
-    assert_eq!(set(&b, "user.25", 65_536), Err(Errno::ENOSPC));
-    set(&a, "user.10", 65_535).unwrap();
-    set(&a, "user.10", 65_536).unwrap();
-    // What somebody else removed is room at once, whatever is in memory.
-    assert_eq!(a.run(&GetXattrs(ino)).unwrap().len(), 16);
+    set(&b, "user.10", 65_536).unwrap();
+    set(&b, "user.10", 61_440).unwrap();
+    set(&a, "user.26", 0).unwrap();
+    for client in [&a, &b] {
+        assert_eq!(set(client, "user.10", 61_441), Err(Errno::ENOSPC));
+        assert_eq!(client.inode(ino).xattr_blocks, Inode::MAX_XATTR_BLOCKS);
+    }
+    // Space freed by another client is usable at once, whatever is cached.
+    assert_eq!(a.run(&GetXattrs(ino)).unwrap().len(), 17);
     b.run(&RemoveXattr { ino, name: x("user.11") }).unwrap();
-    set(&a, "user.26", 65_536).unwrap();
-    // More names than can be listed.
+    set(&a, "user.27", 65_536).unwrap();
+    // The names of all attributes fit in a list.
     let ino = a.create(ROOT, "names").unwrap();
     let set = |n: usize| {
-        let name = format!("user.{n:0>249}");
+        let name = format!("user.{n:0>250}");
         a.run(&SetXattr { ino, name: x(&name), value: Arc::default(), mode: XattrMode::Set })
     };
-    (0..257).for_each(|n| set(n).unwrap());
-    assert_eq!(set(257), Err(Errno::ENOSPC));
+    (0..256).for_each(|n| set(n).unwrap());
+    assert_eq!(set(256), Err(Errno::ENOSPC));
     set(0).unwrap();
+    let list = a.run(&GetXattrs(ino)).unwrap().keys().map(|name| name.as_bytes().len() + 1).sum::<usize>();
+    assert_eq!(list, 65_536);
     check(&a);
+}
+
+fn xattrs_count_in_usage(factory: Factory<'_>) {
+    let c = fresh(factory);
+    c.meta.set_exclusive(false);
+    let stranger = c.stranger();
+    let blocks = || c.run(&GetUsage).unwrap().blocks;
+    let set = |c: &Client, ino, name: &str, len: usize| {
+        c.run(&SetXattr { ino, name: x(name), value: vec![7; len].into(), mode: XattrMode::Set }).unwrap();
+    };
+    let f = c.create(ROOT, "f").unwrap();
+    c.write(f, 0, 5000, 1).unwrap();
+    assert_eq!(blocks(), 2);
+    for (name, len, used) in
+        [("a", 0, 3), ("a", 4096, 3), ("a", 4097, 4), ("b", 65_536, 20), ("a", 1, 19), ("b", 1, 4)]
+    {
+        set(if len > 4096 { &stranger } else { &c }, f, &format!("user.{name}"), len);
+        assert_eq!(blocks(), used, "{name} of {len} bytes");
+    }
+    let cold = c.stranger();
+    set(&cold, f, "user.b", 65_536);
+    c.run(&RemoveXattr { ino: f, name: x("user.b") }).unwrap();
+    cold.run(&RemoveXattr { ino: f, name: x("user.a") }).unwrap();
+    assert_eq!((blocks(), c.stranger().inode(f).xattr_blocks), (2, 0));
+    // What changes by itself.
+    for change in
+        [SetAttr { uid: Some(5), ..SetAttr::default() }, SetAttr { size: Some(1), ..SetAttr::default() }]
+    {
+        set(&c, f, CAPABILITY, 1);
+        c.run(&SetAttr { ino: f, kill_suidgid: true, ..change }).unwrap();
+        assert_eq!(c.inode(f).xattr_blocks, 0);
+    }
+    set(&c, f, CAPABILITY, 1);
+    c.run(&KillPriv(f)).unwrap();
+    assert_eq!(blocks(), 1);
+    // Whatever has them, and however it goes.
+    let dir = c.mkdir(ROOT, "d").unwrap();
+    let link = c.symlink(ROOT, "l", "t").unwrap();
+    [f, dir, link].into_iter().for_each(|ino| set(&c, ino, "trusted.x", 8192));
+    assert_eq!(blocks(), 7);
+    c.rmdir(ROOT, "d").unwrap();
+    assert_eq!(blocks(), 5);
+    c.rename(ROOT, "f", ROOT, "l", super::fixture::REPLACE).unwrap();
+    assert_eq!(blocks(), 3);
+    c.unlink_open(ROOT, "l", Some(f)).unwrap();
+    assert_eq!(blocks(), 3, "it is open");
+    c.run(&Reap { session: c.meta.session(), ino: f }).unwrap();
+    assert_eq!(blocks(), 0);
+    check(&c);
 }
 
 fn xattrs_are_created_replaced_removed(factory: Factory<'_>) {

@@ -1,10 +1,10 @@
-//! Operations of which it is not known whether they happened: a request that had no answer may still arrive.
+//! Indeterminate operations: a request without a reply may still arrive.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use meta::ops::{GetSlices, MakeKind, Write};
-use meta::{Engine, ErrorKind, Failure, Fault, Faulty, Odds};
+use meta::{Engine, ErrorKind, Failure, Fault, FaultRates, Faulty};
 use types::{ChunkIndex, Errno, Ino, Time};
 
 use super::fixture::{Client, KERNEL, ROOT, blocks, client, volume};
@@ -12,39 +12,36 @@ use super::invariants::check;
 use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
+    ("an_error_after_an_indeterminate_attempt_is_final", an_error_after_an_indeterminate_attempt_is_final),
     (
-        "an_operation_that_failed_after_a_doubt_never_happens",
-        an_operation_that_failed_after_a_doubt_never_happens,
+        "a_success_without_effect_after_an_indeterminate_attempt_is_final",
+        a_success_without_effect_after_an_indeterminate_attempt_is_final,
     ),
     (
-        "an_operation_that_changed_nothing_after_a_doubt_never_happens",
-        an_operation_that_changed_nothing_after_a_doubt_never_happens,
+        "a_late_attempt_before_the_error_is_recorded_succeeds",
+        a_late_attempt_before_the_error_is_recorded_succeeds,
     ),
+    ("work_in_doubt_continues_under_its_operation_id", work_in_doubt_continues_under_its_operation_id),
     (
-        "an_error_that_a_late_attempt_overtakes_is_a_success",
-        an_error_that_a_late_attempt_overtakes_is_a_success,
-    ),
-    ("work_in_doubt_goes_on_under_its_id", work_in_doubt_goes_on_under_its_id),
-    (
-        "nothing_is_repeated_that_the_server_may_have_forgotten",
-        nothing_is_repeated_that_the_server_may_have_forgotten,
+        "nothing_is_retried_after_its_result_may_be_dropped",
+        nothing_is_retried_after_its_result_may_be_dropped,
     ),
 ];
 
 type Unreliable = Arc<Faulty<Arc<dyn Engine>>>;
 
-/// A client whose requests can hang, and another one that is not disturbed.
+/// A client whose requests can hang, and another one without faults.
 fn start(factory: Factory<'_>) -> (Client, Unreliable, Arc<Mutex<Client>>) {
     let engine = factory();
     volume().format(&*engine).unwrap();
-    let faulty = Arc::new(Faulty::new(engine.clone(), 1, Odds::default()));
+    let faulty = Arc::new(Faulty::new(engine.clone(), 1, FaultRates::default()));
     let own = client(&(faulty.clone() as Arc<dyn Engine>));
     own.lookup(ROOT, "d").unwrap();
     faulty.arm(true);
     (own, faulty, Arc::new(Mutex::new(client(&engine))))
 }
 
-fn an_operation_that_failed_after_a_doubt_never_happens(factory: Factory<'_>) {
+fn an_error_after_an_indeterminate_attempt_is_final(factory: Factory<'_>) {
     let (own, faulty, rival) = start(factory);
     faulty.set_rival({
         let rival = rival.clone();
@@ -52,24 +49,24 @@ fn an_operation_that_failed_after_a_doubt_never_happens(factory: Factory<'_>) {
             rival.lock().unwrap().create(ROOT, "d").unwrap();
         }
     });
-    // The first attempt hangs, and before the second one somebody takes the name.
+    // The first attempt hangs, and another client takes the name before the second one.
     faulty.script([Fault::Late, Fault::Rival]);
     assert_eq!(own.mkdir(ROOT, "d"), Err(Errno::EEXIST));
-    // All that the first attempt demanded holds again when it arrives.
+    // When the first attempt arrives, all its guards would hold again.
     rival.lock().unwrap().unlink(ROOT, "d").unwrap();
     faulty.deliver().unwrap();
     assert_eq!(own.stranger().lookup(ROOT, "d"), Ok(None));
     check(&own);
 }
 
-fn an_operation_that_changed_nothing_after_a_doubt_never_happens(factory: Factory<'_>) {
+fn a_success_without_effect_after_an_indeterminate_attempt_is_final(factory: Factory<'_>) {
     let (own, faulty, rival) = start(factory);
     let f = own.create(ROOT, "f").unwrap();
     faulty.set_rival({
         let rival = rival.clone();
         move |_| rival.lock().unwrap().link(f, ROOT, "d").unwrap()
     });
-    // Before the second attempt, both names are of one file: the rename does nothing, and succeeds.
+    // Before the second attempt, both names refer to one file: the rename does nothing, and succeeds.
     faulty.script([Fault::Late, Fault::Rival]);
     assert!(own.rename(ROOT, "f", ROOT, "d", super::fixture::REPLACE).is_ok());
     rival.lock().unwrap().unlink(ROOT, "d").unwrap();
@@ -78,7 +75,7 @@ fn an_operation_that_changed_nothing_after_a_doubt_never_happens(factory: Factor
     check(&own);
 }
 
-fn an_error_that_a_late_attempt_overtakes_is_a_success(factory: Factory<'_>) {
+fn a_late_attempt_before_the_error_is_recorded_succeeds(factory: Factory<'_>) {
     let (own, faulty, rival) = start(factory);
     let mut turn = 0;
     faulty.set_rival({
@@ -94,7 +91,7 @@ fn an_error_that_a_late_attempt_overtakes_is_a_success(factory: Factory<'_>) {
             }
         }
     });
-    // The first attempt arrives just before it is recorded that the name was taken.
+    // The first attempt arrives before the error "the name exists" is recorded.
     faulty.script([Fault::Late, Fault::Rival, Fault::Rival]);
     let made = own.make(ROOT, "d", MakeKind::Directory, 0o777).unwrap();
     assert_eq!(own.stranger().at(ROOT, "d").ino, made.ino);
@@ -102,7 +99,7 @@ fn an_error_that_a_late_attempt_overtakes_is_a_success(factory: Factory<'_>) {
     check(&own);
 }
 
-fn work_in_doubt_goes_on_under_its_id(factory: Factory<'_>) {
+fn work_in_doubt_continues_under_its_operation_id(factory: Factory<'_>) {
     let (own, faulty, _) = start(factory);
     own.meta.set_patience(Duration::ZERO);
     let rows = |ino: Ino| own.stranger().run(&GetSlices { ino, chunk: ChunkIndex(0) }).unwrap().len();
@@ -121,12 +118,12 @@ fn work_in_doubt_goes_on_under_its_id(factory: Factory<'_>) {
         own.meta.run_once(&write, &KERNEL, &mut doubt).unwrap();
         assert!(doubt.is_none());
         faulty.deliver().unwrap();
-        assert_eq!((rows(ino), own.node(ino).size), (1, 10));
+        assert_eq!((rows(ino), own.inode(ino).size), (1, 10));
     }
     check(&own);
 }
 
-fn nothing_is_repeated_that_the_server_may_have_forgotten(factory: Factory<'_>) {
+fn nothing_is_retried_after_its_result_may_be_dropped(factory: Factory<'_>) {
     let (own, faulty, _) = start(factory);
     own.meta.set_patience(Duration::from_secs(3600));
     own.meta.set_repeat_for(Duration::ZERO);
@@ -136,7 +133,7 @@ fn nothing_is_repeated_that_the_server_may_have_forgotten(factory: Factory<'_>) 
     let failure = own.meta.run(&make, &KERNEL).unwrap_err();
     let Failure::Engine(error) = failure else { panic!("{failure}") };
     assert_eq!((error.kind, faulty.injected() - before), (ErrorKind::Indeterminate, 1));
-    // What is not in doubt is repeated as long as the mount says.
+    // An operation that is not in doubt is retried as long as the mount permits.
     faulty.script([Fault::Before, Fault::Before]);
     own.mkdir(ROOT, "e").unwrap();
     check(&own);

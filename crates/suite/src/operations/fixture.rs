@@ -1,21 +1,21 @@
-//! A formatted volume, clients on it, and short names for operations.
+//! A formatted volume, clients of it, and short names for operations.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use acl::posix::PosixAcl;
 use meta::ops::{
-    AclType, GetAcl, GetNode, Link, Lookup, Make, MakeKind, Rename, RenameFlags, Renamed, Rmdir, SetAcl,
+    AclType, GetAcl, GetInode, Link, Lookup, Make, MakeKind, Rename, RenameFlags, Renamed, Rmdir, SetAcl,
     SetAttr, SetXattr, Unlink, Unlinked, Write, XattrMode,
 };
-use meta::{AclKind, Counter, Engine, Failure, ListedEntry, Meta, Node, Op, Volume, Vouch};
+use meta::{AclKind, Authority, Counter, Engine, Failure, Inode, ListedEntry, Meta, Op, Volume};
 use types::{AclId, ChunkIndex, Errno, Ino, Mode, Name, Slice, SliceId, SliceSource, Time, XattrName};
 
 use super::Factory;
 
 pub(super) const ROOT: Ino = Ino::ROOT;
-/// The kernel of a client that is alone.
-pub(super) const KERNEL: Vouch<'_> = Vouch::Kernel { told: None };
+/// The kernel of a client with exclusive use of the volume.
+pub(super) const KERNEL: Authority<'_> = Authority::Kernel { told: None };
 pub(super) const REPLACE: RenameFlags = RenameFlags { no_replace: false, exchange: false };
 pub(super) const NO_REPLACE: RenameFlags = RenameFlags { no_replace: true, exchange: false };
 pub(super) const EXCHANGE: RenameFlags = RenameFlags { no_replace: false, exchange: true };
@@ -40,18 +40,19 @@ pub(super) fn volume() -> Volume {
     }
 }
 
-/// A client, and the numbers it has leased. Its operations are vouched for by [`Client::vouch`].
+/// A client, and the inode numbers it has leased. [`Client::authority`] says who checked access for its
+/// operations.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) meta: Meta,
-    pub(super) vouch: Vouch<'static>,
+    pub(super) authority: Authority<'static>,
     pub(super) uid: u32,
     pub(super) gid: u32,
     pub(super) umask: u32,
     next_ino: AtomicU64,
 }
 
-/// An empty volume on a new engine, and a client that is alone there.
+/// An empty volume on a new engine, and a client with exclusive use of it.
 pub(super) fn fresh(factory: Factory<'_>) -> Client {
     fresh_with(factory, &volume())
 }
@@ -60,20 +61,20 @@ pub(super) fn fresh_with(factory: Factory<'_>, volume: &Volume) -> Client {
     let engine = factory();
     volume.format(&*engine).unwrap();
     let client = client(&engine);
-    client.meta.set_alone(true);
+    client.meta.set_exclusive(true);
     client
 }
 
-/// One more client, not alone.
+/// Another client, without exclusive use.
 pub(super) fn client(engine: &Arc<dyn Engine>) -> Client {
     client_of(engine, 10_000)
 }
 
-/// One more client, that makes so many inodes at most.
+/// Another client, which creates at most `inodes` inodes.
 pub(super) fn client_of(engine: &Arc<dyn Engine>, inodes: u64) -> Client {
     let meta = Meta::open(engine.clone(), CACHE_RECORDS).unwrap();
     let first = meta.lease(Counter::Ino, inodes).unwrap();
-    Client { meta, vouch: KERNEL, uid: 0, gid: 0, umask: 0o022, next_ino: AtomicU64::new(first) }
+    Client { meta, authority: KERNEL, uid: 0, gid: 0, umask: 0o022, next_ino: AtomicU64::new(first) }
 }
 
 impl Client {
@@ -81,17 +82,17 @@ impl Client {
         self.meta.engine()
     }
 
-    /// What a client finds that has nothing in memory.
+    /// A client with an empty cache.
     pub(super) fn stranger(&self) -> Client {
         client(self.engine())
     }
 
     pub(super) fn run<O: Op>(&self, op: &O) -> Result<O::Reply, Errno> {
-        self.run_as(op, &self.vouch)
+        self.run_as(op, &self.authority)
     }
 
-    pub(super) fn run_as<O: Op>(&self, op: &O, vouch: &Vouch<'_>) -> Result<O::Reply, Errno> {
-        self.meta.run(op, vouch).map_err(|failure| match failure {
+    pub(super) fn run_as<O: Op>(&self, op: &O, authority: &Authority<'_>) -> Result<O::Reply, Errno> {
+        self.meta.run(op, authority).map_err(|failure| match failure {
             Failure::Refused(errno) => errno,
             Failure::Engine(error) => panic!("{}: the engine failed: {error}", O::NAME),
             Failure::Fenced(session) => panic!("{}: session {session} is gone", O::NAME),
@@ -115,36 +116,36 @@ impl Client {
         }
     }
 
-    pub(super) fn make(&self, parent: Ino, name: &str, kind: MakeKind, mode: u32) -> Result<Node, Errno> {
+    pub(super) fn make(&self, parent: Ino, name: &str, kind: MakeKind, mode: u32) -> Result<Inode, Errno> {
         self.run(&self.make_op(parent, name, kind, mode))
     }
 
     pub(super) fn mkdir(&self, parent: Ino, name: &str) -> Result<Ino, Errno> {
-        self.make(parent, name, MakeKind::Directory, 0o777).map(|node| node.ino)
+        self.make(parent, name, MakeKind::Directory, 0o777).map(|inode| inode.ino)
     }
 
     pub(super) fn create(&self, parent: Ino, name: &str) -> Result<Ino, Errno> {
-        self.make(parent, name, MakeKind::Regular, 0o666).map(|node| node.ino)
+        self.make(parent, name, MakeKind::Regular, 0o666).map(|inode| inode.ino)
     }
 
     pub(super) fn symlink(&self, parent: Ino, name: &str, target: &str) -> Result<Ino, Errno> {
-        self.make(parent, name, MakeKind::Symlink(target.as_bytes().into()), 0o777).map(|node| node.ino)
+        self.make(parent, name, MakeKind::Symlink(target.as_bytes().into()), 0o777).map(|inode| inode.ino)
     }
 
-    pub(super) fn lookup(&self, parent: Ino, name: &str) -> Result<Option<Node>, Errno> {
+    pub(super) fn lookup(&self, parent: Ino, name: &str) -> Result<Option<Inode>, Errno> {
         self.run(&Lookup { parent, name: n(name) })
     }
 
-    /// The inode that a name refers to, which has to be there.
-    pub(super) fn at(&self, parent: Ino, name: &str) -> Node {
+    /// The inode that a name refers to; the name must exist.
+    pub(super) fn at(&self, parent: Ino, name: &str) -> Inode {
         self.lookup(parent, name).unwrap().unwrap_or_else(|| panic!("no {name} in {parent}"))
     }
 
-    pub(super) fn node(&self, ino: Ino) -> Node {
-        self.run(&GetNode(ino)).unwrap()
+    pub(super) fn inode(&self, ino: Ino) -> Inode {
+        self.run(&GetInode(ino)).unwrap()
     }
 
-    /// The name may be the first of an orphan of this client.
+    /// The name may be the first one of an orphan of this client.
     pub(super) fn link_op(&self, ino: Ino, parent: Ino, name: &str) -> Link {
         Link { ino, parent, name: n(name), orphan_of: Some(self.meta.session()) }
     }
@@ -161,7 +162,7 @@ impl Client {
         self.run(&Unlink { parent, name: n(name), open })
     }
 
-    pub(super) fn rmdir(&self, parent: Ino, name: &str) -> Result<Node, Errno> {
+    pub(super) fn rmdir(&self, parent: Ino, name: &str) -> Result<Inode, Errno> {
         self.run(&Rmdir { parent, name: n(name) })
     }
 
@@ -197,14 +198,14 @@ impl Client {
         self.run(&SetXattr { ino, name: x(name), value: value.as_bytes().into(), mode })
     }
 
-    /// Writes `len` bytes of a block of its own at `pos` of the first chunk.
+    /// Writes `len` bytes of slice `id` at `pos` of the first chunk.
     pub(super) fn write(&self, ino: Ino, pos: u32, len: u32, id: u64) -> Result<(), Errno> {
         let slice = blocks(pos, len, id);
         let end = u64::from(pos) + u64::from(len);
         self.run(&Write { ino, slices: vec![(ChunkIndex(0), slice)], end, mtime: Time::now() })
     }
 
-    /// All entries of a directory, from the engine.
+    /// All entries of a directory, read from the engine.
     pub(super) fn list(&self, dir: Ino) -> Vec<ListedEntry> {
         let mut entries: Vec<ListedEntry> = Vec::new();
         loop {

@@ -7,19 +7,21 @@ use super::fixture::{ROOT, fresh};
 use super::invariants::check;
 use super::{Case, Factory};
 
-pub(super) const CASES: &[Case] =
-    &[("a_link_is_one_more_name", a_link_is_one_more_name), ("link_refuses_in_order", link_refuses_in_order)];
+pub(super) const CASES: &[Case] = &[
+    ("a_link_adds_a_name", a_link_adds_a_name),
+    ("link_checks_errors_in_order", link_checks_errors_in_order),
+];
 
-fn a_link_is_one_more_name(factory: Factory<'_>) {
+fn a_link_adds_a_name(factory: Factory<'_>) {
     let c = fresh(factory);
     let made = c.make(ROOT, "a", MakeKind::Regular, 0o644).unwrap();
     let dir = c.mkdir(ROOT, "d").unwrap();
-    let before = c.node(dir);
+    let before = c.inode(dir);
     c.link(made.ino, dir, "b").unwrap();
     let linked = c.at(dir, "b");
     assert_eq!((linked.ino, linked.nlink, linked.mtime), (made.ino, 2, made.mtime));
     assert!(linked.ctime > made.ctime);
-    let after = c.node(dir);
+    let after = c.inode(dir);
     assert_eq!((after.nlink, after.mtime), (2, linked.ctime));
     assert!(after.mtime > before.mtime);
     for (name, kind) in [("s", MakeKind::Symlink(b"t".as_slice().into())), ("p", MakeKind::Fifo)] {
@@ -30,7 +32,7 @@ fn a_link_is_one_more_name(factory: Factory<'_>) {
     check(&c);
 }
 
-fn link_refuses_in_order(factory: Factory<'_>) {
+fn link_checks_errors_in_order(factory: Factory<'_>) {
     let c = fresh(factory);
     let file = c.create(ROOT, "file").unwrap();
     let dir = c.mkdir(ROOT, "dir").unwrap();
@@ -43,12 +45,12 @@ fn link_refuses_in_order(factory: Factory<'_>) {
         assert_eq!(client.link(gone, ROOT, "x"), Err(Errno::ENOENT));
         assert_eq!(client.link(dir, ROOT, "x"), Err(Errno::EPERM));
     }
-    // EEXIST comes first, also where the name is not in memory.
+    // EEXIST comes first, also if the name is not cached.
     for ino in [dir, gone] {
         assert_eq!(c.link(ino, ROOT, "file"), Err(Errno::EEXIST));
         assert_eq!(c.stranger().link(ino, ROOT, "file"), Err(Errno::EEXIST));
         let alone = c.stranger();
-        alone.meta.set_alone(true);
+        alone.meta.set_exclusive(true);
         assert_eq!(alone.link(ino, ROOT, "file"), Err(Errno::EEXIST));
     }
     check(&c);

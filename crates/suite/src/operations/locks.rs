@@ -1,4 +1,4 @@
-//! Locks of several clients, whoever waits for whom; and appends that race.
+//! Locks of several clients, and which client waits for which; concurrent appends.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use meta::ops::{
     Append, DropLocks, FindLock, GetSlices, GetWaits, Locked, Reap, StopWaiting, TakeLock, Unlock,
 };
-use meta::{Facts, Lock, LockKind, LockOwner, Record, Volume, Want};
+use meta::{Lock, LockKind, LockOwner, Record, RecordKey, Snapshot, Volume};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, SessionId, Slice, SliceId, SliceSource};
 
 use super::fixture::{Client, ROOT, client, fresh, fresh_with, volume};
@@ -15,39 +15,42 @@ use super::{Case, Factory};
 use crate::rng::split_mix;
 
 pub(super) const CASES: &[Case] = &[
-    ("locks_exclude_others_and_say_why", locks_exclude_others_and_say_why),
-    ("ranges_merge_and_split", ranges_merge_and_split),
-    ("who_waits_is_on_record_until_granted", who_waits_is_on_record_until_granted),
-    ("circles_of_waiting_are_refused", circles_of_waiting_are_refused),
-    ("chains_of_waiting_are_not", chains_of_waiting_are_not),
-    ("a_circle_closed_at_one_moment_has_one_victim", a_circle_closed_at_one_moment_has_one_victim),
-    ("who_waits_for_what_is_gone_is_in_no_circle", who_waits_for_what_is_gone_is_in_no_circle),
-    ("flocks_know_no_ranges_and_no_circles", flocks_know_no_ranges_and_no_circles),
-    ("locks_go_with_inode_and_session", locks_go_with_inode_and_session),
+    ("conflicting_locks_are_refused_and_reported", conflicting_locks_are_refused_and_reported),
+    ("lock_ranges_merge_and_split", lock_ranges_merge_and_split),
+    ("a_waiter_is_recorded_until_granted", a_waiter_is_recorded_until_granted),
+    ("deadlocks_are_refused", deadlocks_are_refused),
+    ("chains_of_waiters_are_not_deadlocks", chains_of_waiters_are_not_deadlocks),
+    (
+        "a_deadlock_of_simultaneous_requests_has_one_victim",
+        a_deadlock_of_simultaneous_requests_has_one_victim,
+    ),
+    ("waiting_for_a_removed_file_is_not_a_deadlock", waiting_for_a_removed_file_is_not_a_deadlock),
+    ("flocks_have_no_ranges_and_no_deadlock_detection", flocks_have_no_ranges_and_no_deadlock_detection),
+    ("locks_are_removed_with_inode_and_session", locks_are_removed_with_inode_and_session),
     ("locks_agree_with_a_model", locks_agree_with_a_model),
-    ("threads_never_hold_what_excludes_them", threads_never_hold_what_excludes_them),
-    ("appends_stand_one_after_another", appends_stand_one_after_another),
-    ("appends_race_without_loss", appends_race_without_loss),
-    ("appends_end_at_the_limits", appends_end_at_the_limits),
+    ("threads_never_hold_conflicting_locks", threads_never_hold_conflicting_locks),
+    ("appends_do_not_overlap", appends_do_not_overlap),
+    ("concurrent_appends_lose_nothing", concurrent_appends_lose_nothing),
+    ("appends_respect_the_limits", appends_respect_the_limits),
 ];
 
 const END: u64 = u64::MAX;
 
-/// Somebody who locks, through one of the clients.
+/// A lock owner that uses one of the clients.
 #[derive(Clone, Copy)]
-struct Who<'a> {
+struct Locker<'a> {
     client: &'a Client,
     owner: u64,
     kind: LockKind,
 }
 
-impl<'a> Who<'a> {
+impl<'a> Locker<'a> {
     fn posix(client: &'a Client, owner: u64) -> Self {
-        Who { client, owner, kind: LockKind::Posix }
+        Locker { client, owner, kind: LockKind::Posix }
     }
 
     fn flock(client: &'a Client, owner: u64) -> Self {
-        Who { client, owner, kind: LockKind::Flock }
+        Locker { client, owner, kind: LockKind::Flock }
     }
 
     fn id(&self) -> LockOwner {
@@ -82,17 +85,17 @@ impl<'a> Who<'a> {
 /// Two clients that know of each other, and two files.
 fn pair(factory: Factory<'_>) -> (Client, Client, Ino, Ino) {
     let a = fresh(factory);
-    a.meta.set_alone(false);
+    a.meta.set_exclusive(false);
     let b = client(a.engine());
-    // As where several mounts share a volume: every question is asked.
+    // Like mounts that share a volume: nothing is served from the cache.
     [&a, &b].iter().for_each(|client| client.meta.set_lifetime(Duration::ZERO));
     let (x, y) = (a.create(ROOT, "x").unwrap(), a.create(ROOT, "y").unwrap());
     (a, b, x, y)
 }
 
-/// The locks on an inode as the engine has them.
+/// The locks of an inode in the engine.
 fn held(c: &Client, ino: Ino) -> Vec<Lock> {
-    let Facts { records, .. } = c.engine().read(&[Want::Locks(ino)]).unwrap();
+    let Snapshot { records, .. } = c.engine().read(&[RecordKey::Locks(ino)]).unwrap();
     match &records[..] {
         [Record::Locks(of, locks)] if *of == ino => locks.to_vec(),
         other => panic!("{other:?}"),
@@ -107,17 +110,17 @@ fn waiting(c: &Client) -> Vec<(LockOwner, Ino)> {
     c.run(&GetWaits).unwrap().iter().map(|wait| (wait.lock.owner, wait.ino)).collect()
 }
 
-fn locks_exclude_others_and_say_why(factory: Factory<'_>) {
+fn conflicting_locks_are_refused_and_reported(factory: Factory<'_>) {
     let (a, b, x, y) = pair(factory);
     // The same number on two mounts is not the same owner.
-    let (one, two) = (Who::posix(&a, 7), Who::posix(&b, 7));
+    let (one, two) = (Locker::posix(&a, 7), Locker::posix(&b, 7));
     assert_eq!(one.take(x, 10, 19, true), Ok(Locked::Granted));
     assert_eq!(two.take(x, 19, 30, false), Err(Errno::EAGAIN));
     assert_eq!(two.take(x, 0, 10, true), Err(Errno::EAGAIN));
-    assert_eq!(two.take(x, 20, 29, true), Ok(Locked::Granted), "beside it");
+    assert_eq!(two.take(x, 20, 29, true), Ok(Locked::Granted), "an adjacent range");
     assert_eq!(two.take(y, 10, 19, true), Ok(Locked::Granted), "another file");
     assert_eq!(two.find(x, 0, 12, false), Some(one.lock(10, 19, true)));
-    assert_eq!(two.find(x, 20, 40, true), None, "its own is not in the way");
+    assert_eq!(two.find(x, 20, 40, true), None, "its own lock does not conflict");
     assert_eq!(one.find(x, 29, 29, false), Some(two.lock(20, 29, true)));
     assert_eq!(held(&a, x), {
         let mut all = [one.lock(10, 19, true), two.lock(20, 29, true)];
@@ -128,9 +131,13 @@ fn locks_exclude_others_and_say_why(factory: Factory<'_>) {
     one.unlock(x, 0, END);
     assert_eq!(one.take(x, 0, 9, false), Ok(Locked::Granted));
     assert_eq!(two.take(x, 0, 9, false), Ok(Locked::Granted), "readers share");
-    assert_eq!(one.take(x, 0, 9, true), Err(Errno::EAGAIN), "another reads");
+    assert_eq!(one.take(x, 0, 9, true), Err(Errno::EAGAIN), "another owner holds a read lock");
     assert_eq!(one.find(x, 0, 9, false), None);
-    assert_eq!(ranges(&b, x).iter().filter(|(.., exclusive)| !exclusive).count(), 2, "what failed left all");
+    assert_eq!(
+        ranges(&b, x).iter().filter(|(.., exclusive)| !exclusive).count(),
+        2,
+        "a refused request changes nothing"
+    );
 
     let nowhere = Ino(999_999);
     assert_eq!(one.take(nowhere, 0, 1, true), Err(Errno::ESTALE));
@@ -141,45 +148,45 @@ fn locks_exclude_others_and_say_why(factory: Factory<'_>) {
     assert!(held(&a, nowhere).is_empty() && waiting(&a).is_empty());
 }
 
-fn ranges_merge_and_split(factory: Factory<'_>) {
+fn lock_ranges_merge_and_split(factory: Factory<'_>) {
     let (a, _, x, _) = pair(factory);
-    let who = Who::posix(&a, 1);
-    let take = |start, end, exclusive| assert_eq!(who.take(x, start, end, exclusive), Ok(Locked::Granted));
+    let locker = Locker::posix(&a, 1);
+    let take = |start, end, exclusive| assert_eq!(locker.take(x, start, end, exclusive), Ok(Locked::Granted));
     take(10, 19, true);
     take(20, 29, true);
-    assert_eq!(ranges(&a, x), [(10, 29, true)], "they touch");
+    assert_eq!(ranges(&a, x), [(10, 29, true)], "adjacent ranges merge");
     take(15, 17, false);
-    assert_eq!(ranges(&a, x), [(10, 14, true), (15, 17, false), (18, 29, true)], "the last call counts");
-    who.unlock(x, 0, 11);
-    who.unlock(x, 16, 16);
+    assert_eq!(ranges(&a, x), [(10, 14, true), (15, 17, false), (18, 29, true)], "the last call wins");
+    locker.unlock(x, 0, 11);
+    locker.unlock(x, 16, 16);
     assert_eq!(ranges(&a, x), [(12, 14, true), (15, 15, false), (17, 17, false), (18, 29, true)]);
     take(0, END, true);
-    assert_eq!(ranges(&a, x), [(0, END, true)], "to the end of all files");
-    who.unlock(x, 1 << 63, 1 << 63);
+    assert_eq!(ranges(&a, x), [(0, END, true)], "up to the maximum offset");
+    locker.unlock(x, 1 << 63, 1 << 63);
     assert_eq!(ranges(&a, x), [(0, (1 << 63) - 1, true), ((1 << 63) + 1, END, true)]);
-    who.unlock(x, 0, END);
-    who.unlock(x, 0, END);
+    locker.unlock(x, 0, END);
+    locker.unlock(x, 0, END);
     assert!(held(&a, x).is_empty());
 }
 
-fn who_waits_is_on_record_until_granted(factory: Factory<'_>) {
+fn a_waiter_is_recorded_until_granted(factory: Factory<'_>) {
     let (a, b, x, y) = pair(factory);
-    let (one, two, three) = (Who::posix(&a, 1), Who::posix(&b, 1), Who::posix(&b, 2));
-    assert_eq!(one.wait(x, 0, 9, true), Ok(Locked::Granted), "nobody to wait for");
+    let (one, two, three) = (Locker::posix(&a, 1), Locker::posix(&b, 1), Locker::posix(&b, 2));
+    assert_eq!(one.wait(x, 0, 9, true), Ok(Locked::Granted), "the lock is free");
     assert!(waiting(&a).is_empty());
     assert_eq!(two.wait(x, 5, 20, true), Ok(Locked::Waiting));
-    assert_eq!(two.wait(x, 5, 20, true), Ok(Locked::Waiting), "asked again");
+    assert_eq!(two.wait(x, 5, 20, true), Ok(Locked::Waiting), "the same request again");
     assert_eq!(three.wait(x, 0, 0, false), Ok(Locked::Waiting));
     assert_eq!(waiting(&a), [(two.id(), x), (three.id(), x)]);
-    assert_eq!(one.take(x, 15, 25, true), Ok(Locked::Granted), "who waits holds nothing");
+    assert_eq!(one.take(x, 15, 25, true), Ok(Locked::Granted), "a waiter holds nothing yet");
     one.unlock(x, 0, 10);
-    assert_eq!(two.wait(x, 5, 20, true), Ok(Locked::Waiting), "a part is still taken");
+    assert_eq!(two.wait(x, 5, 20, true), Ok(Locked::Waiting), "part of the range is still locked");
     assert_eq!(three.wait(x, 0, 0, false), Ok(Locked::Granted));
     assert_eq!(waiting(&a), [(two.id(), x)]);
     two.stop();
     two.stop();
     assert!(waiting(&b).is_empty());
-    // What waits elsewhere is one record of an owner: the last.
+    // An owner has one record of what it waits for: the last.
     assert_eq!(two.wait(x, 15, 20, true), Ok(Locked::Waiting));
     assert_eq!(one.take(y, 0, 9, true), Ok(Locked::Granted));
     assert_eq!(two.wait(y, 0, 0, true), Ok(Locked::Waiting));
@@ -189,111 +196,116 @@ fn who_waits_is_on_record_until_granted(factory: Factory<'_>) {
     assert!(waiting(&a).is_empty());
 }
 
-fn circles_of_waiting_are_refused(factory: Factory<'_>) {
+fn deadlocks_are_refused(factory: Factory<'_>) {
     let (a, b, x, y) = pair(factory);
     let c = client(a.engine());
-    let (one, two, three) = (Who::posix(&a, 1), Who::posix(&b, 1), Who::posix(&c, 1));
-    // Two, over two files.
+    let (one, two, three) = (Locker::posix(&a, 1), Locker::posix(&b, 1), Locker::posix(&c, 1));
+    // Two owners, over two files.
     one.take(x, 0, 0, true).unwrap();
     two.take(y, 0, 0, true).unwrap();
     assert_eq!(one.wait(y, 0, 0, true), Ok(Locked::Waiting));
     assert_eq!(two.wait(x, 0, END, false), Err(Errno::EDEADLK));
-    assert_eq!(waiting(&a), [(one.id(), y)], "who is refused does not wait");
-    assert_eq!(one.wait(y, 0, 0, true), Ok(Locked::Waiting), "the other goes on waiting");
+    assert_eq!(waiting(&a), [(one.id(), y)], "a refused owner does not wait");
+    assert_eq!(one.wait(y, 0, 0, true), Ok(Locked::Waiting), "the other still waits");
     two.unlock(y, 0, 0);
     assert_eq!(one.wait(y, 0, 0, true), Ok(Locked::Granted));
 
-    // Three, over two files and three sessions: one holds x0 and y0, two x1, three y1.
+    // Three owners, over two files and three sessions: one holds x0 and y0, two holds x1, three holds y1.
     two.take(x, 1, 1, true).unwrap();
     three.take(y, 1, 1, true).unwrap();
     assert_eq!(one.wait(x, 1, 1, true), Ok(Locked::Waiting));
     assert_eq!(two.wait(y, 1, 1, true), Ok(Locked::Waiting));
     assert_eq!(three.wait(x, 0, 0, true), Err(Errno::EDEADLK));
-    assert_eq!(three.take(x, 0, 0, true), Err(Errno::EAGAIN), "without waiting there is no circle");
+    assert_eq!(
+        three.take(x, 0, 0, true),
+        Err(Errno::EAGAIN),
+        "a request that does not wait causes no deadlock"
+    );
     one.stop();
-    assert_eq!(three.wait(x, 0, 0, true), Ok(Locked::Waiting), "opened by one who gave up");
+    assert_eq!(three.wait(x, 0, 0, true), Ok(Locked::Waiting), "one waiter gave up, so there is no cycle");
 
     // Two readers that both want to write.
     let (a, b, x, _) = pair(factory);
-    let (one, two) = (Who::posix(&a, 1), Who::posix(&b, 1));
+    let (one, two) = (Locker::posix(&a, 1), Locker::posix(&b, 1));
     one.take(x, 0, 9, false).unwrap();
     two.take(x, 0, 9, false).unwrap();
     assert_eq!(one.wait(x, 0, 9, true), Ok(Locked::Waiting));
     assert_eq!(two.wait(x, 0, 9, true), Err(Errno::EDEADLK));
-    assert_eq!(held(&a, x).len(), 2, "both still read");
+    assert_eq!(held(&a, x).len(), 2, "both still hold their read locks");
 
     // Two owners of one mount.
     let (a, _, x, y) = pair(factory);
-    let (one, two) = (Who::posix(&a, 1), Who::posix(&a, 2));
+    let (one, two) = (Locker::posix(&a, 1), Locker::posix(&a, 2));
     one.take(x, 0, 0, true).unwrap();
     two.take(y, 0, 0, true).unwrap();
     assert_eq!(two.wait(x, 0, 0, true), Ok(Locked::Waiting));
     assert_eq!(one.wait(y, 0, 0, true), Err(Errno::EDEADLK));
 }
 
-fn chains_of_waiting_are_not(factory: Factory<'_>) {
+fn chains_of_waiters_are_not_deadlocks(factory: Factory<'_>) {
     let (a, b, x, y) = pair(factory);
     let c = client(a.engine());
-    let who: Vec<Who<'_>> = [&a, &b, &c].iter().flat_map(|c| [Who::posix(c, 1), Who::posix(c, 2)]).collect();
-    // Each holds a byte and waits for that of the next; the last waits for nobody, and all may wait for it.
-    for (at, who) in who.iter().enumerate() {
-        who.take([x, y][at % 2], at as u64, at as u64, true).unwrap();
+    let lockers: Vec<Locker<'_>> =
+        [&a, &b, &c].iter().flat_map(|c| [Locker::posix(c, 1), Locker::posix(c, 2)]).collect();
+    // Each holds a byte and waits for that of the next; the last waits for none, so no wait is a deadlock.
+    for (at, locker) in lockers.iter().enumerate() {
+        locker.take([x, y][at % 2], at as u64, at as u64, true).unwrap();
     }
-    for (at, who) in who.iter().enumerate().take(5) {
+    for (at, locker) in lockers.iter().enumerate().take(5) {
         let next = at as u64 + 1;
-        assert_eq!(who.wait([y, x][at % 2], next, next, true), Ok(Locked::Waiting), "{at}");
+        assert_eq!(locker.wait([y, x][at % 2], next, next, true), Ok(Locked::Waiting), "{at}");
     }
     for round in 0..3 {
-        for (at, who) in who.iter().enumerate().take(5) {
+        for (at, locker) in lockers.iter().enumerate().take(5) {
             let next = at as u64 + 1;
-            assert_eq!(who.wait([y, x][at % 2], next, next, true), Ok(Locked::Waiting), "{at} in {round}");
+            assert_eq!(locker.wait([y, x][at % 2], next, next, true), Ok(Locked::Waiting), "{at} in {round}");
         }
     }
-    // A circle that is not the asker's own is not its concern, and the walk ends.
-    let (d, e) = (Who::posix(&a, 9), Who::flock(&a, 9));
+    // A cycle that does not include the requesting owner does not affect it, and the search ends.
+    let (d, e) = (Locker::posix(&a, 9), Locker::flock(&a, 9));
     d.take(x, 100, 100, true).unwrap();
     assert_eq!(d.wait(x, 0, 0, true), Ok(Locked::Waiting));
-    assert_eq!(e.wait(x, 0, END, true), Ok(Locked::Granted), "another kind is not in the way");
-    // Unwound from the end, all are granted.
+    assert_eq!(e.wait(x, 0, END, true), Ok(Locked::Granted), "locks of the other kind do not conflict");
+    // Released from the end of the chain, all are granted.
     for at in (0..5).rev() {
-        who[at + 1].unlock([x, y][(at + 1) % 2], 0, END);
+        lockers[at + 1].unlock([x, y][(at + 1) % 2], 0, END);
         let next = at as u64 + 1;
-        assert_eq!(who[at].wait([y, x][at % 2], next, next, true), Ok(Locked::Granted), "{at}");
-        who[at].unlock([y, x][at % 2], 0, END);
+        assert_eq!(lockers[at].wait([y, x][at % 2], next, next, true), Ok(Locked::Granted), "{at}");
+        lockers[at].unlock([y, x][at % 2], 0, END);
     }
 }
 
-/// The records of a moment that plans cannot see: both asked, neither was on record yet.
-fn a_circle_closed_at_one_moment_has_one_victim(factory: Factory<'_>) {
+/// Two waits recorded at the same time, so that neither plan saw the other one.
+fn a_deadlock_of_simultaneous_requests_has_one_victim(factory: Factory<'_>) {
     for rounds in 0..2 {
         let (a, b, x, y) = pair(factory);
-        let (one, two) = (Who::posix(&a, 1), Who::posix(&b, 1));
+        let (one, two) = (Locker::posix(&a, 1), Locker::posix(&b, 1));
         one.take(x, 0, 0, true).unwrap();
         two.take(y, 0, 0, true).unwrap();
-        let asks = [(one, y), (two, x)];
-        for (who, ino) in asks {
-            let wait = meta::LockWait { ino, lock: who.lock(0, 0, true) };
+        let requests = [(one, y), (two, x)];
+        for (locker, ino) in requests {
+            let wait = meta::LockWait { ino, lock: locker.lock(0, 0, true) };
             let txn = meta::Txn {
-                op_id: types::OpId(u128::MAX << 64 | u128::from(who.client.meta.session().0)),
+                op_id: types::OpId(u128::MAX << 64 | u128::from(locker.client.meta.session().0)),
                 guards: Vec::new(),
                 effects: vec![meta::Effect::PutWait(wait)],
             };
-            who.client.engine().commit(&[txn]).unwrap();
+            locker.client.engine().commit(&[txn]).unwrap();
         }
-        // Whoever asks first, the same one is refused.
+        // Whichever requests first, the same one is refused.
         let first = rounds;
-        let answers: BTreeMap<SessionId, _> = [first, 1 - first]
+        let replies: BTreeMap<SessionId, _> = [first, 1 - first]
             .into_iter()
-            .map(|at| (asks[at].0.client.meta.session(), asks[at].0.wait(asks[at].1, 0, 0, true)))
+            .map(|at| (requests[at].0.client.meta.session(), requests[at].0.wait(requests[at].1, 0, 0, true)))
             .collect();
-        let answers: Vec<_> = answers.into_values().collect();
-        assert_eq!(answers, [Ok(Locked::Waiting), Err(Errno::EDEADLK)]);
+        let replies: Vec<_> = replies.into_values().collect();
+        assert_eq!(replies, [Ok(Locked::Waiting), Err(Errno::EDEADLK)]);
     }
 }
 
-fn who_waits_for_what_is_gone_is_in_no_circle(factory: Factory<'_>) {
+fn waiting_for_a_removed_file_is_not_a_deadlock(factory: Factory<'_>) {
     let (a, b, x, y) = pair(factory);
-    let (one, two) = (Who::posix(&a, 1), Who::posix(&b, 1));
+    let (one, two) = (Locker::posix(&a, 1), Locker::posix(&b, 1));
     one.take(x, 0, 0, true).unwrap();
     two.take(y, 0, 0, true).unwrap();
     assert_eq!(one.wait(y, 0, 0, true), Ok(Locked::Waiting));
@@ -302,17 +314,21 @@ fn who_waits_for_what_is_gone_is_in_no_circle(factory: Factory<'_>) {
     assert_eq!(one.wait(y, 0, 0, true), Err(Errno::ESTALE));
 }
 
-fn flocks_know_no_ranges_and_no_circles(factory: Factory<'_>) {
+fn flocks_have_no_ranges_and_no_deadlock_detection(factory: Factory<'_>) {
     let (a, b, x, y) = pair(factory);
-    let (one, two) = (Who::flock(&a, 1), Who::flock(&b, 1));
-    assert_eq!(Who::posix(&a, 1).take(x, 0, END, true), Ok(Locked::Granted));
-    assert_eq!(one.take(x, 0, END, true), Ok(Locked::Granted), "of the other kind, also of the same number");
+    let (one, two) = (Locker::flock(&a, 1), Locker::flock(&b, 1));
+    assert_eq!(Locker::posix(&a, 1).take(x, 0, END, true), Ok(Locked::Granted));
+    assert_eq!(
+        one.take(x, 0, END, true),
+        Ok(Locked::Granted),
+        "of the other kind, with the same owner number"
+    );
     assert_eq!(two.take(x, 0, END, false), Err(Errno::EAGAIN));
     assert_eq!(two.find(x, 0, END, false), Some(one.lock(0, END, true)));
     one.unlock(x, 0, END);
-    assert_eq!(held(&a, x), [Who::posix(&a, 1).lock(0, END, true)]);
+    assert_eq!(held(&a, x), [Locker::posix(&a, 1).lock(0, END, true)]);
 
-    // A circle: nobody is refused.
+    // A cycle of flocks: none is refused.
     one.take(x, 0, END, true).unwrap();
     two.take(y, 0, END, true).unwrap();
     assert_eq!(one.wait(y, 0, END, true), Ok(Locked::Waiting));
@@ -322,7 +338,8 @@ fn flocks_know_no_ranges_and_no_circles(factory: Factory<'_>) {
     one.unlock(x, 0, END);
     two.unlock(y, 0, END);
 
-    // Both read and want to write: who has to wait gives up what it has, so that the other gets on.
+    // Both hold read locks and want to write: the one that must wait loses its lock, so that the other one
+    // succeeds.
     one.take(x, 0, END, false).unwrap();
     two.take(x, 0, END, false).unwrap();
     assert_eq!(one.wait(x, 0, END, true), Ok(Locked::Waiting));
@@ -331,16 +348,16 @@ fn flocks_know_no_ranges_and_no_circles(factory: Factory<'_>) {
     two.unlock(x, 0, END);
     assert_eq!(one.wait(x, 0, END, true), Ok(Locked::Granted));
     assert!(waiting(&a).is_empty());
-    assert_eq!(one.take(x, 0, END, false), Ok(Locked::Granted), "and back");
+    assert_eq!(one.take(x, 0, END, false), Ok(Locked::Granted), "back to a read lock");
     assert_eq!(two.take(x, 0, END, false), Ok(Locked::Granted));
 }
 
-fn locks_go_with_inode_and_session(factory: Factory<'_>) {
+fn locks_are_removed_with_inode_and_session(factory: Factory<'_>) {
     let (a, b, x, y) = pair(factory);
-    let (one, two) = (Who::posix(&a, 1), Who::posix(&b, 1));
-    let kinds = [one, Who::posix(&a, 2), Who::flock(&a, 3)];
-    for (at, who) in kinds.iter().enumerate() {
-        who.take(x, at as u64, at as u64, true).unwrap();
+    let (one, two) = (Locker::posix(&a, 1), Locker::posix(&b, 1));
+    let kinds = [one, Locker::posix(&a, 2), Locker::flock(&a, 3)];
+    for (at, locker) in kinds.iter().enumerate() {
+        locker.take(x, at as u64, at as u64, true).unwrap();
     }
     two.take(x, 50, 50, true).unwrap();
     two.take(y, 50, 50, true).unwrap();
@@ -348,7 +365,7 @@ fn locks_go_with_inode_and_session(factory: Factory<'_>) {
     a.run(&DropLocks { ino: x, session: a.meta.session() }).unwrap();
     assert_eq!(held(&a, x), [two.lock(50, 50, true)]);
 
-    // An orphan keeps its locks until it goes.
+    // An orphan keeps its locks until it is removed.
     b.unlink_open(ROOT, "x", Some(x)).unwrap();
     assert_eq!(one.take(x, 50, 50, true), Err(Errno::EAGAIN));
     assert_eq!(one.take(x, 60, 60, true), Ok(Locked::Granted));
@@ -364,7 +381,7 @@ fn locks_go_with_inode_and_session(factory: Factory<'_>) {
 const BYTES: u64 = 8;
 const STEPS: u32 = 3_000;
 
-/// What each owner holds of each byte of each file, and nothing else.
+/// The locks as one entry per file, owner and byte.
 #[derive(Default)]
 struct Model(BTreeMap<(usize, usize, u64), bool>);
 
@@ -380,27 +397,27 @@ fn locks_agree_with_a_model(factory: Factory<'_>) {
     let (a, b, x, y) = pair(factory);
     let c = client(a.engine());
     let files = [x, y];
-    // Even ones are of fcntl(2), odd ones of flock(2).
-    let kinds = |c, owner| [Who::posix(c, owner), Who::flock(c, owner)];
-    let who: Vec<Who<'_>> = [kinds(&a, 1), kinds(&b, 1), kinds(&b, 2), kinds(&c, 1)].concat();
+    // Even indices use fcntl(2), odd ones flock(2).
+    let kinds = |c, owner| [Locker::posix(c, owner), Locker::flock(c, owner)];
+    let lockers: Vec<Locker<'_>> = [kinds(&a, 1), kinds(&b, 1), kinds(&b, 2), kinds(&c, 1)].concat();
     let mut model = Model::default();
     let mut seed = 42;
     for step in 0..STEPS {
         let mut draw = |below: u64| split_mix(&mut seed) % below;
-        let (file, owner) = (draw(2) as usize, draw(who.len() as u64) as usize);
+        let (file, owner) = (draw(2) as usize, draw(lockers.len() as u64) as usize);
         let (p, q) = (draw(BYTES), draw(BYTES));
         let flock = owner % 2 == 1;
         let (start, end) = if flock { (0, BYTES - 1) } else { (p.min(q), p.max(q)) };
         let exclusive = draw(2) == 0;
         match draw(5) {
             0 | 1 => {
-                who[owner].unlock(files[file], start, end);
+                lockers[owner].unlock(files[file], start, end);
                 model.0.retain(|(f, o, byte), _| (*f, *o) != (file, owner) || !(start..=end).contains(byte));
             }
             2 => {
                 let free = (start..=end).all(|byte| !model.conflicts(file, owner, byte, exclusive));
                 assert_eq!(
-                    who[owner].find(files[file], start, end, exclusive).is_none(),
+                    lockers[owner].find(files[file], start, end, exclusive).is_none(),
                     free,
                     "step {step}"
                 );
@@ -408,7 +425,7 @@ fn locks_agree_with_a_model(factory: Factory<'_>) {
             _ => {
                 let free = (start..=end).all(|byte| !model.conflicts(file, owner, byte, exclusive));
                 let expected = if free { Ok(Locked::Granted) } else { Err(Errno::EAGAIN) };
-                let taken = who[owner].take(files[file], start, end, exclusive);
+                let taken = lockers[owner].take(files[file], start, end, exclusive);
                 assert_eq!(taken, expected, "step {step}: {owner} takes {start} to {end} of {file}");
                 if free {
                     model.0.extend((start..=end).map(|byte| ((file, owner, byte), exclusive)));
@@ -416,19 +433,23 @@ fn locks_agree_with_a_model(factory: Factory<'_>) {
             }
         }
         if step % 64 == 0 {
-            agree(&a, &files, &who, &model, step);
+            agree(&a, &files, &lockers, &model, step);
         }
     }
-    agree(&a, &files, &who, &model, STEPS);
+    agree(&a, &files, &lockers, &model, STEPS);
 }
 
-fn agree(c: &Client, files: &[Ino], who: &[Who<'_>], model: &Model, step: u32) {
+fn agree(c: &Client, files: &[Ino], lockers: &[Locker<'_>], model: &Model, step: u32) {
     for (file, ino) in files.iter().enumerate() {
         let mut found = BTreeMap::new();
         for lock in held(c, *ino) {
-            let owner = who.iter().position(|who| who.id() == lock.owner).unwrap();
+            let owner = lockers.iter().position(|locker| locker.id() == lock.owner).unwrap();
             for byte in lock.start..=lock.end {
-                assert_eq!(found.insert((file, owner, byte), lock.exclusive), None, "twice, step {step}");
+                assert_eq!(
+                    found.insert((file, owner, byte), lock.exclusive),
+                    None,
+                    "locked twice, step {step}"
+                );
             }
         }
         let of_file = model.0.iter().filter(|((f, ..), _)| *f == file);
@@ -437,7 +458,7 @@ fn agree(c: &Client, files: &[Ino], who: &[Who<'_>], model: &Model, step: u32) {
     }
 }
 
-fn threads_never_hold_what_excludes_them(factory: Factory<'_>) {
+fn threads_never_hold_conflicting_locks(factory: Factory<'_>) {
     const THREADS: u64 = 6;
     const TURNS: u32 = 40;
     let (a, b, x, _) = pair(factory);
@@ -446,15 +467,15 @@ fn threads_never_hold_what_excludes_them(factory: Factory<'_>) {
         for thread in 0..THREADS {
             let (inside, client) = (&inside, [&a, &b][thread as usize % 2]);
             scope.spawn(move || {
-                let who = Who::posix(client, thread);
+                let locker = Locker::posix(client, thread);
                 for _ in 0..TURNS {
-                    while who.wait(x, 3, 4, true).unwrap() == Locked::Waiting {
+                    while locker.wait(x, 3, 4, true).unwrap() == Locked::Waiting {
                         std::thread::yield_now();
                     }
                     use std::sync::atomic::Ordering::SeqCst;
-                    assert_eq!(inside.fetch_add(1, SeqCst), 0, "two hold the lock");
+                    assert_eq!(inside.fetch_add(1, SeqCst), 0, "two threads hold the lock");
                     inside.fetch_sub(1, SeqCst);
-                    who.unlock(x, 0, END);
+                    locker.unlock(x, 0, END);
                 }
             });
         }
@@ -466,24 +487,24 @@ fn inline(bytes: &[u8]) -> SliceSource {
     SliceSource::Inline(bytes.into())
 }
 
-fn appends_stand_one_after_another(factory: Factory<'_>) {
+fn appends_do_not_overlap(factory: Factory<'_>) {
     let (a, b, x, _) = pair(factory);
     let append = |c: &Client, source, len| c.run(&Append { ino: x, source, len });
-    let before = a.node(x);
+    let before = a.inode(x);
     assert_eq!(append(&a, inline(b"one"), 3), Ok(0));
     assert_eq!(append(&b, inline(b"two!"), 4), Ok(3));
-    assert_eq!((a.node(x).size, b.node(x).size), (7, 7));
-    assert!(b.node(x).mtime > before.mtime && b.node(x).ctime == b.node(x).mtime);
-    // The first does not know how long the file is by now.
+    assert_eq!((a.inode(x).size, b.inode(x).size), (7, 7));
+    assert!(b.inode(x).mtime > before.mtime && b.inode(x).ctime == b.inode(x).mtime);
+    // The first client does not know the current size of the file.
     b.truncate(x, 5).unwrap();
     assert_eq!(append(&a, inline(b"x"), 1), Ok(5));
     assert_eq!(a.run(&Append { ino: Ino(999_999), source: inline(b"x"), len: 1 }), Err(Errno::ESTALE));
 
-    // Across the end of a chunk, a slice serves two rows.
+    // Across the end of a chunk, one slice has two rows.
     b.truncate(x, CHUNK_BYTES - 3).unwrap();
     let source = SliceSource::Blocks { id: SliceId(77), offset: 0, size: 10 };
     assert_eq!(append(&a, source, 10), Ok(CHUNK_BYTES - 3));
-    assert_eq!(a.node(x).size, CHUNK_BYTES + 7);
+    assert_eq!(a.inode(x).size, CHUNK_BYTES + 7);
     let rows = |chunk| a.run(&GetSlices { ino: x, chunk: ChunkIndex(chunk) }).unwrap();
     let part = |pos, len, offset| Slice {
         pos,
@@ -494,10 +515,10 @@ fn appends_stand_one_after_another(factory: Factory<'_>) {
     assert_eq!(rows(1)[..], [part(0, 7, 3)]);
     assert_eq!(append(&b, inline(b"ab"), 2), Ok(CHUNK_BYTES + 7));
     check(&a);
-    // The slice goes with the last of its rows, and not before.
+    // The slice becomes garbage with the last of its rows, not before.
     let garbage = |c: &Client| {
         let scan = meta::Scan::Garbage { after: SliceId(0), limit: 10 };
-        c.meta.scan(&scan).unwrap().facts.records.len()
+        c.meta.scan(&scan).unwrap().snapshot.records.len()
     };
     a.truncate(x, CHUNK_BYTES).unwrap();
     assert_eq!(garbage(&a), 0);
@@ -505,11 +526,11 @@ fn appends_stand_one_after_another(factory: Factory<'_>) {
     assert_eq!(garbage(&a), 1);
 }
 
-fn appends_race_without_loss(factory: Factory<'_>) {
+fn concurrent_appends_lose_nothing(factory: Factory<'_>) {
     const THREADS: usize = 6;
     const RECORDS: usize = 40;
     let (a, b, x, _) = pair(factory);
-    // Some fall across the end of the first chunk.
+    // Some appends cross the end of the first chunk.
     let start = CHUNK_BYTES - (THREADS * RECORDS) as u64;
     a.truncate(x, start).unwrap();
     let offsets: Vec<(u64, [u8; 2])> = std::thread::scope(|scope| {
@@ -525,14 +546,18 @@ fn appends_race_without_loss(factory: Factory<'_>) {
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     let end = start + 2 * (THREADS * RECORDS) as u64;
-    assert_eq!(a.node(x).size, end);
+    assert_eq!(a.inode(x).size, end);
     let by_offset: BTreeMap<u64, [u8; 2]> = offsets.into_iter().collect();
     let expected: Vec<u64> = (start..end).step_by(2).collect();
-    assert_eq!(by_offset.keys().copied().collect::<Vec<_>>(), expected, "one after another, none twice");
+    assert_eq!(
+        by_offset.keys().copied().collect::<Vec<_>>(),
+        expected,
+        "the appends are adjacent and do not overlap"
+    );
     let mut found: BTreeMap<u64, u8> = BTreeMap::new();
     for chunk in [0, 1].map(ChunkIndex) {
         for row in a.run(&GetSlices { ino: x, chunk }).unwrap().iter() {
-            // What made the file long enough is a hole.
+            // The truncation that extended the file is a hole.
             let SliceSource::Inline(bytes) = &row.source else { continue };
             for (at, byte) in bytes.iter().enumerate() {
                 assert_eq!(found.insert(chunk.start() + u64::from(row.pos) + at as u64, *byte), None);
@@ -544,9 +569,9 @@ fn appends_race_without_loss(factory: Factory<'_>) {
     check(&b);
 }
 
-fn appends_end_at_the_limits(factory: Factory<'_>) {
+fn appends_respect_the_limits(factory: Factory<'_>) {
     let a = fresh_with(factory, &Volume { capacity_bytes: 3 * 4096, ..volume() });
-    a.meta.set_alone(false);
+    a.meta.set_exclusive(false);
     let b = client(a.engine());
     [&a, &b].iter().for_each(|client| client.meta.set_lifetime(Duration::ZERO));
     let x = a.create(ROOT, "x").unwrap();
@@ -557,11 +582,11 @@ fn appends_end_at_the_limits(factory: Factory<'_>) {
         c.run(&Append { ino: x, source, len })
     };
     assert_eq!(append(&a, (room * 4096) as u32 + 1), Err(Errno::ENOSPC));
-    assert_eq!(a.node(x).size, 0);
+    assert_eq!(a.inode(x).size, 0);
     assert_eq!(append(&a, (room * 4096) as u32 - 1), Ok(0));
-    assert_eq!(append(&b, 1), Ok(room * 4096 - 1), "the last block has room for it");
+    assert_eq!(append(&b, 1), Ok(room * 4096 - 1), "the last block has space for it");
     assert_eq!(append(&b, 1), Err(Errno::ENOSPC));
-    assert_eq!(b.node(x).size, room * 4096);
+    assert_eq!(b.inode(x).size, room * 4096);
 
     let (a, b, x, _) = pair(factory);
     a.truncate(x, i64::MAX as u64 - 2).unwrap();
@@ -569,5 +594,5 @@ fn appends_end_at_the_limits(factory: Factory<'_>) {
     assert_eq!(append(3), Err(Errno::EFBIG));
     assert_eq!(append(2), Ok(i64::MAX as u64 - 2));
     assert_eq!(append(1), Err(Errno::EFBIG));
-    assert_eq!(b.node(x).size, i64::MAX as u64);
+    assert_eq!(b.inode(x).size, i64::MAX as u64);
 }

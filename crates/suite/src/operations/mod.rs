@@ -1,11 +1,12 @@
-//! The rules of the operations as a suite that runs on every engine: what each operation does and refuses, what it
-//! costs in round trips, and that it agrees with a model under faults, rivals and threads.
+//! The rules of the operations, as a suite that runs on every engine: the effects and errors of each
+//! operation, its cost in round trips, and whether it agrees with a model under faults, rivals and threads.
 //!
-//! [`operations!`](crate::operations!) makes one `#[test]` of each group of them. A test panics where a rule is broken, which
-//! is its purpose.
+//! [`operations!`](crate::operations!) creates one `#[test]` per group of cases. A case panics if a rule is
+//! broken.
 
 mod acls;
 mod attrs;
+mod authority;
 mod doubt;
 mod fixture;
 mod heard;
@@ -27,23 +28,22 @@ mod threads;
 mod traverse;
 mod trips;
 mod volumes;
-mod vouch;
 mod writers;
 
 use std::fmt;
 use std::sync::Arc;
 
-use meta::{Changes, Engine, EngineError, Facts, Outcome, Page, Scan, Txn, Want};
+use meta::{Changes, Engine, EngineError, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
 
 pub use writers::{Writers, Written, writers};
 
-/// Makes an engine without any record.
+/// Returns an engine without any record.
 pub type Factory<'a> = &'a dyn Fn() -> Arc<dyn Engine>;
 
-/// A test of the suite, by name.
+/// The name of a case, and its function.
 type Case = (&'static str, fn(Factory<'_>));
 
-/// The tests, grouped as the files of this folder.
+/// The cases, grouped like the files of this folder.
 const GROUPS: &[(&str, &[Case])] = &[
     ("acls", acls::CASES),
     ("attrs", attrs::CASES),
@@ -64,20 +64,21 @@ const GROUPS: &[(&str, &[Case])] = &[
     ("traverse", traverse::CASES),
     ("trips", trips::CASES),
     ("volumes", volumes::CASES),
-    ("vouch", vouch::CASES),
+    ("authority", authority::CASES),
 ];
 
-/// Runs one group of tests. Each one's name is printed before it runs, so that a panic has a name.
+/// Runs one group of cases. It prints the name of each case before it runs, so that a panic can be
+/// attributed.
 pub fn run(group: &str, factory: Factory<'_>) {
     let (_, cases) =
-        GROUPS.iter().find(|(name, _)| *name == group).expect("the macro names groups that exist");
+        GROUPS.iter().find(|(name, _)| *name == group).expect("the macro names only existing groups");
     for (name, case) in *cases {
         println!("{name}");
         case(factory);
     }
 }
 
-/// Lets an engine keep something alive beside it, such as a temporary directory.
+/// Returns an engine that also keeps `beside` alive, such as a temporary directory.
 pub fn keep<E, K>((engine, beside): (E, K)) -> Arc<dyn Engine>
 where
     E: Engine + 'static,
@@ -86,8 +87,9 @@ where
     Arc::new(Kept { engine, _beside: beside })
 }
 
-/// Makes one `#[test]` of each group of the suite. `$new` is a function without arguments that gives an empty engine and
-/// something to keep alive beside it, as [`conformance!`](crate::conformance!) takes it; `without_stream` likewise.
+/// Creates one `#[test]` per group of the suite. `$new` is a function without arguments that returns an empty
+/// engine and a value to keep alive with it, as for [`conformance!`](crate::conformance!), which also
+/// explains `without_stream`.
 #[macro_export]
 macro_rules! operations {
     ($new:expr) => {
@@ -100,7 +102,7 @@ macro_rules! operations {
     (@common $new:expr) => {
         $crate::operations! { @groups $new;
             acls attrs doubt links locks names nfs4 nfs4_callers races random ranges renames sids stale threads
-            traverse trips volumes vouch
+            traverse trips volumes authority
         }
     };
     (@groups $new:expr; $($group:ident)*) => {
@@ -120,7 +122,7 @@ struct Kept<E, K> {
 }
 
 impl<E: Engine, K: Send + Sync + fmt::Debug> Engine for Kept<E, K> {
-    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
         self.engine.read(wants)
     }
 

@@ -1,5 +1,5 @@
-//! POSIX's tree as one would write it down without thinking of cost: no links are counted, no parents are kept, all
-//! that is worked out by looking through the whole tree.
+//! A simple model of a POSIX directory tree, without regard to cost: it stores no link counts and no parents,
+//! and computes both by searching the whole tree.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ struct Object {
     entries: BTreeMap<String, Ino>,
 }
 
-/// An inode as both sides show it.
+/// An inode as the engine and the model show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shown {
     pub(super) kind: FileType,
@@ -41,7 +41,7 @@ impl Model {
         Model { objects: BTreeMap::from([(Ino::ROOT, root)]) }
     }
 
-    /// Does what the act asks for, or says why not.
+    /// Applies the act, or returns its errno.
     pub(super) fn act(&mut self, act: &Act) -> Result<(), Errno> {
         match act.clone() {
             Act::Make { dir, name, ino, kind, mode } => {
@@ -106,7 +106,7 @@ impl Model {
         Ok(())
     }
 
-    /// What a name in a directory refers to.
+    /// The inode of a name in a directory.
     pub(super) fn entry(&self, dir: Ino, name: &str) -> Result<Option<Ino>, Errno> {
         let dir = self.object(dir).ok_or(Errno::ENOENT)?;
         if dir.kind.is_dir() { Ok(dir.entries.get(name).copied()) } else { Err(Errno::ENOTDIR) }
@@ -133,7 +133,7 @@ impl Model {
         if flags.no_replace && flags.exchange {
             return Err(Errno::EINVAL);
         }
-        // Both directories come before either name.
+        // Both directories are checked before either name.
         self.entry(dir, &name)?;
         self.entry(to, &new_name)?;
         let source = self.entry(dir, &name)?.ok_or(Errno::ENOENT)?;
@@ -192,7 +192,7 @@ impl Model {
         if empty { Ok(()) } else { Err(Errno::ENOTEMPTY) }
     }
 
-    /// Whether `dir` is `ino` or lies somewhere in it.
+    /// Whether `dir` is `ino` or below it.
     fn holds(&self, ino: Ino, dir: Ino) -> bool {
         ino == dir
             || self

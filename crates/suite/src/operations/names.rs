@@ -1,7 +1,7 @@
-//! Making and finding names, removing them, and what hangs on the last one.
+//! Creating, finding and removing names, and what happens to the inode with its last name.
 
 use meta::ops::{Fate, GetSlices, GetXattrs, Lookup, MakeKind, ReadLink, Reap, XattrMode};
-use meta::{Record, Scan, Vouch};
+use meta::{Authority, Record, Scan};
 use types::{Errno, FileType, Ino, Mode};
 
 use super::Case;
@@ -10,20 +10,20 @@ use super::fixture::{ROOT, client, fresh, n};
 use super::invariants::check;
 
 pub(super) const CASES: &[Case] = &[
-    ("make_gives_each_kind_its_node", make_gives_each_kind_its_node),
-    ("make_refuses_in_order", make_refuses_in_order),
-    ("make_moves_the_parents_links_and_times", make_moves_the_parents_links_and_times),
-    ("a_setgid_directory_hands_on_its_group", a_setgid_directory_hands_on_its_group),
-    ("lookup_finds_and_refuses", lookup_finds_and_refuses),
-    ("unlink_refuses_in_order", unlink_refuses_in_order),
-    ("unlink_of_one_name_of_several", unlink_of_one_name_of_several),
+    ("make_creates_every_file_type", make_creates_every_file_type),
+    ("make_checks_errors_in_order", make_checks_errors_in_order),
+    ("make_updates_links_and_times_of_the_parent", make_updates_links_and_times_of_the_parent),
+    ("a_setgid_directory_passes_on_its_group", a_setgid_directory_passes_on_its_group),
+    ("lookup_finds_names_and_reports_errors", lookup_finds_names_and_reports_errors),
+    ("unlink_checks_errors_in_order", unlink_checks_errors_in_order),
+    ("unlink_of_one_of_several_names", unlink_of_one_of_several_names),
     ("an_open_file_outlives_its_name", an_open_file_outlives_its_name),
     ("rmdir_removes_only_empty_directories", rmdir_removes_only_empty_directories),
-    ("what_hangs_on_an_inode_goes_with_it", what_hangs_on_an_inode_goes_with_it),
-    ("listings_page_in_the_order_of_bytes", listings_page_in_the_order_of_bytes),
+    ("removing_an_inode_removes_its_records", removing_an_inode_removes_its_records),
+    ("listings_are_paged_in_byte_order", listings_are_paged_in_byte_order),
 ];
 
-fn make_gives_each_kind_its_node(factory: Factory<'_>) {
+fn make_creates_every_file_type(factory: Factory<'_>) {
     let c = fresh(factory);
     let kinds = [
         (MakeKind::Regular, FileType::Regular, 0, 0, 1),
@@ -39,9 +39,9 @@ fn make_gives_each_kind_its_node(factory: Factory<'_>) {
         let made = c.make(ROOT, &name, kind, 0o6777).unwrap();
         assert_eq!((made.kind, made.rdev, made.size, made.nlink), (file_type, rdev, size, nlink));
         let masked = if file_type == FileType::Symlink { 0o6777 } else { 0o6755 };
-        assert_eq!(made.mode, Mode::new(masked), "{name}: the umask takes from nothing but the nine bits");
+        assert_eq!(made.mode, Mode::new(masked), "{name}: the umask clears only permission bits");
         assert_eq!(made.parent, if file_type.is_dir() { ROOT } else { Ino(0) });
-        assert_eq!(c.at(ROOT, &name), made, "the reply is the node as stored");
+        assert_eq!(c.at(ROOT, &name), made, "the reply is the stored inode");
         assert_eq!(c.stranger().at(ROOT, &name), made);
     }
     let link = c.at(ROOT, "Symlink").ino;
@@ -52,7 +52,7 @@ fn make_gives_each_kind_its_node(factory: Factory<'_>) {
     check(&c);
 }
 
-fn make_refuses_in_order(factory: Factory<'_>) {
+fn make_checks_errors_in_order(factory: Factory<'_>) {
     let c = fresh(factory);
     let file = c.create(ROOT, "file").unwrap();
     for client in [&c, &c.stranger()] {
@@ -66,25 +66,25 @@ fn make_refuses_in_order(factory: Factory<'_>) {
     check(&c);
 }
 
-fn make_moves_the_parents_links_and_times(factory: Factory<'_>) {
+fn make_updates_links_and_times_of_the_parent(factory: Factory<'_>) {
     let c = fresh(factory);
-    let before = c.node(ROOT);
+    let before = c.inode(ROOT);
     let file = c.make(ROOT, "f", MakeKind::Regular, 0o644).unwrap();
-    let after = c.node(ROOT);
+    let after = c.inode(ROOT);
     assert_eq!((after.nlink, after.atime, after.access_rev), (2, before.atime, before.access_rev));
     assert_eq!((after.mtime, after.ctime), (file.mtime, file.ctime));
     assert_eq!(file.atime, file.mtime);
     assert!(after.mtime > before.mtime);
     c.mkdir(ROOT, "d").unwrap();
-    assert_eq!(c.node(ROOT).nlink, 3);
+    assert_eq!(c.inode(ROOT).nlink, 3);
     c.rmdir(ROOT, "d").unwrap();
-    let removed = c.node(ROOT);
+    let removed = c.inode(ROOT);
     assert_eq!(removed.nlink, 2);
     assert!(removed.mtime > after.mtime && removed.ctime == removed.mtime);
     check(&c);
 }
 
-fn a_setgid_directory_hands_on_its_group(factory: Factory<'_>) {
+fn a_setgid_directory_passes_on_its_group(factory: Factory<'_>) {
     let mut c = fresh(factory);
     (c.uid, c.gid) = (1000, 100);
     let plain = c.make(ROOT, "plain", MakeKind::Directory, 0o777).unwrap();
@@ -93,18 +93,18 @@ fn a_setgid_directory_hands_on_its_group(factory: Factory<'_>) {
     let team = c.make(ROOT, "team", MakeKind::Directory, 0o2775).unwrap();
     c.gid = 100;
     let file = c.make(team.ino, "f", MakeKind::Regular, 0o666).unwrap();
-    assert_eq!((file.gid, file.mode), (7, Mode::new(0o644)), "a file takes the group, not the bit");
+    assert_eq!((file.gid, file.mode), (7, Mode::new(0o644)), "a file gets the group, not the bit");
     let sub = c.make(team.ino, "d", MakeKind::Directory, 0o700).unwrap();
-    assert_eq!((sub.gid, sub.mode), (7, Mode::new(0o2700)), "a directory takes both");
+    assert_eq!((sub.gid, sub.mode), (7, Mode::new(0o2700)), "a directory gets both");
     let deeper = c.make(sub.ino, "d", MakeKind::Directory, 0o700).unwrap();
     assert_eq!((deeper.gid, deeper.mode), (7, Mode::new(0o2700)));
 }
 
-fn lookup_finds_and_refuses(factory: Factory<'_>) {
+fn lookup_finds_names_and_reports_errors(factory: Factory<'_>) {
     let c = fresh(factory);
     let file = c.create(ROOT, "file").unwrap();
     for client in [&c, &c.stranger()] {
-        assert_eq!(client.lookup(ROOT, "file").unwrap().map(|node| node.ino), Some(file));
+        assert_eq!(client.lookup(ROOT, "file").unwrap().map(|inode| inode.ino), Some(file));
         assert_eq!(client.lookup(ROOT, "none"), Ok(None));
         assert_eq!(client.lookup(ROOT, "FILE"), Ok(None), "names are bytes");
         assert_eq!(client.lookup(Ino(1 << 40), "file"), Err(Errno::ENOENT));
@@ -121,7 +121,7 @@ fn lookup_finds_and_refuses(factory: Factory<'_>) {
     assert_eq!(found, Some(odd), "a name need not be UTF-8");
 }
 
-fn unlink_refuses_in_order(factory: Factory<'_>) {
+fn unlink_checks_errors_in_order(factory: Factory<'_>) {
     let c = fresh(factory);
     let file = c.create(ROOT, "file").unwrap();
     c.mkdir(ROOT, "dir").unwrap();
@@ -134,17 +134,17 @@ fn unlink_refuses_in_order(factory: Factory<'_>) {
     check(&c);
 }
 
-fn unlink_of_one_name_of_several(factory: Factory<'_>) {
+fn unlink_of_one_of_several_names(factory: Factory<'_>) {
     let c = fresh(factory);
     let made = c.make(ROOT, "a", MakeKind::Regular, 0o644).unwrap();
     c.link(made.ino, ROOT, "b").unwrap();
     let unlinked = c.unlink(ROOT, "a").unwrap();
-    assert_eq!((unlinked.fate, unlinked.node.nlink), (Fate::Linked, 2));
+    assert_eq!((unlinked.fate, unlinked.inode.nlink), (Fate::Linked, 2));
     let left = c.at(ROOT, "b");
     assert_eq!((left.ino, left.nlink, left.mtime), (made.ino, 1, made.mtime));
-    assert!(left.ctime > made.ctime, "a link less is a change of the inode");
+    assert!(left.ctime > made.ctime, "unlink changes ctime of the inode");
     assert_eq!(c.unlink_open(ROOT, "b", Some(Ino(77))).unwrap().fate, Fate::Gone, "another inode is open");
-    assert_eq!(c.run(&meta::ops::GetNode(made.ino)), Err(Errno::ESTALE));
+    assert_eq!(c.run(&meta::ops::GetInode(made.ino)), Err(Errno::ESTALE));
     check(&c);
 }
 
@@ -154,31 +154,31 @@ fn an_open_file_outlives_its_name(factory: Factory<'_>) {
     c.link(file, ROOT, "twin").unwrap();
     assert_eq!(c.unlink_open(ROOT, "twin", Some(file)).unwrap().fate, Fate::Linked);
     assert_eq!(c.unlink_open(ROOT, "file", Some(file)).unwrap().fate, Fate::Orphan);
-    assert_eq!(c.node(file).nlink, 0);
+    assert_eq!(c.inode(file).nlink, 0);
     let back = c.link_op(file, ROOT, "back");
-    let root = Vouch::Daemon(types::Cred::root());
+    let root = Authority::Daemon(types::Cred::root());
     assert_eq!(
         c.meta.run(&back, &root).map_err(Errno::from),
         Err(Errno::ENOENT),
-        "what has no name gets none"
+        "an unlinked inode gets no new name"
     );
     let other = client(c.engine());
     let back = meta::ops::Link { orphan_of: None, ..other.link_op(file, ROOT, "back") };
-    assert_eq!(other.run(&back), Err(Errno::ENOENT), "its session is about to remove it");
+    assert_eq!(other.run(&back), Err(Errno::ENOENT), "its own session will remove it");
     c.write(file, 0, 10, 1).unwrap();
-    assert_eq!(c.node(file).size, 10);
-    let orphans = |after| c.meta.scan(&Scan::Orphans { after, limit: 10 }).unwrap().facts.records;
+    assert_eq!(c.inode(file).size, 10);
+    let orphans = |after| c.meta.scan(&Scan::Orphans { after, limit: 10 }).unwrap().snapshot.records;
     let none = (types::SessionId(0), Ino(0));
     assert_eq!(orphans(none), vec![Record::Orphan(c.meta.session(), file)]);
     check(&c);
     let reap = Reap { session: c.meta.session(), ino: file };
     c.run(&reap).unwrap();
     assert_eq!(orphans(none), vec![]);
-    assert_eq!(c.run(&meta::ops::GetNode(file)), Err(Errno::ESTALE));
+    assert_eq!(c.run(&meta::ops::GetInode(file)), Err(Errno::ESTALE));
     c.run(&reap).unwrap();
     let kept = c.create(ROOT, "kept").unwrap();
     c.run(&Reap { session: c.meta.session(), ino: kept }).unwrap();
-    assert_eq!(c.at(ROOT, "kept").ino, kept, "what has a name is not reaped");
+    assert_eq!(c.at(ROOT, "kept").ino, kept, "an inode with a name is not reaped");
     check(&c);
 }
 
@@ -197,13 +197,13 @@ fn rmdir_removes_only_empty_directories(factory: Factory<'_>) {
     assert_eq!(c.rmdir(ROOT, "dir").unwrap().ino, dir);
     for client in [&c, &c.stranger()] {
         assert_eq!(client.lookup(ROOT, "dir"), Ok(None));
-        assert_eq!(client.create(dir, "late"), Err(Errno::ENOENT), "a removed directory takes no names");
+        assert_eq!(client.create(dir, "late"), Err(Errno::ENOENT), "a removed directory accepts no names");
         assert_eq!(client.lookup(dir, "file"), Err(Errno::ENOENT));
     }
     check(&c);
 }
 
-fn what_hangs_on_an_inode_goes_with_it(factory: Factory<'_>) {
+fn removing_an_inode_removes_its_records(factory: Factory<'_>) {
     let c = fresh(factory);
     let file = c.create(ROOT, "file").unwrap();
     c.set_xattr(file, "user.a", "1", XattrMode::Set).unwrap();
@@ -217,12 +217,12 @@ fn what_hangs_on_an_inode_goes_with_it(factory: Factory<'_>) {
     assert!(s.run(&GetSlices { ino: file, chunk: types::ChunkIndex(0) }).unwrap().is_empty());
     assert_eq!(s.run(&ReadLink(link)), Err(Errno::EINVAL));
     let scan = Scan::Garbage { after: types::SliceId(0), limit: 10 };
-    let garbage: Vec<_> = c.meta.scan(&scan).unwrap().facts.records.into_iter().collect();
-    assert_eq!(garbage.len(), 2, "blocks wait for their removal: {garbage:?}");
+    let garbage: Vec<_> = c.meta.scan(&scan).unwrap().snapshot.records.into_iter().collect();
+    assert_eq!(garbage.len(), 2, "the blocks become garbage: {garbage:?}");
     check(&c);
 }
 
-fn listings_page_in_the_order_of_bytes(factory: Factory<'_>) {
+fn listings_are_paged_in_byte_order(factory: Factory<'_>) {
     let c = fresh(factory);
     let mut names: Vec<String> = (0..25).map(|i| format!("f{i}")).collect();
     names.extend(["Z", "a", "\u{e9}", "~"].map(String::from));
@@ -234,7 +234,7 @@ fn listings_page_in_the_order_of_bytes(factory: Factory<'_>) {
     let mut after = None;
     loop {
         let page = c.meta.list(ROOT, after, 7, false).unwrap();
-        assert!(page.entries.len() <= 7 && page.entries.iter().all(|(_, _, node)| node.is_none()));
+        assert!(page.entries.len() <= 7 && page.entries.iter().all(|(_, _, inode)| inode.is_none()));
         found.extend(page.entries.iter().map(|(name, ..)| name.clone()));
         after = found.last().cloned();
         if !page.more {
@@ -243,5 +243,5 @@ fn listings_page_in_the_order_of_bytes(factory: Factory<'_>) {
     }
     assert_eq!(found, names.iter().map(|name| n(name)).collect::<Vec<_>>());
     let exact = c.meta.list(ROOT, None, names.len(), true).unwrap();
-    assert!(!exact.more && exact.entries.iter().all(|(_, edge, node)| node.unwrap().ino == edge.ino));
+    assert!(!exact.more && exact.entries.iter().all(|(_, dirent, inode)| inode.unwrap().ino == dirent.ino));
 }

@@ -1,11 +1,11 @@
-//! Volumes of NFSv4 ACLs: who may do what, and what becomes of the ACLs.
+//! Volumes with NFSv4 ACLs: which rights operations need, and how ACLs change.
 
 use acl::nfs4::{self, AclInherit, AclMode, Mask, Nfs4Acl, Policy, Scope};
 use meta::ops::{
     AclType, Admit, GetNfs4Acl, GetProjection, Lookup, MakeKind, MakeOrphan, Open, OpenFor, Opened, Rename,
     RenameFlags, Rmdir, SetAcl, SetAttr, SetNfs4Acl, SetXattr, Unlink, XattrMode,
 };
-use meta::{Access, AclKind, Configure, Effect, Txn, Volume, Vouch};
+use meta::{Access, AclKind, Authority, Configure, Effect, Txn, Volume};
 use types::{AclId, Caps, Cred, Errno, FileType, Ino, Mode, OpId};
 
 use super::fixture::{Client, EXCHANGE, REPLACE, ROOT, fresh, fresh_with, n, volume, x};
@@ -15,17 +15,17 @@ use super::{Case, Factory};
 pub(super) const CASES: &[Case] = &[
     ("a_volume_keeps_its_policies", a_volume_keeps_its_policies),
     ("an_acl_sets_the_mode_and_is_stored_once", an_acl_sets_the_mode_and_is_stored_once),
-    ("setting_an_acl_refuses_in_order", setting_an_acl_refuses_in_order),
-    ("names_are_added_by_what_they_are_for", names_are_added_by_what_they_are_for),
-    ("names_are_removed_by_either_right", names_are_removed_by_either_right),
-    ("a_rename_removes_and_adds", a_rename_removes_and_adds),
-    ("files_are_opened_by_right", files_are_opened_by_right),
-    ("attributes_are_set_by_right", attributes_are_set_by_right),
+    ("setting_an_acl_checks_errors_in_order", setting_an_acl_checks_errors_in_order),
+    ("adding_a_name_needs_the_right_for_its_kind", adding_a_name_needs_the_right_for_its_kind),
+    ("removing_a_name_needs_either_right", removing_a_name_needs_either_right),
+    ("a_rename_needs_rights_to_remove_and_add", a_rename_needs_rights_to_remove_and_add),
+    ("opening_a_file_needs_rights", opening_a_file_needs_rights),
+    ("setting_attributes_needs_rights", setting_attributes_needs_rights),
     ("chmod_follows_the_volumes_policy", chmod_follows_the_volumes_policy),
-    ("what_is_asked_for_is_shown_and_no_more_is_given", what_is_asked_for_is_shown_and_no_more_is_given),
-    ("new_inodes_inherit_remembered_or_not", new_inodes_inherit_remembered_or_not),
-    ("a_damaged_acl_refuses_all_but_its_replacement", a_damaged_acl_refuses_all_but_its_replacement),
-    ("the_longest_acl_is_kept_and_decides", the_longest_acl_is_kept_and_decides),
+    ("chmod_shows_the_requested_bits_and_grants_no_more", chmod_shows_the_requested_bits_and_grants_no_more),
+    ("new_inodes_inherit_the_same_cached_or_not", new_inodes_inherit_the_same_cached_or_not),
+    ("a_damaged_acl_permits_only_its_replacement", a_damaged_acl_permits_only_its_replacement),
+    ("the_longest_acl_is_stored_and_enforced", the_longest_acl_is_stored_and_enforced),
 ];
 
 pub(super) fn nfs4_volume(policy: Policy) -> Volume {
@@ -40,12 +40,12 @@ fn acl(text: &str) -> Nfs4Acl {
     Nfs4Acl::from_storage(text).unwrap()
 }
 
-fn user(uid: u32) -> Vouch<'static> {
+fn user(uid: u32) -> Authority<'static> {
     able(uid, Caps::NONE)
 }
 
-pub(super) fn able(uid: u32, caps: Caps) -> Vouch<'static> {
-    Vouch::Daemon(Cred::new(uid, uid, &[], caps))
+pub(super) fn able(uid: u32, caps: Caps) -> Authority<'static> {
+    Authority::Daemon(Cred::new(uid, uid, &[], caps))
 }
 
 pub(super) fn set(ino: Ino, text: &str) -> SetNfs4Acl {
@@ -53,7 +53,7 @@ pub(super) fn set(ino: Ino, text: &str) -> SetNfs4Acl {
     SetNfs4Acl { ino, acl, mode: XattrMode::Set, numbering: Default::default() }
 }
 
-/// An inode of user and group 1 with this ACL.
+/// Creates an inode of user 1 and group 1 with this ACL.
 fn with_acl(c: &Client, parent: Ino, name: &str, kind: MakeKind, text: &str) -> Ino {
     let ino = c.make(parent, name, kind, 0o755).unwrap().ino;
     c.run(&SetAttr { ino, uid: Some(1), gid: Some(1), ..SetAttr::default() }).unwrap();
@@ -83,7 +83,7 @@ fn a_volume_keeps_its_policies(factory: Factory<'_>) {
     assert_eq!(Volume::load(&**c.engine()).unwrap(), nfs4_volume(changed));
     assert_eq!(c.meta.volume().policy, policy);
     assert!(c.meta.refresh_settings().unwrap());
-    assert_eq!(c.meta.volume().policy, changed, "a running client goes by settings that it has read again");
+    assert_eq!(c.meta.volume().policy, changed, "a running client uses settings once it has read them again");
 }
 
 fn an_acl_sets_the_mode_and_is_stored_once(factory: Factory<'_>) {
@@ -93,33 +93,37 @@ fn an_acl_sets_the_mode_and_is_stored_once(factory: Factory<'_>) {
     c.run(&set(made.ino, text)).unwrap();
     let stored = acl(&text.replace("A:f:", "A::"));
     for client in [&c, &c.stranger()] {
-        let node = client.node(made.ino);
-        assert_eq!((node.mode, node.access_acl), (Mode::new(0o2644), stored.id()), "as a file has it");
+        let inode = client.inode(made.ino);
+        assert_eq!(
+            (inode.mode, inode.access_acl),
+            (Mode::new(0o2644), stored.id()),
+            "the ACL without flags for directories"
+        );
         assert_eq!(client.run(&GetNfs4Acl(made.ino)).unwrap(), stored);
-        assert!(node.ctime > made.ctime && node.access_rev > made.access_rev);
+        assert!(inode.ctime > made.ctime && inode.access_rev > made.access_rev);
     }
     let twin = file(&c, ROOT, "g", &stored.to_storage());
-    assert_eq!(c.node(twin).access_acl, stored.id());
-    // Only who does not speak of it keeps the rest.
+    assert_eq!(c.inode(twin).access_acl, stored.id());
+    // With `Scope::Entries`, flags and audit entries stay; with `Scope::Access`, only audit entries stay.
     c.run(&set(made.ino, "A::7:r,U:S:EVERYONE@:w")).unwrap();
     let access = SetNfs4Acl { acl: Some((acl("flags:p,A::8:r"), Scope::Access)), ..set(made.ino, "A::7:r") };
     c.run(&access).unwrap();
     assert_eq!(c.run(&GetNfs4Acl(made.ino)).unwrap(), acl("flags:p,A::8:r,U:S:EVERYONE@:w"));
     c.run(&SetNfs4Acl { acl: None, ..set(made.ino, text) }).unwrap();
-    // What a mode says is only a mode.
+    // An ACL equal to that of a mode is stored only as a mode.
     let plain = nfs4::from_mode(Mode::new(0o751), false);
     c.run(&set(made.ino, &plain.to_storage())).unwrap();
-    let node = c.node(made.ino);
-    assert_eq!((node.mode, node.access_acl), (Mode::new(0o2751), AclId::NONE));
+    let inode = c.inode(made.ino);
+    assert_eq!((inode.mode, inode.access_acl), (Mode::new(0o2751), AclId::NONE));
     assert_eq!(c.run(&GetNfs4Acl(made.ino)).unwrap(), plain);
     c.run(&set(made.ino, text)).unwrap();
     c.run(&SetNfs4Acl { acl: None, mode: XattrMode::Replace, ..set(made.ino, text) }).unwrap();
-    let node = c.node(made.ino);
-    assert_eq!((node.mode, node.access_acl), (Mode::new(0o2644), AclId::NONE), "the mode stays");
+    let inode = c.inode(made.ino);
+    assert_eq!((inode.mode, inode.access_acl), (Mode::new(0o2644), AclId::NONE), "the mode stays");
     check(&c);
 }
 
-fn setting_an_acl_refuses_in_order(factory: Factory<'_>) {
+fn setting_an_acl_checks_errors_in_order(factory: Factory<'_>) {
     let c = fresh_nfs4(factory);
     let link = c.symlink(ROOT, "l", "t").unwrap();
     let ino = file(&c, ROOT, "f", "A::2:C,D::3:C,A::GROUP@:r");
@@ -128,13 +132,13 @@ fn setting_an_acl_refuses_in_order(factory: Factory<'_>) {
     assert_eq!(c.run(&set(link, "A::5:r")), Err(Errno::EOPNOTSUPP));
     assert_eq!(c.run(&GetNfs4Acl(link)), Err(Errno::EOPNOTSUPP));
     assert_eq!(c.run_as(&create, &user(3)), Err(Errno::EEXIST), "every inode has an ACL");
-    let before = c.node(ino);
+    let before = c.inode(ino);
     for stranger in [user(3), user(4), able(4, Caps::DAC_OVERRIDE)] {
         assert_eq!(c.run_as(&set(ino, "A::4:r"), &stranger), Err(Errno::EPERM));
     }
     assert_eq!(c.run_as(&GetNfs4Acl(ino), &user(4)), Err(Errno::EACCES), "READ_ACL");
-    assert!(c.run_as(&GetNfs4Acl(ino), &user(1)).is_ok(), "owners always may");
-    assert_eq!(c.node(ino), before);
+    assert!(c.run_as(&GetNfs4Acl(ino), &user(1)).is_ok(), "owners may always read the ACL");
+    assert_eq!(c.inode(ino), before);
     for (able, text) in [
         (user(2), "A::2:C,D::OWNER@:cC"),
         (user(1), "A::GROUP@:r"),
@@ -143,12 +147,12 @@ fn setting_an_acl_refuses_in_order(factory: Factory<'_>) {
         assert_eq!(c.run_as(&set(ino, text), &able), Ok(()), "{text}");
         assert_eq!(c.run(&GetNfs4Acl(ino)).unwrap(), acl(text));
     }
-    // SGID is for members of the group.
+    // SGID is kept only for callers in the group.
     c.chmod(ino, 0o2750).unwrap();
     c.run_as(&set(ino, "A::1:r,A::2:C"), &user(1)).unwrap();
-    assert!(c.node(ino).mode.has(Mode::SGID));
+    assert!(c.inode(ino).mode.has(Mode::SGID));
     c.run_as(&set(ino, "A::1:r"), &user(2)).unwrap();
-    assert!(!c.node(ino).mode.has(Mode::SGID));
+    assert!(!c.inode(ino).mode.has(Mode::SGID));
     let posix = SetAcl { ino, which: AclType::Access, acl: None, kill_sgid: false };
     assert_eq!(c.run(&posix), Err(Errno::EOPNOTSUPP));
     check(&c);
@@ -158,7 +162,7 @@ fn setting_an_acl_refuses_in_order(factory: Factory<'_>) {
     assert_eq!(other.run(&GetNfs4Acl(ino)), Err(Errno::EOPNOTSUPP));
 }
 
-fn names_are_added_by_what_they_are_for(factory: Factory<'_>) {
+fn adding_a_name_needs_the_right_for_its_kind(factory: Factory<'_>) {
     let c = fresh_nfs4(factory);
     let d = dir(&c, "d", "A::2:wx,A::3:ax,A::4:wa,A::5:rx,A::EVERYONE@:r");
     let f = c.create(ROOT, "f").unwrap();
@@ -190,11 +194,11 @@ fn names_are_added_by_what_they_are_for(factory: Factory<'_>) {
     check(&c);
 }
 
-fn names_are_removed_by_either_right(factory: Factory<'_>) {
+fn removing_a_name_needs_either_right(factory: Factory<'_>) {
     let c = fresh_nfs4(factory);
     let search = dir(&c, "search", "A::2:x,A::3:xD,D::4:D,A::4:wx,A::5:wx");
     let unlink = |name: &str| Unlink { parent: search, name: n(name), open: None };
-    let remove = |name: &str, text: &str, by: &Vouch<'_>| {
+    let remove = |name: &str, text: &str, by: &Authority<'_>| {
         file(&c, search, name, text);
         let removed = c.run_as(&unlink(name), by);
         if removed.is_err() {
@@ -209,13 +213,17 @@ fn names_are_removed_by_either_right(factory: Factory<'_>) {
             assert_eq!(remove("f", text, &user(uid)), expected, "user {uid}, {text}");
         }
     }
-    assert_eq!(remove("f", plain, &user(5)), Ok(()), "to write is to remove");
-    assert_eq!(remove("f", delete, &user(6)), Err(Errno::EACCES), "who may not search finds nothing");
+    assert_eq!(remove("f", plain, &user(5)), Ok(()), "WRITE_DATA includes the right to remove");
+    assert_eq!(
+        remove("f", delete, &user(6)),
+        Err(Errno::EACCES),
+        "without search permission nothing is found"
+    );
     assert_eq!(remove("f", denied, &able(6, Caps::DAC_OVERRIDE)), Ok(()));
-    // A sticky directory keeps what its own right would remove.
+    // In a sticky directory, the directory's DELETE_CHILD is not enough.
     c.run(&SetAttr { ino: search, mode: Some(Mode::new(0o1000)), ..SetAttr::default() }).unwrap();
     c.run(&set(search, "A::3:xD,A::2:x")).unwrap();
-    assert!(c.node(search).mode.has(Mode::STICKY));
+    assert!(c.inode(search).mode.has(Mode::STICKY));
     assert_eq!(remove("f", plain, &user(3)), Err(Errno::EPERM));
     assert_eq!(remove("f", delete, &user(3)), Ok(()));
     with_acl(&c, search, "sub", MakeKind::Directory, "A::2:d");
@@ -225,7 +233,7 @@ fn names_are_removed_by_either_right(factory: Factory<'_>) {
     check(&c);
 }
 
-fn a_rename_removes_and_adds(factory: Factory<'_>) {
+fn a_rename_needs_rights_to_remove_and_add(factory: Factory<'_>) {
     let c = fresh_nfs4(factory);
     let from = dir(&c, "from", "A::2:xD,A::3:wx,A::4:xD,A::5:xD");
     let to = dir(&c, "to", "A::2:wx,A::3:wx,A::4:ax,A::5:xD");
@@ -240,13 +248,13 @@ fn a_rename_removes_and_adds(factory: Factory<'_>) {
     for uid in [4, 5, 6] {
         assert_eq!(c.run_as(&rename("b", REPLACE, "b"), &user(uid)).unwrap_err(), Errno::EACCES, "{uid}");
     }
-    // What is replaced is removed, and its place is taken.
+    // The replaced name is removed, and a name is added in its place.
     assert_eq!(c.run_as(&rename("b", REPLACE, "a"), &user(5)).unwrap_err(), Errno::EACCES);
     assert!(c.run_as(&rename("b", REPLACE, "a"), &user(2)).is_ok());
     file_at(from, "c");
     assert_eq!(c.run_as(&rename("c", EXCHANGE, "a"), &user(2)).unwrap_err(), Errno::EACCES, "no ADD_FILE");
     assert!(c.run_as(&rename("c", EXCHANGE, "a"), &user(3)).is_ok());
-    // A directory that changes its parent is written to.
+    // Moving a directory to another parent writes to the directory.
     with_acl(&c, from, "sub", MakeKind::Directory, "A::3:w");
     c.run(&set(to, "A::2:ax,A::3:ax")).unwrap();
     assert_eq!(c.run_as(&rename("sub", REPLACE, "sub"), &user(2)).unwrap_err(), Errno::EACCES);
@@ -254,12 +262,13 @@ fn a_rename_removes_and_adds(factory: Factory<'_>) {
     check(&c);
 }
 
-fn files_are_opened_by_right(factory: Factory<'_>) {
+fn opening_a_file_needs_rights(factory: Factory<'_>) {
     let c = fresh_nfs4(factory);
     let f = file(&c, ROOT, "f", "A::2:r,A::3:w,A::4:a,A::5:x,A::6:rw");
     let open =
         |read, write, append, execute| Open { ino: f, what_for: OpenFor { read, write, append, execute } };
-    let ask = |how: &Open, by: &Vouch<'_>| c.run_as(how, by).map(|Opened { append_only, .. }| append_only);
+    let try_open =
+        |how: &Open, by: &Authority<'_>| c.run_as(how, by).map(|Opened { append_only, .. }| append_only);
     let (read, write) = (open(true, false, false, false), open(false, true, false, false));
     let (append, both) = (open(false, true, true, false), open(true, true, false, false));
     let execute = open(false, false, false, true);
@@ -272,23 +281,23 @@ fn files_are_opened_by_right(factory: Factory<'_>) {
         (7, [None; 5]),
     ] {
         for (how, expected) in [&read, &write, &append, &both, &execute].into_iter().zip(expected) {
-            assert_eq!(ask(how, &user(uid)), expected.ok_or(Errno::EACCES), "user {uid}, {how:?}");
+            assert_eq!(try_open(how, &user(uid)), expected.ok_or(Errno::EACCES), "user {uid}, {how:?}");
         }
     }
     let over = able(7, Caps::DAC_OVERRIDE);
-    assert!([&read, &write, &append, &both, &execute].iter().all(|how| ask(how, &over) == Ok(false)));
+    assert!([&read, &write, &append, &both, &execute].iter().all(|how| try_open(how, &over) == Ok(false)));
     assert_eq!(
-        ask(&append, &able(4, Caps::DAC_OVERRIDE)),
+        try_open(&append, &able(4, Caps::DAC_OVERRIDE)),
         Ok(false),
-        "who may write may do more than append"
+        "a caller that may write is not limited to append"
     );
-    assert_eq!(ask(&read, &able(7, Caps::DAC_READ_SEARCH)), Ok(false));
+    assert_eq!(try_open(&read, &able(7, Caps::DAC_READ_SEARCH)), Ok(false));
     c.run(&set(f, "A::2:r")).unwrap();
-    assert_eq!(ask(&execute, &over), Err(Errno::EACCES), "nobody may execute it");
+    assert_eq!(try_open(&execute, &over), Err(Errno::EACCES), "no caller may execute it");
     let admit = |want| Admit { ino: f, want };
     assert_eq!(c.run_as(&admit(Mask::READ_DATA), &user(2)), Ok(()));
     assert_eq!(c.run_as(&admit(Mask::READ_NAMED_ATTRS), &user(2)), Err(Errno::EACCES));
-    assert_eq!(c.run(&admit(Mask::ALL)), Ok(()), "the kernel answers for it");
+    assert_eq!(c.run(&admit(Mask::ALL)), Ok(()), "the kernel has checked access");
     let xattr = |name: &str| SetXattr { ino: f, name: x(name), value: b"1"[..].into(), mode: XattrMode::Set };
     assert_eq!(c.run_as(&xattr("user.a"), &user(2)), Err(Errno::EACCES));
     c.run(&set(f, "A::2:N")).unwrap();
@@ -297,13 +306,13 @@ fn files_are_opened_by_right(factory: Factory<'_>) {
     check(&c);
 }
 
-fn attributes_are_set_by_right(factory: Factory<'_>) {
+fn setting_attributes_needs_rights(factory: Factory<'_>) {
     let c = fresh_nfs4(factory);
     let f = file(&c, ROOT, "f", "A::2:w,A::3:T,A::4:C,A::5:o,D::OWNER@:wTCo");
     let now = types::Time::new(7, 7);
     let base = || SetAttr { ino: f, ..SetAttr::default() };
     let times = || SetAttr { mtime: Some(now), ..base() };
-    let touch = || SetAttr { is_touch: true, ..times() };
+    let touch = || SetAttr { is_set_times: true, ..times() };
     let size = || SetAttr { size: Some(5), ..base() };
     let refused = |op: SetAttr, uid| c.run_as(&op, &user(uid)).unwrap_err();
     assert_eq!(c.run_as(&size(), &user(2)), Ok(()));
@@ -312,22 +321,26 @@ fn attributes_are_set_by_right(factory: Factory<'_>) {
     assert_eq!(c.run_as(&times(), &user(3)), Ok(()));
     assert_eq!(c.run_as(&touch(), &user(3)), Ok(()));
     assert_eq!((refused(size(), 3), refused(touch(), 4)), (Errno::EACCES, Errno::EACCES));
-    assert_eq!(refused(size(), 1), Errno::EACCES, "it is no right of owners");
-    assert_eq!(c.run_as(&SetAttr { is_open: true, ..size() }, &user(1)), Ok(()), "but of who has it open");
-    assert_eq!(c.run_as(&times(), &user(1)), Ok(()), "and this is");
+    assert_eq!(refused(size(), 1), Errno::EACCES, "owners have no implicit right to write");
+    assert_eq!(
+        c.run_as(&SetAttr { is_open: true, ..size() }, &user(1)),
+        Ok(()),
+        "the file was opened for writing"
+    );
+    assert_eq!(c.run_as(&times(), &user(1)), Ok(()), "owners may set times");
     let own = |uid, gid| SetAttr { uid, gid, ..base() };
-    assert_eq!(refused(own(Some(9), None), 1), Errno::EPERM, "not given away");
+    assert_eq!(refused(own(Some(9), None), 1), Errno::EPERM, "owners may not give files away");
     assert_eq!(refused(own(Some(4), None), 4), Errno::EPERM);
-    assert_eq!(refused(own(Some(9), None), 5), Errno::EPERM, "only taken");
-    assert_eq!(refused(own(None, Some(9)), 5), Errno::EPERM, "and to no foreign group");
+    assert_eq!(refused(own(Some(9), None), 5), Errno::EPERM, "WRITE_OWNER permits taking, not giving");
+    assert_eq!(refused(own(None, Some(9)), 5), Errno::EPERM, "only to a group of the caller");
     assert_eq!(c.run_as(&own(Some(5), Some(5)), &user(5)), Ok(()));
     assert_eq!(c.run_as(&own(Some(1), Some(1)), &able(9, Caps::CHOWN)), Ok(()));
-    let member = Vouch::Daemon(Cred::new(1, 1, &[8], Caps::NONE));
-    assert_eq!(c.run_as(&own(None, Some(8)), &member), Ok(()), "owners choose among their groups");
+    let member = Authority::Daemon(Cred::new(1, 1, &[8], Caps::NONE));
+    assert_eq!(c.run_as(&own(None, Some(8)), &member), Ok(()), "owners may choose among their groups");
     let chmod = || SetAttr { mode: Some(Mode::new(0o640)), ..base() };
     assert_eq!(refused(chmod(), 2), Errno::EPERM);
     assert_eq!(c.run_as(&chmod(), &user(4)), Ok(()));
-    assert!(!c.node(f).access_acl.is_none(), "the entries stay");
+    assert!(!c.inode(f).access_acl.is_none(), "the entries stay");
     check(&c);
 }
 
@@ -346,52 +359,58 @@ fn chmod_follows_the_volumes_policy(factory: Factory<'_>) {
             continue;
         }
         changed.unwrap();
-        let node = c.node(f);
+        let inode = c.inode(f);
         let asked = Mode::new(0o4640);
-        let (kept, expected) = nfs4::chmod(Some(&stored), asked, (node.uid, node.gid), false, mode).unwrap();
-        assert_eq!(node.mode, kept, "{mode:?}");
-        let shown = c.run(&GetProjection(&node)).unwrap();
-        assert_eq!(shown.map_or(node.mode.rwx(), |shown| shown.rwx), 0o640, "{mode:?}");
-        assert_eq!(node.access_acl, expected.as_ref().map_or(AclId::NONE, Nfs4Acl::id), "{mode:?}");
+        let (kept, expected) =
+            nfs4::chmod(Some(&stored), asked, (inode.uid, inode.gid), false, mode).unwrap();
+        assert_eq!(inode.mode, kept, "{mode:?}");
+        let shown = c.run(&GetProjection(&inode)).unwrap();
+        assert_eq!(shown.map_or(inode.mode.rwx(), |shown| shown.rwx), 0o640, "{mode:?}");
+        assert_eq!(inode.access_acl, expected.as_ref().map_or(AclId::NONE, Nfs4Acl::id), "{mode:?}");
         let now = c.stranger().run(&GetNfs4Acl(f)).unwrap();
         assert_eq!(now, expected.unwrap_or_else(|| nfs4::from_mode(Mode::new(0o640), false)));
         check(&c);
     }
 }
 
-/// `chmod u+x` sends all bits that stat(2) showed, with one more. Whatever is asked for is shown afterwards.
-fn what_is_asked_for_is_shown_and_no_more_is_given(factory: Factory<'_>) {
+/// `chmod u+x` sends all bits that stat(2) returned, plus one. Afterwards stat(2) must show all requested
+/// bits.
+fn chmod_shows_the_requested_bits_and_grants_no_more(factory: Factory<'_>) {
     for mode in [AclMode::Discard, AclMode::Passthrough, AclMode::GroupMask] {
         let c = fresh_with(factory, &nfs4_volume(Policy { mode, ..Policy::default() }));
         let shown = |ino| {
-            let node = c.node(ino);
-            let projection = c.run(&GetProjection(&node)).unwrap();
-            projection.map_or(node.mode.rwx(), |projection| projection.rwx)
+            let inode = c.inode(ino);
+            let projection = c.run(&GetProjection(&inode)).unwrap();
+            projection.map_or(inode.mode.rwx(), |projection| projection.rwx)
         };
         let keeps = mode != AclMode::Discard;
         let f = file(&c, ROOT, "f", "A::7:rw,A::OWNER@:rwatTnNcCoy,A::GROUP@:tncy,A::EVERYONE@:tncy");
-        assert_eq!((c.node(f).mode.rwx(), shown(f)), (0o600, 0o660));
+        assert_eq!((c.inode(f).mode.rwx(), shown(f)), (0o600, 0o660));
         c.chmod(f, 0o760).unwrap();
         let stored = if keeps { 0o700 } else { 0o760 };
-        assert_eq!((c.node(f).mode.rwx(), shown(f)), (stored, 0o760), "{mode:?}: not for the group");
+        assert_eq!(
+            (c.inode(f).mode.rwx(), shown(f)),
+            (stored, 0o760),
+            "{mode:?}: the group bits are not granted"
+        );
         let d = dir(&c, "d", "A::7:rwx,A::OWNER@:rwaxD,A::EVERYONE@:rx");
-        assert_eq!((c.node(d).mode.rwx(), shown(d)), (0o755, 0o775));
+        assert_eq!((c.inode(d).mode.rwx(), shown(d)), (0o755, 0o775));
         c.chmod(d, 0o2775).unwrap();
         let stored = if keeps { 0o2755 } else { 0o2775 };
-        assert_eq!((c.node(d).mode.bits(), shown(d)), (stored, 0o775), "{mode:?}");
-        // What was not shown is given as asked.
+        assert_eq!((c.inode(d).mode.bits(), shown(d)), (stored, 0o775), "{mode:?}");
+        // Bits that were not shown are granted as requested.
         let g = file(&c, ROOT, "g", "A::OWNER@:rwa,A::7:x");
         assert_eq!(shown(g), 0o610);
         for asked in [0o664, 0o604, 0o666, 0o640, 0] {
             c.chmod(g, asked).unwrap();
-            assert_eq!((c.node(g).mode.rwx(), shown(g)), (asked, asked), "{mode:?}");
+            assert_eq!((c.inode(g).mode.rwx(), shown(g)), (asked, asked), "{mode:?}");
         }
         check(&c);
     }
 }
 
-/// Make remembers what an ACL gives; each time, warm and cold, it must be what the rule says.
-fn new_inodes_inherit_remembered_or_not(factory: Factory<'_>) {
+/// `Make` caches what an ACL yields; each time, warm and cold, the result must follow the rule.
+fn new_inodes_inherit_the_same_cached_or_not(factory: Factory<'_>) {
     let parents = [
         "A:fd:5:rwxCo,D:f:6:w,A:d:8:r,A::OWNER@:rwaxD",
         "flags:a,A:fdn:OWNER@:rwax,A:fd:GROUP@:rx,A:fi:EVERYONE@:r",
@@ -408,10 +427,10 @@ fn new_inodes_inherit_remembered_or_not(factory: Factory<'_>) {
             for round in 0..2 {
                 for mode in [0o777, 0o640, 0o6711] {
                     let stranger = c.stranger();
-                    for (who, client) in [&c, &stranger].into_iter().enumerate() {
+                    for (number, client) in [&c, &stranger].into_iter().enumerate() {
                         let link = MakeKind::Symlink(b"t".as_slice().into());
                         for kind in [MakeKind::Regular, MakeKind::Directory, MakeKind::Fifo, link] {
-                            let name = format!("{who}-{round}-{mode:o}-{}", client.next_ino());
+                            let name = format!("{number}-{round}-{mode:o}-{}", client.next_ino());
                             let made = client.make(d, &name, kind, mode).unwrap();
                             let rule =
                                 nfs4::inherit(Some(&parent), Mode::new(mode), 0o022, made.kind, policy);
@@ -429,20 +448,20 @@ fn new_inodes_inherit_remembered_or_not(factory: Factory<'_>) {
     }
 }
 
-fn a_damaged_acl_refuses_all_but_its_replacement(factory: Factory<'_>) {
+fn a_damaged_acl_permits_only_its_replacement(factory: Factory<'_>) {
     let c = fresh_nfs4(factory);
     let d = dir(&c, "d", "A::2:rwx");
     let f = file(&c, d, "f", "A::2:rwx");
     let damage = |ino: Ino, text: Option<&str>| {
         let id = AclId(u128::from(ino.0) << 64 | u128::from(text.is_some()));
-        let access = Access { access_acl: id, ..Access::from(&c.node(ino)) };
+        let access = Access { access_acl: id, ..Access::from(&c.inode(ino)) };
         let put = text.map(|text| Effect::PutAcl { id, text: text.into() });
         let effects = put.into_iter().chain([Effect::SetAccess { ino, access }]).collect();
         c.engine()
             .commit(&[Txn { op_id: OpId(u128::from(ino.0) << 8), guards: Vec::new(), effects }])
             .unwrap();
     };
-    // A good ACL, but not the one that had this number.
+    // A valid ACL, but not the one that had this id.
     let g = file(&c, ROOT, "g", "D::2:w,A::2:rwx");
     damage(g, Some("A::2:rwx"));
     let opened = c.stranger().run_as(&Admit { ino: g, want: Mask::WRITE_DATA }, &user(2));
@@ -451,17 +470,17 @@ fn a_damaged_acl_refuses_all_but_its_replacement(factory: Factory<'_>) {
     damage(f, Some("u::rwx,g::r-x,o::r-x"));
     let s = c.stranger();
     let open = Open { ino: f, what_for: OpenFor { read: true, ..OpenFor::default() } };
-    for who in [user(1), user(2)] {
-        assert_eq!(s.run_as(&open, &who), Err(Errno::EIO));
-        assert_eq!(s.run_as(&Lookup { parent: d, name: n("f") }, &who), Err(Errno::EIO));
+    for caller in [user(1), user(2)] {
+        assert_eq!(s.run_as(&open, &caller), Err(Errno::EIO));
+        assert_eq!(s.run_as(&Lookup { parent: d, name: n("f") }, &caller), Err(Errno::EIO));
         let unlink = Unlink { parent: d, name: n("f"), open: None };
-        assert_eq!(s.run_as(&unlink, &who).unwrap_err(), Errno::EIO);
-        assert_eq!(s.run_as(&s.make_op(d, "x", MakeKind::Regular, 0o600), &who).unwrap_err(), Errno::EIO);
+        assert_eq!(s.run_as(&unlink, &caller).unwrap_err(), Errno::EIO);
+        assert_eq!(s.run_as(&s.make_op(d, "x", MakeKind::Regular, 0o600), &caller).unwrap_err(), Errno::EIO);
     }
-    assert_eq!(s.run(&GetProjection(&s.node(f))), Err(Errno::EIO));
+    assert_eq!(s.run(&GetProjection(&s.inode(f))), Err(Errno::EIO));
     assert_eq!(s.run_as(&GetNfs4Acl(f), &user(1)), Err(Errno::EIO));
     assert_eq!(s.run_as(&set(f, "A::2:r"), &user(2)), Err(Errno::EIO));
-    assert!(s.run_as(&open, &able(9, Caps::DAC_OVERRIDE)).is_ok(), "whom no ACL keeps out");
+    assert!(s.run_as(&open, &able(9, Caps::DAC_OVERRIDE)).is_ok(), "DAC_OVERRIDE bypasses the ACL");
     s.run_as(&set(f, "A::2:r"), &user(1)).unwrap();
     assert!(s.run_as(&open, &user(2)).is_ok());
     let chmod = SetAttr { ino: d, mode: Some(Mode::new(0o755)), ..SetAttr::default() };
@@ -470,11 +489,12 @@ fn a_damaged_acl_refuses_all_but_its_replacement(factory: Factory<'_>) {
     s.run_as(&chmod, &user(1)).unwrap();
     let root = able(0, Caps::DAC_OVERRIDE | Caps::FOWNER);
     assert!(s.run_as(&Unlink { parent: d, name: n("f"), open: None }, &root).is_ok());
-    assert_eq!(s.node(d).access_acl, AclId::NONE);
+    assert_eq!(s.inode(d).access_acl, AclId::NONE);
 }
 
-/// More entries than fit an xattr; they come by chmod, which adds some, and by other ways than mounts.
-fn the_longest_acl_is_kept_and_decides(factory: Factory<'_>) {
+/// More entries than fit into an xattr; such ACLs come from chmod, which adds entries, and from other
+/// interfaces than mounts.
+fn the_longest_acl_is_stored_and_enforced(factory: Factory<'_>) {
     let c = fresh_nfs4(factory);
     let entries = |last: &str| {
         let mut all: Vec<String> = (1..Nfs4Acl::MAX_ENTRIES)
@@ -491,19 +511,19 @@ fn the_longest_acl_is_kept_and_decides(factory: Factory<'_>) {
     assert_eq!(s.run(&GetNfs4Acl(d)).unwrap(), acl(&text));
     let read = Admit { ino: f, want: Mask::READ_DATA };
     assert_eq!((s.run_as(&read, &user(7)), s.run_as(&read, &user(8))), (Ok(()), Err(Errno::EACCES)));
-    let member = Vouch::Daemon(Cred::new(8, 8, &[4_000_000_001, 4_000_007_999], Caps::NONE));
+    let member = Authority::Daemon(Cred::new(8, 8, &[4_000_000_001, 4_000_007_999], Caps::NONE));
     assert_eq!(s.run_as(&read, &member), Ok(()));
-    // What would be longer is refused, and changes nothing.
-    let before = c.node(d);
+    // A longer ACL is refused, and nothing changes.
+    let before = c.inode(d);
     let one_more = Nfs4Acl::from_storage(&format!("{text},A::8:r"));
     assert_eq!(one_more, Err(nfs4::AclError::TooLong));
     let audited = dir(&c, "audited", "U:S:EVERYONE@:w,A::OWNER@:rwaxC");
     let whole = SetNfs4Acl { acl: Some((acl(&text), Scope::Access)), ..set(audited, "A::9:r") };
-    let kept = c.node(audited);
-    assert_eq!(c.run(&whole), Err(Errno::E2BIG), "the entry that audits would stay");
-    assert_eq!(c.node(audited), kept);
+    let kept = c.inode(audited);
+    assert_eq!(c.run(&whole), Err(Errno::E2BIG), "the audit entry would stay");
+    assert_eq!(c.inode(audited), kept);
     let made = c.make(d, "new", MakeKind::Regular, 0o644);
-    assert_eq!(made.unwrap_err(), Errno::E2BIG, "entries of the mode would join those inherited");
-    assert_eq!((c.node(d).access_acl, c.node(d).mode), (before.access_acl, before.mode));
+    assert_eq!(made.unwrap_err(), Errno::E2BIG, "entries of the mode would be added to the inherited ones");
+    assert_eq!((c.inode(d).access_acl, c.inode(d).mode), (before.access_acl, before.mode));
     check(&c);
 }

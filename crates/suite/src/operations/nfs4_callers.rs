@@ -1,4 +1,4 @@
-//! Volumes of NFSv4 ACLs: what it costs to find out who may, in questions about the caller and in round trips.
+//! Volumes with NFSv4 ACLs: the cost of access checks, in resolved credentials and in round trips.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use acl::credential::{Credential, Credentials};
 use acl::nfs4::{Mask, Policy};
 use meta::ops::{Admit, Lookup, Make, MakeKind, MakeOrphan, Open, OpenFor, Rename, Rmdir, SetAttr, Unlink};
-use meta::{Counting, Engine, Subject, Vouch};
+use meta::{Authority, Counting, CredentialSource, Engine};
 use types::{Caps, Cred, Errno, Mode};
 
 use super::fixture::{REPLACE, ROOT, client, n};
@@ -15,30 +15,30 @@ use super::nfs4::{able, dir, file, fresh_nfs4, nfs4_volume, set};
 use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
-    ("callers_are_identified_only_where_it_matters", callers_are_identified_only_where_it_matters),
-    ("what_an_acl_grants_in_any_case_takes_no_groups", what_an_acl_grants_in_any_case_takes_no_groups),
-    ("acls_cost_no_round_trip", acls_cost_no_round_trip),
+    ("credentials_are_resolved_only_when_needed", credentials_are_resolved_only_when_needed),
+    ("rights_that_no_group_affects_need_no_credential", rights_that_no_group_affects_need_no_credential),
+    ("acls_cost_no_extra_round_trip", acls_cost_no_extra_round_trip),
 ];
 
-/// A caller who counts how often somebody wants to know all of him.
+/// A caller that counts how often its whole credential is resolved.
 #[derive(Debug)]
-struct Asked {
+struct CountingCaller {
     credential: Arc<Credential>,
     caps: Caps,
     times: AtomicU64,
 }
 
-impl Asked {
+impl CountingCaller {
     fn new(uid: u32, groups: &[u32], caps: Caps) -> Self {
-        // Numbers of credentials are unique only among those of one register.
+        // Ids of credentials are unique only within one registry.
         static REGISTER: OnceLock<Credentials> = OnceLock::new();
         let register = REGISTER.get_or_init(|| Credentials::new(100_000));
         let credential = register.intern(&Cred::new(uid, uid, groups, caps), &[]);
-        Asked { credential, caps, times: AtomicU64::new(0) }
+        CountingCaller { credential, caps, times: AtomicU64::new(0) }
     }
 }
 
-impl Subject for Asked {
+impl CredentialSource for CountingCaller {
     fn uid(&self) -> u32 {
         self.credential.cred().uid
     }
@@ -53,49 +53,54 @@ impl Subject for Asked {
     }
 }
 
-fn callers_are_identified_only_where_it_matters(factory: Factory<'_>) {
+fn credentials_are_resolved_only_when_needed(factory: Factory<'_>) {
     let c = fresh_nfs4(factory);
     let plain = c.make(ROOT, "plain", MakeKind::Regular, 0o640).unwrap().ino;
     c.run(&SetAttr { ino: plain, uid: Some(1), gid: Some(50), ..SetAttr::default() }).unwrap();
     let named = file(&c, ROOT, "named", "A:g:60:r");
     let read = |ino| Open { ino, what_for: OpenFor { read: true, ..OpenFor::default() } };
-    let ask = |subject: &Asked, ino| {
-        let may = c.run_as(&read(ino), &Vouch::Both(subject)).is_ok();
+    let try_open = |subject: &CountingCaller, ino| {
+        let may = c.run_as(&read(ino), &Authority::Both(subject)).is_ok();
         (may, subject.times.swap(0, Ordering::Relaxed) > 0)
     };
-    assert_eq!(ask(&Asked::new(1, &[], Caps::NONE), plain), (true, false), "the owner");
-    assert_eq!(ask(&Asked::new(50, &[], Caps::NONE), plain), (true, false), "by the primary group");
-    assert_eq!(ask(&Asked::new(9, &[50], Caps::NONE), plain), (true, true));
-    assert_eq!(ask(&Asked::new(9, &[], Caps::NONE), plain), (false, true));
-    assert_eq!(ask(&Asked::new(9, &[], Caps::DAC_READ_SEARCH), plain), (true, true));
+    assert_eq!(try_open(&CountingCaller::new(1, &[], Caps::NONE), plain), (true, false), "the owner");
+    assert_eq!(
+        try_open(&CountingCaller::new(50, &[], Caps::NONE), plain),
+        (true, false),
+        "by the primary group"
+    );
+    assert_eq!(try_open(&CountingCaller::new(9, &[50], Caps::NONE), plain), (true, true));
+    assert_eq!(try_open(&CountingCaller::new(9, &[], Caps::NONE), plain), (false, true));
+    assert_eq!(try_open(&CountingCaller::new(9, &[], Caps::DAC_READ_SEARCH), plain), (true, true));
     for _ in 0..2 {
-        assert_eq!(ask(&Asked::new(9, &[60], Caps::NONE), named), (true, true));
-        assert_eq!(ask(&Asked::new(9, &[61], Caps::NONE), named), (false, true));
+        assert_eq!(try_open(&CountingCaller::new(9, &[60], Caps::NONE), named), (true, true));
+        assert_eq!(try_open(&CountingCaller::new(9, &[61], Caps::NONE), named), (false, true));
     }
-    let own = Asked::new(1, &[], Caps::NONE);
-    c.run_as(&set(named, "A::OWNER@:r"), &Vouch::Both(&own)).unwrap();
+    let own = CountingCaller::new(1, &[], Caps::NONE);
+    c.run_as(&set(named, "A::OWNER@:r"), &Authority::Both(&own)).unwrap();
     assert_eq!(own.times.load(Ordering::Relaxed), 0, "a right of owners");
-    // An orphan may get its first name where the kernel has looked at how it was made.
+    // An orphan may get its first name if the kernel has checked how it was created.
     let orphan = c.run(&MakeOrphan(c.make_op(ROOT, "o", MakeKind::Regular, 0o600))).unwrap().ino;
     let link = c.link_op(orphan, ROOT, "o");
     assert_eq!(c.run_as(&link, &able(0, Caps::ALL)), Err(Errno::ENOENT));
-    assert_eq!(c.run_as(&link, &Vouch::Both(&Asked::new(0, &[], Caps::ALL))), Ok(()));
+    assert_eq!(c.run_as(&link, &Authority::Both(&CountingCaller::new(0, &[], Caps::ALL))), Ok(()));
 }
 
-/// What the ACLs grant to a user whatever groups he is in is granted without asking for them: for whom they name, for
-/// owners, and by what they grant to everyone; unless something is denied to a group, which may be his.
-fn what_an_acl_grants_in_any_case_takes_no_groups(factory: Factory<'_>) {
+/// Rights that the ACL grants to a user regardless of its groups are granted without resolving the groups:
+/// those of the user's own entries, of the owner, and of everyone; unless an entry denies the right to a
+/// group, which the user may be in.
+fn rights_that_no_group_affects_need_no_credential(factory: Factory<'_>) {
     let c = fresh_nfs4(factory);
     let named = "A::3:rwaxDC,A:g:60:rwax,A:g:61:rx,A::OWNER@:rwaxdDC,A::EVERYONE@:tc";
-    for (name, acl, asks) in [
+    for (name, acl, needs_groups) in [
         ("granted", named.to_owned(), false),
         ("denied-something-else", format!("D:g:9:oy,{named}"), false),
         ("denied", format!("D:g:9:rx,{named}"), true),
     ] {
         let at = dir(&c, name, &acl);
         for user in [1, 3] {
-            let subject = Asked::new(user, &[60], Caps::NONE);
-            let by = Vouch::Both(&subject);
+            let subject = CountingCaller::new(user, &[60], Caps::NONE);
+            let by = Authority::Both(&subject);
             let make = |name, kind| {
                 let make = Make { uid: user, gid: user, ..c.make_op(at, name, kind, 0o755) };
                 c.run_as(&make, &by).unwrap().ino
@@ -120,13 +125,17 @@ fn what_an_acl_grants_in_any_case_takes_no_groups(factory: Factory<'_>) {
             c.run_as(&Unlink { parent: at, name: n("b"), open: None }, &by).unwrap();
             c.run_as(&Rmdir { parent: at, name: n("sub") }, &by).unwrap();
             let times = subject.times.load(Ordering::Relaxed);
-            assert_eq!(times > 0, asks, "{name}: user {user} was asked for {times} times");
+            assert_eq!(
+                times > 0,
+                needs_groups,
+                "{name}: the groups of user {user} were resolved {times} times"
+            );
         }
     }
     check(&c);
 }
 
-fn acls_cost_no_round_trip(factory: Factory<'_>) {
+fn acls_cost_no_extra_round_trip(factory: Factory<'_>) {
     let engine = Arc::new(Counting::new(factory()));
     nfs4_volume(Policy::default()).format(&*engine).unwrap();
     let shared: Arc<dyn Engine> = engine.clone();
@@ -138,10 +147,10 @@ fn acls_cost_no_round_trip(factory: Factory<'_>) {
         maker.create(sub, name).unwrap();
     }
     let c = client(&shared);
-    let by = Asked::new(2, &[], Caps::NONE);
-    let by = Vouch::Both(&by);
-    let owner = Asked::new(0, &[], Caps::NONE);
-    let owner = Vouch::Both(&owner);
+    let by = CountingCaller::new(2, &[], Caps::NONE);
+    let by = Authority::Both(&by);
+    let owner = CountingCaller::new(0, &[], Caps::NONE);
+    let owner = Authority::Both(&owner);
     let cost = |what: &str, most: u64, act: &dyn Fn()| {
         let before = engine.counts();
         act();
@@ -149,7 +158,7 @@ fn acls_cost_no_round_trip(factory: Factory<'_>) {
         assert!(trips <= most, "{what}: {trips} round trips, not {most}");
     };
     let unlink = |name: &str| Unlink { parent: sub, name: n(name), open: None };
-    // Nothing is known of the directory nor of the file, nor of either's ACL.
+    // Neither the directory, nor the file, nor their ACLs are cached.
     cost("a cold name", 1, &|| assert!(c.run_as(&Lookup { parent: sub, name: n("a") }, &by).is_ok()));
     let a = c.at(sub, "a").ino;
     let open = Open { ino: a, what_for: OpenFor { read: true, write: true, ..OpenFor::default() } };
@@ -169,7 +178,7 @@ fn acls_cost_no_round_trip(factory: Factory<'_>) {
     });
     let y = c.at(sub, "y").ino;
     cost("set an ACL", 1, &|| c.run_as(&set(y, "A::2:rdC"), &owner).unwrap());
-    let denied = c.run_as(&unlink("y"), &Vouch::Both(&Asked::new(3, &[], Caps::NONE)));
+    let denied = c.run_as(&unlink("y"), &Authority::Both(&CountingCaller::new(3, &[], Caps::NONE)));
     assert_eq!(denied.unwrap_err(), Errno::EACCES);
     c.lookup(sub, "w").unwrap();
     let (name, new_name, flags) = (n("y"), n("w"), REPLACE);

@@ -1,30 +1,30 @@
 //! Random operations, compared with the [model](super::model) after each step.
 //!
-//! Each run prints its seed; `LIMEN_TEST_SEED` replays that one, `LIMEN_TEST_TIMES` asks for that many times more runs. A run that disagrees is cut down to the steps that
-//! matter before it is shown.
+//! Each run prints its seed; `LIMEN_TEST_SEED` replays one run, and `LIMEN_TEST_TIMES` multiplies the number
+//! of runs. A run that disagrees is reduced to the steps that matter before it is shown.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use meta::ops::{GetNode, GetXattrs, Make, MakeKind, RemoveXattr, RenameFlags, XattrMode};
-use meta::{Engine, Faulty, Odds, Record, Want};
+use meta::ops::{GetInode, GetXattrs, Make, MakeKind, RemoveXattr, RenameFlags, XattrMode};
+use meta::{Engine, FaultRates, Faulty, Record, RecordKey};
 use types::{Errno, FileType, Ino, Mode};
 
 use super::fixture::{Client, EXCHANGE, NO_REPLACE, REPLACE, ROOT, client, n, volume, x};
-use super::invariants::{check, nodes};
+use super::invariants::{check, inodes};
 use super::model::{Model, Shown};
 use super::{Case, Factory};
 use crate::rng::split_mix;
 
 pub(super) const CASES: &[Case] = &[
-    ("a_client_alone_agrees_with_the_model", a_client_alone_agrees_with_the_model),
-    ("faults_change_nothing", faults_change_nothing),
+    ("an_exclusive_client_agrees_with_the_model", an_exclusive_client_agrees_with_the_model),
+    ("faults_do_not_change_results", faults_do_not_change_results),
     ("two_clients_agree_with_the_model", two_clients_agree_with_the_model),
     ("two_clients_with_faults_and_rivals_agree", two_clients_with_faults_and_rivals_agree),
 ];
 
-/// One step: an operation with all its arguments, so that a run can be cut down.
+/// One step: an operation with all its arguments, so that a run can be reduced.
 #[derive(Clone, Debug)]
 pub(super) enum Act {
     Make { dir: Ino, name: String, ino: Ino, kind: FileType, mode: u32 },
@@ -38,34 +38,34 @@ pub(super) enum Act {
     RemoveXattr { ino: Ino, name: String },
 }
 
-/// Who acts, and against what.
+/// The number of clients, and the odds of faults.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     clients: usize,
-    odds: Odds,
+    fault_rates: FaultRates,
 }
 
-const CALM: Odds = Odds { before: 0, after: 0, delay: 0, rival: 0, delay_us: 0 };
-const STORMY: Odds = Odds { before: 60, after: 120, delay: 20, rival: 150, delay_us: 200 };
+const CALM: FaultRates = FaultRates { before: 0, after: 0, delay: 0, rival: 0, delay_us: 0 };
+const STORMY: FaultRates = FaultRates { before: 60, after: 120, delay: 20, rival: 150, delay_us: 200 };
 
-fn a_client_alone_agrees_with_the_model(factory: Factory<'_>) {
-    explore(factory, Setting { clients: 1, odds: CALM }, 20, 250);
+fn an_exclusive_client_agrees_with_the_model(factory: Factory<'_>) {
+    explore(factory, Setting { clients: 1, fault_rates: CALM }, 20, 250);
 }
 
-fn faults_change_nothing(factory: Factory<'_>) {
-    let odds = Odds { before: 60, after: 150, ..CALM };
-    explore(factory, Setting { clients: 1, odds }, 3, 200);
+fn faults_do_not_change_results(factory: Factory<'_>) {
+    let fault_rates = FaultRates { before: 60, after: 150, ..CALM };
+    explore(factory, Setting { clients: 1, fault_rates }, 3, 200);
 }
 
 fn two_clients_agree_with_the_model(factory: Factory<'_>) {
-    explore(factory, Setting { clients: 2, odds: CALM }, 16, 200);
+    explore(factory, Setting { clients: 2, fault_rates: CALM }, 16, 200);
 }
 
 fn two_clients_with_faults_and_rivals_agree(factory: Factory<'_>) {
-    explore(factory, Setting { clients: 2, odds: STORMY }, 3, 200);
+    explore(factory, Setting { clients: 2, fault_rates: STORMY }, 3, 200);
 }
 
-/// How many runs there are however long they take, and for how long more are begun.
+/// The minimum number of runs, and the time after which no more are started.
 const FEWEST_RUNS: u64 = 2;
 const LONGEST: Duration = Duration::from_secs(20);
 
@@ -77,9 +77,9 @@ fn explore(factory: Factory<'_>, setting: Setting, runs: u64, steps: usize) {
     };
     let (first, began) = (seeds.start, Instant::now());
     for seed in seeds {
-        // A server that syncs its disk for each commit does a hundredth of what memory does in the same time.
+        // A server that syncs its disk for each commit runs about a hundredth as many operations as memory.
         if seed >= first + FEWEST_RUNS && began.elapsed() > LONGEST {
-            println!("seeds from {seed} on are left out: the engine took {:?} so far", began.elapsed());
+            println!("skipping seeds from {seed} on: the engine took {:?} so far", began.elapsed());
             return;
         }
         println!("seed {seed}, {setting:?}");
@@ -91,7 +91,7 @@ fn explore(factory: Factory<'_>, setting: Setting, runs: u64, steps: usize) {
     }
 }
 
-/// Steps that meet each other often: few names, and mostly inodes that are there, which the model tells.
+/// Steps that often affect each other: few names, and mostly inodes that exist according to the model.
 fn acts(seed: u64, steps: usize) -> Vec<Act> {
     let mut state = seed.wrapping_mul(0x1_0001);
     let mut draw = |below: usize| (split_mix(&mut state) % below as u64) as usize;
@@ -151,38 +151,41 @@ fn acts(seed: u64, steps: usize) -> Vec<Act> {
 fn replay(factory: Factory<'_>, setting: Setting, seed: u64, acts: &[Act]) -> Result<(), String> {
     let engine = factory();
     volume().format(&*engine).unwrap();
-    let faulty = Arc::new(Faulty::new(engine.clone(), seed, setting.odds));
+    let faulty = Arc::new(Faulty::new(engine.clone(), seed, setting.fault_rates));
     let wrapped: Arc<dyn Engine> = faulty.clone();
     let clients: Vec<Client> = (0..setting.clients).map(|_| client(&wrapped)).collect();
     let alone = clients.len() == 1;
-    clients[0].meta.set_alone(alone);
+    clients[0].meta.set_exclusive(alone);
     let mut dice = seed;
     let mut model = Model::new();
     faulty.arm(true);
     for (step, act) in acts.iter().enumerate() {
-        let who = (split_mix(&mut dice) % clients.len() as u64) as usize;
+        let actor = (split_mix(&mut dice) % clients.len() as u64) as usize;
         let expected = model.act(act);
-        let got = perform(&clients[who], act);
+        let got = perform(&clients[actor], act);
         if got != expected {
-            return Err(format!("step {step} by client {who}: {act:?} gave {got:?}, not {expected:?}"));
+            return Err(format!("step {step} by client {actor}: {act:?} gave {got:?}, not {expected:?}"));
         }
         let (shown, expected) = (show(&engine), model.show());
         if shown != expected {
-            return Err(format!("step {step} by client {who}: {act:?} left {shown:#?}, not {expected:#?}"));
+            return Err(format!(
+                "step {step} by client {actor}: {act:?} resulted in {shown:#?}, not {expected:#?}"
+            ));
         }
         if alone {
-            // Looks are many and meet no faults, for their retries would take most of the time.
+            // Reads are many and run without faults, because their retries would take most of the time.
             faulty.arm(false);
             compare_looks(&clients[0], &model, &expected).map_err(|what| format!("step {step}: {what}"))?;
             faulty.arm(true);
         } else {
-            // Looks that may be out of date by a second: they fill the memory with what misleads later steps.
-            let other = &clients[(who + 1) % clients.len()];
+            // Reads that may be up to a second out of date: they fill the cache with records that are stale
+            // in later steps.
+            let other = &clients[(actor + 1) % clients.len()];
             for (&ino, it) in &expected {
                 let name = ["a", "b", "c", "d"][(split_mix(&mut dice) % 4) as usize];
                 match split_mix(&mut dice) % 4 {
                     0 if it.kind.is_dir() => drop(other.lookup(ino, name)),
-                    1 => drop(other.run(&GetNode(ino))),
+                    1 => drop(other.run(&GetInode(ino))),
                     2 => drop(other.run(&GetXattrs(ino))),
                     _ => {}
                 }
@@ -218,10 +221,10 @@ fn perform(c: &Client, act: &Act) -> Result<(), Errno> {
     }
 }
 
-/// What the engine holds.
+/// The state of the engine.
 fn show(engine: &Arc<dyn Engine>) -> BTreeMap<Ino, Shown> {
-    let nodes = nodes(engine);
-    let wants: Vec<Want> = nodes.keys().map(|ino| Want::Xattrs(*ino)).collect();
+    let inodes = inodes(engine);
+    let wants: Vec<RecordKey> = inodes.keys().map(|ino| RecordKey::Xattrs(*ino)).collect();
     let mut xattrs = BTreeMap::new();
     for record in engine.read(&wants).unwrap().records {
         if let Record::Xattrs(ino, all) = record {
@@ -230,39 +233,39 @@ fn show(engine: &Arc<dyn Engine>) -> BTreeMap<Ino, Shown> {
             xattrs.insert(ino, all.collect());
         }
     }
-    let shown = nodes.into_iter().map(|(ino, node)| {
+    let shown = inodes.into_iter().map(|(ino, inode)| {
         let mut entries = BTreeMap::new();
-        if node.kind.is_dir() {
+        if inode.kind.is_dir() {
             let scan =
                 meta::Scan::Dir { parent: ino, after: None, limit: 100, beside: meta::Beside::Nothing };
-            for record in engine.scan(&scan).unwrap().facts.records {
-                if let Record::Edge(_, name, Some(edge)) = record {
-                    entries.insert(String::from_utf8_lossy(name.as_bytes()).into_owned(), edge.ino);
+            for record in engine.scan(&scan).unwrap().snapshot.records {
+                if let Record::Dirent(_, name, Some(dirent)) = record {
+                    entries.insert(String::from_utf8_lossy(name.as_bytes()).into_owned(), dirent.ino);
                 }
             }
         }
         let xattrs = xattrs.remove(&ino).unwrap_or_default();
-        let mode = node.mode.bits();
-        (ino, Shown { kind: node.kind, mode, nlink: node.nlink, size: node.size, xattrs, entries })
+        let mode = inode.mode.bits();
+        (ino, Shown { kind: inode.kind, mode, nlink: inode.nlink, size: inode.size, xattrs, entries })
     });
     shown.collect()
 }
 
-/// What a client finds by looking agrees with the model.
+/// Compares what a client reads with the model.
 fn compare_looks(c: &Client, model: &Model, shown: &BTreeMap<Ino, Shown>) -> Result<(), String> {
     for (&ino, expected) in shown {
-        let node = c.node(ino);
-        let got = (node.kind, node.mode, node.nlink, node.size);
+        let inode = c.inode(ino);
+        let got = (inode.kind, inode.mode, inode.nlink, inode.size);
         if got != (expected.kind, Mode::new(expected.mode), expected.nlink, expected.size) {
             return Err(format!("{ino} looks like {got:?}, not {expected:?}"));
         }
         for name in ["a", "b", "c", "d"] {
             let (got, expected) = (c.lookup(ino, name), model.entry(ino, name));
-            if got.map(|node| node.map(|node| node.ino)) != expected {
+            if got.map(|inode| inode.map(|inode| inode.ino)) != expected {
                 return Err(format!("{name} in {ino} is {got:?}, not {expected:?}"));
             }
         }
-        let listed: Vec<_> = c.list(ino).into_iter().map(|(name, edge, _)| (name, edge.ino)).collect();
+        let listed: Vec<_> = c.list(ino).into_iter().map(|(name, dirent, _)| (name, dirent.ino)).collect();
         let expected: Vec<_> = expected.entries.iter().map(|(name, ino)| (n(name), *ino)).collect();
         if listed != expected {
             return Err(format!("{ino} lists {listed:?}, not {expected:?}"));
@@ -271,7 +274,7 @@ fn compare_looks(c: &Client, model: &Model, shown: &BTreeMap<Ino, Shown>) -> Res
     Ok(())
 }
 
-/// Leaves out steps, many at once and then fewer, as long as a difference remains.
+/// Removes steps, many at once and then fewer, while a difference remains.
 fn shrink(
     factory: Factory<'_>,
     setting: Setting,
@@ -295,15 +298,15 @@ fn shrink(
     (acts, problem)
 }
 
-/// The suite judged in its turn: it must notice what is wrong.
+/// Tests of the suite itself: it must detect broken engines.
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use meta::{Effect, EngineError, Facts, Guard, MemEngine, Outcome, Page, Scan, Txn};
+    use meta::{Effect, EngineError, Guard, MemEngine, Outcome, Page, Scan, Snapshot, Txn};
 
-    /// An engine that gets every transaction a little wrong.
+    /// An engine that changes every transaction.
     #[derive(Debug)]
     struct Broken {
         inner: MemEngine,
@@ -311,7 +314,7 @@ mod tests {
     }
 
     impl Engine for Broken {
-        fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
+        fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
             self.inner.read(wants)
         }
 
@@ -334,7 +337,7 @@ mod tests {
         }
     }
 
-    /// The fewest steps in which one of a few runs disagrees, if any does.
+    /// The fewest steps in which one of a few runs disagrees; `None` if no run does.
     fn noticed(setting: Setting, spoil: fn(&mut Txn)) -> Option<usize> {
         let factory = || -> Arc<dyn Engine> { Arc::new(Broken { inner: MemEngine::default(), spoil }) };
         (0..5).find_map(|seed| {
@@ -350,15 +353,15 @@ mod tests {
 
     #[test]
     fn a_sound_engine_passes() {
-        assert_eq!(noticed(Setting { clients: 2, odds: CALM }, |_| ()), None);
+        assert_eq!(noticed(Setting { clients: 2, fault_rates: CALM }, |_| ()), None);
     }
 
     #[test]
-    fn lost_effects_are_noticed_and_cut_down() {
-        let alone = Setting { clients: 1, odds: CALM };
+    fn lost_effects_are_detected_and_minimised() {
+        let alone = Setting { clients: 1, fault_rates: CALM };
         let spoilers: [fn(&mut Txn); 3] = [
             |txn| txn.effects.retain(|effect| !matches!(effect, Effect::AddLinks { delta: -1, .. })),
-            |txn| txn.effects.retain(|effect| !matches!(effect, Effect::DropNode { .. })),
+            |txn| txn.effects.retain(|effect| !matches!(effect, Effect::DropInode { .. })),
             |txn| txn.effects.retain(|effect| !matches!(effect, Effect::DropXattr { .. })),
         ];
         for (which, spoil) in spoilers.into_iter().enumerate() {
@@ -368,11 +371,11 @@ mod tests {
     }
 
     #[test]
-    fn missing_guards_are_noticed() {
-        let two = Setting { clients: 2, odds: CALM };
+    fn missing_guards_are_detected() {
+        let two = Setting { clients: 2, fault_rates: CALM };
         let spoilers: [fn(&mut Txn); 5] = [
-            |txn| without(|guard| matches!(guard, Guard::EdgeIs { .. }))(txn),
-            |txn| without(|guard| matches!(guard, Guard::EdgeAbsent { .. }))(txn),
+            |txn| without(|guard| matches!(guard, Guard::DirentIs { .. }))(txn),
+            |txn| without(|guard| matches!(guard, Guard::DirentAbsent { .. }))(txn),
             |txn| without(|guard| matches!(guard, Guard::Links { .. }))(txn),
             |txn| without(|guard| matches!(guard, Guard::Empty { .. }))(txn),
             |txn| without(|guard| matches!(guard, Guard::Xattr { .. }))(txn),
@@ -383,10 +386,10 @@ mod tests {
     }
 
     #[test]
-    fn a_repetition_done_twice_is_noticed() {
+    fn a_transaction_applied_twice_is_detected() {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let odds = Odds { after: 300, ..CALM };
-        let steps = noticed(Setting { clients: 1, odds }, |txn| {
+        let fault_rates = FaultRates { after: 300, ..CALM };
+        let steps = noticed(Setting { clients: 1, fault_rates }, |txn| {
             txn.op_id = types::OpId(1 << 100 | u128::from(NEXT.fetch_add(1, Ordering::Relaxed)));
         });
         assert!(steps.is_some());

@@ -1,6 +1,6 @@
-//! Ranges of files: fallocate, copies by reference, compaction, files without a name, whiteouts.
+//! Ranges of files: fallocate, copies by reference, compaction, unnamed files, whiteouts.
 //!
-//! What a file holds is worked out by painting its rows in their order. The random test is in `ranges_random.rs`.
+//! The content of a file is computed by applying its rows in order. The random test is in `ranges_random.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use meta::ops::{
     Allocate, AllocateMode, Compact, CopyRange, MakeKind, MakeOrphan, Reap, Rename, RenameFlags, Whiteout,
     Write,
 };
-use meta::{Engine, Record, Scan, Volume, Vouch};
+use meta::{Authority, Engine, Record, Scan, Volume};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice, SliceId, SliceSource, Time};
 
 use super::fixture::{Client, KERNEL, REPLACE, ROOT, blocks, client, fresh, fresh_with, n, volume};
@@ -17,20 +17,17 @@ use super::invariants::check;
 use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
-    ("what_cannot_be_allocated_is_refused", what_cannot_be_allocated_is_refused),
-    ("allocations_move_size_and_times", allocations_move_size_and_times),
+    ("allocate_checks_errors_in_order", allocate_checks_errors_in_order),
+    ("allocations_change_size_and_times", allocations_change_size_and_times),
     ("holes_cover_parts_and_drop_whole_chunks", holes_cover_parts_and_drop_whole_chunks),
-    ("what_cannot_be_copied_is_refused", what_cannot_be_copied_is_refused),
-    ("copies_hold_what_the_source_holds", copies_hold_what_the_source_holds),
-    ("copies_end_with_the_source_or_after_some_chunks", copies_end_with_the_source_or_after_some_chunks),
-    ("a_shared_slice_goes_with_its_last_row", a_shared_slice_goes_with_its_last_row),
-    ("a_copy_holds_what_stands_when_it_commits", a_copy_holds_what_stands_when_it_commits),
-    (
-        "a_copy_goes_to_the_end_that_the_source_has_when_it_commits",
-        a_copy_goes_to_the_end_that_the_source_has_when_it_commits,
-    ),
-    ("compaction_replaces_just_what_it_read", compaction_replaces_just_what_it_read),
-    ("files_without_a_name_get_one_or_go", files_without_a_name_get_one_or_go),
+    ("copy_checks_errors_in_order", copy_checks_errors_in_order),
+    ("copies_equal_the_source", copies_equal_the_source),
+    ("copies_end_at_the_source_end_or_after_some_chunks", copies_end_at_the_source_end_or_after_some_chunks),
+    ("a_shared_slice_is_garbage_after_its_last_row", a_shared_slice_is_garbage_after_its_last_row),
+    ("a_copy_has_the_source_data_of_its_commit", a_copy_has_the_source_data_of_its_commit),
+    ("a_copy_ends_at_the_source_size_of_its_commit", a_copy_ends_at_the_source_size_of_its_commit),
+    ("compaction_replaces_only_the_rows_it_read", compaction_replaces_only_the_rows_it_read),
+    ("unnamed_files_are_linked_or_removed", unnamed_files_are_linked_or_removed),
     ("a_whiteout_takes_the_old_name", a_whiteout_takes_the_old_name),
     (
         "random_ranges_agree_with_a_map_of_bytes",
@@ -56,12 +53,12 @@ pub(super) fn copy(c: &Client, from: (Ino, u64), to: (Ino, u64), len: u64) -> Re
     c.run(&CopyRange { from: from.0, offset: from.1, to: to.0, to_offset: to.1, len })
 }
 
-/// The byte at `offset` of a slice: never zero, and another one in each slice.
+/// The byte at `offset` of a slice: never zero, and different in each slice.
 pub(super) fn content(id: SliceId, offset: u32) -> u8 {
     (id.0 as u32).wrapping_mul(37).wrapping_add(offset) as u8 | 1
 }
 
-/// Writes `len` bytes of new slices at `offset`, one a chunk, numbered from `id` on.
+/// Writes `len` bytes of new slices at `offset`, one slice per chunk, numbered from `id` on.
 pub(super) fn put(c: &Client, ino: Ino, offset: u64, len: u64, id: u64) {
     let (mut at, mut id, mut slices) = (offset, id, Vec::new());
     while at < offset + len {
@@ -83,9 +80,9 @@ fn put_inline(c: &Client, ino: Ino, pos: u32, data: &[u8]) {
 pub(super) fn rows(engine: &dyn Engine, ino: Ino) -> Vec<(ChunkIndex, Arc<[Slice]>)> {
     let page = engine.scan(&Scan::Slices { ino, from: ChunkIndex(0), limit: 1000 }).unwrap();
     assert!(!page.more);
-    let rows = page.facts.records.into_iter().map(|record| match record {
+    let rows = page.snapshot.records.into_iter().map(|record| match record {
         Record::Slices(_, chunk, rows) => (chunk, rows),
-        other => panic!("no rows: {other:?}"),
+        other => panic!("not the rows of a chunk: {other:?}"),
     });
     rows.collect()
 }
@@ -100,7 +97,7 @@ pub(super) fn fill_zeros(bytes: &mut Bytes, from: u64, to: u64) {
     bytes.append(&mut rest.split_off(&to.max(from)));
 }
 
-/// What the rows of a file say, painted in their order.
+/// The content of a file: its rows applied in order.
 pub(super) fn paint(engine: &dyn Engine, ino: Ino) -> Bytes {
     let mut bytes = Bytes::new();
     for (chunk, rows) in rows(engine, ino) {
@@ -109,7 +106,7 @@ pub(super) fn paint(engine: &dyn Engine, ino: Ino) -> Bytes {
     bytes
 }
 
-/// What the rows of a chunk say, by their positions in it.
+/// The content of a chunk, by position.
 pub(super) fn paint_rows(rows: &[Slice]) -> Bytes {
     let mut bytes = Bytes::new();
     for row in rows {
@@ -144,47 +141,47 @@ fn of_slice(id: u64, offset: u32, len: u32) -> Vec<u8> {
 
 pub(super) fn garbage(engine: &dyn Engine) -> BTreeSet<u64> {
     let page = engine.scan(&Scan::Garbage { after: SliceId(0), limit: 100_000 }).unwrap();
-    let garbage = page.facts.records.iter().map(|record| match record {
+    let garbage = page.snapshot.records.iter().map(|record| match record {
         Record::Garbage(garbage) => garbage.slice.0,
-        other => panic!("no garbage: {other:?}"),
+        other => panic!("not garbage: {other:?}"),
     });
     garbage.collect()
 }
 
-fn what_cannot_be_allocated_is_refused(factory: Factory<'_>) {
+fn allocate_checks_errors_in_order(factory: Factory<'_>) {
     let c = fresh_with(factory, &Volume { capacity_bytes: 8192, ..volume() });
     let ino = c.create(ROOT, "f").unwrap();
     let dir = c.mkdir(ROOT, "d").unwrap();
     let link = c.symlink(ROOT, "l", "t").unwrap();
     let fifo = c.make(ROOT, "p", MakeKind::Fifo, 0o644).unwrap().ino;
-    let nobody = Ino(1 << 40);
+    let absent = Ino(1 << 40);
     let most = i64::MAX as u64;
     for mode in MODES {
-        assert_eq!(allocate(&c, nobody, u64::MAX, 0, mode), Err(Errno::EINVAL));
-        assert_eq!(allocate(&c, nobody, most, 1, mode), Err(Errno::EFBIG));
-        assert_eq!(allocate(&c, nobody, u64::MAX, 2, mode), Err(Errno::EFBIG));
-        assert_eq!(allocate(&c, nobody, 0, 1, mode), Err(Errno::ESTALE));
+        assert_eq!(allocate(&c, absent, u64::MAX, 0, mode), Err(Errno::EINVAL));
+        assert_eq!(allocate(&c, absent, most, 1, mode), Err(Errno::EFBIG));
+        assert_eq!(allocate(&c, absent, u64::MAX, 2, mode), Err(Errno::EFBIG));
+        assert_eq!(allocate(&c, absent, 0, 1, mode), Err(Errno::ESTALE));
         for other in [dir, link, fifo] {
             assert_eq!(allocate(&c, other, 0, 1 << 40, mode), Err(Errno::ENODEV));
         }
         let grows = matches!(mode, AllocateMode::Extend | ZERO);
         let expected = if grows { Err(Errno::ENOSPC) } else { Ok(()) };
         assert_eq!(allocate(&c, ino, 8192, 1, mode), expected, "{mode:?}");
-        assert_eq!(c.node(ino).size, 0);
+        assert_eq!(c.inode(ino).size, 0);
     }
     assert_eq!(allocate(&c, ino, 8191, 1, AllocateMode::Extend), Ok(()));
-    assert_eq!(allocate(&c, ino, 0, 8192, ZERO), Ok(()), "what does not grow needs no room");
+    assert_eq!(allocate(&c, ino, 0, 8192, ZERO), Ok(()), "without growth no space is needed");
     check(&c);
 }
 
-fn allocations_move_size_and_times(factory: Factory<'_>) {
+fn allocations_change_size_and_times(factory: Factory<'_>) {
     let c = fresh(factory);
     for (at, mode) in MODES.into_iter().enumerate() {
         let ino = c.create(ROOT, &format!("f{at}")).unwrap();
         put(&c, ino, 0, 10, 100 + at as u64);
-        let before = c.node(ino);
+        let before = c.inode(ino);
         allocate(&c, ino, 5, 10, mode).unwrap();
-        let after = c.node(ino);
+        let after = c.inode(ino);
         let grows = matches!(mode, AllocateMode::Extend | ZERO);
         assert_eq!(after.size, if grows { 15 } else { 10 }, "{mode:?}");
         assert!(after.mtime > before.mtime && after.ctime > before.ctime && after.atime == before.atime);
@@ -204,7 +201,7 @@ fn holes_cover_parts_and_drop_whole_chunks(factory: Factory<'_>) {
         put(&c, ino, (chunk + 1) * CHUNK - 8, 8, 2 + 2 * chunk);
     }
     allocate(&c, ino, CHUNK - 4, 2 * CHUNK + 8, PUNCH).unwrap();
-    assert_eq!(garbage(&**c.engine()), BTreeSet::from([3, 4, 5, 6]), "two chunks lie in it as a whole");
+    assert_eq!(garbage(&**c.engine()), BTreeSet::from([3, 4, 5, 6]), "the range covers two whole chunks");
     assert!(chunk_rows(&c, ino, 1).is_empty() && chunk_rows(&c, ino, 2).is_empty());
     let mut expected = of_slice(2, 0, 4);
     expected.resize(8, 0);
@@ -212,8 +209,8 @@ fn holes_cover_parts_and_drop_whole_chunks(factory: Factory<'_>) {
     let mut expected = vec![0; 4];
     expected.extend(of_slice(7, 4, 4));
     assert_eq!(read(&c, ino, 3 * CHUNK, 8), expected);
-    assert_eq!(c.node(ino).size, 4 * CHUNK);
-    // A whole chunk exactly, and one that ends where the range does.
+    assert_eq!(c.inode(ino).size, 4 * CHUNK);
+    // A range of exactly one chunk, and one that ends with the chunk.
     allocate(&c, ino, 3 * CHUNK, CHUNK, ZERO_KEEP).unwrap();
     assert!(chunk_rows(&c, ino, 3).is_empty());
     allocate(&c, ino, 4, CHUNK - 4, PUNCH).unwrap();
@@ -225,33 +222,33 @@ fn holes_cover_parts_and_drop_whole_chunks(factory: Factory<'_>) {
     check(&c);
 }
 
-fn what_cannot_be_copied_is_refused(factory: Factory<'_>) {
+fn copy_checks_errors_in_order(factory: Factory<'_>) {
     let c = fresh_with(factory, &Volume { capacity_bytes: 8192, ..volume() });
     let (a, b) = (c.create(ROOT, "a").unwrap(), c.create(ROOT, "b").unwrap());
     let dir = c.mkdir(ROOT, "d").unwrap();
-    let nobody = Ino(1 << 40);
+    let absent = Ino(1 << 40);
     put(&c, a, 0, 4096, 1);
     let most = i64::MAX as u64;
-    assert_eq!(copy(&c, (nobody, most), (nobody, 0), 1), Err(Errno::EFBIG));
-    assert_eq!(copy(&c, (nobody, 0), (nobody, u64::MAX), 1), Err(Errno::EFBIG));
-    assert_eq!(copy(&c, (nobody, 0), (dir, 0), 1), Err(Errno::ESTALE));
-    assert_eq!(copy(&c, (dir, 0), (nobody, 0), 1), Err(Errno::ESTALE));
+    assert_eq!(copy(&c, (absent, most), (absent, 0), 1), Err(Errno::EFBIG));
+    assert_eq!(copy(&c, (absent, 0), (absent, u64::MAX), 1), Err(Errno::EFBIG));
+    assert_eq!(copy(&c, (absent, 0), (dir, 0), 1), Err(Errno::ESTALE));
+    assert_eq!(copy(&c, (dir, 0), (absent, 0), 1), Err(Errno::ESTALE));
     assert_eq!(copy(&c, (dir, 0), (b, 0), 1), Err(Errno::EINVAL));
     assert_eq!(copy(&c, (a, 0), (dir, 0), 1), Err(Errno::EINVAL));
-    assert_eq!(copy(&c, (a, 0), (a, 9), 10), Err(Errno::EINVAL), "they overlap");
+    assert_eq!(copy(&c, (a, 0), (a, 9), 10), Err(Errno::EINVAL), "the ranges overlap");
     assert_eq!(copy(&c, (a, 9), (a, 0), 10), Err(Errno::EINVAL));
     assert_eq!(copy(&c, (a, 5), (a, 5), 1), Err(Errno::EINVAL));
     assert_eq!(copy(&c, (a, 0), (b, 4096), 4096), Err(Errno::ENOSPC));
-    assert_eq!(copy(&c, (a, 0), (a, 10), 10), Ok(10), "they touch");
-    assert_eq!(copy(&c, (a, 4096), (b, 0), 10), Ok(0), "the source ends there");
+    assert_eq!(copy(&c, (a, 0), (a, 10), 10), Ok(10), "adjacent ranges are valid");
+    assert_eq!(copy(&c, (a, 4096), (b, 0), 10), Ok(0), "the offset is at the end of the source");
     assert_eq!(copy(&c, (a, 0), (b, 0), 0), Ok(0));
     assert_eq!(copy(&c, (a, most), (b, 0), 0), Ok(0));
-    assert_eq!((c.node(b).size, rows(&**c.engine(), b).len()), (0, 0));
+    assert_eq!((c.inode(b).size, rows(&**c.engine(), b).len()), (0, 0));
     assert_eq!(copy(&c, (a, 0), (b, 0), 4096), Ok(4096));
     check(&c);
 }
 
-fn copies_hold_what_the_source_holds(factory: Factory<'_>) {
+fn copies_equal_the_source(factory: Factory<'_>) {
     let c = fresh(factory);
     let (a, b) = (c.create(ROOT, "a").unwrap(), c.create(ROOT, "b").unwrap());
     put(&c, a, 0, 20, 1);
@@ -259,56 +256,57 @@ fn copies_hold_what_the_source_holds(factory: Factory<'_>) {
     allocate(&c, a, 14, 2, PUNCH).unwrap();
     let whole = read(&c, a, 0, 20);
     put(&c, b, 0, 30, 2);
-    let before = c.node(b);
+    let before = c.inode(b);
     assert_eq!(copy(&c, (a, 3), (b, 1), 14), Ok(14));
     let mut expected = of_slice(2, 0, 30);
     expected[1..15].copy_from_slice(&whole[3..17]);
     assert_eq!(read(&c, b, 0, 30), expected);
-    let after = c.node(b);
+    let after = c.inode(b);
     assert!(after.size == 30 && after.mtime > before.mtime && after.ctime > before.ctime);
     assert_eq!(after.atime, before.atime);
-    // Holes are copied as holes, over what was there; the target grows to the end of the copy.
+    // Holes are copied as holes, over existing data; the target grows to the end of the copy.
     let holes = c.create(ROOT, "holes").unwrap();
     c.truncate(holes, 50).unwrap();
     assert_eq!(copy(&c, (holes, 0), (b, 10), 100), Ok(50));
     expected.truncate(10);
     expected.resize(60, 0);
-    assert_eq!((read(&c, b, 0, 60), c.node(b).size), (expected, 60));
-    // From across a chunk's end to across another one, which lies elsewhere in the range; and within one file.
+    assert_eq!((read(&c, b, 0, 60), c.inode(b).size), (expected, 60));
+    // The source crosses the end of a chunk, and the target crosses another one at another position of the
+    // range; also within one file.
     put(&c, a, CHUNK - 6, 12, 10);
     let source = read(&c, a, CHUNK - 6, 12);
     assert_eq!(source, [of_slice(10, 0, 6), of_slice(11, 0, 6)].concat());
     for (to, at) in [(b, 3 * CHUNK - 2), (a, 2 * CHUNK - 9), (b, 7 * CHUNK - 6)] {
         assert_eq!(copy(&c, (a, CHUNK - 6), (to, at), 12), Ok(12));
         assert_eq!(read(&c, to, at, 12), source);
-        assert_eq!(c.node(to).size, at + 12);
+        assert_eq!(c.inode(to).size, at + 12);
     }
     assert!(garbage(&**c.engine()).is_empty());
     check(&c);
 }
 
-fn copies_end_with_the_source_or_after_some_chunks(factory: Factory<'_>) {
+fn copies_end_at_the_source_end_or_after_some_chunks(factory: Factory<'_>) {
     let c = fresh(factory);
     let (a, b) = (c.create(ROOT, "a").unwrap(), c.create(ROOT, "b").unwrap());
     put(&c, a, 0, 8, 1);
     put(&c, a, 6 * CHUNK, 8, 2);
     assert_eq!(copy(&c, (a, 6 * CHUNK + 4), (b, 0), 100), Ok(4));
-    assert_eq!((read(&c, b, 0, 4), c.node(b).size), (of_slice(2, 4, 4), 4));
+    assert_eq!((read(&c, b, 0, 4), c.inode(b).size), (of_slice(2, 4, 4), 4));
     c.truncate(b, 0).unwrap();
-    // Whatever the bound is, asking again for the rest ends with the whole.
-    let (size, mut done, mut calls) = (c.node(a).size, 0, 0);
+    // Whatever the bound of one call is, repeated calls copy the whole.
+    let (size, mut done, mut calls) = (c.inode(a).size, 0, 0);
     while done < size {
         let copied = copy(&c, (a, done), (b, done), size - done).unwrap();
         assert!(copied > 0 && copied <= 4 * CHUNK);
         (done, calls) = (done + copied, calls + 1);
     }
-    assert_eq!((calls, c.node(b).size), (2, size));
+    assert_eq!((calls, c.inode(b).size), (2, size));
     assert_eq!(paint(&**c.engine(), b), paint(&**c.engine(), a));
     check(&c);
 }
 
-/// However rows come and go: a slice is garbage when the last of them has gone, and not before.
-fn a_shared_slice_goes_with_its_last_row(factory: Factory<'_>) {
+/// In whatever order rows are dropped: a slice becomes garbage with the last of its rows, not before.
+fn a_shared_slice_is_garbage_after_its_last_row(factory: Factory<'_>) {
     for source_first in [true, false] {
         let c = fresh(factory);
         let (a, b) = (c.create(ROOT, "a").unwrap(), c.create(ROOT, "b").unwrap());
@@ -323,7 +321,7 @@ fn a_shared_slice_goes_with_its_last_row(factory: Factory<'_>) {
         assert!(shared(&**c.engine()).is_empty());
         check(&c);
     }
-    // Twice in one file, one of them cut off; then a copy of the copy.
+    // Two rows in one file, one of them truncated; then a copy of the copy.
     let c = fresh(factory);
     let (a, b) = (c.create(ROOT, "a").unwrap(), c.create(ROOT, "b").unwrap());
     put(&c, a, 0, 8, 1);
@@ -342,10 +340,10 @@ fn a_shared_slice_goes_with_its_last_row(factory: Factory<'_>) {
     check(&c);
 }
 
-/// A client that does not know of a change to the source must not write down rows whose slices are gone.
-fn a_copy_holds_what_stands_when_it_commits(factory: Factory<'_>) {
+/// A client with a stale cache of the source must not commit rows whose slices are gone.
+fn a_copy_has_the_source_data_of_its_commit(factory: Factory<'_>) {
     let a = fresh(factory);
-    a.meta.set_alone(false);
+    a.meta.set_exclusive(false);
     let b = client(a.engine());
     let (source, target) = (a.create(ROOT, "s").unwrap(), a.create(ROOT, "t").unwrap());
     put(&a, source, 0, 8, 1);
@@ -360,21 +358,21 @@ fn a_copy_holds_what_stands_when_it_commits(factory: Factory<'_>) {
     check(&a);
 }
 
-fn a_copy_goes_to_the_end_that_the_source_has_when_it_commits(factory: Factory<'_>) {
+fn a_copy_ends_at_the_source_size_of_its_commit(factory: Factory<'_>) {
     let c = fresh(factory);
     let other = c.stranger();
-    c.meta.set_alone(false);
+    c.meta.set_exclusive(false);
     let (a, b) = (c.create(ROOT, "a").unwrap(), c.create(ROOT, "b").unwrap());
-    // This client knows the source as empty, and then as longer than it is.
+    // This client has cached the source as empty, and later as longer than it is.
     put(&other, a, 0, 8, 1);
-    assert_eq!((copy(&c, (a, 0), (b, 0), 20), c.node(b).size), (Ok(8), 8));
+    assert_eq!((copy(&c, (a, 0), (b, 0), 20), c.inode(b).size), (Ok(8), 8));
     other.truncate(a, 3).unwrap();
     other.truncate(b, 0).unwrap();
-    assert_eq!((copy(&c, (a, 0), (b, 0), 20), c.node(b).size), (Ok(3), 3));
+    assert_eq!((copy(&c, (a, 0), (b, 0), 20), c.inode(b).size), (Ok(3), 3));
     check(&c);
 }
 
-fn compaction_replaces_just_what_it_read(factory: Factory<'_>) {
+fn compaction_replaces_only_the_rows_it_read(factory: Factory<'_>) {
     let c = fresh(factory);
     let ino = c.create(ROOT, "f").unwrap();
     let chunk = ChunkIndex(0);
@@ -386,23 +384,23 @@ fn compaction_replaces_just_what_it_read(factory: Factory<'_>) {
     let compact = |old: &Arc<[Slice]>, new: Vec<Slice>| {
         c.run(&Compact { ino, chunk, old: Arc::clone(old), new: new.into() })
     };
-    let before = c.node(ino);
-    // A row that is appended meanwhile stays, and stays on top.
+    let before = c.inode(ino);
+    // A row appended in the meantime stays, and stays on top.
     put(&c, ino, 8, 6, 4);
     compact(&old, vec![blocks(0, 10, 5)]).unwrap();
     assert_eq!(*chunk_rows(&c, ino, 0), [blocks(0, 10, 5), blocks(8, 6, 4)]);
     assert_eq!(read(&c, ino, 0, 14), [of_slice(5, 0, 8), of_slice(4, 0, 6)].concat());
     assert_eq!(garbage(&**c.engine()), BTreeSet::from([1, 2, 3]));
-    assert_eq!(c.node(ino).size, 14);
-    assert_eq!(c.node(ino).access_rev, before.access_rev);
-    // Rows that were replaced are not replaced again; nothing happens, new slices included.
+    assert_eq!(c.inode(ino).size, 14);
+    assert_eq!(c.inode(ino).access_rev, before.access_rev);
+    // Rows that were replaced already are not replaced again; the new slices are not stored either.
     assert_eq!(compact(&old, vec![blocks(0, 10, 6)]), Err(Errno::EAGAIN));
     assert_eq!(chunk_rows(&c, ino, 0).len(), 2);
     let stranger = c.stranger();
     let stale = Compact { ino, chunk, old, new: vec![blocks(0, 10, 6)].into() };
     assert_eq!(stranger.run(&stale), Err(Errno::EAGAIN));
     assert_eq!(garbage(&**c.engine()), BTreeSet::from([1, 2, 3]));
-    // Without anything new in their place, the old ones just go.
+    // Without new rows, the old ones are only dropped.
     let old = chunk_rows(&c, ino, 0);
     compact(&old, Vec::new()).unwrap();
     assert!(rows(&**c.engine(), ino).is_empty());
@@ -417,7 +415,7 @@ fn compaction_replaces_just_what_it_read(factory: Factory<'_>) {
     check(&c);
 }
 
-fn files_without_a_name_get_one_or_go(factory: Factory<'_>) {
+fn unnamed_files_are_linked_or_removed(factory: Factory<'_>) {
     let c = fresh(factory);
     let dir = c.mkdir(ROOT, "d").unwrap();
     let orphan = |name: &str| c.run(&MakeOrphan(c.make_op(dir, name, MakeKind::Regular, 0o666)));
@@ -428,19 +426,23 @@ fn files_without_a_name_get_one_or_go(factory: Factory<'_>) {
     put(&c, gone.ino, 0, 8, 2);
     check(&c);
     let link = |ino, name: &str| c.link_op(ino, dir, name);
-    let daemon = Vouch::Daemon(types::Cred::root());
-    assert_eq!(c.run_as(&link(kept.ino, "named"), &daemon), Err(Errno::ENOENT), "only the kernel knows");
+    let daemon = Authority::Daemon(types::Cred::root());
+    assert_eq!(
+        c.run_as(&link(kept.ino, "named"), &daemon),
+        Err(Errno::ENOENT),
+        "a daemon cannot check how it was created"
+    );
     assert_eq!(c.run_as(&link(kept.ino, "named"), &KERNEL), Ok(()));
-    assert_eq!((c.node(kept.ino).nlink, c.at(dir, "named").ino), (1, kept.ino));
-    assert_eq!(c.run_as(&link(kept.ino, "again"), &daemon), Ok(()), "it has a name now");
+    assert_eq!((c.inode(kept.ino).nlink, c.at(dir, "named").ino), (1, kept.ino));
+    assert_eq!(c.run_as(&link(kept.ino, "again"), &daemon), Ok(()), "it has a name, so it can be linked");
     let session = c.meta.session();
     for ino in [kept.ino, gone.ino] {
         c.run(&Reap { session, ino }).unwrap();
     }
-    assert_eq!(c.node(kept.ino).nlink, 2, "what has a name is not reaped");
+    assert_eq!(c.inode(kept.ino).nlink, 2, "an inode with a name is not reaped");
     assert_eq!(c.run(&link(gone.ino, "late")), Err(Errno::ENOENT));
     assert_eq!(garbage(&**c.engine()), BTreeSet::from([2]));
-    assert_eq!(c.run(&Reap { session, ino: gone.ino }), Ok(()), "once more is fine");
+    assert_eq!(c.run(&Reap { session, ino: gone.ino }), Ok(()), "a second reap does nothing");
     let nowhere = c.make_op(Ino(1 << 40), "x", MakeKind::Regular, 0o666);
     assert_eq!(c.run(&MakeOrphan(nowhere)).unwrap_err(), Errno::ENOENT);
     let in_file = c.make_op(kept.ino, "x", MakeKind::Regular, 0o666);
@@ -461,13 +463,13 @@ fn a_whiteout_takes_the_old_name(factory: Factory<'_>) {
     let exchange = RenameFlags { exchange: true, ..REPLACE };
     assert_eq!(rename("f", "g", exchange, whiteout()).unwrap_err(), Errno::EINVAL);
     let renamed = rename("f", "g", REPLACE, whiteout()).unwrap();
-    assert_eq!((renamed.moved.ino, renamed.replaced.map(|gone| gone.node.ino)), (file, Some(replaced)));
+    assert_eq!((renamed.moved.ino, renamed.replaced.map(|gone| gone.inode.ino)), (file, Some(replaced)));
     let left = c.at(from, "f");
     assert_eq!((left.kind, left.rdev, left.mode.bits()), (types::FileType::CharDevice, 0, 0));
     assert_eq!((left.uid, left.gid, left.nlink), (7, 8, 1));
     rename("sub", "sub", REPLACE, whiteout()).unwrap();
-    assert_eq!((c.node(sub).parent, c.node(from).nlink, c.node(to).nlink), (to, 2, 3));
-    // Onto the same inode nothing happens, so nothing is left either.
+    assert_eq!((c.inode(sub).parent, c.inode(from).nlink, c.inode(to).nlink), (to, 2, 3));
+    // A rename between two names of one inode does nothing, so it leaves no whiteout either.
     c.link(file, from, "twin").unwrap();
     rename("twin", "g", REPLACE, whiteout()).unwrap();
     assert_eq!(c.at(from, "twin").ino, file);
@@ -476,9 +478,9 @@ fn a_whiteout_takes_the_old_name(factory: Factory<'_>) {
 
 pub(super) fn shared(engine: &dyn Engine) -> BTreeMap<u64, u64> {
     let page = engine.scan(&Scan::Shared { after: SliceId(0), limit: 100_000 }).unwrap();
-    let shared = page.facts.records.iter().map(|record| match record {
+    let shared = page.snapshot.records.iter().map(|record| match record {
         Record::Shared(slice, rows) => (slice.0, *rows),
-        other => panic!("no shared slice: {other:?}"),
+        other => panic!("not a shared slice: {other:?}"),
     });
     shared.collect()
 }

@@ -1,5 +1,5 @@
-//! Random changes of ranges, compared after each step with files that are nothing but maps of bytes; and which slices rows
-//! refer to, against what the engine says of garbage and of shared slices.
+//! Random changes of ranges, compared after each step with files that are plain maps of bytes. The slices
+//! that rows refer to are compared with the engine's garbage and shared slices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ struct File {
     bytes: Bytes,
 }
 
-/// Each run prints its seed; `LIMEN_TEST_SEED` replays that one.
+/// Each run prints its seed; `LIMEN_TEST_SEED` replays one run.
 pub(super) fn random_ranges_agree_with_a_map_of_bytes(factory: Factory<'_>) {
     const RUNS: u64 = 8;
     const STEPS: usize = 150;
@@ -35,8 +35,8 @@ pub(super) fn random_ranges_agree_with_a_map_of_bytes(factory: Factory<'_>) {
         println!("seed {seed}");
         let mut run = Run::new(factory, seed);
         for step in 0..STEPS {
-            let did = run.step();
-            run.compare(&format!("seed {seed}, step {step}: {did}"));
+            let what = run.step();
+            run.compare(&format!("seed {seed}, step {step}: {what}"));
         }
         for at in 0..run.files.len() {
             run.remove(at);
@@ -50,7 +50,7 @@ struct Run {
     client: Client,
     dice: u64,
     next_slice: u64,
-    /// The slices that rows were ever written for.
+    /// All slices for which rows were ever written.
     stored: BTreeSet<u64>,
     files: Vec<(Ino, File)>,
 }
@@ -66,7 +66,7 @@ impl Run {
         split_mix(&mut self.dice) % below
     }
 
-    /// Near the ends of the first chunks, where the rules meet.
+    /// Near the ends of the first chunks, where the rules interact.
     fn offset(&mut self) -> u64 {
         (self.draw(4) * CHUNK + self.draw(25)).saturating_sub(12)
     }
@@ -76,7 +76,7 @@ impl Run {
         (chunks * CHUNK + self.draw(30)).saturating_sub(if chunks > 0 { 15 } else { 0 })
     }
 
-    /// Does something, and says what.
+    /// Runs one random step, and returns its description.
     fn step(&mut self) -> String {
         let at = self.draw(self.files.len() as u64) as usize;
         let (offset, len) = (self.offset(), self.len());
@@ -110,7 +110,7 @@ impl Run {
             self.client.run(&write).unwrap();
         } else {
             for byte in offset..end {
-                // The next chunk begins with a slice of its own.
+                // The next chunk starts with its own slice.
                 let later = ChunkIndex::of(byte).0 != chunk;
                 let start = if later { ChunkIndex::of(byte).0.start() } else { offset };
                 let value = content(SliceId(id + u64::from(later)), (byte - start) as u32);
@@ -127,8 +127,8 @@ impl Run {
     fn allocate(&mut self, at: usize, offset: u64, len: u64) -> String {
         let mode = MODES[self.draw(5) as usize];
         let (ino, file) = &mut self.files[at];
-        let did = allocate(&self.client, *ino, offset, len, mode);
-        assert_eq!(did, if len == 0 { Err(Errno::EINVAL) } else { Ok(()) });
+        let result = allocate(&self.client, *ino, offset, len, mode);
+        assert_eq!(result, if len == 0 { Err(Errno::EINVAL) } else { Ok(()) });
         if len > 0 {
             if !matches!(mode, AllocateMode::Extend | AllocateMode::Reserve) {
                 fill_zeros(&mut file.bytes, offset, offset + len);
@@ -169,13 +169,13 @@ impl Run {
         format!("truncate {at} to {size}")
     }
 
-    /// Puts a row for each run of bytes in the place of a chunk's rows, as long as they are no more than those.
+    /// Replaces a chunk's rows by one row per run of bytes, if these are not more rows.
     fn compact(&mut self, at: usize) -> String {
         let (ino, chunk) = (self.files[at].0, ChunkIndex(self.draw(4)));
         let mut old = chunk_rows(&self.client, ino, chunk.0).to_vec();
         let mut left = paint_rows(&old);
         if self.draw(2) == 0 && old.len() > 1 {
-            // Only the oldest ones: those after them then count as appended meanwhile.
+            // Only the oldest rows: the later ones then count as appended in the meantime.
             old.truncate(old.len() / 2);
             left = paint_rows(&old);
         }
@@ -206,12 +206,12 @@ impl Run {
     }
 
     #[track_caller]
-    fn compare(&self, did: &str) {
+    fn compare(&self, what: &str) {
         let engine = &**self.client.engine();
         let mut referred: BTreeMap<u64, u64> = BTreeMap::new();
         for (ino, file) in &self.files {
-            let found = File { size: self.client.node(*ino).size, bytes: paint(engine, *ino) };
-            assert_eq!(&found, file, "{ino}: {did}");
+            let found = File { size: self.client.inode(*ino).size, bytes: paint(engine, *ino) };
+            assert_eq!(&found, file, "{ino}: {what}");
             let all = rows(engine, *ino);
             for row in all.iter().flat_map(|(_, rows)| rows.iter()) {
                 if let SliceSource::Blocks { id, .. } = row.source {
@@ -224,9 +224,9 @@ impl Run {
         let mut counts = shared(engine);
         // A slice that was shared keeps its count while one row is left.
         counts.retain(|id, extra| *extra > 0 || referred.get(id) != Some(&1));
-        assert_eq!(counts, expected, "{did}");
+        assert_eq!(counts, expected, "{what}");
         let unused: BTreeSet<u64> =
             self.stored.iter().filter(|id| !referred.contains_key(id)).copied().collect();
-        assert_eq!(garbage(engine), unused, "{did}");
+        assert_eq!(garbage(engine), unused, "{what}");
     }
 }

@@ -1,4 +1,4 @@
-//! Rename: onto nothing, onto something, both ways, and where it must not go.
+//! Rename: to a free name, over an existing one, exchange, and errors.
 
 use meta::ops::{Fate, Reap, Rename, RenameFlags};
 use types::{Errno, Ino};
@@ -9,67 +9,67 @@ use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
     ("rename_moves_a_name", rename_moves_a_name),
-    ("rename_takes_a_directory_along", rename_takes_a_directory_along),
-    ("rename_replaces", rename_replaces),
-    ("rename_refuses_in_order", rename_refuses_in_order),
+    ("rename_moves_a_directory", rename_moves_a_directory),
+    ("rename_replaces_the_target", rename_replaces_the_target),
+    ("rename_checks_errors_in_order", rename_checks_errors_in_order),
     ("rename_onto_the_same_inode_does_nothing", rename_onto_the_same_inode_does_nothing),
-    ("rename_keeps_the_tree_a_tree", rename_keeps_the_tree_a_tree),
-    ("rename_into_the_depths_asks_for_all_above", rename_into_the_depths_asks_for_all_above),
+    ("rename_creates_no_cycle", rename_creates_no_cycle),
+    ("rename_into_a_deep_directory_reads_all_ancestors", rename_into_a_deep_directory_reads_all_ancestors),
     ("rename_exchanges", rename_exchanges),
     ("a_replaced_open_file_becomes_an_orphan", a_replaced_open_file_becomes_an_orphan),
 ];
 
 fn nlink(c: &Client, ino: Ino) -> u32 {
-    assert_eq!(c.node(ino), c.stranger().node(ino));
-    c.node(ino).nlink
+    assert_eq!(c.inode(ino), c.stranger().inode(ino));
+    c.inode(ino).nlink
 }
 
 fn rename_moves_a_name(factory: Factory<'_>) {
     let c = fresh(factory);
     let (from, to) = (c.mkdir(ROOT, "from").unwrap(), c.mkdir(ROOT, "to").unwrap());
     let file = c.create(from, "a").unwrap();
-    let (node, old, new) = (c.node(file), c.node(from), c.node(to));
+    let (inode, old, new) = (c.inode(file), c.inode(from), c.inode(to));
     let renamed = c.rename(from, "a", to, "b", REPLACE).unwrap();
-    assert_eq!((renamed.moved, renamed.exchanged, renamed.replaced), (node, None, None));
+    assert_eq!((renamed.moved, renamed.exchanged, renamed.replaced), (inode, None, None));
     assert_eq!(c.lookup(from, "a"), Ok(None));
     let moved = c.at(to, "b");
-    assert_eq!((moved.ino, moved.nlink, moved.mtime), (file, 1, node.mtime));
-    assert!(moved.ctime > node.ctime, "a rename is a change of the inode");
-    assert!(c.node(from).mtime > old.mtime && c.node(to).mtime > new.mtime);
+    assert_eq!((moved.ino, moved.nlink, moved.mtime), (file, 1, inode.mtime));
+    assert!(moved.ctime > inode.ctime, "rename changes ctime of the inode");
+    assert!(c.inode(from).mtime > old.mtime && c.inode(to).mtime > new.mtime);
     assert_eq!((nlink(&c, from), nlink(&c, to)), (2, 2));
     c.rename(to, "b", to, "c", NO_REPLACE).unwrap();
     assert_eq!(c.stranger().at(to, "c").ino, file);
     check(&c);
 }
 
-fn rename_takes_a_directory_along(factory: Factory<'_>) {
+fn rename_moves_a_directory(factory: Factory<'_>) {
     let c = fresh(factory);
     let (from, to) = (c.mkdir(ROOT, "from").unwrap(), c.mkdir(ROOT, "to").unwrap());
     let dir = c.mkdir(from, "d").unwrap();
     c.create(dir, "f").unwrap();
     assert_eq!((nlink(&c, from), nlink(&c, to)), (3, 2));
     c.rename(from, "d", to, "d", REPLACE).unwrap();
-    assert_eq!((nlink(&c, from), nlink(&c, to), c.node(dir).parent), (2, 3, to));
+    assert_eq!((nlink(&c, from), nlink(&c, to), c.inode(dir).parent), (2, 3, to));
     c.rename(to, "d", to, "e", REPLACE).unwrap();
-    assert_eq!((nlink(&c, to), c.node(dir).parent), (3, to));
+    assert_eq!((nlink(&c, to), c.inode(dir).parent), (3, to));
     c.rename(to, "e", ROOT, "d", REPLACE).unwrap();
-    assert_eq!((nlink(&c, to), nlink(&c, ROOT), c.node(dir).parent), (2, 5, ROOT));
+    assert_eq!((nlink(&c, to), nlink(&c, ROOT), c.inode(dir).parent), (2, 5, ROOT));
     assert!(c.lookup(dir, "f").unwrap().is_some());
     check(&c);
 }
 
-fn rename_replaces(factory: Factory<'_>) {
+fn rename_replaces_the_target(factory: Factory<'_>) {
     let c = fresh(factory);
     let (a, b) = (c.create(ROOT, "a").unwrap(), c.create(ROOT, "b").unwrap());
     let replaced = c.rename(ROOT, "a", ROOT, "b", REPLACE).unwrap().replaced.unwrap();
-    assert_eq!((replaced.node.ino, replaced.fate), (b, Fate::Gone));
+    assert_eq!((replaced.inode.ino, replaced.fate), (b, Fate::Gone));
     assert_eq!(c.at(ROOT, "b").ino, a);
-    assert_eq!(c.run(&meta::ops::GetNode(b)), Err(Errno::ESTALE));
+    assert_eq!(c.run(&meta::ops::GetInode(b)), Err(Errno::ESTALE));
     // A file with another name survives being replaced.
     let twin = c.create(ROOT, "twin").unwrap();
     c.link(twin, ROOT, "twin2").unwrap();
     let replaced = c.rename(ROOT, "b", ROOT, "twin", REPLACE).unwrap().replaced.unwrap();
-    assert_eq!((replaced.fate, c.node(twin).nlink), (Fate::Linked, 1));
+    assert_eq!((replaced.fate, c.inode(twin).nlink), (Fate::Linked, 1));
     // An empty directory may be replaced by a directory, within a parent and between parents.
     let (d, e, f) = (c.mkdir(ROOT, "d").unwrap(), c.mkdir(ROOT, "e").unwrap(), c.mkdir(ROOT, "f").unwrap());
     c.rename(ROOT, "d", ROOT, "e", REPLACE).unwrap();
@@ -78,15 +78,15 @@ fn rename_replaces(factory: Factory<'_>) {
     c.rename(ROOT, "e", f, "e", REPLACE).unwrap();
     assert_eq!((nlink(&c, ROOT), nlink(&c, f), c.at(f, "e").ino), (3, 3, d));
     for gone in [e, inner] {
-        assert_eq!(c.stranger().run(&meta::ops::GetNode(gone)), Err(Errno::ESTALE));
+        assert_eq!(c.stranger().run(&meta::ops::GetInode(gone)), Err(Errno::ESTALE));
     }
-    // A symlink or a file may replace each other: only directories are of a kind of their own.
+    // A symlink and a file may replace each other: only directories are treated differently.
     c.symlink(ROOT, "s", "t").unwrap();
     c.rename(ROOT, "s", ROOT, "twin2", REPLACE).unwrap();
     check(&c);
 }
 
-fn rename_refuses_in_order(factory: Factory<'_>) {
+fn rename_checks_errors_in_order(factory: Factory<'_>) {
     let c = fresh(factory);
     let file = c.create(ROOT, "file").unwrap();
     let (full, empty) = (c.mkdir(ROOT, "full").unwrap(), c.mkdir(ROOT, "empty").unwrap());
@@ -115,14 +115,14 @@ fn rename_refuses_in_order(factory: Factory<'_>) {
         ((ROOT, "empty", ROOT, "full", REPLACE), Errno::ENOTEMPTY),
     ];
     let alone_and_cold = c.stranger();
-    alone_and_cold.meta.set_alone(true);
+    alone_and_cold.meta.set_exclusive(true);
     for ((from, name, to, new_name, flags), errno) in cases {
         for client in [&c, &c.stranger(), &alone_and_cold] {
             let refused = client.rename(from, name, to, new_name, flags);
             assert_eq!(refused.unwrap_err(), errno, "{name} to {new_name}, {flags:?}");
         }
     }
-    assert_eq!(c.node(empty).nlink, 2);
+    assert_eq!(c.inode(empty).nlink, 2);
     check(&c);
 }
 
@@ -131,7 +131,7 @@ fn rename_onto_the_same_inode_does_nothing(factory: Factory<'_>) {
     let (a, dir) = (c.create(ROOT, "a").unwrap(), c.mkdir(ROOT, "d").unwrap());
     c.link(a, ROOT, "b").unwrap();
     c.link(a, dir, "c").unwrap();
-    let (node, root) = (c.node(a), c.node(ROOT));
+    let (inode, root) = (c.inode(a), c.inode(ROOT));
     for flags in [REPLACE, EXCHANGE] {
         for client in [&c, &c.stranger()] {
             client.rename(ROOT, "a", ROOT, "a", flags).unwrap();
@@ -140,12 +140,12 @@ fn rename_onto_the_same_inode_does_nothing(factory: Factory<'_>) {
             client.rename(ROOT, "d", ROOT, "d", flags).unwrap();
         }
     }
-    assert_eq!((c.node(a), c.node(ROOT)), (node, root), "not even a time moved");
+    assert_eq!((c.inode(a), c.inode(ROOT)), (inode, root), "no time changed");
     assert_eq!(c.at(ROOT, "a").ino, a);
     check(&c);
 }
 
-fn rename_keeps_the_tree_a_tree(factory: Factory<'_>) {
+fn rename_creates_no_cycle(factory: Factory<'_>) {
     let c = fresh(factory);
     let a = c.mkdir(ROOT, "a").unwrap();
     let b = c.mkdir(a, "b").unwrap();
@@ -163,12 +163,12 @@ fn rename_keeps_the_tree_a_tree(factory: Factory<'_>) {
     }
     c.rename(a, "b", other, "b", REPLACE).unwrap();
     c.rename(ROOT, "a", d, "a", REPLACE).unwrap();
-    assert_eq!((c.node(a).parent, c.node(b).parent), (d, other));
+    assert_eq!((c.inode(a).parent, c.inode(b).parent), (d, other));
     check(&c);
 }
 
-/// Who works far below the root need not have come by all that is above.
-fn rename_into_the_depths_asks_for_all_above(factory: Factory<'_>) {
+/// A client that works far below the root may not have the ancestors in its cache.
+fn rename_into_a_deep_directory_reads_all_ancestors(factory: Factory<'_>) {
     let c = fresh(factory);
     let moved = c.mkdir(ROOT, "moved").unwrap();
     let top = c.mkdir(ROOT, "top").unwrap();
@@ -185,19 +185,19 @@ fn rename_exchanges(factory: Factory<'_>) {
     let (left, right) = (c.mkdir(ROOT, "left").unwrap(), c.mkdir(ROOT, "right").unwrap());
     let (dir, file) = (c.mkdir(left, "x").unwrap(), c.create(right, "y").unwrap());
     c.create(dir, "inside").unwrap();
-    let before = c.node(file);
+    let before = c.inode(file);
     let renamed = c.rename(left, "x", right, "y", EXCHANGE).unwrap();
     assert_eq!((renamed.moved.ino, renamed.exchanged.unwrap().ino, renamed.replaced), (dir, file, None));
     assert_eq!((c.at(left, "x").ino, c.at(right, "y").ino), (file, dir));
-    assert_eq!((nlink(&c, left), nlink(&c, right), c.node(dir).parent), (2, 3, right));
-    assert!(c.node(file).ctime > before.ctime, "both are changed");
-    // Directory with directory between parents: links stay as they are, parents swap.
+    assert_eq!((nlink(&c, left), nlink(&c, right), c.inode(dir).parent), (2, 3, right));
+    assert!(c.inode(file).ctime > before.ctime, "exchange changes ctime of both inodes");
+    // Two directories of different parents: the link counts stay, the parents are exchanged.
     let dir2 = c.mkdir(left, "z").unwrap();
     c.rename(left, "z", right, "y", EXCHANGE).unwrap();
     assert_eq!((nlink(&c, left), nlink(&c, right)), (3, 3));
-    assert_eq!((c.node(dir).parent, c.node(dir2).parent), (left, right));
+    assert_eq!((c.inode(dir).parent, c.inode(dir2).parent), (left, right));
     c.rename(left, "x", left, "z", EXCHANGE).unwrap();
-    assert_eq!((c.at(left, "x").ino, c.at(left, "z").ino, c.node(dir).parent), (dir, file, left));
+    assert_eq!((c.at(left, "x").ino, c.at(left, "z").ino, c.inode(dir).parent), (dir, file, left));
     check(&c);
 }
 
@@ -214,7 +214,7 @@ fn a_replaced_open_file_becomes_an_orphan(factory: Factory<'_>) {
         open: Some(b),
     };
     assert_eq!(c.run(&op).unwrap().replaced.unwrap().fate, Fate::Orphan);
-    assert_eq!((c.at(ROOT, "b").ino, c.node(b).nlink), (a, 0));
+    assert_eq!((c.at(ROOT, "b").ino, c.inode(b).nlink), (a, 0));
     check(&c);
     c.run(&Reap { session: c.meta.session(), ino: b }).unwrap();
     check(&c);

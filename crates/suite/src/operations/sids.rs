@@ -1,4 +1,4 @@
-//! SIDs in NFSv4 ACLs, and the volume's table of their domains.
+//! SIDs in NFSv4 ACLs, and the volume's table of domains.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use acl::identity::{DomainTable, Id};
 use acl::nfs4::{GrowingTable, Nfs4Acl, Policy, Principals, Scope};
 use meta::ops::{Admit, GetNfs4Acl, Numbering, SetNfs4Acl, XattrMode};
-use meta::{AclKind, Effect, Txn, Volume, Vouch};
+use meta::{AclKind, Authority, Effect, Txn, Volume};
 use types::{Caps, Cred, Errno, Ino, OpId};
 
 use super::fixture::{Client, ROOT, fresh_with, volume};
@@ -14,8 +14,8 @@ use super::invariants::check;
 use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
-    ("domains_join_the_table_and_keep_their_numbers", domains_join_the_table_and_keep_their_numbers),
-    ("who_may_not_set_an_acl_adds_no_domain", who_may_not_set_an_acl_adds_no_domain),
+    ("domains_are_added_and_keep_their_numbers", domains_are_added_and_keep_their_numbers),
+    ("a_refused_acl_adds_no_domain", a_refused_acl_adds_no_domain),
     ("a_full_or_damaged_table_refuses_new_domains_only", a_full_or_damaged_table_refuses_new_domains_only),
 ];
 
@@ -26,19 +26,19 @@ const ADMINS: &str = "S-1-5-32-544";
 fn fresh(factory: Factory<'_>) -> Client {
     let volume = Volume { acl: AclKind::Nfs4, policy: Policy::default(), ..volume() };
     let c = fresh_with(factory, &volume);
-    c.meta.set_alone(false);
+    c.meta.set_exclusive(false);
     c.meta.set_lifetime(Duration::ZERO);
     c
 }
 
-/// One more client, that knows nothing.
+/// Another client with an empty cache.
 fn other(c: &Client) -> Client {
     let other = c.stranger();
     other.meta.set_lifetime(Duration::ZERO);
     other
 }
 
-/// An ACL that allows these SIDs to read, set as a client does that knows of the table what `c` knows.
+/// Sets an ACL that allows these SIDs to read, like a client that knows as much of the table as `c`.
 fn allow(c: &Client, ino: Ino, sids: &[&str]) -> SetNfs4Acl {
     let table = c.meta.domains(0).unwrap();
     let known = table.domains().len();
@@ -56,7 +56,7 @@ fn allow(c: &Client, ino: Ino, sids: &[&str]) -> SetNfs4Acl {
 fn ids(c: &Client, ino: Ino) -> Vec<Id> {
     let acl = c.run(&GetNfs4Acl(ino)).unwrap();
     acl.named()
-        .map(|who| match who {
+        .map(|principal| match principal {
             acl::nfs4::Who::User(id) => id,
             other => panic!("{other:?}"),
         })
@@ -69,10 +69,10 @@ fn sids(c: &Client, ino: Ino) -> Vec<String> {
     ids(c, ino).into_iter().map(|id| table.name_of(id, false).unwrap()).collect()
 }
 
-fn domains_join_the_table_and_keep_their_numbers(factory: Factory<'_>) {
+fn domains_are_added_and_keep_their_numbers(factory: Factory<'_>) {
     let c = fresh(factory);
     let [f, g, h] = ["f", "g", "h"].map(|name| c.create(ROOT, name).unwrap());
-    // One that has not heard of what others added numbers otherwise.
+    // A client without the additions of others assigns different numbers.
     let late = other(&c);
     c.run(&allow(&c, f, &[ANN, ADMINS])).unwrap();
     late.run(&allow(&late, g, &[BOB, ADMINS, ANN])).unwrap();
@@ -84,27 +84,27 @@ fn domains_join_the_table_and_keep_their_numbers(factory: Factory<'_>) {
         let table = client.meta.domains(3).unwrap();
         assert_eq!(table.to_storage(), "S-1-5-21-1-2-3 S-1-5-32 S-1-5-21-7-8-9");
     }
-    assert_eq!(ids(&c, h), [ids(&c, g)[0]], "one number for one domain");
-    // What is known for good takes no look at the table.
+    assert_eq!(ids(&c, h), [ids(&c, g)[0]], "each domain has one number");
+    // Domains that are cached need no read of the table.
     let again = allow(&c, f, &[BOB, ANN]);
     assert_eq!(again.numbering.known, 3);
     c.run(&again).unwrap();
     assert_eq!(sids(&late, f), [BOB, ANN]);
-    // Nobody is any of them.
+    // No caller has any of these SIDs.
     let read = Admit { ino: f, want: acl::nfs4::Mask::READ_DATA };
-    let caller = Vouch::Daemon(Cred::new(1105, 1105, &[1105], Caps::NONE));
+    let caller = Authority::Daemon(Cred::new(1105, 1105, &[1105], Caps::NONE));
     assert_eq!(c.run_as(&read, &caller), Err(Errno::EACCES));
     check(&c);
 }
 
-fn who_may_not_set_an_acl_adds_no_domain(factory: Factory<'_>) {
+fn a_refused_acl_adds_no_domain(factory: Factory<'_>) {
     let c = fresh(factory);
     let f = c.create(ROOT, "f").unwrap();
-    let stranger = Vouch::Daemon(Cred::new(5, 5, &[], Caps::NONE));
-    let before = c.node(f);
+    let stranger = Authority::Daemon(Cred::new(5, 5, &[], Caps::NONE));
+    let before = c.inode(f);
     assert_eq!(c.run_as(&allow(&c, f, &[ANN]), &stranger), Err(Errno::EPERM));
     assert!(c.meta.domains(1).unwrap().domains().is_empty());
-    assert_eq!(c.node(f), before);
+    assert_eq!(c.inode(f), before);
     check(&c);
 }
 
@@ -122,10 +122,10 @@ fn a_full_or_damaged_table_refuses_new_domains_only(factory: Factory<'_>) {
         c.engine().commit(&[Txn { op_id: OpId(op), guards: Vec::new(), effects }]).unwrap();
     };
     put(full.to_storage(), 1 << 100);
-    let before = c.node(f);
-    // This client has not heard that it is full.
+    let before = c.inode(f);
+    // This client does not know that the table is full.
     assert_eq!(c.run(&allow(&c, f, &["S-1-5-21-4000000000-4294967295-7"])), Err(Errno::ENOSPC));
-    assert_eq!(c.node(f), before);
+    assert_eq!(c.inode(f), before);
     c.run(&allow(&c, f, &[ANN])).unwrap();
     let late = other(&c);
     late.run(&allow(&late, f, &["S-1-5-21-1000000001-4294967295-7"])).unwrap();
@@ -140,6 +140,6 @@ fn a_full_or_damaged_table_refuses_new_domains_only(factory: Factory<'_>) {
         Numbering { table: Arc::new(DomainTable::from_storage("S-1-5-21-1-2-3").unwrap()), known: 0 }
     );
     assert_eq!(late.run(&unknown), Err(Errno::EIO));
-    assert!(late.run(&GetNfs4Acl(f)).is_ok(), "rights do not rest on it");
+    assert!(late.run(&GetNfs4Acl(f)).is_ok(), "access checks do not need the table");
     late.run(&allow(&late, f, &[])).unwrap();
 }

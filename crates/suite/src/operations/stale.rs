@@ -1,4 +1,4 @@
-//! What one client has in memory when another has just changed it: answers must still be right.
+//! The cache of one client right after another client's change: results must still be right.
 
 use meta::ops::{GetXattrs, KillPriv, RemoveXattr, XattrMode};
 use types::{Errno, Mode};
@@ -8,23 +8,23 @@ use super::invariants::check;
 use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
-    ("a_stale_name_neither_grants_nor_refuses", a_stale_name_neither_grants_nor_refuses),
-    ("a_stale_directory_is_found_full_or_gone", a_stale_directory_is_found_full_or_gone),
-    ("a_stale_xattr_refuses_nothing", a_stale_xattr_refuses_nothing),
+    ("a_stale_name_causes_no_wrong_result", a_stale_name_causes_no_wrong_result),
+    ("a_stale_directory_causes_no_wrong_result", a_stale_directory_causes_no_wrong_result),
+    ("a_stale_xattr_causes_no_error", a_stale_xattr_causes_no_error),
     ("stale_xattrs_hide_no_capability", stale_xattrs_hide_no_capability),
-    ("stale_parents_form_no_circle", stale_parents_form_no_circle),
-    ("stale_links_keep_count", stale_links_keep_count),
+    ("stale_parents_that_form_a_cycle_are_read_again", stale_parents_that_form_a_cycle_are_read_again),
+    ("stale_link_counts_stay_exact", stale_link_counts_stay_exact),
 ];
 
-/// Two clients of one volume, neither alone.
+/// Two clients of one volume, neither with exclusive use.
 fn two(factory: Factory<'_>) -> (Client, Client) {
     let a = fresh(factory);
-    a.meta.set_alone(false);
+    a.meta.set_exclusive(false);
     let b = client(a.engine());
     (a, b)
 }
 
-fn a_stale_name_neither_grants_nor_refuses(factory: Factory<'_>) {
+fn a_stale_name_causes_no_wrong_result(factory: Factory<'_>) {
     let (a, b) = two(factory);
     a.create(ROOT, "f").unwrap();
     b.unlink(ROOT, "f").unwrap();
@@ -40,7 +40,7 @@ fn a_stale_name_neither_grants_nor_refuses(factory: Factory<'_>) {
     check(&a);
 }
 
-fn a_stale_directory_is_found_full_or_gone(factory: Factory<'_>) {
+fn a_stale_directory_causes_no_wrong_result(factory: Factory<'_>) {
     let (a, b) = two(factory);
     let d = a.mkdir(ROOT, "d").unwrap();
     b.create(d, "f").unwrap();
@@ -52,11 +52,11 @@ fn a_stale_directory_is_found_full_or_gone(factory: Factory<'_>) {
     check(&a);
 }
 
-fn a_stale_xattr_refuses_nothing(factory: Factory<'_>) {
+fn a_stale_xattr_causes_no_error(factory: Factory<'_>) {
     let (a, b) = two(factory);
     let f = a.create(ROOT, "f").unwrap();
     a.set_xattr(f, "user.a", "1", XattrMode::Set).unwrap();
-    // This client has the xattrs in memory, but not the inode.
+    // This client has cached the xattrs, but not the inode.
     let reader = client(a.engine());
     assert_eq!(reader.run(&GetXattrs(f)).unwrap().len(), 1);
     b.run(&RemoveXattr { ino: f, name: x("user.a") }).unwrap();
@@ -80,30 +80,31 @@ fn stale_xattrs_hide_no_capability(factory: Factory<'_>) {
     assert!(a.stranger().run(&GetXattrs(f)).unwrap().is_empty());
     b.chmod(f, 0o4755).unwrap();
     a.run(&KillPriv(f)).unwrap();
-    assert_eq!(a.stranger().node(f).mode, Mode::new(0o755));
+    assert_eq!(a.stranger().inode(f).mode, Mode::new(0o755));
 }
 
-/// What is in memory of two directories may be of two moments and then say that each lies in the other.
-fn stale_parents_form_no_circle(factory: Factory<'_>) {
+/// The cached records of two directories may be from different times, and then show each one inside the
+/// other.
+fn stale_parents_that_form_a_cycle_are_read_again(factory: Factory<'_>) {
     let (a, b) = two(factory);
     let outer = a.mkdir(ROOT, "outer").unwrap();
     let inner = a.mkdir(outer, "inner").unwrap();
     a.mkdir(ROOT, "moving").unwrap();
     let reader = client(a.engine());
-    assert_eq!(reader.node(inner).parent, outer);
+    assert_eq!(reader.inode(inner).parent, outer);
     b.rename(outer, "inner", ROOT, "inner", REPLACE).unwrap();
     b.rename(ROOT, "outer", inner, "outer", REPLACE).unwrap();
-    assert_eq!(reader.node(outer).parent, inner);
+    assert_eq!(reader.inode(outer).parent, inner);
     reader.rename(ROOT, "moving", outer, "moving", REPLACE).unwrap();
     check(&a);
 }
 
-fn stale_links_keep_count(factory: Factory<'_>) {
+fn stale_link_counts_stay_exact(factory: Factory<'_>) {
     let (a, b) = two(factory);
     let f = a.create(ROOT, "f").unwrap();
     b.link(f, ROOT, "g").unwrap();
     a.unlink(ROOT, "f").unwrap();
-    assert_eq!(b.node(f).ino, f);
+    assert_eq!(b.inode(f).ino, f);
     a.link(f, ROOT, "h").unwrap();
     b.unlink(ROOT, "h").unwrap();
     b.unlink(ROOT, "g").unwrap();

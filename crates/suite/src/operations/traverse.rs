@@ -1,11 +1,12 @@
-//! Volumes of NFSv4 ACLs where some may search every directory, and nothing else by that.
+//! Volumes with NFSv4 ACLs on which some callers may search every directory, and get no other right from
+//! that.
 
 use acl::nfs4::{Nfs4Acl, Policy, Scope, Traversers};
 use meta::ops::{
     GetNfs4Acl, GetProjection, Lookup, MakeKind, Open, OpenFor, Rename, SetAttr, SetNfs4Acl, Unlink,
     XattrMode,
 };
-use meta::{AclKind, Volume, Vouch};
+use meta::{AclKind, Authority, Volume};
 use types::{Caps, Cred, Errno, Ino, Mode};
 
 use super::fixture::{Client, ROOT, fresh_with, n, volume};
@@ -13,8 +14,8 @@ use super::invariants::check;
 use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
-    ("holders_search_every_directory_and_no_more", holders_search_every_directory_and_no_more),
-    ("a_chmod_gives_no_right_that_is_only_lent", a_chmod_gives_no_right_that_is_only_lent),
+    ("traversers_search_every_directory_and_no_more", traversers_search_every_directory_and_no_more),
+    ("chmod_does_not_store_traversal_bits", chmod_does_not_store_traversal_bits),
 ];
 
 const HOLDER: u32 = 7;
@@ -27,8 +28,8 @@ fn fresh(factory: Factory<'_>) -> Client {
     c
 }
 
-fn by(uid: u32, groups: &[u32]) -> Vouch<'static> {
-    Vouch::Daemon(Cred::new(uid, uid, groups, Caps::NONE))
+fn by(uid: u32, groups: &[u32]) -> Authority<'static> {
+    Authority::Daemon(Cred::new(uid, uid, groups, Caps::NONE))
 }
 
 fn set(c: &Client, ino: Ino, text: &str) {
@@ -36,7 +37,7 @@ fn set(c: &Client, ino: Ino, text: &str) {
     c.run(&SetNfs4Acl { ino, acl, mode: XattrMode::Set, numbering: Default::default() }).unwrap();
 }
 
-fn holders_search_every_directory_and_no_more(factory: Factory<'_>) {
+fn traversers_search_every_directory_and_no_more(factory: Factory<'_>) {
     let c = fresh(factory);
     for text in [None, Some("D::EVERYONE@:x,A::OWNER@:rwaxD"), Some("A::OWNER@:rwaxD,D:g:70:x")] {
         let d = c.make(ROOT, &format!("{text:?}"), MakeKind::Directory, 0o700).unwrap().ino;
@@ -60,34 +61,34 @@ fn holders_search_every_directory_and_no_more(factory: Factory<'_>) {
             let list = Open { ino: d, what_for: OpenFor { read: true, ..OpenFor::default() } };
             assert_eq!(c.run_as(&list, &caller), Err(Errno::EACCES));
         }
-        let of_number = Vouch::Daemon(Cred::new(GROUP, 8, &[HOLDER], Caps::NONE));
+        let of_number = Authority::Daemon(Cred::new(GROUP, 8, &[HOLDER], Caps::NONE));
         for caller in [by(8, &[]), of_number, by(8, &[1000, 1001])] {
             assert_eq!(c.run_as(&lookup, &caller), Err(Errno::EACCES), "{text:?} {caller:?}");
         }
     }
-    // To execute a file is another right.
+    // Executing a file is another right.
     let program = c.make(ROOT, "program", MakeKind::Regular, 0o700).unwrap().ino;
     let execute = Open { ino: program, what_for: OpenFor { execute: true, ..OpenFor::default() } };
     assert_eq!(c.run_as(&execute, &by(HOLDER, &[])), Err(Errno::EACCES));
     check(&c);
 }
 
-fn a_chmod_gives_no_right_that_is_only_lent(factory: Factory<'_>) {
+fn chmod_does_not_store_traversal_bits(factory: Factory<'_>) {
     let c = fresh(factory);
-    let shown = |ino| c.run(&GetProjection(&c.node(ino))).unwrap().map(|shown| shown.rwx);
+    let shown = |ino| c.run(&GetProjection(&c.inode(ino))).unwrap().map(|shown| shown.rwx);
     let d = c.make(ROOT, "d", MakeKind::Directory, 0o700).unwrap().ino;
     assert_eq!(shown(d), Some(0o710));
     let f = c.make(ROOT, "f", MakeKind::Regular, 0o700).unwrap().ino;
-    assert_eq!(shown(f), None, "files show what they always do");
+    assert_eq!(shown(f), None, "the mode of files is not changed");
     for (asked, mode) in [(0o2710, 0o2700), (0o750, 0o750), (0o700, 0o700), (0o755, 0o755), (0o710, 0o710)] {
         c.run(&SetAttr { ino: d, mode: Some(Mode::new(asked)), ..SetAttr::default() }).unwrap();
-        assert_eq!(c.node(d).mode, Mode::new(mode), "{asked:o}");
+        assert_eq!(c.inode(d).mode, Mode::new(mode), "{asked:o}");
     }
     for (asked, mode) in [(0o1710, 0o1700), (0o750, 0o750)] {
         set(&c, d, "A::OWNER@:rwaxD");
-        assert_eq!((c.node(d).mode.rwx(), shown(d)), (0o700, Some(0o710)));
+        assert_eq!((c.inode(d).mode.rwx(), shown(d)), (0o700, Some(0o710)));
         c.chmod(d, asked).unwrap();
-        assert_eq!(c.node(d).mode, Mode::new(mode), "{asked:o}");
+        assert_eq!(c.inode(d).mode, Mode::new(mode), "{asked:o}");
     }
     assert!(c.run(&GetNfs4Acl(d)).is_ok());
     check(&c);

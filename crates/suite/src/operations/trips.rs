@@ -1,4 +1,4 @@
-//! What operations cost, in round trips.
+//! The cost of operations in round trips.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
     ("a_warm_operation_is_one_round_trip", a_warm_operation_is_one_round_trip),
-    ("a_warm_operation_alone_is_one_round_trip_and_looking_none", alone),
+    ("a_warm_exclusive_operation_is_one_round_trip_and_a_read_none", alone),
     ("a_cold_name_is_one_round_trip", a_cold_name_is_one_round_trip),
-    ("what_is_not_in_a_directory_known_as_a_whole_needs_no_look", what_is_not_there_needs_no_look),
-    ("a_refusal_is_one_round_trip_or_none", a_refusal_is_one_round_trip_or_none),
+    ("absent_names_in_a_fully_cached_directory_need_no_round_trip", absent_names_need_no_round_trip),
+    ("an_error_is_one_round_trip_or_none", an_error_is_one_round_trip_or_none),
     ("a_thousand_entries_with_acls_are_two_round_trips", a_thousand_entries_with_acls_are_two_round_trips),
 ];
 
 const NAMED: &str = "u::rwx,u:1000:rw-,g::r-x,m::rwx,o::---";
 
-/// An operation that is refused, and with what.
+/// An operation that fails, and its errno.
 type Try = Box<dyn Fn(&Client) -> Option<Errno>>;
 
 struct Bench {
@@ -34,14 +34,14 @@ impl Bench {
         volume().format(&*engine).unwrap();
         let shared: Arc<dyn Engine> = engine.clone();
         let client = client(&shared);
-        client.meta.set_alone(alone);
+        client.meta.set_exclusive(alone);
         Bench { engine, client }
     }
 
-    /// The round trips that `act` makes, after the directory and the names in it were looked at.
+    /// The round trips of `act`, after the directories and the names in them were cached.
     fn cost<T>(&self, warm: &[(Ino, &str)], act: impl FnOnce(&Client) -> T) -> (u64, T) {
         for dir in [ROOT].into_iter().chain(warm.iter().map(|(dir, _)| *dir)) {
-            self.client.node(dir);
+            self.client.inode(dir);
         }
         for (dir, name) in warm {
             let _ = self.client.lookup(*dir, name);
@@ -72,7 +72,7 @@ fn alone(factory: Factory<'_>) {
     warm_operations(&Bench::new(factory, true), 0);
 }
 
-/// Each kind of operation once; `looks` is what one that only looks may cost.
+/// Each kind of operation once; `looks` is the cost of one that only reads.
 fn warm_operations(bench: &Bench, looks: u64) {
     let b = bench;
     let dir = b.pin(1, "mkdir", &[], |c| c.mkdir(ROOT, "dir"));
@@ -81,7 +81,7 @@ fn warm_operations(bench: &Bench, looks: u64) {
     b.pin(1, "symlink", &[(ROOT, "dir")], |c| c.symlink(dir, "link", "target"));
     b.pin(1, "mknod", &[(ROOT, "dir")], |c| c.make(dir, "fifo", MakeKind::Fifo, 0o600));
     b.pin(looks, "lookup", &[(dir, "file")], |c| c.lookup(dir, "file"));
-    b.pin(looks, "getattr", &[(dir, "file")], |c| c.run(&meta::ops::GetNode(file)));
+    b.pin(looks, "getattr", &[(dir, "file")], |c| c.run(&meta::ops::GetInode(file)));
     b.pin(1, "link", &[(dir, "file")], |c| c.link(file, other, "twin"));
     b.pin(1, "chmod", &[(dir, "file")], |c| c.chmod(file, 0o640));
     b.pin(1, "truncate", &[(dir, "file")], |c| c.truncate(file, 77));
@@ -116,7 +116,7 @@ fn warm_operations(bench: &Bench, looks: u64) {
     b.pin(1, "unlink of an open file", &[(other, "twin2")], |c| c.unlink_open(other, "twin2", Some(open)));
     let reap = meta::ops::Reap { session: b.client.meta.session(), ino: open };
     b.pin(1, "reap", &[], |c| {
-        c.node(open);
+        c.inode(open);
         c.run(&reap)
     });
     b.pin(1, "rmdir", &[(dir, "heir2")], |c| c.rmdir(dir, "heir2"));
@@ -128,24 +128,25 @@ fn a_cold_name_is_one_round_trip(factory: Factory<'_>) {
         let dir = b.client.mkdir(ROOT, "dir").unwrap();
         let file = b.client.create(dir, "file").unwrap();
         b.client.set_acl(file, AclType::Access, Some(&acl(NAMED))).unwrap();
-        b.client.meta.set_alone(alone);
+        b.client.meta.set_exclusive(alone);
         let (trips, found) = b.cost(&[(ROOT, "dir")], |c| c.at(dir, "file"));
-        assert_eq!(trips, 1, "the entry, its inode and its ACL come together");
+        assert_eq!(trips, 1, "the dirent, its inode and its ACL are read together");
         let (trips, found) = b.cost(&[], |c| c.run(&GetAcl(found.access_acl)).unwrap());
         assert_eq!((trips, found.as_deref()), (0, Some(&acl(NAMED))));
         let (trips, found) = b.cost(&[(ROOT, "dir")], |c| c.lookup(dir, "none").unwrap());
         assert_eq!((trips, found), (1, None));
-        b.client.meta.set_alone(alone);
+        b.client.meta.set_exclusive(alone);
         let (trips, found) = b.cost(&[], |c| c.lookup(dir, "file").unwrap());
-        assert!(trips <= 1 && found.is_some(), "not even the directory was known");
-        b.client.meta.set_alone(alone);
+        assert!(trips <= 1 && found.is_some(), "not even the directory was cached");
+        b.client.meta.set_exclusive(alone);
         let (trips, made) = b.cost(&[(ROOT, "dir")], |c| c.create(dir, "new"));
-        assert!(trips <= 1 && made.is_ok(), "a new name needs no look");
+        assert!(trips <= 1 && made.is_ok(), "a new name needs no lookup");
     }
 }
 
-/// A client that is alone knows a directory as a whole once it has made or listed it; one that is not has to ask.
-fn what_is_not_there_needs_no_look(factory: Factory<'_>) {
+/// A client with exclusive use knows all names of a directory that it created or listed; other clients must
+/// query absent names.
+fn absent_names_need_no_round_trip(factory: Factory<'_>) {
     for (alone, look) in [(true, 0), (false, 1)] {
         let b = Bench::new(factory, alone);
         let dir = b.client.mkdir(ROOT, "dir").unwrap();
@@ -160,10 +161,10 @@ fn what_is_not_there_needs_no_look(factory: Factory<'_>) {
         for name in ["c", "d"] {
             b.client.create(dir, name).unwrap();
         }
-        // Everything forgotten, and what others made in the meantime read again in three pages.
+        // The cache is emptied, and the changes of others are read again in three pages.
         let others = b.client.stranger().create(dir, "e").unwrap();
-        b.client.meta.set_alone(alone);
-        b.pin(1, "an unknown name in an unknown directory", &[], |c| c.lookup(dir, "z"));
+        b.client.meta.set_exclusive(alone);
+        b.pin(1, "an uncached name in an uncached directory", &[], |c| c.lookup(dir, "z"));
         let mut after = None;
         for (last, more) in [("b", true), ("d", true), ("e", false)] {
             let page = b.client.meta.list(dir, after, 2, true).unwrap();
@@ -176,7 +177,7 @@ fn what_is_not_there_needs_no_look(factory: Factory<'_>) {
     }
 }
 
-fn a_refusal_is_one_round_trip_or_none(factory: Factory<'_>) {
+fn an_error_is_one_round_trip_or_none(factory: Factory<'_>) {
     for (alone, most) in [(false, 1), (true, 0)] {
         let b = Bench::new(factory, alone);
         let dir = b.client.mkdir(ROOT, "dir").unwrap();
@@ -209,12 +210,12 @@ fn a_thousand_entries_with_acls_are_two_round_trips(factory: Factory<'_>) {
             b.client.set_acl(file, AclType::Access, Some(&acl)).unwrap();
         }
     }
-    b.client.meta.set_alone(false);
+    b.client.meta.set_exclusive(false);
     let (trips, entries) = b.cost(&[], |c| {
         let listing = c.meta.list(dir, None, 1000, true).unwrap();
         assert_eq!(listing.entries.last().map(|(name, ..)| name.clone()), Some(n("f0999")));
-        for (_, _, node) in &listing.entries {
-            let id = node.unwrap().access_acl;
+        for (_, _, inode) in &listing.entries {
+            let id = inode.unwrap().access_acl;
             assert_eq!(c.acl(id).is_some(), !id.is_none());
         }
         listing.entries.len()

@@ -1,26 +1,27 @@
-//! Volumes: formatting, opening, limits, sessions, leases.
+//! Volumes: formatting, opening, limits, sessions and leases.
 
 use std::sync::Arc;
 
-use meta::ops::{GetUsage, Rename, Whiteout};
+use meta::ops::{GetUsage, RemoveXattr, Rename, SetXattr, Whiteout, XattrMode};
 use meta::{
     Configure, Counter, Effect, Engine, Meta, Process, Record, Scan, Session, Txn, Usage, Volume, VolumeError,
 };
 use types::{Errno, OpId, SessionId, SliceId, Time};
 
-use super::fixture::{REPLACE, ROOT, client, fresh, fresh_with, n, volume};
+use super::fixture::{Client, REPLACE, ROOT, client, fresh, fresh_with, n, volume, x};
 use super::invariants::check;
 use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
-    ("a_volume_is_laid_down_once", a_volume_is_laid_down_once),
-    ("what_is_no_volume_is_told_apart", what_is_no_volume_is_told_apart),
-    ("settings_change_and_nothing_else", settings_change_and_nothing_else),
-    ("the_root_is_there", the_root_is_there),
-    ("inodes_have_a_limit", inodes_have_a_limit),
-    ("bytes_have_a_limit", bytes_have_a_limit),
+    ("a_volume_is_formatted_once", a_volume_is_formatted_once),
+    ("invalid_volumes_are_reported", invalid_volumes_are_reported),
+    ("configure_changes_only_its_settings", configure_changes_only_its_settings),
+    ("a_new_volume_has_a_root", a_new_volume_has_a_root),
+    ("the_inode_limit_is_enforced", the_inode_limit_is_enforced),
+    ("the_capacity_limit_is_enforced", the_capacity_limit_is_enforced),
+    ("the_capacity_limit_includes_xattrs", the_capacity_limit_includes_xattrs),
     ("numbers_are_leased_once", numbers_are_leased_once),
-    ("sessions_come_and_go", sessions_come_and_go),
+    ("sessions_are_put_and_dropped", sessions_are_put_and_dropped),
 ];
 
 fn put_setting(engine: &Arc<dyn Engine>, op_id: u128, name: &'static str, value: &str) {
@@ -28,7 +29,7 @@ fn put_setting(engine: &Arc<dyn Engine>, op_id: u128, name: &'static str, value:
     engine.commit(&[Txn { op_id: OpId(op_id), guards: Vec::new(), effects }]).unwrap();
 }
 
-fn a_volume_is_laid_down_once(factory: Factory<'_>) {
+fn a_volume_is_formatted_once(factory: Factory<'_>) {
     let engine = factory();
     let first = volume();
     first.format(&*engine).unwrap();
@@ -46,7 +47,7 @@ fn a_volume_is_laid_down_once(factory: Factory<'_>) {
     check(&client(&engine));
 }
 
-fn settings_change_and_nothing_else(factory: Factory<'_>) {
+fn configure_changes_only_its_settings(factory: Factory<'_>) {
     let engine = factory();
     volume().format(&*engine).unwrap();
     let change = |change: Configure| client(&engine).run(&change).unwrap();
@@ -64,7 +65,7 @@ fn settings_change_and_nothing_else(factory: Factory<'_>) {
     assert_eq!(Volume::load(&*engine).unwrap(), expected);
 }
 
-fn what_is_no_volume_is_told_apart(factory: Factory<'_>) {
+fn invalid_volumes_are_reported(factory: Factory<'_>) {
     let engine = factory();
     assert!(matches!(Meta::open(engine.clone(), 1000), Err(VolumeError::NotFormatted)));
     volume().format(&*engine).unwrap();
@@ -86,15 +87,15 @@ fn what_is_no_volume_is_told_apart(factory: Factory<'_>) {
     }
 }
 
-fn the_root_is_there(factory: Factory<'_>) {
+fn a_new_volume_has_a_root(factory: Factory<'_>) {
     let c = fresh(factory);
-    let root = c.node(ROOT);
+    let root = c.inode(ROOT);
     assert_eq!((root.nlink, root.parent, root.uid, root.mode.bits()), (2, ROOT, 0, 0o755));
     assert_eq!(c.run(&GetUsage).unwrap(), Usage { inodes: 1, blocks: 0 });
     check(&c);
 }
 
-fn inodes_have_a_limit(factory: Factory<'_>) {
+fn the_inode_limit_is_enforced(factory: Factory<'_>) {
     let c = fresh_with(factory, &Volume { max_inodes: 3, ..volume() });
     let file = c.create(ROOT, "a").unwrap();
     c.mkdir(ROOT, "b").unwrap();
@@ -102,7 +103,7 @@ fn inodes_have_a_limit(factory: Factory<'_>) {
     for client in [&c, &stranger] {
         assert_eq!(client.create(ROOT, "c"), Err(Errno::ENOSPC));
         assert_eq!(client.symlink(ROOT, "c", "t"), Err(Errno::ENOSPC));
-        assert_eq!(client.create(ROOT, "a"), Err(Errno::EEXIST), "what is there is there");
+        assert_eq!(client.create(ROOT, "a"), Err(Errno::EEXIST), "EEXIST comes before ENOSPC");
         let leaves_one_behind = Rename {
             parent: ROOT,
             name: n("a"),
@@ -121,7 +122,7 @@ fn inodes_have_a_limit(factory: Factory<'_>) {
     check(&c);
 }
 
-fn bytes_have_a_limit(factory: Factory<'_>) {
+fn the_capacity_limit_is_enforced(factory: Factory<'_>) {
     let c = fresh_with(factory, &Volume { capacity_bytes: 8192, ..volume() });
     let file = c.create(ROOT, "a").unwrap();
     c.write(file, 0, 4096, 1).unwrap();
@@ -131,12 +132,37 @@ fn bytes_have_a_limit(factory: Factory<'_>) {
         assert_eq!(client.write(file, 8192, 1, 3), Err(Errno::ENOSPC));
         assert_eq!(client.create(ROOT, "b"), Err(Errno::ENOSPC));
         assert_eq!(client.truncate(file, 8193), Err(Errno::ENOSPC), "holes count");
-        client.write(file, 0, 8192, 5).expect("what does not grow needs no room");
+        client.write(file, 0, 8192, 5).expect("without growth no space is needed");
     }
     c.truncate(file, 4096).unwrap();
-    assert_eq!(c.write(file, 4096, 4097, 3), Err(Errno::ENOSPC), "room for one block is none for two");
+    assert_eq!(c.write(file, 4096, 4097, 3), Err(Errno::ENOSPC), "one free block is not enough for two");
     stranger.write(file, 4096, 1, 4).unwrap();
     assert_eq!(c.run(&GetUsage).unwrap(), Usage { inodes: 2, blocks: 2 });
+    check(&c);
+}
+
+fn the_capacity_limit_includes_xattrs(factory: Factory<'_>) {
+    let c = fresh_with(factory, &Volume { capacity_bytes: 3 * 4096, ..volume() });
+    let file = c.create(ROOT, "a").unwrap();
+    c.write(file, 0, 4096, 1).unwrap();
+    let stranger = c.stranger();
+    let set = |c: &Client, ino, name: &str, len: usize| {
+        c.run(&SetXattr { ino, name: x(name), value: vec![7; len].into(), mode: XattrMode::Set })
+    };
+    for client in [&c, &stranger] {
+        assert_eq!(set(client, file, "user.a", 8193), Err(Errno::ENOSPC), "there is room for two blocks");
+    }
+    set(&c, file, "user.a", 8192).unwrap();
+    for client in [&c, &stranger] {
+        assert_eq!(set(client, ROOT, "user.b", 0), Err(Errno::ENOSPC));
+        assert_eq!(client.write(file, 4096, 1, 2), Err(Errno::ENOSPC));
+        assert_eq!(client.create(ROOT, "b"), Err(Errno::ENOSPC));
+        set(client, file, "user.a", 4097).expect("what does not grow needs no room");
+    }
+    stranger.run(&RemoveXattr { ino: file, name: x("user.a") }).unwrap();
+    set(&c, ROOT, "user.b", 4096).unwrap();
+    c.write(file, 4096, 1, 2).unwrap();
+    assert_eq!(c.run(&GetUsage).unwrap(), Usage { inodes: 2, blocks: 3 });
     check(&c);
 }
 
@@ -152,11 +178,11 @@ fn numbers_are_leased_once(factory: Factory<'_>) {
     assert!(c.meta.lease(Counter::Slice, u64::MAX).is_err());
 }
 
-fn sessions_come_and_go(factory: Factory<'_>) {
+fn sessions_are_put_and_dropped(factory: Factory<'_>) {
     let c = fresh(factory);
     let sessions = || {
         let scan = Scan::Sessions { after: SessionId(0), limit: 10 };
-        c.meta.scan(&scan).unwrap().facts.records
+        c.meta.scan(&scan).unwrap().snapshot.records
     };
     let mut session = Session {
         process: Process::default(),

@@ -1,4 +1,4 @@
-//! Hundreds of writers at once, through several clients, in directories that all share, on a volume with a limit.
+//! Hundreds of concurrent writers, through several clients, in shared directories, on a volume with a limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,43 +12,45 @@ use super::fixture::{Client, REPLACE, ROOT, client, client_of, volume};
 use super::invariants::check;
 use crate::rng::split_mix;
 
-/// How many write, for how long, and in how much room.
+/// The number of writers, the duration, and the limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Writers {
     pub clients: usize,
     pub threads_each: usize,
     pub time: Duration,
-    /// What the volume holds at most; creates beyond are refused.
+    /// The maximum number of inodes of the volume; further creates fail.
     pub max_inodes: u64,
 }
 
-/// What they did.
+/// What the writers did.
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
     pub operations: u64,
-    /// Of these, refused for want of room.
+    /// Those that failed with ENOSPC.
     pub without_room: u64,
-    /// What was asked of the engine: reads, and transactions, those that met a conflict and were planned again included.
+    /// Requests to the engine: reads and transactions, including transactions that were planned again after a
+    /// conflict.
     pub asked: u64,
-    /// What was sent for it.
+    /// The round trips for these requests.
     pub round_trips: u64,
     pub took: Duration,
 }
 
-/// Commits of one client under way at once, as a mount has it.
+/// The number of commits of one client in flight, as in a mount.
 const LANES: usize = 2;
-/// Directories that all share: some, and as many in each of them.
+/// The shared directories: this number in the root, and as many in each of them.
 const DIRS: usize = 4;
-/// Inodes that a client makes in all, at most.
+/// The maximum number of inodes that a client creates.
 const INODES: u64 = 100_000_000;
-/// Files of one writer, at most.
+/// The maximum number of files of one writer.
 const FILES: usize = 40;
 
-/// Lets writers make, move and remove names at random, most of them their own, in directories that all share. Each call of
-/// `open` gives one more engine on the same volume, which is empty at first.
+/// Runs writers that randomly create, move and remove names, most of them their own, in shared directories.
+/// Each call of `open` returns another engine on the same volume, which is empty at first.
 ///
 /// # Panics
-/// The engine fails, an operation fails as it must not, or the volume is not whole in the end, its usage included.
+/// The engine fails, an operation fails with an unexpected errno, or the volume is not consistent at the end,
+/// including its usage.
 pub fn writers(open: Factory<'_>, of: Writers) -> Written {
     let first = open();
     Volume { max_inodes: of.max_inodes, ..volume() }.format(&*first).unwrap();
@@ -101,7 +103,7 @@ struct Writer<'a> {
     dirs: &'a [Ino],
     number: usize,
     seed: u64,
-    /// Names so far.
+    /// The number of names created so far.
     made: u64,
     files: Vec<(Ino, String)>,
 }
@@ -120,7 +122,7 @@ impl Writer<'_> {
         format!("{}.{}", self.number, self.made)
     }
 
-    /// How many operations it took.
+    /// Runs one step, and returns its number of operations.
     fn step(&mut self) -> Result<u64, Errno> {
         let dir = self.dir();
         match self.draw(100) {
@@ -142,7 +144,7 @@ impl Writer<'_> {
                 self.client.rmdir(dir, &name)?;
                 return Ok(2);
             }
-            // Names that others want as well, whoever gets there first.
+            // Names that other writers use too.
             70..80 => {
                 let (name, to) = (format!("shared{}", self.draw(20)), self.dir());
                 let done = match self.draw(3) {
@@ -172,7 +174,7 @@ mod tests {
     use meta::MemEngine;
 
     #[test]
-    fn writers_leave_the_volume_whole() {
+    fn writers_keep_the_volume_consistent() {
         let engine: Arc<dyn Engine> = Arc::new(MemEngine::default());
         let of = Writers { clients: 2, threads_each: 8, time: Duration::from_millis(200), max_inodes: 100 };
         let written = writers(&|| engine.clone(), of);

@@ -4,76 +4,81 @@ use std::sync::{Condvar, Mutex};
 
 use acl::idmap::Ids;
 use meta::ops::{AclType, XattrMode};
-use meta::{Change, Engine, EngineError, Facts, MemEngine, Outcome, Page, Scan, Txn, Want};
+use meta::{Change, Engine, EngineError, MemEngine, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
 use types::Mode;
 
 use super::*;
-use crate::caller::{Identify, Identity};
+use crate::caller::{Identity, IdentitySource};
 use crate::fixture::{format, make, mount, root, user};
 use crate::{AttrChange, MakeRequest, Special};
 
-/// Longer than anything here takes, unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than any step takes, unless it hangs.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What the kernel was told, in order.
+/// Records the notifications to the kernel, in order.
 #[derive(Debug)]
 struct Recorder {
-    told: Mutex<Vec<Word>>,
+    events: Mutex<Vec<Event>>,
     more: Condvar,
     has_epochs: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Word {
+enum Event {
     Attributes(Ino),
     Content(Ino),
+    Range(Ino, u64, u64),
     Name(Ino, Vec<u8>),
     All,
-    /// The reply that the test is about.
+    /// The reply to the test's own request.
     Reply,
 }
 
 impl Recorder {
     fn new(has_epochs: bool) -> Arc<Self> {
-        Arc::new(Recorder { told: Mutex::default(), more: Condvar::new(), has_epochs })
+        Arc::new(Recorder { events: Mutex::default(), more: Condvar::new(), has_epochs })
     }
 
-    fn hear(&self, word: Word) {
-        self.told.lock().unwrap().push(word);
+    fn record(&self, event: Event) {
+        self.events.lock().unwrap().push(event);
         self.more.notify_all();
     }
 
-    /// Waits until this was told; `from` is where to begin. Returns what comes after it.
+    /// Waits until this was recorded at position `from` or later. Returns the position after it.
     #[track_caller]
-    fn expect(&self, word: &Word, from: usize) -> usize {
-        let told = self.told.lock().unwrap();
-        let position = |told: &Vec<Word>| told.iter().skip(from).position(|one| one == word);
-        let lacks = |told: &mut Vec<Word>| position(told).is_none();
-        let (told, _) = self.more.wait_timeout_while(told, PATIENCE, lacks).unwrap();
-        let found = position(&told);
-        from + found.unwrap_or_else(|| panic!("no {word:?} from {from} on in {told:?}")) + 1
+    fn expect(&self, event: &Event, from: usize) -> usize {
+        let events = self.events.lock().unwrap();
+        let position = |events: &Vec<Event>| events.iter().skip(from).position(|one| one == event);
+        let lacks = |events: &mut Vec<Event>| position(events).is_none();
+        let (events, _) = self.more.wait_timeout_while(events, TIMEOUT, lacks).unwrap();
+        let found = position(&events);
+        from + found.unwrap_or_else(|| panic!("no {event:?} from {from} on in {events:?}")) + 1
     }
 
-    fn count(&self, word: &Word) -> usize {
-        self.told.lock().unwrap().iter().filter(|one| *one == word).count()
+    fn count(&self, event: &Event) -> usize {
+        self.events.lock().unwrap().iter().filter(|one| *one == event).count()
     }
 }
 
 impl Kernel for Recorder {
     fn forget_attributes(&self, ino: Ino) {
-        self.hear(Word::Attributes(ino));
+        self.record(Event::Attributes(ino));
     }
 
     fn forget_content(&self, ino: Ino) {
-        self.hear(Word::Content(ino));
+        self.record(Event::Content(ino));
+    }
+
+    fn forget_range(&self, ino: Ino, offset: u64, len: u64) {
+        self.record(Event::Range(ino, offset, len));
     }
 
     fn expire_name(&self, parent: Ino, name: &[u8]) {
-        self.hear(Word::Name(parent, name.to_vec()));
+        self.record(Event::Name(parent, name.to_vec()));
     }
 
     fn expire_all(&self) {
-        self.hear(Word::All);
+        self.record(Event::All);
     }
 
     fn can_expire_all(&self) -> bool {
@@ -81,7 +86,7 @@ impl Kernel for Recorder {
     }
 }
 
-/// An engine whose next read waits with its answer, and whose stream breaks when it is told to.
+/// An engine whose next read can be stalled after it was done, and whose stream of changes can be broken.
 #[derive(Debug)]
 struct Slow {
     inner: Arc<MemEngine>,
@@ -94,23 +99,23 @@ impl Slow {
         Arc::new(Slow { inner: Arc::clone(inner), stall: Mutex::default(), is_broken: Arc::default() })
     }
 
-    /// The next read sends a word when it was done, and answers when it gets one.
+    /// The next read sends a message when it was done, and returns when it receives one.
     fn stall(&self) -> (Receiver<()>, Sender<()>) {
-        let ((done, is_done), (go, may_go)) = (channel(), channel());
-        *self.stall.lock().unwrap() = Some((done, may_go));
+        let ((done, is_done), (go, released)) = (channel(), channel());
+        *self.stall.lock().unwrap() = Some((done, released));
         (is_done, go)
     }
 }
 
 impl Engine for Slow {
-    fn read(&self, wants: &[Want]) -> Result<Facts, EngineError> {
-        let facts = self.inner.read(wants);
+    fn read(&self, wants: &[RecordKey]) -> Result<Snapshot, EngineError> {
+        let snapshot = self.inner.read(wants);
         let stall = self.stall.lock().unwrap().take();
-        if let Some((done, may_go)) = stall {
+        if let Some((done, released)) = stall {
             done.send(()).unwrap();
-            may_go.recv().unwrap();
+            released.recv().unwrap();
         }
-        facts
+        snapshot
     }
 
     fn commit(&self, txns: &[Txn]) -> Result<Vec<Outcome>, EngineError> {
@@ -143,15 +148,15 @@ struct Breakable {
 
 impl Changes for Breakable {
     fn next(&mut self, wait: Duration) -> Result<Vec<Change>, EngineError> {
-        let news = self.stream.next(wait)?;
+        let changes = self.stream.next(wait)?;
         match self.is_broken.load(Ordering::Acquire) {
             true => Err(EngineError::transient("injected: the stream broke")),
-            false => Ok(news),
+            false => Ok(changes),
         }
     }
 }
 
-/// Two mounts of a volume, of which the second hears of changes.
+/// Two mounts of a volume; the second one receives changes.
 struct Pair {
     a: Arc<Vfs>,
     b: Arc<Vfs>,
@@ -172,9 +177,9 @@ impl Pair {
 
     fn watch(&mut self) {
         self.watching = self.b.start_watching(Arc::clone(&self.kernel) as Arc<dyn Kernel>).unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        while self.b.coherence() != Coherence::Told {
-            assert!(Instant::now() < deadline, "it hears nothing");
+        let deadline = Instant::now() + TIMEOUT;
+        while self.b.coherence() != Coherence::Notified {
+            assert!(Instant::now() < deadline, "the mount receives no changes");
             std::thread::yield_now();
         }
     }
@@ -190,8 +195,8 @@ impl Pair {
         self.a.setattr(&root(), ino, change).unwrap();
     }
 
-    /// The second mount reads for a lookup, and then `meanwhile` happens before it replies. Gives what was found, and how much the
-    /// kernel had been told before the reply.
+    /// The second mount reads for a lookup, and `meanwhile` runs before the reply. Returns what was found,
+    /// and the position after the reply in the recorded notifications.
     fn look_up_overtaken(&self, name: &str, meanwhile: impl FnOnce()) -> (Option<crate::Attr>, usize) {
         let (is_read, go) = self.slow.stall();
         let reply = || {
@@ -199,17 +204,17 @@ impl Pair {
             let found = self.b.lookup(&root(), Ino::ROOT, name.as_bytes()).unwrap();
             assert_eq!(guard.lifetimes().name, TOLD);
             found.attr.iter().for_each(|attr| self.b.looked_up(attr));
-            self.kernel.hear(Word::Reply);
+            self.kernel.record(Event::Reply);
             found.attr
         };
-        // If this panics, `go` is dropped, and nobody waits for it.
+        // If this panics, `go` is dropped, and the stalled read ends.
         std::thread::scope(move |scope| {
             let replying = scope.spawn(reply);
             is_read.recv().unwrap();
             meanwhile();
             go.send(()).unwrap();
             let found = replying.join().unwrap();
-            (found, self.kernel.expect(&Word::Reply, 0))
+            (found, self.kernel.expect(&Event::Reply, 0))
         })
     }
 }
@@ -235,10 +240,10 @@ fn give(vfs: &Vfs, ino: Ino, uid: u32) {
 }
 
 #[test]
-fn a_reply_that_a_chmod_overtook_is_corrected() {
+fn reply_overtaken_by_a_chmod_is_invalidated() {
     let pair = Pair::watched();
     let dir = make_dir(&pair.a, "d");
-    let forgotten = Word::Attributes(dir);
+    let forgotten = Event::Attributes(dir);
     let (found, after_reply) = pair.look_up_overtaken("d", || {
         pair.chmod(dir, 0o700);
         pair.kernel.expect(&forgotten, 0);
@@ -248,9 +253,9 @@ fn a_reply_that_a_chmod_overtook_is_corrected() {
 }
 
 #[test]
-fn a_reply_that_a_new_name_overtook_is_corrected() {
+fn reply_overtaken_by_a_new_name_is_invalidated() {
     let pair = Pair::watched();
-    let expired = Word::Name(Ino::ROOT, b"d".to_vec());
+    let expired = Event::Name(Ino::ROOT, b"d".to_vec());
     let (found, after_reply) = pair.look_up_overtaken("d", || {
         make_dir(&pair.a, "d");
         pair.kernel.expect(&expired, 0);
@@ -260,22 +265,22 @@ fn a_reply_that_a_new_name_overtook_is_corrected() {
 }
 
 #[test]
-fn a_reply_that_the_end_of_the_stream_overtook_is_corrected() {
+fn reply_overtaken_by_the_end_of_the_stream_is_invalidated() {
     let pair = Pair::watched();
     let dir = make_dir(&pair.a, "d");
     let (found, after_reply) = pair.look_up_overtaken("d", || {
-        let from = pair.kernel.told.lock().unwrap().len();
+        let from = pair.kernel.events.lock().unwrap().len();
         pair.slow.is_broken.store(true, Ordering::Release);
-        pair.kernel.expect(&Word::All, from);
+        pair.kernel.expect(&Event::All, from);
         pair.chmod(dir, 0o700);
     });
     assert_eq!(found.unwrap().mode, Mode::new(0o755), "the reply was overtaken");
-    let after = pair.kernel.expect(&Word::All, after_reply);
-    pair.kernel.expect(&Word::Attributes(dir), after);
+    let after = pair.kernel.expect(&Event::All, after_reply);
+    pair.kernel.expect(&Event::Attributes(dir), after);
 }
 
 #[test]
-fn a_lifetime_is_that_of_the_moment_at_which_the_request_began() {
+fn lifetime_is_that_of_the_start_of_the_request() {
     let mut pair = Pair::new(true);
     let before = pair.b.begin_reply();
     let short = pair.b.meta.lifetime();
@@ -285,18 +290,18 @@ fn a_lifetime_is_that_of_the_moment_at_which_the_request_began() {
     assert_eq!(pair.b.begin_reply().lifetimes(), Lifetimes { name: TOLD, attributes: TOLD });
     let in_flight = pair.b.begin_reply();
     pair.b.meta.set_outdated();
-    assert_eq!(in_flight.lifetimes().attributes, TOLD, "what was forgotten is forgotten again after it");
+    assert_eq!(in_flight.lifetimes().attributes, TOLD, "the invalidation is repeated after the reply");
 }
 
 #[test]
-fn no_name_outlives_the_lease_where_the_kernel_cannot_expire_all() {
+fn no_name_outlives_the_lease_if_the_kernel_cannot_expire_all() {
     let mut pair = Pair::new(false);
     pair.watch();
     assert_eq!(pair.b.begin_reply().lifetimes(), Lifetimes { name: LEASE, attributes: TOLD });
 }
 
 #[test]
-fn an_old_owner_changes_nothing_by_what_the_kernel_still_holds() {
+fn former_owner_changes_nothing_by_the_kernels_outdated_attributes() {
     let pair = Pair::new(true);
     pair.b.set_kernel(Arc::clone(&pair.kernel) as Arc<dyn Kernel>);
     let file = make(&pair.a, "f");
@@ -319,12 +324,12 @@ fn an_old_owner_changes_nothing_by_what_the_kernel_still_holds() {
     assert_eq!(look(), 5);
     by(5)(&pair.b, chmod).unwrap();
     set_xattr(&user(5), own, b"1").unwrap();
-    assert_eq!(pair.kernel.count(&Word::Attributes(file)), 0, "nobody was outdated so far");
+    assert_eq!(pair.kernel.count(&Event::Attributes(file)), 0, "no attributes were outdated so far");
 
     give(&pair.a, file, 6);
     pair.chmod(file, 0o600);
     assert_eq!(by(5)(&pair.b, chmod), Err(Errno::EPERM));
-    assert!(pair.kernel.count(&Word::Attributes(file)) > 0, "the kernel is to ask again");
+    assert!(pair.kernel.count(&Event::Attributes(file)) > 0, "the kernel must read the attributes again");
     assert_eq!(by(5)(&pair.b, touch), Err(Errno::EPERM));
     assert_eq!(by(5)(&pair.b, cut), Err(Errno::EACCES));
     assert_eq!(set_xattr(&user(5), access, &acl), Err(Errno::EPERM));
@@ -334,25 +339,26 @@ fn an_old_owner_changes_nothing_by_what_the_kernel_still_holds() {
     let found = pair.a.getattr(file).unwrap();
     assert_eq!((found.uid, found.mode), (6, Mode::new(0o600)));
 
-    // A caller with the right succeeds at the first try, although the kernel's attributes are outdated.
+    // A caller with the permission succeeds at the first attempt, although the kernel's attributes are
+    // outdated.
     by(6)(&pair.b, AttrChange { mode: Some(Mode::new(0o640)), ..AttrChange::default() }).unwrap();
     give(&pair.a, file, 7);
     set_xattr(&user(7), access, &acl).unwrap();
     assert!(pair.b.acl(file, AclType::Access).unwrap().is_some());
 }
 
-/// Knows nobody.
+/// Resolves no caller.
 #[derive(Debug)]
 struct Nobody;
 
-impl Identify for Nobody {
+impl IdentitySource for Nobody {
     fn identify(&self, _: u32, _: u32, _: u32) -> Result<Identity, Errno> {
         Err(Errno::EACCES)
     }
 }
 
 #[test]
-fn the_kernel_decides_again_about_a_caller_who_is_not_known() {
+fn kernel_checks_again_if_the_caller_cannot_be_identified() {
     let pair = Pair::new(true);
     pair.b.set_kernel(Arc::clone(&pair.kernel) as Arc<dyn Kernel>);
     let file = make(&pair.a, "f");
@@ -362,12 +368,12 @@ fn the_kernel_decides_again_about_a_caller_who_is_not_known() {
     let stranger = Caller::new(&Ids::default(), 5, 5, 0, &Nobody);
     let chmod = AttrChange { mode: Some(Mode::new(0o666)), ..AttrChange::default() };
     assert_eq!(pair.b.setattr(&stranger, file, chmod), Err(Errno::ESTALE));
-    assert_eq!(pair.kernel.count(&Word::Attributes(file)), 1);
+    assert_eq!(pair.kernel.count(&Event::Attributes(file)), 1);
     assert_eq!(pair.a.getattr(file).unwrap().mode, Mode::new(0o600));
 }
 
 #[test]
-fn a_truncation_that_is_refused_for_an_old_owner_gives_up_nothing_that_was_written() {
+fn truncation_denied_to_a_former_owner_drops_no_written_data() {
     let pair = Pair::new(true);
     pair.b.set_kernel(Arc::clone(&pair.kernel) as Arc<dyn Kernel>);
     let file = make(&pair.b, "f");
@@ -377,7 +383,23 @@ fn a_truncation_that_is_refused_for_an_old_owner_gives_up_nothing_that_was_writt
     let cut = AttrChange { size_bytes: Some(0), ..AttrChange::default() };
     assert_eq!(pair.b.setattr(&user(5), file, cut), Err(Errno::EACCES));
     assert_eq!(pair.b.read(file, 0, 10).unwrap(), &b"text"[..]);
-    // A program that opened it for writing goes on.
+    // A program that has the file open for writing can still truncate it.
     pair.b.setattr(&user(5), file, AttrChange { is_open: true, ..cut }).unwrap();
     assert_eq!(pair.b.read(file, 0, 10).unwrap(), &b""[..]);
+}
+
+#[test]
+fn direct_write_drops_pages_that_were_read_through_the_cache() {
+    let pair = Pair::new(true);
+    pair.b.set_kernel(Arc::clone(&pair.kernel) as Arc<dyn Kernel>);
+    let file = make(&pair.b, "f");
+    pair.b.write(file, 0, &[1; 9000]).unwrap();
+    let ranges = || pair.kernel.count(&Event::Range(file, 4096, 100));
+    // Without reads through the cache, a write sends no notification.
+    pair.b.read(file, 0, 9000).unwrap();
+    pair.b.forget_overwritten(file, 4096, 100);
+    assert_eq!((ranges(), pair.kernel.count(&Event::Attributes(file))), (0, 0));
+    pair.b.read_to_cache(file, 0, 1).unwrap();
+    pair.b.forget_overwritten(file, 4096, 100);
+    assert_eq!((ranges(), pair.kernel.count(&Event::Attributes(file))), (1, 1));
 }

@@ -1,5 +1,5 @@
-//! Damage of NFSv4 ACLs and of the table of domains that they name: found by its name, and whatever a repair does, nobody may
-//! more than before.
+//! Damage of NFSv4 ACLs and of the table of their domains: it is found under its code, and no repair gives
+//! any caller more access than before.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use types::{AclId, Caps, Cred, Ino, Mode};
 
 use super::{Sample, WINDOW, access};
 use crate::check::unused_acls;
-use crate::driver::Vouch;
-use crate::ops::{Admit, GetNode, Numbering, SetNfs4Acl, XattrMode};
-use crate::record::{Record, Want};
+use crate::driver::Authority;
+use crate::ops::{Admit, GetInode, Numbering, SetNfs4Acl, XattrMode};
+use crate::record::{Record, RecordKey};
 use crate::txn::Effect;
 use crate::volume::AclKind;
 
@@ -24,18 +24,18 @@ fn set_text(ino: Ino, text: &str, table: &str) -> SetNfs4Acl {
     SetNfs4Acl { ino, acl, mode: XattrMode::Set, numbering: Numbering { table, known: 0 } }
 }
 
-/// Gives an inode an ACL of users, groups and Windows identities.
+/// Gives an inode an ACL with users, groups and Windows identities.
 pub(super) fn set(ino: Ino) -> SetNfs4Acl {
     set_text(ino, ACL, TABLE)
 }
 
-/// The inode `f` has what is stored as `text` under this id for its ACL.
+/// Stores `text` under this id, and makes it the ACL of inode `f`.
 fn stored(s: &Sample, id: AclId, text: &str) -> Vec<Effect> {
     let put = Effect::PutAcl { id, text: text.into() };
     [vec![put], access(s, |it| it.access_acl = id)].concat()
 }
 
-/// The inode `f` has another ACL, and nothing is wrong with that.
+/// Gives inode `f` another ACL, which is valid.
 fn named(s: &Sample, text: &str) -> Vec<Effect> {
     let acl = Nfs4Acl::from_storage(text).unwrap();
     let change = |it: &mut crate::txn::Access| {
@@ -51,7 +51,7 @@ fn table(text: &str) -> Effect {
 
 type Case = (&'static str, fn(&Sample) -> Vec<Effect>, &'static [&'static str], &'static [&'static str]);
 
-/// Damage, what it is called, and what of it is left after a repair.
+/// The damage, the codes of its problems, and the codes that remain after a repair.
 const CASES: &[Case] = &[
     (
         "an ACL that is not stored",
@@ -59,13 +59,13 @@ const CASES: &[Case] = &[
         &["acl-missing"],
         &["acl-missing"],
     ),
-    ("noise", |s| stored(s, AclId(6), "\u{0}\u{1}nonsense"), &["acl-damaged"], &["acl-damaged"]),
-    ("nothing", |s| stored(s, AclId(6), ""), &["acl-damaged"], &["acl-damaged"]),
+    ("random text", |s| stored(s, AclId(6), "\u{0}\u{1}nonsense"), &["acl-damaged"], &["acl-damaged"]),
+    ("an empty text", |s| stored(s, AclId(6), ""), &["acl-damaged"], &["acl-damaged"]),
     ("an ACL cut off in an entry", |s| stored(s, AclId(6), &ACL[..20]), &["acl-damaged"], &["acl-damaged"]),
     (
-        "an ACL cut off behind an entry",
+        "an ACL that lost its first entry",
         |s| {
-            // What was denied first is gone, and the rest reads well.
+            // The deny entry at the beginning is lost, and the rest is valid.
             let id = Nfs4Acl::from_storage(ACL).unwrap().id();
             stored(s, AclId(id.0 ^ 1), ACL.split_once(',').unwrap().1)
         },
@@ -73,8 +73,8 @@ const CASES: &[Case] = &[
         &["acl-damaged"],
     ),
     ("a POSIX ACL", |s| stored(s, AclId(6), "u::rwx,g::r-x,o::r-x"), &["acl-damaged"], &["acl-damaged"]),
-    ("a mode that says more", |s| access(s, |it| it.mode = Mode::new(0o6777)), &["acl-mode"], &[]),
-    ("a mode that says less", |s| access(s, |it| it.mode = Mode::new(0)), &["acl-mode"], &[]),
+    ("a mode that grants more", |s| access(s, |it| it.mode = Mode::new(0o6777)), &["acl-mode"], &[]),
+    ("a mode that grants less", |s| access(s, |it| it.mode = Mode::new(0)), &["acl-mode"], &[]),
     (
         "a domain that the volume does not know",
         |s| named(s, "A::5-1105:rw,A:g:3-7:r,A::OWNER@:rwa"),
@@ -82,32 +82,32 @@ const CASES: &[Case] = &[
         &[],
     ),
     ("a domain for which no table has room", |s| named(s, "A::65535-1:r"), &["acl-domain"], &["acl-domain"]),
-    ("a table that lost an end", |_| vec![table("S-1-5-21-1-2-3")], &["acl-domain"], &[]),
-    ("a table that lost all", |_| vec![table("")], &["acl-domain"], &[]),
+    ("a table that lost its end", |_| vec![table("S-1-5-21-1-2-3")], &["acl-domain"], &[]),
+    ("a table that lost all domains", |_| vec![table("")], &["acl-domain"], &[]),
     (
         "a table with a domain twice",
         |_| vec![table("S-1-5-21-1-2-3 S-1-5-21-1-2-3")],
         &["domains"],
         &["domains"],
     ),
-    ("a table that is none", |_| vec![table("S-1-5-21-1-2-3 \u{ff}")], &["domains"], &["domains"]),
-    // Who replaced an ACL leaves the old one behind, which is no damage: limen gc counts it.
+    ("a malformed table", |_| vec![table("S-1-5-21-1-2-3 \u{ff}")], &["domains"], &["domains"]),
+    // Replacing an ACL leaves the old one stored. That is not damage: limen gc counts it.
     (
-        "an ACL that nobody has",
+        "an ACL that no inode has",
         |_| vec![Effect::PutAcl { id: Nfs4Acl::from_storage("A::9:r").unwrap().id(), text: "A::9:r".into() }],
         &[],
         &[],
     ),
 ];
 
-/// What some callers may do with some inodes.
+/// The permissions of some callers on some inodes.
 fn rights(s: &Sample) -> Vec<Mask> {
     let callers =
         [(0, Caps::NONE), (0, Caps::DAC_OVERRIDE), (5, Caps::NONE), (7, Caps::NONE), (1105, Caps::NONE)];
     let mut rights = Vec::new();
     for ino in [s.f, s.d, Ino::ROOT] {
         for (uid, caps) in callers {
-            let caller = Vouch::Daemon(Cred::new(uid, 544, &[544], caps));
+            let caller = Authority::Daemon(Cred::new(uid, 544, &[544], caps));
             let may = |want: Mask| s.meta.run(&Admit { ino, want }, &caller).is_ok();
             let bits = (0..32).filter_map(|bit| Mask::from_bits(1 << bit)).filter(|one| may(*one));
             rights.push(bits.fold(Mask::NONE, |all, one| all | one));
@@ -117,14 +117,14 @@ fn rights(s: &Sample) -> Vec<Mask> {
 }
 
 fn domains(s: &Sample) -> Option<DomainTable> {
-    match s.engine.read(&[Want::Settings]).unwrap().records.first() {
+    match s.engine.read(&[RecordKey::Settings]).unwrap().records.first() {
         Some(Record::Settings(settings)) => crate::ops::domains_in(settings),
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn damage_is_found_by_name_and_a_repair_grants_nothing() {
+fn damage_is_found_under_its_code_and_a_repair_grants_nothing() {
     for (what, damage, codes, left) in CASES {
         let s = Sample::of(AclKind::Nfs4);
         let whole = rights(&s);
@@ -134,7 +134,7 @@ fn damage_is_found_by_name_and_a_repair_grants_nothing() {
         }
         let damaged = rights(&s);
         assert_eq!(s.repaired(), *left, "{what}");
-        s.meta.set_alone(true);
+        s.meta.set_exclusive(true);
         let repaired = rights(&s);
         for (after, before) in repaired.iter().zip(&damaged) {
             assert!(before.has(*after), "{what}: {after:?} of {before:?}");
@@ -144,7 +144,7 @@ fn damage_is_found_by_name_and_a_repair_grants_nothing() {
                 assert!(repaired[2..5].iter().all(|may| may.is_none()), "{what}: {repaired:?}");
                 assert!(whole[2..5].iter().all(|may| !may.is_none()), "{what}: {whole:?}");
             }
-            // Rights do not rest on modes where there is an ACL, nor on the table.
+            // If there is an ACL, permissions depend neither on the mode nor on the table.
             ["acl-mode" | "domains"] => assert_eq!(repaired, whole, "{what}"),
             _ => assert_eq!(repaired, damaged, "{what}"),
         }
@@ -155,24 +155,24 @@ fn damage_is_found_by_name_and_a_repair_grants_nothing() {
 }
 
 #[test]
-fn a_mode_is_what_its_acl_says_again() {
+fn a_repair_sets_the_mode_that_the_acl_implies() {
     let s = Sample::of(AclKind::Nfs4);
-    let before = s.run(&GetNode(s.f));
+    let before = s.run(&GetInode(s.f));
     s.damage(access(&s, |it| it.mode = Mode::new(0o6777)));
     assert!(s.repaired().is_empty());
-    let after = s.run(&GetNode(s.f));
+    let after = s.run(&GetInode(s.f));
     assert_eq!((after.mode, after.access_acl), (before.mode.with(0o6000), before.access_acl));
     assert_eq!(after.mode.rwx(), 0o744);
 }
 
-/// The number of a domain that was lost is never given to another one, which would take over its rights.
+/// The number of a lost domain is never given to another domain, which would get its permissions.
 #[test]
-fn a_lost_domain_is_nobodys_for_good() {
+fn the_number_of_a_lost_domain_is_never_reused() {
     let s = Sample::of(AclKind::Nfs4);
     s.damage([named(&s, "A::4-1105:rw,A::OWNER@:rwaC"), vec![table("S-1-0-1")]].concat());
     assert!(s.repaired().is_empty());
     assert_eq!(domains(&s).unwrap().to_storage(), "S-1-0-1 S-1-0-0 S-1-0-2 S-1-0-3");
-    s.meta.set_alone(true);
+    s.meta.set_exclusive(true);
     s.run(&set_text(s.d, "A::1-1105:r,A::OWNER@:rwaxD", "S-1-5-21-9-9-9"));
     let table = domains(&s).unwrap();
     assert_eq!(table.domains().last().unwrap().as_str(), "S-1-5-21-9-9-9");

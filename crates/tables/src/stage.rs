@@ -1,47 +1,70 @@
-//! Effects in layers: which may be applied together, kind by kind, and which have to come after.
+//! Divides effects into stages: effects of one stage may be applied together, kind by kind.
 
 use std::collections::{BTreeMap, HashSet};
 use std::mem::take;
 
-use meta::{Access, Counter, Effect, LockOwner, Node};
+use meta::{Access, Counter, Effect, Inode, LockOwner};
 use types::{Ino, Name, SessionId, Time, XattrName};
 
 use crate::part::holder;
 
-/// Effects that come to the same kind by kind as one by one. The kinds come in this order:
+/// A stage: effects for which applying kind by kind gives the same result as one by one. The order of the
+/// kinds:
 ///
-/// 1. `drops`: inodes go
-/// 2. `puts`: inodes come; none of them is among `drops` or `changes`
+/// 1. `drops`: inodes are dropped
+/// 2. `puts`: inodes are put; none of them is in `drops` or `changes`
 /// 3. `changes` of rows of inodes
-/// 4. `others`, which either are applied one by one, or kind by kind in this order: rows of chunks that go or are
-///    replaced; those that are appended; slices that are shared; garbage that is swept; all else
+/// 4. `others`: these are applied either one by one, or kind by kind in this order: rows of chunks that are
+///    dropped or replaced; rows that are appended; slices that are shared; garbage that is dropped;
+///    everything else
 #[derive(Debug, Default)]
-pub struct Layer<'e> {
+pub struct Stage<'e> {
     pub drops: Vec<Ino>,
-    /// As the changes in this layer leave them.
-    pub puts: Vec<Node>,
+    /// With the changes of this stage applied.
+    pub puts: Vec<Inode>,
     pub changes: BTreeMap<Ino, Change>,
     pub others: Vec<&'e Effect>,
 }
 
-/// What becomes of the row of an inode, whatever stands in it: all that several effects do to it.
+/// The combined change of several effects to the row of an inode, independent of the row's current values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Links that are added; there are `least_links` in the end, if there would be fewer, and no more than `u32::MAX`.
-    pub links: i64,
-    pub least_links: i64,
+    /// The change of the link count, which is at most `u32::MAX`.
+    pub links: Sum,
+    /// The change of the number of xattr blocks, which is at most `u16::MAX`.
+    pub xattr_blocks: Sum,
     pub size: Size,
     pub atime: Option<Time>,
     pub mtime: Option<Time>,
-    /// It never goes back.
+    /// It never decreases.
     pub ctime: Option<Time>,
     pub parent: Option<Ino>,
     pub access: Option<Access>,
-    /// How far the access revision moves.
+    /// Added to the access revision.
     pub access_revs: u64,
 }
 
-/// What becomes of a size, in bytes.
+/// The change of a count: `added` is added to it. The result is at least `least`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    pub added: i64,
+    pub least: i64,
+}
+
+impl Sum {
+    fn of(added: i32) -> Self {
+        let added = added.into();
+        Sum { added, least: added.max(0) }
+    }
+
+    /// Becomes the combination of itself and then `next`.
+    fn follow(&mut self, next: Sum) {
+        self.least = (self.least + next.added).max(next.least);
+        self.added += next.added;
+    }
+}
+
+/// The change of a size, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Size {
     #[default]
@@ -51,7 +74,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// The least that it is then, and the most.
+    /// The minimum and the maximum of the size afterwards.
     pub fn bounds(self) -> (u64, u64) {
         match self {
             Size::Kept => (0, u64::MAX),
@@ -61,32 +84,33 @@ impl Size {
     }
 }
 
-/// Splits effects, of one transaction or of a run of them ([`meta::runs`]), into as few layers as their order allows.
-pub fn layers<'e>(effects: impl IntoIterator<Item = &'e Effect>) -> Vec<Layer<'e>> {
-    let mut layers = Vec::new();
-    let mut layer = Layer::default();
+/// Divides effects, of one transaction or of a conflict-free group of them ([`meta::runs`]), into as few
+/// stages as their order allows.
+pub fn stages<'e>(effects: impl IntoIterator<Item = &'e Effect>) -> Vec<Stage<'e>> {
+    let mut stages = Vec::new();
+    let mut stage = Stage::default();
     let mut seen = Seen::default();
     for effect in effects {
         if seen.holds_back(effect) {
-            layers.push(take(&mut layer));
+            stages.push(take(&mut stage));
             seen = Seen::default();
         }
         seen.add(effect);
-        layer.add(effect);
+        stage.add(effect);
     }
-    layers.push(layer);
-    layers
+    stages.push(stage);
+    stages
 }
 
-impl<'e> Layer<'e> {
+impl<'e> Stage<'e> {
     fn add(&mut self, effect: &'e Effect) {
         match effect {
-            Effect::PutNode(node) => self.puts.push(*node),
-            Effect::DropNode { ino } => self.drops.push(*ino),
+            Effect::PutInode(inode) => self.puts.push(*inode),
+            Effect::DropInode { ino } => self.drops.push(*ino),
             _ => {
-                let Some(ino) = effect.changed_node() else { return self.others.push(effect) };
-                match self.puts.iter_mut().find(|node| node.ino == ino) {
-                    Some(node) => drop(effect.apply_to(node)),
+                let Some(ino) = effect.changed_inode() else { return self.others.push(effect) };
+                match self.puts.iter_mut().find(|inode| inode.ino == ino) {
+                    Some(inode) => drop(effect.apply_to(inode)),
                     None => self.changes.entry(ino).or_default().add(effect),
                 }
             }
@@ -95,16 +119,18 @@ impl<'e> Layer<'e> {
 }
 
 impl Change {
-    /// What [`Effect::apply_to`] does, for a row that is not known.
+    /// Like [`Effect::apply_to`], for a row whose values are not known.
     fn add(&mut self, effect: &Effect) {
         let next = match *effect {
-            Effect::AddLinks { delta, .. } => {
-                let links = i64::from(delta);
-                Change { links, least_links: links.max(0), ..Change::default() }
+            Effect::AddLinks { delta, .. } => Change { links: Sum::of(delta), ..Change::default() },
+            Effect::AddXattrBlocks { delta, .. } => {
+                Change { xattr_blocks: Sum::of(delta), ..Change::default() }
             }
             Effect::SetSize { size, .. } => Change { size: Size::Set(size), ..Change::default() },
             Effect::Extend { size, .. } => Change { size: Size::AtLeast(size), ..Change::default() },
-            Effect::Touch { atime, mtime, ctime, .. } => Change { atime, mtime, ctime, ..Change::default() },
+            Effect::SetTimes { atime, mtime, ctime, .. } => {
+                Change { atime, mtime, ctime, ..Change::default() }
+            }
             Effect::SetParent { parent, .. } => Change { parent: Some(parent), ..Change::default() },
             Effect::SetAccess { access, .. } => {
                 Change { access: Some(access), access_revs: 1, ..Change::default() }
@@ -114,10 +140,15 @@ impl Change {
         self.follow(&next);
     }
 
-    /// Becomes itself and then `next`.
+    /// Whether it may change the volume's usage.
+    pub fn moves_usage(&self) -> bool {
+        self.size != Size::Kept || self.xattr_blocks != Sum::default()
+    }
+
+    /// Becomes the combination of itself and then `next`.
     pub fn follow(&mut self, next: &Change) {
-        self.least_links = (self.least_links + next.links).max(next.least_links);
-        self.links += next.links;
+        self.links.follow(next.links);
+        self.xattr_blocks.follow(next.xattr_blocks);
         self.size = match (self.size, next.size) {
             (size, Size::Kept) => size,
             (Size::AtLeast(size), Size::AtLeast(least)) => Size::AtLeast(size.max(least)),
@@ -133,20 +164,20 @@ impl Change {
     }
 }
 
-/// What the effects of a layer have to do with so far.
+/// What the effects of a stage touch so far.
 #[derive(Debug, Default)]
 struct Seen<'e> {
-    /// Inodes to which, or to what they have, anything is done; entries are not counted.
+    /// Inodes of which anything changes, except dirents.
     inodes: HashSet<Ino>,
     /// Inodes whose rows of chunks change.
     rows: HashSet<Ino>,
     records: HashSet<Record<'e>>,
-    /// How many rows refer to a slice, or garbage.
+    /// Whether the number of rows of a slice or garbage changes.
     sharing: bool,
     usage_corrected: bool,
 }
 
-/// A record about which the last effect on it says all.
+/// A record whose state depends only on the last effect on it.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Record<'e> {
     Entry(Ino, &'e Name),
@@ -161,13 +192,13 @@ enum Record<'e> {
 }
 
 impl<'e> Seen<'e> {
-    /// Whether the effect would come too early among these.
+    /// Whether the effect must be in a later stage than these.
     fn holds_back(&self, effect: &'e Effect) -> bool {
         if self.usage_corrected {
             return true;
         }
         match effect {
-            Effect::PutNode(Node { ino, .. }) | Effect::DropNode { ino } => {
+            Effect::PutInode(Inode { ino, .. }) | Effect::DropInode { ino } => {
                 self.inodes.contains(ino) || self.sharing
             }
             Effect::DropSlices { ino, .. } | Effect::ReplaceRows { ino, .. } => {
@@ -180,7 +211,7 @@ impl<'e> Seen<'e> {
     fn add(&mut self, effect: &'e Effect) {
         self.records.extend(record(effect));
         match effect {
-            Effect::PutEdge { .. } | Effect::DropEdge { .. } => return,
+            Effect::PutDirent { .. } | Effect::DropDirent { .. } => return,
             Effect::AppendSlice { ino, .. }
             | Effect::DropSlices { ino, .. }
             | Effect::ReplaceRows { ino, .. } => drop(self.rows.insert(*ino)),
@@ -194,7 +225,7 @@ impl<'e> Seen<'e> {
 
 fn record(effect: &Effect) -> Option<Record<'_>> {
     Some(match effect {
-        Effect::PutEdge { parent, name, .. } | Effect::DropEdge { parent, name } => {
+        Effect::PutDirent { parent, name, .. } | Effect::DropDirent { parent, name } => {
             Record::Entry(*parent, name)
         }
         Effect::PutXattr { ino, name, .. } | Effect::DropXattr { ino, name } => Record::Xattr(*ino, name),
@@ -219,9 +250,9 @@ mod tests {
 
     use super::*;
 
-    fn node(ino: u64) -> Node {
+    fn inode(ino: u64) -> Inode {
         let time = Time::from_nanos(5);
-        Node {
+        Inode {
             ino: Ino(ino),
             kind: FileType::Regular,
             mode: Mode::new(0o644),
@@ -237,6 +268,7 @@ mod tests {
             default_acl: AclId::NONE,
             parent: Ino(2),
             access_rev: 3,
+            xattr_blocks: 0,
         }
     }
 
@@ -244,52 +276,52 @@ mod tests {
         Effect::AddLinks { ino: Ino(ino), delta }
     }
 
-    fn put_edge(ino: u64) -> Effect {
+    fn put_dirent(ino: u64) -> Effect {
         let name = Name::new(b"a").unwrap();
-        Effect::PutEdge { parent: Ino(2), name, ino: Ino(ino), kind: FileType::Regular }
+        Effect::PutDirent { parent: Ino(2), name, ino: Ino(ino), kind: FileType::Regular }
     }
 
-    fn drop_edge() -> Effect {
-        Effect::DropEdge { parent: Ino(2), name: Name::new(b"a").unwrap() }
+    fn drop_dirent() -> Effect {
+        Effect::DropDirent { parent: Ino(2), name: Name::new(b"a").unwrap() }
     }
 
     fn count(effects: &[Effect]) -> usize {
-        layers(effects).len()
+        stages(effects).len()
     }
 
     #[test]
-    fn a_create_is_one_layer_and_a_new_inode_comes_as_it_is_left() {
-        let effects = [Effect::PutNode(node(7)), put_edge(7), links(2, 1), links(7, 4), links(2, 1)];
-        let layers = layers(&effects);
-        let [layer] = &layers[..] else { panic!("{layers:?}") };
-        assert_eq!(layer.puts, [Node { nlink: 5, ..node(7) }]);
+    fn a_create_is_one_stage_and_changes_apply_to_the_new_inode() {
+        let effects = [Effect::PutInode(inode(7)), put_dirent(7), links(2, 1), links(7, 4), links(2, 1)];
+        let stages = stages(&effects);
+        let [stage] = &stages[..] else { panic!("{stages:?}") };
+        assert_eq!(stage.puts, [Inode { nlink: 5, ..inode(7) }]);
         assert_eq!(
-            layer.changes.iter().map(|(ino, change)| (ino.0, change.links)).collect::<Vec<_>>(),
+            stage.changes.iter().map(|(ino, change)| (ino.0, change.links.added)).collect::<Vec<_>>(),
             [(2, 2)]
         );
-        assert_eq!(layer.others, [&effects[1]]);
+        assert_eq!(stage.others, [&effects[1]]);
     }
 
     #[test]
-    fn inodes_go_and_come_before_all_that_is_done_to_them() {
-        let (put, gone) = (|| Effect::PutNode(node(7)), || Effect::DropNode { ino: Ino(7) });
+    fn inodes_are_dropped_and_put_before_their_changes() {
+        let (put, gone) = (|| Effect::PutInode(inode(7)), || Effect::DropInode { ino: Ino(7) });
         assert_eq!(count(&[]), 1);
         assert_eq!(count(&[gone(), links(7, 1)]), 1);
         assert_eq!(count(&[links(7, 1), gone()]), 2);
         assert_eq!(count(&[links(8, 1), gone()]), 1);
         assert_eq!(count(&[put(), gone(), put(), put()]), 4);
         let effects = [put(), gone(), links(7, 1)];
-        let layers = layers(&effects);
-        let inos = |layer: &Layer<'_>| (layer.puts.len(), layer.drops.len(), layer.changes.len());
-        assert_eq!(layers.iter().map(inos).collect::<Vec<_>>(), [(1, 0, 0), (0, 1, 1)]);
+        let stages = stages(&effects);
+        let inos = |stage: &Stage<'_>| (stage.puts.len(), stage.drops.len(), stage.changes.len());
+        assert_eq!(stages.iter().map(inos).collect::<Vec<_>>(), [(1, 0, 0), (0, 1, 1)]);
     }
 
     #[test]
-    fn a_name_is_there_or_gone_as_the_last_effect_has_it() {
-        assert_eq!(count(&[put_edge(7), drop_edge()]), 2);
-        assert_eq!(count(&[drop_edge(), put_edge(7), put_edge(8)]), 3);
-        // That of a directory which then goes says nothing of that inode.
-        assert_eq!(count(&[drop_edge(), Effect::DropNode { ino: Ino(2) }]), 1);
+    fn effects_on_one_name_keep_their_order() {
+        assert_eq!(count(&[put_dirent(7), drop_dirent()]), 2);
+        assert_eq!(count(&[drop_dirent(), put_dirent(7), put_dirent(8)]), 3);
+        // Dropping a name in a directory that is dropped next does not affect the inode of the directory.
+        assert_eq!(count(&[drop_dirent(), Effect::DropInode { ino: Ino(2) }]), 1);
     }
 
     #[test]
@@ -297,60 +329,65 @@ mod tests {
         let cut = |ino| Effect::DropSlices { ino: Ino(ino), from: ChunkIndex(0), to: ChunkIndex(9) };
         let share = || Effect::Share { slice: SliceId(1) };
         assert_eq!(count(&[cut(7), share(), share()]), 1);
-        assert_eq!(count(&[share(), cut(7)]), 2, "one of the references may go");
-        assert_eq!(count(&[share(), Effect::DropNode { ino: Ino(7) }]), 2);
+        assert_eq!(count(&[share(), cut(7)]), 2, "one of the references may be dropped");
+        assert_eq!(count(&[share(), Effect::DropInode { ino: Ino(7) }]), 2);
         assert_eq!(count(&[cut(7), cut(8)]), 1);
         assert_eq!(count(&[cut(7), cut(7)]), 2);
         assert_eq!(count(&[Effect::AddUsage { inodes: 1, blocks: 0 }, links(7, 1)]), 2);
     }
 
     #[test]
-    fn a_change_does_what_its_effects_do_one_after_the_other() {
+    fn a_change_equals_its_effects_one_by_one() {
         let ino = Ino(7);
         let time = |nanos| Some(Time::from_nanos(nanos));
-        let access = Access { mode: Mode::new(0o600), uid: 7, ..Access::from(&node(7)) };
+        let access = Access { mode: Mode::new(0o600), uid: 7, ..Access::from(&inode(7)) };
         let effects = [
             links(7, -3),
+            Effect::AddXattrBlocks { ino, delta: 3 },
+            Effect::AddXattrBlocks { ino, delta: -4 },
             Effect::Extend { ino, size: 150 },
-            Effect::Touch { ino, atime: time(9), mtime: None, ctime: time(8) },
+            Effect::SetTimes { ino, atime: time(9), mtime: None, ctime: time(8) },
             links(7, 2),
             Effect::SetAccess { ino, access },
             Effect::SetSize { ino, size: 10 },
-            Effect::Touch { ino, atime: None, mtime: time(1), ctime: time(2) },
+            Effect::AddXattrBlocks { ino, delta: 2 },
+            Effect::SetTimes { ino, atime: None, mtime: time(1), ctime: time(2) },
             Effect::SetParent { ino, parent: Ino(9) },
             Effect::Extend { ino, size: 20 },
             Effect::SetAccess { ino, access: Access { mode: Mode::new(0o640), ..access } },
             links(7, 1),
         ];
         for end in 0..=effects.len() {
-            let mut one_by_one = node(7);
+            let mut one_by_one = inode(7);
             effects[..end].iter().for_each(|effect| assert!(effect.apply_to(&mut one_by_one)));
-            let layers = layers(&effects[..end]);
-            let change = layers[0].changes.get(&ino).copied().unwrap_or_default();
-            assert_eq!((layers.len(), changed(change, node(7))), (1, one_by_one), "{end}");
+            let stages = stages(&effects[..end]);
+            let change = stages[0].changes.get(&ino).copied().unwrap_or_default();
+            assert_eq!((stages.len(), changed(change, inode(7))), (1, one_by_one), "{end}");
         }
     }
 
-    fn changed(change: Change, node: Node) -> Node {
-        let access = change.access.unwrap_or(Access::from(&node));
-        Node {
-            nlink: (i64::from(node.nlink) + change.links).max(change.least_links) as u32,
+    fn changed(change: Change, inode: Inode) -> Inode {
+        let access = change.access.unwrap_or(Access::from(&inode));
+        Inode {
+            nlink: (i64::from(inode.nlink) + change.links.added).max(change.links.least) as u32,
+            xattr_blocks: (i64::from(inode.xattr_blocks) + change.xattr_blocks.added)
+                .max(change.xattr_blocks.least) as u16,
             size: match change.size {
-                Size::Kept => node.size,
-                Size::AtLeast(least) => node.size.max(least),
+                Size::Kept => inode.size,
+                Size::AtLeast(least) => inode.size.max(least),
                 Size::Set(size) => size,
             },
-            atime: change.atime.unwrap_or(node.atime),
-            mtime: change.mtime.unwrap_or(node.mtime),
-            ctime: change.ctime.unwrap_or(node.ctime).max(node.ctime),
-            parent: change.parent.unwrap_or(node.parent),
+            atime: change.atime.unwrap_or(inode.atime),
+            mtime: change.mtime.unwrap_or(inode.mtime),
+            ctime: change.ctime.unwrap_or(inode.ctime).max(inode.ctime),
+            parent: change.parent.unwrap_or(inode.parent),
             mode: access.mode,
             uid: access.uid,
             gid: access.gid,
             access_acl: access.access_acl,
             default_acl: access.default_acl,
-            access_rev: node.access_rev + change.access_revs,
-            ..node
+            access_rev: inode.access_rev + change.access_revs,
+            ..inode
         }
     }
 }

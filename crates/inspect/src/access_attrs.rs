@@ -1,23 +1,23 @@
-//! What access to an inode depends on, wherever it was read.
+//! The attributes of an inode that access depends on, whatever their source.
 
 use acl::identity::DomainTable;
 use acl::nfs4::Nfs4Acl;
 use acl::posix::PosixAcl;
-use meta::{AclKind, Node, Record};
+use meta::{AclKind, Inode, Record};
 use types::{AclId, FileType, Mode};
 
-use crate::Trouble;
+use crate::QueryError;
 
-/// The rules that an inode's access is decided by, and its ACL; none where its mode says it all.
+/// The rules that decide access to an inode, with its ACL; None if the mode alone decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rules {
     Posix(Option<PosixAcl>),
     Nfs4(Option<Nfs4Acl>),
 }
 
-/// All that access to an inode depends on.
+/// The attributes of an inode that access depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Subject {
+pub struct AccessAttrs {
     pub ino: u64,
     pub kind: FileType,
     pub mode: Mode,
@@ -27,7 +27,7 @@ pub struct Subject {
 }
 
 impl Rules {
-    /// The rules of a volume of this kind where the mode says it all.
+    /// The rules of an inode without an ACL, on a volume of this kind.
     pub(crate) fn plain(kind: AclKind) -> Rules {
         match kind {
             AclKind::Off | AclKind::Posix => Rules::Posix(None),
@@ -35,7 +35,8 @@ impl Rules {
         }
     }
 
-    /// The rules under an access ACL that such a volume stores as `text` under `id`; `None` where it is damaged.
+    /// The rules of an access ACL that a volume of this kind stores as `text` under `id`; `None` if it is
+    /// damaged.
     pub(crate) fn read(kind: AclKind, id: AclId, text: &str) -> Option<Rules> {
         match kind {
             AclKind::Off | AclKind::Posix => {
@@ -49,17 +50,18 @@ impl Rules {
         }
     }
 
-    /// Whether there is an ACL.
+    /// Whether the inode has an ACL.
     pub fn has_acl(&self) -> bool {
         matches!(self, Rules::Posix(Some(_)) | Rules::Nfs4(Some(_)))
     }
 
-    /// The ACL in its short form, with numeric ids; those of Windows domains as they are stored (`1-1105`).
+    /// The ACL in its short form, with numeric ids; identities of Windows domains in the stored form
+    /// (`1-1105`).
     pub fn acl_text(&self) -> Option<String> {
         self.acl_text_by_sid(&DomainTable::default())
     }
 
-    /// The same with SIDs, by the table in which the domains stand that the ACL names.
+    /// The same with SIDs for identities of the domains in this table.
     pub fn acl_text_by_sid(&self, domains: &DomainTable) -> Option<String> {
         match self {
             Rules::Posix(acl) => acl.as_ref().map(ToString::to_string),
@@ -67,7 +69,7 @@ impl Rules {
         }
     }
 
-    /// The highest number of a Windows domain that the ACL names; 0 where it names none.
+    /// The highest index of a Windows domain in the ACL; 0 if it names none.
     pub fn highest_domain(&self) -> u32 {
         match self {
             Rules::Nfs4(Some(acl)) => acl.highest_domain(),
@@ -76,11 +78,11 @@ impl Rules {
     }
 }
 
-impl Subject {
+impl AccessAttrs {
     /// # Errors
-    /// [`Trouble::Acl`]: its ACL is not among `records`, or damaged.
-    pub(crate) fn of(node: &Node, acl: AclKind, records: &[Record]) -> Result<Self, Trouble> {
-        let id = node.access_acl;
+    /// [`QueryError::Acl`] if its ACL is not among `records`, or is damaged.
+    pub(crate) fn of(inode: &Inode, acl: AclKind, records: &[Record]) -> Result<Self, QueryError> {
+        let id = inode.access_acl;
         let rules = if id.is_none() {
             Rules::plain(acl)
         } else {
@@ -89,12 +91,19 @@ impl Subject {
                 _ => None,
             });
             let rules = text.and_then(|text| Rules::read(acl, id, text));
-            rules.ok_or(Trouble::Acl { ino: node.ino.0, id })?
+            rules.ok_or(QueryError::Acl { ino: inode.ino.0, id })?
         };
-        Ok(Subject::with(node, rules))
+        Ok(AccessAttrs::with(inode, rules))
     }
 
-    pub(crate) fn with(node: &Node, rules: Rules) -> Self {
-        Subject { ino: node.ino.0, kind: node.kind, mode: node.mode, uid: node.uid, gid: node.gid, rules }
+    pub(crate) fn with(inode: &Inode, rules: Rules) -> Self {
+        AccessAttrs {
+            ino: inode.ino.0,
+            kind: inode.kind,
+            mode: inode.mode,
+            uid: inode.uid,
+            gid: inode.gid,
+            rules,
+        }
     }
 }

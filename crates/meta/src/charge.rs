@@ -1,16 +1,18 @@
-//! How much of the client's memory a record takes.
+//! The charge of a cached record: how much memory it takes.
 
 use std::sync::Arc;
 
+use types::XattrName;
+
 use crate::cache::{Acl, Value};
 
-/// What the bound of [`Cache`](crate::cache::Cache) is counted in: an ordinary record, with its key and its places in the
-/// tables.
+/// One unit of the bound of [`Cache`](crate::cache::Cache): the size of an ordinary record with its key and
+/// its entries in the tables.
 const RECORD_BYTES: usize = 256;
 
-/// In ordinary records, at least one. ACLs and extended attributes are up to 64 KiB as they are stored, and an ACL that is
-/// prepared for deciding is several times that.
-pub(crate) fn weight(value: &Value) -> usize {
+/// The charge in ordinary records, at least one. ACLs and extended attributes are up to 64 KiB in their
+/// stored form, and a compiled ACL is several times as large.
+pub(crate) fn charge(value: &Value) -> usize {
     let heap_bytes = match value {
         Value::Acl(Some(Acl::Posix(acl))) => acl.heap_bytes(),
         Value::Acl(Some(Acl::Nfs4(acl))) => size_of_val(&**acl) + acl.heap_bytes(),
@@ -19,6 +21,9 @@ pub(crate) fn weight(value: &Value) -> usize {
             .iter()
             .map(|(name, value)| name.as_bytes().len() + value.len() + size_of::<Arc<()>>() * 4)
             .sum(),
+        Value::XattrSizes(sizes) => {
+            sizes.keys().map(|name| name.as_bytes().len() + size_of::<XattrName>() * 2).sum()
+        }
         Value::Symlink(Some(target)) => target.len(),
         _ => 0,
     };
@@ -34,20 +39,19 @@ mod tests {
     use crate::cache::{Cache, Key};
     use crate::record::{Seq, Xattrs};
     use crate::volume::AclKind;
-    use types::XattrName;
 
     fn bytes_in(cache: &Cache, keys: impl Iterator<Item = Key>) -> usize {
-        keys.filter_map(|key| cache.get(&key, None)).map(|value| (weight(&value) - 1) * RECORD_BYTES).sum()
+        keys.filter_map(|key| cache.get(&key, None)).map(|value| (charge(&value) - 1) * RECORD_BYTES).sum()
     }
 
-    /// 2,700 entries that each name somebody else: as much as fits an xattr.
+    /// 2,700 entries, each for another user: as many as fit in an xattr.
     fn hostile(number: u32) -> Arc<Compiled> {
         let entries: Vec<String> = (0..2_700).map(|n| format!("A::{}:r", number * 10_000 + n)).collect();
         Arc::new(Compiled::new(Nfs4Acl::from_storage(&entries.join(",")).unwrap()))
     }
 
     #[test]
-    fn the_longest_acls_fill_no_more_memory_than_other_records() {
+    fn the_longest_acls_take_no_more_memory_than_other_records() {
         const RECORDS: usize = 1 << 16;
         let cache = Cache::new(RECORDS, AclKind::Nfs4);
         let one = hostile(0);
@@ -59,7 +63,7 @@ mod tests {
         assert!(held <= RECORDS * RECORD_BYTES, "{held}");
         assert!(held > RECORDS * RECORD_BYTES / 4, "and not much less: {held}");
         assert!(cache.get(&Key::Acl(AclId(1_999)), None).is_some(), "the last one is there");
-        // One that is larger than all the room that there is for it is held alone.
+        // A record that is larger than its shard's capacity is held alone.
         let small = Cache::new(64, AclKind::Nfs4);
         small.put(Key::Acl(AclId(1)), Value::Acl(Some(Acl::Nfs4(one))), Seq(1));
         assert!(small.get(&Key::Acl(AclId(1)), None).is_some());
@@ -71,14 +75,14 @@ mod tests {
         let cache = Cache::new(RECORDS, AclKind::Posix);
         let keys = || (0..4_000).map(|ino| Key::Xattrs(Ino(ino)));
         for seq in [1, 2] {
-            // Nothing at first, then all that an inode may have.
+            // First without xattrs, then with as many as an inode may have.
             let value = Arc::from(vec![0; if seq == 1 { 0 } else { 65_536 }]);
             let xattrs = Arc::new(Xattrs::from([(XattrName::new(b"user.a").unwrap(), value)]));
             for key in keys() {
                 cache.put(key, Value::Xattrs(Arc::clone(&xattrs)), Seq(seq));
             }
         }
-        // A part of the cache holds one of them, however little room it has.
+        // A shard holds one of them even if its capacity is smaller.
         let held = bytes_in(&cache, keys());
         assert!(held <= 64 * 66_000 && held > 0, "{held}");
     }

@@ -1,4 +1,4 @@
-//! What is done now and then in the background, and which operations nobody will repeat any more.
+//! Periodic work in the background, and the operations whose results are no longer needed.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -11,16 +11,16 @@ use types::OpId;
 
 use crate::batch::Done;
 
-/// Operations that no term keeps are remembered for so long, and so many of them.
+/// Results of operations that no term keeps are kept for this time, and at least this number of them.
 const REMEMBERED_FOR: Duration = Duration::from_secs(180);
 const REMEMBERED_OPS: usize = 16_384;
 
-/// Operations that were done by one handle and that no term keeps, oldest first.
+/// Operations that one handle committed and that no term keeps, oldest first.
 #[derive(Debug, Default)]
-pub struct DoneOps(Mutex<VecDeque<(OpId, Instant)>>);
+pub struct CompletedOps(Mutex<VecDeque<(OpId, Instant)>>);
 
-impl DoneOps {
-    /// Notes those of the transactions that were committed now.
+impl CompletedOps {
+    /// Records those of the transactions that were committed now.
     pub fn note(&self, txns: &[Txn], done: &[Done]) {
         let now = Instant::now();
         let is_committed = |(_, done): &(&Txn, &Done)| matches!(done, Done::Committed { .. });
@@ -29,7 +29,7 @@ impl DoneOps {
         noted.extend(committed.filter(|txn| txn.kept_by().is_none()).map(|txn| (txn.op_id, now)));
     }
 
-    /// Some that are old enough to be forgotten.
+    /// Returns up to `most` operations that are old enough to be dropped.
     pub fn take_old(&self, most: usize) -> Vec<OpId> {
         let mut done = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut old = Vec::new();
@@ -44,14 +44,14 @@ impl DoneOps {
     }
 }
 
-/// A thread that works now and then; it ends when this is dropped.
+/// A thread that works periodically; it ends when this is dropped.
 #[derive(Debug)]
-pub struct Upkeep {
+pub struct PeriodicTask {
     _alive: Sender<()>,
 }
 
-impl Upkeep {
-    /// Does the work on `shared` every so often, for as long as somebody else holds that.
+impl PeriodicTask {
+    /// Runs `work` on `shared` periodically, while another owner holds `shared`.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -69,6 +69,6 @@ impl Upkeep {
                 work(&shared);
             }
         })?;
-        Ok(Upkeep { _alive: alive })
+        Ok(PeriodicTask { _alive: alive })
     }
 }

@@ -1,6 +1,6 @@
-//! Who vouches: the daemon's own checks, and a kernel that knows what is out of date.
+//! Who checked access: the daemon itself, or a kernel whose revisions may be out of date.
 
-use meta::Vouch;
+use meta::Authority;
 use meta::ops::{
     AclType, Link, Lookup, MakeKind, RemoveXattr, Rename, RenameFlags, Rmdir, SetAcl, SetAttr, SetXattr,
     Unlink, XattrMode,
@@ -18,14 +18,14 @@ pub(super) const CASES: &[Case] = &[
     ("the_daemon_checks_owners", the_daemon_checks_owners),
     ("the_daemon_checks_attributes", the_daemon_checks_attributes),
     ("the_daemon_checks_xattrs", the_daemon_checks_xattrs),
-    ("anyone_may_search_and_no_more", anyone_may_search_and_no_more),
-    ("a_kernel_out_of_date_looks_again", a_kernel_out_of_date_looks_again),
-    ("a_change_of_an_inode_rests_on_its_revision", a_change_of_an_inode_rests_on_its_revision),
-    ("a_right_revoked_elsewhere_is_gone_at_once", a_right_revoked_elsewhere_is_gone_at_once),
+    ("anyone_may_search_and_nothing_else", anyone_may_search_and_nothing_else),
+    ("a_kernel_with_stale_revisions_gets_estale", a_kernel_with_stale_revisions_gets_estale),
+    ("changes_of_an_inode_depend_on_its_revision", changes_of_an_inode_depend_on_its_revision),
+    ("rights_revoked_by_another_client_end_at_once", rights_revoked_by_another_client_end_at_once),
 ];
 
-fn user(uid: u32) -> Vouch<'static> {
-    Vouch::Daemon(Cred::new(uid, uid, &[], Caps::NONE))
+fn user(uid: u32) -> Authority<'static> {
+    Authority::Daemon(Cred::new(uid, uid, &[], Caps::NONE))
 }
 
 fn dir_of(c: &Client, name: &str, uid: u32, mode: u32) -> Ino {
@@ -66,8 +66,8 @@ fn the_daemon_checks_directories(factory: Factory<'_>) {
     assert_eq!(c.run_as(&rmdir, &user(2)).unwrap_err(), Errno::EACCES);
     let out = rename(dir, "f", ROOT, "f", REPLACE);
     assert_eq!(c.run_as(&out, &user(2)).unwrap_err(), Errno::EACCES);
-    assert_eq!(c.run_as(&out, &user(1)).unwrap_err(), Errno::EACCES, "the new place is root's");
-    assert!(c.run_as(&out, &Vouch::Daemon(Cred::root())).is_ok());
+    assert_eq!(c.run_as(&out, &user(1)).unwrap_err(), Errno::EACCES, "the target directory belongs to root");
+    assert!(c.run_as(&out, &Authority::Daemon(Cred::root())).is_ok());
     let no_name = Unlink { parent: locked, name: n("none"), open: None };
     assert_eq!(c.run_as(&no_name, &user(1)).unwrap_err(), Errno::ENOENT);
 }
@@ -101,11 +101,14 @@ fn the_sticky_bit_protects(factory: Factory<'_>) {
     assert_eq!(c.run_as(&rename(tmp, "mine", tmp, "a", REPLACE), &user(3)).unwrap_err(), Errno::EPERM);
     assert_eq!(c.run_as(&rename(tmp, "a", tmp, "x", REPLACE), &user(3)).unwrap_err(), Errno::EPERM);
     assert_eq!(c.run_as(&rename(tmp, "mine", tmp, "a", EXCHANGE), &user(3)).unwrap_err(), Errno::EPERM);
-    assert!(c.run_as(&unlink("a"), &user(2)).is_ok(), "its owner may");
+    assert!(c.run_as(&unlink("a"), &user(2)).is_ok(), "the owner of the file may");
     assert!(c.run_as(&unlink("b"), &user(1)).is_ok(), "the directory's owner may");
     c.link(c.at(tmp, "d").ino, tmp, "twin").unwrap();
-    assert!(c.run_as(&rename(tmp, "d", tmp, "twin", REPLACE), &user(3)).is_ok(), "nothing would happen");
-    let fowner = Vouch::Daemon(Cred::new(9, 9, &[], Caps::FOWNER));
+    assert!(
+        c.run_as(&rename(tmp, "d", tmp, "twin", REPLACE), &user(3)).is_ok(),
+        "a rename between two names of one inode does nothing"
+    );
+    let fowner = Authority::Daemon(Cred::new(9, 9, &[], Caps::FOWNER));
     assert!(c.run_as(&unlink("c"), &fowner).is_ok());
     c.mkdir(tmp, "sub").unwrap();
     assert_eq!(c.run_as(&Rmdir { parent: tmp, name: n("sub") }, &user(3)).unwrap_err(), Errno::EPERM);
@@ -117,7 +120,10 @@ fn a_directory_that_changes_parents_must_be_writable(factory: Factory<'_>) {
     let sub = c.mkdir(from, "sub").unwrap();
     c.chmod(sub, 0o755).unwrap();
     assert_eq!(c.run_as(&rename(from, "sub", to, "sub", REPLACE), &user(1)).unwrap_err(), Errno::EACCES);
-    assert!(c.run_as(&rename(from, "sub", from, "new", REPLACE), &user(1)).is_ok(), "its parent stays");
+    assert!(
+        c.run_as(&rename(from, "sub", from, "new", REPLACE), &user(1)).is_ok(),
+        "the parent does not change"
+    );
     c.run(&SetAttr { ino: sub, uid: Some(1), ..SetAttr::default() }).unwrap();
     assert!(c.run_as(&rename(from, "new", to, "sub", REPLACE), &user(1)).is_ok());
 }
@@ -129,15 +135,19 @@ fn the_daemon_checks_owners(factory: Factory<'_>) {
     assert_eq!(c.run_as(&chmod, &user(2)), Err(Errno::EPERM));
     assert_eq!(c.run_as(&chmod, &user(1)), Ok(()));
     let chown = |uid, gid| SetAttr { ino: file, uid, gid, ..SetAttr::default() };
-    assert_eq!(c.run_as(&chown(Some(2), None), &user(1)), Err(Errno::EPERM), "not given away");
-    assert_eq!(c.run_as(&chown(None, Some(9)), &user(1)), Err(Errno::EPERM), "not to a foreign group");
-    let member = Vouch::Daemon(Cred::new(1, 1, &[9], Caps::NONE));
+    assert_eq!(
+        c.run_as(&chown(Some(2), None), &user(1)),
+        Err(Errno::EPERM),
+        "owners may not give files away"
+    );
+    assert_eq!(c.run_as(&chown(None, Some(9)), &user(1)), Err(Errno::EPERM), "only to a group of the caller");
+    let member = Authority::Daemon(Cred::new(1, 1, &[9], Caps::NONE));
     assert_eq!(c.run_as(&chown(Some(1), Some(9)), &member), Ok(()));
-    assert_eq!(c.node(file).gid, 9);
+    assert_eq!(c.inode(file).gid, 9);
     let set = SetAcl { ino: file, which: AclType::Access, acl: None, kill_sgid: false };
     assert_eq!(c.run_as(&set, &user(2)), Err(Errno::EPERM));
     assert_eq!(c.run_as(&set, &user(1)), Ok(()));
-    let chown_cap = Vouch::Daemon(Cred::new(5, 5, &[], Caps::CHOWN | Caps::FOWNER));
+    let chown_cap = Authority::Daemon(Cred::new(5, 5, &[], Caps::CHOWN | Caps::FOWNER));
     assert_eq!(c.run_as(&chown(Some(2), Some(3)), &chown_cap), Ok(()));
 }
 
@@ -148,8 +158,8 @@ fn the_daemon_checks_attributes(factory: Factory<'_>) {
     let set = |set: SetAttr, by: u32| c.run_as(&SetAttr { ino: file, ..set }, &user(by));
     let time = || Some(Time::new(5, 5));
     let cut = || SetAttr { size: Some(1), ..SetAttr::default() };
-    let touch = || SetAttr { atime: time(), mtime: time(), is_touch: true, ..SetAttr::default() };
-    let give = || SetAttr { is_touch: false, ..touch() };
+    let touch = || SetAttr { atime: time(), mtime: time(), is_set_times: true, ..SetAttr::default() };
+    let give = || SetAttr { is_set_times: false, ..touch() };
     assert_eq!((set(cut(), 2), set(touch(), 2), set(give(), 2)), (Ok(()), Ok(()), Err(Errno::EPERM)));
     c.chmod(file, 0o444).unwrap();
     assert_eq!((set(cut(), 2), set(touch(), 2)), (Err(Errno::EACCES), Err(Errno::EACCES)));
@@ -159,37 +169,38 @@ fn the_daemon_checks_attributes(factory: Factory<'_>) {
     let cut_dir = SetAttr { ino: dir, ..cut() };
     assert_eq!(c.run_as(&cut_dir, &user(2)), Err(Errno::EISDIR));
 
-    // SGID goes where the caller is not in the group, and both bits when he cuts the file.
+    // SGID is cleared if the caller is not in the group; truncation clears both bits.
     let chmod = |mode| SetAttr { mode: Some(Mode::new(mode)), ..SetAttr::default() };
     assert_eq!(set(chmod(0o6755), 1), Ok(()));
-    assert_eq!(c.node(file).mode, Mode::new(0o6755));
+    assert_eq!(c.inode(file).mode, Mode::new(0o6755));
     assert_eq!(set(cut(), 1), Ok(()));
-    assert_eq!(c.node(file).mode, Mode::new(0o755));
+    assert_eq!(c.inode(file).mode, Mode::new(0o755));
     c.run(&SetAttr { ino: file, gid: Some(9), ..SetAttr::default() }).unwrap();
     assert_eq!(set(chmod(0o6755), 1), Ok(()));
-    assert_eq!(c.node(file).mode, Mode::new(0o4755));
-    let member = Vouch::Daemon(Cred::new(1, 1, &[9], Caps::NONE));
+    assert_eq!(c.inode(file).mode, Mode::new(0o4755));
+    let member = Authority::Daemon(Cred::new(1, 1, &[9], Caps::NONE));
     assert_eq!(c.run_as(&SetAttr { ino: file, ..chmod(0o2755) }, &member), Ok(()));
-    assert_eq!(c.node(file).mode, Mode::new(0o2755));
+    assert_eq!(c.inode(file).mode, Mode::new(0o2755));
     let minimal = acl("u::rwx,g::r-x,o::r-x");
     let set_acl = SetAcl { ino: file, which: AclType::Access, acl: Some(minimal), kill_sgid: false };
     assert_eq!(c.run_as(&set_acl, &user(1)), Ok(()));
-    assert_eq!(c.node(file).mode, Mode::new(0o755));
+    assert_eq!(c.inode(file).mode, Mode::new(0o755));
 }
 
 fn the_daemon_checks_xattrs(factory: Factory<'_>) {
     let c = fresh(factory);
     let file = file_of(&c, ROOT, "f", 1);
-    let set = |ino, name: &str, vouch: &Vouch| {
+    let set = |ino, name: &str, authority: &Authority| {
         let value = b"v"[..].into();
-        c.run_as(&SetXattr { ino, name: x(name), value, mode: XattrMode::Set }, vouch)
+        c.run_as(&SetXattr { ino, name: x(name), value, mode: XattrMode::Set }, authority)
     };
-    let remove = |ino, name: &str, vouch: &Vouch| c.run_as(&RemoveXattr { ino, name: x(name) }, vouch);
+    let remove =
+        |ino, name: &str, authority: &Authority| c.run_as(&RemoveXattr { ino, name: x(name) }, authority);
     assert_eq!(set(file, "user.a", &user(2)), Err(Errno::EACCES));
     assert_eq!(set(file, "user.a", &user(1)), Ok(()));
     assert_eq!(remove(file, "user.a", &user(2)), Err(Errno::EACCES));
     assert_eq!(remove(file, "user.a", &user(1)), Ok(()));
-    let admin = Vouch::Daemon(Cred::new(2, 2, &[], Caps::SYS_ADMIN));
+    let admin = Authority::Daemon(Cred::new(2, 2, &[], Caps::SYS_ADMIN));
     for name in ["trusted.a", "security.a"] {
         assert_eq!(set(file, name, &user(1)), Err(Errno::EPERM));
         assert_eq!(set(file, name, &admin), Ok(()));
@@ -199,21 +210,21 @@ fn the_daemon_checks_xattrs(factory: Factory<'_>) {
     assert_eq!((set(tmp, "user.a", &user(2)), set(tmp, "user.a", &user(1))), (Err(Errno::EPERM), Ok(())));
 }
 
-fn anyone_may_search_and_no_more(factory: Factory<'_>) {
+fn anyone_may_search_and_nothing_else(factory: Factory<'_>) {
     let c = fresh(factory);
     let dir = dir_of(&c, "d", 1, 0o777);
     c.create(dir, "f").unwrap();
     let lookup = Lookup { parent: dir, name: n("f") };
-    let search = || c.run_as(&lookup, &Vouch::Anyone).map(|found| found.is_some());
+    let search = || c.run_as(&lookup, &Authority::Anyone).map(|found| found.is_some());
     assert_eq!(search(), Ok(true));
     let refused = [
-        c.run_as(&c.make_op(dir, "x", MakeKind::Regular, 0o644), &Vouch::Anyone).map(drop),
-        c.run_as(&Unlink { parent: dir, name: n("f"), open: None }, &Vouch::Anyone).map(drop),
-        c.run_as(&rename(dir, "f", dir, "g", REPLACE), &Vouch::Anyone).map(drop),
+        c.run_as(&c.make_op(dir, "x", MakeKind::Regular, 0o644), &Authority::Anyone).map(drop),
+        c.run_as(&Unlink { parent: dir, name: n("f"), open: None }, &Authority::Anyone).map(drop),
+        c.run_as(&rename(dir, "f", dir, "g", REPLACE), &Authority::Anyone).map(drop),
     ];
     assert_eq!(refused, [Err(Errno::EACCES); 3]);
     let chmod = SetAttr { ino: dir, mode: Some(Mode::new(0)), ..SetAttr::default() };
-    assert_eq!(c.run_as(&chmod, &Vouch::Anyone), Err(Errno::EACCES));
+    assert_eq!(c.run_as(&chmod, &Authority::Anyone), Err(Errno::EACCES));
     for (mode, passes) in [(0o711, true), (0o710, false), (0o701, false), (0o611, false)] {
         c.chmod(dir, mode).unwrap();
         assert_eq!(search(), if passes { Ok(true) } else { Err(Errno::EACCES) }, "{mode:o}");
@@ -230,18 +241,18 @@ fn anyone_may_search_and_no_more(factory: Factory<'_>) {
             assert_eq!(search(), if passes { Ok(true) } else { Err(Errno::EACCES) }, "{text}");
         }
     }
-    // With clear group bits the ACL is not what decides.
+    // If the group bits are clear, the ACL is not used.
     c.set_acl(dir, AclType::Access, Some(&acl("u::rwx,u:5:r-x,g::--x,m::r-x,o::--x"))).unwrap();
     c.chmod(dir, 0o701).unwrap();
     assert_eq!(search(), Err(Errno::EACCES));
 }
 
-fn a_kernel_out_of_date_looks_again(factory: Factory<'_>) {
+fn a_kernel_with_stale_revisions_gets_estale(factory: Factory<'_>) {
     let c = fresh(factory);
     let dir = c.mkdir(ROOT, "d").unwrap();
     c.create(dir, "f").unwrap();
-    let before = [(dir, c.node(dir).access_rev)];
-    let by_kernel = Vouch::Kernel { told: Some(&before) };
+    let before = [(dir, c.inode(dir).access_rev)];
+    let by_kernel = Authority::Kernel { told: Some(&before) };
     c.chmod(dir, 0o700).unwrap();
     let make = c.make_op(dir, "x", MakeKind::Regular, 0o644);
     for client in [&c, &c.stranger()] {
@@ -253,24 +264,25 @@ fn a_kernel_out_of_date_looks_again(factory: Factory<'_>) {
         let renamed = client.run_as(&rename(dir, "f", dir, "g", REPLACE), &by_kernel);
         assert_eq!(renamed.unwrap_err(), Errno::ESTALE);
     }
-    let now = [(dir, c.node(dir).access_rev)];
-    assert!(c.run_as(&make, &Vouch::Kernel { told: Some(&now) }).is_ok());
-    assert_eq!(c.node(dir).access_rev, now[0].1, "new names are no change of access");
+    let now = [(dir, c.inode(dir).access_rev)];
+    assert!(c.run_as(&make, &Authority::Kernel { told: Some(&now) }).is_ok());
+    assert_eq!(c.inode(dir).access_rev, now[0].1, "new names do not change the access revision");
 }
 
-/// What may be done to an inode depends on its owner, mode and ACL: the kernel must have checked by these.
-fn a_change_of_an_inode_rests_on_its_revision(factory: Factory<'_>) {
+/// What a caller may do to an inode depends on its owner, mode and ACL: the kernel must have checked the
+/// current ones.
+fn changes_of_an_inode_depend_on_its_revision(factory: Factory<'_>) {
     let c = fresh(factory);
     let (dir, other) = (dir_of(&c, "d", 1, 0o1777), c.mkdir(ROOT, "other").unwrap());
     let (file, sub) = (file_of(&c, dir, "f", 2), dir_of(&c, "sub", 2, 0o755));
     c.set_xattr(file, "user.old", "1", XattrMode::Set).unwrap();
     c.set_xattr(file, "trusted.old", "1", XattrMode::Set).unwrap();
-    let dirs = [ROOT, dir, other].map(|dir| (dir, c.node(dir).access_rev));
+    let dirs = [ROOT, dir, other].map(|dir| (dir, c.inode(dir).access_rev));
     let [of_root, of_dir, of_other] = dirs;
-    let told = |c: &Client| {
-        [of_root, of_dir, of_other, (file, c.node(file).access_rev), (sub, c.node(sub).access_rev)]
+    let revisions = |c: &Client| {
+        [of_root, of_dir, of_other, (file, c.inode(file).access_rev), (sub, c.inode(sub).access_rev)]
     };
-    let before = told(&c);
+    let before = revisions(&c);
     let chown = |ino| SetAttr { ino, uid: Some(3), ..SetAttr::default() };
     c.run(&chown(file)).unwrap();
     c.run(&chown(sub)).unwrap();
@@ -282,7 +294,7 @@ fn a_change_of_an_inode_rests_on_its_revision(factory: Factory<'_>) {
         SetAttr { uid: Some(2), ..set },
         SetAttr { gid: Some(2), ..set },
         SetAttr { atime: now, mtime: now, ..set },
-        SetAttr { atime: now, mtime: now, is_touch: true, ..set },
+        SetAttr { atime: now, mtime: now, is_set_times: true, ..set },
         SetAttr { size: Some(0), ..set },
     ];
     let acl_of = |text: Option<&str>| SetAcl {
@@ -294,7 +306,7 @@ fn a_change_of_an_inode_rests_on_its_revision(factory: Factory<'_>) {
     let xattr = |name| SetXattr { ino: file, name: x(name), value: (*b"1").into(), mode: XattrMode::Set };
     let remove = |name| RemoveXattr { ino: file, name: x(name) };
     let unlink = Unlink { parent: dir, name: n("f"), open: None };
-    let by_stale = Vouch::Kernel { told: Some(&before) };
+    let by_stale = Authority::Kernel { told: Some(&before) };
     for client in [&c, &c.stranger()] {
         for change in &changes {
             assert_eq!(client.run_as(change, &by_stale), Err(Errno::ESTALE), "{change:?}");
@@ -304,40 +316,40 @@ fn a_change_of_an_inode_rests_on_its_revision(factory: Factory<'_>) {
         }
         assert_eq!(client.run_as(&xattr("user.new"), &by_stale), Err(Errno::ESTALE));
         assert_eq!(client.run_as(&remove("user.old"), &by_stale), Err(Errno::ESTALE));
-        // Whose a file in a sticky directory is, and whether a directory that moves may be written.
+        // Also the owner of a file in a sticky directory, and write access to a directory that is moved.
         assert_eq!(client.run_as(&unlink, &by_stale).unwrap_err(), Errno::ESTALE);
         let moved = rename(ROOT, "sub", other, "sub", REPLACE);
         assert_eq!(client.run_as(&moved, &by_stale).unwrap_err(), Errno::ESTALE);
-        assert_eq!((c.node(file).uid, c.node(file).mode, c.node(file).size), (3, Mode::new(0o644), 0));
+        assert_eq!((c.inode(file).uid, c.inode(file).mode, c.inode(file).size), (3, Mode::new(0o644), 0));
     }
-    // What rests on capabilities or on an open file alone is no matter of the revision.
+    // Changes that depend only on capabilities or on an open file do not depend on the revision.
     c.run_as(&xattr("trusted.new"), &by_stale).unwrap();
     c.run_as(&remove("trusted.old"), &by_stale).unwrap();
     c.run_as(&SetAttr { size: Some(0), is_open: true, ..set }, &by_stale).unwrap();
     for change in &changes {
-        c.run_as(change, &Vouch::Kernel { told: Some(&told(&c)) }).unwrap();
+        c.run_as(change, &Authority::Kernel { told: Some(&revisions(&c)) }).unwrap();
     }
-    let run = |op: &SetAcl| c.run_as(op, &Vouch::Kernel { told: Some(&told(&c)) });
+    let run = |op: &SetAcl| c.run_as(op, &Authority::Kernel { told: Some(&revisions(&c)) });
     run(&acl_of(Some("u::rw-,u:2:rw-,g::---,m::rw-,o::---"))).unwrap();
     run(&acl_of(None)).unwrap();
-    c.run_as(&xattr("user.new"), &Vouch::Kernel { told: Some(&told(&c)) }).unwrap();
-    c.run_as(&remove("user.old"), &Vouch::Kernel { told: Some(&told(&c)) }).unwrap();
-    c.run_as(&unlink, &Vouch::Kernel { told: Some(&told(&c)) }).unwrap();
+    c.run_as(&xattr("user.new"), &Authority::Kernel { told: Some(&revisions(&c)) }).unwrap();
+    c.run_as(&remove("user.old"), &Authority::Kernel { told: Some(&revisions(&c)) }).unwrap();
+    c.run_as(&unlink, &Authority::Kernel { told: Some(&revisions(&c)) }).unwrap();
 }
 
-/// The kernel of one client decided by a mode that another client has just changed, which the first has in memory.
-fn a_right_revoked_elsewhere_is_gone_at_once(factory: Factory<'_>) {
+/// The kernel of one client decided by a mode that another client has just changed, and that is still cached.
+fn rights_revoked_by_another_client_end_at_once(factory: Factory<'_>) {
     let a = fresh(factory);
-    a.meta.set_alone(false);
+    a.meta.set_exclusive(false);
     let dir = a.mkdir(ROOT, "d").unwrap();
     let rev = a.at(ROOT, "d").access_rev;
     let b = client(a.engine());
     b.chmod(dir, 0o700).unwrap();
-    assert_eq!(a.node(dir).access_rev, rev, "a has not heard of it");
+    assert_eq!(a.inode(dir).access_rev, rev, "client a still has the old revision cached");
     let make = a.make_op(dir, "x", MakeKind::Regular, 0o644);
-    assert_eq!(a.run_as(&make, &Vouch::Kernel { told: Some(&[(dir, rev)]) }).unwrap_err(), Errno::ESTALE);
+    assert_eq!(a.run_as(&make, &Authority::Kernel { told: Some(&[(dir, rev)]) }).unwrap_err(), Errno::ESTALE);
     assert_eq!(b.lookup(dir, "x"), Ok(None));
     b.chmod(dir, 0o777).unwrap();
-    assert!(a.run_as(&make, &user(5)).is_ok(), "nor is a right withheld that was just given");
+    assert!(a.run_as(&make, &user(5)).is_ok(), "a right that was just granted takes effect too");
     assert_eq!(a.run(&meta::ops::RemoveXattr { ino: dir, name: x("user.none") }), Err(Errno::ENODATA));
 }

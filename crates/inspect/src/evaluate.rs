@@ -1,0 +1,277 @@
+//! The evaluation of one check for one caller: granted or denied, and the reason.
+
+use acl::evaluate::{self, Class, Denial, Evaluation, Grant};
+use acl::nfs4::{self, Mask, Nfs4Acl};
+use acl::posix::{self, Entry, Perm, PosixAcl, Reason, Tag};
+use types::{Caps, Cred, Errno, Mode};
+
+use crate::access_attrs::{AccessAttrs, Rules};
+use crate::route::{Check, Requirement};
+
+/// The result of a check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The errno of a denial; None if the check is granted.
+    pub errno: Option<Errno>,
+    pub ground: VerdictReason,
+}
+
+/// The reason of a verdict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VerdictReason {
+    /// The mode's bits, as the ACL entry that they stand for.
+    Mode(Entry),
+    /// The same, because the group bits of the mode, which are the ACL's mask, are all clear, so that the ACL
+    /// is ignored.
+    ModeAside(Entry),
+    /// An entry of the POSIX ACL, and the mask if it removes permissions from the entry.
+    Entry(Entry, Option<Perm>),
+    /// What decided each permission of an NFSv4 ACL, and the entry if one did.
+    Nfs4(Vec<(nfs4::Verdict, Option<nfs4::Entry>)>),
+    /// A capability; mode and ACL deny.
+    Capability(Caps),
+    /// Only this capability would grant it.
+    NeedsCapability(Caps),
+    /// The caller owns the file.
+    Owns,
+    /// The caller does not own the file, and only its owner may do this.
+    OwnsNot,
+    /// The caller owns the sticky directory.
+    OwnsDirectory,
+    /// The directory is sticky, and the caller owns neither it nor the file.
+    OwnsNeither,
+    /// The owner of the symbolic link is the owner of its directory.
+    LinkOfDirectory,
+    /// The owner of the symbolic link is neither the caller nor the owner of its directory, and everybody may
+    /// create links there.
+    LinkOfOther,
+}
+
+impl Verdict {
+    pub fn is_granted(&self) -> bool {
+        self.errno.is_none()
+    }
+
+    fn granted(ground: VerdictReason) -> Self {
+        Verdict { errno: None, ground }
+    }
+
+    fn refused(errno: Errno, ground: VerdictReason) -> Self {
+        Verdict { errno: Some(errno), ground }
+    }
+
+    /// Builds the verdict of an evaluation. `by_acl` returns the part of mode or ACL that decided, if one
+    /// did.
+    fn of(evaluation: Evaluation, by_acl: impl FnOnce() -> VerdictReason) -> Self {
+        let ground = match evaluation {
+            Ok(Grant::Acl | Grant::FileAcl) | Err(Denial::Acl | Denial::FileAcl) => by_acl(),
+            Ok(Grant::Owner) => VerdictReason::Owns,
+            Ok(Grant::DirectoryOwner) => VerdictReason::OwnsDirectory,
+            Ok(Grant::Capability(caps)) => VerdictReason::Capability(caps),
+            Err(Denial::NotOwner) => VerdictReason::OwnsNot,
+            Err(Denial::Sticky) => VerdictReason::OwnsNeither,
+            Err(Denial::NeedsCapability(caps)) => VerdictReason::NeedsCapability(caps),
+        };
+        Verdict { errno: evaluation.err().map(Denial::errno), ground }
+    }
+
+    /// Builds the verdict of an evaluation in which no ACL takes part.
+    fn of_ownership(evaluation: Evaluation) -> Self {
+        Verdict::of(evaluation, || VerdictReason::Owns)
+    }
+}
+
+/// Evaluates a check for a caller. Agrees with the kernel, whose functions are named at [`Requirement`].
+pub fn evaluate(cred: &Cred, check: &Check) -> Verdict {
+    let access_attrs = &check.access_attrs;
+    let owner = || evaluate::owner(cred.uid, cred.caps, access_attrs.uid);
+    match &check.demand {
+        Requirement::Search => access(cred, Perm::EXECUTE, access_attrs),
+        Requirement::Names => access(cred, Perm::WRITE | Perm::EXECUTE, access_attrs),
+        Requirement::Access(want) => access(cred, *want, access_attrs),
+        Requirement::Follow { dir_uid } => match access_attrs.uid {
+            uid if uid == cred.uid => Verdict::granted(VerdictReason::Owns),
+            uid if uid == *dir_uid => Verdict::granted(VerdictReason::LinkOfDirectory),
+            _ => Verdict::refused(Errno::EACCES, VerdictReason::LinkOfOther),
+        },
+        Requirement::Sticky { dir_mode, dir_uid } => Verdict::of_ownership(evaluate::sticky(
+            cred.uid,
+            cred.caps,
+            *dir_mode,
+            *dir_uid,
+            access_attrs.uid,
+        )),
+        Requirement::Remove { dir } => remove(cred, access_attrs, dir),
+        Requirement::Own => Verdict::of_ownership(owner()),
+        Requirement::GiveAway => Verdict::of_ownership(evaluate::capability(cred.caps, Caps::CHOWN)),
+        Requirement::SetTimes => match owner() {
+            Err(_) => touch(cred, access_attrs),
+            owner => Verdict::of_ownership(owner),
+        },
+    }
+}
+
+/// Every permission of `want` at once.
+fn access(cred: &Cred, want: Perm, access_attrs: &AccessAttrs) -> Verdict {
+    match &access_attrs.rules {
+        Rules::Posix(acl) => {
+            let inode = posix_inode(access_attrs, acl.as_ref());
+            Verdict::of(posix::permits(cred, want, &inode), || {
+                let (_, reason) = posix::explain(cred, want, &inode);
+                posix_ground(access_attrs, acl.as_ref(), reason)
+            })
+        }
+        Rules::Nfs4(acl) => {
+            nfs4_access(cred, mask_of(want) | beforehand(access_attrs), access_attrs, acl.as_ref())
+        }
+    }
+}
+
+/// The permission that the kernel requests from the volume before other checks, for a directory whose
+/// projection is not exact in search: search (`fuse_perm_getattr`, fs/fuse/dir.c).
+pub(crate) fn beforehand(access_attrs: &AccessAttrs) -> Mask {
+    match &access_attrs.rules {
+        Rules::Nfs4(Some(acl)) if access_attrs.kind.is_dir() => {
+            let shown = nfs4::project(acl, access_attrs.uid, access_attrs.gid, true);
+            if shown.search_is_exact { Mask::NONE } else { Mask::SEARCH }
+        }
+        _ => Mask::NONE,
+    }
+}
+
+/// Setting the times to now by a caller that does not own the file. An NFSv4 ACL may grant exactly that, but
+/// the kernel forwards the request only if the projection grants writing (`setattr_prepare`, and
+/// `inode_permission` in `vfs_utimes`).
+fn touch(cred: &Cred, access_attrs: &AccessAttrs) -> Verdict {
+    let by_data = access(cred, Perm::WRITE, access_attrs);
+    let Rules::Nfs4(Some(acl)) = &access_attrs.rules else { return by_data };
+    if by_data.is_granted() || !lets_try(cred, Perm::WRITE, access_attrs, acl) {
+        return by_data;
+    }
+    nfs4_access(cred, Mask::WRITE_ATTRIBUTES | beforehand(access_attrs), access_attrs, Some(acl))
+}
+
+/// Whether the kernel, by the projection of the ACL, forwards a request that needs these bits.
+fn lets_try(cred: &Cred, want: Perm, access_attrs: &AccessAttrs, acl: &Nfs4Acl) -> bool {
+    let is_dir = access_attrs.kind.is_dir();
+    let shown = nfs4::project(acl, access_attrs.uid, access_attrs.gid, is_dir);
+    let mode = Mode::new(shown.rwx);
+    let inode =
+        posix::Inode { uid: access_attrs.uid, gid: access_attrs.gid, mode, is_dir, acl: shown.acl.as_ref() };
+    posix::permits(cred, want, &inode).is_ok()
+}
+
+/// Whether the kernel forwards the removal of names from a directory with an NFSv4 ACL: the owner needs `w`
+/// in the mode, and other callers need it if the group bits are clear. True without an ACL, because then the
+/// mode is checked anyway.
+pub(crate) fn lets_try_names(cred: &Cred, dir: &AccessAttrs) -> bool {
+    match &dir.rules {
+        Rules::Nfs4(Some(acl)) => lets_try(cred, Perm::WRITE | Perm::EXECUTE, dir, acl),
+        _ => true,
+    }
+}
+
+fn posix_inode<'a>(access_attrs: &AccessAttrs, acl: Option<&'a PosixAcl>) -> posix::Inode<'a> {
+    let AccessAttrs { uid, gid, mode, .. } = *access_attrs;
+    posix::Inode { uid, gid, mode, is_dir: access_attrs.kind.is_dir(), acl }
+}
+
+fn posix_ground(access_attrs: &AccessAttrs, acl: Option<&PosixAcl>, reason: Reason) -> VerdictReason {
+    let class = match reason {
+        Reason::Mode(class) => class,
+        Reason::Entry { tag, .. } => {
+            let entries = || acl.into_iter().flat_map(PosixAcl::entries);
+            let of = |tag| entries().find(|entry| entry.tag == tag).map_or(Perm::NONE, |entry| entry.perm);
+            let mask = entries().find(|entry| entry.tag == Tag::Mask).map(|entry| entry.perm);
+            let perm = of(tag);
+            let mask = mask.filter(|mask| tag != Tag::Other && !mask.has(perm));
+            return VerdictReason::Entry(Entry { tag, perm }, mask);
+        }
+    };
+    let tag = match class {
+        Class::Owner => Tag::UserObj,
+        Class::Group => Tag::GroupObj,
+        Class::Other => Tag::Other,
+    };
+    let entry = Entry { tag, perm: Perm::new(class.rwx(access_attrs.mode)) };
+    // The owner's permissions are in the mode in any case.
+    if acl.is_some() && class != Class::Owner {
+        VerdictReason::ModeAside(entry)
+    } else {
+        VerdictReason::Mode(entry)
+    }
+}
+
+/// The NFSv4 permissions for reading, writing and executing a file or directory.
+pub(crate) fn mask_of(want: Perm) -> Mask {
+    let all =
+        [(Perm::READ, Mask::READ_DATA), (Perm::WRITE, Mask::WRITE_DATA), (Perm::EXECUTE, Mask::EXECUTE)];
+    all.into_iter().filter(|(perm, _)| want.has(*perm)).fold(Mask::NONE, |mask, (_, one)| mask | one)
+}
+
+pub(crate) fn nfs4_inode<'a>(access_attrs: &AccessAttrs, acl: Option<&'a Nfs4Acl>) -> nfs4::Inode<'a> {
+    let AccessAttrs { uid, gid, mode, .. } = *access_attrs;
+    nfs4::Inode { uid, gid, mode, is_dir: access_attrs.kind.is_dir(), acl }
+}
+
+fn nfs4_access(cred: &Cred, want: Mask, access_attrs: &AccessAttrs, acl: Option<&Nfs4Acl>) -> Verdict {
+    let granted = nfs4::decide(cred, &[], &nfs4_inode(access_attrs, acl)).granted;
+    let any_execute = any_execute(access_attrs, acl);
+    let evaluation = nfs4::check(granted, cred.caps, want, access_attrs.kind.is_dir(), any_execute);
+    Verdict::of(evaluation, || nfs4_ground(cred, want, access_attrs, acl))
+}
+
+/// Whether anybody may execute the file, by the rules of the volume's operations and by the bits that the
+/// kernel sees.
+pub(crate) fn any_execute(access_attrs: &AccessAttrs, acl: Option<&Nfs4Acl>) -> bool {
+    let is_dir = access_attrs.kind.is_dir();
+    let by_volume = access_attrs.mode.rwx() & 0o111 != 0 || acl.is_some_and(Nfs4Acl::lets_anybody_execute);
+    let by_kernel =
+        acl.is_none_or(|acl| nfs4::project(acl, access_attrs.uid, access_attrs.gid, is_dir).rwx & 0o111 != 0);
+    by_volume && by_kernel
+}
+
+/// The file's own decision on its removal. A mode does not decide `DELETE`.
+pub(crate) fn nfs4_target(cred: &Cred, access_attrs: &AccessAttrs, acl: Option<&Nfs4Acl>) -> nfs4::Decision {
+    match acl {
+        Some(_) => nfs4::decide(cred, &[], &nfs4_inode(access_attrs, acl)),
+        None => nfs4::Decision::default(),
+    }
+}
+
+/// The entries that decide each permission of `want`.
+fn nfs4_ground(cred: &Cred, want: Mask, access_attrs: &AccessAttrs, acl: Option<&Nfs4Acl>) -> VerdictReason {
+    let verdicts = nfs4::explain(cred, &[], &nfs4_inode(access_attrs, acl), want);
+    let entry = |verdict: &nfs4::Verdict| match verdict.reason {
+        nfs4::Reason::Entry(at) => acl.and_then(|acl| acl.entries().get(at)).copied(),
+        _ => None,
+    };
+    VerdictReason::Nfs4(verdicts.into_iter().map(|verdict| (verdict, entry(&verdict))).collect())
+}
+
+/// [`nfs4::may_remove`], after the check that the kernel makes first.
+fn remove(cred: &Cred, access_attrs: &AccessAttrs, dir: &AccessAttrs) -> Verdict {
+    let acl_of = |of: &AccessAttrs| match &of.rules {
+        Rules::Nfs4(acl) => acl.clone(),
+        Rules::Posix(_) => None,
+    };
+    let (dir_acl, own_acl) = (acl_of(dir), acl_of(access_attrs));
+    let of_dir = || nfs4_ground(cred, Mask::DELETE_CHILD | Mask::WRITE_DATA, dir, dir_acl.as_ref());
+    if !lets_try_names(cred, dir) {
+        return Verdict::refused(Errno::EACCES, of_dir());
+    }
+    let removal = nfs4::Removal {
+        parent: nfs4::decide(cred, &[], &nfs4_inode(dir, dir_acl.as_ref())),
+        target: nfs4_target(cred, access_attrs, own_acl.as_ref()),
+        parent_mode: dir.mode,
+        parent_uid: dir.uid,
+        target_uid: access_attrs.uid,
+    };
+    let evaluation = nfs4::may_remove(cred.uid, cred.caps, &removal);
+    match evaluation {
+        Ok(Grant::FileAcl) | Err(Denial::FileAcl) => {
+            Verdict::of(evaluation, || nfs4_ground(cred, Mask::DELETE, access_attrs, own_acl.as_ref()))
+        }
+        _ => Verdict::of(evaluation, of_dir),
+    }
+}

@@ -1,0 +1,214 @@
+//! Reservations: space below a limit, divided among writers, so that far from the limit no writer must read
+//! what others add.
+//!
+//! A shard may have a reservation: up to it, the shard grows without a read of the other shards. A writer
+//! that exceeds its reservation reads all shards, counts each as if its reservation were used up, and takes a
+//! part of what is then left as a new reservation. Therefore all shards together stay within the limit,
+//! whenever each reservation is used. If little is left, all reservations are withdrawn; if little is left
+//! even then, nothing is reserved, and a writer that adds claims that no shard has changed.
+//!
+//! While there are reservations, shard 0 has one too, as a mark that there are some. A writer that takes a
+//! reservation or withdraws others writes shard 0. Therefore, if shard 0 is unchanged, no counted shard has
+//! grown beyond what was counted; and while it has no reservation, no writer relies on that. A writer that
+//! adds without a limit claims the latter.
+//!
+//! This is escrow (O'Neil: The Escrow Transactional Method, 1986), on stores that can claim ranges. On other
+//! stores (TiKV), claims of one key exclude each other, so nothing is reserved, and every writer reads all
+//! shards below a limit.
+
+use crate::settle::{Writes, put};
+use crate::source::{Assume, ReadStop};
+use crate::state::State;
+use crate::value::{Amount, Reservation, UsageShard, decode_lane, encode_lane};
+
+/// A reservation is this fraction of the space that is left.
+const PART: i64 = 64;
+/// The minimum reservation. The first one must be twice as large, so that reservations do not come back as
+/// soon as they were withdrawn.
+const LEAST: Amount = Amount { inodes: 32, blocks: 1024 };
+
+/// The reservation of shard 0. It permits no growth, and limits no shard.
+const MARK: Reservation = Reservation { upto: Amount::LEAST, within: Amount::MOST };
+
+/// All shards except that of the writer that reads them.
+struct Others {
+    used: Amount,
+    /// The sum if each grows as far as it may.
+    most: Amount,
+    /// The maximum of all shards together.
+    within: Amount,
+    /// Those with a reservation.
+    sharing: Vec<(Vec<u8>, UsageShard)>,
+    /// Shard 0, and its version.
+    first: UsageShard,
+    first_version: Option<u64>,
+}
+
+impl State<'_> {
+    /// Whether the volume's usage is below this limit.
+    pub(crate) fn has_room(&mut self, below: Amount) -> Result<bool, ReadStop> {
+        if !self.options.blind {
+            return Ok(self.usage()?.is_below(below));
+        }
+        self.room = Some(self.room.map_or(below, |room| room.least(below)));
+        let mut lane = self.own_lane()?;
+        lane.used = lane.used.plus(self.added());
+        if let Some(Reservation { upto, within }) = lane.reservation
+            && within.minus(upto.minus(lane.used)).is_below(below)
+        {
+            return Ok(true);
+        }
+        let others = self.others()?;
+        if others.reservation(&lane, below).is_some() {
+            self.claim_counted(&others);
+            return Ok(true);
+        }
+        self.unchanged.insert(self.keys.lanes());
+        Ok(others.used.plus(lane.used).is_below(below))
+    }
+
+    /// Writes the shard with everything that was added, and its new reservation.
+    pub(crate) fn write_lane(&mut self, puts: &mut Writes) -> Result<(), ReadStop> {
+        let before = self.own_lane()?;
+        let mut lane = UsageShard { used: before.used.plus(self.added()), ..before };
+        if self.options.blind
+            && !lane.used.fits(
+                before.used.most(before.reservation.map_or(Amount::LEAST, |reservation| reservation.upto)),
+            )
+        {
+            lane.reservation = self.take_share(&lane, puts)?;
+        }
+        put(puts, self.keys.lane(self.options.lane), encode_lane(lane));
+        Ok(())
+    }
+
+    /// A new reservation for a shard that exceeds the one it has.
+    fn take_share(&mut self, lane: &UsageShard, puts: &mut Writes) -> Result<Option<Reservation>, ReadStop> {
+        let first = self.keys.lane(0);
+        if self.room.is_none() {
+            let held = self.value(&first, Assume::Absent)?;
+            let held = held.map_or(Ok(UsageShard::default()), |held| decode_lane(&first, &held))?;
+            if held.reservation.is_none() {
+                return Ok(None);
+            }
+        }
+        let mut others = self.others()?;
+        let mut reservation = self.room.and_then(|room| others.reservation(lane, room));
+        if reservation.is_some() {
+            self.claim_counted(&others);
+        } else {
+            self.unchanged.insert(self.keys.lanes());
+            for (key, lane) in std::mem::take(&mut others.sharing) {
+                put(puts, key, encode_lane(UsageShard { reservation: None, ..lane }));
+            }
+            // Without the withdrawn reservations there may be enough space.
+            (others.most, others.within, others.first.reservation) = (others.used, Amount::MOST, None);
+            reservation = self
+                .room
+                .and_then(|room| others.reservation(&UsageShard { reservation: None, ..*lane }, room));
+        }
+        if reservation.is_some() {
+            put(puts, first, encode_lane(UsageShard { reservation: Some(MARK), ..others.first }));
+        }
+        Ok(reservation)
+    }
+
+    /// Claims that all other shards grow no further than was counted.
+    fn claim_counted(&mut self, others: &Others) {
+        self.claims.insert(self.keys.lane(0), others.first_version);
+        if others.first.reservation.is_none() {
+            self.unchanged.insert(self.keys.lanes());
+        }
+    }
+
+    fn added(&self) -> Amount {
+        Amount { inodes: self.inodes, blocks: self.blocks }
+    }
+
+    fn own_lane(&mut self) -> Result<UsageShard, ReadStop> {
+        let key = self.keys.lane(self.options.lane);
+        let held = self.value(&key, Assume::Absent)?;
+        Ok(held.map_or(Ok(UsageShard::default()), |held| decode_lane(&key, &held))?)
+    }
+
+    fn others(&mut self) -> Result<Others, ReadStop> {
+        let (own, first) = (self.keys.lane(self.options.lane), self.keys.lane(0));
+        let mut others = Others {
+            used: Amount::default(),
+            most: Amount::default(),
+            within: Amount::MOST,
+            sharing: Vec::new(),
+            first: UsageShard::default(),
+            first_version: None,
+        };
+        for (key, held) in self.look.span(&self.keys.lanes())?.iter().filter(|(key, _)| *key != own) {
+            let lane = decode_lane(key, &held.value)?;
+            others.used = others.used.plus(lane.used);
+            others.most = others
+                .most
+                .plus(lane.reservation.map_or(lane.used, |reservation| lane.used.most(reservation.upto)));
+            if let Some(reservation) = lane.reservation {
+                others.within = others.within.least(reservation.within);
+                others.sharing.push((key.to_vec(), lane));
+            }
+            if *key == first {
+                (others.first, others.first_version) = (lane, Some(held.version));
+            }
+        }
+        Ok(others)
+    }
+}
+
+impl Others {
+    /// The reservation that a shard next to these can have of the space below a limit.
+    fn reservation(&self, lane: &UsageShard, below: Amount) -> Option<Reservation> {
+        let within = self
+            .within
+            .least(below)
+            .least(lane.reservation.map_or(Amount::MOST, |reservation| reservation.within));
+        let left = within.minus(self.most.plus(lane.used));
+        let part = Amount { inodes: left.inodes / PART, blocks: left.blocks / PART };
+        let least = if self.first.reservation.is_some() { LEAST } else { LEAST.plus(LEAST) };
+        least.fits(part).then(|| Reservation { upto: lane.used.plus(part), within })
+    }
+}
+
+impl Amount {
+    const LEAST: Amount = Amount { inodes: i64::MIN, blocks: i64::MIN };
+    const MOST: Amount = Amount { inodes: i64::MAX, blocks: i64::MAX };
+
+    /// A limit; `u64::MAX` for none.
+    pub(crate) fn limit(inodes: u64, blocks: u64) -> Amount {
+        let signed = |limit: u64| i64::try_from(limit).unwrap_or(i64::MAX);
+        Amount { inodes: signed(inodes), blocks: signed(blocks) }
+    }
+
+    fn each(self, other: Amount, of: impl Fn(i64, i64) -> i64) -> Amount {
+        Amount { inodes: of(self.inodes, other.inodes), blocks: of(self.blocks, other.blocks) }
+    }
+
+    pub(crate) fn plus(self, other: Amount) -> Amount {
+        self.each(other, i64::saturating_add)
+    }
+
+    fn minus(self, other: Amount) -> Amount {
+        self.each(other, i64::saturating_sub)
+    }
+
+    fn least(self, other: Amount) -> Amount {
+        self.each(other, i64::min)
+    }
+
+    fn most(self, other: Amount) -> Amount {
+        self.each(other, i64::max)
+    }
+
+    /// Whether neither amount exceeds that of the other.
+    fn fits(self, other: Amount) -> bool {
+        self.inodes <= other.inodes && self.blocks <= other.blocks
+    }
+
+    fn is_below(self, limit: Amount) -> bool {
+        self.inodes < limit.inodes && self.blocks < limit.blocks
+    }
+}

@@ -1,0 +1,37 @@
+//! Which records may be cached, and which never change.
+
+use super::Key;
+
+impl Key {
+    /// Whether the record may be cached beyond the operation that read it. Chunks are cached by open files,
+    /// and the other uncacheable records must be read each time.
+    pub(super) fn is_cacheable(&self) -> bool {
+        match self {
+            Key::Inode(_)
+            | Key::Dirent(..)
+            | Key::Listed(_)
+            | Key::Xattrs(_)
+            | Key::Symlink(_)
+            | Key::Acl(_)
+            | Key::Inherited(..)
+            | Key::Projection(..)
+            | Key::ModeProjection(..)
+            | Key::Anyone(_) => true,
+            Key::Empty(_)
+            | Key::Slices(..)
+            | Key::Settings
+            | Key::Counter(_)
+            | Key::Usage
+            | Key::Locks(_)
+            | Key::Waits => false,
+        }
+    }
+
+    /// Whether the record never changes once it exists. ACLs are stored under the hash of their content.
+    pub(super) fn is_immutable(&self) -> bool {
+        matches!(
+            self,
+            Key::Acl(_) | Key::Inherited(..) | Key::Projection(..) | Key::ModeProjection(..) | Key::Anyone(_)
+        )
+    }
+}

@@ -1,0 +1,315 @@
+//! Conflict-free groups: transactions of a batch whose guards may be checked together and whose effects may
+//! then be applied together.
+
+use std::collections::HashMap;
+
+use types::{Ino, Name, SessionId, XattrName};
+
+use crate::lock::LockOwner;
+use crate::record::{Counter, Usage, blocks_of};
+use crate::txn::{Effect, Guard, Txn};
+
+/// Splits a batch into conflict-free groups of consecutive transactions. Within a group, no transaction
+/// guards what an earlier one changes, and none changes what an earlier one changes, unless the two changes
+/// commute or the later one replaces the earlier. So an engine may check all guards of a group first, and
+/// then apply all its effects by kind: it adds up [`Effect::AddLinks`] and [`Effect::AddXattrBlocks`], takes
+/// the maximum of [`Effect::Extend`], applies the last one if several effects set the same field
+/// ([`Effect::SetTimes`]), and keeps rows in the order of the batch.
+///
+/// The only exception is [`Guard::Room`]: it may follow changes of the usage that it checks, because
+/// otherwise no two creates could share a group on a volume with limits. An engine checks its limits against
+/// the current usage plus [`ahead_of_room`]. If that holds, the guard holds whatever the outcomes of the
+/// transactions before it; if not, the engine must retry the group in smaller groups.
+pub fn conflict_free_groups(txns: &[Txn]) -> Vec<&[Txn]> {
+    let mut groups = Vec::new();
+    let mut group = ConflictGroup::default();
+    let mut start = 0;
+    for (index, txn) in txns.iter().enumerate() {
+        if !group.admit(txn) {
+            groups.push(&txns[start..index]);
+            start = index;
+            group = ConflictGroup::default();
+            group.admit(txn);
+        }
+    }
+    if start < txns.len() {
+        groups.push(&txns[start..]);
+    }
+    groups
+}
+
+/// The most that the transactions of a group add to the usage before the last one with a [`Guard::Room`].
+pub fn ahead_of_room(group: &[Txn]) -> Usage {
+    let checks_room = |txn: &Txn| txn.guards.iter().any(|guard| matches!(guard, Guard::Room { .. }));
+    let last = group.iter().rposition(checks_room).unwrap_or(0);
+    most_added(group.get(..last).unwrap_or_default())
+}
+
+/// The most that transactions add to the usage.
+pub fn most_added(txns: &[Txn]) -> Usage {
+    let mut most = Usage::default();
+    for effect in txns.iter().flat_map(|txn| &txn.effects) {
+        let (inodes, blocks) = match *effect {
+            Effect::PutInode(ref inode) => (1, inode.blocks()),
+            // The present size is not known here.
+            Effect::SetSize { size, .. } | Effect::Extend { size, .. } => (0, blocks_of(size)),
+            Effect::AddXattrBlocks { delta, .. } => (0, delta.max(0).unsigned_abs().into()),
+            Effect::AddUsage { inodes, blocks } => {
+                (inodes.max(0).unsigned_abs(), blocks.max(0).unsigned_abs())
+            }
+            _ => (0, 0),
+        };
+        most.inodes = most.inodes.saturating_add(inodes);
+        most.blocks = most.blocks.saturating_add(blocks);
+    }
+    most
+}
+
+/// The conflict keys that a group changes so far, each with whether all these changes commute.
+#[derive(Debug, Default)]
+pub(crate) struct ConflictGroup {
+    changed: HashMap<ConflictKey, bool>,
+}
+
+impl ConflictGroup {
+    /// Adds a transaction if it fits in this group. The first one always does.
+    pub(crate) fn admit(&mut self, txn: &Txn) -> bool {
+        let mut changes: Vec<(ConflictKey, bool)> = txn.effects.iter().flat_map(changes_of).collect();
+        changes.push((ConflictKey::Op(txn.op_id.0), false));
+        let changed = &mut self.changed;
+        let mut checked = txn.guards.iter().flat_map(keys_checked);
+        let conflicts =
+            checked.any(|key| {
+                changed.get(&key).is_some_and(|all_commute| !(*all_commute && key == ConflictKey::Usage))
+            }) || changes.iter().any(|(key, commutes)| changed.get(key).is_some_and(|all| !(all & commutes)));
+        if !conflicts {
+            for (key, commutes) in changes {
+                changed.entry(key).and_modify(|all| *all &= commutes).or_insert(commutes);
+            }
+        }
+        !conflicts
+    }
+}
+
+/// A conflict key: what a guard checks or an effect changes, at the coarsest granularity that suffices.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum ConflictKey {
+    Op(u128),
+    /// Whether the inode exists.
+    Life(Ino),
+    /// Anything that is stored with the inode.
+    Body(Ino),
+    Access(Ino),
+    Links(Ino),
+    Parent(Ino),
+    Size(Ino),
+    Times(Ino),
+    Rows(Ino),
+    Locks(Ino),
+    Xattr(Ino, XattrName),
+    XattrBlocks(Ino),
+    Dirent(Ino, Name),
+    Entries(Ino),
+    Setting(&'static str),
+    Counter(Counter),
+    Usage,
+    /// How many rows refer to slices.
+    Sharing,
+    Session(SessionId),
+    Orphan(SessionId, Ino),
+    Wait(LockOwner),
+}
+
+fn keys_checked(guard: &Guard) -> Vec<ConflictKey> {
+    match guard {
+        Guard::DirentIs { parent, name, .. } | Guard::DirentAbsent { parent, name } => {
+            vec![ConflictKey::Dirent(*parent, name.clone())]
+        }
+        Guard::Access { ino, .. } => vec![ConflictKey::Life(*ino), ConflictKey::Access(*ino)],
+        Guard::InodeAbsent { ino } => vec![ConflictKey::Life(*ino)],
+        Guard::Links { ino, .. } => vec![ConflictKey::Life(*ino), ConflictKey::Links(*ino)],
+        Guard::ParentIs { ino, .. } => vec![ConflictKey::Life(*ino), ConflictKey::Parent(*ino)],
+        Guard::Size { ino, .. } => vec![ConflictKey::Life(*ino), ConflictKey::Size(*ino)],
+        Guard::Locks { ino, .. } => vec![ConflictKey::Life(*ino), ConflictKey::Locks(*ino)],
+        Guard::Rows { ino, .. } => vec![ConflictKey::Life(*ino), ConflictKey::Rows(*ino)],
+        Guard::Xattr { ino, name, .. } => {
+            vec![ConflictKey::Life(*ino), ConflictKey::Xattr(*ino, name.clone())]
+        }
+        Guard::XattrBlocks { ino, .. } => vec![ConflictKey::Life(*ino), ConflictKey::XattrBlocks(*ino)],
+        Guard::Empty { ino } => vec![ConflictKey::Entries(*ino)],
+        Guard::Setting { name, .. } => vec![ConflictKey::Setting(name)],
+        Guard::Counter { counter, .. } => vec![ConflictKey::Counter(*counter)],
+        Guard::Room { .. } => vec![ConflictKey::Usage],
+        Guard::Session { session, .. } | Guard::Term { session, .. } => vec![ConflictKey::Session(*session)],
+    }
+}
+
+/// The conflict keys that an effect changes, each with whether the change commutes with others of the same
+/// key (or the last one overrides them).
+fn changes_of(effect: &Effect) -> Vec<(ConflictKey, bool)> {
+    const COMMUTES: bool = true;
+    const ORDERED: bool = false;
+    let of = |ino: &Ino, key, commutes| vec![(key, commutes), (ConflictKey::Body(*ino), COMMUTES)];
+    let life = |ino| {
+        vec![
+            (ConflictKey::Life(ino), ORDERED),
+            (ConflictKey::Body(ino), ORDERED),
+            (ConflictKey::Usage, COMMUTES),
+        ]
+    };
+    let and = |mut all: Vec<_>, key, commutes| {
+        all.push((key, commutes));
+        all
+    };
+    match effect {
+        // Replacing an inode releases its slices.
+        Effect::PutInode(inode) => and(life(inode.ino), ConflictKey::Sharing, COMMUTES),
+        Effect::DropInode { ino } => and(life(*ino), ConflictKey::Sharing, COMMUTES),
+        Effect::PutDirent { parent, name, .. } | Effect::DropDirent { parent, name } => {
+            vec![
+                (ConflictKey::Dirent(*parent, name.clone()), ORDERED),
+                (ConflictKey::Entries(*parent), COMMUTES),
+            ]
+        }
+        Effect::SetAccess { ino, .. } => of(ino, ConflictKey::Access(*ino), ORDERED),
+        Effect::SetParent { ino, .. } => of(ino, ConflictKey::Parent(*ino), ORDERED),
+        Effect::AddLinks { ino, .. } => of(ino, ConflictKey::Links(*ino), COMMUTES),
+        Effect::SetTimes { ino, .. } => of(ino, ConflictKey::Times(*ino), COMMUTES),
+        Effect::SetSize { ino, .. } => {
+            and(of(ino, ConflictKey::Size(*ino), ORDERED), ConflictKey::Usage, COMMUTES)
+        }
+        Effect::Extend { ino, .. } => {
+            and(of(ino, ConflictKey::Size(*ino), COMMUTES), ConflictKey::Usage, COMMUTES)
+        }
+        Effect::AppendSlice { ino, .. } => of(ino, ConflictKey::Rows(*ino), COMMUTES),
+        Effect::DropSlices { ino, .. } | Effect::ReplaceRows { ino, .. } => {
+            and(of(ino, ConflictKey::Rows(*ino), ORDERED), ConflictKey::Sharing, COMMUTES)
+        }
+        Effect::PutXattr { ino, name, .. } | Effect::DropXattr { ino, name } => {
+            of(ino, ConflictKey::Xattr(*ino, name.clone()), ORDERED)
+        }
+        Effect::AddXattrBlocks { ino, .. } => {
+            and(of(ino, ConflictKey::XattrBlocks(*ino), COMMUTES), ConflictKey::Usage, COMMUTES)
+        }
+        Effect::PutLocks { ino, .. } => of(ino, ConflictKey::Locks(*ino), ORDERED),
+        Effect::PutSymlink { ino, .. } => vec![(ConflictKey::Body(*ino), ORDERED)],
+        Effect::PutAcl { .. } => Vec::new(),
+        Effect::Share { .. } | Effect::DropGarbage { .. } => vec![(ConflictKey::Sharing, ORDERED)],
+        Effect::PutOrphan { session, ino } | Effect::DropOrphan { session, ino } => {
+            vec![(ConflictKey::Orphan(*session, *ino), ORDERED)]
+        }
+        Effect::PutSession(session) => vec![(ConflictKey::Session(session.id), ORDERED)],
+        Effect::DropSession { session } | Effect::BeginTerm { session, .. } => {
+            vec![(ConflictKey::Session(*session), ORDERED)]
+        }
+        Effect::PutWait(wait) => vec![(ConflictKey::Wait(wait.lock.owner), ORDERED)],
+        Effect::DropWait { owner } => vec![(ConflictKey::Wait(*owner), ORDERED)],
+        Effect::PutSetting { name, .. } => vec![(ConflictKey::Setting(name), ORDERED)],
+        Effect::SetCounter { counter, .. } => vec![(ConflictKey::Counter(*counter), ORDERED)],
+        Effect::AddUsage { .. } => vec![(ConflictKey::Usage, ORDERED)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::{AclId, FileType, Mode, OpId, Time};
+
+    use super::*;
+    use crate::record::Inode;
+
+    fn name(name: &str) -> Name {
+        Name::new(name.as_bytes()).unwrap()
+    }
+
+    /// A create like the one that `meta::ops` plans, with the guards and effects that matter here.
+    fn create(id: u128, ino: u64, entry: &str) -> Txn {
+        let parent = Ino(2);
+        let guards =
+            vec![Guard::Access { ino: parent, rev: 1 }, Guard::DirentAbsent { parent, name: name(entry) }];
+        let dirent = Effect::PutDirent { parent, name: name(entry), ino: Ino(ino), kind: FileType::Regular };
+        let now = Some(Time::from_nanos(1));
+        let touch = Effect::SetTimes { ino: parent, atime: None, mtime: now, ctime: now };
+        Txn { op_id: OpId(id), guards, effects: vec![dirent, touch] }
+    }
+
+    fn lengths(txns: &[Txn]) -> Vec<usize> {
+        conflict_free_groups(txns).iter().map(|group| group.len()).collect()
+    }
+
+    #[test]
+    fn creates_of_different_names_share_a_group_and_of_one_name_do_not() {
+        assert_eq!(lengths(&[]), []);
+        assert_eq!(lengths(&[create(1, 10, "a"), create(2, 11, "b"), create(3, 12, "c")]), [3]);
+        assert_eq!(lengths(&[create(1, 10, "a"), create(2, 11, "a"), create(3, 12, "c")]), [1, 2]);
+    }
+
+    #[test]
+    fn removing_what_another_transaction_guards_starts_a_new_group() {
+        let rmdir = Txn {
+            op_id: OpId(9),
+            guards: vec![Guard::Empty { ino: Ino(2) }],
+            effects: vec![Effect::DropInode { ino: Ino(2) }],
+        };
+        assert_eq!(lengths(&[create(1, 10, "a"), rmdir.clone()]), [1, 1]);
+        assert_eq!(lengths(&[rmdir, create(1, 10, "a")]), [1, 1]);
+    }
+
+    #[test]
+    fn creates_below_a_limit_share_a_group_and_their_additions_are_counted() {
+        let now = Time::from_nanos(1);
+        let file = |ino| Inode {
+            ino: Ino(ino),
+            kind: FileType::Regular,
+            mode: Mode::new(0o644),
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            nlink: 1,
+            size: 5000,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            access_acl: AclId::NONE,
+            default_acl: AclId::NONE,
+            parent: Ino(0),
+            access_rev: 1,
+            xattr_blocks: 0,
+        };
+        let limited = |id, ino, entry| {
+            let mut txn = create(id, ino, entry);
+            txn.guards.push(Guard::Room { max_inodes: 9, max_blocks: 9 });
+            txn.effects.push(Effect::PutInode(file(ino)));
+            txn
+        };
+        let mut txns = vec![limited(1, 10, "a"), limited(2, 11, "b"), limited(3, 12, "c")];
+        txns.push(Txn {
+            op_id: OpId(4),
+            guards: Vec::new(),
+            effects: vec![Effect::Extend { ino: Ino(10), size: 1 << 20 }],
+        });
+        // The fourth transaction changes an inode that this group creates.
+        assert_eq!(lengths(&txns), [3, 1]);
+        assert_eq!(ahead_of_room(&txns[..3]), Usage { inodes: 2, blocks: 4 });
+        assert_eq!(ahead_of_room(&txns[..1]), Usage::default());
+        assert_eq!(most_added(&txns), Usage { inodes: 3, blocks: 6 + 256 });
+        // The usage that a correction results in is not known beforehand.
+        txns[1].effects.push(Effect::AddUsage { inodes: 1, blocks: 0 });
+        assert_eq!(lengths(&txns[..3]), [1, 1, 1]);
+    }
+
+    #[test]
+    fn a_retry_is_not_in_the_group_of_its_first_attempt() {
+        assert_eq!(lengths(&[create(1, 10, "a"), create(1, 10, "b")]), [1, 1]);
+    }
+
+    #[test]
+    fn sizes_commute_unless_one_is_set() {
+        let extend = |id, size| Txn {
+            op_id: OpId(id),
+            guards: Vec::new(),
+            effects: vec![Effect::Extend { ino: Ino(5), size }],
+        };
+        let set = Txn { effects: vec![Effect::SetSize { ino: Ino(5), size: 1 }], ..extend(3, 0) };
+        assert_eq!(lengths(&[extend(1, 10), extend(2, 20), set, extend(4, 30)]), [2, 1, 1]);
+    }
+}
