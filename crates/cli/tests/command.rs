@@ -187,7 +187,7 @@ fn destroy_on_a_terminal_asks_for_the_name() {
     assert!(said.code == Some(1) && said.out.contains("nothing was removed"), "{said:?}");
     place.status();
     let said = on_a_terminal(&line, "vol");
-    assert!(said.code == Some(0) && said.out.contains("'vol' is gone"), "{said:?}");
+    assert!(said.code == Some(0) && said.out.contains("Volume 'vol' and 0 objects are removed"), "{said:?}");
     assert!(!place.path("vol.db").exists());
 }
 

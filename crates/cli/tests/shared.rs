@@ -668,11 +668,11 @@ fn exclusive_and_shared_mounts_refuse_each_other() {
     fs::create_dir(place.path("mnt3")).unwrap();
     let (url, mnt) = (place.url(), place.text("mnt3"));
     let mount = |more: &[&str]| limen(&[&["mount", "-d"], more, &[&url, &mnt]].concat());
-    mount(&[]).failed(1, &["volume 'vol' is in use", &place.mnt(), "-o shared"]);
+    mount(&[]).failed(1, &["volume 'vol' is already in use", &place.mnt(), "-o shared"]);
     // One mount leaves, the other still holds the volume.
     place.umount(&[]).ok();
     fs::write(pair.b("f"), "here").unwrap();
-    mount(&[]).failed(1, &["volume 'vol' is in use", &place.text("mnt2"), "-o shared"]);
+    mount(&[]).failed(1, &["volume 'vol' is already in use", &place.text("mnt2"), "-o shared"]);
     place.mount(&["-o", "shared"]).ok();
     assert_eq!(fs::read(pair.a("f")).unwrap(), b"here");
     pair.umount_second(&[]).ok();
@@ -681,7 +681,7 @@ fn exclusive_and_shared_mounts_refuse_each_other() {
     place.mount(&[]).ok();
     let server = place.server().to_string();
     let said = pair.mount_second();
-    said.failed(1, &["volume 'vol' is in use", &place.mnt(), &server, "-o shared"]);
+    said.failed(1, &["volume 'vol' is already in use", &place.mnt(), &server, "-o shared"]);
     place.umount(&[]).ok();
     pair.mount_second().ok();
     place.mount(&["-o", "shared"]).ok();
