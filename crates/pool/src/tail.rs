@@ -1,7 +1,8 @@
 //! Streams of changes from servers that push none: a log is polled.
 
 use std::fmt::Debug;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use meta::{Change, Changes, EngineError, Order};
 
@@ -29,8 +30,11 @@ pub trait Log: Debug + Send {
 pub struct Tail<L> {
     log: L,
     place: String,
-    /// The polling interval while a caller waits.
+    /// The shortest time between two polls. A busy log is read in batches: if a poll that found changes were
+    /// followed by another at once, a client's own commits would cost it hundreds of polls a second.
     period: Duration,
+    /// When the log was last polled.
+    looked: Option<Instant>,
     /// After a failure, changes may have been missed.
     lost: bool,
 }
@@ -47,7 +51,7 @@ impl<L: Log> Tail<L> {
         open: impl FnOnce() -> Result<L, L::Failed>,
     ) -> Result<Self, EngineError> {
         let log = open().map_err(|failed| failed.engine_error(place, Asked::Look))?;
-        Ok(Tail { log, place: place.to_owned(), period, lost: false })
+        Ok(Tail { log, place: place.to_owned(), period, looked: None, lost: false })
     }
 
     fn look(&mut self) -> Result<Vec<Change>, EngineError> {
@@ -57,6 +61,7 @@ impl<L: Log> Tail<L> {
                 self.place
             )));
         }
+        self.looked = Some(Instant::now());
         let news = self.log.look();
         self.lost = news.is_err();
         news.map_err(|failed| failed.engine_error(&self.place, Asked::Look))
@@ -65,6 +70,9 @@ impl<L: Log> Tail<L> {
 
 impl<L: Log> Changes for Tail<L> {
     fn next(&mut self, wait: Duration) -> Result<Vec<Change>, EngineError> {
+        if let Some(looked) = self.looked {
+            sleep(self.period.saturating_sub(looked.elapsed()));
+        }
         let mut news = poll(wait, self.period, || self.look())?;
         news.sort_unstable_by_key(|change| change.seq);
         if let Some(last) = news.last() {
@@ -105,5 +113,15 @@ mod tests {
         assert_eq!((told, tail.log.order().read()), (vec![2, 3], Seq(3)));
         tail.next(Duration::ZERO).unwrap_err();
         tail.next(Duration::ZERO).unwrap_err();
+    }
+
+    #[test]
+    fn busy_log_is_polled_once_per_period() {
+        let period = Duration::from_millis(5);
+        let log = Looks((1..=5).rev().map(|seq| Ok(vec![seq])).collect(), Order::default());
+        let mut tail = Tail::new("x", period, || Ok(log)).unwrap();
+        let begun = Instant::now();
+        (0..5).for_each(|_| assert_eq!(tail.next(Duration::ZERO).unwrap().len(), 1));
+        assert!(begun.elapsed() >= 4 * period);
     }
 }
