@@ -2,18 +2,120 @@
 
 use std::sync::Arc;
 
+use clap::ValueEnum;
+use command::fault::Fault;
+use command::output::{self, Table};
+use command::units::parse_size;
+use command::units::show_size;
 use meta::{AclKind, Authority, Configure, Engine, Meta, Volume};
 use serde_json::json;
 
-use crate::args::ConfigArgs;
-use crate::fault::Fault;
 use crate::maintenance::{Exclusive, Tool};
 use crate::marker::{self, MEMORY};
-use crate::output::{self, Table};
-use crate::status::{usage, used_bytes};
+use crate::parse::{parse_inline, parse_on_off};
+use crate::records::{usage, used_bytes};
 use crate::store::open_without_key;
-use crate::units::show_size;
 use crate::url::{Database, MetaUrl};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  limen config sqlite:///var/lib/limen/home.db
+  limen config sqlite:///var/lib/limen/home.db --capacity 2T --inodes 0
+      0 means no limit
+  limen config sqlite:///var/lib/limen/home.db --abe on
+      mounts apply a change within about ten seconds")]
+pub(crate) struct ConfigArgs {
+    /// Where the volume's metadata is
+    #[arg(value_name = "META-URL")]
+    url: String,
+    /// The maximum total size of all files, e.g. 500G; 0 for no limit
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    capacity: Option<u64>,
+    /// The maximum number of files and directories; 0 for no limit
+    #[arg(long, value_name = "N")]
+    inodes: Option<u64>,
+    /// Store the data of files up to this size in the metadata when they are next written, at most 64K; 0 for
+    /// never
+    #[arg(long, value_name = "BYTES", value_parser = parse_inline)]
+    inline: Option<u32>,
+    /// How chmod changes an NFSv4 ACL
+    #[arg(long, value_enum, value_name = "POLICY")]
+    aclmode: Option<AclMode>,
+    /// Which entries of a directory's NFSv4 ACL new files inherit
+    #[arg(long, value_enum, value_name = "POLICY")]
+    aclinherit: Option<AclInherit>,
+    /// Whether listings show each caller only entries that it may read (access-based enumeration), on every
+    /// mount
+    #[arg(long, value_name = "on|off", value_parser = parse_on_off)]
+    abe: Option<bool>,
+    /// Mark the object store as this volume's; use it if limen says that the store is not this volume's and
+    /// you know that it is
+    #[arg(long)]
+    adopt_store: bool,
+    /// Settings that cannot change: accepted, so that the error message can say why.
+    #[arg(long, hide = true)]
+    acl: Option<String>,
+    #[arg(long, hide = true)]
+    storage: Option<String>,
+    #[arg(long, hide = true)]
+    bucket: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum AclMode {
+    /// Replace the ACL by entries that say the same as the new mode
+    Discard,
+    /// Keep entries for users and groups; if the group bits change, no entry allows more than the new group
+    /// bits (default)
+    #[value(name = "groupmask")]
+    GroupMask,
+    /// Keep entries for users and groups, without those of r, w and x that the new group bits lack
+    Passthrough,
+    /// Let chmod fail on files with an ACL that says more than a mode
+    Restricted,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum AclInherit {
+    /// No entries
+    Discard,
+    /// Only entries that deny
+    #[value(name = "noallow")]
+    NoAllow,
+    /// All entries, without the permissions to change the ACL and the owner
+    Restricted,
+    /// All entries unchanged; entries for owner, group and everyone replace mode and umask
+    Passthrough,
+    /// Like passthrough, but a file is executable only if its create mode says so
+    PassthroughX,
+}
+
+impl From<AclMode> for acl::nfs4::AclMode {
+    fn from(policy: AclMode) -> Self {
+        match policy {
+            AclMode::Discard => Self::Discard,
+            AclMode::GroupMask => Self::GroupMask,
+            AclMode::Passthrough => Self::Passthrough,
+            AclMode::Restricted => Self::Restricted,
+        }
+    }
+}
+
+impl From<AclInherit> for acl::nfs4::AclInherit {
+    fn from(policy: AclInherit) -> Self {
+        match policy {
+            AclInherit::Discard => Self::Discard,
+            AclInherit::NoAllow => Self::NoAllow,
+            AclInherit::Restricted => Self::Restricted,
+            AclInherit::Passthrough => Self::Passthrough,
+            AclInherit::PassthroughX => Self::PassthroughX,
+        }
+    }
+}
 
 pub(crate) fn run(args: &ConfigArgs) -> Result<(), Fault> {
     let url = MetaUrl::parse(&args.url)?;

@@ -1,22 +1,21 @@
 //! `limen mount -d`: starts a background process that serves, and returns when it does.
 //!
 //! limen executes itself again instead of forking, because a program with threads cannot fork safely. The new
-//! process reports to the command that waits, one line each on its standard output: any number of
-//! `note TEXT`, then `ready` or `fault TEXT`. Its standard error is the log.
+//! process reports to the command that waits (see `report`). Its standard error is the log.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::absolute;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use crate::args::MountArgs;
-use crate::fault::Fault;
+use command::fault::Fault;
+use command::output;
+use command::paths;
+
 use crate::log;
 use crate::network::PASSWORD_VARIABLE;
+use crate::options::MountArgs;
 use crate::options::Options;
-use crate::output;
-use crate::paths;
 use crate::url::MetaUrl;
 
 /// Longer messages from the new process are truncated.
@@ -98,77 +97,4 @@ fn describe(status: ExitStatus) -> String {
         Some(signal) => format!("by signal {signal}"),
         None => format!("with exit code {}", status.code().unwrap_or(0)),
     }
-}
-
-/// Where a process that serves reports its start: in the foreground to its log only, in the background also
-/// to the process that waits for it.
-#[derive(Debug)]
-pub(crate) struct Report {
-    background: bool,
-}
-
-impl Report {
-    pub(crate) fn foreground() -> Self {
-        Report { background: false }
-    }
-
-    /// Also leaves the terminal's session, so that the terminal's signals do not reach this process.
-    pub(crate) fn background() -> Self {
-        // Without this, ps(1) would show the name "exe", because the process was started through
-        // /proc/self/exe.
-        if let Err(error) = rustix::thread::set_name(c"limen") {
-            tracing::debug!(%error, "cannot set the process name");
-        }
-        // This fails only if the process leads a process group already, e.g. if a shell started it with
-        // --report.
-        if let Err(error) = rustix::process::setsid() {
-            tracing::debug!(%error, "cannot start a new session");
-        }
-        Report { background: true }
-    }
-
-    pub(crate) fn is_background(&self) -> bool {
-        self.background
-    }
-
-    pub(crate) fn note(&self, text: &str) {
-        tracing::info!("{text}");
-        if self.background {
-            // If the waiting process is gone, `ready` reports it.
-            let _ = say("note", text);
-        }
-    }
-
-    /// Reports why the mount does not serve or did not end cleanly.
-    pub(crate) fn fault(&self, fault: Fault) -> Fault {
-        if !self.background {
-            return fault;
-        }
-        tracing::error!("{fault}");
-        // After `ready`, no process waits any more; the log has the error.
-        let _ = say("fault", &fault.to_string());
-        fault.told()
-    }
-
-    /// Reports that the mount serves requests.
-    ///
-    /// # Errors
-    /// The process that waited is gone, so the mount is not wanted.
-    pub(crate) fn ready(&self) -> Result<(), Fault> {
-        if !self.background {
-            return Ok(());
-        }
-        let null = || -> io::Result<File> {
-            say("ready", "")?;
-            OpenOptions::new().write(true).open("/dev/null")
-        };
-        let quiet = null().and_then(|null| Ok(rustix::stdio::dup2_stdout(null)?));
-        quiet.map_err(|error| Fault::new(format!("the command that waited for the mount is gone: {error}")))
-    }
-}
-
-fn say(kind: &str, text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(format!("{kind} {}\n", text.replace('\n', " ")).as_bytes())?;
-    out.flush()
 }

@@ -7,18 +7,36 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chunk::{BlockStore, ChunkError, HeldStaging, MARKER};
+use command::fault::Fault;
+use command::output;
+use command::units::show_size;
 use meta::{EngineError, Volume};
 
-use crate::args::DestroyArgs;
-use crate::fault::Fault;
 use crate::maintenance::{DESTROY, Exclusive, Tool};
 use crate::marker;
-use crate::output;
+use crate::records::{usage, used_bytes};
 use crate::staged;
-use crate::status::{usage, used_bytes};
 use crate::store::{open_without_key, store_fault};
-use crate::units::show_size;
 use crate::url::{self, MetaUrl};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  limen destroy sqlite:///var/lib/limen/home.db")]
+pub(crate) struct DestroyArgs {
+    /// Where the volume's metadata is
+    #[arg(value_name = "META-URL")]
+    url: String,
+    /// Do not ask for the volume's name as a confirmation
+    #[arg(short, long)]
+    yes: bool,
+    /// Wait 90 seconds, and remove sessions that are not renewed in that time, because their machines are
+    /// gone. A session that is still renewed keeps the volume in use. Also continues a removal that was
+    /// interrupted on another machine
+    #[arg(long)]
+    force: bool,
+    /// Remove the metadata only and leave the object store as it is: for a store that no longer exists
+    #[arg(long)]
+    keep_objects: bool,
+}
 
 /// How often to check, while objects are removed, that this tool still has the volume.
 const CHECK_EVERY: Duration = Duration::from_secs(1);

@@ -6,16 +6,105 @@ use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
 
 use chunk::{Cipher, Compression, EncryptionSettings, MARKER, StoreOptions};
+use clap::{ValueEnum, ValueHint};
+use command::fault::Fault;
+use command::output;
+use command::units::parse_size;
 use meta::ops::SetAttr;
 use meta::{AclKind, Authority, Engine, Meta, Volume, VolumeError};
 use types::{Ino, Time};
 
-use crate::args::{Acl, Compress, Encrypt, FormatArgs, Storage};
-use crate::fault::Fault;
 use crate::marker;
-use crate::output;
+use crate::parse::{parse_inline, parse_name};
+use crate::store::KeyArgs;
 use crate::store::{self, open_store, store_fault};
 use crate::url::MetaUrl;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  limen format sqlite:///var/lib/limen/home.db home
+      objects go to /var/lib/limen/home.data
+  limen format sqlite:///var/lib/limen/big.db big --bucket /data/big --capacity 10T --inodes 50000000
+  limen format sqlite:///srv/plain.db plain --acl off
+  limen format sqlite:///srv/cloud.db cloud --storage s3 --bucket https://s3.example.org/mybucket/cloud \\
+      --compress zstd --encrypt aes-256-gcm --key-file cloud.key")]
+pub(crate) struct FormatArgs {
+    /// Where to store the metadata, e.g. sqlite:///var/lib/limen/home.db
+    #[arg(value_name = "META-URL")]
+    url: String,
+    /// The volume's name: 1 to 63 characters of a-z, 0-9, - and _
+    #[arg(value_parser = parse_name)]
+    name: String,
+    /// The kind of object store for the file data
+    #[arg(long, value_enum, default_value_t = Storage::File)]
+    storage: Storage,
+    /// Where to store the objects; must be empty. With --storage file a directory [default: the database's
+    /// path with the suffix .data instead of .db], with --storage s3 s3://BUCKET/PREFIX or
+    /// https://HOST:PORT/BUCKET/PREFIX
+    #[arg(long, value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
+    bucket: Option<String>,
+    /// How to compress data before it is stored in the object store
+    #[arg(long, value_enum, default_value_t = Compress::None)]
+    compress: Compress,
+    /// Encrypt data before it is stored in the object store; needs a key. Names and attributes are not
+    /// encrypted
+    #[arg(long, value_enum, value_name = "CIPHER")]
+    encrypt: Option<Encrypt>,
+    #[command(flatten)]
+    keys: KeyArgs,
+    /// The kind of ACLs that files can have; cannot be changed later
+    #[arg(long, value_enum, default_value_t = Acl::Posix)]
+    acl: Acl,
+    /// Store the data of files up to this size in the metadata, at most 64K; 0 for never [default: 4096; 0
+    /// with --encrypt and on Redis]
+    #[arg(long, value_name = "BYTES", value_parser = parse_inline)]
+    inline: Option<u32>,
+    /// The maximum total size of all files, e.g. 500G; 0 for no limit
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0")]
+    capacity: u64,
+    /// The maximum number of files and directories; 0 for no limit
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    inodes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Storage {
+    /// A local directory, or one on a mounted file system
+    File,
+    /// The memory of the mount, lost when it is unmounted: for trials
+    Memory,
+    /// S3 or a compatible server; credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or from
+    /// a profile
+    S3,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Compress {
+    None,
+    /// Fast
+    Lz4,
+    /// Small
+    Zstd,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Encrypt {
+    #[value(name = "aes-256-gcm")]
+    Aes256Gcm,
+    #[value(name = "xchacha20-poly1305")]
+    XChaCha20Poly1305,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Acl {
+    /// POSIX ACLs, like ext4 and XFS
+    Posix,
+    /// NFSv4 ACLs, like NFS and Windows; for nfs4_setfacl and Samba
+    Nfsv4,
+    /// Mode bits only
+    Off,
+}
 
 /// By default, the data of files up to this size is stored in the metadata: one page of most databases.
 const DEFAULT_INLINE_BYTES: u32 = 4096;

@@ -6,22 +6,24 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use chunk::StoreOptions;
+use command::fault::Fault;
+use command::output;
+use command::output::ProgressBar;
+use command::units::show_size;
 use engine_sqlite::{LockError, MountLock};
-use indicatif::ProgressBar;
 use meta::check::{self, Checked, Place, Problem};
 use meta::{Counter, Engine, EngineError, Maintenance, Meta, Record, RecordKey, Volume, VolumeError};
 use serde_json::{Value, json};
 use types::Ino;
 
-use crate::args::KeyArgs;
-use crate::fault::Fault;
 use crate::gc::Unreferenced;
 use crate::maintenance::{self, Exclusive, Tool};
 use crate::marker;
-use crate::output;
+use crate::records::next_slice;
 use crate::scrub::{self, Damage};
+use crate::sessions::living;
+use crate::store::KeyArgs;
 use crate::store::open_store;
-use crate::units::show_size;
 use crate::url::{Database, MetaUrl};
 
 #[derive(Debug, clap::Args)]
@@ -174,7 +176,7 @@ impl Access {
             // A user that can only read the database file can still check the volume.
             Err(LockError::Io { .. }) => None,
         };
-        let sessions = maintenance::living(&*database.engine());
+        let sessions = living(&*database.engine());
         let is_mounted = lock.is_none() && !sessions.map_err(|error| Fault::new(error).at(url))?.is_empty();
         Ok(if is_mounted { Access::BesideMounts } else { Access::Unmounted { _lock: lock } })
     }
@@ -342,17 +344,6 @@ fn check_data(
         }
     }
     Ok(())
-}
-
-/// The next slice number to be allocated.
-///
-/// # Errors
-/// Errors of the database.
-pub(crate) fn next_slice(engine: &dyn Engine) -> Result<u64, EngineError> {
-    match engine.read(&[RecordKey::Counter(Counter::Slice)])?.records.first() {
-        Some(Record::Counter(_, value)) => Ok(*value),
-        _ => Err(EngineError::permanent("the engine returned no slice counter")),
-    }
 }
 
 impl Findings {

@@ -3,6 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use chunk::{BlockStore, ChunkError, StoredBlock};
+use command::fault::Fault;
+use command::output::{self, Table};
+use command::units::show_size;
 use meta::check::{self, SliceWindow};
 use meta::ops::{Reap, ReapAll};
 use meta::{Authority, Engine, EngineError, Failure, Meta, Record, Scan, Session, Volume};
@@ -10,14 +13,11 @@ use serde_json::json;
 use types::{BLOCK_BYTES, Ino, SessionId, SliceId};
 use vfs::process::is_gone;
 
-use crate::fault::Fault;
-use crate::fsck::next_slice;
 use crate::maintenance;
 use crate::marker;
-use crate::output::{self, Table};
-use crate::status::sessions;
+use crate::records::next_slice;
+use crate::sessions::sessions;
 use crate::store::{open_without_key, store_fault};
-use crate::units::show_size;
 use crate::url::{Database, MetaUrl};
 
 #[derive(Debug, clap::Args)]

@@ -5,23 +5,34 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use acl::nfs4::Nfs4Acl;
 use acl::posix::PosixAcl;
 use chunk::object_key;
+use clap::ValueHint;
+use command::fault::Fault;
+use command::output::{self, Table};
+use command::paths;
 use inspect::Domains;
 use meta::{Engine, EngineError, Inode, Record, RecordKey};
 use serde_json::{Value, json};
 use types::{AclId, BLOCK_BYTES, CHUNK_BYTES, ChunkIndex, FileType, Ino, Slice, SliceSource};
 
-use crate::args::InfoArgs;
-use crate::fault::Fault;
 use crate::modes::kind_name;
-use crate::output::{self, Table};
-use crate::paths;
 use crate::target::volume_behind;
 use crate::url::Database;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  limen info /mnt/report.pdf")]
+pub(crate) struct InfoArgs {
+    /// Files or directories on a mounted volume
+    #[arg(required = true, value_hint = ValueHint::AnyPath)]
+    paths: Vec<PathBuf>,
+    /// Print JSON, an array with an object for each path
+    #[arg(long)]
+    json: bool,
+}
 
 /// The most chunks shown of one file, 16 GiB; a sparse file can have very many.
 const MAX_CHUNKS: u64 = 256;

@@ -7,13 +7,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use command::fault::Fault;
+use command::paths;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 use types::Time;
-
-use crate::fault::Fault;
-use crate::paths;
 
 const VARIABLE: &str = "LIMEN_LOG";
 

@@ -1,26 +1,26 @@
-//! The `limen` command: the only crate that names an engine, and the only one that talks to a person.
+//! The `limen` command: the only crate that names an engine or parses a command line.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `args` | the command line |
+//! | `args`, `parse` | the command line; values of options that several commands have |
 //! | `format`, `mount`, `umount`, `status`, `info`, `config`, `destroy`, `version` | one command each |
 //! | `ls`, `access` | listings; permissions and their reasons |
 //! | `fsck`, `gc`, with `scrub` | consistency check and repair; removal of unreferenced data |
-//! | `rmr`, `warmup`, `bench` | commands for any mounted path |
-//! | `mdtest` | the metadata benchmark, without a mount |
+//! | `rmr`, `warmup` | commands for any mounted path |
+//! | `bench`, `mdtest` | the benchmarks, whose work is in the crate `bench` |
 //! | `url`, `network`, `target` | metadata URLs and the engines they open; a path on a mount or in a volume |
 //! | `options`, `rights` | `-o` of `limen mount`; its options for ids, squashing and listings |
-//! | `daemon` | `limen mount -d`: the background process, which reports when it serves |
-//! | `maintenance` | exclusive use of a volume by a tool |
+//! | `daemon`, `report` | `limen mount -d`: the background process, and what it reports |
+//! | `open` | opening a volume for a client |
+//! | `maintenance`, `lock` | exclusive use of a volume by a tool; the lock on a database file |
+//! | `sessions`, `records` | the sessions of a volume; single records |
 //! | `holders` | which processes hold a mount |
-//! | `registry` | which process serves which mount on this machine |
 //! | `staged` | where mounts on this machine keep blocks that wait for upload |
-//! | `statistics` | what a mount reports about its work |
-//! | `pool`, `interrupt` | tree walks by several threads; Ctrl-C |
 //! | `store`, `marker` | opening a volume's object store; whether a store is this volume's, and works |
-//! | `process`, `paths` | processes by id and start time; where a user's files are |
 //! | `users`, `modes` | names of users and groups; modes in letters |
-//! | `log`, `output`, `units`, `fault` | logs, printed output, sizes, error messages |
+//! | `log` | logs |
+//!
+//! A command's arguments and work are in one file. What does not depend on the kind of command is in the crate `command`.
 
 mod access;
 mod args;
@@ -28,13 +28,12 @@ mod bench;
 mod config;
 mod daemon;
 mod destroy;
-mod fault;
 mod format;
 mod fsck;
 mod gc;
 mod holders;
 mod info;
-mod interrupt;
+mod lock;
 mod log;
 mod ls;
 mod maintenance;
@@ -43,22 +42,20 @@ mod mdtest;
 mod modes;
 mod mount;
 mod network;
+mod open;
 mod options;
-mod output;
-mod paths;
-mod pool;
-mod process;
-mod registry;
+mod parse;
+mod records;
+mod report;
 mod rights;
 mod rmr;
 mod scrub;
+mod sessions;
 mod staged;
-mod statistics;
 mod status;
 mod store;
 mod target;
 mod umount;
-mod units;
 mod url;
 mod users;
 mod version;
@@ -67,9 +64,10 @@ mod warmup;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use command::fault::Fault;
+use command::output;
 
 use crate::args::{Args, Command};
-use crate::fault::Fault;
 
 fn main() -> ExitCode {
     // Only the permissions inside the volume protect its files, so no other user may read its database,

@@ -5,19 +5,19 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use command::fault::Fault;
+use command::output;
+use command::process::host_name;
 use engine_sqlite::{LockError, MountLock};
 use meta::{
     Announced, Authority, BeginMaintenance, EndMaintenance, Engine, EngineError, Failure, FinalMaintenance,
     Maintenance, Meta, Record, RecordKey, Session,
 };
 use types::Time;
-use vfs::process::{is_gone, is_process_gone, is_process_here, this_process};
+use vfs::process::{is_process_gone, is_process_here, this_process};
 
-use crate::fault::Fault;
-use crate::mount;
-use crate::output;
-use crate::process::host_name;
-use crate::status::sessions;
+use crate::lock::{lock_fault, take_lock};
+use crate::sessions::{describe, list, living, session_times};
 use crate::url::{Database, MetaUrl};
 
 /// The tool whose work cannot be undone: if it is killed, the volume may be incomplete.
@@ -57,10 +57,10 @@ impl Exclusive {
     /// Errors of the database.
     pub(crate) fn begin(url: &MetaUrl, database: &Database, tool: Tool) -> Result<Exclusive, Fault> {
         let engine = database.engine();
-        let lock = match mount::take_lock(database, false) {
+        let lock = match take_lock(database, false) {
             Ok(lock) => lock,
             Err(LockError::AlreadyMounted { holder, .. }) => return Err(held(url, &*engine, tool, &holder)),
-            Err(LockError::Io { path, error }) => return Err(mount::lock_fault(&path, &error)),
+            Err(LockError::Io { path, error }) => return Err(lock_fault(&path, &error)),
         };
         let meta = Meta::open(engine.clone(), 1).map_err(|error| url.volume_fault(error))?;
         let maintenance = Maintenance {
@@ -129,7 +129,7 @@ impl Exclusive {
     /// Removes sessions that are not renewed during the time after which mounts remove a session.
     fn remove_silent(&self, url: &MetaUrl, tool: Tool, alive: Vec<Session>) -> Result<(), Fault> {
         let failed = |error: EngineError| Fault::new(error).at(url);
-        let wait = mount::session_times()?.remove_after;
+        let wait = session_times()?.remove_after;
         let all = list(&alive);
         output::note(format!("waiting {} to see whether these sessions are renewed: {all}", seconds(wait)));
         // This clock stops while the machine is suspended, because other machines may be suspended with it.
@@ -307,7 +307,7 @@ fn mounted(url: &MetaUrl, tool: Tool, alive: &[Session]) -> Fault {
     let fault =
         Fault::new(format!("{name} needs exclusive use of the volume, but it is mounted: {}", list(alive)))
             .at(url);
-    let wait = seconds(mount::session_times().unwrap_or_default().remove_after);
+    let wait = seconds(session_times().unwrap_or_default().remove_after);
     match (url, tool.force) {
         // All mounts of such a volume are on this machine.
         (MetaUrl::Sqlite(_), _) => fault.advise("unmount it there first"),
@@ -323,24 +323,6 @@ fn mounted(url: &MetaUrl, tool: Tool, alive: &[Session]) -> Fault {
     }
 }
 
-pub(crate) fn list(sessions: &[Session]) -> String {
-    sessions.iter().map(describe).collect::<Vec<_>>().join("; ")
-}
-
 fn seconds(time: Duration) -> String {
     format!("{} s", time.as_secs_f64().ceil())
-}
-
-/// Describes a session in a message.
-pub(crate) fn describe(session: &Session) -> String {
-    let Session { id, host, pid, mountpoint, since, .. } = session;
-    format!("session {id} at {mountpoint} on {host}, process {pid}, since {since}")
-}
-
-/// Sessions that can still change the volume: those whose process is not proven to be dead.
-///
-/// # Errors
-/// Those of the database.
-pub(crate) fn living(engine: &dyn Engine) -> Result<Vec<Session>, EngineError> {
-    Ok(sessions(engine)?.into_iter().filter(|session| !is_gone(session)).collect())
 }

@@ -16,13 +16,13 @@ use std::thread;
 use std::time::Duration;
 
 use chunk::{BlockStore, ChunkError, MARKER, StoreCheck, StoreLook};
+use command::fault::Fault;
 use meta::{Authority, Configure, Meta, Volume};
 use serde_json::{Value, json};
 use types::Errno;
 
-use crate::daemon::Report;
-use crate::fault::Fault;
-use crate::fsck::next_slice;
+use crate::records::next_slice;
+use crate::report::Report;
 use crate::store::store_fault;
 
 /// The kind of store that each mount creates for itself, so that it needs no marker.

@@ -1,7 +1,6 @@
 //! `limen mount`: opens a volume, mounts it, serves requests, and ends the session.
 
 use std::fs::{self, File};
-use std::io;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -10,44 +9,34 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use chunk::{BlockStore, Pending};
-use engine_sqlite::{LockError, MountLock};
+use command::fault::Fault;
+use command::paths;
+use command::process::{Process, host_name};
+use command::registry::{self, Entry};
+use command::statistics::{Counters, Endpoint};
+use command::units::show_size;
 use fuse::UnmountMode;
-use meta::{AclKind, Counting, Meta, Volume};
+use meta::AclKind;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use types::Errno;
-use vfs::process::is_process_gone;
-use vfs::{SessionInfo, SessionTimes, Vfs, VfsOptions};
+use vfs::{SessionInfo, Vfs, VfsOptions};
 
-use crate::args::MountArgs;
-use crate::daemon::{self, Report};
-use crate::fault::Fault;
-use crate::format::volume_in_memory;
+use crate::daemon;
 use crate::log;
 use crate::maintenance;
 use crate::marker::{self, Use};
 use crate::network::Counted;
-use crate::options::Options;
-use crate::paths;
-use crate::process::{Process, host_name};
-use crate::registry::{self, Entry};
+use crate::open::{lock, open, open_meta};
+use crate::options::{MountArgs, Options};
+use crate::report::Report;
+use crate::sessions::session_times;
 use crate::staged;
-use crate::statistics::{Counters, Endpoint};
 use crate::store::open_store;
-use crate::units::show_size;
 use crate::url::{Database, MetaUrl};
-
-/// Records held in memory, about 200 bytes each.
-const CACHED_RECORDS: usize = 400_000;
-
-/// How long a mount waits for the lock of an earlier mount whose process was killed or is just ending.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Default number of threads that serve requests of a volume on a database server.
 const NETWORK_WORKERS: NonZeroUsize = NonZeroUsize::new(32).unwrap();
-
-/// How long cached records are used while the client gets no notifications of other clients' changes.
-const LIFETIME_WITHOUT_NOTIFICATIONS: Duration = Duration::from_secs(1);
 
 /// How long an ending mount waits for a store that accepts no block; then blocks stay on the local disk.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -64,38 +53,6 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), Fault> {
     log::init("info", file)?;
     let report = if args.report { Report::background() } else { Report::foreground() };
     serve(args, &report).map_err(|fault| report.fault(fault))
-}
-
-/// Locks the volume: exclusively, or `shared` with other processes that also mount it shared. Waits up to
-/// [`LOCK_TIMEOUT`] for a process that is just ending.
-///
-/// # Errors
-/// Another process holds the lock.
-pub(crate) fn take_lock(database: &Database, shared: bool) -> Result<Option<MountLock>, LockError> {
-    let deadline = Instant::now() + LOCK_TIMEOUT;
-    loop {
-        match database.lock(shared) {
-            Err(LockError::AlreadyMounted { .. }) if Instant::now() < deadline => {
-                thread::sleep(Duration::from_millis(20));
-            }
-            done => return done,
-        }
-    }
-}
-
-/// Like [`take_lock`], but the error is for the user.
-///
-/// # Errors
-/// Another process holds the lock; the message lists the mounts of the volume.
-pub(crate) fn lock(url: &MetaUrl, database: &Database, shared: bool) -> Result<Option<MountLock>, Fault> {
-    take_lock(database, shared).map_err(|error| match error {
-        LockError::Io { path, error } => lock_fault(&path, &error),
-        LockError::AlreadyMounted { holder, .. } => in_use(url, database, shared, &holder),
-    })
-}
-
-pub(crate) fn lock_fault(path: &Path, error: &io::Error) -> Fault {
-    Fault::new(format!("cannot lock the volume: {error}")).at(path.display())
 }
 
 fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
@@ -203,38 +160,6 @@ fn serve(args: &MountArgs, report: &Report) -> Result<(), Fault> {
     }
     tracing::info!(volume = entry.volume, "the session has ended");
     served.and(ended)
-}
-
-/// Opens the volume's database. For a volume in memory, creates the database with an empty volume.
-///
-/// # Errors
-/// Those of [`MetaUrl::open`].
-pub(crate) fn open(url: &MetaUrl) -> Result<Database, Fault> {
-    let MetaUrl::Memory(name) = url else { return url.open(false) };
-    let database = url.open(true)?;
-    let volume: Volume = volume_in_memory(name)?;
-    volume.format(&*database.engine()).map_err(|error| url.volume_fault(error))?;
-    Ok(database)
-}
-
-/// Opens the client's view of the volume's metadata, with a cache whose lifetime depends on whether other
-/// clients can change the volume. Also returns the engine, which counts its requests.
-///
-/// # Errors
-/// The database holds no volume, or one that this version of limen cannot read.
-pub(crate) fn open_meta(url: &MetaUrl, database: &Database, shared: bool) -> Result<(Counted, Meta), Fault> {
-    let engine = Arc::new(Counting::new(database.engine()));
-    let meta = Meta::open(engine.clone(), CACHED_RECORDS).map_err(|error| url.volume_fault(error))?;
-    if let Database::Network(_) = database {
-        meta.set_exclusive(false);
-        // Without notifications, this cache and the kernel's cache each use a record for half of the time.
-        meta.set_lifetime(LIFETIME_WITHOUT_NOTIFICATIONS / 2);
-    } else {
-        meta.set_exclusive(!shared);
-        // A query to a database on this machine takes microseconds, so a shared mount uses no cached record.
-        meta.set_lifetime(Duration::ZERO);
-    }
-    Ok((engine, meta))
 }
 
 /// Waits until all staged blocks are uploaded.
@@ -359,46 +284,5 @@ fn stop(mountpoint: &Path) {
             tracing::error!(%error, "cannot unmount")
         }
         _ => {}
-    }
-}
-
-/// An environment variable for tests, which cannot wait for the real times: heartbeat interval, validity and
-/// removal delay of sessions, in milliseconds, separated by commas. All mounts of a volume need the same
-/// values.
-const SESSION_MS: &str = "LIMEN_TEST_SESSION_MS";
-
-pub(crate) fn session_times() -> Result<SessionTimes, Fault> {
-    let Ok(text) = std::env::var(SESSION_MS) else { return Ok(SessionTimes::default()) };
-    let times: Vec<u64> = text.split(',').filter_map(|time| time.parse().ok()).collect();
-    let &[heartbeat, valid_for, remove_after] = &times[..] else {
-        return Err(Fault::usage(format!("{SESSION_MS} needs three numbers of milliseconds, got '{text}'")));
-    };
-    Ok(SessionTimes {
-        heartbeat: Duration::from_millis(heartbeat),
-        valid_for: Duration::from_millis(valid_for),
-        remove_after: Duration::from_millis(remove_after),
-        ..SessionTimes::default()
-    })
-}
-
-/// The error of a mount of the embedded engine that cannot lock the database file.
-fn in_use(url: &MetaUrl, database: &Database, shared: bool, holder: &str) -> Fault {
-    let engine = database.engine();
-    if let Ok(Some(tool)) = maintenance::announced(&*engine)
-        && !is_process_gone(tool.pid, &tool.process)
-    {
-        return maintenance::under_maintenance(url, &tool);
-    }
-    let name = Volume::load(&*engine).map_or_else(|_| url.to_string(), |volume| volume.name);
-    let fault = Fault::new(format!("volume '{name}' is already in use"));
-    let alive = maintenance::living(&*engine).unwrap_or_default();
-    let fault = match alive.as_slice() {
-        [] => fault.at(format!("by process {holder}")),
-        alive => fault.at(maintenance::list(alive)),
-    };
-    // An exclusive holder writes its process id to the lock file; shared holders write nothing.
-    match holder.parse::<u32>() {
-        Err(_) if !shared => fault.advise("mount it with -o shared here too, or unmount it there first"),
-        _ => fault.advise("unmount it there first, or mount it with -o shared everywhere"),
     }
 }

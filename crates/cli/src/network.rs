@@ -3,6 +3,7 @@
 use std::fmt::{self, Display};
 use std::sync::Arc;
 
+use command::fault::Fault;
 use engine_etcd::EtcdEngine;
 use engine_mysql::MysqlEngine;
 use engine_postgres::PostgresEngine;
@@ -10,8 +11,6 @@ use engine_redis::RedisEngine;
 use engine_tikv::TikvEngine;
 use meta::{Batching, Counting, Engine};
 use pool::{Secret, Url};
-
-use crate::fault::Fault;
 
 /// A supported database server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,12 +5,82 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use chunk::{DiskCacheOptions, StoreOptions, WritebackOptions};
+use clap::ValueHint;
+use command::fault::Fault;
+use command::units::parse_size;
 use meta::Volume;
 use vfs::AtimeMode;
 
-use crate::fault::Fault;
 use crate::rights::RightsArgs;
-use crate::units::parse_size;
+use crate::store::KeyArgs;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Options for -o, separated by commas:
+  ro                 mount read-only
+  nosuid, nodev, noexec, noatime, relatime, strictatime
+                     as for mount(8) [default: noatime]
+  allow_other        let all users access the mount; the default for root
+  user_only          let only the user that mounts access the mount; the default for other users
+  nonempty           mount over a directory that is not empty
+  workers=N          threads that serve requests [default: 4 per CPU; 32 on a database server]
+  shared             allow other mounts of the volume, which need this option too; on a database server, other mounts
+                     are always allowed
+  patience=SECONDS   how long to retry a request that fails at the database before the call fails with EIO
+                     [default: 20]
+  cache=SIZE         memory for cached blocks [default: 256M]
+  cache_dir=DIR      also cache blocks in this directory of a local disk; the cache outlives the mount
+  cache_dir_size=SIZE, cache_dir_free=SIZE
+                     the maximum size of that cache [default: 10G], and the space to leave free on its disk [default: 5G]
+  writeback          write blocks to cache_dir first and upload them in the background: faster, but until the upload
+                     only this machine can read them; umount waits for the uploads
+  writeback_size=SIZE
+                     the most data that can wait for upload [default: 10G]; more is uploaded at once
+  write_buffer=SIZE  memory for data not yet stored [default: 256M]
+  transport=auto|ring|dev
+                     how to receive requests from the kernel: ring through io_uring, dev through /dev/fuse,
+                     auto through io_uring if the kernel offers it [default: auto]
+  acl_domain=DOMAIN  show users and groups in NFSv4 ACLs as name@DOMAIN [default: as numbers]
+  abe, root_squash, all_squash, anon_uid=UID, anon_gid=GID, uid_map=RANGE|FILE, gid_map=RANGE|FILE,
+  bypass_traverse=GROUP|UID
+                     same as the options under Rights, for fstab(5); uid_map, gid_map and bypass_traverse can be repeated
+  rw, suid, dev, exec, nowriteback
+                     undo an earlier ro, nosuid, nodev, noexec or writeback
+
+Examples:
+  limen mount -d sqlite:///var/lib/limen/home.db /mnt
+      returns when /mnt serves requests; prints the name of its log file
+  limen mount -o ro,noexec sqlite:///var/lib/limen/home.db /mnt
+      stays in the foreground and logs to the terminal; Ctrl-C unmounts
+  limen mount -d --abe sqlite:///srv/projects.db /srv/projects
+      listings show each caller only entries that it may read
+  limen mount mem:// /mnt
+      a new, empty volume in memory, lost when it is unmounted")]
+pub(crate) struct MountArgs {
+    /// Where the volume's metadata is, e.g. sqlite:///var/lib/limen/home.db
+    #[arg(value_name = "META-URL")]
+    pub(crate) url: String,
+    /// The directory to mount at
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) mountpoint: PathBuf,
+    /// Serve in the background; return when the mount serves requests
+    #[arg(short = 'd', long = "background", visible_alias = "daemon")]
+    pub(crate) background: bool,
+    #[command(flatten)]
+    pub(crate) keys: KeyArgs,
+    #[command(flatten)]
+    pub(crate) rights: RightsArgs,
+    /// Mount options; see below
+    #[arg(short = 'o', long = "options", value_name = "OPT[,OPT...]")]
+    pub(crate) options: Vec<String>,
+    /// The file to log to [default: standard error; with -d /var/log/limen-NAME.log, or limen/NAME.log in the
+    /// state directory of a user other than root]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) log: Option<PathBuf>,
+    /// Set for the background process that `limen mount -d` starts; its standard output goes to that command.
+    #[arg(long, hide = true)]
+    pub(crate) report: bool,
+}
 
 /// The options of all `-o` lists together.
 #[derive(Clone, Debug)]

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use acl::idmap::{ANONYMOUS, IdMap, Ids, MapError, Squash, UNMAPPED};
 use acl::nfs4::Traversers;
+use command::fault::Fault;
 
-use crate::fault::Fault;
 use crate::users::Users;
 
 /// A map with the maximum number of ranges is shorter than this.

@@ -1,43 +1,37 @@
 //! `limen rmr`: removes trees with several threads.
-//!
-//! Each name is looked up alone, relative to its open directory, and symbolic links are never followed. So
-//! nothing outside the tree is removed, whatever other processes rename meanwhile. A directory is read one
-//! buffer at a time. Any free thread removes the entries of a buffer, and the thread that finishes last reads
-//! the next buffer. So memory use depends neither on the number of files nor on the size of a directory. Each
-//! thread has at most as many open descriptors as the tree is deep.
 
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::OsStr;
 use std::fs;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::path::{Path, PathBuf};
 
-use indicatif::ProgressBar;
-use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, openat, openat2, seek, unlinkat,
-};
-use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit, setrlimit};
+use clap::ValueHint;
+use command::fault::Fault;
+use command::interrupt::Interrupt;
+use command::output;
+use command::remove::{Removed, remove, split};
 use serde_json::json;
 
-use crate::args::RmrArgs;
-use crate::fault::Fault;
-use crate::interrupt::Interrupt;
-use crate::output;
-use crate::pool::{self, Queue};
+use crate::parse::parse_threads;
 
-/// Names per task.
-const BATCH: usize = 64;
-/// The buffer of getdents(2): about 2,000 entries.
-const BUFFER_BYTES: usize = 64 << 10;
-/// How often a directory that is not empty after its entries were removed is read again. The number is
-/// bounded because other processes can create files in it all the time.
-const MAX_REWINDS: u32 = 8;
-/// Errors are kept for this many files; further ones are only counted.
-const MAX_KEPT: usize = 10;
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Symbolic links are removed, not followed. A path that is a mount point, or has one below it, is refused. A path that does
+not exist is not an error.
+
+Example:
+  limen rmr /mnt/old /mnt/older")]
+pub(crate) struct RmrArgs {
+    /// Files or directories, on any file system
+    #[arg(required = true, value_hint = ValueHint::AnyPath)]
+    paths: Vec<PathBuf>,
+    /// Number of threads
+    #[arg(long, value_name = "N", value_parser = parse_threads, default_value = "8")]
+    threads: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
 
 pub(crate) fn run(args: &RmrArgs) -> Result<(), Fault> {
     // All paths are checked before anything is removed.
@@ -67,275 +61,6 @@ pub(crate) fn run(args: &RmrArgs) -> Result<(), Fault> {
         0 => Ok(()),
         _ => Err(Fault::new(format!("{failed} files or directories could not be removed"))),
     }
-}
-
-/// What was removed, and what could not be.
-#[derive(Debug, Default)]
-pub(crate) struct Removed {
-    /// Everything that is not a directory.
-    pub(crate) files: u64,
-    pub(crate) directories: u64,
-    pub(crate) failed: u64,
-    /// The first [`MAX_KEPT`] failures.
-    pub(crate) failures: Vec<(PathBuf, Errno)>,
-}
-
-impl Removed {
-    fn add(&mut self, more: Removed) {
-        self.files += more.files;
-        self.directories += more.directories;
-        self.failed += more.failed;
-        self.failures.extend(more.failures);
-        self.failures.truncate(MAX_KEPT);
-    }
-}
-
-/// Removes the file or tree at `path`, except other file systems mounted in it. A path that does not exist is
-/// not a failure.
-///
-/// # Errors
-/// The parent directory of `path` cannot be opened. Failures inside the tree are counted in the result.
-pub(crate) fn remove(
-    path: &Path,
-    threads: usize,
-    bar: &ProgressBar,
-    stop: &(dyn Fn() -> bool + Sync),
-) -> Result<Removed, Fault> {
-    allow_open_files();
-    let (parent, name) = split(path)?;
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let parent_fd = openat(CWD, &parent, flags, Mode::empty())
-        .map_err(|error| Fault::new(format!("cannot open the directory: {error}")).at(parent.display()))?;
-    let base = Arc::new(Dir::new(None, CString::new(parent.as_os_str().as_bytes()).unwrap_or_default()));
-    // The cell is empty: `base` was created a line above.
-    let _ = base.fd.set(parent_fd);
-    base.pending.store(1, Ordering::Relaxed);
-    let walk = Walk {
-        bar,
-        stop,
-        files: AtomicU64::new(0),
-        directories: AtomicU64::new(0),
-        failed: AtomicU64::new(0),
-        failures: Mutex::default(),
-    };
-    pool::run(threads, vec![Task::Unlink(base, vec![name])], |queue, task| walk.step(queue, task));
-    Ok(Removed {
-        files: walk.files.into_inner(),
-        directories: walk.directories.into_inner(),
-        failed: walk.failed.into_inner(),
-        failures: walk.failures.into_inner().unwrap_or_else(PoisonError::into_inner),
-    })
-}
-
-/// A directory that is being emptied.
-#[derive(Debug)]
-struct Dir {
-    /// `None` for the directory that contains the tree, which is not removed.
-    parent: Option<Arc<Dir>>,
-    name: CString,
-    fd: OnceLock<OwnedFd>,
-    /// Unfinished tasks for the entries of the last buffer.
-    pending: AtomicUsize,
-    /// An entry could not be removed, so the directory cannot be removed either.
-    failed: AtomicBool,
-    rewinds: AtomicU32,
-}
-
-#[derive(Debug)]
-enum Task {
-    /// Reads the next buffer of a directory.
-    Read(Arc<Dir>),
-    /// Removes entries that are not known to be directories.
-    Unlink(Arc<Dir>, Vec<CString>),
-}
-
-impl Dir {
-    fn new(parent: Option<Arc<Dir>>, name: CString) -> Self {
-        Dir {
-            parent,
-            name,
-            fd: OnceLock::new(),
-            pending: AtomicUsize::new(0),
-            failed: AtomicBool::new(false),
-            rewinds: AtomicU32::new(0),
-        }
-    }
-
-    fn path(&self) -> PathBuf {
-        let mut names = vec![OsStr::from_bytes(self.name.to_bytes())];
-        let mut above = self.parent.as_ref();
-        while let Some(dir) = above {
-            names.push(OsStr::from_bytes(dir.name.to_bytes()));
-            above = dir.parent.as_ref();
-        }
-        names.iter().rev().collect()
-    }
-}
-
-struct Walk<'a> {
-    bar: &'a ProgressBar,
-    stop: &'a (dyn Fn() -> bool + Sync),
-    files: AtomicU64,
-    directories: AtomicU64,
-    failed: AtomicU64,
-    failures: Mutex<Vec<(PathBuf, Errno)>>,
-}
-
-impl Walk<'_> {
-    fn step(&self, queue: &Queue<Task>, task: Task) {
-        if (self.stop)() {
-            return;
-        }
-        match task {
-            Task::Read(dir) => self.read(queue, &dir),
-            Task::Unlink(dir, names) => {
-                for name in names {
-                    self.unlink(queue, &dir, name);
-                }
-                self.done(queue, &dir);
-            }
-        }
-    }
-
-    fn unlink(&self, queue: &Queue<Task>, dir: &Arc<Dir>, name: CString) {
-        let Some(fd) = dir.fd.get() else { return };
-        match unlinkat(fd, &name, AtFlags::empty()) {
-            Ok(()) => self.count(&self.files),
-            Err(Errno::NOENT) => {}
-            Err(Errno::ISDIR) => {
-                dir.pending.fetch_add(1, Ordering::AcqRel);
-                queue.push(Task::Read(Arc::new(Dir::new(Some(Arc::clone(dir)), name))));
-            }
-            Err(error) => self.fail(dir, dir.path().join(OsStr::from_bytes(name.to_bytes())), error),
-        }
-    }
-
-    /// Reads the next entries of a directory and queues tasks for them.
-    fn read(&self, queue: &Queue<Task>, dir: &Arc<Dir>) {
-        let Some(parent) = &dir.parent else { return };
-        let opened = match dir.fd.get() {
-            Some(_) => Ok(()),
-            None => open_below(parent, &dir.name).map(|fd| {
-                // The cell is empty: only the thread with this task opens the directory.
-                let _ = dir.fd.set(fd);
-            }),
-        };
-        let mut buffer = vec![MaybeUninit::uninit(); BUFFER_BYTES];
-        let entries = opened.and_then(|()| match dir.fd.get() {
-            Some(fd) => next_entries(fd, &mut buffer),
-            None => Ok(None),
-        });
-        match entries {
-            Ok(Some(entries)) => {
-                let (directories, files): (Vec<_>, Vec<_>) =
-                    entries.into_iter().partition(|(_, kind)| *kind == FileType::Directory);
-                // This task counts too.
-                dir.pending.store(1 + directories.len() + files.len().div_ceil(BATCH), Ordering::Release);
-                for (name, _) in directories {
-                    queue.push(Task::Read(Arc::new(Dir::new(Some(Arc::clone(dir)), name))));
-                }
-                let mut files = files.into_iter().map(|(name, _)| name).peekable();
-                while files.peek().is_some() {
-                    let batch = files.by_ref().take(BATCH).collect();
-                    queue.push(Task::Unlink(Arc::clone(dir), batch));
-                }
-                self.done(queue, dir);
-            }
-            // A directory that cannot be read may be empty, and rmdir(2) needs no read permission.
-            Ok(None) | Err(Errno::ACCESS) => self.finish(queue, dir, parent),
-            Err(Errno::NOENT) => self.done(queue, parent),
-            Err(error) => {
-                self.fail(dir, dir.path(), error);
-                self.finish(queue, dir, parent);
-            }
-        }
-    }
-
-    /// Removes a directory whose entries were all handled.
-    fn finish(&self, queue: &Queue<Task>, dir: &Arc<Dir>, parent: &Arc<Dir>) {
-        if dir.failed.load(Ordering::Acquire) {
-            parent.failed.store(true, Ordering::Release);
-            return self.done(queue, parent);
-        }
-        let Some(fd) = parent.fd.get() else { return };
-        match unlinkat(fd, &dir.name, AtFlags::REMOVEDIR) {
-            Ok(()) => self.count(&self.directories),
-            Err(Errno::NOENT) => {}
-            // A file was created in it meanwhile, or the file system's listing skips entries after removals.
-            Err(Errno::NOTEMPTY)
-                if dir.rewinds.fetch_add(1, Ordering::Relaxed) < MAX_REWINDS
-                    && dir.fd.get().is_some_and(|fd| seek(fd, SeekFrom::Start(0)).is_ok()) =>
-            {
-                return queue.push(Task::Read(Arc::clone(dir)));
-            }
-            Err(error) => self.fail(parent, dir.path(), error),
-        }
-        self.done(queue, parent);
-    }
-
-    /// Ends one task for entries of `dir`. The last one queues the next read.
-    fn done(&self, queue: &Queue<Task>, dir: &Arc<Dir>) {
-        if dir.pending.fetch_sub(1, Ordering::AcqRel) == 1 && dir.parent.is_some() {
-            queue.push(Task::Read(Arc::clone(dir)));
-        }
-    }
-
-    fn count(&self, counter: &AtomicU64) {
-        counter.fetch_add(1, Ordering::Relaxed);
-        self.bar.inc(1);
-    }
-
-    fn fail(&self, within: &Dir, path: PathBuf, error: Errno) {
-        within.failed.store(true, Ordering::Release);
-        self.failed.fetch_add(1, Ordering::Relaxed);
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        if failures.len() < MAX_KEPT {
-            failures.push((path, error));
-        }
-    }
-}
-
-/// Opens a directory in another, without following a symbolic link or crossing a mount point.
-fn open_below(parent: &Dir, name: &CStr) -> Result<OwnedFd, Errno> {
-    let Some(fd) = parent.fd.get() else { return Err(Errno::NOENT) };
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    openat2(fd, name, flags, Mode::empty(), ResolveFlags::NO_XDEV)
-}
-
-type Entries = Vec<(CString, FileType)>;
-
-/// The entries of one getdents(2) call; `None` at the end of the directory.
-fn next_entries(fd: &OwnedFd, buffer: &mut [MaybeUninit<u8>]) -> Result<Option<Entries>, Errno> {
-    let mut raw = RawDir::new(fd.as_fd(), buffer);
-    let mut entries = None;
-    while let Some(entry) = raw.next() {
-        let entry = entry?;
-        let entries = entries.get_or_insert_with(Vec::new);
-        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-            entries.push((entry.file_name().to_owned(), entry.file_type()));
-        }
-        if raw.is_buffer_empty() {
-            break;
-        }
-    }
-    Ok(entries)
-}
-
-/// Splits `path` into its parent directory and its name. A trailing slash does not make a symbolic link a
-/// directory.
-fn split(path: &Path) -> Result<(PathBuf, CString), Fault> {
-    let wrong = || {
-        Fault::usage("cannot remove a path that does not end in a name")
-            .at(path.display())
-            .advise("name the file or directory itself")
-    };
-    let last = path.components().next_back();
-    let Some(Component::Normal(name)) = last else { return Err(wrong()) };
-    if path.as_os_str().as_bytes().ends_with(b"/.") {
-        return Err(wrong());
-    }
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Ok((parent.to_owned(), CString::new(name.as_bytes()).map_err(|_| wrong())?))
 }
 
 /// Refuses paths that are most likely a mistake: the root directory, a mount point, and a directory with a
@@ -381,71 +106,9 @@ fn unescape(text: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
-/// Raises the soft limit of open files to the hard limit. Each level of a deep tree needs a descriptor, and
-/// the usual soft limit is low only for programs that use select(2).
-fn allow_open_files() {
-    let limit = getrlimit(Resource::Nofile);
-    // If this fails, a tree that is too deep fails with EMFILE, which is reported.
-    let _ = setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit });
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn remove_quietly(path: &Path) -> Removed {
-        remove(path, 3, &ProgressBar::hidden(), &|| false).unwrap()
-    }
-
-    #[test]
-    fn tree_is_removed_and_counted_without_following_links() {
-        let place = tempfile::tempdir().unwrap();
-        let (tree, outside) = (place.path().join("tree"), place.path().join("outside"));
-        fs::create_dir(&outside).unwrap();
-        fs::write(outside.join("kept"), "x").unwrap();
-        for d in 0..20 {
-            let dir = tree.join(format!("{d}/a/b"));
-            fs::create_dir_all(&dir).unwrap();
-            for f in 0..200 {
-                fs::write(dir.join(format!("{f}")), "").unwrap();
-            }
-            std::os::unix::fs::symlink(&outside, dir.join("link")).unwrap();
-        }
-        let removed = remove_quietly(&tree);
-        assert_eq!((removed.files, removed.directories, removed.failed), (20 * 201, 61, 0));
-        assert!(!tree.exists() && outside.join("kept").exists());
-        let link = place.path().join("link");
-        std::os::unix::fs::symlink(&outside, &link).unwrap();
-        assert_eq!(remove_quietly(&place.path().join("link/")).files, 1);
-        assert!(outside.join("kept").exists() && link.symlink_metadata().is_err());
-    }
-
-    #[test]
-    fn large_directory_and_tree_deeper_than_path_max_are_removed() {
-        let place = tempfile::tempdir().unwrap();
-        let tree = place.path().join("tree");
-        fs::create_dir(&tree).unwrap();
-        for f in 0..5000 {
-            fs::write(tree.join(format!("a-name-that-fills-the-buffer-{f}")), "").unwrap();
-        }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let mut fd = openat(CWD, &tree, flags, Mode::empty()).unwrap();
-        let name = "d".repeat(200);
-        for _ in 0..100 {
-            rustix::fs::mkdirat(&fd, &name, Mode::RWXU).unwrap();
-            fd = openat(&fd, &name, flags, Mode::empty()).unwrap();
-        }
-        let removed = remove_quietly(&tree);
-        assert_eq!((removed.files, removed.directories, removed.failed), (5000, 101, 0));
-    }
-
-    #[test]
-    fn absent_path_is_no_failure_but_absent_parent_is() {
-        let place = tempfile::tempdir().unwrap();
-        let removed = remove_quietly(&place.path().join("absent"));
-        assert_eq!((removed.files, removed.failed), (0, 0));
-        assert!(remove(&place.path().join("a/b"), 1, &ProgressBar::hidden(), &|| false).is_err());
-    }
 
     #[test]
     fn root_dots_and_mount_points_are_refused() {

@@ -1,10 +1,10 @@
 //! Reads every byte of every file, and reports the ranges that cannot be read.
 
 use chunk::{BlockStore, ChunkError, PAGE_BYTES, PieceSource, resolve};
+use command::fault::Fault;
 use meta::{Engine, EngineError, Volume, check};
 use types::{BLOCK_BYTES, CHUNK_BYTES, Ino, SliceId};
 
-use crate::fault::Fault;
 use crate::store::store_fault;
 
 /// A range of a file that cannot be read.

@@ -12,10 +12,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use command::fault::Fault;
+use command::paths;
 use meta::Volume;
-
-use crate::fault::Fault;
-use crate::paths;
 
 const OF_ROOT: &str = "/var/lib/limen";
 const NOTES: &str = "staging";

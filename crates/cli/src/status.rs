@@ -2,27 +2,36 @@
 
 use std::path::Path;
 
-use meta::{Engine, EngineError, Maintenance, Record, RecordKey, Scan, Session, Usage, Volume};
+use command::fault::Fault;
+use command::output::{self, Table};
+use command::process::Process;
+use command::registry;
+use command::statistics::Statistics;
+use command::units::show_size;
+use meta::{EngineError, Maintenance, Session, Usage, Volume};
 use serde_json::{Value, json};
-use types::{SessionId, Time};
+use types::Time;
 use vfs::process::{is_gone, is_process_gone};
 use vfs::{Coherence, SearchCounts, SessionLoss};
 
-use crate::args::StatusArgs;
 use crate::config::shown;
-use crate::fault::Fault;
 use crate::maintenance;
 use crate::network::Network;
-use crate::output::{self, Table};
-use crate::process::Process;
-use crate::registry;
+use crate::records::{usage, used_bytes};
+use crate::sessions::sessions;
 use crate::staged;
-use crate::statistics::Statistics;
-use crate::units::show_size;
 use crate::url::{Database, MetaUrl};
 
-/// Sessions read at a time.
-const PAGE: usize = 256;
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  limen status --json sqlite:///var/lib/limen/home.db | jq .usage")]
+pub(crate) struct StatusArgs {
+    /// Where the volume's metadata is
+    #[arg(value_name = "META-URL")]
+    url: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
 
 pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
     let url = MetaUrl::parse(&args.url)?;
@@ -117,42 +126,6 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Fault> {
         table.row("", format!("the object store does not accept them: {error}"));
     }
     output::print(&table.render())
-}
-
-/// All sessions, in the order of their ids. They include sessions of dead processes until the next mount
-/// removes them.
-///
-/// # Errors
-/// Those of the database.
-pub(crate) fn sessions(engine: &dyn Engine) -> Result<Vec<Session>, EngineError> {
-    let mut all: Vec<Session> = Vec::new();
-    loop {
-        let after = all.last().map_or(SessionId(0), |session| session.id);
-        let page = engine.scan(&Scan::Sessions { after, limit: PAGE })?;
-        let before = all.len();
-        all.extend(page.snapshot.records.into_iter().filter_map(|record| match record {
-            Record::Session(_, session) => session,
-            _ => None,
-        }));
-        if !page.more || all.len() == before {
-            return Ok(all);
-        }
-    }
-}
-
-/// The volume's usage.
-///
-/// # Errors
-/// Those of the database.
-pub(crate) fn usage(engine: &dyn Engine) -> Result<Usage, EngineError> {
-    match engine.read(&[RecordKey::Usage])?.records.first() {
-        Some(Record::Usage(usage)) => Ok(*usage),
-        _ => Err(EngineError::permanent("the engine returned no usage record")),
-    }
-}
-
-pub(crate) fn used_bytes(usage: &Usage) -> u64 {
-    usage.blocks.saturating_mul(Usage::BLOCK_BYTES)
 }
 
 /// A note about a session whose process is proven to be dead.

@@ -1,15 +1,25 @@
 //! Opens the object store of a volume, and finds the key of an encrypted one.
 
 use std::env;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use chunk::{BlockStore, ChunkError, Encryption, EncryptionSettings, Secret, StorageConfig, StoreOptions};
+use clap::ValueHint;
+use command::fault::Fault;
 use meta::Volume;
 use types::Errno;
 
-use crate::args::KeyArgs;
-use crate::fault::Fault;
 use crate::staged;
+
+/// The key of an encrypted volume, if it is not in the environment as LIMEN_KEY or LIMEN_PASSPHRASE.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct KeyArgs {
+    /// A file with the key of an encrypted volume: 32 bytes, or these in hexadecimal or base64 [default: the
+    /// environment variable LIMEN_KEY or LIMEN_PASSPHRASE]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) key_file: Option<PathBuf>,
+}
 
 /// The environment variables for a key and for a passphrase.
 const KEY: &str = "LIMEN_KEY";

@@ -4,10 +4,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use command::fault::Fault;
+use command::registry;
 use meta::Volume;
 
-use crate::fault::Fault;
-use crate::registry;
 use crate::url::{Database, MetaUrl};
 
 /// A file or directory.

@@ -1,19 +1,45 @@
 //! `limen umount`: unmounts a volume, and returns when the process that served it has stored everything.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use clap::ValueHint;
+use command::fault::Fault;
+use command::output;
+use command::paths;
+use command::registry::{self, Entry};
+use command::statistics::Statistics;
+use command::units::show_size;
 use fuse::{Error, UnmountMode};
 
-use crate::args::UmountArgs;
-use crate::fault::Fault;
 use crate::holders::{self, Holders, How, device_of};
-use crate::output;
-use crate::paths;
-use crate::registry::{self, Entry};
-use crate::statistics::Statistics;
-use crate::units::show_size;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Exit codes: 0 unmounted and all data stored, 1 failure, 2 the command line is wrong, 3 unmounted here, but the process
+that serves it did not end within the timeout: another mount namespace or a program still holds the mount, or the object
+store takes no data. The message says which. Run the command again to continue to wait.
+
+Examples:
+  limen umount /mnt
+  limen umount -l /mnt
+      detach the mount now although files are open there; it ends when they are closed")]
+pub(crate) struct UmountArgs {
+    /// Where the volume is mounted
+    #[arg(value_hint = ValueHint::DirPath)]
+    mountpoint: PathBuf,
+    /// Detach the mount at once, even if it is in use, and do not wait
+    #[arg(short, long)]
+    lazy: bool,
+    /// Abort requests in flight; programs that use the mount get errors
+    #[arg(short, long, conflicts_with = "lazy")]
+    force: bool,
+    /// How long to wait while other processes hold the mount, or while storing data makes no progress; 0 to
+    /// check once
+    #[arg(long, value_name = "SECONDS", default_value_t = 90)]
+    timeout: u64,
+}
 
 /// After this time, the command prints what it waits for.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
@@ -232,10 +258,10 @@ fn fault(error: Error, device: Option<u64>) -> Fault {
 #[cfg(test)]
 mod tests {
     use chunk::Pending;
+    use command::process::Process;
 
     use super::*;
     use crate::holders::Holder;
-    use crate::process::Process;
 
     #[test]
     fn messages_name_what_umount_waits_for() {

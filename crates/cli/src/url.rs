@@ -5,12 +5,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use command::fault::Fault;
 use engine_sqlite::{LockError, MountLock, OpenError, Options, SqliteEngine};
 use meta::{Engine, MemEngine, Volume, VolumeError};
 
-use crate::args::parse_name;
-use crate::fault::Fault;
 use crate::network::{self, Network, NetworkUrl, without_password};
+use crate::parse::parse_name;
 
 const SQLITE: &str = "sqlite";
 const MEMORY: &str = "mem";

@@ -10,10 +10,9 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use acl::identity::Sid;
+use command::fault::Fault;
 use inspect::Names;
 use types::{Caps, Cred};
-
-use crate::fault::Fault;
 
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";

@@ -1,10 +1,15 @@
 //! `limen version`: the version of this program and of the formats that it supports.
 
+use command::fault::Fault;
+use command::output::{self, Table};
 use serde_json::json;
 
-use crate::args::VersionArgs;
-use crate::fault::Fault;
-use crate::output::{self, Table};
+#[derive(Debug, clap::Args)]
+pub(crate) struct VersionArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
 
 pub(crate) fn run(args: &VersionArgs) -> Result<(), Fault> {
     let version = env!("CARGO_PKG_VERSION");

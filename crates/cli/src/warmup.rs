@@ -8,15 +8,36 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use indicatif::ProgressBar;
+use clap::ValueHint;
+use command::fault::Fault;
+use command::interrupt::Interrupt;
+use command::output;
+use command::output::ProgressBar;
+use command::pool::{self, Queue};
+use command::units::show_size;
 use serde_json::json;
 
-use crate::args::WarmupArgs;
-use crate::fault::Fault;
-use crate::interrupt::Interrupt;
-use crate::output;
-use crate::pool::{self, Queue};
-use crate::units::show_size;
+use crate::parse::parse_threads;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  limen warmup /mnt/project
+      the kernel's and the mount's caches keep the data as long as they have room")]
+pub(crate) struct WarmupArgs {
+    /// Files or directories, on any file system
+    #[arg(required = true, value_hint = ValueHint::AnyPath)]
+    paths: Vec<PathBuf>,
+    /// Read names and attributes only, not file data
+    #[arg(long)]
+    metadata: bool,
+    /// Number of threads
+    #[arg(long, value_name = "N", value_parser = parse_threads, default_value = "8")]
+    threads: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
 
 /// Files longer than this are read in parts, by several threads in parallel.
 const PART_BYTES: u64 = 64 << 20;
@@ -128,7 +149,7 @@ impl Walk<'_> {
             match entry.metadata() {
                 Ok(metadata) if metadata.dev() != device => {}
                 Ok(metadata) => match self.task(path, &metadata) {
-                    task @ Task::Part(..) if queue.len() >= MAX_WAITING => self.step(queue, task),
+                    task @ Task::Part(..) if queue.waiting() >= MAX_WAITING => self.step(queue, task),
                     Task::Other => {}
                     task => queue.push(task),
                 },

@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use std::thread;
 
 use clap::ValueHint;
-use indicatif::ProgressBar;
+use command::fault::Fault;
+use command::output;
+use command::output::ProgressBar;
 use inspect::{
     Audit, AuditError, Counts, Kind, OnName, Options, Rights, Seen, Start, Totals, View, VisitedName,
     VolumeTree, audit,
@@ -20,9 +22,7 @@ use types::Ino;
 
 use super::whatif::{WhatIf, inode_at};
 use super::{show, who};
-use crate::args::parse_threads;
-use crate::fault::Fault;
-use crate::output;
+use crate::parse::parse_threads;
 use crate::target::{Target, path_to_json, show_name, volume_behind};
 use crate::url::Database;
 use crate::users::{Person, Users};
@@ -32,7 +32,7 @@ use crate::users::{Person, Users};
 pub(super) struct AuditArgs {
     /// The volume, or a directory in it, as PATH or META-URL:PATH
     #[arg(value_name = "PATH|META-URL[:PATH]", value_hint = ValueHint::AnyPath, required_unless_present = "who")]
-    pub(super) target: Option<OsString>,
+    target: Option<OsString>,
     /// Show what this user can access; a name or number
     #[arg(long, value_name = "USER", conflicts_with = "who")]
     user: Option<String>,
@@ -54,10 +54,10 @@ pub(super) struct AuditArgs {
     threads: Option<usize>,
     /// Print JSON; with --list one line for each name, and a last line with the totals
     #[arg(long)]
-    pub(super) json: bool,
+    json: bool,
     /// Print comma-separated values
     #[arg(long, conflicts_with = "json")]
-    pub(super) csv: bool,
+    csv: bool,
 }
 
 const AFTER_HELP: &str = "\
@@ -93,7 +93,8 @@ pub(super) fn run(args: &AuditArgs) -> Result<ExitCode, Fault> {
     let users = Users::default();
     let what_if = args.what_if.as_deref().map(|text| WhatIf::parse(text, &users)).transpose()?;
     if let Some(path) = &args.who {
-        return who::run(args, path, what_if.as_ref());
+        let query = who::Query { path, volume: args.target.as_deref(), json: args.json, csv: args.csv };
+        return who::run(&query, what_if.as_ref());
     }
     let user = args.user.as_deref().or(what_if.as_ref().and_then(WhatIf::user));
     let user = user

@@ -6,13 +6,13 @@ use std::path::absolute;
 use std::process::ExitCode;
 
 use clap::ValueHint;
+use command::fault::Fault;
+use command::output;
 use inspect::{Answer, LocalTree, Operation, Route, VolumeTree};
 use serde_json::json;
 use types::Errno;
 
 use super::show;
-use crate::fault::Fault;
-use crate::output;
 use crate::target::{Target, show_name};
 use crate::users::{Person, Users};
 
@@ -82,13 +82,13 @@ pub(super) fn find(target: &Target, want: Operation) -> Result<Route, Fault> {
     match target {
         Target::Local(path) => {
             let full = absolute(path).map_err(|error| Fault::new(error).at(path.display()))?;
-            Route::find(&LocalTree::default(), full.as_os_str().as_bytes(), want).map_err(super::query_error)
+            Route::find(&LocalTree::default(), full.as_os_str().as_bytes(), want).map_err(Fault::new)
         }
         Target::Volume(url, path) => {
             let (database, volume) = url.open_volume()?;
             let engine = database.engine();
             let tree = VolumeTree::new(&*engine, volume.acl);
-            Route::find(&tree, path, want).map_err(|error| super::query_error(error).at(url))
+            Route::find(&tree, path, want).map_err(|error| Fault::new(error).at(url))
         }
     }
 }

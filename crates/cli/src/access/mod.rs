@@ -17,10 +17,8 @@ mod who;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use inspect::QueryError;
-
-use crate::fault::Fault;
-use crate::output;
+use command::fault::Fault;
+use command::output;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct AccessArgs {
@@ -48,9 +46,4 @@ pub(crate) fn run(args: &AccessArgs) -> ExitCode {
         // Exit code 1 is a result: access denied.
         ExitCode::from(2)
     })
-}
-
-/// Why there is no result.
-fn query_error(error: QueryError) -> Fault {
-    Fault::new(error)
 }

@@ -4,10 +4,10 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
+use command::fault::Fault;
 use inspect::{AccessAttrs, Change, Edit, Operation, Route, VolumeTree, parse_change};
 use types::{Cred, Ino};
 
-use crate::fault::Fault;
 use crate::target::Target;
 use crate::users::{Person, Users};
 
@@ -133,7 +133,7 @@ fn apply(edit: &Edit, access_attrs: &AccessAttrs) -> Result<AccessAttrs, Fault> 
 /// # Errors
 /// There is none.
 pub(super) fn inode_at(tree: &VolumeTree<'_>, path: &[u8]) -> Result<Ino, Fault> {
-    let route = Route::find(tree, path, Operation::Chmod).map_err(super::query_error)?;
+    let route = Route::find(tree, path, Operation::Chmod).map_err(Fault::new)?;
     let place = || String::from_utf8_lossy(path).into_owned();
     match (route.end, route.target()) {
         (Ok(()), Some(check)) => Ok(Ino(check.access_attrs.ino)),

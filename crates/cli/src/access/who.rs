@@ -1,20 +1,19 @@
 //! `limen access audit --who`: the access of all users to one path.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
 
 use acl::posix::{Perm, PosixAcl, Tag};
+use command::fault::Fault;
+use command::output;
 use inspect::{AccessAttrs, Operation, Route, Rules};
 use serde_json::{Value, json};
 use types::{Caps, Cred};
 
-use super::audit::AuditArgs;
 use super::whatif::WhatIf;
 use super::{explain, show};
-use crate::fault::Fault;
-use crate::output;
 use crate::target::{Target, show_name};
 use crate::users::{Person, Users};
 
@@ -41,9 +40,19 @@ struct Found {
     by: String,
 }
 
-pub(super) fn run(args: &AuditArgs, who: &OsString, what_if: Option<&WhatIf>) -> Result<ExitCode, Fault> {
+/// What to list, and how.
+pub(super) struct Query<'a> {
+    /// The file of `--who`.
+    pub(super) path: &'a OsStr,
+    /// The volume, if the command line names one.
+    pub(super) volume: Option<&'a OsStr>,
+    pub(super) json: bool,
+    pub(super) csv: bool,
+}
+
+pub(super) fn run(query: &Query<'_>, what_if: Option<&WhatIf>) -> Result<ExitCode, Fault> {
     let users = Users::default();
-    let target = target(args, who)?;
+    let target = target(query)?;
     let mut before = Vec::new();
     let mut after = Vec::new();
     for right in RIGHTS {
@@ -65,9 +74,9 @@ pub(super) fn run(args: &AuditArgs, who: &OsString, what_if: Option<&WhatIf>) ->
         let (before, after) = (look(&before, &person.cred, &users), look(&after, &cred, &users));
         rows.push(Row { person, before, after });
     }
-    if args.json {
+    if query.json {
         output::print_json(&to_json(&target, &rows, what_if))?;
-    } else if args.csv {
+    } else if query.csv {
         output::print(&to_csv(&rows))?;
     } else {
         output::print(&to_text(&target, &rows, what_if))?;
@@ -76,9 +85,9 @@ pub(super) fn run(args: &AuditArgs, who: &OsString, what_if: Option<&WhatIf>) ->
 }
 
 /// The file of `--who`. If the target is the URL of a volume, a plain path is a path in that volume.
-fn target(args: &AuditArgs, who: &OsString) -> Result<Target, Fault> {
-    let asked = Target::parse(who)?;
-    let Some(beside) = &args.target else { return Ok(asked) };
+fn target(query: &Query<'_>) -> Result<Target, Fault> {
+    let asked = Target::parse(query.path)?;
+    let Some(beside) = query.volume else { return Ok(asked) };
     match (Target::parse(beside)?, asked) {
         (Target::Volume(url, top), Target::Local(path)) if top == b"/" => {
             Ok(Target::Volume(url, path.into_os_string().into_vec()))

@@ -13,12 +13,12 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::ValueHint;
+use command::fault::Fault;
+use command::output;
 use types::Name;
 
 use self::print::Printer;
 use self::source::{Lister, Operand, Place, Stop};
-use crate::fault::Fault;
-use crate::output;
 use crate::target::{Target, show_name};
 
 #[derive(Debug, clap::Args)]
@@ -202,10 +202,4 @@ impl LsArgs {
     fn hides(&self) -> bool {
         !self.all && !self.json
     }
-}
-
-/// The path of a name in a directory.
-fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
-    let slash: &[u8] = if dir.ends_with(b"/") { b"" } else { b"/" };
-    [dir, slash, name].concat()
 }

@@ -5,7 +5,6 @@ use std::io::{self, BufWriter, Write};
 use serde_json::json;
 use types::{FileType, Time};
 
-use super::join;
 use super::source::{AclText, Attr, Row, Stop};
 use crate::modes;
 use crate::target::{path_to_json, show_name};
@@ -160,6 +159,12 @@ impl Printer {
 fn minute(time: Time) -> String {
     let whole = time.to_string();
     whole.rsplit_once(':').map_or(whole.clone(), |(minute, _)| minute.to_owned())
+}
+
+/// The path of a name in a directory.
+pub(super) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    let slash: &[u8] = if dir.ends_with(b"/") { b"" } else { b"/" };
+    [dir, slash, name].concat()
 }
 
 #[cfg(test)]

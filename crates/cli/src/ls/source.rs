@@ -20,6 +20,8 @@ use std::sync::Arc;
 
 use acl::identity::DomainTable;
 use acl::posix::PosixAcl;
+use command::fault::Fault;
+use command::registry;
 use inspect::{
     AccessAttrs, DirEntry, Domains, LocalTree, Operation, QueryError, Route, Rules, VolumeTree, read_dir_plus,
 };
@@ -28,8 +30,6 @@ use rustix::fs::{AtFlags, CWD, Dir, Mode as RawMode, OFlags, Stat, fstat, openat
 use rustix::io::fcntl_dupfd_cloexec;
 use types::{Errno, FileType, Ino, Mode, Name, Time};
 
-use crate::fault::Fault;
-use crate::registry;
 use crate::target::{Target, show_name, volume_behind};
 
 const DEFAULT_ACL: &str = "system.posix_acl_default";

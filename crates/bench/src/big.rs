@@ -1,0 +1,280 @@
+//! One big file, written and read sequentially, in alternation with a file of the same size on the objects'
+//! file system.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use command::fault::Fault;
+use command::interrupt::Interrupt;
+use command::output;
+use command::statistics::own_cpu;
+use command::units::show_size;
+use meta::Volume;
+use rustix::fs::{Advice, fadvise};
+use serde_json::{Value, json};
+
+use crate::place::Place;
+use crate::series::Spread;
+use crate::table::{Columns, figure};
+
+/// The size of one write(2) or read(2).
+const STEP_BYTES: usize = 1 << 20;
+/// The length of the data pattern. It does not repeat within a block, so that compression does not help.
+const PATTERN_BYTES: usize = 8 << 20;
+
+/// Opens the volume with a metadata URL and reads its settings; `None` for a volume without a database.
+pub(crate) type VolumeOf<'a> = &'a dyn Fn(&str) -> Result<Option<Volume>, Fault>;
+
+/// What to compare the big file with.
+pub(crate) struct Beside<'a> {
+    /// The directory that the user named.
+    pub(crate) store: Option<&'a Path>,
+    /// Otherwise the objects of the volume are found with this.
+    pub(crate) volume_of: VolumeOf<'a>,
+}
+
+/// The result.
+#[derive(Debug)]
+pub(crate) struct Big {
+    bytes: u64,
+    here: Figures,
+    /// The directory to compare with, and its figures.
+    store: Option<(PathBuf, Figures)>,
+}
+
+/// The rounds of one file.
+#[derive(Debug, Default)]
+struct Figures {
+    write: Vec<Pass>,
+    read: Vec<Pass>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pass {
+    wall: Duration,
+    cpu: Duration,
+    mount_cpu: Duration,
+}
+
+/// Runs all rounds.
+///
+/// # Errors
+/// The file system fails, or the user interrupted the command.
+pub(crate) fn run(
+    place: &Place,
+    bytes: u64,
+    beside: &Beside<'_>,
+    rounds: usize,
+    interrupt: &Interrupt,
+) -> Result<Big, Fault> {
+    let bucket = bucket(place, beside.volume_of)?;
+    let beside = match (beside.store, &bucket) {
+        (Some(store), _) => Some(Place::make(store)?),
+        (None, Some(bucket)) => Some(Place::make(&parent_of(bucket))?),
+        (None, None) => {
+            output::note("the big file is not compared with another one: name a directory with --store");
+            None
+        }
+    };
+    let mut big = Big { bytes, here: Figures::default(), store: None };
+    let mut there = Figures::default();
+    let bar = output::steps(rounds as u64 * (1 + u64::from(beside.is_some())));
+    let pattern = pattern();
+    for _ in 0..rounds {
+        let begun = SystemTime::now();
+        let forget = || bucket.as_deref().map_or(Ok(()), |bucket| forget_objects(bucket, begun));
+        bar.set_message("big file");
+        pass(place, bytes, &pattern, &mut big.here, &forget, interrupt)?;
+        bar.inc(1);
+        if let Some(beside) = &beside {
+            pass(beside, bytes, &pattern, &mut there, &|| Ok(()), interrupt)?;
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    big.store = beside.map(|beside| (beside.path().parent().unwrap_or(beside.path()).to_owned(), there));
+    Ok(big)
+}
+
+/// Writes the file with fsync(2), drops it from the kernel's cache, and reads it.
+fn pass(
+    place: &Place,
+    bytes: u64,
+    pattern: &[u8],
+    figures: &mut Figures,
+    forget: &dyn Fn() -> io::Result<()>,
+    interrupt: &Interrupt,
+) -> Result<(), Fault> {
+    let path = place.path().join("big");
+    let fail = |error: io::Error| match interrupt.check() {
+        Err(fault) => fault,
+        Ok(()) => Fault::new(format!("cannot write or read the big file: {error}")).at(path.display()),
+    };
+    let timed = |work: &mut dyn FnMut() -> io::Result<()>| -> Result<Pass, Fault> {
+        let before = (Instant::now(), own_cpu(), place.probe.ask()?);
+        work().map_err(fail)?;
+        let wall = before.0.elapsed();
+        let mount = before.2.zip(place.probe.ask()?);
+        let mount_cpu = mount.map_or(Duration::ZERO, |(before, after)| after.cpu.saturating_sub(before.cpu));
+        Ok(Pass { wall, cpu: own_cpu().saturating_sub(before.1), mount_cpu })
+    };
+    let mut file = OpenOptions::new().write(true).create_new(true).open(&path).map_err(fail)?;
+    figures.write.push(timed(&mut || {
+        let mut steps = pattern.chunks_exact(STEP_BYTES).cycle();
+        let mut left = bytes;
+        while left > 0 && !interrupt.is_set() {
+            let step = steps.next().unwrap_or_default();
+            let step = &step[..step.len().min(usize::try_from(left).unwrap_or(usize::MAX))];
+            file.write_all(step)?;
+            left -= step.len() as u64;
+        }
+        file.sync_all()
+    })?);
+    drop(file);
+    let mut file = File::open(&path).map_err(fail)?;
+    fadvise(&file, 0, None, Advice::DontNeed).map_err(|error| fail(error.into()))?;
+    forget().map_err(fail)?;
+    let mut read = 0;
+    let mut buffer = vec![0; STEP_BYTES];
+    figures.read.push(timed(&mut || {
+        loop {
+            match file.read(&mut buffer)? {
+                0 => return Ok(()),
+                _ if interrupt.is_set() => return Ok(()),
+                some => read += some as u64,
+            }
+        }
+    })?);
+    interrupt.check()?;
+    if read != bytes {
+        return Err(Fault::new(format!("only {read} of {bytes} bytes were read back")).at(path.display()));
+    }
+    fs::remove_file(&path).map_err(fail)
+}
+
+/// The directory of the volume's objects, if they are in a directory that exists on this machine.
+fn bucket(place: &Place, volume_of: VolumeOf<'_>) -> Result<Option<PathBuf>, Fault> {
+    let Some(entry) = place.probe.entry() else { return Ok(None) };
+    let Some(volume) = volume_of(&entry.url)? else { return Ok(None) };
+    let bucket = PathBuf::from(volume.bucket);
+    Ok((volume.storage == "file" && bucket.is_dir()).then_some(bucket))
+}
+
+/// The bucket's parent directory, if it is on the same file system; otherwise the bucket itself.
+fn parent_of(bucket: &Path) -> PathBuf {
+    let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
+    match bucket.parent() {
+        Some(parent) if device(parent) == device(bucket) => parent.to_owned(),
+        _ => bucket.to_owned(),
+    }
+}
+
+/// Drops the objects that were stored since `begun` from the kernel's cache, so that they are read from the
+/// disk.
+fn forget_objects(dir: &Path, begun: SystemTime) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let metadata = match entry.metadata() {
+            // The object was removed meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            metadata => metadata?,
+        };
+        if metadata.is_dir() {
+            forget_objects(&entry.path(), begun)?;
+        } else if metadata.is_file() && metadata.modified()? >= begun {
+            let Ok(object) = File::open(entry.path()) else { continue };
+            fadvise(&object, 0, None, Advice::DontNeed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Pseudo-random bytes (xorshift64).
+fn pattern() -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut bytes = Vec::with_capacity(PATTERN_BYTES);
+    while bytes.len() < PATTERN_BYTES {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_le_bytes());
+    }
+    bytes
+}
+
+impl Big {
+    pub(crate) fn to_text(&self) -> String {
+        let mut columns = Columns::new(&[
+            &format!("a file of {}", show_size(self.bytes)),
+            "MiB/s",
+            "min",
+            "max",
+            "CPU ms/MiB",
+            "mount ms/MiB",
+        ]);
+        let mut line = |label: String, passes: &[Pass]| {
+            let Spread { median, min, max } = self.rates(passes);
+            let cpu = self.per_mib(passes, |pass| pass.cpu);
+            let mount = self.per_mib(passes, |pass| pass.mount_cpu);
+            let figures = [median, min, max, cpu, mount].map(figure);
+            columns.line(std::iter::once(label).chain(figures).collect());
+        };
+        line("write and fsync".into(), &self.here.write);
+        line("read".into(), &self.here.read);
+        if let Some((dir, there)) = &self.store {
+            line(format!("write and fsync in {}", dir.display()), &there.write);
+            line(format!("read in {}", dir.display()), &there.read);
+        }
+        let mut text = columns.render();
+        if let Some((_, there)) = &self.store {
+            let [write, read] = self.shares(there).map(|share| figure(share.median));
+            text += &format!("share: write {write} %, read {read} %\n");
+        }
+        text
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        let figures = |passes: &[Pass]| {
+            json!({
+                "mib_per_s": self.rates(passes).to_json(),
+                "cpu_ms_per_mib": self.per_mib(passes, |pass| pass.cpu),
+                "mount_cpu_ms_per_mib": self.per_mib(passes, |pass| pass.mount_cpu),
+            })
+        };
+        let both = |all: &Figures| json!({ "write": figures(&all.write), "read": figures(&all.read) });
+        let mut value = both(&self.here);
+        value["bytes"] = self.bytes.into();
+        if let Some((dir, there)) = &self.store {
+            let [write, read] = self.shares(there);
+            value["store"] = both(there);
+            value["store"]["dir"] = dir.to_string_lossy().into();
+            value["share_pct"] = json!({ "write": write.to_json(), "read": read.to_json() });
+        }
+        value
+    }
+
+    fn mib(&self) -> f64 {
+        self.bytes as f64 / f64::from(1 << 20)
+    }
+
+    fn rates(&self, passes: &[Pass]) -> Spread {
+        Spread::of(passes.iter().map(|pass| self.mib() / pass.wall.as_secs_f64().max(1e-9)))
+    }
+
+    fn per_mib(&self, passes: &[Pass], of: impl Fn(&Pass) -> Duration) -> f64 {
+        let each = passes.iter().map(|pass| of(pass).as_secs_f64() * 1e3 / self.mib().max(1e-9));
+        Spread::of(each).median
+    }
+
+    /// The speed of the write and of the read as a percentage of that in the other directory, round by round.
+    fn shares(&self, there: &Figures) -> [Spread; 2] {
+        let share = |here: &[Pass], there: &[Pass]| {
+            let pairs = here.iter().zip(there);
+            Spread::of(pairs.map(|(here, there)| 100.0 * there.wall.as_secs_f64() / here.wall.as_secs_f64()))
+        };
+        [share(&self.here.write, &there.write), share(&self.here.read, &there.read)]
+    }
+}

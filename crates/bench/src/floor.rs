@@ -1,0 +1,81 @@
+//! A private mount of a volume in memory, as a reference: what FUSE can do on this machine at this moment.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use command::fault::Fault;
+use command::output;
+
+use crate::place::Place;
+
+/// The mount. Dropping it unmounts it and removes its directory.
+#[derive(Debug)]
+pub(crate) struct Floor {
+    // Dropped before the mount is unmounted.
+    place: Option<Place>,
+    dir: PathBuf,
+}
+
+impl Floor {
+    /// Mounts the volume in a temporary directory.
+    ///
+    /// # Errors
+    /// The mount fails.
+    pub(crate) fn mount() -> Result<Self, Fault> {
+        let dir = env::temp_dir().join(format!("limen-floor.{}", std::process::id()));
+        let fail = |error: std::io::Error| Fault::new(error).at(dir.display());
+        fs::DirBuilder::new().mode(0o700).create(&dir).map_err(fail)?;
+        let mut floor = Floor { place: None, dir: dir.clone() };
+        fs::create_dir(floor.mountpoint()).map_err(fail)?;
+        let (log, mountpoint) = (floor.dir.join("log"), floor.mountpoint());
+        let mut command = limen("mount");
+        let output = command.args(["-d", "--log"]).arg(log).args(["--", "mem://floor"]).arg(&mountpoint);
+        succeed(output.output().map_err(fail)?)?;
+        floor.place = Some(Place::make(&mountpoint)?);
+        Ok(floor)
+    }
+
+    pub(crate) fn place(&self) -> Option<&Place> {
+        self.place.as_ref()
+    }
+
+    fn mountpoint(&self) -> PathBuf {
+        self.dir.join("mnt")
+    }
+}
+
+impl Drop for Floor {
+    fn drop(&mut self) {
+        self.place = None;
+        let mountpoint = self.mountpoint();
+        let unmounted = limen("umount").arg("--").arg(&mountpoint).output();
+        // Removed one by one and not recursively, so that no file is removed if the volume is still mounted.
+        let removed = [fs::remove_dir(&mountpoint), fs::remove_file(self.dir.join("log"))];
+        let all = fs::remove_dir(&self.dir);
+        if all.is_err() || removed.iter().any(Result::is_err) {
+            let why = unmounted.map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
+            output::note(format!(
+                "cannot remove the mount in memory at {}: {}",
+                mountpoint.display(),
+                why.unwrap_or_else(|error| error.to_string()).trim()
+            ));
+        }
+    }
+}
+
+fn limen(subcommand: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(subcommand).stdin(Stdio::null());
+    command
+}
+
+fn succeed(output: Output) -> Result<(), Fault> {
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(Fault::new("cannot mount a volume in memory").at(said.trim()))
+}

@@ -1,0 +1,350 @@
+//! The tree of the benchmark, and each operation on its n-th directory or file.
+//!
+//! Directories are numbered level by level: the top is 0, and the children of `n` start at `n * dirs + 1`. So
+//! names are computed from numbers, and no memory is needed for millions of files.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use command::fault::Fault;
+use types::{Errno, FileType, Ino, Mode};
+use vfs::{Caller, DirPosition, MakeRequest, RenameFlags, Special, Vfs};
+
+use super::options::Shape;
+
+/// The size of one write request, as the kernel sends it to a mount.
+const WRITE_BYTES: usize = 128 << 10;
+
+/// A tree on a volume.
+#[derive(Debug)]
+pub(super) struct Tree<'a> {
+    vfs: &'a Vfs,
+    shape: Shape,
+    /// The path of its top, for messages.
+    path: String,
+    caller: &'a Caller<'a>,
+    write_bytes: u64,
+    /// See [`Shape::levels`].
+    levels: Vec<u64>,
+    /// The inode of each directory; 0 before it is created.
+    inos: Vec<AtomicU64>,
+    /// One more than the highest file number whose creation was started.
+    files_begun: AtomicU64,
+}
+
+impl<'a> Tree<'a> {
+    /// A tree below `top` that is not created yet; `levels` are those of its shape.
+    pub(super) fn new(
+        vfs: &'a Vfs,
+        caller: &'a Caller<'a>,
+        top: &Top,
+        shape: Shape,
+        levels: Vec<u64>,
+        write_bytes: u64,
+    ) -> Self {
+        let count = levels.last().copied().unwrap_or(1);
+        let inos: Vec<AtomicU64> = (0..count).map(|_| AtomicU64::default()).collect();
+        if let Some(first) = inos.first() {
+            first.store(top.ino.0, Ordering::Relaxed);
+        }
+        Tree {
+            vfs,
+            shape,
+            path: top.path.clone(),
+            caller,
+            write_bytes,
+            levels,
+            inos,
+            files_begun: AtomicU64::new(0),
+        }
+    }
+
+    /// The numbers of all directories.
+    pub(super) fn dirs(&self) -> Range<u64> {
+        0..self.inos.len() as u64
+    }
+
+    /// The numbers of all files.
+    pub(super) fn files(&self) -> Range<u64> {
+        0..self.inos.len() as u64 * self.shape.files
+    }
+
+    /// The numbers of the files that may exist.
+    pub(super) fn files_begun(&self) -> Range<u64> {
+        0..self.files_begun.load(Ordering::Acquire)
+    }
+
+    /// The directory numbers of each level below the top. A level can be created only after the one above it.
+    pub(super) fn levels(&self) -> impl DoubleEndedIterator<Item = Range<u64>> {
+        self.levels.windows(2).skip(1).filter_map(|ends| Some(*ends.first()?..*ends.last()?))
+    }
+
+    pub(super) fn mkdir(&self, dir: u64) -> Result<(), Fault> {
+        let (parent, name) = self.name_of_dir(dir);
+        let request = self.request(parent, &name, Special::Directory, 0o755);
+        let made =
+            self.vfs.make(self.caller, request).map_err(|errno| self.fault("mkdir", parent, &name, errno))?;
+        if let Some(ino) = self.inos.get(dir as usize) {
+            ino.store(made.ino.0, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    pub(super) fn rmdir(&self, dir: u64) -> Result<(), Fault> {
+        let (parent, name) = self.name_of_dir(dir);
+        let removed = self.vfs.rmdir(self.caller, self.ino(parent), name.as_bytes());
+        removed.map_err(|errno| self.fault("rmdir", parent, &name, errno))
+    }
+
+    /// Creates a file, writes it, and closes it.
+    pub(super) fn create(&self, file: u64) -> Result<(), Fault> {
+        self.files_begun.fetch_max(file + 1, Ordering::AcqRel);
+        let (dir, name) = self.name_of_file(file, "file");
+        let request = self.request(dir, &name, Special::Regular, 0o644);
+        let created = self.vfs.create(self.caller, request);
+        let ino = created.map_err(|errno| self.fault("create", dir, &name, errno))?.ino;
+        let written = self.write(ino);
+        let closed = self.vfs.close(ino);
+        written.and(closed).map_err(|errno| self.fault("write", dir, &name, errno))
+    }
+
+    pub(super) fn stat(&self, file: u64) -> Result<(), Fault> {
+        let (dir, name) = self.name_of_file(file, "file");
+        let found = self.vfs.lookup(self.caller, self.ino(dir), name.as_bytes());
+        let size = match found.and_then(|entry| entry.attr.ok_or(Errno::ENOENT)) {
+            Ok(attr) => attr.size_bytes,
+            Err(errno) => return Err(self.fault("stat", dir, &name, errno)),
+        };
+        if size == self.write_bytes {
+            return Ok(());
+        }
+        let written = self.write_bytes;
+        Err(Fault::new(format!("a file has {size} bytes, but {written} were written"))
+            .at(join(&self.path_of(dir), &name)))
+    }
+
+    pub(super) fn rename(&self, file: u64) -> Result<(), Fault> {
+        let (dir, old) = self.name_of_file(file, "file");
+        let (_, new) = self.name_of_file(file, "renamed");
+        let ino = self.ino(dir);
+        let flags = RenameFlags::default();
+        let renamed =
+            self.vfs.rename(self.caller, (ino, old.as_bytes()), (ino, new.as_bytes()), flags, false);
+        renamed.map_err(|errno| self.fault("rename", dir, &old, errno))
+    }
+
+    pub(super) fn unlink(&self, file: u64) -> Result<(), Fault> {
+        let (dir, name) = self.name_of_file(file, "renamed");
+        let unlinked = self.vfs.unlink(self.caller, self.ino(dir), name.as_bytes());
+        unlinked.map_err(|errno| self.fault("unlink", dir, &name, errno))
+    }
+
+    /// Lists a directory with attributes, and checks that it has all its entries.
+    pub(super) fn list(&self, dir: u64) -> Result<(), Fault> {
+        let list = || -> Result<u64, Errno> {
+            let handle = self.vfs.opendir(self.caller, self.ino(dir))?;
+            let mut with_attributes = 0;
+            let listed = self.vfs.readdir(handle, DirPosition(0), true, &mut |entry| {
+                with_attributes += u64::from(entry.attr.is_some());
+                true
+            });
+            self.vfs.closedir(handle)?;
+            listed.map(|()| with_attributes)
+        };
+        let count = list().map_err(|errno| self.fault("list", dir, ".", errno))?;
+        let is_last = self.levels().next_back().is_none_or(|level| level.contains(&dir));
+        let made = self.shape.files + if is_last { 0 } else { self.shape.dirs };
+        if count == made {
+            return Ok(());
+        }
+        Err(Fault::new(format!("{count} entries are listed, but {made} were created")).at(self.path_of(dir)))
+    }
+
+    /// Removes a file by its old or new name, if it exists.
+    pub(super) fn clear_file(&self, file: u64) -> Result<(), Fault> {
+        for stem in ["file", "renamed"] {
+            let (dir, name) = self.name_of_file(file, stem);
+            let Some(ino) = self.made(dir) else { return Ok(()) };
+            match self.vfs.unlink(self.caller, ino, name.as_bytes()) {
+                Ok(()) | Err(Errno::ENOENT) => {}
+                Err(errno) => return Err(self.fault("unlink", dir, &name, errno)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a directory, if it exists.
+    pub(super) fn clear_dir(&self, dir: u64) -> Result<(), Fault> {
+        let (parent, name) = self.name_of_dir(dir);
+        let Some(ino) = self.made(parent) else { return Ok(()) };
+        match self.vfs.rmdir(self.caller, ino, name.as_bytes()) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(errno) => Err(self.fault("rmdir", parent, &name, errno)),
+        }
+    }
+
+    fn write(&self, ino: Ino) -> Result<(), Errno> {
+        if self.write_bytes == 0 {
+            return Ok(());
+        }
+        let bytes = [0x5a; WRITE_BYTES];
+        for offset in (0..self.write_bytes).step_by(WRITE_BYTES) {
+            let len = (self.write_bytes - offset).min(WRITE_BYTES as u64) as usize;
+            self.vfs.write(ino, offset, bytes.get(..len).unwrap_or_default())?;
+        }
+        self.vfs.flush(ino)
+    }
+
+    fn request<'n>(&self, dir: u64, name: &'n str, what: Special, mode: u32) -> MakeRequest<'n> {
+        MakeRequest { parent: self.ino(dir), name: name.as_bytes(), what, mode: Mode::new(mode), umask: 0 }
+    }
+
+    /// The parent of a directory, and its name there.
+    fn name_of_dir(&self, dir: u64) -> (u64, String) {
+        let before = dir.saturating_sub(1);
+        let dirs = self.shape.dirs.max(1);
+        (before / dirs, format!("dir.{}", before % dirs))
+    }
+
+    /// The directory of a file, and its name there.
+    fn name_of_file(&self, file: u64, stem: &str) -> (u64, String) {
+        let (files, dirs) = (self.shape.files.max(1), self.dirs().end.max(1));
+        let (dir, number) =
+            if self.shape.spread { (file % dirs, file / dirs) } else { (file / files, file % files) };
+        (dir, format!("{stem}.{number}"))
+    }
+
+    /// The inode of a directory; 0, which no inode has, before it is created.
+    fn ino(&self, dir: u64) -> Ino {
+        Ino(self.inos.get(dir as usize).map_or(0, |ino| ino.load(Ordering::Acquire)))
+    }
+
+    fn made(&self, dir: u64) -> Option<Ino> {
+        Some(self.ino(dir)).filter(|ino| ino.0 != 0)
+    }
+
+    fn path_of(&self, dir: u64) -> String {
+        if dir == 0 {
+            return self.path.clone();
+        }
+        let (parent, name) = self.name_of_dir(dir);
+        join(&self.path_of(parent), &name)
+    }
+
+    fn fault(&self, what: &str, dir: u64, name: &str, errno: Errno) -> Fault {
+        Fault::new(format!("cannot {what}: {errno}")).at(join(&self.path_of(dir), name))
+    }
+}
+
+/// The path of a name in a directory.
+pub(super) fn join(dir: &str, name: &str) -> String {
+    format!("{}/{name}", dir.trim_end_matches('/'))
+}
+
+/// The directory to work in.
+#[derive(Debug)]
+pub(super) struct Top {
+    pub(super) ino: Ino,
+    pub(super) path: String,
+    /// The parent and name if this command created the directory, and so has to remove it.
+    made_in: Option<(Ino, String)>,
+}
+
+impl Top {
+    /// Finds the directory `path` of a volume, or creates it in an existing directory.
+    ///
+    /// # Errors
+    /// It is not a directory, or is not empty.
+    pub(super) fn make(vfs: &Vfs, caller: &Caller<'_>, path: &str) -> Result<Self, Fault> {
+        let names: Vec<&str> = path.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
+        if names.contains(&"..") {
+            return Err(Fault::usage("a path from the root of the volume must not contain '..'").at(path));
+        }
+        let mut top = Top { ino: Ino::ROOT, path: "/".to_owned(), made_in: None };
+        let fail =
+            |what: &str, path: &str, errno: Errno| Fault::new(format!("cannot {what}: {errno}")).at(path);
+        vfs.getattr(top.ino).map_err(|errno| fail("stat", "/", errno))?;
+        for (index, name) in names.iter().enumerate() {
+            let parent = top.ino;
+            top.path = join(&top.path, name);
+            let entry = vfs
+                .lookup(caller, parent, name.as_bytes())
+                .map_err(|errno| fail("look up", &top.path, errno))?;
+            top.ino = match entry.attr {
+                Some(attr) if attr.kind == FileType::Directory => attr.ino,
+                Some(_) => return Err(Fault::new("not a directory").at(&top.path)),
+                None if index + 1 < names.len() => {
+                    return Err(Fault::new("the directory does not exist on the volume")
+                        .at(&top.path)
+                        .advise("create it first: only the last part of the path is created"));
+                }
+                None => {
+                    let request = MakeRequest {
+                        parent,
+                        name: name.as_bytes(),
+                        what: Special::Directory,
+                        mode: Mode::new(0o755),
+                        umask: 0,
+                    };
+                    top.made_in = Some((parent, (*name).to_owned()));
+                    vfs.make(caller, request).map_err(|errno| fail("mkdir", &top.path, errno))?.ino
+                }
+            };
+        }
+        let has_content = || top.has_content(vfs, caller).map_err(|errno| fail("list", &top.path, errno));
+        if top.made_in.is_none() && has_content()? {
+            return Err(Fault::new("the directory is not empty")
+                .at(&top.path)
+                .advise("name an empty directory, or one that does not exist yet"));
+        }
+        Ok(top)
+    }
+
+    /// Removes the directory if this command created it.
+    ///
+    /// # Errors
+    /// Those of rmdir(2).
+    pub(super) fn remove(&self, vfs: &Vfs, caller: &Caller<'_>) -> Result<(), Fault> {
+        let Some((parent, name)) = &self.made_in else { return Ok(()) };
+        let removed = vfs.rmdir(caller, *parent, name.as_bytes());
+        removed.map_err(|errno| Fault::new(format!("cannot rmdir: {errno}")).at(&self.path))
+    }
+
+    fn has_content(&self, vfs: &Vfs, caller: &Caller<'_>) -> Result<bool, Errno> {
+        let handle = vfs.opendir(caller, self.ino)?;
+        let mut content = false;
+        let listed = vfs.readdir(handle, DirPosition(0), false, &mut |entry| {
+            content = !matches!(entry.name, b"." | b"..");
+            !content
+        });
+        vfs.closedir(handle)?;
+        listed.map(|()| content)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_counted_and_bounded() {
+        let levels = |depth, dirs, files| Shape { depth, dirs, files, spread: false }.levels();
+        assert_eq!(levels(2, 3, 10).unwrap(), [0, 1, 4, 13]);
+        assert_eq!(levels(0, 3, 10).unwrap(), [0, 1]);
+        assert_eq!(levels(2, 0, 10).unwrap(), [0, 1, 1, 1]);
+        assert_eq!(levels(0, 0, MAX_ENTRIES - 1).unwrap(), [0, 1]);
+        for (depth, dirs, files) in
+            [(0, 0, MAX_ENTRIES), (64, 2, 0), (64, u64::MAX, u64::MAX), (1, MAX_ENTRIES, 0)]
+        {
+            let fault = levels(depth, dirs, files).unwrap_err();
+            assert_eq!(fault.exit_code(), 2);
+            assert!(fault.to_string().contains("--depth"), "{fault}");
+        }
+    }
+
+    #[test]
+    fn paths_are_joined() {
+        assert_eq!(join("/", "a"), "/a");
+        assert_eq!(join("/a", "b"), "/a/b");
+    }
+}

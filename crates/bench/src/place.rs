@@ -1,0 +1,132 @@
+//! The scratch directory of a benchmark, and the mount that it is on.
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use command::fault::Fault;
+use command::interrupt::Interrupt;
+use command::output;
+use command::output::ProgressBar;
+use command::remove::remove;
+use command::statistics::Statistics;
+
+use crate::load::Load;
+use crate::probe::Probe;
+use crate::suite::{self, Sample};
+
+/// Threads that remove the scratch directory.
+const CLEANERS: usize = 8;
+/// A mount collects the garbage of removed files every three seconds. If it makes almost no requests to its
+/// engine in this longer time, it has finished.
+const SETTLED_AFTER: Duration = Duration::from_secs(4);
+/// Round trips of an idle mount in that time: a heartbeat, and queries of housekeeping that find nothing.
+const IDLE_ROUND_TRIPS: u64 = 4;
+/// The longest wait for an idle mount, because other programs may use it all the time.
+const MAX_SETTLE: Duration = Duration::from_secs(120);
+
+/// A scratch directory below the path to measure. Dropping it removes the directory.
+#[derive(Debug)]
+pub(crate) struct Place {
+    scratch: PathBuf,
+    pub(crate) probe: Probe,
+}
+
+impl Place {
+    /// Creates a scratch directory in `path`.
+    ///
+    /// # Errors
+    /// `path` is not a directory, or not writable.
+    pub(crate) fn make(path: &Path) -> Result<Self, Fault> {
+        let fail = |error: std::io::Error| {
+            Fault::new(format!("cannot create a directory here: {error}"))
+                .at(path.display())
+                .advise("name a directory that you can write to")
+        };
+        let path = fs::canonicalize(path).map_err(fail)?;
+        let scratch = path.join(format!(".limen-bench.{}", std::process::id()));
+        fs::DirBuilder::new().mode(0o700).create(&scratch).map_err(fail)?;
+        let device = fs::metadata(&scratch).map_err(fail)?.dev();
+        Ok(Place { scratch, probe: Probe::find(device) })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.scratch
+    }
+
+    /// Removes a tree in the scratch directory.
+    ///
+    /// # Errors
+    /// A file or directory cannot be removed.
+    pub(crate) fn remove(&self, dir: &Path) -> Result<(), Fault> {
+        clean(dir)
+    }
+
+    /// Waits until the mount is idle, so that its removal of earlier data does not slow down the next
+    /// measurement.
+    ///
+    /// # Errors
+    /// The mount no longer answers; the user interrupted the command.
+    pub(crate) fn settle(&self, interrupt: &Interrupt) -> Result<(), Fault> {
+        let until = Instant::now() + MAX_SETTLE;
+        while let Some(before) = self.probe.ask()? {
+            let asked = Instant::now();
+            while asked.elapsed() < SETTLED_AFTER {
+                interrupt.check()?;
+                thread::sleep(Duration::from_millis(50));
+            }
+            let is_idle = |after: Statistics| (&after - &before).engine.round_trips() <= IDLE_ROUND_TRIPS;
+            if Instant::now() >= until || self.probe.ask()?.is_none_or(is_idle) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a round in a new directory. `prepare` is called with the directory while it is empty.
+    ///
+    /// # Errors
+    /// Those of [`suite::round`] and of `prepare`.
+    pub(crate) fn round(
+        &self,
+        name: &str,
+        load: &Load,
+        bar: &ProgressBar,
+        interrupt: &Interrupt,
+        prepare: impl FnOnce(&Path) -> Result<(), Fault>,
+    ) -> Result<Vec<Sample>, Fault> {
+        let dir = self.scratch.join(name);
+        fs::create_dir(&dir).map_err(|error| Fault::new(error).at(dir.display()))?;
+        let samples = prepare(&dir).and_then(|()| suite::round(&dir, load, &self.probe, bar, interrupt));
+        bar.inc(1);
+        clean(&dir).and(samples)
+    }
+
+    /// Runs a small round that is not measured, so that one-time work of the mount and the kernel is done
+    /// before.
+    ///
+    /// # Errors
+    /// Those of [`Place::round`].
+    pub(crate) fn warm_up(&self, load: &Load, interrupt: &Interrupt) -> Result<(), Fault> {
+        let few = Load { files: load.files.min(100 * load.threads), ..load.clone() };
+        self.round("warm-up", &few, &ProgressBar::hidden(), interrupt, |_| Ok(())).map(drop)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Err(fault) = clean(&self.scratch) {
+            output::note(fault);
+        }
+    }
+}
+
+fn clean(path: &Path) -> Result<(), Fault> {
+    let removed = remove(path, CLEANERS, &ProgressBar::hidden(), &|| false)?;
+    match removed.failures.first() {
+        None => Ok(()),
+        Some((path, error)) => Err(Fault::new(format!("cannot clean up: {error}")).at(path.display())),
+    }
+}

@@ -1,0 +1,139 @@
+//! One round: all threads run each operation together; clocks and counters are read before and after it.
+
+use std::path::Path;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use command::fault::Fault;
+use command::interrupt::Interrupt;
+use command::output::ProgressBar;
+use command::remove::remove;
+use command::statistics::Statistics;
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::load::Load;
+use crate::ops::{Op, Share};
+use crate::probe::Probe;
+
+/// The result of one operation in one round.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    pub(crate) op: Op,
+    pub(crate) count: u64,
+    /// The time from the start of the first thread to the end of the last one.
+    pub(crate) wall: Duration,
+    /// The CPU time of the threads.
+    pub(crate) cpu: Duration,
+    /// The mount's statistics for that time, if it serves them.
+    pub(crate) mount: Option<Statistics>,
+}
+
+/// Runs a round in `dir`. Operations that the file system does not support are left out.
+///
+/// # Errors
+/// An operation failed, or the user interrupted the command.
+pub(crate) fn round(
+    dir: &Path,
+    load: &Load,
+    probe: &Probe,
+    bar: &ProgressBar,
+    interrupt: &Interrupt,
+) -> Result<Vec<Sample>, Fault> {
+    let fail = |error: std::io::Error| Fault::new(error).at(dir.display());
+    let mut shares = Vec::with_capacity(load.threads);
+    for thread in 0..load.threads {
+        // The first threads take the remainder, one file each.
+        let files = load.files / load.threads + usize::from(thread < load.files % load.threads);
+        shares.push(Share::prepare(dir.join(thread.to_string()), files).map_err(fail)?);
+    }
+    let asked = load.ops();
+    let mut samples = Vec::with_capacity(asked.len());
+    let mut renamed = false;
+    for op in Op::ALL {
+        if !asked.contains(&op) && !op.is_needed_by(&asked) {
+            continue;
+        }
+        interrupt.check()?;
+        bar.set_message(op.name());
+        if op == Op::Delete && asked.contains(&Op::Hardlink) {
+            remove_links(&shares, interrupt)?;
+        }
+        let sample = phase(op, &shares, renamed, probe, interrupt);
+        interrupt.check()?;
+        match sample {
+            Ok(sample) if asked.contains(&op) => samples.push(sample),
+            Ok(_) | Err(Phase::Unsupported) => {}
+            Err(Phase::Failed(fault)) => return Err(fault.at(dir.display())),
+        }
+        renamed |= op == Op::Rename;
+    }
+    Ok(samples)
+}
+
+enum Phase {
+    Unsupported,
+    Failed(Fault),
+}
+
+fn phase(
+    op: Op,
+    shares: &[Share],
+    renamed: bool,
+    probe: &Probe,
+    interrupt: &Interrupt,
+) -> Result<Sample, Phase> {
+    struct Turn {
+        begun: Instant,
+        ended: Instant,
+        cpu: Duration,
+        outcome: rustix::io::Result<u64>,
+    }
+    let barrier = Barrier::new(shares.len());
+    let turn = |share: &Share| {
+        barrier.wait();
+        let (begun, cpu) = (Instant::now(), thread_cpu());
+        let outcome = share.run(op, renamed, &|| interrupt.is_set());
+        Turn { begun, ended: Instant::now(), cpu: thread_cpu().saturating_sub(cpu), outcome }
+    };
+    let before = probe.ask().map_err(Phase::Failed)?;
+    let turns: Vec<Turn> = thread::scope(|scope| {
+        let threads: Vec<_> = shares.iter().map(|share| scope.spawn(|| turn(share))).collect();
+        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    });
+    let after = probe.ask().map_err(Phase::Failed)?;
+
+    let mut count = 0;
+    for turn in &turns {
+        count += match turn.outcome {
+            Ok(count) => count,
+            Err(Errno::OPNOTSUPP) => return Err(Phase::Unsupported),
+            Err(error) => {
+                return Err(Phase::Failed(Fault::new(format!("cannot {}: {error}", op.name()))));
+            }
+        };
+    }
+    let begun = turns.iter().map(|turn| turn.begun).min();
+    let ended = turns.iter().map(|turn| turn.ended).max();
+    let wall = begun.zip(ended).map_or(Duration::ZERO, |(begun, ended)| ended - begun);
+    let cpu = turns.iter().map(|turn| turn.cpu).sum();
+    let mount = before.zip(after).map(|(before, after)| &after - &before);
+    Ok(Sample { op, count, wall, cpu, mount })
+}
+
+fn remove_links(shares: &[Share], interrupt: &Interrupt) -> Result<(), Fault> {
+    for share in shares {
+        let hidden = ProgressBar::hidden();
+        let removed = remove(&share.links(), shares.len(), &hidden, &|| interrupt.is_set())?;
+        if let Some((path, error)) = removed.failures.first() {
+            return Err(Fault::new(format!("cannot remove a link: {error}")).at(path.display()));
+        }
+    }
+    Ok(())
+}
+
+fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}

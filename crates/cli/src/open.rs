@@ -1,0 +1,87 @@
+//! Opens a volume for a client: its lock, its database, and the client's view of its metadata.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use command::fault::Fault;
+use engine_sqlite::{LockError, MountLock};
+use meta::{Counting, Meta, Volume};
+use vfs::process::is_process_gone;
+
+use crate::format::volume_in_memory;
+use crate::lock::{lock_fault, take_lock};
+use crate::maintenance;
+use crate::network::Counted;
+use crate::sessions::{list, living};
+use crate::url::{Database, MetaUrl};
+
+/// Records held in memory, about 200 bytes each.
+const CACHED_RECORDS: usize = 400_000;
+
+/// How long cached records are used while the client gets no notifications of other clients' changes.
+const LIFETIME_WITHOUT_NOTIFICATIONS: Duration = Duration::from_secs(1);
+
+/// Like [`take_lock`], but the error is for the user.
+///
+/// # Errors
+/// Another process holds the lock; the message lists the mounts of the volume.
+pub(crate) fn lock(url: &MetaUrl, database: &Database, shared: bool) -> Result<Option<MountLock>, Fault> {
+    take_lock(database, shared).map_err(|error| match error {
+        LockError::Io { path, error } => lock_fault(&path, &error),
+        LockError::AlreadyMounted { holder, .. } => in_use(url, database, shared, &holder),
+    })
+}
+
+/// Opens the volume's database. For a volume in memory, creates the database with an empty volume.
+///
+/// # Errors
+/// Those of [`MetaUrl::open`].
+pub(crate) fn open(url: &MetaUrl) -> Result<Database, Fault> {
+    let MetaUrl::Memory(name) = url else { return url.open(false) };
+    let database = url.open(true)?;
+    let volume: Volume = volume_in_memory(name)?;
+    volume.format(&*database.engine()).map_err(|error| url.volume_fault(error))?;
+    Ok(database)
+}
+
+/// Opens the client's view of the volume's metadata, with a cache whose lifetime depends on whether other
+/// clients can change the volume. Also returns the engine, which counts its requests.
+///
+/// # Errors
+/// The database holds no volume, or one that this version of limen cannot read.
+pub(crate) fn open_meta(url: &MetaUrl, database: &Database, shared: bool) -> Result<(Counted, Meta), Fault> {
+    let engine = Arc::new(Counting::new(database.engine()));
+    let meta = Meta::open(engine.clone(), CACHED_RECORDS).map_err(|error| url.volume_fault(error))?;
+    if let Database::Network(_) = database {
+        meta.set_exclusive(false);
+        // Without notifications, this cache and the kernel's cache each use a record for half of the time.
+        meta.set_lifetime(LIFETIME_WITHOUT_NOTIFICATIONS / 2);
+    } else {
+        meta.set_exclusive(!shared);
+        // A query to a database on this machine takes microseconds, so a shared mount uses no cached record.
+        meta.set_lifetime(Duration::ZERO);
+    }
+    Ok((engine, meta))
+}
+
+/// The error of a mount of the embedded engine that cannot lock the database file.
+fn in_use(url: &MetaUrl, database: &Database, shared: bool, holder: &str) -> Fault {
+    let engine = database.engine();
+    if let Ok(Some(tool)) = maintenance::announced(&*engine)
+        && !is_process_gone(tool.pid, &tool.process)
+    {
+        return maintenance::under_maintenance(url, &tool);
+    }
+    let name = Volume::load(&*engine).map_or_else(|_| url.to_string(), |volume| volume.name);
+    let fault = Fault::new(format!("volume '{name}' is already in use"));
+    let alive = living(&*engine).unwrap_or_default();
+    let fault = match alive.as_slice() {
+        [] => fault.at(format!("by process {holder}")),
+        alive => fault.at(list(alive)),
+    };
+    // An exclusive holder writes its process id to the lock file; shared holders write nothing.
+    match holder.parse::<u32>() {
+        Err(_) if !shared => fault.advise("mount it with -o shared here too, or unmount it there first"),
+        _ => fault.advise("unmount it there first, or mount it with -o shared everywhere"),
+    }
+}

@@ -1,0 +1,29 @@
+//! Single records of a volume.
+
+use meta::{Counter, Engine, EngineError, Record, RecordKey, Usage};
+
+/// The volume's usage.
+///
+/// # Errors
+/// Those of the database.
+pub(crate) fn usage(engine: &dyn Engine) -> Result<Usage, EngineError> {
+    match engine.read(&[RecordKey::Usage])?.records.first() {
+        Some(Record::Usage(usage)) => Ok(*usage),
+        _ => Err(EngineError::permanent("the engine returned no usage record")),
+    }
+}
+
+pub(crate) fn used_bytes(usage: &Usage) -> u64 {
+    usage.blocks.saturating_mul(Usage::BLOCK_BYTES)
+}
+
+/// The next slice number to be allocated.
+///
+/// # Errors
+/// Errors of the database.
+pub(crate) fn next_slice(engine: &dyn Engine) -> Result<u64, EngineError> {
+    match engine.read(&[RecordKey::Counter(Counter::Slice)])?.records.first() {
+        Some(Record::Counter(_, value)) => Ok(*value),
+        _ => Err(EngineError::permanent("the engine returned no slice counter")),
+    }
+}

@@ -1,0 +1,70 @@
+//! The sessions of a volume: which there are, which can still change the volume, and their times.
+
+use std::time::Duration;
+
+use command::fault::Fault;
+use meta::{Engine, EngineError, Record, Scan, Session};
+use types::SessionId;
+use vfs::SessionTimes;
+use vfs::process::is_gone;
+
+/// Sessions read at a time.
+const PAGE: usize = 256;
+
+/// All sessions, in the order of their ids. They include sessions of dead processes until the next mount
+/// removes them.
+///
+/// # Errors
+/// Those of the database.
+pub(crate) fn sessions(engine: &dyn Engine) -> Result<Vec<Session>, EngineError> {
+    let mut all: Vec<Session> = Vec::new();
+    loop {
+        let after = all.last().map_or(SessionId(0), |session| session.id);
+        let page = engine.scan(&Scan::Sessions { after, limit: PAGE })?;
+        let before = all.len();
+        all.extend(page.snapshot.records.into_iter().filter_map(|record| match record {
+            Record::Session(_, session) => session,
+            _ => None,
+        }));
+        if !page.more || all.len() == before {
+            return Ok(all);
+        }
+    }
+}
+
+/// Sessions that can still change the volume: those whose process is not proven to be dead.
+///
+/// # Errors
+/// Those of the database.
+pub(crate) fn living(engine: &dyn Engine) -> Result<Vec<Session>, EngineError> {
+    Ok(sessions(engine)?.into_iter().filter(|session| !is_gone(session)).collect())
+}
+
+pub(crate) fn list(sessions: &[Session]) -> String {
+    sessions.iter().map(describe).collect::<Vec<_>>().join("; ")
+}
+
+/// Describes a session in a message.
+pub(crate) fn describe(session: &Session) -> String {
+    let Session { id, host, pid, mountpoint, since, .. } = session;
+    format!("session {id} at {mountpoint} on {host}, process {pid}, since {since}")
+}
+
+/// An environment variable for tests, which cannot wait for the real times: heartbeat interval, validity and
+/// removal delay of sessions, in milliseconds, separated by commas. All mounts of a volume need the same
+/// values.
+const SESSION_MS: &str = "LIMEN_TEST_SESSION_MS";
+
+pub(crate) fn session_times() -> Result<SessionTimes, Fault> {
+    let Ok(text) = std::env::var(SESSION_MS) else { return Ok(SessionTimes::default()) };
+    let times: Vec<u64> = text.split(',').filter_map(|time| time.parse().ok()).collect();
+    let &[heartbeat, valid_for, remove_after] = &times[..] else {
+        return Err(Fault::usage(format!("{SESSION_MS} needs three numbers of milliseconds, got '{text}'")));
+    };
+    Ok(SessionTimes {
+        heartbeat: Duration::from_millis(heartbeat),
+        valid_for: Duration::from_millis(valid_for),
+        remove_after: Duration::from_millis(remove_after),
+        ..SessionTimes::default()
+    })
+}

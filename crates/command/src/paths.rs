@@ -1,0 +1,37 @@
+//! The directories for a user's files, and the canonical path of a mount point.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf, absolute};
+
+use crate::fault::Fault;
+
+/// The directory that an environment variable names. A relative path is ignored, as the XDG specification
+/// requires.
+pub fn from_environment(variable: &str) -> Option<PathBuf> {
+    env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+/// The directory for logs and other state that is not file data: `limen` in `$XDG_STATE_HOME`, or in
+/// `~/.local/state`.
+pub fn state_directory() -> Option<PathBuf> {
+    let state = from_environment("XDG_STATE_HOME");
+    Some(state.or_else(|| Some(from_environment("HOME")?.join(".local/state")))?.join("limen"))
+}
+
+/// The absolute path of a mount point, without symbolic links. It is found without a request to the file
+/// system that is mounted there, because that may be dead or hang.
+///
+/// # Errors
+/// The path is empty, or there is no current directory.
+pub fn mountpoint(path: &Path) -> Result<PathBuf, Fault> {
+    let path = absolute(path).map_err(|error| Fault::usage(error).at(path.display()))?;
+    if let (Some(parent), Some(name)) = (path.parent(), path.file_name())
+        && let Ok(parent) = fs::canonicalize(parent)
+    {
+        let path = parent.join(name);
+        let is_link = fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink());
+        return Ok(if is_link { fs::canonicalize(&path).unwrap_or(path) } else { path });
+    }
+    Ok(path)
+}

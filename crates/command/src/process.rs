@@ -1,0 +1,73 @@
+//! Processes of this machine, identified by id and start time, because ids are reused.
+
+use std::fs;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use vfs::process::start_time;
+
+/// One process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    pub pid: u32,
+    /// The start time, in clock ticks after boot.
+    pub started: u64,
+}
+
+impl Process {
+    pub fn this() -> Self {
+        let pid = std::process::id();
+        Process { pid, started: start_time(pid).unwrap_or(0) }
+    }
+
+    pub fn is_alive(&self) -> bool {
+        start_time(self.pid) == Some(self.started)
+    }
+
+    /// Waits until the process has ended, at most for `timeout`. Returns whether it has ended.
+    pub fn wait_end(&self, timeout: Duration) -> bool {
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        let Some(pidfd) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
+            return !self.is_alive();
+        };
+        // Checked after the descriptor is open: if the process is alive now, the descriptor refers to it.
+        if !self.is_alive() {
+            return true;
+        }
+        let timeout =
+            Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
+        let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
+        // poll(2) can return early because of a signal; callers call this again.
+        matches!(poll(&mut fds, Some(&timeout)), Ok(1..)) || !self.is_alive()
+    }
+}
+
+/// This machine's host name, as it is recorded in sessions.
+pub fn host_name() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_are_distinguished_by_start_time() {
+        let this = Process::this();
+        assert!(this.started > 0 && this.is_alive());
+        assert!(!Process { started: this.started + 1, ..this }.is_alive());
+        assert!(!this.wait_end(Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn wait_end_returns_when_the_process_ends() {
+        let mut child = std::process::Command::new("sleep").arg("0.2").spawn().unwrap();
+        let process = Process { pid: child.id(), started: start_time(child.id()).unwrap() };
+        assert!(process.wait_end(Duration::from_secs(20)));
+        assert!(!process.is_alive(), "it has ended, although it is still a zombie");
+        child.wait().unwrap();
+        assert!(process.wait_end(Duration::ZERO));
+    }
+}

@@ -1,0 +1,177 @@
+//! Which process serves which mount on this machine.
+//!
+//! A mount has no special files in its tree. Instead, each mount writes a small JSON file outside it, named
+//! after the device number (`st_dev`) of its files. `limen info` and `limen umount` find the volume and the
+//! process with it.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::fault::Fault;
+use crate::paths;
+use crate::process::Process;
+
+const OF_ROOT: &str = "/run/limen";
+
+/// One mount, as its process registered it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// `st_dev` of the files on the mount.
+    pub device: u64,
+    pub mountpoint: PathBuf,
+    /// Without a password.
+    pub url: String,
+    pub volume: String,
+    pub process: Process,
+    pub log: Option<PathBuf>,
+    /// Why the process could not store all data, if it could not.
+    pub failure: Option<String>,
+}
+
+impl Entry {
+    /// Writes the entry. It replaces an entry that a dead mount with the same device number left.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self) -> Result<(), Fault> {
+        let directory = own_directory();
+        let path = directory.join(self.device.to_string());
+        let fail =
+            |error: io::Error| Fault::new(format!("cannot register the mount: {error}")).at(path.display());
+        fs::create_dir_all(&directory).map_err(fail)?;
+        let part = directory.join(format!("{}.{}", self.device, self.process.pid));
+        fs::write(&part, format!("{:#}\n", self.to_json())).map_err(fail)?;
+        fs::rename(&part, &path).map_err(fail)
+    }
+
+    /// Removes the entry if it is still this mount's.
+    pub fn remove(&self) {
+        let entry_of = |path: &Path| read(path).filter(|entry| entry.process == self.process);
+        for path in directories().iter().map(|directory| directory.join(self.device.to_string())) {
+            if entry_of(&path).is_some() {
+                // An entry that stays after its process ended does no harm: the next mount there replaces it.
+                let _ = fs::remove_file(socket_beside(&path));
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+
+    /// The socket at which the mount serves its statistics, in the same directory as its entry.
+    pub fn socket(&self) -> Option<PathBuf> {
+        let mut paths = directories().into_iter().map(|directory| directory.join(self.device.to_string()));
+        let path = paths.find(|path| read(path).is_some_and(|entry| entry.process == self.process))?;
+        Some(socket_beside(&path))
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "device": self.device,
+            "mountpoint": self.mountpoint.to_string_lossy(),
+            "url": self.url,
+            "volume": self.volume,
+            "pid": self.process.pid,
+            "started": self.process.started,
+            "log": self.log.as_ref().map(|log| log.to_string_lossy()),
+            "failure": self.failure,
+        })
+    }
+
+    fn from_json(value: &Value) -> Option<Self> {
+        let text = |key: &str| value[key].as_str().map(str::to_owned);
+        Some(Entry {
+            device: value["device"].as_u64()?,
+            mountpoint: text("mountpoint")?.into(),
+            url: text("url")?,
+            volume: text("volume")?,
+            process: Process {
+                pid: u32::try_from(value["pid"].as_u64()?).ok()?,
+                started: value["started"].as_u64()?,
+            },
+            log: text("log").map(PathBuf::from),
+            failure: text("failure"),
+        })
+    }
+}
+
+/// The live mount with this device number.
+pub fn by_device(device: u64) -> Option<Entry> {
+    let entries = directories().into_iter().filter_map(|directory| read(&directory.join(device.to_string())));
+    entries.into_iter().find(|entry| entry.process.is_alive())
+}
+
+/// All entries for mounts at `mountpoint`, including those of dead processes.
+pub fn by_mountpoint(mountpoint: &Path) -> Vec<Entry> {
+    let files = directories().into_iter().filter_map(|directory| fs::read_dir(directory).ok()).flatten();
+    let entries = files.filter_map(|file| read(&file.ok()?.path()));
+    entries.filter(|entry| entry.mountpoint == mountpoint).collect()
+}
+
+/// Removes the entries that dead processes left for mounts at `mountpoint`.
+pub fn forget_dead(mountpoint: &Path) {
+    by_mountpoint(mountpoint).iter().filter(|entry| !entry.process.is_alive()).for_each(Entry::remove);
+}
+
+fn socket_beside(entry: &Path) -> PathBuf {
+    entry.with_extension("sock")
+}
+
+fn read(path: &Path) -> Option<Entry> {
+    // Another user's file could contain anything, and could make root wait for a process or open a file of
+    // its choice.
+    let metadata = fs::metadata(path).ok()?;
+    let own = rustix::process::geteuid().as_raw();
+    let trusted = metadata.uid() == own || metadata.uid() == 0;
+    if !trusted || !metadata.is_file() {
+        return None;
+    }
+    match fs::read_to_string(path) {
+        Ok(text) => Entry::from_json(&serde_json::from_str(&text).ok()?),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "cannot read the entry of a mount");
+            None
+        }
+    }
+}
+
+/// The directory where this user's mounts are registered.
+fn own_directory() -> PathBuf {
+    if rustix::process::geteuid().is_root() {
+        return PathBuf::from(OF_ROOT);
+    }
+    let runtime = paths::from_environment("XDG_RUNTIME_DIR").map(|directory| directory.join("limen"));
+    let or_state = || paths::state_directory().map(|directory| directory.join("mounts"));
+    runtime.or_else(or_state).unwrap_or_else(|| PathBuf::from(OF_ROOT))
+}
+
+/// The directories to search for entries: this user's and root's.
+fn directories() -> Vec<PathBuf> {
+    let mut all = vec![own_directory(), PathBuf::from(OF_ROOT)];
+    all.dedup();
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entry_survives_writing_and_reading() {
+        let entry = Entry {
+            device: 57,
+            mountpoint: "/mnt/a b".into(),
+            url: "sqlite:///v.db".into(),
+            volume: "v".into(),
+            process: Process { pid: 7, started: 99 },
+            log: Some("/var/log/limen-v.log".into()),
+            failure: None,
+        };
+        assert_eq!(Entry::from_json(&entry.to_json()), Some(entry));
+        assert_eq!(Entry::from_json(&json!({"device": 1})), None);
+        assert_eq!(Entry::from_json(&json!([])), None);
+    }
+}

@@ -1,0 +1,329 @@
+//! Statistics of a mount since it started: kernel requests by opcode, requests to the metadata engine, CPU
+//! time.
+//!
+//! Each mount listens on a socket next to its registry entry. It answers each connection with one line of
+//! JSON, and reads nothing from it. Only the mount's user and root can connect. `limen bench` uses the
+//! difference of two answers.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::ops::{AddAssign, Sub};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use chunk::{BlockStore, Pending};
+use fuse::RequestCounts;
+use meta::{Counting, Counts, Engine};
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
+use types::{SessionId, Time};
+use vfs::{Coherence, SearchCounts, SessionLoss, Vfs};
+
+use crate::fault::Fault;
+use crate::registry::Entry;
+
+/// Timeout of reads and writes on the socket.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// An answer has about 1,500 bytes.
+const MAX_ANSWER_BYTES: u64 = 64 << 10;
+
+/// The counters of a mount that serves.
+#[derive(Clone, Debug)]
+pub struct Counters {
+    pub requests: Arc<RequestCounts>,
+    pub engine: Arc<Counting<Arc<dyn Engine>>>,
+    pub store: Arc<BlockStore>,
+    pub vfs: Arc<Vfs>,
+}
+
+/// The counters at one moment, or the difference between two moments.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Requests by the kernel's name of the opcode.
+    pub requests: BTreeMap<String, u64>,
+    pub engine: Counts,
+    pub cpu: Duration,
+    /// Blocks that wait for upload at the later moment; `None` without write-back.
+    pub pending: Option<Pending>,
+    /// Bytes written by programs that are not stored yet, at the later moment.
+    pub unstored_bytes: u64,
+    /// Lookups for which the mount itself checks the search permission: how many checks it skipped and made.
+    pub searches: SearchCounts,
+    /// How the mount stays coherent with other mounts at the later moment; `None` if it does not report it.
+    pub coherence: Option<Coherence>,
+    /// The last loss of its session, if there was one.
+    pub session_loss: Option<SessionLoss>,
+}
+
+/// The listening socket and its thread. Dropping it ends both.
+#[derive(Debug)]
+pub struct Endpoint {
+    listener: UnixListener,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Endpoint {
+    /// Starts a thread that answers at the socket of `entry`, which must be registered.
+    ///
+    /// # Errors
+    /// The socket or the thread cannot be created.
+    pub fn start(entry: &Entry, counters: Counters) -> io::Result<Endpoint> {
+        let path = entry.socket().ok_or(ErrorKind::NotFound)?;
+        // A socket that exists here is of a dead mount, because the entry is this mount's.
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+        let incoming = listener.try_clone()?;
+        let thread = thread::Builder::new().name("limen-stats".into()).spawn(move || {
+            // accept(2) fails only when the endpoint is dropped.
+            while let Ok((stream, _)) = incoming.accept() {
+                if let Err(error) = answer(stream, &counters) {
+                    tracing::debug!(%error, "cannot send the statistics");
+                }
+            }
+        })?;
+        Ok(Endpoint { listener, thread: Some(thread) })
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        // Wakes the thread from accept(2).
+        if rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).is_ok()
+            && let Some(thread) = self.thread.take()
+        {
+            // If the thread panicked, the panic is in the log.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Counters {
+    fn read(&self) -> Statistics {
+        Statistics {
+            requests: self.requests.seen().collect(),
+            engine: self.engine.counts(),
+            cpu: own_cpu(),
+            pending: self.store.pending(),
+            unstored_bytes: self.vfs.unstored_bytes(),
+            searches: self.vfs.search_counts(),
+            coherence: Some(self.vfs.coherence()),
+            session_loss: self.vfs.session_loss(),
+        }
+    }
+}
+
+impl Statistics {
+    /// Queries the mount that is registered as `entry`.
+    ///
+    /// # Errors
+    /// The mount has no socket, belongs to another user, does not answer, or answers in another format.
+    pub fn query(entry: &Entry) -> Result<Statistics, Fault> {
+        let fail = |what: String| {
+            Fault::new(format!("cannot get the mount's statistics: {what}")).at(entry.mountpoint.display())
+        };
+        let path = entry.socket().ok_or_else(|| fail("it has no socket".to_owned()))?;
+        let text = fetch(&path).map_err(|error| fail(error.to_string()))?;
+        let value = serde_json::from_str(&text).map_err(|error| fail(error.to_string()))?;
+        Statistics::from_json(&value).ok_or_else(|| fail("its answer has an unknown format".to_owned()))
+    }
+
+    pub fn all_requests(&self) -> u64 {
+        self.requests.values().sum()
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "requests": self.requests,
+            "engine": {
+                "reads": self.engine.reads,
+                "commits": self.engine.commits,
+                "scans": self.engine.scans,
+                "syncs": self.engine.syncs,
+                "transactions": self.engine.txns,
+            },
+            "searches": { "skipped": self.searches.skipped, "checked": self.searches.checked },
+            "cpu_ns": self.cpu.as_nanos() as u64,
+            "writeback": self.pending.as_ref().map(|pending| json!({
+                "blocks": pending.blocks,
+                "bytes": pending.bytes,
+                "uploaded": pending.uploaded,
+                "failures": pending.failures,
+                "error": pending.error,
+            })),
+            "unstored_bytes": self.unstored_bytes,
+            "coherence": self.coherence.map(Coherence::name),
+            "session_loss": self.session_loss.map(|loss| json!({
+                "session": loss.session.0,
+                "at_ns": loss.at.nanos(),
+                "files": loss.files,
+            })),
+        })
+    }
+
+    fn from_json(value: &Value) -> Option<Statistics> {
+        let requests = value["requests"].as_object()?.iter();
+        let requests = requests.map(|(name, count)| Some((name.clone(), count.as_u64()?)));
+        let engine = &value["engine"];
+        Some(Statistics {
+            requests: requests.collect::<Option<_>>()?,
+            engine: Counts {
+                reads: engine["reads"].as_u64()?,
+                commits: engine["commits"].as_u64()?,
+                scans: engine["scans"].as_u64()?,
+                syncs: engine["syncs"].as_u64()?,
+                txns: engine["transactions"].as_u64()?,
+            },
+            cpu: Duration::from_nanos(value["cpu_ns"].as_u64()?),
+            pending: pending(&value["writeback"]),
+            // A mount by an older version of limen does not report it.
+            unstored_bytes: value["unstored_bytes"].as_u64().unwrap_or(0),
+            searches: SearchCounts {
+                skipped: value["searches"]["skipped"].as_u64().unwrap_or(0),
+                checked: value["searches"]["checked"].as_u64().unwrap_or(0),
+            },
+            coherence: value["coherence"].as_str().and_then(Coherence::from_name),
+            session_loss: session_loss(&value["session_loss"]),
+        })
+    }
+}
+
+impl Sub for &Statistics {
+    type Output = Statistics;
+
+    fn sub(self, earlier: &Statistics) -> Statistics {
+        let since = |(name, count): (&String, &u64)| {
+            let count = count - earlier.requests.get(name).unwrap_or(&0).min(count);
+            (count > 0).then(|| (name.clone(), count))
+        };
+        Statistics {
+            requests: self.requests.iter().filter_map(since).collect(),
+            engine: self.engine - earlier.engine,
+            cpu: self.cpu.saturating_sub(earlier.cpu),
+            pending: self.pending.clone(),
+            unstored_bytes: self.unstored_bytes,
+            searches: SearchCounts {
+                skipped: self.searches.skipped.saturating_sub(earlier.searches.skipped),
+                checked: self.searches.checked.saturating_sub(earlier.searches.checked),
+            },
+            coherence: self.coherence,
+            session_loss: self.session_loss,
+        }
+    }
+}
+
+impl AddAssign<&Statistics> for Statistics {
+    fn add_assign(&mut self, more: &Statistics) {
+        for (name, count) in &more.requests {
+            *self.requests.entry(name.clone()).or_default() += count;
+        }
+        self.engine.reads += more.engine.reads;
+        self.engine.commits += more.engine.commits;
+        self.engine.scans += more.engine.scans;
+        self.engine.syncs += more.engine.syncs;
+        self.engine.txns += more.engine.txns;
+        self.cpu += more.cpu;
+        self.pending.clone_from(&more.pending);
+        self.unstored_bytes = more.unstored_bytes;
+        self.searches.skipped += more.searches.skipped;
+        self.searches.checked += more.searches.checked;
+        self.coherence = more.coherence;
+        self.session_loss = more.session_loss;
+    }
+}
+
+/// The CPU time that all threads of this process have used.
+pub fn own_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Blocks that wait for upload; `None` without write-back.
+fn pending(value: &Value) -> Option<Pending> {
+    Some(Pending {
+        blocks: value["blocks"].as_u64()?,
+        bytes: value["bytes"].as_u64()?,
+        uploaded: value["uploaded"].as_u64()?,
+        failures: value["failures"].as_u64()?,
+        error: value["error"].as_str().map(str::to_owned),
+    })
+}
+
+fn session_loss(value: &Value) -> Option<SessionLoss> {
+    Some(SessionLoss {
+        session: SessionId(value["session"].as_u64()?),
+        at: Time::from_nanos(value["at_ns"].as_i64()?),
+        files: value["files"].as_u64()?,
+    })
+}
+
+fn answer(mut stream: UnixStream, counters: &Counters) -> io::Result<()> {
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    stream.write_all(format!("{}\n", counters.read().to_json()).as_bytes())
+}
+
+fn fetch(path: &Path) -> io::Result<String> {
+    let stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    let mut text = String::new();
+    stream.take(MAX_ANSWER_BYTES).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn statistics(lookups: u64, reads: u64, cpu_ns: u64) -> Statistics {
+        Statistics {
+            requests: [("LOOKUP".to_owned(), lookups), ("INIT".to_owned(), 1)].into(),
+            engine: Counts { reads, ..Counts::default() },
+            cpu: Duration::from_nanos(cpu_ns),
+            pending: None,
+            unstored_bytes: 0,
+            searches: SearchCounts { skipped: lookups, checked: 1 },
+            coherence: None,
+            session_loss: None,
+        }
+    }
+
+    #[test]
+    fn answer_survives_writing_and_reading() {
+        let mut said = statistics(7, 3, 99);
+        assert_eq!(Statistics::from_json(&said.to_json()).as_ref(), Some(&said));
+        said.session_loss = Some(SessionLoss { session: SessionId(3), at: Time::from_nanos(5), files: 2 });
+        let error = Some("no answer".to_owned());
+        for kind in [Coherence::Exclusive, Coherence::Notified, Coherence::Polling] {
+            said.coherence = Some(kind);
+            assert_eq!(Statistics::from_json(&said.to_json()).as_ref(), Some(&said));
+        }
+        said.pending = Some(Pending { blocks: 2, bytes: 9, uploaded: 1, failures: 4, error });
+        assert_eq!(Statistics::from_json(&said.to_json()), Some(said));
+        assert_eq!(Statistics::from_json(&json!({"requests": {}})), None);
+    }
+
+    #[test]
+    fn difference_has_only_what_happened_between() {
+        let between = &statistics(7, 3, 99) - &statistics(5, 3, 90);
+        assert_eq!(between.requests, [("LOOKUP".to_owned(), 2)].into());
+        assert_eq!((between.engine.round_trips(), between.cpu), (0, Duration::from_nanos(9)));
+        let mut sum = statistics(7, 3, 99);
+        sum += &between;
+        assert_eq!(sum, statistics(9, 3, 108));
+    }
+
+    #[test]
+    fn own_cpu_time_increases() {
+        let before = own_cpu();
+        let sum: u64 = (0..5_000_000_u64).map(std::hint::black_box).sum();
+        assert!(sum > 0 && own_cpu() > before);
+    }
+}

@@ -1,0 +1,78 @@
+//! Sizes for command lines and output.
+
+/// Parses a number of bytes, with or without a binary suffix: `4096`, `64K`, `10G`, `1.5TiB`.
+///
+/// # Errors
+/// A message that says what to write.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let wrong = || {
+        format!("'{text}' is not a size: write a number of bytes, or a number with K, M, G, T or P, e.g. 10G")
+    };
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
+    let (number, suffix) = text.split_at(digits);
+    let suffix = suffix.trim().to_ascii_uppercase();
+    let suffix = suffix.strip_suffix("IB").or(suffix.strip_suffix('B')).unwrap_or(&suffix);
+    let shift = match suffix {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        "P" => 50,
+        _ => return Err(wrong()),
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let whole: u64 = whole.parse().map_err(|_| wrong())?;
+    let whole = whole.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too large"))?;
+    if fraction.is_empty() {
+        return if number.ends_with('.') { Err(wrong()) } else { Ok(whole) };
+    }
+    // Integer arithmetic, exact to a millionth of the unit: floating point would round.
+    let fraction = fraction.get(..6).unwrap_or(fraction);
+    let part: u64 = fraction.parse().map_err(|_| wrong())?;
+    let part = u128::from(part) * (1u128 << shift) / 10u128.pow(fraction.len() as u32);
+    Ok(whole.saturating_add(part as u64))
+}
+
+/// Formats a size: `1.5 GiB`, or `512 B` below 1 KiB.
+pub fn show_size(bytes: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let Some(power) = bytes.max(1).ilog2().checked_div(10).filter(|&power| power > 0) else {
+        return format!("{bytes} B");
+    };
+    let tenths = u128::from(bytes) * 10 / (1u128 << (10 * power));
+    format!("{}.{} {}", tenths / 10, tenths % 10, units[power as usize - 1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_parsed_with_binary_suffixes() {
+        let good = [
+            ("0", 0),
+            ("4096", 4096),
+            ("64k", 64 << 10),
+            ("10G", 10 << 30),
+            ("1.5TiB", 3 << 39),
+            ("2 MiB", 2 << 20),
+            ("7B", 7),
+        ];
+        for (text, bytes) in good {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "G", "-1", "1X", "1.2.3G", "1.G", ".5G", "99999999999999999999", "20000000P"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_shown_in_the_largest_unit_that_fits() {
+        let shown = [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1 << 30, "1.0 GiB")];
+        for (bytes, text) in shown {
+            assert_eq!(show_size(bytes), text);
+        }
+        assert_eq!(show_size(u64::MAX), "15.9 EiB");
+    }
+}
