@@ -18,73 +18,14 @@
 //! is `chunks/<id / 1 000 000>/<id / 1 000>/<id>_<block>_<len>`: at most 1000 entries per directory level for
 //! slices numbered in order, and a length that a listing shows without opening the object.
 
-use std::fmt;
-
 use types::{BLOCK_BYTES, SliceId};
 
-use crate::codec::Cipher;
-use crate::packed::PACKED_FORMAT;
-
-/// The unit of verification, in bytes: 64 KiB.
-pub const PAGE_BYTES: u32 = 64 << 10;
-
-/// The newest version of the object layout that this code reads and writes; it reads all earlier ones.
-pub const BLOCK_FORMAT: u32 = PACKED_FORMAT;
+use crate::format::{BlockFault, MAGIC, PAGE_BYTES};
 
 /// The version of the format described in this file.
 const PLAIN_FORMAT: u32 = 1;
 
-pub(crate) const MAGIC: [u8; 4] = *b"LMBK";
 const FOOTER_BYTES: usize = 16;
-
-/// Why the bytes of an object are not the expected block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlockFault {
-    /// The trailer is missing, or does not match its own checksum.
-    Trailer,
-    /// The trailer is intact, but of another format version.
-    Format(u32),
-    /// The trailer belongs to a block of another length in bytes.
-    Length(u32),
-    /// The page that begins at this offset in bytes does not match its checksum.
-    Page(u32),
-    /// The header is missing, or does not match its own checksum.
-    Header,
-    /// The object is this block of this slice.
-    Other(SliceId, u32),
-    /// It is packed with a compression and a cipher of these numbers, and at least one of them is unknown.
-    Codec(u8, u8),
-    /// Its cipher is not the volume's cipher.
-    Cipher { found: Option<Cipher>, wanted: Option<Cipher> },
-    /// The page that begins at this offset in bytes matches its checksum, but fails authentication: it was
-    /// not encrypted for this position with the volume's key.
-    Sealed(u32),
-}
-
-impl fmt::Display for BlockFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BlockFault::Trailer => f.write_str("its trailer is damaged"),
-            BlockFault::Format(version) => {
-                write!(f, "its format version {version} is unknown, the newest supported is {BLOCK_FORMAT}")
-            }
-            BlockFault::Length(len) => write!(f, "its trailer states a length of {len} bytes"),
-            BlockFault::Page(at) => write!(f, "the page at offset {at} does not match its checksum"),
-            BlockFault::Header => f.write_str("its header is damaged"),
-            BlockFault::Other(id, block) => write!(f, "it is block {block} of slice {id}"),
-            BlockFault::Codec(compression, cipher) => {
-                write!(f, "its compression {compression} or its cipher {cipher} is unknown")
-            }
-            BlockFault::Cipher { found, wanted } => {
-                let name = |cipher: &Option<Cipher>| cipher.map_or("none", Cipher::name);
-                write!(f, "its encryption is {}, the volume's is {}", name(found), name(wanted))
-            }
-            BlockFault::Sealed(at) => {
-                write!(f, "the page at offset {at} was not encrypted for this position with the volume's key")
-            }
-        }
-    }
-}
 
 /// The key of block `block` of slice `id`, which holds `len` bytes of data.
 pub fn object_key(id: SliceId, block: u32, len: u32) -> String {

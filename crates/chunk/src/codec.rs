@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::ChunkError;
+use crate::cipher::Cipher;
 use crate::secret::Encryption;
 
 /// The level of Zstandard: its own default. Measured on source code and programs, in pages of 64 KiB: level 1
@@ -21,15 +22,6 @@ pub enum Compression {
     None,
     Lz4,
     Zstd,
-}
-
-/// How blocks are encrypted. Both ciphers authenticate the data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cipher {
-    /// AES-256 in Galois/Counter Mode (NIST SP 800-38D): faster on processors with AES instructions.
-    Aes256Gcm,
-    /// ChaCha20 and Poly1305 (RFC 8439) with the extended nonce: faster without such instructions.
-    XChaCha20Poly1305,
 }
 
 impl Compression {
@@ -55,29 +47,6 @@ impl Compression {
 
     pub(crate) fn from_id(id: u8) -> Option<Self> {
         Self::NAMES.iter().map(|(compression, _)| *compression).find(|compression| compression.id() == id)
-    }
-}
-
-impl Cipher {
-    const ALL: [Cipher; 2] = [Cipher::Aes256Gcm, Cipher::XChaCha20Poly1305];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Cipher::Aes256Gcm => "aes-256-gcm",
-            Cipher::XChaCha20Poly1305 => "xchacha20-poly1305",
-        }
-    }
-
-    /// The number in a block's header. There, 0 means no encryption.
-    pub(crate) fn id(self) -> u8 {
-        match self {
-            Cipher::Aes256Gcm => 1,
-            Cipher::XChaCha20Poly1305 => 2,
-        }
-    }
-
-    pub(crate) fn from_id(id: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|cipher| cipher.id() == id)
     }
 }
 
@@ -107,12 +76,6 @@ impl FromStr for Cipher {
 }
 
 impl fmt::Display for Compression {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl fmt::Display for Cipher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

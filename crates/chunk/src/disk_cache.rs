@@ -26,9 +26,9 @@ use crate::ChunkError;
 use crate::backend::{Backend, Refusal};
 use crate::block::{object_key, parse_name};
 use crate::dir::Dir;
+use crate::error::store_error;
 use crate::lru::Lru;
 use crate::packed::BlockName;
-use crate::store::store_error;
 
 /// The number of blocks that may wait to be written; more are dropped. 64 MiB if all are full blocks.
 const QUEUE: usize = 16;

@@ -2,7 +2,8 @@
 
 use types::{Errno, SliceId};
 
-use crate::block::BlockFault;
+use crate::backend::Refusal;
+use crate::format::BlockFault;
 
 /// All errors of this crate. [`ChunkError::errno`] is the only table that maps them to errno(3).
 #[derive(Debug, thiserror::Error)]
@@ -72,4 +73,13 @@ impl From<ChunkError> for Errno {
     fn from(error: ChunkError) -> Errno {
         error.errno()
     }
+}
+
+/// The error of a request to the store.
+pub(crate) fn store_error(action: &'static str, key: &str, refusal: Refusal) -> ChunkError {
+    let (errno, message) = match refusal {
+        Refusal::NotFound => (Errno::ENOENT, "not found".to_owned()),
+        Refusal::Other(errno, message) => (errno, message),
+    };
+    ChunkError::Store { action, key: key.to_owned(), errno, message }
 }

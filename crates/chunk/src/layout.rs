@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 
-use crate::block::{BlockFault, MAGIC, PAGE_BYTES, Trailer, trailer_len};
+use crate::block::{Trailer, trailer_len};
 use crate::codec::Codec;
+use crate::format::{BlockFault, MAGIC, PAGE_BYTES};
 use crate::packed::{BlockName, Header, header_len, max_object_len};
 
 /// The location and checksums of the pages of one stored block.

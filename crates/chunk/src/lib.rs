@@ -10,17 +10,21 @@
 
 #[cfg(feature = "remote")]
 mod address;
+mod areas;
 mod backend;
 mod block;
 mod budget;
 mod buffer;
+mod cipher;
 mod codec;
 mod dir;
 mod disk_cache;
 mod error;
 mod extent;
 mod faults;
+mod format;
 mod layout;
+mod look;
 mod lru;
 mod marker;
 #[cfg(any(feature = "gcs", feature = "azblob", feature = "webdav", feature = "sftp"))]
@@ -42,17 +46,20 @@ mod upload;
 mod uploader;
 mod walk;
 
-pub use block::{BLOCK_FORMAT, BlockFault, PAGE_BYTES, object_key};
+pub use areas::Pending;
+pub use block::object_key;
 pub use budget::MemoryBudget;
 pub use buffer::{NewSliceId, Staged, WriteBuffer, WriteContext, Written};
-pub use codec::{Cipher, Compression};
+pub use cipher::Cipher;
+pub use codec::Compression;
 pub use disk_cache::DiskCacheOptions;
 pub use error::ChunkError;
 pub use faults::{Fault, Faults, StoreCall};
-pub use marker::{MARKER, StoreCheck, StoreLook};
+pub use format::{BLOCK_FORMAT, BlockFault, PAGE_BYTES};
+pub use look::{MARKER, StoreCheck, StoreLook};
 pub use resolve::{Piece, PieceSource, resolve};
 pub use secret::{Encryption, EncryptionSettings, Secret};
-pub use services::STORAGES;
-pub use staging::{HeldStaging, Pending, WritebackOptions, count_staged};
-pub use store::{BlockStore, DEFAULT_CACHE_BYTES, Requests, StorageConfig, StoreOptions};
+pub use services::{STORAGES, StorageConfig};
+pub use staging::{HeldStaging, WritebackOptions, count_staged};
+pub use store::{BlockStore, DEFAULT_CACHE_BYTES, Requests, StoreOptions};
 pub use walk::StoredBlock;

@@ -36,12 +36,10 @@ use aes_gcm::aead::{AeadInOut, KeyInit, Nonce, Tag};
 use chacha20poly1305::XChaCha20Poly1305;
 use types::{Errno, SliceId};
 
-use crate::block::{BlockFault, MAGIC, PAGE_BYTES};
-use crate::codec::{Cipher, Codec, Compression, Packer, Unpacker};
+use crate::cipher::Cipher;
+use crate::codec::{Codec, Compression, Packer, Unpacker};
+use crate::format::{BlockFault, MAGIC, PACKED_FORMAT, PAGE_BYTES};
 use crate::secret::{Encryption, fill_random};
-
-/// The version of this layout.
-pub(crate) const PACKED_FORMAT: u32 = 2;
 
 /// The length in bytes of the part before the table of pages.
 const HEAD_BYTES: usize = 44;

@@ -8,10 +8,12 @@ use bytes::Bytes;
 
 use crate::ChunkError;
 use crate::backend::Refusal;
-use crate::block::{BlockFault, PAGE_BYTES, Trailer, object_key, trailer_len};
+use crate::block::{Trailer, object_key, trailer_len};
+use crate::error::store_error;
+use crate::format::{BlockFault, PAGE_BYTES};
 use crate::layout::{Damage, Layout, decode, object_len_bound};
 use crate::packed::{BlockName, Header, header_len};
-use crate::store::{Inner, Pages, store_error};
+use crate::store::{Inner, Pages};
 
 impl Inner {
     /// Fills `out` with the bytes of a block from `from` on.

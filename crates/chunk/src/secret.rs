@@ -21,7 +21,7 @@ use types::Errno;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::ChunkError;
-use crate::codec::Cipher;
+use crate::cipher::Cipher;
 
 /// The length of a key in bytes.
 pub(crate) const KEY_BYTES: usize = 32;

@@ -9,8 +9,8 @@ use tokio::runtime::Handle;
 use crate::ChunkError;
 use crate::backend::Backend;
 use crate::dir::Dir;
+use crate::error::store_error;
 use crate::remote::{Put, Remote};
-use crate::store::{StorageConfig, store_error};
 
 /// The kinds of stores in this build.
 pub const STORAGES: &[&str] = &[
@@ -27,6 +27,28 @@ pub const STORAGES: &[&str] = &[
     #[cfg(feature = "sftp")]
     "sftp",
 ];
+
+/// The location of a volume's blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StorageConfig {
+    /// The kind of store, one of [`STORAGES`].
+    pub storage: String,
+    /// The address of the store. It must not contain a secret, because settings are not secret. By kind:
+    ///
+    /// - `file`: the absolute path of a directory.
+    /// - `memory`: ignored.
+    /// - `s3`: `s3://BUCKET[/PREFIX]`, `https://HOST[:PORT]/BUCKET[/PREFIX]` (path-style), or
+    ///   `https://BUCKET.s3.REGION.amazonaws.com[/PREFIX]`. Credentials come from `AWS_ACCESS_KEY_ID`,
+    ///   `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, from the profile that `AWS_PROFILE` names, or from
+    ///   the machine's role. The region comes from the host, `AWS_REGION` or `AWS_DEFAULT_REGION`; the host of
+    ///   `s3://` from `AWS_ENDPOINT_URL`.
+    /// - `gcs`: `gs://BUCKET[/PREFIX]`, with Google's default credentials.
+    /// - `azblob`: `https://ACCOUNT.blob.core.windows.net/CONTAINER[/PREFIX]`, with the key in
+    ///   `AZURE_STORAGE_KEY`.
+    /// - `webdav`: `https://HOST[:PORT]/PATH`, with `WEBDAV_USERNAME` and `WEBDAV_PASSWORD`.
+    /// - `sftp`: `sftp://[USER@]HOST[:PORT]/PATH`, through the `ssh` command and its configuration.
+    pub bucket: String,
+}
 
 pub(crate) fn open(
     config: &StorageConfig,

@@ -12,19 +12,21 @@ use tokio::runtime::{Builder, Runtime};
 use types::{BLOCK_BYTES, CHUNK_BYTES, Errno, Slice, SliceId};
 
 use crate::ChunkError;
+use crate::areas::Pending;
 use crate::backend::{Backend, Refusal};
 use crate::block::{block_count, block_len, encode_trailer, object_key};
 use crate::codec::{Codec, Compression};
 use crate::disk_cache::{DiskCache, DiskCacheOptions};
+use crate::error::store_error;
 use crate::faults::{Faults, Faulty};
 use crate::layout::Layout;
+use crate::look::StoreCheck;
 use crate::lru::Lru;
-use crate::marker::StoreCheck;
 use crate::packed::{BlockName, pack};
 use crate::resolve::{Piece, PieceSource, resolve};
 use crate::secret::Encryption;
-use crate::services;
-use crate::staging::{Pending, Staging, WritebackOptions};
+use crate::services::{self, StorageConfig};
+use crate::staging::{Staging, WritebackOptions};
 
 /// The default bound of the block cache: 256 MiB.
 pub const DEFAULT_CACHE_BYTES: u64 = 256 << 20;
@@ -38,28 +40,6 @@ const TRAILERS: u64 = 4096;
 /// The number of slices not known to be durable that are tracked one by one; beyond it, everything is synced
 /// at once.
 const VOLATILE_SLICES: usize = 1 << 16;
-
-/// The location of a volume's blocks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StorageConfig {
-    /// The kind of store, one of [`STORAGES`](crate::STORAGES).
-    pub storage: String,
-    /// The address of the store. It must not contain a secret, because settings are not secret. By kind:
-    ///
-    /// - `file`: the absolute path of a directory.
-    /// - `memory`: ignored.
-    /// - `s3`: `s3://BUCKET[/PREFIX]`, `https://HOST[:PORT]/BUCKET[/PREFIX]` (path-style), or
-    ///   `https://BUCKET.s3.REGION.amazonaws.com[/PREFIX]`. Credentials come from `AWS_ACCESS_KEY_ID`,
-    ///   `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, from the profile that `AWS_PROFILE` names, or from
-    ///   the machine's role. The region comes from the host, `AWS_REGION` or `AWS_DEFAULT_REGION`; the host of
-    ///   `s3://` from `AWS_ENDPOINT_URL`.
-    /// - `gcs`: `gs://BUCKET[/PREFIX]`, with Google's default credentials.
-    /// - `azblob`: `https://ACCOUNT.blob.core.windows.net/CONTAINER[/PREFIX]`, with the key in
-    ///   `AZURE_STORAGE_KEY`.
-    /// - `webdav`: `https://HOST[:PORT]/PATH`, with `WEBDAV_USERNAME` and `WEBDAV_PASSWORD`.
-    /// - `sftp`: `sftp://[USER@]HOST[:PORT]/PATH`, through the `ssh` command and its configuration.
-    pub bucket: String,
-}
 
 /// How a store treats the blocks of a volume.
 #[derive(Clone, Debug)]
@@ -556,12 +536,4 @@ impl Inner {
             }
         }
     }
-}
-
-pub(crate) fn store_error(action: &'static str, key: &str, refusal: Refusal) -> ChunkError {
-    let (errno, message) = match refusal {
-        Refusal::NotFound => (Errno::ENOENT, "not found".to_owned()),
-        Refusal::Other(errno, message) => (errno, message),
-    };
-    ChunkError::Store { action, key: key.to_owned(), errno, message }
 }

@@ -10,9 +10,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::areas::{Pending, Shared, name_of};
 use crate::backend::{Backend, Refusal};
 use crate::layout::{decode, object_len_bound};
-use crate::staging::{Pending, Shared, name_of};
 
 /// The number of blocks uploaded at the same time.
 const THREADS: usize = 4;

@@ -10,9 +10,9 @@ use types::SliceId;
 use crate::ChunkError;
 use crate::backend::Backend;
 use crate::block::parse_name;
-use crate::store::{BlockStore, store_error};
-
-const ROOT: &str = "chunks/";
+use crate::error::store_error;
+use crate::look::{ROOT, list};
+use crate::store::BlockStore;
 
 /// A block found in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,10 +96,6 @@ impl BlockStore {
     }
 }
 
-pub(crate) fn is_empty(backend: &dyn Backend) -> Result<bool, ChunkError> {
-    list(backend, ROOT).map(|names| names.is_empty())
-}
-
 /// Calls `visit` with the key of every object below `prefix`.
 fn walk<E: From<ChunkError>>(
     backend: &dyn Backend,
@@ -122,8 +118,4 @@ fn remove_directories(backend: &dyn Backend, prefix: &str) -> Result<(), ChunkEr
         remove_directories(backend, &format!("{prefix}{name}"))?;
     }
     backend.remove_directory(prefix).map_err(|refusal| store_error("remove", prefix, refusal))
-}
-
-fn list(backend: &dyn Backend, prefix: &str) -> Result<Vec<String>, ChunkError> {
-    backend.list(prefix).map_err(|refusal| store_error("list", prefix, refusal))
 }

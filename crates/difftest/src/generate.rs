@@ -5,9 +5,7 @@ use rustix::fs::{Access, FallocateFlags, OFlags, RenameFlags, XattrFlags};
 
 use crate::known::Abilities;
 use crate::random::Random;
-use crate::step::{At, Call, Place, SLOTS, Special, Stamp, Step, USERS, Whence};
-
-pub(crate) const ACL_NAMES: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
+use crate::step::{ACL_NAMES, At, Call, Place, SLOTS, Special, Stamp, Step, USERS, Whence};
 
 const NAMES: [&[u8]; 6] = [b"a", b"b", b"c", b"d", b"e\xff\n", b"f"];
 /// IDs of users and groups, and one that no user has.

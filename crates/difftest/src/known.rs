@@ -6,9 +6,8 @@ use std::path::Path;
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::generate::ACL_NAMES;
 use crate::side::Outcome;
-use crate::step::{At, Call, Step, USERS, Whence};
+use crate::step::{ACL_NAMES, At, Call, Step, USERS, Whence};
 
 /// (difference, reason, how the comparison handles it).
 #[cfg_attr(

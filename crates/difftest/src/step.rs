@@ -12,6 +12,9 @@ pub(crate) const SLOTS: usize = 6;
 pub(crate) const USERS: [(u32, u32, &[u32]); 4] =
     [(0, 0, &[]), (1001, 1001, &[2000]), (1002, 1002, &[2000, 1001]), (1003, 2000, &[])];
 
+/// The xattrs of POSIX ACLs.
+pub(crate) const ACL_NAMES: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
+
 /// A path below the top of a side, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Place(pub(crate) Vec<u8>);

@@ -16,9 +16,9 @@ use keyspace::{
 use meta::{EngineError, Outcome, Snapshot, Txn};
 use pool::{Asked, gradually};
 
-use crate::engine::Shared;
 use crate::read::{fetch, read_seq, seq};
 use crate::request::{self, ROOM};
+use crate::shared::Shared;
 use crate::wire::{TXN, TxnRequest, TxnResponse};
 
 /// The maximum number of attempts if other clients change the same records.

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use keyspace::{
-    Claim, CommitSlots, CompletedOps, Keyspace, LAYOUT_VERSION, Memory, PeriodicTask, Span, Write,
-};
+use keyspace::{Claim, CommitSlots, CompletedOps, Keyspace, LAYOUT_VERSION, Memory, PeriodicTask, Write};
 use meta::{Changes, Engine, EngineError, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
 use pool::{Asked, Connect, Jitter, OpenError, Pool, Url};
 
@@ -13,6 +11,7 @@ use crate::config::Config;
 use crate::connect::Connector;
 use crate::request;
 use crate::schema;
+use crate::shared::Shared;
 use crate::upkeep;
 use crate::wire::{STATUS, StatusRequest, StatusResponse};
 
@@ -21,18 +20,6 @@ use crate::wire::{STATUS, StatusRequest, StatusResponse};
 pub struct EtcdEngine {
     shared: Arc<Shared>,
     _upkeep: PeriodicTask,
-}
-
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) keys: Arc<Keyspace>,
-    pub(crate) pool: Pool<Connector>,
-    pub(crate) memory: Memory,
-    pub(crate) slots: CommitSlots,
-    pub(crate) done: CompletedOps,
-    pub(crate) max_ops: usize,
-    pub(crate) compaction: bool,
-    pub(crate) jitter: Jitter,
 }
 
 impl EtcdEngine {
@@ -87,15 +74,6 @@ impl EtcdEngine {
         self.shared.pool.request(Asked::Look, |connection| {
             connection.run(|channel| channel.call(STATUS, &StatusRequest {}))
         })
-    }
-}
-
-impl Shared {
-    /// All keys of the volume but that of the version.
-    fn beside_version(&self) -> [Span; 2] {
-        let (all, version) = (self.keys.all(), self.keys.version());
-        let after = [&version[..], &[0]].concat();
-        [(all.start, version), (after, all.end)].map(|(start, end)| Span { start, end, limit: usize::MAX })
     }
 }
 

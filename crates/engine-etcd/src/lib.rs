@@ -5,6 +5,7 @@
 //! | `config` | the URL's parameters |
 //! | `schema` | the version of the layout |
 //! | `engine` | [`EtcdEngine`]: opening, `impl Engine` |
+//! | `shared` | the state that requests and housekeeping share |
 //! | `read`, `scan` | decode keys into records |
 //! | `commit` | commits a batch of transactions as one etcd transaction |
 //! | `request` | encodes claims, writes and reads as etcd operations |
@@ -24,6 +25,7 @@ mod read;
 mod request;
 mod scan;
 mod schema;
+mod shared;
 mod upkeep;
 mod wire;
 

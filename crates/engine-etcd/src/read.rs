@@ -5,9 +5,9 @@ use meta::{EngineError, RecordKey, Seq, Snapshot};
 use pool::Asked;
 
 use crate::connect::Connection;
-use crate::engine::Shared;
 use crate::grpc::CallError;
 use crate::request;
+use crate::shared::Shared;
 use crate::wire::{TXN, TxnRequest, TxnResponse};
 
 /// The sequence number of a transaction: its revision, and its index within the batch that the revision

@@ -2,8 +2,8 @@
 
 use meta::{EngineError, Page, Scan, Snapshot};
 
-use crate::engine::Shared;
 use crate::read::read_seq;
+use crate::shared::Shared;
 
 impl Shared {
     /// One page of a range, as of one revision. A page of a directory takes one read, plus another if it

@@ -9,9 +9,9 @@ use keyspace::{Access, PeriodicTask, ReadSet, ShardMerge, Write, merge_shards};
 use meta::EngineError;
 use pool::Asked;
 
-use crate::engine::Shared;
 use crate::read::fetch;
 use crate::request;
+use crate::shared::Shared;
 use crate::wire::{COMPACT, CompactionRequest, CompactionResponse};
 
 /// The interval. A revision is kept for one to two intervals, because reads of several parts need it.

@@ -21,8 +21,8 @@ use pool::{Connect, Log, Tail};
 use types::SessionId;
 
 use crate::connection::{Connection, get};
-use crate::engine::Shared;
 use crate::error::Failure;
+use crate::shared::Shared;
 
 /// The polling interval while a caller waits.
 const PAUSE: Duration = Duration::from_millis(10);

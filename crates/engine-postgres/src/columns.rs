@@ -8,8 +8,6 @@ use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use types::{AclId, Slice};
 
-use crate::read::int;
-
 /// Rows of numbers and byte strings, stored as one array per column.
 #[derive(Debug)]
 pub(crate) struct Rows<const NUMBERS: usize, const STRINGS: usize> {
@@ -52,6 +50,12 @@ impl<const NUMBERS: usize, const STRINGS: usize> Rows<NUMBERS, STRINGS> {
         let numbers = self.numbers.0.iter().take(first).map(column).chain([&self.numbers as Arg<'_>]);
         numbers.chain(self.strings.iter().map(column))
     }
+}
+
+/// A number as PostgreSQL stores it. Numbers above `i64::MAX` are stored as negative numbers, and converting
+/// back restores them.
+pub(crate) fn int(n: impl Into<i128>) -> i64 {
+    n.into() as i64
 }
 
 /// An argument of a statement.

@@ -8,10 +8,10 @@ use tables::Found;
 use tokio_postgres::Row;
 use types::Ino;
 
-use crate::engine::Shared;
 use crate::error::Failure;
 use crate::gather::Gathered;
 use crate::read::fact;
+use crate::shared::Shared;
 
 /// The maximum number of transactions in one call of the server.
 const LONGEST_RUN: usize = 1024;

@@ -9,12 +9,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use meta::EngineError;
 use pool::tls::{self, Check};
-use pool::{Asked, Connect, Failed, OpenError, Params, Query, Url};
+use pool::{OpenError, Params, Query, Url};
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
-use crate::connection::Connection;
 use crate::tls::Tls;
 
 /// Where to connect to, and how.
@@ -119,17 +117,5 @@ fn session_options(params: &Params, schema: Option<&str>) -> String {
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Target").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-impl Connect for Target {
-    type Connection = Connection;
-
-    fn connect(&self) -> Result<Connection, EngineError> {
-        Connection::open(self).map_err(|failure| failure.engine_error(&self.name, Asked::Look))
-    }
-
-    fn place(&self) -> &str {
-        &self.name
     }
 }

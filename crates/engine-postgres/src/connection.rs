@@ -7,6 +7,8 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
+use meta::EngineError;
+use pool::{Asked, Connect, Failed};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
@@ -123,6 +125,18 @@ impl Connection {
                 Err(_) => Err(Failure::Timeout(stage, *op_timeout)),
             }
         })
+    }
+}
+
+impl Connect for Target {
+    type Connection = Connection;
+
+    fn connect(&self) -> Result<Connection, EngineError> {
+        Connection::open(self).map_err(|failure| failure.engine_error(&self.name, Asked::Look))
+    }
+
+    fn place(&self) -> &str {
+        &self.name
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use meta::{Changes, Engine, EngineError, Order, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
-use pool::{Asked, Connect, OpenError, Pool, Turns, Url, ensure_version};
+use pool::{Asked, OpenError, Pool, Turns, Url, ensure_version};
 use tables::{Found, list};
 
 use crate::config::Target;
@@ -12,31 +12,13 @@ use crate::error::Failure;
 use crate::gather::Gathered;
 use crate::read::fact;
 use crate::schema::{Names, VERSION};
+use crate::shared::{Shared, Sql};
 use crate::{changes, commit, read, scan};
 
 /// A volume's metadata in a PostgreSQL database.
 #[derive(Debug)]
 pub struct PostgresEngine {
     shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) pool: Pool<Target>,
-    pub(crate) order: Order,
-    pub(crate) names: Names,
-    pub(crate) sql: Sql,
-    /// Decides when to trim the log.
-    pub(crate) turns: Turns,
-}
-
-/// The most frequent statements, and the functions that they call.
-#[derive(Debug)]
-pub(crate) struct Sql {
-    pub(crate) functions: String,
-    pub(crate) commit: String,
-    pub(crate) claim: String,
-    read: String,
 }
 
 /// The oldest supported server, as in `server_version_num`.
@@ -106,13 +88,6 @@ impl PostgresEngine {
             risks.iter().map(|risk| get(risk, 0)).collect()
         });
         said.unwrap_or_else(|error| vec![format!("cannot read the server's settings: {error}")])
-    }
-}
-
-impl Shared {
-    /// The name of the database, for messages.
-    pub(crate) fn place(&self) -> &str {
-        self.pool.connector().place()
     }
 }
 

@@ -10,8 +10,7 @@ use meta::{Effect, Guard, Invalidation, RecordKey, Txn, Usage, ahead_of_room};
 use tables::{Change, Line, Locks};
 use types::{SessionId, Term, Time};
 
-use crate::columns::{Arg, Rows, acl, locks_text, rows_text};
-use crate::read::int;
+use crate::columns::{Arg, Rows, acl, int, locks_text, rows_text};
 
 /// A group as sent to the server. Type `args` in `functions.sql` describes the columns. The first number of
 /// each row is the number of its transaction; in rows of effects, the bits above the lower 16 hold the stage.

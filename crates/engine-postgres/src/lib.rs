@@ -12,6 +12,7 @@
 //! | `connection` | one connection: prepares each statement once; polled by the thread that uses it |
 //! | `schema` | tables and functions (`schema.sql`, `functions.sql`), and their version |
 //! | `engine` | [`PostgresEngine`]: opening, `impl Engine` |
+//! | `shared` | the state that requests and streams of changes share |
 //! | `read`, `scan` | record keys and ranges as arguments, and the facts of a reply (crate `tables`) |
 //! | `gather` | the effects and guards of a group, arranged by kind in arrays |
 //! | `columns` | rows as arrays, one per column; texts that guards compare |
@@ -30,6 +31,7 @@ mod gather;
 mod read;
 mod scan;
 mod schema;
+mod shared;
 mod tls;
 
 pub use engine::PostgresEngine;

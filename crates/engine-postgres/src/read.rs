@@ -16,12 +16,6 @@ pub(crate) fn fact(row: &tokio_postgres::Row) -> Result<Fact<Values<'_>>, Failur
     Ok(Fact { about: get(row, 0)?, row: (numbers.unwrap_or_default(), bytes.unwrap_or_default()) })
 }
 
-/// A number as PostgreSQL stores it. Numbers above `i64::MAX` are stored as negative numbers, and converting
-/// back restores them.
-pub(crate) fn int(n: impl Into<i128>) -> i64 {
-    n.into() as i64
-}
-
 /// Record keys as arrays: the kind, two numbers, a name.
 pub(crate) fn wants(wants: &[RecordKey]) -> Rows<3, 1> {
     let mut rows = Rows::default();

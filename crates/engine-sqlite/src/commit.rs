@@ -16,7 +16,8 @@ use rusqlite::{Connection, Result, params};
 use types::{AclId, ChunkIndex, Ino, OpId};
 
 use crate::locks;
-use crate::read::{self, int};
+use crate::number::int;
+use crate::read;
 use crate::rows;
 
 /// The maximum number of inodes that are kept from one batch to the next, about 200 bytes each.

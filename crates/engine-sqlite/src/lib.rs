@@ -7,6 +7,7 @@
 //! | `engine` | [`SqliteEngine`]: opening, `impl Engine`, syncing |
 //! | `read`, `scan` | decode rows into records |
 //! | `locks` | file locks, and the requests that wait for one |
+//! | `number` | numbers as SQLite stores them |
 //! | `rows` | the rows of file chunks, and references to slices |
 //! | `commit` | guards and effects, for a batch of transactions |
 //! | `queue` | group commit: callers that wait for the writer join its next batch |
@@ -23,6 +24,7 @@ mod engine;
 mod error;
 mod lock;
 mod locks;
+mod number;
 mod pool;
 mod queue;
 mod read;

@@ -5,7 +5,7 @@ use rusqlite::types::{FromSqlError, Type};
 use rusqlite::{Connection, Error, Result, Row, params};
 use types::{Ino, SessionId};
 
-use crate::read::{int, uint};
+use crate::number::{int, uint};
 
 /// All locks on an inode, in order.
 pub(crate) fn of(conn: &Connection, ino: Ino) -> Result<Vec<Lock>> {

@@ -15,6 +15,7 @@ use types::{
 };
 
 use crate::locks;
+use crate::number::{int, uint};
 
 /// The columns of an inode from table alias `n`, in the order in which [`inode_at`] reads them.
 macro_rules! inode_columns {
@@ -273,14 +274,4 @@ fn kind_at(row: &Row<'_>, at: usize) -> Result<FileType> {
 /// The error for a column value that limenfs never writes.
 fn malformed(at: usize, kind: Type, error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::FromSqlConversionFailure(at, kind, Box::new(error))
-}
-
-/// Converts a number to SQLite's signed form; [`uint`] converts it back. Numbers above `i64::MAX`, which
-/// limenfs never creates but a forged request may contain, become negative and convert back unchanged.
-pub(crate) fn int(n: u64) -> i64 {
-    n as i64
-}
-
-pub(crate) fn uint(n: i64) -> u64 {
-    n as u64
 }

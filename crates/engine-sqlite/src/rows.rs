@@ -3,7 +3,7 @@
 use rusqlite::{Connection, Result, params};
 use types::{ChunkIndex, Ino, Slice, SliceId, SliceSource};
 
-use crate::read::int;
+use crate::number::int;
 
 /// Adds a row, which overlays all other rows of its chunk.
 pub(crate) fn append(conn: &Connection, ino: Ino, chunk: ChunkIndex, slice: &Slice) -> Result<()> {

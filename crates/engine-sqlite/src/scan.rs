@@ -6,9 +6,9 @@ use meta::{Beside, Garbage, Inode, Page, Record, Scan, Seq, Snapshot};
 use rusqlite::{Connection, Params, Result, Row};
 use types::{AclId, ChunkIndex, Ino, Name, SessionId, SliceId};
 
+use crate::number::{int, uint};
 use crate::read::{
-    acl, dirent_at, inode_at, inode_columns, inode_joined, int, name_at, session_at, session_columns, slices,
-    uint,
+    acl, dirent_at, inode_at, inode_columns, inode_joined, name_at, session_at, session_columns, slices,
 };
 
 /// Returns the rows of `scan` as records. The text of an ACL that several inodes share is included once.

@@ -9,8 +9,8 @@ use keyspace::{Access, Head, KeyState, ReadSet, Source, decode_head, decode_told
 use meta::{Change, EngineError, Order};
 use pool::{Log, Tail};
 
-use crate::engine::Shared;
 use crate::read::seq;
+use crate::shared::Shared;
 use crate::upkeep::{IDLE, before};
 
 /// The polling interval while a caller waits.

@@ -23,8 +23,8 @@ use keyspace::{
 use meta::{EngineError, Outcome, Record, Seq, Snapshot, Txn};
 use pool::gradually;
 
-use crate::engine::Shared;
 use crate::read::{MOST_TXNS, seal, seq};
+use crate::shared::Shared;
 use crate::store::{CommitError, Mutation, Phases};
 
 /// The maximum number of attempts of a transaction that conflicts with others.

@@ -7,6 +7,7 @@ use meta::{Changes, Engine, EngineError, Order, Outcome, Page, RecordKey, Scan, 
 use pool::{Jitter, OpenError, Url};
 
 use crate::config::Config;
+use crate::shared::Shared;
 use crate::store::Store;
 use crate::{changes, upkeep};
 
@@ -15,17 +16,6 @@ use crate::{changes, upkeep};
 pub struct TikvEngine {
     shared: Arc<Shared>,
     _upkeep: PeriodicTask,
-}
-
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) keys: Keyspace,
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) memory: Memory,
-    pub(crate) lanes: CommitSlots,
-    pub(crate) done: CompletedOps,
-    pub(crate) order: Order,
-    pub(crate) jitter: Jitter,
 }
 
 impl TikvEngine {

@@ -6,6 +6,7 @@
 //! | `config` | the URL's parameters |
 //! | `schema` | the version of the layout |
 //! | `engine` | [`TikvEngine`]: opens the volume, implements `Engine` |
+//! | `shared` | the state that requests and the background thread share |
 //! | `read`, `scan` | records from keys |
 //! | `commit` | a batch of transactions as one optimistic transaction |
 //! | `changes` | the stream of changes |
@@ -24,6 +25,7 @@ mod error;
 mod read;
 mod scan;
 mod schema;
+mod shared;
 mod store;
 mod upkeep;
 

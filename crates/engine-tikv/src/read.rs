@@ -10,7 +10,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use keyspace::{Access, Answer, ReadSet, Source, StoredValue, answer};
 use meta::{EngineError, RecordKey, Seq, Snapshot};
 
-use crate::engine::Shared;
+use crate::shared::Shared;
 
 /// Sequence numbers count from the first day of 2025. So until 2059 the lower bits are free for an index.
 const EPOCH_MS: u64 = 1_735_689_600_000;

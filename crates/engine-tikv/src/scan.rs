@@ -2,7 +2,7 @@
 
 use meta::{EngineError, Page, Scan, Snapshot};
 
-use crate::engine::Shared;
+use crate::shared::Shared;
 
 impl Shared {
     /// Reads a page of a range as of one timestamp. A directory needs one read, unless it has hard links or

@@ -3,7 +3,7 @@
 use keyspace::{Access, KeyState, LAYOUT_VERSION, Source, Write};
 use pool::{OpenError, check_version};
 
-use crate::engine::Shared;
+use crate::shared::Shared;
 use crate::store::{CommitError, Phases};
 
 impl Shared {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use keyspace::{Access, Claim, PeriodicTask, ShardMerge, Span, Write, merge_shards};
 use meta::EngineError;
 
-use crate::engine::Shared;
 use crate::read::LOGICAL_BITS;
+use crate::shared::Shared;
 use crate::store::{CommitError, Mutation, Phases};
 
 /// The interval of the work.

@@ -11,7 +11,8 @@ use types::{Caps, Cred, Mode};
 use crate::evaluate::{Class, Denial, Evaluation, Grant};
 use crate::identity::Id;
 
-use super::{Entry, EntryFlags, Kind, Mask, Nfs4Acl, Who, mode};
+use super::bits::{OF_EVERYONE, OF_OWNER, of_bits};
+use super::{Entry, EntryFlags, Kind, Mask, Nfs4Acl, Who};
 
 /// The attributes of a file that its permissions depend on.
 #[derive(Clone, Copy, Debug)]
@@ -55,8 +56,27 @@ pub fn decide(cred: &Cred, sids: &[Id], inode: &Inode<'_>) -> Decision {
     let caller = Caller::new(cred, sids, inode);
     match inode.acl {
         Some(acl) => acl.decide(&caller),
-        None => mode::decide(inode.mode, inode.is_dir, caller.class()),
+        None => decide_by_mode(inode.mode, inode.is_dir, caller.class()),
     }
+}
+
+/// The decision of a mode without an ACL: the first class that applies decides, and nothing is denied.
+pub(crate) fn decide_by_mode(mode: Mode, is_dir: bool, class: Class) -> Decision {
+    let beside = if class == Class::Owner { OF_OWNER } else { OF_EVERYONE };
+    Decision { granted: of_bits(class.rwx(mode), is_dir) | beside, denied: Mask::NONE }
+}
+
+/// The decision of a mode without an ACL for a caller with known user and primary group only. None if the
+/// decision depends on the caller's other groups.
+pub fn decide_without_groups(
+    mode: Mode,
+    is_dir: bool,
+    is_owner: bool,
+    in_owning_group_by_primary: bool,
+) -> Option<Decision> {
+    let rwx = mode.rwx();
+    let is_known = is_owner || in_owning_group_by_primary || rwx >> 3 & 7 == rwx & 7;
+    is_known.then(|| decide_by_mode(mode, is_dir, Class::of(is_owner, || in_owning_group_by_primary)))
 }
 
 impl Nfs4Acl {
@@ -296,5 +316,19 @@ mod tests {
         assert!(!anyone("A:fi:EVERYONE@:x"));
         assert!(anyone_may_traverse(Mode::new(0o711), None));
         assert!(!anyone_may_traverse(Mode::new(0o710), None));
+    }
+
+    #[test]
+    fn groups_matter_only_if_group_and_other_bits_differ() {
+        let known = |bits, owner, group| decide_without_groups(Mode::new(bits), true, owner, group);
+        assert_eq!(known(0o750, false, false), None);
+        for (bits, owner, group) in
+            [(0o755, false, false), (0o750, true, false), (0o750, false, true), (0o700, false, false)]
+        {
+            for in_group in [group, true] {
+                let full = decide_by_mode(Mode::new(bits), true, Class::of(owner, || in_group));
+                assert_eq!(known(bits, owner, group), Some(full), "{bits:o}");
+            }
+        }
     }
 }

@@ -5,8 +5,8 @@ use types::Cred;
 use crate::evaluate::Class;
 use crate::identity::Id;
 
-use super::decide::{Caller, Inode, OWNER_RIGHTS};
-use super::{Mask, mode};
+use super::Mask;
+use super::decide::{Caller, Inode, OWNER_RIGHTS, decide_by_mode};
 
 /// What decided a permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub fn explain(cred: &Cred, sids: &[Id], inode: &Inode<'_>, want: Mask) -> Vec<V
 fn verdict(permission: Mask, caller: &Caller<'_>, inode: &Inode<'_>) -> Verdict {
     let Some(acl) = inode.acl else {
         let class = caller.class();
-        let granted = mode::decide(inode.mode, inode.is_dir, class).allows(permission);
+        let granted = decide_by_mode(inode.mode, inode.is_dir, class).allows(permission);
         return Verdict { permission, granted, reason: Reason::Mode(class) };
     };
     if caller.is_owner && OWNER_RIGHTS.has(permission) {

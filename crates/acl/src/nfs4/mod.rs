@@ -8,6 +8,7 @@
 //! | `text` | the text form, which is also the stored form | (nfs4-acl-tools) |
 //! | `decide` | what an ACL grants to a caller | `zfs_zaccess_aces_check` |
 //! | `explain` | which entry decided | |
+//! | `bits` | what the bits of a mode stand for | `zfs_mode_compute` |
 //! | `delete` | whether a caller may remove a name | `zfs_zaccess_delete` |
 //! | `mode` | conversion between mode and ACL, chmod | `zfs_mode_compute`, `zfs_acl_chmod` |
 //! | `inherit` | what a new file gets from its directory | `zfs_acl_inherit` |
@@ -17,6 +18,7 @@
 //! | `compiled` | the decisions of `decide`, from a prepared form | |
 
 mod acl;
+mod bits;
 mod compiled;
 mod decide;
 mod delete;
@@ -35,8 +37,10 @@ mod xattr;
 
 pub use acl::{Nfs4Acl, Scope};
 pub use compiled::Compiled;
+pub(crate) use decide::decide_by_mode;
 pub use decide::{
-    Caller, Decision, Inode, OWNER_RIGHTS, anyone_may_traverse, check, decide, may_open, overrides,
+    Caller, Decision, Inode, OWNER_RIGHTS, anyone_may_traverse, check, decide, decide_without_groups,
+    may_open, overrides,
 };
 pub use delete::{Removal, may_remove};
 pub use entry::{Entry, Kind, Who};
@@ -44,8 +48,7 @@ pub use error::AclError;
 pub use explain::{Reason, Verdict, explain};
 pub use inherit::{AclInherit, Inherited, Policy, inherit};
 pub use mask::{AclFlags, EntryFlags, Mask};
-pub(crate) use mode::decide as decide_by_mode;
-pub use mode::{AclMode, chmod, decide_without_groups, from_mode, set};
+pub use mode::{AclMode, chmod, from_mode, set};
 pub use project::{Projection, project};
 pub use reference::{Posix, Reference, classify, from_posix, minimal, refer};
 pub use sids::GrowingTable;

@@ -2,6 +2,8 @@
 
 use types::{Errno, Mode};
 
+use super::bits::{OF_EVERYONE, OF_OWNER, of_bits};
+use super::decide::decide_by_mode;
 use super::project::classes;
 use super::{AclError, AclFlags, Decision, Entry, EntryFlags, Kind, Mask, Nfs4Acl, Who};
 use crate::evaluate::Class;
@@ -40,44 +42,6 @@ impl AclMode {
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|policy| policy.name() == name)
     }
-}
-
-/// The permissions of every class of a mode: to read attributes, named attributes and the ACL.
-pub(super) const OF_EVERYONE: Mask =
-    Mask::READ_ATTRIBUTES.with(Mask::READ_NAMED_ATTRS).with(Mask::READ_ACL).with(Mask::SYNCHRONIZE);
-/// The permissions of the owner in addition to the owner's rwx bits.
-pub(super) const OF_OWNER: Mask = OF_EVERYONE
-    .with(Mask::WRITE_ATTRIBUTES)
-    .with(Mask::WRITE_NAMED_ATTRS)
-    .with(Mask::WRITE_ACL)
-    .with(Mask::WRITE_OWNER);
-
-/// The permissions that three bits rwx stand for. `w` on a directory includes `DELETE_CHILD`.
-pub(super) fn of_bits(rwx: u32, is_dir: bool) -> Mask {
-    let bit = |set: bool, mask: Mask| if set { mask } else { Mask::NONE };
-    bit(rwx & 4 != 0, Mask::READ_DATA)
-        | bit(rwx & 2 != 0, Mask::WRITE_DATA | Mask::APPEND_DATA)
-        | bit(rwx & 2 != 0 && is_dir, Mask::DELETE_CHILD)
-        | bit(rwx & 1 != 0, Mask::EXECUTE)
-}
-
-/// The decision of a mode without an ACL: the first class that applies decides, and nothing is denied.
-pub(crate) fn decide(mode: Mode, is_dir: bool, class: Class) -> Decision {
-    let beside = if class == Class::Owner { OF_OWNER } else { OF_EVERYONE };
-    Decision { granted: of_bits(class.rwx(mode), is_dir) | beside, denied: Mask::NONE }
-}
-
-/// The decision of a mode without an ACL for a caller with known user and primary group only. None if the
-/// decision depends on the caller's other groups.
-pub fn decide_without_groups(
-    mode: Mode,
-    is_dir: bool,
-    is_owner: bool,
-    in_owning_group_by_primary: bool,
-) -> Option<Decision> {
-    let rwx = mode.rwx();
-    let is_known = is_owner || in_owning_group_by_primary || rwx >> 3 & 7 == rwx & 7;
-    is_known.then(|| decide(mode, is_dir, Class::of(is_owner, || in_owning_group_by_primary)))
 }
 
 /// The permissions of the three classes of a mode.
@@ -349,7 +313,8 @@ impl Nfs4Acl {
                     })
                     .fold(Decision::default(), Decision::then)
                     .for_owner(is_owner);
-                let by_mode = decide(mode, is_dir, Class::of(is_owner, || in_group)).for_owner(is_owner);
+                let by_mode =
+                    decide_by_mode(mode, is_dir, Class::of(is_owner, || in_group)).for_owner(is_owner);
                 by_acl.granted == by_mode.granted && !by_acl.denied.has(Mask::DELETE)
             },
         )
@@ -394,20 +359,6 @@ mod tests {
             from_mode(Mode::new(0o604), false).to_storage(),
             "A::OWNER@:r,D::GROUP@:r,A::OWNER@:rwatTnNcCoy,A::GROUP@:tncy,A::EVERYONE@:rtncy"
         );
-    }
-
-    #[test]
-    fn groups_matter_only_if_group_and_other_bits_differ() {
-        let known = |bits, owner, group| decide_without_groups(Mode::new(bits), true, owner, group);
-        assert_eq!(known(0o750, false, false), None);
-        for (bits, owner, group) in
-            [(0o755, false, false), (0o750, true, false), (0o750, false, true), (0o700, false, false)]
-        {
-            for in_group in [group, true] {
-                let full = decide(Mode::new(bits), true, Class::of(owner, || in_group));
-                assert_eq!(known(bits, owner, group), Some(full), "{bits:o}");
-            }
-        }
     }
 
     #[test]

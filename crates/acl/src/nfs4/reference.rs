@@ -26,7 +26,7 @@ use types::{AclId, Ino, Mode};
 use crate::identity::Id;
 use crate::posix::{self, Perm, PosixAcl, Tag};
 
-use super::mode::{OF_EVERYONE, OF_OWNER, of_bits};
+use super::bits::{OF_EVERYONE, OF_OWNER, of_bits};
 use super::{AclFlags, Entry, Mask, Nfs4Acl, Who};
 
 const FIRST: u32 = 0x8000_0000;

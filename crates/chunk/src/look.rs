@@ -1,0 +1,70 @@
+//! What a store itself holds, without blocks that are staged on this machine: its marker, and whether it has
+//! blocks.
+
+use std::fmt;
+
+use crate::ChunkError;
+use crate::backend::{Backend, Refusal};
+use crate::error::store_error;
+
+/// The key of the marker. It is never compressed or encrypted, and it is not a block.
+pub const MARKER: &str = "limen-volume";
+
+/// A marker is a line of text.
+const MAX_MARKER_BYTES: usize = 4096;
+
+/// The prefix of the keys of blocks.
+pub(crate) const ROOT: &str = "chunks/";
+
+/// The store itself, without blocks that are staged on this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreLook<'a>(pub(crate) &'a dyn Backend);
+
+impl StoreLook<'_> {
+    /// Returns the text of the marker; `None` if the store has no marker.
+    ///
+    /// # Errors
+    /// [`ChunkError::Store`].
+    pub fn marker(&self) -> Result<Option<Vec<u8>>, ChunkError> {
+        match self.0.get_whole(MARKER, MAX_MARKER_BYTES) {
+            Ok(text) => Ok(Some(text.to_vec())),
+            Err(Refusal::NotFound) => Ok(None),
+            Err(refusal) => Err(store_error("read", MARKER, refusal)),
+        }
+    }
+
+    /// Whether the store has no block. A new volume must not share a store with another one, because slice
+    /// numbers start again.
+    ///
+    /// # Errors
+    /// [`ChunkError::Store`].
+    pub fn is_empty(&self) -> Result<bool, ChunkError> {
+        list(self.0, ROOT).map(|names| names.is_empty())
+    }
+}
+
+/// Decides whether a store may be used, and why not.
+pub struct StoreCheck(Box<DynCheck>);
+
+type DynCheck = dyn Fn(&StoreLook<'_>) -> Result<(), String> + Send + Sync;
+
+impl StoreCheck {
+    /// `check` runs on any thread that needs the store.
+    pub fn new(check: impl Fn(&StoreLook<'_>) -> Result<(), String> + Send + Sync + 'static) -> Self {
+        StoreCheck(Box::new(check))
+    }
+
+    pub(crate) fn run(&self, look: &StoreLook<'_>) -> Result<(), String> {
+        (self.0)(look)
+    }
+}
+
+impl fmt::Debug for StoreCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreCheck").finish_non_exhaustive()
+    }
+}
+
+pub(crate) fn list(backend: &dyn Backend, prefix: &str) -> Result<Vec<String>, ChunkError> {
+    backend.list(prefix).map_err(|refusal| store_error("list", prefix, refusal))
+}

@@ -1,0 +1,29 @@
+//! The state of an engine that its requests and its housekeeping share.
+
+use std::sync::Arc;
+
+use keyspace::{CommitSlots, CompletedOps, Keyspace, Memory, Span};
+use pool::{Jitter, Pool};
+
+use crate::connect::Connector;
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) keys: Arc<Keyspace>,
+    pub(crate) pool: Pool<Connector>,
+    pub(crate) memory: Memory,
+    pub(crate) slots: CommitSlots,
+    pub(crate) done: CompletedOps,
+    pub(crate) max_ops: usize,
+    pub(crate) compaction: bool,
+    pub(crate) jitter: Jitter,
+}
+
+impl Shared {
+    /// All keys of the volume but that of the version.
+    pub(crate) fn beside_version(&self) -> [Span; 2] {
+        let (all, version) = (self.keys.all(), self.keys.version());
+        let after = [&version[..], &[0]].concat();
+        [(all.start, version), (after, all.end)].map(|(start, end)| Span { start, end, limit: usize::MAX })
+    }
+}

@@ -1,0 +1,33 @@
+//! The state of an engine that its requests and its streams of changes share.
+
+use meta::Order;
+use pool::{Connect, Pool, Turns};
+
+use crate::config::Target;
+use crate::schema::Names;
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) pool: Pool<Target>,
+    pub(crate) order: Order,
+    pub(crate) names: Names,
+    pub(crate) sql: Sql,
+    /// Decides when to trim the log.
+    pub(crate) turns: Turns,
+}
+
+/// The most frequent statements, and the functions that they call.
+#[derive(Debug)]
+pub(crate) struct Sql {
+    pub(crate) functions: String,
+    pub(crate) commit: String,
+    pub(crate) claim: String,
+    pub(crate) read: String,
+}
+
+impl Shared {
+    /// The name of the database, for messages.
+    pub(crate) fn place(&self) -> &str {
+        self.pool.connector().place()
+    }
+}

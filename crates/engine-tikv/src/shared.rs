@@ -1,0 +1,20 @@
+//! The state of an engine that its requests and its background thread share.
+
+use std::sync::Arc;
+
+use keyspace::{CommitSlots, CompletedOps, Keyspace, Memory};
+use meta::Order;
+use pool::Jitter;
+
+use crate::store::Store;
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) keys: Keyspace,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) memory: Memory,
+    pub(crate) lanes: CommitSlots,
+    pub(crate) done: CompletedOps,
+    pub(crate) order: Order,
+    pub(crate) jitter: Jitter,
+}
