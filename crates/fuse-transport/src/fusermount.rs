@@ -14,8 +14,7 @@ use rustix::net::{
 
 use crate::device::Device;
 use crate::error::Error;
-use crate::mount::MountOptions;
-use crate::mountpoint::UnmountMode;
+use crate::options::{MountOptions, UnmountMode};
 
 const PROGRAM: &str = "fusermount3";
 

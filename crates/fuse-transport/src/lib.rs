@@ -16,10 +16,13 @@ mod allocator;
 mod device;
 mod error;
 mod fusermount;
+mod handler;
+mod lane;
 mod mount;
 mod mountinfo;
 mod mountpoint;
 mod notifier;
+mod options;
 mod reply;
 mod ring;
 mod serve;
@@ -27,12 +30,14 @@ mod uring;
 
 pub use allocator::return_freed_memory;
 pub use error::Error;
-pub use mount::{Mount, MountOptions, RootPlacement};
-pub use mountpoint::{UnmountMode, clean_stale, unmount};
+pub use handler::{Handler, Transport, Workers};
+pub use mount::{Mount, RootPlacement};
+pub use mountpoint::{clean_stale, unmount};
 pub use notifier::{Notifier, NotifyError};
+pub use options::{MountOptions, UnmountMode};
 pub use reply::Reply;
 pub use ring::{Ring, enable_ring, ring_is_enabled};
-pub use serve::{DevFuse, Handler, Transport, Workers};
+pub use serve::DevFuse;
 
 /// The file system type in `mount(8)` and `/proc/self/mountinfo`.
 pub const FS_TYPE: &str = "fuse.limen";

@@ -10,18 +10,7 @@ use rustix::mount::UnmountFlags;
 use crate::error::Error;
 use crate::fusermount;
 use crate::mountinfo::MountInfo;
-
-/// How to unmount.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum UnmountMode {
-    /// Unmounts only if no process uses the file system.
-    #[default]
-    Clean,
-    /// Detaches the mount now; the file system ends with its last user.
-    Lazy,
-    /// Aborts requests in flight, then as [`UnmountMode::Clean`].
-    Force,
-}
+use crate::options::UnmountMode;
 
 /// The limit of dead mounts on one mount point that one call cleans up.
 const MAX_STACKED: usize = 16;

@@ -5,48 +5,18 @@
 //! synchronously.
 
 use std::num::NonZeroUsize;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread::{self, Scope, ScopedJoinHandle};
 
-use fuse_proto::{InitFlags, Operation, Request, Unique, WRITE_PREFIX_BYTES};
-use rustix::thread::CpuSet;
+use fuse_proto::{InitFlags, Operation, Request, WRITE_PREFIX_BYTES};
 
 use crate::device::{Device, Event};
 use crate::error::Error;
+use crate::handler::{Handler, Transport, Workers, answer, pin};
+use crate::lane::Lane;
 use crate::notifier::Notifier;
-use crate::reply::{Reply, Target};
-use crate::ring::Lane;
-
-/// Handles one request. All workers call it concurrently; a panic is logged and the reply is EIO. A request
-/// that must wait long moves its [`Reply`] to another thread.
-pub type Handler<'h> = dyn Fn(Request<'_>, Reply) + Sync + 'h;
-
-/// A transport of requests and replies.
-pub trait Transport {
-    /// Serves until the file system is unmounted or aborted, or a worker fails. The reply to a malformed
-    /// request is EIO. Returns when all workers have ended.
-    ///
-    /// The handler sees [`InitFlags::OVER_IO_URING`] in INIT only if this transport is ready for it, and
-    /// should use the flag if offered.
-    ///
-    /// # Errors
-    /// [`Error::System`] if a worker cannot be started or its device fails.
-    fn serve(&self, workers: &Workers, handler: &Handler<'_>) -> Result<(), Error>;
-}
-
-/// The threads that serve requests.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Workers {
-    pub threads: NonZeroUsize,
-    /// The size of each worker's buffer: at least the longest WRITE that INIT negotiates.
-    pub max_write_bytes: u32,
-    /// The CPUs to pin the workers to, round-robin; empty for no pinning. A wake-up between a caller and a
-    /// worker takes a few microseconds on the same CPU, and some tens of microseconds across CPUs of a
-    /// virtual machine.
-    pub pin_cpus: Vec<usize>,
-}
+use crate::reply::Target;
 
 /// The `/dev/fuse` transport: one device per worker.
 #[derive(Debug)]
@@ -225,38 +195,4 @@ fn offers_rings(init: &[u8]) -> bool {
     let offers = |init: &fuse_proto::InitIn| init.flags.contains(InitFlags::OVER_IO_URING);
     Request::parse(init)
         .is_ok_and(|request| matches!(request.operation, Operation::Init(init) if offers(&init)))
-}
-
-/// Handles one request. `unique` is its id, if that is known from elsewhere than the request's bytes.
-pub(crate) fn answer(target: &Target, unique: Option<Unique>, bytes: &[u8], handler: &Handler<'_>) {
-    let request = match Request::parse(bytes) {
-        Ok(request) => request,
-        Err(error) => {
-            tracing::error!(%error, len = bytes.len(), "malformed request");
-            let wanted = error.opcode.is_none_or(|opcode| target.wants(opcode));
-            if let (Some(unique), true) = (unique.or(error.unique), wanted) {
-                target.answer(unique, Err(error.errno()));
-            }
-            return;
-        }
-    };
-    let opcode = request.header.opcode;
-    let reply = Reply::new(target.clone(), &request.header);
-    // A panic may interrupt the handler anywhere; it is responsible for its own state (poisoned locks).
-    if catch_unwind(AssertUnwindSafe(|| handler(request, reply))).is_err() {
-        tracing::error!(%opcode, "the handler panicked; the reply is EIO");
-    }
-}
-
-/// Pins the calling thread to one CPU, if that CPU exists.
-pub(crate) fn pin(cpu: usize) {
-    if cpu >= CpuSet::MAX_CPU {
-        tracing::warn!(cpu, "cannot pin a worker: no such CPU");
-        return;
-    }
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-        tracing::warn!(cpu, %error, "cannot pin a worker");
-    }
 }

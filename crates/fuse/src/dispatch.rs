@@ -21,7 +21,7 @@ use crate::callers::Callers;
 use crate::init;
 use crate::kernel::Epochs;
 use crate::root;
-use crate::translate::{self, attr, entry};
+use crate::translate::{self, F_UNLCK, O_ACCMODE, O_APPEND, O_RDONLY, O_WRONLY, attr, entry};
 use crate::waiters::Waiters;
 
 /// The handler of requests.
@@ -37,16 +37,9 @@ pub(crate) struct Dispatch {
 }
 
 /// `open(2)`.
-pub(crate) const O_ACCMODE: u32 = 0o3;
-pub(crate) const O_RDONLY: u32 = 0;
-pub(crate) const O_WRONLY: u32 = 1;
 const O_EXCL: u32 = 0o200;
-pub(crate) const O_APPEND: u32 = 0o2000;
 const O_DIRECT: u32 = OFlags::DIRECT.bits();
 const O_NOATIME: u32 = 0o1000000;
-
-/// `fcntl(2)`.
-pub(crate) const F_UNLCK: u32 = 2;
 
 /// `setxattr(2)`.
 const XATTR_CREATE: u32 = 1;

@@ -6,11 +6,16 @@ use fuse_proto::{Entry, FileLock, NodeId, SetAttr, SetTime, StatFs};
 use types::{Errno, Mode, Time};
 use vfs::{AllocateMode, Attr, AttrChange, Lifetimes, Lock, LockKind, LockRequest, OpenFor, Seek};
 
-use crate::dispatch::{F_UNLCK, O_ACCMODE, O_APPEND, O_RDONLY, O_WRONLY};
+/// `open(2)`.
+pub(crate) const O_ACCMODE: u32 = 0o3;
+pub(crate) const O_RDONLY: u32 = 0;
+pub(crate) const O_WRONLY: u32 = 1;
+pub(crate) const O_APPEND: u32 = 0o2000;
 
 /// `fcntl(2)`.
 const F_RDLCK: u32 = 0;
 const F_WRLCK: u32 = 1;
+pub(crate) const F_UNLCK: u32 = 2;
 
 /// `linux/fs.h`, in the same word as the flags of `open(2)`.
 const FMODE_EXEC: u32 = 0x20;

@@ -6,7 +6,7 @@ use acl::posix::{self, Entry, Perm, PosixAcl, Reason, Tag};
 use types::{Caps, Cred, Errno, Mode};
 
 use crate::access_attrs::{AccessAttrs, Rules};
-use crate::route::{Check, Requirement};
+use crate::check::{Check, Requirement};
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@
 //! | `access_attrs` | the attributes of an inode that access depends on |
 //! | `tree`, `local` | the names of a volume, and those of this machine, for walks along a path |
 //! | `route` | a path, and every access check on the way |
+//! | `check`, `path` | one access check; paths as bytes |
 //! | `domains` | the Windows domains that ACLs name |
 //! | `evaluate` | the result of a check for a caller, with its reason |
 //! | `audit` | every name of a volume, each distinct permission decided once |
@@ -15,10 +16,12 @@
 mod access_attrs;
 mod audit;
 mod change;
+mod check;
 mod domains;
 mod evaluate;
 mod listing;
 mod local;
+mod path;
 mod query_error;
 mod route;
 mod tree;
@@ -29,10 +32,11 @@ pub use audit::{
     View, VisitedName, audit,
 };
 pub use change::{Change, ChangeError, Edit, Names, parse_change};
+pub use check::{Check, Requirement};
 pub use domains::Domains;
 pub use evaluate::{Verdict, VerdictReason, evaluate};
 pub use listing::{DirEntry, ReadDirPlus, read_dir_plus};
 pub use local::LocalTree;
 pub use query_error::QueryError;
-pub use route::{Answer, Check, Operation, OperationError, Requirement, Route};
+pub use route::{Answer, Operation, OperationError, Route};
 pub use tree::{Found, Tree, VolumeTree};

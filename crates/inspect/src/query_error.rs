@@ -3,7 +3,7 @@
 use meta::EngineError;
 use types::{AclId, Errno};
 
-use crate::route::show;
+use crate::path::show;
 
 /// Why a query failed. A denial is a result, not an error.
 #[derive(Debug, thiserror::Error)]

@@ -16,7 +16,9 @@ use types::{Cred, Errno, Mode, Name, NameError};
 
 use crate::QueryError;
 use crate::access_attrs::{AccessAttrs, Rules};
+use crate::check::{Check, Requirement};
 use crate::evaluate::{Verdict, beforehand, evaluate};
+use crate::path::join;
 use crate::tree::{Found, Tree, is_link};
 
 /// The requested operation on the file at a path.
@@ -80,50 +82,6 @@ impl fmt::Display for Operation {
             Operation::Access(perm) => f.write_str(&perm.to_string().replace('-', "")),
             other => f.write_str(NAMED.iter().find(|(_, want)| want == other).map_or("", |(name, _)| name)),
         }
-    }
-}
-
-/// What one check requires of a file on the way.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Requirement {
-    /// To look up a name in the directory.
-    Search,
-    /// To follow this link at the end of a path, in a sticky directory that everybody may write to
-    /// (`may_follow_link`).
-    Follow { dir_uid: u32 },
-    /// These permissions at once.
-    Access(Perm),
-    /// To add or remove names in the directory.
-    Names,
-    /// To remove this file's name from a sticky directory (`check_sticky`).
-    Sticky { dir_mode: Mode, dir_uid: u32 },
-    /// To remove this file's name from that directory, by NFSv4 rules, including the sticky bit.
-    Remove { dir: Box<AccessAttrs> },
-    /// To be the owner, or to act as the owner by capability.
-    Own,
-    /// To change the owner.
-    GiveAway,
-    /// To set the times to now.
-    SetTimes,
-}
-
-/// One access check.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
-    /// The path of the file with symbolic links resolved.
-    pub path: Vec<u8>,
-    pub access_attrs: AccessAttrs,
-    pub demand: Requirement,
-}
-
-impl Check {
-    /// The highest domain index in the ACLs that the check may use.
-    fn highest_domain(&self) -> u32 {
-        let of_dir = match &self.demand {
-            Requirement::Remove { dir } => dir.rules.highest_domain(),
-            _ => 0,
-        };
-        of_dir.max(self.access_attrs.rules.highest_domain())
     }
 }
 
@@ -394,22 +352,6 @@ fn components(path: &[u8]) -> Vec<Vec<u8>> {
     path.split(|&byte| byte == b'/').rev().filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect()
 }
 
-/// The path of a name in a directory.
-pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
-    let slash: &[u8] = if dir.ends_with(b"/") { b"" } else { b"/" };
-    [dir, slash, name].concat()
-}
-
-/// A path for people: control characters are escaped, invalid UTF-8 is replaced.
-pub(crate) fn show(path: &[u8]) -> String {
-    let text = String::from_utf8_lossy(path);
-    let mut shown = String::with_capacity(text.len());
-    for letter in text.chars() {
-        if letter.is_control() { shown.extend(letter.escape_default()) } else { shown.push(letter) }
-    }
-    shown
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -423,10 +365,5 @@ mod tests {
         for text in ["", "rr", "rwz", "-", "Delete", "rename", "r w"] {
             assert!(text.parse::<Operation>().is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn paths_are_shown_without_control_characters() {
-        assert_eq!(show(b"/a b/\x1b[31m\n/\xc3\xa4"), "/a b/\\u{1b}[31m\\n/\u{e4}");
     }
 }

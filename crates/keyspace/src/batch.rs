@@ -8,22 +8,8 @@ use types::{Ino, OpId};
 use crate::keys::Keyspace;
 use crate::settle::{Claim, Write};
 use crate::source::{Access, Assume, ReadStop, Source};
-use crate::state::State;
+use crate::state::{Options, State};
 use crate::value::{Damaged, decode_log, encode_log};
-
-/// The abilities of a store, and the options of a batch.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Whether the store can delete ranges, claim that a range is empty or unchanged, and put a value only if
-    /// it is greater: then values that decide nothing need not be read.
-    pub blind: bool,
-    /// The usage shard that this batch changes; no other commit should use it at the same time. Not 0.
-    pub lane: u64,
-    /// The maximum number of claims of one request. One transaction alone may need more.
-    pub most_claims: usize,
-    /// Whether to return the changed inodes: only when all of them can be known.
-    pub show: bool,
-}
 
 /// The result of a transaction, if the batch is written.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -40,7 +40,7 @@ mod value;
 
 pub use answer::{Answer, answer, page};
 pub use ask::{Fresh, disagree, is_needed, likely, until, wants};
-pub use batch::{Batch, Done, Options, decide};
+pub use batch::{Batch, Done, decide};
 pub use form::{Reader, Writer};
 pub use keys::{Keyspace, LAYOUT_VERSION, Span};
 pub use memory::{CachedSource, Memory, Overlay};
@@ -48,5 +48,6 @@ pub use periodic_task::{CompletedOps, PeriodicTask};
 pub use settle::{Claim, Write};
 pub use slots::{CommitSlots, ShardMerge, TakenSlot, merge_shards};
 pub use source::{Access, KeyState, ReadSet, ReadStop, Source, StoredValue};
+pub use state::Options;
 pub use told::{Head, KEPT, Told, decode_head, decode_told, encode_head, encode_told};
 pub use value::{Damaged, LogEntry, decode_log};

@@ -10,12 +10,25 @@ use bytes::Bytes;
 use meta::{Dirent, Inode};
 use types::{Ino, Name, Time};
 
-use crate::batch::Options;
 use crate::keys::{CTIME, InodeLocation, Keyspace, LINKS, MTIME, Span};
 use crate::source::{Assume, Lookup, ReadStop, Source, StoredValue};
 use crate::value::{
     Amount, Damaged, InodeRow, Stored, decode_entry, decode_lane, decode_links, decode_place, decode_time,
 };
+
+/// The abilities of a store, and the options of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Whether the store can delete ranges, claim that a range is empty or unchanged, and put a value only if
+    /// it is greater: then values that decide nothing need not be read.
+    pub blind: bool,
+    /// The usage shard that this batch changes; no other commit should use it at the same time. Not 0.
+    pub lane: u64,
+    /// The maximum number of claims of one request. One transaction alone may need more.
+    pub most_claims: usize,
+    /// Whether to return the changed inodes: only when all of them can be known.
+    pub show: bool,
+}
 
 pub(crate) struct State<'a> {
     pub(crate) keys: &'a Keyspace,

@@ -7,7 +7,7 @@ use meta::{LockOwner, MemEngine, Record, Scan};
 use types::{CHUNK_BYTES, Errno, FileType, Ino, SessionId, Slice, SliceSource};
 
 use crate::dice::Dice;
-use crate::world::scan_all;
+use crate::scan::scan_all;
 
 /// The next act of a thread.
 #[derive(Clone, Debug)]

@@ -18,16 +18,13 @@ use types::{
     BootInstant, ChunkIndex, FileType, Ino, Mode, Name, SessionId, Slice, SliceId, SliceSource, Time,
 };
 
-use crate::act::{Act, Beside, Got, Order, Reply, Seen, Step};
+use crate::act::{Act, Beside, Got, Reply, Seen, Step};
 use crate::model;
 use crate::mutant::Mutant;
 use crate::port::{self, SimEngine};
-use crate::shared::{Ended, Shared};
-use crate::upkeep;
+use crate::shared::{Ended, LONG, Shared};
 
 const KERNEL: Authority<'_> = Authority::Kernel { told: None };
-/// Longer than any history.
-const LONG: Duration = Duration::from_secs(3600);
 /// How long the cache may be used after a poll of the stream began (`vfs/src/coherence.rs`).
 pub(crate) const LEASE: Duration = Duration::from_millis(600);
 const SLICES_PER_LEASE: u64 = 3;
@@ -57,46 +54,8 @@ struct Slices {
     held: BTreeSet<u64>,
 }
 
-/// Runs the orders for a thread of a client until the end of the history.
-pub(crate) fn work(shared: &Arc<Shared>, number: usize) {
-    loop {
-        match port::ask(port::Ask::Next) {
-            port::Answer::Order(order) => perform(shared, number, &order),
-            _ => return,
-        }
-    }
-}
-
-fn perform(shared: &Arc<Shared>, number: usize, order: &Order) {
-    if matches!(order.act, Act::Gc) {
-        upkeep::collect_unreferenced(shared);
-        return;
-    }
-    if matches!(order.act, Act::Start) {
-        start(shared, number);
-        return;
-    }
-    let Some(client) = shared.client(number) else { return };
-    client.meta.set_patience(if order.patient { LONG } else { Duration::ZERO });
-    if order.rejoin && client.meta.is_fenced() {
-        client.rejoin(shared);
-    }
-    client.act(shared, &order.act);
-}
-
-fn start(shared: &Arc<Shared>, number: usize) {
-    let mut begun = shared.begin(number, SessionId(0), 0, Step::Other(Beside::Start));
-    let client = Client::open(shared, number);
-    begun.got = if client.is_ok() { Got::Done(Reply::Nothing) } else { Got::Doubt };
-    if let Ok(client) = client {
-        begun.session = client.meta.session();
-        shared.set_client(number, client);
-    }
-    shared.end(begun);
-}
-
 impl Client {
-    fn open(shared: &Shared, number: usize) -> Result<Client, Failure> {
+    pub(crate) fn open(shared: &Shared, number: usize) -> Result<Client, Failure> {
         let engine: Arc<dyn Engine> = Arc::new(SimEngine);
         let failed = |_| Failure::Refused(types::Errno::EIO);
         let meta = Meta::open(engine, 1000).map_err(failed)?;
@@ -138,7 +97,7 @@ impl Client {
         }
     }
 
-    fn rejoin(&self, shared: &Shared) {
+    pub(crate) fn rejoin(&self, shared: &Shared) {
         let mut begun = shared.begin(self.number, self.meta.session(), 0, Step::Other(Beside::Rejoin));
         // A collector that saw neither session may remove slices below the counter.
         let next = self.meta.read_counter(Counter::Slice);
@@ -150,7 +109,7 @@ impl Client {
         shared.end(begun);
     }
 
-    fn act(&self, shared: &Shared, act: &Act) {
+    pub(crate) fn act(&self, shared: &Shared, act: &Act) {
         match act {
             Act::Start | Act::Gc => {}
             Act::Make { dir, name, is_dir, mode } => {

@@ -19,13 +19,16 @@ mod model;
 mod mounts;
 mod mutant;
 mod port;
+mod scan;
 mod schedule;
 mod shared;
+mod shorten;
 mod shown;
 mod upkeep;
+mod worker;
 mod world;
 
-pub use cut::shorten;
 pub use mounts::run_mounts;
 pub use mutant::Mutant;
 pub use schedule::{History, run};
+pub use shorten::shorten;

@@ -12,13 +12,13 @@ use types::Time;
 
 use crate::act::{self, Act, Order};
 use crate::check;
-use crate::client;
 use crate::cut::{Cut, Kind};
 use crate::dice::Dice;
 use crate::machine::{Clocks, Simulated};
 use crate::mutant::Mutant;
 use crate::port::{self, Answer, Ask, Asked, Port};
 use crate::shared::Shared;
+use crate::worker::{self, Clients};
 use crate::world::{World, removes};
 
 const CLIENTS: usize = 2;
@@ -76,6 +76,7 @@ struct Scheduler {
     dice: Dice,
     weather: Weather,
     shared: Arc<Shared>,
+    clients: Arc<Clients>,
     clocks: Arc<Clocks>,
     /// The time until which each client stands still.
     halted: Vec<Option<Duration>>,
@@ -114,6 +115,7 @@ pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
     let clocks = Arc::new(Clocks::new(CLIENTS));
     let world = World::new(engine, mutant, Arc::clone(&clocks));
     let shared = Arc::new(Shared::new(world, mutant, CLIENTS));
+    let clients = Arc::new(Clients::new(CLIENTS));
     shared.world().trace.push(format!("seed {seed}: {weather:?}"));
     let (ask, asks) = channel();
     let mut answers = Vec::with_capacity(WORKERS);
@@ -121,14 +123,15 @@ pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
     for worker in 0..WORKERS {
         let (answer, answered) = channel();
         answers.push(answer);
-        let (shared, asks, clocks) = (Arc::clone(&shared), ask.clone(), Arc::clone(&clocks));
+        let (shared, clients) = (Arc::clone(&shared), Arc::clone(&clients));
+        let (asks, clocks) = (ask.clone(), Arc::clone(&clocks));
         threads.push(thread::spawn(move || {
             let client = worker / THREADS_PER_CLIENT;
             let dice = RefCell::new(Dice::of(seed, Kind::COUNT as u64, worker as u64));
             let is_boot_clock_stopped = mutant == Some(Mutant::StoppedClock);
             host::sim::enter(Rc::new(Simulated { clocks, client, is_boot_clock_stopped, dice }));
             port::open(Port { worker, step: 0, asks, answers: answered });
-            client::work(&shared, client);
+            worker::work(&shared, &clients, client);
         }));
     }
     drop(ask);
@@ -139,6 +142,7 @@ pub(crate) fn run_cut(seed: u64, mutant: Option<Mutant>, cut: &Cut) -> History {
         dice,
         weather,
         shared: Arc::clone(&shared),
+        clients,
         clocks,
         halted: vec![None; CLIENTS],
         asks,
@@ -348,6 +352,7 @@ impl Scheduler {
     fn kill(&mut self) {
         let client = self.dice.below(CLIENTS);
         self.trace(format!("client {client} is killed"));
+        self.clients.remove(client);
         self.shared.kill(client);
         for worker in client * THREADS_PER_CLIENT..(client + 1) * THREADS_PER_CLIENT {
             self.killed[worker] = true;
@@ -372,7 +377,7 @@ impl Scheduler {
         self.acts_left -= 1;
         let mut dice = self.decide(Kind::Order)?;
         let rejoin = dice.one_in(2);
-        if self.shared.client(client).is_none() {
+        if self.clients.get(client).is_none() {
             // One thread starts the process while the other waits.
             let is_other_busy =
                 (client * THREADS_PER_CLIENT..(client + 1) * THREADS_PER_CLIENT).any(|other| {

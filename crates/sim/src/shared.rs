@@ -1,17 +1,19 @@
 //! State shared by the threads of a history. One thread runs at a time, so no lock here is ever contended.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use meta::MemEngine;
 use types::{SessionId, SliceId};
 
 use crate::act::{Got, Step};
-use crate::client::Client;
 use crate::mutant::Mutant;
 use crate::port;
 use crate::world::World;
+
+/// Longer than any history.
+pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
 /// A step of a client, completed or in progress.
 #[derive(Clone, Debug)]
@@ -37,7 +39,6 @@ pub(crate) struct Ended {
 pub(crate) struct Shared {
     pub(crate) mutant: Option<Mutant>,
     pub(crate) world: Mutex<World>,
-    clients: Mutex<Vec<Option<Arc<Client>>>>,
     steps: Mutex<Vec<Ended>>,
     ticks: Mutex<i64>,
     kills: Mutex<Vec<u64>>,
@@ -50,7 +51,6 @@ impl Shared {
         Shared {
             mutant,
             world: Mutex::new(world),
-            clients: Mutex::new((0..clients).map(|_| None).collect()),
             steps: Mutex::default(),
             ticks: Mutex::default(),
             kills: Mutex::new(vec![0; clients]),
@@ -67,16 +67,8 @@ impl Shared {
         lock(&self.world)
     }
 
-    pub(crate) fn client(&self, number: usize) -> Option<Arc<Client>> {
-        lock(&self.clients).get(number)?.clone()
-    }
-
-    pub(crate) fn set_client(&self, number: usize, client: Client) {
-        lock(&self.clients)[number] = Some(Arc::new(client));
-    }
-
+    /// From here on, errors of the client's steps do not count.
     pub(crate) fn kill(&self, number: usize) {
-        lock(&self.clients)[number] = None;
         lock(&self.kills)[number] += 1;
     }
 

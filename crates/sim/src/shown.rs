@@ -6,7 +6,7 @@ use meta::{Inode, MemEngine, Record, Scan};
 use types::{Ino, SliceSource};
 
 use crate::model;
-use crate::world::scan_all;
+use crate::scan::scan_all;
 
 /// The bytes of each file according to its rows, for the comparison with the model.
 pub(crate) fn contents(engine: &MemEngine) -> BTreeMap<Ino, model::Object> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meta::{Effect, Engine, Guard, MemEngine, Outcome, Record, RecordKey, Scan, Txn};
+use meta::{Effect, Engine, Guard, MemEngine, Outcome, Record, RecordKey, Txn};
 use types::{OpId, SessionId, Slice, SliceId, SliceSource};
 
 use crate::machine::Clocks;
@@ -227,25 +227,6 @@ fn effect(effect: &Effect) -> String {
         Effect::PutWait(_) => "wait".to_owned(),
         Effect::DropWait { .. } => "drop wait".to_owned(),
         other => format!("{other:?}"),
-    }
-}
-
-/// Passes all records of a range to `last_of`, which returns the position of a record in the order of the
-/// range. Begins at `first`.
-pub(crate) fn scan_all<K>(
-    engine: &dyn Engine,
-    scan: impl Fn(K) -> Scan,
-    first: K,
-    mut last_of: impl FnMut(&Record) -> Option<K>,
-) {
-    let mut after = first;
-    loop {
-        let Ok(page) = engine.scan(&scan(after)) else { return };
-        let last = page.snapshot.records.iter().filter_map(&mut last_of).last();
-        match last {
-            Some(last) if page.more => after = last,
-            _ => return,
-        }
     }
 }
 

@@ -8,8 +8,8 @@ use acl::posix::{self, Perm};
 use meta::{AclKind, Inode};
 use types::{AclId, FileType, Mode};
 
+use super::model::{AuditError, Rights, View};
 use super::texts::Texts;
-use super::{AuditError, Rights, View};
 use crate::access_attrs::{AccessAttrs, Rules};
 use crate::evaluate::{any_execute, beforehand, lets_try_names, nfs4_inode, nfs4_target};
 

@@ -6,11 +6,11 @@ use std::thread;
 use meta::{AclKind, Beside, Engine, Inode, Record, RecordKey, Scan};
 use types::{FileType, Ino, Name};
 
-use super::class::ParentAccess;
+use super::class::{Classes, ParentAccess};
+use super::model::{Audit, AuditError, Kind, Progress, Seen, Start, View, VisitedName};
 use super::texts::Texts;
-use super::{Audit, AuditError, Classes, Kind, Progress, Seen, Start, View, VisitedName};
 use crate::QueryError;
-use crate::route::join;
+use crate::path::join;
 
 /// The number of entries read at once, about 200 bytes each.
 const PAGE: usize = 8192;

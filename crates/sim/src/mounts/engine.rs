@@ -9,7 +9,8 @@ use meta::{
 };
 use types::SessionId;
 
-use crate::mounts::{Shared, scheduler};
+use crate::mounts::scheduler;
+use crate::mounts::shared::Shared;
 use crate::mutant::Mutant;
 use crate::world::removes;
 

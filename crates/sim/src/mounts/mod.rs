@@ -6,10 +6,10 @@ mod engine;
 mod kernel;
 mod programs;
 mod scheduler;
+mod shared;
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use chunk::{BlockStore, StorageConfig, StoreOptions};
@@ -18,6 +18,7 @@ use meta::{MemEngine, Meta};
 use types::Ino;
 use vfs::{SessionInfo, Vfs, VfsOptions};
 
+use self::shared::{FILES, Shared, Weather};
 use crate::cut::Kind;
 use crate::dice::Dice;
 use crate::machine::Clocks;
@@ -27,74 +28,8 @@ use crate::world::World;
 
 const CLIENTS: usize = 2;
 const PROGRAMS: u64 = 2;
-const FILES: usize = 8;
 /// The maximum number of records in a client's cache.
 const CACHE_RECORDS: usize = 1000;
-
-/// The conditions that the seed selects.
-#[derive(Clone, Debug)]
-struct Weather {
-    /// The duration of the history.
-    horizon: Duration,
-    /// The upper bound of the time that a request takes one way.
-    delay: Duration,
-    /// One of this many requests fails; 0 means none.
-    faults: u64,
-    /// The maximum time in ms between two actions of a program.
-    idle_ms: u64,
-    halts: Vec<scheduler::Halt>,
-}
-
-/// State shared by the threads of all mounts.
-#[derive(Debug)]
-struct Shared {
-    mutant: Option<Mutant>,
-    weather: Weather,
-    clocks: Arc<Clocks>,
-    world: Mutex<World>,
-    files: Mutex<Vec<Ino>>,
-    /// The modes of each file, each with the time when it was set.
-    modes: Mutex<BTreeMap<Ino, Vec<(Duration, u32)>>>,
-    chmods: AtomicU32,
-}
-
-impl Shared {
-    fn world(&self) -> MutexGuard<'_, World> {
-        lock(&self.world)
-    }
-
-    fn files(&self) -> MutexGuard<'_, Vec<Ino>> {
-        lock(&self.files)
-    }
-
-    fn delay(&self) -> Duration {
-        Duration::from_nanos(host::random() % self.weather.delay.as_nanos() as u64)
-    }
-
-    fn note_mode(&self, ino: Ino, mode: u32) {
-        lock(&self.modes).entry(ino).or_default().push((self.clocks.now(), mode));
-    }
-
-    /// Whether the file had the mode at that time or later.
-    fn was_mode(&self, ino: Ino, mode: u32, since: Duration) -> bool {
-        let modes = lock(&self.modes);
-        let Some(of_file) = modes.get(&ino) else { return true };
-        let first = of_file.partition_point(|(from, _)| *from <= since).saturating_sub(1);
-        of_file[first..].iter().any(|(_, was)| *was == mode)
-    }
-
-    /// A mode that no file has had for a long time.
-    fn next_mode(&self) -> u32 {
-        self.chmods.fetch_add(1, Relaxed) % 0o777 + 1
-    }
-
-    /// Whether the client stood still at some moment in the last `within`.
-    fn has_stood_still(&self, client: usize, within: Duration) -> bool {
-        let now = self.clocks.now();
-        let is_near = |halt: &scheduler::Halt| halt.from <= now && halt.to + within > now;
-        self.weather.halts.iter().any(|halt| halt.client == client && is_near(halt))
-    }
-}
 
 /// Runs the history of whole mounts for a seed.
 pub fn run_mounts(seed: u64, mutant: Option<Mutant>) -> History {
@@ -191,7 +126,3 @@ static STORE: LazyLock<Option<Arc<BlockStore>>> = LazyLock::new(|| {
     let config = StorageConfig { storage: "memory".into(), bucket: String::new() };
     BlockStore::open_with(&config, StoreOptions::default()).ok()
 });
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

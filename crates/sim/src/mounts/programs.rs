@@ -9,7 +9,7 @@ use types::{Caps, Cred, Ino, Mode, Time};
 use vfs::{AttrChange, Caller, Identity, LockRequest, Locked, MakeRequest, OpenFor, Special, Vfs};
 
 use crate::mounts::kernel::Memory;
-use crate::mounts::{FILES, Shared};
+use crate::mounts::shared::{FILES, Shared};
 
 /// How long a mount in normal operation may use an outdated mode: the lease on the cache, replies in flight,
 /// and the last repetition of a notification, plus some time for the network.

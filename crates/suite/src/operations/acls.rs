@@ -5,9 +5,9 @@ use meta::ops::{AclType, GetAcl, MakeKind, SetAcl};
 use meta::{Access, AclKind, Effect, Inode, Txn, Volume};
 use types::{AclId, Errno, Ino, Mode, OpId};
 
+use super::case::{Case, Factory};
 use super::fixture::{Client, ROOT, acl, fresh, fresh_with, volume};
 use super::invariants::check;
-use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
     ("an_access_acl_sets_the_mode", an_access_acl_sets_the_mode),

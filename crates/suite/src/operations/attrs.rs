@@ -9,9 +9,9 @@ use meta::ops::{
 };
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Mode, Slice, SliceSource, Time};
 
+use super::case::{Case, Factory};
 use super::fixture::{Client, ROOT, blocks, fresh, x};
 use super::invariants::check;
-use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
     ("attributes_are_set_separately_and_together", attributes_are_set_separately_and_together),

@@ -7,8 +7,8 @@ use meta::ops::{
 };
 use types::{Caps, Cred, Errno, Ino, Mode, Time};
 
+use super::case::{Case, Factory};
 use super::fixture::{Client, EXCHANGE, REPLACE, ROOT, acl, client, fresh, n, x};
-use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
     ("the_daemon_checks_directories", the_daemon_checks_directories),

@@ -7,9 +7,9 @@ use meta::ops::{GetSlices, MakeKind, Write};
 use meta::{Engine, ErrorKind, Failure, Fault, FaultRates, Faulty};
 use types::{ChunkIndex, Errno, Ino, Time};
 
+use super::case::{Case, Factory};
 use super::fixture::{Client, KERNEL, ROOT, blocks, client, volume};
 use super::invariants::check;
-use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
     ("an_error_after_an_indeterminate_attempt_is_final", an_error_after_an_indeterminate_attempt_is_final),

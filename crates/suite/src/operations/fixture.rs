@@ -11,7 +11,7 @@ use meta::ops::{
 use meta::{AclKind, Authority, Counter, Engine, Failure, Inode, ListedEntry, Meta, Op, Volume};
 use types::{AclId, ChunkIndex, Errno, Ino, Mode, Name, Slice, SliceId, SliceSource, Time, XattrName};
 
-use super::Factory;
+use super::case::Factory;
 
 pub(super) const ROOT: Ino = Ino::ROOT;
 /// The kernel of a client with exclusive use of the volume.

@@ -10,8 +10,8 @@ use meta::{
 };
 use types::{BootInstant, Errno, Mode, OpId};
 
+use super::case::{Case, Factory};
 use super::fixture::{Client, KERNEL, REPLACE, ROOT, client, fresh, n};
-use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
     ("remote_changes_are_seen_once_delivered", remote_changes_are_seen_once_delivered),

@@ -3,9 +3,9 @@
 use meta::ops::MakeKind;
 use types::{Errno, Ino};
 
+use super::case::{Case, Factory};
 use super::fixture::{ROOT, fresh};
 use super::invariants::check;
-use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
     ("a_link_adds_a_name", a_link_adds_a_name),

@@ -9,9 +9,9 @@ use meta::ops::{
 use meta::{Lock, LockKind, LockOwner, Record, RecordKey, Snapshot, Volume};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, SessionId, Slice, SliceId, SliceSource};
 
+use super::case::{Case, Factory};
 use super::fixture::{Client, ROOT, client, fresh, fresh_with, volume};
 use super::invariants::check;
-use super::{Case, Factory};
 use crate::rng::split_mix;
 
 pub(super) const CASES: &[Case] = &[

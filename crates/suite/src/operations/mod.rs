@@ -7,6 +7,7 @@
 mod acls;
 mod attrs;
 mod authority;
+mod case;
 mod doubt;
 mod fixture;
 mod heard;
@@ -35,16 +36,11 @@ use std::sync::Arc;
 
 use meta::{Changes, Engine, EngineError, Outcome, Page, RecordKey, Scan, Snapshot, Txn};
 
+pub use case::Factory;
 pub use writers::{Writers, Written, writers};
 
-/// Returns an engine without any record.
-pub type Factory<'a> = &'a dyn Fn() -> Arc<dyn Engine>;
-
-/// The name of a case, and its function.
-type Case = (&'static str, fn(Factory<'_>));
-
 /// The cases, grouped like the files of this folder.
-const GROUPS: &[(&str, &[Case])] = &[
+const GROUPS: &[(&str, &[case::Case])] = &[
     ("acls", acls::CASES),
     ("attrs", attrs::CASES),
     ("doubt", doubt::CASES),
@@ -57,6 +53,7 @@ const GROUPS: &[(&str, &[Case])] = &[
     ("races", races::CASES),
     ("random", random::CASES),
     ("ranges", ranges::CASES),
+    ("ranges_random", ranges_random::CASES),
     ("renames", renames::CASES),
     ("sids", sids::CASES),
     ("stale", stale::CASES),
@@ -101,7 +98,7 @@ macro_rules! operations {
     };
     (@common $new:expr) => {
         $crate::operations! { @groups $new;
-            acls attrs doubt links locks names nfs4 nfs4_callers races random ranges renames sids stale threads
+            acls attrs doubt links locks names nfs4 nfs4_callers races random ranges ranges_random renames sids stale threads
             traverse trips volumes authority
         }
     };

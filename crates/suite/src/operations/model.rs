@@ -6,7 +6,19 @@ use std::collections::BTreeMap;
 use meta::ops::{RenameFlags, XattrMode};
 use types::{Errno, FileType, Ino};
 
-use super::random::Act;
+/// One step: an operation with all its arguments, so that a run can be reduced.
+#[derive(Clone, Debug)]
+pub(super) enum Act {
+    Make { dir: Ino, name: String, ino: Ino, kind: FileType, mode: u32 },
+    Link { ino: Ino, dir: Ino, name: String },
+    Unlink { dir: Ino, name: String },
+    Rmdir { dir: Ino, name: String },
+    Rename { dir: Ino, name: String, to: Ino, new_name: String, flags: RenameFlags },
+    Chmod { ino: Ino, mode: u32 },
+    Truncate { ino: Ino, size: u64 },
+    SetXattr { ino: Ino, name: String, value: String, mode: XattrMode },
+    RemoveXattr { ino: Ino, name: String },
+}
 
 pub(super) type Xattrs = BTreeMap<String, String>;
 

@@ -4,8 +4,7 @@ use meta::ops::{Fate, GetSlices, GetXattrs, Lookup, MakeKind, ReadLink, Reap, Xa
 use meta::{Authority, Record, Scan};
 use types::{Errno, FileType, Ino, Mode};
 
-use super::Case;
-use super::Factory;
+use super::case::{Case, Factory};
 use super::fixture::{ROOT, client, fresh, n};
 use super::invariants::check;
 

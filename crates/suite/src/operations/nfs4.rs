@@ -8,9 +8,9 @@ use meta::ops::{
 use meta::{Access, AclKind, Authority, Configure, Effect, Txn, Volume};
 use types::{AclId, Caps, Cred, Errno, FileType, Ino, Mode, OpId};
 
+use super::case::{Case, Factory};
 use super::fixture::{Client, EXCHANGE, REPLACE, ROOT, fresh, fresh_with, n, volume, x};
 use super::invariants::check;
-use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
     ("a_volume_keeps_its_policies", a_volume_keeps_its_policies),

@@ -9,10 +9,10 @@ use meta::ops::{Admit, Lookup, Make, MakeKind, MakeOrphan, Open, OpenFor, Rename
 use meta::{Authority, Counting, CredentialSource, Engine};
 use types::{Caps, Cred, Errno, Mode};
 
+use super::case::{Case, Factory};
 use super::fixture::{REPLACE, ROOT, client, n};
 use super::invariants::check;
 use super::nfs4::{able, dir, file, fresh_nfs4, nfs4_volume, set};
-use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
     ("credentials_are_resolved_only_when_needed", credentials_are_resolved_only_when_needed),

@@ -10,9 +10,9 @@ use meta::{
 };
 use types::{BootInstant, Errno, Mode, OpId, SliceSource};
 
+use super::case::{Case, Factory};
 use super::fixture::{Client, EXCHANGE, KERNEL, NO_REPLACE, REPLACE, ROOT, client, n, volume, x};
 use super::invariants::check;
-use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
     ("names_taken_or_removed_before_the_commit", names_taken_or_removed_before_the_commit),

@@ -11,10 +11,10 @@ use meta::ops::{GetInode, GetXattrs, Make, MakeKind, RemoveXattr, RenameFlags, X
 use meta::{Engine, FaultRates, Faulty, Record, RecordKey};
 use types::{Errno, FileType, Ino, Mode};
 
+use super::case::{Case, Factory};
 use super::fixture::{Client, EXCHANGE, NO_REPLACE, REPLACE, ROOT, client, n, volume, x};
 use super::invariants::{check, inodes};
-use super::model::{Model, Shown};
-use super::{Case, Factory};
+use super::model::{Act, Model, Shown};
 use crate::rng::split_mix;
 
 pub(super) const CASES: &[Case] = &[
@@ -23,20 +23,6 @@ pub(super) const CASES: &[Case] = &[
     ("two_clients_agree_with_the_model", two_clients_agree_with_the_model),
     ("two_clients_with_faults_and_rivals_agree", two_clients_with_faults_and_rivals_agree),
 ];
-
-/// One step: an operation with all its arguments, so that a run can be reduced.
-#[derive(Clone, Debug)]
-pub(super) enum Act {
-    Make { dir: Ino, name: String, ino: Ino, kind: FileType, mode: u32 },
-    Link { ino: Ino, dir: Ino, name: String },
-    Unlink { dir: Ino, name: String },
-    Rmdir { dir: Ino, name: String },
-    Rename { dir: Ino, name: String, to: Ino, new_name: String, flags: RenameFlags },
-    Chmod { ino: Ino, mode: u32 },
-    Truncate { ino: Ino, size: u64 },
-    SetXattr { ino: Ino, name: String, value: String, mode: XattrMode },
-    RemoveXattr { ino: Ino, name: String },
-}
 
 /// The number of clients, and the odds of faults.
 #[derive(Clone, Copy, Debug)]

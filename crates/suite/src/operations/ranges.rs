@@ -12,9 +12,9 @@ use meta::ops::{
 use meta::{Authority, Engine, Record, Scan, Volume};
 use types::{CHUNK_BYTES, ChunkIndex, Errno, Ino, Slice, SliceId, SliceSource, Time};
 
+use super::case::{Case, Factory};
 use super::fixture::{Client, KERNEL, REPLACE, ROOT, blocks, client, fresh, fresh_with, n, volume};
 use super::invariants::check;
-use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
     ("allocate_checks_errors_in_order", allocate_checks_errors_in_order),
@@ -29,10 +29,6 @@ pub(super) const CASES: &[Case] = &[
     ("compaction_replaces_only_the_rows_it_read", compaction_replaces_only_the_rows_it_read),
     ("unnamed_files_are_linked_or_removed", unnamed_files_are_linked_or_removed),
     ("a_whiteout_takes_the_old_name", a_whiteout_takes_the_old_name),
-    (
-        "random_ranges_agree_with_a_map_of_bytes",
-        super::ranges_random::random_ranges_agree_with_a_map_of_bytes,
-    ),
 ];
 
 pub(super) const CHUNK: u64 = CHUNK_BYTES;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use meta::ops::{AllocateMode, Compact, Write};
 use types::{ChunkIndex, Errno, Ino, Slice, SliceId, SliceSource, Time};
 
-use super::Factory;
+use super::case::{Case, Factory};
 use super::fixture::{Client, ROOT, fresh};
 use super::invariants::check;
 use super::ranges::{
@@ -14,6 +14,9 @@ use super::ranges::{
     put, rows, shared,
 };
 use crate::rng::split_mix;
+
+pub(super) const CASES: &[Case] =
+    &[("random_ranges_agree_with_a_map_of_bytes", random_ranges_agree_with_a_map_of_bytes)];
 
 /// One file of the model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,7 +26,7 @@ struct File {
 }
 
 /// Each run prints its seed; `LIMEN_TEST_SEED` replays one run.
-pub(super) fn random_ranges_agree_with_a_map_of_bytes(factory: Factory<'_>) {
+fn random_ranges_agree_with_a_map_of_bytes(factory: Factory<'_>) {
     const RUNS: u64 = 8;
     const STEPS: usize = 150;
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());

@@ -3,9 +3,9 @@
 use meta::ops::{Fate, Reap, Rename, RenameFlags};
 use types::{Errno, Ino};
 
+use super::case::{Case, Factory};
 use super::fixture::{Client, EXCHANGE, NO_REPLACE, REPLACE, ROOT, fresh, n};
 use super::invariants::check;
-use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
     ("rename_moves_a_name", rename_moves_a_name),

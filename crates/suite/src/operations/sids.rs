@@ -9,9 +9,9 @@ use meta::ops::{Admit, GetNfs4Acl, Numbering, SetNfs4Acl, XattrMode};
 use meta::{AclKind, Authority, Effect, Txn, Volume};
 use types::{Caps, Cred, Errno, Ino, OpId};
 
+use super::case::{Case, Factory};
 use super::fixture::{Client, ROOT, fresh_with, volume};
 use super::invariants::check;
-use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
     ("domains_are_added_and_keep_their_numbers", domains_are_added_and_keep_their_numbers),

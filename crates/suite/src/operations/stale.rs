@@ -3,9 +3,9 @@
 use meta::ops::{GetXattrs, KillPriv, RemoveXattr, XattrMode};
 use types::{Errno, Mode};
 
+use super::case::{Case, Factory};
 use super::fixture::{Client, REPLACE, ROOT, client, fresh, x};
 use super::invariants::check;
-use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
     ("a_stale_name_causes_no_wrong_result", a_stale_name_causes_no_wrong_result),

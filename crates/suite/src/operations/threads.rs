@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use types::Ino;
 
+use super::case::{Case, Factory};
 use super::fixture::{Client, EXCHANGE, NO_REPLACE, REPLACE, ROOT, client, fresh};
 use super::invariants::{check, inodes};
-use super::{Case, Factory};
 use crate::rng::split_mix;
 
 pub(super) const CASES: &[Case] = &[

@@ -9,9 +9,9 @@ use meta::ops::{
 use meta::{AclKind, Authority, Volume};
 use types::{Caps, Cred, Errno, Ino, Mode};
 
+use super::case::{Case, Factory};
 use super::fixture::{Client, ROOT, fresh_with, n, volume};
 use super::invariants::check;
-use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
     ("traversers_search_every_directory_and_no_more", traversers_search_every_directory_and_no_more),

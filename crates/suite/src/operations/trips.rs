@@ -6,8 +6,8 @@ use meta::ops::{AclType, GetAcl, MakeKind, RemoveXattr, SetAttr, XattrMode};
 use meta::{Counting, Engine};
 use types::{Errno, Ino, Mode};
 
+use super::case::{Case, Factory};
 use super::fixture::{Client, EXCHANGE, REPLACE, ROOT, acl, client, n, volume};
-use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
     ("a_warm_operation_is_one_round_trip", a_warm_operation_is_one_round_trip),

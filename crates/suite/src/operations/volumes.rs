@@ -8,9 +8,9 @@ use meta::{
 };
 use types::{Errno, OpId, SessionId, SliceId, Time};
 
+use super::case::{Case, Factory};
 use super::fixture::{Client, REPLACE, ROOT, client, fresh, fresh_with, n, volume, x};
 use super::invariants::check;
-use super::{Case, Factory};
 
 pub(super) const CASES: &[Case] = &[
     ("a_volume_is_formatted_once", a_volume_is_formatted_once),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use meta::{Batching, Counting, Engine, Volume};
 use types::{Errno, Ino};
 
-use super::Factory;
+use super::case::Factory;
 use super::fixture::{Client, REPLACE, ROOT, client, client_of, volume};
 use super::invariants::check;
 use crate::rng::split_mix;

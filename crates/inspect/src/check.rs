@@ -1,0 +1,50 @@
+//! One access check on the way to a file, without the caller.
+
+use acl::posix::Perm;
+use types::Mode;
+
+use crate::access_attrs::AccessAttrs;
+
+/// What one check requires of a file on the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Requirement {
+    /// To look up a name in the directory.
+    Search,
+    /// To follow this link at the end of a path, in a sticky directory that everybody may write to
+    /// (`may_follow_link`).
+    Follow { dir_uid: u32 },
+    /// These permissions at once.
+    Access(Perm),
+    /// To add or remove names in the directory.
+    Names,
+    /// To remove this file's name from a sticky directory (`check_sticky`).
+    Sticky { dir_mode: Mode, dir_uid: u32 },
+    /// To remove this file's name from that directory, by NFSv4 rules, including the sticky bit.
+    Remove { dir: Box<AccessAttrs> },
+    /// To be the owner, or to act as the owner by capability.
+    Own,
+    /// To change the owner.
+    GiveAway,
+    /// To set the times to now.
+    SetTimes,
+}
+
+/// One access check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// The path of the file with symbolic links resolved.
+    pub path: Vec<u8>,
+    pub access_attrs: AccessAttrs,
+    pub demand: Requirement,
+}
+
+impl Check {
+    /// The highest domain index in the ACLs that the check may use.
+    pub(crate) fn highest_domain(&self) -> u32 {
+        let of_dir = match &self.demand {
+            Requirement::Remove { dir } => dir.rules.highest_domain(),
+            _ => 0,
+        };
+        of_dir.max(self.access_attrs.rules.highest_domain())
+    }
+}
