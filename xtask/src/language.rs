@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::problem::Problem;
 use crate::source::{Masked, has_word};
-use crate::tidy::Problem;
 
 /// Words that mark a sentence without a subject, or treat a program as a person.
 const WORDS: &[&str] = &[concat!("who", "m"), concat!("who", "ever"), concat!("where", "from")];

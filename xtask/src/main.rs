@@ -2,9 +2,20 @@
 //!
 //! Checks the layering of ARCHITECTURE.md and the style rules that every file must follow. It has no
 //! dependencies, so that it runs in seconds.
+//!
+//! | module | what it checks |
+//! |---|---|
+//! | `graph` | the table of crates in ARCHITECTURE.md against the manifests |
+//! | `manifest` | one `Cargo.toml` |
+//! | `circles` | that the files of a crate import each other in one direction |
+//! | `source`, `language` | one file; words and commit subjects |
+//! | `tidy`, `problem` | the walk through the workspace; a broken rule |
 
+mod circles;
+mod graph;
 mod language;
 mod manifest;
+mod problem;
 mod source;
 mod tidy;
 

@@ -1,42 +1,12 @@
-//! Rules for `Cargo.toml`: names, lints, and which crate may depend on which.
+//! Rules for one `Cargo.toml`: its name, its lints, and external crates that belong to other layers.
 
-use crate::tidy::Problem;
-
-/// The crates of this workspace that a crate may depend on, according to the layers in ARCHITECTURE.md.
-/// `engine-*` stands for every crate whose name begins with `engine-`. `cli` and `xtask` are not listed: see
-/// [`forbidden`].
-const LAYERS: &[(&str, &[&str])] = &[
-    ("host", &[]),
-    ("types", &["host"]),
-    ("acl", &["types"]),
-    ("meta", &["host", "types", "acl"]),
-    ("inspect", &["types", "acl", "meta"]),
-    ("pool", &["types", "meta"]),
-    ("keyspace", &["types", "meta"]),
-    ("tables", &["types", "meta"]),
-    ("engine-*", &["types", "meta", "pool", "keyspace", "tables"]),
-    ("chunk", &["types"]),
-    ("vfs", &["host", "types", "acl", "meta", "chunk"]),
-    ("fuse-proto", &["types"]),
-    ("fuse-transport", &["types", "fuse-proto"]),
-    ("fuse", &["types", "acl", "vfs", "fuse-proto", "fuse-transport"]),
-    // A test tool: tests file systems from outside, and depends on no other crate.
-    ("difftest", &[]),
-    ("suite", &["types", "acl", "meta"]),
-    // A test tool: clients of a volume under a scheduler.
-    ("sim", &["host", "types", "acl", "meta", "chunk", "vfs"]),
-    // A test tool: reports tests that cannot run.
-    ("skip", &[]),
-];
-
-/// What tests of a crate may depend on in addition. No program may.
-const TEST_LAYERS: &[(&str, &[&str])] = &[("engine-*", &["suite"]), ("keyspace", &["suite"])];
+use crate::problem::Problem;
 
 /// External crates that belong to one layer: (the crate, the crates that may depend on it). A trailing `*`
 /// matches any ending.
 const RESERVED: &[(&str, &[&str])] = &[
     ("clap*", &["cli"]),
-    ("indicatif", &["cli"]),
+    ("indicatif", &["command"]),
     ("fuser", &["fuse*"]),
     ("fuse3", &["fuse*"]),
     ("fuse-backend-rs", &["fuse*"]),
@@ -142,63 +112,20 @@ pub(crate) fn check(folder: &str, place: &str, manifest: &Manifest) -> Vec<Probl
     } else if !manifest.workspace_lints {
         problem("does not use the lints of the workspace".into(), "add `[lints]` with `workspace = true`");
     }
-    if layer(name).is_none() && !is_top(name) {
-        problem(format!("crate `{name}` has no layer"), "add it to LAYERS in xtask/src/manifest.rs");
-    }
-    for dependency in &manifest.dependencies {
-        if let Some(remedy) = forbidden(name, dependency) {
-            problem(format!("`{name}` depends on `{dependency}`"), remedy);
-        }
-    }
-    for dependency in &manifest.dev_dependencies {
-        // Tests obey the same layers, except for the suites. A test that needs an engine belongs in cli, or
-        // uses the one in memory.
-        let is_for_tests = dependency == "skip" || names(TEST_LAYERS, name, dependency);
-        if let Some(remedy) = forbidden(name, dependency).filter(|_| !is_for_tests) {
-            problem(format!("tests of `{name}` depend on `{dependency}`"), remedy);
+    for dependency in manifest.dependencies.iter().chain(&manifest.dev_dependencies) {
+        if let Some((_, owners)) = RESERVED.iter().find(|(reserved, _)| matches(reserved, dependency))
+            && !owners.iter().any(|owner| matches(owner, name))
+        {
+            problem(
+                format!("`{name}` depends on `{dependency}`"),
+                "the crate belongs to another layer: see RESERVED in xtask/src/manifest.rs",
+            );
         }
     }
     problems
 }
 
-/// Why `name` must not depend on `dependency`; `None` if it may.
-fn forbidden(name: &str, dependency: &str) -> Option<&'static str> {
-    if let Some((_, owners)) = RESERVED.iter().find(|(reserved, _)| matches(reserved, dependency)) {
-        let is_owner = owners.iter().any(|owner| matches(owner, name));
-        return (!is_owner)
-            .then_some("the crate belongs to another layer: see RESERVED in xtask/src/manifest.rs");
-    }
-    if !is_top(dependency) && layer(dependency).is_none() {
-        return None; // Not a crate of this workspace.
-    }
-    if dependency == "suite" {
-        return Some("the suites are for tests: make it a dev-dependency of an engine");
-    }
-    if dependency == "skip" {
-        return Some("skip is for tests: make it a dev-dependency");
-    }
-    if name == "cli" || names(LAYERS, name, dependency) {
-        return None;
-    }
-    Some("dependencies must point down: see LAYERS in xtask/src/manifest.rs")
-}
-
-/// Whether the table allows `name` to depend on `dependency`.
-fn names(table: &[(&str, &[&str])], name: &str, dependency: &str) -> bool {
-    let line = table.iter().find(|(pattern, _)| matches(pattern, name));
-    line.is_some_and(|(_, below)| below.iter().any(|below| matches(below, dependency)))
-}
-
-fn layer(name: &str) -> Option<&'static [&'static str]> {
-    LAYERS.iter().find(|(pattern, _)| matches(pattern, name)).map(|(_, below)| *below)
-}
-
-/// Crates that no other crate depends on; `cli` may depend on every crate, `xtask` on none.
-fn is_top(name: &str) -> bool {
-    matches!(name, "cli" | "xtask")
-}
-
-fn matches(pattern: &str, name: &str) -> bool {
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(start) => name.starts_with(start),
         None => name == pattern,
@@ -235,50 +162,6 @@ mod tests {
     }
 
     #[test]
-    fn downward_is_allowed_and_upward_is_not() {
-        assert!(with_dependency("meta", "acl.workspace = true").is_empty());
-        assert_eq!(with_dependency("acl", "meta.workspace = true").len(), 1);
-        assert_eq!(with_dependency("types", "acl.workspace = true").len(), 1);
-        assert_eq!(with_dependency("chunk", "meta.workspace = true").len(), 1);
-        assert_eq!(with_dependency("vfs", "fuse.workspace = true").len(), 1);
-        assert_eq!(with_dependency("fuse", "meta.workspace = true").len(), 1);
-        assert_eq!(with_dependency("vfs", "cli.workspace = true").len(), 1);
-    }
-
-    #[test]
-    fn only_cli_names_an_engine() {
-        assert!(with_dependency("cli", "engine-sqlite.workspace = true").is_empty());
-        assert_eq!(with_dependency("vfs", "engine-sqlite.workspace = true").len(), 1);
-        assert_eq!(with_dependency("engine-redis", "engine-sqlite.workspace = true").len(), 1);
-        let tests = "[package]\nname = \"vfs\"\n[dev-dependencies]\nengine-sqlite = \"1\"\n[lints]\nworkspace = true\n";
-        assert_eq!(problems("vfs", tests).len(), 1);
-    }
-
-    #[test]
-    fn only_tests_of_engines_use_the_suites() {
-        let tests = |name: &str| {
-            let table = "[dev-dependencies]\nsuite.workspace = true\n[lints]\nworkspace = true\n";
-            problems(name, &format!("[package]\nname = \"{name}\"\n{table}"))
-        };
-        assert!(tests("engine-sqlite").is_empty() && tests("keyspace").is_empty());
-        assert_eq!(tests("meta").len(), 1);
-        assert_eq!(tests("vfs").len(), 1);
-        for name in ["engine-sqlite", "cli", "keyspace"] {
-            assert_eq!(with_dependency(name, "suite.workspace = true").len(), 1, "{name}");
-        }
-        assert_eq!(with_dependency("suite", "engine-sqlite.workspace = true").len(), 1);
-    }
-
-    #[test]
-    fn only_tests_use_skip() {
-        let tests = "[package]\nname = \"acl\"\n[dev-dependencies]\nskip.workspace = true\n[lints]\nworkspace = true\n";
-        assert!(problems("acl", tests).is_empty());
-        for name in ["acl", "cli"] {
-            assert_eq!(with_dependency(name, "skip.workspace = true").len(), 1, "{name}");
-        }
-    }
-
-    #[test]
     fn reserved_crates_stay_in_their_layer() {
         assert!(with_dependency("cli", "clap_complete = \"4\"").is_empty());
         assert_eq!(with_dependency("vfs", "clap = \"4\"").len(), 1);
@@ -288,9 +171,9 @@ mod tests {
     }
 
     #[test]
-    fn name_lints_and_layer_are_required() {
+    fn name_and_lints_are_required() {
         let found = problems("folder", "[package]\nname = \"other\"\n");
-        assert_eq!(found.len(), 3, "{found:?}");
+        assert_eq!(found.len(), 2, "{found:?}");
         assert!(
             problems("fuse-transport", "[package]\nname = \"fuse-transport\"\n[lints.rust]\na = \"deny\"\n")
                 .is_empty()

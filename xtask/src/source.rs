@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::manifest::UNSAFE_CRATES;
-use crate::tidy::Problem;
+use crate::problem::Problem;
 
 /// The maximum number of lines of a file before its tests.
 const LINES_MAX: usize = 600;
@@ -163,7 +163,7 @@ fn declared_modules(text: &str) -> Vec<Module> {
 }
 
 /// The number of lines before the first `#[cfg(test)]` module.
-fn lines_before_tests(text: &str) -> usize {
+pub(crate) fn lines_before_tests(text: &str) -> usize {
     let lines: Vec<&str> = text.lines().collect();
     let begins_tests = |at: usize| {
         let item = lines[at + 1..].iter().find(|line| !line.trim_start().starts_with("#["));
@@ -184,7 +184,7 @@ fn lines_of_code(path: &Path, text: &str) -> usize {
 }
 
 /// Test files may have any length: those in `tests`, `benches` or `fuzz`, and module files with such a name.
-fn is_test_file(inside: &Path) -> bool {
+pub(crate) fn is_test_file(inside: &Path) -> bool {
     let exempt = |part: &std::ffi::OsStr| part == "tests" || part == "benches" || part == "fuzz";
     inside.iter().any(exempt) || inside.file_stem().is_some_and(exempt)
 }
@@ -241,7 +241,7 @@ pub(crate) struct Masked {
     pub(crate) code: String,
     /// Without comments.
     code_and_strings: String,
-    comments: String,
+    pub(crate) comments: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

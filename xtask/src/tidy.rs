@@ -1,12 +1,14 @@
-//! Walks the workspace and applies the rules of [`crate::manifest`] and [`crate::source`] to it.
+//! Walks the workspace and applies the rules of the other files to it.
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::circles;
+use crate::graph::{self, GRAPH_FILE};
 use crate::language;
 use crate::manifest::{self, Manifest};
+use crate::problem::Problem;
 use crate::source;
 
 /// The folders and files whose language is checked.
@@ -14,21 +16,6 @@ const TEXT_FOLDERS: &[&str] = &["crates", "docs", "scripts", "tests", "xtask"];
 const TEXT_EXTENSIONS: &[&str] = &["rs", "md", "sh", "sql", "lua", "toml", "py", "c"];
 const TEXT_FILES: &[&str] =
     &["README.md", "ARCHITECTURE.md", "SEMANTICS.md", "CHANGELOG.md", "Cargo.toml", "Makefile"];
-
-/// A broken rule: where, what, and how to fix it.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Problem {
-    /// The path relative to the top of the checkout, with `:line` if there is one.
-    pub(crate) place: String,
-    pub(crate) what: String,
-    pub(crate) remedy: &'static str,
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}; {}", self.place, self.what, self.remedy)
-    }
-}
 
 /// What was checked, and the problems found.
 #[derive(Debug, Default)]
@@ -46,10 +33,12 @@ pub(crate) fn check(top: &Path) -> io::Result<Summary> {
     let mut folders = subfolders(&top.join("crates"))?;
     folders.push(top.join("xtask"));
     let mut summary = Summary::default();
+    let mut manifests = Vec::new();
     for folder in folders {
-        check_crate(top, &folder, &mut summary)?;
+        manifests.push(check_crate(top, &folder, &mut summary)?);
         summary.crates += 1;
     }
+    summary.problems.extend(graph::check(&read(&top.join(GRAPH_FILE))?, &manifests));
     for folder in TEXT_FOLDERS {
         for path in files(&top.join(folder), TEXT_EXTENSIONS)? {
             summary.problems.extend(language::check_words(&below(top, &path), &read(&path)?));
@@ -62,7 +51,7 @@ pub(crate) fn check(top: &Path) -> io::Result<Summary> {
     Ok(summary)
 }
 
-fn check_crate(top: &Path, folder: &Path, summary: &mut Summary) -> io::Result<()> {
+fn check_crate(top: &Path, folder: &Path, summary: &mut Summary) -> io::Result<Manifest> {
     let manifest_path = folder.join("Cargo.toml");
     let manifest = Manifest::parse(&read(&manifest_path)?);
     let folder_name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -88,6 +77,7 @@ fn check_crate(top: &Path, folder: &Path, summary: &mut Summary) -> io::Result<(
             remedy: "declare it or delete it",
         });
     }
+    summary.problems.extend(circles::check(&folder_name, &below(top, folder), &modules));
     for path in files(folder, &["sql", "lua"])? {
         let inside = path.strip_prefix(folder).unwrap_or(&path);
         if inside.starts_with("src") {
@@ -95,7 +85,7 @@ fn check_crate(top: &Path, folder: &Path, summary: &mut Summary) -> io::Result<(
         }
     }
     summary.problems.extend(source::check_length(&folder_name, &below(top, folder), &modules));
-    Ok(())
+    Ok(manifest)
 }
 
 /// All files with these extensions below a crate's folder, sorted.
@@ -150,12 +140,6 @@ fn below(top: &Path, path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn problem_prints_place_what_and_remedy() {
-        let problem = Problem { place: "crates/a/src/b.rs:3".into(), what: "x".into(), remedy: "do y" };
-        assert_eq!(problem.to_string(), "crates/a/src/b.rs:3: x; do y");
-    }
 
     #[test]
     fn unreadable_folder_is_named() {
