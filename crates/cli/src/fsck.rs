@@ -12,7 +12,7 @@ use command::output::ProgressBar;
 use command::units::show_size;
 use engine_sqlite::{LockError, MountLock};
 use meta::check::{self, Checked, Place, Problem};
-use meta::{Counter, Engine, EngineError, Maintenance, Meta, Record, RecordKey, Volume, VolumeError};
+use meta::{Counter, Engine, EngineError, Maintenance, Meta, Volume, VolumeError};
 use serde_json::{Value, json};
 use types::Ino;
 

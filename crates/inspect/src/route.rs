@@ -15,7 +15,7 @@ use acl::posix::Perm;
 use types::{Cred, Errno, Mode, Name, NameError};
 
 use crate::QueryError;
-use crate::access_attrs::{AccessAttrs, Rules};
+use crate::access_attrs::Rules;
 use crate::check::{Check, Requirement};
 use crate::evaluate::{Verdict, beforehand, evaluate};
 use crate::path::join;

@@ -17,7 +17,6 @@ mod who;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use command::fault::Fault;
 use command::output;
 
 #[derive(Debug, clap::Args)]

@@ -17,7 +17,7 @@ use command::fault::Fault;
 use command::output;
 use types::Name;
 
-use self::print::Printer;
+use self::print::{Printer, join};
 use self::source::{Lister, Operand, Place, Stop};
 use crate::target::{Target, show_name};
 
