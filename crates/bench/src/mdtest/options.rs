@@ -85,3 +85,24 @@ impl Shape {
         if entries > MAX_ENTRIES { Err(too_many()) } else { Ok(levels) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_counted_and_bounded() {
+        let levels = |depth, dirs, files| Shape { depth, dirs, files, spread: false }.levels();
+        assert_eq!(levels(2, 3, 10).unwrap(), [0, 1, 4, 13]);
+        assert_eq!(levels(0, 3, 10).unwrap(), [0, 1]);
+        assert_eq!(levels(2, 0, 10).unwrap(), [0, 1, 1, 1]);
+        assert_eq!(levels(0, 0, MAX_ENTRIES - 1).unwrap(), [0, 1]);
+        for (depth, dirs, files) in
+            [(0, 0, MAX_ENTRIES), (64, 2, 0), (64, u64::MAX, u64::MAX), (1, MAX_ENTRIES, 0)]
+        {
+            let fault = levels(depth, dirs, files).unwrap_err();
+            assert_eq!(fault.exit_code(), 2);
+            assert!(fault.to_string().contains("--depth"), "{fault}");
+        }
+    }
+}
